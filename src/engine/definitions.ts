@@ -1,0 +1,49 @@
+/**
+ * The Definitions port: small durable documents that every node must see alike — pause flags of queues,
+ * declarations of exchanges. Dozens to thousands, read often, changed seldom.
+ *
+ * - A change is durable when its promise resolves, and reaches the watchers of every node that shares the
+ *   engine. Watching is a hint: an event may be lost while the engine is away, so a node lists again when it
+ *   reconnects and from time to time.
+ * - Values are JSON. A `version` changes with every write and is compared only for equality.
+ * - Errors: `storage-unavailable`, `outcome-unknown`, `definition-conflict`.
+ */
+export interface Definitions {
+  get(kind: DefinitionKind, key: string): Promise<Definition | null>;
+
+  /** All documents of a kind, sorted by key. */
+  list(kind: DefinitionKind): Promise<Definition[]>;
+
+  /**
+   * Writes if the stored version is `expected`: null means "there is none yet", 'any' does not look.
+   * Answers the new version. @throws QuaysideError `definition-conflict` where another write came first
+   */
+  put(kind: DefinitionKind, key: string, value: JsonValue, expected: string | null | 'any'): Promise<string>;
+
+  /** Deletes if the version is `expected`. Answers false where there was none. @throws as `put` */
+  delete(kind: DefinitionKind, key: string, expected: string | 'any'): Promise<boolean>;
+
+  /** Calls `listener` after each change by any node, this one included. Answers a function that stops it. */
+  watch(listener: (change: DefinitionChange) => void): () => void;
+}
+
+export type DefinitionKind = 'queue' | 'exchange';
+
+export type JsonValue =
+  | string
+  | number
+  | boolean
+  | null
+  | readonly JsonValue[]
+  | { readonly [key: string]: JsonValue };
+
+export interface Definition {
+  readonly key: string;
+  readonly value: JsonValue;
+  readonly version: string;
+}
+
+export interface DefinitionChange {
+  readonly kind: DefinitionKind;
+  readonly key: string;
+}

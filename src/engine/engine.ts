@@ -1,0 +1,66 @@
+import type { Clock } from '../model/clock.ts';
+import type { GroupName } from '../model/element.ts';
+import type { Service } from '../model/service.ts';
+import type { Definitions } from './definitions.ts';
+import type { Signaller } from './signaller.ts';
+import type { Stats } from './stats.ts';
+import type { Storage } from './storage.ts';
+
+/**
+ * An engine opened from a URL: four ports on one store. Several namespaces, and in tests several brokers,
+ * may use one engine object; two URLs are two engines.
+ *
+ * `start` opens the store, brings its schema up to date and rejects, with a message that names the store and
+ * the remedy, where it cannot. `stop` flushes and closes.
+ */
+export interface Engine extends Service {
+  /** The first half of a queue's type: `sqlite`, `redis`, … */
+  readonly type: string;
+  /** As configured, credentials included: for messages, go through `maskUrl`. */
+  readonly url: string;
+  readonly storage: Storage;
+  readonly definitions: Definitions;
+  readonly signaller: Signaller;
+  readonly stats: Stats;
+  /** Whether the store answers now, measured by asking it; rejects with `storage-unavailable` if not. */
+  ping(): Promise<void>;
+  /**
+   * Resolves, once, if the engine finds that it can no longer keep its promises (a failed fsync, a dead
+   * worker). From then on every verb is rejected; the process should stop and say why.
+   */
+  readonly failed: Promise<Error>;
+}
+
+/** What an engine must know of a namespace to apply its policy inside its own atomic steps. */
+export interface NamespacePolicy {
+  readonly name: string;
+  /** The default groups of a stream namespace; null for plain queues. */
+  readonly groups: readonly GroupName[] | null;
+  /** Where failed elements go, and at how many tries; null: they wait for ever. */
+  readonly deadLetter: { readonly maxTries: number; readonly queue: string } | null;
+  /** How long after insertion an element of a stream may stay; null: until its last group finished it. */
+  readonly retentionMs: number | null;
+}
+
+/** What every engine module exports as `open`; `server.ts` imports it by the URL's scheme. */
+export type OpenEngine = (options: EngineOptions) => Engine;
+
+export interface EngineOptions {
+  readonly url: string;
+  /** Directory for files that a URL names by a relative path. */
+  readonly dataDir: string;
+  /** All namespaces that use this engine. */
+  readonly namespaces: readonly NamespacePolicy[];
+  readonly clock: Clock;
+  /** How long a dedup key is remembered, ms. */
+  readonly dedupWindowMs: number;
+  /** The engine's own settings, as its page in `docs/engines.md` lists them. */
+  readonly settings: Readonly<Record<string, unknown>>;
+  readonly log: EngineLog;
+}
+
+/** The two levels at which an engine has something to say; a subset of the server's logger. */
+export interface EngineLog {
+  info(fields: object, message: string): void;
+  warn(fields: object, message: string): void;
+}

@@ -1,0 +1,15 @@
+import type { JsonValue } from './definitions.ts';
+
+/**
+ * The Signaller port: hints between nodes. Best effort: a signal may be lost, never doubled to harm, and
+ * nothing correct may depend on one. It reaches every subscriber of the topic, those of the publishing
+ * node included (one delivery each).
+ */
+export interface Signaller {
+  /** `local`, `redis`, …: shown in the queue information record. Only `local` ends at this process. */
+  readonly type: string;
+  /** Returns at once; failures are the signaller's to log. */
+  publish(topic: string, message: JsonValue): void;
+  /** Answers a function that ends the subscription. */
+  subscribe(topic: string, listener: (message: JsonValue) => void): () => void;
+}

@@ -1,0 +1,24 @@
+import type { GroupName } from '../model/element.ts';
+import type { QueueKey } from '../model/names.ts';
+
+/**
+ * The Stats port: counters per queue and group, for people to read. Buffered: a crash may lose the last
+ * second of counts, never an element. Cluster-wide where the engine is shared.
+ */
+export interface Stats {
+  /** Adds to a queue's counters. Returns at once and never throws; a flush follows within a second. */
+  add(queue: QueueKey, group: GroupName, deltas: Partial<Counters>): void;
+  /** What is stored plus what this process has still buffered. Groups without counts are absent. */
+  read(queue: QueueKey): Promise<ReadonlyMap<GroupName, Counters>>;
+  /** Resolves when all that was added before is stored. */
+  flush(): Promise<void>;
+}
+
+/** What is counted, under the names of the queue information record (spec 2.2). */
+export const COUNTER_NAMES = ['put', 'get', 'reserve', 'commit', 'rollback', 'deadletter'] as const;
+export type CounterName = (typeof COUNTER_NAMES)[number];
+export type Counters = Record<CounterName, number>;
+
+export function zeroCounters(): Counters {
+  return { put: 0, get: 0, reserve: 0, commit: 0, rollback: 0, deadletter: 0 };
+}

@@ -1,0 +1,75 @@
+/**
+ * Every way in which Quayside says no, as one list of codes.
+ *
+ * A code is stable: clients may compare it. Each front end owns a map that is `satisfies
+ * Record<ErrorCode, …>`, so a new code does not compile until every wire answers it.
+ * What a caller may assume: all codes but `outcome-unknown` and `internal` mean that nothing was changed.
+ */
+export const ERROR_CODES = [
+  // what was asked is wrong
+  'invalid-parameter',
+  'invalid-name',
+  'invalid-header',
+  'invalid-body',
+  'body-too-large',
+  'not-supported',
+  'method-not-allowed',
+  'route-not-found',
+  // who asked
+  'unauthorized',
+  'too-many-attempts',
+  'forbidden',
+  'forbidden-origin',
+  // what was named is not there, or not in that state
+  'namespace-not-found',
+  'element-not-found',
+  'not-reserved',
+  'lease-lost',
+  'element-reserved',
+  'exchange-not-found',
+  'exchange-exists',
+  'definition-conflict',
+  // how a waiting get ended without an element
+  'pop-cancelled',
+  'pop-timeout',
+  // what the server cannot do now
+  'too-many-consumers',
+  'too-many-queues',
+  'overloaded',
+  'shutting-down',
+  'storage-full',
+  'storage-unavailable',
+  'outcome-unknown',
+  'internal',
+] as const;
+
+export type ErrorCode = (typeof ERROR_CODES)[number];
+
+/** More than the sentence: facts that a front end may show beside it. Never a secret, never a body. */
+export interface ErrorDetails {
+  /** The parameter, header or field that was wrong. */
+  readonly parameter?: string;
+  /** When asking again makes sense, in milliseconds from now. */
+  readonly retryAfterMs?: number;
+  /** Further members for a structured answer, such as `tid` and `since` of a timed-out get. */
+  readonly extra?: Readonly<Record<string, unknown>>;
+}
+
+/** An answer of "no" that a client is meant to read. Anything else that is thrown is a fault of ours. */
+export class QuaysideError extends Error {
+  readonly code: ErrorCode;
+  readonly details: ErrorDetails;
+
+  constructor(code: ErrorCode, message: string, details: ErrorDetails & { cause?: unknown } = {}) {
+    const { cause, ...rest } = details;
+    super(message, cause === undefined ? undefined : { cause });
+    this.name = 'QuaysideError';
+    this.code = code;
+    this.details = rest;
+  }
+}
+
+/** Shorthand for the most frequent refusal: one parameter, what was wrong, what would be right. */
+export function invalidParameter(parameter: string, message: string): QuaysideError {
+  return new QuaysideError('invalid-parameter', message, { parameter });
+}

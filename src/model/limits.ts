@@ -1,0 +1,26 @@
+/**
+ * Bounds on what one request may bring (reliability, S18). They are not options: an engine's tables and a
+ * peer's header buffers are sized for them. What an operator may want to change is in `config`.
+ */
+export const LIMITS = {
+  /** Bytes of a queue, namespace, exchange or tid name after decoding. */
+  nameBytes: 255,
+  /** Characters of an element id or a lease token as given by a client. */
+  idLength: 64,
+  /** Characters of one consumer group name. */
+  groupLength: 64,
+  /** Consumer groups of one element. */
+  groups: 64,
+  /** Element headers of one element. */
+  headerCount: 64,
+  /** Bytes of all element headers of one element, names and values: peers fail at 16 KiB of answer headers. */
+  headerBytes: 8192,
+  /** Characters of a content type or content encoding. */
+  contentTypeLength: 255,
+  /** The largest number of tries that can be given at insertion. */
+  tries: 1_000_000,
+  /** The longest delay or lease, in milliseconds: ten years. */
+  delayMs: 10 * 365 * 24 * 3600 * 1000,
+  /** The last moment that can be a maturity: the end of the year 4999. Anything later is milliseconds by mistake. */
+  matureAt: Date.UTC(5000, 0, 1) - 1,
+} as const;

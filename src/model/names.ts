@@ -1,0 +1,48 @@
+import { invalidParameter, QuaysideError } from './errors.ts';
+import { LIMITS } from './limits.ts';
+
+/** A queue's full name. One object per queue is made by the broker and passed on; compare by its fields. */
+export interface QueueKey {
+  readonly ns: string;
+  readonly name: string;
+}
+
+// C0 controls, DEL and C1 controls: none of them has a place in a name, a path, a log line or a header.
+// biome-ignore lint/suspicious/noControlCharactersInRegex: refusing them is the purpose
+const CONTROL = /[\u0000-\u001f\u007f-\u009f]/;
+// A lone surrogate has no UTF-8 form; storing one would change the name.
+const encoder = new TextEncoder();
+
+/**
+ * Checks a queue, namespace, exchange or tid name after percent-decoding: 1 to 255 bytes of UTF-8,
+ * no control characters (decisions, "Requests in general").
+ * @throws QuaysideError `invalid-name`
+ */
+export function checkName(kind: string, name: string): string {
+  if (name === '') throw invalidName(kind, 'is empty', 'give 1 to 255 bytes of UTF-8');
+  if (CONTROL.test(name)) throw invalidName(kind, 'has a control character', 'leave it out');
+  if (!name.isWellFormed()) throw invalidName(kind, 'is not well-formed Unicode', 'send UTF-8');
+  // A UTF-16 unit is at most 3 bytes of UTF-8, so a short name needs no counting.
+  if (name.length * 3 > LIMITS.nameBytes && encoder.encode(name).length > LIMITS.nameBytes) {
+    throw invalidName(kind, `is longer than ${LIMITS.nameBytes} bytes`, 'shorten it');
+  }
+  return name;
+}
+
+function invalidName(kind: string, wrong: string, right: string): QuaysideError {
+  return new QuaysideError('invalid-name', `The ${kind} name ${wrong}; ${right}.`, { parameter: kind });
+}
+
+/**
+ * Checks one consumer group name: 1 to 64 characters, no comma (it separates groups), no control characters.
+ * @throws QuaysideError `invalid-parameter` naming `parameter`
+ */
+export function checkGroup(parameter: string, group: string): string {
+  if (group === '' || group.length > LIMITS.groupLength || group.includes(',') || CONTROL.test(group)) {
+    throw invalidParameter(
+      parameter,
+      `A consumer group has 1 to ${LIMITS.groupLength} characters, no comma and no control character.`,
+    );
+  }
+  return group;
+}
