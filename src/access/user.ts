@@ -1,0 +1,35 @@
+/**
+ * What a user may do in a namespace (decisions, "Requests in general").
+ * - `read`: get, reserve, commit, rollback, extend, status
+ * - `write`: insert
+ * - `manage`: pause, resume, remove, consumers, cancel
+ * - `exchange`: create and control exchanges that read from the namespace; a selector is code
+ */
+export const RIGHTS = ['read', 'write', 'manage', 'exchange'] as const;
+export type Right = (typeof RIGHTS)[number];
+
+/** Somebody who proved who they are. One object per user for the life of the configuration. */
+export interface User {
+  readonly name: string;
+  /** The one decision about rights, for every protocol. */
+  may(right: Right, namespace: string): boolean;
+  /** True with any right there; a namespace that one may not see is answered as unknown. */
+  maySee(namespace: string): boolean;
+}
+
+/** Checks credentials; one for all front ends, so that its limits count every door. */
+export interface Authenticator {
+  /**
+   * The user of an `Authorization` header that was accepted lately, or null. Microseconds, no hash of a
+   * password: front ends ask this first, on every request.
+   */
+  recall(authorization: string): User | null;
+  /**
+   * Checks a user name and password. Slow on purpose (argon2id), bounded in how many run at once.
+   * `address` is the peer's, for the limit on failures.
+   * @throws QuaysideError `unauthorized`, `too-many-attempts`, `overloaded`
+   */
+  login(name: string, password: string, address: string): Promise<User>;
+  /** As `login`, from an HTTP Basic header; a success is remembered for `recall`. */
+  loginBasic(authorization: string, address: string): Promise<User>;
+}

@@ -1,0 +1,61 @@
+import { QuaysideError } from '../model/errors.ts';
+
+export interface WaitingLimits {
+  /** Blocked calls on this node. */
+  readonly total: number;
+  /** Blocked calls of one user on this node. */
+  readonly perUser: number;
+}
+
+/** Counts who waits on this node, and refuses more than the limits allow (reliability, S18). */
+export class Admission {
+  readonly #limits: WaitingLimits;
+  readonly #byUser = new Map<string, number>();
+  #total = 0;
+  #closed = false;
+
+  constructor(limits: WaitingLimits) {
+    this.#limits = limits;
+  }
+
+  get waiting(): number {
+    return this.#total;
+  }
+
+  /** @throws QuaysideError `too-many-consumers`, `shutting-down` */
+  enter(user: string): void {
+    if (this.#closed) throw shuttingDown();
+    const own = this.#byUser.get(user) ?? 0;
+    if (this.#total >= this.#limits.total || own >= this.#limits.perUser) {
+      throw new QuaysideError(
+        'too-many-consumers',
+        `Too many calls wait already: at most ${this.#limits.total} on this node and ${this.#limits.perUser} for one user.`,
+        { retryAfterMs: 1000 },
+      );
+    }
+    this.#total += 1;
+    this.#byUser.set(user, own + 1);
+  }
+
+  exit(user: string): void {
+    this.#total -= 1;
+    const own = (this.#byUser.get(user) ?? 0) - 1;
+    if (own > 0) this.#byUser.set(user, own);
+    else this.#byUser.delete(user);
+  }
+
+  /** From now on nobody enters. */
+  close(): void {
+    this.#closed = true;
+  }
+}
+
+export function shuttingDown(): QuaysideError {
+  return new QuaysideError(
+    'shutting-down',
+    'This node is stopping; ask another one, or this one again soon.',
+    {
+      retryAfterMs: 1000,
+    },
+  );
+}

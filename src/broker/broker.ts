@@ -1,0 +1,108 @@
+import type { Storage } from '../engine/storage.ts';
+import type { Clock } from '../model/clock.ts';
+import { QuaysideError } from '../model/errors.ts';
+import type { QueueKey } from '../model/names.ts';
+import type { Service } from '../model/service.ts';
+import { Admission, shuttingDown, type WaitingLimits } from './admission.ts';
+import { Meter } from './meter.ts';
+import { type BrokerParts, Namespace } from './namespace.ts';
+import type { NamespaceSetup } from './ports.ts';
+import { Sweeper } from './sweeper.ts';
+
+/** What the broker has to say that no client hears. */
+export interface BrokerLog {
+  warn(fields: object, message: string): void;
+}
+
+export interface BrokerOptions {
+  readonly namespaces: readonly NamespaceSetup[];
+  readonly clock: Clock;
+  /** 0 (inclusive) to 1. */
+  readonly random: () => number;
+  readonly waiting: WaitingLimits;
+  readonly log: BrokerLog;
+}
+
+/**
+ * A node without its front ends: namespaces, queues, and who waits. Several brokers may share engines.
+ * The engines are started before it and stopped after it.
+ */
+export class Broker implements Service {
+  readonly meter = new Meter();
+  readonly admission: Admission;
+  readonly #namespaces = new Map<string, Namespace>();
+  readonly #sweepers = new Map<Storage, Sweeper>();
+  #tids = 0;
+
+  constructor(options: BrokerOptions) {
+    this.admission = new Admission(options.waiting);
+    const nodeId = Math.floor(options.random() * 2 ** 48).toString(36);
+    const parts: BrokerParts = {
+      clock: options.clock,
+      random: options.random,
+      log: options.log,
+      meter: this.meter,
+      admission: this.admission,
+      nodeId,
+      makeTid: () => {
+        this.#tids += 1;
+        return `${nodeId}-${this.#tids.toString(36)}`;
+      },
+    };
+    for (const setup of options.namespaces) {
+      const sweeper = this.#sweeperFor(setup.storage, parts);
+      this.#namespaces.set(setup.policy.name, new Namespace(setup, parts, sweeper));
+    }
+  }
+
+  async start(): Promise<void> {
+    await Promise.all([...this.#namespaces.values()].map((namespace) => namespace.start()));
+    await Promise.all([...this.#sweepers.values()].map((sweeper) => sweeper.sweep()));
+  }
+
+  /** Lets nobody new wait, and answers everybody who does with `shutting-down`. Settling goes on. */
+  drain(): void {
+    this.admission.close();
+    for (const namespace of this.#namespaces.values()) {
+      for (const queue of namespace.queuesInUse()) queue.endAll(shuttingDown());
+    }
+  }
+
+  async stop(): Promise<void> {
+    this.drain();
+    for (const namespace of this.#namespaces.values()) namespace.stop();
+    await Promise.all([...this.#sweepers.values()].map((sweeper) => sweeper.stop()));
+  }
+
+  /** In the order of the configuration. */
+  namespaces(): Namespace[] {
+    return [...this.#namespaces.values()];
+  }
+
+  /** @throws QuaysideError `namespace-not-found` */
+  namespace(name: string): Namespace {
+    const namespace = this.#namespaces.get(name);
+    if (namespace === undefined) throw namespaceNotFound(name);
+    return namespace;
+  }
+
+  #sweeperFor(storage: Storage, parts: BrokerParts): Sweeper {
+    let sweeper = this.#sweepers.get(storage);
+    if (sweeper === undefined) {
+      sweeper = new Sweeper(storage, parts, (queues) => this.#wake(queues));
+      this.#sweepers.set(storage, sweeper);
+    }
+    return sweeper;
+  }
+
+  #wake(queues: readonly QueueKey[]): void {
+    for (const { ns, name } of queues) this.#namespaces.get(ns)?.wake(name);
+  }
+}
+
+/** Also the answer for a namespace that the user may not see. */
+export function namespaceNotFound(name: string): QuaysideError {
+  return new QuaysideError('namespace-not-found', `There is no namespace ${name}.`, {
+    parameter: 'namespace',
+  });
+}

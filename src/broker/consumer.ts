@@ -1,0 +1,110 @@
+import type { CancelTimer } from '../model/clock.ts';
+import type { Delivery, GroupName } from '../model/element.ts';
+import type { QuaysideError } from '../model/errors.ts';
+
+/** How a get or reserve asks to be served. Its front end has checked every field. */
+export interface GetRequest {
+  /** The group to read as; null: the namespace's default. */
+  readonly group: GroupName | null;
+  /** Reserve for this long, in ms; null: pop. */
+  readonly leaseMs: number | null;
+  /** How long to wait, in ms: null for ever, 0 answers at once. */
+  readonly timeoutMs: number | null;
+  /** The consumer's own name, or null: one is made when somebody asks for it. */
+  readonly tid: string | null;
+  /** The user on whose behalf it waits: limits are counted, and cancels allowed, by it. */
+  readonly owner: string;
+}
+
+/** Where a waiting call is answered. Exactly one of the two is called, once, unless the consumer leaves. */
+export interface Sink {
+  /** An element is yours. If it cannot be passed on, call `queue.giveBack(delivery)`. */
+  deliver(delivery: Delivery): void;
+  /** No element: cancelled, timed out, the server stops, or the engine said no. */
+  end(reason: QuaysideError): void;
+}
+
+/**
+ * One blocked get or reserve: a small object, a link in its line, and nothing else.
+ *
+ * States, and who moves it:
+ * - `waiting`: in its line. Entered by joining, and again after a round that brought too little.
+ * - `asked`: a take that may serve it is under way; it is out of the line. Entered by the line's round.
+ *   A timeout that fires now is only noted, since an element may already be on its way to it.
+ * - `gone`: served, ended or left. Final; whatever still arrives for it goes to somebody else or back.
+ */
+export class Consumer {
+  readonly request: GetRequest;
+  readonly sink: Sink;
+  /** Wall time at which it began to wait, ms. */
+  readonly since: number;
+  state: 'waiting' | 'asked' | 'gone' = 'waiting';
+  timedOut = false;
+  cancelTimeout: CancelTimer | null = null;
+  /** Made on demand where the request gave none. */
+  tid: string | null;
+  // The line's links; only ConsumerList touches them.
+  previous: Consumer | null = null;
+  next: Consumer | null = null;
+
+  constructor(request: GetRequest, sink: Sink, since: number) {
+    this.request = request;
+    this.sink = sink;
+    this.since = since;
+    this.tid = request.tid;
+  }
+}
+
+/** A doubly linked line: join at the end, return to the front, leave from anywhere, all in constant time. */
+export class ConsumerList {
+  #first: Consumer | null = null;
+  #last: Consumer | null = null;
+  #size = 0;
+
+  get first(): Consumer | null {
+    return this.#first;
+  }
+
+  get size(): number {
+    return this.#size;
+  }
+
+  append(consumer: Consumer): void {
+    consumer.previous = this.#last;
+    consumer.next = null;
+    if (this.#last === null) this.#first = consumer;
+    else this.#last.next = consumer;
+    this.#last = consumer;
+    this.#size += 1;
+  }
+
+  prepend(consumer: Consumer): void {
+    consumer.next = this.#first;
+    consumer.previous = null;
+    if (this.#first === null) this.#last = consumer;
+    else this.#first.previous = consumer;
+    this.#first = consumer;
+    this.#size += 1;
+  }
+
+  /** Takes out a consumer that is in this list. */
+  remove(consumer: Consumer): void {
+    if (consumer.previous === null) this.#first = consumer.next;
+    else consumer.previous.next = consumer.next;
+    if (consumer.next === null) this.#last = consumer.previous;
+    else consumer.next.previous = consumer.previous;
+    consumer.previous = null;
+    consumer.next = null;
+    this.#size -= 1;
+  }
+
+  *[Symbol.iterator](): Iterator<Consumer> {
+    let consumer = this.#first;
+    while (consumer !== null) {
+      // The caller may remove the one it was just given.
+      const { next } = consumer;
+      yield consumer;
+      consumer = next;
+    }
+  }
+}

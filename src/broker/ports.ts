@@ -1,0 +1,28 @@
+import type { Definitions } from '../engine/definitions.ts';
+import type { NamespacePolicy } from '../engine/engine.ts';
+import type { Signaller } from '../engine/signaller.ts';
+import type { Stats } from '../engine/stats.ts';
+import type { Storage } from '../engine/storage.ts';
+
+/** One namespace as the composition root configured it: its engine's ports and what to show of them. */
+export interface NamespaceSetup {
+  readonly policy: NamespacePolicy;
+  /** `<engine>:<variant>`, as in the queue information record: `sqlite:simple`, `redis:stream`. */
+  readonly type: string;
+  /** The default length of a reservation, ms. */
+  readonly leaseMs: number;
+  /** New queues beyond this many are refused. */
+  readonly maxQueues: number;
+  readonly storage: Storage;
+  readonly definitions: Definitions;
+  readonly signaller: Signaller;
+  readonly stats: Stats;
+  /** What the record's `factory` shows. URLs are masked already. */
+  readonly shown: ShownSetup;
+}
+
+export interface ShownSetup {
+  readonly url: string;
+  readonly signaller: { readonly type: string; readonly url: string; readonly channel: string };
+  readonly stats: { readonly type: string; readonly url: string; readonly coll: string };
+}

@@ -1,0 +1,85 @@
+import type { Storage, SweepResult } from '../engine/storage.ts';
+import type { CancelTimer, Clock } from '../model/clock.ts';
+import type { QueueKey } from '../model/names.ts';
+import type { BrokerLog } from './broker.ts';
+
+/** Even if no lease of ours runs out, another node's may: look at least this often, ± half. */
+const POLL_MS = 60_000;
+const RETRY_MS = 1_000;
+
+/**
+ * Ends leases on time, for all queues of one engine, whether or not anybody waits there: dead letters and
+ * sizes depend on it. One timer, armed for the earliest lease end that this node knows.
+ */
+export class Sweeper {
+  readonly #storage: Storage;
+  readonly #clock: Clock;
+  readonly #random: () => number;
+  readonly #log: BrokerLog;
+  readonly #touched: (queues: readonly QueueKey[]) => void;
+  #timer: CancelTimer | null = null;
+  #timerAt = Number.POSITIVE_INFINITY;
+  #sweeping: Promise<void> | null = null;
+  #stopped = false;
+
+  constructor(
+    storage: Storage,
+    environment: { clock: Clock; random: () => number; log: BrokerLog },
+    touched: (queues: readonly QueueKey[]) => void,
+  ) {
+    this.#storage = storage;
+    this.#clock = environment.clock;
+    this.#random = environment.random;
+    this.#log = environment.log;
+    this.#touched = touched;
+  }
+
+  /** A reservation ends at `at`: be awake then. */
+  wakeAt(at: number): void {
+    if (at < this.#timerAt && !this.#stopped) this.#arm(at);
+  }
+
+  /** Sweeps now, as at the start: leases may have run out while nobody was here. */
+  sweep(): Promise<void> {
+    this.#sweeping ??= this.#sweepOnce().finally(() => {
+      this.#sweeping = null;
+    });
+    return this.#sweeping;
+  }
+
+  async stop(): Promise<void> {
+    this.#stopped = true;
+    this.#disarm();
+    await this.#sweeping;
+  }
+
+  async #sweepOnce(): Promise<void> {
+    this.#disarm();
+    let result: SweepResult;
+    try {
+      result = await this.#storage.sweep();
+    } catch (error) {
+      this.#log.warn({ err: error }, 'ended leases could not be returned; trying again');
+      if (!this.#stopped) this.#arm(this.#clock.now() + RETRY_MS);
+      return;
+    }
+    this.#touched(result.touched);
+    const pollAt = this.#clock.now() + POLL_MS * (0.5 + this.#random());
+    this.wakeAt(result.nextAt === null ? pollAt : Math.min(result.nextAt, pollAt));
+  }
+
+  #arm(at: number): void {
+    this.#disarm();
+    this.#timerAt = at;
+    this.#timer = this.#clock.after(Math.max(0, at - this.#clock.now()), () => {
+      this.#timer = null;
+      void this.sweep();
+    });
+  }
+
+  #disarm(): void {
+    this.#timer?.();
+    this.#timer = null;
+    this.#timerAt = Number.POSITIVE_INFINITY;
+  }
+}
