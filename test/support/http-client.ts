@@ -1,0 +1,233 @@
+import { Agent, request as httpRequest, type IncomingMessage } from 'node:http';
+
+/** An answer as it came: nothing decoded, nothing thrown for a status. */
+export interface Answer {
+  readonly status: number;
+  readonly reason: string;
+  /** Lower-case names; a repeated header is joined as Node joins it. */
+  readonly headers: Readonly<Record<string, string | undefined>>;
+  /** Name, value, name, value, … in the order and letter case of the wire. */
+  readonly rawHeaders: readonly string[];
+  readonly body: Buffer;
+}
+
+export interface RequestOptions {
+  readonly query?: Query;
+  readonly headers?: Readonly<Record<string, string | string[]>>;
+  readonly body?: Uint8Array | string;
+  /** Aborting it closes the connection at once, as a client that went away. */
+  readonly signal?: AbortSignal;
+}
+
+/** Values are percent-encoded; an array repeats the parameter; undefined leaves it out. */
+export type Query = Readonly<Record<string, string | number | boolean | readonly string[] | undefined>>;
+
+export interface InsertOptions extends RequestOptions {
+  readonly contentType?: string;
+  readonly mature?: number;
+  readonly delay?: number;
+  readonly tries?: number;
+  readonly groups?: string;
+}
+
+export interface GetOptions extends RequestOptions {
+  readonly to?: number;
+  readonly tid?: string;
+  readonly group?: string;
+  readonly lease?: number;
+}
+
+export interface SettleOptions extends RequestOptions {
+  readonly token?: string;
+  readonly group?: string;
+  readonly delay?: number;
+  readonly lease?: number;
+}
+
+export interface ClientOptions {
+  /** Such as `http://127.0.0.1:3444`; a function is asked at every request (a server that moves). */
+  readonly url: string | (() => string);
+  /** `name:password`; null sends no credentials. */
+  readonly credentials?: string | null;
+  /** Connections kept at most; default: as many as there are requests at once. */
+  readonly maxSockets?: number;
+}
+
+/**
+ * One user of the HTTP interface, over keep-alive connections. Names are percent-encoded here, so tests give
+ * them as a person would say them; `request` sends a path as it is. Rejects only where no whole answer came.
+ */
+export class QueueClient {
+  readonly #agent: Agent;
+  readonly #url: () => string;
+  readonly #authorization: string | null;
+
+  constructor(options: ClientOptions) {
+    const { url, credentials = 'test1:test1' } = options;
+    this.#url = typeof url === 'function' ? url : () => url;
+    this.#agent = new Agent({ keepAlive: true, maxSockets: options.maxSockets ?? Number.POSITIVE_INFINITY });
+    this.#authorization =
+      credentials === null ? null : `Basic ${Buffer.from(credentials).toString('base64')}`;
+  }
+
+  /** Closes every connection, those of unanswered requests included. */
+  close(): void {
+    this.#agent.destroy();
+  }
+
+  insert(ns: string, queue: string, body: Uint8Array | string, options: InsertOptions = {}): Promise<Answer> {
+    const { contentType, mature, delay, tries, groups, ...rest } = options;
+    const headers = {
+      ...(contentType === undefined ? {} : { 'content-type': contentType }),
+      ...rest.headers,
+    };
+    const query = { mature, delay, tries, groups, ...rest.query };
+    return this.request('PUT', queuePath(ns, queue), { ...rest, headers, query, body });
+  }
+
+  get(ns: string, queue: string, options: GetOptions = {}): Promise<Answer> {
+    const { to, tid, group, lease, ...rest } = options;
+    return this.request('GET', queuePath(ns, queue), {
+      ...rest,
+      query: { to, tid, group, lease, ...rest.query },
+    });
+  }
+
+  reserve(ns: string, queue: string, options: GetOptions = {}): Promise<Answer> {
+    return this.get(ns, queue, { ...options, query: { reserve: '1', ...options.query } });
+  }
+
+  commit(ns: string, queue: string, id: string, options: SettleOptions = {}): Promise<Answer> {
+    return this.#settle('commit', ns, queue, id, options);
+  }
+
+  rollback(ns: string, queue: string, id: string, options: SettleOptions = {}): Promise<Answer> {
+    return this.#settle('rollback', ns, queue, id, options);
+  }
+
+  extend(ns: string, queue: string, id: string, options: SettleOptions = {}): Promise<Answer> {
+    return this.#settle('extend', ns, queue, id, options);
+  }
+
+  remove(ns: string, queue: string, id: string, options: RequestOptions = {}): Promise<Answer> {
+    return this.request('DELETE', `${queuePath(ns, queue)}/${encodeURIComponent(id)}`, options);
+  }
+
+  status(ns: string, queue: string, options: RequestOptions = {}): Promise<Answer> {
+    return this.request('GET', `${queuePath(ns, queue)}/status`, options);
+  }
+
+  consumers(ns: string, queue: string, options: RequestOptions = {}): Promise<Answer> {
+    return this.request('GET', `${queuePath(ns, queue)}/consumers`, options);
+  }
+
+  cancel(ns: string, queue: string, tid: string, options: RequestOptions = {}): Promise<Answer> {
+    return this.request('DELETE', `${queuePath(ns, queue)}/consumer/${encodeURIComponent(tid)}`, options);
+  }
+
+  pause(ns: string, queue: string, options: RequestOptions = {}): Promise<Answer> {
+    return this.request('PATCH', `${queuePath(ns, queue)}/pause`, options);
+  }
+
+  resume(ns: string, queue: string, options: RequestOptions = {}): Promise<Answer> {
+    return this.request('PATCH', `${queuePath(ns, queue)}/resume`, options);
+  }
+
+  paused(ns: string, queue: string, options: RequestOptions = {}): Promise<Answer> {
+    return this.request('GET', `${queuePath(ns, queue)}/paused`, options);
+  }
+
+  namespaces(options: RequestOptions = {}): Promise<Answer> {
+    return this.request('GET', '/q', options);
+  }
+
+  queues(ns: string, options: RequestOptions = {}): Promise<Answer> {
+    return this.request('GET', `/q/${encodeURIComponent(ns)}`, options);
+  }
+
+  request(method: string, path: string, options: RequestOptions = {}): Promise<Answer> {
+    const { promise, resolve, reject } = Promise.withResolvers<Answer>();
+    const { hostname, port } = new URL(this.#url());
+    const headers: Record<string, string | string[]> = { ...options.headers };
+    if (this.#authorization !== null && headers.authorization === undefined) {
+      headers.authorization = this.#authorization;
+    }
+    const body = typeof options.body === 'string' ? Buffer.from(options.body) : options.body;
+    if (body !== undefined) headers['content-length'] = String(body.length);
+    const outgoing = httpRequest({
+      agent: this.#agent,
+      host: hostname,
+      port,
+      method,
+      path: path + queryString(options.query ?? {}),
+      headers,
+      ...(options.signal === undefined ? {} : { signal: options.signal }),
+    });
+    outgoing.on('error', reject);
+    outgoing.on('response', (incoming) => readAnswer(incoming).then(resolve, reject));
+    outgoing.end(body);
+    return promise;
+  }
+
+  #settle(verb: string, ns: string, queue: string, id: string, options: SettleOptions): Promise<Answer> {
+    const { token, group, delay, lease, ...rest } = options;
+    const query = { token, group, delay, lease, ...rest.query };
+    return this.request('PATCH', `${queuePath(ns, queue)}/${verb}/${encodeURIComponent(id)}`, {
+      ...rest,
+      query,
+    });
+  }
+}
+
+/** The path of a queue, names percent-encoded. */
+export function queuePath(ns: string, queue: string): string {
+  return `/q/${encodeURIComponent(ns)}/${encodeURIComponent(queue)}`;
+}
+
+/** The body as JSON, of the shape that the caller expects. @throws SyntaxError where it is none */
+export function jsonOf<T>(answer: Answer): T {
+  return JSON.parse(answer.body.toString('utf8')) as T;
+}
+
+/** The element headers of an answer, without their prefix. */
+export function elementHeadersOf(answer: Answer): Map<string, string> {
+  const found = new Map<string, string>();
+  for (let at = 0; at + 1 < answer.rawHeaders.length; at += 2) {
+    const name = (answer.rawHeaders[at] ?? '').toLowerCase();
+    if (name.startsWith('x-ks-hdr-'))
+      found.set(name.slice('x-ks-hdr-'.length), answer.rawHeaders[at + 1] ?? '');
+  }
+  return found;
+}
+
+/** A header that must be there. @throws Error that shows the status and the body where it is not */
+export function headerOf(answer: Answer, name: string): string {
+  const value = answer.headers[name];
+  if (value === undefined) {
+    throw new Error(`The answer (${answer.status} ${answer.reason}) has no header ${name}: ${answer.body}`);
+  }
+  return value;
+}
+
+function queryString(query: Query): string {
+  const parts: string[] = [];
+  for (const [name, value] of Object.entries(query)) {
+    if (value === undefined) continue;
+    for (const one of Array.isArray(value) ? value : [value]) {
+      parts.push(`${encodeURIComponent(name)}=${encodeURIComponent(String(one))}`);
+    }
+  }
+  return parts.length === 0 ? '' : `?${parts.join('&')}`;
+}
+
+async function readAnswer(incoming: IncomingMessage): Promise<Answer> {
+  const chunks: Buffer[] = [];
+  for await (const chunk of incoming) chunks.push(chunk);
+  return {
+    status: incoming.statusCode ?? 0,
+    reason: incoming.statusMessage ?? '',
+    headers: incoming.headers as Record<string, string | undefined>,
+    rawHeaders: incoming.rawHeaders,
+    body: Buffer.concat(chunks),
+  };
+}

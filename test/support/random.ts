@@ -1,0 +1,42 @@
+/** A stream of random numbers that a seed repeats exactly (mulberry32), so that a failing run can be run again. */
+export interface Random {
+  /** From 0 up to, not including, 1. */
+  next(): number;
+  /** A whole number from `low` to `high`, both included. */
+  between(low: number, high: number): number;
+  /** True with the given probability. */
+  chance(probability: number): boolean;
+  pick<T>(items: readonly T[]): T;
+  bytes(length: number): Buffer;
+}
+
+export function seededRandom(seed: number): Random {
+  let state = seed >>> 0;
+  const next = (): number => {
+    state = (state + 0x6d2b79f5) >>> 0;
+    let mixed = Math.imul(state ^ (state >>> 15), state | 1);
+    mixed ^= mixed + Math.imul(mixed ^ (mixed >>> 7), mixed | 61);
+    return ((mixed ^ (mixed >>> 14)) >>> 0) / 2 ** 32;
+  };
+  const between = (low: number, high: number): number => low + Math.floor(next() * (high - low + 1));
+  return {
+    next,
+    between,
+    chance: (probability) => next() < probability,
+    pick(items) {
+      const item = items[between(0, items.length - 1)];
+      if (item === undefined) throw new RangeError('There is nothing to pick from.');
+      return item;
+    },
+    bytes(length) {
+      const bytes = Buffer.allocUnsafe(length);
+      for (let at = 0; at < length; at++) bytes[at] = next() * 256;
+      return bytes;
+    },
+  };
+}
+
+/** A seed for a run that was given none; printed by whoever uses it. */
+export function freshSeed(): number {
+  return Math.floor(Math.random() * 2 ** 31);
+}

@@ -1,0 +1,204 @@
+import type { SampleBody } from './bodies.ts';
+import { contentOf, type Handed, type History, type Operation, type Outcome } from './history.ts';
+import { type Answer, elementHeadersOf, headerOf, jsonOf, type QueueClient } from './http-client.ts';
+
+/** Where the clients of one record play: a queue, and the group to read as (`''` on a plain queue). */
+export interface Lane {
+  readonly ns: string;
+  readonly queue: string;
+  readonly group: string;
+}
+
+export interface RecordedInsert {
+  readonly value: string;
+  readonly sample: SampleBody;
+  readonly headers: Readonly<Record<string, string>>;
+  /** At most one of the two is given. */
+  readonly delayMs?: number;
+  readonly matureWallAt?: number;
+  /** Groups that must get it; not given on a plain queue. */
+  readonly groups?: readonly string[];
+  readonly idempotencyKey?: string;
+}
+
+export interface RollbackRequest {
+  readonly handed: Handed;
+  readonly delayMs: number;
+}
+
+/** The element header in which an element carries its value, so that any body can be sent. */
+const VALUE_HEADER = 'value';
+/** A request that takes this much longer than it may wait has an unknown outcome. */
+const PATIENCE_MS = 15_000;
+
+/**
+ * A client of the HTTP interface that writes down everything it does. No method throws for what a server
+ * or a connection does; that is what the history is for.
+ */
+export class RecordedClient {
+  readonly name: string;
+  readonly #http: QueueClient;
+  readonly #history: History;
+
+  constructor(name: string, http: QueueClient, history: History) {
+    this.name = name;
+    this.#http = http;
+    this.#history = history;
+  }
+
+  /** Answers how it ended, so that a caller may try again under the same idempotency key. */
+  async insert(lane: Lane, insert: RecordedInsert): Promise<Outcome> {
+    const { value, sample, delayMs = 0, matureWallAt, groups, idempotencyKey } = insert;
+    const elementHeaders = { ...insert.headers, [VALUE_HEADER]: value };
+    const start = this.#start(lane);
+    const eligibleWallAt = matureWallAt ?? start.invokedWallAt + delayMs;
+    const sent = await attempt((signal) =>
+      this.#http.insert(lane.ns, lane.queue, sample.bytes, {
+        signal,
+        contentType: sample.contentType,
+        headers: wireHeaders(elementHeaders, sample.contentEncoding, idempotencyKey),
+        ...(delayMs === 0 ? {} : { delay: delayMs / 1000 }),
+        ...(matureWallAt === undefined ? {} : { mature: matureWallAt / 1000 }),
+        ...(groups === undefined ? {} : { groups: groups.join(',') }),
+      }),
+    );
+    const { contentType, contentEncoding } = sample;
+    this.#record({
+      ...start,
+      ...sent.end,
+      kind: 'insert',
+      value,
+      id: sent.answer === null ? null : jsonOf<{ id: string }>(sent.answer).id,
+      eligibleWallAt,
+      tries: 0,
+      groups: groups ?? [lane.group],
+      content: contentOf(sample.bytes, contentType, contentEncoding, Object.entries(elementHeaders)),
+    });
+    return sent.end.outcome;
+  }
+
+  /** Waits up to `toMs`; answers what came, null where nothing did. */
+  pop(lane: Lane, toMs: number): Promise<Handed | null> {
+    return this.#take('pop', lane, toMs, null);
+  }
+
+  reserve(lane: Lane, toMs: number, leaseMs: number): Promise<Handed | null> {
+    return this.#take('reserve', lane, toMs, leaseMs);
+  }
+
+  /** With `fenced` false by id alone, as the plain interface allows. */
+  commit(lane: Lane, handed: Handed, fenced = true): Promise<Outcome> {
+    return this.#settle('commit', lane, { handed, delayMs: 0 }, fenced);
+  }
+
+  rollback(lane: Lane, request: RollbackRequest, fenced = true): Promise<Outcome> {
+    return this.#settle('rollback', lane, request, fenced);
+  }
+
+  async #take(kind: 'pop' | 'reserve', lane: Lane, to: number, lease: number | null): Promise<Handed | null> {
+    const start = this.#start(lane);
+    const { ns, queue, group } = lane;
+    const options = { to, ...(group === '' ? {} : { group }), ...(lease === null ? {} : { lease }) };
+    const sent = await attempt(
+      (signal) =>
+        kind === 'pop'
+          ? this.#http.get(ns, queue, { ...options, signal })
+          : this.#http.reserve(ns, queue, { ...options, signal }),
+      to,
+    );
+    const delivery = sent.answer === null ? null : handedOf(sent.answer, kind);
+    this.#record({ ...start, ...sent.end, kind, group, delivery });
+    return delivery;
+  }
+
+  async #settle(
+    kind: 'commit' | 'rollback',
+    lane: Lane,
+    { handed, delayMs }: RollbackRequest,
+    fenced: boolean,
+  ): Promise<Outcome> {
+    const start = this.#start(lane);
+    const { ns, queue, group } = lane;
+    const token = fenced ? handed.token : null;
+    const sent = await attempt((signal) =>
+      this.#http[kind](ns, queue, handed.id, {
+        signal,
+        ...(token === null ? {} : { token }),
+        ...(group === '' ? {} : { group }),
+        ...(kind === 'commit' ? {} : { delay: delayMs }),
+      }),
+    );
+    const value = handed.value ?? '';
+    const eligibleWallAt = start.invokedWallAt + delayMs;
+    this.#record({ ...start, ...sent.end, kind, group, value, token, eligibleWallAt });
+    return sent.end.outcome;
+  }
+
+  #start(lane: Lane): {
+    client: string;
+    seq: number;
+    queue: string;
+    invokedAt: number;
+    invokedWallAt: number;
+  } {
+    const seq = this.#history.nextSeq(this.name);
+    const queue = `${lane.ns}/${lane.queue}`;
+    return { client: this.name, seq, queue, invokedAt: performance.now(), invokedWallAt: Date.now() };
+  }
+
+  #record(operation: Operation): void {
+    this.#history.record(operation);
+  }
+}
+
+interface Sent {
+  /** The answer of a request that was done; null otherwise. */
+  readonly answer: Answer | null;
+  readonly end: { readonly endedAt: number; readonly endedWallAt: number; readonly outcome: Outcome };
+}
+
+async function attempt(send: (signal: AbortSignal) => Promise<Answer>, waitMs = 0): Promise<Sent> {
+  let answer: Answer | null = null;
+  let outcome: Outcome;
+  try {
+    answer = await send(AbortSignal.timeout(waitMs + PATIENCE_MS));
+    outcome = outcomeOf(answer);
+  } catch (error) {
+    // A connection that was refused carried no request.
+    outcome = error instanceof Error && 'code' in error && error.code === 'ECONNREFUSED' ? 'fail' : 'unknown';
+  }
+  const end = { endedAt: performance.now(), endedWallAt: Date.now(), outcome };
+  return { answer: outcome === 'ok' ? answer : null, end };
+}
+
+/** A 503 and a get's own timeout say that nothing happened; any other 5xx leaves it open. */
+function outcomeOf({ status, body }: Answer): Outcome {
+  if (status >= 200 && status < 300) return 'ok';
+  if (status < 500 || status === 503 || status === 507) return 'fail';
+  return status === 504 && body.includes('"timeout":true') ? 'fail' : 'unknown';
+}
+
+function wireHeaders(
+  elementHeaders: Readonly<Record<string, string>>,
+  contentEncoding: string | null,
+  idempotencyKey: string | undefined,
+): Record<string, string> {
+  const headers: Record<string, string> = {};
+  for (const [name, value] of Object.entries(elementHeaders)) headers[`x-ks-hdr-${name}`] = value;
+  if (contentEncoding !== null) headers['content-encoding'] = contentEncoding;
+  if (idempotencyKey !== undefined) headers['idempotency-key'] = idempotencyKey;
+  return headers;
+}
+
+function handedOf(answer: Answer, kind: 'pop' | 'reserve'): Handed {
+  const headers = elementHeadersOf(answer);
+  const { 'content-type': contentType, 'content-encoding': contentEncoding } = answer.headers;
+  return {
+    value: headers.get(VALUE_HEADER) ?? null,
+    id: headerOf(answer, 'x-ks-id'),
+    tries: Number(headerOf(answer, 'x-ks-tries')),
+    content: contentOf(answer.body, contentType ?? '', contentEncoding ?? null, headers),
+    token: kind === 'pop' ? null : headerOf(answer, 'x-ks-lease'),
+    leaseUntilWallAt: kind === 'pop' ? null : Date.parse(headerOf(answer, 'x-ks-lease-until')),
+  };
+}
