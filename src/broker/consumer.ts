@@ -8,6 +8,8 @@ export interface GetRequest {
   readonly group: GroupName | null;
   /** Reserve for this long, in ms; null: pop. */
   readonly leaseMs: number | null;
+  /** Take up to this many at once, 1 to 1000; answered as soon as there is one. Not given: 1. */
+  readonly count?: number;
   /** How long to wait, in ms: null for ever, 0 answers at once. */
   readonly timeoutMs: number | null;
   /** The consumer's own name, or null: one is made when somebody asks for it. */
@@ -18,8 +20,11 @@ export interface GetRequest {
 
 /** Where a waiting call is answered. Exactly one of the two is called, once, unless the consumer leaves. */
 export interface Sink {
-  /** An element is yours. If it cannot be passed on, call `queue.giveBack(delivery)`. */
-  deliver(delivery: Delivery): void;
+  /**
+   * An element is yours; `more` holds those beyond the first of a call that asked for several. What cannot
+   * be passed on goes back by `queue.giveBack(delivery)`.
+   */
+  deliver(delivery: Delivery, more: readonly Delivery[]): void;
   /** No element: cancelled, timed out, the server stops, or the engine said no. */
   end(reason: QuaysideError): void;
 }
@@ -46,6 +51,10 @@ export class Consumer {
   // The line's links; only ConsumerList touches them.
   previous: Consumer | null = null;
   next: Consumer | null = null;
+
+  get count(): number {
+    return this.request.count ?? 1;
+  }
 
   constructor(request: GetRequest, sink: Sink, since: number) {
     this.request = request;

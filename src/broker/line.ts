@@ -13,8 +13,8 @@ export interface LineHost {
   /** 0 (inclusive) to 1; spreads the safety-net polls. */
   readonly random: () => number;
   readonly paused: boolean;
-  /** An element was handed to a consumer: count it. */
-  served(consumer: Consumer, delivery: Delivery): void;
+  /** Elements were handed to a consumer: count them. */
+  served(consumer: Consumer, deliveries: readonly Delivery[]): void;
   /** A consumer is gone from the line for good: forget its tid, its place in the limits. */
   released(consumer: Consumer): void;
   /** Nobody is left to take this: undo the take. */
@@ -23,7 +23,7 @@ export interface LineHost {
   emptied(line: Line): void;
 }
 
-/** Consumers asked for in one round, at most: bounds the work of one turn, not the throughput. */
+/** Elements asked for in one round, at most: bounds the work of one turn, not the throughput. */
 const MOST_PER_ROUND = 1000;
 /** Different leases (pop is one, too) in one round: each is a `take` of its own in the same round trip. */
 const MOST_RUNS = 64;
@@ -38,10 +38,14 @@ const CLOCK_SKEW_RETRY_MS = 20;
 /** For `match`: nobody knows how many became eligible. */
 export const MANY = Number.POSITIVE_INFINITY;
 
+const NOTHING_MORE: readonly Delivery[] = Object.freeze([]);
+
 /** Neighbours in the line that ask alike, and so are served by one `take`. */
 interface Run {
   readonly leaseMs: number | null;
   readonly consumers: Consumer[];
+  /** How many elements they ask for together. */
+  count: number;
 }
 
 /** What is under way: whom the engine was asked for, and how many more might have been served. */
@@ -134,11 +138,11 @@ export class Line {
     }
     if (this.#waiting.size === 0 || this.#host.paused) return;
     this.#disarm();
-    const { runs, asked } = this.#callUp(Math.min(count, MOST_PER_ROUND));
-    this.#round = { runs, asked, beyond: count - asked.length, storedDueAt: null };
+    const { runs, asked, askedFor } = this.#callUp(Math.min(count, MOST_PER_ROUND));
+    this.#round = { runs, asked, beyond: Math.max(0, count - askedFor), storedDueAt: null };
     const { storage, key } = this.#host;
-    const takes = runs.map(({ leaseMs, consumers }) =>
-      storage.take(key, { group: this.group, count: consumers.length, leaseMs }),
+    const takes = runs.map((run) =>
+      storage.take(key, { group: this.group, count: run.count, leaseMs: run.leaseMs }),
     );
     // Each outcome is looked at alone: one failed take must not lose what another one handed out.
     void Promise.allSettled(takes).then((outcomes) => this.#endRound(outcomes));
@@ -160,25 +164,29 @@ export class Line {
     this.#endImpatient();
   }
 
-  /** Takes up to `count` consumers out of the line, as runs of neighbours that ask alike. */
-  #callUp(count: number): { runs: Run[]; asked: Consumer[] } {
+  /** Takes consumers for `count` elements out of the line, as runs of neighbours that ask alike. */
+  #callUp(count: number): { runs: Run[]; asked: Consumer[]; askedFor: number } {
     const runs: Run[] = [];
     const asked: Consumer[] = [];
+    let askedFor = 0;
     let run: Run | undefined;
     for (const consumer of this.#waiting) {
-      if (asked.length === count) break;
+      if (askedFor >= count) break;
+      if (askedFor > 0 && askedFor + consumer.count > MOST_PER_ROUND) break;
       const { leaseMs } = consumer.request;
       if (run === undefined || run.leaseMs !== leaseMs) {
         if (runs.length === MOST_RUNS) break;
-        run = { leaseMs, consumers: [] };
+        run = { leaseMs, consumers: [], count: 0 };
         runs.push(run);
       }
       this.#waiting.remove(consumer);
       consumer.state = 'asked';
       run.consumers.push(consumer);
+      run.count += consumer.count;
       asked.push(consumer);
+      askedFor += consumer.count;
     }
-    return { runs, asked };
+    return { runs, asked, askedFor };
   }
 
   #endRound(outcomes: readonly PromiseSettledResult<TakeResult>[]): void {
@@ -193,7 +201,7 @@ export class Line {
         continue;
       }
       const { deliveries, nextDueAt } = outcome.value;
-      if (deliveries.length < run.consumers.length) {
+      if (deliveries.length < run.count) {
         short = true;
         this.#dueAt = this.#reachable(nextDueAt);
       }
@@ -210,20 +218,29 @@ export class Line {
 
   /** Hands a run's deliveries to its consumers in order, skipping those who have gone. */
   #serve(run: Run, deliveries: readonly Delivery[]): void {
-    let next = 0;
-    for (const delivery of deliveries) {
-      while (next < run.consumers.length && run.consumers[next]?.state === 'gone') next += 1;
-      const consumer = run.consumers[next] ?? this.#firstWaiting(run.leaseMs);
-      next += 1;
-      if (consumer === null) {
-        this.#host.giveBack(delivery);
-        continue;
-      }
-      if (consumer.state === 'waiting') this.#waiting.remove(consumer);
-      this.#release(consumer);
-      this.#host.served(consumer, delivery);
-      consumer.sink.deliver(delivery);
+    let served = 0;
+    for (const consumer of run.consumers) {
+      if (served === deliveries.length) return;
+      if (consumer.state === 'asked') served += this.#hand(consumer, deliveries, served);
     }
+    while (served < deliveries.length) {
+      const consumer = this.#firstWaiting(run.leaseMs);
+      if (consumer === null) break;
+      this.#waiting.remove(consumer);
+      served += this.#hand(consumer, deliveries, served);
+    }
+    for (const spare of deliveries.slice(served)) this.#host.giveBack(spare);
+  }
+
+  /** Hands a consumer what it asked for, as far as there is; answers how many that were. */
+  #hand(consumer: Consumer, deliveries: readonly Delivery[], from: number): number {
+    const first = deliveries[from];
+    if (first === undefined) return 0;
+    const more = consumer.count === 1 ? NOTHING_MORE : deliveries.slice(from + 1, from + consumer.count);
+    this.#release(consumer);
+    this.#host.served(consumer, more.length === 0 ? [first] : [first, ...more]);
+    consumer.sink.deliver(first, more);
+    return 1 + more.length;
   }
 
   /** The first in the line, if it asks alike: a spare element goes to it rather than back. */

@@ -53,7 +53,7 @@ export class Queue {
       get paused() {
         return queue.#paused;
       },
-      served: (consumer, delivery) => this.#served(consumer, delivery),
+      served: (consumer, deliveries) => this.#served(consumer, deliveries),
       released: (consumer) => this.#released(consumer),
       giveBack: (delivery) => this.giveBack(delivery),
       emptied: (line) => this.#forget(line),
@@ -284,11 +284,13 @@ export class Queue {
     if (line.group !== this.#ns.defaultGroup) this.#lines.delete(line.group);
   }
 
-  #served(consumer: Consumer, delivery: Delivery): void {
-    const reserved = delivery.lease !== null;
-    this.#ns.stats.add(this.key, delivery.group, reserved ? ONE_RESERVE : ONE_GET);
-    this.#ns.meter.count(consumer.request.leaseMs === null ? 'get' : 'reserve', 'ok');
-    if (delivery.lease !== null) this.#ns.leaseEndsAt(delivery.lease.until);
+  #served(consumer: Consumer, deliveries: readonly Delivery[]): void {
+    const reserved = consumer.request.leaseMs !== null;
+    for (const { group, lease } of deliveries) {
+      this.#ns.stats.add(this.key, group, reserved ? ONE_RESERVE : ONE_GET);
+      if (lease !== null) this.#ns.leaseEndsAt(lease.until);
+    }
+    this.#ns.meter.count(reserved ? 'reserve' : 'get', 'ok', deliveries.length);
   }
 
   #released(consumer: Consumer): void {
