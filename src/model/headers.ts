@@ -1,0 +1,56 @@
+import type { ElementHeaders } from './element.ts';
+import { QuaysideError } from './errors.ts';
+import { LIMITS } from './limits.ts';
+
+// A header goes out of a get's answer as it is stored, so what HTTP cannot carry is refused on its way in,
+// by whichever protocol it comes: an element whose headers cannot be written would be popped and then lost.
+
+/** RFC 9110 token, lower-case: header names are compared as bytes everywhere behind the front ends. */
+const NAME = /^[!#$%&'*+\-.^_`|~0-9a-z]+$/;
+/**
+ * RFC 9110 field-value: tab, visible ASCII, space and the bytes 0x80 to 0xff. The last are kept because
+ * UTF-8 reaches an HTTP server as such bytes. White space at the ends is not part of a value in HTTP.
+ */
+const VALUE = /^(?:[\x21-\x7e\x80-\xff](?:[\t\x20-\x7e\x80-\xff]*[\x21-\x7e\x80-\xff])?)?$/;
+
+/**
+ * Checks element headers, flat pairs without the `x-ks-hdr-` prefix: names are lower-case tokens, values
+ * survive an HTTP answer unchanged, at most 64 pairs and 8 KiB of names and values (decisions, "Elements";
+ * reliability F17, F18). Repeated names are the front end's to join. Answers what it was given.
+ * @throws QuaysideError `invalid-header` naming the header
+ */
+export function checkHeaders(flat: readonly string[]): ElementHeaders {
+  if (flat.length % 2 !== 0) throw invalidHeader(null, 'Headers come as pairs of name and value.');
+  if (flat.length / 2 > LIMITS.headerCount) {
+    throw invalidHeader(null, `An element has at most ${LIMITS.headerCount} headers.`);
+  }
+  let bytes = 0;
+  for (let at = 0; at < flat.length; at += 2) {
+    const name = flat[at] as string;
+    const value = flat[at + 1] as string;
+    // Every character of a good pair is one byte on the wire, so lengths count bytes.
+    bytes += name.length + value.length;
+    if (bytes > LIMITS.headerBytes) {
+      throw invalidHeader(null, `The headers of an element have at most ${LIMITS.headerBytes} bytes.`);
+    }
+    if (!NAME.test(name)) throw invalidHeader(name, 'a header name is a lower-case HTTP token');
+    if (!VALUE.test(value)) {
+      throw invalidHeader(
+        name,
+        'a header value has no control character but tab, no character above U+00FF and no white space at its ends',
+      );
+    }
+  }
+  return flat;
+}
+
+/** The longest part of a refused name that goes into the message: it was chosen by a stranger. */
+const SHOWN = 40;
+
+function invalidHeader(name: string | null, rule: string): QuaysideError {
+  if (name === null) return new QuaysideError('invalid-header', rule);
+  const shown = name.length > SHOWN ? `${name.slice(0, SHOWN)}…` : name;
+  return new QuaysideError('invalid-header', `Header ${JSON.stringify(shown)}: ${rule}.`, {
+    parameter: shown,
+  });
+}

@@ -1,0 +1,77 @@
+import assert from 'node:assert/strict';
+import { IncomingMessage, ServerResponse } from 'node:http';
+import { Socket } from 'node:net';
+import { describe, it } from 'node:test';
+import fc from 'fast-check';
+import { QuaysideError } from '../../src/model/errors.ts';
+import { checkHeaders } from '../../src/model/headers.ts';
+
+const refused = (flat: string[], message: RegExp): void => {
+  assert.throws(
+    () => checkHeaders(flat),
+    (error) =>
+      error instanceof QuaysideError && error.code === 'invalid-header' && message.test(error.message),
+  );
+};
+
+describe('element headers', () => {
+  it('answers good headers as they are', () => {
+    const flat = ['a', '1', 'x.y_z-0', 'two words\tand a tab', '__proto__', 'ÿ\u0080', 'empty', ''];
+    assert.equal(checkHeaders(flat), flat);
+    assert.deepEqual(checkHeaders([]), []);
+  });
+
+  it('refuses names that are not lower-case tokens', () => {
+    for (const name of ['', 'A', 'a b', 'a:b', 'é', 'a\n', 'a\0', '"', '(x)', 'ſ']) {
+      refused([name, 'v'], /^Header ".*": a header name is a lower-case HTTP token\.$/);
+    }
+  });
+
+  it('refuses values that an HTTP answer cannot carry unchanged', () => {
+    for (const value of ['\n', 'a\r\nb: c', '\0', 'a\u007f', '☃', 'a\u0100', ' a', 'a ', '\ta', ' ']) {
+      refused(['n', value], /^Header "n": a header value/);
+    }
+  });
+
+  it('names the refused header without trusting its length or its characters', () => {
+    refused([`${'x'.repeat(1000)}\n`, 'v'], /^Header "x{40}…":/);
+    refused(['a\n', 'v'], /^Header "a\\n":/);
+  });
+
+  it('takes 64 headers and 8192 bytes, and not one more', () => {
+    const pairs = Array.from({ length: 64 }, (_, i) => [`h${i}`, 'v']).flat();
+    assert.equal(checkHeaders(pairs), pairs);
+    refused([...pairs, 'one', 'more'], /at most 64 headers/);
+    const full = ['name', 'v'.repeat(8188)];
+    assert.equal(checkHeaders(full), full);
+    refused(['name', 'v'.repeat(8189)], /at most 8192 bytes/);
+    refused(['a'], /pairs/);
+  });
+
+  it('accepts exactly what node:http writes and a peer reads back', () => {
+    const response = new ServerResponse(new IncomingMessage(new Socket()));
+    const writable = (value: string): boolean => {
+      try {
+        response.setHeader('x-ks-hdr-n', value);
+        return value === value.replace(/^[ \t]+|[ \t]+$/g, '');
+      } catch {
+        return false;
+      }
+    };
+    const near = fc.string({
+      unit: fc.integer({ min: 0, max: 0x110 }).map((code) => String.fromCharCode(code)),
+    });
+    fc.assert(
+      fc.property(near, (value) => {
+        let good = true;
+        try {
+          checkHeaders(['n', value]);
+        } catch {
+          good = false;
+        }
+        assert.equal(good, writable(value));
+      }),
+      { numRuns: 2000 },
+    );
+  });
+});
