@@ -40,6 +40,8 @@ export interface Sink {
  */
 export class Consumer {
   readonly request: GetRequest;
+  /** The group it waits for: the request's, or the namespace's default. */
+  readonly group: GroupName;
   readonly sink: Sink;
   /** Wall time at which it began to wait, ms. */
   readonly since: number;
@@ -56,8 +58,9 @@ export class Consumer {
     return this.request.count ?? 1;
   }
 
-  constructor(request: GetRequest, sink: Sink, since: number) {
+  constructor(request: GetRequest, group: GroupName, sink: Sink, since: number) {
     this.request = request;
+    this.group = group;
     this.sink = sink;
     this.since = since;
     this.tid = request.tid;

@@ -8,24 +8,30 @@ import {
 } from '../model/element.ts';
 import { invalidParameter, QuaysideError } from '../model/errors.ts';
 import type { QueueKey } from '../model/names.ts';
-import { Consumer, type GetRequest, type Sink } from './consumer.ts';
-import { Line, type LineHost, MANY } from './line.ts';
+import type { Consumer, GetRequest, Sink } from './consumer.ts';
 import type { Namespace } from './namespace.ts';
-
-/** A consumer that waits, as the spec shows it (2.3). */
-export interface PendingConsumer {
-  readonly tid: string;
-  readonly since: string;
-  readonly callback: 'set' | 'unset';
-  readonly cleanup_timeout: 'set' | 'unset';
-  readonly wakeup_timeout: 'set' | 'unset';
-}
+import { type PendingConsumer, Waiting } from './waiting.ts';
 
 const ONE_PUT = { put: 1 } as const;
 const ONE_GET = { get: 1 } as const;
 const ONE_RESERVE = { reserve: 1 } as const;
 const ONE_COMMIT = { commit: 1 } as const;
 const ONE_ROLLBACK = { rollback: 1 } as const;
+const ONE_GET_UNDONE = { get: -1 } as const;
+const ONE_RESERVE_UNDONE = { reserve: -1 } as const;
+
+/** What a client names when it settles: the id, and what the reserve was made with. */
+export interface SettleRef {
+  readonly id: ElementId;
+  readonly group: GroupName | null;
+  readonly token: string | null;
+}
+
+/** One element to finish, and what is stored elsewhere in its place. */
+export interface QueueMove {
+  readonly finish: DeliveryRef;
+  readonly inserts: readonly { readonly queue: Queue; readonly element: NewElement }[];
+}
 
 /**
  * One queue as its users see it. Knows who waits on this node; all else is in the engine.
@@ -34,10 +40,7 @@ const ONE_ROLLBACK = { rollback: 1 } as const;
 export class Queue {
   readonly key: QueueKey;
   readonly #ns: Namespace;
-  readonly #lines = new Map<GroupName, Line>();
-  /** Consumers that gave a tid: several may share one. */
-  readonly #byTid = new Map<string, Set<Consumer>>();
-  readonly #host: LineHost;
+  readonly #waiting: Waiting;
   #paused: boolean;
 
   constructor(ns: Namespace, key: QueueKey, paused: boolean) {
@@ -45,30 +48,24 @@ export class Queue {
     this.key = key;
     this.#paused = paused;
     const queue = this;
-    this.#host = {
+    this.#waiting = new Waiting({
       key,
       storage: ns.storage,
       clock: ns.clock,
       random: ns.random,
+      defaultGroup: ns.defaultGroup,
+      makeTid: ns.makeTid,
       get paused() {
         return queue.#paused;
       },
       served: (consumer, deliveries) => this.#served(consumer, deliveries),
-      released: (consumer) => this.#released(consumer),
+      released: (consumer) => ns.admission.exit(consumer.request.owner),
       giveBack: (delivery) => this.giveBack(delivery),
-      emptied: (line) => this.#forget(line),
-    };
+    });
   }
 
   get paused(): boolean {
     return this.#paused;
-  }
-
-  /** Consumers that wait on this node. */
-  get waiting(): number {
-    let waiting = 0;
-    for (const line of this.#lines.values()) waiting += line.consumers().length;
-    return waiting;
   }
 
   /**
@@ -83,13 +80,52 @@ export class Queue {
   /** Stores elements, all or none, and answers their ids (spec 4.1, Insert). */
   async insert(elements: readonly NewElement[]): Promise<ElementId[]> {
     const stored = this.#ns.meter.observe('insert', this.#ns.storage.insert(this.key, elements));
-    // Before the answer, on purpose: the takes for those who wait share the insert's round trip.
-    for (const element of elements) this.#wakeFor(element);
+    this.expect(elements);
     const ids = await stored;
-    for (const element of elements) this.#countPut(element);
+    this.arrived(elements);
     this.#ns.meter.count('insert', 'ok', elements.length);
-    this.#ns.announce(this.key, elements.length);
     return ids;
+  }
+
+  /**
+   * Elements were just asked to be stored here, and the engine has not answered yet: the takes for those who
+   * wait share that round trip. If the storing fails, the takes find nothing and no harm is done.
+   */
+  expect(elements: readonly NewElement[]): void {
+    this.#waiting.expect(elements);
+  }
+
+  /** The engine has stored elements here: count them, and tell other nodes. */
+  arrived(elements: readonly NewElement[]): void {
+    for (const element of elements) this.#countPut(element);
+    this.#ns.announce(this.key, elements.length);
+  }
+
+  /** Whether both queues live in one engine, so that `transfer` can join them. */
+  sharesEngineWith(other: Queue): boolean {
+    return this.#ns.storage === other.#ns.storage;
+  }
+
+  /**
+   * Finishes reserved elements of this queue and stores others in queues of the same engine, each move
+   * atomically. Answers, per move, how settling ended; only `done` stored anything.
+   */
+  async transfer(moves: readonly QueueMove[]): Promise<SettleOutcome[]> {
+    const transferring = this.#ns.storage.transfer(
+      moves.map(({ finish, inserts }) => ({
+        from: this.key,
+        finish,
+        inserts: inserts.map(({ queue, element }) => ({ queue: queue.key, element })),
+      })),
+    );
+    for (const { inserts } of moves) for (const { queue, element } of inserts) queue.expect([element]);
+    const outcomes = await this.#ns.meter.observe('commit', transferring);
+    for (const [i, { finish, inserts }] of moves.entries()) {
+      if (outcomes[i] !== 'done') continue;
+      this.#ns.stats.add(this.key, finish.group, ONE_COMMIT);
+      for (const { queue, element } of inserts) queue.arrived([element]);
+    }
+    return outcomes;
   }
 
   /**
@@ -98,18 +134,14 @@ export class Queue {
    */
   get(request: GetRequest, sink: Sink): Consumer {
     const group = this.#groupFor(request.group);
-    const resolved = request.group === group ? request : { ...request, group };
     this.#ns.admission.enter(request.owner);
     this.#ns.noteUse(this.key);
-    const consumer = new Consumer(resolved, sink, this.#ns.clock.now());
-    if (consumer.tid !== null) this.#index(consumer, consumer.tid);
-    this.#line(group).join(consumer);
-    return consumer;
+    return this.#waiting.join(request, group, sink);
   }
 
   /** The client of this call is gone: it takes no element any more. Harmless when it was answered. */
   leave(consumer: Consumer): void {
-    this.#lines.get(consumer.request.group ?? '')?.leave(consumer);
+    this.#waiting.leave(consumer);
   }
 
   /**
@@ -117,39 +149,38 @@ export class Queue {
    * rolled back with no try counted. Never throws; a failure is logged, since nobody is left to hear it.
    */
   giveBack(delivery: Delivery): void {
-    const { storage, stats } = this.#ns;
+    const { storage, stats, log } = this.#ns;
     const { lease, group, id } = delivery;
     const undone =
       lease === null
         ? storage.putBack(this.key, [delivery])
         : storage.rollback(this.key, [{ id, group, token: lease.token, delayMs: 0, countTry: false }]);
-    stats.add(this.key, group, lease === null ? { get: -1 } : { reserve: -1 });
-    this.#lines.get(group)?.match(1);
+    stats.add(this.key, group, lease === null ? ONE_GET_UNDONE : ONE_RESERVE_UNDONE);
+    this.#waiting.wake(group, 0);
     undone.then(
       () => this.#ns.announce(this.key, 1),
-      (error: unknown) =>
-        this.#ns.log.warn({ err: error, queue: this.key, id }, 'an element could not go back'),
+      (error: unknown) => log.warn({ err: error, queue: this.key, id }, 'an element could not be given back'),
     );
   }
 
   /** Finishes a reserved element. @throws `element-not-found`, `not-reserved`, `lease-lost` */
   async commit(ref: SettleRef): Promise<void> {
-    const settling = this.#ns.storage.commit(this.key, [this.#delivery(ref)]);
-    const [outcome] = await this.#ns.meter.observe('commit', settling);
+    const item = this.#delivery(ref);
+    const [outcome] = await this.#ns.meter.observe('commit', this.#ns.storage.commit(this.key, [item]));
     this.#settled('commit', ref, outcome);
-    this.#ns.stats.add(this.key, ref.group ?? this.#ns.defaultGroup, ONE_COMMIT);
+    this.#ns.stats.add(this.key, item.group, ONE_COMMIT);
   }
 
   /** Gives a reserved element back, eligible after `delayMs`; one failed try more. @throws as `commit` */
   async rollback(ref: SettleRef, delayMs: number): Promise<void> {
     const item = { ...this.#delivery(ref), delayMs, countTry: true };
     const settling = this.#ns.storage.rollback(this.key, [item]);
-    this.#wake(item.group, delayMs);
+    this.#waiting.wake(item.group, delayMs);
     const [outcome] = await this.#ns.meter.observe('rollback', settling);
     this.#settled('rollback', ref, outcome);
     this.#ns.stats.add(this.key, item.group, ONE_ROLLBACK);
     if (outcome === 'dead-lettered') this.#ns.elementDied();
-    else if (delayMs === 0) this.#ns.announce(this.key, 1);
+    else this.#ns.announce(this.key, 1);
   }
 
   /** Renews a lease to `leaseMs` from now (null: the namespace's) and answers its end. @throws as `commit` */
@@ -157,7 +188,9 @@ export class Queue {
     const item = { ...this.#delivery(ref), leaseMs: leaseMs ?? this.#ns.leaseMs };
     const [result] = await this.#ns.meter.observe('extend', this.#ns.storage.extend(this.key, [item]));
     this.#settled('extend', ref, result?.outcome);
-    return result?.outcome === 'done' ? result.until : 0;
+    const until = result?.outcome === 'done' ? result.until : 0;
+    this.#ns.leaseEndsAt(until);
+    return until;
   }
 
   /** Removes a waiting element (spec 4.1). @throws `not-supported`, `element-not-found`, `element-reserved` */
@@ -177,40 +210,25 @@ export class Queue {
   async pause(): Promise<void> {
     await this.#ns.meter.observe('pause', this.#ns.writePaused(this.key, true));
     this.#ns.meter.count('pause', 'ok');
-    this.setPaused(true);
   }
 
   /** Lets them go on. */
   async resume(): Promise<void> {
     await this.#ns.meter.observe('resume', this.#ns.writePaused(this.key, false));
     this.#ns.meter.count('resume', 'ok');
-    this.setPaused(false);
   }
 
-  /** The pause flag as the engine has it; called by this node's own change and by the watch of all others. */
+  /** The pause flag as the engine has it; called for this node's own changes and for those of others. */
   setPaused(paused: boolean): void {
     if (this.#paused === paused) return;
     this.#paused = paused;
-    for (const line of this.#lines.values()) {
-      if (paused) line.pause();
-      else line.match(MANY);
-    }
+    if (paused) this.#waiting.pause();
+    else this.#waiting.resume();
   }
 
-  /** The blocked calls of this node (spec 2.3), in the order in which they came, whatever their group. */
+  /** The blocked calls of this node (spec 2.3), whatever their group and protocol. */
   consumers(): PendingConsumer[] {
-    const pending: { consumer: Consumer; line: Line }[] = [];
-    for (const line of this.#lines.values()) {
-      for (const consumer of line.consumers()) pending.push({ consumer, line });
-    }
-    pending.sort((a, b) => a.consumer.since - b.consumer.since);
-    return pending.map(({ consumer, line }) => ({
-      tid: this.#tidOf(consumer),
-      since: new Date(consumer.since).toISOString(),
-      callback: 'set',
-      cleanup_timeout: consumer.cancelTimeout === null ? 'unset' : 'set',
-      wakeup_timeout: line.awaitsMaturity ? 'set' : 'unset',
-    }));
+    return this.#waiting.pending();
   }
 
   /**
@@ -225,29 +243,17 @@ export class Queue {
 
   /** The part of `cancel` that each node does. */
   cancelHere(tid: string, owner: string | null): number {
-    let cancelled = 0;
-    for (const consumer of [...(this.#byTid.get(tid) ?? [])]) {
-      if (owner !== null && consumer.request.owner !== owner) continue;
-      this.#end(consumer, new QuaysideError('pop-cancelled', 'cancel'));
-      cancelled += 1;
-    }
-    return cancelled;
+    return this.#waiting.cancel(tid, owner, new QuaysideError('pop-cancelled', 'cancel'));
   }
 
-  /** Elements may have become eligible: up to `count` in each group, or {@link MANY}. */
+  /** Up to `count` elements may have become eligible in each group. */
   match(count: number): void {
-    for (const line of this.#lines.values()) line.match(count);
+    this.#waiting.match(count);
   }
 
   /** Answers everybody who waits; used when the node stops. */
   endAll(reason: QuaysideError): void {
-    for (const line of [...this.#lines.values()]) {
-      for (const consumer of line.consumers()) line.end(consumer, reason);
-    }
-  }
-
-  #end(consumer: Consumer, reason: QuaysideError): void {
-    this.#lines.get(consumer.request.group ?? '')?.end(consumer, reason);
+    this.#waiting.endAll(reason);
   }
 
   /** On a stream an element is put once, and once for each of its groups. */
@@ -257,33 +263,6 @@ export class Queue {
     for (const group of groups) this.#ns.stats.add(this.key, group, ONE_PUT);
   }
 
-  #wakeFor(element: NewElement): void {
-    if (this.#lines.size === 0) return;
-    const delayMs = element.matureAt === null ? element.delayMs : element.matureAt - this.#ns.clock.now();
-    for (const group of element.groups) this.#wake(group, delayMs);
-  }
-
-  #wake(group: GroupName, delayMs: number): void {
-    const line = this.#lines.get(group);
-    if (line === undefined) return;
-    if (delayMs <= 0) line.match(1);
-    else line.matureAt(this.#ns.clock.now() + delayMs);
-  }
-
-  #line(group: GroupName): Line {
-    let line = this.#lines.get(group);
-    if (line === undefined) {
-      line = new Line(this.#host, group);
-      this.#lines.set(group, line);
-    }
-    return line;
-  }
-
-  /** Group names come from requests: a line that nobody waits in must not stay. */
-  #forget(line: Line): void {
-    if (line.group !== this.#ns.defaultGroup) this.#lines.delete(line.group);
-  }
-
   #served(consumer: Consumer, deliveries: readonly Delivery[]): void {
     const reserved = consumer.request.leaseMs !== null;
     for (const { group, lease } of deliveries) {
@@ -291,28 +270,6 @@ export class Queue {
       if (lease !== null) this.#ns.leaseEndsAt(lease.until);
     }
     this.#ns.meter.count(reserved ? 'reserve' : 'get', 'ok', deliveries.length);
-  }
-
-  #released(consumer: Consumer): void {
-    this.#ns.admission.exit(consumer.request.owner);
-    if (consumer.tid === null) return;
-    const sharing = this.#byTid.get(consumer.tid);
-    sharing?.delete(consumer);
-    if (sharing?.size === 0) this.#byTid.delete(consumer.tid);
-  }
-
-  #tidOf(consumer: Consumer): string {
-    if (consumer.tid === null) {
-      consumer.tid = this.#ns.makeTid();
-      this.#index(consumer, consumer.tid);
-    }
-    return consumer.tid;
-  }
-
-  #index(consumer: Consumer, tid: string): void {
-    const sharing = this.#byTid.get(tid);
-    if (sharing === undefined) this.#byTid.set(tid, new Set([consumer]));
-    else sharing.add(consumer);
   }
 
   #groupFor(given: GroupName | null): GroupName {
@@ -330,30 +287,13 @@ export class Queue {
     ref: SettleRef,
     outcome: SettleOutcome | undefined,
   ): void {
-    switch (outcome) {
-      case 'done':
-      case 'dead-lettered':
-        this.#ns.meter.count(operation, 'ok');
-        return;
-      case 'lease-lost':
-        this.#ns.meter.count(operation, 'lease-lost');
-        throw new QuaysideError(
-          'lease-lost',
-          `The reservation of ${ref.id} that this token is of has ended; reserve the element again.`,
-        );
-      case 'not-reserved':
-        this.#ns.meter.count(operation, 'not-reserved');
-        throw new QuaysideError('not-reserved', `Element ${ref.id} is not reserved.`);
-      case 'not-found':
-      case undefined:
-        this.#ns.meter.count(operation, 'element-not-found');
-        throw new QuaysideError(
-          'element-not-found',
-          `There is no element ${ref.id} in ${this.key.name}${ref.group === null ? '' : ` for group ${ref.group}`}.`,
-        );
-      default:
-        outcome satisfies never;
+    if (outcome === 'done' || outcome === 'dead-lettered') {
+      this.#ns.meter.count(operation, 'ok');
+      return;
     }
+    const refusal = refusalOf(outcome ?? 'not-found', ref, this.key);
+    this.#ns.meter.count(operation, refusal.code);
+    throw refusal;
   }
 
   #noGroups(parameter: string): QuaysideError {
@@ -364,9 +304,25 @@ export class Queue {
   }
 }
 
-/** What a client names when it settles: the id, and what the reserve was made with. */
-export interface SettleRef {
-  readonly id: ElementId;
-  readonly group: GroupName | null;
-  readonly token: string | null;
+function refusalOf(
+  outcome: Exclude<SettleOutcome, 'done' | 'dead-lettered'>,
+  { id, group }: SettleRef,
+  { name }: QueueKey,
+): QuaysideError {
+  switch (outcome) {
+    case 'lease-lost':
+      return new QuaysideError(
+        'lease-lost',
+        `The reservation of ${id} has ended, or the token is of an older one; reserve the element again.`,
+      );
+    case 'not-reserved':
+      return new QuaysideError('not-reserved', `Element ${id} is not reserved.`);
+    case 'not-found':
+      return new QuaysideError(
+        'element-not-found',
+        `There is no element ${id} in ${name}${group === null ? '' : ` for group ${group}`}.`,
+      );
+    default:
+      return outcome satisfies never;
+  }
 }

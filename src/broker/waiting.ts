@@ -1,0 +1,158 @@
+import type { Delivery, GroupName, NewElement } from '../model/element.ts';
+import type { QuaysideError } from '../model/errors.ts';
+import { Consumer, type GetRequest, type Sink } from './consumer.ts';
+import { Line, type LineHost, MANY } from './line.ts';
+
+/** A consumer that waits, as the spec shows it (2.3). */
+export interface PendingConsumer {
+  readonly tid: string;
+  readonly since: string;
+  readonly callback: 'set' | 'unset';
+  readonly cleanup_timeout: 'set' | 'unset';
+  readonly wakeup_timeout: 'set' | 'unset';
+}
+
+/** What those who wait need of their queue, beside what a line needs. */
+export interface WaitingHost extends Omit<LineHost, 'released' | 'emptied'> {
+  /** The line that is kept even when nobody waits: requests come to it all the time. */
+  readonly defaultGroup: GroupName;
+  readonly makeTid: () => string;
+  /** A consumer does not wait any more, whatever the reason. */
+  released(consumer: Consumer): void;
+}
+
+/** Everybody who waits for one queue on this node: a line per group, and an index by tid. */
+export class Waiting {
+  readonly #host: WaitingHost;
+  readonly #lineHost: LineHost;
+  readonly #lines = new Map<GroupName, Line>();
+  /** Consumers that have a tid: several may share one. */
+  readonly #byTid = new Map<string, Set<Consumer>>();
+
+  constructor(host: WaitingHost) {
+    this.#host = host;
+    this.#lineHost = {
+      key: host.key,
+      storage: host.storage,
+      clock: host.clock,
+      random: host.random,
+      get paused() {
+        return host.paused;
+      },
+      served: (consumer, deliveries) => host.served(consumer, deliveries),
+      released: (consumer) => this.#released(consumer),
+      giveBack: (delivery: Delivery) => host.giveBack(delivery),
+      emptied: (line) => this.#forget(line),
+    };
+  }
+
+  join(request: GetRequest, group: GroupName, sink: Sink): Consumer {
+    const consumer = new Consumer(request, group, sink, this.#host.clock.now());
+    if (consumer.tid !== null) this.#index(consumer, consumer.tid);
+    this.#line(group).join(consumer);
+    return consumer;
+  }
+
+  leave(consumer: Consumer): void {
+    this.#lines.get(consumer.group)?.leave(consumer);
+  }
+
+  /** Elements are being stored: wake those who wait for them, now or at their maturity. */
+  expect(elements: readonly NewElement[]): void {
+    if (this.#lines.size === 0) return;
+    for (const { matureAt, delayMs, groups } of elements) {
+      const inMs = matureAt === null ? delayMs : matureAt - this.#host.clock.now();
+      for (const group of groups) this.wake(group, inMs);
+    }
+  }
+
+  /** One element becomes eligible for a group in `inMs`. */
+  wake(group: GroupName, inMs: number): void {
+    const line = this.#lines.get(group);
+    if (line === undefined) return;
+    if (inMs <= 0) line.match(1);
+    else line.matureAt(this.#host.clock.now() + inMs);
+  }
+
+  /** Up to `count` elements may have become eligible in each group. */
+  match(count: number): void {
+    for (const line of this.#lines.values()) line.match(count);
+  }
+
+  pause(): void {
+    for (const line of this.#lines.values()) line.pause();
+  }
+
+  resume(): void {
+    this.match(MANY);
+  }
+
+  /** Ends all calls of a tid; where `owner` is given, only that user's. Answers how many. */
+  cancel(tid: string, owner: string | null, reason: QuaysideError): number {
+    let cancelled = 0;
+    for (const consumer of [...(this.#byTid.get(tid) ?? [])]) {
+      if (owner !== null && consumer.request.owner !== owner) continue;
+      this.#lines.get(consumer.group)?.end(consumer, reason);
+      cancelled += 1;
+    }
+    return cancelled;
+  }
+
+  endAll(reason: QuaysideError): void {
+    for (const line of [...this.#lines.values()]) {
+      for (const consumer of line.consumers()) line.end(consumer, reason);
+    }
+  }
+
+  /** The blocked calls, in the order in which they came, whatever their group. */
+  pending(): PendingConsumer[] {
+    const pending: { consumer: Consumer; line: Line }[] = [];
+    for (const line of this.#lines.values()) {
+      for (const consumer of line.consumers()) pending.push({ consumer, line });
+    }
+    pending.sort((a, b) => a.consumer.since - b.consumer.since);
+    return pending.map(({ consumer, line }) => ({
+      tid: this.#tidOf(consumer),
+      since: new Date(consumer.since).toISOString(),
+      callback: 'set',
+      cleanup_timeout: consumer.cancelTimeout === null ? 'unset' : 'set',
+      wakeup_timeout: line.awaitsMaturity ? 'set' : 'unset',
+    }));
+  }
+
+  #line(group: GroupName): Line {
+    let line = this.#lines.get(group);
+    if (line === undefined) {
+      line = new Line(this.#lineHost, group);
+      this.#lines.set(group, line);
+    }
+    return line;
+  }
+
+  /** Group names come from requests: a line that nobody waits in must not stay. */
+  #forget(line: Line): void {
+    if (line.group !== this.#host.defaultGroup) this.#lines.delete(line.group);
+  }
+
+  #released(consumer: Consumer): void {
+    this.#host.released(consumer);
+    if (consumer.tid === null) return;
+    const sharing = this.#byTid.get(consumer.tid);
+    sharing?.delete(consumer);
+    if (sharing?.size === 0) this.#byTid.delete(consumer.tid);
+  }
+
+  #tidOf(consumer: Consumer): string {
+    if (consumer.tid === null) {
+      consumer.tid = this.#host.makeTid();
+      this.#index(consumer, consumer.tid);
+    }
+    return consumer.tid;
+  }
+
+  #index(consumer: Consumer, tid: string): void {
+    const sharing = this.#byTid.get(tid);
+    if (sharing === undefined) this.#byTid.set(tid, new Set([consumer]));
+    else sharing.add(consumer);
+  }
+}
