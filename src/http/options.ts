@@ -1,0 +1,80 @@
+import type { Authenticator } from '../access/user.ts';
+import type { Broker } from '../broker/broker.ts';
+import type { Clock } from '../model/clock.ts';
+
+/** What an operator may set, checked by `config` before it comes here. Lengths are in ms, sizes in bytes. */
+export interface HttpOptions {
+  readonly host: string;
+  /** 0: any free port; see `HttpServer.address`. */
+  readonly port: number;
+  /** The largest body that is taken; a larger one is answered with 413. */
+  readonly bodyLimit: number;
+  /** PEM contents; null: plain HTTP. */
+  readonly tls: TlsMaterial | null;
+  /**
+   * Origins (`https://jobs.example`) under which browsers reach this server, beside the one that the
+   * request's `Host` names: for a proxy that rewrites `Host`.
+   */
+  readonly allowedOrigins: readonly string[];
+  /** Whether `/metrics` is served without credentials. */
+  readonly openMetrics: boolean;
+  /** Connections kept at once; further ones are closed when they come. */
+  readonly maxSockets: number;
+  /** From the first byte of a request to the end of its header section. */
+  readonly headersTimeoutMs: number;
+  /** From the first byte of a request to the last of its body. Waiting for an element is not counted. */
+  readonly requestTimeoutMs: number;
+  /** How long an idle connection is kept. */
+  readonly keepAliveTimeoutMs: number;
+  /** How long `stop` waits for answers under way before it cuts their connections. */
+  readonly drainMs: number;
+}
+
+/** A certificate chain and its key, as PEM text. */
+export interface TlsMaterial {
+  readonly cert: string;
+  readonly key: string;
+}
+
+/** What is used where the configuration says nothing. */
+export const HTTP_DEFAULTS: HttpOptions = {
+  host: '127.0.0.1',
+  port: 3444,
+  bodyLimit: 1_048_576,
+  tls: null,
+  allowedOrigins: [],
+  openMetrics: false,
+  maxSockets: 20_000,
+  headersTimeoutMs: 10_000,
+  requestTimeoutMs: 60_000,
+  keepAliveTimeoutMs: 65_000,
+  drainMs: 10_000,
+};
+
+/** Where the front end says what no client hears. Fields never hold a body, a password or a header. */
+export interface HttpLog {
+  info(fields: object, message: string): void;
+  warn(fields: object, message: string): void;
+  error(fields: object, message: string): void;
+}
+
+/** Whether this node should get requests. */
+export interface ReadyReport {
+  readonly ready: boolean;
+  /** One entry per part: its name and `ok` or what is wrong. Shown only to known users. */
+  readonly checks: Readonly<Record<string, string>>;
+}
+
+/** Everything that the front end stands on. */
+export interface HttpParts {
+  readonly broker: Broker;
+  readonly authenticator: Authenticator;
+  readonly options: HttpOptions;
+  readonly log: HttpLog;
+  readonly clock: Clock;
+  /** The Prometheus text of `/metrics`. */
+  readonly metricsText: () => Promise<string>;
+  readonly ready: () => Promise<ReadyReport>;
+  /** Of the program; shown in `/openapi.json`. */
+  readonly version: string;
+}
