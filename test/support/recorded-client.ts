@@ -32,8 +32,8 @@ const VALUE_HEADER = 'value';
 const PATIENCE_MS = 15_000;
 
 /**
- * A client of the HTTP interface that writes down everything it does. No method throws for what a server
- * or a connection does; that is what the history is for.
+ * A client of the HTTP interface that writes down everything it does. No method throws for a refusal or a
+ * broken connection; that is what the history is for. An answer of another shape than documented throws.
  */
 export class RecordedClient {
   readonly name: string;

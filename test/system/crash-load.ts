@@ -1,0 +1,161 @@
+import { setTimeout as delay } from 'node:timers/promises';
+import { type SampleBody, sampleBodies } from '../support/bodies.ts';
+import type { Handed, History } from '../support/history.ts';
+import { QueueClient } from '../support/http-client.ts';
+import type { Random } from '../support/random.ts';
+import { type Lane, RecordedClient } from '../support/recorded-client.ts';
+
+/** The stream's consumer groups; every element of the stream is for both. */
+const GROUPS = ['a', 'b'];
+const PLAIN: Lane = { ns: 'N', queue: 'crash', group: '' };
+const STREAM: Lane = { ns: 'events', queue: 'crash', group: 'a' };
+
+/** Each queue once per group that reads it. */
+export const LANES: readonly Lane[] = [PLAIN, ...GROUPS.map((group) => ({ ...STREAM, group }))];
+
+const PRODUCERS: readonly Lane[] = [PLAIN, PLAIN, PLAIN, PLAIN, PLAIN, PLAIN, STREAM, STREAM];
+const CONSUMERS: readonly Lane[] = [PLAIN, PLAIN, PLAIN, PLAIN, ...LANES.slice(1), ...LANES.slice(1)];
+
+/** Above this many unfinished deliveries producers rest, so that both idle and backed-up queues are met. */
+const BACKLOG = 1500;
+const LEASE_MS = 1500;
+const [SMALLEST_BODY, LARGEST_BODY] = [200, 65_536];
+
+/** Lets clients pass while the server is up. */
+export class Gate {
+  #opened = Promise.withResolvers<void>();
+
+  open(): void {
+    this.#opened.resolve();
+  }
+
+  close(): void {
+    this.#opened.resolve();
+    this.#opened = Promise.withResolvers();
+  }
+
+  passed(): Promise<void> {
+    return this.#opened.promise;
+  }
+}
+
+export interface LoadOptions {
+  readonly url: () => string;
+  readonly gate: Gate;
+  readonly history: History;
+  readonly random: Random;
+}
+
+/** 8 producers and 8 consumers, each with a connection of its own, going on until they are told to stop. */
+export class Load {
+  readonly #options: LoadOptions;
+  readonly #clients: QueueClient[] = [];
+  readonly #running: Promise<void>[] = [];
+  #backlog = 0;
+  #stopping = false;
+
+  constructor(options: LoadOptions) {
+    this.#options = options;
+  }
+
+  start(): void {
+    for (const [at, lane] of PRODUCERS.entries())
+      this.#running.push(this.#produce(this.#client(`p${at}`), lane, at));
+    for (const [at, lane] of CONSUMERS.entries())
+      this.#running.push(this.#consume(this.#client(`c${at}`), lane));
+  }
+
+  /** Resolves when every client has ended its last operation. The gate must be open. */
+  async stop(): Promise<void> {
+    this.#stopping = true;
+    await Promise.all(this.#running);
+    for (const client of this.#clients) client.close();
+  }
+
+  #client(name: string): RecordedClient {
+    const http = new QueueClient({ url: this.#options.url, maxSockets: 1 });
+    this.#clients.push(http);
+    return new RecordedClient(name, http, this.#options.history);
+  }
+
+  async #produce(client: RecordedClient, lane: Lane, at: number): Promise<void> {
+    const { gate, random } = this.#options;
+    for (let number = 0; !this.#stopping; number++) {
+      await gate.passed();
+      if (this.#backlog > BACKLOG) {
+        await delay(5);
+        continue;
+      }
+      await this.#insert(client, lane, `${client.name}-${number}`, at % 2 === 0);
+      if (random.chance(0.02)) await delay(random.between(1, 100));
+    }
+  }
+
+  async #insert(client: RecordedClient, lane: Lane, value: string, repeats: boolean): Promise<void> {
+    const { gate, random } = this.#options;
+    const insert = {
+      value,
+      sample: randomBody(random),
+      headers: randomHeaders(random),
+      ...randomMaturity(random),
+      ...(lane.group === '' ? {} : { groups: GROUPS }),
+      ...(repeats ? { idempotencyKey: value } : {}),
+    };
+    let outcome = await client.insert(lane, insert);
+    // Half of the producers ask again until they know: the key keeps that from storing it twice.
+    while (repeats && outcome === 'unknown') {
+      await gate.passed();
+      outcome = await client.insert(lane, insert);
+    }
+    if (outcome === 'ok') this.#backlog += insert.groups?.length ?? 1;
+  }
+
+  async #consume(client: RecordedClient, lane: Lane): Promise<void> {
+    const { gate, random } = this.#options;
+    while (!this.#stopping) {
+      await gate.passed();
+      const toMs = random.pick([0, 50, 500]);
+      if (random.chance(0.5)) {
+        if ((await client.pop(lane, toMs)) !== null) this.#backlog--;
+        continue;
+      }
+      const handed = await client.reserve(lane, toMs, LEASE_MS);
+      if (handed !== null) await this.#settle(client, lane, handed);
+      else if (toMs === 0) await delay(random.between(0, 20));
+    }
+  }
+
+  /** 5 % roll back, 2 % forget; some work a little first, and some settle by id alone. */
+  async #settle(client: RecordedClient, lane: Lane, handed: Handed): Promise<void> {
+    const { random } = this.#options;
+    if (random.chance(0.1)) await delay(random.between(1, 50));
+    const fenced = random.chance(0.75);
+    if (random.chance(0.05)) {
+      await client.rollback(lane, { handed, delayMs: random.pick([0, random.between(1, 300)]) }, fenced);
+    } else if (random.chance(0.98)) {
+      if ((await client.commit(lane, handed, fenced)) === 'ok') this.#backlog--;
+    }
+  }
+}
+
+/** Bytes of a real file, from a random place, as long as chance says; short and long are equally frequent. */
+function randomBody(random: Random): SampleBody {
+  const sample = random.pick(sampleBodies().filter(({ bytes }) => bytes.length > 0));
+  const length = Math.round(SMALLEST_BODY * (LARGEST_BODY / SMALLEST_BODY) ** random.next());
+  const from = random.between(0, sample.bytes.length - 1);
+  return { ...sample, bytes: Buffer.alloc(length, sample.bytes.subarray(from)) };
+}
+
+function randomHeaders(random: Random): Record<string, string> {
+  const headers: Record<string, string> = { trace: random.bytes(8).toString('hex') };
+  if (random.chance(0.2)) headers.note = 'Gr\u00fc\u00dfe, \u00a3 5';
+  if (random.chance(0.1)) headers.pad = 'x'.repeat(random.between(1, 500));
+  return headers;
+}
+
+/** One in twenty comes later: half by delay, half by maturity. */
+function randomMaturity(random: Random): { delayMs?: number; matureWallAt?: number } {
+  if (!random.chance(0.05)) return {};
+  const delayMs = random.between(10, 400);
+  return random.chance(0.5) ? { delayMs } : { matureWallAt: Date.now() + delayMs };
+}

@@ -1,0 +1,210 @@
+import { readdir, readFile } from 'node:fs/promises';
+import path from 'node:path';
+import { DatabaseSync } from 'node:sqlite';
+import { setTimeout as delay } from 'node:timers/promises';
+import { History, type Operation } from '../support/history.ts';
+import { checkHistory, faultsOf, type Verdict } from '../support/history-check.ts';
+import { jsonOf, QueueClient } from '../support/http-client.ts';
+import { type Random, seededRandom } from '../support/random.ts';
+import { RecordedClient } from '../support/recorded-client.ts';
+import { ServerProcess } from '../support/server-process.ts';
+import { Gate, LANES, Load } from './crash-load.ts';
+
+export interface CrashOptions {
+  readonly kills: number;
+  readonly seed: number;
+  /** Told after every kill. */
+  readonly onKill?: (done: number) => void;
+}
+
+export interface CrashReport {
+  readonly kills: number;
+  /** How many of them hit the server before it was ready. */
+  readonly killsDuringStart: number;
+  /** The longest start after a kill, up to readiness. */
+  readonly slowestStartMs: number;
+  readonly verdict: Verdict;
+  /** Database files whose `integrity_check` said ok. */
+  readonly soundFiles: number;
+  /** Everything that is wrong, one line each; empty where the run passed. */
+  readonly faults: readonly string[];
+  readonly operations: readonly Operation[];
+}
+
+const KILL_AFTER_MS = { least: 50, most: 1500 };
+const KILLS_DURING_START = 0.2;
+const DRAIN_TIMEOUT_MS = 60_000;
+const SQLITE_MAGIC = 'SQLite format 3\u0000';
+
+/**
+ * Kills the real server again and again under load, restarts it on the same data, drains it and lets the
+ * history checker decide. See reliability F1.
+ */
+export async function runCrash(options: CrashOptions): Promise<CrashReport> {
+  await using server = await ServerProcess.create({ config: crashConfig() });
+  const run = new CrashRun(server, options);
+  return await run.run();
+}
+
+function crashConfig(): Record<string, unknown> {
+  return {
+    http: { users: { test1: 'test1' } },
+    namespaces: {
+      N: { url: 'sqlite:N.db' },
+      events: { url: 'sqlite:events.db', variant: 'stream', groups: ['a', 'b'] },
+    },
+  };
+}
+
+class CrashRun {
+  readonly #server: ServerProcess;
+  readonly #options: CrashOptions;
+  readonly #random: Random;
+  readonly #history = new History();
+  readonly #gate = new Gate();
+  readonly #faults: string[] = [];
+  #killsDuringStart = 0;
+  #startMs: number[] = [];
+
+  constructor(server: ServerProcess, options: CrashOptions) {
+    this.#server = server;
+    this.#options = options;
+    this.#random = seededRandom(options.seed);
+  }
+
+  async run(): Promise<CrashReport> {
+    const { kills, onKill } = this.#options;
+    const url = (): string => this.#server.url;
+    // The kills have a random stream of their own, so that the moments do not depend on the load's timing.
+    const random = seededRandom(this.#random.between(0, 2 ** 31));
+    const load = new Load({ url, gate: this.#gate, history: this.#history, random });
+    load.start();
+    for (let kill = 1; kill <= kills; kill++) {
+      if (kill > 1 && this.#random.chance(KILLS_DURING_START)) await this.#killDuringStart();
+      else await this.#killUnderLoad();
+      onKill?.(kill);
+    }
+    await this.#startServer();
+    this.#gate.open();
+    await load.stop();
+    await this.#drain();
+    const { code, signal } = await this.#server.stop();
+    if (code !== 0) this.#faults.push(`stop: the server ended with code ${code}, signal ${signal}`);
+    const soundFiles = await this.#checkFiles();
+    const { operations } = this.#history;
+    const verdict = checkHistory(operations, { fifo: true });
+    return {
+      kills,
+      killsDuringStart: this.#killsDuringStart,
+      slowestStartMs: Math.max(...this.#startMs),
+      verdict,
+      soundFiles,
+      faults: [...this.#faults, ...faultsOf(verdict)],
+      operations,
+    };
+  }
+
+  async #startServer(): Promise<void> {
+    const from = performance.now();
+    await this.#server.start();
+    this.#startMs.push(Math.round(performance.now() - from));
+  }
+
+  async #killUnderLoad(): Promise<void> {
+    await this.#startServer();
+    this.#gate.open();
+    await delay(this.#random.between(KILL_AFTER_MS.least, KILL_AFTER_MS.most));
+    this.#gate.close();
+    await this.#kill();
+  }
+
+  async #killDuringStart(): Promise<void> {
+    this.#server.launch();
+    await delay(this.#random.between(0, this.#startMs.at(-1) ?? 0));
+    await this.#kill();
+    this.#killsDuringStart++;
+  }
+
+  async #kill(): Promise<void> {
+    const [client, queue] = ['chaos', ''];
+    const start = { client, queue, seq: this.#history.nextSeq(client), invokedAt: performance.now() };
+    const invokedWallAt = Date.now();
+    await this.#server.kill();
+    const end = { endedAt: performance.now(), endedWallAt: Date.now(), outcome: 'ok' as const };
+    this.#history.record({ kind: 'crash', ...start, invokedWallAt, ...end });
+  }
+
+  /** Reserves and commits until every lane was empty three times in a row and its status counts nothing. */
+  async #drain(): Promise<void> {
+    const http = new QueueClient({ url: this.#server.url, maxSockets: 1 });
+    const client = new RecordedClient('drain', http, this.#history);
+    try {
+      for (const lane of LANES) {
+        const deadline = performance.now() + DRAIN_TIMEOUT_MS;
+        let empty = 0;
+        while (empty < 3 || (await this.#left(http, lane.ns, lane.queue, lane.group)) > 0) {
+          if (performance.now() > deadline) {
+            const left = await http.status(lane.ns, lane.queue);
+            this.#faults.push(`left: ${lane.ns}/${lane.queue} cannot be drained: ${left.body}`);
+            break;
+          }
+          const handed = await client.reserve(lane, 100, DRAIN_TIMEOUT_MS);
+          empty = handed === null ? empty + 1 : 0;
+          if (handed !== null) await client.commit(lane, handed);
+        }
+      }
+    } finally {
+      http.close();
+    }
+  }
+
+  async #left(http: QueueClient, ns: string, queue: string, group: string): Promise<number> {
+    const answer = await http.status(ns, queue, { query: { group: group === '' ? undefined : group } });
+    if (answer.status !== 200)
+      throw new Error(`The status of ${ns}/${queue} answers ${answer.status}: ${answer.body}`);
+    const { totalSize, size, schedSize, resvSize } = jsonOf<Record<string, number>>(answer);
+    return Math.max(...[totalSize, size, schedSize, resvSize].map(Number));
+  }
+
+  /** Answers how many files are sound. */
+  async #checkFiles(): Promise<number> {
+    let sound = 0;
+    for (const name of await readdir(this.#server.dataDir)) {
+      const file = path.join(this.#server.dataDir, name);
+      const start = (await readFile(file)).subarray(0, SQLITE_MAGIC.length).toString('latin1');
+      if (start !== SQLITE_MAGIC) continue;
+      const told = integrityOf(file);
+      if (told === 'ok') sound++;
+      else this.#faults.push(`integrity: ${name}: ${told}`);
+    }
+    if (sound === 0) this.#faults.push(`integrity: no database file was found in ${this.#server.dataDir}`);
+    return sound;
+  }
+}
+
+function integrityOf(file: string): string {
+  const database = new DatabaseSync(file, { readOnly: true });
+  try {
+    const rows = database.prepare('PRAGMA integrity_check').all();
+    return rows.map((row) => String(row.integrity_check)).join('; ');
+  } finally {
+    database.close();
+  }
+}
+
+/** The run in one line. */
+export function summaryOf(report: CrashReport, seed: number): string {
+  const { verdict, faults } = report;
+  const { inserts, takes, settles, deliveries } = verdict.counts;
+  const facts = [
+    `kills=${report.kills} (${report.killsDuringStart} during start)`,
+    `acked=${inserts.ok} delivered=${deliveries}`,
+    `lost=${verdict.lost.length} duplicated=${verdict.duplicated.length} changed=${verdict.unexpected.length}`,
+    `early=${verdict.early.length} tries=${verdict.wrongTries.length} order=${verdict.outOfOrder.length}`,
+    `recovered=${verdict.recovered.length} eaten=${verdict.eaten.length}`,
+    `unknown=${inserts.unknown}+${takes.unknown}+${settles.unknown} (insert+take+settle)`,
+    `files=${report.soundFiles} sound, slowest start ${report.slowestStartMs} ms`,
+    `faults=${faults.length} seed=${seed}`,
+  ];
+  return `crash: ${facts.join(', ')}`;
+}

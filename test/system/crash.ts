@@ -1,0 +1,45 @@
+/**
+ * `npm run test:crash -- [--kills N] [--seed S]`: kills the server under load and says in one line what came
+ * of it. Exit code 1 on any violation, with the history of the values concerned.
+ */
+import { parseArgs } from 'node:util';
+import { freshSeed } from '../support/random.ts';
+import { type CrashReport, runCrash, summaryOf } from './crash-run.ts';
+
+const FAULTS_SHOWN = 20;
+const STORIES_SHOWN = 3;
+
+const { values } = parseArgs({
+  options: { kills: { type: 'string', default: '50' }, seed: { type: 'string' } },
+});
+const kills = wholeNumber('--kills', values.kills);
+const seed = values.seed === undefined ? freshSeed() : wholeNumber('--seed', values.seed);
+
+console.log(`seed ${seed}`);
+const report = await runCrash({
+  kills,
+  seed,
+  onKill: (done) => {
+    if (done % 10 === 0) console.log(`${done} of ${kills} kills`);
+  },
+});
+explain(report);
+console.log(summaryOf(report, seed));
+process.exitCode = report.faults.length === 0 ? 0 : 1;
+
+function explain({ faults, operations, verdict }: CrashReport): void {
+  for (const fault of faults.slice(0, FAULTS_SHOWN)) console.log(fault);
+  const { lost, unexpected, duplicated, early, wrongTries, outOfOrder } = verdict;
+  const violations = [...lost, ...unexpected, ...duplicated, ...early, ...wrongTries, ...outOfOrder];
+  const shown = new Set(violations.map(({ value }) => value).slice(0, STORIES_SHOWN));
+  for (const operation of operations) {
+    const value =
+      'value' in operation ? operation.value : 'delivery' in operation ? operation.delivery?.value : null;
+    if (shown.has(value ?? '')) console.log(JSON.stringify(operation));
+  }
+}
+
+function wholeNumber(name: string, text: string): number {
+  if (!/^\d+$/.test(text)) throw new Error(`${name} is a whole number, not "${text}".`);
+  return Number(text);
+}
