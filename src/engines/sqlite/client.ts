@@ -1,0 +1,229 @@
+import { Worker } from 'node:worker_threads';
+import type { EngineLog } from '../../engine/engine.ts';
+import type { Clock } from '../../model/clock.ts';
+import { type ErrorCode, QuaysideError } from '../../model/errors.ts';
+import type { QueueKey } from '../../model/names.ts';
+import { MessageReader, type MessageWriter } from './message.ts';
+import { ANSWERED, type Operation, operationNumber } from './operations.ts';
+import { PendingBatch } from './pending-batch.ts';
+import type { FromWorker, ToWorker } from './thread.ts';
+import type { WorkerData } from './worker/main.ts';
+
+/**
+ * Batches at the worker at once. With two the worker begins the next as soon as it has answered one;
+ * further ones would only make batches smaller, and with them the fsyncs more.
+ */
+const IN_FLIGHT = 2;
+
+/** Operations that change nothing: if the worker dies meanwhile, their callers lose only an answer. */
+const READS: ReadonlySet<Operation> = new Set([
+  'queues',
+  'browse',
+  'sizes',
+  'nextDueAt',
+  'definitionGet',
+  'definitionList',
+  'statsRead',
+  'ping',
+]);
+
+/**
+ * The main side of the worker thread: gathers calls into batches and hands the answers out.
+ *
+ * What is called in one turn of the event loop leaves together at its end; what is called while
+ * {@link IN_FLIGHT} batches are under way gathers until one is answered. So the batch grows with the load and
+ * with the disk's slowness, and a lone call waits for nothing. Calls take effect in the order in which they
+ * are made.
+ */
+export class Client {
+  readonly #clock: Clock;
+  readonly #log: EngineLog;
+  readonly #data: WorkerData;
+  readonly #waiting: PendingBatch[] = [];
+  readonly #inFlight: PendingBatch[] = [];
+  readonly #handles = new Map<string, number>();
+  readonly #failed = Promise.withResolvers<Error>();
+  readonly #exited = Promise.withResolvers<void>();
+  #newNames: string[] = [];
+  #worker: Worker | null = null;
+  #opening: Promise<void> | null = null;
+  #isOpen = false;
+  #flushPlanned = false;
+  #closing = false;
+  /** Why no call is taken any more; null while calls are. */
+  #down: QuaysideError | null = null;
+
+  constructor(clock: Clock, log: EngineLog, data: WorkerData) {
+    this.#clock = clock;
+    this.#log = log;
+    this.#data = data;
+  }
+
+  /** Resolves, once, when the store broke down. */
+  get failed(): Promise<Error> {
+    return this.#failed.promise;
+  }
+
+  /** Starts the thread. Rejects, with the reason in words for the operator, if the file cannot be served. */
+  open(): Promise<void> {
+    this.#opening ??= this.#startThread();
+    return this.#opening;
+  }
+
+  #startThread(): Promise<void> {
+    if (this.#down !== null) return Promise.reject(this.#down);
+    const { promise, resolve, reject } = Promise.withResolvers<void>();
+    const worker = new Worker(workerModule(), { workerData: this.#data, name: 'quayside-sqlite' });
+    this.#worker = worker;
+    worker.on('message', (message: FromWorker) => {
+      if (message.kind === 'opened') {
+        this.#isOpen = true;
+        this.#planFlush();
+        resolve();
+      } else if (message.kind === 'refused') {
+        reject(new Error(message.message));
+      } else {
+        this.#receive(message);
+      }
+    });
+    worker.on('error', (error) => {
+      reject(error);
+      this.#breakDown(error.message, true);
+    });
+    worker.on('exit', () => {
+      reject(new Error('The storage thread ended while it was opening the file.'));
+      this.#exited.resolve();
+      if (!this.#closing) this.#breakDown('its thread ended', true);
+    });
+    return promise;
+  }
+
+  /**
+   * Begins a call; the caller then writes the arguments, in the order that the verb reads them, and ends
+   * it with `end` in the same turn.
+   */
+  begin(operation: Operation): MessageWriter {
+    let batch = this.#waiting.at(-1);
+    if (batch === undefined || batch.isFull) {
+      batch = new PendingBatch();
+      this.#waiting.push(batch);
+    }
+    return batch.begin(operationNumber(operation));
+  }
+
+  /** Ends the call that `begin` began. `read` is given the answer. Rejects with a QuaysideError. */
+  end<T>(operation: Operation, read: (reply: MessageReader) => T): Promise<T> {
+    const batch = this.#waiting.at(-1);
+    return new Promise((resolve, reject) => {
+      if (batch === undefined) throw new Error('end without begin');
+      batch.calls.push({
+        answered: (reply) => resolve(read(reply)),
+        failed: reject,
+        changes: !READS.has(operation),
+      });
+      if (this.#down !== null) this.#rejectWaiting(this.#down);
+      else this.#planFlush();
+    });
+  }
+
+  /** The number by which the worker knows a queue. Its name crosses once. */
+  handle(queue: QueueKey): number {
+    const key = `${queue.ns}\0${queue.name}`;
+    const known = this.#handles.get(key);
+    if (known !== undefined) return known;
+    const handle = this.#handles.size;
+    this.#handles.set(key, handle);
+    this.#newNames.push(queue.ns, queue.name);
+    return handle;
+  }
+
+  /** Lets the calls made before finish, refuses further ones, closes the file and ends the thread. */
+  async close(): Promise<void> {
+    this.#closing = true;
+    await this.#opening?.catch(() => {});
+    // Calls keep their order, so once this one is answered all before it are.
+    if (this.#isOpen && this.#down === null) {
+      this.begin('ping');
+      await this.end('ping', () => {}).catch(() => {});
+    }
+    this.#down ??= this.#unavailable('is closed');
+    this.#rejectWaiting(this.#down);
+    if (this.#worker === null) return;
+    this.#worker.postMessage({ kind: 'close' } satisfies ToWorker);
+    await this.#exited.promise;
+  }
+
+  #planFlush(): void {
+    if (!this.#isOpen || this.#flushPlanned || this.#inFlight.length >= IN_FLIGHT) return;
+    this.#flushPlanned = true;
+    setImmediate(() => {
+      this.#flushPlanned = false;
+      this.#flush();
+    });
+  }
+
+  #flush(): void {
+    while (this.#inFlight.length < IN_FLIGHT) {
+      const batch = this.#waiting.shift();
+      if (batch === undefined) return;
+      this.#inFlight.push(batch);
+      const { message, transfer } = batch.writer.pack(false);
+      const names = this.#newNames;
+      if (names.length > 0) this.#newNames = [];
+      this.#worker?.postMessage(
+        {
+          kind: 'batch',
+          now: this.#clock.now(),
+          names,
+          calls: batch.table,
+          batch: message,
+        } satisfies ToWorker,
+        transfer,
+      );
+    }
+  }
+
+  #receive(message: FromWorker): void {
+    if (message.kind === 'warn') this.#log.warn(message.fields, message.message);
+    else if (message.kind === 'failed') this.#breakDown(message.message, message.uncertain);
+    else if (message.kind === 'answers') {
+      const batch = this.#inFlight.shift();
+      // The next batch leaves first: the worker should not wait while answers are handed out here.
+      this.#planFlush();
+      if (batch !== undefined) this.#handOut(batch, new MessageReader(message.batch));
+    }
+  }
+
+  #handOut(batch: PendingBatch, reply: MessageReader): void {
+    for (const call of batch.calls) {
+      if (reply.number() === ANSWERED) call.answered(reply);
+      else call.failed(new QuaysideError(reply.text() as ErrorCode, reply.text()));
+    }
+  }
+
+  /** The store is lost. The batch that the worker had may or may not have become durable. */
+  #breakDown(why: string, uncertain: boolean): void {
+    if (this.#down !== null) return;
+    const error = this.#unavailable(`failed: ${why}`);
+    this.#down = error;
+    const unknown = new QuaysideError('outcome-unknown', error.message);
+    const [first, ...others] = this.#inFlight.splice(0);
+    for (const call of first?.calls ?? []) call.failed(uncertain && call.changes ? unknown : error);
+    for (const batch of others) for (const call of batch.calls) call.failed(error);
+    this.#rejectWaiting(error);
+    this.#failed.resolve(error);
+  }
+
+  #rejectWaiting(error: QuaysideError): void {
+    for (const batch of this.#waiting.splice(0)) for (const call of batch.calls) call.failed(error);
+  }
+
+  #unavailable(what: string): QuaysideError {
+    return new QuaysideError('storage-unavailable', `The SQLite store ${this.#data.file} ${what}.`);
+  }
+}
+
+/** Beside this module, as TypeScript in the repository and as JavaScript where the package is installed. */
+function workerModule(): URL {
+  return new URL(import.meta.url.endsWith('.ts') ? './worker/main.ts' : './worker/main.js', import.meta.url);
+}

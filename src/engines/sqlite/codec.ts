@@ -1,0 +1,76 @@
+import type { DeliveryRef, GroupSizes, QueueSizes } from '../../engine/storage.ts';
+import type { Delivery, GroupName, NewElement } from '../../model/element.ts';
+import { fromMore, toMore } from './content.ts';
+import type { MessageReader, MessageWriter } from './message.ts';
+import { OUTCOMES } from './operations.ts';
+
+/** type, more, body, due, tries, groups, dedup key */
+export function writeNewElement(call: MessageWriter, element: NewElement, now: number): void {
+  const { contentType, contentEncoding, headers, body, matureAt, delayMs, groups } = element;
+  call.value(contentType);
+  call.value(toMore(contentEncoding, headers));
+  call.body(body);
+  call.value(matureAt ?? now + delayMs);
+  call.value(element.tries);
+  call.value(groups.length > 1 ? [...new Set(groups)].join(',') : (groups[0] ?? ''));
+  call.value(element.dedupKey);
+}
+
+/** id, group, token */
+export function writeRef(call: MessageWriter, { id, group, token }: DeliveryRef): void {
+  call.value(id);
+  call.value(group);
+  call.value(token);
+}
+
+/** id, group, tries, due, type, more, body */
+export function writeDeliveryBack(call: MessageWriter, delivery: Delivery): void {
+  call.value(delivery.id);
+  call.value(delivery.group);
+  call.value(delivery.tries);
+  call.value(delivery.matureAt);
+  call.value(delivery.contentType);
+  call.value(toMore(delivery.contentEncoding, delivery.headers));
+  call.body(delivery.body);
+}
+
+/** Per delivery: id, tries, due, type, more, body, token and end of the lease or null; at the end null. */
+export function readDeliveries(reply: MessageReader, group: GroupName): Delivery[] {
+  const deliveries: Delivery[] = [];
+  for (let id = reply.textOrNull(); id !== null; id = reply.textOrNull()) {
+    deliveries.push(readDelivery(reply, id, group));
+  }
+  return deliveries;
+}
+
+function readDelivery(reply: MessageReader, id: string, group: GroupName): Delivery {
+  const tries = reply.number();
+  const matureAt = reply.number();
+  const contentType = reply.textOrNull();
+  const { contentEncoding, headers } = fromMore(reply.textOrNull());
+  const body = reply.body();
+  const token = reply.textOrNull();
+  const lease = token === null ? null : { token, until: reply.number() };
+  return { id, group, tries, matureAt, contentType, contentEncoding, headers, body, lease };
+}
+
+export function readOutcomes<T extends (typeof OUTCOMES)[number]>(reply: MessageReader, count: number): T[] {
+  return Array.from({ length: count }, () => OUTCOMES[reply.number()] as T);
+}
+
+/** sizes, count, then per group: name, sizes */
+export function readSizes(reply: MessageReader): QueueSizes {
+  const total = readGroupSizes(reply);
+  const groups = new Map<GroupName, GroupSizes>();
+  for (let left = reply.number(); left > 0; left--) groups.set(reply.text(), readGroupSizes(reply));
+  return { ...total, groups };
+}
+
+function readGroupSizes(reply: MessageReader): GroupSizes {
+  return {
+    ready: reply.number(),
+    scheduled: reply.number(),
+    reserved: reply.number(),
+    nextMatureAt: reply.numberOrNull(),
+  };
+}

@@ -1,0 +1,74 @@
+import { mkdirSync } from 'node:fs';
+import { dirname } from 'node:path';
+import type { Definitions } from '../../engine/definitions.ts';
+import type { Engine, EngineOptions, OpenEngine } from '../../engine/engine.ts';
+import type { Signaller } from '../../engine/signaller.ts';
+import type { Stats } from '../../engine/stats.ts';
+import type { Storage } from '../../engine/storage.ts';
+import { Client } from './client.ts';
+import { SqliteDefinitions } from './definitions.ts';
+import { MEMORY, readSettings, type Settings } from './settings.ts';
+import { LocalSignaller } from './signaller.ts';
+import { SqliteStats } from './stats.ts';
+import { SqliteStorage } from './storage.ts';
+
+/**
+ * The embedded engine: one SQLite file, owned by one worker thread of this process.
+ * `sqlite:FILE` (relative to `dataDir`, or absolute) or `sqlite::memory:`.
+ * @throws Error for a URL or setting that can never work, before anything is opened
+ */
+export const open: OpenEngine = (options) => new SqliteEngine(options);
+
+class SqliteEngine implements Engine {
+  readonly type = 'sqlite';
+  readonly url: string;
+  readonly storage: Storage;
+  readonly definitions: Definitions;
+  readonly signaller: Signaller;
+  readonly stats: Stats;
+  readonly failed: Promise<Error>;
+  readonly #settings: Settings;
+  readonly #client: Client;
+  readonly #stats: SqliteStats;
+  #stopped: Promise<void> | null = null;
+
+  constructor(options: EngineOptions) {
+    const { clock, log } = options;
+    this.url = options.url;
+    this.#settings = readSettings(options);
+    this.#client = new Client(clock, log, {
+      ...this.#settings,
+      policies: options.namespaces,
+      dedupWindowMs: options.dedupWindowMs,
+    });
+    this.failed = this.#client.failed;
+    this.storage = new SqliteStorage(this.#client, clock);
+    this.definitions = new SqliteDefinitions(this.#client);
+    this.signaller = new LocalSignaller(log);
+    this.#stats = new SqliteStats(this.#client, clock, log);
+    this.stats = this.#stats;
+  }
+
+  async start(): Promise<void> {
+    const { file } = this.#settings;
+    if (file !== MEMORY) mkdirSync(dirname(file), { recursive: true });
+    await this.#client.open();
+  }
+
+  stop(): Promise<void> {
+    this.#stopped ??= this.#stop();
+    return this.#stopped;
+  }
+
+  async ping(): Promise<void> {
+    this.#client.begin('ping');
+    await this.#client.end('ping', () => {});
+  }
+
+  async #stop(): Promise<void> {
+    // A store that failed cannot take the last counts; they are the one thing that a crash may lose.
+    await this.#stats.flush().catch(() => {});
+    this.#stats.stopTimer();
+    await this.#client.close();
+  }
+}

@@ -1,0 +1,32 @@
+import type { QuaysideError } from '../../model/errors.ts';
+import { type MessageReader, MessageWriter } from './message.ts';
+
+/** Reads one call's answer and settles its promise. */
+export interface PendingCall {
+  answered(reply: MessageReader): void;
+  failed(error: QuaysideError): void;
+  /** Whether the call could have changed something: decides what its caller is told if nobody knows. */
+  readonly changes: boolean;
+}
+
+/** A batch stops growing at these marks, so that one message and one transaction stay of a handy size. */
+const MOST_BYTES = 8 * 1024 * 1024;
+const MOST_VALUES = 32 * 1024;
+
+/** Calls that will travel together. */
+export class PendingBatch {
+  readonly writer = new MessageWriter();
+  readonly calls: PendingCall[] = [];
+  /** Operation, value, byte, large body: four numbers a call, as the worker reads them. */
+  readonly table: number[] = [];
+
+  get isFull(): boolean {
+    return this.writer.byteLength >= MOST_BYTES || this.writer.valueCount >= MOST_VALUES;
+  }
+
+  begin(operation: number): MessageWriter {
+    const { value, byte, large } = this.writer.position();
+    this.table.push(operation, value, byte, large);
+    return this.writer;
+  }
+}

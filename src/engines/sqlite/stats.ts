@@ -1,0 +1,93 @@
+import type { EngineLog } from '../../engine/engine.ts';
+import { COUNTER_NAMES, type Counters, type Stats, zeroCounters } from '../../engine/stats.ts';
+import type { CancelTimer, Clock } from '../../model/clock.ts';
+import type { GroupName } from '../../model/element.ts';
+import type { QueueKey } from '../../model/names.ts';
+import type { Client } from './client.ts';
+import type { MessageReader } from './message.ts';
+
+/** How long counts may stay in memory only. A crash loses at most these. */
+const FLUSH_AFTER_MS = 1000;
+
+/** The Stats port over the worker. Counts gather here and leave once a second, so counting costs no write. */
+export class SqliteStats implements Stats {
+  readonly #client: Client;
+  readonly #clock: Clock;
+  readonly #log: EngineLog;
+  #buffer = new Map<number, Map<GroupName, Counters>>();
+  #cancelFlush: CancelTimer | null = null;
+
+  constructor(client: Client, clock: Clock, log: EngineLog) {
+    this.#client = client;
+    this.#clock = clock;
+    this.#log = log;
+  }
+
+  add(queue: QueueKey, group: GroupName, deltas: Partial<Counters>): void {
+    const handle = this.#client.handle(queue);
+    let groups = this.#buffer.get(handle);
+    if (groups === undefined) {
+      groups = new Map();
+      this.#buffer.set(handle, groups);
+    }
+    let counters = groups.get(group);
+    if (counters === undefined) {
+      counters = zeroCounters();
+      groups.set(group, counters);
+    }
+    addCounters(counters, deltas);
+    this.#cancelFlush ??= this.#clock.after(FLUSH_AFTER_MS, () => {
+      this.flush().catch((error: unknown) => this.#log.warn({ error }, 'Statistics could not be stored.'));
+    });
+  }
+
+  read(queue: QueueKey): Promise<ReadonlyMap<GroupName, Counters>> {
+    const handle = this.#client.handle(queue);
+    const buffered = new Map<GroupName, Counters>();
+    for (const [group, counters] of this.#buffer.get(handle) ?? []) buffered.set(group, { ...counters });
+    this.#client.begin('statsRead').value(handle);
+    // A flush that is under way was called before this read, so the read sees it: calls keep their order.
+    return this.#client.end('statsRead', (reply) => {
+      for (let left = reply.number(); left > 0; left--) {
+        const group = reply.text();
+        const counters = buffered.get(group) ?? zeroCounters();
+        addCounters(counters, readCounters(reply));
+        buffered.set(group, counters);
+      }
+      return buffered;
+    });
+  }
+
+  async flush(): Promise<void> {
+    this.stopTimer();
+    const buffer = this.#buffer;
+    if (buffer.size === 0) return;
+    this.#buffer = new Map();
+    const entries = [...buffer].flatMap(([handle, groups]) =>
+      [...groups].map(([group, counters]) => ({ handle, group, counters })),
+    );
+    const call = this.#client.begin('statsAdd');
+    call.value(entries.length);
+    for (const { handle, group, counters } of entries) {
+      call.value(handle);
+      call.value(group);
+      for (const name of COUNTER_NAMES) call.value(counters[name]);
+    }
+    await this.#client.end('statsAdd', () => {});
+  }
+
+  stopTimer(): void {
+    this.#cancelFlush?.();
+    this.#cancelFlush = null;
+  }
+}
+
+function addCounters(to: Counters, deltas: Partial<Counters>): void {
+  for (const name of COUNTER_NAMES) to[name] += deltas[name] ?? 0;
+}
+
+function readCounters(reply: MessageReader): Counters {
+  const counters = zeroCounters();
+  for (const name of COUNTER_NAMES) counters[name] = reply.number();
+  return counters;
+}

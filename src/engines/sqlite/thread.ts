@@ -1,0 +1,28 @@
+import type { Packed } from './message.ts';
+
+/** What the main side tells the worker. */
+export type ToWorker =
+  | {
+      readonly kind: 'batch';
+      /** By the main side's clock. */
+      readonly now: number;
+      /** Namespace and name of each queue that is named for the first time, in the order of their handles. */
+      readonly names: readonly string[];
+      /** Four numbers a call: operation, and where its values, bytes and large bodies begin. */
+      readonly calls: readonly number[];
+      readonly batch: Packed;
+    }
+  | { readonly kind: 'close' };
+
+/** What the worker tells the main side. Batches are answered in their order. */
+export type FromWorker =
+  | { readonly kind: 'opened' }
+  | { readonly kind: 'refused'; readonly message: string }
+  | { readonly kind: 'answers'; readonly batch: Packed }
+  | { readonly kind: 'warn'; readonly fields: object; readonly message: string }
+  | {
+      readonly kind: 'failed';
+      readonly message: string;
+      /** Whether the batch that runs may have become durable. */
+      readonly uncertain: boolean;
+    };

@@ -1,0 +1,78 @@
+import { type MessageReader, MessageWriter } from '../message.ts';
+import { ANSWERED, REFUSED } from '../operations.ts';
+import { type Fault, faultOf, isFatal } from './faults.ts';
+import type { Store } from './store.ts';
+import { endLapsedLeases } from './try-end.ts';
+import { VERBS } from './verbs/index.ts';
+
+/** Where each call of a message begins: operation, value, byte, large body; four numbers a call. */
+export type CallTable = readonly number[];
+const CALL_FIELDS = 4;
+
+/**
+ * Runs a batch of calls in their order, in one transaction, and answers only after its commit.
+ *
+ * If a call throws, the transaction is rolled back and each call runs again in one of its own, so that one
+ * caller's failure never reaches another. A failure of the file itself (see `faults.ts`) is different: it is
+ * thrown to the worker's loop, which answers for all.
+ * @throws whatever makes the store unusable
+ */
+export function runBatch(store: Store, calls: CallTable, message: MessageReader): MessageWriter {
+  const reply = new MessageWriter();
+  try {
+    inTransaction(store, () => {
+      for (let at = 0; at < calls.length; at += CALL_FIELDS) runCall(store, calls, at, message, reply);
+    });
+    return reply;
+  } catch (error) {
+    if (isFatal(error)) throw error;
+  }
+  return runOneByOne(store, calls, message);
+}
+
+function runOneByOne(store: Store, calls: CallTable, message: MessageReader): MessageWriter {
+  const reply = new MessageWriter();
+  for (let at = 0; at < calls.length; at += CALL_FIELDS) {
+    const start = reply.position();
+    try {
+      inTransaction(store, () => runCall(store, calls, at, message, reply));
+    } catch (error) {
+      if (isFatal(error)) throw error;
+      reply.rewind(start);
+      refuse(reply, faultOf(error));
+    }
+  }
+  return reply;
+}
+
+function runCall(
+  store: Store,
+  calls: CallTable,
+  at: number,
+  message: MessageReader,
+  reply: MessageWriter,
+): void {
+  const verb = VERBS[calls[at] ?? -1];
+  if (verb === undefined) throw new Error(`unknown operation ${calls[at]}`);
+  message.seek(calls[at + 1] ?? 0, calls[at + 2] ?? 0, calls[at + 3] ?? 0);
+  reply.value(ANSWERED);
+  verb(store, message, reply);
+}
+
+function inTransaction(store: Store, run: () => void): void {
+  store.begin();
+  try {
+    endLapsedLeases(store);
+    run();
+    store.commit();
+  } catch (error) {
+    store.rollback();
+    throw error;
+  }
+}
+
+function refuse(reply: MessageWriter, fault: Fault): void {
+  reply.value(REFUSED);
+  reply.value(fault.code);
+  reply.value(fault.message);
+}

@@ -1,0 +1,50 @@
+import { fromMore, toMore } from '../content.ts';
+import { setAsideDamaged } from './damage.ts';
+import { checksum } from './elements.ts';
+import type { Lane } from './names.ts';
+import type { Store } from './store.ts';
+import { insertOne } from './verbs/insert.ts';
+
+/**
+ * Moves a reserved delivery's element to the namespace's dead-letter queue: a new element with the same
+ * content and three more headers, for the namespace's default groups, with no tries. In a stream only this
+ * group's delivery is finished; the others go on with the original.
+ */
+export function deadLetter(store: Store, lane: Lane, seq: number, tries: number, to: string): void {
+  const element = store.elements.find(seq);
+  if (element === null) throw new Error(`element ${seq} has a delivery but no row`);
+  const { type, more, body, crc } = element;
+  if (checksum(seq, type, more, body) !== crc) {
+    setAsideDamaged(store, seq);
+    return;
+  }
+  const { ns, name } = lane.queue.key;
+  const target = store.names.makeByKey({ ns, name: to });
+  insertOne(store, target, {
+    type,
+    more: withDeadLetterHeaders(more, name, store.now, tries),
+    body,
+    dueAt: store.now,
+    tries: 0,
+    groups: lane.queue.policy?.groups?.join(',') ?? '',
+    dedupKey: null,
+  });
+  store.deliveries.removeReserved(lane, seq);
+  store.elements.removeIfFinished(seq, lane.group !== '');
+  store.stats.addDeadLetter(lane.queue, lane.group);
+  store.touched.add(target);
+}
+
+/** Headers of an earlier move, if the element was moved back and failed again, give way to the new ones. */
+function withDeadLetterHeaders(more: string | null, from: string, now: number, tries: number): string {
+  const { contentEncoding, headers } = fromMore(more);
+  const kept: string[] = [];
+  for (let at = 0; at < headers.length; at += 2) {
+    const header = headers[at] ?? '';
+    if (!DEAD_LETTER_HEADERS.has(header)) kept.push(header, headers[at + 1] ?? '');
+  }
+  kept.push('x-dl-from-queue', from, 'x-dl-at', new Date(now).toISOString(), 'x-dl-tries', String(tries));
+  return toMore(contentEncoding, kept) ?? '';
+}
+
+const DEAD_LETTER_HEADERS = new Set(['x-dl-from-queue', 'x-dl-at', 'x-dl-tries']);

@@ -1,0 +1,61 @@
+import { type ErrorCode, QuaysideError } from '../../../model/errors.ts';
+
+/** Primary result codes of SQLite that mean something to us. */
+const SQLITE_BUSY = 5;
+const SQLITE_READONLY = 8;
+const SQLITE_IOERR = 10;
+const SQLITE_CORRUPT = 11;
+const SQLITE_FULL = 13;
+const SQLITE_CANTOPEN = 14;
+const SQLITE_NOTADB = 26;
+
+/**
+ * After these nothing that SQLite says about the file can be relied on. Above all a failed fsync: the kernel
+ * may have dropped the pages and report success the next time, so going on would acknowledge lost elements.
+ */
+const FATAL: ReadonlySet<number> = new Set([
+  SQLITE_READONLY,
+  SQLITE_IOERR,
+  SQLITE_CORRUPT,
+  SQLITE_CANTOPEN,
+  SQLITE_NOTADB,
+]);
+
+/** Why one call was refused, in the words of the port. */
+export interface Fault {
+  readonly code: ErrorCode;
+  readonly message: string;
+}
+
+/** SQLite's primary result code, or null if the error is not SQLite's. */
+export function sqliteCode(error: unknown): number | null {
+  if (!(error instanceof Error) || !('errcode' in error)) return null;
+  return typeof error.errcode === 'number' ? error.errcode & 0xff : null;
+}
+
+export function isFatal(error: unknown): boolean {
+  const code = sqliteCode(error);
+  return code !== null && FATAL.has(code);
+}
+
+export function isFull(error: unknown): boolean {
+  return sqliteCode(error) === SQLITE_FULL;
+}
+
+export function isBusy(error: unknown): boolean {
+  return sqliteCode(error) === SQLITE_BUSY;
+}
+
+export function isDamage(error: unknown): boolean {
+  const code = sqliteCode(error);
+  return code === SQLITE_CORRUPT || code === SQLITE_NOTADB;
+}
+
+/** What a caller is told about an error that concerned its call alone. Nothing of the call was applied. */
+export function faultOf(error: unknown): Fault {
+  if (error instanceof QuaysideError) return { code: error.code, message: error.message };
+  const message = error instanceof Error ? error.message : String(error);
+  if (isFull(error)) return { code: 'storage-full', message: 'The disk of the SQLite file is full.' };
+  if (sqliteCode(error) !== null) return { code: 'storage-unavailable', message: `SQLite: ${message}` };
+  return { code: 'internal', message };
+}

@@ -1,0 +1,176 @@
+import type { DatabaseSync, StatementSync } from 'node:sqlite';
+import type { NamespacePolicy } from '../../../engine/engine.ts';
+import type { GroupName } from '../../../model/element.ts';
+import type { QueueKey } from '../../../model/names.ts';
+import type { Counts } from './counts.ts';
+import type { Undo } from './undo.ts';
+
+/** A known queue, as kept in memory. */
+export interface Queue {
+  readonly id: number;
+  readonly key: QueueKey;
+  readonly policy: NamespacePolicy | null;
+  readonly lanes: Map<GroupName, Lane>;
+}
+
+/** One consumer group of one queue. Deliveries name their queue and group by the lane's id. */
+export interface Lane {
+  readonly id: number;
+  readonly queue: Queue;
+  readonly group: GroupName;
+  /** Null until somebody asks for sizes. */
+  counts: Counts | null;
+  /** No lease of this lane ends before this moment; Infinity where none runs. */
+  leaseEndsFrom: number;
+}
+
+/**
+ * Queues and lanes by name and by number. A name reaches SQL only as a bound value. What the main side
+ * calls a queue is a handle: an index into the list of names that it sent once.
+ */
+export class Names {
+  readonly #policies: ReadonlyMap<string, NamespacePolicy>;
+  readonly #undo: Undo;
+  readonly #handles: QueueKey[] = [];
+  readonly #byHandle: (Queue | null)[] = [];
+  readonly #byKey = new Map<string, Queue>();
+  readonly #byId = new Map<number, Queue>();
+  readonly #laneById = new Map<number, Lane>();
+  readonly #findQueue: StatementSync;
+  readonly #findQueueById: StatementSync;
+  readonly #addQueue: StatementSync;
+  readonly #listLanes: StatementSync;
+  readonly #findLaneById: StatementSync;
+  readonly #addLane: StatementSync;
+  readonly #listQueues: StatementSync;
+
+  constructor(db: DatabaseSync, policies: readonly NamespacePolicy[], undo: Undo) {
+    this.#policies = new Map(policies.map((policy) => [policy.name, policy]));
+    this.#undo = undo;
+    this.#findQueue = db.prepare('SELECT id FROM queue WHERE ns = ? AND name = ?');
+    this.#findQueueById = db.prepare('SELECT ns, name FROM queue WHERE id = ?');
+    this.#addQueue = db.prepare('INSERT INTO queue (ns, name) VALUES (?, ?) RETURNING id');
+    this.#listLanes = db.prepare('SELECT id, grp FROM lane WHERE queue = ?');
+    this.#findLaneById = db.prepare('SELECT queue FROM lane WHERE id = ?');
+    this.#addLane = db.prepare('INSERT INTO lane (queue, grp) VALUES (?, ?) RETURNING id');
+    this.#listQueues = db.prepare('SELECT name FROM queue WHERE ns = ? ORDER BY name');
+  }
+
+  /** Takes the next handle's name. Handles are numbered by both sides in the order of sending. */
+  addHandle(key: QueueKey): void {
+    this.#handles.push(key);
+    this.#byHandle.push(null);
+  }
+
+  /** The queue of a handle, or null where it was never written. */
+  find(handle: number): Queue | null {
+    const known = this.#byHandle[handle];
+    if (known !== null && known !== undefined) return known;
+    const queue = this.findByKey(this.#keyOf(handle));
+    this.#byHandle[handle] = queue;
+    return queue;
+  }
+
+  /** The queue of a handle, made known if it is new. */
+  make(handle: number): Queue {
+    const known = this.find(handle);
+    if (known !== null) return known;
+    const queue = this.makeByKey(this.#keyOf(handle));
+    this.#byHandle[handle] = queue;
+    return queue;
+  }
+
+  findByKey(key: QueueKey): Queue | null {
+    const known = this.#byKey.get(keyText(key));
+    if (known !== undefined) return known;
+    const row = this.#findQueue.get(key.ns, key.name);
+    return row === undefined ? null : this.#remember(Number(row.id), key);
+  }
+
+  makeByKey(key: QueueKey): Queue {
+    const known = this.findByKey(key);
+    if (known !== null) return known;
+    const row = this.#addQueue.get(key.ns, key.name);
+    const queue = this.#remember(Number(row?.id), key);
+    this.#undo.add(() => this.#forget(queue));
+    return queue;
+  }
+
+  queueById(id: number): Queue | null {
+    const known = this.#byId.get(id);
+    if (known !== undefined) return known;
+    const row = this.#findQueueById.get(id);
+    // A queue without a name was purged and is being cleared away.
+    if (row === undefined || row.ns === null || row.name === null) return null;
+    return this.#remember(id, { ns: String(row.ns), name: String(row.name) });
+  }
+
+  makeLane(queue: Queue, group: GroupName): Lane {
+    const known = queue.lanes.get(group);
+    if (known !== undefined) return known;
+    const row = this.#addLane.get(queue.id, group);
+    const lane = this.#rememberLane(queue, Number(row?.id), group);
+    this.#undo.add(() => {
+      queue.lanes.delete(group);
+      this.#laneById.delete(lane.id);
+    });
+    return lane;
+  }
+
+  laneById(id: number): Lane | null {
+    const known = this.#laneById.get(id);
+    if (known !== undefined) return known;
+    const row = this.#findLaneById.get(id);
+    if (row === undefined) return null;
+    this.queueById(Number(row.queue));
+    return this.#laneById.get(id) ?? null;
+  }
+
+  /** Sorted by code unit, as the port's other engines do. */
+  list(ns: string): string[] {
+    return this.#listQueues
+      .all(ns)
+      .map((row) => String(row.name))
+      .sort();
+  }
+
+  /** Every lane that memory knows of; those never touched since the start are not among them. */
+  knownLanes(): Iterable<Lane> {
+    return this.#laneById.values();
+  }
+
+  #keyOf(handle: number): QueueKey {
+    const key = this.#handles[handle];
+    if (key === undefined) throw new Error(`unknown queue handle ${handle}`);
+    return key;
+  }
+
+  #remember(id: number, key: QueueKey): Queue {
+    const queue: Queue = { id, key, policy: this.#policies.get(key.ns) ?? null, lanes: new Map() };
+    this.#byKey.set(keyText(key), queue);
+    this.#byId.set(id, queue);
+    for (const row of this.#listLanes.all(id)) this.#rememberLane(queue, Number(row.id), String(row.grp));
+    return queue;
+  }
+
+  #rememberLane(queue: Queue, id: number, group: GroupName): Lane {
+    const lane: Lane = { id, queue, group, counts: null, leaseEndsFrom: Number.POSITIVE_INFINITY };
+    queue.lanes.set(group, lane);
+    this.#laneById.set(id, lane);
+    return lane;
+  }
+
+  #forget(queue: Queue): void {
+    this.#byKey.delete(keyText(queue.key));
+    this.#byId.delete(queue.id);
+    for (const lane of queue.lanes.values()) this.#laneById.delete(lane.id);
+    for (let handle = 0; handle < this.#byHandle.length; handle++) {
+      if (this.#byHandle[handle] === queue) this.#byHandle[handle] = null;
+    }
+  }
+}
+
+/** A NUL cannot be part of a name. */
+function keyText(key: QueueKey): string {
+  return `${key.ns}\0${key.name}`;
+}

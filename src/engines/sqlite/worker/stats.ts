@@ -1,0 +1,40 @@
+import type { DatabaseSync, StatementSync } from 'node:sqlite';
+import { COUNTER_NAMES } from '../../../engine/stats.ts';
+import type { GroupName } from '../../../model/element.ts';
+import type { Queue } from './names.ts';
+
+const COLUMNS = COUNTER_NAMES.map((name) => `"${name}"`);
+
+/** The counters of each queue and group. Numbers in and out stand in the order of `COUNTER_NAMES`. */
+export class Stats {
+  readonly #add: StatementSync;
+  readonly #read: StatementSync;
+
+  constructor(db: DatabaseSync) {
+    const places = COLUMNS.map(() => '?').join(', ');
+    const sums = COLUMNS.map((column) => `${column} = ${column} + excluded.${column}`).join(', ');
+    this.#add = db.prepare(
+      `INSERT INTO stats (queue, grp, ${COLUMNS.join(', ')}) VALUES (?, ?, ${places})
+       ON CONFLICT (queue, grp) DO UPDATE SET ${sums}`,
+    );
+    this.#read = db.prepare(`SELECT grp, ${COLUMNS.join(', ')} FROM stats WHERE queue = ?`);
+    this.#read.setReturnArrays(true);
+  }
+
+  add(queue: Queue, group: GroupName, deltas: readonly number[]): void {
+    this.#add.run(queue.id, group, ...deltas);
+  }
+
+  /** The one count that the engine makes itself, as only it knows when an element is moved. */
+  addDeadLetter(queue: Queue, group: GroupName): void {
+    this.add(
+      queue,
+      group,
+      COUNTER_NAMES.map((name) => (name === 'deadletter' ? 1 : 0)),
+    );
+  }
+
+  read(queue: Queue): [group: GroupName, ...counters: number[]][] {
+    return this.#read.all(queue.id) as unknown as [GroupName, ...number[]][];
+  }
+}

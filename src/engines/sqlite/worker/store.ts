@@ -1,0 +1,92 @@
+import type { DatabaseSync, StatementSync } from 'node:sqlite';
+import type { NamespacePolicy } from '../../../engine/engine.ts';
+import { LaneCounts } from './counts.ts';
+import { Dedup } from './dedup.ts';
+import { Definitions } from './definitions.ts';
+import { Deliveries } from './deliveries.ts';
+import { Elements } from './elements.ts';
+import { Ids } from './ids.ts';
+import { Leases } from './leases.ts';
+import { Meta } from './meta.ts';
+import { Names, type Queue } from './names.ts';
+import { SharedElements } from './shared.ts';
+import { Stats } from './stats.ts';
+import { Undo } from './undo.ts';
+import { Pages } from './verbs/browse.ts';
+
+export interface StoreOptions {
+  readonly policies: readonly NamespacePolicy[];
+  readonly dedupWindowMs: number;
+  /** Says something to the operator, on the main side's log. */
+  readonly warn: (fields: object, message: string) => void;
+}
+
+/**
+ * The open file with everything that the verbs need: tables behind small classes, and what memory knows
+ * about them. One transaction at a time; `now` is the moment of the batch that runs.
+ */
+export class Store {
+  readonly db: DatabaseSync;
+  readonly policies: readonly NamespacePolicy[];
+  readonly undo = new Undo();
+  readonly meta: Meta;
+  readonly ids: Ids;
+  readonly names: Names;
+  readonly counts: LaneCounts;
+  readonly leases: Leases;
+  readonly elements: Elements;
+  readonly deliveries: Deliveries;
+  readonly dedup: Dedup;
+  readonly definitions: Definitions;
+  readonly stats: Stats;
+  readonly shared: SharedElements;
+  readonly pages: Pages;
+  readonly warn: StoreOptions['warn'];
+  /** Queues that gained eligible elements by lease ends since the last `sweep` answered. */
+  readonly touched = new Set<Queue>();
+  now = 0;
+  /** True while a commit runs: a failure then leaves it open whether the batch is durable. */
+  committing = false;
+  readonly #begin: StatementSync;
+  readonly #commit: StatementSync;
+
+  constructor(db: DatabaseSync, options: StoreOptions) {
+    this.db = db;
+    this.policies = options.policies;
+    this.warn = options.warn;
+    this.meta = new Meta(db);
+    this.ids = new Ids(this.meta.tag(), this.meta.nextEpoch());
+    this.names = new Names(db, options.policies, this.undo);
+    this.counts = new LaneCounts(db, this.undo);
+    this.leases = new Leases(db, this.names, this.undo);
+    this.elements = new Elements(db);
+    this.deliveries = new Deliveries(db, this.counts, this.leases);
+    this.dedup = new Dedup(db, options.dedupWindowMs);
+    this.definitions = new Definitions(db);
+    this.stats = new Stats(db);
+    this.shared = new SharedElements(db);
+    this.pages = new Pages(db);
+    this.#begin = db.prepare('BEGIN IMMEDIATE');
+    this.#commit = db.prepare('COMMIT');
+  }
+
+  begin(): void {
+    if (this.ids.nearlySpent) this.ids.beginEpoch(this.meta.nextEpoch());
+    this.committing = false;
+    this.#begin.run();
+  }
+
+  commit(): void {
+    this.committing = true;
+    this.#commit.run();
+    this.committing = false;
+    this.undo.committed();
+  }
+
+  /** Leaves the transaction, which SQLite itself may have rolled back already. */
+  rollback(): void {
+    // A failure that leaves the store usable, such as a full disk, is one before the commit took effect.
+    if (this.db.isTransaction) this.db.exec('ROLLBACK');
+    this.undo.rolledBack();
+  }
+}

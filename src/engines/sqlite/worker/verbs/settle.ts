@@ -1,0 +1,92 @@
+import type { MessageReader, MessageWriter } from '../../message.ts';
+import { DEAD_LETTERED, DONE, LEASE_LOST, NOT_FOUND, NOT_RESERVED } from '../../operations.ts';
+import type { DeliveryRow } from '../deliveries.ts';
+import type { Lane } from '../names.ts';
+import type { Store } from '../store.ts';
+import { endTry } from '../try-end.ts';
+
+/** A delivery that a caller named, found and of the right queue and group. */
+interface Named {
+  readonly lane: Lane;
+  readonly seq: number;
+  readonly row: DeliveryRow;
+  /** The token that the caller gave; NaN, which equals none, where it cannot be one of ours. */
+  readonly token: number | null;
+}
+
+/** queue, count, then per reference: id, group, token -> outcomes */
+export function commit(store: Store, call: MessageReader, reply: MessageWriter): void {
+  const handle = call.number();
+  for (let left = call.number(); left > 0; left--) reply.value(commitOne(store, handle, call));
+}
+
+/** queue, count, then per item: id, group, token, delay, count the try -> outcomes */
+export function rollback(store: Store, call: MessageReader, reply: MessageWriter): void {
+  const handle = call.number();
+  for (let left = call.number(); left > 0; left--) {
+    const named = readNamed(store, handle, call);
+    const delayMs = call.number();
+    const countTry = call.flag();
+    reply.value(named === null ? NOT_FOUND : rollbackOne(store, named, delayMs, countTry));
+  }
+}
+
+/** queue, count, then per item: id, group, token, length -> outcome, end of the lease */
+export function extend(store: Store, call: MessageReader, reply: MessageWriter): void {
+  const handle = call.number();
+  for (let left = call.number(); left > 0; left--) {
+    const named = readNamed(store, handle, call);
+    const until = store.now + call.number();
+    const outcome = named === null ? NOT_FOUND : holds(store, named);
+    if (outcome === DONE && named !== null) store.deliveries.extend(named.lane, named.seq, until);
+    reply.value(outcome);
+    reply.value(until);
+  }
+}
+
+/** Reads id, group and token, and finishes that delivery if the reference holds. */
+export function commitOne(store: Store, handle: number, call: MessageReader): number {
+  const named = readNamed(store, handle, call);
+  if (named === null) return NOT_FOUND;
+  const { lane, seq, row } = named;
+  if (row.leaseUntil === null && row.token === null) {
+    return named.token === null ? NOT_RESERVED : LEASE_LOST;
+  }
+  if (named.token !== null && named.token !== row.token) return LEASE_LOST;
+  if (row.leaseUntil === null) store.deliveries.removeWaiting(lane, seq, row.dueAt);
+  else store.deliveries.removeReserved(lane, seq);
+  store.elements.removeIfFinished(seq, lane.group !== '');
+  return DONE;
+}
+
+function rollbackOne(store: Store, named: Named, delayMs: number, countTry: boolean): number {
+  const outcome = holds(store, named);
+  if (outcome !== DONE) return outcome;
+  const { lane, seq, row } = named;
+  if (countTry) {
+    return endTry(store, { lane, seq, tries: row.tries, nextDueAt: store.now + delayMs, token: null })
+      ? DEAD_LETTERED
+      : DONE;
+  }
+  const dueAt = delayMs > 0 ? store.now + delayMs : row.dueAt;
+  store.deliveries.release(lane, seq, dueAt, row.tries, null, store.now);
+  return DONE;
+}
+
+/** Whether the caller still holds the reservation: `DONE`, or why not. */
+function holds(store: Store, { row, token }: Named): number {
+  const running = row.leaseUntil !== null && row.leaseUntil > store.now;
+  if (token !== null) return running && token === row.token ? DONE : LEASE_LOST;
+  return running ? DONE : NOT_RESERVED;
+}
+
+function readNamed(store: Store, handle: number, call: MessageReader): Named | null {
+  const seq = store.ids.parse(call.text());
+  const lane = store.names.find(handle)?.lanes.get(call.text());
+  const tokenText = call.textOrNull();
+  if (seq === null || lane === undefined) return null;
+  const row = store.deliveries.find(lane, seq);
+  if (row === null) return null;
+  const token = tokenText === null ? null : (store.ids.parse(tokenText) ?? Number.NaN);
+  return { lane, seq, row, token };
+}

@@ -1,0 +1,24 @@
+import { COUNTER_NAMES } from '../../../../engine/stats.ts';
+import type { MessageReader, MessageWriter } from '../../message.ts';
+import type { Store } from '../store.ts';
+
+/** count, then per entry: queue, group, one number per counter -> nothing */
+export function statsAdd(store: Store, call: MessageReader, _reply: MessageWriter): void {
+  for (let left = call.number(); left > 0; left--) {
+    const queue = store.names.make(call.number());
+    const group = call.text();
+    store.stats.add(
+      queue,
+      group,
+      COUNTER_NAMES.map(() => call.number()),
+    );
+  }
+}
+
+/** queue -> count, then per group: name, one number per counter */
+export function statsRead(store: Store, call: MessageReader, reply: MessageWriter): void {
+  const queue = store.names.find(call.number());
+  const rows = queue === null ? [] : store.stats.read(queue);
+  reply.value(rows.length);
+  for (const row of rows) for (const value of row) reply.value(value);
+}
