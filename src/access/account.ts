@@ -1,0 +1,111 @@
+import { readStoredPassword, type StoredPassword } from './password.ts';
+import { RIGHTS, type Right, type User } from './user.ts';
+
+/** A user as configured. */
+export interface UserDefinition {
+  readonly name: string;
+  /** A PHC string, or the password itself. */
+  readonly password: string;
+  /** Rights by namespace; `*` stands for every namespace that is not named. Null: all rights everywhere. */
+  readonly rights: Readonly<Record<string, readonly string[]>> | null;
+}
+
+/** Who somebody is and how they prove it. */
+export interface Account {
+  readonly user: User;
+  readonly password: StoredPassword;
+}
+
+/** A user definition that cannot be used. `field` is the path below the user: `password`, `rights.N`. */
+export class UserDefinitionError extends Error {
+  readonly user: string;
+  readonly field: string;
+  readonly remedy: string;
+
+  constructor(user: string, field: string, problem: string, remedy: string) {
+    super(problem);
+    this.name = 'UserDefinitionError';
+    this.user = user;
+    this.field = field;
+    this.remedy = remedy;
+  }
+}
+
+const EVERY_NAMESPACE = '*';
+
+/**
+ * Checks definitions against the namespaces that there are and makes accounts of them.
+ * @throws UserDefinitionError
+ */
+export function readAccounts(
+  definitions: readonly UserDefinition[],
+  namespaces: readonly string[],
+): Map<string, Account> {
+  return new Map(
+    definitions.map((definition) => [
+      definition.name,
+      { user: readUser(definition, namespaces), password: readPassword(definition) },
+    ]),
+  );
+}
+
+function readPassword({ name, password }: UserDefinition): StoredPassword {
+  try {
+    return readStoredPassword(password);
+  } catch (error) {
+    throw new UserDefinitionError(
+      name,
+      'password',
+      error instanceof Error ? error.message : String(error),
+      'make a hash with `npm start -- hash-password`',
+    );
+  }
+}
+
+function readUser({ name, rights }: UserDefinition, namespaces: readonly string[]): User {
+  if (name === '' || name.includes(':')) {
+    const remedy = 'choose a name of at least one character, without a colon';
+    throw new UserDefinitionError(name, '', 'a name that Basic credentials cannot carry', remedy);
+  }
+  if (rights === null) return { name, may: () => true, maySee: () => true };
+  const sets = new Map<string, ReadonlySet<Right>>();
+  for (const [namespace, names] of Object.entries(rights)) {
+    if (namespace !== EVERY_NAMESPACE && !namespaces.includes(namespace)) {
+      const remedy = `name one of ${namespaces.join(', ')}, or *`;
+      throw new UserDefinitionError(name, `rights.${namespace}`, 'there is no such namespace', remedy);
+    }
+    sets.set(namespace, new Set(names.map((right) => readRight(name, namespace, right))));
+  }
+  return new LimitedUser(name, sets);
+}
+
+function readRight(user: string, namespace: string, right: string): Right {
+  const known = RIGHTS.find((one) => one === right);
+  if (known !== undefined) return known;
+  const remedy = `choose among ${RIGHTS.join(', ')}`;
+  throw new UserDefinitionError(user, `rights.${namespace}`, `there is no right "${right}"`, remedy);
+}
+
+/** A user with a list of rights: what is not in it is denied. */
+class LimitedUser implements User {
+  readonly name: string;
+  readonly #rights: ReadonlyMap<string, ReadonlySet<Right>>;
+
+  constructor(name: string, rights: ReadonlyMap<string, ReadonlySet<Right>>) {
+    this.name = name;
+    this.#rights = rights;
+  }
+
+  may(right: Right, namespace: string): boolean {
+    return this.#rightsIn(namespace)?.has(right) ?? false;
+  }
+
+  maySee(namespace: string): boolean {
+    return (this.#rightsIn(namespace)?.size ?? 0) > 0;
+  }
+
+  /** A namespace's own list replaces the one for all; it does not add to it. */
+  #rightsIn(namespace: string): ReadonlySet<Right> | undefined {
+    return this.#rights.get(namespace) ?? this.#rights.get(EVERY_NAMESPACE);
+  }
+}

@@ -1,0 +1,176 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import fc from 'fast-check';
+import { readAccounts, type UserDefinition, UserDefinitionError } from '../../src/access/account.ts';
+import { addressBlock } from '../../src/access/address.ts';
+import { readBasic } from '../../src/access/basic.ts';
+import { hashPassword } from '../../src/access/password.ts';
+import { RIGHTS, type User } from '../../src/access/user.ts';
+
+const NAMESPACES = ['N', 'jobs', 'events'];
+
+function userWith(rights: UserDefinition['rights']): User {
+  const account = readAccounts([{ name: 'u', password: 'p', rights }], NAMESPACES).get('u');
+  assert.ok(account);
+  return account.user;
+}
+
+describe('Rights of a user', () => {
+  it('are all, everywhere, where no list is given', () => {
+    const user = userWith(null);
+    for (const right of RIGHTS) assert.equal(user.may(right, 'N'), true);
+    assert.equal(user.maySee('N'), true);
+  });
+
+  it('are none where the list is empty', () => {
+    const user = userWith({});
+    for (const right of RIGHTS) assert.equal(user.may(right, 'N'), false);
+    assert.equal(user.maySee('N'), false);
+  });
+
+  it('follow the list of the namespace, and nothing else is allowed', () => {
+    const user = userWith({ N: ['read', 'write'] });
+    assert.deepEqual(
+      RIGHTS.filter((right) => user.may(right, 'N')),
+      ['read', 'write'],
+    );
+    assert.equal(user.maySee('jobs'), false);
+  });
+
+  it('come from * in a namespace that has no list of its own, which replaces it', () => {
+    const user = userWith({ '*': ['read', 'write'], jobs: ['manage'], events: [] });
+    assert.deepEqual(
+      NAMESPACES.map((ns) => RIGHTS.filter((right) => user.may(right, ns))),
+      [['read', 'write'], ['manage'], []],
+    );
+    assert.equal(user.maySee('events'), false);
+  });
+
+  it('do not come from names that every object has', () => {
+    const user = userWith({ N: ['read'] });
+    for (const name of ['constructor', '__proto__', 'toString']) assert.equal(user.maySee(name), false);
+  });
+});
+
+describe('A user definition is refused', () => {
+  const cases: [why: string, definition: Partial<UserDefinition>, field: string, message: RegExp][] = [
+    ['for a right that does not exist', { rights: { N: ['reed'] } }, 'rights.N', /no right "reed"/],
+    ['for a namespace that does not exist', { rights: { M: ['read'] } }, 'rights.M', /no such namespace/],
+    ['for a name with a colon', { name: 'a:b' }, '', /Basic/],
+    ['for an empty password', { password: '' }, 'password', /empty/],
+    ['for a password of more than 256 bytes', { password: 'é'.repeat(129) }, 'password', /256 bytes/],
+    ['for a hash of another kind', { password: '$2b$10$abcdefgh' }, 'password', /argon2id/],
+    ['for argon2i', { password: phc('m=19456,t=2,p=1').replace('2id', '2i') }, 'password', /argon2id/],
+    ['for too little memory', { password: phc('m=19455,t=2,p=1') }, 'password', /too weak/],
+    ['for too few passes', { password: phc('m=19456,t=1,p=1') }, 'password', /too weak/],
+    ['for a parallelism of zero', { password: phc('m=19456,t=2,p=0') }, 'password', /too weak/],
+    ['for a hash that would cost too much', { password: phc('m=9999999,t=2,p=1') }, 'password', /too much/],
+    ['for a salt that is too short', { password: phc('m=19456,t=2,p=1', 4) }, 'password', /salt of 4 bytes/],
+    ['for a hash that is too short', { password: phc('m=19456,t=2,p=1', 16, 8) }, 'password', /hash of 8/],
+    ['for padded base64', { password: `${phc('m=19456,t=2,p=1')}=` }, 'password', /argon2id/],
+    [
+      'for base64 with loose bits',
+      { password: `${phc('m=19456,t=2,p=1').slice(0, -1)}1` },
+      'password',
+      /base64/,
+    ],
+    ['for parameters in another order', { password: phc('t=2,m=19456,p=1') }, 'password', /argon2id/],
+  ];
+  for (const [why, definition, field, message] of cases) {
+    it(why, () => {
+      const whole = { name: 'u', password: 'CANARY', rights: null, ...definition };
+      assert.throws(
+        () => readAccounts([whole], NAMESPACES),
+        (error) => {
+          assert.ok(error instanceof UserDefinitionError);
+          assert.equal(error.field, field);
+          assert.match(error.message, message);
+          assert.notEqual(error.remedy, '');
+          if (whole.password !== '') assert.ok(!`${error.message} ${error.remedy}`.includes(whole.password));
+          return true;
+        },
+      );
+    });
+  }
+
+  it('but not for the weaker memory that more passes allow', () => {
+    assert.doesNotThrow(() =>
+      readAccounts([{ name: 'u', password: phc('m=7168,t=5,p=1'), rights: null }], []),
+    );
+  });
+});
+
+describe('hashPassword', () => {
+  it('makes a PHC string with the parameters of the checklist and a new salt each time', async () => {
+    const [first, second] = await Promise.all([hashPassword('secret'), hashPassword('secret')]);
+    assert.match(first, /^\$argon2id\$v=19\$m=19456,t=2,p=1\$[\w+/]{22}\$[\w+/]{43}$/);
+    assert.notEqual(first, second);
+  });
+
+  it('refuses an empty password and one of more than 256 bytes', async () => {
+    await assert.rejects(hashPassword(''), /empty/);
+    await assert.rejects(hashPassword('x'.repeat(257)), /256 bytes/);
+  });
+});
+
+describe('readBasic', () => {
+  it('reads any name without a colon and any password, in UTF-8', () => {
+    const part = fc.string({ unit: 'grapheme', maxLength: 20 }).filter((text) => !/\p{Cc}/u.test(text));
+    fc.assert(
+      fc.property(part, part, (name, password) => {
+        fc.pre(name !== '' && !name.includes(':'));
+        assert.deepEqual(readBasic(basic(`${name}:${password}`)), { name, password });
+      }),
+    );
+  });
+
+  it('takes the scheme in any letter case and keeps colons of the password', () => {
+    assert.deepEqual(readBasic(basic('u:a:b').replace('Basic', 'bAsIc')), { name: 'u', password: 'a:b' });
+  });
+
+  const refused: [why: string, header: string][] = [
+    ['another scheme', `Bearer ${Buffer.from('u:p').toString('base64')}`],
+    ['no credentials', 'Basic '],
+    ['no colon', basic('up')],
+    ['no name', basic(':p')],
+    ['base64 without its padding', 'Basic dTpwMQ'],
+    ['base64 with loose bits', 'Basic dTpwMR=='],
+    ['base64url', `Basic ${Buffer.from('u:\u00ff\u00fe?').toString('base64url')}`],
+    ['something after the credentials', `${basic('u:p1')} x`],
+    ['bytes that are not UTF-8', `Basic ${Buffer.from([0x75, 0x3a, 0xff]).toString('base64')}`],
+    ['a control character', basic('u:p\n')],
+    ['more than 1 KiB', basic(`u:${'p'.repeat(800)}`)],
+    ['a password of more than 256 bytes', basic(`u:${'p'.repeat(257)}`)],
+  ];
+  for (const [why, header] of refused) it(`refuses ${why}`, () => assert.equal(readBasic(header), null));
+
+  it('never throws, whatever the header', () => {
+    fc.assert(fc.property(fc.string(), (text) => void readBasic(`Basic ${text}`)));
+  });
+});
+
+describe('addressBlock', () => {
+  const cases: [address: string, block: string][] = [
+    ['192.0.2.77', '192.0.2.0/24'],
+    ['::ffff:192.0.2.77', '192.0.2.0/24'],
+    ['2001:db8:1:2:3:4:5:6', '2001:db8:1:2::/64'],
+    ['2001:0DB8:0001::5', '2001:db8:1:0::/64'],
+    ['::1', '0:0:0:0::/64'],
+    ['fe80::1%eth0', 'fe80:0:0:0::/64'],
+    ['64:ff9b::192.0.2.1', '64:ff9b:0:0::/64'],
+    ['1:2:3::', '1:2:3:0::/64'],
+    ['/run/quayside.sock', '/run/quayside.sock'],
+  ];
+  for (const [address, block] of cases) {
+    it(`of ${address} is ${block}`, () => assert.equal(addressBlock(address), block));
+  }
+});
+
+function basic(credentials: string): string {
+  return `Basic ${Buffer.from(credentials).toString('base64')}`;
+}
+
+function phc(cost: string, saltBytes = 16, hashBytes = 32): string {
+  const part = (bytes: number): string => Buffer.alloc(bytes, 7).toString('base64').replace(/=+$/, '');
+  return `$argon2id$v=19$${cost}$${part(saltBytes)}$${part(hashBytes)}`;
+}
