@@ -1,5 +1,6 @@
 import { isAbsolute, join } from 'node:path';
 import type { EngineOptions } from '../../engine/engine.ts';
+import { Faults } from './fault-point.ts';
 
 export type Durability = 'full' | 'normal';
 
@@ -11,13 +12,15 @@ export interface Settings {
   readonly durability: Durability;
   /** SQLite's page cache. */
   readonly cacheBytes: number;
+  /** For tests: where to fail. Null in a server. */
+  readonly faultMemory: SharedArrayBuffer | null;
 }
 
 export const MEMORY = ':memory:';
 
 /** @throws Error naming the setting, for the composition root to report */
 export function readSettings(options: EngineOptions): Settings {
-  const { durability = 'full', cacheBytes = 16 * 1024 * 1024, ...unknown } = options.settings;
+  const { durability = 'full', cacheBytes = 16 * 1024 * 1024, faults = null, ...unknown } = options.settings;
   for (const name of Object.keys(unknown)) throw new Error(`${options.url}: unknown setting "${name}"`);
   if (durability !== 'full' && durability !== 'normal') {
     throw new Error(`${options.url}: durability must be "full" or "normal"`);
@@ -25,7 +28,8 @@ export function readSettings(options: EngineOptions): Settings {
   if (typeof cacheBytes !== 'number' || !(cacheBytes >= 1024 * 1024)) {
     throw new Error(`${options.url}: cacheBytes must be a number from 1048576`);
   }
-  return { file: fileOf(options), durability, cacheBytes };
+  const faultMemory = faults instanceof Faults ? faults.memory : null;
+  return { file: fileOf(options), durability, cacheBytes, faultMemory };
 }
 
 function fileOf({ url, dataDir }: EngineOptions): string {

@@ -1,5 +1,6 @@
 import { parentPort, workerData } from 'node:worker_threads';
 import type { NamespacePolicy } from '../../../engine/engine.ts';
+import { Faults } from '../fault-point.ts';
 import { MessageReader } from '../message.ts';
 import type { FromWorker, ToWorker } from '../thread.ts';
 import { runBatch } from './batch.ts';
@@ -11,6 +12,7 @@ import { Store } from './store.ts';
 export interface WorkerData extends OpenOptions {
   readonly policies: readonly NamespacePolicy[];
   readonly dedupWindowMs: number;
+  readonly faultMemory: SharedArrayBuffer | null;
 }
 
 const port = parentPort;
@@ -30,6 +32,7 @@ function serve(options: WorkerData): void {
   const store = new Store(db, {
     policies: options.policies,
     dedupWindowMs: options.dedupWindowMs,
+    faults: options.faultMemory === null ? null : new Faults(options.faultMemory),
     warn: (fields, message) => say({ kind: 'warn', fields, message }),
   });
   say({ kind: 'opened' });

@@ -1,5 +1,6 @@
 import type { DatabaseSync, StatementSync } from 'node:sqlite';
 import type { NamespacePolicy } from '../../../engine/engine.ts';
+import type { Faults } from '../fault-point.ts';
 import { LaneCounts } from './counts.ts';
 import { Dedup } from './dedup.ts';
 import { Definitions } from './definitions.ts';
@@ -17,6 +18,8 @@ import { Pages } from './verbs/browse.ts';
 export interface StoreOptions {
   readonly policies: readonly NamespacePolicy[];
   readonly dedupWindowMs: number;
+  /** For tests; null in a server. */
+  readonly faults: Faults | null;
   /** Says something to the operator, on the main side's log. */
   readonly warn: (fields: object, message: string) => void;
 }
@@ -47,6 +50,7 @@ export class Store {
   now = 0;
   /** True while a commit runs: a failure then leaves it open whether the batch is durable. */
   committing = false;
+  readonly #faults: Faults | null;
   readonly #begin: StatementSync;
   readonly #commit: StatementSync;
 
@@ -54,6 +58,7 @@ export class Store {
     this.db = db;
     this.policies = options.policies;
     this.warn = options.warn;
+    this.#faults = options.faults;
     this.meta = new Meta(db);
     this.ids = new Ids(this.meta.tag(), this.meta.nextEpoch());
     this.names = new Names(db, options.policies, this.undo);
@@ -73,12 +78,15 @@ export class Store {
   begin(): void {
     if (this.ids.nearlySpent) this.ids.beginEpoch(this.meta.nextEpoch());
     this.committing = false;
+    this.#faults?.reach('begin');
     this.#begin.run();
   }
 
   commit(): void {
+    this.#faults?.reach('commit');
     this.committing = true;
     this.#commit.run();
+    this.#faults?.reach('committed');
     this.committing = false;
     this.undo.committed();
   }

@@ -1,0 +1,68 @@
+import type { CancelTimer, Clock } from '../../src/model/clock.ts';
+
+interface Timer {
+  readonly at: number;
+  readonly run: () => void;
+}
+
+/** A clock that stands still until a test moves it. Timers run inside `advance`, in the order of their moments. */
+export class FakeClock implements Clock {
+  #now: number;
+  #monotonic = 0;
+  readonly #timers = new Set<Timer>();
+
+  /** @param now ms since 1970; the default is an arbitrary moment in 2026 */
+  constructor(now = Date.UTC(2026, 0, 1)) {
+    this.#now = now;
+  }
+
+  now(): number {
+    return this.#now;
+  }
+
+  monotonic(): number {
+    return this.#monotonic;
+  }
+
+  after(delayMs: number, run: () => void): CancelTimer {
+    const timer = { at: this.#monotonic + Math.max(0, delayMs), run };
+    this.#timers.add(timer);
+    return () => {
+      this.#timers.delete(timer);
+    };
+  }
+
+  /** Timers that have neither run nor been cancelled. */
+  get pending(): number {
+    return this.#timers.size;
+  }
+
+  /** Lets time pass and runs what falls due, timers that those timers set included. */
+  advance(ms: number): void {
+    const end = this.#monotonic + ms;
+    for (let next = this.#next(end); next !== undefined; next = this.#next(end)) {
+      this.#timers.delete(next);
+      this.#move(next.at - this.#monotonic);
+      next.run();
+    }
+    this.#move(end - this.#monotonic);
+  }
+
+  /** Sets the wall clock, forwards or back, as an operator may. No timer runs and none is delayed. */
+  setWallTime(now: number): void {
+    this.#now = now;
+  }
+
+  #move(ms: number): void {
+    this.#now += ms;
+    this.#monotonic += ms;
+  }
+
+  #next(end: number): Timer | undefined {
+    let first: Timer | undefined;
+    for (const timer of this.#timers) {
+      if (timer.at <= end && (first === undefined || timer.at < first.at)) first = timer;
+    }
+    return first;
+  }
+}
