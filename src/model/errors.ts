@@ -7,6 +7,10 @@
  */
 export const ERROR_CODES = [
   // what was asked is wrong
+  'malformed-request',
+  'headers-too-large',
+  'request-timeout',
+  'expectation-failed',
   'invalid-parameter',
   'invalid-name',
   'invalid-header',
