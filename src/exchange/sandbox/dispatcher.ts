@@ -1,0 +1,216 @@
+import type { Clock } from '../../model/clock.ts';
+import { QuaysideError } from '../../model/errors.ts';
+import type { SandboxLimits } from './limits.ts';
+import type { Overrun, PackedElements, ProgramStep, WorkerAnswer, WorkerRequest } from './protocol.ts';
+import { Watchdog } from './watchdog.ts';
+import { WorkerHandle } from './worker-handle.ts';
+
+/**
+ * How many requests the worker has at a time: one that runs and one that waits, so that it need not wait for
+ * a busy main thread between them. More would only be lost with it.
+ */
+const IN_FLIGHT = 2;
+
+/** What is asked of the worker. `key` says whose it is: turns are taken by key. */
+export type Job =
+  | { readonly kind: 'compile'; readonly key: number; readonly scripts: readonly string[] }
+  | {
+      readonly kind: 'call';
+      readonly key: number;
+      readonly steps: readonly ProgramStep[];
+      readonly pack: () => PackedElements;
+      /** What the bodies in it add to the watchdog's patience, ms. */
+      readonly allowanceMs: number;
+    };
+
+interface Waiting {
+  readonly job: Job;
+  readonly resolve: (answer: WorkerAnswer) => void;
+  readonly reject: (error: Error) => void;
+}
+
+interface Sent extends Waiting {
+  readonly seq: number;
+  readonly limitMs: number;
+}
+
+/**
+ * Feeds the one selector worker and replaces it when it stops answering.
+ *
+ * States of the worker: none (nothing asked yet, or stopped) -> starting -> ready -> lost, which is starting
+ * anew if anything waits. The request that was running when a ready worker was lost gets an overrun; the one
+ * behind it, which had not begun, is sent to the next worker. A worker lost before it was ready will not do
+ * better the next time: everything that waits is rejected, and the next request tries again.
+ */
+export class Dispatcher {
+  readonly #limits: SandboxLimits;
+  readonly #watchdog: Watchdog;
+  readonly #ending = new Set<Promise<void>>();
+  /** By key, in the order in which keys take turns. */
+  readonly #waiting = new Map<number, Waiting[]>();
+  #sent: Sent[] = [];
+  /** Programs that the present worker knows. */
+  #known = new Set<number>();
+  #worker: WorkerHandle | null = null;
+  #seq = 0;
+  #stopping: Promise<void> | null = null;
+
+  constructor(clock: Clock, limits: SandboxLimits) {
+    this.#limits = limits;
+    this.#watchdog = new Watchdog(
+      clock,
+      limits.watchdogMs,
+      () => this.#pulse(),
+      () =>
+        this.#replace({
+          outcome: 'overrun',
+          cause: 'watchdog',
+          error: 'the selector could not be interrupted',
+        }),
+    );
+  }
+
+  /** @throws QuaysideError `shutting-down`, `internal` */
+  request(job: Job): Promise<WorkerAnswer> {
+    if (this.#stopping !== null) return Promise.reject(stopped());
+    return new Promise((resolve, reject) => {
+      const queue = this.#waiting.get(job.key);
+      if (queue === undefined) this.#waiting.set(job.key, [{ job, resolve, reject }]);
+      else queue.push({ job, resolve, reject });
+      this.#feed();
+    });
+  }
+
+  /** Makes the worker forget a program. */
+  close(key: number): void {
+    if (this.#known.delete(key)) this.#worker?.send({ kind: 'close', program: key });
+  }
+
+  stop(): Promise<void> {
+    this.#stopping ??= this.#end();
+    return this.#stopping;
+  }
+
+  async #end(): Promise<void> {
+    this.#watchdog.stop();
+    this.#rejectAll(stopped());
+    this.#letGo();
+    await Promise.all(this.#ending);
+  }
+
+  #feed(): void {
+    if (this.#waiting.size === 0) return;
+    this.#worker ??= this.#start();
+    if (!this.#worker.ready) return;
+    while (this.#sent.length < IN_FLIGHT) {
+      const next = this.#next();
+      if (next === null) break;
+      this.#send(this.#worker, next);
+    }
+    this.#watchdog.look();
+  }
+
+  /** The first request of the key whose turn it is; the key goes to the end of the line. */
+  #next(): Waiting | null {
+    for (const [key, queue] of this.#waiting) {
+      const [first, ...rest] = queue;
+      this.#waiting.delete(key);
+      if (rest.length > 0) this.#waiting.set(key, rest);
+      if (first !== undefined) return first;
+    }
+    return null;
+  }
+
+  #send(worker: WorkerHandle, waiting: Waiting): void {
+    this.#seq += 1;
+    const seq = this.#seq;
+    const { job } = waiting;
+    const allowanceMs = job.kind === 'call' ? job.allowanceMs : 0;
+    this.#sent.push({ ...waiting, seq, limitMs: this.#limits.watchdogMs + allowanceMs });
+    worker.send(this.#requestOf(job, seq));
+  }
+
+  #requestOf(job: Job, seq: number): WorkerRequest {
+    if (job.kind === 'compile') return { kind: 'compile', seq, scripts: job.scripts };
+    const steps = this.#known.has(job.key) ? null : job.steps;
+    this.#known.add(job.key);
+    return { kind: 'call', seq, program: job.key, steps, elements: job.pack() };
+  }
+
+  #start(): WorkerHandle {
+    const worker = new WorkerHandle(this.#limits, {
+      onReady: () => this.#feed(),
+      onMessage: ({ seq, answer }) => this.#answered(seq, answer),
+      onLost: (error) => this.#lost(worker, error),
+    });
+    return worker;
+  }
+
+  #answered(seq: number, answer: WorkerAnswer): void {
+    const head = this.#sent.shift();
+    if (head?.seq !== seq) throw new Error('the selector worker answered out of order');
+    head.resolve(answer);
+    this.#watchdog.look();
+    this.#feed();
+  }
+
+  #lost(worker: WorkerHandle, error: Error): void {
+    if (worker.ready) {
+      this.#replace({
+        outcome: 'overrun',
+        cause: 'crash',
+        error: `the selector worker was lost: ${error.message}`,
+      });
+      return;
+    }
+    this.#letGo();
+    this.#rejectAll(
+      new QuaysideError('internal', 'The selector worker cannot be started.', { cause: error }),
+    );
+  }
+
+  /** Starts the next worker before the old one is ended: that one may take its time to go. */
+  #replace(overrun: Overrun): void {
+    const [head, ...unbegun] = this.#sent;
+    this.#sent = [];
+    for (const waiting of unbegun.reverse()) this.#putFirst(waiting);
+    const old = this.#worker;
+    this.#worker = this.#start();
+    this.#letGo(old);
+    head?.resolve(overrun);
+  }
+
+  #putFirst(waiting: Waiting): void {
+    const { key } = waiting.job;
+    const queue = this.#waiting.get(key) ?? [];
+    const others = [...this.#waiting].filter(([other]) => other !== key);
+    this.#waiting.clear();
+    this.#waiting.set(key, [waiting, ...queue]);
+    for (const [other, jobs] of others) this.#waiting.set(other, jobs);
+  }
+
+  #letGo(old = this.#worker): void {
+    this.#known = new Set();
+    if (old === this.#worker) this.#worker = null;
+    if (old === null) return;
+    const ended = old.terminate().finally(() => this.#ending.delete(ended));
+    this.#ending.add(ended);
+  }
+
+  #rejectAll(error: Error): void {
+    const all = [...this.#sent, ...[...this.#waiting.values()].flat()];
+    this.#sent = [];
+    this.#waiting.clear();
+    for (const { reject } of all) reject(error);
+  }
+
+  #pulse(): { head: Sent | null; steps: number } {
+    const { finished, steps } = this.#worker?.pulse ?? { finished: 0, steps: 0 };
+    // What the worker has finished is on its way here, even if this thread was too busy to hear of it.
+    return { head: this.#sent.find(({ seq }) => seq > finished) ?? null, steps };
+  }
+}
+
+function stopped(): QuaysideError {
+  return new QuaysideError('shutting-down', 'The server is shutting down.');
+}

@@ -1,0 +1,306 @@
+import type { Extra } from '../protocol.ts';
+
+// In the VM's own library: what it throws when its heap is full.
+declare const InternalError: ErrorConstructor;
+
+/** What the worker gives the VM. Strings begin with one character that says what they are. */
+export interface Host {
+  /** Element `at`'s body as it stands: `=` and text, bytes, or `!` and why there is none to be had. */
+  payload(at: number): string | Uint8Array;
+  /**
+   * Stores what the destination at position `at` of the answer leaves behind: headers as a JSON array of
+   * names and values, and the payload (`=` and text, or bytes); null for what it did not change. Both or
+   * neither. Answers why not, or null.
+   */
+  seal(at: number, headers: string | null, payload: string | Uint8Array | null): string | null;
+}
+
+/** The largest values that an object given by a selector may have. */
+export interface OverrideLimits {
+  /** Unix seconds. */
+  readonly mature: number;
+  /** Seconds. */
+  readonly delay: number;
+  readonly tries: number;
+}
+
+/** What the worker calls. */
+export interface Guest {
+  /** Adds the next destination of the program: its selector, null for "always", or why it cannot be asked. */
+  add(step: Selector | string | null): void;
+  /**
+   * Asks every destination for each element of `PackedElements.input`, in order, until `softMs` have passed.
+   * Answers JSON: `[how many elements, codes, extras]` as in `Called`.
+   */
+  ask(input: string, softMs: number): string;
+}
+
+export type Selector = (env: object) => unknown;
+
+/**
+ * Runs inside the VM, after {@link harden}; the VM gets this function's text. Everything that a selector
+ * gives or throws is looked at in here, under the deadline: a getter, a `toString` or a proxy trap of its
+ * making never runs anywhere else. It answers with text of its own writing only.
+ */
+export function makeGuest(host: Host, limits: OverrideLimits): Guest {
+  const { parse, stringify } = JSON;
+  const { freeze, getOwnPropertyDescriptor, keys, setPrototypeOf } = Object;
+  const { defineProperty, deleteProperty, ownKeys } = Reflect;
+  const { isInteger, isNaN: isNotNumber } = Number;
+  const { now } = Date;
+  const JSON_KIND = 0;
+  const BYTES_KIND = 3;
+
+  type Headers = Record<string, unknown>;
+  type Element = [id: string, tries: number, mature: number, kind: number, headers: Headers];
+  const program: (Selector | string | null)[] = [];
+
+  const asSecond = (name: string, value: unknown, most: number): number | null => {
+    if (value === undefined || value === null) return null;
+    if (typeof value !== 'number' || isNotNumber(value))
+      throw new TypeError(`${name} must be a number of seconds`);
+    return value < 0 ? 0 : value > most ? most : value;
+  };
+
+  /** `env.msg`: what later destinations see of an element, and what each of them would store. */
+  class Message {
+    readonly #at: number;
+    readonly #element: Element;
+    /** Never shown: selectors get `#view`, which tells us of the first write. */
+    #headers: Headers;
+    #view: Headers;
+    /** The headers before the running selector first wrote one; null while it has not. */
+    #before: Headers | null = null;
+    #payload: unknown;
+    /** Whether `#payload` is set; until then the body stays with the worker. */
+    #touched = false;
+    /** The payload as the worker has it, where that is text. */
+    #text: string | null = null;
+
+    constructor(at: number, element: Element) {
+      this.#at = at;
+      this.#element = element;
+      // No prototype: a header named `constructor` is a header like any other.
+      this.#headers = setPrototypeOf(element[4], null);
+      this.#view = this.#watch(this.#headers);
+    }
+
+    get id(): string {
+      return this.#element[0];
+    }
+    get tries(): number {
+      return this.#element[1];
+    }
+    get mature(): number {
+      return this.#element[2];
+    }
+
+    get hdrs(): object {
+      return this.#view;
+    }
+    set hdrs(given: object) {
+      if (typeof given !== 'object' || given === null) throw new TypeError('hdrs must be an object');
+      const copy = setPrototypeOf({ ...given }, null);
+      this.#before ??= this.#headers;
+      this.#headers = copy;
+      this.#view = this.#watch(copy);
+    }
+
+    get payload(): unknown {
+      if (!this.#touched) {
+        const body = host.payload(this.#at);
+        if (typeof body === 'string') {
+          if (body[0] !== '=') throw new TypeError(body.slice(1));
+          this.#text = body.slice(1);
+          this.#payload = this.#element[3] === JSON_KIND ? this.#parse(this.#text) : this.#text;
+        } else {
+          this.#payload = body;
+        }
+        this.#touched = true;
+      }
+      return this.#payload;
+    }
+    set payload(given: unknown) {
+      this.#touched = true;
+      this.#payload = given;
+    }
+
+    /** Stores what the running selector changed. @throws TypeError where it cannot be stored */
+    static seal(message: Message, at: number): void {
+      const payload = message.#touched ? message.#written() : null;
+      const headers = message.#before === null ? null : message.#flat();
+      if (payload === null && headers === null) return;
+      const refusal = host.seal(at, headers, payload);
+      if (refusal !== null) throw new TypeError(refusal);
+      message.#before = null;
+      if (typeof payload === 'string') message.#text = payload.slice(1);
+    }
+
+    /** Takes back what a failed selector changed. */
+    static undo(message: Message): void {
+      if (message.#before !== null) {
+        message.#headers = message.#before;
+        message.#view = message.#watch(message.#before);
+        message.#before = null;
+      }
+      message.#touched = false;
+      message.#payload = undefined;
+      message.#text = null;
+    }
+
+    /** A view of headers that keeps a copy of them before the first write. */
+    #watch(headers: Headers): Headers {
+      const keep = (): void => {
+        // A selector may hold on to a view of headers that are no longer the message's.
+        if (this.#headers === headers) this.#before ??= setPrototypeOf({ ...headers }, null);
+      };
+      return new Proxy(headers, {
+        set(target, name, value) {
+          keep();
+          return defineProperty(target, name, {
+            value,
+            writable: true,
+            enumerable: true,
+            configurable: true,
+          });
+        },
+        defineProperty(target, name, property) {
+          keep();
+          return defineProperty(target, name, property);
+        },
+        deleteProperty(target, name) {
+          keep();
+          return deleteProperty(target, name);
+        },
+      });
+    }
+
+    /** A text too large for the heap is the element's fault, not the selector's: an error, not an overrun. */
+    #parse(text: string): unknown {
+      try {
+        return parse(text);
+      } catch {
+        throw new RangeError('the payload is too large or too deep to be parsed here');
+      }
+    }
+
+    #flat(): string {
+      const flat: string[] = [];
+      for (const name of keys(this.#headers)) {
+        const value = this.#headers[name];
+        if (value === undefined || value === null) continue;
+        if (typeof value === 'object' || typeof value === 'function' || typeof value === 'symbol') {
+          throw new TypeError(`header '${name.slice(0, 40)}' must be a string`);
+        }
+        flat.push(name, `${value}`);
+      }
+      return stringify(flat);
+    }
+
+    /** The payload as it must be stored; null where it is as it was. */
+    #written(): string | Uint8Array | null {
+      const value = this.#payload;
+      const kind = this.#element[3];
+      if (kind === BYTES_KIND) {
+        if (!(value instanceof Uint8Array))
+          throw new TypeError('the payload of this element must be a Uint8Array');
+        // A plain copy: the original may be a subclass, or a view of something that changes size.
+        return new Uint8Array(value);
+      }
+      const text = kind === JSON_KIND ? stringify(value) : value;
+      if (typeof text !== 'string') {
+        throw new TypeError(
+          kind === JSON_KIND ? 'the payload is not JSON any more' : 'the payload must be a string',
+        );
+      }
+      return text === this.#text ? null : `=${text}`;
+    }
+  }
+  const { seal, undo } = Message;
+  // A selector that has a message must not come from it to the class, nor leave anything on its prototype.
+  deleteProperty(Message.prototype, 'constructor');
+  for (const name of ownKeys(Message.prototype)) {
+    const { get, set } = getOwnPropertyDescriptor(Message.prototype, name) ?? {};
+    freeze(get);
+    freeze(set);
+  }
+  freeze(Message.prototype);
+
+  /** What a selector gave, as a code, or as an extra where it overrides something. @throws TypeError */
+  function reduce(given: unknown, at: number): string | Extra {
+    if (!given) return '0';
+    if (typeof given === 'function') throw new TypeError('the selector gave a function; was a call meant?');
+    if (typeof given !== 'object') return '1';
+    const { then, mature, delay, tries } = given as Record<string, unknown>;
+    if (typeof then === 'function')
+      throw new TypeError('the selector gave a promise; it must answer at once');
+    const matureS = asSecond('mature', mature, Infinity);
+    if (matureS !== null && matureS > limits.mature)
+      throw new RangeError('mature is in seconds, not milliseconds');
+    const delayS = asSecond('delay', delay, limits.delay);
+    if (tries !== undefined && tries !== null) {
+      if (!isInteger(tries) || (tries as number) < 0 || (tries as number) > limits.tries) {
+        throw new RangeError(`tries must be a whole number from 0 to ${limits.tries}`);
+      }
+    }
+    const triesGiven = (tries ?? null) as number | null;
+    if (matureS === null && delayS === null && triesGiven === null) return '1';
+    return [at, null, matureS, delayS, triesGiven];
+  }
+
+  /** What was thrown, as text. Null: the heap was full. */
+  function describe(thrown: unknown): string | null {
+    try {
+      if (thrown instanceof InternalError && thrown.message === 'out of memory') return null;
+      return String(thrown).slice(0, 200);
+    } catch {
+      return 'the selector threw something that cannot be shown';
+    }
+  }
+
+  function add(step: Selector | string | null): void {
+    if (typeof step === 'function') {
+      freeze(step);
+      if (step.prototype !== undefined) freeze(step.prototype);
+    }
+    program.push(step);
+  }
+
+  function ask(input: string, softMs: number): string {
+    const elements: Element[] = parse(input);
+    const extras: Extra[] = [];
+    const stopAt = now() + softMs;
+    let codes = '';
+    let count = 0;
+    for (const element of elements) {
+      if (count > 0 && now() > stopAt) break;
+      const message = new Message(count, element);
+      const env = { msg: message, state: {} };
+      for (const step of program) {
+        const at = codes.length;
+        let answer: string | Extra = '1';
+        if (typeof step === 'string') answer = [at, step, null, null, null];
+        else if (step !== null) {
+          try {
+            answer = reduce(step(env), at);
+            seal(message, at);
+          } catch (thrown) {
+            const error = describe(thrown);
+            if (error === null) throw thrown;
+            undo(message);
+            answer = [at, error, null, null, null];
+          }
+        }
+        if (typeof answer === 'string') codes += answer;
+        else {
+          codes += answer[1] === null ? '2' : '3';
+          extras.push(answer);
+        }
+      }
+      count += 1;
+    }
+    return stringify([count, codes, extras]);
+  }
+
+  return { add, ask };
+}

@@ -1,0 +1,125 @@
+import type { SandboxLimits } from './limits.ts';
+import type { WasmModule } from './wasm.ts';
+
+/**
+ * What goes between the main thread and the selector worker. Texts and packed buffers rather than object
+ * trees: cloning a tree of a hundred elements costs the main thread more than asking them costs the worker.
+ */
+
+/** What the worker is started with. */
+export interface WorkerSetup {
+  readonly wasm: WasmModule;
+  readonly limits: SandboxLimits;
+  /** Two int32: see {@link PULSE}. Shared, so that the watchdog need not wait for a message. */
+  readonly pulse: SharedArrayBuffer;
+}
+
+/** Slots of `WorkerSetup.pulse`. */
+export const PULSE = {
+  /** `seq` of the last request that the worker finished. */
+  finished: 0,
+  /** Grows with every step inside a request: a VM built, its selectors compiled, a call returned. */
+  steps: 1,
+  length: 2,
+} as const;
+
+/** How a body is shown to a selector, by its content type and encoding. */
+export const PAYLOAD_KINDS = { json: 0, utf8: 1, latin1: 2, bytes: 3 } as const;
+export type PayloadKind = (typeof PAYLOAD_KINDS)[keyof typeof PAYLOAD_KINDS];
+
+/** A destination as the worker needs it: a script, null for "always", or why it can never be asked. */
+export type ProgramStep = { readonly script: string } | { readonly broken: string } | null;
+
+export type WorkerRequest =
+  /** Tries to compile scripts in a VM of their own; nothing of it stays. */
+  | { readonly kind: 'compile'; readonly seq: number; readonly scripts: readonly string[] }
+  /** Asks a program for some elements. `steps` comes with the first call of a program to this worker. */
+  | {
+      readonly kind: 'call';
+      readonly seq: number;
+      readonly program: number;
+      readonly steps: readonly ProgramStep[] | null;
+      readonly elements: PackedElements;
+    }
+  /** Forgets a program and its VM. Has no answer. */
+  | { readonly kind: 'close'; readonly program: number };
+
+export interface PackedElements {
+  readonly count: number;
+  /** JSON: `[[id, tries, mature in seconds, payload kind, {header: value}], …]`. */
+  readonly input: string;
+  /** Null until some selector of the program has touched a payload. */
+  readonly bodies: PackedBodies | null;
+}
+
+/** Bodies end to end; body i begins where body i-1 ends. */
+export interface PackedBodies {
+  readonly bytes: Uint8Array<ArrayBuffer>;
+  readonly ends: readonly number[];
+  readonly kinds: readonly PayloadKind[];
+}
+
+export type WorkerMessage =
+  | { readonly kind: 'ready' }
+  | { readonly kind: 'answer'; readonly seq: number; readonly answer: WorkerAnswer };
+
+export type WorkerAnswer = Compiled | Called | NeedsBodies | Overrun;
+
+export interface Compiled {
+  readonly outcome: 'compiled';
+  /** Per script; null where it compiles. */
+  readonly problems: readonly (CompileProblem | null)[];
+}
+
+/** Line and column count from 1, in the script; null where the VM names none. */
+export interface CompileProblem {
+  readonly message: string;
+  readonly line: number | null;
+  readonly column: number | null;
+}
+
+export interface Called {
+  readonly outcome: 'called';
+  /** How many elements were asked: the call stops early rather than use up its budget. */
+  readonly count: number;
+  /** One {@link VERDICT_CODES} character per element and destination, elements first. */
+  readonly codes: string;
+  /** For the codes that need more, by position in `codes`, ascending. */
+  readonly extras: readonly Extra[];
+  /** What selectors wrote, by position in `codes`, ascending; holds from there to the element's last. */
+  readonly changes: readonly Change[];
+  /** Changed bodies, end to end. */
+  readonly bodies: Uint8Array<ArrayBuffer>;
+}
+
+export const VERDICT_CODES = { no: '0', yes: '1', override: '2', error: '3' } as const;
+
+/** Position, error text, maturity (unix seconds), delay (seconds), tries: what is not given is null. */
+export type Extra = readonly [
+  at: number,
+  error: string | null,
+  mature: number | null,
+  delay: number | null,
+  tries: number | null,
+];
+
+/** Headers are null where they did not change; so is `end`, of the body in `Called.bodies`. */
+export type Change = readonly [at: number, headers: readonly string[] | null, end: number | null];
+
+/** A selector touched a payload that was not sent along: call again with bodies. Nothing else happened. */
+export interface NeedsBodies {
+  readonly outcome: 'needs-bodies';
+}
+
+/** The call used more than it may. Nothing of it counts; the VM is gone. */
+export interface Overrun {
+  readonly outcome: 'overrun';
+  readonly cause: OverrunCause;
+  readonly error: string;
+}
+
+/**
+ * What ended an overrun. `deadline`: the VM was interrupted, or came back too late. `watchdog`: the worker
+ * was replaced. `memory`: the VM's heap was full. `crash`: the VM or the worker broke.
+ */
+export type OverrunCause = 'deadline' | 'watchdog' | 'memory' | 'crash';

@@ -1,0 +1,239 @@
+import {
+  type HostFunction,
+  JSException,
+  type JSValueHandle,
+  QuickJS,
+  type QuickJSOptions,
+  type Snapshot,
+} from 'quickjs-wasi';
+import { LIMITS } from '../../../model/limits.ts';
+import { type Host, makeGuest, type OverrideLimits } from '../guest/ask.ts';
+import { harden } from '../guest/harden.ts';
+import type { SandboxLimits } from '../limits.ts';
+import type { CompileProblem, Overrun, ProgramStep } from '../protocol.ts';
+import type { WasmModule } from '../wasm.ts';
+import type { Deadline } from './deadline.ts';
+
+/**
+ * A VM that is hardened and holds the guest, as memory. Freezing some six hundred objects takes 16 ms; a copy
+ * of this memory takes two, so every VM begins as one.
+ */
+export interface VmImage {
+  readonly snapshot: Snapshot;
+  /** Where `Guest.add` and `Guest.ask` are in it. */
+  readonly add: number;
+  readonly ask: number;
+}
+
+/** What the VM's own error says when its heap is full. */
+const OUT_OF_MEMORY = 'out of memory';
+const TOO_LONG: Overrun = { outcome: 'overrun', cause: 'deadline', error: 'the selector took too long' };
+const TOO_MUCH: Overrun = { outcome: 'overrun', cause: 'memory', error: 'the selector used too much memory' };
+
+const OVERRIDES: OverrideLimits = {
+  mature: LIMITS.matureAt / 1000,
+  delay: LIMITS.delayMs / 1000,
+  tries: LIMITS.tries,
+};
+
+export async function makeImage(wasm: WasmModule, limits: SandboxLimits): Promise<VmImage> {
+  const vm = await QuickJS.create(options(wasm, limits, () => false));
+  vm.evalCode(`"use strict";(${harden})()`).dispose();
+  const make = vm.evalCode(
+    `"use strict";(payload, seal) => (${makeGuest})({ payload, seal }, ${JSON.stringify(OVERRIDES)})`,
+  );
+  const idle = (): JSValueHandle => vm.null;
+  const guest = vm.callFunction(make, vm.null, vm.newFunction('payload', idle), vm.newFunction('seal', idle));
+  const [add, ask] = [guest.getProp('add'), guest.getProp('ask')].map((handle) => vm.exportHandle(handle));
+  return { snapshot: vm.snapshot(), add: add as number, ask: ask as number };
+}
+
+/** One VM with the selectors of one exchange. After anything was thrown out of it, it is to be disposed. */
+export class SelectorVm {
+  readonly #vm: QuickJS;
+  readonly #add: JSValueHandle;
+  readonly #ask: JSValueHandle;
+  readonly #deadline: Deadline;
+  readonly #memory: () => number;
+  #host: Host | null = null;
+  /** What went wrong on our side while the VM ran; its call does not count. */
+  #fault: Error | null = null;
+
+  static async restore(
+    image: VmImage,
+    wasm: WasmModule,
+    limits: SandboxLimits,
+    deadline: Deadline,
+  ): Promise<SelectorVm> {
+    let memory: LinearMemory | null = null;
+    const withMemory = options(
+      wasm,
+      limits,
+      () => deadline.passed,
+      (own) => {
+        memory = own;
+      },
+    );
+    const vm = await QuickJS.restore(image.snapshot, withMemory);
+    return new SelectorVm(vm, image, deadline, () => memory?.buffer.byteLength ?? 0);
+  }
+
+  private constructor(vm: QuickJS, image: VmImage, deadline: Deadline, memory: () => number) {
+    this.#vm = vm;
+    this.#add = vm.importHandle(image.add);
+    this.#ask = vm.importHandle(image.ask);
+    this.#deadline = deadline;
+    this.#memory = memory;
+    const guard = (method: (...args: [JSValueHandle, JSValueHandle, JSValueHandle]) => JSValueHandle) =>
+      this.#guard(method as HostFunction);
+    vm.registerHostCallback(
+      'payload',
+      guard((element) => this.#payload(element)),
+    );
+    vm.registerHostCallback(
+      'seal',
+      guard((at, headers, payload) => this.#seal(at, headers, payload)),
+    );
+  }
+
+  /** Bytes of linear memory that this VM holds. */
+  get bytes(): number {
+    return this.#memory();
+  }
+
+  /** Adds the destinations. A script that the VM refuses becomes an error of its destination. */
+  load(steps: readonly ProgramStep[]): void {
+    for (const step of steps) {
+      if (step === null) this.#addStep(this.#vm.null);
+      else if ('broken' in step) this.#addText(step.broken);
+      else {
+        const problem = this.compile(step.script, (selector) => this.#addStep(selector));
+        if (problem !== null) this.#addText(`SyntaxError: ${problem.message}`);
+      }
+    }
+  }
+
+  /**
+   * Compiles a script and hands its value to `use`. Answers what the compiler found wrong, null if nothing.
+   * No code of the script's author runs: the script's value is a function.
+   */
+  compile(script: string, use: (selector: JSValueHandle) => void): CompileProblem | null {
+    let selector: JSValueHandle;
+    try {
+      selector = this.#vm.evalCode(script, 'selector');
+    } catch (error) {
+      if (!(error instanceof JSException) || error.name !== 'SyntaxError') throw error;
+      const [, line, column] = /selector:(\d+)(?::(\d+))?/.exec(error.stack ?? '') ?? [];
+      error.dispose();
+      return {
+        message: error.message,
+        line: line === undefined ? null : Number(line),
+        column: column === undefined ? null : Number(column),
+      };
+    }
+    use(selector);
+    selector.dispose();
+    return null;
+  }
+
+  /**
+   * Calls the guest's `ask`. Answers JSON of the guest's own writing.
+   * @throws whatever ended the call before its time: see {@link overrun}
+   */
+  ask(input: string, softMs: number, host: Host): string {
+    this.#host = host;
+    const text = this.#vm.newString(input);
+    const soft = this.#vm.newNumber(softMs);
+    const answer = this.#vm.callFunction(this.#ask, this.#vm.null, text, soft);
+    const json = readText(answer);
+    for (const handle of [text, soft, answer]) handle.dispose();
+    this.#host = null;
+    if (this.#fault !== null) throw this.#fault;
+    return json;
+  }
+
+  dispose(): void {
+    this.#vm.dispose();
+  }
+
+  /** What ended a step, from what it threw. */
+  overrun(thrown: unknown): Overrun {
+    if (this.#deadline.passed) return TOO_LONG;
+    const message = thrown instanceof Error ? thrown.message : String(thrown);
+    if (message === OUT_OF_MEMORY || message === 'wasm_malloc failed') return TOO_MUCH;
+    // A trap of the WebAssembly code, its machine stack at an end, or an answer that makes no sense.
+    return {
+      outcome: 'overrun',
+      cause: 'crash',
+      error: `the selector broke its VM: ${message.slice(0, 100)}`,
+    };
+  }
+
+  #addStep(step: JSValueHandle): void {
+    this.#vm.callFunction(this.#add, this.#vm.null, step).dispose();
+  }
+
+  #addText(text: string): void {
+    const handle = this.#vm.newString(text.slice(0, 200));
+    this.#addStep(handle);
+    handle.dispose();
+  }
+
+  #payload(element: JSValueHandle): JSValueHandle {
+    const shown = this.#host?.payload(element.toNumber()) ?? '!there is no element';
+    return typeof shown === 'string' ? this.#vm.newString(shown) : this.#vm.newUint8Array(shown);
+  }
+
+  #seal(at: JSValueHandle, headers: JSValueHandle, payload: JSValueHandle): JSValueHandle {
+    const written = payload.isNull ? null : payload.isString ? readText(payload) : payload.toUint8Array();
+    const refusal =
+      this.#host?.seal(at.toNumber(), headers.isNull ? null : readText(headers), written) ?? null;
+    return refusal === null ? this.#vm.null : this.#vm.newString(refusal);
+  }
+
+  /** An error of the host's must not be thrown into the VM: its stack would show our paths to a selector. */
+  #guard(callback: (...args: JSValueHandle[]) => JSValueHandle): (...args: JSValueHandle[]) => JSValueHandle {
+    return (...args) => {
+      try {
+        return callback(...args);
+      } catch (error) {
+        this.#fault ??= error instanceof Error ? error : new Error(String(error));
+        return this.#vm.null;
+      }
+    };
+  }
+}
+
+/**
+ * A string of the guest's. With no memory left for a copy the library answers `<null>`, and no string that
+ * the guest hands over begins like that.
+ */
+function readText(handle: JSValueHandle): string {
+  const text = handle.toString();
+  if (text.startsWith('<')) throw new Error(OUT_OF_MEMORY);
+  return text;
+}
+
+interface LinearMemory {
+  readonly buffer: ArrayBuffer;
+}
+
+function options(
+  wasm: WasmModule,
+  limits: SandboxLimits,
+  interruptHandler: () => boolean,
+  onMemory: (memory: LinearMemory) => void = () => {},
+): QuickJSOptions {
+  return {
+    wasm,
+    memoryLimit: limits.memoryBytes,
+    maxStackSize: limits.stackBytes,
+    interruptHandler,
+    timezoneOffset: 0,
+    wasi: (memory) => {
+      onMemory(memory);
+      // The default writes what a failing VM says to this process's own output.
+      return { fd_write: () => 8 };
+    },
+  };
+}

@@ -1,0 +1,26 @@
+import { parentPort, workerData } from 'node:worker_threads';
+import type { WorkerMessage, WorkerRequest, WorkerSetup } from '../protocol.ts';
+import { SelectorThread } from './selector-thread.ts';
+import { makeImage } from './vm.ts';
+
+// The entry of the selector worker: one request after the other, in the order in which they came.
+const setup = workerData as WorkerSetup;
+const port = parentPort;
+if (port === null) throw new Error('the selector worker is started as a worker thread');
+
+const thread = new SelectorThread(setup, await makeImage(setup.wasm, setup.limits));
+const send = (message: WorkerMessage, handedOver: ArrayBuffer[] = []): void =>
+  port.postMessage(message, handedOver);
+
+let last = Promise.resolve();
+port.on('message', (request: WorkerRequest) => {
+  last = last.then(async () => {
+    const answer = await thread.handle(request);
+    if (answer === null || request.kind === 'close') return;
+    send(
+      { kind: 'answer', seq: request.seq, answer },
+      answer.outcome === 'called' ? [answer.bodies.buffer] : [],
+    );
+  });
+});
+send({ kind: 'ready' });
