@@ -23,8 +23,9 @@ export class Admission {
   }
 
   /** @throws QuaysideError `too-many-consumers`, `shutting-down` */
-  enter(user: string): void {
+  enter(user: string | null): void {
     if (this.#closed) throw shuttingDown();
+    if (user === null) return;
     const own = this.#byUser.get(user) ?? 0;
     if (this.#total >= this.#limits.total || own >= this.#limits.perUser) {
       throw new QuaysideError(
@@ -37,7 +38,8 @@ export class Admission {
     this.#byUser.set(user, own + 1);
   }
 
-  exit(user: string): void {
+  exit(user: string | null): void {
+    if (user === null) return;
     this.#total -= 1;
     const own = (this.#byUser.get(user) ?? 0) - 1;
     if (own > 0) this.#byUser.set(user, own);

@@ -14,8 +14,11 @@ export interface GetRequest {
   readonly timeoutMs: number | null;
   /** The consumer's own name, or null: one is made when somebody asks for it. */
   readonly tid: string | null;
-  /** The user on whose behalf it waits: limits are counted, and cancels allowed, by it. */
-  readonly owner: string;
+  /**
+   * The user on whose behalf it waits: limits are counted, and cancels allowed, by it. Null for loops of
+   * this node itself, which no limit refuses.
+   */
+  readonly owner: string | null;
 }
 
 /** Where a waiting call is answered. Exactly one of the two is called, once, unless the consumer leaves. */

@@ -1,4 +1,4 @@
-import type { JsonValue } from '../engine/definitions.ts';
+import type { Definitions, JsonValue } from '../engine/definitions.ts';
 import type { Stats } from '../engine/stats.ts';
 import type { Storage } from '../engine/storage.ts';
 import type { Clock } from '../model/clock.ts';
@@ -50,6 +50,7 @@ export class Namespace {
   readonly type: string;
   readonly capabilities: Capabilities;
   readonly storage: Storage;
+  readonly definitions: Definitions;
   readonly stats: Stats;
   readonly clock: Clock;
   readonly random: () => number;
@@ -80,6 +81,7 @@ export class Namespace {
     this.leaseMs = setup.leaseMs;
     this.type = setup.type;
     this.storage = storage;
+    this.definitions = setup.definitions;
     this.stats = setup.stats;
     this.clock = parts.clock;
     this.random = parts.random;
@@ -93,9 +95,9 @@ export class Namespace {
 
   /** Reads what the engine knows and follows its changes. Called once, before the first request. */
   async start(): Promise<void> {
-    const { definitions, signaller } = this.#setup;
+    const { signaller } = this.#setup;
     this.#endings.push(
-      definitions.watch(({ kind, key }) => {
+      this.definitions.watch(({ kind, key }) => {
         if (kind === 'queue') void this.#rereadPaused(key);
       }),
       signaller.subscribe(this.#topic, (message) => this.#hear(message)),
@@ -111,7 +113,7 @@ export class Namespace {
   async reload(): Promise<void> {
     const [names, definitions] = await Promise.all([
       this.storage.queues(this.name),
-      this.#setup.definitions.list('queue'),
+      this.definitions.list('queue'),
     ]);
     this.#known = new Set([...names, ...this.#queues.keys()]);
     const paused = new Set<string>();
@@ -185,7 +187,7 @@ export class Namespace {
   async writePaused({ ns, name }: QueueKey, paused: boolean): Promise<void> {
     await this.storage.declare([{ ns, name }]);
     this.#known.add(name);
-    await this.#setup.definitions.put('queue', definitionKey(ns, name), { paused }, 'any');
+    await this.definitions.put('queue', definitionKey(ns, name), { paused }, 'any');
     this.#notePaused(name, paused);
   }
 
@@ -248,7 +250,7 @@ export class Namespace {
     const name = this.#queueOfKey(key);
     if (name === null) return;
     try {
-      const definition = await this.#setup.definitions.get('queue', key);
+      const definition = await this.definitions.get('queue', key);
       this.#notePaused(name, definition !== null && isPaused(definition.value));
     } catch (error) {
       this.log.warn({ err: error, ns: this.name, queue: name }, 'a pause flag could not be read');

@@ -1,4 +1,4 @@
-import type { DeliveryRef, SettleOutcome } from '../engine/storage.ts';
+import type { DeliveryRef, RollbackItem, SettleOutcome } from '../engine/storage.ts';
 import {
   type Delivery,
   type ElementId,
@@ -161,6 +161,33 @@ export class Queue {
       () => this.#ns.announce(this.key, 1),
       (error: unknown) => log.warn({ err: error, queue: this.key, id }, 'an element could not be given back'),
     );
+  }
+
+  /**
+   * Puts elements off that cannot be dealt with now: a reserved one is rolled back, a failed try, and comes
+   * again after `delayMs`; a popped one returns to its place. Never throws; what fails is logged, and a lease
+   * ends by itself.
+   */
+  async putOff(deliveries: readonly Delivery[], delayMs: number): Promise<void> {
+    const items: RollbackItem[] = [];
+    for (const delivery of deliveries) {
+      const { id, group, lease } = delivery;
+      if (lease === null) this.giveBack(delivery);
+      else items.push({ id, group, token: lease.token, delayMs, countTry: true });
+    }
+    if (items.length === 0) return;
+    const settling = this.#ns.storage.rollback(this.key, items);
+    for (const { group } of items) this.#waiting.wake(group, delayMs);
+    try {
+      const outcomes = await this.#ns.meter.observe('rollback', settling);
+      for (const { group } of items) this.#ns.stats.add(this.key, group, ONE_ROLLBACK);
+      if (outcomes.includes('dead-lettered')) this.#ns.elementDied();
+    } catch (error) {
+      this.#ns.log.warn(
+        { err: error, queue: this.key, count: items.length },
+        'elements could not be put off',
+      );
+    }
   }
 
   /** Finishes a reserved element. @throws `element-not-found`, `not-reserved`, `lease-lost` */

@@ -1,0 +1,150 @@
+import type { Broker, BrokerLog } from '../broker/broker.ts';
+import type { Clock } from '../model/clock.ts';
+import type { Delivery } from '../model/element.ts';
+import { type ExchangeCounters, Faults, zeroExchangeCounters } from './counters.ts';
+import { CONSUMER_DEFAULTS, type Declaration } from './declaration.ts';
+import { NO_ROUTE, TOO_MANY_HOPS } from './forward.ts';
+import { Forwarder, type Route } from './forwarder.ts';
+import { Pipeline } from './pipeline.ts';
+import type { SelectorProgram, SelectorSandbox } from './sandbox/sandbox.ts';
+
+/** What all exchanges of a node share. */
+export interface ExchangeParts {
+  readonly broker: Broker;
+  readonly sandbox: SelectorSandbox;
+  readonly clock: Clock;
+  readonly random: () => number;
+  readonly log: BrokerLog;
+  readonly maxHops: number;
+}
+
+/** Elements in a row that overran the sandbox's limits before the exchange is stopped. */
+const STRIKES = 3;
+
+/**
+ * One exchange on this node: its loops, its selectors, what it counted. Every node runs every exchange; the
+ * engine's atomic verbs, not a lock, keep each element single.
+ *
+ * States: stopped (as made) and running, moved by `start` and `stop`. Which one is wanted stands in the
+ * definition, not here.
+ */
+export class Exchange {
+  readonly id: string;
+  readonly declaration: Declaration;
+  /** Identifies this node's consumer of the exchange in the record. */
+  readonly cid: string;
+  readonly counters: ExchangeCounters;
+  readonly faults = new Faults();
+  readonly #program: SelectorProgram;
+  readonly #pipelines: Pipeline[];
+  /** Elements taken and not settled, and since when, ms. */
+  readonly #underWay = new Map<string, number>();
+  readonly #clock: Clock;
+  readonly #onStrikes: (error: string) => void;
+  #strikes = 0;
+  /** Starts and stops happen one after the other, in the order in which they were asked for. */
+  #changes: Promise<void> = Promise.resolve();
+
+  /** @throws QuaysideError `namespace-not-found`, `too-many-queues` */
+  constructor(
+    id: string,
+    declaration: Declaration,
+    parts: ExchangeParts,
+    onStrikes: (error: string) => void,
+  ) {
+    const { clock, random, log, broker } = parts;
+    this.id = id;
+    this.declaration = declaration;
+    this.cid = `${id}-${Math.floor(random() * 2 ** 48).toString(36)}`;
+    this.#clock = clock;
+    this.#onStrikes = onStrikes;
+    this.counters = zeroExchangeCounters(declaration.dst.length);
+    this.#program = parts.sandbox.open(declaration.dst.map(({ selector }) => selector ?? null));
+    const route = routeOf(id, declaration, parts);
+    const stages = new Forwarder({
+      route,
+      program: this.#program,
+      counters: this.counters,
+      faults: this.faults,
+      clock,
+      log,
+      overran: (error) => this.#overran(error),
+    });
+    const { parallel, wsize, reserve } = { ...CONSUMER_DEFAULTS, ...declaration.consumer };
+    // Where everything is in one engine an element is always reserved: its finish and its copies are one step.
+    const holds = reserve || route.destinations.every((queue) => queue.sharesEngineWith(route.source));
+    this.#pipelines = Array.from(
+      { length: parallel },
+      (_, i) =>
+        new Pipeline({
+          source: route.source,
+          clock,
+          random,
+          tid: `${this.cid}-${i}`,
+          leaseMs: holds ? broker.namespace(declaration.src.ns).leaseMs : null,
+          window: Math.max(1, Math.floor(wsize / parallel)),
+          stages,
+          took: (batch) => this.#took(batch),
+          settled: (batch) => this.#settled(batch),
+        }),
+    );
+  }
+
+  get wsize(): number {
+    return this.declaration.consumer.wsize ?? CONSUMER_DEFAULTS.wsize;
+  }
+
+  start(): void {
+    this.#changes = this.#changes.then(() => {
+      this.#strikes = 0;
+      for (const pipeline of this.#pipelines) pipeline.start();
+    });
+  }
+
+  /** Resolves when no loop takes any more and what was under way has ended. */
+  stop(): Promise<void> {
+    this.#changes = this.#changes.then(async () => {
+      await Promise.all(this.#pipelines.map((pipeline) => pipeline.stop()));
+      this.#program.close();
+    });
+    return this.#changes;
+  }
+
+  /** Loops that wait for an element, and since when: the record's `pending_tids`. */
+  idleLoops(): { readonly tid: string; readonly since: number }[] {
+    return this.#pipelines.flatMap(({ tid, waitingSince }) =>
+      waitingSince === null ? [] : [{ tid, since: waitingSince }],
+    );
+  }
+
+  /** Elements on their way, and since when: the record's `pending_acks`. */
+  underWay(): ReadonlyMap<string, number> {
+    return this.#underWay;
+  }
+
+  #took(batch: readonly Delivery[]): void {
+    const now = this.#clock.now();
+    for (const { id } of batch) this.#underWay.set(id, now);
+  }
+
+  #settled(batch: readonly Delivery[]): void {
+    for (const { id } of batch) this.#underWay.delete(id);
+  }
+
+  #overran(error: string | null): void {
+    this.#strikes = error === null ? 0 : this.#strikes + 1;
+    if (error !== null && this.#strikes === STRIKES) this.#onStrikes(error);
+  }
+}
+
+function routeOf(id: string, { src, dst }: Declaration, { broker, maxHops }: ExchangeParts): Route {
+  const source = broker.namespace(src.ns);
+  return {
+    id,
+    source: source.queue(src.queue),
+    destinations: dst.map(({ ns, queue }) => broker.namespace(ns).queue(queue)),
+    noRoute: source.queue(NO_ROUTE),
+    tooManyHops: source.queue(TOO_MANY_HOPS),
+    maxHops,
+  };
+}

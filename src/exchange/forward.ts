@@ -1,0 +1,98 @@
+import type { Delivery, ElementContent, NewElement } from '../model/element.ts';
+
+/** Headers that exchanges write on what they forward (decisions, "Exchanges"). */
+export const HOP_COUNT = 'x-hop-count';
+export const EXCHANGE_NAME = 'x-exchange-name';
+
+/** Where elements go that no destination accepted, and those that went round too often: in the source's namespace. */
+export const NO_ROUTE = '__no_route__';
+export const TOO_MANY_HOPS = '__too_many_hops__';
+
+/** Exchanges that an element may pass before it is taken for one that goes in circles. */
+export const DEFAULT_MAX_HOPS = 17;
+
+/** How many exchanges an element has passed. A count that is no count, written by somebody else, is none. */
+export function hopsOf({ headers }: ElementContent): number {
+  for (let i = 0; i < headers.length; i += 2) {
+    if (headers[i] === HOP_COUNT) {
+      const hops = Number(headers[i + 1]);
+      return Number.isSafeInteger(hops) && hops > 0 ? hops : 0;
+    }
+  }
+  return 0;
+}
+
+/** What a selector may set on the copy that it accepts. */
+export interface CopyTiming {
+  /** ms since 1970, or null. */
+  readonly matureAt: number | null;
+  readonly delayMs: number | null;
+  readonly tries: number | null;
+}
+
+const NOW: CopyTiming = { matureAt: null, delayMs: null, tries: null };
+
+/** A destination's copy: body, type and headers as its selector left them, one hop more, a new start. */
+export function copyOf(
+  content: ElementContent,
+  hops: number,
+  groups: readonly string[],
+  dedupKey: string | null,
+  timing: CopyTiming = NOW,
+): NewElement {
+  return {
+    ...element(content, withHeader(content.headers, HOP_COUNT, String(hops + 1)), groups, dedupKey),
+    matureAt: timing.matureAt,
+    delayMs: timing.delayMs ?? 0,
+    tries: timing.tries ?? 0,
+  };
+}
+
+/** An element that could not be forwarded: unchanged but for the name of the exchange that gave up on it. */
+export function strayOf(
+  delivery: Delivery,
+  exchange: string,
+  groups: readonly string[],
+  dedupKey: string | null,
+): NewElement {
+  return element(
+    delivery,
+    withHeader(delivery.headers, EXCHANGE_NAME, headerText(exchange)),
+    groups,
+    dedupKey,
+  );
+}
+
+function element(
+  { body, contentType, contentEncoding }: ElementContent,
+  headers: readonly string[],
+  groups: readonly string[],
+  dedupKey: string | null,
+): NewElement {
+  return {
+    body,
+    contentType,
+    contentEncoding,
+    headers,
+    matureAt: null,
+    delayMs: 0,
+    tries: 0,
+    groups,
+    dedupKey,
+  };
+}
+
+function withHeader(headers: readonly string[], name: string, value: string): string[] {
+  const changed: string[] = [];
+  for (let i = 0; i < headers.length; i += 2) {
+    const [own, kept] = [headers[i], headers[i + 1]];
+    if (own !== undefined && own !== name) changed.push(own, kept ?? '');
+  }
+  changed.push(name, value);
+  return changed;
+}
+
+/** An id may hold characters that no header can carry; those are percent-encoded. */
+function headerText(text: string): string {
+  return /^[\x20-\x7e]*$/.test(text) ? text : encodeURIComponent(text);
+}

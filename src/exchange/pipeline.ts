@@ -1,0 +1,196 @@
+import type { Consumer } from '../broker/consumer.ts';
+import type { Queue } from '../broker/queue.ts';
+import type { CancelTimer, Clock } from '../model/clock.ts';
+import type { Delivery } from '../model/element.ts';
+import { QuaysideError } from '../model/errors.ts';
+
+/** What a loop does with what it took. */
+export interface Stages {
+  /** Asks the selectors. May run while an earlier batch is still being stored. */
+  decide(batch: readonly Delivery[]): Promise<Decided>;
+}
+
+/** Stores what was decided and settles the sources. Answers false where a destination was away. */
+export type Decided = () => Promise<boolean>;
+
+export interface PipelineOptions {
+  readonly source: Queue;
+  readonly clock: Clock;
+  readonly random: () => number;
+  readonly tid: string;
+  /** How elements are taken: reserved for this long, or popped (null). */
+  readonly leaseMs: number | null;
+  /** Elements under way at once. */
+  readonly window: number;
+  readonly stages: Stages;
+  /** An element was taken, or is settled: the record's `pending_acks`. */
+  readonly took: (batch: readonly Delivery[]) => void;
+  readonly settled: (batch: readonly Delivery[]) => void;
+}
+
+/** Elements of one round trip: past this the gain of a larger batch was under 3 %, and its lease runs longer. */
+const LARGEST_BATCH = 256;
+const FIRST_BACKOFF_MS = 100;
+const LAST_BACKOFF_MS = 5_000;
+
+/**
+ * One loop of an exchange, as a pipeline of three stages: while one batch is being stored, the selectors are
+ * asked for the next, and the one after is being taken. Batches are stored in the order in which they were
+ * taken, so a loop keeps the order of its source.
+ *
+ * States: `idle` (before start, after stop), `running`, `stopping` (no new batch is taken; those that were
+ * taken and not yet decided go back, those in their fan-out finish).
+ */
+export class Pipeline {
+  readonly #options: PipelineOptions;
+  #state: 'idle' | 'running' | 'stopping' = 'idle';
+  #consumer: Consumer | null = null;
+  #waitingSince: number | null = null;
+  #underWay = 0;
+  /** Resolves when every batch taken so far is stored and settled. */
+  #stored: Promise<void> = Promise.resolve();
+  #backoffMs = 0;
+  #endPause: (() => void) | null = null;
+  #roomWanted: (() => void) | null = null;
+  #run: Promise<void> = Promise.resolve();
+
+  constructor(options: PipelineOptions) {
+    this.#options = options;
+  }
+
+  get tid(): string {
+    return this.#options.tid;
+  }
+
+  /** Since when the loop waits for an element, ms; null while it has something to do. */
+  get waitingSince(): number | null {
+    return this.#waitingSince;
+  }
+
+  start(): void {
+    if (this.#state !== 'idle') return;
+    this.#state = 'running';
+    this.#run = this.#loop();
+  }
+
+  async stop(): Promise<void> {
+    if (this.#state === 'running') {
+      this.#state = 'stopping';
+      if (this.#consumer !== null) this.#options.source.leave(this.#consumer);
+      this.#endWait?.([]);
+      this.#endPause?.();
+      this.#roomWanted?.();
+    }
+    await this.#run;
+    this.#state = 'idle';
+  }
+
+  async #loop(): Promise<void> {
+    while (this.#state === 'running') {
+      await this.#room();
+      await this.#pauseAfterFault();
+      if (this.#state !== 'running') break;
+      const batch = await this.#take();
+      if (batch.length > 0) this.#pass(batch);
+    }
+    await this.#stored;
+  }
+
+  #endWait: ((batch: Delivery[]) => void) | null = null;
+
+  /** Waits for a batch; an empty one means that the loop is to look whether it should go on. */
+  #take(): Promise<Delivery[]> {
+    const { source, clock, tid, leaseMs, window } = this.#options;
+    return new Promise((resolve) => {
+      const end = (batch: Delivery[]): void => {
+        this.#consumer = null;
+        this.#waitingSince = null;
+        this.#endWait = null;
+        resolve(batch);
+      };
+      this.#endWait = end;
+      this.#waitingSince = clock.now();
+      // After a fault one element is enough to find out whether the destination is back.
+      const count = this.#backoffMs > 0 ? 1 : Math.min(LARGEST_BATCH, window - this.#underWay);
+      try {
+        this.#consumer = source.get(
+          { group: null, leaseMs, count, timeoutMs: null, tid, owner: null },
+          {
+            deliver: (first, more) => end([first, ...more]),
+            end: (reason) => {
+              if (reason.code !== 'pop-cancelled') this.#grow();
+              end([]);
+            },
+          },
+        );
+      } catch (error) {
+        if (!(error instanceof QuaysideError)) throw error;
+        this.#grow();
+        end([]);
+      }
+    });
+  }
+
+  #pass(batch: readonly Delivery[]): void {
+    const { stages, took, settled, source } = this.#options;
+    this.#underWay += batch.length;
+    took(batch);
+    const decided = stages.decide(batch);
+    // The chain below handles the failure; this keeps it from being reported as unhandled meanwhile.
+    decided.catch(() => {});
+    const before = this.#stored;
+    this.#stored = (async () => {
+      try {
+        await before;
+        if (this.#state === 'stopping') {
+          for (const delivery of batch) source.giveBack(delivery);
+          return;
+        }
+        const store = await decided;
+        if (await store()) this.#backoffMs = 0;
+        else this.#grow();
+      } catch {
+        // Unforeseen: what was reserved comes back by its lease; the loop goes on, more slowly.
+        for (const delivery of batch) source.giveBack(delivery);
+        this.#grow();
+      } finally {
+        this.#underWay -= batch.length;
+        settled(batch);
+        this.#roomWanted?.();
+      }
+    })();
+  }
+
+  /** Resolves when the window has room again. */
+  async #room(): Promise<void> {
+    while (this.#state === 'running' && !this.#hasRoom()) {
+      await new Promise<void>((resolve) => {
+        this.#roomWanted = resolve;
+      });
+      this.#roomWanted = null;
+    }
+  }
+
+  /** Room for a full batch, or for half the window where that is less: no batches of one at the brim. */
+  #hasRoom(): boolean {
+    const free = this.#options.window - this.#underWay;
+    return free >= Math.min(LARGEST_BATCH, Math.max(1, Math.floor(this.#options.window / 2)));
+  }
+
+  async #pauseAfterFault(): Promise<void> {
+    if (this.#backoffMs === 0) return;
+    await this.#stored;
+    if (this.#backoffMs === 0 || this.#state !== 'running') return;
+    let cancel: CancelTimer | null = null;
+    await new Promise<void>((resolve) => {
+      this.#endPause = resolve;
+      cancel = this.#options.clock.after(this.#backoffMs * (0.5 + this.#options.random()), resolve);
+    });
+    this.#endPause = null;
+    (cancel as CancelTimer | null)?.();
+  }
+
+  #grow(): void {
+    this.#backoffMs = Math.min(Math.max(this.#backoffMs * 2, FIRST_BACKOFF_MS), LAST_BACKOFF_MS);
+  }
+}
