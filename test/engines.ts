@@ -1,0 +1,46 @@
+import type { Engine, NamespacePolicy } from '../src/engine/engine.ts';
+import type { Clock } from '../src/model/clock.ts';
+import { MEMORY_SQLITE, NORMAL_SQLITE, SQLITE } from './engines/sqlite.ts';
+
+/** An engine that a test opened, with the means to move its time. */
+export interface TestEngine {
+  readonly engine: Engine;
+  /** The clock for whatever a test builds on this engine; `passTime` moves it too. */
+  readonly clock: Clock;
+  /** The engine's idea of the time, ms since 1970. */
+  now(): number;
+  /** Returns when the engine's clock shows at least `ms` more. */
+  passTime(ms: number): Promise<void>;
+  /** Stops the engine, removes its data, and fails if the engine broke down meanwhile. */
+  close(): Promise<void>;
+}
+
+/** At which moment of the next changing call the process is killed. */
+export type CrashMoment = 'before-commit' | 'after-commit';
+
+/** An engine whose data outlive the process that serves it. */
+export interface DurableTestEngine extends TestEngine {
+  /**
+   * Runs `calls`, kills the process at that moment of their first round trip, and opens the data again. The
+   * promises that `calls` made never resolve as done. This object is closed then; use the answered one.
+   */
+  crash(moment: CrashMoment, calls: () => void): Promise<DurableTestEngine>;
+}
+
+export interface OpenTestEngine {
+  readonly namespaces: readonly NamespacePolicy[];
+  /** A day where not given. */
+  readonly dedupWindowMs?: number;
+}
+
+export interface EngineUnderTest {
+  readonly name: string;
+  /** The first half of a queue's type. */
+  readonly type: string;
+  open(options: OpenTestEngine): Promise<TestEngine>;
+  /** Null where data do not outlive the process. */
+  readonly openDurable: ((options: OpenTestEngine) => Promise<DurableTestEngine>) | null;
+}
+
+/** Every engine and mode. The only such list: a suite that should hold for all engines goes through it. */
+export const ENGINES: readonly EngineUnderTest[] = [SQLITE, NORMAL_SQLITE, MEMORY_SQLITE];

@@ -1,0 +1,137 @@
+import assert from 'node:assert/strict';
+import { copyFileSync, existsSync, mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import type { Engine, EngineLog } from '../../src/engine/engine.ts';
+import { Faults } from '../../src/engines/sqlite/fault-point.ts';
+import { open } from '../../src/engines/sqlite/index.ts';
+import type {
+  CrashMoment,
+  DurableTestEngine,
+  EngineUnderTest,
+  OpenTestEngine,
+  TestEngine,
+} from '../engines.ts';
+import { FakeClock } from '../support/clock.ts';
+
+const DAY_MS = 24 * 3600 * 1000;
+const FILE = 'test.db';
+
+/** A folder of its own under the system's temporary one. */
+export function temporaryFolder(): string {
+  return mkdtempSync(join(tmpdir(), 'quayside-sqlite-'));
+}
+
+export const SILENT: EngineLog = { info: () => {}, warn: () => {} };
+
+interface SqliteSetUp extends OpenTestEngine {
+  readonly url: string;
+  readonly folder: string;
+  readonly clock: FakeClock;
+  readonly settings: Readonly<Record<string, unknown>>;
+}
+
+export const SQLITE = durable('sqlite', {});
+export const NORMAL_SQLITE = durable('sqlite, durability normal', { durability: 'normal' });
+
+export const MEMORY_SQLITE: EngineUnderTest = {
+  name: 'sqlite::memory:',
+  type: 'sqlite',
+  open: async (options) =>
+    openOnce({ ...options, url: 'sqlite::memory:', folder: tmpdir(), clock: new FakeClock(), settings: {} }),
+  openDurable: null,
+};
+
+function durable(name: string, settings: Readonly<Record<string, unknown>>): EngineUnderTest {
+  const openDurable = (options: OpenTestEngine): Promise<DurableTestEngine> =>
+    openFile({
+      ...options,
+      url: `sqlite:${FILE}`,
+      folder: temporaryFolder(),
+      clock: new FakeClock(),
+      settings,
+    });
+  return { name, type: 'sqlite', open: openDurable, openDurable };
+}
+
+async function openOnce(setUp: SqliteSetUp): Promise<TestEngine> {
+  const { clock } = setUp;
+  const engine = open({ ...engineOptions(setUp), settings: setUp.settings });
+  await engine.start();
+  return {
+    engine,
+    clock,
+    now: () => clock.now(),
+    passTime: async (ms) => clock.advance(ms),
+    close: () => closeSound(engine, clock),
+  };
+}
+
+async function openFile(setUp: SqliteSetUp): Promise<DurableTestEngine> {
+  const { folder, clock } = setUp;
+  const faults = new Faults();
+  const { engine, now, passTime, close } = await openOnce({
+    ...setUp,
+    settings: { ...setUp.settings, faults },
+  });
+  return {
+    engine,
+    clock,
+    now,
+    passTime,
+    close: async () => {
+      await close();
+      rmSync(folder, { recursive: true });
+    },
+    crash: async (moment, calls) => {
+      await killed(engine, faults, moment, folder, calls);
+      clock.advance(1);
+      return openFile(setUp);
+    },
+  };
+}
+
+/**
+ * What `kill -9` leaves: the worker stands still at the moment asked for while the files are copied, as
+ * everything that it wrote so far is in the kernel's hands. Then it is ended and the copies take their place.
+ */
+async function killed(
+  engine: Engine,
+  faults: Faults,
+  moment: CrashMoment,
+  folder: string,
+  calls: () => void,
+): Promise<void> {
+  const frozen = faults.freeze(moment === 'before-commit' ? 'commit' : 'committed');
+  calls();
+  await frozen;
+  const database = join(folder, FILE);
+  const files = [database, `${database}-wal`].filter((file) => existsSync(file));
+  for (const file of files) copyFileSync(file, `${file}.left`);
+  faults.release();
+  await engine.stop();
+  rmSync(`${database}-wal`, { force: true });
+  for (const file of files) copyFileSync(`${file}.left`, file);
+}
+
+async function closeSound(engine: Engine, clock: FakeClock): Promise<void> {
+  let brokeDown: Error | null = null;
+  void engine.failed.then((error) => {
+    brokeDown = error;
+  });
+  await engine.stop();
+  assert.equal(brokeDown, null, 'the engine broke down during the test');
+  assert.equal(clock.pending, 0, 'a stopped engine leaves no timer');
+}
+
+function engineOptions({ url, folder, clock, namespaces, dedupWindowMs }: SqliteSetUp) {
+  return {
+    url,
+    dataDir: folder,
+    namespaces,
+    clock,
+    dedupWindowMs: dedupWindowMs ?? DAY_MS,
+    settings: {},
+    log: SILENT,
+  };
+}
