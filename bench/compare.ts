@@ -1,0 +1,42 @@
+import type { LoadResult } from './load/http-load.ts';
+import { type BenchContext, type Finding, grouped, interleave, median, type Target } from './scenario.ts';
+
+export interface Comparison {
+  readonly what: string;
+  readonly target: Target;
+  readonly rounds: number;
+  measure(round: number): Promise<LoadResult>;
+  reference(round: number): Promise<LoadResult>;
+}
+
+/**
+ * Throughput against a reference, in interleaved rounds: the median of the rounds' own ratios decides. The
+ * CPU time per request is printed beside it, since a neighbour on the machine disturbs that least.
+ */
+export async function compareThroughput(context: BenchContext, comparison: Comparison): Promise<Finding> {
+  const { what, target, rounds } = comparison;
+  const pairs = await interleave(rounds, comparison.measure, comparison.reference);
+  for (const [own, other] of pairs) {
+    const ratio = own.perSecond / other.perSecond;
+    context.note(`${what}: ${figureOf(own)}; reference ${figureOf(other)}; ratio ${ratio.toFixed(3)}`);
+  }
+  const own = middleOf(pairs.map(([result]) => result));
+  const other = middleOf(pairs.map(([, result]) => result));
+  const ratio = median(pairs.map(([a, b]) => a.perSecond / b.perSecond));
+  return { what, figure: figureOf(own), reference: figureOf(other), ratio, target };
+}
+
+function middleOf(results: readonly LoadResult[]): LoadResult {
+  return {
+    requests: median(results.map(({ requests }) => requests)),
+    perSecond: median(results.map(({ perSecond }) => perSecond)),
+    cpu: {
+      total: median(results.map(({ cpu }) => cpu.total)),
+      mainThread: median(results.map(({ cpu }) => cpu.mainThread)),
+    },
+  };
+}
+
+function figureOf({ perSecond, cpu }: LoadResult): string {
+  return `${grouped(perSecond)}/s (CPU ${cpu.total.toFixed(1)} µs each, main thread ${cpu.mainThread.toFixed(1)})`;
+}

@@ -1,0 +1,92 @@
+import { cpuTimeOf } from '../process.ts';
+import { cpuPer, type LoadResult } from './http-load.ts';
+import { type WireAnswer, WireConnection, wireRequest, wireTail } from './wire.ts';
+
+/** Pairs of requests of which the second needs the first's answer, on every connection, for a while. */
+export interface PairLoad {
+  readonly url: string;
+  readonly pid: number;
+  readonly queuePath: string;
+  readonly authorization: string;
+  readonly connections: number;
+  readonly seconds: number;
+}
+
+/** Does one pair, then calls back. */
+type Pair = (connection: WireConnection, done: () => void, fail: (error: Error) => void) => void;
+
+const ID = /\r\nx-ks-id: *([^\r]+)/i;
+const TOKEN = /\r\nx-ks-lease: *([^\r]+)/i;
+
+/** Reserve, then commit under the token. Counts pairs. @throws Error where any request failed */
+export function runReserveCommit(load: PairLoad): Promise<LoadResult> {
+  const { queuePath, authorization } = load;
+  const reserve = wireRequest('GET', `${queuePath}?reserve=1&to=0`, authorization);
+  const [beforeId, afterId] = [`PATCH ${queuePath}/commit/`, wireTail(authorization)];
+  return runPairs(load, (connection, done, fail) => {
+    const reserved = ({ status, head }: WireAnswer): void => {
+      const [id, token] = [ID.exec(head)?.[1], TOKEN.exec(head)?.[1]];
+      if (status !== 200 || id === undefined || token === undefined) fail(refusal(head));
+      else
+        connection.send(
+          `${beforeId}${id}?token=${token}${afterId}`,
+          (answer) => end(answer, done, fail),
+          fail,
+        );
+    };
+    connection.send(reserve, reserved, fail);
+  });
+}
+
+/** Insert, then pop: the queue keeps its depth. Counts pairs. @throws Error where any request failed */
+export function runInsertPop(load: PairLoad, body: string): Promise<LoadResult> {
+  const { queuePath, authorization } = load;
+  const insert = wireRequest('PUT', queuePath, authorization, body);
+  const pop = wireRequest('GET', `${queuePath}?to=0`, authorization);
+  return runPairs(load, (connection, done, fail) => {
+    const inserted = ({ status, head }: WireAnswer): void => {
+      if (status !== 200) fail(refusal(head));
+      else connection.send(pop, (answer) => end(answer, done, fail), fail);
+    };
+    connection.send(insert, inserted, fail);
+  });
+}
+
+async function runPairs(load: PairLoad, pair: Pair): Promise<LoadResult> {
+  const { url, pid, connections, seconds } = load;
+  const opened = await Promise.all(Array.from({ length: connections }, () => WireConnection.open(url)));
+  const before = cpuTimeOf(pid);
+  const from = performance.now();
+  try {
+    const counts = await Promise.all(
+      opened.map((connection) => repeat(pair, connection, from + seconds * 1000)),
+    );
+    const elapsed = (performance.now() - from) / 1000;
+    const requests = counts.reduce((sum, count) => sum + count, 0);
+    return { requests, perSecond: requests / elapsed, cpu: cpuPer(requests, before, cpuTimeOf(pid)) };
+  } finally {
+    for (const connection of opened) connection.close();
+  }
+}
+
+/** Answers how many pairs were done. */
+function repeat(pair: Pair, connection: WireConnection, until: number): Promise<number> {
+  const { promise, resolve, reject } = Promise.withResolvers<number>();
+  let pairs = 0;
+  const done = (): void => {
+    pairs++;
+    if (performance.now() >= until) resolve(pairs);
+    else pair(connection, done, reject);
+  };
+  pair(connection, done, reject);
+  return promise;
+}
+
+function end({ status, head }: WireAnswer, done: () => void, fail: (error: Error) => void): void {
+  if (status === 200) done();
+  else fail(refusal(head));
+}
+
+function refusal(head: string): Error {
+  return new Error(`A request was answered with: ${head}`);
+}

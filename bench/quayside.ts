@@ -1,0 +1,97 @@
+import type { Engine } from '../src/engine/engine.ts';
+import { open } from '../src/engines/sqlite/index.ts';
+import { systemClock } from '../src/model/clock.ts';
+import type { NewElement } from '../src/model/element.ts';
+import { PLAIN_GROUP } from '../src/model/element.ts';
+import { queuePath } from '../test/support/http-client.ts';
+import { ServerProcess } from '../test/support/server-process.ts';
+import type { BenchContext } from './scenario.ts';
+
+export const NAMESPACE = 'N';
+export const AUTHORIZATION = `Basic ${Buffer.from('test1:test1').toString('base64')}`;
+/** The element of every scenario: 46 bytes of JSON. */
+export const ELEMENT = '{"order":123456,"item":"q-0042","amount":99.9}';
+
+const DATABASE_URL = 'sqlite:N.db';
+const FILL_BATCH = 1000;
+/** Calls under way at once: enough to keep the engine's thread busy while the next batch is made. */
+const FILL_WINDOW = 4;
+
+/** A server's folder, not yet started, so that its data can be filled first. */
+export function createServer(
+  context: BenchContext,
+  http: Record<string, unknown> = {},
+): Promise<ServerProcess> {
+  const { profileDir } = context;
+  return ServerProcess.create({
+    config: {
+      http: { users: { test1: 'test1' }, ...http },
+      namespaces: { [NAMESPACE]: { url: DATABASE_URL } },
+    },
+    nodeArgs: profileDir === null ? [] : ['--cpu-prof', '--cpu-prof-dir', profileDir],
+  });
+}
+
+/** The queue of that name in the bench's namespace, as a path. */
+export function benchPath(queue: string): string {
+  return queuePath(NAMESPACE, queue);
+}
+
+/** The embedded engine alone, on the file that a server with this data folder would use. */
+export async function openEngine(dataDir: string): Promise<Engine> {
+  const engine = open({
+    url: DATABASE_URL,
+    dataDir,
+    namespaces: [{ name: NAMESPACE, groups: null, deadLetter: null, retentionMs: null }],
+    clock: systemClock,
+    dedupWindowMs: 24 * 3600 * 1000,
+    settings: {},
+    log: { info: () => {}, warn: (fields, message) => console.warn(message, fields) },
+  });
+  await engine.start();
+  return engine;
+}
+
+/** The bench's element as a batch. */
+export function elements(count: number): NewElement[] {
+  const element: NewElement = {
+    body: Buffer.from(ELEMENT),
+    contentType: 'application/json',
+    contentEncoding: null,
+    headers: [],
+    matureAt: null,
+    delayMs: 0,
+    tries: 0,
+    groups: [PLAIN_GROUP],
+    dedupKey: null,
+  };
+  return Array.from({ length: count }, () => element);
+}
+
+/** Puts that many elements into a queue, in large batches. */
+export async function fill(engine: Engine, queue: string, count: number): Promise<void> {
+  const key = { ns: NAMESPACE, name: queue };
+  let left = count;
+  const lane = async (): Promise<void> => {
+    while (left > 0) {
+      const batch = Math.min(FILL_BATCH, left);
+      left -= batch;
+      await engine.storage.insert(key, elements(batch));
+    }
+  };
+  await Promise.all(Array.from({ length: FILL_WINDOW }, lane));
+}
+
+/** Fills queues of a server that does not run. */
+export async function fillStopped(
+  server: ServerProcess,
+  queues: readonly string[],
+  each: number,
+): Promise<void> {
+  const engine = await openEngine(server.dataDir);
+  try {
+    for (const queue of queues) await fill(engine, queue, each);
+  } finally {
+    await engine.stop();
+  }
+}

@@ -1,0 +1,17 @@
+/** The least that an insert over HTTP can cost: reads the body, answers a constant id. Stores nothing. */
+import { createServer } from 'node:http';
+import type { AddressInfo } from 'node:net';
+
+const answer = Buffer.from(JSON.stringify({ id: '0123456789abcdef' }));
+const headers = { 'content-type': 'application/json', 'content-length': String(answer.length) };
+
+const server = createServer((request, response) => {
+  const chunks: Buffer[] = [];
+  request.on('data', (chunk: Buffer) => chunks.push(chunk));
+  request.on('end', () => {
+    Buffer.concat(chunks);
+    response.writeHead(200, headers);
+    response.end(answer);
+  });
+});
+server.listen(0, '127.0.0.1', () => process.send?.({ port: (server.address() as AddressInfo).port }));

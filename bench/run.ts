@@ -1,0 +1,48 @@
+/**
+ * `npm run bench -- [scenario…] [--quick] [--profile DIR]`: measures, each figure beside a reference of the
+ * same run, one line each. `--quick` proves that every scenario works and judges no figure; CI runs that.
+ * Exit code 1 where a scenario fails or, without `--quick`, where a figure falls short.
+ */
+import { parseArgs } from 'node:util';
+import { loadGenerator } from './load/http-load.ts';
+import { isReached, lineOf, type Scenario } from './scenario.ts';
+import { blocked } from './scenarios/blocked.ts';
+import { depth } from './scenarios/depth.ts';
+import { engine } from './scenarios/engine.ts';
+import { insert } from './scenarios/insert.ts';
+import { pop } from './scenarios/pop.ts';
+import { reserveCommit } from './scenarios/reserve-commit.ts';
+import { wakeUp } from './scenarios/wake-up.ts';
+
+const SCENARIOS: readonly Scenario[] = [insert, pop, reserveCommit, engine, wakeUp, depth, blocked];
+
+const { values, positionals } = parseArgs({
+  allowPositionals: true,
+  options: { quick: { type: 'boolean', default: false }, profile: { type: 'string' } },
+});
+const names = SCENARIOS.map(({ name }) => name);
+for (const name of positionals) {
+  if (!names.includes(name))
+    throw new Error(`There is no scenario "${name}". There are: ${names.join(', ')}.`);
+}
+const context = {
+  quick: values.quick,
+  profileDir: values.profile ?? null,
+  note: (line: string) => console.log(`  ${line}`),
+};
+
+console.log(`load from ${loadGenerator()}${values.quick ? ', quick: no figure is judged' : ''}`);
+const lines: string[] = [];
+let short = 0;
+for (const scenario of SCENARIOS) {
+  if (positionals.length > 0 && !positionals.includes(scenario.name)) continue;
+  console.log(scenario.name);
+  const findings = await scenario.run(context);
+  for (const finding of findings) {
+    if (!Number.isFinite(finding.ratio)) throw new Error(`${scenario.name}: ${finding.what} has no figure.`);
+    if (!isReached(finding)) short++;
+    lines.push(lineOf(scenario.name, finding));
+  }
+}
+console.log(['', ...lines].join('\n'));
+process.exitCode = short > 0 && !values.quick ? 1 : 0;

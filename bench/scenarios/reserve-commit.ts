@@ -1,0 +1,41 @@
+import { compareThroughput } from '../compare.ts';
+import { type PairLoad, runReserveCommit } from '../load/pairs.ts';
+import { AUTHORIZATION, benchPath, createServer, fillStopped } from '../quayside.ts';
+import { startTakeReference } from '../reference/reference.ts';
+import { sampleAnswers } from '../sample-answers.ts';
+import { grouped, type Scenario } from '../scenario.ts';
+
+/** Reserve, then commit under its token, on 64 connections; the reference answers two constant requests. */
+export const reserveCommit: Scenario = {
+  name: 'reserve-commit',
+  async run(context) {
+    const answers = await sampleAnswers(context);
+    await using reference = await startTakeReference(answers.reserve, answers.commit);
+    await using server = await createServer(context);
+    const [warmUp, seconds, rounds] = context.quick ? [1, 1, 1] : [3, 5, 7];
+    const load = (target: { url: string; pid: number }, queue: string, length: number): PairLoad => ({
+      url: target.url,
+      pid: target.pid,
+      queuePath: benchPath(queue),
+      authorization: AUTHORIZATION,
+      connections: 64,
+      seconds: length,
+    });
+    const { perSecond } = await runReserveCommit(load(reference, 'warm-up', warmUp));
+    const each = Math.ceil(perSecond * Math.max(warmUp, seconds) * 1.2);
+    const queues = ['warm-up', ...Array.from({ length: rounds }, (_, round) => `pair-${round}`)];
+    context.note(`filling ${queues.length} queues with ${grouped(each)} elements each`);
+    await fillStopped(server, queues, each);
+    await server.start();
+    await runReserveCommit(load(server, 'warm-up', warmUp));
+    const finding = await compareThroughput(context, {
+      what: 'reserve and commit, pairs, 64 connections',
+      target: { kind: 'at least', ratio: 0.6 },
+      rounds,
+      measure: (round) => runReserveCommit(load(server, `pair-${round}`, seconds)),
+      reference: (round) => runReserveCommit(load(reference, `pair-${round}`, seconds)),
+    });
+    await server.stop();
+    return [finding];
+  },
+};

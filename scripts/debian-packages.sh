@@ -1,0 +1,26 @@
+#!/bin/sh
+# Installs Debian packages that are missing and does nothing where all are there.
+#   scripts/debian-packages.sh wrk redis-server
+set -eu
+
+if ! command -v dpkg-query >/dev/null; then
+  echo "debian-packages: this is not Debian; install with your own tool: $*" >&2
+  exit 1
+fi
+
+missing=""
+for package in "$@"; do
+  state=$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null || true)
+  [ "$state" = installed ] || missing="$missing $package"
+done
+[ -n "$missing" ] || exit 0
+
+if [ "$(id -u)" -ne 0 ]; then
+  echo "debian-packages: missing:$missing. Run as root: apt-get install -y --no-install-recommends$missing" >&2
+  exit 1
+fi
+
+export DEBIAN_FRONTEND=noninteractive
+apt-get update -qq
+# shellcheck disable=SC2086 # a list of names
+apt-get install -y -qq --no-install-recommends $missing
