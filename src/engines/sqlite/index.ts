@@ -7,6 +7,7 @@ import type { Stats } from '../../engine/stats.ts';
 import type { Storage } from '../../engine/storage.ts';
 import { Client } from './client.ts';
 import { SqliteDefinitions } from './definitions.ts';
+import { Housekeeping } from './housekeeping.ts';
 import { MEMORY, readSettings, type Settings } from './settings.ts';
 import { LocalSignaller } from './signaller.ts';
 import { SqliteStats } from './stats.ts';
@@ -30,6 +31,7 @@ class SqliteEngine implements Engine {
   readonly #settings: Settings;
   readonly #client: Client;
   readonly #stats: SqliteStats;
+  readonly #housekeeping: Housekeeping;
   #stopped: Promise<void> | null = null;
 
   constructor(options: EngineOptions) {
@@ -42,7 +44,8 @@ class SqliteEngine implements Engine {
       dedupWindowMs: options.dedupWindowMs,
     });
     this.failed = this.#client.failed;
-    this.storage = new SqliteStorage(this.#client, clock);
+    this.#housekeeping = new Housekeeping(this.#client, clock, log);
+    this.storage = new SqliteStorage(this.#client, clock, this.#housekeeping);
     this.definitions = new SqliteDefinitions(this.#client);
     this.signaller = new LocalSignaller(log);
     this.#stats = new SqliteStats(this.#client, clock, log);
@@ -53,6 +56,8 @@ class SqliteEngine implements Engine {
     const { file } = this.#settings;
     if (file !== MEMORY) mkdirSync(dirname(file), { recursive: true });
     await this.#client.open();
+    // A purge that the last run did not finish clearing away.
+    this.#housekeeping.due();
   }
 
   stop(): Promise<void> {
@@ -69,6 +74,7 @@ class SqliteEngine implements Engine {
     // A store that failed cannot take the last counts; they are the one thing that a crash may lose.
     await this.#stats.flush().catch(() => {});
     this.#stats.stopTimer();
+    this.#housekeeping.stop();
     await this.#client.close();
   }
 }

@@ -21,6 +21,7 @@ export const OPERATIONS = [
   'definitionDelete',
   'statsAdd',
   'statsRead',
+  'tend',
   'ping',
 ] as const;
 

@@ -27,6 +27,7 @@ import {
   writeNewElement,
   writeRef,
 } from './codec.ts';
+import type { Housekeeping } from './housekeeping.ts';
 import type { MessageReader } from './message.ts';
 import { DONE, OUTCOMES } from './operations.ts';
 
@@ -38,10 +39,12 @@ export class SqliteStorage implements Storage {
   readonly capabilities: StorageCapabilities = { sched: true, reserve: true, pipeline: true, remove: true };
   readonly #client: Client;
   readonly #clock: Clock;
+  readonly #housekeeping: Housekeeping;
 
-  constructor(client: Client, clock: Clock) {
+  constructor(client: Client, clock: Clock, housekeeping: Housekeeping) {
     this.#client = client;
     this.#clock = clock;
+    this.#housekeeping = housekeeping;
   }
 
   declare(queues: readonly QueueKey[]): Promise<void> {
@@ -67,6 +70,7 @@ export class SqliteStorage implements Storage {
   }
 
   take(queue: QueueKey, { group, count, leaseMs }: TakeOptions): Promise<TakeResult> {
+    this.#housekeeping.due();
     const call = this.#client.begin('take');
     call.value(this.#client.handle(queue));
     call.value(group);
@@ -158,6 +162,7 @@ export class SqliteStorage implements Storage {
     const call = this.#client.begin('purge');
     call.value(this.#client.handle(queue));
     call.value(states === undefined ? null : states.join(','));
+    this.#housekeeping.due();
     return this.#client.end('purge', (reply) => reply.number());
   }
 

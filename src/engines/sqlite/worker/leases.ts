@@ -49,6 +49,14 @@ export class Leases {
     if (until < this.#endsFrom) this.#endsFrom = until;
   }
 
+  /** The lane is gone, and its leases with it. */
+  forget(lane: Lane): void {
+    if (!this.#running.delete(lane)) return;
+    const bound = lane.leaseEndsFrom;
+    lane.leaseEndsFrom = Number.POSITIVE_INFINITY;
+    this.#undo.add(() => this.started(lane, bound));
+  }
+
   /** Whether `lapsed` may find something. */
   mayHaveLapsed(now: number): boolean {
     return this.#endsFrom <= now;

@@ -100,8 +100,7 @@ export class Names {
     const known = this.#byId.get(id);
     if (known !== undefined) return known;
     const row = this.#findQueueById.get(id);
-    // A queue without a name was purged and is being cleared away.
-    if (row === undefined || row.ns === null || row.name === null) return null;
+    if (row === undefined) return null;
     return this.#remember(id, { ns: String(row.ns), name: String(row.name) });
   }
 
@@ -117,11 +116,24 @@ export class Names {
     return lane;
   }
 
+  /** Forgets a lane that is purged; the queue makes a new one when it needs it. */
+  detachLane(lane: Lane): void {
+    const { queue, group, id } = lane;
+    queue.lanes.delete(group);
+    this.#laneById.delete(id);
+    this.#undo.add(() => {
+      queue.lanes.set(group, lane);
+      this.#laneById.set(id, lane);
+    });
+  }
+
+  /** Null where there is no such lane, or it was purged. */
   laneById(id: number): Lane | null {
     const known = this.#laneById.get(id);
     if (known !== undefined) return known;
     const row = this.#findLaneById.get(id);
-    if (row === undefined) return null;
+    // A lane without a queue was purged.
+    if (row === undefined || row.queue === null) return null;
     this.queueById(Number(row.queue));
     return this.#laneById.get(id) ?? null;
   }
@@ -132,11 +144,6 @@ export class Names {
       .all(ns)
       .map((row) => String(row.name))
       .sort();
-  }
-
-  /** Every lane that memory knows of; those never touched since the start are not among them. */
-  knownLanes(): Iterable<Lane> {
-    return this.#laneById.values();
   }
 
   #keyOf(handle: number): QueueKey {

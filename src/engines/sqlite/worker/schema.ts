@@ -4,7 +4,8 @@ import type { DatabaseSync } from 'node:sqlite';
  * The tables, as numbered migrations: entry n brings a file from version n to n + 1 in one transaction.
  * A released entry is never changed; a new need is a new entry. `docs/engines.md` shows the result.
  *
- * - `lane` is one consumer group of one queue, so that a delivery names both by one small number.
+ * - `lane` is one consumer group of one queue, so that a delivery names both by one small number. A lane
+ *   without a queue was purged and is being cleared away.
  * - `delivery` is clustered by element, and found by hand-out order through `delivery_waiting`. Both grow at
  *   their end. A delivery with a `lease_until` is reserved; a waiting one that still has a `token` is one
  *   whose lease ran out and that nobody has reserved since.
@@ -14,10 +15,10 @@ import type { DatabaseSync } from 'node:sqlite';
 const MIGRATIONS: readonly string[] = [
   `CREATE TABLE meta (key TEXT PRIMARY KEY, value ANY NOT NULL) STRICT, WITHOUT ROWID;
 
-   CREATE TABLE queue (id INTEGER PRIMARY KEY, ns TEXT, name TEXT, UNIQUE (ns, name)) STRICT;
+   CREATE TABLE queue (id INTEGER PRIMARY KEY, ns TEXT NOT NULL, name TEXT NOT NULL, UNIQUE (ns, name)) STRICT;
    CREATE TABLE lane (
      id INTEGER PRIMARY KEY,
-     queue INTEGER NOT NULL,
+     queue INTEGER,
      grp TEXT NOT NULL,
      UNIQUE (queue, grp)
    ) STRICT;

@@ -18,6 +18,7 @@ export class SharedElements {
               sum(d.lease_until IS NULL AND d.due_at > ?) AS scheduled,
               sum(d.lease_until IS NOT NULL) AS reserved
        FROM element e INDEXED BY element_shared CROSS JOIN delivery d ON d.seq = e.seq
+       CROSS JOIN lane l ON l.id = d.lane AND l.queue = e.queue
        WHERE e.queue = ? AND e.groups > 1 GROUP BY e.seq`,
     );
   }

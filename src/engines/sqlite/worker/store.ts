@@ -6,10 +6,13 @@ import { Dedup } from './dedup.ts';
 import { Definitions } from './definitions.ts';
 import { Deliveries } from './deliveries.ts';
 import { Elements } from './elements.ts';
+import { FreePages } from './free-pages.ts';
+import { Garbage } from './garbage.ts';
 import { Ids } from './ids.ts';
 import { Leases } from './leases.ts';
 import { Meta } from './meta.ts';
 import { Names, type Queue } from './names.ts';
+import { Retention } from './retention.ts';
 import { SharedElements } from './shared.ts';
 import { Stats } from './stats.ts';
 import { Undo } from './undo.ts';
@@ -44,6 +47,9 @@ export class Store {
   readonly stats: Stats;
   readonly shared: SharedElements;
   readonly pages: Pages;
+  readonly retention: Retention;
+  readonly garbage: Garbage;
+  readonly freePages: FreePages;
   readonly warn: StoreOptions['warn'];
   /** Queues that gained eligible elements by lease ends since the last `sweep` answered. */
   readonly touched = new Set<Queue>();
@@ -71,6 +77,9 @@ export class Store {
     this.stats = new Stats(db);
     this.shared = new SharedElements(db);
     this.pages = new Pages(db);
+    this.retention = new Retention(db, this.names, options.policies, this.undo);
+    this.garbage = new Garbage(db, this.elements);
+    this.freePages = new FreePages(db);
     this.#begin = db.prepare('BEGIN IMMEDIATE');
     this.#commit = db.prepare('COMMIT');
   }

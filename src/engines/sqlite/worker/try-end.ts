@@ -29,6 +29,7 @@ export function endTry(store: Store, failed: FailedTry): boolean {
     return true;
   }
   store.deliveries.release(lane, seq, nextDueAt, tries, token, store.now);
+  store.retention.releasedInto(lane.queue);
   return false;
 }
 

@@ -13,6 +13,7 @@ import { sizes } from './sizes.ts';
 import { statsAdd, statsRead } from './stats.ts';
 import { sweep } from './sweep.ts';
 import { take } from './take.ts';
+import { tend } from './tend.ts';
 import { transfer } from './transfer.ts';
 
 /**
@@ -43,6 +44,7 @@ const BY_NAME: Record<Operation, Verb> = {
   definitionDelete,
   statsAdd,
   statsRead,
+  tend,
   ping: () => {},
 };
 

@@ -48,6 +48,7 @@ export function insertOne(store: Store, queue: Queue, element: IncomingElement):
     const groups = element.groups.split(',');
     store.elements.insert(seq, queue.id, groups.length, store.now, element);
     for (const group of groups) addDelivery(store, queue, group, seq, element);
+    store.retention.added(queue, store.now);
   }
   if (dedupKey !== null) store.dedup.remember(queue, dedupKey, seq, store.now);
   return seq;

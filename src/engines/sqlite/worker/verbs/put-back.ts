@@ -22,5 +22,6 @@ export function putBack(store: Store, call: MessageReader, _reply: MessageWriter
       store.elements.insert(seq, queue.id, lane.group === '' ? 0 : 1, store.now, content);
     }
     store.deliveries.add(lane, seq, dueAt, tries, store.now);
+    store.retention.releasedInto(queue);
   }
 }

@@ -70,6 +70,7 @@ function rollbackOne(store: Store, named: Named, delayMs: number, countTry: bool
   }
   const dueAt = delayMs > 0 ? store.now + delayMs : row.dueAt;
   store.deliveries.release(lane, seq, dueAt, row.tries, null, store.now);
+  store.retention.releasedInto(lane.queue);
   return DONE;
 }
 

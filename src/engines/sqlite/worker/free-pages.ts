@@ -1,0 +1,32 @@
+import type { DatabaseSync, StatementSync } from 'node:sqlite';
+
+/** Free pages up to this number are kept for the next burst: growing the file again costs more. */
+const PAGES_KEPT = 4096;
+
+/** Pages given back at a time: a few milliseconds, since each may mean moving a page of the file's end. */
+const PAGES_AT_ONCE = 500;
+
+/** Gives the space of a drained queue back to the file system (`auto_vacuum = INCREMENTAL`). */
+export class FreePages {
+  readonly #count: StatementSync;
+  readonly #free: StatementSync;
+  readonly #vacuum: StatementSync;
+
+  constructor(db: DatabaseSync) {
+    this.#count = db.prepare('PRAGMA page_count');
+    this.#free = db.prepare('PRAGMA freelist_count');
+    this.#vacuum = db.prepare(`PRAGMA incremental_vacuum(${PAGES_AT_ONCE})`);
+  }
+
+  /** Shrinks the file a little if a quarter of it is free. Answers whether more is to be done. */
+  giveBack(): boolean {
+    if (!this.#isWorthWhile()) return false;
+    this.#vacuum.all();
+    return this.#isWorthWhile();
+  }
+
+  #isWorthWhile(): boolean {
+    const free = Number(this.#free.get()?.freelist_count);
+    return free > PAGES_KEPT && free * 4 > Number(this.#count.get()?.page_count);
+  }
+}

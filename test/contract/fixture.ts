@@ -1,0 +1,96 @@
+import { after, before } from 'node:test';
+import type { NamespacePolicy } from '../../src/engine/engine.ts';
+import type { Storage } from '../../src/engine/storage.ts';
+import type { Delivery } from '../../src/model/element.ts';
+import { PLAIN_GROUP } from '../../src/model/element.ts';
+import type { QueueKey } from '../../src/model/names.ts';
+import type { EngineUnderTest, TestEngine } from '../engines.ts';
+
+export const MAX_TRIES = 3;
+export const DEAD_LETTERS = '__deadletter__';
+
+/** Namespaces of every kind that a policy can make. */
+export const NAMESPACES: readonly NamespacePolicy[] = [
+  { name: 'plain', groups: null, deadLetter: null, retentionMs: null },
+  { name: 'jobs', groups: null, deadLetter: { maxTries: MAX_TRIES, queue: DEAD_LETTERS }, retentionMs: null },
+  { name: 'stream', groups: ['g1'], deadLetter: null, retentionMs: null },
+  {
+    name: 'strict',
+    groups: ['g1', 'g2'],
+    deadLetter: { maxTries: 2, queue: DEAD_LETTERS },
+    retentionMs: null,
+  },
+  { name: 'kept', groups: ['g1'], deadLetter: null, retentionMs: 60_000 },
+];
+
+/**
+ * One engine for the tests of a suite. Each test takes queues of its own from `queue`, so none sees another's
+ * elements; what a whole engine answers, such as `sweep`, is tested with `alone`.
+ */
+export class Fixture {
+  readonly #open: EngineUnderTest['open'];
+  #opened: TestEngine | null = null;
+  #queues = 0;
+
+  constructor(open: EngineUnderTest['open']) {
+    this.#open = open;
+    before(async () => {
+      this.#opened = await open({ namespaces: NAMESPACES });
+    });
+    after(() => this.#opened?.close());
+  }
+
+  get opened(): TestEngine {
+    if (this.#opened === null) throw new Error('the engine is opened before the first test');
+    return this.#opened;
+  }
+
+  get storage(): Storage {
+    return this.opened.engine.storage;
+  }
+
+  queue(ns = 'plain'): QueueKey {
+    return { ns, name: `queue ${++this.#queues}` };
+  }
+
+  /** An engine that only this test uses. */
+  async alone(test: (opened: TestEngine) => Promise<void>): Promise<void> {
+    const opened = await this.#open({ namespaces: NAMESPACES });
+    try {
+      await test(opened);
+    } finally {
+      await opened.close();
+    }
+  }
+
+  async pop(queue: QueueKey, count = 100, group = PLAIN_GROUP): Promise<Delivery[]> {
+    return (await this.storage.take(queue, { group, count, leaseMs: null })).deliveries;
+  }
+
+  async reserve(queue: QueueKey, count = 100, group = PLAIN_GROUP, leaseMs = 60_000): Promise<Delivery[]> {
+    return (await this.storage.take(queue, { group, count, leaseMs })).deliveries;
+  }
+
+  /** Reserves one delivery, which must be there. */
+  async reserveOne(queue: QueueKey, group = PLAIN_GROUP, leaseMs = 60_000): Promise<Reserved> {
+    const [delivery] = await this.reserve(queue, 1, group, leaseMs);
+    if (delivery === undefined || delivery.lease === null) throw new Error('nothing was there to reserve');
+    return { ...delivery, lease: delivery.lease };
+  }
+}
+
+export type Reserved = Delivery & { readonly lease: NonNullable<Delivery['lease']> };
+
+/** A reference to a reservation by its token. */
+export function byToken({ id, group, lease }: Reserved): { id: string; group: string; token: string } {
+  return { id, group, token: lease.token };
+}
+
+/** A reference to whoever holds the reservation. */
+export function byId({ id, group }: { id: string; group: string }): {
+  id: string;
+  group: string;
+  token: null;
+} {
+  return { id, group, token: null };
+}

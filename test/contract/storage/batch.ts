@@ -1,0 +1,97 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import type { EngineUnderTest } from '../../engines.ts';
+import { bodyTexts, newElement, newElements } from '../../support/elements.ts';
+import { byId, Fixture } from '../fixture.ts';
+
+export function batchContract(open: EngineUnderTest['open']): void {
+  describe('calls that overlap', () => {
+    const on = new Fixture(open);
+
+    it('take effect in the order in which they were made', async () => {
+      const queue = on.queue();
+      const take = (count: number) => on.storage.take(queue, { group: '', count, leaseMs: null });
+      const calls = [
+        on.storage.insert(queue, newElements('a', 'b')),
+        take(1),
+        on.storage.sizes(queue),
+        on.storage.insert(queue, newElements('c')),
+        take(5),
+        on.storage.sizes(queue),
+        take(1),
+      ] as const;
+      const [, first, between, , rest, after, none] = await Promise.all(calls);
+      assert.deepEqual(bodyTexts(first.deliveries), ['a']);
+      assert.equal(between.ready, 1);
+      assert.deepEqual(bodyTexts(rest.deliveries), ['b', 'c']);
+      assert.equal(after.ready, 0);
+      assert.deepEqual(none.deliveries, []);
+    });
+
+    it('settle in order as well', async () => {
+      const queue = on.queue();
+      await on.storage.insert(queue, newElements('a'));
+      const reserved = await on.reserveOne(queue);
+      const back = { ...byId(reserved), delayMs: 0, countTry: true };
+      const outcomes = await Promise.all([
+        on.storage.rollback(queue, [back]),
+        on.storage.commit(queue, [byId(reserved)]),
+        on.storage.remove(queue, [reserved.id]),
+        on.storage.remove(queue, [reserved.id]),
+      ]);
+      assert.deepEqual(outcomes, [['done'], ['not-reserved'], ['done'], ['not-found']]);
+    });
+
+    it('are many: a thousand over a hundred queues, none lost and none mixed up', async () => {
+      const queues = Array.from({ length: 100 }, () => on.queue());
+      const inserts = Array.from({ length: 1000 }, (_, index) => {
+        const queue = queues[index % 100] ?? on.queue();
+        return on.storage.insert(queue, [newElement({ body: `${queue.name} ${index}` })]);
+      });
+      const ids = (await Promise.all(inserts)).flat();
+      assert.equal(new Set(ids).size, 1000);
+      const taken = await Promise.all(queues.map((queue) => on.pop(queue)));
+      for (const [index, deliveries] of taken.entries()) {
+        const expected = Array.from(
+          { length: 10 },
+          (_, round) => `${queues[index]?.name} ${round * 100 + index}`,
+        );
+        assert.deepEqual(bodyTexts(deliveries), expected);
+      }
+    });
+
+    it('may carry more bytes than one round trip should', async () => {
+      const queue = on.queue();
+      const body = Buffer.alloc(1_048_576, 'm');
+      const inserts = Array.from({ length: 24 }, (_, tries) =>
+        on.storage.insert(queue, [newElement({ body, tries })]),
+      );
+      await Promise.all(inserts);
+      const tries: number[] = [];
+      for (let due: number | null = 0; due !== null; ) {
+        const { deliveries, nextDueAt } = await on.storage.take(queue, {
+          group: '',
+          count: 100,
+          leaseMs: null,
+        });
+        tries.push(...deliveries.map((delivery) => delivery.tries));
+        assert.ok(deliveries.length > 0);
+        due = nextDueAt;
+      }
+      assert.deepEqual(
+        tries,
+        Array.from({ length: 24 }, (_, index) => index),
+      );
+    });
+
+    it('answer the ping of the engine among them', async () => {
+      const queue = on.queue();
+      const [, , { deliveries }] = await Promise.all([
+        on.storage.insert(queue, newElements('a')),
+        on.opened.engine.ping(),
+        on.storage.take(queue, { group: '', count: 1, leaseMs: null }),
+      ]);
+      assert.equal(deliveries.length, 1);
+    });
+  });
+}

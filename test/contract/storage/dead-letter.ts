@@ -1,0 +1,130 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import type { QueueKey } from '../../../src/model/names.ts';
+import type { EngineUnderTest } from '../../engines.ts';
+import { bodyText, newElement } from '../../support/elements.ts';
+import { byId, byToken, DEAD_LETTERS, Fixture, MAX_TRIES } from '../fixture.ts';
+
+const COUNTED = { delayMs: 0, countTry: true };
+
+export function deadLetterContract(open: EngineUnderTest['open']): void {
+  describe('dead letter', () => {
+    const on = new Fixture(open);
+    const dead = (queue: QueueKey): QueueKey => ({ ns: queue.ns, name: DEAD_LETTERS });
+
+    it('moves an element at the rollback that reaches the limit, and not before', async () => {
+      const queue = on.queue('jobs');
+      await on.storage.insert(queue, [newElement({ body: 'poison' })]);
+      for (let tries = 1; tries < MAX_TRIES; tries++) {
+        const reserved = await on.reserveOne(queue);
+        assert.deepEqual(await on.storage.rollback(queue, [{ ...byToken(reserved), ...COUNTED }]), ['done']);
+      }
+      assert.deepEqual(await on.pop(dead(queue)), []);
+      const last = await on.reserveOne(queue);
+      assert.equal(last.tries, MAX_TRIES - 1);
+      assert.deepEqual(await on.storage.rollback(queue, [{ ...byToken(last), ...COUNTED }]), [
+        'dead-lettered',
+      ]);
+      assert.deepEqual(await on.pop(queue), []);
+      assert.deepEqual((await on.pop(dead(queue))).map(bodyText), ['poison']);
+      assert.deepEqual(await on.storage.commit(queue, [byId(last)]), ['not-found']);
+    });
+
+    it('keeps body, type, encoding and headers, and adds where from, when and how many tries', async () => {
+      const queue = on.queue('jobs');
+      const content = {
+        body: Buffer.from([0, 255, 10]),
+        contentType: 'application/x-thing; v=1',
+        contentEncoding: 'br',
+        headers: ['colour', 'blue', '__proto__', 'x'],
+      };
+      const [id] = await on.storage.insert(queue, [newElement({ ...content, tries: MAX_TRIES - 1 })]);
+      const before = on.opened.now();
+      await on.storage.rollback(queue, [{ ...byId(await on.reserveOne(queue)), ...COUNTED }]);
+      const [letter] = await on.pop(dead(queue));
+      assert.ok(letter !== undefined && letter.id !== id);
+      assert.deepEqual(Buffer.from(letter.body), content.body);
+      assert.equal(letter.contentType, content.contentType);
+      assert.equal(letter.contentEncoding, content.contentEncoding);
+      assert.equal(letter.tries, 0);
+      const headers = letter.headers;
+      assert.deepEqual(headers.slice(0, 6), [...content.headers, 'x-dl-from-queue', queue.name]);
+      assert.deepEqual([headers[6], headers[8], headers[9]], ['x-dl-at', 'x-dl-tries', String(MAX_TRIES)]);
+      const at = headers[7] ?? '';
+      assert.equal(new Date(at).toISOString(), at);
+      assert.ok(Date.parse(at) >= before && Date.parse(at) <= on.opened.now());
+      assert.equal(headers.length, 10);
+    });
+
+    it('replaces the headers of an earlier move', async () => {
+      const queue = on.queue('jobs');
+      const headers = ['x-dl-from-queue', 'old', 'kept', '1', 'x-dl-at', 'old', 'x-dl-tries', '99'];
+      await on.storage.insert(queue, [newElement({ headers, tries: 50 })]);
+      await on.storage.rollback(queue, [{ ...byId(await on.reserveOne(queue)), ...COUNTED }]);
+      const [letter] = await on.pop(dead(queue));
+      assert.deepEqual(letter?.headers.slice(0, 4), ['kept', '1', 'x-dl-from-queue', queue.name]);
+      assert.equal(letter?.headers.length, 8);
+      assert.equal(letter?.headers[7], '51');
+    });
+
+    it('moves an element when its last lease runs out', async () => {
+      const queue = on.queue('jobs');
+      await on.storage.insert(queue, [newElement({ body: 'abandoned', tries: MAX_TRIES - 1 })]);
+      const reserved = await on.reserveOne(queue, '', 1000);
+      await on.opened.passTime(1001);
+      const { touched } = await on.storage.sweep();
+      assert.ok(touched.some(({ ns, name }) => ns === queue.ns && name === DEAD_LETTERS));
+      assert.deepEqual(await on.storage.commit(queue, [byToken(reserved)]), ['not-found']);
+      assert.deepEqual((await on.pop(dead(queue))).map(bodyText), ['abandoned']);
+    });
+
+    it('does not move at a rollback that counts no try', async () => {
+      const queue = on.queue('jobs');
+      await on.storage.insert(queue, [newElement({ tries: MAX_TRIES - 1 })]);
+      const uncounted = { delayMs: 0, countTry: false };
+      const reserved = await on.reserveOne(queue);
+      assert.deepEqual(await on.storage.rollback(queue, [{ ...byToken(reserved), ...uncounted }]), ['done']);
+      assert.equal((await on.pop(queue))[0]?.tries, MAX_TRIES - 1);
+    });
+
+    it('leaves an element that fails in the dead-letter queue where it is', async () => {
+      const queue = dead(on.queue('jobs'));
+      const [id] = await on.storage.insert(queue, [newElement({ body: 'stays', tries: 50 })]);
+      const reserved = await on.reserveOne(queue);
+      assert.deepEqual(await on.storage.rollback(queue, [{ ...byToken(reserved), ...COUNTED }]), ['done']);
+      const [still] = await on.pop(queue);
+      assert.equal(still?.id, id);
+      assert.equal(still?.tries, 51);
+    });
+
+    it('lets a namespace without a limit fail for ever', async () => {
+      const queue = on.queue('plain');
+      await on.storage.insert(queue, [newElement({ tries: 1_000_000 })]);
+      const reserved = await on.reserveOne(queue);
+      assert.deepEqual(await on.storage.rollback(queue, [{ ...byToken(reserved), ...COUNTED }]), ['done']);
+      assert.equal((await on.pop(queue))[0]?.tries, 1_000_001);
+    });
+
+    it('moves one group of a stream and leaves the others; the letter is for the default groups', async () => {
+      const queue = on.queue('strict');
+      await on.storage.insert(queue, [newElement({ body: 'shared', groups: ['g1', 'x'], tries: 1 })]);
+      const reserved = await on.reserveOne(queue, 'x');
+      assert.deepEqual(await on.storage.rollback(queue, [{ ...byToken(reserved), ...COUNTED }]), [
+        'dead-lettered',
+      ]);
+      assert.deepEqual((await on.pop(queue, 9, 'g1')).map(bodyText), ['shared']);
+      assert.deepEqual(await on.pop(queue, 9, 'x'), []);
+      assert.deepEqual((await on.pop(dead(queue), 9, 'g1')).map(bodyText), ['shared']);
+      assert.deepEqual((await on.pop(dead(queue), 9, 'g2')).map(bodyText), ['shared']);
+      assert.deepEqual(await on.pop(dead(queue), 9, 'x'), []);
+    });
+
+    it('is counted in the statistics of the queue that it left', async () => {
+      const queue = on.queue('jobs');
+      await on.storage.insert(queue, [newElement({ tries: MAX_TRIES })]);
+      await on.storage.rollback(queue, [{ ...byToken(await on.reserveOne(queue)), ...COUNTED }]);
+      assert.equal((await on.opened.engine.stats.read(queue)).get('')?.deadletter, 1);
+      await on.pop(dead(queue));
+    });
+  });
+}

@@ -1,0 +1,149 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import type { EngineUnderTest } from '../../engines.ts';
+import { bodyTexts, newElement, newElements } from '../../support/elements.ts';
+import { Fixture } from '../fixture.ts';
+
+const DAY_MS = 24 * 3600 * 1000;
+
+export function insertContract(open: EngineUnderTest['open']): void {
+  describe('declare, queues and insert', () => {
+    const on = new Fixture(open);
+
+    it('makes a declared queue known, once, and empty', async () => {
+      await on.alone(async ({ engine: { storage } }) => {
+        const queue = { ns: 'plain', name: 'declared' };
+        await storage.declare([queue]);
+        await storage.declare([queue, { ns: 'plain', name: 'another' }]);
+        assert.deepEqual(await storage.queues('plain'), ['another', 'declared']);
+        assert.equal((await storage.sizes(queue)).ready, 0);
+      });
+    });
+
+    it('lists the queues of one namespace, sorted, those known by an insert included', async () => {
+      await on.alone(async ({ engine: { storage } }) => {
+        for (const name of ['b', 'é', 'B', 'a'])
+          await storage.insert({ ns: 'plain', name }, newElements('x'));
+        await storage.declare([{ ns: 'jobs', name: 'elsewhere' }]);
+        assert.deepEqual(await storage.queues('plain'), ['B', 'a', 'b', 'é']);
+        assert.deepEqual(await storage.queues('unheard of'), []);
+      });
+    });
+
+    it('does not make a queue known by reading it', async () => {
+      await on.alone(async ({ engine: { storage } }) => {
+        const queue = { ns: 'plain', name: 'only read' };
+        assert.deepEqual(await storage.take(queue, { group: '', count: 1, leaseMs: null }), {
+          deliveries: [],
+          nextDueAt: null,
+        });
+        assert.equal(await storage.nextDueAt(queue, ''), null);
+        assert.equal((await storage.sizes(queue)).ready, 0);
+        assert.deepEqual(await storage.commit(queue, [{ id: 'x', group: '', token: null }]), ['not-found']);
+        assert.deepEqual(await storage.queues('plain'), []);
+      });
+    });
+
+    it('answers one id per element: unique, URL-safe, at most 64 characters', async () => {
+      const queues = [on.queue(), on.queue()] as const;
+      const ids = [
+        ...(await on.storage.insert(queues[0], newElements('a', 'b', 'c'))),
+        ...(await on.storage.insert(queues[1], newElements('a'))),
+        ...(await on.storage.insert(queues[0], newElements('a'))),
+      ];
+      assert.equal(new Set(ids).size, 5);
+      for (const id of ids) assert.match(id, /^[A-Za-z0-9._~-]{1,64}$/);
+      assert.deepEqual(
+        (await on.pop(queues[0])).map(({ id }) => id),
+        [ids[0], ids[1], ids[2], ids[4]],
+      );
+    });
+
+    it('stores nothing for an empty array', async () => {
+      const queue = on.queue();
+      assert.deepEqual(await on.storage.insert(queue, []), []);
+      assert.deepEqual(await on.pop(queue), []);
+    });
+
+    it('keeps queues of the same name in two namespaces apart', async () => {
+      const queue = on.queue('plain');
+      const namesake = { ...queue, ns: 'jobs' };
+      await on.storage.insert(queue, newElements('here'));
+      assert.deepEqual(await on.pop(namesake), []);
+      assert.deepEqual(bodyTexts(await on.pop(queue)), ['here']);
+    });
+
+    it('takes any name that the model allows', async () => {
+      const names = [
+        "it's",
+        '"quoted"',
+        '100%',
+        '{brace}',
+        '*?[a]',
+        '日本語',
+        '../up',
+        'a/b',
+        '__proto__',
+        'a,b',
+      ];
+      for (const name of names) {
+        const queue = { ns: 'plain', name };
+        await on.storage.insert(queue, newElements(`in ${name}`));
+      }
+      for (const name of names) {
+        assert.deepEqual(bodyTexts(await on.pop({ ns: 'plain', name })), [`in ${name}`]);
+      }
+      const known = new Set(await on.storage.queues('plain'));
+      assert.deepEqual(
+        names.filter((name) => !known.has(name)),
+        [],
+      );
+    });
+
+    it('answers the first id for a dedup key that the queue has seen, even after it was consumed', async () => {
+      const queue = on.queue();
+      const [first] = await on.storage.insert(queue, [newElement({ body: 'first', dedupKey: 'k' })]);
+      assert.deepEqual(await on.storage.insert(queue, [newElement({ body: 'again', dedupKey: 'k' })]), [
+        first,
+      ]);
+      assert.deepEqual(bodyTexts(await on.pop(queue)), ['first']);
+      assert.deepEqual(await on.storage.insert(queue, [newElement({ body: 'late', dedupKey: 'k' })]), [
+        first,
+      ]);
+      assert.deepEqual(await on.pop(queue), []);
+    });
+
+    it('sees a repeated dedup key within one call, and stores the others', async () => {
+      const queue = on.queue();
+      const ids = await on.storage.insert(queue, [
+        newElement({ body: 'a', dedupKey: 'k' }),
+        newElement({ body: 'b', dedupKey: 'k' }),
+        newElement({ body: 'c', dedupKey: 'other' }),
+        newElement({ body: 'd' }),
+        newElement({ body: 'e' }),
+      ]);
+      assert.equal(ids[0], ids[1]);
+      assert.deepEqual(bodyTexts(await on.pop(queue)), ['a', 'c', 'd', 'e']);
+    });
+
+    it('keeps the dedup keys of two queues apart', async () => {
+      const [one, two] = [on.queue(), on.queue()];
+      await on.storage.insert(one, [newElement({ dedupKey: 'k' })]);
+      await on.storage.insert(two, [newElement({ body: 'not a repeat', dedupKey: 'k' })]);
+      assert.deepEqual(bodyTexts(await on.pop(two)), ['not a repeat']);
+    });
+
+    it('forgets a dedup key after the window', async () => {
+      await on.alone(async ({ engine: { storage }, passTime }) => {
+        const queue = { ns: 'plain', name: 'window' };
+        const insert = (): Promise<string[]> => storage.insert(queue, [newElement({ dedupKey: 'k' })]);
+        const [first] = await insert();
+        await passTime(DAY_MS - 1);
+        await storage.sweep();
+        assert.deepEqual(await insert(), [first]);
+        await passTime(2);
+        assert.notDeepEqual(await insert(), [first]);
+      });
+    });
+  });
+}

@@ -1,0 +1,109 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import type { EngineUnderTest } from '../../engines.ts';
+import { bodyTexts, newElements } from '../../support/elements.ts';
+import { byId, byToken, Fixture } from '../fixture.ts';
+
+export function leaseContract(open: EngineUnderTest['open']): void {
+  describe('leases', () => {
+    const on = new Fixture(open);
+
+    it('holds until its end and not longer; then the try counts and the element waits again', async () => {
+      const queue = on.queue();
+      await on.storage.insert(queue, newElements('a'));
+      const reserved = await on.reserveOne(queue, '', 10_000);
+      await on.opened.passTime(reserved.lease.until - on.opened.now() - 1);
+      assert.deepEqual(await on.pop(queue), []);
+      await on.opened.passTime(1);
+      await on.storage.sweep();
+      const [again] = await on.pop(queue);
+      assert.equal(again?.id, reserved.id);
+      assert.equal(again?.tries, 1);
+      assert.equal(again?.matureAt, reserved.lease.until);
+    });
+
+    it('may still be committed after its end while nobody has reserved since, by id or by its token', async () => {
+      for (const name of [byId, byToken]) {
+        const queue = on.queue();
+        await on.storage.insert(queue, newElements('a'));
+        const reserved = await on.reserveOne(queue, '', 1000);
+        await on.opened.passTime(1001);
+        await on.storage.sweep();
+        assert.deepEqual(await on.storage.commit(queue, [name(reserved)]), ['done']);
+        assert.deepEqual(await on.pop(queue), []);
+        assert.equal((await on.storage.sizes(queue)).ready, 0);
+      }
+    });
+
+    it('is lost once somebody reserved since: its token commits nothing, though the id does', async () => {
+      const queue = on.queue();
+      await on.storage.insert(queue, newElements('a'));
+      const late = await on.reserveOne(queue, '', 1000);
+      await on.opened.passTime(1001);
+      const next = await on.reserveOne(queue);
+      assert.deepEqual(await on.storage.commit(queue, [byToken(late)]), ['lease-lost']);
+      assert.deepEqual(await on.storage.commit(queue, [byId(late)]), ['done']);
+      assert.deepEqual(await on.storage.commit(queue, [byToken(next)]), ['not-found']);
+    });
+
+    it('cannot be rolled back or extended after its end', async () => {
+      const queue = on.queue();
+      await on.storage.insert(queue, newElements('a'));
+      const reserved = await on.reserveOne(queue, '', 1000);
+      await on.opened.passTime(1001);
+      await on.storage.sweep();
+      const back = { delayMs: 0, countTry: true };
+      assert.deepEqual(await on.storage.rollback(queue, [{ ...byId(reserved), ...back }]), ['not-reserved']);
+      assert.deepEqual(await on.storage.rollback(queue, [{ ...byToken(reserved), ...back }]), ['lease-lost']);
+      assert.deepEqual(await on.storage.extend(queue, [{ ...byId(reserved), leaseMs: 5000 }]), [
+        { outcome: 'not-reserved' },
+      ]);
+      assert.deepEqual(await on.storage.extend(queue, [{ ...byToken(reserved), leaseMs: 5000 }]), [
+        { outcome: 'lease-lost' },
+      ]);
+      assert.equal((await on.pop(queue))[0]?.tries, 1);
+    });
+
+    it('is moved by extend to that long from now, sooner or later, by id or by token', async () => {
+      const queue = on.queue();
+      await on.storage.insert(queue, newElements('a'));
+      const reserved = await on.reserveOne(queue, '', 10_000);
+      await on.opened.passTime(5000);
+      const before = on.opened.now();
+      const [longer] = await on.storage.extend(queue, [{ ...byToken(reserved), leaseMs: 20_000 }]);
+      assert.ok(longer?.outcome === 'done' && longer.until >= before + 20_000);
+      await on.opened.passTime(10_000);
+      await on.storage.sweep();
+      assert.deepEqual(await on.pop(queue), []);
+      const [shorter] = await on.storage.extend(queue, [{ ...byId(reserved), leaseMs: 1000 }]);
+      assert.equal(shorter?.outcome, 'done');
+      await on.opened.passTime(1001);
+      await on.storage.sweep();
+      assert.deepEqual(bodyTexts(await on.pop(queue)), ['a']);
+    });
+
+    it('keeps its token when extended', async () => {
+      const queue = on.queue();
+      await on.storage.insert(queue, newElements('a'));
+      const reserved = await on.reserveOne(queue);
+      await on.storage.extend(queue, [{ ...byToken(reserved), leaseMs: 120_000 }]);
+      assert.deepEqual(await on.storage.commit(queue, [byToken(reserved)]), ['done']);
+    });
+
+    it('answers not-found to extend for what is not there', async () => {
+      const queue = on.queue();
+      const missing = { id: 'none', group: '', token: null, leaseMs: 1 };
+      assert.deepEqual(await on.storage.extend(queue, [missing]), [{ outcome: 'not-found' }]);
+    });
+
+    it('puts elements whose leases end behind what was due before, in the order in which they ended', async () => {
+      const queue = on.queue();
+      await on.storage.insert(queue, newElements('a', 'b', 'c'));
+      await on.reserveOne(queue, '', 2000);
+      await on.reserveOne(queue, '', 1000);
+      await on.opened.passTime(3000);
+      await on.storage.sweep();
+      assert.deepEqual(bodyTexts(await on.pop(queue)), ['c', 'b', 'a']);
+    });
+  });
+}

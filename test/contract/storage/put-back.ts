@@ -1,0 +1,74 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import type { EngineUnderTest } from '../../engines.ts';
+import { bodyTexts, newElement, newElements } from '../../support/elements.ts';
+import { byId, byToken, Fixture } from '../fixture.ts';
+
+export function putBackContract(open: EngineUnderTest['open']): void {
+  describe('putBack', () => {
+    const on = new Fixture(open);
+
+    it('undoes a pop: the same element at the same place', async () => {
+      const queue = on.queue();
+      const content = { contentType: null, contentEncoding: 'gzip', headers: ['a', '1', 'a', '2'] };
+      await on.storage.insert(queue, [
+        newElement({ body: 'first', tries: 4, ...content }),
+        newElement({ body: 'second' }),
+        newElement({ body: 'third' }),
+      ]);
+      await on.opened.passTime(10);
+      const popped = await on.pop(queue, 2);
+      await on.storage.putBack(queue, popped);
+      const again = await on.pop(queue);
+      assert.deepEqual(bodyTexts(again), ['first', 'second', 'third']);
+      for (const [index, delivery] of popped.entries()) {
+        assert.deepEqual({ ...again[index], body: null }, { ...delivery, body: null });
+      }
+    });
+
+    it('keeps the order among equal maturities when one of several comes back', async () => {
+      const queue = on.queue();
+      await on.storage.insert(queue, newElements('a', 'b', 'c', 'd'));
+      const [, b] = await on.pop(queue, 2);
+      await on.storage.putBack(queue, b === undefined ? [] : [b]);
+      assert.deepEqual(bodyTexts(await on.pop(queue)), ['b', 'c', 'd']);
+    });
+
+    it('gives the group its delivery back, whether others still have the element or not', async () => {
+      const queue = on.queue('stream');
+      const [id] = await on.storage.insert(queue, [newElement({ body: 'x', groups: ['g1', 'g2'] })]);
+      const first = await on.pop(queue, 1, 'g1');
+      await on.storage.putBack(queue, first);
+      assert.equal((await on.storage.sizes(queue)).ready, 1);
+      await on.pop(queue, 1, 'g1');
+      const last = await on.pop(queue, 1, 'g2');
+      assert.equal((await on.storage.sizes(queue)).ready, 0);
+      await on.storage.putBack(queue, last);
+      assert.deepEqual(await on.pop(queue, 1, 'g1'), []);
+      const [again] = await on.pop(queue, 1, 'g2');
+      assert.equal(again?.id, id);
+      assert.deepEqual(again === undefined ? [] : bodyTexts([again]), ['x']);
+    });
+
+    it('leaves an element that can be reserved, committed and removed like any other', async () => {
+      const queue = on.queue();
+      await on.storage.insert(queue, newElements('a', 'b'));
+      const popped = await on.pop(queue);
+      await on.storage.putBack(queue, popped);
+      assert.equal((await on.storage.sizes(queue)).ready, 2);
+      const reserved = await on.reserveOne(queue);
+      assert.deepEqual(await on.storage.commit(queue, [byToken(reserved)]), ['done']);
+      const [, second] = popped;
+      assert.deepEqual(await on.storage.remove(queue, [second?.id ?? '']), ['done']);
+      assert.deepEqual(await on.storage.commit(queue, popped.map(byId)), ['not-found', 'not-found']);
+    });
+
+    it('counts in no statistic', async () => {
+      const queue = on.queue();
+      await on.storage.insert(queue, newElements('a'));
+      await on.storage.putBack(queue, await on.pop(queue));
+      assert.equal((await on.opened.engine.stats.read(queue)).size, 0);
+      await on.pop(queue);
+    });
+  });
+}

@@ -1,0 +1,110 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import type { EngineUnderTest } from '../../engines.ts';
+import { bodyTexts, newElement, newElements } from '../../support/elements.ts';
+import { byToken, Fixture } from '../fixture.ts';
+
+export function removeContract(open: EngineUnderTest['open']): void {
+  describe('remove and purge', () => {
+    const on = new Fixture(open);
+
+    it('removes waiting elements by id, ready or not, and answers each', async () => {
+      const queue = on.queue();
+      const [a = '', , c = ''] = await on.storage.insert(queue, [
+        newElement({ body: 'a' }),
+        newElement({ body: 'b' }),
+        newElement({ body: 'c', delayMs: 3_600_000 }),
+      ]);
+      assert.deepEqual(await on.storage.remove(queue, [c, 'none', a, a]), [
+        'done',
+        'not-found',
+        'done',
+        'not-found',
+      ]);
+      assert.equal((await on.storage.sizes(queue)).scheduled, 0);
+      assert.deepEqual(bodyTexts(await on.pop(queue)), ['b']);
+    });
+
+    it('leaves a reserved element alone', async () => {
+      const queue = on.queue();
+      const [id = ''] = await on.storage.insert(queue, newElements('a'));
+      const reserved = await on.reserveOne(queue);
+      assert.deepEqual(await on.storage.remove(queue, [id]), ['reserved']);
+      assert.deepEqual(await on.storage.commit(queue, [byToken(reserved)]), ['done']);
+      assert.deepEqual(await on.storage.remove(queue, [id]), ['not-found']);
+    });
+
+    it('finds no element of another queue', async () => {
+      const [queue, other] = [on.queue(), on.queue()];
+      const [id = ''] = await on.storage.insert(queue, newElements('a'));
+      await on.storage.insert(other, newElements('b'));
+      assert.deepEqual(await on.storage.remove(other, [id]), ['not-found']);
+      assert.deepEqual(await on.storage.remove({ ...queue, ns: 'jobs' }, [id]), ['not-found']);
+      assert.deepEqual(bodyTexts(await on.pop(queue)), ['a']);
+    });
+
+    it('purges everything and answers how many deliveries went', async () => {
+      const queue = on.queue('stream');
+      const both = ['g1', 'g2'];
+      await on.storage.insert(queue, [
+        newElement({ groups: both }),
+        newElement({ groups: both, delayMs: 3_600_000 }),
+        newElement({ groups: ['g1'] }),
+      ]);
+      const reserved = await on.reserveOne(queue, 'g1');
+      assert.equal(await on.storage.purge(queue), 5);
+      const { ready, scheduled, reserved: held, groups } = await on.storage.sizes(queue);
+      assert.deepEqual(
+        { ready, scheduled, held, groups: groups.size },
+        {
+          ready: 0,
+          scheduled: 0,
+          held: 0,
+          groups: 0,
+        },
+      );
+      assert.deepEqual(await on.storage.commit(queue, [byToken(reserved)]), ['not-found']);
+      assert.equal(await on.storage.nextDueAt(queue, 'g1'), null);
+      assert.equal(await on.storage.purge(queue), 0);
+    });
+
+    it('purges the given states only', async () => {
+      const queue = on.queue();
+      const fill = (): Promise<string[]> =>
+        on.storage.insert(queue, [
+          newElement({ body: 'ready' }),
+          newElement({ body: 'late', delayMs: 3_600_000 }),
+        ]);
+      await fill();
+      const reserved = await on.reserveOne(queue);
+      await fill();
+      assert.equal(await on.storage.purge(queue, ['ready']), 1);
+      assert.equal(await on.storage.purge(queue, ['scheduled']), 2);
+      assert.deepEqual(await on.storage.commit(queue, [byToken(reserved)]), ['done']);
+      await fill();
+      await on.reserveOne(queue);
+      assert.equal(await on.storage.purge(queue, ['reserved', 'scheduled']), 2);
+      assert.equal(await on.storage.purge(queue, []), 0);
+    });
+
+    it('goes on with a purged queue as with a new one, other queues untouched', async () => {
+      const [queue, other] = [on.queue(), on.queue()];
+      await on.storage.insert(queue, newElements('old'));
+      await on.storage.insert(other, newElements('other'));
+      await on.storage.purge(queue);
+      await on.storage.insert(queue, newElements('new'));
+      assert.equal((await on.storage.sizes(queue)).ready, 1);
+      assert.deepEqual(bodyTexts(await on.pop(queue)), ['new']);
+      assert.deepEqual(bodyTexts(await on.pop(other)), ['other']);
+      assert.ok((await on.storage.queues('plain')).includes(queue.name));
+    });
+
+    it('purges thousands', async () => {
+      const queue = on.queue();
+      const many = Array.from({ length: 2500 }, () => newElement({ body: '' }));
+      await on.storage.insert(queue, many);
+      assert.equal(await on.storage.purge(queue, ['ready']), 2500);
+      assert.deepEqual(await on.pop(queue), []);
+    });
+  });
+}

@@ -1,0 +1,178 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import type { EngineUnderTest } from '../../engines.ts';
+import { bodyTexts, newElement, newElements } from '../../support/elements.ts';
+import { byId, byToken, Fixture } from '../fixture.ts';
+
+export function settleContract(open: EngineUnderTest['open']): void {
+  describe('commit and rollback', () => {
+    const on = new Fixture(open);
+    const back = { delayMs: 0, countTry: true };
+
+    it('commits by token and by id alone, and only once', async () => {
+      const queue = on.queue();
+      await on.storage.insert(queue, newElements('a', 'b'));
+      const [a, b] = [await on.reserveOne(queue), await on.reserveOne(queue)];
+      assert.deepEqual(await on.storage.commit(queue, [byToken(a), byId(b)]), ['done', 'done']);
+      assert.deepEqual(await on.storage.commit(queue, [byToken(a), byId(b)]), ['not-found', 'not-found']);
+      const { ready, scheduled, reserved } = await on.storage.sizes(queue);
+      assert.deepEqual({ ready, scheduled, reserved }, { ready: 0, scheduled: 0, reserved: 0 });
+    });
+
+    it('answers a batch in its order, each reference for itself', async () => {
+      const queue = on.queue();
+      const [waiting] = await on.storage.insert(queue, [newElement({ body: 'later', delayMs: 3_600_000 })]);
+      await on.storage.insert(queue, newElements('a', 'b'));
+      const [a, b] = [await on.reserveOne(queue), await on.reserveOne(queue)];
+      const outcomes = await on.storage.commit(queue, [
+        byId({ id: 'no such id', group: '' }),
+        byToken(a),
+        byId({ id: waiting ?? '', group: '' }),
+        { ...byToken(b), token: a.lease.token },
+        byToken(b),
+        byToken(b),
+      ]);
+      assert.deepEqual(outcomes, ['not-found', 'done', 'not-reserved', 'lease-lost', 'done', 'not-found']);
+    });
+
+    it('knows ids by their queue: one of another queue, or of none, is not found', async () => {
+      const [queue, other] = [on.queue(), on.queue()];
+      await on.storage.insert(queue, newElements('a'));
+      await on.storage.insert(other, newElements('b'));
+      const reserved = await on.reserveOne(queue);
+      const elsewhere = { ...queue, ns: 'jobs' };
+      for (const wrong of [other, elsewhere]) {
+        assert.deepEqual(await on.storage.commit(wrong, [byToken(reserved)]), ['not-found']);
+        assert.deepEqual(await on.storage.rollback(wrong, [{ ...byToken(reserved), ...back }]), [
+          'not-found',
+        ]);
+      }
+      assert.deepEqual(await on.storage.commit(queue, [byToken(reserved)]), ['done']);
+    });
+
+    it('takes no text for an id but the one that it gave', async () => {
+      const queue = on.queue();
+      await on.storage.insert(queue, newElements('a'));
+      const { id, lease } = await on.reserveOne(queue);
+      const wrong = [
+        '',
+        id.toUpperCase(),
+        ` ${id}`,
+        `${id} `,
+        `0${id}`,
+        `${id}0`,
+        id.slice(1),
+        id.slice(0, -1),
+      ];
+      wrong.push(
+        '-',
+        '__proto__',
+        `${id}\0`,
+        'x'.repeat(64),
+        '1',
+        '🙂',
+        "' OR 1=1 --",
+        id.replace('-', '-0'),
+      );
+      const refs = wrong.filter((text) => text !== id).map((text) => ({ id: text, group: '', token: null }));
+      const outcomes = await on.storage.commit(queue, refs);
+      assert.deepEqual(new Set(outcomes), new Set(['not-found']));
+      assert.deepEqual(await on.storage.commit(queue, [{ id, group: '', token: lease.token }]), ['done']);
+    });
+
+    it('answers not-reserved for a waiting element, lease-lost if a token was given', async () => {
+      const queue = on.queue();
+      const [id = ''] = await on.storage.insert(queue, newElements('a'));
+      const named = { id, group: '' };
+      assert.deepEqual(await on.storage.commit(queue, [byId(named)]), ['not-reserved']);
+      assert.deepEqual(await on.storage.rollback(queue, [{ ...byId(named), ...back }]), ['not-reserved']);
+      assert.deepEqual(await on.storage.commit(queue, [{ ...named, token: 'made up' }]), ['lease-lost']);
+      assert.deepEqual(bodyTexts(await on.pop(queue)), ['a']);
+    });
+
+    it('keeps a late worker away from the next worker: the old token is lease-lost for every verb', async () => {
+      const queue = on.queue();
+      await on.storage.insert(queue, newElements('a'));
+      const late = await on.reserveOne(queue);
+      await on.storage.rollback(queue, [{ ...byToken(late), ...back }]);
+      const next = await on.reserveOne(queue);
+      assert.equal(next.id, late.id);
+      assert.deepEqual(await on.storage.commit(queue, [byToken(late)]), ['lease-lost']);
+      assert.deepEqual(await on.storage.rollback(queue, [{ ...byToken(late), ...back }]), ['lease-lost']);
+      assert.deepEqual(await on.storage.extend(queue, [{ ...byToken(late), leaseMs: 1 }]), [
+        { outcome: 'lease-lost' },
+      ]);
+      assert.deepEqual(await on.storage.commit(queue, [byToken(next)]), ['done']);
+    });
+
+    it('lets nobody commit what was rolled back', async () => {
+      const queue = on.queue();
+      await on.storage.insert(queue, newElements('a'));
+      const reserved = await on.reserveOne(queue);
+      await on.storage.rollback(queue, [{ ...byToken(reserved), ...back }]);
+      assert.deepEqual(await on.storage.commit(queue, [byId(reserved)]), ['not-reserved']);
+      assert.deepEqual(await on.storage.commit(queue, [byToken(reserved)]), ['lease-lost']);
+      assert.deepEqual(bodyTexts(await on.pop(queue)), ['a']);
+    });
+
+    it('counts a try at each rollback that asks for it, on top of the initial ones', async () => {
+      const queue = on.queue();
+      await on.storage.insert(queue, [newElement({ tries: 7 })]);
+      const seen: number[] = [];
+      for (const countTry of [true, false, true, true]) {
+        const reserved = await on.reserveOne(queue);
+        seen.push(reserved.tries);
+        await on.storage.rollback(queue, [{ ...byId(reserved), delayMs: 0, countTry }]);
+      }
+      assert.deepEqual(seen, [7, 8, 8, 9]);
+      assert.equal((await on.pop(queue))[0]?.tries, 10);
+    });
+
+    it('makes a counted rollback eligible after its delay, behind what is due before', async () => {
+      const queue = on.queue();
+      await on.storage.insert(queue, newElements('a', 'b'));
+      const before = on.opened.now();
+      const a = await on.reserveOne(queue);
+      await on.storage.rollback(queue, [{ ...byToken(a), delayMs: 3_600_000, countTry: true }]);
+      assert.deepEqual(bodyTexts(await on.pop(queue)), ['b']);
+      const due = (await on.storage.nextDueAt(queue, '')) ?? 0;
+      assert.ok(due >= before + 3_600_000 && due <= on.opened.now() + 3_600_000);
+      await on.opened.passTime(3_600_000);
+      const [again] = await on.pop(queue);
+      assert.equal(again?.matureAt, due);
+    });
+
+    it('matures a rolled-back element at the moment of the rollback', async () => {
+      const queue = on.queue();
+      await on.storage.insert(queue, newElements('a'));
+      await on.opened.passTime(10);
+      await on.storage.insert(queue, newElements('b'));
+      await on.opened.passTime(10);
+      await on.storage.rollback(queue, [{ ...byToken(await on.reserveOne(queue)), ...back }]);
+      assert.deepEqual(bodyTexts(await on.pop(queue)), ['b', 'a']);
+    });
+
+    it('gives an uncounted rollback its place back: the same maturity, tries and turn', async () => {
+      const queue = on.queue();
+      await on.storage.insert(queue, newElements('a', 'b'));
+      const a = await on.reserveOne(queue);
+      await on.opened.passTime(10);
+      await on.storage.rollback(queue, [{ ...byToken(a), delayMs: 0, countTry: false }]);
+      const [first, second] = await on.pop(queue);
+      assert.equal(first?.id, a.id);
+      assert.equal(first?.matureAt, a.matureAt);
+      assert.equal(first?.tries, a.tries);
+      assert.deepEqual(second === undefined ? [] : bodyTexts([second]), ['b']);
+    });
+
+    it('delays an uncounted rollback that asks for it, without counting', async () => {
+      const queue = on.queue();
+      await on.storage.insert(queue, newElements('a'));
+      const reserved = await on.reserveOne(queue);
+      await on.storage.rollback(queue, [{ ...byToken(reserved), delayMs: 3_600_000, countTry: false }]);
+      assert.deepEqual(await on.pop(queue), []);
+      await on.opened.passTime(3_600_000);
+      assert.equal((await on.pop(queue))[0]?.tries, 0);
+    });
+  });
+}

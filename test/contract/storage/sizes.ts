@@ -1,0 +1,126 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import type { GroupSizes } from '../../../src/engine/storage.ts';
+import type { QueueKey } from '../../../src/model/names.ts';
+import type { EngineUnderTest } from '../../engines.ts';
+import { newElement, newElements } from '../../support/elements.ts';
+import { byToken, Fixture } from '../fixture.ts';
+
+export function sizesContract(open: EngineUnderTest['open']): void {
+  describe('sizes and nextDueAt', () => {
+    const on = new Fixture(open);
+
+    const counts = ({ ready, scheduled, reserved }: GroupSizes): number[] => [ready, scheduled, reserved];
+    const plain = async (queue: QueueKey): Promise<number[]> => counts(await on.storage.sizes(queue));
+
+    it('is all zero and null for a queue that nobody wrote', async () => {
+      const sizes = await on.storage.sizes(on.queue());
+      assert.deepEqual(sizes, { ready: 0, scheduled: 0, reserved: 0, nextMatureAt: null, groups: new Map() });
+    });
+
+    it('follows every verb on a plain queue', async () => {
+      const queue = on.queue();
+      await on.storage.insert(queue, newElements('a', 'b', 'c', 'd'));
+      await on.storage.insert(queue, [newElement({ delayMs: 3_600_000 })]);
+      assert.deepEqual(await plain(queue), [4, 1, 0]);
+      await on.pop(queue, 1);
+      const [b, c] = [await on.reserveOne(queue), await on.reserveOne(queue)];
+      assert.deepEqual(await plain(queue), [1, 1, 2]);
+      await on.storage.commit(queue, [byToken(b)]);
+      await on.storage.rollback(queue, [{ ...byToken(c), delayMs: 3_600_000, countTry: true }]);
+      assert.deepEqual(await plain(queue), [1, 2, 0]);
+      const [d] = await on.pop(queue, 1);
+      assert.deepEqual(await plain(queue), [0, 2, 0]);
+      await on.storage.putBack(queue, d === undefined ? [] : [d]);
+      assert.deepEqual(await plain(queue), [1, 2, 0]);
+      await on.storage.remove(queue, [c.id]);
+      assert.deepEqual(await plain(queue), [1, 1, 0]);
+      await on.storage.purge(queue);
+      assert.deepEqual(await plain(queue), [0, 0, 0]);
+      assert.equal((await on.storage.sizes(queue)).groups.size, 0);
+    });
+
+    it('counts a scheduled element as ready from its maturity on', async () => {
+      const queue = on.queue();
+      const now = on.opened.now();
+      const delays = [10_000, 20_000, 20_000, 30_000];
+      await on.storage.insert(
+        queue,
+        delays.map((delay) => newElement({ matureAt: now + delay })),
+      );
+      assert.deepEqual(await plain(queue), [0, 4, 0]);
+      await on.opened.passTime(now + 10_000 - on.opened.now());
+      assert.deepEqual(await plain(queue), [1, 3, 0]);
+      await on.opened.passTime(10_000);
+      await on.storage.insert(queue, newElements('now'));
+      assert.deepEqual(await plain(queue), [4, 1, 0]);
+      assert.equal((await on.pop(queue, 2)).length, 2);
+      await on.opened.passTime(10_000);
+      assert.deepEqual(await plain(queue), [3, 0, 0]);
+    });
+
+    it('counts a lease that ran out as waiting', async () => {
+      const queue = on.queue();
+      await on.storage.insert(queue, newElements('a'));
+      await on.reserveOne(queue, '', 1000);
+      assert.deepEqual(await plain(queue), [0, 0, 1]);
+      await on.opened.passTime(1001);
+      await on.storage.sweep();
+      assert.deepEqual(await plain(queue), [1, 0, 0]);
+    });
+
+    it('answers the earliest maturity of what waits, due or not', async () => {
+      const queue = on.queue();
+      const now = on.opened.now();
+      const next = async (): Promise<(number | null)[]> => [
+        (await on.storage.sizes(queue)).nextMatureAt,
+        await on.storage.nextDueAt(queue, ''),
+      ];
+      assert.deepEqual(await next(), [null, null]);
+      await on.storage.insert(queue, [newElement({ matureAt: now + 3_600_000 })]);
+      assert.deepEqual(await next(), [now + 3_600_000, now + 3_600_000]);
+      await on.storage.insert(queue, [newElement({ matureAt: now - 5 })]);
+      assert.deepEqual(await next(), [now - 5, now - 5]);
+      await on.reserveOne(queue);
+      assert.deepEqual(await next(), [now + 3_600_000, now + 3_600_000]);
+    });
+
+    it('counts a stream by elements, each once in its most advanced state, with the groups beside', async () => {
+      const queue = on.queue('stream');
+      await on.storage.insert(queue, [
+        newElement({ body: 'a', groups: ['g1', 'g2'] }),
+        newElement({ body: 'b', groups: ['g1', 'g2'] }),
+        newElement({ body: 'c', groups: ['g3'] }),
+        newElement({ body: 'd', groups: ['g3', 'g1'], delayMs: 3_600_000 }),
+      ]);
+      await on.reserve(queue, 1, 'g1');
+      await on.reserve(queue, 1, 'g2');
+      await on.reserve(queue, 1, 'g1');
+      // a: reserved twice. b: reserved for g1, ready for g2. c: ready. d: scheduled.
+      const sizes = await on.storage.sizes(queue);
+      assert.deepEqual(counts(sizes), [2, 1, 1]);
+      assert.deepEqual([...sizes.groups].map(([name, of]) => [name, ...counts(of)]).sort(), [
+        ['g1', 0, 1, 2],
+        ['g2', 1, 0, 1],
+        ['g3', 1, 1, 0],
+      ]);
+    });
+
+    it("counts one group's deliveries where a group is named", async () => {
+      const queue = on.queue('stream');
+      const matureAt = on.opened.now() + 3_600_000;
+      await on.storage.insert(queue, [
+        newElement({ groups: ['g1', 'g2'] }),
+        newElement({ groups: ['g2'], matureAt }),
+      ]);
+      await on.pop(queue, 1, 'g2');
+      const g2 = await on.storage.sizes(queue, 'g2');
+      assert.deepEqual(counts(g2), [0, 1, 0]);
+      assert.equal(g2.nextMatureAt, matureAt);
+      assert.equal(g2.groups.size, 0);
+      assert.deepEqual(counts(await on.storage.sizes(queue, 'g1')), [1, 0, 0]);
+      assert.deepEqual(counts(await on.storage.sizes(queue, 'none')), [0, 0, 0]);
+      assert.equal(await on.storage.nextDueAt(queue, 'g2'), matureAt);
+    });
+  });
+}

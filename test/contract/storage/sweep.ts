@@ -1,0 +1,92 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import type { EngineUnderTest } from '../../engines.ts';
+import { newElements } from '../../support/elements.ts';
+import { Fixture } from '../fixture.ts';
+
+export function sweepContract(open: EngineUnderTest['open']): void {
+  describe('sweep', () => {
+    const on = new Fixture(open);
+    const queue = { ns: 'plain', name: 'swept' };
+    const other = { ns: 'jobs', name: 'other' };
+    const reserve = (leaseMs: number) => ({ group: '', count: 1, leaseMs });
+
+    it('answers no queue and no moment where no lease runs', async () => {
+      await on.alone(async ({ engine: { storage } }) => {
+        await storage.insert(queue, newElements('a'));
+        assert.deepEqual(await storage.sweep(), { touched: [], nextAt: null });
+      });
+    });
+
+    it('answers the end of the lease that ends next, over all queues', async () => {
+      await on.alone(async ({ engine: { storage }, passTime }) => {
+        await storage.insert(queue, newElements('a', 'b'));
+        await storage.insert(other, newElements('c'));
+        await storage.take(queue, reserve(30_000));
+        const [soonest] = (await storage.take(other, reserve(10_000))).deliveries;
+        const [last] = (await storage.take(queue, reserve(20_000))).deliveries;
+        assert.deepEqual(await storage.sweep(), { touched: [], nextAt: soonest?.lease?.until });
+        const id = soonest?.id ?? '';
+        await storage.commit(other, [{ id, group: '', token: null }]);
+        assert.equal((await storage.sweep()).nextAt, last?.lease?.until);
+        await passTime(1000);
+        const [extended] = await storage.extend(queue, [
+          { id: last?.id ?? '', group: '', token: null, leaseMs: 5000 },
+        ]);
+        assert.ok(extended?.outcome === 'done');
+        assert.equal((await storage.sweep()).nextAt, extended.until);
+      });
+    });
+
+    it('names each queue whose leases it ended, once', async () => {
+      await on.alone(async ({ engine: { storage }, passTime }) => {
+        await storage.insert(queue, newElements('a', 'b', 'c'));
+        await storage.insert(other, newElements('d'));
+        await storage.take(queue, reserve(1000));
+        await storage.take(queue, reserve(1000));
+        await storage.take(queue, reserve(60_000));
+        await storage.take(other, reserve(60_000));
+        await passTime(1001);
+        const { touched, nextAt } = await storage.sweep();
+        assert.deepEqual(touched, [queue]);
+        assert.notEqual(nextAt, null);
+        assert.deepEqual((await storage.sweep()).touched, []);
+        await passTime(60_000);
+        assert.deepEqual((await storage.sweep()).touched.map(({ name }) => name).sort(), [
+          other.name,
+          queue.name,
+        ]);
+        assert.equal((await storage.sweep()).nextAt, null);
+      });
+    });
+
+    it('ends thousands of leases, in as many calls as it likes', async () => {
+      await on.alone(async ({ engine: { storage }, now, passTime }) => {
+        const count = 2500;
+        const bodies = Array.from({ length: count }, (_, index) => `${index}`);
+        await storage.insert(queue, newElements(...bodies));
+        for (let taken = 0; taken < count; taken += 500) {
+          await storage.take(queue, { group: '', count: 500, leaseMs: 1000 });
+        }
+        await passTime(2000);
+        let swept = await storage.sweep();
+        for (let calls = 1; swept.nextAt !== null && calls < 100; calls++) {
+          assert.ok(swept.nextAt <= now(), 'more work is worth a call at once');
+          swept = await storage.sweep();
+        }
+        assert.equal((await storage.sizes(queue)).ready, count);
+      });
+    });
+
+    it('may be called by several at once, each lease ended once', async () => {
+      await on.alone(async ({ engine: { storage }, passTime }) => {
+        await storage.insert(queue, newElements('a'));
+        await storage.take(queue, reserve(1000));
+        await passTime(1001);
+        await Promise.all([storage.sweep(), storage.sweep(), storage.sweep()]);
+        const [delivery] = (await storage.take(queue, { group: '', count: 1, leaseMs: null })).deliveries;
+        assert.equal(delivery?.tries, 1);
+      });
+    });
+  });
+}

@@ -1,0 +1,162 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import type { EngineUnderTest } from '../../engines.ts';
+import { bodyTexts, newElement, newElements } from '../../support/elements.ts';
+import { byToken, Fixture } from '../fixture.ts';
+
+export function takeContract(open: EngineUnderTest['open']): void {
+  describe('take', () => {
+    const on = new Fixture(open);
+
+    it('pops in the order of insertion where maturities are equal', async () => {
+      const queue = on.queue();
+      await on.storage.insert(queue, newElements('a', 'b'));
+      await on.storage.insert(queue, newElements('c'));
+      assert.deepEqual(bodyTexts(await on.pop(queue)), ['a', 'b', 'c']);
+    });
+
+    it('hands out by maturity before insertion', async () => {
+      const queue = on.queue();
+      const now = on.opened.now();
+      await on.storage.insert(queue, [
+        newElement({ body: 'third', matureAt: now - 10 }),
+        newElement({ body: 'fourth', matureAt: now - 10 }),
+        newElement({ body: 'first', matureAt: 0 }),
+        newElement({ body: 'second', matureAt: now - 20 }),
+      ]);
+      assert.deepEqual(bodyTexts(await on.pop(queue)), ['first', 'second', 'third', 'fourth']);
+    });
+
+    it('hands out at most as many as asked for, and says nothing of the next maturity then', async () => {
+      const queue = on.queue();
+      await on.storage.insert(queue, newElements('a', 'b', 'c'));
+      const taken = await on.storage.take(queue, { group: '', count: 2, leaseMs: null });
+      assert.deepEqual(bodyTexts(taken.deliveries), ['a', 'b']);
+      assert.equal(taken.nextDueAt, null);
+    });
+
+    it('hands out nothing before its maturity, and answers when that is', async () => {
+      const queue = on.queue();
+      const before = on.opened.now();
+      await on.storage.insert(queue, [newElement({ body: 'later', delayMs: 3_600_000 })]);
+      await on.storage.insert(queue, [newElement({ body: 'much later', delayMs: 7_200_000 })]);
+      const taken = await on.storage.take(queue, { group: '', count: 1, leaseMs: null });
+      assert.deepEqual(taken.deliveries, []);
+      const due = taken.nextDueAt ?? 0;
+      assert.ok(due >= before + 3_600_000 && due <= on.opened.now() + 3_600_000);
+      assert.equal(await on.storage.nextDueAt(queue, ''), due);
+    });
+
+    it('hands out from the very moment of maturity on, not a millisecond before', async () => {
+      const queue = on.queue();
+      const matureAt = on.opened.now() + 100;
+      await on.storage.insert(queue, [newElement({ body: 'ripe', matureAt })]);
+      while (on.opened.now() < matureAt) {
+        const early = await on.pop(queue);
+        assert.ok(early.length === 0 || on.opened.now() >= matureAt);
+        if (early.length > 0) return;
+        await on.opened.passTime(Math.max(1, matureAt - on.opened.now() - 1));
+      }
+      const [delivery] = await on.pop(queue);
+      assert.equal(delivery?.matureAt, matureAt);
+    });
+
+    it('prefers matureAt to delayMs, and keeps a moment of the past as it is', async () => {
+      const queue = on.queue();
+      const matureAt = on.opened.now() - 86_400_000;
+      await on.storage.insert(queue, [newElement({ matureAt, delayMs: 3_600_000 })]);
+      const [delivery] = await on.pop(queue);
+      assert.equal(delivery?.matureAt, matureAt);
+    });
+
+    it('answers where it hands out too few: null, or the maturity of what waits next', async () => {
+      const queue = on.queue();
+      await on.storage.insert(queue, newElements('a'));
+      const all = await on.storage.take(queue, { group: '', count: 5, leaseMs: null });
+      assert.equal(all.deliveries.length, 1);
+      assert.equal(all.nextDueAt, null);
+      const matureAt = on.opened.now() + 3_600_000;
+      await on.storage.insert(queue, [newElement({ body: 'b' }), newElement({ body: 'c', matureAt })]);
+      const some = await on.storage.take(queue, { group: '', count: 5, leaseMs: null });
+      assert.deepEqual(bodyTexts(some.deliveries), ['b']);
+      assert.equal(some.nextDueAt, matureAt);
+    });
+
+    it('finishes what it pops: no lease, and gone', async () => {
+      const queue = on.queue();
+      const [id] = await on.storage.insert(queue, newElements('a'));
+      const [delivery] = await on.pop(queue);
+      assert.equal(delivery?.lease, null);
+      assert.equal(delivery?.group, '');
+      assert.deepEqual(await on.pop(queue), []);
+      assert.deepEqual(await on.storage.commit(queue, [{ id: id ?? '', group: '', token: null }]), [
+        'not-found',
+      ]);
+    });
+
+    it('reserves: hidden from others, with a token and the end of the lease', async () => {
+      const queue = on.queue();
+      const before = on.opened.now();
+      await on.storage.insert(queue, newElements('a'));
+      const [delivery] = await on.reserve(queue, 5, '', 60_000);
+      assert.match(delivery?.lease?.token ?? '', /^[A-Za-z0-9._~-]{1,32}$/);
+      const until = delivery?.lease?.until ?? 0;
+      assert.ok(until >= before + 60_000 && until <= on.opened.now() + 60_000);
+      assert.deepEqual(await on.reserve(queue), []);
+      assert.deepEqual(await on.pop(queue), []);
+    });
+
+    it('gives each reservation a token of its own', async () => {
+      const queue = on.queue();
+      await on.storage.insert(queue, newElements('a', 'b'));
+      const tokens = new Set<string>();
+      for (let round = 0; round < 3; round++) {
+        for (let each = 0; each < 2; each++) {
+          const reserved = await on.reserveOne(queue);
+          tokens.add(reserved.lease.token);
+        }
+        const ids = (await on.storage.browse(queue, { group: '', state: 'reserved', after: null, limit: 9 }))
+          .deliveries;
+        await on.storage.rollback(
+          queue,
+          ids.map(({ id }) => ({ id, group: '', token: null, delayMs: 0, countTry: true })),
+        );
+      }
+      assert.equal(tokens.size, 6);
+    });
+
+    it('hands no delivery to two takers, however many ask at once', async () => {
+      const queue = on.queue();
+      const count = 200;
+      const bodies = Array.from({ length: count }, (_, index) => `element ${index}`);
+      await on.storage.insert(queue, newElements(...bodies));
+      const takes = Array.from({ length: 100 }, (_, index) =>
+        on.storage.take(queue, { group: '', count: 3, leaseMs: index % 2 === 0 ? null : 60_000 }),
+      );
+      const taken = (await Promise.all(takes)).flatMap(({ deliveries }) => bodyTexts(deliveries));
+      assert.deepEqual(taken, bodies);
+    });
+
+    it('serves a take that was called right after an insert nobody awaited', async () => {
+      const queue = on.queue();
+      const inserted = on.storage.insert(queue, newElements('fresh'));
+      const taken = on.storage.take(queue, { group: '', count: 1, leaseMs: 60_000 });
+      const settled = taken.then(async ({ deliveries: [delivery] }) => delivery?.id);
+      const [[id], takenId] = await Promise.all([inserted, settled]);
+      assert.equal(takenId, id);
+    });
+
+    it('hands out a delivery again whose lease ran out, although nobody swept', async () => {
+      const queue = on.queue();
+      await on.storage.insert(queue, newElements('a'));
+      const first = await on.reserveOne(queue, '', 1000);
+      await on.opened.passTime(1001);
+      const second = await on.reserveOne(queue, '', 60_000);
+      assert.equal(second.id, first.id);
+      assert.equal(second.tries, 1);
+      assert.notEqual(second.lease.token, first.lease.token);
+      assert.equal(second.matureAt, first.lease.until);
+      assert.deepEqual(await on.storage.commit(queue, [byToken(second)]), ['done']);
+    });
+  });
+}

@@ -1,0 +1,85 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import type { EngineUnderTest } from '../../engines.ts';
+import { bodyTexts, newElement, newElements } from '../../support/elements.ts';
+import { byId, byToken, Fixture } from '../fixture.ts';
+
+export function transferContract(open: EngineUnderTest['open']): void {
+  describe('transfer', () => {
+    const on = new Fixture(open);
+
+    it('finishes the element and inserts the others, in several queues and namespaces', async () => {
+      const [from, one] = [on.queue(), on.queue()];
+      const two = on.queue('stream');
+      await on.storage.insert(from, newElements('source'));
+      const reserved = await on.reserveOne(from);
+      const outcomes = await on.storage.transfer([
+        {
+          from,
+          finish: byToken(reserved),
+          inserts: [
+            { queue: one, element: newElement({ body: 'copy', headers: ['x-hop-count', '1'] }) },
+            { queue: two, element: newElement({ body: 'copy', groups: ['g1', 'g2'] }) },
+            { queue: one, element: newElement({ body: 'delayed', delayMs: 3_600_000 }) },
+          ],
+        },
+      ]);
+      assert.deepEqual(outcomes, ['done']);
+      assert.deepEqual(await on.storage.commit(from, [byToken(reserved)]), ['not-found']);
+      const [copy] = await on.pop(one);
+      assert.deepEqual(copy?.headers, ['x-hop-count', '1']);
+      assert.notEqual(copy?.id, reserved.id);
+      assert.equal((await on.storage.sizes(one)).scheduled, 1);
+      assert.deepEqual(bodyTexts(await on.pop(two, 9, 'g1')), ['copy']);
+      assert.deepEqual(bodyTexts(await on.pop(two, 9, 'g2')), ['copy']);
+    });
+
+    it('inserts nothing for a move whose element is not held, and does the other moves', async () => {
+      const [from, to] = [on.queue(), on.queue()];
+      await on.storage.insert(from, newElements('a', 'b'));
+      const a = await on.reserveOne(from);
+      const inserts = (body: string) => [{ queue: to, element: newElement({ body }) }];
+      const outcomes = await on.storage.transfer([
+        { from, finish: byId({ id: 'none', group: '' }), inserts: inserts('ghost') },
+        { from, finish: { ...byToken(a), token: 'older' }, inserts: inserts('late') },
+        { from, finish: byToken(a), inserts: inserts('right') },
+        { from, finish: byToken(a), inserts: inserts('again') },
+      ]);
+      assert.deepEqual(outcomes, ['not-found', 'lease-lost', 'done', 'not-found']);
+      assert.deepEqual(bodyTexts(await on.pop(to)), ['right']);
+      assert.deepEqual(bodyTexts(await on.pop(from)), ['b']);
+    });
+
+    it('may drop an element by inserting nothing, and may insert where it came from', async () => {
+      const queue = on.queue();
+      await on.storage.insert(queue, newElements('drop', 'turn'));
+      const [drop, turn] = [await on.reserveOne(queue), await on.reserveOne(queue)];
+      const outcomes = await on.storage.transfer([
+        { from: queue, finish: byToken(drop), inserts: [] },
+        { from: queue, finish: byToken(turn), inserts: [{ queue, element: newElement({ body: 'turned' }) }] },
+      ]);
+      assert.deepEqual(outcomes, ['done', 'done']);
+      assert.deepEqual(bodyTexts(await on.pop(queue)), ['turned']);
+    });
+
+    it('honours dedup keys of what it inserts', async () => {
+      const [from, to] = [on.queue(), on.queue()];
+      await on.storage.insert(from, newElements('a', 'b'));
+      const element = newElement({ body: 'once', dedupKey: 'k' });
+      for (const reserved of [await on.reserveOne(from), await on.reserveOne(from)]) {
+        await on.storage.transfer([{ from, finish: byToken(reserved), inserts: [{ queue: to, element }] }]);
+      }
+      assert.deepEqual(bodyTexts(await on.pop(to)), ['once']);
+    });
+
+    it('finishes one group of a stream element and leaves the others', async () => {
+      const [from, to] = [on.queue('stream'), on.queue()];
+      await on.storage.insert(from, [newElement({ body: 'shared', groups: ['g1', 'g2'] })]);
+      const reserved = await on.reserveOne(from, 'g1');
+      const inserts = [{ queue: to, element: newElement({ body: 'copy' }) }];
+      assert.deepEqual(await on.storage.transfer([{ from, finish: byToken(reserved), inserts }]), ['done']);
+      assert.deepEqual(bodyTexts(await on.pop(from, 9, 'g2')), ['shared']);
+      assert.deepEqual(bodyTexts(await on.pop(to)), ['copy']);
+    });
+  });
+}
