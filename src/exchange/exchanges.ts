@@ -7,6 +7,7 @@ import { Exchange, type ExchangeParts } from './exchange.ts';
 import { loopsThrough } from './graph.ts';
 import { type ExchangeRecord, type ExchangeState, exchangeRecord } from './record.ts';
 import { type StoredExchange, toStored, toValue } from './stored.ts';
+import { type Sample, type Trial, tryOut } from './trial.ts';
 
 export interface ExchangesOptions extends ExchangeParts {
   /** Whether selectors may be used at all (`selectors: off` in the configuration). */
@@ -150,6 +151,16 @@ export class Exchanges implements Service {
       }
       for (const id of this.#known.keys()) if (!found.has(id)) this.#drop(id);
     });
+  }
+
+  /**
+   * Tries an exchange, or a declaration that is not one yet, with a sample. Nothing is stored or changed.
+   * @throws QuaysideError `exchange-not-found`, and as `check`
+   */
+  async tryOut(id: string, sample: Sample, declaration: Declaration | null): Promise<Trial> {
+    const tried = declaration ?? this.declaration(id);
+    if (declaration !== null) await this.check(declaration);
+    return tryOut(tried, sample, this.#options);
   }
 
   /**

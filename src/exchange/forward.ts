@@ -1,4 +1,5 @@
 import type { Delivery, ElementContent, NewElement } from '../model/element.ts';
+import type { SelectorVerdict } from './sandbox/sandbox.ts';
 
 /** Headers that exchanges write on what they forward (decisions, "Exchanges"). */
 export const HOP_COUNT = 'x-hop-count';
@@ -11,8 +12,18 @@ export const TOO_MANY_HOPS = '__too_many_hops__';
 /** Exchanges that an element may pass before it is taken for one that goes in circles. */
 export const DEFAULT_MAX_HOPS = 17;
 
+/** The element as a destination's selector, and those before it, left it. */
+export function changed(content: ElementContent, verdict: SelectorVerdict): ElementContent {
+  return {
+    body: verdict.body ?? content.body,
+    contentType: content.contentType,
+    contentEncoding: content.contentEncoding,
+    headers: verdict.headers ?? content.headers,
+  };
+}
+
 /** How many exchanges an element has passed. A count that is no count, written by somebody else, is none. */
-export function hopsOf({ headers }: ElementContent): number {
+export function hopsOf({ headers }: Pick<ElementContent, 'headers'>): number {
   for (let i = 0; i < headers.length; i += 2) {
     if (headers[i] === HOP_COUNT) {
       const hops = Number(headers[i + 1]);

@@ -1,9 +1,9 @@
 import type { BrokerLog } from '../broker/broker.ts';
 import type { Queue, QueueMove } from '../broker/queue.ts';
 import type { Clock } from '../model/clock.ts';
-import type { Delivery, ElementContent, NewElement } from '../model/element.ts';
+import type { Delivery, NewElement } from '../model/element.ts';
 import type { ExchangeCounters, Faults } from './counters.ts';
-import { copyOf, hopsOf, strayOf } from './forward.ts';
+import { changed, copyOf, hopsOf, strayOf } from './forward.ts';
 import type { Decided, Stages } from './pipeline.ts';
 import type { SelectorProgram, SelectorVerdict } from './sandbox/sandbox.ts';
 
@@ -206,14 +206,4 @@ export class Forwarder implements Stages {
       if (own !== undefined) own.matched += 1;
     }
   }
-}
-
-/** The element as this destination's selector, and those before it, left it. */
-export function changed(content: ElementContent, verdict: SelectorVerdict): ElementContent {
-  return {
-    body: verdict.body ?? content.body,
-    contentType: content.contentType,
-    contentEncoding: content.contentEncoding,
-    headers: verdict.headers ?? content.headers,
-  };
 }

@@ -1,0 +1,354 @@
+import assert from 'node:assert/strict';
+import { after, before, describe, it } from 'node:test';
+import { makeSandbox } from '../../src/exchange/sandbox/worker-sandbox.ts';
+import { QuaysideError } from '../../src/model/errors.ts';
+import type { TestEngine } from '../engines.ts';
+import type { TestNamespace } from '../support/broker.ts';
+import { bodyText, newElement } from '../support/elements.ts';
+import { declare, ExchangeNode, header, openEngine } from './node.ts';
+
+type Opened = TestEngine & { namespaces: TestNamespace[] };
+
+describe('an exchange', () => {
+  const sandbox = makeSandbox();
+  let here: Opened;
+  let there: Opened;
+  let node: ExchangeNode;
+  let queues = 0;
+  /** Fresh names, so that no test sees another's elements. */
+  const names = (): { src: string; a: string; b: string; id: string } => {
+    queues += 1;
+    return { src: `src${queues}`, a: `a${queues}`, b: `b${queues}`, id: `x${queues}` };
+  };
+
+  before(async () => {
+    await sandbox.start();
+    here = await openEngine('N', 'M');
+    there = await openEngine('far');
+    node = await new ExchangeNode([...here.namespaces, ...there.namespaces], here.clock, sandbox).start();
+  });
+
+  after(async () => {
+    await node.stop();
+    await sandbox.stop();
+    await here.close();
+    await there.close();
+  });
+
+  it('copies each element to every destination, byte for byte, one hop more', async () => {
+    const { src, a, b, id } = names();
+    await node.exchanges.create(id, declare(`N/${src}`, [`N/${a}`, `M/${b}`]));
+    const queue = node.broker.namespace('N').queue(src);
+    const [given] = await queue.insert([
+      newElement({ body: 'p\u00e4ckchen', contentType: 'text/x; a=b', headers: ['k', 'v'], tries: 3 }),
+    ]);
+    for (const [ns, name] of [
+      ['N', a],
+      ['M', b],
+    ] as const) {
+      const copy = await node.pop(ns, name);
+      assert.equal(bodyText(copy), 'p\u00e4ckchen');
+      assert.equal(copy.contentType, 'text/x; a=b');
+      assert.equal(header(copy, 'k'), 'v');
+      assert.equal(header(copy, 'x-hop-count'), '1');
+      assert.equal(copy.tries, 0);
+      assert.notEqual(copy.id, given);
+    }
+    assert.equal(await node.total('N', src), 0);
+  });
+
+  it('asks each selector, in order, and lets later destinations see what earlier ones changed', async () => {
+    const { src, a, b, id } = names();
+    await node.exchanges.create(
+      id,
+      declare(`N/${src}`, [
+        [`N/${a}`, 'env => { env.msg.hdrs.seen = "a"; return env.msg.payload.n > 1 }'],
+        [`N/${b}`, 'env.msg.hdrs.seen === "a"'],
+      ]),
+    );
+    const queue = node.broker.namespace('N').queue(src);
+    const json = (n: number) => newElement({ body: JSON.stringify({ n }), contentType: 'application/json' });
+    await queue.insert([json(1), json(2)]);
+    assert.equal(bodyText(await node.pop('N', a)), '{"n":2}');
+    const both = await node.popMany('N', b, 2);
+    assert.deepEqual(both.map(bodyText), ['{"n":1}', '{"n":2}']);
+    assert.deepEqual(
+      both.map((copy) => header(copy, 'seen')),
+      ['a', 'a'],
+    );
+    assert.equal(await node.total('N', a), 0);
+  });
+
+  it('delays a copy as its selector says', async () => {
+    const { src, a, id } = names();
+    await node.exchanges.create(id, declare(`N/${src}`, [[`N/${a}`, '({ delay: 60, tries: 2 })']]));
+    await node.insert('N', src, 'later');
+    const popped = node.pop('N', a);
+    await settled(node, 'N', src);
+    assert.equal((await node.broker.namespace('N').record(a, null)).schedSize, 1);
+    await here.passTime(60_000);
+    const copy = await popped;
+    assert.equal(copy.tries, 2);
+  });
+
+  it('moves what nobody accepts to __no_route__, under the name of the exchange', async () => {
+    const { src, a, id } = names();
+    await node.exchanges.create(id, declare(`N/${src}`, [[`N/${a}`, 'false']]));
+    await node.insert('N', src, 'stray');
+    const stray = await node.pop('N', '__no_route__');
+    assert.equal(bodyText(stray), 'stray');
+    assert.equal(header(stray, 'x-exchange-name'), id);
+    assert.equal(header(stray, 'x-hop-count'), undefined);
+  });
+
+  it('ends a loop after 17 hops in __too_many_hops__, and names it', async () => {
+    const { src, a, id } = names();
+    await node.exchanges.create(`${id}-back`, declare(`N/${a}`, [`N/${src}`]));
+    const loops = await node.exchanges.create(id, declare(`N/${src}`, [`N/${a}`]));
+    assert.deepEqual(loops, [[id, `${id}-back`, id]]);
+    await node.insert('N', src, 'round');
+    const lost = await node.pop('N', '__too_many_hops__');
+    assert.equal(header(lost, 'x-hop-count'), '17');
+    assert.ok([id, `${id}-back`].includes(header(lost, 'x-exchange-name') ?? ''));
+    assert.deepEqual(node.exchanges.record(id).loops, [[id, `${id}-back`, id]]);
+  });
+
+  it('counts a selector that throws as no, and shows its error', async () => {
+    const { src, a, b, id } = names();
+    const declaration = declare(`N/${src}`, [[`N/${a}`, 'env => { throw new Error("boom") }'], `N/${b}`]);
+    await node.exchanges.create(id, declaration);
+    await node.insert('N', src, 'x');
+    await node.pop('N', b);
+    const { stats, errors } = node.exchanges.record(id);
+    assert.deepEqual(stats.dst, [
+      { matched: 0, skipped: 0, failed: 1 },
+      { matched: 1, skipped: 0, failed: 0 },
+    ]);
+    assert.match(errors[0]?.message ?? '', /boom/);
+    assert.equal(await node.total('N', a), 0);
+  });
+
+  it('puts back an element whose selector overruns, and stops after three in a row with the error', async () => {
+    const { src, a, id } = names();
+    await node.exchanges.create(id, declare(`N/${src}`, [[`N/${a}`, 'env => { while (true); }']]));
+    await node.insert('N', src, '1', '2', '3');
+    while (node.exchanges.record(id).stopped !== true) await new Promise(setImmediate);
+    assert.notEqual(node.exchanges.record(id).lastError, null);
+    await node.exchanges.delete(id);
+    assert.equal(await node.total('N', src), 3);
+  });
+
+  for (const reserve of [false, true]) {
+    it(`forwards to another engine, reserve ${reserve}`, async () => {
+      const { src, a, b, id } = names();
+      await node.exchanges.create(id, declare(`N/${src}`, [`far/${a}`, `N/${b}`], { reserve }));
+      await node.insert('N', src, '1', '2', '3');
+      assert.deepEqual((await node.popMany('far', a, 3)).map(bodyText), ['1', '2', '3']);
+      assert.deepEqual((await node.popMany('N', b, 3)).map(bodyText), ['1', '2', '3']);
+      await settled(node, 'N', src);
+      assert.equal(await node.total('N', src), 0);
+    });
+  }
+
+  it('stores a copy in another engine once, even if the commit of its source was lost', async () => {
+    const { src, a, id } = names();
+    const storage = here.engine.storage;
+    const transfer = storage.transfer.bind(storage);
+    let refusals = 1;
+    // The fault: the copies are stored, and then the source cannot be finished.
+    storage.transfer = (moves) => {
+      if (refusals === 0) return transfer(moves);
+      refusals -= 1;
+      return Promise.reject(new QuaysideError('storage-unavailable', 'planted'));
+    };
+    try {
+      await node.exchanges.create(id, declare(`N/${src}`, [`far/${a}`], { reserve: true }));
+      await node.insert('N', src, 'once');
+      assert.equal(bodyText(await node.pop('far', a)), 'once');
+      await reached(() => refusals === 0 && node.exchanges.record(id).stats.put_back === 1);
+      while ((await node.total('N', src)) > 0) await here.passTime(5_000);
+      assert.equal(await node.total('far', a), 0);
+    } finally {
+      storage.transfer = transfer;
+    }
+  });
+
+  it('is created once: the same again changes nothing, another declaration is refused', async () => {
+    const { src, a, id } = names();
+    await node.exchanges.create(id, declare(`N/${src}`, [`N/${a}`]));
+    const { cid } = node.exchanges.record(id);
+    await node.exchanges.create(id, declare(`N/${src}`, [`N/${a}`]));
+    assert.equal(node.exchanges.record(id).cid, cid);
+    await assert.rejects(node.exchanges.create(id, declare(`N/${src}`, [`N/${a}x`])), {
+      code: 'exchange-exists',
+    });
+  });
+
+  it('shows null, then what was set last, as stopped; stop and start are idempotent', async () => {
+    const { src, a, id } = names();
+    await node.exchanges.create(id, declare(`N/${src}`, [`N/${a}`]));
+    assert.equal(node.exchanges.record(id).stopped, null);
+    for (const stop of [true, true, false, false, true]) {
+      await (stop ? node.exchanges.stopExchange(id) : node.exchanges.startExchange(id));
+      assert.equal(node.exchanges.record(id).stopped, stop);
+    }
+    await node.insert('N', src, 'held');
+    assert.equal(await node.total('N', src), 1);
+    await node.exchanges.startExchange(id);
+    assert.equal(bodyText(await node.pop('N', a)), 'held');
+  });
+
+  it('leaves its queues when it is deleted, and is gone', async () => {
+    const { src, a, id } = names();
+    await node.exchanges.create(id, declare(`N/${src}`, [`N/${a}`]));
+    await node.insert('N', src, 'x');
+    await node.pop('N', a);
+    await node.insert('N', a, 'stays');
+    await node.exchanges.delete(id);
+    assert.equal(await node.total('N', a), 1);
+    assert.throws(() => node.exchanges.record(id), { code: 'exchange-not-found' });
+    for (const change of [
+      () => node.exchanges.delete(id),
+      () => node.exchanges.stopExchange(id),
+      () => node.exchanges.startExchange(id),
+    ]) {
+      await assert.rejects(change, { code: 'exchange-not-found' });
+    }
+  });
+
+  it('loses nothing when it is stopped in the middle', async () => {
+    const { src, a, id } = names();
+    const bodies = Array.from({ length: 2000 }, (_, i) => `${i}`);
+    await node.insert('N', src, ...bodies);
+    await node.exchanges.create(id, declare(`N/${src}`, [[`N/${a}`, 'true']], { wsize: 300, parallel: 3 }));
+    await node.pop('N', a);
+    await node.exchanges.stopExchange(id);
+    await reached(() => Object.keys(node.exchanges.record(id).pending_acks).length === 0);
+    await node.exchanges.delete(id);
+    assert.equal((await node.total('N', src)) + (await node.total('N', a)), 1999);
+  });
+
+  it('keeps the order of its source', async () => {
+    const { src, a, id } = names();
+    const bodies = Array.from({ length: 1500 }, (_, i) => `${i}`);
+    await node.exchanges.create(id, declare(`N/${src}`, [[`N/${a}`, 'true']]));
+    await node.insert('N', src, ...bodies);
+    assert.deepEqual((await node.popMany('N', a, 1500)).map(bodyText), bodies);
+  });
+
+  it('reaches a second node on the same engine, each element once, and nodes that come later', async () => {
+    const { src, a, id } = names();
+    const second = await new ExchangeNode(here.namespaces, here.clock, sandbox).start();
+    await node.exchanges.create(id, declare(`N/${src}`, [[`N/${a}`, 'true']]));
+    await reached(() => second.exchanges.list().some(([known]) => known === id));
+    const bodies = Array.from({ length: 500 }, (_, i) => `${i}`);
+    await Promise.all(bodies.map((body, i) => (i % 2 === 0 ? node : second).insert('N', src, body)));
+    const got = (await node.popMany('N', a, 500)).map(bodyText);
+    assert.deepEqual(got.sort(), bodies.sort());
+    await second.exchanges.stopExchange(id);
+    await reached(() => node.exchanges.record(id).stopped === true);
+    await second.exchanges.delete(id);
+    await reached(() => !node.exchanges.list().some(([known]) => known === id));
+    assert.equal(await node.total('N', a), 0);
+    await second.stop();
+  });
+
+  it('is there again after a restart, stopped if it was stopped', async () => {
+    const { src, a, id } = names();
+    await node.exchanges.create(id, declare(`N/${src}`, [`N/${a}`]));
+    await node.exchanges.stopExchange(id);
+    const later = await new ExchangeNode(here.namespaces, here.clock, sandbox).start();
+    assert.equal(later.exchanges.record(id).stopped, true);
+    await later.stop();
+  });
+
+  it('of the configuration file wins over a stored one', async () => {
+    const { src, a, b, id } = names();
+    await node.exchanges.create(id, declare(`N/${src}`, [`N/${a}`]));
+    await node.exchanges.stopExchange(id);
+    const configured = new Map([[id, declare(`N/${src}`, [`N/${b}`])]]);
+    const later = await new ExchangeNode(here.namespaces, here.clock, sandbox, { configured }).start();
+    assert.equal(later.exchanges.record(id).dst[0]?.q, b);
+    assert.equal(later.exchanges.record(id).stopped, true);
+    await later.stop();
+  });
+
+  it('refuses unknown namespaces, bad selectors, and selectors where they are off, with the field', async () => {
+    const { src, a, id } = names();
+    const refused = (promise: Promise<unknown>, parameter: string) =>
+      assert.rejects(promise, (error: QuaysideError) => error.details.parameter === parameter);
+    await refused(node.exchanges.create(id, declare(`nowhere/${src}`, [`N/${a}`])), 'src.ns');
+    await refused(node.exchanges.create(id, declare(`N/${src}`, [`N/${a}`, 'nowhere/q'])), 'dst[1].ns');
+    await refused(
+      node.exchanges.create(id, declare(`N/${src}`, [[`N/${a}`, 'env => (']])),
+      'dst[0].selector',
+    );
+    const off = await new ExchangeNode(here.namespaces, here.clock, sandbox, { selectors: false }).start();
+    await refused(off.exchanges.create(id, declare(`N/${src}`, [[`N/${a}`, 'true']])), 'dst[0].selector');
+    await off.exchanges.create(id, declare(`N/${src}`, [`N/${a}`]));
+    await off.stop();
+  });
+
+  it('can be tried with a sample, and so can a declaration that is no exchange yet', async () => {
+    const { src, a, b, id } = names();
+    const declaration = declare(`N/${src}`, [
+      [`N/${a}`, 'env => { env.msg.hdrs.c = "1"; env.msg.payload.n += 1; return { delay: 5 } }'],
+      [`N/${b}`, 'env.msg.hdrs.c === "2"'],
+    ]);
+    const sample = {
+      ...newElement({ body: '{"n":1}', contentType: 'application/json' }),
+      id: 'sample',
+      matureAt: 0,
+    };
+    const tried = await node.exchanges.tryOut(id, sample, declaration);
+    assert.deepEqual(
+      tried.dst.map(({ q, accepted, delay, payload, hdrs }) => ({
+        q,
+        accepted,
+        delay,
+        payload,
+        c: hdrs['c'],
+      })),
+      [
+        { q: a, accepted: true, delay: 5, payload: '{"n":2}', c: '1' },
+        { q: b, accepted: false, delay: null, payload: '{"n":2}', c: '1' },
+      ],
+    );
+    await assert.rejects(node.exchanges.tryOut(id, sample, null), { code: 'exchange-not-found' });
+    await node.exchanges.create(id, declare(`N/${src}`, [[`N/${a}`, 'false']]));
+    assert.equal((await node.exchanges.tryOut(id, sample, null)).strays_to, '__no_route__');
+    assert.equal(
+      (await node.exchanges.tryOut(id, { ...sample, headers: ['x-hop-count', '17'] }, null)).strays_to,
+      '__too_many_hops__',
+    );
+    assert.equal((await node.total('N', a)) + (await node.total('N', src)), 0);
+  });
+
+  it('shows the record of the spec', async () => {
+    const { src, a, id } = names();
+    const declaration = declare(`N/${src}`, [[`N/${a}`, 'true']], { parallel: 2, wsize: 50, reserve: true });
+    await node.exchanges.create(id, declaration);
+    await reached(() => Object.keys(node.exchanges.record(id).pending_tids).length === 2);
+    const record = node.exchanges.record(id);
+    assert.deepEqual(record.src, { q: src, ns: 'N' });
+    assert.deepEqual(record.dst, [{ q: a, ns: 'N', selector: 'true' }]);
+    assert.deepEqual(record.opts, { parallel: 2, wsize: 50, reserve: true });
+    assert.equal(record.wsize, 50);
+    assert.equal(typeof record.cid, 'string');
+    assert.deepEqual(record.pending_acks, {});
+    for (const since of Object.values(record.pending_tids)) assert.ok(!Number.isNaN(Date.parse(since)));
+  });
+});
+
+/** Resolves when nothing of a queue is reserved and nothing eligible is left. */
+async function settled(node: ExchangeNode, ns: string, queue: string): Promise<void> {
+  for (;;) {
+    const { size, resvSize } = await node.broker.namespace(ns).record(queue, null);
+    if (size === 0 && resvSize === 0) return;
+    await new Promise(setImmediate);
+  }
+}
+
+async function reached(condition: () => boolean): Promise<void> {
+  while (!condition()) await new Promise(setImmediate);
+}

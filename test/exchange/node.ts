@@ -1,0 +1,104 @@
+import assert from 'node:assert/strict';
+import type { Broker } from '../../src/broker/broker.ts';
+import { type Declaration, parseDeclaration } from '../../src/exchange/declaration.ts';
+import { Exchanges } from '../../src/exchange/exchanges.ts';
+import type { SelectorSandbox } from '../../src/exchange/sandbox/sandbox.ts';
+import type { Clock } from '../../src/model/clock.ts';
+import type { Delivery } from '../../src/model/element.ts';
+import { ENGINES, type TestEngine } from '../engines.ts';
+import { brokerOn, plain, SILENT_LOG, type TestNamespace } from '../support/broker.ts';
+import { newElement } from '../support/elements.ts';
+import { seededRandom } from '../support/random.ts';
+
+/** A node with exchanges and no front end, on engines that outlive it. */
+export class ExchangeNode {
+  readonly broker: Broker;
+  readonly exchanges: Exchanges;
+
+  constructor(
+    namespaces: readonly TestNamespace[],
+    clock: Clock,
+    sandbox: SelectorSandbox,
+    options: { selectors?: boolean; configured?: ReadonlyMap<string, Declaration> } = {},
+  ) {
+    this.broker = brokerOn(namespaces, clock);
+    this.exchanges = new Exchanges({
+      broker: this.broker,
+      sandbox,
+      clock,
+      random: seededRandom(2).next,
+      log: SILENT_LOG,
+      maxHops: 17,
+      selectors: options.selectors ?? true,
+      configured: options.configured ?? new Map(),
+    });
+  }
+
+  async start(): Promise<this> {
+    await this.broker.start();
+    await this.exchanges.start();
+    return this;
+  }
+
+  async stop(): Promise<void> {
+    await this.exchanges.stop();
+    await this.broker.stop();
+  }
+
+  async insert(ns: string, queue: string, ...bodies: readonly string[]): Promise<string[]> {
+    const target = this.broker.namespace(ns).queue(queue);
+    return target.insert(bodies.map((body) => newElement({ body, groups: target.groups(null) })));
+  }
+
+  /** Pops one element, waiting for it. */
+  pop(ns: string, queue: string): Promise<Delivery> {
+    return new Promise((resolve, reject) => {
+      const request = { group: null, leaseMs: null, timeoutMs: null, tid: null, owner: null };
+      this.broker.namespace(ns).queue(queue).get(request, { deliver: resolve, end: reject });
+    });
+  }
+
+  async popMany(ns: string, queue: string, count: number): Promise<Delivery[]> {
+    const popped: Delivery[] = [];
+    while (popped.length < count) popped.push(await this.pop(ns, queue));
+    return popped;
+  }
+
+  /** Elements in a queue, whatever their state. */
+  async total(ns: string, queue: string): Promise<number> {
+    return (await this.broker.namespace(ns).record(queue, null)).totalSize;
+  }
+}
+
+/** A SQLite engine in memory for the named plain namespaces. */
+export async function openEngine(
+  ...names: readonly string[]
+): Promise<TestEngine & { namespaces: TestNamespace[] }> {
+  const kind = ENGINES.find(({ name }) => name === 'sqlite::memory:');
+  assert.ok(kind !== undefined);
+  const policies = names.map((name) => plain(name));
+  const opened = await kind.open({ namespaces: policies });
+  return { ...opened, namespaces: policies.map((policy) => ({ policy, engine: opened.engine })) };
+}
+
+export function declare(
+  src: string,
+  dst: readonly (string | [queue: string, selector: string])[],
+  consumer: Record<string, unknown> = {},
+): Declaration {
+  const name = (full: string): { ns: string; queue: string } => {
+    const [ns = '', queue = ''] = full.split('/');
+    return { ns, queue };
+  };
+  return parseDeclaration({
+    src: name(src),
+    dst: dst.map((to) => (typeof to === 'string' ? name(to) : { ...name(to[0]), selector: to[1] })),
+    consumer,
+  });
+}
+
+/** A header of a delivery, or undefined. */
+export function header(delivery: Delivery, name: string): string | undefined {
+  const at = delivery.headers.indexOf(name);
+  return at < 0 ? undefined : delivery.headers[at + 1];
+}

@@ -1,0 +1,47 @@
+import { Broker } from '../../src/broker/broker.ts';
+import type { NamespaceSetup } from '../../src/broker/ports.ts';
+import type { Engine, NamespacePolicy } from '../../src/engine/engine.ts';
+import type { Clock } from '../../src/model/clock.ts';
+import { seededRandom } from './random.ts';
+
+export const SILENT_LOG = { info: () => {}, warn: () => {} };
+
+/** A namespace of a test: its policy, and the engine that keeps it. */
+export interface TestNamespace {
+  readonly policy: NamespacePolicy;
+  readonly engine: Engine;
+}
+
+export function plain(name: string, policy: Partial<NamespacePolicy> = {}): NamespacePolicy {
+  return { name, groups: null, deadLetter: null, retentionMs: null, ...policy };
+}
+
+/** A broker on engines that are started already. The caller starts and stops it. */
+export function brokerOn(namespaces: readonly TestNamespace[], clock: Clock): Broker {
+  return new Broker({
+    namespaces: namespaces.map(setup),
+    clock,
+    random: seededRandom(1).next,
+    waiting: { total: 1000, perUser: 100 },
+    log: SILENT_LOG,
+  });
+}
+
+function setup({ policy, engine }: TestNamespace): NamespaceSetup {
+  const { type, storage, definitions, signaller, stats } = engine;
+  return {
+    policy,
+    type: `${type}:${policy.groups === null ? 'simple' : 'stream'}`,
+    leaseMs: 120_000,
+    maxQueues: 1000,
+    storage,
+    definitions,
+    signaller,
+    stats,
+    shown: {
+      url: `${type}:test`,
+      signaller: { type: signaller.type, url: `${type}:test`, channel: policy.name },
+      stats: { type, url: `${type}:test`, coll: 'stats' },
+    },
+  };
+}
