@@ -307,7 +307,7 @@ describe('an exchange', () => {
         accepted,
         delay,
         payload,
-        c: hdrs['c'],
+        c: hdrs.c,
       })),
       [
         { q: a, accepted: true, delay: 5, payload: '{"n":2}', c: '1' },

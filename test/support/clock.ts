@@ -16,8 +16,9 @@ export class FakeClock implements Clock {
     this.#now = now;
   }
 
+  /** Whole milliseconds, as the contract has it: timers may fall due between two. */
   now(): number {
-    return this.#now;
+    return Math.floor(this.#now);
   }
 
   monotonic(): number {
