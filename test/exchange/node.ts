@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import type { Broker } from '../../src/broker/broker.ts';
 import { type Declaration, parseDeclaration } from '../../src/exchange/declaration.ts';
 import { Exchanges } from '../../src/exchange/exchanges.ts';
+import { DEFAULT_MAX_HOPS } from '../../src/exchange/forward.ts';
 import type { SelectorSandbox } from '../../src/exchange/sandbox/sandbox.ts';
 import type { Clock } from '../../src/model/clock.ts';
 import type { Delivery } from '../../src/model/element.ts';
@@ -19,7 +20,7 @@ export class ExchangeNode {
     namespaces: readonly TestNamespace[],
     clock: Clock,
     sandbox: SelectorSandbox,
-    options: { selectors?: boolean; configured?: ReadonlyMap<string, Declaration> } = {},
+    options: { selectors?: boolean; configured?: ReadonlyMap<string, Declaration>; maxHops?: number } = {},
   ) {
     this.broker = brokerOn(namespaces, clock);
     this.exchanges = new Exchanges({
@@ -28,7 +29,7 @@ export class ExchangeNode {
       clock,
       random: seededRandom(2).next,
       log: SILENT_LOG,
-      maxHops: 17,
+      maxHops: options.maxHops ?? DEFAULT_MAX_HOPS,
       selectors: options.selectors ?? true,
       configured: options.configured ?? new Map(),
     });
