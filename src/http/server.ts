@@ -1,23 +1,34 @@
-import { createServer, type Server } from 'node:http';
+import { createServer, type Server, type ServerOptions } from 'node:http';
 import { createServer as createTlsServer, type Server as TlsServer } from 'node:https';
-import type { AddressInfo } from 'node:net';
+import type { AddressInfo, Socket } from 'node:net';
 import type { Service } from '../model/service.ts';
-import type { HttpParts, TlsMaterial } from './options.ts';
+import { Front } from './front.ts';
+import { HttpRequest } from './message.ts';
+import type { HttpOptions, HttpParts, TlsMaterial } from './options.ts';
+import { answerUnreadable, noteAnswer, refuseTunnel } from './unreadable.ts';
 
+/** Request line and headers together: room for the names and element headers that the limits allow. */
+const HEAD_BYTES = 16_384;
 /** TCP keep-alive finds peers that vanished without a word. */
 const TCP_KEEP_ALIVE_MS = 30_000;
 /** How often Node looks for requests that take too long to arrive. */
 const TIMEOUT_CHECK_MS = 1_000;
+const TLS_HANDSHAKE_MS = 10_000;
+const TLS_VERSION = { minVersion: 'TLSv1.2' } as const;
 
-/** The HTTP front end: one listener, plain or TLS. */
+/** The HTTP front end: one listener, plain or TLS, and the connections that it took. */
 export class HttpServer implements Service {
   readonly #parts: HttpParts;
-  readonly #server: Server | TlsServer;
+  readonly #front: Front;
+  readonly #server: Server<typeof HttpRequest> | TlsServer<typeof HttpRequest>;
+  readonly #sockets = new Set<Socket>();
   #stopping: Promise<void> | null = null;
 
   constructor(parts: HttpParts) {
     this.#parts = parts;
-    this.#server = makeServer(parts);
+    this.#front = new Front(parts);
+    this.#server = makeServer(parts.options);
+    this.#listenTo(this.#server);
   }
 
   /** Where it listens. @throws Error before `start` has resolved */
@@ -34,6 +45,7 @@ export class HttpServer implements Service {
     this.#server.once('error', reject);
     this.#server.listen({ host, port }, () => {
       this.#server.off('error', reject);
+      this.#server.on('error', (error) => this.#parts.log.error({ err: error }, 'the HTTP listener failed'));
       resolve();
     });
     return promise;
@@ -50,14 +62,35 @@ export class HttpServer implements Service {
 
   /** Uses another certificate for connections from now on. @throws Error where it cannot be read */
   reloadTls(tls: TlsMaterial): void {
-    if ('setSecureContext' in this.#server) this.#server.setSecureContext({ ...tls, minVersion: 'TLSv1.2' });
+    if ('setSecureContext' in this.#server) this.#server.setSecureContext({ ...tls, ...TLS_VERSION });
+  }
+
+  #listenTo(server: Server<typeof HttpRequest>): void {
+    const front = this.#front;
+    const handle: Parameters<typeof server.on<'request'>>[1] = (request, answer) => {
+      noteAnswer(request, answer);
+      front.handle(request, answer);
+    };
+    server.on('request', handle);
+    // With these two, Node leaves it to us when to say `100 Continue` and what to say of other expectations.
+    server.on('checkContinue', handle);
+    server.on('checkExpectation', handle);
+    server.on('clientError', (error, socket) => answerUnreadable(error, socket, front.answerHeaders()));
+    server.on('connect', (_request, socket) => refuseTunnel(socket, front.answerHeaders()));
+    server.on('connection', (socket) => {
+      this.#sockets.add(socket);
+      socket.on('close', () => this.#sockets.delete(socket));
+    });
   }
 
   #stop(): Promise<void> {
+    this.#front.close();
     const { promise, resolve } = Promise.withResolvers<void>();
-    const cancelDeadline = this.#parts.clock.after(this.#parts.options.drainMs, () =>
-      this.#server.closeAllConnections(),
-    );
+    const { clock, options, log } = this.#parts;
+    const cancelDeadline = clock.after(options.drainMs, () => {
+      log.warn({ connections: this.#sockets.size }, 'connections were cut: their answers took too long');
+      for (const socket of this.#sockets) socket.destroy();
+    });
     this.#server.close(() => {
       cancelDeadline();
       resolve();
@@ -66,8 +99,13 @@ export class HttpServer implements Service {
   }
 }
 
-function makeServer({ options }: HttpParts): Server | TlsServer {
-  const settings = {
+function makeServer(options: HttpOptions): Server<typeof HttpRequest> | TlsServer<typeof HttpRequest> {
+  const settings: ServerOptions<typeof HttpRequest> = {
+    IncomingMessage: HttpRequest,
+    // A header that is missing is answered by us, with a body that says so.
+    requireHostHeader: false,
+    insecureHTTPParser: false,
+    maxHeaderSize: HEAD_BYTES,
     headersTimeout: options.headersTimeoutMs,
     requestTimeout: options.requestTimeoutMs,
     keepAliveTimeout: options.keepAliveTimeoutMs,
@@ -78,7 +116,9 @@ function makeServer({ options }: HttpParts): Server | TlsServer {
   const server =
     options.tls === null
       ? createServer(settings)
-      : createTlsServer({ ...settings, ...options.tls, minVersion: 'TLSv1.2' });
+      : createTlsServer({ ...settings, ...options.tls, ...TLS_VERSION, handshakeTimeout: TLS_HANDSHAKE_MS });
   server.maxConnections = options.maxSockets;
+  // All of them: a header that Node dropped could be the second of two that contradict each other.
+  server.maxHeadersCount = 0;
   return server;
 }

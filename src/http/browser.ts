@@ -1,0 +1,34 @@
+import { QuaysideError } from '../model/errors.ts';
+import type { Head } from './head.ts';
+
+/**
+ * Refuses what a browser sends on behalf of a page that is not ours (decisions, "Requests in general").
+ *
+ * A browser adds remembered Basic credentials by itself, and a GET pops: an image tag on a stranger's page
+ * would empty a queue. Programs send none of these headers and pass.
+ * @throws QuaysideError `forbidden-origin`
+ */
+export function refuseForeignPage(head: Head, allowedOrigins: ReadonlySet<string>): void {
+  const { fetchSite, purpose, origin } = head;
+  if (fetchSite !== null && fetchSite !== 'same-origin' && fetchSite !== 'none') {
+    throw new QuaysideError('forbidden-origin', 'Requests on behalf of other sites are refused.', {
+      parameter: 'sec-fetch-site',
+    });
+  }
+  if (purpose?.toLowerCase().includes('prefetch')) {
+    throw new QuaysideError('forbidden-origin', 'Prefetching is refused.', { parameter: 'sec-purpose' });
+  }
+  if (origin !== null && !allowedOrigins.has(origin.toLowerCase()) && !isOwnOrigin(origin, head.host)) {
+    throw new QuaysideError('forbidden-origin', 'Requests from this origin are refused.', {
+      parameter: 'origin',
+    });
+  }
+}
+
+/** The scheme is left out of the comparison: behind a proxy that ends TLS it is not ours. */
+function isOwnOrigin(origin: string, host: string | null): boolean {
+  if (host === null) return false;
+  const lower = origin.toLowerCase();
+  const authority = host.toLowerCase();
+  return lower === `http://${authority}` || lower === `https://${authority}`;
+}

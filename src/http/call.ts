@@ -1,0 +1,159 @@
+import type { ServerResponse } from 'node:http';
+import type { User } from '../access/user.ts';
+import type { Namespace } from '../broker/namespace.ts';
+import type { Queue } from '../broker/queue.ts';
+import type { Delivery } from '../model/element.ts';
+import { errorHeaders } from './error-headers.ts';
+import { errorAnswer } from './errors.ts';
+import type { Front } from './front.ts';
+import { ELEMENT_HEADER_PREFIX, type Head } from './head.ts';
+import type { HttpRequest } from './message.ts';
+import type { Match } from './router.ts';
+
+/** Up to this size a body is joined with its head into one write, which costs less than two. */
+const JOINED_BYTES = 4_096;
+
+/** One request on its way to its answer. The front fills it in, step by step; then it is the route's. */
+export class Call {
+  readonly front: Front;
+  readonly request: HttpRequest;
+  readonly answer: ServerResponse;
+  /** The target without its query, as it came. */
+  path = '';
+  /** What follows the `?`. */
+  search = '';
+  #head: Head | null = null;
+  #user: User | null = null;
+  #match: Match | null = null;
+  #namespace: Namespace | null = null;
+  #queue: Queue | null = null;
+
+  constructor(front: Front, request: HttpRequest, answer: ServerResponse) {
+    this.front = front;
+    this.request = request;
+    this.answer = answer;
+  }
+
+  get head(): Head {
+    return present(this.#head);
+  }
+
+  set head(head: Head) {
+    this.#head = head;
+  }
+
+  /** Who asks. Only for routes that strangers may not call. */
+  get user(): User {
+    return present(this.#user);
+  }
+
+  set user(user: User | null) {
+    this.#user = user;
+  }
+
+  get isStranger(): boolean {
+    return this.#user === null;
+  }
+
+  get match(): Match {
+    return present(this.#match);
+  }
+
+  set match(match: Match) {
+    this.#match = match;
+  }
+
+  /** The namespace of the path, which the user may see. */
+  get namespace(): Namespace {
+    return present(this.#namespace);
+  }
+
+  set namespace(namespace: Namespace) {
+    this.#namespace = namespace;
+  }
+
+  /** The queue of the path. */
+  get queue(): Queue {
+    return present(this.#queue);
+  }
+
+  set queue(queue: Queue) {
+    this.#queue = queue;
+  }
+
+  /** A parameter of the path, percent-decoded. */
+  param(name: string): string {
+    return this.match.params[name] ?? '';
+  }
+
+  /** Whether the connection is lost already. */
+  get isGone(): boolean {
+    return this.request.socket.destroyed;
+  }
+
+  /** Answers JSON that is already text. */
+  json(status: number, text: string, headers?: readonly string[]): void {
+    this.text(status, 'application/json', text, headers);
+  }
+
+  text(status: number, contentType: string, text: string, more?: readonly string[]): void {
+    const headers = this.front.answerHeaders();
+    const length = Buffer.byteLength(text);
+    headers.push('content-type', contentType, 'content-length', String(length));
+    if (more !== undefined) headers.push(...more);
+    // As many bytes as characters: it is ASCII, and Latin-1 is written faster.
+    this.answer.writeHead(status, headers).end(text, length === text.length ? 'latin1' : 'utf8');
+  }
+
+  /** Answers without a body. */
+  empty(status: number): void {
+    const headers = this.front.answerHeaders();
+    if (status !== 204) headers.push('content-length', '0');
+    this.answer.writeHead(status, headers).end();
+  }
+
+  /**
+   * Answers an element, byte for byte as it was inserted (spec 4.1, Get or reserve). `written` is called once
+   * the kernel has all of it, and not at all if the connection ends before.
+   */
+  element(delivery: Delivery, written: (error?: Error | null) => void): void {
+    const { body, contentType, contentEncoding, headers: own, lease } = delivery;
+    const headers = this.front.answerHeaders();
+    headers.push('content-type', contentType ?? 'application/octet-stream');
+    headers.push('content-length', String(body.byteLength));
+    if (contentEncoding !== null) headers.push('content-encoding', contentEncoding);
+    headers.push('x-ks-id', delivery.id, 'x-ks-tries', String(delivery.tries));
+    headers.push('x-ks-mature', new Date(delivery.matureAt).toISOString());
+    if (lease !== null) {
+      headers.push('x-ks-lease', lease.token, 'x-ks-lease-until', new Date(lease.until).toISOString());
+    }
+    for (let at = 0; at + 1 < own.length; at += 2) {
+      headers.push(ELEMENT_HEADER_PREFIX + own[at], own[at + 1] as string);
+    }
+    this.answer.writeHead(200, headers);
+    const bytes = Buffer.from(body.buffer, body.byteOffset, body.byteLength);
+    if (bytes.length > JOINED_BYTES) this.answer.end(bytes, written);
+    else this.answer.end(bytes.latin1Slice(), 'latin1', written);
+  }
+
+  /** Answers an error, whatever was thrown. Harmless where the client has gone or an answer has begun. */
+  fail(thrown: unknown): void {
+    this.request.discard();
+    const error = this.front.errorOf(thrown, this);
+    if (this.answer.headersSent) {
+      // Half an answer cannot be taken back; cutting it short tells the client that it is not whole.
+      this.request.socket.destroy();
+      return;
+    }
+    const { status, reason, contentType, body } = errorAnswer(error, this.#head?.accept ?? null);
+    const headers = this.front.answerHeaders();
+    headers.push('content-type', contentType, 'content-length', String(Buffer.byteLength(body)));
+    headers.push(...errorHeaders(error, this));
+    this.answer.writeHead(status, reason, headers).end(body);
+  }
+}
+
+function present<T>(value: T | null): T {
+  if (value === null) throw new Error('A call was asked for what its route does not have.');
+  return value;
+}

@@ -1,0 +1,24 @@
+import type { QuaysideError } from '../model/errors.ts';
+import type { Call } from './call.ts';
+import { httpError } from './errors.ts';
+
+const CHALLENGE = 'Basic realm="Quayside", charset="UTF-8"';
+
+/** The headers that some errors carry: a challenge, when to come again, what the path allows. */
+export function errorHeaders(error: QuaysideError, call: Call): string[] {
+  const headers: string[] = [];
+  if (error.code === 'unauthorized') headers.push('www-authenticate', CHALLENGE);
+  const { retryAfterMs } = error.details;
+  if (retryAfterMs !== undefined) {
+    headers.push('retry-after', String(Math.max(1, Math.ceil(retryAfterMs / 1000))));
+  }
+  if (httpError(error.code).status === 405) headers.push('allow', allowed(error, call));
+  return headers;
+}
+
+/** Where the method exists but this queue cannot do it (`not-supported`), the others are left. */
+function allowed(error: QuaysideError, { front, path, request }: Call): string {
+  const methods = front.router.allowed(path);
+  if (error.code !== 'not-supported') return methods.join(', ');
+  return methods.filter((method) => method !== request.method).join(', ');
+}

@@ -1,0 +1,123 @@
+import { STATUS_CODES } from 'node:http';
+import type { ErrorCode, QuaysideError } from '../model/errors.ts';
+
+/** How HTTP says one error. */
+interface HttpError {
+  readonly status: number;
+  /** Where the spec or the decisions name one other than the standard's. */
+  readonly reason?: string;
+  /** The answer that the spec shows, byte for byte; all others are problem details (RFC 9457). */
+  readonly shown?: (error: QuaysideError) => ShownAnswer;
+}
+
+interface ShownAnswer {
+  readonly contentType: string;
+  readonly body: string;
+}
+
+const HTML = 'text/html; charset=utf-8';
+
+/** Every error code on this wire; `docs/protocols/http.md` lists the same. */
+export const HTTP_ERRORS = {
+  'malformed-request': { status: 400 },
+  'headers-too-large': { status: 431 },
+  'request-timeout': { status: 408 },
+  'expectation-failed': { status: 417 },
+  'invalid-parameter': { status: 400 },
+  'invalid-name': { status: 400 },
+  'invalid-header': { status: 400 },
+  'invalid-body': { status: 400 },
+  'body-too-large': { status: 413 },
+  'not-supported': { status: 405 },
+  'method-not-allowed': { status: 405 },
+  'route-not-found': { status: 404 },
+  unauthorized: { status: 401 },
+  'too-many-attempts': { status: 429 },
+  forbidden: { status: 403 },
+  'forbidden-origin': { status: 403 },
+  'namespace-not-found': { status: 404 },
+  'element-not-found': { status: 404 },
+  'not-reserved': { status: 404 },
+  'lease-lost': { status: 409 },
+  'element-reserved': { status: 409 },
+  'exchange-not-found': {
+    status: 404,
+    shown: ({ details }) => ({
+      contentType: HTML,
+      body: `no such exchange [${escapeHtml(String(details.extra?.id ?? ''))}]`,
+    }),
+  },
+  'exchange-exists': { status: 409 },
+  'definition-conflict': { status: 409 },
+  'pop-cancelled': {
+    status: 410,
+    reason: 'Queue Pop Cancelled',
+    shown: () => ({ contentType: HTML, body: 'cancel' }),
+  },
+  'pop-timeout': {
+    status: 504,
+    reason: 'Queue Pop Timeout',
+    shown: ({ details }) => ({ contentType: 'application/json', body: JSON.stringify(details.extra ?? {}) }),
+  },
+  'too-many-consumers': { status: 429 },
+  'too-many-queues': { status: 507 },
+  overloaded: { status: 503 },
+  'shutting-down': { status: 503 },
+  'storage-full': { status: 507 },
+  'storage-unavailable': { status: 503 },
+  'outcome-unknown': { status: 503 },
+  internal: { status: 500 },
+} as const satisfies Record<ErrorCode, HttpError>;
+
+export function httpError(code: ErrorCode): HttpError {
+  return HTTP_ERRORS[code];
+}
+
+/** Ready to be written: an error as an answer, without the headers that all answers have. */
+export interface ErrorAnswer {
+  readonly status: number;
+  readonly reason: string;
+  readonly contentType: string;
+  readonly body: string;
+}
+
+/**
+ * An error as an answer: as the spec shows it, or as problem details; always as problem details for a client
+ * whose `Accept` names them.
+ */
+export function errorAnswer(error: QuaysideError, accept: string | null, extra: object = {}): ErrorAnswer {
+  const { status, reason, shown } = httpError(error.code);
+  const standard = STATUS_CODES[status] ?? 'Error';
+  const line = { status, reason: reason ?? standard };
+  if (shown !== undefined && !accept?.toLowerCase().includes(PROBLEM_JSON))
+    return { ...line, ...shown(error) };
+  return { ...line, contentType: PROBLEM_JSON, body: JSON.stringify(problem(error, status, extra)) };
+}
+
+export const PROBLEM_JSON = 'application/problem+json';
+
+/** The members of problem details. `type` is left out: what tells problems apart is `code`. */
+function problem(error: QuaysideError, status: number, extra: object): object {
+  const { parameter, extra: facts } = error.details;
+  return {
+    ...facts,
+    title: STATUS_CODES[status],
+    status,
+    code: error.code,
+    detail: error.message,
+    ...(parameter !== undefined && { parameter }),
+    ...extra,
+  };
+}
+
+const HTML_ESCAPES: Readonly<Record<string, string>> = {
+  '<': '&lt;',
+  '>': '&gt;',
+  '&': '&amp;',
+  '"': '&quot;',
+  "'": '&#39;',
+};
+
+function escapeHtml(text: string): string {
+  return text.replace(/[<>&"']/g, (character) => HTML_ESCAPES[character] ?? character);
+}

@@ -1,0 +1,194 @@
+import type { ServerResponse } from 'node:http';
+import type { User } from '../access/user.ts';
+import { namespaceNotFound } from '../broker/broker.ts';
+import { QuaysideError } from '../model/errors.ts';
+import { checkName } from '../model/names.ts';
+import { refuseForeignPage } from './browser.ts';
+import { Call } from './call.ts';
+import { readHead } from './head.ts';
+import type { HttpRequest } from './message.ts';
+import type { HttpParts } from './options.ts';
+import type { Access } from './route.ts';
+import { isWellEncoded, type Match, Router } from './router.ts';
+import { routeTable } from './routes/table.ts';
+
+/** Makes an answer harmless in a browser, whatever a producer stored (decisions; reliability, S10). */
+const INERT: readonly string[] = [
+  'cache-control',
+  'no-store',
+  'content-security-policy',
+  "sandbox; default-src 'none'; base-uri 'none'; object-src 'none'; frame-ancestors 'none'",
+  'x-content-type-options',
+  'nosniff',
+  'cross-origin-resource-policy',
+  'same-origin',
+  'referrer-policy',
+  'no-referrer',
+];
+const HSTS: readonly string[] = ['strict-transport-security', 'max-age=31536000'];
+
+/** The characters of a request target, without `#`: everything else is percent-encoded by who follows the RFC. */
+const NOT_OF_A_TARGET = /[^\x21\x22\x24-\x7e]/;
+const ABSOLUTE_FORM = /^https?:\/\/[^/?]*/i;
+
+/** Takes each request from its head to its route. One for all connections of a server. */
+export class Front {
+  readonly parts: HttpParts;
+  readonly router: Router;
+  readonly #inert: readonly string[];
+  readonly #origins: ReadonlySet<string>;
+  readonly #startedAt: string;
+  #isClosing = false;
+  #faults = 0;
+
+  constructor(parts: HttpParts) {
+    this.parts = parts;
+    this.router = new Router(routeTable(parts));
+    this.#inert = parts.options.tls === null ? INERT : [...INERT, ...HSTS];
+    this.#origins = new Set(parts.options.allowedOrigins.map((origin) => origin.toLowerCase()));
+    this.#startedAt = parts.clock.now().toString(36);
+  }
+
+  /** Set once the server stops: each answer from then on ends its connection. */
+  get isClosing(): boolean {
+    return this.#isClosing;
+  }
+
+  close(): void {
+    this.#isClosing = true;
+  }
+
+  /** The headers that every answer has, as a list to be added to. */
+  answerHeaders(): string[] {
+    const headers = this.#inert.slice();
+    if (this.#isClosing) headers.push('connection', 'close');
+    return headers;
+  }
+
+  /** Answers a request, now or later. Never throws. */
+  handle(request: HttpRequest, answer: ServerResponse): void {
+    const call = new Call(this, request, answer);
+    try {
+      this.#admit(call);
+    } catch (error) {
+      call.fail(error);
+    }
+  }
+
+  /** What to tell the client of anything that was thrown. A fault of ours is logged under an id. */
+  errorOf(thrown: unknown, call: Call): QuaysideError {
+    if (thrown instanceof QuaysideError && thrown.code !== 'internal') return thrown;
+    this.#faults += 1;
+    const requestId = `${this.#startedAt}-${this.#faults.toString(36)}`;
+    const { method } = call.request;
+    this.parts.log.error({ err: thrown, requestId, method, path: call.path }, 'a request failed');
+    return new QuaysideError('internal', 'The server failed; its log says why, under this request id.', {
+      extra: { requestId },
+    });
+  }
+
+  /** Who is it? Before anything is looked up, so that a stranger learns nothing of what exists. */
+  #admit(call: Call): void {
+    const { request } = call;
+    const head = readHead(request.rawHeaders, request.httpVersionMinor === 0);
+    call.head = head;
+    refuseForeignPage(head, this.#origins);
+    splitTarget(call, request.url ?? '');
+    const { authorization } = head;
+    if (authorization === null) {
+      this.#dispatch(call, null);
+      return;
+    }
+    const { authenticator } = this.parts;
+    const user = authenticator.recall(authorization);
+    if (user !== null) this.#dispatch(call, user);
+    else void this.#login(call, authorization);
+  }
+
+  async #login(call: Call, authorization: string): Promise<void> {
+    try {
+      const address = call.request.socket.remoteAddress ?? '';
+      const user = await this.parts.authenticator.loginBasic(authorization, address);
+      if (!call.isGone) this.#dispatch(call, user);
+    } catch (error) {
+      call.fail(error);
+    }
+  }
+
+  #dispatch(call: Call, user: User | null): void {
+    const match = this.router.find(call.request.method ?? '', call.path);
+    if (user === null && match?.route.access !== 'open') throw unauthorized();
+    if (match === null) throw this.#noRoute(call);
+    const { route, params } = match;
+    call.user = user;
+    call.match = match;
+    if (route.body === 'discard') call.request.discard();
+    if (params.namespace !== undefined) this.#enter(call, user, match);
+    const answering = route.handle(call);
+    if (answering !== undefined) answering.catch((error: unknown) => call.fail(error));
+  }
+
+  /** Into the namespace and the queue of the path, if the user may. */
+  #enter(call: Call, user: User | null, { route, params }: Match): void {
+    const { namespace: name = '', queue } = params;
+    const namespace = this.parts.broker.namespace(name);
+    if (user === null || !isAllowed(user, route.access, name)) throw this.#refusal(user, name, route.access);
+    call.namespace = namespace;
+    if (queue !== undefined) call.queue = namespace.queue(checkName('queue', queue));
+  }
+
+  #refusal(user: User | null, namespace: string, access: Access): QuaysideError {
+    if (user === null || !user.maySee(namespace)) return namespaceNotFound(namespace);
+    this.parts.log.warn(
+      { user: user.name, namespace, right: access },
+      'a request without the right was refused',
+    );
+    return new QuaysideError('forbidden', `This needs the right ${access} in namespace ${namespace}.`);
+  }
+
+  #noRoute({ path, request }: Call): QuaysideError {
+    if (!isWellEncoded(path)) {
+      return new QuaysideError('malformed-request', 'The path is not well percent-encoded UTF-8.');
+    }
+    const methods = this.router.allowed(path);
+    if (methods.length === 0) return new QuaysideError('route-not-found', 'There is nothing at this path.');
+    return new QuaysideError(
+      'method-not-allowed',
+      `${request.method} is not for this path; ${methods.join(', ')} are.`,
+    );
+  }
+}
+
+function isAllowed(user: User, access: Access, namespace: string): boolean {
+  switch (access) {
+    case 'open':
+    case 'user':
+    case 'member':
+      return user.maySee(namespace);
+    default:
+      return user.may(access, namespace);
+  }
+}
+
+/**
+ * Splits the request target. The absolute form is read for its path alone: what it names as host is not
+ * looked at, so it cannot differ from what a proxy in front of us saw.
+ */
+function splitTarget(call: Call, target: string): void {
+  if (NOT_OF_A_TARGET.test(target)) {
+    throw new QuaysideError('malformed-request', 'The request target has characters that must be encoded.');
+  }
+  const origin = target.charCodeAt(0) === SLASH ? target : target.replace(ABSOLUTE_FORM, '');
+  const queryAt = origin.indexOf('?');
+  call.path = queryAt === -1 ? origin : origin.slice(0, queryAt);
+  if (queryAt !== -1) call.search = origin.slice(queryAt + 1);
+  if (call.path.charCodeAt(0) !== SLASH) {
+    throw new QuaysideError('malformed-request', 'The request target has no path.');
+  }
+}
+
+const SLASH = 0x2f;
+
+function unauthorized(): QuaysideError {
+  return new QuaysideError('unauthorized', 'Send the name and password of a user by Basic authentication.');
+}

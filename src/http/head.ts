@@ -1,0 +1,158 @@
+import { type ElementHeaders, NO_HEADERS } from '../model/element.ts';
+import { QuaysideError } from '../model/errors.ts';
+import { LIMITS } from '../model/limits.ts';
+
+/** Element headers travel under this prefix. */
+export const ELEMENT_HEADER_PREFIX = 'x-ks-hdr-';
+
+/** The headers of a request that mean something to this server; null where one was not sent. */
+export interface Head {
+  host: string | null;
+  authorization: string | null;
+  contentType: string | null;
+  contentEncoding: string | null;
+  /** -1 where none was sent. The parser has checked it. */
+  contentLength: number;
+  accept: string | null;
+  prefer: string | null;
+  idempotencyKey: string | null;
+  expect: string | null;
+  origin: string | null;
+  fetchSite: string | null;
+  /** `Sec-Purpose` and the `Purpose` of older browsers. */
+  purpose: string | null;
+  isChunked: boolean;
+  /** Names in lower case and without their prefix; a repeated one is joined. Not checked yet. */
+  elementHeaders: ElementHeaders;
+}
+
+/**
+ * Reads what matters out of Node's flat list of header lines, in one pass. Node's own `headers` would drop
+ * repetitions silently, and of two `Authorization` lines take the first, as some proxies take the last.
+ * @throws QuaysideError `malformed-request`, `invalid-header`, `expectation-failed`
+ */
+export function readHead(raw: readonly string[], isHttp10: boolean): Head {
+  const head: Head = {
+    host: null,
+    authorization: null,
+    contentType: null,
+    contentEncoding: null,
+    contentLength: -1,
+    accept: null,
+    prefer: null,
+    idempotencyKey: null,
+    expect: null,
+    origin: null,
+    fetchSite: null,
+    purpose: null,
+    isChunked: false,
+    elementHeaders: NO_HEADERS,
+  };
+  for (let at = 0; at + 1 < raw.length; at += 2) readLine(head, raw[at] as string, raw[at + 1] as string);
+  if (isHttp10) {
+    if (head.isChunked) {
+      throw new QuaysideError('malformed-request', 'HTTP/1.0 has no Transfer-Encoding.');
+    }
+    return head;
+  }
+  if (head.host === null) throw new QuaysideError('malformed-request', 'HTTP/1.1 needs a Host header.');
+  if (head.expect !== null && head.expect.toLowerCase() !== '100-continue') {
+    throw new QuaysideError('expectation-failed', 'The only expectation that is met is 100-continue.');
+  }
+  return head;
+}
+
+/** The length tells most names apart, so that a line costs one comparison or none. */
+function readLine(head: Head, name: string, value: string): void {
+  switch (name.length) {
+    case 4:
+      if (is(name, 'host')) head.host = once(head.host, name, value);
+      return;
+    case 6:
+      if (is(name, 'accept')) head.accept = joined(head.accept, value);
+      else if (is(name, 'prefer')) head.prefer = joined(head.prefer, value);
+      else if (is(name, 'origin')) head.origin = once(head.origin, name, value);
+      else if (is(name, 'expect')) head.expect = once(head.expect, name, value);
+      return;
+    case 7:
+      if (is(name, 'purpose')) head.purpose = joined(head.purpose, value);
+      return;
+    case 11:
+      if (is(name, 'sec-purpose')) head.purpose = joined(head.purpose, value);
+      else readElementHeader(head, name, value);
+      return;
+    case 12:
+      if (is(name, 'content-type')) head.contentType = stored(once(head.contentType, name, value), name);
+      else readElementHeader(head, name, value);
+      return;
+    case 13:
+      if (is(name, 'authorization')) head.authorization = once(head.authorization, name, value);
+      else readElementHeader(head, name, value);
+      return;
+    case 14:
+      if (is(name, 'content-length')) head.contentLength = Number(value);
+      else if (is(name, 'sec-fetch-site')) head.fetchSite = once(head.fetchSite, name, value);
+      else readElementHeader(head, name, value);
+      return;
+    case 15:
+      if (is(name, 'idempotency-key')) head.idempotencyKey = once(head.idempotencyKey, name, value);
+      else readElementHeader(head, name, value);
+      return;
+    case 16:
+      if (is(name, 'content-encoding')) {
+        head.contentEncoding = stored(joined(head.contentEncoding, value), name);
+      } else readElementHeader(head, name, value);
+      return;
+    case 17:
+      if (is(name, 'transfer-encoding')) head.isChunked = true;
+      else readElementHeader(head, name, value);
+      return;
+    default:
+      readElementHeader(head, name, value);
+  }
+}
+
+function readElementHeader(head: Head, name: string, value: string): void {
+  if (name.length <= ELEMENT_HEADER_PREFIX.length) return;
+  const first = name.charCodeAt(0);
+  if (first !== 0x78 && first !== 0x58) return;
+  const lower = name.toLowerCase();
+  if (!lower.startsWith(ELEMENT_HEADER_PREFIX)) return;
+  const short = lower.slice(ELEMENT_HEADER_PREFIX.length);
+  const headers = head.elementHeaders === NO_HEADERS ? [] : (head.elementHeaders as string[]);
+  head.elementHeaders = headers;
+  for (let at = 0; at < headers.length; at += 2) {
+    if (headers[at] !== short) continue;
+    headers[at + 1] = `${headers[at + 1]}, ${value}`;
+    return;
+  }
+  // Each further name is compared with all before it; a request of nothing else must not cost more than that.
+  if (headers.length >= 2 * LIMITS.headerCount) {
+    throw new QuaysideError('invalid-header', `An element has at most ${LIMITS.headerCount} headers.`);
+  }
+  headers.push(short, value);
+}
+
+function is(name: string, lower: string): boolean {
+  return name === lower || name.toLowerCase() === lower;
+}
+
+function once(before: string | null, name: string, value: string): string {
+  if (before === null) return value;
+  const lower = name.toLowerCase();
+  const code = lower === 'host' || lower === 'authorization' ? 'malformed-request' : 'invalid-header';
+  throw new QuaysideError(code, `The header ${lower} was sent twice; send it once.`, { parameter: lower });
+}
+
+function joined(before: string | null, value: string): string {
+  return before === null ? value : `${before}, ${value}`;
+}
+
+/** Headers that are stored with an element. An empty one says nothing. */
+function stored(value: string, name: string): string | null {
+  if (value.length <= LIMITS.contentTypeLength) return value === '' ? null : value;
+  const lower = name.toLowerCase();
+  throw new QuaysideError('invalid-header', `${lower} has at most ${LIMITS.contentTypeLength} characters.`, {
+    parameter: lower,
+  });
+}

@@ -1,0 +1,107 @@
+import { STATUS_CODES } from 'node:http';
+import type { ErrorCode } from '../model/errors.ts';
+import { httpError, PROBLEM_JSON } from './errors.ts';
+import { type AnswerNote, parametersOf, problemsOf, type Route } from './route.ts';
+import { Problem } from './schemas.ts';
+
+/** The table of routes as an OpenAPI 3.1 document. A method that shares a row gets an operation id of its own. */
+export function openApi(routes: readonly Route[], version: string): object {
+  const paths: Record<string, Record<string, object>> = {};
+  for (const route of routes) {
+    const path = route.path.replace(/:(\w+)/g, '{$1}');
+    const operations = paths[path] ?? {};
+    paths[path] = operations;
+    for (const [i, method] of route.methods.entries()) {
+      const id = i === 0 ? route.id : `${route.id}By${method.charAt(0)}${method.slice(1).toLowerCase()}`;
+      operations[method.toLowerCase()] = operation(route, id);
+    }
+  }
+  return {
+    openapi: '3.1.0',
+    info: { title: 'Quayside', version, description: 'Named queues over HTTP.' },
+    security: [{ basic: [] }],
+    paths,
+    components: {
+      securitySchemes: { basic: { type: 'http', scheme: 'basic' } },
+      schemas: { Problem },
+    },
+  };
+}
+
+function operation(route: Route, operationId: string): object {
+  return {
+    operationId,
+    summary: route.summary,
+    ...(route.access === 'open' && { security: [] }),
+    parameters: [...pathParameters(route), ...queryParameters(route), ...headerParameters(route)],
+    ...(route.body === 'element' && { requestBody: { content: { '*/*': {} } } }),
+    responses: { ...answers(route), ...problems(route) },
+  };
+}
+
+function pathParameters({ path }: Route): object[] {
+  return [...path.matchAll(/:(\w+)/g)].map(([, name]) => ({
+    name,
+    in: 'path',
+    required: true,
+    schema: { type: 'string', minLength: 1 },
+  }));
+}
+
+function queryParameters(route: Route): object[] {
+  return parametersOf(route).map(([name, { description, schema }]) => ({
+    name,
+    in: 'query',
+    description,
+    schema,
+  }));
+}
+
+function headerParameters({ headers }: Route): object[] {
+  return (
+    headers
+      // OpenAPI describes the type of a body with the body, and knows no patterns of header names.
+      .filter(({ name }) => name !== 'content-type' && !name.includes('*'))
+      .map(({ name, description }) => ({ name, in: 'header', description, schema: { type: 'string' } }))
+  );
+}
+
+/** One entry per status: forms of one answer are alternatives of its schema. */
+function answers(route: Route): Record<string, object> {
+  const byStatus = Map.groupBy(route.answers, ({ status }) => status);
+  return Object.fromEntries([...byStatus].map(([status, notes]) => [String(status), answer(notes)]));
+}
+
+function answer(notes: readonly AnswerNote[]): object {
+  const headers = notes.flatMap((note) => note.headers ?? []).filter(({ name }) => !name.includes('*'));
+  const contentType = notes.find((note) => note.contentType !== null)?.contentType;
+  const schemas = notes.flatMap(({ schema }) => (schema === undefined ? [] : [schema]));
+  const schema = schemas.length > 1 ? { anyOf: schemas } : schemas[0];
+  return {
+    description: notes.map(({ description }) => description).join(' '),
+    ...(headers.length > 0 && {
+      headers: Object.fromEntries(
+        headers.map(({ name, description }) => [name, { description, schema: { type: 'string' } }]),
+      ),
+    }),
+    ...(contentType !== undefined &&
+      contentType !== null && { content: { [contentType]: schema === undefined ? {} : { schema } } }),
+  };
+}
+
+function problems(route: Route): Record<string, object> {
+  const byStatus = Map.groupBy(problemsOf(route), (code) => httpError(code).status);
+  const taken = new Set(route.answers.map(({ status }) => status));
+  return Object.fromEntries(
+    [...byStatus]
+      .filter(([status]) => !taken.has(status))
+      .map(([status, codes]) => [String(status), problem(status, codes)]),
+  );
+}
+
+function problem(status: number, codes: readonly ErrorCode[]): object {
+  return {
+    description: `${STATUS_CODES[status]}: ${codes.join(', ')}`,
+    content: { [PROBLEM_JSON]: { schema: { $ref: '#/components/schemas/Problem' } } },
+  };
+}

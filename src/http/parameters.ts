@@ -1,0 +1,153 @@
+import { type TSchema, Type } from 'typebox';
+import type { GroupName } from '../model/element.ts';
+import { invalidParameter } from '../model/errors.ts';
+import { LIMITS } from '../model/limits.ts';
+import { checkGroup, checkName } from '../model/names.ts';
+
+/** One query parameter: what it means, for people and OpenAPI, and how it is read. */
+export interface Parameter<T> {
+  readonly description: string;
+  readonly schema: TSchema;
+  /** What a request without it means. */
+  readonly fallback: T;
+  /** @throws QuaysideError `invalid-parameter` or `invalid-name`, saying what would be right */
+  read(name: string, value: string): T;
+}
+
+const YES = new Set(['1', 'true', 'yes', 'on']);
+const NO = new Set(['', '0', 'false', 'no', 'off']);
+const WHOLE = /^[0-9]{1,16}$/;
+const DECIMAL = /^[0-9]{1,16}(?:\.[0-9]{1,9})?$/;
+
+/** `1 true yes on`, in any case, or `0 false no off` and nothing at all. */
+export function flag(description: string): Parameter<boolean> {
+  return {
+    description,
+    schema: Type.String({ pattern: '^(?:1|true|yes|on|0|false|no|off)?$', default: '0' }),
+    fallback: false,
+    read(name, value) {
+      const lower = value.toLowerCase();
+      if (YES.has(lower)) return true;
+      if (NO.has(lower)) return false;
+      throw refused(name, value, '1, true, yes or on, or 0, false, no or off');
+    },
+  };
+}
+
+interface Range {
+  readonly from: number;
+  readonly to: number;
+  /** As the message says it. */
+  readonly unit: string;
+}
+
+/** A whole number, or `fallback` where it is not given. */
+export function whole<T>(description: string, range: Range, fallback: T): Parameter<number | T> {
+  const { from, to, unit } = range;
+  return {
+    description,
+    schema: Type.Integer({ minimum: from, maximum: to, ...shown(fallback) }),
+    fallback,
+    read(name, value) {
+      const number = WHOLE.test(value) ? Number(value) : Number.NaN;
+      if (number >= from && number <= to) return number;
+      throw refused(name, value, `${unit}, a whole number from ${from} to ${to}`);
+    },
+  };
+}
+
+/** Seconds with or without a fraction, read as milliseconds; `fallback` (ms) where not given. */
+export function seconds<T>(description: string, mostMs: number, fallback: T): Parameter<number | T> {
+  return {
+    description,
+    schema: Type.Number({ minimum: 0, maximum: mostMs / 1000, ...shown(fallback) }),
+    fallback,
+    read(name, value) {
+      const ms = DECIMAL.test(value) ? Math.round(Number(value) * 1000) : Number.NaN;
+      if (ms <= mostMs) return ms;
+      throw refused(name, value, `seconds from 0 to ${mostMs / 1000}, fractions allowed`);
+    },
+  };
+}
+
+/** Unix time in seconds, read as milliseconds; null where not given. */
+export function unixTime(description: string): Parameter<number | null> {
+  return {
+    description,
+    schema: Type.Number({ minimum: 0, maximum: LIMITS.matureAt / 1000 }),
+    fallback: null,
+    read(name, value) {
+      const ms = DECIMAL.test(value) ? Math.round(Number(value) * 1000) : Number.NaN;
+      if (ms <= LIMITS.matureAt) return ms;
+      if (Number.isNaN(ms)) throw refused(name, value, 'unix time in seconds, fractions allowed');
+      throw refused(
+        name,
+        value,
+        'unix time in seconds; this is past the year 5000, so it may be milliseconds',
+      );
+    },
+  };
+}
+
+/** A name as queues and consumers have them; null where not given. */
+export function nameOf(kind: string, description: string): Parameter<string | null> {
+  return {
+    description,
+    schema: Type.String({ minLength: 1, description: `1 to ${LIMITS.nameBytes} bytes of UTF-8` }),
+    fallback: null,
+    read: (_name, value) => checkName(kind, value),
+  };
+}
+
+/** What this server made earlier: an id or a token. Null where not given. */
+export function opaque(description: string): Parameter<string | null> {
+  return {
+    description,
+    schema: Type.String({ minLength: 1, maxLength: LIMITS.idLength }),
+    fallback: null,
+    read: checkOpaque,
+  };
+}
+
+/** @throws QuaysideError `invalid-parameter` */
+export function checkOpaque(name: string, value: string): string {
+  if (OPAQUE.test(value)) return value;
+  throw refused(name, value, `1 to ${LIMITS.idLength} visible ASCII characters, as an answer gave them`);
+}
+
+const OPAQUE = new RegExp(`^[\\x21-\\x7e]{1,${LIMITS.idLength}}$`);
+
+export function group(description: string): Parameter<GroupName | null> {
+  return {
+    description,
+    schema: Type.String({ minLength: 1, maxLength: LIMITS.groupLength }),
+    fallback: null,
+    read: checkGroup,
+  };
+}
+
+/** Groups with commas between them, trimmed, each once. */
+export function groups(description: string): Parameter<readonly GroupName[] | null> {
+  return {
+    description,
+    schema: Type.String({ description: `1 to ${LIMITS.groups} names, separated by commas` }),
+    fallback: null,
+    read(name, value) {
+      const names = new Set(value.split(',').map((part) => checkGroup(name, part.trim())));
+      if (names.size <= LIMITS.groups) return [...names];
+      throw invalidParameter(name, `An element has at most ${LIMITS.groups} consumer groups.`);
+    },
+  };
+}
+
+function shown(fallback: unknown): { default?: unknown } {
+  return fallback === null ? {} : { default: fallback };
+}
+
+/** The longest part of a refused value that goes into the message. */
+const SHOWN = 40;
+
+function refused(name: string, value: string, right: string): Error {
+  const part = value.length > SHOWN ? `${value.slice(0, SHOWN)}…` : value;
+  return invalidParameter(name, `${name} cannot be ${JSON.stringify(part)}; give ${right}.`);
+}

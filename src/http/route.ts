@@ -1,0 +1,112 @@
+import type { TSchema } from 'typebox';
+import type { Right } from '../access/user.ts';
+import type { ErrorCode } from '../model/errors.ts';
+import type { Call } from './call.ts';
+import type { Parameter } from './parameters.ts';
+import { type Parameters, QueryReader } from './query.ts';
+
+/**
+ * Who may call:
+ * - `open`: anybody; credentials that are sent are still checked.
+ * - `user`: any known user.
+ * - `member`: a user with any right in the namespace of the path.
+ * - a right: a user who has it in the namespace of the path.
+ */
+export type Access = 'open' | 'user' | 'member' | Right;
+
+export const METHODS = ['GET', 'HEAD', 'PUT', 'POST', 'PATCH', 'DELETE'] as const;
+export type Method = (typeof METHODS)[number];
+
+/** What a route does with a request body. `discard`: it is read and thrown away. */
+export type BodyUse = 'discard' | 'element';
+
+/** A header that a route reads or writes, for the documents. */
+export interface HeaderNote {
+  readonly name: string;
+  readonly description: string;
+}
+
+/** A good answer of a route, for the documents. */
+export interface AnswerNote {
+  readonly status: number;
+  readonly description: string;
+  /** Null: no body. */
+  readonly contentType: string | null;
+  readonly schema?: TSchema;
+  readonly headers?: readonly HeaderNote[];
+}
+
+/** One row of the table that dispatch, checks, `/openapi.json` and the tests of the documents stand on. */
+export interface Route {
+  /** Unique; `operationId` in `/openapi.json`. */
+  readonly id: string;
+  readonly methods: readonly Method[];
+  /** With `:name` for a parameter: `namespace`, `queue`, `id`, `tid`. */
+  readonly path: string;
+  readonly summary: string;
+  readonly access: Access;
+  readonly body: BodyUse;
+  readonly query: QueryReader<object>;
+  readonly headers: readonly HeaderNote[];
+  readonly answers: readonly AnswerNote[];
+  /** Beside those that every route may answer; see {@link problemsOf}. */
+  readonly problems: readonly ErrorCode[];
+  /** Answers the call, now or later. What it throws, or its promise rejects with, is answered as an error. */
+  handle(call: Call): Promise<void> | void;
+}
+
+/** A row as it is written down: what is usual may be left out. */
+export interface RouteDefinition<Q extends object> {
+  readonly id: string;
+  readonly methods: readonly Method[];
+  readonly path: string;
+  readonly summary: string;
+  readonly access: Access;
+  readonly body?: BodyUse;
+  readonly query?: Parameters<Q>;
+  readonly headers?: readonly HeaderNote[];
+  readonly answers: readonly AnswerNote[];
+  readonly problems?: readonly ErrorCode[];
+  handle(call: Call, query: Readonly<Q>): Promise<void> | void;
+}
+
+/** Makes a row; ties the types of its parameters to its handler, which the table then forgets. */
+export function route<Q extends object>(definition: RouteDefinition<Q>): Route {
+  const { handle, query, body = 'discard', headers = [], problems = [], ...rest } = definition;
+  const reader = new QueryReader<Q>(query ?? ({} as Parameters<Q>));
+  return {
+    ...rest,
+    body,
+    headers,
+    problems,
+    query: reader,
+    handle: (call) => handle(call, reader.read(call.search)),
+  };
+}
+
+/** The query parameters of a route, for the documents. */
+export function parametersOf({ query }: Route): [string, Parameter<unknown>][] {
+  return Object.entries(query.parameters);
+}
+
+/** What any request may be answered, whatever its route. */
+const ALWAYS: readonly ErrorCode[] = [
+  'malformed-request',
+  'expectation-failed',
+  'forbidden-origin',
+  'internal',
+];
+const WITH_LOGIN: readonly ErrorCode[] = ['unauthorized', 'too-many-attempts', 'overloaded'];
+const IN_NAMESPACE: readonly ErrorCode[] = ['namespace-not-found', 'storage-unavailable', 'outcome-unknown'];
+
+/** All error codes that a route may answer, in the order of the statuses' importance to a client. */
+export function problemsOf({ access, path, query, problems }: Route): ErrorCode[] {
+  const codes = new Set<ErrorCode>(problems);
+  if (Object.keys(query.parameters).length > 0) codes.add('invalid-parameter');
+  if (path.includes(':namespace')) for (const code of IN_NAMESPACE) codes.add(code);
+  if (path.includes(':queue')) codes.add('invalid-name').add('too-many-queues');
+  if (access !== 'open' && access !== 'user' && access !== 'member') codes.add('forbidden');
+  if (access !== 'open') for (const code of WITH_LOGIN) codes.add(code);
+  for (const code of ALWAYS) codes.add(code);
+  return [...codes];
+}

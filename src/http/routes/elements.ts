@@ -1,0 +1,163 @@
+import type { Queue } from '../../broker/queue.ts';
+import type { NewElement } from '../../model/element.ts';
+import { invalidParameter, QuaysideError } from '../../model/errors.ts';
+import { checkHeaders } from '../../model/headers.ts';
+import { LIMITS } from '../../model/limits.ts';
+import { readBody } from '../body.ts';
+import type { Call } from '../call.ts';
+import type { Head } from '../head.ts';
+import { checkOpaque, flag, group, groups, nameOf, seconds, unixTime, whole } from '../parameters.ts';
+import { type Route, route } from '../route.ts';
+import { Inserted } from '../schemas.ts';
+import { Take } from '../take.ts';
+import { needs } from './shared.ts';
+
+const MILLISECONDS = { from: 0, to: LIMITS.delayMs, unit: 'milliseconds' } as const;
+
+export const elementRoutes: readonly Route[] = [
+  route({
+    id: 'insert',
+    methods: ['PUT', 'POST'],
+    path: '/q/:namespace/:queue',
+    summary: 'Insert an element: the body, byte for byte, of any type',
+    access: 'write',
+    body: 'element',
+    query: {
+      mature: unixTime('Not handed out before this moment: unix time in seconds. Beats `delay`.'),
+      delay: seconds('Not handed out before so many seconds have passed.', LIMITS.delayMs, 0),
+      tries: whole('The initial count of failed tries.', { from: 0, to: LIMITS.tries, unit: 'a count' }, 0),
+      groups: groups("On a stream: the groups that may consume it; not given: the namespace's."),
+    },
+    headers: [
+      { name: 'content-type', description: 'Kept, and returned character for character.' },
+      { name: 'content-encoding', description: 'Kept and returned; the body is never decoded.' },
+      { name: 'x-ks-hdr-*', description: 'Element headers: kept, and returned under the same names.' },
+      {
+        name: 'idempotency-key',
+        description: 'An insert of the same user with the same key stores nothing and answers the first id.',
+      },
+    ],
+    answers: [{ status: 200, description: 'Stored.', contentType: 'application/json', schema: Inserted }],
+    problems: ['invalid-header', 'body-too-large', 'storage-full', 'not-supported'],
+    handle(call, query) {
+      const { head, namespace, queue } = call;
+      const { mature, delay, tries } = query;
+      if (mature !== null || delay > 0) needs(namespace, 'sched');
+      const groups = queue.groups(query.groups);
+      const headers = checkHeaders(head.elementHeaders);
+      const dedupKey = dedupKeyOf(call);
+      readBody(call, call.front.parts.options.bodyLimit, (body) => {
+        const { contentType, contentEncoding } = head;
+        insert(call, queue, {
+          body,
+          contentType,
+          contentEncoding,
+          headers,
+          matureAt: mature,
+          delayMs: delay,
+          tries,
+          groups,
+          dedupKey,
+        });
+      });
+    },
+  }),
+  route({
+    id: 'take',
+    methods: ['GET'],
+    path: '/q/:namespace/:queue',
+    summary: 'Get (pop) or reserve the next element; waits for one',
+    access: 'read',
+    query: {
+      to: whole('How long to wait; not given: for ever. 0 answers at once.', MILLISECONDS, null),
+      tid: nameOf('tid', "The consumer's name, by which it can be cancelled; not given: one is made."),
+      reserve: flag('Reserve the element instead of popping it.'),
+      group: group("On a stream: the group to read as; not given: the namespace's first."),
+      lease: whole(
+        "With `reserve`: how long the reservation lasts; not given: the namespace's usual length.",
+        { ...MILLISECONDS, from: 1 },
+        null,
+      ),
+    },
+    headers: [
+      { name: 'prefer', description: '`wait=N`, in seconds, stands for `to` where that is not given.' },
+    ],
+    answers: [
+      {
+        status: 200,
+        description: 'The element, as it was inserted.',
+        contentType: '*/*',
+        headers: [
+          { name: 'x-ks-id', description: 'Its id, for commit and rollback.' },
+          { name: 'x-ks-tries', description: 'Failed tries so far.' },
+          { name: 'x-ks-mature', description: 'The maturity by which it was handed out, ISO 8601.' },
+          { name: 'x-ks-hdr-*', description: 'Its element headers.' },
+          { name: 'content-encoding', description: 'As it was inserted, where it was.' },
+          { name: 'x-ks-lease', description: 'Of a reserve: the token of this reservation.' },
+          { name: 'x-ks-lease-until', description: 'Of a reserve: when it ends, ISO 8601.' },
+        ],
+      },
+    ],
+    problems: ['pop-cancelled', 'pop-timeout', 'too-many-consumers', 'shutting-down', 'not-supported'],
+    handle(call, { to, tid, reserve, group, lease }) {
+      const { namespace, user } = call;
+      if (reserve) needs(namespace, 'reserve');
+      else if (lease !== null)
+        throw invalidParameter('lease', 'lease goes with reserve; a pop has no lease.');
+      new Take(call).begin({
+        group,
+        leaseMs: reserve ? (lease ?? namespace.leaseMs) : null,
+        timeoutMs: to ?? preferredWait(call.head),
+        tid,
+        owner: user.name,
+      });
+    },
+  }),
+  route({
+    id: 'remove',
+    methods: ['DELETE'],
+    path: '/q/:namespace/:queue/:id',
+    summary: 'Remove a waiting element',
+    access: 'manage',
+    answers: [{ status: 204, description: 'Removed.', contentType: null }],
+    problems: ['element-not-found', 'element-reserved', 'not-supported', 'invalid-parameter'],
+    async handle(call) {
+      needs(call.namespace, 'remove');
+      await call.queue.remove(checkOpaque('id', call.param('id')));
+      call.empty(204);
+    },
+  }),
+];
+
+function insert(call: Call, queue: Queue, element: NewElement): void {
+  queue.insert([element]).then(
+    // The port promises ids that need no escape.
+    ([id]) => call.json(200, `{"id":"${id}"}`),
+    (error: unknown) => call.fail(error),
+  );
+}
+
+const KEY_LENGTH = 255;
+
+/** Keys of different users are different keys; the length in front keeps the two parts apart. */
+function dedupKeyOf({ head, user }: Call): string | null {
+  const key = head.idempotencyKey;
+  if (key === null) return null;
+  if (key !== '' && key.length <= KEY_LENGTH) return `${user.name.length}:${user.name}:${key}`;
+  throw new QuaysideError('invalid-header', `idempotency-key has 1 to ${KEY_LENGTH} characters.`, {
+    parameter: 'idempotency-key',
+  });
+}
+
+const WAIT = /(?:^|[,;])\s*wait\s*=\s*"?([^",;\s]*)"?/i;
+const SECONDS = /^[0-9]{1,9}$/;
+
+/** `Prefer: wait=N` (RFC 7240) in ms; other preferences are left alone, as the RFC asks. */
+function preferredWait({ prefer }: Head): number | null {
+  const wait = prefer === null ? null : WAIT.exec(prefer);
+  if (wait === null) return null;
+  const value = wait[1] ?? '';
+  const ms = SECONDS.test(value) ? Number(value) * 1000 : Number.NaN;
+  if (ms <= LIMITS.delayMs) return ms;
+  throw invalidParameter('prefer', 'wait is a whole number of seconds from 0.');
+}

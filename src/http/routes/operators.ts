@@ -1,0 +1,76 @@
+import { openApi } from '../openapi.ts';
+import { type Route, route } from '../route.ts';
+import { Live, Readiness } from '../schemas.ts';
+import { answerJson } from './shared.ts';
+
+interface OperatorOptions {
+  readonly openMetrics: boolean;
+  readonly version: string;
+  /** The whole table, once it is complete. */
+  readonly routes: () => readonly Route[];
+}
+
+const METRICS_TYPE = 'text/plain; version=0.0.4; charset=utf-8';
+
+/** What those who run the server ask: is it alive, is it ready, how much does it do, what can it do. */
+export function operatorRoutes({ openMetrics, version, routes }: OperatorOptions): readonly Route[] {
+  let document: string | null = null;
+  return [
+    route({
+      id: 'live',
+      methods: ['GET', 'HEAD'],
+      path: '/livez',
+      summary: 'Whether the process runs',
+      access: 'open',
+      answers: [{ status: 200, description: 'It does.', contentType: 'application/json', schema: Live }],
+      handle: (call) => answerJson(call, { status: 'live' }),
+    }),
+    route({
+      id: 'ready',
+      methods: ['GET', 'HEAD'],
+      path: '/readyz',
+      summary: 'Whether this node should get requests; a known user sees each part',
+      access: 'open',
+      answers: [
+        { status: 200, description: 'It should.', contentType: 'application/json', schema: Readiness },
+        {
+          status: 503,
+          description: 'It should not: it stops, or an engine is away.',
+          contentType: 'application/json',
+          schema: Readiness,
+          headers: [{ name: 'retry-after', description: 'Seconds.' }],
+        },
+      ],
+      async handle(call) {
+        const report = await call.front.parts.ready();
+        const isReady = report.ready && !call.front.isClosing;
+        const status = isReady ? 'ready' : 'not ready';
+        const shown = call.isStranger ? { status } : { status, checks: report.checks };
+        call.json(isReady ? 200 : 503, JSON.stringify(shown), isReady ? [] : ['retry-after', '1']);
+      },
+    }),
+    route({
+      id: 'metrics',
+      methods: ['GET', 'HEAD'],
+      path: '/metrics',
+      summary: 'Counters and gauges in the Prometheus text format',
+      access: openMetrics ? 'open' : 'user',
+      answers: [{ status: 200, description: 'The metrics.', contentType: METRICS_TYPE }],
+      async handle(call) {
+        call.text(200, METRICS_TYPE, await call.front.parts.metricsText());
+      },
+    }),
+    route({
+      id: 'openApi',
+      methods: ['GET', 'HEAD'],
+      path: '/openapi.json',
+      summary: 'This interface, as an OpenAPI 3.1 document',
+      access: 'user',
+      answers: [{ status: 200, description: 'The document.', contentType: 'application/json' }],
+      handle(call) {
+        document ??= JSON.stringify(openApi(routes(), version));
+        call.json(200, document);
+      },
+    }),
+  ];
+}

@@ -1,0 +1,69 @@
+import { invalidParameter } from '../../model/errors.ts';
+import { group } from '../parameters.ts';
+import { type Route, route } from '../route.ts';
+import { Paused, QueueInformation } from '../schemas.ts';
+import { answerJson } from './shared.ts';
+
+export const queueRoutes: readonly Route[] = [
+  route({
+    id: 'queueStatus',
+    methods: ['GET', 'HEAD'],
+    path: '/q/:namespace/:queue/status',
+    summary: 'Read the queue information record',
+    access: 'read',
+    query: { group: group('On a stream: count the deliveries of this group alone.') },
+    answers: [
+      {
+        status: 200,
+        description: 'The record. A queue that did not exist does now, and is empty.',
+        contentType: 'application/json',
+        schema: QueueInformation,
+      },
+    ],
+    async handle(call, query) {
+      const { namespace, queue } = call;
+      if (query.group !== null && !namespace.isStream) {
+        throw invalidParameter('group', `Namespace ${namespace.name} has plain queues; leave group out.`);
+      }
+      answerJson(call, await namespace.record(queue.key.name, query.group));
+    },
+  }),
+  route({
+    id: 'isPaused',
+    methods: ['GET', 'HEAD'],
+    path: '/q/:namespace/:queue/paused',
+    summary: 'Read the pause flag',
+    access: 'read',
+    answers: [
+      { status: 200, description: '`true` or `false`.', contentType: 'application/json', schema: Paused },
+    ],
+    handle(call) {
+      call.namespace.noteUse(call.queue.key);
+      answerJson(call, call.queue.paused);
+    },
+  }),
+  route({
+    id: 'pause',
+    methods: ['PATCH'],
+    path: '/q/:namespace/:queue/pause',
+    summary: 'Hold back all consumers of the queue, on every node; they wait, inserts go on',
+    access: 'manage',
+    answers: [{ status: 201, description: 'Paused, also if it was before.', contentType: null }],
+    async handle(call) {
+      await call.queue.pause();
+      call.empty(201);
+    },
+  }),
+  route({
+    id: 'resume',
+    methods: ['PATCH'],
+    path: '/q/:namespace/:queue/resume',
+    summary: 'Let the consumers of the queue go on',
+    access: 'manage',
+    answers: [{ status: 201, description: 'Running, also if it was before.', contentType: null }],
+    async handle(call) {
+      await call.queue.resume();
+      call.empty(201);
+    },
+  }),
+];

@@ -1,0 +1,101 @@
+import type { SettleRef } from '../../broker/queue.ts';
+import { LIMITS } from '../../model/limits.ts';
+import type { Call } from '../call.ts';
+import { checkOpaque, group, opaque, whole } from '../parameters.ts';
+import { type Route, route } from '../route.ts';
+import { Extended, Nothing } from '../schemas.ts';
+import { needs } from './shared.ts';
+
+const which = {
+  group: group('The group of the reserve, where one was given.'),
+  token: opaque('`x-ks-lease` of the reserve: only this very reservation is meant, not a later one.'),
+};
+
+const problems = [
+  'element-not-found',
+  'not-reserved',
+  'lease-lost',
+  'not-supported',
+  'invalid-parameter',
+] as const;
+
+const done = { status: 200, description: 'Done.', contentType: 'application/json', schema: Nothing } as const;
+
+export const settlementRoutes: readonly Route[] = [
+  route({
+    id: 'commit',
+    methods: ['PATCH'],
+    path: '/q/:namespace/:queue/commit/:id',
+    summary: 'Finish a reserved element',
+    access: 'read',
+    query: which,
+    answers: [done],
+    problems,
+    handle(call, { group, token }) {
+      needs(call.namespace, 'reserve');
+      call.queue.commit(reference(call, group, token)).then(
+        () => call.json(200, '{}'),
+        (error: unknown) => call.fail(error),
+      );
+    },
+  }),
+  route({
+    id: 'rollback',
+    methods: ['PATCH'],
+    path: '/q/:namespace/:queue/rollback/:id',
+    summary: 'Give a reserved element back; one failed try more',
+    access: 'read',
+    query: {
+      delay: whole(
+        'After how long it is eligible again.',
+        { from: 0, to: LIMITS.delayMs, unit: 'milliseconds' },
+        0,
+      ),
+      ...which,
+    },
+    answers: [done],
+    problems,
+    handle(call, { delay, group, token }) {
+      needs(call.namespace, 'reserve');
+      if (delay > 0) needs(call.namespace, 'sched');
+      call.queue.rollback(reference(call, group, token), delay).then(
+        () => call.json(200, '{}'),
+        (error: unknown) => call.fail(error),
+      );
+    },
+  }),
+  route({
+    id: 'extend',
+    methods: ['PATCH'],
+    path: '/q/:namespace/:queue/extend/:id',
+    summary: 'Renew the lease of a reserved element',
+    access: 'read',
+    query: {
+      lease: whole(
+        "How long from now it runs; not given: the namespace's usual length.",
+        { from: 1, to: LIMITS.delayMs, unit: 'milliseconds' },
+        null,
+      ),
+      ...which,
+    },
+    answers: [
+      {
+        status: 200,
+        description: 'The new end of the lease.',
+        contentType: 'application/json',
+        schema: Extended,
+        headers: [{ name: 'x-ks-lease-until', description: 'The same moment.' }],
+      },
+    ],
+    problems,
+    async handle(call, { lease, group, token }) {
+      needs(call.namespace, 'reserve');
+      const until = new Date(await call.queue.extend(reference(call, group, token), lease)).toISOString();
+      call.json(200, JSON.stringify({ until }), ['x-ks-lease-until', until]);
+    },
+  }),
+];
+
+function reference(call: Call, group: string | null, token: string | null): SettleRef {
+  return { id: checkOpaque('id', call.param('id')), group, token };
+}

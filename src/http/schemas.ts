@@ -1,0 +1,126 @@
+import { Type } from 'typebox';
+
+// The shapes of JSON answers, for `/openapi.json`. Shown, not enforced: the types of the code enforce them.
+
+const Count = Type.Integer({ minimum: 0 });
+const Moment = Type.String({ format: 'date-time' });
+
+export const Inserted = Type.Object({ id: Type.String() });
+
+export const Nothing = Type.Object({});
+
+export const Extended = Type.Object({ until: Moment });
+
+export const NamespaceNames = Type.Array(Type.String());
+
+const Counters = Type.Object({
+  put: Count,
+  get: Count,
+  reserve: Count,
+  commit: Count,
+  rollback: Count,
+  deadletter: Count,
+});
+
+const sizes = {
+  next_mature_t: Type.Union([Moment, Type.Null()]),
+  totalSize: Count,
+  size: Count,
+  schedSize: Count,
+  resvSize: Count,
+};
+
+/** Spec 2.2. */
+export const QueueInformation = Type.Object({
+  type: Type.String({ examples: ['sqlite:simple'] }),
+  capabilities: Type.Object({
+    sched: Type.Boolean(),
+    reserve: Type.Boolean(),
+    pipeline: Type.Boolean(),
+    tape: Type.Boolean(),
+    remove: Type.Boolean(),
+  }),
+  factory: Type.Object({
+    name: Type.String(),
+    type: Type.String(),
+    opts: Type.Object({ name: Type.String(), url: Type.String() }),
+    signaller: Type.Object({
+      type: Type.String(),
+      opts: Type.Object({ url: Type.String(), mongo_opts: Type.Object({}), channel: Type.String() }),
+    }),
+    stats: Type.Object({
+      type: Type.String(),
+      opts: Type.Object({ url: Type.String(), coll: Type.String() }),
+    }),
+  }),
+  stats: Type.Intersect([
+    Counters,
+    Type.Object({ groups: Type.Optional(Type.Record(Type.String(), Counters)) }),
+  ]),
+  paused: Type.Boolean(),
+  ...sizes,
+  groups: Type.Optional(Type.Record(Type.String(), Type.Object(sizes))),
+});
+
+export const QueuesByName = Type.Record(Type.String(), QueueInformation);
+
+export const QueueArray = Type.Object({
+  data: Type.Array(Type.Intersect([QueueInformation, Type.Object({ id: Type.String() })])),
+});
+
+export const QueueTree = Type.Array(
+  Type.Object({
+    title: Type.String(),
+    key: Type.String(),
+    folder: Type.Literal(true),
+    expanded: Type.Literal(true),
+    children: Type.Array(
+      Type.Object({
+        title: Type.String(),
+        key: Type.String(),
+        put: Count,
+        get: Count,
+        reserve: Count,
+        commit: Count,
+        rollback: Count,
+        size: Count,
+        total: Count,
+        sched: Count,
+        resv: Count,
+        next_t: Type.Union([Moment, Type.Null()]),
+        paused: Type.Boolean(),
+      }),
+    ),
+  }),
+);
+
+const SetOrUnset = Type.Union([Type.Literal('set'), Type.Literal('unset')]);
+
+/** Spec 2.3. */
+export const PendingConsumers = Type.Array(
+  Type.Object({
+    tid: Type.String(),
+    since: Moment,
+    callback: SetOrUnset,
+    cleanup_timeout: SetOrUnset,
+    wakeup_timeout: SetOrUnset,
+  }),
+);
+
+export const Paused = Type.Boolean();
+
+export const Live = Type.Object({ status: Type.Literal('live') });
+
+export const Readiness = Type.Object({
+  status: Type.Union([Type.Literal('ready'), Type.Literal('not ready')]),
+  checks: Type.Optional(Type.Record(Type.String(), Type.String())),
+});
+
+/** RFC 9457, with members of our own. */
+export const Problem = Type.Object({
+  title: Type.String(),
+  status: Type.Integer(),
+  code: Type.String(),
+  detail: Type.String(),
+  parameter: Type.Optional(Type.String()),
+});

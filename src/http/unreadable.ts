@@ -1,0 +1,89 @@
+import type { ServerResponse } from 'node:http';
+import type { Duplex } from 'node:stream';
+import { type ErrorCode, QuaysideError } from '../model/errors.ts';
+import { errorAnswer } from './errors.ts';
+import type { HttpRequest } from './message.ts';
+import { METHODS } from './route.ts';
+
+// What Node's parser refuses never becomes a request. It is answered here, straight on the connection, which
+// then ends: after a line that could not be read, nobody knows where the next request begins.
+
+/** The latest answer of each connection, to know what has been written on it. */
+const ANSWER = Symbol('answer');
+
+type Connection = Duplex & { [ANSWER]?: ServerResponse };
+
+/** Notes that a request came that will be answered through `answer`. */
+export function noteAnswer(request: HttpRequest, answer: ServerResponse): void {
+  (request.socket as Connection)[ANSWER] = answer;
+}
+
+interface ParserError extends Error {
+  readonly code?: string;
+  readonly rawPacket?: Buffer;
+}
+
+/** Answers bytes that are no request, or one that did not come to its end in time. */
+export function answerUnreadable(thrown: Error, socket: Duplex, headers: readonly string[]): void {
+  const error = thrown as ParserError;
+  if (error.code === 'ECONNRESET' || !socket.writable || !isQuiet(socket)) {
+    socket.destroy();
+    return;
+  }
+  endWith(socket, refusal(error), headers);
+}
+
+/** CONNECT asks for a tunnel, and Node hands over the bare connection. */
+export function refuseTunnel(socket: Duplex, headers: readonly string[]): void {
+  endWith(socket, methodRefused(), headers);
+}
+
+/** Whether an answer can be written now without landing in the middle of another one, or before it. */
+function isQuiet(socket: Duplex): boolean {
+  const answer = (socket as Connection)[ANSWER];
+  if (answer === undefined || answer.writableFinished) return true;
+  // It waits for its body or its element, and none is before it: this is its answer now.
+  return answer.socket !== null && !answer.headersSent;
+}
+
+function refusal({ code, rawPacket }: ParserError): QuaysideError {
+  switch (code) {
+    case 'HPE_HEADER_OVERFLOW':
+      return refused('headers-too-large', 'The request line and the headers may have 16 KiB together.');
+    case 'HPE_CHUNK_EXTENSIONS_OVERFLOW':
+      return refused('body-too-large', 'The chunk extensions are too long.');
+    case 'ERR_HTTP_REQUEST_TIMEOUT':
+      return refused('request-timeout', 'The request did not arrive in time.');
+    case 'HPE_INVALID_METHOD':
+      if (rawPacket !== undefined && looksLikeARequest(rawPacket)) return methodRefused();
+      return refused('malformed-request', 'This is no HTTP request.');
+    default:
+      return refused('malformed-request', 'The request is not well-formed HTTP.');
+  }
+}
+
+/** A method that Node has not heard of, as against something that is no HTTP at all. */
+function looksLikeARequest(packet: Buffer): boolean {
+  return /^[A-Z-]{1,32} \/\S* HTTP\/1\.[01]\r?\n/.test(packet.latin1Slice(0, 2048));
+}
+
+function methodRefused(): QuaysideError {
+  return refused('method-not-allowed', 'This method is for no path of this server.');
+}
+
+function refused(code: ErrorCode, message: string): QuaysideError {
+  return new QuaysideError(code, message);
+}
+
+function endWith(socket: Duplex, error: QuaysideError, headers: readonly string[]): void {
+  const { status, reason, contentType, body } = errorAnswer(error, null);
+  const lines = [`HTTP/1.1 ${status} ${reason}`, `Date: ${new Date().toUTCString()}`];
+  for (let at = 0; at + 1 < headers.length; at += 2) lines.push(`${headers[at]}: ${headers[at + 1]}`);
+  if (error.code === 'method-not-allowed') lines.push(`allow: ${METHODS.join(', ')}`);
+  lines.push(
+    `content-type: ${contentType}`,
+    `content-length: ${Buffer.byteLength(body)}`,
+    'connection: close',
+  );
+  socket.end(`${lines.join('\r\n')}\r\n\r\n${body}`, () => socket.destroy());
+}
