@@ -1,7 +1,14 @@
 import type { Clock } from '../../model/clock.ts';
 import { QuaysideError } from '../../model/errors.ts';
 import type { SandboxLimits } from './limits.ts';
-import type { Overrun, PackedElements, ProgramStep, WorkerAnswer, WorkerRequest } from './protocol.ts';
+import type {
+  Overrun,
+  PackedElements,
+  ProgramStep,
+  VmImage,
+  WorkerAnswer,
+  WorkerRequest,
+} from './protocol.ts';
 import { Watchdog } from './watchdog.ts';
 import { WorkerHandle } from './worker-handle.ts';
 
@@ -23,6 +30,12 @@ export type Job =
       readonly allowanceMs: number;
     };
 
+const STUCK: Overrun = {
+  outcome: 'overrun',
+  cause: 'watchdog',
+  error: 'the selector could not be interrupted',
+};
+
 interface Waiting {
   readonly job: Job;
   readonly resolve: (answer: WorkerAnswer) => void;
@@ -38,8 +51,8 @@ interface Sent extends Waiting {
  * Feeds the one selector worker and replaces it when it stops answering.
  *
  * States of the worker: none (nothing asked yet, or stopped) -> starting -> ready -> lost, which is starting
- * anew if anything waits. The request that was running when a ready worker was lost gets an overrun; the one
- * behind it, which had not begun, is sent to the next worker. A worker lost before it was ready will not do
+ * anew where anything waits. The request that was running when a ready worker was lost gets an overrun; the
+ * one behind it, which had not begun, goes to the next worker. A worker lost before it was ready will not do
  * better the next time: everything that waits is rejected, and the next request tries again.
  */
 export class Dispatcher {
@@ -50,24 +63,23 @@ export class Dispatcher {
   readonly #waiting = new Map<number, Waiting[]>();
   #sent: Sent[] = [];
   /** Programs that the present worker knows. */
-  #known = new Set<number>();
+  readonly #known = new Set<number>();
   #worker: WorkerHandle | null = null;
+  /** The worker's successor, made when it seemed stuck and kept from then on: a start takes 150 ms. */
+  #spare: WorkerHandle | null = null;
+  #image: VmImage | null = null;
   #seq = 0;
   #stopping: Promise<void> | null = null;
 
   constructor(clock: Clock, limits: SandboxLimits) {
     this.#limits = limits;
-    this.#watchdog = new Watchdog(
-      clock,
-      limits.watchdogMs,
-      () => this.#pulse(),
-      () =>
-        this.#replace({
-          outcome: 'overrun',
-          cause: 'watchdog',
-          error: 'the selector could not be interrupted',
-        }),
-    );
+    this.#watchdog = new Watchdog(clock, () => this.#pulse(), {
+      busyMs: async () => (await this.#worker?.busyMs()) ?? 0,
+      onSuspect: () => {
+        this.#spare ??= this.#start();
+      },
+      onStuck: () => this.#replace(STUCK),
+    });
   }
 
   /** @throws QuaysideError `shutting-down`, `internal` */
@@ -94,7 +106,9 @@ export class Dispatcher {
   async #end(): Promise<void> {
     this.#watchdog.stop();
     this.#rejectAll(stopped());
-    this.#letGo();
+    for (const worker of [this.#worker, this.#spare]) if (worker !== null) this.#letGo(worker);
+    this.#worker = null;
+    this.#spare = null;
     await Promise.all(this.#ending);
   }
 
@@ -138,8 +152,11 @@ export class Dispatcher {
   }
 
   #start(): WorkerHandle {
-    const worker = new WorkerHandle(this.#limits, {
-      onReady: () => this.#feed(),
+    const worker: WorkerHandle = new WorkerHandle(this.#limits, this.#image, {
+      onReady: (image) => {
+        this.#image = image;
+        this.#feed();
+      },
       onMessage: ({ seq, answer }) => this.#answered(seq, answer),
       onLost: (error) => this.#lost(worker, error),
     });
@@ -155,28 +172,37 @@ export class Dispatcher {
   }
 
   #lost(worker: WorkerHandle, error: Error): void {
-    if (worker.ready) {
+    if (worker === this.#spare) {
+      this.#spare = null;
+      this.#letGo(worker);
+    } else if (worker.ready) {
       this.#replace({
         outcome: 'overrun',
         cause: 'crash',
         error: `the selector worker was lost: ${error.message}`,
       });
-      return;
+    } else {
+      this.#known.clear();
+      this.#worker = null;
+      this.#letGo(worker);
+      this.#rejectAll(
+        new QuaysideError('internal', 'The selector worker cannot be started.', { cause: error }),
+      );
     }
-    this.#letGo();
-    this.#rejectAll(
-      new QuaysideError('internal', 'The selector worker cannot be started.', { cause: error }),
-    );
   }
 
-  /** Starts the next worker before the old one is ended: that one may take its time to go. */
+  /** Takes the next worker before the old one is ended: that one may take its time to go. */
   #replace(overrun: Overrun): void {
-    const [head, ...unbegun] = this.#sent;
+    const { head } = this.#pulse();
+    const others = this.#sent.filter((sent) => sent !== head);
     this.#sent = [];
-    for (const waiting of unbegun.reverse()) this.#putFirst(waiting);
+    for (const waiting of others.reverse()) this.#putFirst(waiting);
     const old = this.#worker;
-    this.#worker = this.#start();
-    this.#letGo(old);
+    this.#worker = this.#spare;
+    this.#spare = null;
+    this.#known.clear();
+    this.#feed();
+    if (old !== null) this.#letGo(old);
     head?.resolve(overrun);
   }
 
@@ -189,11 +215,8 @@ export class Dispatcher {
     for (const [other, jobs] of others) this.#waiting.set(other, jobs);
   }
 
-  #letGo(old = this.#worker): void {
-    this.#known = new Set();
-    if (old === this.#worker) this.#worker = null;
-    if (old === null) return;
-    const ended = old.terminate().finally(() => this.#ending.delete(ended));
+  #letGo(worker: WorkerHandle): void {
+    const ended = worker.terminate().finally(() => this.#ending.delete(ended));
     this.#ending.add(ended);
   }
 

@@ -11,7 +11,7 @@ export interface SandboxLimits {
   readonly compileMs: number;
   /** One call into a VM, for up to `batch` elements, may take this long, ms of processor time. */
   readonly callMs: number;
-  /** A step that gives no sign of life for this long loses its worker thread, ms of wall time. */
+  /** A step that runs for this long without a sign of life loses its worker thread, ms of wall time. */
   readonly watchdogMs: number;
   /**
    * What each mebibyte of body adds to the two budgets above, ms: reading it in and writing it out is the

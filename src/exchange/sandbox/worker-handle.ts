@@ -1,6 +1,6 @@
 import { Worker } from 'node:worker_threads';
 import type { SandboxLimits } from './limits.ts';
-import { PULSE, type WorkerMessage, type WorkerRequest, type WorkerSetup } from './protocol.ts';
+import { PULSE, type VmImage, type WorkerMessage, type WorkerRequest, type WorkerSetup } from './protocol.ts';
 import { loadWasm } from './wasm.ts';
 
 /** Bounds of the worker's own heap, beside the VMs': answers and bodies pass through it. */
@@ -8,8 +8,8 @@ const RESOURCES = { maxOldGenerationSizeMb: 256, maxYoungGenerationSizeMb: 32 };
 
 /** What happens to a worker thread, told to whoever started it. */
 export interface WorkerEvents {
-  /** Called once, before any message, when requests may be sent. */
-  onReady(): void;
+  /** Called once, before any message, when requests may be sent. The image serves later workers. */
+  onReady(image: VmImage): void;
   onMessage(message: Extract<WorkerMessage, { kind: 'answer' }>): void;
   /** Called once when it ends without having been asked to, or cannot start. */
   onLost(error: Error): void;
@@ -20,12 +20,14 @@ export class WorkerHandle {
   readonly #pulse = new Int32Array(new SharedArrayBuffer(PULSE.length * Int32Array.BYTES_PER_ELEMENT));
   readonly #events: WorkerEvents;
   readonly #limits: SandboxLimits;
+  readonly #image: VmImage | null;
   #worker: Worker | null = null;
   #terminated: Promise<void> | null = null;
   ready = false;
 
-  constructor(limits: SandboxLimits, events: WorkerEvents) {
+  constructor(limits: SandboxLimits, image: VmImage | null, events: WorkerEvents) {
     this.#limits = limits;
+    this.#image = image;
     this.#events = events;
     this.#start().catch((error: unknown) =>
       this.#lost(error instanceof Error ? error : new Error(String(error))),
@@ -45,6 +47,14 @@ export class WorkerHandle {
     };
   }
 
+  /** Processor time since its last step, ms; known of a thread that answers nothing, too. */
+  async busyMs(): Promise<number> {
+    if (this.#worker === null) return 0;
+    const before = Atomics.load(this.#pulse, PULSE.cpuMs);
+    const { user, system } = await this.#worker.cpuUsage();
+    return (user + system) / 1000 - before;
+  }
+
   terminate(): Promise<void> {
     this.#terminated ??= (async () => {
       await this.#worker?.terminate();
@@ -59,6 +69,7 @@ export class WorkerHandle {
       wasm: module,
       limits: this.#limits,
       pulse: this.#pulse.buffer as SharedArrayBuffer,
+      image: this.#image,
     };
     // Built files are JavaScript; in the working tree Node runs the TypeScript.
     const entry = import.meta.url.endsWith('.ts') ? './thread/worker.ts' : './thread/worker.js';
@@ -79,7 +90,7 @@ export class WorkerHandle {
     if (this.#terminated !== null) return;
     if (message.kind === 'ready') {
       this.ready = true;
-      this.#events.onReady();
+      this.#events.onReady(message.image);
     } else {
       this.#events.onMessage(message);
     }

@@ -62,13 +62,31 @@ export function makeGuest(host: Host, limits: OverrideLimits): Guest {
     return value < 0 ? 0 : value > most ? most : value;
   };
 
+  /** The element being asked: whose headers are written while a selector runs. */
+  let current: Message | null = null;
+  /** What every view of headers is watched with; one for all, since making three functions costs more than a view. */
+  const watch: ProxyHandler<Headers> = {
+    set(target, name, value) {
+      keep(current, target);
+      return defineProperty(target, name, { value, writable: true, enumerable: true, configurable: true });
+    },
+    defineProperty(target, name, property) {
+      keep(current, target);
+      return defineProperty(target, name, property);
+    },
+    deleteProperty(target, name) {
+      keep(current, target);
+      return deleteProperty(target, name);
+    },
+  };
+
   /** `env.msg`: what later destinations see of an element, and what each of them would store. */
   class Message {
     readonly #at: number;
     readonly #element: Element;
     /** Never shown: selectors get `#view`, which tells us of the first write. */
     #headers: Headers;
-    #view: Headers;
+    #view: Headers | null = null;
     /** The headers before the running selector first wrote one; null while it has not. */
     #before: Headers | null = null;
     #payload: unknown;
@@ -82,7 +100,6 @@ export function makeGuest(host: Host, limits: OverrideLimits): Guest {
       this.#element = element;
       // No prototype: a header named `constructor` is a header like any other.
       this.#headers = setPrototypeOf(element[4], null);
-      this.#view = this.#watch(this.#headers);
     }
 
     get id(): string {
@@ -96,6 +113,7 @@ export function makeGuest(host: Host, limits: OverrideLimits): Guest {
     }
 
     get hdrs(): object {
+      this.#view ??= new Proxy(this.#headers, watch);
       return this.#view;
     }
     set hdrs(given: object) {
@@ -103,7 +121,7 @@ export function makeGuest(host: Host, limits: OverrideLimits): Guest {
       const copy = setPrototypeOf({ ...given }, null);
       this.#before ??= this.#headers;
       this.#headers = copy;
-      this.#view = this.#watch(copy);
+      this.#view = null;
     }
 
     get payload(): unknown {
@@ -140,7 +158,7 @@ export function makeGuest(host: Host, limits: OverrideLimits): Guest {
     static undo(message: Message): void {
       if (message.#before !== null) {
         message.#headers = message.#before;
-        message.#view = message.#watch(message.#before);
+        message.#view = null;
         message.#before = null;
       }
       message.#touched = false;
@@ -148,31 +166,11 @@ export function makeGuest(host: Host, limits: OverrideLimits): Guest {
       message.#text = null;
     }
 
-    /** A view of headers that keeps a copy of them before the first write. */
-    #watch(headers: Headers): Headers {
-      const keep = (): void => {
-        // A selector may hold on to a view of headers that are no longer the message's.
-        if (this.#headers === headers) this.#before ??= setPrototypeOf({ ...headers }, null);
-      };
-      return new Proxy(headers, {
-        set(target, name, value) {
-          keep();
-          return defineProperty(target, name, {
-            value,
-            writable: true,
-            enumerable: true,
-            configurable: true,
-          });
-        },
-        defineProperty(target, name, property) {
-          keep();
-          return defineProperty(target, name, property);
-        },
-        deleteProperty(target, name) {
-          keep();
-          return deleteProperty(target, name);
-        },
-      });
+    /** To be called before a write to `headers`: keeps them as they are for {@link undo}. */
+    static keep(message: Message | null, headers: Headers): void {
+      // A selector may hold on to a view of headers that are no longer the message's.
+      if (message === null || message.#headers !== headers) return;
+      message.#before ??= setPrototypeOf({ ...headers }, null);
     }
 
     /** A text too large for the heap is the element's fault, not the selector's: an error, not an overrun. */
@@ -216,7 +214,7 @@ export function makeGuest(host: Host, limits: OverrideLimits): Guest {
       return text === this.#text ? null : `=${text}`;
     }
   }
-  const { seal, undo } = Message;
+  const { keep, seal, undo } = Message;
   // A selector that has a message must not come from it to the class, nor leave anything on its prototype.
   deleteProperty(Message.prototype, 'constructor');
   for (const name of ownKeys(Message.prototype)) {
@@ -275,6 +273,7 @@ export function makeGuest(host: Host, limits: OverrideLimits): Guest {
     for (const element of elements) {
       if (count > 0 && now() > stopAt) break;
       const message = new Message(count, element);
+      current = message;
       const env = { msg: message, state: {} };
       for (const step of program) {
         const at = codes.length;

@@ -5,6 +5,7 @@ import {
   type PackedElements,
   type ProgramStep,
   PULSE,
+  type VmImage,
   type WorkerAnswer,
   type WorkerRequest,
   type WorkerSetup,
@@ -13,7 +14,7 @@ import type { WasmModule } from '../wasm.ts';
 import { readAnswer } from './answer.ts';
 import { Call } from './call.ts';
 import { Deadline } from './deadline.ts';
-import { SelectorVm, type VmImage } from './vm.ts';
+import { SelectorVm } from './vm.ts';
 import { VmCache } from './vm-cache.ts';
 
 /**
@@ -42,6 +43,7 @@ export class SelectorThread {
 
   /** Answers null where a request has no answer. */
   async handle(request: WorkerRequest): Promise<WorkerAnswer | null> {
+    this.#step();
     if (request.kind === 'close') {
       this.#programs.delete(request.program);
       this.#vms.drop(request.program);
@@ -79,6 +81,7 @@ export class SelectorThread {
       if (kept === null) {
         this.#deadline.start(this.#limits.compileMs);
         vm.load(steps);
+        if (this.#deadline.passed) throw new Error('compiled too late');
         this.#step();
       }
       const answer = this.#ask(vm, steps, elements);
@@ -111,6 +114,8 @@ export class SelectorThread {
 
   /** A sign of life for the watchdog: what follows has its time anew. */
   #step(): void {
+    const { user, system } = process.threadCpuUsage();
+    Atomics.store(this.#pulse, PULSE.cpuMs, Math.floor((user + system) / 1000));
     Atomics.add(this.#pulse, PULSE.steps, 1);
   }
 }

@@ -4,26 +4,14 @@ import {
   type JSValueHandle,
   QuickJS,
   type QuickJSOptions,
-  type Snapshot,
 } from 'quickjs-wasi';
 import { LIMITS } from '../../../model/limits.ts';
 import { type Host, makeGuest, type OverrideLimits } from '../guest/ask.ts';
 import { harden } from '../guest/harden.ts';
 import type { SandboxLimits } from '../limits.ts';
-import type { CompileProblem, Overrun, ProgramStep } from '../protocol.ts';
+import type { CompileProblem, Overrun, ProgramStep, VmImage } from '../protocol.ts';
 import type { WasmModule } from '../wasm.ts';
 import type { Deadline } from './deadline.ts';
-
-/**
- * A VM that is hardened and holds the guest, as memory. Freezing some six hundred objects takes 16 ms; a copy
- * of this memory takes two, so every VM begins as one.
- */
-export interface VmImage {
-  readonly snapshot: Snapshot;
-  /** Where `Guest.add` and `Guest.ask` are in it. */
-  readonly add: number;
-  readonly ask: number;
-}
 
 /** What the VM's own error says when its heap is full. */
 const OUT_OF_MEMORY = 'out of memory';
@@ -45,7 +33,10 @@ export async function makeImage(wasm: WasmModule, limits: SandboxLimits): Promis
   const idle = (): JSValueHandle => vm.null;
   const guest = vm.callFunction(make, vm.null, vm.newFunction('payload', idle), vm.newFunction('seal', idle));
   const [add, ask] = [guest.getProp('add'), guest.getProp('ask')].map((handle) => vm.exportHandle(handle));
-  return { snapshot: vm.snapshot(), add: add as number, ask: ask as number };
+  const snapshot = vm.snapshot();
+  const memory = new Uint8Array(new SharedArrayBuffer(snapshot.memory.byteLength));
+  memory.set(snapshot.memory);
+  return { snapshot: { ...snapshot, memory }, add: add as number, ask: ask as number };
 }
 
 /** One VM with the selectors of one exchange. After anything was thrown out of it, it is to be disposed. */
@@ -58,6 +49,8 @@ export class SelectorVm {
   #host: Host | null = null;
   /** What went wrong on our side while the VM ran; its call does not count. */
   #fault: Error | null = null;
+  /** The last value given to the VM by a callback. The library takes its own hold on it and leaves us ours. */
+  #given: JSValueHandle;
 
   static async restore(
     image: VmImage,
@@ -84,6 +77,7 @@ export class SelectorVm {
     this.#ask = vm.importHandle(image.ask);
     this.#deadline = deadline;
     this.#memory = memory;
+    this.#given = vm.null;
     const guard = (method: (...args: [JSValueHandle, JSValueHandle, JSValueHandle]) => JSValueHandle) =>
       this.#guard(method as HostFunction);
     vm.registerHostCallback(
@@ -146,7 +140,8 @@ export class SelectorVm {
     const soft = this.#vm.newNumber(softMs);
     const answer = this.#vm.callFunction(this.#ask, this.#vm.null, text, soft);
     const json = readText(answer);
-    for (const handle of [text, soft, answer]) handle.dispose();
+    for (const handle of [text, soft, answer, this.#given]) handle.dispose();
+    this.#given = this.#vm.null;
     this.#host = null;
     if (this.#fault !== null) throw this.#fault;
     return json;
@@ -160,7 +155,9 @@ export class SelectorVm {
   overrun(thrown: unknown): Overrun {
     if (this.#deadline.passed) return TOO_LONG;
     const message = thrown instanceof Error ? thrown.message : String(thrown);
-    if (message === OUT_OF_MEMORY || message === 'wasm_malloc failed') return TOO_MUCH;
+    // The second is the library's, for its own part of the heap; the third is an error too large to be read.
+    if (message === OUT_OF_MEMORY || message === 'wasm_malloc failed' || message.startsWith('<null>'))
+      return TOO_MUCH;
     // A trap of the WebAssembly code, its machine stack at an end, or an answer that makes no sense.
     return {
       outcome: 'overrun',
@@ -194,8 +191,11 @@ export class SelectorVm {
   /** An error of the host's must not be thrown into the VM: its stack would show our paths to a selector. */
   #guard(callback: (...args: JSValueHandle[]) => JSValueHandle): (...args: JSValueHandle[]) => JSValueHandle {
     return (...args) => {
+      this.#given.dispose();
+      this.#given = this.#vm.null;
       try {
-        return callback(...args);
+        this.#given = callback(...args);
+        return this.#given;
       } catch (error) {
         this.#fault ??= error instanceof Error ? error : new Error(String(error));
         return this.#vm.null;

@@ -8,7 +8,8 @@ const setup = workerData as WorkerSetup;
 const port = parentPort;
 if (port === null) throw new Error('the selector worker is started as a worker thread');
 
-const thread = new SelectorThread(setup, await makeImage(setup.wasm, setup.limits));
+const image = setup.image ?? (await makeImage(setup.wasm, setup.limits));
+const thread = new SelectorThread(setup, image);
 const send = (message: WorkerMessage, handedOver: ArrayBuffer[] = []): void =>
   port.postMessage(message, handedOver);
 
@@ -23,4 +24,4 @@ port.on('message', (request: WorkerRequest) => {
     );
   });
 });
-send({ kind: 'ready' });
+send({ kind: 'ready', image });

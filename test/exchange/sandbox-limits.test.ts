@@ -1,0 +1,223 @@
+import assert from 'node:assert/strict';
+import { describe, it, type TestContext } from 'node:test';
+import type { SandboxLimits } from '../../src/exchange/sandbox/limits.ts';
+import type { SelectorAnswer, SelectorSandbox } from '../../src/exchange/sandbox/sandbox.ts';
+import { makeSandbox } from '../../src/exchange/sandbox/worker-sandbox.ts';
+import { QuaysideError } from '../../src/model/errors.ts';
+import { element, json, verdictsOf } from './sandbox-elements.ts';
+
+const FOREVER = 3_600_000;
+
+function makeOne(context: TestContext, limits: Partial<SandboxLimits> = {}): SelectorSandbox {
+  const sandbox = makeSandbox({ limits });
+  context.after(() => sandbox.stop());
+  return sandbox;
+}
+
+/** How an element ended, in one word. */
+const end = (answer: SelectorAnswer): string =>
+  answer.outcome === 'overrun'
+    ? answer.cause
+    : answer.outcome === 'asked'
+      ? String(answer.verdicts[0]?.accepted)
+      : answer.outcome;
+const ends = (answers: readonly SelectorAnswer[]): string => answers.map(end).join(' ');
+
+/** Loops for an element with header `evil`, says yes to any other. */
+const LOOPS = 'env => { if (env.msg.hdrs.evil) while (1); return true }';
+/** The same with a built-in of the VM that no interrupt reaches. */
+const STICKS = 'env => { if (env.msg.hdrs.evil) new Array(1e9) + ""; return true }';
+const FILLS =
+  'env => { if (env.msg.hdrs.evil) for (const a = []; ; ) a.push(new Uint8Array(1e6)); return true }';
+const good = element();
+const evil = element({ headers: ['evil', '1'] });
+
+const threads = (): number =>
+  process.getActiveResourcesInfo().filter((name) => name === 'MessagePort').length;
+
+describe('a selector that takes too long', () => {
+  it('is interrupted at its deadline', async (context) => {
+    const program = makeOne(context, { watchdogMs: FOREVER }).open([LOOPS]);
+    assert.equal(ends(await program.select([evil])), 'deadline');
+    assert.equal(ends(await program.select([good])), 'true');
+  });
+
+  it('loses its thread to the watchdog where it cannot be interrupted', async (context) => {
+    const sandbox = makeOne(context, { callMs: FOREVER, watchdogMs: 100 });
+    const program = sandbox.open([LOOPS]);
+    assert.equal(ends(await program.select([evil])), 'watchdog');
+    assert.equal(ends(await program.select([good])), 'true');
+    assert.equal(ends(await sandbox.open([STICKS]).select([evil])), 'watchdog');
+    assert.equal(ends(await program.select([good])), 'true');
+  });
+
+  it('does not stop the others of its batch from being asked', async (context) => {
+    const program = makeOne(context).open([LOOPS]);
+    assert.equal(
+      ends(await program.select([good, good, evil, good, evil, evil, good])),
+      'true true deadline true deadline deadline true',
+    );
+  });
+
+  it('leaves the rest of the batch unasked after three in a row', async (context) => {
+    const program = makeOne(context).open([LOOPS]);
+    assert.equal(
+      ends(await program.select([good, evil, evil, evil, good, evil, good])),
+      'true deadline deadline deadline unasked unasked unasked',
+    );
+    assert.equal(ends(await program.select([good])), 'true');
+  });
+
+  it('is an overrun even where the built-in comes back by itself', async (context) => {
+    const slow =
+      'env => { const a = new Array(3e5).fill("x"); for (let i = 0; i < 40; i += 1) a.join(""); return true }';
+    const program = makeOne(context, { callMs: 5, watchdogMs: FOREVER }).open([slow]);
+    assert.equal(ends(await program.select([good])), 'deadline');
+  });
+
+  it('may not take its time while it is compiled either', async (context) => {
+    const sandbox = makeOne(context, { compileMs: -1, watchdogMs: FOREVER });
+    await assert.rejects(
+      sandbox.check([{ source: 'env => true', path: 'dst[0].selector' }]),
+      (error) =>
+        error instanceof QuaysideError && error.code === 'invalid-body' && /too long/.test(error.message),
+    );
+    assert.equal(ends(await sandbox.open(['env => true']).select([good])), 'deadline');
+  });
+
+  it('does not lose what others asked meanwhile', async (context) => {
+    const sandbox = makeOne(context, { watchdogMs: 100, callMs: FOREVER });
+    const [bad, neighbour] = [sandbox.open([STICKS]), sandbox.open(['env => env.msg.hdrs.a === "1"', null])];
+    const inputs = [element({ headers: ['a', '1'] }), good];
+    const [stuck, ...answers] = await Promise.all([
+      bad.select([evil]),
+      ...Array.from({ length: 20 }, () => neighbour.select(inputs)),
+    ]);
+    assert.equal(ends(stuck), 'watchdog');
+    for (const answer of answers) assert.equal(ends(answer), 'true false');
+  });
+});
+
+describe("time that is not the selector's", () => {
+  it('is what a large payload takes to be read and written', async (context) => {
+    const rows = Array.from({ length: 12_000 }, (_, n) => ({ n, text: 'some text', list: [1, 2, 3] }));
+    const large = json(rows);
+    assert.ok(large.body.length > 500_000);
+    const program = makeOne(context).open([
+      'env => { env.msg.payload[0].n = "x"; return env.msg.payload.length === 12000 }',
+    ]);
+    assert.equal(ends(await program.select([large, large])), 'true true');
+  });
+
+  it('is what the main thread spends elsewhere', async (context) => {
+    const sandbox = makeOne(context, { watchdogMs: 100 });
+    const program = sandbox.open(['env => true']);
+    await program.select([good]);
+    const answers = [program.select([good]), program.select([good])];
+    const until = performance.now() + 400;
+    while (performance.now() < until);
+    assert.equal(ends((await Promise.all(answers)).flat()), 'true true');
+  });
+});
+
+describe('a selector that fills the memory', () => {
+  it('is an overrun of its own element', async (context) => {
+    const program = makeOne(context, { callMs: FOREVER, watchdogMs: FOREVER }).open([FILLS]);
+    assert.equal(ends(await program.select([good, evil, good])), 'true memory true');
+  });
+
+  it('is none where the payload alone is too large for it', async (context) => {
+    const program = makeOne(context, { memoryBytes: 2 ** 21 }).open([
+      'env => env.msg.payload.length',
+      'env => true',
+    ]);
+    const verdicts = await verdictsOf(program, json(Array.from({ length: 20_000 }, () => ({}))));
+    assert.match(verdicts[0]?.error ?? '', /too large or too deep/);
+    assert.equal(verdicts[1]?.accepted, true);
+  });
+});
+
+describe('the sandbox as a service', () => {
+  it('has no thread until a selector is asked', async () => {
+    const before = threads();
+    const sandbox = makeSandbox();
+    await sandbox.start();
+    const program = sandbox.open([null, null]);
+    sandbox.open(['env => true']);
+    const [answer] = await program.select([good]);
+    assert.equal(answer?.outcome === 'asked' && answer.verdicts.every(({ accepted }) => accepted), true);
+    assert.deepEqual(await sandbox.open(['env => true']).select([]), []);
+    assert.equal(threads(), before);
+    await sandbox.stop();
+  });
+
+  it('stops at once, again and before anything began, and leaves no thread', async () => {
+    const before = threads();
+    await makeSandbox().stop();
+    const sandbox = makeSandbox({ limits: { callMs: FOREVER, watchdogMs: FOREVER } });
+    const program = sandbox.open([LOOPS]);
+    await program.select([good]);
+    const refused = (error: unknown): boolean =>
+      error instanceof QuaysideError && error.code === 'shutting-down';
+    const running = assert.rejects(program.select([evil]), refused);
+    const waiting = assert.rejects(program.select([good]), refused);
+    const first = sandbox.stop();
+    assert.equal(sandbox.stop(), first);
+    await Promise.all([first, running, waiting]);
+    await assert.rejects(program.select([good]), refused);
+    await assert.rejects(sandbox.check([{ source: 'env => 1', path: 'p' }]), refused);
+    program.close();
+    assert.equal(threads(), before);
+  });
+
+  it('stops while its thread is starting', async () => {
+    const sandbox = makeSandbox();
+    const asked = assert.rejects(sandbox.open(['env => true']).select([good]), /shutting down/);
+    await sandbox.stop();
+    await asked;
+  });
+
+  it('says so where the thread cannot be started, and tries again', async (context) => {
+    const program = makeOne(context, { memoryBytes: 1000 }).open(['env => true']);
+    const refused = (error: unknown): boolean => error instanceof QuaysideError && error.code === 'internal';
+    await assert.rejects(program.select([good]), refused);
+    await assert.rejects(program.select([good]), refused);
+  });
+
+  it('opens a closed program again, and one whose VM made room for others', async (context) => {
+    const sandbox = makeOne(context, { liveVms: 2 });
+    const programs = Array.from({ length: 5 }, (_, n) => sandbox.open([`env => ({ tries: ${n} })`]));
+    for (let round = 0; round < 3; round += 1) {
+      for (const [n, program] of programs.entries()) {
+        assert.equal((await verdictsOf(program, good))[0]?.tries, n);
+        if (n === round) program.close();
+      }
+    }
+  });
+
+  it('takes turns: one exchange with much to ask does not hold up another', async (context) => {
+    const sandbox = makeOne(context, { batch: 1 });
+    const [busy, quiet] = [sandbox.open(['env => true']), sandbox.open(['env => true'])];
+    await Promise.all([busy.select([good]), quiet.select([good])]);
+    const order: string[] = [];
+    await Promise.all([
+      ...Array.from({ length: 50 }, () => busy.select([good]).then(() => order.push('busy'))),
+      quiet.select([good]).then(() => order.push('quiet')),
+    ]);
+    assert.ok(order.indexOf('quiet') <= 3, order.join(' '));
+  });
+
+  it('asks again with the bodies once one is touched, and loses nothing by it', async (context) => {
+    const program = makeOne(context).open([
+      'env => { env.msg.hdrs.first = "1"; return env.msg.hdrs.read ? env.msg.payload.n : true }',
+      'env => { if (env.msg.hdrs.write) env.msg.payload = { n: 9 }; return true }',
+    ]);
+    const plain = json({ n: 0 });
+    const read = json({ n: 0 }, ['read', '1']);
+    const write = json({ n: 0 }, ['write', '1']);
+    assert.equal(ends(await program.select([plain, plain])), 'true true');
+    assert.equal(ends(await program.select([plain, read, plain])), 'true false true');
+    const verdicts = await verdictsOf(program, write);
+    assert.equal(Buffer.from(verdicts[1]?.body ?? []).toString(), '{"n":9}');
+  });
+});

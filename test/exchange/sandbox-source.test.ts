@@ -1,0 +1,111 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import { readSelector, SELECTOR_BYTES } from '../../src/exchange/sandbox/source.ts';
+import { QuaysideError } from '../../src/model/errors.ts';
+
+/** Selector, what the refusal says, and where it points: `line:column` or null. */
+type Refusal = readonly [source: string, message: RegExp, place: string | null];
+
+const REFUSED: readonly Refusal[] = [
+  ['', /empty/, null],
+  [' \n\t', /empty/, null],
+  ['env => {', /ends too soon/, '1:1'],
+  ['env =>\n  env.msg.', /ends too soon/, '2:1'],
+  ['env => 1 +* 2', /Unexpected token/, '1:11'],
+  ['env => {\n  return 1 1;\n}', /Unexpected token/, '2:12'],
+  ['a = > b', /Unexpected token/, '1:5'],
+  ['return true', /Unexpected token|return/, '1:1'],
+  ['if (env) true', /Unexpected token/, '1:1'],
+  ['env => 1;;', /Unexpected token/, '1:9'],
+  ['env => 1 /* open', /Unterminated comment/, '1:10'],
+  ['env => "open', /Unterminated string/, '1:8'],
+  ['env => /(/', /regular expression/, '1:9'],
+  ['env => { with (env) {} }', /strict/, '1:10'],
+  ['env => 017', /number|octal/i, '1:8'],
+  ['env => { delete env }', /strict/i, '1:10'],
+  ['async env => true', /async/, '1:1'],
+  ['async function (env) {}', /async/, '1:1'],
+  ['env => (async () => true)()', /async/, '1:9'],
+  ['env => ({ async go() {} }).go()', /async/, '1:19'],
+  ['env => { async function* f() {} }', /async/, '1:10'],
+  ['function* (env) { yield 1 }', /generator/, '1:1'],
+  ['env => import("node:fs")', /import/, '1:8'],
+  ['env => import.meta', /import\.meta/, '1:8'],
+  ['import fs from "node:fs"', /./, '1:8'],
+  ['await env', /./, '1:7'],
+  // more than one expression, by closing what stands around it
+  ['1), (2', /one expression/, null],
+  ['env => 1); let kept = 0; (env => kept++', /one expression/, null],
+  ['env => 1) ; ( env => 2', /one expression/, null],
+];
+
+const ACCEPTED = [
+  'env => true',
+  'env => true;',
+  'env => true ;\n',
+  'env => { return true; }',
+  'function (env) { return true; }',
+  'function route(env) { return env.msg.hdrs.a; }',
+  '(env) => true',
+  '((env => true))',
+  '/* why */ env => true // because',
+  '({ msg: { hdrs } }) => hdrs.a',
+  'env.msg.hdrs.type === "order"',
+  '!env.msg.hdrs.done',
+  '({ delay: 3 })',
+  '`text` in {}',
+  'env => { function* three() { yield 3; } return [...three()].length; }',
+  'env => /(?<year>\\d{4})/v.test(env.msg.hdrs.date)',
+];
+
+describe('reading a selector', () => {
+  for (const [source, message, place] of REFUSED) {
+    it(`refuses ${JSON.stringify(source)}`, () => {
+      assert.throws(
+        () => readSelector(source, 'dst[2].selector'),
+        (error) => {
+          assert.ok(error instanceof QuaysideError);
+          assert.equal(error.code, 'invalid-body');
+          assert.equal(error.details.parameter, 'dst[2].selector');
+          assert.match(error.message, message);
+          assert.ok(error.message.startsWith('dst[2].selector'));
+          const { extra } = error.details;
+          assert.equal(extra === undefined ? null : `${extra.line}:${extra.column}`, place);
+          return true;
+        },
+      );
+    });
+  }
+
+  for (const source of ACCEPTED) {
+    it(`accepts ${JSON.stringify(source)}`, () => {
+      const script = readSelector(source, 'selector');
+      assert.equal(typeof new Function(`return ${script.replace('"use strict";', '')}`)(), 'function');
+    });
+  }
+
+  it('takes 8 KiB and no more, counted in bytes', () => {
+    const ofBytes = (bytes: number): string => `env => "${'é'.repeat((bytes - 10) / 2)}" `;
+    assert.equal(Buffer.byteLength(ofBytes(SELECTOR_BYTES)), SELECTOR_BYTES);
+    readSelector(ofBytes(SELECTOR_BYTES), 'selector');
+    assert.throws(() => readSelector(`${ofBytes(SELECTOR_BYTES)}  `, 'selector'), /at most 8192 bytes/);
+  });
+
+  it('refuses what is too deep to be parsed, and lives', () => {
+    for (const [open, close] of [
+      ['(', ')'],
+      ['[', ']'],
+      ['!', ''],
+      ['{a:', '}'],
+      ['x=>', ''],
+    ] as const) {
+      const depth = Math.floor((SELECTOR_BYTES - 1) / (open.length + close.length));
+      const source = `${open.repeat(depth)}1${close.repeat(depth)}`;
+      try {
+        readSelector(source, 'selector');
+      } catch (error) {
+        assert.ok(error instanceof QuaysideError, `${open}: ${error}`);
+      }
+    }
+  });
+});

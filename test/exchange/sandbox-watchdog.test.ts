@@ -1,0 +1,114 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import { setImmediate as turn } from 'node:timers/promises';
+import { type Pulse, Watchdog } from '../../src/exchange/sandbox/watchdog.ts';
+import { FakeClock } from '../support/clock.ts';
+
+/** A watchdog on a thread that a test plays. */
+function watched() {
+  const clock = new FakeClock();
+  const heard: string[] = [];
+  const thread = { pulse: { head: null, steps: 0 } as Pulse, busyMs: 0 };
+  const watchdog = new Watchdog(clock, () => thread.pulse, {
+    busyMs: async () => thread.busyMs,
+    onSuspect: () => heard.push('suspect'),
+    onStuck: () => heard.push('stuck'),
+  });
+  /** Lets time pass in small steps, and the judgements in between be made. */
+  const pass = async (ms: number): Promise<void> => {
+    for (let passed = 0; passed < ms; passed += 10) {
+      clock.advance(10);
+      await turn();
+    }
+  };
+  return { clock, heard, thread, watchdog, pass };
+}
+
+const head = { limitMs: 100 };
+
+describe('the watchdog of the selector worker', () => {
+  it('reports a thread that runs and shows nothing for its limit, after a first suspicion', async () => {
+    const { clock, heard, thread, watchdog, pass } = watched();
+    thread.pulse = { head, steps: 0 };
+    thread.busyMs = 90;
+    watchdog.look();
+    await pass(30);
+    assert.deepEqual(heard, []);
+    await pass(10);
+    assert.deepEqual(heard, ['suspect']);
+    await pass(50);
+    assert.deepEqual(heard, ['suspect']);
+    await pass(20);
+    assert.deepEqual(heard, ['suspect', 'stuck']);
+    assert.equal(clock.pending, 0);
+  });
+
+  it('counts anew from every sign of life and every new head', async () => {
+    const { heard, thread, watchdog, pass } = watched();
+    thread.busyMs = 1000;
+    thread.pulse = { head, steps: 0 };
+    watchdog.look();
+    for (let step = 1; step < 5; step += 1) {
+      await pass(90);
+      thread.pulse = step % 2 === 0 ? { head, steps: step } : { head: { limitMs: 100 }, steps: step - 1 };
+    }
+    assert.equal(heard.includes('stuck'), false);
+    await pass(120);
+    assert.equal(heard.at(-1), 'stuck');
+  });
+
+  it('waits for a thread that the machine does not let run, but not for ever', async () => {
+    const { heard, thread, watchdog, pass } = watched();
+    thread.pulse = { head, steps: 0 };
+    thread.busyMs = 39;
+    watchdog.look();
+    await pass(390);
+    assert.deepEqual(heard, ['suspect']);
+    await pass(20);
+    assert.deepEqual(heard, ['suspect', 'stuck']);
+  });
+
+  it('lets a thread off that answers while it is being judged', async () => {
+    const { clock, heard, thread, watchdog } = watched();
+    thread.pulse = { head, steps: 0 };
+    thread.busyMs = 100;
+    watchdog.look();
+    clock.advance(100);
+    thread.pulse = { head, steps: 1 };
+    await turn();
+    assert.deepEqual(heard, ['suspect']);
+    watchdog.stop();
+  });
+
+  it('takes a thread that cannot be asked for one that is gone', async () => {
+    const clock = new FakeClock();
+    const heard: string[] = [];
+    const watchdog = new Watchdog(clock, () => ({ head, steps: 0 }), {
+      busyMs: () => Promise.reject(new Error('not running')),
+      onSuspect: () => {},
+      onStuck: () => heard.push('stuck'),
+    });
+    watchdog.look();
+    clock.advance(150);
+    await turn();
+    assert.deepEqual(heard, []);
+    watchdog.stop();
+  });
+
+  it('has no timer while there is nothing to watch', async () => {
+    const { clock, thread, watchdog, pass } = watched();
+    watchdog.look();
+    assert.equal(clock.pending, 0);
+    thread.pulse = { head, steps: 0 };
+    watchdog.look();
+    watchdog.look();
+    assert.equal(clock.pending, 1);
+    thread.pulse = { head: null, steps: 1 };
+    await pass(20);
+    assert.equal(clock.pending, 0);
+    thread.pulse = { head, steps: 1 };
+    watchdog.look();
+    watchdog.stop();
+    assert.equal(clock.pending, 0);
+  });
+});
