@@ -1,0 +1,168 @@
+import assert from 'node:assert/strict';
+import { after, describe, it } from 'node:test';
+import fc from 'fast-check';
+import { makeSandbox } from '../../src/exchange/sandbox/worker-sandbox.ts';
+import { checkHeaders } from '../../src/model/headers.ts';
+import { element, json, textOf, verdictsOf } from './sandbox-elements.ts';
+
+/** Runs of each property; `SANDBOX_RUNS=20000` for a long search. */
+const numRuns = Number(process.env.SANDBOX_RUNS ?? 300);
+
+// The properties are about answers, not about time: no limit of time is to be met on a busy machine.
+const sandbox = makeSandbox({ limits: { callMs: 10_000, watchdogMs: 60_000 } });
+after(() => sandbox.stop());
+
+const codes = (from: number, to: number): fc.Arbitrary<string> =>
+  fc.integer({ min: from, max: to }).map((code) => String.fromCharCode(code));
+const name = fc.oneof(
+  fc.string({ unit: fc.constantFrom(..."abcxyz019!#$%&'*+-.^_`|~"), minLength: 1, maxLength: 12 }),
+  fc.constantFrom('__proto__', 'constructor', 'prototype', 'hasownproperty', '0', '1', 'length'),
+);
+const value = fc.string({ unit: fc.oneof(codes(0x21, 0x7e), codes(0x80, 0xff)), maxLength: 20 });
+const headers = fc
+  .uniqueArray(fc.tuple(name, value), { selector: ([key]) => key, maxLength: 12 })
+  .map((pairs) => checkHeaders(pairs.flat()));
+const payload = fc.oneof(
+  fc.jsonValue({ maxDepth: 4, noUnicodeString: false }),
+  fc.dictionary(fc.string(), fc.oneof(fc.double({ noNaN: true, noDefaultInfinity: true }), fc.string()), {
+    noNullPrototype: true,
+  }),
+  fc.array(fc.oneof(fc.double({ noNaN: true, noDefaultInfinity: true }), fc.maxSafeInteger())),
+);
+
+/** As a map, since an object that went through JSON may list its names in another order. */
+function asMap(flat: readonly string[]): Map<string, string> {
+  const map = new Map<string, string>();
+  for (let at = 0; at < flat.length; at += 2) map.set(flat[at] as string, flat[at + 1] as string);
+  return map;
+}
+
+describe('what goes through a selector', () => {
+  it('stays as it is where nothing is changed, though all of it was read', async () => {
+    const looks = sandbox.open([
+      'env => { for (const k in env.msg.hdrs) env.msg.hdrs[k]; JSON.stringify(env.msg.payload); return true }',
+    ]);
+    await fc.assert(
+      fc.asyncProperty(headers, payload, async (flat, given) => {
+        const [verdict] = await verdictsOf(looks, json(given, flat));
+        assert.deepEqual([verdict?.error, verdict?.headers, verdict?.body], [null, null, null]);
+      }),
+      { numRuns },
+    );
+  });
+
+  it('comes back the same where all of it is written anew', async () => {
+    const rewrites = sandbox.open([
+      'env => { env.msg.hdrs = { ...env.msg.hdrs }; env.msg.payload = [env.msg.payload]; return true }',
+    ]);
+    await fc.assert(
+      fc.asyncProperty(headers, payload, async (flat, given) => {
+        const [verdict] = await verdictsOf(rewrites, json(given, flat));
+        assert.equal(verdict?.error, null);
+        assert.deepEqual(asMap(verdict?.headers ?? []), asMap(flat));
+        assert.equal(textOf(verdict?.body), JSON.stringify([given]));
+      }),
+      { numRuns },
+    );
+  });
+
+  it('comes back the same as text and as bytes', async () => {
+    const program = sandbox.open([
+      'env => { const p = env.msg.payload; env.msg.payload = typeof p === "string" ? p + "!" : Uint8Array.of(...p, 33); return true }',
+    ]);
+    await fc.assert(
+      fc.asyncProperty(
+        fc.string({ unit: 'binary' }),
+        fc.uint8Array({ maxLength: 500 }),
+        async (text, bytes) => {
+          const wellFormed = text.toWellFormed();
+          const [asText] = await verdictsOf(
+            program,
+            element({ body: wellFormed, contentType: 'text/plain' }),
+          );
+          assert.equal(textOf(asText?.body), `${wellFormed}!`);
+          const [asBytes] = await verdictsOf(program, element({ body: bytes }));
+          assert.deepEqual(Buffer.from(asBytes?.body ?? []), Buffer.concat([bytes, Buffer.from('!')]));
+        },
+      ),
+      { numRuns },
+    );
+  });
+});
+
+/** Expressions over headers `a`, `b` and `c`, their values drawn from a few words. */
+const word = fc.constantFrom('', '0', '1', 'x', 'xy', 'a b');
+const expression = fc.letrec<{ test: string; text: string }>((tie) => ({
+  text: fc.oneof(
+    { maxDepth: 2 },
+    fc.constantFrom('env.msg.hdrs.a', 'env.msg.hdrs.b', 'env.msg.hdrs["c"]', 'env.msg.id'),
+    word.map((each) => JSON.stringify(each)),
+    fc.tuple(tie('text'), tie('text')).map(([a, b]) => `(${a} + ${b})`),
+    tie('text').map((a) => `String(${a}).toUpperCase()`),
+    fc.tuple(tie('test'), tie('text'), tie('text')).map(([t, a, b]) => `(${t} ? ${a} : ${b})`),
+  ),
+  test: fc.oneof(
+    { maxDepth: 3 },
+    tie('text'),
+    fc
+      .tuple(tie('text'), fc.constantFrom('===', '!==', '<', '>='), tie('text'))
+      .map((parts) => `(${parts.join(' ')})`),
+    fc
+      .tuple(tie('test'), fc.constantFrom('&&', '||', '??'), tie('test'))
+      .map(([a, op, b]) => `((${a}) ${op} (${b}))`),
+    tie('test').map((a) => `!(${a})`),
+    tie('text').map((a) => `/^x|1$/.test(${a})`),
+    fc.constantFrom('"a" in env.msg.hdrs', 'env.msg.tries > 1', 'Object.keys(env.msg.hdrs).length > 1'),
+    tie('text').map((a) => `((env.msg.hdrs.b = ${a} + "w"), true)`),
+    fc.constant('delete env.msg.hdrs.a'),
+    fc.constant('env.msg.hdrs.a.length.toFixed(1)'),
+  ),
+}));
+const someHeaders = fc.record({ a: word, b: word, c: word }, { requiredKeys: [] });
+
+describe('a selector over headers', () => {
+  it('says and does what the same code does in plain JavaScript', async () => {
+    const sample = fc.tuple(
+      fc.array(expression.test, { minLength: 1, maxLength: 3 }),
+      fc.array(someHeaders, { minLength: 1, maxLength: 4 }),
+    );
+    await fc.assert(
+      fc.asyncProperty(sample, async ([tests, maps]) => {
+        const program = sandbox.open(tests);
+        const inputs = maps.map((map, n) =>
+          element({ id: `e${n}`, tries: n, headers: Object.entries(map).flat() }),
+        );
+        const answers = await program.select(inputs);
+        program.close();
+        for (const [n, map] of maps.entries()) {
+          const answer = answers[n];
+          assert.equal(answer?.outcome, 'asked');
+          const got = answer.verdicts.map(({ accepted, error, headers: written }) => [
+            accepted,
+            error === null,
+            written === null ? { ...map } : Object.fromEntries(asMap(written)),
+          ]);
+          assert.deepEqual(got, plainly(tests, map, n));
+        }
+      }),
+      { numRuns },
+    );
+  });
+});
+
+/** The destinations in order, in this engine: accepted, without error, the headers as they then stand. */
+function plainly(tests: readonly string[], map: object, n: number): [boolean, boolean, object][] {
+  let hdrs: Record<string, string> = Object.assign(Object.create(null), map);
+  return tests.map((test) => {
+    const before = { ...hdrs };
+    const env = { msg: { id: `e${n}`, tries: n, hdrs }, state: {} };
+    try {
+      const accepted = Boolean(new Function('env', `"use strict"; return (${test})`)(env));
+      for (const value of Object.values(hdrs)) checkHeaders(['any', value]);
+      return [accepted, true, { ...hdrs }];
+    } catch {
+      hdrs = Object.assign(Object.create(null), before);
+      return [false, false, { ...hdrs }];
+    }
+  });
+}

@@ -1,0 +1,173 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import { DEFAULT_LIMITS } from '../../src/exchange/sandbox/limits.ts';
+import { packElements } from '../../src/exchange/sandbox/pack.ts';
+import { readSelector } from '../../src/exchange/sandbox/source.ts';
+import { readAnswer } from '../../src/exchange/sandbox/thread/answer.ts';
+import { Call } from '../../src/exchange/sandbox/thread/call.ts';
+import { Deadline } from '../../src/exchange/sandbox/thread/deadline.ts';
+import { makeImage, SelectorVm } from '../../src/exchange/sandbox/thread/vm.ts';
+import { VmCache } from '../../src/exchange/sandbox/thread/vm-cache.ts';
+import { loadWasm } from '../../src/exchange/sandbox/wasm.ts';
+import { element, json } from './sandbox-elements.ts';
+
+const wasm = await loadWasm();
+const image = await makeImage(wasm, DEFAULT_LIMITS);
+const deadline = new Deadline();
+const unhurried = { ...DEFAULT_LIMITS, callMs: 3_600_000 };
+
+async function makeVm(...selectors: string[]): Promise<SelectorVm> {
+  const vm = await SelectorVm.restore(image, wasm, DEFAULT_LIMITS, deadline);
+  deadline.start(unhurried.callMs);
+  vm.load(selectors.map((source) => ({ script: readSelector(source, 'selector') })));
+  return vm;
+}
+
+function ask(vm: SelectorVm, inputs: Parameters<typeof packElements>[0]): string {
+  const packed = packElements(inputs, 0, inputs.length, true);
+  deadline.start(unhurried.callMs);
+  return vm.ask(
+    packed.input,
+    unhurried.callMs,
+    new Call(packed, { destinations: 1, selectors: 1 }, unhurried, deadline),
+  );
+}
+
+describe('a selector VM', () => {
+  it('holds no more memory after many calls than after a few', async () => {
+    const vm = await makeVm(
+      'env => { env.msg.hdrs.seen = "1"; env.msg.payload.text += "!"; env.self = env; if (env.msg.tries) throw env; return { delay: 1 } }',
+    );
+    const inputs = Array.from({ length: 50 }, (_, n) => ({
+      ...json({ text: 'x'.repeat(1000) }, ['a', 'b']),
+      tries: n % 2,
+    }));
+    for (let round = 0; round < 30; round += 1) ask(vm, inputs);
+    const before = vm.bytes;
+    for (let round = 0; round < 300; round += 1) ask(vm, inputs);
+    assert.equal(vm.bytes, before);
+    assert.ok(before < 4 * 2 ** 20, `${before} bytes`);
+    vm.dispose();
+  });
+
+  it('stops early rather than use up its time, and says how far it came', async () => {
+    const vm = await makeVm('env => { for (let i = 0; i < 1e4; i += 1); return true }');
+    const packed = packElements(Array(50).fill(element()), 0, 50, false);
+    const call = new Call(packed, { destinations: 1, selectors: 1 }, DEFAULT_LIMITS, deadline);
+    deadline.start(unhurried.callMs);
+    const { count, codes } = readAnswer(vm.ask(packed.input, -1, call), 50, 1, call);
+    assert.deepEqual([count, codes], [1, '1']);
+    vm.dispose();
+  });
+
+  it('is as another one: the image is not changed by what is made of it', async () => {
+    const [first, second] = [await makeVm('env => true'), await makeVm('env => false')];
+    const inputs = [element()];
+    assert.deepEqual(
+      [ask(first, inputs), ask(second, inputs), ask(first, inputs)],
+      ['[1,"1",[]]', '[1,"0",[]]', '[1,"1",[]]'],
+    );
+    first.dispose();
+    second.dispose();
+  });
+});
+
+describe('reading what a VM answered', () => {
+  const call = new Call(
+    packElements([], 0, 0, false),
+    { destinations: 2, selectors: 2 },
+    DEFAULT_LIMITS,
+    deadline,
+  );
+  const read = (answer: unknown): unknown => readAnswer(JSON.stringify(answer), 2, 2, call);
+
+  it('takes what the guest writes', () => {
+    assert.deepEqual(
+      read([
+        2,
+        '0123',
+        [
+          [2, null, 5, null, 1],
+          [3, 'text', null, null, null],
+        ],
+      ]),
+      {
+        outcome: 'called',
+        count: 2,
+        codes: '0123',
+        extras: [
+          [2, null, 5, null, 1],
+          [3, 'text', null, null, null],
+        ],
+        changes: [],
+        bodies: new Uint8Array(),
+      },
+    );
+  });
+
+  it('takes nothing else, should a VM ever be broken from inside', () => {
+    for (const answer of [
+      null,
+      {},
+      [],
+      [0, '', []],
+      [3, '000000', []],
+      [1, '0', []],
+      [1, '0x', []],
+      [1, ['0', '0'], []],
+      [1, '00', {}],
+      [1, '00', [null]],
+      [1, '00', [[0, null, 1, null, null]]],
+      [1, '30', [[0, null, null, null, null]]],
+      [1, '20', [[0, null, -1, null, null]]],
+      [1, '20', [[0, null, '1', null, null]]],
+      [1, '20', [[7, null, 1, null, null]]],
+      [1, '30', [[0, { toString: 1 }, null, null, null]]],
+      { length: 3, 0: 1, 1: '00', 2: [] },
+    ]) {
+      assert.throws(() => read(answer), /malformed/, JSON.stringify(answer));
+    }
+    assert.equal(
+      (read([1, '30', [[0, 'x'.repeat(500), null, null, null]]]) as { extras: string[][] }).extras[0]?.[1]
+        ?.length,
+      200,
+    );
+  });
+});
+
+describe('the VMs kept alive', () => {
+  const fakes = (limits: { liveVms: number; liveBytes: number }) => {
+    const disposed: number[] = [];
+    const cache = new VmCache(limits);
+    const vm = (id: number, bytes = 1): SelectorVm =>
+      ({ bytes, dispose: () => disposed.push(id) }) as unknown as SelectorVm;
+    return { cache, disposed, vm };
+  };
+
+  it('are the last ones used, by number', () => {
+    const { cache, disposed, vm } = fakes({ liveVms: 2, liveBytes: 100 });
+    const [one, two, three] = [vm(1), vm(2), vm(3)];
+    cache.put(1, one);
+    cache.put(2, two);
+    assert.equal(cache.take(1), one);
+    cache.put(1, one);
+    cache.put(3, three);
+    assert.deepEqual(disposed, [2]);
+    assert.equal(cache.take(2), null);
+    assert.equal(cache.take(3), three);
+  });
+
+  it('are those that fit, by memory', () => {
+    const { cache, disposed, vm } = fakes({ liveVms: 9, liveBytes: 10 });
+    cache.put(1, vm(1, 4));
+    cache.put(2, vm(2, 4));
+    cache.put(3, vm(3, 5));
+    assert.deepEqual(disposed, [1]);
+    cache.put(4, vm(4, 50));
+    assert.deepEqual(disposed, [1, 2, 3, 4]);
+    cache.drop(4);
+    cache.put(5, vm(5));
+    cache.drop(5);
+    assert.deepEqual(disposed, [1, 2, 3, 4, 5]);
+  });
+});
