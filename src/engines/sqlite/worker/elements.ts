@@ -20,6 +20,7 @@ export class Elements {
   readonly #insert: StatementSync;
   readonly #find: StatementSync;
   readonly #exists: StatementSync;
+  readonly #markShared: StatementSync;
   readonly #remove: StatementSync;
   readonly #otherDelivery: StatementSync;
   readonly #setAside: StatementSync;
@@ -30,6 +31,7 @@ export class Elements {
     );
     this.#find = db.prepare('SELECT queue, groups, type, more, crc, body FROM element WHERE seq = ?');
     this.#exists = db.prepare('SELECT 1 FROM element WHERE seq = ?');
+    this.#markShared = db.prepare('UPDATE element SET groups = 2 WHERE seq = ? AND groups < 2');
     this.#remove = db.prepare('DELETE FROM element WHERE seq = ?');
     this.#otherDelivery = db.prepare('SELECT 1 FROM delivery WHERE seq = ? LIMIT 1');
     this.#setAside = db.prepare(
@@ -50,6 +52,11 @@ export class Elements {
 
   exists(seq: number): boolean {
     return this.#exists.get(seq) !== undefined;
+  }
+
+  /** A second group has a delivery of this element again. */
+  markShared(seq: number): void {
+    this.#markShared.run(seq);
   }
 
   remove(seq: number): void {

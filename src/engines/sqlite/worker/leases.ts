@@ -62,7 +62,7 @@ export class Leases {
     return this.#endsFrom <= now;
   }
 
-  /** Up to `limit` reservations that ended at `now` or before. */
+  /** Up to `limit` reservations that ended at `now` or before, in the order of their ends, over all lanes. */
   lapsed(now: number, limit: number): Lapsed[] {
     const found: Lapsed[] = [];
     for (const lane of this.#running) {
@@ -73,7 +73,7 @@ export class Leases {
         found.push({ lane, seq, dueAt, tries, until });
       }
     }
-    return found;
+    return found.sort((a, b) => a.until - b.until || a.seq - b.seq);
   }
 
   /** Makes the bounds exact for the lanes whose bound has passed. Called after their lapsed leases ended. */

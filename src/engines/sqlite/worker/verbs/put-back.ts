@@ -20,6 +20,8 @@ export function putBack(store: Store, call: MessageReader, _reply: MessageWriter
     if (store.deliveries.find(lane, seq) !== null) continue;
     if (!store.elements.exists(seq)) {
       store.elements.insert(seq, queue.id, lane.group === '' ? 0 : 1, store.now, content);
+    } else {
+      store.elements.markShared(seq);
     }
     store.deliveries.add(lane, seq, dueAt, tries, store.now);
     store.retention.releasedInto(queue);

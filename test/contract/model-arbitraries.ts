@@ -1,0 +1,78 @@
+import fc from 'fast-check';
+import type { DeliveryRef } from '../../src/engine/storage.ts';
+import type { NewElement } from '../../src/model/element.ts';
+import type { QueueKey } from '../../src/model/names.ts';
+import { newElement } from '../support/elements.ts';
+import { checkAll } from './model-check.ts';
+import { type Believed, QUEUES, STREAM_GROUPS, type World } from './model-world.ts';
+
+export type Command = fc.AsyncCommand<Believed, World>;
+
+/** A step: does one thing to the real system and to the model, and compares. Then everything is compared. */
+export function command(name: string, run: (model: Believed, world: World) => Promise<void>): Command {
+  return {
+    check: () => true,
+    run: async (model, world) => {
+      await run(model, world);
+      await checkAll(model.current, world);
+    },
+    toString: () => name,
+  };
+}
+
+export const queues = fc.constantFrom(...QUEUES);
+const groupSets = fc.uniqueArray(fc.constantFrom(...STREAM_GROUPS), { minLength: 1 });
+/** Few values, so that moments meet. */
+export const lengths = fc.constantFrom(1, 1000, 1000, 5000, 60_000);
+export const maybe = <T>(arbitrary: fc.Arbitrary<T>): fc.Arbitrary<T | null> =>
+  fc.option(arbitrary, { freq: 4 });
+
+export const contents = fc.record({
+  body: fc.oneof(fc.uint8Array({ maxLength: 40 }), fc.constant(new Uint8Array(20_000).fill(7))),
+  contentType: fc.constantFrom('application/json', null, '', 'text/plain; charset="é"'),
+  contentEncoding: fc.constantFrom(null, null, 'gzip'),
+  headers: fc.constantFrom<string[]>([], [], ['__proto__', 'x'], ['a', '1', 'a', '2'], ['x-dl', '"']),
+  tries: fc.constantFrom(0, 0, 0, 1, 2, 9),
+  delayMs: fc.constantFrom(0, 0, 0, 1000, 5000),
+  /** Relative to now, as the command knows no clock. */
+  matureIn: fc.constantFrom(null, null, null, -5000, -1000, 1000, 5000),
+  dedupKey: fc.constantFrom(null, null, null, 'k1', 'k2'),
+  groups: groupSets,
+});
+export type Content = typeof contents extends fc.Arbitrary<infer T> ? T : never;
+
+export function elementFor(queue: QueueKey, { matureIn, groups, ...rest }: Content, now: number): NewElement {
+  const matureAt = matureIn === null ? null : now + matureIn;
+  return newElement({ ...rest, matureAt, groups: queue.ns === 'stream' ? groups : [''] });
+}
+
+/** How a call names a delivery: mostly as it should, sometimes wrong in one way. */
+export const refSpecs = fc.record({
+  back: fc.nat({ max: 7 }),
+  token: fc.boolean(),
+  wrong: fc.constantFrom('no', 'no', 'no', 'no', 'no', 'no', 'no', 'group', 'queue', 'id', 'token'),
+});
+export type RefSpec = typeof refSpecs extends fc.Arbitrary<infer T> ? T : never;
+
+export interface NamedRef {
+  readonly queue: QueueKey;
+  readonly ref: DeliveryRef;
+}
+
+export function resolve({ refs }: World, { back, token, wrong }: RefSpec): NamedRef {
+  const known = refs.at(-1 - back) ?? {
+    queue: { ns: 'jobs', name: 'a' },
+    id: 'none',
+    group: '',
+    token: null,
+  };
+  const at = QUEUES.findIndex(({ ns, name }) => ns === known.queue.ns && name === known.queue.name);
+  return {
+    queue: wrong === 'queue' ? (QUEUES[(at + 1) % QUEUES.length] ?? known.queue) : known.queue,
+    ref: {
+      id: wrong === 'id' ? `${known.id}0` : known.id,
+      group: wrong === 'group' ? (known.group === 'g1' ? 'g2' : 'g1') : known.group,
+      token: wrong === 'token' ? 'zzz' : token ? known.token : null,
+    },
+  };
+}

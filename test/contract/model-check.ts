@@ -1,0 +1,87 @@
+import assert from 'node:assert/strict';
+import type { GroupSizes } from '../../src/engine/storage.ts';
+import type { Delivery } from '../../src/model/element.ts';
+import type { QueueKey } from '../../src/model/names.ts';
+import type { Model, ModelDelivery } from './model.ts';
+import { EVERY_QUEUE, groupsOf, type World } from './model-world.ts';
+
+/** I1, I6: the counts and next maturities of every queue and group are the model's. */
+export async function checkAll(model: Model, { opened }: World): Promise<void> {
+  const { storage } = opened.engine;
+  await Promise.all(
+    EVERY_QUEUE.map(async (queue) => {
+      const groups = groupsOf(queue);
+      const [whole, each, due] = await Promise.all([
+        storage.sizes(queue),
+        Promise.all(groups.map((group) => storage.sizes(queue, group))),
+        Promise.all(groups.map((group) => storage.nextDueAt(queue, group))),
+      ]);
+      assert.deepEqual(counts(whole), model.sizes(queue), `sizes of ${queue.ns}/${queue.name}`);
+      for (const [index, group] of groups.entries()) {
+        const expected = model.sizes(queue, group);
+        const at = `${queue.ns}/${queue.name} group "${group}"`;
+        assert.deepEqual(counts(each[index] ?? whole), expected, `sizes of ${at}`);
+        assert.equal(due[index], expected.nextMatureAt, `next maturity of ${at}`);
+        if (group === '') continue;
+        const inGroups = whole.groups.get(group);
+        const isEmpty = expected.ready + expected.scheduled + expected.reserved === 0;
+        assert.deepEqual(inGroups === undefined ? null : counts(inGroups), isEmpty ? null : expected);
+      }
+    }),
+  );
+}
+
+function counts({ ready, scheduled, reserved, nextMatureAt }: GroupSizes): GroupSizes {
+  return { ready, scheduled, reserved, nextMatureAt };
+}
+
+/**
+ * I3, I4, I5, I8: what was handed out is what the model hands out, in its order, with the same maturity,
+ * tries, bytes, type and headers. The model learns ids and tokens that only the real system knows.
+ */
+export function checkDeliveries(real: readonly Delivery[], expected: readonly ModelDelivery[]): void {
+  assert.equal(real.length, expected.length, 'number of deliveries');
+  for (const [index, delivery] of real.entries()) {
+    const model = expected[index];
+    if (model === undefined) return;
+    const { element, group, dueAt, tries } = model;
+    const { body, contentType, contentEncoding, headers } = element.content;
+    assert.ok(Buffer.from(body).equals(delivery.body), 'the body is the one inserted');
+    assert.deepEqual(
+      {
+        headers: [...delivery.headers],
+        contentType: delivery.contentType,
+        contentEncoding: delivery.contentEncoding,
+        group: delivery.group,
+        matureAt: delivery.matureAt,
+        tries: delivery.tries,
+      },
+      { headers: [...headers], contentType, contentEncoding, group, matureAt: dueAt, tries },
+    );
+    if (element.id !== null) assert.equal(delivery.id, element.id, 'the id is the one given at insertion');
+    element.id = delivery.id;
+  }
+}
+
+/** Lets everything become eligible and takes it all: nothing is missing, nothing is left. */
+export async function drain(model: Model, world: World): Promise<void> {
+  await passTime(model, world, 24 * 3600 * 1000);
+  for (const queue of EVERY_QUEUE) {
+    for (const group of groupsOf(queue)) await drainGroup(model, world, queue, group);
+  }
+}
+
+async function drainGroup(model: Model, world: World, queue: QueueKey, group: string): Promise<void> {
+  const count = 1000;
+  const { deliveries } = await world.opened.engine.storage.take(queue, { group, count, leaseMs: null });
+  checkDeliveries(deliveries, model.take(queue, group, count, null));
+}
+
+/** Time passes for both, and leases end for both. */
+export async function passTime(model: Model, { opened }: World, ms: number): Promise<void> {
+  await opened.passTime(ms);
+  model.reach(opened.now());
+  let nextAt: number | null;
+  do nextAt = (await opened.engine.storage.sweep()).nextAt;
+  while (nextAt !== null && nextAt <= opened.now());
+}

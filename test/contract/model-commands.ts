@@ -1,0 +1,164 @@
+import assert from 'node:assert/strict';
+import fc from 'fast-check';
+import type { BrowsePage } from '../../src/engine/storage.ts';
+import type { DeliveryState } from '../../src/model/element.ts';
+import {
+  type Command,
+  command,
+  contents,
+  elementFor,
+  lengths,
+  maybe,
+  queues,
+  refSpecs,
+  resolve,
+} from './model-arbitraries.ts';
+import { checkDeliveries, passTime } from './model-check.ts';
+import { crashes } from './model-crash.ts';
+import { STREAM_GROUPS } from './model-world.ts';
+
+const inserts = fc.tuple(queues, fc.array(contents, { minLength: 1, maxLength: 3 })).map(([queue, given]) =>
+  command(`insert(${queue.ns}/${queue.name}, ${fc.stringify(given)})`, async ({ current }, world) => {
+    const elements = given.map((content) => elementFor(queue, content, current.now));
+    const ids = await world.opened.engine.storage.insert(queue, elements);
+    for (const [index, element] of elements.entries()) {
+      const stored = current.insert(queue, element);
+      const id = ids[index] ?? '';
+      if (stored.id !== null) assert.equal(id, stored.id, 'a repeat answers the first id');
+      stored.id = id;
+      for (const group of element.groups) world.refs.push({ queue, id, group, token: null });
+    }
+  }),
+);
+
+const takes = fc
+  .tuple(queues, fc.constantFrom(...STREAM_GROUPS), fc.integer({ min: 1, max: 4 }), maybe(lengths))
+  .map(([queue, named, count, leaseMs]) => {
+    const group = queue.ns === 'stream' ? named : '';
+    const name = `take(${queue.ns}/${queue.name}, "${group}", ${count}, ${leaseMs})`;
+    return command(name, async ({ current }, world) => {
+      const taken = await world.opened.engine.storage.take(queue, { group, count, leaseMs });
+      const expected = current.take(queue, group, count, leaseMs);
+      checkDeliveries(taken.deliveries, expected);
+      const due = expected.length < count ? current.nextDueAt(queue, group) : null;
+      assert.equal(taken.nextDueAt, due, 'the next maturity, where too few were there');
+      for (const [index, delivery] of taken.deliveries.entries()) {
+        const model = expected[index];
+        if (model === undefined) continue;
+        const { id, lease } = delivery;
+        assert.equal(lease?.until ?? null, leaseMs === null ? null : current.now + leaseMs);
+        if (lease === null) world.popped.push({ queue, delivery, model });
+        else model.token = lease.token;
+        world.refs.push({ queue, id, group, token: lease?.token ?? null });
+      }
+    });
+  });
+
+const commits = refSpecs.map((spec) =>
+  command(`commit(${fc.stringify(spec)})`, async ({ current }, world) => {
+    const { queue, ref } = resolve(world, spec);
+    const [outcome] = await world.opened.engine.storage.commit(queue, [ref]);
+    assert.equal(outcome, current.commit(queue, ref));
+  }),
+);
+
+const rollbacks = fc
+  .tuple(refSpecs, fc.constantFrom(0, 0, 1000), fc.boolean())
+  .map(([spec, delayMs, countTry]) =>
+    command(`rollback(${fc.stringify(spec)}, ${delayMs}, ${countTry})`, async ({ current }, world) => {
+      const { queue, ref } = resolve(world, spec);
+      const [outcome] = await world.opened.engine.storage.rollback(queue, [{ ...ref, delayMs, countTry }]);
+      assert.equal(outcome, current.rollback(queue, ref, delayMs, countTry));
+    }),
+  );
+
+const extensions = fc.tuple(refSpecs, lengths).map(([spec, leaseMs]) =>
+  command(`extend(${fc.stringify(spec)}, ${leaseMs})`, async ({ current }, world) => {
+    const { queue, ref } = resolve(world, spec);
+    const [answer] = await world.opened.engine.storage.extend(queue, [{ ...ref, leaseMs }]);
+    const outcome = current.extend(queue, ref, leaseMs);
+    assert.deepEqual(answer, outcome === 'done' ? { outcome, until: current.now + leaseMs } : { outcome });
+  }),
+);
+
+const removals = refSpecs.map((spec) =>
+  command(`remove(${fc.stringify(spec)})`, async ({ current }, world) => {
+    const { queue, ref } = resolve(world, spec);
+    if (queue.ns === 'stream') return;
+    const [outcome] = await world.opened.engine.storage.remove(queue, [ref.id]);
+    assert.equal(outcome, current.remove(queue, ref.id));
+  }),
+);
+
+const putBacks = fc.nat({ max: 3 }).map((back) =>
+  command(`putBack(${back})`, async ({ current }, world) => {
+    const [popped] = world.popped.splice(Math.max(0, world.popped.length - 1 - back), 1);
+    if (popped === undefined) return;
+    await world.opened.engine.storage.putBack(popped.queue, [popped.delivery]);
+    current.putBack(popped.model);
+  }),
+);
+
+const transfers = fc
+  .tuple(refSpecs, fc.array(fc.tuple(queues, contents), { maxLength: 3 }))
+  .map(([spec, copies]) =>
+    command(`transfer(${fc.stringify(spec)}, ${fc.stringify(copies)})`, async ({ current }, world) => {
+      const { queue: from, ref: finish } = resolve(world, spec);
+      const inserts = copies.map(([queue, content]) => ({
+        queue,
+        element: elementFor(queue, content, current.now),
+      }));
+      const [outcome] = await world.opened.engine.storage.transfer([{ from, finish, inserts }]);
+      assert.equal(outcome, current.commit(from, finish));
+      if (outcome === 'done') for (const { queue, element } of inserts) current.insert(queue, element);
+    }),
+  );
+
+const purges = fc
+  .tuple(queues, fc.subarray<DeliveryState>(['ready', 'scheduled', 'reserved']))
+  .map(([queue, states]) =>
+    command(`purge(${queue.ns}/${queue.name}, ${states})`, async ({ current }, world) => {
+      const gone = await world.opened.engine.storage.purge(queue, states);
+      assert.equal(gone, current.purge(queue, states));
+    }),
+  );
+
+const browses = fc
+  .tuple(
+    queues,
+    fc.constantFrom(...STREAM_GROUPS),
+    fc.constantFrom('ready' as const, 'scheduled' as const),
+    fc.integer({ min: 1, max: 3 }),
+  )
+  .map(([queue, named, state, limit]) => {
+    const group = queue.ns === 'stream' ? named : '';
+    const name = `browse(${queue.ns}/${queue.name}, "${group}", ${state}, ${limit})`;
+    return command(name, async ({ current }, world) => {
+      const expected = current.browse(queue, group, state);
+      let after: string | null = null;
+      do {
+        const { storage } = world.opened.engine;
+        const page: BrowsePage = await storage.browse(queue, { group, state, after, limit });
+        checkDeliveries(page.deliveries, expected.splice(0, limit));
+        after = page.next;
+      } while (after !== null);
+      assert.deepEqual(expected, [], 'all pages together are the whole');
+    });
+  });
+
+const passings = fc.constantFrom(1, 1, 999, 1000, 4000, 5000, 60_000).map((ms) =>
+  command(`passTime(${ms})`, async ({ current }, world) => {
+    await passTime(current, world, ms);
+  }),
+);
+
+/** Weighted by repetition: histories need elements to be about something. */
+export function commandArbitraries(durable: boolean): fc.Arbitrary<Command>[] {
+  const common = [
+    ...[inserts, inserts, inserts, takes, takes, takes, takes, commits, commits, rollbacks, rollbacks],
+    ...[extensions, removals, putBacks, transfers, purges, browses, passings, passings],
+  ];
+  if (!durable) return common;
+  // Opening the data again takes as long as dozens of other steps, so one history in two has a crash.
+  return [...common, fc.oneof({ weight: 1, arbitrary: crashes }, { weight: 5, arbitrary: takes })];
+}

@@ -1,0 +1,87 @@
+import assert from 'node:assert/strict';
+import fc from 'fast-check';
+import type { Storage } from '../../src/engine/storage.ts';
+import type { CrashMoment } from '../engines.ts';
+import type { Model } from './model.ts';
+import {
+  type Command,
+  command,
+  contents,
+  elementFor,
+  queues,
+  refSpecs,
+  resolve,
+} from './model-arbitraries.ts';
+import { STREAM_GROUPS, type World } from './model-world.ts';
+
+/** One call, as made on the real system and as the model would see it. */
+interface Call {
+  real(storage: Storage): Promise<unknown>;
+  model(model: Model): void;
+}
+
+type MakeCall = (model: Model, world: World) => Call;
+
+const inserting = fc.tuple(queues, fc.array(contents, { minLength: 1, maxLength: 3 })).map(
+  ([queue, given]): MakeCall =>
+    ({ now }) => {
+      const elements = given.map((content) => elementFor(queue, content, now));
+      return {
+        real: (storage) => storage.insert(queue, elements),
+        model: (model) => {
+          for (const element of elements) model.insert(queue, element);
+        },
+      };
+    },
+);
+
+const taking = fc
+  .tuple(queues, fc.constantFrom(...STREAM_GROUPS), fc.constantFrom(null, 1000, 60_000))
+  .map(([queue, named, leaseMs]): MakeCall => {
+    const group = queue.ns === 'stream' ? named : '';
+    return () => ({
+      real: (storage) => storage.take(queue, { group, count: 2, leaseMs }),
+      model: (model) => model.take(queue, group, 2, leaseMs),
+    });
+  });
+
+const settling = fc.tuple(refSpecs, fc.boolean()).map(([spec, finishing]): MakeCall => {
+  const back = { delayMs: 0, countTry: true };
+  return (_model, world) => {
+    const { queue, ref } = resolve(world, spec);
+    return {
+      real: (storage) =>
+        finishing ? storage.commit(queue, [ref]) : storage.rollback(queue, [{ ...ref, ...back }]),
+      model: (model) => {
+        if (finishing) model.commit(queue, ref);
+        else model.rollback(queue, ref, back.delayMs, back.countTry);
+      },
+    };
+  };
+});
+
+/**
+ * I12: the process is killed during a call. What it had answered before is there, and the call itself
+ * happened wholly or not at all: before its commit not, after it wholly.
+ */
+export const crashes: fc.Arbitrary<Command> = fc
+  .tuple(fc.constantFrom<CrashMoment>('before-commit', 'after-commit'), fc.oneof(inserting, taking, settling))
+  .map(([moment, makeCall]) =>
+    command(`crash(${moment}, ${fc.stringify(makeCall)})`, async (model, world) => {
+      const { opened } = world;
+      assert.ok('crash' in opened);
+      const call = makeCall(model.current, world);
+      let answered = false;
+      world.opened = await opened.crash(moment, () => {
+        const done = (): void => {
+          answered = true;
+        };
+        call.real(opened.engine.storage).then(done, () => {});
+      });
+      assert.equal(answered, false, 'nobody was told that the call is done');
+      if (moment === 'after-commit') call.model(model.current);
+      model.current.reach(world.opened.now());
+      // Pops that the old process made are nobody's to undo any more.
+      world.popped = [];
+    }),
+  );

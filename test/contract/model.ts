@@ -1,0 +1,243 @@
+import type { NamespacePolicy } from '../../src/engine/engine.ts';
+import type { GroupSizes, RemoveOutcome, SettleOutcome } from '../../src/engine/storage.ts';
+import type { NewElement } from '../../src/model/element.ts';
+import type { QueueKey } from '../../src/model/names.ts';
+
+/**
+ * What the Storage port promises, as a sequential model: arrays and plain loops, nothing clever, so that it
+ * can be read against `docs/lifecycle.md`. It knows nothing of engines, so the same model serves a front end.
+ */
+export interface ModelElement {
+  /** Order of insertion over all queues: what decides among equal maturities. */
+  readonly order: number;
+  readonly queue: QueueKey;
+  readonly content: Pick<NewElement, 'body' | 'contentType' | 'contentEncoding' | 'headers'>;
+  /** Null until the real system tells it. */
+  id: string | null;
+}
+
+export interface ModelDelivery {
+  readonly element: ModelElement;
+  readonly group: string;
+  state: 'waiting' | 'reserved';
+  dueAt: number;
+  tries: number;
+  /** The last reservation's; null where it was rolled back, and unknown ('') where nobody learned it. */
+  token: string | null;
+  leaseUntil: number;
+}
+
+/** How a settling call names a delivery. */
+export interface ModelRef {
+  readonly id: string;
+  readonly group: string;
+  readonly token: string | null;
+}
+
+interface State {
+  now: number;
+  inserted: number;
+  deliveries: ModelDelivery[];
+  dedup: { queue: string; key: string; element: ModelElement; seenAt: number }[];
+}
+
+export class Model {
+  readonly #policies: ReadonlyMap<string, NamespacePolicy>;
+  readonly #dedupWindowMs: number;
+  #state: State;
+
+  constructor(namespaces: readonly NamespacePolicy[], dedupWindowMs: number, now: number) {
+    this.#policies = new Map(namespaces.map((policy) => [policy.name, policy]));
+    this.#dedupWindowMs = dedupWindowMs;
+    this.#state = { now, inserted: 0, deliveries: [], dedup: [] };
+  }
+
+  /** A second model in the same state: what would be, had a call not happened. */
+  clone(): Model {
+    const copy = new Model([...this.#policies.values()], this.#dedupWindowMs, this.#state.now);
+    copy.#state = structuredClone(this.#state);
+    return copy;
+  }
+
+  get now(): number {
+    return this.#state.now;
+  }
+
+  /** Time has come to `now`: leases that ended are failed tries, in the order of their ends. */
+  reach(now: number): void {
+    this.#state.now = now;
+    const ended = this.#state.deliveries
+      .filter(({ state, leaseUntil }) => state === 'reserved' && leaseUntil <= now)
+      .sort((a, b) => a.leaseUntil - b.leaseUntil || a.element.order - b.element.order);
+    for (const delivery of ended) {
+      const { leaseUntil, token } = delivery;
+      if (!this.#failTry(delivery, leaseUntil)) delivery.token = token;
+    }
+  }
+
+  /** Answers the element: the new one, or the one that its dedup key already made. */
+  insert(queue: QueueKey, element: NewElement): ModelElement {
+    const { dedupKey: key, matureAt, delayMs, tries, groups } = element;
+    const { now, dedup } = this.#state;
+    const seen = dedup.find((one) => one.queue === text(queue) && one.key === key);
+    if (seen !== undefined && seen.seenAt > now - this.#dedupWindowMs) return seen.element;
+    const { body, contentType, contentEncoding, headers } = element;
+    const content = { body, contentType, contentEncoding, headers };
+    const stored: ModelElement = { order: ++this.#state.inserted, queue, content, id: null };
+    if (key !== null) {
+      this.#state.dedup = dedup.filter((one) => one !== seen);
+      this.#state.dedup.push({ queue: text(queue), key, element: stored, seenAt: now });
+    }
+    const dueAt = matureAt ?? now + delayMs;
+    for (const group of new Set(groups)) {
+      this.#state.deliveries.push({ ...fresh(stored, group), dueAt, tries });
+    }
+    return stored;
+  }
+
+  /** The deliveries that a take must hand out, in order. `leaseMs` null: they are popped. */
+  take(queue: QueueKey, group: string, count: number, leaseMs: number | null): ModelDelivery[] {
+    const taken = this.#waiting(queue, group)
+      .filter(({ dueAt }) => dueAt <= this.now)
+      .slice(0, count);
+    for (const delivery of taken) {
+      if (leaseMs === null) this.#finish(delivery);
+      else Object.assign(delivery, { state: 'reserved', token: '', leaseUntil: this.now + leaseMs });
+    }
+    return taken;
+  }
+
+  putBack(popped: ModelDelivery): void {
+    this.#state.deliveries.push({ ...popped, token: null });
+  }
+
+  commit(queue: QueueKey, ref: ModelRef): SettleOutcome {
+    const delivery = this.#find(queue, ref);
+    if (delivery === undefined) return 'not-found';
+    // A waiting delivery that still has a token is one whose lease ran out.
+    if (delivery.token === null) return ref.token === null ? 'not-reserved' : 'lease-lost';
+    if (ref.token !== null && ref.token !== delivery.token) return 'lease-lost';
+    this.#finish(delivery);
+    return 'done';
+  }
+
+  rollback(queue: QueueKey, ref: ModelRef, delayMs: number, countTry: boolean): SettleOutcome {
+    const delivery = this.#find(queue, ref);
+    const held = this.#held(delivery, ref);
+    if (delivery === undefined || held !== 'done') return held;
+    if (countTry) return this.#failTry(delivery, this.now + delayMs) ? 'dead-lettered' : 'done';
+    const dueAt = delayMs > 0 ? this.now + delayMs : delivery.dueAt;
+    Object.assign(delivery, { state: 'waiting', dueAt, token: null });
+    return 'done';
+  }
+
+  extend(queue: QueueKey, ref: ModelRef, leaseMs: number): SettleOutcome {
+    const delivery = this.#find(queue, ref);
+    const held = this.#held(delivery, ref);
+    if (delivery !== undefined && held === 'done') delivery.leaseUntil = this.now + leaseMs;
+    return held;
+  }
+
+  remove(queue: QueueKey, id: string): RemoveOutcome {
+    const all = this.of(queue).filter(({ element }) => element.id === id);
+    if (all.length === 0) return 'not-found';
+    if (all.some(({ state }) => state === 'reserved')) return 'reserved';
+    for (const delivery of all) this.#finish(delivery);
+    return 'done';
+  }
+
+  purge(queue: QueueKey, states: readonly (keyof GroupSizes)[]): number {
+    const gone = this.of(queue).filter((delivery) => states.includes(this.#phase(delivery)));
+    for (const delivery of gone) this.#finish(delivery);
+    return gone.length;
+  }
+
+  /** A group's waiting deliveries in a state, in the order of hand-out. */
+  browse(queue: QueueKey, group: string, state: 'ready' | 'scheduled'): ModelDelivery[] {
+    return this.#waiting(queue, group).filter((delivery) => this.#phase(delivery) === state);
+  }
+
+  of(queue: QueueKey): ModelDelivery[] {
+    return this.#state.deliveries.filter(({ element }) => text(element.queue) === text(queue));
+  }
+
+  nextDueAt(queue: QueueKey, group?: string): number | null {
+    const waiting = this.#waiting(queue, group);
+    return waiting[0]?.dueAt ?? null;
+  }
+
+  /** Of a group its deliveries; without one the elements, each in its most advanced state. */
+  sizes(queue: QueueKey, group?: string): GroupSizes {
+    const phases = new Map<ModelDelivery | number, Set<string>>();
+    for (const delivery of this.of(queue)) {
+      if (group !== undefined && delivery.group !== group) continue;
+      const unit = group === undefined ? delivery.element.order : delivery;
+      phases.set(unit, (phases.get(unit) ?? new Set()).add(this.#phase(delivery)));
+    }
+    const counts = { ready: 0, scheduled: 0, reserved: 0 };
+    for (const of of phases.values()) {
+      counts[of.has('ready') ? 'ready' : of.has('scheduled') ? 'scheduled' : 'reserved']++;
+    }
+    return { ...counts, nextMatureAt: this.nextDueAt(queue, group) };
+  }
+
+  #phase({ state, dueAt }: ModelDelivery): 'ready' | 'scheduled' | 'reserved' {
+    return state === 'reserved' ? 'reserved' : dueAt <= this.now ? 'ready' : 'scheduled';
+  }
+
+  #waiting(queue: QueueKey, group?: string): ModelDelivery[] {
+    return this.of(queue)
+      .filter((delivery) => delivery.state === 'waiting' && (group === undefined || delivery.group === group))
+      .sort((a, b) => a.dueAt - b.dueAt || a.element.order - b.element.order);
+  }
+
+  #find(queue: QueueKey, { id, group }: ModelRef): ModelDelivery | undefined {
+    return this.of(queue).find((delivery) => delivery.element.id === id && delivery.group === group);
+  }
+
+  #held(delivery: ModelDelivery | undefined, { token }: ModelRef): SettleOutcome {
+    if (delivery === undefined) return 'not-found';
+    const running = delivery.state === 'reserved';
+    if (token !== null) return running && token === delivery.token ? 'done' : 'lease-lost';
+    return running ? 'done' : 'not-reserved';
+  }
+
+  /** Answers whether the element went to the dead-letter queue. */
+  #failTry(delivery: ModelDelivery, dueAt: number): boolean {
+    const { ns, name } = delivery.element.queue;
+    const policy = this.#policies.get(ns)?.deadLetter ?? null;
+    const tries = delivery.tries + 1;
+    if (policy === null || tries < policy.maxTries || name === policy.queue) {
+      Object.assign(delivery, { state: 'waiting', tries, dueAt, token: null });
+      return false;
+    }
+    const { content } = delivery.element;
+    const letter = ['x-dl-from-queue', name, 'x-dl-at', new Date(this.now).toISOString()];
+    this.#finish(delivery);
+    this.insert(
+      { ns, name: policy.queue },
+      {
+        ...content,
+        headers: [...content.headers, ...letter, 'x-dl-tries', String(tries)],
+        matureAt: this.now,
+        delayMs: 0,
+        tries: 0,
+        groups: this.#policies.get(ns)?.groups ?? [''],
+        dedupKey: null,
+      },
+    );
+    return true;
+  }
+
+  #finish(delivery: ModelDelivery): void {
+    this.#state.deliveries = this.#state.deliveries.filter((one) => one !== delivery);
+  }
+}
+
+function fresh(element: ModelElement, group: string): ModelDelivery {
+  return { element, group, state: 'waiting', dueAt: 0, tries: 0, token: null, leaseUntil: 0 };
+}
+
+function text({ ns, name }: QueueKey): string {
+  return `${ns}/${name}`;
+}

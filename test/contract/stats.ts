@@ -1,0 +1,72 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import { type Stats, zeroCounters } from '../../src/engine/stats.ts';
+import type { EngineUnderTest } from '../engines.ts';
+import { Fixture } from './fixture.ts';
+
+/** Every promise that the comments of `src/engine/stats.ts` make. */
+export function statsContract(name: string, open: EngineUnderTest['open']): void {
+  describe(`Stats port: ${name}`, () => {
+    const on = new Fixture(open);
+    const stats = (): Stats => on.opened.engine.stats;
+
+    it('is empty for a queue that nobody counted', async () => {
+      assert.equal((await stats().read(on.queue())).size, 0);
+    });
+
+    it('reads what was added, stored or not', async () => {
+      const queue = on.queue();
+      stats().add(queue, '', { put: 2, get: 1 });
+      stats().add(queue, '', { put: 1, deadletter: 4 });
+      const expected = { ...zeroCounters(), put: 3, get: 1, deadletter: 4 };
+      assert.deepEqual((await stats().read(queue)).get(''), expected);
+      await stats().flush();
+      assert.deepEqual((await stats().read(queue)).get(''), expected);
+      stats().add(queue, '', { put: 1 });
+      assert.deepEqual((await stats().read(queue)).get(''), { ...expected, put: 4 });
+    });
+
+    it('counts each group, and only those that have counts', async () => {
+      const queue = on.queue('stream');
+      stats().add(queue, 'g1', { put: 1 });
+      stats().add(queue, 'g2', { put: 1, reserve: 1, commit: 1, rollback: 1 });
+      await stats().flush();
+      const read = await stats().read(queue);
+      assert.deepEqual([...read.keys()].sort(), ['g1', 'g2']);
+      assert.deepEqual(read.get('g2'), { ...zeroCounters(), put: 1, reserve: 1, commit: 1, rollback: 1 });
+    });
+
+    it('keeps queues and namespaces apart', async () => {
+      const queue = on.queue();
+      stats().add(queue, '', { put: 1 });
+      assert.equal((await stats().read({ ...queue, ns: 'jobs' })).size, 0);
+      assert.equal((await stats().read({ ...queue, name: 'other' })).size, 0);
+    });
+
+    it('stores by itself within a second', async () => {
+      const queue = on.queue();
+      stats().add(queue, '', { put: 1 });
+      await on.opened.passTime(1000);
+      assert.equal((await stats().read(queue)).get('')?.put, 1);
+    });
+
+    it('sees a flush that is under way', async () => {
+      const queue = on.queue();
+      stats().add(queue, '', { put: 5 });
+      const flushed = stats().flush();
+      stats().add(queue, '', { put: 1 });
+      const [read] = await Promise.all([stats().read(queue), flushed]);
+      assert.equal(read.get('')?.put, 6);
+      await stats().flush();
+      assert.equal((await stats().read(queue)).get('')?.put, 6);
+    });
+
+    it('hands out a picture that later counts do not change', async () => {
+      const queue = on.queue();
+      stats().add(queue, '', { put: 1 });
+      const read = await stats().read(queue);
+      stats().add(queue, '', { put: 1 });
+      assert.equal(read.get('')?.put, 1);
+    });
+  });
+}

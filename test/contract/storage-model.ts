@@ -1,0 +1,87 @@
+import { describe, it } from 'node:test';
+import fc from 'fast-check';
+import type { DurableTestEngine, EngineUnderTest, TestEngine } from '../engines.ts';
+import { Model } from './model.ts';
+import type { Command } from './model-arbitraries.ts';
+import { checkAll, drain } from './model-check.ts';
+import { commandArbitraries } from './model-commands.ts';
+import { DEDUP_WINDOW_MS, EVERY_QUEUE, MODEL_NAMESPACES, type World } from './model-world.ts';
+
+/** How many histories, and how long. `MODEL_RUNS=50000` for a night. */
+const RUNS = Number(process.env.MODEL_RUNS ?? 100);
+const LENGTH = 60;
+/** What one history may take before it counts as hung. */
+const HISTORY_MS = 30_000;
+
+/**
+ * Compares the engine with the model after every step of random histories, crashes included where data are
+ * durable: the invariants I1 to I6, I8, I10 and I12 (I7, I9 and I11 are the broker's).
+ */
+export function storageModel(name: string, { open, openDurable }: EngineUnderTest): void {
+  describe(`Storage model: ${name}`, () => {
+    it(`agrees with the model in ${RUNS} random histories`, async () => {
+      const stage = new Stage(openDurable ?? open);
+      const property = fc.asyncProperty(
+        fc.commands(commandArbitraries(openDurable !== null), { maxCommands: LENGTH, size: 'max' }),
+        (commands) => stage.run(commands),
+      );
+      // fast-check's message names seed and path; both go into SEED and MODEL_PATH to see it again.
+      await fc
+        .assert(property, {
+          numRuns: RUNS,
+          ...(process.env.SEED === undefined ? {} : { seed: Number(process.env.SEED) }),
+          ...(process.env.MODEL_PATH === undefined ? {} : { path: process.env.MODEL_PATH }),
+          timeout: HISTORY_MS,
+          endOnFailure: process.env.MODEL_SHRINK === '0',
+        })
+        .finally(() => stage.close());
+    });
+  });
+}
+
+type Open = EngineUnderTest['open'] | NonNullable<EngineUnderTest['openDurable']>;
+
+/**
+ * Runs histories on one engine, emptied before each, since opening one takes longer than a history. After a
+ * failure the next history begins on a new engine, so that shrinking and replaying start from nothing.
+ */
+class Stage {
+  readonly #open: Open;
+  #opened: TestEngine | DurableTestEngine | null = null;
+
+  constructor(open: Open) {
+    this.#open = open;
+  }
+
+  async run(commands: Iterable<Command>): Promise<void> {
+    const opened = this.#opened ?? (await this.#open(OPTIONS));
+    this.#opened = null;
+    const world: World = { opened, refs: [], popped: [] };
+    try {
+      await this.#play(commands, world);
+      this.#opened = world.opened;
+    } finally {
+      if (this.#opened === null) await world.opened.close();
+    }
+  }
+
+  async close(): Promise<void> {
+    await this.#opened?.close();
+  }
+
+  async #play(commands: Iterable<Command>, world: World): Promise<void> {
+    await forgetAll(world);
+    const model = { current: new Model(MODEL_NAMESPACES, DEDUP_WINDOW_MS, world.opened.now()) };
+    await fc.asyncModelRun(() => ({ model, real: world }), commands as Iterable<Command>);
+    await drain(model.current, world);
+    await checkAll(model.current, world);
+  }
+}
+
+const OPTIONS = { namespaces: MODEL_NAMESPACES, dedupWindowMs: DEDUP_WINDOW_MS };
+
+async function forgetAll({ opened }: World): Promise<void> {
+  for (const queue of EVERY_QUEUE) await opened.engine.storage.purge(queue);
+  await opened.passTime(DEDUP_WINDOW_MS + 1);
+  await opened.engine.storage.sweep();
+}
