@@ -3,35 +3,21 @@ import { beforeEach, describe, it } from 'node:test';
 import { readAccounts, type UserDefinition } from '../../src/access/account.ts';
 import { hashPassword } from '../../src/access/password.ts';
 import { PasswordAuthenticator } from '../../src/access/password-authenticator.ts';
-import type { Clock } from '../../src/model/clock.ts';
 import { QuaysideError } from '../../src/model/errors.ts';
+import { FakeClock } from '../support/clock.ts';
 
 const HERE = '192.0.2.1';
-
-/** Only `monotonic` is used; it moves when a test says so. */
-class HandClock implements Clock {
-  at = 0;
-  now(): number {
-    return this.at;
-  }
-  monotonic(): number {
-    return this.at;
-  }
-  after(): () => void {
-    throw new Error('Nothing here sets a timer.');
-  }
-}
 
 const hashed: UserDefinition = { name: 'hashed', password: await hashPassword('right'), rights: null };
 const plain: UserDefinition = { name: 'plain', password: 'right', rights: null };
 
 describe('Logins', () => {
-  let clock: HandClock;
+  let clock: FakeClock;
   let logged: object[];
   let logins: PasswordAuthenticator;
 
   beforeEach(() => {
-    clock = new HandClock();
+    clock = new FakeClock();
     logged = [];
     logins = new PasswordAuthenticator({
       accounts: readAccounts([hashed, plain], []),
@@ -61,11 +47,11 @@ describe('Logins', () => {
     const header = basic('hashed:right');
     assert.equal(logins.recall(header), null);
     const user = await logins.loginBasic(header, HERE);
-    clock.at += 299_000;
+    clock.advance(299_000);
     assert.equal(logins.recall(header), user);
-    clock.at += 299_000;
+    clock.advance(299_000);
     assert.equal(logins.recall(header), user);
-    clock.at += 300_000;
+    clock.advance(300_000);
     assert.equal(logins.recall(header), null);
   });
 
@@ -124,14 +110,14 @@ describe('Logins', () => {
       assert.equal(error.details.retryAfterMs, 5000);
       return true;
     });
-    clock.at += 5000;
+    clock.advance(5000);
     await assert.rejects(guess(2), code('unauthorized'));
     await assert.rejects(guess(3), code('too-many-attempts'));
   });
 
   it('hash at most 40 of 1,000 guesses within a minute', async () => {
     for (let i = 0; i < 1000; i++) {
-      clock.at += 60;
+      clock.advance(60);
       await logins.login('hashed', `guess${i}`, HERE).catch(() => {});
     }
     assert.ok(logins.counts.failed <= 40, `${logins.counts.failed} were hashed`);

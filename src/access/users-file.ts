@@ -1,0 +1,99 @@
+import { randomBytes } from 'node:crypto';
+import { mkdir, open, readFile, rename, rm, stat } from 'node:fs/promises';
+import { dirname } from 'node:path';
+import type { UserDefinition } from './account.ts';
+import { hashPassword } from './password.ts';
+
+/** A user that was made here. The password is in memory only, to be shown once. */
+export interface NewAdministrator {
+  readonly definition: UserDefinition;
+  readonly password: string;
+}
+
+export const ADMINISTRATOR = 'admin';
+
+const OWNER_ONLY = 0o600;
+/** 144 bits, in characters that no shell and no URL touches. */
+const PASSWORD_RANDOM_BYTES = 18;
+
+/** A users file that cannot be used; the message names the file and the remedy. */
+export class UsersFileError extends Error {}
+
+export async function newAdministrator(): Promise<NewAdministrator> {
+  const password = randomBytes(PASSWORD_RANDOM_BYTES).toString('base64url');
+  const definition = { name: ADMINISTRATOR, password: await hashPassword(password), rights: null };
+  return { definition, password };
+}
+
+/**
+ * The users that the server made itself, beside its data: `{"admin": {"password": "$argon2id$…"}}`.
+ * Used only where the configuration names no users.
+ */
+export class UsersFile {
+  readonly path: string;
+
+  constructor(path: string) {
+    this.path = path;
+  }
+
+  /** Null where there is no file. @throws UsersFileError where it cannot be read or used */
+  async read(): Promise<UserDefinition[] | null> {
+    let text: string;
+    try {
+      text = await readFile(this.path, 'utf8');
+    } catch (error) {
+      if ((error as NodeJS.ErrnoException).code === 'ENOENT') return null;
+      throw this.#unusable(error instanceof Error ? error.message : String(error));
+    }
+    return this.#parse(text);
+  }
+
+  /** Whether others than the owner may read it. */
+  async isExposed(): Promise<boolean> {
+    return process.platform !== 'win32' && ((await stat(this.path)).mode & 0o077) !== 0;
+  }
+
+  /** Replaces the file as one step: a crash leaves the old one or the new one. */
+  async write(users: readonly UserDefinition[]): Promise<void> {
+    const entries = users.map(({ name, password }) => [name, { password }]);
+    const folder = dirname(this.path);
+    await mkdir(folder, { recursive: true });
+    const draft = `${this.path}.${randomBytes(6).toString('hex')}.tmp`;
+    try {
+      const file = await open(draft, 'wx', OWNER_ONLY);
+      try {
+        await file.writeFile(`${JSON.stringify(Object.fromEntries(entries), null, 2)}\n`);
+        await file.sync();
+      } finally {
+        await file.close();
+      }
+      await rename(draft, this.path);
+    } catch (error) {
+      await rm(draft, { force: true });
+      throw error;
+    }
+  }
+
+  #parse(text: string): UserDefinition[] {
+    let users: unknown;
+    try {
+      users = JSON.parse(text);
+    } catch {
+      throw this.#unusable('it is not JSON');
+    }
+    if (typeof users !== 'object' || users === null || Object.keys(users).length === 0) {
+      throw this.#unusable('it names no user');
+    }
+    return Object.entries(users).map(([name, user]: [string, unknown]) => {
+      const password = typeof user === 'object' && user !== null && 'password' in user && user.password;
+      if (typeof password !== 'string') throw this.#unusable(`user ${name} has no password`);
+      return { name, password, rights: null };
+    });
+  }
+
+  #unusable(why: string): UsersFileError {
+    return new UsersFileError(
+      `${this.path}: ${why}. Make the administrator anew with \`npm start -- reset-admin\`.`,
+    );
+  }
+}

@@ -1,0 +1,156 @@
+import { readFileSync, statSync } from 'node:fs';
+import { resolve } from 'node:path';
+import { type ConfigProblem, type Path, pathText } from './problem.ts';
+import { entrySchema, isTree, type OptionSchema, ROOT, type Tree } from './schema.ts';
+
+const PREFIX = 'QUAYSIDE_';
+const FROM_FILE = '_FILE';
+
+/** Kubernetes sets these for every service in the namespace, one named `quayside` included. */
+const SERVICE_LINK = /^QUAYSIDE_(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT|PORT_\d+_(TCP|UDP|SCTP)(_.*)?)$/;
+
+/** What the environment says, as found: not yet checked. */
+export interface EnvironmentOverlay {
+  readonly settings: readonly EnvironmentSetting[];
+  readonly problems: readonly ConfigProblem[];
+  readonly warnings: readonly string[];
+}
+
+export interface EnvironmentSetting {
+  readonly variable: string;
+  readonly path: Path;
+  /** Of the option's declared type where the text allows it; else the text, for the check to refuse. */
+  readonly value: unknown;
+}
+
+/**
+ * Reads `QUAYSIDE_HTTP__PORT=3444`, `QUAYSIDE_NAMESPACES__jobs__URL=…` and, for secrets,
+ * `QUAYSIDE_HTTP__USERS__test1__PASSWORD_FILE=/run/secrets/test1`. Option names are in capitals with `_`
+ * between words; names that users choose stand as they are.
+ * @param base the folder that relative paths are taken from
+ */
+export function readEnvironment(env: NodeJS.ProcessEnv, base: string): EnvironmentOverlay {
+  const settings: EnvironmentSetting[] = [];
+  const problems: ConfigProblem[] = [];
+  const warnings: string[] = [];
+  for (const [variable, text] of Object.entries(env).sort(([a], [b]) => (a < b ? -1 : 1))) {
+    if (!variable.startsWith(PREFIX) || SERVICE_LINK.test(variable) || text === undefined) continue;
+    const target = findTarget(variable);
+    if (target === null) {
+      problems.push(unknownVariable(variable));
+    } else if (target.fromFile) {
+      readSecret({ variable, file: resolve(base, text), path: target.path }, settings, problems, warnings);
+    } else {
+      settings.push({ variable, path: target.path, value: convert(target.schema, text) });
+    }
+  }
+  return { settings, problems, warnings };
+}
+
+/** The variable that sets an option; what users name stands between angle brackets. */
+export function variableName(path: Path): string {
+  return PREFIX + path.map((part) => (part.startsWith('<') ? part : segmentOf(part))).join('__');
+}
+
+/** Puts a value into the tree, making the groups above it. */
+export function setIn(tree: Tree, path: Path, value: unknown): void {
+  let at = tree;
+  for (const key of path.slice(0, -1)) {
+    const inner = at[key];
+    const group: Tree = isTree(inner) ? inner : {};
+    at[key] = group;
+    at = group;
+  }
+  at[path.at(-1) ?? ''] = value;
+}
+
+interface Target {
+  readonly path: Path;
+  readonly schema: OptionSchema;
+  readonly fromFile: boolean;
+}
+
+function findTarget(variable: string): Target | null {
+  const direct = walk(variable);
+  if (direct !== null) return { ...direct, fromFile: false };
+  if (!variable.endsWith(FROM_FILE)) return null;
+  const secret = walk(variable.slice(0, -FROM_FILE.length));
+  return secret?.schema.secret === undefined ? null : { ...secret, fromFile: true };
+}
+
+function walk(variable: string): { path: Path; schema: OptionSchema } | null {
+  const path: string[] = [];
+  let at = ROOT;
+  for (const segment of variable.slice(PREFIX.length).split('__')) {
+    const entry = entrySchema(at);
+    const key = entry
+      ? segment
+      : Object.keys(at.properties ?? {}).find((name) => segmentOf(name) === segment);
+    const next = entry ?? (key === undefined ? undefined : at.properties?.[key]);
+    if (key === undefined || key === '' || key === '__proto__' || next === undefined) return null;
+    path.push(key);
+    at = next;
+  }
+  return { path, schema: at };
+}
+
+/** `bodyLimit` -> `BODY_LIMIT` */
+function segmentOf(name: string): string {
+  return name.replace(/[A-Z]/g, (letter) => `_${letter}`).toUpperCase();
+}
+
+function convert(schema: OptionSchema, text: string): unknown {
+  switch (schema.type) {
+    case 'integer':
+    case 'number':
+      return /^-?\d+(\.\d+)?$/.test(text) ? Number(text) : text;
+    case 'boolean':
+      return text === 'true' ? true : text === 'false' ? false : text;
+    case 'array':
+      return text === '' ? [] : text.split(',').map((item) => item.trim());
+    case 'object':
+      return parsed(text);
+    default:
+      return text;
+  }
+}
+
+function parsed(json: string): unknown {
+  try {
+    return JSON.parse(json);
+  } catch {
+    return json;
+  }
+}
+
+function readSecret(
+  secret: { variable: string; file: string; path: Path },
+  settings: EnvironmentSetting[],
+  problems: ConfigProblem[],
+  warnings: string[],
+): void {
+  const { variable, file, path } = secret;
+  try {
+    const value = readFileSync(file, 'utf8').replace(/\r?\n$/, '');
+    if (process.platform !== 'win32' && (statSync(file).mode & 0o007) !== 0) {
+      warnings.push(`${variable}: everybody on this machine may read ${file}; run chmod 600 on it`);
+    }
+    settings.push({ variable, path, value });
+  } catch (error) {
+    problems.push({
+      source: variable,
+      path: pathText(path),
+      problem: `the file ${file} cannot be read (${(error as NodeJS.ErrnoException).code})`,
+      remedy: 'Name a file that this user may read',
+    });
+  }
+}
+
+function unknownVariable(variable: string): ConfigProblem {
+  return {
+    source: variable,
+    path: '',
+    problem: 'there is no such option',
+    remedy: 'Take the variable away, or find its name with `npm start -- --help`',
+  };
+}

@@ -1,0 +1,111 @@
+import { dirname, resolve } from 'node:path';
+import { asConfig, checkTree, type SourceOf } from './check.ts';
+import { type EnvironmentSetting, readEnvironment, setIn } from './environment.ts';
+import { readConfigFile } from './file.ts';
+import type { Config } from './options.ts';
+import { ConfigError, type ConfigProblem, type Path, pathText } from './problem.ts';
+import { checkRules } from './rules.ts';
+import { isTree, ROOT, type Tree, withDefaults } from './schema.ts';
+
+export interface ConfigSources {
+  /** As given on the command line; null: defaults and environment only. */
+  readonly file: string | null;
+  readonly env: NodeJS.ProcessEnv;
+  /** The working folder. */
+  readonly cwd: string;
+}
+
+export interface LoadedConfig {
+  /** Checked, defaults filled in, paths absolute. */
+  readonly config: Config;
+  readonly sourceOf: SourceOf;
+  readonly warnings: readonly string[];
+}
+
+/**
+ * Environment over file over defaults.
+ * @throws ConfigError with everything that is wrong
+ */
+export async function loadConfig({ file, env, cwd }: ConfigSources): Promise<LoadedConfig> {
+  const base = file === null ? cwd : dirname(resolve(cwd, file));
+  const tree = file === null ? {} : await readConfigFile(resolve(cwd, file));
+  const overlay = readEnvironment(env, base);
+  const sourceOf = sourceFinder(file, overlay.settings);
+  const problems = [
+    ...overlay.problems,
+    ...repeatedSettings(overlay.settings),
+    ...unusableNames(tree, sourceOf),
+  ];
+  expandShortUsers(tree);
+  for (const { path, value } of overlay.settings) setIn(tree, path, value);
+  expandShortUsers(tree);
+  const filled = withDefaults(ROOT, tree) as Tree;
+  problems.push(...checkTree(filled, sourceOf));
+  if (problems.length > 0) throw new ConfigError(problems);
+  const config = asConfig(filled);
+  checkRules(config, (path, problem, remedy) => {
+    problems.push({ source: sourceOf(path), path: pathText(path), problem, remedy });
+  });
+  if (problems.length > 0) throw new ConfigError(problems);
+  return { config: withAbsolutePaths(config, base), sourceOf, warnings: overlay.warnings };
+}
+
+/** `users: { test1: secret }` is short for `users: { test1: { password: secret } }`. */
+function expandShortUsers(tree: Tree): void {
+  const users = isTree(tree.http) ? tree.http.users : undefined;
+  if (!isTree(users)) return;
+  for (const [name, user] of Object.entries(users)) {
+    if (typeof user === 'string') users[name] = { password: user };
+  }
+}
+
+function sourceFinder(file: string | null, settings: readonly EnvironmentSetting[]): SourceOf {
+  return (path) => {
+    const set = settings.findLast(({ path: own }) => own.every((part, i) => part === path[i]));
+    return set?.variable ?? file;
+  };
+}
+
+/** `X` and `X_FILE`, or two spellings of one option: which one counts would be a guess. */
+function repeatedSettings(settings: readonly EnvironmentSetting[]): ConfigProblem[] {
+  const seen = new Map<string, string>();
+  const problems: ConfigProblem[] = [];
+  for (const { variable, path } of settings) {
+    const text = pathText(path);
+    const before = seen.get(text);
+    if (before !== undefined) {
+      problems.push({
+        source: variable,
+        path: text,
+        problem: `is given by ${before} as well`,
+        remedy: 'Take one of them away',
+      });
+    }
+    seen.set(text, variable);
+  }
+  return problems;
+}
+
+/** A key of this name would change objects instead of being one of their keys. */
+function unusableNames(tree: Tree, sourceOf: SourceOf, path: Path = []): ConfigProblem[] {
+  return Object.entries(tree).flatMap(([key, value]) => {
+    const at = [...path, key];
+    if (key === '__proto__') {
+      const problem = 'cannot be a name';
+      return [{ source: sourceOf(at), path: pathText(at), problem, remedy: 'Choose another name' }];
+    }
+    return isTree(value) ? unusableNames(value, sourceOf, at) : [];
+  });
+}
+
+function withAbsolutePaths(config: Config, base: string): Config {
+  const { tls, ...http } = config.http;
+  return {
+    ...config,
+    dataDir: resolve(base, config.dataDir),
+    http: {
+      ...http,
+      ...(tls && { tls: { cert: resolve(base, tls.cert), key: resolve(base, tls.key) } }),
+    },
+  };
+}

@@ -1,0 +1,234 @@
+import Type, { type Static } from 'typebox';
+
+/**
+ * Every option, declared once: its type, default, bounds and help. The check of the file, the reading of the
+ * environment, `--help`, `--print-config` and the table in `docs/configuration.md` all come from here.
+ *
+ * Lengths are in seconds, sizes in bytes. `secret` marks what is masked when shown, wholly or as
+ * a URL, and may be given by a file (`…_FILE`); `remedy` says what to do where the value is wrong.
+ */
+
+/** Keys that are not declared are errors. */
+const CLOSED = { additionalProperties: false };
+
+const TlsOptions = Type.Object(
+  {
+    cert: Type.String({ minLength: 1, description: 'PEM file of the certificate chain' }),
+    key: Type.String({ minLength: 1, description: 'PEM file of its private key' }),
+  },
+  { ...CLOSED, description: 'serves HTTPS (TLS 1.2 and up); both files are read anew on SIGHUP' },
+);
+
+const UserOptions = Type.Object(
+  {
+    password: Type.String({
+      secret: 'whole',
+      remedy: 'Make a hash with `npm start -- hash-password` and write it between single quotes',
+      description:
+        'argon2id hash as `npm start -- hash-password` prints it; a plain one is taken with a warning',
+    }),
+    rights: Type.Optional(
+      Type.Record(Type.String(), Type.Array(Type.String()), {
+        description:
+          'lists of `read`, `write`, `manage`, `exchange` by namespace; `*` for those not named; without it, all',
+      }),
+    ),
+  },
+  { ...CLOSED, remedy: 'Write a password between quotes, or { password: …, rights: … }' },
+);
+
+const HttpOptions = Type.Object(
+  {
+    host: Type.String({ minLength: 1, default: '127.0.0.1', description: 'address or name to listen on' }),
+    port: Type.Integer({
+      minimum: 0,
+      maximum: 65_535,
+      default: 3444,
+      description: 'port; 0 takes a free one',
+    }),
+    bodyLimit: Type.Integer({
+      minimum: 1,
+      maximum: 1_073_741_824,
+      default: 1_048_576,
+      description: 'largest body of a request, bytes; larger ones are answered with 413',
+    }),
+    maxSockets: Type.Integer({
+      minimum: 1,
+      default: 20_000,
+      description: 'connections kept at once; further ones are closed',
+    }),
+    users: Type.Record(Type.String({ minLength: 1 }), UserOptions, {
+      default: {},
+      description:
+        'users by name; the short form `name: password` is meant for trials. Without any, the first start makes an administrator',
+    }),
+    tls: Type.Optional(TlsOptions),
+    insecure: Type.Boolean({
+      default: false,
+      description: 'allows listening beyond this machine without TLS: passwords then travel in the clear',
+    }),
+    allowedOrigins: Type.Array(
+      Type.String({ pattern: '^https?://[^/]+$', remedy: 'Write it as https://jobs.example' }),
+      {
+        default: [],
+        description:
+          'origins, beside its own, from which browsers may call: for a proxy that rewrites `Host`',
+      },
+    ),
+    openMetrics: Type.Boolean({ default: false, description: 'serves `/metrics` without credentials' }),
+  },
+  { ...CLOSED, default: {} },
+);
+
+const DeadLetterOptions = Type.Object(
+  {
+    maxTries: Type.Integer({
+      minimum: 1,
+      maximum: 1_000_000,
+      description: 'failed tries at which an element moves to the dead-letter queue',
+    }),
+    queue: Type.String({
+      minLength: 1,
+      default: '__deadletter__',
+      description: 'name of that queue, in the same namespace',
+    }),
+  },
+  { ...CLOSED, description: 'moves elements that fail too often; without it they are tried for ever' },
+);
+
+/** Where signals or statistics go. In this version always to the namespace's own engine. */
+const OwnEngine = (what: string) =>
+  Type.Object(
+    {
+      url: Type.String({ secret: 'in-url', description: `must be the namespace's \`url\` in this version` }),
+    },
+    { ...CLOSED, description: `engine for ${what}; the namespace's own where it is not given` },
+  );
+
+const NamespaceOptions = Type.Object(
+  {
+    url: Type.String({
+      secret: 'in-url',
+      pattern: '^[a-z][a-z0-9+.-]*:',
+      remedy: 'Name an engine, as in "sqlite:N.db"',
+      description:
+        'engine: `sqlite:FILE` (relative to `dataDir`) or `sqlite::memory:`; a URL given twice is one engine',
+    }),
+    variant: Type.Enum(['simple', 'stream'], {
+      default: 'simple',
+      description: '`stream`: several consumer groups read each element',
+    }),
+    groups: Type.Optional(
+      Type.Array(Type.String(), {
+        minItems: 1,
+        maxItems: 64,
+        description: 'default groups of a stream; `[default]` where it is not given',
+      }),
+    ),
+    lease: Type.Number({
+      exclusiveMinimum: 0,
+      maximum: 315_360_000,
+      default: 120,
+      description: 'how long a reservation holds, seconds; a call may ask for another length',
+    }),
+    deadLetter: Type.Optional(DeadLetterOptions),
+    retention: Type.Optional(
+      Type.Number({
+        exclusiveMinimum: 0,
+        maximum: 315_360_000,
+        description:
+          'streams: how long an element stays at most, seconds; without it, until its last group finished it',
+      }),
+    ),
+    maxQueues: Type.Integer({
+      minimum: 1,
+      default: 10_000,
+      description: 'queues of the namespace; the insert that would make one more is refused',
+    }),
+    durability: Type.Enum(['full', 'normal'], {
+      default: 'full',
+      description:
+        '`full`: an answer means that the disk has it; `normal`: a power loss may take the last answers back',
+    }),
+    cacheBytes: Type.Integer({
+      minimum: 1_048_576,
+      default: 16_777_216,
+      description: 'page cache of the engine, bytes',
+    }),
+    signaller: Type.Optional(OwnEngine('signals between nodes')),
+    stats: Type.Optional(OwnEngine('statistics')),
+  },
+  CLOSED,
+);
+
+export const Options = Type.Object(
+  {
+    dataDir: Type.String({
+      minLength: 1,
+      default: './data',
+      description:
+        "folder of the server's files; relative to the configuration file's, or to the working folder",
+    }),
+    http: HttpOptions,
+    namespaces: Type.Record(Type.String({ minLength: 1 }), NamespaceOptions, {
+      minProperties: 1,
+      default: {
+        N: { url: 'sqlite:N.db' },
+        events: { url: 'sqlite:events.db', variant: 'stream', groups: ['default'] },
+      },
+      remedy: 'Name at least one, or leave it out for N and events',
+      description: 'namespaces by name; `N` and `events` (a stream) where none is given',
+    }),
+    waiting: Type.Object(
+      {
+        total: Type.Integer({
+          minimum: 1,
+          default: 10_000,
+          description: 'blocked gets at once on this node',
+        }),
+        perUser: Type.Integer({
+          minimum: 1,
+          default: 1_000,
+          description: 'blocked gets at once of one user',
+        }),
+      },
+      { ...CLOSED, default: {} },
+    ),
+    dedup: Type.Object(
+      {
+        window: Type.Number({
+          minimum: 0,
+          maximum: 31_536_000,
+          default: 86_400,
+          description: 'how long a repeated `Idempotency-Key` is recognised, seconds',
+        }),
+      },
+      { ...CLOSED, default: {} },
+    ),
+    shutdown: Type.Object(
+      {
+        deadline: Type.Number({
+          minimum: 0,
+          maximum: 3_600,
+          default: 10,
+          description: 'how long a stop waits for requests under way, seconds',
+        }),
+      },
+      { ...CLOSED, default: {} },
+    ),
+    log: Type.Object(
+      {
+        level: Type.Enum(['debug', 'info', 'warn', 'error'], {
+          default: 'info',
+          description: 'the least level that is written to standard error',
+        }),
+      },
+      { ...CLOSED, default: {} },
+    ),
+  },
+  CLOSED,
+);
+
+/** A whole configuration, checked. Its paths are absolute. */
+export type Config = Static<typeof Options>;
+export type NamespaceConfig = Config['namespaces'][string];

@@ -1,0 +1,84 @@
+import { QuaysideError } from '../model/errors.ts';
+import { checkGroup, checkName } from '../model/names.ts';
+import type { Config, NamespaceConfig } from './options.ts';
+import type { Path } from './problem.ts';
+
+/** Says that what stands at a path cannot be used, though it is of the right type. */
+export type Refuse = (path: Path, problem: string, remedy: string) => void;
+
+/** The rules that concern several options, or that a type cannot express. */
+export function checkRules(config: Config, refuse: Refuse): void {
+  checkListening(config.http, refuse);
+  for (const [name, namespace] of Object.entries(config.namespaces)) checkNamespace(name, namespace, refuse);
+  checkSharedEngines(config.namespaces, refuse);
+}
+
+function checkListening({ host, tls, insecure }: Config['http'], refuse: Refuse): void {
+  if (tls !== undefined || insecure || isLoopback(host)) return;
+  refuse(
+    ['http', 'host'],
+    `${host} can be reached from other machines, and without TLS passwords travel in the clear`,
+    'Give http.tls a certificate, or set http.insecure: true where a proxy or a private network protects it',
+  );
+}
+
+export function isLoopback(host: string): boolean {
+  return host === 'localhost' || host === '::1' || /^127\.\d+\.\d+\.\d+$/.test(host);
+}
+
+function checkNamespace(name: string, namespace: NamespaceConfig, refuse: Refuse): void {
+  const path = ['namespaces', name];
+  attempt(() => checkName('namespace', name), path, 'Choose another name', refuse);
+  if (name.includes('/') || name === '*') {
+    refuse(path, 'is a name with a slash, or the one that stands for all', 'Choose another name');
+  }
+  if (namespace.deadLetter !== undefined) {
+    const { queue } = namespace.deadLetter;
+    attempt(() => checkName('queue', queue), [...path, 'deadLetter', 'queue'], 'Choose another name', refuse);
+  }
+  for (const [i, group] of (namespace.groups ?? []).entries()) {
+    attempt(() => checkGroup('groups', group), [...path, 'groups', String(i)], 'Choose another name', refuse);
+  }
+  for (const option of ['groups', 'retention'] as const) {
+    if (namespace[option] === undefined || namespace.variant === 'stream') continue;
+    refuse([...path, option], 'is for streams only', 'Set variant: stream, or leave it out');
+  }
+  for (const port of ['signaller', 'stats'] as const) {
+    const own = namespace[port];
+    if (own === undefined || own.url === namespace.url) continue;
+    refuse(
+      [...path, port, 'url'],
+      `a ${port} on another engine comes with the networked engines, not in this version`,
+      "Leave it out: the namespace's own engine is used",
+    );
+  }
+}
+
+/** Namespaces with the same URL use one engine, so what they say of it must be the same. */
+function checkSharedEngines(namespaces: Config['namespaces'], refuse: Refuse): void {
+  const first = new Map<string, [string, NamespaceConfig]>();
+  for (const [name, namespace] of Object.entries(namespaces)) {
+    const shared = first.get(namespace.url);
+    if (shared === undefined) {
+      first.set(namespace.url, [name, namespace]);
+      continue;
+    }
+    for (const option of ['durability', 'cacheBytes'] as const) {
+      if (shared[1][option] === namespace[option]) continue;
+      refuse(
+        ['namespaces', name, option],
+        `is ${namespace[option]}, but namespace ${shared[0]} says ${shared[1][option]} of the same engine`,
+        'Give both the same, or give them different URLs',
+      );
+    }
+  }
+}
+
+function attempt(check: () => void, path: Path, remedy: string, refuse: Refuse): void {
+  try {
+    check();
+  } catch (error) {
+    if (!(error instanceof QuaysideError)) throw error;
+    refuse(path, error.message.replace(/\.$/, ''), remedy);
+  }
+}

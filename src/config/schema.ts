@@ -1,0 +1,86 @@
+import { Options } from './options.ts';
+import type { Path } from './problem.ts';
+
+/** What the walks over the declared options need to know of a schema. */
+export interface OptionSchema {
+  readonly type?: string;
+  readonly enum?: readonly unknown[];
+  readonly properties?: Readonly<Record<string, OptionSchema>>;
+  readonly patternProperties?: Readonly<Record<string, OptionSchema>>;
+  readonly items?: OptionSchema;
+  readonly default?: unknown;
+  readonly description?: string;
+  readonly secret?: 'whole' | 'in-url';
+  readonly remedy?: string;
+  readonly minimum?: number;
+  readonly maximum?: number;
+  readonly exclusiveMinimum?: number;
+}
+
+export const ROOT = Options as OptionSchema;
+
+/** The schema of whatever is named freely under a map option; undefined where the option is no map. */
+export function entrySchema(schema: OptionSchema): OptionSchema | undefined {
+  return schema.patternProperties && Object.values(schema.patternProperties)[0];
+}
+
+/** The schema at a path of keys, list places included; undefined where nothing is declared there. */
+export function schemaAt(path: Path): OptionSchema | undefined {
+  let at: OptionSchema | undefined = ROOT;
+  for (const key of path) {
+    if (at?.properties !== undefined) at = Object.hasOwn(at.properties, key) ? at.properties[key] : undefined;
+    else at = at && (entrySchema(at) ?? at.items);
+  }
+  return at;
+}
+
+/**
+ * A copy of the value with what was not given filled in, at every depth and in every map entry; options in
+ * the order of their declaration, what is not declared after them.
+ */
+export function withDefaults(schema: OptionSchema, value: unknown): unknown {
+  const given = value === undefined ? structuredClone(schema.default) : value;
+  if (!isTree(given)) return given;
+  const declared = schema.properties ?? {};
+  const entry = entrySchema(schema) ?? {};
+  const filled: [string, unknown][] = [];
+  for (const [key, own] of Object.entries(declared)) {
+    if (Object.hasOwn(given, key)) filled.push([key, withDefaults(own, given[key])]);
+    else if (own.default !== undefined) filled.push([key, withDefaults(own, undefined)]);
+  }
+  for (const [key, inner] of Object.entries(given)) {
+    if (!Object.hasOwn(declared, key)) filled.push([key, withDefaults(entry, inner)]);
+  }
+  return Object.fromEntries(filled);
+}
+
+/** What a value must be, in words: for error messages, the help and the documentation. */
+export function typeText(schema: OptionSchema): string {
+  if (schema.enum !== undefined) return `one of ${schema.enum.join(', ')}`;
+  switch (schema.type) {
+    case 'integer':
+      return `a whole number${rangeText(schema)}`;
+    case 'number':
+      return `a number${rangeText(schema)}`;
+    case 'boolean':
+      return 'true or false';
+    case 'array':
+      return 'a list of texts';
+    case 'object':
+      return entrySchema(schema) === undefined ? 'a group of options' : 'a map by name';
+    default:
+      return 'a text';
+  }
+}
+
+export type Tree = Record<string, unknown>;
+
+export function isTree(value: unknown): value is Tree {
+  return typeof value === 'object' && value !== null && !Array.isArray(value);
+}
+
+function rangeText({ minimum, maximum, exclusiveMinimum }: OptionSchema): string {
+  const from = exclusiveMinimum === undefined ? minimum && ` from ${minimum}` : ` above ${exclusiveMinimum}`;
+  const low = minimum === 0 ? ' from 0' : (from ?? '');
+  return maximum === undefined ? String(low) : `${low} to ${maximum}`;
+}

@@ -1,0 +1,49 @@
+import type { Broker } from '../broker/broker.ts';
+import { brokerFamilies } from './broker-families.ts';
+import { exposition, type Family } from './family.ts';
+import { processFamilies } from './process-families.ts';
+import { queueFamilies } from './queue-families.ts';
+
+export interface MetricsSources {
+  readonly broker: Broker;
+  readonly version: string;
+  /** Logins by how they ended. */
+  readonly logins: () => Readonly<Record<string, number>>;
+}
+
+/** The text of `/metrics`, made when it is asked for. Scrapes at the same time share one. */
+export class Metrics {
+  readonly #sources: MetricsSources;
+  #collecting: Promise<string> | null = null;
+
+  constructor(sources: MetricsSources) {
+    this.#sources = sources;
+  }
+
+  text(): Promise<string> {
+    this.#collecting ??= this.#collect().finally(() => {
+      this.#collecting = null;
+    });
+    return this.#collecting;
+  }
+
+  async #collect(): Promise<string> {
+    const { broker, version, logins } = this.#sources;
+    const queues = await queueFamilies(broker.namespaces());
+    return exposition([
+      ...queues,
+      ...brokerFamilies(broker),
+      loginFamily(logins()),
+      ...processFamilies(version),
+    ]);
+  }
+}
+
+function loginFamily(counts: Readonly<Record<string, number>>): Family {
+  return {
+    name: 'quayside_logins_total',
+    help: 'Passwords that were checked, by how that ended; limited: turned away unchecked.',
+    type: 'counter',
+    samples: Object.entries(counts).map(([outcome, value]) => ({ labels: { outcome }, value })),
+  };
+}

@@ -1,0 +1,54 @@
+import assert from 'node:assert/strict';
+import { readFile } from 'node:fs/promises';
+import { before, describe, it } from 'node:test';
+import { optionsTable } from '../../scripts/options-table.ts';
+import { DEFAULT_COST } from '../../src/access/phc.ts';
+import { RIGHTS } from '../../src/access/user.ts';
+import { describeOptions } from '../../src/config/describe.ts';
+import { loadConfig } from '../../src/config/load.ts';
+
+describe('docs/configuration.md', () => {
+  let text: string;
+  before(async () => {
+    text = await readFile(new URL('../../docs/configuration.md', import.meta.url), 'utf8');
+  });
+
+  it('has a row for every option, and no other', () => {
+    const [, table = ''] = text.split('## Every option\n');
+    assert.deepEqual(rows(table), rows(optionsTable()), 'see scripts/options-table.ts');
+  });
+
+  it('shows variables that are read', async () => {
+    const shown = [...text.matchAll(/^\| `(QUAYSIDE_[^=`]+)=([^`]*)`/gm)];
+    assert.ok(shown.length >= 5);
+    for (const [, variable = '', value = ''] of shown) {
+      if (variable.endsWith('_FILE')) continue;
+      await loadConfig({ file: null, env: { [variable]: value }, cwd: '/' });
+    }
+  });
+
+  it('lists the rights that there are', () => {
+    const [, after = ''] = text.split('| right | allows |\n|---|---|\n');
+    const listed = [...(after.split('\n\n')[0] ?? '').matchAll(/^\| `(\w+)`/gm)].map(([, right]) => right);
+    assert.deepEqual(listed, [...RIGHTS]);
+    const help = describeOptions().find(({ path }) => path.endsWith('.rights'))?.help ?? '';
+    for (const right of RIGHTS) assert.ok(help.includes(`\`${right}\``), right);
+  });
+
+  it('names the cost of the hashes that are made', () => {
+    assert.ok(text.includes(`m=${DEFAULT_COST.memoryKiB},t=${DEFAULT_COST.passes},p=1`));
+  });
+});
+
+describe('Every option', () => {
+  it('has help of its own, and a variable that nobody else has', () => {
+    const options = describeOptions();
+    assert.ok(options.length > 30);
+    for (const { path, help } of options) assert.match(help, /^[`\w].{10,}[^.]$/, path);
+    assert.equal(new Set(options.map(({ variable }) => variable)).size, options.length);
+  });
+});
+
+function rows(table: string): string[] {
+  return table.split('\n').filter((line) => line.startsWith('|'));
+}

@@ -1,0 +1,354 @@
+import assert from 'node:assert/strict';
+import { chmod, mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { after, before, describe, it } from 'node:test';
+import { type LoadedConfig, loadConfig } from '../../src/config/load.ts';
+import type { Config } from '../../src/config/options.ts';
+import { ConfigError, type ConfigProblem } from '../../src/config/problem.ts';
+import { showConfig } from '../../src/config/show.ts';
+
+let folder: string;
+
+before(async () => {
+  folder = await mkdtemp(join(tmpdir(), 'quayside-config-'));
+});
+
+after(() => rm(folder, { recursive: true }));
+
+/** Loads a file of this text, or none. */
+async function load(text: string | null, env: NodeJS.ProcessEnv = {}): Promise<LoadedConfig> {
+  if (text === null) return loadConfig({ file: null, env, cwd: folder });
+  await writeFile(join(folder, 'quayside.yaml'), text);
+  return loadConfig({ file: 'quayside.yaml', env, cwd: folder });
+}
+
+async function configOf(text: string | null, env: NodeJS.ProcessEnv = {}): Promise<Config> {
+  return (await load(text, env)).config;
+}
+
+async function problemsOf(
+  text: string | null,
+  env: NodeJS.ProcessEnv = {},
+): Promise<readonly ConfigProblem[]> {
+  try {
+    await load(text, env);
+  } catch (error) {
+    assert.ok(error instanceof ConfigError, String(error));
+    return error.problems;
+  }
+  throw new Error('The configuration was accepted.');
+}
+
+describe('The configuration', () => {
+  it('has a default for everything', async () => {
+    const config = await configOf(null);
+    assert.equal(config.http.host, '127.0.0.1');
+    assert.equal(config.http.port, 3444);
+    assert.equal(config.dataDir, join(folder, 'data'));
+    assert.deepEqual(config.namespaces, {
+      N: namespace({ url: 'sqlite:N.db' }),
+      events: namespace({ url: 'sqlite:events.db', variant: 'stream', groups: ['default'] }),
+    });
+  });
+
+  it('is the same for an empty file, and for one in JSON', async () => {
+    assert.deepEqual(await configOf(''), await configOf(null));
+    assert.deepEqual(await configOf('{\n\t"http": {"port": 1}\n}'), await configOf('http: { port: 1 }'));
+  });
+
+  it('takes each option from the file, and fills in what the file leaves out at every depth', async () => {
+    const { namespaces, http } = await configOf(`
+      http: { users: { test1: { password: secret, rights: { jobs: [read] } } } }
+      namespaces:
+        jobs: { url: "sqlite:jobs.db", lease: 30, deadLetter: { maxTries: 5 } }
+    `);
+    assert.deepEqual(http.users, { test1: { password: 'secret', rights: { jobs: ['read'] } } });
+    const deadLetter = { maxTries: 5, queue: '__deadletter__' };
+    assert.deepEqual(namespaces, { jobs: namespace({ url: 'sqlite:jobs.db', lease: 30, deadLetter }) });
+  });
+
+  it('takes `name: password` as the short form of a user', async () => {
+    const { http } = await configOf('http: { users: { test1: test1 } }');
+    assert.deepEqual(http.users, { test1: { password: 'test1' } });
+  });
+
+  it('takes relative paths from the folder of the file', async () => {
+    const { dataDir, http } = await configOf('dataDir: d\nhttp: { tls: { cert: c.pem, key: /k.pem } }');
+    assert.equal(dataDir, join(folder, 'd'));
+    assert.deepEqual(http.tls, { cert: join(folder, 'c.pem'), key: '/k.pem' });
+  });
+});
+
+describe('The environment', () => {
+  it('goes before the file, each value as the type that is declared', async () => {
+    const { http, dedup, namespaces } = await configOf('http: { port: 1, bodyLimit: 2 }', {
+      QUAYSIDE_HTTP__PORT: '8080',
+      QUAYSIDE_HTTP__BODY_LIMIT: '4096',
+      QUAYSIDE_HTTP__OPEN_METRICS: 'true',
+      QUAYSIDE_HTTP__ALLOWED_ORIGINS: 'https://a.example, https://b.example',
+      QUAYSIDE_HTTP__USERS__test1__PASSWORD: '12345',
+      QUAYSIDE_HTTP__USERS__test1__RIGHTS__jobs: 'read,write',
+      QUAYSIDE_DEDUP__WINDOW: '0.5',
+      QUAYSIDE_NAMESPACES__jobs__URL: 'sqlite:jobs.db',
+      OTHER: 'x',
+    });
+    assert.equal(http.port, 8080);
+    assert.equal(http.bodyLimit, 4096);
+    assert.equal(http.openMetrics, true);
+    assert.deepEqual(http.allowedOrigins, ['https://a.example', 'https://b.example']);
+    assert.deepEqual(http.users, { test1: { password: '12345', rights: { jobs: ['read', 'write'] } } });
+    assert.equal(dedup.window, 0.5);
+    assert.deepEqual(Object.keys(namespaces), ['jobs']);
+  });
+
+  it('gives a whole group or map as JSON', async () => {
+    const { http, waiting } = await configOf(null, {
+      QUAYSIDE_WAITING: '{"total": 5}',
+      QUAYSIDE_HTTP__USERS: '{"test1": "short"}',
+    });
+    assert.deepEqual(waiting, { total: 5, perUser: 1000 });
+    assert.deepEqual(http.users, { test1: { password: 'short' } });
+  });
+
+  it('gives secrets by a file, without its last line end, and warns where everybody may read it', async () => {
+    await writeFile(join(folder, 'secret'), 'long secret \n', { mode: 0o600 });
+    const env = { QUAYSIDE_HTTP__USERS__a__PASSWORD_FILE: 'secret' };
+    const closed = await load(null, env);
+    assert.equal(closed.config.http.users.a?.password, 'long secret ');
+    assert.deepEqual(closed.warnings, []);
+    await chmod(join(folder, 'secret'), 0o644);
+    assert.match((await load(null, env)).warnings.join(), /PASSWORD_FILE.*chmod 600/);
+  });
+
+  it('may hold what Kubernetes puts there for a service of this name', async () => {
+    const config = await configOf(null, {
+      QUAYSIDE_PORT: 'tcp://10.0.0.1:3444',
+      QUAYSIDE_PORT_3444_TCP_ADDR: '10.0.0.1',
+      QUAYSIDE_SERVICE_HOST: '10.0.0.1',
+      QUAYSIDE_SERVICE_PORT_HTTP: '3444',
+    });
+    assert.equal(config.http.port, 3444);
+  });
+});
+
+describe('A wrong configuration is refused with source, path and remedy:', () => {
+  const cases: [why: string, text: string, path: string, problem: RegExp][] = [
+    ['an unknown key', 'htpp: {}', 'htpp', /no such option/],
+    ['an unknown key below', 'http: { prot: 1 }', 'http.prot', /no such option/],
+    [
+      'an unknown key of a namespace',
+      'namespaces: { N: { url: "sqlite:x", ttl: 1 } }',
+      'namespaces.N.ttl',
+      /no such/,
+    ],
+    ['text for a number', 'http: { port: "80" }', 'http.port', /whole number from 0 to 65535, not "80"/],
+    ['a fraction for a whole number', 'http: { port: 1.5 }', 'http.port', /whole number/],
+    ['a number out of range', 'http: { port: 65536 }', 'http.port', /from 0 to 65535, not 65536/],
+    ['a word for a flag', 'http: { insecure: yes }', 'http.insecure', /true or false, not "yes"/],
+    ['nothing for a text', 'dataDir:', 'dataDir', /must be a text/],
+    ['a list for a group', 'http: [1]', 'http', /group of options/],
+    ['an unknown choice', 'log: { level: loud }', 'log.level', /one of debug, info, warn, error, not "loud"/],
+    ['a missing URL', 'namespaces: { N: {} }', 'namespaces.N.url', /missing/],
+    ['a URL without a scheme', 'namespaces: { N: { url: x } }', 'namespaces.N.url', /must be a text/],
+    ['no namespace at all', 'namespaces: {}', 'namespaces', /must be/],
+    [
+      'a dead letter without a number',
+      'namespaces: { N: { url: "sqlite:x", deadLetter: {} } }',
+      'namespaces.N.deadLetter.maxTries',
+      /missing/,
+    ],
+    ['a name with a slash', 'namespaces: { "a/b": { url: "sqlite:x" } }', 'namespaces["a/b"]', /slash/],
+    [
+      'the name that stands for all',
+      'namespaces: { "*": { url: "sqlite:x" } }',
+      'namespaces.*',
+      /stands for all/,
+    ],
+    [
+      'a name with a control character',
+      'namespaces: { "a\\u0007": { url: "sqlite:x" } }',
+      'namespaces["a\\u0007"]',
+      /control character/,
+    ],
+    [
+      'a name that changes objects',
+      'http: { users: { __proto__: { password: x } } }',
+      'http.users.__proto__',
+      /name/,
+    ],
+    [
+      'groups of a plain namespace',
+      'namespaces: { N: { url: "sqlite:x", groups: [a] } }',
+      'namespaces.N.groups',
+      /streams/,
+    ],
+    [
+      'retention of a plain namespace',
+      'namespaces: { N: { url: "sqlite:x", retention: 5 } }',
+      'namespaces.N.retention',
+      /streams/,
+    ],
+    [
+      'a group with a comma',
+      'namespaces: { N: { url: "sqlite:x", variant: stream, groups: ["a,b"] } }',
+      'namespaces.N.groups.0',
+      /comma/,
+    ],
+    [
+      'a signaller elsewhere',
+      'namespaces: { N: { url: "sqlite:x", signaller: { url: "redis://h" } } }',
+      'namespaces.N.signaller.url',
+      /not in this version/,
+    ],
+    [
+      'statistics elsewhere',
+      'namespaces: { N: { url: "sqlite:x", stats: { url: "sqlite:y" } } }',
+      'namespaces.N.stats.url',
+      /not in this version/,
+    ],
+    [
+      'one engine with two durabilities',
+      'namespaces: { N: { url: "sqlite:x" }, M: { url: "sqlite:x", durability: normal } }',
+      'namespaces.M.durability',
+      /namespace N says full/,
+    ],
+    [
+      'an origin with a path',
+      'http: { allowedOrigins: ["https://a.example/x"] }',
+      'http.allowedOrigins.0',
+      /must be/,
+    ],
+    ['listening everywhere in the clear', 'http: { host: 0.0.0.0 }', 'http.host', /without TLS/],
+    ['what is no YAML', 'http: [1\nx: CANARY', '', /not YAML: .*, at line 2/],
+    ['a key twice', 'http: {}\nhttp: {}', '', /not YAML/],
+    ['a list for the whole', '- 1', '', /no options/],
+  ];
+  for (const [why, text, path, problem] of cases) {
+    it(why, async () => {
+      const [found, ...more] = await problemsOf(text);
+      assert.ok(found);
+      assert.deepEqual(more, []);
+      assert.match(String(found.source), /quayside\.yaml$/);
+      assert.equal(found.path, path);
+      assert.match(found.problem, problem);
+      assert.notEqual(found.remedy, '');
+      assert.ok(!JSON.stringify(found).includes('CANARY'));
+    });
+  }
+
+  it('a file that is not there', async () => {
+    const missing = loadConfig({ file: 'none.yaml', env: {}, cwd: folder });
+    await assert.rejects(missing, /none\.yaml: cannot be read \(ENOENT\)\. Name a file/);
+  });
+
+  it('a near miss, with the name that was meant', async () => {
+    const remedy = async (text: string) => (await problemsOf(text))[0]?.remedy;
+    assert.equal(await remedy('http: { prot: 1 }'), 'Did you mean port?');
+    assert.equal(await remedy('http: { bodylimit: 1 }'), 'Did you mean bodyLimit?');
+    assert.equal(await remedy('datadir: x'), 'Did you mean dataDir?');
+    assert.match(String(await remedy('http: { frobnicate: 1 }')), /^Known here are host, port, /);
+  });
+
+  it('many unknown keys, none of which may slip through', async () => {
+    const keys = Array.from({ length: 12 }, (_, i) => `k${i}: 1`).join(', ');
+    for (const { problem } of await problemsOf(`http: { ${keys} }`)) assert.match(problem, /no such option/);
+  });
+
+  it('several faults at once, one line each', async () => {
+    const problems = await problemsOf('http: { port: x }\nlog: { level: x }');
+    assert.deepEqual(
+      problems.map(({ path }) => path),
+      ['http.port', 'log.level'],
+    );
+    assert.equal(new ConfigError(problems).message.split('\n').length, 2);
+  });
+
+  it('a variable that names no option, or a value of the wrong type, by the name of the variable', async () => {
+    const [unknown] = await problemsOf(null, { QUAYSIDE_HTTP__PROT: '1' });
+    assert.equal(unknown?.source, 'QUAYSIDE_HTTP__PROT');
+    const [wrong] = await problemsOf('http: { port: 1 }', { QUAYSIDE_HTTP__PORT: 'abc' });
+    assert.equal(wrong?.source, 'QUAYSIDE_HTTP__PORT');
+    assert.match(wrong?.problem ?? '', /not "abc"/);
+    const [proto] = await problemsOf(null, { QUAYSIDE_HTTP__USERS____proto____PASSWORD: 'x' });
+    assert.match(proto?.problem ?? '', /no such option/);
+  });
+
+  it('a secret given twice, and a secret file that is not there', async () => {
+    await writeFile(join(folder, 'secret'), 'x', { mode: 0o600 });
+    const twice = {
+      QUAYSIDE_HTTP__USERS__a__PASSWORD: 'x',
+      QUAYSIDE_HTTP__USERS__a__PASSWORD_FILE: 'secret',
+    };
+    assert.match(
+      (await problemsOf(null, twice))[0]?.problem ?? '',
+      /given by QUAYSIDE_HTTP__USERS__a__PASSWORD as/,
+    );
+    const missing = { QUAYSIDE_HTTP__USERS__a__PASSWORD_FILE: 'nowhere' };
+    assert.match((await problemsOf(null, missing))[0]?.problem ?? '', /nowhere cannot be read \(ENOENT\)/);
+    const notSecret = { QUAYSIDE_HTTP__PORT_FILE: 'secret' };
+    assert.match((await problemsOf(null, notSecret))[0]?.problem ?? '', /no such option/);
+  });
+
+  it('no secret, whatever is wrong with it', async () => {
+    const wrong = [
+      'http: { users: { a: { password: [CANARY] } } }',
+      'http: { users: { a: { password: { x: CANARY } } } }',
+      'http: { users: [CANARY] }',
+      'namespaces: { N: { url: CANARY } }',
+      'namespaces: { N: { url: "sqlite:x", signaller: { url: "redis://:CANARY@h" } } }',
+      'http: { users: { a: "CANARY" ',
+      ...['*', '!', '&', '%', '@', '`', '|', '>', '[', '{', '"', "'", '? ', ': '].map(
+        (mark) => `a: ${mark}CANARY`,
+      ),
+    ];
+    for (const text of wrong) {
+      const message = new ConfigError(await problemsOf(text)).message;
+      assert.ok(!message.includes('CANARY'), message);
+    }
+  });
+});
+
+describe('Listening', () => {
+  it('on this machine needs no TLS', async () => {
+    for (const host of ['127.0.0.1', '127.1.2.3', '::1', 'localhost']) {
+      assert.equal((await configOf(`http: { host: "${host}" }`)).http.host, host);
+    }
+  });
+
+  it('beyond it needs TLS, or to be asked for', async () => {
+    for (const host of ['0.0.0.0', '::', '192.0.2.1', 'jobs.example', '127.0.0.1.example']) {
+      assert.equal((await problemsOf(`http: { host: "${host}" }`))[0]?.path, 'http.host');
+      await configOf(`http: { host: "${host}", insecure: true }`);
+      await configOf(`http: { host: "${host}", tls: { cert: c, key: k } }`);
+    }
+  });
+});
+
+describe('--print-config', () => {
+  it('shows what is in force as a file that loads to the same, secrets masked', async () => {
+    const given = `
+      http: { users: { a: "redis://:CANARY@h", b: { password: CANARY } }, tls: { cert: c.pem, key: k.pem } }
+      namespaces: { keys: { url: "sqlite:k.db?cipherKey=CANARY" } }
+    `;
+    const config = await configOf(given);
+    const shown = showConfig(config);
+    assert.ok(!shown.includes('CANARY'), shown);
+    assert.match(shown, /url: sqlite:k\.db\?cipherKey=\*\*\*/);
+    const again = await configOf(shown);
+    assert.deepEqual(again.http.tls, config.http.tls);
+    assert.deepEqual(Object.keys(again.http.users), ['a', 'b']);
+    assert.equal(showConfig(again), shown);
+  });
+});
+
+function namespace(given: object): object {
+  return {
+    variant: 'simple',
+    lease: 120,
+    maxQueues: 10_000,
+    durability: 'full',
+    cacheBytes: 16_777_216,
+    ...given,
+  };
+}

@@ -1,0 +1,135 @@
+import assert from 'node:assert/strict';
+import { afterEach, beforeEach, describe, it } from 'node:test';
+import type { Broker } from '../../src/broker/broker.ts';
+import { Metrics } from '../../src/metrics/metrics.ts';
+import { QUEUES_SHOWN } from '../../src/metrics/queue-families.ts';
+import { PLAIN_GROUP } from '../../src/model/element.ts';
+import { MEMORY_SQLITE } from '../engines/sqlite.ts';
+import type { TestEngine } from '../engines.ts';
+import { brokerOn, plain } from '../support/broker.ts';
+import { newElement } from '../support/elements.ts';
+
+const POLICY = plain('N');
+
+describe('Metrics', () => {
+  let engine: TestEngine;
+  let broker: Broker;
+  let metrics: Metrics;
+
+  beforeEach(async () => {
+    engine = await MEMORY_SQLITE.open({ namespaces: [POLICY] });
+    broker = brokerOn([{ policy: POLICY, engine: engine.engine }], engine.clock);
+    await broker.start();
+    metrics = new Metrics({ broker, version: '1.2.3', logins: () => ({ accepted: 3, failed: 1 }) });
+  });
+
+  afterEach(async () => {
+    await broker.stop();
+    await engine.close();
+  });
+
+  it('count the elements of each queue by state', async () => {
+    const queue = broker.namespace('N').queue('a "quoted" \\ name');
+    await queue.insert([newElement(), newElement(), newElement(), newElement({ delayMs: 60_000 })]);
+    await broker.namespace('N').storage.take(queue.key, { group: PLAIN_GROUP, count: 1, leaseMs: 1000 });
+    const text = await metrics.text();
+    const shown = 'namespace="N",queue="a \\"quoted\\" \\\\ name"';
+    assert.match(text, /^# TYPE quayside_queue_elements gauge$/m);
+    assert.ok(text.includes(`quayside_queue_elements{${shown},state="ready"} 2\n`), text);
+    assert.ok(text.includes(`quayside_queue_elements{${shown},state="scheduled"} 1\n`), text);
+    assert.ok(text.includes(`quayside_queue_elements{${shown},state="reserved"} 1\n`), text);
+    assert.ok(text.includes('quayside_queues{namespace="N"} 1\n'), text);
+    assert.ok(text.includes('quayside_storage_up{namespace="N"} 1\n'), text);
+  });
+
+  it(`show at most ${QUEUES_SHOWN} queues, the first by name, and how many there are`, async () => {
+    const names = Array.from({ length: QUEUES_SHOWN + 5 }, (_, i) => `q${String(i).padStart(5, '0')}`);
+    await broker.namespace('N').storage.declare(names.map((name) => ({ ns: 'N', name })));
+    const samples = samplesOf(await metrics.text(), 'quayside_queue_elements');
+    assert.equal(samples.size, QUEUES_SHOWN * 3);
+    assert.ok(samples.has(`{namespace="N",queue="${names[QUEUES_SHOWN - 1]}",state="ready"}`));
+    assert.ok(!samples.has(`{namespace="N",queue="${names[QUEUES_SHOWN]}",state="ready"}`));
+    assert.deepEqual(
+      samplesOf(await metrics.text(), 'quayside_queues'),
+      new Map([['{namespace="N"}', 1005]]),
+    );
+  });
+
+  it('count operations by outcome and time storage in buckets that add up', async () => {
+    await broker.namespace('N').queue('q').insert([newElement(), newElement()]);
+    const text = await metrics.text();
+    const operations = samplesOf(text, 'quayside_operations_total');
+    assert.equal(operations.get('{operation="insert",outcome="ok"}'), 2);
+    assert.equal(operations.get('{operation="commit",outcome="ok"}'), 0);
+    const buckets = [...samplesOf(text, 'quayside_storage_duration_seconds_bucket').entries()].filter(
+      ([labels]) => labels.includes('operation="insert"'),
+    );
+    const values = buckets.map(([, value]) => value);
+    assert.deepEqual(
+      values,
+      values.toSorted((a, b) => a - b),
+    );
+    assert.equal(buckets.at(-1)?.[0], '{operation="insert",le="+Inf"}');
+    assert.equal(values.at(-1), 1);
+    assert.equal(samplesOf(text, 'quayside_storage_duration_seconds_count').get('{operation="insert"}'), 1);
+  });
+
+  it('tell who waits, logins, and the process', async () => {
+    const waits = { group: null, leaseMs: null, timeoutMs: null, tid: null, owner: 'u' };
+    broker
+      .namespace('N')
+      .queue('q')
+      .get(waits, { deliver: () => {}, end: () => {} });
+    const text = await metrics.text();
+    assert.ok(text.includes('quayside_waiting_consumers 1\n'), text);
+    assert.ok(text.includes('quayside_logins_total{outcome="accepted"} 3\n'), text);
+    assert.ok(text.includes(`quayside_build_info{version="1.2.3",node="${process.version}"} 1\n`), text);
+    for (const name of [
+      'process_cpu_seconds_total',
+      'process_resident_memory_bytes',
+      'process_start_time_seconds',
+    ]) {
+      assert.ok((samplesOf(text, name).get('') ?? 0) > 0, name);
+    }
+  });
+
+  it('are well-formed: one HELP and TYPE a family, every sample a number', async () => {
+    await broker.namespace('N').queue('q').insert([newElement()]);
+    const families = new Set<string>();
+    for (const line of (await metrics.text()).split('\n')) {
+      if (line === '' || line.startsWith('# TYPE ')) continue;
+      if (line.startsWith('# HELP ')) {
+        const name = line.split(' ')[2] ?? '';
+        assert.ok(!families.has(name), `${name} comes twice`);
+        families.add(name);
+        assert.match(name, /^(quayside|process|nodejs)_[a-z_]+$/);
+      } else {
+        assert.match(line, /^[a-z_]+(\{[a-z]+=".*"\})? [0-9.e+-]+$/);
+      }
+    }
+  });
+
+  it('are made once for scrapes at the same time', async () => {
+    const [first, second] = await Promise.all([metrics.text(), metrics.text()]);
+    assert.equal(first, second);
+  });
+
+  it('say that an engine is away, and everything else all the same', async () => {
+    await broker.stop();
+    await engine.engine.stop();
+    const text = await metrics.text();
+    assert.ok(text.includes('quayside_storage_up{namespace="N"} 0\n'), text);
+    assert.equal(samplesOf(text, 'quayside_queue_elements').size, 0);
+    assert.ok(text.includes('process_cpu_seconds_total '), text);
+  });
+});
+
+/** Samples of one metric: their labels as written, and the value. */
+function samplesOf(text: string, name: string): Map<string, number> {
+  const found = new Map<string, number>();
+  for (const line of text.split('\n')) {
+    const match = /^([a-z_]+)(\{.*\})? (\S+)$/.exec(line);
+    if (match?.[1] === name) found.set(match[2] ?? '', Number(match[3]));
+  }
+  return found;
+}
