@@ -18,12 +18,21 @@ export async function compareThroughput(context: BenchContext, comparison: Compa
   const pairs = await interleave(rounds, comparison.measure, comparison.reference);
   for (const [own, other] of pairs) {
     const ratio = own.perSecond / other.perSecond;
-    context.note(`${what}: ${figureOf(own)}; reference ${figureOf(other)}; ratio ${ratio.toFixed(3)}`);
+    context.note(
+      `${what}: ${figureOf(own)}; reference ${figureOf(other)}; ratio ${ratio.toFixed(3)}, of CPU ${cpuRatio(own, other).toFixed(3)}`,
+    );
   }
   const own = middleOf(pairs.map(([result]) => result));
   const other = middleOf(pairs.map(([, result]) => result));
   const ratio = median(pairs.map(([a, b]) => a.perSecond / b.perSecond));
-  return { what, figure: figureOf(own), reference: figureOf(other), ratio, target };
+  const share = median(pairs.map(([a, b]) => cpuRatio(a, b)));
+  const reference = `${figureOf(other)}, ratio of main-thread CPU ${share.toFixed(2)}`;
+  return { what, figure: figureOf(own), reference, ratio, target };
+}
+
+/** What the ratio of throughputs comes to where nothing but the main thread's CPU bounds either. */
+function cpuRatio(own: LoadResult, other: LoadResult): number {
+  return other.cpu.mainThread / own.cpu.mainThread;
 }
 
 function middleOf(results: readonly LoadResult[]): LoadResult {

@@ -4,6 +4,7 @@
  * Exit code 1 where a scenario fails or, without `--quick`, where a figure falls short.
  */
 import { parseArgs } from 'node:util';
+import { diskNow } from './disk.ts';
 import { loadGenerator } from './load/http-load.ts';
 import { isReached, lineOf, type Scenario } from './scenario.ts';
 import { blocked } from './scenarios/blocked.ts';
@@ -37,6 +38,7 @@ let short = 0;
 for (const scenario of SCENARIOS) {
   if (positionals.length > 0 && !positionals.includes(scenario.name)) continue;
   console.log(scenario.name);
+  context.note(diskNow());
   const findings = await scenario.run(context);
   for (const finding of findings) {
     if (!Number.isFinite(finding.ratio)) throw new Error(`${scenario.name}: ${finding.what} has no figure.`);

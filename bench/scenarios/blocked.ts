@@ -31,8 +31,10 @@ async function measure(context: BenchContext, queues: number): Promise<Finding[]
   await using free = await createServer({ ...context, profileDir: null });
   await server.start();
   await free.start();
-  for (const target of [server, free]) await runLoad(insertLoad(target, 'warm-up', context.quick ? 1 : 3));
-  await delay(context.quick ? 0 : SETTLE_MS);
+  if (!context.quick) {
+    for (const target of [server, free]) await runLoad(insertLoad(target, 'warm-up', 3));
+    await delay(SETTLE_MS);
+  }
   const residentBefore = residentBytesOf(server.pid);
   const load: BlockedLoad = { url: server.url, ns: NAMESPACE, authorization: AUTHORIZATION, count, queues };
   const program = new URL('../load/blocked-client.ts', import.meta.url);

@@ -21,9 +21,7 @@ export const insert: Scenario = {
       connections: 64,
       seconds,
     });
-    const warmUp = context.quick ? 1 : 3;
-    await runLoad(load(server, 'warm-up', warmUp));
-    await runLoad(load(reference, 'warm-up', warmUp));
+    if (!context.quick) for (const target of [server, reference]) await runLoad(load(target, 'warm-up', 3));
     const seconds = context.quick ? 1 : 5;
     const finding = await compareThroughput(context, {
       what: 'PUT insert, 46 bytes, 64 connections',

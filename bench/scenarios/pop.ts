@@ -30,7 +30,7 @@ export const pop: Scenario = {
     context.note(`filling ${queues.length} queues with ${grouped(each)} elements each`);
     await fillStopped(server, queues, each);
     await server.start();
-    await runLoad(load(server, 'warm-up', warmUp));
+    if (!context.quick) await runLoad(load(server, 'warm-up', warmUp));
     const finding = await compareThroughput(context, {
       what: 'GET pop of stored elements, 64 connections',
       target: { kind: 'at least', ratio: 0.65 },

@@ -27,7 +27,7 @@ export const reserveCommit: Scenario = {
     context.note(`filling ${queues.length} queues with ${grouped(each)} elements each`);
     await fillStopped(server, queues, each);
     await server.start();
-    await runReserveCommit(load(server, 'warm-up', warmUp));
+    if (!context.quick) await runReserveCommit(load(server, 'warm-up', warmUp));
     const finding = await compareThroughput(context, {
       what: 'reserve and commit, pairs, 64 connections',
       target: { kind: 'at least', ratio: 0.6 },
