@@ -106,9 +106,10 @@ export class Call {
   }
 
   /** Answers without a body. */
-  empty(status: number): void {
+  empty(status: number, more?: readonly string[]): void {
     const headers = this.front.answerHeaders();
     if (status !== 204) headers.push('content-length', '0');
+    if (more !== undefined) headers.push(...more);
     this.answer.writeHead(status, headers).end();
   }
 
@@ -133,7 +134,7 @@ export class Call {
     this.answer.writeHead(200, headers);
     const bytes = Buffer.from(body.buffer, body.byteOffset, body.byteLength);
     if (bytes.length > JOINED_BYTES) this.answer.end(bytes, written);
-    else this.answer.end(bytes.latin1Slice(), 'latin1', written);
+    else this.answer.end(bytes.toString('latin1'), 'latin1', written);
   }
 
   /** Answers an error, whatever was thrown. Harmless where the client has gone or an answer has begun. */

@@ -8,9 +8,6 @@ interface Listed {
   readonly record: QueueRecord;
 }
 
-/** How a listing is asked for (spec 4.1, decisions "Listings and status"). */
-export type ListingForm = 'plain' | 'array' | 'tree';
-
 /** Records read at once: enough to fill an engine's batch, few enough to leave room for others. */
 const RECORDS_AT_ONCE = 64;
 

@@ -28,13 +28,15 @@ export function openApi(routes: readonly Route[], version: string): object {
   };
 }
 
+const BODY_TYPES = { element: '*/*', json: 'application/json' } as const;
+
 function operation(route: Route, operationId: string): object {
   return {
     operationId,
     summary: route.summary,
     ...(route.access === 'open' && { security: [] }),
     parameters: [...pathParameters(route), ...queryParameters(route), ...headerParameters(route)],
-    ...(route.body === 'element' && { requestBody: { content: { '*/*': {} } } }),
+    ...(route.body !== 'discard' && { requestBody: { content: { [BODY_TYPES[route.body]]: {} } } }),
     responses: { ...answers(route), ...problems(route) },
   };
 }

@@ -17,8 +17,8 @@ export type Access = 'open' | 'user' | 'member' | Right;
 export const METHODS = ['GET', 'HEAD', 'PUT', 'POST', 'PATCH', 'DELETE'] as const;
 export type Method = (typeof METHODS)[number];
 
-/** What a route does with a request body. `discard`: it is read and thrown away. */
-export type BodyUse = 'discard' | 'element';
+/** What a route takes as request body. `discard`: none; one that comes is read and thrown away. */
+export type BodyUse = 'discard' | 'element' | 'json';
 
 /** A header that a route reads or writes, for the documents. */
 export interface HeaderNote {

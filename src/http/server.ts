@@ -1,4 +1,4 @@
-import { createServer, type Server, type ServerOptions } from 'node:http';
+import { createServer, type Server, type ServerOptions, type ServerResponse } from 'node:http';
 import { createServer as createTlsServer, type Server as TlsServer } from 'node:https';
 import type { AddressInfo, Socket } from 'node:net';
 import type { Service } from '../model/service.ts';
@@ -67,7 +67,7 @@ export class HttpServer implements Service {
 
   #listenTo(server: Server<typeof HttpRequest>): void {
     const front = this.#front;
-    const handle: Parameters<typeof server.on<'request'>>[1] = (request, answer) => {
+    const handle = (request: HttpRequest, answer: ServerResponse): void => {
       noteAnswer(request, answer);
       front.handle(request, answer);
     };

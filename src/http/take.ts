@@ -1,7 +1,7 @@
 import type { Consumer, GetRequest, Sink } from '../broker/consumer.ts';
 import type { Queue } from '../broker/queue.ts';
 import type { Delivery } from '../model/element.ts';
-import type { QuaysideError } from '../model/errors.ts';
+import { QuaysideError } from '../model/errors.ts';
 import type { Call } from './call.ts';
 
 /**
@@ -45,7 +45,13 @@ export class Take implements Sink {
   }
 
   end(reason: QuaysideError): void {
-    this.#call.fail(reason);
+    this.#call.fail(reason.code === 'pop-timeout' ? this.#timeout(reason) : reason);
+  }
+
+  /** A call that gave no tid has one all the same (decisions, "Get and reserve"); mostly nobody asks for it. */
+  #timeout({ code, message, details }: QuaysideError): QuaysideError {
+    const tid = details.extra?.tid ?? this.#call.namespace.makeTid();
+    return new QuaysideError(code, message, { extra: { ...details.extra, tid } });
   }
 
   /** The answer was sent, or its connection is lost; whatever was not handed over is undone. */

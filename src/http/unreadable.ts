@@ -64,7 +64,7 @@ function refusal({ code, rawPacket }: ParserError): QuaysideError {
 
 /** A method that Node has not heard of, as against something that is no HTTP at all. */
 function looksLikeARequest(packet: Buffer): boolean {
-  return /^[A-Z-]{1,32} \/\S* HTTP\/1\.[01]\r?\n/.test(packet.latin1Slice(0, 2048));
+  return /^[A-Z-]{1,32} \/\S* HTTP\/1\.[01]\r?\n/.test(packet.toString('latin1', 0, 2048));
 }
 
 function methodRefused(): QuaysideError {

@@ -1,11 +1,10 @@
 import type { Namespace } from '../../broker/namespace.ts';
-import { invalidParameter } from '../../model/errors.ts';
 import type { Call } from '../call.ts';
-import { asArray, asFolder, asObject, type ListingForm, listQueues } from '../listing.ts';
+import { asArray, asFolder, asObject, listQueues } from '../listing.ts';
 import { flag } from '../parameters.ts';
 import { type Route, route } from '../route.ts';
 import { NamespaceNames, QueueArray, QueuesByName, QueueTree } from '../schemas.ts';
-import { answerJson } from './shared.ts';
+import { answerJson, listingForm } from './shared.ts';
 
 const forms = {
   array: flag('`{"data": […]}`, each a queue information record with `id`, as the web console reads it.'),
@@ -37,7 +36,7 @@ export const listingRoutes: readonly Route[] = [
     ],
     problems: ['storage-unavailable', 'outcome-unknown'],
     async handle(call, query) {
-      const form = formOf(query);
+      const form = listingForm(query);
       const visible = call.front.parts.broker.namespaces().filter(({ name }) => call.user.maySee(name));
       if (query.reload) await Promise.all(visible.map((namespace) => namespace.reload()));
       if (form === 'plain') {
@@ -68,7 +67,7 @@ export const listingRoutes: readonly Route[] = [
       ...formSchemas,
     ],
     async handle(call, query) {
-      const form = formOf(query);
+      const form = listingForm(query);
       if (query.reload) await call.namespace.reload();
       if (form === 'plain') answerJson(call, asObject(await listQueues(call.namespace)));
       else await answerListing(call, form, [call.namespace]);
@@ -90,10 +89,4 @@ async function answerListing(
       call,
       folders.map(({ name, listed }) => asFolder(name, listed)),
     );
-}
-
-function formOf({ array, tree }: { array: boolean; tree: boolean }): ListingForm {
-  if (array && tree) throw invalidParameter('tree', 'Ask for array or for tree, not for both.');
-  if (array) return 'array';
-  return tree ? 'tree' : 'plain';
 }

@@ -1,6 +1,6 @@
 import type { Namespace } from '../../broker/namespace.ts';
 import type { Capabilities } from '../../broker/record.ts';
-import { QuaysideError } from '../../model/errors.ts';
+import { invalidParameter, QuaysideError } from '../../model/errors.ts';
 import type { Call } from '../call.ts';
 
 const MEANING: Readonly<Record<keyof Capabilities, string>> = {
@@ -23,4 +23,11 @@ export function needs(namespace: Namespace, capability: keyof Capabilities): voi
 /** Answers `value` as JSON with 200. */
 export function answerJson(call: Call, value: unknown): void {
   call.json(200, JSON.stringify(value));
+}
+
+/** How a listing is asked for (decisions, "Listings and status"). @throws QuaysideError `invalid-parameter` */
+export function listingForm({ array, tree }: { array: boolean; tree: boolean }): 'plain' | 'array' | 'tree' {
+  if (array && tree) throw invalidParameter('tree', 'Ask for array or for tree, not for both.');
+  if (array) return 'array';
+  return tree ? 'tree' : 'plain';
 }

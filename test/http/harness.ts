@@ -1,0 +1,183 @@
+import assert from 'node:assert/strict';
+import { after, before } from 'node:test';
+import { setImmediate as turn } from 'node:timers/promises';
+import { type Account, readAccounts, type UserDefinition } from '../../src/access/account.ts';
+import type { Authenticator, User } from '../../src/access/user.ts';
+import type { Broker } from '../../src/broker/broker.ts';
+import type { NamespacePolicy } from '../../src/engine/engine.ts';
+import { HTTP_DEFAULTS, type HttpOptions, type ReadyReport } from '../../src/http/options.ts';
+import { HttpServer } from '../../src/http/server.ts';
+import { QuaysideError } from '../../src/model/errors.ts';
+import { MEMORY_SQLITE } from '../engines/sqlite.ts';
+import type { EngineUnderTest, TestEngine } from '../engines.ts';
+import { brokerOn, plain } from '../support/broker.ts';
+import { QueueClient } from '../support/http-client.ts';
+
+export interface HarnessOptions {
+  /** From the one list of engines; in memory where not given. */
+  readonly engine?: EngineUnderTest;
+  readonly namespaces?: readonly NamespacePolicy[];
+  readonly users?: readonly UserDefinition[];
+  readonly http?: Partial<HttpOptions>;
+  /** Where not given: {@link NamedUsers}. */
+  readonly authenticator?: (opened: TestEngine) => Authenticator;
+}
+
+export const NAMESPACES: readonly NamespacePolicy[] = [
+  plain('N'),
+  plain('jobs', { deadLetter: { maxTries: 3, queue: '__deadletter__' } }),
+  plain('events', { groups: ['default'] }),
+  plain('hidden'),
+];
+
+const USERS: readonly UserDefinition[] = [{ name: 'test1', password: 'test1', rights: null }];
+
+export interface LogLine {
+  readonly level: 'info' | 'warn' | 'error';
+  readonly fields: Readonly<Record<string, unknown>>;
+  readonly message: string;
+}
+
+/**
+ * Engine, broker and HTTP server in this process, with a clock that the test moves. `close` fails the test
+ * where something is left: a blocked call, a connection, a timer, an unexpected fault in the log.
+ */
+export class Harness {
+  readonly opened: TestEngine;
+  readonly broker: Broker;
+  readonly server: HttpServer;
+  readonly log: readonly LogLine[];
+  readiness: ReadyReport = { ready: true, checks: { 'sqlite:test': 'ok' } };
+  readonly #clients: QueueClient[] = [];
+  readonly #queue: { made: number } = { made: 0 };
+
+  private constructor(opened: TestEngine, options: HarnessOptions) {
+    const { namespaces = NAMESPACES, users = USERS, http = {} } = options;
+    const lines: LogLine[] = [];
+    const logAt = (level: LogLine['level']) => (fields: object, message: string) =>
+      lines.push({ level, fields: fields as LogLine['fields'], message });
+    this.opened = opened;
+    this.log = lines;
+    this.broker = brokerOn(
+      namespaces.map((policy) => ({ policy, engine: opened.engine })),
+      opened.clock,
+    );
+    const accounts = readAccounts(
+      users,
+      namespaces.map(({ name }) => name),
+    );
+    this.server = new HttpServer({
+      broker: this.broker,
+      authenticator: options.authenticator?.(opened) ?? new NamedUsers(accounts, users),
+      options: { ...HTTP_DEFAULTS, port: 0, ...http },
+      log: { info: logAt('info'), warn: logAt('warn'), error: logAt('error') },
+      clock: opened.clock,
+      metricsText: async () => '# HELP quayside_test A number.\nquayside_test 1\n',
+      ready: async () => this.readiness,
+      version: '0.0.0-test',
+    });
+  }
+
+  static async start(options: HarnessOptions = {}): Promise<Harness> {
+    const { engine = MEMORY_SQLITE, namespaces = NAMESPACES } = options;
+    const opened = await engine.open({ namespaces });
+    const harness = new Harness(opened, options);
+    await harness.broker.start();
+    await harness.server.start();
+    return harness;
+  }
+
+  get port(): number {
+    return this.server.address.port;
+  }
+
+  /** A client with connections of its own; closed with the harness. */
+  client(credentials: string | null = 'test1:test1'): QueueClient {
+    const client = new QueueClient({ url: `http://127.0.0.1:${this.port}`, credentials });
+    this.#clients.push(client);
+    return client;
+  }
+
+  /** A queue name that no other test uses. */
+  queue(): string {
+    this.#queue.made += 1;
+    return `q${this.#queue.made}`;
+  }
+
+  /** Resolves when exactly so many calls wait. */
+  async waiting(count: number): Promise<void> {
+    while (this.broker.admission.waiting !== count) await turn();
+  }
+
+  /** Resolves when `holds` answers true; asked again at each turn of the event loop. */
+  async until(holds: () => boolean | Promise<boolean>): Promise<void> {
+    while (!(await holds())) await turn();
+  }
+
+  passTime(ms: number): Promise<void> {
+    return this.opened.passTime(ms);
+  }
+
+  faults(): LogLine[] {
+    return this.log.filter(({ level }) => level === 'error');
+  }
+
+  /** Stops everything in the server's order. */
+  async close(): Promise<void> {
+    for (const client of this.#clients) client.close();
+    this.broker.drain();
+    await this.server.stop();
+    await this.broker.stop();
+    assert.equal(this.broker.admission.waiting, 0, 'nobody waits after the end');
+    await this.opened.close();
+  }
+}
+
+/** One harness for all tests of a `describe`; it must end without a fault in its log. */
+export function sharedHarness(options: HarnessOptions = {}): () => Harness {
+  let harness: Harness | null = null;
+  before(async () => {
+    harness = await Harness.start(options);
+  });
+  after(async () => {
+    await harness?.close();
+    assert.deepEqual(harness?.faults(), []);
+  });
+  return () => {
+    if (harness === null) throw new Error('The harness is there from the first test to the last.');
+    return harness;
+  };
+}
+
+/** Users of a test, checked without a slow hash; their rights are the real ones. */
+export class NamedUsers implements Authenticator {
+  readonly #users: ReadonlyMap<string, User>;
+
+  constructor(accounts: ReadonlyMap<string, Account>, definitions: readonly UserDefinition[]) {
+    this.#users = new Map(
+      definitions.map(({ name, password }) => {
+        const account = accounts.get(name);
+        if (account === undefined) throw new RangeError(`There is no account ${name}.`);
+        return [basic(name, password), account.user];
+      }),
+    );
+  }
+
+  recall(authorization: string): User | null {
+    return this.#users.get(authorization) ?? null;
+  }
+
+  async login(name: string, password: string): Promise<User> {
+    return this.loginBasic(basic(name, password));
+  }
+
+  async loginBasic(authorization: string): Promise<User> {
+    const user = this.#users.get(authorization);
+    if (user === undefined) throw new QuaysideError('unauthorized', 'The name or the password is wrong.');
+    return user;
+  }
+}
+
+export function basic(name: string, password: string): string {
+  return `Basic ${Buffer.from(`${name}:${password}`).toString('base64')}`;
+}

@@ -1,0 +1,108 @@
+import assert from 'node:assert/strict';
+import { once } from 'node:events';
+import { connect, type Socket } from 'node:net';
+import { basic } from './harness.ts';
+
+/** What a server wrote, taken apart again. */
+export interface RawAnswer {
+  readonly status: number;
+  readonly reason: string;
+  /** Names in lower case. */
+  readonly headers: ReadonlyMap<string, string>;
+  readonly body: string;
+}
+
+/** The header line of the user whom tests know. */
+export const AUTHORIZATION = `Authorization: ${basic('test1', 'test1')}`;
+
+/** A request as bytes: its lines, an empty one, the body. A string is one byte per character. */
+export function rawRequest(lines: readonly string[], body = ''): Buffer {
+  return Buffer.from(`${lines.join('\r\n')}\r\n\r\n${body}`, 'latin1');
+}
+
+/** A request that the known user sends and after which the connection ends. */
+export function lastRequest(method: string, path: string): Buffer {
+  return rawRequest([`${method} ${path} HTTP/1.1`, 'Host: test', AUTHORIZATION, 'Connection: close']);
+}
+
+/** A connection of which the test decides each byte. */
+export class RawConnection {
+  readonly socket: Socket;
+  readonly #chunks: Buffer[] = [];
+  readonly #closed: Promise<unknown>;
+
+  private constructor(socket: Socket) {
+    this.socket = socket;
+    socket.on('data', (chunk) => this.#chunks.push(chunk));
+    // A server that refuses may cut the connection while the test still writes.
+    socket.on('error', () => {});
+    this.#closed = once(socket, 'close');
+  }
+
+  static async open(port: number): Promise<RawConnection> {
+    const socket = connect({ port, host: '127.0.0.1' });
+    await once(socket, 'connect');
+    return new RawConnection(socket);
+  }
+
+  send(bytes: Buffer | string): void {
+    this.socket.write(typeof bytes === 'string' ? Buffer.from(bytes, 'latin1') : bytes);
+  }
+
+  /** Everything that came so far. */
+  get received(): string {
+    return Buffer.concat(this.#chunks).toString('latin1');
+  }
+
+  /** Resolves with all answers when the server has ended the connection. */
+  async untilClosed(): Promise<RawAnswer[]> {
+    await this.#closed;
+    return parseAnswers(this.received);
+  }
+
+  /** Resolves as soon as so many answers have come. */
+  async answers(count: number): Promise<RawAnswer[]> {
+    let answers = parseAnswers(this.received);
+    while (answers.length < count) {
+      await Promise.race([once(this.socket, 'data'), this.#closed]);
+      answers = parseAnswers(this.received);
+      if (this.socket.destroyed) break;
+    }
+    return answers;
+  }
+
+  destroy(): void {
+    this.socket.destroy();
+  }
+}
+
+/** Sends bytes and reads until the server ends the connection. */
+export async function exchange(port: number, ...bytes: (Buffer | string)[]): Promise<RawAnswer[]> {
+  const connection = await RawConnection.open(port);
+  for (const part of bytes) connection.send(part);
+  return connection.untilClosed();
+}
+
+/** The whole answers in what came; one that is cut short is left out. `100 Continue` counts as one. */
+function parseAnswers(text: string): RawAnswer[] {
+  const answers: RawAnswer[] = [];
+  let rest = text;
+  for (;;) {
+    const end = rest.indexOf('\r\n\r\n');
+    if (end === -1) return answers;
+    const [line = '', ...lines] = rest.slice(0, end).split('\r\n');
+    const status = /^HTTP\/1\.1 (\d{3}) (.*)$/.exec(line);
+    assert.ok(status, `not an answer: ${JSON.stringify(line)}`);
+    const headers = new Map(
+      lines.map((one) => {
+        const colon = one.indexOf(':');
+        return [one.slice(0, colon).toLowerCase(), one.slice(colon + 1).trim()];
+      }),
+    );
+    const length = Number(headers.get('content-length') ?? 0);
+    const body = rest.slice(end + 4, end + 4 + length);
+    if (body.length < length) return answers;
+    answers.push({ status: Number(status[1]), reason: status[2] ?? '', headers, body });
+    rest = rest.slice(end + 4 + length);
+  }
+}

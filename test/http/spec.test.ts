@@ -1,0 +1,18 @@
+import { describe } from 'node:test';
+import { ENGINES } from '../engines.ts';
+import { sharedHarness } from './harness.ts';
+import { errorAndLimitRows } from './spec/errors-and-limits.ts';
+import { operationRows } from './spec/operations.ts';
+import { recordRows } from './spec/records.ts';
+import { stateRows } from './spec/states.ts';
+
+// Each row of the spec's queue tables, over each engine.
+for (const engine of ENGINES) {
+  describe(`HTTP interface of the spec: ${engine.name}`, () => {
+    const harness = sharedHarness({ engine });
+    recordRows(harness);
+    stateRows(harness);
+    operationRows(harness);
+    errorAndLimitRows(harness);
+  });
+}

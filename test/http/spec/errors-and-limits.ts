@@ -1,0 +1,81 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import { headerOf, jsonOf, queuePath } from '../../support/http-client.ts';
+import type { Harness } from '../harness.ts';
+
+/** The spec's sections 5, 7 and 8 as far as they concern queues. */
+export function errorAndLimitRows(harness: () => Harness): void {
+  describe('5 Authentication', () => {
+    it('every operation needs HTTP Basic credentials', async () => {
+      const queue = queuePath('N', harness().queue());
+      const operations: [string, string][] = [
+        ['GET', '/q'],
+        ['GET', '/q/N'],
+        ['GET', `${queue}/status`],
+        ['GET', `${queue}/paused`],
+        ['PUT', queue],
+        ['POST', queue],
+        ['GET', queue],
+        ['GET', `${queue}/consumers`],
+        ['DELETE', `${queue}/consumer/t`],
+        ['PATCH', `${queue}/commit/x`],
+        ['PATCH', `${queue}/rollback/x`],
+        ['PATCH', `${queue}/extend/x`],
+        ['DELETE', `${queue}/x`],
+        ['PATCH', `${queue}/pause`],
+        ['PATCH', `${queue}/resume`],
+      ];
+      for (const credentials of [null, 'test1:wrong', 'nobody:test1']) {
+        const client = harness().client(credentials);
+        for (const [method, path] of operations) {
+          const answer = await client.request(method, path);
+          assert.equal(answer.status, 401, `${method} ${path}`);
+          assert.equal(headerOf(answer, 'www-authenticate'), 'Basic realm="Quayside", charset="UTF-8"');
+        }
+      }
+    });
+  });
+
+  describe('7 Errors', () => {
+    it('410 Queue Pop Cancelled, text/html; charset=utf-8, body cancel', async () => {
+      const client = harness().client();
+      const queue = harness().queue();
+      const waiting = client.get('N', queue, { tid: 't' });
+      await harness().waiting(1);
+      await client.cancel('N', queue, 't');
+      const answer = await waiting;
+      assert.equal(answer.status, 410);
+      assert.equal(answer.reason, 'Queue Pop Cancelled');
+      assert.equal(headerOf(answer, 'content-type'), 'text/html; charset=utf-8');
+      assert.equal(answer.body.toString('latin1'), 'cancel');
+    });
+  });
+
+  describe('8 Limits', () => {
+    it('the default blocking time is indefinite', async () => {
+      const client = harness().client();
+      const queue = harness().queue();
+      const waiting = client.get('N', queue);
+      await harness().waiting(1);
+      await harness().passTime(366 * 24 * 3600 * 1000);
+      await harness().waiting(1);
+      await client.insert('N', queue, 'a');
+      assert.equal((await waiting).status, 200);
+    });
+
+    it('the default tries on insert is 0', async () => {
+      const client = harness().client();
+      const queue = harness().queue();
+      await client.insert('N', queue, 'a');
+      assert.equal(headerOf(await client.get('N', queue), 'x-ks-tries'), '0');
+    });
+
+    it('the default rollback delay is 0 ms', async () => {
+      const client = harness().client();
+      const queue = harness().queue();
+      await client.insert('N', queue, 'a');
+      await client.rollback('N', queue, headerOf(await client.reserve('N', queue), 'x-ks-id'));
+      assert.equal(jsonOf<{ size: number }>(await client.status('N', queue)).size, 1);
+    });
+  });
+}
