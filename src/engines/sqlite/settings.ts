@@ -3,6 +3,7 @@ import type { EngineOptions } from '../../engine/engine.ts';
 import { Faults } from './fault-point.ts';
 
 export type Durability = 'full' | 'normal';
+export type FileCheck = 'auto' | 'always' | 'never';
 
 /** The engine's own settings, checked and with their defaults (`docs/engines.md`, "SQLite"). */
 export interface Settings {
@@ -12,24 +13,52 @@ export interface Settings {
   readonly durability: Durability;
   /** SQLite's page cache. */
   readonly cacheBytes: number;
+  /** Whether the whole file is checked at start; `auto`: if that takes less than a second. */
+  readonly check: FileCheck;
+  /** Size of the file kept beside the database for the day when the disk is full; 0: none. */
+  readonly ballastBytes: number;
+  /** Inserts are refused while less than this is free on the disk. */
+  readonly minFreeBytes: number;
   /** For tests: where to fail. Null in a server. */
   readonly faultMemory: SharedArrayBuffer | null;
 }
 
 export const MEMORY = ':memory:';
 
+const MIB = 1024 * 1024;
+
 /** @throws Error naming the setting, for the composition root to report */
 export function readSettings(options: EngineOptions): Settings {
-  const { durability = 'full', cacheBytes = 16 * 1024 * 1024, faults = null, ...unknown } = options.settings;
-  for (const name of Object.keys(unknown)) throw new Error(`${options.url}: unknown setting "${name}"`);
+  const {
+    durability = 'full',
+    check = 'auto',
+    cacheBytes,
+    ballastBytes,
+    minFreeBytes,
+    faults,
+    ...rest
+  } = options.settings;
+  for (const name of Object.keys(rest)) throw new Error(`${options.url}: unknown setting "${name}"`);
   if (durability !== 'full' && durability !== 'normal') {
     throw new Error(`${options.url}: durability must be "full" or "normal"`);
   }
-  if (typeof cacheBytes !== 'number' || !(cacheBytes >= 1024 * 1024)) {
-    throw new Error(`${options.url}: cacheBytes must be a number from 1048576`);
+  if (check !== 'auto' && check !== 'always' && check !== 'never') {
+    throw new Error(`${options.url}: check must be "auto", "always" or "never"`);
   }
-  const faultMemory = faults instanceof Faults ? faults.memory : null;
-  return { file: fileOf(options), durability, cacheBytes, faultMemory };
+  const bytes = (name: string, given: unknown, fallback: number, least: number): number => {
+    if (given === undefined) return fallback;
+    if (typeof given === 'number' && Number.isSafeInteger(given) && given >= least) return given;
+    throw new Error(`${options.url}: ${name} must be a whole number of bytes from ${least}`);
+  };
+  return {
+    file: fileOf(options),
+    durability,
+    check,
+    cacheBytes: bytes('cacheBytes', cacheBytes, 16 * MIB, MIB),
+    ballastBytes: bytes('ballastBytes', ballastBytes, 16 * MIB, 0),
+    minFreeBytes: bytes('minFreeBytes', minFreeBytes, 64 * MIB, 0),
+    faultMemory: faults instanceof Faults ? faults.memory : null,
+  };
 }
 
 function fileOf({ url, dataDir }: EngineOptions): string {

@@ -1,6 +1,6 @@
 import { type MessageReader, MessageWriter } from '../message.ts';
-import { ANSWERED, REFUSED } from '../operations.ts';
-import { type Fault, faultOf, isFatal } from './faults.ts';
+import { ANSWERED, operationNumber, REFUSED } from '../operations.ts';
+import { type Fault, faultOf, isFatal, isFull } from './faults.ts';
 import type { Store } from './store.ts';
 import { endLapsedLeases } from './try-end.ts';
 import { VERBS } from './verbs/index.ts';
@@ -8,6 +8,13 @@ import { VERBS } from './verbs/index.ts';
 /** Where each call of a message begins: operation, value, byte, large body; four numbers a call. */
 export type CallTable = readonly number[];
 const CALL_FIELDS = 4;
+
+/** What takes space, and is refused while the disk is nearly full. */
+const TAKES_SPACE: ReadonlySet<number> = new Set([operationNumber('insert'), operationNumber('transfer')]);
+const NO_SPACE: Fault = {
+  code: 'storage-full',
+  message: 'The disk is nearly full; consuming goes on, inserting when there is space again.',
+};
 
 /**
  * Runs a batch of calls in their order, in one transaction, and answers only after its commit.
@@ -18,6 +25,7 @@ const CALL_FIELDS = 4;
  * @throws whatever makes the store unusable
  */
 export function runBatch(store: Store, calls: CallTable, message: MessageReader): MessageWriter {
+  store.space?.look();
   const reply = new MessageWriter();
   try {
     inTransaction(store, () => {
@@ -26,6 +34,7 @@ export function runBatch(store: Store, calls: CallTable, message: MessageReader)
     return reply;
   } catch (error) {
     if (isFatal(error)) throw error;
+    if (isFull(error)) store.space?.giveUpBallast();
   }
   return runOneByOne(store, calls, message);
 }
@@ -39,7 +48,7 @@ function runOneByOne(store: Store, calls: CallTable, message: MessageReader): Me
     } catch (error) {
       if (isFatal(error)) throw error;
       reply.rewind(start);
-      refuse(reply, faultOf(error));
+      refuse(reply, faultOf(error, TAKES_SPACE.has(calls[at] ?? -1)));
     }
   }
   return reply;
@@ -52,8 +61,13 @@ function runCall(
   message: MessageReader,
   reply: MessageWriter,
 ): void {
-  const verb = VERBS[calls[at] ?? -1];
-  if (verb === undefined) throw new Error(`unknown operation ${calls[at]}`);
+  const operation = calls[at] ?? -1;
+  const verb = VERBS[operation];
+  if (verb === undefined) throw new Error(`unknown operation ${operation}`);
+  if (store.space?.isTight && TAKES_SPACE.has(operation)) {
+    refuse(reply, NO_SPACE);
+    return;
+  }
   message.seek(calls[at + 1] ?? 0, calls[at + 2] ?? 0, calls[at + 3] ?? 0);
   reply.value(ANSWERED);
   verb(store, message, reply);

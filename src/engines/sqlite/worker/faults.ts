@@ -4,7 +4,7 @@ import { type ErrorCode, QuaysideError } from '../../../model/errors.ts';
 const SQLITE_BUSY = 5;
 const SQLITE_READONLY = 8;
 const SQLITE_IOERR = 10;
-const SQLITE_CORRUPT = 11;
+export const SQLITE_CORRUPT = 11;
 const SQLITE_FULL = 13;
 const SQLITE_CANTOPEN = 14;
 const SQLITE_NOTADB = 26;
@@ -51,11 +51,14 @@ export function isDamage(error: unknown): boolean {
   return code === SQLITE_CORRUPT || code === SQLITE_NOTADB;
 }
 
-/** What a caller is told about an error that concerned its call alone. Nothing of the call was applied. */
-export function faultOf(error: unknown): Fault {
+/**
+ * What a caller is told about an error that concerned its call alone. Nothing of the call was applied.
+ * @param takesSpace whether the port lets this call answer `storage-full`
+ */
+export function faultOf(error: unknown, takesSpace: boolean): Fault {
   if (error instanceof QuaysideError) return { code: error.code, message: error.message };
   const message = error instanceof Error ? error.message : String(error);
-  if (isFull(error)) return { code: 'storage-full', message: 'The disk of the SQLite file is full.' };
+  if (isFull(error) && takesSpace) return { code: 'storage-full', message: 'The disk is full.' };
   if (sqliteCode(error) !== null) return { code: 'storage-unavailable', message: `SQLite: ${message}` };
   return { code: 'internal', message };
 }

@@ -18,15 +18,19 @@ export class FreePages {
     this.#vacuum = db.prepare(`PRAGMA incremental_vacuum(${PAGES_AT_ONCE})`);
   }
 
-  /** Shrinks the file a little if a quarter of it is free. Answers whether more is to be done. */
-  giveBack(): boolean {
-    if (!this.#isWorthWhile()) return false;
+  /**
+   * Shrinks the file a little if a quarter of it is free. Answers whether more is to be done.
+   * @param everything on a full disk: down to the last free page
+   */
+  giveBack(everything: boolean): boolean {
+    if (!this.#isWorthWhile(everything)) return false;
     this.#vacuum.all();
-    return this.#isWorthWhile();
+    return this.#isWorthWhile(everything);
   }
 
-  #isWorthWhile(): boolean {
+  #isWorthWhile(everything: boolean): boolean {
     const free = Number(this.#free.get()?.freelist_count);
+    if (everything) return free > 0;
     return free > PAGES_KEPT && free * 4 > Number(this.#count.get()?.page_count);
   }
 }

@@ -2,59 +2,57 @@ import { parentPort, workerData } from 'node:worker_threads';
 import type { NamespacePolicy } from '../../../engine/engine.ts';
 import { Faults } from '../fault-point.ts';
 import { MessageReader } from '../message.ts';
+import { MEMORY } from '../settings.ts';
 import type { FromWorker, ToWorker } from '../thread.ts';
 import { runBatch } from './batch.ts';
-import { checkpoint } from './checkpoint.ts';
+import { isFull } from './faults.ts';
 import { type OpenOptions, openDatabase } from './open.ts';
+import { Space } from './space.ts';
 import { Store } from './store.ts';
 
 /** What the main side gives the thread at its start. */
 export interface WorkerData extends OpenOptions {
   readonly policies: readonly NamespacePolicy[];
   readonly dedupWindowMs: number;
+  readonly ballastBytes: number;
+  readonly minFreeBytes: number;
   readonly faultMemory: SharedArrayBuffer | null;
 }
+
+/** Log pages at which a checkpoint is made: 4 MiB. */
+const CHECKPOINT_PAGES = 1000;
 
 const port = parentPort;
 if (port === null) throw new Error('this module is the body of a worker thread');
 
 const say = (message: FromWorker, transfer: ArrayBuffer[] = []): void => port.postMessage(message, transfer);
+const warn = (fields: object, message: string): void => say({ kind: 'warn', fields, message });
 
 try {
-  serve(workerData as WorkerData);
+  const store = openStore(workerData as WorkerData);
+  say({ kind: 'opened' });
+  port.on('message', (message: ToWorker) => {
+    if (message.kind === 'close') close(store);
+    else answer(store, message);
+  });
 } catch (error) {
-  say({ kind: 'refused', message: error instanceof Error ? error.message : String(error) });
+  say({ kind: 'refused', message: messageOf(error) });
   port.close();
 }
 
-function serve(options: WorkerData): void {
-  const db = openDatabase(options);
-  const store = new Store(db, {
-    policies: options.policies,
-    dedupWindowMs: options.dedupWindowMs,
-    faults: options.faultMemory === null ? null : new Faults(options.faultMemory),
-    warn: (fields, message) => say({ kind: 'warn', fields, message }),
-  });
-  say({ kind: 'opened' });
-  port?.on('message', (message: ToWorker) => {
-    if (message.kind === 'close') {
-      checkpoint(db, 0);
-      db.close();
-      port?.close();
-      return;
-    }
-    answer(store, message);
-  });
-}
-
-/** The file can no longer be trusted: say so once, then leave the thread without another word. */
-function fail(store: Store, error: unknown): void {
-  say({
-    kind: 'failed',
-    message: error instanceof Error ? error.message : String(error),
-    uncertain: store.committing,
-  });
-  port?.close();
+function openStore(options: WorkerData): Store {
+  const { file, ballastBytes, minFreeBytes, policies, dedupWindowMs, faultMemory } = options;
+  const space = file === MEMORY ? null : new Space({ file, ballastBytes, minFreeBytes, warn });
+  const faults = faultMemory === null ? null : new Faults(faultMemory);
+  const open = (): Store =>
+    new Store(openDatabase(options), { policies, dedupWindowMs, faults, space, warn });
+  try {
+    return open();
+  } catch (error) {
+    // Opening writes a little. A full disk must not keep the consumers out after a restart.
+    if (!isFull(causeOf(error)) || !space?.giveUpBallast()) throw error;
+    return open();
+  }
 }
 
 function answer(store: Store, { batch, calls, names, now }: ToWorker & { kind: 'batch' }): void {
@@ -65,11 +63,43 @@ function answer(store: Store, { batch, calls, names, now }: ToWorker & { kind: '
     store.now = now;
     const { message, transfer } = runBatch(store, calls, new MessageReader(batch)).pack(true);
     say({ kind: 'answers', batch: message }, transfer);
-    // After the answer, so that nobody waits for it.
-    checkpoint(store.db, CHECKPOINT_PAGES);
+    checkpoint(store);
   } catch (error) {
     fail(store, error);
   }
 }
 
-const CHECKPOINT_PAGES = 1000;
+/** After the answer, so that nobody waits for it. On a full disk the log grows until there is space. */
+function checkpoint(store: Store): void {
+  try {
+    store.checkpoint(CHECKPOINT_PAGES);
+  } catch (error) {
+    if (!isFull(error)) throw error;
+    store.space?.giveUpBallast();
+  }
+}
+
+/** The file can no longer be relied on: say so once, then end the thread without another word. */
+function fail(store: Store, error: unknown): void {
+  say({ kind: 'failed', message: messageOf(error), uncertain: store.committing });
+  port?.close();
+}
+
+/** What the log still holds is in the file after this, but for a disk that is full: then the log stays. */
+function close(store: Store): void {
+  try {
+    store.checkpoint(0);
+  } catch (error) {
+    warn({ error: messageOf(error) }, 'The last checkpoint failed; the next start makes it.');
+  }
+  store.db.close();
+  port?.close();
+}
+
+function messageOf(error: unknown): string {
+  return error instanceof Error ? error.message : String(error);
+}
+
+function causeOf(error: unknown): unknown {
+  return error instanceof Error && error.cause !== undefined ? error.cause : error;
+}

@@ -10,10 +10,12 @@ import { FreePages } from './free-pages.ts';
 import { Garbage } from './garbage.ts';
 import { Ids } from './ids.ts';
 import { Leases } from './leases.ts';
+import { WriteAheadLog } from './log.ts';
 import { Meta } from './meta.ts';
 import { Names, type Queue } from './names.ts';
 import { Retention } from './retention.ts';
 import { SharedElements } from './shared.ts';
+import type { Space } from './space.ts';
 import { Stats } from './stats.ts';
 import { Undo } from './undo.ts';
 import { Pages } from './verbs/browse.ts';
@@ -21,6 +23,8 @@ import { Pages } from './verbs/browse.ts';
 export interface StoreOptions {
   readonly policies: readonly NamespacePolicy[];
   readonly dedupWindowMs: number;
+  /** Null for a store in memory. */
+  readonly space: Space | null;
   /** For tests; null in a server. */
   readonly faults: Faults | null;
   /** Says something to the operator, on the main side's log. */
@@ -50,12 +54,14 @@ export class Store {
   readonly retention: Retention;
   readonly garbage: Garbage;
   readonly freePages: FreePages;
+  readonly space: Space | null;
   readonly warn: StoreOptions['warn'];
   /** Queues that gained eligible elements by lease ends since the last `sweep` answered. */
   readonly touched = new Set<Queue>();
   now = 0;
   /** True while a commit runs: a failure then leaves it open whether the batch is durable. */
   committing = false;
+  readonly #log: WriteAheadLog;
   readonly #faults: Faults | null;
   readonly #begin: StatementSync;
   readonly #commit: StatementSync;
@@ -80,6 +86,8 @@ export class Store {
     this.retention = new Retention(db, this.names, options.policies, this.undo);
     this.garbage = new Garbage(db, this.elements);
     this.freePages = new FreePages(db);
+    this.space = options.space;
+    this.#log = new WriteAheadLog(db);
     this.#begin = db.prepare('BEGIN IMMEDIATE');
     this.#commit = db.prepare('COMMIT');
   }
@@ -98,6 +106,15 @@ export class Store {
     this.#faults?.reach('committed');
     this.committing = false;
     this.undo.committed();
+  }
+
+  /**
+   * Moves the log into the file once it holds more than `pages` pages.
+   * @throws the error of a failed checkpoint
+   */
+  checkpoint(pages: number): void {
+    this.#faults?.reach('checkpoint');
+    this.#log.checkpoint(pages);
   }
 
   /** Leaves the transaction, which SQLite itself may have rolled back already. */

@@ -7,6 +7,6 @@ const ROWS_A_CALL = 500;
 export function tend(store: Store, _call: MessageReader, reply: MessageWriter): void {
   const garbage = store.garbage.clear(ROWS_A_CALL);
   const keys = store.dedup.forget(store.now, ROWS_A_CALL) === ROWS_A_CALL;
-  const pages = store.freePages.giveBack();
+  const pages = store.freePages.giveBack(store.space?.isTight ?? false);
   reply.flag(garbage || keys || pages);
 }
