@@ -16,13 +16,13 @@ export interface Account {
   readonly password: StoredPassword;
 }
 
-/** A user definition that cannot be used. `field` is the path below the user: `password`, `rights.N`. */
+/** A user definition that cannot be used. `field` is the path below the user: `['rights', 'N']`. */
 export class UserDefinitionError extends Error {
   readonly user: string;
-  readonly field: string;
+  readonly field: readonly string[];
   readonly remedy: string;
 
-  constructor(user: string, field: string, problem: string, remedy: string) {
+  constructor(user: string, field: readonly string[], problem: string, remedy: string) {
     super(problem);
     this.name = 'UserDefinitionError';
     this.user = user;
@@ -55,24 +55,24 @@ function readPassword({ name, password }: UserDefinition): StoredPassword {
   } catch (error) {
     throw new UserDefinitionError(
       name,
-      'password',
+      ['password'],
       error instanceof Error ? error.message : String(error),
-      'make a hash with `npm start -- hash-password`',
+      'Make a hash with `npm start -- hash-password`',
     );
   }
 }
 
 function readUser({ name, rights }: UserDefinition, namespaces: readonly string[]): User {
   if (name === '' || name.includes(':')) {
-    const remedy = 'choose a name of at least one character, without a colon';
-    throw new UserDefinitionError(name, '', 'a name that Basic credentials cannot carry', remedy);
+    const remedy = 'Choose a name of at least one character, without a colon';
+    throw new UserDefinitionError(name, [], 'a name that Basic credentials cannot carry', remedy);
   }
   if (rights === null) return { name, may: () => true, maySee: () => true };
   const sets = new Map<string, ReadonlySet<Right>>();
   for (const [namespace, names] of Object.entries(rights)) {
     if (namespace !== EVERY_NAMESPACE && !namespaces.includes(namespace)) {
-      const remedy = `name one of ${namespaces.join(', ')}, or *`;
-      throw new UserDefinitionError(name, `rights.${namespace}`, 'there is no such namespace', remedy);
+      const remedy = `Name one of ${namespaces.join(', ')}, or *`;
+      throw new UserDefinitionError(name, ['rights', namespace], 'there is no such namespace', remedy);
     }
     sets.set(namespace, new Set(names.map((right) => readRight(name, namespace, right))));
   }
@@ -82,8 +82,8 @@ function readUser({ name, rights }: UserDefinition, namespaces: readonly string[
 function readRight(user: string, namespace: string, right: string): Right {
   const known = RIGHTS.find((one) => one === right);
   if (known !== undefined) return known;
-  const remedy = `choose among ${RIGHTS.join(', ')}`;
-  throw new UserDefinitionError(user, `rights.${namespace}`, `there is no right "${right}"`, remedy);
+  const remedy = `Choose among ${RIGHTS.join(', ')}`;
+  throw new UserDefinitionError(user, ['rights', namespace], `there is no right "${right}"`, remedy);
 }
 
 /** A user with a list of rights: what is not in it is denied. */

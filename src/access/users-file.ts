@@ -16,8 +16,10 @@ const OWNER_ONLY = 0o600;
 /** 144 bits, in characters that no shell and no URL touches. */
 const PASSWORD_RANDOM_BYTES = 18;
 
-/** A users file that cannot be used; the message names the file and the remedy. */
-export class UsersFileError extends Error {}
+/** A users file that cannot be used. */
+export class UsersFileError extends Error {
+  readonly remedy = 'Make the administrator anew with `npm start -- reset-admin`';
+}
 
 export async function newAdministrator(): Promise<NewAdministrator> {
   const password = randomBytes(PASSWORD_RANDOM_BYTES).toString('base64url');
@@ -43,7 +45,7 @@ export class UsersFile {
       text = await readFile(this.path, 'utf8');
     } catch (error) {
       if ((error as NodeJS.ErrnoException).code === 'ENOENT') return null;
-      throw this.#unusable(error instanceof Error ? error.message : String(error));
+      throw unusable(`${(error as NodeJS.ErrnoException).code}`);
     }
     return this.#parse(text);
   }
@@ -79,21 +81,19 @@ export class UsersFile {
     try {
       users = JSON.parse(text);
     } catch {
-      throw this.#unusable('it is not JSON');
+      throw unusable('it is not JSON');
     }
     if (typeof users !== 'object' || users === null || Object.keys(users).length === 0) {
-      throw this.#unusable('it names no user');
+      throw unusable('it names no user');
     }
     return Object.entries(users).map(([name, user]: [string, unknown]) => {
       const password = typeof user === 'object' && user !== null && 'password' in user && user.password;
-      if (typeof password !== 'string') throw this.#unusable(`user ${name} has no password`);
+      if (typeof password !== 'string') throw unusable(`user ${name} has no password`);
       return { name, password, rights: null };
     });
   }
+}
 
-  #unusable(why: string): UsersFileError {
-    return new UsersFileError(
-      `${this.path}: ${why}. Make the administrator anew with \`npm start -- reset-admin\`.`,
-    );
-  }
+function unusable(why: string): UsersFileError {
+  return new UsersFileError(`cannot be used: ${why}`);
 }

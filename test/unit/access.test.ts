@@ -83,7 +83,7 @@ describe('A user definition is refused', () => {
         () => readAccounts([whole], NAMESPACES),
         (error) => {
           assert.ok(error instanceof UserDefinitionError);
-          assert.equal(error.field, field);
+          assert.equal(error.field.join('.'), field);
           assert.match(error.message, message);
           assert.notEqual(error.remedy, '');
           if (whole.password !== '') assert.ok(!`${error.message} ${error.remedy}`.includes(whole.password));

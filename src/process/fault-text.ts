@@ -1,0 +1,16 @@
+import { ConfigError } from '../config/problem.ts';
+import { maskText } from '../model/mask.ts';
+import { UsageError } from './command-line.ts';
+
+export const EXIT = { done: 0, fault: 1, configuration: 2 } as const;
+
+/** What a person is told of a fault that ends the process, and the exit code. No stack for what they can mend. */
+export function faultText(fault: unknown): { readonly text: string; readonly code: number } {
+  const faults = fault instanceof AggregateError ? fault.errors : [fault];
+  if (faults.every((one) => one instanceof ConfigError || one instanceof UsageError)) {
+    const lines = faults.flatMap((one: Error) => one.message.split('\n'));
+    return { text: `${lines.map((line) => `quayside: ${line}`).join('\n')}\n`, code: EXIT.configuration };
+  }
+  const shown = faults.map((one) => (one instanceof Error ? (one.stack ?? one.message) : String(one)));
+  return { text: `quayside: ${maskText(shown.join('\n'))}\n`, code: EXIT.fault };
+}

@@ -1,0 +1,113 @@
+import type { LoadedConfig } from '../config/load.ts';
+import type { Config } from '../config/options.ts';
+import { systemClock } from '../model/clock.ts';
+import { hasConfiguredUsers, usersFileOf } from '../server/users.ts';
+import { createServer, type Server } from '../server.ts';
+import { EXIT } from './fault-text.ts';
+import { createLog, type Log } from './log.ts';
+import { followSignals } from './signals.ts';
+import { startText } from './start-text.ts';
+
+export interface ServeIo {
+  /** Reads the configuration anew, each time. */
+  readonly load: () => Promise<LoadedConfig>;
+  readonly version: string;
+  readonly output: NodeJS.WritableStream;
+  /** Ends the process without waiting for anything. */
+  readonly exitNow: (code: number) => void;
+}
+
+/** What is left of a stop after its deadline: closing the engines. After this the process ends anyway. */
+const CLOSING_MS = 5_000;
+
+/**
+ * Serves until a signal or a fault ends it; answers the exit code.
+ * @throws ConfigError, or what else kept it from starting
+ */
+export async function serve(io: ServeIo): Promise<number> {
+  const { config, sourceOf, warnings } = await io.load();
+  const log = createLog(config.log.level);
+  for (const warning of warnings) log.logger.warn({}, warning);
+  const server = createServer(config, { log: log.logger, version: io.version, sourceOf });
+  const { promise: ending, resolve: end } = Promise.withResolvers<number>();
+  const unfollow = followProcess({ server, log, io, end });
+  try {
+    await Promise.race([server.start().then(() => greet(server, config, io)), ending]);
+    return await ending;
+  } finally {
+    await stopInTime(server, config, log, io);
+    unfollow();
+    log.flush();
+  }
+}
+
+interface Followed {
+  readonly server: Server;
+  readonly log: Log;
+  readonly io: ServeIo;
+  readonly end: (code: number) => void;
+}
+
+/** Everything that may end the process, or change it while it runs. */
+function followProcess({ server, log, io, end }: Followed): () => void {
+  const { logger } = log;
+  const onFault = (err: unknown): void => {
+    logger.fatal({ event: 'fault', err }, 'an error that nobody caught: the server stops');
+    end(EXIT.fault);
+  };
+  void server.failed.then((err) => {
+    logger.fatal({ event: 'engine-failed', err }, 'an engine cannot keep its promises: the server stops');
+    end(EXIT.fault);
+  });
+  process.on('uncaughtException', onFault);
+  const unfollowSignals = followSignals(systemClock, {
+    stop: (signal) => {
+      logger.info({ event: 'stop', signal }, 'stopping');
+      end(EXIT.done);
+    },
+    stopNow: (signal) => {
+      logger.warn({ event: 'stop', signal }, 'ended at once');
+      log.flush();
+      io.exitNow(EXIT.fault);
+    },
+    reload: () => void reload(server, log, io),
+  });
+  return () => {
+    unfollowSignals();
+    process.off('uncaughtException', onFault);
+  };
+}
+
+/** What is wrong with the new configuration is logged; the old one stays in force. */
+async function reload(server: Server, { logger }: Log, io: ServeIo): Promise<void> {
+  try {
+    const { config, warnings } = await io.load();
+    for (const warning of warnings) logger.warn({}, warning);
+    await server.reload(config);
+  } catch (err) {
+    logger.error({ event: 'reload', err }, 'the configuration could not be read again; nothing was changed');
+  }
+}
+
+function greet(server: Server, config: Config, { version, output }: ServeIo): void {
+  output.write(
+    startText({
+      version,
+      url: server.url,
+      namespaces: Object.keys(config.namespaces),
+      newAdministrator: server.newAdministrator,
+      usersFile: hasConfiguredUsers(config) ? null : usersFileOf(config).path,
+    }),
+  );
+}
+
+async function stopInTime(server: Server, config: Config, log: Log, io: ServeIo): Promise<void> {
+  const cancel = systemClock.after(config.shutdown.deadline * 1000 + CLOSING_MS, () => {
+    log.logger.error({ event: 'stop' }, 'the stop took too long and was cut off');
+    log.flush();
+    io.exitNow(EXIT.fault);
+  });
+  await server.stop();
+  cancel();
+  log.logger.info({ event: 'stop' }, 'stopped');
+}

@@ -1,0 +1,197 @@
+import { isDeepStrictEqual } from 'node:util';
+import { PasswordAuthenticator } from './access/password-authenticator.ts';
+import type { NewAdministrator } from './access/users-file.ts';
+import { Broker } from './broker/broker.ts';
+import type { Config } from './config/options.ts';
+import { ConfigError } from './config/problem.ts';
+import type { Engine } from './engine/engine.ts';
+import type { HttpLog, HttpOptions } from './http/options.ts';
+import { HttpServer } from './http/server.ts';
+import { Metrics } from './metrics/metrics.ts';
+import { type Clock, systemClock } from './model/clock.ts';
+import { maskUrl } from './model/mask.ts';
+import type { Service } from './model/service.ts';
+import { type EngineSources, loadEngines, startable } from './server/engines.ts';
+import { baseUrl, httpOptions, listening } from './server/listener.ts';
+import { namespaceSetups } from './server/namespaces.ts';
+import { Readiness } from './server/readiness.ts';
+import { ServiceStack } from './server/stack.ts';
+import { loadTls } from './server/tls.ts';
+import { loadUsers, type SourceOf, usersFileOf } from './server/users.ts';
+
+/** What a server needs beside its configuration. */
+export interface ServerParts {
+  readonly log: HttpLog;
+  readonly version: string;
+  readonly clock?: Clock;
+  /** 0 (inclusive) to 1. */
+  readonly random?: () => number;
+  /** Where the value at a path of the configuration came from: for start-up errors. */
+  readonly sourceOf?: SourceOf;
+}
+
+/** A server that is not started yet. Nothing is opened, bound or read before `start`. */
+export function createServer(config: Config, parts: ServerParts): Server {
+  return new Server(config, {
+    clock: systemClock,
+    random: Math.random,
+    sourceOf: () => null,
+    ...parts,
+  });
+}
+
+/** A configuration as parts that work together: engines, broker, HTTP. */
+export class Server implements Service {
+  /** Resolves, once, when an engine cannot keep its promises any more: stop, and say why. */
+  readonly failed: Promise<Error>;
+  readonly #config: Config;
+  readonly #parts: Required<ServerParts>;
+  readonly #stack = new ServiceStack();
+  readonly #readiness: Readiness;
+  readonly #fail: (fault: Error) => void;
+  #running: Running | null = null;
+  #newAdministrator: NewAdministrator | null = null;
+  #starting: Promise<void> | null = null;
+  #stopping: Promise<void> | null = null;
+
+  constructor(config: Config, parts: Required<ServerParts>) {
+    this.#config = config;
+    this.#parts = parts;
+    this.#readiness = new Readiness(parts.clock);
+    const { promise, resolve } = Promise.withResolvers<Error>();
+    this.failed = promise;
+    this.#fail = resolve;
+  }
+
+  /** Base address of the HTTP interface. @throws Error before `start` has resolved */
+  get url(): string {
+    if (this.#running === null) throw new Error('The server is not started.');
+    return baseUrl(this.#running.http, this.#config.http.tls !== undefined);
+  }
+
+  /** Set after a first start: to be shown once, then forgotten. */
+  get newAdministrator(): NewAdministrator | null {
+    return this.#newAdministrator;
+  }
+
+  /**
+   * Resolves when requests are answered.
+   * @throws ConfigError where something that the configuration names cannot be used
+   */
+  start(): Promise<void> {
+    this.#starting ??= this.#start();
+    return this.#starting;
+  }
+
+  /** Lets no request in that would wait, ends those that do, and tells `/readyz`. Everything else goes on. */
+  drain(): void {
+    this.#readiness.drain();
+    this.#running?.broker.drain();
+  }
+
+  stop(): Promise<void> {
+    this.#stopping ??= this.#stop();
+    return this.#stopping;
+  }
+
+  /**
+   * Takes users and the certificate from a configuration that was read again. All or nothing.
+   * @throws ConfigError
+   */
+  async reload(config: Config): Promise<void> {
+    const { log, sourceOf } = this.#parts;
+    if (this.#running === null) return;
+    const { accounts, created, warnings } = await loadUsers(config, sourceOf);
+    const tls = await loadTls(config, sourceOf);
+    if (created !== null) throw noUsersLeft();
+    this.#running.authenticator.replaceAccounts(accounts);
+    if (tls.material !== null) this.#running.http.reloadTls(tls.material);
+    for (const warning of [...warnings, ...tls.warnings]) log.warn({}, warning);
+    log.info({ event: 'reload', users: accounts.size }, 'users and certificate were read again');
+    if (!isDeepStrictEqual(unloadable(config), unloadable(this.#config))) {
+      log.warn({ event: 'reload' }, 'other options changed as well: they need a restart');
+    }
+  }
+
+  async #start(): Promise<void> {
+    this.#refuseIfStopping();
+    const { log, sourceOf } = this.#parts;
+    const config = this.#config;
+    const tls = await loadTls(config, sourceOf);
+    const users = await loadUsers(config, sourceOf);
+    for (const warning of [...users.warnings, ...tls.warnings]) log.warn({}, warning);
+    const engines = await this.#startEngines();
+    const namespaces = namespaceSetups(config, engines);
+    const broker = new Broker({ ...this.#parts, namespaces, waiting: config.waiting });
+    await this.#stack.start(broker);
+    this.#refuseIfStopping();
+    const authenticator = new PasswordAuthenticator({ ...this.#parts, accounts: users.accounts });
+    const http = this.#makeHttp(broker, authenticator, httpOptions(config, tls.material));
+    await this.#stack.start(listening(http, config, sourceOf));
+    this.#refuseIfStopping();
+    if (users.created !== null) await usersFileOf(config).write([users.created.definition]);
+    this.#newAdministrator = users.created;
+    this.#running = { broker, authenticator, http };
+    this.#readiness.open();
+    log.info({ event: 'start', url: this.url }, 'listening');
+  }
+
+  async #startEngines(): Promise<Map<string, Engine>> {
+    const { clock, log, sourceOf } = this.#parts;
+    const { namespaces, dataDir, dedup } = this.#config;
+    const dedupWindowMs = dedup.window * 1000;
+    const sources: EngineSources = { namespaces, dataDir, dedupWindowMs, clock, log, sourceOf };
+    const engines = await loadEngines(sources);
+    await this.#stack.startAll([...engines.values()].map((engine) => startable(engine, sources)));
+    this.#refuseIfStopping();
+    for (const [url, engine] of engines) {
+      this.#readiness.watch(maskUrl(url), engine);
+      void engine.failed.then((fault) => this.#fail(fault));
+    }
+    return engines;
+  }
+
+  #makeHttp(broker: Broker, authenticator: PasswordAuthenticator, options: HttpOptions): HttpServer {
+    const { clock, log, version } = this.#parts;
+    const metrics = new Metrics({ broker, version, logins: () => ({ ...authenticator.counts }) });
+    return new HttpServer({
+      broker,
+      authenticator,
+      options,
+      log,
+      clock,
+      version,
+      metricsText: () => metrics.text(),
+      ready: () => this.#readiness.report(),
+    });
+  }
+
+  async #stop(): Promise<void> {
+    this.drain();
+    // A start that is under way sees that it should stop at its next step.
+    await this.#starting?.catch(() => {});
+    this.#running?.broker.drain();
+    await this.#stack.stop();
+  }
+
+  #refuseIfStopping(): void {
+    if (this.#stopping !== null) throw new Error('The server was stopped before it had started.');
+  }
+}
+
+/** The parts that are talked to after the start. */
+interface Running {
+  readonly broker: Broker;
+  readonly authenticator: PasswordAuthenticator;
+  readonly http: HttpServer;
+}
+
+/** What a reload does not take, for comparison. */
+function unloadable({ http: { users, tls, ...http }, ...config }: Config): object {
+  return { ...config, http, tls: tls !== undefined };
+}
+
+function noUsersLeft(): ConfigError {
+  const problem = 'names no users, and there are none in users.json';
+  return new ConfigError([{ source: null, path: 'http.users', problem, remedy: 'Name one, or restart' }]);
+}

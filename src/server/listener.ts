@@ -1,0 +1,38 @@
+import type { Config } from '../config/options.ts';
+import { ConfigError } from '../config/problem.ts';
+import { HTTP_DEFAULTS, type HttpOptions } from '../http/options.ts';
+import type { HttpServer } from '../http/server.ts';
+import type { Service } from '../model/service.ts';
+import type { SourceOf } from './users.ts';
+
+export function httpOptions({ http, shutdown }: Config, tls: HttpOptions['tls']): HttpOptions {
+  const { host, port, bodyLimit, maxSockets, allowedOrigins, openMetrics } = http;
+  const drainMs = shutdown.deadline * 1000;
+  return { ...HTTP_DEFAULTS, host, port, bodyLimit, maxSockets, allowedOrigins, openMetrics, tls, drainMs };
+}
+
+/** A listener whose address cannot be had is a fault of the configuration that names it. */
+export function listening(http: HttpServer, config: Config, sourceOf: SourceOf): Service {
+  return {
+    start: () =>
+      http.start().catch((fault: NodeJS.ErrnoException) => {
+        throw refusal(fault.code ?? fault.message, config, sourceOf);
+      }),
+    stop: () => http.stop(),
+  };
+}
+
+/** `http://127.0.0.1:3444`, as clients write it. */
+export function baseUrl({ address: { address, family, port } }: HttpServer, isTls: boolean): string {
+  const host = family === 'IPv6' ? `[${address}]` : address;
+  return `${isTls ? 'https' : 'http'}://${host}:${port}`;
+}
+
+function refusal(reason: string, { http: { host, port } }: Config, sourceOf: SourceOf): ConfigError {
+  const option = reason === 'EADDRINUSE' || reason === 'EACCES' ? 'port' : 'host';
+  const path = ['http', option];
+  const problem = `cannot listen on ${host}, port ${port} (${reason})`;
+  const remedy =
+    reason === 'EADDRINUSE' ? 'End the program that uses it, or choose another port' : 'Choose another';
+  return new ConfigError([{ source: sourceOf(path), path: path.join('.'), problem, remedy }]);
+}

@@ -1,0 +1,82 @@
+import { join } from 'node:path';
+import { type Account, readAccounts, type UserDefinition, UserDefinitionError } from '../access/account.ts';
+import { looksLikeHash } from '../access/phc.ts';
+import { type NewAdministrator, newAdministrator, UsersFile, UsersFileError } from '../access/users-file.ts';
+import type { Config } from '../config/options.ts';
+import { ConfigError, pathText } from '../config/problem.ts';
+
+export interface Users {
+  readonly accounts: ReadonlyMap<string, Account>;
+  /** Set where nobody was there before; still to be saved and shown. */
+  readonly created: NewAdministrator | null;
+  readonly warnings: readonly string[];
+}
+
+export type SourceOf = (path: readonly string[]) => string | null;
+
+/** Where the server keeps the users that it made itself. */
+export function usersFileOf(config: Config): UsersFile {
+  return new UsersFile(join(config.dataDir, 'users.json'));
+}
+
+export function hasConfiguredUsers(config: Config): boolean {
+  return Object.keys(config.http.users).length > 0;
+}
+
+/**
+ * The users of the configuration, or those of the users file, or a new administrator.
+ * @throws ConfigError
+ */
+export async function loadUsers(config: Config, sourceOf: SourceOf): Promise<Users> {
+  const namespaces = Object.keys(config.namespaces);
+  if (hasConfiguredUsers(config)) return configuredUsers(config, namespaces, sourceOf);
+  const file = usersFileOf(config);
+  const kept = await readKept(file);
+  if (kept !== null) {
+    const exposed = await file.isExposed();
+    const warnings = exposed ? [`others may read ${file.path}; run chmod 600 on it`] : [];
+    return { accounts: accountsOf(kept, namespaces, () => file.path, []), created: null, warnings };
+  }
+  const created = await newAdministrator();
+  return { accounts: readAccounts([created.definition], namespaces), created, warnings: [] };
+}
+
+function configuredUsers(config: Config, namespaces: readonly string[], sourceOf: SourceOf): Users {
+  const definitions = Object.entries(config.http.users).map(
+    ([name, { password, rights = null }]): UserDefinition => ({ name, password, rights }),
+  );
+  const plain = definitions.filter(({ password }) => !looksLikeHash(password)).map(({ name }) => name);
+  return {
+    accounts: accountsOf(definitions, namespaces, sourceOf, ['http', 'users']),
+    created: null,
+    warnings:
+      plain.length === 0
+        ? []
+        : [`plain passwords of ${plain.join(', ')}: make hashes of them with \`npm start -- hash-password\``],
+  };
+}
+
+function accountsOf(
+  definitions: readonly UserDefinition[],
+  namespaces: readonly string[],
+  sourceOf: SourceOf,
+  base: readonly string[],
+): ReadonlyMap<string, Account> {
+  try {
+    return readAccounts(definitions, namespaces);
+  } catch (fault) {
+    if (!(fault instanceof UserDefinitionError)) throw fault;
+    const path = [...base, fault.user, ...fault.field];
+    const { message: problem, remedy } = fault;
+    throw new ConfigError([{ source: sourceOf(path), path: pathText(path), problem, remedy }]);
+  }
+}
+
+async function readKept(file: UsersFile): Promise<UserDefinition[] | null> {
+  try {
+    return await file.read();
+  } catch (fault) {
+    if (!(fault instanceof UsersFileError)) throw fault;
+    throw new ConfigError([{ source: file.path, path: '', problem: fault.message, remedy: fault.remedy }]);
+  }
+}
