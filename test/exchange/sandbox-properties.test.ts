@@ -166,3 +166,83 @@ function plainly(tests: readonly string[], map: object, n: number): [boolean, bo
     }
   });
 }
+
+/** What a selector may do to a payload `p`: some change it, some only look as if, some only look. */
+const STATEMENTS = [
+  'p.a = 1',
+  'p.n++',
+  'p.n += p.list.length',
+  'delete p.a',
+  'p.list.push(2)',
+  'p.list.sort()',
+  'p.list.length = 1',
+  'p.list.forEach((x, at, all) => { all[at] = x + "!" })',
+  'p.list.reduce((sum, x) => sum + x, 0)',
+  'p.list.toSorted().map(String).join()',
+  'p.list.includes(p.n) && p.list.some((x) => x > 1)',
+  'Object.assign(p, { z: p.n })',
+  'Object.keys(p).filter((key) => key in p)',
+  'Reflect.set(p, "r", 1)',
+  'for (p.k of [1, 2]);',
+  'for (const key in p) key.length',
+  '[p.q] = [5]',
+  '({ a: p.b } = { a: 7 })',
+  'const { list: [first = 0] } = p; first + 1',
+  'const f = (o) => { o.deep = { n: 1 } }; f(p)',
+  'let n = p.n; n = 9; n++',
+  'JSON.parse(JSON.stringify(p)).a = 2',
+  'env.state.kept = p',
+  'if (env.state.kept) env.state.kept.late = 1',
+  'env.msg.payload = { was: p }',
+  'env.msg.payload = p',
+  'new Set(p.list).add(4)',
+  'p.list?.concat([p]).flat()',
+  'if (p.n > 2) throw p.n',
+  'p.list.push.call(p.list, 8)',
+  'const push = p.list.push; [3].forEach(push, p.list)',
+  'Object.defineProperty(p, "hidden", { value: 1 })',
+];
+
+describe('a selector over a payload', () => {
+  it('changes what the same code changes in plain JavaScript', async () => {
+    const body = fc.array(fc.constantFrom(...STATEMENTS), { minLength: 1, maxLength: 3 });
+    const given = fc.record(
+      { a: fc.nat(3), n: fc.nat(3), list: fc.array(fc.nat(5), { maxLength: 4 }) },
+      { noNullPrototype: true },
+    );
+    await fc.assert(
+      fc.asyncProperty(fc.array(body, { minLength: 1, maxLength: 3 }), given, async (bodies, value) => {
+        const selectors = bodies.map(
+          (lines) => `env => { const p = env.msg.payload; ${lines.map((line) => `{ ${line} }`).join(' ')} }`,
+        );
+        const program = sandbox.open(selectors);
+        const verdicts = await verdictsOf(program, json(value));
+        program.close();
+        assert.deepEqual(
+          verdicts.map(({ body: written, error }) => [
+            textOf(written) ?? JSON.stringify(value),
+            error === null,
+          ]),
+          changedPlainly(selectors, value),
+        );
+      }),
+      { numRuns },
+    );
+  });
+});
+
+/** The destinations in order, in this engine: the payload as it then stands, and whether there was no error. */
+function changedPlainly(selectors: readonly string[], value: object): [string, boolean][] {
+  const msg: { payload: unknown } = { payload: structuredClone(value) };
+  const env = { msg, state: {} };
+  return selectors.map((selector) => {
+    const before = JSON.stringify(msg.payload);
+    try {
+      new Function(`"use strict"; return (${selector})`)()(env);
+      return [JSON.stringify(msg.payload), true];
+    } catch {
+      msg.payload = JSON.parse(before);
+      return [before, false];
+    }
+  });
+}

@@ -79,7 +79,7 @@ describe('reading a selector', () => {
 
   for (const source of ACCEPTED) {
     it(`accepts ${JSON.stringify(source)}`, () => {
-      const script = readSelector(source, 'selector');
+      const { script } = readSelector(source, 'selector');
       assert.equal(typeof new Function(`return ${script.replace('"use strict";', '')}`)(), 'function');
     });
   }
@@ -107,5 +107,41 @@ describe('reading a selector', () => {
         assert.ok(error instanceof QuaysideError, `${open}: ${error}`);
       }
     }
+  });
+});
+
+describe('whether a selector leaves the payload alone', () => {
+  const LOOKS = [
+    'env => env.msg.payload.type === "order"',
+    'env.msg.payload.items.some((item) => item.price > 100)',
+    'env => { let sum = 0; for (const { price } of env.msg.payload.items) sum += price; return sum > 5 }',
+    'env => Object.keys(env.msg.payload).length > 2 && /^a/i.test(env.msg.payload.name?.trim())',
+    'env => new Date(env.msg.payload.at).getTime() > Date.now()',
+    'env => ({ delay: Math.max(0, Number(env.msg.payload.wait)) })',
+    'env => { const [a, b = 1] = env.msg.payload; return a < b }',
+  ];
+  const MAY_CHANGE = [
+    'env => { env.msg.payload.seen = true }',
+    'env => env.msg.payload.n++',
+    'env => env.msg.payload.items.sort()[0]',
+    'env => env.msg.payload.items.reduce(Object.assign)',
+    'env => { [env.msg.payload.a] = [1] }',
+    'env => { for (env.msg.payload.a of [1]); }',
+    'env => delete env.msg.payload.a',
+    'env => { const f = (o) => o; return f(env.msg.payload) }',
+    'env => env.msg.payload["pu" + "sh"](1)',
+    'env => Reflect.set(env.msg.payload, "a", 1)',
+    'env => { env.state.p = env.msg.payload }',
+    'env => env.msg.payload.tag`text`',
+    'env => new Proxy(env.msg.payload, {})',
+    'env => { const { push } = []; push.call(env.msg.payload, 1) }',
+  ];
+
+  it('is known of selectors that only look', () => {
+    for (const source of LOOKS) assert.equal(readSelector(source, 'selector').looksOnly, true, source);
+  });
+
+  it('is doubted of all others', () => {
+    for (const source of MAY_CHANGE) assert.equal(readSelector(source, 'selector').looksOnly, false, source);
   });
 });

@@ -19,7 +19,7 @@ const unhurried = { ...DEFAULT_LIMITS, callMs: 3_600_000 };
 async function makeVm(...selectors: string[]): Promise<SelectorVm> {
   const vm = await SelectorVm.restore(image, wasm, DEFAULT_LIMITS, deadline);
   deadline.start(unhurried.callMs);
-  vm.load(selectors.map((source) => ({ script: readSelector(source, 'selector') })));
+  vm.load(selectors.map((source) => readSelector(source, 'selector')));
   return vm;
 }
 

@@ -1,5 +1,6 @@
 import type { Snapshot } from 'quickjs-wasi';
 import type { SandboxLimits } from './limits.ts';
+import type { SelectorScript } from './source.ts';
 import type { WasmModule } from './wasm.ts';
 
 /**
@@ -44,7 +45,7 @@ export const PAYLOAD_KINDS = { json: 0, utf8: 1, latin1: 2, bytes: 3 } as const;
 export type PayloadKind = (typeof PAYLOAD_KINDS)[keyof typeof PAYLOAD_KINDS];
 
 /** A destination as the worker needs it: a script, null for "always", or why it can never be asked. */
-export type ProgramStep = { readonly script: string } | { readonly broken: string } | null;
+export type ProgramStep = SelectorScript | { readonly broken: string } | null;
 
 export type WorkerRequest =
   /** Tries to compile scripts in a VM of their own; nothing of it stays. */

@@ -1,11 +1,18 @@
 import { type AnyNode, type Options, type Program, parse } from 'acorn';
 import { QuaysideError } from '../../model/errors.ts';
+import { looksOnly } from './looks-only.ts';
+import { nodesOf } from './nodes.ts';
 
 /** The longest selector, bytes of UTF-8 (reliability 1.7). */
 export const SELECTOR_BYTES = 8192;
 
-/** Source that a VM can evaluate: its value is a function of `env`. One line longer than the selector. */
-export type SelectorScript = string;
+/** A selector as the VM takes it. */
+export interface SelectorScript {
+  /** Evaluates to a function of `env`. The selector begins on its second line. */
+  readonly script: string;
+  /** It certainly leaves the payload alone: nobody need look whether it did. */
+  readonly looksOnly: boolean;
+}
 
 /** Why a selector cannot be used. Line and column count from 1 and are null where nothing points there. */
 export interface SourceProblem {
@@ -44,11 +51,15 @@ export function readSelector(source: string, path: string): SelectorScript {
   }
   const expression = parseAlone(text, path);
   refuseUnavailable(expression, path);
-  const callee = unwrapped(expression);
-  if (callee.type !== 'ArrowFunctionExpression' && callee.type !== 'FunctionExpression') {
+  return { script: scriptOf(text, expression, path), looksOnly: looksOnly(expression) };
+}
+
+function scriptOf(text: string, expression: AnyNode, path: string): string {
+  const whole = unwrapped(expression);
+  if (whole.type !== 'ArrowFunctionExpression' && whole.type !== 'FunctionExpression') {
     return OPEN_BARE + text + CLOSE_BARE;
   }
-  if (callee.generator) throw refused(callee, path, 'A selector cannot be a generator function.');
+  if (whole.generator) throw refused(whole, path, 'A selector cannot be a generator function.');
   return OPEN + text + CLOSE;
 }
 
@@ -102,7 +113,7 @@ function unwrapped(node: AnyNode): AnyNode {
 }
 
 function refuseUnavailable(root: AnyNode, path: string): void {
-  for (const node of nodes(root)) {
+  for (const node of nodesOf(root)) {
     if ('async' in node && node.async === true) {
       throw refused(node, path, 'A selector answers at once: async functions are not available.');
     }
@@ -112,21 +123,4 @@ function refuseUnavailable(root: AnyNode, path: string): void {
 
 function refused(node: AnyNode, path: string, message: string): QuaysideError {
   return invalidSelector(path, at(message, node.loc?.start.line, (node.loc?.start.column ?? 0) + 1));
-}
-
-/** Every node below `root`, in no order. A stack of our own: depth is the selector's to choose. */
-function* nodes(root: AnyNode): Generator<AnyNode> {
-  const open: unknown[] = [root];
-  while (open.length > 0) {
-    const next = open.pop();
-    if (Array.isArray(next)) open.push(...next);
-    else if (isNode(next)) {
-      yield next;
-      open.push(...Object.values(next));
-    }
-  }
-}
-
-function isNode(value: unknown): value is AnyNode {
-  return typeof value === 'object' && value !== null && 'type' in value && typeof value.type === 'string';
 }

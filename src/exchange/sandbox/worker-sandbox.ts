@@ -41,7 +41,7 @@ class WorkerSandbox implements SelectorSandbox {
   }
 
   async check(selectors: readonly SelectorSource[]): Promise<void> {
-    const scripts = selectors.map(({ source, path }) => readSelector(source, path));
+    const scripts = selectors.map(({ source, path }) => readSelector(source, path).script);
     if (scripts.length === 0) return;
     const answer = await this.#dispatcher.request({ kind: 'compile', key: this.#newKey(), scripts });
     const first = selectors[0] as SelectorSource;
@@ -160,7 +160,7 @@ class WorkerProgram implements SelectorProgram {
 function readStep(selector: string | null): ProgramStep {
   if (selector === null) return null;
   try {
-    return { script: readSelector(selector, 'selector') };
+    return readSelector(selector, 'selector');
   } catch (error) {
     if (error instanceof QuaysideError) return { broken: error.message };
     throw error;

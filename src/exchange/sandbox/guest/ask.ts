@@ -26,8 +26,11 @@ export interface OverrideLimits {
 
 /** What the worker calls. */
 export interface Guest {
-  /** Adds the next destination of the program: its selector, null for "always", or why it cannot be asked. */
-  add(step: Selector | string | null): void;
+  /**
+   * Adds the next destination of the program: its selector, null for "always", or why it cannot be asked.
+   * One that `looksOnly` does not change the payload.
+   */
+  add(step: Selector | string | null, looksOnly: boolean): void;
   /**
    * Asks every destination for each element of `PackedElements.input`, in order, until `softMs` have passed.
    * Answers JSON: `[how many elements, codes, extras]` as in `Called`.
@@ -53,7 +56,7 @@ export function makeGuest(host: Host, limits: OverrideLimits): Guest {
 
   type Headers = Record<string, unknown>;
   type Element = [id: string, tries: number, mature: number, kind: number, headers: Headers];
-  const program: (Selector | string | null)[] = [];
+  const program: { step: Selector | string | null; looksOnly: boolean }[] = [];
 
   const asSecond = (name: string, value: unknown, most: number): number | null => {
     if (value === undefined || value === null) return null;
@@ -144,8 +147,8 @@ export function makeGuest(host: Host, limits: OverrideLimits): Guest {
     }
 
     /** Stores what the running selector changed. @throws TypeError where it cannot be stored */
-    static seal(message: Message, at: number): void {
-      const payload = message.#touched ? message.#written() : null;
+    static seal(message: Message, at: number, looksOnly: boolean): void {
+      const payload = message.#touched && !looksOnly ? message.#written() : null;
       const headers = message.#before === null ? null : message.#flat();
       if (payload === null && headers === null) return;
       const refusal = host.seal(at, headers, payload);
@@ -256,12 +259,12 @@ export function makeGuest(host: Host, limits: OverrideLimits): Guest {
     }
   }
 
-  function add(step: Selector | string | null): void {
+  function add(step: Selector | string | null, looksOnly: boolean): void {
     if (typeof step === 'function') {
       freeze(step);
       if (step.prototype !== undefined) freeze(step.prototype);
     }
-    program.push(step);
+    program.push({ step, looksOnly });
   }
 
   function ask(input: string, softMs: number): string {
@@ -275,14 +278,14 @@ export function makeGuest(host: Host, limits: OverrideLimits): Guest {
       const message = new Message(count, element);
       current = message;
       const env = { msg: message, state: {} };
-      for (const step of program) {
+      for (const { step, looksOnly } of program) {
         const at = codes.length;
         let answer: string | Extra = '1';
         if (typeof step === 'string') answer = [at, step, null, null, null];
         else if (step !== null) {
           try {
             answer = reduce(step(env), at);
-            seal(message, at);
+            seal(message, at, looksOnly);
           } catch (thrown) {
             const error = describe(thrown);
             if (error === null) throw thrown;

@@ -101,7 +101,7 @@ export class SelectorVm {
       if (step === null) this.#addStep(this.#vm.null);
       else if ('broken' in step) this.#addText(step.broken);
       else {
-        const problem = this.compile(step.script, (selector) => this.#addStep(selector));
+        const problem = this.compile(step.script, (selector) => this.#addStep(selector, step.looksOnly));
         if (problem !== null) this.#addText(`SyntaxError: ${problem.message}`);
       }
     }
@@ -166,8 +166,10 @@ export class SelectorVm {
     };
   }
 
-  #addStep(step: JSValueHandle): void {
-    this.#vm.callFunction(this.#add, this.#vm.null, step).dispose();
+  #addStep(step: JSValueHandle, looksOnly = false): void {
+    this.#vm
+      .callFunction(this.#add, this.#vm.null, step, looksOnly ? this.#vm.true : this.#vm.false)
+      .dispose();
   }
 
   #addText(text: string): void {
