@@ -1,0 +1,265 @@
+import assert from 'node:assert/strict';
+import { readdirSync, readFileSync } from 'node:fs';
+import { dirname, join, relative, resolve } from 'node:path';
+import { describe, it } from 'node:test';
+import { fileURLToPath } from 'node:url';
+
+const ROOT = fileURLToPath(new URL('..', import.meta.url));
+const LINES_MOST = 400;
+
+/** A part of `src`: which other parts it may import, and which packages. `node:*` stands for Node's own. */
+interface Rule {
+  readonly parts: readonly string[];
+  readonly packages: readonly string[];
+}
+
+/** Concrete engines, each with its driver. They never see each other. */
+const DRIVERS: Readonly<Record<string, string>> = {
+  'engines/sqlite': 'node:sqlite',
+  'engines/redis': 'ioredis',
+  'engines/postgres': 'pg',
+  'engines/mongodb': 'mongodb',
+};
+
+const COMPOSITION = ['model', 'engine', 'access', 'broker', 'exchange', 'http', 'metrics', 'config'];
+
+/** Which way imports go. A part that is not listed may not exist: add it here, and say in the review why. */
+const RULES: Readonly<Record<string, Rule>> = {
+  model: { parts: [], packages: [] },
+  engine: { parts: ['model'], packages: [] },
+  access: { parts: ['model'], packages: ['node:*'] },
+  broker: { parts: ['model', 'engine'], packages: [] },
+  exchange: { parts: ['model', 'engine', 'broker'], packages: ['node:*', 'acorn', 'quickjs-wasi'] },
+  http: { parts: ['model', 'access', 'broker', 'exchange'], packages: ['node:*', 'typebox', 'find-my-way'] },
+  stomp: { parts: ['model', 'access', 'broker', 'exchange'], packages: ['node:*'] },
+  amqp: { parts: ['model', 'access', 'broker', 'exchange'], packages: ['node:*', 'rhea'] },
+  metrics: { parts: ['model', 'broker', 'exchange'], packages: ['node:*', '@prometheus-io/client'] },
+  config: { parts: ['model'], packages: ['node:*', 'typebox', 'yaml'] },
+  client: { parts: ['model'], packages: ['node:*'] },
+  cli: { parts: ['client'], packages: ['node:*'] },
+  // The composition root and the process edge: the only ones that know the configuration.
+  server: { parts: [...COMPOSITION, ...Object.keys(DRIVERS)], packages: ['node:*'] },
+  'server.ts': { parts: [...COMPOSITION, 'server'], packages: ['node:*'] },
+  process: { parts: [...COMPOSITION, 'server', 'server.ts'], packages: ['node:*', 'pino'] },
+  'main.ts': { parts: ['config', 'process'], packages: ['node:*'] },
+  ...Object.fromEntries(
+    Object.entries(DRIVERS).map(([part, driver]) => [
+      part,
+      { parts: ['engine', 'model'], packages: ['node:*', driver] },
+    ]),
+  ),
+};
+
+/** What only one file may do, because a test, an operator or a reader counts on it. */
+const RESERVED: readonly { readonly what: RegExp; readonly only: readonly string[]; readonly why: string }[] =
+  [
+    {
+      what: /\bprocess\s*\.\s*(exit|abort|reallyExit)\b/,
+      only: ['src/main.ts'],
+      why: 'only main.ts may exit',
+    },
+    { what: /\bconsole\s*\./, only: [], why: 'what a server has to say goes to its log' },
+    {
+      what: /\bDate\s*\.\s*now\b|\bset(Timeout|Interval)\s*\(/,
+      only: ['src/model/clock.ts'],
+      why: 'time comes from the injected clock',
+    },
+    {
+      // An answer that Node did not make needs its own `Date` header.
+      what: /\bnew Date\(\)/,
+      only: ['src/model/clock.ts', 'src/http/unreadable.ts'],
+      why: 'time comes from the injected clock',
+    },
+    { what: /\bMath\s*\.\s*random\s*\(/, only: [], why: 'randomness is injected' },
+  ];
+
+interface Import {
+  readonly specifier: string;
+  readonly isTypeOnly: boolean;
+}
+
+interface SourceFile {
+  /** From the root, with `/`. */
+  readonly path: string;
+  readonly lines: number;
+  /** Without comments and without the contents of texts. */
+  readonly code: string;
+  readonly imports: readonly Import[];
+}
+
+const SOURCES = filesUnder('src').map(readSource);
+
+describe('The source', () => {
+  it('is found', () => {
+    assert.ok(SOURCES.length > 40);
+    assert.ok(SOURCES.some(({ imports }) => imports.length > 5));
+  });
+
+  it('imports only the ways that the design allows', () => {
+    assert.deepEqual(SOURCES.flatMap(forbiddenImports), []);
+  });
+
+  it('has a rule for each of its parts', () => {
+    const parts = new Set(SOURCES.map(({ path }) => partOf(path)));
+    assert.deepEqual(
+      [...parts].filter((part) => RULES[part] === undefined),
+      [],
+    );
+  });
+
+  it('has no file that needs itself', () => {
+    assert.deepEqual(cycles(SOURCES), []);
+  });
+
+  it('keeps exits, time, randomness and output in their places', () => {
+    const found = SOURCES.flatMap(({ path, code }) =>
+      RESERVED.filter(({ what, only }) => what.test(code) && !only.includes(path)).map(
+        ({ why, what }) => `${path}: ${why} (${what.exec(code)?.[0]})`,
+      ),
+    );
+    assert.deepEqual(found, []);
+  });
+});
+
+describe('Every file', () => {
+  it(`has at most ${LINES_MOST} lines`, () => {
+    const files = ['src', 'test', 'bench', 'scripts'].flatMap(filesUnder);
+    const long = files
+      .map((path) => ({ path, lines: readSource(path).lines }))
+      .filter(({ lines }) => lines > LINES_MOST);
+    assert.deepEqual(long, []);
+  });
+});
+
+describe('The test of the architecture', () => {
+  it('sees imports of every form, and none in comments and texts', () => {
+    const source = parse(
+      'src/x.ts',
+      [
+        "import a from './a.ts'; import type { B } from './b.ts';",
+        "import {\n  type C,\n  d,\n} from './c.ts';",
+        "export * from './d.ts'; export type { E } from './e.ts';",
+        "const f = await import('./f.ts'); import './g.ts';",
+        "const h = new URL('./h.ts', import.meta.url);",
+        "// import './no1.ts'",
+        "/* import './no2.ts' */ const text = \"import './no3.ts'\";",
+        "const url = 'http://x'; import { i } from './i.ts'; const pattern = /'[/]/; import { j } from './j.ts';",
+      ].join('\n'),
+    );
+    assert.deepEqual(
+      source.imports
+        .map(({ specifier, isTypeOnly }) => (isTypeOnly ? `${specifier} type` : specifier))
+        .sort(),
+      [
+        './a.ts',
+        './b.ts type',
+        './c.ts',
+        './d.ts',
+        './e.ts type',
+        './f.ts',
+        './g.ts',
+        './h.ts',
+        './i.ts',
+        './j.ts',
+      ],
+    );
+  });
+
+  it('finds a forbidden arrow and a cycle', () => {
+    const model = parse('src/model/x.ts', "import { Y } from '../broker/y.ts'; import fs from 'node:fs';");
+    const broker = parse('src/broker/y.ts', "import { X } from '../model/x.ts';");
+    assert.deepEqual(forbiddenImports(model), [
+      'src/model/x.ts may not import src/broker/y.ts',
+      'src/model/x.ts may not import node:fs',
+    ]);
+    assert.deepEqual(cycles([model, broker]), ['src/model/x.ts -> src/broker/y.ts -> src/model/x.ts']);
+  });
+});
+
+function forbiddenImports({ path, imports }: SourceFile): string[] {
+  const part = partOf(path);
+  const rule = RULES[part] ?? { parts: [], packages: [] };
+  return imports.flatMap(({ specifier }) => {
+    if (!specifier.startsWith('.'))
+      return mayUse(rule, specifier) ? [] : [`${path} may not import ${specifier}`];
+    const target = targetOf(path, specifier);
+    const to = partOf(target);
+    return to === part || rule.parts.includes(to) ? [] : [`${path} may not import ${target}`];
+  });
+}
+
+function mayUse({ packages }: Rule, specifier: string): boolean {
+  if (packages.includes(specifier)) return true;
+  // A driver is its engine's own, also when it comes with Node.
+  if (specifier.startsWith('node:')) return packages.includes('node:*') && specifier !== 'node:sqlite';
+  return packages.some((name) => specifier.startsWith(`${name}/`));
+}
+
+/** `broker`, `engines/sqlite`, `server.ts`. */
+function partOf(path: string): string {
+  const [, first = '', second = '', ...rest] = path.split('/');
+  return first === 'engines' && rest.length > 0 ? `${first}/${second}` : first;
+}
+
+function targetOf(path: string, specifier: string): string {
+  return slashed(relative(ROOT, resolve(ROOT, dirname(path), specifier)));
+}
+
+/** Cycles of imports that are there at run time; types may refer to each other. */
+function cycles(files: readonly SourceFile[]): string[] {
+  const byPath = new Map(files.map((file) => [file.path, file]));
+  const done = new Set<string>();
+  const found: string[] = [];
+  const visit = (path: string, trail: readonly string[]): void => {
+    const start = trail.indexOf(path);
+    if (start >= 0) found.push([...trail.slice(start), path].join(' -> '));
+    if (start >= 0 || done.has(path)) return;
+    for (const { specifier, isTypeOnly } of byPath.get(path)?.imports ?? []) {
+      if (specifier.startsWith('.') && !isTypeOnly) visit(targetOf(path, specifier), [...trail, path]);
+    }
+    done.add(path);
+  };
+  for (const path of byPath.keys()) visit(path, []);
+  return found;
+}
+
+function filesUnder(folder: string): string[] {
+  return readdirSync(join(ROOT, folder), { recursive: true, encoding: 'utf8' })
+    .filter((name) => name.endsWith('.ts'))
+    .map((name) => slashed(join(folder, name)));
+}
+
+function readSource(path: string): SourceFile {
+  return parse(path, readFileSync(join(ROOT, path), 'utf8'));
+}
+
+function parse(path: string, text: string): SourceFile {
+  const { code, texts } = separate(text);
+  const imports: Import[] = [];
+  const statement =
+    /\b(?:import|export)\b(\s+type\b)?(?:[^;()=§]*?\bfrom\s*|\s*)§(\d+)§|\b(?:import|new URL)\s*\(\s*§(\d+)§/g;
+  for (const [whole, type, ofStatement, ofCall] of code.matchAll(statement)) {
+    const specifier = texts[Number(ofStatement ?? ofCall)] ?? '';
+    // A URL of a source file is one that a thread is started from.
+    if (whole.startsWith('new') && !specifier.endsWith('.ts')) continue;
+    imports.push({ specifier, isTypeOnly: type !== undefined });
+  }
+  return { path, lines: text.split('\n').length - 1, code: code.replaceAll(/§\d+§/g, "''"), imports };
+}
+
+/** Takes comments out, and puts a number in the place of each text: `import x from §0§`. */
+function separate(source: string): { code: string; texts: string[] } {
+  const texts: string[] = [];
+  const piece =
+    /\/\*[\s\S]*?\*\/|\/\/[^\n]*|'((?:[^'\\\n]|\\.)*)'|"((?:[^"\\\n]|\\.)*)"|`(?:[^`\\]|\\[\s\S])*`|(?<=[=(,:!&|?[{};]\s*)\/(?:[^/\\\n[]|\\.|\[(?:[^\]\\\n]|\\.)*\])+\/[a-z]*/g;
+  const code = source.replace(piece, (whole, single?: string, double?: string) => {
+    if (whole.startsWith('/*') || whole.startsWith('//')) return ' ';
+    texts.push(single ?? double ?? '');
+    return `§${texts.length - 1}§`;
+  });
+  return { code, texts };
+}
+
+function slashed(path: string): string {
+  return path.replaceAll('\\', '/');
+}
