@@ -11,6 +11,7 @@ export class FreePages {
   readonly #count: StatementSync;
   readonly #free: StatementSync;
   readonly #vacuum: StatementSync;
+  #given = false;
 
   constructor(db: DatabaseSync) {
     this.#count = db.prepare('PRAGMA page_count');
@@ -25,7 +26,15 @@ export class FreePages {
   giveBack(everything: boolean): boolean {
     if (!this.#isWorthWhile(everything)) return false;
     this.#vacuum.all();
+    this.#given = true;
     return this.#isWorthWhile(everything);
+  }
+
+  /** Whether pages were given since the last time: the file shrinks only at the next checkpoint. */
+  takeGiven(): boolean {
+    const given = this.#given;
+    this.#given = false;
+    return given;
   }
 
   #isWorthWhile(everything: boolean): boolean {

@@ -55,7 +55,10 @@ function openStore(options: WorkerData): Store {
   }
 }
 
+let hasFailed = false;
+
 function answer(store: Store, { batch, calls, names, now }: ToWorker & { kind: 'batch' }): void {
+  if (hasFailed) return;
   try {
     for (let at = 0; at < names.length; at += 2) {
       store.names.addHandle({ ns: names[at] ?? '', name: names[at + 1] ?? '' });
@@ -72,15 +75,19 @@ function answer(store: Store, { batch, calls, names, now }: ToWorker & { kind: '
 /** After the answer, so that nobody waits for it. On a full disk the log grows until there is space. */
 function checkpoint(store: Store): void {
   try {
-    store.checkpoint(CHECKPOINT_PAGES);
+    store.checkpoint(store.freePages.takeGiven() ? 0 : CHECKPOINT_PAGES);
   } catch (error) {
     if (!isFull(error)) throw error;
     store.space?.giveUpBallast();
   }
 }
 
-/** The file can no longer be relied on: say so once, then end the thread without another word. */
+/**
+ * The file can no longer be relied on: say so once, then end the thread without another word. A batch that
+ * waits in the port already must not run: its callers are told that it did not.
+ */
 function fail(store: Store, error: unknown): void {
+  hasFailed = true;
   say({ kind: 'failed', message: messageOf(error), uncertain: store.committing });
   port?.close();
 }

@@ -29,7 +29,7 @@ export class Space {
   constructor(options: SpaceOptions) {
     this.#options = options;
     this.#ballast = `${options.file}.ballast`;
-    this.#hasBallast = ballastSize(this.#ballast) >= options.ballastBytes;
+    this.#hasBallast = options.ballastBytes === 0 || ballastSize(this.#ballast) >= options.ballastBytes;
   }
 
   /** Whether what takes space, insert and transfer, is refused now. */

@@ -1,0 +1,89 @@
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import type { Engine, EngineLog, NamespacePolicy } from '../../src/engine/engine.ts';
+import { open } from '../../src/engines/sqlite/index.ts';
+import { FakeClock } from '../support/clock.ts';
+
+const DAY_MS = 24 * 3600 * 1000;
+
+/** What an engine told its operator. */
+export interface Told {
+  readonly fields: object;
+  readonly message: string;
+}
+
+/** A folder with one database in it, which a test opens, closes and damages as it likes. */
+export class SqliteFolder {
+  readonly path: string;
+  readonly clock = new FakeClock();
+  readonly told: Told[] = [];
+  readonly #engines: Engine[] = [];
+
+  /** @param path an existing folder, left in place afterwards; without it one is made and removed */
+  constructor(path?: string) {
+    this.path = path ?? mkdtempSync(join(tmpdir(), 'quayside-sqlite-'));
+    this.#isOwn = path === undefined;
+  }
+
+  readonly #isOwn: boolean;
+
+  get file(): string {
+    return join(this.path, 'test.db');
+  }
+
+  /** An engine on the folder's database, not yet started. */
+  engine(
+    settings: Readonly<Record<string, unknown>> = {},
+    namespaces: readonly NamespacePolicy[] = PLAIN,
+    url = 'sqlite:test.db',
+  ): Engine {
+    const log: EngineLog = {
+      info: () => {},
+      warn: (fields, message) => this.told.push({ fields, message }),
+    };
+    const engine = open({
+      url,
+      dataDir: this.path,
+      namespaces,
+      clock: this.clock,
+      dedupWindowMs: DAY_MS,
+      settings: { ballastBytes: 0, minFreeBytes: 0, ...settings },
+      log,
+    });
+    this.#engines.push(engine);
+    return engine;
+  }
+
+  async started(
+    settings: Readonly<Record<string, unknown>> = {},
+    namespaces: readonly NamespacePolicy[] = PLAIN,
+  ): Promise<Engine> {
+    const engine = this.engine(settings, namespaces);
+    await engine.start();
+    return engine;
+  }
+
+  /** Stops every engine that was opened here and removes the folder. */
+  async close(): Promise<void> {
+    for (const engine of this.#engines) await engine.stop();
+    if (this.#isOwn) rmSync(this.path, { recursive: true, force: true });
+  }
+}
+
+const PLAIN: readonly NamespacePolicy[] = [
+  { name: 'N', groups: null, deadLetter: { maxTries: 2, queue: '__deadletter__' }, retentionMs: null },
+  { name: 'S', groups: ['default'], deadLetter: null, retentionMs: null },
+];
+
+export const QUEUE = { ns: 'N', name: 'orders' };
+
+/** Runs a test on a folder of its own. */
+export async function withFolder(test: (folder: SqliteFolder) => Promise<void>): Promise<void> {
+  const folder = new SqliteFolder();
+  try {
+    await test(folder);
+  } finally {
+    await folder.close();
+  }
+}

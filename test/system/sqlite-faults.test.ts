@@ -1,0 +1,192 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import type { Engine } from '../../src/engine/engine.ts';
+import { type FaultPoint, Faults } from '../../src/engines/sqlite/fault-point.ts';
+import { QuaysideError } from '../../src/model/errors.ts';
+import { QUEUE, type SqliteFolder, withFolder } from '../engines/sqlite-folder.ts';
+import { bodyTexts, newElement, newElements } from '../support/elements.ts';
+
+const SQLITE_BUSY = 5;
+const SQLITE_NOMEM = 7;
+const SQLITE_IOERR = 10;
+const SQLITE_IOERR_FSYNC = 10 | (4 << 8);
+const SQLITE_CORRUPT = 11;
+const SQLITE_FULL = 13;
+
+/** What a history of calls believes: bodies that were acknowledged, and those whose fate is unknown. */
+interface Belief {
+  readonly stored: string[];
+  readonly unknown: string[];
+}
+
+/** Inserts and commits one after the other, while some transaction of them fails. */
+async function history(engine: Engine, calls: number): Promise<Belief> {
+  const belief: Belief = { stored: [], unknown: [] };
+  for (let call = 0; call < calls; call++) {
+    const body = `element ${call}`;
+    try {
+      await engine.storage.insert(QUEUE, newElements(body));
+      belief.stored.push(body);
+    } catch (error) {
+      assert.ok(error instanceof QuaysideError, String(error));
+      if (error.code === 'outcome-unknown') belief.unknown.push(body);
+      else assert.ok(['storage-unavailable', 'storage-full'].includes(error.code), error.code);
+    }
+  }
+  return belief;
+}
+
+async function leftIn(folder: SqliteFolder): Promise<string[]> {
+  const engine = await folder.started();
+  const { deliveries } = await engine.storage.take(QUEUE, { group: '', count: 1000, leaseMs: null });
+  await engine.stop();
+  return bodyTexts(deliveries);
+}
+
+describe('a SQLite store that fails', () => {
+  const CALLS = 6;
+
+  for (const point of ['begin', 'commit'] as const) {
+    it(`loses no acknowledged element when call N meets a passing error at ${point}, N = 1 to ${CALLS}`, async () => {
+      await withFolder(async (folder) => {
+        const faults = new Faults();
+        const engine = await folder.started({ faults });
+        const believed: string[] = [];
+        for (const code of [SQLITE_BUSY, SQLITE_NOMEM]) {
+          for (let n = 1; n <= CALLS; n++) {
+            faults.arm(point, code, n);
+            const { stored, unknown } = await history(engine, CALLS);
+            // The batch runs again, call by call, once it is rolled back: a passing error is not even seen.
+            assert.equal(stored.length, CALLS);
+            assert.deepEqual(unknown, []);
+            believed.push(...stored);
+          }
+        }
+        await engine.stop();
+        assert.deepEqual(await leftIn(folder), believed);
+      });
+    });
+  }
+
+  it('refuses the insert that meets a full disk and takes the next when there is space', async () => {
+    await withFolder(async (folder) => {
+      const faults = new Faults();
+      const engine = await folder.started({ faults });
+      const { storage } = engine;
+      await storage.insert(QUEUE, newElements('a'));
+      faults.arm('commit', SQLITE_FULL);
+      const both = [
+        storage.insert(QUEUE, newElements('refused')),
+        storage.take(QUEUE, { group: '', count: 9, leaseMs: null }),
+      ] as const;
+      await assert.rejects(both[0], { code: 'storage-full' });
+      assert.deepEqual(bodyTexts((await both[1]).deliveries), ['a']);
+      await storage.insert(QUEUE, newElements('b'));
+      assert.equal((await storage.sizes(QUEUE)).ready, 1);
+    });
+  });
+
+  const fatal: [FaultPoint, number][] = [
+    ['begin', SQLITE_IOERR],
+    ['commit', SQLITE_IOERR],
+    ['commit', SQLITE_CORRUPT],
+    ['committed', SQLITE_IOERR_FSYNC],
+  ];
+  for (const [point, code] of fatal) {
+    it(`acknowledges nothing more after error ${code} at ${point}, says that it failed, and lost nothing`, async () => {
+      for (let n = 1; n <= 3; n++) {
+        await withFolder(async (folder) => {
+          const faults = new Faults();
+          const engine = await folder.started({ faults });
+          faults.arm(point, code, n);
+          const { stored, unknown } = await history(engine, CALLS);
+          assert.equal(stored.length, n - 1);
+          assert.equal(unknown.length, point === 'committed' ? 1 : 0);
+          assert.match((await engine.failed).message, /test\.db failed: injected fault/);
+          await assert.rejects(engine.ping(), { code: 'storage-unavailable' });
+          await engine.stop();
+          const left = await leftIn(folder);
+          assert.deepEqual(left.slice(0, stored.length), stored);
+          assert.ok(left.length <= stored.length + unknown.length);
+        });
+      }
+    });
+  }
+
+  it('fails when a checkpoint cannot be synced: the log must not be thrown away after that', async () => {
+    await withFolder(async (folder) => {
+      const faults = new Faults();
+      const engine = await folder.started({ faults });
+      faults.arm('checkpoint', SQLITE_IOERR_FSYNC);
+      await engine.storage.insert(QUEUE, newElements('acknowledged'));
+      await engine.failed;
+      await engine.stop();
+      assert.deepEqual(await leftIn(folder), ['acknowledged']);
+    });
+  });
+
+  it('tells the callers of the failing batch that the outcome is unknown, those of the next that it is not applied', async () => {
+    await withFolder(async (folder) => {
+      const faults = new Faults();
+      const engine = await folder.started({ faults });
+      const frozen = faults.freeze('committed');
+      const first = [engine.storage.insert(QUEUE, newElements('a')), engine.storage.sizes(QUEUE)] as const;
+      await frozen;
+      const next = engine.storage.insert(QUEUE, newElements('b'));
+      const rejections = Promise.all([
+        assert.rejects(first[0], { code: 'outcome-unknown' }),
+        assert.rejects(first[1], { code: 'storage-unavailable' }),
+        assert.rejects(next, { code: 'storage-unavailable' }),
+      ]);
+      faults.release();
+      await rejections;
+      await engine.stop();
+      assert.deepEqual(await leftIn(folder), ['a']);
+    });
+  });
+
+  it("keeps one caller's failure from the others of its batch", async () => {
+    await withFolder(async (folder) => {
+      const engine = await folder.started();
+      const { storage } = engine;
+      await storage.insert(QUEUE, newElements('before'));
+      const foreign = { id: 'never-1', group: '', tries: 0, matureAt: 0, lease: null };
+      const bad = { ...newElement(), ...foreign };
+      const [first, failed, second, taken] = await Promise.allSettled([
+        storage.insert(QUEUE, newElements('first')),
+        storage.putBack(QUEUE, [bad]),
+        storage.insert(QUEUE, newElements('second', 'third')),
+        storage.take(QUEUE, { group: '', count: 9, leaseMs: null }),
+      ]);
+      assert.equal(first.status, 'fulfilled');
+      assert.equal(second.status, 'fulfilled');
+      assert.ok(failed.status === 'rejected' && failed.reason instanceof QuaysideError);
+      assert.ok(taken.status === 'fulfilled');
+      assert.deepEqual(bodyTexts(taken.value.deliveries), ['before', 'first', 'second', 'third']);
+      assert.equal((await storage.sizes(QUEUE)).ready, 0);
+    });
+  });
+
+  it('takes memory back together with a transaction: counts, queues and groups', async () => {
+    await withFolder(async (folder) => {
+      const faults = new Faults();
+      const engine = await folder.started({ faults });
+      const { storage } = engine;
+      await storage.insert(QUEUE, newElements('a', 'b'));
+      assert.equal((await storage.sizes(QUEUE)).ready, 2);
+      const fresh = { ns: 'S', name: 'new' };
+      faults.arm('commit', SQLITE_NOMEM);
+      const [, { deliveries }] = await Promise.all([
+        storage.insert(fresh, [newElement({ groups: ['g1', 'g2'] })]),
+        storage.take(QUEUE, { group: '', count: 1, leaseMs: 1000 }),
+        storage.insert(QUEUE, newElements('c')),
+        storage.sizes(fresh),
+      ]);
+      assert.deepEqual(bodyTexts(deliveries), ['a']);
+      const { ready, reserved } = await storage.sizes(QUEUE);
+      assert.deepEqual({ ready, reserved }, { ready: 2, reserved: 1 });
+      assert.equal((await storage.sizes(fresh)).ready, 1);
+      assert.deepEqual(await storage.queues('S'), ['new']);
+    });
+  });
+});

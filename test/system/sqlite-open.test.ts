@@ -1,0 +1,197 @@
+import assert from 'node:assert/strict';
+import { type ChildProcess, spawn } from 'node:child_process';
+import { once } from 'node:events';
+import {
+  appendFileSync,
+  existsSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  truncateSync,
+  writeFileSync,
+} from 'node:fs';
+import { join } from 'node:path';
+import { DatabaseSync } from 'node:sqlite';
+import { describe, it } from 'node:test';
+import { checkSqliteVersion } from '../../src/engines/sqlite/worker/open.ts';
+import { SCHEMA_VERSION } from '../../src/engines/sqlite/worker/schema.ts';
+import { QUEUE, type SqliteFolder, withFolder } from '../engines/sqlite-folder.ts';
+import { bodyTexts, newElement, newElements } from '../support/elements.ts';
+
+const OWNER = new URL('../engines/sqlite-owner.ts', import.meta.url).pathname;
+
+describe('opening a SQLite file', () => {
+  it('makes the file and the folders on its way, from a relative or an absolute path', async () => {
+    await withFolder(async (folder) => {
+      const absolute = join(folder.path, 'deep', 'er', 'a.db');
+      for (const url of ['sqlite:below/it/b.db', `sqlite:${absolute}`]) {
+        const engine = folder.engine({}, [], url);
+        await engine.start();
+        await engine.storage.insert(QUEUE, newElements('a'));
+        await engine.stop();
+      }
+      assert.ok(existsSync(absolute));
+      assert.ok(existsSync(join(folder.path, 'below', 'it', 'b.db')));
+    });
+  });
+
+  it('makes no file from the name of a queue or namespace', async () => {
+    await withFolder(async (folder) => {
+      const engine = await folder.started();
+      for (const name of ['../up', '/etc/x', 'a/b', '..']) {
+        await engine.storage.insert({ ns: name, name }, newElements('a'));
+      }
+      await engine.stop();
+      assert.deepEqual(readdirSync(folder.path), ['test.db']);
+    });
+  });
+
+  it('refuses a second owner in this process and names file and remedy', async () => {
+    await withFolder(async (folder) => {
+      const first = await folder.started();
+      await assert.rejects(folder.engine().start(), (error: Error) => {
+        assert.match(error.message, /test\.db is in use by another process/);
+        return true;
+      });
+      await first.storage.insert(QUEUE, newElements('still served'));
+      await first.stop();
+      const second = await folder.started();
+      assert.equal((await second.storage.sizes(QUEUE)).ready, 1);
+    });
+  });
+
+  it('refuses a second owner in another process until that one was killed', async () => {
+    await withFolder(async (folder) => {
+      const owner = await startOwner(folder);
+      await assert.rejects(folder.engine().start(), /in use by another process/);
+      owner.kill('SIGKILL');
+      await once(owner, 'exit');
+      const engine = await folder.started();
+      await engine.ping();
+    });
+  });
+
+  it('refuses what is no database, and leaves it as it is', async () => {
+    await withFolder(async (folder) => {
+      const text = 'This is a shopping list, not a database.\n'.repeat(200);
+      writeFileSync(folder.file, text);
+      await assert.rejects(folder.engine().start(), /test\.db is damaged or not a database .*backup/);
+      assert.equal(readFileSync(folder.file, 'utf8'), text);
+    });
+  });
+
+  it('refuses a file that lost its end', async () => {
+    await withFolder(async (folder) => {
+      await fill(folder);
+      truncateSync(folder.file, 40_960);
+      await assert.rejects(folder.engine().start(), /test\.db is damaged/);
+    });
+  });
+
+  it('refuses a file with a page that makes no sense', async () => {
+    await withFolder(async (folder) => {
+      await fill(folder);
+      const bytes = readFileSync(folder.file);
+      bytes.fill(0xa5, 20 * 4096, 21 * 4096);
+      writeFileSync(folder.file, bytes);
+      await assert.rejects(folder.engine().start(), /test\.db is damaged/);
+    });
+  });
+
+  it('opens a file whose log was cut off in the middle: what the log still holds counts', async () => {
+    await withFolder(async (folder) => {
+      const engine = await folder.started();
+      await engine.storage.insert(QUEUE, newElements('a'));
+      await engine.stop();
+      appendFileSync(`${folder.file}-wal`, Buffer.alloc(5000, 1));
+      const again = await folder.started();
+      assert.equal((await again.storage.sizes(QUEUE)).ready, 1);
+    });
+  });
+
+  it('refuses a file of a newer version, and says so', async () => {
+    await withFolder(async (folder) => {
+      await fill(folder);
+      const db = new DatabaseSync(folder.file);
+      db.exec(`PRAGMA user_version = ${SCHEMA_VERSION + 1}`);
+      db.close();
+      await assert.rejects(folder.engine().start(), /written by a newer version of Quayside/);
+    });
+  });
+
+  it('refuses a path that cannot be a file', async () => {
+    await withFolder(async (folder) => {
+      mkdirSync(folder.file);
+      await assert.rejects(folder.engine().start(), /test\.db cannot be opened .*folder/);
+    });
+  });
+
+  it('refuses a SQLite that is too old', () => {
+    for (const version of ['3.51.2', '3.7.0', '3.9.99', '2.99.99', '0']) {
+      assert.throws(() => checkSqliteVersion(version), /use a Node with SQLite 3\.51\.3/);
+    }
+    for (const version of ['3.51.3', '3.52.0', '3.100.0', '4.0.0']) checkSqliteVersion(version);
+  });
+
+  it('refuses settings that it does not know or understand, by name', async () => {
+    await withFolder(async (folder) => {
+      const wrong = [
+        { colour: 'blue' },
+        { durability: 'off' },
+        { check: true },
+        { cacheBytes: 5 },
+        { ballastBytes: -1 },
+        { minFreeBytes: 1.5 },
+      ];
+      for (const settings of wrong) {
+        const [name = ''] = Object.keys(settings);
+        assert.throws(() => folder.engine(settings), new RegExp(`sqlite:test\\.db.*${name}`));
+      }
+      assert.throws(() => folder.engine({}, [], 'sqlite:'), /name a file/);
+    });
+  });
+
+  it('may be stopped before it started, twice, and while it starts', async () => {
+    await withFolder(async (folder) => {
+      const never = folder.engine();
+      await never.stop();
+      await assert.rejects(never.start());
+      const starting = folder.engine();
+      const started = starting.start();
+      await Promise.all([starting.stop(), starting.stop(), started.catch(() => {})]);
+      const last = await folder.started();
+      await last.stop();
+      await last.stop();
+      await assert.rejects(last.storage.insert(QUEUE, newElements('late')), { code: 'storage-unavailable' });
+      await assert.rejects(last.ping(), { code: 'storage-unavailable' });
+    });
+  });
+
+  it('answers calls that were made before stop', async () => {
+    await withFolder(async (folder) => {
+      const engine = await folder.started();
+      const inserts = Array.from({ length: 50 }, () => engine.storage.insert(QUEUE, newElements('a')));
+      const stopped = engine.stop();
+      assert.equal((await Promise.all(inserts)).flat().length, 50);
+      await stopped;
+      const again = await folder.started();
+      assert.equal((await again.storage.sizes(QUEUE)).ready, 50);
+    });
+  });
+});
+
+async function fill(folder: SqliteFolder): Promise<void> {
+  const engine = await folder.started();
+  const elements = Array.from({ length: 500 }, (_, index) => newElement({ body: `${index} `.repeat(200) }));
+  await engine.storage.insert(QUEUE, elements);
+  const { deliveries } = await engine.storage.take(QUEUE, { group: '', count: 1, leaseMs: null });
+  assert.ok(bodyTexts(deliveries)[0]?.startsWith('0 0 0'));
+  await engine.stop();
+}
+
+/** Another process that holds the file, once it has said so. */
+async function startOwner({ path }: SqliteFolder): Promise<ChildProcess> {
+  const owner = spawn(process.execPath, [OWNER, path], { stdio: ['pipe', 'pipe', 'inherit'] });
+  await once(owner.stdout, 'data');
+  return owner;
+}

@@ -1,0 +1,218 @@
+import assert from 'node:assert/strict';
+import { statSync } from 'node:fs';
+import { describe, it } from 'node:test';
+import { QUEUE, withFolder } from '../engines/sqlite-folder.ts';
+import { bodyTexts, newElement, newElements } from '../support/elements.ts';
+
+const MIB = 1024 * 1024;
+const popping = { group: '', leaseMs: null };
+
+describe('a SQLite file over its life', () => {
+  it('keeps elements, maturities, tries, leases, tokens and order over a restart', async () => {
+    await withFolder(async (folder) => {
+      const first = await folder.started();
+      const now = folder.clock.now();
+      await first.storage.insert(QUEUE, [
+        newElement({ body: 'held', headers: ['h', 'v'] }),
+        newElement({ body: 'ready', tries: 1 }),
+        newElement({ body: 'late', matureAt: now + 90_000 }),
+      ]);
+      const [held] = (await first.storage.take(QUEUE, { group: '', count: 1, leaseMs: 60_000 })).deliveries;
+      assert.ok(held?.lease);
+      await first.stop();
+
+      const second = await folder.started();
+      const { ready, scheduled, reserved, nextMatureAt } = await second.storage.sizes(QUEUE);
+      assert.deepEqual({ ready, scheduled, reserved }, { ready: 1, scheduled: 1, reserved: 1 });
+      assert.equal(nextMatureAt, now);
+      assert.equal((await second.storage.sweep()).nextAt, held.lease.until);
+      const ref = { id: held.id, group: '', token: held.lease.token };
+      assert.deepEqual(await second.storage.rollback(QUEUE, [{ ...ref, delayMs: 0, countTry: false }]), [
+        'done',
+      ]);
+      const { deliveries, nextDueAt } = await second.storage.take(QUEUE, { ...popping, count: 9 });
+      assert.deepEqual(bodyTexts(deliveries), ['held', 'ready']);
+      assert.deepEqual(deliveries[0]?.headers, ['h', 'v']);
+      assert.equal(deliveries[1]?.tries, 1);
+      assert.equal(nextDueAt, now + 90_000);
+    });
+  });
+
+  it('ends leases that ran out while it was closed', async () => {
+    await withFolder(async (folder) => {
+      const first = await folder.started();
+      await first.storage.insert(QUEUE, newElements('a'));
+      await first.storage.take(QUEUE, { group: '', count: 1, leaseMs: 1000 });
+      await first.stop();
+      folder.clock.advance(5000);
+      const second = await folder.started();
+      assert.deepEqual((await second.storage.sweep()).touched, [QUEUE]);
+      const [again] = (await second.storage.take(QUEUE, { ...popping, count: 1 })).deliveries;
+      assert.equal(again?.tries, 1);
+    });
+  });
+
+  it('never gives an id, a token or a version twice', async () => {
+    await withFolder(async (folder) => {
+      const seen = new Set<string>();
+      for (let opening = 0; opening < 4; opening++) {
+        const engine = await folder.started();
+        await engine.storage.insert(QUEUE, newElements('a', 'b'));
+        const { deliveries } = await engine.storage.take(QUEUE, { group: '', count: 2, leaseMs: 1000 });
+        for (const { id, lease } of deliveries) {
+          seen.add(id);
+          seen.add(lease?.token ?? '');
+          await engine.storage.commit(QUEUE, [{ id, group: '', token: null }]);
+        }
+        seen.add(await engine.definitions.put('queue', 'k', opening, 'any'));
+        await engine.stop();
+      }
+      assert.equal(seen.size, 4 * 5);
+    });
+  });
+
+  it('knows no id of another file', async () => {
+    await withFolder(async (folder) => {
+      await withFolder(async (other) => {
+        const [here, there] = [await folder.started(), await other.started()];
+        const [id = ''] = await here.storage.insert(QUEUE, newElements('here'));
+        await there.storage.insert(QUEUE, newElements('there'));
+        assert.deepEqual(await there.storage.remove(QUEUE, [id]), ['not-found']);
+        assert.deepEqual(await here.storage.remove(QUEUE, [id]), ['done']);
+      });
+    });
+  });
+
+  it('keeps queues, definitions, counts and dedup keys', async () => {
+    await withFolder(async (folder) => {
+      const first = await folder.started();
+      await first.storage.declare([{ ns: 'N', name: 'empty' }]);
+      const [id] = await first.storage.insert(QUEUE, [newElement({ dedupKey: 'k' })]);
+      const version = await first.definitions.put('exchange', 'x', { src: 'a' }, null);
+      first.stats.add(QUEUE, '', { put: 3 });
+      await first.stop();
+      const second = await folder.started();
+      assert.deepEqual(await second.storage.queues('N'), ['empty', 'orders']);
+      assert.deepEqual(await second.storage.insert(QUEUE, [newElement({ dedupKey: 'k' })]), [id]);
+      assert.deepEqual(await second.definitions.list('exchange'), [
+        { key: 'x', value: { src: 'a' }, version },
+      ]);
+      assert.equal((await second.stats.read(QUEUE)).get('')?.put, 3);
+    });
+  });
+
+  it('applies another policy to elements that are there already', async () => {
+    await withFolder(async (folder) => {
+      const lenient = { name: 'N', groups: null, deadLetter: null, retentionMs: null };
+      const first = await folder.started({}, [lenient]);
+      await first.storage.insert(QUEUE, [newElement({ body: 'old', tries: 7 })]);
+      await first.stop();
+      const strict = { ...lenient, deadLetter: { maxTries: 3, queue: 'dead' } };
+      const second = await folder.started({}, [strict]);
+      const [held] = (await second.storage.take(QUEUE, { group: '', count: 1, leaseMs: 1000 })).deliveries;
+      const back = { id: held?.id ?? '', group: '', token: null, delayMs: 0, countTry: true };
+      assert.deepEqual(await second.storage.rollback(QUEUE, [back]), ['dead-lettered']);
+    });
+  });
+
+  it('clears away what was purged, after a restart as well, and gives the space back', async () => {
+    await withFolder(async (folder) => {
+      const first = await folder.started();
+      const body = Buffer.alloc(20_000, 'x');
+      for (let batch = 0; batch < 20; batch++) {
+        await first.storage.insert(
+          QUEUE,
+          Array.from({ length: 100 }, () => newElement({ body })),
+        );
+      }
+      const { deliveries } = await first.storage.take(QUEUE, { group: '', count: 3, leaseMs: 600_000 });
+      assert.equal(await first.storage.purge(QUEUE), 2000);
+      await first.stop();
+      const full = statSync(folder.file).size;
+      assert.ok(full > 30 * MIB);
+      const second = await folder.started();
+      assert.deepEqual(await second.storage.take(QUEUE, { ...popping, count: 1 }), {
+        deliveries: [],
+        nextDueAt: null,
+      });
+      const ref = { id: deliveries[0]?.id ?? '', group: '', token: null };
+      assert.deepEqual(await second.storage.commit(QUEUE, [ref]), ['not-found']);
+      assert.deepEqual(await second.storage.sweep(), { touched: [], nextAt: null });
+      await second.storage.insert(QUEUE, newElements('one that stays'));
+      folder.clock.advance(5000);
+      await quiet(
+        () => statSync(folder.file).size < 20 * MIB,
+        () => second.ping(),
+      );
+      await second.stop();
+      assert.ok(statSync(folder.file).size < 20 * MIB);
+      const third = await folder.started();
+      assert.equal((await third.storage.sizes(QUEUE)).ready, 1);
+    });
+  });
+
+  it('gives the space of a drained queue back behind one old element', async () => {
+    await withFolder(async (folder) => {
+      const engine = await folder.started();
+      await engine.storage.insert(QUEUE, [newElement({ body: 'old', delayMs: 3_600_000 })]);
+      const body = Buffer.alloc(20_000, 'x');
+      for (let batch = 0; batch < 20; batch++) {
+        await engine.storage.insert(
+          QUEUE,
+          Array.from({ length: 100 }, () => newElement({ body })),
+        );
+      }
+      for (let left = 2000; left > 0; ) {
+        left -= (await engine.storage.take(QUEUE, { ...popping, count: 100 })).deliveries.length;
+      }
+      folder.clock.advance(5000);
+      await quiet(
+        () => statSync(folder.file).size < 20 * MIB,
+        () => engine.ping(),
+      );
+      await engine.stop();
+      assert.ok(statSync(folder.file).size < 20 * MIB);
+    });
+  });
+
+  it('keeps its log short under a load that never pauses', async () => {
+    await withFolder(async (folder) => {
+      const engine = await folder.started({ durability: 'normal' });
+      const elements = Array.from({ length: 100 }, () => newElement({ body: Buffer.alloc(2000) }));
+      let largest = 0;
+      const load = async (): Promise<void> => {
+        for (let round = 0; round < 60; round++) {
+          await engine.storage.insert(QUEUE, elements);
+          await engine.storage.take(QUEUE, { ...popping, count: 100 });
+          largest = Math.max(largest, statSync(`${folder.file}-wal`).size);
+        }
+      };
+      await Promise.all([load(), load(), load(), load()]);
+      // 48 MiB went through it.
+      assert.ok(largest < 16 * MIB, `the log grew to ${largest} bytes`);
+    });
+  });
+
+  it('counts anew when the clock was set back, and hands nothing out early by it', async () => {
+    await withFolder(async (folder) => {
+      const engine = await folder.started();
+      const start = folder.clock.now();
+      await engine.storage.insert(QUEUE, [newElement({ matureAt: start + 1000 })]);
+      folder.clock.setWallTime(start + 3_600_000);
+      assert.equal((await engine.storage.sizes(QUEUE)).ready, 1);
+      folder.clock.setWallTime(start);
+      const { ready, scheduled } = await engine.storage.sizes(QUEUE);
+      assert.deepEqual({ ready, scheduled }, { ready: 0, scheduled: 1 });
+      assert.deepEqual((await engine.storage.take(QUEUE, { ...popping, count: 1 })).deliveries, []);
+    });
+  });
+});
+
+/** Awaits housekeeping, which travels among other calls, by making some; with a limit. */
+async function quiet(done: () => boolean, call: () => Promise<void>): Promise<void> {
+  const end = performance.now() + 30_000;
+  while (!done()) {
+    assert.ok(performance.now() < end, 'waited thirty seconds for housekeeping');
+    await call();
+  }
+}
