@@ -22,6 +22,8 @@ export interface Exit {
 }
 
 const MAIN = fileURLToPath(new URL('../../src/main.ts', import.meta.url));
+/** Node's own default place. A test that starts many servers compiles the same files once. */
+const COMPILE_CACHE = path.join(tmpdir(), 'node-compile-cache');
 const READY_TIMEOUT_MS = 30_000;
 const STOP_TIMEOUT_MS = 20_000;
 /** Enough to explain a failure; a chatty server must not fill the memory of a long run. */
@@ -121,7 +123,7 @@ export class ServerProcess {
     const args = [...(this.#options.nodeArgs ?? []), MAIN, '--config', this.configFile];
     const child = spawn(process.execPath, args, {
       cwd: this.folder,
-      env: { ...process.env, ...this.#options.env },
+      env: { NODE_COMPILE_CACHE: COMPILE_CACHE, ...process.env, ...this.#options.env },
       stdio: ['ignore', 'pipe', 'pipe'],
     });
     this.#child = child;
