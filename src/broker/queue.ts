@@ -1,4 +1,10 @@
-import type { DeliveryRef, RollbackItem, SettleOutcome } from '../engine/storage.ts';
+import type {
+  DeliveryRef,
+  ExtendItem,
+  ExtendOutcome,
+  RollbackItem,
+  SettleOutcome,
+} from '../engine/storage.ts';
 import {
   type Delivery,
   type ElementId,
@@ -10,6 +16,7 @@ import { invalidParameter, QuaysideError } from '../model/errors.ts';
 import type { QueueKey } from '../model/names.ts';
 import type { Consumer, GetRequest, Sink } from './consumer.ts';
 import type { Namespace } from './namespace.ts';
+import { isSettled, REFUSAL_CODES, refusalOf } from './refusal.ts';
 import { type PendingConsumer, Waiting } from './waiting.ts';
 
 const ONE_PUT = { put: 1 } as const;
@@ -20,6 +27,8 @@ const ONE_ROLLBACK = { rollback: 1 } as const;
 const ONE_GET_UNDONE = { get: -1 } as const;
 const ONE_RESERVE_UNDONE = { reserve: -1 } as const;
 
+type Settling = 'commit' | 'rollback' | 'extend' | 'remove';
+
 /** What a client names when it settles: the id, and what the reserve was made with. */
 export interface SettleRef {
   readonly id: ElementId;
@@ -29,6 +38,8 @@ export interface SettleRef {
 
 /** One element to finish, and what is stored elsewhere in its place. */
 export interface QueueMove {
+  /** Whose element it is, a queue of the same engine; not given: the queue that is asked to transfer. */
+  readonly from?: Queue;
   readonly finish: DeliveryRef;
   readonly inserts: readonly { readonly queue: Queue; readonly element: NewElement }[];
 }
@@ -107,22 +118,22 @@ export class Queue {
   }
 
   /**
-   * Finishes reserved elements of this queue and stores others in queues of the same engine, each move
-   * atomically. Answers, per move, how settling ended; only `done` stored anything.
+   * Finishes reserved elements and stores others in queues of the same engine, each move atomically, and all
+   * of them or none where the engine fails. Answers, per move, how settling ended; only `done` stored anything.
    */
   async transfer(moves: readonly QueueMove[]): Promise<SettleOutcome[]> {
     const transferring = this.#ns.storage.transfer(
-      moves.map(({ finish, inserts }) => ({
-        from: this.key,
+      moves.map(({ from = this, finish, inserts }) => ({
+        from: from.key,
         finish,
         inserts: inserts.map(({ queue, element }) => ({ queue: queue.key, element })),
       })),
     );
     for (const { inserts } of moves) for (const { queue, element } of inserts) queue.expect([element]);
     const outcomes = await this.#ns.meter.observe('commit', transferring);
-    for (const [i, { finish, inserts }] of moves.entries()) {
+    for (const [i, { from = this, finish, inserts }] of moves.entries()) {
       if (outcomes[i] !== 'done') continue;
-      this.#ns.stats.add(this.key, finish.group, ONE_COMMIT);
+      from.#ns.stats.add(from.key, finish.group, ONE_COMMIT);
       for (const { queue, element } of inserts) queue.arrived([element]);
     }
     return outcomes;
@@ -176,12 +187,8 @@ export class Queue {
       else items.push({ id, group, token: lease.token, delayMs, countTry: true });
     }
     if (items.length === 0) return;
-    const settling = this.#ns.storage.rollback(this.key, items);
-    for (const { group } of items) this.#waiting.wake(group, delayMs);
     try {
-      const outcomes = await this.#ns.meter.observe('rollback', settling);
-      for (const { group } of items) this.#ns.stats.add(this.key, group, ONE_ROLLBACK);
-      if (outcomes.includes('dead-lettered')) this.#ns.elementDied();
+      await this.rollbackAll(items);
     } catch (error) {
       this.#ns.log.warn(
         { err: error, queue: this.key, count: items.length },
@@ -208,6 +215,48 @@ export class Queue {
     this.#ns.stats.add(this.key, item.group, ONE_ROLLBACK);
     if (outcome === 'dead-lettered') this.#ns.elementDied();
     else this.#ns.announce(this.key, 1);
+  }
+
+  /** Finishes reserved elements in one call. Answers how each ended. */
+  async commitAll(refs: readonly DeliveryRef[]): Promise<SettleOutcome[]> {
+    const outcomes = await this.#ns.meter.observe('commit', this.#ns.storage.commit(this.key, refs));
+    for (const [i, outcome] of outcomes.entries()) {
+      this.#count('commit', outcome);
+      const ref = refs[i];
+      if (ref !== undefined && isSettled(outcome)) this.#ns.stats.add(this.key, ref.group, ONE_COMMIT);
+    }
+    return outcomes;
+  }
+
+  /**
+   * Gives reserved elements back in one call, each after its own delay; a failed try, unless its consumer
+   * never saw it (`countTry` false). Answers how each ended.
+   */
+  async rollbackAll(items: readonly RollbackItem[]): Promise<SettleOutcome[]> {
+    const settling = this.#ns.storage.rollback(this.key, items);
+    for (const { group, delayMs } of items) this.#waiting.wake(group, delayMs);
+    const outcomes = await this.#ns.meter.observe('rollback', settling);
+    let returned = 0;
+    for (const [i, outcome] of outcomes.entries()) {
+      this.#count('rollback', outcome);
+      const item = items[i];
+      if (item === undefined || !isSettled(outcome)) continue;
+      this.#ns.stats.add(this.key, item.group, item.countTry ? ONE_ROLLBACK : ONE_RESERVE_UNDONE);
+      if (outcome === 'done') returned += 1;
+      else this.#ns.elementDied();
+    }
+    if (returned > 0) this.#ns.announce(this.key, returned);
+    return outcomes;
+  }
+
+  /** Renews leases in one call, each to its own length from now. Answers how each ended. */
+  async extendAll(items: readonly ExtendItem[]): Promise<ExtendOutcome[]> {
+    const results = await this.#ns.meter.observe('extend', this.#ns.storage.extend(this.key, items));
+    for (const result of results) {
+      this.#count('extend', result.outcome);
+      if (result.outcome === 'done') this.#ns.leaseEndsAt(result.until);
+    }
+    return results;
   }
 
   /** Renews a lease to `leaseMs` from now (null: the namespace's) and answers its end. @throws as `commit` */
@@ -309,18 +358,13 @@ export class Queue {
     return { id: ref.id, group: ref.group ?? this.#ns.defaultGroup, token: ref.token };
   }
 
-  #settled(
-    operation: 'commit' | 'rollback' | 'extend' | 'remove',
-    ref: SettleRef,
-    outcome: SettleOutcome | undefined,
-  ): void {
-    if (outcome === 'done' || outcome === 'dead-lettered') {
-      this.#ns.meter.count(operation, 'ok');
-      return;
-    }
-    const refusal = refusalOf(outcome ?? 'not-found', ref, this.key);
-    this.#ns.meter.count(operation, refusal.code);
-    throw refusal;
+  #settled(operation: Settling, ref: SettleRef, outcome: SettleOutcome = 'not-found'): void {
+    this.#count(operation, outcome);
+    if (!isSettled(outcome)) throw refusalOf(outcome, ref, this.key);
+  }
+
+  #count(operation: Settling, outcome: SettleOutcome): void {
+    this.#ns.meter.count(operation, isSettled(outcome) ? 'ok' : REFUSAL_CODES[outcome]);
   }
 
   #noGroups(parameter: string): QuaysideError {
@@ -328,28 +372,5 @@ export class Queue {
       parameter,
       `Namespace ${this.#ns.name} has plain queues; leave ${parameter} out, or use a stream namespace.`,
     );
-  }
-}
-
-function refusalOf(
-  outcome: Exclude<SettleOutcome, 'done' | 'dead-lettered'>,
-  { id, group }: SettleRef,
-  { name }: QueueKey,
-): QuaysideError {
-  switch (outcome) {
-    case 'lease-lost':
-      return new QuaysideError(
-        'lease-lost',
-        `The reservation of ${id} has ended, or the token is of an older one; reserve the element again.`,
-      );
-    case 'not-reserved':
-      return new QuaysideError('not-reserved', `Element ${id} is not reserved.`);
-    case 'not-found':
-      return new QuaysideError(
-        'element-not-found',
-        `There is no element ${id} in ${name}${group === null ? '' : ` for group ${group}`}.`,
-      );
-    default:
-      return outcome satisfies never;
   }
 }

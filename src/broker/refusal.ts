@@ -1,0 +1,43 @@
+import type { SettleOutcome } from '../engine/storage.ts';
+import type { ElementId, GroupName } from '../model/element.ts';
+import { type ErrorCode, QuaysideError } from '../model/errors.ts';
+import type { QueueKey } from '../model/names.ts';
+
+/** The outcomes of settling that did what was asked. */
+export type Settled = 'done' | 'dead-lettered';
+
+/** Those that changed nothing. */
+export type Refused = Exclude<SettleOutcome, Settled>;
+
+export function isSettled(outcome: SettleOutcome): outcome is Settled {
+  return outcome === 'done' || outcome === 'dead-lettered';
+}
+
+/** The code under which a client hears of a refusal, and metrics count it. */
+export const REFUSAL_CODES = {
+  'lease-lost': 'lease-lost',
+  'not-reserved': 'not-reserved',
+  'not-found': 'element-not-found',
+} as const satisfies Record<Refused, ErrorCode>;
+
+/** A refusal in words. `group` as the client gave it. */
+export function refusalOf(
+  outcome: Refused,
+  { id, group }: { readonly id: ElementId; readonly group: GroupName | null },
+  { name }: QueueKey,
+): QuaysideError {
+  return new QuaysideError(REFUSAL_CODES[outcome], sentence(outcome, id, group, name));
+}
+
+function sentence(outcome: Refused, id: ElementId, group: GroupName | null, queue: string): string {
+  switch (outcome) {
+    case 'lease-lost':
+      return `The reservation of ${id} has ended, or the token is of an older one; reserve the element again.`;
+    case 'not-reserved':
+      return `Element ${id} is not reserved.`;
+    case 'not-found':
+      return `There is no element ${id} in ${queue}${group === null ? '' : ` for group ${group}`}.`;
+    default:
+      return outcome satisfies never;
+  }
+}
