@@ -1,0 +1,194 @@
+import assert from 'node:assert/strict';
+import { existsSync, rmSync, statfsSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { describe, it } from 'node:test';
+import type { Engine } from '../../src/engine/engine.ts';
+import { Faults } from '../../src/engines/sqlite/fault-point.ts';
+import { QuaysideError } from '../../src/model/errors.ts';
+import { QUEUE, SqliteFolder, withFolder } from '../engines/sqlite-folder.ts';
+import { newElement } from '../support/elements.ts';
+import { mountSmallDisk } from '../support/small-disk.ts';
+
+const MIB = 1024 * 1024;
+const DISK = 24 * MIB;
+const SETTINGS = { ballastBytes: 2 * MIB, minFreeBytes: 8 * MIB };
+const BODY = Buffer.alloc(10_000, 'x');
+const SQLITE_FULL = 13;
+const popping = { group: '', leaseMs: null };
+
+/**
+ * Whether a small disk can be mounted, as root may. Elsewhere the tests with injected errors stand alone; a
+ * continuous integration that cannot mount fails.
+ */
+function mayMount(): boolean {
+  const disk = mountSmallDisk(MIB);
+  disk?.remove();
+  return disk !== null || process.env.CI !== undefined;
+}
+
+async function onSmallDisk(test: (folder: SqliteFolder) => Promise<void>): Promise<void> {
+  const disk = mountSmallDisk(DISK);
+  assert.ok(disk !== null, 'a small disk is mounted');
+  const folder = new SqliteFolder(disk.path);
+  try {
+    await test(folder);
+  } finally {
+    await folder.close();
+    disk.remove();
+  }
+}
+
+/** Inserts until it is refused; answers how many elements were acknowledged. */
+async function fill({ storage }: Engine): Promise<number> {
+  for (let stored = 0; ; stored += 10) {
+    try {
+      await storage.insert(
+        QUEUE,
+        Array.from({ length: 10 }, () => newElement({ body: BODY })),
+      );
+    } catch (error) {
+      assert.ok(error instanceof QuaysideError);
+      assert.equal(error.code, 'storage-full');
+      return stored;
+    }
+  }
+}
+
+async function popAll({ storage }: Engine): Promise<number> {
+  for (let popped = 0; ; ) {
+    const { deliveries } = await storage.take(QUEUE, { ...popping, count: 50 });
+    if (deliveries.length === 0) return popped;
+    assert.ok(deliveries.every(({ body }) => BODY.equals(body)));
+    popped += deliveries.length;
+  }
+}
+
+/** What is left of the disk goes to somebody else's file. */
+function fillUp(folder: SqliteFolder): string {
+  const other = join(folder.path, 'somebody else');
+  const { bavail, bsize } = statfsSync(folder.path);
+  writeFileSync(other, Buffer.alloc(bavail * bsize));
+  assert.equal(statfsSync(folder.path).bavail, 0);
+  return other;
+}
+
+describe('a SQLite store whose disk is said to be full', () => {
+  it('refuses inserts below the margin, and nothing else', async () => {
+    await withFolder(async (folder) => {
+      const before = await folder.started();
+      await before.storage.insert(QUEUE, [newElement({ body: 'a' }), newElement({ body: 'b' })]);
+      await before.stop();
+      const { storage } = await folder.started({ minFreeBytes: Number.MAX_SAFE_INTEGER });
+      await assert.rejects(storage.insert(QUEUE, [newElement()]), { code: 'storage-full' });
+      const [held] = (await storage.take(QUEUE, { group: '', count: 1, leaseMs: 1000 })).deliveries;
+      const ref = { id: held?.id ?? '', group: '', token: null };
+      await assert.rejects(storage.transfer([{ from: QUEUE, finish: ref, inserts: [] }]), {
+        code: 'storage-full',
+      });
+      assert.deepEqual(await storage.commit(QUEUE, [ref]), ['done']);
+      assert.equal((await storage.take(QUEUE, { ...popping, count: 1 })).deliveries.length, 1);
+    });
+  });
+
+  it('gives the ballast up for a take that finds no space, and does the take', async () => {
+    await withFolder(async (folder) => {
+      const faults = new Faults();
+      const engine = await folder.started({ faults, ballastBytes: MIB });
+      await engine.storage.insert(QUEUE, [newElement({ body: 'a' })]);
+      const ballast = `${folder.file}.ballast`;
+      assert.ok(existsSync(ballast));
+      let wasThere = true;
+      faults.arm('commit', SQLITE_FULL);
+      const taken = engine.storage.take(QUEUE, { ...popping, count: 1 }).then((result) => {
+        wasThere = existsSync(ballast);
+        return result;
+      });
+      assert.equal((await taken).deliveries.length, 1);
+      assert.equal(wasThere, false);
+      assert.ok(folder.told.some(({ message }) => message.includes('ballast file was given up')));
+      await engine.storage.insert(QUEUE, [newElement({ body: 'b' })]);
+      assert.ok(existsSync(ballast), 'the ballast is made again before inserts go on');
+    });
+  });
+});
+
+if (mayMount())
+  describe('a SQLite store on a full disk', () => {
+    it('refuses inserts early, keeps its ballast, and goes on with all else', async () => {
+      await onSmallDisk(async (folder) => {
+        const engine = await folder.started(SETTINGS);
+        const { storage } = engine;
+        const stored = await fill(engine);
+        assert.ok(stored > 200);
+        const { bavail, bsize } = statfsSync(folder.path);
+        assert.ok(bavail * bsize > 4 * MIB, 'space is left');
+        assert.ok(existsSync(`${folder.file}.ballast`));
+        const [held] = (await storage.take(QUEUE, { group: '', count: 1, leaseMs: 1000 })).deliveries;
+        const ref = { id: held?.id ?? '', group: '', token: held?.lease?.token ?? '' };
+        assert.deepEqual(await storage.rollback(QUEUE, [{ ...ref, delayMs: 0, countTry: false }]), ['done']);
+        await assert.rejects(
+          storage.transfer([
+            { from: QUEUE, finish: ref, inserts: [{ queue: QUEUE, element: newElement() }] },
+          ]),
+          { code: 'storage-full' },
+        );
+        assert.ok(folder.told.some(({ message }) => message.includes('nearly full')));
+        assert.equal(await popAll(engine), stored);
+      });
+    });
+
+    it('hands out, commits and rolls back when not a byte is free, by giving its ballast up', async () => {
+      await onSmallDisk(async (folder) => {
+        const engine = await folder.started(SETTINGS);
+        const { storage } = engine;
+        const stored = await fill(engine);
+        fillUp(folder);
+        for (let settled = 0; settled < 40; settled += 2) {
+          const { deliveries } = await storage.take(QUEUE, { group: '', count: 2, leaseMs: 60_000 });
+          const [first, second] = deliveries.map(({ id }) => ({ id, group: '', token: null }));
+          assert.ok(first !== undefined && second !== undefined);
+          assert.deepEqual(await storage.commit(QUEUE, [first]), ['done']);
+          const back = { ...second, delayMs: 0, countTry: false };
+          assert.deepEqual(await storage.rollback(QUEUE, [back]), ['done']);
+        }
+        assert.equal(await popAll(engine), stored - 20);
+        await engine.ping();
+      });
+    });
+
+    it('takes inserts again, and makes its ballast again, once there is space', async () => {
+      await onSmallDisk(async (folder) => {
+        const engine = await folder.started(SETTINGS);
+        const stored = await fill(engine);
+        const other = fillUp(folder);
+        await popAll(engine);
+        await assert.rejects(engine.storage.insert(QUEUE, [newElement()]), { code: 'storage-full' });
+        rmSync(other);
+        // Consumers emptied the queue; housekeeping gives its pages back to the disk.
+        folder.clock.advance(5000);
+        const end = performance.now() + 30_000;
+        for (let refused = true; refused; ) {
+          assert.ok(performance.now() < end, 'waited thirty seconds for inserts to go on');
+          refused = await engine.storage.insert(QUEUE, [newElement({ body: BODY })]).then(
+            () => false,
+            () => true,
+          );
+        }
+        assert.ok(existsSync(`${folder.file}.ballast`));
+        assert.ok(folder.told.some(({ message }) => message.includes('inserts go on')));
+        assert.ok((await fill(engine)) > stored / 2);
+      });
+    });
+
+    it('opens on a disk without a free byte, so that consumers can go on after a restart', async () => {
+      await onSmallDisk(async (folder) => {
+        const first = await folder.started(SETTINGS);
+        const stored = await fill(first);
+        await first.stop();
+        fillUp(folder);
+        const second = await folder.started(SETTINGS);
+        await assert.rejects(second.storage.insert(QUEUE, [newElement()]), { code: 'storage-full' });
+        assert.equal(await popAll(second), stored);
+      });
+    });
+  });
