@@ -1,5 +1,3 @@
-import { Registry } from '@prometheus-io/client';
-
 /** One metric with its samples, as plain numbers read at the moment of the scrape. */
 export interface Family {
   readonly name: string;
@@ -15,10 +13,12 @@ export interface Sample {
   readonly metricName?: string;
 }
 
-export const METRICS_CONTENT_TYPE = Registry.PROMETHEUS_CONTENT_TYPE;
-
-/** The Prometheus text of families. The library keeps the format; the numbers are kept by who counts them. */
-export function exposition(families: readonly Family[]): Promise<string> {
+/**
+ * The Prometheus text of families. The library keeps the format; the numbers are kept by who counts them. It
+ * is loaded by the first scrape: with its own dependencies it would be a tenth of the start.
+ */
+export async function exposition(families: readonly Family[]): Promise<string> {
+  const { Registry } = await import('@prometheus-io/client');
   const collected = families.map(({ samples, ...family }) => ({
     ...family,
     values: samples,

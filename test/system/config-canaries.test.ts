@@ -1,0 +1,153 @@
+import assert from 'node:assert/strict';
+import { execFile } from 'node:child_process';
+import { mkdir } from 'node:fs/promises';
+import { after, before, describe, it } from 'node:test';
+import { promisify } from 'node:util';
+import { hashPassword } from '../../src/access/password.ts';
+import { QueueClient } from '../support/http-client.ts';
+import { Folder, type Program } from './program.ts';
+
+const run = promisify(execFile);
+
+/** Secrets, each planted where one could be. Bodies and element headers come back in answers, never in logs. */
+const CANARIES = Array.from({ length: 12 }, (_, i) => `Canary${String(i + 1).padStart(2, '0')}Canary`);
+const [
+  PLAIN_PASSWORD = '',
+  ENV_PASSWORD = '',
+  FILE_PASSWORD = '',
+  HASHED_PASSWORD = '',
+  WRONG_PASSWORD = '',
+  PASSWORD_AS_NAME = '',
+  BEARER_TOKEN = '',
+  URL_KEY = '',
+  RELOADED_URL = '',
+  RELOADED_PASSWORD = '',
+  BODY = '',
+  ELEMENT_HEADER = '',
+] = CANARIES;
+
+describe('Twelve planted secrets', () => {
+  let folder: Folder;
+  let program: Program;
+  let hash: string;
+  const answers: string[] = [];
+  const env: Record<string, string> = {
+    QUAYSIDE_HTTP__USERS__env__PASSWORD: ENV_PASSWORD,
+    QUAYSIDE_HTTP__USERS__file__PASSWORD_FILE: 'secret',
+    QUAYSIDE_LOG__LEVEL: 'debug',
+  };
+
+  before(async () => {
+    folder = await Folder.create();
+    hash = await hashPassword(HASHED_PASSWORD);
+    await folder.write('secret', `${FILE_PASSWORD}\n`);
+    await mkdir(folder.file('keys'));
+    // A parameter in a sqlite URL is part of the file's name, and still is shown masked.
+    await folder.write('q.json', config({ plain: PLAIN_PASSWORD, hashed: { password: hash } }));
+    program = await folder.serve(['--config', 'q.json'], { env });
+    await call(`plain:${PLAIN_PASSWORD}`);
+    await call(`env:${ENV_PASSWORD}`);
+    await call(`file:${FILE_PASSWORD}`);
+    await call(`hashed:${HASHED_PASSWORD}`);
+    await call(`plain:${WRONG_PASSWORD}`);
+    await call(`${PASSWORD_AS_NAME}:x`);
+    await callWith(`Bearer ${BEARER_TOKEN}`);
+    await reload(
+      config({ plain: RELOADED_PASSWORD }, 'redis://u:RELOADED@h'.replace('RELOADED', RELOADED_URL)),
+    );
+    await reload('http: { users: { x: @'.replace('@', RELOADED_PASSWORD));
+    assert.equal(await program.stop(), 0);
+  });
+
+  after(() => folder.dispose());
+
+  it('are in no answer', () => {
+    assert.ok(answers.length > 40);
+    for (const canary of CANARIES) {
+      if (canary === BODY || canary === ELEMENT_HEADER) continue;
+      assert.deepEqual(
+        answers.filter((answer) => answer.includes(canary)),
+        [],
+      );
+    }
+    assert.ok(!answers.some((answer) => answer.includes(hash)));
+  });
+
+  it('are in no log line, and not in what is printed', () => {
+    assert.ok(program.logged().some(({ event }) => event === 'login-failed'));
+    for (const text of [program.stderr, program.stdout]) {
+      for (const canary of [...CANARIES, hash]) assert.ok(!text.includes(canary), `${canary}: ${text}`);
+      for (const canary of CANARIES) {
+        const encoded = Buffer.from(canary).toString('base64').slice(0, 12);
+        assert.ok(!text.includes(encoded), text);
+      }
+    }
+  });
+
+  it('are not in --print-config', async () => {
+    await folder.write(
+      'q.json',
+      config({ plain: PLAIN_PASSWORD, hashed: { password: hash } }, `redis://:${RELOADED_URL}@h`),
+    );
+    const { stdout, code } = await folder.run(['--config', 'q.json', '--print-config'], { env });
+    assert.equal(code, 0);
+    assert.match(stdout, /redis:\/\/\*\*\*@h/);
+    for (const canary of [...CANARIES, hash]) assert.ok(!stdout.includes(canary), stdout);
+  });
+
+  it('are not on the command line of the process', async () => {
+    const again = await folder.serve([], { env });
+    const { stdout } = await run('ps', ['-o', 'args=', '-p', String(again.pid)]);
+    await again.stop();
+    assert.match(stdout, /main\.ts/);
+    for (const canary of CANARIES) assert.ok(!stdout.includes(canary));
+  });
+
+  function config(users: object, other = `sqlite:keys/k.db?key=${URL_KEY}`): object {
+    return {
+      http: { users },
+      namespaces: { N: { url: 'sqlite:N.db' }, keys: { url: other } },
+    };
+  }
+
+  /** Everything that one user can ask, right and wrong. */
+  async function call(credentials: string): Promise<void> {
+    const client = new QueueClient({ url: program.url, credentials });
+    const headers = { 'x-ks-hdr-note': ELEMENT_HEADER };
+    const all = [
+      await client.insert('N', 'q', BODY, { headers }),
+      await client.insert('N', 'q', BODY, { headers, tries: -1 }),
+      await client.reserve('N', 'q', { to: 0 }),
+      await client.commit('N', 'q', 'nothing'),
+      await client.status('N', 'q'),
+      await client.status('keys', 'q'),
+      await client.consumers('N', 'q'),
+      await client.namespaces(),
+      await client.namespaces({ query: { array: '1' } }),
+      await client.queues('keys', { query: { tree: '1' } }),
+      await client.request('GET', '/metrics'),
+      await client.request('GET', '/readyz'),
+      await client.request('GET', '/openapi.json'),
+      await client.request('GET', '/nothing'),
+    ];
+    client.close();
+    answers.push(
+      ...all.map(({ reason, rawHeaders, body }) => [reason, ...rawHeaders, body.toString()].join('\n')),
+    );
+  }
+
+  async function callWith(authorization: string): Promise<void> {
+    const client = new QueueClient({ url: program.url, credentials: null });
+    const answer = await client.namespaces({ headers: { authorization } });
+    client.close();
+    answers.push([answer.reason, ...answer.rawHeaders, answer.body.toString()].join('\n'));
+  }
+
+  /** A configuration that cannot be used replaces nothing, and its fault is logged. */
+  async function reload(content: object | string): Promise<void> {
+    const before = program.logged().filter(({ event }) => event === 'reload').length;
+    await folder.write('q.json', content);
+    program.signal('SIGHUP');
+    await program.logs((lines) => lines.filter(({ event }) => event === 'reload').length > before);
+  }
+});

@@ -1,0 +1,190 @@
+import assert from 'node:assert/strict';
+import { mkdir } from 'node:fs/promises';
+import { createServer } from 'node:net';
+import { after, before, describe, it } from 'node:test';
+import { describeOptions } from '../../src/config/describe.ts';
+import { Folder, type Program } from './program.ts';
+
+const USERS = { test1: 'test1' };
+
+describe('A start that cannot be', () => {
+  let folder: Folder;
+
+  before(async () => {
+    folder = await Folder.create();
+    await mkdir(folder.file('data/folder.db'), { recursive: true });
+    await folder.write('data/damaged.db', 'This is no database. '.repeat(400));
+    await folder.write('not.pem', 'CANARY');
+  });
+
+  after(() => folder.dispose());
+
+  const cases: [why: string, config: object, says: RegExp][] = [
+    [
+      'for an unknown key',
+      { http: { prot: 1 } },
+      /http\.prot: there is no such option\. Did you mean port\?/,
+    ],
+    [
+      'for a value of the wrong type',
+      { http: { port: 'CANARY' } },
+      /http\.port: must be a whole number from 0/,
+    ],
+    [
+      'for an engine that this version does not have',
+      { namespaces: { N: { url: 'redis://:CANARY@h/0' } } },
+      /namespaces\.N\.url: redis: is not in this version\. Use one of sqlite:/,
+    ],
+    [
+      'for an engine that nobody has',
+      { namespaces: { N: { url: 'slqite:N.db' } } },
+      /namespaces\.N\.url: there is no engine slqite:\. Use one of sqlite:/,
+    ],
+    [
+      'for a file that is a folder',
+      { namespaces: { N: { url: 'sqlite:folder.db' } } },
+      /namespaces\.N\.url: .*folder\.db/,
+    ],
+    [
+      'for a damaged file',
+      { namespaces: { N: { url: 'sqlite:damaged.db' } } },
+      /namespaces\.N\.url: .*damaged\.db/,
+    ],
+    [
+      'for two engines at once, telling both',
+      { namespaces: { N: { url: 'sqlite:damaged.db' }, M: { url: 'sqlite:folder.db' } } },
+      /namespaces\.N\.url: .*damaged\.db[\s\S]*namespaces\.M\.url: .*folder\.db/,
+    ],
+    [
+      'for a weak hash',
+      { http: { users: { u: `$argon2id$v=19$m=8,t=1,p=1$${'A'.repeat(22)}$${'A'.repeat(43)}` } } },
+      /http\.users\.u\.password: is too weak: m=8,t=1,p=1.*hash-password/,
+    ],
+    [
+      'for a right that nobody has',
+      { http: { users: { u: { password: 'x', rights: { N: ['reed'] } } } } },
+      /http\.users\.u\.rights\.N: there is no right "reed"\. Choose among read, write, manage, exchange/,
+    ],
+    [
+      'for a certificate that is not there',
+      { http: { users: USERS, tls: { cert: 'no.pem', key: 'no.pem' } } },
+      /http\.tls\.cert: .*no\.pem cannot be read \(ENOENT\)/,
+    ],
+    [
+      'for a certificate that is none',
+      { http: { users: USERS, tls: { cert: 'not.pem', key: 'not.pem' } } },
+      /http\.tls\.key: does not serve with .*not\.pem/,
+    ],
+    [
+      'for listening everywhere in the clear',
+      { http: { host: '0.0.0.0' } },
+      /http\.host: .*http\.insecure: true/,
+    ],
+    [
+      'for an address of another machine',
+      { http: { users: USERS, host: '192.0.2.1', insecure: true } },
+      /http\.host: cannot listen on 192\.0\.2\.1, port 0 \(EADDRNOTAVAIL\)/,
+    ],
+  ];
+  for (const [why, config, says] of cases) {
+    it(`${why} names file, option and remedy and exits with 2`, async () => {
+      const http = { port: 0, users: USERS, ...('http' in config && (config.http as object)) };
+      const namespaces = { N: { url: 'sqlite::memory:' } };
+      const file = await folder.write('q.json', { namespaces, ...config, http });
+      const program = await folder.run(['--config', file]);
+      assert.match(program.stderr, says);
+      assert.match(program.stderr, /^quayside: q\.json: /m);
+      assertRefused(program);
+    });
+  }
+
+  it('for a port that is taken says so', async () => {
+    const other = createServer().listen(0, '127.0.0.1');
+    await new Promise((resolve) => other.once('listening', resolve));
+    const address = other.address();
+    const port = typeof address === 'object' ? address?.port : 0;
+    const file = await folder.write('q.json', { http: { port, users: USERS }, namespaces: memory() });
+    const program = await folder.run(['--config', file]);
+    other.close();
+    assert.match(program.stderr, /q\.json: http\.port: cannot listen.*EADDRINUSE.*choose another port/);
+    assertRefused(program);
+  });
+
+  it('for a file that another server uses names the file, and does not disturb that server', async () => {
+    const namespaces = { N: { url: 'sqlite:shared.db' } };
+    const file = await folder.write('q.json', { http: { port: 0, users: USERS }, namespaces });
+    const first = await folder.serve(['--config', file]);
+    const second = await folder.run(['--config', file]);
+    assert.match(second.stderr, /namespaces\.N\.url: .*shared\.db/);
+    assertRefused(second);
+    assert.equal(first.code, null);
+    assert.equal(await first.stop(), 0);
+  });
+
+  it('for a variable that names no option names the variable', async () => {
+    const program = await folder.run([], { env: { QUAYSIDE_HTTP__PROT: '1' } });
+    assert.match(program.stderr, /^quayside: QUAYSIDE_HTTP__PROT: there is no such option/);
+    assertRefused(program);
+  });
+
+  it('for an unusable users file says how to make it anew', async () => {
+    await folder.write('data/users.json', '{"admin": {}}');
+    const program = await folder.run([], { env: { QUAYSIDE_HTTP__PORT: '0' } });
+    assert.match(
+      program.stderr,
+      /data.users\.json: cannot be used: user admin has no password\. .*reset-admin/,
+    );
+    assertRefused(program);
+  });
+
+  it('for a command line that says nothing known', async () => {
+    for (const args of [['frobnicate'], ['--frobnicate'], ['--config']])
+      assertRefused(await folder.run(args));
+  });
+});
+
+describe('The command line', () => {
+  let folder: Folder;
+
+  before(async () => {
+    folder = await Folder.create();
+  });
+
+  after(() => folder.dispose());
+
+  it('shows every option in its help', async () => {
+    const { code, stdout } = await folder.run(['--help']);
+    assert.equal(code, 0);
+    for (const { path, variable } of describeOptions()) {
+      assert.ok(stdout.includes(`  ${path}\n`), path);
+      assert.ok(stdout.includes(`      ${variable}\n`), variable);
+    }
+  });
+
+  it('prints what is in force, masked, without starting anything', async () => {
+    await folder.write(
+      'q.yaml',
+      'http: { users: { a: CANARY } }\nnamespaces: { N: { url: "sqlite:N.db?key=CANARY" } }',
+    );
+    const { code, stdout, stderr } = await folder.run(['--config', 'q.yaml', '--print-config'], {
+      env: { QUAYSIDE_HTTP__PORT: '8080' },
+    });
+    assert.equal(code, 0);
+    assert.equal(stderr, '');
+    assert.match(stdout, /port: 8080/);
+    assert.match(stdout, /password: "\*\*\*"/);
+    assert.match(stdout, /url: sqlite:N\.db\?key=\*\*\*/);
+    assert.ok(!stdout.includes('CANARY'));
+  });
+});
+
+function memory(): object {
+  return { N: { url: 'sqlite::memory:' } };
+}
+
+function assertRefused({ code, stdout, stderr }: Program): void {
+  assert.equal(code, 2);
+  assert.equal(stdout, '');
+  assert.doesNotMatch(stderr, /\n\s+at /, 'a stack trace');
+  assert.ok(!stderr.includes('CANARY') || stderr.includes('not "CANARY"'), stderr);
+}

@@ -1,0 +1,153 @@
+import assert from 'node:assert/strict';
+import { execFile } from 'node:child_process';
+import { readFile, stat } from 'node:fs/promises';
+import { afterEach, beforeEach, describe, it } from 'node:test';
+import { fileURLToPath } from 'node:url';
+import { promisify } from 'node:util';
+import { jsonOf, QueueClient } from '../support/http-client.ts';
+import { Folder, type Program } from './program.ts';
+
+const ROOT = fileURLToPath(new URL('../..', import.meta.url));
+const run = promisify(execFile);
+
+describe('The start', () => {
+  let folder: Folder;
+
+  beforeEach(async () => {
+    folder = await Folder.create();
+  });
+
+  afterEach(() => folder.dispose());
+
+  it('for the first time makes an administrator whose password is printed once and kept as a hash', async () => {
+    const first = await folder.serve([]);
+    const password = passwordOf(first);
+    assert.match(password, /^[\w-]{24}$/);
+    assert.equal(await statusAs(first, `admin:${password}`), 200);
+    assert.equal(await statusAs(first, 'admin:wrong'), 401);
+    assert.equal(await first.stop(), 0);
+
+    const kept = await readFile(folder.file('data/users.json'), 'utf8');
+    assert.match(kept, /"\$argon2id\$v=19\$m=19456,t=2,p=1\$/);
+    assert.ok(!`${kept}${first.stderr}`.includes(password));
+    if (process.platform !== 'win32') {
+      assert.equal((await stat(folder.file('data/users.json'))).mode & 0o777, 0o600);
+    }
+
+    const second = await folder.serve([]);
+    assert.match(
+      second.stdout,
+      /listens on http:\/\/127\.0\.0\.1:\d+\n.*shown at the first start.*reset-admin/,
+    );
+    assert.ok(!second.stdout.includes('password  '));
+    assert.equal(await statusAs(second, `admin:${password}`), 200);
+    assert.equal(await second.stop(), 0);
+  });
+
+  it('prints lines that insert, get, reserve and commit when they are pasted into a shell', async () => {
+    const program = await folder.serve([]);
+    const lines = program.stdout.split('\n').filter((line) => /^(export|curl|ID=)/.test(line));
+    assert.equal(lines.length, 6);
+    const { stdout } = await run('sh', ['-c', lines.join('\n')]);
+    assert.match(stdout, /^\{"id":"[^"]+"\}HTTP\/1\.1 200 OK\r\n/);
+    assert.match(stdout, /\r\n\r\n\{"hello": "world"\}\{"id":"[^"]+"\}\{\}$/);
+    const client = new QueueClient({ url: program.url, credentials: `admin:${passwordOf(program)}` });
+    const status = jsonOf<{ totalSize: number; stats: object }>(await client.status('N', 'first'));
+    client.close();
+    assert.equal(status.totalSize, 0);
+    assert.deepEqual(status.stats, { put: 2, get: 1, reserve: 1, commit: 1, rollback: 0, deadletter: 0 });
+  });
+
+  it('serves a plain namespace N and a stream called events', async () => {
+    const program = await folder.serve([]);
+    const client = new QueueClient({ url: program.url, credentials: `admin:${passwordOf(program)}` });
+    const types: string[] = [];
+    for (const namespace of jsonOf<string[]>(await client.namespaces())) {
+      types.push(jsonOf<{ type: string }>(await client.status(namespace, 'q')).type);
+    }
+    client.close();
+    assert.deepEqual(types, ['sqlite:simple', 'sqlite:stream']);
+  });
+
+  it('after reset-admin takes the new password, on SIGHUP and at the next start', async () => {
+    const program = await folder.serve([]);
+    const before = passwordOf(program);
+    assert.equal(await statusAs(program, `admin:${before}`), 200);
+    const reset = await folder.run(['reset-admin']);
+    assert.equal(reset.code, 0);
+    const after = passwordOf(reset);
+    assert.equal(await statusAs(program, `admin:${before}`), 200, 'not yet');
+    program.signal('SIGHUP');
+    await program.says(/were read again/);
+    assert.equal(await statusAs(program, `admin:${before}`), 401);
+    assert.equal(await statusAs(program, `admin:${after}`), 200);
+    await program.stop();
+    const next = await folder.serve([]);
+    assert.equal(await statusAs(next, `admin:${after}`), 200);
+  });
+
+  it('with users in the configuration makes nobody, and reset-admin says where they are', async () => {
+    await folder.write('q.yaml', 'http: { users: { test1: test1 } }');
+    const program = await folder.serve(['--config', 'q.yaml']);
+    assert.equal(program.stdout, `Quayside 0.1.0 listens on ${program.url}\n`);
+    await assert.rejects(stat(folder.file('data/users.json')), { code: 'ENOENT' });
+    assert.match(program.stderr, /plain passwords of test1.*hash-password/);
+    const reset = await folder.run(['--config', 'q.yaml', 'reset-admin']);
+    assert.equal(reset.code, 2);
+    assert.match(reset.stderr, /http\.users: names the users.*hash-password/);
+  });
+
+  it('from package.json runs on the pinned Node', async () => {
+    const { stdout } = await run('npm', ['start', '--silent', '--', '--version'], { cwd: ROOT });
+    assert.match(stdout, /^\d+\.\d+\.\d+\n$/);
+  });
+});
+
+describe('hash-password', () => {
+  let folder: Folder;
+
+  beforeEach(async () => {
+    folder = await Folder.create();
+  });
+
+  afterEach(() => folder.dispose());
+
+  it('reads a password from standard input and prints a hash that logs in', async () => {
+    const { code, stdout, stderr } = await folder.run(['hash-password'], {
+      input: 'a long enough password\n',
+    });
+    assert.equal(code, 0);
+    assert.equal(stderr, '');
+    assert.match(stdout, /^\$argon2id\$\S+\n$/);
+    await folder.write('q.json', { http: { users: { u: { password: stdout.trim() } } } });
+    const program = await folder.serve(['--config', 'q.json']);
+    assert.equal(await statusAs(program, 'u:a long enough password'), 200);
+    assert.equal(program.logged().filter(({ level }) => level === 'warn').length, 0);
+  });
+
+  it('takes no password from the command line, and none that is empty or too long', async () => {
+    const cases = [
+      { args: ['hash-password', 'CANARY'], input: '', code: 2 },
+      { args: ['hash-password'], input: '', code: 1 },
+      { args: ['hash-password'], input: 'x'.repeat(257), code: 1 },
+    ];
+    for (const { args, input, code } of cases) {
+      const program = await folder.run(args, { input });
+      assert.equal(program.code, code);
+      assert.equal(program.stdout, '');
+      assert.notEqual(program.stderr, '');
+      assert.ok(!program.stderr.includes('CANARY'));
+    }
+  });
+});
+
+function passwordOf({ stdout }: Program): string {
+  return /password {2}(\S+)/.exec(stdout)?.[1] ?? '';
+}
+
+async function statusAs({ url }: Program, credentials: string): Promise<number> {
+  const client = new QueueClient({ url, credentials });
+  const { status } = await client.namespaces();
+  client.close();
+  return status;
+}
