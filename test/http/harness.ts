@@ -5,12 +5,16 @@ import { type Account, readAccounts, type UserDefinition } from '../../src/acces
 import type { Authenticator, User } from '../../src/access/user.ts';
 import type { Broker } from '../../src/broker/broker.ts';
 import type { NamespacePolicy } from '../../src/engine/engine.ts';
+import { Exchanges } from '../../src/exchange/exchanges.ts';
+import { DEFAULT_MAX_HOPS } from '../../src/exchange/forward.ts';
+import type { SelectorSandbox } from '../../src/exchange/sandbox/sandbox.ts';
+import { makeSandbox } from '../../src/exchange/sandbox/worker-sandbox.ts';
 import { HTTP_DEFAULTS, type HttpOptions, type ReadyReport } from '../../src/http/options.ts';
 import { HttpServer } from '../../src/http/server.ts';
 import { QuaysideError } from '../../src/model/errors.ts';
 import { MEMORY_SQLITE } from '../engines/sqlite.ts';
 import type { EngineUnderTest, TestEngine } from '../engines.ts';
-import { brokerOn, plain } from '../support/broker.ts';
+import { brokerOn, plain, SILENT_LOG } from '../support/broker.ts';
 import { QueueClient } from '../support/http-client.ts';
 
 export interface HarnessOptions {
@@ -45,9 +49,11 @@ export interface LogLine {
 export class Harness {
   readonly opened: TestEngine;
   readonly broker: Broker;
+  readonly exchanges: Exchanges;
   readonly server: HttpServer;
   readonly log: readonly LogLine[];
   readiness: ReadyReport = { ready: true, checks: { 'sqlite:test': 'ok' } };
+  readonly #sandbox: SelectorSandbox;
   readonly #clients: QueueClient[] = [];
   readonly #queue: { made: number } = { made: 0 };
 
@@ -66,8 +72,20 @@ export class Harness {
       users,
       namespaces.map(({ name }) => name),
     );
+    this.#sandbox = makeSandbox({ clock: opened.clock });
+    this.exchanges = new Exchanges({
+      broker: this.broker,
+      sandbox: this.#sandbox,
+      clock: opened.clock,
+      random: () => 0.5,
+      log: SILENT_LOG,
+      maxHops: DEFAULT_MAX_HOPS,
+      selectors: true,
+      configured: new Map(),
+    });
     this.server = new HttpServer({
       broker: this.broker,
+      exchanges: this.exchanges,
       authenticator: options.authenticator?.(opened) ?? new NamedUsers(accounts, users),
       options: { ...HTTP_DEFAULTS, port: 0, ...http },
       log: { info: logAt('info'), warn: logAt('warn'), error: logAt('error') },
@@ -83,6 +101,7 @@ export class Harness {
     const opened = await engine.open({ namespaces });
     const harness = new Harness(opened, options);
     await harness.broker.start();
+    await harness.exchanges.start();
     await harness.server.start();
     return harness;
   }
@@ -127,6 +146,8 @@ export class Harness {
     for (const client of this.#clients) client.close();
     this.broker.drain();
     await this.server.stop();
+    await this.exchanges.stop();
+    await this.#sandbox.stop();
     await this.broker.stop();
     assert.equal(this.broker.admission.waiting, 0, 'nobody waits after the end');
     await this.opened.close();

@@ -139,11 +139,11 @@ function insert(call: Call, queue: Queue, element: NewElement): void {
 
 const KEY_LENGTH = 255;
 
-/** Keys of different users are different keys; the length in front keeps the two parts apart. */
+/** Keys of different users are different keys. A user name has no colon, so the two parts stay apart. */
 function dedupKeyOf({ head, user }: Call): string | null {
   const key = head.idempotencyKey;
   if (key === null) return null;
-  if (key !== '' && key.length <= KEY_LENGTH) return `${user.name.length}:${user.name}:${key}`;
+  if (key !== '' && key.length <= KEY_LENGTH) return `${user.name}:${key}`;
   throw new QuaysideError('invalid-header', `idempotency-key has 1 to ${KEY_LENGTH} characters.`, {
     parameter: 'idempotency-key',
   });

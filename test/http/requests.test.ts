@@ -1,0 +1,223 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import { type Answer, headerOf, jsonOf, queuePath } from '../support/http-client.ts';
+import { sharedHarness } from './harness.ts';
+
+const INERT = {
+  'cache-control': 'no-store',
+  'content-security-policy':
+    "sandbox; default-src 'none'; base-uri 'none'; object-src 'none'; frame-ancestors 'none'",
+  'x-content-type-options': 'nosniff',
+  'cross-origin-resource-policy': 'same-origin',
+  'referrer-policy': 'no-referrer',
+};
+
+interface Problem {
+  readonly status: number;
+  readonly code: string;
+  readonly detail: string;
+  readonly parameter?: string;
+}
+
+/** Fails unless the answer is a problem with this status and code; answers its members. */
+function problemOf(answer: Answer, status: number, code: string): Problem {
+  assert.equal(answer.status, status, answer.body.toString());
+  assert.equal(headerOf(answer, 'content-type'), 'application/problem+json');
+  const problem = jsonOf<Problem>(answer);
+  assert.equal(problem.status, status);
+  assert.equal(problem.code, code);
+  assert.ok(problem.detail.length > 0);
+  return problem;
+}
+
+describe('Requests in general', () => {
+  const harness = sharedHarness();
+
+  it('authentication comes before routing: an unknown path without credentials is 401', async () => {
+    problemOf(await harness().client(null).request('GET', '/nowhere'), 401, 'unauthorized');
+    problemOf(await harness().client(null).request('TRACE', '/q'), 401, 'unauthorized');
+    problemOf(await harness().client().request('GET', '/nowhere'), 404, 'route-not-found');
+  });
+
+  it('probes need no credentials and tell a stranger nothing but yes or no', async () => {
+    const stranger = harness().client(null);
+    assert.deepEqual(jsonOf(await stranger.request('GET', '/livez')), { status: 'live' });
+    assert.deepEqual(jsonOf(await stranger.request('GET', '/readyz')), { status: 'ready' });
+    assert.equal((await stranger.request('HEAD', '/readyz')).status, 200);
+  });
+
+  it('a known user sees why a node is not ready; wrong credentials are refused even there', async () => {
+    harness().readiness = { ready: false, checks: { 'sqlite:test': 'disk full' } };
+    const answer = await harness().client().request('GET', '/readyz');
+    assert.equal(answer.status, 503);
+    assert.equal(headerOf(answer, 'retry-after'), '1');
+    assert.deepEqual(jsonOf(answer), { status: 'not ready', checks: { 'sqlite:test': 'disk full' } });
+    assert.deepEqual(jsonOf(await harness().client(null).request('GET', '/readyz')), { status: 'not ready' });
+    assert.equal((await harness().client('a:b').request('GET', '/readyz')).status, 401);
+    harness().readiness = { ready: true, checks: {} };
+  });
+
+  it('an error of the spec is byte-exact, and problem details for a client that accepts them', async () => {
+    const client = harness().client();
+    const queue = harness().queue();
+    const plain = client.get('N', queue, { tid: 't' });
+    const detailed = client.get('N', queue, {
+      tid: 't',
+      headers: { accept: 'text/html, Application/Problem+JSON;q=0.9' },
+    });
+    await harness().waiting(2);
+    await client.cancel('N', queue, 't');
+    assert.equal((await plain).body.toString(), 'cancel');
+    const answer = await detailed;
+    assert.equal(answer.reason, 'Queue Pop Cancelled');
+    problemOf(answer, 410, 'pop-cancelled');
+  });
+
+  it('a bad value is a 400 that names the parameter and says what would be right', async () => {
+    const client = harness().client();
+    const queue = harness().queue();
+    const answer = await client.insert('N', queue, 'a', { query: { delay: 'abc' } });
+    const problem = problemOf(answer, 400, 'invalid-parameter');
+    assert.equal(problem.parameter, 'delay');
+    assert.match(problem.detail, /"abc".*seconds/);
+  });
+
+  it('unknown query parameters are ignored, however often they come', async () => {
+    const client = harness().client();
+    const queue = harness().queue();
+    await client.insert('N', queue, 'a', { query: { colour: ['red', 'blue'], constructor: '1' } });
+    assert.equal((await client.get('N', queue, { query: { x: '%zz' } })).status, 200);
+  });
+
+  it('truth of a flag: 1 true yes on, 0 false no off and nothing, in any case', async () => {
+    const client = harness().client();
+    const queue = harness().queue();
+    for (const reserve of ['1', 'true', 'YES', 'On']) {
+      await client.insert('N', queue, 'a');
+      const answer = await client.get('N', queue, { query: { reserve } });
+      assert.ok(headerOf(answer, 'x-ks-lease'), reserve);
+    }
+    for (const reserve of ['0', 'False', 'no', 'OFF', '']) {
+      await client.insert('N', queue, 'a');
+      const answer = await client.get('N', queue, { query: { reserve } });
+      assert.equal(answer.headers['x-ks-lease'], undefined, reserve);
+    }
+  });
+
+  it('an unknown namespace is 404', async () => {
+    const client = harness().client();
+    const problem = problemOf(await client.status('nowhere', 'q'), 404, 'namespace-not-found');
+    assert.equal(problem.parameter, 'namespace');
+    problemOf(await client.queues('__proto__'), 404, 'namespace-not-found');
+  });
+
+  it('a queue exists from its first use, a read of its status included', async () => {
+    const client = harness().client();
+    const [read, paused, waited] = [harness().queue(), harness().queue(), harness().queue()];
+    await client.status('N', read);
+    await client.paused('N', paused);
+    await client.get('N', waited, { to: 0 });
+    const queues = jsonOf<Record<string, unknown>>(await client.queues('N'));
+    for (const name of [read, paused, waited]) assert.ok(name in queues, name);
+  });
+
+  it('GET paused answers true or false as JSON', async () => {
+    const client = harness().client();
+    const queue = harness().queue();
+    const before = await client.paused('N', queue);
+    assert.equal(headerOf(before, 'content-type'), 'application/json');
+    assert.equal(before.body.toString(), 'false');
+    await client.pause('N', queue);
+    assert.equal((await client.paused('N', queue)).body.toString(), 'true');
+  });
+
+  it('HEAD never consumes', async () => {
+    const client = harness().client();
+    const queue = harness().queue();
+    await client.insert('N', queue, 'a');
+    const answer = await client.request('HEAD', queuePath('N', queue));
+    assert.equal(answer.status, 405);
+    assert.equal(headerOf(answer, 'allow'), 'GET, PUT, POST');
+    assert.equal((await client.request('HEAD', `${queuePath('N', queue)}/status`)).status, 200);
+    assert.equal(jsonOf<{ size: number }>(await client.status('N', queue)).size, 1);
+  });
+
+  it('a wrong method on a known path is 405 with Allow', async () => {
+    const client = harness().client();
+    const queue = queuePath('N', harness().queue());
+    const expected: [string, string, string][] = [
+      ['DELETE', queue, 'GET, PUT, POST'],
+      ['PUT', `${queue}/status`, 'GET, HEAD, DELETE'],
+      ['GET', `${queue}/pause`, 'PATCH, DELETE'],
+      ['POST', `${queue}/commit/x`, 'PATCH'],
+      ['GET', `${queue}/consumer/x`, 'DELETE'],
+      ['OPTIONS', '/q', 'GET, HEAD'],
+      ['TRACE', '/q/N', 'GET, HEAD'],
+    ];
+    for (const [method, path, allow] of expected) {
+      const answer = await client.request(method, path);
+      problemOf(answer, 405, 'method-not-allowed');
+      assert.equal(headerOf(answer, 'allow'), allow, `${method} ${path}`);
+    }
+  });
+
+  it('a capability that a queue has not is 405, and Allow leaves the method out', async () => {
+    const client = harness().client();
+    const answer = await client.remove('events', harness().queue(), 'x');
+    problemOf(answer, 405, 'not-supported');
+    assert.equal(answer.headers.allow, '');
+  });
+
+  it('every answer is inert in a browser, errors and empty ones included', async () => {
+    const client = harness().client();
+    const queue = harness().queue();
+    await client.insert('N', queue, '<script>alert(1)</script>', { contentType: 'text/html' });
+    const answers = [
+      await client.get('N', queue),
+      await client.get('N', queue, { to: 0 }),
+      await client.pause('N', queue),
+      await client.remove('N', queue, 'x'),
+      await client.namespaces(),
+      await client.request('GET', '/nowhere'),
+      await harness().client(null).request('GET', '/q'),
+      await harness().client(null).request('GET', '/livez'),
+    ];
+    for (const answer of answers) {
+      for (const [name, value] of Object.entries(INERT)) assert.equal(headerOf(answer, name), value);
+      assert.equal(answer.headers['strict-transport-security'], undefined);
+    }
+  });
+
+  it('a body on a request that takes none is read and thrown away; the connection goes on', async () => {
+    const client = harness().client();
+    const queue = harness().queue();
+    await client.insert('N', queue, 'a');
+    const options = { body: Buffer.alloc(300_000, 'x') };
+    assert.equal((await client.request('GET', queuePath('N', queue), options)).body.toString(), 'a');
+    assert.equal((await client.request('GET', '/nowhere', options)).status, 404);
+    assert.equal((await client.request('PATCH', `${queuePath('N', queue)}/pause`, options)).status, 201);
+  });
+
+  it('metrics need a user, and come as the text format of Prometheus', async () => {
+    problemOf(await harness().client(null).request('GET', '/metrics'), 401, 'unauthorized');
+    const answer = await harness().client().request('GET', '/metrics');
+    assert.equal(headerOf(answer, 'content-type'), 'text/plain; version=0.0.4; charset=utf-8');
+    assert.match(answer.body.toString(), /^quayside_test 1$/m);
+  });
+});
+
+describe('Requests in general, where the operator decides', () => {
+  const harness = sharedHarness({ http: { openMetrics: true, bodyLimit: 100 } });
+
+  it('metrics are open where configured so', async () => {
+    assert.equal((await harness().client(null).request('GET', '/metrics')).status, 200);
+  });
+
+  it('a body above the limit is 413 and stores nothing; one of exactly the limit is taken', async () => {
+    const client = harness().client();
+    const queue = harness().queue();
+    problemOf(await client.insert('N', queue, Buffer.alloc(101)), 413, 'body-too-large');
+    assert.equal((await client.insert('N', queue, Buffer.alloc(100))).status, 200);
+    assert.equal(jsonOf<{ totalSize: number }>(await client.status('N', queue)).totalSize, 1);
+  });
+});
