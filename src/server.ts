@@ -5,6 +5,8 @@ import { Broker } from './broker/broker.ts';
 import type { Config } from './config/options.ts';
 import { ConfigError } from './config/problem.ts';
 import type { Engine } from './engine/engine.ts';
+import { Exchanges } from './exchange/exchanges.ts';
+import { makeSandbox } from './exchange/sandbox/worker-sandbox.ts';
 import type { HttpLog, HttpOptions } from './http/options.ts';
 import { HttpServer } from './http/server.ts';
 import { Metrics } from './metrics/metrics.ts';
@@ -12,6 +14,7 @@ import { type Clock, systemClock } from './model/clock.ts';
 import { maskUrl } from './model/mask.ts';
 import type { Service } from './model/service.ts';
 import { type EngineSources, loadEngines, startable } from './server/engines.ts';
+import { configuredExchanges, startableExchanges } from './server/exchanges.ts';
 import { baseUrl, httpOptions, listening } from './server/listener.ts';
 import { namespaceSetups } from './server/namespaces.ts';
 import { Readiness } from './server/readiness.ts';
@@ -125,8 +128,9 @@ export class Server implements Service {
     const broker = new Broker({ ...this.#parts, namespaces, waiting: config.waiting });
     await this.#stack.start(broker);
     this.#refuseIfStopping();
+    const exchanges = await this.#startExchanges(broker);
     const authenticator = new PasswordAuthenticator({ ...this.#parts, accounts: users.accounts });
-    const http = this.#makeHttp(broker, authenticator, httpOptions(config, tls.material));
+    const http = this.#makeHttp(broker, exchanges, authenticator, httpOptions(config, tls.material));
     await this.#stack.start(listening(http, config, sourceOf));
     this.#refuseIfStopping();
     if (users.created !== null) await usersFileOf(config).write([users.created.definition]);
@@ -151,11 +155,43 @@ export class Server implements Service {
     return engines;
   }
 
-  #makeHttp(broker: Broker, authenticator: PasswordAuthenticator, options: HttpOptions): HttpServer {
+  async #startExchanges(broker: Broker): Promise<Exchanges> {
+    const { clock, random, log, sourceOf } = this.#parts;
+    const { selectors, maxHops } = this.#config;
+    const sandbox = makeSandbox({ clock });
+    const configured = configuredExchanges(this.#config, sourceOf);
+    const exchanges = new Exchanges({
+      broker,
+      sandbox,
+      clock,
+      random,
+      log,
+      maxHops,
+      selectors: selectors === 'on',
+      configured,
+    });
+    await this.#stack.start(sandbox);
+    await this.#stack.start(startableExchanges(exchanges, configured, sourceOf));
+    this.#refuseIfStopping();
+    return exchanges;
+  }
+
+  #makeHttp(
+    broker: Broker,
+    exchanges: Exchanges,
+    authenticator: PasswordAuthenticator,
+    options: HttpOptions,
+  ): HttpServer {
     const { clock, log, version } = this.#parts;
-    const metrics = new Metrics({ broker, version, logins: () => ({ ...authenticator.counts }) });
+    const metrics = new Metrics({
+      broker,
+      exchanges,
+      version,
+      logins: () => ({ ...authenticator.counts }),
+    });
     return new HttpServer({
       broker,
+      exchanges,
       authenticator,
       options,
       log,

@@ -161,6 +161,45 @@ const NamespaceOptions = Type.Object(
   CLOSED,
 );
 
+const QueueOf = {
+  ns: Type.String({ minLength: 1, description: 'namespace' }),
+  queue: Type.String({ minLength: 1, description: 'queue' }),
+};
+
+const ExchangeOptions = Type.Object(
+  {
+    src: Type.Object(QueueOf, { ...CLOSED, description: 'queue that elements are taken from' }),
+    dst: Type.Array(
+      Type.Object(
+        {
+          ...QueueOf,
+          selector: Type.Optional(
+            Type.String({ description: 'JavaScript function of `env` that says whether to copy' }),
+          ),
+        },
+        CLOSED,
+      ),
+      {
+        minItems: 1,
+        description: 'queues that elements are copied to, each with `ns`, `queue` and perhaps `selector`',
+      },
+    ),
+    consumer: Type.Object(
+      {
+        parallel: Type.Optional(Type.Integer({ minimum: 1, maximum: 16, description: 'loops side by side' })),
+        wsize: Type.Optional(
+          Type.Integer({ minimum: 1, maximum: 65_536, description: 'elements under way at once' }),
+        ),
+        reserve: Type.Optional(
+          Type.Boolean({ description: 'across engines: at least once instead of at most once' }),
+        ),
+      },
+      { ...CLOSED, default: {}, description: 'options of its consumer' },
+    ),
+  },
+  CLOSED,
+);
+
 export const Options = Type.Object(
   {
     dataDir: Type.String({
@@ -178,6 +217,20 @@ export const Options = Type.Object(
       },
       remedy: 'Name at least one, or leave it out for N and events',
       description: 'namespaces by name; `N` and `events` (a stream) where none is given',
+    }),
+    exchanges: Type.Record(Type.String({ minLength: 1 }), ExchangeOptions, {
+      default: {},
+      description: 'exchanges by id; one of these wins over a stored one of the same id',
+    }),
+    selectors: Type.Enum(['on', 'off'], {
+      default: 'on',
+      description: '`off` refuses exchanges with selectors: a selector is code',
+    }),
+    maxHops: Type.Integer({
+      minimum: 1,
+      maximum: 1_000,
+      default: 17,
+      description: 'exchanges that an element may pass before it goes to `__too_many_hops__`',
     }),
     waiting: Type.Object(
       {

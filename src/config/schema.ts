@@ -65,7 +65,7 @@ export function typeText(schema: OptionSchema): string {
     case 'boolean':
       return 'true or false';
     case 'array':
-      return 'a list of texts';
+      return schema.items?.type === 'object' ? 'a list of groups of options' : 'a list of texts';
     case 'object':
       return entrySchema(schema) === undefined ? 'a group of options' : 'a map by name';
     default:

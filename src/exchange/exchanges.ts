@@ -328,7 +328,7 @@ export class Exchanges implements Service {
 }
 
 function notFound(id: string): QuaysideError {
-  return new QuaysideError('exchange-not-found', `no such exchange [${id}]`);
+  return new QuaysideError('exchange-not-found', `no such exchange [${id}]`, { extra: { id } });
 }
 
 function exists(id: string): QuaysideError {

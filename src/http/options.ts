@@ -1,5 +1,6 @@
 import type { Authenticator } from '../access/user.ts';
 import type { Broker } from '../broker/broker.ts';
+import type { Exchanges } from '../exchange/exchanges.ts';
 import type { Clock } from '../model/clock.ts';
 
 /** What an operator may set, checked by `config` before it comes here. Lengths are in ms, sizes in bytes. */
@@ -68,6 +69,7 @@ export interface ReadyReport {
 /** Everything that the front end stands on. */
 export interface HttpParts {
   readonly broker: Broker;
+  readonly exchanges: Exchanges;
   readonly authenticator: Authenticator;
   readonly options: HttpOptions;
   readonly log: HttpLog;

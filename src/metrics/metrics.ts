@@ -1,11 +1,14 @@
 import type { Broker } from '../broker/broker.ts';
+import type { Exchanges } from '../exchange/exchanges.ts';
 import { brokerFamilies } from './broker-families.ts';
+import { exchangeFamilies } from './exchange-families.ts';
 import { exposition, type Family } from './family.ts';
 import { processFamilies } from './process-families.ts';
 import { queueFamilies } from './queue-families.ts';
 
 export interface MetricsSources {
   readonly broker: Broker;
+  readonly exchanges: Pick<Exchanges, 'list'>;
   readonly version: string;
   /** Logins by how they ended. */
   readonly logins: () => Readonly<Record<string, number>>;
@@ -28,11 +31,12 @@ export class Metrics {
   }
 
   async #collect(): Promise<string> {
-    const { broker, version, logins } = this.#sources;
+    const { broker, exchanges, version, logins } = this.#sources;
     const queues = await queueFamilies(broker.namespaces());
     return exposition([
       ...queues,
       ...brokerFamilies(broker),
+      ...exchangeFamilies(exchanges),
       loginFamily(logins()),
       ...processFamilies(version),
     ]);

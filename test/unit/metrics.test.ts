@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, it } from 'node:test';
 import type { Broker } from '../../src/broker/broker.ts';
+import type { ExchangeRecord } from '../../src/exchange/record.ts';
 import { Metrics } from '../../src/metrics/metrics.ts';
 import { QUEUES_SHOWN } from '../../src/metrics/queue-families.ts';
 import { PLAIN_GROUP } from '../../src/model/element.ts';
@@ -11,6 +12,27 @@ import { newElement } from '../support/elements.ts';
 
 const POLICY = plain('N');
 
+const RECORD: ExchangeRecord = {
+  src: { ns: 'N', q: 'src' },
+  dst: [{ ns: 'N', q: 'to' }],
+  opts: {},
+  cid: 'x1-1',
+  pending_acks: {},
+  pending_tids: {},
+  wsize: 1000,
+  stopped: true,
+  stats: {
+    no_route: 1,
+    too_many_hops: 2,
+    put_back: 3,
+    selector_ms: 1500,
+    dst: [{ matched: 4, skipped: 5, failed: 6 }],
+  },
+  errors: [],
+  lastError: null,
+  loops: [],
+};
+
 describe('Metrics', () => {
   let engine: TestEngine;
   let broker: Broker;
@@ -20,7 +42,12 @@ describe('Metrics', () => {
     engine = await MEMORY_SQLITE.open({ namespaces: [POLICY] });
     broker = brokerOn([{ policy: POLICY, engine: engine.engine }], engine.clock);
     await broker.start();
-    metrics = new Metrics({ broker, version: '1.2.3', logins: () => ({ accepted: 3, failed: 1 }) });
+    metrics = new Metrics({
+      broker,
+      exchanges: { list: () => [['x1', RECORD]] },
+      version: '1.2.3',
+      logins: () => ({ accepted: 3, failed: 1 }),
+    });
   });
 
   afterEach(async () => {
@@ -40,6 +67,20 @@ describe('Metrics', () => {
     assert.ok(text.includes(`quayside_queue_elements{${shown},state="reserved"} 1\n`), text);
     assert.ok(text.includes('quayside_queues{namespace="N"} 1\n'), text);
     assert.ok(text.includes('quayside_storage_up{namespace="N"} 1\n'), text);
+  });
+
+  it('count what each exchange did with its elements', async () => {
+    const text = await metrics.text();
+    for (const line of [
+      'quayside_exchanges 1',
+      'quayside_exchange_stopped{exchange="x1"} 1',
+      'quayside_exchange_copies_total{exchange="x1",destination="N/to",outcome="matched"} 4',
+      'quayside_exchange_copies_total{exchange="x1",destination="N/to",outcome="failed"} 6',
+      'quayside_exchange_strays_total{exchange="x1",outcome="too_many_hops"} 2',
+      'quayside_exchange_selector_seconds_total{exchange="x1"} 1.5',
+    ]) {
+      assert.ok(text.includes(`${line}\n`), `${line} is missing in\n${text}`);
+    }
   });
 
   it(`show at most ${QUEUES_SHOWN} queues, the first by name, and how many there are`, async () => {

@@ -2,6 +2,7 @@ import type { HttpParts } from '../options.ts';
 import type { Route } from '../route.ts';
 import { consumerRoutes } from './consumers.ts';
 import { elementRoutes } from './elements.ts';
+import { exchangeRoutes } from './exchanges.ts';
 import { listingRoutes } from './listings.ts';
 import { operatorRoutes } from './operators.ts';
 import { queueRoutes } from './queues.ts';
@@ -15,6 +16,7 @@ export function routeTable({ options, version }: Pick<HttpParts, 'options' | 've
     ...elementRoutes,
     ...settlementRoutes,
     ...consumerRoutes,
+    ...exchangeRoutes,
   ];
   routes.push(...operatorRoutes({ openMetrics: options.openMetrics, version, routes: () => routes }));
   return routes;

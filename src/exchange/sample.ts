@@ -1,0 +1,63 @@
+import { invalidParameter } from '../model/errors.ts';
+import { checkHeaders } from '../model/headers.ts';
+import { LIMITS } from '../model/limits.ts';
+import type { Sample } from './trial.ts';
+
+/** What a trial is asked with: the sample, and a declaration to try instead of the exchange's own. */
+export interface TrialRequest {
+  readonly sample: Sample;
+  /** As it came; undefined where none was given. */
+  readonly declaration: unknown;
+}
+
+/**
+ * Reads `{msg: {payload, hdrs, tries, mature, id}, content_type, declaration}`, all optional. `payload` is any
+ * JSON: a string is the body's text, anything else is sent as JSON, and the content type follows unless given.
+ * @throws QuaysideError `invalid-parameter` with the path of the field, `invalid-header`
+ */
+export function parseSample(request: unknown, now: number): TrialRequest {
+  const { msg, content_type, declaration } = object(request, 'The body');
+  const { id, payload = '', hdrs, tries = 0, mature } = msg === undefined ? {} : object(msg, 'msg');
+  if (content_type !== undefined && typeof content_type !== 'string') {
+    throw invalidParameter('content_type', 'content_type must be a string.');
+  }
+  const isText = typeof payload === 'string';
+  return {
+    declaration,
+    sample: {
+      id: typeof id === 'string' ? id.slice(0, LIMITS.idLength) : 'sample',
+      body: Buffer.from(isText ? payload : JSON.stringify(payload)),
+      contentType: content_type ?? (isText ? 'text/plain; charset=utf-8' : 'application/json'),
+      contentEncoding: null,
+      headers: checkHeaders(pairs(hdrs)),
+      tries: count(tries, 'msg.tries', LIMITS.tries),
+      matureAt: mature === undefined ? now : Math.round(seconds(mature) * 1000),
+    },
+  };
+}
+
+function pairs(hdrs: unknown): string[] {
+  if (hdrs === undefined) return [];
+  return Object.entries(object(hdrs, 'msg.hdrs')).flatMap(([name, value]) => {
+    if (typeof value !== 'string')
+      throw invalidParameter(`msg.hdrs.${name}`, 'A header value must be a string.');
+    return [name.toLowerCase(), value];
+  });
+}
+
+function seconds(value: unknown): number {
+  if (typeof value === 'number' && value >= 0 && value * 1000 <= LIMITS.matureAt) return value;
+  throw invalidParameter('msg.mature', 'msg.mature must be unix time in seconds.');
+}
+
+function count(value: unknown, path: string, most: number): number {
+  if (typeof value === 'number' && Number.isInteger(value) && value >= 0 && value <= most) return value;
+  throw invalidParameter(path, `${path} must be a whole number from 0 to ${most}.`);
+}
+
+function object(value: unknown, path: string): Readonly<Record<string, unknown>> {
+  if (typeof value === 'object' && value !== null && !Array.isArray(value)) {
+    return value as Readonly<Record<string, unknown>>;
+  }
+  throw invalidParameter(path, `${path} must be a JSON object.`);
+}

@@ -1,0 +1,260 @@
+import type { User } from '../../access/user.ts';
+import { type Declaration, parseDeclaration } from '../../exchange/declaration.ts';
+import type { ExchangeRecord } from '../../exchange/record.ts';
+import { parseSample } from '../../exchange/sample.ts';
+import { QuaysideError } from '../../model/errors.ts';
+import { checkName } from '../../model/names.ts';
+import { readBody } from '../body.ts';
+import type { Call } from '../call.ts';
+import { flag } from '../parameters.ts';
+import { type Route, route } from '../route.ts';
+import {
+  ExchangeArray,
+  ExchangeInformation,
+  ExchangesById,
+  ExchangeTree,
+  ExchangeTrial,
+} from '../schemas-exchange.ts';
+import { answerJson, listingForm } from './shared.ts';
+
+/** The largest body of a create or a trial: declarations are small, and are parsed on the main thread. */
+const MOST_JSON_BYTES = 65_536;
+/** Loops named in the create answer, at most, and the header that names them. */
+const MOST_LOOPS = 10;
+const LOOPS = 'x-ks-loops';
+
+const forms = {
+  array: flag('`{"data": […]}`, each an exchange record with `id`, as the web console reads it.'),
+  tree: flag('A folder for each source namespace, with its exchanges as children.'),
+  reload: flag('Reads the definitions from the engines again before listing.'),
+};
+
+const idProblems = ['exchange-not-found', 'invalid-name', 'storage-unavailable', 'outcome-unknown'] as const;
+
+export const exchangeRoutes: readonly Route[] = [
+  route({
+    id: 'listExchanges',
+    methods: ['GET', 'HEAD'],
+    path: '/x',
+    summary: 'List the exchanges whose source namespace the user may see',
+    access: 'user',
+    query: forms,
+    answers: [
+      {
+        status: 200,
+        description: 'Exchange records by id.',
+        contentType: 'application/json',
+        schema: ExchangesById,
+      },
+      { status: 200, description: 'With `array`.', contentType: 'application/json', schema: ExchangeArray },
+      { status: 200, description: 'With `tree`.', contentType: 'application/json', schema: ExchangeTree },
+    ],
+    problems: ['storage-unavailable', 'outcome-unknown'],
+    async handle(call, query) {
+      const form = listingForm(query);
+      const { exchanges } = call.front.parts;
+      if (query.reload) await exchanges.reload();
+      const visible = exchanges.list().filter(([, { src }]) => call.user.maySee(src.ns));
+      if (form === 'array') answerJson(call, { data: visible.map(([id, record]) => ({ ...record, id })) });
+      else if (form === 'tree') answerJson(call, folders(visible));
+      else answerJson(call, Object.fromEntries(visible));
+    },
+  }),
+  route({
+    id: 'exchangeStatus',
+    methods: ['GET', 'HEAD'],
+    path: '/x/:id',
+    summary: 'One exchange record',
+    access: 'user',
+    answers: [
+      {
+        status: 200,
+        description: 'The record.',
+        contentType: 'application/json',
+        schema: ExchangeInformation,
+      },
+    ],
+    problems: idProblems,
+    handle(call) {
+      const id = visibleId(call);
+      answerJson(call, call.front.parts.exchanges.record(id));
+    },
+  }),
+  route({
+    id: 'createExchange',
+    methods: ['POST', 'PUT'],
+    path: '/x/:id',
+    summary: 'Create and start an exchange; the same declaration again changes nothing',
+    access: 'user',
+    body: 'element',
+    answers: [
+      {
+        status: 201,
+        description: 'Created and started.',
+        contentType: null,
+        headers: [
+          { name: LOOPS, description: 'Loops that the declared graph makes, as exchange ids joined by `>`.' },
+        ],
+      },
+    ],
+    problems: [
+      'invalid-name',
+      'invalid-body',
+      'invalid-parameter',
+      'body-too-large',
+      'exchange-exists',
+      'forbidden',
+      'too-many-queues',
+      'storage-full',
+      'storage-unavailable',
+      'outcome-unknown',
+    ],
+    handle(call) {
+      const id = checkName('exchange', call.param('id'));
+      readJson(call, async (payload) => {
+        const declaration = parseDeclaration(payload);
+        mustRule(call.user, declaration);
+        const { exchanges, log } = call.front.parts;
+        const loops = await exchanges.create(id, declaration);
+        log.info({ user: call.user.name, exchange: id, loops: loops.length }, 'an exchange was created');
+        call.empty(201, loops.length === 0 ? undefined : [LOOPS, shownLoops(loops)]);
+      });
+    },
+  }),
+  ...(['stop', 'start'] as const).map((verb) =>
+    route({
+      id: `${verb}Exchange`,
+      methods: ['POST', 'PUT'],
+      path: `/x/:id/${verb}`,
+      summary: verb === 'stop' ? 'Stop an exchange, on all nodes' : 'Start an exchange, on all nodes',
+      access: 'user',
+      answers: [{ status: 201, description: 'Done; idempotent.', contentType: null }],
+      problems: [...idProblems, 'forbidden'],
+      async handle(call) {
+        const id = ruledId(call);
+        const { exchanges, log } = call.front.parts;
+        await (verb === 'stop' ? exchanges.stopExchange(id) : exchanges.startExchange(id));
+        log.info({ user: call.user.name, exchange: id, change: verb }, 'an exchange was changed');
+        call.empty(201);
+      },
+    }),
+  ),
+  route({
+    id: 'deleteExchange',
+    methods: ['DELETE'],
+    path: '/x/:id',
+    summary: 'Stop and delete an exchange; its queues stay',
+    access: 'user',
+    answers: [{ status: 201, description: 'Deleted.', contentType: null }],
+    problems: [...idProblems, 'forbidden'],
+    async handle(call) {
+      const id = ruledId(call);
+      await call.front.parts.exchanges.delete(id);
+      call.front.parts.log.info(
+        { user: call.user.name, exchange: id, change: 'delete' },
+        'an exchange was changed',
+      );
+      call.empty(201);
+    },
+  }),
+  route({
+    id: 'tryExchange',
+    methods: ['POST'],
+    path: '/x/:id/test',
+    summary:
+      'Ask an exchange, or a declaration that is none yet, what it would do with a sample; stores nothing',
+    access: 'user',
+    body: 'element',
+    answers: [
+      {
+        status: 200,
+        description: 'Per destination what would become of the sample.',
+        contentType: 'application/json',
+        schema: ExchangeTrial,
+      },
+    ],
+    problems: [
+      ...idProblems,
+      'invalid-body',
+      'invalid-parameter',
+      'invalid-header',
+      'body-too-large',
+      'forbidden',
+    ],
+    handle(call) {
+      const id = checkName('exchange', call.param('id'));
+      readJson(call, async (payload) => {
+        const { sample, declaration: given } = parseSample(payload, call.front.parts.clock.now());
+        const declaration = given === undefined ? null : parseDeclaration(given);
+        if (declaration === null) ruledId(call);
+        else mustRule(call.user, declaration);
+        answerJson(call, await call.front.parts.exchanges.tryOut(id, sample, declaration));
+      });
+    },
+  }),
+];
+
+/** Reads a JSON body. What it, or `take`, throws is answered. */
+function readJson(call: Call, take: (payload: unknown) => Promise<void>): void {
+  readBody(call, MOST_JSON_BYTES, (body) => {
+    let payload: unknown;
+    try {
+      payload = JSON.parse(body.toString('utf8'));
+    } catch {
+      throw new QuaysideError('invalid-body', 'The body must be JSON.');
+    }
+    take(payload).catch((error: unknown) => call.fail(error));
+  });
+}
+
+/** A selector is code that runs on every node: the right `exchange`, beside those of its queues. */
+function mustRule(user: User, { src, dst }: Pick<Declaration, 'src' | 'dst'>): void {
+  const needed = [
+    ['exchange', src.ns],
+    ['read', src.ns],
+    ...dst.map(({ ns }) => ['write', ns] as const),
+  ] as const;
+  for (const [right, namespace] of needed) {
+    if (user.may(right, namespace)) continue;
+    // A namespace that one may not see is answered like one that is not there.
+    if (!user.maySee(namespace)) {
+      throw new QuaysideError('invalid-parameter', `There is no namespace ${namespace}.`, {
+        parameter: 'ns',
+      });
+    }
+    throw new QuaysideError('forbidden', `This needs the right ${right} in namespace ${namespace}.`);
+  }
+}
+
+/** The exchange of the path, if the user may see its source; another one is answered as unknown. */
+function visibleId(call: Call): string {
+  const id = checkName('exchange', call.param('id'));
+  const { src } = call.front.parts.exchanges.declaration(id);
+  if (call.user.maySee(src.ns)) return id;
+  throw new QuaysideError('exchange-not-found', `no such exchange [${id}]`, { extra: { id } });
+}
+
+function ruledId(call: Call): string {
+  const id = visibleId(call);
+  mustRule(call.user, call.front.parts.exchanges.declaration(id));
+  return id;
+}
+
+/** Ids may hold any character; in a header they are percent-encoded, so `>` and `,` can only join. */
+function shownLoops(loops: readonly (readonly string[])[]): string {
+  return loops
+    .slice(0, MOST_LOOPS)
+    .map((loop) => loop.map(encodeURIComponent).join('>'))
+    .join(', ');
+}
+
+function folders(listed: readonly [string, ExchangeRecord][]): object[] {
+  const byNamespace = Map.groupBy(listed, ([, { src }]) => src.ns);
+  return [...byNamespace].map(([namespace, own]) => ({
+    title: namespace,
+    key: namespace,
+    folder: true,
+    expanded: true,
+    children: own.map(([id, record]) => ({ title: id, key: id, ...record })),
+  }));
+}

@@ -1,0 +1,70 @@
+import { Type } from 'typebox';
+
+// The shapes of JSON answers about exchanges, for `/openapi.json`. Shown, not enforced.
+
+const Count = Type.Integer({ minimum: 0 });
+const Moment = Type.String({ format: 'date-time' });
+const Queue = { q: Type.String(), ns: Type.String() };
+
+const record = {
+  src: Type.Object(Queue),
+  dst: Type.Array(Type.Object({ ...Queue, selector: Type.Optional(Type.String()) })),
+  opts: Type.Object({
+    parallel: Type.Optional(Type.Integer({ minimum: 1, maximum: 16 })),
+    wsize: Type.Optional(Type.Integer({ minimum: 1, maximum: 65_536 })),
+    reserve: Type.Optional(Type.Boolean()),
+  }),
+  cid: Type.String(),
+  pending_acks: Type.Record(Type.String(), Type.Object({ t: Moment, id: Type.String() })),
+  pending_tids: Type.Record(Type.String(), Moment),
+  wsize: Type.Integer(),
+  stopped: Type.Union([Type.Boolean(), Type.Null()]),
+  stats: Type.Object({
+    no_route: Count,
+    too_many_hops: Count,
+    put_back: Count,
+    selector_ms: Count,
+    dst: Type.Array(Type.Object({ matched: Count, skipped: Count, failed: Count })),
+  }),
+  errors: Type.Array(Type.Object({ destination: Count, message: Type.String(), at: Moment, count: Count })),
+  lastError: Type.Union([Type.String(), Type.Null()]),
+  loops: Type.Array(Type.Array(Type.String())),
+};
+
+/** Spec 2.4, and what we add to it. */
+export const ExchangeInformation = Type.Object(record);
+
+export const ExchangesById = Type.Record(Type.String(), ExchangeInformation);
+
+export const ExchangeArray = Type.Object({
+  data: Type.Array(Type.Object({ ...record, id: Type.String() })),
+});
+
+export const ExchangeTree = Type.Array(
+  Type.Object({
+    title: Type.String(),
+    key: Type.String(),
+    folder: Type.Literal(true),
+    expanded: Type.Literal(true),
+    children: Type.Array(Type.Object({ title: Type.String(), key: Type.String(), ...record })),
+  }),
+);
+
+export const ExchangeTrial = Type.Object({
+  dst: Type.Array(
+    Type.Object({
+      ...Queue,
+      accepted: Type.Boolean(),
+      error: Type.Union([Type.String(), Type.Null()]),
+      mature: Type.Union([Moment, Type.Null()]),
+      delay: Type.Union([Type.Number(), Type.Null()]),
+      tries: Type.Union([Count, Type.Null()]),
+      hdrs: Type.Record(Type.String(), Type.String()),
+      payload: Type.String(),
+      payload_encoding: Type.Union([Type.Literal('text'), Type.Literal('base64')]),
+    }),
+  ),
+  strays_to: Type.Union([Type.String(), Type.Null()]),
+  overrun: Type.Union([Type.String(), Type.Null()]),
+  selector_ms: Type.Number(),
+});
