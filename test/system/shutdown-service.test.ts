@@ -1,0 +1,205 @@
+import assert from 'node:assert/strict';
+import { mkdtemp, rm } from 'node:fs/promises';
+import { connect } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { after, afterEach, before, describe, it } from 'node:test';
+import { loadConfig } from '../../src/config/load.ts';
+import type { Config } from '../../src/config/options.ts';
+import { ConfigError } from '../../src/config/problem.ts';
+import { ServiceStack } from '../../src/server/stack.ts';
+import { createServer, type Server } from '../../src/server.ts';
+import { jsonOf, QueueClient } from '../support/http-client.ts';
+
+const SILENT = { info: () => {}, warn: () => {}, error: () => {} };
+const PARTS = { log: SILENT, version: '0.0.0' };
+
+describe('A server as a part of another program', () => {
+  let folder: string;
+  let config: Config;
+  const servers: Server[] = [];
+
+  before(async () => {
+    folder = await mkdtemp(join(tmpdir(), 'quayside-service-'));
+    const env = {
+      QUAYSIDE_HTTP__PORT: '0',
+      QUAYSIDE_HTTP__USERS: '{"test1": "test1"}',
+      QUAYSIDE_NAMESPACES:
+        '{"N": {"url": "sqlite:N.db"}, "M": {"url": "sqlite:N.db"}, "O": {"url": "sqlite::memory:"}}',
+    };
+    ({ config } = await loadConfig({ file: null, env, cwd: folder }));
+  });
+
+  afterEach(async () => {
+    await Promise.all(servers.splice(0).map((server) => server.stop()));
+  });
+
+  after(() => rm(folder, { recursive: true }));
+
+  function make(): Server {
+    const server = createServer(config, PARTS);
+    servers.push(server);
+    return server;
+  }
+
+  it('starts, serves, stops, and leaves nothing behind', async () => {
+    const before = resources();
+    for (let i = 0; i < 3; i++) {
+      const server = make();
+      await server.start();
+      const { url } = server;
+      const client = new QueueClient({ url });
+      assert.equal((await client.insert('N', 'q', 'x')).status, 200);
+      client.close();
+      await server.stop();
+      assert.equal(await connectionFault(url), 'ECONNREFUSED');
+    }
+    assert.deepEqual(resources(), before);
+  });
+
+  it('may be stopped before its start, during it, and any number of times', async () => {
+    const never = make();
+    await never.stop();
+    await assert.rejects(never.start(), /stopped before/);
+
+    const during = make();
+    const starting = during.start();
+    starting.catch(() => {});
+    const first = during.stop();
+    assert.equal(during.stop(), first);
+    await first;
+    await assert.rejects(starting, /stopped before/);
+
+    const after = make();
+    await after.start();
+    assert.equal(after.start(), after.start());
+    await Promise.all([after.stop(), after.stop()]);
+  });
+
+  it('stopped at any moment of its start leaves the files free for the next one', async () => {
+    for (const turns of [1, 4, 10, 20, 40]) {
+      const server = make();
+      const starting = server.start().catch(() => {});
+      for (let i = 0; i < turns; i++) await new Promise(setImmediate);
+      await server.stop();
+      await starting;
+    }
+    await make().start();
+  });
+
+  it('is not ready any more once it drains, and says which part is why to those it knows', async () => {
+    const server = make();
+    await server.start();
+    const known = new QueueClient({ url: server.url });
+    const stranger = new QueueClient({ url: server.url, credentials: null });
+    const ready = await known.request('GET', '/readyz');
+    assert.equal(ready.status, 200);
+    assert.deepEqual(jsonOf<{ checks: object }>(ready).checks, {
+      node: 'ok',
+      'sqlite:N.db': 'ok',
+      'sqlite::memory:': 'ok',
+    });
+    server.drain();
+    const drained = await known.request('GET', '/readyz');
+    assert.equal(drained.status, 503);
+    assert.equal(jsonOf<{ checks: { node: string } }>(drained).checks.node, 'draining');
+    assert.deepEqual(Object.keys(jsonOf<object>(await stranger.request('GET', '/readyz'))), ['status']);
+    assert.equal((await stranger.request('GET', '/livez')).status, 200);
+    assert.equal((await known.insert('N', 'q', 'x')).status, 200, 'what does not wait goes on');
+    known.close();
+    stranger.close();
+  });
+
+  it('gives namespaces with the same URL one engine, and the record what is configured', async () => {
+    const server = make();
+    await server.start();
+    const client = new QueueClient({ url: server.url });
+    const { type, factory } = jsonOf<{ type: string; factory: unknown }>(await client.status('M', 'q'));
+    client.close();
+    assert.equal(type, 'sqlite:simple');
+    assert.deepEqual(factory, {
+      name: 'M',
+      type: 'sqlite:simple',
+      opts: { name: 'M', url: 'sqlite:N.db' },
+      signaller: { type: 'local', opts: { url: 'sqlite:N.db', mongo_opts: {}, channel: 'namespace:M' } },
+      stats: { type: 'sqlite', opts: { url: 'sqlite:N.db', coll: 'stats' } },
+    });
+  });
+
+  it('takes users from a configuration that was read again, and refuses one without any', async () => {
+    const server = make();
+    await server.start();
+    const old = new QueueClient({ url: server.url });
+    const renamed = new QueueClient({ url: server.url, credentials: 'test2:test2' });
+    assert.equal((await old.namespaces()).status, 200);
+    await server.reload({ ...config, http: { ...config.http, users: { test2: { password: 'test2' } } } });
+    assert.equal((await old.namespaces()).status, 401);
+    assert.equal((await renamed.namespaces()).status, 200);
+    await assert.rejects(server.reload({ ...config, http: { ...config.http, users: {} } }), ConfigError);
+    assert.equal((await renamed.namespaces()).status, 200);
+    old.close();
+    renamed.close();
+  });
+});
+
+describe('A stack of services', () => {
+  const service = (name: string, did: string[], fault?: string) => ({
+    start: async () => void did.push(`start ${name}`),
+    stop: async () => {
+      did.push(`stop ${name}`);
+      if (fault !== undefined) throw new Error(fault);
+    },
+  });
+
+  it('stops in the reverse order, once', async () => {
+    const did: string[] = [];
+    const stack = new ServiceStack();
+    await stack.start(service('a', did));
+    await stack.startAll([service('b', did), service('c', did)]);
+    await stack.stop();
+    await stack.stop();
+    assert.deepEqual(did, ['start a', 'start b', 'start c', 'stop c', 'stop b', 'stop a']);
+  });
+
+  it('stops all, also those after one that fails, and gathers the faults', async () => {
+    const did: string[] = [];
+    const stack = new ServiceStack();
+    await stack.startAll([service('a', did, 'first'), service('b', did), service('c', did, 'last')]);
+    await assert.rejects(stack.stop(), (error) => {
+      assert.ok(error instanceof AggregateError);
+      assert.deepEqual(
+        error.errors.map(({ message }) => message),
+        ['last', 'first'],
+      );
+      return true;
+    });
+    assert.deepEqual(did.slice(3), ['stop c', 'stop b', 'stop a']);
+  });
+
+  it('stops what could not be started, too', async () => {
+    const did: string[] = [];
+    const stack = new ServiceStack();
+    const broken = { ...service('b', did), start: () => Promise.reject(new Error('broken')) };
+    await assert.rejects(stack.startAll([service('a', did), broken]), /broken/);
+    await stack.stop();
+    assert.deepEqual(did, ['start a', 'stop b', 'stop a']);
+  });
+});
+
+/** Why nothing can be reached there; null where something can. */
+async function connectionFault(url: string): Promise<string | null> {
+  const { hostname, port } = new URL(url);
+  const socket = connect(Number(port), hostname);
+  let fault: string | null = null;
+  socket.on('error', (error: NodeJS.ErrnoException) => {
+    fault = error.code ?? error.message;
+  });
+  socket.on('connect', () => socket.destroy());
+  await new Promise((resolve) => socket.on('close', resolve));
+  return fault;
+}
+
+/** What keeps the process alive, but for what the test runner itself uses. */
+function resources(): string[] {
+  return process.getActiveResourcesInfo().filter((name) => /Worker|MessagePort|TCP|TLS|Timeout/.test(name));
+}

@@ -1,0 +1,230 @@
+import assert from 'node:assert/strict';
+import { once } from 'node:events';
+import { readFile } from 'node:fs/promises';
+import { connect, type Socket } from 'node:net';
+import { after, before, describe, it } from 'node:test';
+import { setTimeout as delay } from 'node:timers/promises';
+import { jsonOf, QueueClient } from '../support/http-client.ts';
+import { Folder, type Program } from './program.ts';
+
+const CONFIG = {
+  http: { users: { test1: 'test1' } },
+  namespaces: { N: { url: 'sqlite:N.db' } },
+};
+const AUTHORIZATION = `authorization: Basic ${Buffer.from('test1:test1').toString('base64')}`;
+
+describe('The stop', () => {
+  let folder: Folder;
+
+  before(async () => {
+    folder = await Folder.create();
+    await folder.write('q.json', CONFIG);
+  });
+
+  after(() => folder.dispose());
+
+  for (const signal of ['SIGTERM', 'SIGINT'] as const) {
+    it(`by ${signal} ends blocked gets with 503 and Retry-After, and exits with 0`, async () => {
+      const program = await folder.serve(['--config', 'q.json']);
+      const client = new QueueClient({ url: program.url });
+      const blocked = [
+        client.get('N', 'empty'),
+        client.reserve('N', 'empty'),
+        client.get('N', 'other', { to: 60_000 }),
+      ];
+      await untilWaiting(client, 3);
+      program.signal(signal);
+      for (const answer of await Promise.all(blocked)) {
+        assert.equal(answer.status, 503);
+        assert.equal(answer.headers['retry-after'], '1');
+        assert.equal(jsonOf<{ code: string }>(answer).code, 'shutting-down');
+      }
+      client.close();
+      assert.equal(await program.ended, 0);
+      assert.deepEqual(
+        program
+          .logged()
+          .map(({ msg }) => msg)
+          .slice(-2),
+        ['stopping', 'stopped'],
+      );
+    });
+  }
+
+  it('finishes a request that is under way, and its element is there after the next start', async () => {
+    const program = await folder.serve(['--config', 'q.json']);
+    const upload = await halfUpload(program, 'slow', 'begin-', 10);
+    program.signal('SIGTERM');
+    await program.logs((lines) => lines.some(({ msg }) => msg === 'stopping'));
+    const answer = whole(upload);
+    upload.write('end!');
+    assert.match(await answer, /^HTTP\/1\.1 200 OK\r\n[\s\S]*connection: close[\s\S]*\{"id":"/i);
+    assert.equal(await program.ended, 0);
+
+    const next = await folder.serve(['--config', 'q.json']);
+    const client = new QueueClient({ url: next.url });
+    assert.equal((await client.get('N', 'slow', { to: 0 })).body.toString(), 'begin-end!');
+    client.close();
+    assert.equal(await next.stop(), 0);
+  });
+
+  it('cuts off what is not done at its deadline, and exits with 0 all the same', async () => {
+    const env = { QUAYSIDE_SHUTDOWN__DEADLINE: '0.05' };
+    const program = await folder.serve(['--config', 'q.json'], { env });
+    const upload = await halfUpload(program, 'never', 'begin-', 10);
+    const closed = once(upload, 'close');
+    program.signal('SIGTERM');
+    await closed;
+    assert.equal(await program.ended, 0);
+    assert.ok(program.logged().some(({ msg }) => /cut/.test(String(msg))));
+  });
+
+  it('is at once on a second signal, but not on the echo of the first', async () => {
+    const program = await folder.serve(['--config', 'q.json']);
+    const upload = await halfUpload(program, 'never', 'begin-', 10);
+    upload.on('error', () => {});
+    program.signal('SIGINT');
+    program.signal('SIGINT');
+    await program.logs((lines) => lines.some(({ msg }) => msg === 'stopping'));
+    assert.ok(!program.stderr.includes('ended at once'));
+    const again = new AbortController();
+    const pressing = pressUntil(again.signal, program);
+    assert.equal(await program.ended, 1);
+    again.abort();
+    await pressing;
+    assert.ok(program.stderr.includes('ended at once'));
+  });
+
+  it('lets another server open the same files at once', async () => {
+    const first = await folder.serve(['--config', 'q.json']);
+    assert.equal(await first.stop(), 0);
+    const second = await folder.serve(['--config', 'q.json']);
+    assert.equal(await second.stop(), 0);
+  });
+
+  it('comes while the server still starts', async () => {
+    const program = folder.launch(['--config', 'q.json'], { env: { QUAYSIDE_HTTP__PORT: '0' } });
+    await program.says(/plain passwords/);
+    assert.equal(await program.stop(), 0);
+  });
+});
+
+describe('A fault', () => {
+  let folder: Folder;
+
+  before(async () => {
+    folder = await Folder.create();
+    await folder.write('q.json', CONFIG);
+  });
+
+  after(() => folder.dispose());
+
+  it('that nobody caught is logged, who waits is told, and the exit code is 1', async () => {
+    const thrower = "process.on('SIGUSR2', () => { throw new Error('planted'); });";
+    const program = await folder.serve(['--config', 'q.json'], preload(thrower));
+    const client = new QueueClient({ url: program.url });
+    const blocked = client.get('N', 'empty');
+    await untilWaiting(client, 1);
+    program.signal('SIGUSR2');
+    assert.equal((await blocked).status, 503);
+    client.close();
+    assert.equal(await program.ended, 1);
+    const fatal = program.logged().find(({ level }) => level === 'fatal');
+    assert.match(JSON.stringify(fatal), /"planted"/);
+  });
+
+  it('in a promise that nobody awaits counts as well', async () => {
+    const rejecter = "process.on('SIGUSR2', () => { Promise.reject(new Error('planted')); });";
+    const program = await folder.serve(['--config', 'q.json'], preload(rejecter));
+    program.signal('SIGUSR2');
+    assert.equal(await program.ended, 1);
+    assert.match(program.stderr, /"planted"/);
+  });
+
+  it('of an engine stops the server with exit code 1', async () => {
+    // The engine's worker thread is ended from outside, as if it had died.
+    const killer = `
+      import { Worker } from 'node:worker_threads';
+      const workers = new Set();
+      const post = Worker.prototype.postMessage;
+      Worker.prototype.postMessage = function (...args) { workers.add(this); return post.apply(this, args); };
+      process.on('SIGUSR2', () => { for (const worker of workers) worker.terminate(); });
+    `;
+    const program = await folder.serve(['--config', 'q.json'], preload(killer));
+    const client = new QueueClient({ url: program.url });
+    assert.equal((await client.insert('N', 'q', 'x')).status, 200);
+    client.close();
+    program.signal('SIGUSR2');
+    assert.equal(await program.ended, 1);
+    assert.ok(program.logged().some(({ event }) => event === 'engine-failed'));
+  });
+});
+
+describe('The log', () => {
+  let folder: Folder;
+  let program: Program;
+
+  before(async () => {
+    folder = await Folder.create();
+    await folder.write('q.json', CONFIG);
+    program = await folder.serve(['--config', 'q.json']);
+  });
+
+  after(() => folder.dispose());
+
+  it('is JSON lines on standard error, in UTC, and standard output has the start only', async () => {
+    await program.stop();
+    const lines = program.stderr.trimEnd().split('\n');
+    for (const line of lines) {
+      const { time, level } = JSON.parse(line);
+      assert.match(time, /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$/);
+      assert.match(level, /^(info|warn)$/);
+    }
+    const { version } = JSON.parse(await readFile(new URL('../../package.json', import.meta.url), 'utf8'));
+    assert.equal(program.stdout, `Quayside ${version} listens on ${program.url}\n`);
+  });
+});
+
+/** An upload of `length` bytes whose last ones are still to come; the server has begun to read it. */
+async function halfUpload(program: Program, queue: string, start: string, length: number): Promise<Socket> {
+  const { hostname, port } = new URL(program.url);
+  const socket = connect(Number(port), hostname);
+  const head = [
+    `PUT /q/N/${queue} HTTP/1.1`,
+    `host: ${hostname}`,
+    AUTHORIZATION,
+    `content-length: ${length}`,
+  ];
+  // Asking to go on shows that the head was read: the server answers it before the body.
+  socket.write(`${head.join('\r\n')}\r\nexpect: 100-continue\r\n\r\n`);
+  const [answer] = await once(socket.setEncoding('latin1'), 'data');
+  assert.match(String(answer), /^HTTP\/1\.1 100 Continue/);
+  socket.write(start);
+  return socket;
+}
+
+/** What comes from a connection until the other side ends it. */
+async function whole(socket: Socket): Promise<string> {
+  let text = '';
+  for await (const piece of socket) text += piece;
+  return text;
+}
+
+async function untilWaiting(client: QueueClient, count: number): Promise<void> {
+  for (;;) {
+    const { body } = await client.request('GET', '/metrics');
+    if (body.toString().includes(`quayside_waiting_consumers ${count}\n`)) return;
+  }
+}
+
+/** Somebody who presses Ctrl-C again and again. */
+async function pressUntil(ended: AbortSignal, program: Program): Promise<void> {
+  while (!ended.aborted) {
+    program.signal('SIGINT');
+    await delay(20);
+  }
+}
+
+function preload(code: string): { nodeArgs: string[] } {
+  return { nodeArgs: ['--import', `data:text/javascript,${encodeURIComponent(code)}`] };
+}

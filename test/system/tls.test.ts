@@ -1,0 +1,163 @@
+import assert from 'node:assert/strict';
+import { execFileSync } from 'node:child_process';
+import { readFileSync } from 'node:fs';
+import { Agent, request } from 'node:https';
+import { after, before, describe, it } from 'node:test';
+import { connect, type TLSSocket } from 'node:tls';
+import { Folder, type Program } from './program.ts';
+
+const AUTHORIZATION = `Basic ${Buffer.from('test1:test1').toString('base64')}`;
+
+describe('HTTPS', () => {
+  let folder: Folder;
+  let program: Program;
+  let port: number;
+
+  before(async () => {
+    folder = await Folder.create();
+    makeCertificate(folder, 'first', 'first');
+    copy('first');
+    await folder.write('q.json', {
+      http: { host: '0.0.0.0', users: { test1: 'test1' }, tls: { cert: 'cert.pem', key: 'key.pem' } },
+      namespaces: { N: { url: 'sqlite::memory:' } },
+    });
+    program = await folder.serve(['--config', 'q.json']);
+    port = Number(new URL(program.url).port);
+  });
+
+  after(async () => {
+    assert.equal(await program.stop(), 0);
+    await folder.dispose();
+  });
+
+  it('is served beyond this machine without asking, by the certificate of the files', async () => {
+    assert.match(program.stdout, /listens on https:\/\/0\.0\.0\.0:\d+/);
+    const agent = new Agent({ ca: certificate('first') });
+    const answer = await get(agent);
+    assert.equal(answer.status, 200);
+    assert.equal(answer.body, '["N"]');
+    assert.match(answer.headers['strict-transport-security'] ?? '', /max-age/);
+    agent.destroy();
+  });
+
+  it('speaks TLS 1.2 and 1.3 and nothing older', async () => {
+    for (const version of ['TLSv1.2', 'TLSv1.3'] as const) {
+      const socket = await handshake({ minVersion: version, maxVersion: version });
+      assert.equal(socket.getProtocol(), version);
+      socket.destroy();
+    }
+    await assert.rejects(
+      handshake({ minVersion: 'TLSv1', maxVersion: 'TLSv1.1', ciphers: 'DEFAULT@SECLEVEL=0' }),
+    );
+  });
+
+  it('does not answer plain HTTP', async () => {
+    await assert.rejects(fetch(`http://127.0.0.1:${port}/livez`));
+  });
+
+  it('takes a renewed certificate on SIGHUP, and keeps the connections that there are', async () => {
+    const agent = new Agent({ ca: certificate('first'), keepAlive: true, maxSockets: 1 });
+    const before = await get(agent);
+    makeCertificate(folder, 'second', 'second');
+    copy('second');
+    await reloaded();
+
+    const kept = await get(agent);
+    assert.equal(kept.status, 200);
+    assert.equal(kept.localPort, before.localPort, 'the same connection');
+    agent.destroy();
+
+    const fresh = new Agent({ ca: certificate('second') });
+    assert.equal((await get(fresh)).status, 200);
+    fresh.destroy();
+    const old = new Agent({ ca: certificate('first') });
+    await assert.rejects(get(old));
+    old.destroy();
+  });
+
+  it('keeps the old certificate where the new one cannot be used', async () => {
+    const before = await fingerprint();
+    makeCertificate(folder, 'third', 'third');
+    execFileSync('cp', [folder.file('third.cert.pem'), folder.file('cert.pem')]);
+    const lines = program.logged().length;
+    program.signal('SIGHUP');
+    await program.logs((all) =>
+      all.slice(lines).some(({ level, event }) => level === 'error' && event === 'reload'),
+    );
+    assert.equal(await fingerprint(), before);
+  });
+
+  async function fingerprint(): Promise<string> {
+    const socket = await handshake({});
+    const { fingerprint256 } = socket.getPeerCertificate();
+    socket.destroy();
+    return fingerprint256;
+  }
+
+  function certificate(name: string): Buffer {
+    return readFileSync(folder.file(`${name}.cert.pem`));
+  }
+
+  function copy(name: string): void {
+    for (const part of ['cert', 'key']) {
+      execFileSync('cp', [folder.file(`${name}.${part}.pem`), folder.file(`${part}.pem`)]);
+    }
+  }
+
+  async function reloaded(): Promise<void> {
+    const lines = program.logged().length;
+    program.signal('SIGHUP');
+    await program.logs((all) =>
+      all.slice(lines).some(({ level, event }) => level === 'info' && event === 'reload'),
+    );
+  }
+
+  function get(agent: Agent): Promise<TlsAnswer> {
+    const { promise, resolve, reject } = Promise.withResolvers<TlsAnswer>();
+    const options = { agent, port, host: '127.0.0.1', path: '/q', headers: { authorization: AUTHORIZATION } };
+    request(options, (answer) => {
+      let body = '';
+      const { localPort } = answer.socket;
+      answer.setEncoding('utf8').on('data', (text: string) => {
+        body += text;
+      });
+      answer.on('end', () =>
+        resolve({
+          status: answer.statusCode ?? 0,
+          headers: answer.headers as Record<string, string | undefined>,
+          body,
+          localPort: localPort ?? 0,
+        }),
+      );
+    })
+      .on('error', reject)
+      .end();
+    return promise;
+  }
+
+  function handshake(options: object): Promise<TLSSocket> {
+    const { promise, resolve, reject } = Promise.withResolvers<TLSSocket>();
+    const socket = connect({ port, host: '127.0.0.1', rejectUnauthorized: false, ...options }, () =>
+      resolve(socket),
+    );
+    socket.on('error', reject);
+    return promise;
+  }
+});
+
+interface TlsAnswer {
+  readonly status: number;
+  readonly headers: Readonly<Record<string, string | undefined>>;
+  readonly body: string;
+  readonly localPort: number;
+}
+
+/** Self-signed, for 127.0.0.1, good for a day. */
+function makeCertificate(folder: Folder, name: string, commonName: string): void {
+  const files = ['-keyout', folder.file(`${name}.key.pem`), '-out', folder.file(`${name}.cert.pem`)];
+  const curve = ['-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:prime256v1'];
+  const names = ['-subj', `/CN=${commonName}`, '-addext', 'subjectAltName=IP:127.0.0.1'];
+  execFileSync('openssl', ['req', '-x509', '-nodes', '-days', '1', ...curve, ...files, ...names], {
+    stdio: 'pipe',
+  });
+}

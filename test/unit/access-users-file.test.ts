@@ -1,0 +1,66 @@
+import assert from 'node:assert/strict';
+import { chmod, mkdtemp, readdir, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterEach, beforeEach, describe, it } from 'node:test';
+import { readAccounts } from '../../src/access/account.ts';
+import { newAdministrator, UsersFile, UsersFileError } from '../../src/access/users-file.ts';
+
+describe('The users file', () => {
+  let folder: string;
+  let file: UsersFile;
+
+  beforeEach(async () => {
+    folder = await mkdtemp(join(tmpdir(), 'quayside-users-'));
+    file = new UsersFile(join(folder, 'data', 'users.json'));
+  });
+
+  afterEach(() => rm(folder, { recursive: true }));
+
+  it('is null where there is none', async () => {
+    assert.equal(await file.read(), null);
+  });
+
+  it('keeps the hash of a new administrator, for its owner alone, and no draft beside it', async () => {
+    const { definition, password } = await newAdministrator();
+    await file.write([definition]);
+    assert.deepEqual(await file.read(), [definition]);
+    assert.ok(!definition.password.includes(password));
+    assert.doesNotThrow(() => readAccounts([definition], []));
+    assert.deepEqual(await readdir(join(folder, 'data')), ['users.json']);
+    assert.equal(await file.isExposed(), false);
+  });
+
+  it('is replaced as a whole', async () => {
+    const first = await newAdministrator();
+    const second = await newAdministrator();
+    assert.notEqual(first.password, second.password);
+    await file.write([first.definition]);
+    await file.write([second.definition]);
+    assert.deepEqual(await file.read(), [second.definition]);
+  });
+
+  it('is known to be exposed where others may read it', async () => {
+    await file.write([(await newAdministrator()).definition]);
+    await chmod(file.path, 0o640);
+    assert.equal(await file.isExposed(), process.platform !== 'win32');
+  });
+
+  it('is refused where it is no list of users', async () => {
+    await file.write([]);
+    for (const text of [
+      '',
+      'x',
+      '[]',
+      '{}',
+      'null',
+      '5',
+      '{"a": 5}',
+      '{"a": null}',
+      '{"a": {"password": 5}}',
+    ]) {
+      await writeFile(file.path, text);
+      await assert.rejects(file.read(), UsersFileError, text);
+    }
+  });
+});

@@ -1,0 +1,79 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import { makeLogger } from '../../src/process/log.ts';
+
+/** What a logger of this level writes for what `say` says. */
+function linesOf(say: (logger: ReturnType<typeof makeLogger>) => void, level = 'info'): string[] {
+  const lines: string[] = [];
+  say(makeLogger(level, { write: (line) => void lines.push(line) }));
+  return lines;
+}
+
+function lineOf(fields: object, message = 'x'): { text: string; fields: Record<string, unknown> } {
+  const [text = ''] = linesOf((logger) => logger.info(fields, message));
+  return { text, fields: JSON.parse(text) };
+}
+
+describe('A log line', () => {
+  it('has level, UTC time, fields and message, and ends with a line end', () => {
+    const { text, fields } = lineOf({ event: 'start', port: 5 }, 'listening');
+    assert.ok(text.endsWith('}\n'));
+    const { time, ...rest } = fields;
+    assert.match(String(time), /^\d{4}-.*Z$/);
+    assert.deepEqual(rest, { level: 'info', event: 'start', port: 5, msg: 'listening' });
+  });
+
+  it('is written from the configured level on', () => {
+    const lines = linesOf((logger) => {
+      logger.debug({}, 'no');
+      logger.info({}, 'no');
+      logger.warn({}, 'yes');
+      logger.error({}, 'yes');
+    }, 'warn');
+    assert.equal(lines.length, 2);
+  });
+
+  it('holds no character that a terminal acts on, and keeps what they say', () => {
+    const acting = 'a\u001b[2Jb\u0007\u007f\u009b31m\u2028\u202ec\r\nd';
+    const { text, fields } = lineOf({ queue: acting, [acting]: 1 }, acting);
+    // biome-ignore lint/suspicious/noControlCharactersInRegex: their absence is what is tested
+    assert.doesNotMatch(text.slice(0, -1), /[\u0000-\u001f\u007f-\u009f\u2028\u202e]/);
+    assert.equal(fields.queue, acting);
+    assert.equal(fields.msg, acting);
+  });
+
+  it('masks URLs and values under secret names, wherever they are', () => {
+    const { text } = lineOf(
+      {
+        url: 'redis://:CANARY@h',
+        options: { password: 'CANARY', list: [{ token: 'CANARY' }] },
+        authorization: 'CANARY',
+      },
+      'cannot reach postgres://u:CANARY@h/db?sslpassword=CANARY',
+    );
+    assert.ok(!text.includes('CANARY'), text);
+  });
+
+  it('shows of an error its name, code, message, stack and causes, and nothing that a driver attached', () => {
+    const cause = Object.assign(new Error('refused by redis://:CANARY@h'), {
+      code: 'ECONNREFUSED',
+      command: { args: ['CANARY'] },
+    });
+    const { text, fields } = lineOf({ err: new TypeError('outer', { cause }) });
+    assert.ok(!text.includes('CANARY'), text);
+    const err = fields.err as { type: string; message: string; stack: string; causes: { code: string }[] };
+    assert.equal(err.type, 'TypeError');
+    assert.equal(err.message, 'outer');
+    assert.match(err.stack, /mask-log\.test\.ts/);
+    assert.equal(err.causes[0]?.code, 'ECONNREFUSED');
+    assert.match(text, /redis:\/\/\*\*\*@h/);
+  });
+
+  it('shows the faults that an AggregateError gathers, and ends on one that causes itself', () => {
+    const loop = new Error('loop');
+    loop.cause = loop;
+    const { text } = lineOf({ err: new AggregateError([new Error('one'), loop]) });
+    assert.match(text, /"one"/);
+    assert.match(text, /"loop"/);
+  });
+});
