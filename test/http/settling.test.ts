@@ -1,0 +1,154 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import { type Answer, elementHeadersOf, headerOf, jsonOf, type QueueClient } from '../support/http-client.ts';
+import { sharedHarness } from './harness.ts';
+
+function codeOf(answer: Answer): string {
+  return jsonOf<{ code: string }>(answer).code;
+}
+
+async function reserved(
+  client: QueueClient,
+  ns: string,
+  queue: string,
+): Promise<{ id: string; token: string }> {
+  const answer = await client.reserve(ns, queue);
+  return { id: headerOf(answer, 'x-ks-id'), token: headerOf(answer, 'x-ks-lease') };
+}
+
+describe('Commit, rollback, extend', () => {
+  const harness = sharedHarness();
+
+  for (const verb of ['commit', 'rollback', 'extend'] as const) {
+    it(`${verb} of an unknown element: 404`, async () => {
+      const answer = await harness().client()[verb]('N', harness().queue(), 'nope');
+      assert.equal(answer.status, 404);
+      assert.equal(codeOf(answer), 'element-not-found');
+    });
+
+    it(`${verb} of an element of another queue: 404, nothing changes`, async () => {
+      const client = harness().client();
+      const queue = harness().queue();
+      await client.insert('N', queue, 'a');
+      const { id } = await reserved(client, 'N', queue);
+      assert.equal((await client[verb]('N', harness().queue(), id)).status, 404);
+      assert.equal(jsonOf<{ resvSize: number }>(await client.status('N', queue)).resvSize, 1);
+    });
+
+    it(`${verb} of an element that is not reserved: 404`, async () => {
+      const client = harness().client();
+      const queue = harness().queue();
+      const { id } = jsonOf<{ id: string }>(await client.insert('N', queue, 'a'));
+      const answer = await client[verb]('N', queue, id);
+      assert.equal(answer.status, 404);
+      assert.equal(codeOf(answer), 'not-reserved');
+    });
+
+    it(`${verb} with the token of an older reservation: 409, the new one is untouched`, async () => {
+      const client = harness().client();
+      const queue = harness().queue();
+      await client.insert('N', queue, 'a');
+      const old = await reserved(client, 'N', queue);
+      await client.rollback('N', queue, old.id);
+      await reserved(client, 'N', queue);
+      const answer = await client[verb]('N', queue, old.id, { token: old.token });
+      assert.equal(answer.status, 409);
+      assert.equal(codeOf(answer), 'lease-lost');
+      assert.equal(jsonOf<{ resvSize: number }>(await client.status('N', queue)).resvSize, 1);
+    });
+
+    it(`${verb} on a plain queue with a group: 404, nothing changes`, async () => {
+      const client = harness().client();
+      const queue = harness().queue();
+      await client.insert('N', queue, 'a');
+      const { id } = await reserved(client, 'N', queue);
+      assert.equal((await client[verb]('N', queue, id, { group: 'G1' })).status, 404);
+      assert.equal((await client.commit('N', queue, id)).status, 200);
+    });
+  }
+
+  it('a lease that ran out may still be committed while nobody has reserved the element since', async () => {
+    const client = harness().client();
+    const queue = harness().queue();
+    await client.insert('N', queue, 'a');
+    const { id, token } = await reserved(client, 'N', queue);
+    await harness().passTime(121_000);
+    await harness().until(async () => jsonOf<{ size: number }>(await client.status('N', queue)).size === 1);
+    assert.equal((await client.commit('N', queue, id, { token })).status, 200);
+    assert.equal(jsonOf<{ totalSize: number }>(await client.status('N', queue)).totalSize, 0);
+  });
+
+  it('all are accepted on a paused queue, and so are inserts', async () => {
+    const client = harness().client();
+    const queue = harness().queue();
+    for (const body of ['a', 'b']) await client.insert('N', queue, body);
+    const first = await reserved(client, 'N', queue);
+    const second = await reserved(client, 'N', queue);
+    await client.pause('N', queue);
+    assert.equal((await client.extend('N', queue, first.id)).status, 200);
+    assert.equal((await client.commit('N', queue, first.id)).status, 200);
+    assert.equal((await client.rollback('N', queue, second.id)).status, 200);
+    const inserted = await client.insert('N', queue, 'c');
+    assert.equal(inserted.status, 200);
+    assert.equal((await client.remove('N', queue, second.id)).status, 204);
+    const waiting = client.get('N', queue, { to: 500 });
+    await harness().waiting(1);
+    await harness().passTime(500);
+    assert.equal((await waiting).status, 504, 'the timeout runs while paused');
+    await client.resume('N', queue);
+    assert.equal((await client.get('N', queue)).body.toString(), 'c');
+  });
+});
+
+describe('Remove', () => {
+  const harness = sharedHarness();
+
+  it('a reserved element is 409 and stays', async () => {
+    const client = harness().client();
+    const queue = harness().queue();
+    await client.insert('N', queue, 'a');
+    const { id } = await reserved(client, 'N', queue);
+    const answer = await client.remove('N', queue, id);
+    assert.equal(answer.status, 409);
+    assert.equal(codeOf(answer), 'element-reserved');
+    assert.equal((await client.commit('N', queue, id)).status, 200);
+  });
+
+  it('an unknown one is 404', async () => {
+    const answer = await harness().client().remove('N', harness().queue(), 'nope');
+    assert.equal(answer.status, 404);
+    assert.equal(codeOf(answer), 'element-not-found');
+  });
+
+  it('a scheduled one goes as well', async () => {
+    const client = harness().client();
+    const queue = harness().queue();
+    const { id } = jsonOf<{ id: string }>(await client.insert('N', queue, 'a', { delay: 60 }));
+    assert.equal((await client.remove('N', queue, id)).status, 204);
+    assert.equal(jsonOf<{ totalSize: number }>(await client.status('N', queue)).totalSize, 0);
+  });
+});
+
+describe('Dead letter', () => {
+  const harness = sharedHarness();
+
+  it('the failed try that reaches maxTries moves the element, with headers that say whence', async () => {
+    const client = harness().client();
+    const queue = harness().queue();
+    await client.insert('jobs', queue, 'poison', { tries: 1, headers: { 'x-ks-hdr-a': 'b' } });
+    const dead = client.get('jobs', '__deadletter__');
+    await harness().waiting(1);
+    for (let i = 0; i < 2; i++) {
+      const { id } = await reserved(client, 'jobs', queue);
+      await client.rollback('jobs', queue, id);
+    }
+    const answer = await dead;
+    assert.equal(answer.body.toString(), 'poison');
+    const headers = elementHeadersOf(answer);
+    assert.equal(headers.get('a'), 'b');
+    assert.equal(headers.get('x-dl-from-queue'), queue);
+    assert.equal(headers.get('x-dl-tries'), '3');
+    assert.ok(headers.has('x-dl-at'));
+    assert.equal(jsonOf<{ totalSize: number }>(await client.status('jobs', queue)).totalSize, 0);
+  });
+});

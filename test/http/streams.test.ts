@@ -1,0 +1,74 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import { jsonOf } from '../support/http-client.ts';
+import { sharedHarness } from './harness.ts';
+
+interface Sizes {
+  readonly size: number;
+  readonly schedSize: number;
+  readonly resvSize: number;
+  readonly totalSize: number;
+}
+
+describe('Streams', () => {
+  const harness = sharedHarness();
+
+  it('names in groups are split at commas and trimmed; duplicates count once', async () => {
+    const client = harness().client();
+    const queue = harness().queue();
+    await client.insert('events', queue, 'a', { groups: ' G1 ,G2,G1' });
+    assert.equal((await client.get('events', queue, { group: 'G1' })).status, 200);
+    assert.equal((await client.get('events', queue, { group: 'G1', to: 0 })).status, 504);
+    assert.equal((await client.get('events', queue, { group: 'G2' })).status, 200);
+  });
+
+  it('at most 64 groups of at most 64 characters', async () => {
+    const client = harness().client();
+    const queue = harness().queue();
+    const names = (count: number) =>
+      Array.from({ length: count }, (_, i) => `g${i}`.padEnd(64, 'x')).join(',');
+    assert.equal((await client.insert('events', queue, 'a', { groups: names(64) })).status, 200);
+    assert.equal((await client.insert('events', queue, 'a', { groups: names(65) })).status, 400);
+    assert.equal((await client.insert('events', queue, 'a', { groups: 'x'.repeat(65) })).status, 400);
+    assert.equal(jsonOf<Sizes>(await client.status('events', queue)).totalSize, 1);
+  });
+
+  it('a group outside of the set never sees the element', async () => {
+    const client = harness().client();
+    const queue = harness().queue();
+    const waiting = client.get('events', queue, { group: 'other', tid: 't' });
+    await harness().waiting(1);
+    await client.insert('events', queue, 'a', { groups: 'G1' });
+    assert.equal((await client.get('events', queue, { group: 'G1' })).status, 200);
+    await client.cancel('events', queue, 't');
+    assert.equal((await waiting).status, 410);
+  });
+
+  it('groups and group on a plain queue are a 400', async () => {
+    const client = harness().client();
+    const queue = harness().queue();
+    assert.equal((await client.insert('N', queue, 'a', { groups: 'G1' })).status, 400);
+    assert.equal((await client.get('N', queue, { group: 'G1', to: 0 })).status, 400);
+    assert.equal((await client.status('N', queue, { query: { group: 'G1' } })).status, 400);
+    assert.equal(jsonOf<Sizes>(await client.status('N', queue)).totalSize, 0);
+  });
+
+  it('status counts elements, and each group; with group that group alone', async () => {
+    const client = harness().client();
+    const queue = harness().queue();
+    await client.insert('events', queue, 'a', { groups: 'G1,G2' });
+    await client.insert('events', queue, 'b', { groups: 'G1' });
+    await client.reserve('events', queue, { group: 'G1' });
+    const whole = jsonOf<Sizes & { groups: Record<string, Sizes> }>(await client.status('events', queue));
+    assert.equal(whole.totalSize, 2);
+    assert.equal(whole.groups.G1?.size, 1);
+    assert.equal(whole.groups.G1?.resvSize, 1);
+    assert.equal(whole.groups.G2?.size, 1);
+    const one = jsonOf<Sizes & { groups?: unknown }>(
+      await client.status('events', queue, { query: { group: 'G2' } }),
+    );
+    assert.equal(one.size, 1);
+    assert.equal(one.totalSize, 1);
+    assert.equal(one.groups, undefined);
+  });
+});
