@@ -162,8 +162,8 @@ const NamespaceOptions = Type.Object(
 );
 
 const QueueOf = {
-  ns: Type.String({ minLength: 1, description: 'namespace' }),
-  queue: Type.String({ minLength: 1, description: 'queue' }),
+  ns: Type.String({ minLength: 1, description: 'namespace of that queue' }),
+  queue: Type.String({ minLength: 1, description: 'name of that queue' }),
 };
 
 const ExchangeOptions = Type.Object(

@@ -1,0 +1,408 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import { plain } from '../support/broker.ts';
+import { type Answer, headerOf, jsonOf, type QueueClient } from '../support/http-client.ts';
+import { type Harness, sharedHarness } from './harness.ts';
+
+const HTML = 'text/html; charset=utf-8';
+
+describe('HTTP interface of exchanges', () => {
+  const harness = sharedHarness({
+    namespaces: [plain('N'), plain('M'), plain('hidden')],
+    users: [
+      { name: 'test1', password: 'test1', rights: null },
+      { name: 'maker', password: 'm', rights: { N: ['exchange', 'read'], M: ['write'] } },
+      { name: 'reader', password: 'r', rights: { N: ['read'], M: ['write'] } },
+      { name: 'other', password: 'o', rights: { M: ['read', 'write', 'exchange'] } },
+    ],
+  });
+  const fresh = (): Names => new Names(harness());
+
+  describe('4.2 Create', () => {
+    for (const method of ['POST', 'PUT']) {
+      it(`${method} /x/:id answers 201 with an empty body, and the exchange runs`, async () => {
+        const x = fresh();
+        const answer = await x.create({}, method);
+        assert.equal(answer.status, 201);
+        assert.equal(answer.body.length, 0);
+        await x.client.insert('N', x.src, 'hello', { contentType: 'text/plain' });
+        const got = await x.client.get('M', x.dst);
+        assert.equal(got.body.toString(), 'hello');
+        assert.equal(headerOf(got, 'x-ks-hdr-x-hop-count'), '1');
+        assert.equal((await x.record()).stopped, null);
+      });
+    }
+
+    it('is idempotent for the same declaration, and 409 for another one', async () => {
+      const x = fresh();
+      await x.create();
+      assert.equal((await x.create()).status, 201);
+      const other = await x.create({ consumer: { parallel: 2 } });
+      assert.equal(other.status, 409);
+      assert.equal(codeOf(other), 'exchange-exists');
+    });
+
+    it('names the loops of the graph in x-ks-loops and in the status', async () => {
+      const x = fresh();
+      await x.create();
+      const answer = await x.client.request('PUT', `/x/${x.id}-back`, {
+        body: JSON.stringify({
+          src: { ns: 'M', queue: x.dst },
+          dst: [{ ns: 'N', queue: x.src }],
+          consumer: {},
+        }),
+      });
+      assert.equal(headerOf(answer, 'x-ks-loops'), `${x.id}-back>${x.id}>${x.id}-back`);
+      assert.deepEqual((await x.record()).loops, [[x.id, `${x.id}-back`, x.id]]);
+      await x.client.request('DELETE', `/x/${x.id}-back`);
+    });
+
+    const bad: [what: string, change: Record<string, unknown> | string, code: string, parameter?: string][] =
+      [
+        ['a body that is no JSON', '{', 'invalid-body'],
+        ['a body that is no object', '[]', 'invalid-parameter', ''],
+        ['no src', { src: undefined }, 'invalid-parameter', 'src'],
+        ['src without queue', { src: { ns: 'N' } }, 'invalid-parameter', 'src.queue'],
+        ['an empty queue name', { src: { ns: 'N', queue: '' } }, 'invalid-name', 'src.queue'],
+        ['an unknown source namespace', { src: { ns: 'Z', queue: 'q' } }, 'invalid-parameter', 'src.ns'],
+        [
+          'an unknown destination namespace',
+          { dst: [{ ns: 'Z', queue: 'q' }] },
+          'invalid-parameter',
+          'dst[0].ns',
+        ],
+        ['no dst', { dst: undefined }, 'invalid-parameter', 'dst'],
+        ['an empty dst', { dst: [] }, 'invalid-parameter', 'dst'],
+        ['dst that is no array', { dst: {} }, 'invalid-parameter', 'dst'],
+        [
+          'a selector that is no string',
+          { dst: [{ ns: 'N', queue: 'q', selector: 1 }] },
+          'invalid-parameter',
+          'dst[0].selector',
+        ],
+        [
+          'a selector with a syntax error',
+          { dst: [{ ns: 'N', queue: 'q', selector: 'env => {\n (' }] },
+          'invalid-body',
+          'dst[0].selector',
+        ],
+        [
+          'an async selector',
+          { dst: [{ ns: 'N', queue: 'q', selector: 'async env => true' }] },
+          'invalid-body',
+          'dst[0].selector',
+        ],
+        [
+          'a selector over 8 KiB',
+          { dst: [{ ns: 'N', queue: 'q', selector: `'${'x'.repeat(8192)}'` }] },
+          'invalid-body',
+          'dst[0].selector',
+        ],
+        ['no consumer', { consumer: undefined }, 'invalid-parameter', 'consumer'],
+        ['an unknown consumer option', { consumer: { paralel: 2 } }, 'invalid-parameter', 'consumer.paralel'],
+        ['parallel 0', { consumer: { parallel: 0 } }, 'invalid-parameter', 'consumer.parallel'],
+        ['parallel 17', { consumer: { parallel: 17 } }, 'invalid-parameter', 'consumer.parallel'],
+        ['wsize 1.5', { consumer: { wsize: 1.5 } }, 'invalid-parameter', 'consumer.wsize'],
+        ['wsize 65537', { consumer: { wsize: 65_537 } }, 'invalid-parameter', 'consumer.wsize'],
+        ['reserve as text', { consumer: { reserve: 'yes' } }, 'invalid-parameter', 'consumer.reserve'],
+      ];
+    for (const [what, change, code, parameter] of bad) {
+      it(`refuses ${what} with 400, naming the field`, async () => {
+        const x = fresh();
+        const answer = await (typeof change === 'string'
+          ? x.client.request('PUT', `/x/${x.id}`, { body: change })
+          : x.create(change));
+        assert.equal(answer.status, 400);
+        assert.equal(codeOf(answer), code);
+        if (parameter !== undefined) assert.equal(jsonOf<{ parameter: string }>(answer).parameter, parameter);
+        assert.equal((await x.client.request('GET', `/x/${x.id}`)).status, 404);
+      });
+    }
+
+    it('says line and column of a syntax error', async () => {
+      const x = fresh();
+      const answer = await x.create({ dst: [{ ns: 'N', queue: 'q', selector: 'env =>\n  env.(' }] });
+      const { line, column } = jsonOf<{ line: number; column: number }>(answer);
+      assert.deepEqual([line, column], [2, 7]);
+    });
+
+    it('refuses a body over 64 KiB with 413', async () => {
+      const x = fresh();
+      const answer = await x.client.request('PUT', `/x/${x.id}`, { body: ' '.repeat(65_537) });
+      assert.equal(answer.status, 413);
+    });
+  });
+
+  describe('4.2 List, 2.4 Exchange record', () => {
+    it('GET /x answers records by id', async () => {
+      const x = fresh();
+      await x.create({ consumer: { reserve: true, wsize: 7 } });
+      const records = jsonOf<Record<string, ExchangeRecord>>(await x.client.request('GET', '/x'));
+      const record = records[x.id];
+      assert.ok(record !== undefined);
+      assert.deepEqual(record.src, { q: x.src, ns: 'N' });
+      assert.deepEqual(record.dst, [{ q: x.dst, ns: 'M', selector: 'env => true' }]);
+      assert.deepEqual(record.opts, { reserve: true, wsize: 7 });
+      assert.equal(typeof record.cid, 'string');
+      assert.deepEqual(record.pending_acks, {});
+      assert.equal(record.wsize, 7);
+      assert.equal(record.stopped, null);
+    });
+
+    it('shows opts {} and wsize 1000 where none were given, and an idle loop by its tid', async () => {
+      const x = fresh();
+      await x.create();
+      await harness().until(async () => Object.keys((await x.record()).pending_tids).length === 1);
+      const record = await x.record();
+      assert.deepEqual(record.opts, {});
+      assert.equal(record.wsize, 1000);
+      for (const since of Object.values(record.pending_tids)) assert.match(since, /^\d{4}-.*Z$/);
+    });
+
+    it('array=1 and tree=1 give the listings of the console; reload=1 reads again', async () => {
+      const x = fresh();
+      await x.create();
+      const array = jsonOf<{ data: { id: string }[] }>(await x.client.request('GET', '/x?array=1&reload=1'));
+      assert.ok(array.data.some(({ id }) => id === x.id));
+      const tree = jsonOf<{ title: string; folder: boolean; children: { key: string }[] }[]>(
+        await x.client.request('GET', '/x?tree=1'),
+      );
+      const folder = tree.find(({ title }) => title === 'N');
+      assert.equal(folder?.folder, true);
+      assert.ok(folder?.children.some(({ key }) => key === x.id));
+      assert.equal((await x.client.request('GET', '/x?tree=1&array=1')).status, 400);
+    });
+  });
+
+  describe('4.2 Status, 7 Errors', () => {
+    it('404 text/html; charset=utf-8, no such exchange [<id>], on every operation', async () => {
+      const { client } = fresh();
+      for (const [method, path] of [
+        ['GET', '/x/none'],
+        ['POST', '/x/none/stop'],
+        ['PUT', '/x/none/stop'],
+        ['POST', '/x/none/start'],
+        ['PUT', '/x/none/start'],
+        ['DELETE', '/x/none'],
+      ] as const) {
+        const answer = await client.request(method, path);
+        assert.equal(answer.status, 404, `${method} ${path}`);
+        assert.equal(headerOf(answer, 'content-type'), HTML);
+        assert.equal(answer.body.toString(), 'no such exchange [none]');
+      }
+    });
+
+    it('the id is HTML-escaped, and problem details are given to who asks for them', async () => {
+      const { client } = fresh();
+      const answer = await client.request('GET', '/x/%3Cscript%3E');
+      assert.equal(answer.body.toString(), 'no such exchange [&lt;script&gt;]');
+      assert.equal(headerOf(answer, 'x-content-type-options'), 'nosniff');
+      const problem = await client.request('GET', '/x/none', {
+        headers: { accept: 'application/problem+json' },
+      });
+      assert.equal(codeOf(problem), 'exchange-not-found');
+    });
+  });
+
+  describe('3.4 Exchange', () => {
+    it('stop and start answer 201 with an empty body, are idempotent, and show in stopped', async () => {
+      const x = fresh();
+      await x.create();
+      for (const method of ['POST', 'PUT']) {
+        for (const [verb, stopped] of [
+          ['stop', true],
+          ['stop', true],
+          ['start', false],
+          ['start', false],
+        ] as const) {
+          const answer = await x.client.request(method, `/x/${x.id}/${verb}`);
+          assert.deepEqual([answer.status, answer.body.length], [201, 0]);
+          assert.equal((await x.record()).stopped, stopped);
+        }
+      }
+    });
+
+    it('delete answers 201, later reads 404, and the queues stay', async () => {
+      const x = fresh();
+      await x.create();
+      await x.client.insert('N', x.src, 'x');
+      await x.client.get('M', x.dst);
+      const answer = await x.client.request('DELETE', `/x/${x.id}`);
+      assert.deepEqual([answer.status, answer.body.length], [201, 0]);
+      assert.equal((await x.client.request('GET', `/x/${x.id}`)).status, 404);
+      const queues = jsonOf<Record<string, unknown>>(await x.client.request('GET', '/q/M'));
+      assert.ok(Object.hasOwn(queues, x.dst));
+    });
+  });
+
+  describe('POST /x/:id/test', () => {
+    it('says per destination what would become of a sample, and stores nothing', async () => {
+      const x = fresh();
+      await x.create({
+        dst: [
+          {
+            ns: 'M',
+            queue: x.dst,
+            selector: 'env => { env.msg.hdrs.k = "v"; return env.msg.payload.n > 1 && { delay: 5 } }',
+          },
+        ],
+      });
+      const answer = await x.client.request('POST', `/x/${x.id}/test`, {
+        body: JSON.stringify({ msg: { payload: { n: 2 }, hdrs: { A: 'b' } } }),
+      });
+      assert.equal(answer.status, 200);
+      const { dst } = jsonOf<{ dst: Record<string, unknown>[] }>(answer);
+      assert.deepEqual(dst, [
+        {
+          q: x.dst,
+          ns: 'M',
+          accepted: true,
+          error: null,
+          mature: null,
+          delay: 5,
+          tries: null,
+          hdrs: { a: 'b', k: 'v' },
+          payload: '{"n":2}',
+          payload_encoding: 'text',
+        },
+      ]);
+      const none = await x.client.request('POST', `/x/${x.id}/test`, { body: '{"msg":{"payload":{"n":1}}}' });
+      assert.equal(jsonOf<{ strays_to: string }>(none).strays_to, '__no_route__');
+      assert.equal(jsonOf<{ totalSize: number }>(await x.client.status('M', x.dst)).totalSize, 0);
+    });
+
+    it('tries a declaration that the body carries instead', async () => {
+      const x = fresh();
+      const declaration = x.declaration({ dst: [{ ns: 'M', queue: x.dst, selector: 'throw 1' }] });
+      const refused = await x.client.request('POST', `/x/${x.id}/test`, {
+        body: JSON.stringify({ declaration }),
+      });
+      assert.equal(codeOf(refused), 'invalid-body');
+      const failing = x.declaration({ dst: [{ ns: 'M', queue: x.dst, selector: 'env => env.no.thing' }] });
+      const answer = await x.client.request('POST', `/x/${x.id}/test`, {
+        body: JSON.stringify({ declaration: failing }),
+      });
+      const [tried] = jsonOf<{ dst: { accepted: boolean; error: string }[] }>(answer).dst;
+      assert.equal(tried?.accepted, false);
+      assert.match(tried?.error ?? '', /TypeError/);
+      assert.equal((await x.client.request('GET', `/x/${x.id}`)).status, 404);
+    });
+
+    it('refuses samples that could not be stored', async () => {
+      const x = fresh();
+      await x.create();
+      for (const [body, code] of [
+        ['{"msg":1}', 'invalid-parameter'],
+        ['{"msg":{"tries":-1}}', 'invalid-parameter'],
+        ['{"msg":{"mature":"soon"}}', 'invalid-parameter'],
+        ['{"msg":{"hdrs":{"a":1}}}', 'invalid-parameter'],
+        ['{"msg":{"hdrs":{"a b":"c"}}}', 'invalid-header'],
+        ['no json', 'invalid-body'],
+      ] as const) {
+        const answer = await x.client.request('POST', `/x/${x.id}/test`, { body });
+        assert.deepEqual([answer.status, codeOf(answer)], [400, code], body);
+      }
+    });
+  });
+
+  describe('rights', () => {
+    it('to change an exchange: exchange and read on the source, write on each destination', async () => {
+      const x = fresh();
+      const maker = harness().client('maker:m');
+      const reader = harness().client('reader:r');
+      const other = harness().client('other:o');
+      assert.equal((await x.create({}, 'PUT', reader)).status, 403);
+      assert.equal((await x.create({ dst: [{ ns: 'N', queue: 'q' }] }, 'PUT', maker)).status, 403);
+      const hidden = await x.create({ dst: [{ ns: 'hidden', queue: 'q' }] }, 'PUT', maker);
+      assert.deepEqual([hidden.status, codeOf(hidden)], [400, 'invalid-parameter']);
+      assert.equal((await x.create({}, 'PUT', maker)).status, 201);
+      for (const [method, path] of [
+        ['POST', '/stop'],
+        ['POST', '/start'],
+        ['DELETE', ''],
+        ['POST', '/test'],
+      ] as const) {
+        const body = path === '/test' ? '{}' : '';
+        assert.equal((await reader.request(method, `/x/${x.id}${path}`, { body })).status, 403, path);
+        assert.equal((await other.request(method, `/x/${x.id}${path}`, { body })).status, 404, path);
+      }
+      assert.equal((await maker.request('POST', `/x/${x.id}/stop`)).status, 201);
+    });
+
+    it('lists are filtered by what the user may see', async () => {
+      const x = fresh();
+      await x.create();
+      const seen = jsonOf<object>(await harness().client('reader:r').request('GET', '/x'));
+      assert.ok(Object.hasOwn(seen, x.id));
+      const unseen = jsonOf<object>(await harness().client('other:o').request('GET', '/x'));
+      assert.ok(!Object.hasOwn(unseen, x.id));
+      assert.equal((await harness().client('other:o').request('GET', `/x/${x.id}`)).status, 404);
+    });
+
+    it('every operation needs credentials', async () => {
+      const stranger = harness().client(null);
+      for (const [method, path] of [
+        ['GET', '/x'],
+        ['GET', '/x/a'],
+        ['PUT', '/x/a'],
+        ['POST', '/x/a/stop'],
+        ['POST', '/x/a/start'],
+        ['POST', '/x/a/test'],
+        ['DELETE', '/x/a'],
+      ] as const) {
+        assert.equal((await stranger.request(method, path)).status, 401);
+      }
+    });
+  });
+});
+
+interface ExchangeRecord {
+  readonly src: object;
+  readonly dst: object[];
+  readonly opts: object;
+  readonly cid: string;
+  readonly pending_acks: object;
+  readonly pending_tids: Record<string, string>;
+  readonly wsize: number;
+  readonly stopped: boolean | null;
+  readonly loops: string[][];
+}
+
+let made = 0;
+
+/** An exchange's names that no other test uses. */
+class Names {
+  readonly client: QueueClient;
+  readonly id: string;
+  readonly src: string;
+  readonly dst: string;
+
+  constructor(harness: Harness) {
+    made += 1;
+    this.client = harness.client();
+    this.id = `x${made}`;
+    this.src = `src${made}`;
+    this.dst = `dst${made}`;
+  }
+
+  declaration(change: Record<string, unknown> = {}): object {
+    return {
+      src: { ns: 'N', queue: this.src },
+      dst: [{ ns: 'M', queue: this.dst, selector: 'env => true' }],
+      consumer: {},
+      ...change,
+    };
+  }
+
+  create(change: Record<string, unknown> = {}, method = 'PUT', client = this.client): Promise<Answer> {
+    return client.request(method, `/x/${this.id}`, { body: JSON.stringify(this.declaration(change)) });
+  }
+
+  async record(): Promise<ExchangeRecord> {
+    return jsonOf(await this.client.request('GET', `/x/${this.id}`));
+  }
+}
+
+function codeOf(answer: Answer): string {
+  return jsonOf<{ code: string }>(answer).code;
+}
