@@ -107,6 +107,7 @@ function convert(schema: OptionSchema, text: string): unknown {
     case 'boolean':
       return text === 'true' ? true : text === 'false' ? false : text;
     case 'array':
+      if (schema.items?.type === 'object') return parsed(text);
       return text === '' ? [] : text.split(',').map((item) => item.trim());
     case 'object':
       return parsed(text);

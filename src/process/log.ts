@@ -31,6 +31,8 @@ export function makeLogger(level: string, destination: DestinationStream): Logge
       level,
       base: null,
       timestamp: pino.stdTimeFunctions.isoTime,
+      // Errors are described below; pino's own description of them would show what drivers attach.
+      serializers: { err: (described: unknown) => described },
       formatters: { level: (label) => ({ level: label }), log: safeFields },
     },
     { write: (line) => destination.write(safeLine(line)) },
