@@ -1,0 +1,223 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import { jsonOf } from '../support/http-client.ts';
+import { sharedHarness } from './harness.ts';
+import { AUTHORIZATION, exchange, lastRequest, RawConnection, rawRequest } from './raw.ts';
+
+const HEAD = ['Host: test', AUTHORIZATION];
+/** A request that must never be seen as one: it comes inside of another one's body, or behind a broken one. */
+const HIDDEN = `PUT /q/N/smuggled HTTP/1.1\r\nHost: test\r\n${AUTHORIZATION}\r\nContent-Length: 1\r\n\r\nx`;
+
+function put(...lines: string[]): string[] {
+  return ['PUT /q/N/outer HTTP/1.1', ...HEAD, ...lines];
+}
+
+/** Requests whose framing two readers could see differently. Each is refused, and its connection ends. */
+const REFUSED: readonly (readonly [string, Buffer])[] = [
+  [
+    'Content-Length and Transfer-Encoding',
+    rawRequest(put('Content-Length: 5', 'Transfer-Encoding: chunked'), `0\r\n\r\n${HIDDEN}`),
+  ],
+  [
+    'Transfer-Encoding and Content-Length',
+    rawRequest(put('Transfer-Encoding: chunked', 'Content-Length: 5'), `0\r\n\r\n${HIDDEN}`),
+  ],
+  ['two lengths that differ', rawRequest(put('Content-Length: 1', 'Content-Length: 2'), `a${HIDDEN}`)],
+  ['two lengths that agree', rawRequest(put('Content-Length: 1', 'Content-Length: 1'), `a${HIDDEN}`)],
+  ['a list of lengths', rawRequest(put('Content-Length: 1, 1'), `a${HIDDEN}`)],
+  ['a negative length', rawRequest(put('Content-Length: -1'), `a${HIDDEN}`)],
+  ['a length with a sign', rawRequest(put('Content-Length: +1'), `a${HIDDEN}`)],
+  ['a length in hexadecimal', rawRequest(put('Content-Length: 0x1'), `a${HIDDEN}`)],
+  ['a length that is no number', rawRequest(put('Content-Length: one'), `a${HIDDEN}`)],
+  ['a length beyond 2^64', rawRequest(put('Content-Length: 18446744073709551617'), `a${HIDDEN}`)],
+  ['chunked, but not last', rawRequest(put('Transfer-Encoding: chunked, identity'), `0\r\n\r\n${HIDDEN}`)],
+  [
+    'chunked twice',
+    rawRequest(put('Transfer-Encoding: chunked', 'Transfer-Encoding: chunked'), `0\r\n\r\n${HIDDEN}`),
+  ],
+  ['an unknown coding', rawRequest(put('Transfer-Encoding: xchunked'), `0\r\n\r\n${HIDDEN}`)],
+  [
+    'a coding with white space before it',
+    rawRequest(put('Transfer-Encoding:\x0bchunked'), `0\r\n\r\n${HIDDEN}`),
+  ],
+  ['a chunk size that is no number', rawRequest(put('Transfer-Encoding: chunked'), `zz\r\n${HIDDEN}`)],
+  [
+    'a chunk longer than its size',
+    rawRequest(put('Transfer-Encoding: chunked'), `1\r\nabc\r\n0\r\n\r\n${HIDDEN}`),
+  ],
+  ['a negative chunk size', rawRequest(put('Transfer-Encoding: chunked'), `-1\r\n${HIDDEN}`)],
+  [
+    'a chunk size beyond 2^64',
+    rawRequest(put('Transfer-Encoding: chunked'), `10000000000000001\r\n${HIDDEN}`),
+  ],
+  ['a chunk line that ends with LF', rawRequest(put('Transfer-Encoding: chunked'), `1\na\n0\n\n${HIDDEN}`)],
+  ['white space before a colon', rawRequest(put('Content-Length : 1'), `a${HIDDEN}`)],
+  ['a folded header', rawRequest(put('X-A: b', ' Content-Length: 1'), `a${HIDDEN}`)],
+  ['a header without a colon', rawRequest(put('Content-Length'), `a${HIDDEN}`)],
+  ['a header without a name', rawRequest(put(': 1'), `a${HIDDEN}`)],
+  ['a bare CR in a header', rawRequest(put('X-A: b\rContent-Length: 1'), `a${HIDDEN}`)],
+  ['a bare LF behind a header', Buffer.from(`${put('X-A: b').join('\n')}\n\n${HIDDEN}`, 'latin1')],
+  ['NUL in a header', rawRequest(put('X-A: b\0c'), HIDDEN)],
+  ['NUL in a header name', rawRequest(put('X\0A: b'), HIDDEN)],
+  ['a target with a space', rawRequest(['GET /q/N/ou ter HTTP/1.1', ...HEAD], HIDDEN)],
+  ['an unknown version', rawRequest(['GET /q/N/outer HTTP/1.2', ...HEAD], HIDDEN)],
+  ['HTTP/2 over HTTP/1', rawRequest(['PRI * HTTP/2.0'], 'SM\r\n\r\n')],
+];
+
+describe('Requests whose framing is in doubt', () => {
+  const harness = sharedHarness();
+
+  for (const [what, bytes] of REFUSED) {
+    it(`${what}: refused, the connection ends, nothing behind it is read`, async () => {
+      const answers = await exchange(harness().port, bytes);
+      assert.ok(answers.length <= 1, JSON.stringify(answers));
+      const [answer] = answers;
+      if (answer !== undefined) {
+        assert.equal(answer.status, 400);
+        assert.equal(answer.headers.get('connection'), 'close');
+        assert.equal(answer.headers.get('content-type'), 'application/problem+json');
+        assert.equal(answer.headers.get('x-content-type-options'), 'nosniff');
+        assert.equal(JSON.parse(answer.body).code, 'malformed-request');
+      }
+    });
+  }
+
+  it('after all that nothing is stored', async () => {
+    const queues = jsonOf<object>(await harness().client().queues('N'));
+    assert.ok(!('smuggled' in queues));
+    for (const [name, record] of Object.entries(queues)) assert.equal(record.totalSize, 0, name);
+  });
+});
+
+describe('Requests that two readers could address differently', () => {
+  const harness = sharedHarness();
+
+  it('two Host headers, two Authorization headers, or no Host: 400', async () => {
+    const lines = [[...HEAD, 'Host: other'], [...HEAD, 'authorization: Basic eDp5'], [AUTHORIZATION]];
+    for (const headers of lines) {
+      const bytes = rawRequest(['GET /q HTTP/1.1', ...headers, 'Connection: close']);
+      const [answer] = await exchange(harness().port, bytes);
+      assert.equal(answer?.status, 400);
+      assert.equal(JSON.parse(answer?.body ?? '').code, 'malformed-request');
+    }
+  });
+
+  it('Transfer-Encoding on HTTP/1.0: 400', async () => {
+    const bytes = rawRequest(
+      ['PUT /q/N/old HTTP/1.0', ...HEAD, 'Transfer-Encoding: chunked'],
+      '1\r\na\r\n0\r\n\r\n',
+    );
+    const [answer] = await exchange(harness().port, bytes);
+    assert.equal(answer?.status, 400);
+    assert.equal(answer?.headers.get('connection'), 'close');
+  });
+
+  it('HTTP/1.0 without Host is served, and its connection ends', async () => {
+    const bytes = rawRequest(['PUT /q/N/old HTTP/1.0', AUTHORIZATION, 'Content-Length: 1'], 'a');
+    const [answer] = await exchange(harness().port, bytes);
+    assert.equal(answer?.status, 200);
+    assert.equal(answer?.headers.get('connection'), 'close');
+  });
+
+  it('an absolute-form target is read for its path; the host that it names is not looked at', async () => {
+    for (const target of ['http://elsewhere/q/N/abs?delay=0', 'HTTPS://a:b@elsewhere:99/q/N/abs']) {
+      const bytes = rawRequest(
+        [`PUT ${target} HTTP/1.1`, ...HEAD, 'Connection: close', 'Content-Length: 1'],
+        'a',
+      );
+      assert.equal((await exchange(harness().port, bytes))[0]?.status, 200);
+    }
+    assert.equal(jsonOf<{ size: number }>(await harness().client().status('N', 'abs')).size, 2);
+  });
+
+  it('targets that are no path: 400', async () => {
+    for (const target of [
+      '*',
+      'q/N/x',
+      'http://elsewhere',
+      'ftp://elsewhere/q',
+      '//elsewhere\\q',
+      '/q#x',
+      '/q/\xfc',
+    ]) {
+      const [answer] = await exchange(harness().port, lastRequest('GET', target));
+      assert.ok(answer !== undefined, target);
+      assert.ok([400, 404].includes(answer.status), `${target}: ${answer.status}`);
+    }
+  });
+
+  it('a request for a tunnel or for another protocol gets none', async () => {
+    const [tunnel] = await exchange(harness().port, rawRequest(['CONNECT other:443 HTTP/1.1', ...HEAD]));
+    assert.equal(tunnel?.status, 405);
+    const upgrade = ['GET /q HTTP/1.1', ...HEAD, 'Connection: upgrade, close', 'Upgrade: websocket'];
+    const [answer] = await exchange(harness().port, rawRequest(upgrade));
+    assert.equal(answer?.status, 200);
+  });
+
+  it('methods that nobody knows are 405; bytes that are no HTTP are 400', async () => {
+    const [unknown] = await exchange(harness().port, rawRequest(['FROBNICATE /q HTTP/1.1', ...HEAD]));
+    assert.equal(unknown?.status, 405);
+    assert.equal(unknown?.headers.get('allow'), 'GET, HEAD, PUT, POST, PATCH, DELETE');
+    for (const method of ['TRACE', 'PROPFIND', 'LOCK', 'OPTIONS', 'PURGE']) {
+      const [answer] = await exchange(harness().port, lastRequest(method, '/q'));
+      assert.equal(answer?.status, 405, method);
+    }
+    for (const bytes of ['\x16\x03\x01\x02\x00\x01\x00\x01', '{"json":1}\r\n\r\n', '\r\n\r\n\0\0\0']) {
+      const [answer] = await exchange(harness().port, bytes);
+      assert.equal(answer?.status, 400, JSON.stringify(bytes));
+    }
+  });
+
+  it('pipelined requests are answered in order, up to one that is broken', async () => {
+    const good = rawRequest(['PUT /q/N/pipe HTTP/1.1', ...HEAD, 'Content-Length: 1'], 'a');
+    const connection = await RawConnection.open(harness().port);
+    connection.send(good);
+    await connection.answers(1);
+    connection.send(Buffer.concat([good, good]));
+    await connection.answers(3);
+    connection.send('no http\r\n\r\n');
+    const answers = await connection.untilClosed();
+    assert.deepEqual(
+      answers.map(({ status }) => status),
+      [200, 200, 200, 400],
+    );
+    assert.equal(jsonOf<{ size: number }>(await harness().client().status('N', 'pipe')).size, 3);
+  });
+
+  it('what is broken behind a call that waits ends that call, and takes no element', async () => {
+    const connection = await RawConnection.open(harness().port);
+    connection.send(rawRequest(['GET /q/N/blocked HTTP/1.1', ...HEAD]));
+    await harness().waiting(1);
+    connection.send('no http\r\n\r\n');
+    const answers = await connection.untilClosed();
+    assert.ok(answers.every(({ status }) => status === 400));
+    await harness().waiting(0);
+    await harness().client().insert('N', 'blocked', 'a');
+    assert.equal(jsonOf<{ size: number }>(await harness().client().status('N', 'blocked')).size, 1);
+  });
+
+  it('request line and headers over 16 KiB: 431', async () => {
+    for (const lines of [
+      [`GET /q?${'x'.repeat(17_000)} HTTP/1.1`, ...HEAD],
+      ['GET /q HTTP/1.1', ...HEAD, ...Array.from({ length: 3_000 }, (_, i) => `a${i}: b`)],
+    ]) {
+      const [answer] = await exchange(harness().port, rawRequest(lines));
+      assert.equal(answer?.status, 431);
+      assert.equal(JSON.parse(answer?.body ?? '').code, 'headers-too-large');
+    }
+  });
+
+  it('no header is dropped silently, however many come', async () => {
+    const many = Array.from({ length: 2_100 }, () => 'a: ');
+    const lines = [
+      'GET /q HTTP/1.1',
+      'Host: test',
+      ...many,
+      AUTHORIZATION,
+      AUTHORIZATION,
+      'Connection: close',
+    ];
+    const [answer] = await exchange(harness().port, rawRequest(lines));
+    assert.equal(answer?.status, 400);
+  });
+});
