@@ -1,0 +1,159 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import { headerOf, jsonOf, queuePath } from '../support/http-client.ts';
+import { type Harness, sharedHarness } from './harness.ts';
+import { AUTHORIZATION, RawConnection, rawRequest } from './raw.ts';
+
+interface Status {
+  readonly size: number;
+  readonly resvSize: number;
+  readonly totalSize: number;
+  readonly stats: { readonly get: number; readonly reserve: number; readonly rollback: number };
+}
+
+async function statusOf(harness: Harness, queue: string): Promise<Status> {
+  return jsonOf<Status>(await harness.client().status('N', queue));
+}
+
+async function blockedGet(harness: Harness, queue: string, query = ''): Promise<RawConnection> {
+  const connection = await RawConnection.open(harness.port);
+  connection.send(rawRequest([`GET ${queuePath('N', queue)}${query} HTTP/1.1`, 'Host: test', AUTHORIZATION]));
+  return connection;
+}
+
+describe('A client that goes away while it waits', () => {
+  const harness = sharedHarness();
+
+  const ways: readonly (readonly [string, (connection: RawConnection) => void])[] = [
+    ['resets the connection', ({ socket }) => socket.resetAndDestroy()],
+    ['closes the connection', ({ socket }) => socket.destroy()],
+    ['closes its half of the connection', ({ socket }) => socket.end()],
+  ];
+
+  for (const [what, leave] of ways) {
+    it(`${what}: stops waiting at once and never takes an element`, async () => {
+      const queue = harness().queue();
+      const connection = await blockedGet(harness(), queue);
+      await harness().waiting(1);
+      leave(connection);
+      await harness().waiting(0);
+      await harness().client().insert('N', queue, 'a');
+      assert.equal((await statusOf(harness(), queue)).size, 1);
+      assert.deepEqual(jsonOf(await harness().client().consumers('N', queue)), []);
+    });
+  }
+
+  it('the next in the line gets the element instead', async () => {
+    const queue = harness().queue();
+    const gone = await blockedGet(harness(), queue);
+    await harness().waiting(1);
+    const next = harness().client().get('N', queue);
+    await harness().waiting(2);
+    gone.destroy();
+    await harness().waiting(1);
+    await harness().client().insert('N', queue, 'a');
+    assert.equal((await next).body.toString(), 'a');
+  });
+
+  it('one of several pipelined calls: all leave together', async () => {
+    const queue = harness().queue();
+    const request = rawRequest([`GET ${queuePath('N', queue)} HTTP/1.1`, 'Host: test', AUTHORIZATION]);
+    const connection = await RawConnection.open(harness().port);
+    connection.send(Buffer.concat([request, request, request]));
+    await harness().waiting(3);
+    connection.destroy();
+    await harness().waiting(0);
+  });
+
+  it('a thousand times: nothing is left, and all elements are there', async () => {
+    const queue = harness().queue();
+    for (let round = 0; round < 20; round++) {
+      const connections = await Promise.all(Array.from({ length: 50 }, () => blockedGet(harness(), queue)));
+      await harness().waiting(50);
+      for (const connection of connections) connection.destroy();
+      await harness().waiting(0);
+    }
+    await harness().client().insert('N', queue, 'a');
+    assert.equal((await statusOf(harness(), queue)).size, 1);
+  });
+});
+
+describe('A client that goes away before its element was handed over', () => {
+  const harness = sharedHarness({ http: { bodyLimit: 64 * 1_048_576 } });
+  /** More than the kernel takes into its buffers for a client that does not read. */
+  const large = Buffer.alloc(32 * 1_048_576, 'x');
+
+  for (const [what, query] of [
+    ['a pop', ''],
+    ['a reserve', '?reserve=1'],
+  ] as const) {
+    it(`${what}: the element goes back, same id, no try counted, and is counted in no statistic`, async () => {
+      const client = harness().client();
+      const queue = harness().queue();
+      const { id } = jsonOf<{ id: string }>(await client.insert('N', queue, large, { tries: 2 }));
+      await client.insert('N', queue, 'second');
+      const connection = await blockedGet(harness(), queue, query);
+      connection.socket.pause();
+      await harness().until(async () => {
+        const { stats } = await statusOf(harness(), queue);
+        return stats.get + stats.reserve === 1;
+      });
+      connection.destroy();
+      await harness().until(async () => (await statusOf(harness(), queue)).size === 2);
+      const { stats, resvSize } = await statusOf(harness(), queue);
+      assert.deepEqual([stats.get, stats.reserve, stats.rollback, resvSize], [0, 0, 0, 0]);
+      const again = await client.get('N', queue);
+      assert.equal(headerOf(again, 'x-ks-id'), id, 'it has its old place');
+      assert.equal(headerOf(again, 'x-ks-tries'), '2');
+      assert.ok(again.body.equals(large));
+    });
+  }
+
+  it('whoever waits gets what another one could not take', async () => {
+    const client = harness().client();
+    const queue = harness().queue();
+    const connection = await blockedGet(harness(), queue);
+    connection.socket.pause();
+    await harness().waiting(1);
+    await client.insert('N', queue, large);
+    await harness().waiting(0);
+    const next = client.get('N', queue);
+    await harness().waiting(1);
+    connection.destroy();
+    assert.ok((await next).body.equals(large));
+  });
+
+  it('a client that read its whole answer keeps it, however it leaves then', async () => {
+    const client = harness().client();
+    for (const leave of ['destroy', 'resetAndDestroy'] as const) {
+      const queue = harness().queue();
+      await client.insert('N', queue, 'a');
+      const connection = await blockedGet(harness(), queue);
+      const [answer] = await connection.answers(1);
+      assert.equal(answer?.body, 'a');
+      connection.socket[leave]();
+      assert.equal((await statusOf(harness(), queue)).totalSize, 0);
+    }
+  });
+});
+
+describe('A client that goes away in the middle of an insert', () => {
+  const harness = sharedHarness();
+
+  for (const [what, framing] of [
+    ['of a declared length', 'Content-Length: 100'],
+    ['in chunks', 'Transfer-Encoding: chunked'],
+  ] as const) {
+    it(`${what}: nothing is stored`, async () => {
+      const queue = harness().queue();
+      const connection = await RawConnection.open(harness().port);
+      const path = queuePath('N', queue);
+      connection.send(
+        rawRequest([`PUT ${path} HTTP/1.1`, 'Host: test', AUTHORIZATION, framing], '5\r\nhello\r\n'),
+      );
+      await harness().client().status('N', queue);
+      connection.destroy();
+      assert.equal((await statusOf(harness(), queue)).totalSize, 0);
+    });
+  }
+});

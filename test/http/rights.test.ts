@@ -1,0 +1,196 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import type { Right } from '../../src/access/user.ts';
+import { HTTP_DEFAULTS } from '../../src/http/options.ts';
+import { routeTable } from '../../src/http/routes/table.ts';
+import { type Answer, headerOf, jsonOf, queuePath } from '../support/http-client.ts';
+import { sharedHarness } from './harness.ts';
+
+/** Each route of a namespace, and the right that it needs there; null: to see the namespace is enough. */
+const ROUTES: readonly (readonly [string, string, string, Right | null])[] = [
+  ['listQueues', 'GET', '', 'read'],
+  ['queueStatus', 'GET', '/q/status', 'read'],
+  ['isPaused', 'GET', '/q/paused', 'read'],
+  ['take', 'GET', '/q?to=0', 'read'],
+  ['take', 'GET', '/q?to=0&reserve=1', 'read'],
+  ['commit', 'PATCH', '/q/commit/x', 'read'],
+  ['rollback', 'PATCH', '/q/rollback/x', 'read'],
+  ['extend', 'PATCH', '/q/extend/x', 'read'],
+  ['insert', 'PUT', '/q', 'write'],
+  ['insert', 'POST', '/q', 'write'],
+  ['remove', 'DELETE', '/q/x', 'manage'],
+  ['pause', 'PATCH', '/q/pause', 'manage'],
+  ['resume', 'PATCH', '/q/resume', 'manage'],
+  ['listConsumers', 'GET', '/q/consumers', 'manage'],
+  ['cancel', 'DELETE', '/q/consumer/x', null],
+];
+
+const SETS: Readonly<Record<string, readonly Right[] | null>> = {
+  nobody: [],
+  reader: ['read'],
+  writer: ['write'],
+  manager: ['manage'],
+  exchanger: ['exchange'],
+  worker: ['read', 'write'],
+  operator: ['read', 'manage'],
+  all: ['read', 'write', 'manage', 'exchange'],
+  unlisted: null,
+};
+
+const users = Object.entries(SETS).map(([name, rights]) => ({
+  name,
+  password: 'pw',
+  rights: rights === null ? null : { N: rights },
+}));
+
+function codeOf(answer: Answer): string | undefined {
+  const isProblem = answer.headers['content-type'] === 'application/problem+json';
+  return isProblem ? jsonOf<{ code: string }>(answer).code : undefined;
+}
+
+describe('Rights', () => {
+  const harness = sharedHarness({ users });
+
+  it('the table below names every route of a namespace', () => {
+    const inNamespace = routeTable({ options: HTTP_DEFAULTS, version: '0' })
+      .filter(({ path }) => path.includes(':namespace'))
+      .map(({ id }) => id);
+    assert.deepEqual(new Set(ROUTES.map(([id]) => id)), new Set(inNamespace));
+  });
+
+  for (const [user, rights] of Object.entries(SETS)) {
+    for (const [id, method, rest, right] of ROUTES) {
+      const sees = rights === null || rights.length > 0;
+      const may = rights === null || (sees && (right === null || rights.includes(right)));
+      const outcome = may ? 'served' : sees ? '403' : '404';
+      it(`${user}: ${id} (${method} ${rest}): ${outcome}`, async () => {
+        const answer = await harness().client(`${user}:pw`).request(method, `/q/N${rest}`, { body: 'a' });
+        const code = codeOf(answer);
+        if (outcome === '403') assert.deepEqual([answer.status, code], [403, 'forbidden']);
+        else if (outcome === '404') assert.deepEqual([answer.status, code], [404, 'namespace-not-found']);
+        else assert.ok(!['forbidden', 'namespace-not-found', 'unauthorized'].includes(code ?? ''), code);
+      });
+    }
+  }
+
+  it('a namespace that one may not see is answered as one that is not there', async () => {
+    const client = harness().client('all:pw');
+    for (const [, method, rest] of ROUTES) {
+      const hidden = await client.request(method, `/q/hidden${rest}`, { body: 'a' });
+      const absent = await client.request(method, `/q/absent${rest}`, { body: 'a' });
+      assert.equal(hidden.status, 404);
+      assert.equal(hidden.body.toString().replaceAll('hidden', 'absent'), absent.body.toString());
+    }
+  });
+
+  it('lists show what one may see, and records only what one may read', async () => {
+    const names = async (user: string) => jsonOf(await harness().client(`${user}:pw`).namespaces());
+    assert.deepEqual(await names('nobody'), []);
+    assert.deepEqual(await names('writer'), ['N']);
+    assert.deepEqual(await names('unlisted'), ['N', 'jobs', 'events', 'hidden']);
+    const query = { array: 1 };
+    const data = async (user: string) =>
+      jsonOf<{ data: { id: string }[] }>(await harness().client(`${user}:pw`).namespaces({ query })).data;
+    await harness().client('unlisted:pw').insert('hidden', 'secret', 'a');
+    assert.deepEqual(await data('writer'), []);
+    assert.ok((await data('reader')).every(({ id }) => id.endsWith('@N')));
+    assert.ok((await data('unlisted')).some(({ id }) => id === 'secret@hidden'));
+  });
+
+  it('without manage one cancels only the calls of the same user', async () => {
+    const queue = harness().queue();
+    const [reader, worker, manager] = ['reader', 'worker', 'manager'].map((user) =>
+      harness().client(`${user}:pw`),
+    );
+    assert.ok(reader && worker && manager);
+    const own = reader.get('N', queue, { tid: 't' });
+    const foreign = worker.get('N', queue, { tid: 't' });
+    await harness().waiting(2);
+    assert.equal((await reader.cancel('N', queue, 't')).status, 200);
+    assert.equal((await own).status, 410);
+    assert.equal(harness().broker.admission.waiting, 1);
+    await manager.cancel('N', queue, 't');
+    assert.equal((await foreign).status, 410);
+  });
+
+  it('a refusal is logged with user, namespace and right, and without anything that was sent', async () => {
+    const before = harness().log.length;
+    await harness()
+      .client('reader:pw')
+      .insert('N', 'q', 'a body', { headers: { 'x-ks-hdr-a': 'secret' } });
+    const line = harness()
+      .log.slice(before)
+      .find(({ fields }) => fields.user === 'reader');
+    assert.deepEqual(line?.fields, { user: 'reader', namespace: 'N', right: 'write' });
+    assert.doesNotMatch(JSON.stringify(harness().log), /a body|secret|Basic/);
+  });
+});
+
+describe('Requests that a browser sends', () => {
+  const harness = sharedHarness({ http: { allowedOrigins: ['https://Jobs.example'] } });
+  const origin = () => `http://127.0.0.1:${harness().port}`;
+
+  const refused: readonly (readonly [string, Readonly<Record<string, string>>])[] = [
+    [
+      'an image on another site',
+      { 'sec-fetch-site': 'cross-site', 'sec-fetch-mode': 'no-cors', 'sec-fetch-dest': 'image' },
+    ],
+    ['a link on another site', { 'sec-fetch-site': 'cross-site', 'sec-fetch-mode': 'navigate' }],
+    ['a page of the same site, another origin', { 'sec-fetch-site': 'same-site' }],
+    ['a site header that is unknown', { 'sec-fetch-site': 'elsewhere' }],
+    ['a prefetch', { 'sec-purpose': 'prefetch', 'sec-fetch-site': 'none' }],
+    ['a prerender', { 'sec-purpose': 'prefetch;prerender' }],
+    ['a prefetch of an older browser', { purpose: 'prefetch' }],
+    ['another origin', { origin: 'https://evil.example' }],
+    ['an opaque origin', { origin: 'null' }],
+    ['a form on another site', { origin: 'http://evil.example', 'content-type': 'text/plain' }],
+    ['an allowed origin as a part of another', { origin: 'https://jobs.example.evil.example' }],
+    [
+      'an allowed origin, but from another site',
+      { origin: 'https://jobs.example', 'sec-fetch-site': 'cross-site' },
+    ],
+  ];
+
+  for (const [what, headers] of refused) {
+    it(`${what}: 403 on every route, nothing popped, nothing stored`, async () => {
+      const client = harness().client();
+      const queue = harness().queue();
+      await client.insert('N', queue, 'a');
+      const path = queuePath('N', queue);
+      for (const [method, target] of [
+        ['GET', path],
+        ['PUT', path],
+        ['POST', path],
+        ['GET', '/q'],
+        ['PATCH', `${path}/pause`],
+        ['GET', '/livez'],
+        ['GET', '/nowhere'],
+      ] as const) {
+        const answer = await client.request(method, target, { headers });
+        assert.equal(answer.status, 403, `${method} ${target}`);
+        assert.equal(jsonOf<{ code: string }>(answer).code, 'forbidden-origin');
+      }
+      assert.equal(jsonOf<{ totalSize: number }>(await client.status('N', queue)).totalSize, 1);
+      assert.equal((await client.paused('N', queue)).body.toString(), 'false');
+    });
+  }
+
+  const served: readonly (readonly [string, () => Readonly<Record<string, string>>])[] = [
+    ['a program', () => ({})],
+    ['an address that a person typed', () => ({ 'sec-fetch-site': 'none', 'sec-fetch-mode': 'navigate' })],
+    ['a page of this server', () => ({ 'sec-fetch-site': 'same-origin', origin: origin() })],
+    ['the same behind a proxy that ends TLS', () => ({ origin: origin().replace('http:', 'https:') })],
+    ['an allowed origin', () => ({ origin: 'https://jobs.example', 'sec-fetch-site': 'same-origin' })],
+  ];
+
+  for (const [what, headers] of served) {
+    it(`${what}: served`, async () => {
+      const client = harness().client();
+      const queue = harness().queue();
+      assert.equal((await client.insert('N', queue, 'a', { headers: headers() })).status, 200);
+      const answer = await client.get('N', queue, { headers: headers() });
+      assert.equal(answer.body.toString(), 'a');
+      assert.ok(headerOf(answer, 'content-security-policy').startsWith('sandbox;'));
+    });
+  }
+});
