@@ -1,0 +1,226 @@
+import { setTimeout as delay } from 'node:timers/promises';
+import { type Answer, elementHeadersOf, jsonOf, QueueClient } from '../support/http-client.ts';
+import { type Random, seededRandom } from '../support/random.ts';
+import { ServerProcess } from '../support/server-process.ts';
+import { Gate } from './crash-load.ts';
+
+export interface ExchangeCrashOptions {
+  readonly kills: number;
+  readonly seed: number;
+}
+
+export interface ExchangeCrashReport {
+  readonly kills: number;
+  readonly inserted: number;
+  /** Elements found where the selectors send them. */
+  readonly arrived: number;
+  /** Everything that is wrong, one line each; empty where the run passed. */
+  readonly faults: readonly string[];
+}
+
+/** A queue where elements end, and whether the selectors on the way send the n-th element there. */
+interface End {
+  readonly ns: string;
+  readonly queue: string;
+  readonly source: string;
+  readonly takes: (n: number) => boolean;
+}
+
+/** A fan-out, a chain behind it, and one exchange whose destinations are in two engines. */
+const EXCHANGES = {
+  fan: {
+    src: { ns: 'N', queue: 'in' },
+    dst: [
+      { ns: 'N', queue: 'even', selector: 'env => env.msg.hdrs.n % 2 === 0' },
+      { ns: 'N', queue: 'all' },
+      { ns: 'N', queue: 'link' },
+    ],
+    consumer: { parallel: 2 },
+  },
+  chain: {
+    src: { ns: 'N', queue: 'link' },
+    dst: [{ ns: 'N', queue: 'end', selector: 'env.msg.hdrs.n % 3 === 0' }],
+    consumer: {},
+  },
+  cross: {
+    src: { ns: 'N', queue: 'cross' },
+    dst: [
+      { ns: 'far', queue: 'out' },
+      { ns: 'N', queue: 'kept' },
+    ],
+    consumer: { reserve: true },
+  },
+};
+
+const ENDS: readonly End[] = [
+  { ns: 'N', queue: 'even', source: 'in', takes: (n) => n % 2 === 0 },
+  { ns: 'N', queue: 'all', source: 'in', takes: () => true },
+  { ns: 'N', queue: 'end', source: 'in', takes: (n) => n % 3 === 0 },
+  { ns: 'N', queue: '__no_route__', source: 'in', takes: (n) => n % 3 !== 0 },
+  { ns: 'far', queue: 'out', source: 'cross', takes: () => true },
+  { ns: 'N', queue: 'kept', source: 'cross', takes: () => true },
+];
+
+const PRODUCERS = 4;
+const KILL_AFTER_MS = { least: 100, most: 1000 };
+/** Longer than a lease, so that what a dead server had reserved is forwarded after all. */
+const LEASE_S = 2;
+const REST_TIMEOUT_MS = 60_000;
+
+/**
+ * Kills the real server again and again while exchanges forward what producers insert, and then compares
+ * every destination with what the selectors say: each acknowledged element in exactly its queues, once each.
+ * A consumer drains the far engine's queue all the while, so that a second copy would not hide behind the first.
+ */
+export async function runExchangeCrash({ kills, seed }: ExchangeCrashOptions): Promise<ExchangeCrashReport> {
+  await using server = await ServerProcess.create({
+    config: {
+      http: { users: { test1: 'test1' } },
+      namespaces: {
+        N: { url: 'sqlite:N.db', lease: LEASE_S },
+        far: { url: 'sqlite:far.db', lease: LEASE_S },
+      },
+      exchanges: EXCHANGES,
+    },
+  });
+  return await new ExchangeCrashRun(server, seededRandom(seed)).run(kills);
+}
+
+class ExchangeCrashRun {
+  readonly #server: ServerProcess;
+  readonly #random: Random;
+  readonly #gate = new Gate();
+  readonly #inserted: { source: string; n: number }[] = [];
+  /** What the far queue's consumer took and committed, with an answer. */
+  readonly #committed = new Set<string>();
+  readonly #faults: string[] = [];
+  #stopping = false;
+  #made = 0;
+
+  constructor(server: ServerProcess, random: Random) {
+    this.#server = server;
+    this.#random = random;
+  }
+
+  async run(kills: number): Promise<ExchangeCrashReport> {
+    const clients = Array.from({ length: PRODUCERS + 1 }, () => this.#client());
+    const [consumer, ...producers] = clients;
+    const load = [
+      ...producers.map((client) => this.#produce(client)),
+      this.#consumeFar(consumer as QueueClient),
+    ];
+    for (let kill = 0; kill < kills; kill += 1) {
+      await this.#server.start();
+      this.#gate.open();
+      await delay(this.#random.between(KILL_AFTER_MS.least, KILL_AFTER_MS.most));
+      this.#gate.close();
+      await this.#server.kill();
+    }
+    await this.#server.start();
+    this.#stopping = true;
+    this.#gate.open();
+    await Promise.all(load);
+    const client = this.#client();
+    await this.#rest(client);
+    let arrived = 0;
+    for (const end of ENDS) arrived += await this.#compare(client, end);
+    for (const own of [...clients, client]) own.close();
+    const { code } = await this.#server.stop();
+    if (code !== 0) this.#faults.push(`the server ended with code ${code}`);
+    return { kills, inserted: this.#inserted.length, arrived, faults: this.#faults };
+  }
+
+  #client(): QueueClient {
+    return new QueueClient({ url: () => this.#server.url, maxSockets: 1 });
+  }
+
+  /** Inserts, each element under a key of its own, and asks again until it is acknowledged. */
+  async #produce(client: QueueClient): Promise<void> {
+    while (!this.#stopping) {
+      this.#made += 1;
+      const n = this.#made;
+      const source = this.#random.chance(0.7) ? 'in' : 'cross';
+      const headers = { 'x-ks-hdr-n': String(n), 'idempotency-key': String(n) };
+      while (
+        (await this.#tried(() => client.insert('N', source, `${source}-${n}`, { headers })))?.status !== 200
+      );
+      this.#inserted.push({ source, n });
+    }
+  }
+
+  async #consumeFar(client: QueueClient): Promise<void> {
+    while (!this.#stopping) {
+      const handed = await this.#tried(() => client.reserve('far', 'out', { to: 100, lease: 1000 }));
+      if (handed?.status !== 200) continue;
+      const body = handed.body.toString();
+      if (this.#committed.has(body)) this.#faults.push(`far/out: ${body} came again after its commit`);
+      const id = handed.headers['x-ks-id'] ?? '';
+      const done = await this.#tried(() => client.commit('far', 'out', id));
+      if (done?.status === 200) this.#committed.add(body);
+      // The server died with the commit: nobody knows. It is found as consumed, or comes again.
+      else if (done === null) this.#unknown.add(body);
+    }
+  }
+
+  readonly #unknown = new Set<string>();
+
+  /** An answer, or null where the server died. Waits while it is down. */
+  async #tried(call: () => Promise<Answer>): Promise<Answer | null> {
+    await this.#gate.passed();
+    try {
+      return await call();
+    } catch {
+      await delay(5);
+      return null;
+    }
+  }
+
+  /** Resolves when the sources are empty: everything has been forwarded. */
+  async #rest(client: QueueClient): Promise<void> {
+    const deadline = performance.now() + REST_TIMEOUT_MS;
+    for (const queue of ['in', 'link', 'cross']) {
+      while ((await total(client, 'N', queue)) > 0) {
+        if (performance.now() > deadline) {
+          this.#faults.push(`N/${queue} is not forwarded: ${(await client.status('N', queue)).body}`);
+          return;
+        }
+        await delay(50);
+      }
+    }
+  }
+
+  async #compare(client: QueueClient, { ns, queue, source, takes }: End): Promise<number> {
+    const found = new Map<string, number>();
+    for (let got = await take(client, ns, queue); got !== null; got = await take(client, ns, queue)) {
+      const n = Number(elementHeadersOf(got).get('n'));
+      if (got.body.toString() !== `${source}-${n}`)
+        this.#faults.push(`${ns}/${queue}: changed bytes ${got.body}`);
+      found.set(`${source}-${n}`, (found.get(`${source}-${n}`) ?? 0) + 1);
+    }
+    if (queue === 'out') for (const body of this.#committed) found.set(body, (found.get(body) ?? 0) + 1);
+    for (const { source: from, n } of this.#inserted) {
+      if (from !== source) continue;
+      const body = `${source}-${n}`;
+      const count = found.get(body) ?? 0;
+      found.delete(body);
+      if (count === 0 && queue === 'out' && this.#unknown.has(body)) continue;
+      const expected = takes(n) ? 1 : 0;
+      if (count !== expected)
+        this.#faults.push(`${ns}/${queue}: ${body} is there ${count} times, not ${expected}`);
+    }
+    for (const [body, count] of found)
+      this.#faults.push(`${ns}/${queue}: ${body} is there ${count} times, unasked`);
+    return this.#inserted.filter(({ source: from, n }) => from === source && takes(n)).length;
+  }
+}
+
+async function take(client: QueueClient, ns: string, queue: string): Promise<Answer | null> {
+  const answer = await client.get(ns, queue, { to: 0 });
+  if (answer.status === 504) return null;
+  if (answer.status !== 200) throw new Error(`GET ${ns}/${queue} answers ${answer.status}: ${answer.body}`);
+  return answer;
+}
+
+async function total(client: QueueClient, ns: string, queue: string): Promise<number> {
+  return jsonOf<{ totalSize: number }>(await client.status(ns, queue)).totalSize;
+}

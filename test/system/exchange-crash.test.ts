@@ -1,0 +1,19 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import { freshSeed } from '../support/random.ts';
+import { runExchangeCrash } from './exchange-crash-run.ts';
+
+/** CI kills three times; `npm run test:crash:exchanges` twenty. */
+const KILLS = Number(process.env.EXCHANGE_KILLS ?? 3);
+
+describe('exchanges of a server that is killed under load', () => {
+  it(`bring each element to exactly its destinations, once each, in ${KILLS} kills`, async (t) => {
+    const seed = Number(process.env.CRASH_SEED ?? freshSeed());
+    const { faults, inserted, arrived } = await runExchangeCrash({ kills: KILLS, seed });
+    t.diagnostic(
+      `kills=${KILLS} inserted=${inserted} arrived=${arrived} faults=${faults.length} seed=${seed}`,
+    );
+    assert.deepEqual(faults.slice(0, 20), [], `seed ${seed}`);
+    assert.ok(inserted > 0, 'some inserts were acknowledged');
+  });
+});
