@@ -46,6 +46,8 @@ export interface Route {
   readonly summary: string;
   readonly access: Access;
   readonly body: BodyUse;
+  /** Whether a use that succeeded is logged with its user: others will wonder about what it changed. */
+  readonly isAudited: boolean;
   readonly query: QueryReader<object>;
   readonly headers: readonly HeaderNote[];
   readonly answers: readonly AnswerNote[];
@@ -63,6 +65,7 @@ export interface RouteDefinition<Q extends object> {
   readonly summary: string;
   readonly access: Access;
   readonly body?: BodyUse;
+  readonly isAudited?: boolean;
   readonly query?: Parameters<Q>;
   readonly headers?: readonly HeaderNote[];
   readonly answers: readonly AnswerNote[];
@@ -72,11 +75,20 @@ export interface RouteDefinition<Q extends object> {
 
 /** Makes a row; ties the types of its parameters to its handler, which the table then forgets. */
 export function route<Q extends object>(definition: RouteDefinition<Q>): Route {
-  const { handle, query, body = 'discard', headers = [], problems = [], ...rest } = definition;
+  const {
+    handle,
+    query,
+    body = 'discard',
+    isAudited = false,
+    headers = [],
+    problems = [],
+    ...rest
+  } = definition;
   const reader = new QueryReader<Q>(query ?? ({} as Parameters<Q>));
   return {
     ...rest,
     body,
+    isAudited,
     headers,
     problems,
     query: reader,

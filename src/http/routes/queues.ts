@@ -48,6 +48,7 @@ export const queueRoutes: readonly Route[] = [
     path: '/q/:namespace/:queue/pause',
     summary: 'Hold back all consumers of the queue, on every node; they wait, inserts go on',
     access: 'manage',
+    isAudited: true,
     answers: [{ status: 201, description: 'Paused, also if it was before.', contentType: null }],
     async handle(call) {
       await call.queue.pause();
@@ -60,6 +61,7 @@ export const queueRoutes: readonly Route[] = [
     path: '/q/:namespace/:queue/resume',
     summary: 'Let the consumers of the queue go on',
     access: 'manage',
+    isAudited: true,
     answers: [{ status: 201, description: 'Running, also if it was before.', contentType: null }],
     async handle(call) {
       await call.queue.resume();
