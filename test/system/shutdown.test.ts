@@ -8,7 +8,7 @@ import { jsonOf, QueueClient } from '../support/http-client.ts';
 import { Folder, type Program } from './program.ts';
 
 const CONFIG = {
-  http: { users: { test1: 'test1' } },
+  http: { users: { test1: 'test1', reader: { password: 'reader', rights: { N: ['read'] } } } },
   namespaces: { N: { url: 'sqlite:N.db' } },
 };
 const AUTHORIZATION = `authorization: Basic ${Buffer.from('test1:test1').toString('base64')}`;
@@ -171,6 +171,36 @@ describe('The log', () => {
   });
 
   after(() => folder.dispose());
+
+  it('tells who paused, resumed, removed and cancelled what, and who was refused', async () => {
+    const client = new QueueClient({ url: program.url });
+    const reader = new QueueClient({ url: program.url, credentials: 'reader:reader' });
+    const { id } = jsonOf<{ id: string }>(await client.insert('N', 'q', 'x'));
+    await client.pause('N', 'q');
+    await client.resume('N', 'q');
+    await client.remove('N', 'q', id);
+    await client.remove('N', 'q', id);
+    await client.cancel('N', 'q', 'T1');
+    await reader.pause('N', 'q');
+    client.close();
+    reader.close();
+    await program.logs((lines) => lines.some(({ user }) => user === 'reader'));
+    const noted = program.logged().filter(({ event, right }) => event === 'admin' || right !== undefined);
+    assert.deepEqual(
+      noted.map(({ level, action, user, namespace, queue, id: of, tid, right }) =>
+        [level, action ?? right, user, namespace, queue, of ?? tid]
+          .filter((one) => one !== undefined)
+          .join(' '),
+      ),
+      [
+        'info pause test1 N q',
+        'info resume test1 N q',
+        `info remove test1 N q ${id}`,
+        'info cancel test1 N q T1',
+        'warn manage reader N',
+      ],
+    );
+  });
 
   it('is JSON lines on standard error, in UTC, and standard output has the start only', async () => {
     await program.stop();
