@@ -86,7 +86,7 @@ export const exchangeRoutes: readonly Route[] = [
     path: '/x/:id',
     summary: 'Create and start an exchange; the same declaration again changes nothing',
     access: 'user',
-    body: 'element',
+    body: 'json',
     answers: [
       {
         status: 201,
@@ -164,7 +164,7 @@ export const exchangeRoutes: readonly Route[] = [
     summary:
       'Ask an exchange, or a declaration that is none yet, what it would do with a sample; stores nothing',
     access: 'user',
-    body: 'element',
+    body: 'json',
     answers: [
       {
         status: 200,
