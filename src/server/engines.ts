@@ -42,7 +42,7 @@ export function startable(engine: Engine, sources: EngineSources): Service {
   return {
     start: () =>
       engine.start().catch((fault: unknown) => {
-        throw refusal(sources, engine.url, `cannot be opened: ${textOf(fault)}`, 'Mend it, or name another');
+        throw engineRefusal(sources, engine.url, 'cannot be opened', fault);
       }),
     stop: () => engine.stop(),
   };
@@ -83,7 +83,7 @@ async function loadEngine(
       log: sources.log,
     });
   } catch (fault) {
-    throw refusal(sources, url, `cannot be used: ${textOf(fault)}`, 'Mend it, or name another');
+    throw engineRefusal(sources, url, 'cannot be used', fault);
   }
 }
 
@@ -99,7 +99,9 @@ function refusal(sources: EngineSources, url: string, problem: string, remedy: s
   return new ConfigError([{ source: sources.sourceOf(path), path: pathText(path), problem, remedy }]);
 }
 
-/** Read on by a remedy, so without the full stop; engines write the store's name and the reason. */
-function textOf(fault: unknown): string {
-  return maskText(fault instanceof Error ? fault.message : String(fault)).replace(/\.$/, '');
+/** Engines say what is wrong, and after a semicolon what to do about it. */
+function engineRefusal(sources: EngineSources, url: string, what: string, fault: unknown): ConfigError {
+  const text = maskText(fault instanceof Error ? fault.message : String(fault)).replace(/\.$/, '');
+  const [, problem = text, remedy = 'Mend it, or name another'] = /^(.*); ([^;]+)$/s.exec(text) ?? [];
+  return refusal(sources, url, `${what}: ${problem}`, remedy.charAt(0).toUpperCase() + remedy.slice(1));
 }
