@@ -18,15 +18,14 @@ const FILL_BATCH = 1000;
 const FILL_WINDOW = 4;
 
 /** A server's folder, not yet started, so that its data can be filled first. */
-export function createServer(
-  context: BenchContext,
-  http: Record<string, unknown> = {},
-): Promise<ServerProcess> {
+export function createServer(context: BenchContext): Promise<ServerProcess> {
   const { profileDir } = context;
   return ServerProcess.create({
     config: {
-      http: { users: { test1: 'test1' }, ...http },
+      http: { users: { test1: 'test1' } },
       namespaces: { [NAMESPACE]: { url: DATABASE_URL } },
+      // All load comes from one user.
+      waiting: { total: 20_000, perUser: 20_000 },
     },
     nodeArgs: profileDir === null ? [] : ['--cpu-prof', '--cpu-prof-dir', profileDir],
   });

@@ -35,16 +35,22 @@ const context = {
 console.log(`load from ${loadGenerator()}${values.quick ? ', quick: no figure is judged' : ''}`);
 const lines: string[] = [];
 let short = 0;
-for (const scenario of SCENARIOS) {
-  if (positionals.length > 0 && !positionals.includes(scenario.name)) continue;
+try {
+  for (const scenario of SCENARIOS) {
+    if (positionals.length === 0 || positionals.includes(scenario.name)) await runOne(scenario);
+  }
+} finally {
+  // Also what was measured before a scenario failed.
+  console.log(['', ...lines].join('\n'));
+}
+process.exitCode = short > 0 && !values.quick ? 1 : 0;
+
+async function runOne(scenario: Scenario): Promise<void> {
   console.log(scenario.name);
   context.note(diskNow());
-  const findings = await scenario.run(context);
-  for (const finding of findings) {
+  for (const finding of await scenario.run(context)) {
     if (!Number.isFinite(finding.ratio)) throw new Error(`${scenario.name}: ${finding.what} has no figure.`);
     if (!isReached(finding)) short++;
     lines.push(lineOf(scenario.name, finding));
   }
 }
-console.log(['', ...lines].join('\n'));
-process.exitCode = short > 0 && !values.quick ? 1 : 0;
