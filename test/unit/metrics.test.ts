@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict';
+import { readFile } from 'node:fs/promises';
 import { afterEach, beforeEach, describe, it } from 'node:test';
 import type { Broker } from '../../src/broker/broker.ts';
 import type { ExchangeRecord } from '../../src/exchange/record.ts';
@@ -148,6 +149,15 @@ describe('Metrics', () => {
         assert.match(line, /^[a-z_]+(\{[a-z]+=".*"\})? [0-9.e+-]+$/);
       }
     }
+  });
+
+  it('are those that docs/configuration.md lists, and no others', async () => {
+    const page = await readFile(new URL('../../docs/configuration.md', import.meta.url), 'utf8');
+    const listed = [...page.matchAll(/^\| `([a-z_]+)` \| (gauge|counter|histogram) \|/gm)].map(
+      ([, name, type]) => `${name} ${type}`,
+    );
+    const types = [...(await metrics.text()).matchAll(/^# TYPE (.*)$/gm)].map(([, type]) => type);
+    assert.deepEqual(types.toSorted(), listed.toSorted());
   });
 
   it('are made once for scrapes at the same time', async () => {
