@@ -10,12 +10,24 @@ import { isReached, lineOf, type Scenario } from './scenario.ts';
 import { blocked } from './scenarios/blocked.ts';
 import { depth } from './scenarios/depth.ts';
 import { engine } from './scenarios/engine.ts';
+import { exchange } from './scenarios/exchange.ts';
+import { exchangeHttp } from './scenarios/exchange-http.ts';
 import { insert } from './scenarios/insert.ts';
 import { pop } from './scenarios/pop.ts';
 import { reserveCommit } from './scenarios/reserve-commit.ts';
 import { wakeUp } from './scenarios/wake-up.ts';
 
-const SCENARIOS: readonly Scenario[] = [insert, pop, reserveCommit, engine, wakeUp, depth, blocked];
+const SCENARIOS: readonly Scenario[] = [
+  insert,
+  pop,
+  reserveCommit,
+  engine,
+  wakeUp,
+  depth,
+  blocked,
+  exchange,
+  exchangeHttp,
+];
 
 const { values, positionals } = parseArgs({
   allowPositionals: true,

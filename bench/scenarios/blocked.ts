@@ -3,11 +3,12 @@ import { jsonOf, QueueClient } from '../../test/support/http-client.ts';
 import type { ServerProcess } from '../../test/support/server-process.ts';
 import { compareThroughput } from '../compare.ts';
 import type { BlockedLoad } from '../load/blocked-client.ts';
-import { type HttpLoad, runLoad } from '../load/http-load.ts';
+import { runLoad } from '../load/http-load.ts';
 import { WireConnection, wireRequest } from '../load/wire.ts';
-import { cpuTimeOf, Helper, residentBytesOf } from '../process.ts';
+import { Helper, residentBytesOf } from '../process.ts';
 import { AUTHORIZATION, benchPath, createServer, ELEMENT, NAMESPACE } from '../quayside.ts';
 import { type BenchContext, type Finding, grouped, type Scenario } from '../scenario.ts';
+import { idleShare, insertLoad, limit } from '../shared.ts';
 
 const KIBIBYTE = 1024;
 /** Long enough for the collector and the kernel to settle after thousands of new connections. */
@@ -62,19 +63,6 @@ async function measure(context: BenchContext, queues: number): Promise<Finding[]
   }
 }
 
-function insertLoad({ url, pid }: ServerProcess, queue: string, seconds: number): HttpLoad {
-  return {
-    url,
-    pid,
-    method: 'PUT',
-    path: benchPath(queue),
-    headers: { authorization: AUTHORIZATION, 'content-type': 'application/json' },
-    body: ELEMENT,
-    connections: 64,
-    seconds,
-  };
-}
-
 function compareInserts(
   context: BenchContext,
   name: string,
@@ -91,10 +79,6 @@ function compareInserts(
   });
 }
 
-function limit(what: string, figure: string, reference: string, ratio: number): Finding {
-  return { what, figure, reference, ratio, target: { kind: 'at most', ratio: 1 } };
-}
-
 /** Asks the server itself: a request that was written may not have been read yet. */
 async function allWait(http: QueueClient, count: number, queues: number): Promise<void> {
   let listed = 0;
@@ -107,14 +91,6 @@ async function allWait(http: QueueClient, count: number, queues: number): Promis
     }
   }
   if (listed !== count) throw new Error(`${listed} gets are listed as waiting instead of ${count}.`);
-}
-
-/** The share of one core that the server uses while nothing happens. */
-async function idleShare({ pid }: ServerProcess, lengthMs: number): Promise<number> {
-  const before = cpuTimeOf(pid).total;
-  const from = performance.now();
-  await delay(lengthMs);
-  return (cpuTimeOf(pid).total - before) / 1000 / (performance.now() - from);
 }
 
 interface Answered {

@@ -1,0 +1,87 @@
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
+import { Broker } from '../src/broker/broker.ts';
+import type { Engine } from '../src/engine/engine.ts';
+import type { Declaration } from '../src/exchange/declaration.ts';
+import { Exchanges } from '../src/exchange/exchanges.ts';
+import { DEFAULT_MAX_HOPS } from '../src/exchange/forward.ts';
+import { makeSandbox } from '../src/exchange/sandbox/worker-sandbox.ts';
+import { systemClock } from '../src/model/clock.ts';
+import { NAMESPACE, openEngine } from './quayside.ts';
+
+/** A node without front ends on an engine of its own, for what exchanges alone can do. */
+export class ExchangeNode {
+  readonly engine: Engine;
+  readonly exchanges: Exchanges;
+  readonly #broker: Broker;
+  readonly #sandbox = makeSandbox();
+  readonly #folder: string;
+
+  private constructor(folder: string, engine: Engine) {
+    const { type, storage, definitions, signaller, stats } = engine;
+    const shared = { clock: systemClock, random: Math.random, log: { warn: console.warn } };
+    this.#folder = folder;
+    this.engine = engine;
+    this.#broker = new Broker({
+      ...shared,
+      namespaces: [
+        {
+          policy: { name: NAMESPACE, groups: null, deadLetter: null, retentionMs: null },
+          type: `${type}:simple`,
+          leaseMs: 120_000,
+          maxQueues: 1000,
+          storage,
+          definitions,
+          signaller,
+          stats,
+          shown: {
+            url: type,
+            signaller: { type, url: type, channel: NAMESPACE },
+            stats: { type, url: type, coll: 'stats' },
+          },
+        },
+      ],
+      waiting: { total: 1000, perUser: 1000 },
+    });
+    this.exchanges = new Exchanges({
+      ...shared,
+      broker: this.#broker,
+      sandbox: this.#sandbox,
+      maxHops: DEFAULT_MAX_HOPS,
+      selectors: true,
+      configured: new Map(),
+    });
+  }
+
+  static async start(): Promise<ExchangeNode> {
+    const folder = await mkdtemp(path.join(tmpdir(), 'quayside-bench-'));
+    const node = new ExchangeNode(folder, await openEngine(folder));
+    await node.#broker.start();
+    await node.exchanges.start();
+    return node;
+  }
+
+  /** Makes an exchange and answers how long it takes, in ms, until it has forwarded so many elements. */
+  async forward(id: string, declaration: Declaration, count: number): Promise<number> {
+    const from = performance.now();
+    await this.exchanges.create(id, declaration);
+    while (this.#forwarded(id) < count) await new Promise((resolve) => setTimeout(resolve, 2));
+    const took = performance.now() - from;
+    await this.exchanges.delete(id);
+    return took;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.exchanges.stop();
+    await this.#sandbox.stop();
+    await this.#broker.stop();
+    await this.engine.stop();
+    await rm(this.#folder, { recursive: true });
+  }
+
+  /** Elements of which the last destination has its copy. */
+  #forwarded(id: string): number {
+    return this.exchanges.record(id).stats.dst.at(-1)?.matched ?? 0;
+  }
+}
