@@ -1,0 +1,72 @@
+import type { NamespacePolicy } from '../../engine/engine.ts';
+import type { Stats } from '../../engine/stats.ts';
+import type { Lane } from './calls/lane.ts';
+import type { AroundFlights } from './calls/lanes.ts';
+import type { LibraryReply } from './calls/reply.ts';
+import type { Task } from './calls/task.ts';
+import type { Courier } from './courier.ts';
+import type { Registry } from './registry.ts';
+import type { Sweeper } from './sweeper.ts';
+
+interface AroundParts {
+  readonly policies: ReadonlyMap<string, NamespacePolicy>;
+  readonly registry: Registry;
+  readonly stats: Stats;
+  /** Looked at when first needed: they in turn need the lanes. */
+  readonly courier: () => Courier;
+  readonly sweeper: () => Sweeper;
+}
+
+/** What must be done outside a queue's slot before and after a flight, in the order that loses nothing. */
+export class Around implements AroundFlights {
+  readonly #parts: AroundParts;
+
+  constructor(parts: AroundParts) {
+    this.#parts = parts;
+  }
+
+  /** First the name, and the entry by which a sweep finds the queue; then what they are for. */
+  before(lane: Lane, others: readonly Lane[], tasks: readonly Task[]): Promise<void> | null {
+    const { registry } = this.#parts;
+    const needed: Promise<void>[] = [];
+    const made = tasks.some(({ makes }) => makes) ? [lane, ...others] : others;
+    const unknown = made.filter(({ queue }) => !registry.isDeclared(queue)).map(({ queue }) => queue);
+    if (unknown.length > 0) needed.push(registry.declare(unknown));
+    for (const each of made) this.#registerDue(each, this.#retentionMs(each), needed);
+    for (const { dueMs } of tasks) this.#registerDue(lane, dueMs, needed);
+    if (tasks[0]?.kind === 'counted') registry.tidyLater(lane.queue);
+    return needed.length === 0 ? null : Promise.all(needed).then(() => {});
+  }
+
+  behind(queues: readonly Lane[], held: readonly Lane[], reply: LibraryReply): Promise<void> | null {
+    const [lane] = queues;
+    if (lane === undefined) return null;
+    const needed: Promise<void>[] = [];
+    for (const number of reply.made) this.#nameMade(queues[number - 1], number === 1, needed);
+    for (const [group, deadletter] of reply.died) this.#parts.stats.add(lane.queue, group, { deadletter });
+    if (reply.died.length > 0) this.#touchLetters(lane);
+    if (reply.parcels.length > 0) needed.push(this.#parts.courier().deliver(lane, reply.parcels, held));
+    return needed.length === 0 ? null : Promise.all(needed).then(() => {});
+  }
+
+  #retentionMs({ queue }: Lane): number | null {
+    return this.#parts.policies.get(queue.ns)?.retentionMs ?? null;
+  }
+
+  #registerDue(lane: Lane, ms: number | null, needed: Promise<void>[]): void {
+    const registering = ms === null ? null : this.#parts.registry.dueIn(lane.queue, ms);
+    if (registering !== null) needed.push(registering);
+  }
+
+  /** A queue that was new to the server: one that we took for known lost its data, and its name perhaps. */
+  #nameMade(lane: Lane | undefined, isOwn: boolean, needed: Promise<void>[]): void {
+    const { registry } = this.#parts;
+    if (lane === undefined || (isOwn && !registry.isDeclared(lane.queue))) return;
+    needed.push(registry.declare([lane.queue]).catch(() => registry.forgetDeclared(lane.queue)));
+  }
+
+  #touchLetters({ queue: { ns } }: Lane): void {
+    const letters = this.#parts.policies.get(ns)?.deadLetter?.queue;
+    if (letters !== undefined) this.#parts.sweeper().touch({ ns, name: letters });
+  }
+}

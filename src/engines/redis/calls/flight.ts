@@ -1,0 +1,78 @@
+import type { Carrier } from '../client/carrier.ts';
+import type { Arg } from '../client/connection.ts';
+import type { Node } from '../client/node.ts';
+import type { Library } from '../library.ts';
+import type { GivenTime } from '../settings.ts';
+import { type LibraryReply, readReply } from './reply.ts';
+
+/** One call of the library, but for what is told at each try. */
+export interface Flight {
+  readonly slot: number;
+  /** The keys of the queues, the flight's own first. */
+  readonly keys: readonly string[];
+  /** 0: may be done again. */
+  readonly number: number;
+  readonly received: number;
+  readonly inserts: boolean;
+  /** From the retentions on: see `library/call.lua`. */
+  readonly args: readonly Arg[];
+  /** By the monotonic clock. */
+  readonly deadlineAt: number;
+}
+
+interface FlightParts {
+  readonly carrier: Carrier;
+  readonly library: Library;
+  readonly givenTime: GivenTime | null;
+  /** 8 random bytes, which name this engine object to the server. */
+  readonly client: Buffer;
+}
+
+const CLIENT_BYTES = 8;
+const HEAD_BYTES = CLIENT_BYTES + 4 * 6;
+
+/**
+ * Calls of the library. A try that may have arrived is repeated under the same number, so it is done once,
+ * and answered again.
+ */
+export class Flights {
+  readonly #parts: FlightParts;
+
+  constructor(parts: FlightParts) {
+    this.#parts = parts;
+  }
+
+  /** @throws CarryError */
+  async fly(flight: Flight): Promise<LibraryReply> {
+    const { slot, keys, number, inserts, args, deadlineAt } = flight;
+    const { carrier, library, givenTime } = this.#parts;
+    const { reply, node } = await carrier.carry({
+      slot,
+      name: 'FCALL',
+      args: (to, mayBeDone) => [
+        inserts && !mayBeDone ? library.run : library.runWhenFull,
+        keys.length,
+        ...keys,
+        this.#head(flight, to),
+        ...args,
+      ],
+      writes: number > 0,
+      repeatable: true,
+      deadlineAt,
+    });
+    const read = readReply(reply);
+    if (givenTime === null) node.noteServerTime(read.now);
+    return read;
+  }
+
+  #head({ number, received }: Flight, node: Node): Buffer {
+    const { client, givenTime } = this.#parts;
+    const head = Buffer.alloc(HEAD_BYTES);
+    head.set(client);
+    head.writeUIntBE(number, CLIENT_BYTES, 6);
+    head.writeUIntBE(received, CLIENT_BYTES + 6, 6);
+    head.writeUIntBE(givenTime?.now() ?? Math.max(0, node.serverTime), CLIENT_BYTES + 12, 6);
+    head.writeUIntBE(givenTime?.now() ?? 0, CLIENT_BYTES + 18, 6);
+    return head;
+  }
+}

@@ -1,0 +1,272 @@
+import type { NamespacePolicy } from '../../../engine/engine.ts';
+import type { Clock } from '../../../model/clock.ts';
+import { QuaysideError } from '../../../model/errors.ts';
+import type { QueueKey } from '../../../model/names.ts';
+import { type Carrier, CarryError } from '../client/carrier.ts';
+import { DEADLINE_MS } from '../client/commands.ts';
+import type { Arg } from '../client/connection.ts';
+import { type Keys, queueText } from '../keys.ts';
+import type { Flights } from './flight.ts';
+import { Lane } from './lane.ts';
+import type { LibraryReply } from './reply.ts';
+import { bundled, type Task, type TaskTraits, type Verb } from './task.ts';
+
+/** The number of a flight, 0 where it may be repeated, and up to where the answers are known. */
+export interface FlightNumbers {
+  readonly number: number;
+  readonly received: number;
+}
+
+/** Who else is in a flight: queues that it touches, and lanes that its hold has. */
+export interface Company {
+  readonly others: readonly Lane[];
+  readonly held: readonly Lane[];
+}
+
+export const ALONE: Company = { others: [], held: [] };
+
+/** What a lane asks of those around it. */
+export interface LaneHost {
+  readonly clock: Clock;
+  readonly keys: Keys;
+  /** Lets the lane depart when this turn's calls are all made. */
+  schedule(lane: Lane): void;
+  fly(lane: Lane, tasks: readonly Task[], numbers: FlightNumbers, company: Company): Promise<LibraryReply>;
+  task<Call, Result>(
+    verb: Verb<Call, Result>,
+    call: Call,
+    traits: TaskTraits,
+    resolve: (result: Result) => void,
+    reject: (error: unknown) => void,
+  ): Task;
+  forget(lane: Lane): void;
+}
+
+/** What a flight needs done outside its slot. Null: nothing. */
+export interface AroundFlights {
+  /** Makes queues known, registers when they must be swept. */
+  before(lane: Lane, others: readonly Lane[], tasks: readonly Task[]): Promise<void> | null;
+  /** Done before its calls are answered. `queues`: those of the flight, its own first. */
+  behind(queues: readonly Lane[], held: readonly Lane[], reply: LibraryReply): Promise<void> | null;
+}
+
+interface LanesParts {
+  readonly clock: Clock;
+  readonly keys: Keys;
+  readonly carrier: Carrier;
+  readonly flights: Flights;
+  readonly policies: ReadonlyMap<string, NamespacePolicy>;
+  /** On one server a call may touch several queues. */
+  readonly router: { readonly isCluster: boolean };
+  readonly around: AroundFlights;
+}
+
+/** With its node out of reach for this long a call is refused at once. */
+const REFUSE_AFTER_MS = 2_000;
+/** And at once, too, while so much waits already for a node that does not answer. */
+const MOST_BYTES_IN_VAIN = 16 * 1024 * 1024;
+const STOP_MS = 1_000;
+
+/** The lanes of all queues in use, and what their flights share. */
+export class Lanes implements LaneHost {
+  readonly clock: Clock;
+  readonly keys: Keys;
+  readonly #parts: LanesParts;
+  readonly #lanes = new Map<string, Lane>();
+  readonly #scheduled = new Set<Lane>();
+  #departure: NodeJS.Immediate | null = null;
+  #bytes = 0;
+  /** Numbers of a new lane begin above all that were given, so that a call of an older one stays stale. */
+  #highest = 0;
+  #stopped = false;
+
+  constructor(parts: LanesParts) {
+    this.#parts = parts;
+    this.clock = parts.clock;
+    this.keys = parts.keys;
+  }
+
+  get(queue: QueueKey): Lane {
+    const text = queueText(queue);
+    let lane = this.#lanes.get(text);
+    if (lane === undefined) {
+      lane = new Lane(queue, this, this.#highest);
+      this.#lanes.set(text, lane);
+    }
+    return lane;
+  }
+
+  /** Calls a verb of a queue. @throws QuaysideError */
+  call<Call, Result>(
+    queue: QueueKey,
+    verb: Verb<Call, Result>,
+    call: Call,
+    traits: TaskTraits = {},
+  ): Promise<Result> {
+    const lane = this.get(queue);
+    return new Promise<Result>((resolve, reject) => {
+      const refusal = this.refusal(lane);
+      if (refusal === null) lane.enqueue(this.task(verb, call, traits, resolve, reject));
+      else reject(refusal);
+    });
+  }
+
+  /** Calls a verb on a lane that the caller holds. @throws QuaysideError */
+  flyHeld<Call, Result>(
+    lane: Lane,
+    verb: Verb<Call, Result>,
+    call: Call,
+    traits: TaskTraits = {},
+  ): Promise<Result> {
+    return new Promise((resolve, reject) => {
+      void lane.fly([this.task(verb, call, traits, resolve, reject)]);
+    });
+  }
+
+  /** Why a call of this lane is in vain now; null: it is not. */
+  refusal(lane: Lane): QuaysideError | null {
+    if (this.#stopped) return new CarryError('storage-unavailable', 'The engine is stopped.');
+    const downMs = this.#parts.carrier.downMs(lane.slot);
+    if (downMs === 0) return null;
+    if (downMs < REFUSE_AFTER_MS && this.#bytes < MOST_BYTES_IN_VAIN) return null;
+    return new QuaysideError('storage-unavailable', 'Redis cannot be reached now.', { retryAfterMs: 1_000 });
+  }
+
+  task<Call, Result>(
+    verb: Verb<Call, Result>,
+    call: Call,
+    traits: TaskTraits,
+    resolve: (result: Result) => void,
+    reject: (error: unknown) => void,
+  ): Task {
+    const bytes = traits.bytes ?? 0;
+    this.#bytes += bytes;
+    return {
+      verb: verb as Verb<unknown, unknown>,
+      call,
+      join: traits.join ?? null,
+      kind: traits.kind ?? 'counted',
+      inserts: traits.inserts ?? false,
+      makes: traits.makes ?? false,
+      dueMs: traits.dueMs ?? null,
+      items: traits.items ?? 1,
+      bytes,
+      deadlineAt: this.clock.monotonic() + DEADLINE_MS,
+      resolve: (result) => {
+        this.#bytes -= bytes;
+        resolve(result as Result);
+      },
+      reject: (error) => {
+        this.#bytes -= bytes;
+        reject(error);
+      },
+    };
+  }
+
+  schedule(lane: Lane): void {
+    if (this.#stopped) return;
+    this.#scheduled.add(lane);
+    this.#departure ??= setImmediate(() => {
+      this.#departure = null;
+      const ready = [...this.#scheduled];
+      this.#scheduled.clear();
+      for (const each of ready) each.depart();
+    });
+  }
+
+  async fly(
+    lane: Lane,
+    tasks: readonly Task[],
+    { number, received }: FlightNumbers,
+    { others, held }: Company,
+  ): Promise<LibraryReply> {
+    const { flights, around } = this.#parts;
+    this.#highest = Math.max(this.#highest, number);
+    const deadlineAt = tasks.reduce(
+      (first, task) => Math.min(first, task.deadlineAt),
+      Number.POSITIVE_INFINITY,
+    );
+    const preparing = around.before(lane, others, tasks);
+    if (preparing !== null) await preparing;
+    const queues = this.#queuesOf(lane, others);
+    const reply = await flights.fly({
+      slot: lane.slot,
+      keys: queues.flatMap(({ keys }) => [keys.hash, keys.order]),
+      number,
+      received,
+      inserts: tasks.some(({ inserts }) => inserts),
+      args: [this.#retentions(queues), this.#deadLetters(lane), ...verbArgs(tasks)],
+      deadlineAt,
+    });
+    const after = around.behind(queues, held, reply);
+    if (after !== null) await after;
+    return reply;
+  }
+
+  /** The place of a queue among those of a flight, from 1, as the library counts. */
+  numberOf(queue: Lane, home: Lane, others: readonly Lane[]): number {
+    return this.#queuesOf(home, others).indexOf(queue) + 1;
+  }
+
+  forget(lane: Lane): void {
+    if (lane.isSettled) this.#lanes.delete(queueText(lane.queue));
+  }
+
+  /** Lets the server forget what it keeps for this engine, as far as it answers soon. */
+  async stop(): Promise<void> {
+    this.#stopped = true;
+    if (this.#departure !== null) clearImmediate(this.#departure);
+    const lanes = [...this.#lanes.values()];
+    let cancel: () => void = () => {};
+    const patience = new Promise<void>((resolve) => {
+      cancel = this.clock.after(STOP_MS, resolve);
+    });
+    await Promise.race([patience, Promise.all(lanes.map((lane) => lane.sayBye()))]);
+    cancel();
+    for (const lane of lanes) lane.stop();
+    this.#lanes.clear();
+  }
+
+  /** The flight's own queue, then the dead-letter queue if its letters can go there in the same call. */
+  #queuesOf(lane: Lane, others: readonly Lane[]): readonly Lane[] {
+    const letters = this.#parts.router.isCluster ? null : this.#letterLane(lane);
+    if (letters === null && others.length === 0) return [lane];
+    return [...new Set(letters === null ? [lane, ...others] : [lane, letters, ...others])];
+  }
+
+  #letterLane({ queue: { ns, name } }: Lane): Lane | null {
+    const policy = this.#parts.policies.get(ns)?.deadLetter ?? null;
+    // An element that fails in the dead-letter queue stays there.
+    return policy === null || policy.queue === name ? null : this.get({ ns, name: policy.queue });
+  }
+
+  #retentions(lanes: readonly Lane[]): Arg {
+    const retentions = lanes.map(({ queue }) => this.#parts.policies.get(queue.ns)?.retentionMs ?? 0);
+    if (retentions.every((retention) => retention === 0)) return '';
+    const text = Buffer.alloc(6 * retentions.length);
+    for (const [i, retention] of retentions.entries()) text.writeUIntBE(Math.ceil(retention), 6 * i, 6);
+    return text;
+  }
+
+  /** See `library/call.lua`. */
+  #deadLetters(lane: Lane): Arg {
+    const letters = this.#letterLane(lane);
+    const policy = this.#parts.policies.get(lane.queue.ns);
+    if (letters === null || !policy?.deadLetter) return '';
+    const head = Buffer.alloc(6);
+    head.writeUInt32BE(policy.deadLetter.maxTries, 0);
+    head.writeUInt16BE(this.#parts.router.isCluster ? 0 : 2, 4);
+    const groups = policy.groups?.join(',') ?? '';
+    const names = [lane.queue.name, groups, queueText(letters.queue)];
+    return Buffer.concat([head, ...names.map((name) => Buffer.from(`${name}\0`))]);
+  }
+}
+
+function verbArgs(tasks: readonly Task[]): Arg[] {
+  const args: Arg[] = [];
+  for (const { verb, tasks: joined } of bundled(tasks)) {
+    args.push(verb.name);
+    for (const arg of verb.encode(joined.map(({ call }) => call))) args.push(arg);
+  }
+  return args;
+}

@@ -1,0 +1,176 @@
+import { Command, Redis } from 'ioredis';
+import type { CancelTimer, Clock } from '../../../model/clock.ts';
+import type { Address, Login } from '../settings.ts';
+
+export type Arg = string | number | Buffer;
+
+/** A reply as it came: strings are buffers. */
+export type Reply = Buffer | number | null | readonly Reply[];
+
+/** Redis said no, in these words. They name no password and no body. */
+export class ReplyError extends Error {}
+
+/** The connection ended before the reply came. */
+export class ConnectionLost extends Error {
+  /** False where not a byte of the command can have arrived. */
+  readonly sent: boolean;
+
+  constructor(sent: boolean) {
+    super('the connection to Redis was lost');
+    this.sent = sent;
+  }
+}
+
+/** Without any reply for this long the connection is given up: the other end may be gone without a word. */
+const STALL_MS = 3_000;
+const WATCH_MS = 500;
+
+/**
+ * One TCP connection to one server, from `open` to its end; never reconnected, never re-sent. Commands are
+ * answered in the order in which they were sent.
+ */
+export class Connection {
+  readonly #redis: Redis;
+  readonly #clock: Clock;
+  #outstanding = 0;
+  /** When the last reply came, or the first command that waits was sent. */
+  #aliveAt = 0;
+  #cancelWatch: CancelTimer | null = null;
+
+  private constructor(redis: Redis, clock: Clock) {
+    this.#redis = redis;
+    this.#clock = clock;
+    redis.once('end', () => {
+      this.#cancelWatch?.();
+      this.#cancelWatch = null;
+    });
+  }
+
+  /**
+   * Connects and logs in.
+   * @throws Error whose message says why, without credentials
+   */
+  static async open(
+    { host, port }: Address,
+    login: Login,
+    clock: Clock,
+    timeoutMs: number,
+  ): Promise<Connection> {
+    const redis = new Redis({
+      host,
+      port,
+      ...(login.username === null ? {} : { username: login.username }),
+      ...(login.password === null ? {} : { password: login.password }),
+      ...(login.tls === null ? {} : { tls: login.tls }),
+      db: login.db,
+      protocol: 2,
+      lazyConnect: true,
+      retryStrategy: () => null,
+      enableOfflineQueue: false,
+      enableReadyCheck: false,
+      autoResubscribe: false,
+      autoResendUnfulfilledCommands: false,
+      disableClientInfo: true,
+      connectionName: 'quayside',
+      keepAlive: 10_000,
+    });
+    let reason: Error | null = null;
+    redis.on('error', (error: Error) => {
+      reason ??= error;
+    });
+    const cancel = clock.after(timeoutMs, () => {
+      reason ??= new Error('no answer in time');
+      end(redis);
+    });
+    try {
+      await redis.connect();
+    } catch (error) {
+      end(redis);
+      throw new Error((reason ?? (error as Error)).message);
+    } finally {
+      cancel();
+    }
+    return new Connection(redis, clock);
+  }
+
+  /** Calls `listener` once, when the connection has ended, for whatever reason. */
+  onEnd(listener: () => void): void {
+    if (this.#redis.status === 'end') queueMicrotask(listener);
+    else this.#redis.once('end', listener);
+  }
+
+  /** Commands that wait for their reply. */
+  get outstanding(): number {
+    return this.#outstanding;
+  }
+
+  /** For how long the server has owed a reply, ms; 0 where it owes none. */
+  get silentMs(): number {
+    return this.#outstanding === 0 ? 0 : this.#clock.monotonic() - this.#aliveAt;
+  }
+
+  /** @throws ReplyError, ConnectionLost */
+  async send(name: string, args: readonly Arg[]): Promise<Reply> {
+    if (this.#redis.status !== 'ready' || !this.#redis.stream.writable) throw new ConnectionLost(false);
+    if (this.#outstanding === 0) this.#aliveAt = this.#clock.monotonic();
+    this.#outstanding++;
+    this.#watch();
+    try {
+      return (await this.#redis.sendCommand(new Command(name, [...args]))) as Reply;
+    } catch (error) {
+      if (error instanceof Error && error.name === 'ReplyError') throw new ReplyError(error.message);
+      throw new ConnectionLost(true);
+    } finally {
+      this.#outstanding--;
+      this.#aliveAt = this.#clock.monotonic();
+    }
+  }
+
+  /** What `write` sends leaves in one piece. */
+  together(write: () => void): void {
+    const { stream } = this.#redis;
+    stream.cork();
+    try {
+      write();
+    } finally {
+      stream.uncork();
+    }
+  }
+
+  /** Listens for messages and for subscriptions that the server ended. Commands are not allowed after `subscribe`. */
+  onMessage(message: (channel: string, text: string) => void, unsubscribed: () => void): void {
+    this.#redis.on('message', message);
+    this.#redis.on('smessage', message);
+    this.#redis.on('sunsubscribe', unsubscribed);
+  }
+
+  async subscribe(channel: string, sharded: boolean): Promise<void> {
+    try {
+      await (sharded ? this.#redis.ssubscribe(channel) : this.#redis.subscribe(channel));
+    } catch (error) {
+      throw new Error((error as Error).message);
+    }
+  }
+
+  async unsubscribe(channel: string, sharded: boolean): Promise<void> {
+    await (sharded ? this.#redis.sunsubscribe(channel) : this.#redis.unsubscribe(channel));
+  }
+
+  close(): void {
+    end(this.#redis);
+  }
+
+  #watch(): void {
+    this.#cancelWatch ??= this.#clock.after(WATCH_MS, () => {
+      this.#cancelWatch = null;
+      if (this.silentMs > STALL_MS) this.close();
+      else if (this.#outstanding > 0) this.#watch();
+    });
+  }
+}
+
+/** At once: a graceful end would wait for a server that may never answer. */
+function end(redis: Redis): void {
+  redis.disconnect();
+  redis.stream?.destroy();
+}

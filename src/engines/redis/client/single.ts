@@ -1,0 +1,67 @@
+import type { Address } from '../settings.ts';
+import { Node } from './node.ts';
+import type { Router, RouterParts } from './router.ts';
+import { findMaster } from './sentinel.ts';
+
+/** One server for everything: standalone, or the master that Sentinels name. */
+export class SingleRouter implements Router {
+  readonly isCluster = false;
+  readonly #parts: RouterParts;
+  readonly #node: Node;
+  #onChange: () => void = () => {};
+
+  constructor(parts: RouterParts) {
+    this.#parts = parts;
+    const { clock, library, settings } = parts;
+    const { shown } = settings;
+    this.#node = new Node(
+      { clock, library, login: settings.login, wait: settings.wait, locate: () => this.#locate() },
+      {
+        onFacts: (facts) => {
+          // A master that came back as a replica: ask where the master is.
+          if (facts.isReplica) this.#node.renew();
+          parts.onFacts(facts);
+          this.#onChange();
+        },
+        onDown: (reason) => parts.onDown(shown, reason),
+      },
+    );
+  }
+
+  async start(): Promise<void> {
+    this.#node.start();
+    const { isReplica } = await this.#node.ready();
+    if (isReplica) throw new Error('it is a replica; name its master, or its Sentinels with ?sentinel=NAME');
+  }
+
+  stop(): void {
+    this.#node.stop();
+  }
+
+  nodeFor(): Node {
+    return this.#node;
+  }
+
+  nodes(): readonly Node[] {
+    return [this.#node];
+  }
+
+  nodeAt(): Node {
+    return this.#node;
+  }
+
+  moved(): void {}
+
+  doubt(): void {}
+
+  onChange(listener: () => void): void {
+    this.#onChange = listener;
+  }
+
+  async #locate(): Promise<Address> {
+    const { settings, clock } = this.#parts;
+    const [first] = settings.addresses;
+    if (first === undefined) throw new Error('no server is named');
+    return settings.sentinel === null ? first : findMaster(settings.sentinel, settings.addresses, clock);
+  }
+}

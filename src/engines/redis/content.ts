@@ -1,0 +1,75 @@
+import { type ElementContent, type ElementHeaders, NO_HEADERS } from '../../model/element.ts';
+
+/**
+ * An element's content as one value:
+ *
+ *   P  length of the content type + 1, or 0 for none (2)  the content type
+ *      length of the rest (4)  the rest: JSON of [encoding, header name, value, …], of no bytes if there is none
+ *      the body
+ *
+ * A dead letter has this in front, which the server writes, and which is read as headers:
+ *
+ *   D  when (6)  tries (4)  length of the queue's name (2)  the queue's name
+ */
+const PLAIN = 0x50;
+const LETTER = 0x44;
+const HEAD_BYTES = 7;
+const LETTER_HEAD_BYTES = 13;
+
+const NOTHING = Buffer.alloc(0);
+
+export function encodeContent({ body, contentType, contentEncoding, headers }: ElementContent): Buffer {
+  const type = contentType === null ? NOTHING : Buffer.from(contentType);
+  const bare = contentEncoding === null && headers.length === 0;
+  const rest = bare ? NOTHING : Buffer.from(JSON.stringify([contentEncoding, ...headers]));
+  const value = Buffer.allocUnsafe(HEAD_BYTES + type.length + rest.length + body.length);
+  value.writeUInt8(PLAIN, 0);
+  value.writeUInt16BE(contentType === null ? 0 : type.length + 1, 1);
+  value.set(type, 3);
+  value.writeUInt32BE(rest.length, 3 + type.length);
+  value.set(rest, HEAD_BYTES + type.length);
+  value.set(body, HEAD_BYTES + type.length + rest.length);
+  return value;
+}
+
+/** @param at where the content begins in `value` */
+export function decodeContent(value: Buffer, at: number): ElementContent {
+  if (value[at] === LETTER) return decodeLetter(value, at);
+  const typeLength = value.readUInt16BE(at + 1);
+  const restAt = at + 3 + Math.max(0, typeLength - 1);
+  const bodyAt = restAt + 4 + value.readUInt32BE(restAt);
+  const contentType = typeLength === 0 ? null : value.toString('utf8', at + 3, restAt);
+  const { contentEncoding, headers } = decodeRest(value, restAt + 4, bodyAt);
+  return { body: value.subarray(bodyAt), contentType, contentEncoding, headers };
+}
+
+function decodeRest(
+  value: Buffer,
+  from: number,
+  to: number,
+): { contentEncoding: string | null; headers: ElementHeaders } {
+  if (from === to) return { contentEncoding: null, headers: NO_HEADERS };
+  const [contentEncoding = null, ...headers] = JSON.parse(value.toString('utf8', from, to)) as [
+    string | null,
+    ...string[],
+  ];
+  return { contentEncoding, headers };
+}
+
+const LETTER_HEADERS = new Set(['x-dl-from-queue', 'x-dl-at', 'x-dl-tries']);
+
+/** Headers of an earlier move, if the element was moved back and failed again, give way to the new ones. */
+function decodeLetter(value: Buffer, at: number): ElementContent {
+  const nameAt = at + LETTER_HEAD_BYTES;
+  const contentAt = nameAt + value.readUInt16BE(at + 11);
+  const inner = decodeContent(value, contentAt);
+  const headers: string[] = [];
+  for (let i = 0; i < inner.headers.length; i += 2) {
+    const name = inner.headers[i] ?? '';
+    if (!LETTER_HEADERS.has(name)) headers.push(name, inner.headers[i + 1] ?? '');
+  }
+  const movedAt = new Date(value.readUIntBE(at + 1, 6)).toISOString();
+  headers.push('x-dl-from-queue', value.toString('utf8', nameAt, contentAt));
+  headers.push('x-dl-at', movedAt, 'x-dl-tries', String(value.readUInt32BE(at + 7)));
+  return { ...inner, headers };
+}

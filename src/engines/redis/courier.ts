@@ -1,0 +1,81 @@
+import type { EngineLog } from '../../engine/engine.ts';
+import type { CancelTimer, Clock } from '../../model/clock.ts';
+import type { QueueKey } from '../../model/names.ts';
+import type { Lane } from './calls/lane.ts';
+import type { Lanes } from './calls/lanes.ts';
+import { ACCEPT, DELIVERED, FORGET, type Parcel } from './calls/parcels.ts';
+import { parseQueueText } from './keys.ts';
+
+const AGAIN_MS = 1_000;
+const FREE = { kind: 'free' } as const;
+
+/**
+ * Brings parcels from the slot in which they were written to the queue that they are for. Taken in, struck
+ * out at the source, forgotten at the destination, in this order: whatever breaks in between, what remains is
+ * done by a later try, of this node or of whoever sweeps.
+ */
+export class Courier {
+  readonly #lanes: Lanes;
+  readonly #clock: Clock;
+  readonly #log: EngineLog;
+  readonly #windowMs: number;
+  readonly #sweepAgain: (queue: QueueKey) => Promise<unknown>;
+  /** Sources whose parcels could not be delivered. */
+  readonly #behind = new Map<Lane, CancelTimer>();
+
+  /** @param sweepAgain looks for parcels in the queue that are due, and hands them to `deliver` */
+  constructor(
+    parts: { lanes: Lanes; clock: Clock; log: EngineLog; dedupWindowMs: number },
+    sweepAgain: (queue: QueueKey) => Promise<unknown>,
+  ) {
+    this.#lanes = parts.lanes;
+    this.#clock = parts.clock;
+    this.#log = parts.log;
+    this.#windowMs = parts.dedupWindowMs;
+    this.#sweepAgain = sweepAgain;
+  }
+
+  /**
+   * Resolves when the parcels are in their queues, or the try was given up for now. Never rejects.
+   * @param held lanes that the caller holds: their calls are made in its flights, not behind it
+   */
+  async deliver(source: Lane, parcels: readonly Parcel[], held: readonly Lane[]): Promise<void> {
+    const results = await Promise.allSettled(parcels.map((parcel) => this.#deliverOne(source, parcel, held)));
+    const failed = results.find((result) => result.status === 'rejected');
+    if (failed === undefined) return;
+    this.#log.warn(
+      { queue: source.queue, error: failed.reason },
+      'Elements could not be brought to their queue yet.',
+    );
+    this.#tryAgain(source);
+  }
+
+  stop(): void {
+    for (const cancel of this.#behind.values()) cancel();
+    this.#behind.clear();
+  }
+
+  async #deliverOne(source: Lane, parcel: Parcel, held: readonly Lane[]): Promise<void> {
+    const target = this.#lanes.get(parseQueueText(parcel.to));
+    const call = { parcel, windowMs: this.#windowMs };
+    const traits = { ...FREE, makes: true };
+    const accepted = held.includes(target)
+      ? await this.#lanes.flyHeld(target, ACCEPT, call, traits)
+      : await this.#lanes.call(target.queue, ACCEPT, call, traits);
+    if (!accepted) throw new Error(`${parcel.to} has as many consumer groups as fit`);
+    // Nobody waits for the rest: done late, or twice, it changes nothing.
+    this.#lanes
+      .call(source.queue, DELIVERED, parcel.id, { ...FREE, join: 'delivered' })
+      .then(() => this.#lanes.call(target.queue, FORGET, parcel.id, { ...FREE, join: 'forget' }))
+      .catch(() => this.#tryAgain(source));
+  }
+
+  #tryAgain(source: Lane): void {
+    if (this.#behind.has(source)) return;
+    const cancel = this.#clock.after(AGAIN_MS, () => {
+      this.#behind.delete(source);
+      this.#sweepAgain(source.queue).catch(() => this.#tryAgain(source));
+    });
+    this.#behind.set(source, cancel);
+  }
+}

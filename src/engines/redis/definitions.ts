@@ -1,0 +1,160 @@
+import { randomBytes } from 'node:crypto';
+import type {
+  Definition,
+  DefinitionChange,
+  DefinitionKind,
+  Definitions,
+  JsonValue,
+} from '../../engine/definitions.ts';
+import type { EngineLog } from '../../engine/engine.ts';
+import { QuaysideError } from '../../model/errors.ts';
+import type { Commands } from './client/commands.ts';
+import { text } from './client/greeting.ts';
+import type { Keys } from './keys.ts';
+import type { Library } from './library.ts';
+import type { Subscriptions } from './subscriptions.ts';
+
+const KINDS: readonly DefinitionKind[] = ['queue', 'exchange'];
+
+interface DefinitionsParts {
+  readonly commands: Commands;
+  readonly keys: Keys;
+  readonly library: Library;
+  readonly subscriptions: Subscriptions;
+  readonly log: EngineLog;
+}
+
+/**
+ * The Definitions port: a hash per kind, compared and set in one function, and a channel per kind that tells
+ * other nodes. This node's own changes reach its watchers without the channel.
+ */
+export class RedisDefinitions implements Definitions {
+  readonly #parts: DefinitionsParts;
+  readonly #origin = randomBytes(8).toString('hex');
+  readonly #watchers = new Set<(change: DefinitionChange) => void>();
+  /** Keys that this node has seen: after a gap, those that are not there any more have changed as well. */
+  readonly #seen = new Map<DefinitionKind, Set<string>>(KINDS.map((kind) => [kind, new Set()]));
+
+  constructor(parts: DefinitionsParts) {
+    this.#parts = parts;
+    for (const kind of KINDS) {
+      const channel = parts.keys.definitionChannel(kind);
+      parts.subscriptions.subscribe(channel, false, (message) => this.#hear(kind, message));
+      parts.subscriptions.onGap((lost) => {
+        if (lost === channel) void this.#tellAll(kind);
+      });
+    }
+  }
+
+  async get(kind: DefinitionKind, key: string): Promise<Definition | null> {
+    const hash = this.#parts.keys.definitions(kind);
+    const stored = await this.#parts.commands.read(hash, 'HGET', [hash, key]);
+    return Buffer.isBuffer(stored) ? readDefinition(key, stored.toString()) : null;
+  }
+
+  async list(kind: DefinitionKind): Promise<Definition[]> {
+    const hash = this.#parts.keys.definitions(kind);
+    const flat = await this.#parts.commands.read(hash, 'HGETALL', [hash]);
+    if (!Array.isArray(flat)) return [];
+    const found: Definition[] = [];
+    for (let i = 0; i < flat.length; i += 2) found.push(readDefinition(text(flat[i]), text(flat[i + 1])));
+    for (const { key } of found) this.#seen.get(kind)?.add(key);
+    return found.sort((a, b) => (a.key < b.key ? -1 : 1));
+  }
+
+  async put(
+    kind: DefinitionKind,
+    key: string,
+    value: JsonValue,
+    expected: string | null | 'any',
+  ): Promise<string> {
+    const { commands, keys, library } = this.#parts;
+    const hash = keys.definitions(kind);
+    const version = randomBytes(9).toString('base64url');
+    const condition = expected === null ? '-' : conditionOf(expected);
+    const stored = await commands.write(hash, 'FCALL', [
+      library.putDefinition,
+      1,
+      hash,
+      key,
+      version,
+      JSON.stringify(value),
+      condition,
+      keys.definitionChannel(kind),
+      this.#message(key),
+    ]);
+    if (stored !== 1) throw conflict(kind, key);
+    this.#tell({ kind, key });
+    return version;
+  }
+
+  async delete(kind: DefinitionKind, key: string, expected: string | 'any'): Promise<boolean> {
+    const { commands, keys, library } = this.#parts;
+    const hash = keys.definitions(kind);
+    const deleted = await commands.writeOnce(hash, 'FCALL', [
+      library.deleteDefinition,
+      1,
+      hash,
+      key,
+      conditionOf(expected),
+      keys.definitionChannel(kind),
+      this.#message(key),
+    ]);
+    if (deleted === 0) throw conflict(kind, key);
+    if (deleted === 1) this.#tell({ kind, key });
+    return deleted === 1;
+  }
+
+  watch(listener: (change: DefinitionChange) => void): () => void {
+    // Wrapped, so that one function given twice is two watchers.
+    const own = (change: DefinitionChange): void => listener(change);
+    this.#watchers.add(own);
+    return () => this.#watchers.delete(own);
+  }
+
+  #message(key: string): string {
+    return JSON.stringify([this.#origin, key]);
+  }
+
+  #hear(kind: DefinitionKind, message: string): void {
+    const [origin, key] = JSON.parse(message) as [string, string];
+    if (origin !== this.#origin) this.#tell({ kind, key });
+  }
+
+  /** Messages may have been missed: whoever watches looks at everything anew. */
+  async #tellAll(kind: DefinitionKind): Promise<void> {
+    const known = [...(this.#seen.get(kind) ?? [])];
+    this.#seen.get(kind)?.clear();
+    try {
+      const listed = (await this.list(kind)).map(({ key }) => key);
+      for (const key of new Set([...known, ...listed])) this.#tell({ kind, key });
+    } catch (error) {
+      for (const key of known) this.#seen.get(kind)?.add(key);
+      this.#parts.log.warn({ kind, error }, 'Definitions could not be read after a lost connection.');
+    }
+  }
+
+  #tell(change: DefinitionChange): void {
+    this.#seen.get(change.kind)?.add(change.key);
+    for (const watcher of [...this.#watchers]) {
+      try {
+        watcher(change);
+      } catch (error) {
+        this.#parts.log.warn({ ...change, error }, 'A watcher of definitions failed.');
+      }
+    }
+  }
+}
+
+function conditionOf(expected: string | 'any'): string {
+  return expected === 'any' ? 'any' : `=${expected}`;
+}
+
+function readDefinition(key: string, stored: string): Definition {
+  const space = stored.indexOf(' ');
+  return { key, version: stored.slice(0, space), value: JSON.parse(stored.slice(space + 1)) as JsonValue };
+}
+
+function conflict(kind: DefinitionKind, key: string): QuaysideError {
+  return new QuaysideError('definition-conflict', `Another write of ${kind} ${key} came first.`);
+}

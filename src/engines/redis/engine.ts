@@ -1,0 +1,192 @@
+import { randomBytes } from 'node:crypto';
+import type { Definitions } from '../../engine/definitions.ts';
+import type { Engine, EngineOptions } from '../../engine/engine.ts';
+import type { Signaller } from '../../engine/signaller.ts';
+import type { Stats } from '../../engine/stats.ts';
+import type { Storage } from '../../engine/storage.ts';
+import { Around } from './around.ts';
+import { Flights } from './calls/flight.ts';
+import { Lanes } from './calls/lanes.ts';
+import { Carrier } from './client/carrier.ts';
+import { Commands } from './client/commands.ts';
+import type { ServerFacts } from './client/greeting.ts';
+import { Routing } from './client/routing.ts';
+import { Courier } from './courier.ts';
+import { RedisDefinitions } from './definitions.ts';
+import { Keys } from './keys.ts';
+import { type Library, readLibrary } from './library.ts';
+import { ListStorage } from './list/storage.ts';
+import { Registry } from './registry.ts';
+import { readSettings, type Settings } from './settings.ts';
+import { RedisSignaller } from './signaller.ts';
+import { RedisStats } from './stats.ts';
+import { RedisStorage } from './storage.ts';
+import { Subscriptions } from './subscriptions.ts';
+import { Sweeper } from './sweeper.ts';
+
+/** The four ports on Redis, and the connections that they share. */
+export class RedisEngine implements Engine {
+  readonly type = 'redis';
+  readonly url: string;
+  readonly storage: Storage;
+  readonly definitions: Definitions;
+  readonly signaller: Signaller;
+  readonly stats: Stats;
+  /** Never: a server that is away comes back, and what it lost it lost before it answered. */
+  readonly failed: Promise<Error> = new Promise(() => {});
+  readonly #options: EngineOptions;
+  readonly #settings: Settings;
+  readonly #routing: Routing;
+  readonly #carrier: Carrier;
+  readonly #commands: Commands;
+  readonly #keys: Keys;
+  readonly #lanes: Lanes;
+  readonly #courier: Courier;
+  readonly #subscriptions: Subscriptions;
+  readonly #stopBuffers: () => Promise<void>;
+  #promiseTold = false;
+  #downSaid = false;
+  #starting: Promise<void> | null = null;
+  #stopping: Promise<void> | null = null;
+
+  /** @throws Error that names a wrong setting */
+  constructor(options: EngineOptions) {
+    const { clock, log, dedupWindowMs } = options;
+    this.url = options.url;
+    this.#options = options;
+    const settings = readSettings(options);
+    const { shown, givenTime } = settings;
+    const library = readLibrary();
+    this.#settings = settings;
+    this.#keys = new Keys(settings.prefix);
+    this.#routing = this.#makeRouting(library);
+    const router = this.#routing;
+    this.#carrier = new Carrier({ clock, router, log, shown });
+    this.#commands = new Commands(this.#carrier, clock);
+    const registry = new Registry(this.#commands, this.#keys, givenTime);
+    const stats = new RedisStats({ commands: this.#commands, keys: this.#keys, library, clock, log });
+    const policies = new Map(options.namespaces.map((policy) => [policy.name, policy]));
+    const around = new Around({
+      policies,
+      registry,
+      stats,
+      courier: () => this.#courier,
+      sweeper: () => sweeper,
+    });
+    const flights = new Flights({ carrier: this.#carrier, library, givenTime, client: randomBytes(8) });
+    this.#lanes = new Lanes({
+      clock,
+      keys: this.#keys,
+      carrier: this.#carrier,
+      flights,
+      policies,
+      router,
+      around,
+    });
+    const lanes = this.#lanes;
+    const sweeper = new Sweeper(lanes, registry, dedupWindowMs);
+    this.#courier = new Courier({ lanes, clock, log, dedupWindowMs }, (queue) => sweeper.sweepQueue(queue));
+    this.#subscriptions = new Subscriptions({ router, clock, log });
+    const shared = {
+      commands: this.#commands,
+      keys: this.#keys,
+      library,
+      subscriptions: this.#subscriptions,
+    };
+    this.stats = stats;
+    this.definitions = new RedisDefinitions({ ...shared, log });
+    this.signaller = new RedisSignaller({ ...shared, router, log });
+    this.storage =
+      settings.variant === 'list'
+        ? new ListStorage({ ...shared, registry, dedupWindowMs, givenTime })
+        : new RedisStorage({ lanes, registry, sweeper, router, dedupWindowMs });
+    this.#stopBuffers = () => stats.stop();
+  }
+
+  start(): Promise<void> {
+    this.#starting ??= this.#start();
+    return this.#starting;
+  }
+
+  /** What is buffered is flushed, as far as the server answers soon. */
+  stop(): Promise<void> {
+    this.#stopping ??= this.#stop();
+    return this.#stopping;
+  }
+
+  /** @throws QuaysideError `storage-unavailable` */
+  async ping(): Promise<void> {
+    const nodes = this.#routing.nodes();
+    const outcomes = await Promise.all(
+      nodes.map((node) => node.submit({ name: 'PING', args: [], writes: false, asking: false })),
+    );
+    const key = this.#keys.due;
+    // One more way round for a cluster whose map is being mended.
+    if (nodes.length === 0 || outcomes.some(({ kind }) => kind !== 'answered')) {
+      await this.#commands.read(key, 'EXISTS', [key]);
+    }
+  }
+
+  #makeRouting(library: Library): Routing {
+    const { clock, log } = this.#options;
+    return new Routing({
+      clock,
+      library,
+      settings: this.#settings,
+      onFacts: (facts) => this.#greeted(facts),
+      onDown: (server, reason) => {
+        if (this.#downSaid || this.#stopping !== null) return;
+        this.#downSaid = true;
+        log.warn(
+          { engine: this.#settings.shown, server, reason: reason.message },
+          'Redis cannot be reached.',
+        );
+      },
+    });
+  }
+
+  async #start(): Promise<void> {
+    try {
+      await this.#routing.start();
+      await this.#subscriptions.start();
+    } catch (error) {
+      await this.stop();
+      const why = error instanceof Error ? error.message : String(error);
+      throw new Error(`${this.#settings.shown}: ${why}. Start Redis there, or correct the namespace's url.`);
+    }
+  }
+
+  async #stop(): Promise<void> {
+    await this.#stopBuffers();
+    await this.#lanes.stop();
+    this.#courier.stop();
+    this.#subscriptions.stop();
+    this.#carrier.stop();
+    this.#routing.stop();
+  }
+
+  /** Says once what the server's settings mean for what was answered. */
+  #greeted({ appendOnly, appendFsync, replicas }: ServerFacts): void {
+    const { log } = this.#options;
+    const engine = this.#settings.shown;
+    if (this.#downSaid) {
+      this.#downSaid = false;
+      log.info({ engine }, 'Redis can be reached again.');
+    }
+    if (this.#promiseTold) return;
+    this.#promiseTold = true;
+    const wait = this.#settings.wait ?? Math.min(1, replicas);
+    const replication =
+      wait === 0 ? 'a failover may lose the last of them' : `${wait} replica has them as well`;
+    const fields = { engine, appendOnly, appendFsync, wait };
+    if (!appendOnly)
+      log.warn(fields, `Redis keeps no append-only file: a restart loses answered changes; ${replication}.`);
+    else if (appendFsync === 'always')
+      log.info(fields, `Changes are on disk when they are answered; ${replication}.`);
+    else
+      log.info(
+        fields,
+        `Changes reach the disk within about a second after they are answered; ${replication}.`,
+      );
+  }
+}

@@ -1,0 +1,43 @@
+import type { DeliveryRef } from '../../engine/storage.ts';
+import type { ElementId } from '../../model/element.ts';
+
+/**
+ * Ids of elements: the tag of the queue (12 hex digits, random when the queue is made), then the element's
+ * number (10 digits of base 32). They sort by insertion, and an id of another queue is not found in this one.
+ */
+const ID = /^[0-9a-f]{12}[0-9a-v]{10}$/;
+const TAG_LENGTH = 12;
+const NUMBER_LENGTH = 10;
+const LARGEST_NUMBER = 2 ** 48 - 1;
+
+/** What no queue has for its tag. */
+const NO_TAG = '\0'.repeat(TAG_LENGTH);
+
+export function elementId(tag: string, number: number): ElementId {
+  return tag + number.toString(32).padStart(NUMBER_LENGTH, '0');
+}
+
+/** Writes tag(12) and number(6). A text that is no id of ours gets a tag that no queue has. */
+export function writeId(id: ElementId, target: Buffer, at: number): void {
+  const number = ID.test(id) ? Number.parseInt(id.slice(TAG_LENGTH), 32) : Number.POSITIVE_INFINITY;
+  const known = number <= LARGEST_NUMBER;
+  target.write(known ? id.slice(0, TAG_LENGTH) : NO_TAG, at, 'latin1');
+  target.writeUIntBE(known ? number : 0, at + TAG_LENGTH, 6);
+}
+
+export const ID_BYTES = TAG_LENGTH + 6;
+export const REFERENCE_BYTES = ID_BYTES + 7;
+
+const TOKEN = /^(0|[1-9a-z][0-9a-z]{0,9})$/;
+
+export function tokenText(token: number): string {
+  return token.toString(36);
+}
+
+/** Writes tag(12), number(6), whether a token is given(1) and the token(6): the largest, never given, if not ours. */
+export function writeReference({ id, token }: DeliveryRef, target: Buffer, at: number): void {
+  writeId(id, target, at);
+  target.writeUInt8(token === null ? 0 : 1, at + ID_BYTES);
+  const number = token !== null && TOKEN.test(token) ? Number.parseInt(token, 36) : LARGEST_NUMBER;
+  target.writeUIntBE(Math.min(number, LARGEST_NUMBER), at + ID_BYTES + 1, 6);
+}

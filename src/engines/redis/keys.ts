@@ -1,0 +1,86 @@
+import type { DefinitionKind } from '../../engine/definitions.ts';
+import type { QueueKey } from '../../model/names.ts';
+
+/** The two keys of a queue: see `library/values.lua`. */
+export interface QueueKeys {
+  readonly hash: string;
+  readonly order: string;
+  readonly stats: string;
+}
+
+// Whatever could end a hash tag, part two names or be taken for an escape.
+const SPECIAL = /[%{}/:]/g;
+
+/**
+ * Names of keys. All keys of a queue have its namespace and name as their hash tag, so they share a slot on a
+ * cluster. Names are escaped: no name can move a queue to another slot, nor meet another queue's keys.
+ */
+export class Keys {
+  readonly #prefix: string;
+
+  /** @param prefix what all keys begin with; it has no brace */
+  constructor(prefix: string) {
+    this.#prefix = prefix;
+  }
+
+  queue(queue: QueueKey): QueueKeys {
+    const base = `${this.#prefix}:{${queueText(queue)}}`;
+    return { hash: `${base}:h`, order: `${base}:z`, stats: `${base}:s` };
+  }
+
+  /** A list of the `list` variant. */
+  list(queue: QueueKey): string {
+    return `${this.#prefix}:{${queueText(queue)}}:l`;
+  }
+
+  /** A dedup key of the `list` variant. */
+  listDedup(queue: QueueKey, key: string): string {
+    return `${this.#prefix}:{${queueText(queue)}}:k:${key}`;
+  }
+
+  /** Names of the known queues of a namespace. */
+  names(ns: string): string {
+    return `${this.#prefix}:queues:${escaped(ns)}`;
+  }
+
+  /** Queues in which a lease may end, or retention begin, by when to look. */
+  get due(): string {
+    return `${this.#prefix}:due`;
+  }
+
+  /** Queues that need housekeeping, by when. */
+  get tidy(): string {
+    return `${this.#prefix}:tidy`;
+  }
+
+  definitions(kind: DefinitionKind): string {
+    return `${this.#prefix}:definitions:${kind}`;
+  }
+
+  /** The channel that tells of changed definitions. */
+  definitionChannel(kind: DefinitionKind): string {
+    return `${this.#prefix}:changed:${kind}`;
+  }
+
+  signalChannel(topic: string): string {
+    return `${this.#prefix}:signal:${topic}`;
+  }
+}
+
+function escaped(name: string): string {
+  return name.replace(SPECIAL, (character) => encodeURIComponent(character));
+}
+
+/** A queue's full name as one text without zero bytes. */
+export function queueText({ ns, name }: QueueKey): string {
+  return `${escaped(ns)}/${escaped(name)}`;
+}
+
+export function parseQueueText(text: string): QueueKey {
+  const slash = text.indexOf('/');
+  return { ns: unescaped(text.slice(0, slash)), name: unescaped(text.slice(slash + 1)) };
+}
+
+function unescaped(text: string): string {
+  return text.replace(/%[0-9A-F]{2}/g, (code) => decodeURIComponent(code));
+}

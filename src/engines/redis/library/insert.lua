@@ -1,0 +1,110 @@
+-- insert <count> <columns> <dedup window>, then per element: <timing> <content> [<groups>] [<dedup key>]
+--
+-- timing: '' for an element that is due now and was never tried, else maturity + 1 or 0(6) delay(6) tries(4).
+-- columns: 'g' where groups are given, 'd' where dedup keys are; groups are joined by commas.
+-- Answers the first number(6), then the number(6) of each element where a dedup key may have met an earlier
+-- one; '!' where the queue has more groups than fit, and then nothing was stored.
+
+local function timingOf(text)
+  if text == '' then return call.now, 0 end
+  local maturity, delay, tries = unpackAt('>I6I6I4', text)
+  return maturity == 0 and call.now + delay or maturity - 1, tries
+end
+
+-- The lanes of a list of groups, each once; nil where there are too many.
+local function makeLanes(q, groups)
+  local lanes, seen = {}, {}
+  for group in string.gmatch(groups, '[^,]+') do
+    local lane = makeLane(q, group)
+    if not lane then return nil end
+    if not seen[lane] then
+      seen[lane] = true
+      lanes[#lanes + 1] = lane
+    end
+  end
+  return lanes
+end
+
+-- Stores one element and answers its number. `lanes` is nil on a plain queue.
+local function put(q, maturity, tries, lanes, content)
+  q.seq = q.seq + 1
+  local seq = six(q.seq)
+  store(q, 'e' .. seq, pack('>I6I4', maturity, tries) .. content)
+  if lanes then
+    for _, lane in ipairs(lanes) do add(q, waitingMember(lane, maturity, seq, tries, false)) end
+    newElement(q, seq, lanes, maturity, tries)
+  else
+    add(q, waitingMember(NO_LANE, maturity, seq, tries, false))
+  end
+  flushIfLarge(q)
+  return seq
+end
+
+-- The number of the element that this key made within the window, or nil.
+local function findRepeat(q, key, window)
+  local seen = db('HGET', q.h, 'k' .. key)
+  if seen and fromSix(seen, 7) > call.now - window then return string.sub(seen, 1, 6) end
+end
+
+local function rememberKey(q, key, seq)
+  local before = db('HGET', q.h, 'k' .. key)
+  if before then db('ZREM', q.z, 'k' .. string.sub(before, 7, 12) .. key) end
+  db('HSET', q.h, 'k' .. key, seq .. six(call.now))
+  db('ZADD', q.z, 0, 'k' .. six(call.now) .. key)
+end
+
+-- As `put`, unless the key says that it was done before.
+local function putOnce(q, element, window)
+  local key = element.key
+  local earlier = key and findRepeat(q, key, window)
+  if earlier then return earlier end
+  local maturity, tries = timingOf(element.timing)
+  local seq = put(q, maturity, tries, element.lanes, element.content)
+  if key then rememberKey(q, key, seq) end
+  return seq
+end
+
+-- Reads the elements of an argument list into tables; nil where the groups do not fit. Nothing is stored yet.
+local function readElements(q, args, at, count, columns)
+  local hasGroups, hasKeys = string.find(columns, 'g') ~= nil, string.find(columns, 'd') ~= nil
+  local elements = {}
+  for i = 1, count do
+    local element = { timing = args[at], content = args[at + 1] }
+    at = at + 2
+    if hasGroups then
+      if args[at] ~= '' then
+        element.lanes = makeLanes(q, args[at])
+        if not element.lanes then return nil, at end
+      end
+      at = at + 1
+    end
+    if hasKeys then
+      element.key = args[at] ~= '' and args[at] or nil
+      at = at + 1
+    end
+    elements[i] = element
+  end
+  return elements, at
+end
+
+-- The usual batch, without groups and keys, goes straight from the arguments to Redis.
+local function insertPlain(q, args, at, count)
+  local first = six(q.seq + 1)
+  for i = at, at + 2 * count - 1, 2 do
+    local maturity, tries = timingOf(args[i])
+    put(q, maturity, tries, nil, args[i + 1])
+  end
+  return first
+end
+
+verbs.insert = function(q, args, at)
+  local count, columns, window = tonumber(args[at]), args[at + 1], tonumber(args[at + 2])
+  at = at + 3
+  if columns == '' then return insertPlain(q, args, at, count), at + 2 * count end
+  local width = 2 + #columns
+  local elements = readElements(q, args, at, count, columns)
+  if not elements then return '!', at + width * count end
+  local numbers = {}
+  for i, element in ipairs(elements) do numbers[i] = putOnce(q, element, window) end
+  return numbers[1] .. concat(numbers), at + width * count
+end

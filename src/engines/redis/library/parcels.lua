@@ -1,0 +1,83 @@
+-- Elements on their way to a queue whose keys are in another slot of a cluster. The parcel is written in the
+-- same step in which the source lets go, brought over by the client that made it or by whoever sweeps, taken
+-- in once, and then struck out: so it is lost nowhere and arrives once.
+--
+-- accept <id> <parcel> <dedup window>; delivered <ids>; forget <ids>. An id has 24 bytes. Each answers nothing,
+-- but accept '!' where the queue has more groups than fit.
+
+-- Elements for `to` join one parcel per call: { timing, content, groups, dedup key }. What was relative to
+-- now is made absolute, as it may arrive later.
+addToParcel = function(to, element)
+  local maturity, tries = timingOf(element[1])
+  element[1] = pack('>I6I6I4', maturity + 1, 0, tries)
+  local parcel = call.parcels[to]
+  if not parcel then
+    parcel = {}
+    call.parcels[to] = parcel
+  end
+  parcel[#parcel + 1] = element
+end
+
+-- Writes the parcels of this call. The moment in the id keeps it unique even where numbers are lost with a
+-- master that had not replicated them.
+local function writeParcels(q)
+  local written = {}
+  for to, elements in pairs(call.parcels) do
+    q.seq = q.seq + 1
+    local id = q.tag .. six(q.seq) .. six(call.now)
+    local parcel = cmsgpack.pack({ to, elements })
+    store(q, 'p' .. id, parcel)
+    add(q, 'p' .. six(call.now) .. id)
+    written[#written + 1] = { id, to, parcel }
+  end
+  return written
+end
+
+-- A parcel that is still here, as a reply shows it; nil where it has been delivered.
+local function readParcel(q, id)
+  local packed = db('HGET', q.h, 'p' .. id)
+  return packed and { id, cmsgpack.unpack(packed)[1], packed } or nil
+end
+
+local function eachId(ids, each)
+  for at = 1, #ids, 24 do each(string.sub(ids, at, at + 23)) end
+end
+
+verbs.accept = function(q, args, at)
+  local id, parcel, window = args[at], cmsgpack.unpack(args[at + 1]), tonumber(args[at + 2])
+  ensureQueue(q)
+  if db('HEXISTS', q.h, 'x' .. id) == 1 then return '', at + 3 end
+  local elements = {}
+  for i, element in ipairs(parcel[2]) do
+    local lanes = element[3] ~= '' and makeLanes(q, element[3]) or nil
+    if element[3] ~= '' and not lanes then return '!', at + 3 end
+    local key = element[4] ~= '' and element[4] or nil
+    elements[i] = { timing = element[1], content = element[2], lanes = lanes, key = key }
+  end
+  for _, element in ipairs(elements) do putOnce(q, element, window) end
+  store(q, 'x' .. id, six(call.now))
+  add(q, 'x' .. six(call.now) .. id)
+  flush(q)
+  return '', at + 3
+end
+
+verbs.delivered = function(q, args, at)
+  eachId(args[at], function(id)
+    q.deleted[#q.deleted + 1] = 'p' .. id
+    q.gone[#q.gone + 1] = 'p' .. string.sub(id, 19) .. id
+  end)
+  flush(q)
+  return '', at + 1
+end
+
+verbs.forget = function(q, args, at)
+  eachId(args[at], function(id)
+    local arrived = db('HGET', q.h, 'x' .. id)
+    if arrived then
+      q.deleted[#q.deleted + 1] = 'x' .. id
+      q.gone[#q.gone + 1] = 'x' .. arrived .. id
+    end
+  end)
+  flush(q)
+  return '', at + 1
+end

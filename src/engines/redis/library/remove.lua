@@ -1,0 +1,95 @@
+-- remove <references: tag(12) seq(6)>, answers an outcome each
+-- purge <states: any of w (ready), s (scheduled), r (reserved)> <limit>, answers how many went(6), more(1)
+
+local function removePlain(q, seq)
+  if readDelivery(q, NO_LANE, seq) then
+    local found = findDelivery(q, NO_LANE, seq)
+    if not found then return NOT_FOUND end
+    if found.till > 0 then return RESERVED end
+    db('ZREM', q.z, waitingMember(NO_LANE, found.maturity, seq, found.tries, true))
+  else
+    local value = db('HGET', q.h, 'e' .. seq)
+    if not value then return NOT_FOUND end
+    local maturity, tries = unpackAt('>I6I4', value)
+    if db('ZREM', q.z, waitingMember(NO_LANE, maturity, seq, tries, false)) == 0 then return NOT_FOUND end
+  end
+  finish(q, NO_LANE, seq)
+  return DONE
+end
+
+-- Takes the waiting deliveries of a stream's element away. Answers how many there were.
+local function dropWaiting(q, seq, element)
+  local dropped = 0
+  for _, lane in ipairs(element.order) do
+    local state = element.states[lane]
+    if state == WAITING or state == TOUCHED then
+      local touched = state == TOUCHED
+      local tries = touched and readDelivery(q, lane, seq).tries or element.tries
+      db('ZREM', q.z, waitingMember(lane, element.dues[lane], seq, tries, touched))
+      if touched then db('HDEL', q.h, 'd' .. lane .. seq) end
+      element.states[lane] = nil
+      dropped = dropped + 1
+    end
+  end
+  return dropped
+end
+
+local function removeShared(q, seq, element)
+  for _, state in pairs(element.states) do
+    if state == HELD then return RESERVED end
+  end
+  local before = elementMember(element, seq)
+  if dropWaiting(q, seq, element) == 0 then return NOT_FOUND end
+  writeElement(q, seq, element, before)
+  return DONE
+end
+
+verbs.remove = function(q, args, at)
+  local references, outcomes = args[at], {}
+  endAllLapsed(q)
+  for from = 1, #references, 18 do
+    local seq = string.sub(references, from + 12, from + 17)
+    local outcome = NOT_FOUND
+    if string.sub(references, from, from + 11) == q.tag then
+      local element = readElement(q, seq)
+      outcome = element and removeShared(q, seq, element) or removePlain(q, seq)
+      flush(q)
+    end
+    outcomes[#outcomes + 1] = outcome
+  end
+  return concat(outcomes), at + 1
+end
+
+local function purgeRange(q, lane, low, high, seqAt, limit)
+  local members = membersBetween(q.z, low, high, limit)
+  for _, member in ipairs(members) do
+    q.gone[#q.gone + 1] = member
+    finish(q, lane, string.sub(member, seqAt, seqAt + 5))
+    if #q.deleted >= MOST_ARGUMENTS then flush(q) end
+  end
+  flush(q)
+  return #members
+end
+
+local function purgeLane(q, lane, states, limit)
+  local now, last = six(call.now + 1), '\255\255\255\255\255\255\255'
+  local removed = 0
+  local function range(state, low, high, seqAt)
+    if removed < limit and string.find(states, state) then
+      removed = removed + purgeRange(q, lane, low, high, seqAt, limit - removed)
+    end
+  end
+  range('w', '[w' .. lane, '(w' .. lane .. now, 10)
+  range('s', '[w' .. lane .. now, '(w' .. lane .. last, 10)
+  range('r', '[l' .. lane, '(l' .. lane .. last, 10)
+  return removed
+end
+
+verbs.purge = function(q, args, at)
+  local states, limit, removed = args[at], tonumber(args[at + 1]), 0
+  endAllLapsed(q)
+  for _, lane in ipairs(allLanes(q)) do
+    if removed < limit then removed = removed + purgeLane(q, lane[1], states, limit - removed) end
+  end
+  return pack('>I6I1', removed, removed >= limit and 1 or 0), at + 2
+end

@@ -1,0 +1,123 @@
+-- commit <groups> <references>; rollback <groups> <items>; extend <groups> <items>
+--
+-- groups: names, each with a comma behind it. A reference: tag(12) seq(6) token given(1) token(6) number of the
+-- group among them(2). A rollback adds delay(6) count the try(1), an extend the length of the lease(6). Each
+-- answers an outcome per item; extend with the end of the lease(6) beside.
+
+local REFERENCE = 27
+
+-- The lanes of such a list of groups, false where no element ever named one.
+local function lanesOf(q, groups)
+  local lanes = {}
+  for group in string.gmatch(groups, '([^,]*),') do lanes[#lanes + 1] = findLane(q, group) or false end
+  return lanes
+end
+
+local function laneAt(lanes, items, at)
+  return lanes[unpackAt('>I2', items, at + 25)]
+end
+
+local function endLapsedIn(q, lanes)
+  for _, lane in ipairs(lanes) do
+    if lane then endLapsed(q, lane) end
+  end
+end
+
+-- Whether a waiting delivery is there that no record tells of: one that was never reserved.
+local function waitsUntouched(q, lane, seq)
+  if lane == NO_LANE then
+    local value = db('HGET', q.h, 'e' .. seq)
+    if not value then return false end
+    local maturity, tries = unpackAt('>I6I4', value)
+    return db('ZSCORE', q.z, waitingMember(lane, maturity, seq, tries, false)) ~= false
+  end
+  local element = readElement(q, seq)
+  return element ~= nil and element.states[lane] == WAITING
+end
+
+-- The record of a delivery that waits or is reserved: popped ones leave theirs until the client has heard.
+local function findDelivery(q, lane, seq)
+  local found = readDelivery(q, lane, seq)
+  if not found or found.till > 0 then return found end
+  local member = waitingMember(lane, found.maturity, seq, found.tries, true)
+  return db('ZSCORE', q.z, member) and found or nil
+end
+
+local function readReference(q, lane, items, at)
+  local tag = string.sub(items, at, at + 11)
+  local seq = string.sub(items, at + 12, at + 17)
+  local given, token = unpackAt('>I1I6', items, at + 18)
+  if not lane or tag ~= q.tag then return seq, nil, NOT_FOUND end
+  local found = findDelivery(q, lane, seq)
+  local refusal = given == 1 and LEASE_LOST or NOT_RESERVED
+  if not found then return seq, nil, waitsUntouched(q, lane, seq) and refusal or NOT_FOUND end
+  if found.till == 0 and found.token == 0 then return seq, nil, refusal end
+  if given == 1 and token ~= found.token then return seq, nil, LEASE_LOST end
+  return seq, found, refusal
+end
+
+local function commitOne(q, lane, items, at)
+  local seq, found, refusal = readReference(q, lane, items, at)
+  if not found then return refusal end
+  local waits = found.till == 0
+  q.gone[#q.gone + 1] = waits and waitingMember(lane, found.maturity, seq, found.tries, true)
+    or leaseMember(lane, found.till, seq)
+  finish(q, lane, seq)
+  return DONE
+end
+
+verbs.commit = function(q, args, at)
+  local lanes, items = lanesOf(q, args[at]), args[at + 1]
+  local outcomes, seen = {}, {}
+  for from = 1, #items, REFERENCE do
+    local seq = string.sub(items, from + 12, from + 17)
+    -- An element named twice in one batch: the first one's writes must be seen by the second.
+    if seen[seq] then flush(q) end
+    seen[seq] = true
+    outcomes[#outcomes + 1] = commitOne(q, laneAt(lanes, items, from), items, from)
+  end
+  flush(q)
+  return concat(outcomes), at + 2
+end
+
+-- The reservation that the reference holds, or nil and why it holds none.
+local function readHeld(q, lane, items, at)
+  local seq, found, refusal = readReference(q, lane, items, at)
+  if found and found.till > call.now then return seq, found end
+  return seq, nil, refusal
+end
+
+local function rollbackOne(q, lane, items, at)
+  local seq, held, refusal = readHeld(q, lane, items, at)
+  if not held then return refusal end
+  local delay, counts = unpackAt('>I6I1', items, at + REFERENCE)
+  if counts == 1 then return endTry(q, lane, seq, held, call.now + delay, 0) and DEAD or DONE end
+  release(q, lane, seq, held, delay > 0 and call.now + delay or held.maturity, held.tries, 0)
+  return DONE
+end
+
+verbs.rollback = function(q, args, at)
+  local lanes, items = lanesOf(q, args[at]), args[at + 1]
+  local outcomes = {}
+  endLapsedIn(q, lanes)
+  for from = 1, #items, REFERENCE + 7 do outcomes[#outcomes + 1] = rollbackOne(q, laneAt(lanes, items, from), items, from) end
+  return concat(outcomes), at + 2
+end
+
+local function extendOne(q, lane, items, at)
+  local seq, held, refusal = readHeld(q, lane, items, at)
+  if not held then return refusal .. six(0) end
+  local till = call.now + fromSix(items, at + REFERENCE)
+  db('ZREM', q.z, leaseMember(lane, held.till, seq))
+  db('ZADD', q.z, 0, leaseMember(lane, till, seq))
+  db('HSET', q.h, 'd' .. lane .. seq, deliveryText(held.maturity, held.tries, held.token, till))
+  return DONE .. six(till)
+end
+
+verbs.extend = function(q, args, at)
+  local lanes, items = lanesOf(q, args[at]), args[at + 1]
+  local outcomes = {}
+  endLapsedIn(q, lanes)
+  for from = 1, #items, REFERENCE + 6 do outcomes[#outcomes + 1] = extendOne(q, laneAt(lanes, items, from), items, from) end
+  return concat(outcomes), at + 2
+end

@@ -1,0 +1,91 @@
+-- take <group> <count> <lease, ms; 0 to pop>
+-- Answers as repeats.lua says, and the elements beside it.
+
+local PAGE = 64
+-- A take stops at this many bytes: a thousand elements of a megabyte would be a gigabyte in one answer.
+local LARGEST_ANSWER = 16 * 1024 * 1024
+
+-- The elements of these members, or of as many as fit.
+local function readBodies(q, members, room)
+  local fields = {}
+  for i, member in ipairs(members) do fields[i] = 'e' .. string.sub(member, 10, 15) end
+  local bodies = db('HMGET', q.h, spread(fields))
+  local kept = {}
+  for i, body in ipairs(bodies) do
+    if room <= 0 then break end
+    room = room - (body and #body or 0)
+    kept[i] = body
+  end
+  return kept, room
+end
+
+local function removeFirst(q, members, count)
+  if count == 1 then
+    db('ZREM', q.z, members[1])
+  else
+    db('ZREMRANGEBYLEX', q.z, '[' .. members[1], '[' .. members[count])
+  end
+end
+
+local function hold(q, lane, members, count, till)
+  for i = 1, count do
+    local member = members[i]
+    local maturity, _, tries = unpackAt('>I6I6I4', member, 4)
+    local seq = string.sub(member, 10, 15)
+    q.token = q.token + 1
+    add(q, leaseMember(lane, till, seq))
+    store(q, 'd' .. lane .. seq, deliveryText(maturity, math.floor(tries / 2), q.token, till))
+  end
+  flush(q)
+end
+
+local function noteInStream(q, lane, members, count, state)
+  for i = 1, count do
+    changeLane(q, string.sub(members[i], 10, 15), lane, state, fromSix(members[i], 4))
+  end
+end
+
+local function takePage(q, lane, members, count, till)
+  removeFirst(q, members, count)
+  if till > 0 then hold(q, lane, members, count, till) end
+  if lane ~= NO_LANE then noteInStream(q, lane, members, count, till > 0 and HELD or POPPED) end
+end
+
+-- The earliest maturity of what waits in a lane, or nil.
+local function firstDue(q, lane)
+  local first = membersBetween(q.z, '[w' .. lane, '(w' .. lane .. '\255\255\255\255\255\255\255', 1)[1]
+  return first and fromSix(first, 4)
+end
+
+local function takeFrom(q, lane, count, till)
+  local pieces, bodies, room = {}, {}, LARGEST_ANSWER
+  local low, high = '[w' .. lane, '(w' .. lane .. six(call.now + 1)
+  while #pieces < count and room > 0 do
+    local limit = math.min(PAGE, count - #pieces)
+    local members = membersBetween(q.z, low, high, limit)
+    if #members == 0 then break end
+    local page
+    page, room = readBodies(q, members, room)
+    takePage(q, lane, members, #page, till)
+    for i = 1, #page do
+      pieces[#pieces + 1] = string.sub(members[i], 4)
+      bodies[#bodies + 1] = page[i]
+    end
+    if #members < limit then break end
+  end
+  return pieces, bodies
+end
+
+verbs.take = function(q, args, at)
+  local group, count, lease = args[at], tonumber(args[at + 1]), tonumber(args[at + 2])
+  local lane = findLane(q, group)
+  local till, token = lease > 0 and call.now + lease or 0, q.token + 1
+  local pieces, bodies, due = {}, {}, nil
+  if lane then
+    endLapsed(q, lane)
+    pieces, bodies = takeFrom(q, lane, count, till)
+    if #pieces < count then due = firstDue(q, lane) end
+  end
+  local head = pack('>I1c2I6I6I1I6', lease > 0 and 82 or 80, lane or NO_LANE, till, token, due and 1 or 0, due or 0)
+  return head .. concat(pieces), at + 3, bodies
+end

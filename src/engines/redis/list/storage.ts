@@ -1,0 +1,207 @@
+import { randomBytes } from 'node:crypto';
+import type {
+  BrowseOptions,
+  BrowsePage,
+  QueueSizes,
+  Storage,
+  StorageCapabilities,
+  SweepResult,
+  TakeOptions,
+  TakeResult,
+} from '../../../engine/storage.ts';
+import type { Delivery, DeliveryState, ElementId, GroupName, NewElement } from '../../../model/element.ts';
+import { PLAIN_GROUP } from '../../../model/element.ts';
+import { QuaysideError } from '../../../model/errors.ts';
+import type { QueueKey } from '../../../model/names.ts';
+import type { Commands } from '../client/commands.ts';
+import { text } from '../client/greeting.ts';
+import { elementId } from '../ids.ts';
+import { type Keys, queueText } from '../keys.ts';
+import type { Library } from '../library.ts';
+import type { Registry } from '../registry.ts';
+import type { GivenTime } from '../settings.ts';
+import { decodeItem, encodeItem, matureAtOf } from './item.ts';
+import { InOrder } from './order.ts';
+
+interface ListParts {
+  readonly commands: Commands;
+  readonly keys: Keys;
+  readonly library: Library;
+  readonly registry: Registry;
+  readonly dedupWindowMs: number;
+  readonly givenTime: GivenTime | null;
+}
+
+/**
+ * The Storage port on plain lists, `LPUSH` and `RPOP`: the fastest, for elements that are due at once and
+ * popped. Commands are never sent twice, so an insert or a pop without an answer is `outcome-unknown`; what
+ * such a pop took is lost.
+ */
+export class ListStorage implements Storage {
+  readonly capabilities: StorageCapabilities = {
+    sched: false,
+    reserve: false,
+    pipeline: false,
+    remove: false,
+  };
+  readonly #parts: ListParts;
+  readonly #order = new InOrder();
+  readonly #tag = randomBytes(6).toString('hex');
+  #numbers = 0;
+
+  constructor(parts: ListParts) {
+    this.#parts = parts;
+  }
+
+  async declare(queues: readonly QueueKey[]): Promise<void> {
+    await this.#parts.registry.declare(queues);
+  }
+
+  queues(ns: string): Promise<string[]> {
+    return this.#parts.registry.names(ns);
+  }
+
+  async insert(queue: QueueKey, elements: readonly NewElement[]): Promise<ElementId[]> {
+    if (elements.length === 0) return [];
+    const now = this.#now(queue);
+    for (const element of elements) this.#check(element, now);
+    const items = elements.map((element) => {
+      const id = elementId(this.#tag, ++this.#numbers);
+      return { id, key: element.dedupKey, item: encodeItem({ ...element, id, matureAt: now }) };
+    });
+    const { registry } = this.#parts;
+    const hasKeys = items.some(({ key }) => key !== null);
+    return this.#order.run(
+      queueText(queue),
+      () => (hasKeys ? this.#pushOnce(queue, items) : this.#push(queue, items)),
+      () => (registry.isDeclared(queue) ? null : registry.declare([queue])),
+    );
+  }
+
+  async take(queue: QueueKey, { group, count, leaseMs }: TakeOptions): Promise<TakeResult> {
+    if (leaseMs !== null) throw notSupported('reserve');
+    if (group !== PLAIN_GROUP) return { deliveries: [], nextDueAt: null };
+    const key = this.#parts.keys.list(queue);
+    return this.#inOrder(queue, async () => {
+      const items = await this.#parts.commands.writeOnce(key, 'RPOP', [key, count]);
+      return { deliveries: Array.isArray(items) ? items.map(decodeItem) : [], nextDueAt: null };
+    });
+  }
+
+  commit(): Promise<never> {
+    return Promise.reject(notSupported('commit'));
+  }
+
+  rollback(): Promise<never> {
+    return Promise.reject(notSupported('rollback'));
+  }
+
+  extend(): Promise<never> {
+    return Promise.reject(notSupported('extend'));
+  }
+
+  remove(): Promise<never> {
+    return Promise.reject(notSupported('remove'));
+  }
+
+  transfer(): Promise<never> {
+    return Promise.reject(notSupported('transfer'));
+  }
+
+  async putBack(queue: QueueKey, deliveries: readonly Delivery[]): Promise<void> {
+    if (deliveries.length === 0) return;
+    const key = this.#parts.keys.list(queue);
+    const items = deliveries.map((delivery) => encodeItem(delivery)).reverse();
+    await this.#inOrder(queue, () => this.#parts.commands.writeOnce(key, 'RPUSH', [key, ...items]));
+  }
+
+  async browse(queue: QueueKey, { group, state, after, limit }: BrowseOptions): Promise<BrowsePage> {
+    if (state !== 'ready' || group !== PLAIN_GROUP) return { deliveries: [], next: null };
+    const key = this.#parts.keys.list(queue);
+    const skip = after !== null && /^\d{1,15}$/.test(after) ? Number(after) : 0;
+    // One more than shown tells whether there is another page.
+    const range = [key, -(skip + limit + 1), -(skip + 1)];
+    const reply = await this.#inOrder(queue, () => this.#parts.commands.read(key, 'LRANGE', range));
+    const items = Array.isArray(reply) ? reply.toReversed() : [];
+    const deliveries = items.slice(0, limit).map(decodeItem);
+    return { deliveries, next: items.length > limit ? String(skip + limit) : null };
+  }
+
+  async purge(queue: QueueKey, states?: readonly DeliveryState[]): Promise<number> {
+    if (states !== undefined && !states.includes('ready')) return 0;
+    const { commands, keys, library } = this.#parts;
+    const key = keys.list(queue);
+    return Number(
+      await this.#inOrder(queue, () => commands.writeOnce(key, 'FCALL', [library.dropList, 1, key])),
+    );
+  }
+
+  async sizes(queue: QueueKey, group: GroupName = PLAIN_GROUP): Promise<QueueSizes> {
+    const { commands, keys } = this.#parts;
+    const key = keys.list(queue);
+    return this.#inOrder(queue, async () => {
+      const [count, head] = await Promise.all([
+        commands.read(key, 'LLEN', [key]),
+        commands.read(key, 'LINDEX', [key, -1]),
+      ]);
+      const ready = group === PLAIN_GROUP ? Number(count) : 0;
+      return {
+        ready,
+        scheduled: 0,
+        reserved: 0,
+        nextMatureAt: ready > 0 ? matureAtOf(head) : null,
+        groups: new Map(),
+      };
+    });
+  }
+
+  async nextDueAt(queue: QueueKey, group: GroupName): Promise<number | null> {
+    return (await this.sizes(queue, group)).nextMatureAt;
+  }
+
+  /** Dedup keys end by themselves, and there is no lease. */
+  async sweep(): Promise<SweepResult> {
+    return { touched: [], nextAt: null };
+  }
+
+  #now(queue: QueueKey): number {
+    const { commands, keys, givenTime } = this.#parts;
+    return givenTime?.now() ?? commands.serverTime(keys.list(queue));
+  }
+
+  #check({ matureAt, delayMs, groups }: NewElement, now: number): void {
+    if (matureAt === null ? delayMs > 0 : matureAt > now) throw notSupported('a maturity');
+    if (groups.length !== 1 || groups[0] !== PLAIN_GROUP) throw notSupported('consumer groups');
+  }
+
+  async #push(queue: QueueKey, items: readonly Item[]): Promise<ElementId[]> {
+    const key = this.#parts.keys.list(queue);
+    await this.#parts.commands.writeOnce(key, 'LPUSH', [key, ...items.map(({ item }) => item)]);
+    return items.map(({ id }) => id);
+  }
+
+  async #pushOnce(queue: QueueKey, items: readonly Item[]): Promise<ElementId[]> {
+    const { commands, keys, library, dedupWindowMs } = this.#parts;
+    const list = keys.list(queue);
+    const dedups = items.flatMap(({ key }) => (key === null ? [] : [keys.listDedup(queue, key)]));
+    let next = 0;
+    const args = items.flatMap(({ key, id, item }) => [key === null ? 0 : ++next, id, item]);
+    const call = [library.pushOnce, 1 + dedups.length, list, ...dedups, dedupWindowMs, ...args];
+    const ids = await commands.writeOnce(list, 'FCALL', call);
+    return Array.isArray(ids) ? ids.map(text) : [];
+  }
+
+  #inOrder<Result>(queue: QueueKey, call: () => Promise<Result>): Promise<Result> {
+    return this.#order.run(queueText(queue), call);
+  }
+}
+
+interface Item {
+  readonly id: ElementId;
+  readonly key: string | null;
+  readonly item: Buffer;
+}
+
+function notSupported(what: string): QuaysideError {
+  return new QuaysideError('not-supported', `Queues of the list variant do not support ${what}.`);
+}

@@ -1,0 +1,71 @@
+import { randomBytes } from 'node:crypto';
+import type { JsonValue } from '../../engine/definitions.ts';
+import type { EngineLog } from '../../engine/engine.ts';
+import type { Signaller } from '../../engine/signaller.ts';
+import type { Router } from './client/router.ts';
+import { slotOf } from './client/slots.ts';
+import type { Keys } from './keys.ts';
+import type { Subscriptions } from './subscriptions.ts';
+
+type Listener = (message: JsonValue) => void;
+
+interface SignallerParts {
+  readonly router: Router;
+  readonly keys: Keys;
+  readonly subscriptions: Subscriptions;
+  readonly log: EngineLog;
+}
+
+/**
+ * Signals over publish and subscribe; sharded on a cluster, so that a signal visits one server and not all.
+ * Subscribers of this node are reached without the server, also while it is away.
+ */
+export class RedisSignaller implements Signaller {
+  readonly type = 'redis';
+  readonly #parts: SignallerParts;
+  readonly #origin = randomBytes(8).toString('hex');
+  readonly #topics = new Map<string, Set<Listener>>();
+
+  constructor(parts: SignallerParts) {
+    this.#parts = parts;
+  }
+
+  publish(topic: string, message: JsonValue): void {
+    const { keys, router } = this.#parts;
+    const channel = keys.signalChannel(topic);
+    // Not repeated and not waited for: a hint that comes late is worth little.
+    void router.nodeFor(slotOf(channel))?.submit({
+      name: router.isCluster ? 'SPUBLISH' : 'PUBLISH',
+      args: [channel, JSON.stringify([this.#origin, message])],
+      writes: false,
+      asking: false,
+    });
+    if (this.#topics.has(topic)) queueMicrotask(() => this.#deliver(topic, message));
+  }
+
+  subscribe(topic: string, listener: Listener): () => void {
+    const { keys, subscriptions } = this.#parts;
+    const own: Listener = (message) => listener(message);
+    const listeners = this.#topics.get(topic) ?? new Set();
+    this.#topics.set(topic, listeners.add(own));
+    const unsubscribe = subscriptions.subscribe(keys.signalChannel(topic), true, (text) => {
+      const [origin, message] = JSON.parse(text) as [string, JsonValue];
+      if (origin !== this.#origin) own(message);
+    });
+    return () => {
+      unsubscribe();
+      listeners.delete(own);
+      if (listeners.size === 0 && this.#topics.get(topic) === listeners) this.#topics.delete(topic);
+    };
+  }
+
+  #deliver(topic: string, message: JsonValue): void {
+    for (const listener of [...(this.#topics.get(topic) ?? [])]) {
+      try {
+        listener(message);
+      } catch (error) {
+        this.#parts.log.warn({ topic, error }, 'A listener of a signal failed.');
+      }
+    }
+  }
+}

@@ -1,0 +1,81 @@
+import { randomBytes } from 'node:crypto';
+import type { Engine, EngineLog } from '../../src/engine/engine.ts';
+import { open } from '../../src/engines/redis/index.ts';
+import { GivenTime } from '../../src/engines/redis/settings.ts';
+import { systemClock } from '../../src/model/clock.ts';
+import type { EngineUnderTest, OpenTestEngine, TestEngine } from '../engines.ts';
+import { FakeClock } from '../support/clock.ts';
+import { startCluster, startRedis } from '../support/redis-servers.ts';
+
+const DAY_MS = 24 * 3600 * 1000;
+const SILENT: EngineLog = { info: () => {}, warn: () => {} };
+
+export interface RedisSetUp extends OpenTestEngine {
+  readonly url: string;
+  /** Null: the server's own clock. */
+  readonly clock: FakeClock | null;
+  readonly prefix?: string;
+  readonly settings?: Readonly<Record<string, unknown>>;
+  readonly log?: EngineLog;
+}
+
+/** An engine that is not started, under a prefix of its own unless one is given. */
+export function redisEngine(setUp: RedisSetUp): Engine {
+  const { url, clock, namespaces, dedupWindowMs, settings } = setUp;
+  return open({
+    url,
+    dataDir: '',
+    namespaces,
+    clock: systemClock,
+    dedupWindowMs: dedupWindowMs ?? DAY_MS,
+    settings: {
+      prefix: setUp.prefix ?? freshPrefix(),
+      ...(clock === null ? {} : { givenTime: new GivenTime(() => clock.now()) }),
+      ...settings,
+    },
+    log: setUp.log ?? SILENT,
+  });
+}
+
+export function freshPrefix(): string {
+  return `test-${randomBytes(6).toString('hex')}`;
+}
+
+async function openOn(url: string, options: OpenTestEngine): Promise<TestEngine> {
+  const clock = new FakeClock();
+  const engine = redisEngine({ ...options, url, clock });
+  await engine.start();
+  return {
+    engine,
+    clock,
+    now: () => clock.now(),
+    passTime: async (ms) => clock.advance(ms),
+    close: () => engine.stop(),
+  };
+}
+
+/** One server for all tests of a process: each engine has keys of its own. */
+function shared<Server>(start: () => Promise<Server>): () => Promise<Server> {
+  let started: Promise<Server> | null = null;
+  return () => {
+    started ??= start();
+    return started;
+  };
+}
+
+export const standalone = shared(() => startRedis());
+export const cluster = shared(() => startCluster());
+
+export const REDIS: EngineUnderTest = {
+  name: 'redis',
+  type: 'redis',
+  open: async (options) => openOn((await standalone()).url, options),
+  openDurable: null,
+};
+
+export const REDIS_CLUSTER: EngineUnderTest = {
+  name: 'redis, cluster with replicas',
+  type: 'redis',
+  open: async (options) => openOn((await cluster()).url, options),
+  openDurable: null,
+};

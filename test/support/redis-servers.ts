@@ -1,0 +1,270 @@
+import { execFileSync, spawn } from 'node:child_process';
+import { mkdtempSync, rmSync } from 'node:fs';
+import { connect, createServer } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+
+/** A Redis server that a test started. */
+export interface RedisServer {
+  readonly port: number;
+  readonly url: string;
+  /** Freezes it: connections stay open, nothing is answered. `thaw` lets it go on. */
+  freeze(): void;
+  thaw(): void;
+  /** As `kill -9` does. */
+  kill(): Promise<void>;
+  /** Starts it again on the same port and data. */
+  restart(): Promise<void>;
+  /** Ends it and removes its data. */
+  stop(): Promise<void>;
+}
+
+export interface RedisCluster {
+  /** Masters first. */
+  readonly servers: readonly RedisServer[];
+  readonly url: string;
+  stop(): Promise<void>;
+}
+
+export interface RedisSentinel {
+  readonly master: RedisServer;
+  readonly replica: RedisServer;
+  /** Names the Sentinels and the master. */
+  readonly url: string;
+  /** The port of the master that the Sentinels name now. */
+  masterPort(): Promise<number>;
+  stop(): Promise<void>;
+}
+
+const HOST = '127.0.0.1';
+const READY_MS = 20_000;
+const INSTALL = fileURLToPath(new URL('../../scripts/debian-packages.sh', import.meta.url));
+
+/** What runs now and must not outlive this process. Only what was started here is ever ended. */
+const running = new Set<OwnServer>();
+process.on('exit', () => {
+  for (const server of running) server.killNow();
+});
+
+/** One server on a free port, its data in a folder of its own; an append-only file fsynced every second. */
+export async function startRedis(...options: readonly string[]): Promise<RedisServer> {
+  ensureInstalled();
+  const server = new OwnServer(await freePort(), [
+    '--appendonly',
+    'yes',
+    '--appendfsync',
+    'everysec',
+    ...options,
+  ]);
+  await server.start();
+  return server;
+}
+
+/** Three masters, each with one replica, ready for writes that wait for it. */
+export async function startCluster(...options: readonly string[]): Promise<RedisCluster> {
+  ensureInstalled();
+  const servers = await Promise.all(
+    Array.from({ length: 6 }, async () => {
+      const cluster = ['--cluster-enabled', 'yes', '--cluster-node-timeout', '1500'];
+      const bus = ['--cluster-port', String(await freePort()), '--repl-diskless-sync-delay', '0'];
+      const server = new OwnServer(await freePort(), ['--appendonly', 'yes', ...cluster, ...bus, ...options]);
+      await server.start();
+      return server;
+    }),
+  );
+  const addresses = servers.map(({ port }) => `${HOST}:${port}`);
+  redisCli('--cluster', 'create', ...addresses, '--cluster-replicas', '1', '--cluster-yes');
+  await Promise.all(servers.map((server) => until(() => isInCluster(server), 'the cluster to be ready')));
+  return {
+    servers,
+    url: `redis://${addresses.slice(0, 3).join(',')}`,
+    stop: async () => {
+      await Promise.all(servers.map((server) => server.stop()));
+    },
+  };
+}
+
+/** A master with one replica, watched by three Sentinels. */
+export async function startSentinel(): Promise<RedisSentinel> {
+  ensureInstalled();
+  const master = (await startRedis('--repl-diskless-sync-delay', '0')) as OwnServer;
+  const replica = (await startRedis('--replicaof', HOST, String(master.port))) as OwnServer;
+  await until(
+    () => master.ask('INFO', 'replication').then((info) => info.includes('state=online')),
+    'the replica',
+  );
+  const sentinels = await Promise.all(Array.from({ length: 3 }, () => startWatching(master.port)));
+  const [first] = sentinels;
+  if (first === undefined) throw new Error('there are three Sentinels');
+  const askOthers = async (): Promise<boolean> =>
+    (await Promise.all(sentinels.map((sentinel) => sentinel.ask('SENTINEL', 'CKQUORUM', 'watched')))).every(
+      (answer) => answer.includes('OK 3 usable'),
+    );
+  await until(askOthers, 'the Sentinels to know each other');
+  return {
+    master,
+    replica,
+    url: `redis://${sentinels.map(({ port }) => `${HOST}:${port}`).join(',')}?sentinel=watched`,
+    masterPort: async () => {
+      const answer = await first.ask('SENTINEL', 'GET-MASTER-ADDR-BY-NAME', 'watched');
+      return Number(/\r\n(\d+)\r\n$/.exec(answer)?.[1]);
+    },
+    stop: async () => {
+      await Promise.all([...sentinels, replica, master].map((server) => server.stop()));
+    },
+  };
+}
+
+async function startWatching(masterPort: number): Promise<OwnServer> {
+  const sentinel = new OwnServer(await freePort(), [], 'sentinel');
+  await sentinel.start();
+  const ask = async (...command: string[]): Promise<void> => {
+    const answer = await sentinel.ask(...command);
+    if (!answer.startsWith('+OK')) throw new Error(`${command.join(' ')}: ${answer}`);
+  };
+  await ask('SENTINEL', 'MONITOR', 'watched', HOST, String(masterPort), '2');
+  await ask('SENTINEL', 'SET', 'watched', 'down-after-milliseconds', '1000');
+  await ask('SENTINEL', 'SET', 'watched', 'failover-timeout', '3000');
+  return sentinel;
+}
+
+/** Runs `redis-cli` and answers what it printed. */
+export function redisCli(...args: readonly string[]): string {
+  return execFileSync('redis-cli', [...args], { encoding: 'utf8' });
+}
+
+/** A port that was free a moment ago. */
+export function freePort(): Promise<number> {
+  return new Promise((resolve, reject) => {
+    const probe = createServer();
+    probe.once('error', reject);
+    probe.listen(0, HOST, () => {
+      const address = probe.address();
+      const port = typeof address === 'object' && address !== null ? address.port : 0;
+      probe.close(() => resolve(port));
+    });
+  });
+}
+
+class OwnServer implements RedisServer {
+  readonly port: number;
+  readonly #folder = mkdtempSync(join(tmpdir(), 'quayside-redis-'));
+  readonly #args: readonly string[];
+  #process: { readonly pid: number; readonly ended: Promise<void> } | null = null;
+
+  constructor(port: number, options: readonly string[], kind: 'redis' | 'sentinel' = 'redis') {
+    this.port = port;
+    const common = ['--port', String(port), '--bind', HOST, '--dir', this.#folder, '--logfile', 'log'];
+    this.#args =
+      kind === 'sentinel'
+        ? [this.#sentinelFile(), '--sentinel', ...common]
+        : [...common, ...SMALL, ...options];
+  }
+
+  get url(): string {
+    return `redis://${HOST}:${this.port}`;
+  }
+
+  async start(): Promise<void> {
+    const child = spawn('redis-server', this.#args, { stdio: 'ignore' });
+    const ended = new Promise<void>((resolve) => child.once('exit', () => resolve()));
+    child.unref();
+    if (child.pid === undefined) throw new Error('redis-server could not be started');
+    this.#process = { pid: child.pid, ended };
+    running.add(this);
+    await until(
+      () => this.ask('PING').then((answer) => !answer.includes('LOADING')),
+      `Redis on port ${this.port}`,
+    );
+  }
+
+  freeze(): void {
+    this.#signal('SIGSTOP');
+  }
+
+  thaw(): void {
+    this.#signal('SIGCONT');
+  }
+
+  async kill(): Promise<void> {
+    this.#signal('SIGKILL');
+    await this.#process?.ended;
+    running.delete(this);
+  }
+
+  restart(): Promise<void> {
+    return this.start();
+  }
+
+  async stop(): Promise<void> {
+    await this.kill();
+    rmSync(this.#folder, { recursive: true, force: true });
+  }
+
+  killNow(): void {
+    this.#signal('SIGKILL');
+    rmSync(this.#folder, { recursive: true, force: true });
+  }
+
+  /** Sends one inline command; answers what came back within a moment. */
+  ask(...command: readonly string[]): Promise<string> {
+    return new Promise((resolve, reject) => {
+      const socket = connect(this.port, HOST);
+      let answer = '';
+      socket.setEncoding('utf8');
+      socket.setTimeout(1_000, () => socket.destroy(new Error('no answer')));
+      socket.once('connect', () => socket.write(`${command.join(' ')}\r\nQUIT\r\n`));
+      socket.on('data', (data: string) => {
+        answer += data;
+      });
+      socket.once('error', reject);
+      socket.once('close', () => resolve(answer.replace(/\+OK\r\n$/, (end) => (answer === end ? end : ''))));
+    });
+  }
+
+  #signal(signal: NodeJS.Signals): void {
+    if (this.#process === null || !running.has(this)) return;
+    try {
+      process.kill(this.#process.pid, signal);
+    } catch {
+      // It has ended already.
+    }
+  }
+
+  /** Sentinel writes into its configuration, so it needs a file. */
+  #sentinelFile(): string {
+    const file = join(this.#folder, 'sentinel.conf');
+    execFileSync('touch', [file]);
+    return file;
+  }
+}
+
+/** No snapshots of its own: a fork in the middle of a test tells nothing. */
+const SMALL = ['--save', '', '--maxmemory-policy', 'noeviction', '--enable-debug-command', 'yes'];
+
+async function isInCluster(server: OwnServer): Promise<boolean> {
+  const [info, replication] = await Promise.all([
+    server.ask('CLUSTER', 'INFO'),
+    server.ask('INFO', 'replication'),
+  ]);
+  const whole = info.includes('cluster_state:ok') && info.includes('cluster_slots_ok:16384');
+  return whole && (replication.includes('state=online') || replication.includes('master_link_status:up'));
+}
+
+async function until(holds: () => Promise<boolean>, what: string): Promise<void> {
+  const end = performance.now() + READY_MS;
+  while (!(await holds().catch(() => false))) {
+    if (performance.now() > end) throw new Error(`waited ${READY_MS} ms for ${what}`);
+    await new Promise((resolve) => setTimeout(resolve, 25));
+  }
+}
+
+let installed = false;
+
+/** @throws Error where the package is missing and cannot be installed */
+function ensureInstalled(): void {
+  if (installed) return;
+  execFileSync('sh', [INSTALL, 'redis-server', 'redis-tools'], { stdio: ['ignore', 'ignore', 'inherit'] });
+  installed = true;
+}
