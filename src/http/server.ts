@@ -95,6 +95,8 @@ export class HttpServer implements Service {
       cancelDeadline();
       resolve();
     });
+    // Node ends idle connections by itself, but not those on which no request has begun yet.
+    for (const socket of this.#sockets) if (socket.bytesRead === 0) socket.destroy();
     return promise;
   }
 }

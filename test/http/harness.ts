@@ -100,9 +100,14 @@ export class Harness {
     const { engine = MEMORY_SQLITE, namespaces = NAMESPACES } = options;
     const opened = await engine.open({ namespaces });
     const harness = new Harness(opened, options);
-    await harness.broker.start();
-    await harness.exchanges.start();
-    await harness.server.start();
+    try {
+      await harness.broker.start();
+      await harness.exchanges.start();
+      await harness.server.start();
+    } catch (error) {
+      await harness.close();
+      throw error;
+    }
     return harness;
   }
 

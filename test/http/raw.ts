@@ -29,14 +29,16 @@ export function lastRequest(method: string, path: string): Buffer {
 export class RawConnection {
   readonly socket: Socket;
   readonly #chunks: Buffer[] = [];
-  readonly #closed: Promise<unknown>;
+  readonly #closed: Promise<void>;
 
   private constructor(socket: Socket) {
     this.socket = socket;
     socket.on('data', (chunk) => this.#chunks.push(chunk));
     // A server that refuses may cut the connection while the test still writes.
     socket.on('error', () => {});
-    this.#closed = once(socket, 'close');
+    this.#closed = new Promise((resolve) => {
+      socket.on('close', () => resolve());
+    });
   }
 
   static async open(port: number): Promise<RawConnection> {
@@ -63,12 +65,18 @@ export class RawConnection {
   /** Resolves as soon as so many answers have come. */
   async answers(count: number): Promise<RawAnswer[]> {
     let answers = parseAnswers(this.received);
-    while (answers.length < count) {
-      await Promise.race([once(this.socket, 'data'), this.#closed]);
+    while (answers.length < count && !this.socket.destroyed) {
+      await this.next('data');
       answers = parseAnswers(this.received);
-      if (this.socket.destroyed) break;
     }
     return answers;
+  }
+
+  /** Resolves at that event, or when the connection has ended. */
+  async next(event: 'data' | 'drain'): Promise<void> {
+    const { promise, resolve } = Promise.withResolvers<void>();
+    this.socket.once(event, () => resolve());
+    await Promise.race([promise, this.#closed]);
   }
 
   destroy(): void {

@@ -1,0 +1,229 @@
+import assert from 'node:assert/strict';
+import { once } from 'node:events';
+import { connect } from 'node:net';
+import { describe, it } from 'node:test';
+import { type Authenticator, RIGHTS, type User } from '../../src/access/user.ts';
+import { jsonOf } from '../support/http-client.ts';
+import { sharedHarness } from './harness.ts';
+import { AUTHORIZATION, exchange, type RawAnswer, RawConnection, rawRequest } from './raw.ts';
+
+const MIB = 1_048_576;
+
+function codeOf(answer: RawAnswer | undefined): string {
+  return JSON.parse(answer?.body ?? '{}').code;
+}
+
+function put(...headers: string[]): Buffer {
+  return rawRequest(['PUT /q/N/q HTTP/1.1', 'Host: test', AUTHORIZATION, ...headers]);
+}
+
+describe('Bodies over the limit', () => {
+  const harness = sharedHarness({ http: { bodyLimit: 1_000 } });
+
+  it('with a declared length: 413 before any of it is sent', async () => {
+    const connection = await RawConnection.open(harness().port);
+    connection.send(put('Content-Length: 10000000000'));
+    const [answer] = await connection.answers(1);
+    assert.equal(answer?.status, 413);
+    assert.equal(codeOf(answer), 'body-too-large');
+    connection.destroy();
+  });
+
+  it('in chunks: 413 at the limit, while the client still sends', async () => {
+    const connection = await RawConnection.open(harness().port);
+    connection.send(put('Transfer-Encoding: chunked'));
+    connection.send(`3e8\r\n${'x'.repeat(1_000)}\r\n`);
+    connection.send('1\r\nx\r\n');
+    const [answer] = await connection.answers(1);
+    assert.equal(answer?.status, 413);
+    connection.destroy();
+  });
+
+  it('a client that sends it all the same can read its answer, and use the connection again', async () => {
+    const connection = await RawConnection.open(harness().port);
+    connection.send(put(`Content-Length: ${MIB}`));
+    connection.send(Buffer.alloc(MIB));
+    connection.send(put('Content-Length: 1', 'Connection: close'));
+    connection.send('a');
+    const answers = await connection.untilClosed();
+    assert.deepEqual(
+      answers.map(({ status }) => status),
+      [413, 200],
+    );
+  });
+
+  it('a client that does not stop is cut off', async () => {
+    const connection = await RawConnection.open(harness().port);
+    connection.send(put('Transfer-Encoding: chunked'));
+    const chunk = Buffer.from(`100000\r\n${'x'.repeat(MIB)}\r\n`);
+    let sent = 0;
+    while (!connection.socket.destroyed && sent < 100) {
+      connection.send(chunk);
+      sent += 1;
+      if (connection.socket.writableNeedDrain) await connection.next('drain');
+    }
+    const answers = await connection.untilClosed();
+    assert.ok(answers.every(({ status }) => status === 413));
+    assert.ok(sent < 100, 'it ended long before the client did');
+  });
+
+  it('one of exactly the limit, in many pieces, is taken as it came', async () => {
+    const connection = await RawConnection.open(harness().port);
+    connection.send(put('Transfer-Encoding: chunked', 'Connection: close'));
+    for (let i = 0; i < 100; i++) connection.send(`a\r\n${String(i).padStart(10, '.')}\r\n`);
+    connection.send('0\r\nX-Trailer: ignored\r\n\r\n');
+    const [answer] = await connection.untilClosed();
+    assert.equal(answer?.status, 200);
+    const bodies = Array.from({ length: 100 }, (_, i) => String(i).padStart(10, '.')).join('');
+    const client = harness().client();
+    await client.get('N', 'q');
+    assert.equal((await client.get('N', 'q')).body.toString(), bodies);
+  });
+});
+
+describe('Expect: 100-continue', () => {
+  const harness = sharedHarness({ http: { bodyLimit: 1_000 } });
+
+  it('is met once the request is known to be good, and then the body is read', async () => {
+    const connection = await RawConnection.open(harness().port);
+    connection.send(put('Content-Length: 1', 'Expect: 100-Continue', 'Connection: close'));
+    const [first] = await connection.answers(1);
+    assert.equal(first?.status, 100);
+    connection.send('a');
+    const [, second] = await connection.untilClosed();
+    assert.equal(second?.status, 200);
+  });
+
+  const refused: readonly (readonly [string, number, Buffer])[] = [
+    ['a body over the limit', 413, put('Content-Length: 1001', 'Expect: 100-continue')],
+    ['another expectation', 417, put('Content-Length: 1', 'Expect: tea', 'Connection: close')],
+    [
+      'wrong credentials',
+      401,
+      rawRequest(['PUT /q/N/q HTTP/1.1', 'Host: x', 'Content-Length: 1', 'Expect: 100-continue']),
+    ],
+    [
+      'a bad parameter',
+      400,
+      rawRequest([
+        'PUT /q/N/q?tries=x HTTP/1.1',
+        'Host: x',
+        AUTHORIZATION,
+        'Content-Length: 1',
+        'Expect: 100-continue',
+      ]),
+    ],
+  ];
+  for (const [what, status, bytes] of refused) {
+    it(`is not met for ${what}: ${status}, and the connection ends`, async () => {
+      const answers = await exchange(harness().port, bytes);
+      assert.deepEqual(
+        answers.map((answer) => answer.status),
+        [status],
+      );
+    });
+  }
+
+  it('a get that says it is served', async () => {
+    await harness().client().insert('N', 'q', 'a');
+    const lines = [
+      'GET /q/N/q HTTP/1.1',
+      'Host: x',
+      AUTHORIZATION,
+      'Expect: 100-continue',
+      'Connection: close',
+    ];
+    const answers = await exchange(harness().port, rawRequest(lines));
+    assert.equal(answers.at(-1)?.body, 'a');
+  });
+});
+
+describe('Requests that take too long to arrive', () => {
+  const harness = sharedHarness({
+    http: { headersTimeoutMs: 100, requestTimeoutMs: 200, keepAliveTimeoutMs: 1 },
+  });
+
+  const slow: readonly (readonly [string, Buffer | string])[] = [
+    ['one that never begins', ''],
+    ['one whose headers never end', 'GET /q HTTP/1.1\r\nHost: test\r\n'],
+    ['one whose body never comes', put('Content-Length: 10')],
+    [
+      'one whose chunks never end',
+      Buffer.concat([put('Transfer-Encoding: chunked'), Buffer.from('1\r\na\r\n')]),
+    ],
+  ];
+  for (const [what, bytes] of slow) {
+    it(`${what}: 408, and the connection ends`, async () => {
+      const [answer] = await exchange(harness().port, bytes);
+      assert.equal(answer?.status, 408);
+      assert.equal(codeOf(answer), 'request-timeout');
+    });
+  }
+
+  it('a call that waits for an element is not one of them', async () => {
+    const waiting = harness().client().get('N', 'patient');
+    await harness().waiting(1);
+    // The same check that ends slow requests looks at this connection as well, and after it.
+    await exchange(harness().port, 'GET /q HTTP/1.1\r\n');
+    await harness().client().insert('N', 'patient', 'a');
+    assert.equal((await waiting).status, 200);
+  });
+
+  it('an idle connection ends', async () => {
+    const connection = await RawConnection.open(harness().port);
+    connection.send(rawRequest(['GET /livez HTTP/1.1', 'Host: test']));
+    const [answer] = await connection.untilClosed();
+    assert.equal(answer?.status, 200);
+    assert.equal(answer?.headers.get('connection'), 'keep-alive');
+  });
+
+  it('nothing of them is stored', async () => {
+    const { totalSize } = jsonOf<{ totalSize: number }>(await harness().client().status('N', 'q'));
+    assert.equal(totalSize, 0);
+  });
+});
+
+describe('Connections', () => {
+  const harness = sharedHarness({ http: { maxSockets: 2 } });
+
+  it('beyond the limit are closed when they come', async () => {
+    const held = [await RawConnection.open(harness().port), await RawConnection.open(harness().port)];
+    const probe = rawRequest(['GET /livez HTTP/1.1', 'Host: test']);
+    for (const connection of held) connection.send(probe);
+    for (const connection of held) assert.equal((await connection.answers(1))[0]?.status, 200);
+    const third = connect({ port: harness().port, host: '127.0.0.1' });
+    third.on('error', () => {});
+    await once(third, 'close');
+    for (const connection of held) connection.destroy();
+  });
+});
+
+describe('A login that takes its time', () => {
+  const user: User = { name: 'slow', may: (right) => RIGHTS.includes(right), maySee: () => true };
+  const login = Promise.withResolvers<User>();
+  const authenticator: Authenticator = {
+    recall: () => null,
+    login: () => login.promise,
+    loginBasic: () => login.promise,
+  };
+  const harness = sharedHarness({ authenticator: () => authenticator });
+
+  it('the body waits in the socket meanwhile, and is whole afterwards; who left is forgotten', async () => {
+    const body = Buffer.alloc(MIB, 'abcdefg');
+    const connection = await RawConnection.open(harness().port);
+    connection.send(put(`Content-Length: ${body.length}`, 'Connection: close'));
+    connection.send(body);
+    const leaver = await RawConnection.open(harness().port);
+    leaver.send(rawRequest(['GET /q/N/q HTTP/1.1', 'Host: test', AUTHORIZATION]));
+    leaver.destroy();
+    await once(leaver.socket, 'close');
+    login.resolve(user);
+    const [answer] = await connection.untilClosed();
+    assert.equal(answer?.status, 200);
+    const [taken] = await exchange(
+      harness().port,
+      rawRequest(['GET /q/N/q HTTP/1.1', 'Host: test', AUTHORIZATION, 'Connection: close']),
+    );
+    assert.ok(Buffer.from(taken?.body ?? '', 'latin1').equals(body));
+  });
+});

@@ -1,0 +1,105 @@
+import assert from 'node:assert/strict';
+import { Socket } from 'node:net';
+import { describe, it } from 'node:test';
+import { HttpRequest } from '../../src/http/message.ts';
+
+class Reader {
+  readonly heard: (Buffer | 'too large')[] = [];
+  bodyEnded(body: Buffer): void {
+    this.heard.push(body);
+  }
+  bodyTooLarge(): void {
+    this.heard.push('too large');
+  }
+}
+
+function requestOn(socket = new Socket()): HttpRequest {
+  return new HttpRequest(socket);
+}
+
+const piece = (length: number): Buffer => Buffer.alloc(length, 'x');
+
+describe('The body of a request', () => {
+  it('reaches its reader once, whole, whether it comes before or after it is claimed', () => {
+    for (const claimAt of [0, 1, 2, 3]) {
+      const request = requestOn();
+      const reader = new Reader();
+      const steps = [
+        () => request.push(Buffer.from('ab')),
+        () => request.push(Buffer.from('cd')),
+        () => request.push(null),
+      ];
+      steps.splice(claimAt, 0, () => {
+        request.claim(10, reader);
+        return true;
+      });
+      for (const step of steps) assert.equal(step(), true);
+      assert.deepEqual(reader.heard, [Buffer.from('abcd')]);
+    }
+  });
+
+  it('of one piece is handed on without a copy; of none it is empty', () => {
+    const one = Buffer.from('abc');
+    const request = requestOn();
+    const reader = new Reader();
+    request.claim(3, reader);
+    request.push(one);
+    request.push(null);
+    assert.equal(reader.heard[0], one);
+    const empty = requestOn();
+    empty.claim(0, reader);
+    empty.push(null);
+    assert.deepEqual(reader.heard[1], Buffer.alloc(0));
+  });
+
+  it('over the limit is said once, as soon as it is known, and not kept', () => {
+    const late = requestOn();
+    const reader = new Reader();
+    late.claim(3, reader);
+    late.push(piece(3));
+    assert.deepEqual(reader.heard, []);
+    late.push(piece(1));
+    late.push(piece(1));
+    late.push(null);
+    assert.deepEqual(reader.heard, ['too large']);
+    const early = requestOn();
+    const other = new Reader();
+    early.push(piece(4));
+    early.push(null);
+    early.claim(3, other);
+    assert.deepEqual(other.heard, ['too large']);
+  });
+
+  it('that nobody claimed yet holds the socket back, until it is claimed or given up', () => {
+    for (const giveUp of [false, true]) {
+      const socket = new Socket();
+      let resumed = 0;
+      socket.resume = () => {
+        resumed += 1;
+        return socket;
+      };
+      const request = requestOn(socket);
+      assert.equal(request.push(piece(65_536)), true);
+      assert.equal(request.push(piece(1)), false);
+      assert.equal(resumed, 0);
+      if (giveUp) request.discard();
+      else request.claim(1_000_000, new Reader());
+      assert.equal(resumed, 1);
+      assert.equal(request.push(piece(1_000_000)), true);
+    }
+  });
+
+  it('that nobody wants is thrown away, and a client that does not stop is cut off', () => {
+    const socket = new Socket();
+    const request = requestOn(socket);
+    const reader = new Reader();
+    request.claim(10, reader);
+    request.discard();
+    for (let mib = 0; mib < 8; mib++) assert.equal(request.push(piece(1_048_576)), true);
+    assert.equal(socket.destroyed, false);
+    request.push(piece(1));
+    assert.equal(socket.destroyed, true);
+    request.push(null);
+    assert.deepEqual(reader.heard, []);
+  });
+});

@@ -1,0 +1,99 @@
+import assert from 'node:assert/strict';
+import { once } from 'node:events';
+import { connect } from 'node:net';
+import { describe, it } from 'node:test';
+import { Harness } from './harness.ts';
+import { AUTHORIZATION, RawConnection, rawRequest } from './raw.ts';
+
+async function withHarness(test: (harness: Harness) => Promise<void>): Promise<void> {
+  const harness = await Harness.start({ http: { drainMs: 5_000 } });
+  try {
+    await test(harness);
+  } finally {
+    await harness.close();
+  }
+}
+
+describe('Stopping', () => {
+  it('calls that wait end with 503, Retry-After and Connection: close', () =>
+    withHarness(async (harness) => {
+      const connection = await RawConnection.open(harness.port);
+      connection.send(rawRequest(['GET /q/N/q HTTP/1.1', 'Host: test', AUTHORIZATION]));
+      await harness.waiting(1);
+      const stopped = harness.server.stop();
+      harness.broker.drain();
+      const [answer] = await connection.untilClosed();
+      assert.equal(answer?.status, 503);
+      assert.equal(answer?.headers.get('retry-after'), '1');
+      assert.equal(answer?.headers.get('connection'), 'close');
+      assert.equal(JSON.parse(answer?.body ?? '').code, 'shutting-down');
+      await stopped;
+    }));
+
+  it('a request that is half sent is answered, and then its connection ends', () =>
+    withHarness(async (harness) => {
+      const connection = await RawConnection.open(harness.port);
+      connection.send(
+        rawRequest(['PUT /q/N/q HTTP/1.1', 'Host: test', AUTHORIZATION, 'Content-Length: 4'], 'ab'),
+      );
+      const half = await RawConnection.open(harness.port);
+      half.send('GET /readyz HTTP/1.1\r\nHost: te');
+      // An answer on a third connection shows that the bytes before it were read.
+      await harness.client().namespaces();
+      const stopped = harness.server.stop();
+      half.send('st\r\n\r\n');
+      const [probe] = await half.untilClosed();
+      assert.equal(probe?.status, 503, 'not ready any more');
+      connection.send('cd');
+      const [answer] = await connection.untilClosed();
+      assert.equal(answer?.status, 200);
+      assert.equal(answer?.headers.get('connection'), 'close');
+      await stopped;
+    }));
+
+  it('idle connections end at once, and nobody new comes in', () =>
+    withHarness(async (harness) => {
+      const { port } = harness;
+      const idle = await RawConnection.open(port);
+      idle.send(rawRequest(['GET /livez HTTP/1.1', 'Host: test']));
+      await idle.answers(1);
+      const fresh = await RawConnection.open(port);
+      await harness.client().namespaces();
+      const stopped = harness.server.stop();
+      await idle.untilClosed();
+      await fresh.untilClosed();
+      await stopped;
+      const late = connect({ port, host: '127.0.0.1' });
+      const [error] = await once(late, 'error');
+      assert.equal((error as NodeJS.ErrnoException).code, 'ECONNREFUSED');
+    }));
+
+  it('what is not done at the deadline is cut off', () =>
+    withHarness(async (harness) => {
+      const connection = await RawConnection.open(harness.port);
+      connection.send(
+        rawRequest(['PUT /q/N/q HTTP/1.1', 'Host: test', AUTHORIZATION, 'Content-Length: 4'], 'ab'),
+      );
+      await harness.client().namespaces();
+      const stopped = harness.server.stop();
+      await harness.passTime(4_999);
+      assert.equal(connection.socket.destroyed, false);
+      await harness.passTime(1);
+      assert.deepEqual(await connection.untilClosed(), []);
+      await stopped;
+    }));
+
+  it('is harmless twice, and all calls answer the same promise', () =>
+    withHarness(async (harness) => {
+      const first = harness.server.stop();
+      assert.equal(harness.server.stop(), first);
+      await first;
+      assert.throws(() => harness.server.address, /does not listen/);
+    }));
+
+  it('a port that is taken rejects the start', () =>
+    withHarness(async (harness) => {
+      const second = Harness.start({ http: { port: harness.port } });
+      await assert.rejects(second, { code: 'EADDRINUSE' });
+    }));
+});
