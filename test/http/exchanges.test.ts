@@ -1,8 +1,9 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { plain } from '../support/broker.ts';
-import { type Answer, headerOf, jsonOf, type QueueClient } from '../support/http-client.ts';
-import { type Harness, sharedHarness } from './harness.ts';
+import { headerOf, jsonOf } from '../support/http-client.ts';
+import { codeOf, type ExchangeRecord, Names } from './exchange-names.ts';
+import { sharedHarness } from './harness.ts';
 
 const HTML = 'text/html; charset=utf-8';
 
@@ -355,54 +356,3 @@ describe('HTTP interface of exchanges', () => {
     });
   });
 });
-
-interface ExchangeRecord {
-  readonly src: object;
-  readonly dst: object[];
-  readonly opts: object;
-  readonly cid: string;
-  readonly pending_acks: object;
-  readonly pending_tids: Record<string, string>;
-  readonly wsize: number;
-  readonly stopped: boolean | null;
-  readonly loops: string[][];
-}
-
-let made = 0;
-
-/** An exchange's names that no other test uses. */
-class Names {
-  readonly client: QueueClient;
-  readonly id: string;
-  readonly src: string;
-  readonly dst: string;
-
-  constructor(harness: Harness) {
-    made += 1;
-    this.client = harness.client();
-    this.id = `x${made}`;
-    this.src = `src${made}`;
-    this.dst = `dst${made}`;
-  }
-
-  declaration(change: Record<string, unknown> = {}): object {
-    return {
-      src: { ns: 'N', queue: this.src },
-      dst: [{ ns: 'M', queue: this.dst, selector: 'env => true' }],
-      consumer: {},
-      ...change,
-    };
-  }
-
-  create(change: Record<string, unknown> = {}, method = 'PUT', client = this.client): Promise<Answer> {
-    return client.request(method, `/x/${this.id}`, { body: JSON.stringify(this.declaration(change)) });
-  }
-
-  async record(): Promise<ExchangeRecord> {
-    return jsonOf(await this.client.request('GET', `/x/${this.id}`));
-  }
-}
-
-function codeOf(answer: Answer): string {
-  return jsonOf<{ code: string }>(answer).code;
-}

@@ -1,0 +1,55 @@
+import { type Answer, jsonOf, type QueueClient } from '../support/http-client.ts';
+import type { Harness } from './harness.ts';
+
+/** The exchange record as a client reads it (spec 2.4). */
+export interface ExchangeRecord {
+  readonly src: object;
+  readonly dst: object[];
+  readonly opts: object;
+  readonly cid: string;
+  readonly pending_acks: object;
+  readonly pending_tids: Record<string, string>;
+  readonly wsize: number;
+  readonly stopped: boolean | null;
+  readonly loops: string[][];
+}
+
+let made = 0;
+
+/** An exchange's names that no other test uses. */
+export class Names {
+  readonly client: QueueClient;
+  readonly id: string;
+  readonly src: string;
+  readonly dst: string;
+
+  constructor(harness: Harness) {
+    made += 1;
+    this.client = harness.client();
+    this.id = `x${made}`;
+    this.src = `src${made}`;
+    this.dst = `dst${made}`;
+  }
+
+  declaration(change: Record<string, unknown> = {}): object {
+    return {
+      src: { ns: 'N', queue: this.src },
+      dst: [{ ns: 'M', queue: this.dst, selector: 'env => true' }],
+      consumer: {},
+      ...change,
+    };
+  }
+
+  create(change: Record<string, unknown> = {}, method = 'PUT', client = this.client): Promise<Answer> {
+    return client.request(method, `/x/${this.id}`, { body: JSON.stringify(this.declaration(change)) });
+  }
+
+  async record(): Promise<ExchangeRecord> {
+    return jsonOf(await this.client.request('GET', `/x/${this.id}`));
+  }
+}
+
+/** The code of problem details. */
+export function codeOf(answer: Answer): string {
+  return jsonOf<{ code: string }>(answer).code;
+}
