@@ -63,6 +63,6 @@ async function runOne(scenario: Scenario): Promise<void> {
   for (const finding of await scenario.run(context)) {
     if (!Number.isFinite(finding.ratio)) throw new Error(`${scenario.name}: ${finding.what} has no figure.`);
     if (!isReached(finding)) short++;
-    lines.push(lineOf(scenario.name, finding));
+    lines.push(lineOf(scenario.name, finding, context.quick));
   }
 }

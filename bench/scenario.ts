@@ -31,11 +31,11 @@ export function isReached({ ratio, target }: Finding): boolean {
   return target.kind === 'at least' ? ratio >= target.ratio : ratio <= target.ratio;
 }
 
-/** `what: figure, reference, ratio, target, ok or short`: one line. */
-export function lineOf(scenario: string, finding: Finding): string {
+/** `what: figure, reference, ratio, target, ok or short`: one line. A quick run judges nothing. */
+export function lineOf(scenario: string, finding: Finding, quick: boolean): string {
   const { what, figure, reference, ratio, target } = finding;
   const sign = target.kind === 'at least' ? '>=' : '<=';
-  const said = isReached(finding) ? 'ok' : 'short';
+  const said = quick ? 'not judged' : isReached(finding) ? 'ok' : 'short';
   return `${scenario}: ${what}: ${figure}, reference ${reference}, ratio ${ratio.toFixed(2)}, target ${sign} ${target.ratio}: ${said}`;
 }
 
