@@ -101,7 +101,6 @@ export function parametersOf({ query }: Route): [string, Parameter<unknown>][] {
   return Object.entries(query.parameters);
 }
 
-/** What any request may be answered, whatever its route. */
 const ALWAYS: readonly ErrorCode[] = [
   'malformed-request',
   'expectation-failed',
@@ -110,15 +109,21 @@ const ALWAYS: readonly ErrorCode[] = [
 ];
 const WITH_LOGIN: readonly ErrorCode[] = ['unauthorized', 'too-many-attempts', 'overloaded'];
 const IN_NAMESPACE: readonly ErrorCode[] = ['namespace-not-found', 'storage-unavailable', 'outcome-unknown'];
+const ON_QUEUE: readonly ErrorCode[] = ['invalid-name', 'too-many-queues'];
 
-/** All error codes that a route may answer, in the order of the statuses' importance to a client. */
-export function problemsOf({ access, path, query, problems }: Route): ErrorCode[] {
-  const codes = new Set<ErrorCode>(problems);
-  if (Object.keys(query.parameters).length > 0) codes.add('invalid-parameter');
-  if (path.includes(':namespace')) for (const code of IN_NAMESPACE) codes.add(code);
-  if (path.includes(':queue')) codes.add('invalid-name').add('too-many-queues');
-  if (access !== 'open' && access !== 'user' && access !== 'member') codes.add('forbidden');
-  if (access !== 'open') for (const code of WITH_LOGIN) codes.add(code);
-  for (const code of ALWAYS) codes.add(code);
-  return [...codes];
+/** The error codes that a route shares with all of its kind. */
+export function commonProblemsOf(route: Route): ErrorCode[] {
+  const { access, path } = route;
+  const codes = [...ALWAYS];
+  if (access !== 'open') codes.push(...WITH_LOGIN);
+  if (access !== 'open' && access !== 'user' && access !== 'member') codes.push('forbidden');
+  if (parametersOf(route).length > 0) codes.push('invalid-parameter');
+  if (path.includes(':namespace')) codes.push(...IN_NAMESPACE);
+  if (path.includes(':queue')) codes.push(...ON_QUEUE);
+  return codes;
+}
+
+/** All error codes that a route may answer: its own first. */
+export function problemsOf(route: Route): ErrorCode[] {
+  return [...new Set([...route.problems, ...commonProblemsOf(route)])];
 }
