@@ -21,11 +21,18 @@ export type Outcome = 'ok' | ErrorCode;
 /** Upper bounds of the storage time histogram, in seconds. */
 export const STORAGE_TIME_BUCKETS_S = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 2.5] as const;
 
-/** A histogram as plain numbers: `counts[i]` is the number of observations up to the i-th bound. */
+/** A histogram as plain numbers: `counts[i]` is the number of observations between two bounds, up to the i-th. */
 export interface StorageTime {
-  readonly counts: number[];
-  sumS: number;
-  count: number;
+  readonly counts: readonly number[];
+  readonly sumS: number;
+  readonly count: number;
+}
+
+/** What became of one kind of operation. */
+interface Tally {
+  ok: number;
+  readonly refused: Map<ErrorCode, number>;
+  readonly storage: { readonly counts: number[]; sumS: number; count: number };
 }
 
 /**
@@ -33,50 +40,69 @@ export interface StorageTime {
  * it is asked for.
  */
 export class Meter {
-  readonly #operations = new Map<Operation, Map<Outcome, number>>(
-    OPERATIONS.map((operation) => [operation, new Map<Outcome, number>([['ok', 0]])]),
-  );
-  readonly #storageTimes = new Map<string, StorageTime>();
+  readonly #tallies = Object.fromEntries(OPERATIONS.map((name) => [name, emptyTally()])) as Record<
+    Operation,
+    Tally
+  >;
 
   count(operation: Operation, outcome: Outcome, times = 1): void {
-    const outcomes = this.#operations.get(operation);
-    outcomes?.set(outcome, (outcomes.get(outcome) ?? 0) + times);
+    const tally = this.#tallies[operation];
+    if (outcome === 'ok') tally.ok += times;
+    else tally.refused.set(outcome, (tally.refused.get(outcome) ?? 0) + times);
   }
 
-  /** Waits for a storage verb; its time and, for a failure, its outcome are counted. */
-  async observe<T>(operation: Operation, verb: Promise<T>): Promise<T> {
+  /**
+   * Waits for a storage verb, and then does `done`, if given, with what it answered. The verb's time and, for a failure,
+   * its outcome are counted. One promise, not an async function: this is on every request's path.
+   */
+  observe<T>(operation: Operation, verb: Promise<T>): Promise<T>;
+  observe<T, R>(operation: Operation, verb: Promise<T>, done: (answer: T) => R): Promise<R>;
+  observe<T>(
+    operation: Operation,
+    verb: Promise<T>,
+    done: (answer: T) => unknown = (answer) => answer,
+  ): Promise<unknown> {
     const startedAt = performance.now();
-    try {
-      return await verb;
-    } catch (error) {
-      this.count(operation, error instanceof QuaysideError ? error.code : 'internal');
-      throw error;
-    } finally {
-      this.#observeTime(operation, (performance.now() - startedAt) / 1000);
-    }
+    return verb.then(
+      (answer) => {
+        this.#observeTime(operation, startedAt);
+        return done(answer);
+      },
+      (error: unknown) => {
+        this.#observeTime(operation, startedAt);
+        this.count(operation, error instanceof QuaysideError ? error.code : 'internal');
+        throw error;
+      },
+    );
   }
 
   operations(): ReadonlyMap<Operation, ReadonlyMap<Outcome, number>> {
-    return this.#operations;
+    return new Map(
+      OPERATIONS.map((operation) => {
+        const { ok, refused } = this.#tallies[operation];
+        return [operation, new Map<Outcome, number>([['ok', ok], ...refused])];
+      }),
+    );
   }
 
-  storageTimes(): ReadonlyMap<string, StorageTime> {
-    return this.#storageTimes;
+  /** Of the operations that asked an engine at least once. */
+  storageTimes(): ReadonlyMap<Operation, StorageTime> {
+    const asked = OPERATIONS.filter((operation) => this.#tallies[operation].storage.count > 0);
+    return new Map(asked.map((operation) => [operation, this.#tallies[operation].storage]));
   }
 
-  #observeTime(operation: Operation, seconds: number): void {
-    let time = this.#storageTimes.get(operation);
-    if (time === undefined) {
-      time = { counts: STORAGE_TIME_BUCKETS_S.map(() => 0), sumS: 0, count: 0 };
-      this.#storageTimes.set(operation, time);
-    }
-    time.sumS += seconds;
-    time.count += 1;
-    for (const [i, bound] of STORAGE_TIME_BUCKETS_S.entries()) {
-      if (seconds <= bound) {
-        time.counts[i] = (time.counts[i] ?? 0) + 1;
-        break;
-      }
-    }
+  #observeTime(operation: Operation, startedAt: number): void {
+    const seconds = (performance.now() - startedAt) / 1000;
+    const { storage } = this.#tallies[operation];
+    storage.sumS += seconds;
+    storage.count += 1;
+    let bucket = 0;
+    while (seconds > (STORAGE_TIME_BUCKETS_S[bucket] ?? Number.POSITIVE_INFINITY)) bucket += 1;
+    if (bucket < storage.counts.length) storage.counts[bucket] = (storage.counts[bucket] ?? 0) + 1;
   }
+}
+
+function emptyTally(): Tally {
+  const counts = STORAGE_TIME_BUCKETS_S.map(() => 0);
+  return { ok: 0, refused: new Map(), storage: { counts, sumS: 0, count: 0 } };
 }

@@ -89,13 +89,14 @@ export class Queue {
   }
 
   /** Stores elements, all or none, and answers their ids (spec 4.1, Insert). */
-  async insert(elements: readonly NewElement[]): Promise<ElementId[]> {
-    const stored = this.#ns.meter.observe('insert', this.#ns.storage.insert(this.key, elements));
+  insert(elements: readonly NewElement[]): Promise<ElementId[]> {
+    const stored = this.#ns.storage.insert(this.key, elements);
     this.expect(elements);
-    const ids = await stored;
-    this.arrived(elements);
-    this.#ns.meter.count('insert', 'ok', elements.length);
-    return ids;
+    return this.#ns.meter.observe('insert', stored, (ids) => {
+      this.arrived(elements);
+      this.#ns.meter.count('insert', 'ok', elements.length);
+      return ids;
+    });
   }
 
   /**
@@ -198,11 +199,12 @@ export class Queue {
   }
 
   /** Finishes a reserved element. @throws `element-not-found`, `not-reserved`, `lease-lost` */
-  async commit(ref: SettleRef): Promise<void> {
+  commit(ref: SettleRef): Promise<void> {
     const item = this.#delivery(ref);
-    const [outcome] = await this.#ns.meter.observe('commit', this.#ns.storage.commit(this.key, [item]));
-    this.#settled('commit', ref, outcome);
-    this.#ns.stats.add(this.key, item.group, ONE_COMMIT);
+    return this.#ns.meter.observe('commit', this.#ns.storage.commit(this.key, [item]), ([outcome]) => {
+      this.#settled('commit', ref, outcome);
+      this.#ns.stats.add(this.key, item.group, ONE_COMMIT);
+    });
   }
 
   /** Gives a reserved element back, eligible after `delayMs`; one failed try more. @throws as `commit` */

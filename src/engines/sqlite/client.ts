@@ -42,6 +42,8 @@ export class Client {
   readonly #waiting: PendingBatch[] = [];
   readonly #inFlight: PendingBatch[] = [];
   readonly #handles = new Map<string, number>();
+  /** The same by object: callers keep one per queue, and making its name up again costs more than looking here. */
+  readonly #handleOf = new WeakMap<QueueKey, number>();
   readonly #failed = Promise.withResolvers<Error>();
   readonly #exited = Promise.withResolvers<void>();
   #newNames: string[] = [];
@@ -128,6 +130,14 @@ export class Client {
 
   /** The number by which the worker knows a queue. Its name crosses once. */
   handle(queue: QueueKey): number {
+    const remembered = this.#handleOf.get(queue);
+    if (remembered !== undefined) return remembered;
+    const handle = this.#handleByName(queue);
+    this.#handleOf.set(queue, handle);
+    return handle;
+  }
+
+  #handleByName(queue: QueueKey): number {
     const key = `${queue.ns}\0${queue.name}`;
     const known = this.#handles.get(key);
     if (known !== undefined) return known;
