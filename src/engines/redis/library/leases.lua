@@ -2,19 +2,36 @@
 
 local LEASES_AT_ONCE = 1000
 
--- Ends up to LEASES_AT_ONCE leases of a lane; answers how many.
-local function endLapsed(q, lane)
-  local lapsed = membersBetween(q.z, '[l' .. lane, '(l' .. lane .. six(call.now + 1), LEASES_AT_ONCE)
-  for _, member in ipairs(lapsed) do
-    local till, seq = fromSix(member, 4), string.sub(member, 10, 15)
-    local held = readDelivery(q, lane, seq)
-    if not endTry(q, lane, seq, held, till, held.token) then call.released = true end
-  end
-  return #lapsed
+local function lapsedIn(q, lane)
+  return membersBetween(q.z, '[l' .. lane, '(l' .. lane .. six(call.now + 1), LEASES_AT_ONCE)
 end
 
+local function endLease(q, member)
+  local lane, till, seq = string.sub(member, 2, 3), fromSix(member, 4), string.sub(member, 10, 15)
+  local held = readDelivery(q, lane, seq)
+  if not endTry(q, lane, seq, held, till, held.token) then call.released = true end
+end
+
+-- Ends up to LEASES_AT_ONCE leases of a lane, in the order of their ends.
+local function endLapsed(q, lane)
+  for _, member in ipairs(lapsedIn(q, lane)) do endLease(q, member) end
+end
+
+local function endsBefore(a, b)
+  local first, second = fromSix(a, 4), fromSix(b, 4)
+  if first ~= second then return first < second end
+  return fromSix(a, 10) < fromSix(b, 10)
+end
+
+-- The same over all lanes: what goes to the dead-letter queue goes in the order in which it died. Answers
+-- how many leases ended.
 local function endAllLapsed(q)
-  local ended = 0
-  for _, lane in ipairs(allLanes(q)) do ended = ended + endLapsed(q, lane[1]) end
-  return ended
+  local lapsed = {}
+  for _, lane in ipairs(allLanes(q)) do
+    for _, member in ipairs(lapsedIn(q, lane[1])) do lapsed[#lapsed + 1] = member end
+  end
+  table.sort(lapsed, endsBefore)
+  local count = math.min(#lapsed, LEASES_AT_ONCE)
+  for i = 1, count do endLease(q, lapsed[i]) end
+  return count
 end
