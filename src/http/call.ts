@@ -103,6 +103,7 @@ export class Call {
     if (more !== undefined) headers.push(...more);
     // As many bytes as characters: it is ASCII, and Latin-1 is written faster.
     this.answer.writeHead(status, headers).end(text, length === text.length ? 'latin1' : 'utf8');
+    this.#watchReader();
   }
 
   /** Answers without a body. */
@@ -135,6 +136,17 @@ export class Call {
     const bytes = Buffer.from(body.buffer, body.byteOffset, body.byteLength);
     if (bytes.length > JOINED_BYTES) this.answer.end(bytes, written);
     else this.answer.end(bytes.toString('latin1'), 'latin1', written);
+    this.#watchReader();
+  }
+
+  /**
+   * Where the kernel did not take all of the answer at once, the client has to go on reading it: one that does
+   * not, for as long as a request may take, is cut off. Node ends this watch with the answer.
+   */
+  #watchReader(): void {
+    const { socket } = this.answer;
+    if (socket === null || socket.writableLength === 0) return;
+    socket.setTimeout(this.front.parts.options.requestTimeoutMs);
   }
 
   /** Answers an error, whatever was thrown. Harmless where the client has gone or an answer has begun. */

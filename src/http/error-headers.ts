@@ -8,11 +8,12 @@ const CHALLENGE = 'Basic realm="Quayside", charset="UTF-8"';
 export function errorHeaders(error: QuaysideError, call: Call): string[] {
   const headers: string[] = [];
   if (error.code === 'unauthorized') headers.push('www-authenticate', CHALLENGE);
-  const { retryAfterMs } = error.details;
+  const { status, retryAfterMs: usual } = httpError(error.code);
+  const retryAfterMs = error.details.retryAfterMs ?? usual;
   if (retryAfterMs !== undefined) {
     headers.push('retry-after', String(Math.max(1, Math.ceil(retryAfterMs / 1000))));
   }
-  if (httpError(error.code).status === 405) headers.push('allow', allowed(error, call));
+  if (status === 405) headers.push('allow', allowed(error, call));
   return headers;
 }
 

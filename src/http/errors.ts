@@ -4,6 +4,8 @@ import type { ErrorCode, QuaysideError } from '../model/errors.ts';
 /** How HTTP says one error. */
 interface HttpError {
   readonly status: number;
+  /** `Retry-After` where the error itself does not know: for what passes by itself. */
+  readonly retryAfterMs?: number;
   /** Where the spec or the decisions name one other than the standard's. */
   readonly reason?: string;
   /** The answer that the spec shows, byte for byte; all others are problem details (RFC 9457). */
@@ -32,7 +34,7 @@ export const HTTP_ERRORS = {
   'method-not-allowed': { status: 405 },
   'route-not-found': { status: 404 },
   unauthorized: { status: 401 },
-  'too-many-attempts': { status: 429 },
+  'too-many-attempts': { status: 429, retryAfterMs: 1000 },
   forbidden: { status: 403 },
   'forbidden-origin': { status: 403 },
   'namespace-not-found': { status: 404 },
@@ -59,12 +61,12 @@ export const HTTP_ERRORS = {
     reason: 'Queue Pop Timeout',
     shown: ({ details }) => ({ contentType: 'application/json', body: JSON.stringify(details.extra ?? {}) }),
   },
-  'too-many-consumers': { status: 429 },
+  'too-many-consumers': { status: 429, retryAfterMs: 1000 },
   'too-many-queues': { status: 507 },
-  overloaded: { status: 503 },
-  'shutting-down': { status: 503 },
+  overloaded: { status: 503, retryAfterMs: 1000 },
+  'shutting-down': { status: 503, retryAfterMs: 1000 },
   'storage-full': { status: 507 },
-  'storage-unavailable': { status: 503 },
+  'storage-unavailable': { status: 503, retryAfterMs: 1000 },
   'outcome-unknown': { status: 503 },
   internal: { status: 500 },
 } as const satisfies Record<ErrorCode, HttpError>;

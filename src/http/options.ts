@@ -23,7 +23,10 @@ export interface HttpOptions {
   readonly maxSockets: number;
   /** From the first byte of a request to the end of its header section. */
   readonly headersTimeoutMs: number;
-  /** From the first byte of a request to the last of its body. Waiting for an element is not counted. */
+  /**
+   * From the first byte of a request to the last of its body; waiting for an element is not counted. Also how
+   * long a client may take without reading on in its answer.
+   */
   readonly requestTimeoutMs: number;
   /** How long an idle connection is kept. */
   readonly keepAliveTimeoutMs: number;

@@ -1,7 +1,8 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
+import { newElement } from '../support/elements.ts';
 import { headerOf, jsonOf, queuePath } from '../support/http-client.ts';
-import { type Harness, sharedHarness } from './harness.ts';
+import { Harness, sharedHarness } from './harness.ts';
 import { AUTHORIZATION, RawConnection, rawRequest } from './raw.ts';
 
 interface Status {
@@ -133,6 +134,47 @@ describe('A client that goes away before its element was handed over', () => {
       assert.equal(answer?.body, 'a');
       connection.socket[leave]();
       assert.equal((await statusOf(harness(), queue)).totalSize, 0);
+    }
+  });
+});
+
+describe('A client that does not read its answer', () => {
+  const harness = sharedHarness({
+    http: { bodyLimit: 64 * 1_048_576, headersTimeoutMs: 200, requestTimeoutMs: 200 },
+  });
+
+  it('is cut off after a while, and its element goes back', async () => {
+    const queue = harness().queue();
+    await harness()
+      .client()
+      .insert('N', queue, Buffer.alloc(32 * 1_048_576));
+    const connection = await blockedGet(harness(), queue);
+    connection.socket.pause();
+    await harness().until(async () => (await statusOf(harness(), queue)).stats.get === 1);
+    await harness().until(async () => (await statusOf(harness(), queue)).size === 1);
+    connection.destroy();
+  });
+});
+
+describe('An element that HTTP cannot write', () => {
+  it('is answered with 500 and a request id, goes back, and is logged; the server goes on', async () => {
+    const harness = await Harness.start();
+    try {
+      const client = harness.client();
+      const { storage } = harness.opened.engine;
+      const [id] = await storage.insert({ ns: 'N', name: 'q' }, [newElement({ headers: ['snow', '☃'] })]);
+      const answer = await client.get('N', 'q');
+      assert.equal(answer.status, 500);
+      const problem = jsonOf<{ code: string; requestId: string }>(answer);
+      assert.equal(problem.code, 'internal');
+      assert.doesNotMatch(answer.body.toString(), /snow|header/i);
+      const [fault] = harness.faults();
+      assert.equal(fault?.fields.requestId, problem.requestId);
+      const { size } = jsonOf<Status>(await client.status('N', 'q'));
+      assert.equal(size, 1);
+      assert.equal((await client.remove('N', 'q', id ?? '')).status, 204);
+    } finally {
+      await harness.close();
     }
   });
 });

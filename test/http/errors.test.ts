@@ -1,0 +1,44 @@
+import assert from 'node:assert/strict';
+import { STATUS_CODES } from 'node:http';
+import { describe, it } from 'node:test';
+import { errorAnswer, HTTP_ERRORS } from '../../src/http/errors.ts';
+import { ERROR_CODES, QuaysideError } from '../../src/model/errors.ts';
+
+const PROBLEM = 'application/problem+json';
+
+describe('Errors on the wire', () => {
+  for (const code of ERROR_CODES) {
+    it(`${code} is problem details for whoever accepts them`, () => {
+      const error = new QuaysideError(code, 'A sentence.', {
+        parameter: 'p',
+        extra: { tid: 't', status: 'x' },
+      });
+      const answer = errorAnswer(error, `text/html, ${PROBLEM}`);
+      assert.equal(answer.contentType, PROBLEM);
+      const { status } = HTTP_ERRORS[code];
+      assert.deepEqual(JSON.parse(answer.body), {
+        tid: 't',
+        title: STATUS_CODES[status],
+        status,
+        code,
+        detail: 'A sentence.',
+        parameter: 'p',
+      });
+    });
+  }
+
+  it('404 of an exchange: text/html; charset=utf-8, body no such exchange [<id>], escaped', () => {
+    const of = (id: string) =>
+      errorAnswer(new QuaysideError('exchange-not-found', '', { extra: { id } }), null);
+    assert.deepEqual(of('x1'), {
+      status: 404,
+      reason: 'Not Found',
+      contentType: 'text/html; charset=utf-8',
+      body: 'no such exchange [x1]',
+    });
+    assert.equal(
+      of(`<script>alert("1'&")</script>`).body,
+      'no such exchange [&lt;script&gt;alert(&quot;1&#39;&amp;&quot;)&lt;/script&gt;]',
+    );
+  });
+});
