@@ -1,0 +1,34 @@
+import { describe, it } from 'node:test';
+import fc from 'fast-check';
+import { plain } from '../support/broker.ts';
+import { Harness } from './harness.ts';
+import { commands, HttpWorld } from './model-world.ts';
+
+const RUNS = Number(process.env.MODEL_RUNS ?? 30);
+const NAMESPACES = [
+  plain('jobs', { deadLetter: { maxTries: 3, queue: 'dead' } }),
+  plain('stream', { groups: ['g1', 'g2'] }),
+];
+
+/**
+ * The sequential model of the storage contract once more, through the whole server: with consumers that wait,
+ * time out, are cancelled and go away, and with queues that are paused.
+ */
+describe('the HTTP interface', () => {
+  it('does what the sequential model does, in any history', async () => {
+    await fc.assert(
+      fc.asyncProperty(fc.commands(commands, { maxCommands: 50 }), async (history) => {
+        const harness = await Harness.start({ namespaces: NAMESPACES });
+        const world = new HttpWorld(harness, NAMESPACES);
+        try {
+          await fc.asyncModelRun(() => ({ model: world, real: world }), history);
+          await world.leaveAll();
+        } finally {
+          world.close();
+          await harness.close();
+        }
+      }),
+      { numRuns: RUNS },
+    );
+  });
+});
