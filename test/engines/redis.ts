@@ -3,9 +3,10 @@ import type { Engine, EngineLog } from '../../src/engine/engine.ts';
 import { open } from '../../src/engines/redis/index.ts';
 import { GivenTime } from '../../src/engines/redis/settings.ts';
 import { systemClock } from '../../src/model/clock.ts';
-import type { EngineUnderTest, OpenTestEngine, TestEngine } from '../engines.ts';
+import type { DurableTestEngine, EngineUnderTest, OpenTestEngine, TestEngine } from '../engines.ts';
 import { FakeClock } from '../support/clock.ts';
 import { startCluster, startRedis } from '../support/redis-servers.ts';
+import { TcpProxy } from '../support/tcp-proxy.ts';
 
 const DAY_MS = 24 * 3600 * 1000;
 const SILENT: EngineLog = { info: () => {}, warn: () => {} };
@@ -70,8 +71,43 @@ export const REDIS: EngineUnderTest = {
   name: 'redis',
   type: 'redis',
   open: async (options) => openOn((await standalone()).url, options),
-  openDurable: null,
+  openDurable: (options) => openBehindProxy({ ...options, clock: new FakeClock(), prefix: freshPrefix() }),
 };
+
+type Durable = OpenTestEngine & { readonly clock: FakeClock; readonly prefix: string };
+
+/**
+ * An engine whose process can "die": from one moment on nothing passes between it and the server, and another
+ * engine goes on with the data.
+ */
+async function openBehindProxy(options: Durable): Promise<DurableTestEngine> {
+  const { clock } = options;
+  const proxy = await TcpProxy.start((await standalone()).port);
+  const engine = redisEngine({ ...options, url: `redis://127.0.0.1:${proxy.port}` });
+  await engine.start();
+  const end = async (): Promise<void> => {
+    await engine.stop();
+    await proxy.stop();
+  };
+  return {
+    engine,
+    clock,
+    now: () => clock.now(),
+    passTime: async (ms) => clock.advance(ms),
+    close: end,
+    crash: async (moment, calls) => {
+      const caught = proxy.catch('FCALL', moment === 'before-commit' ? 'deaf' : 'mute');
+      calls();
+      await caught;
+      proxy.state = 'dark';
+      // Nobody waits for the dead: it gives its calls up in its own time.
+      const buried = end();
+      clock.advance(1);
+      const next = await openBehindProxy(options);
+      return { ...next, close: async () => void (await Promise.all([next.close(), buried])) };
+    },
+  };
+}
 
 export const REDIS_CLUSTER: EngineUnderTest = {
   name: 'redis, cluster with replicas',

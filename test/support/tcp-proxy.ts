@@ -1,0 +1,120 @@
+import { connect, createServer, type Server, type Socket } from 'node:net';
+
+/**
+ * - `open`: everything passes.
+ * - `deaf`: what clients send is swallowed; `mute`: what the server answers is. Connections stay open.
+ * - `dark`: both, as on a network that drops every packet without a word; new connections get no answer either.
+ */
+export type ProxyState = 'open' | 'deaf' | 'mute' | 'dark';
+
+interface Pair {
+  readonly client: Socket;
+  readonly server: Socket;
+  /** Nothing more passes in this direction. */
+  deaf: boolean;
+  mute: boolean;
+}
+
+/** A TCP proxy on a free port of this machine, which loses what a test tells it to. */
+export class TcpProxy {
+  readonly #targetPort: number;
+  readonly #pairs = new Set<Pair>();
+  readonly #listener: Server;
+  #state: ProxyState = 'open';
+  #trap: { word: string; direction: 'deaf' | 'mute'; sprung: () => void } | null = null;
+
+  private constructor(targetPort: number) {
+    this.#targetPort = targetPort;
+    this.#listener = createServer((client) => this.#accept(client));
+  }
+
+  static async start(targetPort: number): Promise<TcpProxy> {
+    const proxy = new TcpProxy(targetPort);
+    await new Promise<void>((resolve) => proxy.#listener.listen(0, '127.0.0.1', resolve));
+    return proxy;
+  }
+
+  get port(): number {
+    const address = this.#listener.address();
+    if (typeof address !== 'object' || address === null) throw new Error('the proxy is not listening');
+    return address.port;
+  }
+
+  set state(state: ProxyState) {
+    this.#state = state;
+    for (const pair of this.#pairs) {
+      pair.deaf = state === 'deaf' || state === 'dark';
+      pair.mute = state === 'mute' || state === 'dark';
+    }
+  }
+
+  /**
+   * Waits for a request with this word. `deaf` swallows it and what follows on its connection; `mute` lets it
+   * pass and swallows what the server answers from then on. Resolves when the first bytes are swallowed.
+   */
+  catch(word: string, direction: 'deaf' | 'mute'): Promise<void> {
+    return new Promise((resolve) => {
+      this.#trap = { word, direction, sprung: resolve };
+    });
+  }
+
+  /** Ends every connection with a reset. */
+  reset(): void {
+    for (const { client, server } of this.#pairs) {
+      client.resetAndDestroy();
+      server.destroy();
+    }
+  }
+
+  async stop(): Promise<void> {
+    const closed = new Promise((resolve) => this.#listener.close(resolve));
+    this.reset();
+    await closed;
+  }
+
+  #accept(client: Socket): void {
+    const server = connect(this.#targetPort, '127.0.0.1');
+    const dark = this.#state === 'dark';
+    const pair: Pair = {
+      client,
+      server,
+      deaf: dark || this.#state === 'deaf',
+      mute: dark || this.#state === 'mute',
+    };
+    this.#pairs.add(pair);
+    client.on('data', (data) => this.#toServer(pair, data));
+    server.on('data', (data) => this.#toClient(pair, data));
+    for (const socket of [client, server]) {
+      socket.setNoDelay(true);
+      socket.on('error', () => {});
+      socket.on('close', () => {
+        this.#pairs.delete(pair);
+        client.destroy();
+        server.destroy();
+      });
+    }
+  }
+
+  #toServer(pair: Pair, data: Buffer): void {
+    const trap = this.#trap;
+    if (trap !== null && data.includes(trap.word)) {
+      if (trap.direction === 'mute') pair.mute = true;
+      else {
+        pair.deaf = true;
+        this.#spring();
+      }
+    }
+    if (!pair.deaf) pair.server.write(data);
+  }
+
+  #toClient(pair: Pair, data: Buffer): void {
+    if (!pair.mute) pair.client.write(data);
+    else if (this.#trap?.direction === 'mute') this.#spring();
+  }
+
+  #spring(): void {
+    const trap = this.#trap;
+    this.#trap = null;
+    trap?.sprung();
+  }
+}
