@@ -114,3 +114,21 @@ Object.defineProperty(HttpRequest.prototype, 'readableEnded', {
     return this.complete;
   },
 });
+
+// Node asks each request for this one header, and would build an object of all of them to find it (ADR 3).
+// Nobody else may: what a request says is read from `rawHeaders`, by `readHead`.
+Object.defineProperty(HttpRequest.prototype, 'headers', {
+  get(this: HttpRequest): { readonly expect?: string } {
+    const { rawHeaders } = this;
+    for (let at = 0; at < rawHeaders.length; at += 2) {
+      const name = rawHeaders[at];
+      if (name?.length === EXPECT.length && name.toLowerCase() === EXPECT) {
+        return { expect: rawHeaders[at + 1] ?? '' };
+      }
+    }
+    return NOTHING;
+  },
+});
+
+const EXPECT = 'expect';
+const NOTHING = Object.freeze({});
