@@ -3,10 +3,11 @@ import type { Lane } from './names.ts';
 import type { Undo } from './undo.ts';
 
 /**
- * How many deliveries of a lane are ready, scheduled and reserved, kept in memory so that a status read of
- * ten million elements costs no scan.
+ * How many deliveries of a lane are ready, scheduled and reserved. Kept in memory and, with each transaction
+ * that changes a lane, in its row: a status read of ten million elements costs no scan, not even the first
+ * one after a start, which took seconds when it counted.
  *
- * "Ready" means due at `at`, a cursor that moves with the clock. Moving it over a time in which nothing was
+ * "Ready" means due at `at`, a cursor that follows the clock. Moving it over a time in which nothing was
  * scheduled is free; else one count over the index range that it passes, so each delayed delivery is
  * counted once in its life.
  */
@@ -17,36 +18,53 @@ export interface Counts {
   reserved: number;
   /** No scheduled delivery is due before this moment; Infinity where none is scheduled. */
   scheduledFrom: number;
-  /** The transaction that last left an undo step. */
-  savedIn: number;
+  /** The last transaction that changed them. */
+  changedIn: number;
+}
+
+/** The columns of a lane's row, as its statements name them. */
+export interface CountsRow {
+  readonly countedAt: number;
+  readonly ready: number;
+  readonly scheduled: number;
+  readonly reserved: number;
+}
+
+export const COUNT_COLUMNS = 'counted_at AS countedAt, ready, scheduled, reserved';
+
+export const NO_COUNTS: CountsRow = { countedAt: 0, ready: 0, scheduled: 0, reserved: 0 };
+
+export function countsOf({ countedAt, ready, scheduled, reserved }: CountsRow): Counts {
+  // Where something is scheduled the first look finds out from when.
+  const scheduledFrom = scheduled === 0 ? Number.POSITIVE_INFINITY : Number.NEGATIVE_INFINITY;
+  return { at: countedAt, ready, scheduled, reserved, scheduledFrom, changedIn: -1 };
 }
 
 export class LaneCounts {
   readonly #undo: Undo;
+  readonly #changed: Lane[] = [];
   readonly #countDue: StatementSync;
-  readonly #countWaiting: StatementSync;
-  readonly #countReserved: StatementSync;
   readonly #firstDue: StatementSync;
   readonly #firstDueAfter: StatementSync;
+  readonly #save: StatementSync;
 
   constructor(db: DatabaseSync, undo: Undo) {
     this.#undo = undo;
     const waiting = 'FROM delivery WHERE lane = ? AND lease_until IS NULL';
     this.#countDue = db.prepare(`SELECT count(*) AS n ${waiting} AND due_at > ? AND due_at <= ?`);
-    this.#countWaiting = db.prepare(`SELECT count(*) AS n ${waiting}`);
-    this.#countReserved = db.prepare(
-      'SELECT count(*) AS n FROM delivery WHERE lane = ? AND lease_until IS NOT NULL',
-    );
     this.#firstDue = db.prepare(`SELECT due_at ${waiting} ORDER BY due_at LIMIT 1`);
     this.#firstDueAfter = db.prepare(`SELECT due_at ${waiting} AND due_at > ? ORDER BY due_at LIMIT 1`);
+    this.#save = db.prepare(
+      'UPDATE lane SET counted_at = ?, ready = ?, scheduled = ?, reserved = ? WHERE id = ?',
+    );
   }
 
-  /** The lane's counts at `now`, counted from the table at first use and after the clock went back. */
+  /** The lane's counts at `now`. Moves the cursor, which changes no fact and so needs no undo. */
   read(lane: Lane, now: number): Readonly<Counts> {
-    const counts = lane.counts;
-    if (counts === null || now < counts.at) return this.#build(lane, now);
-    this.#save(lane, counts);
-    this.#advance(lane, counts, now);
+    const { counts } = lane;
+    if (now < counts.at) this.#goBack(lane, counts, now);
+    else if (counts.scheduledFrom <= now) this.#advance(lane, counts, now);
+    counts.at = now;
     return counts;
   }
 
@@ -56,10 +74,9 @@ export class LaneCounts {
     return row === undefined ? null : Number(row.due_at);
   }
 
-  /** `number` deliveries due at `dueAt` began to wait; `now` lets the cursor follow for free. */
+  /** A delivery due at `dueAt` began to wait; `now` lets the cursor follow where that is free. */
   waitingAdded(lane: Lane, dueAt: number, now: number): void {
-    const counts = this.#touch(lane);
-    if (counts === null) return;
+    const counts = this.#change(lane);
     if (counts.at < now && counts.scheduledFrom > now) counts.at = now;
     if (dueAt <= counts.at) {
       counts.ready++;
@@ -71,8 +88,7 @@ export class LaneCounts {
 
   /** A waiting delivery went or was reserved. */
   waitingRemoved(lane: Lane, dueAt: number): void {
-    const counts = this.#touch(lane);
-    if (counts === null) return;
+    const counts = this.#change(lane);
     if (dueAt <= counts.at) {
       counts.ready--;
       return;
@@ -82,57 +98,50 @@ export class LaneCounts {
   }
 
   reservedChanged(lane: Lane, difference: number): void {
-    const counts = this.#touch(lane);
-    if (counts !== null) counts.reserved += difference;
+    this.#change(lane).reserved += difference;
   }
 
-  /** After a change that was not followed one by one: the next read counts anew. */
-  forget(lane: Lane): void {
-    if (this.#touch(lane) !== null) lane.counts = null;
+  /** Writes what this transaction changed, one row per lane; called before its commit. */
+  save(): void {
+    for (const { id, counts } of this.#changed) {
+      this.#save.run(counts.at, counts.ready, counts.scheduled, counts.reserved, id);
+    }
+    this.#changed.length = 0;
   }
 
-  #build(lane: Lane, now: number): Readonly<Counts> {
-    const waiting = Number(this.#countWaiting.get(lane.id)?.n);
-    const counts: Counts = {
-      at: Number.NEGATIVE_INFINITY,
-      ready: 0,
-      scheduled: waiting,
-      reserved: Number(this.#countReserved.get(lane.id)?.n),
-      scheduledFrom: waiting === 0 ? Number.POSITIVE_INFINITY : Number.NEGATIVE_INFINITY,
-      savedIn: this.#undo.transaction,
-    };
-    this.#advance(lane, counts, now);
-    lane.counts = counts;
-    this.#undo.add(() => {
-      lane.counts = null;
-    });
-    return counts;
+  /** The transaction is over without having been saved. */
+  discard(): void {
+    this.#changed.length = 0;
   }
 
   #advance(lane: Lane, counts: Counts, now: number): void {
-    if (counts.scheduledFrom <= now) {
-      const due = Number(this.#countDue.get(lane.id, Math.max(counts.at, Number.MIN_SAFE_INTEGER), now)?.n);
-      counts.ready += due;
-      counts.scheduled -= due;
-      const row = counts.scheduled === 0 ? undefined : this.#firstDueAfter.get(lane.id, now);
-      counts.scheduledFrom = row === undefined ? Number.POSITIVE_INFINITY : Number(row.due_at);
-    }
-    counts.at = now;
+    const due = Number(this.#countDue.get(lane.id, counts.at, now)?.n);
+    counts.ready += due;
+    counts.scheduled -= due;
+    this.#lookAhead(lane, counts, now);
   }
 
-  #touch(lane: Lane): Counts | null {
-    const counts = lane.counts;
-    if (counts !== null) this.#save(lane, counts);
-    return counts;
+  /** The clock was set back: what was ready only by the later time is scheduled again. */
+  #goBack(lane: Lane, counts: Counts, now: number): void {
+    const due = Number(this.#countDue.get(lane.id, now, counts.at)?.n);
+    counts.ready -= due;
+    counts.scheduled += due;
+    this.#lookAhead(lane, counts, now);
   }
 
-  /** Leaves, once per transaction, a step that restores the counts if it is rolled back. */
-  #save(lane: Lane, counts: Counts): void {
-    if (counts.savedIn === this.#undo.transaction) return;
-    counts.savedIn = this.#undo.transaction;
+  #lookAhead(lane: Lane, counts: Counts, now: number): void {
+    const row = counts.scheduled === 0 ? undefined : this.#firstDueAfter.get(lane.id, now);
+    counts.scheduledFrom = row === undefined ? Number.POSITIVE_INFINITY : Number(row.due_at);
+  }
+
+  /** The counts, to be changed. At the first time in a transaction, leaves a step that takes it back. */
+  #change(lane: Lane): Counts {
+    const { counts } = lane;
+    if (counts.changedIn === this.#undo.transaction) return counts;
     const before = { ...counts };
-    this.#undo.add(() => {
-      lane.counts = before;
-    });
+    counts.changedIn = this.#undo.transaction;
+    this.#changed.push(lane);
+    this.#undo.add(() => Object.assign(counts, before));
+    return counts;
   }
 }

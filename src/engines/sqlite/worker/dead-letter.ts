@@ -1,4 +1,5 @@
 import { fromMore, toMore } from '../content.ts';
+import { DEAD_LETTERED, NOT_FOUND } from '../operations.ts';
 import { setAsideDamaged } from './damage.ts';
 import { checksum } from './elements.ts';
 import type { Lane } from './names.ts';
@@ -8,15 +9,16 @@ import { insertOne } from './verbs/insert.ts';
 /**
  * Moves a reserved delivery's element to the namespace's dead-letter queue: a new element with the same
  * content and three more headers, for the namespace's default groups, with no tries. In a stream only this
- * group's delivery is finished; the others go on with the original.
+ * group's delivery is finished; the others go on with the original. Answers the outcome: an element whose
+ * checksum does not fit is set aside instead and `not-found` from then on.
  */
-export function deadLetter(store: Store, lane: Lane, seq: number, tries: number, to: string): void {
+export function deadLetter(store: Store, lane: Lane, seq: number, tries: number, to: string): number {
   const element = store.elements.find(seq);
   if (element === null) throw new Error(`element ${seq} has a delivery but no row`);
   const { type, more, body, crc } = element;
   if (checksum(seq, type, more, body) !== crc) {
     setAsideDamaged(store, seq);
-    return;
+    return NOT_FOUND;
   }
   const { ns, name } = lane.queue.key;
   const target = store.names.makeByKey({ ns, name: to });
@@ -33,6 +35,7 @@ export function deadLetter(store: Store, lane: Lane, seq: number, tries: number,
   store.elements.removeIfFinished(seq, lane.group !== '');
   store.stats.addDeadLetter(lane.queue, lane.group);
   store.touched.add(target);
+  return DEAD_LETTERED;
 }
 
 /** Headers of an earlier move, if the element was moved back and failed again, give way to the new ones. */

@@ -2,7 +2,7 @@ import type { DatabaseSync, StatementSync } from 'node:sqlite';
 import type { NamespacePolicy } from '../../../engine/engine.ts';
 import type { GroupName } from '../../../model/element.ts';
 import type { QueueKey } from '../../../model/names.ts';
-import type { Counts } from './counts.ts';
+import { COUNT_COLUMNS, type Counts, type CountsRow, countsOf, NO_COUNTS } from './counts.ts';
 import type { Undo } from './undo.ts';
 
 /** A known queue, as kept in memory. */
@@ -18,8 +18,7 @@ export interface Lane {
   readonly id: number;
   readonly queue: Queue;
   readonly group: GroupName;
-  /** Null until somebody asks for sizes. */
-  counts: Counts | null;
+  readonly counts: Counts;
   /** No lease of this lane ends before this moment; Infinity where none runs. */
   leaseEndsFrom: number;
 }
@@ -50,9 +49,11 @@ export class Names {
     this.#findQueue = db.prepare('SELECT id FROM queue WHERE ns = ? AND name = ?');
     this.#findQueueById = db.prepare('SELECT ns, name FROM queue WHERE id = ?');
     this.#addQueue = db.prepare('INSERT INTO queue (ns, name) VALUES (?, ?) RETURNING id');
-    this.#listLanes = db.prepare('SELECT id, grp FROM lane WHERE queue = ?');
+    this.#listLanes = db.prepare(`SELECT id, grp, ${COUNT_COLUMNS} FROM lane WHERE queue = ?`);
     this.#findLaneById = db.prepare('SELECT queue FROM lane WHERE id = ?');
-    this.#addLane = db.prepare('INSERT INTO lane (queue, grp) VALUES (?, ?) RETURNING id');
+    this.#addLane = db.prepare(
+      `INSERT INTO lane (queue, grp, counted_at, ready, scheduled, reserved) VALUES (?, ?, 0, 0, 0, 0) RETURNING id`,
+    );
     this.#listQueues = db.prepare('SELECT name FROM queue WHERE ns = ? ORDER BY name');
   }
 
@@ -108,7 +109,7 @@ export class Names {
     const known = queue.lanes.get(group);
     if (known !== undefined) return known;
     const row = this.#addLane.get(queue.id, group);
-    const lane = this.#rememberLane(queue, Number(row?.id), group);
+    const lane = this.#rememberLane(queue, Number(row?.id), group, NO_COUNTS);
     this.#undo.add(() => {
       queue.lanes.delete(group);
       this.#laneById.delete(lane.id);
@@ -156,12 +157,15 @@ export class Names {
     const queue: Queue = { id, key, policy: this.#policies.get(key.ns) ?? null, lanes: new Map() };
     this.#byKey.set(keyText(key), queue);
     this.#byId.set(id, queue);
-    for (const row of this.#listLanes.all(id)) this.#rememberLane(queue, Number(row.id), String(row.grp));
+    for (const row of this.#listLanes.all(id)) {
+      this.#rememberLane(queue, Number(row.id), String(row.grp), row as unknown as CountsRow);
+    }
     return queue;
   }
 
-  #rememberLane(queue: Queue, id: number, group: GroupName): Lane {
-    const lane: Lane = { id, queue, group, counts: null, leaseEndsFrom: Number.POSITIVE_INFINITY };
+  #rememberLane(queue: Queue, id: number, group: GroupName, row: CountsRow): Lane {
+    const counts = countsOf(row);
+    const lane: Lane = { id, queue, group, counts, leaseEndsFrom: Number.POSITIVE_INFINITY };
     queue.lanes.set(group, lane);
     this.#laneById.set(id, lane);
     return lane;

@@ -4,8 +4,8 @@ import type { DatabaseSync } from 'node:sqlite';
  * The tables, as numbered migrations: entry n brings a file from version n to n + 1 in one transaction.
  * A released entry is never changed; a new need is a new entry. `docs/engines.md` shows the result.
  *
- * - `lane` is one consumer group of one queue, so that a delivery names both by one small number. A lane
- *   without a queue was purged and is being cleared away.
+ * - `lane` is one consumer group of one queue, so that a delivery names both by one small number. It
+ *   holds the counts that `counts.ts` keeps. A lane without a queue was purged and is being cleared away.
  * - `delivery` is clustered by element, and found by hand-out order through `delivery_waiting`. Both grow at
  *   their end. A delivery with a `lease_until` is reserved; a waiting one that still has a `token` is one
  *   whose lease ran out and that nobody has reserved since.
@@ -20,6 +20,10 @@ const MIGRATIONS: readonly string[] = [
      id INTEGER PRIMARY KEY,
      queue INTEGER,
      grp TEXT NOT NULL,
+     counted_at INTEGER NOT NULL,
+     ready INTEGER NOT NULL,
+     scheduled INTEGER NOT NULL,
+     reserved INTEGER NOT NULL,
      UNIQUE (queue, grp)
    ) STRICT;
 

@@ -100,6 +100,7 @@ export class Store {
   }
 
   commit(): void {
+    this.counts.save();
     this.#faults?.reach('commit');
     this.committing = true;
     this.#commit.run();
@@ -121,6 +122,7 @@ export class Store {
   rollback(): void {
     // A failure that leaves the store usable, such as a full disk, is one before the commit took effect.
     if (this.db.isTransaction) this.db.exec('ROLLBACK');
+    this.counts.discard();
     this.undo.rolledBack();
   }
 }

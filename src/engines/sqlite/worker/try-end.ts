@@ -1,3 +1,4 @@
+import { DONE } from '../operations.ts';
 import { deadLetter } from './dead-letter.ts';
 import type { Lane } from './names.ts';
 import type { Store } from './store.ts';
@@ -16,21 +17,20 @@ export interface FailedTry {
 
 /**
  * Counts a failed try of a reserved delivery. The one that reaches the namespace's `maxTries` moves the
- * element to the dead-letter queue. Answers whether it did.
+ * element to the dead-letter queue. Answers the outcome.
  *
  * An element that fails in the dead-letter queue itself stays there: it would only move to where it is.
  */
-export function endTry(store: Store, failed: FailedTry): boolean {
+export function endTry(store: Store, failed: FailedTry): number {
   const { lane, seq, nextDueAt, token } = failed;
   const tries = failed.tries + 1;
   const policy = lane.queue.policy?.deadLetter ?? null;
   if (policy !== null && tries >= policy.maxTries && lane.queue.key.name !== policy.queue) {
-    deadLetter(store, lane, seq, tries, policy.queue);
-    return true;
+    return deadLetter(store, lane, seq, tries, policy.queue);
   }
   store.deliveries.release(lane, seq, nextDueAt, tries, token, store.now);
   store.retention.releasedInto(lane.queue);
-  return false;
+  return DONE;
 }
 
 /** How many leases one call ends. More wait for the next call, which follows at once. */

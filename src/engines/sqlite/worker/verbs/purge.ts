@@ -16,7 +16,7 @@ export function purge(store: Store, call: MessageReader, reply: MessageWriter): 
   reply.value(gone);
 }
 
-/** Everything goes at once, at the price of a count: ten million rows would hold all other calls up. */
+/** Everything goes at once: to delete ten million rows here would hold all other calls up. */
 function detach(store: Store, lane: Lane): number {
   const { ready, scheduled, reserved } = store.counts.read(lane, store.now);
   store.names.detachLane(lane);

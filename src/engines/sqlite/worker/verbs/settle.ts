@@ -1,5 +1,5 @@
 import type { MessageReader, MessageWriter } from '../../message.ts';
-import { DEAD_LETTERED, DONE, LEASE_LOST, NOT_FOUND, NOT_RESERVED } from '../../operations.ts';
+import { DONE, LEASE_LOST, NOT_FOUND, NOT_RESERVED } from '../../operations.ts';
 import type { DeliveryRow } from '../deliveries.ts';
 import type { Lane } from '../names.ts';
 import type { Store } from '../store.ts';
@@ -64,9 +64,7 @@ function rollbackOne(store: Store, named: Named, delayMs: number, countTry: bool
   if (outcome !== DONE) return outcome;
   const { lane, seq, row } = named;
   if (countTry) {
-    return endTry(store, { lane, seq, tries: row.tries, nextDueAt: store.now + delayMs, token: null })
-      ? DEAD_LETTERED
-      : DONE;
+    return endTry(store, { lane, seq, tries: row.tries, nextDueAt: store.now + delayMs, token: null });
   }
   const dueAt = delayMs > 0 ? store.now + delayMs : row.dueAt;
   store.deliveries.release(lane, seq, dueAt, row.tries, null, store.now);
