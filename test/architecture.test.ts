@@ -60,7 +60,8 @@ const RESERVED: readonly { readonly what: RegExp; readonly only: readonly string
     },
     { what: /\bconsole\s*\./, only: [], why: 'what a server has to say goes to its log' },
     {
-      what: /\bDate\s*\.\s*now\b|\bset(Timeout|Interval)\s*\(/,
+      // A socket's idle timer is the socket's: it alone knows whether bytes still move.
+      what: /\bDate\s*\.\s*now\b|(?<!socket\.)\bset(Timeout|Interval)\s*\(/,
       only: ['src/model/clock.ts'],
       why: 'time comes from the injected clock',
     },

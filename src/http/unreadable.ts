@@ -18,6 +18,8 @@ export function noteAnswer(request: HttpRequest, answer: ServerResponse): void {
   (request.socket as Connection)[ANSWER] = answer;
 }
 
+const TIMED_OUT = 'ERR_HTTP_REQUEST_TIMEOUT';
+
 interface ParserError extends Error {
   readonly code?: string;
   readonly rawPacket?: Buffer;
@@ -26,15 +28,16 @@ interface ParserError extends Error {
 /** Answers bytes that are no request, or one that did not come to its end in time. */
 export function answerUnreadable(thrown: Error, socket: Duplex, headers: readonly string[]): void {
   const error = thrown as ParserError;
-  if (error.code === 'ECONNRESET' || !socket.writable || !isQuiet(socket)) {
-    socket.destroy();
-    return;
-  }
-  endWith(socket, refusal(error), headers);
+  // Anything else is a connection that broke, or one that never became TLS: nobody could read an answer.
+  const isOfHttp = error.code?.startsWith('HPE_') || error.code === TIMED_OUT;
+  if (isOfHttp && socket.writable && isQuiet(socket)) endWith(socket, refusal(error), headers);
+  else socket.destroy();
 }
 
 /** CONNECT asks for a tunnel, and Node hands over the bare connection. */
 export function refuseTunnel(socket: Duplex, headers: readonly string[]): void {
+  // Node has let go of this socket, and with it of its errors.
+  socket.on('error', () => socket.destroy());
   endWith(socket, methodRefused(), headers);
 }
 
@@ -52,7 +55,7 @@ function refusal({ code, rawPacket }: ParserError): QuaysideError {
       return refused('headers-too-large', 'The request line and the headers may have 16 KiB together.');
     case 'HPE_CHUNK_EXTENSIONS_OVERFLOW':
       return refused('body-too-large', 'The chunk extensions are too long.');
-    case 'ERR_HTTP_REQUEST_TIMEOUT':
+    case TIMED_OUT:
       return refused('request-timeout', 'The request did not arrive in time.');
     case 'HPE_INVALID_METHOD':
       if (rawPacket !== undefined && looksLikeARequest(rawPacket)) return methodRefused();

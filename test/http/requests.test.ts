@@ -1,5 +1,8 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
+import { readAccounts } from '../../src/access/account.ts';
+import { PasswordAuthenticator } from '../../src/access/password-authenticator.ts';
+import { SILENT_LOG } from '../support/broker.ts';
 import { type Answer, headerOf, jsonOf, queuePath } from '../support/http-client.ts';
 import { sharedHarness } from './harness.ts';
 
@@ -203,6 +206,38 @@ describe('Requests in general', () => {
     const answer = await harness().client().request('GET', '/metrics');
     assert.equal(headerOf(answer, 'content-type'), 'text/plain; version=0.0.4; charset=utf-8');
     assert.match(answer.body.toString(), /^quayside_test 1$/m);
+  });
+});
+
+describe('Requests with wrong passwords', () => {
+  const users = [{ name: 'test1', password: 'test1', rights: null }];
+  const harness = sharedHarness({
+    users,
+    authenticator: ({ clock }) =>
+      new PasswordAuthenticator({ accounts: readAccounts(users, ['N']), clock, log: SILENT_LOG }),
+  });
+
+  it('end in 429 with Retry-After, while a user who is known already is served', async () => {
+    const known = harness().client();
+    assert.equal((await known.namespaces()).status, 200);
+    const statuses: number[] = [];
+    let last: Answer | null = null;
+    for (let i = 0; i < 12; i++) {
+      last = await harness().client(`test1:wrong ${i}`).namespaces();
+      statuses.push(last.status);
+    }
+    assert.deepEqual(new Set(statuses), new Set([401, 429]));
+    assert.ok(last !== null);
+    problemOf(last, 429, 'too-many-attempts');
+    assert.ok(Number(headerOf(last, 'retry-after')) >= 1);
+    assert.equal((await known.namespaces()).status, 200);
+  });
+
+  it('and headers that are no Basic credentials are 401', async () => {
+    for (const authorization of ['', 'Basic', 'Basic !!!', 'Bearer abc', `Basic ${'A'.repeat(9_000)}`]) {
+      const answer = await harness().client(null).request('GET', '/q', { headers: { authorization } });
+      assert.equal(answer.status, 401, authorization.slice(0, 20));
+    }
   });
 });
 

@@ -154,6 +154,16 @@ describe('Requests that two readers could address differently', () => {
     assert.equal(answer?.status, 200);
   });
 
+  it('a client that asks for a tunnel and breaks off harms nobody', async () => {
+    for (let i = 0; i < 20; i++) {
+      const connection = await RawConnection.open(harness().port);
+      connection.send(rawRequest(['CONNECT other:443 HTTP/1.1', ...HEAD]));
+      connection.socket.resetAndDestroy();
+    }
+    const [tunnel] = await exchange(harness().port, rawRequest(['CONNECT other:443 HTTP/1.1', ...HEAD]));
+    assert.equal(tunnel?.status, 405);
+  });
+
   it('methods that nobody knows are 405; bytes that are no HTTP are 400', async () => {
     const [unknown] = await exchange(harness().port, rawRequest(['FROBNICATE /q HTTP/1.1', ...HEAD]));
     assert.equal(unknown?.status, 405);
