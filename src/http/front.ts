@@ -35,7 +35,8 @@ const ABSOLUTE_FORM = /^https?:\/\/[^/?]*/i;
 export class Front {
   readonly parts: HttpParts;
   readonly router: Router;
-  readonly #inert: readonly string[];
+  /** The headers that every answer has. */
+  readonly inertHeaders: readonly string[];
   readonly #origins: ReadonlySet<string>;
   readonly #startedAt: string;
   #isClosing = false;
@@ -44,7 +45,7 @@ export class Front {
   constructor(parts: HttpParts) {
     this.parts = parts;
     this.router = new Router(routeTable(parts));
-    this.#inert = parts.options.tls === null ? INERT : [...INERT, ...HSTS];
+    this.inertHeaders = parts.options.tls === null ? INERT : [...INERT, ...HSTS];
     this.#origins = new Set(parts.options.allowedOrigins.map((origin) => origin.toLowerCase()));
     this.#startedAt = parts.clock.now().toString(36);
   }
@@ -58,9 +59,9 @@ export class Front {
     this.#isClosing = true;
   }
 
-  /** The headers that every answer has, as a list to be added to. */
+  /** The headers of an answer, to be added to. */
   answerHeaders(): string[] {
-    const headers = this.#inert.slice();
+    const headers = this.inertHeaders.slice();
     if (this.#isClosing) headers.push('connection', 'close');
     return headers;
   }

@@ -5,7 +5,7 @@ import type { Service } from '../model/service.ts';
 import { Front } from './front.ts';
 import { HttpRequest } from './message.ts';
 import type { HttpOptions, HttpParts, TlsMaterial } from './options.ts';
-import { answerUnreadable, noteAnswer, refuseTunnel } from './unreadable.ts';
+import { answerUnreadable, refuseTunnel } from './unreadable.ts';
 
 /** Request line and headers together: room for the names and element headers that the limits allow. */
 const HEAD_BYTES = 16_384;
@@ -67,16 +67,13 @@ export class HttpServer implements Service {
 
   #listenTo(server: Server<typeof HttpRequest>): void {
     const front = this.#front;
-    const handle = (request: HttpRequest, answer: ServerResponse): void => {
-      noteAnswer(request, answer);
-      front.handle(request, answer);
-    };
+    const handle = (request: HttpRequest, answer: ServerResponse): void => front.handle(request, answer);
     server.on('request', handle);
     // With these two, Node leaves it to us when to say `100 Continue` and what to say of other expectations.
     server.on('checkContinue', handle);
     server.on('checkExpectation', handle);
-    server.on('clientError', (error, socket) => answerUnreadable(error, socket, front.answerHeaders()));
-    server.on('connect', (_request, socket) => refuseTunnel(socket, front.answerHeaders()));
+    server.on('clientError', (error, socket) => answerUnreadable(error, socket, front.inertHeaders));
+    server.on('connect', (_request, socket) => refuseTunnel(socket, front.inertHeaders));
     server.on('connection', (socket) => {
       this.#sockets.add(socket);
       socket.on('close', () => this.#sockets.delete(socket));

@@ -2,21 +2,10 @@ import type { ServerResponse } from 'node:http';
 import type { Duplex } from 'node:stream';
 import { type ErrorCode, QuaysideError } from '../model/errors.ts';
 import { errorAnswer } from './errors.ts';
-import type { HttpRequest } from './message.ts';
 import { METHODS } from './route.ts';
 
 // What Node's parser refuses never becomes a request. It is answered here, straight on the connection, which
 // then ends: after a line that could not be read, nobody knows where the next request begins.
-
-/** The latest answer of each connection, to know what has been written on it. */
-const ANSWER = Symbol('answer');
-
-type Connection = Duplex & { [ANSWER]?: ServerResponse };
-
-/** Notes that a request came that will be answered through `answer`. */
-export function noteAnswer(request: HttpRequest, answer: ServerResponse): void {
-  (request.socket as Connection)[ANSWER] = answer;
-}
 
 const TIMED_OUT = 'ERR_HTTP_REQUEST_TIMEOUT';
 
@@ -41,12 +30,12 @@ export function refuseTunnel(socket: Duplex, headers: readonly string[]): void {
   endWith(socket, methodRefused(), headers);
 }
 
-/** Whether an answer can be written now without landing in the middle of another one, or before it. */
+/** Whether an answer can be written now without landing in the middle of another one. */
 function isQuiet(socket: Duplex): boolean {
-  const answer = (socket as Connection)[ANSWER];
-  if (answer === undefined || answer.writableFinished) return true;
-  // It waits for its body or its element, and none is before it: this is its answer now.
-  return answer.socket !== null && !answer.headersSent;
+  // Node's own field for the answer that is first in the row of this connection, null between answers. If it
+  // still waits for its body or its element, what is written now is its answer.
+  const { _httpMessage: first } = socket as Duplex & { _httpMessage?: ServerResponse | null };
+  return !first?.headersSent;
 }
 
 function refusal({ code, rawPacket }: ParserError): QuaysideError {
