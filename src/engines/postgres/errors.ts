@@ -1,0 +1,95 @@
+import pg from 'pg';
+import { type ErrorCode, QuaysideError } from '../../model/errors.ts';
+
+/** A connection that ended, or never came about. What was under way on it may have been applied. */
+export class ConnectionLost extends Error {
+  constructor(message: string, cause?: unknown) {
+    super(message, cause === undefined ? undefined : { cause: describe(cause) });
+    this.name = 'ConnectionLost';
+  }
+}
+
+/** PostgreSQL said no and goes on: the transaction was rolled back and the connection is as before. */
+export class Refused extends Error {
+  /** The SQLSTATE. */
+  readonly code: string;
+
+  constructor(code: string, message: string) {
+    super(message);
+    this.name = 'Refused';
+    this.code = code;
+  }
+}
+
+const DISK_FULL = '53100';
+const READ_ONLY = '25006';
+/** Deadlock and serialization failure: the same call may well pass when made again. */
+const WORTH_A_RETRY = new Set(['40P01', '40001']);
+/** Errors after which the server closes the connection: shutdown, crash, dropped database, idle too long. */
+const ENDS_CONNECTION = /^(?:57P0[1-5]|25P03|08...)$/;
+
+/** What the driver threw, as one of the two above. Values that a statement carried are left out. */
+export function fromDriver(error: unknown): ConnectionLost | Refused {
+  if (error instanceof pg.DatabaseError && error.code !== undefined && !ENDS_CONNECTION.test(error.code)) {
+    return new Refused(error.code, describe(error).message);
+  }
+  return new ConnectionLost('The connection to PostgreSQL ended.', error);
+}
+
+/** An error without whatever could hold a stored value or a secret: the message's parts that are known to be neither. */
+function describe(error: unknown): Error {
+  if (error instanceof pg.DatabaseError) {
+    // Class 22 is about data, and its messages quote them.
+    const quotesData = error.code?.startsWith('22') ?? false;
+    return new Error(
+      quotesData ? `PostgreSQL error ${error.code}` : `PostgreSQL error ${error.code}: ${error.message}`,
+    );
+  }
+  return new Error(error instanceof Error ? error.message : String(error));
+}
+
+export function isWorthRetry(error: Refused): boolean {
+  return WORTH_A_RETRY.has(error.code);
+}
+
+/** Whether another server has become the writable one, so that this connection is of no use any more. */
+export function isReadOnly(error: Refused): boolean {
+  return error.code === READ_ONLY;
+}
+
+/** What a caller may assume of a call that failed. */
+export interface Failed {
+  /** Whether the call stores elements: a full disk is then its own answer. */
+  readonly inserts: boolean;
+}
+
+/** A refused call as the port has it: nothing of it happened. */
+export function refusedError(error: Refused, { inserts }: Failed): QuaysideError {
+  if (error.code === DISK_FULL && inserts) {
+    return new QuaysideError('storage-full', 'The store is full; nothing was stored.', { cause: error });
+  }
+  return unavailable('The store refused the change; nothing was changed.', error);
+}
+
+/** A change that was sent and not answered: it happened wholly or not at all. */
+export function unknownOutcome(cause: Error): QuaysideError {
+  return failure(
+    'outcome-unknown',
+    'The store did not answer in time; the change was made or it was not.',
+    cause,
+  );
+}
+
+/** Nothing was sent, or only a question. */
+export function unavailable(message: string, cause: Error): QuaysideError {
+  return failure('storage-unavailable', message, cause);
+}
+
+export const NOT_REACHABLE = 'The store is not reachable now; nothing was changed.';
+
+/** When asking again makes sense: about as long as a reconnect takes. */
+const RETRY_AFTER_MS = 1000;
+
+function failure(code: ErrorCode, message: string, cause: Error): QuaysideError {
+  return new QuaysideError(code, message, { cause, retryAfterMs: RETRY_AFTER_MS });
+}

@@ -1,0 +1,201 @@
+import type { EngineLog } from '../../engine/engine.ts';
+import type { CancelTimer, Clock } from '../../model/clock.ts';
+import { Connection } from './connection.ts';
+import type { Settings } from './settings.ts';
+
+/** After a failed connect the next one waits this long, doubled each time up to the longest, ± half. */
+const FIRST_BACKOFF_MS = 50;
+const LONGEST_BACKOFF_MS = 1000;
+/** A server that accepts connections and then says nothing must not hold up the next attempt. */
+const OPEN_TIMEOUT_MS = 5000;
+/** A reconnect prepares little; the first connection may bring a large schema up to date. */
+const PREPARE_TIMEOUT_MS = 10_000;
+/** How long a goodbye may take before the socket is closed without one. */
+const CLOSE_TIMEOUT_MS = 1000;
+
+export interface LinkEvents {
+  /**
+   * A connection was made. It is used by others only when this has resolved; where it rejects, the
+   * connection is given up and another one is tried.
+   */
+  readonly prepare: (connection: Connection) => Promise<void>;
+  /** A connection that was ready is gone. */
+  readonly lost: (reason: Error) => void;
+  /** A connection is ready again. Not called for the first one. */
+  readonly back: () => void;
+  readonly notified?: (channel: string, payload: string) => void;
+}
+
+/**
+ * Keeps one connection open: makes the first, and a new one whenever it ends, with growing pauses.
+ *
+ * States: new -> `start` -> up <-> away -> `stop` -> stopped.
+ */
+export class Link {
+  readonly #settings: Settings;
+  readonly #role: string;
+  readonly #clock: Clock;
+  readonly #log: EngineLog;
+  readonly #events: LinkEvents;
+  #connection: Connection | null = null;
+  #awaySince: number | null = null;
+  #attempts = 0;
+  /** The name of the last connection that was ready. */
+  #predecessor: string | null = null;
+  #cancelRetry: CancelTimer | null = null;
+  #lastReason = '';
+  readonly #stopped = new AbortController();
+
+  constructor(
+    settings: Settings,
+    role: string,
+    { clock, log }: { clock: Clock; log: EngineLog },
+    events: LinkEvents,
+  ) {
+    this.#settings = settings;
+    this.#role = role;
+    this.#clock = clock;
+    this.#log = log;
+    this.#events = events;
+  }
+
+  /** The connection to use now; null while there is none. */
+  get connection(): Connection | null {
+    return this.#connection;
+  }
+
+  /** How long there has been no connection, ms; 0 while there is one. */
+  get awayMs(): number {
+    return this.#awaySince === null ? 0 : this.#clock.monotonic() - this.#awaySince;
+  }
+
+  /** Makes the first connection, trying each host once. @throws Error naming the server and the reason */
+  async start(): Promise<void> {
+    const faults: string[] = [];
+    for (const _ of this.#settings.hosts) {
+      try {
+        await this.#open(null);
+        return;
+      } catch (error) {
+        faults.push(reasonOf(error));
+      }
+    }
+    throw new Error(`${this.#settings.shown} cannot be used: ${faults.join('; ')}`);
+  }
+
+  /** Gives the connection up, as after an answer that did not come, and makes a new one. */
+  drop(reason: string): void {
+    const connection = this.#connection;
+    if (connection === null) return;
+    this.#onLost(connection, new Error(reason));
+    connection.destroy();
+  }
+
+  async stop(): Promise<void> {
+    this.#stopped.abort(new Error('the engine was stopped'));
+    this.#cancelRetry?.();
+    const connection = this.#connection;
+    this.#connection = null;
+    if (connection === null) return;
+    const cancel = this.#clock.after(CLOSE_TIMEOUT_MS, () => connection.destroy());
+    await connection.close();
+    cancel();
+  }
+
+  /** @param prepareMs how long preparing may take; null where it may take what it takes */
+  async #open(prepareMs: number | null): Promise<void> {
+    const { hosts } = this.#settings;
+    const host = hosts[this.#attempts % hosts.length];
+    this.#attempts += 1;
+    if (host === undefined) throw new Error('no host is named');
+    let ended: Error | null = null;
+    const opened: Connection = await this.#within(OPEN_TIMEOUT_MS, (signal) =>
+      Connection.open(this.#settings, host, this.#role, {
+        signal,
+        notified: this.#events.notified ?? ignore,
+        lost: (reason) => {
+          ended = reason;
+          if (opened === this.#connection) this.#onLost(opened, reason);
+        },
+      }),
+    );
+    try {
+      await this.#within(prepareMs, async (signal) => {
+        signal.addEventListener('abort', () => opened.destroy());
+        if (this.#predecessor !== null) await opened.endSession(this.#predecessor);
+        await this.#events.prepare(opened);
+      });
+      if (ended !== null) throw ended;
+      this.#predecessor = opened.name;
+      this.#connection = opened;
+    } catch (error) {
+      opened.destroy();
+      throw error;
+    }
+  }
+
+  /** Runs something that a signal can end, with a limit of time, and no longer than until `stop`. */
+  async #within<T>(limitMs: number | null, run: (signal: AbortSignal) => Promise<T>): Promise<T> {
+    const late = new AbortController();
+    const cancel =
+      limitMs === null ? ignore : this.#clock.after(limitMs, () => late.abort(new Error('it took too long')));
+    const signal = AbortSignal.any([late.signal, this.#stopped.signal]);
+    try {
+      const done = await run(signal);
+      signal.throwIfAborted();
+      return done;
+    } finally {
+      cancel();
+    }
+  }
+
+  #onLost(connection: Connection, reason: Error): void {
+    if (this.#connection !== connection || this.#stopped.signal.aborted) return;
+    this.#connection = null;
+    this.#awaySince = this.#clock.monotonic();
+    this.#log.warn(
+      { server: this.#settings.shown, role: this.#role, reason: reason.message },
+      'PostgreSQL is away',
+    );
+    this.#events.lost(reason);
+    this.#retryAfter(0);
+  }
+
+  #retryAfter(delayMs: number): void {
+    // Spread, so that many nodes do not come back in the same instant.
+    const spreadMs = delayMs * (0.5 + Math.random());
+    this.#cancelRetry = this.#clock.after(spreadMs, () => void this.#retry(delayMs));
+  }
+
+  async #retry(waitedMs: number): Promise<void> {
+    this.#cancelRetry = null;
+    try {
+      await this.#open(PREPARE_TIMEOUT_MS);
+    } catch (error) {
+      if (this.#stopped.signal.aborted) return;
+      this.#sayStillAway(reasonOf(error));
+      const next = Math.min(Math.max(waitedMs * 2, FIRST_BACKOFF_MS), LONGEST_BACKOFF_MS);
+      this.#retryAfter(next);
+      return;
+    }
+    this.#awaySince = null;
+    this.#lastReason = '';
+    this.#log.info({ server: this.#settings.shown, role: this.#role }, 'PostgreSQL is back');
+    this.#events.back();
+  }
+
+  /** Once for each reason: a server that is away for a day must not fill the log. */
+  #sayStillAway(reason: string): void {
+    if (reason === this.#lastReason) return;
+    this.#lastReason = reason;
+    this.#log.warn({ server: this.#settings.shown, role: this.#role, reason }, 'PostgreSQL is still away');
+  }
+}
+
+/** The deepest message, which names the errno or SQLSTATE. None of them holds a password. */
+function reasonOf(error: unknown): string {
+  if (!(error instanceof Error)) return String(error);
+  return error.cause instanceof Error ? reasonOf(error.cause) : error.message;
+}
+
+function ignore(): void {}

@@ -1,0 +1,184 @@
+import type { NamespacePolicy } from '../../engine/engine.ts';
+import type { GroupName } from '../../model/element.ts';
+import type { QueueKey } from '../../model/names.ts';
+import { boolArray, textArray } from './arrays.ts';
+import type { Connection } from './connection.ts';
+import { Mark } from './mark.ts';
+import { number, type Statement, text } from './statement.ts';
+
+/** One consumer group of one queue, under the number that deliveries know it by. */
+export class Lane {
+  readonly id: number;
+  readonly queue: Queue;
+  readonly group: GroupName;
+  readonly mark = new Mark();
+
+  constructor(id: number, queue: Queue, group: GroupName) {
+    this.id = id;
+    this.queue = queue;
+    this.group = group;
+  }
+}
+
+/** A queue as this engine object knows it. `id` is null until the database was asked, or while it has none. */
+export class Queue {
+  readonly key: QueueKey;
+  readonly policy: NamespacePolicy | null;
+  id: number | null = null;
+  /** Whether others may list it. A dead-letter queue has a number before it is known. */
+  known = false;
+  readonly lanes = new Map<GroupName, Lane>();
+
+  constructor(key: QueueKey, policy: NamespacePolicy | null) {
+    this.key = key;
+    this.policy = policy;
+  }
+
+  /** Whether elements may have several groups. */
+  get isStream(): boolean {
+    return this.policy !== null && this.policy.groups !== null;
+  }
+}
+
+/** What a call needs to have a number before it can be sent. */
+export interface Need {
+  readonly queue: Queue;
+  readonly groups: readonly GroupName[];
+  /** Whether to make what is missing; else it may stay without a number. */
+  readonly make: boolean;
+}
+
+/** Sorted, so that two nodes that make the same names do not wait for each other in a circle. */
+const MAKE_QUEUES: Statement = {
+  name: 'make queues',
+  text: `INSERT INTO queue AS q (ns, name, known)
+    SELECT ns, name, bool_or(known) FROM unnest($1::text[], $2::text[], $3::bool[]) AS u(ns, name, known)
+    GROUP BY ns, name ORDER BY ns, name
+    ON CONFLICT (ns, name) DO UPDATE SET known = true WHERE excluded.known AND NOT q.known`,
+};
+
+const MAKE_LANES: Statement = {
+  name: 'make lanes',
+  text: `INSERT INTO lane (queue, grp)
+    SELECT q.id, u.grp FROM unnest($1::text[], $2::text[], $3::text[]) AS u(ns, name, grp)
+    JOIN queue q ON q.ns = u.ns AND q.name = u.name GROUP BY q.id, u.grp ORDER BY q.id, u.grp
+    ON CONFLICT (queue, grp) DO NOTHING`,
+};
+
+const FIND: Statement = {
+  name: 'find lanes',
+  text: `SELECT u.ord, q.id, q.known, l.grp, l.id FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS u(ns, name, ord)
+    JOIN queue q ON q.ns = u.ns AND q.name = u.name LEFT JOIN lane l ON l.queue = q.id`,
+};
+
+/**
+ * Queue and lane numbers, remembered while the connection lasts. They never change and are never given
+ * twice, so that a batch can name queues by number; they are asked for again after a reconnect, as the
+ * store may have been restored meanwhile.
+ */
+export class Names {
+  readonly #policies: ReadonlyMap<string, NamespacePolicy>;
+  readonly #queues = new Map<string, Map<string, Queue>>();
+
+  constructor(policies: readonly NamespacePolicy[]) {
+    this.#policies = new Map(policies.map((policy) => [policy.name, policy]));
+  }
+
+  /** The one object for a queue, whether the database knows it or not. */
+  queue({ ns, name }: QueueKey): Queue {
+    let inNamespace = this.#queues.get(ns);
+    if (inNamespace === undefined) {
+      inNamespace = new Map();
+      this.#queues.set(ns, inNamespace);
+    }
+    let queue = inNamespace.get(name);
+    if (queue === undefined) {
+      queue = new Queue({ ns, name }, this.#policies.get(ns) ?? null);
+      inNamespace.set(name, queue);
+    }
+    return queue;
+  }
+
+  /** A queue that was only asked about and does not exist: not worth remembering. */
+  forget(queue: Queue): void {
+    if (queue.id === null) this.#queues.get(queue.key.ns)?.delete(queue.key.name);
+  }
+
+  /** All numbers are asked for anew; the objects stay, since calls that wait hold them. */
+  reset(): void {
+    for (const inNamespace of this.#queues.values()) {
+      for (const queue of inNamespace.values()) {
+        queue.id = null;
+        queue.known = false;
+        queue.lanes.clear();
+      }
+    }
+  }
+
+  /** Something that matures at `dueAt` or later may begin to wait, in a lane that is not known. */
+  lowerMarks(dueAt: number): void {
+    for (const inNamespace of this.#queues.values()) {
+      for (const { lanes } of inNamespace.values()) for (const { mark } of lanes.values()) mark.lower(dueAt);
+    }
+  }
+
+  /** Whether a call can be sent without asking the database for numbers. */
+  isMet({ queue, groups, make }: Need): boolean {
+    if (queue.id === null || (make && !queue.known)) return false;
+    return groups.every((group) => queue.lanes.has(group));
+  }
+
+  /** Finds, and makes where asked, the numbers of what is needed. @throws Refused, ConnectionLost */
+  async resolve(connection: Connection, needs: readonly Need[]): Promise<void> {
+    const making = needs.filter(({ make }) => make);
+    // Three statements, one round trip: each is on its way before the first is answered.
+    await Promise.all([
+      this.#make(connection, making, true),
+      this.#find(connection, [...new Set(needs.map(({ queue }) => queue))]),
+    ]);
+  }
+
+  /** As `resolve`, for queues that are to have a number although nobody has used them yet. */
+  async reserve(connection: Connection, needs: readonly Need[]): Promise<void> {
+    await Promise.all([
+      this.#make(connection, needs, false),
+      this.#find(
+        connection,
+        needs.map(({ queue }) => queue),
+      ),
+    ]);
+  }
+
+  async #make(connection: Connection, needs: readonly Need[], known: boolean): Promise<void> {
+    if (needs.length === 0) return;
+    const lanes = needs.flatMap(({ queue: { key }, groups }) => groups.map((group) => ({ ...key, group })));
+    await Promise.all([
+      connection.query(MAKE_QUEUES, [
+        textArray(needs.map(({ queue }) => Buffer.from(queue.key.ns))),
+        textArray(needs.map(({ queue }) => Buffer.from(queue.key.name))),
+        boolArray(needs.map(() => known)),
+      ]),
+      connection.query(MAKE_LANES, [
+        textArray(lanes.map(({ ns }) => Buffer.from(ns))),
+        textArray(lanes.map(({ name }) => Buffer.from(name))),
+        textArray(lanes.map(({ group }) => Buffer.from(group))),
+      ]),
+    ]);
+  }
+
+  async #find(connection: Connection, queues: readonly Queue[]): Promise<void> {
+    const rows = await connection.query(FIND, [
+      textArray(queues.map(({ key }) => Buffer.from(key.ns))),
+      textArray(queues.map(({ key }) => Buffer.from(key.name))),
+    ]);
+    for (const row of rows) {
+      const queue = queues[number(row, 0) - 1];
+      if (queue === undefined) continue;
+      queue.id = number(row, 1);
+      queue.known = row[2] === 't';
+      const group = row[3];
+      if (group === null || group === undefined || queue.lanes.has(group)) continue;
+      queue.lanes.set(group, new Lane(Number(text(row, 4)), queue, group));
+    }
+  }
+}

@@ -1,0 +1,341 @@
+import type { CancelTimer, Clock } from '../../model/clock.ts';
+import { QuaysideError } from '../../model/errors.ts';
+import { type AnyStep, Call, type CallKind, type Step } from './call.ts';
+import type { Connection } from './connection.ts';
+import {
+  ConnectionLost,
+  isReadOnly,
+  isWorthRetry,
+  NOT_REACHABLE,
+  Refused,
+  refusedError,
+  unavailable,
+  unknownOutcome,
+} from './errors.ts';
+import type { Link } from './link.ts';
+import type { Names, Need, Queue } from './names.ts';
+import { Round } from './round.ts';
+import type { Row } from './statement.ts';
+import { transact } from './transaction.ts';
+
+/** A caller has its answer, or a clear no, within this time. */
+const ANSWER_WITHIN_MS = 4500;
+/** A round that takes longer has lost its server: each of its statements would have ended before. */
+const ROUND_TIMEOUT_MS = 4000;
+const CHECK_EVERY_MS = 250;
+/** Where there has been no connection for this long, calls are refused at once: none of them would wait in vain. */
+const FAIL_FAST_AFTER_MS = 2000;
+/** What one round carries at most. A call that is larger by itself travels alone. */
+const ROUND_BYTES = 8 * 1024 * 1024;
+const ROUND_ROWS = 5000;
+const ROUND_CALLS = 2000;
+/** Of a call that PostgreSQL refused to end a deadlock. */
+const MOST_ATTEMPTS = 4;
+
+export interface PipelineHost {
+  readonly clock: Clock;
+  readonly link: Link;
+  readonly names: Names;
+  /** A step that has to come before all others now, such as ending leases that ran out; null for none. */
+  before(): AnyStep | null;
+  /** A round was committed. */
+  done(): void;
+}
+
+/**
+ * The one ordered way to the database: gathers the calls that are made while a round is under way, arranges
+ * them as few statements, and sends these as the next round, one transaction.
+ *
+ * - Calls about a queue take effect in the order in which they were made, since there is one connection and
+ *   one round at a time. Several nodes, not several connections, are how more of PostgreSQL's cores are used.
+ * - A round that PostgreSQL refuses was rolled back: its calls run again, each alone, so that one caller's
+ *   failure is nobody else's. A round whose connection ended may have been committed: its changing calls are
+ *   rejected with `outcome-unknown` and never sent again.
+ */
+export class Pipeline {
+  readonly #host: PipelineHost;
+  #pending: Call[] = [];
+  #sent: readonly Call[] = [];
+  #sentAt = 0;
+  /** Whether changes are on their way, and not only questions. */
+  #mayBeApplied = false;
+  #isRunning = false;
+  #isScheduled = false;
+  #cancelCheck: CancelTimer | null = null;
+  #onIdle: (() => void) | null = null;
+  #stopped = false;
+
+  constructor(host: PipelineHost) {
+    this.#host = host;
+  }
+
+  /** Runs one step. @throws QuaysideError as the Storage port says */
+  call<R>(kind: CallKind, step: Step<unknown, R>): Promise<R> {
+    return new Promise((resolve, reject) => {
+      const done = ([answered]: readonly AnyStep[]): null => {
+        resolve(answered?.answer as R);
+        return null;
+      };
+      this.#submit(
+        (answerBy) => new Call(kind, answerBy, [step], { mayGoOn: false, done, fail: reject }),
+        reject,
+      );
+    });
+  }
+
+  /** Runs steps one after the other in one transaction. @throws as `call` */
+  callAll<R>(kind: CallKind, steps: readonly Step<unknown, R>[]): Promise<R[]> {
+    return new Promise((resolve, reject) => {
+      const done = (answered: readonly AnyStep[]): null => {
+        resolve(answered.map(({ answer }) => answer as R));
+        return null;
+      };
+      this.#submit(
+        (answerBy) => new Call(kind, answerBy, steps, { mayGoOn: false, done, fail: reject }),
+        reject,
+      );
+    });
+  }
+
+  /**
+   * Runs a step, and then as many more as `next` asks for, each in a transaction of its own. Later calls
+   * about the same queues wait until the last one is done. @throws as `call`
+   */
+  callUntilDone<R>(
+    kind: CallKind,
+    step: Step<unknown, R>,
+    next: (answer: R) => Step<unknown, R> | null,
+  ): Promise<void> {
+    return new Promise((resolve, reject) => {
+      const done = ([answered]: readonly AnyStep[]): AnyStep[] | null => {
+        const more = next(answered?.answer as R);
+        if (more === null) resolve();
+        return more === null ? null : [more];
+      };
+      this.#submit(
+        (answerBy) => new Call(kind, answerBy, [step], { mayGoOn: true, done, fail: reject }),
+        reject,
+      );
+    });
+  }
+
+  /** There is a connection again. */
+  resume(): void {
+    this.#schedule();
+  }
+
+  /** Resolves when all calls are settled; later ones are refused. */
+  async stop(): Promise<void> {
+    this.#stopped = true;
+    if (this.#pending.length > 0 || this.#isRunning) {
+      await new Promise<void>((resolve) => {
+        this.#onIdle = resolve;
+      });
+    }
+    this.#cancelCheck?.();
+    this.#cancelCheck = null;
+  }
+
+  #submit(call: (answerBy: number) => Call, reject: (error: Error) => void): void {
+    const { clock, link } = this.#host;
+    if (this.#stopped || link.awayMs > FAIL_FAST_AFTER_MS) {
+      reject(unavailable(NOT_REACHABLE, new ConnectionLost('There is no connection.')));
+      return;
+    }
+    this.#pending.push(call(clock.monotonic() + ANSWER_WITHIN_MS));
+    this.#cancelCheck ??= clock.after(CHECK_EVERY_MS, () => this.#check());
+    this.#schedule();
+  }
+
+  /** After the current turn, so that what it still asks for shares the round. */
+  #schedule(): void {
+    if (this.#isScheduled || this.#isRunning) return;
+    this.#isScheduled = true;
+    setImmediate(() => {
+      this.#isScheduled = false;
+      void this.#pump();
+    });
+  }
+
+  async #pump(): Promise<void> {
+    if (this.#isRunning) return;
+    this.#isRunning = true;
+    for (;;) {
+      const { connection } = this.#host.link;
+      const calls = connection === null ? [] : this.#gather();
+      if (connection === null || calls.length === 0) break;
+      await this.#runTogether(connection, calls);
+      // Answers lead to new calls; those made before the next turn share the next round.
+      await turn();
+    }
+    this.#isRunning = false;
+    this.#restIfIdle();
+  }
+
+  /** Takes what the next round may carry, in order; a queue whose call stays behind keeps its later ones too. */
+  #gather(): Call[] {
+    const calls: Call[] = [];
+    const left: Call[] = [];
+    const held = new Set<Queue>();
+    const room = new Room();
+    for (const call of this.#pending) {
+      if (call.settled) continue;
+      const goes = room.fits(call.kind) && !isHeld(call, held);
+      (goes ? calls : left).push(call);
+      if (!goes || call.mayGoOn) for (const queue of call.queues()) held.add(queue);
+    }
+    this.#pending = left;
+    return calls;
+  }
+
+  async #runTogether(connection: Connection, calls: readonly Call[]): Promise<void> {
+    const refused = await this.#run(connection, calls);
+    if (refused === null) return;
+    const [only] = calls;
+    if (only !== undefined && calls.length === 1 && !isWorthRetry(refused)) {
+      this.#refuse(only, refused);
+      return;
+    }
+    for (const [index, call] of calls.entries()) {
+      if (await this.#runAlone(call)) continue;
+      this.#putBack(calls.slice(index));
+      return;
+    }
+  }
+
+  /** Runs one call until it is settled. Answers false where there is no connection for it any more. */
+  async #runAlone(call: Call): Promise<boolean> {
+    for (let attempt = 1; ; attempt++) {
+      const { connection } = this.#host.link;
+      if (call.settled) return true;
+      if (connection === null) return false;
+      const refused = await this.#run(connection, [call]);
+      if (refused === null) return true;
+      if (attempt < MOST_ATTEMPTS && isWorthRetry(refused)) continue;
+      this.#refuse(call, refused);
+      return true;
+    }
+  }
+
+  /** One transaction. Answers null where all calls are taken care of, else why none of them happened. */
+  async #run(connection: Connection, calls: readonly Call[]): Promise<Refused | null> {
+    this.#sent = calls;
+    this.#sentAt = this.#host.clock.monotonic();
+    try {
+      const refused = await this.#resolveNames(connection, calls);
+      if (refused !== null) return refused;
+      if (this.#sent.length === 0) return null;
+      this.#mayBeApplied = true;
+      const round = new Round(calls, this.#host.before());
+      const ended = await transact(connection, round.queries());
+      if (ended.how === 'refused') return ended.error;
+      if (ended.how === 'lost') this.#settleLost(calls, ended.error);
+      else this.#settleDone(round, ended.results);
+      return null;
+    } catch (error) {
+      // A fault of ours: say so to all, rather than leave them waiting.
+      for (const call of calls)
+        call.fail(new QuaysideError('internal', 'The engine failed.', { cause: error }));
+      return null;
+    } finally {
+      this.#sent = [];
+      this.#mayBeApplied = false;
+    }
+  }
+
+  /** Nothing of the calls themselves is sent here, so where the connection ends they simply wait for the next. */
+  async #resolveNames(connection: Connection, calls: readonly Call[]): Promise<Refused | null> {
+    const { names } = this.#host;
+    const unmet: Need[] = [];
+    for (const call of calls) {
+      for (const step of call.steps) for (const need of step.needs) if (!names.isMet(need)) unmet.push(need);
+    }
+    if (unmet.length === 0) return null;
+    try {
+      await names.resolve(connection, unmet);
+      return null;
+    } catch (error) {
+      if (error instanceof Refused) return error;
+      if (!(error instanceof ConnectionLost)) throw error;
+      this.#putBack(calls);
+      this.#sent = [];
+      return null;
+    }
+  }
+
+  #settleDone(round: Round, results: readonly (readonly Row[])[]): void {
+    round.read(results);
+    this.#host.done();
+    const answerBy = this.#host.clock.monotonic() + ANSWER_WITHIN_MS;
+    const more = round.calls.filter((call) => call.succeed(answerBy));
+    if (more.length > 0) this.#putBack(more);
+  }
+
+  #settleLost(calls: readonly Call[], error: ConnectionLost): void {
+    for (const call of calls)
+      call.fail(call.kind.changes ? unknownOutcome(error) : unavailable(NOT_REACHABLE, error));
+  }
+
+  #refuse(call: Call, error: Refused): void {
+    call.fail(refusedError(error, call.kind));
+    if (isReadOnly(error)) this.#host.link.drop('it became read-only');
+  }
+
+  #putBack(calls: readonly Call[]): void {
+    this.#pending = [...calls, ...this.#pending];
+  }
+
+  /** Ends what waits too long, and the connection if the server has stopped answering. */
+  #check(): void {
+    const { clock, link } = this.#host;
+    const now = clock.monotonic();
+    const isAway = link.awayMs > FAIL_FAST_AFTER_MS;
+    const tooLate = new ConnectionLost('No answer in time.');
+    for (const call of this.#pending) {
+      if (isAway || now >= call.answerBy) call.fail(unavailable(NOT_REACHABLE, tooLate));
+    }
+    this.#pending = this.#pending.filter((call) => !call.settled);
+    const late = this.#sent.filter((call) => now >= call.answerBy);
+    if (this.#mayBeApplied) this.#settleLost(late, tooLate);
+    else for (const call of late) call.fail(unavailable(NOT_REACHABLE, tooLate));
+    if (this.#sent.length > 0 && now - this.#sentAt > ROUND_TIMEOUT_MS) link.drop('it does not answer');
+    const isBusy = this.#pending.length > 0 || this.#sent.length > 0;
+    this.#cancelCheck = isBusy ? clock.after(CHECK_EVERY_MS, () => this.#check()) : null;
+    this.#restIfIdle();
+  }
+
+  #restIfIdle(): void {
+    if (this.#pending.length === 0 && !this.#isRunning) this.#onIdle?.();
+  }
+}
+
+/** What fits into one round. A call that is larger by itself travels alone. */
+class Room {
+  #bytes = 0;
+  #rows = 0;
+  #calls = 0;
+  #isFull = false;
+
+  /** Whether a call of this kind still fits; once one does not, none after it does. */
+  fits({ bytes, rows }: CallKind): boolean {
+    this.#isFull ||= this.#calls >= ROUND_CALLS;
+    this.#isFull ||= this.#calls > 0 && (this.#bytes + bytes > ROUND_BYTES || this.#rows + rows > ROUND_ROWS);
+    if (this.#isFull) return false;
+    this.#bytes += bytes;
+    this.#rows += rows;
+    this.#calls += 1;
+    return true;
+  }
+}
+
+function isHeld(call: Call, held: ReadonlySet<Queue>): boolean {
+  if (held.size === 0) return false;
+  for (const queue of call.queues()) if (held.has(queue)) return true;
+  return false;
+}
+
+function turn(): Promise<void> {
+  return new Promise((resolve) => {
+    setImmediate(resolve);
+  });
+}

@@ -1,0 +1,69 @@
+import { randomInt } from 'node:crypto';
+import type { Connection } from './connection.ts';
+import { INITIAL } from './migrations/0001-initial.ts';
+import type { Settings } from './settings.ts';
+import { number, type Statement, text } from './statement.ts';
+
+/**
+ * Entry n brings the schema from version n to n + 1. A released entry is never changed; a new need is a
+ * new entry. A node of the version before must be able to go on working while the new schema is in place.
+ */
+const MIGRATIONS: readonly string[] = [INITIAL];
+
+/** A migration may wait for another node's, and may build an index on a large table. */
+const MIGRATION_TIMEOUT_MS = 600_000;
+const TAG_LENGTH = 4;
+
+const FIND_VERSION: Statement = {
+  name: 'schema version',
+  text: `SELECT (SELECT value FROM meta WHERE key = 'version'), (SELECT value FROM meta WHERE key = 'tag')`,
+};
+
+const EXISTS: Statement = {
+  name: 'schema exists',
+  text: `SELECT count(*) FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+    WHERE n.nspname = $1 AND c.relname = 'meta'`,
+};
+
+/**
+ * Creates the schema or brings it up to date, all steps in one transaction under an advisory lock: two nodes
+ * that start at once do it once. Answers the tag that every element id of this schema begins with.
+ * @throws Error if the schema is from a newer program; Refused where the user may not create it
+ */
+export async function migrate(connection: Connection, { schema }: Settings): Promise<string> {
+  await connection.run(`BEGIN; SET LOCAL statement_timeout = ${MIGRATION_TIMEOUT_MS};
+    SET LOCAL lock_timeout = ${MIGRATION_TIMEOUT_MS}; SET LOCAL synchronous_commit = 'on';
+    SELECT pg_advisory_xact_lock(hashtextextended('quayside ${schema}', 0))`);
+  try {
+    const version = await readVersion(connection, schema);
+    if (version > MIGRATIONS.length) {
+      throw new Error(
+        `schema "${schema}" was written by a newer version of Quayside (${version}, this one knows ${MIGRATIONS.length}); use that version`,
+      );
+    }
+    if (version === 0) await connection.run(`CREATE SCHEMA IF NOT EXISTS ${schema}`);
+    for (let step = version; step < MIGRATIONS.length; step++) {
+      await connection.run(`${MIGRATIONS[step]}; ${recordVersion(step + 1)}`);
+    }
+    const [row] = await connection.query(FIND_VERSION, []);
+    const tag = text(row ?? [], 1);
+    await connection.run('COMMIT');
+    return tag;
+  } catch (error) {
+    await connection.run('ROLLBACK').catch(() => {});
+    throw error;
+  }
+}
+
+async function readVersion(connection: Connection, schema: string): Promise<number> {
+  const [exists] = await connection.query(EXISTS, [schema]);
+  if (number(exists ?? [], 0) === 0) return 0;
+  const [row] = await connection.query(FIND_VERSION, []);
+  return number(row ?? [], 0);
+}
+
+function recordVersion(version: number): string {
+  const tag = Array.from({ length: TAG_LENGTH }, () => randomInt(36).toString(36)).join('');
+  return `INSERT INTO meta VALUES ('version', '${version}'), ('tag', '${tag}')
+    ON CONFLICT (key) DO UPDATE SET value = excluded.value WHERE meta.key = 'version'`;
+}

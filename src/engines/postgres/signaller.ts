@@ -1,0 +1,205 @@
+import { randomBytes } from 'node:crypto';
+import type { JsonValue } from '../../engine/definitions.ts';
+import type { EngineLog } from '../../engine/engine.ts';
+import type { Signaller } from '../../engine/signaller.ts';
+import type { CancelTimer, Clock } from '../../model/clock.ts';
+import type { Link } from './link.ts';
+import type { Side } from './side.ts';
+import type { Statement } from './statement.ts';
+
+type Listener = (message: JsonValue) => void;
+
+/** What travels as one notification. */
+interface Payload {
+  /** The node that sent it, which has delivered the signals to itself already. */
+  readonly from: string;
+  readonly signals: readonly (readonly [topic: string, message: JsonValue])[];
+  /** A probe: the sender wants to hear itself. */
+  readonly probe?: number;
+}
+
+const NOTIFY: Statement = { name: 'notify', text: 'SELECT pg_notify($1, $2)' };
+
+/** PostgreSQL takes less than 8000 bytes. */
+const PAYLOAD_BYTES = 7800;
+/** Signals are gathered this long after a notification, so that a busy node sends at most 200 a second. */
+const GAP_MS = 5;
+/** While PostgreSQL is away, more hints than these are not worth keeping. */
+const MOST_WAITING = 10_000;
+const PROBE_EVERY_MS = 15_000;
+const PROBE_TIMEOUT_MS = 5000;
+
+/** The name of the channel that the nodes of a schema share. */
+export function channelOf(schema: string): string {
+  return `${schema}_signals`;
+}
+
+export interface SignallerHost {
+  readonly side: Side;
+  /** The listening connection. */
+  readonly listener: Link;
+  readonly channel: string;
+  readonly clock: Clock;
+  readonly log: EngineLog;
+}
+
+/**
+ * Signals between nodes as notifications. They are hints, so they are sent outside of any change's
+ * transaction: a transaction that notifies holds a lock that all such transactions of the cluster wait for
+ * in turn. Equal signals that wait at the same time are sent once.
+ *
+ * The listening connection does nothing else. That it still hears is tried from time to time with a
+ * notification to oneself: a connection that a proxy has dropped, or a pooler has given to somebody else, looks
+ * well and hears nothing.
+ */
+export class PostgresSignaller implements Signaller {
+  readonly type = 'postgres';
+  readonly #host: SignallerHost;
+  readonly #node = randomBytes(6).toString('base64url');
+  readonly #topics = new Map<string, Set<Listener>>();
+  /** By topic and message as JSON, so that equal ones are one. */
+  #waiting = new Map<string, readonly [string, JsonValue]>();
+  #isSending = false;
+  #cancelSend: CancelTimer | null = null;
+  #sentAt = Number.NEGATIVE_INFINITY;
+  #probe = 0;
+  #heard = 0;
+  #cancelProbe: CancelTimer | null = null;
+  #stopped = false;
+
+  constructor(host: SignallerHost) {
+    this.#host = host;
+  }
+
+  start(): void {
+    this.#probeAfter(PROBE_EVERY_MS);
+  }
+
+  stop(): void {
+    this.#stopped = true;
+    this.#cancelSend?.();
+    this.#cancelProbe?.();
+  }
+
+  publish(topic: string, message: JsonValue): void {
+    if (this.#topics.has(topic)) queueMicrotask(() => this.#deliver(topic, message));
+    if (this.#waiting.size >= MOST_WAITING || this.#stopped) return;
+    this.#waiting.set(JSON.stringify([topic, message]), [topic, message]);
+    this.#scheduleSend();
+  }
+
+  subscribe(topic: string, listener: Listener): () => void {
+    // Wrapped, so that one function given twice is two subscriptions.
+    const own: Listener = (message) => listener(message);
+    const listeners = this.#topics.get(topic) ?? new Set();
+    this.#topics.set(topic, listeners.add(own));
+    return () => {
+      listeners.delete(own);
+      if (listeners.size === 0 && this.#topics.get(topic) === listeners) this.#topics.delete(topic);
+    };
+  }
+
+  /** A notification arrived on the listening connection. */
+  notified(payload: string): void {
+    let parsed: Payload;
+    try {
+      parsed = JSON.parse(payload) as Payload;
+    } catch {
+      this.#host.log.warn({ channel: this.#host.channel }, 'a notification that is none of ours was ignored');
+      return;
+    }
+    if (parsed.from === this.#node) this.#heard = Math.max(this.#heard, parsed.probe ?? 0);
+    else for (const [topic, message] of parsed.signals) this.#deliver(topic, message);
+  }
+
+  #deliver(topic: string, message: JsonValue): void {
+    for (const listener of [...(this.#topics.get(topic) ?? [])]) {
+      try {
+        listener(message);
+      } catch (error) {
+        this.#host.log.warn({ topic, err: error }, 'A listener of a signal failed.');
+      }
+    }
+  }
+
+  #scheduleSend(): void {
+    if (this.#isSending || this.#cancelSend !== null) return;
+    const { clock } = this.#host;
+    const waitMs = this.#sentAt + GAP_MS - clock.monotonic();
+    if (waitMs <= 0) {
+      // After the current turn: what else it signals goes along.
+      this.#isSending = true;
+      setImmediate(() => void this.#send());
+      return;
+    }
+    this.#cancelSend = clock.after(waitMs, () => {
+      this.#cancelSend = null;
+      this.#isSending = true;
+      void this.#send();
+    });
+  }
+
+  async #send(): Promise<void> {
+    if (this.#stopped) return;
+    const waiting = this.#waiting;
+    this.#waiting = new Map();
+    this.#sentAt = this.#host.clock.monotonic();
+    try {
+      await Promise.all(this.#payloads(waiting).map((payload) => this.#notify(payload)));
+    } catch (error) {
+      this.#host.log.info({ err: error, signals: waiting.size }, 'signals to other nodes were lost');
+    }
+    this.#isSending = false;
+    if (this.#waiting.size > 0 && !this.#stopped) this.#scheduleSend();
+  }
+
+  /** Signals in as few notifications as hold them. One that is too long by itself is left out. */
+  #payloads(waiting: ReadonlyMap<string, readonly [string, JsonValue]>): Payload[] {
+    const payloads: Payload[] = [];
+    let signals: (readonly [string, JsonValue])[] = [];
+    let bytes = 0;
+    for (const [json, signal] of waiting) {
+      const length = Buffer.byteLength(json) + 1;
+      if (length > PAYLOAD_BYTES) {
+        this.#host.log.warn({ topic: signal[0], bytes: length }, 'a signal is too long for a notification');
+        continue;
+      }
+      if (bytes + length > PAYLOAD_BYTES) {
+        payloads.push({ from: this.#node, signals });
+        signals = [];
+        bytes = 0;
+      }
+      signals.push(signal);
+      bytes += length;
+    }
+    if (signals.length > 0) payloads.push({ from: this.#node, signals });
+    return payloads;
+  }
+
+  async #notify(payload: Payload): Promise<void> {
+    await this.#host.side.ask({ statement: NOTIFY, values: [this.#host.channel, JSON.stringify(payload)] });
+  }
+
+  #probeAfter(delayMs: number): void {
+    this.#cancelProbe = this.#host.clock.after(delayMs, () => this.#sendProbe());
+  }
+
+  #sendProbe(): void {
+    const { listener, clock } = this.#host;
+    const { connection } = listener;
+    const probe = ++this.#probe;
+    // Where it cannot be sent, the other connection is away and nothing is known about this one.
+    const sent = this.#notify({ from: this.#node, signals: [], probe }).then(
+      () => true,
+      () => false,
+    );
+    this.#cancelProbe = clock.after(PROBE_TIMEOUT_MS, () => {
+      this.#probeAfter(PROBE_EVERY_MS);
+      void sent.then((wasSent) => {
+        if (wasSent && this.#heard < probe && connection !== null && listener.connection === connection) {
+          listener.drop('it does not hear');
+        }
+      });
+    });
+  }
+}

@@ -1,0 +1,135 @@
+import type { EngineLog } from '../../engine/engine.ts';
+import { COUNTER_NAMES, type Counters, type Stats, zeroCounters } from '../../engine/stats.ts';
+import type { CancelTimer, Clock } from '../../model/clock.ts';
+import type { GroupName } from '../../model/element.ts';
+import { QuaysideError } from '../../model/errors.ts';
+import type { QueueKey } from '../../model/names.ts';
+import { int8Array, textArray } from './arrays.ts';
+import type { Side } from './side.ts';
+import { number, type Query, type Statement, text } from './statement.ts';
+
+/** How long counts may stay in memory only. A crash loses at most these. */
+const FLUSH_AFTER_MS = 1000;
+
+const COLUMNS = COUNTER_NAMES.join(', ');
+
+/** Sorted, so that two nodes that count the same queues do not wait for each other in a circle. */
+const ADD: Statement = {
+  name: 'add stats',
+  text: `INSERT INTO stats AS s (ns, queue, grp, ${COLUMNS})
+    SELECT * FROM unnest($1::text[], $2::text[], $3::text[], ${COUNTER_NAMES.map((_, index) => `$${index + 4}::bigint[]`).join(', ')})
+      AS u(ns, queue, grp, ${COLUMNS}) ORDER BY ns, queue, grp
+    ON CONFLICT (ns, queue, grp) DO UPDATE SET ${COUNTER_NAMES.map((name) => `${name} = s.${name} + excluded.${name}`).join(', ')}`,
+};
+
+const READ: Statement = {
+  name: 'stats',
+  text: `SELECT grp, ${COLUMNS} FROM stats WHERE ns = $1 AND queue = $2`,
+};
+
+interface Entry {
+  readonly queue: QueueKey;
+  readonly group: GroupName;
+  readonly counters: Counters;
+}
+
+/** The Stats port: counts gather here and leave once a second, so counting costs no write. */
+export class PostgresStats implements Stats {
+  readonly #side: Side;
+  readonly #clock: Clock;
+  readonly #log: EngineLog;
+  #buffer = new Map<string, Map<string, Map<GroupName, Entry>>>();
+  readonly #flushes = new Set<Promise<unknown>>();
+  #cancelFlush: CancelTimer | null = null;
+
+  constructor(side: Side, clock: Clock, log: EngineLog) {
+    this.#side = side;
+    this.#clock = clock;
+    this.#log = log;
+  }
+
+  add(queue: QueueKey, group: GroupName, deltas: Partial<Counters>): void {
+    addCounters(this.#entry(queue, group).counters, deltas);
+    this.#cancelFlush ??= this.#clock.after(FLUSH_AFTER_MS, () => {
+      this.flush().catch((error: unknown) =>
+        this.#log.warn({ err: error }, 'Statistics could not be stored.'),
+      );
+    });
+  }
+
+  async read(queue: QueueKey): Promise<ReadonlyMap<GroupName, Counters>> {
+    const counts = new Map<GroupName, Counters>();
+    for (const { group, counters } of this.#buffer.get(queue.ns)?.get(queue.name)?.values() ?? []) {
+      counts.set(group, { ...counters });
+    }
+    // A flush that is under way was sent before, on the same connection: the answer includes it.
+    for (const row of await this.#side.ask({ statement: READ, values: [queue.ns, queue.name] })) {
+      const stored = zeroCounters();
+      for (const [index, name] of COUNTER_NAMES.entries()) stored[name] = number(row, index + 1);
+      addCounters(stored, counts.get(text(row, 0)) ?? {});
+      counts.set(text(row, 0), stored);
+    }
+    return counts;
+  }
+
+  async flush(): Promise<void> {
+    this.stopTimer();
+    const entries = [...this.#buffer.values()].flatMap((queues) =>
+      [...queues.values()].flatMap((groups) => [...groups.values()]),
+    );
+    this.#buffer = new Map();
+    if (entries.length > 0) {
+      const flush = this.#store(entries);
+      this.#flushes.add(flush);
+      void flush.finally(() => this.#flushes.delete(flush)).catch(() => {});
+    }
+    await Promise.all(this.#flushes);
+  }
+
+  stopTimer(): void {
+    this.#cancelFlush?.();
+    this.#cancelFlush = null;
+  }
+
+  async #store(entries: readonly Entry[]): Promise<void> {
+    try {
+      await this.#side.change(addQuery(entries));
+    } catch (error) {
+      // Counts that are surely not stored wait for the next time; others may be, and are not counted twice.
+      const isLost = error instanceof QuaysideError && error.code === 'outcome-unknown';
+      if (!isLost) for (const { queue, group, counters } of entries) this.add(queue, group, counters);
+      throw error;
+    }
+  }
+
+  #entry(queue: QueueKey, group: GroupName): Entry {
+    const queues = child(this.#buffer, queue.ns, () => new Map<string, Map<GroupName, Entry>>());
+    const groups = child(queues, queue.name, () => new Map<GroupName, Entry>());
+    return child(groups, group, () => ({ queue, group, counters: zeroCounters() }));
+  }
+}
+
+function addQuery(entries: readonly Entry[]): Query {
+  return {
+    statement: ADD,
+    values: [
+      textArray(entries.map(({ queue }) => Buffer.from(queue.ns))),
+      textArray(entries.map(({ queue }) => Buffer.from(queue.name))),
+      textArray(entries.map(({ group }) => Buffer.from(group))),
+      ...COUNTER_NAMES.map((name) => int8Array(entries.map(({ counters }) => counters[name]))),
+    ],
+  };
+}
+
+function child<V>(map: Map<string, V>, key: string, make: () => V): V {
+  let value = map.get(key);
+  if (value === undefined) {
+    value = make();
+    map.set(key, value);
+  }
+  return value;
+}
+
+function addCounters(to: Counters, deltas: Partial<Counters>): void {
+  for (const name of COUNTER_NAMES) to[name] += deltas[name] ?? 0;
+}

@@ -1,0 +1,41 @@
+/** Parts that several statements have in common. Each is a `WITH` entry, and names the entries it reads. */
+
+/** The one moment that all of a statement agrees on. */
+export const NOW = 't AS MATERIALIZED (SELECT now_ms() AS now)';
+
+/** Due times are counted in steps of 2^20 ms. */
+export const STEP_BITS = 20;
+
+/** Records changes of a lane's counts. `from` has columns lane and due_at; the two are aggregates over it. */
+export function tally(
+  name: string,
+  from: string,
+  { waiting, reserved }: { waiting: string; reserved: string },
+): string {
+  return `${name} AS (INSERT INTO tally (lane, step, waiting, reserved)
+    SELECT lane, due_at >> ${STEP_BITS}, ${waiting}, ${reserved} FROM ${from} GROUP BY 1, 2)`;
+}
+
+/** For a delivery that was waiting or reserved: see the columns of `from`. */
+export const ONE_LESS_OF_EITHER = {
+  waiting: '-count(*) FILTER (WHERE lease_until IS NULL)',
+  reserved: '-count(*) FILTER (WHERE lease_until IS NOT NULL)',
+};
+
+/**
+ * Finishes shared elements: deliveries of them that have just gone stand in `from`, with columns seq and
+ * head. The element goes with its last delivery. Its row is locked first, in the order of numbers, so that
+ * of two groups that finish it at once the second one sees what the first has left.
+ */
+export function finishShared(from: string): string {
+  return `sg AS MATERIALIZED (SELECT seq, count(*)::int AS gone FROM ${from} WHERE head IS NULL GROUP BY seq),
+  sl AS MATERIALIZED (SELECT e.seq, e.remaining - sg.gone AS remaining FROM sg JOIN element e ON e.seq = sg.seq
+    ORDER BY e.seq FOR UPDATE OF e),
+  sd AS (DELETE FROM element e USING sl WHERE e.seq = sl.seq AND sl.remaining <= 0),
+  su AS (UPDATE element e SET remaining = sl.remaining FROM sl WHERE e.seq = sl.seq AND sl.remaining > 0)`;
+}
+
+/** Non-empty parts of a `WITH` list. */
+export function withList(...parts: readonly (string | false)[]): string {
+  return `WITH ${parts.filter((part) => part !== false).join(',\n')}`;
+}

@@ -1,0 +1,143 @@
+import type { GroupSizes, QueueSizes } from '../../../engine/storage.ts';
+import type { GroupName } from '../../../model/element.ts';
+import { int4Array, int8Array } from '../arrays.ts';
+import type { Batch, Verb } from '../call.ts';
+import type { Lane, Queue } from '../names.ts';
+import { number, numberOrNull, type Parameter, type Query, type Row, type Statement } from '../statement.ts';
+import { NOW, STEP_BITS, withList } from './fragments.ts';
+
+export interface SizesArgs {
+  readonly queue: Queue;
+  readonly group: GroupName;
+}
+
+/**
+ * Counts come from the tally: steps of due time that are past are ready, those to come are scheduled, and of
+ * the present one the scheduled are counted in the index.
+ */
+const LANES = `SELECT l.ord, s.waiting - s.later - x.soon, s.later + x.soon, s.reserved,
+    (SELECT d.due_at FROM delivery d WHERE d.lane = l.id AND d.lease_until IS NULL
+      AND (d.due_at, d.seq) >= (l.from_due, l.from_seq) ORDER BY d.due_at, d.seq LIMIT 1)
+  FROM t CROSS JOIN unnest($1::int[], $2::bigint[], $3::bigint[]) WITH ORDINALITY AS l(id, from_due, from_seq, ord)
+  CROSS JOIN LATERAL (
+    SELECT coalesce(sum(waiting), 0) AS waiting, coalesce(sum(reserved), 0) AS reserved,
+      coalesce(sum(waiting) FILTER (WHERE step > t.now >> ${STEP_BITS}), 0) AS later
+    FROM tally WHERE lane = l.id) s
+  CROSS JOIN LATERAL (
+    SELECT count(*) AS soon FROM delivery d WHERE d.lane = l.id AND d.lease_until IS NULL
+      AND d.due_at > t.now AND d.due_at < ((t.now >> ${STEP_BITS}) + 1) << ${STEP_BITS}) x`;
+
+const SIZES: Statement = { name: 'sizes', text: `${withList(NOW)} ${LANES}` };
+
+/**
+ * The same, and what counting elements by their deliveries gets wrong where several groups share them: row 0
+ * has the deliveries of shared elements, row -1 those elements, each in its most advanced state.
+ */
+const STREAM_SIZES: Statement = {
+  name: 'sizes of a stream',
+  text: `${withList(
+    NOW,
+    `e AS MATERIALIZED (SELECT d.seq, count(*) FILTER (WHERE d.lease_until IS NULL AND d.due_at <= t.now) AS ready,
+        count(*) FILTER (WHERE d.lease_until IS NULL AND d.due_at > t.now) AS scheduled,
+        count(*) FILTER (WHERE d.lease_until IS NOT NULL) AS reserved
+      FROM t CROSS JOIN unnest($1::int[]) AS l(id) JOIN delivery d ON d.lane = l.id AND d.head IS NULL
+      GROUP BY d.seq)`,
+  )}
+  ${LANES}
+  UNION ALL
+  SELECT 0, coalesce(sum(ready), 0), coalesce(sum(scheduled), 0), coalesce(sum(reserved), 0), NULL FROM e
+  UNION ALL
+  SELECT -1, count(*) FILTER (WHERE ready > 0), count(*) FILTER (WHERE ready = 0 AND scheduled > 0),
+    count(*) FILTER (WHERE ready = 0 AND scheduled = 0), NULL FROM e`,
+};
+
+/** Sizes of one group. */
+export const SIZES_VERB: Verb<SizesArgs, GroupSizes> = { name: SIZES.name, batch: () => new SizesBatch() };
+
+/** Sizes of a stream's elements. */
+export const STREAM_SIZES_VERB: Verb<Queue, QueueSizes> = {
+  name: STREAM_SIZES.name,
+  batch: () => new StreamSizesBatch(),
+};
+
+/** Sizes of the lane that was asked for; nothing is there where the queue has no such group. */
+class SizesBatch implements Batch<SizesArgs, GroupSizes> {
+  readonly #lanes: Lane[] = [];
+  readonly #steps: (number | null)[] = [];
+
+  add({ queue, group }: SizesArgs): boolean {
+    const lane = queue.lanes.get(group);
+    this.#steps.push(lane === undefined ? null : this.#lanes.push(lane) - 1);
+    return true;
+  }
+
+  query(): Query | null {
+    return this.#lanes.length === 0 ? null : { statement: SIZES, values: laneValues(this.#lanes) };
+  }
+
+  read(rows: readonly Row[]): GroupSizes[] {
+    const found: GroupSizes[] = [];
+    for (const row of rows) found[number(row, 0) - 1] = readSizes(row);
+    return this.#steps.map((place) => (place === null ? null : found[place]) ?? EMPTY);
+  }
+}
+
+const EMPTY: GroupSizes = { ready: 0, scheduled: 0, reserved: 0, nextMatureAt: null };
+
+function readSizes(row: Row): GroupSizes {
+  const [ready, scheduled, reserved] = [number(row, 1), number(row, 2), number(row, 3)];
+  return { ready, scheduled, reserved, nextMatureAt: ready + scheduled === 0 ? null : numberOrNull(row, 4) };
+}
+
+/** One stream a statement. */
+class StreamSizesBatch implements Batch<Queue, QueueSizes> {
+  #queue: Queue | null = null;
+
+  add(queue: Queue): boolean {
+    if (this.#queue !== null) return false;
+    this.#queue = queue;
+    return true;
+  }
+
+  query(): Query | null {
+    const lanes = [...(this.#queue?.lanes.values() ?? [])];
+    return lanes.length === 0 ? null : { statement: STREAM_SIZES, values: laneValues(lanes) };
+  }
+
+  read(rows: readonly Row[]): QueueSizes[] {
+    const lanes = [...(this.#queue?.lanes.values() ?? [])];
+    const groups = new Map<GroupName, GroupSizes>();
+    const total = { ready: 0, scheduled: 0, reserved: 0 };
+    let nextMatureAt: number | null = null;
+    for (const row of rows) {
+      const place = number(row, 0) - 1;
+      const sizes = readSizes(row);
+      // The deliveries of shared elements are counted with their lanes; the elements take their place.
+      const sign = place === DELIVERIES_PLACE ? -1 : 1;
+      total.ready += sign * sizes.ready;
+      total.scheduled += sign * sizes.scheduled;
+      total.reserved += sign * sizes.reserved;
+      const lane = lanes[place];
+      if (lane === undefined || sizes.ready + sizes.scheduled + sizes.reserved === 0) continue;
+      groups.set(lane.group, sizes);
+      nextMatureAt = earliest(nextMatureAt, sizes.nextMatureAt);
+    }
+    return [{ ...total, nextMatureAt, groups }];
+  }
+}
+
+/** Row 0 of a stream's sizes. */
+const DELIVERIES_PLACE = -1;
+
+function laneValues(lanes: readonly Lane[]): Parameter[] {
+  const places = lanes.map(({ mark }) => mark.place);
+  return [
+    int4Array(lanes.map(({ id }) => id)),
+    int8Array(places.map(({ dueAt }) => dueAt)),
+    int8Array(places.map(({ seq }) => seq)),
+  ];
+}
+
+function earliest(a: number | null, b: number | null): number | null {
+  return a === null || (b !== null && b < a) ? b : a;
+}

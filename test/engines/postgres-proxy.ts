@@ -1,0 +1,183 @@
+import { once } from 'node:events';
+import { connect, createServer, type Server, type Socket } from 'node:net';
+import type { CrashMoment } from '../engines.ts';
+
+/** Statements that prepare a transaction, and are none of it. */
+const PREPARING = new Set(['make queues', 'make lanes', 'find lanes', 'alive']);
+
+const FLUSH = Buffer.from([0x48, 0, 0, 0, 4]);
+
+interface Cut {
+  readonly moment: CrashMoment;
+  readonly done: () => void;
+}
+
+/** A message of PostgreSQL's protocol: a letter, a length, a content. */
+interface Message {
+  readonly kind: string;
+  readonly bytes: Buffer;
+}
+
+/**
+ * Stands between engine and server, and can end all connections at a chosen moment of the next transaction:
+ * when its statements have run and its commit has not been asked for, or when it is committed and the answer
+ * has not been passed on.
+ */
+export class PostgresProxy {
+  readonly #server: Server;
+  readonly #pairs = new Set<Pair>();
+  readonly serverPorts: number[] = [];
+  #cut: Cut | null = null;
+
+  static async start(serverPort: number): Promise<PostgresProxy> {
+    const proxy = new PostgresProxy(serverPort);
+    proxy.#server.listen(0, '127.0.0.1');
+    await once(proxy.#server, 'listening');
+    return proxy;
+  }
+
+  private constructor(serverPort: number) {
+    this.#server = createServer({ noDelay: true }, (client) => {
+      const server = connect({ port: serverPort, host: '127.0.0.1', noDelay: true });
+      server.once('connect', () => this.serverPorts.push(server.localPort ?? 0));
+      const pair = new Pair(client, server, this);
+      this.#pairs.add(pair);
+      client.once('close', () => this.#pairs.delete(pair));
+    });
+  }
+
+  get port(): number {
+    const address = this.#server.address();
+    if (address === null || typeof address === 'string') throw new Error('the proxy does not listen');
+    return address.port;
+  }
+
+  /** Resolves when all connections were ended at that moment of the next transaction. */
+  cutAt(moment: CrashMoment): Promise<void> {
+    const { promise, resolve } = Promise.withResolvers<void>();
+    this.#cut = { moment, done: resolve };
+    return promise;
+  }
+
+  /** Where the next transaction ends, if it is to be cut. */
+  get moment(): CrashMoment | null {
+    return this.#cut?.moment ?? null;
+  }
+
+  cut(): void {
+    const cut = this.#cut;
+    this.#cut = null;
+    this.#server.close();
+    for (const pair of this.#pairs) pair.end();
+    cut?.done();
+  }
+
+  async stop(): Promise<void> {
+    for (const pair of this.#pairs) pair.end();
+    if (!this.#server.listening) return;
+    this.#server.close();
+    await once(this.#server, 'close');
+  }
+}
+
+/** One connection on both its ways. */
+class Pair {
+  readonly #client: Socket;
+  readonly #server: Socket;
+  readonly #proxy: PostgresProxy;
+  readonly #requests = new Framing(true);
+  readonly #answers = new Framing(false);
+  #statement = '';
+  /** Commands of the transaction that is to be cut, sent and not answered. */
+  #unanswered = 0;
+  #isCutting = false;
+  #isHeld = false;
+
+  constructor(client: Socket, server: Socket, proxy: PostgresProxy) {
+    this.#client = client;
+    this.#server = server;
+    this.#proxy = proxy;
+    client.on('data', (bytes) => {
+      for (const message of this.#requests.read(bytes)) this.#ask(message);
+    });
+    server.on('data', (bytes) => {
+      for (const message of this.#answers.read(bytes)) this.#answer(message);
+    });
+    for (const [one, other] of [
+      [client, server],
+      [server, client],
+    ] as const) {
+      one.on('error', () => {});
+      one.once('close', () => other.destroy());
+    }
+  }
+
+  end(): void {
+    this.#client.destroy();
+    this.#server.destroy();
+  }
+
+  #ask({ kind, bytes }: Message): void {
+    if (this.#isHeld) return;
+    if (kind === 'B') this.#statement = statementOf(bytes);
+    const isQuery = kind === 'Q';
+    const ends = kind === 'S' || isQuery;
+    const begins = isQuery && bytes.includes('BEGIN');
+    const single = kind === 'S' && !this.#isCutting && !PREPARING.has(this.#statement);
+    if (this.#proxy.moment !== null && (begins || single)) this.#isCutting = true;
+    if (this.#isCutting && this.#proxy.moment === 'before-commit') {
+      if (single || (isQuery && bytes.includes('COMMIT'))) {
+        this.#isHeld = true;
+        this.#server.write(FLUSH);
+        // What was sent before is answered when this question is: it comes after all of it.
+        if (this.#unanswered === 0 && !single) this.#proxy.cut();
+        return;
+      }
+    }
+    if (this.#isCutting && ends) this.#unanswered += 1;
+    this.#server.write(bytes);
+  }
+
+  #answer({ kind, bytes }: Message): void {
+    if (!this.#isCutting) {
+      this.#client.write(bytes);
+      return;
+    }
+    if (kind === 'Z') this.#unanswered -= 1;
+    const isDone =
+      this.#proxy.moment === 'before-commit'
+        ? this.#isHeld && (kind === 'C' || kind === 'E' || kind === 'Z') && this.#unanswered <= 0
+        : kind === 'Z' && this.#unanswered === 0 && bytes.at(-1) === 'I'.charCodeAt(0);
+    if (isDone) this.#proxy.cut();
+  }
+}
+
+/** Cuts a stream into messages. The first one of a client has no letter. */
+class Framing {
+  #left: Buffer = Buffer.alloc(0);
+  #isFirst: boolean;
+
+  constructor(isClient: boolean) {
+    this.#isFirst = isClient;
+  }
+
+  *read(bytes: Buffer): Iterable<Message> {
+    this.#left = this.#left.length === 0 ? bytes : Buffer.concat([this.#left, bytes]);
+    for (;;) {
+      const letters = this.#isFirst ? 0 : 1;
+      if (this.#left.length < letters + 4) return;
+      const length = letters + this.#left.readUInt32BE(letters);
+      if (this.#left.length < length) return;
+      const message = this.#left.subarray(0, length);
+      this.#left = this.#left.subarray(length);
+      yield { kind: this.#isFirst ? '' : String.fromCharCode(message[0] ?? 0), bytes: message };
+      this.#isFirst = false;
+    }
+  }
+}
+
+/** The name in a Bind message: the second of two texts that end in a zero. */
+function statementOf(bytes: Buffer): string {
+  const from = bytes.indexOf(0, 5) + 1;
+  return bytes.toString('utf8', from, bytes.indexOf(0, from));
+}

@@ -1,0 +1,161 @@
+import assert from 'node:assert/strict';
+import pg from 'pg';
+import type { EngineLog } from '../../src/engine/engine.ts';
+import { open } from '../../src/engines/postgres/index.ts';
+import { type CancelTimer, type Clock, systemClock } from '../../src/model/clock.ts';
+import type { CrashMoment, DurableTestEngine, EngineUnderTest, OpenTestEngine } from '../engines.ts';
+import { FakeClock } from '../support/clock.ts';
+import { PostgresServer } from '../support/postgres-server.ts';
+import { PostgresProxy } from './postgres-proxy.ts';
+
+const DAY_MS = 24 * 3600 * 1000;
+
+export const SILENT: EngineLog = { info: () => {}, warn: () => {} };
+
+let shared: Promise<PostgresServer> | null = null;
+let schemas = 0;
+
+/**
+ * One server for all tests of this process; each engine has a schema of its own there. It does not sync: the
+ * machine does not fail during a test, and a killed server keeps what it wrote.
+ */
+export function sharedServer(): Promise<PostgresServer> {
+  shared ??= PostgresServer.start({ settings: { fsync: 'off', max_connections: '200' } });
+  return shared;
+}
+
+/** A name that no other engine of this process has. */
+export function freshSchema(): string {
+  schemas += 1;
+  return `test_${process.pid}_${schemas}`;
+}
+
+/** Runs SQL beside the engines. */
+export async function runSql(server: PostgresServer, sql: string): Promise<pg.QueryResult> {
+  const client = new pg.Client({ connectionString: server.url() });
+  await client.connect();
+  try {
+    return await client.query(sql);
+  } finally {
+    await client.end();
+  }
+}
+
+/** The system's clock, which knows what it has still to call. */
+export class CountingClock implements Clock {
+  #pending = 0;
+
+  get pending(): number {
+    return this.#pending;
+  }
+
+  now(): number {
+    return systemClock.now();
+  }
+
+  monotonic(): number {
+    return systemClock.monotonic();
+  }
+
+  after(delayMs: number, run: () => void): CancelTimer {
+    let isPending = true;
+    this.#pending += 1;
+    const end = (): void => {
+      if (isPending) this.#pending -= 1;
+      isPending = false;
+    };
+    const cancel = systemClock.after(delayMs, () => {
+      end();
+      run();
+    });
+    return () => {
+      cancel();
+      end();
+    };
+  }
+}
+
+export const POSTGRES: EngineUnderTest = {
+  name: 'postgres',
+  type: 'postgres',
+  open: (options) => openDurable(options, freshSchema(), new FakeClock()),
+  openDurable: (options) => openDurable(options, freshSchema(), new FakeClock()),
+};
+
+/**
+ * The engine's time is PostgreSQL's. For tests it is the fake clock's: the schema's clock function answers what
+ * that clock shows. Waiting for a server goes by the real clock as ever.
+ */
+async function openDurable(
+  { namespaces, dedupWindowMs = DAY_MS }: OpenTestEngine,
+  schema: string,
+  clock: FakeClock,
+): Promise<DurableTestEngine> {
+  const server = await sharedServer();
+  const proxy = await PostgresProxy.start(server.port);
+  const timers = new CountingClock();
+  const engine = open({
+    url: server.url({ port: proxy.port }),
+    dataDir: '',
+    namespaces,
+    clock: timers,
+    dedupWindowMs,
+    settings: { schema },
+    log: SILENT,
+  });
+  await engine.start();
+  const control = new pg.Client({ connectionString: server.url() });
+  await control.connect();
+
+  const showTime = async (): Promise<void> => {
+    await control.query(
+      `CREATE OR REPLACE FUNCTION ${schema}.now_ms() RETURNS bigint LANGUAGE sql VOLATILE AS 'SELECT ${clock.now()}::bigint'`,
+    );
+    await engine.ping();
+  };
+  const end = async (): Promise<void> => {
+    await engine.stop();
+    await proxy.stop();
+    assert.equal(timers.pending, 0, 'a stopped engine leaves no timer');
+  };
+  await showTime();
+  return {
+    engine,
+    clock,
+    now: () => clock.now(),
+    passTime: async (ms) => {
+      clock.advance(Math.max(0, ms));
+      await showTime();
+    },
+    close: async () => {
+      await end();
+      await control.query(`DROP SCHEMA ${schema} CASCADE`);
+      await control.end();
+    },
+    crash: async (moment, calls) => {
+      await killed(control, proxy, moment, calls);
+      await end();
+      await control.end();
+      clock.advance(1);
+      return openDurable({ namespaces, dedupWindowMs }, schema, clock);
+    },
+  };
+}
+
+/** What `kill -9` leaves: connections that end at that moment of the next transaction, and no answer. */
+async function killed(
+  control: pg.Client,
+  proxy: PostgresProxy,
+  moment: CrashMoment,
+  calls: () => void,
+): Promise<void> {
+  const cut = proxy.cutAt(moment);
+  calls();
+  await cut;
+  for (;;) {
+    const { rows } = await control.query('SELECT 1 FROM pg_stat_activity WHERE client_port = ANY($1)', [
+      proxy.serverPorts,
+    ]);
+    if (rows.length === 0) return;
+  }
+}

@@ -1,0 +1,193 @@
+import { type ChildProcess, execFileSync, spawn, spawnSync } from 'node:child_process';
+import { once } from 'node:events';
+import { chownSync, existsSync, mkdtempSync, readdirSync, writeFileSync } from 'node:fs';
+import { createServer } from 'node:net';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
+import { fileURLToPath } from 'node:url';
+
+const INSTALL = fileURLToPath(new URL('../../scripts/debian-packages.sh', import.meta.url));
+const DEBIAN_FOLDER = '/usr/lib/postgresql';
+/** PostgreSQL refuses to run as root; Debian's package makes this user. */
+const SERVICE_USER = 'postgres';
+const PASSWORD = 'for tests only: /?#@:%';
+const READY_TIMEOUT_MS = 60_000;
+const READY_LINE = 'database system is ready to accept connections';
+
+export interface PostgresOptions {
+  /** Lines of `postgresql.conf`, by name. */
+  readonly settings?: Readonly<Record<string, string>>;
+}
+
+/** How a server is ended: `fast` breaks connections off and writes everything down, `immediate` is a crash. */
+export type StopMode = 'fast' | 'immediate';
+
+/**
+ * A PostgreSQL server of its own: Debian's binaries, installed where they are missing, in a temporary folder,
+ * on a free port. What it started it stops, at the latest when this process ends, and nothing else.
+ */
+export class PostgresServer {
+  readonly folder: string;
+  readonly port: number;
+  readonly #bin: string;
+  readonly #user: { uid: number; gid: number } | null;
+  readonly #settings: Readonly<Record<string, string>>;
+  #process: ChildProcess | null = null;
+  #output = '';
+
+  static async start({ settings = {} }: PostgresOptions = {}): Promise<PostgresServer> {
+    const server = new PostgresServer(findBinaries(), await freePort(), settings);
+    process.on('exit', () => server.dispose());
+    server.#initialize();
+    await server.start();
+    return server;
+  }
+
+  private constructor(bin: string, port: number, settings: Readonly<Record<string, string>>) {
+    this.#bin = bin;
+    this.port = port;
+    this.#settings = settings;
+    this.#user = process.getuid?.() === 0 ? { uid: idOf('-u'), gid: idOf('-g') } : null;
+    this.folder = mkdtempSync(path.join(tmpdir(), 'quayside-postgres-'));
+    if (this.#user !== null) chownSync(this.folder, this.#user.uid, this.#user.gid);
+  }
+
+  get data(): string {
+    return path.join(this.folder, 'data');
+  }
+
+  /** A URL with user and password; `port` for a proxy before the server. */
+  url({ port = this.port, parameters = '' }: { port?: number; parameters?: string } = {}): string {
+    return `postgres://${SERVICE_USER}:${encodeURIComponent(PASSWORD)}@127.0.0.1:${port}/postgres${parameters}`;
+  }
+
+  get password(): string {
+    return PASSWORD;
+  }
+
+  /** Starts the server on its data, after whatever kind of end. Resolves when it takes connections. */
+  async start(): Promise<void> {
+    const settings = {
+      listen_addresses: '127.0.0.1',
+      unix_socket_directories: this.folder,
+      ...this.#settings,
+    };
+    const flags = Object.entries(settings).flatMap(([name, value]) => ['-c', `${name}=${value}`]);
+    const child = spawn(
+      path.join(this.#bin, 'postgres'),
+      ['-D', this.data, '-p', String(this.port), ...flags],
+      {
+        ...this.#user,
+        cwd: this.folder,
+        stdio: ['ignore', 'ignore', 'pipe'],
+      },
+    );
+    this.#process = child;
+    this.#output = '';
+    const { promise: ready, resolve, reject } = Promise.withResolvers<void>();
+    child.stderr.setEncoding('utf8').on('data', (text: string) => {
+      this.#output += text;
+      if (this.#output.includes(READY_LINE)) resolve();
+    });
+    child.once('exit', () => reject(new Error(`PostgreSQL did not start:\n${this.#output}`)));
+    const timer = setTimeout(
+      () => reject(new Error(`PostgreSQL is not ready:\n${this.#output}`)),
+      READY_TIMEOUT_MS,
+    );
+    try {
+      await ready;
+    } finally {
+      clearTimeout(timer);
+    }
+    // The tests' process must be able to end while the server runs; `dispose` ends it then.
+    child.unref();
+    child.stderr.destroy();
+  }
+
+  async stop(mode: StopMode): Promise<void> {
+    const child = this.#process;
+    if (child === null) return;
+    this.#process = null;
+    const ended = child.exitCode !== null || child.signalCode !== null ? null : once(child, 'exit');
+    child.ref();
+    child.kill(mode === 'fast' ? 'SIGINT' : 'SIGQUIT');
+    await ended;
+  }
+
+  /** Freezes or thaws all processes of the server, sessions included. */
+  signalAll(signal: 'SIGSTOP' | 'SIGCONT'): void {
+    const parent = this.#process?.pid;
+    if (parent === undefined) return;
+    const children = execFileSync('ps', ['-o', 'pid=', '--ppid', String(parent)], { encoding: 'utf8' });
+    const pids = children.split('\n').map(Number).filter(Number.isInteger).filter(Boolean);
+    for (const pid of [parent, ...pids]) process.kill(pid, signal);
+  }
+
+  /** Ends the server at once and removes its folder. Safe to call again. */
+  dispose(): void {
+    const pid = this.#process?.pid;
+    this.#process = null;
+    if (!existsSync(this.folder)) return;
+    // In a shell, since this may run while the process exits and nothing asynchronous happens any more; the
+    // server is then a zombie until the process is gone.
+    const isAlive = `ps -o stat= -p ${pid} | grep -qv Z`;
+    const end =
+      pid === undefined ? '' : `kill -CONT ${pid}; kill -QUIT ${pid}; while ${isAlive}; do sleep 0.02; done;`;
+    spawnSync('sh', ['-c', `${end} rm -rf "$0"`, this.folder], { stdio: 'ignore' });
+  }
+
+  #initialize(): void {
+    const passwordFile = path.join(this.folder, 'password');
+    writeFileSync(passwordFile, PASSWORD);
+    if (this.#user !== null) chownSync(passwordFile, this.#user.uid, this.#user.gid);
+    const options = [
+      '--auth=scram-sha-256',
+      `--pwfile=${passwordFile}`,
+      '--encoding=UTF8',
+      '--locale=C',
+      '--no-sync',
+    ];
+    execFileSync(path.join(this.#bin, 'initdb'), ['-D', this.data, '-U', SERVICE_USER, ...options], {
+      ...this.#user,
+      cwd: this.folder,
+      stdio: ['ignore', 'ignore', 'pipe'],
+    });
+  }
+}
+
+/** The folder of PostgreSQL's programs, the newest version first. */
+function findBinaries(): string {
+  return installedBinaries() ?? install() ?? fail();
+}
+
+function installedBinaries(): string | null {
+  const versions = existsSync(DEBIAN_FOLDER) ? readdirSync(DEBIAN_FOLDER) : [];
+  const folders = versions
+    .sort((a, b) => Number(b) - Number(a))
+    .map((version) => path.join(DEBIAN_FOLDER, version, 'bin'));
+  const elsewhere = (process.env.PATH ?? '').split(path.delimiter);
+  return [...folders, ...elsewhere].find((folder) => existsSync(path.join(folder, 'initdb'))) ?? null;
+}
+
+function install(): string | null {
+  execFileSync(INSTALL, ['postgresql'], { stdio: 'inherit' });
+  return installedBinaries();
+}
+
+function fail(): never {
+  throw new Error('The tests need PostgreSQL: install it, or put its programs into PATH.');
+}
+
+function idOf(flag: '-u' | '-g'): number {
+  return Number(execFileSync('id', [flag, SERVICE_USER], { encoding: 'utf8' }));
+}
+
+async function freePort(): Promise<number> {
+  const probe = createServer().listen(0, '127.0.0.1');
+  await once(probe, 'listening');
+  const address = probe.address();
+  probe.close();
+  await once(probe, 'close');
+  if (address === null || typeof address === 'string') throw new Error('no free port');
+  return address.port;
+}
