@@ -82,6 +82,13 @@ describe('the way out of the sandbox', () => {
     }
   });
 
+  it('is not where the server stands: dates are in UTC', async () => {
+    assert.equal(
+      await inside('new Date(0).getTimezoneOffset() + new Date(0).toString()'),
+      '0Thu Jan 01 1970 00:00:00 GMT+0000',
+    );
+  });
+
   it('is not the making of new code', async () => {
     for (const expression of [
       'eval("1")',

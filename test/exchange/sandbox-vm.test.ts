@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { DEFAULT_LIMITS } from '../../src/exchange/sandbox/limits.ts';
-import { packElements } from '../../src/exchange/sandbox/pack.ts';
+import { callSize, packElements } from '../../src/exchange/sandbox/pack.ts';
 import { readSelector } from '../../src/exchange/sandbox/source.ts';
 import { readAnswer } from '../../src/exchange/sandbox/thread/answer.ts';
 import { Call } from '../../src/exchange/sandbox/thread/call.ts';
@@ -69,6 +69,25 @@ describe('a selector VM', () => {
     );
     first.dispose();
     second.dispose();
+  });
+});
+
+describe('the elements of one call', () => {
+  const of = (bytes: number) => element({ body: Buffer.alloc(bytes) });
+  const limits = { batch: 4, batchBodyBytes: 100 };
+
+  it('are as many as a batch may have, where no bodies go along', () => {
+    const elements = Array(10).fill(of(1000));
+    assert.equal(callSize(elements, 0, limits, false), 4);
+    assert.equal(callSize(elements, 8, limits, false), 2);
+  });
+
+  it('are as many as have small enough bodies together, and one at least', () => {
+    assert.equal(callSize([of(40), of(60), of(1)], 0, limits, true), 2);
+    assert.equal(callSize([of(40), of(60), of(1)], 1, limits, true), 2);
+    assert.equal(callSize([of(101), of(1)], 0, limits, true), 1);
+    assert.equal(callSize([of(1), of(101)], 0, limits, true), 1);
+    assert.equal(callSize(Array(9).fill(of(0)), 0, limits, true), 4);
   });
 });
 

@@ -85,7 +85,7 @@ function parseAlone(text: string, path: string): AnyNode {
   const program = parseScript(script, text.split('\n').length, path);
   const last = program.body[1];
   const whole = last?.type === 'ExpressionStatement' ? last.expression : null;
-  if (program.body.length !== 2 || whole?.type !== 'ParenthesizedExpression' || whole.end !== script.length) {
+  if (program.body.length !== 2 || whole?.type !== 'ParenthesizedExpression') {
     throw invalidSelector(path, at('A selector is one expression.'));
   }
   return whole.expression;

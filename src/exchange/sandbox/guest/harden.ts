@@ -98,7 +98,6 @@ export function harden(): void {
       defineProperty(prototype, key, {
         get: () => value,
         set(this: object, written: unknown) {
-          if (this === prototype) throw new TypeError(`'${String(key)}' is read-only`);
           defineProperty(this, key, { value: written, writable: true, enumerable: true, configurable: true });
         },
       });

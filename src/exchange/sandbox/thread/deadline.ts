@@ -11,7 +11,7 @@ export class Deadline {
   #notBefore = 0;
   #passed = false;
 
-  /** Starts a step of at most `budgetMs`, of which up to `allowanceMs` more can be granted later. */
+  /** Starts a step of at most `budgetMs`, and what is granted later. */
   start(budgetMs: number): void {
     this.#budgetMs = budgetMs;
     this.#allowanceMs = 0;
@@ -23,7 +23,6 @@ export class Deadline {
   /** Adds to the running step's budget. */
   grant(ms: number): void {
     this.#allowanceMs += ms;
-    this.#notBefore += ms;
   }
 
   /** Whether the step has used up its budget. Once true it stays so until the next step. */
