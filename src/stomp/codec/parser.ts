@@ -1,0 +1,193 @@
+import { isUtf8 } from 'node:buffer';
+import { QuaysideError } from '../../model/errors.ts';
+import { BodyBuffer } from './body-buffer.ts';
+import { type Frame, headerOf } from './frame.ts';
+import { type Head, parseHead } from './head.ts';
+import { malformed } from './malformed.ts';
+import { CONNECT_RULES, type HeadRules } from './version.ts';
+
+/** How large a frame may be. Exceeding one is found out before more than that is kept. */
+export interface FrameLimits {
+  /** Command and headers together, escapes included. */
+  readonly headBytes: number;
+  readonly headers: number;
+  readonly bodyBytes: number;
+}
+
+const NUL = 0x00;
+const LF = 0x0a;
+const CR = 0x0d;
+const NOTHING = Buffer.alloc(0);
+const DECIMAL = /^[0-9]{1,15}$/;
+
+/** The only frame of a client that may have a body. */
+const WITH_BODY = 'SEND';
+
+/**
+ * Cuts a client's bytes into frames, however they are chunked: `push` what came, then `next` until it answers
+ * null. After it has thrown it is of no use any more.
+ *
+ * States: `between` (line ends are skipped, which is also what heart-beats are), `head` (until a blank line),
+ * `body` (until its length is reached, or a NUL).
+ */
+export class FrameParser {
+  /** Of the agreed version, once there is one; may change between two frames. */
+  rules: HeadRules = CONNECT_RULES;
+  readonly #limits: FrameLimits;
+  #state: 'between' | 'head' | 'body' = 'between';
+  #input: Buffer = NOTHING;
+  /** Everything before this is done with. */
+  #at = 0;
+  /** How far behind `#at` the search for the blank line has come. */
+  #searched = 0;
+  /** All bytes of the head so far, or-ed: tells whether it is ASCII. */
+  #bits = 0;
+  #head: Head = { command: '', headers: [] };
+  /** As the frame says; null: up to the first NUL. */
+  #bodyLength: number | null = null;
+  /** What came of a body that spans chunks. */
+  #body: BodyBuffer | null = null;
+
+  constructor(limits: FrameLimits) {
+    this.#limits = limits;
+  }
+
+  /** The receipt that the frame under way asks for, as far as that is known: for an error's answer. */
+  get receipt(): string | null {
+    return this.#state === 'body' ? headerOf(this.#head.headers, 'receipt') : null;
+  }
+
+  push(bytes: Buffer): void {
+    const rest = this.#input.length - this.#at;
+    this.#input = rest === 0 ? bytes : Buffer.concat([this.#input.subarray(this.#at), bytes]);
+    this.#at = 0;
+  }
+
+  /** The next whole frame, or null. @throws QuaysideError `malformed-request`, `headers-too-large`, `body-too-large` */
+  next(): Frame | null {
+    if (this.#state === 'between' && !this.#skipLineEnds()) return null;
+    if (this.#state === 'head' && !this.#readHead()) return null;
+    return this.#readBody();
+  }
+
+  #skipLineEnds(): boolean {
+    const input = this.#input;
+    for (; this.#at < input.length; this.#at++) {
+      const byte = input[this.#at] as number;
+      if (byte === LF || (byte === CR && this.rules.crlf)) continue;
+      if (byte < 0x41 || byte > 0x5a) throw malformed('A frame begins with a command in capital letters.');
+      this.#state = 'head';
+      this.#searched = 0;
+      this.#bits = 0;
+      return true;
+    }
+    return false;
+  }
+
+  /** Looks for the line end that a blank line follows. */
+  #readHead(): boolean {
+    const input = this.#input;
+    const { crlf } = this.rules;
+    let at = this.#at + this.#searched;
+    for (; at < input.length; at++) {
+      const byte = input[at] as number;
+      this.#bits |= byte;
+      if (byte === NUL) throw malformed('A frame ends before the blank line behind its headers.');
+      if (byte !== LF) continue;
+      const next = input[at + 1];
+      if (next === LF) return this.#endHead(at, at + 2);
+      if (next === undefined) break;
+      if (next !== CR || !crlf) continue;
+      const afterNext = input[at + 2];
+      if (afterNext === LF) return this.#endHead(at, at + 3);
+      if (afterNext === undefined) break;
+    }
+    this.#searched = at - this.#at;
+    this.#checkHeadLength(input.length);
+    return false;
+  }
+
+  #endHead(end: number, bodyAt: number): true {
+    this.#checkHeadLength(end);
+    const input = this.#input;
+    if (this.#bits > 0x7f && this.rules.utf8 && !isUtf8(input.subarray(this.#at, end))) {
+      throw malformed('Command and headers are not UTF-8.');
+    }
+    this.#head = parseHead(input.toString('latin1', this.#at, end), this.rules, this.#limits.headers);
+    this.#at = bodyAt;
+    this.#state = 'body';
+    this.#bodyLength = this.#readLength();
+    return true;
+  }
+
+  #checkHeadLength(end: number): void {
+    const { headBytes } = this.#limits;
+    if (end - this.#at <= headBytes) return;
+    throw new QuaysideError('headers-too-large', `Command and headers have at most ${headBytes} bytes.`);
+  }
+
+  #readLength(): number | null {
+    const text = headerOf(this.#head.headers, 'content-length');
+    if (text === null) return null;
+    if (!DECIMAL.test(text)) throw malformed('content-length is a whole number from 0.', 'content-length');
+    const length = Number(text);
+    this.#checkBodyLength(length);
+    return length;
+  }
+
+  #checkBodyLength(length: number): void {
+    const { command } = this.#head;
+    const { bodyBytes } = this.#limits;
+    if (length === 0 || (command === WITH_BODY && length <= bodyBytes)) return;
+    if (command !== WITH_BODY) throw malformed(`A frame of a client other than ${WITH_BODY} has no body.`);
+    throw new QuaysideError('body-too-large', `A body has at most ${bodyBytes} bytes.`);
+  }
+
+  #readBody(): Frame | null {
+    return this.#bodyLength === null ? this.#readUpToNul() : this.#readCounted(this.#bodyLength);
+  }
+
+  #readCounted(length: number): Frame | null {
+    const missing = length + 1 - (this.#body?.length ?? 0);
+    const end = this.#at + missing;
+    if (this.#input.length < end) {
+      this.#keep(this.#input.length);
+      return null;
+    }
+    if (this.#input[end - 1] !== NUL)
+      throw malformed('No NUL stands behind the body; content-length is wrong.');
+    return this.#frame(end - 1);
+  }
+
+  #readUpToNul(): Frame | null {
+    const nulAt = this.#input.indexOf(NUL, this.#at);
+    const end = nulAt < 0 ? this.#input.length : nulAt;
+    this.#checkBodyLength((this.#body?.length ?? 0) + end - this.#at);
+    if (nulAt >= 0) return this.#frame(end);
+    this.#keep(end);
+    return null;
+  }
+
+  /** The rest of the input belongs to a body that goes on in the next chunk. */
+  #keep(end: number): void {
+    const piece = this.#input.subarray(this.#at, end);
+    if (this.#body !== null) this.#body.append(piece);
+    else if (piece.length > 0) this.#body = new BodyBuffer(piece);
+    this.#input = NOTHING;
+    this.#at = 0;
+  }
+
+  /** Ends the frame: its body ends before `end`, where the NUL stands. */
+  #frame(end: number): Frame {
+    const piece = this.#input.subarray(this.#at, end);
+    let body = piece;
+    if (this.#body !== null) {
+      this.#body.append(piece);
+      body = this.#body.take(this.#body.length);
+      this.#body = null;
+    }
+    this.#at = end + 1;
+    this.#state = 'between';
+    return { ...this.#head, body };
+  }
+}

@@ -1,0 +1,15 @@
+import { escapeHeader, type HeadRules } from './version.ts';
+
+/** One header line. Name and value are bytes, one character for each. */
+export function headerLine(rules: HeadRules, name: string, value: string): string {
+  return `${escapeHeader(rules, name)}:${escapeHeader(rules, value)}\n`;
+}
+
+/** A whole frame without a body, or with one that is given as bytes, one character for each. */
+export function frameText(rules: HeadRules, command: string, headers: readonly string[], body = ''): string {
+  let text = `${command}\n`;
+  for (let at = 0; at + 1 < headers.length; at += 2) {
+    text += headerLine(rules, headers[at] as string, headers[at + 1] as string);
+  }
+  return `${text}\n${body}\0`;
+}

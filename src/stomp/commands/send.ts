@@ -1,0 +1,138 @@
+import { type ElementHeaders, type NewElement, NO_HEADERS } from '../../model/element.ts';
+import { QuaysideError } from '../../model/errors.ts';
+import { checkHeaders } from '../../model/headers.ts';
+import { LIMITS } from '../../model/limits.ts';
+import type { Frame } from '../codec/frame.ts';
+import type { Destination } from '../destination.ts';
+import { elementHeaderName } from '../element-headers.ts';
+import type { Session } from '../session.ts';
+import { groupsOf, milliseconds, moment, needed, whole } from '../values.ts';
+
+/** The headers of a SEND that mean something here; null where one was not sent. */
+interface SendHeaders {
+  destination: string | null;
+  contentType: string | null;
+  contentEncoding: string | null;
+  receipt: string | null;
+  transaction: string | null;
+  groups: string | null;
+  nextT: string | null;
+  deltaT: string | null;
+  tries: string | null;
+  /** Flat pairs, names in lower case and without prefix. */
+  own: string[] | null;
+}
+
+/** SEND: one element into one queue, now or when its transaction is committed. */
+export function send(session: Session, { headers, body }: Frame): void {
+  const given = readHeaders(headers);
+  const destination = session.destinations.find(needed('SEND', 'destination', given.destination), 'write');
+  const element = elementOf(given, body, destination);
+  if (given.transaction === null) {
+    session.storing.add(destination.queue, element, given.receipt);
+    return;
+  }
+  session.transactions.find(given.transaction).send(destination.queue, element);
+  session.receiptIf(given.receipt);
+}
+
+function elementOf(given: SendHeaders, body: Buffer, { namespace, queue }: Destination): NewElement {
+  const matureAt = moment('x-next-t', given.nextT);
+  const delayMs = milliseconds('x-delta-t', given.deltaT, 0, 0);
+  if ((matureAt !== null || delayMs > 0) && !namespace.capabilities.sched) {
+    throw new QuaysideError(
+      'not-supported',
+      `Queues of namespace ${namespace.name} do not support a maturity in the future.`,
+    );
+  }
+  return {
+    body,
+    contentType: contentHeader('content-type', given.contentType),
+    contentEncoding: contentHeader('content-encoding', given.contentEncoding),
+    headers: elementHeaders(given.own),
+    matureAt,
+    delayMs,
+    tries: whole('x-tries', given.tries, { to: LIMITS.tries, unit: 'a count' }, 0),
+    groups: queue.groups(groupsOf('x-ks-groups', given.groups)),
+    dedupKey: null,
+  };
+}
+
+function elementHeaders(own: string[] | null): ElementHeaders {
+  return own === null ? NO_HEADERS : checkHeaders(own);
+}
+
+/** Stored character for character, and so refused where HTTP could not return it. An empty one says nothing. */
+function contentHeader(name: string, value: string | null): string | null {
+  if (value === null || value === '') return null;
+  if (value.length > LIMITS.contentTypeLength) {
+    throw new QuaysideError('invalid-header', `${name} has at most ${LIMITS.contentTypeLength} characters.`, {
+      parameter: name,
+    });
+  }
+  checkHeaders([name, value]);
+  return value;
+}
+
+/** One pass; of repeated headers the first counts. */
+function readHeaders(headers: readonly string[]): SendHeaders {
+  const given: SendHeaders = {
+    destination: null,
+    contentType: null,
+    contentEncoding: null,
+    receipt: null,
+    transaction: null,
+    groups: null,
+    nextT: null,
+    deltaT: null,
+    tries: null,
+    own: null,
+  };
+  for (let at = 0; at + 1 < headers.length; at += 2) {
+    readHeader(given, headers[at] as string, headers[at + 1] as string);
+  }
+  return given;
+}
+
+function readHeader(given: SendHeaders, name: string, value: string): void {
+  switch (name) {
+    case 'destination':
+      given.destination ??= value;
+      return;
+    case 'content-type':
+      given.contentType ??= value;
+      return;
+    case 'content-encoding':
+      given.contentEncoding ??= value;
+      return;
+    case 'receipt':
+      given.receipt ??= value;
+      return;
+    case 'transaction':
+      given.transaction ??= value;
+      return;
+    case 'x-ks-groups':
+      given.groups ??= value;
+      return;
+    case 'x-next-t':
+      given.nextT ??= value;
+      return;
+    case 'x-delta-t':
+      given.deltaT ??= value;
+      return;
+    case 'x-tries':
+      given.tries ??= value;
+      return;
+    default:
+      keepHeader(given, name, value);
+  }
+}
+
+function keepHeader(given: SendHeaders, name: string, value: string): void {
+  const kept = elementHeaderName(name);
+  if (kept === null) return;
+  given.own ??= [];
+  const { own } = given;
+  for (let at = 0; at < own.length; at += 2) if (own[at] === kept) return;
+  own.push(kept, value);
+}

@@ -1,0 +1,99 @@
+import { textOfBytes } from '../../model/byte-text.ts';
+import { QuaysideError } from '../../model/errors.ts';
+import { LIMITS } from '../../model/limits.ts';
+import { type Frame, headerOf } from '../codec/frame.ts';
+import type { Held } from '../handout.ts';
+import { STOMP_LIMITS } from '../limits.ts';
+import type { Session } from '../session.ts';
+import type { Subscription } from '../subscription.ts';
+import { milliseconds, moment, needed } from '../values.ts';
+
+/** ACK: commits, now or when its transaction is committed. */
+export function ack(session: Session, frame: Frame): void {
+  settle(session, 'ACK', frame, null);
+}
+
+/** NACK: rolls back, to come again after a delay. */
+export function nack(session: Session, frame: Frame): void {
+  settle(session, 'NACK', frame, delayOf(session, frame));
+}
+
+/** @param delayMs of a NACK; null: it is an ACK */
+function settle(session: Session, command: string, { headers }: Frame, delayMs: number | null): void {
+  const { subscription, held } = find(session, command, headers);
+  const receipt = headerOf(headers, 'receipt');
+  const transaction = headerOf(headers, 'transaction');
+  if (transaction !== null) {
+    session.transactions.find(transaction).settle(subscription, held, delayMs);
+    session.receiptIf(receipt);
+    return;
+  }
+  subscription.settle(held);
+  session.subscriptions.roomIn(subscription);
+  const { queue } = subscription.options;
+  if (delayMs === null) session.settling.ack(queue, held, receipt);
+  else session.settling.nack(queue, held, delayMs, receipt);
+}
+
+/** What the frame is about: one element, or in mode `client` all up to that one. */
+function find(
+  session: Session,
+  command: string,
+  headers: readonly string[],
+): { subscription: Subscription; held: Held[] } {
+  const id = needed(
+    command,
+    session.version === '1.2' ? 'id' : 'message-id',
+    headerOf(headers, session.version === '1.2' ? 'id' : 'message-id'),
+  );
+  const group = headerOf(headers, 'x-ks-group');
+  for (const { subscription, key } of candidates(session, command, headers, id)) {
+    const held = subscription.select(key);
+    if (held.length > 0 && fits(group, subscription)) return { subscription, held };
+  }
+  const about = group === null ? '' : ` for group ${textOfBytes(group) ?? group}`;
+  throw new QuaysideError(
+    'element-not-found',
+    `This session holds no unacknowledged message ${textOfBytes(id) ?? id}${about}.`,
+  );
+}
+
+interface Candidate {
+  readonly subscription: Subscription;
+  readonly key: string;
+}
+
+/** Where the element may be held, by the rules of the session's version. */
+function candidates(
+  session: Session,
+  command: string,
+  headers: readonly string[],
+  id: string,
+): Iterable<Candidate> {
+  if (session.version === '1.2') {
+    const dash = id.indexOf('-');
+    const subscription = session.subscriptions.numbered(id.slice(0, dash));
+    return subscription === undefined ? [] : [{ subscription, key: id.slice(dash + 1) }];
+  }
+  const given = headerOf(headers, 'subscription');
+  // In 1.0 the message's id is all that there is.
+  if (given === null && session.version === '1.0') return everywhere(session, id);
+  const subscription = session.subscriptions.find(needed(command, 'subscription', given));
+  return subscription === undefined ? [] : [{ subscription, key: id }];
+}
+
+function* everywhere(session: Session, key: string): Iterable<Candidate> {
+  for (const subscription of session.subscriptions.all()) yield { subscription, key };
+}
+
+/** A group that is given must be the one of the reserve (spec 4.3); not given, that one is meant. */
+function fits(group: string | null, subscription: Subscription): boolean {
+  return group === null || textOfBytes(group) === subscription.group;
+}
+
+function delayOf({ parts }: Session, { headers }: Frame): number {
+  const at = moment('x-next-t', headerOf(headers, 'x-next-t'));
+  const delayMs = milliseconds('x-delta-t', headerOf(headers, 'x-delta-t'), 0, STOMP_LIMITS.nackDelayMs);
+  if (at === null) return delayMs;
+  return Math.min(LIMITS.delayMs, Math.max(0, at - parts.clock.now()));
+}

@@ -1,0 +1,71 @@
+import { QuaysideError } from '../../model/errors.ts';
+import { type Frame, headerOf } from '../codec/frame.ts';
+import { malformed } from '../codec/malformed.ts';
+import { STOMP_LIMITS } from '../limits.ts';
+import type { Session } from '../session.ts';
+import { ACK_MODES, type AckMode, type SubscriptionOptions } from '../subscription.ts';
+import { groupOf, milliseconds, needed, whole } from '../values.ts';
+
+/** SUBSCRIBE: a consumer that goes on until UNSUBSCRIBE or the end of the session. */
+export function subscribe(session: Session, { headers }: Frame): void {
+  const get = (name: string): string | null => headerOf(headers, name);
+  const destination = needed('SUBSCRIBE', 'destination', get('destination'));
+  // Before 1.1 a subscription was known by its destination, unless the client gave an id.
+  const id = session.version === '1.0' ? get('id') : needed('SUBSCRIBE', 'id', get('id'));
+  if (get('selector')) {
+    throw new QuaysideError('not-supported', 'Subscriptions have no selectors; use an exchange.', {
+      parameter: 'selector',
+    });
+  }
+  whole('x-parallel', get('x-parallel'), { from: 1, to: STOMP_LIMITS.window, unit: 'a count' }, 1);
+  const { namespace, queue } = session.destinations.find(destination, 'read');
+  const mode = readMode(get('ack'));
+  if (mode !== 'auto' && !namespace.capabilities.reserve) {
+    throw new QuaysideError(
+      'not-supported',
+      `Queues of namespace ${namespace.name} do not support reservations.`,
+    );
+  }
+  const options: SubscriptionOptions = {
+    id,
+    destination,
+    namespace,
+    queue,
+    mode,
+    group: groupOf('x-ks-group', get('x-ks-group')),
+    window: readWindow(get),
+    leaseMs: readLease(mode, get('x-lease')),
+  };
+  session.subscriptions.open(options);
+  session.receiptIf(get('receipt'));
+}
+
+/** UNSUBSCRIBE: what the client holds goes back; its receipt says that it has. */
+export function unsubscribe(session: Session, { headers }: Frame): void {
+  const id = headerOf(headers, 'id');
+  const key = session.version === '1.0' ? (id ?? headerOf(headers, 'destination')) : id;
+  const name = session.version === '1.0' ? 'id or destination' : 'id';
+  // What was acknowledged before stays so.
+  session.endTurn();
+  const closing = session.subscriptions.close(needed('UNSUBSCRIBE', name, key));
+  void closing.then(() => session.receiptIf(headerOf(headers, 'receipt')));
+}
+
+function readMode(value: string | null): AckMode {
+  const mode = value === null ? 'auto' : ACK_MODES.find((one) => one === value);
+  if (mode !== undefined) return mode;
+  throw malformed(`ack is one of ${ACK_MODES.join(', ')}.`, 'ack');
+}
+
+function readWindow(get: (name: string) => string | null): number {
+  const { window, defaultWindow } = STOMP_LIMITS;
+  const name = get('x-wsize') === null ? 'prefetch-count' : 'x-wsize';
+  return whole(name, get(name), { from: 1, to: window, unit: 'a count of elements' }, defaultWindow);
+}
+
+function readLease(mode: AckMode, value: string | null): number | null {
+  if (value !== null && mode === 'auto') {
+    throw malformed('x-lease goes with ack:client or ack:client-individual; auto has no lease.', 'x-lease');
+  }
+  return milliseconds('x-lease', value, 1, null);
+}

@@ -1,0 +1,31 @@
+import { type Frame, headerOf } from '../codec/frame.ts';
+import type { Version } from '../codec/version.ts';
+import type { Session } from '../session.ts';
+import { send } from './send.ts';
+import { ack, nack } from './settle.ts';
+import { subscribe, unsubscribe } from './subscribe.ts';
+import { abort, begin, commit } from './transactions.ts';
+
+/** What a logged-in client may send. @throws QuaysideError what is answered with ERROR */
+export type Command = (session: Session, frame: Frame) => void;
+
+/** Every command but CONNECT and STOMP; `docs/protocols/stomp.md` lists the same. */
+export const COMMANDS: Readonly<Record<string, { readonly since: Version; readonly run: Command }>> = {
+  SEND: { since: '1.0', run: send },
+  SUBSCRIBE: { since: '1.0', run: subscribe },
+  UNSUBSCRIBE: { since: '1.0', run: unsubscribe },
+  ACK: { since: '1.0', run: ack },
+  NACK: { since: '1.1', run: nack },
+  BEGIN: { since: '1.0', run: begin },
+  COMMIT: { since: '1.0', run: commit },
+  ABORT: { since: '1.0', run: abort },
+  DISCONNECT: {
+    since: '1.0',
+    run: (session, { headers }) => session.disconnect(headerOf(headers, 'receipt')),
+  },
+};
+
+export function commandOf(name: string, version: Version): Command | null {
+  const command = Object.hasOwn(COMMANDS, name) ? COMMANDS[name] : undefined;
+  return command === undefined || command.since > version ? null : command.run;
+}

@@ -1,0 +1,44 @@
+import { bytesOfText, textOfBytes } from '../model/byte-text.ts';
+
+/** Element headers travel under this prefix. */
+export const ELEMENT_HEADER_PREFIX = 'x-ks-hdr-';
+
+/**
+ * What SEND and MESSAGE themselves say. STOMP wants every other header of a SEND passed on to those who get the
+ * message: each is kept as an element header, and MESSAGE shows it under both names.
+ */
+export const OWN_HEADERS: ReadonlySet<string> = new Set([
+  'destination',
+  'content-type',
+  'content-length',
+  'content-encoding',
+  'receipt',
+  'transaction',
+  'subscription',
+  'message-id',
+  'ack',
+  'x-ks-groups',
+  'x-ks-group',
+  'x-next-t',
+  'x-delta-t',
+  'x-tries',
+  'x-mature',
+]);
+
+/**
+ * The element header that a header of a SEND is kept as, in lower case and without its prefix; null for those
+ * that are not kept.
+ */
+export function elementHeaderName(name: string): string | null {
+  const lower = name.toLowerCase();
+  if (!lower.startsWith(ELEMENT_HEADER_PREFIX)) return OWN_HEADERS.has(lower) ? null : lower;
+  return lower.length === ELEMENT_HEADER_PREFIX.length ? null : lower.slice(ELEMENT_HEADER_PREFIX.length);
+}
+
+/**
+ * A stored value as it is sent: STOMP's headers are UTF-8, so bytes that came over HTTP and are not are taken
+ * for ISO 8859-1.
+ */
+export function sentValue(bytes: string): string {
+  return textOfBytes(bytes) === null ? bytesOfText(bytes) : bytes;
+}

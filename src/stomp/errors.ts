@@ -1,0 +1,90 @@
+import { bytesOfText } from '../model/byte-text.ts';
+import type { ErrorCode, QuaysideError } from '../model/errors.ts';
+import { frameText } from './codec/serialise.ts';
+import type { HeadRules } from './codec/version.ts';
+
+/** How STOMP says one error. After every ERROR the connection closes: STOMP has no other kind. */
+interface StompError {
+  /**
+   * Whether the same frames may do better later, unchanged: `x-ks-retry`. A client that connects again by
+   * itself would otherwise send a wrong frame for ever.
+   */
+  readonly retry: boolean;
+}
+
+const WRONG: StompError = { retry: false };
+const LATER: StompError = { retry: true };
+
+/** Every error code on this wire; `docs/protocols/stomp.md` lists those that can occur. */
+export const STOMP_ERRORS = {
+  'malformed-request': WRONG,
+  'headers-too-large': WRONG,
+  'request-timeout': LATER,
+  'expectation-failed': WRONG,
+  'invalid-parameter': WRONG,
+  'invalid-name': WRONG,
+  'invalid-header': WRONG,
+  'invalid-body': WRONG,
+  'body-too-large': WRONG,
+  'not-supported': WRONG,
+  'method-not-allowed': WRONG,
+  'route-not-found': WRONG,
+  unauthorized: WRONG,
+  'too-many-attempts': LATER,
+  forbidden: WRONG,
+  'forbidden-origin': WRONG,
+  'namespace-not-found': WRONG,
+  'element-not-found': WRONG,
+  'not-reserved': WRONG,
+  'lease-lost': WRONG,
+  'element-reserved': WRONG,
+  'exchange-not-found': WRONG,
+  'exchange-exists': WRONG,
+  'definition-conflict': LATER,
+  'pop-cancelled': WRONG,
+  'pop-timeout': LATER,
+  'too-many-consumers': LATER,
+  'too-many-queues': WRONG,
+  overloaded: LATER,
+  'shutting-down': LATER,
+  'storage-full': LATER,
+  'storage-unavailable': LATER,
+  'outcome-unknown': LATER,
+  internal: LATER,
+} as const satisfies Record<ErrorCode, StompError>;
+
+/** What an ERROR is about, as far as it is about something. Bytes, one character for each. */
+export interface ErrorSubject {
+  /** The receipt that the frame asked for. */
+  readonly receipt?: string | null;
+  /** The subscription that it ends. */
+  readonly subscription?: string | null;
+  /** For a client that has no version in common with this server: those that it could have named. */
+  readonly versions?: readonly string[];
+}
+
+/** An error as an ERROR frame: `message` is the code, the body says it to people. */
+export function errorFrame(rules: HeadRules, error: QuaysideError, subject: ErrorSubject): string {
+  const { code, details } = error;
+  const { receipt = null, subscription = null, versions } = subject;
+  const body = bytesOfText(error.message);
+  const headers = ['message', code, 'x-ks-retry', STOMP_ERRORS[code].retry ? 'true' : 'false'];
+  if (details.retryAfterMs !== undefined) {
+    headers.push('x-ks-retry-after', String(Math.ceil(details.retryAfterMs)));
+  }
+  if (details.parameter !== undefined)
+    headers.push('x-ks-parameter', bytesOfText(onOneLine(details.parameter)));
+  if (receipt !== null) headers.push('receipt-id', receipt);
+  if (subscription !== null) headers.push('subscription', subscription);
+  if (versions !== undefined) headers.push('version', versions.join(','));
+  headers.push('content-type', 'text/plain', 'content-length', String(body.length));
+  return frameText(rules, 'ERROR', headers, body);
+}
+
+// A parameter may be a stranger's header name, and STOMP 1.0 has no escapes.
+// biome-ignore lint/suspicious/noControlCharactersInRegex: keeping them off a header line is the purpose
+const CONTROL = /[\u0000-\u001f]/g;
+
+function onOneLine(text: string): string {
+  return text.replace(CONTROL, ' ');
+}

@@ -1,0 +1,106 @@
+import { type AddressInfo, createServer, type Server, type Socket } from 'node:net';
+import { createServer as createTlsServer, type Server as TlsServer } from 'node:tls';
+import { shuttingDown } from '../broker/admission.ts';
+import type { Service } from '../model/service.ts';
+import { Connection } from './connection.ts';
+import { type StompCounts, zeroCounts } from './counts.ts';
+import type { StompOptions, StompParts, TlsMaterial } from './options.ts';
+
+/** TCP keep-alive finds peers that vanished without a word and owe nothing. */
+const TCP_KEEP_ALIVE_MS = 30_000;
+const TLS_HANDSHAKE_MS = 10_000;
+const TLS_VERSION = { minVersion: 'TLSv1.2' } as const;
+
+/** The STOMP front end: one listener, plain or TLS, and the connections that it took. */
+export class StompServer implements Service {
+  readonly counts: StompCounts = zeroCounts();
+  readonly #parts: StompParts;
+  readonly #server: Server | TlsServer;
+  /** Raw sockets, those in a TLS handshake included. */
+  readonly #sockets = new Set<Socket>();
+  readonly #connections = new Set<Connection>();
+  readonly #startedAt: string;
+  #stopping: Promise<void> | null = null;
+
+  constructor(parts: StompParts) {
+    this.#parts = parts;
+    this.#startedAt = parts.clock.now().toString(36);
+    this.#server = makeServer(parts.options);
+    this.#server.maxConnections = parts.options.maxSockets;
+    this.#server.on('connection', (socket: Socket) => {
+      this.#sockets.add(socket);
+      socket.on('close', () => this.#sockets.delete(socket));
+    });
+    const event = parts.options.tls === null ? 'connection' : 'secureConnection';
+    this.#server.on(event, (socket: Socket) => this.#admit(socket));
+  }
+
+  /** Where it listens. @throws Error before `start` has resolved */
+  get address(): AddressInfo {
+    const address = this.#server.address();
+    if (address === null || typeof address === 'string') throw new Error('The STOMP server does not listen.');
+    return address;
+  }
+
+  /** Resolves when it listens; rejects where the address cannot be had. */
+  start(): Promise<void> {
+    const { host, port } = this.#parts.options;
+    const { promise, resolve, reject } = Promise.withResolvers<void>();
+    this.#server.once('error', reject);
+    this.#server.listen({ host, port }, () => {
+      this.#server.off('error', reject);
+      this.#server.on('error', (error) => this.#parts.log.error({ err: error }, 'the STOMP listener failed'));
+      resolve();
+    });
+    return promise;
+  }
+
+  /**
+   * Lets nobody new in and ends every session with an ERROR `shutting-down`, after what it asked for before;
+   * cuts what is left after `drainMs`. What clients hold goes back, with no try counted.
+   */
+  stop(): Promise<void> {
+    this.#stopping ??= this.#stop();
+    return this.#stopping;
+  }
+
+  /** Uses another certificate for connections from now on. @throws Error where it cannot be read */
+  reloadTls(tls: TlsMaterial): void {
+    if ('setSecureContext' in this.#server) this.#server.setSecureContext({ ...tls, ...TLS_VERSION });
+  }
+
+  #admit(socket: Socket): void {
+    socket.setNoDelay(true);
+    socket.setKeepAlive(true, TCP_KEEP_ALIVE_MS);
+    this.counts.connections += 1;
+    const id = `${this.#startedAt}-${this.counts.connections.toString(36)}`;
+    const connection = new Connection(this.#parts, this.counts, socket, id);
+    this.#connections.add(connection);
+    void connection.done.then(() => this.#connections.delete(connection));
+  }
+
+  async #stop(): Promise<void> {
+    const { clock, options, log } = this.#parts;
+    const late = Promise.withResolvers<void>();
+    const cancelDeadline = clock.after(options.drainMs, () => {
+      log.warn({ connections: this.#connections.size }, 'STOMP sessions were cut: they took too long to end');
+      for (const socket of this.#sockets) socket.destroy();
+      late.resolve();
+    });
+    const closed = new Promise<void>((resolve) => {
+      this.#server.close(() => resolve());
+    });
+    const ended = [...this.#connections].map(({ done }) => done);
+    for (const connection of this.#connections) connection.end(shuttingDown());
+    await Promise.race([Promise.all(ended), late.promise]);
+    await closed;
+    cancelDeadline();
+  }
+}
+
+function makeServer({ tls }: StompOptions): Server | TlsServer {
+  // A client may close its sending side first; what it asked for is answered all the same.
+  const settings = { allowHalfOpen: true, pauseOnConnect: false };
+  if (tls === null) return createServer(settings);
+  return createTlsServer({ ...settings, ...tls, ...TLS_VERSION, handshakeTimeout: TLS_HANDSHAKE_MS });
+}

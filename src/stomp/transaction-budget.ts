@@ -1,0 +1,31 @@
+import { QuaysideError } from '../model/errors.ts';
+import { STOMP_LIMITS } from './limits.ts';
+
+/** Counts what all open transactions of one session hold. */
+export class TransactionBudget {
+  readonly #mostBytes: number;
+  #frames = 0;
+  #bytes = 0;
+
+  constructor(bodyLimit: number) {
+    this.#mostBytes = STOMP_LIMITS.transactionBodies * bodyLimit;
+  }
+
+  /** @throws QuaysideError `overloaded` */
+  take(frames: number, bytes: number): void {
+    const { transactionFrames } = STOMP_LIMITS;
+    if (this.#frames + frames > transactionFrames || this.#bytes + bytes > this.#mostBytes) {
+      throw new QuaysideError(
+        'overloaded',
+        `Open transactions hold at most ${transactionFrames} frames and ${this.#mostBytes} bytes of bodies together.`,
+      );
+    }
+    this.#frames += frames;
+    this.#bytes += bytes;
+  }
+
+  giveBack(frames: number, bytes: number): void {
+    this.#frames -= frames;
+    this.#bytes -= bytes;
+  }
+}

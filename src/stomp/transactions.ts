@@ -1,0 +1,48 @@
+import { QuaysideError } from '../model/errors.ts';
+import { malformed } from './codec/malformed.ts';
+import { STOMP_LIMITS } from './limits.ts';
+import { Transaction } from './transaction.ts';
+import { TransactionBudget } from './transaction-budget.ts';
+
+/** The open transactions of one session. */
+export class Transactions {
+  readonly #budget: TransactionBudget;
+  readonly #open = new Map<string, Transaction>();
+
+  constructor(bodyLimit: number) {
+    this.#budget = new TransactionBudget(bodyLimit);
+  }
+
+  /** @throws QuaysideError `malformed-request`, `overloaded` */
+  begin(id: string): void {
+    if (this.#open.has(id)) throw malformed('A transaction of this id is open already.', 'transaction');
+    if (this.#open.size >= STOMP_LIMITS.transactions) {
+      throw new QuaysideError(
+        'overloaded',
+        `A session has at most ${STOMP_LIMITS.transactions} transactions.`,
+      );
+    }
+    this.#open.set(id, new Transaction(this.#budget));
+  }
+
+  /** @throws QuaysideError `malformed-request` */
+  find(id: string): Transaction {
+    const transaction = this.#open.get(id);
+    if (transaction === undefined) {
+      throw malformed('There is no open transaction of this id.', 'transaction');
+    }
+    return transaction;
+  }
+
+  /** Takes one out: its id is free again. @throws QuaysideError `malformed-request` */
+  end(id: string): Transaction {
+    const transaction = this.find(id);
+    this.#open.delete(id);
+    return transaction;
+  }
+
+  /** What they would have done is not done; what they claimed goes back with its subscription. */
+  dropAll(): void {
+    this.#open.clear();
+  }
+}
