@@ -24,8 +24,6 @@ export const queues = fc.constantFrom(...QUEUES);
 const groupSets = fc.uniqueArray(fc.constantFrom(...STREAM_GROUPS), { minLength: 1 });
 /** Few values, so that moments meet. */
 export const lengths = fc.constantFrom(1, 1000, 1000, 5000, 60_000);
-export const maybe = <T>(arbitrary: fc.Arbitrary<T>): fc.Arbitrary<T | null> =>
-  fc.option(arbitrary, { freq: 4 });
 
 export const contents = fc.record({
   body: fc.oneof(fc.uint8Array({ maxLength: 40 }), fc.constant(new Uint8Array(20_000).fill(7))),

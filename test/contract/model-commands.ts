@@ -1,21 +1,20 @@
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import type { BrowsePage } from '../../src/engine/storage.ts';
-import type { DeliveryState } from '../../src/model/element.ts';
+import type { DeliveryState, Lease } from '../../src/model/element.ts';
 import {
   type Command,
   command,
   contents,
   elementFor,
   lengths,
-  maybe,
   queues,
   refSpecs,
   resolve,
 } from './model-arbitraries.ts';
 import { checkDeliveries, passTime } from './model-check.ts';
 import { crashes } from './model-crash.ts';
-import { STREAM_GROUPS } from './model-world.ts';
+import { STREAM_GROUPS, type World } from './model-world.ts';
 
 const inserts = fc.tuple(queues, fc.array(contents, { minLength: 1, maxLength: 3 })).map(([queue, given]) =>
   command(`insert(${queue.ns}/${queue.name}, ${fc.stringify(given)})`, async ({ current }, world) => {
@@ -31,8 +30,11 @@ const inserts = fc.tuple(queues, fc.array(contents, { minLength: 1, maxLength: 3
   }),
 );
 
+/** Pops and reserves in equal parts. */
+const leases = fc.option(lengths, { freq: 1 });
+
 const takes = fc
-  .tuple(queues, fc.constantFrom(...STREAM_GROUPS), fc.integer({ min: 1, max: 4 }), maybe(lengths))
+  .tuple(queues, fc.constantFrom(...STREAM_GROUPS), fc.integer({ min: 1, max: 4 }), leases)
   .map(([queue, named, count, leaseMs]) => {
     const group = queue.ns === 'stream' ? named : '';
     const name = `take(${queue.ns}/${queue.name}, "${group}", ${count}, ${leaseMs})`;
@@ -46,6 +48,7 @@ const takes = fc
         const model = expected[index];
         if (model === undefined) continue;
         const { id, lease } = delivery;
+        assertFreshToken(lease, world);
         assert.equal(lease?.until ?? null, leaseMs === null ? null : current.now + leaseMs);
         if (lease === null) world.popped.push({ queue, delivery, model });
         else model.token = lease.token;
@@ -53,6 +56,13 @@ const takes = fc
       }
     });
   });
+
+/** A token of an earlier reservation would let a late worker settle a later one. */
+function assertFreshToken(lease: Lease | null, { tokens }: World): void {
+  if (lease === null) return;
+  assert.ok(!tokens.has(lease.token), 'each reservation has a token of its own');
+  tokens.add(lease.token);
+}
 
 const commits = refSpecs.map((spec) =>
   command(`commit(${fc.stringify(spec)})`, async ({ current }, world) => {
@@ -155,7 +165,20 @@ const passings = fc.constantFrom(1, 1, 999, 1000, 4000, 5000, 60_000).map((ms) =
 /** Weighted by repetition: histories need elements to be about something. */
 export function commandArbitraries(durable: boolean): fc.Arbitrary<Command>[] {
   const common = [
-    ...[inserts, inserts, inserts, takes, takes, takes, takes, commits, commits, rollbacks, rollbacks],
+    ...[
+      inserts,
+      inserts,
+      inserts,
+      takes,
+      takes,
+      takes,
+      takes,
+      putBacks,
+      commits,
+      commits,
+      rollbacks,
+      rollbacks,
+    ],
     ...[extensions, removals, putBacks, transfers, purges, browses, passings, passings],
   ];
   if (!durable) return common;

@@ -44,6 +44,8 @@ export interface KnownRef {
 export interface World {
   opened: TestEngine | DurableTestEngine;
   refs: KnownRef[];
+  /** Every token that a reservation came with. */
+  readonly tokens: Set<string>;
   popped: { queue: QueueKey; delivery: Delivery; model: ModelDelivery }[];
 }
 

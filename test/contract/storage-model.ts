@@ -56,7 +56,7 @@ class Stage {
   async run(commands: Iterable<Command>): Promise<void> {
     const opened = this.#opened ?? (await this.#open(OPTIONS));
     this.#opened = null;
-    const world: World = { opened, refs: [], popped: [] };
+    const world: World = { opened, refs: [], tokens: new Set(), popped: [] };
     try {
       await this.#play(commands, world);
       this.#opened = world.opened;

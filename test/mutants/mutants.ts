@@ -215,15 +215,13 @@ const SQLITE: readonly Mutant[] = [
   },
   {
     name: 'a dedup key is remembered for ever',
-    suite: 'storage model',
+    suite: 'contract',
     edits: [inWorker('dedup.ts', 'key, now - this.#windowMs);', 'key, -1);')],
   },
   {
     name: 'a page of browse skips what has the same maturity as its last row',
     suite: 'storage model',
-    edits: [
-      inWorker('verbs/browse.ts', '(${key}, d.seq) > (:moment, :seq)', '${key} > :moment AND :seq >= 0'),
-    ],
+    edits: [inWorker('verbs/browse.ts', ', d.seq) > (:moment, :seq)', ') > (:moment) AND :seq >= 0')],
   },
   {
     name: 'purge leaves the leases of what it purged running',

@@ -10,7 +10,7 @@ import { cpSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync }
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
-import { type Edit, MUTANTS, type Mutant, SUITES, type Suite, type SuiteName } from './mutants.ts';
+import { type Edit, MUTANTS, type Mutant, SUITES, type Suite } from './mutants.ts';
 
 const REPOSITORY = new URL('../../', import.meta.url).pathname;
 /** Histories a model may use to find a bug. */

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import type { EngineUnderTest } from '../../engines.ts';
-import { bodyTexts, newElement, newElements } from '../../support/elements.ts';
+import { bodyText, bodyTexts, newElement, newElements } from '../../support/elements.ts';
 import { byId, Fixture } from '../fixture.ts';
 
 export function batchContract(open: EngineUnderTest['open']): void {
@@ -58,6 +58,21 @@ export function batchContract(open: EngineUnderTest['open']): void {
         );
         assert.deepEqual(bodyTexts(deliveries), expected);
       }
+    });
+
+    it('reach their own callers when they travel in several round trips at once', async () => {
+      const queue = on.queue();
+      const inserts: Promise<string[]>[] = [];
+      for (let turn = 0; turn < 60; turn++) {
+        inserts.push(on.storage.insert(queue, [newElement({ body: `turn ${turn}` })]));
+        await new Promise((resolve) => setImmediate(resolve));
+      }
+      const ids = (await Promise.all(inserts)).flat();
+      const bodyOf = new Map((await on.pop(queue)).map((delivery) => [delivery.id, bodyText(delivery)]));
+      assert.deepEqual(
+        ids.map((id) => bodyOf.get(id)),
+        inserts.map((_, turn) => `turn ${turn}`),
+      );
     });
 
     it('may carry more bytes than one round trip should', async () => {

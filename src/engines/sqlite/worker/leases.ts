@@ -6,8 +6,8 @@ import type { Undo } from './undo.ts';
 export interface Lapsed {
   readonly lane: Lane;
   readonly seq: number;
-  readonly dueAt: number;
   readonly tries: number;
+  readonly token: number;
   readonly until: number;
 }
 
@@ -27,7 +27,7 @@ export class Leases {
     this.#undo = undo;
     const reserved = 'FROM delivery WHERE lane = ? AND lease_until IS NOT NULL';
     this.#findLapsed = db.prepare(
-      `SELECT seq, due_at, tries, lease_until ${reserved} AND lease_until <= ? ORDER BY lease_until, seq LIMIT ?`,
+      `SELECT seq, tries, token, lease_until ${reserved} AND lease_until <= ? ORDER BY lease_until, seq LIMIT ?`,
     );
     this.#findLapsed.setReturnArrays(true);
     this.#firstEnd = db.prepare(`SELECT lease_until ${reserved} ORDER BY lease_until LIMIT 1`);
@@ -69,8 +69,8 @@ export class Leases {
       if (lane.leaseEndsFrom > now) continue;
       if (found.length >= limit) break;
       for (const row of this.#findLapsed.all(lane.id, now, limit - found.length)) {
-        const [seq, dueAt, tries, until] = row as unknown as [number, number, number, number];
-        found.push({ lane, seq, dueAt, tries, until });
+        const [seq, tries, token, until] = row as unknown as [number, number, number, number];
+        found.push({ lane, seq, tries, token, until });
       }
     }
     return found.sort((a, b) => a.until - b.until || a.seq - b.seq);

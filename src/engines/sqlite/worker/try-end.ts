@@ -43,8 +43,7 @@ const LEASES_A_CALL = 1000;
 export function endLapsedLeases(store: Store): void {
   if (!store.leases.mayHaveLapsed(store.now)) return;
   const lapsed = store.leases.lapsed(store.now, LEASES_A_CALL);
-  for (const { lane, seq, tries, until } of lapsed) {
-    const token = store.deliveries.find(lane, seq)?.token ?? null;
+  for (const { lane, seq, tries, token, until } of lapsed) {
     endTry(store, { lane, seq, tries, nextDueAt: until, token });
     store.touched.add(lane.queue);
   }
