@@ -1,3 +1,5 @@
+import { BROKER, EXCHANGE } from './broker.ts';
+
 /**
  * Bugs that the tests must find: each is planted in a copy of the source and the named suite run on it. A
  * part of the program that gains a suite gains its mutants here.
@@ -32,6 +34,10 @@ export const SUITES = {
   'sqlite faults': { files: ['test/system/sqlite-faults.test.ts'], pattern: null },
   'sqlite damage': { files: ['test/system/sqlite-damage.test.ts'], pattern: null },
   'sqlite disk full': { files: ['test/system/sqlite-disk-full.test.ts'], pattern: 'said to be full' },
+  'waiting line': { files: ['test/broker/line.test.ts'], pattern: null },
+  'model through HTTP': { files: ['test/http/model.test.ts'], pattern: null },
+  'exchange graphs': { files: ['test/exchange/graph-model.test.ts'], pattern: null },
+  exchanges: { files: ['test/exchange/exchanges.test.ts'], pattern: null },
 } as const satisfies Record<string, Suite>;
 export type SuiteName = keyof typeof SUITES;
 
@@ -345,4 +351,8 @@ const SQLITE: readonly Mutant[] = [
 ];
 
 /** By part of the program. */
-export const MUTANTS: Readonly<Record<string, readonly Mutant[]>> = { sqlite: SQLITE };
+export const MUTANTS: Readonly<Record<string, readonly Mutant[]>> = {
+  sqlite: SQLITE,
+  broker: BROKER,
+  exchange: EXCHANGE,
+};

@@ -1,0 +1,89 @@
+import type { Mutant } from './mutants.ts';
+
+const edit = (file: string, search: string, replace: string): Mutant['edits'] => [
+  { file: `src/${file}`, search, replace },
+];
+
+/** Bugs of the broker: found by the line's interleavings, or by the model through HTTP. */
+export const BROKER: readonly Mutant[] = [
+  {
+    name: 'an element that comes while the engine is being asked wakes nobody',
+    suite: 'waiting line',
+    edits: edit('broker/line.ts', 'this.#matchAgain += count;', ''),
+  },
+  {
+    name: 'the timer is not re-armed when an earlier maturity is stored',
+    suite: 'waiting line',
+    edits: edit('broker/line.ts', 'earlier(this.#dueAt, at) !== this.#dueAt', 'this.#dueAt === null'),
+  },
+  {
+    name: 'consumers that were not served go to the end of the line',
+    suite: 'model through HTTP',
+    edits: edit('broker/line.ts', 'this.#waiting.prepend(consumer);', 'this.#waiting.append(consumer);'),
+  },
+  {
+    name: 'a cancelled call still takes an element',
+    suite: 'waiting line',
+    edits: edit(
+      'broker/line.ts',
+      "if (consumer.state === 'asked') served += this.#hand(consumer, deliveries, served);",
+      'served += this.#hand(consumer, deliveries, served);',
+    ),
+  },
+  {
+    name: 'an element whose consumer left is dropped',
+    suite: 'waiting line',
+    edits: edit(
+      'broker/line.ts',
+      'for (const spare of deliveries.slice(served)) this.#host.giveBack(spare);',
+      '',
+    ),
+  },
+  {
+    name: 'paused queues hand out',
+    suite: 'waiting line',
+    edits: edit(
+      'broker/line.ts',
+      'if (this.#waiting.size === 0 || this.#host.paused) return;\n    this.#disarm();',
+      'if (this.#waiting.size === 0) return;\n    this.#disarm();',
+    ),
+  },
+  {
+    name: 'a rollback wakes nobody',
+    suite: 'model through HTTP',
+    edits: edit('broker/queue.ts', 'this.#waiting.wake(item.group, delayMs);', ''),
+  },
+  {
+    name: 'a lease that ends wakes nobody and is not counted',
+    suite: 'model through HTTP',
+    edits: edit('broker/sweeper.ts', 'if (at < this.#timerAt && !this.#stopped) this.#arm(at);', ''),
+  },
+  {
+    name: 'resume wakes nobody',
+    suite: 'model through HTTP',
+    edits: edit('broker/waiting.ts', 'this.match(MANY);', 'this.match(0);'),
+  },
+];
+
+/** Bugs of exchanges: found by random graphs, or by the tests of one exchange. */
+export const EXCHANGE: readonly Mutant[] = [
+  {
+    name: 'a copy does not count its hop',
+    suite: 'exchange graphs',
+    edits: edit('exchange/forward.ts', 'String(hops + 1)', 'String(hops)'),
+  },
+  {
+    name: 'headers that a selector changed are not stored',
+    suite: 'exchange graphs',
+    edits: edit('exchange/forward.ts', 'verdict.headers ?? content.headers', 'content.headers'),
+  },
+  {
+    name: 'a retry stores a copy in another engine twice',
+    suite: 'exchanges',
+    edits: edit(
+      'exchange/forwarder.ts',
+      'dedupKey: this.#dedupKey(plan, copy.destination ?? -i - 1)',
+      'dedupKey: i < 0 ? this.#dedupKey(plan, i) : null',
+    ),
+  },
+];
