@@ -1,4 +1,4 @@
-import { execFileSync, spawn } from 'node:child_process';
+import { type ChildProcess, execFileSync, spawn } from 'node:child_process';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { connect, createServer } from 'node:net';
 import { tmpdir } from 'node:os';
@@ -151,7 +151,7 @@ class OwnServer implements RedisServer {
   readonly port: number;
   readonly #folder = mkdtempSync(join(tmpdir(), 'quayside-redis-'));
   readonly #args: readonly string[];
-  #process: { readonly pid: number; readonly ended: Promise<void> } | null = null;
+  #process: { readonly child: ChildProcess; readonly ended: Promise<void> } | null = null;
 
   constructor(port: number, options: readonly string[], kind: 'redis' | 'sentinel' = 'redis') {
     this.port = port;
@@ -169,9 +169,9 @@ class OwnServer implements RedisServer {
   async start(): Promise<void> {
     const child = spawn('redis-server', this.#args, { stdio: 'ignore' });
     const ended = new Promise<void>((resolve) => child.once('exit', () => resolve()));
+    // A test that ends leaves no process waiting for it.
     child.unref();
-    if (child.pid === undefined) throw new Error('redis-server could not be started');
-    this.#process = { pid: child.pid, ended };
+    this.#process = { child, ended };
     running.add(this);
     await until(
       () => this.ask('PING').then((answer) => !answer.includes('LOADING')),
@@ -188,8 +188,9 @@ class OwnServer implements RedisServer {
   }
 
   async kill(): Promise<void> {
+    this.#process?.child.ref();
     this.#signal('SIGKILL');
-    await this.#process?.ended;
+    if (running.has(this)) await this.#process?.ended;
     running.delete(this);
   }
 
@@ -207,29 +208,24 @@ class OwnServer implements RedisServer {
     rmSync(this.#folder, { recursive: true, force: true });
   }
 
-  /** Sends one inline command; answers what came back within a moment. */
+  /** Sends one inline command; answers the reply as it came. */
   ask(...command: readonly string[]): Promise<string> {
     return new Promise((resolve, reject) => {
       const socket = connect(this.port, HOST);
       let answer = '';
       socket.setEncoding('utf8');
       socket.setTimeout(1_000, () => socket.destroy(new Error('no answer')));
-      socket.once('connect', () => socket.write(`${command.join(' ')}\r\nQUIT\r\n`));
+      socket.once('connect', () => socket.end(`${command.join(' ')}\r\n`));
       socket.on('data', (data: string) => {
         answer += data;
       });
       socket.once('error', reject);
-      socket.once('close', () => resolve(answer.replace(/\+OK\r\n$/, (end) => (answer === end ? end : ''))));
+      socket.once('close', () => resolve(answer));
     });
   }
 
   #signal(signal: NodeJS.Signals): void {
-    if (this.#process === null || !running.has(this)) return;
-    try {
-      process.kill(this.#process.pid, signal);
-    } catch {
-      // It has ended already.
-    }
+    if (running.has(this)) this.#process?.child.kill(signal);
   }
 
   /** Sentinel writes into its configuration, so it needs a file. */

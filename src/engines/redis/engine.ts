@@ -63,7 +63,7 @@ export class RedisEngine implements Engine {
     const router = this.#routing;
     this.#carrier = new Carrier({ clock, router, log, shown });
     this.#commands = new Commands(this.#carrier, clock);
-    const registry = new Registry(this.#commands, this.#keys, givenTime);
+    const registry = new Registry({ commands: this.#commands, keys: this.#keys, library, givenTime });
     const stats = new RedisStats({ commands: this.#commands, keys: this.#keys, library, clock, log });
     const policies = new Map(options.namespaces.map((policy) => [policy.name, policy]));
     const around = new Around({
@@ -151,7 +151,7 @@ export class RedisEngine implements Engine {
       await this.#subscriptions.start();
     } catch (error) {
       await this.stop();
-      const why = error instanceof Error ? error.message : String(error);
+      const why = (error instanceof Error ? error.message : String(error)).replace(/\.$/, '');
       throw new Error(`${this.#settings.shown}: ${why}. Start Redis there, or correct the namespace's url.`);
     }
   }

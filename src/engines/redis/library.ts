@@ -24,6 +24,7 @@ const FILES = [
   'call',
   'definitions',
   'counters',
+  'registry',
   'list',
 ] as const;
 
@@ -44,6 +45,8 @@ export interface Library {
   readonly putDefinition: string;
   readonly deleteDefinition: string;
   readonly addCounters: string;
+  readonly addNames: string;
+  readonly addToList: string;
   readonly pushOnce: string;
   readonly dropList: string;
 }
@@ -60,6 +63,8 @@ export function readLibrary(): Library {
     putDefinition: `${name}_put`,
     deleteDefinition: `${name}_delete`,
     addCounters: `${name}_count`,
+    addNames: `${name}_name`,
+    addToList: `${name}_list`,
     pushOnce: `${name}_push`,
     dropList: `${name}_drop`,
   };

@@ -2,6 +2,7 @@ import type { QueueKey } from '../../model/names.ts';
 import type { Commands } from './client/commands.ts';
 import { text } from './client/greeting.ts';
 import { type Keys, parseQueueText, queueText } from './keys.ts';
+import type { Library } from './library.ts';
 import type { GivenTime } from './settings.ts';
 
 /** An entry of a list of queues to look at: good for one look at or after its moment. */
@@ -28,16 +29,23 @@ const MOST_REMEMBERED = 100_000;
 export class Registry {
   readonly #commands: Commands;
   readonly #keys: Keys;
+  readonly #library: Library;
   readonly #givenTime: GivenTime | null;
   readonly #declared = new Set<string>();
   /** By queue: the last moment that was registered. */
   readonly #due = new Map<string, number>();
   readonly #tidy = new Map<string, number>();
 
-  constructor(commands: Commands, keys: Keys, givenTime: GivenTime | null) {
-    this.#commands = commands;
-    this.#keys = keys;
-    this.#givenTime = givenTime;
+  constructor(parts: {
+    readonly commands: Commands;
+    readonly keys: Keys;
+    readonly library: Library;
+    readonly givenTime: GivenTime | null;
+  }) {
+    this.#commands = parts.commands;
+    this.#keys = parts.keys;
+    this.#library = parts.library;
+    this.#givenTime = parts.givenTime;
   }
 
   /** The time by which entries are compared. */
@@ -58,12 +66,11 @@ export class Registry {
   async declare(queues: readonly QueueKey[]): Promise<void> {
     const byNamespace = Map.groupBy(queues, ({ ns }) => ns);
     await Promise.all(
-      [...byNamespace].map(([ns, of]) =>
-        this.#commands.write(this.#keys.names(ns), 'SADD', [
-          this.#keys.names(ns),
-          ...of.map(({ name }) => name),
-        ]),
-      ),
+      [...byNamespace].map(([ns, of]) => {
+        const key = this.#keys.names(ns);
+        const names = of.map(({ name }) => name);
+        return this.#commands.write(key, 'FCALL', [this.#library.addNames, 1, key, ...names]);
+      }),
     );
     if (this.#declared.size > MOST_REMEMBERED) this.#declared.clear();
     for (const queue of queues) this.#declared.add(queueText(queue));
@@ -121,7 +128,8 @@ export class Registry {
   /** The moment is part of the member: each entry is its own. */
   async #add(key: string, queue: QueueKey, at: number): Promise<void> {
     const moment = Math.floor(at);
-    await this.#commands.write(key, 'ZADD', [key, moment, `${moment}:${queueText(queue)}`]);
+    const member = `${moment}:${queueText(queue)}`;
+    await this.#commands.write(key, 'FCALL', [this.#library.addToList, 1, key, moment, member]);
   }
 
   async #entries(

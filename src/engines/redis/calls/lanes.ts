@@ -187,7 +187,7 @@ export class Lanes implements LaneHost {
       Number.POSITIVE_INFINITY,
     );
     const preparing = around.before(lane, others, tasks);
-    if (preparing !== null) await preparing;
+    if (preparing !== null) await preparing.catch(nothingDone);
     const queues = this.#queuesOf(lane, others);
     const reply = await flights.fly({
       slot: lane.slot,
@@ -260,6 +260,12 @@ export class Lanes implements LaneHost {
     const names = [lane.queue.name, groups, queueText(letters.queue)];
     return Buffer.concat([head, ...names.map((name) => Buffer.from(`${name}\0`))]);
   }
+}
+
+/** Whatever became of the preparation: what was to follow it was not sent. */
+function nothingDone(error: unknown): never {
+  const why = error instanceof Error ? error.message : String(error);
+  throw new CarryError('storage-unavailable', why);
 }
 
 function verbArgs(tasks: readonly Task[]): Arg[] {

@@ -121,7 +121,7 @@ export class Carrier {
     tries: Tries,
   ): Lesson | 'bring-library' {
     if (outcome === null || outcome.kind === 'lost') {
-      if (outcome === null || outcome.sent) tries.mayBeDone = true;
+      if (cargo.writes && (outcome === null || outcome.sent)) tries.mayBeDone = true;
       if (tries.mayBeDone && !cargo.repeatable) throw this.#gaveUp(tries);
       return { atOnce: false };
     }

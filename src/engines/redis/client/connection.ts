@@ -171,6 +171,7 @@ export class Connection {
 
 /** At once: a graceful end would wait for a server that may never answer. */
 function end(redis: Redis): void {
-  redis.disconnect();
-  redis.stream?.destroy();
+  const stream: Redis['stream'] | undefined = redis.stream;
+  if (stream === undefined) redis.disconnect();
+  else stream.destroy();
 }

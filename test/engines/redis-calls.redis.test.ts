@@ -1,0 +1,293 @@
+import assert from 'node:assert/strict';
+import { after, before, describe, it } from 'node:test';
+import type { Engine } from '../../src/engine/engine.ts';
+import { Keys } from '../../src/engines/redis/keys.ts';
+import { QuaysideError } from '../../src/model/errors.ts';
+import type { QueueKey } from '../../src/model/names.ts';
+import { plain } from '../support/broker.ts';
+import { FakeClock } from '../support/clock.ts';
+import { bodyTexts, newElement, newElements } from '../support/elements.ts';
+import { type RedisServer, redisCli, startRedis } from '../support/redis-servers.ts';
+import { TcpProxy } from '../support/tcp-proxy.ts';
+import { freshPrefix, redisEngine } from './redis.ts';
+
+const NAMESPACES = [plain('plain'), plain('jobs', { deadLetter: { maxTries: 1, queue: 'dead' } })];
+const POP = { group: '', count: 10, leaseMs: null };
+const RESERVE = { group: '', count: 10, leaseMs: 60_000 };
+
+describe('calls of the Redis engine on a bad network', () => {
+  let server: RedisServer;
+  let proxy: TcpProxy;
+  let near: Engine;
+  let queues = 0;
+  let prefix = '';
+
+  /** An engine behind the proxy, another beside it. */
+  let far: Engine;
+
+  const freshQueue = (): QueueKey => ({ ns: 'plain', name: `queue ${++queues}` });
+
+  before(async () => {
+    server = await startRedis();
+    proxy = await TcpProxy.start(server.port);
+    prefix = freshPrefix();
+    const common = { namespaces: NAMESPACES, clock: null, prefix };
+    far = redisEngine({ ...common, url: `redis://127.0.0.1:${proxy.port}` });
+    near = redisEngine({ ...common, url: server.url });
+    await Promise.all([far.start(), near.start()]);
+  });
+
+  after(async () => {
+    await Promise.all([far.stop(), near.stop()]);
+    await proxy.stop();
+    await server.stop();
+  });
+
+  /** Calls, loses the answer on the way back, cuts the connection, and answers what the call came to. */
+  async function withAnswerLost<T>(call: () => Promise<T>): Promise<T> {
+    const caught = proxy.catch('FCALL', 'mute');
+    const called = call();
+    await caught;
+    proxy.reset();
+    return called;
+  }
+
+  /** Calls that this process has made before: what they register outside the queue is done. */
+  async function used(...bodies: string[]): Promise<QueueKey> {
+    const queue = freshQueue();
+    await far.storage.insert(queue, newElements(...bodies));
+    const { deliveries } = await far.storage.take(queue, { ...RESERVE, count: 1 });
+    const back = { group: '', token: null, delayMs: 0, countTry: false };
+    await far.storage.rollback(
+      queue,
+      deliveries.map(({ id }) => ({ id, ...back })),
+    );
+    return queue;
+  }
+
+  it('inserts once although the answer was lost, and answers the ids', async () => {
+    const queue = await used('before');
+    const ids = await withAnswerLost(() => far.storage.insert(queue, newElements('a', 'b')));
+    const { deliveries } = await near.storage.take(queue, POP);
+    assert.deepEqual(bodyTexts(deliveries), ['before', 'a', 'b']);
+    assert.deepEqual(
+      deliveries.slice(1).map(({ id }) => id),
+      ids,
+    );
+  });
+
+  it('pops once although the answer was lost, and hands out what was popped', async () => {
+    const queue = await used('a', 'b');
+    const { deliveries } = await withAnswerLost(() => far.storage.take(queue, POP));
+    assert.deepEqual(bodyTexts(deliveries), ['a', 'b']);
+    assert.equal((await near.storage.sizes(queue)).ready, 0);
+  });
+
+  it('reserves once although the answer was lost: the token that it answers is the one that holds', async () => {
+    const queue = await used('a');
+    const [reserved] = (await withAnswerLost(() => far.storage.take(queue, RESERVE))).deliveries;
+    const ref = { id: reserved?.id ?? '', group: '', token: reserved?.lease?.token ?? '' };
+    assert.deepEqual(await near.storage.commit(queue, [ref]), ['done']);
+  });
+
+  it('answers done for a commit whose first answer was lost', async () => {
+    const queue = await used('a');
+    const [reserved] = (await far.storage.take(queue, RESERVE)).deliveries;
+    const ref = { id: reserved?.id ?? '', group: '', token: null };
+    assert.deepEqual(await withAnswerLost(() => far.storage.commit(queue, [ref])), ['done']);
+  });
+
+  it('counts one try for a rollback whose first answer was lost', async () => {
+    const queue = await used('a');
+    const [reserved] = (await far.storage.take(queue, RESERVE)).deliveries;
+    const item = { id: reserved?.id ?? '', group: '', token: null, delayMs: 0, countTry: true };
+    assert.deepEqual(await withAnswerLost(() => far.storage.rollback(queue, [item])), ['done']);
+    assert.equal((await near.storage.take(queue, POP)).deliveries[0]?.tries, 1);
+  });
+
+  it('answers dead-lettered, and sends one letter, although the answer was lost', async () => {
+    const queue = { ns: 'jobs', name: 'failing' };
+    await far.storage.insert(queue, newElements('poison'));
+    const [reserved] = (await far.storage.take(queue, RESERVE)).deliveries;
+    const item = { id: reserved?.id ?? '', group: '', token: null, delayMs: 0, countTry: true };
+    assert.deepEqual(await withAnswerLost(() => far.storage.rollback(queue, [item])), ['dead-lettered']);
+    const { deliveries } = await near.storage.take({ ns: 'jobs', name: 'dead' }, POP);
+    assert.deepEqual(bodyTexts(deliveries), ['poison']);
+  });
+
+  it('transfers once although the answer was lost', async () => {
+    const [from, to] = [await used('a'), await used()];
+    const [reserved] = (await far.storage.take(from, RESERVE)).deliveries;
+    const finish = { id: reserved?.id ?? '', group: '', token: null };
+    const inserts = [{ queue: to, element: newElement({ body: 'copy' }) }];
+    assert.deepEqual(await withAnswerLost(() => far.storage.transfer([{ from, finish, inserts }])), ['done']);
+    assert.deepEqual(bodyTexts((await near.storage.take(to, POP)).deliveries), ['copy']);
+  });
+
+  it('keeps the order of calls through lost connections', async () => {
+    const queue = await used();
+    const calls: Promise<unknown>[] = [];
+    const bodies = Array.from({ length: 60 }, (_, index) => `${index}`);
+    for (const [index, body] of bodies.entries()) {
+      calls.push(far.storage.insert(queue, newElements(body)));
+      if (index % 20 === 10) await far.ping().then(() => proxy.reset());
+    }
+    await Promise.all(calls);
+    const taken = await near.storage.take(queue, { ...POP, count: 100 });
+    assert.deepEqual(bodyTexts(taken.deliveries), bodies);
+  });
+
+  it('answers outcome-unknown where no answer comes, and takes back what such a pop took', async () => {
+    const queue = await used('a', 'b');
+    const caught = proxy.catch('FCALL', 'mute');
+    const popped = far.storage.take(queue, POP);
+    await caught;
+    proxy.state = 'dark';
+    await assert.rejects(popped, isCode('outcome-unknown'));
+    assert.equal((await near.storage.sizes(queue)).ready, 0, 'the pop was done');
+    proxy.state = 'open';
+    proxy.reset();
+    await until(async () => (await near.storage.sizes(queue)).ready === 2);
+    assert.deepEqual(bodyTexts((await near.storage.take(queue, POP)).deliveries), ['a', 'b']);
+  });
+
+  it('answers storage-unavailable for what it could not send, and goes on when the server is back', async () => {
+    const queue = await used();
+    proxy.state = 'dark';
+    proxy.reset();
+    const calls = [far.storage.insert(queue, newElements('never')), far.ping(), far.storage.sizes(queue)];
+    await Promise.all(calls.map((call) => assert.rejects(call, isCode('storage-unavailable'))));
+    proxy.state = 'open';
+    proxy.reset();
+    await until(() => far.ping().then(() => true));
+    await far.storage.insert(queue, newElements('now'));
+    assert.deepEqual(bodyTexts((await near.storage.take(queue, POP)).deliveries), ['now']);
+  });
+
+  it('tells the watchers of definitions to look again after a lost connection', async () => {
+    await far.definitions.put('queue', 'kept', 1, 'any');
+    await far.definitions.put('queue', 'deleted meanwhile', 1, 'any');
+    const changed = new Set<string>();
+    const stop = far.definitions.watch(({ key }) => changed.add(key));
+    proxy.state = 'dark';
+    await near.definitions.delete('queue', 'deleted meanwhile', 'any');
+    await near.definitions.put('queue', 'made meanwhile', 1, 'any');
+    proxy.state = 'open';
+    proxy.reset();
+    await until(async () => ['kept', 'deleted meanwhile', 'made meanwhile'].every((key) => changed.has(key)));
+    stop();
+  });
+
+  it('brings its functions again when the server has lost them', async () => {
+    const queue = await used();
+    redisCli('-p', String(server.port), 'FUNCTION', 'FLUSH');
+    await far.storage.insert(queue, newElements('a'));
+    assert.equal((await far.storage.sizes(queue)).ready, 1);
+  });
+
+  it('makes itself known again to a server that lost all data', async () => {
+    const queue = await used('gone');
+    redisCli('-p', String(server.port), 'FLUSHALL');
+    await far.storage.insert(queue, newElements('new'));
+    assert.deepEqual(await near.storage.queues('plain'), [queue.name]);
+    assert.deepEqual(bodyTexts((await far.storage.take(queue, POP)).deliveries), ['new']);
+  });
+
+  it('keeps nothing for a client that stopped', async () => {
+    const keys = new Keys(prefix);
+    const queue = freshQueue();
+    const clock = new FakeClock();
+    const third = redisEngine({ url: server.url, namespaces: NAMESPACES, clock, prefix });
+    await third.start();
+    await third.storage.insert(queue, newElements('a', 'b'));
+    await third.storage.take(queue, { ...POP, count: 1 });
+    await third.stop();
+    const { hash } = keys.queue(queue);
+    const fields = redisCli('-p', String(server.port), 'HLEN', hash).trim();
+    // The queue's tag and number, and the element that is left.
+    assert.equal(fields, '3');
+  });
+});
+
+describe('a Redis server that is full or unfit', () => {
+  it('takes no inserts when memory is short, while pops and commits go on', async () => {
+    const server = await startRedis();
+    const engine = redisEngine({ url: server.url, namespaces: NAMESPACES, clock: null });
+    await engine.start();
+    const { storage } = engine;
+    const queue = { ns: 'plain', name: 'full' };
+    await storage.insert(queue, newElements('a', 'b'));
+    redisCli('-p', String(server.port), 'CONFIG', 'SET', 'maxmemory', '1');
+    const [inserted, taken] = await Promise.allSettled([
+      storage.insert(queue, newElements('too much')),
+      storage.take(queue, { ...RESERVE, count: 1 }),
+    ]);
+    assert.ok(inserted.status === 'rejected' && isCode('storage-full')(inserted.reason));
+    assert.ok(taken.status === 'fulfilled');
+    const [reserved] = taken.value.deliveries;
+    const ref = { id: reserved?.id ?? '', group: '', token: null };
+    assert.deepEqual(await storage.commit(queue, [ref]), ['done']);
+    assert.deepEqual(bodyTexts((await storage.take(queue, POP)).deliveries), ['b']);
+    redisCli('-p', String(server.port), 'CONFIG', 'SET', 'maxmemory', '0');
+    await storage.insert(queue, newElements('fits again'));
+    await engine.stop();
+    await server.stop();
+  });
+
+  it('does not start on a server that evicts, and says what to set', async () => {
+    const server = await startRedis('--maxmemory-policy', 'allkeys-lru');
+    const engine = redisEngine({ url: server.url, namespaces: NAMESPACES, clock: null });
+    await assert.rejects(engine.start(), /maxmemory-policy is allkeys-lru.*set maxmemory-policy noeviction/);
+    await server.stop();
+  });
+
+  it('does not start where no server is, and names the place', async () => {
+    const server = await startRedis();
+    await server.stop();
+    const engine = redisEngine({ url: server.url, namespaces: NAMESPACES, clock: null });
+    await assert.rejects(
+      engine.start(),
+      new RegExp(`127\\.0\\.0\\.1:${server.port}.*ECONNREFUSED.*Start Redis there`),
+    );
+  });
+
+  it('shows a password nowhere: not when it is wrong, not when the server is lost', async () => {
+    const secret = 'p@ss/w%rd';
+    const server = await startRedis('--requirepass', secret);
+    const said: string[] = [];
+    const note = (fields: object, message: string): void => {
+      said.push(
+        JSON.stringify(fields, (_, value) => (value instanceof Error ? value.message : value)),
+        message,
+      );
+    };
+    const log = { info: note, warn: note };
+    const at = (password: string): string =>
+      `redis://:${encodeURIComponent(password)}@127.0.0.1:${server.port}`;
+    const wrong = redisEngine({ url: at('wr0ng-secret'), namespaces: NAMESPACES, clock: null, log });
+    await assert.rejects(wrong.start(), (error: Error) => {
+      said.push(error.message);
+      return error.message.includes('WRONGPASS');
+    });
+    const right = redisEngine({ url: at(secret), namespaces: NAMESPACES, clock: null, log });
+    await right.start();
+    await server.stop();
+    await until(async () => said.some((text) => text.includes('cannot be reached')));
+    await right.stop();
+    for (const word of [secret, encodeURIComponent(secret), 'wr0ng-secret']) {
+      assert.ok(!said.join('\n').includes(word));
+    }
+  });
+});
+
+function isCode(code: string): (error: unknown) => boolean {
+  return (error) => error instanceof QuaysideError && error.code === code;
+}
+
+async function until(holds: () => Promise<boolean>): Promise<void> {
+  const end = performance.now() + 20_000;
+  while (!(await holds().catch(() => false))) {
+    assert.ok(performance.now() < end, 'waited twenty seconds in vain');
+    await new Promise((resolve) => setTimeout(resolve, 20));
+  }
+}

@@ -1,0 +1,189 @@
+import assert from 'node:assert/strict';
+import { after, before, describe, it } from 'node:test';
+import type { Engine } from '../../src/engine/engine.ts';
+import { slotOf } from '../../src/engines/redis/client/slots.ts';
+import { Keys } from '../../src/engines/redis/keys.ts';
+import type { QueueKey } from '../../src/model/names.ts';
+import { plain } from '../support/broker.ts';
+import { FakeClock } from '../support/clock.ts';
+import { bodyTexts, newElement, newElements } from '../support/elements.ts';
+import { type RedisCluster, type RedisServer, redisCli, startCluster } from '../support/redis-servers.ts';
+import { freshPrefix, redisEngine } from './redis.ts';
+import { Traffic } from './redis-traffic.ts';
+
+const NAMESPACES = [plain('plain'), plain('jobs', { deadLetter: { maxTries: 1, queue: 'dead' } })];
+const POP = { group: '', count: 10, leaseMs: null };
+const RESERVE = { group: '', count: 10, leaseMs: 60_000 };
+
+describe('the Redis engine on a cluster', () => {
+  let cluster: RedisCluster;
+
+  before(async () => {
+    cluster = await startCluster();
+  });
+
+  after(() => cluster.stop());
+
+  const open = async (prefix = freshPrefix(), clock: FakeClock | null = null): Promise<Engine> => {
+    const engine = redisEngine({ url: cluster.url, namespaces: NAMESPACES, clock, prefix });
+    await engine.start();
+    return engine;
+  };
+
+  const cli = (port: number, ...args: string[]): string => redisCli('-p', String(port), ...args).trim();
+
+  /** The master that has this queue's slot now. */
+  function ownerOf(slot: number): RedisServer {
+    const owner = cluster.servers.find(({ port }) =>
+      cli(port, 'CLUSTER', 'NODES')
+        .split('\n')
+        .some(
+          (line) => line.includes('myself,master') && slotsIn(line).some(([a, b]) => slot >= a && slot <= b),
+        ),
+    );
+    assert.ok(owner);
+    return owner;
+  }
+
+  it('is recognised behind any of its servers, by whatever server says so', async () => {
+    const [first] = cluster.servers;
+    const engine = redisEngine({ url: first?.url ?? '', namespaces: NAMESPACES, clock: null });
+    await engine.start();
+    const names = Array.from({ length: 20 }, (_, index) => `spread ${index}`);
+    const queues = names.map((name): QueueKey => ({ ns: 'plain', name }));
+    await Promise.all(queues.map((queue) => engine.storage.insert(queue, newElements(queue.name))));
+    const taken = await Promise.all(queues.map((queue) => engine.storage.take(queue, POP)));
+    assert.deepEqual(
+      taken.flatMap(({ deliveries }) => bodyTexts(deliveries)),
+      names,
+    );
+    assert.equal(
+      new Set(queues.map((queue) => ownerOf(slotOf(new Keys('x').queue(queue).hash)).port)).size,
+      3,
+    );
+    await engine.stop();
+  });
+
+  it('loses nothing and hands nothing out twice when a master is killed, with WAIT 1', async () => {
+    const engine = await open();
+    const traffic = new Traffic(engine.storage, 6);
+    await traffic.acknowledged(200);
+    const victim = ownerOf(traffic.slots[0] ?? 0);
+    await victim.kill();
+    await traffic.acknowledged(400);
+    await victim.restart();
+    await traffic.acknowledged(200);
+    assert.deepEqual(await traffic.end(), { lost: [], twice: [], changed: [] });
+    await engine.stop();
+  });
+
+  it('loses nothing while slots move, keys and all', async () => {
+    const prefix = freshPrefix();
+    const engine = await open(prefix);
+    const traffic = new Traffic(engine.storage, 2);
+    await traffic.acknowledged(100);
+    for (const slot of traffic.slots) {
+      await moveSlot(slot, () => traffic.acknowledged(50));
+      await traffic.acknowledged(50);
+    }
+    assert.deepEqual(await traffic.end(), { lost: [], twice: [], changed: [] });
+    await engine.stop();
+  });
+
+  /** Moves a slot to another master as an operator does. `between` runs while both have it. */
+  async function moveSlot(slot: number, between: () => Promise<void>): Promise<void> {
+    const from = ownerOf(slot).port;
+    const to = [0, 6000, 12_000].map((other) => ownerOf(other).port).find((port) => port !== from) ?? 0;
+    const [fromId, toId] = [cli(from, 'CLUSTER', 'MYID'), cli(to, 'CLUSTER', 'MYID')];
+    cli(to, 'CLUSTER', 'SETSLOT', String(slot), 'IMPORTING', fromId);
+    cli(from, 'CLUSTER', 'SETSLOT', String(slot), 'MIGRATING', toId);
+    await between();
+    for (;;) {
+      const [key] = cli(from, 'CLUSTER', 'GETKEYSINSLOT', String(slot), '1').split('\n');
+      if (key === undefined || key === '') break;
+      cli(from, 'MIGRATE', '127.0.0.1', String(to), key, '0', '5000');
+    }
+    await between();
+    for (const port of [to, from]) cli(port, 'CLUSTER', 'SETSLOT', String(slot), 'NODE', toId);
+  }
+
+  it('brings an element over to a queue of another server that could not take it, once, whoever sweeps', async () => {
+    const prefix = freshPrefix();
+    const clock = new FakeClock();
+    const engine = await open(prefix, clock);
+    const { from, to } = queuesApart(new Keys(prefix));
+    await engine.storage.insert(from, newElements('moved'));
+    await engine.storage.insert(to, newElements('before'));
+    const [reserved] = (await engine.storage.take(from, RESERVE)).deliveries;
+    const finish = { id: reserved?.id ?? '', group: '', token: null };
+    const inserts = [{ queue: to, element: newElement({ body: 'copy' }) }];
+    const target = ownerOf(slotOf(new Keys(prefix).queue(to).hash));
+    cli(target.port, 'CLIENT', 'PAUSE', '8000', 'WRITE');
+    // The finish is done and cannot be undone, so the transfer is: its copy is under way.
+    assert.deepEqual(await engine.storage.transfer([{ from, finish, inserts }]), ['done']);
+    cli(target.port, 'CLIENT', 'UNPAUSE');
+    await engine.stop();
+    const other = await open(prefix, clock);
+    clock.advance(61_000);
+    await other.storage.sweep();
+    await other.storage.sweep();
+    const { deliveries } = await other.storage.take(to, POP);
+    assert.deepEqual(bodyTexts(deliveries), ['before', 'copy']);
+    await other.stop();
+  });
+
+  it('sends dead letters to a queue of another server before it answers', async () => {
+    const engine = await open();
+    for (const name of ['a', 'b', 'c', 'd']) {
+      const queue = { ns: 'jobs', name };
+      await engine.storage.insert(queue, newElements(name));
+      const [reserved] = (await engine.storage.take(queue, RESERVE)).deliveries;
+      const item = { id: reserved?.id ?? '', group: '', token: null, delayMs: 0, countTry: true };
+      assert.deepEqual(await engine.storage.rollback(queue, [item]), ['dead-lettered']);
+      assert.deepEqual(bodyTexts((await engine.storage.take({ ns: 'jobs', name: 'dead' }, POP)).deliveries), [
+        name,
+      ]);
+    }
+    await engine.stop();
+  });
+
+  it('brings signals and changed definitions to other nodes', async () => {
+    const prefix = freshPrefix();
+    const [one, two] = [await open(prefix), await open(prefix)];
+    const heard = Promise.withResolvers<unknown>();
+    const stop = two.signaller.subscribe('topic', heard.resolve);
+    const changed = Promise.withResolvers<unknown>();
+    const unwatch = two.definitions.watch(changed.resolve);
+    const publishing = setInterval(() => one.signaller.publish('topic', { n: 1 }), 20);
+    assert.deepEqual(await heard.promise, { n: 1 });
+    clearInterval(publishing);
+    await one.definitions.put('exchange', 'x', 1, null);
+    assert.deepEqual(await changed.promise, { kind: 'exchange', key: 'x' });
+    stop();
+    unwatch();
+    await Promise.all([one.stop(), two.stop()]);
+  });
+});
+
+/** Two queues whose slots lie far apart, so that no one server has both. */
+function queuesApart(keys: Keys): { from: QueueKey; to: QueueKey } {
+  const queues = Array.from(
+    { length: 200 },
+    (_, index): QueueKey => ({ ns: 'plain', name: `apart ${index}` }),
+  );
+  const from = queues.find((queue) => slotOf(keys.queue(queue).hash) < 4000);
+  const to = queues.find((queue) => slotOf(keys.queue(queue).hash) > 12_500);
+  assert.ok(from !== undefined && to !== undefined);
+  return { from, to };
+}
+
+function slotsIn(line: string): [number, number][] {
+  const ranges = line
+    .split(' ')
+    .slice(8)
+    .filter((word) => /^\d/.test(word));
+  return ranges.map((range) => {
+    const [first = '', last = first] = range.split('-');
+    return [Number(first), Number(last)];
+  });
+}

@@ -1,0 +1,169 @@
+import assert from 'node:assert/strict';
+import { after, before, describe, it } from 'node:test';
+import fc from 'fast-check';
+import type { Engine } from '../../src/engine/engine.ts';
+import type { Storage } from '../../src/engine/storage.ts';
+import type { NewElement } from '../../src/model/element.ts';
+import { QuaysideError } from '../../src/model/errors.ts';
+import type { QueueKey } from '../../src/model/names.ts';
+import { sampleBodies } from '../support/bodies.ts';
+import { plain } from '../support/broker.ts';
+import { bodyText, bodyTexts, newElement, newElements } from '../support/elements.ts';
+import { cluster, redisEngine, standalone } from './redis.ts';
+
+const servers = [
+  { name: 'one server', url: async () => (await standalone()).url },
+  { name: 'a cluster', url: async () => (await cluster()).url },
+];
+
+for (const { name, url } of servers) {
+  describe(`the list variant on ${name}`, () => {
+    let engine: Engine;
+    let storage: Storage;
+    let queues = 0;
+
+    before(async () => {
+      const settings = { variant: 'list' };
+      engine = redisEngine({ url: await url(), namespaces: [plain('plain')], clock: null, settings });
+      await engine.start();
+      storage = engine.storage;
+    });
+
+    after(() => engine.stop());
+
+    const freshQueue = (): QueueKey => ({ ns: 'plain', name: `queue {${++queues}}` });
+    const pop = (queue: QueueKey, count = 100) => storage.take(queue, { group: '', count, leaseMs: null });
+
+    it('says what it cannot do, and refuses it', async () => {
+      assert.deepEqual(storage.capabilities, {
+        sched: false,
+        reserve: false,
+        pipeline: false,
+        remove: false,
+      });
+      const queue = freshQueue();
+      const ref = { id: 'x', group: '', token: null };
+      const refused = [
+        storage.take(queue, { group: '', count: 1, leaseMs: 1000 }),
+        storage.commit(queue, [ref]),
+        storage.rollback(queue, [{ ...ref, delayMs: 0, countTry: true }]),
+        storage.extend(queue, [{ ...ref, leaseMs: 1 }]),
+        storage.remove(queue, ['x']),
+        storage.transfer([{ from: queue, finish: ref, inserts: [] }]),
+        storage.insert(queue, [newElement({ delayMs: 1000 })]),
+        storage.insert(queue, [newElement({ groups: ['g1'] })]),
+      ];
+      for (const call of refused) {
+        await assert.rejects(
+          call,
+          (error) => error instanceof QuaysideError && error.code === 'not-supported',
+        );
+      }
+      assert.equal((await storage.sizes(queue)).ready, 0);
+    });
+
+    it('hands out in the order of insertion, all fields kept', async () => {
+      const queue = freshQueue();
+      const element = newElement({ body: 'first', tries: 3, headers: ['a', '1'], contentEncoding: 'gzip' });
+      const [id] = await storage.insert(queue, [element]);
+      await storage.insert(queue, newElements('second', 'third'));
+      const [first, ...rest] = (await pop(queue)).deliveries;
+      assert.deepEqual(bodyTexts(rest), ['second', 'third']);
+      assert.equal(first?.id, id);
+      assert.equal(first?.tries, 3);
+      assert.equal(first?.contentEncoding, 'gzip');
+      assert.deepEqual(first?.headers, ['a', '1']);
+      assert.equal(first?.lease, null);
+    });
+
+    it('keeps every body byte for byte', async () => {
+      const queue = freshQueue();
+      const bodies = sampleBodies().map(({ bytes }) => bytes);
+      await storage.insert(
+        queue,
+        bodies.map((body) => newElement({ body })),
+      );
+      const { deliveries } = await pop(queue);
+      assert.equal(deliveries.length, bodies.length);
+      for (const [i, body] of bodies.entries())
+        assert.ok(body.equals(deliveries[i]?.body ?? Buffer.alloc(0)));
+    });
+
+    it('makes a queue known by an insert, and its own order of calls holds, awaited or not', async () => {
+      const queue = freshQueue();
+      const calls = [
+        storage.insert(queue, newElements('a', 'b')),
+        pop(queue, 1),
+        storage.insert(queue, newElements('c')),
+        pop(queue, 9),
+        pop(queue, 1),
+      ] as const;
+      const [, one, , rest, none] = await Promise.all(calls);
+      assert.deepEqual(bodyTexts(one.deliveries), ['a']);
+      assert.deepEqual(bodyTexts(rest.deliveries), ['b', 'c']);
+      assert.deepEqual(none, { deliveries: [], nextDueAt: null });
+      assert.ok((await storage.queues('plain')).includes(queue.name));
+    });
+
+    it('puts popped elements back to their places', async () => {
+      const queue = freshQueue();
+      await storage.insert(queue, newElements('a', 'b', 'c'));
+      const { deliveries } = await pop(queue, 2);
+      await storage.putBack(queue, deliveries);
+      assert.deepEqual((await pop(queue)).deliveries.map(bodyText), ['a', 'b', 'c']);
+    });
+
+    it('stores a dedup key once, among elements without', async () => {
+      const queue = freshQueue();
+      const keyed = (body: string): NewElement => newElement({ body, dedupKey: 'k' });
+      const [first] = await storage.insert(queue, [keyed('once')]);
+      const ids = await storage.insert(queue, [newElement({ body: 'other' }), keyed('again')]);
+      assert.equal(ids[1], first);
+      assert.deepEqual(bodyTexts((await pop(queue)).deliveries), ['once', 'other']);
+    });
+
+    it('counts, pages and purges', async () => {
+      const queue = freshQueue();
+      await storage.insert(queue, newElements('a', 'b', 'c', 'd', 'e'));
+      const sizes = await storage.sizes(queue);
+      assert.deepEqual([sizes.ready, sizes.scheduled, sizes.reserved], [5, 0, 0]);
+      assert.equal(sizes.nextMatureAt, await storage.nextDueAt(queue, ''));
+      const seen: string[] = [];
+      let next: string | null = null;
+      do {
+        const page = await storage.browse(queue, { group: '', state: 'ready', after: next, limit: 2 });
+        seen.push(...bodyTexts(page.deliveries));
+        next = page.next;
+      } while (next !== null);
+      assert.deepEqual(seen, ['a', 'b', 'c', 'd', 'e']);
+      assert.equal(await storage.purge(queue, ['reserved']), 0);
+      assert.equal(await storage.purge(queue), 5);
+      assert.equal(await storage.nextDueAt(queue, ''), null);
+      assert.deepEqual(await storage.sweep(), { touched: [], nextAt: null });
+    });
+
+    it('is a queue: any inserts, pops and returns agree with an array', async () => {
+      const step = fc.oneof(
+        fc.record({ insert: fc.array(fc.string(), { minLength: 1, maxLength: 4 }) }),
+        fc.record({ pop: fc.integer({ min: 1, max: 5 }), back: fc.boolean() }),
+      );
+      const property = fc.asyncProperty(fc.array(step, { maxLength: 20 }), async (steps) => {
+        const queue = freshQueue();
+        const model: string[] = [];
+        for (const each of steps) {
+          if ('insert' in each) {
+            await storage.insert(queue, newElements(...each.insert));
+            model.push(...each.insert);
+          } else {
+            const { deliveries } = await pop(queue, each.pop);
+            assert.deepEqual(bodyTexts(deliveries), model.slice(0, each.pop));
+            if (each.back) await storage.putBack(queue, deliveries);
+            else model.splice(0, each.pop);
+          }
+          assert.equal((await storage.sizes(queue)).ready, model.length);
+        }
+      });
+      await fc.assert(property, { numRuns: 30 });
+    });
+  });
+}

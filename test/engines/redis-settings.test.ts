@@ -1,0 +1,146 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import fc from 'fast-check';
+import { slotOf } from '../../src/engines/redis/client/slots.ts';
+import { decodeContent, encodeContent } from '../../src/engines/redis/content.ts';
+import { Keys, parseQueueText, queueText } from '../../src/engines/redis/keys.ts';
+import { readSettings, type Settings } from '../../src/engines/redis/settings.ts';
+import { systemClock } from '../../src/model/clock.ts';
+
+function read(url: string, settings: Record<string, unknown> = {}): Settings {
+  const log = { info: () => {}, warn: () => {} };
+  return readSettings({
+    url,
+    settings,
+    dataDir: '',
+    namespaces: [],
+    clock: systemClock,
+    dedupWindowMs: 1,
+    log,
+  });
+}
+
+describe('URLs and settings of the Redis engine', () => {
+  it('takes one server, with and without port, user, password and database', () => {
+    assert.deepEqual(read('redis://localhost').addresses, [{ host: 'localhost', port: 6379 }]);
+    const { addresses, login } = read('redis://user:p%40ss%3Aword@[::1]:7000/3');
+    assert.deepEqual(addresses, [{ host: '::1', port: 7000 }]);
+    assert.deepEqual(login, { username: 'user', password: 'p@ss:word', db: 3, tls: null });
+    assert.deepEqual(read('redis://:only%20password@h').login.password, 'only password');
+  });
+
+  it('takes several servers, and asks them what they are unless it is told', () => {
+    const { addresses, cluster } = read('redis://a:1,b:2,c');
+    assert.deepEqual(addresses, [
+      { host: 'a', port: 1 },
+      { host: 'b', port: 2 },
+      { host: 'c', port: 6379 },
+    ]);
+    assert.equal(cluster, null);
+    assert.equal(read('redis://a?cluster=true').cluster, true);
+    assert.equal(read('redis://a', { cluster: false }).cluster, false);
+  });
+
+  it('takes Sentinels and the name of their master', () => {
+    const { sentinel, cluster } = read('redis://:pw@a:26379,b:26379?sentinel=main&sentinelPassword=spw');
+    assert.equal(sentinel?.master, 'main');
+    assert.equal(sentinel?.login.password, 'spw');
+    assert.equal(cluster, false);
+  });
+
+  it('uses TLS, and checks the certificate against the host, for rediss', () => {
+    const { tls } = read('rediss://example.org').login;
+    assert.deepEqual(tls, { servername: 'example.org' });
+    assert.deepEqual(read('rediss://10.0.0.1').login.tls, {});
+    assert.deepEqual(read('rediss://10.0.0.1', { servername: 'inner' }).login.tls, { servername: 'inner' });
+  });
+
+  it('prefers settings to the query', () => {
+    assert.equal(read('redis://a?prefix=one&wait=1', { prefix: 'two' }).prefix, 'two');
+    assert.equal(read('redis://a?wait=2').wait, 2);
+    assert.equal(read('redis://a').wait, null);
+    assert.equal(read('redis://a', { variant: 'list' }).variant, 'list');
+  });
+
+  it('refuses what it does not understand, and says so without the password', () => {
+    const wrong: [string, Record<string, unknown>, RegExp][] = [
+      ['redis://:secret@a?colour=red', {}, /unknown setting "colour"/],
+      ['redis://:secret@a?wait=some', {}, /"wait" must be a whole number/],
+      ['redis://:secret@a/x', {}, /no database number/],
+      ['redis://:secret@a:99999', {}, /no host and port/],
+      ['redis://:sec@ret@a', {}, /write an @ in the password as %40/],
+      ['redis://:sec%ret@a', {}, /not percent-encoded/],
+      ['redis://:secret@', {}, /no host and port/],
+      ['redis:a', {}, /write redis:\/\/host:port/],
+      ['redis://:secret@a', { prefix: '{x}' }, /"prefix" has a brace/],
+      ['redis://:secret@a/1?cluster=true', {}, /"db" must be 0 on a cluster/],
+      ['redis://:secret@a?cluster=true&sentinel=x', {}, /"sentinel" is not for a cluster/],
+      ['redis://:secret@a', { variant: 'tape' }, /"variant" must be/],
+      ['redis://:secret@a', { givenTime: 5 }, /"givenTime" is for tests/],
+      ['rediss://:secret@a', { ca: '/nowhere/ca.pem' }, /"ca" cannot be read/],
+    ];
+    for (const [url, settings, expected] of wrong) {
+      assert.throws(
+        () => read(url, settings),
+        ({ message }: Error) => {
+          assert.match(message, expected);
+          return !/sec|ret@/.test(message.replaceAll('password', ''));
+        },
+        url,
+      );
+    }
+  });
+});
+
+const names = fc.string({ unit: 'grapheme', minLength: 1, maxLength: 12 });
+const nasty = fc.oneof(
+  names,
+  fc.string({ unit: fc.constantFrom('{', '}', '/', ':', '%', 'a', '25', '7B'), minLength: 1 }),
+);
+
+describe('keys of the Redis engine', () => {
+  it('have the slots that the cluster specification computes', () => {
+    assert.equal(slotOf('123456789'), 0x31c3);
+    assert.equal(slotOf('{user1000}.following'), slotOf('{user1000}.followers'));
+    assert.equal(slotOf('foo{}{bar}'), slotOf('foo{}{bar}'));
+    assert.equal(slotOf('foo{{bar}}zap'), slotOf('{bar'));
+    assert.equal(slotOf('foo{bar}{zap}'), slotOf('bar'));
+  });
+
+  it('of one queue share a slot, and those of two queues never meet, whatever the names', () => {
+    const keys = new Keys('prefix');
+    const queue = fc.record({ ns: nasty, name: nasty }, { noNullPrototype: true });
+    fc.assert(
+      fc.property(queue, queue, (a, b) => {
+        const [first, second] = [keys.queue(a), keys.queue(b)];
+        const all = [first.hash, first.order, first.stats, keys.list(a), keys.listDedup(a, '{x}')];
+        assert.equal(new Set(all.map(slotOf)).size, 1);
+        assert.equal(first.hash === second.hash, a.ns === b.ns && a.name === b.name);
+        assert.ok(!all.includes(keys.names(b.ns)));
+        assert.deepEqual(parseQueueText(queueText(a)), a);
+      }),
+    );
+  });
+});
+
+describe('content in Redis', () => {
+  it('comes back as it went in', () => {
+    const content = fc.record({
+      body: fc.uint8Array({ maxLength: 50 }),
+      contentType: fc.option(fc.string({ maxLength: 255 })),
+      contentEncoding: fc.option(fc.string({ maxLength: 20 })),
+      headers: fc
+        .array(fc.string(), { maxLength: 6 })
+        .map((all) => all.slice(0, all.length - (all.length % 2))),
+    });
+    fc.assert(
+      fc.property(content, (given) => {
+        const value = Buffer.concat([Buffer.from('before'), encodeContent(given)]);
+        const { body, headers, ...rest } = decodeContent(value, 6);
+        assert.deepEqual([...headers], given.headers);
+        assert.deepEqual(rest, { contentType: given.contentType, contentEncoding: given.contentEncoding });
+        assert.ok(Buffer.from(body).equals(given.body));
+      }),
+    );
+  });
+});
