@@ -1,5 +1,6 @@
 import type { Engine, NamespacePolicy } from '../src/engine/engine.ts';
 import type { Clock } from '../src/model/clock.ts';
+import { REDIS, REDIS_CLUSTER } from './engines/redis.ts';
 import { MEMORY_SQLITE, NORMAL_SQLITE, SQLITE } from './engines/sqlite.ts';
 
 /** An engine that a test opened, with the means to move its time. */
@@ -43,4 +44,10 @@ export interface EngineUnderTest {
 }
 
 /** Every engine and mode. The only such list: a suite that should hold for all engines goes through it. */
-export const ENGINES: readonly EngineUnderTest[] = [SQLITE, NORMAL_SQLITE, MEMORY_SQLITE];
+export const ENGINES: readonly EngineUnderTest[] = [
+  SQLITE,
+  NORMAL_SQLITE,
+  MEMORY_SQLITE,
+  REDIS,
+  REDIS_CLUSTER,
+];
