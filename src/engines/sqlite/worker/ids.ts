@@ -19,10 +19,12 @@ export class Ids {
   readonly #tag: string;
   #epoch: number;
   #prefix: string;
-  #counter = 0;
+  #counter: number;
 
-  constructor(tag: string, epoch: number) {
+  /** @param counter where the epoch stands; 0 for one that nobody has drawn from */
+  constructor(tag: string, epoch: number, counter = 0) {
     this.#tag = tag;
+    this.#counter = counter;
     this.#epoch = epoch;
     this.#prefix = this.#prefixOf(epoch);
   }

@@ -1,0 +1,56 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import fc from 'fast-check';
+import { Ids } from '../../src/engines/sqlite/worker/ids.ts';
+
+describe('element ids of the SQLite engine', () => {
+  const epochs = fc.integer({ min: 1, max: 2 ** 21 - 2 });
+  const counters = fc.integer({ min: 0, max: 2 ** 32 - 2 });
+
+  it('are read back to the number that they were made from, in this epoch and later ones', () => {
+    fc.assert(
+      fc.property(epochs, counters, (epoch, counter) => {
+        const ids = new Ids('abc123', epoch, counter);
+        const seq = ids.next();
+        const text = ids.text(seq);
+        assert.match(text, /^[0-9a-z]+-[0-9a-z]+$/);
+        assert.ok(text.length <= 32);
+        assert.equal(ids.parse(text), seq);
+        ids.beginEpoch(epoch + 1);
+        assert.equal(ids.text(seq), text);
+        assert.equal(ids.parse(text), seq);
+        assert.ok(ids.next() > seq);
+      }),
+    );
+  });
+
+  it('have one text each: whatever else is given for a number is none', () => {
+    fc.assert(
+      fc.property(epochs, counters, fc.string(), (epoch, counter, tail) => {
+        const ids = new Ids('abc123', epoch, counter);
+        const text = ids.text(ids.next());
+        const others = [
+          text.toUpperCase(),
+          `${text}0`,
+          text.replace('-', '-0'),
+          `abc1230${text.slice(6)}`,
+          tail,
+        ];
+        for (const other of others) if (other !== text) assert.notEqual(ids.parse(other), ids.parse(text));
+        assert.equal(ids.parse(text.replace('-', '-00')), null);
+        assert.equal(new Ids('abc124', epoch).parse(text), null);
+      }),
+    );
+  });
+
+  it('ask for a new epoch long before the counter is spent', () => {
+    const fresh = new Ids('abc123', 1);
+    fresh.next();
+    assert.equal(fresh.nearlySpent, false);
+    const spent = new Ids('abc123', 1, 2 ** 32 - 2 ** 23);
+    spent.next();
+    assert.equal(spent.nearlySpent, true);
+    spent.beginEpoch(2);
+    assert.equal(spent.nearlySpent, false);
+  });
+});
