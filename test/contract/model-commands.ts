@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import type { BrowsePage } from '../../src/engine/storage.ts';
-import type { DeliveryState, Lease } from '../../src/model/element.ts';
+import type { Delivery, DeliveryState } from '../../src/model/element.ts';
 import {
   type Command,
   command,
@@ -48,7 +48,7 @@ const takes = fc
         const model = expected[index];
         if (model === undefined) continue;
         const { id, lease } = delivery;
-        assertFreshToken(lease, world);
+        assertFreshToken(delivery, world);
         assert.equal(lease?.until ?? null, leaseMs === null ? null : current.now + leaseMs);
         if (lease === null) world.popped.push({ queue, delivery, model });
         else model.token = lease.token;
@@ -57,11 +57,12 @@ const takes = fc
     });
   });
 
-/** A token of an earlier reservation would let a late worker settle a later one. */
-function assertFreshToken(lease: Lease | null, { tokens }: World): void {
+/** A token of an earlier reservation of a delivery would let its late worker settle a later one. */
+function assertFreshToken({ id, group, lease }: Delivery, { tokens }: World): void {
   if (lease === null) return;
-  assert.ok(!tokens.has(lease.token), 'each reservation has a token of its own');
-  tokens.add(lease.token);
+  const token = `${id} ${group} ${lease.token}`;
+  assert.ok(!tokens.has(token), 'each reservation of a delivery has a token of its own');
+  tokens.add(token);
 }
 
 const commits = refSpecs.map((spec) =>

@@ -44,7 +44,7 @@ export interface KnownRef {
 export interface World {
   opened: TestEngine | DurableTestEngine;
   refs: KnownRef[];
-  /** Every token that a reservation came with. */
+  /** Every token that a reservation came with, after its delivery's id and group. */
   readonly tokens: Set<string>;
   popped: { queue: QueueKey; delivery: Delivery; model: ModelDelivery }[];
 }

@@ -106,14 +106,14 @@ export function takeContract(open: EngineUnderTest['open']): void {
       assert.deepEqual(await on.pop(queue), []);
     });
 
-    it('gives each reservation a token of its own', async () => {
+    it('gives each reservation of a delivery a token of its own', async () => {
       const queue = on.queue();
       await on.storage.insert(queue, newElements('a', 'b'));
       const tokens = new Set<string>();
       for (let round = 0; round < 3; round++) {
         for (let each = 0; each < 2; each++) {
           const reserved = await on.reserveOne(queue);
-          tokens.add(reserved.lease.token);
+          tokens.add(`${reserved.id} ${reserved.lease.token}`);
         }
         const ids = (await on.storage.browse(queue, { group: '', state: 'reserved', after: null, limit: 9 }))
           .deliveries;
