@@ -107,6 +107,21 @@ describe('the Redis engine on a cluster', () => {
     for (const port of [to, from]) cli(port, 'CLUSTER', 'SETSLOT', String(slot), 'NODE', toId);
   }
 
+  it('hears signals after their channel has moved to another server', async () => {
+    const prefix = freshPrefix();
+    const [one, two] = [await open(prefix), await open(prefix)];
+    let heard = 0;
+    const stop = two.signaller.subscribe('moving', () => heard++);
+    const publishing = setInterval(() => one.signaller.publish('moving', 'x'), 20);
+    await until(() => heard > 0);
+    await moveSlot(slotOf(new Keys(prefix).signalChannel('moving')), async () => {});
+    const before = heard;
+    await until(() => heard > before + 5);
+    clearInterval(publishing);
+    stop();
+    await Promise.all([one.stop(), two.stop()]);
+  });
+
   it('brings an element over to a queue of another server that could not take it, once, whoever sweeps', async () => {
     const prefix = freshPrefix();
     const clock = new FakeClock();
@@ -164,6 +179,14 @@ describe('the Redis engine on a cluster', () => {
     await Promise.all([one.stop(), two.stop()]);
   });
 });
+
+async function until(holds: () => boolean): Promise<void> {
+  const end = performance.now() + 20_000;
+  while (!holds()) {
+    assert.ok(performance.now() < end, 'waited twenty seconds in vain');
+    await new Promise((resolve) => setTimeout(resolve, 20));
+  }
+}
 
 /** Two queues whose slots lie far apart, so that no one server has both. */
 function queuesApart(keys: Keys): { from: QueueKey; to: QueueKey } {

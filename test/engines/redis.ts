@@ -2,7 +2,7 @@ import { randomBytes } from 'node:crypto';
 import type { Engine, EngineLog } from '../../src/engine/engine.ts';
 import { open } from '../../src/engines/redis/index.ts';
 import { GivenTime } from '../../src/engines/redis/settings.ts';
-import { systemClock } from '../../src/model/clock.ts';
+import { type Clock, systemClock } from '../../src/model/clock.ts';
 import type { DurableTestEngine, EngineUnderTest, OpenTestEngine, TestEngine } from '../engines.ts';
 import { FakeClock } from '../support/clock.ts';
 import { startCluster, startRedis } from '../support/redis-servers.ts';
@@ -16,6 +16,8 @@ export interface RedisSetUp extends OpenTestEngine {
   /** Null: the server's own clock. */
   readonly clock: FakeClock | null;
   readonly prefix?: string;
+  /** What the engine measures its own waiting with. */
+  readonly ownClock?: Clock;
   readonly settings?: Readonly<Record<string, unknown>>;
   readonly log?: EngineLog;
 }
@@ -27,7 +29,7 @@ export function redisEngine(setUp: RedisSetUp): Engine {
     url,
     dataDir: '',
     namespaces,
-    clock: systemClock,
+    clock: setUp.ownClock ?? systemClock,
     dedupWindowMs: dedupWindowMs ?? DAY_MS,
     settings: {
       prefix: setUp.prefix ?? freshPrefix(),

@@ -33,12 +33,15 @@ export class RedisSignaller implements Signaller {
   publish(topic: string, message: JsonValue): void {
     const { keys, router } = this.#parts;
     const channel = keys.signalChannel(topic);
-    // Not repeated and not waited for: a hint that comes late is worth little.
-    void router.nodeFor(slotOf(channel))?.submit({
+    const sent = router.nodeFor(slotOf(channel))?.submit({
       name: router.isCluster ? 'SPUBLISH' : 'PUBLISH',
       args: [channel, JSON.stringify([this.#origin, message])],
       writes: false,
       asking: false,
+    });
+    // Not repeated and not waited for: a hint that comes late is worth little.
+    void sent?.then(({ kind }) => {
+      if (kind === 'refused') router.doubt();
     });
     if (this.#topics.has(topic)) queueMicrotask(() => this.#deliver(topic, message));
   }

@@ -135,6 +135,7 @@ export class Subscriptions {
     const connection = await node.connect(OPEN_MS);
     const ear = new Ear(connection, this.#clock, {
       hear: (channel, text) => this.#hear(channel, text),
+      moved: () => this.#router.doubt(),
       lost: () => {
         if (this.#ears.get(node) === ear) this.#drop(node, ear);
         this.#later();
@@ -161,6 +162,12 @@ export class Subscriptions {
   }
 }
 
+interface EarListeners {
+  hear(channel: string, text: string): void;
+  moved(): void;
+  lost(): void;
+}
+
 /** One connection that only listens. */
 class Ear {
   readonly #connection: Connection;
@@ -168,14 +175,13 @@ class Ear {
   readonly #channels = new Map<string, boolean>();
   #cancelPing: CancelTimer | null = null;
 
-  constructor(
-    connection: Connection,
-    clock: Clock,
-    { hear, lost }: { hear: (channel: string, text: string) => void; lost: () => void },
-  ) {
+  constructor(connection: Connection, clock: Clock, { hear, moved, lost }: EarListeners) {
     this.#connection = connection;
     this.#clock = clock;
-    connection.onMessage(hear, () => this.close());
+    connection.onMessage(hear, () => {
+      moved();
+      this.close();
+    });
     connection.onEnd(() => {
       this.#cancelPing?.();
       lost();

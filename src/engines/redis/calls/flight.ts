@@ -20,6 +20,11 @@ export interface Flight {
   readonly deadlineAt: number;
 }
 
+export interface FlightReply extends LibraryReply {
+  /** The call was sent more than once: the first one may still be on its way. */
+  readonly repeated: boolean;
+}
+
 interface FlightParts {
   readonly carrier: Carrier;
   readonly library: Library;
@@ -43,10 +48,10 @@ export class Flights {
   }
 
   /** @throws CarryError */
-  async fly(flight: Flight): Promise<LibraryReply> {
+  async fly(flight: Flight): Promise<FlightReply> {
     const { slot, keys, number, inserts, args, deadlineAt } = flight;
     const { carrier, library, givenTime } = this.#parts;
-    const { reply, node } = await carrier.carry({
+    const { reply, node, repeated } = await carrier.carry({
       slot,
       name: 'FCALL',
       args: (to, mayBeDone) => [
@@ -62,7 +67,7 @@ export class Flights {
     });
     const read = readReply(reply);
     if (givenTime === null) node.noteServerTime(read.now);
-    return read;
+    return { ...read, repeated };
   }
 
   #head({ number, received }: Flight, node: Node): Buffer {

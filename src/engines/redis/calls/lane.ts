@@ -91,6 +91,7 @@ export class Lane {
     try {
       const reply = await this.#host.fly(this, tasks, { number, received: this.#received }, company);
       if (number > 0) this.#received = number;
+      if (reply.repeated) this.#fence();
       this.#answer(tasks, reply);
     } catch (error) {
       await this.#failed(tasks, company, number, error);
@@ -108,7 +109,7 @@ export class Lane {
   async sayBye(): Promise<void> {
     this.#cancelTimer?.();
     this.#cancelTimer = null;
-    if (!this.isSettled) return;
+    if (!this.isSettled || this.#fencedUntil > this.#host.clock.monotonic()) return;
     this.#flying = true;
     try {
       await this.fly([
@@ -122,6 +123,7 @@ export class Lane {
       ]);
     } finally {
       this.#flying = false;
+      if (this.#waiting.length > 0) this.#host.schedule(this);
     }
   }
 
@@ -186,11 +188,16 @@ export class Lane {
   async #failed(tasks: readonly Task[], company: Company, number: number, error: unknown): Promise<void> {
     const certain = error instanceof CarryError && error.certain;
     if (number > 0 && certain) this.#received = number;
-    if (!certain) this.#fencedUntil = this.#host.clock.monotonic() + FENCE_MS;
+    if (!certain) this.#fence();
     const refused = error instanceof CarryError && error.code === 'storage-full';
     const rest = refused ? tasks.filter(({ inserts }) => !inserts) : [];
     for (const task of tasks) if (!rest.includes(task)) task.reject(error);
     if (rest.length > 0) await this.fly(rest, company);
+  }
+
+  /** The server must remember the last number for a while: an earlier call may yet arrive. */
+  #fence(): void {
+    this.#fencedUntil = this.#host.clock.monotonic() + FENCE_MS;
   }
 
   /** Nothing waits. Sooner or later the lane says bye and is forgotten. */

@@ -6,7 +6,7 @@ import { type Carrier, CarryError } from '../client/carrier.ts';
 import { DEADLINE_MS } from '../client/commands.ts';
 import type { Arg } from '../client/connection.ts';
 import { type Keys, queueText } from '../keys.ts';
-import type { Flights } from './flight.ts';
+import type { FlightReply, Flights } from './flight.ts';
 import { Lane } from './lane.ts';
 import type { LibraryReply } from './reply.ts';
 import { bundled, type Task, type TaskTraits, type Verb } from './task.ts';
@@ -31,7 +31,7 @@ export interface LaneHost {
   readonly keys: Keys;
   /** Lets the lane depart when this turn's calls are all made. */
   schedule(lane: Lane): void;
-  fly(lane: Lane, tasks: readonly Task[], numbers: FlightNumbers, company: Company): Promise<LibraryReply>;
+  fly(lane: Lane, tasks: readonly Task[], numbers: FlightNumbers, company: Company): Promise<FlightReply>;
   task<Call, Result>(
     verb: Verb<Call, Result>,
     call: Call,
@@ -179,7 +179,7 @@ export class Lanes implements LaneHost {
     tasks: readonly Task[],
     { number, received }: FlightNumbers,
     { others, held }: Company,
-  ): Promise<LibraryReply> {
+  ): Promise<FlightReply> {
     const { flights, around } = this.#parts;
     this.#highest = Math.max(this.#highest, number);
     const deadlineAt = tasks.reduce(

@@ -20,6 +20,13 @@ export interface Cargo {
   readonly deadlineAt: number;
 }
 
+export interface Carried {
+  readonly reply: Reply;
+  readonly node: Node;
+  /** It was sent more than once: the first one may still be on its way. */
+  readonly repeated: boolean;
+}
+
 /** A command that failed. */
 export class CarryError extends QuaysideError {
   /** Whether it is certain that nothing happened. */
@@ -77,7 +84,7 @@ export class Carrier {
   }
 
   /** @throws CarryError */
-  async carry(cargo: Cargo): Promise<{ reply: Reply; node: Node }> {
+  async carry(cargo: Cargo): Promise<Carried> {
     const tries = new Tries(cargo, this.#parts.clock);
     while (tries.leftMs > 0 && !this.#stopped) {
       const node = tries.redirect ?? this.#parts.router.nodeFor(cargo.slot);
@@ -88,7 +95,7 @@ export class Carrier {
         continue;
       }
       const outcome = await this.#try(cargo, node, tries);
-      if (outcome?.kind === 'answered') return { reply: outcome.reply, node };
+      if (outcome?.kind === 'answered') return { reply: outcome.reply, node, repeated: tries.mayBeDone };
       const lesson = this.#learn(outcome, node, cargo, tries);
       if (lesson === 'bring-library') await node.bringLibrary().catch(() => this.#pause(tries));
       else {

@@ -137,11 +137,14 @@ export class Connection {
     }
   }
 
-  /** Listens for messages and for subscriptions that the server ended. Commands are not allowed after `subscribe`. */
-  onMessage(message: (channel: string, text: string) => void, unsubscribed: () => void): void {
+  /**
+   * Listens for messages.
+   * @param moved called when a sharded channel has gone to another server
+   */
+  onMessage(message: (channel: string, text: string) => void, moved: () => void): void {
     this.#redis.on('message', message);
     this.#redis.on('smessage', message);
-    this.#redis.on('sunsubscribe', unsubscribed);
+    this.#redis.on('moved', moved);
   }
 
   async subscribe(channel: string, sharded: boolean): Promise<void> {

@@ -1,0 +1,124 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import type { Engine } from '../../src/engine/engine.ts';
+import { Keys } from '../../src/engines/redis/keys.ts';
+import { systemClock } from '../../src/model/clock.ts';
+import type { QueueKey } from '../../src/model/names.ts';
+import { plain } from '../support/broker.ts';
+import { FakeClock } from '../support/clock.ts';
+import { bodyText, bodyTexts, newElement, newElements } from '../support/elements.ts';
+import { redisCli } from '../support/redis-servers.ts';
+import { freshPrefix, redisEngine, standalone } from './redis.ts';
+
+const NAMESPACES = [plain('plain'), plain('kept', { groups: ['g'], retentionMs: 60_000 })];
+const QUEUE: QueueKey = { ns: 'plain', name: 'shared' };
+const POP = { group: '', count: 10, leaseMs: null };
+const RESERVE = { group: '', count: 10, leaseMs: 60_000 };
+
+/** Nodes on the same data. */
+async function nodes(count: number, clock: FakeClock | null, prefix = freshPrefix()): Promise<Engine[]> {
+  const { url } = await standalone();
+  const engines = Array.from({ length: count }, () =>
+    redisEngine({ url, namespaces: NAMESPACES, clock, prefix }),
+  );
+  await Promise.all(engines.map((engine) => engine.start()));
+  return engines;
+}
+
+async function stop(engines: readonly Engine[]): Promise<void> {
+  await Promise.all(engines.map((engine) => engine.stop()));
+}
+
+describe('several nodes on one Redis', () => {
+  it('hand each element to one of them', async () => {
+    const engines = await nodes(3, null);
+    const bodies = Array.from({ length: 1500 }, (_, index) => `${index}`);
+    const inserting = bodies.map((body, i) => engines[i % 3]?.storage.insert(QUEUE, newElements(body)));
+    const popped: string[] = [];
+    const popping = engines.flatMap((engine) =>
+      [1, 2].map(async () => {
+        while (popped.length < bodies.length) {
+          const { deliveries } = await engine.storage.take(QUEUE, POP);
+          popped.push(...deliveries.map(bodyText));
+        }
+      }),
+    );
+    await Promise.all([...inserting, ...popping]);
+    assert.deepEqual(
+      popped.map(Number).sort((a, b) => a - b),
+      bodies.map(Number),
+    );
+    await stop(engines);
+  });
+
+  it('give the reservations of a dead one back by their leases, whichever sweeps', async () => {
+    const clock = new FakeClock();
+    const [dying, other] = await nodes(2, clock);
+    assert.ok(dying && other);
+    await dying.storage.insert(QUEUE, newElements('a'));
+    await dying.storage.take(QUEUE, RESERVE);
+    assert.deepEqual((await other.storage.take(QUEUE, POP)).deliveries, []);
+    assert.equal((await other.storage.sweep()).nextAt, clock.now() + 60_000);
+    clock.advance(60_000);
+    assert.deepEqual(await other.storage.sweep(), { touched: [QUEUE], nextAt: null });
+    assert.deepEqual(bodyTexts((await other.storage.take(QUEUE, POP)).deliveries), ['a']);
+    await stop([dying, other]);
+  });
+
+  it('clean up after a dead one: what it popped last, and its last answer', async () => {
+    const clock = new FakeClock();
+    const prefix = freshPrefix();
+    const [dying, other] = await nodes(2, clock, prefix);
+    assert.ok(dying && other);
+    await dying.storage.insert(QUEUE, newElements('a', 'b'));
+    await dying.storage.take(QUEUE, { ...POP, count: 1 });
+    const { hash, order } = new Keys(prefix).queue(QUEUE);
+    const port = String((await standalone()).port);
+    const count = (command: string, key: string): number => Number(redisCli('-p', port, command, key));
+    assert.equal(count('HLEN', hash), 5, 'tag, number, two elements, one answer');
+    clock.advance(61_000);
+    await other.storage.sweep();
+    assert.equal(count('HLEN', hash), 3, 'tag, number, one element');
+    assert.equal(count('ZCARD', order), 2, 'the element, and what keeps the key');
+    assert.deepEqual(bodyTexts((await other.storage.take(QUEUE, POP)).deliveries), ['b']);
+    await stop([dying, other]);
+  });
+
+  it('find by a sweep what retention drops in a queue that they never used', async () => {
+    const clock = new FakeClock();
+    const [one, other] = await nodes(2, clock);
+    assert.ok(one && other);
+    const queue = { ns: 'kept', name: 'q' };
+    await one.storage.insert(queue, [newElement({ groups: ['g'] })]);
+    assert.equal((await other.storage.sweep()).nextAt, clock.now() + 60_000);
+    clock.advance(60_000);
+    await other.storage.sweep();
+    assert.equal((await other.storage.sizes(queue)).ready, 0);
+    await stop([one, other]);
+  });
+
+  it("go by the server's clock, however wrong their own is", async () => {
+    const { url } = await standalone();
+    const ahead = { ...systemClock, now: () => systemClock.now() + 3_600_000 };
+    const engine = redisEngine({ url, namespaces: NAMESPACES, clock: null, ownClock: ahead });
+    await engine.start();
+    const before = Date.now();
+    await engine.storage.insert(QUEUE, newElements('a'));
+    const [reserved] = (await engine.storage.take(QUEUE, RESERVE)).deliveries;
+    const until = reserved?.lease?.until ?? 0;
+    assert.ok((reserved?.matureAt ?? 0) >= before && (reserved?.matureAt ?? 0) <= Date.now());
+    assert.ok(until >= before + 60_000 && until <= Date.now() + 60_000);
+    assert.equal((await engine.storage.sweep()).nextAt, until);
+    await engine.stop();
+  });
+
+  it('see the counts that the others stored', async () => {
+    const [one, other] = await nodes(2, null);
+    assert.ok(one && other);
+    one.stats.add(QUEUE, '', { put: 2 });
+    other.stats.add(QUEUE, '', { put: 3, get: 1 });
+    await Promise.all([one.stats.flush(), other.stats.flush()]);
+    assert.equal((await one.stats.read(QUEUE)).get('')?.put, 5);
+    await stop([one, other]);
+  });
+});
