@@ -285,6 +285,17 @@ const SQLITE: readonly Mutant[] = [
     ],
   },
   {
+    name: 'a call that could not be written down shifts the answers behind it',
+    suite: 'sqlite faults',
+    edits: [
+      {
+        file: 'src/engines/sqlite/pending-batch.ts',
+        search: 'if (this.table.length === finished) return;',
+        replace: 'if (this.table.length >= finished) return;',
+      },
+    ],
+  },
+  {
     name: 'a body that the caller changes later is stored changed',
     suite: 'contract',
     edits: [

@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict';
+import { DatabaseSync } from 'node:sqlite';
 import { describe, it } from 'node:test';
 import type { Engine } from '../../src/engine/engine.ts';
 import { type FaultPoint, Faults } from '../../src/engines/sqlite/fault-point.ts';
@@ -164,6 +165,36 @@ describe('a SQLite store that fails', () => {
       assert.ok(taken.status === 'fulfilled');
       assert.deepEqual(bodyTexts(taken.value.deliveries), ['before', 'first', 'second', 'third']);
       assert.equal((await storage.sizes(QUEUE)).ready, 0);
+    });
+  });
+
+  it('leaves nothing of a call behind that could not be written down, and no answer reaches another', async () => {
+    await withFolder(async (folder) => {
+      const { storage } = await folder.started();
+      const broken = { ...newElement(), body: null as unknown as Uint8Array };
+      const first = storage.insert(QUEUE, newElements('first'));
+      assert.throws(() => storage.insert(QUEUE, [newElement(), broken]), TypeError);
+      const taken = storage.take(QUEUE, { group: '', count: 9, leaseMs: null });
+      assert.throws(() => storage.insert(QUEUE, [broken]), TypeError);
+      assert.equal((await first).length, 1);
+      assert.deepEqual(bodyTexts((await taken).deliveries), ['first']);
+      assert.throws(() => storage.insert(QUEUE, [broken]), TypeError);
+      assert.equal((await storage.sizes(QUEUE)).ready, 0);
+    });
+  });
+
+  it('breaks down when an answer makes no sense, rather than give it to the wrong caller', async () => {
+    await withFolder(async (folder) => {
+      const before = await folder.started();
+      await before.definitions.put('queue', 'k', { paused: true }, null);
+      await before.stop();
+      const db = new DatabaseSync(folder.file);
+      db.exec("UPDATE definition SET value = '{not JSON'");
+      db.close();
+      const engine = await folder.started();
+      const calls = [engine.definitions.get('queue', 'k'), engine.storage.sizes(QUEUE)];
+      for (const call of calls) await assert.rejects(call, { code: 'storage-unavailable' });
+      assert.match((await engine.failed).message, /an answer cannot be read/);
     });
   });
 

@@ -15,6 +15,9 @@ import type { WorkerData } from './worker/main.ts';
  */
 const IN_FLIGHT = 2;
 
+/** A thread that ended without a word may have stored any batch that it had. */
+const ALL = IN_FLIGHT;
+
 /** Operations that change nothing: if the worker dies meanwhile, their callers lose only an answer. */
 const READS: ReadonlySet<Operation> = new Set([
   'queues',
@@ -90,12 +93,12 @@ export class Client {
     });
     worker.on('error', (error) => {
       reject(error);
-      this.#breakDown(error.message, true);
+      this.#breakDown(error.message, ALL);
     });
     worker.on('exit', () => {
       reject(new Error('The storage thread ended while it was opening the file.'));
       this.#exited.resolve();
-      if (!this.#closing) this.#breakDown('its thread ended', true);
+      if (!this.#closing) this.#breakDown('its thread ended', ALL);
     });
     return promise;
   }
@@ -176,6 +179,8 @@ export class Client {
     while (this.#inFlight.length < IN_FLIGHT) {
       const batch = this.#waiting.shift();
       if (batch === undefined) return;
+      batch.dropUnfinished();
+      if (batch.calls.length === 0) continue;
       this.#inFlight.push(batch);
       const { message, transfer } = batch.writer.pack(false);
       const names = this.#newNames;
@@ -195,7 +200,7 @@ export class Client {
 
   #receive(message: FromWorker): void {
     if (message.kind === 'warn') this.#log.warn(message.fields, message.message);
-    else if (message.kind === 'failed') this.#breakDown(message.message, message.uncertain);
+    else if (message.kind === 'failed') this.#breakDown(message.message, message.uncertain ? 1 : 0);
     else if (message.kind === 'answers') {
       const batch = this.#inFlight.shift();
       // The next batch leaves first: the worker should not wait while answers are handed out here.
@@ -205,21 +210,31 @@ export class Client {
   }
 
   #handOut(batch: PendingBatch, reply: MessageReader): void {
-    for (const call of batch.calls) {
-      if (reply.number() === ANSWERED) call.answered(reply);
-      else call.failed(new QuaysideError(reply.text() as ErrorCode, reply.text()));
+    try {
+      for (const call of batch.calls) {
+        if (reply.number() === ANSWERED) call.answered(reply);
+        else call.failed(new QuaysideError(reply.text() as ErrorCode, reply.text()));
+      }
+    } catch (error) {
+      // Where one answer cannot be read, nobody knows where the next begins.
+      this.#inFlight.unshift(batch);
+      this.#breakDown(`an answer cannot be read: ${error}`, ALL);
     }
   }
 
-  /** The store is lost. The batch that the worker had may or may not have become durable. */
-  #breakDown(why: string, uncertain: boolean): void {
+  /**
+   * The store is lost.
+   * @param uncertain how many of the batches that the worker had may have become durable
+   */
+  #breakDown(why: string, uncertain: number): void {
     if (this.#down !== null) return;
     const error = this.#unavailable(`failed: ${why}`);
     this.#down = error;
     const unknown = new QuaysideError('outcome-unknown', error.message);
-    const [first, ...others] = this.#inFlight.splice(0);
-    for (const call of first?.calls ?? []) call.failed(uncertain && call.changes ? unknown : error);
-    for (const batch of others) for (const call of batch.calls) call.failed(error);
+    // To fail a call that was answered already does nothing.
+    for (const [index, batch] of this.#inFlight.splice(0).entries()) {
+      for (const call of batch.calls) call.failed(index < uncertain && call.changes ? unknown : error);
+    }
     this.#rejectWaiting(error);
     this.#failed.resolve(error);
   }

@@ -13,6 +13,9 @@ export interface PendingCall {
 const MOST_BYTES = 8 * 1024 * 1024;
 const MOST_VALUES = 32 * 1024;
 
+/** Numbers of one call in the table. */
+const CALL_FIELDS = 4;
+
 /** Calls that will travel together. */
 export class PendingBatch {
   readonly writer = new MessageWriter();
@@ -25,8 +28,20 @@ export class PendingBatch {
   }
 
   begin(operation: number): MessageWriter {
+    this.dropUnfinished();
     const { value, byte, large } = this.writer.position();
     this.table.push(operation, value, byte, large);
     return this.writer;
+  }
+
+  /**
+   * Forgets a call whose arguments threw while they were written, so that it has no pending call. Sent, it
+   * would shift every answer behind it to the wrong caller.
+   */
+  dropUnfinished(): void {
+    const finished = this.calls.length * CALL_FIELDS;
+    if (this.table.length === finished) return;
+    const [, value = 0, byte = 0, large = 0] = this.table.splice(finished);
+    this.writer.rewind({ value, byte, large });
   }
 }

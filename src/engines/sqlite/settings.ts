@@ -13,7 +13,7 @@ export interface Settings {
   readonly durability: Durability;
   /** SQLite's page cache. */
   readonly cacheBytes: number;
-  /** Whether the whole file is checked at start; `auto`: if that takes less than a second. */
+  /** Whether the whole file is checked at start; `auto`: if it is small. */
   readonly check: FileCheck;
   /** Size of the file kept beside the database for the day when the disk is full; 0: none. */
   readonly ballastBytes: number;

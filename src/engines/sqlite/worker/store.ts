@@ -37,7 +37,6 @@ export interface StoreOptions {
  */
 export class Store {
   readonly db: DatabaseSync;
-  readonly policies: readonly NamespacePolicy[];
   readonly undo = new Undo();
   readonly meta: Meta;
   readonly ids: Ids;
@@ -68,7 +67,6 @@ export class Store {
 
   constructor(db: DatabaseSync, options: StoreOptions) {
     this.db = db;
-    this.policies = options.policies;
     this.warn = options.warn;
     this.#faults = options.faults;
     this.meta = new Meta(db);
