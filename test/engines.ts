@@ -1,5 +1,6 @@
 import type { Engine, NamespacePolicy } from '../src/engine/engine.ts';
 import type { Clock } from '../src/model/clock.ts';
+import { POSTGRES } from './engines/postgres.ts';
 import { REDIS, REDIS_CLUSTER } from './engines/redis.ts';
 import { MEMORY_SQLITE, NORMAL_SQLITE, SQLITE } from './engines/sqlite.ts';
 
@@ -50,4 +51,5 @@ export const ENGINES: readonly EngineUnderTest[] = [
   MEMORY_SQLITE,
   REDIS,
   REDIS_CLUSTER,
+  POSTGRES,
 ];

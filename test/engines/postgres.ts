@@ -128,14 +128,20 @@ async function openDurable(
       await showTime();
     },
     close: async () => {
-      await end();
-      await control.query(`DROP SCHEMA ${schema} CASCADE`);
-      await control.end();
+      try {
+        await end();
+        await control.query(`DROP SCHEMA ${schema} CASCADE`);
+      } finally {
+        await control.end();
+      }
     },
     crash: async (moment, calls) => {
-      await killed(control, proxy, moment, calls);
-      await end();
-      await control.end();
+      try {
+        await killed(control, proxy, moment, calls);
+        await end();
+      } finally {
+        await control.end();
+      }
       clock.advance(1);
       return openDurable({ namespaces, dedupWindowMs }, schema, clock);
     },

@@ -148,9 +148,8 @@ class PostgresEngine implements Engine {
   async #stop(): Promise<void> {
     await this.#pipeline.stop();
     this.#signaller.stop();
-    // A store that is away cannot take the last counts; they are the one thing that a crash may lose.
     if (this.#second.connection !== null) await this.#stats.flush().catch(() => {});
-    this.#stats.stopTimer();
+    this.#stats.stop();
     this.#side.stop();
     await Promise.all([this.#main.stop(), this.#second.stop(), this.#listener.stop()]);
   }

@@ -44,6 +44,8 @@ export class Link {
   #predecessor: string | null = null;
   #cancelRetry: CancelTimer | null = null;
   #lastReason = '';
+  /** Settles when the attempt that is under way, if any, has ended. */
+  #retrying: Promise<void> = Promise.resolve();
   readonly #stopped = new AbortController();
 
   constructor(
@@ -94,6 +96,7 @@ export class Link {
   async stop(): Promise<void> {
     this.#stopped.abort(new Error('the engine was stopped'));
     this.#cancelRetry?.();
+    await this.#retrying;
     const connection = this.#connection;
     this.#connection = null;
     if (connection === null) return;
@@ -109,13 +112,14 @@ export class Link {
     this.#attempts += 1;
     if (host === undefined) throw new Error('no host is named');
     let ended: Error | null = null;
-    const opened: Connection = await this.#within(OPEN_TIMEOUT_MS, (signal) =>
+    let ready: Connection | null = null;
+    const opened = await this.#within(OPEN_TIMEOUT_MS, (signal) =>
       Connection.open(this.#settings, host, this.#role, {
         signal,
         notified: this.#events.notified ?? ignore,
         lost: (reason) => {
           ended = reason;
-          if (opened === this.#connection) this.#onLost(opened, reason);
+          if (ready !== null) this.#onLost(ready, reason);
         },
       }),
     );
@@ -128,6 +132,7 @@ export class Link {
       if (ended !== null) throw ended;
       this.#predecessor = opened.name;
       this.#connection = opened;
+      ready = opened;
     } catch (error) {
       opened.destroy();
       throw error;
@@ -164,7 +169,9 @@ export class Link {
   #retryAfter(delayMs: number): void {
     // Spread, so that many nodes do not come back in the same instant.
     const spreadMs = delayMs * (0.5 + Math.random());
-    this.#cancelRetry = this.#clock.after(spreadMs, () => void this.#retry(delayMs));
+    this.#cancelRetry = this.#clock.after(spreadMs, () => {
+      this.#retrying = this.#retry(delayMs);
+    });
   }
 
   async #retry(waitedMs: number): Promise<void> {

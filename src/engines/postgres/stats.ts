@@ -41,6 +41,7 @@ export class PostgresStats implements Stats {
   #buffer = new Map<string, Map<string, Map<GroupName, Entry>>>();
   readonly #flushes = new Set<Promise<unknown>>();
   #cancelFlush: CancelTimer | null = null;
+  #stopped = false;
 
   constructor(side: Side, clock: Clock, log: EngineLog) {
     this.#side = side;
@@ -50,6 +51,7 @@ export class PostgresStats implements Stats {
 
   add(queue: QueueKey, group: GroupName, deltas: Partial<Counters>): void {
     addCounters(this.#entry(queue, group).counters, deltas);
+    if (this.#stopped) return;
     this.#cancelFlush ??= this.#clock.after(FLUSH_AFTER_MS, () => {
       this.flush().catch((error: unknown) =>
         this.#log.warn({ err: error }, 'Statistics could not be stored.'),
@@ -73,7 +75,7 @@ export class PostgresStats implements Stats {
   }
 
   async flush(): Promise<void> {
-    this.stopTimer();
+    this.#stopTimer();
     const entries = [...this.#buffer.values()].flatMap((queues) =>
       [...queues.values()].flatMap((groups) => [...groups.values()]),
     );
@@ -86,7 +88,13 @@ export class PostgresStats implements Stats {
     await Promise.all(this.#flushes);
   }
 
-  stopTimer(): void {
+  /** What is still buffered is lost from here on: the one thing that a crash may lose, too. */
+  stop(): void {
+    this.#stopped = true;
+    this.#stopTimer();
+  }
+
+  #stopTimer(): void {
     this.#cancelFlush?.();
     this.#cancelFlush = null;
   }

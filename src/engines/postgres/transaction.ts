@@ -12,14 +12,15 @@ export type Ended =
   | { readonly how: 'lost'; readonly error: ConnectionLost };
 
 const ALIVE: Statement = { name: 'alive', text: 'SELECT 1' };
+/** What needs no statement is still answered by a server that is there. */
+const EMPTY: Query = { statement: { name: 'empty', text: 'SELECT 1' }, values: [] };
 
 /**
  * Runs statements as one transaction, all sent before the first is answered. One statement is a
  * transaction of its own.
  */
 export async function transact(connection: Connection, queries: readonly Query[]): Promise<Ended> {
-  // Even what needs no statement is answered by a server that is there.
-  const [only = { statement: ALIVE, values: [] }] = queries;
+  const [only = EMPTY] = queries;
   if (queries.length <= 1) return alone(connection, only);
   const begun = connection.run('BEGIN');
   const answers = queries.map(({ statement, values }) => connection.query(statement, values));

@@ -46,12 +46,12 @@ function takeStatement({ reserves, shared }: { reserves: boolean; shared: boolea
       SELECT ctid AS tid, due_at, seq, bytes FROM delivery
       WHERE lane = r.lane AND lease_until IS NULL AND due_at <= t.now AND (due_at, seq) >= (r.from_due, r.from_seq)
       ORDER BY due_at, seq LIMIT r.n FOR UPDATE SKIP LOCKED) d)`;
-  const fitting = `k AS MATERIALIZED (SELECT p.*, sum(p.bytes) OVER (ORDER BY p.ord, p.due_at, p.seq) - p.bytes AS before
-    FROM picked p)`;
-  const columns = 'k.ord, d.seq, d.lane, d.due_at, d.tries, d.lease_until, d.head, d.body';
+  const fitting = `k AS MATERIALIZED (SELECT p.*, row_number() OVER w AS place, sum(p.bytes) OVER w - p.bytes AS before
+    FROM picked p WINDOW w AS (ORDER BY p.ord, p.due_at, p.seq))`;
+  const columns = 'k.ord, d.seq, d.lane, d.due_at, d.tries, d.lease_until, d.token, d.head, d.body';
   const chosen = `d.ctid = k.tid AND k.before < ${MOST_BYTES}`;
   const taken = reserves
-    ? `g AS (UPDATE delivery d SET lease_until = k.until, token = k.token FROM k WHERE ${chosen} RETURNING ${columns})`
+    ? `g AS (UPDATE delivery d SET lease_until = k.until, token = k.token + k.place FROM k WHERE ${chosen} RETURNING ${columns})`
     : `g AS (DELETE FROM delivery d USING k WHERE ${chosen} RETURNING ${columns})`;
   const content = shared ? 'coalesce(g.head, e.head), coalesce(g.body, e.body)' : 'g.head, g.body';
   const join = shared ? 'LEFT JOIN element e ON g.head IS NULL AND e.seq = g.seq' : '';
@@ -67,9 +67,9 @@ function takeStatement({ reserves, shared }: { reserves: boolean; shared: boolea
       shared && !reserves && finishShared('g'),
       tally('gt', 'g', { waiting: '-count(*)', reserved: reserves ? 'count(*)' : '0' }),
     )}
-    SELECT g.ord, g.due_at, g.seq, g.tries, g.lease_until, ${content} FROM g ${join}
+    SELECT g.ord, g.due_at, g.seq, g.tries, g.lease_until, g.token, ${content} FROM g ${join}
     UNION ALL
-    SELECT r.ord, ${next}, NULL, NULL, t.now, (SELECT bool_or(k.before >= ${MOST_BYTES}) FROM k)::text, NULL
+    SELECT r.ord, ${next}, NULL, NULL, t.now, NULL, (SELECT bool_or(k.before >= ${MOST_BYTES}) FROM k)::text, NULL
     FROM t CROSS JOIN ${requests} ORDER BY 1, 2, 3`,
   };
 }
@@ -92,6 +92,7 @@ export function takeVerbs(host: TakeHost): (args: TakeArgs) => TakeVerb {
 interface Request {
   readonly lane: Lane;
   readonly leaseMs: number | null;
+  /** What the tokens of its reservations are counted from. */
   readonly token: number;
   readonly counts: number[];
 }
@@ -175,13 +176,13 @@ class TakeBatch implements Batch<TakeArgs, TakeResult> {
     if (row[2] === null) {
       of.nextDueAt = numberOrNull(row, 1);
       of.now = number(row, 4);
-      of.wasCut = row[5] === 'true';
+      of.wasCut = row[6] === 'true';
       return;
     }
     const until = numberOrNull(row, 4);
-    const lease = until === null ? null : { token: tokenText(request.token), until };
+    const lease = until === null ? null : { token: tokenText(number(row, 5)), until };
     if (until !== null) this.#host.leases.started(until);
-    const content = { head: text(row, 5), body: text(row, 6) };
+    const content = { head: text(row, 6), body: text(row, 7) };
     const state = { tries: number(row, 3), matureAt: number(row, 1), lease };
     of.deliveries.push(delivery(this.#host.ids.text(number(row, 2)), request.lane.group, state, content));
   }
