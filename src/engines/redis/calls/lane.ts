@@ -1,13 +1,44 @@
-import type { CancelTimer } from '../../../model/clock.ts';
+import type { CancelTimer, Clock } from '../../../model/clock.ts';
 import type { QueueKey } from '../../../model/names.ts';
 import { CarryError } from '../client/carrier.ts';
 import { slotOf } from '../client/slots.ts';
-import type { QueueKeys } from '../keys.ts';
+import type { Keys, QueueKeys } from '../keys.ts';
+import type { FlightReply } from './flight.ts';
 import { Hold } from './hold.ts';
-import { ALONE, type Company, type LaneHost } from './lanes.ts';
 import { BYE } from './parcels.ts';
 import type { LibraryReply } from './reply.ts';
-import { bundled, type Task, type TaskKind } from './task.ts';
+import { bundled, type Task, type TaskKind, type TaskTraits, type Verb } from './task.ts';
+
+/** The number of a flight, 0 where it may be repeated, and up to where the answers are known. */
+export interface FlightNumbers {
+  readonly number: number;
+  readonly received: number;
+}
+
+/** Who else is in a flight: queues that it touches, and lanes that its hold has. */
+export interface Company {
+  readonly others: readonly Lane[];
+  readonly held: readonly Lane[];
+}
+
+export const ALONE: Company = { others: [], held: [] };
+
+/** What a lane asks of those around it. */
+export interface LaneHost {
+  readonly clock: Clock;
+  readonly keys: Keys;
+  /** Lets the lane depart when this turn's calls are all made. */
+  schedule(lane: Lane): void;
+  fly(lane: Lane, tasks: readonly Task[], numbers: FlightNumbers, company: Company): Promise<FlightReply>;
+  task<Call, Result>(
+    verb: Verb<Call, Result>,
+    call: Call,
+    traits: TaskTraits,
+    resolve: (result: Result) => void,
+    reject: (error: unknown) => void,
+  ): Task;
+  forget(lane: Lane): void;
+}
 
 /** What one flight carries at most, unless a single task is larger. */
 const MOST_ITEMS = 1_000;

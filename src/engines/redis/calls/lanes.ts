@@ -7,40 +7,9 @@ import { DEADLINE_MS } from '../client/commands.ts';
 import type { Arg } from '../client/connection.ts';
 import { type Keys, queueText } from '../keys.ts';
 import type { FlightReply, Flights } from './flight.ts';
-import { Lane } from './lane.ts';
+import { type Company, type FlightNumbers, Lane, type LaneHost } from './lane.ts';
 import type { LibraryReply } from './reply.ts';
 import { bundled, type Task, type TaskTraits, type Verb } from './task.ts';
-
-/** The number of a flight, 0 where it may be repeated, and up to where the answers are known. */
-export interface FlightNumbers {
-  readonly number: number;
-  readonly received: number;
-}
-
-/** Who else is in a flight: queues that it touches, and lanes that its hold has. */
-export interface Company {
-  readonly others: readonly Lane[];
-  readonly held: readonly Lane[];
-}
-
-export const ALONE: Company = { others: [], held: [] };
-
-/** What a lane asks of those around it. */
-export interface LaneHost {
-  readonly clock: Clock;
-  readonly keys: Keys;
-  /** Lets the lane depart when this turn's calls are all made. */
-  schedule(lane: Lane): void;
-  fly(lane: Lane, tasks: readonly Task[], numbers: FlightNumbers, company: Company): Promise<FlightReply>;
-  task<Call, Result>(
-    verb: Verb<Call, Result>,
-    call: Call,
-    traits: TaskTraits,
-    resolve: (result: Result) => void,
-    reject: (error: unknown) => void,
-  ): Task;
-  forget(lane: Lane): void;
-}
 
 /** What a flight needs done outside its slot. Null: nothing. */
 export interface AroundFlights {
