@@ -216,6 +216,17 @@ describe('a waiting line', () => {
     assert.deepEqual(ten.got, ['e4', 'e5']);
   });
 
+  it('looks for each of several who ask for several and join while the engine is being asked', async () => {
+    const host = new LineUnderTest();
+    for (let i = 0; i < 20; i += 1) host.insert();
+    const waiters = Array.from({ length: 5 }, () => host.join({ count: 4 }));
+    await host.settle();
+    assert.deepEqual(
+      waiters.map(({ got }) => got.length),
+      [4, 4, 4, 4, 4],
+    );
+  });
+
   it('at rest never leaves an eligible element beside a waiting consumer, whatever the interleaving', async () => {
     await fc.assert(
       fc.asyncProperty(fc.scheduler(), fc.array(step, { maxLength: 40 }), async (scheduler, steps) => {
@@ -239,7 +250,7 @@ describe('a waiting line', () => {
             assert.ok(own.length <= consumer.count && (own.length === 0 || ended === null));
         }
       }),
-      { numRuns: Number(process.env['MODEL_RUNS'] ?? 300) },
+      { numRuns: Number(process.env.MODEL_RUNS ?? 300) },
     );
   });
 });

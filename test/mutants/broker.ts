@@ -50,17 +50,17 @@ export const BROKER: readonly Mutant[] = [
   },
   {
     name: 'a rollback wakes nobody',
-    suite: 'model through HTTP',
+    suite: 'wake-ups',
     edits: edit('broker/queue.ts', 'this.#waiting.wake(item.group, delayMs);', ''),
   },
   {
     name: 'a lease that ends wakes nobody and is not counted',
-    suite: 'model through HTTP',
+    suite: 'wake-ups',
     edits: edit('broker/sweeper.ts', 'if (at < this.#timerAt && !this.#stopped) this.#arm(at);', ''),
   },
   {
     name: 'resume wakes nobody',
-    suite: 'model through HTTP',
+    suite: 'wake-ups',
     edits: edit('broker/waiting.ts', 'this.match(MANY);', 'this.match(0);'),
   },
 ];

@@ -31,10 +31,12 @@ export const SUITES = {
     pattern: '^Storage model: sqlite agrees',
   },
   contract: { files: ['test/contract/engines.test.ts'], pattern: 'port: sqlite::memory: ' },
+  'sqlite messages': { files: ['test/unit/sqlite-message.test.ts'], pattern: null },
   'sqlite faults': { files: ['test/system/sqlite-faults.test.ts'], pattern: null },
   'sqlite damage': { files: ['test/system/sqlite-damage.test.ts'], pattern: null },
   'sqlite disk full': { files: ['test/system/sqlite-disk-full.test.ts'], pattern: 'said to be full' },
   'waiting line': { files: ['test/broker/line.test.ts'], pattern: null },
+  'wake-ups': { files: ['test/broker/wake-up.test.ts'], pattern: null },
   'model through HTTP': { files: ['test/http/model.test.ts'], pattern: null },
   'exchange graphs': { files: ['test/exchange/graph-model.test.ts'], pattern: null },
   exchanges: { files: ['test/exchange/exchanges.test.ts'], pattern: null },
@@ -296,8 +298,8 @@ const SQLITE: readonly Mutant[] = [
     ],
   },
   {
-    name: 'a body that the caller changes later is stored changed',
-    suite: 'contract',
+    name: "the caller's own memory is given away with a body",
+    suite: 'sqlite messages',
     edits: [
       {
         file: 'src/engines/sqlite/message.ts',

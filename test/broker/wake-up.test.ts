@@ -1,0 +1,111 @@
+import assert from 'node:assert/strict';
+import { afterEach, beforeEach, describe, it } from 'node:test';
+import type { Broker } from '../../src/broker/broker.ts';
+import type { Queue } from '../../src/broker/queue.ts';
+import type { Delivery } from '../../src/model/element.ts';
+import { MEMORY_SQLITE } from '../engines/sqlite.ts';
+import type { TestEngine } from '../engines.ts';
+import { brokerOn, plain } from '../support/broker.ts';
+import { bodyText, newElement } from '../support/elements.ts';
+
+const POLICY = plain('N', { deadLetter: { maxTries: 2, queue: 'dead' } });
+const LEASE_MS = 10_000;
+
+/** Each way in which an element becomes eligible ends a blocked get; nothing polls for it. */
+describe('a blocked get is woken', () => {
+  let opened: TestEngine;
+  let broker: Broker;
+  let queue: Queue;
+
+  beforeEach(async () => {
+    opened = await MEMORY_SQLITE.open({ namespaces: [POLICY] });
+    broker = brokerOn([{ policy: POLICY, engine: opened.engine }], opened.clock);
+    await broker.start();
+    queue = broker.namespace('N').queue('q');
+  });
+
+  afterEach(async () => {
+    await broker.stop();
+    await opened.close();
+  });
+
+  const get = (from: Queue, leaseMs: number | null = null): Promise<Delivery> =>
+    new Promise((deliver, end) => {
+      from.get({ group: null, leaseMs, timeoutMs: null, tid: null, owner: null }, { deliver, end });
+    });
+
+  /** A get that certainly waits: the engine was asked for it and had nothing. */
+  async function blocked(from = queue): Promise<{ answer: Promise<Delivery> }> {
+    const answer = get(from);
+    await opened.engine.ping();
+    await new Promise(setImmediate);
+    return { answer };
+  }
+
+  async function reserved(): Promise<{ id: string; group: null; token: string }> {
+    await queue.insert([newElement({ body: 'e' })]);
+    const { id, lease } = await get(queue, LEASE_MS);
+    assert.ok(lease !== null);
+    return { id, group: null, token: lease.token };
+  }
+
+  it('by an insert', async () => {
+    const { answer } = await blocked();
+    await queue.insert([newElement({ body: 'e' })]);
+    assert.equal(bodyText(await answer), 'e');
+  });
+
+  it('by a maturity', async () => {
+    await queue.insert([newElement({ body: 'e', delayMs: 5_000 })]);
+    const { answer } = await blocked();
+    await opened.passTime(5_000);
+    assert.equal(bodyText(await answer), 'e');
+  });
+
+  it('by a rollback', async () => {
+    const ref = await reserved();
+    const { answer } = await blocked();
+    await queue.rollback(ref, 0);
+    assert.equal((await answer).tries, 1);
+  });
+
+  it('by a rollback with a delay, when that has passed', async () => {
+    const ref = await reserved();
+    const { answer } = await blocked();
+    await queue.rollback(ref, 3_000);
+    await opened.passTime(3_000);
+    assert.equal((await answer).tries, 1);
+  });
+
+  it('by the end of a lease', async () => {
+    await reserved();
+    const { answer } = await blocked();
+    await opened.passTime(LEASE_MS);
+    assert.equal((await answer).tries, 1);
+  });
+
+  it('by an element that is given back', async () => {
+    await queue.insert([newElement({ body: 'e' })]);
+    const unseen = await get(queue);
+    const { answer } = await blocked();
+    queue.giveBack(unseen);
+    assert.equal((await answer).tries, 0);
+  });
+
+  it('by a dead letter, in the dead-letter queue', async () => {
+    const ref = await reserved();
+    await queue.rollback(ref, 0);
+    const { answer } = await blocked(broker.namespace('N').queue('dead'));
+    const again = await get(queue, LEASE_MS);
+    await queue.rollback({ id: again.id, group: null, token: null }, 0);
+    assert.equal(bodyText(await answer), 'e');
+  });
+
+  it('by a resume', async () => {
+    await queue.pause();
+    await queue.insert([newElement({ body: 'e' })]);
+    const { answer } = await blocked();
+    await queue.resume();
+    assert.equal(bodyText(await answer), 'e');
+  });
+});
