@@ -112,7 +112,8 @@ export class Line {
       consumer.cancelTimeout = this.#host.clock.after(timeoutMs, () => this.#timeOut(consumer));
     }
     if (this.#host.paused) this.#endImpatient();
-    else this.match(1);
+    // Hints are counted in elements: of several who join during a round each is due a look of its own.
+    else this.match(consumer.count);
   }
 
   /** The client went away. Whatever arrives for it later goes to somebody else, or back. */

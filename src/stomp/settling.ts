@@ -1,6 +1,5 @@
 import type { Queue } from '../broker/queue.ts';
 import { isSettled, refusalOf } from '../broker/refusal.ts';
-import type { DeliveryRef, RollbackItem, SettleOutcome } from '../engine/storage.ts';
 import type { Held } from './handout.ts';
 import type { TurnHost } from './storing.ts';
 

@@ -51,7 +51,7 @@ export interface SubscriptionHost {
 /** Elements of one take. */
 const LARGEST_TAKE = 256;
 /** What an element is taken to be long before the first has come. */
-const FIRST_ESTIMATE_BYTES = 16 * 1024;
+const FIRST_ESTIMATE_BYTES = 64 * 1024;
 /** When too many consumers wait, one that had its place tries to come back after this long. */
 const RETRY_MS = 1000;
 

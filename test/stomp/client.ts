@@ -27,6 +27,7 @@ export class StompClient {
   #at = 0;
   #isClosed = false;
   #wake: (() => void) | null = null;
+  #receipts = 0;
   readonly #frames: ServerFrame[] = [];
 
   private constructor(socket: Socket) {
@@ -85,10 +86,10 @@ export class StompClient {
 
   /** The bytes of a frame. A header that is null is left out. */
   frame(command: string, headers: Headers = {}, body: string | Uint8Array = ''): Buffer {
-    const escape = command === 'CONNECT' || command === 'STOMP' ? (text: string) => text : this.#escape;
+    const written = command === 'CONNECT' || command === 'STOMP' ? (text: string) => text : this.#escape;
     const lines = Object.entries(headers)
       .filter(([, value]) => value !== null)
-      .map(([name, value]) => `${escape(name)}:${escape(String(value))}\n`);
+      .map(([name, value]) => `${written(name)}:${written(String(value))}\n`);
     const bytes = Buffer.from(body);
     const length =
       bytes.includes(0) && !('content-length' in headers) ? `content-length:${bytes.length}\n` : '';
@@ -130,16 +131,24 @@ export class StompClient {
     return frame;
   }
 
-  /** Sends a frame with a receipt and waits for that RECEIPT, as the next frame. */
+  /** Sends a frame with a receipt and waits for that RECEIPT; what else comes meanwhile is kept. */
   async ask(command: string, headers: Headers = {}, body: string | Uint8Array = ''): Promise<void> {
     this.#receipts += 1;
     const receipt = `ask-${this.#receipts}`;
     this.send(command, { ...headers, receipt }, body);
-    const frame = await this.expect('RECEIPT');
-    assert.equal(frame.headers.get('receipt-id'), receipt);
+    await this.receipt(receipt);
   }
 
-  #receipts = 0;
+  /** Waits for the RECEIPT of that id; what else comes meanwhile is kept. */
+  async receipt(id: string): Promise<void> {
+    const kept: ServerFrame[] = [];
+    for (let frame = await this.next(); ; frame = await this.next()) {
+      assert.notEqual(frame.command, 'ERROR', show(frame));
+      if (frame.command === 'RECEIPT' && frame.headers.get('receipt-id') === id) break;
+      kept.push(frame);
+    }
+    this.#frames.unshift(...kept);
+  }
 
   /** Ends in order: waits for the RECEIPT of DISCONNECT, and for the server to close. */
   async disconnect(): Promise<void> {

@@ -14,6 +14,7 @@ export interface Head {
 export function parseHead(text: string, rules: HeadRules, mostHeaders: number): Head {
   const commandEnd = lineEnd(text, 0);
   const command = line(text, 0, commandEnd, rules);
+  if (!COMMAND.test(command)) throw malformed('A frame begins with a command in capital letters.');
   const headers: string[] = [];
   for (let from = commandEnd + 1; from <= text.length; ) {
     const end = lineEnd(text, from);
@@ -25,6 +26,9 @@ export function parseHead(text: string, rules: HeadRules, mostHeaders: number): 
   }
   return { command, headers };
 }
+
+/** Also what tells other protocols apart, which would otherwise be waited for to end their first frame. */
+const COMMAND = /^[A-Z]{1,16}$/;
 
 function lineEnd(text: string, from: number): number {
   const at = text.indexOf('\n', from);

@@ -1,6 +1,5 @@
-import { QuaysideError } from '../../model/errors.ts';
+import { invalidParameter, QuaysideError } from '../../model/errors.ts';
 import { type Frame, headerOf } from '../codec/frame.ts';
-import { malformed } from '../codec/malformed.ts';
 import { STOMP_LIMITS } from '../limits.ts';
 import type { Session } from '../session.ts';
 import { ACK_MODES, type AckMode, type SubscriptionOptions } from '../subscription.ts';
@@ -54,7 +53,7 @@ export function unsubscribe(session: Session, { headers }: Frame): void {
 function readMode(value: string | null): AckMode {
   const mode = value === null ? 'auto' : ACK_MODES.find((one) => one === value);
   if (mode !== undefined) return mode;
-  throw malformed(`ack is one of ${ACK_MODES.join(', ')}.`, 'ack');
+  throw invalidParameter('ack', `ack is one of ${ACK_MODES.join(', ')}.`);
 }
 
 function readWindow(get: (name: string) => string | null): number {
@@ -65,7 +64,7 @@ function readWindow(get: (name: string) => string | null): number {
 
 function readLease(mode: AckMode, value: string | null): number | null {
   if (value !== null && mode === 'auto') {
-    throw malformed('x-lease goes with ack:client or ack:client-individual; auto has no lease.', 'x-lease');
+    throw invalidParameter('x-lease', 'x-lease goes with client and client-individual; auto has no lease.');
   }
   return milliseconds('x-lease', value, 1, null);
 }

@@ -1,0 +1,236 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import fc from 'fast-check';
+import { QuaysideError } from '../../src/model/errors.ts';
+import type { Frame } from '../../src/stomp/codec/frame.ts';
+import { type FrameLimits, FrameParser } from '../../src/stomp/codec/parser.ts';
+import { frameText } from '../../src/stomp/codec/serialise.ts';
+import { CONNECT_RULES, type HeadRules, RULES, VERSIONS } from '../../src/stomp/codec/version.ts';
+import { sampleBodies } from '../support/bodies.ts';
+
+const LIMITS: FrameLimits = { headBytes: 1000, headers: 10, bodyBytes: 2_000_000 };
+
+function parse(rules: HeadRules, ...chunks: readonly (string | Buffer)[]): Frame[] {
+  const parser = new FrameParser(LIMITS);
+  parser.rules = rules;
+  const frames: Frame[] = [];
+  for (const chunk of chunks) {
+    parser.push(typeof chunk === 'string' ? Buffer.from(chunk) : chunk);
+    for (let frame = parser.next(); frame !== null; frame = parser.next()) frames.push(frame);
+  }
+  return frames;
+}
+
+function one(rules: HeadRules, ...chunks: readonly (string | Buffer)[]): Frame {
+  const [frame, ...more] = parse(rules, ...chunks);
+  assert.ok(frame !== undefined && more.length === 0);
+  return frame;
+}
+
+function refused(code: string, rules: HeadRules, ...chunks: readonly (string | Buffer)[]): void {
+  assert.throws(
+    () => parse(rules, ...chunks),
+    (error) => error instanceof QuaysideError && error.code === code,
+    JSON.stringify(chunks.map(String)),
+  );
+}
+
+describe('the frame parser', () => {
+  const v12 = RULES['1.2'];
+
+  it('reads command, headers and a body up to the first NUL', () => {
+    const { command, headers, body } = one(v12, 'SEND\ndestination:/q/N/a\nk:v\n\nhello\0');
+    assert.equal(command, 'SEND');
+    assert.deepEqual(headers, ['destination', '/q/N/a', 'k', 'v']);
+    assert.equal(body.toString(), 'hello');
+  });
+
+  it('reads as many octets as content-length says, NULs among them', () => {
+    assert.deepEqual(
+      [...one(v12, Buffer.from('SEND\ncontent-length:5\n\na\0b\0c\0')).body],
+      [97, 0, 98, 0, 99],
+    );
+  });
+
+  it('reads frames without headers and frames without a body', () => {
+    assert.deepEqual(one(v12, 'DISCONNECT\n\n\0').headers, []);
+    assert.equal(one(v12, 'SEND\na:b\n\n\0').body.length, 0);
+    assert.equal(one(v12, 'SEND\ncontent-length:0\n\n\0').body.length, 0);
+  });
+
+  it('skips line ends between frames, which is what heart-beats are', () => {
+    assert.equal(parse(v12, '\n\n', '\r\n', 'DISCONNECT\n\n\0\n\r\n\nDISCONNECT\n\n\0\n').length, 2);
+  });
+
+  it('takes a value to go on behind further colons, and to be empty', () => {
+    assert.deepEqual(one(v12, 'SEND\na:b:c\nd:\n\n\0').headers, ['a', 'b:c', 'd', '']);
+  });
+
+  it('keeps spaces around names and values, but for the values of 1.0', () => {
+    assert.deepEqual(one(v12, 'SEND\n a : b \n\n\0').headers, [' a ', ' b ']);
+    assert.deepEqual(one(RULES['1.1'], 'SEND\n a : b \n\n\0').headers, [' a ', ' b ']);
+    assert.deepEqual(one(RULES['1.0'], 'SEND\na: b \n\n\0').headers, ['a', 'b']);
+  });
+
+  it('ends lines in CR LF as well where the version does, and only there', () => {
+    for (const rules of [v12, CONNECT_RULES]) {
+      assert.deepEqual(one(rules, 'SEND\r\na:b\r\n\r\nx\0').headers, ['a', 'b']);
+      assert.deepEqual(one(rules, 'SEND\r\na:b\n\nx\0').headers, ['a', 'b']);
+      refused('malformed-request', rules, 'SEND\na\rb:c\n\n\0');
+    }
+    assert.deepEqual(one(RULES['1.1'], 'SEND\na:b\r\n\n\0').headers, ['a', 'b\r']);
+    refused('malformed-request', RULES['1.1'], 'SEND\na:b\r\n\r\n\n\0');
+  });
+
+  it('undoes the escapes of each version, and refuses those that it does not define', () => {
+    const text = 'SEND\na\\cb:\\\\n \\n \\\\ \n\n\0';
+    assert.deepEqual(one(v12, text).headers, ['a:b', '\\n \n \\ ']);
+    assert.deepEqual(one(RULES['1.1'], text).headers, ['a:b', '\\n \n \\ ']);
+    assert.deepEqual(one(RULES['1.0'], text).headers, ['a\\cb', '\\\\n \\n \\\\']);
+    assert.deepEqual(one(v12, 'SEND\na:\\r\n\n\0').headers, ['a', '\r']);
+    refused('malformed-request', RULES['1.1'], 'SEND\na:\\r\n\n\0');
+    for (const bad of ['\\t', '\\', '\\0', '\\N', '\\\\\\']) {
+      refused('malformed-request', v12, `SEND\na:${bad}\n\n\0`);
+      refused('malformed-request', RULES['1.1'], `SEND\n${bad}:a\n\n\0`);
+    }
+    assert.deepEqual(one(CONNECT_RULES, 'CONNECT\na:\\t\\c\n\n\0').headers, ['a', '\\t\\c']);
+  });
+
+  it('keeps header bytes as they are, and refuses what is not UTF-8 from 1.1 on', () => {
+    const { headers } = one(v12, 'SEND\ngrüße:☃\n\n\0');
+    assert.deepEqual(
+      headers.map((text) => Buffer.from(text, 'latin1').toString()),
+      ['grüße', '☃'],
+    );
+    const latin1 = Buffer.from('SEND\na:\xfc\n\n\0', 'latin1');
+    assert.deepEqual(one(RULES['1.0'], latin1).headers, ['a', '\xfc']);
+    refused('malformed-request', v12, latin1);
+    refused('malformed-request', RULES['1.1'], latin1);
+  });
+
+  it('refuses what is no frame', () => {
+    const bad = [
+      'send\n\n\0',
+      '\0',
+      ' SEND\n\n\0',
+      'GET / HTTP/1.1\nHost\n\n\0',
+      'SEND\0',
+      'SEND\na:b\0\n\n\0',
+      'SEND\nno colon\n\n\0',
+      'SEND\n:no name\n\n\0',
+      'SEND\ncontent-length:3\n\nabcd\0',
+      'DISCONNECT\n\nbody\0',
+      'ACK\ncontent-length:1\n\nx\0',
+      '\x16\x03\x01\x02',
+    ];
+    for (const text of bad) refused('malformed-request', v12, text);
+  });
+
+  it('refuses lengths that are none', () => {
+    for (const length of ['-1', '1.5', '1e3', '0x10', '', ' 1', 'NaN', '9'.repeat(16)]) {
+      refused('malformed-request', v12, `SEND\ncontent-length:${length}\n\n`);
+    }
+    for (const length of [2 ** 31, 2 ** 32 - 1, 2_000_001]) {
+      refused('body-too-large', v12, `SEND\ncontent-length:${length}\n\n`);
+    }
+  });
+
+  it('refuses heads, headers and bodies over the limit as soon as it can know', () => {
+    refused('headers-too-large', v12, `SEND\na:${'x'.repeat(1000)}`);
+    refused('headers-too-large', v12, `SEND\n${'x'.repeat(500)}`, 'y'.repeat(500));
+    refused('headers-too-large', v12, `SEND\n${'a:b\n'.repeat(11)}\n\0`);
+    refused('body-too-large', v12, 'SEND\n\n', Buffer.alloc(1_500_000, 1), Buffer.alloc(500_001, 1));
+  });
+
+  it('says which receipt the frame under way asked for', () => {
+    const parser = new FrameParser(LIMITS);
+    parser.push(Buffer.from('SEND\nreceipt:r1\ncontent-length:9999999\n\n'));
+    assert.throws(() => parser.next());
+    assert.equal(parser.receipt, 'r1');
+  });
+
+  it('keeps about what came of a body, not what was promised', () => {
+    const before = process.memoryUsage().arrayBuffers;
+    const parsers = Array.from({ length: 200 }, () => {
+      const parser = new FrameParser(LIMITS);
+      parser.push(Buffer.from('SEND\ncontent-length:1000000\n\nx'));
+      assert.equal(parser.next(), null);
+      return parser;
+    });
+    assert.ok(process.memoryUsage().arrayBuffers - before < 10 * 1024 * 1024);
+    assert.equal(parsers.length, 200);
+  });
+
+  it('gives the same frames however the bytes are chunked', () => {
+    const header = fc.tuple(fc.string({ minLength: 1 }), fc.string({ unit: 'grapheme' }));
+    const frame = fc.record({
+      version: fc.constantFrom(...VERSIONS.slice(1)),
+      headers: fc.array(header, { maxLength: 5 }),
+      body: fc.uint8Array({ maxLength: 300 }),
+      counted: fc.boolean(),
+      cuts: fc.array(fc.nat(600), { maxLength: 8 }),
+    });
+    fc.assert(
+      fc.property(frame, ({ version, headers, body, counted, cuts }) => {
+        const rules = RULES[version];
+        const pairs = headers.flatMap(([name, value]) => [bytes(name), bytes(value)]);
+        const kept = pairs.every(
+          (text) => !text.includes('\0') && (version === '1.2' || !text.includes('\r')),
+        );
+        const isCounted = counted || body.includes(0);
+        if (!kept || headers.some(([name]) => name === 'content-length')) return;
+        const length = isCounted ? ['content-length', String(body.length)] : [];
+        const text = frameText(rules, 'SEND', [...pairs, ...length], Buffer.from(body).toString('latin1'));
+        const whole = Buffer.from(`\n${text}\n${text}`, 'latin1');
+        const at = [0, ...cuts.filter((cut) => cut < whole.length).sort((a, b) => a - b), whole.length];
+        const chunks = at.slice(1).map((end, i) => whole.subarray(at[i], end));
+        const frames = parse(rules, ...chunks);
+        assert.equal(frames.length, 2);
+        for (const parsed of frames) {
+          assert.deepEqual(parsed.headers, [...pairs, ...length]);
+          assert.deepEqual([...parsed.body], [...body]);
+        }
+      }),
+      { numRuns: 500 },
+    );
+  });
+
+  it('gives the same frames for every single cut, and for single bytes', () => {
+    const whole = Buffer.from(
+      '\r\nSEND\r\ndestination:/q/N/a\r\ncontent-length:7\r\nü:\\n\r\n\r\na\r\n\0b\n\n\0\n\nACK\nid:1\n\n\0SEND\na:b\n\nx\0',
+    );
+    const expected = parse(v12, whole);
+    assert.equal(expected.length, 3);
+    for (let cut = 1; cut < whole.length; cut++) {
+      assert.deepEqual(parse(v12, whole.subarray(0, cut), whole.subarray(cut)), expected, `cut at ${cut}`);
+    }
+    assert.deepEqual(parse(v12, ...[...whole].map((byte) => Buffer.from([byte]))), expected);
+  });
+
+  it('returns real bodies byte for byte, with their length and in chunks as a socket brings them', () => {
+    for (const { bytes: body } of sampleBodies()) {
+      const whole = Buffer.concat([
+        Buffer.from(`SEND\ncontent-length:${body.length}\n\n`),
+        body,
+        Buffer.from('\0'),
+      ]);
+      const chunks: Buffer[] = [];
+      for (let at = 0; at < whole.length; at += 65_536) chunks.push(whole.subarray(at, at + 65_536));
+      assert.ok(one(v12, ...chunks).body.equals(body));
+    }
+  });
+});
+
+describe('the frame writer', () => {
+  it('escapes what the version escapes, and nothing in 1.0', () => {
+    const pairs = ['a:b', 'c\\d\ne\rf'];
+    assert.equal(frameText(RULES['1.2'], 'X', pairs), 'X\na\\cb:c\\\\d\\ne\\rf\n\n\0');
+    assert.equal(frameText(RULES['1.1'], 'X', pairs), 'X\na\\cb:c\\\\d\\ne\rf\n\n\0');
+    assert.equal(frameText(RULES['1.0'], 'X', ['a', 'b:c\\d']), 'X\na:b:c\\d\n\n\0');
+    assert.equal(frameText(CONNECT_RULES, 'CONNECTED', ['a', 'b:c'], 'body'), 'CONNECTED\na:b:c\n\nbody\0');
+  });
+});
+
+function bytes(text: string): string {
+  return Buffer.from(text.toWellFormed()).toString('latin1');
+}

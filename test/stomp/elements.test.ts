@@ -1,0 +1,192 @@
+import assert from 'node:assert/strict';
+import { after, before, describe, it } from 'node:test';
+import { sampleBodies } from '../support/bodies.ts';
+import type { StompClient } from './client.ts';
+import { StompNode } from './node.ts';
+
+describe('an element sent over STOMP', () => {
+  let node: StompNode;
+  let client: StompClient;
+  let queue: string;
+  let queues = 0;
+
+  before(async () => {
+    node = await StompNode.start();
+    client = await node.client();
+  });
+  after(() => node.stop());
+
+  const send = async (
+    headers: Record<string, string | number>,
+    body: string | Uint8Array = '',
+  ): Promise<void> => {
+    queues += 1;
+    queue = `elements-${queues}`;
+    await client.ask('SEND', { destination: `/q/N/${queue}`, ...headers }, body);
+  };
+
+  it('keeps its body byte for byte, and its types character for character', async () => {
+    for (const { name, bytes, contentType, contentEncoding } of sampleBodies()) {
+      const encoding = contentEncoding === null ? {} : { 'content-encoding': contentEncoding };
+      await send({ 'content-type': contentType, 'content-length': bytes.length, ...encoding }, bytes);
+      const stored = await node.pop(queue);
+      assert.ok(stored !== null && bytes.equals(stored.body), name);
+      assert.equal(stored.contentType, contentType);
+      assert.equal(stored.contentEncoding, contentEncoding);
+    }
+  });
+
+  it('comes back over STOMP as it was sent', async () => {
+    for (const { name, bytes, contentType, contentEncoding } of sampleBodies()) {
+      const encoding = contentEncoding === null ? {} : { 'content-encoding': contentEncoding };
+      const own = { 'x-ks-hdr-colour': 'blue: light', 'x-ks-hdr-__proto__': 'kept' };
+      await send({ 'content-type': contentType, 'content-length': bytes.length, ...encoding, ...own }, bytes);
+      await client.ask('SUBSCRIBE', { destination: `/q/N/${queue}`, id: queue });
+      const { headers, body } = await client.expect('MESSAGE');
+      assert.ok(bytes.equals(body), name);
+      assert.equal(headers.get('content-type'), contentType);
+      assert.equal(headers.get('content-encoding') ?? null, contentEncoding);
+      assert.equal(headers.get('content-length'), String(bytes.length));
+      for (const [header, value] of Object.entries(own)) assert.equal(headers.get(header), value);
+      assert.equal(headers.get('x-tries'), '0');
+      assert.equal(headers.get('x-mature'), new Date(node.clock.now()).toISOString());
+      await client.ask('UNSUBSCRIBE', { id: queue });
+    }
+  });
+
+  it('has element headers under lower-case names, with and without the prefix', async () => {
+    await send({ 'X-KS-Hdr-Colour': 'blue', Size: '5', 'x-ks-hdr-size': '6' });
+    assert.deepEqual((await node.pop(queue))?.headers, ['colour', 'blue', 'size', '5']);
+  });
+
+  it('does not keep what SEND and MESSAGE themselves say', async () => {
+    await send({
+      subscription: 'a',
+      'message-id': 'b',
+      ack: 'c',
+      'x-mature': 'd',
+      'x-ks-hdr-': 'e',
+      persistent: 'true',
+    });
+    assert.deepEqual((await node.pop(queue))?.headers, ['persistent', 'true']);
+  });
+
+  it('matures at x-next-t, or x-delta-t later; the first of the two counts', async () => {
+    const now = node.clock.now();
+    await send({ 'x-next-t': now + 5000 });
+    assert.equal((await node.broker.namespace('N').record(queue, null)).next_mature_t, iso(now + 5000));
+    await send({ 'x-delta-t': 7000 });
+    assert.equal((await node.broker.namespace('N').record(queue, null)).next_mature_t, iso(now + 7000));
+    await send({ 'x-next-t': now + 1000, 'x-delta-t': 9000 });
+    assert.equal((await node.broker.namespace('N').record(queue, null)).next_mature_t, iso(now + 1000));
+    await send({ 'x-delta-t': 0 });
+    assert.equal((await node.sizes(queue)).ready, 1);
+  });
+
+  it('is handed out when it matures, to a subscription that waits for it', async () => {
+    await send({ 'x-delta-t': 3000 }, 'later');
+    await client.ask('SUBSCRIBE', { destination: `/q/N/${queue}`, id: 'later' });
+    node.clock.advance(3000);
+    assert.equal((await client.expect('MESSAGE')).body.toString(), 'later');
+  });
+
+  it('begins with the tries that it was given', async () => {
+    await send({ 'x-tries': 3 });
+    assert.equal((await node.pop(queue))?.tries, 3);
+  });
+
+  it('goes to the queue that its destination names, however that is written', async () => {
+    const names = [
+      ['/q/N/plain', 'plain'],
+      ['/queue/N/alias', 'alias'],
+      ['/q/N/a%2Fb', 'a/b'],
+      ['/q/%4E/%C3%BC', 'ü'],
+      ['/q/N/ü', 'ü'],
+      ['/q/N/a%20b+c', 'a b+c'],
+      ['/q/N/..', '..'],
+      ['/q/N/__proto__', '__proto__'],
+      ['/q/N/a:b', 'a:b'],
+    ] as const;
+    for (const [destination, name] of names) {
+      await client.ask('SEND', { destination }, destination);
+      assert.equal(Buffer.from((await node.pop(name))?.body ?? []).toString(), destination);
+    }
+  });
+
+  it('is refused where its destination names no queue', async () => {
+    const wrong = [
+      ['', 'malformed-request'],
+      ['a', 'invalid-name'],
+      ['/topic/N/a', 'invalid-name'],
+      ['/q/N/', 'invalid-name'],
+      ['/q//a', 'invalid-name'],
+      ['/q/N/a/b', 'invalid-name'],
+      ['/q/N/%', 'invalid-name'],
+      ['/q/N/%FF', 'invalid-name'],
+      ['/q/N/%00', 'invalid-name'],
+      ['/q/N/a\nb', 'invalid-name'],
+      [`/q/N/${'x'.repeat(256)}`, 'invalid-name'],
+      ['/q/nowhere/a', 'namespace-not-found'],
+      ['/q/__proto__/a', 'namespace-not-found'],
+    ] as const;
+    for (const [destination, code] of wrong) {
+      const other = await node.client();
+      other.send('SEND', { destination });
+      await other.expectError(code);
+    }
+  });
+
+  it('is refused where a header of its own is wrong, and nothing is stored', async () => {
+    const wrong = [
+      [{ 'x-tries': '1.5' }, 'invalid-parameter'],
+      [{ 'x-tries': '-1' }, 'invalid-parameter'],
+      [{ 'x-tries': 'many' }, 'invalid-parameter'],
+      [{ 'x-tries': '1000001' }, 'invalid-parameter'],
+      [{ 'x-delta-t': '' }, 'invalid-parameter'],
+      [{ 'x-delta-t': '1e3' }, 'invalid-parameter'],
+      [{ 'x-delta-t': String(11 * 365 * 24 * 3600 * 1000) }, 'invalid-parameter'],
+      [{ 'x-next-t': 'tomorrow' }, 'invalid-parameter'],
+      [{ 'x-next-t': '95617584000000' }, 'invalid-parameter'],
+      [{ 'x-ks-groups': 'G1' }, 'invalid-parameter'],
+      [{ 'content-type': 'text/plain\n' }, 'invalid-header'],
+      [{ 'content-type': 'x'.repeat(256) }, 'invalid-header'],
+      [{ 'content-encoding': ' gzip' }, 'invalid-header'],
+      [{ 'x-ks-hdr-a b': 'x' }, 'invalid-header'],
+      [{ 'x-ks-hdr-a': 'x\r\ny' }, 'invalid-header'],
+      [{ 'x-ks-hdr-a': ' x' }, 'invalid-header'],
+      [{ 'x-ks-hdr-a': '\u007f' }, 'invalid-header'],
+      [{ 'x-ks-hdr-a': 'x'.repeat(8192) }, 'invalid-header'],
+      [Object.fromEntries(Array.from({ length: 65 }, (_, i) => [`x-ks-hdr-${i}`, ''])), 'invalid-header'],
+    ] as const;
+    for (const [headers, code] of wrong) {
+      const other = await node.client();
+      other.send('SEND', { destination: '/q/N/refused', receipt: 'r', ...headers }, 'x');
+      await other.expectError(code);
+    }
+    assert.deepEqual(await node.sizes('refused'), { ready: 0, scheduled: 0, reserved: 0 });
+  });
+
+  it('is stored when its receipt comes, in the order in which it was sent', async () => {
+    const to = '/q/N/ordered';
+    client.write(
+      Buffer.concat(Array.from({ length: 100 }, (_, i) => client.frame('SEND', { destination: to }, `${i}`))),
+    );
+    await client.ask('SEND', { destination: to }, '100');
+    for (let i = 0; i <= 100; i++) {
+      assert.equal(Buffer.from((await node.pop('ordered'))?.body ?? []).toString(), `${i}`);
+    }
+  });
+
+  it('is taken in many at once, whatever chunks they come in', async () => {
+    const frames = Buffer.concat(
+      Array.from({ length: 40 }, (_, i) => client.frame('SEND', { destination: '/q/N/chunks' }, `body ${i}`)),
+    );
+    for (let at = 0; at < frames.length; at += 37) client.write(frames.subarray(at, at + 37));
+    await client.ask('SEND', { destination: '/q/N/chunks' }, 'last');
+    assert.equal((await node.sizes('chunks')).ready, 41);
+  });
+});
+
+function iso(at: number): string {
+  return new Date(at).toISOString();
+}

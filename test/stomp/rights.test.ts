@@ -1,0 +1,73 @@
+import assert from 'node:assert/strict';
+import { after, before, describe, it } from 'node:test';
+import type { StompClient } from './client.ts';
+import { StompNode } from './node.ts';
+
+describe('rights over STOMP', () => {
+  let node: StompNode;
+  before(async () => {
+    node = await StompNode.start();
+  });
+  after(() => node.stop());
+
+  const as = (name: string): Promise<StompClient> => node.client('1.2', { login: name, passcode: name });
+  const send = { command: 'SEND', headers: { destination: '/q/N/a' } } as const;
+  const subscribe = { command: 'SUBSCRIBE', headers: { destination: '/q/N/a', id: 's' } } as const;
+
+  it('SEND needs write, SUBSCRIBE needs read; a namespace that one may not see is unknown', async () => {
+    const table = [
+      ['reader', send, 'forbidden'],
+      ['reader', subscribe, null],
+      ['writer', send, null],
+      ['writer', subscribe, 'forbidden'],
+      ['manager', send, 'forbidden'],
+      ['manager', subscribe, 'forbidden'],
+      ['stranger', send, 'namespace-not-found'],
+      ['stranger', subscribe, 'namespace-not-found'],
+    ] as const;
+    for (const [name, { command, headers }, code] of table) {
+      const client = await as(name);
+      if (code === null) {
+        await client.ask(command, headers);
+        await client.disconnect();
+      } else {
+        client.send(command, headers);
+        await client.expectError(code);
+      }
+    }
+  });
+
+  it('what is unknown and what is foreign are answered alike', async () => {
+    const answers: string[] = [];
+    for (const ns of ['S', 'X']) {
+      const client = await as('writer');
+      client.send('SEND', { destination: `/q/${ns}/a` });
+      const { body } = await client.expectError('namespace-not-found');
+      answers.push(body.toString().replace(ns, '?'));
+    }
+    assert.equal(answers[0], answers[1]);
+  });
+
+  it('are asked inside a transaction as well', async () => {
+    const client = await as('reader');
+    await client.ask('BEGIN', { transaction: 't' });
+    client.send('SEND', { destination: '/q/N/a', transaction: 't' });
+    await client.expectError('forbidden');
+  });
+
+  it('are asked for a destination that was used before with another right', async () => {
+    const client = await as('reader');
+    await client.ask('SUBSCRIBE', { destination: '/q/N/both', id: 's' });
+    client.send('SEND', { destination: '/q/N/both' });
+    await client.expectError('forbidden');
+  });
+
+  it('leave a line in the log where they were missing', async () => {
+    const client = await as('reader');
+    client.send('SEND', { destination: '/q/N/secret' }, 'a body');
+    await client.expectError('forbidden');
+    const line = node.logged.at(-1);
+    assert.deepEqual(line?.fields && 'user' in line.fields && line.fields.user, 'reader');
+    assert.ok(!JSON.stringify(node.logged).includes('a body'));
+  });
+});

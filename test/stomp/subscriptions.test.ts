@@ -1,0 +1,284 @@
+import assert from 'node:assert/strict';
+import { afterEach, beforeEach, describe, it } from 'node:test';
+import { setImmediate as turn } from 'node:timers/promises';
+import type { StompClient } from './client.ts';
+import { StompNode } from './node.ts';
+
+describe('a subscription', () => {
+  let node: StompNode;
+  let client: StompClient;
+
+  beforeEach(async () => {
+    node = await StompNode.start();
+    client = await node.client();
+  });
+  afterEach(() => node.stop());
+
+  const numbers = (count: number, from = 0): string[] =>
+    Array.from({ length: count }, (_, i) => `${from + i}`);
+
+  /** The next `count` messages: bodies in order, and what to acknowledge them by. */
+  const messages = async (count: number, from = client): Promise<{ body: string; ack: string }[]> => {
+    const got: { body: string; ack: string }[] = [];
+    while (got.length < count) {
+      const { body, headers } = await from.expect('MESSAGE');
+      got.push({ body: body.toString(), ack: headers.get('ack') ?? '' });
+    }
+    return got;
+  };
+
+  it('gets what is there in the order of the queue, then what comes', async () => {
+    await node.insert('a', ...numbers(300));
+    await client.ask('SUBSCRIBE', { destination: '/q/N/a', id: 's' });
+    assert.deepEqual(
+      (await messages(300)).map(({ body }) => body),
+      numbers(300),
+    );
+    await node.insert('a', 'x');
+    assert.equal((await messages(1))[0]?.body, 'x');
+    await node.insert('a', 'y', 'z');
+    assert.deepEqual(
+      (await messages(2)).map(({ body }) => body),
+      ['y', 'z'],
+    );
+  });
+
+  it('never holds more than its window', async () => {
+    for (const header of ['x-wsize', 'prefetch-count']) {
+      await node.insert(header, ...numbers(20));
+      await client.ask('SUBSCRIBE', {
+        destination: `/q/N/${header}`,
+        id: header,
+        ack: 'client-individual',
+        [header]: 4,
+      });
+      const first = await messages(4);
+      assert.deepEqual(await node.sizes(header), { ready: 16, scheduled: 0, reserved: 4 });
+      for (const { ack } of first) client.send('ACK', { id: ack });
+      assert.equal((await messages(4))[3]?.body, '7');
+      assert.deepEqual(await node.sizes(header), { ready: 12, scheduled: 0, reserved: 4 });
+      await client.ask('UNSUBSCRIBE', { id: header });
+    }
+  });
+
+  it('with a window of one gets the next element when it has acknowledged the last', async () => {
+    await node.insert('a', ...numbers(3));
+    await client.ask('SUBSCRIBE', { destination: '/q/N/a', id: 's', ack: 'client', 'x-wsize': 1 });
+    for (let i = 0; i < 3; i++) {
+      const [message] = await messages(1);
+      assert.equal(message?.body, `${i}`);
+      assert.equal((await node.sizes('a')).reserved, 1);
+      await client.ask('ACK', { id: message?.ack ?? '' });
+    }
+  });
+
+  it('takes x-wsize where both are given, and refuses windows that are none', async () => {
+    await node.insert('a', ...numbers(10));
+    await client.ask('SUBSCRIBE', {
+      destination: '/q/N/a',
+      id: 's',
+      ack: 'client',
+      'x-wsize': 2,
+      'prefetch-count': 9,
+    });
+    await messages(2);
+    assert.equal((await node.sizes('a')).reserved, 2);
+    for (const headers of [
+      { 'x-wsize': '0' },
+      { 'x-wsize': '65537' },
+      { 'prefetch-count': 'many' },
+      { 'x-parallel': '0' },
+    ]) {
+      const other = await node.client();
+      other.send('SUBSCRIBE', { destination: '/q/N/a', id: 's', ...headers });
+      await other.expectError('invalid-parameter');
+    }
+    await client.ask('SUBSCRIBE', { destination: '/q/N/b', id: 'p', 'x-parallel': 4 });
+  });
+
+  it('is listed among the consumers while it waits, and not while its window is full', async () => {
+    await client.ask('SUBSCRIBE', { destination: '/q/N/a', id: 's', ack: 'client', 'x-wsize': 1 });
+    const [waiting, ...others] = node.queue('a').consumers();
+    assert.ok(waiting !== undefined && others.length === 0);
+    assert.deepEqual(
+      [waiting.callback, waiting.cleanup_timeout, waiting.wakeup_timeout],
+      ['set', 'unset', 'unset'],
+    );
+    await node.insert('a', 'x');
+    const [message] = await messages(1);
+    assert.deepEqual(node.queue('a').consumers(), []);
+    await client.ask('ACK', { id: message?.ack ?? '' });
+    assert.equal(node.queue('a').consumers()[0]?.tid, waiting.tid);
+  });
+
+  it('that is cancelled ends its session with an ERROR that names it', async () => {
+    await client.ask('SUBSCRIBE', { destination: '/q/N/a', id: 'my own' });
+    const tid = node.queue('a').consumers()[0]?.tid ?? '';
+    assert.equal(node.queue('a').cancel(tid, 'somebody else'), 0);
+    assert.equal(node.queue('a').cancel(tid, 'test'), 1);
+    const { headers } = await client.expectError('pop-cancelled');
+    assert.equal(headers.get('subscription'), 'my own');
+  });
+
+  it('waits while the queue is paused, and goes on when it is resumed', async () => {
+    await node.queue('a').pause();
+    await client.ask('SUBSCRIBE', { destination: '/q/N/a', id: 's' });
+    await node.insert('a', 'x');
+    assert.equal((await node.sizes('a')).ready, 1);
+    await node.queue('a').resume();
+    assert.equal((await messages(1))[0]?.body, 'x');
+  });
+
+  it('shares a queue with others, each element to one of them', async () => {
+    const other = await node.client();
+    for (const one of [client, other]) {
+      await one.ask('SUBSCRIBE', { destination: '/q/N/a', id: 's', ack: 'client-individual', 'x-wsize': 8 });
+    }
+    await node.insert('a', ...numbers(16));
+    const got = [...(await messages(8)), ...(await messages(8, other))].map(({ body }) => Number(body));
+    assert.deepEqual(
+      got.sort((a, b) => a - b),
+      numbers(16).map(Number),
+    );
+  });
+
+  it('is one of several on a connection', async () => {
+    for (const id of ['a', 'b', 'c']) await client.ask('SUBSCRIBE', { destination: `/q/N/${id}`, id });
+    for (const id of ['c', 'a', 'b']) {
+      await node.insert(id, id);
+      const { headers, body } = await client.expect('MESSAGE');
+      assert.equal(headers.get('subscription'), id);
+      assert.equal(body.toString(), id);
+    }
+    assert.equal(node.server.counts.subscriptions, 3);
+  });
+
+  it('is one of 256 at most', async () => {
+    for (let i = 0; i < 256; i++) client.send('SUBSCRIBE', { destination: `/q/N/q${i}`, id: i });
+    client.send('SUBSCRIBE', { destination: '/q/N/x', id: 'x' });
+    // The tests' broker lets 100 calls of one user wait.
+    await client.expectError('too-many-consumers');
+  });
+
+  it('that lost its place among too many consumers comes back to it', async () => {
+    await client.ask('SUBSCRIBE', { destination: '/q/N/a', id: 's', ack: 'client', 'x-wsize': 1 });
+    await node.insert('a', 'x', 'y');
+    const [first] = await messages(1);
+    const crowd = Array.from({ length: 100 }, () => wait(node, 'crowd'));
+    await client.ask('ACK', { id: first?.ack ?? '' });
+    assert.equal((await node.sizes('a')).ready, 1);
+    for (const leave of crowd) leave();
+    node.clock.advance(1000);
+    assert.equal((await messages(1))[0]?.body, 'y');
+  });
+
+  it('gives back at UNSUBSCRIBE what was not acknowledged, before its receipt', async () => {
+    await node.insert('a', ...numbers(3));
+    await client.ask('SUBSCRIBE', { destination: '/q/N/a', id: 's', ack: 'client-individual' });
+    const [, second] = await messages(3);
+    client.send('ACK', { id: second?.ack ?? '' });
+    await client.ask('UNSUBSCRIBE', { id: 's' });
+    assert.deepEqual(await node.sizes('a'), { ready: 2, scheduled: 0, reserved: 0 });
+    assert.equal((await node.pop('a'))?.tries, 1);
+    client.send('ACK', { id: second?.ack ?? '' });
+    await client.expectError('element-not-found');
+  });
+
+  it('counts in the numbers for metrics', async () => {
+    await node.insert('a', ...numbers(3));
+    await client.ask('SUBSCRIBE', { destination: '/q/N/a', id: 's', ack: 'client', 'x-wsize': 5 });
+    const [first] = await messages(3);
+    const { sessions, subscriptions, unacknowledged, window, messages: sent } = node.server.counts;
+    assert.deepEqual([sessions, subscriptions, unacknowledged, window, sent], [1, 1, 3, 5, 3]);
+    await client.ask('ACK', { id: first?.ack ?? '' });
+    assert.equal(node.server.counts.unacknowledged, 2);
+  });
+
+  describe('and its leases', () => {
+    it('are kept for as long as the session lives', async () => {
+      await node.insert('a', 'x');
+      await client.ask('SUBSCRIBE', { destination: '/q/N/a', id: 's', ack: 'client' });
+      const [message] = await messages(1);
+      for (let i = 0; i < 20; i++) {
+        node.clock.advance(30_000);
+        await client.ask('BEGIN', { transaction: i });
+        await client.ask('ABORT', { transaction: i });
+        assert.equal((await node.sizes('a')).reserved, 1);
+      }
+      await client.ask('ACK', { id: message?.ack ?? '' });
+      assert.deepEqual(await node.sizes('a'), { ready: 0, scheduled: 0, reserved: 0 });
+    });
+
+    it('end after x-lease where that was given: a failed try, and an ACK that comes late is refused', async () => {
+      await node.insert('a', 'x');
+      await client.ask('SUBSCRIBE', {
+        destination: '/q/N/a',
+        id: 's',
+        ack: 'client',
+        'x-lease': 5000,
+        'x-wsize': 1,
+      });
+      const [message] = await messages(1);
+      node.clock.advance(5001);
+      await turn();
+      const taken = await node.reserve('a');
+      assert.equal(taken?.tries, 1);
+      client.send('ACK', { id: message?.ack ?? '', receipt: 'r' });
+      assert.equal((await client.expectError('lease-lost')).headers.get('receipt-id'), 'r');
+    });
+
+    it('may be acknowledged late while nobody else has taken the element', async () => {
+      await node.insert('a', 'x');
+      await client.ask('SUBSCRIBE', {
+        destination: '/q/N/a',
+        id: 's',
+        ack: 'client',
+        'x-lease': 5000,
+        'x-wsize': 1,
+      });
+      const [message] = await messages(1);
+      node.clock.advance(5001);
+      await turn();
+      await client.ask('ACK', { id: message?.ack ?? '' });
+      assert.equal(await node.pop('a'), null);
+    });
+
+    it('bring an element again to the same subscription, under another ack header', async () => {
+      await node.insert('a', 'x');
+      await client.ask('SUBSCRIBE', {
+        destination: '/q/N/a',
+        id: 's',
+        ack: 'client-individual',
+        'x-lease': 5000,
+      });
+      const [first] = await messages(1);
+      node.clock.advance(5001);
+      const [second] = await messages(1);
+      assert.notEqual(first?.ack, second?.ack);
+      await client.ask('ACK', { id: second?.ack ?? '' });
+      assert.deepEqual(await node.sizes('a'), { ready: 0, scheduled: 0, reserved: 0 });
+    });
+
+    it('are refused where they mean nothing', async () => {
+      for (const [headers, code] of [
+        [{ 'x-lease': '0', ack: 'client' }, 'invalid-parameter'],
+        [{ 'x-lease': 'long', ack: 'client' }, 'invalid-parameter'],
+        [{ 'x-lease': '1000' }, 'invalid-parameter'],
+      ] as const) {
+        const other = await node.client();
+        other.send('SUBSCRIBE', { destination: '/q/N/a', id: 's', ...headers });
+        await other.expectError(code);
+      }
+    });
+  });
+});
+
+/** Somebody of the same user who waits for nothing; answers how to make them go. */
+function wait(node: StompNode, name: string): () => void {
+  const queue = node.queue(name);
+  const consumer = queue.get(
+    { group: null, leaseMs: null, timeoutMs: null, tid: null, owner: 'test' },
+    { deliver: () => {}, end: () => {} },
+  );
+  return () => queue.leave(consumer);
+}

@@ -1,0 +1,157 @@
+import assert from 'node:assert/strict';
+import { afterEach, beforeEach, describe, it } from 'node:test';
+import type { StompClient } from './client.ts';
+import { StompNode } from './node.ts';
+
+describe('a transaction', () => {
+  let node: StompNode;
+  let client: StompClient;
+
+  beforeEach(async () => {
+    node = await StompNode.start();
+    client = await node.client();
+    await client.ask('BEGIN', { transaction: 't' });
+  });
+  afterEach(() => node.stop());
+
+  const transaction = 't';
+
+  const take = async (count: number, mode = 'client-individual', more = {}): Promise<string[]> => {
+    await node.insert('from', ...Array.from({ length: count }, (_, i) => `${i}`));
+    await client.ask('SUBSCRIBE', { destination: '/q/N/from', id: 's', ack: mode, ...more });
+    const acks: string[] = [];
+    while (acks.length < count) acks.push((await client.expect('MESSAGE')).headers.get('ack') ?? '');
+    return acks;
+  };
+
+  const bodies = async (queue: string, ns = 'N'): Promise<string[]> => {
+    const popped: string[] = [];
+    for (let next = await node.pop(queue, ns); next !== null; next = await node.pop(queue, ns)) {
+      popped.push(Buffer.from(next.body).toString());
+    }
+    return popped;
+  };
+
+  it('stores its SENDs at COMMIT, in order, whichever queues they are for', async () => {
+    for (const [queue, body] of [
+      ['a', '1'],
+      ['b', '2'],
+      ['a', '3'],
+    ] as const) {
+      await client.ask('SEND', { destination: `/q/N/${queue}`, transaction }, body);
+    }
+    client.send('SEND', { destination: '/q/N/a' }, 'outside');
+    await client.ask('COMMIT', { transaction });
+    assert.deepEqual(await bodies('a'), ['outside', '1', '3']);
+    assert.deepEqual(await bodies('b'), ['2']);
+  });
+
+  it('acknowledges, sends and gives back together', async () => {
+    const [first = '', second = '', third = ''] = await take(3);
+    await client.ask('ACK', { id: first, transaction });
+    await client.ask('NACK', { id: second, transaction, 'x-delta-t': 60_000 });
+    await client.ask('SEND', { destination: '/q/N/to', transaction }, 'made of 0');
+    await client.ask('SEND', { destination: '/q/D/far', transaction }, 'elsewhere');
+    assert.deepEqual(await node.sizes('from'), { ready: 0, scheduled: 0, reserved: 3 });
+    await client.ask('COMMIT', { transaction });
+    assert.deepEqual(await node.sizes('from'), { ready: 0, scheduled: 1, reserved: 1 });
+    assert.deepEqual(await bodies('to'), ['made of 0']);
+    assert.deepEqual(await bodies('far', 'D'), ['elsewhere']);
+    await client.ask('ACK', { id: third });
+    client.send('ACK', { id: first });
+    await client.expectError('element-not-found');
+  });
+
+  it('takes a cumulative ACK for all that came before', async () => {
+    const [, second = '', third = ''] = await take(3, 'client');
+    await client.ask('ACK', { id: second, transaction });
+    await client.ask('ACK', { id: third });
+    assert.deepEqual(await node.sizes('from'), { ready: 0, scheduled: 0, reserved: 2 });
+    await client.ask('COMMIT', { transaction });
+    assert.deepEqual(await node.sizes('from'), { ready: 0, scheduled: 0, reserved: 0 });
+  });
+
+  it('that is aborted leaves messages as they were: they may be acknowledged anew', async () => {
+    const [first = ''] = await take(1);
+    await client.ask('ACK', { id: first, transaction });
+    await client.ask('SEND', { destination: '/q/N/to', transaction }, 'x');
+    await client.ask('ABORT', { transaction });
+    assert.deepEqual(await bodies('to'), []);
+    await client.ask('ACK', { id: first });
+    assert.deepEqual(await node.sizes('from'), { ready: 0, scheduled: 0, reserved: 0 });
+  });
+
+  it('claims a message: nobody acknowledges it a second time', async () => {
+    const [first = ''] = await take(1);
+    await client.ask('ACK', { id: first, transaction });
+    client.send('ACK', { id: first });
+    await client.expectError('element-not-found');
+    assert.deepEqual(await node.sizes('from'), { ready: 1, scheduled: 0, reserved: 0 });
+  });
+
+  it('in which one message is not held any more does nothing at all, and all of them go back', async () => {
+    const [first = '', second = ''] = await take(2, 'client-individual', { 'x-lease': 1000, 'x-wsize': 2 });
+    await client.ask('SEND', { destination: '/q/N/to', transaction }, 'x');
+    await client.ask('ACK', { id: first, transaction });
+    await client.ask('ACK', { id: second, transaction });
+    node.clock.advance(1001);
+    const taken = await node.reserve('from');
+    assert.equal(Buffer.from(taken?.body ?? []).toString(), '0');
+    client.send('COMMIT', { transaction, receipt: 'r' });
+    assert.equal((await client.expectError('lease-lost')).headers.get('receipt-id'), 'r');
+    assert.deepEqual(await bodies('to'), []);
+    assert.deepEqual(await node.sizes('from'), { ready: 1, scheduled: 0, reserved: 1 });
+  });
+
+  it('may be one of several, under an id of its own', async () => {
+    await client.ask('BEGIN', { transaction: 'u' });
+    await client.ask('SEND', { destination: '/q/N/a', transaction: 'u' }, 'u');
+    await client.ask('SEND', { destination: '/q/N/a', transaction }, 't');
+    await client.ask('COMMIT', { transaction: 'u' });
+    assert.deepEqual(await bodies('a'), ['u']);
+    await client.ask('BEGIN', { transaction: 'u' });
+    await client.ask('COMMIT', { transaction });
+    assert.deepEqual(await bodies('a'), ['t']);
+  });
+
+  it('may be empty', async () => {
+    await client.ask('COMMIT', { transaction });
+  });
+
+  it('whose subscription is gone finds its messages gone at COMMIT', async () => {
+    const [first = ''] = await take(1);
+    await client.ask('ACK', { id: first, transaction });
+    await client.ask('UNSUBSCRIBE', { id: 's' });
+    assert.equal((await node.sizes('from')).ready, 1);
+    client.send('COMMIT', { transaction });
+    await client.expectError('lease-lost');
+  });
+
+  it('is bounded in number, frames and bytes', async () => {
+    const many = await node.client();
+    for (let i = 0; i < 17; i++) many.send('BEGIN', { transaction: i });
+    await many.expectError('overloaded');
+    const long = await node.client();
+    await long.ask('BEGIN', { transaction });
+    for (let i = 0; i <= 1000; i++) long.send('SEND', { destination: '/q/N/a', transaction }, 'x');
+    await long.expectError('overloaded');
+    const large = await node.client();
+    await large.ask('BEGIN', { transaction });
+    for (let i = 0; i < 4; i++) {
+      await large.ask('SEND', { destination: '/q/N/a', transaction }, Buffer.alloc(1_048_576, 1));
+    }
+    large.send('SEND', { destination: '/q/N/a', transaction }, 'x');
+    await large.expectError('overloaded');
+    assert.deepEqual(await bodies('a'), []);
+  });
+
+  it('gives its room back when it ends', async () => {
+    for (let i = 0; i < 6; i++) {
+      await client.ask('SEND', { destination: '/q/N/a', transaction }, Buffer.alloc(1_048_576, 1));
+      if (i % 2 === 0) await client.ask('COMMIT', { transaction });
+      else await client.ask('ABORT', { transaction });
+      await client.ask('BEGIN', { transaction });
+    }
+    assert.equal((await node.sizes('a')).ready, 3);
+  });
+});
