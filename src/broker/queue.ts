@@ -19,6 +19,9 @@ import type { Namespace } from './namespace.ts';
 import { isSettled, REFUSAL_CODES, refusalOf } from './refusal.ts';
 import { type PendingConsumer, Waiting } from './waiting.ts';
 
+/** Front ends settle in these words, and know nothing of storage. */
+export type { DeliveryRef, RollbackItem, SettleOutcome };
+
 const ONE_PUT = { put: 1 } as const;
 const ONE_GET = { get: 1 } as const;
 const ONE_RESERVE = { reserve: 1 } as const;

@@ -1,4 +1,4 @@
-import type { Queue } from '../broker/queue.ts';
+import type { DeliveryRef, Queue, RollbackItem, SettleOutcome } from '../broker/queue.ts';
 import { isSettled, refusalOf } from '../broker/refusal.ts';
 import type { Held } from './handout.ts';
 import type { TurnHost } from './storing.ts';

@@ -1,3 +1,4 @@
+import { randomInt } from 'node:crypto';
 import type { EngineLog } from '../../engine/engine.ts';
 import type { CancelTimer, Clock } from '../../model/clock.ts';
 import { Connection } from './connection.ts';
@@ -168,7 +169,7 @@ export class Link {
 
   #retryAfter(delayMs: number): void {
     // Spread, so that many nodes do not come back in the same instant.
-    const spreadMs = delayMs * (0.5 + Math.random());
+    const spreadMs = delayMs / 2 + randomInt(delayMs + 1);
     this.#cancelRetry = this.#clock.after(spreadMs, () => {
       this.#retrying = this.#retry(delayMs);
     });
