@@ -16,7 +16,7 @@ const REPOSITORY = new URL('../../', import.meta.url).pathname;
 /** Histories a model may use to find a bug. */
 const MODEL_RUNS = '300';
 /** After this a suite counts as hung. */
-const LIMIT_MS = 10 * 60 * 1000;
+const LIMIT_MS = 4 * 60 * 1000;
 
 const { values } = parseArgs({ options: { part: { type: 'string' }, only: { type: 'string' } } });
 const mutants = Object.entries(MUTANTS)
