@@ -9,7 +9,7 @@ import { FakeClock } from '../support/clock.ts';
 import { bodyTexts, newElement, newElements } from '../support/elements.ts';
 import { type RedisServer, redisCli, startRedis } from '../support/redis-servers.ts';
 import { TcpProxy } from '../support/tcp-proxy.ts';
-import { freshPrefix, redisEngine } from './redis.ts';
+import { freshPrefix, QUEUE_CALL, redisEngine } from './redis.ts';
 
 const NAMESPACES = [plain('plain'), plain('jobs', { deadLetter: { maxTries: 1, queue: 'dead' } })];
 const POP = { group: '', count: 10, leaseMs: null };
@@ -45,7 +45,7 @@ describe('calls of the Redis engine on a bad network', () => {
 
   /** Calls, loses the answer on the way back, cuts the connection, and answers what the call came to. */
   async function withAnswerLost<T>(call: () => Promise<T>): Promise<T> {
-    const caught = proxy.catch('FCALL', 'mute');
+    const caught = proxy.catch(QUEUE_CALL, 'mute');
     const called = call();
     await caught;
     proxy.reset();
@@ -139,7 +139,7 @@ describe('calls of the Redis engine on a bad network', () => {
 
   it('answers outcome-unknown where no answer comes, and takes back what such a pop took', async () => {
     const queue = await used('a', 'b');
-    const caught = proxy.catch('FCALL', 'mute');
+    const caught = proxy.catch(QUEUE_CALL, 'mute');
     const popped = far.storage.take(queue, POP);
     await caught;
     proxy.state = 'dark';

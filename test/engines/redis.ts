@@ -22,6 +22,9 @@ export interface RedisSetUp extends OpenTestEngine {
   readonly log?: EngineLog;
 }
 
+/** A call that touches a queue, as it goes over the wire; not one that registers something beforehand. */
+export const QUEUE_CALL = /FCALL\r\n\$\d+\r\nquayside_[0-9a-f]{16}(_full)?\r\n/;
+
 /** An engine that is not started, under a prefix of its own unless one is given. */
 export function redisEngine(setUp: RedisSetUp): Engine {
   const { url, clock, namespaces, dedupWindowMs, settings } = setUp;
@@ -98,7 +101,7 @@ async function openBehindProxy(options: Durable): Promise<DurableTestEngine> {
     passTime: async (ms) => clock.advance(ms),
     close: end,
     crash: async (moment, calls) => {
-      const caught = proxy.catch('FCALL', moment === 'before-commit' ? 'deaf' : 'mute');
+      const caught = proxy.catch(QUEUE_CALL, moment === 'before-commit' ? 'deaf' : 'mute');
       calls();
       await caught;
       proxy.state = 'dark';

@@ -21,7 +21,7 @@ export class TcpProxy {
   readonly #pairs = new Set<Pair>();
   readonly #listener: Server;
   #state: ProxyState = 'open';
-  #trap: { word: string; direction: 'deaf' | 'mute'; sprung: () => void } | null = null;
+  #trap: { request: RegExp; direction: 'deaf' | 'mute'; sprung: () => void } | null = null;
 
   private constructor(targetPort: number) {
     this.#targetPort = targetPort;
@@ -49,12 +49,12 @@ export class TcpProxy {
   }
 
   /**
-   * Waits for a request with this word. `deaf` swallows it and what follows on its connection; `mute` lets it
+   * Waits for a request in which this is found. `deaf` swallows it and what follows on its connection; `mute` lets it
    * pass and swallows what the server answers from then on. Resolves when the first bytes are swallowed.
    */
-  catch(word: string, direction: 'deaf' | 'mute'): Promise<void> {
+  catch(request: RegExp, direction: 'deaf' | 'mute'): Promise<void> {
     return new Promise((resolve) => {
-      this.#trap = { word, direction, sprung: resolve };
+      this.#trap = { request, direction, sprung: resolve };
     });
   }
 
@@ -97,7 +97,7 @@ export class TcpProxy {
 
   #toServer(pair: Pair, data: Buffer): void {
     const trap = this.#trap;
-    if (trap !== null && data.includes(trap.word)) {
+    if (trap?.request.test(data.toString('latin1'))) {
       if (trap.direction === 'mute') pair.mute = true;
       else {
         pair.deaf = true;

@@ -1,15 +1,15 @@
-import type { NamespacePolicy } from '../../engine/engine.ts';
 import type { Stats } from '../../engine/stats.ts';
 import type { Lane } from './calls/lane.ts';
 import type { AroundFlights } from './calls/lanes.ts';
 import type { LibraryReply } from './calls/reply.ts';
 import type { Task } from './calls/task.ts';
 import type { Courier } from './courier.ts';
+import type { Policies } from './policies.ts';
 import type { Registry } from './registry.ts';
 import type { Sweeper } from './sweeper.ts';
 
 interface AroundParts {
-  readonly policies: ReadonlyMap<string, NamespacePolicy>;
+  readonly policies: Policies;
   readonly registry: Registry;
   readonly stats: Stats;
   /** Looked at when first needed: they in turn need the lanes. */
@@ -32,7 +32,7 @@ export class Around implements AroundFlights {
     const made = tasks.some(({ makes }) => makes) ? [lane, ...others] : others;
     const unknown = made.filter(({ queue }) => !registry.isDeclared(queue)).map(({ queue }) => queue);
     if (unknown.length > 0) needed.push(registry.declare(unknown));
-    for (const each of made) this.#registerDue(each, this.#retentionMs(each), needed);
+    for (const each of made) this.#registerDue(each, this.#parts.policies.retentionMs(each.queue), needed);
     for (const { dueMs } of tasks) this.#registerDue(lane, dueMs, needed);
     if (tasks[0]?.kind === 'counted') registry.tidyLater(lane.queue);
     return needed.length === 0 ? null : Promise.all(needed).then(() => {});
@@ -44,13 +44,10 @@ export class Around implements AroundFlights {
     const needed: Promise<void>[] = [];
     for (const number of reply.made) this.#nameMade(queues[number - 1], number === 1, needed);
     for (const [group, deadletter] of reply.died) this.#parts.stats.add(lane.queue, group, { deadletter });
-    if (reply.died.length > 0) this.#touchLetters(lane);
+    const letters = reply.died.length > 0 ? this.#parts.policies.letterQueue(lane.queue) : null;
+    if (letters !== null) this.#parts.sweeper().touch(letters);
     if (reply.parcels.length > 0) needed.push(this.#parts.courier().deliver(lane, reply.parcels, held));
     return needed.length === 0 ? null : Promise.all(needed).then(() => {});
-  }
-
-  #retentionMs({ queue }: Lane): number | null {
-    return this.#parts.policies.get(queue.ns)?.retentionMs ?? null;
   }
 
   #registerDue(lane: Lane, ms: number | null, needed: Promise<void>[]): void {
@@ -63,10 +60,5 @@ export class Around implements AroundFlights {
     const { registry } = this.#parts;
     if (lane === undefined || (isOwn && !registry.isDeclared(lane.queue))) return;
     needed.push(registry.declare([lane.queue]).catch(() => registry.forgetDeclared(lane.queue)));
-  }
-
-  #touchLetters({ queue: { ns } }: Lane): void {
-    const letters = this.#parts.policies.get(ns)?.deadLetter?.queue;
-    if (letters !== undefined) this.#parts.sweeper().touch({ ns, name: letters });
   }
 }

@@ -16,6 +16,7 @@ import { RedisDefinitions } from './definitions.ts';
 import { Keys } from './keys.ts';
 import { type Library, readLibrary } from './library.ts';
 import { ListStorage } from './list/storage.ts';
+import { Policies } from './policies.ts';
 import { Registry } from './registry.ts';
 import { readSettings, type Settings } from './settings.ts';
 import { RedisSignaller } from './signaller.ts';
@@ -65,7 +66,7 @@ export class RedisEngine implements Engine {
     this.#commands = new Commands(this.#carrier, clock);
     const registry = new Registry({ commands: this.#commands, keys: this.#keys, library, givenTime });
     const stats = new RedisStats({ commands: this.#commands, keys: this.#keys, library, clock, log });
-    const policies = new Map(options.namespaces.map((policy) => [policy.name, policy]));
+    const policies = new Policies(options.namespaces);
     const around = new Around({
       policies,
       registry,
@@ -179,14 +180,12 @@ export class RedisEngine implements Engine {
     const replication =
       wait === 0 ? 'a failover may lose the last of them' : `${wait} replica has them as well`;
     const fields = { engine, appendOnly, appendFsync, wait };
-    if (!appendOnly)
+    if (!appendOnly) {
       log.warn(fields, `Redis keeps no append-only file: a restart loses answered changes; ${replication}.`);
-    else if (appendFsync === 'always')
+    } else if (appendFsync === 'always') {
       log.info(fields, `Changes are on disk when they are answered; ${replication}.`);
-    else
-      log.info(
-        fields,
-        `Changes reach the disk within about a second after they are answered; ${replication}.`,
-      );
+    } else {
+      log.info(fields, `Changes reach the disk about a second after they are answered; ${replication}.`);
+    }
   }
 }

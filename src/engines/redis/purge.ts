@@ -8,7 +8,7 @@ import { PURGE, SIZES } from './calls/look.ts';
 import { DEADLINE_MS } from './client/commands.ts';
 
 /** Deliveries that go in one call: a server that removes a million at once answers nobody meanwhile. */
-const STEP = 5_000;
+const STEP = 2_000;
 
 /**
  * Removes all deliveries of these states, step by step, while later calls of this engine wait. What other nodes

@@ -112,6 +112,7 @@ function moveArgs(
 ): Arg[] {
   const reference = Buffer.alloc(REFERENCE_BYTES + 2);
   writeReference(finish, reference, 0);
+  reference.writeUInt16BE(1, REFERENCE_BYTES);
   const source = lanes.numberOf(lanes.get(from), home, others);
   const args: Arg[] = [dedupWindowMs, source, finish.group, reference, inserts.length];
   for (const { queue, element } of inserts) {

@@ -1,4 +1,3 @@
-import type { NamespacePolicy } from '../../../engine/engine.ts';
 import type { Clock } from '../../../model/clock.ts';
 import { QuaysideError } from '../../../model/errors.ts';
 import type { QueueKey } from '../../../model/names.ts';
@@ -6,6 +5,7 @@ import { type Carrier, CarryError } from '../client/carrier.ts';
 import { DEADLINE_MS } from '../client/commands.ts';
 import type { Arg } from '../client/connection.ts';
 import { type Keys, queueText } from '../keys.ts';
+import type { Policies } from '../policies.ts';
 import type { FlightReply, Flights } from './flight.ts';
 import { type Company, type FlightNumbers, Lane, type LaneHost } from './lane.ts';
 import type { LibraryReply } from './reply.ts';
@@ -24,7 +24,7 @@ interface LanesParts {
   readonly keys: Keys;
   readonly carrier: Carrier;
   readonly flights: Flights;
-  readonly policies: ReadonlyMap<string, NamespacePolicy>;
+  readonly policies: Policies;
   /** On one server a call may touch several queues. */
   readonly router: { readonly isCluster: boolean };
   readonly around: AroundFlights;
@@ -164,7 +164,7 @@ export class Lanes implements LaneHost {
       number,
       received,
       inserts: tasks.some(({ inserts }) => inserts),
-      args: [this.#retentions(queues), this.#deadLetters(lane), ...verbArgs(tasks)],
+      args: [...this.#policyArgs(lane, queues), ...verbArgs(tasks)],
       deadlineAt,
     });
     const after = around.behind(queues, held, reply);
@@ -198,36 +198,15 @@ export class Lanes implements LaneHost {
 
   /** The flight's own queue, then the dead-letter queue if its letters can go there in the same call. */
   #queuesOf(lane: Lane, others: readonly Lane[]): readonly Lane[] {
-    const letters = this.#parts.router.isCluster ? null : this.#letterLane(lane);
+    const letters = this.#parts.router.isCluster ? null : this.#parts.policies.letterQueue(lane.queue);
     if (letters === null && others.length === 0) return [lane];
-    return [...new Set(letters === null ? [lane, ...others] : [lane, letters, ...others])];
+    return [...new Set(letters === null ? [lane, ...others] : [lane, this.get(letters), ...others])];
   }
 
-  #letterLane({ queue: { ns, name } }: Lane): Lane | null {
-    const policy = this.#parts.policies.get(ns)?.deadLetter ?? null;
-    // An element that fails in the dead-letter queue stays there.
-    return policy === null || policy.queue === name ? null : this.get({ ns, name: policy.queue });
-  }
-
-  #retentions(lanes: readonly Lane[]): Arg {
-    const retentions = lanes.map(({ queue }) => this.#parts.policies.get(queue.ns)?.retentionMs ?? 0);
-    if (retentions.every((retention) => retention === 0)) return '';
-    const text = Buffer.alloc(6 * retentions.length);
-    for (const [i, retention] of retentions.entries()) text.writeUIntBE(Math.ceil(retention), 6 * i, 6);
-    return text;
-  }
-
-  /** See `library/call.lua`. */
-  #deadLetters(lane: Lane): Arg {
-    const letters = this.#letterLane(lane);
-    const policy = this.#parts.policies.get(lane.queue.ns);
-    if (letters === null || !policy?.deadLetter) return '';
-    const head = Buffer.alloc(6);
-    head.writeUInt32BE(policy.deadLetter.maxTries, 0);
-    head.writeUInt16BE(this.#parts.router.isCluster ? 0 : 2, 4);
-    const groups = policy.groups?.join(',') ?? '';
-    const names = [lane.queue.name, groups, queueText(letters.queue)];
-    return Buffer.concat([head, ...names.map((name) => Buffer.from(`${name}\0`))]);
+  #policyArgs({ queue }: Lane, queues: readonly Lane[]): Arg[] {
+    const { policies, router } = this.#parts;
+    const retentions = policies.retentions(queues.map((each) => each.queue));
+    return [retentions, policies.deadLetters(queue, router.isCluster ? 0 : 2)];
   }
 }
 

@@ -13,7 +13,8 @@ export interface TakeCall {
 /** Bytes before the content in a stored element: see `library/values.lua`. */
 export const ELEMENT_HEAD = 10;
 const TAKE_HEAD = 22;
-const TAKE_STEP = 16;
+/** The members that the deliveries had: `w`, lane(2), maturity(6), seq(6), tries and touched(4). */
+const TAKE_STEP = 19;
 const RESERVED = 0x52;
 
 /** Calls of the same group and lease, one after the other: the first gets the first. */
@@ -42,7 +43,7 @@ function readTaken({ tag, text, elements }: Answer, group: GroupName): Delivery[
   const until = text.readUIntBE(3, 6);
   const token = text.readUIntBE(9, 6);
   return elements.map((value, i) => {
-    const at = TAKE_HEAD + TAKE_STEP * i;
+    const at = TAKE_HEAD + TAKE_STEP * i + 3;
     const content = decodeContent(value ?? DAMAGED, ELEMENT_HEAD);
     return {
       id: elementId(tag, text.readUIntBE(at + 6, 6)),

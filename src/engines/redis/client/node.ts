@@ -54,6 +54,7 @@ export class Node {
   }
 
   stop(): void {
+    this.#problem ??= new Error('it was stopped');
     for (const link of this.#links) link.stop();
     this.#announce();
   }

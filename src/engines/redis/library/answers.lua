@@ -1,29 +1,31 @@
 -- What becomes of the takes of a client's earlier call.
 
+local POPPED_MARK = 80
+
 -- The client has what it popped: nothing more is kept of it.
 local function finishPops(q, taken)
-  if string.byte(taken) ~= 80 then return end
-  local lane = string.sub(taken, 2, 3)
-  eachTaken(taken, function(piece)
-    local seq = string.sub(piece, 7, 12)
-    if lane == NO_LANE and not isTouched(piece) then
-      q.deleted[#q.deleted + 1] = 'e' .. seq
+  if byte(taken) ~= POPPED_MARK then return end
+  local lane, deleted = sub(taken, 2, 3), q.deleted
+  for at = TAKE_HEAD + 1, #taken, TAKE_STEP do
+    local seq = sub(taken, at + 9, at + 14)
+    if lane == NO_LANE and byte(taken, at + 18) % 2 == 0 then
+      deleted[#deleted + 1] = 'e' .. seq
     else
       finish(q, lane, seq)
     end
-  end)
+  end
 end
 
-local function undoPop(q, lane, piece)
-  local seq = string.sub(piece, 7, 12)
+local function undoPop(q, lane, member)
+  local seq = sub(member, 10, 15)
   if db('HEXISTS', q.h, 'e' .. seq) == 0 then return end
-  db('ZADD', q.z, 0, 'w' .. lane .. piece)
+  db('ZADD', q.z, 0, member)
   if lane == NO_LANE then return end
-  changeLane(q, seq, lane, isTouched(piece) and TOUCHED or WAITING, fromSix(piece, 1))
+  changeLane(q, seq, lane, isTouched(member) and TOUCHED or WAITING, fromSix(member, 4))
 end
 
-local function undoReserve(q, lane, piece, till, token)
-  local seq = string.sub(piece, 7, 12)
+local function undoReserve(q, lane, member, till, token)
+  local seq = sub(member, 10, 15)
   local held = readDelivery(q, lane, seq)
   if held and held.till == till and held.token == token then
     release(q, lane, seq, held, held.maturity, held.tries, 0)
@@ -32,13 +34,13 @@ end
 
 -- The client never heard what it got: all of it goes back to its place, and no try is counted.
 local function undoTake(q, taken)
-  local lane = string.sub(taken, 2, 3)
+  local lane = sub(taken, 2, 3)
   local till, token = unpackAt('>I6I6', taken, 4)
-  eachTaken(taken, function(piece, index)
-    if string.byte(taken) == 80 then
-      undoPop(q, lane, piece)
+  eachTaken(taken, function(member, index)
+    if byte(taken) == POPPED_MARK then
+      undoPop(q, lane, member)
     else
-      undoReserve(q, lane, piece, till, token + index)
+      undoReserve(q, lane, member, till, token + index)
     end
   end)
 end

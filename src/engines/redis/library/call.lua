@@ -87,12 +87,12 @@ end
 
 -- Answers again what was answered before.
 local function answerAgain(q)
-  local kept = cmsgpack.unpack(string.sub(q.repeated, ANSWER_HEAD + 1))
+  local kept = cmsgpack.unpack(sub(q.repeated, ANSWER_HEAD + 1))
   local elements, parcels = {}, {}
   for i = 1, #kept[1] do elements[i] = 0 end
   for _, at in ipairs(kept[2]) do
     local fields = {}
-    eachTaken(kept[1][at], function(piece) fields[#fields + 1] = 'e' .. string.sub(piece, 7, 12) end)
+    eachTaken(kept[1][at], function(member) fields[#fields + 1] = 'e' .. sub(member, 10, 15) end)
     elements[at] = fieldValues(q.h, fields)
   end
   for _, id in ipairs(kept[3]) do

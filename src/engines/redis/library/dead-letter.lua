@@ -11,7 +11,7 @@ local function moveIfDead(q, lane, seq, held, tries)
   local dead = call.dead
   if not dead or q ~= call.home or tries < dead.most then return false end
   local value = db('HGET', q.h, 'e' .. seq)
-  local letter = letterOf(value and string.sub(value, 11) or '', tries)
+  local letter = letterOf(value and sub(value, 11) or '', tries)
   if dead.queue > 0 then
     local target = queueAt(dead.queue)
     ensureQueue(target)

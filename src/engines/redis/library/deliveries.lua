@@ -1,7 +1,8 @@
 -- Changes of one delivery's state, each keeping z, the delivery record and a stream's record in step.
 
-local function readDelivery(q, lane, seq)
-  local text = db('HGET', q.h, 'd' .. lane .. seq)
+-- `text`: the record, false where there is none, or nil where it was not read yet.
+local function readDelivery(q, lane, seq, text)
+  if text == nil then text = db('HGET', q.h, 'd' .. lane .. seq) end
   if not text then return nil end
   local maturity, tries, token, till = unpackAt('>I6I4I6I6', text)
   return { maturity = maturity, tries = tries, token = token, till = till }

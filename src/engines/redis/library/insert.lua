@@ -43,12 +43,12 @@ end
 -- The number of the element that this key made within the window, or nil.
 local function findRepeat(q, key, window)
   local seen = db('HGET', q.h, 'k' .. key)
-  if seen and fromSix(seen, 7) > call.now - window then return string.sub(seen, 1, 6) end
+  if seen and fromSix(seen, 7) > call.now - window then return sub(seen, 1, 6) end
 end
 
 local function rememberKey(q, key, seq)
   local before = db('HGET', q.h, 'k' .. key)
-  if before then db('ZREM', q.z, 'k' .. string.sub(before, 7, 12) .. key) end
+  if before then db('ZREM', q.z, 'k' .. sub(before, 7, 12) .. key) end
   db('HSET', q.h, 'k' .. key, seq .. six(call.now))
   db('ZADD', q.z, 0, 'k' .. six(call.now) .. key)
 end
@@ -87,12 +87,22 @@ local function readElements(q, args, at, count, columns)
   return elements, at
 end
 
--- The usual batch, without groups and keys, goes straight from the arguments to Redis.
+-- The usual batch, without groups and keys, goes straight from the arguments to Redis; and an element that is
+-- due now, by strings that are the same for all of them.
 local function insertPlain(q, args, at, count)
   local first = six(q.seq + 1)
+  local head, front, back = pack('>I6I4', call.now, 0), 'w' .. NO_LANE .. six(call.now), pack('>I4', 0)
   for i = at, at + 2 * count - 1, 2 do
-    local maturity, tries = timingOf(args[i])
-    put(q, maturity, tries, nil, args[i + 1])
+    if args[i] == '' then
+      q.seq = q.seq + 1
+      local seq = six(q.seq)
+      store(q, 'e' .. seq, head .. args[i + 1])
+      add(q, front .. seq .. back)
+      flushIfLarge(q)
+    else
+      local maturity, tries = timingOf(args[i])
+      put(q, maturity, tries, nil, args[i + 1])
+    end
   end
   return first
 end

@@ -37,8 +37,8 @@ end
 local function lanesInAnswers(q)
   local used = {}
   for _, member in ipairs(membersBetween(q.z, '[c', '(d', -1)) do
-    local answer = db('HGET', q.h, 'c' .. string.sub(member, 8))
-    for _, taken in ipairs(answer and takesIn(answer) or {}) do used[string.sub(taken, 2, 3)] = true end
+    local answer = db('HGET', q.h, 'c' .. sub(member, 8))
+    for _, taken in ipairs(answer and takesIn(answer) or {}) do used[sub(taken, 2, 3)] = true end
   end
   return used
 end

@@ -7,7 +7,7 @@ local function lapsedIn(q, lane)
 end
 
 local function endLease(q, member)
-  local lane, till, seq = string.sub(member, 2, 3), fromSix(member, 4), string.sub(member, 10, 15)
+  local lane, till, seq = sub(member, 2, 3), fromSix(member, 4), sub(member, 10, 15)
   local held = readDelivery(q, lane, seq)
   if not endTry(q, lane, seq, held, till, held.token) then call.released = true end
 end

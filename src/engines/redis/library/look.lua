@@ -42,7 +42,7 @@ end
 verbs.sizes = function(q, args, at)
   endAllLapsed(q)
   if args[at] ~= '*' then
-    local lane = findLane(q, string.sub(args[at], 2))
+    local lane = findLane(q, sub(args[at], 2))
     return sizesText(lane and sizesOf(q, lane) or { ready = 0, scheduled = 0, reserved = 0 }), at + 1
   end
   local parts = { sizesText(wholeSizes(q)) }
@@ -71,17 +71,17 @@ end
 
 -- What a page shows of the delivery at a member of z.
 local function shownAt(q, lane, member)
-  if string.sub(member, 1, 1) == 'w' then
+  if sub(member, 1, 1) == 'w' then
     local maturity, _, tries = unpackAt('>I6I6I4', member, 4)
     return pack('>I6I4', maturity, math.floor(tries / 2))
   end
-  local held = readDelivery(q, lane, string.sub(member, 10, 15))
+  local held = readDelivery(q, lane, sub(member, 10, 15))
   return pack('>I6I4', held.maturity, held.tries)
 end
 
 -- Whether a page may go on behind `after`. Strings are not compared here: Lua would ask the server's locale.
 local function isBookmark(after, low, state)
-  if #after < 15 or string.sub(after, 1, 3) ~= string.sub(low, 1, 3) then return false end
+  if #after < 15 or sub(after, 1, 3) ~= sub(low, 1, 3) then return false end
   return state ~= 's' or fromSix(after, 4) > call.now
 end
 

@@ -40,7 +40,7 @@ local function readParcel(q, id)
 end
 
 local function eachId(ids, each)
-  for at = 1, #ids, 24 do each(string.sub(ids, at, at + 23)) end
+  for at = 1, #ids, 24 do each(sub(ids, at, at + 23)) end
 end
 
 verbs.accept = function(q, args, at)
@@ -64,7 +64,7 @@ end
 verbs.delivered = function(q, args, at)
   eachId(args[at], function(id)
     q.deleted[#q.deleted + 1] = 'p' .. id
-    q.gone[#q.gone + 1] = 'p' .. string.sub(id, 19) .. id
+    q.gone[#q.gone + 1] = 'p' .. sub(id, 19) .. id
   end)
   flush(q)
   return '', at + 1

@@ -27,8 +27,8 @@ end
 
 local function putBack(q, lane, named, content)
   local maturity, tries = unpackAt('>I6I4', named, 19)
-  local seq = string.sub(named, 13, 18)
-  if string.sub(named, 1, 12) ~= q.tag then
+  local seq = sub(named, 13, 18)
+  if sub(named, 1, 12) ~= q.tag then
     -- The queue lost its data meanwhile: the element is new here.
     put(q, maturity, tries, lane ~= NO_LANE and { lane } or nil, content)
     flush(q)

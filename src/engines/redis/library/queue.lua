@@ -31,7 +31,7 @@ end
 -- from before the data were lost are never taken for new ones.
 local function ensureQueue(q)
   if q.tag ~= '' then return end
-  q.tag = string.sub(redis.sha1hex(q.h .. call.client .. call.micros .. string.format('%.0f', call.now)), 1, 12)
+  q.tag = sub(redis.sha1hex(q.h .. call.client .. call.micros .. string.format('%.0f', call.now)), 1, 12)
   q.fresh = true
   db('HSET', q.h, 'm', q.tag)
   db('ZADD', q.z, 0, '~')

@@ -48,9 +48,9 @@ verbs.remove = function(q, args, at)
   local references, outcomes = args[at], {}
   endAllLapsed(q)
   for from = 1, #references, 18 do
-    local seq = string.sub(references, from + 12, from + 17)
+    local seq = sub(references, from + 12, from + 17)
     local outcome = NOT_FOUND
-    if string.sub(references, from, from + 11) == q.tag then
+    if sub(references, from, from + 11) == q.tag then
       local element = readElement(q, seq)
       outcome = element and removeShared(q, seq, element) or removePlain(q, seq)
       flush(q)
@@ -60,12 +60,23 @@ verbs.remove = function(q, args, at)
   return concat(outcomes), at + 1
 end
 
-local function purgeRange(q, lane, low, high, seqAt, limit)
+-- Notes that an element of the plain lane goes, and its delivery's record if it has one.
+local function forgetPlain(q, member)
+  local deleted = q.deleted
+  deleted[#deleted + 1] = 'e' .. sub(member, 10, 15)
+  if byte(member) ~= 119 or isTouched(member) then deleted[#deleted + 1] = 'd' .. NO_LANE .. sub(member, 10, 15) end
+end
+
+local function purgeRange(q, lane, low, high, limit)
   local members = membersBetween(q.z, low, high, limit)
-  for _, member in ipairs(members) do
-    q.gone[#q.gone + 1] = member
-    finish(q, lane, string.sub(member, seqAt, seqAt + 5))
-    if #q.deleted >= MOST_ARGUMENTS then flush(q) end
+  if #members == 0 then return 0 end
+  removeFirst(q, members, #members)
+  for i = 1, #members do
+    if lane == NO_LANE then
+      forgetPlain(q, members[i])
+    else
+      finish(q, lane, sub(members[i], 10, 15))
+    end
   end
   flush(q)
   return #members
@@ -74,14 +85,14 @@ end
 local function purgeLane(q, lane, states, limit)
   local now, last = six(call.now + 1), '\255\255\255\255\255\255\255'
   local removed = 0
-  local function range(state, low, high, seqAt)
+  local function range(state, low, high)
     if removed < limit and string.find(states, state) then
-      removed = removed + purgeRange(q, lane, low, high, seqAt, limit - removed)
+      removed = removed + purgeRange(q, lane, low, high, limit - removed)
     end
   end
-  range('w', '[w' .. lane, '(w' .. lane .. now, 10)
-  range('s', '[w' .. lane .. now, '(w' .. lane .. last, 10)
-  range('r', '[l' .. lane, '(l' .. lane .. last, 10)
+  range('w', '[w' .. lane, '(w' .. lane .. now)
+  range('s', '[w' .. lane .. now, '(w' .. lane .. last)
+  range('r', '[l' .. lane, '(l' .. lane .. last)
   return removed
 end
 

@@ -6,30 +6,30 @@
 --   number(6) last use(6) listed under `c` at(6), then, packed: the answers, which of them are takes, the parcels made
 --
 -- The answer of a take begins with P (popped) or R (reserved): kind(1) lane(2) until(6) first token(6) next
--- known(1) next maturity(6), then per delivery: maturity(6) seq(6) tries and touched(4).
+-- known(1) next maturity(6), then the members of z that the deliveries had.
 
-local ANSWER_HEAD, TAKE_HEAD, TAKE_STEP = 18, 22, 16
+local ANSWER_HEAD, TAKE_HEAD, TAKE_STEP = 18, 22, 19
 
 local function answerText(answers, takes, parcels, listedAt)
   return pack('>I6I6I6', call.number, call.now, listedAt) .. cmsgpack.pack({ answers, takes, parcels })
 end
 
 local function takesIn(answer)
-  local kept = cmsgpack.unpack(string.sub(answer, ANSWER_HEAD + 1))
+  local kept = cmsgpack.unpack(sub(answer, ANSWER_HEAD + 1))
   local takes = {}
   for i, at in ipairs(kept[2]) do takes[i] = kept[1][at] end
   return takes
 end
 
--- Calls `each` with the maturity-seq-tries piece of every delivery of a take.
+-- Calls `each` with the member and the number of every delivery of a take.
 local function eachTaken(taken, each)
   local index = 0
   for at = TAKE_HEAD + 1, #taken, TAKE_STEP do
-    each(string.sub(taken, at, at + TAKE_STEP - 1), index)
+    each(sub(taken, at, at + TAKE_STEP - 1), index)
     index = index + 1
   end
 end
 
-local function isTouched(piece)
-  return string.byte(piece, 16) % 2 == 1
+local function isTouched(member)
+  return byte(member, 19) % 2 == 1
 end

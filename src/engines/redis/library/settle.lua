@@ -13,10 +13,6 @@ local function lanesOf(q, groups)
   return lanes
 end
 
-local function laneAt(lanes, items, at)
-  return lanes[unpackAt('>I2', items, at + 25)]
-end
-
 local function endLapsedIn(q, lanes)
   for _, lane in ipairs(lanes) do
     if lane then endLapsed(q, lane) end
@@ -36,59 +32,72 @@ local function waitsUntouched(q, lane, seq)
 end
 
 -- The record of a delivery that waits or is reserved: popped ones leave theirs until the client has heard.
-local function findDelivery(q, lane, seq)
-  local found = readDelivery(q, lane, seq)
+local function findDelivery(q, lane, seq, text)
+  local found = readDelivery(q, lane, seq, text)
   if not found or found.till > 0 then return found end
   local member = waitingMember(lane, found.maturity, seq, found.tries, true)
   return db('ZSCORE', q.z, member) and found or nil
 end
 
-local function readReference(q, lane, items, at)
-  local tag = string.sub(items, at, at + 11)
-  local seq = string.sub(items, at + 12, at + 17)
-  local given, token = unpackAt('>I1I6', items, at + 18)
-  if not lane or tag ~= q.tag then return seq, nil, NOT_FOUND end
-  local found = findDelivery(q, lane, seq)
+-- What a reference names: its lane and number, the delivery that it may settle or nil, and why not.
+local function readReference(q, lanes, items, at, text)
+  local tag, seq, given, token, group = unpackAt('>c12c6I1I6I2', items, at)
+  local lane = lanes[group]
+  if not lane or tag ~= q.tag then return lane, seq, nil, NOT_FOUND end
+  local found = findDelivery(q, lane, seq, text)
   local refusal = given == 1 and LEASE_LOST or NOT_RESERVED
-  if not found then return seq, nil, waitsUntouched(q, lane, seq) and refusal or NOT_FOUND end
-  if found.till == 0 and found.token == 0 then return seq, nil, refusal end
-  if given == 1 and token ~= found.token then return seq, nil, LEASE_LOST end
-  return seq, found, refusal
+  if not found then return lane, seq, nil, waitsUntouched(q, lane, seq) and refusal or NOT_FOUND end
+  if found.till == 0 and found.token == 0 then return lane, seq, nil, refusal end
+  if given == 1 and token ~= found.token then return lane, seq, nil, LEASE_LOST end
+  return lane, seq, found, refusal
 end
 
-local function commitOne(q, lane, items, at)
-  local seq, found, refusal = readReference(q, lane, items, at)
+local function commitOne(q, lanes, items, at, text)
+  local lane, seq, found, refusal = readReference(q, lanes, items, at, text)
   if not found then return refusal end
-  local waits = found.till == 0
-  q.gone[#q.gone + 1] = waits and waitingMember(lane, found.maturity, seq, found.tries, true)
+  q.gone[#q.gone + 1] = found.till == 0 and waitingMember(lane, found.maturity, seq, found.tries, true)
     or leaseMember(lane, found.till, seq)
   finish(q, lane, seq)
   return DONE
 end
 
+-- The records of all deliveries that the references name, read in one go.
+local function readRecords(q, lanes, items)
+  local fields = {}
+  for from = 1, #items, REFERENCE do
+    local seq, _, _, group = unpackAt('>c6I1I6I2', items, from + 12)
+    fields[#fields + 1] = 'd' .. (lanes[group] or '') .. seq
+  end
+  return fieldValues(q.h, fields), fields
+end
+
 verbs.commit = function(q, args, at)
   local lanes, items = lanesOf(q, args[at]), args[at + 1]
+  local records, fields = readRecords(q, lanes, items)
   local outcomes, seen = {}, {}
-  for from = 1, #items, REFERENCE do
-    local seq = string.sub(items, from + 12, from + 17)
-    -- An element named twice in one batch: the first one's writes must be seen by the second.
-    if seen[seq] then flush(q) end
-    seen[seq] = true
-    outcomes[#outcomes + 1] = commitOne(q, laneAt(lanes, items, from), items, from)
+  for i, field in ipairs(fields) do
+    local record = records[i]
+    if seen[field] then
+      -- Named twice in one batch: what the first one did must be seen by the second.
+      flush(q)
+      record = nil
+    end
+    seen[field] = true
+    outcomes[i] = commitOne(q, lanes, items, 1 + (i - 1) * REFERENCE, record)
   end
   flush(q)
   return concat(outcomes), at + 2
 end
 
 -- The reservation that the reference holds, or nil and why it holds none.
-local function readHeld(q, lane, items, at)
-  local seq, found, refusal = readReference(q, lane, items, at)
-  if found and found.till > call.now then return seq, found end
-  return seq, nil, refusal
+local function readHeld(q, lanes, items, at)
+  local lane, seq, found, refusal = readReference(q, lanes, items, at)
+  if found and found.till > call.now then return lane, seq, found end
+  return lane, seq, nil, refusal
 end
 
-local function rollbackOne(q, lane, items, at)
-  local seq, held, refusal = readHeld(q, lane, items, at)
+local function rollbackOne(q, lanes, items, at)
+  local lane, seq, held, refusal = readHeld(q, lanes, items, at)
   if not held then return refusal end
   local delay, counts = unpackAt('>I6I1', items, at + REFERENCE)
   if counts == 1 then return endTry(q, lane, seq, held, call.now + delay, 0) and DEAD or DONE end
@@ -100,12 +109,12 @@ verbs.rollback = function(q, args, at)
   local lanes, items = lanesOf(q, args[at]), args[at + 1]
   local outcomes = {}
   endLapsedIn(q, lanes)
-  for from = 1, #items, REFERENCE + 7 do outcomes[#outcomes + 1] = rollbackOne(q, laneAt(lanes, items, from), items, from) end
+  for from = 1, #items, REFERENCE + 7 do outcomes[#outcomes + 1] = rollbackOne(q, lanes, items, from) end
   return concat(outcomes), at + 2
 end
 
-local function extendOne(q, lane, items, at)
-  local seq, held, refusal = readHeld(q, lane, items, at)
+local function extendOne(q, lanes, items, at)
+  local lane, seq, held, refusal = readHeld(q, lanes, items, at)
   if not held then return refusal .. six(0) end
   local till = call.now + fromSix(items, at + REFERENCE)
   db('ZREM', q.z, leaseMember(lane, held.till, seq))
@@ -118,6 +127,6 @@ verbs.extend = function(q, args, at)
   local lanes, items = lanesOf(q, args[at]), args[at + 1]
   local outcomes = {}
   endLapsedIn(q, lanes)
-  for from = 1, #items, REFERENCE + 6 do outcomes[#outcomes + 1] = extendOne(q, laneAt(lanes, items, from), items, from) end
+  for from = 1, #items, REFERENCE + 6 do outcomes[#outcomes + 1] = extendOne(q, lanes, items, from) end
   return concat(outcomes), at + 2
 end

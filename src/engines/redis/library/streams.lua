@@ -18,7 +18,7 @@ local function readElement(q, seq)
   local element = { order = {}, states = {}, dues = {} }
   element.insertedAt, element.age, element.tries = unpackAt('>I6I1I4', text)
   for at = HEAD_LENGTH + 1, #text, ENTRY_LENGTH do
-    local lane = string.sub(text, at, at + 1)
+    local lane = sub(text, at, at + 1)
     element.order[#element.order + 1] = lane
     element.states[lane], element.dues[lane] = unpackAt('>I1I6', text, at + 2)
   end

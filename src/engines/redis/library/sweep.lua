@@ -14,7 +14,7 @@ local function dropOld(q)
   if q.retention == 0 then return 0 end
   local old = membersBetween(q.z, '[r', '(r' .. six(math.max(0, call.now - q.retention + 1)), AT_ONCE)
   for _, member in ipairs(old) do
-    local seq = string.sub(member, 8, 13)
+    local seq = sub(member, 8, 13)
     local element = readElement(q, seq)
     db('ZREM', q.z, member)
     if element then
@@ -30,20 +30,20 @@ end
 local function forgetKeys(q, window)
   for _, member in ipairs(membersBetween(q.z, '[k', '(k' .. six(math.max(0, call.now - window + 1)), AT_ONCE)) do
     db('ZREM', q.z, member)
-    db('HDEL', q.h, 'k' .. string.sub(member, 8))
+    db('HDEL', q.h, 'k' .. sub(member, 8))
   end
 end
 
 -- What a silent client popped is its own by now: whether it ever heard of it, nobody can say.
 local function forgetClients(q)
   for _, member in ipairs(membersBetween(q.z, '[c', '(c' .. six(math.max(0, call.now - IDLE_MS)), AT_ONCE)) do
-    local client = string.sub(member, 8)
+    local client = sub(member, 8)
     local answer = db('HGET', q.h, 'c' .. client)
     local lastUse = answer and fromSix(answer, 7) or 0
     db('ZREM', q.z, member)
     if lastUse > call.now - IDLE_MS then
       db('ZADD', q.z, 0, 'c' .. six(lastUse) .. client)
-      db('HSET', q.h, 'c' .. client, string.sub(answer, 1, 12) .. six(lastUse) .. string.sub(answer, 19))
+      db('HSET', q.h, 'c' .. client, sub(answer, 1, 12) .. six(lastUse) .. sub(answer, 19))
     else
       for _, taken in ipairs(answer and takesIn(answer) or {}) do finishPops(q, taken) end
       q.deleted[#q.deleted + 1] = 'c' .. client
@@ -54,7 +54,7 @@ end
 
 local function resendParcels(q)
   for _, member in ipairs(membersBetween(q.z, '[p', '(p' .. six(math.max(0, call.now - PARCEL_MS + 1)), 20)) do
-    local id = string.sub(member, 8)
+    local id = sub(member, 8)
     call.resent[#call.resent + 1] = readParcel(q, id)
   end
 end
@@ -62,7 +62,7 @@ end
 local function forgetArrived(q)
   for _, member in ipairs(membersBetween(q.z, '[x', '(x' .. six(math.max(0, call.now - ARRIVED_MS)), AT_ONCE)) do
     db('ZREM', q.z, member)
-    db('HDEL', q.h, 'x' .. string.sub(member, 8))
+    db('HDEL', q.h, 'x' .. sub(member, 8))
   end
 end
 
@@ -119,7 +119,7 @@ verbs.bye = function(q, _, at)
   if answer and fromSix(answer, 1) <= call.received then
     settlePrevious(q)
     db('HDEL', q.h, 'c' .. call.client)
-    db('ZREM', q.z, 'c' .. string.sub(answer, 13, 18) .. call.client)
+    db('ZREM', q.z, 'c' .. sub(answer, 13, 18) .. call.client)
   end
   return '', at
 end

@@ -8,15 +8,16 @@ local LARGEST_ANSWER = 16 * 1024 * 1024
 -- The elements of these members, or of as many as fit.
 local function readBodies(q, members, room)
   local fields = {}
-  for i, member in ipairs(members) do fields[i] = 'e' .. string.sub(member, 10, 15) end
+  for i = 1, #members do fields[i] = 'e' .. sub(members[i], 10, 15) end
   local bodies = db('HMGET', q.h, spread(fields))
-  local kept = {}
-  for i, body in ipairs(bodies) do
-    if room <= 0 then break end
-    room = room - (body and #body or 0)
-    kept[i] = body
+  for i = 1, #bodies do
+    if room <= 0 then
+      for j = #bodies, i, -1 do bodies[j] = nil end
+      break
+    end
+    room = room - (bodies[i] and #bodies[i] or 0)
   end
-  return kept, room
+  return bodies, room
 end
 
 local function removeFirst(q, members, count)
@@ -28,20 +29,21 @@ local function removeFirst(q, members, count)
 end
 
 local function hold(q, lane, members, count, till)
+  local lease, ends = 'l' .. lane .. six(till), six(till)
   for i = 1, count do
     local member = members[i]
-    local maturity, _, tries = unpackAt('>I6I6I4', member, 4)
-    local seq = string.sub(member, 10, 15)
+    local seq = sub(member, 10, 15)
+    local tries = unpackAt('>I4', member, 16)
     q.token = q.token + 1
-    add(q, leaseMember(lane, till, seq))
-    store(q, 'd' .. lane .. seq, deliveryText(maturity, math.floor(tries / 2), q.token, till))
+    add(q, lease .. seq)
+    store(q, 'd' .. lane .. seq, sub(member, 4, 9) .. pack('>I4I6', math.floor(tries / 2), q.token) .. ends)
   end
   flush(q)
 end
 
 local function noteInStream(q, lane, members, count, state)
   for i = 1, count do
-    changeLane(q, string.sub(members[i], 10, 15), lane, state, fromSix(members[i], 4))
+    changeLane(q, sub(members[i], 10, 15), lane, state, fromSix(members[i], 4))
   end
 end
 
@@ -58,34 +60,34 @@ local function firstDue(q, lane)
 end
 
 local function takeFrom(q, lane, count, till)
-  local pieces, bodies, room = {}, {}, LARGEST_ANSWER
+  local taken, bodies, room = {}, {}, LARGEST_ANSWER
   local low, high = '[w' .. lane, '(w' .. lane .. six(call.now + 1)
-  while #pieces < count and room > 0 do
-    local limit = math.min(PAGE, count - #pieces)
+  while #taken < count and room > 0 do
+    local limit = math.min(PAGE, count - #taken)
     local members = membersBetween(q.z, low, high, limit)
     if #members == 0 then break end
     local page
     page, room = readBodies(q, members, room)
     takePage(q, lane, members, #page, till)
     for i = 1, #page do
-      pieces[#pieces + 1] = string.sub(members[i], 4)
+      taken[#taken + 1] = members[i]
       bodies[#bodies + 1] = page[i]
     end
     if #members < limit then break end
   end
-  return pieces, bodies
+  return taken, bodies
 end
 
 verbs.take = function(q, args, at)
   local group, count, lease = args[at], tonumber(args[at + 1]), tonumber(args[at + 2])
   local lane = findLane(q, group)
   local till, token = lease > 0 and call.now + lease or 0, q.token + 1
-  local pieces, bodies, due = {}, {}, nil
+  local taken, bodies, due = {}, {}, nil
   if lane then
     endLapsed(q, lane)
-    pieces, bodies = takeFrom(q, lane, count, till)
-    if #pieces < count then due = firstDue(q, lane) end
+    taken, bodies = takeFrom(q, lane, count, till)
+    if #taken < count then due = firstDue(q, lane) end
   end
   local head = pack('>I1c2I6I6I1I6', lease > 0 and 82 or 80, lane or NO_LANE, till, token, due and 1 or 0, due or 0)
-  return head .. concat(pieces), at + 3, bodies
+  return head .. concat(taken), at + 3, bodies
 end

@@ -21,11 +21,11 @@ end
 
 verbs.move = function(_, args, at)
   local window, from = tonumber(args[at]), queueAt(tonumber(args[at + 1]))
-  local lane, reference, count = findLane(from, args[at + 2]), args[at + 3], tonumber(args[at + 4])
+  local lanes, reference, count = { findLane(from, args[at + 2]) }, args[at + 3], tonumber(args[at + 4])
   local inserts = readInserts(args, at + 5, count)
   local behind = at + 5 + 5 * count
   if not inserts then return '!', behind end
-  local outcome = commitOne(from, lane, reference, 1)
+  local outcome = commitOne(from, lanes, reference, 1)
   flush(from)
   if outcome ~= DONE then return outcome, behind end
   for _, insert in ipairs(inserts) do

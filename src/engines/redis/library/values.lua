@@ -27,10 +27,11 @@
 -- Moments are ms since 1970, as 6 bytes, big end first, so that bytes sort as numbers do. Lanes are 2 bytes.
 
 -- These exist only while a function runs, so each function begins with `awake`.
-local db, pack, unpackAt, concat, spread
+local db, pack, unpackAt, concat, spread, sub, byte
 
 local function awake()
-  db, pack, unpackAt, concat, spread = redis.call, struct.pack, struct.unpack, table.concat, unpack
+  db, pack, unpackAt = redis.call, struct.pack, struct.unpack
+  concat, spread, sub, byte = table.concat, unpack, string.sub, string.byte
 end
 
 local NO_LANE = '\0\0'

@@ -1,0 +1,44 @@
+import type { NamespacePolicy } from '../../engine/engine.ts';
+import type { QueueKey } from '../../model/names.ts';
+import type { Arg } from './client/connection.ts';
+import { queueText } from './keys.ts';
+
+/** What the namespaces' policies mean for a call of the library: see `library/call.lua`. */
+export class Policies {
+  readonly #policies: ReadonlyMap<string, NamespacePolicy>;
+
+  constructor(policies: readonly NamespacePolicy[]) {
+    this.#policies = new Map(policies.map((policy) => [policy.name, policy]));
+  }
+
+  retentionMs({ ns }: QueueKey): number | null {
+    return this.#policies.get(ns)?.retentionMs ?? null;
+  }
+
+  /** Where elements of the queue go when they failed too often; null: nowhere, or they are there already. */
+  letterQueue({ ns, name }: QueueKey): QueueKey | null {
+    const letters = this.#policies.get(ns)?.deadLetter?.queue ?? null;
+    return letters === null || letters === name ? null : { ns, name: letters };
+  }
+
+  /** The retention of each queue of a call. */
+  retentions(queues: readonly QueueKey[]): Arg {
+    const retentions = queues.map((queue) => this.retentionMs(queue) ?? 0);
+    if (retentions.every((retention) => retention === 0)) return '';
+    const text = Buffer.alloc(6 * retentions.length);
+    for (const [i, retention] of retentions.entries()) text.writeUIntBE(Math.ceil(retention), 6 * i, 6);
+    return text;
+  }
+
+  /** @param number of the dead-letter queue among those of the call; 0 where its keys are elsewhere */
+  deadLetters(queue: QueueKey, number: number): Arg {
+    const letters = this.letterQueue(queue);
+    const policy = this.#policies.get(queue.ns);
+    if (letters === null || !policy?.deadLetter) return '';
+    const head = Buffer.alloc(6);
+    head.writeUInt32BE(policy.deadLetter.maxTries, 0);
+    head.writeUInt16BE(number, 4);
+    const names = [queue.name, policy.groups?.join(',') ?? '', queueText(letters)];
+    return Buffer.concat([head, ...names.map((name) => Buffer.from(`${name}\0`))]);
+  }
+}
