@@ -48,8 +48,8 @@ function describe(error: unknown): Error {
   return new Error(error instanceof Error ? error.message : String(error));
 }
 
-export function isWorthRetry(error: Refused): boolean {
-  return WORTH_A_RETRY.has(error.code);
+export function isWorthRetry(error: Error): boolean {
+  return error instanceof Refused && WORTH_A_RETRY.has(error.code);
 }
 
 /** Whether another server has become the writable one, so that this connection is of no use any more. */

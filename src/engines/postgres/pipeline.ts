@@ -15,7 +15,7 @@ import {
 import type { Link } from './link.ts';
 import type { Names, Need, Queue } from './names.ts';
 import { Round } from './round.ts';
-import type { Row } from './statement.ts';
+import type { Query, Row } from './statement.ts';
 import { transact } from './transaction.ts';
 
 /** A caller has its answer, or a clear no, within this time. */
@@ -189,11 +189,15 @@ export class Pipeline {
   }
 
   async #runTogether(connection: Connection, calls: readonly Call[]): Promise<void> {
-    const refused = await this.#run(connection, calls);
-    if (refused === null) return;
+    const fault = await this.#run(connection, calls);
+    if (fault === null) return;
+    if (fault instanceof ConnectionLost) {
+      this.#putBack(calls);
+      return;
+    }
     const [only] = calls;
-    if (only !== undefined && calls.length === 1 && !isWorthRetry(refused)) {
-      this.#refuse(only, refused);
+    if (only !== undefined && calls.length === 1 && !isWorthRetry(fault)) {
+      this.#refuse(only, fault);
       return;
     }
     for (const [index, call] of calls.entries()) {
@@ -209,42 +213,56 @@ export class Pipeline {
       const { connection } = this.#host.link;
       if (call.settled) return true;
       if (connection === null) return false;
-      const refused = await this.#run(connection, [call]);
-      if (refused === null) return true;
-      if (attempt < MOST_ATTEMPTS && isWorthRetry(refused)) continue;
-      this.#refuse(call, refused);
+      const fault = await this.#run(connection, [call]);
+      if (fault === null) return true;
+      if (fault instanceof ConnectionLost) return false;
+      if (attempt < MOST_ATTEMPTS && isWorthRetry(fault)) continue;
+      this.#refuse(call, fault);
       return true;
     }
   }
 
-  /** One transaction. Answers null where all calls are taken care of, else why none of them happened. */
-  async #run(connection: Connection, calls: readonly Call[]): Promise<Refused | null> {
+  /**
+   * One transaction. Answers null where all calls are taken care of, else why none of them happened:
+   * `ConnectionLost` where they were not even sent, and can wait for the next connection.
+   */
+  async #run(connection: Connection, calls: readonly Call[]): Promise<Error | null> {
     this.#sent = calls;
     this.#sentAt = this.#host.clock.monotonic();
     try {
-      const refused = await this.#resolveNames(connection, calls);
-      if (refused !== null) return refused;
-      if (this.#sent.length === 0) return null;
-      this.#mayBeApplied = true;
-      const round = new Round(calls, this.#host.before());
-      const ended = await transact(connection, round.queries());
-      if (ended.how === 'refused') return ended.error;
-      if (ended.how === 'lost') this.#settleLost(calls, ended.error);
-      else this.#settleDone(round, ended.results);
-      return null;
-    } catch (error) {
-      // A fault of ours: say so to all, rather than leave them waiting.
-      for (const call of calls)
-        call.fail(new QuaysideError('internal', 'The engine failed.', { cause: error }));
-      return null;
+      const fault = await this.#resolveNames(connection, calls);
+      if (fault !== null) return fault;
+      // A caller that was told meanwhile that it is too late must not have its element taken after all.
+      const inTime = calls.filter((call) => !call.settled);
+      return inTime.length === 0 ? null : await this.#send(connection, inTime);
     } finally {
       this.#sent = [];
       this.#mayBeApplied = false;
     }
   }
 
-  /** Nothing of the calls themselves is sent here, so where the connection ends they simply wait for the next. */
-  async #resolveNames(connection: Connection, calls: readonly Call[]): Promise<Refused | null> {
+  async #send(connection: Connection, calls: readonly Call[]): Promise<Error | null> {
+    let round: Round;
+    let queries: Query[];
+    try {
+      round = new Round(calls, this.#host.before());
+      queries = round.queries();
+    } catch (error) {
+      // A call that makes no sense; alone, it harms nobody else.
+      return error instanceof Error ? error : new Error(String(error));
+    }
+    this.#mayBeApplied = true;
+    const ended = await transact(connection, queries);
+    if (ended.how === 'refused') return ended.error;
+    if (ended.how === 'lost') {
+      this.#settleLost(calls, ended.error);
+      this.#host.link.drop('it did not answer');
+    } else this.#settleDone(round, ended.results);
+    return null;
+  }
+
+  /** Nothing of the calls themselves is sent here. */
+  async #resolveNames(connection: Connection, calls: readonly Call[]): Promise<Error | null> {
     const { names } = this.#host;
     const unmet: Need[] = [];
     for (const call of calls) {
@@ -255,16 +273,18 @@ export class Pipeline {
       await names.resolve(connection, unmet);
       return null;
     } catch (error) {
-      if (error instanceof Refused) return error;
-      if (!(error instanceof ConnectionLost)) throw error;
-      this.#putBack(calls);
-      this.#sent = [];
-      return null;
+      return error instanceof Error ? error : new Error(String(error));
     }
   }
 
   #settleDone(round: Round, results: readonly (readonly Row[])[]): void {
-    round.read(results);
+    try {
+      round.read(results);
+    } catch (error) {
+      // An answer that makes no sense; it is too late to say that nothing happened.
+      for (const call of round.calls) call.fail(faultOf(error));
+      return;
+    }
     this.#host.done();
     const answerBy = this.#host.clock.monotonic() + ANSWER_WITHIN_MS;
     const more = round.calls.filter((call) => call.succeed(answerBy));
@@ -276,7 +296,11 @@ export class Pipeline {
       call.fail(call.kind.changes ? unknownOutcome(error) : unavailable(NOT_REACHABLE, error));
   }
 
-  #refuse(call: Call, error: Refused): void {
+  #refuse(call: Call, error: Error): void {
+    if (!(error instanceof Refused)) {
+      call.fail(faultOf(error));
+      return;
+    }
     call.fail(refusedError(error, call.kind));
     if (isReadOnly(error)) this.#host.link.drop('it became read-only');
   }
@@ -326,6 +350,11 @@ class Room {
     this.#calls += 1;
     return true;
   }
+}
+
+/** A fault of ours, or of the caller's values. */
+function faultOf(error: unknown): QuaysideError {
+  return new QuaysideError('internal', 'The engine failed.', { cause: error });
 }
 
 function isHeld(call: Call, held: ReadonlySet<Queue>): boolean {

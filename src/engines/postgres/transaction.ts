@@ -62,6 +62,7 @@ async function confirmed(connection: Connection, ended: Ended): Promise<Ended> {
 
 function failed(error: unknown): Ended {
   if (error instanceof Refused) return { how: 'refused', error };
-  if (error instanceof ConnectionLost) return { how: 'lost', error };
-  throw error;
+  // Anything else is no answer of PostgreSQL's, so nothing is known.
+  const lost = error instanceof ConnectionLost ? error : new ConnectionLost('The connection failed.', error);
+  return { how: 'lost', error: lost };
 }

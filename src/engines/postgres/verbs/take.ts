@@ -33,6 +33,12 @@ type TakeVerb = Verb<TakeArgs, TakeResult>;
 const MOST_BYTES = 16 * 1024 * 1024;
 
 /**
+ * A server that was frozen runs what it had received when it thaws, and whoever asked is long gone. Up to
+ * this long after it was sent, by the database's clock, a take hands something out, and not later.
+ */
+const TAKE_WITHIN_MS = 4000;
+
+/**
  * Row locks make sure that no two takers get the same delivery; `SKIP LOCKED` that no taker waits for another
  * node's. Rows are changed by their place in the table, which their lock keeps from moving. Measured against
  * a join by key: 15 % less work.
@@ -45,7 +51,8 @@ function takeStatement({ reserves, shared }: { reserves: boolean; shared: boolea
     FROM t CROSS JOIN ${requests} CROSS JOIN LATERAL (
       SELECT ctid AS tid, due_at, seq, bytes FROM delivery
       WHERE lane = r.lane AND lease_until IS NULL AND due_at <= t.now AND (due_at, seq) >= (r.from_due, r.from_seq)
-      ORDER BY due_at, seq LIMIT r.n FOR UPDATE SKIP LOCKED) d)`;
+      ORDER BY due_at, seq LIMIT r.n FOR UPDATE SKIP LOCKED) d
+    WHERE t.now <= $${reserves ? 7 : 5}::bigint)`;
   const fitting = `k AS MATERIALIZED (SELECT p.*, row_number() OVER w AS place, sum(p.bytes) OVER w - p.bytes AS before
     FROM picked p WINDOW w AS (ORDER BY p.ord, p.due_at, p.seq))`;
   const columns = 'k.ord, d.seq, d.lane, d.due_at, d.tries, d.lease_until, d.token, d.head, d.body';
@@ -102,6 +109,7 @@ class TakeBatch implements Batch<TakeArgs, TakeResult> {
   readonly #statement: Statement;
   readonly #reserves: boolean;
   readonly #requests: Request[] = [];
+  #handOutUntil = 0;
   readonly #byLane = new Map<Lane, number>();
   /** Per step, its request and its turn in it; null where the queue has no such group. */
   readonly #steps: ({ readonly request: number; readonly turn: number } | null)[] = [];
@@ -134,6 +142,8 @@ class TakeBatch implements Batch<TakeArgs, TakeResult> {
   }
 
   query(): Query | null {
+    const { now } = this.#host.clock;
+    this.#handOutUntil = Number.isFinite(now) ? Math.ceil(now) + TAKE_WITHIN_MS : Number.MAX_SAFE_INTEGER;
     const requests = this.#requests;
     if (requests.length === 0) return null;
     const values = [
@@ -146,7 +156,7 @@ class TakeBatch implements Batch<TakeArgs, TakeResult> {
       values.push(int8Array(requests.map(({ leaseMs }) => Math.ceil(leaseMs ?? 0))));
       values.push(int8Array(requests.map(({ token }) => token)));
     }
-    return { statement: this.#statement, values };
+    return { statement: this.#statement, values: [...values, String(this.#handOutUntil)] };
   }
 
   read(rows: readonly Row[]): TakeResult[] {
@@ -193,7 +203,8 @@ class TakeBatch implements Batch<TakeArgs, TakeResult> {
     clock.see(of.now);
     prober.took(request.lane, of.deliveries.length);
     if (of.deliveries.length === sum(request.counts)) return;
-    if (of.wasCut) of.nextDueAt = of.now;
+    // Where the database's clock was set forward, the limit was wrong; it is right the next time.
+    if (of.wasCut || of.now > this.#handOutUntil) of.nextDueAt = of.now;
     else of.nextDueAt = prober.lookAgainAt(request.lane, of.now, of.nextDueAt);
   }
 }

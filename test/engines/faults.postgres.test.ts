@@ -1,0 +1,204 @@
+import assert from 'node:assert/strict';
+import { after, before, describe, it } from 'node:test';
+import type { Engine } from '../../src/engine/engine.ts';
+import { bodyTexts, newElement, newElements } from '../support/elements.ts';
+import { PostgresServer } from '../support/postgres-server.ts';
+import { TcpProxy } from '../support/tcp-proxy.ts';
+import { freshSchema, runSql } from './postgres.ts';
+import { codeOf, endSessions, openNode, sessionsOf, until } from './postgres-node.ts';
+import { Traffic, type Verdict } from './postgres-traffic.ts';
+
+/** Restarts under load; `FAULT_ROUNDS=100` for a night. */
+const ROUNDS = Number(process.env.FAULT_ROUNDS ?? 3);
+
+const pop = (engine: Engine, queue: { ns: string; name: string }, count = 9) =>
+  engine.storage.take(queue, { group: '', count, leaseMs: null });
+
+function assertNothingLost(verdict: Verdict): void {
+  assert.ok(verdict.lost <= verdict.unknownPops, `${verdict.lost} lost`);
+  assert.deepEqual(verdict.twice, []);
+  assert.deepEqual(verdict.changed, []);
+}
+
+describe('PostgreSQL that fails', () => {
+  let server: PostgresServer;
+  let engine: Engine;
+  let schema: string;
+  let queues = 0;
+  const queue = () => ({ ns: 'plain', name: `queue ${++queues}` });
+
+  before(async () => {
+    server = await PostgresServer.start();
+    schema = freshSchema();
+    engine = await openNode(server, { schema });
+  });
+  after(async () => {
+    await engine.stop();
+    server.dispose();
+  });
+
+  it(`loses nothing that was answered when it crashes under load, ${ROUNDS} times`, async () => {
+    const other = await openNode(server, { schema });
+    const traffic = new Traffic([engine.storage, other.storage], queue());
+    for (let round = 0; round < ROUNDS; round++) {
+      await traffic.acknowledged(300);
+      await server.stop('immediate');
+      await server.start();
+    }
+    await traffic.acknowledged(300);
+    assertNothingLost(await traffic.end());
+    await other.stop();
+  });
+
+  it('loses nothing when an administrator ends the sessions under load', async () => {
+    const traffic = new Traffic([engine.storage], queue());
+    for (let round = 0; round < ROUNDS; round++) {
+      await traffic.acknowledged(200);
+      await endSessions(server, 'main');
+    }
+    await traffic.acknowledged(200);
+    assertNothingLost(await traffic.end());
+  });
+
+  it('answers every call while the server is frozen, and goes on after it thaws', async () => {
+    const traffic = new Traffic([engine.storage], queue());
+    await traffic.acknowledged(200);
+    server.signalAll('SIGSTOP');
+    assert.notEqual(await codeOf(engine.storage.insert(queue(), newElements('into ice'))), 'done');
+    assert.equal(await codeOf(engine.ping()), 'storage-unavailable');
+    server.signalAll('SIGCONT');
+    await traffic.acknowledged(200);
+    assertNothingLost(await traffic.end());
+  });
+
+  it('refuses at once while the server is away for long, and says when to come back', async () => {
+    const own = queue();
+    await server.stop('fast');
+    await until(async () => (await codeOf(engine.storage.sizes(own))) === 'storage-unavailable');
+    const refusal = engine.storage.insert(own, newElements('x'));
+    await assert.rejects(refusal, { code: 'storage-unavailable', details: { retryAfterMs: 1000 } });
+    await server.start();
+    await until(async () => (await codeOf(engine.storage.insert(own, newElements('back')))) === 'done');
+    assert.deepEqual(bodyTexts((await pop(engine, own)).deliveries), ['back']);
+  });
+
+  it('says that the outcome is unknown where the connection ends before the answer', async () => {
+    const proxy = await TcpProxy.start(server.port);
+    const far = await openNode(server, { schema, port: proxy.port });
+    const own = queue();
+    await far.storage.declare([own]);
+    await far.storage.insert(own, newElements('first'));
+    const swallowed = proxy.catch(/lost answer/, 'mute');
+    const insert = codeOf(far.storage.insert(own, newElements('lost answer')));
+    await swallowed;
+    proxy.reset();
+    assert.equal(await insert, 'outcome-unknown');
+    assert.deepEqual(bodyTexts((await pop(engine, own)).deliveries), ['first', 'lost answer']);
+    await far.stop();
+    await proxy.stop();
+  });
+
+  it('lets no pop take effect after its caller was told that nobody knows', async () => {
+    const own = queue();
+    await engine.storage.insert(own, newElements('kept'));
+    const frozen = await sessionsOf(server, 'main');
+    for (const pid of frozen) process.kill(pid, 'SIGSTOP');
+    assert.equal(await codeOf(pop(engine, own)), 'outcome-unknown');
+    for (const pid of frozen) process.kill(pid, 'SIGCONT');
+    await until(async () => (await sessionsOf(server, 'main')).every((pid) => !frozen.includes(pid)));
+    await until(async () => (await codeOf(engine.storage.sizes(own))) === 'done');
+    assert.deepEqual(bodyTexts((await pop(engine, own)).deliveries), ['kept']);
+  });
+
+  it('notices a server that went dark without a word, and uses it again when it is back', async () => {
+    const proxy = await TcpProxy.start(server.port);
+    const far = await openNode(server, { schema, port: proxy.port });
+    const own = queue();
+    await far.storage.insert(own, newElements('before'));
+    proxy.state = 'dark';
+    assert.equal(await codeOf(far.storage.insert(own, newElements('dark'))), 'outcome-unknown');
+    proxy.state = 'open';
+    proxy.reset();
+    await until(async () => (await codeOf(far.storage.sizes(own))) === 'done');
+    assert.deepEqual(bodyTexts((await pop(far, own)).deliveries), ['before']);
+    await far.stop();
+    await proxy.stop();
+  });
+
+  it('answers storage-full where the disk is, and lets consumers go on', async () => {
+    const own = queue();
+    await engine.storage.insert(own, newElements('a', 'b'));
+    await failing(`WHEN (NEW.lease_until IS NULL) EXECUTE FUNCTION ${schema}.fail('53100')`, async () => {
+      assert.equal(await codeOf(engine.storage.insert(own, newElements('too much'))), 'storage-full');
+      const { deliveries } = await engine.storage.take(own, { group: '', count: 1, leaseMs: 60_000 });
+      const [held] = deliveries;
+      const ref = { id: held?.id ?? '', group: '', token: null };
+      assert.deepEqual(await engine.storage.commit(own, [ref]), ['done']);
+      assert.deepEqual(bodyTexts((await pop(engine, own)).deliveries), ['b']);
+    });
+    assert.equal(await codeOf(engine.storage.insert(own, newElements('room again'))), 'done');
+  });
+
+  it("does not let one caller's failure reach another that travelled along", async () => {
+    const [good, bad] = [queue(), queue()];
+    await engine.storage.insert(good, newElements('x'));
+    await engine.storage.insert(bad, newElements('x'));
+    await failing(`WHEN (NEW.tries = 666) EXECUTE FUNCTION ${schema}.fail('22000')`, async () => {
+      const outcomes = await Promise.all([
+        codeOf(engine.storage.insert(good, newElements('one'))),
+        codeOf(engine.storage.insert(bad, [newElement({ tries: 666 })])),
+        codeOf(engine.storage.insert(bad, [newElement({ tries: 2 ** 40 })])),
+        codeOf(engine.storage.insert(good, newElements('two'))),
+        codeOf(pop(engine, good, 2)),
+      ]);
+      assert.deepEqual(outcomes, ['done', 'storage-unavailable', 'internal', 'done', 'done']);
+    });
+    assert.deepEqual(bodyTexts((await pop(engine, good)).deliveries), ['two']);
+  });
+
+  it('tries again by itself where PostgreSQL ended a deadlock', async () => {
+    const own = queue();
+    await runSql(server, `CREATE SEQUENCE ${schema}.failures`);
+    await failing(
+      `WHEN (nextval('${schema}.failures') < 3) EXECUTE FUNCTION ${schema}.fail('40P01')`,
+      async () => {
+        assert.equal(await codeOf(engine.storage.insert(own, newElements('once'))), 'done');
+      },
+    );
+    assert.deepEqual(bodyTexts((await pop(engine, own)).deliveries), ['once']);
+  });
+
+  it('does not wait for ever for a lock that somebody holds', async () => {
+    const own = queue();
+    await engine.storage.insert(own, newElements('a'));
+    const holder = runSql(server, `BEGIN; LOCK TABLE ${schema}.delivery; SELECT pg_sleep(3); COMMIT`);
+    await until(
+      async () =>
+        (
+          await runSql(
+            server,
+            `SELECT 1 FROM pg_locks WHERE mode = 'AccessExclusiveLock'
+      AND relation = '${schema}.delivery'::regclass AND granted`,
+          )
+        ).rows.length > 0,
+    );
+    assert.equal(await codeOf(engine.storage.insert(own, newElements('b'))), 'storage-unavailable');
+    await holder;
+    assert.deepEqual(bodyTexts((await pop(engine, own)).deliveries), ['a']);
+  });
+
+  /** Makes inserts of some deliveries fail meanwhile, with an error of that code. */
+  async function failing(trigger: string, test: () => Promise<void>): Promise<void> {
+    await runSql(
+      server,
+      `CREATE OR REPLACE FUNCTION ${schema}.fail() RETURNS trigger LANGUAGE plpgsql
+       AS $$ BEGIN RAISE EXCEPTION 'asked for by a test' USING ERRCODE = TG_ARGV[0]; END $$;
+       CREATE TRIGGER failing BEFORE INSERT ON ${schema}.delivery FOR EACH ROW ${trigger}`,
+    );
+    try {
+      await test();
+    } finally {
+      await runSql(server, `DROP TRIGGER failing ON ${schema}.delivery`);
+    }
+  }
+});

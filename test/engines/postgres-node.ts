@@ -1,0 +1,81 @@
+import assert from 'node:assert/strict';
+import type { Engine, EngineLog, NamespacePolicy } from '../../src/engine/engine.ts';
+import { open } from '../../src/engines/postgres/index.ts';
+import { QuaysideError } from '../../src/model/errors.ts';
+import type { PostgresServer } from '../support/postgres-server.ts';
+import { CountingClock, runSql, SILENT } from './postgres.ts';
+
+const DAY_MS = 24 * 3600 * 1000;
+
+export const NODE_NAMESPACES: readonly NamespacePolicy[] = [
+  { name: 'plain', groups: null, deadLetter: null, retentionMs: null },
+  { name: 'jobs', groups: null, deadLetter: { maxTries: 3, queue: 'dead' }, retentionMs: null },
+  { name: 'stream', groups: ['g1', 'g2'], deadLetter: null, retentionMs: null },
+];
+
+export interface NodeOptions {
+  readonly schema: string;
+  /** A proxy's; the server's own where not given. */
+  readonly port?: number;
+  readonly log?: EngineLog;
+}
+
+/** An engine as a node has it, on PostgreSQL's own time. Whoever opens one calls `stop`. */
+export async function openNode(server: PostgresServer, options: NodeOptions): Promise<Engine> {
+  const { schema, port = server.port, log = SILENT } = options;
+  const clock = new CountingClock();
+  const engine = open({
+    url: server.url({ port }),
+    dataDir: '',
+    namespaces: NODE_NAMESPACES,
+    clock,
+    dedupWindowMs: DAY_MS,
+    settings: { schema },
+    log,
+  });
+  await engine.start();
+  const stop = engine.stop.bind(engine);
+  engine.stop = async () => {
+    await stop();
+    assert.equal(clock.pending, 0, 'a stopped engine leaves no timer');
+  };
+  return engine;
+}
+
+/** The sessions that the engines of a schema have, by role. */
+export async function sessionsOf(
+  server: PostgresServer,
+  role: 'main' | 'second' | 'listener',
+): Promise<number[]> {
+  const { rows } = await runSql(
+    server,
+    `SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'quayside ${role} %' ORDER BY pid`,
+  );
+  return rows.map(({ pid }) => Number(pid));
+}
+
+/** Ends all sessions of that role, as an administrator might. */
+export async function endSessions(
+  server: PostgresServer,
+  role: 'main' | 'second' | 'listener',
+): Promise<void> {
+  const pids = await sessionsOf(server, role);
+  assert.ok(pids.length > 0, `there is a session of role ${role}`);
+  await runSql(server, `SELECT pg_terminate_backend(pid) FROM unnest(ARRAY[${pids.join(',')}]) AS u(pid)`);
+}
+
+/** The code of a call's error; fails where it is none of the codes that the port promises. */
+export async function codeOf(call: Promise<unknown>): Promise<string> {
+  try {
+    await call;
+    return 'done';
+  } catch (error) {
+    assert.ok(error instanceof QuaysideError, `${error}`);
+    return error.code;
+  }
+}
+
+/** Asks until it holds; a test that waits for ever is ended by the runner. */
+export async function until(holds: () => Promise<boolean> | boolean): Promise<void> {
+  while (!(await holds())) await new Promise((resolve) => setTimeout(resolve, 10));
+}

@@ -1,0 +1,171 @@
+import type { Storage } from '../../src/engine/storage.ts';
+import { QuaysideError } from '../../src/model/errors.ts';
+import type { QueueKey } from '../../src/model/names.ts';
+import { bodyText, newElement } from '../support/elements.ts';
+
+const PRODUCERS = 8;
+const RESERVERS = 6;
+const POPPERS = 2;
+/** Short, so that what a fault left reserved comes back within the test. */
+const LEASE_MS = 1500;
+
+/** What the traffic came to. */
+export interface Verdict {
+  readonly acknowledged: number;
+  /** Inserts that were answered, and that nobody got. */
+  readonly lost: number;
+  /** Of these, as many may be gone with pops that were not answered. */
+  readonly unknownPops: number;
+  /** Elements that somebody got after they were finished. */
+  readonly twice: string[];
+  /** Bodies that nobody inserted. */
+  readonly changed: string[];
+  /** The longest time that any call took to be answered, ms. */
+  readonly longestMs: number;
+  readonly unknown: number;
+}
+
+/** Producers and consumers on one queue, two in eight of whom pop; keeps account of every element. */
+export class Traffic {
+  readonly #storage: readonly Storage[];
+  readonly #queue: QueueKey;
+  readonly #running: Promise<void>[];
+  readonly #attempted = new Set<string>();
+  readonly #acknowledged = new Set<string>();
+  /** Popped, or committed with the answer that it was done. */
+  readonly #finished = new Set<string>();
+  /** Handed out under a lease, with a commit of which nobody knows. */
+  readonly #unsure = new Set<string>();
+  readonly #twice: string[] = [];
+  #unknownPops = 0;
+  #unknown = 0;
+  #longestMs = 0;
+  #isProducing = true;
+  #isConsuming = true;
+  #numbers = 0;
+
+  /** @param storage of the nodes that share the work */
+  constructor(storage: readonly Storage[], queue: QueueKey) {
+    this.#storage = storage;
+    this.#queue = queue;
+    this.#running = [
+      ...Array.from({ length: PRODUCERS }, (_, index) => this.#produce(index)),
+      ...Array.from({ length: RESERVERS }, (_, index) => this.#consume(index, LEASE_MS)),
+      ...Array.from({ length: POPPERS }, (_, index) => this.#consume(index, null)),
+      this.#sweep(),
+    ];
+  }
+
+  /** Resolves when so many inserts more were answered. */
+  async acknowledged(more: number): Promise<void> {
+    const goal = this.#acknowledged.size + more;
+    while (this.#acknowledged.size < goal) await pause();
+  }
+
+  /** Stops producing, drains the queue, and gives account. */
+  async end(): Promise<Verdict> {
+    this.#isProducing = false;
+    await Promise.all(this.#running.slice(0, PRODUCERS));
+    while (!(await this.#isDrained())) await pause();
+    this.#isConsuming = false;
+    await Promise.all(this.#running);
+    const lost = [...this.#acknowledged].filter(
+      (body) => !this.#finished.has(body) && !this.#unsure.has(body),
+    );
+    return {
+      acknowledged: this.#acknowledged.size,
+      lost: lost.length,
+      unknownPops: this.#unknownPops,
+      twice: this.#twice,
+      changed: [...this.#finished].filter((body) => !this.#attempted.has(body)),
+      longestMs: this.#longestMs,
+      unknown: this.#unknown,
+    };
+  }
+
+  async #produce(index: number): Promise<void> {
+    while (this.#isProducing) {
+      const body = `element ${this.#numbers++}`;
+      this.#attempted.add(body);
+      const answered = await this.#timed(this.#node(index).insert(this.#queue, [newElement({ body })]));
+      if (answered !== null) this.#acknowledged.add(body);
+    }
+  }
+
+  async #consume(index: number, leaseMs: number | null): Promise<void> {
+    while (this.#isConsuming) {
+      const storage = this.#node(index);
+      const unknownBefore = this.#unknown;
+      const taken = await this.#timed(storage.take(this.#queue, { group: '', count: 4, leaseMs }));
+      if (taken === null && leaseMs === null && this.#unknown > unknownBefore) this.#unknownPops += 4;
+      if (taken === null || taken.deliveries.length === 0) {
+        await pause();
+        continue;
+      }
+      const bodies = taken.deliveries.map(bodyText);
+      this.#twice.push(...bodies.filter((body) => this.#finished.has(body)));
+      if (leaseMs === null) for (const body of bodies) this.#finished.add(body);
+      else
+        await this.#commit(
+          storage,
+          taken.deliveries.map(({ id, lease }) => ({ id, token: lease?.token ?? null })),
+          bodies,
+        );
+    }
+  }
+
+  async #commit(
+    storage: Storage,
+    held: readonly { id: string; token: string | null }[],
+    bodies: readonly string[],
+  ): Promise<void> {
+    const refs = held.map((ref) => ({ ...ref, group: '' }));
+    const outcomes = await this.#timed(storage.commit(this.#queue, refs));
+    for (const [index, body] of bodies.entries()) {
+      if (outcomes === null) this.#unsure.add(body);
+      else if (outcomes[index] === 'done') this.#finished.add(body);
+    }
+  }
+
+  /** What a node's broker does: ends leases in time. */
+  async #sweep(): Promise<void> {
+    while (this.#isConsuming) {
+      await this.#timed(this.#node(0).sweep());
+      await pause(100);
+    }
+  }
+
+  async #isDrained(): Promise<boolean> {
+    const sizes = await this.#timed(this.#node(0).sizes(this.#queue));
+    return sizes !== null && sizes.ready + sizes.scheduled + sizes.reserved === 0;
+  }
+
+  /** The answer; null where there was none that the port does not promise for a store that is away. */
+  async #timed<T>(call: Promise<T>): Promise<T | null> {
+    const from = performance.now();
+    try {
+      return await call;
+    } catch (error) {
+      if (
+        !(error instanceof QuaysideError) ||
+        !['storage-unavailable', 'outcome-unknown'].includes(error.code)
+      )
+        throw error;
+      if (error.code === 'outcome-unknown') this.#unknown += 1;
+      await pause();
+      return null;
+    } finally {
+      this.#longestMs = Math.max(this.#longestMs, performance.now() - from);
+    }
+  }
+
+  #node(index: number): Storage {
+    const storage = this.#storage[index % this.#storage.length];
+    if (storage === undefined) throw new Error('there is no node');
+    return storage;
+  }
+}
+
+function pause(ms = 10): Promise<void> {
+  return new Promise((resolve) => setTimeout(resolve, ms));
+}
