@@ -17,6 +17,8 @@ const READY_LINE = 'database system is ready to accept connections';
 export interface PostgresOptions {
   /** Lines of `postgresql.conf`, by name. */
   readonly settings?: Readonly<Record<string, string>>;
+  /** Files that the server must own, such as its key. */
+  readonly own?: readonly string[];
 }
 
 /** How a server is ended: `fast` breaks connections off and writes everything down, `immediate` is a crash. */
@@ -35,8 +37,9 @@ export class PostgresServer {
   #process: ChildProcess | null = null;
   #output = '';
 
-  static async start({ settings = {} }: PostgresOptions = {}): Promise<PostgresServer> {
+  static async start({ settings = {}, own = [] }: PostgresOptions = {}): Promise<PostgresServer> {
     const server = new PostgresServer(findBinaries(), await freePort(), settings);
+    for (const file of own) server.#own(file);
     process.on('exit', () => server.dispose());
     server.#initialize();
     await server.start();
@@ -49,7 +52,7 @@ export class PostgresServer {
     this.#settings = settings;
     this.#user = process.getuid?.() === 0 ? { uid: idOf('-u'), gid: idOf('-g') } : null;
     this.folder = mkdtempSync(path.join(tmpdir(), 'quayside-postgres-'));
-    if (this.#user !== null) chownSync(this.folder, this.#user.uid, this.#user.gid);
+    this.#own(this.folder);
   }
 
   get data(): string {
@@ -136,10 +139,14 @@ export class PostgresServer {
     spawnSync('sh', ['-c', `${end} rm -rf "$0"`, this.folder], { stdio: 'ignore' });
   }
 
+  #own(file: string): void {
+    if (this.#user !== null) chownSync(file, this.#user.uid, this.#user.gid);
+  }
+
   #initialize(): void {
     const passwordFile = path.join(this.folder, 'password');
     writeFileSync(passwordFile, PASSWORD);
-    if (this.#user !== null) chownSync(passwordFile, this.#user.uid, this.#user.gid);
+    this.#own(passwordFile);
     const options = [
       '--auth=scram-sha-256',
       `--pwfile=${passwordFile}`,

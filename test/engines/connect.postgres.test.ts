@@ -1,0 +1,219 @@
+import assert from 'node:assert/strict';
+import { execFileSync } from 'node:child_process';
+import { chmodSync, mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
+import { after, before, describe, it } from 'node:test';
+import { inspect } from 'node:util';
+import type { Engine } from '../../src/engine/engine.ts';
+import { open } from '../../src/engines/postgres/index.ts';
+import { systemClock } from '../../src/model/clock.ts';
+import { PostgresServer } from '../support/postgres-server.ts';
+import { freshSchema, runSql, sharedServer } from './postgres.ts';
+
+const PASSWORD = 'canary-4711';
+
+function engineFor(url: string, settings: Record<string, unknown> = {}, logged: unknown[] = []): Engine {
+  return open({
+    url,
+    dataDir: '',
+    namespaces: [],
+    clock: systemClock,
+    dedupWindowMs: 1000,
+    settings,
+    log: { info: (...said) => logged.push(said), warn: (...said) => logged.push(said) },
+  });
+}
+
+/** The message with which an engine says that it cannot start; it never holds the password. */
+async function refusal(url: string, settings?: Record<string, unknown>): Promise<string> {
+  const logged: unknown[] = [];
+  let engine: Engine | null = null;
+  try {
+    engine = engineFor(url, settings, logged);
+    await engine.start();
+  } catch (error) {
+    const shown = inspect([error, logged], { depth: 9, showHidden: true });
+    for (const secret of [PASSWORD, encodeURIComponent(PASSWORD)]) assert.ok(!shown.includes(secret), shown);
+    return error instanceof Error ? error.message : String(error);
+  }
+  await engine.stop();
+  return 'started';
+}
+
+describe('The URL and the settings of a PostgreSQL engine', () => {
+  const wrong: [what: string, url: string, settings: Record<string, unknown>, message: RegExp][] = [
+    ['no URL of this kind', `http://u:${PASSWORD}@h/d`, {}, /reads postgres:\/\//],
+    ['a port that is none', `postgres://u:${PASSWORD}@h:x/d`, {}, /port .* is a number/],
+    ['a stray percent sign', `postgres://u:${PASSWORD}%@h/d`, {}, /write %25/],
+    ['an unknown parameter', `postgres://u:${PASSWORD}@h/d?a=b`, {}, /no parameter "a"/],
+    [
+      'a mode of TLS that falls back to none',
+      `postgres://u:${PASSWORD}@h/d?sslmode=prefer`,
+      {},
+      /sslmode must be/,
+    ],
+    [
+      'a missing certificate',
+      `postgres://u:${PASSWORD}@h/d?sslrootcert=/none`,
+      {},
+      /sslrootcert names a file/,
+    ],
+    ['an unknown setting', `postgres://u:${PASSWORD}@h/d`, { shema: 'x' }, /unknown setting "shema"/],
+    ['a schema that is no name', `postgres://u:${PASSWORD}@h/d`, { schema: 'a"b' }, /schema must be/],
+    [
+      'a durability that is none',
+      `postgres://u:${PASSWORD}@h/d`,
+      { synchronousCommit: 'yes' },
+      /must be one of on, off/,
+    ],
+  ];
+  for (const [what, url, settings, message] of wrong) {
+    it(`are refused with ${what}, by name and without the password`, async () => {
+      assert.match(await refusal(url, settings), message);
+    });
+  }
+
+  it('name the server that does not answer', async () => {
+    const nobody = await refusal(`postgres://u:${PASSWORD}@127.0.0.1:1/d`);
+    assert.match(nobody, /postgres:\/\/127\.0\.0\.1:1\/d cannot be used: .*ECONNREFUSED/);
+  });
+
+  it('name a wrong password as such', async () => {
+    const { port } = await sharedServer();
+    assert.match(
+      await refusal(`postgres://postgres:${PASSWORD}@127.0.0.1:${port}/postgres`),
+      /password authentication/,
+    );
+  });
+
+  it('name a database whose encoding loses characters', async () => {
+    const server = await sharedServer();
+    await runSql(server, `CREATE DATABASE latin ENCODING 'LATIN1' TEMPLATE template0`);
+    assert.match(await refusal(server.url().replace(/postgres$/, 'latin')), /encoding LATIN1/);
+  });
+
+  it('name a schema that a newer program wrote', async () => {
+    const server = await sharedServer();
+    const schema = freshSchema();
+    assert.equal(await refusal(server.url(), { schema }), 'started');
+    await runSql(server, `UPDATE ${schema}.meta SET value = '999' WHERE key = 'version'`);
+    assert.match(await refusal(server.url(), { schema }), /newer version of Quayside/);
+    await runSql(server, `DROP SCHEMA ${schema} CASCADE`);
+  });
+
+  it('may name several hosts, of which one answers', async () => {
+    const server = await sharedServer();
+    const schema = freshSchema();
+    const url = server.url().replace('127.0.0.1:', 'localhost:1,127.0.0.1:');
+    assert.equal(await refusal(url, { schema }), 'started');
+    await runSql(server, `DROP SCHEMA ${schema} CASCADE`);
+  });
+
+  it('may name a socket', async () => {
+    const server = await sharedServer();
+    const schema = freshSchema();
+    const password = encodeURIComponent(server.password);
+    const url = `postgres://postgres:${password}@/postgres?host=${server.folder}&port=${server.port}`;
+    assert.equal(await refusal(url, { schema, synchronousCommit: 'off' }), 'started');
+    await runSql(server, `DROP SCHEMA ${schema} CASCADE`);
+  });
+});
+
+describe('PostgreSQL over TLS', () => {
+  let server: PostgresServer;
+  let folder: string;
+  const url = (parameters: string): string => server.url({ parameters });
+
+  before(async () => {
+    folder = mkdtempSync(path.join(tmpdir(), 'quayside-tls-'));
+    chmodSync(folder, 0o755);
+    makeCertificates(folder);
+    server = await PostgresServer.start({
+      settings: {
+        ssl: 'on',
+        ssl_cert_file: path.join(folder, 'server.crt'),
+        ssl_key_file: path.join(folder, 'server.key'),
+      },
+      own: ['server.key', 'server.crt'].map((name) => path.join(folder, name)),
+    });
+  });
+  after(() => {
+    server.dispose();
+    rmSync(folder, { recursive: true });
+  });
+
+  it('is used where the certificate is right for the name', async () => {
+    const right = url(`?sslmode=verify-full&sslrootcert=${folder}/ca.crt`).replace('127.0.0.1', 'localhost');
+    assert.equal(await refusal(right), 'started');
+  });
+
+  it('is refused where the certificate is for another name, or from somebody else', async () => {
+    const other = url(`?sslmode=verify-full&sslrootcert=${folder}/ca.crt`);
+    assert.match(await refusal(other), /IP: 127\.0\.0\.1|does not match/);
+    assert.match(await refusal(url('?sslmode=verify-full')), /certificate/);
+  });
+
+  it('may do without the name, or without any check, where that is asked for', async () => {
+    assert.equal(await refusal(url(`?sslmode=verify-ca&sslrootcert=${folder}/ca.crt`)), 'started');
+    assert.equal(await refusal(url('?sslmode=require')), 'started');
+  });
+
+  it('is not done without by a server that has none', async () => {
+    const plain = await sharedServer();
+    assert.match(await refusal(plain.url({ parameters: '?sslmode=require' })), /does not support SSL/);
+  });
+});
+
+/** An authority, and a certificate from it for the name `localhost` alone. */
+function makeCertificates(folder: string): void {
+  const openssl = (...args: string[]): void => {
+    execFileSync('openssl', args, { cwd: folder, stdio: 'ignore' });
+  };
+  const days = ['-days', '2', '-nodes'];
+  openssl(
+    'req',
+    '-x509',
+    '-newkey',
+    'rsa:2048',
+    ...days,
+    '-keyout',
+    'ca.key',
+    '-out',
+    'ca.crt',
+    '-subj',
+    '/CN=test authority',
+  );
+  openssl(
+    'req',
+    '-newkey',
+    'rsa:2048',
+    '-nodes',
+    '-keyout',
+    'server.key',
+    '-out',
+    'server.csr',
+    '-subj',
+    '/CN=localhost',
+    '-addext',
+    'subjectAltName=DNS:localhost',
+  );
+  openssl(
+    'x509',
+    '-req',
+    '-in',
+    'server.csr',
+    '-CA',
+    'ca.crt',
+    '-CAkey',
+    'ca.key',
+    '-CAcreateserial',
+    '-days',
+    '2',
+    '-copy_extensions',
+    'copy',
+    '-out',
+    'server.crt',
+  );
+  chmodSync(path.join(folder, 'server.key'), 0o600);
+}

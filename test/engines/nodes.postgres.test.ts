@@ -1,0 +1,192 @@
+import assert from 'node:assert/strict';
+import { after, before, describe, it } from 'node:test';
+import type { JsonValue } from '../../src/engine/definitions.ts';
+import type { Engine } from '../../src/engine/engine.ts';
+import { bodyTexts, newElement, newElements } from '../support/elements.ts';
+import type { PostgresServer } from '../support/postgres-server.ts';
+import { freshSchema, runSql, sharedServer } from './postgres.ts';
+import { endSessions, openNode, until } from './postgres-node.ts';
+import { Traffic } from './postgres-traffic.ts';
+
+describe('PostgreSQL with several nodes', () => {
+  let server: PostgresServer;
+  let schema: string;
+  let nodes: [Engine, Engine];
+  let queues = 0;
+  const queue = (ns = 'plain') => ({ ns, name: `queue ${++queues}` });
+
+  before(async () => {
+    server = await sharedServer();
+    schema = freshSchema();
+    // At once, on an empty database: one of them makes the schema, and the other one waits for it.
+    nodes = await Promise.all([openNode(server, { schema }), openNode(server, { schema })]);
+  });
+  after(async () => {
+    await Promise.all(nodes.map((node) => node.stop()));
+    await runSql(server, `DROP SCHEMA ${schema} CASCADE`);
+  });
+
+  it('makes the schema once, however many start at the same time', async () => {
+    const own = freshSchema();
+    const started = await Promise.all(Array.from({ length: 5 }, () => openNode(server, { schema: own })));
+    const ids = await Promise.all(started.map(({ storage }) => storage.insert(queue(), newElements('x'))));
+    assert.equal(new Set(ids.flat()).size, 5);
+    await Promise.all(started.map((node) => node.stop()));
+    await runSql(server, `DROP SCHEMA ${own} CASCADE`);
+  });
+
+  it('hands each element out once, whichever node is asked', async () => {
+    const traffic = new Traffic(
+      nodes.map(({ storage }) => storage),
+      queue(),
+    );
+    await traffic.acknowledged(2000);
+    const { lost, twice, changed, unknown } = await traffic.end();
+    assert.deepEqual({ lost, twice, changed, unknown }, { lost: 0, twice: [], changed: [], unknown: 0 });
+  });
+
+  it('keeps one order: what one node inserted first, another hands out first', async () => {
+    const own = queue();
+    const [a, b] = nodes;
+    for (let turn = 0; turn < 10; turn++)
+      await (turn % 2 === 0 ? a : b).storage.insert(own, newElements(`${turn}`));
+    const { deliveries } = await b.storage.take(own, { group: '', count: 99, leaseMs: null });
+    assert.deepEqual(bodyTexts(deliveries), ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9']);
+  });
+
+  it('accepts the commit of a reservation that another node made', async () => {
+    const own = queue();
+    const [a, b] = nodes;
+    await a.storage.insert(own, newElements('x'));
+    const { deliveries } = await a.storage.take(own, { group: '', count: 1, leaseMs: 60_000 });
+    const refs = deliveries.map(({ id, lease }) => ({ id, group: '', token: lease?.token ?? null }));
+    const outcomes = await Promise.all([a.storage.commit(own, refs), b.storage.commit(own, refs)]);
+    assert.deepEqual(outcomes.flat().sort(), ['done', 'not-found']);
+    assert.equal((await a.storage.sizes(own)).reserved, 0);
+  });
+
+  it('stores an element once when two nodes insert it under one key', async () => {
+    const own = queue();
+    for (let turn = 0; turn < 20; turn++) {
+      const element = newElement({ body: `${turn}`, dedupKey: `key ${turn}` });
+      const ids = await Promise.all(nodes.map(({ storage }) => storage.insert(own, [element])));
+      assert.deepEqual(ids[0], ids[1]);
+    }
+    assert.equal((await nodes[0].storage.sizes(own)).ready, 20);
+  });
+
+  it('finishes a shared element once, though its last groups finish at the same time', async () => {
+    const own = queue('stream');
+    const [a, b] = nodes;
+    const count = 50;
+    await a.storage.insert(
+      own,
+      Array.from({ length: count }, () => newElement({ groups: ['g1', 'g2'] })),
+    );
+    const pops = [a, b].flatMap(({ storage }, index) =>
+      Array.from({ length: count }, () =>
+        storage.take(own, { group: `g${index + 1}`, count: 1, leaseMs: null }),
+      ),
+    );
+    const taken = (await Promise.all(pops)).flatMap(({ deliveries }) => deliveries);
+    assert.equal(taken.length, 2 * count);
+    const { rows } = await runSql(server, `SELECT count(*) FROM ${schema}.element`);
+    assert.equal(Number(rows[0].count), 0, 'no content is left behind');
+  });
+
+  it('ends each lease once, though all nodes sweep', async () => {
+    const own = queue();
+    const count = 1500;
+    await nodes[0].storage.insert(
+      own,
+      Array.from({ length: count }, () => newElement()),
+    );
+    for (let taken = 0; taken < count; taken += 500) {
+      await nodes[0].storage.take(own, { group: '', count: 500, leaseMs: 1 });
+    }
+    await until(async () => {
+      await Promise.all([...nodes, ...nodes].map(({ storage }) => storage.sweep()));
+      return (await nodes[1].storage.sizes(own)).ready === count;
+    });
+    const { deliveries } = await nodes[1].storage.take(own, { group: '', count: 1000, leaseMs: null });
+    assert.ok(deliveries.every(({ tries }) => tries === 1));
+  });
+
+  it('finds what another node gave back, long after it looked past that place', async () => {
+    const own = queue();
+    const [a, b] = nodes;
+    await a.storage.insert(own, newElements('given back'));
+    const popped = await a.storage.take(own, { group: '', count: 1, leaseMs: null });
+    // Enough that node b stops looking from the front.
+    for (let turn = 0; turn < 10; turn++) {
+      await b.storage.insert(
+        own,
+        Array.from({ length: 1000 }, () => newElement()),
+      );
+      await b.storage.take(own, { group: '', count: 1000, leaseMs: null });
+    }
+    await a.storage.putBack(own, popped.deliveries);
+    await until(async () => {
+      const { deliveries } = await b.storage.take(own, { group: '', count: 1, leaseMs: null });
+      return bodyTexts(deliveries).includes('given back');
+    });
+  });
+
+  it('brings signals and changed definitions to the other node', async () => {
+    const [a, b] = nodes;
+    const heard: JsonValue[] = [];
+    const changed: string[] = [];
+    const stops = [
+      b.signaller.subscribe('topic', (message) => heard.push(message)),
+      b.definitions.watch(({ key }) => changed.push(key)),
+    ];
+    a.signaller.publish('topic', { from: 'a' });
+    await a.definitions.put('exchange', 'e1', { some: 'value' }, null);
+    await until(() => heard.length > 0 && changed.includes('e1'));
+    assert.deepEqual(heard, [{ from: 'a' }]);
+    for (const stop of stops) stop();
+  });
+
+  it('sends equal signals once, and any number of different ones in few notifications', async () => {
+    const [a, b] = nodes;
+    const heard = new Map<string, number>();
+    const stop = b.signaller.subscribe('many', (message) => {
+      heard.set(String(message), (heard.get(String(message)) ?? 0) + 1);
+    });
+    for (let index = 0; index < 2000; index++)
+      a.signaller.publish('many', `${index % 1000} ${'x'.repeat(50)}`);
+    await until(() => heard.size === 1000);
+    assert.ok([...heard.values()].every((times) => times === 1));
+    stop();
+  });
+
+  it('listens again after its listening session was ended, and tells what changed meanwhile', async () => {
+    const [a, b] = nodes;
+    const changed: string[] = [];
+    const heard: JsonValue[] = [];
+    const stops = [
+      b.definitions.watch(({ key }) => changed.push(key)),
+      b.signaller.subscribe('after', (message) => heard.push(message)),
+    ];
+    await until(async () => {
+      // The watcher knows what there is once it was told of something.
+      await a.definitions.put('queue', 'known', 1, 'any');
+      return changed.includes('known');
+    });
+    await endSessions(server, 'listener');
+    await a.definitions.put('queue', 'meanwhile', { paused: true }, 'any');
+    await until(() => changed.includes('meanwhile'));
+    await until(() => {
+      a.signaller.publish('after', 'again');
+      return heard.length > 0;
+    });
+    for (const stop of stops) stop();
+  });
+
+  it('counts statistics of all nodes together', async () => {
+    const own = queue();
+    for (const { stats } of nodes) stats.add(own, '', { put: 2 });
+    await Promise.all(nodes.map(({ stats }) => stats.flush()));
+    assert.equal((await nodes[0].stats.read(own)).get('')?.put, 4);
+  });
+});
