@@ -28,6 +28,7 @@ export class Connection implements Peer {
   readonly done: Promise<void>;
   readonly #over = Promise.withResolvers<void>();
   readonly #parts: StompParts;
+  readonly #counts: StompCounts;
   readonly #socket: Socket;
   readonly #parser: FrameParser;
   readonly #session: Session;
@@ -43,6 +44,7 @@ export class Connection implements Peer {
     const { clock, options } = parts;
     this.done = this.#over.promise;
     this.#parts = parts;
+    this.#counts = counts;
     this.#socket = socket;
     this.outbox = new Outbox(socket, {
       clock,
@@ -119,6 +121,7 @@ export class Connection implements Peer {
 
   #read(bytes: Buffer): void {
     this.#heartBeat?.heard();
+    this.#counts.receivedBytes += bytes.length;
     if (this.#isDeaf) return;
     if (!this.#isLoggedIn) {
       this.#received += bytes.length;

@@ -1,4 +1,4 @@
-/** Plain numbers for the metrics page. The first five are of now, the others since the start. */
+/** Plain numbers for the metrics page. The first six are of now, the others since the start. */
 export interface StompCounts {
   /** Clients that are logged in. */
   sessions: number;
@@ -9,7 +9,10 @@ export interface StompCounts {
   window: number;
   /** Bytes that wait for clients to take them. */
   outgoingBytes: number;
+  /** Clients that have not taken all of the last write yet. */
+  stalled: number;
   connections: number;
+  receivedBytes: number;
   frames: number;
   /** MESSAGE frames. */
   messages: number;
@@ -23,7 +26,9 @@ export function zeroCounts(): StompCounts {
     unacknowledged: 0,
     window: 0,
     outgoingBytes: 0,
+    stalled: 0,
     connections: 0,
+    receivedBytes: 0,
     frames: 0,
     messages: 0,
     errors: 0,

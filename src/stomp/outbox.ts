@@ -34,6 +34,8 @@ const ROOM_BYTES = 64 * 1024;
 interface Piece {
   readonly parts: (string | Buffer)[];
   readonly cargo: Cargo[];
+  /** Whether the last frame is a MESSAGE. */
+  endsInCargo: boolean;
   bytes: number;
 }
 
@@ -74,6 +76,7 @@ export class Outbox {
   add(frame: string): void {
     if (this.#isOver) return;
     this.#grow(frame.length);
+    this.#open.endsInCargo = false;
     this.#text += frame;
     this.#seal(PIECE_BYTES);
   }
@@ -85,13 +88,14 @@ export class Outbox {
       return;
     }
     this.#grow(head.length + body.length + 1);
-    const { cargo: carried, parts } = this.#open;
-    carried.push(cargo);
+    const piece = this.#open;
+    piece.cargo.push(cargo);
+    piece.endsInCargo = true;
     const bytes = Buffer.from(body.buffer, body.byteOffset, body.byteLength);
     if (bytes.length < JOINED_BYTES) {
       this.#text += `${head}${bytes.toString('latin1')}\0`;
     } else {
-      parts.push(this.#text + head, bytes);
+      piece.parts.push(this.#text + head, bytes);
       this.#text = '\0';
     }
     this.#seal(PIECE_BYTES);
@@ -112,18 +116,18 @@ export class Outbox {
   abandon(): void {
     if (this.#isOver) return;
     this.#isOver = true;
-    this.#cancelStall?.();
+    this.#endStall();
     this.#options.counts.outgoingBytes -= this.#bytes;
     this.#bytes = 0;
     // Of the write under way an unknown part is with the kernel; only its last frame cannot be whole there.
-    this.#writing?.cargo.at(-1)?.lost();
+    if (this.#writing?.endsInCargo) this.#writing.cargo.at(-1)?.lost();
     for (const { cargo } of this.#pieces.splice(0)) for (const one of cargo) one.lost();
   }
 
   get #open(): Piece {
     let piece = this.#pieces.at(-1);
     if (piece === undefined) {
-      piece = { parts: [], cargo: [], bytes: 0 };
+      piece = newPiece();
       this.#pieces.push(piece);
     }
     return piece;
@@ -147,7 +151,7 @@ export class Outbox {
     if (piece.bytes < bytes) return;
     if (this.#text !== '') piece.parts.push(this.#text);
     this.#text = '';
-    this.#pieces.push({ parts: [], cargo: [], bytes: 0 });
+    this.#pieces.push(newPiece());
   }
 
   #pump(): void {
@@ -198,15 +202,26 @@ export class Outbox {
 
   #done(piece: Piece): void {
     this.#writing = null;
-    this.#cancelStall?.();
-    this.#cancelStall = null;
+    this.#endStall();
     this.#bytes -= piece.bytes;
     this.#options.counts.outgoingBytes -= piece.bytes;
     for (const cargo of piece.cargo) cargo.written();
   }
 
   #watchStall(): void {
-    const { clock, stallTimeoutMs, onStall } = this.#options;
-    this.#cancelStall ??= clock.after(stallTimeoutMs, onStall);
+    const { clock, counts, stallTimeoutMs, onStall } = this.#options;
+    counts.stalled += 1;
+    this.#cancelStall = clock.after(stallTimeoutMs, onStall);
   }
+
+  #endStall(): void {
+    if (this.#cancelStall === null) return;
+    this.#options.counts.stalled -= 1;
+    this.#cancelStall();
+    this.#cancelStall = null;
+  }
+}
+
+function newPiece(): Piece {
+  return { parts: [], cargo: [], endsInCargo: false, bytes: 0 };
 }

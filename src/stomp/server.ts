@@ -99,8 +99,8 @@ export class StompServer implements Service {
 }
 
 function makeServer({ tls }: StompOptions): Server | TlsServer {
-  // A client may close its sending side first; what it asked for is answered all the same.
-  const settings = { allowHalfOpen: true, pauseOnConnect: false };
-  if (tls === null) return createServer(settings);
-  return createTlsServer({ ...settings, ...tls, ...TLS_VERSION, handshakeTimeout: TLS_HANDSHAKE_MS });
+  // A client may close its sending side first; what it asked for is answered all the same. TLS has no such
+  // state in practice, and one that ends in the middle of a handshake would be kept until that times out.
+  if (tls === null) return createServer({ allowHalfOpen: true });
+  return createTlsServer({ ...tls, ...TLS_VERSION, handshakeTimeout: TLS_HANDSHAKE_MS });
 }

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, it } from 'node:test';
 import type { StompClient } from './client.ts';
-import { StompNode, until } from './node.ts';
+import { StompNode, stalled, until } from './node.ts';
 
 describe('a STOMP client that goes away', () => {
   let node: StompNode;
@@ -84,7 +84,7 @@ describe('a STOMP client that goes away', () => {
     const client = await node.client();
     client.socket.pause();
     client.send('SUBSCRIBE', { destination: '/q/N/a', id: 's', ack: 'client-individual', 'x-wsize': count });
-    await until(() => node.server.counts.outgoingBytes > 60_000 && isStill(node));
+    await stalled(node, 1);
     const handedOut = (await node.sizes('a')).reserved;
     assert.ok(handedOut < count, 'the way out bounds what is handed out');
     client.socket.resetAndDestroy();
@@ -110,7 +110,7 @@ describe('a STOMP client that goes away', () => {
     const seen = new Set<number>();
     for (let i = 0; i < 20; i++) seen.add(numberOf((await client.expect('MESSAGE')).body));
     client.socket.pause();
-    await until(() => node.server.counts.outgoingBytes > 30_000 && isStill(node));
+    await stalled(node, 1);
     client.socket.resetAndDestroy();
     await gone();
     const left: number[] = [];
@@ -132,7 +132,7 @@ describe('a STOMP client that goes away', () => {
     const client = await node.client();
     client.socket.pause();
     client.send('SUBSCRIBE', { destination: '/q/N/a', id: 's', ack: 'client' });
-    await until(() => node.server.counts.outgoingBytes > 60_000 && isStill(node));
+    await stalled(node, 1);
     node.clock.advance(89_999);
     assert.equal(node.server.counts.sessions, 1);
     node.clock.advance(1);
@@ -153,14 +153,3 @@ describe('a STOMP client that goes away', () => {
     assert.deepEqual(await node.sizes('a'), { ready: 1000, scheduled: 0, reserved: 0 });
   });
 });
-
-/** Whether the way out of all clients is stuck: the same for some turns of the event loop. */
-function isStill(node: StompNode): boolean {
-  const { outgoingBytes, messages } = node.server.counts;
-  const state = `${outgoingBytes} ${messages}`;
-  if (last.state !== state) last = { state, turns: 0 };
-  last.turns += 1;
-  return last.turns > 200;
-}
-
-let last = { state: '', turns: 0 };

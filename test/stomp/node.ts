@@ -95,7 +95,12 @@ export class StompNode {
     const policies = given.policies ?? POLICIES;
     const node = new StompNode(await kind.open({ namespaces: policies }), policies, given);
     await node.broker.start();
-    await node.server.start();
+    try {
+      await node.server.start();
+    } catch (error) {
+      await node.stop();
+      throw error;
+    }
     return node;
   }
 
@@ -124,10 +129,10 @@ export class StompNode {
     const { waiting } = this.broker.admission;
     await this.broker.stop();
     await this.engine.close();
-    const { sessions, subscriptions, unacknowledged, window, outgoingBytes } = this.server.counts;
+    const { sessions, subscriptions, unacknowledged, window, outgoingBytes, stalled } = this.server.counts;
     assert.deepEqual(
-      { sessions, subscriptions, unacknowledged, window, outgoingBytes, waiting },
-      { sessions: 0, subscriptions: 0, unacknowledged: 0, window: 0, outgoingBytes: 0, waiting: 0 },
+      { sessions, subscriptions, unacknowledged, window, outgoingBytes, stalled, waiting },
+      { sessions: 0, subscriptions: 0, unacknowledged: 0, window: 0, outgoingBytes: 0, stalled: 0, waiting: 0 },
     );
   }
 
@@ -185,4 +190,10 @@ export class StompNode {
 /** Resolves when the condition holds; the event loop turns meanwhile. */
 export async function until(condition: () => boolean): Promise<void> {
   while (!condition()) await new Promise(setImmediate);
+}
+
+/** Resolves when that many clients have taken all that their kernels would hold, and nothing moves any more. */
+export async function stalled(node: StompNode, clients: number): Promise<void> {
+  const { counts } = node.server;
+  await until(() => counts.stalled === clients && node.broker.admission.waiting === 0);
 }
