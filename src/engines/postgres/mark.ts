@@ -63,8 +63,9 @@ export class Mark {
   /** Where to probe from at `nowMs` (monotonic), or null where it is not worth it yet. */
   probeFrom(nowMs: number): Place | null {
     if (nowMs - this.#probedAt < PROBE_EVERY_MS) return null;
-    if (this.#isFullProbeDue(nowMs)) return this.isSet || this.#taken >= TAKEN_BETWEEN_PROBES ? START : null;
-    return this.#taken >= TAKEN_BETWEEN_PROBES ? this.#place : null;
+    const isBusy = this.#taken >= TAKEN_BETWEEN_PROBES;
+    if (this.#isFullProbeDue(nowMs)) return this.isSet || isBusy ? START : null;
+    return this.isSet && isBusy ? this.#place : null;
   }
 
   /** How long until a full probe will have been made again, ms. */

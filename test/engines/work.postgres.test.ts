@@ -1,0 +1,118 @@
+import assert from 'node:assert/strict';
+import { after, before, describe, it } from 'node:test';
+import type { Engine } from '../../src/engine/engine.ts';
+import { newElement } from '../support/elements.ts';
+import type { PostgresServer } from '../support/postgres-server.ts';
+import { freshSchema, runSql, sharedServer } from './postgres.ts';
+import { openNode, until } from './postgres-node.ts';
+
+/** Elements that wait in a queue of their own, in the way of every plan that reads more than it must. */
+const BYSTANDERS = 20_000;
+const ROUNDS = 20;
+
+/**
+ * A plan that reads a whole table or index passes every other test, and fails its user at a million
+ * elements. So: how much do the verbs read beside a queue that they are not about?
+ */
+describe('What the verbs read of PostgreSQL', () => {
+  let server: PostgresServer;
+  let schema: string;
+  let engine: Engine;
+
+  before(async () => {
+    server = await sharedServer();
+    schema = freshSchema();
+    engine = await openNode(server, { schema });
+    for (const ns of ['plain', 'stream']) {
+      const groups = ns === 'stream' ? ['g1', 'g2'] : [''];
+      for (let stored = 0; stored < BYSTANDERS; stored += 2000) {
+        const elements = Array.from({ length: 2000 }, () => newElement({ groups, body: 'bystander' }));
+        await engine.storage.insert({ ns, name: 'bystanders' }, elements);
+      }
+    }
+  });
+  after(async () => {
+    await engine.stop();
+    await runSql(server, `DROP SCHEMA ${schema} CASCADE`);
+  });
+
+  it('is what they are about, by index, whatever else is stored', async () => {
+    await settledStatistics();
+    const before = await reads();
+    for (let round = 0; round < ROUNDS; round++) {
+      await everyVerb('plain', '');
+      await everyVerb('jobs', '');
+      await everyVerb('stream', 'g1');
+    }
+    await settledStatistics();
+    const after = await reads();
+    assert.equal(after.scans - before.scans, 0, 'no table is read from end to end');
+    const perRound = (after.entries - before.entries) / ROUNDS;
+    assert.ok(perRound < 2000, `${perRound} index entries a round`);
+  });
+
+  /** Each verb once, on a few elements. */
+  async function everyVerb(ns: string, group: string): Promise<void> {
+    const { storage } = engine;
+    const queue = { ns, name: 'worked' };
+    const groups = ns === 'stream' ? ['g1', 'g2'] : [''];
+    const element = (fields: object = {}) => newElement({ groups, ...fields });
+    await storage.declare([queue]);
+    const [first = ''] = await storage.insert(queue, [
+      element(),
+      element({ dedupKey: 'k' }),
+      element(),
+      element(),
+    ]);
+    await storage.insert(queue, [element({ delayMs: 60_000 })]);
+    const popped = await storage.take(queue, { group, count: 1, leaseMs: null });
+    await storage.putBack(queue, popped.deliveries);
+    const { deliveries } = await storage.take(queue, { group, count: 4, leaseMs: 60_000 });
+    const refs = deliveries.map(({ id, lease }) => ({ id, group, token: lease?.token ?? null }));
+    await storage.extend(
+      queue,
+      refs.slice(0, 1).map((ref) => ({ ...ref, leaseMs: 60_000 })),
+    );
+    await storage.commit(queue, refs.slice(0, 1));
+    await storage.rollback(
+      queue,
+      refs.slice(1, 2).map((ref) => ({ ...ref, delayMs: 0, countTry: true })),
+    );
+    const inserts = [{ queue: { ...queue, name: 'moved' }, element: element() }];
+    await storage.transfer(refs.slice(2, 3).map((finish) => ({ from: queue, finish, inserts })));
+    await storage.browse(queue, { group, state: 'ready', after: null, limit: 5 });
+    await storage.browse(queue, { group, state: 'reserved', after: null, limit: 5 });
+    await storage.sizes(queue);
+    await storage.nextDueAt(queue, group);
+    await storage.remove(queue, [first]);
+    await storage.sweep();
+    await storage.purge(queue);
+    await storage.purge({ ...queue, name: 'moved' });
+  }
+
+  /** Scans of whole tables, and entries read from indexes, of the tables that grow with the elements. */
+  async function reads(): Promise<{ scans: number; entries: number }> {
+    const { rows } = await runSql(
+      server,
+      `SELECT (SELECT sum(seq_scan) FROM pg_stat_user_tables WHERE schemaname = '${schema}'
+           AND relname IN ('delivery', 'element', 'dedup')) AS scans,
+         (SELECT sum(idx_tup_read) FROM pg_stat_user_indexes WHERE schemaname = '${schema}'
+           AND relname IN ('delivery', 'element', 'dedup')) AS entries`,
+    );
+    return { scans: Number(rows[0].scans), entries: Number(rows[0].entries) };
+  }
+
+  /** Sessions hand in what they counted at most once a second, and when they next do something. */
+  async function settledStatistics(): Promise<void> {
+    let last = -1;
+    await until(async () => {
+      await new Promise((resolve) => setTimeout(resolve, 1100));
+      await engine.ping();
+      await engine.definitions.list('queue');
+      const { entries } = await reads();
+      const isSettled = entries === last;
+      last = entries;
+      return isSettled;
+    });
+  }
+});
