@@ -43,15 +43,20 @@ async function refusal(url: string, settings?: Record<string, unknown>): Promise
 
 describe('The URL and the settings of a PostgreSQL engine', () => {
   const wrong: [what: string, url: string, settings: Record<string, unknown>, message: RegExp][] = [
-    ['no URL of this kind', `http://u:${PASSWORD}@h/d`, {}, /reads postgres:\/\//],
-    ['a port that is none', `postgres://u:${PASSWORD}@h:x/d`, {}, /port .* is a number/],
+    ['no URL of this kind', `http://u:${PASSWORD}@h/d`, {}, /no PostgreSQL URL; write postgres:/],
+    ['a port that is none', `postgres://u:${PASSWORD}@h:x/d`, {}, /port of the URL is none; give a number/],
     ['a stray percent sign', `postgres://u:${PASSWORD}%@h/d`, {}, /write %25/],
-    ['an unknown parameter', `postgres://u:${PASSWORD}@h/d?a=b`, {}, /no parameter "a"/],
+    [
+      'an unknown parameter',
+      `postgres://u:${PASSWORD}@h/d?a=b`,
+      {},
+      /unknown parameter "a"; known are sslmode/,
+    ],
     [
       'a mode of TLS that falls back to none',
       `postgres://u:${PASSWORD}@h/d?sslmode=prefer`,
       {},
-      /sslmode must be/,
+      /sslmode prefer is not served; use one of/,
     ],
     [
       'a missing certificate',
@@ -60,12 +65,17 @@ describe('The URL and the settings of a PostgreSQL engine', () => {
       /sslrootcert names a file/,
     ],
     ['an unknown setting', `postgres://u:${PASSWORD}@h/d`, { shema: 'x' }, /unknown setting "shema"/],
-    ['a schema that is no name', `postgres://u:${PASSWORD}@h/d`, { schema: 'a"b' }, /schema must be/],
+    [
+      'a schema that is no name',
+      `postgres://u:${PASSWORD}@h/d`,
+      { schema: 'a"b' },
+      /schema is no plain name; use/,
+    ],
     [
       'a durability that is none',
       `postgres://u:${PASSWORD}@h/d`,
       { synchronousCommit: 'yes' },
-      /must be one of on, off/,
+      /no such mode; use one of on, off/,
     ],
   ];
   for (const [what, url, settings, message] of wrong) {
@@ -76,7 +86,7 @@ describe('The URL and the settings of a PostgreSQL engine', () => {
 
   it('name the server that does not answer', async () => {
     const nobody = await refusal(`postgres://u:${PASSWORD}@127.0.0.1:1/d`);
-    assert.match(nobody, /postgres:\/\/127\.0\.0\.1:1\/d cannot be used: .*ECONNREFUSED/);
+    assert.match(nobody, /postgres:\/\/127\.0\.0\.1:1\/d: connect ECONNREFUSED.*; see that the server runs/);
   });
 
   it('name a wrong password as such', async () => {
@@ -91,6 +101,17 @@ describe('The URL and the settings of a PostgreSQL engine', () => {
     const server = await sharedServer();
     await runSql(server, `CREATE DATABASE latin ENCODING 'LATIN1' TEMPLATE template0`);
     assert.match(await refusal(server.url().replace(/postgres$/, 'latin')), /encoding LATIN1/);
+  });
+
+  it('name a right that is missing, and do without it once the schema is there', async () => {
+    const server = await sharedServer();
+    const schema = freshSchema();
+    await runSql(server, `CREATE ROLE worker LOGIN PASSWORD '${PASSWORD}'`);
+    const url = `postgres://worker:${PASSWORD}@127.0.0.1:${server.port}/postgres?schema=${schema}`;
+    assert.match(await refusal(url), /may not make the schema .*; grant CREATE/);
+    await runSql(server, `CREATE SCHEMA ${schema} AUTHORIZATION worker`);
+    assert.equal(await refusal(url), 'started');
+    await runSql(server, `DROP SCHEMA ${schema} CASCADE; DROP ROLE worker`);
   });
 
   it('name a schema that a newer program wrote', async () => {
@@ -110,12 +131,17 @@ describe('The URL and the settings of a PostgreSQL engine', () => {
     await runSql(server, `DROP SCHEMA ${schema} CASCADE`);
   });
 
-  it('may name a socket', async () => {
+  it('may name a socket, and the settings', async () => {
     const server = await sharedServer();
     const schema = freshSchema();
     const password = encodeURIComponent(server.password);
     const url = `postgres://postgres:${password}@/postgres?host=${server.folder}&port=${server.port}`;
-    assert.equal(await refusal(url, { schema, synchronousCommit: 'off' }), 'started');
+    assert.equal(
+      await refusal(`${url}&schema=${schema}&synchronousCommit=off`, { schema: undefined }),
+      'started',
+    );
+    const made = await runSql(server, `SELECT 1 FROM pg_namespace WHERE nspname = '${schema}'`);
+    assert.equal(made.rows.length, 1);
     await runSql(server, `DROP SCHEMA ${schema} CASCADE`);
   });
 });

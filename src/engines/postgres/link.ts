@@ -83,7 +83,11 @@ export class Link {
         faults.push(reasonOf(error));
       }
     }
-    throw new Error(`${this.#settings.shown} cannot be used: ${faults.join('; ')}`);
+    const reason = faults.join(', ');
+    const remedy = reason.includes(';')
+      ? ''
+      : '; see that the server runs, and that host, port, user and password are right';
+    throw new Error(`${this.#settings.shown}: ${reason}${remedy}`);
   }
 
   /** Gives the connection up, as after an answer that did not come, and makes a new one. */

@@ -1,8 +1,9 @@
 import { randomInt } from 'node:crypto';
 import type { Connection } from './connection.ts';
+import { Refused } from './errors.ts';
 import { INITIAL } from './migrations/0001-initial.ts';
 import type { Settings } from './settings.ts';
-import { number, type Statement, text } from './statement.ts';
+import { flag, number, type Statement, text } from './statement.ts';
 
 /**
  * Entry n brings the schema from version n to n + 1. A released entry is never changed; a new need is a
@@ -13,6 +14,8 @@ const MIGRATIONS: readonly string[] = [INITIAL];
 /** A migration may wait for another node's, and may build an index on a large table. */
 const MIGRATION_TIMEOUT_MS = 600_000;
 const TAG_LENGTH = 4;
+/** The SQLSTATE of a missing right. */
+const NOT_ALLOWED = '42501';
 
 const FIND_VERSION: Statement = {
   name: 'schema version',
@@ -21,27 +24,31 @@ const FIND_VERSION: Statement = {
 
 const EXISTS: Statement = {
   name: 'schema exists',
-  text: `SELECT count(*) FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-    WHERE n.nspname = $1 AND c.relname = 'meta'`,
+  text: `SELECT n.oid IS NOT NULL, c.oid IS NOT NULL FROM (VALUES ($1::name)) AS s(name)
+    LEFT JOIN pg_catalog.pg_namespace n ON n.nspname = s.name
+    LEFT JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = 'meta'`,
 };
 
 /**
  * Creates the schema or brings it up to date, all steps in one transaction under an advisory lock: two nodes
  * that start at once do it once. Answers the tag that every element id of this schema begins with.
- * @throws Error if the schema is from a newer program; Refused where the user may not create it
+ * @throws Error if the schema is from a newer program, or the user may not make it
  */
 export async function migrate(connection: Connection, { schema }: Settings): Promise<string> {
   await connection.run(`BEGIN; SET LOCAL statement_timeout = ${MIGRATION_TIMEOUT_MS};
     SET LOCAL lock_timeout = ${MIGRATION_TIMEOUT_MS}; SET LOCAL synchronous_commit = 'on';
     SELECT pg_advisory_xact_lock(hashtextextended('quayside ${schema}', 0))`);
   try {
-    const version = await readVersion(connection, schema);
+    const [exists] = await connection.query(EXISTS, [schema]);
+    const [hasSchema, hasTables] = [flag(exists ?? [], 0), flag(exists ?? [], 1)];
+    const version = hasTables ? number((await connection.query(FIND_VERSION, []))[0] ?? [], 0) : 0;
     if (version > MIGRATIONS.length) {
       throw new Error(
         `schema "${schema}" was written by a newer version of Quayside (${version}, this one knows ${MIGRATIONS.length}); use that version`,
       );
     }
-    if (version === 0) await connection.run(`CREATE SCHEMA IF NOT EXISTS ${schema}`);
+    // Only where it is missing: a user who may not create one may still be given one.
+    if (!hasSchema) await connection.run(`CREATE SCHEMA ${schema}`);
     for (let step = version; step < MIGRATIONS.length; step++) {
       await connection.run(`${MIGRATIONS[step]}; ${recordVersion(step + 1)}`);
     }
@@ -51,15 +58,11 @@ export async function migrate(connection: Connection, { schema }: Settings): Pro
     return tag;
   } catch (error) {
     await connection.run('ROLLBACK').catch(() => {});
-    throw error;
+    if (!(error instanceof Refused) || error.code !== NOT_ALLOWED) throw error;
+    throw new Error(
+      `the user may not make the schema "${schema}"; grant CREATE on the database, or make it for them`,
+    );
   }
-}
-
-async function readVersion(connection: Connection, schema: string): Promise<number> {
-  const [exists] = await connection.query(EXISTS, [schema]);
-  if (number(exists ?? [], 0) === 0) return 0;
-  const [row] = await connection.query(FIND_VERSION, []);
-  return number(row ?? [], 0);
 }
 
 function recordVersion(version: number): string {

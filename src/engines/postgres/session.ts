@@ -64,7 +64,7 @@ export const SESSION_CHECK: Statement = {
 export function checkSession(row: Row): void {
   const version = number(row, 0);
   if (version < OLDEST_VERSION) {
-    throw new UnfitServer(`it is PostgreSQL ${Math.floor(version / 10_000)}; 14 or later is needed`);
+    throw new UnfitServer(`it is PostgreSQL ${Math.floor(version / 10_000)}; use 14 or later`);
   }
   if (text(row, 1) !== 'UTF8') {
     throw new UnfitServer(`the database has encoding ${text(row, 1)}; create one with ENCODING 'UTF8'`);

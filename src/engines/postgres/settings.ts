@@ -22,21 +22,29 @@ export interface Settings {
   readonly shown: string;
 }
 
+/** May stand in the URL, too; what is set beside it wins. */
+const OWN_SETTINGS = ['schema', 'synchronousCommit'];
 const SCHEMA_NAME = /^[a-z_][a-z0-9_]{0,39}$/;
 
 /** @throws Error naming the setting and what would be right, for the composition root to report */
 export function readSettings({ url, settings }: EngineOptions): Settings {
-  const { schema = 'quayside', synchronousCommit = 'on', ...unknown } = settings;
   const target = parseUrl(url);
   const wrong = (what: string): Error => new Error(`${target.shown}: ${what}`);
-  for (const name of Object.keys(unknown)) throw wrong(`unknown setting "${name}"`);
+  for (const [name, value] of Object.entries(settings)) {
+    if (value !== undefined && !OWN_SETTINGS.includes(name)) {
+      throw wrong(`unknown setting "${name}"; known are ${OWN_SETTINGS.join(', ')}`);
+    }
+  }
+  const given = (name: string): unknown => settings[name] ?? target.parameters.get(name);
+  const schema = given('schema') ?? 'quayside';
+  const synchronousCommit = given('synchronousCommit') ?? 'on';
   if (typeof schema !== 'string' || !SCHEMA_NAME.test(schema)) {
     throw wrong(
-      'schema must be 1 to 40 lower-case letters, digits and underscores, not beginning with a digit',
+      'schema is no plain name; use 1 to 40 lower-case letters, digits and underscores, not beginning with a digit',
     );
   }
   if (!isSynchronousCommit(synchronousCommit)) {
-    throw wrong(`synchronousCommit must be one of ${SYNCHRONOUS_COMMITS.join(', ')}`);
+    throw wrong(`synchronousCommit has no such mode; use one of ${SYNCHRONOUS_COMMITS.join(', ')}`);
   }
   return {
     hosts: target.hosts,

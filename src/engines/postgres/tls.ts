@@ -18,7 +18,7 @@ const MODES = ['disable', 'require', 'verify-ca', 'verify-full'] as const;
 export function readTls({ hosts, parameters, shown }: Target): TlsOptions | false {
   const mode = parameters.get('sslmode') ?? (hosts.every(isLocal) ? 'disable' : 'verify-full');
   if (!MODES.some((known) => known === mode)) {
-    throw new Error(`${shown}: sslmode must be one of ${MODES.join(', ')}.`);
+    throw new Error(`${shown}: sslmode ${mode} is not served; use one of ${MODES.join(', ')}`);
   }
   if (mode === 'disable') return false;
   const ca = readFile(parameters, 'sslrootcert', shown);
@@ -45,6 +45,8 @@ function readFile(parameters: ReadonlyMap<string, string>, name: string, shown: 
   try {
     return readFileSync(path);
   } catch (cause) {
-    throw new Error(`${shown}: ${name} names a file that cannot be read: ${path}`, { cause });
+    throw new Error(`${shown}: ${name} names a file that cannot be read, ${path}; name one in PEM`, {
+      cause,
+    });
   }
 }

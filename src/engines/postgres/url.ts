@@ -18,7 +18,16 @@ export interface Target {
 
 const DEFAULT_PORT = 5432;
 const FORM = /^postgres(?:ql)?:\/\/(?:([^/?#]*)@)?([^@/?#]*)(?:\/([^?#]*))?(?:\?([^#]*))?$/;
-const PARAMETERS = new Set(['sslmode', 'sslrootcert', 'sslcert', 'sslkey', 'host', 'port']);
+const PARAMETERS = new Set([
+  'sslmode',
+  'sslrootcert',
+  'sslcert',
+  'sslkey',
+  'host',
+  'port',
+  'schema',
+  'synchronousCommit',
+]);
 
 /**
  * Reads `postgres://user:password@host:port,host:port/database?sslmode=…`, the form that libpq knows.
@@ -30,7 +39,7 @@ export function parseUrl(url: string): Target {
   const parts = FORM.exec(url);
   if (parts === null) {
     throw new Error(
-      'A PostgreSQL URL reads postgres://user:password@host:port/database; percent-encode the rest.',
+      'this is no PostgreSQL URL; write postgres://user:password@host:port/database, and percent-encode the rest',
     );
   }
   const [, userInfo = '', authority = '', path = '', query = ''] = parts;
@@ -53,9 +62,7 @@ function readParameters(query: string): Map<string, string> {
   const parameters = new Map(new URLSearchParams(query));
   for (const name of parameters.keys()) {
     if (!PARAMETERS.has(name)) {
-      throw new Error(
-        `A PostgreSQL URL has no parameter "${name}"; known are ${[...PARAMETERS].join(', ')}.`,
-      );
+      throw new Error(`the URL has an unknown parameter "${name}"; known are ${[...PARAMETERS].join(', ')}`);
     }
   }
   return parameters;
@@ -74,7 +81,7 @@ function readPort(text: string | undefined): number {
   if (text === undefined || text === '') return DEFAULT_PORT;
   const port = Number(text);
   if (!/^\d{1,5}$/.test(text) || port < 1 || port > 65_535) {
-    throw new Error('The port of a PostgreSQL URL is a number from 1 to 65535.');
+    throw new Error('the port of the URL is none; give a number from 1 to 65535');
   }
   return port;
 }
@@ -84,6 +91,6 @@ function decode(text: string): string | undefined {
   try {
     return decodeURIComponent(text);
   } catch {
-    throw new Error('A PostgreSQL URL has a % that begins no escape; write %25 for a percent sign.');
+    throw new Error('the URL has a % that begins no escape; write %25 for a percent sign');
   }
 }
