@@ -42,10 +42,9 @@ describe('URLs and settings of the Redis engine', () => {
   });
 
   it('takes Sentinels and the name of their master', () => {
-    const { sentinel, cluster } = read('redis://:pw@a:26379,b:26379?sentinel=main&sentinelPassword=spw');
+    const { sentinel } = read('redis://:pw@a:26379,b:26379?sentinel=main&sentinelPassword=spw');
     assert.equal(sentinel?.master, 'main');
     assert.equal(sentinel?.login.password, 'spw');
-    assert.equal(cluster, false);
   });
 
   it('uses TLS, and checks the certificate against the host, for rediss', () => {

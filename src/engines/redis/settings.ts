@@ -32,7 +32,7 @@ export interface Settings {
   readonly shown: string;
   readonly addresses: readonly Address[];
   readonly login: Login;
-  /** Null: the server itself says whether it is one or a cluster. */
+  /** What the server must be; null: as it says itself. */
   readonly cluster: boolean | null;
   /** The name of the master that Sentinels at `addresses` watch; null: no Sentinel. */
   readonly sentinel: { readonly master: string; readonly login: Login } | null;
@@ -88,7 +88,7 @@ export function readSettings({ url, settings }: EngineOptions): Settings {
     shown,
     addresses: parsed.addresses,
     login,
-    cluster: master === null ? cluster : false,
+    cluster,
     sentinel: master === null ? null : { master, login: sentinelLogin(given, tls) },
     prefix,
     wait: given.whole('wait'),

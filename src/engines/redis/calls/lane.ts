@@ -65,6 +65,8 @@ export class Lane {
   /** The last number used, and the last whose outcome is known. */
   #number: number;
   #received: number;
+  /** The last number of which the server need not know any more. */
+  #forgotten: number;
   #fencedUntil = 0;
   #cancelTimer: CancelTimer | null = null;
 
@@ -75,6 +77,7 @@ export class Lane {
     this.slot = slotOf(this.keys.hash);
     this.#number = firstNumber;
     this.#received = firstNumber;
+    this.#forgotten = firstNumber;
   }
 
   enqueue(entry: Task | Hold): void {
@@ -140,7 +143,9 @@ export class Lane {
   async sayBye(): Promise<void> {
     this.#cancelTimer?.();
     this.#cancelTimer = null;
-    if (!this.isSettled || this.#fencedUntil > this.#host.clock.monotonic()) return;
+    const keepsAnswer = this.#number > this.#forgotten;
+    if (!keepsAnswer || !this.isSettled || this.#fencedUntil > this.#host.clock.monotonic()) return;
+    this.#forgotten = this.#number;
     this.#flying = true;
     try {
       await this.fly([

@@ -98,6 +98,8 @@ export class Lanes implements LaneHost {
     const downMs = this.#parts.carrier.downMs(lane.slot);
     if (downMs === 0) return null;
     if (downMs < REFUSE_AFTER_MS && this.#bytes < MOST_BYTES_IN_VAIN) return null;
+    // Names come from requests: a lane that nothing was ever sent on must not stay.
+    this.forget(lane);
     return new QuaysideError('storage-unavailable', 'Redis cannot be reached now.', { retryAfterMs: 1_000 });
   }
 

@@ -23,7 +23,11 @@ export class Routing implements Router {
   }
 
   async start(): Promise<void> {
-    const isCluster = this.#parts.settings.cluster ?? (await this.#leadsToCluster());
+    const { cluster, sentinel } = this.#parts.settings;
+    const isCluster = sentinel === null && (await this.#leadsToCluster());
+    if (cluster !== null && cluster !== isCluster) {
+      throw new Error(`cluster is ${cluster}, but the server is ${isCluster ? '' : 'not '}part of one`);
+    }
     const router = isCluster ? new ClusterRouter(this.#parts) : new SingleRouter(this.#parts);
     router.onChange(() => {
       for (const listener of this.#listeners) listener();
