@@ -48,6 +48,8 @@ export interface Need {
   readonly make: boolean;
 }
 
+const PRUNE_FROM = 10_000;
+
 /** Sorted, so that two nodes that make the same names do not wait for each other in a circle. */
 const MAKE_QUEUES: Statement = {
   name: 'make queues',
@@ -79,6 +81,8 @@ const FIND: Statement = {
 export class Names {
   readonly #policies: ReadonlyMap<string, NamespacePolicy>;
   readonly #queues = new Map<string, Map<string, Queue>>();
+  /** Objects since the last look for those that are of no use. */
+  #made = 0;
 
   constructor(policies: readonly NamespacePolicy[]) {
     this.#policies = new Map(policies.map((policy) => [policy.name, policy]));
@@ -95,13 +99,25 @@ export class Names {
     if (queue === undefined) {
       queue = new Queue({ ns, name }, this.#policies.get(ns) ?? null);
       inNamespace.set(name, queue);
+      this.#made += 1;
     }
     return queue;
   }
 
-  /** A queue that was only asked about and does not exist: not worth remembering. */
-  forget(queue: Queue): void {
-    if (queue.id === null) this.#queues.get(queue.key.ns)?.delete(queue.key.name);
+  /**
+   * Forgets queues that were only asked about and do not exist, once there are many: their names come from
+   * requests.
+   * @param used those that calls on their way hold; a queue must not become two objects
+   */
+  prune(used: () => ReadonlySet<Queue>): void {
+    if (this.#made < PRUNE_FROM) return;
+    const kept = used();
+    this.#made = 0;
+    for (const inNamespace of this.#queues.values()) {
+      for (const [name, queue] of inNamespace) {
+        if (queue.id === null && !kept.has(queue)) inNamespace.delete(name);
+      }
+    }
   }
 
   /** All numbers are asked for anew; the objects stay, since calls that wait hold them. */

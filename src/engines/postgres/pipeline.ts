@@ -165,6 +165,7 @@ export class Pipeline {
       const calls = connection === null ? [] : this.#gather();
       if (connection === null || calls.length === 0) break;
       await this.#runTogether(connection, calls);
+      this.#host.names.prune(() => new Set(this.#pending.flatMap((call) => [...call.queues()])));
       // Answers lead to new calls; those made before the next turn share the next round.
       await turn();
     }

@@ -52,7 +52,10 @@ CREATE TABLE delivery (
   autovacuum_vacuum_threshold = 5000,
   autovacuum_vacuum_insert_scale_factor = 0.2,
   autovacuum_vacuum_cost_delay = 0,
-  vacuum_truncate = off
+  vacuum_truncate = off,
+  toast.autovacuum_vacuum_scale_factor = 0.05,
+  toast.autovacuum_vacuum_cost_delay = 0,
+  toast.vacuum_truncate = off
 );
 ALTER TABLE delivery ALTER COLUMN body SET STORAGE EXTERNAL;
 CREATE INDEX delivery_waiting ON delivery (lane, due_at, seq) WHERE lease_until IS NULL;
@@ -70,7 +73,10 @@ CREATE TABLE element (
   autovacuum_vacuum_scale_factor = 0.02,
   autovacuum_vacuum_threshold = 5000,
   autovacuum_vacuum_cost_delay = 0,
-  vacuum_truncate = off
+  vacuum_truncate = off,
+  toast.autovacuum_vacuum_scale_factor = 0.05,
+  toast.autovacuum_vacuum_cost_delay = 0,
+  toast.vacuum_truncate = off
 );
 ALTER TABLE element ALTER COLUMN body SET STORAGE EXTERNAL;
 

@@ -1,0 +1,26 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import { Names } from '../../src/engines/postgres/names.ts';
+
+describe('The queues that a PostgreSQL engine remembers', () => {
+  it('are one object for one name', () => {
+    const names = new Names([]);
+    assert.equal(names.queue({ ns: 'a', name: 'q' }), names.queue({ ns: 'a', name: 'q' }));
+    assert.notEqual(names.queue({ ns: 'a', name: 'q' }), names.queue({ ns: 'b', name: 'q' }));
+  });
+
+  it('do not grow with names that do not exist, and stay while they exist or are in use', () => {
+    const names = new Names([]);
+    const existing = names.queue({ ns: 'a', name: 'existing' });
+    existing.id = 1;
+    const used = names.queue({ ns: 'a', name: 'used' });
+    const idle = names.queue({ ns: 'a', name: 'idle' });
+    names.prune(() => new Set());
+    assert.equal(names.queue({ ns: 'a', name: 'idle' }), idle, 'a few are no burden');
+    for (let index = 0; index < 10_000; index++) names.queue({ ns: 'a', name: `asked ${index}` });
+    names.prune(() => new Set([used]));
+    assert.equal(names.queue({ ns: 'a', name: 'existing' }), existing);
+    assert.equal(names.queue({ ns: 'a', name: 'used' }), used);
+    assert.notEqual(names.queue({ ns: 'a', name: 'idle' }), idle);
+  });
+});
