@@ -133,11 +133,12 @@ describe('the Redis engine on a cluster', () => {
     const finish = { id: reserved?.id ?? '', group: '', token: null };
     const inserts = [{ queue: to, element: newElement({ body: 'copy' }) }];
     const target = ownerOf(slotOf(new Keys(prefix).queue(to).hash));
-    cli(target.port, 'CLIENT', 'PAUSE', '8000', 'WRITE');
+    cli(target.port, 'CLIENT', 'PAUSE', '30000', 'WRITE');
     // The finish is done and cannot be undone, so the transfer is: its copy is under way.
     assert.deepEqual(await engine.storage.transfer([{ from, finish, inserts }]), ['done']);
-    cli(target.port, 'CLIENT', 'UNPAUSE');
+    // Gone before the server goes on: what it sent last is not done either.
     await engine.stop();
+    cli(target.port, 'CLIENT', 'UNPAUSE');
     const other = await open(prefix, clock);
     clock.advance(61_000);
     await other.storage.sweep();

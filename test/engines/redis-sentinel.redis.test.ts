@@ -24,6 +24,31 @@ describe('the Redis engine with Sentinel', () => {
     await watched.stop();
   });
 
+  it('answers outcome-unknown while no replica has the change, and takes back what such a pop took', async () => {
+    const watched = await startSentinel();
+    const engine = redisEngine({ url: watched.url, namespaces: NAMESPACES, clock: null });
+    await engine.start();
+    const queue = { ns: 'plain', name: 'q' };
+    const pop = { group: '', count: 9, leaseMs: null };
+    await engine.storage.insert(queue, newElements('a', 'b'));
+    watched.replica.freeze();
+    const isUnknown = (error: unknown): boolean =>
+      error instanceof Error && 'code' in error && error.code === 'outcome-unknown';
+    await assert.rejects(engine.storage.take(queue, pop), isUnknown);
+    watched.replica.thaw();
+    let bodies: string[] = [];
+    while (bodies.length === 0) {
+      try {
+        bodies = bodyTexts((await engine.storage.take(queue, pop)).deliveries);
+      } catch (error) {
+        assert.ok(isUnknown(error), String(error));
+      }
+    }
+    assert.deepEqual(bodies, ['a', 'b']);
+    await engine.stop();
+    await watched.stop();
+  });
+
   it('does not start where the Sentinels know no such master, and names it', async () => {
     const watched = await startSentinel();
     const url = watched.url.replace('sentinel=watched', 'sentinel=mistyped');
