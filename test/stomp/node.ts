@@ -132,7 +132,15 @@ export class StompNode {
     const { sessions, subscriptions, unacknowledged, window, outgoingBytes, stalled } = this.server.counts;
     assert.deepEqual(
       { sessions, subscriptions, unacknowledged, window, outgoingBytes, stalled, waiting },
-      { sessions: 0, subscriptions: 0, unacknowledged: 0, window: 0, outgoingBytes: 0, stalled: 0, waiting: 0 },
+      {
+        sessions: 0,
+        subscriptions: 0,
+        unacknowledged: 0,
+        window: 0,
+        outgoingBytes: 0,
+        stalled: 0,
+        waiting: 0,
+      },
     );
   }
 
