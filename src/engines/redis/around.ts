@@ -1,7 +1,7 @@
 import type { Stats } from '../../engine/stats.ts';
+import type { FlightReply } from './calls/flight.ts';
 import type { Lane } from './calls/lane.ts';
 import type { AroundFlights } from './calls/lanes.ts';
-import type { LibraryReply } from './calls/reply.ts';
 import type { Task } from './calls/task.ts';
 import type { Courier } from './courier.ts';
 import type { Policies } from './policies.ts';
@@ -38,7 +38,7 @@ export class Around implements AroundFlights {
     return needed.length === 0 ? null : Promise.all(needed).then(() => {});
   }
 
-  behind(queues: readonly Lane[], held: readonly Lane[], reply: LibraryReply): Promise<void> | null {
+  behind(queues: readonly Lane[], held: readonly Lane[], reply: FlightReply): Promise<void> | null {
     const [lane] = queues;
     if (lane === undefined) return null;
     const needed: Promise<void>[] = [];
@@ -46,7 +46,7 @@ export class Around implements AroundFlights {
     for (const [group, deadletter] of reply.died) this.#parts.stats.add(lane.queue, group, { deadletter });
     const letters = reply.died.length > 0 ? this.#parts.policies.letterQueue(lane.queue) : null;
     if (letters !== null) this.#parts.sweeper().touch(letters);
-    if (reply.parcels.length > 0) needed.push(this.#parts.courier().deliver(lane, reply.parcels, held));
+    if (reply.parcels.length > 0) needed.push(this.#parts.courier().deliver(lane, reply, held));
     return needed.length === 0 ? null : Promise.all(needed).then(() => {});
   }
 

@@ -3,11 +3,12 @@ import type { CancelTimer, Clock } from '../../model/clock.ts';
 import type { QueueKey } from '../../model/names.ts';
 import type { Lane } from './calls/lane.ts';
 import type { Lanes } from './calls/lanes.ts';
-import { ACCEPT, DELIVERED, FORGET, type Parcel } from './calls/parcels.ts';
+import { ACCEPT, DELIVERED, FORGET, KEEP, type Parcel } from './calls/parcels.ts';
 import { parseQueueText } from './keys.ts';
 
 const AGAIN_MS = 1_000;
-const FREE = { kind: 'free' } as const;
+/** Done twice they are done once; what follows on them must not be undone by a failover. */
+const WRITING = { kind: 'free', writes: true } as const;
 
 /**
  * Brings parcels from the slot in which they were written to the queue that they are for. Taken in, struck
@@ -39,8 +40,15 @@ export class Courier {
    * Resolves when the parcels are in their queues, or the try was given up for now. Never rejects.
    * @param held lanes that the caller holds: their calls are made in its flights, not behind it
    */
-  async deliver(source: Lane, parcels: readonly Parcel[], held: readonly Lane[]): Promise<void> {
-    const results = await Promise.allSettled(parcels.map((parcel) => this.#deliverOne(source, parcel, held)));
+  async deliver(
+    source: Lane,
+    { parcels, writes }: { readonly parcels: readonly Parcel[]; readonly writes: boolean },
+    held: readonly Lane[],
+  ): Promise<void> {
+    const kept = writes ? Promise.resolve() : this.#keep(source, parcels);
+    const results = await Promise.allSettled(
+      parcels.map((parcel) => kept.then(() => this.#deliverOne(source, parcel, held))),
+    );
     const failed = results.find((result) => result.status === 'rejected');
     if (failed === undefined) return;
     this.#log.warn(
@@ -55,18 +63,24 @@ export class Courier {
     this.#behind.clear();
   }
 
+  /** Before a parcel is brought anywhere, a failover must not be able to undo the step that made it. */
+  async #keep(source: Lane, parcels: readonly Parcel[]): Promise<void> {
+    const ids = Buffer.concat(parcels.map(({ id }) => id));
+    await this.#lanes.flyHeld(source, KEEP, ids, WRITING);
+  }
+
   async #deliverOne(source: Lane, parcel: Parcel, held: readonly Lane[]): Promise<void> {
     const target = this.#lanes.get(parseQueueText(parcel.to));
     const call = { parcel, windowMs: this.#windowMs };
-    const traits = { ...FREE, makes: true };
+    const traits = { ...WRITING, makes: true };
     const accepted = held.includes(target)
       ? await this.#lanes.flyHeld(target, ACCEPT, call, traits)
       : await this.#lanes.call(target.queue, ACCEPT, call, traits);
     if (!accepted) throw new Error(`${parcel.to} has as many consumer groups as fit`);
     // Nobody waits for the rest: done late, or twice, it changes nothing.
     this.#lanes
-      .call(source.queue, DELIVERED, parcel.id, { ...FREE, join: 'delivered' })
-      .then(() => this.#lanes.call(target.queue, FORGET, parcel.id, { ...FREE, join: 'forget' }))
+      .call(source.queue, DELIVERED, parcel.id, { ...WRITING, join: 'delivered' })
+      .then(() => this.#lanes.call(target.queue, FORGET, parcel.id, { kind: 'free', join: 'forget' }))
       .catch(() => this.#tryAgain(source));
   }
 

@@ -14,6 +14,7 @@ export interface Flight {
   readonly number: number;
   readonly received: number;
   readonly inserts: boolean;
+  readonly writes: boolean;
   /** From the retentions on: see `library/call.lua`. */
   readonly args: readonly Arg[];
   /** By the monotonic clock. */
@@ -23,6 +24,8 @@ export interface Flight {
 export interface FlightReply extends LibraryReply {
   /** The call was sent more than once: the first one may still be on its way. */
   readonly repeated: boolean;
+  /** It waited for replicas, where changes do. */
+  readonly writes: boolean;
 }
 
 interface FlightParts {
@@ -49,7 +52,7 @@ export class Flights {
 
   /** @throws CarryError */
   async fly(flight: Flight): Promise<FlightReply> {
-    const { slot, keys, number, inserts, args, deadlineAt } = flight;
+    const { slot, keys, inserts, writes, args, deadlineAt } = flight;
     const { carrier, library, givenTime } = this.#parts;
     const { reply, node, repeated } = await carrier.carry({
       slot,
@@ -61,13 +64,13 @@ export class Flights {
         this.#head(flight, to),
         ...args,
       ],
-      writes: number > 0,
+      writes,
       repeatable: true,
       deadlineAt,
     });
     const read = readReply(reply);
     if (givenTime === null) node.noteServerTime(read.now);
-    return { ...read, repeated };
+    return { ...read, repeated, writes };
   }
 
   #head({ number, received }: Flight, node: Node): Buffer {

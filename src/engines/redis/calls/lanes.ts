@@ -8,7 +8,6 @@ import { type Keys, queueText } from '../keys.ts';
 import type { Policies } from '../policies.ts';
 import type { FlightReply, Flights } from './flight.ts';
 import { type Company, type FlightNumbers, Lane, type LaneHost } from './lane.ts';
-import type { LibraryReply } from './reply.ts';
 import { bundled, type Task, type TaskTraits, type Verb } from './task.ts';
 
 /** What a flight needs done outside its slot. Null: nothing. */
@@ -16,7 +15,7 @@ export interface AroundFlights {
   /** Makes queues known, registers when they must be swept. */
   before(lane: Lane, others: readonly Lane[], tasks: readonly Task[]): Promise<void> | null;
   /** Done before its calls are answered. `queues`: those of the flight, its own first. */
-  behind(queues: readonly Lane[], held: readonly Lane[], reply: LibraryReply): Promise<void> | null;
+  behind(queues: readonly Lane[], held: readonly Lane[], reply: FlightReply): Promise<void> | null;
 }
 
 interface LanesParts {
@@ -118,6 +117,7 @@ export class Lanes implements LaneHost {
       join: traits.join ?? null,
       kind: traits.kind ?? 'counted',
       inserts: traits.inserts ?? false,
+      writes: traits.writes ?? traits.kind !== 'free',
       makes: traits.makes ?? false,
       dueMs: traits.dueMs ?? null,
       items: traits.items ?? 1,
@@ -166,6 +166,7 @@ export class Lanes implements LaneHost {
       number,
       received,
       inserts: tasks.some(({ inserts }) => inserts),
+      writes: tasks.some(({ writes }) => writes),
       args: [...this.#policyArgs(lane, queues), ...verbArgs(tasks)],
       deadlineAt,
     });

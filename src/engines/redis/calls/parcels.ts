@@ -23,6 +23,7 @@ export const ACCEPT: Verb<AcceptCall, boolean> = {
   decode: ({ text }) => [text.length === 0],
 };
 
+export const KEEP = parcelVerb('keep');
 export const DELIVERED = parcelVerb('delivered');
 export const FORGET = parcelVerb('forget');
 

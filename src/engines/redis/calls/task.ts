@@ -35,6 +35,8 @@ export interface Task {
   readonly kind: TaskKind;
   /** It stores what needs memory: refused where the server has none left. */
   readonly inserts: boolean;
+  /** Where changes wait for replicas, this one does. */
+  readonly writes: boolean;
   /** It makes its queue known. */
   readonly makes: boolean;
   /** Leases, or retention, of this length may begin: the queue must be swept by then. */
@@ -53,6 +55,8 @@ export interface TaskTraits {
   readonly join?: string;
   readonly kind?: TaskKind;
   readonly inserts?: boolean;
+  /** Where it is not given: if it is counted. */
+  readonly writes?: boolean;
   readonly makes?: boolean;
   readonly dueMs?: number | null;
   readonly items?: number;

@@ -85,8 +85,10 @@ local function reply(answers, elements, parcels)
   return { call.now, call.home.tag, fresh, answers, elements, namesOfDied(call.home), parcels }
 end
 
--- Answers again what was answered before.
+-- Answers again what was answered before. The answer is written again as well: waiting for replicas then waits
+-- for all that came before it.
 local function answerAgain(q)
+  db('HSET', q.h, 'c' .. call.client, q.repeated)
   local kept = cmsgpack.unpack(sub(q.repeated, ANSWER_HEAD + 1))
   local elements, parcels = {}, {}
   for i = 1, #kept[1] do elements[i] = 0 end

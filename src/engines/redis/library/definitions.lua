@@ -18,7 +18,11 @@ end
 redis.register_function('@RUN@_put', function(keys, args)
   awake()
   local stored = db('HGET', keys[1], args[1])
-  if versionOf(stored) == args[2] then return 1 end
+  if versionOf(stored) == args[2] then
+    -- Written again, so that waiting for replicas waits for it.
+    db('HSET', keys[1], args[1], stored)
+    return 1
+  end
   if not fits(stored, args[4]) then return 0 end
   db('HSET', keys[1], args[1], args[2] .. ' ' .. args[3])
   db('PUBLISH', args[5], args[6])

@@ -2,8 +2,11 @@
 -- same step in which the source lets go, brought over by the client that made it or by whoever sweeps, taken
 -- in once, and then struck out: so it is lost nowhere and arrives once.
 --
--- accept <id> <parcel> <dedup window>; delivered <ids>; forget <ids>. An id has 24 bytes. Each answers nothing,
--- but accept '!' where the queue has more groups than fit.
+-- accept <id> <parcel> <dedup window>; keep <ids>; delivered <ids>; forget <ids>. An id has 24 bytes. Each
+-- answers nothing, but accept '!' where the queue has more groups than fit.
+--
+-- Waiting for replicas waits for what the same connection wrote last. So a verb that finds its work done already
+-- writes something all the same: else nobody could tell that the replicas have it.
 
 -- Elements for `to` join one parcel per call: { timing, content, groups, dedup key }. What was relative to
 -- now is made absolute, as it may arrive later.
@@ -46,7 +49,11 @@ end
 verbs.accept = function(q, args, at)
   local id, parcel, window = args[at], cmsgpack.unpack(args[at + 1]), tonumber(args[at + 2])
   ensureQueue(q)
-  if db('HEXISTS', q.h, 'x' .. id) == 1 then return '', at + 3 end
+  local arrived = db('HGET', q.h, 'x' .. id)
+  if arrived then
+    store(q, 'x' .. id, arrived)
+    return '', at + 3
+  end
   local elements = {}
   for i, element in ipairs(parcel[2]) do
     local lanes = element[3] ~= '' and makeLanes(q, element[3]) or nil
@@ -59,6 +66,15 @@ verbs.accept = function(q, args, at)
   add(q, 'x' .. six(call.now) .. id)
   flush(q)
   return '', at + 3
+end
+
+-- For parcels of a call that did not wait for replicas: before one is brought anywhere, they must have it.
+verbs.keep = function(q, args, at)
+  eachId(args[at], function(id)
+    local packed = db('HGET', q.h, 'p' .. id)
+    if packed then store(q, 'p' .. id, packed) end
+  end)
+  return '', at + 1
 end
 
 verbs.delivered = function(q, args, at)
