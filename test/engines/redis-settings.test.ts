@@ -58,7 +58,11 @@ describe('URLs and settings of the Redis engine', () => {
     assert.equal(read('redis://a?prefix=one&wait=1', { prefix: 'two' }).prefix, 'two');
     assert.equal(read('redis://a?wait=2').wait, 2);
     assert.equal(read('redis://a').wait, null);
-    assert.equal(read('redis://a', { variant: 'list' }).variant, 'list');
+    assert.equal(read('redis://a?prefix=one', { prefix: undefined, durability: undefined }).prefix, 'one');
+    for (const variant of ['simple', 'stream', 'list']) {
+      assert.equal(read('redis://a', { variant }).variant, variant);
+      assert.equal(read(`redis://a?variant=${variant}`).variant, variant);
+    }
   });
 
   it('refuses what it does not understand, and says so without the password', () => {

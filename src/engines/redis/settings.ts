@@ -39,9 +39,13 @@ export interface Settings {
   readonly prefix: string;
   /** Replicas that must have a change before it is answered; null: one where the server has any. */
   readonly wait: number | null;
-  readonly variant: 'queue' | 'list';
+  readonly variant: Variant;
   readonly givenTime: GivenTime | null;
 }
+
+/** Plain and stream queues have one storage; lists have their own. */
+type Variant = (typeof VARIANTS)[number];
+const VARIANTS = ['simple', 'stream', 'list'] as const;
 
 const NAMES = [
   'cluster',
@@ -69,7 +73,7 @@ type Name = (typeof NAMES)[number];
 export function readSettings({ url, settings }: EngineOptions): Settings {
   const shown = maskUrl(url).replace(/\?.*$/s, '');
   const parsed = parseUrl(url, shown);
-  const given = new Given({ ...Object.fromEntries(parsed.query), ...settings }, shown);
+  const given = new Given({ ...Object.fromEntries(parsed.query), ...withoutUnset(settings) }, shown);
   const tls = parsed.secure ? tlsOptions(given, parsed.addresses[0]?.host ?? '') : null;
   const login: Login = {
     username: given.text('username') ?? parsed.username,
@@ -97,13 +101,19 @@ export function readSettings({ url, settings }: EngineOptions): Settings {
   };
 }
 
+/** A setting that is named without a value does not hide the query's. */
+function withoutUnset(settings: Readonly<Record<string, unknown>>): Record<string, unknown> {
+  return Object.fromEntries(Object.entries(settings).filter(([, value]) => value !== undefined));
+}
+
 function sentinelLogin(given: Given, tls: ConnectionOptions | null): Login {
   return { username: given.text('sentinelUsername'), password: given.text('sentinelPassword'), db: 0, tls };
 }
 
-function variantOf(given: Given): 'queue' | 'list' {
-  const variant = given.text('variant') ?? 'queue';
-  if (variant !== 'queue' && variant !== 'list') throw given.wrong('variant', 'must be "queue" or "list"');
+function variantOf(given: Given): Variant {
+  const text = given.text('variant') ?? 'simple';
+  const variant = VARIANTS.find((known) => known === text);
+  if (variant === undefined) throw given.wrong('variant', `must be one of ${VARIANTS.join(', ')}`);
   return variant;
 }
 
