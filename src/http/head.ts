@@ -1,5 +1,6 @@
 import { type ElementHeaders, NO_HEADERS } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
+import { checkContentHeader } from '../model/headers.ts';
 import { LIMITS } from '../model/limits.ts';
 
 /** Element headers travel under this prefix. */
@@ -82,8 +83,9 @@ function readLine(head: Head, name: string, value: string): void {
       else readElementHeader(head, name, value);
       return;
     case 12:
-      if (is(name, 'content-type')) head.contentType = stored(once(head.contentType, name, value), name);
-      else readElementHeader(head, name, value);
+      if (is(name, 'content-type')) {
+        head.contentType = checkContentHeader('content-type', once(head.contentType, name, value));
+      } else readElementHeader(head, name, value);
       return;
     case 13:
       if (is(name, 'authorization')) head.authorization = once(head.authorization, name, value);
@@ -100,7 +102,7 @@ function readLine(head: Head, name: string, value: string): void {
       return;
     case 16:
       if (is(name, 'content-encoding')) {
-        head.contentEncoding = stored(joined(head.contentEncoding, value), name);
+        head.contentEncoding = checkContentHeader('content-encoding', joined(head.contentEncoding, value));
       } else readElementHeader(head, name, value);
       return;
     case 17:
@@ -146,13 +148,4 @@ function once(before: string | null, name: string, value: string): string {
 
 function joined(before: string | null, value: string): string {
   return before === null ? value : `${before}, ${value}`;
-}
-
-/** Headers that are stored with an element. An empty one says nothing. */
-function stored(value: string, name: string): string | null {
-  if (value.length <= LIMITS.contentTypeLength) return value === '' ? null : value;
-  const lower = name.toLowerCase();
-  throw new QuaysideError('invalid-header', `${lower} has at most ${LIMITS.contentTypeLength} characters.`, {
-    parameter: lower,
-  });
 }

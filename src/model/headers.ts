@@ -12,6 +12,8 @@ const NAME = /^[!#$%&'*+\-.^_`|~0-9a-z]+$/;
  * UTF-8 reaches an HTTP server as such bytes. White space at the ends is not part of a value in HTTP.
  */
 const VALUE = /^(?:[\x21-\x7e\x80-\xff](?:[\t\x20-\x7e\x80-\xff]*[\x21-\x7e\x80-\xff])?)?$/;
+const VALUE_RULE =
+  'a header value has no control character but tab, no character above U+00FF and no white space at its ends';
 
 /**
  * Checks element headers, flat pairs without the `x-ks-hdr-` prefix: names are lower-case tokens, values
@@ -34,14 +36,27 @@ export function checkHeaders(flat: readonly string[]): ElementHeaders {
       throw invalidHeader(null, `The headers of an element have at most ${LIMITS.headerBytes} bytes.`);
     }
     if (!NAME.test(name)) throw invalidHeader(name, 'a header name is a lower-case HTTP token');
-    if (!VALUE.test(value)) {
-      throw invalidHeader(
-        name,
-        'a header value has no control character but tab, no character above U+00FF and no white space at its ends',
-      );
-    }
+    if (!VALUE.test(value)) throw invalidHeader(name, VALUE_RULE);
   }
   return flat;
+}
+
+/**
+ * Checks a `content-type` or `content-encoding` that is to be stored: it survives an HTTP answer unchanged and
+ * has at most 255 characters (decisions, "Elements"). The front end has written it as bytes, one character for each.
+ * An empty one says nothing, and is answered as null.
+ * @throws QuaysideError `invalid-header` naming the header
+ */
+export function checkContentHeader(
+  name: 'content-type' | 'content-encoding',
+  value: string | null,
+): string | null {
+  if (value === null || value === '') return null;
+  if (value.length > LIMITS.contentTypeLength) {
+    throw invalidHeader(name, `it has at most ${LIMITS.contentTypeLength} characters`);
+  }
+  if (!VALUE.test(value)) throw invalidHeader(name, VALUE_RULE);
+  return value;
 }
 
 /** The longest part of a refused name that goes into the message: it was chosen by a stranger. */

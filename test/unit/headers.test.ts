@@ -4,7 +4,7 @@ import { Socket } from 'node:net';
 import { describe, it } from 'node:test';
 import fc from 'fast-check';
 import { QuaysideError } from '../../src/model/errors.ts';
-import { checkHeaders } from '../../src/model/headers.ts';
+import { checkContentHeader, checkHeaders } from '../../src/model/headers.ts';
 
 const refused = (flat: string[], message: RegExp): void => {
   assert.throws(
@@ -73,5 +73,35 @@ describe('element headers', () => {
       }),
       { numRuns: 2000 },
     );
+  });
+});
+
+describe('a content type or encoding', () => {
+  it('is answered as it is, and an empty one as none', () => {
+    for (const value of [
+      'text/plain; charset="utf-8"',
+      'gzip, br',
+      'not a type',
+      'ÿ\u0080',
+      'x'.repeat(255),
+    ]) {
+      assert.equal(checkContentHeader('content-type', value), value);
+    }
+    assert.equal(checkContentHeader('content-encoding', ''), null);
+    assert.equal(checkContentHeader('content-encoding', null), null);
+  });
+
+  it('is refused by its name where an HTTP answer could not carry it', () => {
+    for (const value of ['\n', 'a\r\nb: c', '\0', 'a\u007f', '☃', ' a', 'a ', '\ta', ' ', 'x'.repeat(256)]) {
+      for (const name of ['content-type', 'content-encoding'] as const) {
+        assert.throws(
+          () => checkContentHeader(name, value),
+          (error) =>
+            error instanceof QuaysideError &&
+            error.code === 'invalid-header' &&
+            error.details.parameter === name,
+        );
+      }
+    }
   });
 });

@@ -1,6 +1,6 @@
 import { type ElementHeaders, type NewElement, NO_HEADERS } from '../../model/element.ts';
 import { QuaysideError } from '../../model/errors.ts';
-import { checkHeaders } from '../../model/headers.ts';
+import { checkContentHeader, checkHeaders } from '../../model/headers.ts';
 import { LIMITS } from '../../model/limits.ts';
 import type { Frame } from '../codec/frame.ts';
 import type { Destination } from '../destination.ts';
@@ -47,8 +47,8 @@ function elementOf(given: SendHeaders, body: Buffer, { namespace, queue }: Desti
   }
   return {
     body,
-    contentType: contentHeader('content-type', given.contentType),
-    contentEncoding: contentHeader('content-encoding', given.contentEncoding),
+    contentType: checkContentHeader('content-type', given.contentType),
+    contentEncoding: checkContentHeader('content-encoding', given.contentEncoding),
     headers: elementHeaders(given.own),
     matureAt,
     delayMs,
@@ -60,18 +60,6 @@ function elementOf(given: SendHeaders, body: Buffer, { namespace, queue }: Desti
 
 function elementHeaders(own: string[] | null): ElementHeaders {
   return own === null ? NO_HEADERS : checkHeaders(own);
-}
-
-/** Stored character for character, and so refused where HTTP could not return it. An empty one says nothing. */
-function contentHeader(name: string, value: string | null): string | null {
-  if (value === null || value === '') return null;
-  if (value.length > LIMITS.contentTypeLength) {
-    throw new QuaysideError('invalid-header', `${name} has at most ${LIMITS.contentTypeLength} characters.`, {
-      parameter: name,
-    });
-  }
-  checkHeaders([name, value]);
-  return value;
 }
 
 /** One pass; of repeated headers the first counts. */
