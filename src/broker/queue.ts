@@ -133,13 +133,11 @@ export class Queue {
         inserts: inserts.map(({ queue, element }) => ({ queue: queue.key, element })),
       })),
     );
-    for (const { inserts } of moves) for (const { queue, element } of inserts) queue.expect([element]);
+    for (const [queue, elements] of byTarget(moves)) queue.expect(elements);
     const outcomes = await this.#ns.meter.observe('commit', transferring);
-    for (const [i, { from = this, finish, inserts }] of moves.entries()) {
-      if (outcomes[i] !== 'done') continue;
-      from.#ns.stats.add(from.key, finish.group, ONE_COMMIT);
-      for (const { queue, element } of inserts) queue.arrived([element]);
-    }
+    const done = moves.filter((_, i) => outcomes[i] === 'done');
+    for (const { from = this, finish } of done) from.#ns.stats.add(from.key, finish.group, ONE_COMMIT);
+    for (const [queue, elements] of byTarget(done)) queue.arrived(elements);
     return outcomes;
   }
 
@@ -378,4 +376,16 @@ export class Queue {
       `Namespace ${this.#ns.name} has plain queues; leave ${parameter} out, or use a stream namespace.`,
     );
   }
+}
+
+function byTarget(moves: readonly QueueMove[]): Map<Queue, NewElement[]> {
+  const targets = new Map<Queue, NewElement[]>();
+  for (const { inserts } of moves) {
+    for (const { queue, element } of inserts) {
+      const elements = targets.get(queue);
+      if (elements === undefined) targets.set(queue, [element]);
+      else elements.push(element);
+    }
+  }
+  return targets;
 }

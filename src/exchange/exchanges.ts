@@ -2,6 +2,7 @@ import type { Definition, Definitions } from '../engine/definitions.ts';
 import type { CancelTimer } from '../model/clock.ts';
 import { invalidParameter, QuaysideError } from '../model/errors.ts';
 import type { Service } from '../model/service.ts';
+import type { ExchangeCounters } from './counters.ts';
 import { type Declaration, sameDeclaration } from './declaration.ts';
 import { Exchange, type ExchangeParts } from './exchange.ts';
 import { loopsThrough } from './graph.ts';
@@ -14,6 +15,14 @@ export interface ExchangesOptions extends ExchangeParts {
   readonly selectors: boolean;
   /** Exchanges of the configuration file, by id. */
   readonly configured: ReadonlyMap<string, Declaration>;
+}
+
+/** An exchange of this node at a glance. */
+export interface ExchangeOverview {
+  readonly id: string;
+  readonly declaration: Declaration;
+  readonly stopped: boolean;
+  readonly counters: Readonly<ExchangeCounters>;
 }
 
 interface Known {
@@ -68,6 +77,15 @@ export class Exchanges implements Service {
   /** All records by id, sorted (spec 4.2). */
   list(): [id: string, record: ExchangeRecord][] {
     return [...this.#known.keys()].sort().map((id) => [id, this.record(id)]);
+  }
+
+  /** The same without what costs: for those who look often. Sorted by id. */
+  overview(): ExchangeOverview[] {
+    return [...this.#known.keys()].sort().map((id) => {
+      const { exchange, state } = this.#find(id);
+      const { declaration, counters } = exchange;
+      return { id, declaration, counters, stopped: state.stopped === true };
+    });
   }
 
   /** @throws QuaysideError `exchange-not-found` */

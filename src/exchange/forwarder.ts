@@ -121,8 +121,17 @@ export class Forwarder implements Stages {
     return { delivery, copies: [{ queue, element, destination: null }], stray };
   }
 
+  /** Everything that can be asked now is asked before the first wait, so that batches keep their order. */
   async #carryOut(plans: readonly Plan[], putOff: readonly Delivery[]): Promise<boolean> {
-    await this.#putOff(putOff);
+    const puttingOff = this.#putOff(putOff);
+    const isLocal = plans.every((plan) => plan.copies.every((copy) => !this.#isRemote(plan, copy)));
+    const carriedOut = isLocal ? this.#finish(plans) : this.#storeThenFinish(plans);
+    await puttingOff;
+    return carriedOut;
+  }
+
+  /** Copies to other engines come first: an element is finished when all of its copies are stored. */
+  async #storeThenFinish(plans: readonly Plan[]): Promise<boolean> {
     const failed = await this.#storeRemote(plans);
     const ready = failed.size === 0 ? plans : plans.filter((plan) => !failed.has(plan));
     await this.#putOff([...failed].map(({ delivery }) => delivery));

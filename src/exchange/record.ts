@@ -50,9 +50,7 @@ export function exchangeRecord(
     })),
     opts: consumer,
     cid: exchange.cid,
-    pending_acks: Object.fromEntries(
-      [...exchange.underWay()].slice(0, MOST_PENDING).map(([id, since]) => [id, { t: iso(since), id }]),
-    ),
+    pending_acks: pendingAcks(exchange.underWay()),
     pending_tids: Object.fromEntries(exchange.idleLoops().map(({ tid, since }) => [tid, iso(since)])),
     wsize: exchange.wsize,
     stopped: state.stopped,
@@ -67,6 +65,16 @@ export function exchangeRecord(
     lastError: state.lastError,
     loops,
   };
+}
+
+function pendingAcks(underWay: ReadonlyMap<string, number>): ExchangeRecord['pending_acks'] {
+  const acks: Record<string, { readonly t: string; readonly id: string }> = {};
+  let left = MOST_PENDING;
+  for (const [id, since] of underWay) {
+    if (left-- === 0) break;
+    acks[id] = { t: iso(since), id };
+  }
+  return acks;
 }
 
 function iso(at: number): string {

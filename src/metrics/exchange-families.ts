@@ -1,20 +1,19 @@
-import type { Exchanges } from '../exchange/exchanges.ts';
-import type { ExchangeRecord } from '../exchange/record.ts';
+import type { ExchangeOverview, Exchanges } from '../exchange/exchanges.ts';
 import type { Family, Sample } from './family.ts';
 
 /** Exchanges with series of their own, by id: see `QUEUES_SHOWN`. */
 export const EXCHANGES_SHOWN = 200;
 
 /** What the exchanges of this node did since it started them. */
-export function exchangeFamilies(exchanges: Pick<Exchanges, 'list'>): Family[] {
-  const all = exchanges.list();
+export function exchangeFamilies(exchanges: Pick<Exchanges, 'overview'>): Family[] {
+  const all = exchanges.overview();
   const shown = all.slice(0, EXCHANGES_SHOWN);
   return [
     gauge('quayside_exchanges', 'Exchanges on this node.', [{ labels: {}, value: all.length }]),
     gauge(
       'quayside_exchange_stopped',
       `Whether an exchange is stopped, for the first ${EXCHANGES_SHOWN}.`,
-      shown.map(([exchange, { stopped }]) => ({ labels: { exchange }, value: stopped === true ? 1 : 0 })),
+      shown.map(({ id, stopped }) => ({ labels: { exchange: id }, value: stopped ? 1 : 0 })),
     ),
     counter(
       'quayside_exchange_copies_total',
@@ -24,25 +23,24 @@ export function exchangeFamilies(exchanges: Pick<Exchanges, 'list'>): Family[] {
     counter(
       'quayside_exchange_strays_total',
       'Elements that no destination got: no_route, too_many_hops, or put_back for a later try.',
-      shown.flatMap(([exchange, { stats }]) =>
-        (['no_route', 'too_many_hops', 'put_back'] as const).map((outcome) => ({
-          labels: { exchange, outcome },
-          value: stats[outcome],
-        })),
+      shown.flatMap(({ id, counters: { noRoute, tooManyHops, putBack } }) =>
+        Object.entries({ no_route: noRoute, too_many_hops: tooManyHops, put_back: putBack }).map(
+          ([outcome, value]) => ({ labels: { exchange: id, outcome }, value }),
+        ),
       ),
     ),
     counter(
       'quayside_exchange_selector_seconds_total',
       'Time in which an exchange waited for its selectors.',
-      shown.map(([exchange, { stats }]) => ({ labels: { exchange }, value: stats.selector_ms / 1000 })),
+      shown.map(({ id, counters }) => ({ labels: { exchange: id }, value: counters.selectorMs / 1000 })),
     ),
   ];
 }
 
-function destinationSamples([exchange, { dst, stats }]: [string, ExchangeRecord]): Sample[] {
-  return dst.flatMap(({ ns, q }, i) =>
-    Object.entries(stats.dst[i] ?? {}).map(([outcome, value]) => ({
-      labels: { exchange, destination: `${ns}/${q}`, outcome },
+function destinationSamples({ id, declaration, counters }: ExchangeOverview): Sample[] {
+  return declaration.dst.flatMap(({ ns, queue }, i) =>
+    Object.entries(counters.destinations[i] ?? {}).map(([outcome, value]) => ({
+      labels: { exchange: id, destination: `${ns}/${queue}`, outcome },
       value: value as number,
     })),
   );

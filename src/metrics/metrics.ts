@@ -8,7 +8,7 @@ import { queueFamilies } from './queue-families.ts';
 
 export interface MetricsSources {
   readonly broker: Broker;
-  readonly exchanges: Pick<Exchanges, 'list'>;
+  readonly exchanges: Pick<Exchanges, 'overview'>;
   readonly version: string;
   /** Logins by how they ended. */
   readonly logins: () => Readonly<Record<string, number>>;

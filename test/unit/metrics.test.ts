@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { readFile } from 'node:fs/promises';
 import { afterEach, beforeEach, describe, it } from 'node:test';
 import type { Broker } from '../../src/broker/broker.ts';
-import type { ExchangeRecord } from '../../src/exchange/record.ts';
+import type { ExchangeOverview } from '../../src/exchange/exchanges.ts';
 import { Metrics } from '../../src/metrics/metrics.ts';
 import { QUEUES_SHOWN } from '../../src/metrics/queue-families.ts';
 import { PLAIN_GROUP } from '../../src/model/element.ts';
@@ -13,25 +13,17 @@ import { newElement } from '../support/elements.ts';
 
 const POLICY = plain('N');
 
-const RECORD: ExchangeRecord = {
-  src: { ns: 'N', q: 'src' },
-  dst: [{ ns: 'N', q: 'to' }],
-  opts: {},
-  cid: 'x1-1',
-  pending_acks: {},
-  pending_tids: {},
-  wsize: 1000,
+const EXCHANGE: ExchangeOverview = {
+  id: 'x1',
+  declaration: { src: { ns: 'N', queue: 'src' }, dst: [{ ns: 'N', queue: 'to' }], consumer: {} },
   stopped: true,
-  stats: {
-    no_route: 1,
-    too_many_hops: 2,
-    put_back: 3,
-    selector_ms: 1500,
-    dst: [{ matched: 4, skipped: 5, failed: 6 }],
+  counters: {
+    noRoute: 1,
+    tooManyHops: 2,
+    putBack: 3,
+    selectorMs: 1500,
+    destinations: [{ matched: 4, skipped: 5, failed: 6 }],
   },
-  errors: [],
-  lastError: null,
-  loops: [],
 };
 
 describe('Metrics', () => {
@@ -45,7 +37,7 @@ describe('Metrics', () => {
     await broker.start();
     metrics = new Metrics({
       broker,
-      exchanges: { list: () => [['x1', RECORD]] },
+      exchanges: { overview: () => [EXCHANGE] },
       version: '1.2.3',
       logins: () => ({ accepted: 3, failed: 1 }),
     });
