@@ -86,7 +86,7 @@ describe('an element sent over STOMP', () => {
   it('is handed out when it matures, to a subscription that waits for it', async () => {
     await send({ 'x-delta-t': 3000 }, 'later');
     await client.ask('SUBSCRIBE', { destination: `/q/N/${queue}`, id: 'later' });
-    node.clock.advance(3000);
+    await node.pass(3000, queue);
     assert.equal((await client.expect('MESSAGE')).body.toString(), 'later');
   });
 

@@ -176,6 +176,19 @@ export class StompNode {
     return this.#take(name, ns, group, 60_000);
   }
 
+  /**
+   * Lets time pass, once somebody who waits in that queue sleeps until its next element is due. This clock
+   * stands still in between, so a look that was under way when it moved would be followed by a sleep without end.
+   */
+  async pass(ms: number, name: string, ns = 'N'): Promise<void> {
+    await until(() =>
+      this.queue(name, ns)
+        .consumers()
+        .some((one) => one.wakeup_timeout === 'set'),
+    );
+    this.clock.advance(ms);
+  }
+
   #take(name: string, ns: string, group: string | null, leaseMs: number | null): Promise<Delivery | null> {
     return new Promise((resolve, reject) => {
       this.queue(name, ns).get(

@@ -30,9 +30,9 @@ describe('NACK', () => {
     const [id = ''] = await take('/q/N/a', 1);
     await client.ask('NACK', { id });
     assert.deepEqual(await node.sizes('a'), { ready: 0, scheduled: 1, reserved: 0 });
-    node.clock.advance(4_999);
+    await node.pass(4_999, 'a');
     assert.equal((await node.sizes('a')).scheduled, 1);
-    node.clock.advance(1);
+    await node.pass(1, 'a');
     const { headers } = await client.expect('MESSAGE');
     assert.equal(headers.get('x-tries'), '1');
     assert.equal(headers.get('x-mature'), new Date(node.clock.now()).toISOString());
@@ -45,7 +45,7 @@ describe('NACK', () => {
     const again = await client.expect('MESSAGE');
     await client.ask('NACK', { id: again.headers.get('ack') ?? '', 'x-delta-t': 100 });
     assert.equal((await node.sizes('a')).scheduled, 1);
-    node.clock.advance(100);
+    await node.pass(100, 'a');
     assert.equal((await client.expect('MESSAGE')).headers.get('x-tries'), '2');
   });
 
@@ -55,7 +55,7 @@ describe('NACK', () => {
     await client.ask('NACK', { id, 'x-next-t': node.clock.now() + 60_000, 'x-delta-t': 0 });
     const { next_mature_t } = await node.broker.namespace('N').record('a', null);
     assert.equal(next_mature_t, new Date(node.clock.now() + 60_000).toISOString());
-    node.clock.advance(60_000);
+    await node.pass(60_000, 'a');
     const again = await client.expect('MESSAGE');
     await client.ask('NACK', { id: again.headers.get('ack') ?? '', 'x-next-t': 1 });
     await client.expect('MESSAGE');
