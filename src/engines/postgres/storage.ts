@@ -74,7 +74,8 @@ export class PostgresStorage implements Storage {
   insert(key: QueueKey, elements: readonly NewElement[]): Promise<ElementId[]> {
     const need = this.#need(key, groupsOf(elements), true);
     const kind = { changes: true, inserts: true, bytes: weigh(elements), rows: elements.length };
-    return this.#call(kind, this.#host.verbs.insert(elements), { queue: need.queue, elements }, [need]);
+    const args = { queue: need.queue, elements };
+    return this.#call(kind, this.#host.verbs.insert(args), args, [need]);
   }
 
   take(key: QueueKey, options: TakeOptions): Promise<TakeResult> {

@@ -2,14 +2,15 @@
  * The first schema. What each table is for stands in `docs/engines/postgres.md`.
  *
  * - `lane` is one consumer group of one queue, so that a delivery names both by one small number.
- * - A delivery whose element has no other group holds the content itself: one row to write, move and delete.
- *   Measured against a table of elements beside it: insert 10 %, pop 25 %, reserve and commit 25 % less work.
- *   Where several groups share an element, `head` and `body` are null and the content is in `element`.
+ * - In a plain queue a delivery holds the content itself: one row to write, move and delete. Measured against a
+ *   table of elements beside it: insert 10 %, pop 25 %, reserve and commit 25 % less work. In a stream, where groups
+ *   share elements, `head` and `body` are null and the content is in `element`.
  * - A delivery with a `lease_until` is reserved. A waiting one that still has a `token` is one whose lease
  *   ran out and that nobody has reserved since.
  * - `tally` holds changes of the number of waiting and reserved deliveries, by lane and by due time in steps
- *   of 2^20 ms (17 minutes). Rows are only added; housekeeping adds them up. A counter that every
- *   change updates in place would make all nodes wait for one row.
+ *   of 2^20 ms (17 minutes); and under the negative number of a stream's queue, of the number of its elements.
+ *   Rows are only added; housekeeping adds them up. A counter that every change updates in place would make
+ *   all nodes wait for one row.
  * - `inserted_at` is set in streams only, for `retention`; `bytes` bounds answers without reading bodies.
  * - Bodies are not compressed by PostgreSQL: they often are already, and it would cost more than the disk.
  * - Index entries of deliveries that are gone lie at the front of `delivery_waiting` until a vacuum; so
@@ -61,10 +62,11 @@ ALTER TABLE delivery ALTER COLUMN body SET STORAGE EXTERNAL;
 CREATE INDEX delivery_waiting ON delivery (lane, due_at, seq) WHERE lease_until IS NULL;
 CREATE INDEX delivery_reserved ON delivery (lease_until, seq) WHERE lease_until IS NOT NULL;
 CREATE INDEX delivery_age ON delivery (lane, inserted_at) WHERE inserted_at IS NOT NULL;
-CREATE INDEX delivery_shared ON delivery (lane, seq) WHERE head IS NULL;
+CREATE INDEX delivery_shared_reserved ON delivery (lane, seq) WHERE head IS NULL AND lease_until IS NOT NULL;
 
 CREATE TABLE element (
   seq bigint PRIMARY KEY,
+  queue int NOT NULL,
   remaining int NOT NULL,
   head text NOT NULL,
   body bytea NOT NULL

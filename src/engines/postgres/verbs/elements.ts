@@ -4,22 +4,24 @@ import { boolArray, byteaArray, int4Array, int8Array, textArray } from '../array
 import { encodeHead } from '../content.ts';
 import type { Lane, Queue } from '../names.ts';
 import type { Parameter } from '../statement.ts';
-import { tally } from './fragments.ts';
+import { queueOf, tally, tallyElements } from './fragments.ts';
 
 /** Which of the rarer things some element of a statement has; each costs something, so each has its own text. */
 export interface ElementKinds {
-  /** Several groups. */
+  /** A stream's queue, whose groups share elements. */
   readonly shared: boolean;
   /** A dedup key. */
   readonly keyed: boolean;
 }
 
-export function kindsOf(elements: Iterable<NewElement>): ElementKinds {
+export function kindsOf(
+  inserts: Iterable<{ readonly queue: Queue; readonly element: NewElement }>,
+): ElementKinds {
   let shared = false;
   let keyed = false;
-  for (const { groups, dedupKey } of elements) {
-    shared ||= groups.length > 1;
-    keyed ||= dedupKey !== null;
+  for (const { queue, element } of inserts) {
+    shared ||= queue.isStream;
+    keyed ||= element.dedupKey !== null;
   }
   return { shared, keyed };
 }
@@ -32,7 +34,7 @@ export class ElementColumns {
   readonly #dues: (number | null)[] = [];
   readonly #delays: number[] = [];
   readonly #tries: number[] = [];
-  readonly #aged: boolean[] = [];
+  readonly #isInStream: boolean[] = [];
   readonly #heads: Buffer[] = [];
   readonly #bodies: Uint8Array[] = [];
   readonly #queues: number[] = [];
@@ -65,7 +67,7 @@ export class ElementColumns {
     this.#dues.push(dueAt);
     this.#delays.push(Math.ceil(element.delayMs));
     this.#tries.push(element.tries);
-    this.#aged.push(queue.isStream);
+    this.#isInStream.push(queue.isStream);
     this.#heads.push(encodeHead(element));
     this.#bodies.push(element.body);
     if (this.#kinds.keyed) this.#addKey(queue, element, place);
@@ -90,7 +92,7 @@ export class ElementColumns {
       int8Array(this.#dues),
       int8Array(this.#delays),
       int4Array(this.#tries),
-      boolArray(this.#aged),
+      boolArray(this.#isInStream),
       textArray(this.#heads),
       byteaArray(this.#bodies),
       ...(keyed ? [int4Array(this.#queues), byteaArray(this.#keys)] : []),
@@ -132,7 +134,7 @@ export function storing(
   }: { windowParameter: number; extra?: readonly [string, string]; where?: string },
 ): string[] {
   const types = [shared ? 'text' : 'int', 'bigint', 'bigint', 'int', 'bool', 'text', 'bytea'];
-  const names = [shared ? 'lanes' : 'lane', 'due', 'delay', 'tries', 'aged', 'head', 'body'];
+  const names = [shared ? 'lanes' : 'lane', 'due', 'delay', 'tries', 'in_stream', 'head', 'body'];
   if (keyed) {
     types.push('int', 'bytea');
     names.push('queue', 'key');
@@ -169,23 +171,26 @@ function checkingKeys(windowParameter: number): string[] {
 }
 
 function storingNew(shared: boolean, from: string): string[] {
-  const single = 'cardinality(n.lanes::int[]) = 1';
   const lane = shared ? 'l.lane' : 'n.lane';
   const content = (column: string): string =>
-    shared ? `CASE WHEN ${single} THEN n.${column} END` : `n.${column}`;
+    shared ? `CASE WHEN NOT n.in_stream THEN n.${column} END` : `n.${column}`;
   return [
     `d AS (INSERT INTO delivery (seq, due_at, inserted_at, lane, tries, bytes, head, body)
-      SELECT n.seq, coalesce(n.due, t.now + n.delay), CASE WHEN n.aged THEN t.now END, ${lane}, n.tries,
+      SELECT n.seq, coalesce(n.due, t.now + n.delay), CASE WHEN n.in_stream THEN t.now END, ${lane}, n.tries,
         octet_length(n.head) + octet_length(n.body), ${content('head')}, ${content('body')}
       FROM ${from} n CROSS JOIN t${shared ? ' CROSS JOIN LATERAL unnest(n.lanes::int[]) AS l(lane)' : ''}
       RETURNING lane, due_at)`,
-    ...(shared
-      ? [
-          `e AS (INSERT INTO element (seq, remaining, head, body)
-            SELECT n.seq, cardinality(n.lanes::int[]), n.head, n.body FROM ${from} n WHERE NOT ${single})`,
-        ]
-      : []),
+    ...(shared ? storingShared(from) : []),
     tally('dt', 'd', { waiting: 'count(*)', reserved: '0' }),
+  ];
+}
+
+function storingShared(from: string): string[] {
+  return [
+    `e AS (INSERT INTO element (seq, queue, remaining, head, body)
+      SELECT n.seq, ${queueOf('(n.lanes::int[])[1]')}, cardinality(n.lanes::int[]), n.head, n.body
+      FROM ${from} n WHERE n.in_stream RETURNING queue)`,
+    tallyElements('et', 'e', 'count(*)'),
   ];
 }
 

@@ -22,8 +22,18 @@ export const ONE_LESS_OF_EITHER = {
   reserved: '-count(*) FILTER (WHERE lease_until IS NOT NULL)',
 };
 
+/** The queue that a lane belongs to. */
+export function queueOf(lane: string): string {
+  return `(SELECT l.queue FROM lane l WHERE l.id = ${lane})`;
+}
+
+/** Records that elements of streams came (`count(*)`) or went. `from` has a column queue. */
+export function tallyElements(name: string, from: string, change: string): string {
+  return `${name} AS (INSERT INTO tally (lane, step, waiting, reserved) SELECT -queue, 0, ${change}, 0 FROM ${from} GROUP BY queue)`;
+}
+
 /**
- * Finishes shared elements: deliveries of them that have just gone stand in `from`, with columns seq and
+ * Finishes elements of streams: deliveries of them that have just gone stand in `from`, with columns seq and
  * head. The element goes with its last delivery. Its row is locked first, in the order of numbers, so that
  * of two groups that finish it at once the second one sees what the first has left.
  */
@@ -31,8 +41,9 @@ export function finishShared(from: string): string {
   return `sg AS MATERIALIZED (SELECT seq, count(*)::int AS gone FROM ${from} WHERE head IS NULL GROUP BY seq),
   sl AS MATERIALIZED (SELECT e.seq, e.remaining - sg.gone AS remaining FROM sg JOIN element e ON e.seq = sg.seq
     ORDER BY e.seq FOR UPDATE OF e),
-  sd AS (DELETE FROM element e USING sl WHERE e.seq = sl.seq AND sl.remaining <= 0),
-  su AS (UPDATE element e SET remaining = sl.remaining FROM sl WHERE e.seq = sl.seq AND sl.remaining > 0)`;
+  sd AS (DELETE FROM element e USING sl WHERE e.seq = sl.seq AND sl.remaining <= 0 RETURNING e.queue),
+  su AS (UPDATE element e SET remaining = sl.remaining FROM sl WHERE e.seq = sl.seq AND sl.remaining > 0),
+  ${tallyElements('st', 'sd', '-count(*)')}`;
 }
 
 /** Non-empty parts of a `WITH` list. */

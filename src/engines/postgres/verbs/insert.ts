@@ -21,7 +21,7 @@ export interface InsertHost {
 type InsertVerb = Verb<InsertArgs, ElementId[]>;
 
 /** The verb for some elements: the plainest that can store them all. */
-export function insertVerbs(host: InsertHost): (elements: readonly NewElement[]) => InsertVerb {
+export function insertVerbs(host: InsertHost): (args: InsertArgs) => InsertVerb {
   const verbs = new Map<string, InsertVerb>();
   for (const shared of [false, true]) {
     for (const keyed of [false, true]) {
@@ -33,8 +33,8 @@ export function insertVerbs(host: InsertHost): (elements: readonly NewElement[])
       });
     }
   }
-  return (elements) => {
-    const verb = verbs.get(nameOf(kindsOf(elements)));
+  return ({ queue, elements }) => {
+    const verb = verbs.get(nameOf(kindsOf(elements.map((element) => ({ queue, element })))));
     if (verb === undefined) throw new Error('there is an insert for each kind');
     return verb;
   };

@@ -1,4 +1,4 @@
-import { finishShared, tally } from './fragments.ts';
+import { finishShared, queueOf, tally, tallyElements } from './fragments.ts';
 
 /**
  * The `WITH` entries that move failed elements to the dead-letter queues: a new element with the same content
@@ -10,7 +10,7 @@ import { finishShared, tally } from './fragments.ts';
 export function moving(first: number): string[] {
   const [numbers, lanes, counts, streams] = [first, first + 1, first + 2, first + 3];
   const targets = `unnest($${numbers}::int[], $${lanes}::int[], $${counts}::int[], $${streams}::bool[]) WITH ORDINALITY
-    AS p(target, lane, lanes, aged, ord)`;
+    AS p(target, lane, lanes, in_stream, ord)`;
   return [
     `dm AS MATERIALIZED (SELECT nextval('element_seq') AS seq, m.target,
         dead_head(coalesce(m.head, e.head), q.name, t.now, m.tries + 1) AS head, coalesce(m.body, e.body) AS body
@@ -18,12 +18,13 @@ export function moving(first: number): string[] {
       JOIN lane l ON l.id = m.lane JOIN queue q ON q.id = l.queue
       LEFT JOIN element e ON m.head IS NULL AND e.seq = m.seq)`,
     `dd AS (INSERT INTO delivery (seq, due_at, inserted_at, lane, tries, bytes, head, body)
-      SELECT dm.seq, t.now, CASE WHEN p.aged THEN t.now END, p.lane, 0, octet_length(dm.head) + octet_length(dm.body),
-        CASE WHEN p.lanes = 1 THEN dm.head END, CASE WHEN p.lanes = 1 THEN dm.body END
+      SELECT dm.seq, t.now, CASE WHEN p.in_stream THEN t.now END, p.lane, 0, octet_length(dm.head) + octet_length(dm.body),
+        CASE WHEN NOT p.in_stream THEN dm.head END, CASE WHEN NOT p.in_stream THEN dm.body END
       FROM dm CROSS JOIN t JOIN ${targets} ON p.target = dm.target RETURNING lane, due_at)`,
-    `de AS (INSERT INTO element (seq, remaining, head, body)
-      SELECT DISTINCT ON (dm.seq) dm.seq, p.lanes, dm.head, dm.body
-      FROM dm JOIN ${targets} ON p.target = dm.target WHERE p.lanes > 1)`,
+    `de AS (INSERT INTO element (seq, queue, remaining, head, body)
+      SELECT DISTINCT ON (dm.seq) dm.seq, ${queueOf('p.lane')}, p.lanes, dm.head, dm.body
+      FROM dm JOIN ${targets} ON p.target = dm.target WHERE p.in_stream RETURNING queue)`,
+    tallyElements('det', 'de', 'count(*)'),
     `dk AS (UPDATE queue q SET known = true
       WHERE NOT q.known AND q.id IN (SELECT l.queue FROM dd JOIN lane l ON l.id = dd.lane))`,
     finishShared('moved'),

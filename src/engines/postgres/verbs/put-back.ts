@@ -5,7 +5,7 @@ import { encodeHead } from '../content.ts';
 import type { Ids } from '../ids.ts';
 import type { Lane, Queue } from '../names.ts';
 import type { Query, Statement } from '../statement.ts';
-import { NOW, tally, withList } from './fragments.ts';
+import { NOW, queueOf, tally, tallyElements, withList } from './fragments.ts';
 
 export interface PutBackArgs {
   readonly queue: Queue;
@@ -31,10 +31,13 @@ function putBackStatement(shared: boolean): Statement {
           octet_length(u.head) + octet_length(u.body), ${content} FROM t CROSS JOIN u
         ON CONFLICT (seq, lane) DO NOTHING RETURNING seq, lane, due_at)`,
       shared &&
-        `e AS (INSERT INTO element AS x (seq, remaining, head, body)
-        SELECT DISTINCT ON (u.seq) u.seq, (SELECT count(*) FROM d WHERE d.seq = u.seq), u.head, u.body FROM u
-        WHERE (u.seq IN (SELECT d.seq FROM d)) IS TRUE ORDER BY u.seq
-        ON CONFLICT (seq) DO UPDATE SET remaining = x.remaining + excluded.remaining)`,
+        `e AS (INSERT INTO element AS x (seq, queue, remaining, head, body)
+        SELECT DISTINCT ON (u.seq) u.seq, ${queueOf('u.lane')}, (SELECT count(*) FROM d WHERE d.seq = u.seq), u.head, u.body
+        FROM u WHERE (u.seq IN (SELECT d.seq FROM d)) IS TRUE ORDER BY u.seq
+        ON CONFLICT (seq) DO UPDATE SET remaining = x.remaining + excluded.remaining
+        RETURNING x.queue, x.xmax = 0 AS is_new),
+      n AS (SELECT queue FROM e WHERE is_new),
+      ${tallyElements('et', 'n', 'count(*)')}`,
       tally('dt', 'd', { waiting: 'count(*)', reserved: '0' }),
     )} SELECT count(*) FROM d`,
   };

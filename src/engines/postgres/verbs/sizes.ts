@@ -30,25 +30,29 @@ const LANES = `SELECT l.ord, s.waiting - s.later - x.soon, s.later + x.soon, s.r
 const SIZES: Statement = { name: 'sizes', text: `${withList(NOW)} ${LANES}` };
 
 /**
- * The same, and what counting elements by their deliveries gets wrong where several groups share them: row 0
- * has the deliveries of shared elements, row -1 those elements, each in its most advanced state.
+ * The same, and in a row 0 the elements, each in its most advanced state. How many there are is in the tally.
+ * Those with nothing but reserved deliveries are looked for among the reserved, those with nothing ready among
+ * the scheduled; all others are ready. So a deep stream costs no more than a shallow one, unless it is
+ * deep in scheduled elements.
  */
 const STREAM_SIZES: Statement = {
   name: 'sizes of a stream',
   text: `${withList(
     NOW,
-    `e AS MATERIALIZED (SELECT d.seq, count(*) FILTER (WHERE d.lease_until IS NULL AND d.due_at <= t.now) AS ready,
-        count(*) FILTER (WHERE d.lease_until IS NULL AND d.due_at > t.now) AS scheduled,
-        count(*) FILTER (WHERE d.lease_until IS NOT NULL) AS reserved
-      FROM t CROSS JOIN unnest($1::int[]) AS l(id) JOIN delivery d ON d.lane = l.id AND d.head IS NULL
-      GROUP BY d.seq)`,
+    `a AS MATERIALIZED (SELECT coalesce(sum(waiting), 0) AS elements FROM tally WHERE lane = -$4::int)`,
+    `r AS MATERIALIZED (SELECT count(*) AS elements FROM (
+        SELECT DISTINCT d.seq FROM unnest($1::int[]) AS l(id)
+        JOIN delivery d ON d.lane = l.id AND d.head IS NULL AND d.lease_until IS NOT NULL) x
+      WHERE NOT EXISTS (SELECT FROM delivery w WHERE w.seq = x.seq AND w.lease_until IS NULL))`,
+    `s AS MATERIALIZED (SELECT count(*) AS elements FROM (
+        SELECT DISTINCT d.seq FROM t CROSS JOIN unnest($1::int[]) AS l(id)
+        JOIN delivery d ON d.lane = l.id AND d.lease_until IS NULL AND d.due_at > t.now AND d.head IS NULL) x
+      CROSS JOIN t
+      WHERE NOT EXISTS (SELECT FROM delivery w WHERE w.seq = x.seq AND w.lease_until IS NULL AND w.due_at <= t.now))`,
   )}
   ${LANES}
   UNION ALL
-  SELECT 0, coalesce(sum(ready), 0), coalesce(sum(scheduled), 0), coalesce(sum(reserved), 0), NULL FROM e
-  UNION ALL
-  SELECT -1, count(*) FILTER (WHERE ready > 0), count(*) FILTER (WHERE ready = 0 AND scheduled > 0),
-    count(*) FILTER (WHERE ready = 0 AND scheduled = 0), NULL FROM e`,
+  SELECT 0, a.elements - r.elements - s.elements, s.elements, r.elements, NULL FROM a, r, s`,
 };
 
 /** Sizes of one group. */
@@ -101,33 +105,26 @@ class StreamSizesBatch implements Batch<Queue, QueueSizes> {
 
   query(): Query | null {
     const lanes = [...(this.#queue?.lanes.values() ?? [])];
-    return lanes.length === 0 ? null : { statement: STREAM_SIZES, values: laneValues(lanes) };
+    if (lanes.length === 0) return null;
+    return { statement: STREAM_SIZES, values: [...laneValues(lanes), String(this.#queue?.id ?? 0)] };
   }
 
   read(rows: readonly Row[]): QueueSizes[] {
     const lanes = [...(this.#queue?.lanes.values() ?? [])];
     const groups = new Map<GroupName, GroupSizes>();
-    const total = { ready: 0, scheduled: 0, reserved: 0 };
+    let elements: GroupSizes = EMPTY;
     let nextMatureAt: number | null = null;
     for (const row of rows) {
-      const place = number(row, 0) - 1;
       const sizes = readSizes(row);
-      // The deliveries of shared elements are counted with their lanes; the elements take their place.
-      const sign = place === DELIVERIES_PLACE ? -1 : 1;
-      total.ready += sign * sizes.ready;
-      total.scheduled += sign * sizes.scheduled;
-      total.reserved += sign * sizes.reserved;
-      const lane = lanes[place];
+      const lane = lanes[number(row, 0) - 1];
+      if (lane === undefined) elements = sizes;
       if (lane === undefined || sizes.ready + sizes.scheduled + sizes.reserved === 0) continue;
       groups.set(lane.group, sizes);
       nextMatureAt = earliest(nextMatureAt, sizes.nextMatureAt);
     }
-    return [{ ...total, nextMatureAt, groups }];
+    return [{ ...elements, nextMatureAt, groups }];
   }
 }
-
-/** Row 0 of a stream's sizes. */
-const DELIVERIES_PLACE = -1;
 
 function laneValues(lanes: readonly Lane[]): Parameter[] {
   const places = lanes.map(({ mark }) => mark.place);

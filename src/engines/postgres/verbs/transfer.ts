@@ -71,13 +71,15 @@ export function transferVerbs(host: TransferHost): (moves: readonly Move[]) => T
   const [plain, any] = [verb(PLAIN_KINDS), verb(ALL_KINDS)];
   return (moves) => {
     const isStream = moves.some(({ from }) => host.names.queue(from).isStream);
-    const { shared, keyed } = kindsOf(inserted(moves));
+    const { shared, keyed } = kindsOf(inserted(host.names, moves));
     return isStream || shared || keyed ? any : plain;
   };
 }
 
-function* inserted(moves: readonly Move[]): Iterable<NewElement> {
-  for (const { inserts } of moves) for (const { element } of inserts) yield element;
+function* inserted(names: Names, moves: readonly Move[]): Iterable<{ queue: Queue; element: NewElement }> {
+  for (const { inserts } of moves) {
+    for (const { queue, element } of inserts) yield { queue: names.queue(queue), element };
+  }
 }
 
 class TransferBatch implements Batch<readonly Move[], Settled[]> {
