@@ -11,6 +11,7 @@ import { blocked } from './scenarios/blocked.ts';
 import { depth } from './scenarios/depth.ts';
 import { engine } from './scenarios/engine.ts';
 import { exchange } from './scenarios/exchange.ts';
+import { exchangeAttack } from './scenarios/exchange-attack.ts';
 import { exchangeHttp } from './scenarios/exchange-http.ts';
 import { insert } from './scenarios/insert.ts';
 import { pop } from './scenarios/pop.ts';
@@ -27,6 +28,7 @@ const SCENARIOS: readonly Scenario[] = [
   blocked,
   exchange,
   exchangeHttp,
+  exchangeAttack,
 ];
 
 const { values, positionals } = parseArgs({

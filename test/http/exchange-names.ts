@@ -11,6 +11,7 @@ export interface ExchangeRecord {
   readonly pending_tids: Record<string, string>;
   readonly wsize: number;
   readonly stopped: boolean | null;
+  readonly lastError: string | null;
   readonly loops: string[][];
 }
 

@@ -1,0 +1,48 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import { plain } from '../support/broker.ts';
+import { Names } from './exchange-names.ts';
+import { sharedHarness } from './harness.ts';
+
+const ATTACKS = {
+  'is interrupted': 'env => { while (1); }',
+  'cannot be interrupted': 'env => /^(a+)+$/.test("a".repeat(40) + "b")',
+  'fills its memory': 'env => { const a = []; for (;;) a.push(new Array(1e5).fill(0)); }',
+};
+
+describe('While the selector of one exchange attacks', () => {
+  const harness = sharedHarness({ namespaces: [plain('N'), plain('M')] });
+
+  for (const [how, selector] of Object.entries(ATTACKS)) {
+    it(`and ${how}, another exchange forwards and requests are answered, until it is stopped`, async () => {
+      const evil = new Names(harness());
+      const honest = new Names(harness());
+      await evil.create({ dst: [{ ns: 'M', queue: evil.dst, selector }] });
+      await honest.create({ dst: [{ ns: 'M', queue: honest.dst, selector: 'env => env.msg.tries === 0' }] });
+      for (let i = 0; i < 3; i++) await evil.client.insert('N', evil.src, `${i}`);
+      let forwarded = 0;
+      let answered = 0;
+      const forwarding = (async () => {
+        while ((await evil.record()).stopped !== true) {
+          await honest.client.insert('N', honest.src, `${forwarded}`);
+          const got = await honest.client.get('M', honest.dst, { to: 30_000 });
+          assert.equal(got.body.toString(), `${forwarded}`);
+          forwarded += 1;
+        }
+      })();
+      let done = false;
+      void forwarding.finally(() => {
+        done = true;
+      });
+      while (!done) {
+        assert.equal((await honest.client.status('N', honest.src)).status, 200);
+        answered += 1;
+      }
+      await forwarding;
+      assert.ok(forwarded >= 1, 'nothing was forwarded meanwhile');
+      // Requests do not take turns with selectors: many are answered while one element waits for its own.
+      assert.ok(answered > forwarded, `${answered} requests beside ${forwarded} elements`);
+      assert.notEqual((await evil.record()).lastError, null);
+    });
+  }
+});
