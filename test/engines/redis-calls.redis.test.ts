@@ -245,6 +245,32 @@ describe('a Redis server that is full or unfit', () => {
     await server.stop();
   });
 
+  it('says at start what its append-only file means for what is answered', async () => {
+    const rows = [
+      { options: ['--appendonly', 'no'], level: 'warn', words: /a restart loses answered changes/ },
+      { options: ['--appendfsync', 'everysec'], level: 'info', words: /disk about a second after/ },
+      { options: ['--appendfsync', 'always'], level: 'info', words: /on disk when they are answered/ },
+    ];
+    for (const { options, level, words } of rows) {
+      const server = await startRedis(...options);
+      const said: [string, string][] = [];
+      const log = {
+        info: (_: object, message: string) => said.push(['info', message]),
+        warn: (_: object, message: string) => said.push(['warn', message]),
+      };
+      const engine = redisEngine({ url: server.url, namespaces: NAMESPACES, clock: null, log });
+      await engine.start();
+      assert.deepEqual(
+        said.map(([at]) => at),
+        [level],
+      );
+      assert.match(said[0]?.[1] ?? '', words);
+      assert.match(said[0]?.[1] ?? '', /a failover may lose the last of them/);
+      await engine.stop();
+      await server.stop();
+    }
+  });
+
   it('does not start on a server that is no cluster where one was named', async () => {
     const { url } = await standalone();
     const engine = redisEngine({ url, namespaces: NAMESPACES, clock: null, settings: { cluster: true } });

@@ -26,14 +26,23 @@ export class Around implements AroundFlights {
   }
 
   /** First the name, and the entry by which a sweep finds the queue; then what they are for. */
-  before(lane: Lane, others: readonly Lane[], tasks: readonly Task[]): Promise<void> | null {
+  before(
+    lane: Lane,
+    others: readonly Lane[],
+    tasks: readonly Task[],
+    deadlineAt: number,
+  ): Promise<void> | null {
     const { registry } = this.#parts;
     const needed: Promise<void>[] = [];
     const made = tasks.some(({ makes }) => makes) ? [lane, ...others] : others;
     const unknown = made.filter(({ queue }) => !registry.isDeclared(queue)).map(({ queue }) => queue);
-    if (unknown.length > 0) needed.push(registry.declare(unknown));
-    for (const each of made) this.#registerDue(each, this.#parts.policies.retentionMs(each.queue), needed);
-    for (const { dueMs } of tasks) this.#registerDue(lane, dueMs, needed);
+    if (unknown.length > 0) needed.push(registry.declare(unknown, deadlineAt));
+    const registerDue = (each: Lane, ms: number | null): void => {
+      const registering = ms === null ? null : registry.dueIn(each.queue, ms, deadlineAt);
+      if (registering !== null) needed.push(registering);
+    };
+    for (const each of made) registerDue(each, this.#parts.policies.retentionMs(each.queue));
+    for (const { dueMs } of tasks) registerDue(lane, dueMs);
     if (tasks[0]?.kind === 'counted') registry.tidyLater(lane.queue);
     return needed.length === 0 ? null : Promise.all(needed).then(() => {});
   }
@@ -48,11 +57,6 @@ export class Around implements AroundFlights {
     if (letters !== null) this.#parts.sweeper().touch(letters);
     if (reply.parcels.length > 0) needed.push(this.#parts.courier().deliver(lane, reply, held));
     return needed.length === 0 ? null : Promise.all(needed).then(() => {});
-  }
-
-  #registerDue(lane: Lane, ms: number | null, needed: Promise<void>[]): void {
-    const registering = ms === null ? null : this.#parts.registry.dueIn(lane.queue, ms);
-    if (registering !== null) needed.push(registering);
   }
 
   /** A queue that was new to the server: one that we took for known lost its data, and its name perhaps. */

@@ -7,6 +7,7 @@ import type { Storage } from '../../engine/storage.ts';
 import { Around } from './around.ts';
 import { Flights } from './calls/flight.ts';
 import { Lanes } from './calls/lanes.ts';
+import { Backlog } from './client/backlog.ts';
 import { Carrier } from './client/carrier.ts';
 import { Commands } from './client/commands.ts';
 import type { ServerFacts } from './client/greeting.ts';
@@ -75,10 +76,11 @@ export class RedisEngine implements Engine {
       sweeper: () => sweeper,
     });
     const flights = new Flights({ carrier: this.#carrier, library, givenTime, client: randomBytes(8) });
+    const backlog = new Backlog(this.#carrier);
     this.#lanes = new Lanes({
       clock,
       keys: this.#keys,
-      carrier: this.#carrier,
+      backlog,
       flights,
       policies,
       router,
@@ -99,7 +101,7 @@ export class RedisEngine implements Engine {
     this.signaller = new RedisSignaller({ ...shared, router, log });
     this.storage =
       settings.variant === 'list'
-        ? new ListStorage({ ...shared, registry, dedupWindowMs, givenTime })
+        ? new ListStorage({ ...shared, backlog, registry, dedupWindowMs, givenTime })
         : new RedisStorage({ lanes, registry, sweeper, router, dedupWindowMs });
     this.#stopBuffers = () => stats.stop();
   }
@@ -118,13 +120,14 @@ export class RedisEngine implements Engine {
   /** @throws QuaysideError `storage-unavailable` */
   async ping(): Promise<void> {
     const nodes = this.#routing.nodes();
+    const deadlineAt = this.#commands.deadline();
     const outcomes = await Promise.all(
       nodes.map((node) => node.submit({ name: 'PING', args: [], writes: false, asking: false })),
     );
     const key = this.#keys.due;
     // One more way round for a cluster whose map is being mended.
     if (nodes.length === 0 || outcomes.some(({ kind }) => kind !== 'answered')) {
-      await this.#commands.read(key, 'EXISTS', [key]);
+      await this.#commands.read(key, 'EXISTS', [key], deadlineAt);
     }
   }
 

@@ -63,13 +63,14 @@ export class Registry {
   }
 
   /** Makes queues known. @throws CarryError */
-  async declare(queues: readonly QueueKey[]): Promise<void> {
+  async declare(queues: readonly QueueKey[], deadlineAt = this.#commands.deadline()): Promise<void> {
     const byNamespace = Map.groupBy(queues, ({ ns }) => ns);
     await Promise.all(
       [...byNamespace].map(([ns, of]) => {
         const key = this.#keys.names(ns);
         const names = of.map(({ name }) => name);
-        return this.#commands.write(key, 'FCALL', [this.#library.addNames, 1, key, ...names]);
+        const call = [this.#library.addNames, 1, key, ...names];
+        return this.#commands.write(key, 'FCALL', call, deadlineAt);
       }),
     );
     if (this.#declared.size > MOST_REMEMBERED) this.#declared.clear();
@@ -84,15 +85,15 @@ export class Registry {
   }
 
   /** Sees to it that the queue is looked at by then. Null where an entry stands already. @throws CarryError */
-  dueIn(queue: QueueKey, ms: number): Promise<void> | null {
+  dueIn(queue: QueueKey, ms: number, deadlineAt: number): Promise<void> | null {
     const now = this.now;
     const registered = this.#due.get(queueText(queue)) ?? 0;
     if (registered > now + MARGIN_MS && registered <= now + ms) return null;
-    return this.addDue(queue, now + ms);
+    return this.addDue(queue, now + ms, deadlineAt);
   }
 
-  async addDue(queue: QueueKey, at: number): Promise<void> {
-    await this.#add(this.#keys.due, queue, at);
+  async addDue(queue: QueueKey, at: number, deadlineAt = this.#commands.deadline()): Promise<void> {
+    await this.#add(this.#keys.due, queue, at, deadlineAt);
     remember(this.#due, queueText(queue), at);
   }
 
@@ -105,7 +106,7 @@ export class Registry {
   }
 
   addTidy(queue: QueueKey, at: number): Promise<void> {
-    return this.#add(this.#keys.tidy, queue, at);
+    return this.#add(this.#keys.tidy, queue, at, this.#commands.deadline());
   }
 
   /** Entries whose moment has come, the earliest first. @throws CarryError */
@@ -126,10 +127,11 @@ export class Registry {
   }
 
   /** The moment is part of the member: each entry is its own. */
-  async #add(key: string, queue: QueueKey, at: number): Promise<void> {
+  async #add(key: string, queue: QueueKey, at: number, deadlineAt: number): Promise<void> {
     const moment = Math.floor(at);
     const member = `${moment}:${queueText(queue)}`;
-    await this.#commands.write(key, 'FCALL', [this.#library.addToList, 1, key, moment, member]);
+    const call = [this.#library.addToList, 1, key, moment, member];
+    await this.#commands.write(key, 'FCALL', call, deadlineAt);
   }
 
   async #entries(

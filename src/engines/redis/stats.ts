@@ -42,6 +42,8 @@ export class RedisStats implements Stats {
   #groups = 0;
   #flushing: Promise<void> = Promise.resolve();
   #cancelFlush: CancelTimer | null = null;
+  /** Said once, not for every queue and second. */
+  #failing = false;
 
   constructor(parts: StatsParts) {
     this.#parts = parts;
@@ -61,7 +63,12 @@ export class RedisStats implements Stats {
       await flushing.catch(() => {});
       const counts = this.#buffered(queue);
       const key = this.#parts.keys.queue(queue).stats;
-      const flat = await this.#parts.commands.read(key, 'HGETALL', [key], READ_MS);
+      const flat = await this.#parts.commands.read(
+        key,
+        'HGETALL',
+        [key],
+        this.#parts.commands.deadline(READ_MS),
+      );
       // A flush that began meanwhile may be counted in both places.
       if (this.#flushing !== flushing) continue;
       if (Array.isArray(flat)) addStored(counts, flat.map(text));
@@ -116,9 +123,12 @@ export class RedisStats implements Stats {
     const { commands, keys, library, log } = this.#parts;
     const key = keys.queue(queue).stats;
     try {
-      await commands.writeOnce(key, 'FCALL', [library.addCounters, 1, key, ...additions(groups)], FLUSH_MS);
+      const call = [library.addCounters, 1, key, ...additions(groups)];
+      await commands.writeOnce(key, 'FCALL', call, commands.deadline(FLUSH_MS));
+      this.#failing = false;
     } catch (error) {
-      log.warn({ queue, error }, 'Statistics could not be stored.');
+      if (!this.#failing) log.warn({ queue, error }, 'Statistics could not be stored; they are tried again.');
+      this.#failing = true;
       if (error instanceof Error && 'certain' in error && error.certain === true) {
         for (const [group, counters] of groups) this.add(queue, group, counters);
       }

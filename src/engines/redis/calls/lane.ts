@@ -130,6 +130,8 @@ export class Lane {
     } catch (error) {
       await this.#failed(tasks, company, number, error);
     }
+    // A hold may make many flights, and what waits behind it must be told in time.
+    this.#dropExpired();
   }
 
   /** What the server must hear before this lane can be forgotten. */

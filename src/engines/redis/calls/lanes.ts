@@ -1,7 +1,8 @@
 import type { Clock } from '../../../model/clock.ts';
-import { QuaysideError } from '../../../model/errors.ts';
+import type { QuaysideError } from '../../../model/errors.ts';
 import type { QueueKey } from '../../../model/names.ts';
-import { type Carrier, CarryError } from '../client/carrier.ts';
+import type { Backlog } from '../client/backlog.ts';
+import { CarryError } from '../client/carrier.ts';
 import { DEADLINE_MS } from '../client/commands.ts';
 import type { Arg } from '../client/connection.ts';
 import { type Keys, queueText } from '../keys.ts';
@@ -13,7 +14,12 @@ import { bundled, type Task, type TaskTraits, type Verb } from './task.ts';
 /** What a flight needs done outside its slot. Null: nothing. */
 export interface AroundFlights {
   /** Makes queues known, registers when they must be swept. */
-  before(lane: Lane, others: readonly Lane[], tasks: readonly Task[]): Promise<void> | null;
+  before(
+    lane: Lane,
+    others: readonly Lane[],
+    tasks: readonly Task[],
+    deadlineAt: number,
+  ): Promise<void> | null;
   /** Done before its calls are answered. `queues`: those of the flight, its own first. */
   behind(queues: readonly Lane[], held: readonly Lane[], reply: FlightReply): Promise<void> | null;
 }
@@ -21,7 +27,7 @@ export interface AroundFlights {
 interface LanesParts {
   readonly clock: Clock;
   readonly keys: Keys;
-  readonly carrier: Carrier;
+  readonly backlog: Backlog;
   readonly flights: Flights;
   readonly policies: Policies;
   /** On one server a call may touch several queues. */
@@ -29,10 +35,6 @@ interface LanesParts {
   readonly around: AroundFlights;
 }
 
-/** With its node out of reach for this long a call is refused at once. */
-const REFUSE_AFTER_MS = 2_000;
-/** And at once, too, while so much waits already for a node that does not answer. */
-const MOST_BYTES_IN_VAIN = 16 * 1024 * 1024;
 const STOP_MS = 1_000;
 
 /** The lanes of all queues in use, and what their flights share. */
@@ -43,7 +45,6 @@ export class Lanes implements LaneHost {
   readonly #lanes = new Map<string, Lane>();
   readonly #scheduled = new Set<Lane>();
   #departure: NodeJS.Immediate | null = null;
-  #bytes = 0;
   /** Numbers of a new lane begin above all that were given, so that a call of an older one stays stale. */
   #highest = 0;
   #stopped = false;
@@ -94,12 +95,10 @@ export class Lanes implements LaneHost {
   /** Why a call of this lane is in vain now; null: it is not. */
   refusal(lane: Lane): QuaysideError | null {
     if (this.#stopped) return new CarryError('storage-unavailable', 'The engine is stopped.');
-    const downMs = this.#parts.carrier.downMs(lane.slot);
-    if (downMs === 0) return null;
-    if (downMs < REFUSE_AFTER_MS && this.#bytes < MOST_BYTES_IN_VAIN) return null;
+    const refusal = this.#parts.backlog.refusal(lane.slot);
     // Names come from requests: a lane that nothing was ever sent on must not stay.
-    this.forget(lane);
-    return new QuaysideError('storage-unavailable', 'Redis cannot be reached now.', { retryAfterMs: 1_000 });
+    if (refusal !== null) this.forget(lane);
+    return refusal;
   }
 
   task<Call, Result>(
@@ -110,7 +109,7 @@ export class Lanes implements LaneHost {
     reject: (error: unknown) => void,
   ): Task {
     const bytes = traits.bytes ?? 0;
-    this.#bytes += bytes;
+    const answered = this.#parts.backlog.add(bytes);
     return {
       verb: verb as Verb<unknown, unknown>,
       call,
@@ -124,11 +123,11 @@ export class Lanes implements LaneHost {
       bytes,
       deadlineAt: this.clock.monotonic() + DEADLINE_MS,
       resolve: (result) => {
-        this.#bytes -= bytes;
+        answered();
         resolve(result as Result);
       },
       reject: (error) => {
-        this.#bytes -= bytes;
+        answered();
         reject(error);
       },
     };
@@ -157,7 +156,7 @@ export class Lanes implements LaneHost {
       (first, task) => Math.min(first, task.deadlineAt),
       Number.POSITIVE_INFINITY,
     );
-    const preparing = around.before(lane, others, tasks);
+    const preparing = around.before(lane, others, tasks, deadlineAt);
     if (preparing !== null) await preparing.catch(nothingDone);
     const queues = this.#queuesOf(lane, others);
     const reply = await flights.fly({

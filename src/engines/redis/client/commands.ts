@@ -1,5 +1,5 @@
 import type { Clock } from '../../../model/clock.ts';
-import type { Carrier } from './carrier.ts';
+import type { Cargo, Carrier } from './carrier.ts';
 import type { Arg, Reply } from './connection.ts';
 import { slotOf } from './slots.ts';
 
@@ -16,19 +16,24 @@ export class Commands {
     this.#clock = clock;
   }
 
+  /** For a call that is made now: until when it is answered, by the monotonic clock. */
+  deadline(withinMs = DEADLINE_MS): number {
+    return this.#clock.monotonic() + withinMs;
+  }
+
   /** @throws CarryError */
-  read(key: string, name: string, args: readonly Arg[], withinMs = DEADLINE_MS): Promise<Reply> {
-    return this.#run(key, name, args, { writes: false, repeatable: true, withinMs });
+  read(key: string, name: string, args: readonly Arg[], deadlineAt = this.deadline()): Promise<Reply> {
+    return this.#run(key, name, args, { writes: false, repeatable: true, deadlineAt });
   }
 
   /** Doing it twice is as doing it once. @throws CarryError */
-  write(key: string, name: string, args: readonly Arg[]): Promise<Reply> {
-    return this.#run(key, name, args, { writes: true, repeatable: true, withinMs: DEADLINE_MS });
+  write(key: string, name: string, args: readonly Arg[], deadlineAt = this.deadline()): Promise<Reply> {
+    return this.#run(key, name, args, { writes: true, repeatable: true, deadlineAt });
   }
 
   /** Never sent twice: without an answer its outcome is unknown. @throws CarryError */
-  writeOnce(key: string, name: string, args: readonly Arg[], withinMs = DEADLINE_MS): Promise<Reply> {
-    return this.#run(key, name, args, { writes: true, repeatable: false, withinMs });
+  writeOnce(key: string, name: string, args: readonly Arg[], deadlineAt = this.deadline()): Promise<Reply> {
+    return this.#run(key, name, args, { writes: true, repeatable: false, deadlineAt });
   }
 
   /** What the clock shows of the server that has the key. */
@@ -40,16 +45,9 @@ export class Commands {
     key: string,
     name: string,
     args: readonly Arg[],
-    { writes, repeatable, withinMs }: { writes: boolean; repeatable: boolean; withinMs: number },
+    how: Pick<Cargo, 'writes' | 'repeatable' | 'deadlineAt'>,
   ): Promise<Reply> {
-    const { reply } = await this.#carrier.carry({
-      slot: slotOf(key),
-      name,
-      args: () => args,
-      writes,
-      repeatable,
-      deadlineAt: this.#clock.monotonic() + withinMs,
-    });
+    const { reply } = await this.#carrier.carry({ slot: slotOf(key), name, args: () => args, ...how });
     return reply;
   }
 }

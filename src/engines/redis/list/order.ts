@@ -1,6 +1,6 @@
 interface Entry {
-  /** Done before the entry's whole group leaves; null: nothing to do. */
-  readonly prepare: () => Promise<void> | null;
+  /** Done before the group leaves, once for all of its entries that have one; null: nothing to do. */
+  readonly prepare: (() => Promise<void>) | null;
   readonly start: () => Promise<unknown>;
   readonly refuse: (error: unknown) => void;
 }
@@ -16,7 +16,7 @@ export class InOrder {
   run<Result>(
     name: string,
     call: () => Promise<Result>,
-    prepare: () => Promise<void> | null = () => null,
+    prepare: (() => Promise<void>) | null = null,
   ): Promise<Result> {
     const { promise, resolve, reject } = Promise.withResolvers<Result>();
     const entry: Entry = { prepare, start: () => call().then(resolve, reject), refuse: reject };
@@ -34,20 +34,25 @@ export class InOrder {
     for (;;) {
       const group = this.#waiting.get(name)?.splice(0) ?? [];
       if (group.length === 0) break;
-      const ready: Entry[] = [];
-      for (const entry of group) if (await prepared(entry)) ready.push(entry);
+      const problem = await preparing(group);
+      const [ready, refused] = problem === null ? [group, []] : parted(group);
+      for (const { refuse } of refused) refuse(problem);
       await Promise.all(ready.map(({ start }) => start()));
     }
     this.#waiting.delete(name);
   }
 }
 
-async function prepared({ prepare, refuse }: Entry): Promise<boolean> {
+/** Answers what went wrong; null: nothing. */
+async function preparing(group: readonly Entry[]): Promise<unknown> {
   try {
-    await prepare();
-    return true;
+    await group.find(({ prepare }) => prepare !== null)?.prepare?.();
+    return null;
   } catch (error) {
-    refuse(error);
-    return false;
+    return error;
   }
+}
+
+function parted(group: readonly Entry[]): [ready: Entry[], refused: Entry[]] {
+  return [group.filter(({ prepare }) => prepare === null), group.filter(({ prepare }) => prepare !== null)];
 }

@@ -13,8 +13,10 @@ import type { Delivery, DeliveryState, ElementId, GroupName, NewElement } from '
 import { PLAIN_GROUP } from '../../../model/element.ts';
 import { QuaysideError } from '../../../model/errors.ts';
 import type { QueueKey } from '../../../model/names.ts';
+import type { Backlog } from '../client/backlog.ts';
 import type { Commands } from '../client/commands.ts';
 import { text } from '../client/greeting.ts';
+import { slotOf } from '../client/slots.ts';
 import { elementId } from '../ids.ts';
 import { type Keys, queueText } from '../keys.ts';
 import type { Library } from '../library.ts';
@@ -24,6 +26,7 @@ import { decodeItem, encodeItem, matureAtOf } from './item.ts';
 import { InOrder } from './order.ts';
 
 interface ListParts {
+  readonly backlog: Backlog;
   readonly commands: Commands;
   readonly keys: Keys;
   readonly library: Library;
@@ -71,10 +74,12 @@ export class ListStorage implements Storage {
     });
     const { registry } = this.#parts;
     const hasKeys = items.some(({ key }) => key !== null);
-    return this.#order.run(
-      queueText(queue),
-      () => (hasKeys ? this.#pushOnce(queue, items) : this.#push(queue, items)),
-      () => (registry.isDeclared(queue) ? null : registry.declare([queue])),
+    return this.#call(
+      queue,
+      (deadlineAt) =>
+        hasKeys ? this.#pushOnce(queue, items, deadlineAt) : this.#push(queue, items, deadlineAt),
+      items.reduce((sum, { item }) => sum + item.length, 0),
+      registry.isDeclared(queue) ? null : (deadlineAt) => registry.declare([queue], deadlineAt),
     );
   }
 
@@ -82,8 +87,8 @@ export class ListStorage implements Storage {
     if (leaseMs !== null) throw notSupported('reserve');
     if (group !== PLAIN_GROUP) return { deliveries: [], nextDueAt: null };
     const key = this.#parts.keys.list(queue);
-    return this.#inOrder(queue, async () => {
-      const items = await this.#parts.commands.writeOnce(key, 'RPOP', [key, count]);
+    return this.#call(queue, async (deadlineAt) => {
+      const items = await this.#parts.commands.writeOnce(key, 'RPOP', [key, count], deadlineAt);
       return { deliveries: Array.isArray(items) ? items.map(decodeItem) : [], nextDueAt: null };
     });
   }
@@ -112,7 +117,10 @@ export class ListStorage implements Storage {
     if (deliveries.length === 0) return;
     const key = this.#parts.keys.list(queue);
     const items = deliveries.map((delivery) => encodeItem(delivery)).reverse();
-    await this.#inOrder(queue, () => this.#parts.commands.writeOnce(key, 'RPUSH', [key, ...items]));
+    const bytes = items.reduce((sum, { length }) => sum + length, 0);
+    const push = (deadlineAt: number): Promise<unknown> =>
+      this.#parts.commands.writeOnce(key, 'RPUSH', [key, ...items], deadlineAt);
+    await this.#call(queue, push, bytes);
   }
 
   async browse(queue: QueueKey, { group, state, after, limit }: BrowseOptions): Promise<BrowsePage> {
@@ -121,7 +129,9 @@ export class ListStorage implements Storage {
     const skip = after !== null && /^\d{1,15}$/.test(after) ? Number(after) : 0;
     // One more than shown tells whether there is another page.
     const range = [key, -(skip + limit + 1), -(skip + 1)];
-    const reply = await this.#inOrder(queue, () => this.#parts.commands.read(key, 'LRANGE', range));
+    const reply = await this.#call(queue, (deadlineAt) =>
+      this.#parts.commands.read(key, 'LRANGE', range, deadlineAt),
+    );
     const items = Array.isArray(reply) ? reply.toReversed() : [];
     const deliveries = items.slice(0, limit).map(decodeItem);
     return { deliveries, next: items.length > limit ? String(skip + limit) : null };
@@ -131,18 +141,19 @@ export class ListStorage implements Storage {
     if (states !== undefined && !states.includes('ready')) return 0;
     const { commands, keys, library } = this.#parts;
     const key = keys.list(queue);
+    const call = [library.dropList, 1, key];
     return Number(
-      await this.#inOrder(queue, () => commands.writeOnce(key, 'FCALL', [library.dropList, 1, key])),
+      await this.#call(queue, (deadlineAt) => commands.writeOnce(key, 'FCALL', call, deadlineAt)),
     );
   }
 
   async sizes(queue: QueueKey, group: GroupName = PLAIN_GROUP): Promise<QueueSizes> {
     const { commands, keys } = this.#parts;
     const key = keys.list(queue);
-    return this.#inOrder(queue, async () => {
+    return this.#call(queue, async (deadlineAt) => {
       const [count, head] = await Promise.all([
-        commands.read(key, 'LLEN', [key]),
-        commands.read(key, 'LINDEX', [key, -1]),
+        commands.read(key, 'LLEN', [key], deadlineAt),
+        commands.read(key, 'LINDEX', [key, -1], deadlineAt),
       ]);
       const ready = group === PLAIN_GROUP ? Number(count) : 0;
       return {
@@ -174,25 +185,39 @@ export class ListStorage implements Storage {
     if (groups.length !== 1 || groups[0] !== PLAIN_GROUP) throw notSupported('consumer groups');
   }
 
-  async #push(queue: QueueKey, items: readonly Item[]): Promise<ElementId[]> {
+  async #push(queue: QueueKey, items: readonly Item[], deadlineAt: number): Promise<ElementId[]> {
     const key = this.#parts.keys.list(queue);
-    await this.#parts.commands.writeOnce(key, 'LPUSH', [key, ...items.map(({ item }) => item)]);
+    const call = [key, ...items.map(({ item }) => item)];
+    await this.#parts.commands.writeOnce(key, 'LPUSH', call, deadlineAt);
     return items.map(({ id }) => id);
   }
 
-  async #pushOnce(queue: QueueKey, items: readonly Item[]): Promise<ElementId[]> {
+  async #pushOnce(queue: QueueKey, items: readonly Item[], deadlineAt: number): Promise<ElementId[]> {
     const { commands, keys, library, dedupWindowMs } = this.#parts;
     const list = keys.list(queue);
     const dedups = items.flatMap(({ key }) => (key === null ? [] : [keys.listDedup(queue, key)]));
     let next = 0;
     const args = items.flatMap(({ key, id, item }) => [key === null ? 0 : ++next, id, item]);
     const call = [library.pushOnce, 1 + dedups.length, list, ...dedups, dedupWindowMs, ...args];
-    const ids = await commands.writeOnce(list, 'FCALL', call);
+    const ids = await commands.writeOnce(list, 'FCALL', call, deadlineAt);
     return Array.isArray(ids) ? ids.map(text) : [];
   }
 
-  #inOrder<Result>(queue: QueueKey, call: () => Promise<Result>): Promise<Result> {
-    return this.#order.run(queueText(queue), call);
+  /** Runs a call in its turn, unless it is in vain now. All of it is over by the deadline. */
+  #call<Result>(
+    queue: QueueKey,
+    call: (deadlineAt: number) => Promise<Result>,
+    bytes = 0,
+    prepare: ((deadlineAt: number) => Promise<void>) | null = null,
+  ): Promise<Result> {
+    const { backlog, commands, keys } = this.#parts;
+    const refusal = backlog.refusal(slotOf(keys.list(queue)));
+    if (refusal !== null) return Promise.reject(refusal);
+    const answered = backlog.add(bytes);
+    const deadlineAt = commands.deadline();
+    return this.#order
+      .run(queueText(queue), () => call(deadlineAt), prepare && (() => prepare(deadlineAt)))
+      .finally(answered);
   }
 }
 

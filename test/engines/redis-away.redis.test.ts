@@ -1,0 +1,213 @@
+import assert from 'node:assert/strict';
+import { afterEach, beforeEach, describe, it } from 'node:test';
+import type { Engine } from '../../src/engine/engine.ts';
+import type { DeliveryRef, Storage } from '../../src/engine/storage.ts';
+import { QuaysideError } from '../../src/model/errors.ts';
+import type { QueueKey } from '../../src/model/names.ts';
+import { plain } from '../support/broker.ts';
+import { FakeClock } from '../support/clock.ts';
+import { bodyTexts, newElement, newElements } from '../support/elements.ts';
+import { type RedisServer, startRedis } from '../support/redis-servers.ts';
+import { redisEngine } from './redis.ts';
+
+const NAMESPACES = [plain('plain')];
+const POP = { group: '', count: 10, leaseMs: null };
+/** What the service promises: any call is answered within this time, ms. */
+const ANSWERED_MS = 5_000;
+const MEGABYTE = 1024 * 1024;
+
+/** How a server can be away. */
+const AWAY = {
+  frozen: { begin: async (server) => server.freeze(), end: async (server) => server.thaw() },
+  killed: { begin: (server) => server.kill(), end: (server) => server.restart() },
+} satisfies Record<string, Record<'begin' | 'end', (server: RedisServer) => Promise<void>>>;
+
+for (const variant of ['simple', 'list'] as const) {
+  for (const [state, { begin, end }] of Object.entries(AWAY)) {
+    describe(`a Redis server that is ${state}, variant ${variant}`, () => {
+      let server: RedisServer;
+      let engine: Engine;
+      let storage: Storage;
+      let queues = 0;
+      /** What the engine measures its waiting with; it stands still unless a test moves it. */
+      let clock: FakeClock;
+
+      beforeEach(async () => {
+        server = await startRedis('--appendfsync', 'always');
+        clock = new FakeClock();
+        engine = redisEngine({
+          url: server.url,
+          namespaces: NAMESPACES,
+          clock: null,
+          ownClock: clock,
+          settings: { variant },
+        });
+        await engine.start();
+        storage = engine.storage;
+      });
+
+      afterEach(async () => {
+        await stopped(engine, clock);
+        await server.stop();
+      });
+
+      const freshQueue = async (...bodies: string[]): Promise<QueueKey> => {
+        const queue = { ns: 'plain', name: `queue ${++queues}` };
+        await storage.insert(queue, newElements(...bodies));
+        return queue;
+      };
+
+      const back = async (): Promise<void> => {
+        await end(server);
+        await passUntil(clock, () => engine.ping());
+      };
+
+      it('refuses every call in time, at once after a while, and goes on by itself', async () => {
+        const [used, fresh] = [await freshQueue('a', 'b', 'c'), { ns: 'plain', name: `new ${++queues}` }];
+        await begin(server);
+        for (let round = 0; round < 3; round++) {
+          const calls = [...callsOn(engine, used), ...callsOn(engine, fresh)].map(refusalOf);
+          assert.deepEqual(await inTime(clock, calls), []);
+        }
+        const late = callsOn(engine, used).map(refusalOf).slice(0, 2);
+        await turns();
+        assert.deepEqual(await settledOf(late), [true, true], 'no time passed and all were refused');
+
+        await back();
+        // A frozen server still does what reached it: what was told is that nobody knows.
+        await storage.purge(used);
+        const marks = newElements('first', 'second');
+        await storage.insert(used, marks);
+        assert.deepEqual(bodyTexts((await storage.take(used, POP)).deliveries), ['first', 'second']);
+      });
+
+      it('is refused more than fits in memory', async () => {
+        const queue = await freshQueue('a');
+        await begin(server);
+        const element = newElement({ body: 'x'.repeat(MEGABYTE) });
+        let taken = 0;
+        const calls: Promise<string>[] = [];
+        for (let i = 0; i < 200; i++) {
+          const call = refusalOf(storage.insert(queue, [element]));
+          calls.push(call);
+          await turns();
+          if (!(await settledOf([call]))[0]) taken++;
+        }
+        assert.ok(taken <= 64, `${taken} MiB wait`);
+        assert.deepEqual(await inTime(clock, calls), []);
+        await back();
+      });
+    });
+  }
+}
+
+describe('a Redis server that was frozen', () => {
+  it('gives back what a pop took that nobody heard of', async () => {
+    const server = await startRedis();
+    const clock = new FakeClock();
+    const engine = redisEngine({ url: server.url, namespaces: NAMESPACES, clock: null, ownClock: clock });
+    await engine.start();
+    const queue = { ns: 'plain', name: 'popped' };
+    await engine.storage.insert(queue, newElements('a', 'b'));
+    server.freeze();
+    const popped = refusalOf(engine.storage.take(queue, POP));
+    assert.deepEqual(await inTime(clock, [popped]), []);
+    assert.equal(await popped, 'outcome-unknown');
+    server.thaw();
+    await passUntil(clock, () => engine.ping());
+    assert.deepEqual(bodyTexts((await engine.storage.take(queue, POP)).deliveries), ['a', 'b']);
+    await stopped(engine, clock);
+    await server.stop();
+  });
+});
+
+/** One call of every kind that reaches the server. */
+function callsOn(engine: Engine, queue: QueueKey): Promise<unknown>[] {
+  const { storage, definitions, stats } = engine;
+  const ref: DeliveryRef = { id: '0123456789ab0000000001', group: '', token: null };
+  const settling = storage.capabilities.reserve
+    ? [
+        storage.take(queue, { ...POP, leaseMs: 60_000 }),
+        storage.commit(queue, [ref]),
+        storage.rollback(queue, [{ ...ref, delayMs: 0, countTry: true }]),
+        storage.extend(queue, [{ ...ref, leaseMs: 1_000 }]),
+        storage.remove(queue, [ref.id]),
+        storage.transfer([{ from: queue, finish: ref, inserts: [{ queue, element: newElement() }] }]),
+        storage.sweep(),
+      ]
+    : [];
+  return [
+    storage.insert(queue, newElements('x')),
+    storage.take(queue, POP),
+    ...settling,
+    storage.browse(queue, { group: '', state: 'ready', after: null, limit: 5 }),
+    storage.sizes(queue),
+    storage.nextDueAt(queue, ''),
+    storage.declare([{ ns: 'plain', name: `${queue.name}, declared` }]),
+    storage.queues('plain'),
+    storage.purge(queue),
+    definitions.get('queue', 'any'),
+    definitions.put('queue', 'any', 1, 'any'),
+    definitions.list('queue'),
+    stats.read(queue),
+    engine.ping(),
+  ];
+}
+
+/** The code with which a call was refused; 'done' where it was not. */
+async function refusalOf(call: Promise<unknown>): Promise<string> {
+  try {
+    await call;
+    return 'done';
+  } catch (error) {
+    return error instanceof QuaysideError ? error.code : String(error);
+  }
+}
+
+const ALLOWED = ['storage-unavailable', 'outcome-unknown'];
+
+/** Lets the promised time pass; answers what is wrong with the refusals. */
+async function inTime(clock: FakeClock, calls: readonly Promise<string>[]): Promise<string[]> {
+  for (let passed = 0; passed < ANSWERED_MS; passed += 100) {
+    await turns();
+    clock.advance(100);
+  }
+  await turns();
+  const settled = await settledOf(calls);
+  const outcomes = await Promise.all(calls.map((call, i) => (settled[i] ? call : 'no answer in time')));
+  return outcomes.filter((outcome) => !ALLOWED.includes(outcome));
+}
+
+function settledOf(calls: readonly Promise<unknown>[]): Promise<boolean[]> {
+  const no = Promise.resolve(false);
+  return Promise.all(calls.map((call) => Promise.race([call.then(() => true), no.then(() => no)])));
+}
+
+/** As many turns of the event loop as a call needs to be sent. */
+async function turns(): Promise<void> {
+  for (let turn = 0; turn < 4; turn++) await new Promise((resolve) => setImmediate(resolve));
+}
+
+/** Lets time pass, here and in the world, until it succeeds. */
+async function passUntil(clock: FakeClock, succeeds: () => Promise<unknown>): Promise<void> {
+  let done = false;
+  while (!done) {
+    const attempt = succeeds().then(
+      () => true,
+      () => false,
+    );
+    for (let passed = 0; passed < ANSWERED_MS && !(await settledOf([attempt]))[0]; passed += 50) {
+      await new Promise((resolve) => setTimeout(resolve, 2));
+      clock.advance(50);
+    }
+    done = await attempt;
+  }
+}
+
+async function stopped(engine: Engine, clock: FakeClock): Promise<void> {
+  const stopping = engine.stop();
+  while (!(await settledOf([stopping]))[0]) {
+    await turns();
+    clock.advance(100);
+  }
+}
