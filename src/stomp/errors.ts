@@ -77,7 +77,8 @@ export function errorFrame(rules: HeadRules, error: QuaysideError, subject: Erro
   if (receipt !== null) headers.push('receipt-id', receipt);
   if (subscription !== null) headers.push('subscription', subscription);
   if (versions !== undefined) headers.push('version', versions.join(','));
-  headers.push('content-type', 'text/plain', 'content-length', String(body.length));
+  // Said in full, since it costs nothing and stompit takes a bare `text/plain` for a reason to throw where nobody catches.
+  headers.push('content-type', 'text/plain;charset=utf-8', 'content-length', String(body.length));
   return frameText(rules, 'ERROR', headers, body);
 }
 

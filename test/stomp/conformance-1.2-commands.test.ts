@@ -333,7 +333,7 @@ describe('STOMP 1.2, after the login', () => {
       const client = await node.client();
       client.send('SELECT', {});
       const { headers, body } = await client.expectError('malformed-request');
-      assert.equal(headers.get('content-type'), 'text/plain');
+      assert.equal(headers.get('content-type'), 'text/plain;charset=utf-8');
       assert.equal(headers.get('content-length'), String(body.length));
       assert.ok(body.length > 0);
     });

@@ -237,7 +237,7 @@ describe('STOMP 1.2', () => {
         client.send('CONNECT', { 'accept-version': accepts, host: 'h', login: 'test', passcode: 'test' });
         const { headers } = await client.expectError('malformed-request');
         assert.equal(headers.get('version'), '1.0,1.1,1.2');
-        assert.equal(headers.get('content-type'), 'text/plain');
+        assert.equal(headers.get('content-type'), 'text/plain;charset=utf-8');
       }
     });
 

@@ -1,0 +1,190 @@
+import assert from 'node:assert/strict';
+import { after, before, describe, it } from 'node:test';
+import { TcpProxy } from '../support/tcp-proxy.ts';
+import type { ForeignClient, ForeignLibrary, ForeignMessage } from './foreign/client.ts';
+import { LIBRARIES } from './foreign/libraries.ts';
+import { StompNode } from './node.ts';
+
+// Libraries that other people wrote, in three languages and all versions, each put through the same suite.
+
+for (const library of LIBRARIES) {
+  for (const version of library.versions) foreignSuite(library, version);
+}
+
+function foreignSuite(library: ForeignLibrary, version: string): void {
+  describe(`${library.name}, STOMP ${version}`, () => {
+    let node: StompNode;
+    let proxy: TcpProxy;
+    let client: ForeignClient;
+    let queues = 0;
+    let queue = '';
+
+    before(async () => {
+      node = await StompNode.start({ options: { sendBeatMs: 50, wantBeatMs: 100 } });
+      proxy = await TcpProxy.start(node.port);
+      client = await open();
+    });
+    after(async () => {
+      await client.disconnect();
+      await proxy.stop();
+      await node.stop();
+    });
+
+    const open = (more: object = {}): Promise<ForeignClient> =>
+      library.open({ port: proxy.port, version, login: 'test', passcode: 'test', beats: [0, 0], ...more });
+
+    /** A destination that no other test uses, subscribed to. */
+    const subscribed = async (ack: 'auto' | 'client' | 'client-individual'): Promise<string> => {
+      queues += 1;
+      queue = `foreign-${queues}`;
+      const destination = `/q/N/${queue}`;
+      await client.subscribe(destination, `s${queues}`, ack);
+      return destination;
+    };
+
+    const text = ({ body }: ForeignMessage): string => body.toString();
+    const empty = (): Promise<void> =>
+      holds(async () => {
+        const { ready, scheduled, reserved } = await node.sizes(queue);
+        return ready + scheduled + reserved === 0;
+      });
+
+    it('sends and gets text, with its type and headers', async () => {
+      const destination = await subscribed('auto');
+      await client.send(destination, Buffer.from('Grüße, ☃'), {
+        'content-type': 'text/plain;charset=utf-8',
+        'x-ks-hdr-colour': 'blue',
+        own: 'passed on',
+      });
+      const message = await client.next();
+      assert.equal(text(message), 'Grüße, ☃');
+      assert.equal(message.headers['content-type'], 'text/plain;charset=utf-8');
+      assert.equal(message.headers['x-ks-hdr-colour'], 'blue');
+      assert.equal(message.headers.own, 'passed on');
+      assert.equal(message.headers.destination, destination);
+    });
+
+    it('sends and gets bytes, NULs among them', async () => {
+      const destination = await subscribed('auto');
+      const bytes = Buffer.from(Array.from({ length: 2560 }, (_, i) => i & 255));
+      await client.send(destination, bytes);
+      assert.deepEqual((await client.next()).body, bytes);
+    });
+
+    it('gets many in order', async () => {
+      const destination = await subscribed('auto');
+      for (let i = 0; i < 20; i++) await client.send(destination, Buffer.from(`no. ${i}`));
+      for (let i = 0; i < 20; i++) assert.equal(text(await client.next()), `no. ${i}`);
+    });
+
+    it('acknowledges one by one', async () => {
+      const destination = await subscribed('client-individual');
+      for (const body of ['a', 'b', 'c']) await client.send(destination, Buffer.from(body));
+      const [a, b, c] = [await client.next(), await client.next(), await client.next()];
+      await client.ack(c);
+      await client.ack(a);
+      assert.equal((await node.sizes(queue)).reserved, 1);
+      await client.ack(b);
+      await empty();
+    });
+
+    it('acknowledges all up to one', async () => {
+      const destination = await subscribed('client');
+      for (const body of ['a', 'b', 'c']) await client.send(destination, Buffer.from(body));
+      await client.next();
+      await client.next();
+      await client.ack(await client.next());
+      await empty();
+    });
+
+    // STOMP 1.0 has no NACK.
+    if (version !== '1.0') {
+      it('gives back, and gets it again with a try more', async () => {
+        const destination = await subscribed('client-individual');
+        await client.send(destination, Buffer.from('again'));
+        await client.nack(await client.next(), { 'x-delta-t': '0' });
+        const again = await client.next();
+        assert.equal(text(again), 'again');
+        assert.equal(again.headers['x-tries'], '1');
+        await client.ack(again);
+        await empty();
+      });
+    }
+
+    it('has transactions', async () => {
+      const destination = await subscribed('client-individual');
+      await client.begin('dropped');
+      await client.send(destination, Buffer.from('dropped'), { transaction: 'dropped' });
+      await client.abort('dropped');
+      await client.begin('kept');
+      await client.send(destination, Buffer.from('kept'), { transaction: 'kept' });
+      await client.commit('kept');
+      const message = await client.next();
+      assert.equal(text(message), 'kept');
+      await client.begin('settled');
+      await client.ack(message, 'settled');
+      assert.equal((await node.sizes(queue)).reserved, 1);
+      await client.commit('settled');
+      await empty();
+    });
+
+    it('sends to groups and reads as one', async () => {
+      const destination = '/q/S/groups';
+      await client.subscribe(destination, 'group', 'client-individual', { 'x-ks-group': 'G2' });
+      await client.send(destination, Buffer.from('for one'), { 'x-ks-groups': 'G1' });
+      await client.send(destination, Buffer.from('for two'), { 'x-ks-groups': 'G1,G2' });
+      const message = await client.next();
+      assert.equal(text(message), 'for two');
+      assert.equal(message.headers['x-ks-group'], 'G2');
+      await client.ack(message);
+      const { groups } = await node.broker.namespace('S').record('groups', null);
+      assert.deepEqual([groups?.G1?.totalSize, groups?.G2?.totalSize ?? 0], [2, 0]);
+    });
+
+    it('is told that its password is wrong', async () => {
+      await assert.rejects(open({ passcode: 'wrong' }), /unauthorized/);
+    });
+
+    it('goes on after its connection was cut', async () => {
+      const destination = await subscribed('client-individual');
+      await client.send(destination, Buffer.from('held'));
+      await client.next();
+      proxy.reset();
+      await client.recover();
+      const again = await client.next();
+      assert.equal(text(again), 'held');
+      assert.equal(again.headers['x-tries'], '1');
+      await client.ack(again);
+      await client.send(destination, Buffer.from('new'));
+      const next = await client.next();
+      assert.equal(text(next), 'new');
+      await client.ack(next);
+      await empty();
+    });
+
+    if (library.beats && version !== '1.0') {
+      it('keeps its connection by heart-beats, and notices when the server sends none', async () => {
+        const driving = setInterval(() => node.clock.advance(20), 20);
+        const beating = await open({ beats: [100, 100] });
+        await beating.subscribe('/q/N/beats', 'beats', 'auto');
+        // Ten intervals' worth of line ends: without them it would have been cut after two.
+        const { receivedBytes } = node.server.counts;
+        await holds(async () => node.server.counts.receivedBytes >= receivedBytes + 10);
+        assert.equal(node.server.counts.errors, errorsSoFar());
+        await beating.send('/q/N/beats', Buffer.from('alive'));
+        assert.equal(text(await beating.next()), 'alive');
+        // The server falls silent.
+        clearInterval(driving);
+        await beating.recover();
+        await beating.disconnect();
+      });
+    }
+
+    /** The one ERROR of this suite is the wrong password. */
+    const errorsSoFar = (): number => 1;
+  });
+}
+
+async function holds(condition: () => Promise<boolean>): Promise<void> {
+  while (!(await condition())) await new Promise(setImmediate);
+}

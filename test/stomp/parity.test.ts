@@ -1,0 +1,229 @@
+import assert from 'node:assert/strict';
+import { after, before, describe, it } from 'node:test';
+import fc from 'fast-check';
+import { STOMP_DEFAULTS } from '../../src/stomp/options.ts';
+import { StompServer } from '../../src/stomp/server.ts';
+import { Harness } from '../http/harness.ts';
+import { sampleBodies } from '../support/bodies.ts';
+import { SILENT_LOG } from '../support/broker.ts';
+import { type Answer, elementHeadersOf, headerOf, jsonOf, type QueueClient } from '../support/http-client.ts';
+import { StompClient } from './client.ts';
+import { TestAuthenticator } from './node.ts';
+
+/** Headers tried; F17 of the reliability plan asks for 10,000 (`FUZZ_HEADERS=10000`). */
+const HEADERS_TRIED = Number(process.env.FUZZ_HEADERS ?? 1000);
+
+describe('an element is the same over HTTP and over STOMP', () => {
+  let harness: Harness;
+  let server: StompServer;
+  let http: QueueClient;
+  let stomp: StompClient;
+
+  before(async () => {
+    harness = await Harness.start();
+    server = new StompServer({
+      broker: harness.broker,
+      authenticator: new TestAuthenticator(),
+      options: { ...STOMP_DEFAULTS, port: 0 },
+      log: { ...SILENT_LOG, error: () => {} },
+      clock: harness.opened.clock,
+      version: '0.0.0',
+    });
+    await server.start();
+    http = harness.client();
+    stomp = await connect();
+  });
+  after(async () => {
+    stomp.socket.destroy();
+    await server.stop();
+    await harness.close();
+  });
+
+  const connect = (): Promise<StompClient> => StompClient.login(server.address.port);
+  const to = (queue: string, ns = 'N'): string => `/q/${ns}/${queue}`;
+
+  it('sent over STOMP, it is got over HTTP as it was sent', async () => {
+    for (const { name, bytes, contentType, contentEncoding } of sampleBodies()) {
+      const queue = harness.queue();
+      const encoding = contentEncoding === null ? {} : { 'content-encoding': contentEncoding };
+      const headers = { 'x-ks-hdr-colour': 'blue; light', 'X-KS-Hdr-__proto__': 'kept', size: '☃' };
+      await stomp.ask(
+        'SEND',
+        {
+          destination: to(queue),
+          'content-type': contentType,
+          'content-length': bytes.length,
+          ...encoding,
+          ...headers,
+        },
+        bytes,
+      );
+      const answer = await http.get('N', queue, { to: 0 });
+      assert.ok(bytes.equals(answer.body), name);
+      assert.equal(answer.headers['content-type'], contentType);
+      assert.equal(answer.headers['content-encoding'] ?? null, contentEncoding);
+      assert.deepEqual(
+        [...elementHeadersOf(answer)],
+        [
+          ['colour', 'blue; light'],
+          ['__proto__', 'kept'],
+          ['size', Buffer.from('☃').toString('latin1')],
+        ],
+      );
+    }
+  });
+
+  it('inserted over HTTP, it is got over STOMP as it was inserted', async () => {
+    for (const { name, bytes, contentType, contentEncoding } of sampleBodies()) {
+      const queue = harness.queue();
+      const headers = {
+        'x-ks-hdr-colour': 'blue; light',
+        'x-ks-hdr-text': Buffer.from('Grüße ☃').toString('latin1'),
+        'x-ks-hdr-latin': 'Gr\xfc\xdfe',
+        ...(contentEncoding === null ? {} : { 'content-encoding': contentEncoding }),
+      };
+      const { id } = jsonOf<{ id: string }>(
+        await http.insert('N', queue, bytes, { contentType, headers, tries: 2 }),
+      );
+      await stomp.ask('SUBSCRIBE', { destination: to(queue), id: queue });
+      const message = await stomp.expect('MESSAGE');
+      assert.ok(bytes.equals(message.body), name);
+      assert.equal(message.headers.get('message-id'), id);
+      assert.equal(message.headers.get('content-type'), contentType);
+      assert.equal(message.headers.get('content-encoding') ?? null, contentEncoding);
+      assert.equal(message.headers.get('x-ks-hdr-colour'), 'blue; light');
+      assert.equal(message.headers.get('x-ks-hdr-text'), 'Grüße ☃');
+      // Bytes that are not UTF-8 are taken for ISO 8859-1, since STOMP has nothing but UTF-8.
+      assert.equal(message.headers.get('x-ks-hdr-latin'), 'Grüße');
+      assert.equal(message.headers.get('x-tries'), '2');
+      await stomp.ask('UNSUBSCRIBE', { id: queue });
+    }
+  });
+
+  it('matures, counts its tries and belongs to groups alike', async () => {
+    const queue = harness.queue();
+    const at = harness.opened.now() + 60_000;
+    await stomp.ask('SEND', {
+      destination: to(queue, 'events'),
+      'x-next-t': at,
+      'x-tries': 3,
+      'x-ks-groups': 'A,B',
+    });
+    await harness.passTime(60_000);
+    for (const group of ['A', 'B']) {
+      const answer = await http.get('events', queue, { to: 0, group });
+      assert.equal(headerOf(answer, 'x-ks-tries'), '3');
+      assert.equal(headerOf(answer, 'x-ks-mature'), new Date(at).toISOString());
+    }
+    assert.equal((await http.get('events', queue, { to: 0 })).status, 504);
+  });
+
+  it('that a STOMP client holds may be settled over HTTP, and its ACK is refused then', async () => {
+    const queue = harness.queue();
+    const client = await connect();
+    await http.insert('N', queue, 'x');
+    await client.ask('SUBSCRIBE', { destination: to(queue), id: 's', ack: 'client' });
+    const { headers } = await client.expect('MESSAGE');
+    assert.equal((await http.commit('N', queue, headers.get('message-id') ?? '')).status, 200);
+    client.send('ACK', { id: headers.get('ack') ?? null });
+    await client.expectError('element-not-found');
+  });
+
+  it('is waited for by subscriptions that /consumers lists and a cancel ends', async () => {
+    const queue = harness.queue();
+    const client = await connect();
+    await client.ask('SUBSCRIBE', { destination: to(queue), id: 's' });
+    const [listed, ...others] = jsonOf<{ tid: string; callback: string }[]>(await http.consumers('N', queue));
+    assert.equal(others.length, 0);
+    assert.equal(listed?.callback, 'set');
+    assert.equal((await http.cancel('N', queue, listed?.tid ?? '')).status, 200);
+    assert.equal((await client.expectError('pop-cancelled')).headers.get('subscription'), 's');
+    assert.deepEqual(jsonOf(await http.consumers('N', queue)), []);
+  });
+
+  it('has headers that come back identical from both, or is refused', async () => {
+    const name = fc.oneof(
+      { weight: 4, arbitrary: fc.stringMatching(/^[a-zA-Z0-9-]{1,12}$/) },
+      { weight: 1, arbitrary: fc.string({ minLength: 1, maxLength: 6 }) },
+    );
+    const value = fc.oneof(
+      fc.string({ maxLength: 20 }),
+      fc.string({ unit: 'grapheme', maxLength: 20 }),
+      fc.string({ unit: 'binary', maxLength: 20 }),
+      fc.constantFrom(
+        '',
+        ' ',
+        ' x',
+        'x\t',
+        'a\nb',
+        'a\rb',
+        '\0',
+        '\x7f',
+        ':',
+        '\\',
+        '\\n',
+        '☃',
+        '\u0085',
+        '\ud800',
+      ),
+    );
+    let kept = 0;
+    let refused = 0;
+    const queue = harness.queue();
+    let client = await connect();
+    await fc.assert(
+      fc.asyncProperty(name, value.map(wellFormed), fc.boolean(), async (header, text, prefixed) => {
+        const full = prefixed ? `x-ks-hdr-${header}` : `own-${header}`;
+        client.send('SEND', { destination: to(queue), [full]: text, receipt: 'r' }, 'x');
+        const reply = await client.next();
+        if (reply.command === 'ERROR') {
+          refused += 1;
+          assert.ok(['invalid-header', 'malformed-request'].includes(reply.headers.get('message') ?? ''));
+          client.socket.destroy();
+          client = await connect();
+          return;
+        }
+        kept += 1;
+        const reserved = await http.reserve('N', queue, { to: 0 });
+        const short = (prefixed ? header : full).toLowerCase();
+        assert.equal(textIn(reserved, short), text);
+        await http.rollback('N', queue, headerOf(reserved, 'x-ks-id'));
+        await client.ask('SUBSCRIBE', { destination: to(queue), id: 's' });
+        const message = await client.expect('MESSAGE');
+        assert.equal(message.headers.get(`x-ks-hdr-${short}`), text);
+        await client.ask('UNSUBSCRIBE', { id: 's' });
+      }),
+      { numRuns: HEADERS_TRIED },
+    );
+    client.socket.destroy();
+    assert.ok(kept > HEADERS_TRIED / 4 && refused > HEADERS_TRIED / 20, `${kept} kept, ${refused} refused`);
+  });
+
+  it('is refused over STOMP where its headers are more than HTTP could return', async () => {
+    for (const headers of [
+      Object.fromEntries(Array.from({ length: 65 }, (_, i) => [`x-ks-hdr-${i}`, 'v'])),
+      { 'x-ks-hdr-long': 'x'.repeat(8189) },
+    ]) {
+      const client = await connect();
+      client.send('SEND', { destination: to('many'), ...headers }, 'x');
+      await client.expectError('invalid-header');
+    }
+    const queue = harness.queue();
+    const most = Object.fromEntries(
+      Array.from({ length: 64 }, (_, i) => [`x-ks-hdr-${100 + i}`, ':'.repeat(125)]),
+    );
+    await stomp.ask('SEND', { destination: to(queue), ...most }, 'x');
+    assert.equal(elementHeadersOf(await http.get('N', queue, { to: 0 })).size, 64);
+  });
+});
+
+/** An element header of an answer as the text that its bytes are. */
+function textIn(answer: Answer, name: string): string | undefined {
+  const bytes = elementHeadersOf(answer).get(name);
+  return bytes === undefined ? undefined : Buffer.from(bytes, 'latin1').toString();
+}
+
+/** A lone surrogate cannot be sent at all: it has no form in UTF-8. */
+function wellFormed(text: string): string {
+  return text.toWellFormed();
+}
