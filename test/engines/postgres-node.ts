@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import type { Engine, EngineLog, NamespacePolicy } from '../../src/engine/engine.ts';
 import { open } from '../../src/engines/postgres/index.ts';
+import type { Clock } from '../../src/model/clock.ts';
 import { QuaysideError } from '../../src/model/errors.ts';
 import type { PostgresServer } from '../support/postgres-server.ts';
 import { CountingClock, runSql, SILENT } from './postgres.ts';
@@ -18,12 +19,13 @@ export interface NodeOptions {
   /** A proxy's; the server's own where not given. */
   readonly port?: number;
   readonly log?: EngineLog;
+  /** What the node measures its waiting with; the system's where not given. */
+  readonly clock?: Clock & { readonly pending: number };
 }
 
 /** An engine as a node has it, on PostgreSQL's own time. Whoever opens one calls `stop`. */
 export async function openNode(server: PostgresServer, options: NodeOptions): Promise<Engine> {
-  const { schema, port = server.port, log = SILENT } = options;
-  const clock = new CountingClock();
+  const { schema, port = server.port, log = SILENT, clock = new CountingClock() } = options;
   const engine = open({
     url: server.url({ port }),
     dataDir: '',

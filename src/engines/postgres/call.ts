@@ -70,12 +70,19 @@ export class Call {
   steps: readonly AnyStep[];
   settled = false;
   readonly #end: CallEnd;
+  readonly #onSettled: () => void;
 
-  constructor(kind: CallKind, answerBy: number, steps: readonly AnyStep[], end: CallEnd) {
+  constructor(
+    kind: CallKind,
+    steps: readonly AnyStep[],
+    end: CallEnd,
+    { answerBy, onSettled }: { answerBy: number; onSettled: () => void },
+  ) {
     this.kind = kind;
     this.answerBy = answerBy;
     this.steps = steps;
     this.#end = end;
+    this.#onSettled = onSettled;
   }
 
   get mayGoOn(): boolean {
@@ -93,17 +100,23 @@ export class Call {
   succeed(answerBy: number): boolean {
     if (this.settled) return false;
     const more = this.#end.done(this.steps);
-    this.settled = more === null;
-    if (more !== null) {
-      this.steps = more;
-      this.answerBy = answerBy;
+    if (more === null) {
+      this.#settle();
+      return false;
     }
-    return !this.settled;
+    this.steps = more;
+    this.answerBy = answerBy;
+    return true;
   }
 
   fail(error: Error): void {
     if (this.settled) return;
-    this.settled = true;
+    this.#settle();
     this.#end.fail(error);
+  }
+
+  #settle(): void {
+    this.settled = true;
+    this.#onSettled();
   }
 }

@@ -1,6 +1,7 @@
 import type { CancelTimer, Clock } from '../../model/clock.ts';
 import { QuaysideError } from '../../model/errors.ts';
-import { type AnyStep, Call, type CallKind, type Step } from './call.ts';
+import { Backlog } from './backlog.ts';
+import { type AnyStep, Call, type CallEnd, type CallKind, type Step } from './call.ts';
 import type { Connection } from './connection.ts';
 import {
   ConnectionLost,
@@ -23,14 +24,13 @@ const ANSWER_WITHIN_MS = 4500;
 /** A round that takes longer has lost its server: each of its statements would have ended before. */
 const ROUND_TIMEOUT_MS = 4000;
 const CHECK_EVERY_MS = 250;
-/** Where there has been no connection for this long, calls are refused at once: none of them would wait in vain. */
-const FAIL_FAST_AFTER_MS = 2000;
 /** What one round carries at most. A call that is larger by itself travels alone. */
 const ROUND_BYTES = 8 * 1024 * 1024;
 const ROUND_ROWS = 5000;
 const ROUND_CALLS = 2000;
 /** Of a call that PostgreSQL refused to end a deadlock. */
 const MOST_ATTEMPTS = 4;
+const STOPPED = new ConnectionLost('The engine was stopped.');
 
 export interface PipelineHost {
   readonly clock: Clock;
@@ -54,8 +54,11 @@ export interface PipelineHost {
  */
 export class Pipeline {
   readonly #host: PipelineHost;
+  readonly #backlog: Backlog;
   #pending: Call[] = [];
   #sent: readonly Call[] = [];
+  /** Of a round that was refused, the calls that have still to be made one by one. */
+  #alone: Call[] = [];
   #sentAt = 0;
   /** Whether changes are on their way, and not only questions. */
   #mayBeApplied = false;
@@ -67,6 +70,7 @@ export class Pipeline {
 
   constructor(host: PipelineHost) {
     this.#host = host;
+    this.#backlog = new Backlog(host.link);
   }
 
   /** Runs one step. @throws QuaysideError as the Storage port says */
@@ -76,10 +80,7 @@ export class Pipeline {
         resolve(answered?.answer as R);
         return null;
       };
-      this.#submit(
-        (answerBy) => new Call(kind, answerBy, [step], { mayGoOn: false, done, fail: reject }),
-        reject,
-      );
+      this.#submit(kind, [step], { mayGoOn: false, done, fail: reject });
     });
   }
 
@@ -90,10 +91,7 @@ export class Pipeline {
         resolve(answered.map(({ answer }) => answer as R));
         return null;
       };
-      this.#submit(
-        (answerBy) => new Call(kind, answerBy, steps, { mayGoOn: false, done, fail: reject }),
-        reject,
-      );
+      this.#submit(kind, steps, { mayGoOn: false, done, fail: reject });
     });
   }
 
@@ -112,10 +110,7 @@ export class Pipeline {
         if (more === null) resolve();
         return more === null ? null : [more];
       };
-      this.#submit(
-        (answerBy) => new Call(kind, answerBy, [step], { mayGoOn: true, done, fail: reject }),
-        reject,
-      );
+      this.#submit(kind, [step], { mayGoOn: true, done, fail: reject });
     });
   }
 
@@ -136,13 +131,16 @@ export class Pipeline {
     this.#cancelCheck = null;
   }
 
-  #submit(call: (answerBy: number) => Call, reject: (error: Error) => void): void {
-    const { clock, link } = this.#host;
-    if (this.#stopped || link.awayMs > FAIL_FAST_AFTER_MS) {
-      reject(unavailable(NOT_REACHABLE, new ConnectionLost('There is no connection.')));
+  #submit(kind: CallKind, steps: readonly AnyStep[], end: CallEnd): void {
+    const { clock } = this.#host;
+    const refusal = this.#stopped ? unavailable(NOT_REACHABLE, STOPPED) : this.#backlog.refusal();
+    if (refusal !== null) {
+      end.fail(refusal);
+      this.#forgetNames();
       return;
     }
-    this.#pending.push(call(clock.monotonic() + ANSWER_WITHIN_MS));
+    const answerBy = clock.monotonic() + ANSWER_WITHIN_MS;
+    this.#pending.push(new Call(kind, steps, end, { answerBy, onSettled: this.#backlog.add(kind) }));
     this.#cancelCheck ??= clock.after(CHECK_EVERY_MS, () => this.#check());
     this.#schedule();
   }
@@ -165,7 +163,7 @@ export class Pipeline {
       const calls = connection === null ? [] : this.#gather();
       if (connection === null || calls.length === 0) break;
       await this.#runTogether(connection, calls);
-      this.#host.names.prune(() => new Set(this.#pending.flatMap((call) => [...call.queues()])));
+      this.#forgetNames();
       // Answers lead to new calls; those made before the next turn share the next round.
       await turn();
     }
@@ -201,10 +199,11 @@ export class Pipeline {
       this.#refuse(only, fault);
       return;
     }
-    for (const [index, call] of calls.entries()) {
+    this.#alone = [...calls];
+    for (let call = this.#alone.shift(); call !== undefined; call = this.#alone.shift()) {
       if (await this.#runAlone(call)) continue;
-      this.#putBack(calls.slice(index));
-      return;
+      this.#putBack([call, ...this.#alone]);
+      this.#alone = [];
     }
   }
 
@@ -314,9 +313,9 @@ export class Pipeline {
   #check(): void {
     const { clock, link } = this.#host;
     const now = clock.monotonic();
-    const isAway = link.awayMs > FAIL_FAST_AFTER_MS;
+    const isAway = this.#backlog.isInVain;
     const tooLate = new ConnectionLost('No answer in time.');
-    for (const call of this.#pending) {
+    for (const call of [...this.#alone, ...this.#pending]) {
       if (isAway || now >= call.answerBy) call.fail(unavailable(NOT_REACHABLE, tooLate));
     }
     this.#pending = this.#pending.filter((call) => !call.settled);
@@ -327,6 +326,16 @@ export class Pipeline {
     const isBusy = this.#pending.length > 0 || this.#sent.length > 0;
     this.#cancelCheck = isBusy ? clock.after(CHECK_EVERY_MS, () => this.#check()) : null;
     this.#restIfIdle();
+  }
+
+  /** Names come from requests, refused ones included. */
+  #forgetNames(): void {
+    this.#host.names.prune(() => {
+      const used = new Set<Queue>();
+      for (const call of [...this.#sent, ...this.#alone, ...this.#pending])
+        for (const queue of call.queues()) used.add(queue);
+      return used;
+    });
   }
 
   #restIfIdle(): void {

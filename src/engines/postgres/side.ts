@@ -13,6 +13,8 @@ import type { Query, Row } from './statement.ts';
 /** As in `pipeline.ts`: a caller has its answer, or a clear no, within this time. */
 const ANSWER_WITHIN_MS = 4500;
 const FAIL_FAST_AFTER_MS = 2000;
+/** Calls without an answer, at most. Each is small, so a count bounds their memory. */
+const MOST_CALLS = 5000;
 
 /** A call that has no connection yet. */
 interface Waiting {
@@ -29,6 +31,7 @@ export class Side {
   readonly #link: Link;
   readonly #clock: Clock;
   readonly #waiting = new Set<Waiting>();
+  #calls = 0;
   #stopped = false;
 
   constructor(link: Link, clock: Clock) {
@@ -57,14 +60,20 @@ export class Side {
     for (const { refuse } of [...this.#waiting]) refuse();
   }
 
-  #run({ statement, values }: Query, changes: boolean): Promise<Row[]> {
+  async #run(query: Query, changes: boolean): Promise<Row[]> {
+    if (this.#stopped || this.#link.awayMs > FAIL_FAST_AFTER_MS) throw away();
+    if (this.#calls >= MOST_CALLS) throw unavailable(NOT_REACHABLE, new Error('Too many calls wait.'));
+    this.#calls += 1;
+    try {
+      return await this.#send(query, changes);
+    } finally {
+      this.#calls -= 1;
+    }
+  }
+
+  #send({ statement, values }: Query, changes: boolean): Promise<Row[]> {
     return new Promise((resolve, reject) => {
       let isSent = false;
-      const away = (): Error => unavailable(NOT_REACHABLE, new ConnectionLost('There is no connection.'));
-      if (this.#stopped || this.#link.awayMs > FAIL_FAST_AFTER_MS) {
-        reject(away());
-        return;
-      }
       const lost = (error: Error): Error =>
         changes ? unknownOutcome(error) : unavailable(NOT_REACHABLE, error);
       const cancel = this.#clock.after(ANSWER_WITHIN_MS, () => {
@@ -101,6 +110,10 @@ export class Side {
       waiting.resume();
     });
   }
+}
+
+function away(): Error {
+  return unavailable(NOT_REACHABLE, new ConnectionLost('There is no connection.'));
 }
 
 function asError(error: unknown): Error {

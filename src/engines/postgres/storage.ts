@@ -19,6 +19,7 @@ import {
   DELIVERY_STATES,
   type Delivery,
   type DeliveryState,
+  type ElementContent,
   type ElementId,
   type GroupName,
   type NewElement,
@@ -124,9 +125,8 @@ export class PostgresStorage implements Storage {
 
   remove(key: QueueKey, ids: readonly ElementId[]): Promise<RemoveOutcome[]> {
     const need = this.#need(key, [], false);
-    return this.#call({ ...CHANGE, rows: ids.length }, this.#host.verbs.remove, { queue: need.queue, ids }, [
-      need,
-    ]);
+    const args = { queue: need.queue, ids };
+    return this.#call(changeOf(ids.length), this.#host.verbs.remove, args, [need]);
   }
 
   async transfer(moves: readonly Move[]): Promise<SettleOutcome[]> {
@@ -216,7 +216,7 @@ export class PostgresStorage implements Storage {
     verb: Verb<A, R[]>,
     needs: readonly Need[],
     argsOf: (items: readonly T[]) => A,
-    kind: CallKind = { ...CHANGE, rows: parts.reduce((rows, { items }) => rows + items.length, 0) },
+    kind: CallKind = changeOf(parts.reduce((rows, { items }) => rows + items.length, 0)),
   ): Promise<R[]> {
     const steps = parts.map(({ items }) => new Step(verb, argsOf(items), needs));
     const answers = await this.#host.pipeline.callAll(kind, steps);
@@ -254,9 +254,17 @@ function groupsOfRefs(refs: readonly DeliveryRef[]): GroupName[] {
   return [...new Set(refs.map(({ group }) => group))];
 }
 
-function weigh(elements: readonly { readonly body: Uint8Array }[]): number {
+/** A change of so many rows that sends no elements. */
+function changeOf(rows: number): CallKind {
+  return { changes: true, inserts: false, bytes: rows * ROW_BYTES, rows };
+}
+
+function weigh(elements: readonly ElementContent[]): number {
   let bytes = 0;
-  for (const { body } of elements) bytes += body.byteLength + ROW_BYTES;
+  for (const { body, headers } of elements) {
+    bytes += body.byteLength + ROW_BYTES;
+    for (const text of headers) bytes += text.length;
+  }
   return bytes;
 }
 

@@ -1,0 +1,197 @@
+import assert from 'node:assert/strict';
+import { after, before, describe, it } from 'node:test';
+import pg from 'pg';
+import type { Engine } from '../../src/engine/engine.ts';
+import type { DeliveryRef } from '../../src/engine/storage.ts';
+import type { QueueKey } from '../../src/model/names.ts';
+import { FakeClock } from '../support/clock.ts';
+import { bodyTexts, newElement, newElements } from '../support/elements.ts';
+import { PostgresServer } from '../support/postgres-server.ts';
+import { freshSchema } from './postgres.ts';
+import { codeOf, openNode, until } from './postgres-node.ts';
+
+/** What the service promises: any call is answered within this time, ms. */
+const ANSWERED_MS = 5_000;
+const MEGABYTE = 1024 * 1024;
+const POP = { group: '', count: 10, leaseMs: null };
+
+/** How a server can be away. */
+const AWAY = {
+  frozen: {
+    begin: async (server) => server.signalAll('SIGSTOP'),
+    end: async (server) => server.signalAll('SIGCONT'),
+  },
+  killed: { begin: (server) => server.stop('immediate'), end: (server) => server.start() },
+} satisfies Record<string, Record<'begin' | 'end', (server: PostgresServer) => Promise<void>>>;
+
+for (const [state, { begin, end }] of Object.entries(AWAY)) {
+  describe(`A PostgreSQL server that is ${state}`, () => {
+    let server: PostgresServer;
+    let engine: Engine;
+    /** What the engine measures its waiting with; it stands still unless a test moves it. */
+    const clock = new FakeClock();
+    let queues = 0;
+
+    before(async () => {
+      server = await PostgresServer.start();
+      engine = await openNode(server, { schema: freshSchema(), clock });
+    });
+    after(async () => {
+      await passWhile(clock, engine.stop());
+      server.dispose();
+    });
+
+    const freshQueue = async (...bodies: string[]): Promise<QueueKey> => {
+      const queue = { ns: 'plain', name: `queue ${++queues}` };
+      await engine.storage.insert(queue, newElements(...bodies));
+      return queue;
+    };
+
+    /** Resolves when both connections that calls use are there again. */
+    const back = async (): Promise<void> => {
+      await end(server);
+      for (const ask of [() => engine.ping(), () => engine.definitions.list('queue')]) {
+        await until(async () => {
+          clock.advance(10);
+          return (await passWhile(clock, codeOf(ask()))) === 'done';
+        });
+      }
+    };
+
+    it('refuses every call in time, at once after a while, and goes on by itself', async () => {
+      const [used, fresh] = [await freshQueue('a', 'b', 'c'), { ns: 'plain', name: `new ${++queues}` }];
+      await begin(server);
+      for (let round = 0; round < 3; round++) {
+        const calls = [...callsOn(engine, used), ...callsOn(engine, fresh)].map(codeOf);
+        assert.deepEqual(await inTime(clock, calls), []);
+      }
+      const late = callsOn(engine, used).map(codeOf);
+      await turns();
+      assert.deepEqual(
+        new Set(await settledOf(late)),
+        new Set([true]),
+        'no time passed and all were refused',
+      );
+
+      await back();
+      // What was told is that nobody knows; so some of it may have been done.
+      await engine.storage.purge(used);
+      await engine.storage.insert(used, newElements('first', 'second'));
+      assert.deepEqual(bodyTexts((await engine.storage.take(used, POP)).deliveries), ['first', 'second']);
+    });
+
+    it('is not given more calls than fit in memory', async () => {
+      const queue = await freshQueue('a');
+      await begin(server);
+      const element = newElement({ body: Buffer.alloc(MEGABYTE) });
+      const calls: Promise<string>[] = [];
+      for (let i = 0; i < 200; i++) calls.push(codeOf(engine.storage.insert(queue, [element])));
+      await turns();
+      const waiting = (await settledOf(calls)).filter((settled) => !settled).length;
+      assert.ok(waiting <= 64, `${waiting} MiB wait`);
+      assert.deepEqual(await inTime(clock, calls), []);
+      await back();
+    });
+
+    it('is not given more questions than fit in memory', async () => {
+      const queue = await freshQueue('a');
+      await begin(server);
+      const calls: Promise<string>[] = [];
+      for (let i = 0; i < 10_000; i++) calls.push(codeOf(engine.stats.read(queue)));
+      await turns();
+      const waiting = (await settledOf(calls)).filter((settled) => !settled).length;
+      assert.ok(waiting <= 5_000, `${waiting} questions wait`);
+      assert.deepEqual(await inTime(clock, calls), []);
+      await back();
+    });
+  });
+}
+
+describe('A PostgreSQL server on which somebody holds a lock', () => {
+  it('answers each of many calls in time, also those that are made again one by one', async () => {
+    const server = await PostgresServer.start();
+    const clock = new FakeClock();
+    const schema = freshSchema();
+    const engine = await openNode(server, { schema, clock });
+    const keys = Array.from({ length: 10 }, (_, index) => ({ ns: 'plain', name: `queue ${index}` }));
+    await engine.storage.declare(keys);
+    const holder = new pg.Client({ connectionString: server.url() });
+    await holder.connect();
+    await holder.query(`BEGIN; LOCK TABLE ${schema}.delivery`);
+    const calls = keys.map((key) => codeOf(engine.storage.insert(key, newElements('x'))));
+    await turns();
+    clock.advance(1_000);
+    // The first answer says that they are made one by one, each of which waits for the lock in vain.
+    await until(async () => (await settledOf(calls)).includes(true));
+    assert.deepEqual(await inTime(clock, calls, ANSWERED_MS - 1_000), []);
+    await holder.query('ROLLBACK');
+    await holder.end();
+    await passWhile(clock, engine.stop());
+    server.dispose();
+  });
+});
+
+/** One call of every kind that reaches the server. */
+function callsOn(engine: Engine, queue: QueueKey): Promise<unknown>[] {
+  const { storage, definitions, stats } = engine;
+  const ref: DeliveryRef = { id: '0123456789ab0000000001', group: '', token: null };
+  return [
+    storage.insert(queue, newElements('x')),
+    storage.take(queue, POP),
+    storage.take(queue, { ...POP, leaseMs: 60_000 }),
+    storage.commit(queue, [ref]),
+    storage.rollback(queue, [{ ...ref, delayMs: 0, countTry: true }]),
+    storage.extend(queue, [{ ...ref, leaseMs: 1_000 }]),
+    storage.remove(queue, [ref.id]),
+    storage.transfer([{ from: queue, finish: ref, inserts: [{ queue, element: newElement() }] }]),
+    storage.sweep(),
+    storage.browse(queue, { group: '', state: 'ready', after: null, limit: 5 }),
+    storage.sizes(queue),
+    storage.nextDueAt(queue, ''),
+    storage.declare([{ ns: 'plain', name: `${queue.name}, declared` }]),
+    storage.queues('plain'),
+    storage.purge(queue),
+    definitions.get('queue', 'any'),
+    definitions.put('queue', 'any', 1, 'any'),
+    definitions.list('queue'),
+    stats.read(queue),
+    engine.ping(),
+  ];
+}
+
+const REFUSALS = ['storage-unavailable', 'outcome-unknown'];
+
+/** Lets the promised time pass; answers what is wrong with the refusals. */
+async function inTime(
+  clock: FakeClock,
+  calls: readonly Promise<string>[],
+  lengthMs = ANSWERED_MS,
+): Promise<string[]> {
+  for (let passed = 0; passed < lengthMs; passed += 100) {
+    await turns();
+    clock.advance(100);
+  }
+  await turns();
+  const settled = await settledOf(calls);
+  const outcomes = await Promise.all(calls.map((call, i) => (settled[i] ? call : 'no answer in time')));
+  return outcomes.filter((outcome) => !REFUSALS.includes(outcome));
+}
+
+function settledOf(calls: readonly Promise<unknown>[]): Promise<boolean[]> {
+  const no = Promise.resolve(false);
+  return Promise.all(calls.map((call) => Promise.race([call.then(() => true), no.then(() => no)])));
+}
+
+/** As many turns of the event loop as a call needs to be sent. */
+async function turns(): Promise<void> {
+  for (let turn = 0; turn < 4; turn++) await new Promise((resolve) => setImmediate(resolve));
+}
+
+/** Lets time pass, here and in the world, until there is an answer. */
+async function passWhile<T>(clock: FakeClock, answer: Promise<T>): Promise<T> {
+  while (!(await settledOf([answer]))[0]) {
+    await new Promise((resolve) => setTimeout(resolve, 2));
+    clock.advance(10);
+  }
+  return answer;
+}
