@@ -17,13 +17,16 @@ const FILL_BATCH = 1000;
 /** Calls under way at once: enough to keep the engine's thread busy while the next batch is made. */
 const FILL_WINDOW = 4;
 
-/** A server's folder, not yet started, so that its data can be filled first. */
-export function createServer(context: BenchContext): Promise<ServerProcess> {
+/**
+ * A server's folder, not yet started, so that its data can be filled first.
+ * @param url of the namespace's engine; the embedded one where not given
+ */
+export function createServer(context: BenchContext, url = DATABASE_URL): Promise<ServerProcess> {
   const { profileDir } = context;
   return ServerProcess.create({
     config: {
       http: { users: { test1: 'test1' } },
-      namespaces: { [NAMESPACE]: { url: DATABASE_URL } },
+      namespaces: { [NAMESPACE]: { url } },
       // All load comes from one user.
       waiting: { total: 20_000, perUser: 20_000 },
     },

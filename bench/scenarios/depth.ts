@@ -18,7 +18,7 @@ import {
 } from '../quayside.ts';
 import { type BenchContext, type Finding, grouped, median, type Scenario } from '../scenario.ts';
 
-const QUEUE = 'depth';
+export const DEPTH_QUEUE = 'depth';
 const BATCH = 64;
 const MEGABYTE = 1024 * 1024;
 /** What the server's memory may grow by; shown as a share of this, so that 1 is the limit. */
@@ -44,24 +44,42 @@ async function costs(context: BenchContext, deep: number, shallow: number): Prom
       const engine = await openEngine(path.join(folder, String(count)));
       engines.push(engine);
       const from = performance.now();
-      await fill(engine, QUEUE, count);
+      await fill(engine, DEPTH_QUEUE, count);
       context.note(`filled ${grouped(count)} at ${grouped((count * 1000) / (performance.now() - from))}/s`);
     }
     const [deepEngine, shallowEngine] = engines;
     if (deepEngine === undefined || shallowEngine === undefined) throw new Error('There is no engine.');
-    const batches = context.quick ? 20 : 100;
-    const rounds = context.quick ? 1 : 25;
-    const inserts: Costs[] = [];
-    const takes: Costs[] = [];
-    for (let round = 0; round < rounds; round++) {
-      inserts.push([await insertCost(deepEngine, batches), await insertCost(shallowEngine, batches)]);
-      takes.push([await takeCost(deepEngine, batches), await takeCost(shallowEngine, batches)]);
-    }
-    return [costFinding('insert', inserts, deep, shallow), costFinding('take', takes, deep, shallow)];
+    return await depthCosts(
+      context,
+      { engine: deepEngine, count: deep },
+      { engine: shallowEngine, count: shallow },
+    );
   } finally {
     for (const engine of engines) await engine.stop();
     await rm(folder, { recursive: true });
   }
+}
+
+/** An engine whose queue {@link DEPTH_QUEUE} holds so many elements. */
+export interface Filled {
+  readonly engine: Engine;
+  readonly count: number;
+}
+
+/** What a batch costs in the deep queue against the shallow one, in interleaved rounds. */
+export async function depthCosts(context: BenchContext, deep: Filled, shallow: Filled): Promise<Finding[]> {
+  const batches = context.quick ? 20 : 100;
+  const rounds = context.quick ? 1 : 25;
+  const inserts: Costs[] = [];
+  const takes: Costs[] = [];
+  for (let round = 0; round < rounds; round++) {
+    inserts.push([await insertCost(deep.engine, batches), await insertCost(shallow.engine, batches)]);
+    takes.push([await takeCost(deep.engine, batches), await takeCost(shallow.engine, batches)]);
+  }
+  return [
+    costFinding('insert', inserts, deep.count, shallow.count),
+    costFinding('take', takes, deep.count, shallow.count),
+  ];
 }
 
 /** Microseconds an element, deep and shallow. */
@@ -70,14 +88,14 @@ type Costs = readonly [deep: number, shallow: number];
 function insertCost(engine: Engine, batches: number): Promise<number> {
   const batch = elements(BATCH);
   return cost(batches, async () => {
-    await engine.storage.insert({ ns: NAMESPACE, name: QUEUE }, batch);
+    await engine.storage.insert({ ns: NAMESPACE, name: DEPTH_QUEUE }, batch);
   });
 }
 
 function takeCost(engine: Engine, batches: number): Promise<number> {
   const options = { group: PLAIN_GROUP, count: BATCH, leaseMs: null };
   return cost(batches, async () => {
-    const { deliveries } = await engine.storage.take({ ns: NAMESPACE, name: QUEUE }, options);
+    const { deliveries } = await engine.storage.take({ ns: NAMESPACE, name: DEPTH_QUEUE }, options);
     if (deliveries.length !== BATCH)
       throw new Error(`A take answered ${deliveries.length} instead of ${BATCH}.`);
   });
@@ -115,7 +133,7 @@ async function memory(context: BenchContext, deep: number, shallow: number): Pro
 
 async function residentAfterLoad(context: BenchContext, count: number): Promise<number> {
   await using server = await createServer(context);
-  await fillStopped(server, [QUEUE], count);
+  await fillStopped(server, [DEPTH_QUEUE], count);
   const from = performance.now();
   await server.start();
   context.note(`the server starts in ${grouped(performance.now() - from)} ms on ${grouped(count)} elements`);
@@ -124,7 +142,7 @@ async function residentAfterLoad(context: BenchContext, count: number): Promise<
   const load = {
     url,
     pid,
-    queuePath: benchPath(QUEUE),
+    queuePath: benchPath(DEPTH_QUEUE),
     authorization: AUTHORIZATION,
     connections: 64,
     seconds,
