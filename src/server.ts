@@ -15,7 +15,8 @@ import { maskUrl } from './model/mask.ts';
 import type { Service } from './model/service.ts';
 import { type EngineSources, loadEngines, startable } from './server/engines.ts';
 import { configuredExchanges, startableExchanges } from './server/exchanges.ts';
-import { baseUrl, httpOptions, listening } from './server/listener.ts';
+import { FrontEnds } from './server/front-ends.ts';
+import { httpOptions, listening, urlOf } from './server/listener.ts';
 import { namespaceSetups } from './server/namespaces.ts';
 import { Readiness } from './server/readiness.ts';
 import { ServiceStack } from './server/stack.ts';
@@ -69,7 +70,13 @@ export class Server implements Service {
   /** Base address of the HTTP interface. @throws Error before `start` has resolved */
   get url(): string {
     if (this.#running === null) throw new Error('The server is not started.');
-    return baseUrl(this.#running.http, this.#config.http.tls !== undefined);
+    return urlOf(this.#config.http.tls === undefined ? 'http' : 'https', this.#running.http.address);
+  }
+
+  /** Addresses of the front ends beside HTTP, by name. @throws Error before `start` has resolved */
+  get otherUrls(): Readonly<Record<string, string>> {
+    if (this.#running === null) throw new Error('The server is not started.');
+    return this.#running.frontEnds.urls();
   }
 
   /** Set after a first start: to be shown once, then forgotten. */
@@ -105,10 +112,12 @@ export class Server implements Service {
     const { log, sourceOf } = this.#parts;
     if (this.#running === null) return;
     const { accounts, created, warnings } = await loadUsers(config, sourceOf);
-    const tls = await loadTls(config, sourceOf);
+    const tls = await loadTls(config, 'http', sourceOf);
+    const useTls = await this.#running.frontEnds.readTls(config);
     if (created !== null) throw noUsersLeft();
     this.#running.authenticator.replaceAccounts(accounts);
     if (tls.material !== null) this.#running.http.reloadTls(tls.material);
+    useTls();
     for (const warning of [...warnings, ...tls.warnings]) log.warn({}, warning);
     log.info({ event: 'reload', users: accounts.size }, 'users and certificate were read again');
     if (!isDeepStrictEqual(unloadable(config), unloadable(this.#config))) {
@@ -120,7 +129,7 @@ export class Server implements Service {
     this.#refuseIfStopping();
     const { log, sourceOf } = this.#parts;
     const config = this.#config;
-    const tls = await loadTls(config, sourceOf);
+    const tls = await loadTls(config, 'http', sourceOf);
     const users = await loadUsers(config, sourceOf);
     for (const warning of [...users.warnings, ...tls.warnings]) log.warn({}, warning);
     const engines = await this.#startEngines();
@@ -130,14 +139,18 @@ export class Server implements Service {
     this.#refuseIfStopping();
     const exchanges = await this.#startExchanges(broker);
     const authenticator = new PasswordAuthenticator({ ...this.#parts, accounts: users.accounts });
-    const http = this.#makeHttp(broker, exchanges, authenticator, httpOptions(config, tls.material));
-    await this.#stack.start(listening(http, config, sourceOf));
+    const frontEnds = await FrontEnds.load(config, { ...this.#parts, broker, authenticator });
+    const fronts = { authenticator, frontEnds };
+    const http = this.#makeHttp(broker, exchanges, fronts, httpOptions(config, tls.material));
+    await this.#stack.start(listening(http, 'http', config, sourceOf));
+    this.#refuseIfStopping();
+    await this.#stack.start(frontEnds);
     this.#refuseIfStopping();
     if (users.created !== null) await usersFileOf(config).write([users.created.definition]);
     this.#newAdministrator = users.created;
-    this.#running = { broker, authenticator, http };
+    this.#running = { broker, http, ...fronts };
     this.#readiness.open();
-    log.info({ event: 'start', url: this.url }, 'listening');
+    log.info({ event: 'start', url: this.url, ...frontEnds.urls() }, 'listening');
   }
 
   async #startEngines(): Promise<Map<string, Engine>> {
@@ -179,7 +192,7 @@ export class Server implements Service {
   #makeHttp(
     broker: Broker,
     exchanges: Exchanges,
-    authenticator: PasswordAuthenticator,
+    { authenticator, frontEnds }: Fronts,
     options: HttpOptions,
   ): HttpServer {
     const { clock, log, version } = this.#parts;
@@ -188,6 +201,7 @@ export class Server implements Service {
       exchanges,
       version,
       logins: () => ({ ...authenticator.counts }),
+      sessions: () => frontEnds.counts(),
     });
     return new HttpServer({
       broker,
@@ -215,16 +229,22 @@ export class Server implements Service {
   }
 }
 
-/** The parts that are talked to after the start. */
-interface Running {
-  readonly broker: Broker;
+/** What all front ends share, and those beside HTTP. */
+interface Fronts {
   readonly authenticator: PasswordAuthenticator;
+  readonly frontEnds: FrontEnds;
+}
+
+/** The parts that are talked to after the start. */
+interface Running extends Fronts {
+  readonly broker: Broker;
   readonly http: HttpServer;
 }
 
 /** What a reload does not take, for comparison. */
-function unloadable({ http: { users, tls, ...http }, ...config }: Config): object {
-  return { ...config, http, tls: tls !== undefined };
+function unloadable({ http: { users, tls, ...http }, stomp, ...config }: Config): object {
+  const isTls = [tls !== undefined, stomp.tls !== undefined];
+  return { ...config, http, stomp: { ...stomp, tls: null }, isTls };
 }
 
 function noUsersLeft(): ConfigError {

@@ -99,13 +99,16 @@ function unusableNames(tree: Tree, sourceOf: SourceOf, path: Path = []): ConfigP
 }
 
 function withAbsolutePaths(config: Config, base: string): Config {
-  const { tls, ...http } = config.http;
   return {
     ...config,
     dataDir: resolve(base, config.dataDir),
-    http: {
-      ...http,
-      ...(tls && { tls: { cert: resolve(base, tls.cert), key: resolve(base, tls.key) } }),
-    },
+    http: withAbsoluteTls(config.http, base),
+    stomp: withAbsoluteTls(config.stomp, base),
   };
+}
+
+function withAbsoluteTls<T extends Pick<Config['http'], 'tls'>>(group: T, base: string): T {
+  const { tls } = group;
+  if (tls === undefined) return group;
+  return { ...group, tls: { cert: resolve(base, tls.cert), key: resolve(base, tls.key) } };
 }

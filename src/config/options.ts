@@ -1,4 +1,5 @@
 import Type, { type Static } from 'typebox';
+import { CLOSED, HOST, INSECURE, StompOptions, tlsOptions } from './listener-options.ts';
 
 /**
  * Every option, declared once: its type, default, bounds and help. The check of the file, the reading of the
@@ -7,17 +8,6 @@ import Type, { type Static } from 'typebox';
  * Lengths are in seconds, sizes in bytes. `secret` marks what is masked when shown, wholly or as
  * a URL, and may be given by a file (`…_FILE`); `remedy` says what to do where the value is wrong.
  */
-
-/** Keys that are not declared are errors. */
-const CLOSED = { additionalProperties: false };
-
-const TlsOptions = Type.Object(
-  {
-    cert: Type.String({ minLength: 1, description: 'PEM file of the certificate chain' }),
-    key: Type.String({ minLength: 1, description: 'PEM file of its private key' }),
-  },
-  { ...CLOSED, description: 'serves HTTPS (TLS 1.2 and up); both files are read anew on SIGHUP' },
-);
 
 const UserOptions = Type.Object(
   {
@@ -39,7 +29,7 @@ const UserOptions = Type.Object(
 
 const HttpOptions = Type.Object(
   {
-    host: Type.String({ minLength: 1, default: '127.0.0.1', description: 'address or name to listen on' }),
+    host: HOST,
     port: Type.Integer({
       minimum: 0,
       maximum: 65_535,
@@ -62,11 +52,8 @@ const HttpOptions = Type.Object(
       description:
         'users by name; the short form `name: password` is meant for trials. Without any, the first start makes an administrator',
     }),
-    tls: Type.Optional(TlsOptions),
-    insecure: Type.Boolean({
-      default: false,
-      description: 'allows listening beyond this machine without TLS: passwords then travel in the clear',
-    }),
+    tls: tlsOptions('serves HTTPS (TLS 1.2 and up)'),
+    insecure: INSECURE,
     allowedOrigins: Type.Array(
       Type.String({ pattern: '^https?://[^/]+$', remedy: 'Write it as https://jobs.example' }),
       {
@@ -209,6 +196,7 @@ export const Options = Type.Object(
         "folder of the server's files; relative to the configuration file's, or to the working folder",
     }),
     http: HttpOptions,
+    stomp: StompOptions,
     namespaces: Type.Record(Type.String({ minLength: 1 }), NamespaceOptions, {
       minProperties: 1,
       default: {

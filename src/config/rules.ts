@@ -8,17 +8,20 @@ export type Refuse = (path: Path, problem: string, remedy: string) => void;
 
 /** The rules that concern several options, or that a type cannot express. */
 export function checkRules(config: Config, refuse: Refuse): void {
-  checkListening(config.http, refuse);
+  checkListening('http', config.http, refuse);
+  if (config.stomp.port !== undefined) checkListening('stomp', config.stomp, refuse);
   for (const [name, namespace] of Object.entries(config.namespaces)) checkNamespace(name, namespace, refuse);
   checkSharedEngines(config.namespaces, refuse);
 }
 
-function checkListening({ host, tls, insecure }: Config['http'], refuse: Refuse): void {
+type Listening = Pick<Config['http'], 'host' | 'tls' | 'insecure'>;
+
+function checkListening(group: string, { host, tls, insecure }: Listening, refuse: Refuse): void {
   if (tls !== undefined || insecure || isLoopback(host)) return;
   refuse(
-    ['http', 'host'],
+    [group, 'host'],
     `${host} can be reached from other machines, and without TLS passwords travel in the clear`,
-    'Give http.tls a certificate, or set http.insecure: true where a proxy or a private network protects it',
+    `Give ${group}.tls a certificate, or set ${group}.insecure: true where a proxy or a private network protects it`,
   );
 }
 

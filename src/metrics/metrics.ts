@@ -5,6 +5,7 @@ import { exchangeFamilies } from './exchange-families.ts';
 import { exposition, type Family } from './family.ts';
 import { processFamilies } from './process-families.ts';
 import { queueFamilies } from './queue-families.ts';
+import { type SessionCounts, sessionFamilies } from './session-families.ts';
 
 export interface MetricsSources {
   readonly broker: Broker;
@@ -12,6 +13,8 @@ export interface MetricsSources {
   readonly version: string;
   /** Logins by how they ended. */
   readonly logins: () => Readonly<Record<string, number>>;
+  /** Of each front end whose clients keep a session, by protocol. */
+  readonly sessions: () => ReadonlyMap<string, SessionCounts>;
 }
 
 /** The text of `/metrics`, made when it is asked for. Scrapes at the same time share one. */
@@ -31,13 +34,14 @@ export class Metrics {
   }
 
   async #collect(): Promise<string> {
-    const { broker, exchanges, version, logins } = this.#sources;
+    const { broker, exchanges, version, logins, sessions } = this.#sources;
     const queues = await queueFamilies(broker.namespaces());
     return exposition([
       ...queues,
       ...brokerFamilies(broker),
       ...exchangeFamilies(exchanges),
       loginFamily(logins()),
+      ...sessionFamilies(sessions()),
       ...processFamilies(version),
     ]);
   }

@@ -94,6 +94,7 @@ function greet(server: Server, config: Config, { version, output }: ServeIo): vo
     startText({
       version,
       url: server.url,
+      otherUrls: Object.values(server.otherUrls),
       namespaces: Object.keys(config.namespaces),
       newAdministrator: server.newAdministrator,
       usersFile: hasConfiguredUsers(config) ? null : usersFileOf(config).path,

@@ -3,6 +3,8 @@ import type { NewAdministrator } from '../access/users-file.ts';
 export interface StartFacts {
   readonly version: string;
   readonly url: string;
+  /** Addresses of the front ends beside HTTP. */
+  readonly otherUrls: readonly string[];
   /** Of the configuration, in its order. */
   readonly namespaces: readonly string[];
   readonly newAdministrator: NewAdministrator | null;
@@ -12,8 +14,8 @@ export interface StartFacts {
 
 /** What a person reads when the server has started. Programs read the log. */
 export function startText(facts: StartFacts): string {
-  const { version, url, newAdministrator, usersFile } = facts;
-  const first = `Quayside ${version} listens on ${url}\n`;
+  const { version, url, otherUrls, newAdministrator, usersFile } = facts;
+  const first = `Quayside ${version} listens on ${[url, ...otherUrls].join(' and ')}\n`;
   if (newAdministrator !== null) return `${first}\n${firstStart(facts, newAdministrator)}`;
   if (usersFile === null) return first;
   return `${first}The administrator's password was shown at the first start; \`npm start -- reset-admin\` makes a new one.\n`;

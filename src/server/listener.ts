@@ -1,8 +1,9 @@
+import type { AddressInfo } from 'node:net';
 import type { Config } from '../config/options.ts';
 import { ConfigError } from '../config/problem.ts';
 import { HTTP_DEFAULTS, type HttpOptions } from '../http/options.ts';
-import type { HttpServer } from '../http/server.ts';
 import type { Service } from '../model/service.ts';
+import type { ListenerGroup } from './tls.ts';
 import type { SourceOf } from './users.ts';
 
 export function httpOptions({ http, shutdown }: Config, tls: HttpOptions['tls']): HttpOptions {
@@ -12,25 +13,31 @@ export function httpOptions({ http, shutdown }: Config, tls: HttpOptions['tls'])
 }
 
 /** A listener whose address cannot be had is a fault of the configuration that names it. */
-export function listening(http: HttpServer, config: Config, sourceOf: SourceOf): Service {
+export function listening(
+  server: Service,
+  group: ListenerGroup,
+  config: Config,
+  sourceOf: SourceOf,
+): Service {
   return {
     start: () =>
-      http.start().catch((fault: NodeJS.ErrnoException) => {
-        throw refusal(fault.code ?? fault.message, config, sourceOf);
+      server.start().catch((fault: NodeJS.ErrnoException) => {
+        throw refusal(fault.code ?? fault.message, group, config, sourceOf);
       }),
-    stop: () => http.stop(),
+    stop: () => server.stop(),
   };
 }
 
 /** `http://127.0.0.1:3444`, as clients write it. */
-export function baseUrl({ address: { address, family, port } }: HttpServer, isTls: boolean): string {
+export function urlOf(scheme: string, { address, family, port }: AddressInfo): string {
   const host = family === 'IPv6' ? `[${address}]` : address;
-  return `${isTls ? 'https' : 'http'}://${host}:${port}`;
+  return `${scheme}://${host}:${port}`;
 }
 
-function refusal(reason: string, { http: { host, port } }: Config, sourceOf: SourceOf): ConfigError {
+function refusal(reason: string, group: ListenerGroup, config: Config, sourceOf: SourceOf): ConfigError {
+  const { host, port } = config[group];
   const option = reason === 'EADDRINUSE' || reason === 'EACCES' ? 'port' : 'host';
-  const path = ['http', option];
+  const path = [group, option];
   const problem = `cannot listen on ${host}, port ${port} (${reason})`;
   const remedy =
     reason === 'EADDRINUSE' ? 'End the program that uses it, or choose another port' : 'Choose another';

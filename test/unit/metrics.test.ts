@@ -5,6 +5,7 @@ import type { Broker } from '../../src/broker/broker.ts';
 import type { ExchangeOverview } from '../../src/exchange/exchanges.ts';
 import { Metrics } from '../../src/metrics/metrics.ts';
 import { QUEUES_SHOWN } from '../../src/metrics/queue-families.ts';
+import type { SessionCounts } from '../../src/metrics/session-families.ts';
 import { PLAIN_GROUP } from '../../src/model/element.ts';
 import { MEMORY_SQLITE } from '../engines/sqlite.ts';
 import type { TestEngine } from '../engines.ts';
@@ -26,6 +27,20 @@ const EXCHANGE: ExchangeOverview = {
   },
 };
 
+const NO_SESSIONS: SessionCounts = {
+  sessions: 0,
+  subscriptions: 0,
+  unacknowledged: 0,
+  window: 0,
+  outgoingBytes: 0,
+  stalled: 0,
+  connections: 0,
+  receivedBytes: 0,
+  frames: 0,
+  messages: 0,
+  errors: 0,
+};
+
 describe('Metrics', () => {
   let engine: TestEngine;
   let broker: Broker;
@@ -40,6 +55,7 @@ describe('Metrics', () => {
       exchanges: { overview: () => [EXCHANGE] },
       version: '1.2.3',
       logins: () => ({ accepted: 3, failed: 1 }),
+      sessions: () => new Map([['stomp', { ...NO_SESSIONS, sessions: 2, unacknowledged: 7 }]]),
     });
   });
 
@@ -117,6 +133,9 @@ describe('Metrics', () => {
     const text = await metrics.text();
     assert.ok(text.includes('quayside_waiting_consumers 1\n'), text);
     assert.ok(text.includes('quayside_logins_total{outcome="accepted"} 3\n'), text);
+    assert.ok(text.includes('quayside_sessions{protocol="stomp"} 2\n'), text);
+    assert.ok(text.includes('quayside_unacknowledged_elements{protocol="stomp"} 7\n'), text);
+    assert.ok(text.includes('quayside_subscriptions{protocol="stomp"} 0\n'), text);
     assert.ok(text.includes(`quayside_build_info{version="1.2.3",node="${process.version}"} 1\n`), text);
     for (const name of [
       'process_cpu_seconds_total',

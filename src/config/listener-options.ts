@@ -1,0 +1,56 @@
+import Type from 'typebox';
+
+/** Keys that are not declared are errors. */
+export const CLOSED = { additionalProperties: false };
+
+/** A certificate for a listener. */
+export const tlsOptions = (description: string) =>
+  Type.Optional(
+    Type.Object(
+      {
+        cert: Type.String({ minLength: 1, description: 'PEM file of the certificate chain' }),
+        key: Type.String({ minLength: 1, description: 'PEM file of its private key' }),
+      },
+      { ...CLOSED, description: `${description}; both files are read anew on SIGHUP` },
+    ),
+  );
+
+/** Where a listener is bound, and what protects it. */
+export const HOST = Type.String({
+  minLength: 1,
+  default: '127.0.0.1',
+  description: 'address or name to listen on',
+});
+
+export const INSECURE = Type.Boolean({
+  default: false,
+  description: 'allows listening beyond this machine without TLS: passwords then travel in the clear',
+});
+
+/** A front end beside HTTP: off unless it is given a port. Its users are those of `http.users`. */
+export const StompOptions = Type.Object(
+  {
+    host: HOST,
+    port: Type.Optional(
+      Type.Integer({
+        minimum: 0,
+        maximum: 65_535,
+        description: 'port, 61613 by custom; 0 takes a free one; without it STOMP is off',
+      }),
+    ),
+    bodyLimit: Type.Integer({
+      minimum: 1,
+      maximum: 1_073_741_824,
+      default: 1_048_576,
+      description: 'largest body of a SEND, bytes; larger ones end the session with an ERROR',
+    }),
+    maxSockets: Type.Integer({
+      minimum: 1,
+      default: 10_000,
+      description: 'connections kept at once; further ones are closed',
+    }),
+    tls: tlsOptions('serves STOMP over TLS (1.2 and up)'),
+    insecure: INSECURE,
+  },
+  { ...CLOSED, default: {} },
+);

@@ -1,0 +1,95 @@
+import type { Family } from './family.ts';
+
+/** Plain numbers of a front end whose clients keep a session. The first six are of now, the others since the start. */
+export interface SessionCounts {
+  /** Clients that are logged in. */
+  readonly sessions: number;
+  /** Consumers that go on: SUBSCRIBEs of STOMP. */
+  readonly subscriptions: number;
+  /** Elements handed out under a lease and not settled. */
+  readonly unacknowledged: number;
+  /** The windows of all subscriptions together. */
+  readonly window: number;
+  /** Bytes that wait for clients to take them. */
+  readonly outgoingBytes: number;
+  /** Clients that have not taken all of the last write yet. */
+  readonly stalled: number;
+  readonly connections: number;
+  readonly receivedBytes: number;
+  readonly frames: number;
+  /** Elements sent to clients. */
+  readonly messages: number;
+  readonly errors: number;
+}
+
+const FAMILIES: readonly (Omit<Family, 'samples'> & { readonly of: keyof SessionCounts })[] = [
+  { of: 'sessions', name: 'quayside_sessions', type: 'gauge', help: 'Clients that are logged in.' },
+  {
+    of: 'subscriptions',
+    name: 'quayside_subscriptions',
+    type: 'gauge',
+    help: 'Consumers of sessions that go on until they are ended.',
+  },
+  {
+    of: 'unacknowledged',
+    name: 'quayside_unacknowledged_elements',
+    type: 'gauge',
+    help: 'Elements that clients hold and have not settled.',
+  },
+  {
+    of: 'window',
+    name: 'quayside_subscription_window_elements',
+    type: 'gauge',
+    help: 'Elements that clients may hold, all windows together.',
+  },
+  {
+    of: 'outgoingBytes',
+    name: 'quayside_session_outgoing_bytes',
+    type: 'gauge',
+    help: 'Bytes that wait for clients to take them.',
+  },
+  {
+    of: 'stalled',
+    name: 'quayside_sessions_stalled',
+    type: 'gauge',
+    help: 'Clients that have not taken all of the last write yet.',
+  },
+  {
+    of: 'connections',
+    name: 'quayside_session_connections_total',
+    type: 'counter',
+    help: 'Connections that were taken, those without a login included.',
+  },
+  {
+    of: 'receivedBytes',
+    name: 'quayside_session_received_bytes_total',
+    type: 'counter',
+    help: 'Bytes that came from clients.',
+  },
+  {
+    of: 'frames',
+    name: 'quayside_session_frames_total',
+    type: 'counter',
+    help: 'Frames that came from clients.',
+  },
+  {
+    of: 'messages',
+    name: 'quayside_session_messages_total',
+    type: 'counter',
+    help: 'Elements that were sent to clients.',
+  },
+  {
+    of: 'errors',
+    name: 'quayside_session_errors_total',
+    type: 'counter',
+    help: 'Sessions that the server ended with an error.',
+  },
+];
+
+/** One sample per protocol that is on; a protocol that is off has none. */
+export function sessionFamilies(counts: ReadonlyMap<string, SessionCounts>): Family[] {
+  return FAMILIES.map(({ of, ...family }) => ({
+    ...family,
+    samples: [...counts].map(([protocol, one]) => ({ labels: { protocol }, value: one[of] })),
+  }));
+}

@@ -1,0 +1,88 @@
+import type { Authenticator } from '../access/user.ts';
+import type { Broker } from '../broker/broker.ts';
+import type { Config } from '../config/options.ts';
+import type { HttpLog, TlsMaterial } from '../http/options.ts';
+import type { SessionCounts } from '../metrics/session-families.ts';
+import type { Clock } from '../model/clock.ts';
+import type { Service } from '../model/service.ts';
+import { listening } from './listener.ts';
+import { makeStomp } from './stomp.ts';
+import { type ListenerGroup, loadTls } from './tls.ts';
+import type { SourceOf } from './users.ts';
+
+/** A front end beside HTTP. */
+export interface FrontEnd extends Service {
+  readonly name: ListenerGroup;
+  readonly counts: SessionCounts;
+  /** As clients write it. @throws Error before `start` has resolved */
+  url(): string;
+  /** Uses another certificate for connections from now on. */
+  reloadTls(tls: TlsMaterial): void;
+}
+
+export interface FrontEndParts {
+  readonly broker: Broker;
+  readonly authenticator: Authenticator;
+  readonly log: HttpLog;
+  readonly clock: Clock;
+  readonly version: string;
+  readonly sourceOf: SourceOf;
+}
+
+/** The front ends that a configuration turns on beside HTTP, as one service. */
+export class FrontEnds implements Service {
+  readonly #config: Config;
+  readonly #parts: FrontEndParts;
+  readonly #all: readonly FrontEnd[];
+  #stopping: Promise<void> | null = null;
+
+  private constructor(config: Config, parts: FrontEndParts, all: readonly FrontEnd[]) {
+    this.#config = config;
+    this.#parts = parts;
+    this.#all = all;
+  }
+
+  /** Reads what they need; nothing listens yet. @throws ConfigError */
+  static async load(config: Config, parts: FrontEndParts): Promise<FrontEnds> {
+    const { log, sourceOf } = parts;
+    const tls = await loadTls(config, 'stomp', sourceOf);
+    for (const warning of tls.warnings) log.warn({}, warning);
+    const stomp = makeStomp(config, tls.material, parts);
+    return new FrontEnds(config, parts, stomp === null ? [] : [stomp]);
+  }
+
+  /** @throws ConfigError where an address cannot be had */
+  async start(): Promise<void> {
+    for (const one of this.#all) {
+      await listening(one, one.name, this.#config, this.#parts.sourceOf).start();
+    }
+  }
+
+  stop(): Promise<void> {
+    this.#stopping ??= Promise.all(this.#all.map((one) => one.stop())).then(() => {});
+    return this.#stopping;
+  }
+
+  /** Their addresses by name. @throws Error before `start` has resolved */
+  urls(): Readonly<Record<string, string>> {
+    return Object.fromEntries(this.#all.map((one) => [one.name, one.url()]));
+  }
+
+  counts(): ReadonlyMap<string, SessionCounts> {
+    return new Map(this.#all.map(({ name, counts }) => [name, counts]));
+  }
+
+  /** Reads the certificates that a configuration names; what is answered puts them to use. @throws ConfigError */
+  async readTls(config: Config): Promise<() => void> {
+    const { log, sourceOf } = this.#parts;
+    const loaded = await Promise.all(
+      this.#all.map(async (one) => ({ one, tls: await loadTls(config, one.name, sourceOf) })),
+    );
+    return () => {
+      for (const { one, tls } of loaded) {
+        if (tls.material !== null) one.reloadTls(tls.material);
+        for (const warning of tls.warnings) log.warn({}, warning);
+      }
+    };
+  }
+}
