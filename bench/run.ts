@@ -15,6 +15,8 @@ import { exchangeAttack } from './scenarios/exchange-attack.ts';
 import { exchangeHttp } from './scenarios/exchange-http.ts';
 import { insert } from './scenarios/insert.ts';
 import { pop } from './scenarios/pop.ts';
+import { postgres } from './scenarios/postgres.ts';
+import { postgresDepth } from './scenarios/postgres-depth.ts';
 import { reserveCommit } from './scenarios/reserve-commit.ts';
 import { wakeUp } from './scenarios/wake-up.ts';
 
@@ -29,6 +31,8 @@ const SCENARIOS: readonly Scenario[] = [
   exchange,
   exchangeHttp,
   exchangeAttack,
+  postgres,
+  postgresDepth,
 ];
 
 const { values, positionals } = parseArgs({

@@ -64,6 +64,13 @@ export class PostgresServer {
     return `postgres://${SERVICE_USER}:${encodeURIComponent(PASSWORD)}@127.0.0.1:${port}/postgres${parameters}`;
   }
 
+  /** The process that starts all others of the server. @throws Error while it does not run */
+  get pid(): number {
+    const pid = this.#process?.pid;
+    if (pid === undefined) throw new Error('PostgreSQL does not run.');
+    return pid;
+  }
+
   get password(): string {
     return PASSWORD;
   }

@@ -1,0 +1,30 @@
+import { PostgresServer } from '../../test/support/postgres-server.ts';
+import { openPostgresEngine } from '../postgres.ts';
+import { fill } from '../quayside.ts';
+import { grouped, type Scenario } from '../scenario.ts';
+import { DEPTH_QUEUE, depthCosts, type Filled } from './depth.ts';
+
+/** What an insert and a take cost in a deep queue on PostgreSQL against a shallow one, each in its own schema. */
+export const postgresDepth: Scenario = {
+  name: 'postgres-depth',
+  async run(context) {
+    const counts = context.quick ? [20_000, 10_000] : [1_000_000, 10_000];
+    const server = await PostgresServer.start();
+    const filled: Filled[] = [];
+    try {
+      for (const count of counts) {
+        const engine = await openPostgresEngine(server.url({ parameters: `?schema=with_${count}` }));
+        filled.push({ engine, count });
+        const from = performance.now();
+        await fill(engine, DEPTH_QUEUE, count);
+        context.note(`filled ${grouped(count)} at ${grouped((count * 1000) / (performance.now() - from))}/s`);
+      }
+      const [deep, shallow] = filled;
+      if (deep === undefined || shallow === undefined) throw new Error('There is no engine.');
+      return await depthCosts(context, deep, shallow);
+    } finally {
+      for (const { engine } of filled) await engine.stop();
+      server.dispose();
+    }
+  },
+};
