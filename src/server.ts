@@ -1,10 +1,10 @@
+import { hostname } from 'node:os';
 import { isDeepStrictEqual } from 'node:util';
 import { PasswordAuthenticator } from './access/password-authenticator.ts';
 import type { NewAdministrator } from './access/users-file.ts';
 import { Broker } from './broker/broker.ts';
 import type { Config } from './config/options.ts';
 import { ConfigError } from './config/problem.ts';
-import type { Engine } from './engine/engine.ts';
 import { Exchanges } from './exchange/exchanges.ts';
 import { makeSandbox } from './exchange/sandbox/worker-sandbox.ts';
 import type { HttpLog, HttpOptions } from './http/options.ts';
@@ -13,7 +13,7 @@ import { Metrics } from './metrics/metrics.ts';
 import { type Clock, systemClock } from './model/clock.ts';
 import { maskUrl } from './model/mask.ts';
 import type { Service } from './model/service.ts';
-import { type EngineSources, loadEngines, startable } from './server/engines.ts';
+import { type EngineSet, type EngineSources, loadEngines, startable } from './server/engines.ts';
 import { configuredExchanges, startableExchanges } from './server/exchanges.ts';
 import { FrontEnds } from './server/front-ends.ts';
 import { httpOptions, listening, urlOf } from './server/listener.ts';
@@ -133,8 +133,9 @@ export class Server implements Service {
     const users = await loadUsers(config, sourceOf);
     for (const warning of [...users.warnings, ...tls.warnings]) log.warn({}, warning);
     const engines = await this.#startEngines();
-    const namespaces = namespaceSetups(config, engines);
-    const broker = new Broker({ ...this.#parts, namespaces, waiting: config.waiting });
+    const namespaces = namespaceSetups(config, engines, log);
+    const node = { host: hostname(), pid: process.pid, version: this.#parts.version };
+    const broker = new Broker({ ...this.#parts, node, namespaces, waiting: config.waiting });
     await this.#stack.start(broker);
     this.#refuseIfStopping();
     const exchanges = await this.#startExchanges(broker);
@@ -153,16 +154,17 @@ export class Server implements Service {
     log.info({ event: 'start', url: this.url, ...frontEnds.urls() }, 'listening');
   }
 
-  async #startEngines(): Promise<Map<string, Engine>> {
+  async #startEngines(): Promise<EngineSet> {
     const { clock, log, sourceOf } = this.#parts;
     const { namespaces, dataDir, dedup } = this.#config;
     const dedupWindowMs = dedup.window * 1000;
     const sources: EngineSources = { namespaces, dataDir, dedupWindowMs, clock, log, sourceOf };
     const engines = await loadEngines(sources);
-    await this.#stack.startAll([...engines.values()].map((engine) => startable(engine, sources)));
+    const all = engines.all();
+    await this.#stack.startAll(all.map((engine) => startable(engine, engines.pathOf(engine), sources)));
     this.#refuseIfStopping();
-    for (const [url, engine] of engines) {
-      this.#readiness.watch(maskUrl(url), engine);
+    for (const engine of all) {
+      this.#readiness.watch(maskUrl(engine.url), engine);
       void engine.failed.then((fault) => this.#fail(fault));
     }
     return engines;

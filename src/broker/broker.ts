@@ -6,6 +6,7 @@ import type { Service } from '../model/service.ts';
 import { Admission, shuttingDown, type WaitingLimits } from './admission.ts';
 import { Meter } from './meter.ts';
 import { type BrokerParts, Namespace } from './namespace.ts';
+import type { NodeInfo } from './peers.ts';
 import type { NamespaceSetup } from './ports.ts';
 import { Sweeper } from './sweeper.ts';
 
@@ -21,6 +22,16 @@ export interface BrokerOptions {
   readonly random: () => number;
   readonly waiting: WaitingLimits;
   readonly log: BrokerLog;
+  /** What other nodes are told of this one. */
+  readonly node?: Pick<NodeInfo, 'host' | 'pid' | 'version'>;
+}
+
+const UNNAMED = { host: '', pid: 0, version: '' };
+
+/** A node, and which namespaces it serves as far as this one knows. */
+export interface ServingNode extends NodeInfo {
+  readonly isSelf: boolean;
+  readonly namespaces: readonly string[];
 }
 
 /**
@@ -32,21 +43,23 @@ export class Broker implements Service {
   readonly admission: Admission;
   readonly #namespaces = new Map<string, Namespace>();
   readonly #sweepers = new Map<Storage, Sweeper>();
+  readonly #self: NodeInfo;
   #tids = 0;
 
   constructor(options: BrokerOptions) {
     this.admission = new Admission(options.waiting);
-    const nodeId = Math.floor(options.random() * 2 ** 48).toString(36);
+    const id = Math.floor(options.random() * 2 ** 48).toString(36);
+    this.#self = { id, startedAt: options.clock.now(), ...(options.node ?? UNNAMED) };
     const parts: BrokerParts = {
       clock: options.clock,
       random: options.random,
       log: options.log,
       meter: this.meter,
       admission: this.admission,
-      nodeId,
+      self: this.#self,
       makeTid: () => {
         this.#tids += 1;
-        return `${nodeId}-${this.#tids.toString(36)}`;
+        return `${id}-${this.#tids.toString(36)}`;
       },
     };
     for (const setup of options.namespaces) {
@@ -77,6 +90,21 @@ export class Broker implements Service {
   /** In the order of the configuration. */
   namespaces(): Namespace[] {
     return [...this.#namespaces.values()];
+  }
+
+  /** This node and those that share namespaces with it, the oldest first. */
+  nodes(): ServingNode[] {
+    const nodes = new Map([
+      [this.#self.id, { ...this.#self, isSelf: true, namespaces: [...this.#namespaces.keys()] }],
+    ]);
+    for (const namespace of this.#namespaces.values()) {
+      for (const peer of namespace.peers()) {
+        const known = nodes.get(peer.id);
+        if (known === undefined) nodes.set(peer.id, { ...peer, isSelf: false, namespaces: [namespace.name] });
+        else known.namespaces.push(namespace.name);
+      }
+    }
+    return [...nodes.values()].sort((a, b) => a.startedAt - b.startedAt);
   }
 
   /** @throws QuaysideError `namespace-not-found` */

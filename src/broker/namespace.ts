@@ -1,18 +1,21 @@
 import type { Definitions, JsonValue } from '../engine/definitions.ts';
 import type { Stats } from '../engine/stats.ts';
 import type { Storage } from '../engine/storage.ts';
-import type { Clock } from '../model/clock.ts';
+import type { CancelTimer, Clock } from '../model/clock.ts';
 import { type GroupName, PLAIN_GROUP } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { QueueKey } from '../model/names.ts';
 import type { Admission } from './admission.ts';
 import type { BrokerLog } from './broker.ts';
+import { Channel } from './channel.ts';
 import { MANY } from './line.ts';
 import type { Meter } from './meter.ts';
+import type { NodeInfo } from './peers.ts';
 import type { NamespaceSetup } from './ports.ts';
 import { Queue } from './queue.ts';
 import { type Capabilities, type QueueRecord, queueRecord } from './record.ts';
 import type { Sweeper } from './sweeper.ts';
+import type { PendingConsumer } from './waiting.ts';
 
 /** What all namespaces of a broker share. */
 export interface BrokerParts {
@@ -21,21 +24,13 @@ export interface BrokerParts {
   readonly log: BrokerLog;
   readonly meter: Meter;
   readonly admission: Admission;
-  /** Marks this broker's own signals. */
-  readonly nodeId: string;
+  /** This node, as the others see it. */
+  readonly self: NodeInfo;
   readonly makeTid: () => string;
 }
 
-/** Signals between the nodes of a namespace. Hints: losing one delays, never loses. */
-type Signal =
-  | { readonly from: string; readonly kind: 'ready'; readonly queue: string; readonly count: number }
-  | {
-      readonly from: string;
-      readonly kind: 'cancel';
-      readonly queue: string;
-      readonly tid: string;
-      readonly owner: string | null;
-    };
+/** Pause flags are read again this often, ± half, in case a watch missed a change. */
+const REREAD_MS = 60_000;
 
 /**
  * One namespace: its queues, made on first use, and what they share. Queues are known to the engine; the map
@@ -59,20 +54,19 @@ export class Namespace {
   readonly admission: Admission;
   readonly makeTid: () => string;
   readonly #setup: NamespaceSetup;
-  readonly #parts: BrokerParts;
   readonly #sweeper: Sweeper;
   readonly #queues = new Map<string, Queue>();
   /** Names that the engine knows, so that first uses can be told apart and counted. */
   #known = new Set<string>();
   #paused = new Set<string>();
-  readonly #endings: (() => void)[] = [];
-  /** Elements that became eligible here in this turn, per queue: one signal each, not one an element. */
-  readonly #announcements = new Map<string, number>();
+  #endWatch: (() => void) | null = null;
+  #isStopped = false;
+  readonly #channel: Channel;
+  #rereadTimer: CancelTimer | null = null;
 
   constructor(setup: NamespaceSetup, parts: BrokerParts, sweeper: Sweeper) {
     const { policy, storage } = setup;
     this.#setup = setup;
-    this.#parts = parts;
     this.#sweeper = sweeper;
     this.name = policy.name;
     this.isStream = policy.groups !== null;
@@ -89,24 +83,37 @@ export class Namespace {
     this.meter = parts.meter;
     this.admission = parts.admission;
     this.makeTid = parts.makeTid;
+    this.#channel = new Channel({
+      namespace: this.name,
+      signaller: setup.signaller,
+      topic: setup.shown.signaller.channel,
+      self: parts.self,
+      clock: parts.clock,
+      listener: {
+        ready: (queue, count) => this.#queues.get(queue)?.match(count),
+        cancel: (queue, tid, owner) => this.#queues.get(queue)?.cancelHere(tid, owner),
+        consumers: (queue) => this.#queues.get(queue)?.consumers() ?? [],
+      },
+    });
     const { sched, reserve, pipeline, remove } = storage.capabilities;
     this.capabilities = { sched, reserve, pipeline, tape: this.isStream, remove: remove && !this.isStream };
   }
 
   /** Reads what the engine knows and follows its changes. Called once, before the first request. */
   async start(): Promise<void> {
-    const { signaller } = this.#setup;
-    this.#endings.push(
-      this.definitions.watch(({ kind, key }) => {
-        if (kind === 'queue') void this.#rereadPaused(key);
-      }),
-      signaller.subscribe(this.#topic, (message) => this.#hear(message)),
-    );
+    this.#endWatch = this.definitions.watch(({ kind, key }) => {
+      if (kind === 'queue') void this.#rereadPaused(key);
+    });
+    this.#channel.start();
     await this.reload();
+    this.#rereadLater();
   }
 
   stop(): void {
-    for (const end of this.#endings.splice(0)) end();
+    this.#isStopped = true;
+    this.#endWatch?.();
+    this.#rereadTimer?.();
+    this.#channel.stop();
   }
 
   /** Reads names and pause flags anew (`reload=1`). */
@@ -192,16 +199,22 @@ export class Namespace {
   }
 
   /** Tells other nodes, at the end of this turn, that elements became eligible. */
-  announce(key: QueueKey, count: number): void {
-    const pending = this.#announcements.get(key.name);
-    this.#announcements.set(key.name, (pending ?? 0) + count);
-    if (this.#announcements.size === 1 && pending === undefined) {
-      queueMicrotask(() => this.#publishAnnouncements());
-    }
+  announce({ name }: QueueKey, count: number): void {
+    this.#channel.announce(name, count);
   }
 
-  announceCancel(key: QueueKey, tid: string, owner: string | null): void {
-    this.#publish({ from: this.#parts.nodeId, kind: 'cancel', queue: key.name, tid, owner });
+  announceCancel({ name }: QueueKey, tid: string, owner: string | null): void {
+    this.#channel.cancel(name, tid, owner);
+  }
+
+  /** The calls that wait for a queue on other nodes; without those of a node that does not answer in time. */
+  consumersElsewhere({ name }: QueueKey): Promise<readonly PendingConsumer[]> {
+    return this.#channel.consumersElsewhere(name);
+  }
+
+  /** The other nodes that serve this namespace, as far as they can be heard. */
+  peers(): NodeInfo[] {
+    return this.#channel.peers();
   }
 
   /** A reservation ends at `at`. */
@@ -222,28 +235,15 @@ export class Namespace {
     this.announce({ ns: this.name, name }, 1);
   }
 
-  get #topic(): string {
-    return `namespace:${this.name}`;
-  }
-
-  #publishAnnouncements(): void {
-    for (const [queue, count] of this.#announcements) {
-      this.#publish({ from: this.#parts.nodeId, kind: 'ready', queue, count });
-    }
-    this.#announcements.clear();
-  }
-
-  #publish(signal: Signal): void {
-    this.#setup.signaller.publish(this.#topic, signal);
-  }
-
-  #hear(message: JsonValue): void {
-    const signal = message as unknown as Signal;
-    if (signal.from === this.#parts.nodeId) return;
-    const queue = this.#queues.get(signal.queue);
-    if (queue === undefined) return;
-    if (signal.kind === 'ready') queue.match(signal.count);
-    else queue.cancelHere(signal.tid, signal.owner);
+  #rereadLater(): void {
+    if (this.#isStopped) return;
+    this.#rereadTimer = this.clock.after(REREAD_MS * (0.5 + this.random()), () => {
+      this.reload()
+        .catch((error: unknown) =>
+          this.log.warn({ err: error, ns: this.name }, 'pause flags could not be read'),
+        )
+        .finally(() => this.#rereadLater());
+    });
   }
 
   async #rereadPaused(key: string): Promise<void> {

@@ -310,6 +310,14 @@ export class Queue {
     return this.#waiting.pending();
   }
 
+  /** Those of all nodes, in the order in which they came. */
+  async allConsumers(): Promise<PendingConsumer[]> {
+    const here = this.#waiting.pending();
+    const elsewhere = await this.#ns.consumersElsewhere(this.key);
+    if (elsewhere.length === 0) return here;
+    return [...here, ...elsewhere].sort((a, b) => (a.since < b.since ? -1 : a.since > b.since ? 1 : 0));
+  }
+
   /**
    * Ends every blocked call with this tid, on all nodes (spec 3.3). Where `owner` is given, only that user's.
    * Answers how many ended here; none is no error.

@@ -9,6 +9,8 @@ import { CLOSED, HOST, INSECURE, StompOptions, tlsOptions } from './listener-opt
  * a URL, and may be given by a file (`…_FILE`); `remedy` says what to do where the value is wrong.
  */
 
+const ENGINE_URL = '^[a-z][a-z0-9+.-]*:';
+
 const UserOptions = Type.Object(
   {
     password: Type.String({
@@ -83,27 +85,61 @@ const DeadLetterOptions = Type.Object(
   { ...CLOSED, description: 'moves elements that fail too often; without it they are tried for ever' },
 );
 
-/** Where signals or statistics go. In this version always to the namespace's own engine. */
-const OwnEngine = (what: string) =>
-  Type.Object(
-    {
-      url: Type.String({ secret: 'in-url', description: `must be the namespace's \`url\` in this version` }),
-    },
-    { ...CLOSED, description: `engine for ${what}; the namespace's own where it is not given` },
-  );
+const SignallerOptions = Type.Object(
+  {
+    url: Type.Optional(
+      Type.String({
+        secret: 'in-url',
+        pattern: ENGINE_URL,
+        description:
+          "engine that carries them, or `local:` for none; the namespace's own where it is not given",
+      }),
+    ),
+    channel: Type.Optional(
+      Type.String({
+        minLength: 1,
+        maxLength: 255,
+        description: 'name of their channel; `namespace:` and the name where it is not given',
+      }),
+    ),
+  },
+  { ...CLOSED, description: 'signals between nodes' },
+);
+
+const StatsOptions = Type.Object(
+  {
+    url: Type.Optional(
+      Type.String({
+        secret: 'in-url',
+        pattern: ENGINE_URL,
+        description: "engine that keeps them; the namespace's own where it is not given",
+      }),
+    ),
+    coll: Type.Optional(
+      Type.String({
+        pattern: '^[^/]{1,64}$',
+        remedy: 'Choose up to 64 characters without a slash',
+        description:
+          'name that sets them apart from those of other installations; `stats` where it is not given',
+      }),
+    ),
+  },
+  { ...CLOSED, description: 'statistics' },
+);
 
 const NamespaceOptions = Type.Object(
   {
     url: Type.String({
       secret: 'in-url',
-      pattern: '^[a-z][a-z0-9+.-]*:',
+      pattern: ENGINE_URL,
       remedy: 'Name an engine, as in "sqlite:N.db"',
       description:
-        'engine: `sqlite:FILE` (relative to `dataDir`) or `sqlite::memory:`; a URL given twice is one engine',
+        'engine: `sqlite:FILE` (relative to `dataDir`), `sqlite::memory:`, `redis://…` or `postgres://…`; a URL given twice is one engine',
     }),
-    variant: Type.Enum(['simple', 'stream'], {
+    variant: Type.Enum(['simple', 'stream', 'list'], {
       default: 'simple',
-      description: '`stream`: several consumer groups read each element',
+      description:
+        '`stream`: several consumer groups read each element; `list`: `redis:` only, the fastest, with insert and get alone',
     }),
     groups: Type.Optional(
       Type.Array(Type.String(), {
@@ -132,18 +168,20 @@ const NamespaceOptions = Type.Object(
       default: 10_000,
       description: 'queues of the namespace; the insert that would make one more is refused',
     }),
-    durability: Type.Enum(['full', 'normal'], {
-      default: 'full',
-      description:
-        '`full`: an answer means that the disk has it; `normal`: a power loss may take the last answers back',
-    }),
-    cacheBytes: Type.Integer({
-      minimum: 1_048_576,
-      default: 16_777_216,
-      description: 'page cache of the engine, bytes',
-    }),
-    signaller: Type.Optional(OwnEngine('signals between nodes')),
-    stats: Type.Optional(OwnEngine('statistics')),
+    durability: Type.Optional(
+      Type.Enum(['full', 'normal'], {
+        description:
+          '`sqlite:` only. `full`, where it is not given: an answer means that the disk has it; `normal`: a power loss may take the last answers back',
+      }),
+    ),
+    cacheBytes: Type.Optional(
+      Type.Integer({
+        minimum: 1_048_576,
+        description: '`sqlite:` only. Page cache of the engine, bytes; 16 MiB where it is not given',
+      }),
+    ),
+    signaller: Type.Optional(SignallerOptions),
+    stats: Type.Optional(StatsOptions),
   },
   CLOSED,
 );

@@ -46,13 +46,29 @@ function checkNamespace(name: string, namespace: NamespaceConfig, refuse: Refuse
     if (namespace[option] === undefined || namespace.variant === 'stream') continue;
     refuse([...path, option], 'is for streams only', 'Set variant: stream, or leave it out');
   }
-  for (const port of ['signaller', 'stats'] as const) {
-    const own = namespace[port];
-    if (own === undefined || own.url === namespace.url) continue;
+  checkEngineOptions(namespace, path, refuse);
+}
+
+const isSqlite = (url: string): boolean => url.startsWith('sqlite:');
+
+/** Options that only some engines have. */
+function checkEngineOptions(namespace: NamespaceConfig, path: Path, refuse: Refuse): void {
+  const { url, variant, signaller } = namespace;
+  for (const option of ['durability', 'cacheBytes'] as const) {
+    if (namespace[option] === undefined || isSqlite(url)) continue;
+    refuse([...path, option], 'is for sqlite: only', 'Leave it out');
+  }
+  if (variant === 'list' && !/^rediss?:/.test(url)) {
+    refuse([...path, 'variant'], 'list is for redis: only', 'Use simple or stream, or a redis: URL');
+  }
+  if (variant === 'list' && namespace.deadLetter !== undefined) {
+    refuse([...path, 'deadLetter'], 'is not for lists, which count no tries', 'Leave it out, or use simple');
+  }
+  if (signaller?.url !== undefined && signaller.url !== url && isSqlite(signaller.url)) {
     refuse(
-      [...path, port, 'url'],
-      `a ${port} on another engine comes with the networked engines, not in this version`,
-      "Leave it out: the namespace's own engine is used",
+      [...path, 'signaller', 'url'],
+      'is a SQLite file, which no other process can use',
+      'Name local: or a networked engine',
     );
   }
 }
@@ -70,7 +86,7 @@ function checkSharedEngines(namespaces: Config['namespaces'], refuse: Refuse): v
       if (shared[1][option] === namespace[option]) continue;
       refuse(
         ['namespaces', name, option],
-        `is ${namespace[option]}, but namespace ${shared[0]} says ${shared[1][option]} of the same engine`,
+        `is ${namespace[option] ?? 'not given'}, but ${shared[1][option] ?? 'not given'} in namespace ${shared[0]} of the same engine`,
         'Give both the same, or give them different URLs',
       );
     }

@@ -111,9 +111,22 @@ export const Paused = Type.Boolean();
 
 export const Live = Type.Object({ status: Type.Literal('live') });
 
+export const Nodes = Type.Array(
+  Type.Object({
+    id: Type.String(),
+    host: Type.String(),
+    pid: Type.Integer(),
+    version: Type.String(),
+    startedAt: Moment,
+    isSelf: Type.Boolean(),
+    namespaces: Type.Array(Type.String()),
+  }),
+);
+
 export const Readiness = Type.Object({
   status: Type.Union([Type.Literal('ready'), Type.Literal('not ready')]),
   checks: Type.Optional(Type.Record(Type.String(), Type.String())),
+  nodes: Type.Optional(Nodes),
 });
 
 /** RFC 9457, with members of our own. */

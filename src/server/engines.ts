@@ -5,13 +5,38 @@ import type { Clock } from '../model/clock.ts';
 import { maskText } from '../model/mask.ts';
 import type { Service } from '../model/service.ts';
 
+/** How to come by an engine, and what it is told of the namespaces that use it. */
+interface EngineSource {
+  load(): Promise<{ open: OpenEngine }>;
+  settings(config: NamespaceConfig): Readonly<Record<string, unknown>>;
+}
+
+const SQLITE: EngineSource = {
+  load: () => import('../engines/sqlite/index.ts'),
+  settings: ({ durability, cacheBytes }) => ({ durability, cacheBytes }),
+};
+
+const REDIS: EngineSource = {
+  load: () => import('../engines/redis/index.ts'),
+  settings: ({ variant }) => (variant === 'list' ? { variant } : {}),
+};
+
+const POSTGRES: EngineSource = {
+  load: () => import('../engines/postgres/index.ts'),
+  settings: () => ({}),
+};
+
 /** Concrete engines, by the scheme of their URLs. An engine's code and driver are loaded only where it is used. */
-const ENGINES: Readonly<Record<string, () => Promise<{ open: OpenEngine }>>> = {
-  sqlite: () => import('../engines/sqlite/index.ts'),
+const ENGINES: Readonly<Record<string, EngineSource>> = {
+  sqlite: SQLITE,
+  redis: REDIS,
+  rediss: REDIS,
+  postgres: POSTGRES,
+  postgresql: POSTGRES,
 };
 
 /** Schemes that are planned, so that asking for one is answered better than a typing error. */
-const NOT_YET = ['redis', 'rediss', 'postgres', 'postgresql', 'mongodb', 'mongodb+srv'];
+const NOT_YET = ['mongodb', 'mongodb+srv'];
 
 export interface EngineSources {
   readonly namespaces: Readonly<Record<string, NamespaceConfig>>;
@@ -23,26 +48,100 @@ export interface EngineSources {
   readonly sourceOf: (path: readonly string[]) => string | null;
 }
 
+/** An engine that a configuration asks for. */
+interface Wanted {
+  readonly url: string;
+  /** Where the URL stands first, for what is wrong with it. */
+  readonly path: readonly string[];
+  /** Namespaces whose elements it keeps; none where it only carries signals or statistics. */
+  readonly namespaces: string[];
+}
+
+/** The engines of a server, by what names them. */
+export class EngineSet {
+  readonly #engines: ReadonlyMap<string, Engine>;
+  readonly #paths: ReadonlyMap<Engine, readonly string[]>;
+
+  constructor(engines: ReadonlyMap<string, Engine>, paths: ReadonlyMap<Engine, readonly string[]>) {
+    this.#engines = engines;
+    this.#paths = paths;
+  }
+
+  all(): Engine[] {
+    return [...this.#engines.values()];
+  }
+
+  /** The engine of a namespace's elements. */
+  of(config: NamespaceConfig): Engine {
+    return this.#find(keyOf(config));
+  }
+
+  /** The engine of a URL that carries signals or statistics. */
+  at(url: string): Engine {
+    return this.#find(url);
+  }
+
+  /** Where in the configuration an engine is named first. */
+  pathOf(engine: Engine): readonly string[] {
+    return this.#paths.get(engine) ?? [];
+  }
+
+  #find(key: string): Engine {
+    const engine = this.#engines.get(key);
+    if (engine === undefined) throw new Error('an engine that the configuration names was not loaded');
+    return engine;
+  }
+}
+
+/** Signals that end at this process need no engine. */
+export const LOCAL_SIGNALS = 'local:';
+
 /**
- * One engine for each URL that the namespaces name; those with the same URL share it.
+ * One engine for each URL that the namespaces name, for elements, signals or statistics; whoever names the
+ * same URL shares it.
  * @throws ConfigError for a URL that no engine of this version can open
  */
-export async function loadEngines(sources: EngineSources): Promise<Map<string, Engine>> {
-  const names = new Map<string, string[]>();
-  for (const [name, { url }] of Object.entries(sources.namespaces)) {
-    names.set(url, [...(names.get(url) ?? []), name]);
-  }
+export async function loadEngines(sources: EngineSources): Promise<EngineSet> {
   const engines = new Map<string, Engine>();
-  for (const [url, users] of names) engines.set(url, await loadEngine(sources, url, users));
-  return engines;
+  const paths = new Map<Engine, readonly string[]>();
+  for (const [key, wanted] of wantedBy(sources.namespaces)) {
+    const engine = await loadEngine(sources, wanted);
+    engines.set(key, engine);
+    paths.set(engine, wanted.path);
+  }
+  return new EngineSet(engines, paths);
+}
+
+function wantedBy(namespaces: EngineSources['namespaces']): Map<string, Wanted> {
+  const wanted = new Map<string, Wanted>();
+  const want = (key: string, url: string, path: readonly string[]): Wanted => {
+    const known = wanted.get(key) ?? { url, path, namespaces: [] };
+    wanted.set(key, known);
+    return known;
+  };
+  for (const [name, config] of Object.entries(namespaces)) {
+    want(keyOf(config), config.url, ['namespaces', name, 'url']).namespaces.push(name);
+  }
+  for (const [name, { signaller, stats }] of Object.entries(namespaces)) {
+    if (signaller?.url !== undefined && signaller.url !== LOCAL_SIGNALS) {
+      want(signaller.url, signaller.url, ['namespaces', name, 'signaller', 'url']);
+    }
+    if (stats?.url !== undefined) want(stats.url, stats.url, ['namespaces', name, 'stats', 'url']);
+  }
+  return wanted;
+}
+
+/** Lists are stored and promised otherwise, so they have an engine of their own even at the same URL. */
+function keyOf({ url, variant }: NamespaceConfig): string {
+  return variant === 'list' ? `list ${url}` : url;
 }
 
 /** Starts an engine; what keeps it from starting is told as a fault of the configuration that names it. */
-export function startable(engine: Engine, sources: EngineSources): Service {
+export function startable(engine: Engine, path: readonly string[], sources: EngineSources): Service {
   return {
     start: () =>
       engine.start().catch((fault: unknown) => {
-        throw engineRefusal(sources, engine.url, 'cannot be opened', fault);
+        throw engineRefusal(sources, path, 'cannot be opened', fault);
       }),
     stop: () => engine.stop(),
   };
@@ -58,33 +157,36 @@ export function policyOf(name: string, config: NamespaceConfig): NamespacePolicy
   };
 }
 
-async function loadEngine(
-  sources: EngineSources,
-  url: string,
-  namespaces: readonly string[],
-): Promise<Engine> {
+async function loadEngine(sources: EngineSources, { url, path, namespaces }: Wanted): Promise<Engine> {
   const scheme = url.slice(0, url.indexOf(':'));
-  const load = Object.hasOwn(ENGINES, scheme) ? ENGINES[scheme] : undefined;
-  if (load === undefined) {
+  const source = Object.hasOwn(ENGINES, scheme) ? ENGINES[scheme] : undefined;
+  if (source === undefined) {
     const planned = NOT_YET.includes(scheme);
     const problem = planned ? `${scheme}: is not in this version` : `there is no engine ${scheme}:`;
-    throw refusal(sources, url, problem, `Use one of ${Object.keys(ENGINES).join(':, ')}:`);
+    throw refusal(sources, path, problem, `Use one of ${Object.keys(ENGINES).join(':, ')}:`);
   }
-  const { open } = await load();
-  const { durability, cacheBytes } = sources.namespaces[namespaces[0] ?? ''] ?? {};
+  const [first] = namespaces;
   try {
+    const { open } = await source.load();
     return open({
       url,
       dataDir: sources.dataDir,
       namespaces: namespaces.map((name) => policyOf(name, configOf(sources, name))),
       clock: sources.clock,
       dedupWindowMs: sources.dedupWindowMs,
-      settings: { durability, cacheBytes },
+      settings: first === undefined ? {} : source.settings(configOf(sources, first)),
       log: sources.log,
     });
   } catch (fault) {
-    throw engineRefusal(sources, url, 'cannot be used', fault);
+    throw engineRefusal(sources, path, 'cannot be used', missingDriver(fault) ?? fault);
   }
+}
+
+/** Drivers are optional dependencies: an installation without them serves the embedded engine. */
+function missingDriver(fault: unknown): Error | null {
+  const { code, message } = fault as NodeJS.ErrnoException;
+  const [, driver] = (code === 'ERR_MODULE_NOT_FOUND' && /package '([^']+)'/.exec(message)) || [];
+  return driver === undefined ? null : new Error(`its driver is not installed; run npm install ${driver}`);
 }
 
 function configOf({ namespaces }: EngineSources, name: string): NamespaceConfig {
@@ -93,15 +195,23 @@ function configOf({ namespaces }: EngineSources, name: string): NamespaceConfig 
   return config;
 }
 
-function refusal(sources: EngineSources, url: string, problem: string, remedy: string): ConfigError {
-  const [name = ''] = Object.entries(sources.namespaces).find(([, own]) => own.url === url) ?? [];
-  const path = ['namespaces', name, 'url'];
+function refusal(
+  sources: EngineSources,
+  path: readonly string[],
+  problem: string,
+  remedy: string,
+): ConfigError {
   return new ConfigError([{ source: sources.sourceOf(path), path: pathText(path), problem, remedy }]);
 }
 
 /** Engines say what is wrong, and after a semicolon what to do about it. */
-function engineRefusal(sources: EngineSources, url: string, what: string, fault: unknown): ConfigError {
+function engineRefusal(
+  sources: EngineSources,
+  path: readonly string[],
+  what: string,
+  fault: unknown,
+): ConfigError {
   const text = maskText(fault instanceof Error ? fault.message : String(fault)).replace(/\.$/, '');
   const [, problem = text, remedy = 'Mend it, or name another'] = /^(.*); ([^;]+)$/s.exec(text) ?? [];
-  return refusal(sources, url, `${what}: ${problem}`, remedy.charAt(0).toUpperCase() + remedy.slice(1));
+  return refusal(sources, path, `${what}: ${problem}`, remedy.charAt(0).toUpperCase() + remedy.slice(1));
 }

@@ -1,34 +1,52 @@
 import type { NamespaceSetup } from '../broker/ports.ts';
 import type { Config, NamespaceConfig } from '../config/options.ts';
-import type { Engine } from '../engine/engine.ts';
+import type { EngineLog } from '../engine/engine.ts';
+import { LocalSignaller } from '../engine/local-signaller.ts';
 import { maskUrl } from '../model/mask.ts';
-import { policyOf } from './engines.ts';
+import { type EngineSet, LOCAL_SIGNALS, policyOf } from './engines.ts';
+import { StatsCollection, USUAL_COLLECTION } from './stats-collection.ts';
 
-/** The namespaces as the broker takes them: each with the ports of its engine and what to show of them. */
-export function namespaceSetups(config: Config, engines: ReadonlyMap<string, Engine>): NamespaceSetup[] {
+/** The namespaces as the broker takes them: each with its ports and what to show of them. */
+export function namespaceSetups(config: Config, engines: EngineSet, log: EngineLog): NamespaceSetup[] {
+  const local = new LocalSignaller(log);
   return Object.entries(config.namespaces).map(([name, namespace]) => {
-    const engine = engines.get(namespace.url);
-    if (engine === undefined) throw new Error(`Namespace ${name} has no engine.`);
-    return setUp(name, namespace, engine);
+    const { type, storage, definitions } = engines.of(namespace);
+    const signals = signalsOf(name, namespace, engines, local);
+    const counts = countsOf(namespace, engines);
+    return {
+      policy: policyOf(name, namespace),
+      type: `${type}:${namespace.variant}`,
+      leaseMs: namespace.lease * 1000,
+      maxQueues: namespace.maxQueues,
+      storage,
+      definitions,
+      signaller: signals.signaller,
+      stats: counts.stats,
+      shown: { url: maskUrl(namespace.url), signaller: signals.shown, stats: counts.shown },
+    };
   });
 }
 
-function setUp(name: string, config: NamespaceConfig, engine: Engine): NamespaceSetup {
-  const { type, storage, definitions, signaller, stats } = engine;
-  const url = maskUrl(config.url);
+function signalsOf(
+  name: string,
+  config: NamespaceConfig,
+  engines: EngineSet,
+  local: LocalSignaller,
+): Pick<NamespaceSetup, 'signaller'> & { shown: NamespaceSetup['shown']['signaller'] } {
+  const { url, channel = `namespace:${name}` } = config.signaller ?? {};
+  const signaller =
+    url === LOCAL_SIGNALS ? local : (url === undefined ? engines.of(config) : engines.at(url)).signaller;
+  return { signaller, shown: { type: signaller.type, url: maskUrl(url ?? config.url), channel } };
+}
+
+function countsOf(
+  config: NamespaceConfig,
+  engines: EngineSet,
+): Pick<NamespaceSetup, 'stats'> & { shown: NamespaceSetup['shown']['stats'] } {
+  const { url, coll = USUAL_COLLECTION } = config.stats ?? {};
+  const { type, stats } = url === undefined ? engines.of(config) : engines.at(url);
   return {
-    policy: policyOf(name, config),
-    type: `${type}:${config.variant}`,
-    leaseMs: config.lease * 1000,
-    maxQueues: config.maxQueues,
-    storage,
-    definitions,
-    signaller,
-    stats,
-    shown: {
-      url,
-      signaller: { type: signaller.type, url, channel: `namespace:${name}` },
-      stats: { type, url, coll: 'stats' },
-    },
+    stats: coll === USUAL_COLLECTION ? stats : new StatsCollection(stats, coll),
+    shown: { type, url: maskUrl(url ?? config.url), coll },
   };
 }

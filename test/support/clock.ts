@@ -7,18 +7,19 @@ interface Timer {
 
 /** A clock that stands still until a test moves it. Timers run inside `advance`, in the order of their moments. */
 export class FakeClock implements Clock {
-  #now: number;
+  /** From monotonic to wall time; kept, rather than both times, so that fractions cannot add up to another one. */
+  #offset: number;
   #monotonic = 0;
   readonly #timers = new Set<Timer>();
 
   /** @param now ms since 1970; the default is an arbitrary moment in 2026 */
   constructor(now = Date.UTC(2026, 0, 1)) {
-    this.#now = now;
+    this.#offset = now;
   }
 
   /** Whole milliseconds, as the contract has it: timers may fall due between two. */
   now(): number {
-    return Math.floor(this.#now);
+    return Math.floor(this.#monotonic + this.#offset);
   }
 
   monotonic(): number {
@@ -43,20 +44,15 @@ export class FakeClock implements Clock {
     const end = this.#monotonic + ms;
     for (let next = this.#next(end); next !== undefined; next = this.#next(end)) {
       this.#timers.delete(next);
-      this.#move(next.at - this.#monotonic);
+      this.#monotonic = next.at;
       next.run();
     }
-    this.#move(end - this.#monotonic);
+    this.#monotonic = end;
   }
 
   /** Sets the wall clock, forwards or back, as an operator may. No timer runs and none is delayed. */
   setWallTime(now: number): void {
-    this.#now = now;
-  }
-
-  #move(ms: number): void {
-    this.#now += ms;
-    this.#monotonic += ms;
+    this.#offset = now - this.#monotonic;
   }
 
   #next(end: number): Timer | undefined {

@@ -196,22 +196,40 @@ describe('A wrong configuration is refused with source, path and remedy:', () =>
       /comma/,
     ],
     [
-      'a signaller elsewhere',
-      'namespaces: { N: { url: "sqlite:x", signaller: { url: "redis://h" } } }',
+      'a signaller in a file of somebody else',
+      'namespaces: { N: { url: "redis://h", signaller: { url: "sqlite:x" } } }',
       'namespaces.N.signaller.url',
-      /not in this version/,
+      /no other process/,
     ],
     [
-      'statistics elsewhere',
-      'namespaces: { N: { url: "sqlite:x", stats: { url: "sqlite:y" } } }',
-      'namespaces.N.stats.url',
-      /not in this version/,
+      'a list that is not in Redis',
+      'namespaces: { N: { url: "sqlite:x", variant: list } }',
+      'namespaces.N.variant',
+      /redis: only/,
+    ],
+    [
+      'a list with a dead-letter queue',
+      'namespaces: { N: { url: "redis://h", variant: list, deadLetter: { maxTries: 2 } } }',
+      'namespaces.N.deadLetter',
+      /count no tries/,
+    ],
+    [
+      'durability of an engine that has its own',
+      'namespaces: { N: { url: "postgres://:CANARY@h/db", durability: normal } }',
+      'namespaces.N.durability',
+      /sqlite: only/,
+    ],
+    [
+      'a collection of statistics with a slash',
+      'namespaces: { N: { url: "sqlite:x", stats: { coll: "a/b" } } }',
+      'namespaces.N.stats.coll',
+      /must be/,
     ],
     [
       'one engine with two durabilities',
       'namespaces: { N: { url: "sqlite:x" }, M: { url: "sqlite:x", durability: normal } }',
       'namespaces.M.durability',
-      /namespace N says full/,
+      /not given in namespace N/,
     ],
     [
       'an origin with a path',
@@ -296,7 +314,7 @@ describe('A wrong configuration is refused with source, path and remedy:', () =>
       'http: { users: { a: { password: { x: CANARY } } } }',
       'http: { users: [CANARY] }',
       'namespaces: { N: { url: CANARY } }',
-      'namespaces: { N: { url: "sqlite:x", signaller: { url: "redis://:CANARY@h" } } }',
+      'namespaces: { N: { url: "sqlite:x", signaller: { url: "redis://:CANARY@h", cahnnel: x } } }',
       'http: { users: { a: "CANARY" ',
       ...['*', '!', '&', '%', '@', '`', '|', '>', '[', '{', '"', "'", '? ', ': '].map(
         (mark) => `a: ${mark}CANARY`,
@@ -347,8 +365,6 @@ function namespace(given: object): object {
     variant: 'simple',
     lease: 120,
     maxQueues: 10_000,
-    durability: 'full',
-    cacheBytes: 16_777_216,
     ...given,
   };
 }

@@ -2,6 +2,7 @@ import { mkdirSync } from 'node:fs';
 import { dirname } from 'node:path';
 import type { Definitions } from '../../engine/definitions.ts';
 import type { Engine, EngineOptions, OpenEngine } from '../../engine/engine.ts';
+import { LocalSignaller } from '../../engine/local-signaller.ts';
 import type { Signaller } from '../../engine/signaller.ts';
 import type { Stats } from '../../engine/stats.ts';
 import type { Storage } from '../../engine/storage.ts';
@@ -9,7 +10,6 @@ import { Client } from './client.ts';
 import { SqliteDefinitions } from './definitions.ts';
 import { Housekeeping } from './housekeeping.ts';
 import { MEMORY, readSettings, type Settings } from './settings.ts';
-import { LocalSignaller } from './signaller.ts';
 import { SqliteStats } from './stats.ts';
 import { SqliteStorage } from './storage.ts';
 

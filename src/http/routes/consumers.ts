@@ -8,7 +8,7 @@ export const consumerRoutes: readonly Route[] = [
     id: 'listConsumers',
     methods: ['GET', 'HEAD'],
     path: '/q/:namespace/:queue/consumers',
-    summary: 'List the get and reserve calls that wait, in the order in which they came',
+    summary: 'List the get and reserve calls that wait, on any node, in the order in which they came',
     access: 'manage',
     answers: [
       {
@@ -18,9 +18,9 @@ export const consumerRoutes: readonly Route[] = [
         schema: PendingConsumers,
       },
     ],
-    handle(call) {
+    async handle(call) {
       call.namespace.noteUse(call.queue.key);
-      answerJson(call, call.queue.consumers());
+      answerJson(call, await call.queue.allConsumers());
     },
   }),
   route({

@@ -1,6 +1,8 @@
+import type { Call } from '../call.ts';
 import { openApi } from '../openapi.ts';
+import { flag, type Parameter } from '../parameters.ts';
 import { type Route, route } from '../route.ts';
-import { Live, Readiness } from '../schemas.ts';
+import { Live, Nodes, Readiness } from '../schemas.ts';
 import { answerJson } from './shared.ts';
 
 interface OperatorOptions {
@@ -11,6 +13,13 @@ interface OperatorOptions {
 }
 
 const METRICS_TYPE = 'text/plain; version=0.0.4; charset=utf-8';
+
+const plainFlag = flag('Shows the nodes that share namespaces with this one. Without a value: yes.');
+/** `?verbose`, as operators write it, is a yes. */
+const verbose: Parameter<boolean> = {
+  ...plainFlag,
+  read: (name, value) => value === '' || plainFlag.read(name, value),
+};
 
 /** What those who run the server ask: is it alive, is it ready, how much does it do, what can it do. */
 export function operatorRoutes({ openMetrics, version, routes }: OperatorOptions): readonly Route[] {
@@ -41,13 +50,35 @@ export function operatorRoutes({ openMetrics, version, routes }: OperatorOptions
           headers: [{ name: 'retry-after', description: 'Seconds.' }],
         },
       ],
-      async handle(call) {
+      query: { verbose },
+      async handle(call, query) {
         const report = await call.front.parts.ready();
         const isReady = report.ready && !call.front.isClosing;
         const status = isReady ? 'ready' : 'not ready';
         const shown = call.isStranger ? { status } : { status, checks: report.checks };
-        call.json(isReady ? 200 : 503, JSON.stringify(shown), isReady ? [] : ['retry-after', '1']);
+        const nodes = query.verbose && !call.isStranger ? { nodes: shownNodes(call) } : {};
+        call.json(
+          isReady ? 200 : 503,
+          JSON.stringify({ ...shown, ...nodes }),
+          isReady ? [] : ['retry-after', '1'],
+        );
       },
+    }),
+    route({
+      id: 'listNodes',
+      methods: ['GET', 'HEAD'],
+      path: '/nodes',
+      summary: 'List the nodes that share namespaces with this one, itself included, the oldest first',
+      access: 'user',
+      answers: [
+        {
+          status: 200,
+          description: 'Who is there: a node that was silent for 7 s is not.',
+          contentType: 'application/json',
+          schema: Nodes,
+        },
+      ],
+      handle: (call) => answerJson(call, shownNodes(call)),
     }),
     route({
       id: 'metrics',
@@ -73,4 +104,13 @@ export function operatorRoutes({ openMetrics, version, routes }: OperatorOptions
       },
     }),
   ];
+}
+
+/** Nodes, with those of their namespaces that the user may know of. */
+function shownNodes(call: Call): object[] {
+  return call.front.parts.broker.nodes().map(({ startedAt, namespaces, ...node }) => ({
+    ...node,
+    startedAt: new Date(startedAt).toISOString(),
+    namespaces: namespaces.filter((name) => call.user.maySee(name)),
+  }));
 }

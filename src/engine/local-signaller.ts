@@ -1,12 +1,12 @@
-import type { JsonValue } from '../../engine/definitions.ts';
-import type { EngineLog } from '../../engine/engine.ts';
-import type { Signaller } from '../../engine/signaller.ts';
+import type { JsonValue } from './definitions.ts';
+import type { EngineLog } from './engine.ts';
+import type { Signaller } from './signaller.ts';
 
 type Listener = (message: JsonValue) => void;
 
 /**
- * Signals within this process: a SQLite file has one owner, so no other process could use them. They arrive
- * after the publisher's own turn, as they would from another node.
+ * Signals within this process: all that an engine needs whose data have one owner, and what a namespace gets
+ * that asks for `local:`. They arrive after the publisher's own turn, as they would from another node.
  */
 export class LocalSignaller implements Signaller {
   readonly type = 'local';

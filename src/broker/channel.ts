@@ -1,0 +1,194 @@
+import type { JsonValue } from '../engine/definitions.ts';
+import type { Signaller } from '../engine/signaller.ts';
+import type { Clock } from '../model/clock.ts';
+import { type NodeInfo, Peers } from './peers.ts';
+import type { PendingConsumer } from './waiting.ts';
+
+/**
+ * What nodes say to each other of one namespace. Hints: losing one delays, never loses. `ns` is there since
+ * namespaces may share a channel, `from` since a node hears itself.
+ */
+type Signal = Said & { readonly ns: string; readonly from: string };
+
+type Said =
+  | { readonly kind: 'ready'; readonly queue: string; readonly count: number }
+  | {
+      readonly kind: 'cancel';
+      readonly queue: string;
+      readonly tid: string;
+      readonly owner: string | null;
+    }
+  | { readonly kind: 'node'; readonly node: NodeInfo; readonly first: boolean }
+  | { readonly kind: 'gone' }
+  | { readonly kind: 'who-waits'; readonly queue: string; readonly question: number }
+  | ({ readonly kind: 'waits'; readonly to: string } & PartOfAnswer);
+
+interface PartOfAnswer {
+  readonly question: number;
+  readonly consumers: readonly PendingConsumer[];
+  readonly isLast: boolean;
+}
+
+/** What a channel tells its namespace. */
+export interface ChannelListener {
+  /** Another node stored or returned so many elements. */
+  ready(queue: string, count: number): void;
+  cancel(queue: string, tid: string, owner: string | null): void;
+  /** The calls that wait on this node. */
+  consumers(queue: string): PendingConsumer[];
+}
+
+export interface ChannelParts {
+  readonly namespace: string;
+  readonly signaller: Signaller;
+  readonly topic: string;
+  readonly self: NodeInfo;
+  readonly clock: Clock;
+  readonly listener: ChannelListener;
+}
+
+/** A list that some node does not complete within this long is answered without it. */
+const ANSWER_MS = 1_000;
+/** Consumers in one signal: PostgreSQL carries 8,000 bytes at once, and a record with a long tid has 400. */
+const MOST_IN_SIGNAL = 16;
+
+/** A list of consumers that is being gathered. */
+interface Question {
+  readonly missing: Set<string>;
+  readonly found: PendingConsumer[];
+  readonly done: () => void;
+}
+
+/** One namespace's part of its signaller: what this node says there, and what it hears. */
+export class Channel {
+  readonly #parts: ChannelParts;
+  readonly #peers: Peers;
+  readonly #questions = new Map<number, Question>();
+  /** Elements that became eligible here in this turn, per queue: one signal each, not one an element. */
+  readonly #announcements = new Map<string, number>();
+  #asked = 0;
+  #unsubscribe: (() => void) | null = null;
+
+  constructor(parts: ChannelParts) {
+    this.#parts = parts;
+    this.#peers = new Peers({
+      clock: parts.clock,
+      greet: (first) => this.#say({ kind: 'node', node: parts.self, first }),
+    });
+  }
+
+  /** Signals that end at this process have nobody to greet. */
+  get #isLocal(): boolean {
+    return this.#parts.signaller.type === 'local';
+  }
+
+  start(): void {
+    const { signaller, topic } = this.#parts;
+    this.#unsubscribe = signaller.subscribe(topic, (message) => this.#hear(message as unknown as Signal));
+    if (!this.#isLocal) this.#peers.start();
+  }
+
+  stop(): void {
+    if (!this.#isLocal) this.#say({ kind: 'gone' });
+    this.#peers.stop();
+    this.#unsubscribe?.();
+    this.#unsubscribe = null;
+    for (const { done } of this.#questions.values()) done();
+  }
+
+  /** The other nodes that serve this namespace. */
+  peers(): NodeInfo[] {
+    return this.#peers.list();
+  }
+
+  /** Tells other nodes, at the end of this turn, that elements became eligible. */
+  announce(queue: string, count: number): void {
+    const pending = this.#announcements.get(queue);
+    this.#announcements.set(queue, (pending ?? 0) + count);
+    if (this.#announcements.size === 1 && pending === undefined) {
+      queueMicrotask(() => this.#publishAnnouncements());
+    }
+  }
+
+  cancel(queue: string, tid: string, owner: string | null): void {
+    this.#say({ kind: 'cancel', queue, tid, owner });
+  }
+
+  /** The calls that wait on other nodes. Resolves without those of a node that does not answer in time. */
+  async consumersElsewhere(queue: string): Promise<readonly PendingConsumer[]> {
+    const peers = this.#peers.list();
+    if (peers.length === 0) return [];
+    this.#asked += 1;
+    const question = this.#asked;
+    const { promise, resolve } = Promise.withResolvers<void>();
+    const found: PendingConsumer[] = [];
+    this.#questions.set(question, { missing: new Set(peers.map(({ id }) => id)), found, done: resolve });
+    const cancel = this.#parts.clock.after(ANSWER_MS, resolve);
+    this.#say({ kind: 'who-waits', queue, question });
+    await promise;
+    cancel();
+    this.#questions.delete(question);
+    return found;
+  }
+
+  #publishAnnouncements(): void {
+    for (const [queue, count] of this.#announcements) this.#say({ kind: 'ready', queue, count });
+    this.#announcements.clear();
+  }
+
+  #say(said: Said): void {
+    const { signaller, topic, namespace, self } = this.#parts;
+    signaller.publish(topic, { ...said, ns: namespace, from: self.id } as unknown as JsonValue);
+  }
+
+  #hear(signal: Signal): void {
+    const { namespace, self, listener } = this.#parts;
+    if (signal.from === self.id || signal.ns !== namespace) return;
+    switch (signal.kind) {
+      case 'ready':
+        listener.ready(signal.queue, signal.count);
+        break;
+      case 'cancel':
+        listener.cancel(signal.queue, signal.tid, signal.owner);
+        break;
+      case 'node':
+        this.#peers.saw(signal.node);
+        if (signal.first) this.#say({ kind: 'node', node: self, first: false });
+        break;
+      case 'gone':
+        this.#forget(signal.from);
+        break;
+      case 'who-waits':
+        this.#answer(signal.from, signal.question, listener.consumers(signal.queue));
+        break;
+      case 'waits':
+        if (signal.to === self.id) this.#note(signal.from, signal);
+        break;
+    }
+  }
+
+  #answer(to: string, question: number, consumers: readonly PendingConsumer[]): void {
+    for (let from = 0; from === 0 || from < consumers.length; from += MOST_IN_SIGNAL) {
+      const some = consumers.slice(from, from + MOST_IN_SIGNAL);
+      const isLast = from + MOST_IN_SIGNAL >= consumers.length;
+      this.#say({ kind: 'waits', to, question, consumers: some, isLast });
+    }
+  }
+
+  #note(from: string, { question, consumers, isLast }: PartOfAnswer): void {
+    const asked = this.#questions.get(question);
+    if (asked === undefined) return;
+    asked.found.push(...consumers);
+    if (isLast) this.#answered(asked, from);
+  }
+
+  #forget(id: string): void {
+    this.#peers.gone(id);
+    for (const question of this.#questions.values()) this.#answered(question, id);
+  }
+
+  #answered({ missing, done }: Question, id: string): void {
+    missing.delete(id);
+    if (missing.size === 0) done();
+  }
+}
