@@ -60,6 +60,24 @@ describe('PostgreSQL that fails', () => {
     assertNothingLost(await traffic.end());
   });
 
+  it('loses nothing when its connections are cut without a word under load', async () => {
+    const proxy = await TcpProxy.start(server.port);
+    const far = await openNode(server, { schema, port: proxy.port });
+    const traffic = new Traffic([engine.storage, far.storage], queue());
+    // What was begun and never committed, and what was committed and never answered.
+    for (const state of ['deaf', 'mute'] as const) {
+      await traffic.acknowledged(200);
+      proxy.state = state;
+      await until(async () => (await codeOf(far.ping())) === 'storage-unavailable');
+      proxy.state = 'open';
+      await until(async () => (await codeOf(far.ping())) === 'done');
+    }
+    await traffic.acknowledged(200);
+    assertNothingLost(await traffic.end());
+    await far.stop();
+    await proxy.stop();
+  });
+
   it('answers every call while the server is frozen, and goes on after it thaws', async () => {
     const traffic = new Traffic([engine.storage], queue());
     await traffic.acknowledged(200);
