@@ -1,0 +1,79 @@
+import fc from 'fast-check';
+
+/** Changes bytes in some way that a broken client, a broken network or somebody who tries things out might. */
+export interface Mutation {
+  apply(bytes: Buffer): Buffer;
+  /** For the report of a failure. */
+  toString(): string;
+}
+
+/** A place in bytes of whatever length, as a share of it. */
+export const place = fc.double({ min: 0, max: 1, noNaN: true, maxExcluded: true });
+
+function mutation(name: string, apply: (bytes: Buffer) => Buffer): Mutation {
+  return { apply, toString: () => name };
+}
+
+const at = (bytes: Buffer, share: number): number => Math.floor(share * bytes.length);
+
+const flip = fc.tuple(place, fc.nat(7)).map(([share, bit]) =>
+  mutation(`flip(${share}, ${bit})`, (bytes) => {
+    const changed = Buffer.from(bytes);
+    const index = at(bytes, share);
+    if (index < changed.length) changed[index] = (changed[index] ?? 0) ^ (1 << bit);
+    return changed;
+  }),
+);
+
+const drop = fc.tuple(place, fc.nat(40)).map(([share, length]) =>
+  mutation(`drop(${share}, ${length})`, (bytes) => {
+    const index = at(bytes, share);
+    return Buffer.concat([bytes.subarray(0, index), bytes.subarray(index + length)]);
+  }),
+);
+
+const insert = fc.tuple(place, fc.uint8Array({ minLength: 1, maxLength: 40 })).map(([share, more]) =>
+  mutation(`insert(${share}, ${Buffer.from(more).toString('hex')})`, (bytes) => {
+    const index = at(bytes, share);
+    return Buffer.concat([bytes.subarray(0, index), more, bytes.subarray(index)]);
+  }),
+);
+
+/** A part of it again, somewhere else in it: frames within frames, lengths within lengths. */
+const nest = fc.tuple(place, place, fc.nat(600)).map(([from, to, length]) =>
+  mutation(`nest(${from}, ${to}, ${length})`, (bytes) => {
+    const start = at(bytes, from);
+    const index = at(bytes, to);
+    const part = bytes.subarray(start, start + length);
+    return Buffer.concat([bytes.subarray(0, index), part, bytes.subarray(index)]);
+  }),
+);
+
+const repeat = fc.tuple(place, fc.nat(60), fc.integer({ min: 2, max: 300 })).map(([share, length, times]) =>
+  mutation(`repeat(${share}, ${length}, ${times})`, (bytes) => {
+    const index = at(bytes, share);
+    const part = bytes.subarray(index, index + length);
+    return Buffer.concat([bytes.subarray(0, index), ...Array(times).fill(part), bytes.subarray(index)]);
+  }),
+);
+
+const cut = place.map((share) => mutation(`cut(${share})`, (bytes) => bytes.subarray(0, at(bytes, share))));
+
+/** One to four changes; most of them small, so that what comes behind them is reached. */
+export function mutations(...more: fc.Arbitrary<Mutation>[]): fc.Arbitrary<Mutation[]> {
+  const small = [flip, drop, insert, nest, ...more].map((arbitrary) => ({ weight: 3, arbitrary }));
+  const one = fc.oneof(...small, { weight: 1, arbitrary: repeat }, { weight: 1, arbitrary: cut });
+  return fc.array(one, { minLength: 1, maxLength: 4 });
+}
+
+export function mutated(bytes: Buffer, changes: readonly Mutation[]): Buffer {
+  return changes.reduce((before, change) => change.apply(before), bytes);
+}
+
+/** Where to break bytes into writes. */
+export const breaks: fc.Arbitrary<number[]> = fc.array(place, { maxLength: 3 });
+
+export function pieces(bytes: Buffer, shares: readonly number[]): Buffer[] {
+  const ends = [...shares.map((share) => at(bytes, share)).sort((a, b) => a - b), bytes.length];
+  return ends.map((end, i) => bytes.subarray(ends[i - 1] ?? 0, end)).filter((piece) => piece.length > 0);
+}

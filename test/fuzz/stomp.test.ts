@@ -1,0 +1,165 @@
+import assert from 'node:assert/strict';
+import { after, before, describe, it } from 'node:test';
+import fc from 'fast-check';
+import { QuaysideError } from '../../src/model/errors.ts';
+import { FrameParser } from '../../src/stomp/codec/parser.ts';
+import { RULES } from '../../src/stomp/codec/version.ts';
+import { StompClient, show } from '../stomp/client.ts';
+import { StompNode } from '../stomp/node.ts';
+import { memoryInUse } from './memory.ts';
+import { breaks, type Mutation, mutated, mutations, pieces, place } from './mutations.ts';
+import { otherHeader, otherNumber, RECORDED, type Recorded } from './stomp-sessions.ts';
+
+/** Frames sent to the server; `npm run test:fuzz` sends a million. */
+const FRAMES = Number(process.env.FUZZ_FRAMES ?? 20_000);
+/** A recorded session has more than that. */
+const FRAMES_A_RUN = 10;
+const RUNS = 2 * Math.ceil(FRAMES / FRAMES_A_RUN / 2);
+/** What may be left of the runs of the last three quarters. A leak of 100 bytes a frame would be more. */
+const MOST_LEFT_BYTES = 2 * 1024 * 1024 + (FRAMES * 100 * 3) / 4;
+
+const changes = mutations(otherNumber, otherHeader);
+/** By version, so that a report names it instead of showing every byte. */
+const session = fc.constantFrom(...RECORDED.keys());
+
+function recorded(which: number): Recorded {
+  const found = RECORDED[which];
+  assert.ok(found !== undefined);
+  return found;
+}
+
+/** In which the server may hand something out. Nothing depends on its length. */
+function aMoment(): Promise<void> {
+  return new Promise((resolve) => setTimeout(resolve, 2));
+}
+
+describe('STOMP with broken frames', () => {
+  let node: StompNode;
+
+  before(async () => {
+    node = await StompNode.start();
+    // Its queue exists before the broken frames have used up what a namespace may have.
+    await soundAfter();
+  });
+  after(() => node.stop());
+
+  /** Sends these bytes as one client, one write after the other, and reads until the server has closed. */
+  const talk = async (version: Recorded['version'], writes: readonly Buffer[]): Promise<void> => {
+    const client = await StompClient.open(node.port);
+    client.version = version;
+    for (const bytes of writes) {
+      client.write(bytes);
+      await (bytes.includes('SUBSCRIBE') ? aMoment() : new Promise(setImmediate));
+    }
+    client.socket.end();
+    for (let frame = await client.nextOrEnd(); frame !== null; frame = await client.nextOrEnd()) {
+      if (frame.command !== 'ERROR') continue;
+      assert.notEqual(frame.headers.get('message'), 'internal', show(frame));
+      assert.equal(await client.nextOrEnd(), null, 'an ERROR is the last frame');
+      break;
+    }
+    client.socket.destroy();
+  };
+
+  const tidy = async (): Promise<void> => {
+    for (const namespace of node.broker.namespaces()) {
+      for (const name of await namespace.queueNames()) {
+        await namespace.storage.purge({ ns: namespace.name, name });
+      }
+    }
+  };
+
+  /** Nothing was left behind, and nothing failed that should not. */
+  const soundAfter = async (): Promise<void> => {
+    assert.deepEqual(
+      node.logged.filter(({ message }) => message === 'a session failed'),
+      [],
+    );
+    const client = await node.client();
+    await client.ask('SEND', { destination: '/q/N/sound' }, 'still here');
+    assert.equal(Buffer.from((await node.pop('sound'))?.body ?? []).toString(), 'still here');
+    await client.disconnect();
+  };
+
+  for (const isLoggedIn of [false, true]) {
+    it(`${isLoggedIn ? 'after' : 'before'} login answers an ERROR or closes, and keeps nothing`, async () => {
+      let runs = 0;
+      let atQuarter = 0;
+      const run = async (
+        which: number,
+        share: number,
+        change: readonly Mutation[],
+        at: readonly number[],
+      ) => {
+        const { version, login, frames } = recorded(which);
+        const changed = isLoggedIn ? 1 + Math.floor(share * frames.length) : 0;
+        const said = [login, ...frames].map((frame, i) => (i === changed ? mutated(frame, change) : frame));
+        const rest = Buffer.concat(said.slice(changed));
+        await talk(version, [...said.slice(0, changed), ...pieces(rest, at)]);
+        runs += 1;
+        if (runs % 200 === 0) await tidy();
+        if (runs === Math.ceil(RUNS / 8)) atQuarter = await memoryInUse();
+      };
+      const { frames, messages } = node.server.counts;
+      await fc.assert(fc.asyncProperty(session, place, changes, breaks, run), { numRuns: RUNS / 2 });
+      await tidy();
+      assert.ok((await memoryInUse()) - atQuarter < MOST_LEFT_BYTES, 'memory stays flat');
+      // Broken frames are of use only where whole ones brought the session to where they break it.
+      const { counts } = node.server;
+      if (isLoggedIn) assert.ok(counts.frames - frames > RUNS && counts.messages - messages > RUNS / 10);
+      await soundAfter();
+      node.logged.length = 0;
+    });
+  }
+
+  it('cut at every byte closes, and gives back what was held', async () => {
+    for (const { version, login, frames } of RECORDED) {
+      const said = Buffer.concat([login, ...frames]);
+      for (let from = 0; from <= said.length; from += 32) {
+        const cuts = Array.from({ length: Math.min(32, said.length + 1 - from) }, (_, i) => from + i);
+        await Promise.all(cuts.map((end) => talk(version, [said.subarray(0, end)])));
+      }
+      await tidy();
+    }
+    await soundAfter();
+  });
+});
+
+describe('The STOMP parser with broken frames', () => {
+  const limits = { headBytes: 24_576, headers: 128, bodyBytes: 4096 };
+
+  const parsed = (version: Recorded['version'], writes: readonly Buffer[]): string[] => {
+    const parser = new FrameParser(limits);
+    parser.rules = RULES[version];
+    const seen: string[] = [];
+    try {
+      for (const bytes of writes) {
+        parser.push(bytes);
+        for (let frame = parser.next(); frame !== null; frame = parser.next()) {
+          seen.push(`${frame.command} ${JSON.stringify(frame.headers)} ${frame.body.toString('latin1')}`);
+        }
+      }
+    } catch (error) {
+      if (!(error instanceof QuaysideError)) throw error;
+      seen.push(error.code);
+    }
+    return seen;
+  };
+
+  it('reads the same however the bytes are broken up, and throws nothing but refusals', () => {
+    fc.assert(
+      fc.property(session, changes, breaks, (which, change, at) => {
+        const { version, frames } = recorded(which);
+        const bytes = mutated(Buffer.concat(frames), change);
+        const whole = parsed(version, [bytes]);
+        assert.deepEqual(parsed(version, pieces(bytes, at)), whole);
+        const single = pieces(
+          bytes,
+          Array.from(bytes, (_, i) => i / bytes.length),
+        );
+        if (bytes.length < 2000) assert.deepEqual(parsed(version, single), whole);
+      }),
+      { numRuns: RUNS },
+    );
+  });
+});
