@@ -71,9 +71,17 @@ function escaped(name: string): string {
   return name.replace(SPECIAL, (character) => encodeURIComponent(character));
 }
 
+/** Callers keep a queue's key for all of its calls, so its text is made once. */
+const texts = new WeakMap<QueueKey, string>();
+
 /** A queue's full name as one text without zero bytes. */
-export function queueText({ ns, name }: QueueKey): string {
-  return `${escaped(ns)}/${escaped(name)}`;
+export function queueText(queue: QueueKey): string {
+  let text = texts.get(queue);
+  if (text === undefined) {
+    text = `${escaped(queue.ns)}/${escaped(queue.name)}`;
+    texts.set(queue, text);
+  }
+  return text;
 }
 
 export function parseQueueText(text: string): QueueKey {

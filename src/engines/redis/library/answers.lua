@@ -6,12 +6,15 @@ local POPPED_MARK = 80
 local function finishPops(q, taken)
   if byte(taken) ~= POPPED_MARK then return end
   local lane, deleted = sub(taken, 2, 3), q.deleted
+  local count = #deleted
   for at = TAKE_HEAD + 1, #taken, TAKE_STEP do
     local seq = sub(taken, at + 9, at + 14)
     if lane == NO_LANE and byte(taken, at + 18) % 2 == 0 then
-      deleted[#deleted + 1] = 'e' .. seq
+      count = count + 1
+      deleted[count] = 'e' .. seq
     else
       finish(q, lane, seq)
+      count = #deleted
     end
   end
 end

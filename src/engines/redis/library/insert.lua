@@ -92,16 +92,22 @@ end
 local function insertPlain(q, args, at, count)
   local first = six(q.seq + 1)
   local head, front, back = pack('>I6I4', call.now, 0), 'w' .. NO_LANE .. six(call.now), pack('>I4', 0)
+  flush(q)
+  local stored, added, used = q.stored, q.added, 0
   for i = at, at + 2 * count - 1, 2 do
     if args[i] == '' then
       q.seq = q.seq + 1
-      local seq = six(q.seq)
-      store(q, 'e' .. seq, head .. args[i + 1])
-      add(q, front .. seq .. back)
-      flushIfLarge(q)
+      local seq = pack('>I6', q.seq)
+      stored[used + 1], stored[used + 2] = 'e' .. seq, head .. args[i + 1]
+      added[used + 1], added[used + 2] = '0', front .. seq .. back
     else
       local maturity, tries = timingOf(args[i])
       put(q, maturity, tries, nil, args[i + 1])
+    end
+    used = used + 2
+    if used >= MOST_ARGUMENTS then
+      flush(q)
+      stored, added, used = q.stored, q.added, 0
     end
   end
   return first

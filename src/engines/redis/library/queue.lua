@@ -56,16 +56,17 @@ local function flush(q)
   end
 end
 
+-- All scores are '0': Redis would have to write a number out for each member.
 local function add(q, member)
   local added = q.added
-  added[#added + 1] = 0
-  added[#added + 1] = member
+  local count = #added
+  added[count + 1], added[count + 2] = '0', member
 end
 
 local function store(q, field, value)
   local stored = q.stored
-  stored[#stored + 1] = field
-  stored[#stored + 1] = value
+  local count = #stored
+  stored[count + 1], stored[count + 2] = field, value
 end
 
 -- A growing batch is written now and then, so that a call of any size needs little memory.

@@ -29,15 +29,15 @@ local function removeFirst(q, members, count)
 end
 
 local function hold(q, lane, members, count, till)
-  local lease, ends = 'l' .. lane .. six(till), six(till)
+  local ends, record, token = six(till), 'd' .. lane, q.token
+  local lease, stored, added = 'l' .. lane .. ends, {}, {}
   for i = 1, count do
-    local member = members[i]
-    local seq = sub(member, 10, 15)
-    local tries = unpackAt('>I4', member, 16)
-    q.token = q.token + 1
-    add(q, lease .. seq)
-    store(q, 'd' .. lane .. seq, sub(member, 4, 9) .. pack('>I4I6', math.floor(tries / 2), q.token) .. ends)
+    local member, at = members[i], 2 * i
+    local maturity, seq, tries = unpackAt('>c6c6I4', member, 4)
+    added[at - 1], added[at] = '0', lease .. seq
+    stored[at - 1], stored[at] = record .. seq, maturity .. pack('>I4I6', math.floor(tries / 2), token + i) .. ends
   end
+  q.token, q.stored, q.added = token + count, stored, added
   flush(q)
 end
 
@@ -60,19 +60,17 @@ local function firstDue(q, lane)
 end
 
 local function takeFrom(q, lane, count, till)
-  local taken, bodies, room = {}, {}, LARGEST_ANSWER
+  local taken, bodies, got, room = {}, {}, 0, LARGEST_ANSWER
   local low, high = '[w' .. lane, '(w' .. lane .. six(call.now + 1)
-  while #taken < count and room > 0 do
-    local limit = math.min(PAGE, count - #taken)
+  while got < count and room > 0 do
+    local limit = math.min(PAGE, count - got)
     local members = membersBetween(q.z, low, high, limit)
     if #members == 0 then break end
     local page
     page, room = readBodies(q, members, room)
     takePage(q, lane, members, #page, till)
-    for i = 1, #page do
-      taken[#taken + 1] = members[i]
-      bodies[#bodies + 1] = page[i]
-    end
+    for i = 1, #page do taken[got + i], bodies[got + i] = members[i], page[i] end
+    got = got + #page
     if #members < limit then break end
   end
   return taken, bodies
