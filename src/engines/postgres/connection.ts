@@ -115,6 +115,17 @@ export class Connection {
     }
   }
 
+  /** Sends all that `send` asks for in one go: one system call instead of one for each statement. */
+  together<T>(send: () => T): T {
+    const { stream } = this.#client.connection;
+    stream.cork();
+    try {
+      return send();
+    } finally {
+      stream.uncork();
+    }
+  }
+
   /**
    * Ends the server's side of an earlier connection, if it is still there: what it has read and not run yet
    * must not take effect after what is sent from now on.

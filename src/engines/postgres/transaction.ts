@@ -22,11 +22,14 @@ const EMPTY: Query = { statement: { name: 'empty', text: 'SELECT 1' }, values: [
 export async function transact(connection: Connection, queries: readonly Query[]): Promise<Ended> {
   const [only = EMPTY] = queries;
   if (queries.length <= 1) return alone(connection, only);
-  const begun = connection.run('BEGIN');
-  const answers = queries.map(({ statement, values }) => connection.query(statement, values));
+  const { begun, answers, committed } = connection.together(() => ({
+    begun: connection.run('BEGIN'),
+    answers: queries.map(({ statement, values }) => connection.query(statement, values)),
+    committed: connection.run('COMMIT'),
+  }));
   const [[begin, ...results], [commit]] = await Promise.all([
     Promise.allSettled([begun, ...answers]),
-    Promise.allSettled([connection.run('COMMIT')]),
+    Promise.allSettled([committed]),
   ]);
   const rows: (readonly Row[])[] = [];
   for (const result of [begin, ...results]) {
