@@ -17,6 +17,9 @@ import { insert } from './scenarios/insert.ts';
 import { pop } from './scenarios/pop.ts';
 import { postgres } from './scenarios/postgres.ts';
 import { postgresDepth } from './scenarios/postgres-depth.ts';
+import { redis } from './scenarios/redis.ts';
+import { redisDepth } from './scenarios/redis-depth.ts';
+import { redisEngine } from './scenarios/redis-engine.ts';
 import { reserveCommit } from './scenarios/reserve-commit.ts';
 import { wakeUp } from './scenarios/wake-up.ts';
 
@@ -33,6 +36,9 @@ const SCENARIOS: readonly Scenario[] = [
   exchangeAttack,
   postgres,
   postgresDepth,
+  redis,
+  redisEngine,
+  redisDepth,
 ];
 
 const { values, positionals } = parseArgs({

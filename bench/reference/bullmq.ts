@@ -1,0 +1,111 @@
+/**
+ * Drives BullMQ for the bench, in a process of its own: `node bullmq.ts <port of Redis>`.
+ * Speaks through {@link Helper}: ready, then one answer for each request.
+ */
+import { setTimeout as delay } from 'node:timers/promises';
+import { ELEMENT } from '../quayside.ts';
+
+/** What the bench asks for. `seconds` is how long to measure; `fill` adds jobs in bulk beforehand. */
+export type BullRequest =
+  | { readonly what: 'add'; readonly concurrent: number; readonly seconds: number }
+  | { readonly what: 'work'; readonly concurrent: number; readonly seconds: number }
+  | { readonly what: 'fill'; readonly count: number };
+
+/** Jobs per second; for `fill`, how fast that was. */
+export interface BullAnswer {
+  readonly jobs: number;
+  readonly perSecond: number;
+}
+
+/** The part of BullMQ's interface that is used; the package is there only after its installation. */
+interface Library {
+  readonly Queue: new (name: string, options: object) => JobQueue;
+  readonly Worker: new (name: string, work: () => Promise<void>, options: object) => JobWorker;
+}
+
+interface JobQueue {
+  add(name: string, payload: unknown): Promise<unknown>;
+  addBulk(jobs: readonly { name: string; data: unknown }[]): Promise<unknown>;
+}
+
+interface JobWorker {
+  on(event: 'error', listener: (error: Error) => void): void;
+  close(): Promise<void>;
+}
+
+const TASK = 'bench';
+const PACKAGE = 'bullmq';
+const FILL_BATCH = 1000;
+
+const [port] = process.argv.slice(2);
+const library: Library = await import(PACKAGE);
+const connection = { host: '127.0.0.1', port: Number(port), maxRetriesPerRequest: null };
+// As with commits here, nothing stays of a job that is done.
+const options = { connection, defaultJobOptions: { removeOnComplete: true } };
+/** Jobs that are added, and jobs that are worked on, each in a queue of their own. */
+const added = new library.Queue('added', options);
+const stored = new library.Queue('stored', options);
+const payload: unknown = JSON.parse(ELEMENT);
+
+process.on('message', (request: BullRequest) => {
+  answer(request).then(
+    (result) => process.send?.(result),
+    (error: unknown) => {
+      console.error(error);
+      process.exit(1);
+    },
+  );
+});
+process.send?.({});
+
+function answer(request: BullRequest): Promise<BullAnswer> {
+  if (request.what === 'fill') return fill(request.count);
+  const { concurrent, seconds } = request;
+  return request.what === 'add' ? add(concurrent, seconds) : work(concurrent, seconds);
+}
+
+async function add(concurrent: number, seconds: number): Promise<BullAnswer> {
+  const from = performance.now();
+  const until = from + seconds * 1000;
+  let jobs = 0;
+  const lane = async (): Promise<void> => {
+    while (performance.now() < until) {
+      await added.add(TASK, payload);
+      jobs += 1;
+    }
+  };
+  await Promise.all(Array.from({ length: concurrent }, lane));
+  return rateOf(jobs, from);
+}
+
+async function fill(count: number): Promise<BullAnswer> {
+  const from = performance.now();
+  for (let left = count; left > 0; left -= FILL_BATCH) {
+    const batch = Array.from({ length: Math.min(left, FILL_BATCH) }, () => ({ name: TASK, data: payload }));
+    await stored.addBulk(batch);
+  }
+  return rateOf(count, from);
+}
+
+/** Works on stored jobs with a task that does nothing. Counted once the worker is busy. */
+async function work(concurrent: number, seconds: number): Promise<BullAnswer> {
+  let jobs = 0;
+  const { promise: busy, resolve, reject } = Promise.withResolvers<void>();
+  const task = async (): Promise<void> => {
+    jobs += 1;
+    if (jobs === concurrent * 4) resolve();
+  };
+  const worker = new library.Worker('stored', task, { connection, concurrency: concurrent });
+  worker.on('error', reject);
+  await busy;
+  jobs = 0;
+  const from = performance.now();
+  await delay(seconds * 1000);
+  const result = rateOf(jobs, from);
+  await worker.close();
+  return result;
+}
+
+function rateOf(jobs: number, from: number): BullAnswer {
+  return { jobs, perSecond: (jobs * 1000) / (performance.now() - from) };
+}
