@@ -1,4 +1,5 @@
 import { BROKER, EXCHANGE } from './broker.ts';
+import { STOMP } from './stomp.ts';
 
 /**
  * Bugs that the tests must find: each is planted in a copy of the source and the named suite run on it. A
@@ -38,6 +39,13 @@ export const SUITES = {
   'waiting line': { files: ['test/broker/line.test.ts'], pattern: null },
   'wake-ups': { files: ['test/broker/wake-up.test.ts'], pattern: null },
   'model through HTTP': { files: ['test/http/model.test.ts'], pattern: null },
+  'model through STOMP': { files: ['test/stomp/model.test.ts'], pattern: null },
+  'STOMP subscriptions': { files: ['test/stomp/subscriptions.test.ts'], pattern: null },
+  'STOMP clients that go away': { files: ['test/stomp/client-gone.test.ts'], pattern: null },
+  'STOMP conformance': {
+    files: ['test/stomp/conformance-1.2.test.ts', 'test/stomp/conformance-1.2-commands.test.ts'],
+    pattern: null,
+  },
   'exchange graphs': { files: ['test/exchange/graph-model.test.ts'], pattern: null },
   exchanges: { files: ['test/exchange/exchanges.test.ts'], pattern: null },
 } as const satisfies Record<string, Suite>;
@@ -368,4 +376,5 @@ export const MUTANTS: Readonly<Record<string, readonly Mutant[]>> = {
   sqlite: SQLITE,
   broker: BROKER,
   exchange: EXCHANGE,
+  stomp: STOMP,
 };

@@ -1,0 +1,89 @@
+import type { Mutant } from './mutants.ts';
+
+const edit = (file: string, search: string, replace: string): Mutant['edits'] => [
+  { file: `src/stomp/${file}`, search, replace },
+];
+
+/** Bugs of the STOMP front end: found by the model through STOMP, or by a suite of their own. */
+export const STOMP: readonly Mutant[] = [
+  {
+    name: 'a cumulative ACK settles only the message that it names',
+    suite: 'model through STOMP',
+    edits: edit(
+      'subscription.ts',
+      "if (this.options.mode !== 'client') return [named];",
+      'if (named !== undefined) return [named];',
+    ),
+  },
+  {
+    name: 'a window is never full',
+    suite: 'model through STOMP',
+    edits: edit(
+      'subscription.ts',
+      'const free = window - this.#held.size - this.#unwritten;',
+      'const free = window - this.#unwritten;',
+    ),
+  },
+  {
+    name: 'a window that has room again is not filled',
+    suite: 'model through STOMP',
+    edits: edit('commands/settle.ts', 'session.subscriptions.roomIn(subscription);', ''),
+  },
+  {
+    name: 'what a client saw and gave back is not a failed try',
+    suite: 'model through STOMP',
+    edits: edit('session.ts', 'countTry: countSeen && isSeen', 'countTry: false'),
+  },
+  {
+    name: 'an UNSUBSCRIBE forgets what the client holds',
+    suite: 'model through STOMP',
+    edits: edit(
+      'subscription.ts',
+      'if (held.length > 0) await this.#host.giveBack(queue, held, countSeen);',
+      '',
+    ),
+  },
+  {
+    name: 'the delay of a NACK is left out',
+    suite: 'model through STOMP',
+    edits: edit(
+      'settling.ts',
+      'group, token, delayMs, countTry: true }',
+      'group, token, delayMs: 0, countTry: true }',
+    ),
+  },
+  {
+    name: 'a COMMIT does not look whether the client still holds what it acknowledges',
+    suite: 'model through STOMP',
+    edits: edit('transaction.ts', 'await this.#confirmHeld();', ''),
+  },
+  {
+    name: 'an ABORT leaves claimed what the transaction acknowledged',
+    suite: 'model through STOMP',
+    edits: edit('transaction.ts', 'for (const { held } of this.#settlements) held.isClaimed = false;', ''),
+  },
+  {
+    name: 'a COMMIT loses the SENDs that go with an ACK',
+    suite: 'model through STOMP',
+    edits: edit('transaction.ts', 'inserts: one === anchor ? sends : []', 'inserts: []'),
+  },
+  {
+    name: 'a session does not keep the leases of what its client holds',
+    suite: 'STOMP subscriptions',
+    edits: edit('lease-keeper.ts', 'if (old.length === 0) return;', 'if (old.length >= 0) return;'),
+  },
+  {
+    name: 'a popped element that the client never saw is lost',
+    suite: 'STOMP clients that go away',
+    edits: edit('handout.ts', 'this.#queue.giveBack(this.#delivery);', ''),
+  },
+  {
+    name: 'a receipt comes before the element is stored',
+    suite: 'STOMP conformance',
+    edits: edit(
+      'storing.ts',
+      'await queue.insert(elements);\n      for (const receipt of receipts) this.#host.receipt(receipt);',
+      'for (const receipt of receipts) this.#host.receipt(receipt);\n      await queue.insert(elements);',
+    ),
+  },
+];
