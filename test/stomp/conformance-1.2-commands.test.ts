@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { after, before, describe, it } from 'node:test';
+import { after, before, describe, it, mock } from 'node:test';
 import type { StompClient } from './client.ts';
 import { StompNode } from './node.ts';
 
@@ -327,6 +327,22 @@ describe('STOMP 1.2, after the login', () => {
       const client = await node.client();
       client.send('BEGIN', { transaction: 't', receipt: 'a receipt: of my own' });
       assert.equal((await client.expect('RECEIPT')).headers.get('receipt-id'), 'a receipt: of my own');
+    });
+
+    it('RECEIPT of a SEND comes when the element is stored, and not before', async () => {
+      const client = await node.client();
+      const queue = node.queue('slow');
+      const { promise: held, resolve: release } = Promise.withResolvers<void>();
+      const insert = queue.insert.bind(queue);
+      mock.method(queue, 'insert', (elements: Parameters<typeof insert>[0]) =>
+        held.then(() => insert(elements)),
+      );
+      client.send('SEND', { destination: '/q/N/slow', receipt: 'stored' }, 'x');
+      client.send('BEGIN', { transaction: 't', receipt: 'begun' });
+      assert.equal((await client.expect('RECEIPT')).headers.get('receipt-id'), 'begun');
+      release();
+      assert.equal((await client.expect('RECEIPT')).headers.get('receipt-id'), 'stored');
+      assert.equal((await node.sizes('slow')).ready, 1);
     });
 
     it('the connection closes behind an ERROR, which says in message and body what was wrong', async () => {
