@@ -1,0 +1,183 @@
+import assert from 'node:assert/strict';
+import { readdirSync, readFileSync } from 'node:fs';
+import { describe, it } from 'node:test';
+import { COMMANDS } from '../../src/stomp/commands/table.ts';
+import { OWN_HEADERS } from '../../src/stomp/element-headers.ts';
+import { STOMP_ERRORS } from '../../src/stomp/errors.ts';
+import { STOMP_LIMITS } from '../../src/stomp/limits.ts';
+import { STOMP_DEFAULTS } from '../../src/stomp/options.ts';
+import { ACK_MODES } from '../../src/stomp/subscription.ts';
+import { type ServerFrame, StompClient, show } from './client.ts';
+import { StompNode } from './node.ts';
+
+const ROOT = new URL('../../', import.meta.url);
+const PAGE = readFileSync(new URL('docs/protocols/stomp.md', ROOT), 'utf8');
+
+/** The rows of the table whose first column has that name, as cells. */
+function table(firstColumn: string): string[][] {
+  const lines = PAGE.split('\n');
+  const head = lines.findIndex((line) => line.startsWith(`| ${firstColumn} |`));
+  assert.ok(head >= 0, `docs/protocols/stomp.md has a table of ${firstColumn}`);
+  const rows: string[][] = [];
+  for (const line of lines.slice(head + 2)) {
+    if (!line.startsWith('|')) break;
+    rows.push(
+      line
+        .split('|')
+        .slice(1, -1)
+        .map((cell) => cell.trim()),
+    );
+  }
+  return rows;
+}
+
+/** What stands between backquotes in the first cells. */
+function names(firstColumn: string): string[] {
+  return table(firstColumn).flatMap(([cell = '']) =>
+    [...cell.matchAll(/`([^`]+)`/g)].map(([, name]) => name ?? ''),
+  );
+}
+
+/** Header names that a source file reads or writes, by how it does so. */
+function inSource(file: string, ...patterns: readonly RegExp[]): Set<string> {
+  const source = readFileSync(new URL(`src/stomp/${file}`, ROOT), 'utf8');
+  return new Set(patterns.flatMap((pattern) => [...source.matchAll(pattern)].map(([, name]) => name ?? '')));
+}
+
+const sorted = (values: Iterable<string>): string[] => [...new Set(values)].sort();
+
+describe('docs/protocols/stomp.md and the code', () => {
+  it('list the same commands, and since when', () => {
+    assert.deepEqual(
+      table('command').map(([name, since]) => [name, since]),
+      Object.entries(COMMANDS).map(([name, { since }]) => [`\`${name}\``, since]),
+    );
+  });
+
+  it('list the same headers of SEND', () => {
+    const read = inSource('commands/send.ts', /case '([a-z-]+)':/g);
+    assert.deepEqual(sorted(names('header of SEND')), sorted([...read, 'x-ks-hdr-*']));
+  });
+
+  it('list the same headers of SUBSCRIBE, the same modes and the same default window', () => {
+    const read = inSource('commands/subscribe.ts', /\bget\('([a-z-]+)'\)/g, /\? '([a-z-]+)' : 'x-wsize'/g);
+    assert.deepEqual(sorted(names('header of SUBSCRIBE')), sorted(read));
+    const rows = new Map(
+      table('header of SUBSCRIBE').map(([name, usual, meaning]) => [name, { usual, meaning }]),
+    );
+    assert.equal(rows.get('`x-wsize`')?.usual, `\`${STOMP_LIMITS.defaultWindow}\``);
+    for (const mode of ACK_MODES) assert.ok(rows.get('`ack`')?.meaning?.includes(`\`${mode}\`:`), mode);
+  });
+
+  it('list the same headers of UNSUBSCRIBE, ACK and NACK', () => {
+    const unsubscribe = inSource('commands/subscribe.ts', /headerOf\(headers, '([a-z-]+)'\)/g);
+    assert.deepEqual(sorted(names('header of UNSUBSCRIBE')), sorted(unsubscribe));
+    const settle = inSource(
+      'commands/settle.ts',
+      /headerOf\(headers, '([a-z-]+)'\)/g,
+      /'1\.2' \? '([a-z-]+)'/g,
+      /'1\.2' \? 'id' : '([a-z-]+)'/g,
+    );
+    assert.deepEqual(sorted(names('header of ACK and NACK')), sorted(settle));
+  });
+
+  it('list the same headers of MESSAGE', () => {
+    const written = inSource('message.ts', /headerLine\(rules, '([a-z-]+)'/g, /(?:\\n|`|\})([a-z-]+):\$\{/g);
+    assert.deepEqual(sorted(names('header of MESSAGE')), sorted([...written, 'x-ks-hdr-*']));
+  });
+
+  it('list the same headers of CONNECT and CONNECTED', () => {
+    const read = inSource('login.ts', /headerOf\(headers, '([a-z-]+)'\)/g);
+    assert.deepEqual(sorted(names('header of CONNECT')), sorted([...read, 'host']));
+    const beats = table('header of CONNECTED').find(([name]) => name === '`heart-beat`');
+    const { sendBeatMs, wantBeatMs } = STOMP_DEFAULTS;
+    assert.ok(beats?.[1]?.startsWith(`\`${sendBeatMs},${wantBeatMs}\``));
+  });
+
+  it('name the same headers of SEND that are never kept', () => {
+    const sentence = /8 KiB in all[\s\S]*?are never kept/.exec(PAGE)?.[0] ?? '';
+    const never = [...sentence.matchAll(/`([^`]+)`/g)].map(([, name]) => name ?? '');
+    assert.deepEqual(
+      sorted([...never, ...names('header of SEND')].filter((name) => name !== 'x-ks-hdr-*')),
+      sorted(OWN_HEADERS),
+    );
+  });
+
+  it('list the same headers of ERROR', () => {
+    const written = inSource(
+      'errors.ts',
+      /(?:\[|push\()'([a-z-]+)',/g,
+      /'([a-z-]+)', STOMP_ERRORS/g,
+      /'(content-length)'/g,
+    );
+    assert.deepEqual(sorted(names('header of ERROR')), sorted(written));
+  });
+
+  it('list the same errors, and whether to try again', () => {
+    const listed = table('code').map(([code = '', retry]) => [code.replaceAll('`', ''), retry]);
+    const [, sentence = ''] = /never come: ([\s\S]*?)\.\n/.exec(PAGE) ?? [];
+    const never = [...sentence.matchAll(/`([a-z-]+)`/g)].map(([, code]) => code);
+    const built = Object.entries(STOMP_ERRORS).map(([code, { retry }]) => [code, String(retry)]);
+    assert.deepEqual(
+      listed,
+      built.filter(([code]) => !never.includes(code)),
+    );
+    assert.equal(listed.length + never.length, built.length);
+  });
+
+  it('list the same limits', () => {
+    assert.deepEqual(
+      table('limit').map(([name, value = '']) => [name, Number.parseInt(value, 10)]),
+      Object.entries(STOMP_LIMITS).map(([name, value]) => [`\`${name}\``, value]),
+    );
+  });
+
+  it('name a test for each MUST of the STOMP 1.2 text', () => {
+    const files = readdirSync(new URL('test/stomp/', ROOT)).filter((name) => name.endsWith('.test.ts'));
+    const tests = new Set(
+      files.flatMap((file) => {
+        const source = readFileSync(new URL(`test/stomp/${file}`, ROOT), 'utf8');
+        return [...source.matchAll(/\bit\(\s*'([^']+)'/g)].map(([, name]) => name);
+      }),
+    );
+    const rows = table('the text, in short');
+    assert.equal(rows.length, 30);
+    for (const [, name] of rows) assert.ok(tests.has(name), `there is no test: ${name}`);
+  });
+
+  it('agree in the example', async () => {
+    const [, example = ''] = /```stomp\n([\s\S]*?)```/.exec(PAGE) ?? [];
+    const node = await StompNode.start();
+    const client = await StompClient.open(node.port);
+    for (const { isClient, text } of exchanges(example)) {
+      if (isClient) client.write(text);
+      else sameFrame(await client.next(), text);
+    }
+    assert.equal(await client.nextOrEnd(), null);
+    client.socket.destroy();
+    await node.stop();
+  });
+});
+
+/** The frames of the example, in their order. */
+function exchanges(example: string): { isClient: boolean; text: string }[] {
+  const frames: { isClient: boolean; text: string }[] = [];
+  for (const part of example.split('^@\n').filter((one) => one !== '')) {
+    const lines = part.split('\n');
+    const text = lines.map((line) => line.slice(2)).join('\n');
+    frames.push({ isClient: part.startsWith('>'), text: part.startsWith('>') ? `${text}\0` : text });
+  }
+  return frames;
+}
+
+function sameFrame(frame: ServerFrame, text: string): void {
+  const [head = '', body = ''] = text.split('\n\n');
+  const [command, ...lines] = head.split('\n');
+  assert.equal(frame.command, command, show(frame));
+  assert.equal(frame.body.toString(), body);
+  const expected = lines.map((line) => [line.slice(0, line.indexOf(':')), line.slice(line.indexOf(':') + 1)]);
+  assert.deepEqual(
+    [...frame.headers].sort(),
+    expected.map(([name = '', value]) => [name, value === '*' ? frame.headers.get(name) : value]).sort(),
+  );
+}
