@@ -7,7 +7,7 @@ import type { QueueKey } from '../../src/model/names.ts';
 import { plain } from '../support/broker.ts';
 import { FakeClock } from '../support/clock.ts';
 import { bodyTexts, newElement, newElements } from '../support/elements.ts';
-import { type RedisServer, startRedis } from '../support/redis-servers.ts';
+import { type RedisServer, redisCli, startRedis } from '../support/redis-servers.ts';
 import { redisEngine } from './redis.ts';
 
 const NAMESPACES = [plain('plain')];
@@ -116,6 +116,38 @@ describe('a Redis server that was frozen', () => {
     server.thaw();
     await passUntil(clock, () => engine.ping());
     assert.deepEqual(bodyTexts((await engine.storage.take(queue, POP)).deliveries), ['a', 'b']);
+    await stopped(engine, clock);
+    await server.stop();
+  });
+});
+
+describe('a Redis server that begins to evict', () => {
+  it('is not used any more, says why, and is used again once it does not', async () => {
+    const server = await startRedis();
+    const clock = new FakeClock();
+    const said: string[] = [];
+    const log = { info: () => {}, warn: (fields: object) => said.push(JSON.stringify(fields)) };
+    const engine = redisEngine({
+      url: server.url,
+      namespaces: NAMESPACES,
+      clock: null,
+      ownClock: clock,
+      log,
+    });
+    await engine.start();
+    const setPolicy = (policy: string): string =>
+      redisCli('-p', String(server.port), 'CONFIG', 'SET', 'maxmemory-policy', policy);
+    const queue = { ns: 'plain', name: 'kept' };
+    setPolicy('volatile-ttl');
+    await passUntil(clock, () =>
+      assert.rejects(engine.storage.insert(queue, newElements('a')), {
+        code: 'storage-unavailable',
+        message: /maxmemory-policy is volatile-ttl/,
+      }),
+    );
+    assert.match(said.join(), /maxmemory-policy is volatile-ttl/);
+    setPolicy('noeviction');
+    await passUntil(clock, () => engine.storage.insert(queue, newElements('b')));
     await stopped(engine, clock);
     await server.stop();
   });

@@ -9,7 +9,8 @@ import type { QueueKey } from '../../src/model/names.ts';
 import { sampleBodies } from '../support/bodies.ts';
 import { plain } from '../support/broker.ts';
 import { bodyText, bodyTexts, newElement, newElements } from '../support/elements.ts';
-import { cluster, redisEngine, standalone } from './redis.ts';
+import { TcpProxy } from '../support/tcp-proxy.ts';
+import { cluster, freshPrefix, redisEngine, standalone } from './redis.ts';
 
 const servers = [
   { name: 'one server', url: async () => (await standalone()).url },
@@ -167,3 +168,34 @@ for (const { name, url } of servers) {
     });
   });
 }
+
+describe('the list variant on a bad network', () => {
+  it('never does a call twice: without an answer its outcome is unknown', async () => {
+    const { url, port } = await standalone();
+    const proxy = await TcpProxy.start(port);
+    const common = { namespaces: [plain('plain')], clock: null, prefix: freshPrefix() };
+    const far = redisEngine({
+      ...common,
+      url: `redis://127.0.0.1:${proxy.port}`,
+      settings: { variant: 'list' },
+    });
+    const near = redisEngine({ ...common, url, settings: { variant: 'list' } });
+    await Promise.all([far.start(), near.start()]);
+    const queue = { ns: 'plain', name: 'lossy' };
+    const withAnswerLost = async (command: RegExp, call: () => Promise<unknown>): Promise<void> => {
+      const caught = proxy.catch(command, 'mute');
+      const called = assert.rejects(call(), { code: 'outcome-unknown' });
+      await caught;
+      proxy.reset();
+      await called;
+    };
+    await far.storage.insert(queue, newElements('a'));
+    await withAnswerLost(/LPUSH/i, () => far.storage.insert(queue, newElements('b')));
+    assert.equal((await near.storage.sizes(queue)).ready, 2, 'stored once');
+    const pop = { group: '', count: 1, leaseMs: null };
+    await withAnswerLost(/RPOP/i, () => far.storage.take(queue, pop));
+    assert.deepEqual(bodyTexts((await near.storage.take(queue, { ...pop, count: 9 })).deliveries), ['b']);
+    await Promise.all([far.stop(), near.stop()]);
+    await proxy.stop();
+  });
+});

@@ -52,10 +52,14 @@ export async function bringLibrary(connection: Connection, library: Library): Pr
   }
 }
 
-/** The replicas that are connected to the server now. */
-export async function countReplicas(connection: Connection): Promise<number> {
-  const info = readInfo(text(await connection.send('INFO', ['replication'])));
-  return Number(info.get('connected_slaves') ?? 0);
+/**
+ * Asks again what may have changed: answers the replicas that are connected to the server now.
+ * @throws UnfitServer where it would throw elements away from now on
+ */
+export async function lookAgain(connection: Connection): Promise<number> {
+  const facts = readInfo(text(await connection.send('INFO', ['replication', 'memory'])));
+  checkEviction(facts);
+  return Number(facts.get('connected_slaves') ?? 0);
 }
 
 function checkVersion(facts: ReadonlyMap<string, string>): void {

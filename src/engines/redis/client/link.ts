@@ -2,7 +2,7 @@ import type { CancelTimer, Clock } from '../../../model/clock.ts';
 import type { Library } from '../library.ts';
 import type { Address, Login } from '../settings.ts';
 import { Connection, ConnectionLost, type Reply, ReplyError } from './connection.ts';
-import { bringLibrary, countReplicas, greet, type ServerFacts } from './greeting.ts';
+import { bringLibrary, greet, lookAgain, type ServerFacts, UnfitServer } from './greeting.ts';
 import { type Call, NOT_SENT, type Outcome } from './outcome.ts';
 
 export interface LinkParts {
@@ -34,6 +34,8 @@ export class Link {
   #wait = 0;
   /** The server's clock minus our monotonic one. */
   #timeOffset = 0;
+  /** Why the connection is given up, where it was not lost. */
+  #unfit: UnfitServer | null = null;
   #cancelTimer: CancelTimer | null = null;
   #retryMs = FIRST_RETRY_MS;
   #stopped = false;
@@ -140,7 +142,8 @@ export class Link {
   /** An open connection ended: before it was ready, or after. */
   #ended(connection: Connection, reason: Error): void {
     if (this.#connection === connection) this.#connection = null;
-    this.#down(reason);
+    this.#down(this.#unfit ?? reason);
+    this.#unfit = null;
   }
 
   #down(reason: Error): void {
@@ -156,15 +159,19 @@ export class Link {
     this.#cancelTimer = this.#parts.clock.after(HEARTBEAT_MS, () => void this.#beat());
   }
 
-  /** Finds a dead peer although nobody calls, and replicas that came since. */
+  /** Finds a dead peer although nobody calls, replicas that came since, and a server that became unfit. */
   async #beat(): Promise<void> {
     const connection = this.#connection;
     if (connection === null) return;
     try {
-      const replicas = await countReplicas(connection);
+      const replicas = await lookAgain(connection);
       if (this.#parts.wait === null && replicas > 0) this.#wait = 1;
-    } catch {
+    } catch (error) {
       // A lost connection is opened again where its end is noticed.
+      if (error instanceof UnfitServer) {
+        this.#unfit = error;
+        connection.close();
+      }
     }
     if (this.#connection === connection && !this.#stopped) this.#beatLater();
   }
