@@ -1,48 +1,33 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import fc from 'fast-check';
-import { STOMP_DEFAULTS } from '../../src/stomp/options.ts';
-import { StompServer } from '../../src/stomp/server.ts';
-import { Harness } from '../http/harness.ts';
+import type { Harness } from '../http/harness.ts';
 import { sampleBodies } from '../support/bodies.ts';
-import { SILENT_LOG } from '../support/broker.ts';
 import { type Answer, elementHeadersOf, headerOf, jsonOf, type QueueClient } from '../support/http-client.ts';
-import { StompClient } from './client.ts';
-import { TestAuthenticator } from './node.ts';
+import type { StompClient } from './client.ts';
+import { ParityNode } from './parity-node.ts';
 
 /** Headers tried; F17 of the reliability plan asks for 10,000 (`FUZZ_HEADERS=10000`). */
 const HEADERS_TRIED = Number(process.env.FUZZ_HEADERS ?? 1000);
 
-describe('an element is the same over HTTP and over STOMP', () => {
+describe('what an element carries, over HTTP and over STOMP', () => {
+  let node: ParityNode;
   let harness: Harness;
-  let server: StompServer;
   let http: QueueClient;
   let stomp: StompClient;
 
   before(async () => {
-    harness = await Harness.start();
-    server = new StompServer({
-      broker: harness.broker,
-      authenticator: new TestAuthenticator(),
-      options: { ...STOMP_DEFAULTS, port: 0 },
-      log: { ...SILENT_LOG, error: () => {} },
-      clock: harness.opened.clock,
-      version: '0.0.0',
-    });
-    await server.start();
-    http = harness.client();
-    stomp = await connect();
+    node = await ParityNode.start();
+    harness = node.harness;
+    http = node.http;
+    stomp = await node.connect();
   });
-  after(async () => {
-    stomp.socket.destroy();
-    await server.stop();
-    await harness.close();
-  });
+  after(() => node.stop());
 
-  const connect = (): Promise<StompClient> => StompClient.login(server.address.port);
+  const connect = (): Promise<StompClient> => node.connect();
   const to = (queue: string, ns = 'N'): string => `/q/${ns}/${queue}`;
 
-  it('sent over STOMP, it is got over HTTP as it was sent', async () => {
+  it('body, content type, content encoding, element headers: sent over STOMP, got over HTTP as they were sent', async () => {
     for (const { name, bytes, contentType, contentEncoding } of sampleBodies()) {
       const queue = harness.queue();
       const encoding = contentEncoding === null ? {} : { 'content-encoding': contentEncoding };
@@ -73,7 +58,7 @@ describe('an element is the same over HTTP and over STOMP', () => {
     }
   });
 
-  it('inserted over HTTP, it is got over STOMP as it was inserted', async () => {
+  it('id, text in headers: inserted over HTTP, got over STOMP as they were inserted', async () => {
     for (const { name, bytes, contentType, contentEncoding } of sampleBodies()) {
       const queue = harness.queue();
       const headers = {
@@ -100,7 +85,7 @@ describe('an element is the same over HTTP and over STOMP', () => {
     }
   });
 
-  it('matures, counts its tries and belongs to groups alike', async () => {
+  it('maturity, tries, groups: are the same by both', async () => {
     const queue = harness.queue();
     const at = harness.opened.now() + 60_000;
     await stomp.ask('SEND', {
@@ -118,7 +103,7 @@ describe('an element is the same over HTTP and over STOMP', () => {
     assert.equal((await http.get('events', queue, { to: 0 })).status, 504);
   });
 
-  it('that a STOMP client holds may be settled over HTTP, and its ACK is refused then', async () => {
+  it('settled: what a STOMP client holds may be settled over HTTP, and its ACK is refused then', async () => {
     const queue = harness.queue();
     const client = await connect();
     await http.insert('N', queue, 'x');
@@ -129,7 +114,7 @@ describe('an element is the same over HTTP and over STOMP', () => {
     await client.expectError('element-not-found');
   });
 
-  it('is waited for by subscriptions that /consumers lists and a cancel ends', async () => {
+  it('consumers: are listed, and cancelled, over HTTP', async () => {
     const queue = harness.queue();
     const client = await connect();
     await client.ask('SUBSCRIBE', { destination: to(queue), id: 's' });
@@ -141,7 +126,7 @@ describe('an element is the same over HTTP and over STOMP', () => {
     assert.deepEqual(jsonOf(await http.consumers('N', queue)), []);
   });
 
-  it('has headers that come back identical from both, or is refused', async () => {
+  it('refused headers: all others come back identical from both', async () => {
     const name = fc.oneof(
       { weight: 4, arbitrary: fc.stringMatching(/^[a-zA-Z0-9-]{1,12}$/) },
       { weight: 1, arbitrary: fc.string({ minLength: 1, maxLength: 6 }) },
@@ -199,7 +184,7 @@ describe('an element is the same over HTTP and over STOMP', () => {
     assert.ok(kept > HEADERS_TRIED / 4 && refused > HEADERS_TRIED / 20, `${kept} kept, ${refused} refused`);
   });
 
-  it('is refused over STOMP where its headers are more than HTTP could return', async () => {
+  it('limits: headers are refused over STOMP where they are more than HTTP could return', async () => {
     for (const headers of [
       Object.fromEntries(Array.from({ length: 65 }, (_, i) => [`x-ks-hdr-${i}`, 'v'])),
       { 'x-ks-hdr-long': 'x'.repeat(8189) },

@@ -1,0 +1,273 @@
+import assert from 'node:assert/strict';
+import { readdirSync, readFileSync } from 'node:fs';
+import { after, before, describe, it } from 'node:test';
+import { elementHeadersOf, headerOf, jsonOf, type QueueClient } from '../support/http-client.ts';
+import type { Headers, ServerFrame, StompClient } from './client.ts';
+import { BODY_LIMIT, destination, ParityNode } from './parity-node.ts';
+
+// Rows of docs/protocols/parity.md: a test's name begins with the row's. Those about what an element carries are
+// in parity.test.ts.
+
+describe('HTTP and STOMP alike', () => {
+  let node: ParityNode;
+  let http: QueueClient;
+  let stomp: StompClient;
+  let queue: string;
+
+  before(async () => {
+    node = await ParityNode.start();
+    http = node.http;
+    stomp = await node.connect();
+  });
+  after(() => node.stop());
+
+  const fresh = (): string => {
+    queue = node.harness.queue();
+    return queue;
+  };
+  const insert = (body = 'x', ns = 'N'): Promise<unknown> => http.insert(ns, queue, body);
+  const send = (headers: Headers = {}, ns = 'N'): Promise<void> =>
+    stomp.ask('SEND', { destination: destination(queue, ns), ...headers }, 'x');
+  const sizes = async (ns = 'N'): Promise<[unknown, unknown, unknown]> => {
+    const { size, schedSize, resvSize } = jsonOf<Record<string, unknown>>(await http.status(ns, queue));
+    return [size, schedSize, resvSize];
+  };
+  /** Subscribes a client of its own and answers the first message. */
+  const subscribed = async (
+    ack: string,
+    headers: Headers = {},
+    ns = 'N',
+  ): Promise<[StompClient, ServerFrame]> => {
+    const client = await node.connect();
+    await client.ask('SUBSCRIBE', {
+      destination: destination(queue, ns),
+      id: 's',
+      ack,
+      'x-wsize': 1,
+      ...headers,
+    });
+    return [client, await client.expect('MESSAGE')];
+  };
+  const ackOf = ({ headers }: ServerFrame): Headers => ({ id: headers.get('ack') ?? '' });
+
+  it('queue: odd names are the same queue', async () => {
+    for (const name of ['a/b', '%2F', 'ü ☃', '..', 'a:b', 'a\\b', '__proto__']) {
+      await stomp.ask('SEND', { destination: destination(name) }, name);
+      assert.equal((await http.get('N', name, { to: 0 })).body.toString(), name);
+      await http.insert('N', name, 'back');
+      await stomp.ask('SUBSCRIBE', { destination: destination(name), id: name });
+      assert.equal((await stomp.expect('MESSAGE')).body.toString(), 'back');
+      await stomp.ask('UNSUBSCRIBE', { id: name });
+    }
+  });
+
+  it('delay: seconds here are milliseconds there', async () => {
+    fresh();
+    await send({ 'x-delta-t': 1500 });
+    await http.insert('N', queue, 'x', { delay: 1.5 });
+    const due = new Date(node.harness.opened.now() + 1500).toISOString();
+    assert.deepEqual(await sizes(), [0, 2, 0]);
+    assert.equal(jsonOf<{ next_mature_t: string }>(await http.status('N', queue)).next_mature_t, due);
+    await node.harness.passTime(1500);
+    assert.equal(headerOf(await http.get('N', queue, { to: 0 }), 'x-ks-mature'), due);
+    const [client, message] = await subscribed('auto');
+    assert.equal(message.headers.get('x-mature'), due);
+    await client.disconnect();
+  });
+
+  it('pop: what one took, the other does not find', async () => {
+    fresh();
+    await insert();
+    const [client] = await subscribed('auto');
+    assert.deepEqual(await sizes(), [0, 0, 0]);
+    await send();
+    assert.equal((await client.expect('MESSAGE')).body.toString(), 'x');
+    assert.equal((await http.get('N', queue, { to: 0 })).status, 504);
+    await client.disconnect();
+  });
+
+  it('reserve: what one holds, the other waits for', async () => {
+    for (const mode of ['client', 'client-individual']) {
+      fresh();
+      await insert();
+      const [client] = await subscribed(mode);
+      assert.deepEqual(await sizes(), [0, 0, 1]);
+      assert.equal((await http.get('N', queue, { to: 0 })).status, 504);
+      await client.disconnect();
+      assert.equal((await http.get('N', queue, { to: 0 })).status, 200);
+    }
+  });
+
+  it('commit: finishes for good', async () => {
+    fresh();
+    await insert();
+    const [client, message] = await subscribed('client');
+    await client.ask('ACK', ackOf(message));
+    await client.disconnect();
+    assert.deepEqual(await sizes(), [0, 0, 0]);
+    const id = message.headers.get('message-id') ?? '';
+    assert.equal((await http.commit('N', queue, id)).status, 404);
+  });
+
+  it('rollback: one failed try more, after the delay', async () => {
+    fresh();
+    await insert();
+    const [client, message] = await subscribed('client-individual');
+    await client.ask('NACK', { ...ackOf(message), 'x-delta-t': 2000 });
+    assert.deepEqual(await sizes(), [0, 1, 0]);
+    await client.disconnect();
+    await node.harness.passTime(2000);
+    const reserved = await http.reserve('N', queue, { to: 0 });
+    assert.equal(headerOf(reserved, 'x-ks-tries'), '1');
+    await http.rollback('N', queue, headerOf(reserved, 'x-ks-id'));
+    const [second, again] = await subscribed('client');
+    assert.equal(again.headers.get('x-tries'), '2');
+    await second.ask('NACK', ackOf(again));
+    assert.deepEqual(await sizes(), [0, 1, 0]);
+    await second.disconnect();
+  });
+
+  it('lease: one that runs out is a failed try for both', async () => {
+    fresh();
+    await insert();
+    const [client] = await subscribed('client', { 'x-lease': 5000 });
+    await node.harness.passTime(5001);
+    const taken = await http.reserve('N', queue, { to: 0, lease: 3000 });
+    assert.equal(headerOf(taken, 'x-ks-tries'), '1');
+    await client.disconnect();
+    await node.harness.passTime(3001);
+    const [second, again] = await subscribed('client');
+    assert.equal(again.headers.get('x-tries'), '2');
+    const id = again.headers.get('message-id') ?? '';
+    const token = headerOf(taken, 'x-ks-lease');
+    assert.equal((await http.extend('N', queue, id, { token })).status, 409);
+    await second.disconnect();
+  });
+
+  it('dead letter: failed tries count together, whoever failed', async () => {
+    fresh();
+    await send({ 'x-ks-hdr-colour': 'blue' }, 'jobs');
+    const reserved = await http.reserve('jobs', queue, { to: 0 });
+    await http.rollback('jobs', queue, headerOf(reserved, 'x-ks-id'));
+    const [client, message] = await subscribed('client', {}, 'jobs');
+    await client.ask('NACK', ackOf(message));
+    await client.disconnect();
+    assert.deepEqual(await sizes('jobs'), [0, 0, 0]);
+    const dead = await http.reserve('jobs', '__deadletter__', { to: 0 });
+    const own = elementHeadersOf(dead);
+    assert.deepEqual(
+      ['colour', 'x-dl-from-queue', 'x-dl-tries'].map((name) => own.get(name)),
+      ['blue', queue, '2'],
+    );
+    await http.rollback('jobs', '__deadletter__', headerOf(dead, 'x-ks-id'));
+    await stomp.ask('SUBSCRIBE', { destination: destination('__deadletter__', 'jobs'), id: 'dead' });
+    const { headers } = await stomp.expect('MESSAGE');
+    assert.equal(headers.get('x-ks-hdr-x-dl-from-queue'), queue);
+    assert.equal(headers.get('x-dl-tries'), '2');
+    await stomp.ask('UNSUBSCRIBE', { id: 'dead' });
+  });
+
+  it('pause: holds back both, and lets inserts in', async () => {
+    fresh();
+    await http.pause('N', queue);
+    await send();
+    const client = await node.connect();
+    await client.ask('SUBSCRIBE', { destination: destination(queue), id: 's' });
+    assert.equal((await http.get('N', queue, { to: 0 })).status, 504);
+    assert.deepEqual(await sizes(), [1, 0, 0]);
+    await http.resume('N', queue);
+    assert.equal((await client.expect('MESSAGE')).body.toString(), 'x');
+    await client.disconnect();
+  });
+
+  it('rights: the same user may do the same', async () => {
+    fresh();
+    await insert();
+    for (const [name, may] of [
+      ['reader', [403, 200]],
+      ['writer', [200, 403]],
+    ] as const) {
+      const http = node.harness.client(`${name}:${name}`);
+      const answers = [await http.insert('N', queue, 'x'), await http.get('N', queue, { to: 0 })];
+      assert.deepEqual(
+        answers.map(({ status }) => status),
+        may,
+      );
+      for (const [i, command] of ['SEND', 'SUBSCRIBE'].entries()) {
+        const client = await node.connect(name);
+        const headers = { destination: destination(fresh()), ...(command === 'SUBSCRIBE' && { id: 's' }) };
+        if (may[i] === 200) {
+          await client.ask(command, headers);
+          await client.disconnect();
+        } else {
+          client.send(command, headers);
+          await client.expectError('forbidden');
+        }
+      }
+    }
+  });
+
+  it('limits: a body that is too large for one is for the other', async () => {
+    for (const [length, fits] of [
+      [BODY_LIMIT, true],
+      [BODY_LIMIT + 1, false],
+    ] as const) {
+      fresh();
+      const body = Buffer.alloc(length, 1);
+      assert.equal((await http.insert('N', queue, body)).status, fits ? 200 : 413);
+      const client = await node.connect();
+      if (fits) await client.ask('SEND', { destination: destination(queue) }, body);
+      else {
+        client.send('SEND', { destination: destination(queue) }, body);
+        await client.expectError('body-too-large');
+      }
+      assert.deepEqual(await sizes(), [fits ? 2 : 0, 0, 0]);
+    }
+  });
+
+  it('a client that goes: what it held is there for the other', async () => {
+    fresh();
+    await insert();
+    const [client] = await subscribed('client');
+    await client.vanish();
+    await node.harness.until(async () => (await sizes())[0] === 1);
+    assert.equal(headerOf(await http.get('N', queue, { to: 0 }), 'x-ks-tries'), '1');
+    const gone = new AbortController();
+    const blocked = http.get('N', queue, { signal: gone.signal });
+    await node.harness.waiting(1);
+    gone.abort();
+    await assert.rejects(blocked);
+    await node.harness.waiting(0);
+    await send();
+    const [second, message] = await subscribed('auto');
+    assert.equal(message.headers.get('x-tries'), '0');
+    await second.disconnect();
+  });
+
+  it('repeated inserts: a key stores once, and a SEND each time', async () => {
+    fresh();
+    const headers = { 'idempotency-key': 'once' };
+    await http.insert('N', queue, 'x', { headers });
+    await http.insert('N', queue, 'x', { headers });
+    await send();
+    await send();
+    assert.deepEqual(await sizes(), [3, 0, 0]);
+  });
+});
+
+describe('docs/protocols/parity.md', () => {
+  it('has a test for each of its rows', () => {
+    const folder = new URL('.', import.meta.url);
+    const files = readdirSync(folder).filter((name) => /^parity.*\.test\.ts$/.test(name));
+    const tests = files.flatMap((file) =>
+      [...readFileSync(new URL(file, folder), 'utf8').matchAll(/\bit\('([^:']+):/g)].flatMap(([, rows]) =>
+        rows?.split(', '),
+      ),
+    );
+    const page = readFileSync(new URL('../../docs/protocols/parity.md', import.meta.url), 'utf8');
+    const rows = [...page.matchAll(/^\| ([^|`]+?) \|/gm)].map(([, row]) => row);
+    assert.deepEqual(rows[0], 'what');
+    assert.ok(rows.length > 20);
+    for (const row of rows.slice(1)) assert.ok(tests.includes(row), `no test of ${row}`);
+  });
+});
