@@ -240,12 +240,16 @@ class OwnServer implements RedisServer {
 const SMALL = ['--save', '', '--maxmemory-policy', 'noeviction', '--enable-debug-command', 'yes'];
 
 async function isInCluster(server: OwnServer): Promise<boolean> {
-  const [info, replication] = await Promise.all([
+  const [info, replication, persistence] = await Promise.all([
     server.ask('CLUSTER', 'INFO'),
     server.ask('INFO', 'replication'),
+    server.ask('INFO', 'persistence'),
   ]);
+  // A replica that has just been filled writes its log anew, and acknowledges late meanwhile.
+  const calm = /aof_rewrite_in_progress:0\r\naof_rewrite_scheduled:0/.test(persistence);
   const whole = info.includes('cluster_state:ok') && info.includes('cluster_slots_ok:16384');
-  return whole && (replication.includes('state=online') || replication.includes('master_link_status:up'));
+  const linked = replication.includes('state=online') || replication.includes('master_link_status:up');
+  return whole && linked && calm;
 }
 
 async function until(holds: () => Promise<boolean>, what: string): Promise<void> {

@@ -45,8 +45,9 @@ local function runVerbs(q, args)
   local at = 4
   while at <= #args do
     local name = args[at]
+    -- What the last verb leaves behind is written together with its answer.
+    if at > 4 then flush(q) end
     local answer, behind, bodies = verbs[name](q, args, at + 1)
-    flush(q)
     answers[#answers + 1] = answer
     elements[#answers] = bodies or 0
     if name == 'take' then takes[#takes + 1] = #answers end

@@ -75,7 +75,6 @@ local function flushIfLarge(q)
 end
 
 local function saveQueue(q)
-  flush(q)
   if q.seq ~= q.storedSeq then store(q, 's', q.seq) end
   if q.token ~= q.storedToken then store(q, 't', q.token) end
   flush(q)
