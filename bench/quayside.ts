@@ -20,8 +20,13 @@ const FILL_WINDOW = 4;
 /**
  * A server's folder, not yet started, so that its data can be filled first.
  * @param url of the namespace's engine; the embedded one where not given
+ * @param more groups of the configuration
  */
-export function createServer(context: BenchContext, url = DATABASE_URL): Promise<ServerProcess> {
+export function createServer(
+  context: BenchContext,
+  url = DATABASE_URL,
+  more: Readonly<Record<string, unknown>> = {},
+): Promise<ServerProcess> {
   const { profileDir } = context;
   return ServerProcess.create({
     config: {
@@ -29,6 +34,7 @@ export function createServer(context: BenchContext, url = DATABASE_URL): Promise
       namespaces: { [NAMESPACE]: { url } },
       // All load comes from one user.
       waiting: { total: 20_000, perUser: 20_000 },
+      ...more,
     },
     nodeArgs: profileDir === null ? [] : ['--cpu-prof', '--cpu-prof-dir', profileDir],
   });

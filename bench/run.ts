@@ -21,6 +21,8 @@ import { redis } from './scenarios/redis.ts';
 import { redisDepth } from './scenarios/redis-depth.ts';
 import { redisEngine } from './scenarios/redis-engine.ts';
 import { reserveCommit } from './scenarios/reserve-commit.ts';
+import { stomp } from './scenarios/stomp.ts';
+import { stompIdle } from './scenarios/stomp-idle.ts';
 import { wakeUp } from './scenarios/wake-up.ts';
 
 const SCENARIOS: readonly Scenario[] = [
@@ -39,6 +41,8 @@ const SCENARIOS: readonly Scenario[] = [
   redis,
   redisEngine,
   redisDepth,
+  stomp,
+  stompIdle,
 ];
 
 const { values, positionals } = parseArgs({
