@@ -3,6 +3,7 @@ import { describe, it } from 'node:test';
 import fc from 'fast-check';
 import { slotOf } from '../../src/engines/redis/client/slots.ts';
 import { decodeContent, encodeContent } from '../../src/engines/redis/content.ts';
+import { elementId, ID_BYTES, writeId } from '../../src/engines/redis/ids.ts';
 import { Keys, parseQueueText, queueText } from '../../src/engines/redis/keys.ts';
 import { readSettings, type Settings } from '../../src/engines/redis/settings.ts';
 import { systemClock } from '../../src/model/clock.ts';
@@ -121,6 +122,22 @@ describe('keys of the Redis engine', () => {
         assert.equal(first.hash === second.hash, a.ns === b.ns && a.name === b.name);
         assert.ok(!all.includes(keys.names(b.ns)));
         assert.deepEqual(parseQueueText(queueText(a)), a);
+      }),
+    );
+  });
+});
+
+describe('ids of elements in Redis', () => {
+  it('are the tag and the number in base 32, in whatever order they are made, and are read back', () => {
+    const tags = fc.constantFrom('0123456789ab', 'ba9876543210');
+    const numbers = fc.oneof(fc.nat(5_000), fc.integer({ min: 0, max: 2 ** 48 - 1 }));
+    fc.assert(
+      fc.property(tags, numbers, (tag, number) => {
+        const id = elementId(tag, number);
+        assert.equal(id, tag + number.toString(32).padStart(10, '0'));
+        const written = Buffer.alloc(ID_BYTES);
+        writeId(id, written, 0);
+        assert.deepEqual([written.toString('latin1', 0, 12), written.readUIntBE(12, 6)], [tag, number]);
       }),
     );
   });

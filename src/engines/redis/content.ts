@@ -38,9 +38,23 @@ export function decodeContent(value: Buffer, at: number): ElementContent {
   const typeLength = value.readUInt16BE(at + 1);
   const restAt = at + 3 + Math.max(0, typeLength - 1);
   const bodyAt = restAt + 4 + value.readUInt32BE(restAt);
-  const contentType = typeLength === 0 ? null : value.toString('utf8', at + 3, restAt);
+  const contentType = typeLength === 0 ? null : readType(value, at + 3, restAt);
   const { contentEncoding, headers } = decodeRest(value, restAt + 4, bodyAt);
   return { body: value.subarray(bodyAt), contentType, contentEncoding, headers };
+}
+
+/** The last content type that was read, as bytes and as text: elements of a queue mostly have the same. */
+let lastType = { bytes: NOTHING, text: '' };
+
+function readType(value: Buffer, from: number, to: number): string {
+  const { bytes, text } = lastType;
+  let same = bytes.length === to - from;
+  for (let i = 0; same && i < bytes.length; i++) same = bytes[i] === value[from + i];
+  if (same) return text;
+  const read = value.toString('utf8', from, to);
+  // A copy: a slice would keep the whole reply in memory.
+  lastType = { bytes: Buffer.from(value.subarray(from, to)), text: read };
+  return read;
 }
 
 function decodeRest(

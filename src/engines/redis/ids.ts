@@ -13,8 +13,17 @@ const LARGEST_NUMBER = 2 ** 48 - 1;
 /** What no queue has for its tag. */
 const NO_TAG = '\0'.repeat(TAG_LENGTH);
 
+/** The last two digits of a number, ready made; the digits before them change seldom from id to id. */
+const LAST_DIGITS = Array.from({ length: 1024 }, (_, number) => number.toString(32).padStart(2, '0'));
+let front = { tag: '', high: -1, text: '' };
+
 export function elementId(tag: string, number: number): ElementId {
-  return tag + number.toString(32).padStart(NUMBER_LENGTH, '0');
+  const low = number % 1024;
+  const high = (number - low) / 1024;
+  if (front.high !== high || front.tag !== tag) {
+    front = { tag, high, text: tag + high.toString(32).padStart(NUMBER_LENGTH - 2, '0') };
+  }
+  return front.text + LAST_DIGITS[low];
 }
 
 /** Writes tag(12) and number(6). A text that is no id of ours gets a tag that no queue has. */

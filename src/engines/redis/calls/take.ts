@@ -44,14 +44,17 @@ function readTaken({ tag, text, elements }: Answer, group: GroupName): Delivery[
   const token = text.readUIntBE(9, 6);
   return elements.map((value, i) => {
     const at = TAKE_HEAD + TAKE_STEP * i + 3;
-    const content = decodeContent(value ?? DAMAGED, ELEMENT_HEAD);
+    const { body, contentType, contentEncoding, headers } = decodeContent(value ?? DAMAGED, ELEMENT_HEAD);
     return {
       id: elementId(tag, text.readUIntBE(at + 6, 6)),
       group,
       tries: text.readUInt32BE(at + 12) >>> 1,
       matureAt: text.readUIntBE(at, 6),
       lease: reserved ? { token: tokenText(token + i), until } : null,
-      ...content,
+      body,
+      contentType,
+      contentEncoding,
+      headers,
     };
   });
 }
