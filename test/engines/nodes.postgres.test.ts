@@ -94,6 +94,38 @@ describe('PostgreSQL with several nodes', () => {
     assert.equal(Number(rows[0].count), 0, 'no content is left behind');
   });
 
+  it('finishes elements of a stream on all nodes at once, and none waits for another in a circle', async () => {
+    const own = queue('stream');
+    const groups = ['g1', 'g2', 'g3'];
+    const third = await openNode(server, { schema });
+    const all = [...nodes, third];
+    const before = await deadlocks();
+    const elements = Array.from({ length: 1000 }, () => newElement({ groups }));
+    for (let turn = 0; turn < 6; turn++) await third.storage.insert(own, elements);
+    let left = 6 * elements.length * groups.length;
+    const consume = async ({ storage }: Engine, group: string, leaseMs: number | null): Promise<void> => {
+      while (left > 0) {
+        const { deliveries } = await storage.take(own, { group, count: 4, leaseMs });
+        left -= deliveries.length;
+        const refs = deliveries.map(({ id, lease }) => ({ id, group, token: lease?.token ?? null }));
+        if (leaseMs !== null) await storage.commit(own, refs);
+      }
+    };
+    const leases = [null, null, null, 60_000, 60_000];
+    try {
+      await Promise.all(
+        all.flatMap((node) =>
+          groups.flatMap((group) => leases.map((leaseMs) => consume(node, group, leaseMs))),
+        ),
+      );
+      assert.equal((await deadlocks()) - before, 0);
+      const { ready, scheduled, reserved } = await third.storage.sizes(own);
+      assert.deepEqual([ready, scheduled, reserved], [0, 0, 0]);
+    } finally {
+      await third.stop();
+    }
+  });
+
   it('ends each lease once, though all nodes sweep', async () => {
     const own = queue();
     const count = 1500;
@@ -189,4 +221,12 @@ describe('PostgreSQL with several nodes', () => {
     await Promise.all(nodes.map(({ stats }) => stats.flush()));
     assert.equal((await nodes[0].stats.read(own)).get('')?.put, 4);
   });
+
+  async function deadlocks(): Promise<number> {
+    const { rows } = await runSql(
+      server,
+      'SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()',
+    );
+    return Number(rows[0].deadlocks);
+  }
 });

@@ -169,9 +169,9 @@ export class PostgresServer {
   }
 }
 
-/** The folder of PostgreSQL's programs, the newest version first. */
+/** The folder of PostgreSQL's programs, the newest version first. `TEST_POSTGRES_BIN` names another one. */
 function findBinaries(): string {
-  return installedBinaries() ?? install() ?? fail();
+  return process.env.TEST_POSTGRES_BIN ?? installedBinaries() ?? install() ?? fail();
 }
 
 function installedBinaries(): string | null {

@@ -4,6 +4,8 @@ import type { Query, Row } from './statement.ts';
 /** A kind of step: all steps of one kind that are called for at the same time travel as one statement. */
 export interface Verb<A, R> {
   readonly name: string;
+  /** Whether its statement locks elements of streams, as those do that may finish one or bring it back. */
+  readonly locksElements?: boolean;
   batch(): Batch<A, R>;
 }
 

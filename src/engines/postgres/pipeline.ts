@@ -13,6 +13,7 @@ import {
   unavailable,
   unknownOutcome,
 } from './errors.ts';
+import { gather } from './gather.ts';
 import type { Link } from './link.ts';
 import type { Names, Need, Queue } from './names.ts';
 import { Round } from './round.ts';
@@ -24,10 +25,6 @@ const ANSWER_WITHIN_MS = 4500;
 /** A round that takes longer has lost its server: each of its statements would have ended before. */
 const ROUND_TIMEOUT_MS = 4000;
 const CHECK_EVERY_MS = 250;
-/** What one round carries at most. A call that is larger by itself travels alone. */
-const ROUND_BYTES = 8 * 1024 * 1024;
-const ROUND_ROWS = 5000;
-const ROUND_CALLS = 2000;
 /** Of a call that PostgreSQL refused to end a deadlock. */
 const MOST_ATTEMPTS = 4;
 const STOPPED = new ConnectionLost('The engine was stopped.');
@@ -160,8 +157,10 @@ export class Pipeline {
     this.#isRunning = true;
     for (;;) {
       const { connection } = this.#host.link;
-      const calls = connection === null ? [] : this.#gather();
-      if (connection === null || calls.length === 0) break;
+      if (connection === null) break;
+      const { calls, left } = gather(this.#pending);
+      this.#pending = left;
+      if (calls.length === 0) break;
       await this.#runTogether(connection, calls);
       this.#forgetNames();
       // Answers lead to new calls; those made before the next turn share the next round.
@@ -169,22 +168,6 @@ export class Pipeline {
     }
     this.#isRunning = false;
     this.#restIfIdle();
-  }
-
-  /** Takes what the next round may carry, in order; a queue whose call stays behind keeps its later ones too. */
-  #gather(): Call[] {
-    const calls: Call[] = [];
-    const left: Call[] = [];
-    const held = new Set<Queue>();
-    const room = new Room();
-    for (const call of this.#pending) {
-      if (call.settled) continue;
-      const goes = room.fits(call.kind) && !isHeld(call, held);
-      (goes ? calls : left).push(call);
-      if (!goes || call.mayGoOn) for (const queue of call.queues()) held.add(queue);
-    }
-    this.#pending = left;
-    return calls;
   }
 
   async #runTogether(connection: Connection, calls: readonly Call[]): Promise<void> {
@@ -343,34 +326,9 @@ export class Pipeline {
   }
 }
 
-/** What fits into one round. A call that is larger by itself travels alone. */
-class Room {
-  #bytes = 0;
-  #rows = 0;
-  #calls = 0;
-  #isFull = false;
-
-  /** Whether a call of this kind still fits; once one does not, none after it does. */
-  fits({ bytes, rows }: CallKind): boolean {
-    this.#isFull ||= this.#calls >= ROUND_CALLS;
-    this.#isFull ||= this.#calls > 0 && (this.#bytes + bytes > ROUND_BYTES || this.#rows + rows > ROUND_ROWS);
-    if (this.#isFull) return false;
-    this.#bytes += bytes;
-    this.#rows += rows;
-    this.#calls += 1;
-    return true;
-  }
-}
-
 /** A fault of ours, or of the caller's values. */
 function faultOf(error: unknown): QuaysideError {
   return new QuaysideError('internal', 'The engine failed.', { cause: error });
-}
-
-function isHeld(call: Call, held: ReadonlySet<Queue>): boolean {
-  if (held.size === 0) return false;
-  for (const queue of call.queues()) if (held.has(queue)) return true;
-  return false;
 }
 
 function turn(): Promise<void> {

@@ -1,12 +1,15 @@
 import type { AnyStep, Batch, Call } from './call.ts';
 import type { Queue } from './names.ts';
 import type { Query, Row } from './statement.ts';
+import { lockStreams } from './verbs/lock-streams.ts';
 
 type AnyBatch = Batch<unknown, unknown>;
 
 interface Planned {
   readonly batch: AnyBatch;
   readonly steps: AnyStep[];
+  /** The streams of which it locks elements. */
+  readonly locked: Set<Queue>;
 }
 
 /**
@@ -30,12 +33,14 @@ export class Round {
 
   /** The statements to send, in order. */
   queries(): Query[] {
-    return this.#sent().map(({ query }) => query);
+    const queries = this.#sent().map(({ query }) => query);
+    this.#lock = lockStreams(this.#planned.map(({ locked }) => locked).filter(({ size }) => size > 0));
+    return this.#lock === null ? queries : [this.#lock, ...queries];
   }
 
   /** Gives each step its answer. `results` has one entry for each of `queries`. */
   read(results: readonly (readonly Row[])[]): void {
-    let at = 0;
+    let at = this.#lock === null ? 0 : 1;
     for (const { batch, steps, query } of this.#all()) {
       const rows = query === null ? [] : (results[at++] ?? []);
       const answers = batch.read(rows);
@@ -43,6 +48,7 @@ export class Round {
     }
   }
 
+  #lock: Query | null = null;
   #queries: (Planned & { readonly query: Query | null })[] | null = null;
 
   #all(): (Planned & { readonly query: Query | null })[] {
@@ -67,7 +73,7 @@ export class Round {
 
   #open(step: AnyStep): number {
     const at = this.#planned.length;
-    this.#planned.push({ batch: step.verb.batch() as AnyBatch, steps: [] });
+    this.#planned.push({ batch: step.verb.batch() as AnyBatch, steps: [], locked: new Set() });
     this.#latestOfKind.set(step.verb, at);
     if (!this.#add(at, step)) throw new Error(`an empty ${step.verb.name} statement refused a step`);
     return at;
@@ -77,6 +83,9 @@ export class Round {
     const planned = this.#planned[at];
     if (planned === undefined || !planned.batch.add(step.args)) return false;
     planned.steps.push(step);
+    if (step.verb.locksElements) {
+      for (const { queue } of step.needs) if (queue.isStream) planned.locked.add(queue);
+    }
     return true;
   }
 }

@@ -44,7 +44,11 @@ function commitStatement(shared: boolean): Statement {
 export function commitVerbs(ids: Ids): (queue: Queue) => CommitVerb {
   const verb = (shared: boolean): CommitVerb => {
     const statement = commitStatement(shared);
-    return { name: statement.name, batch: () => new CommitBatch(ids, statement) };
+    return {
+      name: statement.name,
+      locksElements: shared,
+      batch: () => new CommitBatch(ids, statement),
+    };
   };
   const [plain, stream] = [verb(false), verb(true)];
   return ({ isStream }) => (isStream ? stream : plain);

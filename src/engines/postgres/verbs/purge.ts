@@ -47,7 +47,7 @@ export function purgeVerbs(): (state: DeliveryState) => Verb<PurgeArgs, Purged> 
   const verbs = new Map(
     DELIVERY_STATES.map((state) => {
       const statement = purgeStatement(state);
-      return [state, { name: statement.name, batch: () => new PurgeBatch(statement) }];
+      return [state, { name: statement.name, locksElements: true, batch: () => new PurgeBatch(statement) }];
     }),
   );
   return (state) => {

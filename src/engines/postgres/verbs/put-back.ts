@@ -46,7 +46,11 @@ function putBackStatement(shared: boolean): Statement {
 export function putBackVerbs(ids: Ids): (queue: Queue) => Verb<PutBackArgs, void> {
   const verb = (shared: boolean): Verb<PutBackArgs, void> => {
     const statement = putBackStatement(shared);
-    return { name: statement.name, batch: () => new PutBackBatch(ids, statement) };
+    return {
+      name: statement.name,
+      locksElements: shared,
+      batch: () => new PutBackBatch(ids, statement),
+    };
   };
   const [plain, stream] = [verb(false), verb(true)];
   return ({ isStream }) => (isStream ? stream : plain);

@@ -29,7 +29,7 @@ const REMOVE: Statement = {
 };
 
 export function removeVerb(ids: Ids): Verb<RemoveArgs, RemoveOutcome[]> {
-  return { name: REMOVE.name, batch: () => new RemoveBatch(ids) };
+  return { name: REMOVE.name, locksElements: true, batch: () => new RemoveBatch(ids) };
 }
 
 class RemoveBatch implements Batch<RemoveArgs, RemoveOutcome[]> {

@@ -62,7 +62,11 @@ function rollbackStatement(moves: boolean): Statement {
 export function rollbackVerbs(host: RollbackHost): (queue: Queue) => RollbackVerb {
   const verb = (moves: boolean): RollbackVerb => {
     const statement = rollbackStatement(moves);
-    return { name: statement.name, batch: () => new RollbackBatch(host, statement, moves) };
+    return {
+      name: statement.name,
+      locksElements: moves,
+      batch: () => new RollbackBatch(host, statement, moves),
+    };
   };
   const [staying, moving] = [verb(false), verb(true)];
   return (queue) => (host.deadLetters.targetOf(queue) === null ? staying : moving);

@@ -85,7 +85,11 @@ function takeStatement({ reserves, shared }: { reserves: boolean; shared: boolea
 export function takeVerbs(host: TakeHost): (args: TakeArgs) => TakeVerb {
   const verb = (reserves: boolean, shared: boolean): TakeVerb => {
     const statement = takeStatement({ reserves, shared });
-    return { name: statement.name, batch: () => new TakeBatch(host, statement, reserves) };
+    return {
+      name: statement.name,
+      locksElements: shared && !reserves,
+      batch: () => new TakeBatch(host, statement, reserves),
+    };
   };
   const plain = { pop: verb(false, false), reserve: verb(true, false) };
   const stream = { pop: verb(false, true), reserve: verb(true, true) };

@@ -66,7 +66,11 @@ function transferStatement(kinds: ElementKinds): Statement {
 export function transferVerbs(host: TransferHost): (moves: readonly Move[]) => TransferVerb {
   const verb = (kinds: ElementKinds): TransferVerb => {
     const statement = transferStatement(kinds);
-    return { name: statement.name, batch: () => new TransferBatch(host, kinds, statement) };
+    return {
+      name: statement.name,
+      locksElements: kinds.shared,
+      batch: () => new TransferBatch(host, kinds, statement),
+    };
   };
   const [plain, any] = [verb(PLAIN_KINDS), verb(ALL_KINDS)];
   return (moves) => {
