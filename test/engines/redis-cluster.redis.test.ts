@@ -77,6 +77,25 @@ describe('the Redis engine on a cluster', () => {
     await engine.stop();
   });
 
+  it('loses nothing and hands nothing out twice when a master freezes and wakes up deposed, with WAIT 1', async () => {
+    const engine = await open();
+    const traffic = new Traffic(engine.storage, 6);
+    await traffic.acknowledged(200);
+    const victim = ownerOf(traffic.slots[0] ?? 0);
+    const witness = cluster.servers.find((server) => server !== victim);
+    victim.freeze();
+    const isDeposed = (): boolean =>
+      cli(witness?.port ?? 0, 'CLUSTER', 'NODES')
+        .split('\n')
+        .some((line) => line.includes(`:${victim.port}@`) && line.includes('master,fail '));
+    while (!isDeposed()) await traffic.acknowledged(20);
+    await traffic.acknowledged(400);
+    victim.thaw();
+    await traffic.acknowledged(400);
+    assert.deepEqual(await traffic.end(), { lost: [], twice: [], changed: [] });
+    await engine.stop();
+  });
+
   it('loses nothing while slots move, keys and all', async () => {
     const prefix = freshPrefix();
     const engine = await open(prefix);
