@@ -50,8 +50,9 @@ const SUM_TALLY: Statement = {
     SELECT count(*) FROM x`,
 };
 
-/** Rounds after which the tally is worth adding up. */
+/** Rounds of this node after which the tally is worth adding up: at once, or with what else there is to do. */
 const ROUNDS_BETWEEN_SUMS = 2000;
+const ROUNDS_WORTH_A_SUM = 200;
 
 /**
  * What has to be done from time to time and belongs to no call: on the second connection, in small
@@ -87,7 +88,7 @@ export class Housekeeping {
     const [dropped, forgotten] = await Promise.all([
       this.#dropOld === null ? 0 : this.#count(this.#dropOld),
       this.#count(this.#forgetKeys),
-      this.#sum(),
+      this.#rounds < ROUNDS_WORTH_A_SUM ? null : this.#sum(),
     ]);
     return Math.max(dropped, forgotten) >= AT_ONCE;
   }
