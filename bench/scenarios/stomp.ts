@@ -69,12 +69,12 @@ async function start(target: StompTarget, pid: number, destination: string): Pro
 
 /** Each round sends and then consumes what it sent, so that both queues are as short at each start. */
 async function compare(context: BenchContext, own: Side, other: Side): Promise<Finding[]> {
-  const [count, rounds] = context.quick ? [2_000, 1] : [60_000, 7];
+  const [count, rounds] = context.quick ? [2_000, 1] : [50_000, 7];
   if (!context.quick) for (const side of [own, other]) await round(side, count / 2);
   const pairs = await interleave(
     rounds,
     () => round(own, count),
-    () => round(other, count / 2),
+    () => round(other, count),
   );
   const finding = (what: string, kind: keyof Round, ratio: number): Finding => {
     for (const [mine, theirs] of pairs) {
