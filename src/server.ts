@@ -115,7 +115,9 @@ export class Server implements Service {
     const tls = await loadTls(config, 'http', sourceOf);
     const useTls = await this.#running.frontEnds.readTls(config);
     if (created !== null) throw noUsersLeft();
-    this.#running.authenticator.replaceAccounts(accounts);
+    const { authenticator, frontEnds } = this.#running;
+    authenticator.replaceAccounts(accounts);
+    frontEnds.renewUsers((user) => authenticator.renew(user));
     if (tls.material !== null) this.#running.http.reloadTls(tls.material);
     useTls();
     for (const warning of [...warnings, ...tls.warnings]) log.warn({}, warning);

@@ -1,4 +1,5 @@
 import { hash, randomBytes } from 'node:crypto';
+import { isDeepStrictEqual } from 'node:util';
 import type { Clock } from '../model/clock.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { Account } from './account.ts';
@@ -6,7 +7,7 @@ import { addressBlock } from './address.ts';
 import { HEADER_BYTES, readBasic } from './basic.ts';
 import { FailureLimit } from './failure-limit.ts';
 import { Gate } from './gate.ts';
-import { decoyHash, PASSWORD_BYTES, passwordMatches } from './password.ts';
+import { decoyHash, PASSWORD_BYTES, passwordMatches, type StoredPassword } from './password.ts';
 import { type Argon2Hash, DEFAULT_COST } from './phc.ts';
 import type { Authenticator, User } from './user.ts';
 
@@ -66,6 +67,8 @@ export class PasswordAuthenticator implements Authenticator {
   readonly #remembered = new Map<string, Remembered>();
   /** Checks that run or wait; the same credentials from the same block share one. */
   readonly #checks = new Map<string, Promise<User>>();
+  /** Of every user that somebody may still be logged in as. */
+  readonly #passwords = new WeakMap<User, StoredPassword>();
   #accounts: ReadonlyMap<string, Account>;
   #decoy: Argon2Hash;
 
@@ -74,6 +77,7 @@ export class PasswordAuthenticator implements Authenticator {
     this.#log = log;
     this.#accounts = accounts;
     this.#decoy = decoyFor(accounts);
+    this.#keepPasswords();
     this.#byAddress = new FailureLimit({ clock, burst: 10, refillMs: REFILL_MS, keys: LIMITED_KEYS });
     this.#byName = new FailureLimit({ clock, burst: 20, refillMs: REFILL_MS, keys: LIMITED_KEYS });
   }
@@ -84,6 +88,17 @@ export class PasswordAuthenticator implements Authenticator {
     this.#decoy = decoyFor(accounts);
     this.#remembered.clear();
     this.#checks.clear();
+    this.#keepPasswords();
+  }
+
+  /**
+   * Who somebody that logged in before the users were replaced is now, for front ends with sessions; null where
+   * there is no such user any more, or it has another password.
+   */
+  renew(user: User): User | null {
+    const account = this.#accounts.get(user.name);
+    if (account === undefined) return null;
+    return isDeepStrictEqual(account.password, this.#passwords.get(user)) ? account.user : null;
   }
 
   recall(authorization: string): User | null {
@@ -99,6 +114,10 @@ export class PasswordAuthenticator implements Authenticator {
 
   login(name: string, password: string, address: string): Promise<User> {
     return this.#login({ name, password, address, header: null });
+  }
+
+  #keepPasswords(): void {
+    for (const { user, password } of this.#accounts.values()) this.#passwords.set(user, password);
   }
 
   async #login(attempt: Attempt): Promise<User> {

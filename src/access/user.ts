@@ -17,6 +17,9 @@ export interface User {
   maySee(namespace: string): boolean;
 }
 
+/** Who a user is after users were read anew; null where that name is gone or has another password. */
+export type RenewUser = (user: User) => User | null;
+
 /** Checks credentials; one for all front ends, so that its limits count every door. */
 export interface Authenticator {
   /**

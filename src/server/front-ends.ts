@@ -1,4 +1,4 @@
-import type { Authenticator } from '../access/user.ts';
+import type { Authenticator, RenewUser } from '../access/user.ts';
 import type { Broker } from '../broker/broker.ts';
 import type { Config } from '../config/options.ts';
 import type { HttpLog, TlsMaterial } from '../http/options.ts';
@@ -18,6 +18,8 @@ export interface FrontEnd extends Service {
   url(): string;
   /** Uses another certificate for connections from now on. */
   reloadTls(tls: TlsMaterial): void;
+  /** Users were read anew: sessions go on as who their clients are now, or end. */
+  renewUsers(renew: RenewUser): void;
 }
 
 export interface FrontEndParts {
@@ -70,6 +72,10 @@ export class FrontEnds implements Service {
 
   counts(): ReadonlyMap<string, SessionCounts> {
     return new Map(this.#all.map(({ name, counts }) => [name, counts]));
+  }
+
+  renewUsers(renew: RenewUser): void {
+    for (const one of this.#all) one.renewUsers(renew);
   }
 
   /** Reads the certificates that a configuration names; what is answered puts them to use. @throws ConfigError */

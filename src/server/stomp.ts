@@ -20,6 +20,7 @@ export function makeStomp(
     start: () => server.start(),
     stop: () => server.stop(),
     reloadTls: (material) => server.reloadTls(material),
+    renewUsers: (renew) => server.renewUsers(renew),
   };
 }
 

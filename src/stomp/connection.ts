@@ -1,4 +1,5 @@
 import type { Socket } from 'node:net';
+import type { RenewUser } from '../access/user.ts';
 import type { CancelTimer } from '../model/clock.ts';
 import { QuaysideError } from '../model/errors.ts';
 import { FrameParser } from './codec/parser.ts';
@@ -69,6 +70,10 @@ export class Connection implements Peer {
   /** Ends the session with an ERROR, then the connection. */
   end(reason: QuaysideError): void {
     this.#session.fail(reason, null);
+  }
+
+  renewUser(renew: RenewUser): void {
+    this.#session.renewUser(renew);
   }
 
   destroy(): void {

@@ -1,5 +1,6 @@
 import { type AddressInfo, createServer, type Server, type Socket } from 'node:net';
 import { createServer as createTlsServer, type Server as TlsServer } from 'node:tls';
+import type { RenewUser } from '../access/user.ts';
 import { shuttingDown } from '../broker/admission.ts';
 import type { Service } from '../model/service.ts';
 import { Connection } from './connection.ts';
@@ -67,6 +68,11 @@ export class StompServer implements Service {
   /** Uses another certificate for connections from now on. @throws Error where it cannot be read */
   reloadTls(tls: TlsMaterial): void {
     if ('setSecureContext' in this.#server) this.#server.setSecureContext({ ...tls, ...TLS_VERSION });
+  }
+
+  /** Users were read anew: sessions of those who are gone, or may not read any more what they read, end. */
+  renewUsers(renew: RenewUser): void {
+    for (const connection of this.#connections) connection.renewUser(renew);
   }
 
   #admit(socket: Socket): void {

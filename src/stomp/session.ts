@@ -1,4 +1,4 @@
-import type { User } from '../access/user.ts';
+import type { RenewUser, User } from '../access/user.ts';
 import type { Queue } from '../broker/queue.ts';
 import type { CancelTimer } from '../model/clock.ts';
 import { QuaysideError } from '../model/errors.ts';
@@ -178,6 +178,26 @@ export class Session implements SubscriptionHost, TurnHost {
     this.#state = 'gone';
     this.#sayLast = null;
     this.#cancelDeadline?.();
+  }
+
+  /** Users were read anew: the session goes on as who its client is now, or ends. */
+  renewUser(renew: RenewUser): void {
+    if (this.#state !== 'open' || this.#user === null) return;
+    const user = renew(this.#user);
+    if (user === null) {
+      this.fail(new QuaysideError('unauthorized', 'This user is gone, or has another password.'), null);
+      return;
+    }
+    this.#user = user;
+    this.#destinations = new Destinations(this.parts.broker, user);
+    for (const { options } of this.subscriptions.all()) {
+      try {
+        this.#destinations.find(options.destination, 'read');
+      } catch (error) {
+        this.fail(error, null, { subscription: options.id });
+        return;
+      }
+    }
   }
 
   /** COMMIT. */

@@ -1,7 +1,8 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
+import type { User } from '../../src/access/user.ts';
 import type { StompClient } from './client.ts';
-import { StompNode } from './node.ts';
+import { StompNode, TestAuthenticator } from './node.ts';
 
 describe('rights over STOMP', () => {
   let node: StompNode;
@@ -60,6 +61,24 @@ describe('rights over STOMP', () => {
     await client.ask('SUBSCRIBE', { destination: '/q/N/both', id: 's' });
     client.send('SEND', { destination: '/q/N/both' });
     await client.expectError('forbidden');
+  });
+
+  it('are those of now after the users were read anew; a session that may not read any more ends', async () => {
+    const known = new TestAuthenticator();
+    const userOf = (name: string): User | null =>
+      known.recall(`Basic ${Buffer.from(`${name}:${name}`).toString('base64')}`);
+    const reads = await as('reader');
+    await reads.ask('SUBSCRIBE', { destination: '/q/N/renewed', id: 's' });
+    const writes = await as('writer');
+    node.server.renewUsers((user) => user);
+    await reads.ask('UNSUBSCRIBE', { id: 's' });
+    await reads.ask('SUBSCRIBE', { destination: '/q/N/renewed', id: 't' });
+    // Both may only write from now on.
+    node.server.renewUsers(() => userOf('writer'));
+    assert.equal((await reads.expectError('forbidden')).headers.get('subscription'), 't');
+    await writes.ask('SEND', { destination: '/q/N/renewed' });
+    node.server.renewUsers(() => null);
+    await writes.expectError('unauthorized');
   });
 
   it('leave a line in the log where they were missing', async () => {

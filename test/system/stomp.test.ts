@@ -79,6 +79,24 @@ describe('STOMP in the server', () => {
     assert.equal(await again.stop(), 0);
   });
 
+  it('ends the sessions of users who are gone when the users are read again', async () => {
+    const config = (users: object): object => ({
+      http: { users },
+      stomp: { port: 0 },
+      namespaces: { N: { url: 'sqlite::memory:' } },
+    });
+    await folder.write('users.json', config({ ...USERS, test2: 'test2' }));
+    const program = await folder.serve(['--config', 'users.json']);
+    const stays = await StompClient.login(portOf(program), '1.2', LOGIN);
+    const goes = await StompClient.login(portOf(program), '1.2', { login: 'test2', passcode: 'test2' });
+    await folder.write('users.json', config(USERS));
+    program.signal('SIGHUP');
+    await goes.expectError('unauthorized');
+    await stays.ask('SEND', { destination: '/q/N/a' });
+    await stays.disconnect();
+    assert.equal(await program.stop(), 0);
+  });
+
   it('is not served beyond this machine without TLS, unless that is asked for', async () => {
     await folder.write('open.json', { http: { users: USERS }, stomp: { host: '0.0.0.0', port: 0 } });
     const refused = await folder.run(['--config', 'open.json']);

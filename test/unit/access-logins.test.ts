@@ -75,6 +75,18 @@ describe('Logins', () => {
     assert.equal(logins.recall(basic('plain:right')), null);
   });
 
+  it('know who somebody is after the users were replaced, while the password is the same', async () => {
+    const user = await logins.loginBasic(basic('plain:right'), HERE);
+    assert.equal(logins.renew(user), user);
+    logins.replaceAccounts(readAccounts([{ ...plain, rights: {} }], []));
+    const renewed = logins.renew(user);
+    assert.deepEqual([renewed?.name, renewed?.may('read', 'N')], ['plain', false]);
+    logins.replaceAccounts(readAccounts([{ ...plain, password: 'other' }], []));
+    assert.equal(logins.renew(user), null);
+    logins.replaceAccounts(readAccounts([], []));
+    assert.equal(logins.renew(user), null);
+  });
+
   it('check the same credentials once however many ask at the same time', async () => {
     const header = basic('hashed:right');
     const users = await Promise.all(Array.from({ length: 200 }, () => logins.loginBasic(header, HERE)));
