@@ -13,6 +13,7 @@ import { engine } from './scenarios/engine.ts';
 import { exchange } from './scenarios/exchange.ts';
 import { exchangeAttack } from './scenarios/exchange-attack.ts';
 import { exchangeHttp } from './scenarios/exchange-http.ts';
+import { frontEnds } from './scenarios/front-ends.ts';
 import { insert } from './scenarios/insert.ts';
 import { pop } from './scenarios/pop.ts';
 import { postgres } from './scenarios/postgres.ts';
@@ -43,6 +44,7 @@ const SCENARIOS: readonly Scenario[] = [
   redisDepth,
   stomp,
   stompIdle,
+  frontEnds,
 ];
 
 const { values, positionals } = parseArgs({
