@@ -39,6 +39,7 @@ export interface RedisSentinel {
 
 const HOST = '127.0.0.1';
 const READY_MS = 20_000;
+const MOST_TRIES = 3;
 const INSTALL = fileURLToPath(new URL('../../scripts/debian-packages.sh', import.meta.url));
 
 /** What runs now and must not outlive this process. Only what was started here is ever ended. */
@@ -50,28 +51,36 @@ process.on('exit', () => {
 /** One server on a free port, its data in a folder of its own; an append-only file fsynced every second. */
 export async function startRedis(...options: readonly string[]): Promise<RedisServer> {
   ensureInstalled();
-  const server = new OwnServer(await freePort(), [
-    '--appendonly',
-    'yes',
-    '--appendfsync',
-    'everysec',
-    ...options,
-  ]);
-  await server.start();
-  return server;
+  return startOn(async (port) => {
+    return new OwnServer(port, ['--appendonly', 'yes', '--appendfsync', 'everysec', ...options]);
+  });
+}
+
+/** Another process may take a port between its choice and its use: then another port is tried. */
+async function startOn(make: (port: number) => Promise<OwnServer>): Promise<OwnServer> {
+  for (let tries = 1; ; tries++) {
+    const server = await make(await freePort());
+    try {
+      await server.start();
+      return server;
+    } catch (error) {
+      await server.stop();
+      if (tries === MOST_TRIES) throw error;
+    }
+  }
 }
 
 /** Three masters, each with one replica, ready for writes that wait for it. */
 export async function startCluster(...options: readonly string[]): Promise<RedisCluster> {
   ensureInstalled();
   const servers = await Promise.all(
-    Array.from({ length: 6 }, async () => {
-      const cluster = ['--cluster-enabled', 'yes', '--cluster-node-timeout', '1500'];
-      const bus = ['--cluster-port', String(await freePort()), '--repl-diskless-sync-delay', '0'];
-      const server = new OwnServer(await freePort(), ['--appendonly', 'yes', ...cluster, ...bus, ...options]);
-      await server.start();
-      return server;
-    }),
+    Array.from({ length: 6 }, () =>
+      startOn(async (port) => {
+        const cluster = ['--cluster-enabled', 'yes', '--cluster-node-timeout', '1500'];
+        const bus = ['--cluster-port', String(await freePort()), '--repl-diskless-sync-delay', '0'];
+        return new OwnServer(port, ['--appendonly', 'yes', ...cluster, ...bus, ...options]);
+      }),
+    ),
   );
   const addresses = servers.map(({ port }) => `${HOST}:${port}`);
   redisCli('--cluster', 'create', ...addresses, '--cluster-replicas', '1', '--cluster-yes');
@@ -117,8 +126,7 @@ export async function startSentinel(): Promise<RedisSentinel> {
 }
 
 async function startWatching(masterPort: number): Promise<OwnServer> {
-  const sentinel = new OwnServer(await freePort(), [], 'sentinel');
-  await sentinel.start();
+  const sentinel = await startOn(async (port) => new OwnServer(port, [], 'sentinel'));
   const ask = async (...command: string[]): Promise<void> => {
     const answer = await sentinel.ask(...command);
     if (!answer.startsWith('+OK')) throw new Error(`${command.join(' ')}: ${answer}`);
@@ -134,8 +142,19 @@ export function redisCli(...args: readonly string[]): string {
   return execFileSync('redis-cli', [...args], { encoding: 'utf8' });
 }
 
-/** A port that was free a moment ago. */
-export function freePort(): Promise<number> {
+const givenPorts = new Set<number>();
+
+/** A port that was free a moment ago; no port twice. */
+export async function freePort(): Promise<number> {
+  for (;;) {
+    const port = await findFreePort();
+    if (givenPorts.has(port)) continue;
+    givenPorts.add(port);
+    return port;
+  }
+}
+
+function findFreePort(): Promise<number> {
   return new Promise((resolve, reject) => {
     const probe = createServer();
     probe.once('error', reject);
@@ -173,10 +192,17 @@ class OwnServer implements RedisServer {
     child.unref();
     this.#process = { child, ended };
     running.add(this);
-    await until(
-      () => this.ask('PING').then((answer) => !answer.includes('LOADING')),
-      `Redis on port ${this.port}`,
-    );
+    const failed = ended.then(() => {
+      throw new Error(`Redis on port ${this.port} ended at once`);
+    });
+    failed.catch(() => {});
+    await Promise.race([until(() => this.#isUp(child.pid), `Redis on port ${this.port}`), failed]);
+  }
+
+  /** It is the one that was started here, and not somebody else's on the same port. */
+  async #isUp(pid: number | undefined): Promise<boolean> {
+    if ((await this.ask('PING')).includes('LOADING')) return false;
+    return (await this.ask('INFO', 'server')).includes(`process_id:${pid}\r`);
   }
 
   freeze(): void {

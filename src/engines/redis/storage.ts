@@ -66,10 +66,10 @@ export class RedisStorage implements Storage {
     if (elements.length === 0) return [];
     const call = insertCall(elements, this.#parts.dedupWindowMs);
     return this.#lanes.call(queue, INSERT, call, {
-      join: `insert ${call.columns}`,
+      join: 'insert',
       inserts: true,
       makes: true,
-      items: call.count,
+      items: elements.length,
       bytes: call.bytes,
     });
   }

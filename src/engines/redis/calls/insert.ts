@@ -5,35 +5,42 @@ import { encodeContent } from '../content.ts';
 import { elementId } from '../ids.ts';
 import type { Verb } from './task.ts';
 
-/** Elements of one call, as arguments. */
+/** The elements of one call, ready to be sent. */
 export interface InsertCall {
-  readonly count: number;
-  readonly columns: string;
+  readonly elements: readonly EncodedElement[];
   readonly windowMs: number;
-  readonly args: readonly Arg[];
   readonly bytes: number;
 }
 
-/** Which optional columns the elements need: `g` for groups, `d` for dedup keys. */
-function columnsOf(elements: readonly NewElement[]): string {
-  const groups = elements.some((element) => groupsText(element) !== '');
-  const keys = elements.some(({ dedupKey }) => dedupKey !== null);
-  return `${groups ? 'g' : ''}${keys ? 'd' : ''}`;
+interface EncodedElement {
+  readonly timing: Buffer;
+  readonly content: Buffer;
+  readonly groups: string;
+  readonly dedupKey: string;
 }
 
 export function insertCall(elements: readonly NewElement[], windowMs: number): InsertCall {
-  const columns = columnsOf(elements);
-  const args: Arg[] = [];
   let bytes = 0;
-  for (const element of elements) {
+  const encoded = elements.map((element) => {
     const content = encodeContent(element);
     bytes += content.length;
-    args.push(encodeTiming(element), content);
-    if (columns.includes('g')) args.push(groupsText(element));
-    if (columns.includes('d')) args.push(element.dedupKey ?? '');
-  }
-  return { count: elements.length, columns, windowMs, args, bytes };
+    const groups = groupsText(element);
+    return { timing: encodeTiming(element), content, groups, dedupKey: element.dedupKey ?? '' };
+  });
+  return { elements: encoded, windowMs, bytes };
 }
+
+/** The columns that are sent beside the content, as `library/insert.lua` names them: those that any element needs. */
+function columnsOf(elements: readonly EncodedElement[]): { letters: string; of: (keyof EncodedElement)[] } {
+  const needed = COLUMNS.filter(({ of }) => elements.some((element) => element[of].length > 0));
+  return { letters: needed.map(({ letter }) => letter).join(''), of: needed.map(({ of }) => of) };
+}
+
+const COLUMNS = [
+  { letter: 't', of: 'timing' },
+  { letter: 'g', of: 'groups' },
+  { letter: 'd', of: 'dedupKey' },
+] as const;
 
 /** Names joined by commas, which no name has; '' on a plain queue. */
 export function groupsText({ groups }: Pick<NewElement, 'groups'>): string {
@@ -58,16 +65,21 @@ export const tooManyGroups = (): QuaysideError =>
 export const INSERT: Verb<InsertCall, ElementId[]> = {
   name: 'insert',
   encode(calls) {
-    const count = calls.reduce((sum, call) => sum + call.count, 0);
-    const [first] = calls;
-    return [count, first?.columns ?? '', first?.windowMs ?? 0, ...calls.flatMap(({ args }) => args)];
+    const elements = calls.length === 1 ? (calls[0]?.elements ?? []) : calls.flatMap((call) => call.elements);
+    const columns = columnsOf(elements);
+    const args: Arg[] = [elements.length, columns.letters, calls[0]?.windowMs ?? 0];
+    for (const element of elements) {
+      args.push(element.content);
+      for (const column of columns.of) args.push(element[column]);
+    }
+    return args;
   },
   decode({ tag, text }, calls) {
     if (text[0] === 0x21 && text.length === 1) return calls.map(tooManyGroups);
     const first = text.readUIntBE(0, 6);
     let index = 0;
-    return calls.map(({ count }) =>
-      Array.from({ length: count }, () => {
+    return calls.map(({ elements }) =>
+      elements.map(() => {
         const at = 6 + 6 * index;
         const number = text.length === 6 ? first + index : text.readUIntBE(at, 6);
         index++;

@@ -1,7 +1,7 @@
--- insert <count> <columns> <dedup window>, then per element: <timing> <content> [<groups>] [<dedup key>]
+-- insert <count> <columns> <dedup window>, then per element: <content> [<timing>] [<groups>] [<dedup key>]
 --
+-- columns: 't' where timings are given, 'g' where groups are, 'd' where dedup keys are. Groups are joined by commas.
 -- timing: '' for an element that is due now and was never tried, else maturity + 1 or 0(6) delay(6) tries(4).
--- columns: 'g' where groups are given, 'd' where dedup keys are; groups are joined by commas.
 -- Answers the first number(6), then the number(6) of each element where a dedup key may have met an earlier
 -- one; '!' where the queue has more groups than fit, and then nothing was stored.
 
@@ -66,11 +66,16 @@ end
 
 -- Reads the elements of an argument list into tables; nil where the groups do not fit. Nothing is stored yet.
 local function readElements(q, args, at, count, columns)
-  local hasGroups, hasKeys = string.find(columns, 'g') ~= nil, string.find(columns, 'd') ~= nil
+  local hasTimings, hasGroups = string.find(columns, 't') ~= nil, string.find(columns, 'g') ~= nil
+  local hasKeys = string.find(columns, 'd') ~= nil
   local elements = {}
   for i = 1, count do
-    local element = { timing = args[at], content = args[at + 1] }
-    at = at + 2
+    local element = { timing = '', content = args[at] }
+    at = at + 1
+    if hasTimings then
+      element.timing = args[at]
+      at = at + 1
+    end
     if hasGroups then
       if args[at] ~= '' then
         element.lanes = makeLanes(q, args[at])
@@ -88,21 +93,21 @@ local function readElements(q, args, at, count, columns)
 end
 
 -- The usual batch, without groups and keys, goes straight from the arguments to Redis; and an element that is
--- due now, by strings that are the same for all of them.
-local function insertPlain(q, args, at, count)
+-- due now, by strings that are the same for all of them. With timings each element has two arguments, else one.
+local function insertPlain(q, args, at, count, width)
   local first = six(q.seq + 1)
   local head, front, back = pack('>I6I4', call.now, 0), 'w' .. NO_LANE .. six(call.now), pack('>I4', 0)
   flush(q)
   local stored, added, used = q.stored, q.added, 0
-  for i = at, at + 2 * count - 1, 2 do
-    if args[i] == '' then
+  for i = at, at + width * count - 1, width do
+    if width == 1 or args[i + 1] == '' then
       q.seq = q.seq + 1
       local seq = pack('>I6', q.seq)
-      stored[used + 1], stored[used + 2] = 'e' .. seq, head .. args[i + 1]
+      stored[used + 1], stored[used + 2] = 'e' .. seq, head .. args[i]
       added[used + 1], added[used + 2] = '0', front .. seq .. back
     else
-      local maturity, tries = timingOf(args[i])
-      put(q, maturity, tries, nil, args[i + 1])
+      local maturity, tries = timingOf(args[i + 1])
+      put(q, maturity, tries, nil, args[i])
     end
     used = used + 2
     if used >= MOST_ARGUMENTS then
@@ -116,8 +121,8 @@ end
 verbs.insert = function(q, args, at)
   local count, columns, window = tonumber(args[at]), args[at + 1], tonumber(args[at + 2])
   at = at + 3
-  if columns == '' then return insertPlain(q, args, at, count), at + 2 * count end
-  local width = 2 + #columns
+  local width = 1 + #columns
+  if columns == '' or columns == 't' then return insertPlain(q, args, at, count, width), at + width * count end
   local elements = readElements(q, args, at, count, columns)
   if not elements then return '!', at + width * count end
   local numbers = {}
