@@ -84,17 +84,19 @@ async function take(storage: Engine['storage']): Promise<void> {
   if (deliveries.length !== BATCH) throw new Error(`A take answered ${deliveries.length} elements.`);
 }
 
-/** Prints the median cost of a take and of a look from the front, ms. Answers that of a take. */
+/** Prints the median cost of a take, of a status and of a look from the front, ms. Answers that of a take. */
 async function report(what: string, engine: Engine, looker: pg.Client): Promise<number> {
   const takes: number[] = [];
+  const statuses: number[] = [];
   const looks: number[] = [];
   for (let sample = 0; sample < samples; sample++) {
     await engine.storage.insert(QUEUE, elements(BATCH));
     takes.push(await timed(() => take(engine.storage)));
+    statuses.push(await timed(() => engine.storage.sizes(QUEUE)));
     if (sample % 20 === 0) looks.push(await timed(() => looker.query(FROM_THE_FRONT)));
   }
   const ms = (times: readonly number[]): string => `${median(times).toFixed(2)} ms`;
-  console.log(`${what}: take of ${BATCH} ${ms(takes)}, from the front ${ms(looks)}`);
+  console.log(`${what}: take of ${BATCH} ${ms(takes)}, from the front ${ms(looks)}; status ${ms(statuses)}`);
   return median(takes);
 }
 

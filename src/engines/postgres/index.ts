@@ -96,6 +96,7 @@ class PostgresEngine implements Engine {
       clock: this.#databaseClock,
       leases: this.#leases,
       prober: new Prober(side, clock, log),
+      monotonic: () => clock.monotonic(),
       deadLetters: this.#deadLetters,
       policies: namespaces,
       dedupWindowMs,

@@ -7,7 +7,7 @@ export interface Place {
 const START: Place = { dueAt: Number.MIN_SAFE_INTEGER, seq: 0 };
 
 /** Takes between two probes, at least: a queue that hardly moves leaves nothing to step over. */
-const TAKEN_BETWEEN_PROBES = 500;
+export const TAKEN_BETWEEN_PROBES = 500;
 const PROBE_EVERY_MS = 250;
 /** A look from the very start may cost this share of the time, so the next one waits as many times its length. */
 const FULL_PROBE_PAUSE = 20;

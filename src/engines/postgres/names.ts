@@ -5,6 +5,7 @@ import { boolArray, textArray } from './arrays.ts';
 import type { Connection } from './connection.ts';
 import { Mark } from './mark.ts';
 import { number, type Statement, text } from './statement.ts';
+import { TallyMark } from './tally-mark.ts';
 
 /** One consumer group of one queue, under the number that deliveries know it by. */
 export class Lane {
@@ -12,6 +13,7 @@ export class Lane {
   readonly queue: Queue;
   readonly group: GroupName;
   readonly mark = new Mark();
+  readonly tally = new TallyMark();
 
   constructor(id: number, queue: Queue, group: GroupName) {
     this.id = id;
@@ -28,6 +30,8 @@ export class Queue {
   /** Whether others may list it. A dead-letter queue has a number before it is known. */
   known = false;
   readonly lanes = new Map<GroupName, Lane>();
+  /** Of the number of its elements, in a stream. */
+  tally = new TallyMark();
 
   constructor(key: QueueKey, policy: NamespacePolicy | null) {
     this.key = key;
@@ -127,6 +131,7 @@ export class Names {
         queue.id = null;
         queue.known = false;
         queue.lanes.clear();
+        queue.tally = new TallyMark();
       }
     }
   }

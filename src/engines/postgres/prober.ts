@@ -1,6 +1,6 @@
 import type { EngineLog } from '../../engine/engine.ts';
 import type { Clock } from '../../model/clock.ts';
-import type { Probed } from './mark.ts';
+import { type Probed, TAKEN_BETWEEN_PROBES } from './mark.ts';
 import type { Lane } from './names.ts';
 import type { Side } from './side.ts';
 import { number, numberOrNull, type Row, type Statement } from './statement.ts';
@@ -57,6 +57,11 @@ export class Prober {
         },
       )
       .finally(() => this.#probing.delete(lane));
+  }
+
+  /** Somebody asked where a lane's waiting deliveries begin: worth a look, also where this node takes none. */
+  asked(lane: Lane): void {
+    this.took(lane, TAKEN_BETWEEN_PROBES);
   }
 
   /**

@@ -32,6 +32,7 @@ import type { Names, Need } from './names.ts';
 import type { Pipeline } from './pipeline.ts';
 import type { Extended } from './verbs/extend.ts';
 import type { Verbs } from './verbs/index.ts';
+import { type PurgeState, purgeSteps } from './verbs/purge.ts';
 import { nameOfRef, type Part, RACED, type Settled, withoutRepeats } from './verbs/refs.ts';
 import { namesOfMove } from './verbs/transfer.ts';
 
@@ -165,12 +166,12 @@ export class PostgresStorage implements Storage {
     const { verbs, pipeline } = this.#host;
     const need = this.#need(key, [], false);
     const { queue } = need;
-    const left = [...new Set(states)];
+    const left = purgeSteps(states);
     const first = left[0];
     if (first === undefined) return 0;
     let gone = 0;
     let upTo: number | null = null;
-    const step = (state: DeliveryState) => new Step(verbs.purge(state), { queue, state, upTo }, [need]);
+    const step = (state: PurgeState) => new Step(verbs.purge(state), { queue, upTo }, [need]);
     await pipeline.callUntilDone(CHANGE, step(first), (purged) => {
       gone += purged.gone;
       upTo = purged.upTo;

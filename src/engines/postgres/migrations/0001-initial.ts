@@ -9,7 +9,7 @@
  *   ran out and that nobody has reserved since.
  * - `tally` holds changes of the number of waiting and reserved deliveries, by lane and by due time in steps
  *   of 2^20 ms (17 minutes); and under the negative number of a stream's queue, of the number of its elements.
- *   Rows are only added; housekeeping adds them up. A counter that every change updates in place would make
+ *   Rows are only added; housekeeping adds them up into new ones, with larger numbers. A counter that every change updates in place would make
  *   all nodes wait for one row.
  * - `inserted_at` is set in streams only, for `retention`; `bytes` bounds answers without reading bodies.
  * - Bodies are not compressed by PostgreSQL: they often are already, and it would cost more than the disk.
@@ -83,6 +83,7 @@ CREATE TABLE element (
 ALTER TABLE element ALTER COLUMN body SET STORAGE EXTERNAL;
 
 CREATE TABLE tally (
+  id bigint GENERATED ALWAYS AS IDENTITY,
   lane int NOT NULL,
   step bigint NOT NULL,
   waiting int NOT NULL,
@@ -93,7 +94,7 @@ CREATE TABLE tally (
   autovacuum_vacuum_cost_delay = 0,
   vacuum_truncate = off
 );
-CREATE INDEX tally_lane ON tally (lane);
+CREATE INDEX tally_lane ON tally (lane, id);
 
 CREATE TABLE dedup (
   queue int NOT NULL,

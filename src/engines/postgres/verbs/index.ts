@@ -9,11 +9,16 @@ import { purgeVerbs } from './purge.ts';
 import { putBackVerbs } from './put-back.ts';
 import { removeVerb } from './remove.ts';
 import { type RollbackHost, rollbackVerbs } from './rollback.ts';
-import { SIZES_VERB, STREAM_SIZES_VERB } from './sizes.ts';
+import { type SizesHost, sizesVerb, streamSizesVerb } from './sizes.ts';
 import { type TakeHost, takeVerbs } from './take.ts';
 import { type TransferHost, transferVerbs } from './transfer.ts';
 
-export type VerbsHost = InsertHost & TakeHost & TransferHost & Omit<RollbackHost, 'died'> & LapseHost;
+export type VerbsHost = InsertHost &
+  TakeHost &
+  TransferHost &
+  Omit<RollbackHost, 'died'> &
+  LapseHost &
+  SizesHost;
 
 export type Verbs = ReturnType<typeof makeVerbs>;
 
@@ -33,8 +38,8 @@ export function makeVerbs(host: VerbsHost) {
     transfer: transferVerbs(host),
     browse: browseVerbs(host.ids),
     purge: purgeVerbs(),
-    sizes: SIZES_VERB,
-    streamSizes: STREAM_SIZES_VERB,
+    sizes: sizesVerb(host),
+    streamSizes: streamSizesVerb(host),
     nextDueAt: NEXT_DUE_AT_VERB,
     lapse: lapseVerb(host),
   };

@@ -5,9 +5,11 @@ import type { Queue } from '../names.ts';
 import { number, type Query, type Row, type Statement } from '../statement.ts';
 import { finishShared, NOW, ONE_LESS_OF_EITHER, tally, withList } from './fragments.ts';
 
+/** What one step of a purge is about: a state, or ready and scheduled ones together. */
+export type PurgeState = DeliveryState | 'waiting';
+
 export interface PurgeArgs {
   readonly queue: Queue;
-  readonly state: DeliveryState;
   /** Elements with a larger number were inserted after the purge began; null in its first step. */
   readonly upTo: number | null;
 }
@@ -22,8 +24,9 @@ export interface Purged {
 /** Deliveries that go in one statement, so that none takes long enough to keep others waiting. */
 const AT_ONCE = 10_000;
 
-function purgeStatement(state: DeliveryState): Statement {
+function purgeStatement(state: PurgeState): Statement {
   const where = {
+    waiting: 'd.lease_until IS NULL',
     ready: 'd.lease_until IS NULL AND d.due_at <= t.now',
     scheduled: 'd.lease_until IS NULL AND d.due_at > t.now',
     reserved: 'd.lease_until IS NOT NULL',
@@ -43,9 +46,20 @@ function purgeStatement(state: DeliveryState): Statement {
   };
 }
 
-export function purgeVerbs(): (state: DeliveryState) => Verb<PurgeArgs, Purged> {
+/**
+ * The steps that remove what is in these states. A delivery must not slip from one state into another between two
+ * steps: what matures meanwhile is waiting before and after, and what is given back meanwhile is looked for
+ * once more.
+ */
+export function purgeSteps(states: readonly DeliveryState[]): PurgeState[] {
+  const isWaiting = states.includes('ready') && states.includes('scheduled');
+  if (!isWaiting) return [...new Set(states)];
+  return states.includes('reserved') ? ['waiting', 'reserved', 'waiting'] : ['waiting'];
+}
+
+export function purgeVerbs(): (state: PurgeState) => Verb<PurgeArgs, Purged> {
   const verbs = new Map(
-    DELIVERY_STATES.map((state) => {
+    (['waiting', ...DELIVERY_STATES] as const).map((state) => {
       const statement = purgeStatement(state);
       return [state, { name: statement.name, locksElements: true, batch: () => new PurgeBatch(statement) }];
     }),
