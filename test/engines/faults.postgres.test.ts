@@ -10,6 +10,8 @@ import { Traffic, type Verdict } from './postgres-traffic.ts';
 
 /** Restarts under load; `FAULT_ROUNDS=100` for a night. */
 const ROUNDS = Number(process.env.FAULT_ROUNDS ?? 3);
+/** How long the server stays frozen after the first call was refused, ms; `FAULT_FROZEN_MS=30000` for a long time. */
+const FROZEN_MS = Number(process.env.FAULT_FROZEN_MS ?? 0);
 
 const pop = (engine: Engine, queue: { ns: string; name: string }, count = 9) =>
   engine.storage.take(queue, { group: '', count, leaseMs: null });
@@ -84,6 +86,7 @@ describe('PostgreSQL that fails', () => {
     server.signalAll('SIGSTOP');
     assert.notEqual(await codeOf(engine.storage.insert(queue(), newElements('into ice'))), 'done');
     assert.equal(await codeOf(engine.ping()), 'storage-unavailable');
+    await new Promise((resolve) => setTimeout(resolve, FROZEN_MS));
     server.signalAll('SIGCONT');
     await traffic.acknowledged(200);
     assertNothingLost(await traffic.end());
