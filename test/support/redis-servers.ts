@@ -202,7 +202,9 @@ class OwnServer implements RedisServer {
   /** It is the one that was started here, and not somebody else's on the same port. */
   async #isUp(pid: number | undefined): Promise<boolean> {
     if ((await this.ask('PING')).includes('LOADING')) return false;
-    return (await this.ask('INFO', 'server')).includes(`process_id:${pid}\r`);
+    const info = await this.ask('INFO', 'server');
+    // One that wants a password tells nothing.
+    return info.includes(`process_id:${pid}\r`) || info.includes('NOAUTH');
   }
 
   freeze(): void {
