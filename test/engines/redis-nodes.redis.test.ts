@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
+import type { JsonValue } from '../../src/engine/definitions.ts';
 import type { Engine } from '../../src/engine/engine.ts';
 import { Keys } from '../../src/engines/redis/keys.ts';
 import { systemClock } from '../../src/model/clock.ts';
@@ -120,5 +121,23 @@ describe('several nodes on one Redis', () => {
     await Promise.all([one.stats.flush(), other.stats.flush()]);
     assert.equal((await one.stats.read(QUEUE)).get('')?.put, 5);
     await stop([one, other]);
+  });
+
+  it('hear what another says right before it stops', async () => {
+    const [leaving, staying] = await nodes(2, null);
+    assert.ok(leaving && staying);
+    const heard = Promise.withResolvers<JsonValue>();
+    const subscribed = Promise.withResolvers<void>();
+    staying.signaller.subscribe('farewell', (message) =>
+      message === 'hello' ? subscribed.resolve() : heard.resolve(message),
+    );
+    // A subscription begins a moment after it was asked for.
+    const greeting = setInterval(() => leaving.signaller.publish('farewell', 'hello'), 5);
+    await subscribed.promise;
+    clearInterval(greeting);
+    leaving.signaller.publish('farewell', 'gone');
+    await leaving.stop();
+    assert.equal(await heard.promise, 'gone');
+    await staying.stop();
   });
 });

@@ -24,6 +24,8 @@ export class RedisSignaller implements Signaller {
   readonly type = 'redis';
   readonly #parts: SignallerParts;
   readonly #origin = randomBytes(8).toString('hex');
+  /** How this node's own messages begin, which come back to it. */
+  readonly #ownFront = JSON.stringify([this.#origin]).slice(0, -1);
   readonly #topics = new Map<string, Set<Listener>>();
 
   constructor(parts: SignallerParts) {
@@ -33,7 +35,7 @@ export class RedisSignaller implements Signaller {
   publish(topic: string, message: JsonValue): void {
     const { keys, router } = this.#parts;
     const channel = keys.signalChannel(topic);
-    const sent = router.nodeFor(slotOf(channel))?.submit({
+    const sent = router.nodeFor(slotOf(channel))?.submitLater({
       name: router.isCluster ? 'SPUBLISH' : 'PUBLISH',
       args: [channel, JSON.stringify([this.#origin, message])],
       writes: false,
@@ -52,8 +54,9 @@ export class RedisSignaller implements Signaller {
     const listeners = this.#topics.get(topic) ?? new Set();
     this.#topics.set(topic, listeners.add(own));
     const unsubscribe = subscriptions.subscribe(keys.signalChannel(topic), true, (text) => {
-      const [origin, message] = JSON.parse(text) as [string, JsonValue];
-      if (origin !== this.#origin) own(message);
+      if (text.startsWith(this.#ownFront)) return;
+      const [, message] = JSON.parse(text) as [string, JsonValue];
+      own(message);
     });
     return () => {
       unsubscribe();

@@ -54,6 +54,7 @@ export class Node {
   }
 
   stop(): void {
+    this.#flush();
     this.#problem ??= new Error('it was stopped');
     for (const link of this.#links) link.stop();
     this.#announce();
@@ -103,11 +104,22 @@ export class Node {
 
   /** Never rejects. */
   submit(call: Call): Promise<Outcome> {
-    if (this.#waiting.length === 0) queueMicrotask(() => this.#flush());
+    queueMicrotask(() => this.#flush());
+    return this.#enqueue(call);
+  }
+
+  /** The same for what nobody waits for: sent with what is sent next, at the end of this turn at the latest. */
+  submitLater(call: Call): Promise<Outcome> {
+    setImmediate(() => this.#flush());
+    return this.#enqueue(call);
+  }
+
+  #enqueue(call: Call): Promise<Outcome> {
     return new Promise((resolve) => this.#waiting.push({ call, settle: resolve }));
   }
 
   #flush(): void {
+    if (this.#waiting.length === 0) return;
     const waiting = this.#waiting.splice(0);
     const outcomes = this.#freest()?.send(waiting.map(({ call }) => call));
     for (const [i, { settle }] of waiting.entries()) settle(outcomes?.[i] ?? Promise.resolve(NOT_SENT));
