@@ -156,12 +156,17 @@ export class Connection implements Peer {
     this.#isParsing = false;
     this.#session.endTurn();
     this.workChanged();
+    // One turn of the event loop may bring two megabytes, so this does not wait until the way out moves.
+    this.#outputChanged();
   }
 
   #onRoom(): void {
-    const { bytes } = this.outbox;
-    this.#setHold(HOLDS.output, bytes > MOST_OUTPUT_BYTES);
+    this.#outputChanged();
     this.#session.onRoom();
+  }
+
+  #outputChanged(): void {
+    this.#setHold(HOLDS.output, this.outbox.bytes > MOST_OUTPUT_BYTES);
   }
 
   #setHold(hold: number, isHeld: boolean): void {

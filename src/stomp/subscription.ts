@@ -52,6 +52,13 @@ export interface SubscriptionHost {
 const LARGEST_TAKE = 256;
 /** What an element is taken to be long before the first has come. */
 const FIRST_ESTIMATE_BYTES = 64 * 1024;
+/**
+ * A window from this size on that is half free is not filled at once, but after this many ms: a client that is
+ * quick acknowledges the other half meanwhile, and one take of twice the size costs the engine a third less. A
+ * slow client still has half a window to work on.
+ */
+const GATHERED_FROM = 64;
+const GATHER_MS = 2;
 /** When too many consumers wait, one that had its place tries to come back after this long. */
 const RETRY_MS = 1000;
 
@@ -78,6 +85,7 @@ export class Subscription implements Sink {
   #isOver = false;
   #consumer: Consumer | null = null;
   #cancelRetry: CancelTimer | null = null;
+  #cancelGather: CancelTimer | null = null;
   #handedOut = 0;
   /** Popped elements that the kernel does not have yet. */
   #unwritten = 0;
@@ -121,6 +129,8 @@ export class Subscription implements Sink {
     if (this.#isOver || this.#consumer !== null || this.#cancelRetry !== null) return;
     const count = this.#wanted();
     if (count === 0) return;
+    this.#cancelGather?.();
+    this.#cancelGather = null;
     try {
       this.#join(count);
     } catch (error) {
@@ -130,6 +140,19 @@ export class Subscription implements Sink {
       }
       this.#cancelRetry = this.#host.clock.after(RETRY_MS, () => {
         this.#cancelRetry = null;
+        this.fill();
+      });
+    }
+  }
+
+  /** As `fill`, after acknowledgements: more of them may be on their way. */
+  refill(): void {
+    const { window } = this.options;
+    if (window < GATHERED_FROM || this.#free >= Math.min(window, LARGEST_TAKE)) {
+      this.fill();
+    } else if (this.#cancelGather === null && !this.#isOver && this.#wanted() > 0) {
+      this.#cancelGather = this.#host.clock.after(GATHER_MS, () => {
+        this.#cancelGather = null;
         this.fill();
       });
     }
@@ -181,16 +204,21 @@ export class Subscription implements Sink {
     counts.window -= window;
     if (this.#consumer !== null) queue.leave(this.#consumer);
     this.#cancelRetry?.();
+    this.#cancelGather?.();
     this.#leases?.stop();
     const held = [...this.#held.values()];
     this.settle(held);
     if (held.length > 0) await this.#host.giveBack(queue, held, countSeen);
   }
 
+  get #free(): number {
+    return this.options.window - this.#held.size - this.#unwritten;
+  }
+
   /** How many elements to ask for: none while the window is more than half full, or the way out is. */
   #wanted(): number {
     const { window } = this.options;
-    const free = window - this.#held.size - this.#unwritten;
+    const free = this.#free;
     if (free < Math.min(LARGEST_TAKE, Math.max(1, Math.floor(window / 2)))) return 0;
     const { room } = this.#host.outbox;
     if (room <= 0) return 0;

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, it } from 'node:test';
 import { setImmediate as turn } from 'node:timers/promises';
 import type { StompClient } from './client.ts';
-import { StompNode } from './node.ts';
+import { StompNode, until } from './node.ts';
 
 describe('a subscription', () => {
   let node: StompNode;
@@ -70,6 +70,25 @@ describe('a subscription', () => {
       assert.equal((await node.sizes('a')).reserved, 1);
       await client.ask('ACK', { id: message?.ack ?? '' });
     }
+  });
+
+  it('with a window of 64 or more waits 2 ms for more acknowledgements before it fills half of it', async () => {
+    await node.insert('a', ...numbers(300));
+    const headers = { destination: '/q/N/a', id: 's', ack: 'client-individual', 'x-wsize': 100 };
+    await client.ask('SUBSCRIBE', headers);
+    const { counts } = node.server;
+    // What one take brings depends on the bodies before it; it goes on until half of the window is filled.
+    await until(() => counts.unacknowledged > 50 && node.queue('a').consumers().length === 0);
+    const first = await messages(counts.unacknowledged);
+    const acks = (of: { ack: string }[]): Buffer =>
+      Buffer.concat(of.map(({ ack }) => client.frame('ACK', { id: ack })));
+    client.write(acks(first.splice(0, 60)));
+    while ((await node.sizes('a')).reserved !== first.length) await turn();
+    assert.deepEqual(node.queue('a').consumers(), []);
+    node.clock.advance(2);
+    const second = await messages(100 - first.length);
+    client.write(acks([...first, ...second]));
+    assert.equal((await messages(100)).length, 100);
   });
 
   it('takes x-wsize where both are given, and refuses windows that are none', async () => {
