@@ -20,8 +20,8 @@ export const STOMP: readonly Mutant[] = [
     suite: 'model through STOMP',
     edits: edit(
       'subscription.ts',
-      'const free = window - this.#held.size - this.#unwritten;',
-      'const free = window - this.#unwritten;',
+      'return this.options.window - this.#held.size - this.#unwritten;',
+      'return this.options.window - this.#unwritten;',
     ),
   },
   {
