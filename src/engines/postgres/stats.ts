@@ -5,11 +5,15 @@ import type { GroupName } from '../../model/element.ts';
 import { QuaysideError } from '../../model/errors.ts';
 import type { QueueKey } from '../../model/names.ts';
 import { int8Array, textArray } from './arrays.ts';
+import { NOT_REACHABLE, unavailable } from './errors.ts';
 import type { Side } from './side.ts';
 import { number, type Query, type Statement, text } from './statement.ts';
 
 /** How long counts may stay in memory only. A crash loses at most these. */
 const FLUSH_AFTER_MS = 1000;
+
+/** Reads without an answer, at most: each is small, so a count bounds their memory. */
+const MOST_READS = 20_000;
 
 const COLUMNS = COUNTER_NAMES.join(', ');
 
@@ -24,8 +28,18 @@ const ADD: Statement = {
 
 const READ: Statement = {
   name: 'stats',
-  text: `SELECT grp, ${COLUMNS} FROM stats WHERE ns = $1 AND queue = $2`,
+  text: `SELECT u.ord, s.grp, ${COLUMNS} FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS u(ns, name, ord)
+    JOIN stats s ON s.ns = u.ns AND s.queue = u.name`,
 };
+
+type Counts = Map<GroupName, Counters>;
+
+/** Somebody who wants a queue's counters. */
+interface Reader {
+  readonly queue: QueueKey;
+  readonly resolve: (counts: Counts) => void;
+  readonly reject: (error: unknown) => void;
+}
 
 interface Entry {
   readonly queue: QueueKey;
@@ -40,6 +54,10 @@ export class PostgresStats implements Stats {
   readonly #log: EngineLog;
   #buffer = new Map<string, Map<string, Map<GroupName, Entry>>>();
   readonly #flushes = new Set<Promise<unknown>>();
+  /** Of this turn. */
+  #readers: Reader[] = [];
+  /** Those of earlier turns, too. */
+  #reads = 0;
   #cancelFlush: CancelTimer | null = null;
   #stopped = false;
 
@@ -59,19 +77,17 @@ export class PostgresStats implements Stats {
     });
   }
 
-  async read(queue: QueueKey): Promise<ReadonlyMap<GroupName, Counters>> {
-    const counts = new Map<GroupName, Counters>();
-    for (const { group, counters } of this.#buffer.get(queue.ns)?.get(queue.name)?.values() ?? []) {
-      counts.set(group, { ...counters });
-    }
-    // A flush that is under way was sent before, on the same connection: the answer includes it.
-    for (const row of await this.#side.ask({ statement: READ, values: [queue.ns, queue.name] })) {
-      const stored = zeroCounters();
-      for (const [index, name] of COUNTER_NAMES.entries()) stored[name] = number(row, index + 1);
-      addCounters(stored, counts.get(text(row, 0)) ?? {});
-      counts.set(text(row, 0), stored);
-    }
-    return counts;
+  /** Reads of the same turn, as a listing makes them, are one query. */
+  read(queue: QueueKey): Promise<ReadonlyMap<GroupName, Counters>> {
+    return new Promise((resolve, reject) => {
+      if (this.#reads >= MOST_READS) {
+        reject(unavailable(NOT_REACHABLE, new Error('Too many reads wait.')));
+        return;
+      }
+      this.#reads += 1;
+      if (this.#readers.length === 0) setImmediate(() => void this.#readAll());
+      this.#readers.push({ queue, resolve, reject });
+    });
   }
 
   async flush(): Promise<void> {
@@ -92,6 +108,42 @@ export class PostgresStats implements Stats {
   stop(): void {
     this.#stopped = true;
     this.#stopTimer();
+  }
+
+  async #readAll(): Promise<void> {
+    const readers = this.#readers;
+    this.#readers = [];
+    try {
+      const found = await this.#counts(readers.map(({ queue }) => queue));
+      for (const [place, { resolve }] of readers.entries()) resolve(found[place] ?? new Map());
+    } catch (error) {
+      for (const { reject } of readers) reject(error);
+    } finally {
+      this.#reads -= readers.length;
+    }
+  }
+
+  async #counts(queues: readonly QueueKey[]): Promise<Counts[]> {
+    const found = queues.map((queue) => this.#buffered(queue));
+    const values = [
+      textArray(queues.map(({ ns }) => Buffer.from(ns))),
+      textArray(queues.map(({ name }) => Buffer.from(name))),
+    ];
+    // A flush that is under way was sent before, on the same connection: the answer includes it.
+    for (const row of await this.#side.ask({ statement: READ, values })) {
+      const counts = found[number(row, 0) - 1];
+      const group = text(row, 1);
+      const stored = zeroCounters();
+      for (const [index, name] of COUNTER_NAMES.entries()) stored[name] = number(row, index + 2);
+      addCounters(stored, counts?.get(group) ?? {});
+      counts?.set(group, stored);
+    }
+    return found;
+  }
+
+  #buffered({ ns, name }: QueueKey): Counts {
+    const groups = this.#buffer.get(ns)?.get(name)?.values() ?? [];
+    return new Map([...groups].map(({ group, counters }) => [group, { ...counters }]));
   }
 
   #stopTimer(): void {
