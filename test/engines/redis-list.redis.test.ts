@@ -106,6 +106,41 @@ for (const { name, url } of servers) {
       assert.ok((await storage.queues('plain')).includes(queue.name));
     });
 
+    it('gives calls that travel as one each its own: ids to inserts, elements to pops, the first the first', async () => {
+      const queue = freshQueue();
+      const bodies = Array.from({ length: 2_500 }, (_, index) => `${index}`);
+      const inserted = await Promise.all(bodies.map((body) => storage.insert(queue, newElements(body))));
+      const popped = await Promise.all(Array.from({ length: 1_260 }, (_, i) => pop(queue, 1 + (i % 3))));
+      const deliveries = popped.flatMap((result) => result.deliveries);
+      assert.deepEqual(bodyTexts(deliveries), bodies);
+      assert.deepEqual(
+        deliveries.map(({ id }) => id),
+        inserted.flat(),
+      );
+      assert.ok(popped.slice(0, 1_200).every((result, i) => result.deliveries.length === 1 + (i % 3)));
+    });
+
+    it('refuses one of several overlapping calls without harm to the others', async () => {
+      const queue = freshQueue();
+      const large = newElement({ body: 'x'.repeat(3 * 1024 * 1024) });
+      const calls = await Promise.allSettled([
+        storage.insert(queue, newElements('a')),
+        storage.insert(queue, [newElement({ delayMs: 5 })]),
+        storage.insert(queue, [large]),
+        storage.insert(queue, [large]),
+        storage.insert(queue, newElements('b')),
+      ]);
+      assert.deepEqual(
+        calls.map(({ status }) => status),
+        ['fulfilled', 'rejected', 'fulfilled', 'fulfilled', 'fulfilled'],
+      );
+      const { deliveries } = await pop(queue);
+      assert.deepEqual(
+        deliveries.map(({ body }) => body.length),
+        [1, 3 * 1024 * 1024, 3 * 1024 * 1024, 1],
+      );
+    });
+
     it('puts popped elements back to their places', async () => {
       const queue = freshQueue();
       await storage.insert(queue, newElements('a', 'b', 'c'));

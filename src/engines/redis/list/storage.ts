@@ -23,7 +23,7 @@ import type { Library } from '../library.ts';
 import type { Registry } from '../registry.ts';
 import type { GivenTime } from '../settings.ts';
 import { decodeItem, encodeItem, matureAtOf } from './item.ts';
-import { InOrder } from './order.ts';
+import { InOrder, type Work } from './order.ts';
 
 interface ListParts {
   readonly backlog: Backlog;
@@ -52,6 +52,32 @@ export class ListStorage implements Storage {
   readonly #tag = randomBytes(6).toString('hex');
   #numbers = 0;
 
+  /** Pushes of several calls are one command. */
+  readonly #push: Work<PushCall, ElementId[]> = {
+    run: async (calls, deadlineAt) => {
+      const key = this.#keyOf(calls);
+      const items = calls.flatMap((call) => call.items.map(({ item }) => item));
+      await this.#parts.commands.writeOnce(key, 'LPUSH', [key, ...items], deadlineAt);
+      return calls.map((call) => call.items.map(({ id }) => id));
+    },
+  };
+
+  /** Pops of several calls are one command: the first call gets the first elements. */
+  readonly #pop: Work<PopCall, Delivery[]> = {
+    run: async (calls, deadlineAt) => {
+      const key = this.#keyOf(calls);
+      const count = calls.reduce((sum, call) => sum + call.count, 0);
+      const reply = await this.#parts.commands.writeOnce(key, 'RPOP', [key, count], deadlineAt);
+      const deliveries = Array.isArray(reply) ? reply.map(decodeItem) : [];
+      let next = 0;
+      return calls.map((call) => {
+        const own = deliveries.slice(next, next + call.count);
+        next += call.count;
+        return own;
+      });
+    },
+  };
+
   constructor(parts: ListParts) {
     this.#parts = parts;
   }
@@ -73,24 +99,19 @@ export class ListStorage implements Storage {
       return { id, key: element.dedupKey, item: encodeItem({ ...element, id, matureAt: now }) };
     });
     const { registry } = this.#parts;
-    const hasKeys = items.some(({ key }) => key !== null);
-    return this.#call(
-      queue,
-      (deadlineAt) =>
-        hasKeys ? this.#pushOnce(queue, items, deadlineAt) : this.#push(queue, items, deadlineAt),
-      items.reduce((sum, { item }) => sum + item.length, 0),
-      registry.isDeclared(queue) ? null : (deadlineAt) => registry.declare([queue], deadlineAt),
-    );
+    const bytes = items.reduce((sum, { item }) => sum + item.length, 0);
+    const work = items.some(({ key }) => key !== null) ? this.#pushOnce(queue) : this.#push;
+    const prepare = registry.isDeclared(queue)
+      ? null
+      : (deadlineAt: number) => registry.declare([queue], deadlineAt);
+    return this.#run(queue, { work, call: { queue, items }, items: items.length, bytes, prepare });
   }
 
   async take(queue: QueueKey, { group, count, leaseMs }: TakeOptions): Promise<TakeResult> {
     if (leaseMs !== null) throw notSupported('reserve');
     if (group !== PLAIN_GROUP) return { deliveries: [], nextDueAt: null };
-    const key = this.#parts.keys.list(queue);
-    return this.#call(queue, async (deadlineAt) => {
-      const items = await this.#parts.commands.writeOnce(key, 'RPOP', [key, count], deadlineAt);
-      return { deliveries: Array.isArray(items) ? items.map(decodeItem) : [], nextDueAt: null };
-    });
+    const deliveries = await this.#run(queue, { work: this.#pop, call: { queue, count }, items: count });
+    return { deliveries, nextDueAt: null };
   }
 
   commit(): Promise<never> {
@@ -185,40 +206,66 @@ export class ListStorage implements Storage {
     if (groups.length !== 1 || groups[0] !== PLAIN_GROUP) throw notSupported('consumer groups');
   }
 
-  async #push(queue: QueueKey, items: readonly Item[], deadlineAt: number): Promise<ElementId[]> {
-    const key = this.#parts.keys.list(queue);
-    const call = [key, ...items.map(({ item }) => item)];
-    await this.#parts.commands.writeOnce(key, 'LPUSH', call, deadlineAt);
-    return items.map(({ id }) => id);
+  #pushOnce(queue: QueueKey): Work<PushCall, ElementId[]> {
+    return alone(async ({ items }, deadlineAt) => {
+      const { commands, keys, library, dedupWindowMs } = this.#parts;
+      const list = keys.list(queue);
+      const dedups = items.flatMap(({ key }) => (key === null ? [] : [keys.listDedup(queue, key)]));
+      let next = 0;
+      const args = items.flatMap(({ key, id, item }) => [key === null ? 0 : ++next, id, item]);
+      const call = [library.pushOnce, 1 + dedups.length, list, ...dedups, dedupWindowMs, ...args];
+      const ids = await commands.writeOnce(list, 'FCALL', call, deadlineAt);
+      return Array.isArray(ids) ? ids.map(text) : [];
+    });
   }
 
-  async #pushOnce(queue: QueueKey, items: readonly Item[], deadlineAt: number): Promise<ElementId[]> {
-    const { commands, keys, library, dedupWindowMs } = this.#parts;
-    const list = keys.list(queue);
-    const dedups = items.flatMap(({ key }) => (key === null ? [] : [keys.listDedup(queue, key)]));
-    let next = 0;
-    const args = items.flatMap(({ key, id, item }) => [key === null ? 0 : ++next, id, item]);
-    const call = [library.pushOnce, 1 + dedups.length, list, ...dedups, dedupWindowMs, ...args];
-    const ids = await commands.writeOnce(list, 'FCALL', call, deadlineAt);
-    return Array.isArray(ids) ? ids.map(text) : [];
+  /** Calls that travel together are all of one queue. */
+  #keyOf(calls: readonly { readonly queue: QueueKey }[]): string {
+    const [first] = calls;
+    if (first === undefined) throw new Error('nothing was called');
+    return this.#parts.keys.list(first.queue);
+  }
+
+  /** A call that travels by itself. */
+  #call<Result>(queue: QueueKey, call: (deadlineAt: number) => Promise<Result>, bytes = 0): Promise<Result> {
+    const work = alone((_call: null, deadlineAt) => call(deadlineAt));
+    return this.#run(queue, { work, call: null, items: 1, bytes });
   }
 
   /** Runs a call in its turn, unless it is in vain now. All of it is over by the deadline. */
-  #call<Result>(
+  #run<Call, Result>(
     queue: QueueKey,
-    call: (deadlineAt: number) => Promise<Result>,
-    bytes = 0,
-    prepare: ((deadlineAt: number) => Promise<void>) | null = null,
+    { work, call, items, bytes = 0, prepare = null }: ListCall<Call, Result>,
   ): Promise<Result> {
     const { backlog, commands, keys } = this.#parts;
     const refusal = backlog.refusal(slotOf(keys.list(queue)));
     if (refusal !== null) return Promise.reject(refusal);
-    const answered = backlog.add(bytes);
     const deadlineAt = commands.deadline();
-    return this.#order
-      .run(queueText(queue), () => call(deadlineAt), prepare && (() => prepare(deadlineAt)))
-      .finally(answered);
+    const errand = { work, call, items, bytes, deadlineAt, prepare: prepare && (() => prepare(deadlineAt)) };
+    return this.#order.run(queueText(queue), errand).finally(backlog.add(bytes));
   }
+}
+
+function alone<Call, Result>(run: (call: Call, deadlineAt: number) => Promise<Result>): Work<Call, Result> {
+  return { run: ([call], deadlineAt) => run(call as Call, deadlineAt).then((result) => [result]) };
+}
+
+interface ListCall<Call, Result> {
+  readonly work: Work<Call, Result>;
+  readonly call: Call;
+  readonly items: number;
+  readonly bytes?: number;
+  readonly prepare?: ((deadlineAt: number) => Promise<void>) | null;
+}
+
+interface PushCall {
+  readonly queue: QueueKey;
+  readonly items: readonly Item[];
+}
+
+interface PopCall {
+  readonly queue: QueueKey;
+  readonly count: number;
 }
 
 interface Item {
