@@ -11,8 +11,22 @@ const TABLE = Uint16Array.from({ length: 256 }, (_, byte) => {
   return crc;
 });
 
+/** Slots that were asked for before: the same few keys are named at every call. */
+const known = new Map<string, number>();
+const MOST_KNOWN = 10_000;
+
 /** The slot of a key: of its hash tag where it has one that is not empty. */
 export function slotOf(key: string): number {
+  let slot = known.get(key);
+  if (slot === undefined) {
+    slot = computeSlot(key);
+    if (known.size >= MOST_KNOWN) known.clear();
+    known.set(key, slot);
+  }
+  return slot;
+}
+
+function computeSlot(key: string): number {
   const open = key.indexOf('{');
   const close = open < 0 ? -1 : key.indexOf('}', open + 1);
   const hashed = close > open + 1 ? key.slice(open + 1, close) : key;
