@@ -14,6 +14,9 @@ import {
 
 const INSTALL = fileURLToPath(new URL('../../../scripts/debian-packages.sh', import.meta.url));
 
+/** A test that failed may leave a driver behind. */
+const LEFT_BEHIND_MS = 240_000;
+
 export interface Driven {
   readonly name: string;
   readonly versions: readonly string[];
@@ -54,7 +57,10 @@ class DrivenClient implements ForeignClient {
   readonly #exited: Promise<void>;
 
   constructor(interpreter: string, script: string) {
-    const process = spawn(interpreter, [script], { stdio: ['pipe', 'pipe', 'inherit'] });
+    const process = spawn(interpreter, [script], {
+      stdio: ['pipe', 'pipe', 'inherit'],
+      timeout: LEFT_BEHIND_MS,
+    });
     this.#process = process;
     this.#exited = new Promise((resolve) => process.on('close', () => resolve()));
     void this.#exited.then(() => this.#answers.put({ error: 'the driver has ended' }));
