@@ -4,6 +4,7 @@ import base64
 import json
 import queue
 import sys
+import time
 
 import stomp
 
@@ -113,9 +114,21 @@ class Driver:
 
     def recover(self, _request):
         self.listener.disconnects.get(timeout=WAIT_S)
-        self.connection.connect(**self.login)
+        self.connect_again()
         for request in self.subscriptions:
             self.subscribe_again(request)
+
+    def connect_again(self):
+        # The library says that it is disconnected before its own threads have ended; they may end the next one.
+        until = time.monotonic() + WAIT_S
+        while True:
+            try:
+                self.connection.connect(**self.login)
+                return
+            except stomp.exception.ConnectFailedException:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.05)
 
     def disconnect(self, _request):
         self.connection.disconnect()
