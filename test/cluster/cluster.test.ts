@@ -1,0 +1,161 @@
+import assert from 'node:assert/strict';
+import { after, before, describe, it } from 'node:test';
+import { headerOf, jsonOf } from '../support/http-client.ts';
+import { ELEMENTS, popAll, reserveAll } from './load.ts';
+import { MODES, type SharedEngine } from './modes.ts';
+import { Nodes, reached } from './nodes.ts';
+
+interface Waiting {
+  readonly tid: string;
+}
+
+for (const { name, start } of MODES) {
+  describe(`Three nodes behind ${name}`, () => {
+    let engine: SharedEngine;
+    let nodes: Nodes;
+
+    before(async () => {
+      engine = await start();
+      nodes = await Nodes.start(engine.url, 3);
+    });
+
+    after(async () => {
+      await nodes?.stop();
+      await engine?.stop();
+    });
+
+    const tidsAt = async (at: number, queue: string): Promise<string[]> =>
+      jsonOf<Waiting[]>(await nodes.client(at).consumers('N', queue)).map(({ tid }) => tid);
+
+    it('see each other', async () => {
+      const seen = async (at: number): Promise<number> =>
+        jsonOf<unknown[]>(await nodes.client(at).request('GET', '/nodes')).length;
+      for (const at of [0, 1, 2]) await reached('three nodes', async () => (await seen(at)) === 3);
+      const ready = await nodes.client(1).request('GET', '/readyz?verbose');
+      assert.equal(jsonOf<{ nodes: unknown[] }>(ready).nodes.length, 3);
+    });
+
+    it('wake a get that waits on one when an insert comes to another', async () => {
+      const got = nodes.client(0).get('N', 'woken', { to: 20_000, tid: 'sleeper' });
+      await reached('a get that waits', async () => (await tidsAt(1, 'woken')).includes('sleeper'));
+      await nodes.client(1).insert('N', 'woken', 'good morning');
+      assert.equal((await got).body.toString(), 'good morning');
+    });
+
+    it('hold the consumers of all of them when one is told to pause, until one is told to resume', async () => {
+      await nodes.client(0).pause('N', 'held');
+      const gets = [1, 2].map((at) => nodes.client(at).get('N', 'held', { to: 20_000, tid: `held-${at}` }));
+      await reached('two that wait', async () => (await tidsAt(0, 'held')).length === 2);
+      for (const at of [1, 2]) {
+        await reached('paused', async () => jsonOf(await nodes.client(at).paused('N', 'held')));
+      }
+      await nodes.client(1).insert('N', 'held', '1');
+      await nodes.client(2).insert('N', 'held', '2');
+      assert.equal((await nodes.client(1).get('N', 'held', { to: 200 })).status, 504);
+      assert.equal((await tidsAt(0, 'held')).length, 2);
+      await nodes.client(2).resume('N', 'held');
+      assert.deepEqual((await Promise.all(gets)).map(({ body }) => body.toString()).sort(), ['1', '2']);
+    });
+
+    it('cancel through one a call that waits on another', async () => {
+      const got = nodes.client(0).get('N', 'cancelled', { to: 20_000, tid: 'enough' });
+      await reached('a get that waits', async () => (await tidsAt(2, 'cancelled')).includes('enough'));
+      assert.equal((await nodes.client(2).cancel('N', 'cancelled', 'enough')).status, 200);
+      assert.equal((await got).status, 410);
+      await reached('nobody waits', async () => (await tidsAt(1, 'cancelled')).length === 0);
+    });
+
+    it(`hand out each of ${ELEMENTS} elements once to 192 consumers that pop`, async () => {
+      const { inserted, consumed } = await popAll(nodes, 'popped');
+      assert.equal(inserted.size, ELEMENTS);
+      assert.equal(consumed.size, ELEMENTS);
+      assert.deepEqual(
+        [...consumed].filter(([, times]) => times !== 1),
+        [],
+      );
+    });
+
+    it('hand out each at least once to consumers that reserve and roll back, and commit none twice', async () => {
+      const { consumed, commits } = await reserveAll(nodes, 'reserved');
+      assert.equal(consumed.size, ELEMENTS);
+      assert.deepEqual(
+        [...commits].filter(([, times]) => times !== 1),
+        [],
+      );
+    });
+
+    it('forward each element once through an exchange that was made on one of them', async () => {
+      const declaration = {
+        src: { ns: 'N', queue: 'from' },
+        dst: [{ ns: 'N', queue: 'to', selector: 'env => env.msg.tries === 0' }],
+        consumer: {},
+      };
+      const body = JSON.stringify(declaration);
+      assert.equal((await nodes.client(0).request('PUT', '/x/shared', { body })).status, 201);
+      const runs = async (at: number): Promise<boolean> =>
+        (await nodes.client(at).request('GET', '/x/shared')).status === 200;
+      for (const at of [1, 2]) await reached('the exchange everywhere', () => runs(at));
+      const bodies = Array.from({ length: 300 }, (_, i) => `${i}`);
+      await Promise.all(bodies.map((text, i) => nodes.client(i % 3).insert('N', 'from', text)));
+      const got = await Promise.all(
+        bodies.map(async (_, i) =>
+          (await nodes.client(i % 3).get('N', 'to', { to: 20_000 })).body.toString(),
+        ),
+      );
+      assert.deepEqual(got.sort(), bodies.sort());
+      assert.equal((await nodes.client(1).get('N', 'to', { to: 0 })).status, 504);
+    });
+
+    it('stop it everywhere, and a node that comes later has it, stopped', async () => {
+      assert.equal((await nodes.client(1).request('POST', '/x/shared/stop')).status, 201);
+      const stopped = async (at: number): Promise<boolean> =>
+        jsonOf<{ stopped: boolean }>(await nodes.client(at).request('GET', '/x/shared')).stopped;
+      for (const at of [0, 2]) await reached('stopped everywhere', () => stopped(at));
+      const late = await nodes.add();
+      assert.equal(await stopped(late), true);
+      assert.equal((await nodes.client(late).request('DELETE', '/x/shared')).status, 201);
+      const isGone = async (at: number): Promise<boolean> =>
+        (await nodes.client(at).request('GET', '/x/shared')).status === 404;
+      for (const at of [0, 1, 2]) await reached('deleted everywhere', () => isGone(at));
+    });
+
+    it('lose nothing when one is killed in the middle and comes back', async () => {
+      const { consumed, commits } = await reserveAll(nodes, 'killed', async () => {
+        await reached('some are consumed', async () => {
+          const { totalSize, stats } = jsonOf<{ totalSize: number; stats: { commit: number } }>(
+            await nodes.client(0).status('N', 'killed'),
+          );
+          return totalSize > 0 && stats.commit > ELEMENTS / 10;
+        });
+        await nodes.server(1).kill();
+        await nodes.server(1).start();
+      });
+      const missing = ELEMENTS - consumed.size;
+      // What is missing was committed by a call whose answer died with the node: it must not be stored any more.
+      await reached('nothing is left', async () => {
+        const { totalSize } = jsonOf<{ totalSize: number }>(await nodes.client(0).status('N', 'killed'));
+        return totalSize === 0;
+      });
+      assert.ok(missing <= 64, `${missing} were never consumed`);
+      assert.deepEqual(
+        [...commits].filter(([, times]) => times !== 1),
+        [],
+      );
+    });
+
+    it('forget a node that was killed, with its consumers, and get its reservations back', async () => {
+      const at = await nodes.add();
+      await nodes.client(0).insert('N', 'left', 'one');
+      const held = await nodes.client(at).reserve('N', 'left', { to: 0 });
+      assert.notEqual(headerOf(held, 'x-ks-id'), undefined);
+      const waiting = nodes.client(at).get('N', 'gone', { to: 60_000, tid: 'ghost' });
+      waiting.catch(() => {});
+      await reached('the get is listed', async () => (await tidsAt(0, 'gone')).includes('ghost'));
+      await nodes.server(at).kill();
+      await reached('it is not any more', async () => !(await tidsAt(0, 'gone')).includes('ghost'));
+      const again = await nodes.client(0).reserve('N', 'left', { to: 20_000 });
+      assert.equal(headerOf(again, 'x-ks-id'), headerOf(held, 'x-ks-id'));
+      assert.equal(headerOf(again, 'x-ks-tries'), '1');
+    });
+  });
+}

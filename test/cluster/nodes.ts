@@ -1,0 +1,75 @@
+import { QueueClient } from '../support/http-client.ts';
+import { ServerProcess } from '../support/server-process.ts';
+
+/** A namespace `N` of jobs, whose leases are short, and a stream `events`. */
+function configOn(url: string): Record<string, unknown> {
+  return {
+    http: { users: { test1: 'test1' } },
+    namespaces: {
+      N: { url, lease: LEASE_SECONDS },
+      events: { url, variant: 'stream', groups: ['a', 'b'] },
+    },
+  };
+}
+
+/** How long the reservations of a node that died are held. */
+export const LEASE_SECONDS = 3;
+
+/** Node processes behind one engine, each with a client of its own. */
+export class Nodes {
+  readonly #url: string;
+  readonly #nodes: { readonly server: ServerProcess; readonly client: QueueClient }[] = [];
+
+  private constructor(url: string) {
+    this.#url = url;
+  }
+
+  static async start(url: string, count: number): Promise<Nodes> {
+    const nodes = new Nodes(url);
+    try {
+      await Promise.all(Array.from({ length: count }, () => nodes.add()));
+    } catch (error) {
+      await nodes.stop();
+      throw error;
+    }
+    return nodes;
+  }
+
+  get count(): number {
+    return this.#nodes.length;
+  }
+
+  server(at: number): ServerProcess {
+    return this.#at(at).server;
+  }
+
+  client(at: number): QueueClient {
+    return this.#at(at).client;
+  }
+
+  /** One more node; answers its place. */
+  async add(): Promise<number> {
+    const server = await ServerProcess.start({ config: configOn(this.#url) });
+    return this.#nodes.push({ server, client: new QueueClient({ url: () => server.url }) }) - 1;
+  }
+
+  async stop(): Promise<void> {
+    for (const { client } of this.#nodes) client.close();
+    await Promise.all(this.#nodes.map(({ server }) => server.dispose()));
+  }
+
+  #at(at: number): { server: ServerProcess; client: QueueClient } {
+    const node = this.#nodes[at];
+    if (node === undefined) throw new Error(`There is no node ${at}.`);
+    return node;
+  }
+}
+
+/** Asks again until `check` answers true. @throws Error, with `what`, after 20 s */
+export async function reached(what: string, check: () => Promise<boolean>): Promise<void> {
+  const end = performance.now() + 20_000;
+  while (!(await check())) {
+    if (performance.now() > end) throw new Error(`Not reached within 20 s: ${what}.`);
+    await new Promise((resolve) => setTimeout(resolve, 20));
+  }
+}
