@@ -1,5 +1,6 @@
 import type { Config } from '../config/options.ts';
-import { STOMP_DEFAULTS, type StompOptions, type StompParts, type TlsMaterial } from '../stomp/options.ts';
+import type { TlsMaterial } from '../session/options.ts';
+import { STOMP_DEFAULTS, type StompOptions, type StompParts } from '../stomp/options.ts';
 import { StompServer } from '../stomp/server.ts';
 import type { FrontEnd } from './front-ends.ts';
 import { urlOf } from './listener.ts';

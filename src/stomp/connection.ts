@@ -2,9 +2,10 @@ import type { Socket } from 'node:net';
 import type { RenewUser } from '../access/user.ts';
 import type { CancelTimer } from '../model/clock.ts';
 import { QuaysideError } from '../model/errors.ts';
+import type { SessionCounts } from '../session/counts.ts';
+import type { Conversation } from '../session/server.ts';
 import { FrameParser } from './codec/parser.ts';
 import type { HeadRules } from './codec/version.ts';
-import type { StompCounts } from './counts.ts';
 import { HeartBeat } from './heart-beat.ts';
 import { STOMP_LIMITS } from './limits.ts';
 import type { StompParts } from './options.ts';
@@ -23,13 +24,13 @@ const LINGER_MS = 2_000;
  * One TCP or TLS connection: cuts what comes into frames for its session and carries away what that says.
  * Reading rests while the client has too much under way, so that TCP slows it down.
  */
-export class Connection implements Peer {
+export class Connection implements Peer, Conversation {
   readonly outbox: Outbox;
   /** Resolves when the connection is closed and the engine has answered all that the session asked for. */
   readonly done: Promise<void>;
   readonly #over = Promise.withResolvers<void>();
   readonly #parts: StompParts;
-  readonly #counts: StompCounts;
+  readonly #counts: SessionCounts;
   readonly #socket: Socket;
   readonly #parser: FrameParser;
   readonly #session: Session;
@@ -41,7 +42,7 @@ export class Connection implements Peer {
   #heartBeat: HeartBeat | null = null;
   #cancelTimer: CancelTimer | null;
 
-  constructor(parts: StompParts, counts: StompCounts, socket: Socket, id: string) {
+  constructor(parts: StompParts, counts: SessionCounts, socket: Socket, id: string) {
     const { clock, options } = parts;
     this.done = this.#over.promise;
     this.#parts = parts;

@@ -1,18 +1,12 @@
 import type { Authenticator } from '../access/user.ts';
 import type { Broker } from '../broker/broker.ts';
 import type { Clock } from '../model/clock.ts';
+import type { ListenerOptions, SessionLog } from '../session/options.ts';
 
 /** What an operator may set, checked by `config` before it comes here. Lengths are in ms, sizes in bytes. */
-export interface StompOptions {
-  readonly host: string;
-  /** 0: any free port; see `StompServer.address`. */
-  readonly port: number;
+export interface StompOptions extends ListenerOptions {
   /** The largest body of a SEND. */
   readonly bodyLimit: number;
-  /** PEM contents; null: plain TCP. */
-  readonly tls: TlsMaterial | null;
-  /** Connections kept at once; further ones are closed when they come. */
-  readonly maxSockets: number;
   /** From the connection to the end of the CONNECT frame. */
   readonly loginTimeoutMs: number;
   /** The shortest interval at which this server sends heart-beats, whatever a client asks for. */
@@ -21,14 +15,6 @@ export interface StompOptions {
   readonly wantBeatMs: number;
   /** How long a client may take none of the bytes that wait for it. */
   readonly stallTimeoutMs: number;
-  /** How long `stop` waits for sessions to end before it cuts their connections. */
-  readonly drainMs: number;
-}
-
-/** A certificate chain and its key, as PEM text. */
-export interface TlsMaterial {
-  readonly cert: string;
-  readonly key: string;
 }
 
 /** What is used where the configuration says nothing. */
@@ -45,19 +31,12 @@ export const STOMP_DEFAULTS: StompOptions = {
   drainMs: 10_000,
 };
 
-/** Where the front end says what no client hears. Fields never hold a body, a password or a header. */
-export interface StompLog {
-  info(fields: object, message: string): void;
-  warn(fields: object, message: string): void;
-  error(fields: object, message: string): void;
-}
-
 /** Everything that the front end stands on. */
 export interface StompParts {
   readonly broker: Broker;
   readonly authenticator: Authenticator;
   readonly options: StompOptions;
-  readonly log: StompLog;
+  readonly log: SessionLog;
   readonly clock: Clock;
   /** Of the program; shown in CONNECTED. */
   readonly version: string;

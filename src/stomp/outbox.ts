@@ -1,18 +1,11 @@
 import type { Socket } from 'node:net';
 import type { CancelTimer, Clock } from '../model/clock.ts';
-import type { StompCounts } from './counts.ts';
-
-/** What a MESSAGE carries: it hears, once, whether the client can have seen it. */
-export interface Cargo {
-  /** The kernel has every byte of it. */
-  written(): void;
-  /** Not all of it reached the kernel, and none of it will any more. */
-  lost(): void;
-}
+import type { SessionCounts } from '../session/counts.ts';
+import type { Cargo } from '../session/handout.ts';
 
 export interface OutboxOptions {
   readonly clock: Clock;
-  readonly counts: StompCounts;
+  readonly counts: SessionCounts;
   readonly stallTimeoutMs: number;
   /** There is room again, or more than before. */
   onRoom(): void;

@@ -2,25 +2,28 @@ import type { RenewUser, User } from '../access/user.ts';
 import type { Queue } from '../broker/queue.ts';
 import type { CancelTimer } from '../model/clock.ts';
 import { QuaysideError } from '../model/errors.ts';
+import type { SessionCounts } from '../session/counts.ts';
+import { Destinations } from '../session/destinations.ts';
+import { giveBack } from '../session/give-back.ts';
+import type { Held } from '../session/handout.ts';
+import { authenticate } from '../session/login.ts';
+import { Settling, type SettlingHost } from '../session/settling.ts';
+import { Storing, type StoringHost } from '../session/storing.ts';
+import { Work } from '../session/work.ts';
 import { type Frame, headerOf } from './codec/frame.ts';
 import { malformed } from './codec/malformed.ts';
 import { frameText } from './codec/serialise.ts';
 import { CONNECT_RULES, type HeadRules, RULES, VERSIONS, type Version } from './codec/version.ts';
 import { commandOf } from './commands/table.ts';
-import type { StompCounts } from './counts.ts';
-import { Destinations } from './destination.ts';
+import { parseDestination } from './destination.ts';
 import { type ErrorSubject, errorFrame } from './errors.ts';
-import type { Held } from './handout.ts';
-import { authenticate, type ConnectRequest, readConnect } from './login.ts';
+import { type ConnectRequest, readConnect } from './login.ts';
 import type { StompParts } from './options.ts';
 import type { Outbox } from './outbox.ts';
-import { Settling } from './settling.ts';
-import { Storing, type TurnHost } from './storing.ts';
 import type { Subscription, SubscriptionHost } from './subscription.ts';
 import { Subscriptions } from './subscriptions.ts';
 import type { Transaction } from './transaction.ts';
 import { Transactions } from './transactions.ts';
-import { Work } from './work.ts';
 
 /** The connection as its session sees it. */
 export interface Peer {
@@ -55,13 +58,13 @@ type State = 'new' | 'joining' | 'open' | 'finishing' | 'gone';
  *   DISCONNECT, or ERROR) and the connection closes. Frames that come are not looked at.
  * - `gone`: the connection is lost or closed. Reached from every state, and final.
  */
-export class Session implements SubscriptionHost, TurnHost {
+export class Session implements SubscriptionHost, StoringHost<string>, SettlingHost<string> {
   readonly parts: StompParts;
-  readonly counts: StompCounts;
+  readonly counts: SessionCounts;
   readonly outbox: Outbox;
   readonly work: Work;
-  readonly storing: Storing;
-  readonly settling: Settling;
+  readonly storing: Storing<string>;
+  readonly settling: Settling<string>;
   readonly subscriptions: Subscriptions;
   readonly transactions: Transactions;
   readonly #id: string;
@@ -73,7 +76,7 @@ export class Session implements SubscriptionHost, TurnHost {
   #sayLast: (() => void) | null = null;
   #cancelDeadline: CancelTimer | null = null;
 
-  constructor(parts: StompParts, counts: StompCounts, id: string, peer: Peer) {
+  constructor(parts: StompParts, counts: SessionCounts, id: string, peer: Peer) {
     this.parts = parts;
     this.counts = counts;
     this.outbox = peer.outbox;
@@ -149,6 +152,22 @@ export class Session implements SubscriptionHost, TurnHost {
     if (id !== null) this.receipt(id);
   }
 
+  stored(receipts: readonly string[]): void {
+    for (const receipt of receipts) this.receipt(receipt);
+  }
+
+  notStored(receipts: readonly string[], error: unknown): void {
+    this.fail(error, receipts[0] ?? null);
+  }
+
+  settled(receipt: string | null): void {
+    this.receiptIf(receipt);
+  }
+
+  notSettled(receipts: readonly (string | null)[], error: unknown): void {
+    this.fail(error, receipts[0] ?? null);
+  }
+
   /** Ends the session with an ERROR. Harmless where it ends already. */
   fail(thrown: unknown, receipt: string | null, subject: ErrorSubject = {}): void {
     if (this.#state === 'finishing' || this.#state === 'gone') return;
@@ -189,7 +208,7 @@ export class Session implements SubscriptionHost, TurnHost {
       return;
     }
     this.#user = user;
-    this.#destinations = new Destinations(this.parts.broker, user);
+    this.#destinations = new Destinations(this.parts.broker, user, parseDestination);
     for (const { options } of this.subscriptions.all()) {
       try {
         this.#destinations.find(options.destination, 'read');
@@ -221,18 +240,8 @@ export class Session implements SubscriptionHost, TurnHost {
     this.fail(reason, null, { subscription: subscription.options.id });
   }
 
-  async giveBack(queue: Queue, held: readonly Held[], countSeen: boolean): Promise<void> {
-    const items = held.map(({ id, group, token, isSeen }) => {
-      return { id, group, token, delayMs: 0, countTry: countSeen && isSeen };
-    });
-    this.work.begin(items.length, 0);
-    try {
-      await queue.rollbackAll(items);
-    } catch (error) {
-      this.warn(error, 'elements of a client that let go could not be given back; their leases will end');
-    } finally {
-      this.work.end(items.length, 0);
-    }
+  giveBack(queue: Queue, held: readonly Held[], countSeen: boolean): Promise<void> {
+    return giveBack(queue, held, countSeen, this);
   }
 
   warn(error: unknown, message: string): void {
@@ -254,7 +263,8 @@ export class Session implements SubscriptionHost, TurnHost {
     this.#state = 'joining';
     this.#version = request.version;
     this.#peer.holdFrames(true);
-    authenticate(this.parts.authenticator, request, this.#peer.address)
+    const need = 'CONNECT needs the login and passcode of a user.';
+    authenticate(this.parts.authenticator, request, this.#peer.address, need)
       .then((user) => this.#open(user, request))
       .catch((error: unknown) => this.fail(error, null))
       .finally(() => this.#peer.holdFrames(false));
@@ -264,7 +274,7 @@ export class Session implements SubscriptionHost, TurnHost {
     if (this.#state !== 'joining') return;
     this.#state = 'open';
     this.#user = user;
-    this.#destinations = new Destinations(this.parts.broker, user);
+    this.#destinations = new Destinations(this.parts.broker, user, parseDestination);
     this.counts.sessions += 1;
     const { sendBeatMs, wantBeatMs } = this.parts.options;
     this.outbox.add(

@@ -1,14 +1,13 @@
-import type { Consumer, Sink } from '../broker/consumer.ts';
 import type { Namespace } from '../broker/namespace.ts';
 import type { Queue } from '../broker/queue.ts';
 import { bytesOfText } from '../model/byte-text.ts';
-import type { CancelTimer, Clock } from '../model/clock.ts';
+import type { Clock } from '../model/clock.ts';
 import type { Delivery, GroupName } from '../model/element.ts';
-import { QuaysideError } from '../model/errors.ts';
+import type { SessionCounts } from '../session/counts.ts';
+import { Feed, type FeedHost, LARGEST_TAKE } from '../session/feed.ts';
+import { Held, Popped } from '../session/handout.ts';
+import { LeaseKeeper } from '../session/lease-keeper.ts';
 import type { HeadRules } from './codec/version.ts';
-import type { StompCounts } from './counts.ts';
-import { Held, Popped } from './handout.ts';
-import { LeaseKeeper } from './lease-keeper.ts';
 import { messageHead, messageStart } from './message.ts';
 import type { Outbox } from './outbox.ts';
 
@@ -38,7 +37,7 @@ export interface SubscriptionHost {
   readonly acksByHeader: boolean;
   readonly outbox: Outbox;
   readonly clock: Clock;
-  readonly counts: StompCounts;
+  readonly counts: SessionCounts;
   /** The user's name. */
   readonly owner: string;
   /** The queue ended it: cancelled, or the node stops. */
@@ -48,34 +47,17 @@ export interface SubscriptionHost {
   warn(error: unknown, message: string): void;
 }
 
-/** Elements of one take. */
-const LARGEST_TAKE = 256;
-/** What an element is taken to be long before the first has come. */
-const FIRST_ESTIMATE_BYTES = 64 * 1024;
 /**
- * A window from this size on that is half free is not filled at once, but after this many ms: a client that is
- * quick acknowledges the other half meanwhile, and one take of twice the size costs the engine a third less. A
- * slow client still has half a window to work on.
+ * A consumer that goes on until UNSUBSCRIBE or the end of its session: hands out what its feed brings, and knows
+ * what the client holds. `active` from the start; `over` by `stop`, which also the queue's own end of it
+ * leads to.
  */
-const GATHERED_FROM = 64;
-const GATHER_MS = 2;
-/** When too many consumers wait, one that had its place tries to come back after this long. */
-const RETRY_MS = 1000;
-
-/**
- * A consumer that goes on: waits in the queue's line while its window has room, hands out what it gets, and
- * knows what the client holds.
- *
- * States, and who moves it: `active` from the start; `over` by `end`, which UNSUBSCRIBE, the end of the session
- * and the queue's own end of it lead to. While `active` it is in the line (`#consumer` is set), or its
- * window or the way out is full, or it waits for a place among too many.
- */
-export class Subscription implements Sink {
+export class Subscription implements FeedHost {
   readonly options: SubscriptionOptions;
   /** Names it in `ack` headers; unique in the session. */
   readonly number: string;
   readonly #host: SubscriptionHost;
-  readonly #tid: string;
+  readonly #feed: Feed;
   readonly #takeLeaseMs: number | null;
   readonly #start: string;
   readonly #shownGroup: string | null;
@@ -83,27 +65,23 @@ export class Subscription implements Sink {
   readonly #held = new Map<string, Held>();
   readonly #leases: LeaseKeeper | null;
   #isOver = false;
-  #consumer: Consumer | null = null;
-  #cancelRetry: CancelTimer | null = null;
-  #cancelGather: CancelTimer | null = null;
   #handedOut = 0;
   /** Popped elements that the kernel does not have yet. */
   #unwritten = 0;
-  #estimateBytes = FIRST_ESTIMATE_BYTES;
 
   constructor(host: SubscriptionHost, number: string, options: SubscriptionOptions) {
-    const { id, destination, namespace, mode, leaseMs } = options;
+    const { id, destination, namespace, queue, group, mode, leaseMs } = options;
     this.options = options;
     this.number = number;
     this.#host = host;
-    this.#tid = namespace.makeTid();
     this.#takeLeaseMs = mode === 'auto' ? null : (leaseMs ?? namespace.leaseMs);
+    this.#feed = new Feed({ namespace, queue, group, leaseMs: this.#takeLeaseMs }, this);
     this.#start = messageStart(host.rules, id, destination);
     this.#shownGroup = namespace.isStream ? bytesOfText(this.group) : null;
     this.#leases =
       this.#takeLeaseMs === null || leaseMs !== null
         ? null
-        : new LeaseKeeper(options.queue, this.#takeLeaseMs, host, this.#held);
+        : new LeaseKeeper(queue, this.#takeLeaseMs, host, this.#held);
     host.counts.subscriptions += 1;
     host.counts.window += options.window;
   }
@@ -118,56 +96,47 @@ export class Subscription implements Sink {
     return this.#takeLeaseMs;
   }
 
-  /** Joins the queue's line. @throws what `queue.get` does; then call `end` */
+  get clock(): Clock {
+    return this.#host.clock;
+  }
+
+  get owner(): string {
+    return this.#host.owner;
+  }
+
+  get window(): number {
+    return this.options.window;
+  }
+
+  get free(): number {
+    return this.options.window - this.#held.size - this.#unwritten;
+  }
+
+  /** The window is filled again when half of it is free. */
+  get worthwhile(): number {
+    return Math.min(LARGEST_TAKE, Math.max(1, Math.floor(this.options.window / 2)));
+  }
+
+  get room(): number {
+    return this.#host.outbox.room;
+  }
+
+  /** Joins the queue's line. @throws what `queue.get` does; then call `stop` */
   begin(): void {
-    const count = this.#wanted();
-    if (count > 0) this.#join(count);
+    this.#feed.begin();
   }
 
   /** Takes more, if there is room for it. */
   fill(): void {
-    if (this.#isOver || this.#consumer !== null || this.#cancelRetry !== null) return;
-    const count = this.#wanted();
-    if (count === 0) return;
-    this.#cancelGather?.();
-    this.#cancelGather = null;
-    try {
-      this.#join(count);
-    } catch (error) {
-      if (!(error instanceof QuaysideError) || error.code !== 'too-many-consumers') {
-        this.#host.ended(this, error);
-        return;
-      }
-      this.#cancelRetry = this.#host.clock.after(RETRY_MS, () => {
-        this.#cancelRetry = null;
-        this.fill();
-      });
-    }
+    this.#feed.fill();
   }
 
   /** As `fill`, after acknowledgements: more of them may be on their way. */
   refill(): void {
-    const { window } = this.options;
-    if (window < GATHERED_FROM || this.#free >= Math.min(window, LARGEST_TAKE)) {
-      this.fill();
-    } else if (this.#cancelGather === null && !this.#isOver && this.#wanted() > 0) {
-      this.#cancelGather = this.#host.clock.after(GATHER_MS, () => {
-        this.#cancelGather = null;
-        this.fill();
-      });
-    }
+    this.#feed.refill();
   }
 
-  deliver(first: Delivery, more: readonly Delivery[]): void {
-    this.#consumer = null;
-    let bytes = this.#handOut(first);
-    for (const delivery of more) bytes += this.#handOut(delivery);
-    this.#estimateBytes = Math.max(bytes / (1 + more.length), this.#estimateBytes / 4);
-    this.fill();
-  }
-
-  end(reason: QuaysideError): void {
-    this.#consumer = null;
+  ended(reason: unknown): void {
     this.#host.ended(this, reason);
   }
 
@@ -202,38 +171,15 @@ export class Subscription implements Sink {
     const { queue, window } = this.options;
     counts.subscriptions -= 1;
     counts.window -= window;
-    if (this.#consumer !== null) queue.leave(this.#consumer);
-    this.#cancelRetry?.();
-    this.#cancelGather?.();
+    this.#feed.stop();
     this.#leases?.stop();
     const held = [...this.#held.values()];
     this.settle(held);
     if (held.length > 0) await this.#host.giveBack(queue, held, countSeen);
   }
 
-  get #free(): number {
-    return this.options.window - this.#held.size - this.#unwritten;
-  }
-
-  /** How many elements to ask for: none while the window is more than half full, or the way out is. */
-  #wanted(): number {
-    const { window } = this.options;
-    const free = this.#free;
-    if (free < Math.min(LARGEST_TAKE, Math.max(1, Math.floor(window / 2)))) return 0;
-    const { room } = this.#host.outbox;
-    if (room <= 0) return 0;
-    return Math.min(LARGEST_TAKE, free, Math.max(1, Math.floor(room / this.#estimateBytes)));
-  }
-
-  #join(count: number): void {
-    const { queue, group } = this.options;
-    const owner = this.#host.owner;
-    const request = { group, leaseMs: this.#takeLeaseMs, count, timeoutMs: null, tid: this.#tid, owner };
-    this.#consumer = queue.get(request, this);
-  }
-
   /** Answers how many bytes it was, about. */
-  #handOut(delivery: Delivery): number {
+  handOut(delivery: Delivery): number {
     const { rules, outbox, counts } = this.#host;
     counts.messages += 1;
     const isPop = delivery.lease === null;

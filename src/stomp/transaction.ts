@@ -2,7 +2,7 @@ import type { Queue } from '../broker/queue.ts';
 import { isSettled, type Refused, refusalOf } from '../broker/refusal.ts';
 import type { NewElement } from '../model/element.ts';
 import type { QuaysideError } from '../model/errors.ts';
-import type { Held } from './handout.ts';
+import type { Held } from '../session/handout.ts';
 import type { Subscription } from './subscription.ts';
 import type { TransactionBudget } from './transaction-budget.ts';
 

@@ -3,6 +3,9 @@ import type { Mutant } from './mutants.ts';
 const edit = (file: string, search: string, replace: string): Mutant['edits'] => [
   { file: `src/stomp/${file}`, search, replace },
 ];
+const shared = (file: string, search: string, replace: string): Mutant['edits'] => [
+  { file: `src/session/${file}`, search, replace },
+];
 
 /** Bugs of the STOMP front end: found by the model through STOMP, or by a suite of their own. */
 export const STOMP: readonly Mutant[] = [
@@ -32,7 +35,7 @@ export const STOMP: readonly Mutant[] = [
   {
     name: 'what a client saw and gave back is not a failed try',
     suite: 'model through STOMP',
-    edits: edit('session.ts', 'countTry: countSeen && isSeen', 'countTry: false'),
+    edits: shared('give-back.ts', 'countTry: countSeen && isSeen', 'countTry: false'),
   },
   {
     name: 'an UNSUBSCRIBE forgets what the client holds',
@@ -46,10 +49,10 @@ export const STOMP: readonly Mutant[] = [
   {
     name: 'the delay of a NACK is left out',
     suite: 'model through STOMP',
-    edits: edit(
+    edits: shared(
       'settling.ts',
-      'group, token, delayMs, countTry: true }',
-      'group, token, delayMs: 0, countTry: true }',
+      'id, group, token, delayMs, countTry })',
+      'id, group, token, delayMs: 0, countTry })',
     ),
   },
   {
@@ -70,20 +73,20 @@ export const STOMP: readonly Mutant[] = [
   {
     name: 'a session does not keep the leases of what its client holds',
     suite: 'STOMP subscriptions',
-    edits: edit('lease-keeper.ts', 'if (old.length === 0) return;', 'if (old.length >= 0) return;'),
+    edits: shared('lease-keeper.ts', 'if (old.length === 0) return;', 'if (old.length >= 0) return;'),
   },
   {
     name: 'a popped element that the client never saw is lost',
     suite: 'STOMP clients that go away',
-    edits: edit('handout.ts', 'this.#queue.giveBack(this.#delivery);', ''),
+    edits: shared('handout.ts', 'this.#queue.giveBack(this.#delivery);', ''),
   },
   {
     name: 'a receipt comes before the element is stored',
     suite: 'STOMP conformance',
-    edits: edit(
+    edits: shared(
       'storing.ts',
-      'await queue.insert(elements);\n      for (const receipt of receipts) this.#host.receipt(receipt);',
-      'for (const receipt of receipts) this.#host.receipt(receipt);\n      await queue.insert(elements);',
+      'await queue.insert(elements);\n      this.#host.stored(tickets);',
+      'this.#host.stored(tickets);\n      await queue.insert(elements);',
     ),
   },
 ];

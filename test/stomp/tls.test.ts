@@ -6,7 +6,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
 import { connect, type TLSSocket } from 'node:tls';
-import type { TlsMaterial } from '../../src/stomp/options.ts';
+import type { TlsMaterial } from '../../src/session/options.ts';
 import { sampleBody } from '../support/bodies.ts';
 import { StompClient } from './client.ts';
 import { StompNode } from './node.ts';

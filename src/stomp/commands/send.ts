@@ -2,8 +2,8 @@ import { type ElementHeaders, type NewElement, NO_HEADERS } from '../../model/el
 import { QuaysideError } from '../../model/errors.ts';
 import { checkContentHeader, checkHeaders } from '../../model/headers.ts';
 import { LIMITS } from '../../model/limits.ts';
+import type { Destination } from '../../session/destinations.ts';
 import type { Frame } from '../codec/frame.ts';
-import type { Destination } from '../destination.ts';
 import { elementHeaderName } from '../element-headers.ts';
 import type { Session } from '../session.ts';
 import { groupsOf, milliseconds, moment, needed, whole } from '../values.ts';

@@ -1,8 +1,8 @@
 import { textOfBytes } from '../../model/byte-text.ts';
 import { QuaysideError } from '../../model/errors.ts';
 import { LIMITS } from '../../model/limits.ts';
+import type { Held } from '../../session/handout.ts';
 import { type Frame, headerOf } from '../codec/frame.ts';
-import type { Held } from '../handout.ts';
 import { STOMP_LIMITS } from '../limits.ts';
 import type { Session } from '../session.ts';
 import type { Subscription } from '../subscription.ts';
@@ -32,7 +32,7 @@ function settle(session: Session, command: string, { headers }: Frame, delayMs: 
   session.subscriptions.roomIn(subscription);
   const { queue } = subscription.options;
   if (delayMs === null) session.settling.ack(queue, held, receipt);
-  else session.settling.nack(queue, held, delayMs, receipt);
+  else session.settling.nack(queue, held, { delayMs, countTry: true }, receipt);
 }
 
 /** What the frame is about: one element, or in mode `client` all up to that one. */

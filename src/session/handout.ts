@@ -1,16 +1,23 @@
 import type { Queue } from '../broker/queue.ts';
 import type { Delivery, ElementId, GroupName } from '../model/element.ts';
-import type { Cargo } from './outbox.ts';
+
+/** What is on its way to a client: it hears, once, whether the client can have seen it. */
+export interface Cargo {
+  /** The kernel has every byte of it. */
+  written(): void;
+  /** Not all of it reached the kernel, and none of it will any more. */
+  lost(): void;
+}
 
 /**
  * A reserved element that a client holds and has not settled yet.
  *
  * - `isSeen`: the client can have seen it, so giving it up is a failed try.
- * - `isClaimed`: an ACK or NACK of a transaction that is still open is about it; no other may be.
+ * - `isClaimed`: a settlement of a transaction that is still open is about it; no other may be.
  */
-export class Held implements Cargo {
+export class Held<Key = string> implements Cargo {
   /** By which its subscription knows it. */
-  readonly key: string;
+  readonly key: Key;
   readonly id: ElementId;
   readonly group: GroupName;
   readonly token: string | null;
@@ -19,7 +26,7 @@ export class Held implements Cargo {
   isSeen = false;
   isClaimed = false;
 
-  constructor(key: string, { id, group, lease }: Delivery, leasedAt: number) {
+  constructor(key: Key, { id, group, lease }: Delivery, leasedAt: number) {
     this.key = key;
     this.id = id;
     this.group = group;

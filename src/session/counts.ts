@@ -1,7 +1,11 @@
-/** Plain numbers for the metrics page. The first six are of now, the others since the start. */
-export interface StompCounts {
+/**
+ * Plain numbers of one front end for the metrics page. Those up to `stalled` are of now, the others since the
+ * start.
+ */
+export interface SessionCounts {
   /** Clients that are logged in. */
   sessions: number;
+  /** Consumers that go on. */
   subscriptions: number;
   /** Elements handed out under a lease and not settled. */
   unacknowledged: number;
@@ -14,12 +18,13 @@ export interface StompCounts {
   connections: number;
   receivedBytes: number;
   frames: number;
-  /** MESSAGE frames. */
+  /** Elements sent to clients. */
   messages: number;
+  /** Sessions that the server ended with an error. */
   errors: number;
 }
 
-export function zeroCounts(): StompCounts {
+export function zeroCounts(): SessionCounts {
   return {
     sessions: 0,
     subscriptions: 0,

@@ -7,6 +7,9 @@ export interface LeaseHost {
   warn(error: unknown, message: string): void;
 }
 
+/** What a client holds now, under whatever keys. */
+type HeldElements = ReadonlyMap<unknown, Held<unknown>>;
+
 /** Looked at this often within a lease, so that each is extended with half of it to spare at least. */
 const LOOKS = 4;
 
@@ -19,11 +22,11 @@ export class LeaseKeeper {
   readonly #queue: Queue;
   readonly #leaseMs: number;
   readonly #host: LeaseHost;
-  readonly #held: ReadonlyMap<string, Held>;
+  readonly #held: HeldElements;
   #cancel: CancelTimer | null = null;
   #isOver = false;
 
-  constructor(queue: Queue, leaseMs: number, host: LeaseHost, held: ReadonlyMap<string, Held>) {
+  constructor(queue: Queue, leaseMs: number, host: LeaseHost, held: HeldElements) {
     this.#queue = queue;
     this.#leaseMs = leaseMs;
     this.#host = host;

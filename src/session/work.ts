@@ -1,4 +1,4 @@
-/** Frames and bytes that a client may have under way in the engine before it has to wait. */
+/** Frames (transfers) and bytes that a client may have under way in the engine before it has to wait. */
 const MOST_FRAMES = 4096;
 const MOST_BYTES = 4 * 1024 * 1024;
 

@@ -1,0 +1,53 @@
+import type { Right, User } from '../access/user.ts';
+import { type Broker, namespaceNotFound } from '../broker/broker.ts';
+import type { Namespace } from '../broker/namespace.ts';
+import type { Queue } from '../broker/queue.ts';
+import { QuaysideError } from '../model/errors.ts';
+
+/** A queue that a user reached by its destination. */
+export interface Destination {
+  readonly namespace: Namespace;
+  readonly queue: Queue;
+}
+
+/** The names that a destination stands for. @throws QuaysideError `invalid-name` */
+export type ParseDestination = (text: string) => { readonly ns: string; readonly name: string };
+
+/** Longer lists of remembered destinations begin anew. */
+const REMEMBERED = 100;
+
+/** Finds queues for one user, and asks for the right each time that it finds one. */
+export class Destinations {
+  readonly #broker: Broker;
+  readonly #user: User;
+  readonly #parse: ParseDestination;
+  readonly #found = new Map<string, Destination>();
+
+  constructor(broker: Broker, user: User, parse: ParseDestination) {
+    this.#broker = broker;
+    this.#user = user;
+    this.#parse = parse;
+  }
+
+  /** @throws QuaysideError `invalid-name`, `namespace-not-found`, `forbidden`, `too-many-queues` */
+  find(text: string, right: Right): Destination {
+    const known = this.#found.get(text);
+    if (known !== undefined) {
+      this.#check(right, known.namespace.name);
+      return known;
+    }
+    const { ns, name } = this.#parse(text);
+    const namespace = this.#broker.namespace(ns);
+    this.#check(right, ns);
+    const destination = { namespace, queue: namespace.queue(name) };
+    if (this.#found.size >= REMEMBERED) this.#found.clear();
+    this.#found.set(text, destination);
+    return destination;
+  }
+
+  #check(right: Right, ns: string): void {
+    if (this.#user.may(right, ns)) return;
+    if (!this.#user.maySee(ns)) throw namespaceNotFound(ns);
+    throw new QuaysideError('forbidden', `This needs the right ${right} in namespace ${ns}.`);
+  }
+}

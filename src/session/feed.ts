@@ -1,0 +1,156 @@
+import type { Consumer, Sink } from '../broker/consumer.ts';
+import type { Namespace } from '../broker/namespace.ts';
+import type { Queue } from '../broker/queue.ts';
+import type { CancelTimer, Clock } from '../model/clock.ts';
+import type { Delivery, GroupName } from '../model/element.ts';
+import { QuaysideError } from '../model/errors.ts';
+
+/** Where a consumer that goes on takes from, and how. */
+export interface FeedOptions {
+  readonly namespace: Namespace;
+  readonly queue: Queue;
+  /** As given; null: the namespace's default. */
+  readonly group: GroupName | null;
+  /** Reserve for this long, ms; null: pop. */
+  readonly leaseMs: number | null;
+}
+
+/** The consumer that a feed serves: what it may be given now, and what happens with it. */
+export interface FeedHost {
+  readonly clock: Clock;
+  /** The user's name. */
+  readonly owner: string;
+  /** How many elements the client may hold, and how many of these places are free. */
+  readonly window: number;
+  readonly free: number;
+  /** Fewer free places than this are not worth a take. */
+  readonly worthwhile: number;
+  /** Bytes that may be added to the way out now. */
+  readonly room: number;
+  /** Passes an element on. Answers how many bytes it was, about. */
+  handOut(delivery: Delivery): number;
+  /** The queue ended it: cancelled, or the node stops. */
+  ended(reason: unknown): void;
+}
+
+/** Elements of one take. */
+export const LARGEST_TAKE = 256;
+/** What an element is taken to be long before the first has come. */
+const FIRST_ESTIMATE_BYTES = 64 * 1024;
+/**
+ * A window from this size on that is half free is not filled at once, but after this many ms: a client that is
+ * quick acknowledges the other half meanwhile, and one take of twice the size costs the engine a third less. A
+ * slow client still has half a window to work on.
+ */
+const GATHERED_FROM = 64;
+const GATHER_MS = 2;
+/** When too many consumers wait, one that had its place tries to come back after this long. */
+const RETRY_MS = 1000;
+
+/**
+ * A consumer that goes on: waits in the queue's line while its host has room, and hands on what it gets.
+ *
+ * States, and who moves it: `active` from the start; `over` by `stop`. While `active` it is in the line
+ * (`#consumer` is set), or its host's window or way out is full, or it waits for a place among too many.
+ */
+export class Feed implements Sink {
+  readonly #options: FeedOptions;
+  readonly #host: FeedHost;
+  readonly #tid: string;
+  #isOver = false;
+  #consumer: Consumer | null = null;
+  #cancelRetry: CancelTimer | null = null;
+  #cancelGather: CancelTimer | null = null;
+  #estimateBytes = FIRST_ESTIMATE_BYTES;
+
+  constructor(options: FeedOptions, host: FeedHost) {
+    this.#options = options;
+    this.#host = host;
+    this.#tid = options.namespace.makeTid();
+  }
+
+  /** Whether it waits in the queue's line. */
+  get waits(): boolean {
+    return this.#consumer !== null;
+  }
+
+  /** Joins the queue's line. @throws what `queue.get` does */
+  begin(): void {
+    const count = this.#wanted();
+    if (count > 0) this.#join(count);
+  }
+
+  /** Takes more, if there is room for it. */
+  fill(): void {
+    if (this.#isOver || this.#consumer !== null || this.#cancelRetry !== null) return;
+    const count = this.#wanted();
+    if (count === 0) return;
+    this.#cancelGather?.();
+    this.#cancelGather = null;
+    try {
+      this.#join(count);
+    } catch (error) {
+      if (!(error instanceof QuaysideError) || error.code !== 'too-many-consumers') {
+        this.#host.ended(error);
+        return;
+      }
+      this.#cancelRetry = this.#host.clock.after(RETRY_MS, () => {
+        this.#cancelRetry = null;
+        this.fill();
+      });
+    }
+  }
+
+  /** As `fill`, after acknowledgements: more of them may be on their way. */
+  refill(): void {
+    const { window, free, clock } = this.#host;
+    if (window < GATHERED_FROM || free >= Math.min(window, LARGEST_TAKE)) {
+      this.fill();
+    } else if (this.#cancelGather === null && !this.#isOver && this.#wanted() > 0) {
+      this.#cancelGather = clock.after(GATHER_MS, () => {
+        this.#cancelGather = null;
+        this.fill();
+      });
+    }
+  }
+
+  deliver(first: Delivery, more: readonly Delivery[]): void {
+    this.#consumer = null;
+    let bytes = this.#host.handOut(first);
+    for (const delivery of more) bytes += this.#host.handOut(delivery);
+    this.#estimateBytes = Math.max(bytes / (1 + more.length), this.#estimateBytes / 4);
+    this.fill();
+  }
+
+  end(reason: QuaysideError): void {
+    this.#consumer = null;
+    this.#host.ended(reason);
+  }
+
+  /** Leaves the line, to come back when it is filled again. */
+  rest(): void {
+    if (this.#consumer !== null) this.#options.queue.leave(this.#consumer);
+    this.#consumer = null;
+  }
+
+  /** Leaves the line for good. Harmless when repeated. */
+  stop(): void {
+    this.#isOver = true;
+    this.rest();
+    this.#cancelRetry?.();
+    this.#cancelGather?.();
+  }
+
+  /** How many elements to ask for: none while too few places are free, or the way out is full. */
+  #wanted(): number {
+    const { free, worthwhile, room } = this.#host;
+    if (free < worthwhile || room <= 0) return 0;
+    return Math.min(LARGEST_TAKE, free, Math.max(1, Math.floor(room / this.#estimateBytes)));
+  }
+
+  #join(count: number): void {
+    const { queue, group, leaseMs } = this.#options;
+    const { owner } = this.#host;
+    this.#consumer = queue.get({ group, leaseMs, count, timeoutMs: null, tid: this.#tid, owner }, this);
+  }
+}

@@ -1,0 +1,137 @@
+import { type AddressInfo, createServer, type Server, type Socket } from 'node:net';
+import { createServer as createTlsServer, type Server as TlsServer } from 'node:tls';
+import type { RenewUser } from '../access/user.ts';
+import { shuttingDown } from '../broker/admission.ts';
+import type { QuaysideError } from '../model/errors.ts';
+import type { Service } from '../model/service.ts';
+import { type SessionCounts, zeroCounts } from './counts.ts';
+import type { ListenerOptions, ListenerParts, TlsMaterial } from './options.ts';
+
+/** TCP keep-alive finds peers that vanished without a word and owe nothing. */
+const TCP_KEEP_ALIVE_MS = 30_000;
+const TLS_HANDSHAKE_MS = 10_000;
+const TLS_VERSION = { minVersion: 'TLSv1.2' } as const;
+
+/** One connection as its server sees it. */
+export interface Conversation {
+  /** Resolves when it is closed and the engine has answered all that it asked for. */
+  readonly done: Promise<void>;
+  /** Tells the client, then closes. */
+  end(reason: QuaysideError): void;
+  /** Users were read anew: it goes on as who its client is now, or ends. */
+  renewUser(renew: RenewUser): void;
+}
+
+/** Takes a connection. `id` names it in the log. */
+export type Converse = (socket: Socket, id: string, counts: SessionCounts) => Conversation;
+
+/** A front end whose clients keep a session: one listener, plain or TLS, and the connections that it took. */
+export class SessionServer implements Service {
+  readonly counts: SessionCounts = zeroCounts();
+  readonly #protocol: string;
+  readonly #parts: ListenerParts;
+  readonly #converse: Converse;
+  readonly #server: Server | TlsServer;
+  /** Raw sockets, those in a TLS handshake included. */
+  readonly #sockets = new Set<Socket>();
+  readonly #conversations = new Set<Conversation>();
+  readonly #startedAt: string;
+  #stopping: Promise<void> | null = null;
+
+  /** @param protocol its name, for people */
+  constructor(protocol: string, parts: ListenerParts, converse: Converse) {
+    this.#protocol = protocol;
+    this.#parts = parts;
+    this.#converse = converse;
+    this.#startedAt = parts.clock.now().toString(36);
+    this.#server = makeServer(parts.options);
+    this.#server.maxConnections = parts.options.maxSockets;
+    this.#server.on('connection', (socket: Socket) => {
+      this.#sockets.add(socket);
+      socket.on('close', () => this.#sockets.delete(socket));
+    });
+    const event = parts.options.tls === null ? 'connection' : 'secureConnection';
+    this.#server.on(event, (socket: Socket) => this.#admit(socket));
+  }
+
+  /** Where it listens. @throws Error before `start` has resolved */
+  get address(): AddressInfo {
+    const address = this.#server.address();
+    if (address === null || typeof address === 'string') {
+      throw new Error(`The ${this.#protocol} server does not listen.`);
+    }
+    return address;
+  }
+
+  /** Resolves when it listens; rejects where the address cannot be had. */
+  start(): Promise<void> {
+    const { host, port } = this.#parts.options;
+    const { promise, resolve, reject } = Promise.withResolvers<void>();
+    this.#server.once('error', reject);
+    this.#server.listen({ host, port }, () => {
+      this.#server.off('error', reject);
+      this.#server.on('error', (error) =>
+        this.#parts.log.error({ err: error }, `the ${this.#protocol} listener failed`),
+      );
+      resolve();
+    });
+    return promise;
+  }
+
+  /**
+   * Lets nobody new in and ends every session with `shutting-down`, after what it asked for before; cuts what is
+   * left after `drainMs`. What clients hold goes back, with no try counted.
+   */
+  stop(): Promise<void> {
+    this.#stopping ??= this.#stop();
+    return this.#stopping;
+  }
+
+  /** Uses another certificate for connections from now on. @throws Error where it cannot be read */
+  reloadTls(tls: TlsMaterial): void {
+    if ('setSecureContext' in this.#server) this.#server.setSecureContext({ ...tls, ...TLS_VERSION });
+  }
+
+  /** Users were read anew: sessions of those who are gone, or may not read any more what they read, end. */
+  renewUsers(renew: RenewUser): void {
+    for (const conversation of this.#conversations) conversation.renewUser(renew);
+  }
+
+  #admit(socket: Socket): void {
+    socket.setNoDelay(true);
+    socket.setKeepAlive(true, TCP_KEEP_ALIVE_MS);
+    this.counts.connections += 1;
+    const id = `${this.#startedAt}-${this.counts.connections.toString(36)}`;
+    const conversation = this.#converse(socket, id, this.counts);
+    this.#conversations.add(conversation);
+    void conversation.done.then(() => this.#conversations.delete(conversation));
+  }
+
+  async #stop(): Promise<void> {
+    const { clock, options, log } = this.#parts;
+    const late = Promise.withResolvers<void>();
+    const cancelDeadline = clock.after(options.drainMs, () => {
+      log.warn(
+        { connections: this.#conversations.size },
+        `${this.#protocol} sessions were cut: they took too long to end`,
+      );
+      for (const socket of this.#sockets) socket.destroy();
+      late.resolve();
+    });
+    const closed = new Promise<void>((resolve) => {
+      this.#server.close(() => resolve());
+    });
+    const ended = [...this.#conversations].map(({ done }) => done);
+    for (const conversation of this.#conversations) conversation.end(shuttingDown());
+    await Promise.race([Promise.all(ended), late.promise]);
+    await closed;
+    cancelDeadline();
+  }
+}
+
+function makeServer({ tls }: ListenerOptions): Server | TlsServer {
+  // A client may close its sending side first; what it asked for is answered all the same. TLS has no such
+  // state in practice, and one that ends in the middle of a handshake would be kept until that times out.
+  if (tls === null) return createServer({ allowHalfOpen: true });
+  return createTlsServer({ ...tls, ...TLS_VERSION, handshakeTimeout: TLS_HANDSHAKE_MS });
+}
