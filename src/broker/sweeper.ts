@@ -3,8 +3,8 @@ import type { CancelTimer, Clock } from '../model/clock.ts';
 import type { QueueKey } from '../model/names.ts';
 import type { BrokerLog } from './broker.ts';
 
-/** Even if no lease of ours runs out, another node's may: look at least this often, ± half. */
-const POLL_MS = 60_000;
+/** Even if no lease of ours runs out, that of a node that died may: look at least this often, ± half. */
+const POLL_MS = 5_000;
 const RETRY_MS = 1_000;
 
 /**

@@ -124,7 +124,7 @@ const StatsOptions = Type.Object(
       }),
     ),
   },
-  { ...CLOSED, description: 'statistics' },
+  { ...CLOSED, description: 'counts of what came and went, as the status of a queue shows them' },
 );
 
 const NamespaceOptions = Type.Object(

@@ -32,9 +32,9 @@ describe('A start that cannot be', { concurrency: 2 }, () => {
       /http\.port: must be a whole number from 0/,
     ],
     [
-      'for an engine that this version does not have',
-      { namespaces: { N: { url: 'redis://:CANARY@h/0' } } },
-      /namespaces\.N\.url: redis: is not in this version\. Use one of sqlite:/,
+      'for an engine that is not there',
+      { namespaces: { N: { url: 'redis://:CANARY@127.0.0.1:1/0' } } },
+      /namespaces\.N\.url: cannot be opened: redis:\/\/\*\*\*@127\.0\.0\.1:1\/0: .*ECONNREFUSED.*\. Start Redis there/,
     ],
     [
       'for an engine that nobody has',

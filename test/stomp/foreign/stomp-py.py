@@ -4,7 +4,6 @@ import base64
 import json
 import queue
 import sys
-import time
 
 import stomp
 
@@ -40,16 +39,20 @@ class Driver:
 
     def connect(self, request):
         self.version = request["version"]
-        options = {"auto_decode": False, "reconnect_attempts_max": 1}
+        self.port = request["port"]
+        self.options = {"auto_decode": False, "reconnect_attempts_max": 1}
         if self.version != "1.0":
-            options["heartbeats"] = tuple(request["beats"])
-        self.connection = CONNECTIONS[self.version]([("127.0.0.1", request["port"])], **options)
-        self.connection.set_listener("driver", self.listener)
+            self.options["heartbeats"] = tuple(request["beats"])
         self.login = {"username": request["login"], "passcode": request["passcode"], "wait": True}
         try:
-            self.connection.connect(**self.login)
+            self.open()
         except stomp.exception.ConnectFailedException:
             raise Exception(self.listener.errors.get(timeout=WAIT_S)) from None
+
+    def open(self):
+        self.connection = CONNECTIONS[self.version]([("127.0.0.1", self.port)], **self.options)
+        self.connection.set_listener("driver", self.listener)
+        self.connection.connect(**self.login)
 
     def receipt(self):
         self.receipts += 1
@@ -114,21 +117,12 @@ class Driver:
 
     def recover(self, _request):
         self.listener.disconnects.get(timeout=WAIT_S)
-        self.connect_again()
+        # The library says that it is disconnected before its own threads have ended. They would end the next
+        # connection of the same object, so the next one is another, which nothing of the old one reaches.
+        self.listener = Listener()
+        self.open()
         for request in self.subscriptions:
             self.subscribe_again(request)
-
-    def connect_again(self):
-        # The library says that it is disconnected before its own threads have ended; they may end the next one.
-        until = time.monotonic() + WAIT_S
-        while True:
-            try:
-                self.connection.connect(**self.login)
-                return
-            except stomp.exception.ConnectFailedException:
-                if time.monotonic() > until:
-                    raise
-                time.sleep(0.05)
 
     def disconnect(self, _request):
         self.connection.disconnect()
