@@ -85,6 +85,7 @@ export async function startCluster(...options: readonly string[]): Promise<Redis
   const addresses = servers.map(({ port }) => `${HOST}:${port}`);
   redisCli('--cluster', 'create', ...addresses, '--cluster-replicas', '1', '--cluster-yes');
   await Promise.all(servers.map((server) => until(() => isInCluster(server), 'the cluster to be ready')));
+  await Promise.all(servers.slice(0, 3).map(streams));
   return {
     servers,
     url: `redis://${addresses.slice(0, 3).join(',')}`,
@@ -278,6 +279,16 @@ async function isInCluster(server: OwnServer): Promise<boolean> {
   const whole = info.includes('cluster_state:ok') && info.includes('cluster_slots_ok:16384');
   const linked = replication.includes('state=online') || replication.includes('master_link_status:up');
   return whole && linked && calm;
+}
+
+/** A replica that is online gets nothing before its first acknowledgement, up to a second later. */
+async function streams(master: OwnServer): Promise<void> {
+  await master.ask('FUNCTION', 'FLUSH');
+  await until(async () => {
+    const info = await master.ask('INFO', 'replication');
+    const [, sent] = /master_repl_offset:([1-9]\d*)/.exec(info) ?? [];
+    return sent !== undefined && info.includes(`state=online,offset=${sent},`);
+  }, 'a replica to acknowledge');
 }
 
 async function until(holds: () => Promise<boolean>, what: string): Promise<void> {
