@@ -1,0 +1,137 @@
+import { MongoBulkWriteError } from 'mongodb';
+import type { InsertCall } from '../call.ts';
+import { deliveryId } from '../documents.ts';
+import { fromDriver, Lost, Refused } from '../errors.ts';
+import type { Parts } from '../parts.ts';
+import { MAX_TIME_MS } from '../settings.ts';
+import { CommitUnknown, transact } from '../transaction.ts';
+import { documentsOf, storeWithin, type Wanted } from './elements.ts';
+
+interface Inserting {
+  readonly call: InsertCall;
+  readonly wanted: readonly Wanted[];
+}
+
+/**
+ * Inserts. Calls of one document, by far the most, are one command, in which each document is stored by itself, and
+ * which the driver may repeat without storing one twice. Calls of several, or with dedup keys, are a transaction.
+ */
+export class Insert {
+  readonly #parts: Parts;
+
+  constructor(parts: Parts) {
+    this.#parts = parts;
+  }
+
+  /** Answers the `_id`s of deliveries that were stored, each with the order of its call. */
+  async run(all: readonly InsertCall[]): Promise<Map<string, number>> {
+    const ids = new Map<string, number>();
+    const calls = all.filter((call) => !call.isSettled);
+    if (calls.length === 0) return ids;
+    let now: number;
+    try {
+      const { store, known } = this.#parts;
+      store.assertUp();
+      const [time] = await Promise.all([store.time.read(), known.make(calls.map(({ args }) => args.queue))]);
+      now = time.getTime();
+    } catch (error) {
+      const fault = fromDriver(error);
+      for (const call of calls) call.failBy(fault);
+      return ids;
+    }
+    const inserting = calls.filter((call) => !call.isSettled).map((call) => this.#number(call, now));
+    for (const { call, wanted } of inserting) {
+      call.isSent = true;
+      for (const { id, element } of wanted) {
+        for (const group of element.groups) ids.set(deliveryId(id, group), call.order);
+      }
+    }
+    await Promise.all([
+      this.#storeSingles(inserting.filter(isSingle), now),
+      this.#storeTogether(
+        inserting.filter((one) => !isSingle(one)),
+        now,
+      ),
+    ]);
+    return ids;
+  }
+
+  /** All ids of a round are made in the order of the calls, whichever way each is stored. */
+  #number(call: InsertCall, now: number): Inserting {
+    const { queue, elements } = call.args;
+    return { call, wanted: elements.map((element) => ({ queue, element, id: this.#parts.ids.next(now) })) };
+  }
+
+  async #storeSingles(inserting: readonly Inserting[], now: number): Promise<void> {
+    if (inserting.length === 0) return;
+    const { store } = this.#parts;
+    const documents = inserting.flatMap(({ wanted }) =>
+      wanted.flatMap((one) => documentsOf(this.#parts, one, now)),
+    );
+    const faults = new Map<number, Refused>();
+    try {
+      await store.collections.elements.insertMany(documents, {
+        ordered: false,
+        writeConcern: store.settings.writeConcern,
+        maxTimeMS: MAX_TIME_MS,
+      });
+    } catch (error) {
+      const refused = refusedOf(error);
+      if (refused === null) {
+        const fault = fromDriver(error);
+        for (const { call } of inserting) call.failBy(fault);
+        return;
+      }
+      for (const [index, fault] of refused) faults.set(index, fault);
+    }
+    for (const [index, { call, wanted }] of inserting.entries()) {
+      const fault = faults.get(index);
+      if (fault === undefined) call.succeed(wanted.map(({ id }) => id));
+      else call.failBy(fault);
+    }
+  }
+
+  /** One transaction for all; where MongoDB refuses it, one for each, so that nobody pays for another's element. */
+  async #storeTogether(inserting: readonly Inserting[], now: number): Promise<void> {
+    if (inserting.length === 0) return;
+    const { store, clock } = this.#parts;
+    const wanted = inserting.flatMap((one) => one.wanted);
+    try {
+      const ids = await transact(store, clock, (session) => storeWithin(session, this.#parts, wanted, now));
+      let from = 0;
+      for (const { call, wanted: own } of inserting) {
+        call.succeed(ids.slice(from, from + own.length));
+        from += own.length;
+      }
+    } catch (error) {
+      const fault = fromDriver(error);
+      if (fault instanceof Refused && inserting.length > 1) {
+        for (const one of inserting) await this.#storeTogether([one], now);
+        return;
+      }
+      for (const { call } of inserting) {
+        // Nothing of a transaction happened whose commit was not asked for.
+        if (fault instanceof Lost && !(fault instanceof CommitUnknown)) call.isSent = false;
+        call.failBy(fault);
+      }
+    }
+  }
+}
+
+/** Whether the call is one document, and its being stored depends on nothing else. */
+function isSingle({ wanted: [first, second] }: Inserting): boolean {
+  if (first === undefined || second !== undefined) return false;
+  return first.element.dedupKey === null && new Set(first.element.groups).size === 1;
+}
+
+/** Of an unordered command, the documents that the server refused; null where more is open than that. */
+function refusedOf(error: unknown): Map<number, Refused> | null {
+  if (!(error instanceof MongoBulkWriteError) || error.result.getWriteConcernError() !== undefined)
+    return null;
+  const faults = new Map<number, Refused>();
+  for (const { index, code } of error.result.getWriteErrors()) {
+    const fault = fromDriver({ code });
+    faults.set(index, new Refused(code, fault.message));
+  }
+  return faults.size === 0 ? null : faults;
+}
