@@ -98,8 +98,9 @@ describe('The walker', () => {
     const flipped = fc
       .tuple(value, fc.array(fc.tuple(fc.nat(), fc.nat(255)), { minLength: 1, maxLength: 3 }))
       .map(([encoded, changes]) => {
-        for (const [where, to] of changes) encoded[where % encoded.length] = to;
-        return encoded;
+        const changed = Buffer.from(encoded);
+        for (const [where, to] of changes) changed[where % changed.length] = to;
+        return changed;
       });
     const random = fc.uint8Array({ minLength: 1, maxLength: 40 }).map((content) => Buffer.from(content));
     let passed = 0;

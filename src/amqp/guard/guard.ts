@@ -45,6 +45,14 @@ export interface GuardOptions {
   readonly stallTimeoutMs: number;
 }
 
+export type { Refusal };
+
+/** What an owner uses of a guard. */
+export type GuardFace = Pick<
+  Guard,
+  'stream' | 'address' | 'bytes' | 'room' | 'carry' | 'hold' | 'close' | 'destroy'
+>;
+
 /** Hears from the guard. Neither `refused` nor `gone` is called from inside a call to the guard. */
 export interface GuardOwner {
   /**
