@@ -222,6 +222,11 @@ export class Namespace {
     this.#sweeper.wakeAt(at);
   }
 
+  /** Where failed elements go; null: nowhere. */
+  get deadLetterQueue(): string | null {
+    return this.#setup.policy.deadLetter?.queue ?? null;
+  }
+
   /** An element went to the dead-letter queue: who waits there may have it. */
   elementDied(): void {
     const { deadLetter } = this.#setup.policy;

@@ -7,6 +7,8 @@ export interface SessionCounts {
   sessions: number;
   /** Consumers that go on. */
   subscriptions: number;
+  /** AMQP only: links in both directions, those of consumers included. */
+  links: number;
   /** Elements handed out under a lease and not settled. */
   unacknowledged: number;
   /** The windows of all subscriptions together. */
@@ -28,6 +30,7 @@ export function zeroCounts(): SessionCounts {
   return {
     sessions: 0,
     subscriptions: 0,
+    links: 0,
     unacknowledged: 0,
     window: 0,
     outgoingBytes: 0,

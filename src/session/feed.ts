@@ -61,6 +61,8 @@ export class Feed implements Sink {
   #consumer: Consumer | null = null;
   #cancelRetry: CancelTimer | null = null;
   #cancelGather: CancelTimer | null = null;
+  /** While the host is to be told when nothing is left to hand out. */
+  #whenDrained: (() => void) | null = null;
   #estimateBytes = FIRST_ESTIMATE_BYTES;
 
   constructor(options: FeedOptions, host: FeedHost) {
@@ -69,9 +71,9 @@ export class Feed implements Sink {
     this.#tid = options.namespace.makeTid();
   }
 
-  /** Whether it waits in the queue's line. */
-  get waits(): boolean {
-    return this.#consumer !== null;
+  /** How many elements it waits for in the queue's line. */
+  get asked(): number {
+    return this.#consumer?.count ?? 0;
   }
 
   /** Joins the queue's line. @throws what `queue.get` does */
@@ -84,7 +86,10 @@ export class Feed implements Sink {
   fill(): void {
     if (this.#isOver || this.#consumer !== null || this.#cancelRetry !== null) return;
     const count = this.#wanted();
-    if (count === 0) return;
+    if (count === 0) {
+      if (this.#host.free === 0) this.#drained();
+      return;
+    }
     this.#cancelGather?.();
     this.#cancelGather = null;
     try {
@@ -124,7 +129,25 @@ export class Feed implements Sink {
 
   end(reason: QuaysideError): void {
     this.#consumer = null;
-    this.#host.ended(reason);
+    if (reason.code === 'pop-timeout') this.#drained();
+    else this.#host.ended(reason);
+  }
+
+  /**
+   * Hands out what there is, and calls `then` when nothing more is, or the host has no place left. It does not
+   * wait in line meanwhile.
+   */
+  drain(then: () => void): void {
+    this.rest();
+    this.#whenDrained = then;
+    this.fill();
+  }
+
+  /** Waits in line again, if it had been told to drain. */
+  endDrain(): void {
+    if (this.#whenDrained === null) return;
+    this.#whenDrained = null;
+    this.rest();
   }
 
   /** Leaves the line, to come back when it is filled again. */
@@ -151,6 +174,13 @@ export class Feed implements Sink {
   #join(count: number): void {
     const { queue, group, leaseMs } = this.#options;
     const { owner } = this.#host;
-    this.#consumer = queue.get({ group, leaseMs, count, timeoutMs: null, tid: this.#tid, owner }, this);
+    const timeoutMs = this.#whenDrained === null ? null : 0;
+    this.#consumer = queue.get({ group, leaseMs, count, timeoutMs, tid: this.#tid, owner }, this);
+  }
+
+  #drained(): void {
+    const then = this.#whenDrained;
+    this.#whenDrained = null;
+    then?.();
   }
 }

@@ -45,6 +45,12 @@ export class Settling<Ticket> {
     addTo(this.#rollbacks, queue, items, ticket);
   }
 
+  /** An element of one frame was settled some other way. */
+  tell(queue: Queue, { id, group }: DeliveryRef, outcome: SettleOutcome, ticket: Ticket | null): void {
+    if (isSettled(outcome)) this.#host.settled(ticket);
+    else this.#host.notSettled([ticket], refusalOf(outcome, { id, group }, queue.key));
+  }
+
   flush(): void {
     for (const [queue, batch] of this.#commits) void this.#settle(queue, batch, queue.commitAll(batch.items));
     for (const [queue, batch] of this.#rollbacks) {

@@ -1,5 +1,3 @@
-import { bytesOfText, textOfBytes } from '../model/byte-text.ts';
-
 /** Element headers travel under this prefix. */
 export const ELEMENT_HEADER_PREFIX = 'x-ks-hdr-';
 
@@ -33,12 +31,4 @@ export function elementHeaderName(name: string): string | null {
   const lower = name.toLowerCase();
   if (!lower.startsWith(ELEMENT_HEADER_PREFIX)) return OWN_HEADERS.has(lower) ? null : lower;
   return lower.length === ELEMENT_HEADER_PREFIX.length ? null : lower.slice(ELEMENT_HEADER_PREFIX.length);
-}
-
-/**
- * A stored value as it is sent: STOMP's headers are UTF-8, so bytes that came over HTTP and are not are taken
- * for ISO 8859-1.
- */
-export function sentValue(bytes: string): string {
-  return textOfBytes(bytes) === null ? bytesOfText(bytes) : bytes;
 }

@@ -1,70 +1,7 @@
-import { textOfBytes } from '../model/byte-text.ts';
-import type { GroupName } from '../model/element.ts';
-import { invalidParameter } from '../model/errors.ts';
-import { LIMITS } from '../model/limits.ts';
-import { checkGroup } from '../model/names.ts';
 import { malformed } from './codec/malformed.ts';
-
-// Readers of single header values; null stands for a header that was not sent.
-
-const WHOLE = /^[0-9]{1,16}$/;
 
 /** @throws QuaysideError `malformed-request` where it was not sent, or is empty */
 export function needed(command: string, name: string, value: string | null): string {
   if (value !== null && value !== '') return value;
   throw malformed(`${command} needs the header ${name}.`, name);
-}
-
-interface Range {
-  readonly from?: number;
-  readonly to: number;
-  /** As the message says it. */
-  readonly unit: string;
-}
-
-/** A whole number. @throws QuaysideError `invalid-parameter` */
-export function whole<T>(
-  name: string,
-  value: string | null,
-  { from = 0, to, unit }: Range,
-  fallback: T,
-): number | T {
-  if (value === null) return fallback;
-  const number = WHOLE.test(value) ? Number(value) : Number.NaN;
-  if (number >= from && number <= to) return number;
-  throw invalidParameter(name, `${name} is ${unit}, a whole number from ${from} to ${to}.`);
-}
-
-/** A length in ms, as `x-delta-t` and `x-lease` have it. */
-export function milliseconds<T>(name: string, value: string | null, from: number, fallback: T): number | T {
-  return whole(name, value, { from, to: LIMITS.delayMs, unit: 'milliseconds' }, fallback);
-}
-
-/** A moment, as `x-next-t` has it. */
-export function moment(name: string, value: string | null): number | null {
-  return whole(name, value, { to: LIMITS.matureAt, unit: 'unix time in milliseconds' }, null);
-}
-
-/** One consumer group. @throws QuaysideError `invalid-parameter` */
-export function groupOf(name: string, value: string | null): GroupName | null {
-  return value === null ? null : checkGroup(name, textOf(name, value));
-}
-
-/** Consumer groups with commas between them, trimmed, each once. @throws QuaysideError `invalid-parameter` */
-export function groupsOf(name: string, value: string | null): readonly GroupName[] | null {
-  if (value === null) return null;
-  const groups = new Set(
-    textOf(name, value)
-      .split(',')
-      .map((part) => checkGroup(name, part.trim())),
-  );
-  if (groups.size <= LIMITS.groups) return [...groups];
-  throw invalidParameter(name, `An element has at most ${LIMITS.groups} consumer groups.`);
-}
-
-/** A header's bytes as text. @throws QuaysideError `invalid-parameter` where they are not UTF-8 */
-export function textOf(name: string, value: string): string {
-  const text = textOfBytes(value);
-  if (text !== null) return text;
-  throw invalidParameter(name, `${name} is not UTF-8.`);
 }

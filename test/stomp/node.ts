@@ -1,111 +1,27 @@
-import assert from 'node:assert/strict';
-import type { Authenticator, Right, User } from '../../src/access/user.ts';
-import type { Broker } from '../../src/broker/broker.ts';
-import type { Queue } from '../../src/broker/queue.ts';
-import type { NamespacePolicy } from '../../src/engine/engine.ts';
-import type { Delivery, NewElement } from '../../src/model/element.ts';
-import { QuaysideError } from '../../src/model/errors.ts';
 import { STOMP_DEFAULTS, type StompOptions } from '../../src/stomp/options.ts';
 import { StompServer } from '../../src/stomp/server.ts';
-import { ENGINES, type EngineUnderTest, type TestEngine } from '../engines.ts';
-import { brokerOn, plain } from '../support/broker.ts';
-import { FakeClock } from '../support/clock.ts';
-import { newElement } from '../support/elements.ts';
+import { openFor, SessionNode, type SessionNodeOptions } from '../support/session-node.ts';
 import { StompClient, type StompVersion } from './client.ts';
 
-/** Users of the tests: password as the name, rights by namespace or all. */
-const USERS: Readonly<Record<string, Readonly<Record<string, readonly Right[]>> | null>> = {
-  test: null,
-  reader: { N: ['read'] },
-  writer: { N: ['write'] },
-  manager: { N: ['manage'] },
-  stranger: {},
-};
+export { POLICIES, stalled, TestAuthenticator, until } from '../support/session-node.ts';
 
-/** Knows the users of the tests without hashing; the real one is tried in the tests of logging in. */
-export class TestAuthenticator implements Authenticator {
-  recall(authorization: string): User | null {
-    const [name = '', password] = Buffer.from(authorization.slice(6), 'base64').toString().split(':');
-    const rights = USERS[name];
-    if (rights === undefined || name !== password) return null;
-    return {
-      name,
-      may: (right, ns) => rights === null || (rights[ns]?.includes(right) ?? false),
-      maySee: (ns) => rights === null || (rights[ns]?.length ?? 0) > 0,
-    };
-  }
-
-  login(): Promise<User> {
-    return Promise.reject(new QuaysideError('unauthorized', 'wrong'));
-  }
-
-  loginBasic(): Promise<User> {
-    return this.login();
-  }
-}
-
-export interface StompNodeOptions {
+export interface StompNodeOptions extends SessionNodeOptions {
   readonly options?: Partial<StompOptions>;
-  readonly policies?: readonly NamespacePolicy[];
-  readonly engine?: EngineUnderTest;
-  readonly authenticator?: Authenticator;
 }
-
-/** Plain queues, a stream, and queues with a dead letter. */
-export const POLICIES: readonly NamespacePolicy[] = [
-  plain('N'),
-  plain('S', { groups: ['G1', 'G2'] }),
-  plain('D', { deadLetter: { maxTries: 2, queue: '__deadletter__' } }),
-];
 
 /** A node with STOMP and no other front end, on an engine of its own. */
-export class StompNode {
-  readonly engine: TestEngine;
-  readonly broker: Broker;
-  readonly server: StompServer;
-  readonly clock: FakeClock;
-  /** What was logged, at whatever level. */
-  readonly logged: { fields: object; message: string }[] = [];
+export class StompNode extends SessionNode<StompServer> {
   readonly #clients: StompClient[] = [];
 
-  private constructor(engine: TestEngine, policies: readonly NamespacePolicy[], given: StompNodeOptions) {
-    assert.ok(engine.clock instanceof FakeClock);
-    this.engine = engine;
-    this.clock = engine.clock;
-    this.broker = brokerOn(
-      policies.map((policy) => ({ policy, engine: engine.engine })),
-      engine.clock,
-    );
-    const log = (fields: object, message: string): void => {
-      this.logged.push({ fields, message });
-    };
-    this.server = new StompServer({
-      broker: this.broker,
-      authenticator: given.authenticator ?? new TestAuthenticator(),
-      options: { ...STOMP_DEFAULTS, port: 0, ...given.options },
-      log: { info: log, warn: log, error: log },
-      clock: engine.clock,
-      version: '0.0.0',
-    });
-  }
-
   static async start(given: StompNodeOptions = {}): Promise<StompNode> {
-    const kind = given.engine ?? ENGINES.find(({ name }) => name === 'sqlite::memory:');
-    assert.ok(kind !== undefined);
-    const policies = given.policies ?? POLICIES;
-    const node = new StompNode(await kind.open({ namespaces: policies }), policies, given);
-    await node.broker.start();
-    try {
-      await node.server.start();
-    } catch (error) {
-      await node.stop();
-      throw error;
-    }
+    const options = { ...STOMP_DEFAULTS, port: 0, ...given.options };
+    const node = new StompNode(
+      await openFor(given),
+      given,
+      (parts) => new StompServer({ ...parts, options }),
+    );
+    await node.start();
     return node;
-  }
-
-  get port(): number {
-    return this.server.address.port;
   }
 
   /** A client that is logged in; it is cut when the node stops, if it is still there. */
@@ -122,99 +38,7 @@ export class StompNode {
     return client;
   }
 
-  /** Stops everything, and fails if anything is left. */
-  async stop(): Promise<void> {
+  protected override cut(): void {
     for (const client of this.#clients) client.socket.destroy();
-    await this.server.stop();
-    const { waiting } = this.broker.admission;
-    await this.broker.stop();
-    await this.engine.close();
-    const { sessions, subscriptions, unacknowledged, window, outgoingBytes, stalled } = this.server.counts;
-    assert.deepEqual(
-      { sessions, subscriptions, unacknowledged, window, outgoingBytes, stalled, waiting },
-      {
-        sessions: 0,
-        subscriptions: 0,
-        unacknowledged: 0,
-        window: 0,
-        outgoingBytes: 0,
-        stalled: 0,
-        waiting: 0,
-      },
-    );
   }
-
-  queue(name: string, ns = 'N'): Queue {
-    return this.broker.namespace(ns).queue(name);
-  }
-
-  /** Inserts elements of these bodies, or as given. */
-  async insert(name: string, ...elements: readonly (string | Partial<NewElement>)[]): Promise<string[]> {
-    return this.insertInto('N', name, ...elements);
-  }
-
-  async insertInto(
-    ns: string,
-    name: string,
-    ...elements: readonly (string | Partial<NewElement>)[]
-  ): Promise<string[]> {
-    const queue = this.queue(name, ns);
-    return queue.insert(
-      elements.map((element) => {
-        const { body, ...fields } = typeof element === 'string' ? { body: Buffer.from(element) } : element;
-        return newElement({ groups: queue.groups(null), ...fields, ...(body && { body }) });
-      }),
-    );
-  }
-
-  /** Pops the next element that is there, or null. */
-  pop(name: string, ns = 'N', group: string | null = null): Promise<Delivery | null> {
-    return this.#take(name, ns, group, null);
-  }
-
-  reserve(name: string, ns = 'N', group: string | null = null): Promise<Delivery | null> {
-    return this.#take(name, ns, group, 60_000);
-  }
-
-  /**
-   * Lets time pass, once somebody who waits in that queue sleeps until its next element is due. This clock
-   * stands still in between, so a look that was under way when it moved would be followed by a sleep without end.
-   */
-  async pass(ms: number, name: string, ns = 'N'): Promise<void> {
-    await until(() =>
-      this.queue(name, ns)
-        .consumers()
-        .some((one) => one.wakeup_timeout === 'set'),
-    );
-    this.clock.advance(ms);
-  }
-
-  #take(name: string, ns: string, group: string | null, leaseMs: number | null): Promise<Delivery | null> {
-    return new Promise((resolve, reject) => {
-      this.queue(name, ns).get(
-        { group, leaseMs, timeoutMs: 0, tid: null, owner: null },
-        {
-          deliver: resolve,
-          end: (reason) => (reason.code === 'pop-timeout' ? resolve(null) : reject(reason)),
-        },
-      );
-    });
-  }
-
-  /** Elements of a queue by state. */
-  async sizes(name: string, ns = 'N'): Promise<{ ready: number; scheduled: number; reserved: number }> {
-    const { size, schedSize, resvSize } = await this.broker.namespace(ns).record(name, null);
-    return { ready: size, scheduled: schedSize, reserved: resvSize };
-  }
-}
-
-/** Resolves when the condition holds; the event loop turns meanwhile. */
-export async function until(condition: () => boolean): Promise<void> {
-  while (!condition()) await new Promise(setImmediate);
-}
-
-/** Resolves when that many clients have taken all that their kernels would hold, and nothing moves any more. */
-export async function stalled(node: StompNode, clients: number): Promise<void> {
-  const { counts } = node.server;
-  await until(() => counts.stalled === clients && node.broker.admission.waiting === 0);
 }

@@ -1,12 +1,13 @@
 import { type ElementHeaders, type NewElement, NO_HEADERS } from '../../model/element.ts';
-import { QuaysideError } from '../../model/errors.ts';
 import { checkContentHeader, checkHeaders } from '../../model/headers.ts';
 import { LIMITS } from '../../model/limits.ts';
+import { needSched } from '../../session/capabilities.ts';
 import type { Destination } from '../../session/destinations.ts';
+import { groupsOf, milliseconds, moment, whole } from '../../session/values.ts';
 import type { Frame } from '../codec/frame.ts';
 import { elementHeaderName } from '../element-headers.ts';
 import type { Session } from '../session.ts';
-import { groupsOf, milliseconds, moment, needed, whole } from '../values.ts';
+import { needed } from '../values.ts';
 
 /** The headers of a SEND that mean something here; null where one was not sent. */
 interface SendHeaders {
@@ -39,12 +40,7 @@ export function send(session: Session, { headers, body }: Frame): void {
 function elementOf(given: SendHeaders, body: Buffer, { namespace, queue }: Destination): NewElement {
   const matureAt = moment('x-next-t', given.nextT);
   const delayMs = milliseconds('x-delta-t', given.deltaT, 0, 0);
-  if ((matureAt !== null || delayMs > 0) && !namespace.capabilities.sched) {
-    throw new QuaysideError(
-      'not-supported',
-      `Queues of namespace ${namespace.name} do not support a maturity in the future.`,
-    );
-  }
+  needSched(namespace, { matureAt, delayMs });
   return {
     body,
     contentType: checkContentHeader('content-type', given.contentType),

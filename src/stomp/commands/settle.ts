@@ -2,11 +2,12 @@ import { textOfBytes } from '../../model/byte-text.ts';
 import { QuaysideError } from '../../model/errors.ts';
 import { LIMITS } from '../../model/limits.ts';
 import type { Held } from '../../session/handout.ts';
+import { milliseconds, moment } from '../../session/values.ts';
 import { type Frame, headerOf } from '../codec/frame.ts';
 import { STOMP_LIMITS } from '../limits.ts';
 import type { Session } from '../session.ts';
 import type { Subscription } from '../subscription.ts';
-import { milliseconds, moment, needed } from '../values.ts';
+import { needed } from '../values.ts';
 
 /** ACK: commits, now or when its transaction is committed. */
 export function ack(session: Session, frame: Frame): void {

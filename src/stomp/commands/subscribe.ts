@@ -1,9 +1,11 @@
 import { invalidParameter, QuaysideError } from '../../model/errors.ts';
+import { needReserve } from '../../session/capabilities.ts';
+import { groupOf, milliseconds, whole } from '../../session/values.ts';
 import { type Frame, headerOf } from '../codec/frame.ts';
 import { STOMP_LIMITS } from '../limits.ts';
 import type { Session } from '../session.ts';
 import { ACK_MODES, type AckMode, type SubscriptionOptions } from '../subscription.ts';
-import { groupOf, milliseconds, needed, whole } from '../values.ts';
+import { needed } from '../values.ts';
 
 /** SUBSCRIBE: a consumer that goes on until UNSUBSCRIBE or the end of the session. */
 export function subscribe(session: Session, { headers }: Frame): void {
@@ -19,12 +21,7 @@ export function subscribe(session: Session, { headers }: Frame): void {
   whole('x-parallel', get('x-parallel'), { from: 1, to: STOMP_LIMITS.window, unit: 'a count' }, 1);
   const { namespace, queue } = session.destinations.find(destination, 'read');
   const mode = readMode(get('ack'));
-  if (mode !== 'auto' && !namespace.capabilities.reserve) {
-    throw new QuaysideError(
-      'not-supported',
-      `Queues of namespace ${namespace.name} do not support reservations.`,
-    );
-  }
+  if (mode !== 'auto') needReserve(namespace);
   const options: SubscriptionOptions = {
     id,
     destination,

@@ -1,0 +1,312 @@
+import type { Socket } from 'node:net';
+import type { Connection, EventContext, link as RheaLink } from 'rhea';
+import type { RenewUser, User } from '../access/user.ts';
+import type { Broker } from '../broker/broker.ts';
+import type { CancelTimer, Clock } from '../model/clock.ts';
+import { QuaysideError } from '../model/errors.ts';
+import type { SessionCounts } from '../session/counts.ts';
+import { Destinations } from '../session/destinations.ts';
+import type { Conversation } from '../session/server.ts';
+import { Settling, type SettlingHost } from '../session/settling.ts';
+import { Storing, type StoringHost } from '../session/storing.ts';
+import { Work } from '../session/work.ts';
+import { parseAddress } from './address.ts';
+import { wireError } from './errors.ts';
+import { Guard, type GuardOwner } from './guard/guard.ts';
+import { AMQP_LIMITS } from './guard/limits.ts';
+import type { Refusal } from './guard/refusal.ts';
+import { IncomingLink } from './incoming-link.ts';
+import { LINK_LIMITS } from './limits.ts';
+import { type Link, type LinkHost, refuseAttach } from './link.ts';
+import type { AmqpParts } from './options.ts';
+import { OutgoingLink } from './outgoing-link.ts';
+import { acceptConnection, mendSession } from './rhea.ts';
+import type { HeldTicket, SentTicket } from './tickets.ts';
+
+/** How long the end of a connection waits for what the engine was asked for before. */
+const FINISH_MS = 2_000;
+/** How long a client has to answer a `close`, before the connection is cut. */
+const LINGER_MS = 2_000;
+
+type State = 'new' | 'open' | 'finishing' | 'gone';
+
+/**
+ * One client: its links, and what the engine was asked for on its behalf. The guard stands before it, rhea knows
+ * the protocol, this knows the broker.
+ *
+ * States, and who moves it:
+ * - `new`: the guard has not said who it is. Left by `loggedIn`, or by the end.
+ * - `open`: links come and go. Left by `end` and `gone`, and when the client closes.
+ * - `finishing`: links are over, what the client held goes back. What the engine was asked for before is waited for
+ *   and answered; then comes the `close`.
+ * - `gone`: the connection is lost or closed. Reached from every state, and final.
+ */
+export class AmqpConnection
+  implements Conversation, GuardOwner, LinkHost, StoringHost<SentTicket>, SettlingHost<HeldTicket>
+{
+  /** Resolves when the connection is closed and the engine has answered all that it asked for. */
+  readonly done: Promise<void>;
+  readonly id: string;
+  readonly counts: SessionCounts;
+  readonly guard: Guard;
+  readonly work: Work;
+  readonly storing: Storing<SentTicket>;
+  readonly settling: Settling<HeldTicket>;
+  readonly #parts: AmqpParts;
+  readonly #over = Promise.withResolvers<void>();
+  readonly #links = new Set<Link>();
+  readonly #withRoom = new Set<Link>();
+  #state: State = 'new';
+  #user: User | null = null;
+  #destinations: Destinations | null = null;
+  #rhea: Connection | null = null;
+  #isTurnPlanned = false;
+  #cancelDeadline: CancelTimer | null = null;
+
+  constructor(parts: AmqpParts, counts: SessionCounts, socket: Socket, id: string) {
+    this.done = this.#over.promise;
+    this.id = id;
+    this.counts = counts;
+    this.#parts = parts;
+    const { clock, authenticator, options } = parts;
+    this.guard = new Guard(
+      socket,
+      {
+        clock,
+        authenticator,
+        counts,
+        containerId: this.#containerId,
+        messageBytes: options.bodyLimit + LINK_LIMITS.sectionBytes,
+        loginTimeoutMs: options.loginTimeoutMs,
+        stallTimeoutMs: options.stallTimeoutMs,
+      },
+      this,
+    );
+    this.work = new Work(() => this.guard.hold(this.work.isFull));
+    this.storing = new Storing(this);
+    this.settling = new Settling(this);
+  }
+
+  get broker(): Broker {
+    return this.#parts.broker;
+  }
+
+  get clock(): Clock {
+    return this.#parts.clock;
+  }
+
+  get bodyLimit(): number {
+    return this.#parts.options.bodyLimit;
+  }
+
+  get owner(): string {
+    return this.#user?.name ?? '';
+  }
+
+  get destinations(): Destinations {
+    if (this.#destinations === null) throw new Error('A connection without a user has no destinations.');
+    return this.#destinations;
+  }
+
+  loggedIn(user: User): void {
+    this.#state = 'open';
+    this.#user = user;
+    this.#destinations = new Destinations(this.broker, user, parseAddress);
+    this.counts.sessions += 1;
+    const rhea = acceptConnection(this.guard.stream, {
+      containerId: this.#containerId,
+      version: this.#parts.version,
+      frameBytes: AMQP_LIMITS.frameBytes,
+      channelMax: AMQP_LIMITS.channelMax,
+      idleTimeoutMs: this.#parts.options.idleTimeoutMs,
+      unsettled: AMQP_LIMITS.unsettled,
+    });
+    this.#rhea = rhea;
+    this.#listen(rhea);
+  }
+
+  onRoom(): void {
+    for (const link of this.#links) link.fill();
+  }
+
+  refused(reason: Refusal): void {
+    this.#parts.log.info({ connection: this.id, ...reason }, 'an AMQP connection was ended');
+  }
+
+  gone(): void {
+    if (this.#state === 'gone') return;
+    if (this.#user !== null) this.counts.sessions -= 1;
+    this.#endTurn();
+    this.#letGo(true);
+    this.#state = 'gone';
+    this.#cancelDeadline?.();
+    this.work.whenIdle(() => this.#over.resolve());
+  }
+
+  /** Tells the client why, after what it asked for before, and closes. Harmless where it ends already. */
+  end(reason: QuaysideError): void {
+    if (this.#state === 'finishing' || this.#state === 'gone') return;
+    if (this.#rhea === null) {
+      const { condition, description } = wireError(reason);
+      this.guard.close({ condition, description });
+      return;
+    }
+    this.#endTurn();
+    this.#state = 'finishing';
+    // A node that stops is no failure of the client's.
+    const isOurs = reason.code === 'shutting-down';
+    if (!isOurs) this.counts.errors += 1;
+    this.#letGo(!isOurs);
+    let isSaid = false;
+    const sayLast = (): void => {
+      if (isSaid || this.#state === 'gone') return;
+      isSaid = true;
+      this.#cancelDeadline?.();
+      this.#cancelDeadline = this.clock.after(LINGER_MS, () => this.guard.destroy());
+      this.#rhea?.close(wireError(reason));
+    };
+    this.#cancelDeadline = this.clock.after(FINISH_MS, sayLast);
+    this.work.whenIdle(sayLast);
+  }
+
+  /** Users were read anew: links go on as who their client is now, or end. */
+  renewUser(renew: RenewUser): void {
+    if (this.#state !== 'open' || this.#user === null) return;
+    const user = renew(this.#user);
+    if (user === null) {
+      this.end(new QuaysideError('unauthorized', 'This user is gone, or has another password.'));
+      return;
+    }
+    this.#user = user;
+    this.#destinations = new Destinations(this.broker, user, parseAddress);
+    for (const link of [...this.#links]) {
+      try {
+        link.checkRight();
+      } catch (error) {
+        link.fail(error);
+      }
+    }
+  }
+
+  stored(tickets: readonly SentTicket[]): void {
+    for (const { link, delivery } of tickets) link.accepted(delivery);
+  }
+
+  notStored(tickets: readonly SentTicket[], error: unknown): void {
+    for (const { link, delivery } of tickets) link.refused(delivery, error);
+  }
+
+  settled(ticket: HeldTicket | null): void {
+    if (ticket !== null) ticket.link.settled(ticket.delivery);
+  }
+
+  notSettled(tickets: readonly (HeldTicket | null)[], error: unknown): void {
+    for (const ticket of tickets) ticket?.link.fail(error);
+  }
+
+  planTurn(): void {
+    if (this.#isTurnPlanned) return;
+    this.#isTurnPlanned = true;
+    process.nextTick(() => this.#endTurn());
+  }
+
+  roomIn(link: Link): void {
+    this.#withRoom.add(link);
+    this.planTurn();
+  }
+
+  over(link: Link): void {
+    this.#links.delete(link);
+    this.#withRoom.delete(link);
+  }
+
+  heard(listener: (context: EventContext) => void): (context: EventContext) => void {
+    return (context) => {
+      try {
+        listener(context);
+      } catch (error) {
+        this.#fault(error);
+      }
+    };
+  }
+
+  warn(error: unknown, message: string): void {
+    this.#parts.log.warn({ err: error, connection: this.id }, message);
+  }
+
+  /** As `open` and the log have it. */
+  get #containerId(): string {
+    return `quayside-${this.id}`;
+  }
+
+  #listen(rhea: Connection): void {
+    const on = (event: string, listener: (context: EventContext) => void): void => {
+      rhea.on(event, this.heard(listener));
+    };
+    on('session_open', ({ session }) => {
+      if (session !== undefined) mendSession(session, () => this.#fillAll());
+    });
+    on('receiver_open', ({ receiver }) => this.#attach(receiver, IncomingLink));
+    on('sender_open', ({ sender }) => this.#attach(sender, OutgoingLink));
+    for (const event of ['session_close', 'session_error']) {
+      on(event, ({ session }) => {
+        for (const link of [...this.#links]) if (link.session === session) link.stop(true);
+      });
+    }
+    for (const event of ['connection_close', 'connection_error']) on(event, () => this.#letGo(true));
+    // Links that were refused, and the end of the stream: nothing is left to do.
+    for (const event of [
+      'receiver_close',
+      'receiver_error',
+      'sender_close',
+      'sender_error',
+      'disconnected',
+    ]) {
+      rhea.on(event, () => {});
+    }
+    for (const event of ['error', 'protocol_error']) {
+      rhea.on(event, (error: unknown) => this.#fault(error));
+    }
+  }
+
+  #attach<Rhea extends RheaLink>(
+    rheaLink: Rhea | undefined,
+    Kind: new (host: LinkHost, rheaLink: Rhea) => Link,
+  ): void {
+    if (rheaLink === undefined) return;
+    try {
+      if (this.#state !== 'open') throw new QuaysideError('shutting-down', 'This connection is ending.');
+      if (this.#links.size >= LINK_LIMITS.links) {
+        throw new QuaysideError('overloaded', `A connection has at most ${LINK_LIMITS.links} links.`);
+      }
+      this.#links.add(new Kind(this, rheaLink));
+    } catch (error) {
+      refuseAttach(rheaLink, error, this);
+    }
+  }
+
+  #fillAll(): void {
+    for (const link of this.#links) this.roomIn(link);
+  }
+
+  /** What this turn of the event loop brought is asked of the engine together. */
+  #endTurn(): void {
+    this.#isTurnPlanned = false;
+    this.storing.flush();
+    this.settling.flush();
+    const links = [...this.#withRoom];
+    this.#withRoom.clear();
+    for (const link of links) link.fill();
+    this.guard.hold(this.work.isFull);
+  }
+
+  #letGo(countSeen: boolean): void {
+    for (const link of [...this.#links]) link.stop(countSeen);
+  }
+
+  #fault(error: unknown): void {
+    this.#parts.log.error({ err: error, connection: this.id }, 'an AMQP connection failed');
+    const description = `The server failed; its log says why, under connection ${this.id}.`;
+    this.guard.close({ condition: 'amqp:internal-error', description });
+  }
+}

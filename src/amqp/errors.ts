@@ -1,0 +1,75 @@
+import { type ErrorCode, QuaysideError } from '../model/errors.ts';
+
+/** How AMQP says one error. */
+interface AmqpErrorRule {
+  /** The symbol of the standard (transport, 2.8; messaging, 3.5). */
+  readonly condition: string;
+  /**
+   * What becomes of a message that is refused with it: `rejected` as it is, `released` where the same message
+   * may do better later; `detach` where it may be stored or not, so that no outcome would be true.
+   */
+  readonly message: 'rejected' | 'released' | 'detach';
+}
+
+const rejected = (condition: string): AmqpErrorRule => ({ condition, message: 'rejected' });
+const released = (condition: string): AmqpErrorRule => ({ condition, message: 'released' });
+
+/** Every error code on this wire; `docs/protocols/amqp.md` lists those that can occur. */
+export const AMQP_ERRORS = {
+  'malformed-request': rejected('amqp:decode-error'),
+  'headers-too-large': rejected('amqp:link:message-size-exceeded'),
+  'request-timeout': released('amqp:resource-limit-exceeded'),
+  'expectation-failed': rejected('amqp:precondition-failed'),
+  'invalid-parameter': rejected('amqp:invalid-field'),
+  'invalid-name': rejected('amqp:invalid-field'),
+  'invalid-header': rejected('amqp:invalid-field'),
+  'invalid-body': rejected('amqp:invalid-field'),
+  'body-too-large': rejected('amqp:link:message-size-exceeded'),
+  'not-supported': rejected('amqp:not-implemented'),
+  'method-not-allowed': rejected('amqp:not-allowed'),
+  'route-not-found': rejected('amqp:not-found'),
+  unauthorized: rejected('amqp:unauthorized-access'),
+  'too-many-attempts': released('amqp:resource-limit-exceeded'),
+  forbidden: rejected('amqp:unauthorized-access'),
+  'forbidden-origin': rejected('amqp:unauthorized-access'),
+  'namespace-not-found': rejected('amqp:not-found'),
+  'element-not-found': rejected('amqp:not-found'),
+  'not-reserved': rejected('amqp:illegal-state'),
+  'lease-lost': rejected('amqp:resource-locked'),
+  'element-reserved': rejected('amqp:resource-locked'),
+  'exchange-not-found': rejected('amqp:not-found'),
+  'exchange-exists': rejected('amqp:precondition-failed'),
+  'definition-conflict': released('amqp:precondition-failed'),
+  'pop-cancelled': released('amqp:link:detach-forced'),
+  'pop-timeout': released('amqp:link:detach-forced'),
+  'too-many-consumers': released('amqp:resource-limit-exceeded'),
+  'too-many-queues': rejected('amqp:resource-limit-exceeded'),
+  overloaded: released('amqp:resource-limit-exceeded'),
+  'shutting-down': released('amqp:connection:forced'),
+  'storage-full': released('amqp:resource-limit-exceeded'),
+  'storage-unavailable': released('amqp:internal-error'),
+  'outcome-unknown': { condition: 'amqp:internal-error', message: 'detach' },
+  internal: { condition: 'amqp:internal-error', message: 'detach' },
+} as const satisfies Record<ErrorCode, AmqpErrorRule>;
+
+/** An error as `rejected`, `detach`, `end` and `close` carry it; `info.code` is the code of the model. */
+export interface WireError {
+  readonly condition: string;
+  readonly description: string;
+  readonly info: Readonly<Record<string, string>>;
+}
+
+export function wireError({ code, message, details }: QuaysideError): WireError {
+  const info: Record<string, string> = { code };
+  if (details.parameter !== undefined) info.parameter = details.parameter;
+  return { condition: AMQP_ERRORS[code].condition, description: message, info };
+}
+
+/** What a client may know of anything that was thrown. */
+export function shownError(thrown: unknown, connection: string): QuaysideError {
+  if (thrown instanceof QuaysideError && thrown.code !== 'internal') return thrown;
+  return new QuaysideError(
+    'internal',
+    `The server failed; its log says why, under connection ${connection}.`,
+  );
+}

@@ -1,0 +1,105 @@
+import type { Delivery, EventContext, Receiver } from 'rhea';
+import { QuaysideError } from '../model/errors.ts';
+import { needSched } from '../session/capabilities.ts';
+import { AMQP_ERRORS, shownError, wireError } from './errors.ts';
+import { LINK_LIMITS } from './limits.ts';
+import { addressOf, Link, type LinkHost } from './link.ts';
+import { elementOf } from './message/from-message.ts';
+import { setReceiving } from './rhea.ts';
+
+/** Credit is granted anew when this part of it was used and settled. */
+const GRANTED_AT_ONCE = LINK_LIMITS.credit / 4;
+
+/** A link by which a client sends: each message is one element of the queue that its target names. */
+export class IncomingLink extends Link {
+  readonly #receiver: Receiver;
+  readonly #address: string;
+  /** Messages that were settled since credit was granted last. */
+  #settled = 0;
+
+  /** @throws QuaysideError what the target, or the right to write there, lacks */
+  constructor(host: LinkHost, receiver: Receiver) {
+    const address = addressOf(receiver.target);
+    host.destinations.find(address, 'write');
+    super(host, receiver);
+    this.#receiver = receiver;
+    this.#address = address;
+    receiver.set_source({ address: receiver.source?.address ?? '' });
+    receiver.set_target({ address });
+    setReceiving(receiver, host.bodyLimit + LINK_LIMITS.sectionBytes);
+    receiver.on(
+      'message',
+      host.heard((context) => this.#receive(context)),
+    );
+    // A client that settles second says so once it knows the outcome.
+    receiver.on(
+      'settled',
+      host.heard(({ delivery }) => delivery?.update(true)),
+    );
+    const over = host.heard(() => this.stop(true));
+    receiver.on('receiver_close', over);
+    receiver.on('receiver_error', over);
+    receiver.add_credit(LINK_LIMITS.credit);
+  }
+
+  override checkRight(): void {
+    this.host.destinations.find(this.#address, 'write');
+  }
+
+  override fill(): void {}
+
+  protected override letGo(): void {}
+
+  /** The engine has it. */
+  accepted(delivery: Delivery): void {
+    delivery.accept();
+    this.#count();
+  }
+
+  /** It was not stored, or nobody knows. */
+  refused(delivery: Delivery, thrown: unknown): void {
+    const error = shownError(thrown, this.host.id);
+    const { message } = AMQP_ERRORS[error.code];
+    // A message that came settled has no outcome by which its sender would hear of this.
+    if (message === 'detach' || delivery.remote_settled) this.fail(thrown);
+    else if (message === 'released') delivery.release();
+    else delivery.reject(wireError(error));
+    this.#count();
+  }
+
+  #receive({ delivery, message }: EventContext): void {
+    if (delivery === undefined) return;
+    if (this.isOver) {
+      delivery.release();
+      return;
+    }
+    try {
+      this.#store(delivery, message as unknown as Buffer);
+    } catch (error) {
+      this.refused(delivery, error);
+    }
+  }
+
+  #store(delivery: Delivery, bytes: Buffer): void {
+    const { host } = this;
+    const { namespace, queue } = host.destinations.find(this.#address, 'write');
+    if (bytes.length > host.bodyLimit + LINK_LIMITS.sectionBytes) throw this.#tooLarge();
+    const element = elementOf(bytes);
+    if (element.body.length > host.bodyLimit) throw this.#tooLarge();
+    needSched(namespace, element);
+    const groups = queue.groups(element.groups);
+    host.storing.add(queue, { ...element, groups, dedupKey: null }, { link: this, delivery });
+    host.planTurn();
+  }
+
+  #count(): void {
+    this.#settled += 1;
+    if (this.#settled < GRANTED_AT_ONCE || this.isOver) return;
+    this.#receiver.add_credit(this.#settled);
+    this.#settled = 0;
+  }
+
+  #tooLarge(): QuaysideError {
+    return new QuaysideError('body-too-large', `A body has at most ${this.host.bodyLimit} bytes.`);
+  }
+}

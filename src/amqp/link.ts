@@ -1,0 +1,113 @@
+import type { EventContext, link as RheaLink, Session } from 'rhea';
+import type { Broker } from '../broker/broker.ts';
+import type { Clock } from '../model/clock.ts';
+import { QuaysideError } from '../model/errors.ts';
+import type { SessionCounts } from '../session/counts.ts';
+import type { Destinations } from '../session/destinations.ts';
+import type { Settling } from '../session/settling.ts';
+import type { Storing } from '../session/storing.ts';
+import type { Work } from '../session/work.ts';
+import { shownError, wireError } from './errors.ts';
+import type { Guard } from './guard/guard.ts';
+import type { HeldTicket, SentTicket } from './tickets.ts';
+
+/** The connection as its links see it. */
+export interface LinkHost {
+  /** Names the connection in the log. */
+  readonly id: string;
+  readonly broker: Broker;
+  readonly clock: Clock;
+  readonly counts: SessionCounts;
+  readonly guard: Guard;
+  readonly bodyLimit: number;
+  readonly work: Work;
+  readonly storing: Storing<SentTicket>;
+  readonly settling: Settling<HeldTicket>;
+  /** Of the user, as they are now. */
+  readonly destinations: Destinations;
+  /** The user's name. */
+  readonly owner: string;
+  /** What was gathered is asked of the engine at the end of this turn. */
+  planTurn(): void;
+  /** This link may have room for more: it is asked at the end of this turn. */
+  roomIn(link: Link): void;
+  /** This link is not open any more. */
+  over(link: Link): void;
+  /** The node stops: every link would end for the same reason. */
+  end(reason: QuaysideError): void;
+  /** A listener that never throws into rhea: a fault of ours ends the connection. */
+  heard(listener: (context: EventContext) => void): (context: EventContext) => void;
+  warn(error: unknown, message: string): void;
+}
+
+/** What links in both directions share: how they end. */
+export abstract class Link {
+  protected readonly host: LinkHost;
+  readonly #rheaLink: RheaLink;
+  #isOver = false;
+
+  constructor(host: LinkHost, rheaLink: RheaLink) {
+    this.host = host;
+    this.#rheaLink = rheaLink;
+    host.counts.links += 1;
+  }
+
+  get isOver(): boolean {
+    return this.#isOver;
+  }
+
+  get session(): Session {
+    return this.#rheaLink.session;
+  }
+
+  /** Asks once more for the right that it was attached by. @throws QuaysideError where it is gone */
+  abstract checkRight(): void;
+
+  /** Takes or grants more, if there is room for it. */
+  abstract fill(): void;
+
+  /** Lets go of what it holds. Called once. */
+  protected abstract letGo(countSeen: boolean): void;
+
+  /** The peer ended it, or the whole connection ends. Harmless when repeated. */
+  stop(countSeen: boolean): void {
+    if (this.#isOver) return;
+    this.#isOver = true;
+    this.host.counts.links -= 1;
+    this.host.over(this);
+    this.letGo(countSeen);
+  }
+
+  /** Ends it from this side, with an error. Harmless where it is over. */
+  fail(thrown: unknown): void {
+    if (this.#isOver) return;
+    const error = shownError(thrown, this.host.id);
+    if (error.code === 'internal') this.host.warn(thrown, 'a link failed');
+    this.stop(true);
+    if (error.code === 'shutting-down') this.host.end(error);
+    else this.#rheaLink.close(wireError(error));
+  }
+}
+
+/** Answers an `attach` that cannot be: the link opens without a terminus, and ends with the error. */
+export function refuseAttach(rheaLink: RheaLink, thrown: unknown, host: LinkHost): void {
+  const error = shownError(thrown, host.id);
+  if (error.code === 'internal') host.warn(thrown, 'a link could not be attached');
+  rheaLink.close(wireError(error));
+}
+
+/** @throws QuaysideError `not-supported`, `invalid-name` where a source or target names no queue by itself */
+export function addressOf(
+  terminus: { readonly address?: unknown; readonly dynamic?: unknown } | null | undefined,
+): string {
+  if (terminus?.dynamic === true) {
+    throw new QuaysideError('not-supported', 'Queues are not made for a link; name one.', {
+      parameter: 'dynamic',
+    });
+  }
+  const address = terminus?.address;
+  if (typeof address === 'string' && address !== '') return address;
+  throw new QuaysideError('invalid-name', 'A link needs the address of a queue: <namespace>/<queue>.', {
+    parameter: 'address',
+  });
+}

@@ -1,0 +1,188 @@
+import { QuaysideError } from '../../model/errors.ts';
+import { broken, type SimpleValue, ValueReader } from './reader.ts';
+
+/** The fields of the properties section, in their order (messaging, 3.2.4). */
+export const PROPERTY_FIELDS = [
+  'message-id',
+  'user-id',
+  'to',
+  'subject',
+  'reply-to',
+  'correlation-id',
+  'content-type',
+  'content-encoding',
+  'absolute-expiry-time',
+  'creation-time',
+  'group-id',
+  'group-sequence',
+  'reply-to-group-id',
+] as const;
+export type PropertyField = (typeof PROPERTY_FIELDS)[number];
+
+/** What the body was written as. An element has bytes only, so what is not `data` is remembered beside them. */
+export type BodyForm = 'data' | 'string' | 'binary' | 'null';
+
+/** A named value of a map, in the order of the message; names are bytes. */
+export interface NamedValue {
+  readonly name: string;
+  readonly value: SimpleValue;
+}
+
+/** A message, taken apart as far as an element has room for it. */
+export interface Message {
+  readonly body: Buffer;
+  readonly form: BodyForm;
+  /** `delivery-count` of the header section. */
+  readonly deliveryCount: number;
+  readonly annotations: readonly NamedValue[];
+  readonly properties: ReadonlyMap<PropertyField, SimpleValue>;
+  readonly applicationProperties: readonly NamedValue[];
+}
+
+/** Sections by their descriptors' symbols. */
+const BY_SYMBOL: Readonly<Record<string, number>> = {
+  'amqp:header:list': 0x70,
+  'amqp:delivery-annotations:map': 0x71,
+  'amqp:message-annotations:map': 0x72,
+  'amqp:properties:list': 0x73,
+  'amqp:application-properties:map': 0x74,
+  'amqp:data:binary': 0x75,
+  'amqp:amqp-sequence:list': 0x76,
+  'amqp:amqp-value:*': 0x77,
+  'amqp:footer:map': 0x78,
+};
+
+const DELIVERY_COUNT_AT = 4;
+/** A message of more sections than this has nothing to say in them. */
+const MOST_SECTIONS = 4096;
+
+/**
+ * Reads a message of format 0 (messaging, 3.2). Its data sections are joined; `amqp-value` is taken where it is
+ * a string, a binary or null.
+ * @throws QuaysideError `malformed-request`; `not-supported` for other bodies and compound values
+ */
+export function readMessage(bytes: Buffer): Message {
+  const reader = new ValueReader(bytes);
+  const draft: Draft = {
+    data: [],
+    value: null,
+    deliveryCount: 0,
+    annotations: NONE,
+    properties: NO_PROPERTIES,
+    applicationProperties: NONE,
+  };
+  for (let sections = 0; !reader.isAtEnd; sections++) {
+    if (sections >= MOST_SECTIONS) throw broken('it has too many sections');
+    readSection(reader, draft);
+  }
+  const { data, value, ...rest } = draft;
+  if (value !== null && data.length > 0) throw broken('it has two kinds of body');
+  if (value !== null) return { ...rest, ...value };
+  const [first] = data;
+  const body = data.length === 1 && first !== undefined ? first : Buffer.concat(data);
+  return { ...rest, body, form: 'data' };
+}
+
+interface Draft {
+  readonly data: Buffer[];
+  value: { readonly body: Buffer; readonly form: BodyForm } | null;
+  deliveryCount: number;
+  annotations: readonly NamedValue[];
+  properties: ReadonlyMap<PropertyField, SimpleValue>;
+  applicationProperties: readonly NamedValue[];
+}
+
+const NONE: readonly NamedValue[] = [];
+const NO_PROPERTIES: ReadonlyMap<PropertyField, SimpleValue> = new Map();
+
+function readSection(reader: ValueReader, draft: Draft): void {
+  const descriptor = reader.descriptor();
+  const code = typeof descriptor === 'number' ? descriptor : BY_SYMBOL[descriptor];
+  switch (code) {
+    case 0x70:
+      draft.deliveryCount = readDeliveryCount(reader);
+      return;
+    case 0x72:
+      draft.annotations = readMap(reader, 'symbol');
+      return;
+    case 0x73:
+      draft.properties = readProperties(reader);
+      return;
+    case 0x74:
+      draft.applicationProperties = readMap(reader, 'string');
+      return;
+    case 0x75: {
+      const data = reader.bytesOrNull();
+      if (data?.form !== 'binary') throw broken('a data section is not binary');
+      draft.data.push(data.body);
+      return;
+    }
+    case 0x76:
+      throw noBody();
+    case 0x77:
+      if (draft.value !== null) throw broken('it has two bodies');
+      draft.value = readValue(reader);
+      return;
+    case 0x71:
+    case 0x78:
+      // Meant for this hop, and about the bytes of this encoding: neither is the element's.
+      reader.simpleOrNull();
+      return;
+    default:
+      throw broken('a section is unknown');
+  }
+}
+
+function readDeliveryCount(reader: ValueReader): number {
+  const list = reader.open('list');
+  if (list === null) return 0;
+  let count = 0;
+  for (let at = 0; at < list.count; at++) {
+    const value = reader.simple();
+    if (at === DELIVERY_COUNT_AT && value.type === 'uint') count = Number(value.text);
+  }
+  list.close();
+  return count;
+}
+
+function readProperties(reader: ValueReader): ReadonlyMap<PropertyField, SimpleValue> {
+  const list = reader.open('list');
+  if (list === null) return NO_PROPERTIES;
+  if (list.count > PROPERTY_FIELDS.length) throw broken('its properties have too many fields');
+  const properties = new Map<PropertyField, SimpleValue>();
+  for (let at = 0; at < list.count; at++) {
+    const value = reader.simple();
+    const field = PROPERTY_FIELDS[at];
+    if (field !== undefined && value.type !== 'null') properties.set(field, value);
+  }
+  list.close();
+  return properties;
+}
+
+/** Pairs of a map; names of application properties are strings, those of annotations symbols. */
+function readMap(reader: ValueReader, names: 'string' | 'symbol'): NamedValue[] {
+  const map = reader.open('map');
+  if (map === null) return [];
+  if (map.count % 2 !== 0) throw broken('a map has a name without a value');
+  const values: NamedValue[] = [];
+  for (let at = 0; at < map.count; at += 2) {
+    const name = reader.simple();
+    if (name.type !== names) throw broken(`a name is no ${names}`);
+    values.push({ name: name.text, value: reader.simple() });
+  }
+  map.close();
+  return values;
+}
+
+function readValue(reader: ValueReader): { body: Buffer; form: BodyForm } {
+  const body = reader.bytesOrNull();
+  if (body !== null) return body;
+  const value = reader.simpleOrNull();
+  if (value?.type === 'null') return { body: Buffer.alloc(0), form: 'null' };
+  throw noBody();
+}
+
+function noBody(): QuaysideError {
+  const what = 'A body is data, or an amqp-value that is a string, a binary or null.';
+  return new QuaysideError('not-supported', what);
+}

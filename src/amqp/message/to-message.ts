@@ -1,0 +1,217 @@
+import { isUtf8 } from 'node:buffer';
+import type { Delivery } from '../../model/element.ts';
+import { sentValue } from '../../session/sent-value.ts';
+import {
+  ANNOTATION_PREFIX,
+  BODY_HEADER,
+  GROUP_ANNOTATION,
+  HEADER_FIELDS,
+  ID_ANNOTATION,
+  MATURE_ANNOTATION,
+  PROPERTY_PREFIX,
+  TYPES_HEADER,
+} from './names.ts';
+import type { SimpleType } from './reader.ts';
+import { PROPERTY_FIELDS } from './sections.ts';
+import { ValueWriter } from './writer.ts';
+
+/** A header as it leaves: its name as AMQP has it, its bytes, and the type that it had when it came. */
+interface Sent {
+  readonly name: string;
+  readonly text: string;
+  readonly type: SimpleType;
+}
+
+/** Headers, sorted by the section that they go to. */
+interface Sorted {
+  readonly annotations: Sent[];
+  readonly fields: (Sent | undefined)[];
+  readonly properties: Sent[];
+  form: string | null;
+}
+
+const CONTENT_TYPE_AT = PROPERTY_FIELDS.indexOf('content-type');
+const CONTENT_ENCODING_AT = PROPERTY_FIELDS.indexOf('content-encoding');
+// biome-ignore lint/suspicious/noControlCharactersInRegex: all of ASCII is meant
+const ASCII = /^[\x00-\x7f]*$/;
+
+/** One for all: nothing is written between two turns. */
+const writer = new ValueWriter();
+
+/**
+ * A delivery as an encoded message of format 0 (docs/protocols/amqp.md, "Messages").
+ * @param group on a stream: the group that reads, as bytes; else null
+ */
+export function messageOf(delivery: Delivery, group: string | null): Buffer {
+  const { body } = delivery;
+  const sorted = sort(delivery);
+  writeHeader(delivery.tries);
+  writeAnnotations(delivery, group, sorted.annotations);
+  writeProperties(sorted);
+  writer.compound(0x74, 'map', () => writeMap(sorted.properties, (name) => writer.string(name)));
+  const form = writeBodyStart(sorted.form, body);
+  return form === 'null' ? writer.finish() : writer.finish(body);
+}
+
+function writeHeader(tries: number): void {
+  writer.compound(0x70, 'list', () => {
+    // Everything is kept until it is consumed: durable.
+    writer.raw(0x41);
+    if (tries === 0) return 1;
+    writer.raw(0x40, 0x40, 0x40);
+    writer.uint(tries);
+    return 5;
+  });
+}
+
+function writeAnnotations({ id, matureAt }: Delivery, group: string | null, more: readonly Sent[]): void {
+  writer.compound(0x72, 'map', () => {
+    writer.symbol(ID_ANNOTATION);
+    writer.string(id);
+    writer.symbol(MATURE_ANNOTATION);
+    writer.timestamp(BigInt(Math.trunc(matureAt)));
+    if (group !== null) {
+      writer.symbol(GROUP_ANNOTATION);
+      writer.string(group);
+    }
+    return (group === null ? 4 : 6) + writeMap(more, (name) => writer.symbol(name));
+  });
+}
+
+/** What does not fit its field goes among the application properties, under the same name. */
+function writeProperties({ fields, properties }: Sorted): void {
+  writer.compound(0x73, 'list', () => {
+    for (const [at, sent] of fields.entries()) {
+      if (sent !== undefined && writeField(at, sent)) continue;
+      writer.raw(0x40);
+      if (sent !== undefined && properties.every(({ name }) => name !== sent.name)) {
+        properties.push({ ...sent, type: 'string' });
+      }
+    }
+    return fields.length;
+  });
+}
+
+const ID_TYPES: ReadonlySet<SimpleType> = new Set(['ulong', 'uuid', 'binary']);
+
+function writeField(at: number, { type, text }: Sent): boolean {
+  switch (PROPERTY_FIELDS[at]) {
+    case 'message-id':
+    case 'correlation-id':
+      return (ID_TYPES.has(type) && writer.simple(type, text)) || writer.simple('string', sentValue(text));
+    case 'user-id':
+      if (type === 'binary' && writer.simple('binary', text)) return true;
+      writer.binary(text, 'latin1');
+      return true;
+    case 'content-type':
+    case 'content-encoding':
+      return ASCII.test(text) && writer.simple('symbol', text);
+    case 'absolute-expiry-time':
+    case 'creation-time':
+      return writer.simple('timestamp', text);
+    case 'group-sequence':
+      return writer.simple('uint', text);
+    default:
+      return writer.simple('string', sentValue(text));
+  }
+}
+
+function writeMap(values: readonly Sent[], writeName: (name: string) => void): number {
+  for (const { name, text, type } of values) {
+    writeName(name);
+    if (type === 'string' || !writer.simple(type, text)) writer.string(sentValue(text));
+  }
+  return values.length * 2;
+}
+
+/** The body's section up to its bytes: as it came, where it still can be that. */
+function writeBodyStart(form: string | null, body: Uint8Array): string | null {
+  if (form === 'null' && body.length === 0) {
+    writer.section(0x77);
+    writer.raw(0x40);
+    return form;
+  }
+  const isString = form === 'string' && isUtf8(body as Uint8Array<ArrayBuffer>);
+  writer.section(isString || form === 'binary' ? 0x77 : 0x75);
+  const isShort = body.length < 256;
+  const code = isString ? 0xa1 : 0xa0;
+  writer.raw(isShort ? code : code + 0x10);
+  writer.unsigned(body.length, isShort ? 1 : 4);
+  return null;
+}
+
+function sort({ headers, contentType, contentEncoding }: Delivery): Sorted {
+  const sorted: Sorted = { annotations: [], fields: [], properties: [], form: null };
+  if (contentType !== null) setField(sorted, CONTENT_TYPE_AT, 'content-type', contentType);
+  if (contentEncoding !== null) setField(sorted, CONTENT_ENCODING_AT, 'content-encoding', contentEncoding);
+  const spelt = spellings(headers);
+  for (let at = 0; at + 1 < headers.length; at += 2) {
+    const name = headers[at] as string;
+    const text = headers[at + 1] as string;
+    if (name === BODY_HEADER) sorted.form = text;
+    else if (name !== TYPES_HEADER) sortOne(sorted, spelt?.get(name) ?? { name, type: 'string' }, text);
+  }
+  return sorted;
+}
+
+function setField(sorted: Sorted, at: number, name: string, text: string): void {
+  while (sorted.fields.length < at) sorted.fields.push(undefined);
+  sorted.fields[at] = { name, text, type: 'string' };
+}
+
+function sortOne(sorted: Sorted, { name, type }: Spelling, text: string): void {
+  const at = HEADER_FIELDS.get(name);
+  if (at !== undefined) {
+    while (sorted.fields.length < at) sorted.fields.push(undefined);
+    sorted.fields[at] = { name, text, type };
+  } else if (name.startsWith(ANNOTATION_PREFIX)) {
+    sorted.annotations.push({ name: name.slice(ANNOTATION_PREFIX.length), text, type });
+  } else {
+    const bare = name.startsWith(PROPERTY_PREFIX) ? name.slice(PROPERTY_PREFIX.length) : name;
+    sorted.properties.push({ name: bare, text, type });
+  }
+}
+
+/** How a name was written, and its value's type. */
+interface Spelling {
+  readonly name: string;
+  readonly type: SimpleType;
+}
+
+const TYPES: ReadonlySet<string> = new Set<SimpleType>([
+  'null',
+  'boolean',
+  'ubyte',
+  'ushort',
+  'uint',
+  'ulong',
+  'byte',
+  'short',
+  'int',
+  'long',
+  'float',
+  'double',
+  'decimal32',
+  'decimal64',
+  'decimal128',
+  'char',
+  'timestamp',
+  'uuid',
+  'binary',
+  'string',
+  'symbol',
+]);
+
+/** Reads {@link TYPES_HEADER}; what in it makes no sense is passed over, since anybody may have written it. */
+function spellings(headers: readonly string[]): ReadonlyMap<string, Spelling> | null {
+  let spelt: Map<string, Spelling> | null = null;
+  for (let at = 0; at + 1 < headers.length; at += 2) {
+    if (headers[at] !== TYPES_HEADER) continue;
+    spelt ??= new Map();
+    for (const entry of (headers[at + 1] as string).split(', ')) {
+      const [name = '', type = 'string'] = entry.split('=');
+      if (TYPES.has(type)) spelt.set(name.toLowerCase(), { name, type: type as SimpleType });
+    }
+  }
+  return spelt;
+}

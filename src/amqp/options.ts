@@ -1,0 +1,40 @@
+import type { Authenticator } from '../access/user.ts';
+import type { Broker } from '../broker/broker.ts';
+import type { Clock } from '../model/clock.ts';
+import type { ListenerOptions, SessionLog } from '../session/options.ts';
+
+/** What an operator may set, checked by `config` before it comes here. Lengths are in ms, sizes in bytes. */
+export interface AmqpOptions extends ListenerOptions {
+  /** The largest body of a message. */
+  readonly bodyLimit: number;
+  /** From the connection to the end of the SASL exchange. */
+  readonly loginTimeoutMs: number;
+  /** `idle-time-out` of this server's `open`: a client that is silent for twice as long is taken for gone. */
+  readonly idleTimeoutMs: number;
+  /** How long a client may take none of the bytes that wait for it. */
+  readonly stallTimeoutMs: number;
+}
+
+/** What is used where the configuration says nothing. */
+export const AMQP_DEFAULTS: AmqpOptions = {
+  host: '127.0.0.1',
+  port: 5672,
+  bodyLimit: 1_048_576,
+  tls: null,
+  maxSockets: 10_000,
+  loginTimeoutMs: 10_000,
+  idleTimeoutMs: 30_000,
+  stallTimeoutMs: 90_000,
+  drainMs: 10_000,
+};
+
+/** Everything that the front end stands on. */
+export interface AmqpParts {
+  readonly broker: Broker;
+  readonly authenticator: Authenticator;
+  readonly options: AmqpOptions;
+  readonly log: SessionLog;
+  readonly clock: Clock;
+  /** Of the program; shown in `open`. */
+  readonly version: string;
+}

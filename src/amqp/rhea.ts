@@ -1,0 +1,213 @@
+import rhea, {
+  type Connection,
+  type ConnectionOptions,
+  type Delivery,
+  type Receiver,
+  type Sender,
+  type Session,
+} from 'rhea';
+import type { RheaStream } from './guard/rhea-stream.ts';
+
+// What this front end needs of rhea beyond its public face, in one place. rhea is pinned; test/amqp/rhea.test.ts
+// shows that each of these is still as it is taken to be.
+
+interface OutgoingDelivery extends Delivery {
+  data: readonly Buffer[];
+  settled: boolean;
+  remote_settled: boolean;
+  /** Called where it will never be sent, since its link is closed. */
+  dropped?: () => void;
+}
+
+interface Deliveries {
+  readonly head: number;
+  readonly size: number;
+  by_id(id: number): OutgoingDelivery | undefined;
+  get_head(): OutgoingDelivery | undefined;
+}
+
+interface Outgoing {
+  readonly deliveries: Deliveries;
+  readonly next_delivery_id: number;
+  next_pending_delivery: number;
+  available(): number;
+  transfer_window(): number;
+  process(): void;
+}
+
+interface FlowFrame {
+  readonly performative: { readonly handle?: number | null; readonly echo?: boolean | null };
+}
+
+interface OpenSession extends Session {
+  readonly local: { readonly channel: number };
+  readonly outgoing: Outgoing;
+  on_flow(frame: FlowFrame): void;
+  _write_flow(link?: unknown): void;
+}
+
+interface OpenSender extends Sender {
+  readonly session: OpenSession;
+  readonly credit: number;
+  readonly local: { readonly attach: { snd_settle_mode?: number; rcv_settle_mode?: number } };
+}
+
+interface OpenReceiver extends Receiver {
+  delivery_count: number;
+  readonly local: { readonly attach: { rcv_settle_mode?: number; max_message_size?: number } };
+  readonly remote: { readonly attach?: { readonly initial_delivery_count?: number | null } };
+}
+
+interface RegisteringConnection extends Connection {
+  _register(): void;
+}
+
+/** Deliveries of a session that may be unsettled, and what the `open` of this server says. */
+export interface ConnectionFields {
+  readonly containerId: string;
+  readonly version: string;
+  readonly frameBytes: number;
+  readonly channelMax: number;
+  readonly idleTimeoutMs: number;
+  readonly unsettled: number;
+}
+
+/** rhea's end of a connection. Nothing is accepted, settled or granted unless this front end does it. */
+export function acceptConnection(stream: RheaStream, fields: ConnectionFields): Connection {
+  const container = rhea.create_container({ id: fields.containerId });
+  // Unheard errors would be thrown; each that matters is heard on its own link, session or connection.
+  container.on('error', () => {});
+  const options = {
+    container_id: fields.containerId,
+    disable_sasl: true,
+    reconnect: false,
+    max_frame_size: fields.frameBytes,
+    channel_max: fields.channelMax,
+    idle_time_out: fields.idleTimeoutMs,
+    session_buffer_size: fields.unsettled,
+    properties: { product: 'Quayside', version: fields.version },
+    autoaccept: false,
+    autosettle: false,
+    credit_window: 0,
+    treat_modified_as_released: false,
+  };
+  // What its type asks for is where to connect to; this end was connected to.
+  const connection = container.create_connection(options as unknown as ConnectionOptions);
+  // Its type asks for a socket; `accept` uses what the stream has.
+  (connection as unknown as { accept(stream: RheaStream): void }).accept(stream);
+  return connection;
+}
+
+/**
+ * Mends what rhea does not see to, on a session that the peer has begun:
+ * - A disposition of a delivery that is settled already must not touch another that took its place in the ring.
+ * - Deliveries that still wait for the peer's window when their link is closed are left out, not sent behind
+ *   the `detach`.
+ * - Window that comes without a link's credit lets links go on, and `echo` is answered.
+ */
+export function mendSession(session: Session, onFlow: () => void): void {
+  const open = session as OpenSession;
+  const { outgoing } = open;
+  const { deliveries } = outgoing;
+  const byId = deliveries.by_id.bind(deliveries);
+  deliveries.by_id = (id) => (id < (deliveries.get_head()?.id ?? 0) ? undefined : byId(id));
+  const process = outgoing.process.bind(outgoing);
+  outgoing.process = () => {
+    do {
+      dropClosed(outgoing);
+      process();
+    } while (isClosed(outgoing));
+  };
+  const flow = open.on_flow.bind(open);
+  open.on_flow = (frame) => {
+    flow(frame);
+    const { handle, echo } = frame.performative;
+    if (echo === true && (handle === undefined || handle === null)) open._write_flow();
+    onFlow();
+  };
+}
+
+function dropClosed(outgoing: Outgoing): void {
+  while (isClosed(outgoing)) {
+    const delivery = outgoing.deliveries.by_id(outgoing.next_pending_delivery);
+    outgoing.next_pending_delivery += 1;
+    if (delivery === undefined) continue;
+    delivery.settled = true;
+    delivery.remote_settled = true;
+    delivery.dropped?.();
+  }
+}
+
+/** Whether the next delivery to be sent is of a link that is closed. */
+function isClosed({ deliveries, next_pending_delivery, next_delivery_id }: Outgoing): boolean {
+  if (next_pending_delivery >= next_delivery_id) return false;
+  return deliveries.by_id(next_pending_delivery)?.link.is_open() !== true;
+}
+
+/** How many messages may be given to a link now, to leave at once. */
+export function sendable(sender: Sender): number {
+  const { session, credit } = sender as OpenSender;
+  const { outgoing } = session;
+  const pending = unsent(sender);
+  const room = Math.min(credit - pending, outgoing.available(), outgoing.transfer_window() - pending);
+  // Before the first flow the window is not a number.
+  return room > 0 ? room : 0;
+}
+
+/** Deliveries of the link's session that wait for rhea to write them. */
+export function unsent(sender: Sender): number {
+  const { outgoing } = (sender as OpenSender).session;
+  return outgoing.next_delivery_id - outgoing.next_pending_delivery;
+}
+
+export function creditOf(sender: Sender): number {
+  return (sender as OpenSender).credit;
+}
+
+export function channelOf(sender: Sender): number {
+  return (sender as OpenSender).session.local.channel;
+}
+
+/** Says how this end of a link settles. Before the `attach` is written. */
+export function setSettling(sender: Sender, isSettled: boolean): void {
+  const { attach } = (sender as OpenSender).local;
+  attach.snd_settle_mode = isSettled ? 1 : 0;
+  attach.rcv_settle_mode = sender.rcv_settle_mode === 1 ? 1 : 0;
+}
+
+/** Gives a link that was attached by a sender its terms. Before the `attach` is written. */
+export function setReceiving(receiver: Receiver, maxMessageBytes: number): void {
+  const open = receiver as OpenReceiver;
+  open.local.attach.max_message_size = maxMessageBytes;
+  open.local.attach.rcv_settle_mode = receiver.rcv_settle_mode === 1 ? 1 : 0;
+  open.delivery_count = open.remote.attach?.initial_delivery_count ?? 0;
+}
+
+/** Gives an encoded message to a link. `dropped` is called where it will never leave, since the link is closed. */
+export function sendBytes(sender: Sender, bytes: Buffer, tag: Buffer, dropped: () => void): Delivery {
+  const delivery = sender.send(bytes, tag, 0) as OutgoingDelivery;
+  delivery.dropped = dropped;
+  return delivery;
+}
+
+/** The bytes of a delivery that has left are not needed any more; rhea would keep them until it is settled. */
+export function forgetBytes(delivery: Delivery): void {
+  (delivery as OutgoingDelivery).data = [];
+}
+
+/** The peer forgot this delivery: rhea may as well. */
+export function settleSilently(delivery: Delivery): void {
+  (delivery as OutgoingDelivery).settled = true;
+}
+
+/** Tells the peer that a delivery is settled, which it has not settled itself; then it is forgotten. */
+export function settleAloud(delivery: Delivery): void {
+  delivery.update(true, delivery.remote_state);
+  (delivery as OutgoingDelivery).remote_settled = true;
+}
+
+/** Tells the peer that a link has no more to send: its credit is used up. */
+export function writeDrained(sender: Sender): void {
+  sender.set_drained(true);
+  (sender.connection as RegisteringConnection)._register();
+}

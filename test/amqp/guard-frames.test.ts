@@ -1,0 +1,382 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import { AMQP_LIMITS } from '../../src/amqp/guard/limits.ts';
+import { FrameChecks } from './guard-frames.ts';
+import {
+  array8,
+  attachReceiver,
+  attachSender,
+  begin,
+  bin,
+  bytes,
+  close,
+  credit,
+  described,
+  detach,
+  end,
+  FALSE,
+  frame,
+  HEART_BEAT,
+  list8,
+  list32,
+  map8,
+  NULL,
+  open,
+  type Performative,
+  rawFrame,
+  smallUlong,
+  str,
+  sym,
+  TRUE,
+  ubyte,
+  uint,
+  uint32,
+  ushort,
+  type Wire,
+} from './guard-wire.ts';
+
+const FRAMING = 'amqp:connection:framing-error';
+const DECODE = 'amqp:decode-error';
+const FIELD = 'amqp:invalid-field';
+const STATE = 'amqp:illegal-state';
+const LIMIT = 'amqp:resource-limit-exceeded';
+const NOT_IMPLEMENTED = 'amqp:not-implemented';
+
+const ERROR = described(0x1d, list8(sym('amqp:internal-error'), str('why')));
+
+/** How a connection with a session answers frames that have these fields. */
+function answers(name: Performative, cases: Readonly<Record<string, [(Wire | undefined)[], string]>>): void {
+  for (const [what, [fields, expected]] of Object.entries(cases)) {
+    it(`answers ${what} with ${expected}`, () => {
+      const checks = new FrameChecks();
+      if (name !== 'open') checks.begun();
+      if (!['open', 'begin', 'attach'].includes(name)) checks.hear(attachReceiver());
+      assert.equal(checks.refusal(frame(name, fields)), expected);
+    });
+  }
+}
+
+describe('The guard, of any frame', () => {
+  it('refuses a data offset before the header, or past the end', () => {
+    for (const doff of [0, 1, 3, 255]) {
+      assert.equal(new FrameChecks().refusal(rawFrame(0, 0, Buffer.alloc(0), doff)), FRAMING);
+    }
+  });
+
+  it('lets an extended header pass', () => {
+    const body = open().subarray(8);
+    assert.equal(new FrameChecks().refusal(rawFrame(0, 0, bytes(Buffer.alloc(4), body), 3)), 'passed');
+  });
+
+  it('refuses types that are not AMQP', () => {
+    for (const type of [1, 2, 255]) {
+      assert.equal(new FrameChecks().refusal(rawFrame(type, 0, open().subarray(8))), FRAMING);
+    }
+  });
+
+  it('lets heart-beats pass at any time', () => {
+    assert.deepEqual(new FrameChecks().hear(HEART_BEAT), HEART_BEAT);
+  });
+
+  it('refuses everything before open', () => {
+    const early = [begin(), attachSender(), credit(0, 1), detach(), end(), close()];
+    for (const bytes of early) assert.equal(new FrameChecks().refusal(bytes), STATE);
+  });
+
+  it('refuses what is no performative', () => {
+    for (const body of [
+      described(0x10, str('open')),
+      described(0x10, NULL),
+      described(0x19, list8()),
+      described('amqp:nothing:list', list8()),
+      described('constructor', list8()),
+      described('toString', list8()),
+      list8(str('client')),
+      bytes(0, str('amqp:open:list'), list8(str('client'))),
+      bytes(0),
+      bytes(0, 0x53),
+      bytes(0, 0x53, 0x10),
+      bytes(0, 0x53, 0x10, 0xd0, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 1),
+      bytes(0, 0x53, 0x10, 0xc0, 4, 1, 0xa1, 1, 0x61, 0x40),
+      bytes(0, 0x53, 0x10, 0xc0, 4, 2, 0xa1, 1, 0x61),
+    ]) {
+      const checks = new FrameChecks();
+      assert.match(checks.refusal(rawFrame(0, 0, body)), /decode-error|illegal-state/, body.toString('hex'));
+    }
+  });
+
+  it('knows performatives by their symbols, and by an ulong of any length', () => {
+    const fields = list8(str('client'));
+    for (const descriptor of [
+      sym('amqp:open:list'),
+      bytes(0x80, Buffer.from('0000000000000010', 'hex')),
+      bytes(0x53, 0x10),
+    ]) {
+      assert.equal(new FrameChecks().refusal(rawFrame(0, 0, bytes(0, descriptor, fields))), 'passed');
+    }
+    const high = bytes(0x80, Buffer.from('0000000100000010', 'hex'));
+    assert.equal(new FrameChecks().refusal(rawFrame(0, 0, bytes(0, high, fields))), STATE);
+  });
+
+  it('refuses payloads behind all but transfers', () => {
+    const checks = new FrameChecks();
+    assert.equal(checks.refusal(bytes(frame('open', [str('c')], { payload: Buffer.from('x') }))), DECODE);
+  });
+
+  it('gives rhea nothing behind a close of either side, but the close of the peer', () => {
+    const closed = new FrameChecks().begun();
+    assert.notEqual(closed.hear(close()), null);
+    assert.equal(closed.hear(begin(1)), null);
+    const closing = new FrameChecks().begun();
+    closing.say(close());
+    assert.equal(closing.hear(begin(1)), null);
+    assert.notEqual(closing.hear(close()), null);
+  });
+});
+
+describe('The guard, of open', () => {
+  answers('open', {
+    'no container-id': [[NULL], FIELD],
+    'a container-id that is a symbol': [[sym('a')], DECODE],
+    'a hostname that is binary': [[str('a'), bin('b')], DECODE],
+    'a max-frame-size of 511': [[str('a'), NULL, uint(511)], FIELD],
+    'a max-frame-size of 0': [[str('a'), NULL, uint(0)], FIELD],
+    'a max-frame-size of 512': [[str('a'), NULL, uint(512)], 'passed'],
+    'a max-frame-size that is an ushort': [[str('a'), NULL, ushort(512)], DECODE],
+    'a channel-max that is an uint': [[str('a'), NULL, NULL, uint(5)], DECODE],
+    'an idle-time-out of 1 ms': [[str('a'), NULL, NULL, NULL, uint(1)], LIMIT],
+    'an idle-time-out of 0': [[str('a'), NULL, NULL, NULL, uint(0)], 'passed'],
+    'locales that are strings': [[str('a'), NULL, NULL, NULL, NULL, str('en')], DECODE],
+    'locales that are an array of strings': [
+      [str('a'), NULL, NULL, NULL, NULL, array8(0xa1, bytes(1, 0x61))],
+      DECODE,
+    ],
+    'one locale': [[str('a'), NULL, NULL, NULL, NULL, sym('en')], 'passed'],
+    'an array of locales': [
+      [str('a'), NULL, NULL, NULL, NULL, array8(0xa3, bytes(2, Buffer.from('en')))],
+      'passed',
+    ],
+    'properties that are a list': [[str('a'), ...Array<undefined>(8), list8()], DECODE],
+    'properties whose keys are maps': [[str('a'), ...Array<undefined>(8), map8(map8(), NULL)], DECODE],
+    'properties within properties': [
+      [str('a'), ...Array<undefined>(8), map8(sym('p'), map8(sym('q'), uint(1)))],
+      'passed',
+    ],
+  });
+
+  it('refuses a second one, and one on another channel than 0', () => {
+    const checks = new FrameChecks();
+    checks.hear(open());
+    assert.equal(checks.refusal(open()), STATE);
+    assert.equal(new FrameChecks().refusal(frame('open', [str('a')], { channel: 1 })), STATE);
+  });
+
+  it('shortens an idle-time-out to what a timer can hold', () => {
+    const heard = new FrameChecks().hear(open(NULL, NULL, NULL, uint32(2 ** 32 - 1)));
+    assert.deepEqual(heard, open(NULL, NULL, NULL, uint32(2 ** 31 - 1)));
+  });
+});
+
+describe('The guard, of begin and end', () => {
+  const fields = [undefined, uint(0), uint(1), uint(1)];
+
+  answers('begin', {
+    'a channel that has a session': [fields, STATE],
+  });
+
+  for (const [what, more, expected] of [
+    ['a remote-channel', [ushort(0), uint(0), uint(1), uint(1)], FIELD],
+    ['no next-outgoing-id', [undefined, undefined, uint(1), uint(1)], DECODE],
+    ['no incoming-window', [undefined, uint(0), undefined, uint(1)], DECODE],
+    ['no outgoing-window', [undefined, uint(0), uint(1)], DECODE],
+    ['a handle-max that is an ushort', [...fields, ushort(4)], DECODE],
+    ['a handle-max of 0', [...fields, uint(0)], 'passed'],
+  ] as const) {
+    it(`answers ${what} with ${expected}`, () => {
+      assert.equal(new FrameChecks().begun().refusal(frame('begin', more, { channel: 1 })), expected);
+    });
+  }
+
+  it('refuses channels above the highest', () => {
+    const { channelMax } = AMQP_LIMITS;
+    assert.equal(new FrameChecks().begun().refusal(begin(channelMax)), 'passed');
+    assert.equal(new FrameChecks().begun().refusal(begin(channelMax + 1)), FRAMING);
+  });
+
+  it('refuses more sessions than the peer has channels', () => {
+    const checks = new FrameChecks();
+    checks.hear(open(NULL, NULL, ushort(1)));
+    checks.hear(begin(0));
+    checks.hear(begin(7));
+    assert.equal(checks.refusal(begin(9)), 'amqp:not-allowed');
+    checks.hear(end(7));
+    assert.equal(checks.refusal(begin(9)), 'passed');
+  });
+
+  it('refuses frames on a channel without a session', () => {
+    const all = [attachSender({ channel: 1 }), credit(0, 1, 1), detach(0, 1), end(1)];
+    for (const one of all) assert.equal(new FrameChecks().begun().refusal(one), FRAMING);
+  });
+
+  it('lets a channel be used again after its end', () => {
+    const checks = new FrameChecks().begun();
+    assert.equal(checks.refusal(end()), 'passed');
+    assert.equal(checks.refusal(end()), FRAMING);
+  });
+
+  answers('end', {
+    'no error': [[], 'passed'],
+    'an error': [[ERROR], 'passed'],
+    'an error of another type': [[described(0x24, list8())], DECODE],
+    'an error that is a string': [[str('no')], DECODE],
+    'an error without a condition': [[described(0x1d, list8())], FIELD],
+    'an error whose condition is a string': [[described(0x1d, list8(str('no')))], DECODE],
+  });
+});
+
+describe('The guard, of flow, detach and close', () => {
+  const session = [undefined, uint(1), uint(0), uint(1)];
+
+  answers('flow', {
+    'one for the session': [session, 'passed'],
+    'no incoming-window': [[undefined, undefined, uint(0), uint(1)], DECODE],
+    'no next-outgoing-id': [[undefined, uint(1), undefined, uint(1)], DECODE],
+    'no outgoing-window': [[undefined, uint(1), uint(0)], DECODE],
+    'a handle that nothing is attached to': [
+      [...session, uint(9), uint(0), uint(1)],
+      'amqp:session:unattached-handle',
+    ],
+    'no link-credit from a receiver': [[...session, uint(0), uint(0)], FIELD],
+    'credit from a receiver': [[...session, uint(0), uint(0), uint32(2 ** 32 - 1)], 'passed'],
+    'an unknown delivery-count': [[...session, uint(0), undefined, uint(5)], 'passed'],
+    'a link-credit that is a string': [[...session, uint(0), uint(0), str('1')], DECODE],
+    'a drain that is a number': [[...session, uint(0), uint(0), uint(1), undefined, uint(1)], DECODE],
+  });
+
+  it('hides from rhea that a sender speaks of a drain', () => {
+    const checks = new FrameChecks().begun();
+    checks.hear(attachSender());
+    const flow = (drain: Wire): Buffer =>
+      frame('flow', [...session, uint(0), uint(7), uint(3), uint(0), drain]);
+    assert.deepEqual(checks.hear(flow(TRUE)), flow(FALSE));
+    assert.deepEqual(checks.hear(flow(bytes(0x56, 1))), flow(bytes(0x56, 0)));
+    checks.hear(attachReceiver({ handle: 1 }));
+    const drain = frame('flow', [...session, uint(1), uint(7), uint(3), uint(0), TRUE]);
+    assert.deepEqual(checks.hear(drain), drain);
+  });
+
+  answers('detach', {
+    'no handle': [[undefined, TRUE], DECODE],
+    'a handle that nothing is attached to': [[uint(4), TRUE], 'amqp:session:unattached-handle'],
+    'closed as a number': [[uint(0), uint(1)], DECODE],
+    'an error': [[uint(0), TRUE, ERROR], 'passed'],
+    'an error of another type': [[uint(0), TRUE, described(0x28, list8())], DECODE],
+  });
+
+  it('refuses a second detach', () => {
+    const checks = new FrameChecks().begun();
+    checks.hear(attachReceiver());
+    assert.equal(checks.refusal(detach()), 'passed');
+    assert.equal(checks.refusal(detach()), 'amqp:session:unattached-handle');
+  });
+
+  answers('close', {
+    'an error': [[ERROR], 'passed'],
+    'an error of another type': [[described(0x23, list8())], DECODE],
+    'more fields than there are': [[NULL, uint(1), list32(uint(1))], 'passed'],
+  });
+});
+
+describe('The guard, of attach', () => {
+  const source = described(0x28, list8(str('N/q')));
+  const target = described(0x29, list8(str('N/q')));
+  const sender = [str('l'), uint(0), FALSE, NULL, NULL, source, target, NULL, NULL, uint(0)];
+  const receiver = [str('l'), uint(0), TRUE, ubyte(2), ubyte(1)];
+  const withSource = (...fields: Wire[]): Wire[] => [...receiver, described(0x28, list8(...fields))];
+  const withTarget = (...fields: Wire[]): Wire[] => [...receiver, NULL, described(0x29, list8(...fields))];
+
+  answers('attach', {
+    'a sender': [sender, 'passed'],
+    'a receiver': [receiver, 'passed'],
+    'no name': [[NULL, uint(0), TRUE], FIELD],
+    'a name that is no UTF-8': [[str(Buffer.from([0xff])), uint(0), TRUE], DECODE],
+    'a name of 513 bytes': [[str('n'.repeat(513)), uint(0), TRUE], LIMIT],
+    'a name of 512 bytes': [[str('n'.repeat(512)), uint(0), TRUE], 'passed'],
+    'no handle': [[str('l'), NULL, TRUE], DECODE],
+    'a handle above the highest': [[str('l'), uint(256), TRUE], FRAMING],
+    'no role': [[str('l'), uint(0)], FIELD],
+    'a role that is a number': [[str('l'), uint(0), uint(1)], DECODE],
+    'a snd-settle-mode of 3': [[str('l'), uint(0), TRUE, ubyte(3)], FIELD],
+    'a rcv-settle-mode of 2': [[str('l'), uint(0), TRUE, NULL, ubyte(2)], FIELD],
+    'a source that is a target': [[...receiver, target], DECODE],
+    'a source that is a string': [[...receiver, str('N/q')], DECODE],
+    'a target that is a source': [[...receiver, NULL, source], DECODE],
+    'a coordinator': [[...receiver, NULL, described(0x30, list8())], NOT_IMPLEMENTED],
+    'an address that is a symbol': [withSource(sym('N/q')), DECODE],
+    'an address that is a map': [withTarget(map8()), DECODE],
+    'a durable that is a boolean': [withSource(NULL, TRUE), DECODE],
+    'an expiry-policy that is a string': [withSource(NULL, NULL, str('never')), DECODE],
+    'a dynamic that is a number': [withSource(NULL, NULL, NULL, NULL, uint(1)), DECODE],
+    'a filter that is a list': [withSource(NULL, NULL, NULL, NULL, NULL, NULL, NULL, list8()), DECODE],
+    'a filter': [
+      withSource(NULL, NULL, NULL, NULL, NULL, NULL, NULL, map8(sym('f'), described('x:y', str('G')))),
+      'passed',
+    ],
+    'outcomes that are a list': [withSource(...Array<Wire>(9).fill(NULL), list8()), DECODE],
+    'capabilities of a target that are a string': [
+      withTarget(...Array<Wire>(6).fill(NULL), str('queue')),
+      DECODE,
+    ],
+    'an unsettled that is a list': [[...receiver, NULL, NULL, list8()], DECODE],
+    'a sender without initial-delivery-count': [sender.slice(0, 9), FIELD],
+    'a max-message-size that is an uint': [[...sender, uint(1)], DECODE],
+    'a max-message-size': [[...sender, smallUlong(1)], 'passed'],
+    'a list within lists within lists': [
+      [...sender, NULL, NULL, NULL, map8(sym('p'), list8(list8(list8())))],
+      'passed',
+    ],
+  });
+
+  it('refuses a handle that is in use', () => {
+    const checks = new FrameChecks().begun();
+    checks.hear(attachReceiver());
+    assert.equal(checks.refusal(attachReceiver({ name: 'other' })), 'amqp:session:handle-in-use');
+  });
+
+  it('tells links of one name apart by their direction, and refuses a third', () => {
+    const checks = new FrameChecks().begun();
+    checks.hear(attachReceiver({ handle: 0 }));
+    assert.equal(checks.refusal(attachSender({ handle: 1 })), 'passed');
+    assert.equal(checks.refusal(attachSender({ handle: 2 })), STATE);
+  });
+
+  it('refuses more links than the peer has handles', () => {
+    const checks = new FrameChecks();
+    checks.hear(open());
+    checks.hear(begin(0, uint(0)));
+    checks.hear(attachReceiver());
+    assert.equal(checks.refusal(attachReceiver({ handle: 1, name: 'b' })), 'amqp:not-allowed');
+  });
+
+  it('lets a name and a handle be used again after a detach', () => {
+    const checks = new FrameChecks().begun();
+    checks.hear(attachReceiver());
+    checks.hear(detach());
+    assert.equal(checks.refusal(attachReceiver()), 'passed');
+  });
+
+  for (const name of ['l', '__proto__', 'constructor', 'ä', 'n'.repeat(300)]) {
+    it(`gives the link ${name.slice(0, 12)} a prefix towards rhea, and takes it off again`, () => {
+      const checks = new FrameChecks().begun();
+      const renamed = (prefix: string, role: Wire): Buffer =>
+        rawFrame(0, 0, described(0x12, list32(bytes(0xb1, sized(prefix + name)), uint(0), role)));
+      assert.deepEqual(checks.hear(frame('attach', [str(name), uint(0), TRUE])), renamed('r:', TRUE));
+      assert.deepEqual(checks.sayAttach(`r:${name}`, 0, false), renamed('', FALSE));
+    });
+  }
+});
+
+function sized(text: string): Buffer {
+  const content = Buffer.from(text);
+  return bytes(uint32(content.length).subarray(1), content);
+}

@@ -1,0 +1,73 @@
+import assert from 'node:assert/strict';
+import { Inbound, VERDICT } from '../../src/amqp/guard/inbound.ts';
+import { Outbound } from '../../src/amqp/guard/outbound.ts';
+import { Breach } from '../../src/amqp/guard/refusal.ts';
+import { ConnectionState } from '../../src/amqp/guard/state.ts';
+import { AMQP, begin, FALSE, frame, str, TRUE, uint, ushort } from './guard-wire.ts';
+
+/** The frame checks alone, with a peer's frames on one side and rhea's on the other. */
+export class FrameChecks {
+  readonly state = new ConnectionState();
+  readonly #inbound: Inbound;
+  readonly #outbound = new Outbound(this.state);
+
+  constructor(messageBytes = 65_536) {
+    this.#inbound = new Inbound(this.state, messageBytes);
+    this.#outbound.observe(AMQP);
+  }
+
+  /** What rhea gets of a peer's frame; null: nothing. @throws Breach */
+  hear(bytes: Buffer): Buffer | null {
+    // Not at the beginning of its buffer, and not to its end.
+    const chunk = Buffer.concat([Buffer.alloc(3, 0xee), bytes, Buffer.alloc(5, 0xee)]);
+    return this.hearIn(chunk, 3, 3 + bytes.length);
+  }
+
+  /** As `hear`, of a frame somewhere in what was read. */
+  hearIn(chunk: Buffer, start: number, end: number): Buffer | null {
+    const verdict = this.#inbound.check(chunk, start, end);
+    if (verdict === VERDICT.drop) return null;
+    return verdict === VERDICT.replace ? this.#inbound.replacement : chunk.subarray(start, end);
+  }
+
+  /** The condition for which a frame ends the connection. */
+  refusal(bytes: Buffer): string {
+    try {
+      this.hear(bytes);
+    } catch (error) {
+      assert.ok(error instanceof Breach, String(error));
+      return error.condition;
+    }
+    return 'passed';
+  }
+
+  /** As if rhea wrote this. Answers what the peer gets. */
+  say(bytes: Buffer): Buffer {
+    return this.#outbound.observe(bytes);
+  }
+
+  /** As if rhea answered a `begin` on that channel with one on its own. */
+  sayBegin(channel: number, ownChannel = channel, window = 2048): void {
+    const fields = [ushort(channel), uint(0), uint(window), uint(2048)];
+    this.say(frame('begin', fields, { channel: ownChannel }));
+  }
+
+  /** As if rhea answered an `attach`. @param name with its prefix */
+  sayAttach(name: string, ownHandle: number, isPeerSender: boolean): Buffer {
+    return this.say(frame('attach', [str(name), uint(ownHandle), isPeerSender ? TRUE : FALSE]));
+  }
+
+  /** As if rhea gave credit. */
+  sayCredit(ownHandle: number, credit: number, window = 2048): void {
+    const fields = [uint(0), uint(window), uint(0), uint(2048), uint(ownHandle), uint(0), uint(credit)];
+    this.say(frame('flow', fields));
+  }
+
+  /** Has a session on channel 0. */
+  begun(): this {
+    this.hear(frame('open', [str('client')]));
+    this.hear(begin());
+    this.sayBegin(0);
+    return this;
+  }
+}
