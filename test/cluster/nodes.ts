@@ -47,9 +47,9 @@ export class Nodes {
     return this.#at(at).client;
   }
 
-  /** One more node; answers its place. */
-  async add(): Promise<number> {
-    const server = await ServerProcess.start({ config: configOn(this.#url) });
+  /** One more node, which may find the engine by a URL of its own; answers its place. */
+  async add(url = this.#url): Promise<number> {
+    const server = await ServerProcess.start({ config: configOn(url) });
     return this.#nodes.push({ server, client: new QueueClient({ url: () => server.url }) }) - 1;
   }
 

@@ -171,9 +171,10 @@ async function attempt(send: (signal: AbortSignal) => Promise<Answer>, waitMs = 
   return { answer: outcome === 'ok' ? answer : null, end };
 }
 
-/** A 503 and a get's own timeout say that nothing happened; any other 5xx leaves it open. */
+/** A 503 says whether it happened, a get's own timeout that nothing did; any other 5xx leaves it open. */
 function outcomeOf({ status, body }: Answer): Outcome {
   if (status >= 200 && status < 300) return 'ok';
+  if (status === 503 && body.includes('"outcome-unknown"')) return 'unknown';
   if (status < 500 || status === 503 || status === 507) return 'fail';
   return status === 504 && body.includes('"timeout":true') ? 'fail' : 'unknown';
 }

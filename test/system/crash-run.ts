@@ -2,13 +2,12 @@ import { readdir, readFile } from 'node:fs/promises';
 import path from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
 import { setTimeout as delay } from 'node:timers/promises';
+import { drain } from '../support/drain.ts';
 import { History, type Operation } from '../support/history.ts';
 import { checkHistory, faultsOf, type Verdict } from '../support/history-check.ts';
-import { jsonOf, QueueClient } from '../support/http-client.ts';
 import { type Random, seededRandom } from '../support/random.ts';
-import { RecordedClient } from '../support/recorded-client.ts';
+import { Gate, Load } from '../support/recorded-load.ts';
 import { ServerProcess } from '../support/server-process.ts';
-import { Gate, LANES, Load } from './crash-load.ts';
 
 export interface CrashOptions {
   readonly kills: number;
@@ -33,7 +32,6 @@ export interface CrashReport {
 
 const KILL_AFTER_MS = { least: 50, most: 1500 };
 const KILLS_DURING_START = 0.2;
-const DRAIN_TIMEOUT_MS = 60_000;
 const SQLITE_MAGIC = 'SQLite format 3\u0000';
 
 /**
@@ -77,7 +75,7 @@ class CrashRun {
     const url = (): string => this.#server.url;
     // The kills have a random stream of their own, so that the moments do not depend on the load's timing.
     const random = seededRandom(this.#random.between(0, 2 ** 31));
-    const load = new Load({ url, gate: this.#gate, history: this.#history, random });
+    const load = new Load({ urls: [url], gate: this.#gate, history: this.#history, random });
     load.start();
     for (let kill = 1; kill <= kills; kill++) {
       if (kill > 1 && this.#random.chance(KILLS_DURING_START)) await this.#killDuringStart();
@@ -87,7 +85,7 @@ class CrashRun {
     await this.#startServer();
     this.#gate.open();
     await load.stop();
-    await this.#drain();
+    this.#faults.push(...(await drain(this.#server.url, this.#history)));
     const { code, signal } = await this.#server.stop();
     if (code !== 0) this.#faults.push(`stop: the server ended with code ${code}, signal ${signal}`);
     const soundFiles = await this.#checkFiles();
@@ -132,38 +130,6 @@ class CrashRun {
     await this.#server.kill();
     const end = { endedAt: performance.now(), endedWallAt: Date.now(), outcome: 'ok' as const };
     this.#history.record({ kind: 'crash', ...start, invokedWallAt, ...end });
-  }
-
-  /** Reserves and commits until every lane was empty three times in a row and its status counts nothing. */
-  async #drain(): Promise<void> {
-    const http = new QueueClient({ url: this.#server.url, maxSockets: 1 });
-    const client = new RecordedClient('drain', http, this.#history);
-    try {
-      for (const lane of LANES) {
-        const deadline = performance.now() + DRAIN_TIMEOUT_MS;
-        let empty = 0;
-        while (empty < 3 || (await this.#left(http, lane.ns, lane.queue, lane.group)) > 0) {
-          if (performance.now() > deadline) {
-            const left = await http.status(lane.ns, lane.queue);
-            this.#faults.push(`left: ${lane.ns}/${lane.queue} cannot be drained: ${left.body}`);
-            break;
-          }
-          const handed = await client.reserve(lane, 100, DRAIN_TIMEOUT_MS);
-          empty = handed === null ? empty + 1 : 0;
-          if (handed !== null) await client.commit(lane, handed);
-        }
-      }
-    } finally {
-      http.close();
-    }
-  }
-
-  async #left(http: QueueClient, ns: string, queue: string, group: string): Promise<number> {
-    const answer = await http.status(ns, queue, { query: { group: group === '' ? undefined : group } });
-    if (answer.status !== 200)
-      throw new Error(`The status of ${ns}/${queue} answers ${answer.status}: ${answer.body}`);
-    const { totalSize, size, schedSize, resvSize } = jsonOf<Record<string, number>>(answer);
-    return Math.max(...[totalSize, size, schedSize, resvSize].map(Number));
   }
 
   /** Answers how many files are sound. */

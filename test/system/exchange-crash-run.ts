@@ -1,8 +1,8 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import { type Answer, elementHeadersOf, jsonOf, QueueClient } from '../support/http-client.ts';
 import { type Random, seededRandom } from '../support/random.ts';
+import { Gate } from '../support/recorded-load.ts';
 import { ServerProcess } from '../support/server-process.ts';
-import { Gate } from './crash-load.ts';
 
 export interface ExchangeCrashOptions {
   readonly kills: number;

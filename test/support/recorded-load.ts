@@ -1,9 +1,9 @@
 import { setTimeout as delay } from 'node:timers/promises';
-import { type SampleBody, sampleBodies } from '../support/bodies.ts';
-import type { Handed, History } from '../support/history.ts';
-import { QueueClient } from '../support/http-client.ts';
-import type { Random } from '../support/random.ts';
-import { type Lane, RecordedClient } from '../support/recorded-client.ts';
+import { type SampleBody, sampleBodies } from './bodies.ts';
+import type { Handed, History } from './history.ts';
+import { QueueClient } from './http-client.ts';
+import type { Random } from './random.ts';
+import { type Lane, RecordedClient } from './recorded-client.ts';
 
 /**
  * The stream's consumer groups; every element of the stream is for both. Nobody pops for the second: what it
@@ -44,10 +44,13 @@ export class Gate {
 }
 
 export interface LoadOptions {
-  readonly url: () => string;
+  /** Where the servers are now; clients are dealt out to them in turn. */
+  readonly urls: readonly (() => string)[];
   readonly gate: Gate;
   readonly history: History;
   readonly random: Random;
+  /** Sets values and keys apart from those of other loads on the same queues. */
+  readonly name?: string;
 }
 
 /** 8 producers and 8 consumers, each with a connection of its own, going on until they are told to stop. */
@@ -77,9 +80,12 @@ export class Load {
   }
 
   #client(name: string): RecordedClient {
-    const http = new QueueClient({ url: this.#options.url, maxSockets: 1 });
+    const { urls, history, name: load = '' } = this.#options;
+    const url = urls[this.#clients.length % urls.length];
+    if (url === undefined) throw new Error('A load needs a server.');
+    const http = new QueueClient({ url, maxSockets: 1 });
     this.#clients.push(http);
-    return new RecordedClient(name, http, this.#options.history);
+    return new RecordedClient(`${load}${name}`, http, history);
   }
 
   async #produce(client: RecordedClient, lane: Lane, at: number): Promise<void> {

@@ -1,0 +1,72 @@
+import { Nodes, reached } from '../cluster/nodes.ts';
+import { drain } from '../support/drain.ts';
+import { History, type Operation } from '../support/history.ts';
+import { checkHistory, faultsOf, type Verdict } from '../support/history-check.ts';
+import { freshSeed, seededRandom } from '../support/random.ts';
+import { Gate, Load } from '../support/recorded-load.ts';
+
+const NODES = 2;
+
+export interface FaultReport {
+  readonly verdict: Verdict;
+  /** Everything that is wrong, one line each; empty where the run passed. */
+  readonly faults: readonly string[];
+  readonly summary: string;
+}
+
+export interface FaultPlan {
+  /** Of the engine that both nodes share. */
+  readonly url: string;
+  /** Where the second node finds it, when that is a way of its own, such as one through a proxy. */
+  readonly secondUrl?: string;
+  /** Breaks things and mends them again; `answered` resolves when so many calls more were answered with yes. */
+  readonly fault: (answered: (more: number) => Promise<void>) => Promise<void>;
+}
+
+/**
+ * Two nodes on one engine, 8 producers and 8 consumers over both, a fault in the middle; then everything is
+ * drained and the history checker decides. See reliability 2.3 and 2.5.
+ */
+export async function runFault({ url, secondUrl, fault }: FaultPlan): Promise<FaultReport> {
+  const seed = freshSeed();
+  const nodes = await Nodes.start(url, NODES - 1);
+  try {
+    await nodes.add(secondUrl);
+    const history = new History();
+    const gate = new Gate();
+    gate.open();
+    const urls = Array.from({ length: NODES }, (_, at) => () => nodes.server(at).url);
+    const load = new Load({ urls, gate, history, random: seededRandom(seed), name: `${seed}-` });
+    load.start();
+    const answered = (more: number): Promise<void> => answeredOf(history.operations, more);
+    await answered(300);
+    await fault(answered);
+    await answered(300);
+    await load.stop();
+    const left = await drain(nodes.server(0).url, history);
+    const verdict = checkHistory(history.operations, { fifo: true });
+    return { verdict, faults: [...left, ...faultsOf(verdict)], summary: summaryOf(verdict, seed) };
+  } finally {
+    await nodes.stop();
+  }
+}
+
+async function answeredOf(operations: readonly Operation[], more: number): Promise<void> {
+  const from = operations.length;
+  const count = (): number => operations.slice(from).filter(({ outcome }) => outcome === 'ok').length;
+  await reached(`${more} calls more are answered`, async () => count() >= more);
+}
+
+function summaryOf(verdict: Verdict, seed: number): string {
+  const { inserts, takes, settles, deliveries } = verdict.counts;
+  const facts = [
+    `acked=${inserts.ok} delivered=${deliveries}`,
+    `lost=${verdict.lost.length} duplicated=${verdict.duplicated.length} changed=${verdict.unexpected.length}`,
+    `early=${verdict.early.length} tries=${verdict.wrongTries.length} order=${verdict.outOfOrder.length}`,
+    `recovered=${verdict.recovered.length} eaten=${verdict.eaten.length}`,
+    `refused=${inserts.fail}+${takes.fail}+${settles.fail}`,
+    `unknown=${inserts.unknown}+${takes.unknown}+${settles.unknown} (insert+take+settle)`,
+    `seed=${seed}`,
+  ];
+  return facts.join(', ');
+}

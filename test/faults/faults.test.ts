@@ -1,0 +1,153 @@
+import assert from 'node:assert/strict';
+import { after, before, describe, it, type TestContext } from 'node:test';
+import { setTimeout as delay } from 'node:timers/promises';
+import { reached } from '../cluster/nodes.ts';
+import { PostgresServer } from '../support/postgres-server.ts';
+import { type RedisCluster, type RedisServer, startCluster, startRedis } from '../support/redis-servers.ts';
+import { TcpProxy } from '../support/tcp-proxy.ts';
+import { type FaultPlan, type FaultReport, runFault } from './fault-run.ts';
+import { mastersAt, moveSlot, ownerOf, usedSlots } from './slots.ts';
+
+/** `npm run test:faults` takes 5 and 30 s. */
+const ROUNDS = Number(process.env.FAULT_ROUNDS ?? 1);
+const FROZEN_MS = Number(process.env.FAULT_FROZEN_MS ?? 2_000);
+const DARK_MS = 1_000;
+const LAST_SLOT = 16_383;
+
+async function report(t: TestContext, plan: FaultPlan): Promise<FaultReport> {
+  const found = await runFault(plan);
+  t.diagnostic(found.summary);
+  return found;
+}
+
+async function assertNothingLost(t: TestContext, plan: FaultPlan): Promise<void> {
+  const { faults, summary, verdict } = await report(t, plan);
+  assert.deepEqual(faults, [], summary);
+  assert.ok(verdict.counts.deliveries > 0);
+}
+
+describe('Two nodes on a Redis cluster', () => {
+  let cluster: RedisCluster;
+
+  before(async () => {
+    cluster = await startCluster();
+  });
+  after(() => cluster.stop());
+
+  /** Kills masters under load, one after the other; each comes back as a replica of the one that took over. */
+  async function killMasters(answered: (more: number) => Promise<void>): Promise<void> {
+    for (let round = 0; round < ROUNDS; round++) {
+      const port = ownerOf(Math.round((LAST_SLOT * round) / ROUNDS), anyPort());
+      const victim = cluster.servers.find((server) => server.port === port);
+      assert.ok(victim);
+      await victim.kill();
+      const others = cluster.servers.filter((server) => server !== victim);
+      await reached('another took over', async () => mastersAt(others[0]?.port ?? 0).length === 3);
+      await answered(200);
+      await victim.restart();
+      await reached('it is a replica', async () =>
+        cluster.servers.every(({ port: asked }) => mastersAt(asked).length === 3),
+      );
+      await answered(200);
+    }
+  }
+
+  const anyPort = (): number => cluster.servers[0]?.port ?? 0;
+
+  it('lose nothing when a master is killed, with WAIT 1', async (t) => {
+    await assertNothingLost(t, { url: cluster.url, fault: killMasters });
+  });
+
+  it('tell how much is lost when a master is killed, without WAIT', async (t) => {
+    const { verdict } = await report(t, { url: `${cluster.url}?wait=0`, fault: killMasters });
+    assert.ok(verdict.counts.deliveries > 0);
+    assert.deepEqual(verdict.unexpected, []);
+    assert.deepEqual(verdict.early, []);
+  });
+
+  it('lose nothing when slots move, keys and all', async (t) => {
+    const fault = async (answered: (more: number) => Promise<void>): Promise<void> => {
+      for (let round = 0; round < ROUNDS; round++) {
+        for (const from of mastersAt(anyPort())) {
+          const to = mastersAt(anyPort()).find((port) => port !== from);
+          for (const slot of usedSlots(from)) moveSlot(slot, from, to ?? 0);
+          await answered(100);
+        }
+      }
+    };
+    await assertNothingLost(t, { url: cluster.url, fault });
+  });
+});
+
+describe('Two nodes on one Redis server', () => {
+  let server: RedisServer;
+
+  before(async () => {
+    server = await startRedis();
+  });
+  after(() => server.stop());
+
+  it(`lose nothing when it is frozen for ${FROZEN_MS / 1000} s`, async (t) => {
+    const fault = async (): Promise<void> => {
+      server.freeze();
+      await delay(FROZEN_MS);
+      server.thaw();
+    };
+    await assertNothingLost(t, { url: server.url, fault });
+  });
+
+  it('lose nothing when the connections of one are cut without a word', async (t) => {
+    await assertNothingLost(t, await cutPlan(server.port, (port) => `redis://127.0.0.1:${port}`, t));
+  });
+});
+
+describe('Two nodes on PostgreSQL', () => {
+  let server: PostgresServer;
+
+  before(async () => {
+    server = await PostgresServer.start();
+  });
+  after(() => server.stop('fast'));
+
+  it('lose nothing when it is stopped at once and started again', async (t) => {
+    const fault = async (answered: (more: number) => Promise<void>): Promise<void> => {
+      for (let round = 0; round < ROUNDS; round++) {
+        await server.stop('immediate');
+        await server.start();
+        await answered(200);
+      }
+    };
+    await assertNothingLost(t, { url: server.url(), fault });
+  });
+
+  it(`lose nothing when it is frozen for ${FROZEN_MS / 1000} s`, async (t) => {
+    const fault = async (): Promise<void> => {
+      server.signalAll('SIGSTOP');
+      await delay(FROZEN_MS);
+      server.signalAll('SIGCONT');
+    };
+    await assertNothingLost(t, { url: server.url(), fault });
+  });
+
+  it('lose nothing when the connections of one are cut without a word', async (t) => {
+    await assertNothingLost(t, await cutPlan(server.port, (port) => server.url({ port }), t));
+  });
+});
+
+/** The second node reaches the engine through a proxy that swallows one direction, the other, and both. */
+async function cutPlan(port: number, urlAt: (port: number) => string, t: TestContext): Promise<FaultPlan> {
+  const proxy = await TcpProxy.start(port);
+  t.after(() => proxy.stop());
+  const fault = async (answered: (more: number) => Promise<void>): Promise<void> => {
+    for (let round = 0; round < ROUNDS; round++) {
+      for (const state of ['deaf', 'mute', 'dark'] as const) {
+        proxy.state = state;
+        await delay(DARK_MS);
+        proxy.state = 'open';
+        proxy.reset();
+        await answered(100);
+      }
+    }
+  };
+  return { url: urlAt(port), secondUrl: urlAt(proxy.port), fault };
+}

@@ -1,0 +1,143 @@
+import assert from 'node:assert/strict';
+import { execFileSync } from 'node:child_process';
+import { readFileSync } from 'node:fs';
+import { after, before, describe, it } from 'node:test';
+import rhea from 'rhea';
+import { AmqpClient, textOf } from '../amqp/client.ts';
+import { Folder, type Program } from './program.ts';
+
+const USERS = { test1: 'test1' };
+const AUTHORIZATION = `Basic ${Buffer.from('test1:test1').toString('base64')}`;
+
+describe('AMQP in the server', () => {
+  let folder: Folder;
+
+  before(async () => {
+    folder = await Folder.create();
+  });
+  after(() => folder.dispose());
+
+  const serve = async (name: string, amqp: object, url = 'sqlite::memory:'): Promise<Program> => {
+    await folder.write(name, { http: { users: USERS }, amqp, namespaces: { N: { url } } });
+    return folder.serve(['--config', name]);
+  };
+
+  const call = (program: Program, path: string, method = 'GET'): Promise<Response> =>
+    fetch(new URL(path, program.url), { method, headers: { authorization: AUTHORIZATION } });
+
+  it('is off unless it has a port', async () => {
+    const program = await serve('off.json', {});
+    assert.equal(program.stdout, `Quayside 0.1.0 listens on ${program.url}\n`);
+    assert.doesNotMatch(await (await call(program, '/metrics')).text(), /protocol="amqp"/);
+    assert.equal(await program.stop(), 0);
+  });
+
+  it('shares users, queues, lists of consumers and metrics with HTTP', async () => {
+    const program = await serve('on.json', { port: 0 });
+    const client = await AmqpClient.open(portOf(program), 'test1');
+    const receiver = await client.receiver('N/a', {}, 7);
+    const listed = await consumers(() => call(program, '/q/N/a/consumers'));
+    assert.equal(listed.length, 1);
+    const metrics = await (await call(program, '/metrics')).text();
+    for (const line of ['quayside_sessions', 'quayside_subscriptions', 'quayside_links']) {
+      assert.ok(metrics.includes(`${line}{protocol="amqp"} 1\n`), line);
+    }
+    assert.ok(metrics.includes('quayside_subscription_window_elements{protocol="amqp"} 7\n'));
+    await call(program, '/q/N/a', 'PUT');
+    (await receiver.next()).delivery.accept();
+    const [again] = await consumers(() => call(program, '/q/N/a/consumers'));
+    assert.equal((await call(program, `/q/N/a/consumer/${again?.tid}`, 'DELETE')).status, 200);
+    assert.equal((await receiver.ended())?.info.code, 'pop-cancelled');
+    await assert.rejects(AmqpClient.open(portOf(program), 'test1', { password: 'wrong' }));
+    await client.close();
+    assert.equal(await program.stop(), 0);
+  });
+
+  it('tells its clients that the server stops, and gives back what they hold', async () => {
+    const program = await serve('stop.json', { port: 0 }, 'sqlite:stop.db');
+    const client = await AmqpClient.open(portOf(program), 'test1');
+    const sender = await client.sender('N/a');
+    await sender.send({ body: rhea.message.data_section(Buffer.from('held')) });
+    await (await client.receiver('N/a', {}, 1)).next();
+    const stopped = program.stop();
+    assert.equal((await client.closed)?.condition, 'amqp:connection:forced');
+    assert.equal(await stopped, 0);
+    const again = await folder.serve(['--config', 'stop.json']);
+    const answer = await call(again, '/q/N/a?to=0');
+    assert.equal(await answer.text(), 'held');
+    assert.equal(answer.headers.get('x-ks-tries'), '0');
+    assert.equal(await again.stop(), 0);
+  });
+
+  it('ends the connections of users who are gone when the users are read again', async () => {
+    const config = (users: object): object => ({
+      http: { users },
+      amqp: { port: 0 },
+      namespaces: { N: { url: 'sqlite::memory:' } },
+    });
+    await folder.write('users.json', config({ ...USERS, test2: 'test2' }));
+    const program = await folder.serve(['--config', 'users.json']);
+    const stays = await AmqpClient.open(portOf(program), 'test1');
+    const goes = await AmqpClient.open(portOf(program), 'test2');
+    await folder.write('users.json', config(USERS));
+    program.signal('SIGHUP');
+    assert.equal((await goes.closed)?.condition, 'amqp:unauthorized-access');
+    const sender = await stays.sender('N/a');
+    assert.equal((await sender.send({ body: 'still here' })).kind, 'accepted');
+    await stays.close();
+    assert.equal(await program.stop(), 0);
+  });
+
+  it('is not served beyond this machine without TLS, unless that is asked for', async () => {
+    await folder.write('open.json', { http: { users: USERS }, amqp: { host: '0.0.0.0', port: 0 } });
+    const refused = await folder.run(['--config', 'open.json']);
+    assert.equal(refused.code, 2);
+    assert.match(refused.stderr, /amqp\.host: 0\.0\.0\.0 can be reached from other machines/);
+    const program = await serve('insecure.json', { host: '0.0.0.0', port: 0, insecure: true });
+    assert.match(program.stdout, / and amqp:\/\/0\.0\.0\.0:\d+\n/);
+    assert.equal(await program.stop(), 0);
+  });
+
+  it('is served over TLS, beside STOMP', async () => {
+    makeCertificate(folder);
+    await folder.write('tls.json', {
+      http: { users: USERS },
+      stomp: { port: 0 },
+      amqp: { host: '0.0.0.0', port: 0, tls: { cert: 'cert.pem', key: 'key.pem' } },
+      namespaces: { N: { url: 'sqlite::memory:' } },
+    });
+    const program = await folder.serve(['--config', 'tls.json']);
+    assert.match(program.stdout, / and stomp:\/\/127\.0\.0\.1:\d+ and amqps:\/\/0\.0\.0\.0:\d+\n/);
+    const tls = { transport: 'tls', ca: readFileSync(folder.file('cert.pem'), 'utf8'), host: 'localhost' };
+    const client = await AmqpClient.open(portOf(program), 'test1', tls);
+    await (await client.sender('N/a')).send({ body: 'secret' });
+    assert.equal(textOf(await (await client.receiver('N/a', {}, 1)).next()), 'secret');
+    await client.close();
+    assert.equal(await program.stop(), 0);
+  });
+});
+
+/** Where it listens for AMQP. */
+function portOf({ stdout }: Program): number {
+  return Number(/ and amqps?:\/\/[^:]+:(\d+)\n/.exec(stdout)?.[1]);
+}
+
+/** Who waits, once somebody does: credit is a frame of its own, which may come behind the question. */
+async function consumers(list: () => Promise<Response>): Promise<{ tid: string }[]> {
+  for (;;) {
+    const listed = (await (await list()).json()) as { tid: string }[];
+    if (listed.length > 0) return listed;
+  }
+}
+
+function makeCertificate(folder: Folder): void {
+  const subject = ['-subj', '/CN=localhost', '-addext', 'subjectAltName=DNS:localhost'];
+  const files = ['-keyout', folder.file('key.pem'), '-out', folder.file('cert.pem')];
+  execFileSync(
+    'openssl',
+    ['req', '-x509', '-newkey', 'rsa:2048', '-nodes', '-days', '2', ...subject, ...files],
+    {
+      stdio: 'ignore',
+    },
+  );
+}
