@@ -246,9 +246,9 @@ interface Running extends Fronts {
 }
 
 /** What a reload does not take, for comparison. */
-function unloadable({ http: { users, tls, ...http }, stomp, ...config }: Config): object {
-  const isTls = [tls !== undefined, stomp.tls !== undefined];
-  return { ...config, http, stomp: { ...stomp, tls: null }, isTls };
+function unloadable({ http: { users, tls, ...http }, stomp, amqp, ...config }: Config): object {
+  const isTls = [tls !== undefined, stomp.tls !== undefined, amqp.tls !== undefined];
+  return { ...config, http, stomp: { ...stomp, tls: null }, amqp: { ...amqp, tls: null }, isTls };
 }
 
 function noUsersLeft(): ConfigError {

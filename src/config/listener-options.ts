@@ -28,29 +28,42 @@ export const INSECURE = Type.Boolean({
 });
 
 /** A front end beside HTTP: off unless it is given a port. Its users are those of `http.users`. */
-export const StompOptions = Type.Object(
-  {
-    host: HOST,
-    port: Type.Optional(
-      Type.Integer({
-        minimum: 0,
-        maximum: 65_535,
-        description: 'port, 61613 by custom; 0 takes a free one; without it STOMP is off',
+const frontEndOptions = (name: string, customaryPort: number, tooLarge: string) =>
+  Type.Object(
+    {
+      host: HOST,
+      port: Type.Optional(
+        Type.Integer({
+          minimum: 0,
+          maximum: 65_535,
+          description: `port, ${customaryPort} by custom; 0 takes a free one; without it ${name} is off`,
+        }),
+      ),
+      bodyLimit: Type.Integer({
+        minimum: 1,
+        maximum: 1_073_741_824,
+        default: 1_048_576,
+        description: tooLarge,
       }),
-    ),
-    bodyLimit: Type.Integer({
-      minimum: 1,
-      maximum: 1_073_741_824,
-      default: 1_048_576,
-      description: 'largest body of a SEND, bytes; larger ones end the session with an ERROR',
-    }),
-    maxSockets: Type.Integer({
-      minimum: 1,
-      default: 10_000,
-      description: 'connections kept at once; further ones are closed',
-    }),
-    tls: tlsOptions('serves STOMP over TLS (1.2 and up)'),
-    insecure: INSECURE,
-  },
-  { ...CLOSED, default: {} },
+      maxSockets: Type.Integer({
+        minimum: 1,
+        default: 10_000,
+        description: 'connections kept at once; further ones are closed',
+      }),
+      tls: tlsOptions(`serves ${name} over TLS (1.2 and up)`),
+      insecure: INSECURE,
+    },
+    { ...CLOSED, default: {} },
+  );
+
+export const StompOptions = frontEndOptions(
+  'STOMP',
+  61613,
+  'largest body of a SEND, bytes; larger ones end the session with an ERROR',
+);
+
+export const AmqpOptions = frontEndOptions(
+  'AMQP 1.0',
+  5672,
+  'largest body of a message, bytes; larger ones are rejected',
 );

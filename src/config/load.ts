@@ -104,6 +104,7 @@ function withAbsolutePaths(config: Config, base: string): Config {
     dataDir: resolve(base, config.dataDir),
     http: withAbsoluteTls(config.http, base),
     stomp: withAbsoluteTls(config.stomp, base),
+    amqp: withAbsoluteTls(config.amqp, base),
   };
 }
 

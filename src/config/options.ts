@@ -1,5 +1,5 @@
 import Type, { type Static } from 'typebox';
-import { CLOSED, HOST, INSECURE, StompOptions, tlsOptions } from './listener-options.ts';
+import { AmqpOptions, CLOSED, HOST, INSECURE, StompOptions, tlsOptions } from './listener-options.ts';
 
 /**
  * Every option, declared once: its type, default, bounds and help. The check of the file, the reading of the
@@ -235,6 +235,7 @@ export const Options = Type.Object(
     }),
     http: HttpOptions,
     stomp: StompOptions,
+    amqp: AmqpOptions,
     namespaces: Type.Record(Type.String({ minLength: 1 }), NamespaceOptions, {
       minProperties: 1,
       default: {

@@ -9,7 +9,9 @@ export type Refuse = (path: Path, problem: string, remedy: string) => void;
 /** The rules that concern several options, or that a type cannot express. */
 export function checkRules(config: Config, refuse: Refuse): void {
   checkListening('http', config.http, refuse);
-  if (config.stomp.port !== undefined) checkListening('stomp', config.stomp, refuse);
+  for (const group of ['stomp', 'amqp'] as const) {
+    if (config[group].port !== undefined) checkListening(group, config[group], refuse);
+  }
   for (const [name, namespace] of Object.entries(config.namespaces)) checkNamespace(name, namespace, refuse);
   checkSharedEngines(config.namespaces, refuse);
 }

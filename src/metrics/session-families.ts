@@ -1,11 +1,13 @@
 import type { Family } from './family.ts';
 
-/** Plain numbers of a front end whose clients keep a session. The first six are of now, the others since the start. */
+/** Plain numbers of a front end whose clients keep a session. Those up to `stalled` are of now, the others since the start. */
 export interface SessionCounts {
   /** Clients that are logged in. */
   readonly sessions: number;
-  /** Consumers that go on: SUBSCRIBEs of STOMP. */
+  /** Consumers that go on: SUBSCRIBEs of STOMP, links of AMQP by which clients receive. */
   readonly subscriptions: number;
+  /** AMQP only: links in both directions. */
+  readonly links: number;
   /** Elements handed out under a lease and not settled. */
   readonly unacknowledged: number;
   /** The windows of all subscriptions together. */
@@ -29,6 +31,12 @@ const FAMILIES: readonly (Omit<Family, 'samples'> & { readonly of: keyof Session
     name: 'quayside_subscriptions',
     type: 'gauge',
     help: 'Consumers of sessions that go on until they are ended.',
+  },
+  {
+    of: 'links',
+    name: 'quayside_links',
+    type: 'gauge',
+    help: 'Links of AMQP clients, by which they send or receive.',
   },
   {
     of: 'unacknowledged',

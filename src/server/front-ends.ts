@@ -5,6 +5,7 @@ import type { HttpLog, TlsMaterial } from '../http/options.ts';
 import type { SessionCounts } from '../metrics/session-families.ts';
 import type { Clock } from '../model/clock.ts';
 import type { Service } from '../model/service.ts';
+import { makeAmqp } from './amqp.ts';
 import { listening } from './listener.ts';
 import { makeStomp } from './stomp.ts';
 import { type ListenerGroup, loadTls } from './tls.ts';
@@ -31,6 +32,8 @@ export interface FrontEndParts {
   readonly sourceOf: SourceOf;
 }
 
+const MAKERS = { stomp: makeStomp, amqp: makeAmqp };
+
 /** The front ends that a configuration turns on beside HTTP, as one service. */
 export class FrontEnds implements Service {
   readonly #config: Config;
@@ -47,10 +50,14 @@ export class FrontEnds implements Service {
   /** Reads what they need; nothing listens yet. @throws ConfigError */
   static async load(config: Config, parts: FrontEndParts): Promise<FrontEnds> {
     const { log, sourceOf } = parts;
-    const tls = await loadTls(config, 'stomp', sourceOf);
-    for (const warning of tls.warnings) log.warn({}, warning);
-    const stomp = makeStomp(config, tls.material, parts);
-    return new FrontEnds(config, parts, stomp === null ? [] : [stomp]);
+    const all: FrontEnd[] = [];
+    for (const name of ['stomp', 'amqp'] as const) {
+      const tls = await loadTls(config, name, sourceOf);
+      for (const warning of tls.warnings) log.warn({}, warning);
+      const made = MAKERS[name](config, tls.material, parts);
+      if (made !== null) all.push(made);
+    }
+    return new FrontEnds(config, parts, all);
   }
 
   /** @throws ConfigError where an address cannot be had */

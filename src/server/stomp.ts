@@ -3,7 +3,7 @@ import type { TlsMaterial } from '../session/options.ts';
 import { STOMP_DEFAULTS, type StompOptions, type StompParts } from '../stomp/options.ts';
 import { StompServer } from '../stomp/server.ts';
 import type { FrontEnd } from './front-ends.ts';
-import { urlOf } from './listener.ts';
+import { sessionFrontEnd } from './session-front-end.ts';
 
 /** The STOMP front end, where the configuration gives it a port; else null. */
 export function makeStomp(
@@ -14,15 +14,7 @@ export function makeStomp(
   const { port } = config.stomp;
   if (port === undefined) return null;
   const server = new StompServer({ ...parts, options: stompOptions(config, port, tls) });
-  return {
-    name: 'stomp',
-    counts: server.counts,
-    url: () => urlOf(tls === null ? 'stomp' : 'stomp+ssl', server.address),
-    start: () => server.start(),
-    stop: () => server.stop(),
-    reloadTls: (material) => server.reloadTls(material),
-    renewUsers: (renew) => server.renewUsers(renew),
-  };
+  return sessionFrontEnd('stomp', tls === null ? 'stomp' : 'stomp+ssl', server);
 }
 
 function stompOptions({ stomp, shutdown }: Config, port: number, tls: TlsMaterial | null): StompOptions {

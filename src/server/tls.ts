@@ -6,7 +6,7 @@ import type { TlsMaterial } from '../http/options.ts';
 import type { SourceOf } from './users.ts';
 
 /** Groups of options that are a listener's each. */
-export type ListenerGroup = 'http' | 'stomp';
+export type ListenerGroup = 'http' | 'stomp' | 'amqp';
 
 export interface LoadedTls {
   readonly material: TlsMaterial | null;

@@ -30,6 +30,7 @@ const EXCHANGE: ExchangeOverview = {
 const NO_SESSIONS: SessionCounts = {
   sessions: 0,
   subscriptions: 0,
+  links: 0,
   unacknowledged: 0,
   window: 0,
   outgoingBytes: 0,

@@ -1,0 +1,24 @@
+import { AMQP_DEFAULTS, type AmqpOptions, type AmqpParts } from '../amqp/options.ts';
+import { AmqpServer } from '../amqp/server.ts';
+import type { Config } from '../config/options.ts';
+import type { TlsMaterial } from '../session/options.ts';
+import type { FrontEnd } from './front-ends.ts';
+import { sessionFrontEnd } from './session-front-end.ts';
+
+/** The AMQP front end, where the configuration gives it a port; else null. */
+export function makeAmqp(
+  config: Config,
+  tls: TlsMaterial | null,
+  parts: Omit<AmqpParts, 'options'>,
+): FrontEnd | null {
+  const { port } = config.amqp;
+  if (port === undefined) return null;
+  const server = new AmqpServer({ ...parts, options: amqpOptions(config, port, tls) });
+  return sessionFrontEnd('amqp', tls === null ? 'amqp' : 'amqps', server);
+}
+
+function amqpOptions({ amqp, shutdown }: Config, port: number, tls: TlsMaterial | null): AmqpOptions {
+  const { host, bodyLimit, maxSockets } = amqp;
+  const drainMs = shutdown.deadline * 1000;
+  return { ...AMQP_DEFAULTS, host, port, bodyLimit, maxSockets, tls, drainMs };
+}
