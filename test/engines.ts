@@ -1,5 +1,6 @@
 import type { Engine, NamespacePolicy } from '../src/engine/engine.ts';
 import type { Clock } from '../src/model/clock.ts';
+import { MONGODB, MONGODB_URL } from './engines/mongodb.ts';
 import { POSTGRES } from './engines/postgres.ts';
 import { REDIS, REDIS_CLUSTER } from './engines/redis.ts';
 import { MEMORY_SQLITE, NORMAL_SQLITE, SQLITE } from './engines/sqlite.ts';
@@ -52,4 +53,6 @@ export const ENGINES: readonly EngineUnderTest[] = [
   REDIS,
   REDIS_CLUSTER,
   POSTGRES,
+  // The project has no MongoDB server to test with; whoever has one names it.
+  ...(MONGODB_URL === null ? [] : [MONGODB]),
 ];

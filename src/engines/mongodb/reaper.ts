@@ -5,8 +5,9 @@ import { MAX_TIME_MS } from './settings.ts';
 import type { Store } from './store.ts';
 
 const AFTER_MS = 20;
-const AT_ONCE = 1000;
-/** More than these are left to the server, which deletes them by their index `gone`. */
+/** Changes whose documents go with one command. */
+const AT_ONCE = 200;
+/** More documents than these are left to the server, which deletes them by their index `gone`. */
 const MOST_WAITING = 20_000;
 
 /**
@@ -17,7 +18,9 @@ export class Reaper {
   readonly #store: Store;
   readonly #clock: Clock;
   readonly #log: EngineLog;
-  #waiting: string[] = [];
+  /** By the name of the change that finished them. */
+  #waiting = new Map<string, string[]>();
+  #count = 0;
   #cancel: CancelTimer | null = null;
   #running: Promise<void> | null = null;
   #isStopped = false;
@@ -28,8 +31,11 @@ export class Reaper {
     this.#log = log;
   }
 
-  add(ids: Iterable<string>): void {
-    if (this.#waiting.length < MOST_WAITING) this.#waiting.push(...ids);
+  /** @param op the change that finished them: one that was put back since, and finished again, is another's */
+  add(op: string, ids: readonly string[]): void {
+    if (ids.length === 0 || this.#count >= MOST_WAITING) return;
+    this.#count += ids.length;
+    this.#waiting.set(op, [...(this.#waiting.get(op) ?? []), ...ids]);
     this.#schedule();
   }
 
@@ -39,11 +45,11 @@ export class Reaper {
     this.#cancel?.();
     this.#cancel = null;
     await this.#running;
-    if (this.#waiting.length > 0 && this.#store.isUp) await this.#delete();
+    if (this.#waiting.size > 0 && this.#store.isUp) await this.#delete();
   }
 
   #schedule(): void {
-    if (this.#isStopped || this.#cancel !== null || this.#running !== null || this.#waiting.length === 0)
+    if (this.#isStopped || this.#cancel !== null || this.#running !== null || this.#waiting.size === 0)
       return;
     this.#cancel = this.#clock.after(AFTER_MS, () => {
       this.#cancel = null;
@@ -55,16 +61,25 @@ export class Reaper {
   }
 
   async #delete(): Promise<void> {
-    const ids = this.#waiting.splice(0, AT_ONCE);
+    const some = [...this.#waiting].slice(0, AT_ONCE);
+    let count = 0;
+    for (const [op, ids] of some) {
+      this.#waiting.delete(op);
+      count += ids.length;
+    }
+    this.#count -= count;
+    const statements = some.map(([op, ids]) => ({
+      deleteMany: { filter: { _id: { $in: ids }, op, state: 'gone' as const } },
+    }));
     try {
       this.#store.assertUp();
-      await this.#store.collections.elements.deleteMany(
-        // One that was put back meanwhile is not gone any more.
-        { _id: { $in: ids }, state: 'gone' },
-        { writeConcern: { w: 1, journal: false }, maxTimeMS: MAX_TIME_MS },
-      );
+      await this.#store.collections.elements.bulkWrite(statements, {
+        ordered: false,
+        writeConcern: { w: 1, journal: false },
+        maxTimeMS: MAX_TIME_MS,
+      });
     } catch (error) {
-      this.#log.info({ err: describe(error), count: ids.length }, 'finished elements are left to the server');
+      this.#log.info({ err: describe(error), count }, 'finished elements are left to the server');
     }
   }
 }

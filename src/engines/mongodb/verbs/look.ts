@@ -101,14 +101,12 @@ export class Look {
       return index >= limit || (index > 0 && bytes > MOST_BYTES);
     });
     const count = fitting < 0 ? found.length : fitting;
-    return found
-      .slice(0, count)
-      .map(({ _id, at, id }, index) => ({
-        _id,
-        at,
-        id,
-        hasMore: index === count - 1 && count < found.length,
-      }));
+    return found.slice(0, count).map(({ _id, at, id }, index) => ({
+      _id,
+      at,
+      id,
+      hasMore: index === count - 1 && count < found.length,
+    }));
   }
 
   async #count(queue: QueueKey, group: GroupName | null, now: Date): Promise<Map<GroupName, GroupSizes>> {

@@ -120,9 +120,10 @@ export class Settle {
     const { store, ops, reaper, leases } = this.#parts;
     const raced: Pending[] = [];
     const gone: string[] = [];
+    const op = ops.next();
     try {
       const changes: Change[] = changing.map(({ change }) => change);
-      const { ids, refused } = await applyChanges(store, ops.next(), changes);
+      const { ids, refused } = await applyChanges(store, op, changes);
       for (const { pending, change, settled } of changing) {
         const { of, place, _id } = pending;
         if (!ids.has(_id)) {
@@ -141,7 +142,7 @@ export class Settle {
         fromDriver(error),
       );
     }
-    reaper.add(gone);
+    reaper.add(op, gone);
     return raced;
   }
 

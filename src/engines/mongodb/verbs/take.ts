@@ -204,7 +204,11 @@ export class Take {
       return;
     }
     const until = leaseMs === null ? null : leaseEnd(now, leaseMs).getTime();
-    if (until === null) this.#parts.reaper.add(documents.map(({ _id }) => _id));
+    if (until === null)
+      this.#parts.reaper.add(
+        op,
+        documents.map(({ _id }) => _id),
+      );
     const lease = until === null ? null : { token: op, until };
     const deliveries: Delivery[] = documents.map((document) => delivery(document, lease));
     const wasLate = isCut || deliveries.length < ids.length;
