@@ -23,6 +23,12 @@ export interface NamespaceSetup {
 
 export interface ShownSetup {
   readonly url: string;
-  readonly signaller: { readonly type: string; readonly url: string; readonly channel: string };
+  readonly signaller: {
+    readonly type: string;
+    readonly url: string;
+    /** The driver's options that the URL sets, for engines that have such. */
+    readonly options?: Readonly<Record<string, unknown>>;
+    readonly channel: string;
+  };
   readonly stats: { readonly type: string; readonly url: string; readonly coll: string };
 }

@@ -29,7 +29,7 @@ export interface QueueRecord extends ShownSizes {
       readonly type: string;
       readonly opts: {
         readonly url: string;
-        readonly mongo_opts: Readonly<Record<string, never>>;
+        readonly mongo_opts: Readonly<Record<string, unknown>>;
         readonly channel: string;
       };
     };
@@ -68,7 +68,11 @@ export function queueRecord(parts: RecordParts): QueueRecord {
       opts: { name, url: shown.url },
       signaller: {
         type: shown.signaller.type,
-        opts: { url: shown.signaller.url, mongo_opts: {}, channel: shown.signaller.channel },
+        opts: {
+          url: shown.signaller.url,
+          mongo_opts: shown.signaller.options ?? {},
+          channel: shown.signaller.channel,
+        },
       },
       stats: { type: shown.stats.type, opts: { url: shown.stats.url, coll: shown.stats.coll } },
     },

@@ -26,6 +26,11 @@ const POSTGRES: EngineSource = {
   settings: () => ({}),
 };
 
+const MONGODB: EngineSource = {
+  load: () => import('../engines/mongodb/index.ts'),
+  settings: () => ({}),
+};
+
 /** Concrete engines, by the scheme of their URLs. An engine's code and driver are loaded only where it is used. */
 const ENGINES: Readonly<Record<string, EngineSource>> = {
   sqlite: SQLITE,
@@ -33,10 +38,9 @@ const ENGINES: Readonly<Record<string, EngineSource>> = {
   rediss: REDIS,
   postgres: POSTGRES,
   postgresql: POSTGRES,
+  mongodb: MONGODB,
+  'mongodb+srv': MONGODB,
 };
-
-/** Schemes that are planned, so that asking for one is answered better than a typing error. */
-const NOT_YET = ['mongodb', 'mongodb+srv'];
 
 export interface EngineSources {
   readonly namespaces: Readonly<Record<string, NamespaceConfig>>;
@@ -161,9 +165,8 @@ async function loadEngine(sources: EngineSources, { url, path, namespaces }: Wan
   const scheme = url.slice(0, url.indexOf(':'));
   const source = Object.hasOwn(ENGINES, scheme) ? ENGINES[scheme] : undefined;
   if (source === undefined) {
-    const planned = NOT_YET.includes(scheme);
-    const problem = planned ? `${scheme}: is not in this version` : `there is no engine ${scheme}:`;
-    throw refusal(sources, path, problem, `Use one of ${Object.keys(ENGINES).join(':, ')}:`);
+    const remedy = `Use one of ${Object.keys(ENGINES).join(':, ')}:`;
+    throw refusal(sources, path, `there is no engine ${scheme}:`, remedy);
   }
   const [first] = namespaces;
   try {
