@@ -10,7 +10,7 @@ import { zeroCounts } from '../../src/session/counts.ts';
 import { FakeClock } from '../support/clock.ts';
 import { TestAuthenticator } from '../support/session-node.ts';
 import { RawClient } from './guard-client.ts';
-import { AMQP, open, plain, SASL } from './guard-wire.ts';
+import { AMQP, NULL, open, plain, SASL, uint } from './guard-wire.ts';
 
 /** A connection as the server's side sees it. */
 export interface Seen {
@@ -23,6 +23,9 @@ export interface Seen {
   rhea: Connection | null;
   isGone: boolean;
 }
+
+/** `max-frame-size` of clients that are logged in. */
+const FRAME_BYTES = 131_072;
 
 const HEARD = [
   'connection_open',
@@ -117,7 +120,7 @@ export class GuardNode {
     const client = await this.stranger();
     client.write(SASL, plain('test', 'test'));
     await client.until(0x44);
-    client.write(AMQP, open(), ...frames);
+    client.write(AMQP, open(NULL, uint(FRAME_BYTES)), ...frames);
     await client.until(0x10);
     return client;
   }
