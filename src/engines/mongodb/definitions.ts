@@ -12,6 +12,7 @@ import {
   codeOf,
   DUPLICATE_KEY,
   fromDriver,
+  type Lost,
   NOT_REACHABLE,
   Refused,
   refusedError,
@@ -152,7 +153,7 @@ export class MongoDefinitions implements Definitions {
 
   async #ask<T>(ask: () => Promise<T>): Promise<T> {
     try {
-      this.#store.assertUp();
+      await this.#store.ready();
       return await this.#store.within(ask(), (fault) => fault);
     } catch (error) {
       throw unavailable(NOT_REACHABLE, fromDriver(error));
@@ -160,7 +161,9 @@ export class MongoDefinitions implements Definitions {
   }
 
   async #change<T>(change: (options: ChangeOptions) => Promise<T>): Promise<T> {
-    if (!this.#store.isUp) throw unavailable(NOT_REACHABLE, new Error('There is no primary now.'));
+    await this.#store.ready().catch((fault: Lost) => {
+      throw unavailable(NOT_REACHABLE, fault);
+    });
     try {
       const changed = change({ ...OPTIONS, writeConcern: this.#store.settings.writeConcern });
       return await this.#store.within(changed, (fault) => fault);

@@ -38,10 +38,17 @@ const CHANGES_PRIMARY = new Set([91, 189, 10058, 10107, 11600, 11602, 13435, 134
  * What the driver threw, as one of the two above. Messages of the server are left out: some of them quote the
  * command, and with it a body.
  */
-export function fromDriver(error: unknown): Lost | Refused {
-  if (error instanceof Lost || error instanceof Refused) return error;
+export function fromDriver(thrown: unknown): Lost | Refused {
+  if (thrown instanceof Lost || thrown instanceof Refused) return thrown;
+  const error = unwrapped(thrown);
   if (!isRefusal(error)) return new Lost('MongoDB did not answer.', error);
   return new Refused(codeOf(error), describe(error).message);
+}
+
+/** Whatever ends a batch early, a lost connection included, the driver shows as if the server had said it. */
+function unwrapped(error: unknown): unknown {
+  const inner: unknown = error instanceof MongoBulkWriteError ? error.errorResponse : null;
+  return inner instanceof Error ? inner : error;
 }
 
 function isRefusal(error: unknown): boolean {

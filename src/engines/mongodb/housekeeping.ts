@@ -2,6 +2,7 @@ import type { SweepResult } from '../../engine/storage.ts';
 import type { QueueKey } from '../../model/names.ts';
 import { applyChanges } from './changes.ts';
 import { type DeliveryHead, HEAD_FIELDS } from './documents.ts';
+import { fromDriver, Refused } from './errors.ts';
 import type { Parts } from './parts.ts';
 import { BY_AGE, BY_LEASE_END } from './schema.ts';
 import { MAX_TIME_MS } from './settings.ts';
@@ -9,6 +10,8 @@ import { lapsed } from './verbs/decide.ts';
 
 /** Leases that end in one step. */
 const AT_ONCE = 500;
+/** When to look again for one that could not be moved. */
+const AGAIN_AFTER_MS = 1000;
 /** Elements past their retention that one sweep drops, in steps. */
 const DROPPED_AT_ONCE = 1000;
 const MOST_DROPPED = 10_000;
@@ -99,7 +102,29 @@ export class Housekeeping {
     const { ids, refused } = await applyChanges(store, ops.next(), changes);
     for (const { _id, ns, queue } of staying) if (ids.has(_id)) this.touched({ ns, name: queue });
     if (refused !== null) throw refused;
-    await deadLetters.move(heads.filter(isLast), now);
+    await this.#bury(heads.filter(isLast), now);
+  }
+
+  /**
+   * Where one cannot be moved, the others are: a node that died may have left a transaction that holds a document
+   * until the server gives it up, after a minute.
+   */
+  async #bury(dying: readonly DeliveryHead[], now: number): Promise<void> {
+    const { deadLetters, leases, store, log } = this.#parts;
+    const [first] = dying;
+    if (first === undefined) return;
+    try {
+      await deadLetters.move(dying, now);
+    } catch (error) {
+      const fault = fromDriver(error);
+      if (!(fault instanceof Refused) || !store.isUp) throw fault;
+      if (dying.length > 1) {
+        for (const one of dying) await this.#bury([one], now);
+        return;
+      }
+      leases.endsAt(now + AGAIN_AFTER_MS);
+      log.warn({ queue: first.queue, reason: fault.message }, 'a dead letter cannot be moved yet');
+    }
   }
 
   async #drop(ns: string, retentionMs: number): Promise<void> {

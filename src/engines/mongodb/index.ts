@@ -108,7 +108,7 @@ class MongoEngine implements Engine {
   async ping(): Promise<void> {
     const { store } = this.#parts;
     try {
-      store.assertUp();
+      await store.ready();
       await store.within(store.time.read(), (fault) => fault);
     } catch (error) {
       throw unavailable(NOT_REACHABLE, fromDriver(error));

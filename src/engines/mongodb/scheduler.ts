@@ -3,10 +3,8 @@ import { QuaysideError } from '../../model/errors.ts';
 import { Call, type InsertArgs, type LoneArgs, type SettleArgs, type TakeArgs } from './call.ts';
 import { fromDriver, Lost, NOT_REACHABLE, unavailable } from './errors.ts';
 import { Round } from './round.ts';
-import { ANSWER_WITHIN_MS, type Store } from './store.ts';
+import { ANSWER_WITHIN_MS, FAIL_FAST_AFTER_MS, type Store } from './store.ts';
 
-/** After the store has been away for this long, calls are refused at once. */
-const FAIL_FAST_AFTER_MS = 2000;
 const CHECK_EVERY_MS = 250;
 /** Rounds at once; calls that are made meanwhile gather for the next one. */
 const MOST_ROUNDS = 4;

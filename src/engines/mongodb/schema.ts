@@ -47,7 +47,11 @@ const INDEXES: readonly Index[] = [
   {
     collection: 'elements',
     fields: { gone: 1 },
-    options: { name: 'gone', expireAfterSeconds: LEFT_OVER_SECONDS },
+    options: {
+      name: 'gone',
+      expireAfterSeconds: LEFT_OVER_SECONDS,
+      partialFilterExpression: { gone: { $exists: true } },
+    },
   },
   { collection: 'keys', fields: { expires: 1 }, options: { name: 'expires', expireAfterSeconds: 0 } },
   { collection: 'queues', fields: { ns: 1, name: 1 }, options: { name: 'by_namespace' } },

@@ -125,7 +125,7 @@ export class MongoStats implements Stats {
   }
 
   async #counts(queues: ReadonlySet<string>): Promise<Map<string, Map<GroupName, Counters>>> {
-    this.#store.assertUp();
+    await this.#store.ready();
     const found = new Map<string, Map<GroupName, Counters>>();
     const countsOf = (queue: string, group: GroupName): Counters => {
       const groups = found.get(queue) ?? new Map<GroupName, Counters>();

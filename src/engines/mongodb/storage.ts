@@ -29,7 +29,6 @@ import { QuaysideError } from '../../model/errors.ts';
 import type { QueueKey } from '../../model/names.ts';
 import { extendOutcome, type LoneArgs, type Sending, type Settled, type SettleItem } from './call.ts';
 import { MOST_BODY_BYTES } from './documents.ts';
-import { fromDriver, NOT_REACHABLE, Refused, refusedError, unavailable } from './errors.ts';
 import type { Housekeeping } from './housekeeping.ts';
 import type { Parts } from './parts.ts';
 import type { Scheduler } from './scheduler.ts';
@@ -137,13 +136,8 @@ export class MongoStorage implements Storage {
     return this.#ask(queue, () => this.#look.nextDueAt(queue, group));
   }
 
-  async sweep(): Promise<SweepResult> {
-    try {
-      return await this.#parts.store.within(this.#housekeeping.sweep(), (fault) => fault);
-    } catch (error) {
-      const fault = fromDriver(error);
-      throw fault instanceof Refused ? refusedError(fault, false) : unavailable(NOT_REACHABLE, fault);
-    }
+  sweep(): Promise<SweepResult> {
+    return this.#alone([], 0, () => this.#housekeeping.sweep());
   }
 
   async #settle<I>(queue: QueueKey, items: readonly I[], named: (item: I) => SettleItem): Promise<Settled[]> {

@@ -13,6 +13,10 @@ import type { StatsDocument } from './stats.ts';
 /** A caller has its answer, or a clear no, within this time. */
 export const ANSWER_WITHIN_MS = 4500;
 
+/** After there has been no primary for this long, calls are refused at once. */
+export const FAIL_FAST_AFTER_MS = 2000;
+const NO_PRIMARY = 'There is no primary now.';
+
 export interface Collections {
   readonly elements: Collection<ElementDocument>;
   readonly keys: Collection<KeyDocument>;
@@ -36,6 +40,8 @@ export class Store {
   readonly #clock: Clock;
   readonly #log: EngineLog;
   #awaySince: number | null = 0;
+  /** Those who wait for a primary, or for the end. */
+  readonly #waiting = new Set<() => void>();
   #isStarted = false;
   #isStopped = false;
   #onBack: () => void = () => {};
@@ -74,9 +80,31 @@ export class Store {
     return this.#awaySince === null && !this.#isStopped;
   }
 
+  /**
+   * Resolves as soon as there is a primary: an election takes less time than a caller has.
+   * @throws Lost where none comes in time; nothing has been sent then
+   */
+  ready(): Promise<void> {
+    const waitMs = FAIL_FAST_AFTER_MS - this.awayMs;
+    if (this.isUp) return Promise.resolve();
+    if (this.#isStopped || waitMs <= 0) return Promise.reject(new Lost(NO_PRIMARY));
+    return new Promise((resolve, reject) => {
+      const cancel = this.#clock.after(waitMs, () => {
+        this.#waiting.delete(settle);
+        reject(new Lost(NO_PRIMARY));
+      });
+      const settle = (): void => {
+        cancel();
+        if (this.isUp) resolve();
+        else reject(new Lost(NO_PRIMARY));
+      };
+      this.#waiting.add(settle);
+    });
+  }
+
   /** Nothing has been sent where this throws. @throws Lost */
   assertUp(): void {
-    if (!this.isUp) throw new Lost('There is no primary now.');
+    if (!this.isUp) throw new Lost(NO_PRIMARY);
   }
 
   /** The answer of a call, or what `late` makes of it where none has come in time. */
@@ -110,13 +138,21 @@ export class Store {
 
   async stop(): Promise<void> {
     this.#isStopped = true;
+    this.#release();
     await this.client.close(true);
+  }
+
+  #release(): void {
+    const waiting = [...this.#waiting];
+    this.#waiting.clear();
+    for (const settle of waiting) settle();
   }
 
   #see({ servers }: TopologyDescription): void {
     const hasPrimary = [...servers.values()].some(({ isWritable }) => isWritable);
     if (hasPrimary === (this.#awaySince === null) || this.#isStopped) return;
     this.#awaySince = hasPrimary ? null : this.#clock.monotonic();
+    if (hasPrimary) this.#release();
     if (!this.#isStarted) return;
     const server = this.settings.shown;
     if (hasPrimary) {
