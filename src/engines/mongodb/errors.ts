@@ -73,6 +73,17 @@ export function isUnknownCommit(error: unknown): boolean {
   return error instanceof MongoError && error.hasErrorLabel('UnknownTransactionCommitResult');
 }
 
+/**
+ * Of a batch, the places of what is there already by its `_id`, where nothing else is wrong; null where something is.
+ */
+export function duplicatesOf(error: unknown): number[] | null {
+  if (!(error instanceof MongoBulkWriteError) || error.result.getWriteConcernError() !== undefined)
+    return null;
+  const errors = error.result.getWriteErrors();
+  if (errors.length === 0 || errors.some(({ code }) => code !== DUPLICATE_KEY)) return null;
+  return errors.map(({ index }) => index);
+}
+
 export function codeOf(error: unknown): number {
   const code = (error as { code?: unknown } | null)?.code;
   return typeof code === 'number' ? code : 0;

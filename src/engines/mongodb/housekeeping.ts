@@ -94,7 +94,7 @@ export class Housekeeping {
   }
 
   async #end(heads: readonly DeliveryHead[], now: number): Promise<void> {
-    const { store, ops, policies, deadLetters } = this.#parts;
+    const { store, ops, policies } = this.#parts;
     const isLast = ({ ns, queue, tries }: DeliveryHead): boolean =>
       policies.letterTarget({ ns, name: queue }, tries + 1) !== null;
     const staying = heads.filter((head) => !isLast(head));

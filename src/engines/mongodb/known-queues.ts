@@ -1,6 +1,6 @@
 import type { QueueKey } from '../../model/names.ts';
 import { queueText } from './documents.ts';
-import { codeOf, DUPLICATE_KEY } from './errors.ts';
+import { duplicatesOf } from './errors.ts';
 import { MAX_TIME_MS } from './settings.ts';
 import type { Store } from './store.ts';
 
@@ -54,7 +54,7 @@ export class KnownQueues {
       });
     } catch (error) {
       // Another node made the same name at this moment; the next attempt finds it.
-      if (codeOf(error) !== DUPLICATE_KEY || attempt > 3) throw error;
+      if (duplicatesOf(error) === null || attempt > 3) throw error;
       await this.#write(queues, attempt + 1);
     }
   }

@@ -1,4 +1,4 @@
-import { type AnyBulkWriteOperation, MongoBulkWriteError } from 'mongodb';
+import type { AnyBulkWriteOperation } from 'mongodb';
 import type { EngineLog } from '../../engine/engine.ts';
 import { COUNTER_NAMES, type Counters, type Stats, zeroCounters } from '../../engine/stats.ts';
 import type { CancelTimer, Clock } from '../../model/clock.ts';
@@ -6,8 +6,8 @@ import type { GroupName } from '../../model/element.ts';
 import type { QueueKey } from '../../model/names.ts';
 import { queueText } from './documents.ts';
 import {
-  DUPLICATE_KEY,
   describe,
+  duplicatesOf,
   fromDriver,
   Lost,
   NOT_REACHABLE,
@@ -173,9 +173,10 @@ export class MongoStats implements Stats {
         maxTimeMS: MAX_TIME_MS,
       });
     } catch (error) {
-      const again = raced(error, entries);
-      if (again.length === 0) throw error;
-      await this.#write(again);
+      // Two nodes made the same document at once; the one that is told so finds it when it tries again.
+      const again = duplicatesOf(error);
+      if (again === null) throw error;
+      await this.#write(again.flatMap((place) => entries[place] ?? []));
     }
   }
 
@@ -187,14 +188,6 @@ export class MongoStats implements Stats {
     this.#cancelFlush?.();
     this.#cancelFlush = null;
   }
-}
-
-/** Two nodes that make the same document at once: one of them is told so, and finds it when it tries again. */
-function raced(error: unknown, entries: readonly Entry[]): Entry[] {
-  if (!(error instanceof MongoBulkWriteError) || error.result.getWriteConcernError() !== undefined) return [];
-  const errors = error.result.getWriteErrors();
-  if (errors.some(({ code }) => code !== DUPLICATE_KEY)) return [];
-  return errors.flatMap(({ index }) => entries[index] ?? []);
 }
 
 function increment({ queue, group, counters }: Entry): AnyBulkWriteOperation<StatsDocument> {

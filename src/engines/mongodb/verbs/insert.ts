@@ -130,8 +130,7 @@ function refusedOf(error: unknown): Map<number, Refused> | null {
     return null;
   const faults = new Map<number, Refused>();
   for (const { index, code } of error.result.getWriteErrors()) {
-    const fault = fromDriver({ code });
-    faults.set(index, new Refused(code, fault.message));
+    faults.set(index, new Refused(code, `MongoDB error ${code}`));
   }
   return faults.size === 0 ? null : faults;
 }

@@ -4,7 +4,7 @@ import type { Sending } from '../call.ts';
 import { send } from '../changes.ts';
 import { blank } from '../dead-letters.ts';
 import { contentFields } from '../documents.ts';
-import { codeOf, DUPLICATE_KEY } from '../errors.ts';
+import { duplicatesOf } from '../errors.ts';
 import type { Parts } from '../parts.ts';
 
 /** Undoes pops: the documents wait again, as they did, whether they are deleted already or only marked. */
@@ -36,7 +36,7 @@ export class PutBack {
     try {
       await send(store, statements);
     } catch (error) {
-      if (codeOf(error) !== DUPLICATE_KEY) throw error;
+      if (duplicatesOf(error) === null) throw error;
     }
   }
 }
