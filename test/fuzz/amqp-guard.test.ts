@@ -1,0 +1,162 @@
+import assert from 'node:assert/strict';
+import { after, before, describe, it } from 'node:test';
+import fc from 'fast-check';
+import type { EventContext } from 'rhea';
+import { KIND } from '../amqp/guard-client.ts';
+import { GuardNode, type Seen } from '../amqp/guard-node.ts';
+import {
+  AMQP,
+  attachSender,
+  begin,
+  close,
+  dataSection,
+  open,
+  plain,
+  SASL,
+  transfer,
+} from '../amqp/guard-wire.ts';
+import { otherCode, otherField, otherNumber, RECORDED, type Recorded } from './amqp-sessions.ts';
+import { ConsoleWatch, slowest, talk } from './amqp-talk.ts';
+import { memoryInUse } from './memory.ts';
+import { breaks, type Mutation, mutated, mutations, pieces, place } from './mutations.ts';
+
+/** Frames sent to guards; `npm run test:fuzz` sends a million. */
+const FRAMES = Number(process.env.FUZZ_FRAMES ?? 20_000) / 2;
+/** A recorded session has more than that. */
+const FRAMES_A_SESSION = 10;
+/** Sessions that go on at the same time. */
+const AT_ONCE = 4;
+const RUNS = Math.ceil(FRAMES / FRAMES_A_SESSION / AT_ONCE / 2);
+/** What may be left of the runs of the last three quarters. A leak of 100 bytes a frame would be more. */
+const MOST_LEFT_BYTES = 2 * 1024 * 1024 + (FRAMES * 100 * 3) / 4;
+
+const changes = mutations(otherNumber, otherCode, otherField);
+
+interface Broken {
+  readonly which: number;
+  readonly share: number;
+  readonly change: readonly Mutation[];
+  readonly at: readonly number[];
+  /** Whether the frame says its new size, so that what is wrong is inside of it. */
+  readonly isFitted: boolean;
+}
+
+const broken: fc.Arbitrary<Broken> = fc.record({
+  which: fc.constantFrom(...RECORDED.keys()),
+  share: place,
+  change: changes,
+  at: breaks,
+  isFitted: fc.integer({ min: 0, max: 3 }).map((one) => one > 0),
+});
+
+function recorded(which: number): Recorded {
+  const found = RECORDED[which];
+  assert.ok(found !== undefined);
+  return found;
+}
+
+/** What a client writes that breaks one frame, before its login or after it. */
+function writes({ which, share, change, at, isFitted }: Broken, isLoggedIn: boolean): Buffer[] {
+  const { login, frames } = recorded(which);
+  const all = [...login, ...frames];
+  const changed = isLoggedIn
+    ? login.length + Math.floor(share * frames.length)
+    : Math.floor(share * login.length);
+  const breakFrame = (frame: Buffer): Buffer => {
+    const after = mutated(frame, change);
+    return isFitted ? fitted(after) : after;
+  };
+  const said = all.map((frame, i) => (i === changed ? breakFrame(frame) : frame));
+  if (share < 0.5) return said.flatMap((frame, i) => (i === changed ? pieces(frame, at) : [frame]));
+  // All that follows at once, broken up anywhere.
+  return [...said.slice(0, changed), ...pieces(Buffer.concat(said.slice(changed)), at)];
+}
+
+/** A frame that says how long it is. */
+function fitted(frame: Buffer): Buffer {
+  if (frame.length < 8 || frame.toString('latin1', 0, 4) === 'AMQP') return frame;
+  const changed = Buffer.from(frame);
+  changed.writeUInt32BE(changed.length);
+  return changed;
+}
+
+describe('The guard and rhea with broken frames', () => {
+  let node: GuardNode;
+  let output: ConsoleWatch;
+
+  before(async () => {
+    output = new ConsoleWatch();
+    node = await GuardNode.start();
+    node.onSendable = send;
+  });
+  after(async () => {
+    await node.stop();
+    output.stop();
+  });
+
+  /** Has a few messages on their way to everybody who wants some. */
+  const send = ({ sender }: EventContext): void => {
+    for (let i = 0; i < 4 && sender?.sendable(); i++) sender.send(dataSection(Buffer.alloc(40)), `t${i}`, 0);
+  };
+
+  /** Nothing was left behind, and rhea met nothing that it could not take. */
+  const soundAfter = async (): Promise<void> => {
+    await node.until(() => node.seen.every(({ isGone }) => isGone));
+    const faults = node.seen.flatMap(({ events, refusals }: Seen) => [
+      ...events.filter((name) => name === 'error' || name === 'protocol_error'),
+      ...refusals.filter(({ condition }) => condition === 'amqp:internal-error'),
+    ]);
+    assert.deepEqual(faults, []);
+    assert.deepEqual(output.written, []);
+    assert.equal(node.clock.pending, 0);
+    assert.equal(node.counts.outgoingBytes, 0);
+    assert.equal(node.counts.stalled, 0);
+    node.seen.length = 0;
+    const frames = [open(), begin(), attachSender(), transfer(dataSection('still here')), close()];
+    const said = await talk(node.port, [SASL, plain('test', 'test'), AMQP, ...frames]);
+    assert.ok(said.some(({ kind }) => kind === KIND.disposition));
+    assert.deepEqual(node.last.messages, [dataSection('still here')]);
+    await node.until(() => node.last.isGone);
+    node.seen.length = 0;
+  };
+
+  for (const isLoggedIn of [false, true]) {
+    it(`${isLoggedIn ? 'after' : 'before'} login answers and closes, and keeps nothing`, async (test) => {
+      let runs = 0;
+      let atQuarter = 0;
+      const { frames } = node.counts;
+      const run = async (sessions: readonly Broken[]): Promise<void> => {
+        await Promise.all(sessions.map((session) => talk(node.port, writes(session, isLoggedIn))));
+        runs += 1;
+        if (runs % 20 === 0) await soundAfter();
+        if (runs === Math.ceil(RUNS / 4)) atQuarter = await memoryInUse();
+      };
+      const together = fc.array(broken, { minLength: AT_ONCE, maxLength: AT_ONCE });
+      await fc.assert(fc.asyncProperty(together, run), { numRuns: RUNS });
+      await soundAfter();
+      assert.ok((await memoryInUse()) - atQuarter < MOST_LEFT_BYTES, 'memory stays flat');
+      // Broken frames are of use only where whole ones brought the session to where they break it.
+      if (isLoggedIn) assert.ok(node.counts.frames - frames > 4 * RUNS * AT_ONCE);
+      test.diagnostic(`${node.counts.frames} frames passed to checks, slowest end ${slowest.closeMs} ms`);
+    });
+  }
+
+  it('cut at every byte closes', async () => {
+    for (const { login, frames } of RECORDED) {
+      const said = Buffer.concat([...login, ...frames]);
+      const loginBytes = Buffer.concat([...login]).length;
+      for (let from = 0; from <= said.length; from += 32) {
+        const cuts = Array.from({ length: Math.min(32, said.length + 1 - from) }, (_, i) => from + i);
+        await Promise.all(
+          cuts.map((end) =>
+            talk(node.port, [
+              said.subarray(0, Math.min(end, loginBytes)),
+              said.subarray(Math.min(end, loginBytes), end),
+            ]),
+          ),
+        );
+      }
+    }
+    await soundAfter();
+  });
+});

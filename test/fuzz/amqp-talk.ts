@@ -1,0 +1,66 @@
+import assert from 'node:assert/strict';
+import { codeOf, conditionOf, KIND, RawClient, type Said } from '../amqp/guard-client.ts';
+
+/** In which a server may answer. Nothing depends on its length. */
+function aMoment(): Promise<void> {
+  return new Promise((resolve) => setTimeout(resolve, 2));
+}
+
+/** The longest that a server took to close behind the end of what a client said, ms. */
+export const slowest = { closeMs: 0 };
+
+/** Whether what was written may be answered with something that the next frame needs. */
+function isAnswered(bytes: Buffer): boolean {
+  return [0x12, 0x13, 0x41, 0x43].some((code) => bytes.includes(Buffer.from([0, 0x53, code])));
+}
+
+/**
+ * Says these bytes as one client, one write after the other, and reads until the server has closed. Answers what
+ * the server said, which has to be a conversation that AMQP allows.
+ */
+export async function talk(port: number, writes: readonly Buffer[]): Promise<Said[]> {
+  const client = await RawClient.open(port);
+  for (const bytes of writes) {
+    client.write(bytes);
+    await (isAnswered(bytes) ? aMoment() : new Promise(setImmediate));
+  }
+  client.socket.end();
+  const endedAt = performance.now();
+  const said = await client.rest();
+  slowest.closeMs = Math.max(slowest.closeMs, performance.now() - endedAt);
+  client.socket.destroy();
+  check(said);
+  return said;
+}
+
+function check(said: readonly Said[]): void {
+  const kinds = said.map(({ kind }) => kind);
+  const close = said.find(({ kind }) => kind === KIND.close);
+  if (close !== undefined) {
+    assert.equal(kinds.indexOf(KIND.close), said.length - 1, 'a close is the last frame');
+    assert.ok(kinds.includes(KIND.open), 'a close comes behind an open');
+    assert.notEqual(conditionOf(close.bytes), 'amqp:internal-error');
+  }
+  const outcome = said.find(({ kind }) => kind === KIND.outcome);
+  if (outcome !== undefined && codeOf(outcome.bytes) !== 0) {
+    assert.equal(kinds.indexOf(KIND.outcome), said.length - 1, 'a refusal of a login is the last frame');
+  }
+  if (kinds.includes('AMQP')) assert.equal(codeOf(outcome?.bytes ?? Buffer.alloc(0)), 0);
+}
+
+/** Everything that was written to the console while something ran. */
+export class ConsoleWatch {
+  readonly written: string[] = [];
+  readonly #before = { error: console.error, warn: console.warn, log: console.log, trace: console.trace };
+
+  constructor() {
+    const keep = (...what: unknown[]): void => {
+      this.written.push(what.map(String).join(' ').slice(0, 200));
+    };
+    Object.assign(console, { error: keep, warn: keep, log: keep, trace: keep });
+  }
+
+  stop(): void {
+    Object.assign(console, this.#before);
+  }
+}
