@@ -50,7 +50,10 @@ const WRITE_FORM = 'write mongodb://user:password@host:27017/database, and perce
  */
 export function readSettings({ url, settings }: EngineOptions): Settings {
   const [, hosts, path = '', query = ''] = URL_FORM.exec(url) ?? [];
-  if (hosts === undefined) throw new Error(`this is no MongoDB URL; ${WRITE_FORM}`);
+  // An `@` after the hosts may end a password with a raw `/` or `?`: nothing of the URL may be shown then.
+  if (hosts === undefined || path.includes('@') || query.includes('@')) {
+    throw new Error(`this is no MongoDB URL; ${WRITE_FORM}`);
+  }
   const scheme = url.slice(0, url.indexOf(':'));
   const database = path === '' ? DEFAULT_DATABASE : path;
   const shown = `${scheme}://${hosts}/${database}`;
@@ -69,7 +72,7 @@ export function readSettings({ url, settings }: EngineOptions): Settings {
     client,
     database,
     writeConcern: readWriteConcern(client, shown),
-    isEncrypted: client.options.tls,
+    isEncrypted: client.options.tls === true,
     isLocal: client.options.hosts.every(({ host, socketPath }) => isLocal(host ?? socketPath ?? '')),
     shown,
     givenTime: givenTime instanceof GivenTime ? givenTime : null,
