@@ -18,6 +18,7 @@ import { messageOf } from './message/to-message.ts';
 import {
   channelOf,
   creditOf,
+  mendSender,
   sendable,
   sendBytes,
   setSettling,
@@ -82,6 +83,7 @@ export class OutgoingLink extends Link implements FeedHost {
         ? null
         : new LeaseKeeper(queue, this.#leaseMs, host, this.#held);
     host.counts.subscriptions += 1;
+    mendSender(sender);
     setSettling(sender, isPop);
     answerSource(sender, source);
     this.#listen();

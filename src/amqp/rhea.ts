@@ -43,12 +43,17 @@ interface OpenSession extends Session {
   readonly local: { readonly channel: number };
   readonly outgoing: Outgoing;
   on_flow(frame: FlowFrame): void;
+  on_disposition(frame: unknown): void;
   _write_flow(link?: unknown): void;
 }
 
 interface OpenSender extends Sender {
   readonly session: OpenSession;
-  readonly credit: number;
+  credit: number;
+  delivery_count: number;
+  readonly _draining: boolean | null | undefined;
+  readonly _drained: boolean;
+  _get_drain(): boolean;
   readonly local: { readonly attach: { snd_settle_mode?: number; rcv_settle_mode?: number } };
 }
 
@@ -103,6 +108,7 @@ export function acceptConnection(stream: RheaStream, fields: ConnectionFields): 
  * - A disposition of a delivery that is settled already must not touch another that took its place in the ring.
  * - Deliveries that still wait for the peer's window when their link is closed are left out, not sent behind
  *   the `detach`.
+ * - Outcomes are told when they come: a `detach` right behind them must not be heard first.
  * - Window that comes without a link's credit lets links go on, and `echo` is answered.
  */
 export function mendSession(session: Session, onFlow: () => void): void {
@@ -117,6 +123,11 @@ export function mendSession(session: Session, onFlow: () => void): void {
       dropClosed(outgoing);
       process();
     } while (isClosed(outgoing));
+  };
+  const disposition = open.on_disposition.bind(open);
+  open.on_disposition = (frame) => {
+    disposition(frame);
+    outgoing.process();
   };
   const flow = open.on_flow.bind(open);
   open.on_flow = (frame) => {
@@ -142,6 +153,20 @@ function dropClosed(outgoing: Outgoing): void {
 function isClosed({ deliveries, next_pending_delivery, next_delivery_id }: Outgoing): boolean {
   if (next_pending_delivery >= next_delivery_id) return false;
   return deliveries.by_id(next_pending_delivery)?.link.is_open() !== true;
+}
+
+/**
+ * Says `drain` also where the credit was used up by messages: a flow tells the last that the receiver has said,
+ * and some wait for it.
+ */
+export function mendSender(sender: Sender): void {
+  const open = sender as OpenSender;
+  open._get_drain = () => {
+    if (open._draining !== true || !open._drained) return false;
+    open.delivery_count += open.credit;
+    open.credit = 0;
+    return true;
+  };
 }
 
 /** How many messages may be given to a link now, to leave at once. */
@@ -202,7 +227,8 @@ export function settleSilently(delivery: Delivery): void {
 
 /** Tells the peer that a delivery is settled, which it has not settled itself; then it is forgotten. */
 export function settleAloud(delivery: Delivery): void {
-  delivery.update(true, delivery.remote_state);
+  const outcome = delivery.remote_state as { described?(): unknown } | undefined;
+  delivery.update(true, outcome?.described?.());
   (delivery as OutgoingDelivery).remote_settled = true;
 }
 

@@ -90,12 +90,22 @@ export class AmqpClient {
 
   /** Cuts the connection. */
   cut(): void {
-    socketOf(this.connection).destroy();
+    // With an error, so that rhea's client hears of it and stops its timers.
+    socketOf(this.connection).destroy(new Error('cut'));
   }
 }
 
-export function socketOf(connection: Connection): { destroy(): void; pause(): void; resume(): void } {
-  return (connection as unknown as { socket: { destroy(): void; pause(): void; resume(): void } }).socket;
+interface ClientSocket {
+  destroy(error?: Error): void;
+  resetAndDestroy(): void;
+  end(): void;
+  write(bytes: Buffer | string): void;
+  pause(): void;
+  resume(): void;
+}
+
+export function socketOf(connection: Connection): ClientSocket {
+  return (connection as unknown as { socket: ClientSocket }).socket;
 }
 
 /** Resolves, when the server has attached with a terminus, to a promise of the link's end. */

@@ -1,0 +1,152 @@
+import assert from 'node:assert/strict';
+import { afterEach, beforeEach, describe, it } from 'node:test';
+import { type AmqpClient, socketOf, textOf } from './client.ts';
+import { AmqpNode, stalled, until } from './node.ts';
+
+describe('credit of a client that receives', () => {
+  let node: AmqpNode;
+  let client: AmqpClient;
+
+  beforeEach(async () => {
+    node = await AmqpNode.start();
+    client = await node.client();
+  });
+  afterEach(() => node.stop());
+
+  const numbers = (count: number): string[] => Array.from({ length: count }, (_, i) => String(i));
+
+  it('is the window: no more is sent than it allows', async () => {
+    await node.insert('a', ...numbers(20));
+    const receiver = await client.receiver('N/a', {}, 7);
+    for (let i = 0; i < 7; i++) assert.equal(textOf(await receiver.next()), String(i));
+    assert.deepEqual(await node.sizes('a'), { ready: 13, scheduled: 0, reserved: 7 });
+    assert.equal(node.queue('a').consumers().length, 0);
+    receiver.link.add_credit(2);
+    for (const body of ['7', '8']) assert.equal(textOf(await receiver.next()), body);
+    assert.deepEqual(await node.sizes('a'), { ready: 11, scheduled: 0, reserved: 9 });
+  });
+
+  it('waits in the queue’s line while there is nothing', async () => {
+    const receiver = await client.receiver('N/a', {}, 3);
+    await until(() => node.queue('a').consumers().length === 1);
+    await node.insert('a', 'x');
+    assert.equal(textOf(await receiver.next()), 'x');
+    await node.insert('a', 'y', 'z');
+    assert.deepEqual([textOf(await receiver.next()), textOf(await receiver.next())], ['y', 'z']);
+    assert.equal(node.queue('a').consumers().length, 0);
+  });
+
+  it('is used up by a drain, with what there is', async () => {
+    await node.insert('a', '0', '1');
+    const receiver = await client.receiver('N/a', {}, 10);
+    await receiver.next();
+    await receiver.next();
+    await until(() => node.queue('a').consumers().length === 1);
+    await node.insert('a', '2');
+    await receiver.next();
+    await receiver.drain();
+    assert.equal(receiver.inbox.length, 0);
+    await node.insert('a', '3');
+    assert.equal((await node.sizes('a')).ready, 1);
+    assert.equal(node.queue('a').consumers().length, 0);
+    assert.equal(textOf(await receiver.take()), '3');
+  });
+
+  it('that is drained where nothing is there ends at once', async () => {
+    const receiver = await client.receiver('N/a', {}, 10);
+    await receiver.drain();
+    assert.equal(receiver.link.has_credit(), false);
+    assert.equal(node.queue('a').consumers().length, 0);
+  });
+
+  it('that is drained with more there than credit sends as many', async () => {
+    await node.insert('a', ...numbers(600));
+    const receiver = await client.receiver('N/a', {}, 500);
+    await receiver.drain();
+    for (let i = 0; i < 500; i++) assert.equal(textOf(await receiver.next()), String(i));
+    assert.deepEqual(await node.sizes('a'), { ready: 100, scheduled: 0, reserved: 500 });
+  });
+
+  it('that is drained on a paused queue ends, and the elements stay', async () => {
+    await node.insert('a', 'x');
+    await node.queue('a').pause();
+    const receiver = await client.receiver('N/a', {}, 5);
+    await receiver.drain();
+    assert.equal((await node.sizes('a')).ready, 1);
+  });
+
+  it('beyond what a session may leave unsettled waits until some of it is settled', async () => {
+    const count = 3000;
+    for (let i = 0; i < count; i += 500) await node.insert('a', ...numbers(500));
+    const receiver = await client.receiver('N/a', {}, count);
+    const first = [];
+    for (let i = 0; i < 2048; i++) first.push(await receiver.next());
+    assert.equal((await node.sizes('a')).reserved, 2048);
+    for (const { delivery } of first) delivery.accept();
+    for (let i = 2048; i < count; i++) (await receiver.next()).delivery.accept();
+    await until(() => node.server.counts.unacknowledged === 0);
+    while ((await node.sizes('a')).reserved > 0);
+    assert.equal((await node.sizes('a')).ready, 0);
+  });
+
+  it('of two links of one session is each for its own queue', async () => {
+    await node.insert('a', 'a0', 'a1');
+    await node.insert('b', 'b0', 'b1');
+    const [a, b] = [await client.receiver('N/a', {}, 1), await client.receiver('N/b', {}, 2)];
+    assert.equal(textOf(await a.next()), 'a0');
+    assert.deepEqual([textOf(await b.next()), textOf(await b.next())], ['b0', 'b1']);
+    assert.equal((await node.sizes('a')).ready, 1);
+  });
+
+  it('is not all used while the client does not read, and everything comes in the end, in order', async () => {
+    const count = 300;
+    await node.insert(
+      'a',
+      ...Array.from({ length: count }, (_, i) => ({ body: Buffer.alloc(40_000, `${i} `) })),
+    );
+    const receiver = await client.receiver('N/a');
+    socketOf(client.connection).pause();
+    receiver.link.add_credit(1000);
+    await stalled(node, 1);
+    assert.ok(node.server.counts.outgoingBytes <= 256 * 1024, `${node.server.counts.outgoingBytes}`);
+    socketOf(client.connection).resume();
+    for (let i = 0; i < count; i++) {
+      const got = await receiver.next();
+      assert.ok(textOf(got).startsWith(`${i} `));
+      got.delivery.accept();
+    }
+    await receiver.close();
+    while ((await node.sizes('a')).reserved > 0);
+    assert.deepEqual(await node.sizes('a'), { ready: 0, scheduled: 0, reserved: 0 });
+  });
+});
+
+describe('a message in many frames', () => {
+  it('is sent in frames of the size that the client takes, and comes so as well', async () => {
+    const node = await AmqpNode.start();
+    const client = await node.client('test', { max_frame_size: 1000 });
+    const body = Buffer.from(Array.from({ length: 300_000 }, (_, i) => i % 251));
+    const sender = await client.sender('N/a');
+    assert.equal((await sender.send({ body })).kind, 'accepted');
+    const { message } = await (await client.receiver('N/a', {}, 1)).next();
+    assert.ok(body.equals(message.body as Buffer));
+    await client.close();
+    await node.stop();
+  });
+
+  it('goes on when the client’s window does, and a link that is closed in between leaves no rest', async () => {
+    const node = await AmqpNode.start();
+    const client = await node.client('test', { max_frame_size: 1000, session_buffer_size: 30 });
+    await node.insert('a', { body: Buffer.alloc(20_000, 'a') }, { body: Buffer.alloc(20_000, 'b') });
+    const receiver = await client.receiver('N/a', {}, 2);
+    const first = await receiver.next();
+    assert.equal(textOf(first).length, 20_000);
+    first.delivery.accept();
+    await receiver.close();
+    await node.insert('b', 'after');
+    assert.equal(textOf(await (await client.receiver('N/b', {}, 1)).next()), 'after');
+    await client.close();
+    await until(() => node.server.counts.sessions === 0);
+    await node.stop();
+  });
+});

@@ -1,0 +1,169 @@
+import assert from 'node:assert/strict';
+import { afterEach, beforeEach, describe, it } from 'node:test';
+import type { AmqpClient, Got, TestReceiver } from './client.ts';
+import { textOf } from './client.ts';
+import { AmqpNode, until } from './node.ts';
+
+describe('an outcome of a client that receives', () => {
+  let node: AmqpNode;
+  let client: AmqpClient;
+
+  beforeEach(async () => {
+    node = await AmqpNode.start();
+    client = await node.client();
+  });
+  afterEach(() => node.stop());
+
+  const held = async (ns = 'N', fields: object = {}): Promise<{ got: Got; receiver: TestReceiver }> => {
+    await node.insertInto(ns, 'a', 'x');
+    const receiver = await client.receiver(`${ns}/a`, fields, 1);
+    return { got: await receiver.next(), receiver };
+  };
+  const settled = (): Promise<void> => until(() => node.server.counts.unacknowledged === 0);
+  /** The engine has answered. */
+  const sizesAre = async (expected: object, name = 'a', ns = 'N'): Promise<void> => {
+    await settled();
+    for (;;) {
+      const sizes = await node.sizes(name, ns);
+      if (sizes.reserved === 0) {
+        assert.deepEqual(sizes, expected);
+        return;
+      }
+    }
+  };
+
+  it('accepted commits', async () => {
+    const { got } = await held();
+    assert.deepEqual(await node.sizes('a'), { ready: 0, scheduled: 0, reserved: 1 });
+    got.delivery.accept();
+    await sizesAre({ ready: 0, scheduled: 0, reserved: 0 });
+  });
+
+  it('rejected is a failed try, and the element stays away for longer each time: 3, 9, 21 s', async () => {
+    await node.insert('a', 'x');
+    const receiver = await client.receiver('N/a');
+    for (const [tries, seconds] of [3, 9, 21].entries()) {
+      const { delivery, message } = await receiver.take();
+      assert.equal(message.delivery_count ?? 0, tries);
+      delivery.reject();
+      await sizesAre({ ready: 0, scheduled: 1, reserved: 0 });
+      node.clock.advance(seconds * 1000 - 1);
+      assert.deepEqual(await node.sizes('a'), { ready: 0, scheduled: 1, reserved: 0 });
+      node.clock.advance(1);
+      assert.deepEqual(await node.sizes('a'), { ready: 1, scheduled: 0, reserved: 0 });
+    }
+  });
+
+  it('released gives back at once, and counts no try', async () => {
+    const { got, receiver } = await held();
+    got.delivery.release();
+    const { message, delivery } = await receiver.take();
+    assert.equal(message.delivery_count ?? 0, 0);
+    delivery.accept();
+    await sizesAre({ ready: 0, scheduled: 0, reserved: 0 });
+  });
+
+  it('modified gives back at once; with delivery-failed it is a failed try', async () => {
+    const { got, receiver } = await held();
+    got.delivery.modified({ delivery_failed: false });
+    const again = await receiver.take();
+    assert.equal(again.message.delivery_count ?? 0, 0);
+    again.delivery.modified({ delivery_failed: true });
+    const third = await receiver.take();
+    assert.equal(third.message.delivery_count, 1);
+    third.delivery.accept();
+    await settled();
+  });
+
+  it('modified with undeliverable-here goes to the dead letter, where there is one', async () => {
+    await node.insertInto('D', 'a', { body: Buffer.from('hopeless'), headers: ['colour', 'blue'] });
+    const receiver = await client.receiver('D/a', {}, 1);
+    const { delivery } = await receiver.next();
+    delivery.modified({ delivery_failed: true, undeliverable_here: true });
+    await sizesAre({ ready: 0, scheduled: 0, reserved: 0 }, 'a', 'D');
+    const letter = await node.pop('__deadletter__', 'D');
+    assert.equal(Buffer.from(letter?.body ?? []).toString(), 'hopeless');
+    const [colour, blue, from, queue, at, , tries, count] = letter?.headers ?? [];
+    assert.deepEqual([colour, blue, from, queue, at], ['colour', 'blue', 'x-dl-from-queue', 'a', 'x-dl-at']);
+    assert.deepEqual([tries, count], ['x-dl-tries', '1']);
+    assert.equal(letter?.tries, 0);
+  });
+
+  it('modified with undeliverable-here comes back later where there is no dead letter', async () => {
+    const { got } = await held();
+    got.delivery.modified({ undeliverable_here: true });
+    await sizesAre({ ready: 0, scheduled: 1, reserved: 0 });
+    node.clock.advance(3000);
+    assert.equal((await node.pop('a'))?.tries, 0);
+  });
+
+  it('rejected too often moves the element to the dead letter, as on every protocol', async () => {
+    await node.insertInto('D', 'a', { body: Buffer.from('x'), tries: 1 });
+    const receiver = await client.receiver('D/a', {}, 1);
+    (await receiver.next()).delivery.reject();
+    await sizesAre({ ready: 0, scheduled: 0, reserved: 0 }, 'a', 'D');
+    assert.equal(Buffer.from((await node.pop('__deadletter__', 'D'))?.body ?? []).toString(), 'x');
+  });
+
+  it('that is not there when the delivery is settled is a failed try', async () => {
+    const { got, receiver } = await held();
+    got.delivery.update(true);
+    const { message } = await receiver.take();
+    assert.equal(message.delivery_count, 1);
+  });
+
+  it('of a client that settles second is answered when the engine has settled', async () => {
+    const { got } = await held('N', { rcv_settle_mode: 1, autosettle: false });
+    const answered = new Promise((resolve) => got.delivery.link.once('settled', resolve));
+    got.delivery.accept();
+    await answered;
+    assert.deepEqual(await node.sizes('a'), { ready: 0, scheduled: 0, reserved: 0 });
+  });
+
+  it('may be one for many deliveries', async () => {
+    await node.insert('a', ...Array.from({ length: 500 }, (_, i) => String(i)));
+    const receiver = await client.receiver('N/a', {}, 500);
+    const got: Got[] = [];
+    for (let i = 0; i < 500; i++) got.push(await receiver.next());
+    assert.deepEqual(
+      got.map(textOf),
+      Array.from({ length: 500 }, (_, i) => String(i)),
+    );
+    for (const { delivery } of got) delivery.accept();
+    await sizesAre({ ready: 0, scheduled: 0, reserved: 0 });
+  });
+
+  it('that comes too late detaches the link, since the element is somebody else’s', async () => {
+    await node.insert('a', 'x');
+    const receiver = await client.receiver('N/a?lease=1000', {}, 1);
+    const { delivery } = await receiver.next();
+    node.clock.advance(1000);
+    await until(() => node.broker.namespace('N').queue('a') !== undefined);
+    let taken = await node.reserve('a');
+    while (taken === null) taken = await node.reserve('a');
+    assert.equal(taken.tries, 1);
+    delivery.accept();
+    const ended = await receiver.ended();
+    assert.equal(ended?.condition, 'amqp:resource-locked');
+    assert.equal(ended?.info.code, 'lease-lost');
+    assert.equal((await node.sizes('a')).reserved, 1);
+  });
+
+  it('is not needed for what came settled: that was popped', async () => {
+    const { got } = await held('N', { snd_settle_mode: 1 });
+    assert.equal(got.delivery.remote_settled, true);
+    assert.deepEqual(await node.sizes('a'), { ready: 0, scheduled: 0, reserved: 0 });
+  });
+
+  it('has time for as long as the link lives: its leases are kept', async () => {
+    const { got } = await held();
+    for (let i = 0; i < 20; i++) {
+      node.clock.advance(40_000);
+      await new Promise(setImmediate);
+      await node.sizes('a');
+    }
+    assert.deepEqual(await node.sizes('a'), { ready: 0, scheduled: 0, reserved: 1 });
+    got.delivery.accept();
+    await sizesAre({ ready: 0, scheduled: 0, reserved: 0 });
+  });
+});
