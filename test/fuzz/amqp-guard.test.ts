@@ -15,10 +15,10 @@ import {
   SASL,
   transfer,
 } from '../amqp/guard-wire.ts';
-import { otherCode, otherField, otherNumber, RECORDED, type Recorded } from './amqp-sessions.ts';
+import { type Broken, broken, writes } from './amqp-broken.ts';
+import { RECORDED } from './amqp-sessions.ts';
 import { ConsoleWatch, slowest, talk } from './amqp-talk.ts';
 import { memoryInUse } from './memory.ts';
-import { breaks, type Mutation, mutated, mutations, pieces, place } from './mutations.ts';
 
 /** Frames sent to guards; `npm run test:fuzz` sends a million. */
 const FRAMES = Number(process.env.FUZZ_FRAMES ?? 20_000) / 2;
@@ -29,56 +29,6 @@ const AT_ONCE = 4;
 const RUNS = Math.ceil(FRAMES / FRAMES_A_SESSION / AT_ONCE / 2);
 /** What may be left of the runs of the last three quarters. A leak of 100 bytes a frame would be more. */
 const MOST_LEFT_BYTES = 2 * 1024 * 1024 + (FRAMES * 100 * 3) / 4;
-
-const changes = mutations(otherNumber, otherCode, otherField);
-
-interface Broken {
-  readonly which: number;
-  readonly share: number;
-  readonly change: readonly Mutation[];
-  readonly at: readonly number[];
-  /** Whether the frame says its new size, so that what is wrong is inside of it. */
-  readonly isFitted: boolean;
-}
-
-const broken: fc.Arbitrary<Broken> = fc.record({
-  which: fc.constantFrom(...RECORDED.keys()),
-  share: place,
-  change: changes,
-  at: breaks,
-  isFitted: fc.integer({ min: 0, max: 3 }).map((one) => one > 0),
-});
-
-function recorded(which: number): Recorded {
-  const found = RECORDED[which];
-  assert.ok(found !== undefined);
-  return found;
-}
-
-/** What a client writes that breaks one frame, before its login or after it. */
-function writes({ which, share, change, at, isFitted }: Broken, isLoggedIn: boolean): Buffer[] {
-  const { login, frames } = recorded(which);
-  const all = [...login, ...frames];
-  const changed = isLoggedIn
-    ? login.length + Math.floor(share * frames.length)
-    : Math.floor(share * login.length);
-  const breakFrame = (frame: Buffer): Buffer => {
-    const after = mutated(frame, change);
-    return isFitted ? fitted(after) : after;
-  };
-  const said = all.map((frame, i) => (i === changed ? breakFrame(frame) : frame));
-  if (share < 0.5) return said.flatMap((frame, i) => (i === changed ? pieces(frame, at) : [frame]));
-  // All that follows at once, broken up anywhere.
-  return [...said.slice(0, changed), ...pieces(Buffer.concat(said.slice(changed)), at)];
-}
-
-/** A frame that says how long it is. */
-function fitted(frame: Buffer): Buffer {
-  if (frame.length < 8 || frame.toString('latin1', 0, 4) === 'AMQP') return frame;
-  const changed = Buffer.from(frame);
-  changed.writeUInt32BE(changed.length);
-  return changed;
-}
 
 describe('The guard and rhea with broken frames', () => {
   let node: GuardNode;

@@ -1,0 +1,55 @@
+import assert from 'node:assert/strict';
+import fc from 'fast-check';
+import { otherCode, otherField, otherNumber, RECORDED, type Recorded } from './amqp-sessions.ts';
+import { breaks, type Mutation, mutated, mutations, pieces, place } from './mutations.ts';
+
+const changes = mutations(otherNumber, otherCode, otherField);
+
+/** A recorded session of which one frame is changed. */
+export interface Broken {
+  readonly which: number;
+  readonly share: number;
+  readonly change: readonly Mutation[];
+  readonly at: readonly number[];
+  /** Whether the frame says its new size, so that what is wrong is inside of it. */
+  readonly isFitted: boolean;
+}
+
+export const broken: fc.Arbitrary<Broken> = fc.record({
+  which: fc.constantFrom(...RECORDED.keys()),
+  share: place,
+  change: changes,
+  at: breaks,
+  isFitted: fc.integer({ min: 0, max: 3 }).map((one) => one > 0),
+});
+
+function recorded(which: number): Recorded {
+  const found = RECORDED[which];
+  assert.ok(found !== undefined);
+  return found;
+}
+
+/** What a client writes that breaks one frame, before its login or after it. */
+export function writes({ which, share, change, at, isFitted }: Broken, isLoggedIn: boolean): Buffer[] {
+  const { login, frames } = recorded(which);
+  const all = [...login, ...frames];
+  const changed = isLoggedIn
+    ? login.length + Math.floor(share * frames.length)
+    : Math.floor(share * login.length);
+  const breakFrame = (frame: Buffer): Buffer => {
+    const after = mutated(frame, change);
+    return isFitted ? fitted(after) : after;
+  };
+  const said = all.map((frame, i) => (i === changed ? breakFrame(frame) : frame));
+  if (share < 0.5) return said.flatMap((frame, i) => (i === changed ? pieces(frame, at) : [frame]));
+  // All that follows at once, broken up anywhere.
+  return [...said.slice(0, changed), ...pieces(Buffer.concat(said.slice(changed)), at)];
+}
+
+/** A frame that says how long it is. */
+function fitted(frame: Buffer): Buffer {
+  if (frame.length < 8 || frame.toString('latin1', 0, 4) === 'AMQP') return frame;
+  const changed = Buffer.from(frame);
+  changed.writeUInt32BE(changed.length);
+  return changed;
+}
