@@ -46,6 +46,7 @@ export class AmqpConnection
 {
   /** Resolves when the connection is closed and the engine has answered all that it asked for. */
   readonly done: Promise<void>;
+  /** Names it in the log. */
   readonly id: string;
   readonly counts: SessionCounts;
   readonly guard: Guard;
@@ -232,6 +233,22 @@ export class AmqpConnection
 
   warn(error: unknown, message: string): void {
     this.#parts.log.warn({ err: error, connection: this.id }, message);
+  }
+
+  shown(thrown: unknown): QuaysideError {
+    const { log } = this.#parts;
+    if (!(thrown instanceof QuaysideError)) {
+      log.error({ err: thrown, connection: this.id }, 'an AMQP link failed');
+      return new QuaysideError(
+        'internal',
+        `The server failed; its log says why, under connection ${this.id}.`,
+      );
+    }
+    if (thrown.code === 'forbidden') {
+      const fields = { user: this.owner, connection: this.id, detail: thrown.message };
+      log.warn(fields, 'a link or message without the right was refused');
+    }
+    return thrown;
   }
 
   /** As `open` and the log have it. */

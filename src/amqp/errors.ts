@@ -1,4 +1,4 @@
-import { type ErrorCode, QuaysideError } from '../model/errors.ts';
+import type { ErrorCode, QuaysideError } from '../model/errors.ts';
 
 /** How AMQP says one error. */
 interface AmqpErrorRule {
@@ -63,13 +63,4 @@ export function wireError({ code, message, details }: QuaysideError): WireError 
   const info: Record<string, string> = { code };
   if (details.parameter !== undefined) info.parameter = details.parameter;
   return { condition: AMQP_ERRORS[code].condition, description: message, info };
-}
-
-/** What a client may know of anything that was thrown. */
-export function shownError(thrown: unknown, connection: string): QuaysideError {
-  if (thrown instanceof QuaysideError && thrown.code !== 'internal') return thrown;
-  return new QuaysideError(
-    'internal',
-    `The server failed; its log says why, under connection ${connection}.`,
-  );
 }

@@ -1,7 +1,7 @@
 import type { Delivery, EventContext, Receiver } from 'rhea';
 import { QuaysideError } from '../model/errors.ts';
 import { needSched } from '../session/capabilities.ts';
-import { AMQP_ERRORS, shownError, wireError } from './errors.ts';
+import { AMQP_ERRORS, wireError } from './errors.ts';
 import { LINK_LIMITS } from './limits.ts';
 import { addressOf, Link, type LinkHost } from './link.ts';
 import { elementOf } from './message/from-message.ts';
@@ -58,10 +58,10 @@ export class IncomingLink extends Link {
 
   /** It was not stored, or nobody knows. */
   refused(delivery: Delivery, thrown: unknown): void {
-    const error = shownError(thrown, this.host.id);
+    const error = this.host.shown(thrown);
     const { message } = AMQP_ERRORS[error.code];
     // A message that came settled has no outcome by which its sender would hear of this.
-    if (message === 'detach' || delivery.remote_settled) this.fail(thrown);
+    if (message === 'detach' || delivery.remote_settled) this.fail(error);
     else if (message === 'released') delivery.release();
     else delivery.reject(wireError(error));
     this.#count();

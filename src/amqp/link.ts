@@ -7,14 +7,12 @@ import type { Destinations } from '../session/destinations.ts';
 import type { Settling } from '../session/settling.ts';
 import type { Storing } from '../session/storing.ts';
 import type { Work } from '../session/work.ts';
-import { shownError, wireError } from './errors.ts';
+import { wireError } from './errors.ts';
 import type { Guard } from './guard/guard.ts';
 import type { HeldTicket, SentTicket } from './tickets.ts';
 
 /** The connection as its links see it. */
 export interface LinkHost {
-  /** Names the connection in the log. */
-  readonly id: string;
   readonly broker: Broker;
   readonly clock: Clock;
   readonly counts: SessionCounts;
@@ -38,6 +36,8 @@ export interface LinkHost {
   /** A listener that never throws into rhea: a fault of ours ends the connection. */
   heard(listener: (context: EventContext) => void): (context: EventContext) => void;
   warn(error: unknown, message: string): void;
+  /** What the client may know of anything that was thrown. What an operator should know is logged. */
+  shown(thrown: unknown): QuaysideError;
 }
 
 /** What links in both directions share: how they end. */
@@ -81,8 +81,7 @@ export abstract class Link {
   /** Ends it from this side, with an error. Harmless where it is over. */
   fail(thrown: unknown): void {
     if (this.#isOver) return;
-    const error = shownError(thrown, this.host.id);
-    if (error.code === 'internal') this.host.warn(thrown, 'a link failed');
+    const error = this.host.shown(thrown);
     this.stop(true);
     if (error.code === 'shutting-down') this.host.end(error);
     else this.#rheaLink.close(wireError(error));
@@ -91,9 +90,7 @@ export abstract class Link {
 
 /** Answers an `attach` that cannot be: the link opens without a terminus, and ends with the error. */
 export function refuseAttach(rheaLink: RheaLink, thrown: unknown, host: LinkHost): void {
-  const error = shownError(thrown, host.id);
-  if (error.code === 'internal') host.warn(thrown, 'a link could not be attached');
-  rheaLink.close(wireError(error));
+  rheaLink.close(wireError(host.shown(thrown)));
 }
 
 /** @throws QuaysideError `not-supported`, `invalid-name` where a source or target names no queue by itself */

@@ -6,6 +6,7 @@ import rhea, {
   type Message,
   type Receiver,
   type Sender,
+  type Session,
 } from 'rhea';
 
 /** How a message that was sent, or a whole link, ended. */
@@ -44,6 +45,7 @@ export class AmqpClient {
     container.on('error', () => {});
     const options = { host: '127.0.0.1', port, username: user, password: user, reconnect: false, ...fields };
     const connection = container.connect(options);
+    connection.setMaxListeners(0);
     const ended = Promise.withResolvers<Ended | null>();
     const opened = Promise.withResolvers<AmqpClient>();
     // What went wrong comes with `connection_error` and `disconnected`.
@@ -80,6 +82,11 @@ export class AmqpClient {
     await wrapped.attached;
     if (credit > 0) receiver.add_credit(credit);
     return wrapped;
+  }
+
+  /** A session beside the one that links are in by themselves. Not begun. */
+  session(): Session {
+    return (this.connection as unknown as { create_session(): Session }).create_session();
   }
 
   /** Closes politely. */
@@ -125,10 +132,12 @@ async function attached(
     opened.reject(error);
   });
   link.on(`${side}_close`, () => ended.resolve(null));
-  link.connection.once('disconnected', () => {
-    ended.resolve(null);
-    opened.reject(new Error('disconnected'));
-  });
+  for (const event of ['disconnected', 'connection_close', 'connection_error']) {
+    link.connection.once(event, () => {
+      ended.resolve(null);
+      opened.reject(new Error(event));
+    });
+  }
   await opened.promise;
   return { ended: ended.promise };
 }

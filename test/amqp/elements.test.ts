@@ -1,0 +1,334 @@
+import assert from 'node:assert/strict';
+import { after, before, describe, it } from 'node:test';
+import rhea, { type Message } from 'rhea';
+import { sampleBodies } from '../support/bodies.ts';
+import { newElement } from '../support/elements.ts';
+import type { AmqpClient, Outcome, TestReceiver, TestSender } from './client.ts';
+import { AmqpNode } from './node.ts';
+
+const { types, message: rheaMessage } = rhea;
+const data = (bytes: string | Buffer): object => rheaMessage.data_section(Buffer.from(bytes));
+const AT = 1_800_000_000_123;
+
+describe('a message and its element', () => {
+  let node: AmqpNode;
+  let client: AmqpClient;
+  let queue: string;
+  let sender: TestSender;
+  let queues = 0;
+
+  before(async () => {
+    node = await AmqpNode.start();
+    client = await node.client();
+  });
+  after(() => node.stop());
+
+  const fresh = async (ns = 'N'): Promise<void> => {
+    queues += 1;
+    queue = `elements-${queues}`;
+    sender = await client.sender(`${ns}/${queue}`);
+  };
+  const send = async (message: object): Promise<Outcome> => {
+    await fresh();
+    return sender.send(message);
+  };
+  const accept = async (message: object): Promise<void> => {
+    assert.deepEqual(await send(message), { kind: 'accepted', error: null });
+  };
+  const receive = async (): Promise<Message> => {
+    const receiver: TestReceiver = await client.receiver(`N/${queue}`, { snd_settle_mode: 1 }, 1);
+    const { message } = await receiver.next();
+    await receiver.close();
+    return message;
+  };
+
+  it('keep a body of data byte for byte, and its types character for character', async () => {
+    for (const { name, bytes, contentType, contentEncoding } of sampleBodies()) {
+      const types = {
+        content_type: contentType,
+        ...(contentEncoding && { content_encoding: contentEncoding }),
+      };
+      await accept({ body: data(bytes), ...types });
+      const stored = await node.pop(queue);
+      assert.ok(stored !== null && bytes.equals(stored.body), name);
+      assert.equal(stored.contentType, contentType);
+      assert.equal(stored.contentEncoding, contentEncoding);
+      assert.deepEqual(stored.headers, []);
+      await accept({ body: data(bytes), ...types });
+      const back = await receive();
+      assert.ok(bytes.equals((back.body as { content: Buffer }).content), name);
+      assert.equal(back.content_type, contentType);
+      assert.equal(back.content_encoding ?? null, contentEncoding);
+    }
+  });
+
+  it('join several sections of data', async () => {
+    await accept({
+      body: rheaMessage.data_sections([Buffer.from('one,'), Buffer.from(''), Buffer.from('two')]),
+    });
+    assert.equal(Buffer.from((await node.pop(queue))?.body ?? []).toString(), 'one,two');
+  });
+
+  it('remember whether the body was a string, a binary or null', async () => {
+    const bodies = [
+      'a string: é',
+      Buffer.from([0, 255, 128]),
+      null,
+      '',
+      'x'.repeat(300),
+      Buffer.alloc(300, 7),
+    ];
+    for (const body of bodies) {
+      await accept({ body });
+      const stored = (await node.reserve(queue)) ?? assert.fail();
+      assert.ok(Buffer.from(body ?? '').equals(stored.body));
+      await accept({ body });
+      assert.deepEqual((await receive()).body, body);
+    }
+  });
+
+  it('take no other bodies: they are rejected as not implemented', async () => {
+    const bodies = [
+      { a: 'map' },
+      ['a', 'list'],
+      42,
+      true,
+      types.wrap_array([1, 2], 0x71, undefined as never),
+      rheaMessage.sequence_section([1, 2]),
+    ];
+    for (const body of bodies) {
+      const { kind, error } = await send({ body });
+      assert.equal(kind, 'rejected');
+      assert.equal(error?.condition, 'amqp:not-implemented');
+      assert.equal(await node.pop(queue), null);
+    }
+  });
+
+  it('keep fields of the properties as headers of the same names, and return them to their fields', async () => {
+    const fields = {
+      message_id: 'm-1',
+      user_id: Buffer.from('test'),
+      to: 'somewhere',
+      subject: 'Größe',
+      reply_to: 'N/answers',
+      correlation_id: 'c-1',
+      absolute_expiry_time: new Date(AT),
+      creation_time: new Date(AT),
+      group_id: 'g',
+      group_sequence: 7,
+      reply_to_group_id: 'rg',
+    };
+    await accept({ ...fields, body: data('x') });
+    const back = await receive();
+    for (const [name, value] of Object.entries(fields)) {
+      assert.deepEqual((back as unknown as Record<string, unknown>)[name], value, name);
+    }
+    await accept({ ...fields, body: data('x') });
+    assert.deepEqual((await node.pop(queue))?.headers, [
+      ...['message-id', 'm-1', 'user-id', 'test', 'to', 'somewhere'],
+      ...['subject', Buffer.from('Größe').toString('latin1'), 'reply-to', 'N/answers'],
+      ...['correlation-id', 'c-1', 'absolute-expiry-time', String(AT), 'creation-time', String(AT)],
+      ...['group-id', 'g', 'group-sequence', '7', 'reply-to-group-id', 'rg'],
+    ]);
+  });
+
+  it('keep ids that are no strings, with their types', async () => {
+    const ids = [
+      42,
+      Buffer.from('00112233445566778899aabbccddeeff', 'hex'),
+      types.wrap_binary(Buffer.from([0, 1, 255])),
+    ];
+    for (const id of ids) {
+      await accept({ message_id: id, correlation_id: id, body: data('x') });
+      const { message_id, correlation_id } = await receive();
+      const expected = typeof id === 'object' && 'value' in id ? id.value : id;
+      assert.deepEqual(message_id, expected);
+      assert.deepEqual(correlation_id, expected);
+    }
+  });
+
+  it('keep a user id that is no text', async () => {
+    const user_id = Buffer.from([1, 2, 255]);
+    await accept({ user_id, body: data('x') });
+    assert.deepEqual((await receive()).user_id, user_id);
+  });
+
+  it('keep application properties with their spelling and types, readable over every protocol', async () => {
+    const properties = {
+      colour: 'blue',
+      orderId: 'A-1',
+      big: types.wrap_ulong(2 ** 52),
+      small: types.wrap_byte(-5),
+      Flag: true,
+      ratio: 0.25,
+      nothing: null,
+      when: new Date(AT),
+      letter: types.wrap_char(0x1f600),
+      bytes: Buffer.from([9, 0, 9]),
+      word: types.wrap_symbol('sym'),
+      subject: 'taken',
+      'x-amqp-types': 'taken as well',
+    };
+    await accept({ body: data('x'), application_properties: properties });
+    const { application_properties: back = {} } = await receive();
+    assert.deepEqual(Object.keys(back).sort(), Object.keys(properties).sort());
+    assert.deepEqual(back, {
+      ...properties,
+      big: 2 ** 52,
+      small: -5,
+      letter: 0x1f600,
+      word: 'sym',
+    });
+    await accept({ body: data('x'), application_properties: properties });
+    const { headers = [] } = (await node.pop(queue)) ?? {};
+    const value = (name: string): string | undefined => headers[headers.indexOf(name) + 1];
+    assert.deepEqual(['colour', 'orderid', 'big', 'small', 'flag', 'ratio', 'nothing', 'when'].map(value), [
+      ...['blue', 'A-1', String(2 ** 52), '-5', 'true', '0.25', '', String(AT)],
+    ]);
+    assert.equal(value('x-amqp-property-subject'), 'taken');
+    assert.match(value('x-amqp-types') ?? '', /(^|, )orderId, big=ulong, small=byte, Flag=boolean, /);
+  });
+
+  it('keep annotations of the message; those of this hop and the footer are left out', async () => {
+    await accept({
+      message_annotations: { 'x-opt-colour': 'blue', 'x-opt-number': 5, 'x-opt-ks-id': 'not mine' },
+      delivery_annotations: { 'x-opt-hop': 1 },
+      footer: { hash: 1 },
+      body: data('x'),
+    });
+    const back = await receive();
+    const { 'x-opt-ks-id': id, 'x-opt-ks-mature': mature, ...others } = back.message_annotations ?? {};
+    assert.deepEqual(others, { 'x-opt-colour': 'blue', 'x-opt-number': 5 });
+    assert.notEqual(id, 'not mine');
+    assert.deepEqual(mature, new Date(node.clock.now()));
+    assert.equal(back.delivery_annotations, undefined);
+    assert.equal(back.footer, undefined);
+  });
+
+  it('say the id and the maturity of the element in annotations, and its tries as delivery-count', async () => {
+    await fresh();
+    const [id] = await node.insert(queue, { tries: 300, body: Buffer.from('x') });
+    const { message_annotations: annotations, delivery_count, durable } = await receive();
+    assert.deepEqual(annotations, { 'x-opt-ks-id': id, 'x-opt-ks-mature': new Date(node.clock.now()) });
+    assert.equal(delivery_count, 300);
+    assert.equal(durable, true);
+  });
+
+  it('take delivery-count for the initial tries', async () => {
+    await accept({ delivery_count: 4, body: data('x') });
+    assert.equal((await node.pop(queue))?.tries, 4);
+  });
+
+  it('are due when x-opt-delivery-time or x-next-t says, or after x-opt-delivery-delay or x-delta-t', async () => {
+    const at = node.clock.now() + 5000;
+    const ways = [
+      { message_annotations: { 'x-opt-delivery-time': types.wrap_timestamp(at) } },
+      { message_annotations: { 'x-opt-delivery-time': types.wrap_long(at) } },
+      { message_annotations: { 'x-opt-delivery-delay': 5000 } },
+      { application_properties: { 'x-next-t': at } },
+      { application_properties: { 'x-delta-t': '5000' } },
+    ];
+    for (const way of ways) {
+      const now = node.clock.now();
+      await accept({ ...way, body: data('x') });
+      assert.deepEqual(await node.sizes(queue), { ready: 0, scheduled: 1, reserved: 0 });
+      node.clock.advance(at - now);
+      const due = (await node.pop(queue)) ?? assert.fail();
+      assert.equal(due.matureAt, at);
+      assert.deepEqual(due.headers, []);
+      node.clock.advance(-(at - now));
+    }
+  });
+
+  it('are refused where a header could not be returned over HTTP, and nothing is stored', async () => {
+    const broken = [
+      { application_properties: { 'two words': 'x' } },
+      { application_properties: { lines: 'one\ntwo' } },
+      { application_properties: { space: ' around ' } },
+      { application_properties: { long: 'x'.repeat(9000) } },
+      { application_properties: Object.fromEntries(Array.from({ length: 65 }, (_, i) => [`n${i}`, 'x'])) },
+      { application_properties: { Twice: '1', twice: '2' } },
+      { subject: 'one\ntwo' },
+      { content_type: 'x'.repeat(300) },
+    ];
+    for (const fields of broken) {
+      const { kind, error } = await send({ ...fields, body: data('x') });
+      assert.equal(kind, 'rejected', JSON.stringify(fields).slice(0, 50));
+      assert.equal(error?.condition, 'amqp:invalid-field');
+      assert.equal((error as { info?: { code?: string } }).info?.code, 'invalid-header');
+      assert.equal(await node.pop(queue), null);
+    }
+  });
+
+  it('are refused where a time or count is none', async () => {
+    const broken = [
+      { application_properties: { 'x-next-t': 'soon' } },
+      { application_properties: { 'x-delta-t': -1 } },
+      { message_annotations: { 'x-opt-delivery-delay': 1.5 } },
+      { delivery_count: 2_000_000 },
+      { application_properties: { 'x-ks-groups': 'G1' } },
+    ];
+    for (const fields of broken) {
+      const { kind, error } = await send({ ...fields, body: data('x') });
+      assert.deepEqual([kind, error?.condition], ['rejected', 'amqp:invalid-field']);
+      assert.equal(await node.pop(queue), null);
+    }
+  });
+
+  it('are refused where the bytes are no message', async () => {
+    const broken = [
+      '',
+      '00',
+      '0053',
+      '005375',
+      '005375a005',
+      '005399a000',
+      '00537045',
+      '00a3036162634000',
+      '405377',
+    ];
+    for (const hex of broken.slice(1)) {
+      await fresh();
+      const { kind, error } = await sender.send(Buffer.from(hex, 'hex'), 0);
+      if (hex === '00537045') assert.equal(kind, 'accepted', 'a header alone: an empty body');
+      else assert.deepEqual([hex, kind, error?.condition], [hex, 'rejected', 'amqp:decode-error']);
+    }
+  });
+
+  it('that came over HTTP or STOMP find their fields by the names of their headers', async () => {
+    await fresh();
+    const headers = [
+      'correlation-id',
+      'c',
+      'group-sequence',
+      'not a number',
+      'Ö'.toLowerCase(),
+      'x',
+      'colour',
+      'é',
+    ];
+    const plain = headers.filter((_, i) => i !== 4 && i !== 5);
+    await node.insert(queue, newElement({ headers: plain, contentType: 'text/plain; x=\xe9' }));
+    const back = await receive();
+    assert.equal(back.correlation_id, 'c');
+    assert.equal(back.content_type, undefined);
+    assert.deepEqual(back.application_properties, {
+      'content-type': 'text/plain; x=é',
+      'group-sequence': 'not a number',
+      colour: 'é',
+    });
+  });
+
+  it('that somebody else marked with types that do not fit are strings', async () => {
+    await fresh();
+    const marks =
+      'a=int, b=uuid, c=ulong, d=boolean, e=double, f=char, g=nonsense, h=binary, i=null, __proto__=int';
+    const headers = [...'abcdefghi'].flatMap((name) => [name, 'x y']);
+    await node.insert(
+      queue,
+      newElement({ headers: [...headers, 'x-amqp-types', marks, 'x-amqp-body', 'what'] }),
+    );
+    const { application_properties: back } = await receive();
+    assert.deepEqual(back, Object.fromEntries([...'abcdefghi'].map((name) => [name, 'x y'])));
+  });
+});

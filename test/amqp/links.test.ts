@@ -1,0 +1,227 @@
+import assert from 'node:assert/strict';
+import { after, before, describe, it } from 'node:test';
+import rhea from 'rhea';
+import type { User } from '../../src/access/user.ts';
+import { LINK_LIMITS } from '../../src/amqp/limits.ts';
+import { type AmqpClient, Ended, textOf } from './client.ts';
+import { AmqpNode, TestAuthenticator } from './node.ts';
+
+const { types, message: rheaMessage } = rhea;
+
+/** The error that a refused link ends with. */
+async function refusal(attaching: Promise<unknown>): Promise<Ended> {
+  try {
+    await attaching;
+  } catch (error) {
+    if (error instanceof Ended) return error;
+    throw error;
+  }
+  assert.fail('the link was attached');
+}
+
+describe('a link', () => {
+  let node: AmqpNode;
+  let client: AmqpClient;
+
+  before(async () => {
+    node = await AmqpNode.start();
+    client = await node.client();
+  });
+  after(() => node.stop());
+
+  it('names its queue in three ways, percent-encoded', async () => {
+    const ways = ['N/a%20%2F%3F%C3%BC', '/q/N/a%20%2F%3Fü', '/queue/N/a %2F%3F%C3%BC'];
+    for (const address of ways) {
+      const sender = await client.sender(address);
+      assert.equal((await sender.send({ body: address })).kind, 'accepted');
+      assert.equal(sender.link.target.address, address);
+      const receiver = await client.receiver(address, { snd_settle_mode: 1 }, 1);
+      assert.equal(textOf(await receiver.next()), address);
+      assert.equal(receiver.link.source.address, address);
+      await receiver.close();
+    }
+    assert.deepEqual(await node.sizes('a /?ü'), { ready: 0, scheduled: 0, reserved: 0 });
+  });
+
+  it('that names no queue is refused', async () => {
+    const addresses = ['', 'N', '/N/a', 'N/a/b', '/q/N', '/x/N/a', 'N/%ff', 'N/%', 'N/%00', 'N/', '/a'];
+    for (const address of addresses) {
+      for (const attaching of [client.sender({ address }), client.receiver({ address })]) {
+        assert.equal((await refusal(attaching)).condition, 'amqp:invalid-field', address);
+      }
+    }
+    assert.equal((await refusal(client.sender('X/a'))).condition, 'amqp:not-found');
+  });
+
+  it('whose options make no sense is refused', async () => {
+    const broken = [
+      'N/a?lease=0',
+      'N/a?lease=x',
+      'N/a?group=',
+      'N/a?group=G',
+      'N/a?colour=blue',
+      'S/a?group=a%2Cb',
+    ];
+    for (const address of broken) {
+      const error = await refusal(client.receiver(address));
+      assert.deepEqual(
+        [error.condition, error.info.code],
+        ['amqp:invalid-field', 'invalid-parameter'],
+        address,
+      );
+    }
+  });
+
+  it('that asks for what is not served is refused as not implemented', async () => {
+    const selector = {
+      'apache.org:selector-filter:string': types.wrap_described("colour = 'blue'", 0x468c00000004),
+    };
+    const attempts = [
+      client.sender({ dynamic: true }),
+      client.receiver({ dynamic: true }),
+      client.receiver({ address: 'N/a', distribution_mode: 'copy' }),
+      client.receiver({ address: 'N/a', filter: selector }),
+    ];
+    for (const attempt of attempts) assert.equal((await refusal(attempt)).condition, 'amqp:not-implemented');
+  });
+
+  it('to receive by tells its source: outcomes, the default of them, and that elements are moved', async () => {
+    const receiver = await client.receiver('N/a');
+    const { source } = receiver.link as unknown as { source: Record<string, unknown> };
+    assert.deepEqual(source.outcomes, [
+      'amqp:accepted:list',
+      'amqp:rejected:list',
+      'amqp:released:list',
+      'amqp:modified:list',
+    ]);
+    assert.equal(source.distribution_mode, 'move');
+    assert.ok(rheaMessage.is_modified(source.default_outcome as never));
+    await receiver.close();
+  });
+
+  it('to send by tells how large a message may be', async () => {
+    const sender = await client.sender('N/a');
+    assert.equal(sender.link.max_message_size, 1_048_576 + LINK_LIMITS.sectionBytes);
+    await sender.close();
+  });
+
+  it('beyond as many as a connection may have is refused, in whichever session', async () => {
+    const other = await node.client();
+    const links = [];
+    for (let i = 0; i < LINK_LIMITS.links; i++) links.push(other.sender('N/a'));
+    await Promise.all(links);
+    const session = other.session();
+    session.begin();
+    const one = session.open_receiver({ source: 'N/a' });
+    await new Promise<void>((resolve) => one.on('receiver_error', () => resolve()));
+    assert.equal((one.error as { condition?: string }).condition, 'amqp:resource-limit-exceeded');
+    await other.close();
+  });
+
+  it('may be attached again under its name', async () => {
+    for (let round = 0; round < 3; round++) {
+      const sender = await client.sender('N/again', { name: 'again' });
+      assert.equal((await sender.send({ body: `round ${round}` })).kind, 'accepted');
+      await sender.close();
+    }
+    assert.equal((await node.sizes('again')).ready, 3);
+  });
+
+  it('ends with the session that it is of, and what the client holds goes back', async () => {
+    await node.insert('ended', 'x');
+    const other = await node.client();
+    const session = other.session();
+    session.begin();
+    const receiver = session.open_receiver({ source: 'N/ended', credit_window: 0, autoaccept: false });
+    const came = new Promise<void>((resolve) => receiver.on('message', () => resolve()));
+    receiver.add_credit(1);
+    await came;
+    const closed = new Promise<void>((resolve) => session.once('session_close', () => resolve()));
+    session.close();
+    await closed;
+    while ((await node.sizes('ended')).reserved > 0);
+    assert.equal((await node.pop('ended'))?.tries, 1);
+    await other.close();
+  });
+});
+
+describe('groups of a stream over AMQP', () => {
+  it('are chosen by the application property x-ks-groups, and read by the address or a filter', async () => {
+    const node = await AmqpNode.start();
+    const client = await node.client();
+    const sender = await client.sender('S/a');
+    const send = (body: string, groups?: string): Promise<unknown> =>
+      sender.send({ body, ...(groups && { application_properties: { 'x-ks-groups': groups } }) });
+    await send('both');
+    await send('second', 'G2');
+    await send('third', ' G3 , G1');
+    const filter = { 'x-ks-group': types.wrap_described('G2', 'quayside:group') };
+    const sources: [string, object | string, string[]][] = [
+      ['G1', 'S/a', ['both', 'third']],
+      ['G2', { address: 'S/a', filter }, ['both', 'second']],
+      ['G3', 'S/a?group=G3', ['third']],
+    ];
+    for (const [group, source, bodies] of sources) {
+      const receiver = await client.receiver(source, {}, 10);
+      for (const body of bodies) {
+        const got = await receiver.next();
+        assert.equal(textOf(got), body);
+        assert.equal(got.message.message_annotations?.['x-opt-ks-group'], group);
+        got.delivery.accept();
+      }
+      await receiver.drain();
+      assert.equal(receiver.inbox.length, 0);
+    }
+    while ((await node.sizes('a', 'S')).reserved > 0);
+    assert.deepEqual(await node.sizes('a', 'S'), { ready: 0, scheduled: 0, reserved: 0 });
+    await client.close();
+    await node.stop();
+  });
+});
+
+describe('rights over AMQP', () => {
+  let node: AmqpNode;
+  before(async () => {
+    node = await AmqpNode.start();
+  });
+  after(() => node.stop());
+
+  it('sending needs write, receiving needs read; a namespace that one may not see is unknown', async () => {
+    const table = [
+      ['reader', 'sender', 'amqp:unauthorized-access'],
+      ['reader', 'receiver', null],
+      ['writer', 'sender', null],
+      ['writer', 'receiver', 'amqp:unauthorized-access'],
+      ['manager', 'sender', 'amqp:unauthorized-access'],
+      ['manager', 'receiver', 'amqp:unauthorized-access'],
+      ['stranger', 'sender', 'amqp:not-found'],
+      ['stranger', 'receiver', 'amqp:not-found'],
+    ] as const;
+    for (const [name, side, condition] of table) {
+      const client = await node.client(name);
+      if (condition === null) await client[side]('N/a');
+      else assert.equal((await refusal(client[side]('N/a'))).condition, condition, `${name} ${side}`);
+      await client.close();
+    }
+    assert.deepEqual(
+      node.logged.map(({ fields }) => 'user' in fields && fields.user),
+      ['reader', 'writer', 'manager', 'manager'],
+    );
+  });
+
+  it('are those of now after the users were read anew; links without them end, and others go on', async () => {
+    const known = new TestAuthenticator();
+    const writer = (): User | null =>
+      known.recall(`Basic ${Buffer.from('writer:writer').toString('base64')}`);
+    const client = await node.client();
+    const sender = await client.sender('N/renewed');
+    const receiver = await client.receiver('N/renewed');
+    node.server.renewUsers((user) => user);
+    assert.equal((await sender.send({ body: 'x' })).kind, 'accepted');
+    node.server.renewUsers(writer);
+    assert.equal((await receiver.ended())?.condition, 'amqp:unauthorized-access');
+    assert.equal((await sender.send({ body: 'x' })).kind, 'accepted');
+    node.server.renewUsers(() => null);
+    assert.equal((await client.closed)?.condition, 'amqp:unauthorized-access');
+  });
+});

@@ -1,0 +1,146 @@
+import assert from 'node:assert/strict';
+import { afterEach, beforeEach, describe, it } from 'node:test';
+import { type ErrorCode, QuaysideError } from '../../src/model/errors.ts';
+import type { AmqpClient, TestSender } from './client.ts';
+import { AmqpNode, until } from './node.ts';
+
+describe('a message of a client that sends', () => {
+  let node: AmqpNode;
+  let client: AmqpClient;
+  let sender: TestSender;
+
+  beforeEach(async () => {
+    node = await AmqpNode.start({ options: { bodyLimit: 100_000 } });
+    client = await node.client();
+    sender = await client.sender('N/a');
+  });
+  afterEach(() => node.stop());
+
+  /** From now on the engine answers this to every insert; until it is put right again. */
+  const breakEngine = (code: ErrorCode, stores = false): (() => void) => {
+    const { storage } = node.engine.engine;
+    const { insert } = storage;
+    storage.insert = async (...given) => {
+      if (stores) await insert.apply(storage, given);
+      throw new QuaysideError(code, 'The engine is broken by the test.');
+    };
+    return () => {
+      storage.insert = insert;
+    };
+  };
+
+  it('is accepted when the engine has it, not before', async () => {
+    const { storage } = node.engine.engine;
+    const { insert } = storage;
+    const held = Promise.withResolvers<void>();
+    storage.insert = async (...given) => {
+      await held.promise;
+      return insert.apply(storage, given);
+    };
+    let isAnswered = false;
+    const sending = sender.send({ body: 'x' }).then((outcome) => {
+      isAnswered = true;
+      return outcome;
+    });
+    await until(() => node.server.counts.frames >= 5);
+    for (let i = 0; i < 50; i++) await new Promise(setImmediate);
+    assert.equal(isAnswered, false);
+    held.resolve();
+    assert.equal((await sending).kind, 'accepted');
+  });
+
+  it('is released where the engine did not take it, and may be sent again', async () => {
+    for (const code of ['storage-unavailable', 'storage-full', 'overloaded'] as const) {
+      const mend = breakEngine(code);
+      assert.equal((await sender.send({ body: 'x' })).kind, 'released', code);
+      mend();
+      assert.equal((await sender.send({ body: 'x' })).kind, 'accepted', code);
+    }
+    assert.equal((await node.sizes('a')).ready, 3);
+  });
+
+  it('is never accepted where nobody knows whether it was stored: the link ends', async () => {
+    const mend = breakEngine('outcome-unknown', true);
+    let outcome: unknown = null;
+    void sender.send({ body: 'x' }).then((one) => {
+      outcome = one;
+    });
+    const ended = await sender.ended;
+    assert.deepEqual([ended?.condition, ended?.info.code], ['amqp:internal-error', 'outcome-unknown']);
+    mend();
+    await (await client.sender('N/b')).send({ body: 'the connection goes on' });
+    assert.equal(outcome, null);
+  });
+
+  it('that fails by a fault of ours ends the link, and the log says why', async () => {
+    const { storage } = node.engine.engine;
+    const { insert } = storage;
+    storage.insert = () => Promise.reject(new TypeError('a bug'));
+    void sender.send({ body: 'secret' });
+    const ended = await sender.ended;
+    storage.insert = insert;
+    assert.equal(ended?.condition, 'amqp:internal-error');
+    assert.doesNotMatch(ended?.message ?? '', /a bug/);
+    assert.ok(node.logged.some(({ fields }) => 'err' in fields && String(fields.err).includes('a bug')));
+    assert.ok(!JSON.stringify(node.logged).includes('secret'));
+  });
+
+  it('that came settled and cannot be stored ends the link, since it has no outcome', async () => {
+    const settled = await client.sender('N/a', { snd_settle_mode: 1 });
+    await settled.sendable();
+    settled.link.send({ body: 'fine' });
+    await until(() => node.queue('a') !== undefined);
+    settled.link.send({ body: { a: 'map' } });
+    assert.equal((await settled.ended)?.condition, 'amqp:not-implemented');
+    while ((await node.sizes('a')).ready < 1);
+  });
+
+  it('with a body over the limit is rejected; one of the limit is taken', async () => {
+    const sizes: [number, string][] = [
+      [100_000, 'accepted'],
+      [100_001, 'rejected'],
+      [400_000, 'rejected'],
+    ];
+    for (const [size, expected] of sizes) {
+      const { kind, error } = await sender.send({ body: Buffer.alloc(size) });
+      assert.equal(kind, expected, String(size));
+      if (kind === 'rejected') assert.equal(error?.condition, 'amqp:link:message-size-exceeded');
+    }
+    assert.equal((await node.sizes('a')).ready, 1);
+  });
+
+  it('is one of many: all are stored, in order, and credit is given anew', async () => {
+    const count = 3000;
+    const outcomes = [];
+    for (let i = 0; i < count; i++) {
+      await sender.sendable();
+      outcomes.push(sender.send({ body: String(i) }));
+    }
+    for (const { kind } of await Promise.all(outcomes)) assert.equal(kind, 'accepted');
+    for (let i = 0; i < count; i++) {
+      assert.equal(Buffer.from((await node.pop('a'))?.body ?? []).toString(), String(i));
+    }
+  });
+
+  it('of a client that settles second is settled when the client says so', async () => {
+    const second = await client.sender('N/a', { rcv_settle_mode: 1, autosettle: false });
+    assert.equal(second.link.rcv_settle_mode, 1);
+    second.link.on('accepted', ({ delivery }) => {
+      assert.equal(delivery?.remote_settled, false);
+      delivery?.update(true);
+      // The receiver, which is the server, forgets it then, and says nothing more.
+      Object.assign(delivery ?? {}, { remote_settled: true });
+    });
+    const outcomes = [];
+    for (let i = 0; i < 3000; i++) outcomes.push(await second.sendable(), second.send({ body: 'x' }));
+    await Promise.all(outcomes);
+    while ((await node.sizes('a')).ready < 3000);
+  });
+
+  it('reaches a client that waits in the same moment', async () => {
+    const receiver = await client.receiver('N/a', {}, 1);
+    await until(() => node.queue('a').consumers().length === 1);
+    await sender.send({ body: 'x' });
+    (await receiver.next()).delivery.accept();
+  });
+});
