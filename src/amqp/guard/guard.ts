@@ -368,15 +368,19 @@ export class Guard {
     this.#outbox.whenEmpty(() => this.#socket.end());
   }
 
-  /** Both sides have said all: what waits is sent, then the connection closes. */
+  /** The peer has said all, or rhea has: what waits is sent, then the connection closes. */
   #finish(): void {
     if (this.#phase === 'over') return;
     this.#deafen();
-    this.#outbox.whenEmpty(() => {
-      this.#socket.end();
-      this.#linger();
+    // As in `close`: rhea has this turn to answer.
+    setImmediate(() => {
+      if (this.#isGone) return;
+      this.#endRhea();
+      this.#outbox.whenEmpty(() => {
+        this.#socket.end();
+        this.#linger();
+      });
     });
-    process.nextTick(() => this.#endRhea());
   }
 
   #linger(): void {
