@@ -100,6 +100,10 @@ export function acceptConnection(stream: RheaStream, fields: ConnectionFields): 
   const connection = container.create_connection(options as unknown as ConnectionOptions);
   // Its type asks for a socket; `accept` uses what the stream has.
   (connection as unknown as { accept(stream: RheaStream): void }).accept(stream);
+  // Otherwise an outcome that comes behind the end starts a timer that keeps all this for a minute.
+  stream.on('end', () => {
+    (connection as unknown as { socket_ready: boolean }).socket_ready = false;
+  });
   return connection;
 }
 
