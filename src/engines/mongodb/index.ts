@@ -79,6 +79,7 @@ class MongoEngine implements Engine {
     };
     this.#scheduler = new Scheduler({ clock, store, run: (round) => this.#run(round) });
     store.onBack = () => {
+      store.time.forget();
       this.#parts.known.forget();
       this.#parts.leases.forget();
       this.#scheduler.resume();

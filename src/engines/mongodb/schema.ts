@@ -1,5 +1,5 @@
 import type { CreateIndexesOptions, Document, IndexSpecification } from 'mongodb';
-import { codeOf } from './errors.ts';
+import { codeOf, DUPLICATE_KEY } from './errors.ts';
 import type { Store } from './store.ts';
 
 /** MongoDB 6.0, as its `hello` says it. */
@@ -91,11 +91,11 @@ function checkServer(hello: Document): void {
 async function checkVersion({ db, settings }: Store): Promise<void> {
   const meta = db.collection<{ _id: string; version: number }>('meta');
   const { writeConcern } = settings;
-  await meta.updateOne(
-    { _id: 'schema' },
-    { $setOnInsert: { version: VERSION } },
-    { upsert: true, writeConcern },
-  );
+  try {
+    await meta.insertOne({ _id: 'schema', version: VERSION }, { writeConcern });
+  } catch (error) {
+    if (codeOf(error) !== DUPLICATE_KEY) throw error;
+  }
   const { version = VERSION } = (await meta.findOne({ _id: 'schema' })) ?? {};
   if (version <= VERSION) return;
   throw new Error(

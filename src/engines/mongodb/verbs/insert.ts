@@ -32,7 +32,10 @@ export class Insert {
     try {
       const { store, known } = this.#parts;
       store.assertUp();
-      const [time] = await Promise.all([store.time.read(), known.make(calls.map(({ args }) => args.queue))]);
+      const [time] = await Promise.all([
+        store.time.recent(),
+        known.make(calls.map(({ args }) => args.queue)),
+      ]);
       now = time.getTime();
     } catch (error) {
       const fault = fromDriver(error);

@@ -31,7 +31,7 @@ export class Look {
   /** @throws what the driver throws, or Lost where there is no primary */
   async sizes(queue: QueueKey, group: GroupName | null): Promise<QueueSizes> {
     this.#parts.store.assertUp();
-    const now = await this.#parts.store.time.read();
+    const now = await this.#parts.store.time.recent();
     const isWhole = group === null && this.#parts.policies.isStream(queue.ns);
     const counts = this.#count(queue, group ?? (isWhole ? null : ''), now);
     const [byGroup, elements] = await Promise.all([counts, isWhole ? this.#countElements(queue, now) : null]);
@@ -58,7 +58,7 @@ export class Look {
   /** @throws what the driver throws, or Lost where there is no primary */
   async browse(queue: QueueKey, { group, state, after, limit }: BrowseOptions): Promise<BrowsePage> {
     this.#parts.store.assertUp();
-    const now = await this.#parts.store.time.read();
+    const now = await this.#parts.store.time.recent();
     const from = placeOf(after);
     const found = await this.#page(inState(queue, group, state, now), from, limit);
     const ids = found.map(({ _id }) => _id);

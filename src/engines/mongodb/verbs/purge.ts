@@ -36,7 +36,7 @@ export class Purge {
         const named = { _id: { $in: found.map(({ _id }) => _id) } };
         const { deletedCount } = await elements.deleteMany(
           { ...filter, ...named },
-          { writeConcern, maxTimeMS: MAX_TIME_MS },
+          { hint: '_id_', writeConcern, maxTimeMS: MAX_TIME_MS },
         );
         gone += deletedCount;
         call.goOn();

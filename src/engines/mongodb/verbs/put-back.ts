@@ -19,7 +19,7 @@ export class PutBack {
   async run(call: Sending, queue: QueueKey, deliveries: readonly Delivery[]): Promise<void> {
     const { store, known, policies, ops } = this.#parts;
     store.assertUp();
-    const [now] = await Promise.all([store.time.read(), known.make([queue])]);
+    const [now] = await Promise.all([store.time.recent(), known.make([queue])]);
     const isKept = policies.retentionMs(queue.ns) !== null;
     const statements = deliveries.map((delivery) => {
       const { id, group, matureAt, tries } = delivery;

@@ -50,7 +50,7 @@ export class Settle {
   /** @param mayAskAgain whether a refusal of this call is not final yet */
   async run(calls: readonly SettleCall[], mayAskAgain: (call: SettleCall) => boolean): Promise<SettlePass> {
     const returned = new Map<string, number>();
-    const settlings = calls.filter(({ isSettled }) => !isSettled).map((call) => this.#settling(call));
+    const settlings = calls.map((call) => this.#settling(call)).filter(({ call }) => !call.isSettled);
     let left = settlings.flatMap((settling) => pendingOf(settling));
     for (let look = 1; left.length > 0 && look <= MOST_LOOKS; look++) {
       const { wave, later } = firstOfEach(left);
