@@ -6,6 +6,7 @@ import rhea, {
   type Sender,
   type Session,
 } from 'rhea';
+import { AMQP_LIMITS } from './guard/limits.ts';
 import type { RheaStream } from './guard/rhea-stream.ts';
 
 // What this front end needs of rhea beyond its public face, in one place. rhea is pinned; test/amqp/rhea.test.ts
@@ -40,7 +41,7 @@ interface FlowFrame {
 }
 
 interface OpenSession extends Session {
-  readonly local: { readonly channel: number };
+  readonly local: { readonly channel: number; readonly begin: { handle_max: number } };
   readonly outgoing: Outgoing;
   on_flow(frame: FlowFrame): void;
   on_disposition(frame: unknown): void;
@@ -108,7 +109,8 @@ export function acceptConnection(stream: RheaStream, fields: ConnectionFields): 
 }
 
 /**
- * Mends what rhea does not see to, on a session that the peer has begun:
+ * Mends what rhea does not see to, on a session that the peer has begun and that is not answered yet:
+ * - The `begin` says how many links there may be.
  * - A disposition of a delivery that is settled already must not touch another that took its place in the ring.
  * - Deliveries that still wait for the peer's window when their link is closed are left out, not sent behind
  *   the `detach`.
@@ -117,6 +119,7 @@ export function acceptConnection(stream: RheaStream, fields: ConnectionFields): 
  */
 export function mendSession(session: Session, onFlow: () => void): void {
   const open = session as OpenSession;
+  open.local.begin.handle_max = AMQP_LIMITS.handleMax;
   const { outgoing } = open;
   const { deliveries } = outgoing;
   const byId = deliveries.by_id.bind(deliveries);
