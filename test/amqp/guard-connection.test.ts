@@ -178,6 +178,13 @@ describe('The guard before rhea', () => {
     await node.until(() => node.last.isGone);
   });
 
+  it('tells its owner why, in words', async () => {
+    const client = await node.client(Buffer.alloc(8));
+    await closed(client);
+    const description = 'A frame has 0 bytes, less than its header.';
+    assert.deepEqual(node.last.refusals, [{ condition: 'amqp:connection:framing-error', description }]);
+  });
+
   it('ends a connection for whoever owns it, with the reason that they give', async () => {
     const client = await node.client(begin());
     node.last.guard.close({ condition: 'amqp:internal-error', description: 'it broke' });

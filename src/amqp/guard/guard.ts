@@ -357,7 +357,8 @@ export class Guard {
 
   #refuse(phase: Phase, reason: Refusal): void {
     if (this.#isGone) return;
-    this.#owner.refused(reason);
+    const { condition, description } = reason;
+    this.#owner.refused({ condition, description });
     // A peer that is behind would not get this within any time that can be told.
     if (this.#outbox.isBehind) this.#outbox.drop();
     for (const frame of farewell(phase, this.#state, reason, this.#options.containerId)) {
