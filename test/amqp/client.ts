@@ -97,13 +97,16 @@ export class AmqpClient {
 
   /** Cuts the connection. */
   cut(): void {
-    // With an error, so that rhea's client hears of it and stops its timers.
-    socketOf(this.connection).destroy(new Error('cut'));
+    const socket = socketOf(this.connection);
+    socket.destroy();
+    // rhea's client hears of nothing else, and would keep its timers.
+    socket.emit('end');
   }
 }
 
 interface ClientSocket {
-  destroy(error?: Error): void;
+  destroy(): void;
+  emit(event: 'end'): void;
   resetAndDestroy(): void;
   end(): void;
   write(bytes: Buffer | string): void;

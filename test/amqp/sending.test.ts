@@ -32,8 +32,10 @@ describe('a message of a client that sends', () => {
   it('is accepted when the engine has it, not before', async () => {
     const { storage } = node.engine.engine;
     const { insert } = storage;
+    const asked = Promise.withResolvers<void>();
     const held = Promise.withResolvers<void>();
     storage.insert = async (...given) => {
+      asked.resolve();
       await held.promise;
       return insert.apply(storage, given);
     };
@@ -42,7 +44,7 @@ describe('a message of a client that sends', () => {
       isAnswered = true;
       return outcome;
     });
-    await until(() => node.server.counts.frames >= 5);
+    await asked.promise;
     for (let i = 0; i < 50; i++) await new Promise(setImmediate);
     assert.equal(isAnswered, false);
     held.resolve();
