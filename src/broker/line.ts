@@ -199,6 +199,7 @@ export class Line {
       const outcome = outcomes[i];
       if (outcome === undefined || outcome.status === 'rejected') {
         fault = asError(outcome?.reason);
+        if (fault.code === 'outcome-unknown') this.#endUnsure(run, fault);
         continue;
       }
       const { deliveries, nextDueAt } = outcome.value;
@@ -215,6 +216,11 @@ export class Line {
     this.#matchAgain = 0;
     if (fault === null) this.#goOn(more, short);
     else this.#backOff(fault);
+  }
+
+  /** They may have taken, or reserved, something that nobody will see: who went on waiting would never hear of it. */
+  #endUnsure({ consumers }: Run, fault: QuaysideError): void {
+    for (const consumer of consumers) if (consumer.state === 'asked') this.end(consumer, fault);
   }
 
   /** Hands a run's deliveries to its consumers in order, skipping those who have gone. */

@@ -130,6 +130,8 @@ export class Feed implements Sink {
   end(reason: QuaysideError): void {
     this.#consumer = null;
     if (reason.code === 'pop-timeout') this.#drained();
+    // What it may have taken was not seen: reserved, it comes back; popped, it is gone. Those to come are neither.
+    else if (reason.code === 'outcome-unknown') this.fill();
     else this.#host.ended(reason);
   }
 

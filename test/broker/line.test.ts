@@ -206,6 +206,23 @@ describe('a waiting line', () => {
     assert.equal(patient.got.length, 1);
   });
 
+  it('ends those who may have taken something that nobody will see, and keeps the others', async () => {
+    const host = new LineUnderTest();
+    const first = host.join();
+    const second = host.join({ leaseMs: 1000 });
+    const third = host.join();
+    await host.settle();
+    host.fault = new QuaysideError('outcome-unknown', 'nobody knows');
+    host.insert();
+    host.insert();
+    await host.settle();
+    assert.deepEqual([first.ended?.code, second.ended, third.ended], ['outcome-unknown', null, null]);
+    host.fault = null;
+    host.clock.advance(5_000);
+    await host.settle();
+    assert.deepEqual([second.got, third.got, first.got], [['e1'], ['e2'], []]);
+  });
+
   it('gives a consumer that asks for several as many as there are, up to its number', async () => {
     const host = new LineUnderTest();
     for (let i = 0; i < 5; i += 1) host.insert();
