@@ -100,6 +100,22 @@ describe('The guard before rhea', () => {
     );
   });
 
+  it('lets others have their turn, however much a client says at once', async () => {
+    const client = await node.client(...SENDING);
+    await client.until(KIND.flow);
+    const turns: number[] = [];
+    let turn = 0;
+    const count = (): void => {
+      turn += 1;
+      if (node.last.messages.length === 0) setImmediate(count);
+    };
+    node.last.guard.stream.on('data', () => turns.push(turn));
+    setImmediate(count);
+    client.write(...Array<Buffer>(8_000).fill(HEART_BEAT), transfer(BODY));
+    await client.until(KIND.disposition);
+    assert.ok(new Set(turns).size > 3, `${new Set(turns).size} turns`);
+  });
+
   it('answers a close with a close, and closes', async () => {
     const client = await node.client(begin(), close());
     assert.deepEqual(kinds(await client.rest()), [KIND.begin, KIND.close]);

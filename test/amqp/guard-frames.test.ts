@@ -4,6 +4,7 @@ import { AMQP_LIMITS } from '../../src/amqp/guard/limits.ts';
 import { FrameChecks } from './guard-frames.ts';
 import {
   array8,
+  array32,
   attachReceiver,
   attachSender,
   begin,
@@ -158,6 +159,10 @@ describe('The guard, of open', () => {
     ],
     'properties that are a list': [[str('a'), ...Array<undefined>(8), list8()], DECODE],
     'properties whose keys are maps': [[str('a'), ...Array<undefined>(8), map8(map8(), NULL)], DECODE],
+    'an array of more nothings than there are bytes': [
+      [str('a'), ...Array<undefined>(8), map8(sym('p'), array32(5, 200, 0x40))],
+      LIMIT,
+    ],
     'properties within properties': [
       [str('a'), ...Array<undefined>(8), map8(sym('p'), map8(sym('q'), uint(1)))],
       'passed',

@@ -28,7 +28,7 @@ const LIMITS = { depth: 16, values: 4096 };
 const walker = new Walker(LIMITS);
 
 function walked(value: Buffer, end = value.length): number {
-  walker.reset();
+  walker.reset(LIMITS.values);
   return walker.skip(value, 0, end);
 }
 
@@ -106,7 +106,7 @@ describe('The walker', () => {
     let passed = 0;
     fc.assert(
       fc.property(fc.oneof(flipped, random), (encoded) => {
-        walker.reset();
+        walker.reset(LIMITS.values);
         let end: number;
         try {
           end = walker.skip(encoded, 0, encoded.length);
@@ -175,6 +175,16 @@ describe('The walker', () => {
     }
     const four = array32(5, 2000, 0x41);
     assert.match(refusal(list32(four, four, four)), /^amqp:resource-limit-exceeded/);
+  });
+
+  it('lets there be no more values than bytes', () => {
+    const many = list32(array32(5, 60, 0x40));
+    const nothing = (bytes: number): void => {
+      walker.reset(bytes);
+      walker.skip(many, 0, many.length);
+    };
+    assert.throws(() => nothing(many.length), /too many values/);
+    nothing(62);
   });
 
   it('takes values of 2^32-1 bytes for what they are: too long', () => {

@@ -95,6 +95,7 @@ export class FrameCutter {
   /** Lets go of a chunk that has nothing left. */
   #forget(): void {
     this.#chunk = EMPTY;
+    this.bytes = EMPTY;
     this.#at = 0;
   }
 

@@ -5,13 +5,15 @@ import { Walker, type WalkLimits } from './walker.ts';
 /** What a field that is absent, or null, is read as: no field of the protocol is negative. */
 export const ABSENT = -1;
 
+export const NOTHING: Buffer = Buffer.alloc(0);
+
 /**
  * Reads the fields of one described list in their order, without making values. One reader serves one
  * connection; it holds no more than positions. Each call takes the next field.
  */
 export class Fields {
   readonly #walker: Walker;
-  #bytes: Buffer = Buffer.alloc(0);
+  #bytes: Buffer = NOTHING;
   #end = 0;
   #left = 0;
   #before = 0;
@@ -39,7 +41,7 @@ export class Fields {
   enter(bytes: Buffer, at: number, end: number): number | string {
     this.#bytes = bytes;
     this.#end = end;
-    this.#walker.reset();
+    this.#walker.reset(end - at);
     if (bytes[at] !== CODE.described || at + 4 > end) throw decodeError('A described list is missing.');
     // The form that everybody uses.
     if (bytes[at + 1] === CODE.smallUlong) {
@@ -59,6 +61,11 @@ export class Fields {
     const from = outer.at;
     const to = outer.skip();
     return this.enter(outer.#bytes, from, to);
+  }
+
+  /** Lets go of the bytes. */
+  leave(): void {
+    this.#bytes = NOTHING;
   }
 
   #enterList(at: number): void {

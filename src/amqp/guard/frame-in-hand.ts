@@ -1,5 +1,5 @@
 import type { Channel, Link } from './channels.ts';
-import { Fields } from './fields.ts';
+import { Fields, NOTHING } from './fields.ts';
 import { AMQP_LIMITS } from './limits.ts';
 import { DESCRIBED, descriptorNumber } from './performatives.ts';
 import { Breach, decodeError, framingError, invalidField } from './refusal.ts';
@@ -17,7 +17,7 @@ export class FrameInHand {
   readonly inner = new Fields(AMQP_LIMITS);
   /** In a described list that is one of the fields of that. */
   readonly innermost = new Fields(AMQP_LIMITS);
-  bytes: Buffer = Buffer.alloc(0);
+  bytes: Buffer = NOTHING;
   /** From its size to the end of its payload. */
   start = 0;
   end = 0;
@@ -26,10 +26,19 @@ export class FrameInHand {
   payloadAt = 0;
   /** What rhea gets in its place; null: the frame as it is. */
   replacement: Buffer | null = null;
+  /** See `Inbound`. */
+  effort = 0;
 
   constructor(state: ConnectionState, messageBytes: number) {
     this.state = state;
     this.messageBytes = messageBytes;
+  }
+
+  /** Lets go of the bytes, so that a peer that is silent keeps nothing. */
+  leave(): void {
+    this.bytes = NOTHING;
+    this.replacement = null;
+    for (const fields of [this.fields, this.inner, this.innermost]) fields.leave();
   }
 
   /** Its session. @throws Breach where there is none on its channel */

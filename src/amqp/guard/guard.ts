@@ -22,6 +22,11 @@ const HOLDS = { login: 1, owner: 2, output: 4, turn: 8 } as const;
 
 /** A peer that does not take its answers is not listened to while this much waits for it. */
 const MOST_OUTPUT_BYTES = 1024 * 1024;
+/**
+ * Others have their turn when this much was asked for: 2,000 frames, or the settling of 16,000 deliveries. A peer may
+ * say so in a few hundred bytes, and one turn of the event loop may bring two megabytes of it.
+ */
+const MOST_EFFORT = 16_384;
 /** How long a peer has to read the last frame and close, before the connection is cut. */
 const LINGER_MS = 2_000;
 
@@ -260,10 +265,9 @@ export class Guard {
     // The peer has said what it had to; what takes time now is ours.
     this.#stopTimer();
     this.#setHold(HOLDS.login, true);
-    checked.then(
-      (user) => this.#loggedIn(user),
-      (error) => this.close(error instanceof Breach ? error : FAULT),
-    );
+    checked
+      .then((user) => this.#loggedIn(user))
+      .catch((error) => this.close(error instanceof Breach ? error : FAULT));
     return false;
   }
 
@@ -294,10 +298,12 @@ export class Guard {
       while (this.#holds === 0 && this.#phase === 'frames' && cutter.next()) {
         counts.frames += 1;
         this.#frame(cutter.bytes, cutter.start, cutter.end);
+        if (this.#inbound.effort > MOST_EFFORT) this.#waitATurn();
       }
     } finally {
       // Also what came before a frame that breaks a rule.
       this.#run.flush();
+      this.#inbound.leave();
     }
     if (this.#isTimed && this.#state.isPeerOpen) this.#stopTimer();
   }
@@ -314,12 +320,18 @@ export class Guard {
       }
       case VERDICT.passAndWait:
         this.#run.add(bytes, start, end);
-        this.#setHold(HOLDS.turn, true);
-        setImmediate(() => this.#setHold(HOLDS.turn, false));
+        this.#waitATurn();
         break;
       case VERDICT.drop:
         break;
     }
+  }
+
+  #waitATurn(): void {
+    this.#inbound.effort = 0;
+    if ((this.#holds & HOLDS.turn) !== 0) return;
+    this.#setHold(HOLDS.turn, true);
+    setImmediate(() => this.#setHold(HOLDS.turn, false));
   }
 
   /** rhea wrote something. */

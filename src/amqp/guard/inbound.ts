@@ -20,6 +20,8 @@ export const VERDICT = {
   drop: 3,
 } as const;
 
+/** What a frame costs rhea at least, in settled deliveries. */
+const FRAME_EFFORT = 8;
 const AMQP_FRAME = 0;
 /** Size, data offset, type, channel. */
 const HEADER_BYTES = 8;
@@ -37,6 +39,20 @@ export class Inbound {
     return this.#frame.replacement ?? this.#frame.bytes.subarray(this.#frame.start, this.#frame.end);
   }
 
+  /** What the frames have cost rhea, about, since it was set to 0 last; one is 20 to 500 ns. */
+  get effort(): number {
+    return this.#frame.effort;
+  }
+
+  set effort(effort: number) {
+    this.#frame.effort = effort;
+  }
+
+  /** Lets go of the last frame. */
+  leave(): void {
+    this.#frame.leave();
+  }
+
   /**
    * Checks one whole frame; may change a byte of it in its place.
    * @throws Breach
@@ -44,6 +60,7 @@ export class Inbound {
   check(bytes: Buffer, start: number, end: number): number {
     const frame = this.#frame;
     const { state } = frame;
+    frame.effort += FRAME_EFFORT;
     const offset = 4 * (bytes[start + 4] ?? 0);
     if (offset < HEADER_BYTES || start + offset > end)
       throw framingError('The data offset is outside the frame.');

@@ -39,6 +39,12 @@ export class Outbound {
 
   /** Answers the frame as it goes to the peer. */
   observe(frame: Buffer): Buffer {
+    const after = this.#observe(frame);
+    this.#fields.leave();
+    return after;
+  }
+
+  #observe(frame: Buffer): Buffer {
     this.cargo = null;
     const state = this.#state;
     if (!state.isHeaderSent) {

@@ -26,9 +26,12 @@ export class Walker {
     this.#limits = limits;
   }
 
-  /** Begins anew with counting values. */
-  reset(): void {
-    this.#left = this.#limits.values;
+  /**
+   * Begins anew with counting values. There may be no more of them than bytes: only values of an array of nothing
+   * take less than one, and whoever decodes those pays for each.
+   */
+  reset(bytes: number): void {
+    this.#left = Math.min(this.#limits.values, bytes);
   }
 
   /**

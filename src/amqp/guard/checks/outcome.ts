@@ -22,6 +22,7 @@ export function checkDisposition(frame: FrameInHand): void {
   if (last - first >= AMQP_LIMITS.unsettled) {
     throw limitExceeded(`A disposition is about more than ${AMQP_LIMITS.unsettled} deliveries.`);
   }
+  frame.effort += last - first;
   fields.boolean('settled');
   const hasState = !fields.isAbsent;
   if (hasState) checkState(frame);
