@@ -165,7 +165,7 @@ describe('The scheduler of a MongoDB engine', () => {
     await turns();
     const [sent] = stage.rounds[0]?.round.inserts ?? [];
     assert.ok(sent !== undefined);
-    sent.isSent = true;
+    sent.begin();
     calls.push(codeOf(stage.insert(A)));
     stage.clock.advance(5000);
     assert.deepEqual(await Promise.all(calls), [
@@ -247,7 +247,7 @@ describe('The scheduler of a MongoDB engine', () => {
           kind: 'alone',
           queues: [A],
           run: (call) => {
-            call.isSent = isSent;
+            if (isSent) call.begin();
             return Promise.reject(new Lost('away'));
           },
         }),

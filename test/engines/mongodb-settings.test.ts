@@ -100,6 +100,12 @@ describe('The URL of a MongoDB engine', () => {
     assert.deepEqual(shownOptions('redis://h/?db=1'), {});
   });
 
+  it('is opened without a word to the server, so that an engine can be stopped that never started', async () => {
+    const engine = open(options('mongodb://127.0.0.1:1/d'));
+    await engine.stop();
+    await engine.stop();
+  });
+
   it('that no server answers keeps the engine from starting, and leaves nothing behind', async () => {
     const clock = new CountingClock();
     const engine = open({ ...options(`mongodb://u:${PASSWORD}@127.0.0.1:1/d?directConnection=true`), clock });

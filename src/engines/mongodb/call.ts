@@ -11,7 +11,7 @@ import type {
 import type { ElementId, NewElement } from '../../model/element.ts';
 import type { QueueKey } from '../../model/names.ts';
 import { queueText } from './documents.ts';
-import { type Lost, NOT_REACHABLE, Refused, refusedError, unavailable, unknownOutcome } from './errors.ts';
+import { Lost, NOT_REACHABLE, Refused, refusedError, unavailable, unknownOutcome } from './errors.ts';
 
 export interface InsertArgs {
   readonly kind: 'insert';
@@ -44,13 +44,16 @@ export interface SettleArgs {
 export interface LoneArgs<R> {
   readonly kind: 'question' | 'alone';
   readonly queues: readonly QueueKey[];
-  /** `call.isSent` is set as soon as something may have changed. */
   readonly run: (call: Sending) => Promise<R>;
 }
 
 /** The side of a call that those see who carry it out. */
 export interface Sending {
-  isSent: boolean;
+  /**
+   * To be called right before something may change: from here on a lost answer leaves it open whether it did.
+   * @throws Lost where the caller has been told meanwhile that nothing happened
+   */
+  begin(): void;
   /** A long call shows that it goes on: it has the time of a new one from here. */
   goOn(): void;
 }
@@ -92,6 +95,11 @@ export class Call<A extends Args = Args, R = unknown> implements Sending {
     this.bytes = end.bytes;
     this.answerBy = end.answerBy;
     this.#end = end;
+  }
+
+  begin(): void {
+    if (this.isSettled) throw new Lost('The caller was told that nothing happened.');
+    this.isSent = true;
   }
 
   goOn(): void {

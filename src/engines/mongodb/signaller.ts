@@ -78,7 +78,7 @@ export class MongoSignaller implements Signaller {
     const mark = await this.#writeMark();
     const { promise, resolve } = Promise.withResolvers<void>();
     this.#following = this.#follow(mark, resolve);
-    await promise;
+    await this.#store.within(promise, (fault) => fault);
   }
 
   async stop(): Promise<void> {

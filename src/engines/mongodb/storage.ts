@@ -61,7 +61,7 @@ export class MongoStorage implements Storage {
   declare(queues: readonly QueueKey[]): Promise<void> {
     return this.#alone(queues, 0, (call) => {
       this.#parts.store.assertUp();
-      call.isSent = true;
+      call.begin();
       return this.#parts.known.make(queues);
     });
   }

@@ -16,19 +16,21 @@ export class CommitUnknown extends Lost {}
 /**
  * Runs several operations as one: all of them take effect, durably, or none does.
  * @param run makes the operations with the session; called again where another transaction came in between
+ * @param begin called right before a commit is asked for; nothing happens where it throws
  * @throws CommitUnknown, Lost, Refused
  */
 export async function transact<T>(
   store: Store,
   clock: Clock,
   run: (session: ClientSession) => Promise<T>,
+  begin: () => void = () => {},
 ): Promise<T> {
   store.assertUp();
   const session = store.client.startSession({ causalConsistency: false });
   try {
     for (let attempt = 1; ; attempt++) {
       try {
-        return await attemptOnce(store, session, run);
+        return await attemptOnce(store, session, run, begin);
       } catch (error) {
         if (error instanceof CommitUnknown || !isConflict(error)) throw fromDriver(error);
         if (attempt >= MOST_ATTEMPTS || !store.isUp) {
@@ -47,6 +49,7 @@ async function attemptOnce<T>(
   { settings: { writeConcern } }: Store,
   session: ClientSession,
   run: (session: ClientSession) => Promise<T>,
+  begin: () => void,
 ): Promise<T> {
   session.startTransaction({
     readConcern: { level: 'snapshot' },
@@ -57,6 +60,7 @@ async function attemptOnce<T>(
   let result: T;
   try {
     result = await run(session);
+    begin();
   } catch (error) {
     await session.abortTransaction().catch(() => {});
     throw error;

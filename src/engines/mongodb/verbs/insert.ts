@@ -1,4 +1,4 @@
-import { MongoBulkWriteError } from 'mongodb';
+import { type ClientSession, MongoBulkWriteError } from 'mongodb';
 import type { InsertCall } from '../call.ts';
 import { deliveryId } from '../documents.ts';
 import { fromDriver, Lost, Refused } from '../errors.ts';
@@ -44,7 +44,6 @@ export class Insert {
     }
     const inserting = calls.filter((call) => !call.isSettled).map((call) => this.#number(call, now));
     for (const { call, wanted } of inserting) {
-      call.isSent = true;
       for (const { id, element } of wanted) {
         for (const group of element.groups) ids.set(deliveryId(id, group), call.order);
       }
@@ -68,6 +67,7 @@ export class Insert {
   async #storeSingles(inserting: readonly Inserting[], now: number): Promise<void> {
     if (inserting.length === 0) return;
     const { store } = this.#parts;
+    for (const { call } of inserting) call.begin();
     const documents = inserting.flatMap(({ wanted }) =>
       wanted.flatMap((one) => documentsOf(this.#parts, one, now)),
     );
@@ -95,12 +95,19 @@ export class Insert {
   }
 
   /** One transaction for all; where MongoDB refuses it, one for each, so that nobody pays for another's element. */
-  async #storeTogether(inserting: readonly Inserting[], now: number): Promise<void> {
+  async #storeTogether(all: readonly Inserting[], now: number): Promise<void> {
+    const inserting = all.filter(({ call }) => !call.isSettled);
     if (inserting.length === 0) return;
     const { store, clock } = this.#parts;
     const wanted = inserting.flatMap((one) => one.wanted);
+    const begin = (): void => {
+      // Whoever was told meanwhile that nothing was stored must be right: the others go on without them.
+      if (inserting.some(({ call }) => call.isSettled)) throw new Refused(0, 'A caller has given up.');
+      for (const { call } of inserting) call.begin();
+    };
     try {
-      const ids = await transact(store, clock, (session) => storeWithin(session, this.#parts, wanted, now));
+      const storeAll = (session: ClientSession) => storeWithin(session, this.#parts, wanted, now);
+      const ids = await transact(store, clock, storeAll, begin);
       let from = 0;
       for (const { call, wanted: own } of inserting) {
         call.succeed(ids.slice(from, from + own.length));

@@ -31,7 +31,7 @@ export class Purge {
           .toArray();
         step = found.length;
         if (step === 0) break;
-        call.isSent = true;
+        call.begin();
         const { writeConcern } = store.settings;
         const named = { _id: { $in: found.map(({ _id }) => _id) } };
         const { deletedCount } = await elements.deleteMany(

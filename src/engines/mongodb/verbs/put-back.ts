@@ -32,7 +32,7 @@ export class PutBack {
       return { updateOne: { filter, update, upsert: true } };
     });
     if (statements.length === 0) return;
-    call.isSent = true;
+    call.begin();
     try {
       await send(store, statements);
     } catch (error) {

@@ -116,7 +116,7 @@ export class Settle {
     const changing = decided.flatMap(([pending, , decision]) =>
       decision.kind === 'change' && !pending.of.call.isSettled ? [{ pending, ...decision }] : [],
     );
-    for (const { pending } of changing) pending.of.call.isSent = true;
+    for (const { pending } of changing) pending.of.call.begin();
     const { store, ops, reaper, leases } = this.#parts;
     const raced: Pending[] = [];
     const gone: string[] = [];
@@ -149,7 +149,7 @@ export class Settle {
   async #letters(decided: readonly Decided[], now: number): Promise<Pending[]> {
     const dying = decided.filter(([{ of }, , { kind }]) => kind === 'letter' && !of.call.isSettled);
     if (dying.length === 0) return [];
-    for (const [{ of }] of dying) of.call.isSent = true;
+    for (const [{ of }] of dying) of.call.begin();
     try {
       const moved = await this.#parts.deadLetters.move(
         dying.map(([, head]) => head),

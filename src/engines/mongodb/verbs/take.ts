@@ -145,7 +145,7 @@ export class Take {
     const wanting = claims.filter(({ ids, call }) => ids.length > 0 && !call.isSettled);
     for (const claim of claims) if (claim.ids.length === 0) this.#answer(claim, []);
     if (wanting.length === 0) return [];
-    for (const { call } of wanting) call.isSent = true;
+    for (const { call } of wanting) call.begin();
     let documents: ElementDocument[];
     try {
       documents = await this.#send(wanting);

@@ -2,10 +2,9 @@ import type { ClientSession } from 'mongodb';
 import type { Move, SettleOutcome } from '../../../engine/storage.ts';
 import type { Sending } from '../call.ts';
 import { deliveryId } from '../documents.ts';
-import { Lost } from '../errors.ts';
 import type { Parts } from '../parts.ts';
 import { MAX_TIME_MS } from '../settings.ts';
-import { CommitUnknown, transact } from '../transaction.ts';
+import { transact } from '../transaction.ts';
 import { decide } from './decide.ts';
 import { storeWithin, type Wanted } from './elements.ts';
 import { readHeads } from './settle.ts';
@@ -23,13 +22,8 @@ export class Transfer {
     const { store, clock, known } = this.#parts;
     store.assertUp();
     await known.make(moves.flatMap(({ inserts }) => inserts.map(({ queue }) => queue)));
-    call.isSent = true;
-    try {
-      return await transact(store, clock, (session) => this.#moveAll(session, moves));
-    } catch (error) {
-      if (error instanceof Lost && !(error instanceof CommitUnknown)) call.isSent = false;
-      throw error;
-    }
+    const moveAll = (session: ClientSession) => this.#moveAll(session, moves);
+    return transact(store, clock, moveAll, () => call.begin());
   }
 
   async #moveAll(session: ClientSession, moves: readonly Move[]): Promise<SettleOutcome[]> {
