@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, it } from 'node:test';
 import type { EventContext } from 'rhea';
+import { until } from '../support/session-node.ts';
 import { conditionOf, KIND, type RawClient, type Said } from './guard-client.ts';
 import { GuardNode } from './guard-node.ts';
 import {
@@ -190,6 +191,9 @@ describe('The guard before rhea', () => {
     const client = await node.client();
     node.last.rhea?.close({ condition: 'amqp:connection:forced', description: 'bye' });
     assert.equal(conditionOf(await client.until(KIND.close)), 'amqp:connection:forced');
+    const { frames } = node.counts;
+    client.write(HEART_BEAT);
+    await until(() => node.counts.frames > frames);
     node.clock.advance(2_000);
     await node.until(() => node.last.isGone);
   });

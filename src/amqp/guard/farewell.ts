@@ -1,15 +1,8 @@
 import { AMQP_HEADER, closeFrame, openFrame, SASL_HEADER } from './frames.ts';
+import type { Phase } from './intake.ts';
 import type { Refusal } from './refusal.ts';
 import { outcomeFrame, outcomeOf } from './sasl.ts';
 import type { ConnectionState } from './state.ts';
-
-/**
- * How far a connection is.
- *
- * `sasl-header` -> `sasl` -> `amqp-header` -> `frames` -> `over`; from each to `over`, where nothing that comes is
- * read any more.
- */
-export type Phase = 'sasl-header' | 'sasl' | 'amqp-header' | 'frames' | 'over';
 
 /**
  * What a peer hears at last, depending on how far its connection was: the protocol header that it should have

@@ -1,80 +1,29 @@
 import type { Socket } from 'node:net';
-import type { Authenticator, User } from '../../access/user.ts';
-import type { CancelTimer, Clock } from '../../model/clock.ts';
-import type { SessionCounts } from '../../session/counts.ts';
+import type { User } from '../../access/user.ts';
+import type { CancelTimer } from '../../model/clock.ts';
 import type { Cargo } from '../../session/handout.ts';
-import { FrameCutter } from './cutter.ts';
-import { farewell, type Phase } from './farewell.ts';
-import { AMQP_HEADER, SASL_HEADER } from './frames.ts';
-import { Inbound, VERDICT } from './inbound.ts';
-import { AMQP_LIMITS } from './limits.ts';
+import { farewell } from './farewell.ts';
+import type { GuardOptions, GuardOwner } from './guard-options.ts';
+import { Intake, type IntakeHost, type Phase } from './intake.ts';
 import { Outbound } from './outbound.ts';
 import { Outbox } from './outbox.ts';
-import { Breach, framingError, limitExceeded, type Refusal } from './refusal.ts';
+import { Breach, limitExceeded, type Refusal } from './refusal.ts';
 import { RheaStream } from './rhea-stream.ts';
-import { Run } from './run.ts';
-import { MECHANISMS, OUTCOME, outcomeFrame } from './sasl.ts';
-import { SaslLogin } from './sasl-login.ts';
+import { OUTCOME, outcomeFrame } from './sasl.ts';
 import { ConnectionState } from './state.ts';
+
+export type { GuardOptions, GuardOwner };
 
 /** Why nothing is read from the peer now. Each is one bit. */
 const HOLDS = { login: 1, owner: 2, output: 4, turn: 8 } as const;
 
 /** A peer that does not take its answers is not listened to while this much waits for it. */
 const MOST_OUTPUT_BYTES = 1024 * 1024;
-/**
- * Others have their turn when this much was asked for: 2,000 frames, or the settling of 16,000 deliveries. A peer may
- * say so in a few hundred bytes, and one turn of the event loop may bring two megabytes of it.
- */
-const MOST_EFFORT = 16_384;
 /** How long a peer has to read the last frame and close, before the connection is cut. */
 const LINGER_MS = 2_000;
 
 const TOO_LATE = limitExceeded('The peer has not logged in and opened in time.');
 const FAULT: Refusal = { condition: 'amqp:internal-error', description: 'The server failed.' };
-const NO_SASL = framingError('The connection does not begin with the SASL header of AMQP 1.0.');
-const NO_AMQP = framingError('No AMQP 1.0 header follows the login.');
-
-export interface GuardOptions {
-  readonly clock: Clock;
-  readonly authenticator: Authenticator;
-  /** `receivedBytes`, `frames`, `outgoingBytes`, `stalled` and `errors` are counted here. */
-  readonly counts: SessionCounts;
-  /** `container-id` of the `open` that comes before a `close` where rhea has not opened yet. */
-  readonly containerId: string;
-  /** The largest encoded message: the largest body, and room for the sections around it. */
-  readonly messageBytes: number;
-  /** From the connection to the end of the SASL exchange. */
-  readonly loginTimeoutMs: number;
-  /** How long a peer may take none of the bytes that wait for it. */
-  readonly stallTimeoutMs: number;
-}
-
-export type { Refusal };
-
-/** What an owner uses of a guard. */
-export type GuardFace = Pick<
-  Guard,
-  'stream' | 'address' | 'bytes' | 'room' | 'carry' | 'hold' | 'close' | 'destroy'
->;
-
-/** Hears from the guard. Neither `refused` nor `gone` is called from inside a call to the guard. */
-export interface GuardOwner {
-  /**
-   * SASL is done. The owner makes rhea's connection here and lets it `accept(guard.stream)`, with `disable_sasl`;
-   * everything from the AMQP header on follows there, checked.
-   */
-  loggedIn(user: User): void;
-  /** There is room in the outbox again, or more than before. */
-  onRoom(): void;
-  /** The guard ended the connection for this reason; `gone` follows. For the log: the peer was told. */
-  refused(reason: Refusal): void;
-  /**
-   * The connection is over. Every cargo has heard its fate, rhea has seen the end of its stream (its event
-   * `disconnected`). Comes once, always, and last.
-   */
-  gone(): void;
-}
 
 /**
  * Stands between a socket and rhea: cuts what comes into frames, and checks each before rhea sees a byte of it;
@@ -104,29 +53,29 @@ export class Guard {
   readonly #options: GuardOptions;
   readonly #owner: GuardOwner;
   readonly #state = new ConnectionState();
-  readonly #cutter = new FrameCutter(AMQP_LIMITS.loginBytes);
-  readonly #inbound: Inbound;
+  readonly #intake: Intake;
   readonly #outbound = new Outbound(this.#state);
   readonly #outbox: Outbox;
-  readonly #login: SaslLogin;
-  readonly #run = new Run((bytes) => this.stream.emit('data', bytes));
-  #phase: Phase = 'sasl-header';
-  #loginBytes = 0;
   #holds = 0;
   #isAdvancing = false;
   #hasPeerEnded = false;
   #isRheaOver = false;
   #isGone = false;
-  #isTimed = false;
+  /** Whether the timer is for the login, and for what has to follow it. */
+  #awaitsOpen = false;
   #cancelTimer: CancelTimer = () => {};
 
   constructor(socket: Socket, options: GuardOptions, owner: GuardOwner) {
-    const { clock, counts, stallTimeoutMs, authenticator, messageBytes, loginTimeoutMs } = options;
+    const { clock, counts, stallTimeoutMs } = options;
     this.#socket = socket;
     this.#options = options;
     this.#owner = owner;
     this.address = socket.remoteAddress ?? '';
-    this.#inbound = new Inbound(this.#state, messageBytes);
+    this.#intake = new Intake(this.#intakeHost(), {
+      ...options,
+      state: this.#state,
+      address: this.address,
+    });
     this.#outbox = new Outbox(socket, {
       clock,
       counts,
@@ -134,13 +83,12 @@ export class Guard {
       onRoom: () => this.#onRoom(),
       onStall: () => socket.destroy(),
     });
-    this.#login = new SaslLogin(authenticator, this.address, (frame) => this.#outbox.add(frame, null));
     this.stream = new RheaStream({
       write: (bytes) => this.#write(bytes),
       end: () => this.#finish(),
       destroy: () => socket.destroy(),
     });
-    this.#startTimer(loginTimeoutMs, () => this.close(TOO_LATE));
+    this.#awaitOpen();
     this.#listen();
   }
 
@@ -175,8 +123,8 @@ export class Guard {
    * that has this error. To end politely, close rhea's connection instead.
    */
   close(reason: Refusal): void {
-    if (this.#phase === 'over') return;
-    const phase = this.#phase;
+    if (this.#isOver) return;
+    const { phase } = this.#intake;
     this.#deafen();
     this.#options.counts.errors += 1;
     // What rhea has to say to the frames before, it says in this turn.
@@ -186,6 +134,23 @@ export class Guard {
   /** Cuts the connection. */
   destroy(): void {
     this.#socket.destroy();
+  }
+
+  get #isOver(): boolean {
+    return this.#intake.phase === 'over';
+  }
+
+  #intakeHost(): IntakeHost {
+    const isHeld = (): boolean => this.#holds !== 0;
+    return {
+      get isHeld() {
+        return isHeld();
+      },
+      send: (frame) => this.#outbox.add(frame, null),
+      feed: (bytes) => this.stream.emit('data', bytes),
+      login: (check) => this.#login(check),
+      waitATurn: () => this.#waitATurn(),
+    };
   }
 
   #listen(): void {
@@ -201,16 +166,7 @@ export class Guard {
   }
 
   #read(bytes: Buffer): void {
-    this.#options.counts.receivedBytes += bytes.length;
-    if (this.#phase === 'over') return;
-    if (this.#phase !== 'frames' && this.#phase !== 'amqp-header') {
-      this.#loginBytes += bytes.length;
-      if (this.#loginBytes > AMQP_LIMITS.loginBytes) {
-        this.close(limitExceeded(`Before the login at most ${AMQP_LIMITS.loginBytes} bytes are read.`));
-        return;
-      }
-    }
-    this.#cutter.push(bytes);
+    this.#attempt(() => this.#intake.push(bytes));
     this.#advance();
   }
 
@@ -218,117 +174,43 @@ export class Guard {
   #advance(): void {
     if (this.#isAdvancing) return;
     this.#isAdvancing = true;
-    try {
-      while (this.#step());
-    } catch (error) {
-      this.close(error instanceof Breach ? error : FAULT);
-    }
+    this.#attempt(() => this.#intake.advance());
     this.#isAdvancing = false;
-    if (this.#phase === 'over') return;
-    this.#setHold(HOLDS.output, this.#outbox.bytes > MOST_OUTPUT_BYTES);
+    if (this.#isOver) return;
+    if (this.#awaitsOpen && this.#state.isPeerOpen) this.#stopTimer();
+    this.#outputChanged();
     if (this.#hasPeerEnded && this.#holds === 0) this.#finish();
   }
 
-  /** Answers false where there is nothing to do before more has come. */
-  #step(): boolean {
-    if (this.#holds !== 0) return false;
-    switch (this.#phase) {
-      case 'sasl-header':
-        return this.#saslHeader();
-      case 'sasl':
-        return this.#saslFrame();
-      case 'amqp-header':
-        return this.#amqpHeader();
-      case 'frames':
-        this.#frames();
-        return false;
-      case 'over':
-        return false;
+  #attempt(read: () => void): void {
+    try {
+      read();
+    } catch (error) {
+      this.#failed(error);
     }
   }
 
-  #saslHeader(): boolean {
-    const header = this.#cutter.raw(SASL_HEADER.length);
-    if (header === null) return false;
-    if (!header.equals(SASL_HEADER)) throw NO_SASL;
-    this.#outbox.add(SASL_HEADER, null);
-    this.#outbox.add(MECHANISMS, null);
-    this.#phase = 'sasl';
-    return true;
+  #failed(error: unknown): void {
+    this.close(error instanceof Breach ? error : FAULT);
   }
 
-  #saslFrame(): boolean {
-    const cutter = this.#cutter;
-    if (!cutter.next()) return false;
-    const checked = this.#login.take(cutter.bytes, cutter.start, cutter.end);
-    if (checked === null) return true;
+  #login(check: Promise<User>): void {
     // The peer has said what it had to; what takes time now is ours.
     this.#stopTimer();
     this.#setHold(HOLDS.login, true);
-    checked
-      .then((user) => this.#loggedIn(user))
-      .catch((error) => this.close(error instanceof Breach ? error : FAULT));
-    return false;
+    check.then((user) => this.#loggedIn(user)).catch((error) => this.#failed(error));
   }
 
   #loggedIn(user: User): void {
-    if (this.#phase !== 'sasl') return;
-    this.#startTimer(this.#options.loginTimeoutMs, () => this.close(TOO_LATE));
+    if (this.#isOver) return;
+    this.#awaitOpen();
     this.#outbox.add(outcomeFrame(OUTCOME.ok), null);
-    this.#phase = 'amqp-header';
-    this.#cutter.mostBytes = AMQP_LIMITS.frameBytes;
+    this.#intake.loggedIn();
     this.#owner.loggedIn(user);
     this.#setHold(HOLDS.login, false);
   }
 
-  #amqpHeader(): boolean {
-    const header = this.#cutter.raw(AMQP_HEADER.length);
-    if (header === null) return false;
-    if (!header.equals(AMQP_HEADER)) throw NO_AMQP;
-    this.#phase = 'frames';
-    this.stream.emit('data', header);
-    return true;
-  }
-
-  /** Hands over what has come whole. */
-  #frames(): void {
-    const cutter = this.#cutter;
-    const { counts } = this.#options;
-    try {
-      while (this.#holds === 0 && this.#phase === 'frames' && cutter.next()) {
-        counts.frames += 1;
-        this.#frame(cutter.bytes, cutter.start, cutter.end);
-        if (this.#inbound.effort > MOST_EFFORT) this.#waitATurn();
-      }
-    } finally {
-      // Also what came before a frame that breaks a rule.
-      this.#run.flush();
-      this.#inbound.leave();
-    }
-    if (this.#isTimed && this.#state.isPeerOpen) this.#stopTimer();
-  }
-
-  #frame(bytes: Buffer, start: number, end: number): void {
-    switch (this.#inbound.check(bytes, start, end)) {
-      case VERDICT.pass:
-        this.#run.add(bytes, start, end);
-        break;
-      case VERDICT.replace: {
-        const { replacement } = this.#inbound;
-        this.#run.add(replacement, 0, replacement.length);
-        break;
-      }
-      case VERDICT.passAndWait:
-        this.#run.add(bytes, start, end);
-        this.#waitATurn();
-        break;
-      case VERDICT.drop:
-        break;
-    }
-  }
-
   #waitATurn(): void {
-    this.#inbound.effort = 0;
     if ((this.#holds & HOLDS.turn) !== 0) return;
     this.#setHold(HOLDS.turn, true);
     setImmediate(() => this.#setHold(HOLDS.turn, false));
@@ -344,15 +226,19 @@ export class Guard {
   }
 
   #onRoom(): void {
-    if (this.#phase === 'over') return;
-    this.#setHold(HOLDS.output, this.#outbox.bytes > MOST_OUTPUT_BYTES);
+    if (this.#isOver) return;
+    this.#outputChanged();
     this.#owner.onRoom();
+  }
+
+  #outputChanged(): void {
+    this.#setHold(HOLDS.output, this.#outbox.bytes > MOST_OUTPUT_BYTES);
   }
 
   #setHold(hold: number, isHeld: boolean): void {
     const before = this.#holds;
     this.#holds = isHeld ? before | hold : before & ~hold;
-    if (before === this.#holds || this.#phase === 'over') return;
+    if (before === this.#holds || this.#isOver) return;
     if (before === 0) this.#socket.pause();
     if (this.#holds !== 0) return;
     this.#socket.resume();
@@ -361,7 +247,7 @@ export class Guard {
 
   /** From now on nothing that comes is read. */
   #deafen(): void {
-    this.#phase = 'over';
+    this.#intake.stop();
     this.#stopTimer();
     // What still comes is thrown away, so that the end of the stream is seen.
     this.#socket.resume();
@@ -383,7 +269,7 @@ export class Guard {
 
   /** The peer has said all, or rhea has: what waits is sent, then the connection closes. */
   #finish(): void {
-    if (this.#phase === 'over') return;
+    if (this.#isOver) return;
     this.#deafen();
     // As in `close`: rhea has this turn to answer.
     setImmediate(() => {
@@ -398,16 +284,17 @@ export class Guard {
 
   #linger(): void {
     this.#stopTimer();
-    this.#startTimer(LINGER_MS, () => this.#socket.destroy());
+    this.#cancelTimer = this.#options.clock.after(LINGER_MS, () => this.#socket.destroy());
   }
 
-  #startTimer(ms: number, run: () => void): void {
-    this.#isTimed = true;
-    this.#cancelTimer = this.#options.clock.after(ms, run);
+  #awaitOpen(): void {
+    const { clock, loginTimeoutMs } = this.#options;
+    this.#awaitsOpen = true;
+    this.#cancelTimer = clock.after(loginTimeoutMs, () => this.close(TOO_LATE));
   }
 
   #stopTimer(): void {
-    this.#isTimed = false;
+    this.#awaitsOpen = false;
     this.#cancelTimer();
   }
 
@@ -420,7 +307,7 @@ export class Guard {
 
   #closed(): void {
     this.#isGone = true;
-    this.#phase = 'over';
+    this.#intake.stop();
     this.#stopTimer();
     this.#outbox.abandon();
     this.#endRhea();
