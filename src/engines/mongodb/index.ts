@@ -3,6 +3,7 @@ import type { Engine, EngineOptions, OpenEngine } from '../../engine/engine.ts';
 import type { Signaller } from '../../engine/signaller.ts';
 import type { Stats } from '../../engine/stats.ts';
 import type { Storage } from '../../engine/storage.ts';
+import type { QueueKey } from '../../model/names.ts';
 import { DeadLetters } from './dead-letters.ts';
 import { MongoDefinitions } from './definitions.ts';
 import { describe, fromDriver, NOT_REACHABLE, unavailable } from './errors.ts';
@@ -20,6 +21,7 @@ import { MongoSignaller } from './signaller.ts';
 import { MongoStats } from './stats.ts';
 import { MongoStorage } from './storage.ts';
 import { Store } from './store.ts';
+import { Undo } from './undo.ts';
 import { Insert } from './verbs/insert.ts';
 import { Settle } from './verbs/settle.ts';
 import { Take } from './verbs/take.ts';
@@ -55,19 +57,22 @@ class MongoEngine implements Engine {
     this.#signaller = new MongoSignaller(store, clock, log);
     this.#stats = new MongoStats(store, clock, log);
     const definitions = new MongoDefinitions(store, this.#signaller, log);
+    const ops = new Ops();
+    const touched = (queue: QueueKey): void => this.#housekeeping.touched(queue);
     const shared = {
       store,
       clock,
       log,
       ids: new Ids(),
-      ops: new Ops(),
+      ops,
       known: new KnownQueues(store),
       leases: new Leases(),
       policies: new Policies(namespaces),
       reaper: new Reaper(store, clock, log),
+      undo: new Undo({ store, ops, clock, log, touched }),
       dedupWindowMs,
-      touched: (queue: { ns: string; name: string }) => this.#housekeeping.touched(queue),
-      died: (queue: { ns: string; name: string }, group: string, count: number) =>
+      touched,
+      died: (queue: QueueKey, group: string, count: number): void =>
         this.#stats.add(queue, group, { deadletter: count }),
     };
     this.#parts = { ...shared, deadLetters: new DeadLetters(shared) };
@@ -117,11 +122,12 @@ class MongoEngine implements Engine {
   }
 
   async #stop(): Promise<void> {
-    const { store, reaper } = this.#parts;
+    const { store, reaper, undo } = this.#parts;
     await this.#scheduler.stop();
     await this.#signaller.stop();
     if (store.isUp) await this.#stats.flush().catch(() => {});
     this.#stats.stop();
+    await undo.stop();
     await reaper.stop();
     await store.stop();
   }

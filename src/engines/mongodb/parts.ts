@@ -9,6 +9,7 @@ import type { Leases } from './leases.ts';
 import type { Policies } from './policies.ts';
 import type { Reaper } from './reaper.ts';
 import type { Store } from './store.ts';
+import type { Undo } from './undo.ts';
 
 /** What the verbs of the storage share. */
 export interface Parts {
@@ -22,6 +23,7 @@ export interface Parts {
   readonly policies: Policies;
   readonly deadLetters: DeadLetters;
   readonly reaper: Reaper;
+  readonly undo: Undo;
   readonly dedupWindowMs: number;
   /** Elements of a queue became eligible by housekeeping. */
   touched(queue: QueueKey): void;

@@ -10,7 +10,7 @@ const VERSION = 1;
 const SIGNAL_BYTES = 4 * 1024 * 1024;
 const NAMESPACE_EXISTS = 48;
 /** What a crash left of popped and settled elements is deleted by the server itself after this long. */
-const LEFT_OVER_SECONDS = 60;
+const LEFT_OVER_SECONDS = 300;
 
 interface Index {
   readonly collection: 'elements' | 'keys' | 'queues' | 'stats';

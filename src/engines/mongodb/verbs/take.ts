@@ -151,7 +151,10 @@ export class Take {
       documents = await this.#send(wanting);
     } catch (error) {
       const fault = fromDriver(error);
-      for (const { call } of wanting) call.failBy(fault);
+      for (const { call, op, ids } of wanting) {
+        call.failBy(fault);
+        this.#parts.undo.add(call.args.queue, op, ids);
+      }
       return [];
     }
     const byId = new Map(documents.map((document) => [document._id, document]));
@@ -199,8 +202,9 @@ export class Take {
 
   #answer({ call, op, now, nextDueAt, isCut, ids }: Claim, documents: readonly ElementDocument[]): void {
     const { leaseMs, count } = call.args;
-    if (call.isSettled && documents.length > 0) {
-      this.#giveBack(documents);
+    if (call.isSettled) {
+      // Whoever asked was told that nobody knows: then it is better that it did not happen.
+      this.#parts.undo.add(call.args.queue, op, ids);
       return;
     }
     const until = leaseMs === null ? null : leaseEnd(now, leaseMs).getTime();
@@ -214,24 +218,6 @@ export class Take {
     const wasLate = isCut || deliveries.length < ids.length;
     const next = wasLate ? now : nextDueAt;
     call.succeed({ deliveries, nextDueAt: deliveries.length < count ? next : null });
-  }
-
-  /** Whoever asked was told that nobody knows: then it is better that it did not happen. */
-  #giveBack(documents: readonly ElementDocument[]): void {
-    const { store, ops, log } = this.#parts;
-    const op = ops.next();
-    const statements = documents.map((document) => ({
-      updateOne: {
-        filter: { _id: document._id, op: document.op },
-        update: {
-          $set: { state: 'waiting', token: null, op },
-          $unset: { until: '', gone: '' },
-        },
-      } as const,
-    }));
-    send(store, statements).catch(() => {
-      log.info({ count: documents.length }, 'elements whose taker was gone could not be given back');
-    });
   }
 }
 
