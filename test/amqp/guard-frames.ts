@@ -53,14 +53,15 @@ export class FrameChecks {
   }
 
   /** As if rhea answered an `attach`. @param name with its prefix */
-  sayAttach(name: string, ownHandle: number, isPeerSender: boolean): Buffer {
-    return this.say(frame('attach', [str(name), uint(ownHandle), isPeerSender ? TRUE : FALSE]));
+  sayAttach(name: string, ownHandle: number, isPeerSender: boolean, ownChannel = 0): Buffer {
+    const fields = [str(name), uint(ownHandle), isPeerSender ? TRUE : FALSE];
+    return this.say(frame('attach', fields, { channel: ownChannel }));
   }
 
   /** As if rhea gave credit. */
-  sayCredit(ownHandle: number, credit: number, window = 2048): void {
+  sayCredit(ownHandle: number, credit: number, window = 2048, ownChannel = 0): void {
     const fields = [uint(0), uint(window), uint(0), uint(2048), uint(ownHandle), uint(0), uint(credit)];
-    this.say(frame('flow', fields));
+    this.say(frame('flow', fields, { channel: ownChannel }));
   }
 
   /** Has a session on channel 0. */

@@ -30,20 +30,30 @@ function recorded(which: number): Recorded {
 }
 
 /** What a client writes that breaks one frame, before its login or after it. */
-export function writes({ which, share, change, at, isFitted }: Broken, isLoggedIn: boolean): Buffer[] {
+export function writes(session: Broken, isLoggedIn: boolean): Buffer[] {
+  const { which, share, at } = session;
   const { login, frames } = recorded(which);
-  const all = [...login, ...frames];
   const changed = isLoggedIn
     ? login.length + Math.floor(share * frames.length)
     : Math.floor(share * login.length);
-  const breakFrame = (frame: Buffer): Buffer => {
-    const after = mutated(frame, change);
-    return isFitted ? fitted(after) : after;
-  };
-  const said = all.map((frame, i) => (i === changed ? breakFrame(frame) : frame));
+  const said = withBroken([...login, ...frames], changed, session);
   if (share < 0.5) return said.flatMap((frame, i) => (i === changed ? pieces(frame, at) : [frame]));
   // All that follows at once, broken up anywhere.
   return [...said.slice(0, changed), ...pieces(Buffer.concat(said.slice(changed)), at)];
+}
+
+/** The frames behind the login, one of them broken. */
+export function brokenFrames(session: Broken): Buffer[] {
+  const { frames } = recorded(session.which);
+  return withBroken(frames, Math.floor(session.share * frames.length), session);
+}
+
+function withBroken(all: readonly Buffer[], changed: number, { change, isFitted }: Broken): Buffer[] {
+  return all.map((frame, i) => {
+    if (i !== changed) return frame;
+    const after = mutated(frame, change);
+    return isFitted ? fitted(after) : after;
+  });
 }
 
 /** A frame that says how long it is. */
