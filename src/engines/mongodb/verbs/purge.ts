@@ -2,12 +2,14 @@ import type { Filter } from 'mongodb';
 import type { DeliveryState } from '../../../model/element.ts';
 import type { QueueKey } from '../../../model/names.ts';
 import type { Sending } from '../call.ts';
-import type { ElementDocument } from '../documents.ts';
+import { deliveryId, type ElementDocument } from '../documents.ts';
 import type { Parts } from '../parts.ts';
 import { IN_ORDER } from '../schema.ts';
 import { MAX_TIME_MS } from '../settings.ts';
 
 const AT_ONCE = 2000;
+/** What the index has of a document's `_id`. */
+const NAMES = { _id: 0, id: 1, group: 1 } as const;
 
 /** Removes elements by their states, in steps: each of them is over long before its time is. */
 export class Purge {
@@ -27,13 +29,13 @@ export class Purge {
     for (const filter of filtersOf(queue, states, now)) {
       for (let step = AT_ONCE; step === AT_ONCE; ) {
         const found = await elements
-          .find(filter, { projection: { _id: 1 }, limit: AT_ONCE, hint: IN_ORDER, maxTimeMS: MAX_TIME_MS })
+          .find(filter, { projection: NAMES, limit: AT_ONCE, hint: IN_ORDER, maxTimeMS: MAX_TIME_MS })
           .toArray();
         step = found.length;
         if (step === 0) break;
         call.begin();
         const { writeConcern } = store.settings;
-        const named = { _id: { $in: found.map(({ _id }) => _id) } };
+        const named = { _id: { $in: found.map(({ id, group }) => deliveryId(id, group)) } };
         const { deletedCount } = await elements.deleteMany(
           { ...filter, ...named },
           { hint: '_id_', writeConcern, maxTimeMS: MAX_TIME_MS },
