@@ -24,7 +24,9 @@ import { redisEngine } from './scenarios/redis-engine.ts';
 import { reserveCommit } from './scenarios/reserve-commit.ts';
 import { stomp } from './scenarios/stomp.ts';
 import { stompIdle } from './scenarios/stomp-idle.ts';
+import { twoNodes } from './scenarios/two-nodes.ts';
 import { wakeUp } from './scenarios/wake-up.ts';
+import { wakeUpNodes } from './scenarios/wake-up-nodes.ts';
 
 const SCENARIOS: readonly Scenario[] = [
   insert,
@@ -42,6 +44,8 @@ const SCENARIOS: readonly Scenario[] = [
   redis,
   redisEngine,
   redisDepth,
+  wakeUpNodes,
+  twoNodes,
   stomp,
   stompIdle,
   frontEnds,

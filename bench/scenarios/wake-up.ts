@@ -1,11 +1,9 @@
 import { setTimeout as delay } from 'node:timers/promises';
-import { type WireAnswer, WireConnection, wireRequest } from '../load/wire.ts';
+import { answeredAt, REST_MS, WakeUpPair } from '../load/wake-ups.ts';
+import { WireConnection, wireRequest } from '../load/wire.ts';
 import { AUTHORIZATION, benchPath, createServer, ELEMENT } from '../quayside.ts';
 import { startInsertReference } from '../reference/reference.ts';
 import { type Finding, interleave, median, percentile, type Scenario } from '../scenario.ts';
-
-/** A pause before every sample, in both measurements, so that each meets a server at rest. */
-const REST_MS = 2;
 
 /**
  * One get waits, one insert comes: from the insert's answer to the get's answer, against the round trip of a
@@ -18,15 +16,20 @@ export const wakeUp: Scenario = {
     await using server = await createServer(context);
     await using reference = await startInsertReference();
     await server.start();
-    const waiting = await WireConnection.open(server.url);
-    const inserting = await WireConnection.open(server.url);
+    const pair = await WakeUpPair.open({
+      waitingUrl: server.url,
+      insertingUrl: server.url,
+      path: benchPath('wake-up'),
+      authorization: AUTHORIZATION,
+      body: ELEMENT,
+    });
     const bare = await WireConnection.open(reference.url);
     try {
-      await wakeUps(waiting, inserting, samples);
+      await pair.run(samples);
       await roundTrips(bare, samples);
       const pairs = await interleave(
         rounds,
-        () => wakeUps(waiting, inserting, samples),
+        () => pair.run(samples),
         () => roundTrips(bare, samples),
       );
       for (const [{ wakes, whole }, trips] of pairs) {
@@ -41,38 +44,12 @@ export const wakeUp: Scenario = {
         ),
       );
     } finally {
-      for (const connection of [waiting, inserting, bare]) connection.close();
+      pair.close();
+      bare.close();
       await server.stop();
     }
   },
 };
-
-interface WakeUps {
-  /** Milliseconds from the insert's answer to the get's. */
-  readonly wakes: number[];
-  /** Milliseconds from sending the insert to the get's answer. */
-  readonly whole: number[];
-}
-
-async function wakeUps(
-  waiting: WireConnection,
-  inserting: WireConnection,
-  samples: number,
-): Promise<WakeUps> {
-  const get = wireRequest('GET', `${benchPath('wake-up')}?to=10000`, AUTHORIZATION);
-  const put = wireRequest('PUT', benchPath('wake-up'), AUTHORIZATION, ELEMENT);
-  const result: WakeUps = { wakes: [], whole: [] };
-  for (let sample = 0; sample < samples; sample++) {
-    const got = answeredAt(waiting, get);
-    await delay(REST_MS);
-    const sentAt = performance.now();
-    const insertedAt = await answeredAt(inserting, put);
-    const gotAt = await got;
-    result.wakes.push(Math.max(0, gotAt - insertedAt));
-    result.whole.push(gotAt - sentAt);
-  }
-  return result;
-}
 
 async function roundTrips(bare: WireConnection, samples: number): Promise<number[]> {
   const put = wireRequest('PUT', benchPath('wake-up'), AUTHORIZATION, ELEMENT);
@@ -83,18 +60,6 @@ async function roundTrips(bare: WireConnection, samples: number): Promise<number
     trips.push((await answeredAt(bare, put)) - sentAt);
   }
   return trips;
-}
-
-/** The moment is taken in the callback: a promise would add its own turn of the loop. */
-function answeredAt(connection: WireConnection, request: string): Promise<number> {
-  const { promise, resolve, reject } = Promise.withResolvers<number>();
-  const onAnswer = ({ status, head }: WireAnswer): void => {
-    const now = performance.now();
-    if (status === 200) resolve(now);
-    else reject(new Error(`A request was answered with: ${head}`));
-  };
-  connection.send(request, onAnswer, reject);
-  return promise;
 }
 
 function findingOf(part: number, rounds: readonly (readonly [number[], number[]])[]): Finding {

@@ -1,0 +1,38 @@
+/**
+ * The least that waking a call on another node can cost: of two such processes one publishes a body to Redis and
+ * answers, the other has a waiting request answered with what it hears. Stores nothing.
+ *   node relay.ts REDIS_PORT
+ */
+import { createServer, type ServerResponse } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { Redis } from 'ioredis';
+
+const CHANNEL = 'relay';
+const port = Number(process.argv[2]);
+const publisher = new Redis({ port });
+const subscriber = new Redis({ port });
+const waiting: ServerResponse[] = [];
+
+await subscriber.subscribe(CHANNEL);
+subscriber.on('messageBuffer', (_channel: Buffer, body: Buffer) => answer(waiting.shift(), body));
+
+const server = createServer((request, response) => {
+  if (request.method === 'GET') {
+    waiting.push(response);
+    return;
+  }
+  const chunks: Buffer[] = [];
+  request.on('data', (chunk: Buffer) => chunks.push(chunk));
+  request.on('end', () => {
+    publisher.publish(CHANNEL, Buffer.concat(chunks)).then(
+      () => answer(response, Buffer.from('{"id":"0123456789abcdef"}')),
+      () => response.destroy(),
+    );
+  });
+});
+server.listen(0, '127.0.0.1', () => process.send?.({ port: (server.address() as AddressInfo).port }));
+
+function answer(response: ServerResponse | undefined, body: Buffer): void {
+  response?.writeHead(200, { 'content-type': 'application/json', 'content-length': String(body.length) });
+  response?.end(body);
+}
