@@ -2,7 +2,7 @@ import type { Filter } from 'mongodb';
 import type { BrowseOptions, BrowsePage, GroupSizes, QueueSizes } from '../../../engine/storage.ts';
 import type { DeliveryState, GroupName } from '../../../model/element.ts';
 import type { QueueKey } from '../../../model/names.ts';
-import { delivery, type ElementDocument } from '../documents.ts';
+import { delivery, deliveryId, type ElementDocument } from '../documents.ts';
 import type { Parts } from '../parts.ts';
 import { IN_ORDER } from '../schema.ts';
 import { MAX_TIME_MS } from '../settings.ts';
@@ -61,7 +61,7 @@ export class Look {
     const now = await this.#parts.store.time.recent();
     const from = placeOf(after);
     const found = await this.#page(inState(queue, group, state, now), from, limit);
-    const ids = found.map(({ _id }) => _id);
+    const ids = found.map(({ id }) => deliveryId(id, group));
     const documents = await this.#elements.find({ _id: { $in: ids } }, { maxTimeMS: MAX_TIME_MS }).toArray();
     const byId = new Map(documents.map((document) => [document._id, document]));
     // What has gone, or changed its state, since the index was read is not of this moment's picture.
@@ -84,11 +84,9 @@ export class Look {
   }
 
   async #page(filter: Filter<ElementDocument>, from: Place | null, limit: number): Promise<Entry[]> {
-    const beyond =
-      from === null ? {} : { $or: [{ at: { $gt: from.at } }, { at: from.at, id: { $gt: from.id } }] };
-    const fields = { at: 1, id: 1, bytes: 1 } as const;
+    const fields = { _id: 0, at: 1, id: 1, bytes: 1 } as const;
     const found = await this.#elements
-      .find(from === null ? filter : { $and: [filter, beyond] }, {
+      .find(from === null ? filter : { $and: [filter, ...beyond(from)] }, {
         ...QUERY,
         sort: { at: 1, id: 1 },
         limit: limit + 1,
@@ -101,8 +99,7 @@ export class Look {
       return index >= limit || (index > 0 && bytes > MOST_BYTES);
     });
     const count = fitting < 0 ? found.length : fitting;
-    return found.slice(0, count).map(({ _id, at, id }, index) => ({
-      _id,
+    return found.slice(0, count).map(({ at, id }, index) => ({
       at,
       id,
       hasMore: index === count - 1 && count < found.length,
@@ -159,7 +156,6 @@ interface Place {
 }
 
 interface Entry extends Place {
-  readonly _id: string;
   readonly hasMore: boolean;
 }
 
@@ -167,6 +163,11 @@ interface Entry extends Place {
 function placeOf(after: string | null): Place | null {
   const [, at, id] = /^(-?\d{1,15})\.([0-9a-z]+-[0-9a-z]+)$/.exec(after ?? '') ?? [];
   return at === undefined || id === undefined ? null : { at: new Date(Number(at)), id };
+}
+
+/** The first of the two is what the index can begin at. */
+function beyond({ at, id }: Place): Filter<ElementDocument>[] {
+  return [{ at: { $gte: at } }, { $or: [{ at: { $gt: at } }, { at, id: { $gt: id } }] }];
 }
 
 function inQueue({ ns, name }: QueueKey, group: GroupName | null): Filter<ElementDocument> {
