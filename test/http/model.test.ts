@@ -1,10 +1,14 @@
 import { describe, it } from 'node:test';
 import fc from 'fast-check';
+import { MEMORY_SQLITE } from '../engines/sqlite.ts';
+import { ENGINES } from '../engines.ts';
 import { plain } from '../support/broker.ts';
 import { Harness } from './harness.ts';
 import { commands, HttpWorld } from './model-world.ts';
 
+/** Where nothing travels, histories are cheap. */
 const RUNS = Number(process.env.MODEL_RUNS ?? 30);
+const RUNS_ELSEWHERE = Number(process.env.MODEL_RUNS ?? 5);
 const NAMESPACES = [
   plain('jobs', { deadLetter: { maxTries: 3, queue: 'dead' } }),
   plain('stream', { groups: ['g1', 'g2'] }),
@@ -14,21 +18,23 @@ const NAMESPACES = [
  * The sequential model of the storage contract once more, through the whole server: with consumers that wait,
  * time out, are cancelled and go away, and with queues that are paused.
  */
-describe('the HTTP interface', () => {
-  it('does what the sequential model does, in any history', async () => {
-    await fc.assert(
-      fc.asyncProperty(fc.commands(commands, { maxCommands: 50 }), async (history) => {
-        const harness = await Harness.start({ namespaces: NAMESPACES });
-        const world = new HttpWorld(harness, NAMESPACES);
-        try {
-          await fc.asyncModelRun(() => ({ model: world, real: world }), history);
-          await world.leaveAll();
-        } finally {
-          world.close();
-          await harness.close();
-        }
-      }),
-      { numRuns: RUNS },
-    );
+for (const engine of ENGINES) {
+  describe(`the HTTP interface: ${engine.name}`, () => {
+    it('does what the sequential model does, in any history', async () => {
+      await fc.assert(
+        fc.asyncProperty(fc.commands(commands, { maxCommands: 50 }), async (history) => {
+          const harness = await Harness.start({ engine, namespaces: NAMESPACES });
+          const world = new HttpWorld(harness, NAMESPACES);
+          try {
+            await fc.asyncModelRun(() => ({ model: world, real: world }), history);
+            await world.leaveAll();
+          } finally {
+            world.close();
+            await harness.close();
+          }
+        }),
+        { numRuns: engine === MEMORY_SQLITE ? RUNS : RUNS_ELSEWHERE },
+      );
+    });
   });
-});
+}
