@@ -1,0 +1,136 @@
+import assert from 'node:assert/strict';
+import { after, before, describe, it } from 'node:test';
+import { type DrivenClient, type ForeignLibrary, LIBRARIES } from './foreign/driven.ts';
+import { AmqpNode } from './node.ts';
+
+// Libraries that other people wrote, in two languages beside rhea's JavaScript, each put through the same suite.
+
+/** Only for tests that would otherwise hang; nothing is measured with it. */
+const PATIENCE_MS = 120_000;
+
+for (const library of LIBRARIES) foreignSuite(library);
+
+function foreignSuite(library: ForeignLibrary): void {
+  describe(`${library.name}`, { timeout: PATIENCE_MS }, () => {
+    let node: AmqpNode;
+    let client: DrivenClient;
+    let queues = 0;
+
+    before(async () => {
+      node = await AmqpNode.start();
+      client = library.start();
+      await client.open(node.port);
+    });
+    after(async () => {
+      await client.close();
+      await node.stop();
+    });
+
+    /** The address of a queue that no other test uses. */
+    const fresh = (): string => {
+      queues += 1;
+      return `N/foreign-${queues}`;
+    };
+    const nameOf = (address: string): string => address.split('/')[1] ?? '';
+    const settled = async (address: string, expected: object): Promise<void> => {
+      for (;;) {
+        const sizes = await node.sizes(nameOf(address));
+        if (sizes.reserved > 0) continue;
+        assert.deepEqual(sizes, expected);
+        return;
+      }
+    };
+
+    it('sends and gets bytes, with their type and application properties', async () => {
+      const address = fresh();
+      const bytes = Buffer.from(Array.from({ length: 2560 }, (_, i) => i & 255));
+      const sent = await client.send(address, bytes, 'image/png', { colour: 'blue', orderId: 'A-1' });
+      assert.equal(sent, 'accepted');
+      await client.receive(address, 1);
+      const { body, contentType, deliveryCount, properties } = await client.next();
+      assert.ok(body.equals(bytes));
+      assert.deepEqual([contentType, deliveryCount], ['image/png', 0]);
+      assert.deepEqual(properties, { colour: 'blue', orderId: 'A-1' });
+      await client.settle('accepted');
+      await settled(address, { ready: 0, scheduled: 0, reserved: 0 });
+    });
+
+    it('sends and gets a message of many frames, and an empty one', async () => {
+      const address = fresh();
+      const large = Buffer.alloc(400_000, 'Grüße, ☃');
+      for (const body of [large, Buffer.alloc(0)]) assert.equal(await client.send(address, body), 'accepted');
+      await client.receive(address, 2, 'settled');
+      assert.ok((await client.next()).body.equals(large));
+      assert.equal((await client.next()).body.length, 0);
+      await settled(address, { ready: 0, scheduled: 0, reserved: 0 });
+    });
+
+    it('gets many in order, within its credit', async () => {
+      const address = fresh();
+      for (let i = 0; i < 50; i++) await client.send(address, Buffer.from(`no. ${i}`));
+      await client.receive(address, 50);
+      for (let i = 0; i < 50; i++) {
+        assert.equal((await client.next()).body.toString(), `no. ${i}`);
+        await client.settle('accepted');
+      }
+      await settled(address, { ready: 0, scheduled: 0, reserved: 0 });
+    });
+
+    it('gets what is sent while it waits', async () => {
+      const address = fresh();
+      await client.receive(address, 1);
+      const next = client.next();
+      await node.insert(nameOf(address), 'at last');
+      assert.equal((await next).body.toString(), 'at last');
+      await client.settle('accepted');
+    });
+
+    it('settles with every outcome', async () => {
+      const address = fresh();
+      await client.send(address, Buffer.from('again'));
+      await client.receive(address, 4);
+      for (const [outcome, tries] of [
+        ['released', 0],
+        ['modified', 0],
+        ['rejected', 1],
+      ] as const) {
+        const { body, deliveryCount } = await client.next();
+        assert.deepEqual([outcome, body.toString(), deliveryCount], [outcome, 'again', tries]);
+        await client.settle(outcome);
+      }
+      await settled(address, { ready: 0, scheduled: 1, reserved: 0 });
+      await node.pass(9000, nameOf(address));
+      assert.equal((await client.next()).deliveryCount, 2);
+      await client.settle('accepted');
+      await settled(address, { ready: 0, scheduled: 0, reserved: 0 });
+    });
+
+    it('sends to groups and reads as one', async () => {
+      await client.send('S/groups', Buffer.from('for one'), '-', { 'x-ks-groups': 'G1' });
+      await client.send('S/groups', Buffer.from('for two'), '-', { 'x-ks-groups': 'G1,G2' });
+      await client.receive('S/groups', 1, 'unsettled', 'G2');
+      assert.equal((await client.next()).body.toString(), 'for two');
+      await client.settle('accepted');
+    });
+
+    it('is told that a message is rejected', async () => {
+      assert.equal(await client.send(fresh(), Buffer.from('x'), '-', { 'x-delta-t': 'soon' }), 'rejected');
+    });
+
+    it('is told that its password is wrong', async () => {
+      const other = library.start();
+      await assert.rejects(other.open(node.port, 'test', 'wrong'), /auth/i);
+      await other.end();
+    });
+
+    if (library.namesLinks) {
+      it('may name two links alike, one each way, and attach again under the name', async () => {
+        await client.ask('same', fresh());
+      });
+
+      it('is told why a link is refused', async () => {
+        assert.deepEqual(await client.ask('refused', 'X/a'), ['amqp:not-found']);
+      });
+    }
+  });
+}

@@ -1,0 +1,144 @@
+import { type ChildProcess, execFileSync, spawn } from 'node:child_process';
+import { mkdtempSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { createInterface } from 'node:readline';
+import { fileURLToPath } from 'node:url';
+import { Mailbox } from '../../stomp/foreign/client.ts';
+
+// Libraries of other languages run in a process of their own, a driver around them. Every line that goes to it is
+// a verb and its words; every line that comes back is `ok` or `error`, and words. Bodies are in hexadecimal; `-` is
+// nothing.
+//   open <url> <user> <password>                          close
+//   send <address> <body> <content type> <name=value>…    -> the outcome
+//   receive <address> <credit> settled|unsettled <group>
+//   next                                                  -> <body> <content type> <delivery count> <name=value>…
+//   settle accepted|rejected|released|modified            the last message that came
+
+const INSTALL = fileURLToPath(new URL('../../../scripts/debian-packages.sh', import.meta.url));
+
+/** A test that failed may leave a driver behind. */
+const LEFT_BEHIND_MS = 240_000;
+
+export interface ForeignMessage {
+  readonly body: Buffer;
+  readonly contentType: string | null;
+  readonly deliveryCount: number;
+  readonly properties: Readonly<Record<string, string>>;
+}
+
+export interface ForeignLibrary {
+  readonly name: string;
+  /** Whether it lets its user choose the names of links. */
+  readonly namesLinks: boolean;
+  start(): DrivenClient;
+}
+
+/** Debian's Python binding, and the C library below it by a driver that is compiled here. */
+export const LIBRARIES: readonly ForeignLibrary[] = [
+  {
+    name: 'python3-qpid-proton',
+    namesLinks: true,
+    start() {
+      install('python3-qpid-proton', 'libsasl2-modules');
+      // Debian's modules belong to Debian's Python; another one may come first in PATH.
+      return new DrivenClient('/usr/bin/python3', [file('./proton-driver.py')]);
+    },
+  },
+  {
+    name: 'libqpid-proton (C)',
+    namesLinks: false,
+    start() {
+      install('gcc', 'libc6-dev', 'libqpid-proton11-dev', 'libsasl2-modules');
+      compiled ??= compile();
+      return new DrivenClient(compiled, []);
+    },
+  },
+];
+
+let compiled: string | null = null;
+
+function compile(): string {
+  const program = join(mkdtempSync(join(tmpdir(), 'quayside-proton-')), 'driver');
+  execFileSync('gcc', ['-O1', '-Wall', '-o', program, file('./proton-driver.c'), '-lqpid-proton'], {
+    stdio: 'inherit',
+  });
+  return program;
+}
+
+function install(...packages: readonly string[]): void {
+  execFileSync('sh', [INSTALL, ...packages], { stdio: ['ignore', 'ignore', 'inherit'] });
+}
+
+function file(path: string): string {
+  return fileURLToPath(new URL(path, import.meta.url));
+}
+
+export class DrivenClient {
+  readonly #process: ChildProcess;
+  readonly #answers = new Mailbox<string>();
+  readonly #exited: Promise<void>;
+
+  constructor(program: string, words: readonly string[]) {
+    const child = spawn(program, words, { stdio: ['pipe', 'pipe', 'inherit'], timeout: LEFT_BEHIND_MS });
+    this.#process = child;
+    this.#exited = new Promise((resolve) => child.on('close', () => resolve()));
+    void this.#exited.then(() => this.#answers.put('error the driver has ended'));
+    createInterface({ input: child.stdout }).on('line', (line) => this.#answers.put(line));
+  }
+
+  /** Answers the words behind `ok`. @throws Error with those behind `error` */
+  async ask(...words: readonly string[]): Promise<string[]> {
+    this.#process.stdin?.write(`${words.join(' ')}\n`);
+    const [result, ...answer] = (await this.#answers.take()).split(' ');
+    if (result !== 'ok') throw new Error(answer.join(' '));
+    return answer;
+  }
+
+  async open(port: number, user = 'test', password = user): Promise<void> {
+    await this.ask('open', `amqp://127.0.0.1:${port}`, user, password);
+  }
+
+  /** Answers the outcome. */
+  async send(address: string, body: Buffer, contentType = '-', properties: object = {}): Promise<string> {
+    const pairs = Object.entries(properties).map(([name, value]) => `${name}=${value}`);
+    const [outcome = ''] = await this.ask(
+      'send',
+      address,
+      body.toString('hex') || '-',
+      contentType,
+      ...pairs,
+    );
+    return outcome;
+  }
+
+  async receive(address: string, credit: number, mode = 'unsettled', group = '-'): Promise<void> {
+    await this.ask('receive', address, String(credit), mode, group);
+  }
+
+  async next(): Promise<ForeignMessage> {
+    const [body = '', contentType = '', deliveryCount, ...pairs] = await this.ask('next');
+    return {
+      body: Buffer.from(body === '-' ? '' : body, 'hex'),
+      contentType: contentType === '-' ? null : contentType,
+      deliveryCount: Number(deliveryCount),
+      properties: Object.fromEntries(pairs.map((pair) => pair.split('=') as [string, string])),
+    };
+  }
+
+  async settle(outcome: 'accepted' | 'rejected' | 'released' | 'modified'): Promise<void> {
+    await this.ask('settle', outcome);
+  }
+
+  async close(): Promise<void> {
+    await this.ask('close');
+    await this.end();
+  }
+
+  /** Ends the driver, connected or not. */
+  async end(): Promise<void> {
+    this.#process.stdin?.end();
+    this.#process.kill();
+    await this.#exited;
+  }
+}

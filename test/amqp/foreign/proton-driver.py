@@ -1,0 +1,100 @@
+"""Drives Debian's python3-qpid-proton by the lines that `driven.ts` describes."""
+
+import binascii
+import sys
+
+from proton import Disposition, Message, symbol
+from proton.reactor import AtLeastOnce, AtMostOnce, Filter
+from proton.utils import BlockingConnection, LinkDetached, SendException
+
+WAIT_S = 60
+OUTCOMES = {
+    Disposition.ACCEPTED: "accepted",
+    Disposition.REJECTED: "rejected",
+    Disposition.RELEASED: "released",
+    Disposition.MODIFIED: "modified",
+}
+
+
+class Driver:
+    def open(self, url, user, password):
+        self.connection = BlockingConnection(
+            url, timeout=WAIT_S, user=user, password=password, allowed_mechs="PLAIN", allow_insecure_mechs=True
+        )
+        self.senders = {}
+        self.receivers = {}
+
+    def send(self, address, body, content_type, *properties):
+        if address not in self.senders:
+            self.senders[address] = self.connection.create_sender(address)
+        message = Message(body=b"" if body == "-" else binascii.unhexlify(body), inferred=True)
+        if content_type != "-":
+            message.content_type = content_type
+        message.properties = dict(one.split("=", 1) for one in properties)
+        try:
+            return OUTCOMES[self.senders[address].send(message).remote_state]
+        except SendException as refused:
+            return OUTCOMES[refused.state]
+
+    def receive(self, address, credit, mode, group):
+        options = [AtMostOnce() if mode == "settled" else AtLeastOnce()]
+        if group != "-":
+            options.append(Filter({symbol("x-ks-group"): group}))
+        self.receiver = self.connection.create_receiver(address, credit=int(credit), options=options)
+
+    def next(self):
+        message = self.receiver.receive(timeout=WAIT_S)
+        body = bytes(message.body) if not isinstance(message.body, str) else message.body.encode()
+        properties = ["%s=%s" % pair for pair in (message.properties or {}).items()]
+        head = [binascii.hexlify(body).decode() or "-", message.content_type or "-", str(message.delivery_count)]
+        return " ".join(head + properties)
+
+    def settle(self, outcome):
+        if outcome == "accepted":
+            self.receiver.accept()
+        elif outcome == "rejected":
+            self.receiver.reject()
+        elif outcome == "released":
+            self.receiver.release(delivered=False)
+        elif outcome == "modified":
+            delivery = self.receiver.fetcher.unsettled.popleft()
+            delivery.local.failed = True
+            delivery.update(Disposition.MODIFIED)
+            delivery.settle()
+        # The outcome leaves with the next turns of its loop.
+        container = self.connection.container
+        patience, container.timeout = container.timeout, 0.01
+        for _ in range(3):
+            container.process()
+        container.timeout = patience
+
+    def same(self, address):
+        """Two links of one name, one each way; and a link that is attached again under it."""
+        for body in (b"first", b"second"):
+            sender = self.connection.create_sender(address, name="same")
+            receiver = self.connection.create_receiver(address, credit=1, name="same")
+            sender.send(Message(body=body, inferred=True))
+            assert bytes(receiver.receive(timeout=WAIT_S).body) == body
+            receiver.accept()
+            sender.close()
+            receiver.close()
+
+    def refused(self, address):
+        try:
+            self.connection.create_receiver(address, credit=1)
+        except LinkDetached as refused:
+            return refused.condition
+        return "none"
+
+    def close(self):
+        self.connection.close()
+
+
+driver = Driver()
+for line in sys.stdin:
+    verb, *words = line.split()
+    try:
+        answer = "ok %s" % (getattr(driver, verb)(*words) or "")
+    except Exception as error:  # whatever it is, the test shall show it
+        answer = "error %s %s" % (type(error).__name__, str(error).replace("\n", " "))
+    print(answer.rstrip(), flush=True)
