@@ -199,7 +199,9 @@ export class Line {
       const outcome = outcomes[i];
       if (outcome === undefined || outcome.status === 'rejected') {
         fault = asError(outcome?.reason);
-        if (fault.code === 'outcome-unknown') this.#endUnsure(run, fault);
+        if (fault.code === 'outcome-unknown' && !this.#host.storage.undoesLostTakes) {
+          this.#endUnsure(run, fault);
+        }
         continue;
       }
       const { deliveries, nextDueAt } = outcome.value;

@@ -26,6 +26,8 @@ import type { QueueKey } from '../model/names.ts';
 export interface Storage {
   /** What this engine can do; a front end refuses the rest with `not-supported` before it calls. */
   readonly capabilities: StorageCapabilities;
+  /** Whether the engine itself undoes a take whose outcome nobody learned, so that its elements go back in place. */
+  readonly undoesLostTakes: boolean;
 
   /** Makes queues known, empty if new. Idempotent. */
   declare(queues: readonly QueueKey[]): Promise<void>;

@@ -27,10 +27,10 @@ export class LineUnderTest implements LineHost {
   /** Takes in the order in which they were called, each let through by `settle` or by the scheduler. */
   readonly #underWay: (() => void)[] = [];
 
-  constructor(scheduler: Scheduler | null = null) {
+  constructor(scheduler: Scheduler | null = null, undoesLostTakes = false) {
     const take = (_queue: unknown, options: TakeOptions): Promise<TakeResult> =>
       this.#take(options, scheduler);
-    this.storage = { take } as unknown as Storage;
+    this.storage = { take, undoesLostTakes } as unknown as Storage;
     this.line = new Line(this, '');
   }
 
@@ -86,7 +86,9 @@ export class LineUnderTest implements LineHost {
 
   #take({ count, leaseMs }: TakeOptions, scheduler: Scheduler | null): Promise<TakeResult> {
     this.takes += 1;
-    const result = this.fault === null ? this.#handOut(count, leaseMs) : Promise.reject(this.fault);
+    const { fault } = this;
+    if (fault !== null) return new Promise((_, reject) => this.#underWay.push(() => reject(fault)));
+    const result = this.#handOut(count, leaseMs);
     if (scheduler !== null) return scheduler.schedule(Promise.resolve(result), 'take');
     return new Promise((resolve) => this.#underWay.push(() => resolve(result)));
   }

@@ -223,6 +223,19 @@ describe('a waiting line', () => {
     assert.deepEqual([second.got, third.got, first.got], [['e1'], ['e2'], []]);
   });
 
+  it('keeps also those where the engine undoes a take that nobody heard of', async () => {
+    const host = new LineUnderTest(null, true);
+    const waiter = host.join();
+    host.fault = new QuaysideError('outcome-unknown', 'nobody knows');
+    const id = host.insert();
+    await host.settle();
+    assert.equal(waiter.ended, null);
+    host.fault = null;
+    host.clock.advance(5_000);
+    await host.settle();
+    assert.deepEqual(waiter.got, [id]);
+  });
+
   it('gives a consumer that asks for several as many as there are, up to its number', async () => {
     const host = new LineUnderTest();
     for (let i = 0; i < 5; i += 1) host.insert();

@@ -40,6 +40,7 @@ import { Transfer } from './verbs/transfer.ts';
 /** The Storage port: each verb becomes a call for the scheduler. What the calls do stands in `verbs/`. */
 export class MongoStorage implements Storage {
   readonly capabilities: StorageCapabilities = { sched: true, reserve: true, pipeline: true, remove: true };
+  readonly undoesLostTakes = false;
   readonly #parts: Parts;
   readonly #scheduler: Scheduler;
   readonly #housekeeping: Housekeeping;

@@ -46,6 +46,7 @@ const FREE = { kind: 'free' } as const;
 /** The Storage port on the function library: what the verbs do stands in `library/`, one file per verb. */
 export class RedisStorage implements Storage {
   readonly capabilities: StorageCapabilities = { sched: true, reserve: true, pipeline: true, remove: true };
+  readonly undoesLostTakes = true;
   readonly #parts: StorageParts;
   readonly #lanes: Lanes;
 

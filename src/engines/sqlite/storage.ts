@@ -37,6 +37,7 @@ import { DONE, OUTCOMES } from './operations.ts';
  */
 export class SqliteStorage implements Storage {
   readonly capabilities: StorageCapabilities = { sched: true, reserve: true, pipeline: true, remove: true };
+  readonly undoesLostTakes = false;
   readonly #client: Client;
   readonly #clock: Clock;
   readonly #housekeeping: Housekeeping;

@@ -47,6 +47,7 @@ export class ListStorage implements Storage {
     pipeline: false,
     remove: false,
   };
+  readonly undoesLostTakes = false;
   readonly #parts: ListParts;
   readonly #order = new InOrder();
   readonly #tag = randomBytes(6).toString('hex');
