@@ -1,20 +1,13 @@
 import { PostgresServer } from '../../test/support/postgres-server.ts';
-import { type LoadResult, runLoad } from '../load/http-load.ts';
+import { comparePeer } from '../compare-peer.ts';
+import { runLoad } from '../load/http-load.ts';
 import { runReserveCommit } from '../load/pairs.ts';
 import { openPostgresEngine, postgresCpu } from '../postgres.ts';
 import { Helper } from '../process.ts';
 import { AUTHORIZATION, benchPath, createServer, fill } from '../quayside.ts';
 import type { GraphileAnswer, GraphileRequest } from '../reference/graphile-worker.ts';
 import { installReferences } from '../reference/install.ts';
-import {
-  type BenchContext,
-  type Finding,
-  grouped,
-  interleave,
-  median,
-  type Scenario,
-  type Target,
-} from '../scenario.ts';
+import { type BenchContext, type Finding, grouped, type Scenario } from '../scenario.ts';
 import { insertLoad } from '../shared.ts';
 
 const CONNECTIONS = 64;
@@ -56,15 +49,20 @@ async function measure(context: BenchContext, database: PostgresServer): Promise
       connections: CONNECTIONS,
       seconds,
     };
+    const peers = {
+      peer: 'graphile-worker',
+      database: 'PostgreSQL',
+      databaseCpu: () => postgresCpu(database),
+    };
     const findings = [
-      await compare(context, database, {
+      await comparePeer(context, peers, {
         what: 'PUT insert, 46 bytes, 64 connections',
         target: { kind: 'at least', ratio: 10 },
         rounds,
         own: (round) => runLoad(insertLoad(server, `insert-${round}`, seconds)),
         reference: () => ask({ what: 'add', concurrent: CONNECTIONS, seconds }),
       }),
-      await compare(context, database, {
+      await comparePeer(context, peers, {
         what: 'reserve and commit, pairs, 64 connections',
         target: { kind: 'at least', ratio: 2 },
         rounds,
@@ -86,62 +84,4 @@ async function stockUp(url: string, count: number): Promise<void> {
   const engine = await openPostgresEngine(url);
   await fill(engine, RESERVED, count);
   await engine.stop();
-}
-
-interface Comparison {
-  readonly what: string;
-  readonly target: Target;
-  readonly rounds: number;
-  own(round: number): Promise<LoadResult>;
-  reference(round: number): Promise<GraphileAnswer>;
-}
-
-/** Throughput in interleaved rounds. PostgreSQL's CPU time for each is printed beside it. */
-async function compare(
-  { note, quick }: BenchContext,
-  database: PostgresServer,
-  { what, target, rounds, own, reference }: Comparison,
-): Promise<Finding> {
-  if (!quick) await own(-1);
-  const pairs = await interleave(
-    rounds,
-    (round) => withCpu(database, () => own(round)),
-    (round) => withCpu(database, () => reference(round)),
-  );
-  for (const [mine, other] of pairs) {
-    note(
-      `${what}: ${figureOf(mine)}; graphile-worker ${figureOf(other)}; ratio ${ratioOf(mine, other).toFixed(2)}`,
-    );
-  }
-  return {
-    what,
-    figure: `${grouped(median(pairs.map(([{ perSecond }]) => perSecond)))}/s`,
-    reference: `${grouped(median(pairs.map(([, { perSecond }]) => perSecond)))}/s (graphile-worker)`,
-    ratio: median(pairs.map(([mine, other]) => ratioOf(mine, other))),
-    target,
-  };
-}
-
-interface Rate {
-  readonly perSecond: number;
-  /** PostgreSQL's CPU time for each, microseconds. */
-  readonly cpu: number;
-}
-
-async function withCpu(
-  database: PostgresServer,
-  run: () => Promise<LoadResult | GraphileAnswer>,
-): Promise<Rate> {
-  const before = postgresCpu(database);
-  const result = await run();
-  const count = 'requests' in result ? result.requests : result.jobs;
-  return { perSecond: result.perSecond, cpu: (postgresCpu(database) - before) / count };
-}
-
-function ratioOf(mine: Rate, other: Rate): number {
-  return mine.perSecond / other.perSecond;
-}
-
-function figureOf({ perSecond, cpu }: Rate): string {
-  return `${grouped(perSecond)}/s (PostgreSQL ${cpu.toFixed(0)} µs CPU each)`;
 }
