@@ -177,7 +177,9 @@ export class Feed implements Sink {
     const { queue, group, leaseMs } = this.#options;
     const { owner } = this.#host;
     const timeoutMs = this.#whenDrained === null ? null : 0;
-    this.#consumer = queue.get({ group, leaseMs, count, timeoutMs, tid: this.#tid, owner }, this);
+    const consumer = queue.get({ group, leaseMs, count, timeoutMs, tid: this.#tid, owner }, this);
+    // One that does not wait may have heard already: on a paused queue there is nothing to ask the engine.
+    if (consumer.state !== 'gone') this.#consumer = consumer;
   }
 
   #drained(): void {

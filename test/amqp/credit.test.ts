@@ -73,6 +73,10 @@ describe('credit of a client that receives', () => {
     const receiver = await client.receiver('N/a', {}, 5);
     await receiver.drain();
     assert.equal((await node.sizes('a')).ready, 1);
+    receiver.link.add_credit(1);
+    await until(() => node.queue('a').consumers().length === 1);
+    await node.queue('a').resume();
+    assert.equal(textOf(await receiver.next()), 'x');
   });
 
   it('beyond what a session may leave unsettled waits until some of it is settled', async () => {
