@@ -7,13 +7,8 @@ import { Admission, shuttingDown, type WaitingLimits } from './admission.ts';
 import { Meter } from './meter.ts';
 import { type BrokerParts, Namespace } from './namespace.ts';
 import type { NodeInfo } from './peers.ts';
-import type { NamespaceSetup } from './ports.ts';
+import type { BrokerLog, NamespaceSetup } from './ports.ts';
 import { Sweeper } from './sweeper.ts';
-
-/** What the broker has to say that no client hears. */
-export interface BrokerLog {
-  warn(fields: object, message: string): void;
-}
 
 export interface BrokerOptions {
   readonly namespaces: readonly NamespaceSetup[];

@@ -4,6 +4,11 @@ import type { Signaller } from '../engine/signaller.ts';
 import type { Stats } from '../engine/stats.ts';
 import type { Storage } from '../engine/storage.ts';
 
+/** What the broker has to say that no client hears. */
+export interface BrokerLog {
+  warn(fields: object, message: string): void;
+}
+
 /** One namespace as the composition root configured it: its engine's ports and what to show of them. */
 export interface NamespaceSetup {
   readonly policy: NamespacePolicy;

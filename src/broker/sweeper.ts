@@ -1,7 +1,7 @@
 import type { Storage, SweepResult } from '../engine/storage.ts';
 import type { CancelTimer, Clock } from '../model/clock.ts';
 import type { QueueKey } from '../model/names.ts';
-import type { BrokerLog } from './broker.ts';
+import type { BrokerLog } from './ports.ts';
 
 /** Even if no lease of ours runs out, that of a node that died may: look at least this often, ± half. */
 const POLL_MS = 5_000;

@@ -1,4 +1,5 @@
-import type { Broker, BrokerLog } from '../broker/broker.ts';
+import type { Broker } from '../broker/broker.ts';
+import type { BrokerLog } from '../broker/ports.ts';
 import type { Clock } from '../model/clock.ts';
 import type { Delivery } from '../model/element.ts';
 import { type ExchangeCounters, Faults, zeroExchangeCounters } from './counters.ts';

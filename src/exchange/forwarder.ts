@@ -1,4 +1,4 @@
-import type { BrokerLog } from '../broker/broker.ts';
+import type { BrokerLog } from '../broker/ports.ts';
 import type { Queue, QueueMove } from '../broker/queue.ts';
 import type { Clock } from '../model/clock.ts';
 import type { Delivery, NewElement } from '../model/element.ts';
