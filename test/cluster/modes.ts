@@ -1,3 +1,4 @@
+import { freshDatabase, MONGODB_URL, urlOf, withClient } from '../engines/mongodb.ts';
 import { PostgresServer } from '../support/postgres-server.ts';
 import { startCluster, startRedis } from '../support/redis-servers.ts';
 
@@ -7,8 +8,23 @@ export interface SharedEngine {
   stop(): Promise<void>;
 }
 
+interface Mode {
+  readonly name: string;
+  start(): Promise<SharedEngine>;
+}
+
+/** A database of a server that is there already. */
+const MONGODB: Mode = {
+  name: 'MongoDB',
+  start: async () => {
+    const database = freshDatabase();
+    const stop = (): Promise<unknown> => withClient((client) => client.db(database).dropDatabase());
+    return { url: urlOf(database), stop: async () => void (await stop()) };
+  },
+};
+
 /** The engines that nodes can share. The only such list: every suite of several nodes goes through it. */
-export const MODES: readonly { readonly name: string; start(): Promise<SharedEngine> }[] = [
+export const MODES: readonly Mode[] = [
   { name: 'Redis', start: () => startRedis() },
   { name: 'a Redis cluster', start: () => startCluster() },
   {
@@ -18,4 +34,5 @@ export const MODES: readonly { readonly name: string; start(): Promise<SharedEng
       return { url: server.url(), stop: () => server.stop('fast') };
     },
   },
+  ...(MONGODB_URL === null ? [] : [MONGODB]),
 ];
