@@ -1,0 +1,130 @@
+import assert from 'node:assert/strict';
+import { readdirSync, readFileSync } from 'node:fs';
+import { describe, it } from 'node:test';
+import rhea from 'rhea';
+import { AMQP_ERRORS } from '../../src/amqp/errors.ts';
+import { AMQP_LIMITS } from '../../src/amqp/guard/limits.ts';
+import { LINK_LIMITS, REJECT_DELAY } from '../../src/amqp/limits.ts';
+import * as names from '../../src/amqp/message/names.ts';
+import { PROPERTY_FIELDS } from '../../src/amqp/message/sections.ts';
+import { AMQP_DEFAULTS } from '../../src/amqp/options.ts';
+import { AmqpNode } from './node.ts';
+
+const ROOT = new URL('../../', import.meta.url);
+const PAGE = readFileSync(new URL('docs/protocols/amqp.md', ROOT), 'utf8');
+
+/** The rows of the table whose first column has that name, as cells. */
+function table(firstColumn: string): string[][] {
+  const lines = PAGE.split('\n');
+  const head = lines.findIndex((line) => line.startsWith(`| ${firstColumn} |`));
+  assert.ok(head >= 0, `docs/protocols/amqp.md has a table of ${firstColumn}`);
+  const rows: string[][] = [];
+  for (const line of lines.slice(head + 2)) {
+    if (!line.startsWith('|')) break;
+    rows.push(
+      line
+        .split('|')
+        .slice(1, -1)
+        .map((cell) => cell.trim()),
+    );
+  }
+  return rows;
+}
+
+const bare = (cell = ''): string => cell.replaceAll('`', '');
+
+describe('docs/protocols/amqp.md and the code', () => {
+  it('list the same errors: condition, and what becomes of a message', () => {
+    const listed = table('code').map(([code, condition, message]) => [bare(code), bare(condition), message]);
+    const [, sentence = ''] = /never come: ([\s\S]*?)\. A consumer/.exec(PAGE) ?? [];
+    const never = [...sentence.matchAll(/`([a-z-]+)`/g)].map(([, code]) => code);
+    const built = Object.entries(AMQP_ERRORS).map(([code, { condition, message }]) => [
+      code,
+      condition,
+      message,
+    ]);
+    assert.deepEqual(
+      listed,
+      built.filter(([code]) => !never.includes(code)),
+    );
+    assert.equal(listed.length + never.length, built.length);
+  });
+
+  it('list the same limits', () => {
+    assert.deepEqual(
+      table('limit').map(([name, value = '']) => [bare(name), Number.parseInt(value, 10)]),
+      Object.entries({ ...AMQP_LIMITS, ...LINK_LIMITS }),
+    );
+    for (const { loginTimeoutMs, idleTimeoutMs, stallTimeoutMs } of [AMQP_DEFAULTS]) {
+      for (const ms of [loginTimeoutMs, idleTimeoutMs, stallTimeoutMs]) {
+        assert.ok(PAGE.includes(`${ms / 1000} s`), String(ms));
+      }
+    }
+    const { c2, c1, c0 } = REJECT_DELAY;
+    assert.ok(PAGE.includes(`\`tries² · ${c2} + tries · ${c1} + ${c0}\` seconds`));
+  });
+
+  it('list the same names with a meaning', () => {
+    const meant = Object.entries(names)
+      .filter(([name]) => /_(ANNOTATION|PROPERTY)$/.test(name))
+      .map(([, value]) => String(value));
+    assert.deepEqual(
+      table('name')
+        .map(([name]) => bare(name))
+        .sort(),
+      meant.sort(),
+    );
+    for (const own of [names.TYPES_HEADER, names.BODY_HEADER]) assert.ok(PAGE.includes(`\`${own}\``), own);
+    for (const prefix of [names.ANNOTATION_PREFIX, names.PROPERTY_PREFIX]) {
+      assert.ok(PAGE.includes(`\`${prefix}<name>\``), prefix);
+    }
+  });
+
+  it('say of each field of the properties what becomes of it', () => {
+    const parts = table('part of a message').map(([part]) => bare(part));
+    const named = PROPERTY_FIELDS.filter((field) =>
+      parts.some((part) => part.includes(`properties.${field}`)),
+    );
+    assert.deepEqual(
+      [...named, ...names.HEADER_FIELDS.keys()].sort(),
+      [...PROPERTY_FIELDS].sort(),
+      'all others are headers',
+    );
+  });
+
+  it('name a test for each row of what is served, and of what is not', () => {
+    const folders = ['test/amqp/', 'test/system/'];
+    const tests = new Set(
+      folders.flatMap((folder) =>
+        readdirSync(new URL(folder, ROOT))
+          .filter((name) => name.endsWith('.test.ts'))
+          .flatMap((file) => {
+            const source = readFileSync(new URL(folder + file, ROOT), 'utf8');
+            // A test's own name, or the row of a table that tests are made from.
+            const named = /(?:\bit\(\s*|^\s+\[?)'([^']+)'[,:]/gm;
+            return [...source.matchAll(named)].map(([, name]) => name);
+          }),
+      ),
+    );
+    const parts = ['types (part 1)', 'transport (part 2)', 'messaging (part 3)', 'security (part 5)'];
+    for (const [, name] of parts.flatMap(table)) assert.ok(tests.has(name), `there is no test: ${name}`);
+    for (const [, , name] of table('not served')) assert.ok(tests.has(name), `there is no test: ${name}`);
+  });
+
+  it('agree in the example', async () => {
+    const [, example = ''] = /```js\n([\s\S]*?)```/.exec(PAGE) ?? [];
+    const node = await AmqpNode.start();
+    const AsyncFunction = (async () => {}).constructor as new (
+      ...parts: string[]
+    ) => (...given: unknown[]) => Promise<unknown>;
+    const run = new AsyncFunction('rhea', 'port', example);
+    assert.deepEqual(await run(rhea.create_container(), node.port), [
+      '{"order": 1}',
+      'application/json',
+      'blue',
+    ]);
+    while (node.server.counts.sessions > 0) await new Promise(setImmediate);
+    assert.deepEqual(await node.sizes('orders'), { ready: 0, scheduled: 0, reserved: 0 });
+    await node.stop();
+  });
+});

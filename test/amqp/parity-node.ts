@@ -1,0 +1,86 @@
+import { readAccounts, type UserDefinition } from '../../src/access/account.ts';
+import { AMQP_DEFAULTS } from '../../src/amqp/options.ts';
+import { AmqpServer } from '../../src/amqp/server.ts';
+import { STOMP_DEFAULTS } from '../../src/stomp/options.ts';
+import { StompServer } from '../../src/stomp/server.ts';
+import { Harness, NamedUsers } from '../http/harness.ts';
+import { StompClient } from '../stomp/client.ts';
+import { plain, SILENT_LOG } from '../support/broker.ts';
+import type { QueueClient } from '../support/http-client.ts';
+import { AmqpClient } from './client.ts';
+
+const NAMESPACES = [
+  plain('N'),
+  plain('jobs', { deadLetter: { maxTries: 2, queue: '__deadletter__' } }),
+  plain('events', { groups: ['default'] }),
+];
+
+const USERS: readonly UserDefinition[] = [
+  { name: 'test1', password: 'test1', rights: null },
+  { name: 'reader', password: 'reader', rights: { N: ['read'] } },
+  { name: 'writer', password: 'writer', rights: { N: ['write'] } },
+];
+
+/** Of all front ends. */
+export const BODY_LIMIT = 1_048_576;
+
+/** One broker with HTTP, STOMP and AMQP in front of it, on an engine of its own, and the same users. */
+export class ParityNode {
+  readonly harness: Harness;
+  readonly http: QueueClient;
+  readonly #amqp: AmqpServer;
+  readonly #stomp: StompServer;
+  readonly #clients: (() => void)[] = [];
+
+  private constructor(harness: Harness) {
+    this.harness = harness;
+    this.http = harness.client();
+    const accounts = readAccounts(
+      USERS,
+      NAMESPACES.map(({ name }) => name),
+    );
+    const parts = {
+      broker: harness.broker,
+      authenticator: new NamedUsers(accounts, USERS),
+      log: { ...SILENT_LOG, error: () => {} },
+      clock: harness.opened.clock,
+      version: '0.0.0',
+    };
+    const options = { port: 0, bodyLimit: BODY_LIMIT };
+    this.#amqp = new AmqpServer({ ...parts, options: { ...AMQP_DEFAULTS, ...options } });
+    this.#stomp = new StompServer({ ...parts, options: { ...STOMP_DEFAULTS, ...options } });
+  }
+
+  static async start(): Promise<ParityNode> {
+    const http = { bodyLimit: BODY_LIMIT };
+    const node = new ParityNode(await Harness.start({ namespaces: NAMESPACES, users: USERS, http }));
+    await node.#amqp.start();
+    await node.#stomp.start();
+    return node;
+  }
+
+  /** An AMQP client that is logged in, cut with the node. */
+  async connect(user = 'test1'): Promise<AmqpClient> {
+    const client = await AmqpClient.open(this.#amqp.address.port, user);
+    this.#clients.push(() => client.cut());
+    return client;
+  }
+
+  async connectStomp(): Promise<StompClient> {
+    const login = { login: 'test1', passcode: 'test1' };
+    const client = await StompClient.login(this.#stomp.address.port, '1.2', login);
+    this.#clients.push(() => client.socket.destroy());
+    return client;
+  }
+
+  async stop(): Promise<void> {
+    for (const cut of this.#clients) cut();
+    await this.#amqp.stop();
+    await this.#stomp.stop();
+    await this.harness.close();
+  }
+}
+
+export function addressOf(queue: string, ns = 'N'): string {
+  return `${encodeURIComponent(ns)}/${encodeURIComponent(queue)}`;
+}

@@ -1,0 +1,283 @@
+import assert from 'node:assert/strict';
+import { readdirSync, readFileSync } from 'node:fs';
+import { after, before, describe, it } from 'node:test';
+import { elementHeadersOf, headerOf, jsonOf, type QueueClient } from '../support/http-client.ts';
+import { type AmqpClient, Ended, type Got, type TestReceiver } from './client.ts';
+import { addressOf, BODY_LIMIT, ParityNode } from './parity-node.ts';
+
+// Rows of docs/protocols/parity.md: a test's name begins with the row's. Those about what an element carries are
+// in parity.test.ts.
+
+describe('HTTP and AMQP alike', () => {
+  let node: ParityNode;
+  let http: QueueClient;
+  let amqp: AmqpClient;
+  let queue: string;
+
+  before(async () => {
+    node = await ParityNode.start();
+    http = node.http;
+    amqp = await node.connect();
+  });
+  after(() => node.stop());
+
+  const fresh = (): string => {
+    queue = node.harness.queue();
+    return queue;
+  };
+  const insert = (body = 'x', ns = 'N'): Promise<unknown> => http.insert(ns, queue, body);
+  const send = async (fields: object = {}, ns = 'N'): Promise<void> => {
+    const sender = await amqp.sender(addressOf(queue, ns));
+    assert.equal((await sender.send({ body: 'x', ...fields })).kind, 'accepted');
+    await sender.close();
+  };
+  const sizes = async (ns = 'N'): Promise<[unknown, unknown, unknown]> => {
+    const { size, schedSize, resvSize } = jsonOf<Record<string, unknown>>(await http.status(ns, queue));
+    return [size, schedSize, resvSize];
+  };
+  const sizesAre = (...expected: number[]): Promise<void> =>
+    node.harness.until(async () => JSON.stringify(await sizes()) === JSON.stringify(expected));
+  /** A client of its own that holds the next message. */
+  const holding = async (
+    address = addressOf(queue),
+    fields: object = {},
+  ): Promise<{ client: AmqpClient; receiver: TestReceiver; got: Got }> => {
+    const client = await node.connect();
+    const receiver = await client.receiver(address, fields, 1);
+    return { client, receiver, got: await receiver.next() };
+  };
+
+  it('queue: odd names are the same queue', async () => {
+    for (const name of ['a/b', '%2F', 'ü ☃', '..', 'a:b', 'a\\b', '__proto__', 'a?b']) {
+      queue = name;
+      await send();
+      assert.equal((await http.get('N', name, { to: 0 })).body.toString(), 'x');
+      await http.insert('N', name, 'back');
+      const { client, got } = await holding();
+      got.delivery.accept();
+      await client.close();
+    }
+  });
+
+  it('delay: seconds here are milliseconds there', async () => {
+    fresh();
+    await send({ message_annotations: { 'x-opt-delivery-delay': 1500 } });
+    await send({ application_properties: { 'x-delta-t': 1500 } });
+    await http.insert('N', queue, 'x', { delay: 1.5 });
+    const at = node.harness.opened.now() + 1500;
+    const due = new Date(at).toISOString();
+    assert.deepEqual(await sizes(), [0, 3, 0]);
+    assert.equal(jsonOf<{ next_mature_t: string }>(await http.status('N', queue)).next_mature_t, due);
+    await node.harness.passTime(1500);
+    assert.equal(headerOf(await http.get('N', queue, { to: 0 }), 'x-ks-mature'), due);
+    const { client, got } = await holding();
+    assert.deepEqual(got.message.message_annotations?.['x-opt-ks-mature'], new Date(at));
+    await client.close();
+  });
+
+  it('pop: what one took, the other does not find', async () => {
+    fresh();
+    await insert();
+    const { client, receiver } = await holding(addressOf(queue), { snd_settle_mode: 1 });
+    assert.deepEqual(await sizes(), [0, 0, 0]);
+    await send();
+    await receiver.take();
+    assert.equal((await http.get('N', queue, { to: 0 })).status, 504);
+    await client.close();
+  });
+
+  it('reserve: what one holds, the other waits for', async () => {
+    fresh();
+    await insert();
+    const { client } = await holding();
+    assert.deepEqual(await sizes(), [0, 0, 1]);
+    assert.equal((await http.get('N', queue, { to: 0 })).status, 504);
+    await client.close();
+    await sizesAre(1, 0, 0);
+    assert.equal((await http.get('N', queue, { to: 0 })).status, 200);
+  });
+
+  it('commit: finishes for good', async () => {
+    fresh();
+    await insert();
+    const { client, got } = await holding();
+    got.delivery.accept();
+    await client.close();
+    await sizesAre(0, 0, 0);
+    const id = String(got.message.message_annotations?.['x-opt-ks-id']);
+    assert.equal((await http.commit('N', queue, id)).status, 404);
+  });
+
+  it('rollback: one failed try more, at once or after the delay; released counts none', async () => {
+    fresh();
+    await insert();
+    const { client, got, receiver } = await holding();
+    got.delivery.release();
+    (await receiver.take()).delivery.modified({ delivery_failed: true });
+    await sizesAre(1, 0, 0);
+    const reserved = await http.reserve('N', queue, { to: 0 });
+    assert.equal(headerOf(reserved, 'x-ks-tries'), '1');
+    await http.rollback('N', queue, headerOf(reserved, 'x-ks-id'));
+    const again = await receiver.take();
+    assert.equal(again.message.delivery_count, 2);
+    again.delivery.reject();
+    await sizesAre(0, 1, 0);
+    await node.harness.passTime((2 * 2 * 3 + 2 * 3 + 3) * 1000);
+    assert.equal(headerOf(await http.get('N', queue, { to: 0 }), 'x-ks-tries'), '3');
+    await client.close();
+  });
+
+  it('lease: one that runs out is a failed try for both', async () => {
+    fresh();
+    await insert();
+    const { client } = await holding(`${addressOf(queue)}?lease=5000`);
+    await node.harness.passTime(5001);
+    const taken = await http.reserve('N', queue, { to: 0, lease: 3000 });
+    assert.equal(headerOf(taken, 'x-ks-tries'), '1');
+    await client.close();
+    await node.harness.passTime(3001);
+    const { client: second, got } = await holding();
+    assert.equal(got.message.delivery_count, 2);
+    const id = String(got.message.message_annotations?.['x-opt-ks-id']);
+    const token = headerOf(taken, 'x-ks-lease');
+    assert.equal((await http.extend('N', queue, id, { token })).status, 409);
+    await second.close();
+  });
+
+  it('dead letter: failed tries count together, whoever failed', async () => {
+    fresh();
+    await send({ application_properties: { colour: 'blue' } }, 'jobs');
+    const reserved = await http.reserve('jobs', queue, { to: 0 });
+    await http.rollback('jobs', queue, headerOf(reserved, 'x-ks-id'));
+    const { client, got } = await holding(addressOf(queue, 'jobs'));
+    got.delivery.reject();
+    await client.close();
+    await node.harness.until(async () => JSON.stringify(await sizes('jobs')) === '[0,0,0]');
+    const dead = await http.reserve('jobs', '__deadletter__', { to: 0 });
+    const own = elementHeadersOf(dead);
+    assert.deepEqual(
+      ['colour', 'x-dl-from-queue', 'x-dl-tries'].map((name) => own.get(name)),
+      ['blue', queue, '2'],
+    );
+    await http.rollback('jobs', '__deadletter__', headerOf(dead, 'x-ks-id'));
+    const letter = await holding(addressOf('__deadletter__', 'jobs'), { snd_settle_mode: 1 });
+    const { 'x-dl-from-queue': from, 'x-dl-tries': tries } = letter.got.message.application_properties ?? {};
+    assert.deepEqual([from, tries], [queue, '2']);
+    await letter.client.close();
+  });
+
+  it('pause: holds back both, and lets inserts in', async () => {
+    fresh();
+    await http.pause('N', queue);
+    await send();
+    const client = await node.connect();
+    const receiver = await client.receiver(addressOf(queue), {}, 1);
+    assert.equal((await http.get('N', queue, { to: 0 })).status, 504);
+    assert.deepEqual(await sizes(), [1, 0, 0]);
+    await http.resume('N', queue);
+    (await receiver.next()).delivery.accept();
+    await client.close();
+  });
+
+  it('consumers: are listed, and cancelled, over HTTP', async () => {
+    fresh();
+    const client = await node.connect();
+    const receiver = await client.receiver(addressOf(queue), {}, 1);
+    const list = async (): Promise<{ tid: string; callback: string }[]> =>
+      jsonOf(await http.consumers('N', queue));
+    await node.harness.until(async () => (await list()).length === 1);
+    const [listed] = await list();
+    assert.equal(listed?.callback, 'set');
+    assert.equal((await http.cancel('N', queue, listed?.tid ?? '')).status, 200);
+    assert.equal((await receiver.ended())?.info.code, 'pop-cancelled');
+    assert.deepEqual(await list(), []);
+    await client.close();
+  });
+
+  it('rights: the same user may do the same', async () => {
+    for (const [name, may] of [
+      ['reader', [403, 200]],
+      ['writer', [200, 403]],
+    ] as const) {
+      fresh();
+      await insert();
+      const own = node.harness.client(`${name}:${name}`);
+      const answers = [await own.insert('N', queue, 'x'), await own.get('N', queue, { to: 0 })];
+      assert.deepEqual(
+        answers.map(({ status }) => status),
+        may,
+      );
+      const client = await node.connect(name);
+      for (const [i, side] of (['sender', 'receiver'] as const).entries()) {
+        const attaching = client[side](addressOf(queue)).then(
+          () => 200,
+          (error: unknown) => (error instanceof Ended && error.info.code === 'forbidden' ? 403 : 0),
+        );
+        assert.equal(await attaching, may[i]);
+      }
+      await client.close();
+    }
+  });
+
+  it('limits: a body that is too large for one is for the other', async () => {
+    for (const [length, fits] of [
+      [BODY_LIMIT, true],
+      [BODY_LIMIT + 1, false],
+    ] as const) {
+      fresh();
+      const body = Buffer.alloc(length, 1);
+      assert.equal((await http.insert('N', queue, body)).status, fits ? 200 : 413);
+      const sender = await amqp.sender(addressOf(queue));
+      assert.equal((await sender.send({ body })).kind, fits ? 'accepted' : 'rejected');
+      await sender.close();
+      assert.deepEqual(await sizes(), [fits ? 2 : 0, 0, 0]);
+    }
+  });
+
+  it('a client that goes: what it held is there for the other', async () => {
+    fresh();
+    await insert();
+    const { client } = await holding();
+    client.cut();
+    await sizesAre(1, 0, 0);
+    assert.equal(headerOf(await http.get('N', queue, { to: 0 }), 'x-ks-tries'), '1');
+  });
+
+  it('repeated inserts: a key stores once, and a message each time', async () => {
+    fresh();
+    const headers = { 'idempotency-key': 'once' };
+    await http.insert('N', queue, 'x', { headers });
+    await http.insert('N', queue, 'x', { headers });
+    await send({ message_id: 'once' });
+    await send({ message_id: 'once' });
+    assert.deepEqual(await sizes(), [3, 0, 0]);
+  });
+
+  it('settled: what an AMQP client holds may be settled over HTTP; its own outcome is refused then', async () => {
+    fresh();
+    await insert();
+    const { client, receiver, got } = await holding();
+    const id = String(got.message.message_annotations?.['x-opt-ks-id']);
+    assert.equal((await http.commit('N', queue, id)).status, 200);
+    got.delivery.accept();
+    assert.equal((await receiver.ended())?.info.code, 'element-not-found');
+    await client.close();
+  });
+});
+
+describe('docs/protocols/parity.md', () => {
+  it('has a test over AMQP for each of its rows', () => {
+    const folder = new URL('.', import.meta.url);
+    const files = readdirSync(folder).filter((name) => /^parity.*\.test\.ts$/.test(name));
+    const tests = files.flatMap((file) =>
+      [...readFileSync(new URL(file, folder), 'utf8').matchAll(/\bit\('([^:']+):/g)].flatMap(([, rows]) =>
+        rows?.split(', '),
+      ),
+    );
+    const page = readFileSync(new URL('../../docs/protocols/parity.md', import.meta.url), 'utf8');
+    const rows = [...page.matchAll(/^\| ([^|`]+?) \|.*$/gm)];
+    assert.match(rows[0]?.[0] ?? '', /\| what \| HTTP \| STOMP \| AMQP 1\.0 \|/);
+    assert.ok(rows.length > 20);
+    for (const [, row] of rows.slice(1)) assert.ok(tests.includes(row), `no test of ${row}`);
+  });
+});

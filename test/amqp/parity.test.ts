@@ -1,0 +1,229 @@
+import assert from 'node:assert/strict';
+import { after, before, describe, it } from 'node:test';
+import fc from 'fast-check';
+import rhea, { type Message } from 'rhea';
+import type { Harness } from '../http/harness.ts';
+import type { StompClient } from '../stomp/client.ts';
+import { sampleBodies } from '../support/bodies.ts';
+import { type Answer, elementHeadersOf, headerOf, jsonOf, type QueueClient } from '../support/http-client.ts';
+import type { AmqpClient, Outcome } from './client.ts';
+import { addressOf, ParityNode } from './parity-node.ts';
+
+/** Headers tried; F17 of the reliability plan asks for 10,000 (`FUZZ_HEADERS=10000`). */
+const HEADERS_TRIED = Number(process.env.FUZZ_HEADERS ?? 1000);
+const { types } = rhea;
+const data = (bytes: Uint8Array): object => rhea.message.data_section(Buffer.from(bytes));
+const bytesOf = ({ body }: Message): Buffer => (body as { content: Buffer }).content;
+
+describe('what an element carries, over AMQP and over HTTP and STOMP', () => {
+  let node: ParityNode;
+  let harness: Harness;
+  let http: QueueClient;
+  let amqp: AmqpClient;
+  let stomp: StompClient;
+
+  before(async () => {
+    node = await ParityNode.start();
+    harness = node.harness;
+    http = node.http;
+    amqp = await node.connect();
+    stomp = await node.connectStomp();
+  });
+  after(() => node.stop());
+
+  const send = async (queue: string, message: object, ns = 'N'): Promise<Outcome> => {
+    const sender = await amqp.sender(addressOf(queue, ns));
+    const outcome = await sender.send(message);
+    await sender.close();
+    return outcome;
+  };
+  const pop = async (queue: string, ns = 'N'): Promise<Message> => {
+    const receiver = await amqp.receiver(addressOf(queue, ns), { snd_settle_mode: 1 }, 1);
+    const { message } = await receiver.next();
+    await receiver.close();
+    return message;
+  };
+
+  it('body, content type, content encoding, element headers: sent over AMQP, got over HTTP and STOMP as they were sent', async () => {
+    for (const { name, bytes, contentType, contentEncoding } of sampleBodies()) {
+      const queue = harness.queue();
+      const message = {
+        body: data(bytes),
+        content_type: contentType,
+        ...(contentEncoding !== null && { content_encoding: contentEncoding }),
+        subject: 'Größe',
+        application_properties: { colour: 'blue; light', size: '☃' },
+      };
+      for (let i = 0; i < 2; i++) assert.equal((await send(queue, message)).kind, 'accepted');
+      const answer = await http.get('N', queue, { to: 0 });
+      assert.ok(bytes.equals(answer.body), name);
+      assert.equal(answer.headers['content-type'], contentType);
+      assert.equal(answer.headers['content-encoding'] ?? null, contentEncoding);
+      assert.deepEqual(
+        [...elementHeadersOf(answer)],
+        [
+          ['subject', Buffer.from('Größe').toString('latin1')],
+          ['colour', 'blue; light'],
+          ['size', Buffer.from('☃').toString('latin1')],
+        ],
+      );
+      await stomp.ask('SUBSCRIBE', { destination: `/q/N/${queue}`, id: queue });
+      const frame = await stomp.expect('MESSAGE');
+      assert.ok(bytes.equals(frame.body), name);
+      assert.equal(frame.headers.get('content-type'), contentType);
+      assert.equal(frame.headers.get('content-encoding') ?? null, contentEncoding);
+      assert.equal(frame.headers.get('x-ks-hdr-subject'), 'Größe');
+      assert.equal(frame.headers.get('x-ks-hdr-size'), '☃');
+      await stomp.ask('UNSUBSCRIBE', { id: queue });
+    }
+  });
+
+  it('id, text in headers: inserted over HTTP and STOMP, got over AMQP as they were inserted', async () => {
+    for (const { name, bytes, contentType, contentEncoding } of sampleBodies()) {
+      const queue = harness.queue();
+      const encoding = contentEncoding === null ? {} : { 'content-encoding': contentEncoding };
+      const headers = {
+        'x-ks-hdr-colour': 'blue; light',
+        'x-ks-hdr-text': Buffer.from('Grüße ☃').toString('latin1'),
+        'x-ks-hdr-latin': 'Gr\xfc\xdfe',
+        'x-ks-hdr-reply-to': 'N/answers',
+        ...encoding,
+      };
+      const { id } = jsonOf<{ id: string }>(
+        await http.insert('N', queue, bytes, { contentType, headers, tries: 2 }),
+      );
+      const message = await pop(queue);
+      assert.ok(bytes.equals(bytesOf(message)), name);
+      assert.equal(message.message_annotations?.['x-opt-ks-id'], id);
+      assert.equal(message.content_type, contentType);
+      assert.equal(message.content_encoding ?? null, contentEncoding);
+      // Bytes that are not UTF-8 are taken for ISO 8859-1, since AMQP has nothing but UTF-8.
+      const properties = { colour: 'blue; light', text: 'Grüße ☃', latin: 'Grüße' };
+      assert.deepEqual(message.application_properties, properties);
+      assert.equal(message.reply_to, 'N/answers');
+      assert.equal(message.delivery_count, 2);
+      await stomp.ask(
+        'SEND',
+        {
+          destination: `/q/N/${queue}`,
+          'content-type': contentType,
+          'content-length': bytes.length,
+          ...encoding,
+          'x-ks-hdr-text': 'Grüße ☃',
+          'correlation-id': 'c',
+        },
+        bytes,
+      );
+      const back = await pop(queue);
+      assert.ok(bytes.equals(bytesOf(back)), name);
+      assert.equal(back.content_type, contentType);
+      assert.equal(back.correlation_id, 'c');
+      assert.deepEqual(back.application_properties, { text: 'Grüße ☃' });
+    }
+  });
+
+  it('body: a string comes back to AMQP as one, and everywhere as its bytes', async () => {
+    const queue = harness.queue();
+    for (let i = 0; i < 2; i++) await send(queue, { body: 'Grüße, ☃' });
+    assert.equal((await http.get('N', queue, { to: 0 })).body.toString(), 'Grüße, ☃');
+    assert.equal((await pop(queue)).body, 'Grüße, ☃');
+  });
+
+  it('content type: where there is none, none is made up', async () => {
+    const queue = harness.queue();
+    await http.insert('N', queue, 'x');
+    assert.equal((await pop(queue)).content_type, undefined);
+    await send(queue, { body: data(Buffer.from('x')) });
+    assert.equal((await http.get('N', queue, { to: 0 })).headers['content-type'], 'application/octet-stream');
+  });
+
+  it('maturity, tries, groups: are the same by both', async () => {
+    const queue = harness.queue();
+    const at = harness.opened.now() + 60_000;
+    await send(
+      queue,
+      {
+        body: data(Buffer.from('x')),
+        delivery_count: 3,
+        message_annotations: { 'x-opt-delivery-time': types.wrap_timestamp(at) },
+        application_properties: { 'x-ks-groups': 'A,B,C' },
+      },
+      'events',
+    );
+    await harness.passTime(60_000);
+    for (const group of ['A', 'B']) {
+      const answer = await http.get('events', queue, { to: 0, group });
+      assert.equal(headerOf(answer, 'x-ks-tries'), '3');
+      assert.equal(headerOf(answer, 'x-ks-mature'), new Date(at).toISOString());
+    }
+    assert.equal((await http.get('events', queue, { to: 0 })).status, 504);
+    const receiver = await amqp.receiver(`${addressOf(queue, 'events')}?group=C`, {}, 1);
+    const { message, delivery } = await receiver.next();
+    assert.equal(message.delivery_count, 3);
+    assert.deepEqual(message.message_annotations?.['x-opt-ks-mature'], new Date(at));
+    assert.equal(message.message_annotations?.['x-opt-ks-group'], 'C');
+    delivery.accept();
+    await receiver.close();
+  });
+
+  it('refused headers: all others come back identical from both', async () => {
+    const name = fc.oneof(
+      { weight: 4, arbitrary: fc.stringMatching(/^[a-zA-Z0-9-]{1,12}$/) },
+      { weight: 1, arbitrary: fc.string({ minLength: 1, maxLength: 6 }) },
+    );
+    const value = fc.oneof(
+      fc.string({ maxLength: 20 }),
+      fc.string({ unit: 'grapheme', maxLength: 20 }),
+      fc.string({ unit: 'binary', maxLength: 20 }),
+      fc.constantFrom('', ' ', ' x', 'x\t', 'a\nb', 'a\rb', '\0', '\x7f', ':', '\\', '☃', '\u0085'),
+      fc.integer({ min: -(2 ** 31), max: 2 ** 31 - 1 }),
+      fc.boolean(),
+    );
+    let kept = 0;
+    let refused = 0;
+    const queue = harness.queue();
+    const sender = await amqp.sender(addressOf(queue));
+    const receiver = await amqp.receiver(addressOf(queue), { snd_settle_mode: 1 });
+    await fc.assert(
+      fc.asyncProperty(name, value, async (header, given) => {
+        // rhea would set the prototype of its object instead.
+        fc.pre(header !== '__proto__');
+        const own = typeof given === 'string' ? given.toWellFormed() : given;
+        const { kind, error } = await sender.send({ body: 'x', application_properties: { [header]: own } });
+        if (kind === 'rejected') {
+          refused += 1;
+          assert.equal((error as { info?: { code?: string } }).info?.code, 'invalid-header');
+          return;
+        }
+        kept += 1;
+        const reserved = await http.reserve('N', queue, { to: 0 });
+        assert.equal(textIn(reserved, header.toLowerCase()), String(own));
+        await http.rollback('N', queue, headerOf(reserved, 'x-ks-id'));
+        const { message } = await receiver.take();
+        assert.deepEqual(message.application_properties, { [header]: own });
+      }),
+      { numRuns: HEADERS_TRIED },
+    );
+    assert.ok(kept > HEADERS_TRIED / 4 && refused > HEADERS_TRIED / 20, `${kept} kept, ${refused} refused`);
+  });
+
+  it('limits: headers are refused over AMQP where they are more than HTTP could return', async () => {
+    const most = Object.fromEntries(Array.from({ length: 64 }, (_, i) => [`n-${100 + i}`, ':'.repeat(120)]));
+    const queue = harness.queue();
+    for (const [properties, kind] of [
+      [most, 'accepted'],
+      [{ ...most, more: 'v' }, 'rejected'],
+      [{ long: 'x'.repeat(8189) }, 'rejected'],
+    ] as const) {
+      const outcome = await send(queue, { body: data(Buffer.from('x')), application_properties: properties });
+      assert.equal(outcome.kind, kind);
+    }
+    assert.equal(elementHeadersOf(await http.get('N', queue, { to: 0 })).size, 64);
+  });
+});
+
+/** An element header of an answer as the text that its bytes are. */
+function textIn(answer: Answer, name: string): string | undefined {
+  const bytes = elementHeadersOf(answer).get(name);
+  return bytes === undefined ? undefined : Buffer.from(bytes, 'latin1').toString();
+}
