@@ -9,7 +9,7 @@ const CHECK_EVERY_MS = 250;
 /** Rounds at once; calls that are made meanwhile gather for the next one. */
 const MOST_ROUNDS = 4;
 /** Calls at once that travel alone. */
-const MOST_ALONE = 8;
+const MOST_ALONE = 16;
 /** What may wait for its turn or its answer, at most. */
 const MOST_BYTES = 64 * 1024 * 1024;
 /** What one call weighs beside its bodies. */
