@@ -7,6 +7,7 @@ import { parseArgs } from 'node:util';
 import { diskNow } from './disk.ts';
 import { loadGenerator } from './load/http-load.ts';
 import { isReached, lineOf, type Scenario } from './scenario.ts';
+import { amqp } from './scenarios/amqp.ts';
 import { blocked } from './scenarios/blocked.ts';
 import { depth } from './scenarios/depth.ts';
 import { engine } from './scenarios/engine.ts';
@@ -48,6 +49,7 @@ const SCENARIOS: readonly Scenario[] = [
   twoNodes,
   stomp,
   stompIdle,
+  amqp,
   frontEnds,
 ];
 

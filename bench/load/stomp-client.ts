@@ -6,6 +6,7 @@
 import { once } from 'node:events';
 import { connect, type Socket } from 'node:net';
 import { ELEMENT } from '../quayside.ts';
+import type { RateAnswer, RateRequest } from '../rates.ts';
 
 export interface StompTarget {
   readonly port: number;
@@ -19,18 +20,10 @@ export interface StompTarget {
  * - `idle`: connections that are logged in, subscribe and then only send heart-beats.
  */
 export type StompRequest =
-  | {
-      readonly what: 'send' | 'consume';
-      readonly destination: string;
-      readonly count: number;
-      readonly window: number;
-    }
+  | RateRequest
   | { readonly what: 'idle'; readonly destination: string; readonly count: number; readonly beatMs: number };
 
-export interface StompAnswer {
-  readonly count: number;
-  readonly perSecond: number;
-}
+export type StompAnswer = RateAnswer;
 
 const NUL = 0;
 const target: StompTarget = JSON.parse(process.argv[2] ?? '{}');

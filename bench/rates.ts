@@ -1,0 +1,109 @@
+import { cpuTimeOf, Helper } from './process.ts';
+import { type BenchContext, type Finding, grouped, interleave, median, type Target } from './scenario.ts';
+
+// Rates of protocols with sessions, beside RabbitMQ with the same client: one side sends, the same side consumes.
+
+/** Messages without their answers, and elements without their acknowledgements, at once. */
+const WINDOW = 256;
+
+/** What a load client is asked for. */
+export interface RateRequest {
+  readonly what: 'send' | 'consume';
+  readonly destination: string;
+  readonly count: number;
+  readonly window: number;
+}
+
+export interface RateAnswer {
+  readonly count: number;
+  readonly perSecond: number;
+}
+
+/** Two servers, and how the figures are called and what they are to reach. */
+export interface RateComparison {
+  readonly own: Side;
+  readonly other: Side;
+  readonly send: { readonly what: string; readonly ratio: number };
+  readonly consume: { readonly what: string; readonly ratio: number };
+}
+
+/** A server, a client in front of it, and where both meet. */
+export interface Side {
+  readonly helper: Helper;
+  readonly pid: number;
+  readonly destination: string;
+}
+
+/** Starts a load client, as {@link Helper} has it, in front of a server. */
+export async function startSide(
+  program: URL,
+  target: object,
+  pid: number,
+  destination: string,
+): Promise<Side> {
+  const [helper] = await Helper.start(program, [JSON.stringify(target)]);
+  return { helper, pid, destination };
+}
+
+/** Each round sends and then consumes what it sent, so that both queues are as short at each start. */
+export async function compareRates(
+  context: BenchContext,
+  { own, other, send, consume }: RateComparison,
+): Promise<Finding[]> {
+  const [count, rounds] = context.quick ? [2_000, 1] : [50_000, 7];
+  if (!context.quick) for (const side of [own, other]) await round(side, count / 2);
+  const pairs = await interleave(
+    rounds,
+    () => round(own, count),
+    () => round(other, count),
+  );
+  const finding = (what: string, kind: keyof Round, ratio: number): Finding => {
+    for (const [mine, theirs] of pairs) {
+      const share = (mine[kind].perSecond / theirs[kind].perSecond).toFixed(2);
+      context.note(`${what}: ${text(mine[kind])}; RabbitMQ ${text(theirs[kind])}; ratio ${share}`);
+    }
+    const target: Target = { kind: 'at least', ratio };
+    return {
+      what,
+      figure: text(middle(pairs.map(([mine]) => mine[kind]))),
+      reference: `${text(middle(pairs.map(([, theirs]) => theirs[kind])))} (RabbitMQ)`,
+      ratio: median(pairs.map(([mine, theirs]) => mine[kind].perSecond / theirs[kind].perSecond)),
+      target,
+    };
+  };
+  return [finding(send.what, 'send', send.ratio), finding(consume.what, 'consume', consume.ratio)];
+}
+
+interface Rate {
+  readonly perSecond: number;
+  /** The server's CPU time for each, all threads, microseconds. */
+  readonly cpu: number;
+}
+
+interface Round {
+  readonly send: Rate;
+  readonly consume: Rate;
+}
+
+async function round(side: Side, count: number): Promise<Round> {
+  return { send: await timed(side, 'send', count), consume: await timed(side, 'consume', count) };
+}
+
+async function timed(
+  { helper, pid, destination }: Side,
+  what: 'send' | 'consume',
+  count: number,
+): Promise<Rate> {
+  const before = cpuTimeOf(pid).total;
+  const request: RateRequest = { what, destination, count, window: WINDOW };
+  const { perSecond } = await helper.ask<RateAnswer>(request);
+  return { perSecond, cpu: (cpuTimeOf(pid).total - before) / count };
+}
+
+function middle(rates: readonly Rate[]): Rate {
+  return { perSecond: median(rates.map((rate) => rate.perSecond)), cpu: median(rates.map(({ cpu }) => cpu)) };
+}
+
+function text({ perSecond, cpu }: Rate): string {
+  return `${grouped(perSecond)}/s (CPU ${cpu.toFixed(0)} µs each)`;
+}
