@@ -23,6 +23,9 @@ import {
   sym,
 } from './guard-wire.ts';
 
+const FRAMING = 'amqp:connection:framing-error';
+const DECODE = 'amqp:decode-error';
+
 const response = (content: string): Buffer => rawFrame(1, 0, described(0x43, list8(bin(content))));
 
 function kinds(said: readonly Said[]): Said['kind'][] {
@@ -115,23 +118,36 @@ describe('The login by SASL', () => {
     });
   }
 
-  for (const [what, frames] of [
-    ['a frame of AMQP', [open()]],
-    ['a heart-beat', [HEART_BEAT]],
-    ['a second SASL frame that was not asked for', [response('\0test\0test')]],
-    ['a response of another type', [rawFrame(1, 0, described(0x41, list8(sym('PLAIN'), str('x'))))]],
-    ['a frame of 7 bytes', [Buffer.from([0, 0, 0, 7, 2, 1, 0])]],
-    ['a frame of 0 bytes', [Buffer.alloc(8)]],
-    ['a frame of 2^32-1 bytes', [Buffer.alloc(8, 0xff)]],
-    ['a data offset past the end', [rawFrame(1, 0, Buffer.alloc(0), 3)]],
-    ['lists within lists', [rawFrame(1, 0, described(0x41, bytes(Buffer.alloc(64, 0xc0))))]],
+  for (const [what, frames, condition] of [
+    ['a frame of AMQP', [open()], FRAMING],
+    ['a SASL frame of the type of AMQP', [rawFrame(0, 0, saslInit('PLAIN', 'x').subarray(8))], FRAMING],
+    ['a heart-beat', [HEART_BEAT], FRAMING],
+    ['a SASL frame that was not asked for', [response('\0test\0test')], DECODE],
+    ['an outcome', [rawFrame(1, 0, described(0x44, list8(sym('PLAIN'), bin('\0test\0test'))))], DECODE],
+    ['a response of another type', [rawFrame(1, 0, described(0x41, list8(sym('PLAIN'), str('x'))))], DECODE],
+    ['a frame of 7 bytes', [Buffer.from([0, 0, 0, 7, 2, 1, 0])], FRAMING],
+    ['a frame of 0 bytes', [Buffer.alloc(8)], FRAMING],
+    ['a frame of 2^32-1 bytes', [Buffer.alloc(8, 0xff)], FRAMING],
+    ['a data offset past the end', [rawFrame(1, 0, Buffer.alloc(0), 3)], FRAMING],
+    ['a data offset in the header', [rawFrame(1, 0, saslInit('PLAIN', 'x').subarray(8), 1)], FRAMING],
+    ['lists within lists', [rawFrame(1, 0, described(0x41, bytes(Buffer.alloc(64, 0xc0))))], DECODE],
   ] as const) {
     it(`answers ${what} with outcome 2 and closes`, async () => {
       const client = await node.stranger();
       client.write(SASL, ...frames);
       assert.equal(await outcome(client), 2);
+      assert.deepEqual(
+        node.last.refusals.map((refusal) => refusal.condition),
+        [condition],
+      );
     });
   }
+
+  it('asks for a response once', async () => {
+    const client = await node.stranger();
+    client.write(SASL, saslInit('PLAIN', null), rawFrame(1, 0, described(0x43, list8(NULL))));
+    assert.deepEqual(kinds(await client.rest()), ['SASL', KIND.mechanisms, KIND.challenge, KIND.outcome]);
+  });
 
   for (const [what, header] of [
     ['AMQP without SASL', AMQP],
@@ -203,6 +219,28 @@ describe('The login by SASL', () => {
     client.socket.destroy();
     await node.until(() => node.last.isGone);
     assert.equal(node.clock.pending, 0);
+  });
+});
+
+describe('The login by SASL, where logins cannot be checked', () => {
+  it('may be tried again later', async () => {
+    const fault = new Error('no logins today');
+    const authenticator = {
+      recall: () => null,
+      login: () => Promise.reject(fault),
+      loginBasic: () => Promise.reject(fault),
+    };
+    const node = await GuardNode.start({ authenticator });
+    try {
+      const client = await node.stranger();
+      client.write(SASL, plain('test', 'test'));
+      assert.equal(await outcome(client), 4);
+      assert.deepEqual(node.last.refusals, [
+        { condition: 'amqp:internal-error', description: 'The server failed.' },
+      ]);
+    } finally {
+      await node.stop();
+    }
   });
 });
 

@@ -164,6 +164,12 @@ describe('The walker', () => {
       assert.equal(refusal(nested(16, wrap)), 'passed');
       assert.match(refusal(nested(17, wrap)), /^amqp:resource-limit-exceeded/);
     }
+    const innermost = (value: Wire): Wire => {
+      let whole = value;
+      for (let i = 0; i < 16; i++) whole = list32(whole);
+      return whole;
+    };
+    assert.match(refusal(innermost(described(1, NULL))), /^amqp:resource-limit-exceeded/);
     assert.equal(refusal(nested(8, (inner) => described(1, list32(inner)))), 'passed');
     assert.match(refusal(nested(9, (inner) => described(1, list32(inner)))), /^amqp:resource-limit-exceeded/);
   });
@@ -173,6 +179,8 @@ describe('The walker', () => {
     for (const count of [4096, 2 ** 31 - 1, 2 ** 31, 2 ** 32 - 1]) {
       assert.match(refusal(array32(5, count, 0x40)), /^amqp:resource-limit-exceeded/);
     }
+    assert.equal(refusal(list32(...Array<Wire>(4095).fill(NULL))), 'passed');
+    assert.match(refusal(list32(...Array<Wire>(4096).fill(NULL))), /^amqp:resource-limit-exceeded/);
     const four = array32(5, 2000, 0x41);
     assert.match(refusal(list32(four, four, four)), /^amqp:resource-limit-exceeded/);
   });

@@ -108,9 +108,8 @@ export class Walker {
     if (codeAt(bytes, next, last) === CODE.described) next = this.#descriptor(bytes, next + 1, last);
     const code = codeAt(bytes, next, last);
     next += 1;
-    // Values of no width are as many as the count says, whatever the size: those have to be counted first.
-    if (count > this.#left) throw tooMany();
     if (shapeOf[code] === 0) throw decodeError('An array is of no type.');
+    // Values of no width are as many as the count says, whatever the size: what ends this is that all are counted.
     for (let i = 0; i < count; i++) next = this.#content(bytes, next, last, code, depth + 1);
     if (next !== last) throw decodeError('An array is longer than its values.');
     return last;
