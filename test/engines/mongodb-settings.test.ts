@@ -5,7 +5,9 @@ import type { EngineOptions } from '../../src/engine/engine.ts';
 import { open } from '../../src/engines/mongodb/index.ts';
 import { readSettings, type Settings } from '../../src/engines/mongodb/settings.ts';
 import { shownOptions } from '../../src/server/namespaces.ts';
+import { newElement } from '../support/elements.ts';
 import { CountingClock, SILENT } from './postgres.ts';
+import { codeOf } from './postgres-node.ts';
 
 const PASSWORD = 'canary-4711';
 
@@ -103,6 +105,15 @@ describe('The URL of a MongoDB engine', () => {
   it('is opened without a word to the server, so that an engine can be stopped that never started', async () => {
     const engine = open(options('mongodb://127.0.0.1:1/d'));
     await engine.stop();
+    await engine.stop();
+  });
+
+  it('says nothing of what no document can hold: such a body is refused before anything is sent', async () => {
+    const engine = open(options('mongodb://127.0.0.1:1/d'));
+    const insert = (bytes: number): Promise<string> =>
+      codeOf(engine.storage.insert({ ns: 'n', name: 'q' }, [newElement({ body: Buffer.alloc(bytes) })]));
+    assert.equal(await insert(15 * 1024 * 1024 + 1), 'body-too-large');
+    assert.equal(await insert(1), 'storage-unavailable');
     await engine.stop();
   });
 

@@ -104,7 +104,7 @@ export class MongoStorage implements Storage {
     return this.#settle(queue, ids, (id) => ({ ...named, id })) as Promise<RemoveOutcome[]>;
   }
 
-  putBack(queue: QueueKey, deliveries: readonly Delivery[]): Promise<void> {
+  async putBack(queue: QueueKey, deliveries: readonly Delivery[]): Promise<void> {
     return this.#alone([queue], weigh(deliveries), (call) => this.#putBack.run(call, queue, deliveries));
   }
 
