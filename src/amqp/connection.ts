@@ -131,7 +131,10 @@ export class AmqpConnection
   }
 
   refused(reason: Refusal): void {
-    this.#parts.log.info({ connection: this.id, ...reason }, 'an AMQP connection was ended');
+    const { log } = this.#parts;
+    const fields = { connection: this.id, ...reason };
+    if (reason.err === undefined) log.info(fields, 'an AMQP connection was ended');
+    else log.error(fields, 'an AMQP connection failed');
   }
 
   gone(): void {

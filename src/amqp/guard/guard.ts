@@ -23,7 +23,10 @@ const MOST_OUTPUT_BYTES = 1024 * 1024;
 const LINGER_MS = 2_000;
 
 const TOO_LATE = limitExceeded('The peer has not logged in and opened in time.');
-const FAULT: Refusal = { condition: 'amqp:internal-error', description: 'The server failed.' };
+const FAULT: Refusal = {
+  condition: 'amqp:internal-error',
+  description: 'The server failed; its log says why.',
+};
 
 /**
  * Stands between a socket and rhea: cuts what comes into frames, and checks each before rhea sees a byte of it;
@@ -191,7 +194,7 @@ export class Guard {
   }
 
   #failed(error: unknown): void {
-    this.close(error instanceof Breach ? error : FAULT);
+    this.close(error instanceof Breach ? error : { ...FAULT, err: error });
   }
 
   #login(check: Promise<User>): void {
@@ -256,7 +259,8 @@ export class Guard {
   #refuse(phase: Phase, reason: Refusal): void {
     if (this.#isGone) return;
     const { condition, description } = reason;
-    this.#owner.refused({ condition, description });
+    // A breach is told without where it was thrown: it is the peer's.
+    this.#owner.refused(reason instanceof Breach ? { condition, description } : reason);
     // A peer that is behind would not get this within any time that can be told.
     if (this.#outbox.isBehind) this.#outbox.drop();
     for (const frame of farewell(phase, this.#state, reason, this.#options.containerId)) {

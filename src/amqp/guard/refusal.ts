@@ -4,6 +4,8 @@ export interface Refusal {
   readonly condition: string;
   /** One sentence for people. */
   readonly description: string;
+  /** What was thrown, where it is this server that failed: for the log. */
+  readonly err?: unknown;
 }
 
 /** What a peer did that it may not; its connection ends. */
