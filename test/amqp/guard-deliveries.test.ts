@@ -247,6 +247,10 @@ describe('The guard, of dispositions', () => {
     'a delivery that was not sent': [disposition(5, 5), FIELD],
     'deliveries up to one that was not sent': [disposition(0, 2 ** 32 - 1), FIELD],
     'an end before the beginning': [disposition(3, 1), FIELD],
+    'a batchable that is a number': [
+      frame('disposition', [TRUE, uint(0), NULL, TRUE, NULL, uint(1)]),
+      DECODE,
+    ],
     'all that was sent': [disposition(0, 4), 'passed'],
     'one, without last': [frame('disposition', [TRUE, uint(4)]), 'passed'],
     'deliveries of the peer that have not come': [frame('disposition', [FALSE, uint(0)]), FIELD],
@@ -259,6 +263,15 @@ describe('The guard, of dispositions', () => {
     const { unsettled } = AMQP_LIMITS;
     assert.equal(sent(unsettled + 1).refusal(disposition(1, unsettled)), 'passed');
     assert.equal(sent(unsettled + 1).refusal(disposition(0, unsettled)), LIMIT);
+  });
+
+  it('counts what it costs to go over them', () => {
+    const checks = sent(100);
+    const before = checks.effort;
+    checks.hear(disposition(0, 0));
+    const one = checks.effort - before;
+    checks.hear(disposition(0, 99));
+    assert.equal(checks.effort - before, 2 * one + 99);
   });
 
   it('lets the peer settle what it sent', () => {

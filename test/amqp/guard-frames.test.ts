@@ -120,8 +120,16 @@ describe('The guard, of any frame', () => {
   });
 
   it('refuses payloads behind all but transfers', () => {
-    const checks = new FrameChecks();
-    assert.equal(checks.refusal(bytes(frame('open', [str('c')], { payload: Buffer.from('x') }))), DECODE);
+    const behind = (whole: Buffer): Buffer => rawFrame(0, 0, bytes(whole.subarray(8), Buffer.from('x')));
+    assert.equal(new FrameChecks().refusal(behind(open())), DECODE);
+    const others = [begin(1), attachSender({ name: 'm', handle: 1 }), credit(0, 1), detach(), end(), close()];
+    for (const other of others) {
+      const checks = new FrameChecks().begun();
+      checks.hear(attachReceiver());
+      const onChannel = Buffer.from(behind(other));
+      other.copy(onChannel, 6, 6, 8);
+      assert.equal(checks.refusal(onChannel), DECODE);
+    }
   });
 
   it('gives rhea nothing behind a close of either side, but the close of the peer', () => {
@@ -327,6 +335,17 @@ describe('The guard, of attach', () => {
       withSource(NULL, NULL, NULL, NULL, NULL, NULL, NULL, map8(sym('f'), described('x:y', str('G')))),
       'passed',
     ],
+    'a default-outcome and outcomes': [
+      withSource(...Array<Wire>(8).fill(NULL), described(0x26, list8()), sym('amqp:released:list')),
+      'passed',
+    ],
+    'capabilities of a source that are a list': [
+      withSource(...Array<Wire>(9).fill(NULL), sym('amqp:released:list'), list8()),
+      DECODE,
+    ],
+    'offered-capabilities that are a string': [[...sender, NULL, str('x')], DECODE],
+    'desired-capabilities that are a string': [[...sender, NULL, NULL, str('x')], DECODE],
+    'properties that are a list': [[...sender, NULL, NULL, NULL, list8()], DECODE],
     'outcomes that are a list': [withSource(...Array<Wire>(9).fill(NULL), list8()), DECODE],
     'capabilities of a target that are a string': [
       withTarget(...Array<Wire>(6).fill(NULL), str('queue')),

@@ -16,6 +16,11 @@ export class FrameChecks {
     this.#outbound.observe(AMQP);
   }
 
+  /** What the peer's frames cost. */
+  get effort(): number {
+    return this.#inbound.effort;
+  }
+
   /** What rhea gets of a peer's frame; null: nothing. @throws Breach */
   hear(bytes: Buffer): Buffer | null {
     // Not at the beginning of its buffer, and not to its end.

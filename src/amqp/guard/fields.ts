@@ -56,7 +56,10 @@ export class Fields {
     throw decodeError('A descriptor is not an ulong or a short symbol.');
   }
 
-  /** As `enter`, for a field of a list that another reader is in. The field must not be null. */
+  /**
+   * As `enter`, for a field of a list that another reader is in. The field must not be null. It is gone over to its end,
+   * so that this reader need not `finish`.
+   */
   enterField(outer: Fields): number | string {
     const from = outer.at;
     const to = outer.skip();

@@ -86,5 +86,4 @@ export function checkError(outer: Fields, reader: Fields): void {
   if (condition === CODE.null) throw invalidField('An error has no condition.');
   reader.oneOf('description', CODE.string8, CODE.string32);
   reader.oneOf('info', CODE.map8, CODE.map32);
-  reader.finish();
 }

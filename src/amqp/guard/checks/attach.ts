@@ -80,7 +80,6 @@ function checkTerminus({ fields, inner }: FrameInHand, expected: number): void {
     inner.symbols('outcomes');
   }
   inner.symbols('capabilities');
-  inner.finish();
 }
 
 /** The fields that sources and targets have alike. */

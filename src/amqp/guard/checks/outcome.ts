@@ -62,5 +62,4 @@ export function checkState({ fields, inner, innermost }: FrameInHand): void {
     default:
       throw decodeError('The state of a delivery is of no known type.');
   }
-  inner.finish();
 }
