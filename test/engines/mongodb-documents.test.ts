@@ -16,7 +16,9 @@ import { documentsOf } from '../../src/engines/mongodb/verbs/elements.ts';
 import { newElement } from '../support/elements.ts';
 
 const NOW = Date.UTC(2026, 0, 1);
+const DAY_MS = 24 * 3600 * 1000;
 const HOST = {
+  dedupWindowMs: DAY_MS,
   ops: new Ops(),
   policies: new Policies([
     { name: 'plain', groups: null, deadLetter: null, retentionMs: null },
@@ -66,6 +68,15 @@ describe('An element as documents of MongoDB', () => {
         ['id-1/g2', 'g2'],
       ],
     );
+  });
+
+  it('has its dedup key once, and as long as that is to be remembered it is not deleted', () => {
+    const element = newElement({ groups: ['g1', 'g2'], dedupKey: 'k' });
+    const wanted = { queue: { ns: 'kept', name: 'q' }, element, id: 'id-1' };
+    const [first, second] = documentsOf(HOST, wanted, NOW);
+    assert.equal(first?.key, keyId(wanted.queue, 'k'));
+    assert.deepEqual(first?.deleteAfter, new Date(NOW + DAY_MS));
+    assert.ok(second !== undefined && !('key' in second) && !('deleteAfter' in second));
   });
 
   it('matures when it is asked to, or after its delay by the time of the server', () => {

@@ -11,6 +11,7 @@ export interface Change {
   readonly readOp: string;
   readonly set: Partial<ElementDocument>;
   readonly unset?: readonly (keyof ElementDocument)[];
+  readonly max?: { readonly deleteAfter: Date };
 }
 
 /** What has become of some changes. */
@@ -77,13 +78,14 @@ export async function send(
 function statementsOf(op: string, changes: readonly Change[]): AnyBulkWriteOperation<ElementDocument>[] {
   const alike = new Map<string, { readonly ids: string[]; readonly change: Change }>();
   for (const change of changes) {
-    const name = JSON.stringify([change.readOp, change.set, change.unset]);
+    const name = JSON.stringify([change.readOp, change.set, change.unset, change.max]);
     const known = alike.get(name);
     if (known === undefined) alike.set(name, { ids: [change._id], change });
     else known.ids.push(change._id);
   }
-  return [...alike.values()].map(({ ids, change: { readOp, set, unset = [] } }) => {
+  return [...alike.values()].map(({ ids, change: { readOp, set, unset = [], max } }) => {
     const update: UpdateFilter<ElementDocument> = { $set: { ...set, op } };
+    if (max !== undefined) update.$max = max;
     if (unset.length > 0) update.$unset = Object.fromEntries(unset.map((field) => [field, '' as const]));
     const [only] = ids;
     return ids.length === 1 && only !== undefined

@@ -1,6 +1,7 @@
 import type { ClientSession } from 'mongodb';
 import type { ElementId } from '../../model/element.ts';
 import type { QueueKey } from '../../model/names.ts';
+import { discard } from './discard.ts';
 import { type DeliveryHead, deliveryId, type ElementDocument } from './documents.ts';
 import type { Parts } from './parts.ts';
 import type { LetterTarget } from './policies.ts';
@@ -69,7 +70,8 @@ export class DeadLetters {
     if (letters.length === 0) return new Set();
     await elements.insertMany(letters, options);
     const ids = dying.map(({ _id }) => _id);
-    await elements.deleteMany({ _id: { $in: ids } }, options);
+    const mayHaveKeys = dying.some(({ key }) => key !== undefined);
+    await discard(this.#host, { ids, mayHaveKeys, now: new Date(now) }, options);
     return new Set(ids);
   }
 

@@ -16,7 +16,7 @@ export interface ElementDocument {
   readonly ns: string;
   readonly queue: string;
   readonly group: GroupName;
-  /** `gone`: popped or settled, and to be deleted. */
+  /** `gone`: finished, and to be deleted. */
   readonly state: 'waiting' | 'reserved' | 'gone';
   /** The maturity; kept while it is reserved. */
   readonly at: Date;
@@ -29,8 +29,10 @@ export interface ElementDocument {
   readonly until?: Date;
   /** When it was inserted; in streams with a retention. */
   readonly born?: Date;
-  /** Since when it is gone. */
-  readonly gone?: Date;
+  /** Stands for the dedup key, in the document of the first group. No two documents have the same. */
+  readonly key?: string;
+  /** Until when the key is remembered, or since when it is gone, whichever is later. Only what is gone is deleted. */
+  readonly deleteAfter?: Date;
   readonly bytes: number;
   readonly type: string | null;
   readonly encoding: string | null;
@@ -41,7 +43,19 @@ export interface ElementDocument {
 /** What decides about a delivery, without its content. */
 export type DeliveryHead = Pick<
   ElementDocument,
-  '_id' | 'id' | 'ns' | 'queue' | 'group' | 'state' | 'at' | 'tries' | 'op' | 'token' | 'until' | 'bytes'
+  | '_id'
+  | 'id'
+  | 'ns'
+  | 'queue'
+  | 'group'
+  | 'state'
+  | 'at'
+  | 'tries'
+  | 'op'
+  | 'token'
+  | 'until'
+  | 'key'
+  | 'bytes'
 >;
 
 /** The fields of {@link DeliveryHead}, for queries. */
@@ -56,6 +70,7 @@ export const HEAD_FIELDS = {
   op: 1,
   token: 1,
   until: 1,
+  key: 1,
   bytes: 1,
 } as const;
 
@@ -99,19 +114,27 @@ export function queueText({ ns, name }: QueueKey): string {
   return JSON.stringify([ns, name]);
 }
 
-/** The `_id` of a dedup key's document: keys are as long as clients like. */
+/** What stands for a dedup key: keys are as long as clients like. */
 export function keyId({ ns, name }: QueueKey, key: string): string {
   return createHash('sha256')
     .update(JSON.stringify([ns, name, key]))
     .digest('base64url');
 }
 
-/** The dedup key of an element, and which element it made. */
-export interface KeyDocument {
-  readonly _id: string;
-  readonly id: ElementId;
-  readonly expires: Date;
+/**
+ * Finishes deliveries that are deleted at once if they have no key; one that has a key stays, without its content, for
+ * as long as the key is to be remembered.
+ */
+export function finishing(op: string, now: Date) {
+  return {
+    $set: { state: 'gone', op },
+    $max: { deleteAfter: now },
+    $unset: { until: '', born: '', ...CONTENT },
+  } as const;
 }
+
+/** The fields that hold what the producer gave. */
+export const CONTENT = { type: '', encoding: '', headers: '', body: '' } as const;
 
 export interface QueueDocument {
   readonly _id: string;

@@ -1,6 +1,7 @@
 import type { SweepResult } from '../../engine/storage.ts';
 import type { QueueKey } from '../../model/names.ts';
 import { applyChanges } from './changes.ts';
+import { discard } from './discard.ts';
 import { type DeliveryHead, HEAD_FIELDS } from './documents.ts';
 import { fromDriver, Refused } from './errors.ts';
 import type { Parts } from './parts.ts';
@@ -130,7 +131,8 @@ export class Housekeeping {
   async #drop(ns: string, retentionMs: number): Promise<void> {
     const { store } = this.#parts;
     const { elements } = store.collections;
-    const oldest = new Date((await store.time.read()).getTime() - retentionMs);
+    const now = await store.time.read();
+    const oldest = new Date(now.getTime() - retentionMs);
     for (let dropped = 0; dropped < MOST_DROPPED; dropped += DROPPED_AT_ONCE) {
       const old = await elements
         .find(
@@ -142,8 +144,9 @@ export class Housekeeping {
       // Somebody may have reserved one of them since; that one stays.
       const ids = old.map(({ _id }) => _id);
       const { writeConcern } = store.settings;
-      await elements.deleteMany(
-        { _id: { $in: ids }, state: 'waiting' },
+      await discard(
+        this.#parts,
+        { ids, mayHaveKeys: true, filter: { state: 'waiting' }, now },
         { writeConcern, maxTimeMS: MAX_TIME_MS },
       );
     }

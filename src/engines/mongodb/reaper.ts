@@ -1,5 +1,7 @@
+import type { AnyBulkWriteOperation } from 'mongodb';
 import type { EngineLog } from '../../engine/engine.ts';
 import type { CancelTimer, Clock } from '../../model/clock.ts';
+import { CONTENT, type ElementDocument } from './documents.ts';
 import { describe } from './errors.ts';
 import { MAX_TIME_MS } from './settings.ts';
 import type { Store } from './store.ts';
@@ -10,16 +12,19 @@ const AT_ONCE = 200;
 /** More documents than these are left to the server, which deletes them by their index `gone`. */
 const MOST_WAITING = 20_000;
 
+/** A finished delivery, with the key that is still to be remembered. */
+type Finished = Pick<ElementDocument, '_id' | 'key'>;
+
 /**
  * Deletes the documents of finished deliveries, soon and without anybody waiting for it. What a crash leaves is
- * out of every query, and the server's own clean-up finds it.
+ * out of every query, and the server's own clean-up finds it. What has a dedup key only loses its content.
  */
 export class Reaper {
   readonly #store: Store;
   readonly #clock: Clock;
   readonly #log: EngineLog;
   /** By the name of the change that finished them. */
-  #waiting = new Map<string, string[]>();
+  #waiting = new Map<string, Finished[]>();
   #count = 0;
   #cancel: CancelTimer | null = null;
   #running: Promise<void> | null = null;
@@ -32,10 +37,11 @@ export class Reaper {
   }
 
   /** @param op the change that finished them: one that was put back since, and finished again, is another's */
-  add(op: string, ids: readonly string[]): void {
-    if (ids.length === 0 || this.#count >= MOST_WAITING) return;
-    this.#count += ids.length;
-    this.#waiting.set(op, [...(this.#waiting.get(op) ?? []), ...ids]);
+  add(op: string, finished: readonly Finished[]): void {
+    if (finished.length === 0 || this.#count >= MOST_WAITING) return;
+    this.#count += finished.length;
+    const named = finished.map(({ _id, key }) => (key === undefined ? { _id } : { _id, key }));
+    this.#waiting.set(op, [...(this.#waiting.get(op) ?? []), ...named]);
     this.#schedule();
   }
 
@@ -63,14 +69,12 @@ export class Reaper {
   async #delete(): Promise<void> {
     const some = [...this.#waiting].slice(0, AT_ONCE);
     let count = 0;
-    for (const [op, ids] of some) {
+    for (const [op, finished] of some) {
       this.#waiting.delete(op);
-      count += ids.length;
+      count += finished.length;
     }
     this.#count -= count;
-    const statements = some.map(([op, ids]) => ({
-      deleteMany: { filter: { _id: { $in: ids }, op, state: 'gone' as const } },
-    }));
+    const statements = some.flatMap(([op, finished]) => statementsOf(op, finished));
     try {
       this.#store.assertUp();
       await this.#store.collections.elements.bulkWrite(statements, {
@@ -82,4 +86,16 @@ export class Reaper {
       this.#log.info({ err: describe(error), count }, 'finished elements are left to the server');
     }
   }
+}
+
+/** One that was put back meanwhile is not gone any more, or has another change's name. */
+function statementsOf(op: string, finished: readonly Finished[]): AnyBulkWriteOperation<ElementDocument>[] {
+  const [keyed, others] = [true, false].map((isKeyed) =>
+    finished.filter(({ key }) => (key !== undefined) === isKeyed).map(({ _id }) => _id),
+  );
+  const named = (ids: readonly string[] = []) => ({ _id: { $in: [...ids] }, op, state: 'gone' }) as const;
+  const statements: AnyBulkWriteOperation<ElementDocument>[] = [];
+  if (others?.length) statements.push({ deleteMany: { filter: named(others) } });
+  if (keyed?.length) statements.push({ updateMany: { filter: named(keyed), update: { $unset: CONTENT } } });
+  return statements;
 }

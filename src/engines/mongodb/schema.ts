@@ -13,7 +13,7 @@ const NAMESPACE_EXISTS = 48;
 const LEFT_OVER_SECONDS = 300;
 
 interface Index {
-  readonly collection: 'elements' | 'keys' | 'queues' | 'stats';
+  readonly collection: 'elements' | 'queues' | 'stats';
   readonly fields: IndexSpecification;
   readonly options: CreateIndexesOptions & { readonly name: string };
 }
@@ -26,6 +26,7 @@ export const BY_AGE = 'by_age';
 /**
  * - `in_order` has everything that a take, a count or a listing looks at before it decides, so that none of them
  *   reads documents that it does not hand out, and the cost of a take does not depend on how many wait.
+ * - `by_key` lets one element be stored for a dedup key, whoever inserts.
  * - `by_lease_end` and `by_age` hold reserved documents only, and those of streams with a retention.
  */
 const INDEXES: readonly Index[] = [
@@ -46,14 +47,18 @@ const INDEXES: readonly Index[] = [
   },
   {
     collection: 'elements',
-    fields: { gone: 1 },
+    fields: { key: 1 },
+    options: { name: 'by_key', unique: true, partialFilterExpression: { key: { $exists: true } } },
+  },
+  {
+    collection: 'elements',
+    fields: { deleteAfter: 1 },
     options: {
       name: 'gone',
       expireAfterSeconds: LEFT_OVER_SECONDS,
-      partialFilterExpression: { gone: { $exists: true } },
+      partialFilterExpression: { state: 'gone' },
     },
   },
-  { collection: 'keys', fields: { expires: 1 }, options: { name: 'expires', expireAfterSeconds: 0 } },
   { collection: 'queues', fields: { ns: 1, name: 1 }, options: { name: 'by_namespace' } },
   { collection: 'stats', fields: { queue: 1 }, options: { name: 'by_queue' } },
 ];

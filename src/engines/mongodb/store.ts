@@ -2,7 +2,7 @@ import type { Collection, Db, MongoClient, TopologyDescription } from 'mongodb';
 import type { EngineLog } from '../../engine/engine.ts';
 import type { Clock } from '../../model/clock.ts';
 import type { DefinitionDocument } from './definitions.ts';
-import type { ElementDocument, KeyDocument, QueueDocument } from './documents.ts';
+import type { ElementDocument, QueueDocument } from './documents.ts';
 import { describe, Lost } from './errors.ts';
 import { prepareDatabase } from './schema.ts';
 import { ServerTime } from './server-time.ts';
@@ -19,7 +19,6 @@ const NO_PRIMARY = 'There is no primary now.';
 
 export interface Collections {
   readonly elements: Collection<ElementDocument>;
-  readonly keys: Collection<KeyDocument>;
   readonly queues: Collection<QueueDocument>;
   readonly definitions: Collection<DefinitionDocument>;
   readonly stats: Collection<StatsDocument>;
@@ -55,7 +54,6 @@ export class Store {
     this.#log = log;
     this.collections = {
       elements: this.db.collection('elements'),
-      keys: this.db.collection('keys'),
       queues: this.db.collection('queues'),
       definitions: this.db.collection('definitions'),
       stats: this.db.collection('stats'),

@@ -89,7 +89,7 @@ export class Undo {
         filter: { _id: { $in: [...ids] }, op },
         update: {
           $set: { state: 'waiting', token: null, op: this.#ops.next() },
-          $unset: { until: '', gone: '' },
+          $unset: { until: '' },
         },
       } as const,
     }));

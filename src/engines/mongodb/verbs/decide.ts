@@ -76,8 +76,9 @@ function isHeld({ state, until }: DeliveryHead, now: number): boolean {
 
 /** It is marked and then deleted: deleting at once would not tell which of several were there. */
 function finish(head: DeliveryHead, now: number): { readonly kind: 'change'; readonly change: Change } {
-  const set = { state: 'gone', gone: new Date(now) } as const;
-  return { kind: 'change', change: { _id: head._id, readOp: head.op, set, unset: ['until', 'born'] } };
+  const set = { state: 'gone' } as const;
+  const max = { deleteAfter: new Date(now) };
+  return { kind: 'change', change: { _id: head._id, readOp: head.op, set, max, unset: ['until', 'born'] } };
 }
 
 function change(

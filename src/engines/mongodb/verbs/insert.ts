@@ -1,11 +1,15 @@
 import { type ClientSession, MongoBulkWriteError } from 'mongodb';
+import type { ElementId } from '../../../model/element.ts';
 import type { InsertCall } from '../call.ts';
 import { deliveryId } from '../documents.ts';
-import { fromDriver, Lost, Refused } from '../errors.ts';
+import { DUPLICATE_KEY, fromDriver, Lost, Refused } from '../errors.ts';
 import type { Parts } from '../parts.ts';
 import { MAX_TIME_MS } from '../settings.ts';
 import { CommitUnknown, transact } from '../transaction.ts';
-import { documentsOf, storeWithin, type Wanted } from './elements.ts';
+import { documentsOf, keyOf, seenKeys, storeWithin, type Wanted } from './elements.ts';
+
+/** How often an element is stored whose key was there, and then was not. */
+const MOST_ATTEMPTS = 3;
 
 interface Inserting {
   readonly call: InsertCall;
@@ -14,7 +18,8 @@ interface Inserting {
 
 /**
  * Inserts. Calls of one document, by far the most, are one command, in which each document is stored by itself, and
- * which the driver may repeat without storing one twice. Calls of several, or with dedup keys, are a transaction.
+ * which the driver may repeat without storing one twice; no two documents have the same dedup key. Calls of several are
+ * a transaction.
  */
 export class Insert {
   readonly #parts: Parts;
@@ -64,14 +69,14 @@ export class Insert {
     return { call, wanted: elements.map((element) => ({ queue, element, id: this.#parts.ids.next(now) })) };
   }
 
-  async #storeSingles(inserting: readonly Inserting[], now: number): Promise<void> {
+  async #storeSingles(inserting: readonly Inserting[], now: number, attempt = 1): Promise<void> {
     if (inserting.length === 0) return;
     const { store } = this.#parts;
     for (const { call } of inserting) call.begin();
     const documents = inserting.flatMap(({ wanted }) =>
       wanted.flatMap((one) => documentsOf(this.#parts, one, now)),
     );
-    const faults = new Map<number, Refused>();
+    let faults: ReadonlyMap<number, Refused> = new Map();
     try {
       await store.collections.elements.insertMany(documents, {
         ordered: false,
@@ -85,13 +90,40 @@ export class Insert {
         for (const { call } of inserting) call.failBy(fault);
         return;
       }
-      for (const [index, fault] of refused) faults.set(index, fault);
+      faults = refused;
     }
+    const repeats: Inserting[] = [];
     for (const [index, { call, wanted }] of inserting.entries()) {
       const fault = faults.get(index);
       if (fault === undefined) call.succeed(wanted.map(({ id }) => id));
+      else if (fault.code === DUPLICATE_KEY && hasKey(wanted)) repeats.push({ call, wanted });
       else call.failBy(fault);
     }
+    await this.#answerRepeats(repeats, now, attempt);
+  }
+
+  /** Their keys were there already: the first element's id is the answer, unless its key has been forgotten since. */
+  async #answerRepeats(repeats: readonly Inserting[], now: number, attempt: number): Promise<void> {
+    if (repeats.length === 0) return;
+    let seen: ReadonlyMap<string, ElementId>;
+    try {
+      const wanted = repeats.flatMap((one) => one.wanted);
+      seen = await seenKeys(this.#parts, wanted, now);
+    } catch (error) {
+      const fault = fromDriver(error);
+      for (const { call } of repeats) call.failBy(fault);
+      return;
+    }
+    const again = repeats.filter(({ call, wanted: [only] }) => {
+      const first = only === undefined ? undefined : seen.get(keyOf(only) ?? '');
+      if (first !== undefined) call.succeed([first]);
+      return first === undefined && !call.isSettled;
+    });
+    if (attempt < MOST_ATTEMPTS) {
+      await this.#storeSingles(again, now, attempt + 1);
+      return;
+    }
+    for (const { call } of again) call.failBy(new Refused(DUPLICATE_KEY, 'A key comes and goes.'));
   }
 
   /** One transaction for all; where MongoDB refuses it, one for each, so that nobody pays for another's element. */
@@ -131,7 +163,11 @@ export class Insert {
 /** Whether the call is one document, and its being stored depends on nothing else. */
 function isSingle({ wanted: [first, second] }: Inserting): boolean {
   if (first === undefined || second !== undefined) return false;
-  return first.element.dedupKey === null && new Set(first.element.groups).size === 1;
+  return new Set(first.element.groups).size === 1;
+}
+
+function hasKey(wanted: readonly Wanted[]): boolean {
+  return wanted.some(({ element }) => element.dedupKey !== null);
 }
 
 /** Of an unordered command, the documents that the server refused; null where more is open than that. */

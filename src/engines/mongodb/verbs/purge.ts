@@ -2,6 +2,7 @@ import type { Filter } from 'mongodb';
 import type { DeliveryState } from '../../../model/element.ts';
 import type { QueueKey } from '../../../model/names.ts';
 import type { Sending } from '../call.ts';
+import { discard } from '../discard.ts';
 import { deliveryId, type ElementDocument } from '../documents.ts';
 import type { Parts } from '../parts.ts';
 import { IN_ORDER } from '../schema.ts';
@@ -35,12 +36,12 @@ export class Purge {
         if (step === 0) break;
         call.begin();
         const { writeConcern } = store.settings;
-        const named = { _id: { $in: found.map(({ id, group }) => deliveryId(id, group)) } };
-        const { deletedCount } = await elements.deleteMany(
-          { ...filter, ...named },
-          { hint: '_id_', writeConcern, maxTimeMS: MAX_TIME_MS },
+        const ids = found.map(({ id, group }) => deliveryId(id, group));
+        gone += await discard(
+          this.#parts,
+          { ids, mayHaveKeys: true, filter, now },
+          { writeConcern, maxTimeMS: MAX_TIME_MS },
         );
-        gone += deletedCount;
         call.goOn();
       }
     }

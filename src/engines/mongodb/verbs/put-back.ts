@@ -28,7 +28,7 @@ export class PutBack {
       const set = { ...fields, ...contentFields(delivery), at, tries, ...(isKept && { born: now }) };
       // One that waits or is held again was put back before: making it anew then fails by its `_id`.
       const filter = { _id, state: 'gone' } as const;
-      const update = { $set: { ...set, state }, $unset: { gone: '', until: '' } } as const;
+      const update = { $set: { ...set, state }, $unset: { until: '' } } as const;
       return { updateOne: { filter, update, upsert: true } };
     });
     if (statements.length === 0) return;

@@ -113,18 +113,18 @@ export class Settle {
   }
 
   async #change(decided: readonly Decided[], returned: Map<string, number>): Promise<Pending[]> {
-    const changing = decided.flatMap(([pending, , decision]) =>
-      decision.kind === 'change' && !pending.of.call.isSettled ? [{ pending, ...decision }] : [],
+    const changing = decided.flatMap(([pending, head, decision]) =>
+      decision.kind === 'change' && !pending.of.call.isSettled ? [{ pending, head, ...decision }] : [],
     );
     for (const { pending } of changing) pending.of.call.begin();
     const { store, ops, reaper, leases } = this.#parts;
     const raced: Pending[] = [];
-    const gone: string[] = [];
+    const gone: DeliveryHead[] = [];
     const op = ops.next();
     try {
       const changes: Change[] = changing.map(({ change }) => change);
       const { ids, refused } = await applyChanges(store, op, changes);
-      for (const { pending, change, settled } of changing) {
+      for (const { pending, head, change, settled } of changing) {
         const { of, place, _id } = pending;
         if (!ids.has(_id)) {
           if (refused === null) raced.push(pending);
@@ -132,7 +132,7 @@ export class Settle {
           continue;
         }
         of.outcomes[place] = settled;
-        if (change.set.state === 'gone') gone.push(_id);
+        if (change.set.state === 'gone') gone.push(head);
         if (change.set.state === 'waiting') returned.set(_id, of.call.order);
         if (change.set.until !== undefined) leases.endsAt(change.set.until.getTime());
       }

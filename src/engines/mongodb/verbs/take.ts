@@ -186,10 +186,10 @@ export class Take {
 
   #statement({ call, op, ids, now }: Claim): AnyBulkWriteOperation<ElementDocument> {
     const { leaseMs } = call.args;
-    const set =
+    const update =
       leaseMs === null
-        ? ({ state: 'gone', gone: new Date(now), op } as const)
-        : ({ state: 'reserved', until: leaseEnd(now, leaseMs), token: op, op } as const);
+        ? { $set: { state: 'gone', op } as const, $max: { deleteAfter: new Date(now) } }
+        : { $set: { state: 'reserved', until: leaseEnd(now, leaseMs), token: op, op } as const };
     const { expression } = this.#parts.store.time;
     const filter = {
       _id: { $in: [...ids] },
@@ -197,7 +197,7 @@ export class Take {
       at: { $lte: new Date(now) },
       $expr: { $lte: [expression, new Date(now + CLAIM_WITHIN_MS)] },
     } as const;
-    return { updateMany: { filter, update: { $set: set } } };
+    return { updateMany: { filter, update } };
   }
 
   #answer({ call, op, now, nextDueAt, isCut, ids }: Claim, documents: readonly ElementDocument[]): void {
@@ -208,11 +208,7 @@ export class Take {
       return;
     }
     const until = leaseMs === null ? null : leaseEnd(now, leaseMs).getTime();
-    if (until === null)
-      this.#parts.reaper.add(
-        op,
-        documents.map(({ _id }) => _id),
-      );
+    if (until === null) this.#parts.reaper.add(op, documents);
     const lease = until === null ? null : { token: op, until };
     const deliveries: Delivery[] = documents.map((document) => delivery(document, lease));
     const wasLate = isCut || deliveries.length < ids.length;

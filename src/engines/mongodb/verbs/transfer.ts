@@ -1,6 +1,7 @@
 import type { ClientSession } from 'mongodb';
 import type { Move, SettleOutcome } from '../../../engine/storage.ts';
 import type { Sending } from '../call.ts';
+import { discard } from '../discard.ts';
 import { deliveryId } from '../documents.ts';
 import type { Parts } from '../parts.ts';
 import { MAX_TIME_MS } from '../settings.ts';
@@ -43,7 +44,9 @@ export class Transfer {
       return 'done';
     });
     if (finished.size === 0) return outcomes;
-    await store.collections.elements.deleteMany({ _id: { $in: [...finished] } }, options);
+    const gone = [...finished];
+    const mayHaveKeys = gone.some((_id) => byId.get(_id)?.key !== undefined);
+    await discard(this.#parts, { ids: gone, mayHaveKeys, now: new Date(now) }, options);
     await storeWithin(session, this.#parts, wanted, now);
     return outcomes;
   }
