@@ -288,10 +288,13 @@ describe('The guard, of dispositions', () => {
     const content = Buffer.concat(fields);
     const expected = bytes(0xc0, content.length + 1, 4, content);
     assert.deepEqual(short, rawFrame(0, 0, described(0x15, expected)));
-    const list = bytes(0xd0, uint32(content.length + 4).subarray(1), uint32(6).subarray(1), content);
-    const long = sent(1).hear(rawFrame(0, 0, described(0x15, list)));
-    list.writeUInt32BE(4, 5);
-    assert.deepEqual(long, rawFrame(0, 0, described(0x15, list)));
+    for (const more of [0, 300]) {
+      const long = Buffer.concat([content, Buffer.alloc(more, NULL)]);
+      const list = bytes(0xd0, uint32(long.length + 4).subarray(1), uint32(6 + more).subarray(1), long);
+      const heard = sent(1).hear(rawFrame(0, 0, described(0x15, list)));
+      list.writeUInt32BE(4, 5);
+      assert.deepEqual(heard, rawFrame(0, 0, described(0x15, list)));
+    }
   });
 });
 

@@ -204,6 +204,9 @@ describe('The guard, of begin and end', () => {
     ['no outgoing-window', [undefined, uint(0), uint(1)], DECODE],
     ['a handle-max that is an ushort', [...fields, ushort(4)], DECODE],
     ['a handle-max of 0', [...fields, uint(0)], 'passed'],
+    ['offered-capabilities that are a string', [...fields, undefined, str('x')], DECODE],
+    ['desired-capabilities that are a string', [...fields, undefined, undefined, str('x')], DECODE],
+    ['properties that are a list', [...fields, undefined, undefined, undefined, list8()], DECODE],
   ] as const) {
     it(`answers ${what} with ${expected}`, () => {
       assert.equal(new FrameChecks().begun().refusal(frame('begin', more, { channel: 1 })), expected);
@@ -263,6 +266,9 @@ describe('The guard, of flow, detach and close', () => {
     'credit from a receiver': [[...session, uint(0), uint(0), uint32(2 ** 32 - 1)], 'passed'],
     'an unknown delivery-count': [[...session, uint(0), undefined, uint(5)], 'passed'],
     'a link-credit that is a string': [[...session, uint(0), uint(0), str('1')], DECODE],
+    'an available that is a string': [[...session, uint(0), uint(0), uint(1), str('x')], DECODE],
+    'an echo that is a number': [[...session, NULL, NULL, NULL, NULL, NULL, uint(1)], DECODE],
+    'properties that are a list': [[...session, NULL, NULL, NULL, NULL, NULL, NULL, list8()], DECODE],
     'a drain that is a number': [[...session, uint(0), uint(0), uint(1), undefined, uint(1)], DECODE],
   });
 

@@ -1,9 +1,8 @@
-import { Channel, type Link } from '../channels.ts';
+import { Channel } from '../channels.ts';
 import { ABSENT } from '../fields.ts';
 import type { FrameInHand } from '../frame-in-hand.ts';
 import { AMQP_LIMITS } from '../limits.ts';
 import { Breach, framingError, illegalState, invalidField } from '../refusal.ts';
-import type { ConnectionState } from '../state.ts';
 import { CODE } from '../type-codes.ts';
 
 /** The peer's `begin`. */
@@ -38,7 +37,7 @@ export function checkEnd(frame: FrameInHand): void {
   const { state, channel } = frame;
   frame.error();
   frame.finish();
-  for (const link of channel.links) if (link !== undefined) forgetBegun(state, link);
+  for (const link of channel.links) state.begunCost -= link?.begunCost ?? 0;
   state.channels[frame.channelNumber] = undefined;
   state.channelCount -= 1;
 }
@@ -50,7 +49,7 @@ export function checkDetach(frame: FrameInHand): void {
   fields.boolean('closed');
   frame.error();
   frame.finish();
-  forgetBegun(state, link);
+  state.begunCost -= link.begunCost;
   channel.remove(link);
 }
 
@@ -83,10 +82,4 @@ export function checkFlow(frame: FrameInHand): void {
 function makeFalse(bytes: Buffer, at: number): void {
   if (bytes[at] === CODE.true) bytes[at] = CODE.false;
   else bytes[at + 1] = 0;
-}
-
-function forgetBegun(state: ConnectionState, link: Link): void {
-  state.begunCost -= link.begunCost;
-  link.begunCost = 0;
-  link.begunId = -1;
 }
