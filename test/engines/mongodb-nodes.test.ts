@@ -103,6 +103,57 @@ if (MONGODB_URL !== null) {
       assert.deepEqual(bodyTexts((await b.storage.take(queue, POP)).deliveries), ['once']);
     });
 
+    it('leave nothing of what is finished but its key, however it is finished', async () => {
+      const [queue, other] = [freshQueue('jobs'), freshQueue('jobs')];
+      const keyed = (body: string) => [newElement({ body, dedupKey: body }), newElement({ body })];
+      const reserved = async (body: string): Promise<{ id: string; group: string; token: null }[]> => {
+        await a.storage.insert(queue, keyed(body));
+        const { deliveries } = await b.storage.take(queue, { group: '', count: 2, leaseMs: 60_000 });
+        return deliveries.map(({ id }) => ({ id, group: '', token: null }));
+      };
+      const ways: ((refs: { id: string; group: string; token: null }[]) => Promise<unknown>)[] = [
+        (refs) => a.storage.commit(queue, refs),
+        (refs) => b.storage.transfer(refs.map((finish) => ({ from: queue, finish, inserts: [] }))),
+        () => a.storage.purge(queue),
+        async (refs) => {
+          await a.storage.rollback(
+            queue,
+            refs.map((ref) => ({ ...ref, delayMs: 0, countTry: false })),
+          );
+          return b.storage.remove(
+            queue,
+            refs.map(({ id }) => id),
+          );
+        },
+        async (refs) => {
+          for (const ref of refs) {
+            await a.storage.rollback(queue, [{ ...ref, delayMs: 0, countTry: true }]);
+            const { deliveries } = await a.storage.take(queue, { group: '', count: 1, leaseMs: 60_000 });
+            const again = deliveries.map(({ id }) => ({ id, group: '', token: null }));
+            await a.storage.rollback(
+              queue,
+              again.map((one) => ({ ...one, delayMs: 0, countTry: true })),
+            );
+          }
+          return a.storage.purge({ ns: 'jobs', name: 'dead' });
+        },
+      ];
+      for (const [way, finish] of ways.entries()) await finish(await reserved(`way ${way}`));
+      await a.storage.insert(other, keyed('popped'));
+      await b.storage.take(other, POP);
+
+      await withClient(async (client) => {
+        const elements = client.db(database).collection('elements');
+        const left = () => elements.find({ ns: 'jobs' }).toArray();
+        await until(async () => (await left()).every(({ key, body }) => key !== undefined && !body));
+        assert.equal((await left()).length, ways.length + 1);
+      });
+      for (const way of ways.keys()) {
+        await b.storage.insert(queue, [newElement({ body: 'again', dedupKey: `way ${way}` })]);
+      }
+      assert.equal((await a.storage.sizes(queue)).ready, 0);
+    });
+
     it('give the elements of a node that is gone back when its leases end', async () => {
       const queue = freshQueue('jobs');
       const gone = engineOn(database);
