@@ -6,6 +6,7 @@ import {
   ACCEPTED,
   attachReceiver,
   attachSender,
+  begin,
   bin,
   bytes,
   dataSection,
@@ -16,6 +17,7 @@ import {
   FALSE,
   frame,
   furtherTransfer,
+  HEART_BEAT,
   list8,
   map8,
   NULL,
@@ -295,6 +297,50 @@ describe('The guard, of dispositions', () => {
       list.writeUInt32BE(4, 5);
       assert.deepEqual(heard, rawFrame(0, 0, described(0x15, list)));
     }
+  });
+});
+
+describe('The guard, of what rhea writes', () => {
+  it('lets heart-beats and the header go as they are', () => {
+    const checks = new FrameChecks().begun();
+    assert.deepEqual(checks.say(HEART_BEAT), HEART_BEAT);
+  });
+
+  it('puts cargo on the last frame of its delivery, and on no other', () => {
+    const checks = new FrameChecks().begun();
+    const isOn = checks.carry(0, 3);
+    const further = frame('transfer', [uint(0), uint(3), bin('t3'), uint(0), FALSE, FALSE]);
+    const rides = [
+      transfer(BODY, { id: 2 }),
+      transfer(BODY, { id: 3, more: true }),
+      frame('flow', [uint(0), uint(1), uint(0), uint(1)]),
+      further,
+      further,
+    ].map((said) => {
+      checks.say(said);
+      return isOn();
+    });
+    assert.deepEqual(rides, [false, false, false, true, false]);
+  });
+
+  it('tells deliveries of two sessions apart', () => {
+    const checks = new FrameChecks().begun();
+    const isOn = checks.carry(1, 0);
+    checks.say(transfer(BODY, { id: 0 }));
+    assert.equal(isOn(), false);
+    checks.say(transfer(BODY, { id: 0, channel: 1 }));
+    assert.equal(isOn(), true);
+  });
+
+  it('bears answers to a session that the peer has ended meanwhile', () => {
+    const checks = new FrameChecks().begun();
+    checks.hear(begin(1));
+    checks.hear(end(1));
+    checks.sayBegin(1, 5);
+    checks.sayAttach('s:l', 0, true, 5);
+    checks.sayCredit(0, 1, 2048, 5);
+    checks.say(transfer(BODY, { id: 0, channel: 5 }));
+    assert.equal(checks.state.channelCount, 1);
   });
 });
 

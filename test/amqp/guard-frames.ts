@@ -3,6 +3,7 @@ import { Inbound, VERDICT } from '../../src/amqp/guard/inbound.ts';
 import { Outbound } from '../../src/amqp/guard/outbound.ts';
 import { Breach } from '../../src/amqp/guard/refusal.ts';
 import { ConnectionState } from '../../src/amqp/guard/state.ts';
+import type { Cargo } from '../../src/session/handout.ts';
 import { AMQP, begin, FALSE, frame, str, TRUE, uint, ushort } from './guard-wire.ts';
 
 /** The frame checks alone, with a peer's frames on one side and rhea's on the other. */
@@ -49,6 +50,13 @@ export class FrameChecks {
   /** As if rhea wrote this. Answers what the peer gets. */
   say(bytes: Buffer): Buffer {
     return this.#outbound.observe(bytes);
+  }
+
+  /** Puts cargo on a delivery. Answers what becomes of it: who rides on the frame that was said last. */
+  carry(channel: number, deliveryId: number): () => boolean {
+    const cargo: Cargo = { written: () => {}, lost: () => {} };
+    this.#outbound.carry(channel, deliveryId, cargo);
+    return () => this.#outbound.cargo === cargo;
   }
 
   /** As if rhea answered a `begin` on that channel with one on its own. */
