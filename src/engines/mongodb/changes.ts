@@ -42,16 +42,20 @@ export async function applyChanges(store: Store, op: string, changes: readonly C
   return { ids: new Set(found.map(({ _id }) => _id)), refused };
 }
 
+/** Stands for a number that is not known. */
+export const REPEATED = -1;
+
 /**
  * Sends something that takes effect once however often it is sent; again where the answer was lost.
- * @returns how many documents it has matched, or why the server refused @throws Lost
+ * @returns how many documents it has matched, `REPEATED` where it was sent twice, or why the server refused
+ * @throws Lost
  */
 export async function sendTwice(run: () => Promise<number>): Promise<number | Refused> {
   for (let attempt = 1; ; attempt++) {
     try {
       const matched = await run();
       // After a first attempt that may have taken effect the number says nothing.
-      return attempt === 1 ? matched : -1;
+      return attempt === 1 ? matched : REPEATED;
     } catch (error) {
       const fault = fromDriver(error);
       if (fault instanceof Refused) return fault;

@@ -2,7 +2,7 @@ import type { AnyBulkWriteOperation } from 'mongodb';
 import type { Delivery, GroupName } from '../../../model/element.ts';
 import type { QueueKey } from '../../../model/names.ts';
 import type { TakeCall } from '../call.ts';
-import { send, sendTwice } from '../changes.ts';
+import { REPEATED, send, sendTwice } from '../changes.ts';
 import { delivery, deliveryId, type ElementDocument, queueText } from '../documents.ts';
 import { fromDriver, Refused } from '../errors.ts';
 import type { Parts } from '../parts.ts';
@@ -50,6 +50,13 @@ interface Claim {
   readonly nextDueAt: number | null;
   /** Whether something eligible was left behind because of its size. */
   readonly isCut: boolean;
+}
+
+/** What claims have got. */
+interface Claimed {
+  readonly documents: readonly ElementDocument[];
+  /** Whether they were sent twice, since the first answer was lost. */
+  readonly isRepeated: boolean;
 }
 
 /**
@@ -146,9 +153,9 @@ export class Take {
     for (const claim of claims) if (claim.ids.length === 0) this.#answer(claim, []);
     if (wanting.length === 0) return [];
     for (const { call } of wanting) call.begin();
-    let documents: ElementDocument[];
+    let claimed: Claimed;
     try {
-      documents = await this.#send(wanting);
+      claimed = await this.#send(wanting);
     } catch (error) {
       const fault = fromDriver(error);
       for (const { call, op, ids } of wanting) {
@@ -157,20 +164,28 @@ export class Take {
       }
       return [];
     }
-    const byId = new Map(documents.map((document) => [document._id, document]));
+    const byId = new Map(claimed.documents.map((document) => [document._id, document]));
     const again: TakeCall[] = [];
     for (const claim of wanting) {
       const got = claim.ids.flatMap((id) => {
         const document = byId.get(id);
         return document?.op === claim.op ? [document] : [];
       });
+      if (claimed.isRepeated) this.#undoMissing(claim, got);
       if (got.length === 0 && mayLookAgain && !claim.call.isSettled) again.push(claim.call);
       else this.#answer(claim, got);
     }
     return again;
   }
 
-  async #send(claims: readonly Claim[]): Promise<ElementDocument[]> {
+  /** The first of two attempts may still be on its way, and take what the second one did not get. */
+  #undoMissing({ call, op, ids }: Claim, got: readonly ElementDocument[]): void {
+    const known = new Set(got.map(({ _id }) => _id));
+    const missing = ids.filter((id) => !known.has(id));
+    if (missing.length > 0) this.#parts.undo.add(call.args.queue, op, missing);
+  }
+
+  async #send(claims: readonly Claim[]): Promise<Claimed> {
     const { store, leases } = this.#parts;
     for (const { now, call } of claims) {
       if (call.args.leaseMs !== null) leases.endsAt(leaseEnd(now, call.args.leaseMs).getTime());
@@ -179,9 +194,10 @@ export class Take {
     if (sent instanceof Refused) throw sent;
     const ids = claims.flatMap((claim) => claim.ids);
     const ops = claims.map(({ op }) => op);
-    return store.collections.elements
+    const documents = await store.collections.elements
       .find({ _id: { $in: ids }, op: { $in: ops } }, { maxTimeMS: MAX_TIME_MS })
       .toArray();
+    return { documents, isRepeated: sent === REPEATED };
   }
 
   #statement({ call, op, ids, now }: Claim): AnyBulkWriteOperation<ElementDocument> {
