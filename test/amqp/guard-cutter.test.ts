@@ -64,6 +64,16 @@ describe('The cutter', () => {
     ]);
   });
 
+  it('does not touch a frame any more that it put together', () => {
+    const said = [1, 2].map((fill) => rawFrame(0, 0, Buffer.alloc(50, fill)));
+    const cutter = new FrameCutter(MOST);
+    const found = pieces(Buffer.concat(said), [40]).flatMap((chunk) => {
+      cutter.push(chunk);
+      return cutter.next() ? [cutter.bytes.subarray(cutter.start, cutter.end)] : [];
+    });
+    assert.deepEqual(found, said);
+  });
+
   it('takes frames from 8 bytes to the most', () => {
     const said = [Buffer.alloc(0), Buffer.alloc(MOST - 8)].map((body) => rawFrame(0, 0, body));
     assert.deepEqual(cut(new FrameCutter(MOST), said), said);

@@ -17,7 +17,7 @@ export interface Link {
 export class Channel {
   /** By the peer's handles. */
   readonly links: (Link | undefined)[] = [];
-  /** By this side's handles. */
+  /** By this side's handles: those that are gone, too, until the handle is used again. */
   readonly ownLinks: (Link | undefined)[] = [];
   readonly #byName = new Map<string, Link>();
   /** The most handles that the peer keeps. */
@@ -49,7 +49,5 @@ export class Channel {
   remove(link: Link): void {
     this.links[link.handle] = undefined;
     this.#byName.delete(link.name);
-    const own = this.ownLinks.indexOf(link);
-    if (own !== -1) this.ownLinks[own] = undefined;
   }
 }
