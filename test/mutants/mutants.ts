@@ -1,3 +1,4 @@
+import { AMQP } from './amqp.ts';
 import { BROKER, EXCHANGE } from './broker.ts';
 import { STOMP } from './stomp.ts';
 
@@ -46,6 +47,12 @@ export const SUITES = {
     files: ['test/stomp/conformance-1.2.test.ts', 'test/stomp/conformance-1.2-commands.test.ts'],
     pattern: null,
   },
+  'model through AMQP': { files: ['test/amqp/model.test.ts'], pattern: null },
+  'AMQP credit': { files: ['test/amqp/credit.test.ts'], pattern: null },
+  'AMQP sending': { files: ['test/amqp/sending.test.ts'], pattern: null },
+  'AMQP elements': { files: ['test/amqp/elements.test.ts'], pattern: null },
+  'AMQP clients that go away': { files: ['test/amqp/client-gone.test.ts'], pattern: null },
+  'AMQP and rhea': { files: ['test/amqp/rhea.test.ts'], pattern: null },
   'exchange graphs': { files: ['test/exchange/graph-model.test.ts'], pattern: null },
   exchanges: { files: ['test/exchange/exchanges.test.ts'], pattern: null },
 } as const satisfies Record<string, Suite>;
@@ -377,4 +384,5 @@ export const MUTANTS: Readonly<Record<string, readonly Mutant[]>> = {
   broker: BROKER,
   exchange: EXCHANGE,
   stomp: STOMP,
+  amqp: AMQP,
 };
