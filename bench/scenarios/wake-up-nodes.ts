@@ -5,9 +5,8 @@ import { AUTHORIZATION, benchPath, createServer, ELEMENT } from '../quayside.ts'
 import { interleave, median, percentile, type Scenario } from '../scenario.ts';
 
 /**
- * A get waits on one node, an insert comes to another, both on one Redis: from the insert's answer to the get's
- * answer, as in `wake-up`. The reference, two bare HTTP servers with a Redis publish between them, stores nothing;
- * there it is from the request to the answer on the other server.
+ * A get waits on one node, an insert comes to another, both on one Redis: from sending the insert to the get's
+ * answer. The reference has two bare HTTP servers and a Redis publish between them, and stores nothing.
  */
 export const wakeUpNodes: Scenario = {
   name: 'wake-up-nodes',
@@ -34,11 +33,11 @@ export const wakeUpNodes: Scenario = {
           `woken ${told(mine.wakes)} after the insert's answer, ${told(mine.whole)} after it was sent; bare ${told(other.whole)}`,
         );
       }
-      const ours = pairs.map(([{ wakes }]) => percentile(wakes, 0.5));
+      const ours = pairs.map(([{ whole }]) => percentile(whole, 0.5));
       const theirs = pairs.map(([, { whole }]) => percentile(whole, 0.5));
       return [
         {
-          what: 'insert on one node answered to waiting get on another answered, p50',
+          what: 'insert on one node sent to waiting get on another answered, p50',
           figure: `${median(ours).toFixed(3)} ms`,
           reference: `${median(theirs).toFixed(3)} ms (Redis publish between bare servers)`,
           ratio: median(ours.map((mine, round) => mine / (theirs[round] ?? Number.NaN))),

@@ -11,7 +11,13 @@ import type { PendingConsumer } from './waiting.ts';
 type Signal = Said & { readonly ns: string; readonly from: string };
 
 type Said =
-  | { readonly kind: 'ready'; readonly queue: string; readonly count: number }
+  | {
+      readonly kind: 'ready';
+      readonly queue: string;
+      readonly count: number;
+      /** Sets it apart from others of the same node: signallers send equal signals once. */
+      readonly number: number;
+    }
   | {
       readonly kind: 'cancel';
       readonly queue: string;
@@ -49,8 +55,8 @@ export interface ChannelParts {
 
 /** A list that some node does not complete within this long is answered without it. */
 const ANSWER_MS = 1_000;
-/** Consumers in one signal: PostgreSQL carries 8,000 bytes at once, and a record with a long tid has 400. */
-const MOST_IN_SIGNAL = 16;
+/** Of consumers in one signal: PostgreSQL carries 8,000 bytes at once, in which this JSON stands as a text. */
+const BYTES_IN_SIGNAL = 3_000;
 
 /** A list of consumers that is being gathered. */
 interface Question {
@@ -66,6 +72,7 @@ export class Channel {
   readonly #questions = new Map<number, Question>();
   /** Elements that became eligible here in this turn, per queue: one signal each, not one an element. */
   readonly #announcements = new Map<string, number>();
+  #announced = 0;
   #asked = 0;
   #unsubscribe: (() => void) | null = null;
 
@@ -132,7 +139,10 @@ export class Channel {
   }
 
   #publishAnnouncements(): void {
-    for (const [queue, count] of this.#announcements) this.#say({ kind: 'ready', queue, count });
+    for (const [queue, count] of this.#announcements) {
+      this.#announced += 1;
+      this.#say({ kind: 'ready', queue, count, number: this.#announced });
+    }
     this.#announcements.clear();
   }
 
@@ -168,10 +178,9 @@ export class Channel {
   }
 
   #answer(to: string, question: number, consumers: readonly PendingConsumer[]): void {
-    for (let from = 0; from === 0 || from < consumers.length; from += MOST_IN_SIGNAL) {
-      const some = consumers.slice(from, from + MOST_IN_SIGNAL);
-      const isLast = from + MOST_IN_SIGNAL >= consumers.length;
-      this.#say({ kind: 'waits', to, question, consumers: some, isLast });
+    const parts = inParts(consumers);
+    for (const [at, some] of parts.entries()) {
+      this.#say({ kind: 'waits', to, question, consumers: some, isLast: at === parts.length - 1 });
     }
   }
 
@@ -191,4 +200,23 @@ export class Channel {
     missing.delete(id);
     if (missing.size === 0) done();
   }
+}
+
+/** As many in each part as a signal carries; one part where there are none. */
+function inParts(consumers: readonly PendingConsumer[]): PendingConsumer[][] {
+  const parts: PendingConsumer[][] = [];
+  let part: PendingConsumer[] = [];
+  let bytes = 0;
+  for (const consumer of consumers) {
+    const own = Buffer.byteLength(JSON.stringify(consumer));
+    if (part.length > 0 && bytes + own > BYTES_IN_SIGNAL) {
+      parts.push(part);
+      part = [];
+      bytes = 0;
+    }
+    part.push(consumer);
+    bytes += own;
+  }
+  parts.push(part);
+  return parts;
 }

@@ -1,4 +1,4 @@
-import type { Definitions, JsonValue } from '../engine/definitions.ts';
+import type { Definition, Definitions, JsonValue } from '../engine/definitions.ts';
 import type { Stats } from '../engine/stats.ts';
 import type { Storage } from '../engine/storage.ts';
 import type { CancelTimer, Clock } from '../model/clock.ts';
@@ -26,6 +26,12 @@ export interface BrokerParts {
   /** This node, as the others see it. */
   readonly self: NodeInfo;
   readonly makeTid: () => string;
+}
+
+/** What became known of queues while their names and flags were being read. */
+interface Meanwhile {
+  readonly names: Set<string>;
+  readonly paused: Map<string, boolean>;
 }
 
 /** Pause flags are read again this often, ± half, in case a watch missed a change. */
@@ -57,6 +63,8 @@ export class Namespace {
   readonly #queues = new Map<string, Queue>();
   /** Names that the engine knows, so that first uses can be told apart and counted. */
   #known = new Set<string>();
+  /** What changes while names and flags are being read, which may be older than that. */
+  readonly #reloads = new Set<Meanwhile>();
   #paused = new Set<string>();
   #endWatch: (() => void) | null = null;
   #isStopped = false;
@@ -117,18 +125,20 @@ export class Namespace {
 
   /** Reads names and pause flags anew (`reload=1`). */
   async reload(): Promise<void> {
-    const [names, definitions] = await Promise.all([
-      this.storage.queues(this.name),
-      this.definitions.list('queue'),
-    ]);
-    this.#known = new Set([...names, ...this.#queues.keys()]);
-    const paused = new Set<string>();
-    for (const { key, value } of definitions) {
-      const queue = this.#queueOfKey(key);
-      if (queue !== null && isPaused(value)) paused.add(queue);
+    const meanwhile: Meanwhile = { names: new Set(), paused: new Map() };
+    this.#reloads.add(meanwhile);
+    try {
+      const [names, definitions] = await Promise.all([
+        this.storage.queues(this.name),
+        this.definitions.list('queue'),
+      ]);
+      this.#known = new Set([...names, ...meanwhile.names]);
+      this.#paused = new Set(definitions.flatMap((definition) => this.#pausedBy(definition)));
+      for (const [name, paused] of meanwhile.paused) this.#notePaused(name, paused);
+      for (const [name, queue] of this.#queues) queue.setPaused(this.#paused.has(name));
+    } finally {
+      this.#reloads.delete(meanwhile);
     }
-    this.#paused = paused;
-    for (const [name, queue] of this.#queues) queue.setPaused(paused.has(name));
   }
 
   /**
@@ -136,17 +146,17 @@ export class Namespace {
    * @throws QuaysideError `too-many-queues`
    */
   queue(name: string): Queue {
-    const known = this.#queues.get(name);
-    if (known !== undefined) return known;
-    if (!this.#known.has(name) && this.#known.size >= this.#setup.maxQueues) {
+    const queue = this.#queues.get(name);
+    if (this.#known.has(name)) return queue ?? this.#open(name);
+    const { maxQueues } = this.#setup;
+    // Names that were asked for and never used take memory on this node alone, yet not without end.
+    if (this.#known.size >= maxQueues || this.#queues.size >= 2 * maxQueues) {
       throw new QuaysideError(
         'too-many-queues',
-        `Namespace ${this.name} has ${this.#setup.maxQueues} queues, its limit; raise maxQueues to add ${name}.`,
+        `Namespace ${this.name} has ${maxQueues} queues, its limit; raise maxQueues to add ${name}.`,
       );
     }
-    const queue = new Queue(this, { ns: this.name, name }, this.#paused.has(name));
-    this.#queues.set(name, queue);
-    return queue;
+    return queue ?? this.#open(name);
   }
 
   /** Queues that this node has used since it started: who waits is among them. */
@@ -159,10 +169,17 @@ export class Namespace {
     return this.storage.queues(this.name);
   }
 
+  /** The engine knows the queue, or is about to: it counts from now on. */
+  noteStored({ name }: QueueKey): void {
+    if (this.#known.has(name)) return;
+    this.#known.add(name);
+    for (const { names } of this.#reloads) names.add(name);
+  }
+
   /** A queue that was only read or waited for exists as well; its first use makes it known to the engine. */
   noteUse(key: QueueKey): void {
     if (this.#known.has(key.name)) return;
-    this.#known.add(key.name);
+    this.noteStored(key);
     this.storage.declare([key]).catch((error: unknown) => {
       this.#known.delete(key.name);
       this.log.warn({ err: error, queue: key }, 'a queue could not be declared; its next use tries again');
@@ -174,7 +191,7 @@ export class Namespace {
     const queue = this.queue(name);
     if (!this.#known.has(name)) {
       await this.storage.declare([queue.key]);
-      this.#known.add(name);
+      this.noteStored(queue.key);
     }
     const [sizes, counters] = await Promise.all([
       this.storage.sizes(queue.key, group ?? undefined),
@@ -192,7 +209,7 @@ export class Namespace {
 
   async writePaused({ ns, name }: QueueKey, paused: boolean): Promise<void> {
     await this.storage.declare([{ ns, name }]);
-    this.#known.add(name);
+    this.noteStored({ ns, name });
     await this.definitions.put('queue', definitionKey(ns, name), { paused }, 'any');
     this.#notePaused(name, paused);
   }
@@ -261,7 +278,19 @@ export class Namespace {
     }
   }
 
+  #open(name: string): Queue {
+    const queue = new Queue(this, { ns: this.name, name }, this.#paused.has(name));
+    this.#queues.set(name, queue);
+    return queue;
+  }
+
+  #pausedBy({ key, value }: Definition): string[] {
+    const name = this.#queueOfKey(key);
+    return name !== null && isPaused(value) ? [name] : [];
+  }
+
   #notePaused(name: string, paused: boolean): void {
+    for (const meanwhile of this.#reloads) meanwhile.paused.set(name, paused);
     if (paused) this.#paused.add(name);
     else this.#paused.delete(name);
     this.#queues.get(name)?.setPaused(paused);

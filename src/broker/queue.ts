@@ -107,6 +107,7 @@ export class Queue {
    * wait share that round trip. If the storing fails, the takes find nothing and no harm is done.
    */
   expect(elements: readonly NewElement[]): void {
+    this.#ns.noteStored(this.key);
     this.#waiting.expect(elements);
   }
 

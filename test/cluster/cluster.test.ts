@@ -42,6 +42,25 @@ for (const { name, start } of MODES) {
       assert.equal((await got).body.toString(), 'good morning');
     });
 
+    it('wake as many gets as elements come, wherever they wait, and no more', async () => {
+      const [waiting, elements] = [24, 16];
+      const gets = Array.from({ length: waiting }, (_, i) =>
+        nodes.client(1 + (i % 2)).get('N', 'several', { to: 4_000, tid: `several-${i}` }),
+      );
+      await reached('all wait', async () => (await tidsAt(0, 'several')).length === waiting);
+      // One after the other, so that each is a signal of its own.
+      for (let i = 0; i < elements; i++) await nodes.client(0).insert('N', 'several', `${i}`);
+      const answers = await Promise.all(gets);
+      const bodies = answers
+        .filter(({ status }) => status === 200)
+        .map(({ body }) => Number(body.toString()));
+      assert.deepEqual(
+        bodies.sort((a, b) => a - b),
+        Array.from({ length: elements }, (_, i) => i),
+      );
+      assert.equal(answers.filter(({ status }) => status === 504).length, waiting - elements);
+    });
+
     it('hold the consumers of all of them when one is told to pause, until one is told to resume', async () => {
       await nodes.client(0).pause('N', 'held');
       const gets = [1, 2].map((at) => nodes.client(at).get('N', 'held', { to: 20_000, tid: `held-${at}` }));

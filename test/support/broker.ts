@@ -10,6 +10,7 @@ export const SILENT_LOG = { info: () => {}, warn: () => {} };
 export interface TestNamespace {
   readonly policy: NamespacePolicy;
   readonly engine: Engine;
+  readonly maxQueues?: number;
 }
 
 export function plain(name: string, policy: Partial<NamespacePolicy> = {}): NamespacePolicy {
@@ -27,13 +28,13 @@ export function brokerOn(namespaces: readonly TestNamespace[], clock: Clock): Br
   });
 }
 
-function setup({ policy, engine }: TestNamespace): NamespaceSetup {
+function setup({ policy, engine, maxQueues = 1000 }: TestNamespace): NamespaceSetup {
   const { type, storage, definitions, signaller, stats } = engine;
   return {
     policy,
     type: `${type}:${policy.groups === null ? 'simple' : 'stream'}`,
     leaseMs: 120_000,
-    maxQueues: 1000,
+    maxQueues,
     storage,
     definitions,
     signaller,

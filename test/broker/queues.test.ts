@@ -1,0 +1,81 @@
+import assert from 'node:assert/strict';
+import { afterEach, beforeEach, describe, it } from 'node:test';
+import type { Broker } from '../../src/broker/broker.ts';
+import type { Namespace } from '../../src/broker/namespace.ts';
+import type { Engine } from '../../src/engine/engine.ts';
+import { MEMORY_SQLITE } from '../engines/sqlite.ts';
+import type { TestEngine } from '../engines.ts';
+import { brokerOn, plain } from '../support/broker.ts';
+import { newElement } from '../support/elements.ts';
+
+const MAX_QUEUES = 5;
+const TOO_MANY = { code: 'too-many-queues' };
+const STRANGER = { id: 'x', group: null, token: null };
+
+describe('the queues of a namespace', () => {
+  let opened: TestEngine;
+  let broker: Broker;
+  let namespace: Namespace;
+  /** What the engine is asked for names waits for this. */
+  let held: Promise<void> = Promise.resolve();
+
+  beforeEach(async () => {
+    const policy = plain('N');
+    held = Promise.resolve();
+    opened = await MEMORY_SQLITE.open({ namespaces: [policy] });
+    const { storage } = opened.engine;
+    const slow: Engine = Object.create(opened.engine, {
+      storage: {
+        value: new Proxy(storage, {
+          get: (target, name) => {
+            const value = Reflect.get(target, name, target);
+            if (name === 'queues')
+              return (ns: string) => target.queues(ns).then((found) => held.then(() => found));
+            return typeof value === 'function' ? value.bind(target) : value;
+          },
+        }),
+      },
+    });
+    broker = brokerOn([{ policy, engine: slow, maxQueues: MAX_QUEUES }], opened.clock);
+    await broker.start();
+    namespace = broker.namespace('N');
+  });
+  afterEach(async () => {
+    await broker.stop();
+    await opened.close();
+  });
+
+  const store = (name: string): Promise<unknown> =>
+    namespace.queue(name).insert([newElement({ body: name })]);
+
+  it('are as many as it may have, and no more, whatever names were asked for before', async () => {
+    for (let i = 0; i < MAX_QUEUES; i += 1) {
+      await assert.rejects(namespace.queue(`invented ${i}`).commit(STRANGER), { code: 'element-not-found' });
+    }
+    await namespace.reload();
+    for (let i = 0; i < MAX_QUEUES; i += 1) await store(`invented ${i}`);
+    assert.throws(() => namespace.queue('one more'), TOO_MANY);
+    await namespace.reload();
+    assert.throws(() => namespace.queue('one more'), TOO_MANY);
+    await store('invented 0');
+    assert.equal((await namespace.queueNames()).length, MAX_QUEUES);
+  });
+
+  it('take no memory without end for names that nobody uses', async () => {
+    for (let i = 0; i < 2 * MAX_QUEUES; i += 1) namespace.queue(`invented ${i}`);
+    assert.throws(() => namespace.queue('one more'), TOO_MANY);
+  });
+
+  it('keep a pause, and a first use, that came while names and flags were being read', async () => {
+    const { promise, resolve } = Promise.withResolvers<void>();
+    held = promise;
+    const reading = namespace.reload();
+    const queue = namespace.queue('late');
+    await queue.pause();
+    for (let i = 1; i < MAX_QUEUES; i += 1) await store(`new ${i}`);
+    resolve();
+    await reading;
+    assert.equal(queue.paused, true);
+    assert.throws(() => namespace.queue('one more'), TOO_MANY);
+  });
+});
