@@ -63,6 +63,9 @@ describe('The login by SASL', () => {
     assert.deepEqual(await client.until('AMQP'), AMQP);
     await client.until(KIND.open);
     assert.deepEqual(node.last.events, ['connection_open']);
+    assert.equal(node.counts.frames, 1);
+    const said = Buffer.concat([SASL, plain('test', 'test'), AMQP, open()]);
+    assert.equal(node.counts.receivedBytes, said.length);
   });
 
   it('takes what a client says without waiting for answers', async () => {
