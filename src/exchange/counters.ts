@@ -14,7 +14,7 @@ export interface DestinationCounters {
   matched: number;
   /** The selector said no. */
   skipped: number;
-  /** The selector threw, which counts as no. */
+  /** The selector threw, or asked for what the destination cannot keep, which counts as no. */
   failed: number;
 }
 
@@ -28,8 +28,8 @@ export function zeroExchangeCounters(destinations: number): ExchangeCounters {
   };
 }
 
-/** The last errors of an exchange's selectors, newest first, each text once. */
-export interface SelectorFault {
+/** A selector, or storing its copy, failed. The last ones are kept, newest first, each text once. */
+export interface DestinationFault {
   readonly destination: number;
   readonly message: string;
   readonly at: string;
@@ -40,7 +40,7 @@ const MOST_FAULTS = 10;
 
 /** A bounded memory of what went wrong, for the record's `errors`. */
 export class Faults {
-  #faults: SelectorFault[] = [];
+  #faults: DestinationFault[] = [];
 
   add(destination: number, message: string, at: number): void {
     const known = this.#faults.find(
@@ -52,7 +52,7 @@ export class Faults {
     this.#faults = [fault, ...others].slice(0, MOST_FAULTS);
   }
 
-  list(): readonly SelectorFault[] {
+  list(): readonly DestinationFault[] {
     return this.#faults;
   }
 }

@@ -24,7 +24,7 @@ export interface ConsumerOptions {
   readonly parallel?: number;
   /** Elements on their way at once, 1 to 65,536. */
   readonly wsize?: number;
-  /** Reserve and commit, or pop. Where all queues share an engine, elements move atomically either way. */
+  /** Reserve and commit, or pop. Where all queues share an engine that can reserve, elements are always reserved. */
   readonly reserve?: boolean;
 }
 

@@ -1,7 +1,9 @@
 import type { Broker } from '../broker/broker.ts';
+import type { Namespace } from '../broker/namespace.ts';
 import type { BrokerLog } from '../broker/ports.ts';
 import type { Clock } from '../model/clock.ts';
 import type { Delivery } from '../model/element.ts';
+import { cannotReserve } from './check.ts';
 import { type ExchangeCounters, Faults, zeroExchangeCounters } from './counters.ts';
 import { CONSUMER_DEFAULTS, type Declaration } from './declaration.ts';
 import { NO_ROUTE, TOO_MANY_HOPS } from './forward.ts';
@@ -46,22 +48,26 @@ export class Exchange {
   /** Starts and stops happen one after the other, in the order in which they were asked for. */
   #changes: Promise<void> = Promise.resolve();
 
-  /** @throws QuaysideError `namespace-not-found`, `too-many-queues` */
+  /**
+   * @throws QuaysideError `namespace-not-found`, `too-many-queues`, `invalid-parameter` where the source is to be
+   * reserved from and cannot be
+   */
   constructor(
     id: string,
     declaration: Declaration,
     parts: ExchangeParts,
     onStrikes: (error: string) => void,
   ) {
-    const { clock, random, log, broker } = parts;
+    const { clock, random, log } = parts;
     this.id = id;
     this.declaration = declaration;
     this.cid = `${id}-${Math.floor(random() * 2 ** 48).toString(36)}`;
     this.#clock = clock;
     this.#onStrikes = onStrikes;
     this.counters = zeroExchangeCounters(declaration.dst.length);
-    this.#program = parts.sandbox.open(declaration.dst.map(({ selector }) => selector ?? null));
     const route = routeOf(id, declaration, parts);
+    const leaseMs = leaseOf(declaration, parts.broker.namespace(declaration.src.ns), route);
+    this.#program = parts.sandbox.open(declaration.dst.map(({ selector }) => selector ?? null));
     const stages = new Forwarder({
       route,
       program: this.#program,
@@ -71,9 +77,7 @@ export class Exchange {
       log,
       overran: (error) => this.#overran(error),
     });
-    const { parallel, wsize, reserve } = { ...CONSUMER_DEFAULTS, ...declaration.consumer };
-    // Where everything is in one engine an element is always reserved: its finish and its copies are one step.
-    const holds = reserve || route.destinations.every((queue) => queue.sharesEngineWith(route.source));
+    const { parallel, wsize } = { ...CONSUMER_DEFAULTS, ...declaration.consumer };
     this.#pipelines = Array.from(
       { length: parallel },
       (_, i) =>
@@ -82,7 +86,7 @@ export class Exchange {
           clock,
           random,
           tid: `${this.cid}-${i}`,
-          leaseMs: holds ? broker.namespace(declaration.src.ns).leaseMs : null,
+          leaseMs,
           window: Math.max(1, Math.floor(wsize / parallel)),
           stages,
           took: (batch) => this.#took(batch),
@@ -138,12 +142,29 @@ export class Exchange {
   }
 }
 
+/**
+ * How long an element is reserved, ms; null: it is popped. Where everything is in one engine that can reserve, it
+ * always is: its finish and its copies are one step.
+ */
+function leaseOf({ consumer }: Declaration, source: Namespace, route: Route): number | null {
+  const reserve = consumer.reserve ?? CONSUMER_DEFAULTS.reserve;
+  if (!source.capabilities.reserve) {
+    if (reserve) throw cannotReserve(source);
+    return null;
+  }
+  const isOneEngine = route.destinations.every(({ queue }) => queue.sharesEngineWith(route.source));
+  return reserve || isOneEngine ? source.leaseMs : null;
+}
+
 function routeOf(id: string, { src, dst }: Declaration, { broker, maxHops }: ExchangeParts): Route {
   const source = broker.namespace(src.ns);
   return {
     id,
     source: source.queue(src.queue),
-    destinations: dst.map(({ ns, queue }) => broker.namespace(ns).queue(queue)),
+    destinations: dst.map(({ ns, queue }) => {
+      const namespace = broker.namespace(ns);
+      return { namespace, queue: namespace.queue(queue) };
+    }),
     noRoute: source.queue(NO_ROUTE),
     tooManyHops: source.queue(TOO_MANY_HOPS),
     maxHops,

@@ -1,7 +1,8 @@
 import type { Definition, Definitions } from '../engine/definitions.ts';
 import type { CancelTimer } from '../model/clock.ts';
-import { invalidParameter, QuaysideError } from '../model/errors.ts';
+import { QuaysideError } from '../model/errors.ts';
 import type { Service } from '../model/service.ts';
+import { checkDeclaration } from './check.ts';
 import type { ExchangeCounters } from './counters.ts';
 import { type Declaration, sameDeclaration } from './declaration.ts';
 import { Exchange, type ExchangeParts } from './exchange.ts';
@@ -185,26 +186,8 @@ export class Exchanges implements Service {
    * Whether a declaration could be created here.
    * @throws QuaysideError `invalid-parameter` with the path of the field, `invalid-body` for a selector
    */
-  async check({ src, dst }: Declaration): Promise<void> {
-    this.#checkNamespace(src.ns, 'src.ns');
-    for (const [i, { ns }] of dst.entries()) this.#checkNamespace(ns, `dst[${i}].ns`);
-    const selectors = dst.flatMap(({ selector }, i) =>
-      selector === undefined ? [] : [{ source: selector, path: `dst[${i}].selector` }],
-    );
-    const [first] = selectors;
-    if (first === undefined) return;
-    if (!this.#options.selectors) {
-      throw invalidParameter(first.path, `${first.path}: this server runs with selectors: off.`);
-    }
-    await this.#options.sandbox.check(selectors);
-  }
-
-  #checkNamespace(ns: string, path: string): void {
-    try {
-      this.#options.broker.namespace(ns);
-    } catch {
-      throw invalidParameter(path, `${path}: there is no namespace ${ns}.`);
-    }
+  check(declaration: Declaration): Promise<void> {
+    return checkDeclaration(declaration, this.#options);
   }
 
   async #change(id: string, change: Partial<ExchangeState>): Promise<void> {

@@ -1,3 +1,4 @@
+import type { Namespace } from '../broker/namespace.ts';
 import type { Delivery, ElementContent, NewElement } from '../model/element.ts';
 import type { SelectorVerdict } from './sandbox/sandbox.ts';
 
@@ -31,6 +32,22 @@ export function hopsOf({ headers }: Pick<ElementContent, 'headers'>): number {
     }
   }
   return 0;
+}
+
+/**
+ * What the destination can store: a copy that is due later, where it keeps no maturity, never. That is a fault of
+ * the selector and counts as no, since trying again would not help.
+ */
+export function keepable(
+  verdict: SelectorVerdict,
+  { name, capabilities }: Pick<Namespace, 'name' | 'capabilities'>,
+  now: number,
+): SelectorVerdict {
+  const { accepted, matureAt, delayMs } = verdict;
+  const isLater = matureAt === null ? (delayMs ?? 0) > 0 : matureAt > now;
+  if (!accepted || !isLater || capabilities.sched) return verdict;
+  const error = `Queues of namespace ${name} do not support a maturity in the future.`;
+  return { ...verdict, accepted: false, error };
 }
 
 /** What a selector may set on the copy that it accepts. */

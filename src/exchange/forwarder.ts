@@ -1,9 +1,11 @@
+import type { Namespace } from '../broker/namespace.ts';
 import type { BrokerLog } from '../broker/ports.ts';
 import type { Queue, QueueMove } from '../broker/queue.ts';
 import type { Clock } from '../model/clock.ts';
 import type { Delivery, NewElement } from '../model/element.ts';
+import { QuaysideError } from '../model/errors.ts';
 import type { ExchangeCounters, Faults } from './counters.ts';
-import { changed, copyOf, hopsOf, strayOf } from './forward.ts';
+import { changed, copyOf, hopsOf, keepable, strayOf } from './forward.ts';
 import type { Decided, Stages } from './pipeline.ts';
 import type { SelectorProgram, SelectorVerdict } from './sandbox/sandbox.ts';
 
@@ -11,7 +13,7 @@ import type { SelectorProgram, SelectorVerdict } from './sandbox/sandbox.ts';
 export interface Route {
   readonly id: string;
   readonly source: Queue;
-  readonly destinations: readonly Queue[];
+  readonly destinations: readonly { readonly namespace: Namespace; readonly queue: Queue }[];
   readonly noRoute: Queue;
   readonly tooManyHops: Queue;
   readonly maxHops: number;
@@ -49,9 +51,9 @@ const PUT_OFF_MS = 5_000;
  *
  * Copies within the source's engine are stored in the same atomic step that finishes the element. Copies to
  * other engines are stored before it, under keys derived from element, exchange and destination: if the node
- * dies in between, the next try stores none of them twice. An element that was popped (no lease; only when
- * some destination is in another engine and the exchange did not ask for `reserve`) is finished already: its
- * copies are stored as they are, at most once.
+ * dies in between, the next try stores none of them twice. An element that was popped (no lease; its source
+ * cannot reserve, or some destination is in another engine and the exchange did not ask for `reserve`) is finished
+ * already: its copies are stored as they are, at most once.
  */
 export class Forwarder implements Stages {
   readonly #parts: ForwarderParts;
@@ -96,11 +98,13 @@ export class Forwarder implements Stages {
     return copies.length === 0 ? this.#stray(delivery, 'no-route') : { delivery, copies, stray: null };
   }
 
-  #copy(delivery: Delivery, hops: number, destination: number, verdict: SelectorVerdict): Copy | null {
+  #copy(delivery: Delivery, hops: number, destination: number, asked: SelectorVerdict): Copy | null {
     const { route, counters, faults, clock, log } = this.#parts;
     const own = counters.destinations[destination];
-    const queue = route.destinations[destination];
-    if (own === undefined || queue === undefined) return null;
+    const target = route.destinations[destination];
+    if (own === undefined || target === undefined) return null;
+    const { namespace, queue } = target;
+    const verdict = keepable(asked, namespace, clock.now());
     if (!verdict.accepted) {
       if (verdict.error === null) own.skipped += 1;
       else {
@@ -140,14 +144,14 @@ export class Forwarder implements Stages {
 
   /** Stores what goes to other engines, one insert per queue. Answers the plans of which a part failed. */
   async #storeRemote(plans: readonly Plan[]): Promise<Set<Plan>> {
-    const byQueue = new Map<Queue, { plan: Plan; element: NewElement }[]>();
+    const byQueue = new Map<Queue, (Copy & { plan: Plan })[]>();
     for (const plan of plans) {
       for (const [i, copy] of plan.copies.entries()) {
         if (!this.#isRemote(plan, copy)) continue;
         const element = { ...copy.element, dedupKey: this.#dedupKey(plan, copy.destination ?? -i - 1) };
         const group = byQueue.get(copy.queue);
-        if (group === undefined) byQueue.set(copy.queue, [{ plan, element }]);
-        else group.push({ plan, element });
+        if (group === undefined) byQueue.set(copy.queue, [{ ...copy, plan, element }]);
+        else group.push({ ...copy, plan, element });
       }
     }
     const failed = new Set<Plan>();
@@ -158,6 +162,7 @@ export class Forwarder implements Stages {
         } catch (error) {
           const { route, log } = this.#parts;
           log.warn({ err: error, exchange: route.id, queue: queue.key }, 'a destination did not take copies');
+          this.#showFailure(copies, error);
           for (const { plan } of copies) failed.add(plan);
         }
       }),
@@ -177,8 +182,22 @@ export class Forwarder implements Stages {
       return true;
     } catch (error) {
       log.warn({ err: error, exchange: route.id }, 'elements could not be forwarded; they go back');
+      this.#showFailure(
+        reserved.flatMap((plan) => plan.copies.filter((copy) => !this.#isRemote(plan, copy))),
+        error,
+      );
       await this.#putOff(reserved.map(({ delivery }) => delivery));
       return false;
+    }
+  }
+
+  /** The record shows what a destination answered last, each destination once. */
+  #showFailure(copies: readonly Copy[], error: unknown): void {
+    const { faults, clock } = this.#parts;
+    const known = error instanceof QuaysideError ? error : null;
+    const message = known === null ? 'internal' : `${known.code}: ${known.message}`;
+    for (const destination of new Set(copies.map((copy) => copy.destination))) {
+      if (destination !== null) faults.add(destination, message, clock.now());
     }
   }
 

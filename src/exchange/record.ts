@@ -1,4 +1,4 @@
-import type { SelectorFault } from './counters.ts';
+import type { DestinationFault } from './counters.ts';
 import type { Declaration } from './declaration.ts';
 import type { Exchange } from './exchange.ts';
 
@@ -19,7 +19,7 @@ export interface ExchangeRecord {
     readonly selector_ms: number;
     readonly dst: readonly { readonly matched: number; readonly skipped: number; readonly failed: number }[];
   };
-  readonly errors: readonly SelectorFault[];
+  readonly errors: readonly DestinationFault[];
   readonly lastError: string | null;
   /** Loops of the declared graph that pass through this exchange, as exchange ids. */
   readonly loops: readonly (readonly string[])[];

@@ -1,7 +1,8 @@
+import type { Broker } from '../broker/broker.ts';
 import type { Clock } from '../model/clock.ts';
 import type { Delivery } from '../model/element.ts';
 import type { Declaration } from './declaration.ts';
-import { changed, hopsOf, NO_ROUTE, TOO_MANY_HOPS } from './forward.ts';
+import { changed, hopsOf, keepable, NO_ROUTE, TOO_MANY_HOPS } from './forward.ts';
 import type { SelectorSandbox, SelectorVerdict } from './sandbox/sandbox.ts';
 
 /** An element to try an exchange with: what a selector may know of it. */
@@ -37,11 +38,18 @@ export interface TriedDestination {
   readonly payload_encoding: 'text' | 'base64';
 }
 
+export interface TrialParts {
+  readonly broker: Broker;
+  readonly sandbox: SelectorSandbox;
+  readonly clock: Clock;
+  readonly maxHops: number;
+}
+
 /** Asks the selectors of a declaration for one element, as the loop would, and stores nothing. */
 export async function tryOut(
   { dst }: Declaration,
   sample: Sample,
-  { sandbox, clock, maxHops }: { sandbox: SelectorSandbox; clock: Clock; maxHops: number },
+  { broker, sandbox, clock, maxHops }: TrialParts,
 ): Promise<Trial> {
   const untouched = { dst: [], strays_to: null, overrun: null, selector_ms: 0 };
   if (hopsOf(sample) >= maxHops) return { ...untouched, strays_to: TOO_MANY_HOPS };
@@ -56,7 +64,9 @@ export async function tryOut(
     }
     const tried = answer.verdicts.flatMap((verdict, i) => {
       const to = dst[i];
-      return to === undefined ? [] : [{ q: to.queue, ns: to.ns, ...shown(sample, verdict) }];
+      if (to === undefined) return [];
+      const kept = keepable(verdict, broker.namespace(to.ns), clock.now());
+      return [{ q: to.queue, ns: to.ns, ...shown(sample, kept) }];
     });
     const strays_to = tried.some(({ accepted }) => accepted) ? null : NO_ROUTE;
     return { dst: tried, strays_to, overrun: null, selector_ms };

@@ -1,7 +1,11 @@
 import assert from 'node:assert/strict';
-import { describe, it } from 'node:test';
+import { after, before, describe, it } from 'node:test';
+import { makeSandbox } from '../../src/exchange/sandbox/worker-sandbox.ts';
+import type { TestEngine } from '../engines.ts';
+import { declare, ExchangeNode, openEngine } from '../exchange/node.ts';
 import { sharedHarness } from '../http/harness.ts';
 import { plain } from '../support/broker.ts';
+import { bodyText, newElement } from '../support/elements.ts';
 import { type Answer, headerOf, jsonOf, type QueueClient } from '../support/http-client.ts';
 import { REDIS_LIST } from './redis.ts';
 
@@ -64,5 +68,88 @@ describe('HTTP over the list variant of Redis', () => {
       tape: false,
       remove: false,
     });
+  });
+
+  it('refuses an exchange that is to reserve from a list, naming field and namespace', async () => {
+    const client = harness().client();
+    const declaration = {
+      src: { ns: 'N', queue: 'q' },
+      dst: [{ ns: 'N', queue: 'r' }],
+      consumer: { reserve: true },
+    };
+    const answer = await client.request('PUT', '/x/reserving', { body: JSON.stringify(declaration) });
+    assert.equal(answer.status, 400);
+    const { code, parameter, detail } = jsonOf<Record<string, string>>(answer);
+    assert.deepEqual([code, parameter], ['invalid-parameter', 'consumer.reserve']);
+    assert.match(detail ?? '', /namespace N do not support reservations/);
+    assert.equal((await client.request('GET', '/x/reserving')).status, 404);
+  });
+});
+
+describe('exchanges over the list variant of Redis', () => {
+  const sandbox = makeSandbox();
+  let lists: TestEngine;
+  let others: Awaited<ReturnType<typeof openEngine>>;
+  let node: ExchangeNode;
+
+  before(async () => {
+    await sandbox.start();
+    const policy = plain('L');
+    lists = await REDIS_LIST.open({ namespaces: [policy] });
+    others = await openEngine('N');
+    const namespaces = [{ policy, engine: lists.engine }, ...others.namespaces];
+    node = await new ExchangeNode(namespaces, others.clock, sandbox).start();
+  });
+
+  after(async () => {
+    await node.stop();
+    await sandbox.stop();
+    await lists.close();
+    await others.close();
+  });
+
+  for (const [from, to] of [
+    ['L', 'L'],
+    ['L', 'N'],
+    ['N', 'L'],
+  ] as const) {
+    it(`forwards from ${from} to ${to}, in order, and to another destination as well`, async () => {
+      const [src, dst] = [`src-${from}${to}`, `dst-${from}${to}`];
+      await node.exchanges.create(dst, declare(`${from}/${src}`, [`${to}/${dst}`, [`L/${src}-too`, 'true']]));
+      await node.insert(from, src, '1', '2', '3');
+      for (const queue of [`${to}/${dst}`, `L/${src}-too`]) {
+        const [ns = '', name = ''] = queue.split('/');
+        assert.deepEqual((await node.popMany(ns, name, 3)).map(bodyText), ['1', '2', '3']);
+      }
+      assert.equal(await node.total(from, src), 0);
+    });
+  }
+
+  for (const result of ['({ delay: 60 })', '({ mature: 4e9 })']) {
+    it(`counts ${result} into a list as a selector that failed, and says so`, async () => {
+      const id = `late ${result.length}`;
+      const declaration = declare(`N/${id}`, [[`L/${id}`, result], `N/${id}-too`]);
+      await node.exchanges.create(id, declaration);
+      await node.insert('N', id, 'late');
+      assert.equal(bodyText(await node.pop('N', `${id}-too`)), 'late');
+      const { stats, errors } = node.exchanges.record(id);
+      assert.deepEqual(stats.dst[0], { matched: 0, skipped: 0, failed: 1 });
+      assert.equal(stats.put_back, 0);
+      assert.equal(errors[0]?.destination, 0);
+      assert.match(errors[0]?.message ?? '', /namespace L do not support a maturity/);
+      assert.equal(await node.total('L', id), 0);
+      const sample = { ...newElement({ body: 'late' }), id: 'sample', matureAt: 0 };
+      const { dst } = await node.exchanges.tryOut(id, sample, null);
+      assert.deepEqual(
+        dst.map(({ accepted }) => accepted),
+        [false, true],
+      );
+    });
+  }
+
+  it('moves what only lists would take, and late, to __no_route__', async () => {
+    await node.exchanges.create('stray', declare('L/stray', [['L/nowhere', '({ delay: 1 })']]));
+    await node.insert('L', 'stray', 'late');
+    assert.equal(bodyText(await node.pop('L', '__no_route__')), 'late');
   });
 });

@@ -173,6 +173,32 @@ describe('an exchange', () => {
     }
   });
 
+  it('shows the last error of a destination that does not take its copy, and counts what it put back', async () => {
+    const { src, a, id } = names();
+    const storage = there.engine.storage;
+    const insert = storage.insert.bind(storage);
+    let refusals = 1;
+    storage.insert = (queue, elements) => {
+      if (refusals === 0) return insert(queue, elements);
+      refusals -= 1;
+      return Promise.reject(new QuaysideError('storage-full', 'planted'));
+    };
+    try {
+      await node.exchanges.create(id, declare(`N/${src}`, [`N/${id}`, `far/${a}`], { reserve: true }));
+      await node.insert('N', src, 'x');
+      await reached(() => node.exchanges.record(id).stats.put_back === 1);
+      const { errors } = node.exchanges.record(id);
+      assert.deepEqual(
+        errors.map(({ destination, message, count }) => ({ destination, message, count })),
+        [{ destination: 1, message: 'storage-full: planted', count: 1 }],
+      );
+      while ((await node.total('N', src)) > 0) await here.passTime(5_000);
+      assert.deepEqual([await node.total('N', id), await node.total('far', a)], [1, 1]);
+    } finally {
+      storage.insert = insert;
+    }
+  });
+
   it('is created once: the same again changes nothing, another declaration is refused', async () => {
     const { src, a, id } = names();
     await node.exchanges.create(id, declare(`N/${src}`, [`N/${a}`]));

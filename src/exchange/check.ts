@@ -1,0 +1,42 @@
+import type { Namespace } from '../broker/namespace.ts';
+import { invalidParameter, type QuaysideError } from '../model/errors.ts';
+import type { Declaration } from './declaration.ts';
+import type { ExchangesOptions } from './exchanges.ts';
+
+/**
+ * Whether a declaration could be created on this node.
+ * @throws QuaysideError `invalid-parameter` with the path of the field, `invalid-body` for a selector
+ */
+export async function checkDeclaration(
+  { src, dst, consumer }: Declaration,
+  options: Pick<ExchangesOptions, 'broker' | 'sandbox' | 'selectors'>,
+): Promise<void> {
+  const source = namespaceAt(options, src.ns, 'src.ns');
+  for (const [i, { ns }] of dst.entries()) namespaceAt(options, ns, `dst[${i}].ns`);
+  if (consumer.reserve === true && !source.capabilities.reserve) throw cannotReserve(source);
+  const selectors = dst.flatMap(({ selector }, i) =>
+    selector === undefined ? [] : [{ source: selector, path: `dst[${i}].selector` }],
+  );
+  const [first] = selectors;
+  if (first === undefined) return;
+  if (!options.selectors) {
+    throw invalidParameter(first.path, `${first.path}: this server runs with selectors: off.`);
+  }
+  await options.sandbox.check(selectors);
+}
+
+/** The refusal of `reserve: true` on a source that has no reservations. */
+export function cannotReserve({ name }: Pick<Namespace, 'name'>): QuaysideError {
+  return invalidParameter(
+    'consumer.reserve',
+    `consumer.reserve: queues of namespace ${name} do not support reservations; leave it out, and elements are popped.`,
+  );
+}
+
+function namespaceAt({ broker }: Pick<ExchangesOptions, 'broker'>, ns: string, path: string): Namespace {
+  try {
+    return broker.namespace(ns);
+  } catch {
+    throw invalidParameter(path, `${path}: there is no namespace ${ns}.`);
+  }
+}
