@@ -1,0 +1,106 @@
+import assert from 'node:assert/strict';
+import { after, before, describe, it } from 'node:test';
+import { reached } from '../cluster/nodes.ts';
+import { jsonOf, QueueClient } from '../support/http-client.ts';
+import { PostgresServer } from '../support/postgres-server.ts';
+import { startRedis } from '../support/redis-servers.ts';
+import { ServerProcess } from '../support/server-process.ts';
+
+/** A server that stores for us, and how it goes away and comes back. */
+interface Away {
+  readonly url: string;
+  readonly states: Readonly<Record<string, { begin(): Promise<void> | void; end(): Promise<void> | void }>>;
+  stop(): Promise<void>;
+}
+
+const ENGINES: Readonly<Record<string, () => Promise<Away>>> = {
+  Redis: async () => {
+    const redis = await startRedis();
+    return {
+      url: redis.url,
+      states: {
+        killed: { begin: () => redis.kill(), end: () => redis.restart() },
+        frozen: { begin: () => redis.freeze(), end: () => redis.thaw() },
+      },
+      stop: () => redis.stop(),
+    };
+  },
+  PostgreSQL: async () => {
+    const database = await PostgresServer.start();
+    return {
+      url: database.url(),
+      states: {
+        killed: { begin: () => database.stop('immediate'), end: () => database.start() },
+        frozen: { begin: () => database.signalAll('SIGSTOP'), end: () => database.signalAll('SIGCONT') },
+      },
+      stop: () => database.stop('fast'),
+    };
+  },
+};
+
+for (const [name, start] of Object.entries(ENGINES)) {
+  describe(`A server on ${name} and an engine of its own`, () => {
+    let away: Away;
+    let server: ServerProcess;
+    let client: QueueClient;
+
+    before(async () => {
+      away = await start();
+      server = await ServerProcess.start({
+        config: {
+          http: { users: { test1: 'test1' } },
+          namespaces: { N: { url: away.url }, other: { url: 'sqlite:other.db' } },
+        },
+      });
+      client = new QueueClient({ url: () => server.url });
+    });
+    after(async () => {
+      client.close();
+      await server.dispose();
+      await away.stop();
+    });
+
+    for (const state of ['killed', 'frozen']) {
+      it(`refuses calls while ${name} is ${state}, keeps waiting gets, and goes on by itself`, async () => {
+        const { begin, end } = away.states[state] ?? assert.fail();
+        const waiting = client.get('N', `${state}, waited for`);
+        await reached('it waits', async () => (await consumers(`${state}, waited for`)).length === 1);
+        // Behind it in the line: once this is answered, the engine is asked for neither.
+        assert.equal((await client.get('N', `${state}, waited for`, { to: 0 })).status, 504);
+        await begin();
+        await reached('a refusal', async () => {
+          const refused = await client.insert('N', state, 'too early');
+          assert.equal(refused.status, 503, refused.body.toString());
+          return refused.headers['retry-after'] === '1';
+        });
+        await serveOthers(state);
+        const ready = await client.request('GET', '/readyz?verbose');
+        assert.equal(ready.status, 200);
+        assert.notDeepEqual(
+          Object.values(jsonOf<{ checks: object }>(ready).checks).filter((check) => check !== 'ok'),
+          [],
+        );
+
+        await end();
+        await reached(
+          'it stores again',
+          async () => (await client.insert('N', state, 'back')).status === 200,
+        );
+        await client.insert('N', `${state}, waited for`, 'after');
+        assert.equal((await waiting).body.toString(), 'after');
+      });
+    }
+
+    async function serveOthers(queue: string): Promise<void> {
+      assert.equal((await client.insert('other', queue, 'elsewhere')).status, 200);
+      const held = await client.reserve('other', queue, { to: 0 });
+      assert.equal(held.body.toString(), 'elsewhere');
+      const id = held.headers['x-ks-id'];
+      assert.equal((await client.commit('other', queue, String(id))).status, 200);
+      assert.equal((await client.status('other', queue)).status, 200);
+    }
+
+    const consumers = async (queue: string): Promise<unknown[]> =>
+      jsonOf<unknown[]>(await client.consumers('N', queue));
+  });
+}
