@@ -1,10 +1,23 @@
 import assert from 'node:assert/strict';
+import { it } from 'node:test';
 import { Inbound, VERDICT } from '../../src/amqp/guard/inbound.ts';
 import { Outbound } from '../../src/amqp/guard/outbound.ts';
 import { Breach } from '../../src/amqp/guard/refusal.ts';
 import { ConnectionState } from '../../src/amqp/guard/state.ts';
 import type { Cargo } from '../../src/session/handout.ts';
-import { AMQP, begin, FALSE, frame, str, TRUE, uint, ushort } from './guard-wire.ts';
+import {
+  AMQP,
+  attachReceiver,
+  begin,
+  FALSE,
+  frame,
+  type Performative,
+  str,
+  TRUE,
+  uint,
+  ushort,
+  type Wire,
+} from './guard-wire.ts';
 
 /** The frame checks alone, with a peer's frames on one side and rhea's on the other. */
 export class FrameChecks {
@@ -83,5 +96,20 @@ export class FrameChecks {
     this.hear(begin());
     this.sayBegin(0);
     return this;
+  }
+}
+
+/** How a connection with a session answers frames that have these fields. */
+export function answers(
+  name: Performative,
+  cases: Readonly<Record<string, [(Wire | undefined)[], string]>>,
+): void {
+  for (const [what, [fields, expected]] of Object.entries(cases)) {
+    it(`answers ${what} with ${expected}`, () => {
+      const checks = new FrameChecks();
+      if (name !== 'open') checks.begun();
+      if (!['open', 'begin', 'attach'].includes(name)) checks.hear(attachReceiver());
+      assert.equal(checks.refusal(frame(name, fields)), expected);
+    });
   }
 }
