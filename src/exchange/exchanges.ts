@@ -7,9 +7,12 @@ import type { ExchangeCounters } from './counters.ts';
 import { type Declaration, sameDeclaration } from './declaration.ts';
 import { Exchange, type ExchangeParts } from './exchange.ts';
 import { loopsThrough } from './graph.ts';
+import { KnownExchanges, notFound } from './known.ts';
+import type { Reading } from './readings.ts';
 import { type ExchangeRecord, type ExchangeState, exchangeRecord } from './record.ts';
 import { type StoredExchange, toStored, toValue } from './stored.ts';
 import { type Sample, type Trial, tryOut } from './trial.ts';
+import { Turns } from './turns.ts';
 
 export interface ExchangesOptions extends ExchangeParts {
   /** Whether selectors may be used at all (`selectors: off` in the configuration). */
@@ -26,9 +29,10 @@ export interface ExchangeOverview {
   readonly counters: Readonly<ExchangeCounters>;
 }
 
-interface Known {
-  readonly exchange: Exchange;
-  state: ExchangeState;
+/** What an engine answered. */
+interface Listed {
+  readonly definitions: Definitions;
+  readonly found: readonly Definition[];
 }
 
 /** Definitions are read again this often, ± half, in case a watch missed a change. */
@@ -37,31 +41,35 @@ const MOST_CONFLICTS = 10;
 
 /**
  * All exchanges of this node. What is declared, and whether it is stopped, stands in the definitions of the
- * source namespace's engine; this class makes the node do what stands there. Changes are made one at a time,
- * whoever asked for them: a client here, or another node through the watch.
+ * source namespace's engine; this class makes the node do what stands there. Changes of one exchange are made one
+ * at a time, and nothing waits for an engine that it does not need.
  */
 export class Exchanges implements Service {
   readonly #options: ExchangesOptions;
-  readonly #known = new Map<string, Known>();
-  readonly #stopping = new Set<Promise<void>>();
+  readonly #known: KnownExchanges;
+  readonly #turns = new Turns();
+  /** Definitions that are being read: `stop` waits for them. */
+  readonly #reading = new Set<Promise<void>>();
   readonly #endings: (() => void)[] = [];
-  #turn: Promise<unknown> = Promise.resolve();
   #timer: CancelTimer | null = null;
   #closed = false;
 
   constructor(options: ExchangesOptions) {
     this.#options = options;
+    this.#known = new KnownExchanges(
+      (id, declaration) => new Exchange(id, declaration, options, (error) => this.#strikeOut(id, error)),
+    );
   }
 
   async start(): Promise<void> {
     for (const definitions of this.#stores()) {
       this.#endings.push(
         definitions.watch(({ kind, key }) => {
-          if (kind === 'exchange') void this.#reread(definitions, key);
+          if (kind === 'exchange') this.#track(this.#reread(definitions, key));
         }),
       );
     }
-    await this.#inTurn(() => this.#storeConfigured());
+    await this.#storeConfigured();
     await this.reload();
     this.#rereadLater();
   }
@@ -70,20 +78,19 @@ export class Exchanges implements Service {
     this.#closed = true;
     this.#timer?.();
     for (const end of this.#endings.splice(0)) end();
-    await this.#turn;
-    for (const id of [...this.#known.keys()]) this.#drop(id);
-    await Promise.all(this.#stopping);
+    await Promise.all([this.#turns.idle(), ...this.#reading]);
+    await this.#known.stop();
   }
 
   /** All records by id, sorted (spec 4.2). */
   list(): [id: string, record: ExchangeRecord][] {
-    return [...this.#known.keys()].sort().map((id) => [id, this.record(id)]);
+    return this.#known.ids().map((id) => [id, this.record(id)]);
   }
 
   /** The same without what costs: for those who look often. Sorted by id. */
   overview(): ExchangeOverview[] {
-    return [...this.#known.keys()].sort().map((id) => {
-      const { exchange, state } = this.#find(id);
+    return this.#known.ids().map((id) => {
+      const { exchange, state } = this.#known.find(id);
       const { declaration, counters } = exchange;
       return { id, declaration, counters, stopped: state.stopped === true };
     });
@@ -91,13 +98,13 @@ export class Exchanges implements Service {
 
   /** @throws QuaysideError `exchange-not-found` */
   record(id: string): ExchangeRecord {
-    const { exchange, state } = this.#find(id);
-    return exchangeRecord(exchange, state, loopsThrough(id, this.#edges()));
+    const { exchange, state } = this.#known.find(id);
+    return exchangeRecord(exchange, state, loopsThrough(id, this.#known.edges()));
   }
 
   /** @throws QuaysideError `exchange-not-found` */
   declaration(id: string): Declaration {
-    return this.#find(id).exchange.declaration;
+    return this.#known.find(id).exchange.declaration;
   }
 
   /**
@@ -107,10 +114,10 @@ export class Exchanges implements Service {
    */
   async create(id: string, declaration: Declaration): Promise<string[][]> {
     await this.check(declaration);
-    await this.#inTurn(async () => {
+    await this.#turns.take(id, async () => {
       const definitions = this.#storeOf(declaration);
       const known = this.#known.get(id);
-      if (known !== undefined) {
+      if (known !== null) {
         if (!sameDeclaration(known.exchange.declaration, declaration)) throw exists(id);
         return;
       }
@@ -129,47 +136,37 @@ export class Exchanges implements Service {
       }
       this.#apply(id, stored);
     });
-    return loopsThrough(id, this.#edges());
+    return loopsThrough(id, this.#known.edges());
   }
 
   /** Idempotent; answers when the wish is stored, the loops end on their own. @throws `exchange-not-found` */
   stopExchange(id: string): Promise<void> {
-    return this.#inTurn(() => this.#change(id, { stopped: true }));
+    return this.#turns.take(id, () => this.#change(id, { stopped: true }));
   }
 
   /** Idempotent. @throws `exchange-not-found` */
   startExchange(id: string): Promise<void> {
-    return this.#inTurn(() => this.#change(id, { stopped: false, lastError: null }));
+    return this.#turns.take(id, () => this.#change(id, { stopped: false, lastError: null }));
   }
 
   /** Stops and forgets an exchange; its queues stay. @throws `exchange-not-found` */
   delete(id: string): Promise<void> {
-    return this.#inTurn(async () => {
-      const { exchange } = this.#find(id);
+    return this.#turns.take(id, async () => {
+      const { exchange } = this.#known.find(id);
       await this.#storeOf(exchange.declaration).delete('exchange', id, 'any');
-      this.#drop(id);
+      this.#known.drop(id, null);
     });
   }
 
-  /** Makes this node do what the definitions say, after reading all of them. */
-  reload(): Promise<void> {
-    return this.#inTurn(async () => {
-      const found = new Set<string>();
-      for (const definitions of this.#stores()) {
-        for (const definition of await definitions.list('exchange')) {
-          if (found.has(definition.key)) {
-            this.#options.log.warn(
-              { exchange: definition.key },
-              'two engines define this exchange; the first counts',
-            );
-            continue;
-          }
-          found.add(definition.key);
-          this.#applyStored(definition);
-        }
-      }
-      for (const id of this.#known.keys()) if (!found.has(id)) this.#drop(id);
-    });
+  /**
+   * Makes this node do what the definitions say, after reading those of all namespaces, or of those wanted. The
+   * engines are asked side by side; what one answers counts, though another does not.
+   * @throws QuaysideError `storage-unavailable`, `outcome-unknown` where an engine did not answer
+   */
+  reload(isWanted: (namespace: string) => boolean = () => true): Promise<void> {
+    const reloading = this.#reload(this.#stores(isWanted));
+    this.#track(reloading.catch(() => {}));
+    return reloading;
   }
 
   /**
@@ -191,11 +188,11 @@ export class Exchanges implements Service {
   }
 
   async #change(id: string, change: Partial<ExchangeState>): Promise<void> {
-    const definitions = this.#storeOf(this.#find(id).exchange.declaration);
+    const definitions = this.#storeOf(this.#known.find(id).exchange.declaration);
     for (let conflicts = 0; ; conflicts += 1) {
       const definition = await definitions.get('exchange', id);
       if (definition === null) {
-        this.#drop(id);
+        this.#known.drop(id, null);
         throw notFound(id);
       }
       const stored = { ...toStored(definition.value), ...change };
@@ -228,19 +225,74 @@ export class Exchanges implements Service {
     }
   }
 
-  async #reread(definitions: Definitions, id: string): Promise<void> {
+  async #reload(stores: readonly Definitions[]): Promise<void> {
+    const reading = this.#known.beginReading();
     try {
-      await this.#inTurn(async () => {
-        const definition = await definitions.get('exchange', id);
-        if (definition !== null) this.#applyStored(definition);
-        else if (this.#known.has(id) && this.#storeOf(this.declaration(id)) === definitions) this.#drop(id);
+      const answers = await Promise.allSettled(stores.map((definitions) => definitions.list('exchange')));
+      const listed = stores.flatMap((definitions, i) => {
+        const answer = answers[i];
+        return answer?.status === 'fulfilled' ? [{ definitions, found: answer.value }] : [];
       });
-    } catch (error) {
-      this.#options.log.warn(
-        { err: error, exchange: id },
-        'an exchange could not be read; it is read again later',
-      );
+      this.#applyListed(listed, reading);
+      for (const answer of answers) if (answer.status === 'rejected') throw answer.reason;
+    } finally {
+      reading.end();
     }
+  }
+
+  /**
+   * Where two engines define an exchange, the first counts. What an engine defines that did not answer stays as it
+   * is. Two engines may share a store, and then both answer the same.
+   */
+  #applyListed(listed: readonly Listed[], reading: Reading): void {
+    const answered = new Set(listed.map(({ definitions }) => definitions));
+    const settled = (id: string): boolean => {
+      const known = this.#known.get(id);
+      const isAway = known !== null && !answered.has(this.#storeOf(known.exchange.declaration));
+      return isAway || reading.outdated.has(id);
+    };
+    const firsts = new Map<string, string>();
+    for (const definition of listed.flatMap(({ found }) => found)) {
+      const { key } = definition;
+      const value = JSON.stringify(definition.value);
+      const first = firsts.get(key);
+      if (first === undefined) {
+        firsts.set(key, value);
+        if (!settled(key)) this.#applyStored(definition, reading);
+      } else if (first !== value) {
+        this.#options.log.warn({ exchange: key }, 'two engines define this exchange; the first counts');
+      }
+    }
+    for (const id of this.#known.ids()) {
+      if (!firsts.has(id) && !settled(id)) this.#known.drop(id, reading);
+    }
+  }
+
+  /** Never rejects. Reads once more where news came meanwhile: they may be older than what was told of. */
+  async #reread(definitions: Definitions, id: string): Promise<void> {
+    for (let isOutdated = true; isOutdated && !this.#closed; ) {
+      const reading = this.#known.beginReading();
+      try {
+        const definition = await definitions.get('exchange', id);
+        isOutdated = reading.outdated.has(id);
+        if (isOutdated) continue;
+        if (definition !== null) this.#applyStored(definition, reading);
+        else if (this.#isOf(id, definitions)) this.#known.drop(id, reading);
+      } catch (error) {
+        this.#options.log.warn(
+          { err: error, exchange: id },
+          'an exchange could not be read; it is read again later',
+        );
+        return;
+      } finally {
+        reading.end();
+      }
+    }
+  }
+
+  #isOf(id: string, definitions: Definitions): boolean {
+    const known = this.#known.get(id);
+    return known !== null && this.#storeOf(known.exchange.declaration) === definitions;
   }
 
   #rereadLater(): void {
@@ -254,31 +306,16 @@ export class Exchanges implements Service {
     });
   }
 
-  #applyStored({ key, value }: Definition): void {
+  #applyStored({ key, value }: Definition, by: Reading): void {
     try {
-      this.#apply(key, toStored(value));
+      this.#apply(key, toStored(value), by);
     } catch (error) {
       this.#options.log.warn({ err: error, exchange: key }, 'a stored exchange cannot run on this node');
     }
   }
 
-  #apply(id: string, { declaration, stopped, lastError }: StoredExchange): void {
-    if (this.#closed) return;
-    let known = this.#known.get(id);
-    if (known !== undefined && !sameDeclaration(known.exchange.declaration, declaration)) {
-      this.#drop(id);
-      known = undefined;
-    }
-    if (known === undefined) {
-      const exchange = new Exchange(id, declaration, this.#options, (error) => this.#strikeOut(id, error));
-      this.#known.set(id, { exchange, state: { stopped, lastError } });
-      if (stopped !== true) exchange.start();
-      return;
-    }
-    const was = known.state.stopped === true;
-    known.state = { stopped, lastError };
-    if (stopped === true && !was) this.#track(known.exchange.stop());
-    else if (stopped !== true && was) known.exchange.start();
+  #apply(id: string, stored: StoredExchange, by: Reading | null = null): void {
+    if (!this.#closed) this.#known.apply(id, stored, by);
   }
 
   #strikeOut(id: string, lastError: string): void {
@@ -286,50 +323,28 @@ export class Exchanges implements Service {
       { exchange: id, lastError },
       'an exchange was stopped: its selector overruns its limits',
     );
-    this.#inTurn(() => this.#change(id, { stopped: true, lastError })).catch((error: unknown) => {
-      this.#options.log.warn({ err: error, exchange: id }, 'an exchange could not be stopped');
-    });
+    this.#turns
+      .take(id, () => this.#change(id, { stopped: true, lastError }))
+      .catch((error: unknown) => {
+        this.#options.log.warn({ err: error, exchange: id }, 'an exchange could not be stopped');
+      });
   }
 
-  #drop(id: string): void {
-    const known = this.#known.get(id);
-    if (known === undefined) return;
-    this.#known.delete(id);
-    this.#track(known.exchange.stop());
-  }
-
-  #track(stopping: Promise<void>): void {
-    this.#stopping.add(stopping);
-    void stopping.finally(() => this.#stopping.delete(stopping));
-  }
-
-  #find(id: string): Known {
-    const known = this.#known.get(id);
-    if (known === undefined) throw notFound(id);
-    return known;
-  }
-
-  #edges(): { id: string; declaration: Declaration }[] {
-    return [...this.#known].map(([id, { exchange }]) => ({ id, declaration: exchange.declaration }));
+  /** The promise must not reject. */
+  #track(work: Promise<void>): void {
+    this.#reading.add(work);
+    void work.finally(() => this.#reading.delete(work));
   }
 
   #storeOf({ src }: Declaration): Definitions {
     return this.#options.broker.namespace(src.ns).definitions;
   }
 
-  #stores(): Set<Definitions> {
-    return new Set(this.#options.broker.namespaces().map(({ definitions }) => definitions));
+  /** In the order of the configuration. */
+  #stores(isWanted: (namespace: string) => boolean = () => true): Definitions[] {
+    const wanted = this.#options.broker.namespaces().filter(({ name }) => isWanted(name));
+    return [...new Set(wanted.map(({ definitions }) => definitions))];
   }
-
-  #inTurn<T>(change: () => Promise<T>): Promise<T> {
-    const result = this.#turn.then(change);
-    this.#turn = result.catch(() => {});
-    return result;
-  }
-}
-
-function notFound(id: string): QuaysideError {
-  return new QuaysideError('exchange-not-found', `no such exchange [${id}]`, { extra: { id } });
 }
 
 function exists(id: string): QuaysideError {

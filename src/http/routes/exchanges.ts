@@ -53,7 +53,7 @@ export const exchangeRoutes: readonly Route[] = [
     async handle(call, query) {
       const form = listingForm(query);
       const { exchanges } = call.front.parts;
-      if (query.reload) await exchanges.reload();
+      if (query.reload) await exchanges.reload((namespace) => call.user.maySee(namespace));
       const visible = exchanges.list().filter(([, { src }]) => call.user.maySee(src.ns));
       if (form === 'array') answerJson(call, { data: visible.map(([id, record]) => ({ ...record, id })) });
       else if (form === 'tree') answerJson(call, folders(visible));

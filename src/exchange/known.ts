@@ -1,0 +1,98 @@
+import { QuaysideError } from '../model/errors.ts';
+import { type Declaration, sameDeclaration } from './declaration.ts';
+import type { Exchange } from './exchange.ts';
+import type { Edge } from './graph.ts';
+import { type Reading, Readings } from './readings.ts';
+import type { ExchangeState } from './record.ts';
+import type { StoredExchange } from './stored.ts';
+
+interface Known {
+  readonly exchange: Exchange;
+  state: ExchangeState;
+}
+
+/** The exchanges that run on this node, or would if they were not stopped, and news of them. */
+export class KnownExchanges {
+  readonly #make: (id: string, declaration: Declaration) => Exchange;
+  readonly #known = new Map<string, Known>();
+  readonly #stopping = new Set<Promise<void>>();
+  readonly #readings = new Readings();
+
+  constructor(make: (id: string, declaration: Declaration) => Exchange) {
+    this.#make = make;
+  }
+
+  /** Sorted. */
+  ids(): string[] {
+    return [...this.#known.keys()].sort();
+  }
+
+  get(id: string): Known | null {
+    return this.#known.get(id) ?? null;
+  }
+
+  /** @throws QuaysideError `exchange-not-found` */
+  find(id: string): Known {
+    const known = this.#known.get(id);
+    if (known === undefined) throw notFound(id);
+    return known;
+  }
+
+  edges(): Edge[] {
+    return [...this.#known].map(([id, { exchange }]) => ({ id, declaration: exchange.declaration }));
+  }
+
+  /** To be called before definitions are asked for. */
+  beginReading(): Reading {
+    return this.#readings.begin();
+  }
+
+  /**
+   * Makes and starts an exchange, or changes it to what is stored. `by` is the reading that found it; null: this
+   * node changed it.
+   * @throws what making an exchange throws
+   */
+  apply(id: string, { declaration, stopped, lastError }: StoredExchange, by: Reading | null): void {
+    this.#readings.news(id, by);
+    let known = this.#known.get(id);
+    if (known !== undefined && !sameDeclaration(known.exchange.declaration, declaration)) {
+      this.drop(id, by);
+      known = undefined;
+    }
+    if (known === undefined) {
+      const exchange = this.#make(id, declaration);
+      this.#known.set(id, { exchange, state: { stopped, lastError } });
+      if (stopped !== true) exchange.start();
+      return;
+    }
+    const was = known.state.stopped === true;
+    known.state = { stopped, lastError };
+    if (stopped === true && !was) this.#end(known.exchange);
+    else if (stopped !== true && was) known.exchange.start();
+  }
+
+  /** Stops and forgets an exchange; `by` as for `apply`. */
+  drop(id: string, by: Reading | null): void {
+    this.#readings.news(id, by);
+    const known = this.#known.get(id);
+    if (known === undefined) return;
+    this.#known.delete(id);
+    this.#end(known.exchange);
+  }
+
+  /** Drops all. Resolves when no loop runs any more. */
+  async stop(): Promise<void> {
+    for (const id of this.ids()) this.drop(id, null);
+    await Promise.all(this.#stopping);
+  }
+
+  #end(exchange: Exchange): void {
+    const stopping = exchange.stop();
+    this.#stopping.add(stopping);
+    void stopping.finally(() => this.#stopping.delete(stopping));
+  }
+}
+
+export function notFound(id: string): QuaysideError {
+  return new QuaysideError('exchange-not-found', `no such exchange [${id}]`, { extra: { id } });
+}
