@@ -83,7 +83,7 @@ export class Forwarder implements Stages {
       } else unasked.push(delivery);
     }
     return async () => {
-      for (const delivery of unasked) route.source.giveBack(delivery);
+      for (const delivery of unasked.toReversed()) route.source.giveBack(delivery);
       return this.#carryOut(plans, putOff);
     };
   }
@@ -138,7 +138,7 @@ export class Forwarder implements Stages {
   async #storeThenFinish(plans: readonly Plan[]): Promise<boolean> {
     const failed = await this.#storeRemote(plans);
     const ready = failed.size === 0 ? plans : plans.filter((plan) => !failed.has(plan));
-    await this.#putOff([...failed].map(({ delivery }) => delivery));
+    await this.#putOff(plans.filter((plan) => failed.has(plan)).map(({ delivery }) => delivery));
     return (await this.#finish(ready)) && failed.size === 0;
   }
 
@@ -219,10 +219,12 @@ export class Forwarder implements Stages {
     return JSON.stringify(['exchange', route.id, destination, route.source.key.ns, delivery.id]);
   }
 
+  /** Takes them in their order. What was popped goes back last first: a list puts each at its head. */
   async #putOff(deliveries: readonly Delivery[]): Promise<void> {
     if (deliveries.length === 0) return;
     this.#parts.counters.putBack += deliveries.length;
-    await this.#parts.route.source.putOff(deliveries, PUT_OFF_MS);
+    const isPopped = deliveries.every(({ lease }) => lease === null);
+    await this.#parts.route.source.putOff(isPopped ? deliveries.toReversed() : deliveries, PUT_OFF_MS);
   }
 
   #count({ copies, stray }: Plan): void {

@@ -182,8 +182,9 @@ export class Pipeline {
     }
   }
 
+  /** Last first: a list puts each at its head. */
   #giveBack(batch: readonly Delivery[]): void {
-    for (const delivery of batch) this.#options.source.giveBack(delivery);
+    for (const delivery of batch.toReversed()) this.#options.source.giveBack(delivery);
   }
 
   async #allSettled(): Promise<void> {

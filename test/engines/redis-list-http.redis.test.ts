@@ -1,6 +1,8 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
+import { setImmediate as turn } from 'node:timers/promises';
 import { makeSandbox } from '../../src/exchange/sandbox/worker-sandbox.ts';
+import { QuaysideError } from '../../src/model/errors.ts';
 import type { TestEngine } from '../engines.ts';
 import { declare, ExchangeNode, openEngine } from '../exchange/node.ts';
 import { sharedHarness } from '../http/harness.ts';
@@ -147,9 +149,30 @@ describe('exchanges over the list variant of Redis', () => {
     });
   }
 
+  it('puts what a destination did not take back into the list in its order, and says why', async () => {
+    const { storage } = others.engine;
+    const insert = storage.insert;
+    storage.insert = () => Promise.reject(new QuaysideError('storage-full', 'planted'));
+    try {
+      await node.insert('L', 'again', '1', '2', '3');
+      await node.exchanges.create('again', declare('L/again', ['N/again']));
+      await reached(() => node.exchanges.record('again').stats.put_back >= 3);
+      assert.equal(node.exchanges.record('again').errors[0]?.message, 'storage-full: planted');
+    } finally {
+      storage.insert = insert;
+    }
+    while ((await node.total('N', 'again')) < 3) await others.passTime(5_000);
+    assert.deepEqual((await node.popMany('N', 'again', 3)).map(bodyText), ['1', '2', '3']);
+    assert.equal(await node.total('L', 'again'), 0);
+  });
+
   it('moves what only lists would take, and late, to __no_route__', async () => {
     await node.exchanges.create('stray', declare('L/stray', [['L/nowhere', '({ delay: 1 })']]));
     await node.insert('L', 'stray', 'late');
     assert.equal(bodyText(await node.pop('L', '__no_route__')), 'late');
   });
 });
+
+async function reached(condition: () => boolean): Promise<void> {
+  while (!condition()) await turn();
+}
