@@ -14,6 +14,8 @@ interface StompError {
 
 const WRONG: StompError = { retry: false };
 const LATER: StompError = { retry: true };
+/** Done or not: whoever sends it again may do it twice. */
+const UNSURE: StompError = { retry: false };
 
 /** Every error code on this wire; `docs/protocols/stomp.md` lists those that can occur. */
 export const STOMP_ERRORS = {
@@ -49,7 +51,7 @@ export const STOMP_ERRORS = {
   'shutting-down': LATER,
   'storage-full': LATER,
   'storage-unavailable': LATER,
-  'outcome-unknown': LATER,
+  'outcome-unknown': UNSURE,
   internal: LATER,
 } as const satisfies Record<ErrorCode, StompError>;
 

@@ -220,20 +220,21 @@ export class Session implements SubscriptionHost, StoringHost<string>, SettlingH
   }
 
   /** COMMIT. */
-  carryOut(transaction: Transaction, receipt: string | null): void {
+  async carryOut(transaction: Transaction, receipt: string | null): Promise<void> {
     const { size, bytes } = transaction;
     this.endTurn();
     this.work.begin(size + 1, bytes);
-    transaction
-      .commit()
-      .then(
-        () => this.receiptIf(receipt),
-        (error: unknown) => this.fail(error, receipt),
-      )
-      .finally(() => {
-        this.work.end(size + 1, bytes);
-        this.onRoom();
-      });
+    try {
+      await transaction.commit();
+      this.receiptIf(receipt);
+    } catch (error) {
+      // The session leaves its lines first, or it would be handed again what goes back.
+      this.fail(error, receipt);
+      for (const [queue, held] of transaction.left) await this.giveBack(queue, held, true);
+    } finally {
+      this.work.end(size + 1, bytes);
+      this.onRoom();
+    }
   }
 
   ended(subscription: Subscription, reason: unknown): void {

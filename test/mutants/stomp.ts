@@ -58,7 +58,7 @@ export const STOMP: readonly Mutant[] = [
   {
     name: 'a COMMIT does not look whether the client still holds what it acknowledges',
     suite: 'model through STOMP',
-    edits: edit('transaction.ts', 'await this.#confirmHeld();', ''),
+    edits: edit('commit.ts', 'await this.#confirmHeld();', ''),
   },
   {
     name: 'an ABORT leaves claimed what the transaction acknowledged',
@@ -68,7 +68,7 @@ export const STOMP: readonly Mutant[] = [
   {
     name: 'a COMMIT loses the SENDs that go with an ACK',
     suite: 'model through STOMP',
-    edits: edit('transaction.ts', 'inserts: one === anchor ? sends : []', 'inserts: []'),
+    edits: edit('commit.ts', 'inserts: one === anchor ? sends : []', 'inserts: []'),
   },
   {
     name: 'a session does not keep the leases of what its client holds',

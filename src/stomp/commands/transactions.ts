@@ -11,7 +11,7 @@ export function commit(session: Session, { headers }: Frame): void {
   const transaction = session.transactions.end(
     needed('COMMIT', 'transaction', headerOf(headers, 'transaction')),
   );
-  session.carryOut(transaction, headerOf(headers, 'receipt'));
+  void session.carryOut(transaction, headerOf(headers, 'receipt'));
 }
 
 export function abort(session: Session, { headers }: Frame): void {

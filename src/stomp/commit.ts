@@ -1,0 +1,193 @@
+import type { Queue, SettleOutcome } from '../broker/queue.ts';
+import { isSettled, type Refused, refusalOf } from '../broker/refusal.ts';
+import type { NewElement } from '../model/element.ts';
+import { QuaysideError } from '../model/errors.ts';
+import type { Held } from '../session/handout.ts';
+import type { Subscription } from './subscription.ts';
+
+/** A SEND of a transaction. */
+export interface Send {
+  readonly queue: Queue;
+  readonly element: NewElement;
+}
+
+/** An ACK (`delayMs` null) or NACK of one element. */
+export interface Settlement {
+  readonly subscription: Subscription;
+  readonly held: Held;
+  readonly delayMs: number | null;
+}
+
+/**
+ * A transaction that takes effect, in this order: (1) the leases of all elements that it settles are extended,
+ * which shows that the client still holds each. (2) SENDs to engines that hold none of the acknowledged
+ * elements are stored, one call for each queue. (3) In each engine that holds some, all ACKs and all other SENDs
+ * are one call. (4) NACKs, one call for each queue.
+ *
+ * The first step that fails is the last one. So nothing is acknowledged before what is to be stored elsewhere is.
+ */
+export class Commit {
+  readonly #sends: readonly Send[];
+  readonly #settlements: readonly Settlement[];
+  readonly #left: Set<Settlement>;
+  /** Whether anything was stored or settled. */
+  #hasEffect = false;
+
+  constructor(sends: readonly Send[], settlements: readonly Settlement[]) {
+    this.#sends = sends;
+    this.#settlements = settlements;
+    this.#left = new Set(settlements);
+  }
+
+  /**
+   * @throws QuaysideError what settling and storing do, where nothing took effect; else `outcome-unknown`
+   */
+  async run(): Promise<void> {
+    try {
+      await this.#confirmHeld();
+      await this.#storeElsewhere();
+      await this.#acknowledge();
+      await this.#rollBack();
+    } catch (error) {
+      throw this.#hasEffect && isCertain(error) ? doneInPart(error) : error;
+    }
+  }
+
+  /** After it failed: what is not settled, for all that is known, and nobody's now. */
+  get left(): Map<Queue, Held[]> {
+    const left = byQueue(this.#settlements.filter((one) => this.#left.has(one)));
+    return new Map([...left].map(([queue, settlements]) => [queue, settlements.map(({ held }) => held)]));
+  }
+
+  async #confirmHeld(): Promise<void> {
+    await allEnded(
+      [...byQueue(this.#settlements)].map(async ([queue, settlements]) => {
+        const items = settlements.map(({ subscription, held }) => ({
+          ...refOf(held),
+          leaseMs: subscription.leaseMs ?? 0,
+        }));
+        const results = await queue.extendAll(items);
+        for (const [i, settlement] of settlements.entries()) {
+          const outcome = results[i]?.outcome ?? 'not-found';
+          if (outcome !== 'done') throw refused(outcome, settlement);
+        }
+      }),
+    );
+  }
+
+  async #storeElsewhere(): Promise<void> {
+    const batches = new Map<Queue, NewElement[]>();
+    for (const { queue, element } of this.#sends) {
+      if (this.#isAcknowledgedIn(queue)) continue;
+      const batch = batches.get(queue);
+      if (batch === undefined) batches.set(queue, [element]);
+      else batch.push(element);
+    }
+    await allEnded(
+      [...batches].map(async ([queue, elements]) => {
+        await queue.insert(elements);
+        this.#hasEffect = true;
+      }),
+    );
+  }
+
+  /** Whether an ACK is about the engine of `queue`: what is stored in that engine travels with it. */
+  #isAcknowledgedIn(queue: Queue): boolean {
+    return this.#settlements.some(
+      ({ subscription, delayMs }) => delayMs === null && subscription.options.queue.sharesEngineWith(queue),
+    );
+  }
+
+  async #acknowledge(): Promise<void> {
+    const acks = new Set(this.#settlements.filter(({ delayMs }) => delayMs === null));
+    for (const anchor of acks) {
+      const { queue } = anchor.subscription.options;
+      const together = [...acks].filter(({ subscription }) =>
+        subscription.options.queue.sharesEngineWith(queue),
+      );
+      for (const one of together) acks.delete(one);
+      const sends = this.#sends.filter((send) => send.queue.sharesEngineWith(queue));
+      const moves = together.map((one) => ({
+        from: one.subscription.options.queue,
+        finish: refOf(one.held),
+        inserts: one === anchor ? sends : [],
+      }));
+      await this.#settle(together, queue.transfer(moves));
+    }
+  }
+
+  async #rollBack(): Promise<void> {
+    const nacks = this.#settlements.filter(({ delayMs }) => delayMs !== null);
+    for (const [queue, settlements] of byQueue(nacks)) {
+      const items = settlements.map(({ held, delayMs }) => ({
+        ...refOf(held),
+        delayMs: delayMs ?? 0,
+        countTry: true,
+      }));
+      await this.#settle(settlements, queue.rollbackAll(items));
+    }
+  }
+
+  /** Waits for a call that settles these. @throws what it does, or how the first was refused */
+  async #settle(
+    settlements: readonly Settlement[],
+    settling: Promise<readonly SettleOutcome[]>,
+  ): Promise<void> {
+    let refusal: QuaysideError | null = null;
+    try {
+      const outcomes = await settling;
+      for (const [i, settlement] of settlements.entries()) {
+        const outcome = outcomes[i] ?? 'not-found';
+        this.#left.delete(settlement);
+        if (isSettled(outcome)) this.#hasEffect = true;
+        else refusal ??= refused(outcome, settlement);
+      }
+    } catch (error) {
+      // What may be settled is left to its lease: given back, it would come again beside what was stored for it.
+      if (!isCertain(error)) for (const one of settlements) this.#left.delete(one);
+      throw error;
+    }
+    if (refusal !== null) throw refusal;
+  }
+}
+
+/** Waits for all calls. @throws how one of them failed, and if any may have taken effect all the same, how that one did */
+async function allEnded(calls: readonly Promise<void>[]): Promise<void> {
+  const ended = await Promise.allSettled(calls);
+  const failures = ended.flatMap((one) => (one.status === 'rejected' ? [one.reason as unknown] : []));
+  if (failures.length > 0) throw failures.find((failure) => !isCertain(failure)) ?? failures[0];
+}
+
+/** Whether what failed this way has changed nothing. */
+function isCertain(failure: unknown): failure is QuaysideError {
+  return (
+    failure instanceof QuaysideError && failure.code !== 'outcome-unknown' && failure.code !== 'internal'
+  );
+}
+
+function doneInPart(cause: QuaysideError): QuaysideError {
+  return new QuaysideError(
+    'outcome-unknown',
+    `A part of the transaction took effect, and then: ${cause.message}`,
+    { cause },
+  );
+}
+
+function refOf({ id, group, token }: Held): { id: string; group: string; token: string | null } {
+  return { id, group, token };
+}
+
+function byQueue(settlements: readonly Settlement[]): Map<Queue, Settlement[]> {
+  const groups = new Map<Queue, Settlement[]>();
+  for (const one of settlements) {
+    const { queue } = one.subscription.options;
+    const group = groups.get(queue);
+    if (group === undefined) groups.set(queue, [one]);
+    else group.push(one);
+  }
+  return groups;
+}
+
+function refused(outcome: Refused, { held, subscription }: Settlement): QuaysideError {
+  return refusalOf(outcome, { id: held.id, group: null }, subscription.options.queue.key);
+}

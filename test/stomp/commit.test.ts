@@ -1,0 +1,230 @@
+import assert from 'node:assert/strict';
+import { afterEach, beforeEach, describe, it } from 'node:test';
+import type { Storage } from '../../src/engine/storage.ts';
+import { type ErrorCode, QuaysideError } from '../../src/model/errors.ts';
+import { STOMP_DEFAULTS } from '../../src/stomp/options.ts';
+import { StompServer } from '../../src/stomp/server.ts';
+import { brokerOn, plain, SILENT_LOG } from '../support/broker.ts';
+import { openFor } from '../support/session-node.ts';
+import { StompClient } from './client.ts';
+import { StompNode, TestAuthenticator } from './node.ts';
+
+type Verb = 'insert' | 'extend' | 'transfer' | 'rollback';
+
+/** The next call of that verb, or the next that is about that queue, fails and changes nothing. */
+function failNext(storage: Storage, verb: Verb, code: ErrorCode, queue?: string): void {
+  const real = storage[verb].bind(storage) as (...args: unknown[]) => unknown;
+  const failing = (...args: unknown[]): unknown => {
+    const [{ name }] = args as [{ name?: string }];
+    if (queue !== undefined && queue !== name) return real(...args);
+    Object.assign(storage, { [verb]: real });
+    return Promise.reject(new QuaysideError(code, `${verb} failed.`));
+  };
+  Object.assign(storage, { [verb]: failing });
+}
+
+describe('a COMMIT that fails', () => {
+  let node: StompNode;
+  let client: StompClient;
+  let storage: Storage;
+
+  beforeEach(async () => {
+    node = await StompNode.start();
+    ({ storage } = node.broker.namespace('N'));
+    client = await node.client();
+    await client.ask('BEGIN', { transaction });
+  });
+  afterEach(() => node.stop());
+
+  const transaction = 't';
+
+  const send = (queue: string): Promise<void> =>
+    client.ask('SEND', { destination: `/q/N/${queue}`, transaction }, 'x');
+
+  /** Has the client hold one element of each of these bodies; answers how it acknowledges them. */
+  const take = async (queue: string, ...bodies: string[]): Promise<string[]> => {
+    await node.insert(queue, ...bodies);
+    await client.ask('SUBSCRIBE', { destination: `/q/N/${queue}`, id: queue, ack: 'client-individual' });
+    const acks: string[] = [];
+    for (const _ of bodies) acks.push((await client.expect('MESSAGE')).headers.get('ack') ?? '');
+    return acks;
+  };
+
+  const settle = async (command: 'ACK' | 'NACK', ...ids: string[]): Promise<void> => {
+    for (const id of ids) await client.ask(command, { id, transaction });
+  };
+
+  const failsWith = async (code: ErrorCode, retry: boolean): Promise<void> => {
+    client.send('COMMIT', { transaction, receipt: 'r' });
+    const { headers } = await client.expectError(code);
+    assert.equal(headers.get('receipt-id'), 'r');
+    assert.equal(headers.get('x-ks-retry'), String(retry));
+  };
+
+  const sizes = async (...queues: string[]): Promise<number[][]> => {
+    const all = await Promise.all(queues.map((queue) => node.sizes(queue)));
+    return all.map(({ ready, scheduled, reserved }) => [ready, scheduled, reserved]);
+  };
+
+  it('behind its ACKs and SENDs is outcome-unknown: they are done', async () => {
+    const [first = '', second = ''] = await take('from', '0', '1');
+    await settle('ACK', first);
+    await send('to');
+    await settle('NACK', second);
+    failNext(storage, 'rollback', 'storage-unavailable');
+    await failsWith('outcome-unknown', false);
+    assert.deepEqual(await sizes('to', 'from'), [
+      [1, 0, 0],
+      [1, 0, 0],
+    ]);
+    assert.equal(Buffer.from((await node.pop('from'))?.body ?? []).toString(), '1');
+  });
+
+  it('for one of several queues that it sends to is outcome-unknown: the others have it', async () => {
+    await send('a');
+    await send('b');
+    failNext(storage, 'insert', 'storage-full', 'b');
+    await failsWith('outcome-unknown', false);
+    assert.deepEqual(await sizes('a', 'b'), [
+      [1, 0, 0],
+      [0, 0, 0],
+    ]);
+  });
+
+  it('for all queues that it sends to says why: nothing is done', async () => {
+    await send('a');
+    await send('b');
+    failNext(storage, 'insert', 'storage-unavailable', 'b');
+    failNext(storage, 'insert', 'storage-unavailable', 'a');
+    await failsWith('storage-unavailable', true);
+    assert.deepEqual(await sizes('a', 'b'), [
+      [0, 0, 0],
+      [0, 0, 0],
+    ]);
+  });
+
+  it('for certain in one queue and perhaps in another is outcome-unknown', async () => {
+    await send('a');
+    await send('b');
+    failNext(storage, 'insert', 'outcome-unknown', 'b');
+    failNext(storage, 'insert', 'storage-unavailable', 'a');
+    await failsWith('outcome-unknown', false);
+  });
+
+  it('in the one step of its ACKs and SENDs says why: nothing is done, and all goes back at once', async () => {
+    await settle('ACK', ...(await take('from', '0')), ...(await take('too', '1')));
+    await send('a');
+    await send('b');
+    failNext(storage, 'transfer', 'storage-unavailable');
+    await failsWith('storage-unavailable', true);
+    assert.deepEqual(await sizes('from', 'too', 'a', 'b'), [
+      [1, 0, 0],
+      [1, 0, 0],
+      [0, 0, 0],
+      [0, 0, 0],
+    ]);
+    assert.equal((await node.pop('from'))?.tries, 1);
+  });
+
+  it('in that step, perhaps, leaves what it acknowledged to its lease', async () => {
+    await settle('ACK', ...(await take('from', '0')));
+    failNext(storage, 'transfer', 'outcome-unknown');
+    await failsWith('outcome-unknown', false);
+    assert.deepEqual(await sizes('from'), [[0, 0, 1]]);
+  });
+
+  it('before anything is done gives everything back', async () => {
+    const [first = '', second = ''] = await take('from', '0', '1');
+    await settle('ACK', first);
+    await settle('NACK', second);
+    failNext(storage, 'extend', 'storage-unavailable');
+    await failsWith('storage-unavailable', true);
+    assert.deepEqual(await sizes('from'), [[2, 0, 0]]);
+  });
+
+  /** Somebody finishes that element, whoever holds it, once the server has seen that the client does. */
+  const finishBefore = (verb: 'transfer' | 'rollback', queue: string, body: string): void => {
+    const real = storage[verb].bind(storage) as (...args: unknown[]) => Promise<unknown>;
+    const late = async (...args: unknown[]): Promise<unknown> => {
+      Object.assign(storage, { [verb]: real });
+      const key = { ns: 'N', name: queue };
+      const { deliveries } = await storage.browse(key, {
+        group: '',
+        state: 'reserved',
+        after: null,
+        limit: 10,
+      });
+      const refs = deliveries
+        .filter((delivery) => Buffer.from(delivery.body).toString() === body)
+        .map(({ id, group }) => ({ id, group, token: null }));
+      assert.deepEqual(await storage.commit(key, refs), ['done']);
+      return real(...args);
+    };
+    Object.assign(storage, { [verb]: late });
+  };
+
+  it('for one element that somebody finished meanwhile is outcome-unknown where others were settled', async () => {
+    await settle('ACK', ...(await take('from', '0', '1')));
+    await send('to');
+    finishBefore('transfer', 'from', '1');
+    await failsWith('outcome-unknown', false);
+    assert.deepEqual(await sizes('from', 'to'), [
+      [0, 0, 0],
+      [1, 0, 0],
+    ]);
+  });
+
+  it('for one element that somebody finished meanwhile says so where nothing else was to be done', async () => {
+    await settle('NACK', ...(await take('from', '0')));
+    finishBefore('rollback', 'from', '0');
+    await failsWith('element-not-found', false);
+  });
+});
+
+describe('a COMMIT across two engines', () => {
+  it('that fails in the second is outcome-unknown: what was stored in the first stays, the rest goes back', async (t) => {
+    const here = await openFor({ policies: [plain('N')] });
+    const there = await openFor({ policies: [plain('M')] });
+    const { clock } = here;
+    const namespaces = [
+      { policy: plain('N'), engine: here.engine },
+      { policy: plain('M'), engine: there.engine },
+    ];
+    const broker = brokerOn(namespaces, clock);
+    await broker.start();
+    const server = new StompServer({
+      broker,
+      authenticator: new TestAuthenticator(),
+      options: { ...STOMP_DEFAULTS, port: 0 },
+      log: { ...SILENT_LOG, error: () => {} },
+      clock,
+      version: '0.0.0',
+    });
+    await server.start();
+    const client = await StompClient.login(server.address.port);
+    t.after(async () => {
+      client.socket.destroy();
+      await server.stop();
+      await broker.stop();
+      await here.close();
+      await there.close();
+    });
+    const sizeOf = async (ns: string, queue: string): Promise<number> =>
+      (await broker.namespace(ns).record(queue, null)).size;
+    const transaction = 't';
+    await client.ask('SEND', { destination: '/q/N/from' }, 'x');
+    await client.ask('SUBSCRIBE', { destination: '/q/N/from', id: 's', ack: 'client' });
+    const { headers } = await client.expect('MESSAGE');
+    await client.ask('BEGIN', { transaction });
+    await client.ask('ACK', { id: headers.get('ack') ?? '', transaction });
+    await client.ask('SEND', { destination: '/q/M/far', transaction }, 'y');
+    await client.ask('SEND', { destination: '/q/N/near', transaction }, 'z');
+    failNext(here.engine.storage, 'transfer', 'storage-full');
+    client.send('COMMIT', { transaction });
+    await client.expectError('outcome-unknown');
+    assert.deepEqual(
+      [await sizeOf('M', 'far'), await sizeOf('N', 'near'), await sizeOf('N', 'from')],
+      [1, 0, 1],
+    );
+  });
+});
