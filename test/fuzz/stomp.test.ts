@@ -28,6 +28,9 @@ function recorded(which: number): Recorded {
   return found;
 }
 
+/** When an answer counts as late. A machine that is busy with other things has a few. */
+const LATE_MS = 100;
+
 /** In which the server may hand something out. Nothing depends on its length. */
 function aMoment(): Promise<void> {
   return new Promise((resolve) => setTimeout(resolve, 2));
@@ -35,6 +38,8 @@ function aMoment(): Promise<void> {
 
 describe('STOMP with broken frames', () => {
   let node: StompNode;
+  /** How long after the end of what a client said its ERROR or the close came: for the report, not for a test. */
+  const answers = { all: 0, late: 0, longestMs: 0 };
 
   before(async () => {
     node = await StompNode.start();
@@ -52,13 +57,21 @@ describe('STOMP with broken frames', () => {
       await (bytes.includes('SUBSCRIBE') ? aMoment() : new Promise(setImmediate));
     }
     client.socket.end();
+    const endedAt = performance.now();
     for (let frame = await client.nextOrEnd(); frame !== null; frame = await client.nextOrEnd()) {
       if (frame.command !== 'ERROR') continue;
       assert.notEqual(frame.headers.get('message'), 'internal', show(frame));
       assert.equal(await client.nextOrEnd(), null, 'an ERROR is the last frame');
       break;
     }
+    count(performance.now() - endedAt);
     client.socket.destroy();
+  };
+
+  const count = (ms: number): void => {
+    answers.all += 1;
+    if (ms > LATE_MS) answers.late += 1;
+    answers.longestMs = Math.max(answers.longestMs, ms);
   };
 
   const tidy = async (): Promise<void> => {
@@ -82,7 +95,8 @@ describe('STOMP with broken frames', () => {
   };
 
   for (const isLoggedIn of [false, true]) {
-    it(`${isLoggedIn ? 'after' : 'before'} login answers an ERROR or closes, and keeps nothing`, async () => {
+    it(`${isLoggedIn ? 'after' : 'before'} login answers an ERROR or closes, and keeps nothing`, async (test) => {
+      Object.assign(answers, { all: 0, late: 0, longestMs: 0 });
       let runs = 0;
       let atQuarter = 0;
       const run = async (
@@ -102,6 +116,10 @@ describe('STOMP with broken frames', () => {
       };
       const { frames, messages } = node.server.counts;
       await fc.assert(fc.asyncProperty(session, place, changes, breaks, run), { numRuns: RUNS / 2 });
+      const { all, late, longestMs } = answers;
+      test.diagnostic(
+        `${late} of ${all} answers came after ${LATE_MS} ms; the last after ${longestMs.toFixed(1)} ms`,
+      );
       await tidy();
       assert.ok((await memoryInUse()) - atQuarter < MOST_LEFT_BYTES, 'memory stays flat');
       // Broken frames are of use only where whole ones brought the session to where they break it.
