@@ -1,4 +1,5 @@
 import type { DeliveryRef, SettleOutcome } from '../engine/storage.ts';
+import { bytesOfText } from '../model/byte-text.ts';
 import type { Delivery, ElementHeaders } from '../model/element.ts';
 import type { Namespace } from './namespace.ts';
 import type { Queue } from './queue.ts';
@@ -57,6 +58,5 @@ function letterHeaders(headers: ElementHeaders, from: string, at: number, tries:
     if (!LETTER_HEADERS.has(name)) kept.push(name, headers[i + 1] as string);
   }
   const moved = new Date(at).toISOString();
-  const queue = Buffer.from(from).toString('latin1');
-  return [...kept, 'x-dl-from-queue', queue, 'x-dl-at', moved, 'x-dl-tries', String(tries)];
+  return [...kept, 'x-dl-from-queue', bytesOfText(from), 'x-dl-at', moved, 'x-dl-tries', String(tries)];
 }

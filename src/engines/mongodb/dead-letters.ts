@@ -1,4 +1,5 @@
 import type { ClientSession } from 'mongodb';
+import { bytesOfText } from '../../model/byte-text.ts';
 import type { ElementId } from '../../model/element.ts';
 import type { QueueKey } from '../../model/names.ts';
 import { discard } from './discard.ts';
@@ -79,7 +80,7 @@ export class DeadLetters {
     const { bytes, type, encoding, body, headers, tries } = document;
     const id = this.#host.ids.next(now);
     const op = this.#host.ops.next();
-    const from = [document.queue, new Date(now).toISOString(), String(tries + 1)];
+    const from = [bytesOfText(document.queue), new Date(now).toISOString(), String(tries + 1)];
     const added = HEADERS.flatMap((name, index) => [name, from[index] ?? '']);
     const born = this.#host.policies.retentionMs(queue.ns) === null ? {} : { born: new Date(now) };
     return groups.map((group) => ({

@@ -83,7 +83,7 @@ function decodeLetter(value: Buffer, at: number): ElementContent {
     if (!LETTER_HEADERS.has(name)) headers.push(name, inner.headers[i + 1] ?? '');
   }
   const movedAt = new Date(value.readUIntBE(at + 1, 6)).toISOString();
-  headers.push('x-dl-from-queue', value.toString('utf8', nameAt, contentAt));
+  headers.push('x-dl-from-queue', value.toString('latin1', nameAt, contentAt));
   headers.push('x-dl-at', movedAt, 'x-dl-tries', String(value.readUInt32BE(at + 7)));
   return { ...inner, headers };
 }

@@ -56,6 +56,15 @@ export function deadLetterContract(open: EngineUnderTest['open']): void {
       assert.equal(headers.length, 10);
     });
 
+    it('names the queue by the bytes of its name in UTF-8, as all headers are bytes', async () => {
+      const queue = { ...on.queue('jobs'), name: 'Bestellungen \u2603 \u00fc' };
+      await on.storage.insert(queue, [newElement({ tries: MAX_TRIES - 1 })]);
+      await on.storage.rollback(queue, [{ ...byId(await on.reserveOne(queue)), ...COUNTED }]);
+      const [letter] = await on.pop(dead(queue));
+      const bytes = Buffer.from(queue.name).toString('latin1');
+      assert.deepEqual(letter?.headers.slice(0, 2), ['x-dl-from-queue', bytes]);
+    });
+
     it('replaces the headers of an earlier move', async () => {
       const queue = on.queue('jobs');
       const headers = ['x-dl-from-queue', 'old', 'kept', '1', 'x-dl-at', 'old', 'x-dl-tries', '99'];

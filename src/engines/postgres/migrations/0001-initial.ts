@@ -142,7 +142,7 @@ AS $$
     ) e WHERE e.name NOT IN ('"x-dl-from-queue"', '"x-dl-at"', '"x-dl-tries"')
     UNION ALL
     SELECT to_json(n.v), 1000000 + n.i FROM unnest(ARRAY[
-      'x-dl-from-queue', from_queue,
+      'x-dl-from-queue', convert_from(convert_to(from_queue, 'UTF8'), 'LATIN1'),
       'x-dl-at', to_char(to_timestamp(at / 1000.0) AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'),
       'x-dl-tries', tries::text
     ]) WITH ORDINALITY AS n(v, i)

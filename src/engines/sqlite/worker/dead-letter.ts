@@ -1,3 +1,4 @@
+import { bytesOfText } from '../../../model/byte-text.ts';
 import { fromMore, toMore } from '../content.ts';
 import { DEAD_LETTERED, NOT_FOUND } from '../operations.ts';
 import { setAsideDamaged } from './damage.ts';
@@ -42,11 +43,12 @@ export function deadLetter(store: Store, lane: Lane, seq: number, tries: number,
 function withDeadLetterHeaders(more: string | null, from: string, now: number, tries: number): string {
   const { contentEncoding, headers } = fromMore(more);
   const kept: string[] = [];
-  for (let at = 0; at < headers.length; at += 2) {
-    const header = headers[at] ?? '';
-    if (!DEAD_LETTER_HEADERS.has(header)) kept.push(header, headers[at + 1] ?? '');
+  for (let i = 0; i < headers.length; i += 2) {
+    const header = headers[i] ?? '';
+    if (!DEAD_LETTER_HEADERS.has(header)) kept.push(header, headers[i + 1] ?? '');
   }
-  kept.push('x-dl-from-queue', from, 'x-dl-at', new Date(now).toISOString(), 'x-dl-tries', String(tries));
+  const at = new Date(now).toISOString();
+  kept.push('x-dl-from-queue', bytesOfText(from), 'x-dl-at', at, 'x-dl-tries', String(tries));
   return toMore(contentEncoding, kept) ?? '';
 }
 
