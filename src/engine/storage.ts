@@ -12,8 +12,9 @@ import type { QueueKey } from '../model/names.ts';
  *   elements, and a waiting consumer is served by the same round trip that stored its element.
  * - **Durable before answered.** A promise resolves after the change is as durable as the engine's mode says.
  * - **All or nothing per call.** Where a call is rejected, nothing of it happened, but for the error
- *   `outcome-unknown`, after which it happened or not; a call about several elements may be done in part where an engine's page says so. One caller's failure never
- *   touches another caller's call that travelled in the same round trip.
+ *   `outcome-unknown`, after which it happened or not; a call about several elements may be done in part where
+ *   an engine's page says so. One caller's failure never touches another caller's call that travelled in the
+ *   same round trip.
  * - **Time is the engine's**, one clock for all nodes that share it. Moments are ms since 1970.
  * - **Errors** are `QuaysideError`: `storage-unavailable` (not applied), `outcome-unknown`, `storage-full`
  *   (insert and transfer only). Driver errors stop at the engine's edge.
