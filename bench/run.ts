@@ -1,6 +1,7 @@
 /**
  * `npm run bench -- [scenario…] [--quick] [--profile DIR]`: measures, each figure beside a reference of the
- * same run, one line each. `--quick` proves that every scenario works and judges no figure; CI runs that.
+ * same run, one line each. `--quick` proves that every scenario works and judges no figure: run it before a
+ * change lands.
  * Exit code 1 where a scenario fails or, without `--quick`, where a figure falls short.
  */
 import { parseArgs } from 'node:util';

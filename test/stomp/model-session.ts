@@ -11,6 +11,8 @@ export interface HeldInModel {
   readonly delivery: ModelDelivery;
   readonly id: string;
   readonly token: string;
+  /** Which of its session's MESSAGEs it came in: what a cumulative ACK goes by. */
+  readonly arrival: number;
   isClaimed: boolean;
 }
 
@@ -38,6 +40,8 @@ export class ModelSession {
   isOver = false;
   readonly #client: StompClient;
   readonly #receipts = new Map<string, () => void>();
+  readonly #arrivals = new WeakMap<ServerFrame, number>();
+  #arrived = 0;
   #asked = 0;
 
   private constructor(client: StompClient) {
@@ -70,6 +74,10 @@ export class ModelSession {
     return headers.get(this.version === '1.2' ? 'ack' : 'message-id') ?? '';
   }
 
+  arrivalOf(frame: ServerFrame): number {
+    return this.#arrivals.get(frame) ?? 0;
+  }
+
   async vanish(): Promise<void> {
     this.#client.socket.resetAndDestroy();
     this.isOver = true;
@@ -90,6 +98,8 @@ export class ModelSession {
   #take(frame: ServerFrame): void {
     switch (frame.command) {
       case 'MESSAGE':
+        this.#arrived += 1;
+        this.#arrivals.set(frame, this.#arrived);
         this.inbox.push(frame);
         return;
       case 'RECEIPT': {
