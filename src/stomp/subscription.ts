@@ -131,11 +131,6 @@ export class Subscription implements FeedHost {
     this.#feed.fill();
   }
 
-  /** As `fill`, after acknowledgements: more of them may be on their way. */
-  refill(): void {
-    this.#feed.refill();
-  }
-
   ended(reason: unknown): void {
     this.#host.ended(this, reason);
   }

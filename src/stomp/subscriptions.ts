@@ -71,7 +71,7 @@ export class Subscriptions {
 
   endTurn(): void {
     if (this.#withRoom.size === 0) return;
-    for (const subscription of this.#withRoom) subscription.refill();
+    for (const subscription of this.#withRoom) subscription.fill();
     this.#withRoom.clear();
   }
 

@@ -48,6 +48,7 @@ export class Deliveries {
   readonly #find: StatementSync;
   readonly #ready: StatementSync;
   readonly #remove: StatementSync;
+  readonly #removeHeld: StatementSync;
   readonly #reserve: StatementSync;
   readonly #release: StatementSync;
   readonly #extend: StatementSync;
@@ -67,6 +68,9 @@ export class Deliveries {
     );
     this.#ready.setReturnArrays(true);
     this.#remove = db.prepare('DELETE FROM delivery WHERE seq = ? AND lane = ?');
+    this.#removeHeld = db.prepare(
+      'DELETE FROM delivery WHERE seq = ? AND lane = ? AND token = ? AND lease_until IS NOT NULL',
+    );
     this.#reserve = db.prepare('UPDATE delivery SET token = ?, lease_until = ? WHERE seq = ? AND lane = ?');
     this.#release = db.prepare(
       'UPDATE delivery SET due_at = ?, tries = ?, token = ?, lease_until = NULL WHERE seq = ? AND lane = ?',
@@ -111,6 +115,13 @@ export class Deliveries {
     this.#counts.waitingRemoved(lane, dueAt);
     this.#counts.reservedChanged(lane, 1);
     this.#leases.started(lane, until);
+  }
+
+  /** reserved -> finished, where the reservation has this token. Answers whether it had. */
+  removeHeld(lane: Lane, seq: number, token: number): boolean {
+    if (this.#removeHeld.run(seq, lane.id, token).changes === 0) return false;
+    this.#counts.reservedChanged(lane, -1);
+    return true;
   }
 
   /** reserved -> finished */

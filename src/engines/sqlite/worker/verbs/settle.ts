@@ -5,13 +5,17 @@ import type { Lane } from '../names.ts';
 import type { Store } from '../store.ts';
 import { endTry } from '../try-end.ts';
 
-/** A delivery that a caller named, found and of the right queue and group. */
-interface Named {
+/** What a caller named. */
+interface Reference {
   readonly lane: Lane;
   readonly seq: number;
-  readonly row: DeliveryRow;
   /** The token that the caller gave; NaN, which equals none, where it cannot be one of ours. */
   readonly token: number | null;
+}
+
+/** The same, found and of the right queue and group. */
+interface Named extends Reference {
+  readonly row: DeliveryRow;
 }
 
 /** queue, count, then per reference: id, group, token -> outcomes */
@@ -46,9 +50,17 @@ export function extend(store: Store, call: MessageReader, reply: MessageWriter):
 
 /** Reads id, group and token, and finishes that delivery if the reference holds. */
 export function commitOne(store: Store, handle: number, call: MessageReader): number {
-  const named = readNamed(store, handle, call);
+  const reference = readReference(store, handle, call);
+  if (reference === null) return NOT_FOUND;
+  const { lane, seq, token } = reference;
+  // What nearly every commit is, in one statement: 1.5 µs less than to look first.
+  if (token !== null && !Number.isNaN(token) && store.deliveries.removeHeld(lane, seq, token)) {
+    store.elements.removeIfFinished(seq, lane.group !== '');
+    return DONE;
+  }
+  const named = findNamed(store, reference);
   if (named === null) return NOT_FOUND;
-  const { lane, seq, row } = named;
+  const { row } = named;
   if (row.leaseUntil === null && row.token === null) {
     return named.token === null ? NOT_RESERVED : LEASE_LOST;
   }
@@ -80,12 +92,20 @@ function holds(store: Store, { row, token }: Named): number {
 }
 
 function readNamed(store: Store, handle: number, call: MessageReader): Named | null {
+  const reference = readReference(store, handle, call);
+  return reference === null ? null : findNamed(store, reference);
+}
+
+function readReference(store: Store, handle: number, call: MessageReader): Reference | null {
   const seq = store.ids.parse(call.text());
   const lane = store.names.find(handle)?.lanes.get(call.text());
   const tokenText = call.textOrNull();
   if (seq === null || lane === undefined) return null;
-  const row = store.deliveries.find(lane, seq);
-  if (row === null) return null;
   const token = tokenText === null ? null : (store.ids.parse(tokenText) ?? Number.NaN);
-  return { lane, seq, row, token };
+  return { lane, seq, token };
+}
+
+function findNamed(store: Store, { lane, seq, token }: Reference): Named | null {
+  const row = store.deliveries.find(lane, seq);
+  return row === null ? null : { lane, seq, token, row };
 }
