@@ -1,5 +1,5 @@
 import type { JsonValue } from '../engine/definitions.ts';
-import type { Signaller } from '../engine/signaller.ts';
+import type { ReadySignal, Signaller } from '../engine/signaller.ts';
 import type { Clock } from '../model/clock.ts';
 import { type NodeInfo, Peers } from './peers.ts';
 import type { PendingConsumer } from './waiting.ts';
@@ -117,6 +117,11 @@ export class Channel {
     }
   }
 
+  /** The same for one queue, to go with what is stored there. */
+  readySignal(queue: string): ReadySignal {
+    return { topic: this.#parts.topic, say: (count) => this.#signal(this.#ready(queue, count)) };
+  }
+
   cancel(queue: string, tid: string, owner: string | null): void {
     this.#say({ kind: 'cancel', queue, tid, owner });
   }
@@ -139,16 +144,23 @@ export class Channel {
   }
 
   #publishAnnouncements(): void {
-    for (const [queue, count] of this.#announcements) {
-      this.#announced += 1;
-      this.#say({ kind: 'ready', queue, count, number: this.#announced });
-    }
+    for (const [queue, count] of this.#announcements) this.#say(this.#ready(queue, count));
     this.#announcements.clear();
   }
 
+  #ready(queue: string, count: number): Said {
+    this.#announced += 1;
+    return { kind: 'ready', queue, count, number: this.#announced };
+  }
+
   #say(said: Said): void {
-    const { signaller, topic, namespace, self } = this.#parts;
-    signaller.publish(topic, { ...said, ns: namespace, from: self.id } as unknown as JsonValue);
+    const { signaller, topic } = this.#parts;
+    signaller.publish(topic, this.#signal(said));
+  }
+
+  #signal(said: Said): JsonValue {
+    const { namespace, self } = this.#parts;
+    return { ...said, ns: namespace, from: self.id } as unknown as JsonValue;
   }
 
   #hear(signal: Signal): void {

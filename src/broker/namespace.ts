@@ -1,4 +1,5 @@
 import type { Definition, Definitions, JsonValue } from '../engine/definitions.ts';
+import type { ReadySignal } from '../engine/signaller.ts';
 import type { Stats } from '../engine/stats.ts';
 import type { Storage } from '../engine/storage.ts';
 import type { CancelTimer, Clock } from '../model/clock.ts';
@@ -217,6 +218,11 @@ export class Namespace {
   /** Tells other nodes, at the end of this turn, that elements became eligible. */
   announce({ name }: QueueKey, count: number): void {
     this.#channel.announce(name, count);
+  }
+
+  /** The same as a signal that the engine takes along with an insert; null where it takes none. */
+  readySignal({ name }: QueueKey): ReadySignal | null {
+    return this.storage.carries === this.#setup.signaller ? this.#channel.readySignal(name) : null;
   }
 
   announceCancel({ name }: QueueKey, tid: string, owner: string | null): void {

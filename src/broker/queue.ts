@@ -1,3 +1,4 @@
+import type { ReadySignal } from '../engine/signaller.ts';
 import type {
   DeliveryRef,
   ExtendItem,
@@ -16,28 +17,18 @@ import { invalidParameter, QuaysideError } from '../model/errors.ts';
 import type { QueueKey } from '../model/names.ts';
 import type { Consumer, GetRequest, Sink } from './consumer.ts';
 import type { Namespace } from './namespace.ts';
-import { isSettled, REFUSAL_CODES, refusalOf } from './refusal.ts';
+import { Reserved, type SettleRef } from './reserved.ts';
 import { type PendingConsumer, Waiting } from './waiting.ts';
 
 /** Front ends settle in these words, and know nothing of storage. */
-export type { DeliveryRef, RollbackItem, SettleOutcome };
+export type { DeliveryRef, RollbackItem, SettleOutcome, SettleRef };
 
 const ONE_PUT = { put: 1 } as const;
 const ONE_GET = { get: 1 } as const;
 const ONE_RESERVE = { reserve: 1 } as const;
 const ONE_COMMIT = { commit: 1 } as const;
-const ONE_ROLLBACK = { rollback: 1 } as const;
 const ONE_GET_UNDONE = { get: -1 } as const;
 const ONE_RESERVE_UNDONE = { reserve: -1 } as const;
-
-type Settling = 'commit' | 'rollback' | 'extend' | 'remove';
-
-/** What a client names when it settles: the id, and what the reserve was made with. */
-export interface SettleRef {
-  readonly id: ElementId;
-  readonly group: GroupName | null;
-  readonly token: string | null;
-}
 
 /** One element to finish, and what is stored elsewhere in its place. */
 export interface QueueMove {
@@ -55,12 +46,16 @@ export class Queue {
   readonly key: QueueKey;
   readonly #ns: Namespace;
   readonly #waiting: Waiting;
+  readonly #reserved: Reserved;
+  /** Goes with each insert, where the engine takes it along. */
+  readonly #signal: ReadySignal | null;
   #paused: boolean;
 
   constructor(ns: Namespace, key: QueueKey, paused: boolean) {
     this.#ns = ns;
     this.key = key;
     this.#paused = paused;
+    this.#signal = ns.readySignal(key);
     const queue = this;
     this.#waiting = new Waiting({
       key,
@@ -76,6 +71,7 @@ export class Queue {
       released: (consumer) => ns.admission.exit(consumer.request.owner),
       giveBack: (delivery) => this.giveBack(delivery),
     });
+    this.#reserved = new Reserved(ns, key, this.#waiting);
   }
 
   get paused(): boolean {
@@ -93,10 +89,11 @@ export class Queue {
 
   /** Stores elements, all or none, and answers their ids (spec 4.1, Insert). */
   insert(elements: readonly NewElement[]): Promise<ElementId[]> {
-    const stored = this.#ns.storage.insert(this.key, elements);
+    const stored = this.#ns.storage.insert(this.key, elements, this.#signal);
     this.expect(elements);
     return this.#ns.meter.observe('insert', stored, (ids) => {
-      this.arrived(elements);
+      this.#countPuts(elements);
+      if (this.#signal === null) this.#ns.announce(this.key, elements.length);
       this.#ns.meter.count('insert', 'ok', elements.length);
       return ids;
     });
@@ -113,7 +110,7 @@ export class Queue {
 
   /** The engine has stored elements here: count them, and tell other nodes. */
   arrived(elements: readonly NewElement[]): void {
-    for (const element of elements) this.#countPut(element);
+    this.#countPuts(elements);
     this.#ns.announce(this.key, elements.length);
   }
 
@@ -202,75 +199,35 @@ export class Queue {
 
   /** Finishes a reserved element. @throws `element-not-found`, `not-reserved`, `lease-lost` */
   commit(ref: SettleRef): Promise<void> {
-    const item = this.#delivery(ref);
-    return this.#ns.meter.observe('commit', this.#ns.storage.commit(this.key, [item]), ([outcome]) => {
-      this.#settled('commit', ref, outcome);
-      this.#ns.stats.add(this.key, item.group, ONE_COMMIT);
-    });
+    return this.#reserved.commit(ref);
   }
 
   /** Gives a reserved element back, eligible after `delayMs`; one failed try more. @throws as `commit` */
-  async rollback(ref: SettleRef, delayMs: number): Promise<void> {
-    const item = { ...this.#delivery(ref), delayMs, countTry: true };
-    const settling = this.#ns.storage.rollback(this.key, [item]);
-    this.#waiting.wake(item.group, delayMs);
-    const [outcome] = await this.#ns.meter.observe('rollback', settling);
-    this.#settled('rollback', ref, outcome);
-    this.#ns.stats.add(this.key, item.group, ONE_ROLLBACK);
-    if (outcome === 'dead-lettered') this.#ns.elementDied();
-    else this.#ns.announce(this.key, 1);
+  rollback(ref: SettleRef, delayMs: number): Promise<void> {
+    return this.#reserved.rollback(ref, delayMs);
   }
 
   /** Finishes reserved elements in one call. Answers how each ended. */
-  async commitAll(refs: readonly DeliveryRef[]): Promise<SettleOutcome[]> {
-    const outcomes = await this.#ns.meter.observe('commit', this.#ns.storage.commit(this.key, refs));
-    for (const [i, outcome] of outcomes.entries()) {
-      this.#count('commit', outcome);
-      const ref = refs[i];
-      if (ref !== undefined && isSettled(outcome)) this.#ns.stats.add(this.key, ref.group, ONE_COMMIT);
-    }
-    return outcomes;
+  commitAll(refs: readonly DeliveryRef[]): Promise<SettleOutcome[]> {
+    return this.#reserved.commitAll(refs);
   }
 
   /**
    * Gives reserved elements back in one call, each after its own delay; a failed try, unless its consumer
    * never saw it (`countTry` false). Answers how each ended.
    */
-  async rollbackAll(items: readonly RollbackItem[]): Promise<SettleOutcome[]> {
-    const settling = this.#ns.storage.rollback(this.key, items);
-    for (const { group, delayMs } of items) this.#waiting.wake(group, delayMs);
-    const outcomes = await this.#ns.meter.observe('rollback', settling);
-    let returned = 0;
-    for (const [i, outcome] of outcomes.entries()) {
-      this.#count('rollback', outcome);
-      const item = items[i];
-      if (item === undefined || !isSettled(outcome)) continue;
-      this.#ns.stats.add(this.key, item.group, item.countTry ? ONE_ROLLBACK : ONE_RESERVE_UNDONE);
-      if (outcome === 'done') returned += 1;
-      else this.#ns.elementDied();
-    }
-    if (returned > 0) this.#ns.announce(this.key, returned);
-    return outcomes;
+  rollbackAll(items: readonly RollbackItem[]): Promise<SettleOutcome[]> {
+    return this.#reserved.rollbackAll(items);
   }
 
   /** Renews leases in one call, each to its own length from now. Answers how each ended. */
-  async extendAll(items: readonly ExtendItem[]): Promise<ExtendOutcome[]> {
-    const results = await this.#ns.meter.observe('extend', this.#ns.storage.extend(this.key, items));
-    for (const result of results) {
-      this.#count('extend', result.outcome);
-      if (result.outcome === 'done') this.#ns.leaseEndsAt(result.until);
-    }
-    return results;
+  extendAll(items: readonly ExtendItem[]): Promise<ExtendOutcome[]> {
+    return this.#reserved.extendAll(items);
   }
 
   /** Renews a lease to `leaseMs` from now (null: the namespace's) and answers its end. @throws as `commit` */
-  async extend(ref: SettleRef, leaseMs: number | null): Promise<number> {
-    const item = { ...this.#delivery(ref), leaseMs: leaseMs ?? this.#ns.leaseMs };
-    const [result] = await this.#ns.meter.observe('extend', this.#ns.storage.extend(this.key, [item]));
-    this.#settled('extend', ref, result?.outcome);
-    const until = result?.outcome === 'done' ? result.until : 0;
-    this.#ns.leaseEndsAt(until);
-    return until;
+  extend(ref: SettleRef, leaseMs: number | null): Promise<number> {
+    return this.#reserved.extend(ref, leaseMs);
   }
 
   /** Removes a waiting element (spec 4.1). @throws `not-supported`, `element-not-found`, `element-reserved` */
@@ -283,7 +240,7 @@ export class Queue {
       this.#ns.meter.count('remove', 'element-reserved');
       throw new QuaysideError('element-reserved', `Element ${id} is reserved; commit it or roll it back.`);
     }
-    this.#settled('remove', { id, group: null, token: null }, outcome);
+    this.#reserved.noteOutcome('remove', { id, group: null, token: null }, outcome);
   }
 
   /** Holds back all consumers of the queue, on every node (spec 3.2). Durable; idempotent. */
@@ -345,10 +302,12 @@ export class Queue {
   }
 
   /** On a stream an element is put once, and once for each of its groups. */
-  #countPut({ groups }: NewElement): void {
-    this.#ns.stats.add(this.key, PLAIN_GROUP, ONE_PUT);
-    if (!this.#ns.isStream) return;
-    for (const group of groups) this.#ns.stats.add(this.key, group, ONE_PUT);
+  #countPuts(elements: readonly NewElement[]): void {
+    for (const { groups } of elements) {
+      this.#ns.stats.add(this.key, PLAIN_GROUP, ONE_PUT);
+      if (!this.#ns.isStream) continue;
+      for (const group of groups) this.#ns.stats.add(this.key, group, ONE_PUT);
+    }
   }
 
   #served(consumer: Consumer, deliveries: readonly Delivery[]): void {
@@ -363,20 +322,6 @@ export class Queue {
   #groupFor(given: GroupName | null): GroupName {
     if (given !== null && !this.#ns.isStream) throw this.#noGroups('group');
     return given ?? this.#ns.defaultGroup;
-  }
-
-  /** A group on a plain queue is not the reserve's group: such a ref finds nothing, and changes nothing. */
-  #delivery(ref: SettleRef): DeliveryRef {
-    return { id: ref.id, group: ref.group ?? this.#ns.defaultGroup, token: ref.token };
-  }
-
-  #settled(operation: Settling, ref: SettleRef, outcome: SettleOutcome = 'not-found'): void {
-    this.#count(operation, outcome);
-    if (!isSettled(outcome)) throw refusalOf(outcome, ref, this.key);
-  }
-
-  #count(operation: Settling, outcome: SettleOutcome): void {
-    this.#ns.meter.count(operation, isSettled(outcome) ? 'ok' : REFUSAL_CODES[outcome]);
   }
 
   #noGroups(parameter: string): QuaysideError {

@@ -13,3 +13,10 @@ export interface Signaller {
   /** Answers a function that ends the subscription. */
   subscribe(topic: string, listener: (message: JsonValue) => void): () => void;
 }
+
+/** What is to be said of elements once they are stored: see `Storage.insert`. */
+export interface ReadySignal {
+  readonly topic: string;
+  /** The message about so many of them; they may have come in several calls. */
+  say(count: number): JsonValue;
+}

@@ -1,5 +1,6 @@
 import type { Delivery, DeliveryState, ElementId, GroupName, NewElement } from '../model/element.ts';
 import type { QueueKey } from '../model/names.ts';
+import type { ReadySignal, Signaller } from './signaller.ts';
 
 /**
  * The Storage port: where elements live.
@@ -29,6 +30,8 @@ export interface Storage {
   readonly capabilities: StorageCapabilities;
   /** Whether the engine itself undoes a take whose outcome nobody learned, so that its elements go back in place. */
   readonly undoesLostTakes: boolean;
+  /** The signaller whose signals an insert takes along, so that other nodes hear sooner; null: none. */
+  readonly carries: Signaller | null;
 
   /** Makes queues known, empty if new. Idempotent. */
   declare(queues: readonly QueueKey[]): Promise<void>;
@@ -39,8 +42,10 @@ export interface Storage {
   /**
    * Stores elements, all or none. Answers their ids. Order of hand-out among equal maturities is the order
    * of insertion: the array's within a call, the calls' between them. See `NewElement.dedupKey` for repeats.
+   * @param signal only where `carries` is not null: published when they are stored, once for calls that share a
+   *   round trip. After a call that failed it may have been published, too.
    */
-  insert(queue: QueueKey, elements: readonly NewElement[]): Promise<ElementId[]>;
+  insert(queue: QueueKey, elements: readonly NewElement[], signal?: ReadySignal | null): Promise<ElementId[]>;
 
   /**
    * Hands out up to `count` eligible deliveries of a group, by maturity, then by insertion.

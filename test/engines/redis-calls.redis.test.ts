@@ -80,6 +80,25 @@ describe('calls of the Redis engine on a bad network', () => {
     );
   });
 
+  it('says what was inserted with each try, so that a signal is not lost with its connection', async () => {
+    const queue = await used();
+    const said: string[] = [];
+    const signal = { topic: 'tries', say: (count: number) => said.push(`${count}`) };
+    const [begun, heardTwice] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()];
+    let times = 0;
+    near.signaller.subscribe('tries', (message) => {
+      if (message === 'hello') begun.resolve();
+      else if (++times === 2) heardTwice.resolve();
+    });
+    // A subscription begins a moment after it was asked for.
+    const greeting = setInterval(() => far.signaller.publish('tries', 'hello'), 5);
+    await begun.promise;
+    clearInterval(greeting);
+    await withAnswerLost(() => far.storage.insert(queue, newElements('x'), signal));
+    await heardTwice.promise;
+    assert.deepEqual(said, ['1'], 'the same message twice');
+  });
+
   it('pops once although the answer was lost, and hands out what was popped', async () => {
     const queue = await used('a', 'b');
     const { deliveries } = await withAnswerLost(() => far.storage.take(queue, POP));

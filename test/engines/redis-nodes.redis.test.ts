@@ -30,6 +30,15 @@ async function stop(engines: readonly Engine[]): Promise<void> {
   await Promise.all(engines.map((engine) => engine.stop()));
 }
 
+/** A subscription to `farewell` begins a moment after it was asked for; further ones then have it at once. */
+async function subscribed(speaking: Engine, hearing: Engine): Promise<void> {
+  const heard = Promise.withResolvers<void>();
+  hearing.signaller.subscribe('farewell', () => heard.resolve());
+  const greeting = setInterval(() => speaking.signaller.publish('farewell', 'hello'), 5);
+  await heard.promise;
+  clearInterval(greeting);
+}
+
 describe('several nodes on one Redis', () => {
   it('hand each element to one of them', async () => {
     const engines = await nodes(3, null);
@@ -123,18 +132,26 @@ describe('several nodes on one Redis', () => {
     await stop([one, other]);
   });
 
+  it('hear of what another inserts when it is stored', async () => {
+    const [inserting, hearing] = await nodes(2, null);
+    assert.ok(inserting && hearing);
+    await subscribed(inserting, hearing);
+    const heard = Promise.withResolvers<JsonValue>();
+    hearing.signaller.subscribe('farewell', (message) => message !== 'hello' && heard.resolve(message));
+    const signal = { topic: 'farewell', say: (count: number) => `${count} more` };
+    const inserted = inserting.storage.insert(QUEUE, newElements('x', 'y'), signal);
+    assert.equal(await heard.promise, '2 more');
+    assert.deepEqual(bodyTexts((await hearing.storage.take(QUEUE, POP)).deliveries), ['x', 'y']);
+    await inserted;
+    await stop([inserting, hearing]);
+  });
+
   it('hear what another says right before it stops', async () => {
     const [leaving, staying] = await nodes(2, null);
     assert.ok(leaving && staying);
+    await subscribed(leaving, staying);
     const heard = Promise.withResolvers<JsonValue>();
-    const subscribed = Promise.withResolvers<void>();
-    staying.signaller.subscribe('farewell', (message) =>
-      message === 'hello' ? subscribed.resolve() : heard.resolve(message),
-    );
-    // A subscription begins a moment after it was asked for.
-    const greeting = setInterval(() => leaving.signaller.publish('farewell', 'hello'), 5);
-    await subscribed.promise;
-    clearInterval(greeting);
+    staying.signaller.subscribe('farewell', (message) => message !== 'hello' && heard.resolve(message));
     leaving.signaller.publish('farewell', 'gone');
     await leaving.stop();
     assert.equal(await heard.promise, 'gone');

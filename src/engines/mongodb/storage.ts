@@ -41,6 +41,7 @@ import { Transfer } from './verbs/transfer.ts';
 export class MongoStorage implements Storage {
   readonly capabilities: StorageCapabilities = { sched: true, reserve: true, pipeline: true, remove: true };
   readonly undoesLostTakes = false;
+  readonly carries = null;
   readonly #parts: Parts;
   readonly #scheduler: Scheduler;
   readonly #housekeeping: Housekeeping;

@@ -59,6 +59,7 @@ export interface StorageHost {
 export class PostgresStorage implements Storage {
   readonly capabilities: StorageCapabilities = { sched: true, reserve: true, pipeline: true, remove: true };
   readonly undoesLostTakes = false;
+  readonly carries = null;
   readonly #host: StorageHost;
 
   constructor(host: StorageHost) {

@@ -65,6 +65,14 @@ export class RedisEngine implements Engine {
     const router = this.#routing;
     this.#carrier = new Carrier({ clock, router, log, shown });
     this.#commands = new Commands(this.#carrier, clock);
+    this.#subscriptions = new Subscriptions({ router, clock, log });
+    const signaller = new RedisSignaller({
+      router,
+      keys: this.#keys,
+      subscriptions: this.#subscriptions,
+      log,
+    });
+    this.signaller = signaller;
     const registry = new Registry({ commands: this.#commands, keys: this.#keys, library, givenTime });
     const stats = new RedisStats({ commands: this.#commands, keys: this.#keys, library, clock, log });
     const policies = new Policies(options.namespaces);
@@ -85,11 +93,11 @@ export class RedisEngine implements Engine {
       policies,
       router,
       around,
+      signals: signaller,
     });
     const lanes = this.#lanes;
     const sweeper = new Sweeper(lanes, registry, dedupWindowMs);
     this.#courier = new Courier({ lanes, clock, log, dedupWindowMs }, (queue) => sweeper.sweepQueue(queue));
-    this.#subscriptions = new Subscriptions({ router, clock, log });
     const shared = {
       commands: this.#commands,
       keys: this.#keys,
@@ -98,11 +106,10 @@ export class RedisEngine implements Engine {
     };
     this.stats = stats;
     this.definitions = new RedisDefinitions({ ...shared, log });
-    this.signaller = new RedisSignaller({ ...shared, router, log });
     this.storage =
       settings.variant === 'list'
         ? new ListStorage({ ...shared, backlog, registry, dedupWindowMs, givenTime })
-        : new RedisStorage({ lanes, registry, sweeper, router, dedupWindowMs });
+        : new RedisStorage({ lanes, registry, sweeper, router, dedupWindowMs, signaller });
     this.#stopBuffers = () => stats.stop();
   }
 

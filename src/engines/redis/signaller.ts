@@ -2,6 +2,8 @@ import { randomBytes } from 'node:crypto';
 import type { JsonValue } from '../../engine/definitions.ts';
 import type { EngineLog } from '../../engine/engine.ts';
 import type { Signaller } from '../../engine/signaller.ts';
+import type { CarriedSignals } from './calls/lanes.ts';
+import type { Command } from './client/outcome.ts';
 import type { Router } from './client/router.ts';
 import { slotOf } from './client/slots.ts';
 import type { Keys } from './keys.ts';
@@ -20,7 +22,7 @@ interface SignallerParts {
  * Signals over publish and subscribe; sharded on a cluster, so that a signal visits one server and not all.
  * Subscribers of this node are reached without the server, also while it is away.
  */
-export class RedisSignaller implements Signaller {
+export class RedisSignaller implements Signaller, CarriedSignals {
   readonly type = 'redis';
   readonly #parts: SignallerParts;
   readonly #origin = randomBytes(8).toString('hex');
@@ -34,18 +36,27 @@ export class RedisSignaller implements Signaller {
 
   publish(topic: string, message: JsonValue): void {
     const { keys, router } = this.#parts;
-    const channel = keys.signalChannel(topic);
-    const sent = router.nodeFor(slotOf(channel))?.submitLater({
-      name: router.isCluster ? 'SPUBLISH' : 'PUBLISH',
-      args: [channel, JSON.stringify([this.#origin, message])],
-      writes: false,
-      asking: false,
-    });
+    const sent = router
+      .nodeFor(slotOf(keys.signalChannel(topic)))
+      ?.submitLater({ ...this.#command(topic, message), writes: false, asking: false });
     // Not repeated and not waited for: a hint that comes late is worth little.
     void sent?.then(({ kind }) => {
       if (kind === 'refused') router.doubt();
     });
-    if (this.#topics.has(topic)) queueMicrotask(() => this.#deliver(topic, message));
+    this.#deliverSoon(topic, message);
+  }
+
+  /**
+   * Behind an insert on the same connection other nodes hear of it when this one does, a round trip earlier. On
+   * a cluster the channel may be another server's, which could be quicker than the one that stores.
+   */
+  carry(topic: string, message: JsonValue): Command | null {
+    return this.#parts.router.isCluster ? null : this.#command(topic, message);
+  }
+
+  carried(topic: string, message: JsonValue): void {
+    if (this.#parts.router.isCluster) this.publish(topic, message);
+    else this.#deliverSoon(topic, message);
   }
 
   subscribe(topic: string, listener: Listener): () => void {
@@ -63,6 +74,18 @@ export class RedisSignaller implements Signaller {
       listeners.delete(own);
       if (listeners.size === 0 && this.#topics.get(topic) === listeners) this.#topics.delete(topic);
     };
+  }
+
+  #command(topic: string, message: JsonValue): Command {
+    const { keys, router } = this.#parts;
+    return {
+      name: router.isCluster ? 'SPUBLISH' : 'PUBLISH',
+      args: [keys.signalChannel(topic), JSON.stringify([this.#origin, message])],
+    };
+  }
+
+  #deliverSoon(topic: string, message: JsonValue): void {
+    if (this.#topics.has(topic)) queueMicrotask(() => this.#deliver(topic, message));
   }
 
   #deliver(topic: string, message: JsonValue): void {

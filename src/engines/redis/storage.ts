@@ -1,3 +1,4 @@
+import type { ReadySignal, Signaller } from '../../engine/signaller.ts';
 import type {
   BrowseOptions,
   BrowsePage,
@@ -39,6 +40,7 @@ export interface StorageParts extends TransferParts {
   readonly registry: Registry;
   readonly sweeper: Sweeper;
   readonly dedupWindowMs: number;
+  readonly signaller: Signaller;
 }
 
 const FREE = { kind: 'free' } as const;
@@ -47,12 +49,14 @@ const FREE = { kind: 'free' } as const;
 export class RedisStorage implements Storage {
   readonly capabilities: StorageCapabilities = { sched: true, reserve: true, pipeline: true, remove: true };
   readonly undoesLostTakes = true;
+  readonly carries: Signaller;
   readonly #parts: StorageParts;
   readonly #lanes: Lanes;
 
   constructor(parts: StorageParts) {
     this.#parts = parts;
     this.#lanes = parts.lanes;
+    this.carries = parts.signaller;
   }
 
   async declare(queues: readonly QueueKey[]): Promise<void> {
@@ -63,13 +67,18 @@ export class RedisStorage implements Storage {
     return this.#parts.registry.names(ns);
   }
 
-  async insert(queue: QueueKey, elements: readonly NewElement[]): Promise<ElementId[]> {
+  async insert(
+    queue: QueueKey,
+    elements: readonly NewElement[],
+    signal: ReadySignal | null = null,
+  ): Promise<ElementId[]> {
     if (elements.length === 0) return [];
     const call = insertCall(elements, this.#parts.dedupWindowMs);
     return this.#lanes.call(queue, INSERT, call, {
       join: 'insert',
       inserts: true,
       makes: true,
+      signal,
       items: elements.length,
       bytes: call.bytes,
     });

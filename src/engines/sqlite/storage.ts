@@ -38,6 +38,7 @@ import { DONE, OUTCOMES } from './operations.ts';
 export class SqliteStorage implements Storage {
   readonly capabilities: StorageCapabilities = { sched: true, reserve: true, pipeline: true, remove: true };
   readonly undoesLostTakes = false;
+  readonly carries = null;
   readonly #client: Client;
   readonly #clock: Clock;
   readonly #housekeeping: Housekeeping;

@@ -44,6 +44,28 @@ export function insertContract(open: EngineUnderTest['open']): void {
       });
     });
 
+    it('takes a signal along where it says so, once for calls that travel together', async () => {
+      const { storage, signaller } = on.opened.engine;
+      if (storage.carries === null) return;
+      assert.equal(storage.carries, signaller);
+      const queue = on.queue();
+      const counts: number[] = [];
+      const heard = Promise.withResolvers<void>();
+      const end = signaller.subscribe('ready', (message) => {
+        counts.push(message as number);
+        if (counts.reduce((sum, count) => sum + count) === 4) heard.resolve();
+      });
+      const signal = { topic: 'ready', say: (count: number) => count };
+      await Promise.all([
+        storage.insert(queue, newElements('a', 'b'), signal),
+        storage.insert(queue, newElements('c'), signal),
+      ]);
+      await storage.insert(queue, newElements('d'), signal);
+      await heard.promise;
+      assert.deepEqual(counts, [3, 1]);
+      end();
+    });
+
     it('answers one id per element: unique, URL-safe, at most 64 characters', async () => {
       const queues = [on.queue(), on.queue()] as const;
       const ids = [

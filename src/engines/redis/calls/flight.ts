@@ -1,6 +1,7 @@
 import type { Carrier } from '../client/carrier.ts';
 import type { Arg } from '../client/connection.ts';
 import type { Node } from '../client/node.ts';
+import type { Command } from '../client/outcome.ts';
 import type { Library } from '../library.ts';
 import type { GivenTime } from '../settings.ts';
 import { type LibraryReply, readReply } from './reply.ts';
@@ -17,6 +18,8 @@ export interface Flight {
   readonly writes: boolean;
   /** From the retentions on: see `library/call.lua`. */
   readonly args: readonly Arg[];
+  /** Sent behind it, at each try. */
+  readonly behind: readonly Command[];
   /** By the monotonic clock. */
   readonly deadlineAt: number;
 }
@@ -52,7 +55,7 @@ export class Flights {
 
   /** @throws CarryError */
   async fly(flight: Flight): Promise<FlightReply> {
-    const { slot, keys, inserts, writes, args, deadlineAt } = flight;
+    const { slot, keys, inserts, writes, args, behind, deadlineAt } = flight;
     const { carrier, library, givenTime } = this.#parts;
     const { reply, node, repeated } = await carrier.carry({
       slot,
@@ -66,6 +69,7 @@ export class Flights {
       ],
       writes,
       repeatable: true,
+      behind,
       deadlineAt,
     });
     const read = readReply(reply);

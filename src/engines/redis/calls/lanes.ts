@@ -1,3 +1,5 @@
+import type { JsonValue } from '../../../engine/definitions.ts';
+import type { ReadySignal } from '../../../engine/signaller.ts';
 import type { Clock } from '../../../model/clock.ts';
 import type { QuaysideError } from '../../../model/errors.ts';
 import type { QueueKey } from '../../../model/names.ts';
@@ -5,6 +7,7 @@ import type { Backlog } from '../client/backlog.ts';
 import { CarryError } from '../client/carrier.ts';
 import { DEADLINE_MS } from '../client/commands.ts';
 import type { Arg } from '../client/connection.ts';
+import type { Command } from '../client/outcome.ts';
 import { type Keys, queueText } from '../keys.ts';
 import type { Policies } from '../policies.ts';
 import type { FlightReply, Flights } from './flight.ts';
@@ -24,6 +27,14 @@ export interface AroundFlights {
   behind(queues: readonly Lane[], held: readonly Lane[], reply: FlightReply): Promise<void> | null;
 }
 
+/** Publishes what is said of stored elements. */
+export interface CarriedSignals {
+  /** The command to send behind the flight that stores them; null where another server must have it. */
+  carry(topic: string, message: JsonValue): Command | null;
+  /** That flight is done. */
+  carried(topic: string, message: JsonValue): void;
+}
+
 interface LanesParts {
   readonly clock: Clock;
   readonly keys: Keys;
@@ -33,6 +44,7 @@ interface LanesParts {
   /** On one server a call may touch several queues. */
   readonly router: { readonly isCluster: boolean };
   readonly around: AroundFlights;
+  readonly signals: CarriedSignals;
 }
 
 const STOP_MS = 1_000;
@@ -119,6 +131,7 @@ export class Lanes implements LaneHost {
       writes: traits.writes ?? traits.kind !== 'free',
       makes: traits.makes ?? false,
       dueMs: traits.dueMs ?? null,
+      signal: traits.signal ?? null,
       items: traits.items ?? 1,
       bytes,
       deadlineAt: this.clock.monotonic() + DEADLINE_MS,
@@ -150,7 +163,7 @@ export class Lanes implements LaneHost {
     { number, received }: FlightNumbers,
     { others, held }: Company,
   ): Promise<FlightReply> {
-    const { flights, around } = this.#parts;
+    const { flights, around, signals } = this.#parts;
     this.#highest = Math.max(this.#highest, number);
     const deadlineAt = tasks.reduce(
       (first, task) => Math.min(first, task.deadlineAt),
@@ -159,6 +172,7 @@ export class Lanes implements LaneHost {
     const preparing = around.before(lane, others, tasks, deadlineAt);
     if (preparing !== null) await preparing.catch(nothingDone);
     const queues = this.#queuesOf(lane, others);
+    const said = saidOf(tasks);
     const reply = await flights.fly({
       slot: lane.slot,
       keys: queues.flatMap(({ keys }) => [keys.hash, keys.order]),
@@ -167,8 +181,10 @@ export class Lanes implements LaneHost {
       inserts: tasks.some(({ inserts }) => inserts),
       writes: tasks.some(({ writes }) => writes),
       args: [...this.#policyArgs(lane, queues), ...verbArgs(tasks)],
+      behind: said.flatMap(({ topic, message }) => signals.carry(topic, message) ?? []),
       deadlineAt,
     });
+    for (const { topic, message } of said) signals.carried(topic, message);
     const after = around.behind(queues, held, reply);
     if (after !== null) await after;
     return reply;
@@ -216,6 +232,15 @@ export class Lanes implements LaneHost {
 function nothingDone(error: unknown): never {
   const why = error instanceof Error ? error.message : String(error);
   throw new CarryError('storage-unavailable', why);
+}
+
+/** One message for all tasks that have the same signal. */
+function saidOf(tasks: readonly Task[]): { topic: string; message: JsonValue }[] {
+  const counts = new Map<ReadySignal, number>();
+  for (const { signal, items } of tasks) {
+    if (signal !== null) counts.set(signal, (counts.get(signal) ?? 0) + items);
+  }
+  return Array.from(counts, ([signal, count]) => ({ topic: signal.topic, message: signal.say(count) }));
 }
 
 function verbArgs(tasks: readonly Task[]): Arg[] {

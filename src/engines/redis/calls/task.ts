@@ -1,3 +1,4 @@
+import type { ReadySignal } from '../../../engine/signaller.ts';
 import type { QuaysideError } from '../../../model/errors.ts';
 import type { Arg } from '../client/connection.ts';
 
@@ -41,6 +42,8 @@ export interface Task {
   readonly makes: boolean;
   /** Leases, or retention, of this length may begin: the queue must be swept by then. */
   readonly dueMs: number | null;
+  /** What is said when it is done; null: nothing. */
+  readonly signal: ReadySignal | null;
   /** Elements or references, and bytes that it sends. */
   readonly items: number;
   readonly bytes: number;
@@ -59,6 +62,7 @@ export interface TaskTraits {
   readonly writes?: boolean;
   readonly makes?: boolean;
   readonly dueMs?: number | null;
+  readonly signal?: ReadySignal | null;
   readonly items?: number;
   readonly bytes?: number;
 }

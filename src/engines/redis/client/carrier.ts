@@ -4,7 +4,7 @@ import { QuaysideError } from '../../../model/errors.ts';
 import { type Refusal, refusalOf } from '../refusals.ts';
 import type { Arg, Reply } from './connection.ts';
 import type { Node } from './node.ts';
-import type { Outcome } from './outcome.ts';
+import type { Command, Outcome } from './outcome.ts';
 import type { Router } from './router.ts';
 
 /** A command on its way to whoever has the slot. */
@@ -16,6 +16,8 @@ export interface Cargo {
   readonly writes: boolean;
   /** Doing it twice is as doing it once: a try without an answer is repeated. */
   readonly repeatable: boolean;
+  /** Sent behind it, at each try. */
+  readonly behind?: readonly Command[];
   /** By the monotonic clock. */
   readonly deadlineAt: number;
 }
@@ -107,8 +109,10 @@ export class Carrier {
   }
 
   /** The outcome, or null where the time is over before. */
-  async #try({ name, args, writes }: Cargo, node: Node, tries: Tries): Promise<Outcome | null> {
-    const call = { name, args: args(node, tries.mayBeDone), writes, asking: tries.redirect !== undefined };
+  async #try(cargo: Cargo, node: Node, tries: Tries): Promise<Outcome | null> {
+    const { name, writes, behind = [] } = cargo;
+    const args = cargo.args(node, tries.mayBeDone);
+    const call = { name, args, writes, asking: tries.redirect !== undefined, behind };
     const outcome = node.submit(call);
     let cancel: () => void = () => {};
     const over = new Promise<null>((resolve) => {

@@ -86,9 +86,10 @@ export class Link {
     const sent: Promise<Reply>[] = [];
     let replicated: Promise<boolean> = Promise.resolve(true);
     connection.together(() => {
-      for (const { name, args, asking } of calls) {
+      for (const { name, args, asking, behind = [] } of calls) {
         if (asking) connection.send('ASKING', []).catch(() => {});
         sent.push(connection.send(name, args));
+        for (const each of behind) connection.send(each.name, each.args).catch(() => {});
       }
       if (this.#wait > 0 && calls.some(({ writes }) => writes)) replicated = this.#replicated(connection);
     });

@@ -8,6 +8,13 @@ export interface Call {
   readonly writes: boolean;
   /** The slot is on its way to this node, and the node shall serve it already. */
   readonly asking: boolean;
+  /** Sent right behind it on the same connection, whatever becomes of it. Nobody looks at the replies. */
+  readonly behind?: readonly Command[];
+}
+
+export interface Command {
+  readonly name: string;
+  readonly args: readonly Arg[];
 }
 
 /**

@@ -48,6 +48,7 @@ export class ListStorage implements Storage {
     remove: false,
   };
   readonly undoesLostTakes = false;
+  readonly carries = null;
   readonly #parts: ListParts;
   readonly #order = new InOrder();
   readonly #tag = randomBytes(6).toString('hex');
