@@ -9,6 +9,7 @@ import { diskNow } from './disk.ts';
 import { loadGenerator } from './load/http-load.ts';
 import { isReached, lineOf, type Scenario } from './scenario.ts';
 import { amqp } from './scenarios/amqp.ts';
+import { amqpIdle } from './scenarios/amqp-idle.ts';
 import { blocked } from './scenarios/blocked.ts';
 import { depth } from './scenarios/depth.ts';
 import { engine } from './scenarios/engine.ts';
@@ -50,6 +51,7 @@ const SCENARIOS: readonly Scenario[] = [
   twoNodes,
   stomp,
   stompIdle,
+  amqpIdle,
   amqp,
   frontEnds,
 ];

@@ -3,6 +3,7 @@
  * through {@link Helper}: ready, then one answer for each request. The same client in front of any server.
  */
 import rhea, { type Connection } from 'rhea';
+import type { IdleRequest } from '../idle-sessions.ts';
 import { ELEMENT } from '../quayside.ts';
 import type { RateAnswer, RateRequest } from '../rates.ts';
 
@@ -15,8 +16,8 @@ export interface AmqpTarget {
 const target: AmqpTarget = JSON.parse(process.argv[2] ?? '{}');
 const BODY = rhea.message.data_section(Buffer.from(ELEMENT));
 
-process.on('message', (request: RateRequest) => {
-  (request.what === 'send' ? send : consume)(request).then(
+process.on('message', (request: RateRequest | IdleRequest) => {
+  answerTo(request).then(
     (result) => process.send?.(result),
     (error: unknown) => {
       console.error(error);
@@ -25,6 +26,17 @@ process.on('message', (request: RateRequest) => {
   );
 });
 process.send?.({});
+
+function answerTo(request: RateRequest | IdleRequest): Promise<RateAnswer> {
+  switch (request.what) {
+    case 'send':
+      return send(request);
+    case 'consume':
+      return consume(request);
+    case 'idle':
+      return idle(request);
+  }
+}
 
 /** Durable messages, unsettled, at most `window` without their outcome. */
 async function send({ destination, count, window }: RateRequest): Promise<RateAnswer> {
@@ -75,11 +87,24 @@ async function consume({ destination, count, window }: RateRequest): Promise<Rat
   return answer(count, from, connection);
 }
 
-function connect(): Connection {
+/** They stay until this process ends. */
+async function idle({ destination, count, beatMs }: IdleRequest): Promise<RateAnswer> {
+  const from = performance.now();
+  for (let i = 0; i < count; i++) {
+    // A peer sends twice as often as it has to.
+    const connection = connect(2 * beatMs);
+    connection.open_receiver({ source: { address: destination }, credit_window: 1 });
+    await new Promise((opened) => connection.once('receiver_open', opened));
+  }
+  return { count, perSecond: (count * 1000) / (performance.now() - from) };
+}
+
+function connect(silenceMs?: number): Connection {
   const { port, login: username, passcode: password } = target;
+  const options = { host: '127.0.0.1', port, username, password, reconnect: false } as const;
   const connection = rhea
     .create_container()
-    .connect({ host: '127.0.0.1', port, username, password, reconnect: false });
+    .connect(silenceMs === undefined ? options : { ...options, idle_time_out: silenceMs });
   for (const event of ['disconnected', 'connection_error', 'error']) {
     connection.on(event, () => console.error(event, connection.error ?? ''));
   }

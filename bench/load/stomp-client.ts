@@ -5,6 +5,7 @@
  */
 import { once } from 'node:events';
 import { connect, type Socket } from 'node:net';
+import type { IdleRequest } from '../idle-sessions.ts';
 import { ELEMENT } from '../quayside.ts';
 import type { RateAnswer, RateRequest } from '../rates.ts';
 
@@ -19,16 +20,12 @@ export interface StompTarget {
  * - `consume`: as many elements with `client-individual` and that window, an ACK for each.
  * - `idle`: connections that are logged in, subscribe and then only send heart-beats.
  */
-export type StompRequest =
-  | RateRequest
-  | { readonly what: 'idle'; readonly destination: string; readonly count: number; readonly beatMs: number };
-
-export type StompAnswer = RateAnswer;
+type Request = RateRequest | IdleRequest;
 
 const NUL = 0;
 const target: StompTarget = JSON.parse(process.argv[2] ?? '{}');
 
-process.on('message', (request: StompRequest) => {
+process.on('message', (request: Request) => {
   answer(request).then(
     (result) => process.send?.(result),
     (error: unknown) => {
@@ -39,7 +36,7 @@ process.on('message', (request: StompRequest) => {
 });
 process.send?.({});
 
-function answer(request: StompRequest): Promise<StompAnswer> {
+function answer(request: Request): Promise<RateAnswer> {
   switch (request.what) {
     case 'send':
       return send(request.destination, request.count, request.window);
@@ -50,7 +47,7 @@ function answer(request: StompRequest): Promise<StompAnswer> {
   }
 }
 
-async function send(destination: string, count: number, window: number): Promise<StompAnswer> {
+async function send(destination: string, count: number, window: number): Promise<RateAnswer> {
   const socket = await login('0,0');
   const head = `SEND\ndestination:${destination}\npersistent:true\ncontent-type:application/json\ncontent-length:${ELEMENT.length}\nreceipt:`;
   let sent = 0;
@@ -80,7 +77,7 @@ function framesIn(bytes: Buffer): number {
   return frames;
 }
 
-async function consume(destination: string, count: number, window: number): Promise<StompAnswer> {
+async function consume(destination: string, count: number, window: number): Promise<RateAnswer> {
   const socket = await login('0,0');
   const { promise: done, resolve, reject } = Promise.withResolvers<void>();
   let acked = 0;
@@ -110,7 +107,7 @@ async function consume(destination: string, count: number, window: number): Prom
 }
 
 /** They stay until this process ends. */
-async function idle(destination: string, count: number, beatMs: number): Promise<StompAnswer> {
+async function idle(destination: string, count: number, beatMs: number): Promise<RateAnswer> {
   const from = performance.now();
   for (let i = 0; i < count; i++) {
     const socket = await login(`${beatMs},${beatMs}`);
@@ -137,7 +134,7 @@ async function login(beats: string): Promise<Socket> {
   return socket;
 }
 
-function rateOf(count: number, from: number, socket: Socket): StompAnswer {
+function rateOf(count: number, from: number, socket: Socket): RateAnswer {
   const perSecond = (count * 1000) / (performance.now() - from);
   socket.removeAllListeners('data');
   socket.destroy();

@@ -44,7 +44,7 @@ async function measure(context: BenchContext, rabbit: RabbitServer): Promise<Fin
 }
 
 /** Where the server listens for AMQP, as it says itself. */
-function amqpPortOf({ output }: ServerProcess): number {
+export function amqpPortOf({ output }: ServerProcess): number {
   const port = / amqp:\/\/127\.0\.0\.1:(\d+)/.exec(output)?.[1];
   if (port === undefined) throw new Error(`The server does not say where AMQP is.\n${output}`);
   return Number(port);

@@ -7,7 +7,8 @@ import { AUTHORIZATION, benchPath, createServer, fill } from '../quayside.ts';
 import { openRedisEngine, redisCpu } from '../redis.ts';
 import type { BullAnswer, BullRequest } from '../reference/bullmq.ts';
 import { installReferences } from '../reference/install.ts';
-import type { BenchContext, Finding, Scenario } from '../scenario.ts';
+import { startInsertReference } from '../reference/reference.ts';
+import { type BenchContext, type Finding, grouped, type Scenario } from '../scenario.ts';
 import { insertLoad } from '../shared.ts';
 
 const CONNECTIONS = 64;
@@ -66,10 +67,18 @@ async function measure(context: BenchContext, database: RedisServer): Promise<Fi
       }),
     ];
     await server.stop();
+    await noteBareServer(context, seconds);
     return findings;
   } finally {
     await bull.stop();
   }
+}
+
+/** How many of these inserts one Node process can answer at all here, whatever stores them. */
+async function noteBareServer({ note }: BenchContext, seconds: number): Promise<void> {
+  await using bare = await startInsertReference();
+  const { perSecond } = await runLoad(insertLoad(bare, 'bare', seconds));
+  note(`the same PUT to a bare HTTP server that stores nothing: ${grouped(perSecond)}/s`);
 }
 
 /** Elements for the consumers, before the server runs. */

@@ -28,6 +28,8 @@ const FINISH_MS = 2_000;
 /** How long a client has to answer a `close`, before the connection is cut. */
 const LINGER_MS = 2_000;
 
+const ignore = (): void => {};
+
 type State = 'new' | 'open' | 'finishing' | 'gone';
 
 /**
@@ -282,7 +284,7 @@ export class AmqpConnection
       'sender_error',
       'disconnected',
     ]) {
-      rhea.on(event, () => {});
+      rhea.on(event, ignore);
     }
     for (const event of ['error', 'protocol_error']) {
       rhea.on(event, (error: unknown) => this.#fault(error));

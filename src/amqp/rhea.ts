@@ -78,11 +78,13 @@ export interface ConnectionFields {
   readonly unsettled: number;
 }
 
+/** One for all connections: each would be some kilobytes more. */
+const container = rhea.create_container({ id: 'quayside' });
+// Unheard errors would be thrown; each that matters is heard on its own link, session or connection.
+container.on('error', () => {});
+
 /** rhea's end of a connection. Nothing is accepted, settled or granted unless this front end does it. */
 export function acceptConnection(stream: RheaStream, fields: ConnectionFields): Connection {
-  const container = rhea.create_container({ id: fields.containerId });
-  // Unheard errors would be thrown; each that matters is heard on its own link, session or connection.
-  container.on('error', () => {});
   const options = {
     container_id: fields.containerId,
     disable_sasl: true,

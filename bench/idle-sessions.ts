@@ -1,0 +1,64 @@
+import { setTimeout as delay } from 'node:timers/promises';
+import type { ServerProcess } from '../test/support/server-process.ts';
+import { Helper, residentBytesOf } from './process.ts';
+import { createServer, NAMESPACE } from './quayside.ts';
+import type { RateAnswer } from './rates.ts';
+import type { BenchContext, Finding } from './scenario.ts';
+import { idleShare, limit } from './shared.ts';
+
+/** What a load client is asked for: connections that are logged in, subscribe and then only send heart-beats. */
+export interface IdleRequest {
+  readonly what: 'idle';
+  readonly destination: string;
+  readonly count: number;
+  readonly beatMs: number;
+}
+
+export interface IdleSide {
+  /** How the sessions are called in the findings. */
+  readonly sessions: string;
+  /** Options of the server that turn the front end on. */
+  readonly options: Readonly<Record<string, unknown>>;
+  portOf(server: ServerProcess): number;
+  /** The load client; it is started with the port and a login. */
+  readonly client: URL;
+  /** Where the sessions are subscribed. */
+  destinationIn(namespace: string): string;
+}
+
+const KIBIBYTE = 1024;
+const BEAT_MS = 10_000;
+/** Long enough for the collector and the kernel to settle after many new connections. */
+const SETTLE_MS = 3_000;
+
+/** What 1,000 sessions cost that are logged in, subscribed, and send and get a heart-beat every ten seconds. */
+export async function measureIdleSessions(context: BenchContext, side: IdleSide): Promise<Finding[]> {
+  const { quick } = context;
+  const count = quick ? 100 : 1_000;
+  await using server = await createServer(context, undefined, side.options);
+  await server.start();
+  const target = { port: side.portOf(server), login: 'test1', passcode: 'test1' };
+  const [client] = await Helper.start(side.client, [JSON.stringify(target)]);
+  const destination = side.destinationIn(NAMESPACE);
+  const open = (sessions: number): Promise<RateAnswer> =>
+    client.ask({ what: 'idle', destination, count: sessions, beatMs: BEAT_MS } satisfies IdleRequest);
+  try {
+    // The first ones bring code and tables with them that all share.
+    await open(10);
+    await delay(quick ? 0 : SETTLE_MS);
+    const before = residentBytesOf(server.pid);
+    await open(count);
+    await delay(quick ? 0 : SETTLE_MS);
+    const each = (residentBytesOf(server.pid) - before) / count / KIBIBYTE;
+    const idle = await idleShare(server, quick ? 500 : 2 * BEAT_MS);
+    await client.stop();
+    await server.stop();
+    const name = `${count} idle ${side.sessions} with heart-beats`;
+    return [
+      limit(`${name}: memory each`, `${each.toFixed(1)} KiB`, '64 KiB', each / 64),
+      limit(`${name}: CPU`, `${(idle * 100).toFixed(2)} %`, '3 %', idle / 0.03),
+    ];
+  } finally {
+    await client.stop();
+  }
+}
