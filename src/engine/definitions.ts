@@ -1,3 +1,5 @@
+import { QuaysideError } from '../model/errors.ts';
+
 /**
  * The Definitions port: small durable documents that every node must see alike — pause flags of queues,
  * declarations of exchanges. Dozens to thousands, read often, changed seldom.
@@ -46,4 +48,9 @@ export interface Definition {
 export interface DefinitionChange {
   readonly kind: DefinitionKind;
   readonly key: string;
+}
+
+/** The refusal of a write that expected another version. */
+export function definitionConflict(kind: DefinitionKind, key: string): QuaysideError {
+  return new QuaysideError('definition-conflict', `The ${kind} "${key}" was changed by another write.`);
 }

@@ -8,10 +8,11 @@ import type {
   TakeOptions,
   TakeResult,
 } from '../../engine/storage.ts';
+import { NOT_REACHABLE, unavailable, unknownOutcome } from '../../engine/store-failures.ts';
 import type { ElementId, NewElement } from '../../model/element.ts';
 import type { QueueKey } from '../../model/names.ts';
 import { queueText } from './documents.ts';
-import { Lost, NOT_REACHABLE, Refused, refusedError, unavailable, unknownOutcome } from './errors.ts';
+import { Lost, Refused, refusedError } from './errors.ts';
 
 export interface InsertArgs {
   readonly kind: 'insert';

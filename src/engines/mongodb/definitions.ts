@@ -1,24 +1,16 @@
 import { randomBytes } from 'node:crypto';
-import type {
-  Definition,
-  DefinitionChange,
-  DefinitionKind,
-  Definitions,
-  JsonValue,
+import { DefinitionFollower, type SeenVersion } from '../../engine/definition-follower.ts';
+import {
+  type Definition,
+  type DefinitionChange,
+  type DefinitionKind,
+  type Definitions,
+  definitionConflict,
+  type JsonValue,
 } from '../../engine/definitions.ts';
 import type { EngineLog } from '../../engine/engine.ts';
-import { QuaysideError } from '../../model/errors.ts';
-import {
-  codeOf,
-  DUPLICATE_KEY,
-  fromDriver,
-  type Lost,
-  NOT_REACHABLE,
-  Refused,
-  refusedError,
-  unavailable,
-  unknownOutcome,
-} from './errors.ts';
+import { NOT_REACHABLE, unavailable, unknownOutcome } from '../../engine/store-failures.ts';
+import { codeOf, DUPLICATE_KEY, fromDriver, type Lost, Refused, refusedError } from './errors.ts';
 import { MAX_TIME_MS } from './settings.ts';
 import type { MongoSignaller } from './signaller.ts';
 import type { Store } from './store.ts';
@@ -33,28 +25,22 @@ export interface DefinitionDocument {
   readonly version: string;
 }
 
-/** The topic that changes travel under; no front end's topic begins with a dot. */
-const TOPIC = '.definitions';
-
 const OPTIONS = { maxTimeMS: MAX_TIME_MS } as const;
 
 /**
  * The Definitions port. Versions are made by the writer and never twice, so that a write that the driver repeats
- * is the same write. Other nodes hear of a change by a signal; what changed while they heard none is looked up.
+ * is the same write. Other nodes hear of a change by a signal.
  */
 export class MongoDefinitions implements Definitions {
   readonly #store: Store;
-  readonly #signaller: MongoSignaller;
-  readonly #log: EngineLog;
-  readonly #watchers = new Set<(change: DefinitionChange) => void>();
-  /** The versions last told to those who watch; null while nobody does. */
-  #told: ReadonlyMap<string, Seen> | null = null;
-  #unsubscribe: (() => void) | null = null;
+  readonly #follower: DefinitionFollower;
 
   constructor(store: Store, signaller: MongoSignaller, log: EngineLog) {
     this.#store = store;
-    this.#signaller = signaller;
-    this.#log = log;
+    const projection = { _id: 0, kind: 1, key: 1, version: 1 } as const;
+    const versions = (): Promise<SeenVersion[]> =>
+      this.#ask(() => this.#collection.find({}, { ...OPTIONS, projection }).toArray());
+    this.#follower = new DefinitionFollower({ signaller, log, versions });
   }
 
   async get(kind: DefinitionKind, key: string): Promise<Definition | null> {
@@ -84,55 +70,26 @@ export class MongoDefinitions implements Definitions {
       );
       return matchedCount + upsertedCount > 0;
     });
-    if (!isWritten) throw conflict(kind, key);
-    this.#signaller.publish(TOPIC, { kind, key });
+    if (!isWritten) throw definitionConflict(kind, key);
+    this.#follower.changed(kind, key);
     return version;
   }
 
   async delete(kind: DefinitionKind, key: string, expected: string | 'any'): Promise<boolean> {
     const filter = { _id: idOf(kind, key), ...(expected !== 'any' && { version: expected }) };
     const { deletedCount } = await this.#change((options) => this.#collection.deleteOne(filter, options));
-    if (deletedCount === 0 && expected !== 'any') throw conflict(kind, key);
-    if (deletedCount > 0) this.#signaller.publish(TOPIC, { kind, key });
+    if (deletedCount === 0 && expected !== 'any') throw definitionConflict(kind, key);
+    if (deletedCount > 0) this.#follower.changed(kind, key);
     return deletedCount > 0;
   }
 
   watch(listener: (change: DefinitionChange) => void): () => void {
-    // Wrapped, so that one function given twice is two watchers.
-    const watcher = (change: DefinitionChange): void => listener(change);
-    this.#watchers.add(watcher);
-    this.#unsubscribe ??= this.#signaller.subscribe(TOPIC, (message) =>
-      this.#tell(message as unknown as DefinitionChange),
-    );
-    if (this.#told === null) void this.catchUp();
-    return () => {
-      this.#watchers.delete(watcher);
-      if (this.#watchers.size > 0) return;
-      this.#unsubscribe?.();
-      this.#unsubscribe = null;
-      this.#told = null;
-    };
+    return this.#follower.watch(listener);
   }
 
-  /** Tells of what changed since the last look: signals may have been lost. Never throws. */
-  async catchUp(): Promise<void> {
-    if (this.#watchers.size === 0) return;
-    const before = this.#told;
-    try {
-      const projection = { kind: 1, key: 1, version: 1 } as const;
-      const found = await this.#ask(() => this.#collection.find({}, { ...OPTIONS, projection }).toArray());
-      this.#told = new Map(
-        found.map(({ _id, kind, key, version }) => [_id, { change: { kind, key }, version }]),
-      );
-    } catch (error) {
-      this.#log.info({ err: error }, 'Definitions could not be compared; the next reconnect tries again.');
-      return;
-    }
-    if (before === null) return;
-    for (const [id, { change, version }] of this.#told) {
-      if (before.get(id)?.version !== version) this.#tell(change);
-    }
-    for (const [id, { change }] of before) if (!this.#told.has(id)) this.#tell(change);
+  /** Tells of what changed while no signal was heard. Never throws. */
+  catchUp(): Promise<void> {
+    return this.#follower.catchUp();
   }
 
   get #collection() {
@@ -172,24 +129,9 @@ export class MongoDefinitions implements Definitions {
       throw fault instanceof Refused ? refusedError(fault, false) : unknownOutcome(fault);
     }
   }
-
-  #tell(change: DefinitionChange): void {
-    for (const watcher of [...this.#watchers]) {
-      try {
-        watcher({ kind: change.kind, key: change.key });
-      } catch (error) {
-        this.#log.warn({ err: error, ...change }, 'A watcher of definitions failed.');
-      }
-    }
-  }
 }
 
 type ChangeOptions = typeof OPTIONS & Pick<Store['settings'], 'writeConcern'>;
-
-interface Seen {
-  readonly change: DefinitionChange;
-  readonly version: string;
-}
 
 function idOf(kind: DefinitionKind, key: string): string {
   return `${kind} ${key}`;
@@ -197,8 +139,4 @@ function idOf(kind: DefinitionKind, key: string): string {
 
 function definition({ key, value, version }: DefinitionDocument): Definition {
   return { key, value: JSON.parse(value) as JsonValue, version };
-}
-
-function conflict(kind: DefinitionKind, key: string): QuaysideError {
-  return new QuaysideError('definition-conflict', `The ${kind} "${key}" was changed by another write.`);
 }

@@ -5,7 +5,8 @@ import {
   MongoServerError,
   MongoWriteConcernError,
 } from 'mongodb';
-import { type ErrorCode, QuaysideError } from '../../model/errors.ts';
+import { refusedByStore } from '../../engine/store-failures.ts';
+import type { QuaysideError } from '../../model/errors.ts';
 
 /** The server did not answer, or nobody can say whether what it began has come to an end. */
 export class Lost extends Error {
@@ -103,31 +104,5 @@ export function describe(error: unknown): Error {
 
 /** A refused call as the port has it: nothing of it happened. */
 export function refusedError(error: Refused, inserts: boolean): QuaysideError {
-  if (error.code === OUT_OF_DISK_SPACE && inserts) {
-    return new QuaysideError('storage-full', 'The store is full; nothing was stored.', { cause: error });
-  }
-  return unavailable('The store refused the change; nothing was changed.', error);
-}
-
-/** A change that was sent and not answered. */
-export function unknownOutcome(cause: Error): QuaysideError {
-  return failure(
-    'outcome-unknown',
-    'The store did not answer in time; the change was made or it was not.',
-    cause,
-  );
-}
-
-/** Nothing was sent, or only a question. */
-export function unavailable(message: string, cause: Error): QuaysideError {
-  return failure('storage-unavailable', message, cause);
-}
-
-export const NOT_REACHABLE = 'The store is not reachable now; nothing was changed.';
-
-/** When asking again makes sense: about as long as an election takes to be noticed. */
-const RETRY_AFTER_MS = 1000;
-
-function failure(code: ErrorCode, message: string, cause: Error): QuaysideError {
-  return new QuaysideError(code, message, { cause, retryAfterMs: RETRY_AFTER_MS });
+  return refusedByStore(error, error.code === OUT_OF_DISK_SPACE && inserts);
 }

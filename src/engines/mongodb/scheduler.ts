@@ -1,7 +1,8 @@
+import { NOT_REACHABLE, unavailable } from '../../engine/store-failures.ts';
 import type { CancelTimer, Clock } from '../../model/clock.ts';
 import { QuaysideError } from '../../model/errors.ts';
 import { Call, type InsertArgs, type LoneArgs, type SettleArgs, type TakeArgs } from './call.ts';
-import { fromDriver, Lost, NOT_REACHABLE, unavailable } from './errors.ts';
+import { fromDriver, Lost } from './errors.ts';
 import { Round } from './round.ts';
 import { ANSWER_WITHIN_MS, FAIL_FAST_AFTER_MS, type Store } from './store.ts';
 

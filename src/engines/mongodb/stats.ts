@@ -1,19 +1,12 @@
 import type { AnyBulkWriteOperation } from 'mongodb';
 import type { EngineLog } from '../../engine/engine.ts';
 import { COUNTER_NAMES, type Counters, type Stats, zeroCounters } from '../../engine/stats.ts';
+import { NOT_REACHABLE, unavailable, unknownOutcome } from '../../engine/store-failures.ts';
 import type { CancelTimer, Clock } from '../../model/clock.ts';
 import type { GroupName } from '../../model/element.ts';
 import type { QueueKey } from '../../model/names.ts';
 import { queueText } from './documents.ts';
-import {
-  describe,
-  duplicatesOf,
-  fromDriver,
-  Lost,
-  NOT_REACHABLE,
-  unavailable,
-  unknownOutcome,
-} from './errors.ts';
+import { describe, duplicatesOf, fromDriver, Lost } from './errors.ts';
 import { MAX_TIME_MS } from './settings.ts';
 import type { Store } from './store.ts';
 

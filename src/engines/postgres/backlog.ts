@@ -1,6 +1,7 @@
+import { NOT_REACHABLE, unavailable } from '../../engine/store-failures.ts';
 import type { QuaysideError } from '../../model/errors.ts';
 import type { CallKind } from './call.ts';
-import { ConnectionLost, NOT_REACHABLE, unavailable } from './errors.ts';
+import { ConnectionLost } from './errors.ts';
 
 /** Where there has been no connection for this long, calls are refused at once: none of them would wait in vain. */
 const FAIL_FAST_AFTER_MS = 2000;

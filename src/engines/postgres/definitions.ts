@@ -1,12 +1,13 @@
-import type {
-  Definition,
-  DefinitionChange,
-  DefinitionKind,
-  Definitions,
-  JsonValue,
+import { DefinitionFollower, type SeenVersion } from '../../engine/definition-follower.ts';
+import {
+  type Definition,
+  type DefinitionChange,
+  type DefinitionKind,
+  type Definitions,
+  definitionConflict,
+  type JsonValue,
 } from '../../engine/definitions.ts';
 import type { EngineLog } from '../../engine/engine.ts';
-import { QuaysideError } from '../../model/errors.ts';
 import type { Side } from './side.ts';
 import type { PostgresSignaller } from './signaller.ts';
 import { type Row, type Statement, text } from './statement.ts';
@@ -43,26 +44,16 @@ const DELETE: Statement = {
   text: 'DELETE FROM definition WHERE kind = $1 AND key = $2 AND ($3::text IS NULL OR version::text = $3) RETURNING key',
 };
 
-/** The topic that changes travel under; no front end's topic begins with a dot. */
-const TOPIC = '.definitions';
-
-/**
- * The Definitions port. Another node hears of a change by a signal; since signals may be lost while the
- * listening connection is away, what changed meanwhile is looked up and told when it returns.
- */
+/** The Definitions port. Another node hears of a change by a signal. */
 export class PostgresDefinitions implements Definitions {
   readonly #side: Side;
-  readonly #signaller: PostgresSignaller;
-  readonly #log: EngineLog;
-  readonly #watchers = new Set<(change: DefinitionChange) => void>();
-  /** The version last told of each document, while somebody watches. */
-  #told: ReadonlyMap<string, Version> | null = null;
-  #unsubscribe: (() => void) | null = null;
+  readonly #follower: DefinitionFollower;
 
   constructor(side: Side, signaller: PostgresSignaller, log: EngineLog) {
     this.#side = side;
-    this.#signaller = signaller;
-    this.#log = log;
+    const versions = async (): Promise<SeenVersion[]> =>
+      (await side.ask({ statement: VERSIONS, values: [] })).map(seenVersion);
+    this.#follower = new DefinitionFollower({ signaller, log, versions });
   }
 
   async get(kind: DefinitionKind, key: string): Promise<Definition | null> {
@@ -89,81 +80,33 @@ export class PostgresDefinitions implements Definitions {
           ? { statement: PUT_NEW, values }
           : { statement: PUT_NEXT, values: [...values, expected] },
     );
-    if (row === undefined) throw conflict(kind, key);
-    this.#signaller.publish(TOPIC, { kind, key });
+    if (row === undefined) throw definitionConflict(kind, key);
+    this.#follower.changed(kind, key);
     return text(row, 0);
   }
 
   async delete(kind: DefinitionKind, key: string, expected: string | 'any'): Promise<boolean> {
     const values = [kind, key, expected === 'any' ? null : expected];
     const [gone] = await this.#side.change({ statement: DELETE, values });
-    if (gone === undefined && expected !== 'any') throw conflict(kind, key);
-    if (gone !== undefined) this.#signaller.publish(TOPIC, { kind, key });
+    if (gone === undefined && expected !== 'any') throw definitionConflict(kind, key);
+    if (gone !== undefined) this.#follower.changed(kind, key);
     return gone !== undefined;
   }
 
   watch(listener: (change: DefinitionChange) => void): () => void {
-    // Wrapped, so that one function given twice is two watchers.
-    const watcher = (change: DefinitionChange): void => listener(change);
-    this.#watchers.add(watcher);
-    this.#unsubscribe ??= this.#signaller.subscribe(TOPIC, (message) =>
-      this.#tell(message as unknown as DefinitionChange),
-    );
-    if (this.#told === null) void this.catchUp();
-    return () => {
-      this.#watchers.delete(watcher);
-      if (this.#watchers.size > 0) return;
-      this.#unsubscribe?.();
-      this.#unsubscribe = null;
-      this.#told = null;
-    };
+    return this.#follower.watch(listener);
   }
 
-  /** Tells of what changed since the last look: signals may have been lost. Never throws. */
-  async catchUp(): Promise<void> {
-    if (this.#watchers.size === 0) return;
-    const before = this.#told;
-    let now: Map<string, Version>;
-    try {
-      now = versionsOf(await this.#side.ask({ statement: VERSIONS, values: [] }));
-    } catch (error) {
-      this.#log.info(
-        { err: error },
-        'Definitions could not be compared; the next signal or reconnect tries again.',
-      );
-      return;
-    }
-    this.#told = now;
-    if (before === null) return;
-    for (const [name, { change, version }] of now) {
-      if (before.get(name)?.version !== version) this.#tell(change);
-    }
-    for (const [name, { change }] of before) if (!now.has(name)) this.#tell(change);
-  }
-
-  #tell(change: DefinitionChange): void {
-    for (const watcher of [...this.#watchers]) watcher({ kind: change.kind, key: change.key });
+  /** Tells of what changed while no signal was heard. Never throws. */
+  catchUp(): Promise<void> {
+    return this.#follower.catchUp();
   }
 }
 
-interface Version {
-  readonly change: DefinitionChange;
-  readonly version: string;
-}
-
-function versionsOf(rows: readonly Row[]): Map<string, Version> {
-  return new Map(
-    rows.map((row) => {
-      const change = { kind: text(row, 0) as DefinitionKind, key: text(row, 1) };
-      return [`${change.kind} ${change.key}`, { change, version: text(row, 2) }];
-    }),
-  );
+function seenVersion(row: Row): SeenVersion {
+  return { kind: text(row, 0) as DefinitionKind, key: text(row, 1), version: text(row, 2) };
 }
 
 function definition(row: Row): Definition {
   return { key: text(row, 0), value: JSON.parse(text(row, 1)) as JsonValue, version: text(row, 2) };
-}
-
-function conflict(kind: DefinitionKind, key: string): QuaysideError {
-  return new QuaysideError('definition-conflict', `The ${kind} "${key}" was changed by another write.`);
 }

@@ -1,5 +1,6 @@
 import pg from 'pg';
-import { type ErrorCode, QuaysideError } from '../../model/errors.ts';
+import { refusedByStore } from '../../engine/store-failures.ts';
+import type { QuaysideError } from '../../model/errors.ts';
 
 /** A connection that ended, or never came about. What was under way on it may have been applied. */
 export class ConnectionLost extends Error {
@@ -65,31 +66,5 @@ export interface Failed {
 
 /** A refused call as the port has it: nothing of it happened. */
 export function refusedError(error: Refused, { inserts }: Failed): QuaysideError {
-  if (error.code === DISK_FULL && inserts) {
-    return new QuaysideError('storage-full', 'The store is full; nothing was stored.', { cause: error });
-  }
-  return unavailable('The store refused the change; nothing was changed.', error);
-}
-
-/** A change that was sent and not answered: it happened wholly or not at all. */
-export function unknownOutcome(cause: Error): QuaysideError {
-  return failure(
-    'outcome-unknown',
-    'The store did not answer in time; the change was made or it was not.',
-    cause,
-  );
-}
-
-/** Nothing was sent, or only a question. */
-export function unavailable(message: string, cause: Error): QuaysideError {
-  return failure('storage-unavailable', message, cause);
-}
-
-export const NOT_REACHABLE = 'The store is not reachable now; nothing was changed.';
-
-/** When asking again makes sense: about as long as a reconnect takes. */
-const RETRY_AFTER_MS = 1000;
-
-function failure(code: ErrorCode, message: string, cause: Error): QuaysideError {
-  return new QuaysideError(code, message, { cause, retryAfterMs: RETRY_AFTER_MS });
+  return refusedByStore(error, error.code === DISK_FULL && inserts);
 }

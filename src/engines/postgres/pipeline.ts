@@ -1,18 +1,10 @@
+import { NOT_REACHABLE, unavailable, unknownOutcome } from '../../engine/store-failures.ts';
 import type { CancelTimer, Clock } from '../../model/clock.ts';
 import { QuaysideError } from '../../model/errors.ts';
 import { Backlog } from './backlog.ts';
 import { type AnyStep, Call, type CallEnd, type CallKind, type Step } from './call.ts';
 import type { Connection } from './connection.ts';
-import {
-  ConnectionLost,
-  isReadOnly,
-  isWorthRetry,
-  NOT_REACHABLE,
-  Refused,
-  refusedError,
-  unavailable,
-  unknownOutcome,
-} from './errors.ts';
+import { ConnectionLost, isReadOnly, isWorthRetry, Refused, refusedError } from './errors.ts';
 import { gather } from './gather.ts';
 import type { Link } from './link.ts';
 import type { Names, Need, Queue } from './names.ts';

@@ -1,12 +1,6 @@
+import { NOT_REACHABLE, unavailable, unknownOutcome } from '../../engine/store-failures.ts';
 import type { Clock } from '../../model/clock.ts';
-import {
-  ConnectionLost,
-  NOT_REACHABLE,
-  Refused,
-  refusedError,
-  unavailable,
-  unknownOutcome,
-} from './errors.ts';
+import { ConnectionLost, Refused, refusedError } from './errors.ts';
 import type { Link } from './link.ts';
 import type { Query, Row } from './statement.ts';
 

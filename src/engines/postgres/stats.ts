@@ -1,11 +1,11 @@
 import type { EngineLog } from '../../engine/engine.ts';
 import { COUNTER_NAMES, type Counters, type Stats, zeroCounters } from '../../engine/stats.ts';
+import { NOT_REACHABLE, unavailable } from '../../engine/store-failures.ts';
 import type { CancelTimer, Clock } from '../../model/clock.ts';
 import type { GroupName } from '../../model/element.ts';
 import { QuaysideError } from '../../model/errors.ts';
 import type { QueueKey } from '../../model/names.ts';
 import { int8Array, textArray } from './arrays.ts';
-import { NOT_REACHABLE, unavailable } from './errors.ts';
 import type { Side } from './side.ts';
 import { number, type Query, type Statement, text } from './statement.ts';
 

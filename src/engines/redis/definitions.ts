@@ -1,13 +1,14 @@
 import { randomBytes } from 'node:crypto';
-import type {
-  Definition,
-  DefinitionChange,
-  DefinitionKind,
-  Definitions,
-  JsonValue,
+import { DefinitionWatchers } from '../../engine/definition-watchers.ts';
+import {
+  type Definition,
+  type DefinitionChange,
+  type DefinitionKind,
+  type Definitions,
+  definitionConflict,
+  type JsonValue,
 } from '../../engine/definitions.ts';
 import type { EngineLog } from '../../engine/engine.ts';
-import { QuaysideError } from '../../model/errors.ts';
 import type { Commands } from './client/commands.ts';
 import { text } from './client/greeting.ts';
 import type { Keys } from './keys.ts';
@@ -31,12 +32,13 @@ interface DefinitionsParts {
 export class RedisDefinitions implements Definitions {
   readonly #parts: DefinitionsParts;
   readonly #origin = randomBytes(8).toString('hex');
-  readonly #watchers = new Set<(change: DefinitionChange) => void>();
+  readonly #watchers: DefinitionWatchers;
   /** Keys that this node has seen: after a gap, those that are not there any more have changed as well. */
   readonly #seen = new Map<DefinitionKind, Set<string>>(KINDS.map((kind) => [kind, new Set()]));
 
   constructor(parts: DefinitionsParts) {
     this.#parts = parts;
+    this.#watchers = new DefinitionWatchers(parts.log);
     for (const kind of KINDS) {
       const channel = parts.keys.definitionChannel(kind);
       parts.subscriptions.subscribe(channel, false, (message) => this.#hear(kind, message));
@@ -83,7 +85,7 @@ export class RedisDefinitions implements Definitions {
       keys.definitionChannel(kind),
       this.#message(key),
     ]);
-    if (stored !== 1) throw conflict(kind, key);
+    if (stored !== 1) throw definitionConflict(kind, key);
     this.#tell({ kind, key });
     return version;
   }
@@ -100,16 +102,13 @@ export class RedisDefinitions implements Definitions {
       keys.definitionChannel(kind),
       this.#message(key),
     ]);
-    if (deleted === 0) throw conflict(kind, key);
+    if (deleted === 0) throw definitionConflict(kind, key);
     if (deleted === 1) this.#tell({ kind, key });
     return deleted === 1;
   }
 
   watch(listener: (change: DefinitionChange) => void): () => void {
-    // Wrapped, so that one function given twice is two watchers.
-    const own = (change: DefinitionChange): void => listener(change);
-    this.#watchers.add(own);
-    return () => this.#watchers.delete(own);
+    return this.#watchers.add(listener);
   }
 
   #message(key: string): string {
@@ -136,13 +135,7 @@ export class RedisDefinitions implements Definitions {
 
   #tell(change: DefinitionChange): void {
     this.#seen.get(change.kind)?.add(change.key);
-    for (const watcher of [...this.#watchers]) {
-      try {
-        watcher(change);
-      } catch (error) {
-        this.#parts.log.warn({ ...change, error }, 'A watcher of definitions failed.');
-      }
-    }
+    this.#watchers.tell(change);
   }
 }
 
@@ -153,8 +146,4 @@ function conditionOf(expected: string | 'any'): string {
 function readDefinition(key: string, stored: string): Definition {
   const space = stored.indexOf(' ');
   return { key, version: stored.slice(0, space), value: JSON.parse(stored.slice(space + 1)) as JsonValue };
-}
-
-function conflict(kind: DefinitionKind, key: string): QuaysideError {
-  return new QuaysideError('definition-conflict', `Another write of ${kind} ${key} came first.`);
 }

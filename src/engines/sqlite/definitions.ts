@@ -1,21 +1,24 @@
-import type {
-  Definition,
-  DefinitionChange,
-  DefinitionKind,
-  Definitions,
-  JsonValue,
+import { DefinitionWatchers } from '../../engine/definition-watchers.ts';
+import {
+  type Definition,
+  type DefinitionChange,
+  type DefinitionKind,
+  type Definitions,
+  definitionConflict,
+  type JsonValue,
 } from '../../engine/definitions.ts';
-import { QuaysideError } from '../../model/errors.ts';
+import type { EngineLog } from '../../engine/engine.ts';
 import type { Client } from './client.ts';
 import type { MessageReader, MessageWriter } from './message.ts';
 
 /** The Definitions port over the worker. The file has one owner, so watching is a call in this process. */
 export class SqliteDefinitions implements Definitions {
   readonly #client: Client;
-  readonly #watchers = new Set<(change: DefinitionChange) => void>();
+  readonly #watchers: DefinitionWatchers;
 
-  constructor(client: Client) {
+  constructor(client: Client, log: EngineLog) {
     this.#client = client;
+    this.#watchers = new DefinitionWatchers(log);
   }
 
   get(kind: DefinitionKind, key: string): Promise<Definition | null> {
@@ -48,8 +51,8 @@ export class SqliteDefinitions implements Definitions {
     call.value(JSON.stringify(value));
     writeExpected(call, expected);
     const version = await this.#client.end('definitionPut', (reply) => reply.textOrNull());
-    if (version === null) throw conflict(kind, key);
-    this.#tell({ kind, key });
+    if (version === null) throw definitionConflict(kind, key);
+    this.#watchers.tell({ kind, key });
     return version;
   }
 
@@ -62,20 +65,13 @@ export class SqliteDefinitions implements Definitions {
       fits: reply.flag(),
       found: reply.flag(),
     }));
-    if (!fits) throw conflict(kind, key);
-    if (found) this.#tell({ kind, key });
+    if (!fits) throw definitionConflict(kind, key);
+    if (found) this.#watchers.tell({ kind, key });
     return found;
   }
 
   watch(listener: (change: DefinitionChange) => void): () => void {
-    // Wrapped, so that one function given twice is two watchers.
-    const watcher = (change: DefinitionChange): void => listener(change);
-    this.#watchers.add(watcher);
-    return () => this.#watchers.delete(watcher);
-  }
-
-  #tell(change: DefinitionChange): void {
-    for (const watcher of [...this.#watchers]) watcher(change);
+    return this.#watchers.add(listener);
   }
 }
 
@@ -86,8 +82,4 @@ function writeExpected(call: MessageWriter, expected: string | null | 'any'): vo
 
 function readDefinition(reply: MessageReader, key: string): Definition {
   return { key, value: JSON.parse(reply.text()) as JsonValue, version: reply.text() };
-}
-
-function conflict(kind: DefinitionKind, key: string): QuaysideError {
-  return new QuaysideError('definition-conflict', `The ${kind} "${key}" was changed by another write.`);
 }

@@ -46,7 +46,7 @@ class SqliteEngine implements Engine {
     this.failed = this.#client.failed;
     this.#housekeeping = new Housekeeping(this.#client, clock, log);
     this.storage = new SqliteStorage(this.#client, clock, this.#housekeeping);
-    this.definitions = new SqliteDefinitions(this.#client);
+    this.definitions = new SqliteDefinitions(this.#client, log);
     this.signaller = new LocalSignaller(log);
     this.#stats = new SqliteStats(this.#client, clock, log);
     this.stats = this.#stats;
