@@ -1,5 +1,12 @@
 import type { Namespace } from '../broker/namespace.ts';
 import type { QueueRecord } from '../broker/record.ts';
+import { QuaysideError } from '../model/errors.ts';
+
+/** A namespace as listings of several need it. `listed` is null where its engine is away. */
+export interface Folder {
+  readonly name: string;
+  readonly listed: readonly Listed[] | null;
+}
 
 /** A queue as listings need it. */
 interface Listed {
@@ -30,19 +37,54 @@ export function asObject(listed: readonly Listed[]): Record<string, QueueRecord>
   return Object.fromEntries(listed.map(({ queue, record }) => [queue, record]));
 }
 
+/**
+ * The queues of several namespaces. One whose engine is away does not keep the others from being shown.
+ * @throws QuaysideError the first one's reason, where none of them can be listed
+ */
+export async function listFolders(
+  namespaces: readonly Namespace[],
+  prepare: (namespace: Namespace) => Promise<void>,
+): Promise<Folder[]> {
+  const outcomes = await Promise.allSettled(
+    namespaces.map((namespace) => prepare(namespace).then(() => listQueues(namespace))),
+  );
+  const reasons = outcomes.flatMap((outcome) => (outcome.status === 'rejected' ? [outcome.reason] : []));
+  const fault = reasons.find((reason) => !isAway(reason)) ?? reasons[0];
+  if (fault !== undefined && (!isAway(fault) || reasons.length === namespaces.length)) throw fault;
+  return outcomes.map((outcome, i) => ({
+    name: namespaces[i]?.name ?? '',
+    listed: outcome.status === 'fulfilled' ? outcome.value : null,
+  }));
+}
+
+function isAway(reason: unknown): boolean {
+  return (
+    reason instanceof QuaysideError &&
+    (reason.code === 'storage-unavailable' || reason.code === 'outcome-unknown')
+  );
+}
+
 /** `array=1`. */
-export function asArray(listed: readonly Listed[]): { data: (QueueRecord & { id: string })[] } {
-  return { data: listed.map(({ namespace, queue, record }) => ({ ...record, id: keyOf(queue, namespace) })) };
+export function asArray(folders: readonly Folder[]): {
+  data: (QueueRecord & { id: string })[];
+  unavailable?: string[];
+} {
+  const data = folders.flatMap(({ listed }) =>
+    (listed ?? []).map(({ namespace, queue, record }) => ({ ...record, id: keyOf(queue, namespace) })),
+  );
+  const unavailable = folders.filter(({ listed }) => listed === null).map(({ name }) => name);
+  return unavailable.length === 0 ? { data } : { data, unavailable };
 }
 
 /** `tree=1`, one folder: a namespace with its queues. */
-export function asFolder(namespace: string, listed: readonly Listed[]): object {
+export function asFolder({ name, listed }: Folder): object {
   return {
-    title: namespace,
-    key: namespace,
+    title: name,
+    key: name,
     folder: true,
     expanded: true,
-    children: listed.map(({ queue, record }) => leaf(keyOf(queue, namespace), queue, record)),
+    ...(listed === null && { unavailable: true }),
+    children: (listed ?? []).map(({ queue, record }) => leaf(keyOf(queue, name), queue, record)),
   };
 }
 

@@ -66,6 +66,11 @@ export const QueuesByName = Type.Record(Type.String(), QueueInformation);
 
 export const QueueArray = Type.Object({
   data: Type.Array(Type.Intersect([QueueInformation, Type.Object({ id: Type.String() })])),
+  unavailable: Type.Optional(
+    Type.Array(Type.String(), {
+      description: 'Namespaces whose engine is away, so that their queues are not here.',
+    }),
+  ),
 });
 
 export const QueueTree = Type.Array(
@@ -74,6 +79,9 @@ export const QueueTree = Type.Array(
     key: Type.String(),
     folder: Type.Literal(true),
     expanded: Type.Literal(true),
+    unavailable: Type.Optional(
+      Type.Literal(true, { description: 'Its engine is away, so that its queues are not here.' }),
+    ),
     children: Type.Array(
       Type.Object({
         title: Type.String(),

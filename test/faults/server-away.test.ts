@@ -74,6 +74,7 @@ for (const [name, start] of Object.entries(ENGINES)) {
           return refused.headers['retry-after'] === '1';
         });
         await serveOthers(state);
+        await listOthers();
         const ready = await client.request('GET', '/readyz?verbose');
         assert.equal(ready.status, 200);
         assert.notDeepEqual(
@@ -98,6 +99,27 @@ for (const [name, start] of Object.entries(ENGINES)) {
       const id = held.headers['x-ks-id'];
       assert.equal((await client.commit('other', queue, String(id))).status, 200);
       assert.equal((await client.status('other', queue)).status, 200);
+    }
+
+    async function listOthers(): Promise<void> {
+      const array = await client.request('GET', '/q?array=1');
+      assert.equal(array.status, 200);
+      const { data, unavailable } = jsonOf<{ data: { ns: string }[]; unavailable: string[] }>(array);
+      assert.deepEqual(unavailable, ['N']);
+      assert.ok(data.length > 0);
+      const tree = jsonOf<{ key: string; unavailable?: boolean; children: unknown[] }[]>(
+        await client.request('GET', '/q?tree=1&reload=1'),
+      );
+      assert.deepEqual(
+        tree.map(({ key, unavailable: isAway = false, children }) => [key, isAway, children.length > 0]),
+        [
+          ['N', true, false],
+          ['other', false, true],
+        ],
+      );
+      assert.equal((await client.request('GET', '/q/N?array=1')).status, 503);
+      assert.equal((await client.request('GET', '/q?reload=1')).status, 503);
+      assert.equal((await client.request('GET', '/q')).status, 200);
     }
 
     const consumers = async (queue: string): Promise<unknown[]> =>

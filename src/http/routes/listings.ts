@@ -1,6 +1,6 @@
 import type { Namespace } from '../../broker/namespace.ts';
 import type { Call } from '../call.ts';
-import { asArray, asFolder, asObject, listQueues } from '../listing.ts';
+import { asArray, asFolder, asObject, listFolders, listQueues } from '../listing.ts';
 import { flag } from '../parameters.ts';
 import { type Route, route } from '../route.ts';
 import { NamespaceNames, QueueArray, QueuesByName, QueueTree } from '../schemas.ts';
@@ -38,15 +38,15 @@ export const listingRoutes: readonly Route[] = [
     async handle(call, query) {
       const form = listingForm(query);
       const visible = call.front.parts.broker.namespaces().filter(({ name }) => call.user.maySee(name));
-      if (query.reload) await Promise.all(visible.map((namespace) => namespace.reload()));
       if (form === 'plain') {
+        if (query.reload) await Promise.all(visible.map((namespace) => namespace.reload()));
         answerJson(
           call,
           visible.map(({ name }) => name),
         );
       } else {
         const readable = visible.filter(({ name }) => call.user.may('read', name));
-        await answerListing(call, form, readable);
+        await answerListing(call, form, readable, query.reload);
       }
     },
   }),
@@ -68,9 +68,12 @@ export const listingRoutes: readonly Route[] = [
     ],
     async handle(call, query) {
       const form = listingForm(query);
-      if (query.reload) await call.namespace.reload();
-      if (form === 'plain') answerJson(call, asObject(await listQueues(call.namespace)));
-      else await answerListing(call, form, [call.namespace]);
+      if (form === 'plain') {
+        if (query.reload) await call.namespace.reload();
+        answerJson(call, asObject(await listQueues(call.namespace)));
+      } else {
+        await answerListing(call, form, [call.namespace], query.reload);
+      }
     },
   }),
 ];
@@ -79,14 +82,10 @@ async function answerListing(
   call: Call,
   form: 'array' | 'tree',
   namespaces: readonly Namespace[],
+  reload: boolean,
 ): Promise<void> {
-  const folders = await Promise.all(
-    namespaces.map(async (namespace) => ({ name: namespace.name, listed: await listQueues(namespace) })),
-  );
-  if (form === 'array') answerJson(call, asArray(folders.flatMap(({ listed }) => listed)));
-  else
-    answerJson(
-      call,
-      folders.map(({ name, listed }) => asFolder(name, listed)),
-    );
+  const folders = await listFolders(namespaces, async (namespace) => {
+    if (reload) await namespace.reload();
+  });
+  answerJson(call, form === 'array' ? asArray(folders) : folders.map(asFolder));
 }
