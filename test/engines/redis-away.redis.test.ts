@@ -69,9 +69,9 @@ for (const variant of ['simple', 'list'] as const) {
           const calls = [...callsOn(engine, used), ...callsOn(engine, fresh)].map(refusalOf);
           assert.deepEqual(await inTime(clock, calls), []);
         }
-        const late = callsOn(engine, used).map(refusalOf).slice(0, 2);
+        const late = callsOn(engine, used).map(refusalOf);
         await turns();
-        assert.deepEqual(await settledOf(late), [true, true], 'no time passed and all were refused');
+        assert.deepEqual(new Set(await settledOf(late)), new Set([true]), 'no time passed, all were refused');
 
         await back();
         // A frozen server still does what reached it: what was told is that nobody knows.

@@ -1,7 +1,7 @@
 import { QuaysideError } from '../../../model/errors.ts';
 
 /** With its node out of reach for this long a call is refused at once. */
-const REFUSE_AFTER_MS = 2_000;
+export const REFUSE_AFTER_MS = 2_000;
 /** And at once, too, while so much waits already for a node that does not answer. */
 const MOST_BYTES_IN_VAIN = 16 * 1024 * 1024;
 /** A node that answers slowly, or fell silent a moment ago, may have this much. */

@@ -1,5 +1,6 @@
 import type { Clock } from '../../../model/clock.ts';
-import type { Cargo, Carrier } from './carrier.ts';
+import { REFUSE_AFTER_MS } from './backlog.ts';
+import { type Cargo, type Carrier, CarryError } from './carrier.ts';
 import type { Arg, Reply } from './connection.ts';
 import { slotOf } from './slots.ts';
 
@@ -47,7 +48,11 @@ export class Commands {
     args: readonly Arg[],
     how: Pick<Cargo, 'writes' | 'repeatable' | 'deadlineAt'>,
   ): Promise<Reply> {
-    const { reply } = await this.#carrier.carry({ slot: slotOf(key), name, args: () => args, ...how });
+    const slot = slotOf(key);
+    if (this.#carrier.downMs(slot) >= REFUSE_AFTER_MS) {
+      throw new CarryError('storage-unavailable', 'Redis cannot be reached now.');
+    }
+    const { reply } = await this.#carrier.carry({ slot, name, args: () => args, ...how });
     return reply;
   }
 }
