@@ -152,6 +152,14 @@ export class Session implements SubscriptionHost, StoringHost<string>, SettlingH
     if (id !== null) this.receipt(id);
   }
 
+  /** Once `done` is; the last frame of the session waits for it. `done` does not reject. */
+  async receiptAfter(done: Promise<void>, id: string | null): Promise<void> {
+    this.work.begin(1, 0);
+    await done;
+    this.receiptIf(id);
+    this.work.end(1, 0);
+  }
+
   stored(receipts: readonly string[]): void {
     for (const receipt of receipts) this.receipt(receipt);
   }

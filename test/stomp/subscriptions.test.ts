@@ -213,6 +213,26 @@ describe('a subscription', () => {
     await client.expectError('element-not-found');
   });
 
+  it('has its receipt of UNSUBSCRIBE before the last frame of the session, whatever that is', async () => {
+    for (const held of [0, 2]) {
+      for (const [command, last] of [
+        ['DISCONNECT', 'RECEIPT'],
+        ['NONSENSE', 'ERROR'],
+      ] as const) {
+        const one = await node.client();
+        await node.insert('a', ...numbers(held));
+        await one.ask('SUBSCRIBE', { destination: '/q/N/a', id: 's', ack: 'client' });
+        await messages(held, one);
+        const unsubscribe = one.frame('UNSUBSCRIBE', { id: 's', receipt: 'unsubscribed' });
+        one.write(Buffer.concat([unsubscribe, one.frame(command, { receipt: 'last' })]));
+        assert.equal((await one.expect('RECEIPT')).headers.get('receipt-id'), 'unsubscribed');
+        assert.equal((await one.expect(last)).headers.get('receipt-id'), 'last');
+        assert.equal(await one.nextOrEnd(), null);
+        while (held > 0 && (await node.pop('a')) !== null);
+      }
+    }
+  });
+
   it('counts in the numbers for metrics', async () => {
     await node.insert('a', ...numbers(3));
     await client.ask('SUBSCRIBE', { destination: '/q/N/a', id: 's', ack: 'client', 'x-wsize': 5 });

@@ -44,7 +44,7 @@ export function unsubscribe(session: Session, { headers }: Frame): void {
   // What was acknowledged before stays so.
   session.endTurn();
   const closing = session.subscriptions.close(needed('UNSUBSCRIBE', name, key));
-  void closing.then(() => session.receiptIf(headerOf(headers, 'receipt')));
+  void session.receiptAfter(closing, headerOf(headers, 'receipt'));
 }
 
 function readMode(value: string | null): AckMode {
