@@ -2,7 +2,7 @@ import type { Engine, NamespacePolicy } from '../src/engine/engine.ts';
 import type { Clock } from '../src/model/clock.ts';
 import { MONGODB, MONGODB_URL } from './engines/mongodb.ts';
 import { POSTGRES } from './engines/postgres.ts';
-import { REDIS, REDIS_CLUSTER } from './engines/redis.ts';
+import { REDIS, REDIS_CLUSTER, REDIS_SENTINEL } from './engines/redis.ts';
 import { MEMORY_SQLITE, NORMAL_SQLITE, SQLITE } from './engines/sqlite.ts';
 
 /** An engine that a test opened, with the means to move its time. */
@@ -52,6 +52,7 @@ export const ENGINES: readonly EngineUnderTest[] = [
   MEMORY_SQLITE,
   REDIS,
   REDIS_CLUSTER,
+  REDIS_SENTINEL,
   POSTGRES,
   // The project has no MongoDB server to test with; whoever has one names it.
   ...(MONGODB_URL === null ? [] : [MONGODB]),

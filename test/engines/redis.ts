@@ -5,7 +5,7 @@ import { GivenTime } from '../../src/engines/redis/settings.ts';
 import { type Clock, systemClock } from '../../src/model/clock.ts';
 import type { DurableTestEngine, EngineUnderTest, OpenTestEngine, TestEngine } from '../engines.ts';
 import { FakeClock } from '../support/clock.ts';
-import { startCluster, startRedis } from '../support/redis-servers.ts';
+import { startCluster, startRedis, startSentinel } from '../support/redis-servers.ts';
 import { TcpProxy } from '../support/tcp-proxy.ts';
 
 const DAY_MS = 24 * 3600 * 1000;
@@ -75,6 +75,8 @@ function shared<Server>(start: () => Promise<Server>): () => Promise<Server> {
 
 export const standalone = shared(() => startRedis());
 export const cluster = shared(() => startCluster());
+/** Their own tests have them fail over; here a machine that is busy must not. */
+const watched = shared(() => startSentinel(60_000));
 
 export const REDIS: EngineUnderTest = {
   name: 'redis',
@@ -130,5 +132,12 @@ export const REDIS_CLUSTER: EngineUnderTest = {
   name: 'redis, cluster with replicas',
   type: 'redis',
   open: async (options) => openOn((await cluster()).url, options),
+  openDurable: null,
+};
+
+export const REDIS_SENTINEL: EngineUnderTest = {
+  name: 'redis, found by Sentinels',
+  type: 'redis',
+  open: async (options) => openOn((await watched()).url, options),
   openDurable: null,
 };

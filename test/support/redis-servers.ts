@@ -95,8 +95,11 @@ export async function startCluster(...options: readonly string[]): Promise<Redis
   };
 }
 
-/** A master with one replica, watched by three Sentinels. */
-export async function startSentinel(): Promise<RedisSentinel> {
+/**
+ * A master with one replica, watched by three Sentinels.
+ * @param downAfterMs how long a server must be silent to be taken for down
+ */
+export async function startSentinel(downAfterMs = 1_000): Promise<RedisSentinel> {
   ensureInstalled();
   const master = (await startRedis('--repl-diskless-sync-delay', '0')) as OwnServer;
   const replica = (await startRedis('--replicaof', HOST, String(master.port))) as OwnServer;
@@ -104,7 +107,9 @@ export async function startSentinel(): Promise<RedisSentinel> {
     () => master.ask('INFO', 'replication').then((info) => info.includes('state=online')),
     'the replica',
   );
-  const sentinels = await Promise.all(Array.from({ length: 3 }, () => startWatching(master.port)));
+  const sentinels = await Promise.all(
+    Array.from({ length: 3 }, () => startWatching(master.port, downAfterMs)),
+  );
   const [first] = sentinels;
   if (first === undefined) throw new Error('there are three Sentinels');
   const askOthers = async (): Promise<boolean> =>
@@ -126,14 +131,14 @@ export async function startSentinel(): Promise<RedisSentinel> {
   };
 }
 
-async function startWatching(masterPort: number): Promise<OwnServer> {
+async function startWatching(masterPort: number, downAfterMs: number): Promise<OwnServer> {
   const sentinel = await startOn(async (port) => new OwnServer(port, [], 'sentinel'));
   const ask = async (...command: string[]): Promise<void> => {
     const answer = await sentinel.ask(...command);
     if (!answer.startsWith('+OK')) throw new Error(`${command.join(' ')}: ${answer}`);
   };
   await ask('SENTINEL', 'MONITOR', 'watched', HOST, String(masterPort), '2');
-  await ask('SENTINEL', 'SET', 'watched', 'down-after-milliseconds', '1000');
+  await ask('SENTINEL', 'SET', 'watched', 'down-after-milliseconds', String(downAfterMs));
   await ask('SENTINEL', 'SET', 'watched', 'failover-timeout', '3000');
   return sentinel;
 }
