@@ -78,7 +78,7 @@ export interface ConnectionFields {
   readonly unsettled: number;
 }
 
-/** One for all connections: each would be some kilobytes more. */
+/** One for all connections: what is a connection's own stands in its options. */
 const container = rhea.create_container({ id: 'quayside' });
 // Unheard errors would be thrown; each that matters is heard on its own link, session or connection.
 container.on('error', () => {});

@@ -17,7 +17,7 @@ import { invalidParameter, QuaysideError } from '../model/errors.ts';
 import type { QueueKey } from '../model/names.ts';
 import type { Consumer, GetRequest, Sink } from './consumer.ts';
 import type { Namespace } from './namespace.ts';
-import { Reserved, type SettleRef } from './reserved.ts';
+import { ONE_COMMIT, ONE_RESERVE_UNDONE, Reserved, type SettleRef } from './reserved.ts';
 import { type PendingConsumer, Waiting } from './waiting.ts';
 
 /** Front ends settle in these words, and know nothing of storage. */
@@ -26,9 +26,7 @@ export type { DeliveryRef, RollbackItem, SettleOutcome, SettleRef };
 const ONE_PUT = { put: 1 } as const;
 const ONE_GET = { get: 1 } as const;
 const ONE_RESERVE = { reserve: 1 } as const;
-const ONE_COMMIT = { commit: 1 } as const;
 const ONE_GET_UNDONE = { get: -1 } as const;
-const ONE_RESERVE_UNDONE = { reserve: -1 } as const;
 
 /** One element to finish, and what is stored elsewhere in its place. */
 export interface QueueMove {

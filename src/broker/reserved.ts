@@ -11,9 +11,9 @@ import type { Namespace } from './namespace.ts';
 import { isSettled, REFUSAL_CODES, refusalOf } from './refusal.ts';
 import type { Waiting } from './waiting.ts';
 
-const ONE_COMMIT = { commit: 1 } as const;
+export const ONE_COMMIT = { commit: 1 } as const;
 const ONE_ROLLBACK = { rollback: 1 } as const;
-const ONE_RESERVE_UNDONE = { reserve: -1 } as const;
+export const ONE_RESERVE_UNDONE = { reserve: -1 } as const;
 
 type Settling = 'commit' | 'rollback' | 'extend' | 'remove';
 

@@ -49,8 +49,9 @@ export async function listFolders(
     namespaces.map((namespace) => prepare(namespace).then(() => listQueues(namespace))),
   );
   const reasons = outcomes.flatMap((outcome) => (outcome.status === 'rejected' ? [outcome.reason] : []));
-  const fault = reasons.find((reason) => !isAway(reason)) ?? reasons[0];
-  if (fault !== undefined && (!isAway(fault) || reasons.length === namespaces.length)) throw fault;
+  const fault = reasons.find((reason) => !isAway(reason));
+  if (fault !== undefined) throw fault;
+  if (reasons.length > 0 && reasons.length === namespaces.length) throw reasons[0];
   return outcomes.map((outcome, i) => ({
     name: namespaces[i]?.name ?? '',
     listed: outcome.status === 'fulfilled' ? outcome.value : null,

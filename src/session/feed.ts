@@ -51,7 +51,8 @@ const RETRY_MS = 1000;
  * A consumer that goes on: waits in the queue's line while its host has room, and hands on what it gets.
  *
  * States, and who moves it: `active` from the start; `over` by `stop`. While `active` it is in the line
- * (`#consumer` is set), or its host's window or way out is full, or it waits for a place among too many.
+ * (`#consumer` is set), or its host's window or way out is full, or free places gather, or it waits for a place
+ * among too many.
  */
 export class Feed implements Sink {
   readonly #options: FeedOptions;

@@ -13,7 +13,7 @@ import { FakeClock } from '../support/clock.ts';
 import { bodyTexts, newElement, newElements } from '../support/elements.ts';
 import { freePort, type RedisServer, redisCli, startRedis } from '../support/redis-servers.ts';
 import { TcpProxy } from '../support/tcp-proxy.ts';
-import { freshPrefix, QUEUE_CALL, redisEngine, standalone } from './redis.ts';
+import { freshPrefix, listening, QUEUE_CALL, redisEngine, standalone } from './redis.ts';
 
 const NAMESPACES = [plain('plain'), plain('jobs', { deadLetter: { maxTries: 1, queue: 'dead' } })];
 const POP = { group: '', count: 10, leaseMs: null };
@@ -84,16 +84,12 @@ describe('calls of the Redis engine on a bad network', () => {
     const queue = await used();
     const said: string[] = [];
     const signal = { topic: 'tries', say: (count: number) => said.push(`${count}`) };
-    const [begun, heardTwice] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()];
+    const heardTwice = Promise.withResolvers<void>();
     let times = 0;
-    near.signaller.subscribe('tries', (message) => {
-      if (message === 'hello') begun.resolve();
-      else if (++times === 2) heardTwice.resolve();
+    await listening(near, far, 'tries', () => {
+      times += 1;
+      if (times === 2) heardTwice.resolve();
     });
-    // A subscription begins a moment after it was asked for.
-    const greeting = setInterval(() => far.signaller.publish('tries', 'hello'), 5);
-    await begun.promise;
-    clearInterval(greeting);
     await withAnswerLost(() => far.storage.insert(queue, newElements('x'), signal));
     await heardTwice.promise;
     assert.deepEqual(said, ['1'], 'the same message twice');

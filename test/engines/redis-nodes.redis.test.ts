@@ -9,7 +9,7 @@ import { plain } from '../support/broker.ts';
 import { FakeClock } from '../support/clock.ts';
 import { bodyText, bodyTexts, newElement, newElements } from '../support/elements.ts';
 import { redisCli } from '../support/redis-servers.ts';
-import { freshPrefix, redisEngine, standalone } from './redis.ts';
+import { freshPrefix, listening, redisEngine, standalone } from './redis.ts';
 
 const NAMESPACES = [plain('plain'), plain('kept', { groups: ['g'], retentionMs: 60_000 })];
 const QUEUE: QueueKey = { ns: 'plain', name: 'shared' };
@@ -28,15 +28,6 @@ async function nodes(count: number, clock: FakeClock | null, prefix = freshPrefi
 
 async function stop(engines: readonly Engine[]): Promise<void> {
   await Promise.all(engines.map((engine) => engine.stop()));
-}
-
-/** A subscription to `farewell` begins a moment after it was asked for; further ones then have it at once. */
-async function subscribed(speaking: Engine, hearing: Engine): Promise<void> {
-  const heard = Promise.withResolvers<void>();
-  hearing.signaller.subscribe('farewell', () => heard.resolve());
-  const greeting = setInterval(() => speaking.signaller.publish('farewell', 'hello'), 5);
-  await heard.promise;
-  clearInterval(greeting);
 }
 
 describe('several nodes on one Redis', () => {
@@ -135,10 +126,9 @@ describe('several nodes on one Redis', () => {
   it('hear of what another inserts when it is stored', async () => {
     const [inserting, hearing] = await nodes(2, null);
     assert.ok(inserting && hearing);
-    await subscribed(inserting, hearing);
     const heard = Promise.withResolvers<JsonValue>();
-    hearing.signaller.subscribe('farewell', (message) => message !== 'hello' && heard.resolve(message));
-    const signal = { topic: 'farewell', say: (count: number) => `${count} more` };
+    await listening(hearing, inserting, 'stored', heard.resolve);
+    const signal = { topic: 'stored', say: (count: number) => `${count} more` };
     const inserted = inserting.storage.insert(QUEUE, newElements('x', 'y'), signal);
     assert.equal(await heard.promise, '2 more');
     assert.deepEqual(bodyTexts((await hearing.storage.take(QUEUE, POP)).deliveries), ['x', 'y']);
@@ -149,9 +139,8 @@ describe('several nodes on one Redis', () => {
   it('hear what another says right before it stops', async () => {
     const [leaving, staying] = await nodes(2, null);
     assert.ok(leaving && staying);
-    await subscribed(leaving, staying);
     const heard = Promise.withResolvers<JsonValue>();
-    staying.signaller.subscribe('farewell', (message) => message !== 'hello' && heard.resolve(message));
+    await listening(staying, leaving, 'farewell', heard.resolve);
     leaving.signaller.publish('farewell', 'gone');
     await leaving.stop();
     assert.equal(await heard.promise, 'gone');

@@ -1,4 +1,5 @@
 import { randomBytes } from 'node:crypto';
+import type { JsonValue } from '../../src/engine/definitions.ts';
 import type { Engine, EngineLog } from '../../src/engine/engine.ts';
 import { open } from '../../src/engines/redis/index.ts';
 import { GivenTime } from '../../src/engines/redis/settings.ts';
@@ -41,6 +42,26 @@ export function redisEngine(setUp: RedisSetUp): Engine {
     },
     log: setUp.log ?? SILENT,
   });
+}
+
+/**
+ * Listens on one engine to what another says, from when this resolves: a subscription begins a moment after it was
+ * asked for.
+ */
+export async function listening(
+  hearing: Engine,
+  speaking: Engine,
+  topic: string,
+  listener: (message: JsonValue) => void,
+): Promise<void> {
+  const begun = Promise.withResolvers<void>();
+  hearing.signaller.subscribe(topic, (message) => {
+    if (message === 'hello') begun.resolve();
+    else listener(message);
+  });
+  const greeting = setInterval(() => speaking.signaller.publish(topic, 'hello'), 5);
+  await begun.promise;
+  clearInterval(greeting);
 }
 
 export function freshPrefix(): string {

@@ -46,8 +46,8 @@ export function insertContract(open: EngineUnderTest['open']): void {
 
     it('takes a signal along where it says so, once for calls that travel together', async () => {
       const { storage, signaller } = on.opened.engine;
+      assert.ok(storage.carries === null || storage.carries === signaller);
       if (storage.carries === null) return;
-      assert.equal(storage.carries, signaller);
       const queue = on.queue();
       const counts: number[] = [];
       const heard = Promise.withResolvers<void>();

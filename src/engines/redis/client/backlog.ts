@@ -1,7 +1,7 @@
-import { QuaysideError } from '../../../model/errors.ts';
+import { CarryError } from './carrier.ts';
 
 /** With its node out of reach for this long a call is refused at once. */
-export const REFUSE_AFTER_MS = 2_000;
+const REFUSE_AFTER_MS = 2_000;
 /** And at once, too, while so much waits already for a node that does not answer. */
 const MOST_BYTES_IN_VAIN = 16 * 1024 * 1024;
 /** A node that answers slowly, or fell silent a moment ago, may have this much. */
@@ -19,11 +19,12 @@ export class Backlog {
   }
 
   /** Why a call for this slot is in vain now; null: it is not. */
-  refusal(slot: number): QuaysideError | null {
+  refusal(slot: number): CarryError | null {
     const downMs = this.#nodes.downMs(slot);
-    if (downMs >= REFUSE_AFTER_MS) return refused('Redis cannot be reached now.');
+    const refusal = refusalWhileDown(downMs);
+    if (refusal !== null) return refusal;
     if (this.#bytes < (downMs > 0 ? MOST_BYTES_IN_VAIN : MOST_BYTES)) return null;
-    return refused('Redis does not answer as fast as it is called.');
+    return new CarryError('storage-unavailable', 'Redis does not answer as fast as it is called.');
   }
 
   /** Counts a call. Answers what to call once when it is answered. */
@@ -36,6 +37,8 @@ export class Backlog {
   }
 }
 
-function refused(why: string): QuaysideError {
-  return new QuaysideError('storage-unavailable', why, { retryAfterMs: 1_000 });
+/** Why a call is in vain whose node has been out of reach for so long, ms; null: it may come back in time. */
+export function refusalWhileDown(downMs: number): CarryError | null {
+  if (downMs < REFUSE_AFTER_MS) return null;
+  return new CarryError('storage-unavailable', 'Redis cannot be reached now.');
 }

@@ -1,6 +1,6 @@
 import type { Clock } from '../../../model/clock.ts';
-import { REFUSE_AFTER_MS } from './backlog.ts';
-import { type Cargo, type Carrier, CarryError } from './carrier.ts';
+import { refusalWhileDown } from './backlog.ts';
+import type { Cargo, Carrier } from './carrier.ts';
 import type { Arg, Reply } from './connection.ts';
 import { slotOf } from './slots.ts';
 
@@ -49,9 +49,8 @@ export class Commands {
     how: Pick<Cargo, 'writes' | 'repeatable' | 'deadlineAt'>,
   ): Promise<Reply> {
     const slot = slotOf(key);
-    if (this.#carrier.downMs(slot) >= REFUSE_AFTER_MS) {
-      throw new CarryError('storage-unavailable', 'Redis cannot be reached now.');
-    }
+    const refusal = refusalWhileDown(this.#carrier.downMs(slot));
+    if (refusal !== null) throw refusal;
     const { reply } = await this.#carrier.carry({ slot, name, args: () => args, ...how });
     return reply;
   }
