@@ -1,10 +1,10 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import { setImmediate as turn } from 'node:timers/promises';
-import { makeSandbox } from '../../src/exchange/sandbox/worker-sandbox.ts';
 import { QuaysideError } from '../../src/model/errors.ts';
 import type { TestEngine } from '../engines.ts';
 import { declare, ExchangeNode, openEngine } from '../exchange/node.ts';
+import { patientSandbox } from '../exchange/sandbox-elements.ts';
 import { sharedHarness } from '../http/harness.ts';
 import { plain } from '../support/broker.ts';
 import { bodyText, newElement } from '../support/elements.ts';
@@ -89,7 +89,7 @@ describe('HTTP over the list variant of Redis', () => {
 });
 
 describe('exchanges over the list variant of Redis', () => {
-  const sandbox = makeSandbox();
+  const sandbox = patientSandbox();
   let lists: TestEngine;
   let others: Awaited<ReturnType<typeof openEngine>>;
   let node: ExchangeNode;

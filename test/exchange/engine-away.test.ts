@@ -2,10 +2,10 @@ import assert from 'node:assert/strict';
 import { after, before, beforeEach, describe, it } from 'node:test';
 import { setImmediate as turn } from 'node:timers/promises';
 import type { Definitions } from '../../src/engine/definitions.ts';
-import { makeSandbox } from '../../src/exchange/sandbox/worker-sandbox.ts';
 import { toStored, toValue } from '../../src/exchange/stored.ts';
 import { QuaysideError } from '../../src/model/errors.ts';
 import { declare, ExchangeNode, openEngine } from './node.ts';
+import { patientSandbox } from './sandbox-elements.ts';
 
 type Opened = Awaited<ReturnType<typeof openEngine>>;
 type Verb = 'get' | 'list' | 'put' | 'delete';
@@ -20,7 +20,7 @@ interface Held {
 }
 
 describe('exchanges of two engines of which one is away', () => {
-  const sandbox = makeSandbox();
+  const sandbox = patientSandbox();
   let here: Opened;
   let there: Opened;
   let node: ExchangeNode;

@@ -1,16 +1,16 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
-import { makeSandbox } from '../../src/exchange/sandbox/worker-sandbox.ts';
 import { QuaysideError } from '../../src/model/errors.ts';
 import type { TestEngine } from '../engines.ts';
 import type { TestNamespace } from '../support/broker.ts';
 import { bodyText, newElement } from '../support/elements.ts';
 import { declare, ExchangeNode, header, openEngine } from './node.ts';
+import { patientSandbox } from './sandbox-elements.ts';
 
 type Opened = TestEngine & { namespaces: TestNamespace[] };
 
 describe('an exchange', () => {
-  const sandbox = makeSandbox();
+  const sandbox = patientSandbox();
   let here: Opened;
   let there: Opened;
   let node: ExchangeNode;

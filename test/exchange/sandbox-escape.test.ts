@@ -1,9 +1,8 @@
 import assert from 'node:assert/strict';
 import { after, describe, it } from 'node:test';
-import { makeSandbox } from '../../src/exchange/sandbox/worker-sandbox.ts';
-import { element, json, textOf, verdictsOf } from './sandbox-elements.ts';
+import { element, json, patientSandbox, textOf, verdictsOf } from './sandbox-elements.ts';
 
-const sandbox = makeSandbox();
+const sandbox = patientSandbox();
 after(() => sandbox.stop());
 
 /** What an expression over `env` is inside, as text; errors as `! …`. */

@@ -1,12 +1,11 @@
 import assert from 'node:assert/strict';
 import { after, describe, it } from 'node:test';
 import type { SelectorVerdict } from '../../src/exchange/sandbox/sandbox.ts';
-import { makeSandbox } from '../../src/exchange/sandbox/worker-sandbox.ts';
 import { QuaysideError } from '../../src/model/errors.ts';
 import { LIMITS } from '../../src/model/limits.ts';
-import { element, json, textOf, verdictsOf } from './sandbox-elements.ts';
+import { element, json, patientSandbox, textOf, verdictsOf } from './sandbox-elements.ts';
 
-const sandbox = makeSandbox();
+const sandbox = patientSandbox();
 after(() => sandbox.stop());
 
 const ask = (selectors: readonly (string | null)[], input = element()): Promise<readonly SelectorVerdict[]> =>

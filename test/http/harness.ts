@@ -8,12 +8,12 @@ import type { NamespacePolicy } from '../../src/engine/engine.ts';
 import { Exchanges } from '../../src/exchange/exchanges.ts';
 import { DEFAULT_MAX_HOPS } from '../../src/exchange/forward.ts';
 import type { SelectorSandbox } from '../../src/exchange/sandbox/sandbox.ts';
-import { makeSandbox } from '../../src/exchange/sandbox/worker-sandbox.ts';
 import { HTTP_DEFAULTS, type HttpOptions, type ReadyReport } from '../../src/http/options.ts';
 import { HttpServer } from '../../src/http/server.ts';
 import { QuaysideError } from '../../src/model/errors.ts';
 import { MEMORY_SQLITE } from '../engines/sqlite.ts';
 import type { EngineUnderTest, TestEngine } from '../engines.ts';
+import { patientSandbox } from '../exchange/sandbox-elements.ts';
 import { brokerOn, plain, SILENT_LOG } from '../support/broker.ts';
 import { QueueClient } from '../support/http-client.ts';
 
@@ -72,7 +72,7 @@ export class Harness {
       users,
       namespaces.map(({ name }) => name),
     );
-    this.#sandbox = makeSandbox({ clock: opened.clock });
+    this.#sandbox = patientSandbox(opened.clock);
     this.exchanges = new Exchanges({
       broker: this.broker,
       sandbox: this.#sandbox,
