@@ -1,28 +1,34 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
+import { TcpProxy } from '../support/tcp-proxy.ts';
 import { type DrivenClient, type ForeignLibrary, LIBRARIES } from './foreign/driven.ts';
-import { AmqpNode } from './node.ts';
+import { AmqpNode, until } from './node.ts';
 
 // Libraries that other people wrote, in two languages beside rhea's JavaScript, each put through the same suite.
 
 /** Only for tests that would otherwise hang; nothing is measured with it. */
 const PATIENCE_MS = 120_000;
+/** These libraries and rhea keep real time, so it is long enough for a busy machine. */
+const SILENCE_MS = 2_000;
 
 for (const library of LIBRARIES) foreignSuite(library);
 
 function foreignSuite(library: ForeignLibrary): void {
   describe(`${library.name}`, { timeout: PATIENCE_MS }, () => {
     let node: AmqpNode;
+    let proxy: TcpProxy;
     let client: DrivenClient;
     let queues = 0;
 
     before(async () => {
       node = await AmqpNode.start();
+      proxy = await TcpProxy.start(node.port);
       client = library.start();
-      await client.open(node.port);
+      await client.open(proxy.port);
     });
     after(async () => {
       await client.close();
+      await proxy.stop();
       await node.stop();
     });
 
@@ -119,8 +125,51 @@ function foreignSuite(library: ForeignLibrary): void {
 
     it('is told that its password is wrong', async () => {
       const other = library.start();
-      await assert.rejects(other.open(node.port, 'test', 'wrong'), /auth/i);
+      await assert.rejects(other.open(node.port, { password: 'wrong' }), /auth/i);
       await other.end();
+    });
+
+    it('goes on after its connection was cut', async () => {
+      const address = fresh();
+      await client.send(address, Buffer.from('held'));
+      await client.receive(address, 1);
+      await client.next();
+      proxy.reset();
+      await client.lost();
+      await client.open(proxy.port);
+      await client.receive(address, 2);
+      const again = await client.next();
+      assert.deepEqual([again.body.toString(), again.deliveryCount], ['held', 1]);
+      await client.settle('accepted');
+      assert.equal(await client.send(address, Buffer.from('new')), 'accepted');
+      assert.equal((await client.next()).body.toString(), 'new');
+      await client.settle('accepted');
+      await settled(address, { ready: 0, scheduled: 0, reserved: 0 });
+    });
+
+    it('keeps its connection by heart-beats, notices when the server sends none, and is noticed', async () => {
+      const patient = await AmqpNode.start({ options: { idleTimeoutMs: SILENCE_MS / 2 } });
+      const line = await TcpProxy.start(patient.port);
+      const beating = library.start();
+      const { counts } = patient.server;
+      await beating.open(line.port, { silenceMs: SILENCE_MS });
+      await beating.receive('N/beats', 2);
+      const next = beating.next();
+      const { frames } = counts;
+      await until(() => counts.frames >= frames + 6);
+      await patient.insert('beats', 'alive');
+      assert.equal((await next).body.toString(), 'alive');
+      assert.equal(counts.connections, 1);
+      line.state = 'mute';
+      await beating.lost();
+      line.state = 'open';
+      await beating.open(line.port, { silenceMs: SILENCE_MS });
+      await until(() => counts.sessions === 1);
+      // The driver waits for its next line, and its library has no thread of its own.
+      await until(() => counts.sessions === 0);
+      await beating.end();
+      await line.stop();
+      await patient.stop();
     });
 
     if (library.namesLinks) {

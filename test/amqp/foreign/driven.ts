@@ -9,7 +9,9 @@ import { Mailbox } from '../../stomp/foreign/client.ts';
 // Libraries of other languages run in a process of their own, a driver around them. Every line that goes to it is
 // a verb and its words; every line that comes back is `ok` or `error`, and words. Bodies are in hexadecimal; `-` is
 // nothing.
-//   open <url> <user> <password>                          close
+//   open <url> <user> <password> <silence, ms>            silence: how long to bear it from the server; 0: for ever
+//   close
+//   lost                                                  -> when the library has noticed that its connection is gone
 //   send <address> <body> <content type> <name=value>…    -> the outcome
 //   receive <address> <credit> settled|unsettled <group>
 //   next                                                  -> <body> <content type> <delivery count> <name=value>…
@@ -95,8 +97,13 @@ export class DrivenClient {
     return answer;
   }
 
-  async open(port: number, user = 'test', password = user): Promise<void> {
-    await this.ask('open', `amqp://127.0.0.1:${port}`, user, password);
+  async open(port: number, { user = 'test', password = 'test', silenceMs = 0 } = {}): Promise<void> {
+    await this.ask('open', `amqp://127.0.0.1:${port}`, user, password, String(silenceMs));
+  }
+
+  /** Resolves when the library has noticed that its connection is gone; then another may be opened. */
+  async lost(): Promise<void> {
+    await this.ask('lost');
   }
 
   /** Answers the outcome. */

@@ -3,7 +3,7 @@
 import binascii
 import sys
 
-from proton import Disposition, Message, symbol
+from proton import ConnectionException, Disposition, Message, symbol
 from proton.reactor import AtLeastOnce, AtMostOnce, Filter
 from proton.utils import BlockingConnection, LinkDetached, SendException
 
@@ -17,9 +17,15 @@ OUTCOMES = {
 
 
 class Driver:
-    def open(self, url, user, password):
+    def open(self, url, user, password, silence_ms):
         self.connection = BlockingConnection(
-            url, timeout=WAIT_S, user=user, password=password, allowed_mechs="PLAIN", allow_insecure_mechs=True
+            url,
+            timeout=WAIT_S,
+            heartbeat=int(silence_ms) / 1000 or None,
+            user=user,
+            password=password,
+            allowed_mechs="PLAIN",
+            allow_insecure_mechs=True,
         )
         self.senders = {}
         self.receivers = {}
@@ -85,6 +91,12 @@ class Driver:
         except LinkDetached as refused:
             return refused.condition
         return "none"
+
+    def lost(self):
+        try:
+            self.connection.wait(lambda: False, msg="Losing the connection")
+        except ConnectionException as reason:
+            return reason
 
     def close(self):
         self.connection.close()
