@@ -38,6 +38,8 @@ export interface RedisSentinel {
 }
 
 const HOST = '127.0.0.1';
+/** Another program that takes Redis's place in all suites: `npm run test:valkey` names Valkey's. */
+const PROGRAM = process.env.TEST_REDIS_SERVER ?? 'redis-server';
 const READY_MS = 20_000;
 const MOST_TRIES = 3;
 const INSTALL = fileURLToPath(new URL('../../scripts/debian-packages.sh', import.meta.url));
@@ -192,7 +194,7 @@ class OwnServer implements RedisServer {
   }
 
   async start(): Promise<void> {
-    const child = spawn('redis-server', this.#args, { stdio: 'ignore' });
+    const child = spawn(PROGRAM, this.#args, { stdio: 'ignore' });
     const ended = new Promise<void>((resolve) => child.once('exit', () => resolve()));
     // A test that ends leaves no process waiting for it.
     child.unref();
