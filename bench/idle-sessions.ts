@@ -1,7 +1,6 @@
 import { setTimeout as delay } from 'node:timers/promises';
-import type { ServerProcess } from '../test/support/server-process.ts';
 import { Helper, residentBytesOf } from './process.ts';
-import { createServer, NAMESPACE } from './quayside.ts';
+import { createServer, NAMESPACE, portOf } from './quayside.ts';
 import type { RateAnswer } from './rates.ts';
 import type { BenchContext, Finding } from './scenario.ts';
 import { idleShare, limit } from './shared.ts';
@@ -19,7 +18,7 @@ export interface IdleSide {
   readonly sessions: string;
   /** Options of the server that turn the front end on. */
   readonly options: Readonly<Record<string, unknown>>;
-  portOf(server: ServerProcess): number;
+  readonly scheme: 'stomp' | 'amqp';
   /** The load client; it is started with the port and a login. */
   readonly client: URL;
   /** Where the sessions are subscribed. */
@@ -37,7 +36,7 @@ export async function measureIdleSessions(context: BenchContext, side: IdleSide)
   const count = quick ? 100 : 1_000;
   await using server = await createServer(context, undefined, side.options);
   await server.start();
-  const target = { port: side.portOf(server), login: 'test1', passcode: 'test1' };
+  const target = { port: portOf(server, side.scheme), login: 'test1', passcode: 'test1' };
   const [client] = await Helper.start(side.client, [JSON.stringify(target)]);
   const destination = side.destinationIn(NAMESPACE);
   const open = (sessions: number): Promise<RateAnswer> =>

@@ -40,6 +40,13 @@ export function createServer(
   });
 }
 
+/** Where the server listens for a protocol, as it says itself. */
+export function portOf({ output }: ServerProcess, scheme: 'stomp' | 'amqp'): number {
+  const port = new RegExp(` ${scheme}://127\\.0\\.0\\.1:(\\d+)`).exec(output)?.[1];
+  if (port === undefined) throw new Error(`The server does not say where it speaks ${scheme}.\n${output}`);
+  return Number(port);
+}
+
 /** The queue of that name in the bench's namespace, as a path. */
 export function benchPath(queue: string): string {
   return queuePath(NAMESPACE, queue);

@@ -1,6 +1,5 @@
 import { measureIdleSessions } from '../idle-sessions.ts';
 import type { Scenario } from '../scenario.ts';
-import { amqpPortOf } from './amqp.ts';
 
 export const amqpIdle: Scenario = {
   name: 'amqp-idle',
@@ -8,7 +7,7 @@ export const amqpIdle: Scenario = {
     measureIdleSessions(context, {
       sessions: 'AMQP connections, a session and a receiver each,',
       options: { amqp: { port: 0 } },
-      portOf: amqpPortOf,
+      scheme: 'amqp',
       client: new URL('../load/amqp-client.ts', import.meta.url),
       destinationIn: (namespace) => `${namespace}/idle`,
     }),

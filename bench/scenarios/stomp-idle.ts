@@ -1,6 +1,5 @@
 import { measureIdleSessions } from '../idle-sessions.ts';
 import type { Scenario } from '../scenario.ts';
-import { stompPortOf } from './stomp.ts';
 
 export const stompIdle: Scenario = {
   name: 'stomp-idle',
@@ -8,7 +7,7 @@ export const stompIdle: Scenario = {
     measureIdleSessions(context, {
       sessions: 'STOMP sessions',
       options: { stomp: { port: 0 } },
-      portOf: stompPortOf,
+      scheme: 'stomp',
       client: new URL('../load/stomp-client.ts', import.meta.url),
       destinationIn: (namespace) => `/queue/${namespace}/idle`,
     }),

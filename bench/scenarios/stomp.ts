@@ -1,5 +1,4 @@
-import type { ServerProcess } from '../../test/support/server-process.ts';
-import { createServer, NAMESPACE } from '../quayside.ts';
+import { createServer, NAMESPACE, portOf } from '../quayside.ts';
 import { compareRates, startSide } from '../rates.ts';
 import { RabbitServer } from '../reference/rabbitmq.ts';
 import type { BenchContext, Finding, Scenario } from '../scenario.ts';
@@ -25,7 +24,7 @@ export const stomp: Scenario = {
 async function measure(context: BenchContext, rabbit: RabbitServer): Promise<Finding[]> {
   await using server = await createServer(context, undefined, { stomp: { port: 0 } });
   await server.start();
-  const login = { port: stompPortOf(server), login: 'test1', passcode: 'test1' };
+  const login = { port: portOf(server, 'stomp'), login: 'test1', passcode: 'test1' };
   const own = await startSide(CLIENT, login, server.pid, `/queue/${NAMESPACE}/bench`);
   const rabbitLogin = { port: rabbit.stompPort, login: rabbit.user, passcode: rabbit.password };
   const other = await startSide(CLIENT, rabbitLogin, rabbit.pid, '/queue/bench');
@@ -41,11 +40,4 @@ async function measure(context: BenchContext, rabbit: RabbitServer): Promise<Fin
   } finally {
     for (const { helper } of [own, other]) await helper.stop();
   }
-}
-
-/** Where the server listens for STOMP, as it says itself. */
-export function stompPortOf({ output }: ServerProcess): number {
-  const port = / stomp:\/\/127\.0\.0\.1:(\d+)/.exec(output)?.[1];
-  if (port === undefined) throw new Error(`The server does not say where STOMP is.\n${output}`);
-  return Number(port);
 }
