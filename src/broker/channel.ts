@@ -1,6 +1,7 @@
 import type { JsonValue } from '../engine/definitions.ts';
 import type { ReadySignal, Signaller } from '../engine/signaller.ts';
 import type { Clock } from '../model/clock.ts';
+import { MANY } from './line.ts';
 import { type NodeInfo, Peers } from './peers.ts';
 import type { PendingConsumer } from './waiting.ts';
 
@@ -14,7 +15,8 @@ type Said =
   | {
       readonly kind: 'ready';
       readonly queue: string;
-      readonly count: number;
+      /** Null: nobody knows how many. */
+      readonly count: number | null;
       /** Sets it apart from others of the same node: signallers send equal signals once. */
       readonly number: number;
     }
@@ -37,7 +39,7 @@ interface PartOfAnswer {
 
 /** What a channel tells its namespace. */
 export interface ChannelListener {
-  /** Another node stored or returned so many elements. */
+  /** Another node stored or returned so many elements, or `MANY`. */
   ready(queue: string, count: number): void;
   cancel(queue: string, tid: string, owner: string | null): void;
   /** The calls that wait on this node. */
@@ -150,7 +152,7 @@ export class Channel {
 
   #ready(queue: string, count: number): Said {
     this.#announced += 1;
-    return { kind: 'ready', queue, count, number: this.#announced };
+    return { kind: 'ready', queue, count: count === MANY ? null : count, number: this.#announced };
   }
 
   #say(said: Said): void {
@@ -168,7 +170,7 @@ export class Channel {
     if (signal.from === self.id || signal.ns !== namespace) return;
     switch (signal.kind) {
       case 'ready':
-        listener.ready(signal.queue, signal.count);
+        listener.ready(signal.queue, signal.count ?? MANY);
         break;
       case 'cancel':
         listener.cancel(signal.queue, signal.tid, signal.owner);

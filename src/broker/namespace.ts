@@ -215,7 +215,7 @@ export class Namespace {
     this.#notePaused(name, paused);
   }
 
-  /** Tells other nodes, at the end of this turn, that elements became eligible. */
+  /** Tells other nodes, at the end of this turn, that `count` elements became eligible, or {@link MANY}. */
   announce({ name }: QueueKey, count: number): void {
     this.#channel.announce(name, count);
   }
@@ -259,7 +259,7 @@ export class Namespace {
   /** Something may be eligible in a queue, nobody knows how much. */
   wake(name: string): void {
     this.#queues.get(name)?.match(MANY);
-    this.announce({ ns: this.name, name }, 1);
+    this.announce({ ns: this.name, name }, MANY);
   }
 
   #rereadLater(): void {

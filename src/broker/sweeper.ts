@@ -72,8 +72,10 @@ export class Sweeper {
     this.#disarm();
     this.#timerAt = at;
     this.#timer = this.#clock.after(Math.max(0, at - this.#clock.now()), () => {
-      this.#timer = null;
-      void this.sweep();
+      this.#disarm();
+      if (this.#sweeping === null) void this.sweep();
+      // The sweep under way may have looked before this lease ended.
+      else void this.#sweeping.then(() => this.wakeAt(at));
     });
   }
 

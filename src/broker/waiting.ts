@@ -131,7 +131,9 @@ export class Waiting {
 
   /** Group names come from requests: a line that nobody waits in must not stay. */
   #forget(line: Line): void {
-    if (line.group !== this.#host.defaultGroup) this.#lines.delete(line.group);
+    if (line.group === this.#host.defaultGroup) return;
+    // One that was forgotten before may be told of again, when another has its place.
+    if (this.#lines.get(line.group) === line) this.#lines.delete(line.group);
   }
 
   #released(consumer: Consumer): void {

@@ -109,3 +109,31 @@ describe('a blocked get is woken', () => {
     assert.equal(bodyText(await answer), 'e');
   });
 });
+
+describe('a blocked get of a group that asks again while it is ended', () => {
+  it('is listed, served and counted as any other', async () => {
+    const policy = plain('S', { groups: ['default'] });
+    const opened = await MEMORY_SQLITE.open({ namespaces: [policy] });
+    const broker = brokerOn([{ policy, engine: opened.engine }], opened.clock);
+    await broker.start();
+    const queue = broker.namespace('S').queue('q');
+    const ask = (timeoutMs: number | null): Promise<Delivery> =>
+      new Promise((deliver, end) => {
+        const request = { group: 'g', leaseMs: null, timeoutMs, tid: null, owner: null };
+        queue.get(request, {
+          deliver,
+          end: (reason) => (timeoutMs === 0 ? deliver(ask(null)) : end(reason)),
+        });
+      });
+    const answer = ask(0);
+    while (queue.consumers().length === 0 || broker.admission.waiting > 1) await new Promise(setImmediate);
+    await opened.engine.ping();
+    await new Promise(setImmediate);
+    assert.equal(queue.consumers().length, 1);
+    await queue.insert([newElement({ body: 'e', groups: ['g'] })]);
+    assert.equal(bodyText(await answer), 'e');
+    assert.equal(broker.admission.waiting, 0);
+    await broker.stop();
+    await opened.close();
+  });
+});

@@ -17,12 +17,15 @@ export function plain(name: string, policy: Partial<NamespacePolicy> = {}): Name
   return { name, groups: null, deadLetter: null, retentionMs: null, ...policy };
 }
 
-/** A broker on engines that are started already. The caller starts and stops it. */
-export function brokerOn(namespaces: readonly TestNamespace[], clock: Clock): Broker {
+/**
+ * A broker on engines that are started already. The caller starts and stops it.
+ * @param seed another one for each further node on the same engines: it makes the node's id
+ */
+export function brokerOn(namespaces: readonly TestNamespace[], clock: Clock, seed = 1): Broker {
   return new Broker({
     namespaces: namespaces.map(setup),
     clock,
-    random: seededRandom(1).next,
+    random: seededRandom(seed).next,
     waiting: { total: 1000, perUser: 100 },
     log: SILENT_LOG,
   });

@@ -1,0 +1,105 @@
+import assert from 'node:assert/strict';
+import { afterEach, beforeEach, describe, it } from 'node:test';
+import type { Broker } from '../../src/broker/broker.ts';
+import type { Queue } from '../../src/broker/queue.ts';
+import type { Engine } from '../../src/engine/engine.ts';
+import type { Delivery } from '../../src/model/element.ts';
+import { MEMORY_SQLITE } from '../engines/sqlite.ts';
+import type { TestEngine } from '../engines.ts';
+import { brokerOn, plain } from '../support/broker.ts';
+import { newElement } from '../support/elements.ts';
+
+const POLICY = plain('N');
+const LEASE_MS = 1_000;
+
+/** Two nodes on one engine; the first one's sweeps wait for the test when it wants them to. */
+describe('the ends of leases', () => {
+  let opened: TestEngine;
+  let brokers: Broker[];
+  let queue: Queue;
+  let elsewhere: Queue;
+  /** The answer of a sweep waits for this. */
+  let held: Promise<void>;
+  let sweeps: number;
+
+  beforeEach(async () => {
+    held = Promise.resolve();
+    sweeps = 0;
+    opened = await MEMORY_SQLITE.open({ namespaces: [POLICY] });
+    const { engine, clock } = opened;
+    const first = brokerOn([{ policy: POLICY, engine: withSlowSweeps(engine) }], clock);
+    const second = brokerOn([{ policy: POLICY, engine }], clock, 2);
+    brokers = [first, second];
+    for (const broker of brokers) await broker.start();
+    queue = first.namespace('N').queue('q');
+    elsewhere = second.namespace('N').queue('q');
+  });
+
+  afterEach(async () => {
+    for (const broker of brokers) await broker.stop();
+    await opened.close();
+  });
+
+  function withSlowSweeps(engine: Engine): Engine {
+    const storage = new Proxy(engine.storage, {
+      get(target, name) {
+        const value = Reflect.get(target, name, target);
+        if (name === 'sweep') {
+          return async () => {
+            const result = await target.sweep();
+            sweeps += 1;
+            await held;
+            return result;
+          };
+        }
+        return typeof value === 'function' ? value.bind(target) : value;
+      },
+    });
+    return Object.create(engine, { storage: { value: storage } });
+  }
+
+  const get = (from: Queue, count: number, leaseMs: number | null): Promise<Delivery[]> =>
+    new Promise((resolve, end) => {
+      const deliver = (delivery: Delivery, more: readonly Delivery[]): void => resolve([delivery, ...more]);
+      from.get({ group: null, leaseMs, count, timeoutMs: null, tid: null, owner: null }, { deliver, end });
+    });
+
+  const insert = (count: number): Promise<unknown> =>
+    queue.insert(Array.from({ length: count }, (_, i) => newElement({ body: `${i}` })));
+
+  async function swept(count: number): Promise<void> {
+    while (sweeps < count) await new Promise(setImmediate);
+  }
+
+  it('are noticed where a lease begins and ends during a sweep, and after that', async () => {
+    const { promise, resolve } = Promise.withResolvers<void>();
+    await insert(2);
+    await get(queue, 1, LEASE_MS);
+    held = promise;
+    await opened.passTime(LEASE_MS);
+    await swept(sweeps + 1);
+    // A sweep is under way that has not seen this lease.
+    const begun = sweeps;
+    await get(queue, 1, LEASE_MS / 2);
+    await opened.passTime(LEASE_MS / 2);
+    resolve();
+    await new Promise(setImmediate);
+    await opened.passTime(1);
+    await swept(begun + 1);
+    // Both are back, and the next lease ends on time as well.
+    assert.equal((await get(queue, 2, LEASE_MS)).length, 2);
+    const again = sweeps;
+    await opened.passTime(LEASE_MS);
+    await swept(again + 1);
+  });
+
+  it('wake everybody who waits on another node', async () => {
+    await insert(20);
+    assert.equal((await get(queue, 20, LEASE_MS)).length, 20);
+    const waiting = Array.from({ length: 20 }, () => get(elsewhere, 1, null));
+    await opened.engine.ping();
+    await new Promise(setImmediate);
+    await opened.passTime(LEASE_MS);
+    assert.equal((await Promise.all(waiting)).flat().length, 20);
+  });
+});
