@@ -67,7 +67,7 @@ export class Queue {
       },
       served: (consumer, deliveries) => this.#served(consumer, deliveries),
       released: (consumer) => ns.admission.exit(consumer.request.owner),
-      giveBack: (delivery) => this.giveBack(delivery),
+      giveBack: (delivery) => this.#putBack(delivery),
     });
     this.#reserved = new Reserved(ns, key, this.#waiting);
   }
@@ -158,13 +158,22 @@ export class Queue {
    * rolled back with no try counted. Never throws; a failure is logged, since nobody is left to hear it.
    */
   giveBack(delivery: Delivery): void {
-    const { storage, stats, log } = this.#ns;
+    this.#ns.stats.add(
+      this.key,
+      delivery.group,
+      delivery.lease === null ? ONE_GET_UNDONE : ONE_RESERVE_UNDONE,
+    );
+    this.#putBack(delivery);
+  }
+
+  /** The same for a hand-out that came to nobody, and so was never counted. */
+  #putBack(delivery: Delivery): void {
+    const { storage, log } = this.#ns;
     const { lease, group, id } = delivery;
     const undone =
       lease === null
         ? storage.putBack(this.key, [delivery])
         : storage.rollback(this.key, [{ id, group, token: lease.token, delayMs: 0, countTry: false }]);
-    stats.add(this.key, group, lease === null ? ONE_GET_UNDONE : ONE_RESERVE_UNDONE);
     this.#waiting.wake(group, 0);
     undone.then(
       () => this.#ns.announce(this.key, 1),

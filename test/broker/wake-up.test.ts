@@ -137,3 +137,24 @@ describe('a blocked get of a group that asks again while it is ended', () => {
     await opened.close();
   });
 });
+
+describe('a consumer that leaves while the engine is asked for it', () => {
+  for (const leaseMs of [null, LEASE_MS]) {
+    it(`is counted in no statistic: ${leaseMs === null ? 'get' : 'reserve'}`, async () => {
+      const opened = await MEMORY_SQLITE.open({ namespaces: [POLICY] });
+      const broker = brokerOn([{ policy: POLICY, engine: opened.engine }], opened.clock);
+      await broker.start();
+      const queue = broker.namespace('N').queue('q');
+      await queue.insert([newElement({ body: 'e' })]);
+      const request = { group: null, leaseMs, timeoutMs: null, tid: null, owner: null };
+      const unexpected = (): void => assert.fail('it has gone');
+      queue.leave(queue.get(request, { deliver: unexpected, end: unexpected }));
+      const record = () => broker.namespace('N').record('q', null);
+      while ((await record()).size !== 1) await new Promise(setImmediate);
+      const { get, reserve } = (await record()).stats;
+      assert.deepEqual([get, reserve], [0, 0]);
+      await broker.stop();
+      await opened.close();
+    });
+  }
+});
