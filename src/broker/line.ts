@@ -4,6 +4,7 @@ import type { Delivery, GroupName } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { QueueKey } from '../model/names.ts';
 import { type Consumer, ConsumerList } from './consumer.ts';
+import { toLocal } from './engine-time.ts';
 
 /** What a line needs of its queue. */
 export interface LineHost {
@@ -13,6 +14,8 @@ export interface LineHost {
   /** 0 (inclusive) to 1; spreads the safety-net polls. */
   readonly random: () => number;
   readonly paused: boolean;
+  /** Other nodes may store here, and say so by signals. */
+  readonly isShared: boolean;
   /** Elements were handed to a consumer: count them. */
   served(consumer: Consumer, deliveries: readonly Delivery[]): void;
   /** A consumer is gone from the line for good: forget its tid, its place in the limits. */
@@ -27,12 +30,15 @@ export interface LineHost {
 const MOST_PER_ROUND = 1000;
 /** Different leases (pop is one, too) in one round: each is a `take` of its own in the same round trip. */
 const MOST_RUNS = 64;
-/** The safety net: with consumers waiting, the engine is asked at least this often, ± half. */
-const POLL_MS = 30_000;
+/**
+ * The safety net: with consumers waiting, the engine is asked at least this often, ± half. Signals that come from
+ * other nodes may be lost with a connection; those within this process are not.
+ */
+const POLL_MS = { alone: 30_000, shared: 3_000 };
 /** After an engine error the next try waits this long, doubled up to {@link LAST_BACKOFF_MS}, ± half. */
 const FIRST_BACKOFF_MS = 100;
 const LAST_BACKOFF_MS = 5_000;
-/** Where this node's clock runs ahead of the engine's, a due moment is asked for again after this long. */
+/** Where a due moment seems past, the engine is asked again after this long. */
 const CLOCK_SKEW_RETRY_MS = 20;
 
 /** For `match`: nobody knows how many became eligible. */
@@ -207,7 +213,7 @@ export class Line {
       const { deliveries, nextDueAt } = outcome.value;
       if (deliveries.length < run.count) {
         short = true;
-        this.#dueAt = this.#reachable(nextDueAt);
+        this.#dueAt = nextDueAt === null ? null : this.#reachable(nextDueAt);
       }
       this.#serve(run, deliveries);
     }
@@ -294,7 +300,7 @@ export class Line {
   }
 
   #sleep(): void {
-    const pollMs = POLL_MS * (0.5 + this.#host.random());
+    const pollMs = POLL_MS[this.#host.isShared ? 'shared' : 'alone'] * (0.5 + this.#host.random());
     this.#arm(this.#dueAt === null ? pollMs : Math.min(pollMs, this.#dueAt - this.#host.clock.now()));
   }
 
@@ -313,10 +319,11 @@ export class Line {
     this.#timer = null;
   }
 
-  /** Where this node's clock runs ahead of the engine's, a due moment seems past: do not ask in a circle. */
-  #reachable(dueAt: number | null): number | null {
+  /** By this node's clock. What is known of the engine's may be a little ahead of it: do not ask in a circle. */
+  #reachable(dueAt: number): number {
     const now = this.#host.clock.now();
-    return dueAt !== null && dueAt <= now ? now + CLOCK_SKEW_RETRY_MS : dueAt;
+    const at = toLocal(dueAt, this.#host, this.#host.key);
+    return at > now ? at : now + CLOCK_SKEW_RETRY_MS;
   }
 
   #timeOut(consumer: Consumer): void {

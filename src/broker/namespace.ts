@@ -234,6 +234,11 @@ export class Namespace {
     return this.#channel.consumersElsewhere(name);
   }
 
+  /** Whether other nodes may serve this namespace as well. */
+  get isShared(): boolean {
+    return this.#setup.signaller.type !== 'local';
+  }
+
   /** The other nodes that serve this namespace, as far as they can be heard. */
   peers(): NodeInfo[] {
     return this.#channel.peers();

@@ -60,6 +60,7 @@ export class Queue {
       storage: ns.storage,
       clock: ns.clock,
       random: ns.random,
+      isShared: ns.isShared,
       defaultGroup: ns.defaultGroup,
       makeTid: ns.makeTid,
       get paused() {

@@ -1,11 +1,14 @@
 import type { Storage, SweepResult } from '../engine/storage.ts';
 import type { CancelTimer, Clock } from '../model/clock.ts';
 import type { QueueKey } from '../model/names.ts';
+import { toLocal } from './engine-time.ts';
 import type { BrokerLog } from './ports.ts';
 
 /** Even if no lease of ours runs out, that of a node that died may: look at least this often, ± half. */
 const POLL_MS = 5_000;
 const RETRY_MS = 1_000;
+/** Where the next end seems past, the engine is asked again after this long. */
+const REST_MS = 20;
 
 /**
  * Ends leases on time, for all queues of one engine, whether or not anybody waits there: dead letters and
@@ -34,9 +37,9 @@ export class Sweeper {
     this.#touched = touched;
   }
 
-  /** A reservation ends at `at`: be awake then. */
+  /** A reservation ends at `at`, by the engine's clock: be awake then. */
   wakeAt(at: number): void {
-    if (at < this.#timerAt && !this.#stopped) this.#arm(at);
+    this.#wakeAt(this.#toLocal(at));
   }
 
   /** Sweeps now, as at the start: leases may have run out while nobody was here. */
@@ -64,8 +67,18 @@ export class Sweeper {
       return;
     }
     this.#touched(result.touched);
-    const pollAt = this.#clock.now() + POLL_MS * (0.5 + this.#random());
-    this.wakeAt(result.nextAt === null ? pollAt : Math.min(result.nextAt, pollAt));
+    const now = this.#clock.now();
+    const pollAt = now + POLL_MS * (0.5 + this.#random());
+    const nextAt = result.nextAt === null ? pollAt : this.#toLocal(result.nextAt);
+    this.#wakeAt(nextAt > now ? Math.min(nextAt, pollAt) : now + REST_MS);
+  }
+
+  #wakeAt(at: number): void {
+    if (at < this.#timerAt && !this.#stopped) this.#arm(at);
+  }
+
+  #toLocal(at: number): number {
+    return toLocal(at, { storage: this.#storage, clock: this.#clock });
   }
 
   #arm(at: number): void {
@@ -75,7 +88,7 @@ export class Sweeper {
       this.#disarm();
       if (this.#sweeping === null) void this.sweep();
       // The sweep under way may have looked before this lease ended.
-      else void this.#sweeping.then(() => this.wakeAt(at));
+      else void this.#sweeping.then(() => this.#wakeAt(at));
     });
   }
 

@@ -1,6 +1,7 @@
 import type { Delivery, GroupName, NewElement } from '../model/element.ts';
 import type { QuaysideError } from '../model/errors.ts';
 import { Consumer, type GetRequest, type Sink } from './consumer.ts';
+import { toLocal } from './engine-time.ts';
 import { Line, type LineHost, MANY } from './line.ts';
 
 /** A consumer that waits, as the spec shows it (2.3). */
@@ -36,6 +37,7 @@ export class Waiting {
       storage: host.storage,
       clock: host.clock,
       random: host.random,
+      isShared: host.isShared,
       get paused() {
         return host.paused;
       },
@@ -61,7 +63,8 @@ export class Waiting {
   expect(elements: readonly NewElement[]): void {
     if (this.#lines.size === 0) return;
     for (const { matureAt, delayMs, groups } of elements) {
-      const inMs = matureAt === null ? delayMs : matureAt - this.#host.clock.now();
+      const inMs =
+        matureAt === null ? delayMs : toLocal(matureAt, this.#host, this.#host.key) - this.#host.clock.now();
       for (const group of groups) this.wake(group, inMs);
     }
   }

@@ -102,6 +102,12 @@ export interface Storage {
   nextDueAt(queue: QueueKey, group: GroupName): Promise<number | null>;
 
   /**
+   * About what the engine's clock shows now, as far as this node knows, without asking; -Infinity while nothing is
+   * known. With `queue`, that of the server which has it.
+   */
+  now(queue?: QueueKey): number;
+
+  /**
    * Housekeeping for all queues of the engine: ends leases that ran out (each a failed try, dead letter
    * included), drops what retention caps, forgets old dedup keys. Bounded work per call. Answers which
    * queues gained eligible elements, and when calling again is worth while (null: no lease is running).

@@ -18,6 +18,7 @@ export class LineUnderTest implements LineHost {
   readonly storage: Storage;
   readonly line: Line;
   paused = false;
+  isShared = false;
   fault: QuaysideError | null = null;
   /** Eligible elements, by their moment of maturity; kept in order of hand-out. */
   readonly eligible: { id: string; matureAt: number }[] = [];
@@ -30,7 +31,7 @@ export class LineUnderTest implements LineHost {
   constructor(scheduler: Scheduler | null = null, undoesLostTakes = false) {
     const take = (_queue: unknown, options: TakeOptions): Promise<TakeResult> =>
       this.#take(options, scheduler);
-    this.storage = { take, undoesLostTakes } as unknown as Storage;
+    this.storage = { take, undoesLostTakes, now: () => this.clock.now() } as unknown as Storage;
     this.line = new Line(this, '');
   }
 

@@ -82,15 +82,21 @@ describe('a waiting line', () => {
     assert.deepEqual(waiter.got, [id]);
   });
 
-  it('finds by its slow poll what no signal told it of', async () => {
-    const host = new LineUnderTest();
-    const waiter = host.join();
-    await host.settle();
-    host.insertSilently();
-    host.clock.advance(60_000);
-    await host.settle();
-    assert.equal(waiter.got.length, 1);
-  });
+  for (const [isShared, withinMs, where] of [
+    [false, 45_000, 'in this process'],
+    [true, 4_500, 'from other nodes'],
+  ] as const) {
+    it(`finds by its slow poll what no signal told it of, where they come ${where}`, async () => {
+      const host = new LineUnderTest();
+      host.isShared = isShared;
+      const waiter = host.join();
+      await host.settle();
+      host.insertSilently();
+      host.clock.advance(withinMs);
+      await host.settle();
+      assert.equal(waiter.got.length, 1);
+    });
+  }
 
   it('answers a call with timeout 0 at once: with an element if there is one, else with pop-timeout', async () => {
     const host = new LineUnderTest();

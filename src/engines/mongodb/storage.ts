@@ -60,6 +60,10 @@ export class MongoStorage implements Storage {
     this.#transfer = new Transfer(parts);
   }
 
+  now(): number {
+    return this.#parts.store.time.estimate;
+  }
+
   declare(queues: readonly QueueKey[]): Promise<void> {
     return this.#alone(queues, 0, (call) => {
       this.#parts.store.assertUp();

@@ -66,6 +66,10 @@ export class PostgresStorage implements Storage {
     this.#host = host;
   }
 
+  now(): number {
+    return this.#host.clock.now;
+  }
+
   async declare(queues: readonly QueueKey[]): Promise<void> {
     const needs = queues.map((key) => this.#need(key, [], true));
     await this.#call(CHANGE, this.#host.verbs.nothing, null, needs);

@@ -48,9 +48,10 @@ export class Registry {
     this.#givenTime = parts.givenTime;
   }
 
-  /** The time by which entries are compared. */
-  get now(): number {
-    return this.#givenTime?.now() ?? this.#commands.serverTime(this.#keys.due);
+  /** The time by which entries are compared; with `queue`, that of the server which has it. */
+  now(queue?: QueueKey): number {
+    const key = queue === undefined ? this.#keys.due : this.#keys.queue(queue).hash;
+    return this.#givenTime?.now() ?? this.#commands.serverTime(key);
   }
 
   isDeclared(queue: QueueKey): boolean {
@@ -86,7 +87,7 @@ export class Registry {
 
   /** Sees to it that the queue is looked at by then. Null where an entry stands already. @throws CarryError */
   dueIn(queue: QueueKey, ms: number, deadlineAt: number): Promise<void> | null {
-    const now = this.now;
+    const now = this.now();
     const registered = this.#due.get(queueText(queue)) ?? 0;
     if (registered > now + MARGIN_MS && registered <= now + ms) return null;
     return this.addDue(queue, now + ms, deadlineAt);
@@ -99,7 +100,7 @@ export class Registry {
 
   /** Like `dueIn`, for housekeeping: nobody waits for it. */
   tidyLater(queue: QueueKey): void {
-    const now = this.now;
+    const now = this.now();
     if ((this.#tidy.get(queueText(queue)) ?? 0) > now) return;
     remember(this.#tidy, queueText(queue), now + TIDY_AFTER_MS);
     this.addTidy(queue, now + TIDY_AFTER_MS).catch(() => this.#tidy.delete(queueText(queue)));

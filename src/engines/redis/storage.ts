@@ -59,6 +59,10 @@ export class RedisStorage implements Storage {
     this.carries = parts.signaller;
   }
 
+  now(queue?: QueueKey): number {
+    return this.#parts.registry.now(queue);
+  }
+
   async declare(queues: readonly QueueKey[]): Promise<void> {
     await this.#parts.registry.declare(queues);
   }

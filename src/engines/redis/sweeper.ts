@@ -35,7 +35,7 @@ export class Sweeper {
 
   /** See `Storage.sweep`. @throws CarryError */
   async sweep(): Promise<SweepResult> {
-    const now = this.#registry.now;
+    const now = this.#registry.now();
     const [due, tidy] = await Promise.all([
       this.#registry.entriesBefore('due', now, MOST_QUEUES),
       this.#registry.entriesBefore('tidy', now, MOST_QUEUES),
@@ -66,7 +66,7 @@ export class Sweeper {
   async #registerNext(swept: ReadonlyMap<string, SweptQueue>): Promise<void> {
     const adding: Promise<void>[] = [];
     for (const { queue, found } of swept.values()) {
-      const nextAt = found.more ? this.#registry.now : found.nextAt;
+      const nextAt = found.more ? this.#registry.now() : found.nextAt;
       if (nextAt !== null) adding.push(this.#registry.addDue(queue, nextAt));
       if (found.nextTidyAt !== null) adding.push(this.#registry.addTidy(queue, found.nextTidyAt));
     }

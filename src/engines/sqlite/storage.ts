@@ -49,6 +49,10 @@ export class SqliteStorage implements Storage {
     this.#housekeeping = housekeeping;
   }
 
+  now(): number {
+    return this.#clock.now();
+  }
+
   declare(queues: readonly QueueKey[]): Promise<void> {
     const call = this.#client.begin('declare');
     call.value(queues.length);

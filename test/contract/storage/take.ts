@@ -35,6 +35,17 @@ export function takeContract(open: EngineUnderTest['open']): void {
       assert.equal(taken.nextDueAt, null);
     });
 
+    it('knows about what the engine’s clock shows, without asking', async () => {
+      const queue = on.queue();
+      const [before] = [on.opened.now(), await on.storage.insert(queue, newElements('a'))];
+      await on.pop(queue);
+      for (const known of [on.storage.now(), on.storage.now(queue)]) {
+        // An estimate is late by the way of an answer.
+        assert.ok(known >= before - 100, `${known} is long before ${before}`);
+        assert.ok(known <= on.opened.now() + 100, `${known} is yet to come`);
+      }
+    });
+
     it('hands out nothing before its maturity, and answers when that is', async () => {
       const queue = on.queue();
       const before = on.opened.now();

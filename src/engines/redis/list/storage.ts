@@ -84,6 +84,11 @@ export class ListStorage implements Storage {
     this.#parts = parts;
   }
 
+  now(queue?: QueueKey): number {
+    const { commands, keys, givenTime } = this.#parts;
+    return givenTime?.now() ?? commands.serverTime(queue === undefined ? keys.due : keys.list(queue));
+  }
+
   async declare(queues: readonly QueueKey[]): Promise<void> {
     await this.#parts.registry.declare(queues);
   }
@@ -94,7 +99,7 @@ export class ListStorage implements Storage {
 
   async insert(queue: QueueKey, elements: readonly NewElement[]): Promise<ElementId[]> {
     if (elements.length === 0) return [];
-    const now = this.#now(queue);
+    const now = this.now(queue);
     for (const element of elements) this.#check(element, now);
     const items = elements.map((element) => {
       const id = elementId(this.#tag, ++this.#numbers);
@@ -196,11 +201,6 @@ export class ListStorage implements Storage {
   /** Dedup keys end by themselves, and there is no lease. */
   async sweep(): Promise<SweepResult> {
     return { touched: [], nextAt: null };
-  }
-
-  #now(queue: QueueKey): number {
-    const { commands, keys, givenTime } = this.#parts;
-    return givenTime?.now() ?? commands.serverTime(keys.list(queue));
   }
 
   #check({ matureAt, delayMs, groups }: NewElement, now: number): void {

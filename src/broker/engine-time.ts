@@ -1,0 +1,18 @@
+import type { Storage } from '../engine/storage.ts';
+import type { Clock } from '../model/clock.ts';
+import type { QueueKey } from '../model/names.ts';
+
+/**
+ * A moment of the engine's clock, as this node's own will show it. The two may be hours apart, and a timer that
+ * was set by the wrong one is late, or due again and again.
+ */
+export function toLocal(at: number, { storage, clock }: Clocks, queue?: QueueKey): number {
+  const now = storage.now(queue);
+  // Nothing was heard of the engine's clock yet.
+  return Number.isFinite(now) ? clock.now() + (at - now) : at;
+}
+
+interface Clocks {
+  readonly storage: Pick<Storage, 'now'>;
+  readonly clock: Clock;
+}

@@ -1,0 +1,97 @@
+import assert from 'node:assert/strict';
+import { afterEach, beforeEach, describe, it } from 'node:test';
+import type { Broker } from '../../src/broker/broker.ts';
+import type { Queue } from '../../src/broker/queue.ts';
+import type { Engine } from '../../src/engine/engine.ts';
+import type { Clock } from '../../src/model/clock.ts';
+import type { Delivery } from '../../src/model/element.ts';
+import { MEMORY_SQLITE } from '../engines/sqlite.ts';
+import type { TestEngine } from '../engines.ts';
+import { brokerOn, plain } from '../support/broker.ts';
+import { bodyText, newElement } from '../support/elements.ts';
+
+const POLICY = plain('N');
+
+for (const [how, skewMs] of [
+  ['an hour ahead of', 3_600_000],
+  ['half a second ahead of', 500],
+  ['ten seconds behind', -10_000],
+] as const) {
+  describe(`a node whose clock is ${how} its engine's`, () => {
+    let opened: TestEngine;
+    let broker: Broker;
+    let queue: Queue;
+    let asked: Record<'take' | 'sweep', number>;
+
+    beforeEach(async () => {
+      asked = { take: 0, sweep: 0 };
+      opened = await MEMORY_SQLITE.open({ namespaces: [POLICY] });
+      const { clock } = opened;
+      const skewed: Clock = {
+        now: () => clock.now() + skewMs,
+        monotonic: () => clock.monotonic(),
+        after: (delayMs, run) => clock.after(delayMs, run),
+      };
+      broker = brokerOn([{ policy: POLICY, engine: counted(opened.engine) }], skewed);
+      await broker.start();
+      queue = broker.namespace('N').queue('q');
+    });
+
+    afterEach(async () => {
+      await broker.stop();
+      await opened.close();
+    });
+
+    function counted(engine: Engine): Engine {
+      const storage = new Proxy(engine.storage, {
+        get(target, name) {
+          const value = Reflect.get(target, name, target);
+          if (name === 'take' || name === 'sweep') asked[name] += 1;
+          return typeof value === 'function' ? value.bind(target) : value;
+        },
+      });
+      return Object.create(engine, { storage: { value: storage } });
+    }
+
+    const get = (leaseMs: number | null): Promise<Delivery> =>
+      new Promise((deliver, end) => {
+        queue.get({ group: null, leaseMs, timeoutMs: null, tid: null, owner: null }, { deliver, end });
+      });
+
+    /** In steps, so that whatever would ask again and again has the chance. */
+    async function pass(ms: number): Promise<void> {
+      for (let passed = 0; passed < ms; passed += 20) {
+        await opened.passTime(20);
+        await opened.engine.ping();
+      }
+    }
+
+    it('hands out what has a delay, or a moment, when that has come by the engine', async () => {
+      for (const timing of [() => ({ delayMs: 2_000 }), () => ({ matureAt: opened.now() + 2_000 })]) {
+        await queue.insert([newElement({ body: 'e', ...timing() })]);
+        const answer = get(null);
+        let got = false;
+        void answer.then(() => {
+          got = true;
+        });
+        await pass(1_980);
+        assert.equal(got, false);
+        asked.take = 0;
+        await pass(40);
+        assert.equal(bodyText(await answer), 'e');
+        assert.ok(asked.take <= 2, `${asked.take} takes`);
+      }
+    });
+
+    it('sweeps when a lease ends by the engine, and seldom before', async () => {
+      await queue.insert([newElement({ body: 'e' })]);
+      await get(2_000);
+      const answer = get(null);
+      asked.sweep = 0;
+      await pass(1_980);
+      assert.ok(asked.sweep <= 1, `${asked.sweep} sweeps`);
+      await pass(40);
+      assert.equal((await answer).tries, 1);
+    });
+  });
+}
