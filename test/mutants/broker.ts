@@ -59,6 +59,30 @@ export const BROKER: readonly Mutant[] = [
     edits: edit('broker/sweeper.ts', 'if (at < this.#timerAt && !this.#stopped) this.#arm(at);', ''),
   },
   {
+    name: 'a lease that ends during a sweep stops all that would follow',
+    suite: 'ends of leases',
+    edits: edit(
+      'broker/sweeper.ts',
+      'this.#disarm();\n      if (this.#sweeping === null)',
+      'this.#timer = null;\n      if (this.#sweeping === null)',
+    ),
+  },
+  {
+    name: 'leases that end wake one consumer on another node, however many wait there',
+    suite: 'ends of leases',
+    edits: edit('broker/namespace.ts', 'name }, MANY);', 'name }, 1);'),
+  },
+  {
+    name: 'timers go by this machine’s clock',
+    suite: 'clocks apart',
+    edits: edit('broker/engine-time.ts', 'clock.now() + (at - now)', 'at'),
+  },
+  {
+    name: 'a hand-out that came to nobody is counted as undone',
+    suite: 'wake-ups',
+    edits: edit('broker/queue.ts', 'this.#putBack(delivery),', 'this.giveBack(delivery),'),
+  },
+  {
     name: 'resume wakes nobody',
     suite: 'wake-ups',
     edits: edit('broker/waiting.ts', 'this.match(MANY);', 'this.match(0);'),

@@ -39,6 +39,8 @@ export const SUITES = {
   'sqlite disk full': { files: ['test/system/sqlite-disk-full.test.ts'], pattern: 'said to be full' },
   'waiting line': { files: ['test/broker/line.test.ts'], pattern: null },
   'wake-ups': { files: ['test/broker/wake-up.test.ts'], pattern: null },
+  'ends of leases': { files: ['test/broker/sweeper.test.ts'], pattern: null },
+  'clocks apart': { files: ['test/broker/clock-skew.test.ts'], pattern: null },
   'model through HTTP': { files: ['test/http/model.test.ts'], pattern: null },
   'model through STOMP': { files: ['test/stomp/model.test.ts'], pattern: null },
   'STOMP subscriptions': { files: ['test/stomp/subscriptions.test.ts'], pattern: null },
