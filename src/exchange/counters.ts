@@ -4,7 +4,7 @@ export interface ExchangeCounters {
   tooManyHops: number;
   /** Elements that went back because a destination, or the sandbox, failed. */
   putBack: number;
-  /** Processor-independent time in the sandbox, ms, waiting for it included. */
+  /** Wall time in which it waited for its selectors, ms. */
   selectorMs: number;
   readonly destinations: DestinationCounters[];
 }

@@ -113,7 +113,8 @@ function fillsItsMemory(body: Uint8Array): body is Uint8Array<ArrayBuffer> {
 
 /**
  * Reads what a {@link MessageWriter} wrote, in the same order. The two sides of each operation stand in
- * `calls/` and `worker/verbs/`. Types are taken on trust, as this is the hottest loop of the engine.
+ * `storage.ts`, `definitions.ts` or `stats.ts`, and in `worker/verbs/`. Types are taken on trust, as this is the
+ * hottest loop of the engine.
  */
 export class MessageReader {
   readonly #values: readonly Value[];
