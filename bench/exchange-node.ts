@@ -5,9 +5,9 @@ import { Broker } from '../src/broker/broker.ts';
 import type { Engine } from '../src/engine/engine.ts';
 import type { Declaration } from '../src/exchange/declaration.ts';
 import { Exchanges } from '../src/exchange/exchanges.ts';
-import { DEFAULT_MAX_HOPS } from '../src/exchange/forward.ts';
 import { makeSandbox } from '../src/exchange/sandbox/worker-sandbox.ts';
 import { systemClock } from '../src/model/clock.ts';
+import { DEFAULTS } from '../test/support/defaults.ts';
 import { NAMESPACE, openEngine } from './quayside.ts';
 
 /** A node without front ends on an engine of its own, for what exchanges alone can do. */
@@ -48,7 +48,7 @@ export class ExchangeNode {
       ...shared,
       broker: this.#broker,
       sandbox: this.#sandbox,
-      maxHops: DEFAULT_MAX_HOPS,
+      maxHops: DEFAULTS.maxHops,
       selectors: true,
       configured: new Map(),
     });

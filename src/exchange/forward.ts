@@ -10,9 +10,6 @@ export const EXCHANGE_NAME = 'x-exchange-name';
 export const NO_ROUTE = '__no_route__';
 export const TOO_MANY_HOPS = '__too_many_hops__';
 
-/** Exchanges that an element may pass before it is taken for one that goes in circles. */
-export const DEFAULT_MAX_HOPS = 17;
-
 /** The element as a destination's selector, and those before it, left it. */
 export function changed(content: ElementContent, verdict: SelectorVerdict): ElementContent {
   return {

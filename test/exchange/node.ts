@@ -2,12 +2,12 @@ import assert from 'node:assert/strict';
 import type { Broker } from '../../src/broker/broker.ts';
 import { type Declaration, parseDeclaration } from '../../src/exchange/declaration.ts';
 import { Exchanges } from '../../src/exchange/exchanges.ts';
-import { DEFAULT_MAX_HOPS } from '../../src/exchange/forward.ts';
 import type { SelectorSandbox } from '../../src/exchange/sandbox/sandbox.ts';
 import type { Clock } from '../../src/model/clock.ts';
 import type { Delivery } from '../../src/model/element.ts';
 import { ENGINES, type TestEngine } from '../engines.ts';
 import { brokerOn, plain, SILENT_LOG, type TestNamespace } from '../support/broker.ts';
+import { DEFAULTS } from '../support/defaults.ts';
 import { newElement } from '../support/elements.ts';
 import { seededRandom } from '../support/random.ts';
 
@@ -29,7 +29,7 @@ export class ExchangeNode {
       clock,
       random: seededRandom(2).next,
       log: SILENT_LOG,
-      maxHops: options.maxHops ?? DEFAULT_MAX_HOPS,
+      maxHops: options.maxHops ?? DEFAULTS.maxHops,
       selectors: options.selectors ?? true,
       configured: options.configured ?? new Map(),
     });

@@ -6,7 +6,6 @@ import type { Authenticator, User } from '../../src/access/user.ts';
 import type { Broker } from '../../src/broker/broker.ts';
 import type { NamespacePolicy } from '../../src/engine/engine.ts';
 import { Exchanges } from '../../src/exchange/exchanges.ts';
-import { DEFAULT_MAX_HOPS } from '../../src/exchange/forward.ts';
 import type { SelectorSandbox } from '../../src/exchange/sandbox/sandbox.ts';
 import { HTTP_DEFAULTS, type HttpOptions, type ReadyReport } from '../../src/http/options.ts';
 import { HttpServer } from '../../src/http/server.ts';
@@ -15,6 +14,7 @@ import { MEMORY_SQLITE } from '../engines/sqlite.ts';
 import type { EngineUnderTest, TestEngine } from '../engines.ts';
 import { patientSandbox } from '../exchange/sandbox-elements.ts';
 import { brokerOn, plain, SILENT_LOG } from '../support/broker.ts';
+import { DEFAULTS } from '../support/defaults.ts';
 import { QueueClient } from '../support/http-client.ts';
 
 export interface HarnessOptions {
@@ -79,7 +79,7 @@ export class Harness {
       clock: opened.clock,
       random: () => 0.5,
       log: SILENT_LOG,
-      maxHops: DEFAULT_MAX_HOPS,
+      maxHops: DEFAULTS.maxHops,
       selectors: true,
       configured: new Map(),
     });
