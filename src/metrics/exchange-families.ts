@@ -1,8 +1,11 @@
+import type { DestinationCounters } from '../exchange/counters.ts';
 import type { ExchangeOverview, Exchanges } from '../exchange/exchanges.ts';
 import type { Family, Sample } from './family.ts';
 
 /** Exchanges with series of their own, by id: see `QUEUES_SHOWN`. */
 export const EXCHANGES_SHOWN = 200;
+
+const NOTHING: Readonly<DestinationCounters> = { matched: 0, skipped: 0, failed: 0 };
 
 /** What the exchanges of this node did since it started them. */
 export function exchangeFamilies(exchanges: Pick<Exchanges, 'overview'>): Family[] {
@@ -37,11 +40,22 @@ export function exchangeFamilies(exchanges: Pick<Exchanges, 'overview'>): Family
   ];
 }
 
+/** Destinations with the same queue, each with a selector of its own, are one series. */
 function destinationSamples({ id, declaration, counters }: ExchangeOverview): Sample[] {
-  return declaration.dst.flatMap(({ ns, queue }, i) =>
-    Object.entries(counters.destinations[i] ?? {}).map(([outcome, value]) => ({
-      labels: { exchange: id, destination: `${ns}/${queue}`, outcome },
-      value: value as number,
+  const sums = new Map<string, DestinationCounters>();
+  for (const [i, { ns, queue }] of declaration.dst.entries()) {
+    const own = counters.destinations[i] ?? NOTHING;
+    const sum = sums.get(`${ns}/${queue}`) ?? NOTHING;
+    sums.set(`${ns}/${queue}`, {
+      matched: sum.matched + own.matched,
+      skipped: sum.skipped + own.skipped,
+      failed: sum.failed + own.failed,
+    });
+  }
+  return [...sums].flatMap(([destination, { matched, skipped, failed }]) =>
+    Object.entries({ matched, skipped, failed }).map(([outcome, value]) => ({
+      labels: { exchange: id, destination, outcome },
+      value,
     })),
   );
 }

@@ -46,14 +46,16 @@ describe('Metrics', () => {
   let engine: TestEngine;
   let broker: Broker;
   let metrics: Metrics;
+  let exchanges: ExchangeOverview[];
 
   beforeEach(async () => {
     engine = await MEMORY_SQLITE.open({ namespaces: [POLICY] });
     broker = brokerOn([{ policy: POLICY, engine: engine.engine }], engine.clock);
     await broker.start();
+    exchanges = [EXCHANGE];
     metrics = new Metrics({
       broker,
-      exchanges: { overview: () => [EXCHANGE] },
+      exchanges: { overview: () => exchanges },
       version: '1.2.3',
       logins: () => ({ accepted: 3, failed: 1 }),
       sessions: () => new Map([['stomp', { ...NO_SESSIONS, sessions: 2, unacknowledged: 7 }]]),
@@ -91,6 +93,33 @@ describe('Metrics', () => {
     ]) {
       assert.ok(text.includes(`${line}\n`), `${line} is missing in\n${text}`);
     }
+  });
+
+  it('count copies by queue, also where several destinations of an exchange have the same one', async () => {
+    const to = { ns: 'N', queue: 'to' };
+    exchanges = [
+      {
+        ...EXCHANGE,
+        declaration: { ...EXCHANGE.declaration, dst: [to, { ns: 'N', queue: 'other' }, to] },
+        counters: {
+          ...EXCHANGE.counters,
+          destinations: [
+            { matched: 4, skipped: 5, failed: 6 },
+            { matched: 1, skipped: 1, failed: 1 },
+            { matched: 10, skipped: 20, failed: 30 },
+          ],
+        },
+      },
+    ];
+    const copies = samplesOf(await metrics.text(), 'quayside_exchange_copies_total');
+    assert.deepEqual(
+      ['matched', 'skipped', 'failed'].map((outcome) =>
+        copies.get(`{exchange="x1",destination="N/to",outcome="${outcome}"}`),
+      ),
+      [14, 25, 36],
+    );
+    assert.equal(copies.get('{exchange="x1",destination="N/other",outcome="matched"}'), 1);
+    assert.equal(copies.size, 6);
   });
 
   it(`show at most ${QUEUES_SHOWN} queues, the first by name, and how many there are`, async () => {
