@@ -215,7 +215,7 @@ export class Server implements Service {
       log,
       clock,
       version,
-      metricsText: () => metrics.text(),
+      metricsText: (maySee) => metrics.text(maySee),
       ready: () => this.#readiness.report(),
     });
   }

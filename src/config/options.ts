@@ -64,7 +64,10 @@ const HttpOptions = Type.Object(
           'origins, beside its own, from which browsers may call: for a proxy that rewrites `Host`',
       },
     ),
-    openMetrics: Type.Boolean({ default: false, description: 'serves `/metrics` without credentials' }),
+    openMetrics: Type.Boolean({
+      default: false,
+      description: 'serves `/metrics` without credentials, of all namespaces',
+    }),
   },
   { ...CLOSED, default: {} },
 );

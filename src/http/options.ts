@@ -77,8 +77,8 @@ export interface HttpParts {
   readonly options: HttpOptions;
   readonly log: HttpLog;
   readonly clock: Clock;
-  /** The Prometheus text of `/metrics`. */
-  readonly metricsText: () => Promise<string>;
+  /** The Prometheus text of `/metrics`, without what tells of namespaces that the viewer may not see. */
+  readonly metricsText: (maySee: (namespace: string) => boolean) => Promise<string>;
   readonly ready: () => Promise<ReadyReport>;
   /** Of the program; shown in `/openapi.json`. */
   readonly version: string;

@@ -7,7 +7,7 @@ export const EXCHANGES_SHOWN = 200;
 
 const NOTHING: Readonly<DestinationCounters> = { matched: 0, skipped: 0, failed: 0 };
 
-/** What the exchanges of this node did since it started them. */
+/** What the exchanges of this node did since it started them. Each tells of its source's namespace, as `GET /x` does. */
 export function exchangeFamilies(exchanges: Pick<Exchanges, 'overview'>): Family[] {
   const all = exchanges.overview();
   const shown = all.slice(0, EXCHANGES_SHOWN);
@@ -16,7 +16,7 @@ export function exchangeFamilies(exchanges: Pick<Exchanges, 'overview'>): Family
     gauge(
       'quayside_exchange_stopped',
       `Whether an exchange is stopped, for the first ${EXCHANGES_SHOWN}.`,
-      shown.map(({ id, stopped }) => ({ labels: { exchange: id }, value: stopped ? 1 : 0 })),
+      shown.map((exchange) => sample(exchange, {}, exchange.stopped ? 1 : 0)),
     ),
     counter(
       'quayside_exchange_copies_total',
@@ -26,25 +26,21 @@ export function exchangeFamilies(exchanges: Pick<Exchanges, 'overview'>): Family
     counter(
       'quayside_exchange_strays_total',
       'Elements that no destination got: no_route, too_many_hops, or put_back for a later try.',
-      shown.flatMap(({ id, counters: { noRoute, tooManyHops, putBack } }) =>
-        Object.entries({ no_route: noRoute, too_many_hops: tooManyHops, put_back: putBack }).map(
-          ([outcome, value]) => ({ labels: { exchange: id, outcome }, value }),
-        ),
-      ),
+      shown.flatMap(straySamples),
     ),
     counter(
       'quayside_exchange_selector_seconds_total',
       'Time in which an exchange waited for its selectors.',
-      shown.map(({ id, counters }) => ({ labels: { exchange: id }, value: counters.selectorMs / 1000 })),
+      shown.map((exchange) => sample(exchange, {}, exchange.counters.selectorMs / 1000)),
     ),
   ];
 }
 
 /** Destinations with the same queue, each with a selector of its own, are one series. */
-function destinationSamples({ id, declaration, counters }: ExchangeOverview): Sample[] {
+function destinationSamples(exchange: ExchangeOverview): Sample[] {
   const sums = new Map<string, DestinationCounters>();
-  for (const [i, { ns, queue }] of declaration.dst.entries()) {
-    const own = counters.destinations[i] ?? NOTHING;
+  for (const [i, { ns, queue }] of exchange.declaration.dst.entries()) {
+    const own = exchange.counters.destinations[i] ?? NOTHING;
     const sum = sums.get(`${ns}/${queue}`) ?? NOTHING;
     sums.set(`${ns}/${queue}`, {
       matched: sum.matched + own.matched,
@@ -53,11 +49,21 @@ function destinationSamples({ id, declaration, counters }: ExchangeOverview): Sa
     });
   }
   return [...sums].flatMap(([destination, { matched, skipped, failed }]) =>
-    Object.entries({ matched, skipped, failed }).map(([outcome, value]) => ({
-      labels: { exchange: id, destination, outcome },
-      value,
-    })),
+    Object.entries({ matched, skipped, failed }).map(([outcome, value]) =>
+      sample(exchange, { destination, outcome }, value),
+    ),
   );
+}
+
+function straySamples(exchange: ExchangeOverview): Sample[] {
+  const { noRoute, tooManyHops, putBack } = exchange.counters;
+  return Object.entries({ no_route: noRoute, too_many_hops: tooManyHops, put_back: putBack }).map(
+    ([outcome, value]) => sample(exchange, { outcome }, value),
+  );
+}
+
+function sample({ id, declaration }: ExchangeOverview, more: Sample['labels'], value: number): Sample {
+  return { labels: { exchange: id, ...more }, value, namespaces: [declaration.src.ns] };
 }
 
 function gauge(name: string, help: string, samples: readonly Sample[]): Family {

@@ -11,17 +11,23 @@ export interface Sample {
   readonly value: number;
   /** Of one series of a histogram: `_bucket`, `_sum`, `_count` behind the family's name. */
   readonly metricName?: string;
+  /** What it tells of: only those who may see all of these see it. Not given: everybody does. */
+  readonly namespaces?: readonly string[];
 }
 
+/** Whether the viewer may know of a namespace. */
+export type MaySee = (namespace: string) => boolean;
+
 /**
- * The Prometheus text of families. The library keeps the format; the numbers are kept by who counts them. It
- * is loaded by the first scrape: with its own dependencies it would be a tenth of the start.
+ * The Prometheus text of what the viewer may see of families. The library keeps the format; the numbers are
+ * kept by who counts them. It is loaded by the first scrape: with its own dependencies it would be a tenth of
+ * the start.
  */
-export async function exposition(families: readonly Family[]): Promise<string> {
+export async function exposition(families: readonly Family[], maySee: MaySee): Promise<string> {
   const { Registry } = await import('@prometheus-io/client');
   const collected = families.map(({ samples, ...family }) => ({
     ...family,
-    values: samples,
+    values: samples.filter(({ namespaces = [] }) => namespaces.every(maySee)),
     aggregator: 'first',
   }));
   return Registry.aggregate([collected]).metrics();

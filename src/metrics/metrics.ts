@@ -2,7 +2,7 @@ import type { Broker } from '../broker/broker.ts';
 import type { Exchanges } from '../exchange/exchanges.ts';
 import { brokerFamilies } from './broker-families.ts';
 import { exchangeFamilies } from './exchange-families.ts';
-import { exposition, type Family } from './family.ts';
+import { exposition, type Family, type MaySee } from './family.ts';
 import { processFamilies } from './process-families.ts';
 import { queueFamilies } from './queue-families.ts';
 import { type SessionCounts, sessionFamilies } from './session-families.ts';
@@ -17,33 +17,36 @@ export interface MetricsSources {
   readonly sessions: () => ReadonlyMap<string, SessionCounts>;
 }
 
-/** The text of `/metrics`, made when it is asked for. Scrapes at the same time share one. */
+/**
+ * The text of `/metrics`, made when it is asked for. Scrapes at the same time share what is collected, and each
+ * shows what its viewer may see.
+ */
 export class Metrics {
   readonly #sources: MetricsSources;
-  #collecting: Promise<string> | null = null;
+  #collecting: Promise<readonly Family[]> | null = null;
 
   constructor(sources: MetricsSources) {
     this.#sources = sources;
   }
 
-  text(): Promise<string> {
+  async text(maySee: MaySee): Promise<string> {
     this.#collecting ??= this.#collect().finally(() => {
       this.#collecting = null;
     });
-    return this.#collecting;
+    return exposition(await this.#collecting, maySee);
   }
 
-  async #collect(): Promise<string> {
+  async #collect(): Promise<readonly Family[]> {
     const { broker, exchanges, version, logins, sessions } = this.#sources;
     const queues = await queueFamilies(broker.namespaces());
-    return exposition([
+    return [
       ...queues,
       ...brokerFamilies(broker),
       ...exchangeFamilies(exchanges),
       loginFamily(logins()),
       ...sessionFamilies(sessions()),
       ...processFamilies(version),
-    ]);
+    ];
   }
 }
 

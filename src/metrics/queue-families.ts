@@ -30,17 +30,14 @@ export async function queueFamilies(namespaces: readonly Namespace[]): Promise<F
       help: 'Queues of a namespace.',
       type: 'gauge',
       samples: counted.flatMap(({ namespace, names }) =>
-        names === null ? [] : [{ labels: { namespace: namespace.name }, value: names.length }],
+        names === null ? [] : [ofNamespace(namespace, names.length)],
       ),
     },
     {
       name: 'quayside_storage_up',
       help: 'Whether the engine of a namespace answered this scrape.',
       type: 'gauge',
-      samples: counted.map(({ namespace, names }) => ({
-        labels: { namespace: namespace.name },
-        value: names === null ? 0 : 1,
-      })),
+      samples: counted.map(({ namespace, names }) => ofNamespace(namespace, names === null ? 0 : 1)),
     },
   ];
 }
@@ -64,8 +61,13 @@ async function elementSamples(namespace: Namespace, queue: string): Promise<Samp
     return Object.entries({ ready, scheduled, reserved }).map(([state, value]) => ({
       labels: { namespace: namespace.name, queue, state },
       value,
+      namespaces: [namespace.name],
     }));
   } catch {
     return [];
   }
+}
+
+function ofNamespace({ name }: Namespace, value: number): Sample {
+  return { labels: { namespace: name }, value, namespaces: [name] };
 }

@@ -9,6 +9,7 @@ import { Exchanges } from '../../src/exchange/exchanges.ts';
 import type { SelectorSandbox } from '../../src/exchange/sandbox/sandbox.ts';
 import { HTTP_DEFAULTS, type HttpOptions, type ReadyReport } from '../../src/http/options.ts';
 import { HttpServer } from '../../src/http/server.ts';
+import { Metrics } from '../../src/metrics/metrics.ts';
 import { QuaysideError } from '../../src/model/errors.ts';
 import { MEMORY_SQLITE } from '../engines/sqlite.ts';
 import type { EngineUnderTest, TestEngine } from '../engines.ts';
@@ -33,6 +34,8 @@ export const NAMESPACES: readonly NamespacePolicy[] = [
   plain('events', { groups: ['default'] }),
   plain('hidden'),
 ];
+
+const VERSION = '0.0.0-test';
 
 const USERS: readonly UserDefinition[] = [{ name: 'test1', password: 'test1', rights: null }];
 
@@ -83,6 +86,13 @@ export class Harness {
       selectors: true,
       configured: new Map(),
     });
+    const metrics = new Metrics({
+      broker: this.broker,
+      exchanges: this.exchanges,
+      version: VERSION,
+      logins: () => ({}),
+      sessions: () => new Map(),
+    });
     this.server = new HttpServer({
       broker: this.broker,
       exchanges: this.exchanges,
@@ -90,9 +100,9 @@ export class Harness {
       options: { ...HTTP_DEFAULTS, port: 0, ...http },
       log: { info: logAt('info'), warn: logAt('warn'), error: logAt('error') },
       clock: opened.clock,
-      metricsText: async () => '# HELP quayside_test A number.\nquayside_test 1\n',
+      metricsText: (maySee) => metrics.text(maySee),
       ready: async () => this.readiness,
-      version: '0.0.0-test',
+      version: VERSION,
     });
   }
 

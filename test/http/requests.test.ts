@@ -205,7 +205,7 @@ describe('Requests in general', () => {
     problemOf(await harness().client(null).request('GET', '/metrics'), 401, 'unauthorized');
     const answer = await harness().client().request('GET', '/metrics');
     assert.equal(headerOf(answer, 'content-type'), 'text/plain; version=0.0.4; charset=utf-8');
-    assert.match(answer.body.toString(), /^quayside_test 1$/m);
+    assert.match(answer.body.toString(), /^quayside_build_info\{version="0.0.0-test",.*\} 1$/m);
   });
 });
 
@@ -242,10 +242,18 @@ describe('Requests with wrong passwords', () => {
 });
 
 describe('Requests in general, where the operator decides', () => {
-  const harness = sharedHarness({ http: { openMetrics: true, bodyLimit: 100 } });
+  const users = [
+    { name: 'test1', password: 'test1', rights: null },
+    { name: 'guest', password: 'pw', rights: {} },
+  ];
+  const harness = sharedHarness({ users, http: { openMetrics: true, bodyLimit: 100 } });
 
-  it('metrics are open where configured so', async () => {
-    assert.equal((await harness().client(null).request('GET', '/metrics')).status, 200);
+  it('metrics are open where configured so, and show everybody all', async () => {
+    for (const who of [null, 'guest:pw']) {
+      const answer = await harness().client(who).request('GET', '/metrics');
+      assert.equal(answer.status, 200);
+      assert.match(answer.body.toString(), /^quayside_storage_up\{namespace="hidden"\} 1$/m);
+    }
   });
 
   it('a body above the limit is 413 and stores nothing; one of exactly the limit is taken', async () => {

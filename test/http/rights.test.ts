@@ -97,6 +97,31 @@ describe('Rights', () => {
     assert.ok((await data('unlisted')).some(({ id }) => id === 'secret@hidden'));
   });
 
+  it('metrics show what one may see, and exchanges by their source', async () => {
+    const admin = harness().client('unlisted:pw');
+    for (const ns of ['N', 'hidden']) {
+      await admin.insert(ns, 'measured', 'a');
+      const dst = [{ ns, queue: 'out', selector: 'env => true' }];
+      const body = JSON.stringify({ src: { ns, queue: 'in' }, dst, consumer: {} });
+      assert.equal((await admin.request('PUT', `/x/of-${ns}`, { body })).status, 201);
+    }
+    const metrics = async (user: string) =>
+      (await harness().client(`${user}:pw`).request('GET', '/metrics')).body.toString();
+    const labels = (label: string, text: string) =>
+      new Set(Array.from(text.matchAll(new RegExp(`${label}="(.*?)"`, 'g')), ([, value]) => value));
+    const all = await metrics('unlisted');
+    assert.deepEqual(labels('namespace', all), new Set(['N', 'jobs', 'events', 'hidden']));
+    assert.deepEqual(labels('exchange', all), new Set(['of-N', 'of-hidden']));
+    const writers = await metrics('writer');
+    assert.deepEqual(labels('namespace', writers), new Set(['N']));
+    assert.deepEqual(labels('exchange', writers), new Set(['of-N']));
+    const nobodys = await metrics('nobody');
+    assert.doesNotMatch(nobodys, /namespace=|exchange=|destination=/);
+    assert.match(nobodys, /^quayside_exchanges 2$/m);
+    assert.doesNotMatch(writers + nobodys, /hidden/);
+    for (const ns of ['N', 'hidden']) await admin.request('DELETE', `/x/of-${ns}`);
+  });
+
   it('without manage one cancels only the calls of the same user', async () => {
     const queue = harness().queue();
     const [reader, worker, manager] = ['reader', 'worker', 'manager'].map((user) =>

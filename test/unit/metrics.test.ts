@@ -27,6 +27,8 @@ const EXCHANGE: ExchangeOverview = {
   },
 };
 
+const EVERYTHING = (): boolean => true;
+
 const NO_SESSIONS: SessionCounts = {
   sessions: 0,
   subscriptions: 0,
@@ -47,15 +49,22 @@ describe('Metrics', () => {
   let broker: Broker;
   let metrics: Metrics;
   let exchanges: ExchangeOverview[];
+  let collected: number;
 
   beforeEach(async () => {
     engine = await MEMORY_SQLITE.open({ namespaces: [POLICY] });
     broker = brokerOn([{ policy: POLICY, engine: engine.engine }], engine.clock);
     await broker.start();
     exchanges = [EXCHANGE];
+    collected = 0;
     metrics = new Metrics({
       broker,
-      exchanges: { overview: () => exchanges },
+      exchanges: {
+        overview: () => {
+          collected += 1;
+          return exchanges;
+        },
+      },
       version: '1.2.3',
       logins: () => ({ accepted: 3, failed: 1 }),
       sessions: () => new Map([['stomp', { ...NO_SESSIONS, sessions: 2, unacknowledged: 7 }]]),
@@ -71,7 +80,7 @@ describe('Metrics', () => {
     const queue = broker.namespace('N').queue('a "quoted" \\ name');
     await queue.insert([newElement(), newElement(), newElement(), newElement({ delayMs: 60_000 })]);
     await broker.namespace('N').storage.take(queue.key, { group: PLAIN_GROUP, count: 1, leaseMs: 1000 });
-    const text = await metrics.text();
+    const text = await metrics.text(EVERYTHING);
     const shown = 'namespace="N",queue="a \\"quoted\\" \\\\ name"';
     assert.match(text, /^# TYPE quayside_queue_elements gauge$/m);
     assert.ok(text.includes(`quayside_queue_elements{${shown},state="ready"} 2\n`), text);
@@ -82,7 +91,7 @@ describe('Metrics', () => {
   });
 
   it('count what each exchange did with its elements', async () => {
-    const text = await metrics.text();
+    const text = await metrics.text(EVERYTHING);
     for (const line of [
       'quayside_exchanges 1',
       'quayside_exchange_stopped{exchange="x1"} 1',
@@ -111,7 +120,7 @@ describe('Metrics', () => {
         },
       },
     ];
-    const copies = samplesOf(await metrics.text(), 'quayside_exchange_copies_total');
+    const copies = samplesOf(await metrics.text(EVERYTHING), 'quayside_exchange_copies_total');
     assert.deepEqual(
       ['matched', 'skipped', 'failed'].map((outcome) =>
         copies.get(`{exchange="x1",destination="N/to",outcome="${outcome}"}`),
@@ -125,19 +134,19 @@ describe('Metrics', () => {
   it(`show at most ${QUEUES_SHOWN} queues, the first by name, and how many there are`, async () => {
     const names = Array.from({ length: QUEUES_SHOWN + 5 }, (_, i) => `q${String(i).padStart(5, '0')}`);
     await broker.namespace('N').storage.declare(names.map((name) => ({ ns: 'N', name })));
-    const samples = samplesOf(await metrics.text(), 'quayside_queue_elements');
+    const samples = samplesOf(await metrics.text(EVERYTHING), 'quayside_queue_elements');
     assert.equal(samples.size, QUEUES_SHOWN * 3);
     assert.ok(samples.has(`{namespace="N",queue="${names[QUEUES_SHOWN - 1]}",state="ready"}`));
     assert.ok(!samples.has(`{namespace="N",queue="${names[QUEUES_SHOWN]}",state="ready"}`));
     assert.deepEqual(
-      samplesOf(await metrics.text(), 'quayside_queues'),
+      samplesOf(await metrics.text(EVERYTHING), 'quayside_queues'),
       new Map([['{namespace="N"}', 1005]]),
     );
   });
 
   it('count operations by outcome and time storage in buckets that add up', async () => {
     await broker.namespace('N').queue('q').insert([newElement(), newElement()]);
-    const text = await metrics.text();
+    const text = await metrics.text(EVERYTHING);
     const operations = samplesOf(text, 'quayside_operations_total');
     assert.equal(operations.get('{operation="insert",outcome="ok"}'), 2);
     assert.equal(operations.get('{operation="commit",outcome="ok"}'), 0);
@@ -160,7 +169,7 @@ describe('Metrics', () => {
       .namespace('N')
       .queue('q')
       .get(waits, { deliver: () => {}, end: () => {} });
-    const text = await metrics.text();
+    const text = await metrics.text(EVERYTHING);
     assert.ok(text.includes('quayside_waiting_consumers 1\n'), text);
     assert.ok(text.includes('quayside_logins_total{outcome="accepted"} 3\n'), text);
     assert.ok(text.includes('quayside_sessions{protocol="stomp"} 2\n'), text);
@@ -179,7 +188,7 @@ describe('Metrics', () => {
   it('are well-formed: one HELP and TYPE a family, every sample a number', async () => {
     await broker.namespace('N').queue('q').insert([newElement()]);
     const families = new Set<string>();
-    for (const line of (await metrics.text()).split('\n')) {
+    for (const line of (await metrics.text(EVERYTHING)).split('\n')) {
       if (line === '' || line.startsWith('# TYPE ')) continue;
       if (line.startsWith('# HELP ')) {
         const name = line.split(' ')[2] ?? '';
@@ -197,19 +206,33 @@ describe('Metrics', () => {
     const listed = [...page.matchAll(/^\| `([a-z_]+)` \| (gauge|counter|histogram) \|/gm)].map(
       ([, name, type]) => `${name} ${type}`,
     );
-    const types = [...(await metrics.text()).matchAll(/^# TYPE (.*)$/gm)].map(([, type]) => type);
+    const types = [...(await metrics.text(EVERYTHING)).matchAll(/^# TYPE (.*)$/gm)].map(([, type]) => type);
     assert.deepEqual(types.toSorted(), listed.toSorted());
   });
 
   it('are made once for scrapes at the same time', async () => {
-    const [first, second] = await Promise.all([metrics.text(), metrics.text()]);
+    const [first, second] = await Promise.all([metrics.text(EVERYTHING), metrics.text(EVERYTHING)]);
     assert.equal(first, second);
+    assert.equal(collected, 1);
+  });
+
+  it('show each viewer what it may see, also where they scrape at the same time', async () => {
+    await broker.namespace('N').queue('q').insert([newElement()]);
+    const [all, none] = await Promise.all([metrics.text(EVERYTHING), metrics.text(() => false)]);
+    assert.equal(collected, 1);
+    assert.match(all, /namespace="N"/);
+    assert.match(all, /exchange="x1"/);
+    assert.doesNotMatch(none, /namespace=|exchange=|destination=/);
+    for (const total of ['quayside_exchanges 1', 'quayside_waiting_consumers 0']) {
+      assert.ok(none.includes(`${total}\n`), total);
+    }
+    assert.equal(samplesOf(none, 'quayside_operations_total').get('{operation="insert",outcome="ok"}'), 1);
   });
 
   it('say that an engine is away, and everything else all the same', async () => {
     await broker.stop();
     await engine.engine.stop();
-    const text = await metrics.text();
+    const text = await metrics.text(EVERYTHING);
     assert.ok(text.includes('quayside_storage_up{namespace="N"} 0\n'), text);
     assert.equal(samplesOf(text, 'quayside_queue_elements').size, 0);
     assert.ok(text.includes('process_cpu_seconds_total '), text);

@@ -88,7 +88,8 @@ export function operatorRoutes({ openMetrics, version, routes }: OperatorOptions
       access: openMetrics ? 'open' : 'user',
       answers: [{ status: 200, description: 'The metrics.', contentType: METRICS_TYPE }],
       async handle(call) {
-        call.text(200, METRICS_TYPE, await call.front.parts.metricsText());
+        const maySee = (namespace: string): boolean => openMetrics || call.user.maySee(namespace);
+        call.text(200, METRICS_TYPE, await call.front.parts.metricsText(maySee));
       },
     }),
     route({
