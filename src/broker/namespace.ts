@@ -239,6 +239,12 @@ export class Namespace {
     return this.#setup.signaller.type !== 'local';
   }
 
+  /** The URLs, masked, of the engines that it needs: for elements, signals and statistics. */
+  get engineUrls(): readonly string[] {
+    const { url, signaller, stats } = this.#setup.shown;
+    return [url, signaller.url, stats.url];
+  }
+
   /** The other nodes that serve this namespace, as far as they can be heard. */
   peers(): NodeInfo[] {
     return this.#channel.peers();

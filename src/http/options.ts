@@ -62,10 +62,16 @@ export interface HttpLog {
   error(fields: object, message: string): void;
 }
 
+/** The part of a {@link ReadyReport} that tells of the node itself. */
+export const NODE_CHECK = 'node';
+
 /** Whether this node should get requests. */
 export interface ReadyReport {
   readonly ready: boolean;
-  /** One entry per part: its name and `ok` or what is wrong. Shown only to known users. */
+  /**
+   * One entry per part, {@link NODE_CHECK} or the masked URL of an engine: `ok` or what is wrong. A known user is
+   * shown those of namespaces that they may see.
+   */
   readonly checks: Readonly<Record<string, string>>;
 }
 

@@ -1,5 +1,5 @@
 import type { Engine } from '../engine/engine.ts';
-import type { ReadyReport } from '../http/options.ts';
+import { NODE_CHECK, type ReadyReport } from '../http/options.ts';
 import type { Clock } from '../model/clock.ts';
 
 /** An engine that has not answered after this long is taken to be away. */
@@ -19,7 +19,7 @@ export class Readiness {
     this.#clock = clock;
   }
 
-  /** @param name what the report shows; no secret in it */
+  /** @param name what the report shows, as namespaces name the engine: its masked URL */
   watch(name: string, engine: Engine): void {
     this.#engines.set(name, engine);
   }
@@ -38,7 +38,7 @@ export class Readiness {
       Array.from(this.#engines, async ([name, engine]) => [name, await this.#ask(engine)] as const),
     );
     const answers = engines.length === 0 || engines.some(([, check]) => check === 'ok');
-    return { ready: node === 'ok' && answers, checks: Object.fromEntries([['node', node], ...engines]) };
+    return { ready: node === 'ok' && answers, checks: Object.fromEntries([[NODE_CHECK, node], ...engines]) };
   }
 
   async #ask(engine: Engine): Promise<string> {

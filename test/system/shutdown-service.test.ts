@@ -36,8 +36,8 @@ describe('A server as a part of another program', () => {
 
   after(() => rm(folder, { recursive: true }));
 
-  function make(): Server {
-    const server = createServer(config, PARTS);
+  function make(of = config): Server {
+    const server = createServer(of, PARTS);
     servers.push(server);
     return server;
   }
@@ -108,6 +108,33 @@ describe('A server as a part of another program', () => {
     assert.equal((await known.insert('N', 'q', 'x')).status, 200, 'what does not wait goes on');
     known.close();
     stranger.close();
+  });
+
+  it('shows a user the engines of the namespaces that they may see, whatever these keep there', async () => {
+    const namespaces = {
+      N: { url: 'sqlite:N.db', stats: { url: 'sqlite:stats.db' } },
+      M: { url: 'sqlite:M.db', stats: { url: 'sqlite:stats.db' } },
+    };
+    const guests = { writer: { N: ['write'] }, nobody: {} };
+    const users = Object.entries(guests).map(([name, rights]) => [name, { password: 'pw', rights }]);
+    const env = {
+      QUAYSIDE_HTTP__PORT: '0',
+      QUAYSIDE_HTTP__USERS: JSON.stringify({ ...Object.fromEntries(users), all: 'pw' }),
+      QUAYSIDE_NAMESPACES: JSON.stringify(namespaces),
+    };
+    const server = make((await loadConfig({ file: null, env, cwd: folder })).config);
+    await server.start();
+    const parts = async (user: string): Promise<string[]> => {
+      const client = new QueueClient({ url: server.url, credentials: `${user}:pw` });
+      const answer = await client.request('GET', '/readyz');
+      client.close();
+      assert.equal(answer.status, 200);
+      return Object.keys(jsonOf<{ checks: object }>(answer).checks).toSorted();
+    };
+    const ofN = ['node', 'sqlite:N.db', 'sqlite:stats.db'];
+    assert.deepEqual(await parts('all'), [...ofN, 'sqlite:M.db'].toSorted());
+    assert.deepEqual(await parts('writer'), ofN);
+    assert.deepEqual(await parts('nobody'), ['node']);
   });
 
   it('gives namespaces with the same URL one engine, and the record what is configured', async () => {

@@ -1,5 +1,6 @@
 import type { Call } from '../call.ts';
 import { openApi } from '../openapi.ts';
+import { NODE_CHECK, type ReadyReport } from '../options.ts';
 import { flag, type Parameter } from '../parameters.ts';
 import { type Route, route } from '../route.ts';
 import { Live, Nodes, Readiness } from '../schemas.ts';
@@ -55,7 +56,7 @@ export function operatorRoutes({ openMetrics, version, routes }: OperatorOptions
         const report = await call.front.parts.ready();
         const isReady = report.ready && !call.front.isClosing;
         const status = isReady ? 'ready' : 'not ready';
-        const shown = call.isStranger ? { status } : { status, checks: report.checks };
+        const shown = call.isStranger ? { status } : { status, checks: shownChecks(call, report.checks) };
         const nodes = query.verbose && !call.isStranger ? { nodes: shownNodes(call) } : {};
         call.json(
           isReady ? 200 : 503,
@@ -105,6 +106,15 @@ export function operatorRoutes({ openMetrics, version, routes }: OperatorOptions
       },
     }),
   ];
+}
+
+/** Of the node itself, and of the engines of namespaces that the user may know of: a URL tells where they are. */
+function shownChecks(call: Call, checks: ReadyReport['checks']): ReadyReport['checks'] {
+  const shown = new Set([NODE_CHECK]);
+  for (const { name, engineUrls } of call.front.parts.broker.namespaces()) {
+    if (call.user.maySee(name)) for (const url of engineUrls) shown.add(url);
+  }
+  return Object.fromEntries(Object.entries(checks).filter(([part]) => shown.has(part)));
 }
 
 /** Nodes, with those of their namespaces that the user may know of. */
