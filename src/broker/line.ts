@@ -5,6 +5,7 @@ import { QuaysideError } from '../model/errors.ts';
 import type { QueueKey } from '../model/names.ts';
 import { type Consumer, ConsumerList } from './consumer.ts';
 import { toLocal } from './engine-time.ts';
+import { type Meter, takeOperation } from './meter.ts';
 
 /** What a line needs of its queue. */
 export interface LineHost {
@@ -13,6 +14,8 @@ export interface LineHost {
   readonly clock: Clock;
   /** 0 (inclusive) to 1; spreads the safety-net polls. */
   readonly random: () => number;
+  /** Hears of each take, and of each consumer that ends without an element. */
+  readonly meter: Meter;
   readonly paused: boolean;
   /** Other nodes may store here, and say so by signals. */
   readonly isShared: boolean;
@@ -59,6 +62,8 @@ interface Round {
   readonly runs: readonly Run[];
   readonly asked: readonly Consumer[];
   readonly beyond: number;
+  /** When the takes were asked for. */
+  readonly startedAt: number;
   /** The earliest maturity stored since it began, which the takes may not have seen. */
   storedDueAt: number | null;
 }
@@ -130,10 +135,11 @@ export class Line {
     this.#restIfEmpty();
   }
 
-  /** Ends a consumer with an answer other than an element. */
+  /** Ends a consumer with an answer other than an element, which is counted; that one leaves is not. */
   end(consumer: Consumer, reason: QuaysideError): void {
     if (consumer.state === 'gone') return;
     this.leave(consumer);
+    this.#host.meter.countError(takeOperation(consumer.request.leaseMs), reason);
     consumer.sink.end(reason);
   }
 
@@ -146,7 +152,8 @@ export class Line {
     if (this.#waiting.size === 0 || this.#host.paused) return;
     this.#disarm();
     const { runs, asked, askedFor } = this.#callUp(Math.min(count, MOST_PER_ROUND));
-    this.#round = { runs, asked, beyond: Math.max(0, count - askedFor), storedDueAt: null };
+    const beyond = Math.max(0, count - askedFor);
+    this.#round = { runs, asked, beyond, startedAt: performance.now(), storedDueAt: null };
     const { storage, key } = this.#host;
     const takes = runs.map((run) =>
       storage.take(key, { group: this.group, count: run.count, leaseMs: run.leaseMs }),
@@ -203,6 +210,8 @@ export class Line {
     let fault: QuaysideError | null = null;
     for (const [i, run] of round.runs.entries()) {
       const outcome = outcomes[i];
+      // The takes of a round travel together, and are looked at together.
+      this.#host.meter.observeSince(takeOperation(run.leaseMs), round.startedAt);
       if (outcome === undefined || outcome.status === 'rejected') {
         fault = asError(outcome?.reason);
         if (fault.code === 'outcome-unknown' && !this.#host.storage.undoesLostTakes) {

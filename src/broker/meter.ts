@@ -18,6 +18,11 @@ export type Operation = (typeof OPERATIONS)[number];
 
 export type Outcome = 'ok' | ErrorCode;
 
+/** What a take is: a reserve for so long, or a get. */
+export function takeOperation(leaseMs: number | null): Operation {
+  return leaseMs === null ? 'get' : 'reserve';
+}
+
 /** Upper bounds of the storage time histogram, in seconds. */
 export const STORAGE_TIME_BUCKETS_S = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 2.5] as const;
 
@@ -51,6 +56,11 @@ export class Meter {
     else tally.refused.set(outcome, (tally.refused.get(outcome) ?? 0) + times);
   }
 
+  /** Counts an operation that ended in an error. */
+  countError(operation: Operation, error: unknown): void {
+    this.count(operation, error instanceof QuaysideError ? error.code : 'internal');
+  }
+
   /**
    * Waits for a storage verb, and then does `done`, if given, with what it answered. The verb's time and, for a failure,
    * its outcome are counted. One promise, not an async function: this is on every request's path.
@@ -65,15 +75,26 @@ export class Meter {
     const startedAt = performance.now();
     return verb.then(
       (answer) => {
-        this.#observeTime(operation, startedAt);
+        this.observeSince(operation, startedAt);
         return done(answer);
       },
       (error: unknown) => {
-        this.#observeTime(operation, startedAt);
-        this.count(operation, error instanceof QuaysideError ? error.code : 'internal');
+        this.observeSince(operation, startedAt);
+        this.countError(operation, error);
         throw error;
       },
     );
+  }
+
+  /** The time of a storage verb that was asked at `startedAt`, of `performance.now()`, and has answered. */
+  observeSince(operation: Operation, startedAt: number): void {
+    const seconds = (performance.now() - startedAt) / 1000;
+    const { storage } = this.#tallies[operation];
+    storage.sumS += seconds;
+    storage.count += 1;
+    let bucket = 0;
+    while (seconds > (STORAGE_TIME_BUCKETS_S[bucket] ?? Number.POSITIVE_INFINITY)) bucket += 1;
+    if (bucket < storage.counts.length) storage.counts[bucket] = (storage.counts[bucket] ?? 0) + 1;
   }
 
   operations(): ReadonlyMap<Operation, ReadonlyMap<Outcome, number>> {
@@ -89,16 +110,6 @@ export class Meter {
   storageTimes(): ReadonlyMap<Operation, StorageTime> {
     const asked = OPERATIONS.filter((operation) => this.#tallies[operation].storage.count > 0);
     return new Map(asked.map((operation) => [operation, this.#tallies[operation].storage]));
-  }
-
-  #observeTime(operation: Operation, startedAt: number): void {
-    const seconds = (performance.now() - startedAt) / 1000;
-    const { storage } = this.#tallies[operation];
-    storage.sumS += seconds;
-    storage.count += 1;
-    let bucket = 0;
-    while (seconds > (STORAGE_TIME_BUCKETS_S[bucket] ?? Number.POSITIVE_INFINITY)) bucket += 1;
-    if (bucket < storage.counts.length) storage.counts[bucket] = (storage.counts[bucket] ?? 0) + 1;
   }
 }
 

@@ -16,7 +16,9 @@ import {
 import { invalidParameter, QuaysideError } from '../model/errors.ts';
 import type { QueueKey } from '../model/names.ts';
 import type { Consumer, GetRequest, Sink } from './consumer.ts';
+import { takeOperation } from './meter.ts';
 import type { Namespace } from './namespace.ts';
+import { countedAs } from './refusal.ts';
 import { ONE_COMMIT, ONE_RESERVE_UNDONE, Reserved, type SettleRef } from './reserved.ts';
 import { type PendingConsumer, Waiting } from './waiting.ts';
 
@@ -61,6 +63,7 @@ export class Queue {
       clock: ns.clock,
       random: ns.random,
       isShared: ns.isShared,
+      meter: ns.meter,
       defaultGroup: ns.defaultGroup,
       makeTid: ns.makeTid,
       get paused() {
@@ -132,6 +135,7 @@ export class Queue {
     );
     for (const [queue, elements] of byTarget(moves)) queue.expect(elements);
     const outcomes = await this.#ns.meter.observe('commit', transferring);
+    for (const outcome of outcomes) this.#ns.meter.count('commit', countedAs(outcome));
     const done = moves.filter((_, i) => outcomes[i] === 'done');
     for (const { from = this, finish } of done) from.#ns.stats.add(from.key, finish.group, ONE_COMMIT);
     for (const [queue, elements] of byTarget(done)) queue.arrived(elements);
@@ -143,8 +147,7 @@ export class Queue {
    * @throws QuaysideError `invalid-parameter`, `too-many-consumers`, `shutting-down`
    */
   get(request: GetRequest, sink: Sink): Consumer {
-    const group = this.#groupFor(request.group);
-    this.#ns.admission.enter(request.owner);
+    const group = this.#admit(request);
     this.#ns.noteUse(this.key);
     return this.#waiting.join(request, group, sink);
   }
@@ -309,6 +312,18 @@ export class Queue {
     this.#waiting.endAll(reason);
   }
 
+  /** Lets a get in, and answers the group that it waits for; one that is refused ends here, and is counted. */
+  #admit({ group, leaseMs, owner }: GetRequest): GroupName {
+    try {
+      const admitted = this.#groupFor(group);
+      this.#ns.admission.enter(owner);
+      return admitted;
+    } catch (error) {
+      this.#ns.meter.countError(takeOperation(leaseMs), error);
+      throw error;
+    }
+  }
+
   /** On a stream an element is put once, and once for each of its groups. */
   #countPuts(elements: readonly NewElement[]): void {
     for (const { groups } of elements) {
@@ -319,12 +334,12 @@ export class Queue {
   }
 
   #served(consumer: Consumer, deliveries: readonly Delivery[]): void {
-    const reserved = consumer.request.leaseMs !== null;
+    const { leaseMs } = consumer.request;
     for (const { group, lease } of deliveries) {
-      this.#ns.stats.add(this.key, group, reserved ? ONE_RESERVE : ONE_GET);
+      this.#ns.stats.add(this.key, group, leaseMs === null ? ONE_GET : ONE_RESERVE);
       if (lease !== null) this.#ns.leaseEndsAt(lease.until);
     }
-    this.#ns.meter.count(reserved ? 'reserve' : 'get', 'ok', deliveries.length);
+    this.#ns.meter.count(takeOperation(leaseMs), 'ok', deliveries.length);
   }
 
   #groupFor(given: GroupName | null): GroupName {

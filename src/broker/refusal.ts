@@ -2,6 +2,7 @@ import type { SettleOutcome } from '../engine/storage.ts';
 import type { ElementId, GroupName } from '../model/element.ts';
 import { type ErrorCode, QuaysideError } from '../model/errors.ts';
 import type { QueueKey } from '../model/names.ts';
+import type { Outcome } from './meter.ts';
 
 /** The outcomes of settling that did what was asked. */
 export type Settled = 'done' | 'dead-lettered';
@@ -14,11 +15,16 @@ export function isSettled(outcome: SettleOutcome): outcome is Settled {
 }
 
 /** The code under which a client hears of a refusal, and metrics count it. */
-export const REFUSAL_CODES = {
+const REFUSAL_CODES = {
   'lease-lost': 'lease-lost',
   'not-reserved': 'not-reserved',
   'not-found': 'element-not-found',
 } as const satisfies Record<Refused, ErrorCode>;
+
+/** How metrics count an outcome. */
+export function countedAs(outcome: SettleOutcome): Outcome {
+  return isSettled(outcome) ? 'ok' : REFUSAL_CODES[outcome];
+}
 
 /** A refusal in words. `group` as the client gave it. */
 export function refusalOf(

@@ -8,7 +8,7 @@ import type {
 import type { ElementId, GroupName } from '../model/element.ts';
 import type { QueueKey } from '../model/names.ts';
 import type { Namespace } from './namespace.ts';
-import { isSettled, REFUSAL_CODES, refusalOf } from './refusal.ts';
+import { countedAs, isSettled, refusalOf } from './refusal.ts';
 import type { Waiting } from './waiting.ts';
 
 export const ONE_COMMIT = { commit: 1 } as const;
@@ -112,6 +112,6 @@ export class Reserved {
   }
 
   #count(operation: Settling, outcome: SettleOutcome): void {
-    this.#ns.meter.count(operation, isSettled(outcome) ? 'ok' : REFUSAL_CODES[outcome]);
+    this.#ns.meter.count(operation, countedAs(outcome));
   }
 }

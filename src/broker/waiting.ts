@@ -38,6 +38,7 @@ export class Waiting {
       clock: host.clock,
       random: host.random,
       isShared: host.isShared,
+      meter: host.meter,
       get paused() {
         return host.paused;
       },

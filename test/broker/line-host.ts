@@ -1,6 +1,7 @@
 import type { Scheduler } from 'fast-check';
 import { Consumer } from '../../src/broker/consumer.ts';
 import { Line, type LineHost } from '../../src/broker/line.ts';
+import { Meter } from '../../src/broker/meter.ts';
 import type { Storage, TakeOptions, TakeResult } from '../../src/engine/storage.ts';
 import type { Delivery } from '../../src/model/element.ts';
 import type { QuaysideError } from '../../src/model/errors.ts';
@@ -15,6 +16,7 @@ export class LineUnderTest implements LineHost {
   readonly key = { ns: 'N', name: 'q' };
   readonly clock = new FakeClock();
   readonly random = (): number => 0.5;
+  readonly meter = new Meter();
   readonly storage: Storage;
   readonly line: Line;
   paused = false;

@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
+import type { Operation } from '../../src/broker/meter.ts';
 import { QuaysideError } from '../../src/model/errors.ts';
 import type { TestEngine } from '../engines.ts';
 import type { TestNamespace } from '../support/broker.ts';
@@ -240,6 +241,21 @@ describe('an exchange', () => {
     ]) {
       await assert.rejects(change, { code: 'exchange-not-found' });
     }
+  });
+
+  it('counts for the broker as a consumer that reserves and commits; its stop is no error of a get', async () => {
+    const { src, a, id } = names();
+    const counted = (operation: Operation) => new Map(node.broker.meter.operations().get(operation));
+    const takes = () => node.broker.meter.storageTimes().get('reserve')?.count ?? 0;
+    const [reserves, commits, asked] = [counted('reserve'), counted('commit'), takes()];
+    await node.exchanges.create(id, declare(`N/${src}`, [`N/${a}`, `M/${a}`]));
+    await node.insert('N', src, 'x', 'y');
+    await node.popMany('N', a, 2);
+    await reached(() => Object.keys(node.exchanges.record(id).pending_acks).length === 0);
+    await node.exchanges.stopExchange(id);
+    assert.deepEqual(counted('reserve'), reserves.set('ok', (reserves.get('ok') ?? 0) + 2));
+    assert.deepEqual(counted('commit'), commits.set('ok', (commits.get('ok') ?? 0) + 2));
+    assert.ok(takes() > asked);
   });
 
   it('loses nothing when it is stopped in the middle', async () => {

@@ -243,6 +243,24 @@ describe('a subscription', () => {
     assert.equal(node.server.counts.unacknowledged, 2);
   });
 
+  it('counts as an error of its reserve where it is cancelled, and not where its session ends it', async () => {
+    const outcomes = () => Object.fromEntries(node.broker.meter.operations().get('reserve') ?? []);
+    await node.insert('a', 'x');
+    await client.ask('SUBSCRIBE', { destination: '/q/N/a', id: 's', ack: 'client' });
+    const [message] = await messages(1);
+    await client.ask('ACK', { id: message?.ack ?? '' });
+    await client.ask('UNSUBSCRIBE', { id: 's' });
+    const other = await node.client();
+    await other.ask('SUBSCRIBE', { destination: '/q/N/a', id: 's', ack: 'client' });
+    await other.ask('DISCONNECT', {});
+    await until(() => node.broker.admission.waiting === 0);
+    assert.deepEqual(outcomes(), { ok: 1 });
+    await client.ask('SUBSCRIBE', { destination: '/q/N/a', id: 's', ack: 'client' });
+    const queue = node.broker.namespace('N').queue('a');
+    queue.cancel(queue.consumers()[0]?.tid ?? '', null);
+    assert.deepEqual(outcomes(), { ok: 1, 'pop-cancelled': 1 });
+  });
+
   describe('and its leases', () => {
     it('are kept for as long as the session lives', async () => {
       await node.insert('a', 'x');

@@ -2,6 +2,8 @@ import assert from 'node:assert/strict';
 import { readFile } from 'node:fs/promises';
 import { afterEach, beforeEach, describe, it } from 'node:test';
 import type { Broker } from '../../src/broker/broker.ts';
+import type { GetRequest, Sink } from '../../src/broker/consumer.ts';
+import type { Queue } from '../../src/broker/queue.ts';
 import type { ExchangeOverview } from '../../src/exchange/exchanges.ts';
 import { Metrics } from '../../src/metrics/metrics.ts';
 import { QUEUES_SHOWN } from '../../src/metrics/queue-families.ts';
@@ -26,6 +28,9 @@ const EXCHANGE: ExchangeOverview = {
     destinations: [{ matched: 4, skipped: 5, failed: 6 }],
   },
 };
+
+const WAITS: GetRequest = { group: null, leaseMs: null, timeoutMs: null, tid: null, owner: 'u' };
+const DEAF: Sink = { deliver: () => {}, end: () => {} };
 
 const EVERYTHING = (): boolean => true;
 
@@ -163,12 +168,75 @@ describe('Metrics', () => {
     assert.equal(samplesOf(text, 'quayside_storage_duration_seconds_count').get('{operation="insert"}'), 1);
   });
 
-  it('tell who waits, logins, and the process', async () => {
-    const waits = { group: null, leaseMs: null, timeoutMs: null, tid: null, owner: 'u' };
-    broker
+  it('count each get and reserve once: the elements that it got, or the error that it ended with', async () => {
+    const queue = broker.namespace('N').queue('q');
+    await queue.insert([newElement(), newElement(), newElement()]);
+    assert.equal(await ended(queue, { count: 2 }), 2);
+    assert.equal(await ended(queue, { leaseMs: 1000 }), 1);
+    assert.equal(await ended(queue, { timeoutMs: 0 }), 'pop-timeout');
+    assert.equal(await ended(queue, { leaseMs: 1000, timeoutMs: 0 }), 'pop-timeout');
+    assert.throws(() => queue.get({ ...WAITS, group: 'g' }, DEAF), { code: 'invalid-parameter' });
+    const gone = Array.from({ length: 100 }, () => queue.get(WAITS, DEAF));
+    assert.throws(() => queue.get(WAITS, DEAF), { code: 'too-many-consumers' });
+    assert.throws(() => queue.get({ ...WAITS, leaseMs: 1 }, DEAF), { code: 'too-many-consumers' });
+    for (const consumer of gone) queue.leave(consumer);
+    const cancelled = ended(queue, { tid: 'named', leaseMs: 1000 });
+    queue.cancel('named', null);
+    assert.equal(await cancelled, 'pop-cancelled');
+    await engine.engine.stop();
+    const away = await ended(queue, { timeoutMs: 0 });
+    const waiting = ended(queue, {});
+    broker.drain();
+    assert.equal(await waiting, 'shutting-down');
+    const text = await metrics.text(EVERYTHING);
+    assert.deepEqual(outcomesOf(text, 'get'), {
+      ok: 2,
+      'pop-timeout': 1,
+      'invalid-parameter': 1,
+      'too-many-consumers': 1,
+      [away]: 1,
+      'shutting-down': 1,
+    });
+    assert.deepEqual(outcomesOf(text, 'reserve'), {
+      ok: 1,
+      'pop-timeout': 1,
+      'too-many-consumers': 1,
+      'pop-cancelled': 1,
+    });
+  });
+
+  it('time each take as a get or a reserve', async () => {
+    const queue = broker.namespace('N').queue('q');
+    await ended(queue, { timeoutMs: 0 });
+    await ended(queue, { timeoutMs: 0 });
+    await ended(queue, { leaseMs: 1000, timeoutMs: 0 });
+    const text = await metrics.text(EVERYTHING);
+    const counts = samplesOf(text, 'quayside_storage_duration_seconds_count');
+    assert.equal(counts.get('{operation="get"}'), 2);
+    assert.equal(counts.get('{operation="reserve"}'), 1);
+    assert.ok((samplesOf(text, 'quayside_storage_duration_seconds_sum').get('{operation="get"}') ?? 0) > 0);
+  });
+
+  it('count a transfer as a commit of each element that it finished', async () => {
+    const [from, to] = ['from', 'to'].map((name) => broker.namespace('N').queue(name));
+    assert.ok(from !== undefined && to !== undefined);
+    const [id = ''] = await from.insert([newElement()]);
+    const { key } = from;
+    const { deliveries } = await broker
       .namespace('N')
-      .queue('q')
-      .get(waits, { deliver: () => {}, end: () => {} });
+      .storage.take(key, { group: PLAIN_GROUP, count: 1, leaseMs: 1000 });
+    const finish = { id, group: PLAIN_GROUP, token: deliveries[0]?.lease?.token ?? '' };
+    const inserts = [{ queue: to, element: newElement() }];
+    const unknown = { ...finish, id: 'none' };
+    await from.transfer([
+      { finish, inserts },
+      { finish: unknown, inserts },
+    ]);
+    assert.deepEqual(outcomesOf(await metrics.text(EVERYTHING), 'commit'), { ok: 1, 'element-not-found': 1 });
+  });
+
+  it('tell who waits, logins, and the process', async () => {
+    broker.namespace('N').queue('q').get(WAITS, DEAF);
     const text = await metrics.text(EVERYTHING);
     assert.ok(text.includes('quayside_waiting_consumers 1\n'), text);
     assert.ok(text.includes('quayside_logins_total{outcome="accepted"} 3\n'), text);
@@ -238,6 +306,26 @@ describe('Metrics', () => {
     assert.ok(text.includes('process_cpu_seconds_total '), text);
   });
 });
+
+/** Resolves when a get is answered: with how many elements, or with the code of its error. */
+function ended(queue: Queue, request: Partial<GetRequest>): Promise<number | string> {
+  return new Promise((resolve) => {
+    queue.get(
+      { ...WAITS, ...request },
+      { deliver: (_, more) => resolve(1 + more.length), end: ({ code }) => resolve(code) },
+    );
+  });
+}
+
+/** How often an operation ended in each way. */
+function outcomesOf(text: string, operation: string): Record<string, number> {
+  const found: Record<string, number> = {};
+  for (const [labels, value] of samplesOf(text, 'quayside_operations_total')) {
+    const [, of, outcome = ''] = /^\{operation="(.*)",outcome="(.*)"\}$/.exec(labels) ?? [];
+    if (of === operation) found[outcome] = value;
+  }
+  return found;
+}
 
 /** Samples of one metric: their labels as written, and the value. */
 function samplesOf(text: string, name: string): Map<string, number> {
