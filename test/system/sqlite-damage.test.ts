@@ -80,6 +80,33 @@ describe('a SQLite file with changed bytes', () => {
     });
   });
 
+  it('sets a changed element of a stream aside once where the last tries of several groups ended together', async () => {
+    await withFolder(async (folder) => {
+      const groups = ['a', 'b', 'c'];
+      const deadLetter = { maxTries: 1, queue: '__deadletter__' };
+      const stream = { name: QUEUE.ns, groups, deadLetter, retentionMs: null };
+      const [text = '', sound = ''] = bodies(2);
+      const first = await folder.started({}, [stream]);
+      const elements = [text, sound].map((body) => newElement({ body, groups }));
+      const [id] = await first.storage.insert(QUEUE, elements);
+      for (const group of groups) await first.storage.take(QUEUE, { group, count: 2, leaseMs: 1000 });
+      await first.stop();
+      damage(folder, text);
+      folder.clock.advance(1000);
+      const { storage } = await folder.started({}, [stream]);
+      await storage.sweep();
+      for (const group of groups) {
+        const { ready, reserved } = await storage.sizes(QUEUE, group);
+        assert.deepEqual({ ready, reserved }, { ready: 0, reserved: 0 }, group);
+      }
+      assert.equal((await storage.sizes({ ns: QUEUE.ns, name: '__deadletter__' }, 'a')).ready, 3);
+      assert.deepEqual(
+        folder.told.map(({ fields }) => fields),
+        [{ element: id, namespace: QUEUE.ns, queue: QUEUE.name }],
+      );
+    });
+  });
+
   it(`detects each of ${FLIPS} random flips of a bit, or they harm nothing`, async (t) => {
     const seed = freshSeed();
     t.diagnostic(`seed ${seed}`);

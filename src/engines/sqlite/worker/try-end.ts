@@ -44,6 +44,8 @@ export function endLapsedLeases(store: Store): void {
   if (!store.leases.mayHaveLapsed(store.now)) return;
   const lapsed = store.leases.lapsed(store.now, LEASES_A_CALL);
   for (const { lane, seq, tries, token, until } of lapsed) {
+    // One that came before it may have set the element aside as damaged, with the deliveries of all groups.
+    if (store.deliveries.find(lane, seq) === null) continue;
     endTry(store, { lane, seq, tries, nextDueAt: until, token });
     store.touched.add(lane.queue);
   }
