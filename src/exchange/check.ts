@@ -37,6 +37,11 @@ function namespaceAt({ broker }: Pick<ExchangesOptions, 'broker'>, ns: string, p
   try {
     return broker.namespace(ns);
   } catch {
-    throw invalidParameter(path, `${path}: there is no namespace ${ns}.`);
+    throw noNamespace(path, ns);
   }
+}
+
+/** The refusal of a declaration that names a namespace which is not there. */
+export function noNamespace(path: string, ns: string): QuaysideError {
+  return invalidParameter(path, `${path}: there is no namespace ${ns}.`);
 }

@@ -330,6 +330,21 @@ describe('HTTP interface of exchanges', () => {
       assert.equal((await maker.request('POST', `/x/${x.id}/stop`)).status, 201);
     });
 
+    it('of which one has none in a namespace, the refusal reads as where there is no such namespace', async () => {
+      const x = fresh();
+      const maker = harness().client('maker:m');
+      const places = [
+        ['src.ns', (ns: string) => ({ src: { ns, queue: 'q' } })],
+        ['dst[1].ns', (ns: string) => ({ dst: ['M', ns].map((name) => ({ ns: name, queue: 'q' })) })],
+      ] as const;
+      for (const [path, change] of places) {
+        const hidden = await x.create(change('hidden'), 'PUT', maker);
+        assert.deepEqual([hidden.status, jsonOf<{ parameter: string }>(hidden).parameter], [400, path]);
+        const absent = await x.create(change('absent'));
+        assert.equal(hidden.body.toString(), absent.body.toString().replaceAll('absent', 'hidden'));
+      }
+    });
+
     it('lists are filtered by what the user may see', async () => {
       const x = fresh();
       await x.create();

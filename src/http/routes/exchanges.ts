@@ -1,4 +1,5 @@
 import type { User } from '../../access/user.ts';
+import { noNamespace } from '../../exchange/check.ts';
 import { type Declaration, parseDeclaration } from '../../exchange/declaration.ts';
 import type { ExchangeRecord } from '../../exchange/record.ts';
 import { parseSample } from '../../exchange/sample.ts';
@@ -210,18 +211,14 @@ function readJson(call: Call, take: (payload: unknown) => Promise<void>): void {
 /** A selector is code that runs on every node: the right `exchange`, beside those of its queues. */
 function mustRule(user: User, { src, dst }: Pick<Declaration, 'src' | 'dst'>): void {
   const needed = [
-    ['exchange', src.ns],
-    ['read', src.ns],
-    ...dst.map(({ ns }) => ['write', ns] as const),
+    ['exchange', src.ns, 'src.ns'],
+    ['read', src.ns, 'src.ns'],
+    ...dst.map(({ ns }, i) => ['write', ns, `dst[${i}].ns`] as const),
   ] as const;
-  for (const [right, namespace] of needed) {
+  for (const [right, namespace, path] of needed) {
     if (user.may(right, namespace)) continue;
     // A namespace that one may not see is answered like one that is not there.
-    if (!user.maySee(namespace)) {
-      throw new QuaysideError('invalid-parameter', `There is no namespace ${namespace}.`, {
-        parameter: 'ns',
-      });
-    }
+    if (!user.maySee(namespace)) throw noNamespace(path, namespace);
     throw new QuaysideError('forbidden', `This needs the right ${right} in namespace ${namespace}.`);
   }
 }
