@@ -127,6 +127,20 @@ describe('HTTP interface of exchanges', () => {
       assert.deepEqual([line, column], [2, 7]);
     });
 
+    it('refuses a body that is not UTF-8, and changes no byte of it to store it', async () => {
+      const x = fresh();
+      const dst = [{ ns: 'M', queue: x.dst, selector: 'env.msg.hdrs.name === "Müller"' }];
+      const text = JSON.stringify(x.declaration({ dst }));
+      for (const path of [`/x/${x.id}`, `/x/${x.id}/test`]) {
+        const answer = await x.client.request('POST', path, { body: Buffer.from(text, 'latin1') });
+        assert.deepEqual([answer.status, codeOf(answer)], [400, 'invalid-body'], path);
+        assert.match(jsonOf<{ detail: string }>(answer).detail, /UTF-8/);
+      }
+      assert.equal((await x.client.request('GET', `/x/${x.id}`)).status, 404);
+      assert.equal((await x.create({ dst })).status, 201);
+      assert.deepEqual((await x.record()).dst, [{ q: x.dst, ns: 'M', selector: dst[0]?.selector }]);
+    });
+
     it('refuses a body over 64 KiB with 413', async () => {
       const x = fresh();
       const answer = await x.client.request('PUT', `/x/${x.id}`, { body: ' '.repeat(65_537) });

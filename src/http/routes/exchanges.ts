@@ -1,3 +1,4 @@
+import { isUtf8 } from 'node:buffer';
 import type { User } from '../../access/user.ts';
 import { noNamespace } from '../../exchange/check.ts';
 import { type Declaration, parseDeclaration } from '../../exchange/declaration.ts';
@@ -198,6 +199,7 @@ export const exchangeRoutes: readonly Route[] = [
 /** Reads a JSON body. What it, or `take`, throws is answered. */
 function readJson(call: Call, take: (payload: unknown) => Promise<void>): void {
   readBody(call, MOST_JSON_BYTES, (body) => {
+    if (!isUtf8(body)) throw new QuaysideError('invalid-body', 'The body must be JSON in UTF-8.');
     let payload: unknown;
     try {
       payload = JSON.parse(body.toString('utf8'));
