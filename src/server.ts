@@ -93,9 +93,14 @@ export class Server implements Service {
     return this.#starting;
   }
 
-  /** Lets no request in that would wait, ends those that do, and tells `/readyz`. Everything else goes on. */
+  /**
+   * Lets no request in that would wait, ends those that do, and tells `/readyz`. Everything else goes on, though
+   * each answer over HTTP ends its connection.
+   */
   drain(): void {
     this.#readiness.drain();
+    // The answers to those that wait are to end their connections, too.
+    this.#running?.http.drain();
     this.#running?.broker.drain();
   }
 
@@ -224,7 +229,7 @@ export class Server implements Service {
     this.drain();
     // A start that is under way sees that it should stop at its next step.
     await this.#starting?.catch(() => {});
-    this.#running?.broker.drain();
+    this.drain();
     await this.#stack.stop();
   }
 

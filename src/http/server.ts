@@ -51,6 +51,11 @@ export class HttpServer implements Service {
     return promise;
   }
 
+  /** From now on each answer ends its connection. To be called before the broker is drained, which ends blocked gets. */
+  drain(): void {
+    this.#front.close();
+  }
+
   /**
    * Lets nobody new in, waits for the answers under way (each with `Connection: close`), then cuts what is
    * left after `drainMs`. Blocked gets end when the broker is drained; call that first.
@@ -81,7 +86,7 @@ export class HttpServer implements Service {
   }
 
   #stop(): Promise<void> {
-    this.#front.close();
+    this.drain();
     const { promise, resolve } = Promise.withResolvers<void>();
     const { clock, options, log } = this.#parts;
     const cancelDeadline = clock.after(options.drainMs, () => {

@@ -159,6 +159,7 @@ export class Harness {
   /** Stops everything in the server's order. */
   async close(): Promise<void> {
     for (const client of this.#clients) client.close();
+    this.server.drain();
     this.broker.drain();
     await this.server.stop();
     await this.exchanges.stop();

@@ -20,8 +20,9 @@ describe('Stopping', () => {
       const connection = await RawConnection.open(harness.port);
       connection.send(rawRequest(['GET /q/N/q HTTP/1.1', 'Host: test', AUTHORIZATION]));
       await harness.waiting(1);
-      const stopped = harness.server.stop();
+      harness.server.drain();
       harness.broker.drain();
+      const stopped = harness.server.stop();
       const [answer] = await connection.untilClosed();
       assert.equal(answer?.status, 503);
       assert.equal(answer?.headers.get('retry-after'), '1');

@@ -37,6 +37,7 @@ describe('The stop', () => {
       for (const answer of await Promise.all(blocked)) {
         assert.equal(answer.status, 503);
         assert.equal(answer.headers['retry-after'], '1');
+        assert.equal(answer.headers.connection, 'close');
         assert.equal(jsonOf<{ code: string }>(answer).code, 'shutting-down');
       }
       client.close();
