@@ -50,7 +50,7 @@ interface Attempt {
 }
 
 interface Remembered {
-  readonly user: User;
+  user: User;
   until: number;
 }
 
@@ -82,18 +82,25 @@ export class PasswordAuthenticator implements Authenticator {
     this.#byName = new FailureLimit({ clock, burst: 20, refillMs: REFILL_MS, keys: LIMITED_KEYS });
   }
 
-  /** From now on these are the users; whoever was remembered has to prove themselves again. */
+  /**
+   * From now on these are the users. Who is remembered stays so under the new rights, or failures of others would
+   * lock them out; only where the password changed, or the user is gone, the header proves nothing any more.
+   */
   replaceAccounts(accounts: ReadonlyMap<string, Account>): void {
     this.#accounts = accounts;
     this.#decoy = decoyFor(accounts);
-    this.#remembered.clear();
     this.#checks.clear();
     this.#keepPasswords();
+    for (const [key, remembered] of this.#remembered) {
+      const user = this.renew(remembered.user);
+      if (user === null) this.#remembered.delete(key);
+      else remembered.user = user;
+    }
   }
 
   /**
-   * Who somebody that logged in before the users were replaced is now, for front ends with sessions; null where
-   * there is no such user any more, or it has another password.
+   * Who somebody that logged in before the users were replaced is now; null where there is no such user any more,
+   * or it has another password.
    */
   renew(user: User): User | null {
     const account = this.#accounts.get(user.name);

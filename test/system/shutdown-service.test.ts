@@ -167,6 +167,22 @@ describe('A server as a part of another program', () => {
     old.close();
     renamed.close();
   });
+
+  it('keeps who logged in lately when users are read again though others fail to, and heeds new rights', async () => {
+    const server = make();
+    await server.start();
+    const known = new QueueClient({ url: server.url });
+    const guesser = new QueueClient({ url: server.url, credentials: 'test1:guess' });
+    assert.equal((await known.insert('N', 'q', 'x')).status, 200);
+    for (let i = 0; i < 10; i++) assert.equal((await guesser.namespaces()).status, 401);
+    assert.equal((await guesser.namespaces()).status, 429);
+    const users = { test1: { password: 'test1', rights: { N: ['read'] } } } satisfies Config['http']['users'];
+    await server.reload({ ...config, http: { ...config.http, users } });
+    assert.equal((await known.status('N', 'q')).status, 200);
+    assert.equal((await known.insert('N', 'q', 'x')).status, 403);
+    known.close();
+    guesser.close();
+  });
 });
 
 describe('A stack of services', () => {

@@ -62,7 +62,21 @@ describe('Logins', () => {
     }
   });
 
-  it('forget everybody when the users are replaced, also those whose check was running', async () => {
+  it('remember a header when the users are replaced, with the rights of the new ones', async () => {
+    const header = basic('plain:right');
+    assert.equal((await logins.loginBasic(header, HERE)).may('read', 'N'), true);
+    clock.advance(200_000);
+    for (let i = 0; i < 20; i++) await logins.login('plain', 'wrong', HERE).catch(() => {});
+    logins.replaceAccounts(readAccounts([{ ...plain, rights: { N: ['write'] } }], ['N']));
+    await assert.rejects(logins.loginBasic(header, HERE), code('too-many-attempts'));
+    const remembered = logins.recall(header);
+    assert.equal(remembered?.name, 'plain');
+    assert.deepEqual([remembered?.may('read', 'N'), remembered?.may('write', 'N')], [false, true]);
+    clock.advance(300_000);
+    assert.equal(logins.recall(header), null);
+  });
+
+  it('forget who is gone or has another password when the users are replaced', async () => {
     const header = basic('hashed:right');
     await logins.loginBasic(header, HERE);
     logins.replaceAccounts(readAccounts([plain], []));
