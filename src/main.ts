@@ -36,7 +36,7 @@ async function run({ command, configFile }: CommandLine): Promise<number> {
     case 'hash-password':
       return hashPasswordCommand({ input: process.stdin, ask: process.stderr, output: process.stdout });
     case 'reset-admin':
-      return say(await resetAdministrator((await load()).config));
+      return say(await resetAdministrator(await load()));
     case 'serve':
       return serve({
         load,

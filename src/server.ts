@@ -21,7 +21,7 @@ import { namespaceSetups } from './server/namespaces.ts';
 import { Readiness } from './server/readiness.ts';
 import { ServiceStack } from './server/stack.ts';
 import { loadTls } from './server/tls.ts';
-import { loadUsers, type SourceOf, usersFileOf } from './server/users.ts';
+import { loadUsers, type SourceOf, saveUsers } from './server/users.ts';
 
 /** What a server needs beside its configuration. */
 export interface ServerParts {
@@ -154,7 +154,7 @@ export class Server implements Service {
     this.#refuseIfStopping();
     await this.#stack.start(frontEnds);
     this.#refuseIfStopping();
-    if (users.created !== null) await usersFileOf(config).write([users.created.definition]);
+    if (users.created !== null) await saveUsers(config, [users.created.definition], sourceOf);
     this.#newAdministrator = users.created;
     this.#running = { broker, http, ...fronts };
     this.#readiness.open();

@@ -39,7 +39,9 @@ const COMPOSITION = [
 const RULES: Readonly<Record<string, Rule>> = {
   model: { parts: [], packages: [] },
   engine: { parts: ['model'], packages: [] },
-  access: { parts: ['model'], packages: ['node:*'] },
+  // What Node's own calls on files do not do well enough.
+  files: { parts: [], packages: ['node:*'] },
+  access: { parts: ['model', 'files'], packages: ['node:*'] },
   broker: { parts: ['model', 'engine'], packages: [] },
   exchange: { parts: ['model', 'engine', 'broker'], packages: ['node:*', 'acorn', 'quickjs-wasi'] },
   http: { parts: ['model', 'access', 'broker', 'exchange'], packages: ['node:*', 'typebox', 'find-my-way'] },
@@ -59,7 +61,7 @@ const RULES: Readonly<Record<string, Rule>> = {
   ...Object.fromEntries(
     Object.entries(DRIVERS).map(([part, driver]) => [
       part,
-      { parts: ['engine', 'model'], packages: ['node:*', driver] },
+      { parts: ['engine', 'model', 'files'], packages: ['node:*', driver] },
     ]),
   ),
 };

@@ -1,6 +1,7 @@
 import { randomBytes } from 'node:crypto';
-import { mkdir, open, readFile, rename, rm, stat } from 'node:fs/promises';
+import { open, readFile, rename, rm, stat } from 'node:fs/promises';
 import { dirname } from 'node:path';
+import { makeFolder } from '../files/make-folder.ts';
 import type { UserDefinition } from './account.ts';
 import { hashPassword } from './password.ts';
 
@@ -58,8 +59,7 @@ export class UsersFile {
   /** Replaces the file as one step: a crash leaves the old one or the new one. */
   async write(users: readonly UserDefinition[]): Promise<void> {
     const entries = users.map(({ name, password }) => [name, { password }]);
-    const folder = dirname(this.path);
-    await mkdir(folder, { recursive: true });
+    makeFolder(dirname(this.path));
     const draft = `${this.path}.${randomBytes(6).toString('hex')}.tmp`;
     try {
       const file = await open(draft, 'wx', OWNER_ONLY);

@@ -19,6 +19,22 @@ export function usersFileOf(config: Config): UsersFile {
   return new UsersFile(join(config.dataDir, 'users.json'));
 }
 
+/** Saves users that were made here. @throws ConfigError where `dataDir` takes no file */
+export async function saveUsers(
+  config: Config,
+  users: readonly UserDefinition[],
+  sourceOf: SourceOf,
+): Promise<void> {
+  const file = usersFileOf(config);
+  try {
+    await file.write(users);
+  } catch (fault) {
+    const problem = `${file.path} cannot be written (${(fault as NodeJS.ErrnoException).code})`;
+    const remedy = 'Name a folder that this user may write to';
+    throw new ConfigError([{ source: sourceOf(['dataDir']), path: 'dataDir', problem, remedy }]);
+  }
+}
+
 export function hasConfiguredUsers(config: Config): boolean {
   return Object.keys(config.http.users).length > 0;
 }

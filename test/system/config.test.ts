@@ -138,6 +138,42 @@ describe('A start that cannot be', { concurrency: 2 }, () => {
     assertRefused(program);
   });
 
+  describe('for a folder that the system makes for nobody', {
+    skip: process.platform !== 'linux' && 'only Linux has a /proc below which mkdir answers ENOENT',
+    // A start that hangs is not waited for.
+    timeout: 60_000,
+  }, () => {
+    const dataDir = '/proc/quayside/data';
+    const cases: [of: string, args: string[], config: object, says: RegExp][] = [
+      [
+        'the queues',
+        [],
+        { http: { port: 0, users: USERS }, namespaces: { N: { url: 'sqlite:N.db' } } },
+        /namespaces\.N\.url: cannot be opened: ENOENT.*'\/proc\/quayside'/,
+      ],
+      [
+        'the users',
+        [],
+        { http: { port: 0 }, namespaces: memory() },
+        /dataDir: \/proc\/quayside\/data\/users\.json cannot be written \(ENOENT\)/,
+      ],
+      [
+        'a new administrator',
+        ['reset-admin'],
+        {},
+        /dataDir: \/proc\/quayside\/data\/users\.json cannot be written \(ENOENT\)/,
+      ],
+    ];
+    for (const [i, [of, args, config, says]] of cases.entries()) {
+      it(`to keep ${of} in names the option`, async () => {
+        const file = await folder.write(`proc${i}.json`, { ...config, dataDir });
+        const program = await folder.run(['--config', file, ...args]);
+        assert.match(program.stderr, says);
+        assertRefused(program);
+      });
+    }
+  });
+
   it('for a command line that says nothing known', async () => {
     for (const args of [['frobnicate'], ['--frobnicate'], ['--config']])
       assertRefused(await folder.run(args));

@@ -1,4 +1,3 @@
-import { mkdirSync } from 'node:fs';
 import { dirname } from 'node:path';
 import type { Definitions } from '../../engine/definitions.ts';
 import type { Engine, EngineOptions, OpenEngine } from '../../engine/engine.ts';
@@ -6,6 +5,7 @@ import { LocalSignaller } from '../../engine/local-signaller.ts';
 import type { Signaller } from '../../engine/signaller.ts';
 import type { Stats } from '../../engine/stats.ts';
 import type { Storage } from '../../engine/storage.ts';
+import { makeFolder } from '../../files/make-folder.ts';
 import { Client } from './client.ts';
 import { SqliteDefinitions } from './definitions.ts';
 import { Housekeeping } from './housekeeping.ts';
@@ -54,7 +54,7 @@ class SqliteEngine implements Engine {
 
   async start(): Promise<void> {
     const { file } = this.#settings;
-    if (file !== MEMORY) mkdirSync(dirname(file), { recursive: true });
+    if (file !== MEMORY) makeFolder(dirname(file));
     await this.#client.open();
     // A purge that the last run did not finish clearing away.
     this.#housekeeping.due();
