@@ -10,7 +10,7 @@ import { loopsThrough } from './graph.ts';
 import { KnownExchanges, notFound } from './known.ts';
 import type { Reading } from './readings.ts';
 import { type ExchangeRecord, type ExchangeState, exchangeRecord } from './record.ts';
-import { type StoredExchange, toStored, toValue } from './stored.ts';
+import { findStored, type StoredExchange, toStored, toValue } from './stored.ts';
 import { type Sample, type Trial, tryOut } from './trial.ts';
 import { Turns } from './turns.ts';
 
@@ -110,31 +110,23 @@ export class Exchanges implements Service {
   /**
    * Creates and starts an exchange. The same declaration again changes nothing. Answers the loops that the
    * declared graph now makes through it.
-   * @throws QuaysideError `invalid-parameter`, `invalid-body` (a selector), `exchange-exists`
+   * @throws QuaysideError `invalid-parameter`, `invalid-body` (a selector), `exchange-exists`, `too-many-queues`
    */
   async create(id: string, declaration: Declaration): Promise<string[][]> {
     await this.check(declaration);
     await this.#turns.take(id, async () => {
-      const definitions = this.#storeOf(declaration);
       const known = this.#known.get(id);
       if (known !== null) {
         if (!sameDeclaration(known.exchange.declaration, declaration)) throw exists(id);
         return;
       }
-      const stored: StoredExchange = { declaration, stopped: null, lastError: null };
+      // Before it is stored: what cannot run here is refused, and then nothing of it may be left.
+      const made = this.#known.make(id, declaration);
       try {
-        await definitions.put('exchange', id, toValue(stored), null);
-      } catch (error) {
-        if (!isConflict(error)) throw error;
-        // Another node was first, and its watch event is on its way.
-        const other = await definitions.get('exchange', id);
-        if (other === null || !sameDeclaration(toStored(other.value).declaration, declaration)) {
-          throw exists(id);
-        }
-        this.#apply(id, toStored(other.value));
-        return;
+        this.#apply(id, await this.#storeNew(id, declaration), null, made);
+      } finally {
+        this.#known.discard(made);
       }
-      this.#apply(id, stored);
     });
     return loopsThrough(id, this.#known.edges());
   }
@@ -149,11 +141,21 @@ export class Exchanges implements Service {
     return this.#turns.take(id, () => this.#change(id, { stopped: false, lastError: null }));
   }
 
-  /** Stops and forgets an exchange; its queues stay. @throws `exchange-not-found` */
-  delete(id: string): Promise<void> {
+  /**
+   * Stops and forgets an exchange, also one that is stored and cannot run on this node; its queues stay.
+   * @param check throws where this declaration may not be deleted
+   * @throws QuaysideError `exchange-not-found`; `storage-unavailable` and `outcome-unknown` also where this node
+   * does not run it and an engine that may define it did not answer
+   */
+  delete(id: string, check: (declaration: Declaration) => void = () => {}): Promise<void> {
     return this.#turns.take(id, async () => {
-      const { exchange } = this.#known.find(id);
-      await this.#storeOf(exchange.declaration).delete('exchange', id, 'any');
+      const known = this.#known.get(id)?.exchange.declaration;
+      const { declaration, definitions } =
+        known === undefined
+          ? await findStored(id, this.#stores())
+          : { declaration: known, definitions: this.#storeOf(known) };
+      check(declaration);
+      await definitions.delete('exchange', id, 'any');
       this.#known.drop(id, null);
     });
   }
@@ -185,6 +187,24 @@ export class Exchanges implements Service {
    */
   check(declaration: Declaration): Promise<void> {
     return checkDeclaration(declaration, this.#options);
+  }
+
+  /** Answers what is stored then. */
+  async #storeNew(id: string, declaration: Declaration): Promise<StoredExchange> {
+    const definitions = this.#storeOf(declaration);
+    const stored: StoredExchange = { declaration, stopped: null, lastError: null };
+    try {
+      await definitions.put('exchange', id, toValue(stored), null);
+      return stored;
+    } catch (error) {
+      if (!isConflict(error)) throw error;
+      // Another node was first, and its watch event is on its way.
+      const other = await definitions.get('exchange', id);
+      if (other === null || !sameDeclaration(toStored(other.value).declaration, declaration)) {
+        throw exists(id);
+      }
+      return toStored(other.value);
+    }
   }
 
   async #change(id: string, change: Partial<ExchangeState>): Promise<void> {
@@ -314,8 +334,8 @@ export class Exchanges implements Service {
     }
   }
 
-  #apply(id: string, stored: StoredExchange, by: Reading | null = null): void {
-    if (!this.#closed) this.#known.apply(id, stored, by);
+  #apply(id: string, stored: StoredExchange, by: Reading | null = null, made: Exchange | null = null): void {
+    if (!this.#closed) this.#known.apply(id, stored, by, made);
   }
 
   #strikeOut(id: string, lastError: string): void {

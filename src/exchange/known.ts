@@ -13,13 +13,14 @@ interface Known {
 
 /** The exchanges that run on this node, or would if they were not stopped, and news of them. */
 export class KnownExchanges {
-  readonly #make: (id: string, declaration: Declaration) => Exchange;
+  /** Who makes one for `apply` gives it to `discard` afterwards. @throws what making an exchange throws */
+  readonly make: (id: string, declaration: Declaration) => Exchange;
   readonly #known = new Map<string, Known>();
   readonly #stopping = new Set<Promise<void>>();
   readonly #readings = new Readings();
 
   constructor(make: (id: string, declaration: Declaration) => Exchange) {
-    this.#make = make;
+    this.make = make;
   }
 
   /** Sorted. */
@@ -42,6 +43,11 @@ export class KnownExchanges {
     return [...this.#known].map(([id, { exchange }]) => ({ id, declaration: exchange.declaration }));
   }
 
+  /** Ends an exchange that was made, unless it became the known one. */
+  discard(exchange: Exchange): void {
+    if (this.#known.get(exchange.id)?.exchange !== exchange) this.#end(exchange);
+  }
+
   /** To be called before definitions are asked for. */
   beginReading(): Reading {
     return this.#readings.begin();
@@ -50,9 +56,15 @@ export class KnownExchanges {
   /**
    * Makes and starts an exchange, or changes it to what is stored. `by` is the reading that found it; null: this
    * node changed it.
+   * @param made one of this id and declaration, to be used should none be known
    * @throws what making an exchange throws
    */
-  apply(id: string, { declaration, stopped, lastError }: StoredExchange, by: Reading | null): void {
+  apply(
+    id: string,
+    { declaration, stopped, lastError }: StoredExchange,
+    by: Reading | null,
+    made: Exchange | null = null,
+  ): void {
     this.#readings.news(id, by);
     let known = this.#known.get(id);
     if (known !== undefined && !sameDeclaration(known.exchange.declaration, declaration)) {
@@ -60,7 +72,7 @@ export class KnownExchanges {
       known = undefined;
     }
     if (known === undefined) {
-      const exchange = this.#make(id, declaration);
+      const exchange = made ?? this.make(id, declaration);
       this.#known.set(id, { exchange, state: { stopped, lastError } });
       if (stopped !== true) exchange.start();
       return;

@@ -1,5 +1,6 @@
-import type { JsonValue } from '../engine/definitions.ts';
+import type { Definitions, JsonValue } from '../engine/definitions.ts';
 import { canonical, type Declaration, parseDeclaration } from './declaration.ts';
+import { notFound } from './known.ts';
 import type { ExchangeState } from './record.ts';
 
 /** An exchange as its definition holds it. */
@@ -23,4 +24,26 @@ export function toStored(value: JsonValue): StoredExchange {
     stopped: typeof stopped === 'boolean' ? stopped : null,
     lastError: typeof lastError === 'string' ? lastError : null,
   };
+}
+
+/** The declaration of an exchange, and the first of the stores that defines it. */
+export interface FoundExchange {
+  readonly declaration: Declaration;
+  readonly definitions: Definitions;
+}
+
+/**
+ * Looks for an exchange in all stores side by side; the first that defines it counts.
+ * @throws QuaysideError `exchange-not-found`; `storage-unavailable`, `outcome-unknown` where a store that did not
+ * answer may define it
+ */
+export async function findStored(id: string, stores: readonly Definitions[]): Promise<FoundExchange> {
+  const answers = await Promise.allSettled(stores.map((definitions) => definitions.get('exchange', id)));
+  for (const [i, definitions] of stores.entries()) {
+    const answer = answers[i];
+    if (answer?.status !== 'fulfilled' || answer.value === null) continue;
+    return { declaration: toStored(answer.value.value).declaration, definitions };
+  }
+  for (const answer of answers) if (answer.status === 'rejected') throw answer.reason;
+  throw notFound(id);
 }

@@ -118,6 +118,28 @@ describe('exchanges of two engines of which one is away', () => {
     assert.equal(node.exchanges.record(far).stopped, true);
   });
 
+  it('deletes one that it does not run, wherever that is stored, and says where it cannot tell', async () => {
+    const { definitions } = here.engine;
+    const declaration = declare(`absent/${near}`, [`N/${near}-to`]);
+    await definitions.put(
+      'exchange',
+      `${near}-no`,
+      toValue({ declaration, stopped: null, lastError: null }),
+      null,
+    );
+    for (const [id, refusal] of [
+      [`${near}-no`, null],
+      [`${near}-none`, { code: 'storage-unavailable' }],
+    ] as const) {
+      const gets = hold(there.engine.definitions, 'get');
+      const deleted = node.exchanges.delete(id);
+      await gets.called;
+      gets.release(away);
+      await (refusal === null ? deleted : assert.rejects(deleted, refusal));
+      assert.equal(await definitions.get('exchange', id), null);
+    }
+  });
+
   it('asks no engine whose namespaces are not wanted', async () => {
     const lists = hold(there.engine.definitions, 'list');
     await node.exchanges.reload((namespace) => namespace === 'N');

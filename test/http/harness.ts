@@ -22,6 +22,8 @@ export interface HarnessOptions {
   /** From the one list of engines; in memory where not given. */
   readonly engine?: EngineUnderTest;
   readonly namespaces?: readonly NamespacePolicy[];
+  /** Of each namespace. */
+  readonly maxQueues?: number;
   readonly users?: readonly UserDefinition[];
   readonly http?: Partial<HttpOptions>;
   /** Where not given: {@link NamedUsers}. */
@@ -61,14 +63,14 @@ export class Harness {
   readonly #queue: { made: number } = { made: 0 };
 
   private constructor(opened: TestEngine, options: HarnessOptions) {
-    const { namespaces = NAMESPACES, users = USERS, http = {} } = options;
+    const { namespaces = NAMESPACES, users = USERS, http = {}, maxQueues = 1000 } = options;
     const lines: LogLine[] = [];
     const logAt = (level: LogLine['level']) => (fields: object, message: string) =>
       lines.push({ level, fields: fields as LogLine['fields'], message });
     this.opened = opened;
     this.log = lines;
     this.broker = brokerOn(
-      namespaces.map((policy) => ({ policy, engine: opened.engine })),
+      namespaces.map((policy) => ({ policy, engine: opened.engine, maxQueues })),
       opened.clock,
     );
     const accounts = readAccounts(

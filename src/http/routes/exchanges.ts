@@ -2,6 +2,7 @@ import { isUtf8 } from 'node:buffer';
 import type { User } from '../../access/user.ts';
 import { noNamespace } from '../../exchange/check.ts';
 import { type Declaration, parseDeclaration } from '../../exchange/declaration.ts';
+import { notFound } from '../../exchange/known.ts';
 import type { ExchangeRecord } from '../../exchange/record.ts';
 import { parseSample } from '../../exchange/sample.ts';
 import { QuaysideError } from '../../model/errors.ts';
@@ -150,8 +151,8 @@ export const exchangeRoutes: readonly Route[] = [
     answers: [{ status: 201, description: 'Deleted.', contentType: null }],
     problems: [...idProblems, 'forbidden'],
     async handle(call) {
-      const id = ruledId(call);
-      await call.front.parts.exchanges.delete(id);
+      const id = checkName('exchange', call.param('id'));
+      await call.front.parts.exchanges.delete(id, (declaration) => mustControl(call.user, id, declaration));
       call.front.parts.log.info(
         { user: call.user.name, exchange: id, change: 'delete' },
         'an exchange was changed',
@@ -228,15 +229,23 @@ function mustRule(user: User, { src, dst }: Pick<Declaration, 'src' | 'dst'>): v
 /** The exchange of the path, if the user may see its source; another one is answered as unknown. */
 function visibleId(call: Call): string {
   const id = checkName('exchange', call.param('id'));
-  const { src } = call.front.parts.exchanges.declaration(id);
-  if (call.user.maySee(src.ns)) return id;
-  throw new QuaysideError('exchange-not-found', `no such exchange [${id}]`, { extra: { id } });
+  mustSee(call.user, id, call.front.parts.exchanges.declaration(id));
+  return id;
+}
+
+function mustSee(user: User, id: string, { src }: Declaration): void {
+  if (!user.maySee(src.ns)) throw notFound(id);
 }
 
 function ruledId(call: Call): string {
-  const id = visibleId(call);
-  mustRule(call.user, call.front.parts.exchanges.declaration(id));
+  const id = checkName('exchange', call.param('id'));
+  mustControl(call.user, id, call.front.parts.exchanges.declaration(id));
   return id;
+}
+
+function mustControl(user: User, id: string, declaration: Declaration): void {
+  mustSee(user, id, declaration);
+  mustRule(user, declaration);
 }
 
 /** Ids may hold any character; in a header they are percent-encoded, so `>` and `,` can only join. */
