@@ -58,6 +58,14 @@ describe('The guard, of attach', () => {
     'a source that is a string': [[...receiver, str('N/q')], DECODE],
     'a target that is a source': [[...receiver, NULL, source], DECODE],
     'a coordinator': [[...receiver, NULL, described(0x30, list8())], NOT_IMPLEMENTED],
+    'an address of a source that is no UTF-8': [
+      withSource(str(Buffer.from('N/M\xfcller', 'latin1'))),
+      DECODE,
+    ],
+    'an address of a target that is no UTF-8': [
+      withTarget(str(Buffer.from('N/M\xfcller', 'latin1'))),
+      DECODE,
+    ],
     'an address that is a symbol': [withSource(sym('N/q')), DECODE],
     'an address that is a map': [withTarget(map8()), DECODE],
     'a durable that is a boolean': [withSource(NULL, TRUE), DECODE],

@@ -146,6 +146,8 @@ describe('The walker', () => {
     'an array of bytes that are not there': [array32(6, 3, 0x50, 1), /longer than/],
     'an array longer than its values': [array32(8, 1, 0x50, 1, 2, 3), /longer than its values/],
     'an array without a type': [array32(4, 0), /longer than/],
+    'a string that is no UTF-8': [bytes(0xa1, 2, 0x4d, 0xfc), /not UTF-8/],
+    'a long string that is no UTF-8': [bytes(0xb1, 0, 0, 0, 1, 0xff), /not UTF-8/],
     'a symbol outside ASCII': [bytes(0xa3, 1, 0xe9), /not ASCII/],
   };
   for (const [name, [encoded, message]] of Object.entries(wrong)) {

@@ -1,3 +1,4 @@
+import { isUtf8 } from 'node:buffer';
 import { decodeError, limitExceeded } from './refusal.ts';
 import { CODE, SHAPE, shapeOf, widthOf } from './type-codes.ts';
 
@@ -16,7 +17,7 @@ export interface WalkLimits {
  * Also refused, since decoders differ on them or fall over them: a descriptor that is neither a symbol nor an
  * ulong, or that describes something described; a key of a map that is itself a list, map, array or described;
  * descriptors and keys that name a part of every JavaScript object; a boolean byte above 1; symbols outside
- * ASCII.
+ * ASCII; strings that are not UTF-8.
  */
 export class Walker {
   readonly #limits: WalkLimits;
@@ -135,6 +136,9 @@ function variableEnd(bytes: Buffer, at: number, end: number, code: number, width
     for (let i = first; i < last; i++) {
       if ((bytes[i] ?? 0) > 0x7f) throw decodeError('A symbol has a character that is not ASCII.');
     }
+  } else if (code === CODE.string8 || code === CODE.string32) {
+    // rhea would read another text, and so another address.
+    if (!isUtf8(bytes.subarray(first, last))) throw decodeError('A string is not UTF-8.');
   }
   return last;
 }
