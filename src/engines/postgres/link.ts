@@ -129,18 +129,27 @@ export class Link {
       }),
     );
     try {
-      await this.#within(prepareMs, async (signal) => {
-        signal.addEventListener('abort', () => opened.destroy());
-        if (this.#predecessor !== null) await opened.endSession(this.#predecessor);
-        await this.#events.prepare(opened);
-      });
+      await this.#within(prepareMs, (signal) => this.#prepare(opened, signal));
       if (ended !== null) throw ended;
+      this.#stopped.signal.throwIfAborted();
       this.#predecessor = opened.name;
       this.#connection = opened;
       ready = opened;
     } catch (error) {
       opened.destroy();
       throw error;
+    }
+  }
+
+  async #prepare(connection: Connection, signal: AbortSignal): Promise<void> {
+    const abandon = (): void => connection.destroy();
+    signal.addEventListener('abort', abandon);
+    try {
+      if (this.#predecessor !== null) await connection.endSession(this.#predecessor);
+      await this.#events.prepare(connection);
+    } finally {
+      // Or `#stopped` would keep the connection as long as the link lives, and `stop` could not say goodbye.
+      signal.removeEventListener('abort', abandon);
     }
   }
 
