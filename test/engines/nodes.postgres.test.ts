@@ -4,6 +4,7 @@ import type { JsonValue } from '../../src/engine/definitions.ts';
 import type { Engine } from '../../src/engine/engine.ts';
 import { bodyTexts, newElement, newElements } from '../support/elements.ts';
 import type { PostgresServer } from '../support/postgres-server.ts';
+import { TcpProxy } from '../support/tcp-proxy.ts';
 import { freshSchema, runSql, sharedServer } from './postgres.ts';
 import { endSessions, openNode, until } from './postgres-node.ts';
 import { Traffic } from './postgres-traffic.ts';
@@ -177,6 +178,24 @@ describe('PostgreSQL with several nodes', () => {
     await until(() => heard.length > 0 && changed.includes('e1'));
     assert.deepEqual(heard, [{ from: 'a' }]);
     for (const stop of stops) stop();
+  });
+
+  it('brings what a node says right before it stops, and leaves nobody waiting where it cannot', async () => {
+    const [, staying] = nodes;
+    const leaving = await openNode(server, { schema });
+    const heard = Promise.withResolvers<JsonValue>();
+    const stop = staying.signaller.subscribe('farewell', heard.resolve);
+    leaving.signaller.publish('farewell', 'gone');
+    await leaving.stop();
+    assert.equal(await heard.promise, 'gone');
+    stop();
+
+    const proxy = await TcpProxy.start(server.port);
+    const cut = await openNode(server, { schema, port: proxy.port });
+    proxy.state = 'dark';
+    cut.signaller.publish('farewell', 'gone');
+    await cut.stop();
+    await proxy.stop();
   });
 
   it('sends equal signals once, and any number of different ones in few notifications', async () => {

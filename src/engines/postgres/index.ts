@@ -148,7 +148,7 @@ class PostgresEngine implements Engine {
 
   async #stop(): Promise<void> {
     await this.#pipeline.stop();
-    this.#signaller.stop();
+    await this.#signaller.stop();
     if (this.#second.connection !== null) await this.#stats.flush().catch(() => {});
     this.#stats.stop();
     this.#side.stop();

@@ -26,6 +26,8 @@ const PAYLOAD_BYTES = 7800;
 const GAP_MS = 5;
 /** While PostgreSQL is away, more hints than these are not worth keeping. */
 const MOST_WAITING = 10_000;
+/** How long what is said last, such as a node's farewell, may hold up `stop`. */
+const LAST_SEND_MS = 1000;
 const PROBE_EVERY_MS = 15_000;
 const PROBE_TIMEOUT_MS = 5000;
 
@@ -75,10 +77,15 @@ export class PostgresSignaller implements Signaller {
     this.#probeAfter(PROBE_EVERY_MS);
   }
 
-  stop(): void {
+  /** Takes nothing more, and sends what waits as far as PostgreSQL answers soon. */
+  async stop(): Promise<void> {
     this.#stopped = true;
     this.#cancelSend?.();
     this.#cancelProbe?.();
+    const late = Promise.withResolvers<void>();
+    const cancel = this.#host.clock.after(LAST_SEND_MS, late.resolve);
+    await Promise.race([this.#send(), late.promise]);
+    cancel();
   }
 
   publish(topic: string, message: JsonValue): void {
@@ -140,7 +147,6 @@ export class PostgresSignaller implements Signaller {
   }
 
   async #send(): Promise<void> {
-    if (this.#stopped) return;
     const waiting = this.#waiting;
     this.#waiting = new Map();
     this.#sentAt = this.#host.clock.monotonic();
