@@ -6,6 +6,7 @@ import type { CancelTimer, Clock } from '../model/clock.ts';
 import { type GroupName, PLAIN_GROUP } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { QueueKey } from '../model/names.ts';
+import { Retries } from '../model/retries.ts';
 import type { Admission } from './admission.ts';
 import { Channel } from './channel.ts';
 import { MANY } from './line.ts';
@@ -37,6 +38,8 @@ interface Meanwhile {
 
 /** Pause flags are read again this often, ± half, in case a watch missed a change. */
 const REREAD_MS = 60_000;
+/** One that changed and could not be read is read again after this long. */
+const REREAD_ONE_MS = 1_000;
 
 /**
  * One namespace: its queues, made on first use, and what they share. Queues are known to the engine; the map
@@ -70,6 +73,8 @@ export class Namespace {
   #endWatch: (() => void) | null = null;
   #isStopped = false;
   readonly #channel: Channel;
+  /** Of pause flags that changed, by their keys. */
+  readonly #rereads: Retries;
   #rereadTimer: CancelTimer | null = null;
 
   constructor(setup: NamespaceSetup, parts: BrokerParts, sweeper: Sweeper) {
@@ -103,6 +108,15 @@ export class Namespace {
         consumers: (queue) => this.#queues.get(queue)?.consumers() ?? [],
       },
     });
+    this.#rereads = new Retries({
+      clock: parts.clock,
+      delayMs: REREAD_ONE_MS,
+      failed: (key, error) =>
+        this.log.warn(
+          { err: error, ns: this.name, queue: this.#queueOfKey(key) },
+          'a pause flag that changed could not be read yet',
+        ),
+    });
     const { sched, reserve, pipeline, remove } = storage.capabilities;
     this.capabilities = { sched, reserve, pipeline, tape: this.isStream, remove: remove && !this.isStream };
   }
@@ -110,7 +124,7 @@ export class Namespace {
   /** Reads what the engine knows and follows its changes. Called once, before the first request. */
   async start(): Promise<void> {
     this.#endWatch = this.definitions.watch(({ kind, key }) => {
-      if (kind === 'queue') void this.#rereadPaused(key);
+      if (kind === 'queue') void this.#rereads.do(key, () => this.#rereadPaused(key));
     });
     this.#channel.start();
     await this.reload();
@@ -121,6 +135,7 @@ export class Namespace {
     this.#isStopped = true;
     this.#endWatch?.();
     this.#rereadTimer?.();
+    this.#rereads.stop();
     this.#channel.stop();
   }
 
@@ -287,12 +302,8 @@ export class Namespace {
   async #rereadPaused(key: string): Promise<void> {
     const name = this.#queueOfKey(key);
     if (name === null) return;
-    try {
-      const definition = await this.definitions.get('queue', key);
-      this.#notePaused(name, definition !== null && isPaused(definition.value));
-    } catch (error) {
-      this.log.warn({ err: error, ns: this.name, queue: name }, 'a pause flag could not be read');
-    }
+    const definition = await this.definitions.get('queue', key);
+    this.#notePaused(name, definition !== null && isPaused(definition.value));
   }
 
   #open(name: string): Queue {

@@ -1,4 +1,6 @@
-import { DefinitionWatchers } from './definition-watchers.ts';
+import type { Clock } from '../model/clock.ts';
+import { Retries } from '../model/retries.ts';
+import { CATCH_UP_AGAIN_MS, DefinitionWatchers } from './definition-watchers.ts';
 import type { DefinitionChange, DefinitionKind } from './definitions.ts';
 import type { EngineLog } from './engine.ts';
 import type { Signaller } from './signaller.ts';
@@ -12,6 +14,7 @@ export interface SeenVersion {
 
 interface FollowerParts {
   readonly signaller: Signaller;
+  readonly clock: Clock;
   readonly log: EngineLog;
   /** The versions of all documents, as the engine has them now. */
   readonly versions: () => Promise<readonly SeenVersion[]>;
@@ -27,6 +30,7 @@ const TOPIC = '.definitions';
 export class DefinitionFollower {
   readonly #parts: FollowerParts;
   readonly #watchers: DefinitionWatchers;
+  readonly #reads: Retries;
   /** The versions last told to those who watch; null while nobody does. */
   #told: ReadonlyMap<string, SeenVersion> | null = null;
   #unsubscribe: (() => void) | null = null;
@@ -34,6 +38,12 @@ export class DefinitionFollower {
   constructor(parts: FollowerParts) {
     this.#parts = parts;
     this.#watchers = new DefinitionWatchers(parts.log);
+    this.#reads = new Retries({
+      clock: parts.clock,
+      delayMs: CATCH_UP_AGAIN_MS,
+      failed: (_, error) =>
+        parts.log.info({ err: error }, 'Definitions could not be compared; that is tried until it works.'),
+    });
   }
 
   /** Tells all nodes, this one included, of a change that the engine has. */
@@ -57,20 +67,21 @@ export class DefinitionFollower {
     };
   }
 
-  /** Tells of what changed since the last look. Never throws. */
-  async catchUp(): Promise<void> {
+  /** Tells of what changed since the last look; if that fails, later. Never throws. */
+  catchUp(): Promise<void> {
+    return this.#reads.do('versions', () => this.#compare());
+  }
+
+  /** Nothing is tried again any more. */
+  stop(): void {
+    this.#reads.stop();
+  }
+
+  async #compare(): Promise<void> {
     if (this.#watchers.isEmpty) return;
     const before = this.#told;
-    let now: Map<string, SeenVersion>;
-    try {
-      now = new Map((await this.#parts.versions()).map((seen) => [`${seen.kind} ${seen.key}`, seen]));
-    } catch (error) {
-      this.#parts.log.info(
-        { err: error },
-        'Definitions could not be compared; the next reconnect tries again.',
-      );
-      return;
-    }
+    const versions = await this.#parts.versions();
+    const now = new Map(versions.map((seen) => [`${seen.kind} ${seen.key}`, seen]));
     if (this.#watchers.isEmpty) return;
     this.#told = now;
     if (before === null) return;

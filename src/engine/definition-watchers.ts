@@ -1,6 +1,12 @@
 import type { DefinitionChange } from './definitions.ts';
 import type { EngineLog } from './engine.ts';
 
+/**
+ * An engine that hears again reads what it missed. The connection that reads may still be away; then it tries
+ * anew this often.
+ */
+export const CATCH_UP_AGAIN_MS = 500;
+
 /** Who watches an engine's definitions on this node. A watcher that throws is logged, and the others still hear. */
 export class DefinitionWatchers {
   readonly #log: EngineLog;

@@ -1,6 +1,7 @@
 import type { Definition, Definitions } from '../engine/definitions.ts';
 import type { CancelTimer } from '../model/clock.ts';
 import { QuaysideError } from '../model/errors.ts';
+import { Retries } from '../model/retries.ts';
 import type { Service } from '../model/service.ts';
 import { checkDeclaration } from './check.ts';
 import type { ExchangeCounters } from './counters.ts';
@@ -37,6 +38,8 @@ interface Listed {
 
 /** Definitions are read again this often, ± half, in case a watch missed a change. */
 const REREAD_MS = 60_000;
+/** One that changed and could not be read is read again after this long. */
+const REREAD_ONE_MS = 1_000;
 const MOST_CONFLICTS = 10;
 
 /**
@@ -62,13 +65,7 @@ export class Exchanges implements Service {
   }
 
   async start(): Promise<void> {
-    for (const definitions of this.#stores()) {
-      this.#endings.push(
-        definitions.watch(({ kind, key }) => {
-          if (kind === 'exchange') this.#track(this.#reread(definitions, key));
-        }),
-      );
-    }
+    for (const definitions of this.#stores()) this.#follow(definitions);
     await this.#storeConfigured();
     await this.reload();
     this.#rereadLater();
@@ -288,8 +285,28 @@ export class Exchanges implements Service {
     }
   }
 
-  /** Never rejects. Reads once more where news came meanwhile: they may be older than what was told of. */
-  async #reread(definitions: Definitions, id: string): Promise<void> {
+  #follow(definitions: Definitions): void {
+    const { clock, log } = this.#options;
+    const rereads = new Retries({
+      clock,
+      delayMs: REREAD_ONE_MS,
+      failed: (id, error) =>
+        log.warn({ err: error, exchange: id }, 'an exchange that changed could not be read yet'),
+    });
+    const end = definitions.watch(({ kind, key }) => {
+      if (kind === 'exchange') void rereads.do(key, () => this.#reread(definitions, key));
+    });
+    this.#endings.push(end, () => rereads.stop());
+  }
+
+  #reread(definitions: Definitions, id: string): Promise<void> {
+    const read = this.#read(definitions, id);
+    this.#track(read.catch(() => {}));
+    return read;
+  }
+
+  /** Reads once more where news came meanwhile: they may be older than what was told of. */
+  async #read(definitions: Definitions, id: string): Promise<void> {
     for (let isOutdated = true; isOutdated && !this.#closed; ) {
       const reading = this.#known.beginReading();
       try {
@@ -298,12 +315,6 @@ export class Exchanges implements Service {
         if (isOutdated) continue;
         if (definition !== null) this.#applyStored(definition, reading);
         else if (this.#isOf(id, definitions)) this.#known.drop(id, reading);
-      } catch (error) {
-        this.#options.log.warn(
-          { err: error, exchange: id },
-          'an exchange could not be read; it is read again later',
-        );
-        return;
       } finally {
         reading.end();
       }

@@ -66,6 +66,30 @@ describe('the queues of a namespace', () => {
     assert.throws(() => namespace.queue('one more'), TOO_MANY);
   });
 
+  it('are paused by another node though the flag cannot be read at first', async () => {
+    const { definitions } = opened.engine;
+    const queue = namespace.queue('q');
+    const get = definitions.get.bind(definitions);
+    const asked = Promise.withResolvers<void>();
+    let readings = 0;
+    definitions.get = async (kind, key) => {
+      readings += 1;
+      if (readings <= 2) throw new Error('planted');
+      const found = await get(kind, key);
+      asked.resolve();
+      return found;
+    };
+    await definitions.put('queue', JSON.stringify(['N', 'q']), { paused: true }, null);
+    for (let tries = 1; tries <= 2; tries += 1) {
+      while (readings < tries) await new Promise(setImmediate);
+      await new Promise(setImmediate);
+      await opened.passTime(1_000);
+    }
+    await asked.promise;
+    await new Promise(setImmediate);
+    assert.equal(queue.paused, true);
+  });
+
   it('keep a pause, and a first use, that came while names and flags were being read', async () => {
     const { promise, resolve } = Promise.withResolvers<void>();
     held = promise;

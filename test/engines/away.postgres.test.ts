@@ -7,8 +7,9 @@ import type { QueueKey } from '../../src/model/names.ts';
 import { FakeClock } from '../support/clock.ts';
 import { bodyTexts, newElement, newElements } from '../support/elements.ts';
 import { PostgresServer } from '../support/postgres-server.ts';
-import { freshSchema } from './postgres.ts';
-import { codeOf, openNode, until } from './postgres-node.ts';
+import { TcpProxy } from '../support/tcp-proxy.ts';
+import { freshSchema, runSql } from './postgres.ts';
+import { codeOf, endSessions, openNode, until } from './postgres-node.ts';
 
 /** What the service promises: any call is answered within this time, ms. */
 const ANSWERED_MS = 5_000;
@@ -109,6 +110,56 @@ for (const [state, { begin, end }] of Object.entries(AWAY)) {
     });
   });
 }
+
+describe('A PostgreSQL server that can be heard before it can be read', () => {
+  it('tells what changed in the gap once it can be read', async () => {
+    const server = await PostgresServer.start();
+    const proxy = await TcpProxy.start(server.port);
+    const clock = new FakeClock();
+    const schema = freshSchema();
+    const said: string[] = [];
+    const note = (fields: object, message: string): void => {
+      said.push(`${'role' in fields ? fields.role : ''} ${message}`);
+    };
+    const engine = await openNode(server, {
+      schema,
+      port: proxy.port,
+      clock,
+      log: { info: note, warn: note },
+    });
+    const told: string[] = [];
+    engine.definitions.watch(({ key }) => told.push(key));
+    // The watcher knows what there is before anything is missed.
+    await engine.definitions.put('queue', 'known', 1, null);
+    await until(() => told.length > 0);
+
+    const passUntil = (holds: () => boolean): Promise<void> =>
+      until(() => {
+        clock.advance(50);
+        return holds();
+      });
+    let isHeld = true;
+    const holding = (async () => {
+      while (isHeld) await proxy.catch(/quayside second/, 'deaf');
+    })();
+    await endSessions(server, 'second');
+    await until(() => said.includes('second PostgreSQL is away'));
+    clock.advance(ANSWERED_MS / 2);
+    await runSql(
+      server,
+      `INSERT INTO ${schema}.definition VALUES ('queue', 'missed', '1', nextval('${schema}.definition_version'))`,
+    );
+    await endSessions(server, 'listener');
+    await passUntil(() => said.some((message) => message.includes('could not be compared')));
+    assert.deepEqual(told, ['known']);
+    isHeld = false;
+    await passUntil(() => told.includes('missed'));
+    await holding;
+    await passWhile(clock, engine.stop());
+    await proxy.stop();
+    server.dispose();
+  });
+});
 
 describe('A PostgreSQL server on which somebody holds a lock', () => {
   it('answers each of many calls in time, also those that are made again one by one', async () => {

@@ -2,13 +2,14 @@ import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, it } from 'node:test';
 import type { Engine } from '../../src/engine/engine.ts';
 import type { DeliveryRef, Storage } from '../../src/engine/storage.ts';
+import { Keys } from '../../src/engines/redis/keys.ts';
 import { QuaysideError } from '../../src/model/errors.ts';
 import type { QueueKey } from '../../src/model/names.ts';
 import { plain } from '../support/broker.ts';
 import { FakeClock } from '../support/clock.ts';
 import { bodyTexts, newElement, newElements } from '../support/elements.ts';
 import { type RedisServer, redisCli, startRedis } from '../support/redis-servers.ts';
-import { redisEngine } from './redis.ts';
+import { freshPrefix, redisEngine } from './redis.ts';
 
 const NAMESPACES = [plain('plain')];
 const POP = { group: '', count: 10, leaseMs: null };
@@ -153,6 +154,44 @@ describe('a Redis server that begins to evict', () => {
   });
 });
 
+describe('Redis that can be heard before it can be read', () => {
+  it('tells what changed in the gap once it can be read', async () => {
+    const server = await startRedis();
+    const clock = new FakeClock();
+    const said: string[] = [];
+    const log = { info: () => {}, warn: (_: object, message: string) => said.push(message) };
+    const prefix = freshPrefix();
+    const engine = redisEngine({
+      url: server.url,
+      namespaces: NAMESPACES,
+      clock: null,
+      ownClock: clock,
+      prefix,
+      log,
+    });
+    await engine.start();
+    const told: string[] = [];
+    engine.definitions.watch(({ key }) => told.push(key));
+    const cli = (...command: string[]): string => redisCli('-p', String(server.port), ...command);
+    const toldOf = async (what: readonly string[], expected: RegExp): Promise<void> =>
+      assert.match(what.join('\n'), expected);
+
+    // A server that evicts is not used by the connections that read; the one that listens does not look.
+    cli('CONFIG', 'SET', 'maxmemory-policy', 'volatile-ttl');
+    await passUntil(clock, () => toldOf(said, /cannot be reached/));
+    clock.advance(ANSWERED_MS);
+    cli('HSET', new Keys(prefix).definitions('queue'), 'missed', 'v1 true');
+    cli('CLIENT', 'KILL', 'TYPE', 'pubsub');
+    await passUntil(clock, () => toldOf(said, /Definitions could not be read/));
+    assert.deepEqual(told, []);
+    cli('CONFIG', 'SET', 'maxmemory-policy', 'noeviction');
+    await passUntil(clock, () => toldOf(told, /missed/));
+    await stopped(engine, clock);
+    assert.equal(clock.pending, 0);
+    await server.stop();
+  });
+});
+
 /** One call of every kind that reaches the server. */
 function callsOn(engine: Engine, queue: QueueKey): Promise<unknown>[] {
   const { storage, definitions, stats } = engine;
@@ -228,10 +267,12 @@ async function passUntil(clock: FakeClock, succeeds: () => Promise<unknown>): Pr
       () => true,
       () => false,
     );
-    for (let passed = 0; passed < ANSWERED_MS && !(await settledOf([attempt]))[0]; passed += 50) {
+    let passed = 0;
+    do {
       await new Promise((resolve) => setTimeout(resolve, 2));
       clock.advance(50);
-    }
+      passed += 50;
+    } while (passed < ANSWERED_MS && !(await settledOf([attempt]))[0]);
     done = await attempt;
   }
 }

@@ -162,6 +162,21 @@ describe('exchanges of two engines of which one is away', () => {
     assert.deepEqual([has(`${far}-gone`), has(`${far}-new`)], [false, true]);
   });
 
+  it('is read again where the first reading of what another node changed failed', async () => {
+    const { definitions } = there.engine;
+    const [stored] = (await definitions.list('exchange')).filter(({ key }) => key === far);
+    assert.ok(stored !== undefined);
+    const gets = hold(definitions, 'get', 1);
+    const stopped = toValue({ ...toStored(stored.value), stopped: true });
+    await definitions.put('exchange', far, stopped, stored.version);
+    await gets.called;
+    gets.release(away);
+    await turn();
+    assert.equal(node.exchanges.record(far).stopped, null);
+    await here.passTime(1_000);
+    while (node.exchanges.record(far).stopped !== true) await turn();
+  });
+
   it('is not set back by a definition that was read before a change', async () => {
     const { definitions } = there.engine;
     const gets = hold(definitions, 'get', 1);

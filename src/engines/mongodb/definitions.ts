@@ -10,6 +10,7 @@ import {
 } from '../../engine/definitions.ts';
 import type { EngineLog } from '../../engine/engine.ts';
 import { NOT_REACHABLE, unavailable, unknownOutcome } from '../../engine/store-failures.ts';
+import type { Clock } from '../../model/clock.ts';
 import { codeOf, DUPLICATE_KEY, fromDriver, type Lost, Refused, refusedError } from './errors.ts';
 import { MAX_TIME_MS } from './settings.ts';
 import type { MongoSignaller } from './signaller.ts';
@@ -35,12 +36,12 @@ export class MongoDefinitions implements Definitions {
   readonly #store: Store;
   readonly #follower: DefinitionFollower;
 
-  constructor(store: Store, signaller: MongoSignaller, log: EngineLog) {
+  constructor(store: Store, signaller: MongoSignaller, clock: Clock, log: EngineLog) {
     this.#store = store;
     const projection = { _id: 0, kind: 1, key: 1, version: 1 } as const;
     const versions = (): Promise<SeenVersion[]> =>
       this.#ask(() => this.#collection.find({}, { ...OPTIONS, projection }).toArray());
-    this.#follower = new DefinitionFollower({ signaller, log, versions });
+    this.#follower = new DefinitionFollower({ signaller, clock, log, versions });
   }
 
   async get(kind: DefinitionKind, key: string): Promise<Definition | null> {
@@ -90,6 +91,10 @@ export class MongoDefinitions implements Definitions {
   /** Tells of what changed while no signal was heard. Never throws. */
   catchUp(): Promise<void> {
     return this.#follower.catchUp();
+  }
+
+  stop(): void {
+    this.#follower.stop();
   }
 
   get #collection() {

@@ -48,6 +48,7 @@ class MongoEngine implements Engine {
   readonly #scheduler: Scheduler;
   readonly #signaller: MongoSignaller;
   readonly #stats: MongoStats;
+  readonly #definitions: MongoDefinitions;
   readonly #verbs: { readonly settle: Settle; readonly insert: Insert; readonly take: Take };
   #stopped: Promise<void> | null = null;
 
@@ -57,7 +58,7 @@ class MongoEngine implements Engine {
     const store = new Store(readSettings(options), clock, log);
     this.#signaller = new MongoSignaller(store, clock, log);
     this.#stats = new MongoStats(store, clock, log);
-    const definitions = new MongoDefinitions(store, this.#signaller, log);
+    this.#definitions = new MongoDefinitions(store, this.#signaller, clock, log);
     const ops = new Ops();
     const touched = (queue: QueueKey): void => this.#housekeeping.touched(queue);
     const shared = {
@@ -90,9 +91,9 @@ class MongoEngine implements Engine {
       this.#parts.leases.forget();
       this.#scheduler.resume();
     };
-    this.#signaller.heard = () => void definitions.catchUp();
+    this.#signaller.heard = () => void this.#definitions.catchUp();
     this.storage = new MongoStorage(this.#parts, this.#scheduler, this.#housekeeping);
-    this.definitions = definitions;
+    this.definitions = this.#definitions;
     this.signaller = this.#signaller;
     this.stats = this.#stats;
   }
@@ -125,6 +126,7 @@ class MongoEngine implements Engine {
   async #stop(): Promise<void> {
     const { store, reaper, undo } = this.#parts;
     await this.#scheduler.stop();
+    this.#definitions.stop();
     await this.#signaller.stop();
     if (store.isUp) await this.#stats.flush().catch(() => {});
     this.#stats.stop();

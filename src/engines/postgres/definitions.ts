@@ -8,6 +8,7 @@ import {
   type JsonValue,
 } from '../../engine/definitions.ts';
 import type { EngineLog } from '../../engine/engine.ts';
+import type { Clock } from '../../model/clock.ts';
 import type { Side } from './side.ts';
 import type { PostgresSignaller } from './signaller.ts';
 import { type Row, type Statement, text } from './statement.ts';
@@ -49,11 +50,11 @@ export class PostgresDefinitions implements Definitions {
   readonly #side: Side;
   readonly #follower: DefinitionFollower;
 
-  constructor(side: Side, signaller: PostgresSignaller, log: EngineLog) {
+  constructor(side: Side, signaller: PostgresSignaller, clock: Clock, log: EngineLog) {
     this.#side = side;
     const versions = async (): Promise<SeenVersion[]> =>
       (await side.ask({ statement: VERSIONS, values: [] })).map(seenVersion);
-    this.#follower = new DefinitionFollower({ signaller, log, versions });
+    this.#follower = new DefinitionFollower({ signaller, clock, log, versions });
   }
 
   async get(kind: DefinitionKind, key: string): Promise<Definition | null> {
@@ -100,6 +101,10 @@ export class PostgresDefinitions implements Definitions {
   /** Tells of what changed while no signal was heard. Never throws. */
   catchUp(): Promise<void> {
     return this.#follower.catchUp();
+  }
+
+  stop(): void {
+    this.#follower.stop();
   }
 }
 

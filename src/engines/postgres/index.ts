@@ -53,6 +53,7 @@ class PostgresEngine implements Engine {
   readonly #databaseClock: DatabaseClock;
   readonly #verbs: Verbs;
   readonly #stats: PostgresStats;
+  readonly #definitions: PostgresDefinitions;
   readonly #signaller: PostgresSignaller;
   readonly #touched = new Set<Queue>();
   #stopped: Promise<void> | null = null;
@@ -81,12 +82,12 @@ class PostgresEngine implements Engine {
     this.#listener = new Link(this.#settings, 'listener', options, {
       prepare: (connection) => connection.run(`LISTEN ${channel}`),
       lost: () => {},
-      back: () => void definitions.catchUp(),
+      back: () => void this.#definitions.catchUp(),
       notified: (_channel, payload) => this.#signaller.notified(payload),
     });
     this.#signaller = new PostgresSignaller({ side, listener: this.#listener, channel, clock, log });
     this.#stats = new PostgresStats(side, clock, log);
-    const definitions = new PostgresDefinitions(side, this.#signaller, log);
+    this.#definitions = new PostgresDefinitions(side, this.#signaller, clock, log);
     const housekeeping = new Housekeeping(side, namespaces, dedupWindowMs);
 
     this.#verbs = makeVerbs({
@@ -118,7 +119,7 @@ class PostgresEngine implements Engine {
       clock: this.#databaseClock,
       takeTouched: () => this.#takeTouched(),
     });
-    this.definitions = definitions;
+    this.definitions = this.#definitions;
     this.signaller = this.#signaller;
     this.stats = this.#stats;
   }
@@ -148,6 +149,7 @@ class PostgresEngine implements Engine {
 
   async #stop(): Promise<void> {
     await this.#pipeline.stop();
+    this.#definitions.stop();
     await this.#signaller.stop();
     if (this.#second.connection !== null) await this.#stats.flush().catch(() => {});
     this.#stats.stop();

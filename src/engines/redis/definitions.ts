@@ -1,5 +1,5 @@
 import { randomBytes } from 'node:crypto';
-import { DefinitionWatchers } from '../../engine/definition-watchers.ts';
+import { CATCH_UP_AGAIN_MS, DefinitionWatchers } from '../../engine/definition-watchers.ts';
 import {
   type Definition,
   type DefinitionChange,
@@ -9,6 +9,8 @@ import {
   type JsonValue,
 } from '../../engine/definitions.ts';
 import type { EngineLog } from '../../engine/engine.ts';
+import type { Clock } from '../../model/clock.ts';
+import { Retries } from '../../model/retries.ts';
 import type { Commands } from './client/commands.ts';
 import { text } from './client/greeting.ts';
 import type { Keys } from './keys.ts';
@@ -22,6 +24,7 @@ interface DefinitionsParts {
   readonly keys: Keys;
   readonly library: Library;
   readonly subscriptions: Subscriptions;
+  readonly clock: Clock;
   readonly log: EngineLog;
 }
 
@@ -33,17 +36,24 @@ export class RedisDefinitions implements Definitions {
   readonly #parts: DefinitionsParts;
   readonly #origin = randomBytes(8).toString('hex');
   readonly #watchers: DefinitionWatchers;
+  readonly #reads: Retries;
   /** Keys that this node has seen: after a gap, those that are not there any more have changed as well. */
   readonly #seen = new Map<DefinitionKind, Set<string>>(KINDS.map((kind) => [kind, new Set()]));
 
   constructor(parts: DefinitionsParts) {
     this.#parts = parts;
     this.#watchers = new DefinitionWatchers(parts.log);
+    this.#reads = new Retries({
+      clock: parts.clock,
+      delayMs: CATCH_UP_AGAIN_MS,
+      failed: (kind, error) =>
+        parts.log.warn({ kind, err: error }, 'Definitions could not be read after a lost connection yet.'),
+    });
     for (const kind of KINDS) {
       const channel = parts.keys.definitionChannel(kind);
       parts.subscriptions.subscribe(channel, false, (message) => this.#hear(kind, message));
       parts.subscriptions.onGap((lost) => {
-        if (lost === channel) void this.#tellAll(kind);
+        if (lost === channel) void this.#reads.do(kind, () => this.#tellAll(kind));
       });
     }
   }
@@ -111,6 +121,11 @@ export class RedisDefinitions implements Definitions {
     return this.#watchers.add(listener);
   }
 
+  /** What was missed is not read any more. */
+  stop(): void {
+    this.#reads.stop();
+  }
+
   #message(key: string): string {
     return JSON.stringify([this.#origin, key]);
   }
@@ -129,7 +144,7 @@ export class RedisDefinitions implements Definitions {
       for (const key of new Set([...known, ...listed])) this.#tell({ kind, key });
     } catch (error) {
       for (const key of known) this.#seen.get(kind)?.add(key);
-      this.#parts.log.warn({ kind, error }, 'Definitions could not be read after a lost connection.');
+      throw error;
     }
   }
 

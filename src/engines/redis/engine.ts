@@ -45,6 +45,7 @@ export class RedisEngine implements Engine {
   readonly #lanes: Lanes;
   readonly #courier: Courier;
   readonly #subscriptions: Subscriptions;
+  readonly #definitions: RedisDefinitions;
   readonly #stopBuffers: () => Promise<void>;
   #promiseTold = false;
   #downSaid = false;
@@ -105,7 +106,8 @@ export class RedisEngine implements Engine {
       subscriptions: this.#subscriptions,
     };
     this.stats = stats;
-    this.definitions = new RedisDefinitions({ ...shared, log });
+    this.#definitions = new RedisDefinitions({ ...shared, clock, log });
+    this.definitions = this.#definitions;
     this.storage =
       settings.variant === 'list'
         ? new ListStorage({ ...shared, backlog, registry, dedupWindowMs, givenTime })
@@ -168,6 +170,7 @@ export class RedisEngine implements Engine {
   }
 
   async #stop(): Promise<void> {
+    this.#definitions.stop();
     await this.#stopBuffers();
     await this.#lanes.stop();
     this.#courier.stop();

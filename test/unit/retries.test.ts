@@ -1,0 +1,63 @@
+import assert from 'node:assert/strict';
+import { beforeEach, describe, it } from 'node:test';
+import { Retries } from '../../src/model/retries.ts';
+import { FakeClock } from '../support/clock.ts';
+
+const DELAY_MS = 500;
+
+describe('work that is tried until it works', () => {
+  let clock: FakeClock;
+  let retries: Retries;
+  let failures: string[];
+  let tries: number;
+
+  beforeEach(() => {
+    clock = new FakeClock();
+    failures = [];
+    tries = 0;
+    retries = new Retries({ clock, delayMs: DELAY_MS, failed: (name) => failures.push(name) });
+  });
+
+  /** Fails so many times. */
+  const failing = (times: number) => async (): Promise<void> => {
+    tries += 1;
+    if (tries <= times) throw new Error('planted');
+  };
+
+  const passed = async (): Promise<void> => {
+    clock.advance(DELAY_MS);
+    await new Promise(setImmediate);
+  };
+
+  it('is done again a while after each failure, of which the first is told', async () => {
+    await retries.do('read', failing(3));
+    clock.advance(DELAY_MS - 1);
+    assert.equal(tries, 1);
+    for (let i = 0; i < 10; i++) await passed();
+    assert.deepEqual([tries, failures, clock.pending], [4, ['read'], 0]);
+    tries = 0;
+    await retries.do('read', failing(1));
+    assert.deepEqual(failures, ['read', 'read'], 'it had worked meanwhile');
+  });
+
+  it('waits once for each name', async () => {
+    await Promise.all([
+      retries.do('a', failing(9)),
+      retries.do('a', failing(9)),
+      retries.do('b', failing(9)),
+    ]);
+    assert.deepEqual([clock.pending, failures], [2, ['a', 'b']]);
+    await retries.do('a', async () => {});
+    assert.equal(clock.pending, 1);
+  });
+
+  it('is not done any more after the end', async () => {
+    await retries.do('waiting', failing(9));
+    const { promise, reject } = Promise.withResolvers<void>();
+    const running = retries.do('running', () => promise);
+    retries.stop();
+    reject(new Error('planted'));
+    await running;
+    assert.deepEqual([clock.pending, tries, failures], [0, 1, ['waiting']]);
+  });
+});
