@@ -4,6 +4,7 @@ import { CATCH_UP_AGAIN_MS, DefinitionWatchers } from './definition-watchers.ts'
 import type { DefinitionChange, DefinitionKind } from './definitions.ts';
 import type { EngineLog } from './engine.ts';
 import type { Signaller } from './signaller.ts';
+import { isUnknownOutcome } from './store-failures.ts';
 
 /** A document's version, and what to say where it is another than before. */
 export interface SeenVersion {
@@ -49,6 +50,11 @@ export class DefinitionFollower {
   /** Tells all nodes, this one included, of a change that the engine has. */
   changed(kind: DefinitionKind, key: string): void {
     this.#parts.signaller.publish(TOPIC, { kind, key });
+  }
+
+  /** A change failed. Where it may have been made all the same, all nodes look. */
+  failed(kind: DefinitionKind, key: string, error: unknown): void {
+    if (isUnknownOutcome(error)) this.changed(kind, key);
   }
 
   /** As `Definitions.watch`. */

@@ -22,6 +22,11 @@ export function unknownOutcome(cause: Error): QuaysideError {
   );
 }
 
+/** Whether what failed may have been done all the same. */
+export function isUnknownOutcome(error: unknown): boolean {
+  return error instanceof QuaysideError && error.code === 'outcome-unknown';
+}
+
 /** Nothing was sent, or only a question. */
 export function unavailable(message: string, cause: Error): QuaysideError {
   return failure('storage-unavailable', message, cause);

@@ -119,6 +119,31 @@ describe('PostgreSQL that fails', () => {
     await proxy.stop();
   });
 
+  it('has all nodes look at a definition whose change has an unknown outcome', async () => {
+    const proxy = await TcpProxy.start(server.port);
+    const far = await openNode(server, { schema, port: proxy.port });
+    const told = new Set<string>();
+    const ends = [far, engine].map(({ definitions }, node) =>
+      definitions.watch(({ key }) => told.add(`${key}, ${node}`)),
+    );
+    const changes = {
+      'put definition': () => far.definitions.put('queue', 'unsure', 1, 'any'),
+      'delete definition': () => far.definitions.delete('queue', 'unsure', 'any'),
+    };
+    for (const [statement, change] of Object.entries(changes)) {
+      told.clear();
+      const swallowed = proxy.catch(new RegExp(statement), 'mute');
+      const changed = codeOf(change());
+      await swallowed;
+      proxy.reset();
+      assert.equal(await changed, 'outcome-unknown');
+      await until(() => told.size === 2);
+    }
+    for (const end of ends) end();
+    await far.stop();
+    await proxy.stop();
+  });
+
   it('lets no pop take effect after its caller was told that nobody knows', async () => {
     const own = queue();
     await engine.storage.insert(own, newElements('kept'));

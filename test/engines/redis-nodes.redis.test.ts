@@ -136,6 +136,35 @@ describe('several nodes on one Redis', () => {
     await stop([inserting, hearing]);
   });
 
+  it('look at a definition whose change has an unknown outcome, the one that made it included', async () => {
+    const { url } = await standalone();
+    const prefix = freshPrefix();
+    const [other] = await nodes(1, null, prefix);
+    assert.ok(other);
+    // There is no replica to have it.
+    const settings = { wait: 1 };
+    const own = redisEngine({ url, namespaces: NAMESPACES, clock: null, prefix, settings });
+    await own.start();
+    const told: string[] = [];
+    const tellings = [Promise.withResolvers<void>(), Promise.withResolvers<void>()];
+    const unknown = { code: 'outcome-unknown' };
+    own.definitions.watch(({ key }) => told.push(`${key}, own`));
+    other.definitions.watch(({ key }) => {
+      told.push(`${key}, other`);
+      tellings.shift()?.resolve();
+    });
+    for (const change of ['put', 'delete'] as const) {
+      const [telling] = tellings;
+      const { definitions } = own;
+      const changed =
+        change === 'put' ? definitions.put('queue', 'q', 1, null) : definitions.delete('queue', 'q', 'any');
+      await assert.rejects(changed, unknown);
+      await telling?.promise;
+      assert.deepEqual(told.splice(0).sort(), ['q, other', 'q, own'], change);
+    }
+    await stop([own, other]);
+  });
+
   it('hear what another says right before it stops', async () => {
     const [leaving, staying] = await nodes(2, null);
     assert.ok(leaving && staying);

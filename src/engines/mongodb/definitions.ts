@@ -62,7 +62,7 @@ export class MongoDefinitions implements Definitions {
   ): Promise<string> {
     const version = randomBytes(12).toString('base64url');
     const json = JSON.stringify(value);
-    const isWritten = await this.#change(async (options) => {
+    const isWritten = await this.#change(kind, key, async (options) => {
       if (expected === null) return this.#insert({ _id: idOf(kind, key), kind, key, value: json, version });
       const { matchedCount, upsertedCount } = await this.#collection.updateOne(
         { _id: idOf(kind, key), ...(expected !== 'any' && { version: expected }) },
@@ -78,7 +78,9 @@ export class MongoDefinitions implements Definitions {
 
   async delete(kind: DefinitionKind, key: string, expected: string | 'any'): Promise<boolean> {
     const filter = { _id: idOf(kind, key), ...(expected !== 'any' && { version: expected }) };
-    const { deletedCount } = await this.#change((options) => this.#collection.deleteOne(filter, options));
+    const { deletedCount } = await this.#change(kind, key, (options) =>
+      this.#collection.deleteOne(filter, options),
+    );
     if (deletedCount === 0 && expected !== 'any') throw definitionConflict(kind, key);
     if (deletedCount > 0) this.#follower.changed(kind, key);
     return deletedCount > 0;
@@ -122,7 +124,11 @@ export class MongoDefinitions implements Definitions {
     }
   }
 
-  async #change<T>(change: (options: ChangeOptions) => Promise<T>): Promise<T> {
+  async #change<T>(
+    kind: DefinitionKind,
+    key: string,
+    change: (options: ChangeOptions) => Promise<T>,
+  ): Promise<T> {
     await this.#store.ready().catch((fault: Lost) => {
       throw unavailable(NOT_REACHABLE, fault);
     });
@@ -131,7 +137,9 @@ export class MongoDefinitions implements Definitions {
       return await this.#store.within(changed, (fault) => fault);
     } catch (error) {
       const fault = fromDriver(error);
-      throw fault instanceof Refused ? refusedError(fault, false) : unknownOutcome(fault);
+      const failure = fault instanceof Refused ? refusedError(fault, false) : unknownOutcome(fault);
+      this.#follower.failed(kind, key, failure);
+      throw failure;
     }
   }
 }

@@ -11,7 +11,7 @@ import type { EngineLog } from '../../engine/engine.ts';
 import type { Clock } from '../../model/clock.ts';
 import type { Side } from './side.ts';
 import type { PostgresSignaller } from './signaller.ts';
-import { type Row, type Statement, text } from './statement.ts';
+import { type Query, type Row, type Statement, text } from './statement.ts';
 
 const GET: Statement = {
   name: 'definition',
@@ -74,7 +74,9 @@ export class PostgresDefinitions implements Definitions {
     expected: string | null | 'any',
   ): Promise<string> {
     const values = [kind, key, JSON.stringify(value)];
-    const [row] = await this.#side.change(
+    const [row] = await this.#change(
+      kind,
+      key,
       expected === 'any'
         ? { statement: PUT_ANY, values }
         : expected === null
@@ -88,7 +90,7 @@ export class PostgresDefinitions implements Definitions {
 
   async delete(kind: DefinitionKind, key: string, expected: string | 'any'): Promise<boolean> {
     const values = [kind, key, expected === 'any' ? null : expected];
-    const [gone] = await this.#side.change({ statement: DELETE, values });
+    const [gone] = await this.#change(kind, key, { statement: DELETE, values });
     if (gone === undefined && expected !== 'any') throw definitionConflict(kind, key);
     if (gone !== undefined) this.#follower.changed(kind, key);
     return gone !== undefined;
@@ -105,6 +107,15 @@ export class PostgresDefinitions implements Definitions {
 
   stop(): void {
     this.#follower.stop();
+  }
+
+  async #change(kind: DefinitionKind, key: string, query: Query): Promise<Row[]> {
+    try {
+      return await this.#side.change(query);
+    } catch (error) {
+      this.#follower.failed(kind, key, error);
+      throw error;
+    }
   }
 }
 

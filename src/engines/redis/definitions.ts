@@ -9,9 +9,11 @@ import {
   type JsonValue,
 } from '../../engine/definitions.ts';
 import type { EngineLog } from '../../engine/engine.ts';
+import { isUnknownOutcome } from '../../engine/store-failures.ts';
 import type { Clock } from '../../model/clock.ts';
 import { Retries } from '../../model/retries.ts';
 import type { Commands } from './client/commands.ts';
+import type { Arg, Reply } from './client/connection.ts';
 import { text } from './client/greeting.ts';
 import type { Keys } from './keys.ts';
 import type { Library } from './library.ts';
@@ -80,38 +82,21 @@ export class RedisDefinitions implements Definitions {
     value: JsonValue,
     expected: string | null | 'any',
   ): Promise<string> {
-    const { commands, keys, library } = this.#parts;
+    const { keys, library } = this.#parts;
     const hash = keys.definitions(kind);
     const version = randomBytes(9).toString('base64url');
     const condition = expected === null ? '-' : conditionOf(expected);
-    const stored = await commands.write(hash, 'FCALL', [
-      library.putDefinition,
-      1,
-      hash,
-      key,
-      version,
-      JSON.stringify(value),
-      condition,
-      keys.definitionChannel(kind),
-      this.#message(key),
-    ]);
+    const args = [library.putDefinition, 1, hash, key, version, JSON.stringify(value), condition];
+    const stored = await this.#change(kind, key, 'write', args);
     if (stored !== 1) throw definitionConflict(kind, key);
     this.#tell({ kind, key });
     return version;
   }
 
   async delete(kind: DefinitionKind, key: string, expected: string | 'any'): Promise<boolean> {
-    const { commands, keys, library } = this.#parts;
-    const hash = keys.definitions(kind);
-    const deleted = await commands.writeOnce(hash, 'FCALL', [
-      library.deleteDefinition,
-      1,
-      hash,
-      key,
-      conditionOf(expected),
-      keys.definitionChannel(kind),
-      this.#message(key),
-    ]);
+    const { keys, library } = this.#parts;
+    const args = [library.deleteDefinition, 1, keys.definitions(kind), key, conditionOf(expected)];
+    const deleted = await this.#change(kind, key, 'writeOnce', args);
     if (deleted === 0) throw definitionConflict(kind, key);
     if (deleted === 1) this.#tell({ kind, key });
     return deleted === 1;
@@ -126,8 +111,22 @@ export class RedisDefinitions implements Definitions {
     this.#reads.stop();
   }
 
-  #message(key: string): string {
-    return JSON.stringify([this.#origin, key]);
+  /** Calls a function, which tells the other nodes where it changes something. */
+  async #change(
+    kind: DefinitionKind,
+    key: string,
+    how: 'write' | 'writeOnce',
+    args: readonly Arg[],
+  ): Promise<Reply> {
+    const { commands, keys } = this.#parts;
+    const told = [keys.definitionChannel(kind), JSON.stringify([this.#origin, key])];
+    try {
+      return await commands[how](keys.definitions(kind), 'FCALL', [...args, ...told]);
+    } catch (error) {
+      // It may have been made: then the others have heard of it, and this node looks as well.
+      if (isUnknownOutcome(error)) this.#tell({ kind, key });
+      throw error;
+    }
   }
 
   #hear(kind: DefinitionKind, message: string): void {
