@@ -165,6 +165,41 @@ describe('several nodes on one Redis', () => {
     await stop([own, other]);
   });
 
+  it('hear nothing of those on another database of the server', async () => {
+    const prefix = freshPrefix();
+    const { url } = await standalone();
+    const engines = [0, 0, 1, 1].map((db) =>
+      redisEngine({ url: `${url}/${db}`, namespaces: NAMESPACES, clock: null, prefix }),
+    );
+    await Promise.all(engines.map((engine) => engine.start()));
+    const [hearing, speaking, hearingElsewhere, speakingElsewhere] = engines;
+    assert.ok(hearing && speaking && hearingElsewhere && speakingElsewhere);
+    const heard: JsonValue[] = [];
+    const [here, elsewhere] = [Promise.withResolvers<JsonValue>(), Promise.withResolvers<JsonValue>()];
+    await listening(hearing, speaking, 'topic', (message) => {
+      heard.push(message);
+      here.resolve(message);
+    });
+    await listening(hearingElsewhere, speakingElsewhere, 'topic', elsewhere.resolve);
+    speakingElsewhere.signaller.publish('topic', 'elsewhere');
+    await elsewhere.promise;
+    speaking.signaller.publish('topic', 'here');
+    await here.promise;
+    assert.deepEqual(heard, ['here']);
+
+    const changed: string[] = [];
+    const change = Promise.withResolvers<void>();
+    hearing.definitions.watch(({ key }) => {
+      changed.push(key);
+      change.resolve();
+    });
+    await speakingElsewhere.definitions.put('queue', 'elsewhere', 1, null);
+    await speaking.definitions.put('queue', 'here', 1, null);
+    await change.promise;
+    assert.deepEqual(changed, ['here']);
+    await stop(engines);
+  });
+
   it('hear what another says right before it stops', async () => {
     const [leaving, staying] = await nodes(2, null);
     assert.ok(leaving && staying);

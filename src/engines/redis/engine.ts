@@ -61,7 +61,7 @@ export class RedisEngine implements Engine {
     const { shown, givenTime } = settings;
     const library = readLibrary();
     this.#settings = settings;
-    this.#keys = new Keys(settings.prefix);
+    this.#keys = new Keys(settings.prefix, settings.login.db);
     this.#routing = this.#makeRouting(library);
     const router = this.#routing;
     this.#carrier = new Carrier({ clock, router, log, shown });

@@ -17,10 +17,13 @@ const SPECIAL = /[%{}/:]/g;
  */
 export class Keys {
   readonly #prefix: string;
+  /** What sets the channels of a database apart: those of a server are the same in all its databases. */
+  readonly #mark: string;
 
-  /** @param prefix what all keys begin with; it has no brace */
-  constructor(prefix: string) {
+  /** @param prefix what all keys and channels begin with; it has no brace */
+  constructor(prefix: string, db = 0) {
     this.#prefix = prefix;
+    this.#mark = db === 0 ? '' : `@${db}`;
   }
 
   queue(queue: QueueKey): QueueKeys {
@@ -59,11 +62,11 @@ export class Keys {
 
   /** The channel that tells of changed definitions. */
   definitionChannel(kind: DefinitionKind): string {
-    return `${this.#prefix}:changed:${kind}`;
+    return `${this.#prefix}:changed${this.#mark}:${kind}`;
   }
 
   signalChannel(topic: string): string {
-    return `${this.#prefix}:signal:${topic}`;
+    return `${this.#prefix}:signal${this.#mark}:${topic}`;
   }
 }
 
