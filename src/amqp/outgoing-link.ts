@@ -18,6 +18,7 @@ import { messageOf } from './message/to-message.ts';
 import {
   channelOf,
   creditOf,
+  hasRoom,
   mendSender,
   sendable,
   sendBytes,
@@ -135,6 +136,11 @@ export class OutgoingLink extends Link implements FeedHost {
   }
 
   handOut(delivery: Delivery): number {
+    // Another link of the session may have filled what they share, since this one joined the line.
+    if (!hasRoom(this.#sender)) {
+      this.#queue.giveBack(delivery);
+      return delivery.body.byteLength;
+    }
     const bytes = messageOf(delivery, this.#shownGroup);
     this.host.counts.messages += 1;
     const popped = delivery.lease === null ? new Popped(this.#queue, delivery, () => {}) : null;

@@ -188,6 +188,11 @@ export function sendable(sender: Sender): number {
   return room > 0 ? room : 0;
 }
 
+/** Whether the link's session has room for one more delivery: all its links share that, and rhea throws beyond. */
+export function hasRoom(sender: Sender): boolean {
+  return (sender as OpenSender).session.outgoing.available() > 0;
+}
+
 /** Deliveries of the link's session that wait for rhea to write them. */
 export function unsent(sender: Sender): number {
   const { outgoing } = (sender as OpenSender).session;

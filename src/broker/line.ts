@@ -25,6 +25,8 @@ export interface LineHost {
   released(consumer: Consumer): void;
   /** Nobody is left to take this: undo the take. */
   giveBack(delivery: Delivery): void;
+  /** A consumer's sink threw: a fault of its front end, for the log. */
+  sinkFailed(error: unknown): void;
   /** Nobody waits in this line any more, and nothing is under way for it. */
   emptied(line: Line): void;
 }
@@ -140,7 +142,7 @@ export class Line {
     if (consumer.state === 'gone') return;
     this.leave(consumer);
     this.#host.meter.countError(takeOperation(consumer.request.leaseMs), reason);
-    consumer.sink.end(reason);
+    this.#tell(() => consumer.sink.end(reason));
   }
 
   /** `count` elements became eligible, or {@link MANY}: pair them with the first who wait. */
@@ -262,9 +264,25 @@ export class Line {
     if (first === undefined) return 0;
     const more = consumer.count === 1 ? NOTHING_MORE : deliveries.slice(from + 1, from + consumer.count);
     this.#release(consumer);
-    this.#host.served(consumer, more.length === 0 ? [first] : [first, ...more]);
-    consumer.sink.deliver(first, more);
-    return 1 + more.length;
+    const handed = more.length === 0 ? [first] : [first, ...more];
+    if (this.#tell(() => consumer.sink.deliver(first, more))) {
+      this.#host.served(consumer, handed);
+    } else {
+      // Nobody knows how far it got: an element may come twice, but none is lost.
+      for (const delivery of handed) this.#host.giveBack(delivery);
+    }
+    return handed.length;
+  }
+
+  /** Calls a sink; answers false where it threw, which is no matter of the others who wait. */
+  #tell(call: () => void): boolean {
+    try {
+      call();
+      return true;
+    } catch (error) {
+      this.#host.sinkFailed(error);
+      return false;
+    }
   }
 
   /** The first in the line, if it asks alike: a spare element goes to it rather than back. */

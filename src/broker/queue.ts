@@ -72,6 +72,7 @@ export class Queue {
       served: (consumer, deliveries) => this.#served(consumer, deliveries),
       released: (consumer) => ns.admission.exit(consumer.request.owner),
       giveBack: (delivery) => this.#putBack(delivery),
+      sinkFailed: (error) => ns.log.warn({ err: error, queue: key }, 'a consumer failed'),
     });
     this.#reserved = new Reserved(ns, key, this.#waiting);
   }

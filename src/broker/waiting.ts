@@ -45,6 +45,7 @@ export class Waiting {
       served: (consumer, deliveries) => host.served(consumer, deliveries),
       released: (consumer) => this.#released(consumer),
       giveBack: (delivery: Delivery) => host.giveBack(delivery),
+      sinkFailed: (error) => host.sinkFailed(error),
       emptied: (line) => this.#forget(line),
     };
   }

@@ -93,6 +93,20 @@ describe('credit of a client that receives', () => {
     assert.equal((await node.sizes('a')).ready, 0);
   });
 
+  it('of two links of one session is not used beyond what both may leave unsettled', async () => {
+    await node.insert('a', ...numbers(1000));
+    await node.insert('a', ...numbers(1100));
+    const b = await client.receiver('N/b', {}, 1);
+    await until(() => node.queue('b').consumers().length === 1);
+    const a = await client.receiver('N/a', {}, 2100);
+    const held = [];
+    while (held.length < 2048) held.push(await a.next());
+    await node.insert('b', 'x');
+    await until(() => node.queue('b').consumers().length === 0);
+    while ((await node.sizes('b')).ready < 1);
+    assert.deepEqual([(await node.pop('b'))?.tries, b.inbox.length, node.logged], [0, 0, []]);
+  });
+
   it('of two links of one session is each for its own queue', async () => {
     await node.insert('a', 'a0', 'a1');
     await node.insert('b', 'b0', 'b1');

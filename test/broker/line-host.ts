@@ -25,6 +25,7 @@ export class LineUnderTest implements LineHost {
   /** Eligible elements, by their moment of maturity; kept in order of hand-out. */
   readonly eligible: { id: string; matureAt: number }[] = [];
   readonly givenBack: string[] = [];
+  readonly sinkFaults: unknown[] = [];
   takes = 0;
   #inserted = 0;
   /** Takes in the order in which they were called, each let through by `settle` or by the scheduler. */
@@ -76,6 +77,10 @@ export class LineUnderTest implements LineHost {
     this.line.match(1);
   }
 
+  sinkFailed(error: unknown): void {
+    this.sinkFaults.push(error);
+  }
+
   served(): void {}
 
   emptied(): void {}
@@ -122,6 +127,8 @@ export class Waiter {
   readonly consumer: Consumer;
   readonly got: string[] = [];
   ended: QuaysideError | null = null;
+  /** What its sink throws, whatever it is told. */
+  fault: Error | null = null;
 
   constructor(
     line: LineUnderTest,
@@ -139,8 +146,12 @@ export class Waiter {
       request,
       '',
       {
-        deliver: (delivery, more) => this.got.push(delivery.id, ...more.map(({ id }) => id)),
+        deliver: (delivery, more) => {
+          if (this.fault !== null) throw this.fault;
+          this.got.push(delivery.id, ...more.map(({ id }) => id));
+        },
         end: (reason) => {
+          if (this.fault !== null) throw this.fault;
           this.ended = reason;
         },
       },

@@ -263,6 +263,24 @@ describe('a waiting line', () => {
     );
   });
 
+  it('goes on past a sink that throws: what it was given goes to the next, and the others hear their end', async () => {
+    const host = new LineUnderTest();
+    const broken = host.join({ count: 2 });
+    broken.fault = new Error('broken');
+    await host.settle();
+    const next = host.join({ count: 2 });
+    await host.settle();
+    const ids = [host.insert(), host.insert()];
+    await host.settle();
+    assert.deepEqual([host.givenBack, next.got.toSorted()], [ids.slice(0, 1), ids]);
+    const [brokenEnd, end] = [host.join({ timeoutMs: 5 }), host.join({ timeoutMs: 5 })];
+    brokenEnd.fault = broken.fault;
+    await host.settle();
+    host.clock.advance(5);
+    assert.equal(end.ended?.code, 'pop-timeout');
+    assert.deepEqual(host.sinkFaults, [broken.fault, broken.fault]);
+  });
+
   it('at rest never leaves an eligible element beside a waiting consumer, whatever the interleaving', async () => {
     await fc.assert(
       fc.asyncProperty(fc.scheduler(), fc.array(step, { maxLength: 40 }), async (scheduler, steps) => {
