@@ -5,7 +5,7 @@ import { AMQP_ERRORS, wireError } from './errors.ts';
 import { LINK_LIMITS } from './limits.ts';
 import { addressOf, Link, type LinkHost } from './link.ts';
 import { elementOf } from './message/from-message.ts';
-import { setReceiving } from './rhea.ts';
+import { setReceiving, settleSilently } from './rhea.ts';
 
 /** Credit is granted anew when this part of it was used and settled. */
 const GRANTED_AT_ONCE = LINK_LIMITS.credit / 4;
@@ -53,7 +53,7 @@ export class IncomingLink extends Link {
   /** The engine has it. */
   accepted(delivery: Delivery): void {
     delivery.accept();
-    this.#count();
+    this.#answered(delivery);
   }
 
   /** It was not stored, or nobody knows. */
@@ -64,13 +64,14 @@ export class IncomingLink extends Link {
     if (message === 'detach' || delivery.remote_settled) this.fail(error);
     else if (message === 'released') delivery.release();
     else delivery.reject(wireError(error));
-    this.#count();
+    this.#answered(delivery);
   }
 
   #receive({ delivery, message }: EventContext): void {
     if (delivery === undefined) return;
     if (this.isOver) {
       delivery.release();
+      this.#answered(delivery);
       return;
     }
     try {
@@ -92,9 +93,14 @@ export class IncomingLink extends Link {
     host.planTurn();
   }
 
-  #count(): void {
+  #answered(delivery: Delivery): void {
+    if (this.isOver) {
+      // A client that settles second does so on a link that is open.
+      settleSilently(delivery);
+      return;
+    }
     this.#settled += 1;
-    if (this.#settled < GRANTED_AT_ONCE || this.isOver) return;
+    if (this.#settled < GRANTED_AT_ONCE) return;
     this.#receiver.add_credit(this.#settled);
     this.#settled = 0;
   }

@@ -9,6 +9,7 @@ import type { Storing } from '../session/storing.ts';
 import type { Work } from '../session/work.ts';
 import { wireError } from './errors.ts';
 import type { Guard } from './guard/guard.ts';
+import { forgetLink } from './rhea.ts';
 import type { HeldTicket, SentTicket } from './tickets.ts';
 
 /** The connection as its links see it. */
@@ -76,6 +77,7 @@ export abstract class Link {
     this.host.counts.links -= 1;
     this.host.over(this);
     this.letGo(countSeen);
+    forgetLink(this.#rheaLink);
   }
 
   /** Ends it from this side, with an error. Harmless where it is over. */

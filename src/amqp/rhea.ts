@@ -3,6 +3,7 @@ import rhea, {
   type ConnectionOptions,
   type Delivery,
   type Receiver,
+  type link as RheaLink,
   type Sender,
   type Session,
 } from 'rhea';
@@ -12,7 +13,7 @@ import type { RheaStream } from './guard/rhea-stream.ts';
 // What this front end needs of rhea beyond its public face, in one place. rhea is pinned; test/amqp/rhea.test.ts
 // shows that each of these is still as it is taken to be.
 
-interface OutgoingDelivery extends Delivery {
+interface OpenDelivery extends Delivery {
   data: readonly Buffer[];
   settled: boolean;
   remote_settled: boolean;
@@ -23,8 +24,9 @@ interface OutgoingDelivery extends Delivery {
 interface Deliveries {
   readonly head: number;
   readonly size: number;
-  by_id(id: number): OutgoingDelivery | undefined;
-  get_head(): OutgoingDelivery | undefined;
+  by_id(id: number): OpenDelivery | undefined;
+  get_head(): OpenDelivery | undefined;
+  pop_if(isOver: (delivery: OpenDelivery) => boolean): number;
 }
 
 interface Outgoing {
@@ -43,6 +45,7 @@ interface FlowFrame {
 interface OpenSession extends Session {
   readonly local: { readonly channel: number; readonly begin: { handle_max: number } };
   readonly outgoing: Outgoing;
+  readonly incoming: { readonly deliveries: Deliveries };
   on_flow(frame: FlowFrame): void;
   on_disposition(frame: unknown): void;
   _write_flow(link?: unknown): void;
@@ -122,10 +125,11 @@ export function acceptConnection(stream: RheaStream, fields: ConnectionFields): 
 export function mendSession(session: Session, onFlow: () => void): void {
   const open = session as OpenSession;
   open.local.begin.handle_max = AMQP_LIMITS.handleMax;
-  const { outgoing } = open;
-  const { deliveries } = outgoing;
-  const byId = deliveries.by_id.bind(deliveries);
-  deliveries.by_id = (id) => (id < (deliveries.get_head()?.id ?? 0) ? undefined : byId(id));
+  const { outgoing, incoming } = open;
+  for (const deliveries of [outgoing.deliveries, incoming.deliveries]) {
+    const byId = deliveries.by_id.bind(deliveries);
+    deliveries.by_id = (id) => (id < (deliveries.get_head()?.id ?? 0) ? undefined : byId(id));
+  }
   const process = outgoing.process.bind(outgoing);
   outgoing.process = () => {
     do {
@@ -224,26 +228,54 @@ export function setReceiving(receiver: Receiver, maxMessageBytes: number): void 
 
 /** Gives an encoded message to a link. `dropped` is called where it will never leave, since the link is closed. */
 export function sendBytes(sender: Sender, bytes: Buffer, tag: Buffer, dropped: () => void): Delivery {
-  const delivery = sender.send(bytes, tag, 0) as OutgoingDelivery;
+  const delivery = sender.send(bytes, tag, 0) as OpenDelivery;
   delivery.dropped = dropped;
   return delivery;
 }
 
 /** The bytes of a delivery that has left are not needed any more; rhea would keep them until it is settled. */
 export function forgetBytes(delivery: Delivery): void {
-  (delivery as OutgoingDelivery).data = [];
+  (delivery as OpenDelivery).data = [];
 }
 
 /** The peer forgot this delivery: rhea may as well. */
 export function settleSilently(delivery: Delivery): void {
-  (delivery as OutgoingDelivery).settled = true;
+  (delivery as OpenDelivery).settled = true;
 }
 
 /** Tells the peer that a delivery is settled, which it has not settled itself; then it is forgotten. */
 export function settleAloud(delivery: Delivery): void {
   const outcome = delivery.remote_state as { described?(): unknown } | undefined;
   delivery.update(true, outcome?.described?.());
-  (delivery as OutgoingDelivery).remote_settled = true;
+  (delivery as OpenDelivery).remote_settled = true;
+}
+
+/**
+ * A link is over: nobody settles any more what it left unsettled. rhea frees its rings from their heads only, so
+ * that one such delivery would hold up the whole session. What is not answered yet still can be.
+ */
+export function forgetLink(link: RheaLink): void {
+  const { outgoing, incoming } = link.session as OpenSession;
+  for (const delivery of eachIn(outgoing.deliveries)) {
+    // Those behind wait for the peer's window, and are left out when it is their turn.
+    if (delivery.id >= outgoing.next_pending_delivery) break;
+    if (isOf(delivery, link)) Object.assign(delivery, { settled: true, remote_settled: true });
+  }
+  for (const delivery of eachIn(incoming.deliveries)) if (isOf(delivery, link)) delivery.settled = true;
+  outgoing.deliveries.pop_if(({ settled, remote_settled }) => settled && remote_settled);
+  incoming.deliveries.pop_if(({ settled }) => settled);
+}
+
+function* eachIn(deliveries: Deliveries): Iterable<OpenDelivery> {
+  const first = deliveries.get_head()?.id ?? 0;
+  for (let i = 0; i < deliveries.size; i++) {
+    const delivery = deliveries.by_id(first + i);
+    if (delivery !== undefined) yield delivery;
+  }
+}
+
+function isOf(delivery: Delivery, link: RheaLink): boolean {
+  return (delivery.link as RheaLink) === link;
 }
 
 /** Tells the peer that a link has no more to send: its credit is used up. */

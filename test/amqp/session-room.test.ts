@@ -1,0 +1,99 @@
+import assert from 'node:assert/strict';
+import { afterEach, beforeEach, describe, it } from 'node:test';
+import type { AmqpClient } from './client.ts';
+import { AmqpNode, until } from './node.ts';
+
+/** More than a session may leave unsettled. */
+const COUNT = 2100;
+
+// rhea’s own ring must not be what a test waits for.
+const ROOMY = { session_buffer_size: 100_000 };
+
+describe('the room of a session', () => {
+  let node: AmqpNode;
+  let client: AmqpClient;
+
+  beforeEach(async () => {
+    node = await AmqpNode.start();
+    client = await node.client('test', ROOMY);
+  });
+  afterEach(() => node.stop());
+
+  const fill = async (queue: string): Promise<void> => {
+    const bodies = Array.from({ length: COUNT / 3 }, (_, i) => String(i));
+    for (let i = 0; i < 3; i++) await node.insert(queue, ...bodies);
+  };
+
+  const receiveAll = async (): Promise<void> => {
+    const receiver = await client.receiver('N/many', { credit_window: 100 });
+    for (let i = 0; i < COUNT; i++) (await receiver.next()).delivery.accept();
+  };
+
+  const sendAll = async (): Promise<void> => {
+    const sender = await client.sender('N/many');
+    const outcomes = [];
+    for (let i = 0; i < COUNT; i++) outcomes.push(await sender.sendable(), sender.send({ body: 'x' }));
+    await Promise.all(outcomes);
+  };
+
+  it('is free again after a link that the client closed with deliveries unsettled', async () => {
+    await fill('many');
+    await node.insert('few', ...'abcdefghij');
+    const receiver = await client.receiver('N/few', {}, 10);
+    (await receiver.next()).delivery.accept();
+    for (let i = 1; i < 10; i++) await receiver.next();
+    await receiver.close();
+    await receiveAll();
+  });
+
+  it('is free again after a link that this server ended with deliveries unsettled', async () => {
+    await fill('many');
+    await node.insert('few', 'x');
+    const receiver = await client.receiver('N/few', {}, 2);
+    await receiver.next();
+    await until(() => node.queue('few').consumers().length === 1);
+    node.queue('few').cancel(node.queue('few').consumers()[0]?.tid ?? '', null);
+    assert.equal((await receiver.ended())?.condition, 'amqp:link:detach-forced');
+    await receiveAll();
+  });
+
+  it('is free again after a link that ended with a message that came settled and was refused', async () => {
+    const sender = await client.sender('N/few', { snd_settle_mode: 1 });
+    await sender.sendable();
+    sender.link.send({ body: 'x', application_properties: { 'x-delta-t': 'soon' } });
+    assert.equal((await sender.ended)?.condition, 'amqp:invalid-field');
+    await sendAll();
+  });
+
+  it('is free again after a client that settles second has closed before it did', async () => {
+    const sender = await client.sender('N/few', { rcv_settle_mode: 1, autosettle: false });
+    const { kind } = await sender.send({ body: 'x' });
+    assert.equal(kind, 'accepted');
+    await sender.close();
+    await sendAll();
+  });
+
+  it('is free again after such a client has closed before it was answered, behind another that has not', async () => {
+    const fields = { rcv_settle_mode: 1, autosettle: false };
+    const first = await client.sender('N/few', fields);
+    await first.send({ body: 'x' });
+    const { storage } = node.engine.engine;
+    const { insert } = storage;
+    const held = Promise.withResolvers<void>();
+    const asked = Promise.withResolvers<void>();
+    storage.insert = async (...given) => {
+      asked.resolve();
+      await held.promise;
+      return insert.apply(storage, given);
+    };
+    const second = await client.sender('N/few', fields);
+    const sending = second.send({ body: 'y' });
+    await asked.promise;
+    await second.close();
+    storage.insert = insert;
+    held.resolve();
+    assert.equal((await sending).kind, 'accepted');
+    await first.close();
+    await sendAll();
+  });
+});
