@@ -1,5 +1,5 @@
 import type { Socket } from 'node:net';
-import type { Connection, EventContext, link as RheaLink } from 'rhea';
+import type { Connection, EventContext, link as RheaLink, Session } from 'rhea';
 import type { RenewUser, User } from '../access/user.ts';
 import type { Broker } from '../broker/broker.ts';
 import type { CancelTimer, Clock } from '../model/clock.ts';
@@ -58,7 +58,8 @@ export class AmqpConnection
   readonly #parts: AmqpParts;
   readonly #over = Promise.withResolvers<void>();
   readonly #links = new Set<Link>();
-  readonly #withRoom = new Set<Link>();
+  /** Sessions whose links may have room for more. */
+  readonly #withRoom = new Set<Session>();
   #state: State = 'new';
   #user: User | null = null;
   #destinations: Destinations | null = null;
@@ -216,14 +217,13 @@ export class AmqpConnection
     process.nextTick(() => this.#endTurn());
   }
 
-  roomIn(link: Link): void {
-    this.#withRoom.add(link);
+  roomIn(session: Session): void {
+    this.#withRoom.add(session);
     this.planTurn();
   }
 
   over(link: Link): void {
     this.#links.delete(link);
-    this.#withRoom.delete(link);
   }
 
   heard(listener: (context: EventContext) => void): (context: EventContext) => void {
@@ -266,7 +266,7 @@ export class AmqpConnection
       rhea.on(event, this.heard(listener));
     };
     on('session_open', ({ session }) => {
-      if (session !== undefined) mendSession(session, () => this.#fillAll());
+      if (session !== undefined) mendSession(session, () => this.roomIn(session));
     });
     on('receiver_open', ({ receiver }) => this.#attach(receiver, IncomingLink));
     on('sender_open', ({ sender }) => this.#attach(sender, OutgoingLink));
@@ -307,19 +307,20 @@ export class AmqpConnection
     }
   }
 
-  #fillAll(): void {
-    for (const link of this.#links) this.roomIn(link);
-  }
-
   /** What this turn of the event loop brought is asked of the engine together. */
   #endTurn(): void {
     this.#isTurnPlanned = false;
     this.storing.flush();
     this.settling.flush();
-    const links = [...this.#withRoom];
-    this.#withRoom.clear();
-    for (const link of links) link.fill();
+    this.#fill();
     this.guard.hold(this.work.isFull);
+  }
+
+  #fill(): void {
+    if (this.#withRoom.size === 0) return;
+    const sessions = new Set(this.#withRoom);
+    this.#withRoom.clear();
+    for (const link of this.#links) if (sessions.has(link.session)) link.fill();
   }
 
   #letGo(countSeen: boolean): void {

@@ -28,8 +28,8 @@ export interface LinkHost {
   readonly owner: string;
   /** What was gathered is asked of the engine at the end of this turn. */
   planTurn(): void;
-  /** This link may have room for more: it is asked at the end of this turn. */
-  roomIn(link: Link): void;
+  /** The links of this session, which share its room, may take more: they are asked at the end of this turn. */
+  roomIn(session: Session): void;
   /** This link is not open any more. */
   over(link: Link): void;
   /** The node stops: every link would end for the same reason. */

@@ -216,7 +216,7 @@ export class OutgoingLink extends Link implements FeedHost {
     this.#feed.endDrain();
     // The client took credit back: what comes for it now would be too much.
     if (this.#feed.asked > this.free) this.#feed.rest();
-    this.host.roomIn(this);
+    this.host.roomIn(this.session);
   }
 
   /** Behind all that is handed out already. */
@@ -290,7 +290,7 @@ export class OutgoingLink extends Link implements FeedHost {
     if (delivery === undefined) return;
     settleSilently(delivery);
     this.#back(delivery, true);
-    this.host.roomIn(this);
+    this.host.roomIn(this.session);
   }
 
   /** What a client gives an outcome, it holds no longer. Null where it has given one before. */

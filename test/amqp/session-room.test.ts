@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, it } from 'node:test';
-import type { AmqpClient } from './client.ts';
+import { type AmqpClient, textOf } from './client.ts';
 import { AmqpNode, until } from './node.ts';
 
 /** More than a session may leave unsettled. */
@@ -35,6 +35,30 @@ describe('the room of a session', () => {
     for (let i = 0; i < COUNT; i++) outcomes.push(await sender.sendable(), sender.send({ body: 'x' }));
     await Promise.all(outcomes);
   };
+
+  it('goes to the other links when one of them has its deliveries settled', async () => {
+    await fill('many');
+    const a = await client.receiver('N/many', {}, 2048);
+    const held = [];
+    while (held.length < 2048) held.push(await a.next());
+    const b = await client.receiver('N/few', {}, 10);
+    await node.insert('few', ...'abcde');
+    for (const { delivery } of held) delivery.accept();
+    for (const body of 'abcde') assert.equal(textOf(await b.next()), body);
+  });
+
+  it('goes to a link whose element had to go back when it was used up', async () => {
+    await fill('many');
+    const b = await client.receiver('N/few', {}, 1);
+    await until(() => node.queue('few').consumers().length === 1);
+    const a = await client.receiver('N/many', {}, COUNT);
+    const held = [];
+    while (held.length < 2048) held.push(await a.next());
+    await node.insert('few', 'x');
+    await until(() => node.queue('few').consumers().length === 0);
+    held[0]?.delivery.accept();
+    assert.equal((await b.next()).message.delivery_count ?? 0, 0);
+  });
 
   it('is free again after a link that the client closed with deliveries unsettled', async () => {
     await fill('many');
