@@ -82,6 +82,7 @@ export class AmqpConnection
         containerId: this.#containerId,
         messageBytes: options.bodyLimit + LINK_LIMITS.sectionBytes,
         loginTimeoutMs: options.loginTimeoutMs,
+        idleTimeoutMs: options.idleTimeoutMs,
         stallTimeoutMs: options.stallTimeoutMs,
       },
       this,

@@ -174,8 +174,12 @@ export class Connection implements Peer, Conversation {
     const before = this.#holds;
     this.#holds = isHeld ? before | hold : before & ~hold;
     if (before === this.#holds || this.#isDeaf) return;
-    if (before === 0) this.#socket.pause();
+    if (before === 0) {
+      this.#socket.pause();
+      this.#heartBeat?.hold(true);
+    }
     if (this.#holds === 0) {
+      this.#heartBeat?.hold(false);
       this.#socket.resume();
       this.#parse();
     }

@@ -20,6 +20,7 @@ const PACE = 0.5;
 export class HeartBeat {
   readonly #options: HeartBeatOptions;
   #heardAt: number;
+  #isHeld = false;
   #cancelSend: CancelTimer | null = null;
   #cancelHear: CancelTimer | null = null;
 
@@ -33,6 +34,12 @@ export class HeartBeat {
   /** Bytes came. */
   heard(): void {
     this.#heardAt = this.#options.clock.monotonic();
+  }
+
+  /** While the client is not listened to, its silence means nothing; afterwards it has its whole time again. */
+  hold(isHeld: boolean): void {
+    this.#isHeld = isHeld;
+    this.heard();
   }
 
   stop(): void {
@@ -51,7 +58,8 @@ export class HeartBeat {
   #planHear(inMs: number): void {
     const { clock, hearMs, onSilence } = this.#options;
     this.#cancelHear = clock.after(inMs, () => {
-      const leftMs = this.#heardAt + hearMs * GRACE - clock.monotonic();
+      const graceMs = hearMs * GRACE;
+      const leftMs = this.#isHeld ? graceMs : this.#heardAt + graceMs - clock.monotonic();
       if (leftMs > 0) this.#planHear(leftMs);
       else onSilence();
     });

@@ -134,6 +134,7 @@ export class GuardNode {
         containerId: 'guarded',
         messageBytes: 65_536,
         loginTimeoutMs: 10_000,
+        idleTimeoutMs: 0,
         stallTimeoutMs: 90_000,
         ...this.#options,
       };

@@ -184,4 +184,35 @@ describe('rhea’s client', () => {
     assert.equal(told?.condition, 'amqp:resource-limit-exceeded');
     await node.stop();
   });
+
+  it('is not taken for silent while this server does not read, and is afterwards', async (t) => {
+    t.mock.timers.enable({ apis: ['setTimeout'] });
+    const idleTimeoutMs = 10_000;
+    const node = await AmqpNode.start({ options: { idleTimeoutMs } });
+    const client = await node.client();
+    const pass = (ms: number): void => {
+      node.clock.advance(ms);
+      t.mock.timers.tick(ms);
+    };
+    const { storage } = node.engine.engine;
+    const { insert } = storage;
+    const held = Promise.withResolvers<void>();
+    storage.insert = async (...given) => {
+      await held.promise;
+      return insert.apply(storage, given);
+    };
+    const sender = await client.sender('N/a');
+    await sender.sendable();
+    // More than a client may have under way in the engine.
+    const sending = Array.from({ length: 8 }, () => sender.send({ body: Buffer.alloc(1_000_000) }));
+    await until(() => node.server.counts.receivedBytes > 5_000_000);
+    for (let i = 0; i < 10; i++) pass(idleTimeoutMs / 2);
+    assert.equal(client.connection.is_open(), true);
+    held.resolve();
+    for (const { kind } of await Promise.all(sending)) assert.equal(kind, 'accepted');
+    (client.connection as unknown as { _write_frame(): void })._write_frame = () => {};
+    for (let i = 0; i < 4; i++) pass(idleTimeoutMs / 2);
+    assert.equal((await client.closed)?.condition, 'amqp:resource-limit-exceeded');
+    await node.stop();
+  });
 });

@@ -92,6 +92,30 @@ describe('heart-beats', () => {
     assert.equal(node.server.counts.sessions, 1);
   });
 
+  it('are not missed while the server does not read, and are again afterwards', async () => {
+    const { storage } = node.engine.engine;
+    const { insert } = storage;
+    const held = Promise.withResolvers<void>();
+    storage.insert = async (...given) => {
+      await held.promise;
+      return insert.apply(storage, given);
+    };
+    const client = await withBeats('10000,0');
+    // More than a client may have under way in the engine.
+    for (let i = 0; i < 8; i++) client.send('SEND', { destination: '/q/N/a' }, Buffer.alloc(1_000_000, 'x'));
+    await until(() => node.server.counts.receivedBytes > 5_000_000);
+    for (let i = 0; i < 10; i++) {
+      client.write('\n');
+      node.clock.advance(10_000);
+    }
+    assert.equal(node.server.counts.errors, 0);
+    held.resolve();
+    await settle(client);
+    assert.equal((await node.sizes('a')).ready, 8);
+    node.clock.advance(20_000);
+    await client.expectError('request-timeout');
+  });
+
   it('do not pile up before a client that reads nothing', async () => {
     await node.insert('a', ...Array.from({ length: 400 }, () => ({ body: Buffer.alloc(60_000, 1) })));
     const client = await withBeats('0,1000');

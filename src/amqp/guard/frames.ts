@@ -10,6 +10,8 @@ export const AMQP_HEADER = Buffer.from('AMQP\0\x01\0\0', 'latin1');
 export const SASL_HEADER = Buffer.from('AMQP\x03\x01\0\0', 'latin1');
 
 const DOFF = 2;
+/** A frame with nothing in it: a sign of life. */
+export const HEART_BEAT = Buffer.from([0, 0, 0, HEADER_BYTES, DOFF, FRAME_TYPE.amqp, 0, 0]);
 /** Descriptions are cut to this length, so that each text fits in its short form. */
 const LONGEST_TEXT = 200;
 

@@ -14,6 +14,8 @@ export interface GuardOptions {
   readonly messageBytes: number;
   /** From the connection to the end of the SASL exchange. */
   readonly loginTimeoutMs: number;
+  /** `idle-time-out` of rhea's `open`, ms; 0: a peer may be silent. */
+  readonly idleTimeoutMs: number;
   /** How long a peer may take none of the bytes that wait for it. */
   readonly stallTimeoutMs: number;
 }

@@ -3,6 +3,7 @@ import type { User } from '../../access/user.ts';
 import type { CancelTimer } from '../../model/clock.ts';
 import type { Cargo } from '../../session/handout.ts';
 import { farewell } from './farewell.ts';
+import { HEART_BEAT } from './frames.ts';
 import type { GuardOptions, GuardOwner } from './guard-options.ts';
 import { Intake, type IntakeHost, type Phase } from './intake.ts';
 import { Outbound } from './outbound.ts';
@@ -67,6 +68,8 @@ export class Guard {
   /** Whether the timer is for the login, and for what has to follow it. */
   #awaitsOpen = false;
   #cancelTimer: CancelTimer = () => {};
+  /** Of the signs of life that rhea gets while the peer is not read. */
+  #cancelBeat: CancelTimer = () => {};
 
   constructor(socket: Socket, options: GuardOptions, owner: GuardOwner) {
     const { clock, counts, stallTimeoutMs } = options;
@@ -242,16 +245,31 @@ export class Guard {
     const before = this.#holds;
     this.#holds = isHeld ? before | hold : before & ~hold;
     if (before === this.#holds || this.#isOver) return;
-    if (before === 0) this.#socket.pause();
+    if (before === 0) {
+      this.#socket.pause();
+      this.#planBeat();
+    }
     if (this.#holds !== 0) return;
+    this.#cancelBeat();
     this.#socket.resume();
     this.#advance();
+  }
+
+  /** rhea counts how long its peer is silent. One that is not read is not to blame. */
+  #planBeat(): void {
+    const { clock, idleTimeoutMs } = this.#options;
+    if (idleTimeoutMs === 0) return;
+    this.#cancelBeat = clock.after(idleTimeoutMs / 2, () => {
+      this.#planBeat();
+      if (this.#state.isPeerOpen) this.stream.emit('data', HEART_BEAT);
+    });
   }
 
   /** From now on nothing that comes is read. */
   #deafen(): void {
     this.#intake.stop();
     this.#stopTimer();
+    this.#cancelBeat();
     // What still comes is thrown away, so that the end of the stream is seen.
     this.#socket.resume();
   }
@@ -313,6 +331,7 @@ export class Guard {
     this.#isGone = true;
     this.#intake.stop();
     this.#stopTimer();
+    this.#cancelBeat();
     this.#outbox.abandon();
     this.#endRhea();
     this.#owner.gone();
