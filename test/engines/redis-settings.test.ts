@@ -125,7 +125,46 @@ describe('keys of the Redis engine', () => {
       }),
     );
   });
+
+  it('of two prefixes never meet, though one goes on where the other ends', () => {
+    const inside = fc.constantFrom(
+      'queues',
+      'definitions',
+      'changed',
+      'signal',
+      'signal@1',
+      'due',
+      'tidy',
+      'queues:N',
+    );
+    const name = fc.oneof(fc.constantFrom('due', 'tidy', 'queue', 'changed:queue', 'signal:a'), nasty);
+    const db = fc.constantFrom(0, 1);
+    fc.assert(
+      fc.property(inside, name, name, db, db, (word, a, b, dbA, dbB) => {
+        const outer = allOf(new Keys('app', dbA), a);
+        const inner = allOf(new Keys(`app:${word}`, dbB), b);
+        assert.deepEqual(
+          inner.filter((key) => outer.includes(key)),
+          [],
+        );
+      }),
+      { numRuns: 1000 },
+    );
+  });
 });
+
+/** Every kind of key and of channel, which are apart, for this name of a namespace, a queue or a topic. */
+function allOf(keys: Keys, name: string): string[] {
+  const queue = { ns: name, name };
+  const kinds = ['queue', 'exchange'] as const;
+  const { hash, order, stats } = keys.queue(queue);
+  const channels = [keys.signalChannel(name), ...kinds.map((kind) => keys.definitionChannel(kind))];
+  return [
+    ...[hash, order, stats, keys.list(queue), keys.listDedup(queue, name)],
+    ...[keys.names(name), keys.due, keys.tidy, ...kinds.map((kind) => keys.definitions(kind))],
+    ...channels.map((channel) => `channel ${channel}`),
+  ];
+}
 
 describe('ids of elements in Redis', () => {
   it('are the tag and the number in base 32, in whatever order they are made, and are read back', () => {

@@ -10,6 +10,8 @@ export interface QueueKeys {
 
 // Whatever could end a hash tag, part two names or be taken for an escape.
 const SPECIAL = /[%{}/:]/g;
+/** A namespace of such a name would share a key with an engine whose prefix goes on with `:queues`. */
+const OWN_WORDS = /^(due|tidy)$/;
 
 /**
  * Names of keys. All keys of a queue have its namespace and name as their hash tag, so they share a slot on a
@@ -43,7 +45,7 @@ export class Keys {
 
   /** Names of the known queues of a namespace. */
   names(ns: string): string {
-    return `${this.#prefix}:queues:${escaped(ns)}`;
+    return `${this.#prefix}:queues:${escaped(ns).replace(OWN_WORDS, '%$1')}`;
   }
 
   /** Queues in which a lease may end, or retention begin, by when to look. */
@@ -66,7 +68,7 @@ export class Keys {
   }
 
   signalChannel(topic: string): string {
-    return `${this.#prefix}:signal${this.#mark}:${topic}`;
+    return `${this.#prefix}:signal${this.#mark}:${escaped(topic)}`;
   }
 }
 
