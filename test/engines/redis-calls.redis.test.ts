@@ -1,8 +1,4 @@
 import assert from 'node:assert/strict';
-import { execFileSync } from 'node:child_process';
-import { mkdtempSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
 import type { Engine } from '../../src/engine/engine.ts';
 import { Keys } from '../../src/engines/redis/keys.ts';
@@ -11,7 +7,7 @@ import type { QueueKey } from '../../src/model/names.ts';
 import { plain } from '../support/broker.ts';
 import { FakeClock } from '../support/clock.ts';
 import { bodyTexts, newElement, newElements } from '../support/elements.ts';
-import { freePort, type RedisServer, redisCli, startRedis } from '../support/redis-servers.ts';
+import { type RedisServer, redisCli, startRedis } from '../support/redis-servers.ts';
 import { TcpProxy } from '../support/tcp-proxy.ts';
 import { freshPrefix, listening, QUEUE_CALL, redisEngine, standalone } from './redis.ts';
 
@@ -290,37 +286,6 @@ describe('a Redis server that is full or unfit', () => {
     const { url } = await standalone();
     const engine = redisEngine({ url, namespaces: NAMESPACES, clock: null, settings: { cluster: true } });
     await assert.rejects(engine.start(), /cluster is true, but the server is not part of one/);
-  });
-
-  it('is reached over TLS only with a certificate that fits, and the name in it', async () => {
-    const folder = mkdtempSync(join(tmpdir(), 'quayside-tls-'));
-    const file = (name: string): string => join(folder, name);
-    const files = ['-keyout', file('key.pem'), '-out', file('cert.pem')];
-    const names = ['-subj', '/CN=redis.test', '-addext', 'subjectAltName=DNS:redis.test'];
-    const curve = ['-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:prime256v1'];
-    execFileSync('openssl', ['req', '-x509', '-nodes', '-days', '1', ...curve, ...files, ...names], {
-      stdio: 'ignore',
-    });
-    const port = String(await freePort());
-    const pem = ['--tls-cert-file', file('cert.pem'), '--tls-key-file', file('key.pem')];
-    const tls = ['--tls-port', port, '--tls-auth-clients', 'no', '--tls-ca-cert-file', file('cert.pem')];
-    const server = await startRedis(...tls, ...pem);
-    const start = async (settings: Record<string, string>): Promise<Engine> => {
-      const url = `rediss://127.0.0.1:${port}`;
-      const engine = redisEngine({ url, namespaces: NAMESPACES, clock: null, settings });
-      await engine.start();
-      return engine;
-    };
-    const ca = file('cert.pem');
-    await assert.rejects(start({}), /self-signed certificate/);
-    await assert.rejects(start({ ca, servername: 'other.test' }), /other\.test/);
-    const engine = await start({ ca, servername: 'redis.test' });
-    const queue = { ns: 'plain', name: 'secret' };
-    await engine.storage.insert(queue, newElements('over TLS'));
-    assert.deepEqual(bodyTexts((await engine.storage.take(queue, POP)).deliveries), ['over TLS']);
-    await engine.stop();
-    await server.stop();
-    rmSync(folder, { recursive: true });
   });
 
   it('does not start where no server is, and names the place', async () => {

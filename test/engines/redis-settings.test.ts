@@ -6,6 +6,7 @@ import { decodeContent, encodeContent } from '../../src/engines/redis/content.ts
 import { elementId, ID_BYTES, writeId } from '../../src/engines/redis/ids.ts';
 import { Keys, parseQueueText, queueText } from '../../src/engines/redis/keys.ts';
 import { readSettings, type Settings } from '../../src/engines/redis/settings.ts';
+import { tlsTo } from '../../src/engines/redis/tls.ts';
 import { systemClock } from '../../src/model/clock.ts';
 
 function read(url: string, settings: Record<string, unknown> = {}): Settings {
@@ -49,10 +50,20 @@ describe('URLs and settings of the Redis engine', () => {
   });
 
   it('uses TLS, and checks the certificate against the host, for rediss', () => {
-    const { tls } = read('rediss://example.org').login;
-    assert.deepEqual(tls, { servername: 'example.org' });
-    assert.deepEqual(read('rediss://10.0.0.1').login.tls, {});
-    assert.deepEqual(read('rediss://10.0.0.1', { servername: 'inner' }).login.tls, { servername: 'inner' });
+    const nameFor = (url: string, host: string, settings = {}): string | undefined => {
+      const { tls } = read(url, settings).login;
+      assert.ok(tls !== null);
+      return tlsTo(host, tls).servername;
+    };
+    assert.equal(nameFor('rediss://example.org', 'example.org'), 'example.org');
+    assert.equal(nameFor('rediss://10.0.0.1', '10.0.0.1'), undefined);
+    assert.equal(nameFor('rediss://10.0.0.1', '10.0.0.1', { servername: 'inner' }), 'inner');
+    const several = 'rediss://10.0.0.1,a.org,b.org';
+    assert.equal(nameFor(several, 'b.org'), 'b.org');
+    assert.equal(nameFor(several, 'announced.org'), 'announced.org');
+    assert.equal(nameFor(several, '10.0.0.1'), undefined);
+    assert.equal(nameFor(several, '10.0.0.9'), 'a.org', 'an address that was announced');
+    assert.equal(nameFor(several, 'b.org', { servername: 'inner' }), 'inner');
   });
 
   it('prefers settings to the query', () => {

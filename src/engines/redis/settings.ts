@@ -1,8 +1,8 @@
 import { readFileSync } from 'node:fs';
-import { isIP } from 'node:net';
 import type { ConnectionOptions } from 'node:tls';
 import type { EngineOptions } from '../../engine/engine.ts';
 import { maskUrl } from '../../model/mask.ts';
+import type { Tls } from './tls.ts';
 import { parseUrl } from './url.ts';
 
 export interface Address {
@@ -15,7 +15,7 @@ export interface Login {
   readonly password: string | null;
   readonly db: number;
   /** Null: plain TCP. */
-  readonly tls: ConnectionOptions | null;
+  readonly tls: Tls | null;
 }
 
 /** Gives the time to the server's functions instead of the server's clock. For tests. */
@@ -74,7 +74,8 @@ export function readSettings({ url, settings }: EngineOptions): Settings {
   const shown = maskUrl(url).replace(/\?.*$/s, '');
   const parsed = parseUrl(url, shown);
   const given = new Given({ ...Object.fromEntries(parsed.query), ...withoutUnset(settings) }, shown);
-  const tls = parsed.secure ? tlsOptions(given, parsed.addresses[0]?.host ?? '') : null;
+  const hosts = parsed.addresses.map(({ host }) => host);
+  const tls = parsed.secure ? { options: tlsOptions(given), hosts } : null;
   const login: Login = {
     username: given.text('username') ?? parsed.username,
     password: given.text('password') ?? parsed.password,
@@ -106,7 +107,7 @@ function withoutUnset(settings: Readonly<Record<string, unknown>>): Record<strin
   return Object.fromEntries(Object.entries(settings).filter(([, value]) => value !== undefined));
 }
 
-function sentinelLogin(given: Given, tls: ConnectionOptions | null): Login {
+function sentinelLogin(given: Given, tls: Tls | null): Login {
   return { username: given.text('sentinelUsername'), password: given.text('sentinelPassword'), db: 0, tls };
 }
 
@@ -118,8 +119,8 @@ function variantOf(given: Given): Variant {
 }
 
 /** `rediss:` checks the server's certificate, always; a private authority is named by `ca`. */
-function tlsOptions(given: Given, host: string): ConnectionOptions {
-  const servername = given.text('servername') ?? (isIP(host) === 0 ? host : null);
+function tlsOptions(given: Given): ConnectionOptions {
+  const servername = given.text('servername');
   return {
     ...(servername === null ? {} : { servername }),
     ...given.file('ca'),

@@ -1,6 +1,7 @@
 import { Command, Redis } from 'ioredis';
 import type { CancelTimer, Clock } from '../../../model/clock.ts';
 import type { Address, Login } from '../settings.ts';
+import { tlsTo } from '../tls.ts';
 
 export type Arg = string | number | Buffer;
 
@@ -61,7 +62,7 @@ export class Connection {
       port,
       ...(login.username === null ? {} : { username: login.username }),
       ...(login.password === null ? {} : { password: login.password }),
-      ...(login.tls === null ? {} : { tls: login.tls }),
+      ...(login.tls === null ? {} : { tls: tlsTo(host, login.tls) }),
       db: login.db,
       protocol: 2,
       lazyConnect: true,

@@ -1,0 +1,79 @@
+import assert from 'node:assert/strict';
+import { execFileSync } from 'node:child_process';
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { after, before, describe, it } from 'node:test';
+import type { Engine } from '../../src/engine/engine.ts';
+import { Connection } from '../../src/engines/redis/client/connection.ts';
+import { readSettings } from '../../src/engines/redis/settings.ts';
+import { systemClock } from '../../src/model/clock.ts';
+import { plain } from '../support/broker.ts';
+import { bodyTexts, newElements } from '../support/elements.ts';
+import { freePort, type RedisServer, startRedis } from '../support/redis-servers.ts';
+import { redisEngine } from './redis.ts';
+
+const NAMESPACES = [plain('plain')];
+const POP = { group: '', count: 10, leaseMs: null };
+
+describe('Redis over TLS, with a certificate for localhost', () => {
+  const folder = mkdtempSync(join(tmpdir(), 'quayside-tls-'));
+  const ca = join(folder, 'cert.pem');
+  let server: RedisServer;
+  let port: number;
+
+  before(async () => {
+    const key = join(folder, 'key.pem');
+    const names = ['-subj', '/CN=localhost', '-addext', 'subjectAltName=DNS:localhost'];
+    const curve = ['-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:prime256v1'];
+    const files = ['-keyout', key, '-out', ca];
+    execFileSync('openssl', ['req', '-x509', '-nodes', '-days', '1', ...curve, ...files, ...names], {
+      stdio: 'ignore',
+    });
+    port = await freePort();
+    const pem = ['--tls-cert-file', ca, '--tls-key-file', key, '--tls-ca-cert-file', ca];
+    server = await startRedis('--tls-port', String(port), '--tls-auth-clients', 'no', ...pem);
+  });
+  after(async () => {
+    await server.stop();
+    rmSync(folder, { recursive: true });
+  });
+
+  it('is reached only with a certificate that fits, and the name in it', async () => {
+    const start = async (settings: Record<string, string>): Promise<Engine> => {
+      const url = `rediss://127.0.0.1:${port}`;
+      const engine = redisEngine({ url, namespaces: NAMESPACES, clock: null, settings });
+      await engine.start();
+      return engine;
+    };
+    await assert.rejects(start({}), /self-signed certificate/);
+    await assert.rejects(start({ ca, servername: 'other.test' }), /other\.test/);
+    const engine = await start({ ca, servername: 'localhost' });
+    const queue = { ns: 'plain', name: 'secret' };
+    await engine.storage.insert(queue, newElements('over TLS'));
+    assert.deepEqual(bodyTexts((await engine.storage.take(queue, POP)).deliveries), ['over TLS']);
+    await engine.stop();
+  });
+
+  it('is checked against its own name, whichever host the URL names first', async () => {
+    const reach = async (url: string, host: string): Promise<void> => {
+      const { login } = readSettings({
+        url,
+        dataDir: '',
+        namespaces: [],
+        clock: systemClock,
+        dedupWindowMs: 1,
+        settings: { ca },
+        log: { info: () => {}, warn: () => {} },
+      });
+      const connection = await Connection.open({ host, port }, login, systemClock, 5_000);
+      connection.close();
+    };
+    const at = `localhost:${port}`;
+    await reach(`rediss://other.test,${at}`, 'localhost');
+    await assert.rejects(reach(`rediss://${at},127.0.0.1`, '127.0.0.1'), /IP: 127\.0\.0\.1/);
+    // Announced by a cluster, or by a Sentinel.
+    await reach(`rediss://${at},other.test`, '127.0.0.1');
+    await assert.rejects(reach(`rediss://other.test,${at}`, '127.0.0.1'), /other\.test/);
+  });
+});
