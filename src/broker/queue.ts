@@ -71,7 +71,7 @@ export class Queue {
       },
       served: (consumer, deliveries) => this.#served(consumer, deliveries),
       released: (consumer) => ns.admission.exit(consumer.request.owner),
-      giveBack: (delivery) => this.#putBack(delivery),
+      giveBack: (delivery) => this.#putBack([delivery]),
       sinkFailed: (error) => ns.log.warn({ err: error, queue: key }, 'a consumer failed'),
     });
     this.#reserved = new Reserved(ns, key, this.#waiting);
@@ -163,27 +163,29 @@ export class Queue {
    * rolled back with no try counted. Never throws; a failure is logged, since nobody is left to hear it.
    */
   giveBack(delivery: Delivery): void {
-    this.#ns.stats.add(
-      this.key,
-      delivery.group,
-      delivery.lease === null ? ONE_GET_UNDONE : ONE_RESERVE_UNDONE,
-    );
-    this.#putBack(delivery);
+    this.giveBackAll([delivery]);
   }
 
-  /** The same for a hand-out that came to nobody, and so was never counted. */
-  #putBack(delivery: Delivery): void {
-    const { storage, log } = this.#ns;
-    const { lease, group, id } = delivery;
-    const undone =
-      lease === null
-        ? storage.putBack(this.key, [delivery])
-        : storage.rollback(this.key, [{ id, group, token: lease.token, delayMs: 0, countTry: false }]);
-    this.#waiting.wake(group, 0);
-    undone.then(
-      () => this.#ns.announce(this.key, 1),
-      (error: unknown) => log.warn({ err: error, queue: this.key, id }, 'an element could not be given back'),
-    );
+  /** Undoes several in one call, each as `giveBack` does. */
+  giveBackAll(deliveries: readonly Delivery[]): void {
+    for (const { group, lease } of deliveries) {
+      this.#ns.stats.add(this.key, group, lease === null ? ONE_GET_UNDONE : ONE_RESERVE_UNDONE);
+    }
+    this.#putBack(deliveries);
+  }
+
+  /** The same for hand-outs that came to nobody, and so were never counted. */
+  #putBack(deliveries: readonly Delivery[]): void {
+    const { storage } = this.#ns;
+    const popped: Delivery[] = [];
+    const reserved: RollbackItem[] = [];
+    for (const delivery of deliveries) {
+      const { id, group, lease } = delivery;
+      if (lease === null) popped.push(delivery);
+      else reserved.push({ id, group, token: lease.token, delayMs: 0, countTry: false });
+    }
+    if (popped.length > 0) this.#undone(popped, storage.putBack(this.key, popped));
+    if (reserved.length > 0) this.#undone(reserved, storage.rollback(this.key, reserved));
   }
 
   /**
@@ -341,6 +343,17 @@ export class Queue {
       if (lease !== null) this.#ns.leaseEndsAt(lease.until);
     }
     this.#ns.meter.count(takeOperation(leaseMs), 'ok', deliveries.length);
+  }
+
+  /** Whoever waits shares the round trip in which they go back. */
+  #undone(items: readonly { id: ElementId; group: GroupName }[], undone: Promise<unknown>): void {
+    for (const { group } of items) this.#waiting.wake(group, 0);
+    const ids = items.map(({ id }) => id);
+    undone.then(
+      () => this.#ns.announce(this.key, items.length),
+      (error: unknown) =>
+        this.#ns.log.warn({ err: error, queue: this.key, ids }, 'elements could not be given back'),
+    );
   }
 
   #groupFor(given: GroupName | null): GroupName {

@@ -37,6 +37,8 @@ export interface FeedHost {
 export const LARGEST_TAKE = 256;
 /** What an element is taken to be long before the first has come. */
 const FIRST_ESTIMATE_BYTES = 64 * 1024;
+/** Elements of one take may have this many times the bytes that there was room for: few takes are all alike. */
+const TOLERANCE = 2;
 /**
  * A window from this size on is filled by halves, so that the engine takes one while the client works on the
  * other: 20 µs an element instead of 26, measured with a window of 256 and a client that acknowledges at once.
@@ -65,6 +67,8 @@ export class Feed implements Sink {
   /** While the host is to be told when nothing is left to hand out. */
   #whenDrained: (() => void) | null = null;
   #estimateBytes = FIRST_ESTIMATE_BYTES;
+  /** What is handed out of one take, about. The rest is much larger than was estimated, and goes back. */
+  #mostBytes = 0;
 
   constructor(options: FeedOptions, host: FeedHost) {
     this.#options = options;
@@ -117,9 +121,23 @@ export class Feed implements Sink {
   deliver(first: Delivery, more: readonly Delivery[]): void {
     this.#consumer = null;
     let bytes = this.#host.handOut(first);
-    for (const delivery of more) bytes += this.#host.handOut(delivery);
+    let handedOut = 0;
+    for (const delivery of more) {
+      if (bytes >= this.#mostBytes) break;
+      bytes += this.#host.handOut(delivery);
+      handedOut += 1;
+    }
+    if (handedOut < more.length) bytes += this.#giveBack(more.slice(handedOut));
     this.#estimateBytes = Math.max(bytes / (1 + more.length), this.#estimateBytes / 4);
     this.fill();
+  }
+
+  /** They go back to their places. Answers how many bytes they are, about. */
+  #giveBack(deliveries: readonly Delivery[]): number {
+    this.#options.queue.giveBackAll(deliveries);
+    let bytes = 0;
+    for (const { body } of deliveries) bytes += body.byteLength;
+    return bytes;
   }
 
   end(reason: QuaysideError): void {
@@ -171,7 +189,8 @@ export class Feed implements Sink {
 
   #join(count: number): void {
     const { queue, group, leaseMs } = this.#options;
-    const { owner } = this.#host;
+    const { owner, room } = this.#host;
+    this.#mostBytes = room * TOLERANCE;
     const timeoutMs = this.#whenDrained === null ? null : 0;
     const consumer = queue.get({ group, leaseMs, count, timeoutMs, tid: this.#tid, owner }, this);
     // One that does not wait may have heard already: on a paused queue there is nothing to ask the engine.

@@ -19,6 +19,32 @@ describe('clients that read slowly or not at all', () => {
     await node.stop();
   });
 
+  it('cost no more where large elements come behind small ones, which all come in the end, in order', async () => {
+    for (const ack of ['client-individual', 'auto']) {
+      const node = await StompNode.start();
+      const [small, large] = [400, 150];
+      await node.insert('a', ...Array.from({ length: small }, (_, i) => `${i} `));
+      const body = (i: number): Buffer => Buffer.alloc(100_000, `${small + i} `);
+      await node.insert('a', ...Array.from({ length: large }, (_, i) => ({ body: body(i) })));
+      const client = await node.client();
+      client.socket.pause();
+      client.send('SUBSCRIBE', { destination: '/q/N/a', id: 's', ack, 'x-wsize': 65_536 });
+      await stalled(node, 1);
+      const { outgoingBytes } = node.server.counts;
+      assert.ok(outgoingBytes <= 128 * 1024 + 100_000, `${outgoingBytes}`);
+      client.socket.resume();
+      for (let i = 0; i < small + large; i++) {
+        const { body, headers } = await client.expect('MESSAGE');
+        assert.ok(body.subarray(0, 20).toString().startsWith(`${i} `), `${i}`);
+        assert.equal(headers.get('x-tries'), '0');
+        if (ack !== 'auto') client.send('ACK', { id: headers.get('ack') ?? null });
+      }
+      await client.disconnect();
+      assert.deepEqual(await node.sizes('a'), { ready: 0, scheduled: 0, reserved: 0 });
+      await node.stop();
+    }
+  });
+
   it('get everything in the end, in order', async () => {
     const node = await StompNode.start();
     const count = 300;

@@ -93,6 +93,25 @@ export function takeContract(open: EngineUnderTest['open']): void {
       assert.equal(some.nextDueAt, matureAt);
     });
 
+    it('hands out 16 MiB and a body more at most, however many were asked for, and says that there is more', async () => {
+      const queue = on.queue();
+      const count = 20;
+      const MiB = 1024 * 1024;
+      for (let i = 0; i < count; i++)
+        await on.storage.insert(queue, [newElement({ body: Buffer.alloc(MiB, i) })]);
+      const order: number[] = [];
+      for (let takes = 1; order.length < count; takes++) {
+        const { deliveries, nextDueAt } = await on.storage.take(queue, { group: '', count, leaseMs: 60_000 });
+        assert.ok(deliveries.length <= 17 && takes <= 3, `${deliveries.length}`);
+        order.push(...deliveries.map(({ body }) => body[0] ?? -1));
+        if (takes === 1) assert.ok(nextDueAt !== null && nextDueAt <= on.opened.now());
+      }
+      assert.deepEqual(
+        order,
+        Array.from({ length: count }, (_, i) => i),
+      );
+    });
+
     it('finishes what it pops: no lease, and gone', async () => {
       const queue = on.queue();
       const [id] = await on.storage.insert(queue, newElements('a'));

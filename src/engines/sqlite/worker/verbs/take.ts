@@ -63,6 +63,7 @@ function handOut(
     const limit = Math.min(PAGE, count - taken);
     const rows = store.deliveries.ready(lane, store.now, limit);
     for (const row of rows) {
+      if (reply.byteLength >= most) return taken;
       if (!isWhole(row)) {
         setAsideDamaged(store, row[0]);
         continue;
