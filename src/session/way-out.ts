@@ -175,9 +175,18 @@ export abstract class WayOut<Part extends string | Buffer> {
   }
 
   #watchStall(): void {
-    const { clock, counts, stallTimeoutMs, onStall } = this.#options;
-    counts.stalled += 1;
-    this.#cancelStall = clock.after(stallTimeoutMs, onStall);
+    this.#options.counts.stalled += 1;
+    this.#planLook();
+  }
+
+  /** A large body is one write: while the kernel takes of it, however slowly, the client reads. */
+  #planLook(): void {
+    const { clock, stallTimeoutMs, onStall } = this.#options;
+    const left = untaken(this.#socket);
+    this.#cancelStall = clock.after(stallTimeoutMs, () => {
+      if (untaken(this.#socket) === left) onStall();
+      else this.#planLook();
+    });
   }
 
   #endStall(): void {
@@ -186,4 +195,16 @@ export abstract class WayOut<Part extends string | Buffer> {
     this.#cancelStall();
     this.#cancelStall = null;
   }
+}
+
+/** Of a socket, what Node itself looks at before it says that one has timed out. TLS has the TCP one within it. */
+interface Handle {
+  readonly writeQueueSize?: number;
+  readonly _parent?: Handle;
+}
+
+/** Bytes that were written and the kernel does not have. */
+function untaken(socket: Socket): number | undefined {
+  const { _handle: handle } = socket as unknown as { readonly _handle?: Handle | null };
+  return (handle?._parent ?? handle)?.writeQueueSize;
 }

@@ -1,6 +1,7 @@
+import assert from 'node:assert/strict';
 import { STOMP_DEFAULTS, type StompOptions } from '../../src/stomp/options.ts';
 import { StompServer } from '../../src/stomp/server.ts';
-import { openFor, SessionNode, type SessionNodeOptions } from '../support/session-node.ts';
+import { openFor, SessionNode, type SessionNodeOptions, stalled, until } from '../support/session-node.ts';
 import { StompClient, type StompVersion } from './client.ts';
 
 export { POLICIES, stalled, TestAuthenticator, until } from '../support/session-node.ts';
@@ -41,4 +42,28 @@ export class StompNode extends SessionNode<StompServer> {
   protected override cut(): void {
     for (const client of this.#clients) client.socket.destroy();
   }
+}
+
+/** One large body, read in parts, with the time between them in which a client that takes nothing is cut. */
+export async function readSlowly(node: StompNode, client: StompClient): Promise<void> {
+  // Each part is more than the kernels hold, so that the server's has taken some of it since the last look.
+  const [size, part] = [60_000_000, 12_000_000];
+  await node.insert('large', { body: Buffer.alloc(size, 'x') });
+  let bytes = 0;
+  client.socket.removeAllListeners('data');
+  client.socket.on('data', (chunk) => {
+    bytes += chunk.length;
+  });
+  client.socket.pause();
+  client.send('SUBSCRIBE', { destination: '/q/N/large', id: 'large', ack: 'auto' });
+  await stalled(node, 1);
+  for (let read = part; read < size; read += part) {
+    client.socket.resume();
+    await until(() => bytes >= read);
+    client.socket.pause();
+    assert.equal(node.server.counts.stalled, 1);
+    node.clock.advance(STOMP_DEFAULTS.stallTimeoutMs);
+  }
+  client.socket.resume();
+  await until(() => bytes > size && node.server.counts.stalled === 0);
 }

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
-import { StompNode, stalled, until } from './node.ts';
+import { readSlowly, StompNode, stalled, until } from './node.ts';
 
 describe('clients that read slowly or not at all', () => {
   it('cost 128 KiB each of what waits for them, however large their windows', async () => {
@@ -64,6 +64,27 @@ describe('clients that read slowly or not at all', () => {
     }
     await client.disconnect();
     assert.deepEqual(await node.sizes('a'), { ready: 0, scheduled: 0, reserved: 0 });
+    await node.stop();
+  });
+
+  it('are not cut while they read, however long one body takes', async () => {
+    const node = await StompNode.start();
+    const client = await node.client();
+    await readSlowly(node, client);
+    assert.equal(node.server.counts.sessions, 1);
+    await node.stop();
+  });
+
+  it('are cut when they take nothing for twice 90 s', async () => {
+    const node = await StompNode.start();
+    const client = await node.client();
+    await node.insert('a', { body: Buffer.alloc(30_000_000, 'x') });
+    client.socket.pause();
+    client.send('SUBSCRIBE', { destination: '/q/N/a', id: 's', ack: 'auto' });
+    await stalled(node, 1);
+    node.clock.advance(180_000);
+    await until(() => node.server.counts.sessions === 0);
+    while ((await node.sizes('a')).ready === 0);
     await node.stop();
   });
 

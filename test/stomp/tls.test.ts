@@ -9,7 +9,7 @@ import { connect, type TLSSocket } from 'node:tls';
 import type { TlsMaterial } from '../../src/session/options.ts';
 import { sampleBody } from '../support/bodies.ts';
 import { StompClient } from './client.ts';
-import { StompNode } from './node.ts';
+import { readSlowly, StompNode, until } from './node.ts';
 
 describe('STOMP over TLS', () => {
   const folder = mkdtempSync(join(tmpdir(), 'quayside-stomp-tls-'));
@@ -64,6 +64,14 @@ describe('STOMP over TLS', () => {
     client.socket.destroy();
     assert.equal((await next.expect('MESSAGE')).headers.get('x-tries'), '1');
     next.socket.destroy();
+  });
+
+  it('shows as well that a client reads slowly', async () => {
+    const client = await StompClient.open(node.port, { ca: first.cert });
+    await client.connect();
+    await readSlowly(node, client);
+    client.socket.destroy();
+    await until(() => node.server.counts.sessions === 0);
   });
 
   it('is TLS 1.2 or newer', async () => {
