@@ -1,6 +1,7 @@
 import type { Delivery, EventContext, Receiver } from 'rhea';
-import { QuaysideError } from '../model/errors.ts';
+import { invalidParameter, QuaysideError } from '../model/errors.ts';
 import { needSched } from '../session/capabilities.ts';
+import { parseAddress } from './address.ts';
 import { AMQP_ERRORS, wireError } from './errors.ts';
 import { LINK_LIMITS } from './limits.ts';
 import { addressOf, Link, type LinkHost } from './link.ts';
@@ -20,6 +21,7 @@ export class IncomingLink extends Link {
   /** @throws QuaysideError what the target, or the right to write there, lacks */
   constructor(host: LinkHost, receiver: Receiver) {
     const address = addressOf(receiver.target);
+    checkTarget(address);
     host.destinations.find(address, 'write');
     super(host, receiver);
     this.#receiver = receiver;
@@ -108,4 +110,14 @@ export class IncomingLink extends Link {
   #tooLarge(): QuaysideError {
     return new QuaysideError('body-too-large', `A body has at most ${this.host.bodyLimit} bytes.`);
   }
+}
+
+/** @throws QuaysideError `invalid-parameter` where it has options, which would have no effect */
+function checkTarget(address: string): void {
+  const { group, leaseMs } = parseAddress(address);
+  if (group === null && leaseMs === null) return;
+  throw invalidParameter(
+    'address',
+    'The options group and lease are to receive by; a message names its groups in x-ks-groups.',
+  );
 }

@@ -72,6 +72,19 @@ describe('a link', () => {
     }
   });
 
+  it('to send by has no options', async () => {
+    for (const address of ['S/a?group=G1', 'N/a?lease=1000', 'S/a?group=G1&lease=1000']) {
+      const error = await refusal(client.sender(address));
+      assert.deepEqual(
+        [error.condition, error.info.code],
+        ['amqp:invalid-field', 'invalid-parameter'],
+        address,
+      );
+      assert.match(error.message, /x-ks-groups/);
+    }
+    await client.sender('S/a?');
+  });
+
   it('that asks for what is not served is refused as not implemented', async () => {
     const selector = {
       'apache.org:selector-filter:string': types.wrap_described("colour = 'blue'", 0x468c00000004),

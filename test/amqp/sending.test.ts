@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, it } from 'node:test';
 import { type ErrorCode, QuaysideError } from '../../src/model/errors.ts';
-import type { AmqpClient, TestSender } from './client.ts';
+import { type AmqpClient, type TestSender, textOf } from './client.ts';
 import { AmqpNode, until } from './node.ts';
 
 describe('a message of a client that sends', () => {
@@ -144,5 +144,13 @@ describe('a message of a client that sends', () => {
     await until(() => node.queue('a').consumers().length === 1);
     await sender.send({ body: 'x' });
     (await receiver.next()).delivery.accept();
+  });
+
+  it('neither expires by ttl nor goes before others by priority', async () => {
+    await sender.send({ body: 'first', ttl: 1 });
+    await sender.send({ body: 'second', priority: 9 });
+    node.clock.advance(60_000);
+    const receiver = await client.receiver('N/a', {}, 2);
+    assert.deepEqual([textOf(await receiver.next()), textOf(await receiver.next())], ['first', 'second']);
   });
 });
