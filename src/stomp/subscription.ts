@@ -2,7 +2,7 @@ import type { Namespace } from '../broker/namespace.ts';
 import type { Queue } from '../broker/queue.ts';
 import { bytesOfText } from '../model/byte-text.ts';
 import type { Clock } from '../model/clock.ts';
-import type { Delivery, GroupName } from '../model/element.ts';
+import type { Delivery, ElementId, GroupName } from '../model/element.ts';
 import type { SessionCounts } from '../session/counts.ts';
 import { Feed, type FeedHost, LARGEST_TAKE } from '../session/feed.ts';
 import { Held, Popped } from '../session/handout.ts';
@@ -63,6 +63,7 @@ export class Subscription implements FeedHost {
   readonly #shownGroup: string | null;
   /** Unsettled, in the order of hand-out. */
   readonly #held = new Map<string, Held>();
+  readonly #byElement = new Map<ElementId, Held>();
   readonly #leases: LeaseKeeper | null;
   #isOver = false;
   #handedOut = 0;
@@ -153,8 +154,13 @@ export class Subscription implements FeedHost {
 
   /** The client holds these no longer; what becomes of them is the caller's to see to. */
   settle(settled: readonly Held[]): void {
-    for (const { key } of settled) {
-      if (this.#held.delete(key)) this.#host.counts.unacknowledged -= 1;
+    for (const held of settled) {
+      const { key, id } = held;
+      // A transaction may end with what has come again meanwhile, by 1.1 under the same key.
+      if (this.#held.get(key) !== held) continue;
+      this.#held.delete(key);
+      this.#byElement.delete(id);
+      this.#host.counts.unacknowledged -= 1;
     }
   }
 
@@ -189,9 +195,12 @@ export class Subscription implements FeedHost {
     this.#handedOut += 1;
     const key = this.#host.acksByHeader ? this.#handedOut.toString(36) : delivery.id;
     const held = new Held(key, delivery, this.#host.clock.monotonic());
-    // Where a lease ran out, the same element may come again under the id that the client holds already.
-    if (!this.#held.delete(key)) this.#host.counts.unacknowledged += 1;
+    // Where its lease ran out and it comes again, the client holds it by this one and not by the one before.
+    const older = this.#byElement.get(delivery.id);
+    if (older !== undefined) this.settle([older]);
     this.#held.set(key, held);
+    this.#byElement.set(delivery.id, held);
+    this.#host.counts.unacknowledged += 1;
     this.#leases?.watch();
     return held;
   }

@@ -326,6 +326,21 @@ describe('a subscription', () => {
       assert.deepEqual(await node.sizes('a'), { ready: 0, scheduled: 0, reserved: 0 });
     });
 
+    it('that ran out are not among what a cumulative ACK is about, where their elements came again', async () => {
+      await node.insert('a', 'x', 'y');
+      await client.ask('SUBSCRIBE', { destination: '/q/N/a', id: 's', ack: 'client', 'x-lease': 5000 });
+      const first = await messages(2);
+      node.clock.advance(5001);
+      const second = await messages(2);
+      assert.deepEqual(
+        second.map(({ body }) => body),
+        first.map(({ body }) => body),
+      );
+      assert.equal(node.server.counts.unacknowledged, 2);
+      await client.ask('ACK', { id: second[1]?.ack ?? '' });
+      assert.deepEqual(await node.sizes('a'), { ready: 0, scheduled: 0, reserved: 0 });
+    });
+
     it('are refused where they mean nothing', async () => {
       for (const [headers, code] of [
         [{ 'x-lease': '0', ack: 'client' }, 'invalid-parameter'],
