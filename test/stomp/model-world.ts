@@ -335,8 +335,8 @@ export class StompWorld {
       arrival: session.arrivalOf(frame),
       isClaimed: false,
     };
-    // Before 1.2 an element that comes again takes the place of the one whose lease ran out.
-    subscription.held = [...subscription.held.filter((one) => one.key !== key), held];
+    // An element that comes again takes the place of the one whose lease ran out.
+    subscription.held = [...subscription.held.filter((one) => one.id !== id), held];
     // Within a COMMIT the server may hand out what was sent before what a NACK gave back.
     subscription.held.sort((a, b) => a.arrival - b.arrival);
     assert.ok(subscription.held.length <= subscription.window, 'the window is kept');
