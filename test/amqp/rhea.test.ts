@@ -4,6 +4,8 @@ import type { Connection, Delivery, Sender, Session } from 'rhea';
 import { RheaStream } from '../../src/amqp/guard/rhea-stream.ts';
 import {
   acceptConnection,
+  forgetLink,
+  hasRoom,
   mendSender,
   mendSession,
   sendable,
@@ -135,6 +137,22 @@ describe('rhea, as the server uses it', () => {
     flow(1, 10, 100);
     session.outgoing.process();
     assert.deepEqual([dropped, unsent(b)], [['a'], 0]);
+  });
+
+  it('has room for what all links of a session leave unsettled, and again when one of them is forgotten', () => {
+    const [a, b] = [attach('a'), attach('b')];
+    flow(0, 10, 100);
+    flow(1, 10, 100);
+    for (const link of [a, b, a]) send(link);
+    assert.equal(hasRoom(b), true);
+    const waiting = send(b);
+    assert.equal(hasRoom(a), false);
+    assert.throws(() => send(a), /overflow/);
+    session.outgoing.process();
+    forgetLink(a);
+    assert.deepEqual([session.outgoing.deliveries.size, hasRoom(b)], [3, true]);
+    forgetLink(b);
+    assert.deepEqual([session.outgoing.deliveries.size, waiting.settled], [0, true]);
   });
 
   it('writes what is given to it as it is given', () => {
