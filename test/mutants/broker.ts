@@ -51,7 +51,7 @@ export const BROKER: readonly Mutant[] = [
   {
     name: 'a rollback wakes nobody',
     suite: 'wake-ups',
-    edits: edit('broker/queue.ts', 'this.#waiting.wake(item.group, delayMs);', ''),
+    edits: edit('broker/reserved.ts', 'this.#waiting.wake(item.group, delayMs);', ''),
   },
   {
     name: 'a lease that ends wakes nobody and is not counted',
@@ -80,7 +80,7 @@ export const BROKER: readonly Mutant[] = [
   {
     name: 'a hand-out that came to nobody is counted as undone',
     suite: 'wake-ups',
-    edits: edit('broker/queue.ts', 'this.#putBack(delivery),', 'this.giveBack(delivery),'),
+    edits: edit('broker/queue.ts', 'this.#putBack([delivery]),', 'this.giveBack(delivery),'),
   },
   {
     name: 'resume wakes nobody',
