@@ -80,6 +80,16 @@ describe('opening a SQLite file', () => {
     });
   });
 
+  it('refuses a file whose tables are not those that they should be', async () => {
+    await withFolder(async (folder) => {
+      await (await folder.started()).stop();
+      const db = new DatabaseSync(folder.file);
+      db.exec('ALTER TABLE damaged RENAME COLUMN queue TO qveue');
+      db.close();
+      await assert.rejects(folder.engine().start(), /test\.db has other tables than it should .*backup/);
+    });
+  });
+
   it('refuses a file that lost its end', async () => {
     await withFolder(async (folder) => {
       await fill(folder);

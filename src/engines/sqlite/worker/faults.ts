@@ -1,6 +1,7 @@
 import { type ErrorCode, QuaysideError } from '../../../model/errors.ts';
 
 /** Primary result codes of SQLite that mean something to us. */
+export const SQLITE_ERROR = 1;
 const SQLITE_BUSY = 5;
 const SQLITE_READONLY = 8;
 const SQLITE_IOERR = 10;

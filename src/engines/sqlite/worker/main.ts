@@ -6,7 +6,7 @@ import { MEMORY } from '../settings.ts';
 import type { FromWorker, ToWorker } from '../thread.ts';
 import { runBatch } from './batch.ts';
 import { isFull } from './faults.ts';
-import { type OpenOptions, openDatabase } from './open.ts';
+import { type OpenOptions, openDatabase, strangeTables } from './open.ts';
 import { Space } from './space.ts';
 import { Store } from './store.ts';
 
@@ -44,8 +44,15 @@ function openStore(options: WorkerData): Store {
   const { file, ballastBytes, minFreeBytes, policies, dedupWindowMs, faultMemory } = options;
   const space = file === MEMORY ? null : new Space({ file, ballastBytes, minFreeBytes, warn });
   const faults = faultMemory === null ? null : new Faults(faultMemory);
-  const open = (): Store =>
-    new Store(openDatabase(options), { policies, dedupWindowMs, faults, space, warn });
+  const open = (): Store => {
+    const db = openDatabase(options);
+    try {
+      return new Store(db, { policies, dedupWindowMs, faults, space, warn });
+    } catch (error) {
+      db.close();
+      throw strangeTables(file, error);
+    }
+  };
   try {
     return open();
   } catch (error) {
