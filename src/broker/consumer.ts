@@ -42,12 +42,15 @@ export interface Sink {
  * - `gone`: served, ended or left. Final; whatever still arrives for it goes to somebody else or back.
  */
 export class Consumer {
+  static #made = 0;
   readonly request: GetRequest;
   /** The group it waits for: the request's, or the namespace's default. */
   readonly group: GroupName;
   readonly sink: Sink;
   /** Wall time at which it began to wait, ms. */
   readonly since: number;
+  /** Tells in which order those came that began in one millisecond. */
+  readonly order = Consumer.#made++;
   state: 'waiting' | 'asked' | 'gone' = 'waiting';
   timedOut = false;
   cancelTimeout: CancelTimer | null = null;

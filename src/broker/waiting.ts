@@ -115,7 +115,7 @@ export class Waiting {
     for (const line of this.#lines.values()) {
       for (const consumer of line.consumers()) pending.push({ consumer, line });
     }
-    pending.sort((a, b) => a.consumer.since - b.consumer.since);
+    pending.sort((a, b) => a.consumer.since - b.consumer.since || a.consumer.order - b.consumer.order);
     return pending.map(({ consumer, line }) => ({
       tid: this.#tidOf(consumer),
       since: new Date(consumer.since).toISOString(),

@@ -158,3 +158,24 @@ describe('a consumer that leaves while the engine is asked for it', () => {
     });
   }
 });
+
+describe('the consumers of a queue', () => {
+  it('are listed in the order in which they came, whatever their group, also within one millisecond', async () => {
+    const policy = plain('S', { groups: ['default'] });
+    const opened = await MEMORY_SQLITE.open({ namespaces: [policy] });
+    const broker = brokerOn([{ policy, engine: opened.engine }], opened.clock);
+    await broker.start();
+    const queue = broker.namespace('S').queue('q');
+    const tids = ['g3', 'g1', 'g3', 'g2', 'g1'].map((group, i) => {
+      const request = { group, leaseMs: null, timeoutMs: null, tid: `t${i}`, owner: null };
+      queue.get(request, { deliver: () => {}, end: () => {} });
+      return request.tid;
+    });
+    assert.deepEqual(
+      queue.consumers().map(({ tid }) => tid),
+      tids,
+    );
+    await broker.stop();
+    await opened.close();
+  });
+});
