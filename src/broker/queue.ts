@@ -166,7 +166,7 @@ export class Queue {
     this.giveBackAll([delivery]);
   }
 
-  /** Undoes several in one call, each as `giveBack` does. */
+  /** Undoes several in one call, each as `giveBack` does; they keep their order. */
   giveBackAll(deliveries: readonly Delivery[]): void {
     for (const { group, lease } of deliveries) {
       this.#ns.stats.add(this.key, group, lease === null ? ONE_GET_UNDONE : ONE_RESERVE_UNDONE);
@@ -194,12 +194,14 @@ export class Queue {
    * ends by itself.
    */
   async putOff(deliveries: readonly Delivery[], delayMs: number): Promise<void> {
+    const popped: Delivery[] = [];
     const items: RollbackItem[] = [];
     for (const delivery of deliveries) {
       const { id, group, lease } = delivery;
-      if (lease === null) this.giveBack(delivery);
+      if (lease === null) popped.push(delivery);
       else items.push({ id, group, token: lease.token, delayMs, countTry: true });
     }
+    this.giveBackAll(popped);
     if (items.length === 0) return;
     try {
       await this.rollbackAll(items);

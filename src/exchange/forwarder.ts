@@ -83,7 +83,7 @@ export class Forwarder implements Stages {
       } else unasked.push(delivery);
     }
     return async () => {
-      for (const delivery of unasked.toReversed()) route.source.giveBack(delivery);
+      route.source.giveBackAll(unasked);
       return this.#carryOut(plans, putOff);
     };
   }
@@ -219,12 +219,11 @@ export class Forwarder implements Stages {
     return JSON.stringify(['exchange', route.id, destination, route.source.key.ns, delivery.id]);
   }
 
-  /** Takes them in their order. What was popped goes back last first: a list puts each at its head. */
+  /** Takes them in their order. */
   async #putOff(deliveries: readonly Delivery[]): Promise<void> {
     if (deliveries.length === 0) return;
     this.#parts.counters.putBack += deliveries.length;
-    const isPopped = deliveries.every(({ lease }) => lease === null);
-    await this.#parts.route.source.putOff(isPopped ? deliveries.toReversed() : deliveries, PUT_OFF_MS);
+    await this.#parts.route.source.putOff(deliveries, PUT_OFF_MS);
   }
 
   #count({ copies, stray }: Plan): void {

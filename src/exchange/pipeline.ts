@@ -162,7 +162,7 @@ export class Pipeline {
     try {
       await before;
       if (this.#state === 'stopping') {
-        this.#giveBack(batch);
+        this.#options.source.giveBackAll(batch);
         return;
       }
       const store = await decided;
@@ -172,7 +172,7 @@ export class Pipeline {
       else this.#grow();
     } catch {
       // Unforeseen: what was reserved comes back by its lease; the loop goes on, more slowly.
-      this.#giveBack(batch);
+      this.#options.source.giveBackAll(batch);
       this.#grow();
     } finally {
       markSent();
@@ -180,11 +180,6 @@ export class Pipeline {
       this.#options.settled(batch);
       this.#roomWanted?.();
     }
-  }
-
-  /** Last first: a list puts each at its head. */
-  #giveBack(batch: readonly Delivery[]): void {
-    for (const delivery of batch.toReversed()) this.#options.source.giveBack(delivery);
   }
 
   async #allSettled(): Promise<void> {

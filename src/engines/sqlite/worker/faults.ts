@@ -34,6 +34,10 @@ export function sqliteCode(error: unknown): number | null {
   return typeof error.errcode === 'number' ? error.errcode & 0xff : null;
 }
 
+export function messageOf(error: unknown): string {
+  return error instanceof Error ? error.message : String(error);
+}
+
 export function isFatal(error: unknown): boolean {
   const code = sqliteCode(error);
   return code !== null && FATAL.has(code);
@@ -58,7 +62,7 @@ export function isDamage(error: unknown): boolean {
  */
 export function faultOf(error: unknown, takesSpace: boolean): Fault {
   if (error instanceof QuaysideError) return { code: error.code, message: error.message };
-  const message = error instanceof Error ? error.message : String(error);
+  const message = messageOf(error);
   if (isFull(error) && takesSpace) return { code: 'storage-full', message: 'The disk is full.' };
   if (sqliteCode(error) !== null) return { code: 'storage-unavailable', message: `SQLite: ${message}` };
   return { code: 'internal', message };

@@ -5,8 +5,8 @@ import { MessageReader } from '../message.ts';
 import { MEMORY } from '../settings.ts';
 import type { FromWorker, ToWorker } from '../thread.ts';
 import { runBatch } from './batch.ts';
-import { isFull } from './faults.ts';
-import { type OpenOptions, openDatabase, strangeTables } from './open.ts';
+import { isFull, messageOf } from './faults.ts';
+import { type OpenOptions, openDatabase, openError } from './open.ts';
 import { Space } from './space.ts';
 import { Store } from './store.ts';
 
@@ -50,7 +50,7 @@ function openStore(options: WorkerData): Store {
       return new Store(db, { policies, dedupWindowMs, faults, space, warn });
     } catch (error) {
       db.close();
-      throw strangeTables(file, error);
+      throw openError(file, error);
     }
   };
   try {
@@ -108,10 +108,6 @@ function close(store: Store): void {
   }
   store.db.close();
   port?.close();
-}
-
-function messageOf(error: unknown): string {
-  return error instanceof Error ? error.message : String(error);
 }
 
 function causeOf(error: unknown): unknown {

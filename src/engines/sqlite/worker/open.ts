@@ -1,7 +1,7 @@
 import { existsSync, statSync } from 'node:fs';
 import { DatabaseSync } from 'node:sqlite';
 import { type Durability, type FileCheck, MEMORY } from '../settings.ts';
-import { isBusy, isDamage, SQLITE_CORRUPT, SQLITE_ERROR, sqliteCode } from './faults.ts';
+import { isBusy, isDamage, messageOf, SQLITE_CORRUPT, SQLITE_ERROR, sqliteCode } from './faults.ts';
 import { migrate } from './schema.ts';
 
 export interface OpenOptions {
@@ -67,7 +67,7 @@ export function openDatabase(options: OpenOptions): DatabaseSync {
       throw error;
     }
   } catch (error) {
-    throw new OpenError(refusal(file, error), { cause: error });
+    throw openError(file, error);
   }
 }
 
@@ -91,27 +91,22 @@ function damage(what: string): Error {
   return Object.assign(new Error(what), { errcode: SQLITE_CORRUPT });
 }
 
-/** The file opened, and has tables, but our statements do not fit them. */
-export function strangeTables(file: string, error: unknown): OpenError {
-  if (sqliteCode(error) !== SQLITE_ERROR) return new OpenError(refusal(file, error), { cause: error });
-  const what = `has other tables than it should (${whyOf(error)})`;
-  return new OpenError(
-    `SQLite file ${file} ${what}: it is damaged; restore it from a backup or move it away.`,
-    { cause: error },
-  );
-}
-
-function whyOf(error: unknown): string {
-  return error instanceof Error ? error.message : String(error);
+/** Why a file cannot be served, by what failed. */
+export function openError(file: string, error: unknown): OpenError {
+  return new OpenError(refusal(file, error), { cause: error });
 }
 
 function refusal(file: string, error: unknown): string {
-  const why = whyOf(error);
+  const why = messageOf(error);
   if (isBusy(error)) {
     return `SQLite file ${file} is in use by another process; stop that one or give this one a file of its own.`;
   }
   if (isDamage(error)) {
     return `SQLite file ${file} is damaged or not a database (${why}); restore it from a backup or move it away.`;
+  }
+  // Our statements do not fit its tables.
+  if (sqliteCode(error) === SQLITE_ERROR) {
+    return `SQLite file ${file} has other tables than it should (${why}): it is damaged; restore it from a backup or move it away.`;
   }
   if (sqliteCode(error) !== null) {
     return `SQLite file ${file} cannot be opened (${why}); check that its folder exists, may be written and has space.`;
