@@ -212,13 +212,7 @@ describe('rhea’s client', () => {
       node.clock.advance(ms);
       t.mock.timers.tick(ms);
     };
-    const { storage } = node.engine.engine;
-    const { insert } = storage;
-    const held = Promise.withResolvers<void>();
-    storage.insert = async (...given) => {
-      await held.promise;
-      return insert.apply(storage, given);
-    };
+    const { letGo } = node.holdInserts();
     const sender = await client.sender('N/a');
     await sender.sendable();
     // More than a client may have under way in the engine.
@@ -226,7 +220,7 @@ describe('rhea’s client', () => {
     await until(() => node.server.counts.receivedBytes > 5_000_000);
     for (let i = 0; i < 10; i++) pass(idleTimeoutMs / 2);
     assert.equal(client.connection.is_open(), true);
-    held.resolve();
+    letGo();
     for (const { kind } of await Promise.all(sending)) assert.equal(kind, 'accepted');
     (client.connection as unknown as { _write_frame(): void })._write_frame = () => {};
     for (let i = 0; i < 4; i++) pass(idleTimeoutMs / 2);

@@ -30,24 +30,16 @@ describe('a message of a client that sends', () => {
   };
 
   it('is accepted when the engine has it, not before', async () => {
-    const { storage } = node.engine.engine;
-    const { insert } = storage;
-    const asked = Promise.withResolvers<void>();
-    const held = Promise.withResolvers<void>();
-    storage.insert = async (...given) => {
-      asked.resolve();
-      await held.promise;
-      return insert.apply(storage, given);
-    };
+    const { asked, letGo } = node.holdInserts();
     let isAnswered = false;
     const sending = sender.send({ body: 'x' }).then((outcome) => {
       isAnswered = true;
       return outcome;
     });
-    await asked.promise;
+    await asked;
     for (let i = 0; i < 50; i++) await new Promise(setImmediate);
     assert.equal(isAnswered, false);
-    held.resolve();
+    letGo();
     assert.equal((await sending).kind, 'accepted');
   });
 

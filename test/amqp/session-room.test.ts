@@ -101,21 +101,12 @@ describe('the room of a session', () => {
     const fields = { rcv_settle_mode: 1, autosettle: false };
     const first = await client.sender('N/few', fields);
     await first.send({ body: 'x' });
-    const { storage } = node.engine.engine;
-    const { insert } = storage;
-    const held = Promise.withResolvers<void>();
-    const asked = Promise.withResolvers<void>();
-    storage.insert = async (...given) => {
-      asked.resolve();
-      await held.promise;
-      return insert.apply(storage, given);
-    };
+    const { asked, letGo } = node.holdInserts();
     const second = await client.sender('N/few', fields);
     const sending = second.send({ body: 'y' });
-    await asked.promise;
+    await asked;
     await second.close();
-    storage.insert = insert;
-    held.resolve();
+    letGo();
     assert.equal((await sending).kind, 'accepted');
     await first.close();
     await sendAll();

@@ -9,6 +9,7 @@ import { MEMORY_SQLITE } from '../engines/sqlite.ts';
 import type { TestEngine } from '../engines.ts';
 import { brokerOn, plain } from '../support/broker.ts';
 import { bodyText, newElement } from '../support/elements.ts';
+import { engineWith } from '../support/engine-with.ts';
 
 const POLICY = plain('N');
 
@@ -42,16 +43,17 @@ for (const [how, skewMs] of [
       await opened.close();
     });
 
-    function counted(engine: Engine): Engine {
-      const storage = new Proxy(engine.storage, {
-        get(target, name) {
-          const value = Reflect.get(target, name, target);
-          if (name === 'take' || name === 'sweep') asked[name] += 1;
-          return typeof value === 'function' ? value.bind(target) : value;
+    const counted = (engine: Engine): Engine =>
+      engineWith(engine, (real) => ({
+        take: (queue, options) => {
+          asked.take += 1;
+          return real.take(queue, options);
         },
-      });
-      return Object.create(engine, { storage: { value: storage } });
-    }
+        sweep: () => {
+          asked.sweep += 1;
+          return real.sweep();
+        },
+      }));
 
     const get = (leaseMs: number | null): Promise<Delivery> =>
       new Promise((deliver, end) => {

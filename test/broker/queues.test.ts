@@ -2,11 +2,11 @@ import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, it } from 'node:test';
 import type { Broker } from '../../src/broker/broker.ts';
 import type { Namespace } from '../../src/broker/namespace.ts';
-import type { Engine } from '../../src/engine/engine.ts';
 import { MEMORY_SQLITE } from '../engines/sqlite.ts';
 import type { TestEngine } from '../engines.ts';
 import { brokerOn, plain } from '../support/broker.ts';
 import { newElement } from '../support/elements.ts';
+import { engineWith } from '../support/engine-with.ts';
 
 const MAX_QUEUES = 5;
 const TOO_MANY = { code: 'too-many-queues' };
@@ -23,19 +23,9 @@ describe('the queues of a namespace', () => {
     const policy = plain('N');
     held = Promise.resolve();
     opened = await MEMORY_SQLITE.open({ namespaces: [policy] });
-    const { storage } = opened.engine;
-    const slow: Engine = Object.create(opened.engine, {
-      storage: {
-        value: new Proxy(storage, {
-          get: (target, name) => {
-            const value = Reflect.get(target, name, target);
-            if (name === 'queues')
-              return (ns: string) => target.queues(ns).then((found) => held.then(() => found));
-            return typeof value === 'function' ? value.bind(target) : value;
-          },
-        }),
-      },
-    });
+    const slow = engineWith(opened.engine, (real) => ({
+      queues: (ns) => real.queues(ns).then((found) => held.then(() => found)),
+    }));
     broker = brokerOn([{ policy, engine: slow, maxQueues: MAX_QUEUES }], opened.clock);
     await broker.start();
     namespace = broker.namespace('N');

@@ -8,6 +8,7 @@ import { MEMORY_SQLITE } from '../engines/sqlite.ts';
 import type { TestEngine } from '../engines.ts';
 import { brokerOn, plain } from '../support/broker.ts';
 import { newElement } from '../support/elements.ts';
+import { engineWith } from '../support/engine-with.ts';
 
 const POLICY = plain('N');
 const LEASE_MS = 1_000;
@@ -40,23 +41,15 @@ describe('the ends of leases', () => {
     await opened.close();
   });
 
-  function withSlowSweeps(engine: Engine): Engine {
-    const storage = new Proxy(engine.storage, {
-      get(target, name) {
-        const value = Reflect.get(target, name, target);
-        if (name === 'sweep') {
-          return async () => {
-            const result = await target.sweep();
-            sweeps += 1;
-            await held;
-            return result;
-          };
-        }
-        return typeof value === 'function' ? value.bind(target) : value;
+  const withSlowSweeps = (engine: Engine): Engine =>
+    engineWith(engine, (real) => ({
+      sweep: async () => {
+        const result = await real.sweep();
+        sweeps += 1;
+        await held;
+        return result;
       },
-    });
-    return Object.create(engine, { storage: { value: storage } });
-  }
+    }));
 
   const get = (from: Queue, count: number, leaseMs: number | null): Promise<Delivery[]> =>
     new Promise((resolve, end) => {

@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, it } from 'node:test';
 import type { Broker } from '../../src/broker/broker.ts';
 import type { Queue } from '../../src/broker/queue.ts';
+import type { NamespacePolicy } from '../../src/engine/engine.ts';
 import type { Delivery } from '../../src/model/element.ts';
 import { MEMORY_SQLITE } from '../engines/sqlite.ts';
 import type { TestEngine } from '../engines.ts';
@@ -9,7 +10,27 @@ import { brokerOn, plain } from '../support/broker.ts';
 import { bodyText, newElement } from '../support/elements.ts';
 
 const POLICY = plain('N', { deadLetter: { maxTries: 2, queue: 'dead' } });
+const STREAM = plain('S', { groups: ['default'] });
 const LEASE_MS = 10_000;
+
+interface OneQueue {
+  readonly opened: TestEngine;
+  readonly broker: Broker;
+  readonly queue: Queue;
+  close(): Promise<void>;
+}
+
+/** A broker with one namespace, on an engine of its own, and a queue there. */
+async function oneQueue(policy: NamespacePolicy): Promise<OneQueue> {
+  const opened = await MEMORY_SQLITE.open({ namespaces: [policy] });
+  const broker = brokerOn([{ policy, engine: opened.engine }], opened.clock);
+  await broker.start();
+  const close = async (): Promise<void> => {
+    await broker.stop();
+    await opened.close();
+  };
+  return { opened, broker, queue: broker.namespace(policy.name).queue('q'), close };
+}
 
 /** Each way in which an element becomes eligible ends a blocked get; nothing polls for it. */
 describe('a blocked get is woken', () => {
@@ -17,17 +38,12 @@ describe('a blocked get is woken', () => {
   let broker: Broker;
   let queue: Queue;
 
-  beforeEach(async () => {
-    opened = await MEMORY_SQLITE.open({ namespaces: [POLICY] });
-    broker = brokerOn([{ policy: POLICY, engine: opened.engine }], opened.clock);
-    await broker.start();
-    queue = broker.namespace('N').queue('q');
-  });
+  let close: () => Promise<void>;
 
-  afterEach(async () => {
-    await broker.stop();
-    await opened.close();
+  beforeEach(async () => {
+    ({ opened, broker, queue, close } = await oneQueue(POLICY));
   });
+  afterEach(() => close());
 
   const get = (from: Queue, leaseMs: number | null = null): Promise<Delivery> =>
     new Promise((deliver, end) => {
@@ -112,11 +128,7 @@ describe('a blocked get is woken', () => {
 
 describe('a blocked get of a group that asks again while it is ended', () => {
   it('is listed, served and counted as any other', async () => {
-    const policy = plain('S', { groups: ['default'] });
-    const opened = await MEMORY_SQLITE.open({ namespaces: [policy] });
-    const broker = brokerOn([{ policy, engine: opened.engine }], opened.clock);
-    await broker.start();
-    const queue = broker.namespace('S').queue('q');
+    const { opened, broker, queue, close } = await oneQueue(STREAM);
     const ask = (timeoutMs: number | null): Promise<Delivery> =>
       new Promise((deliver, end) => {
         const request = { group: 'g', leaseMs: null, timeoutMs, tid: null, owner: null };
@@ -133,18 +145,14 @@ describe('a blocked get of a group that asks again while it is ended', () => {
     await queue.insert([newElement({ body: 'e', groups: ['g'] })]);
     assert.equal(bodyText(await answer), 'e');
     assert.equal(broker.admission.waiting, 0);
-    await broker.stop();
-    await opened.close();
+    await close();
   });
 });
 
 describe('a consumer that leaves while the engine is asked for it', () => {
   for (const leaseMs of [null, LEASE_MS]) {
     it(`is counted in no statistic: ${leaseMs === null ? 'get' : 'reserve'}`, async () => {
-      const opened = await MEMORY_SQLITE.open({ namespaces: [POLICY] });
-      const broker = brokerOn([{ policy: POLICY, engine: opened.engine }], opened.clock);
-      await broker.start();
-      const queue = broker.namespace('N').queue('q');
+      const { broker, queue, close } = await oneQueue(POLICY);
       await queue.insert([newElement({ body: 'e' })]);
       const request = { group: null, leaseMs, timeoutMs: null, tid: null, owner: null };
       const unexpected = (): void => assert.fail('it has gone');
@@ -153,19 +161,14 @@ describe('a consumer that leaves while the engine is asked for it', () => {
       while ((await record()).size !== 1) await new Promise(setImmediate);
       const { get, reserve } = (await record()).stats;
       assert.deepEqual([get, reserve], [0, 0]);
-      await broker.stop();
-      await opened.close();
+      await close();
     });
   }
 });
 
 describe('the consumers of a queue', () => {
   it('are listed in the order in which they came, whatever their group, also within one millisecond', async () => {
-    const policy = plain('S', { groups: ['default'] });
-    const opened = await MEMORY_SQLITE.open({ namespaces: [policy] });
-    const broker = brokerOn([{ policy, engine: opened.engine }], opened.clock);
-    await broker.start();
-    const queue = broker.namespace('S').queue('q');
+    const { queue, close } = await oneQueue(STREAM);
     const tids = ['g3', 'g1', 'g3', 'g2', 'g1'].map((group, i) => {
       const request = { group, leaseMs: null, timeoutMs: null, tid: `t${i}`, owner: null };
       queue.get(request, { deliver: () => {}, end: () => {} });
@@ -175,7 +178,6 @@ describe('the consumers of a queue', () => {
       queue.consumers().map(({ tid }) => tid),
       tids,
     );
-    await broker.stop();
-    await opened.close();
+    await close();
   });
 });

@@ -93,13 +93,7 @@ describe('heart-beats', () => {
   });
 
   it('are not missed while the server does not read, and are again afterwards', async () => {
-    const { storage } = node.engine.engine;
-    const { insert } = storage;
-    const held = Promise.withResolvers<void>();
-    storage.insert = async (...given) => {
-      await held.promise;
-      return insert.apply(storage, given);
-    };
+    const { letGo } = node.holdInserts();
     const client = await withBeats('10000,0');
     // More than a client may have under way in the engine.
     for (let i = 0; i < 8; i++) client.send('SEND', { destination: '/q/N/a' }, Buffer.alloc(1_000_000, 'x'));
@@ -109,7 +103,7 @@ describe('heart-beats', () => {
       node.clock.advance(10_000);
     }
     assert.equal(node.server.counts.errors, 0);
-    held.resolve();
+    letGo();
     await settle(client);
     assert.equal((await node.sizes('a')).ready, 8);
     node.clock.advance(20_000);

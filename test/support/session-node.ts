@@ -145,6 +145,20 @@ export abstract class SessionNode<Server extends SessionServer> {
     );
   }
 
+  /** From now on inserts wait before the engine has them, until they are let go; later ones pass then, too. */
+  holdInserts(): { readonly asked: Promise<void>; readonly letGo: () => void } {
+    const { storage } = this.engine.engine;
+    const { insert } = storage;
+    const asked = Promise.withResolvers<void>();
+    const held = Promise.withResolvers<void>();
+    storage.insert = async (...given) => {
+      asked.resolve();
+      await held.promise;
+      return insert.apply(storage, given);
+    };
+    return { asked: asked.promise, letGo: held.resolve };
+  }
+
   queue(name: string, ns = 'N'): Queue {
     return this.broker.namespace(ns).queue(name);
   }
