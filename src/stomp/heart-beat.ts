@@ -13,8 +13,11 @@ export interface HeartBeatOptions {
 
 /** A client's line end may be late by its whole interval before its connection is taken for dead. */
 const GRACE = 2;
-/** Sent at twice the pace that was agreed, so that one that is held up is still in time. */
-const PACE = 0.5;
+/**
+ * Sent after this part of the interval that was agreed, so that one that is held up is still in time. At a half,
+ * 1,000 idle sessions took a quarter more of the processor.
+ */
+const PACE = 0.75;
 
 /** The heart-beats of one connection, both ways. Any bytes count as one. */
 export class HeartBeat {
