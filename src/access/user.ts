@@ -1,3 +1,5 @@
+import { QuaysideError } from '../model/errors.ts';
+
 /**
  * What a user may do in a namespace (decisions, "Requests in general").
  * - `read`: get, reserve, commit, rollback, extend, status
@@ -15,6 +17,11 @@ export interface User {
   may(right: Right, namespace: string): boolean;
   /** True with any right there; a namespace that one may not see is answered as unknown. */
   maySee(namespace: string): boolean;
+}
+
+/** What a user hears who lacks a right in a namespace that it may see. */
+export function rightMissing(right: Right, namespace: string): QuaysideError {
+  return new QuaysideError('forbidden', `This needs the right ${right} in namespace ${namespace}.`);
 }
 
 /** Who a user is after users were read anew; null where that name is gone or has another password. */

@@ -40,6 +40,7 @@ export class Broker implements Service {
   readonly #sweepers = new Map<Storage, Sweeper>();
   readonly #self: NodeInfo;
   #tids = 0;
+  #stopping: Promise<void> | null = null;
 
   constructor(options: BrokerOptions) {
     this.admission = new Admission(options.waiting);
@@ -76,7 +77,12 @@ export class Broker implements Service {
     }
   }
 
-  async stop(): Promise<void> {
+  stop(): Promise<void> {
+    this.#stopping ??= this.#stop();
+    return this.#stopping;
+  }
+
+  async #stop(): Promise<void> {
     this.drain();
     for (const namespace of this.#namespaces.values()) namespace.stop();
     await Promise.all([...this.#sweepers.values()].map((sweeper) => sweeper.stop()));

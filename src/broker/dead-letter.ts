@@ -1,11 +1,12 @@
 import type { DeliveryRef, SettleOutcome } from '../engine/storage.ts';
 import { bytesOfText } from '../model/byte-text.ts';
-import type { Delivery, ElementHeaders } from '../model/element.ts';
+import { letterHeaders } from '../model/dead-letter.ts';
+import type { Delivery } from '../model/element.ts';
+import { engineNow } from './engine-time.ts';
 import type { Namespace } from './namespace.ts';
 import type { Queue } from './queue.ts';
 
 const PAGE = 1000;
-const LETTER_HEADERS = new Set(['x-dl-from-queue', 'x-dl-at', 'x-dl-tries']);
 
 /**
  * Moves a reserved element to the namespace's dead-letter queue now, whatever its tries: its consumer says that it
@@ -19,18 +20,22 @@ export async function deadLetter(
   ref: DeliveryRef,
   tries: number,
 ): Promise<SettleOutcome> {
-  const { storage, stats, clock, defaultGroups, deadLetterQueue } = namespace;
+  const { storage, stats, defaultGroups, deadLetterQueue } = namespace;
   if (deadLetterQueue === null) throw new Error(`Namespace ${namespace.name} has no dead letter.`);
   const found = await find(namespace, queue, ref);
   if (found === null) return 'not-found';
   const { key } = queue;
   const { body, contentType, contentEncoding } = found;
-  const headers = letterHeaders(found.headers, key.name, clock.now(), tries);
+  const at = engineNow(namespace, key);
+  const headers = letterHeaders(found.headers, { from: bytesOfText(key.name), at, tries });
   const element = { body, contentType, contentEncoding, headers, tries: 0, groups: defaultGroups };
   const letter = { ...element, matureAt: null, delayMs: 0, dedupKey: null };
-  const inserts = [{ queue: namespace.queue(deadLetterQueue).key, element: letter }];
+  // Not by `namespace.queue`: a namespace that has all the queues it may have has this one beside them.
+  const target = { ns: key.ns, name: deadLetterQueue };
+  const inserts = [{ queue: target, element: letter }];
   const [outcome = 'not-found'] = await storage.transfer([{ from: key, finish: ref, inserts }]);
   if (outcome !== 'done') return outcome;
+  namespace.noteStored(target);
   stats.add(key, ref.group, { rollback: 1, deadletter: 1 });
   namespace.elementDied();
   return 'dead-lettered';
@@ -49,14 +54,4 @@ async function find(
     after = page.next;
   } while (after !== null);
   return null;
-}
-
-function letterHeaders(headers: ElementHeaders, from: string, at: number, tries: number): ElementHeaders {
-  const kept: string[] = [];
-  for (let i = 0; i + 1 < headers.length; i += 2) {
-    const name = headers[i] as string;
-    if (!LETTER_HEADERS.has(name)) kept.push(name, headers[i + 1] as string);
-  }
-  const moved = new Date(at).toISOString();
-  return [...kept, 'x-dl-from-queue', bytesOfText(from), 'x-dl-at', moved, 'x-dl-tries', String(tries)];
 }

@@ -6,10 +6,15 @@ import type { QueueKey } from '../model/names.ts';
  * A moment of the engine's clock, as this node's own will show it. The two may be hours apart, and a timer that
  * was set by the wrong one is late, or due again and again.
  */
-export function toLocal(at: number, { storage, clock }: Clocks, queue?: QueueKey): number {
+export function toLocal(at: number, clocks: Clocks, queue?: QueueKey): number {
+  return at + (clocks.clock.now() - engineNow(clocks, queue));
+}
+
+/** What the engine's clock shows now, as far as is known: for moments that it will be compared with. */
+export function engineNow({ storage, clock }: Clocks, queue?: QueueKey): number {
   const now = storage.now(queue);
   // Nothing was heard of the engine's clock yet.
-  return Number.isFinite(now) ? clock.now() + (at - now) : at;
+  return Number.isFinite(now) ? now : clock.now();
 }
 
 interface Clocks {

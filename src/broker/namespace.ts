@@ -185,11 +185,20 @@ export class Namespace {
     return this.storage.queues(this.name);
   }
 
-  /** The engine knows the queue, or is about to: it counts from now on. */
+  /** The engine knows the queue: it counts from now on. */
   noteStored({ name }: QueueKey): void {
     if (this.#known.has(name)) return;
     this.#known.add(name);
     for (const { names } of this.#reloads) names.add(name);
+  }
+
+  /** The engine is about to know the queue, which counts already, lest many at once pass the limit. */
+  noteStoring(key: QueueKey, storing: Promise<unknown>): void {
+    if (this.#known.has(key.name)) return;
+    this.noteStored(key);
+    storing.catch((error: unknown) => {
+      if (!(error instanceof QuaysideError) || error.code !== 'outcome-unknown') this.#forget(key.name);
+    });
   }
 
   /** A queue that was only read or waited for exists as well; its first use makes it known to the engine. */
@@ -197,7 +206,7 @@ export class Namespace {
     if (this.#known.has(key.name)) return;
     this.noteStored(key);
     this.storage.declare([key]).catch((error: unknown) => {
-      this.#known.delete(key.name);
+      this.#forget(key.name);
       this.log.warn({ err: error, queue: key }, 'a queue could not be declared; its next use tries again');
     });
   }
@@ -304,6 +313,11 @@ export class Namespace {
     if (name === null) return;
     const definition = await this.definitions.get('queue', key);
     this.#notePaused(name, definition !== null && isPaused(definition.value));
+  }
+
+  #forget(name: string): void {
+    this.#known.delete(name);
+    for (const { names } of this.#reloads) names.delete(name);
   }
 
   #open(name: string): Queue {

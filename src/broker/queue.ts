@@ -93,8 +93,9 @@ export class Queue {
   /** Stores elements, all or none, and answers their ids (spec 4.1, Insert). */
   insert(elements: readonly NewElement[]): Promise<ElementId[]> {
     const stored = this.#ns.storage.insert(this.key, elements, this.#signal);
-    this.expect(elements);
+    this.expect(elements, stored);
     return this.#ns.meter.observe('insert', stored, (ids) => {
+      this.#ns.noteStored(this.key);
       this.#countPuts(elements);
       if (this.#signal === null) this.#ns.announce(this.key, elements.length);
       this.#ns.meter.count('insert', 'ok', elements.length);
@@ -106,13 +107,14 @@ export class Queue {
    * Elements were just asked to be stored here, and the engine has not answered yet: the takes for those who
    * wait share that round trip. If the storing fails, the takes find nothing and no harm is done.
    */
-  expect(elements: readonly NewElement[]): void {
-    this.#ns.noteStored(this.key);
+  expect(elements: readonly NewElement[], storing: Promise<unknown>): void {
+    this.#ns.noteStoring(this.key, storing);
     this.#waiting.expect(elements);
   }
 
   /** The engine has stored elements here: count them, and tell other nodes. */
   arrived(elements: readonly NewElement[]): void {
+    this.#ns.noteStored(this.key);
     this.#countPuts(elements);
     this.#ns.announce(this.key, elements.length);
   }
@@ -134,7 +136,7 @@ export class Queue {
         inserts: inserts.map(({ queue, element }) => ({ queue: queue.key, element })),
       })),
     );
-    for (const [queue, elements] of byTarget(moves)) queue.expect(elements);
+    for (const [queue, elements] of byTarget(moves)) queue.expect(elements, transferring);
     const outcomes = await this.#ns.meter.observe('commit', transferring);
     for (const outcome of outcomes) this.#ns.meter.count('commit', countedAs(outcome));
     const done = moves.filter((_, i) => outcomes[i] === 'done');

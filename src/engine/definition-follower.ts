@@ -43,7 +43,7 @@ export class DefinitionFollower {
       clock: parts.clock,
       delayMs: CATCH_UP_AGAIN_MS,
       failed: (_, error) =>
-        parts.log.info({ err: error }, 'Definitions could not be compared; that is tried until it works.'),
+        parts.log.info({ err: error }, 'definitions could not be compared; that is tried until it works'),
     });
   }
 

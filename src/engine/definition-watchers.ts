@@ -33,7 +33,7 @@ export class DefinitionWatchers {
       try {
         watcher({ kind, key });
       } catch (error) {
-        this.#log.warn({ err: error, kind, key }, 'A watcher of definitions failed.');
+        this.#log.warn({ err: error, kind, key }, 'a watcher of definitions failed');
       }
     }
   }

@@ -38,7 +38,7 @@ export class LocalSignaller implements Signaller {
     try {
       listener(message);
     } catch (error) {
-      this.#log.warn({ topic, error }, 'A listener of a signal failed.');
+      this.#log.warn({ topic, err: error }, 'a listener of a signal failed');
     }
   }
 }

@@ -56,6 +56,7 @@ export class Exchanges implements Service {
   readonly #endings: (() => void)[] = [];
   #timer: CancelTimer | null = null;
   #closed = false;
+  #stopping: Promise<void> | null = null;
 
   constructor(options: ExchangesOptions) {
     this.#options = options;
@@ -71,7 +72,12 @@ export class Exchanges implements Service {
     this.#rereadLater();
   }
 
-  async stop(): Promise<void> {
+  stop(): Promise<void> {
+    this.#stopping ??= this.#stop();
+    return this.#stopping;
+  }
+
+  async #stop(): Promise<void> {
     this.#closed = true;
     this.#timer?.();
     for (const end of this.#endings.splice(0)) end();

@@ -1,4 +1,5 @@
 import type { Namespace } from '../broker/namespace.ts';
+import { bytesOfText } from '../model/byte-text.ts';
 import type { Delivery, ElementContent, NewElement } from '../model/element.ts';
 import type { SelectorVerdict } from './sandbox/sandbox.ts';
 
@@ -82,7 +83,7 @@ export function strayOf(
 ): NewElement {
   return element(
     delivery,
-    withHeader(delivery.headers, EXCHANGE_NAME, headerText(exchange)),
+    withHeader(delivery.headers, EXCHANGE_NAME, bytesOfText(exchange)),
     groups,
     dedupKey,
   );
@@ -115,9 +116,4 @@ function withHeader(headers: readonly string[], name: string, value: string): st
   }
   changed.push(name, value);
   return changed;
-}
-
-/** An id may hold characters that no header can carry; those are percent-encoded. */
-function headerText(text: string): string {
-  return /^[\x20-\x7e]*$/.test(text) ? text : encodeURIComponent(text);
 }

@@ -1,5 +1,5 @@
 import type { ServerResponse } from 'node:http';
-import type { User } from '../access/user.ts';
+import { rightMissing, type User } from '../access/user.ts';
 import { namespaceNotFound } from '../broker/broker.ts';
 import { QuaysideError } from '../model/errors.ts';
 import { checkName } from '../model/names.ts';
@@ -8,7 +8,7 @@ import { Call } from './call.ts';
 import { readHead } from './head.ts';
 import type { HttpRequest } from './message.ts';
 import type { HttpParts } from './options.ts';
-import type { Access } from './route.ts';
+import { isRight } from './route.ts';
 import { isWellEncoded, type Match, Router } from './router.ts';
 import { routeTable } from './routes/table.ts';
 
@@ -78,7 +78,10 @@ export class Front {
 
   /** What to tell the client of anything that was thrown. A fault of ours is logged under an id. */
   errorOf(thrown: unknown, call: Call): QuaysideError {
-    if (thrown instanceof QuaysideError && thrown.code !== 'internal') return thrown;
+    if (thrown instanceof QuaysideError && thrown.code !== 'internal') {
+      if (thrown.code === 'forbidden') this.#noteForbidden(thrown, call);
+      return thrown;
+    }
     this.#faults += 1;
     const requestId = `${this.#startedAt}-${this.#faults.toString(36)}`;
     const { method } = call.request;
@@ -86,6 +89,11 @@ export class Front {
     return new QuaysideError('internal', 'The server failed; its log says why, under this request id.', {
       extra: { requestId },
     });
+  }
+
+  #noteForbidden({ message }: QuaysideError, { user, match }: Call): void {
+    const fields = { ...match.params, user: user.name, action: match.route.id, detail: message };
+    this.parts.log.warn(fields, 'a request without the right was refused');
   }
 
   /** Who is it? Before anything is looked up, so that a stranger learns nothing of what exists. */
@@ -142,18 +150,11 @@ export class Front {
   #enter(call: Call, user: User | null, { route, params }: Match): void {
     const { namespace: name = '', queue } = params;
     const namespace = this.parts.broker.namespace(name);
-    if (user === null || !isAllowed(user, route.access, name)) throw this.#refusal(user, name, route.access);
+    if (user === null || !user.maySee(name)) throw namespaceNotFound(name);
+    const { access } = route;
+    if (isRight(access) && !user.may(access, name)) throw rightMissing(access, name);
     call.namespace = namespace;
     if (queue !== undefined) call.queue = namespace.queue(checkName('queue', queue));
-  }
-
-  #refusal(user: User | null, namespace: string, access: Access): QuaysideError {
-    if (user === null || !user.maySee(namespace)) return namespaceNotFound(namespace);
-    this.parts.log.warn(
-      { user: user.name, namespace, right: access },
-      'a request without the right was refused',
-    );
-    return new QuaysideError('forbidden', `This needs the right ${access} in namespace ${namespace}.`);
   }
 
   #noRoute({ path, request }: Call): QuaysideError {
@@ -166,17 +167,6 @@ export class Front {
       'method-not-allowed',
       `${request.method} is not for this path; ${methods.join(', ')} are.`,
     );
-  }
-}
-
-function isAllowed(user: User, access: Access, namespace: string): boolean {
-  switch (access) {
-    case 'open':
-    case 'user':
-    case 'member':
-      return user.maySee(namespace);
-    default:
-      return user.may(access, namespace);
   }
 }
 

@@ -14,6 +14,11 @@ import { type Parameters, QueryReader } from './query.ts';
  */
 export type Access = 'open' | 'user' | 'member' | Right;
 
+/** Whether a right in the namespace of the path is asked for, and not only a login. */
+export function isRight(access: Access): access is Right {
+  return access !== 'open' && access !== 'user' && access !== 'member';
+}
+
 export const METHODS = ['GET', 'HEAD', 'PUT', 'POST', 'PATCH', 'DELETE'] as const;
 export type Method = (typeof METHODS)[number];
 
@@ -116,7 +121,7 @@ export function commonProblemsOf(route: Route): ErrorCode[] {
   const { access, path } = route;
   const codes = [...ALWAYS];
   if (access !== 'open') codes.push(...WITH_LOGIN);
-  if (access !== 'open' && access !== 'user' && access !== 'member') codes.push('forbidden');
+  if (isRight(access)) codes.push('forbidden');
   if (parametersOf(route).length > 0) codes.push('invalid-parameter');
   if (path.includes(':namespace')) codes.push(...IN_NAMESPACE);
   if (path.includes(':queue')) codes.push(...ON_QUEUE);

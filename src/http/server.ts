@@ -22,6 +22,8 @@ export class HttpServer implements Service {
   readonly #front: Front;
   readonly #server: Server<typeof HttpRequest> | TlsServer<typeof HttpRequest>;
   readonly #sockets = new Set<Socket>();
+  /** With TLS: connections without a request yet, those in a handshake included, by their peer. */
+  readonly #unused = new Map<string, Socket>();
   #stopping: Promise<void> | null = null;
 
   constructor(parts: HttpParts) {
@@ -83,6 +85,22 @@ export class HttpServer implements Service {
       this.#sockets.add(socket);
       socket.on('close', () => this.#sockets.delete(socket));
     });
+    if (this.#parts.options.tls !== null) this.#watchUnused(server);
+  }
+
+  /** A handshake brings bytes, so these do not tell whether a request has begun. */
+  #watchUnused(server: Server<typeof HttpRequest>): void {
+    server.on('connection', (socket) => {
+      const peer = peerOf(socket);
+      this.#unused.set(peer, socket);
+      socket.on('close', () => this.#unused.delete(peer));
+    });
+    const used = ({ socket }: HttpRequest): void => {
+      this.#unused.delete(peerOf(socket));
+    };
+    server.prependListener('request', used);
+    server.prependListener('checkContinue', used);
+    server.prependListener('checkExpectation', used);
   }
 
   #stop(): Promise<void> {
@@ -99,8 +117,14 @@ export class HttpServer implements Service {
     });
     // Node ends idle connections by itself, but not those on which no request has begun yet.
     for (const socket of this.#sockets) if (socket.bytesRead === 0) socket.destroy();
+    for (const socket of this.#unused.values()) socket.destroy();
     return promise;
   }
+}
+
+/** The same for a connection and for the TLS connection within it. */
+function peerOf({ remoteAddress, remotePort }: Socket): string {
+  return `${remoteAddress} ${remotePort}`;
 }
 
 function makeServer(options: HttpOptions): Server<typeof HttpRequest> | TlsServer<typeof HttpRequest> {

@@ -1,8 +1,7 @@
-import type { Right, User } from '../access/user.ts';
+import { type Right, rightMissing, type User } from '../access/user.ts';
 import { type Broker, namespaceNotFound } from '../broker/broker.ts';
 import type { Namespace } from '../broker/namespace.ts';
 import type { Queue } from '../broker/queue.ts';
-import { QuaysideError } from '../model/errors.ts';
 
 /** A queue that a user reached by its destination. */
 export interface Destination {
@@ -48,6 +47,6 @@ export class Destinations {
   #check(right: Right, ns: string): void {
     if (this.#user.may(right, ns)) return;
     if (!this.#user.maySee(ns)) throw namespaceNotFound(ns);
-    throw new QuaysideError('forbidden', `This needs the right ${right} in namespace ${ns}.`);
+    throw rightMissing(right, ns);
   }
 }

@@ -124,6 +124,8 @@ export class SessionServer implements Service {
     const ended = [...this.#conversations].map(({ done }) => done);
     for (const conversation of this.#conversations) conversation.end(shuttingDown());
     await Promise.race([Promise.all(ended), late.promise]);
+    // Whatever is open still was never a session: a TLS handshake that has not ended.
+    for (const socket of this.#sockets) socket.destroy();
     await closed;
     cancelDeadline();
   }

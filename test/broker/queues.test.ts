@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, it } from 'node:test';
 import type { Broker } from '../../src/broker/broker.ts';
 import type { Namespace } from '../../src/broker/namespace.ts';
+import { QuaysideError } from '../../src/model/errors.ts';
 import { MEMORY_SQLITE } from '../engines/sqlite.ts';
 import type { TestEngine } from '../engines.ts';
 import { brokerOn, plain } from '../support/broker.ts';
@@ -18,12 +19,19 @@ describe('the queues of a namespace', () => {
   let namespace: Namespace;
   /** What the engine is asked for names waits for this. */
   let held: Promise<void> = Promise.resolve();
+  /** What inserts fail with, or null. */
+  let refusal: QuaysideError | null = null;
 
   beforeEach(async () => {
     const policy = plain('N');
     held = Promise.resolve();
+    refusal = null;
     opened = await MEMORY_SQLITE.open({ namespaces: [policy] });
     const slow = engineWith(opened.engine, (real) => ({
+      insert: async (...args) => {
+        if (refusal !== null) throw refusal;
+        return real.insert(...args);
+      },
       queues: (ns) => real.queues(ns).then((found) => held.then(() => found)),
     }));
     broker = brokerOn([{ policy, engine: slow, maxQueues: MAX_QUEUES }], opened.clock);
@@ -48,6 +56,17 @@ describe('the queues of a namespace', () => {
     await namespace.reload();
     assert.throws(() => namespace.queue('one more'), TOO_MANY);
     await store('invented 0');
+    assert.equal((await namespace.queueNames()).length, MAX_QUEUES);
+  });
+
+  it('are not made by inserts that the engine refused', async () => {
+    refusal = new QuaysideError('storage-full', 'planted');
+    for (let i = 0; i < MAX_QUEUES; i += 1) {
+      await assert.rejects(store(`refused ${i}`), { code: 'storage-full' });
+    }
+    refusal = null;
+    for (let i = 0; i < MAX_QUEUES; i += 1) await store(`stored ${i}`);
+    assert.throws(() => namespace.queue('refused 0'), TOO_MANY);
     assert.equal((await namespace.queueNames()).length, MAX_QUEUES);
   });
 

@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { Binary, BSON } from 'mongodb';
-import { blank } from '../../src/engines/mongodb/dead-letters.ts';
 import {
+  blank,
   contentFields,
   delivery,
   deliveryId,

@@ -41,8 +41,11 @@ function stage(commits: Error[] = []) {
       if (!this.isUp) throw new Lost('away');
     },
   };
-  const run = (operations: () => Promise<unknown>, begin?: () => void): Promise<unknown> =>
-    transact(store as unknown as Store, systemClock, operations, begin);
+  const run = (operations: () => Promise<unknown>, begin = (): void => {}): Promise<unknown> =>
+    transact(store as unknown as Store, systemClock, operations, {
+      begin,
+      undone: () => steps.push('undone'),
+    });
   return { steps, store, run };
 }
 
@@ -67,10 +70,13 @@ describe('A transaction on MongoDB', () => {
     assert.deepEqual(steps, [
       'start',
       'abort',
+      'undone',
       'start',
       'abort',
+      'undone',
       'start',
       'commit',
+      'undone',
       'start',
       'commit',
       'end',
@@ -115,6 +121,7 @@ describe('A transaction on MongoDB', () => {
     await assert.rejects(lost.run(OK), CommitUnknown);
     const away = stage([new MongoNetworkError('no member was found')]);
     await assert.rejects(away.run(OK), CommitUnknown);
+    assert.ok(![...lost.steps, ...away.steps].includes('undone'));
   });
 
   it('is not done where whoever wants it gives up before the commit', async () => {
@@ -125,7 +132,7 @@ describe('A transaction on MongoDB', () => {
       }),
       /told already/,
     );
-    assert.deepEqual(steps, ['start', 'abort', 'end']);
+    assert.deepEqual(steps, ['start', 'abort', 'undone', 'end']);
   });
 
   it('does not begin without a primary', async () => {

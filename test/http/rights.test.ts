@@ -138,7 +138,7 @@ describe('Rights', () => {
     assert.equal((await foreign).status, 410);
   });
 
-  it('a refusal is logged with user, namespace and right, and without anything that was sent', async () => {
+  it('a refusal is logged with user, queue, action and right, and without anything that was sent', async () => {
     const before = harness().log.length;
     await harness()
       .client('reader:pw')
@@ -146,7 +146,13 @@ describe('Rights', () => {
     const line = harness()
       .log.slice(before)
       .find(({ fields }) => fields.user === 'reader');
-    assert.deepEqual(line?.fields, { user: 'reader', namespace: 'N', right: 'write' });
+    assert.deepEqual(line?.fields, {
+      namespace: 'N',
+      queue: 'q',
+      user: 'reader',
+      action: 'insert',
+      detail: 'This needs the right write in namespace N.',
+    });
     assert.doesNotMatch(JSON.stringify(harness().log), /a body|secret|Basic/);
   });
 });

@@ -2,6 +2,8 @@ import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { connect } from 'node:net';
 import { describe, it } from 'node:test';
+import { connect as connectTls } from 'node:tls';
+import { makeCertificate } from '../support/certificate.ts';
 import { Harness } from './harness.ts';
 import { AUTHORIZATION, RawConnection, rawRequest } from './raw.ts';
 
@@ -68,6 +70,30 @@ describe('Stopping', () => {
       const [error] = await once(late, 'error');
       assert.equal((error as NodeJS.ErrnoException).code, 'ECONNREFUSED');
     }));
+
+  it('connections over TLS on which nothing was asked end at once, in their handshake too', async () => {
+    const tls = makeCertificate();
+    const harness = await Harness.start({ http: { tls } });
+    const { port } = harness;
+    const [host, ca] = ['127.0.0.1', tls.cert];
+    const mute = connect({ port, host });
+    await once(mute, 'connect');
+    const fresh = connectTls({ port, host, ca });
+    await once(fresh, 'secureConnect');
+    const busy = connectTls({ port, host, ca });
+    busy.write(rawRequest(['PUT /q/N/q HTTP/1.1', 'Host: test', AUTHORIZATION, 'Content-Length: 4'], 'ab'));
+    const idle = connectTls({ port, host, ca });
+    idle.write(rawRequest(['GET /livez HTTP/1.1', 'Host: test']));
+    await once(idle, 'data');
+    const ended = Promise.all([once(mute, 'close'), once(fresh, 'close'), once(idle.resume(), 'close')]);
+    const stopped = harness.server.stop();
+    await ended;
+    busy.write('cd');
+    const [answer] = await once(busy, 'data');
+    assert.match(String(answer), /^HTTP\/1\.1 200 /);
+    await stopped;
+    await harness.close();
+  });
 
   it('what is not done at the deadline is cut off', () =>
     withHarness(async (harness) => {

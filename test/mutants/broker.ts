@@ -75,7 +75,7 @@ export const BROKER: readonly Mutant[] = [
   {
     name: 'timers go by this machine’s clock',
     suite: 'clocks apart',
-    edits: edit('broker/engine-time.ts', 'clock.now() + (at - now)', 'at'),
+    edits: edit('broker/engine-time.ts', 'at + (clocks.clock.now() - engineNow(clocks, queue))', 'at'),
   },
   {
     name: 'a hand-out that came to nobody is counted as undone',

@@ -1,43 +1,20 @@
 import assert from 'node:assert/strict';
-import { execFileSync } from 'node:child_process';
-import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { connect as connectTcp } from 'node:net';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
 import { connect, type TLSSocket } from 'node:tls';
-import type { TlsMaterial } from '../../src/session/options.ts';
 import { sampleBody } from '../support/bodies.ts';
+import { makeCertificate } from '../support/certificate.ts';
 import { StompClient } from './client.ts';
 import { readSlowly, StompNode, until } from './node.ts';
 
 describe('STOMP over TLS', () => {
-  const folder = mkdtempSync(join(tmpdir(), 'quayside-stomp-tls-'));
-  let first: TlsMaterial;
+  const first = makeCertificate();
   let node: StompNode;
 
   before(async () => {
-    first = certificate('first');
     node = await StompNode.start({ options: { tls: first } });
   });
-  after(async () => {
-    await node.stop();
-    rmSync(folder, { recursive: true });
-  });
-
-  const certificate = (name: string): TlsMaterial => {
-    const [cert, key] = [join(folder, `${name}.cert`), join(folder, `${name}.key`)];
-    const subject = ['-subj', '/CN=localhost', '-addext', 'subjectAltName=DNS:localhost'];
-    const files = ['-keyout', key, '-out', cert, '-days', '2', '-nodes'];
-    execFileSync(
-      'openssl',
-      ['req', '-x509', '-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:P-256', ...subject, ...files],
-      {
-        stdio: 'ignore',
-      },
-    );
-    return { cert: readFileSync(cert, 'utf8'), key: readFileSync(key, 'utf8') };
-  };
+  after(() => node.stop());
 
   it('is the same protocol', async () => {
     const client = await StompClient.open(node.port, { ca: first.cert });
@@ -93,7 +70,7 @@ describe('STOMP over TLS', () => {
 
   it('takes another certificate while it runs, for connections from then on', async () => {
     const old = await StompClient.open(node.port, { ca: first.cert });
-    const second = certificate('second');
+    const second = makeCertificate();
     node.server.reloadTls(second);
     await assert.rejects(StompClient.open(node.port, { ca: first.cert }));
     const client = await StompClient.open(node.port, { ca: second.cert });
@@ -109,11 +86,8 @@ describe('STOMP over TLS', () => {
     await new Promise((resolve) => socket.once('connect', resolve));
     const closed = new Promise((resolve) => socket.once('close', resolve));
     socket.on('error', () => {});
-    const stopped = other.server.stop();
-    other.clock.advance(10_000);
-    await stopped;
-    await closed;
     await other.stop();
+    await closed;
   });
 
   const handshake = (options: object): Promise<TLSSocket> =>

@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict';
-import { execFileSync } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import { after, before, describe, it } from 'node:test';
 import rhea from 'rhea';
 import { AmqpClient, textOf } from '../amqp/client.ts';
+import { writeCertificate } from '../support/certificate.ts';
 import { Folder, type Program } from './program.ts';
 
 const USERS = { test1: 'test1' };
@@ -99,7 +99,7 @@ describe('AMQP in the server', () => {
   });
 
   it('is served over TLS, beside STOMP', async () => {
-    makeCertificate(folder);
+    writeCertificate({ cert: folder.file('cert.pem'), key: folder.file('key.pem') });
     await folder.write('tls.json', {
       http: { users: USERS },
       stomp: { port: 0 },
@@ -128,16 +128,4 @@ async function consumers(list: () => Promise<Response>): Promise<{ tid: string }
     const listed = (await (await list()).json()) as { tid: string }[];
     if (listed.length > 0) return listed;
   }
-}
-
-function makeCertificate(folder: Folder): void {
-  const subject = ['-subj', '/CN=localhost', '-addext', 'subjectAltName=DNS:localhost'];
-  const files = ['-keyout', folder.file('key.pem'), '-out', folder.file('cert.pem')];
-  execFileSync(
-    'openssl',
-    ['req', '-x509', '-newkey', 'rsa:2048', '-nodes', '-days', '2', ...subject, ...files],
-    {
-      stdio: 'ignore',
-    },
-  );
 }

@@ -182,23 +182,36 @@ describe('The log', () => {
     await client.remove('N', 'q', id);
     await client.remove('N', 'q', id);
     await client.cancel('N', 'q', 'T1');
+    const [src, dst] = [{ ns: 'N', queue: 'q' }, [{ ns: 'N', queue: 'r' }]];
+    const body = JSON.stringify({ src, dst, consumer: {} });
+    await client.request('PUT', '/x/x', { body });
+    await client.request('PUT', '/x/x/stop');
+    await client.request('PUT', '/x/x/start');
+    await client.request('DELETE', '/x/x');
+    await client.request('DELETE', '/x/x');
     await reader.pause('N', 'q');
+    await reader.request('PUT', '/x/x', { body });
     client.close();
     reader.close();
-    await program.logs((lines) => lines.some(({ user }) => user === 'reader'));
-    const noted = program.logged().filter(({ event, right }) => event === 'admin' || right !== undefined);
+    await program.logs((lines) => lines.filter(({ user }) => user === 'reader').length === 2);
+    const noted = program.logged().filter(({ action }) => action !== undefined);
     assert.deepEqual(
-      noted.map(({ level, action, user, namespace, queue, id: of, tid, right }) =>
-        [level, action ?? right, user, namespace, queue, of ?? tid]
+      noted.map(({ level, event, action, user, namespace, queue, id: of, tid, detail }) =>
+        [level, event, action, user, namespace, queue, of ?? tid, detail]
           .filter((one) => one !== undefined)
           .join(' '),
       ),
       [
-        'info pause test1 N q',
-        'info resume test1 N q',
-        `info remove test1 N q ${id}`,
-        'info cancel test1 N q T1',
-        'warn manage reader N',
+        'info admin pause test1 N q',
+        'info admin resume test1 N q',
+        `info admin remove test1 N q ${id}`,
+        'info admin cancel test1 N q T1',
+        'info admin createExchange test1 x',
+        'info admin stopExchange test1 x',
+        'info admin startExchange test1 x',
+        'info admin deleteExchange test1 x',
+        'warn pause reader N q This needs the right manage in namespace N.',
+        'warn createExchange reader x This needs the right exchange in namespace N.',
       ],
     );
   });

@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict';
-import { execFileSync } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import { after, before, describe, it } from 'node:test';
 import { StompClient } from '../stomp/client.ts';
+import { writeCertificate } from '../support/certificate.ts';
 import { Folder, type Program } from './program.ts';
 
 const USERS = { test1: 'test1' };
@@ -121,7 +121,8 @@ describe('STOMP in the server', () => {
   });
 
   it('is served over TLS, and takes a renewed certificate on SIGHUP', async () => {
-    makeCertificate(folder, 'first');
+    const files = { cert: folder.file('cert.pem'), key: folder.file('key.pem') };
+    writeCertificate(files, 'first');
     const program = await serve('tls.json', {
       host: '0.0.0.0',
       port: 0,
@@ -130,7 +131,7 @@ describe('STOMP in the server', () => {
     assert.match(program.stdout, / and stomp\+ssl:\/\/0\.0\.0\.0:\d+\n/);
     const before = await StompClient.open(portOf(program), { ca: certificate(folder) });
     await before.connect(LOGIN);
-    makeCertificate(folder, 'second');
+    writeCertificate(files, 'second');
     program.signal('SIGHUP');
     await program.logs((lines) => lines.some(({ level, event }) => level === 'info' && event === 'reload'));
     const afterwards = await StompClient.open(portOf(program), { ca: certificate(folder) });
@@ -148,27 +149,4 @@ function portOf({ stdout }: Program): number {
 
 function certificate(folder: Folder): string {
   return readFileSync(folder.file('cert.pem'), 'utf8');
-}
-
-function makeCertificate(folder: Folder, name: string): void {
-  execFileSync(
-    'openssl',
-    [
-      ...[
-        'req',
-        '-x509',
-        '-newkey',
-        'ec',
-        '-pkeyopt',
-        'ec_paramgen_curve:prime256v1',
-        '-nodes',
-        '-days',
-        '1',
-      ],
-      ...['-subj', `/CN=${name}`, '-addext', 'subjectAltName=DNS:localhost'],
-      ...['-keyout', folder.file('key.pem'), '-out', folder.file('cert.pem')],
-    ],
-    { stdio: 'ignore' },
-  );
-  execFileSync('chmod', ['600', folder.file('key.pem')]);
 }

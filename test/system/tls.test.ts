@@ -4,6 +4,7 @@ import { readFileSync } from 'node:fs';
 import { Agent, request } from 'node:https';
 import { after, before, describe, it } from 'node:test';
 import { connect, type TLSSocket } from 'node:tls';
+import { writeCertificate } from '../support/certificate.ts';
 import { Folder, type Program } from './program.ts';
 
 const AUTHORIZATION = `Basic ${Buffer.from('test1:test1').toString('base64')}`;
@@ -13,9 +14,12 @@ describe('HTTPS', () => {
   let program: Program;
   let port: number;
 
+  const write = (name: string): void =>
+    writeCertificate({ cert: folder.file(`${name}.cert.pem`), key: folder.file(`${name}.key.pem`) }, name);
+
   before(async () => {
     folder = await Folder.create();
-    makeCertificate(folder, 'first', 'first');
+    write('first');
     copy('first');
     await folder.write('q.json', {
       http: { host: '0.0.0.0', users: { test1: 'test1' }, tls: { cert: 'cert.pem', key: 'key.pem' } },
@@ -58,7 +62,7 @@ describe('HTTPS', () => {
   it('takes a renewed certificate on SIGHUP, and keeps the connections that there are', async () => {
     const agent = new Agent({ ca: certificate('first'), keepAlive: true, maxSockets: 1 });
     const before = await get(agent);
-    makeCertificate(folder, 'second', 'second');
+    write('second');
     copy('second');
     await reloaded();
 
@@ -77,7 +81,7 @@ describe('HTTPS', () => {
 
   it('keeps the old certificate where the new one cannot be used', async () => {
     const before = await fingerprint();
-    makeCertificate(folder, 'third', 'third');
+    write('third');
     execFileSync('cp', [folder.file('third.cert.pem'), folder.file('cert.pem')]);
     const lines = program.logged().length;
     program.signal('SIGHUP');
@@ -153,11 +157,3 @@ interface TlsAnswer {
 }
 
 /** Self-signed, for 127.0.0.1, good for a day. */
-function makeCertificate(folder: Folder, name: string, commonName: string): void {
-  const files = ['-keyout', folder.file(`${name}.key.pem`), '-out', folder.file(`${name}.cert.pem`)];
-  const curve = ['-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:prime256v1'];
-  const names = ['-subj', `/CN=${commonName}`, '-addext', 'subjectAltName=IP:127.0.0.1'];
-  execFileSync('openssl', ['req', '-x509', '-nodes', '-days', '1', ...curve, ...files, ...names], {
-    stdio: 'pipe',
-  });
-}

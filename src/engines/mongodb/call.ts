@@ -55,6 +55,8 @@ export interface Sending {
    * @throws Lost where the caller has been told meanwhile that nothing happened
    */
   begin(): void;
+  /** Nothing changed after all. */
+  undone(): void;
   /** A long call shows that it goes on: it has the time of a new one from here. */
   goOn(): void;
 }
@@ -101,6 +103,10 @@ export class Call<A extends Args = Args, R = unknown> implements Sending {
   begin(): void {
     if (this.isSettled) throw new Lost('The caller was told that nothing happened.');
     this.isSent = true;
+  }
+
+  undone(): void {
+    this.isSent = false;
   }
 
   goOn(): void {

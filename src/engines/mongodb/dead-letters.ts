@@ -1,9 +1,8 @@
 import type { ClientSession } from 'mongodb';
 import { bytesOfText } from '../../model/byte-text.ts';
-import type { ElementId } from '../../model/element.ts';
-import type { QueueKey } from '../../model/names.ts';
+import { letterHeaders } from '../../model/dead-letter.ts';
 import { discard } from './discard.ts';
-import { type DeliveryHead, deliveryId, type ElementDocument } from './documents.ts';
+import { blank, type DeliveryHead, type ElementDocument } from './documents.ts';
 import type { Parts } from './parts.ts';
 import type { LetterTarget } from './policies.ts';
 import { MAX_TIME_MS } from './settings.ts';
@@ -11,7 +10,6 @@ import { transact } from './transaction.ts';
 
 /** Bytes of bodies that one transaction moves. */
 const MOST_BYTES = 8 * 1024 * 1024;
-const HEADERS = ['x-dl-from-queue', 'x-dl-at', 'x-dl-tries'];
 
 type Host = Pick<Parts, 'store' | 'clock' | 'ids' | 'ops' | 'known' | 'policies' | 'touched' | 'died'>;
 
@@ -80,8 +78,7 @@ export class DeadLetters {
     const { bytes, type, encoding, body, headers, tries } = document;
     const id = this.#host.ids.next(now);
     const op = this.#host.ops.next();
-    const from = [bytesOfText(document.queue), new Date(now).toISOString(), String(tries + 1)];
-    const added = HEADERS.flatMap((name, index) => [name, from[index] ?? '']);
+    const facts = { from: bytesOfText(document.queue), at: now, tries: tries + 1 };
     const born = this.#host.policies.retentionMs(queue.ns) === null ? {} : { born: new Date(now) };
     return groups.map((group) => ({
       ...blank(id, queue, group, op),
@@ -91,7 +88,7 @@ export class DeadLetters {
       bytes,
       type,
       encoding,
-      headers: [...withoutLetterHeaders(headers), ...added],
+      headers: letterHeaders(headers, facts),
       body,
     }));
   }
@@ -100,30 +97,6 @@ export class DeadLetters {
     this.#host.died({ ns, name: queue }, group, 1);
     if (target !== null) this.#host.touched(target.queue);
   }
-}
-
-/** The fields of a waiting delivery that nobody has taken yet. */
-export function blank(id: ElementId, { ns, name }: QueueKey, group: string, op: string) {
-  return {
-    _id: deliveryId(id, group),
-    id,
-    ns,
-    queue: name,
-    group,
-    state: 'waiting',
-    op,
-    token: null,
-  } as const;
-}
-
-/** Those of an earlier move give way to the new ones. */
-function withoutLetterHeaders(headers: readonly string[]): string[] {
-  const kept: string[] = [];
-  for (let at = 0; at < headers.length; at += 2) {
-    const name = headers[at] ?? '';
-    if (!HEADERS.includes(name)) kept.push(name, headers[at + 1] ?? '');
-  }
-  return kept;
 }
 
 function* parts(heads: readonly DeliveryHead[]): Iterable<DeliveryHead[]> {

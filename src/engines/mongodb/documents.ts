@@ -141,3 +141,17 @@ export interface QueueDocument {
   readonly ns: string;
   readonly name: string;
 }
+
+/** The fields of a waiting delivery that nobody has taken yet. */
+export function blank(id: ElementId, { ns, name }: QueueKey, group: string, op: string) {
+  return {
+    _id: deliveryId(id, group),
+    id,
+    ns,
+    queue: name,
+    group,
+    state: 'waiting',
+    op,
+    token: null,
+  } as const;
+}

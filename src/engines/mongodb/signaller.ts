@@ -28,6 +28,8 @@ const GAP_MS = 5;
 const MOST_WAITING = 10_000;
 /** In one document; 16 MiB is the most that MongoDB takes, and the collection has 4. */
 const MOST_BYTES = 64 * 1024;
+/** How long what is said last, such as a node's farewell, may hold up `stop`. */
+const LAST_SEND_MS = 1000;
 /** How long the server holds an unanswered look for signals. */
 const AWAIT_MS = 1000;
 const FIRST_PAUSE_MS = 50;
@@ -81,10 +83,15 @@ export class MongoSignaller implements Signaller {
     await this.#store.within(promise, (fault) => fault);
   }
 
+  /** Takes nothing more, and sends what waits as far as MongoDB answers soon. */
   async stop(): Promise<void> {
     this.#stopped = true;
     this.#cancelSend?.();
     this.#endPause?.();
+    const late = Promise.withResolvers<void>();
+    const cancel = this.#clock.after(LAST_SEND_MS, late.resolve);
+    await Promise.race([this.#send(), late.promise]);
+    cancel();
     await this.#cursor?.close().catch(() => {});
     await this.#following;
   }
@@ -121,7 +128,7 @@ export class MongoSignaller implements Signaller {
     this.#waiting = new Map();
     this.#sentAt = this.#clock.monotonic();
     try {
-      if (!this.#stopped) await this.#write(packed(waiting));
+      await this.#write(packed(waiting));
     } catch (error) {
       this.#log.info({ err: describe(error), signals: waiting.size }, 'signals to other nodes were lost');
     }
@@ -130,9 +137,9 @@ export class MongoSignaller implements Signaller {
   }
 
   async #write(packs: readonly string[]): Promise<void> {
+    if (packs.length === 0) return;
     this.#store.assertUp();
     const documents = packs.map((signals) => ({ _id: this.#nextId(), from: this.#node, signals }));
-    if (documents.length === 0) return;
     await this.#store.collections.signals.insertMany(documents, LIGHT);
   }
 

@@ -66,7 +66,7 @@ export class MongoStats implements Stats {
     if (this.#stopped) return;
     this.#cancelFlush ??= this.#clock.after(FLUSH_AFTER_MS, () => {
       this.flush().catch((error: unknown) =>
-        this.#log.warn({ err: describe(error) }, 'Statistics could not be stored.'),
+        this.#log.warn({ err: describe(error) }, 'statistics could not be stored'),
       );
     });
   }

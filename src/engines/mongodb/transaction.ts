@@ -13,25 +13,35 @@ const PAUSE_MS = 5;
 /** A commit that may have taken effect. Any other error means that nothing of the transaction happened. */
 export class CommitUnknown extends Lost {}
 
+/** Who answers for a transaction hears when its outcome is open, and when it no longer is. */
+export interface CommitSteps {
+  /** Called right before a commit is asked for; nothing happens where it throws. */
+  begin(): void;
+  /** Nothing of it happened after all. */
+  undone(): void;
+}
+
+const NOBODY: CommitSteps = { begin: () => {}, undone: () => {} };
+
 /**
  * Runs several operations as one: all of them take effect, durably, or none does.
  * @param run makes the operations with the session; called again where another transaction came in between
- * @param begin called right before a commit is asked for; nothing happens where it throws
  * @throws CommitUnknown, Lost, Refused
  */
 export async function transact<T>(
   store: Store,
   clock: Clock,
   run: (session: ClientSession) => Promise<T>,
-  begin: () => void = () => {},
+  steps: CommitSteps = NOBODY,
 ): Promise<T> {
   store.assertUp();
   const session = store.client.startSession({ causalConsistency: false });
   try {
     for (let attempt = 1; ; attempt++) {
       try {
-        return await attemptOnce(store, session, run, begin);
+        return await attemptOnce(store, session, run, steps);
       } catch (error) {
+        if (!(error instanceof CommitUnknown)) steps.undone();
         if (error instanceof CommitUnknown || !isConflict(error)) throw fromDriver(error);
         if (attempt >= MOST_ATTEMPTS || !store.isUp) {
           throw new Refused(0, 'The transaction met others too often.');
@@ -49,7 +59,7 @@ async function attemptOnce<T>(
   { settings: { writeConcern } }: Store,
   session: ClientSession,
   run: (session: ClientSession) => Promise<T>,
-  begin: () => void,
+  steps: CommitSteps,
 ): Promise<T> {
   session.startTransaction({
     readConcern: { level: 'snapshot' },
@@ -60,7 +70,7 @@ async function attemptOnce<T>(
   let result: T;
   try {
     result = await run(session);
-    begin();
+    steps.begin();
   } catch (error) {
     await session.abortTransaction().catch(() => {});
     throw error;

@@ -124,7 +124,7 @@ export class PostgresSignaller implements Signaller {
       try {
         listener(message);
       } catch (error) {
-        this.#host.log.warn({ topic, err: error }, 'A listener of a signal failed.');
+        this.#host.log.warn({ topic, err: error }, 'a listener of a signal failed');
       }
     }
   }

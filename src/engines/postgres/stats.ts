@@ -72,7 +72,7 @@ export class PostgresStats implements Stats {
     if (this.#stopped) return;
     this.#cancelFlush ??= this.#clock.after(FLUSH_AFTER_MS, () => {
       this.flush().catch((error: unknown) =>
-        this.#log.warn({ err: error }, 'Statistics could not be stored.'),
+        this.#log.warn({ err: error }, 'statistics could not be stored'),
       );
     });
   }

@@ -1,3 +1,4 @@
+import { letterHeaders } from '../../model/dead-letter.ts';
 import { type ElementContent, type ElementHeaders, NO_HEADERS } from '../../model/element.ts';
 
 /**
@@ -70,20 +71,14 @@ function decodeRest(
   return { contentEncoding, headers };
 }
 
-const LETTER_HEADERS = new Set(['x-dl-from-queue', 'x-dl-at', 'x-dl-tries']);
-
-/** Headers of an earlier move, if the element was moved back and failed again, give way to the new ones. */
 function decodeLetter(value: Buffer, at: number): ElementContent {
   const nameAt = at + LETTER_HEAD_BYTES;
   const contentAt = nameAt + value.readUInt16BE(at + 11);
   const inner = decodeContent(value, contentAt);
-  const headers: string[] = [];
-  for (let i = 0; i < inner.headers.length; i += 2) {
-    const name = inner.headers[i] ?? '';
-    if (!LETTER_HEADERS.has(name)) headers.push(name, inner.headers[i + 1] ?? '');
-  }
-  const movedAt = new Date(value.readUIntBE(at + 1, 6)).toISOString();
-  headers.push('x-dl-from-queue', value.toString('latin1', nameAt, contentAt));
-  headers.push('x-dl-at', movedAt, 'x-dl-tries', String(value.readUInt32BE(at + 7)));
+  const headers = letterHeaders(inner.headers, {
+    from: value.toString('latin1', nameAt, contentAt),
+    at: value.readUIntBE(at + 1, 6),
+    tries: value.readUInt32BE(at + 7),
+  });
   return { ...inner, headers };
 }

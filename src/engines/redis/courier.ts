@@ -52,8 +52,8 @@ export class Courier {
     const failed = results.find((result) => result.status === 'rejected');
     if (failed === undefined) return;
     this.#log.warn(
-      { queue: source.queue, error: failed.reason },
-      'Elements could not be brought to their queue yet.',
+      { queue: source.queue, err: failed.reason },
+      'elements could not be brought to their queue yet',
     );
     this.#tryAgain(source);
   }

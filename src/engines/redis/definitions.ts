@@ -49,7 +49,7 @@ export class RedisDefinitions implements Definitions {
       clock: parts.clock,
       delayMs: CATCH_UP_AGAIN_MS,
       failed: (kind, error) =>
-        parts.log.warn({ kind, err: error }, 'Definitions could not be read after a lost connection yet.'),
+        parts.log.warn({ kind, err: error }, 'definitions could not be read after a lost connection yet'),
     });
     for (const kind of KINDS) {
       const channel = parts.keys.definitionChannel(kind);

@@ -150,10 +150,7 @@ export class RedisEngine implements Engine {
       onDown: (server, reason) => {
         if (this.#downSaid || this.#stopping !== null) return;
         this.#downSaid = true;
-        log.warn(
-          { engine: this.#settings.shown, server, reason: reason.message },
-          'Redis cannot be reached.',
-        );
+        log.warn({ engine: this.#settings.shown, server, reason: reason.message }, 'Redis cannot be reached');
       },
     });
   }
@@ -185,7 +182,7 @@ export class RedisEngine implements Engine {
     const engine = this.#settings.shown;
     if (this.#downSaid) {
       this.#downSaid = false;
-      log.info({ engine }, 'Redis can be reached again.');
+      log.info({ engine }, 'Redis can be reached again');
     }
     if (this.#promiseTold) return;
     this.#promiseTold = true;

@@ -93,7 +93,7 @@ export class RedisSignaller implements Signaller, CarriedSignals {
       try {
         listener(message);
       } catch (error) {
-        this.#parts.log.warn({ topic, error }, 'A listener of a signal failed.');
+        this.#parts.log.warn({ topic, err: error }, 'a listener of a signal failed');
       }
     }
   }

@@ -127,7 +127,8 @@ export class RedisStats implements Stats {
       await commands.writeOnce(key, 'FCALL', call, commands.deadline(FLUSH_MS));
       this.#failing = false;
     } catch (error) {
-      if (!this.#failing) log.warn({ queue, error }, 'Statistics could not be stored; they are tried again.');
+      if (!this.#failing)
+        log.warn({ queue, err: error }, 'statistics could not be stored; they are tried again');
       this.#failing = true;
       if (error instanceof Error && 'certain' in error && error.certain === true) {
         for (const [group, counters] of groups) this.add(queue, group, counters);

@@ -156,7 +156,7 @@ export class Subscriptions {
       try {
         listener(text);
       } catch (error) {
-        this.#log.warn({ channel, error }, 'A listener of a channel failed.');
+        this.#log.warn({ channel, err: error }, 'a listener of a channel failed');
       }
     }
   }

@@ -27,7 +27,7 @@ export class Housekeeping {
     if (this.#stopped) return;
     this.#cancel ??= this.#clock.after(TEND_AFTER_MS, () => {
       this.#cancel = null;
-      this.tend().catch((error: unknown) => this.#log.warn({ error }, 'Housekeeping failed.'));
+      this.tend().catch((error: unknown) => this.#log.warn({ err: error }, 'housekeeping failed'));
     });
   }
 

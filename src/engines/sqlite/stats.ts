@@ -8,6 +8,7 @@ import {
 } from '../../engine/stats.ts';
 import type { CancelTimer, Clock } from '../../model/clock.ts';
 import type { GroupName } from '../../model/element.ts';
+import { QuaysideError } from '../../model/errors.ts';
 import type { QueueKey } from '../../model/names.ts';
 import type { Client } from './client.ts';
 import type { MessageReader } from './message.ts';
@@ -30,20 +31,11 @@ export class SqliteStats implements Stats {
   }
 
   add(queue: QueueKey, group: GroupName, deltas: Partial<Counters>): void {
-    const handle = this.#client.handle(queue);
-    let groups = this.#buffer.get(handle);
-    if (groups === undefined) {
-      groups = new Map();
-      this.#buffer.set(handle, groups);
-    }
-    let counters = groups.get(group);
-    if (counters === undefined) {
-      counters = zeroCounters();
-      groups.set(group, counters);
-    }
-    addCounters(counters, deltas);
+    this.#gather(this.#client.handle(queue), group, deltas);
     this.#cancelFlush ??= this.#clock.after(FLUSH_AFTER_MS, () => {
-      this.flush().catch((error: unknown) => this.#log.warn({ error }, 'Statistics could not be stored.'));
+      this.flush().catch((error: unknown) =>
+        this.#log.warn({ err: error }, 'statistics could not be stored'),
+      );
     });
   }
 
@@ -64,6 +56,7 @@ export class SqliteStats implements Stats {
     });
   }
 
+  /** What was certainly not stored is gathered again; what may have been is not added twice. */
   async flush(): Promise<void> {
     this.stopTimer();
     const buffer = this.#buffer;
@@ -79,7 +72,28 @@ export class SqliteStats implements Stats {
       call.value(group);
       for (const name of COUNTER_NAMES) call.value(counters[name]);
     }
-    await this.#client.end('statsAdd', () => {});
+    try {
+      await this.#client.end('statsAdd', () => {});
+    } catch (error) {
+      if (error instanceof QuaysideError && error.code !== 'outcome-unknown') {
+        for (const { handle, group, counters } of entries) this.#gather(handle, group, counters);
+      }
+      throw error;
+    }
+  }
+
+  #gather(handle: number, group: GroupName, deltas: Partial<Counters>): void {
+    let groups = this.#buffer.get(handle);
+    if (groups === undefined) {
+      groups = new Map();
+      this.#buffer.set(handle, groups);
+    }
+    let counters = groups.get(group);
+    if (counters === undefined) {
+      counters = zeroCounters();
+      groups.set(group, counters);
+    }
+    addCounters(counters, deltas);
   }
 
   stopTimer(): void {

@@ -1,5 +1,5 @@
 import { isUtf8 } from 'node:buffer';
-import type { User } from '../../access/user.ts';
+import { rightMissing, type User } from '../../access/user.ts';
 import { noNamespace } from '../../exchange/check.ts';
 import { type Declaration, parseDeclaration } from '../../exchange/declaration.ts';
 import { notFound } from '../../exchange/known.ts';
@@ -89,6 +89,7 @@ export const exchangeRoutes: readonly Route[] = [
     path: '/x/:id',
     summary: 'Create and start an exchange; the same declaration again changes nothing',
     access: 'user',
+    isAudited: true,
     body: 'json',
     answers: [
       {
@@ -114,12 +115,10 @@ export const exchangeRoutes: readonly Route[] = [
     ],
     handle(call) {
       const id = checkName('exchange', call.param('id'));
-      readJson(call, async (payload) => {
+      return readJson(call, async (payload) => {
         const declaration = parseDeclaration(payload);
         mustRule(call.user, declaration);
-        const { exchanges, log } = call.front.parts;
-        const loops = await exchanges.create(id, declaration);
-        log.info({ user: call.user.name, exchange: id, loops: loops.length }, 'an exchange was created');
+        const loops = await call.front.parts.exchanges.create(id, declaration);
         call.empty(201, loops.length === 0 ? undefined : [LOOPS, shownLoops(loops)]);
       });
     },
@@ -131,13 +130,13 @@ export const exchangeRoutes: readonly Route[] = [
       path: `/x/:id/${verb}`,
       summary: verb === 'stop' ? 'Stop an exchange, on all nodes' : 'Start an exchange, on all nodes',
       access: 'user',
+      isAudited: true,
       answers: [{ status: 201, description: 'Done; idempotent.', contentType: null }],
       problems: [...idProblems, 'forbidden'],
       async handle(call) {
         const id = ruledId(call);
-        const { exchanges, log } = call.front.parts;
+        const { exchanges } = call.front.parts;
         await (verb === 'stop' ? exchanges.stopExchange(id) : exchanges.startExchange(id));
-        log.info({ user: call.user.name, exchange: id, change: verb }, 'an exchange was changed');
         call.empty(201);
       },
     }),
@@ -148,15 +147,12 @@ export const exchangeRoutes: readonly Route[] = [
     path: '/x/:id',
     summary: 'Stop and delete an exchange; its queues stay',
     access: 'user',
+    isAudited: true,
     answers: [{ status: 201, description: 'Deleted.', contentType: null }],
     problems: [...idProblems, 'forbidden'],
     async handle(call) {
       const id = checkName('exchange', call.param('id'));
       await call.front.parts.exchanges.delete(id, (declaration) => mustControl(call.user, id, declaration));
-      call.front.parts.log.info(
-        { user: call.user.name, exchange: id, change: 'delete' },
-        'an exchange was changed',
-      );
       call.empty(201);
     },
   }),
@@ -186,7 +182,7 @@ export const exchangeRoutes: readonly Route[] = [
     ],
     handle(call) {
       const id = checkName('exchange', call.param('id'));
-      readJson(call, async (payload) => {
+      return readJson(call, async (payload) => {
         const { sample, declaration: given } = parseSample(payload, call.front.parts.clock.now());
         const declaration = given === undefined ? null : parseDeclaration(given);
         if (declaration === null) ruledId(call);
@@ -197,18 +193,20 @@ export const exchangeRoutes: readonly Route[] = [
   }),
 ];
 
-/** Reads a JSON body. What it, or `take`, throws is answered. */
-function readJson(call: Call, take: (payload: unknown) => Promise<void>): void {
-  readBody(call, MOST_JSON_BYTES, (body) => {
-    if (!isUtf8(body)) throw new QuaysideError('invalid-body', 'The body must be JSON in UTF-8.');
-    let payload: unknown;
-    try {
-      payload = JSON.parse(body.toString('utf8'));
-    } catch {
-      throw new QuaysideError('invalid-body', 'The body must be JSON.');
-    }
-    take(payload).catch((error: unknown) => call.fail(error));
-  });
+/** Reads a JSON body. Resolves when `take` has dealt with it; never where none comes. */
+function readJson(call: Call, take: (payload: unknown) => Promise<void>): Promise<void> {
+  const { promise, resolve } = Promise.withResolvers<unknown>();
+  readBody(call, MOST_JSON_BYTES, (body) => resolve(parseJson(body)));
+  return promise.then(take);
+}
+
+async function parseJson(body: Buffer): Promise<unknown> {
+  if (!isUtf8(body)) throw new QuaysideError('invalid-body', 'The body must be JSON in UTF-8.');
+  try {
+    return JSON.parse(body.toString('utf8'));
+  } catch {
+    throw new QuaysideError('invalid-body', 'The body must be JSON.');
+  }
 }
 
 /** A selector is code that runs on every node: the right `exchange`, beside those of its queues. */
@@ -222,7 +220,7 @@ function mustRule(user: User, { src, dst }: Pick<Declaration, 'src' | 'dst'>): v
     if (user.may(right, namespace)) continue;
     // A namespace that one may not see is answered like one that is not there.
     if (!user.maySee(namespace)) throw noNamespace(path, namespace);
-    throw new QuaysideError('forbidden', `This needs the right ${right} in namespace ${namespace}.`);
+    throw rightMissing(right, namespace);
   }
 }
 

@@ -1,3 +1,4 @@
+import { engineNow } from '../../broker/engine-time.ts';
 import { textOfBytes } from '../../model/byte-text.ts';
 import { QuaysideError } from '../../model/errors.ts';
 import { LIMITS } from '../../model/limits.ts';
@@ -11,17 +12,17 @@ import { needed } from '../values.ts';
 
 /** ACK: commits, now or when its transaction is committed. */
 export function ack(session: Session, frame: Frame): void {
-  settle(session, 'ACK', frame, null);
+  settle(session, 'ACK', frame);
 }
 
 /** NACK: rolls back, to come again after a delay. */
 export function nack(session: Session, frame: Frame): void {
-  settle(session, 'NACK', frame, delayOf(session, frame));
+  settle(session, 'NACK', frame);
 }
 
-/** @param delayMs of a NACK; null: it is an ACK */
-function settle(session: Session, command: string, { headers }: Frame, delayMs: number | null): void {
+function settle(session: Session, command: 'ACK' | 'NACK', { headers }: Frame): void {
   const { subscription, held } = find(session, command, headers);
+  const delayMs = command === 'ACK' ? null : delayOf(subscription, headers);
   const receipt = headerOf(headers, 'receipt');
   const transaction = headerOf(headers, 'transaction');
   if (transaction !== null) {
@@ -92,9 +93,10 @@ function fits(group: string | null, subscription: Subscription): boolean {
   return group === null || textOfBytes(group) === subscription.group;
 }
 
-function delayOf({ parts }: Session, { headers }: Frame): number {
+/** Until when a NACK puts off. A moment is one of the engine's clock, as everywhere. */
+function delayOf({ options: { namespace, queue } }: Subscription, headers: readonly string[]): number {
   const at = moment('x-next-t', headerOf(headers, 'x-next-t'));
   const delayMs = milliseconds('x-delta-t', headerOf(headers, 'x-delta-t'), 0, STOMP_LIMITS.nackDelayMs);
   if (at === null) return delayMs;
-  return Math.min(LIMITS.delayMs, Math.max(0, at - parts.clock.now()));
+  return Math.min(LIMITS.delayMs, Math.max(0, at - engineNow(namespace, queue.key)));
 }

@@ -1,8 +1,7 @@
 import type { ClientSession } from 'mongodb';
 import type { ElementId, NewElement } from '../../../model/element.ts';
 import type { QueueKey } from '../../../model/names.ts';
-import { blank } from '../dead-letters.ts';
-import { contentFields, type ElementDocument, keyId } from '../documents.ts';
+import { blank, contentFields, type ElementDocument, keyId } from '../documents.ts';
 import type { Parts } from '../parts.ts';
 import { MAX_TIME_MS } from '../settings.ts';
 

@@ -2,10 +2,10 @@ import { type ClientSession, MongoBulkWriteError } from 'mongodb';
 import type { ElementId } from '../../../model/element.ts';
 import type { InsertCall } from '../call.ts';
 import { deliveryId } from '../documents.ts';
-import { DUPLICATE_KEY, fromDriver, Lost, Refused } from '../errors.ts';
+import { DUPLICATE_KEY, fromDriver, Refused } from '../errors.ts';
 import type { Parts } from '../parts.ts';
 import { MAX_TIME_MS } from '../settings.ts';
-import { CommitUnknown, transact } from '../transaction.ts';
+import { type CommitSteps, transact } from '../transaction.ts';
 import { documentsOf, keyOf, seenKeys, storeWithin, type Wanted } from './elements.ts';
 
 /** How often an element is stored whose key was there, and then was not. */
@@ -132,14 +132,19 @@ export class Insert {
     if (inserting.length === 0) return;
     const { store, clock } = this.#parts;
     const wanted = inserting.flatMap((one) => one.wanted);
-    const begin = (): void => {
-      // Whoever was told meanwhile that nothing was stored must be right: the others go on without them.
-      if (inserting.some(({ call }) => call.isSettled)) throw new Refused(0, 'A caller has given up.');
-      for (const { call } of inserting) call.begin();
+    const steps: CommitSteps = {
+      begin() {
+        // Whoever was told meanwhile that nothing was stored must be right: the others go on without them.
+        if (inserting.some(({ call }) => call.isSettled)) throw new Refused(0, 'A caller has given up.');
+        for (const { call } of inserting) call.begin();
+      },
+      undone() {
+        for (const { call } of inserting) call.undone();
+      },
     };
     try {
       const storeAll = (session: ClientSession) => storeWithin(session, this.#parts, wanted, now);
-      const ids = await transact(store, clock, storeAll, begin);
+      const ids = await transact(store, clock, storeAll, steps);
       let from = 0;
       for (const { call, wanted: own } of inserting) {
         call.succeed(ids.slice(from, from + own.length));
@@ -151,11 +156,7 @@ export class Insert {
         for (const one of inserting) await this.#storeTogether([one], now);
         return;
       }
-      for (const { call } of inserting) {
-        // Nothing of a transaction happened whose commit was not asked for.
-        if (fault instanceof Lost && !(fault instanceof CommitUnknown)) call.isSent = false;
-        call.failBy(fault);
-      }
+      for (const { call } of inserting) call.failBy(fault);
     }
   }
 }

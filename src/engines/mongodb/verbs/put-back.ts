@@ -2,8 +2,7 @@ import type { Delivery } from '../../../model/element.ts';
 import type { QueueKey } from '../../../model/names.ts';
 import type { Sending } from '../call.ts';
 import { send } from '../changes.ts';
-import { blank } from '../dead-letters.ts';
-import { contentFields } from '../documents.ts';
+import { blank, contentFields } from '../documents.ts';
 import { duplicatesOf } from '../errors.ts';
 import type { Parts } from '../parts.ts';
 

@@ -24,7 +24,7 @@ export class Transfer {
     store.assertUp();
     await known.make(moves.flatMap(({ inserts }) => inserts.map(({ queue }) => queue)));
     const moveAll = (session: ClientSession) => this.#moveAll(session, moves);
-    return transact(store, clock, moveAll, () => call.begin());
+    return transact(store, clock, moveAll, call);
   }
 
   async #moveAll(session: ClientSession, moves: readonly Move[]): Promise<SettleOutcome[]> {

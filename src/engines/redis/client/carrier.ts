@@ -185,7 +185,7 @@ export class Carrier {
 
   #fault(message: string): CarryError {
     const { log, shown } = this.#parts;
-    log.warn({ engine: shown, reply: message }, 'Redis answered with an error that was not expected.');
+    log.warn({ engine: shown, reply: message }, 'Redis answered with an error that was not expected');
     return new CarryError(
       'outcome-unknown',
       `${shown} answered with an error; whether it was done is unknown.`,

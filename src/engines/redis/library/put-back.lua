@@ -1,4 +1,5 @@
--- back <count>, then per delivery: <group> <tag(12) seq(6) maturity(6) tries(4)> <content>; answers nothing
+-- back <count>, then per delivery: <group> <tag(12) seq(6) maturity(6) tries(4)> <content>; answers
+-- nothing, but '!' where the queue has more groups than fit: what is named from there on is not put back.
 --
 -- Undoes pops of this client. Its answers up to now are settled before any verb runs, so what they popped is
 -- forgotten by then, and what comes back is stored anew.

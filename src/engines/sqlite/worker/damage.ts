@@ -18,6 +18,6 @@ export function setAsideDamaged(store: Store, seq: number): void {
   store.elements.remove(seq);
   store.warn(
     { element: store.ids.text(seq), namespace: queue.ns, queue: queue.name },
-    'An element fails its checksum. It was taken out of its queue and kept in the table "damaged".',
+    'an element fails its checksum; it was taken out of its queue and kept in the table "damaged"',
   );
 }

@@ -1,4 +1,5 @@
 import { bytesOfText } from '../../../model/byte-text.ts';
+import { type LetterFacts, letterHeaders } from '../../../model/dead-letter.ts';
 import { fromMore, toMore } from '../content.ts';
 import { DEAD_LETTERED, NOT_FOUND } from '../operations.ts';
 import { setAsideDamaged } from './damage.ts';
@@ -25,7 +26,7 @@ export function deadLetter(store: Store, lane: Lane, seq: number, tries: number,
   const target = store.names.makeByKey({ ns, name: to });
   insertOne(store, target, {
     type,
-    more: withDeadLetterHeaders(more, name, store.now, tries),
+    more: withLetterHeaders(more, { from: bytesOfText(name), at: store.now, tries }),
     body,
     dueAt: store.now,
     tries: 0,
@@ -39,17 +40,7 @@ export function deadLetter(store: Store, lane: Lane, seq: number, tries: number,
   return DEAD_LETTERED;
 }
 
-/** Headers of an earlier move, if the element was moved back and failed again, give way to the new ones. */
-function withDeadLetterHeaders(more: string | null, from: string, now: number, tries: number): string {
+function withLetterHeaders(more: string | null, facts: LetterFacts): string {
   const { contentEncoding, headers } = fromMore(more);
-  const kept: string[] = [];
-  for (let i = 0; i < headers.length; i += 2) {
-    const header = headers[i] ?? '';
-    if (!DEAD_LETTER_HEADERS.has(header)) kept.push(header, headers[i + 1] ?? '');
-  }
-  const at = new Date(now).toISOString();
-  kept.push('x-dl-from-queue', bytesOfText(from), 'x-dl-at', at, 'x-dl-tries', String(tries));
-  return toMore(contentEncoding, kept) ?? '';
+  return toMore(contentEncoding, letterHeaders(headers, facts)) ?? '';
 }
-
-const DEAD_LETTER_HEADERS = new Set(['x-dl-from-queue', 'x-dl-at', 'x-dl-tries']);

@@ -104,7 +104,7 @@ function close(store: Store): void {
   try {
     store.checkpoint(0);
   } catch (error) {
-    warn({ error: messageOf(error) }, 'The last checkpoint failed; the next start makes it.');
+    warn({ err: messageOf(error) }, 'the last checkpoint failed; the next start makes it');
   }
   store.db.close();
   port?.close();

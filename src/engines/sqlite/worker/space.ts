@@ -53,8 +53,8 @@ export class Space {
     if (enough !== this.#tight) return;
     this.#tight = !enough;
     const fields = { file: this.#options.file, freeBytes: free, ballast: this.#hasBallast };
-    if (enough) this.#options.warn(fields, 'The disk has space again: inserts go on.');
-    else this.#options.warn(fields, 'The disk is nearly full: inserts are refused, everything else goes on.');
+    if (enough) this.#options.warn(fields, 'the disk has space again: inserts go on');
+    else this.#options.warn(fields, 'the disk is nearly full: inserts are refused, everything else goes on');
   }
 
   /** SQLite ran out of space. Answers whether giving the ballast up may help: then it is gone. */
@@ -65,7 +65,7 @@ export class Space {
     this.#hasBallast = false;
     this.#options.warn(
       { file: this.#options.file },
-      'The disk is full: the ballast file was given up so that elements can still be consumed.',
+      'the disk is full: the ballast file was given up so that elements can still be consumed',
     );
     return true;
   }
