@@ -1,6 +1,7 @@
 import { hostname } from 'node:os';
 import { isDeepStrictEqual } from 'node:util';
 import { PasswordAuthenticator } from './access/password-authenticator.ts';
+import { loginLost, refusal } from './access/user.ts';
 import type { NewAdministrator } from './access/users-file.ts';
 import { Broker } from './broker/broker.ts';
 import type { Config } from './config/options.ts';
@@ -120,9 +121,14 @@ export class Server implements Service {
     const tls = await loadTls(config, 'http', sourceOf);
     const useTls = await this.#running.frontEnds.readTls(config);
     if (created !== null) throw noUsersLeft();
-    const { authenticator, frontEnds } = this.#running;
-    authenticator.replaceAccounts(accounts);
+    const { authenticator, broker, frontEnds } = this.#running;
+    const renewed = authenticator.replaceAccounts(accounts);
     frontEnds.renewUsers((user) => authenticator.renew(user));
+    // Those of sessions that ended are gone from their lines by now: these wait over HTTP.
+    broker.endWaiting((owner, namespace) => {
+      const user = renewed(owner);
+      return user === null ? loginLost() : refusal(user, 'read', namespace);
+    });
     if (tls.material !== null) this.#running.http.reloadTls(tls.material);
     useTls();
     for (const warning of [...warnings, ...tls.warnings]) log.warn({}, warning);

@@ -85,8 +85,10 @@ export class PasswordAuthenticator implements Authenticator {
   /**
    * From now on these are the users. Who is remembered stays so under the new rights, or failures of others would
    * lock them out; only where the password changed, or the user is gone, the header proves nothing any more.
+   * Answers who those of before are now, as `renew` does, by their names.
    */
-  replaceAccounts(accounts: ReadonlyMap<string, Account>): void {
+  replaceAccounts(accounts: ReadonlyMap<string, Account>): (name: string) => User | null {
+    const before = this.#accounts;
     this.#accounts = accounts;
     this.#decoy = decoyFor(accounts);
     this.#checks.clear();
@@ -96,6 +98,10 @@ export class PasswordAuthenticator implements Authenticator {
       if (user === null) this.#remembered.delete(key);
       else remembered.user = user;
     }
+    return (name) => {
+      const account = before.get(name);
+      return account === undefined ? null : this.renew(account.user);
+    };
   }
 
   /**

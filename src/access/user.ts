@@ -1,4 +1,4 @@
-import { QuaysideError } from '../model/errors.ts';
+import { namespaceNotFound, QuaysideError } from '../model/errors.ts';
 
 /**
  * What a user may do in a namespace (decisions, "Requests in general").
@@ -19,9 +19,19 @@ export interface User {
   maySee(namespace: string): boolean;
 }
 
-/** What a user hears who lacks a right in a namespace that it may see. */
-export function rightMissing(right: Right, namespace: string): QuaysideError {
+/**
+ * Why a user may not do something in a namespace; null where it may. One that the user may not see is answered
+ * like one that is not there.
+ */
+export function refusal(user: User, right: Right, namespace: string): QuaysideError | null {
+  if (user.may(right, namespace)) return null;
+  if (!user.maySee(namespace)) return namespaceNotFound(namespace);
   return new QuaysideError('forbidden', `This needs the right ${right} in namespace ${namespace}.`);
+}
+
+/** What somebody hears who was logged in when users were read anew, and is no user of then. */
+export function loginLost(): QuaysideError {
+  return new QuaysideError('unauthorized', 'This user is gone, or has another password.');
 }
 
 /** Who a user is after users were read anew; null where that name is gone or has another password. */

@@ -1,6 +1,6 @@
 import type { Socket } from 'node:net';
 import type { Connection, EventContext, link as RheaLink, Session } from 'rhea';
-import type { RenewUser, User } from '../access/user.ts';
+import { loginLost, type RenewUser, type User } from '../access/user.ts';
 import type { Broker } from '../broker/broker.ts';
 import type { CancelTimer, Clock } from '../model/clock.ts';
 import { QuaysideError } from '../model/errors.ts';
@@ -182,7 +182,7 @@ export class AmqpConnection
     if (this.#state !== 'open' || this.#user === null) return;
     const user = renew(this.#user);
     if (user === null) {
-      this.end(new QuaysideError('unauthorized', 'This user is gone, or has another password.'));
+      this.end(loginLost());
       return;
     }
     this.#user = user;

@@ -1,6 +1,6 @@
 import type { Storage } from '../engine/storage.ts';
 import type { Clock } from '../model/clock.ts';
-import { QuaysideError } from '../model/errors.ts';
+import { namespaceNotFound, type QuaysideError } from '../model/errors.ts';
 import type { QueueKey } from '../model/names.ts';
 import type { Service } from '../model/service.ts';
 import { Admission, shuttingDown, type WaitingLimits } from './admission.ts';
@@ -73,7 +73,16 @@ export class Broker implements Service {
   drain(): void {
     this.admission.close();
     for (const namespace of this.#namespaces.values()) {
-      for (const queue of namespace.queuesInUse()) queue.endAll(shuttingDown());
+      for (const queue of namespace.queuesInUse()) queue.endWaiting(shuttingDown);
+    }
+  }
+
+  /** Ends calls that wait, of users for whom there is a reason in a namespace. */
+  endWaiting(reasonFor: (owner: string, namespace: string) => QuaysideError | null): void {
+    for (const namespace of this.#namespaces.values()) {
+      for (const queue of namespace.queuesInUse()) {
+        queue.endWaiting((owner) => (owner === null ? null : reasonFor(owner, namespace.name)));
+      }
     }
   }
 
@@ -127,11 +136,4 @@ export class Broker implements Service {
   #wake(queues: readonly QueueKey[]): void {
     for (const { ns, name } of queues) this.#namespaces.get(ns)?.wake(name);
   }
-}
-
-/** Also the answer for a namespace that the user may not see. */
-export function namespaceNotFound(name: string): QuaysideError {
-  return new QuaysideError('namespace-not-found', `There is no namespace ${name}.`, {
-    parameter: 'namespace',
-  });
 }

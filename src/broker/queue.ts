@@ -315,8 +315,8 @@ export class Queue {
   }
 
   /** Answers everybody who waits; used when the node stops. */
-  endAll(reason: QuaysideError): void {
-    this.#waiting.endAll(reason);
+  endWaiting(reasonFor: (owner: string | null) => QuaysideError | null): void {
+    this.#waiting.end(reasonFor);
   }
 
   /** Lets a get in, and answers the group that it waits for; one that is refused ends here, and is counted. */

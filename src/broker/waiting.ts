@@ -103,9 +103,13 @@ export class Waiting {
     return cancelled;
   }
 
-  endAll(reason: QuaysideError): void {
+  /** Ends the calls for whose owner there is a reason. */
+  end(reasonFor: (owner: string | null) => QuaysideError | null): void {
     for (const line of [...this.#lines.values()]) {
-      for (const consumer of line.consumers()) line.end(consumer, reason);
+      for (const consumer of line.consumers()) {
+        const reason = reasonFor(consumer.request.owner);
+        if (reason !== null) line.end(consumer, reason);
+      }
     }
   }
 

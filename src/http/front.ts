@@ -1,7 +1,6 @@
 import type { ServerResponse } from 'node:http';
-import { rightMissing, type User } from '../access/user.ts';
-import { namespaceNotFound } from '../broker/broker.ts';
-import { QuaysideError } from '../model/errors.ts';
+import { refusal, type User } from '../access/user.ts';
+import { namespaceNotFound, QuaysideError } from '../model/errors.ts';
 import { checkName } from '../model/names.ts';
 import { refuseForeignPage } from './browser.ts';
 import { Call } from './call.ts';
@@ -151,8 +150,8 @@ export class Front {
     const { namespace: name = '', queue } = params;
     const namespace = this.parts.broker.namespace(name);
     if (user === null || !user.maySee(name)) throw namespaceNotFound(name);
-    const { access } = route;
-    if (isRight(access) && !user.may(access, name)) throw rightMissing(access, name);
+    const reason = isRight(route.access) ? refusal(user, route.access, name) : null;
+    if (reason !== null) throw reason;
     call.namespace = namespace;
     if (queue !== undefined) call.queue = namespace.queue(checkName('queue', queue));
   }

@@ -77,3 +77,10 @@ export class QuaysideError extends Error {
 export function invalidParameter(parameter: string, message: string): QuaysideError {
   return new QuaysideError('invalid-parameter', message, { parameter });
 }
+
+/** Also the answer for a namespace that the user may not see. */
+export function namespaceNotFound(name: string): QuaysideError {
+  return new QuaysideError('namespace-not-found', `There is no namespace ${name}.`, {
+    parameter: 'namespace',
+  });
+}

@@ -1,5 +1,5 @@
-import { type Right, rightMissing, type User } from '../access/user.ts';
-import { type Broker, namespaceNotFound } from '../broker/broker.ts';
+import { type Right, refusal, type User } from '../access/user.ts';
+import type { Broker } from '../broker/broker.ts';
 import type { Namespace } from '../broker/namespace.ts';
 import type { Queue } from '../broker/queue.ts';
 
@@ -45,8 +45,7 @@ export class Destinations {
   }
 
   #check(right: Right, ns: string): void {
-    if (this.#user.may(right, ns)) return;
-    if (!this.#user.maySee(ns)) throw namespaceNotFound(ns);
-    throw rightMissing(right, ns);
+    const reason = refusal(this.#user, right, ns);
+    if (reason !== null) throw reason;
   }
 }

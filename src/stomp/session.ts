@@ -1,4 +1,4 @@
-import type { RenewUser, User } from '../access/user.ts';
+import { loginLost, type RenewUser, type User } from '../access/user.ts';
 import type { Queue } from '../broker/queue.ts';
 import type { CancelTimer } from '../model/clock.ts';
 import { QuaysideError } from '../model/errors.ts';
@@ -212,7 +212,7 @@ export class Session implements SubscriptionHost, StoringHost<string>, SettlingH
     if (this.#state !== 'open' || this.#user === null) return;
     const user = renew(this.#user);
     if (user === null) {
-      this.fail(new QuaysideError('unauthorized', 'This user is gone, or has another password.'), null);
+      this.fail(loginLost(), null);
       return;
     }
     this.#user = user;

@@ -1,5 +1,5 @@
 import { isUtf8 } from 'node:buffer';
-import { rightMissing, type User } from '../../access/user.ts';
+import { refusal, type User } from '../../access/user.ts';
 import { noNamespace } from '../../exchange/check.ts';
 import { type Declaration, parseDeclaration } from '../../exchange/declaration.ts';
 import { notFound } from '../../exchange/known.ts';
@@ -217,10 +217,9 @@ function mustRule(user: User, { src, dst }: Pick<Declaration, 'src' | 'dst'>): v
     ...dst.map(({ ns }, i) => ['write', ns, `dst[${i}].ns`] as const),
   ] as const;
   for (const [right, namespace, path] of needed) {
-    if (user.may(right, namespace)) continue;
-    // A namespace that one may not see is answered like one that is not there.
-    if (!user.maySee(namespace)) throw noNamespace(path, namespace);
-    throw rightMissing(right, namespace);
+    const reason = refusal(user, right, namespace);
+    if (reason?.code === 'namespace-not-found') throw noNamespace(path, namespace);
+    if (reason !== null) throw reason;
   }
 }
 

@@ -1,0 +1,50 @@
+import assert from 'node:assert/strict';
+import { after, before, describe, it } from 'node:test';
+import { type Answer, jsonOf, QueueClient } from '../support/http-client.ts';
+import { Folder } from './program.ts';
+
+const READER = { password: 'p', rights: { N: ['read'] } };
+const MANAGER = { password: 'p', rights: { N: ['read', 'manage'] } };
+
+describe('Users that are read again', () => {
+  let folder: Folder;
+  before(async () => {
+    folder = await Folder.create();
+  });
+  after(() => folder.dispose());
+
+  const write = (users: object): Promise<unknown> =>
+    folder.write('q.json', { http: { users }, namespaces: { N: { url: 'sqlite::memory:' } } });
+
+  it('end the calls that wait of those who are gone, changed or may not read any more', async () => {
+    await write({ stays: MANAGER, goes: READER, changes: READER, writes: READER });
+    const program = await folder.serve(['--config', 'q.json']);
+    const clients = ['stays', 'goes', 'changes', 'writes'].map(
+      (name) => new QueueClient({ url: program.url, credentials: `${name}:p` }),
+    );
+    const waiting: Promise<Answer>[] = [];
+    for (const [i, client] of clients.entries()) {
+      waiting.push(client.get('N', 'q', { tid: `T${i}` }));
+      // One after the other, so that it is known who is first in the line.
+      for (let listed = 0; listed <= i; ) listed = await waitingIn(clients[0] as QueueClient);
+    }
+    await write({
+      stays: MANAGER,
+      changes: { ...READER, password: 'other' },
+      writes: { ...READER, rights: { N: ['write'] } },
+    });
+    program.signal('SIGHUP');
+    const [, goes, changes, writes] = waiting;
+    assert.equal((await goes)?.status, 401);
+    assert.equal((await changes)?.status, 401);
+    assert.equal((await writes)?.status, 403);
+    await (clients[3] as QueueClient).insert('N', 'q', 'for who stays');
+    assert.equal((await waiting[0])?.body.toString(), 'for who stays');
+    for (const client of clients) client.close();
+    assert.equal(await program.stop(), 0);
+  });
+});
+
+async function waitingIn(client: QueueClient): Promise<number> {
+  return jsonOf<unknown[]>(await client.consumers('N', 'q')).length;
+}
