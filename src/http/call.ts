@@ -145,7 +145,12 @@ export class Call {
    */
   #watchReader(): void {
     const { socket } = this.answer;
-    if (socket === null || socket.writableLength === 0) return;
+    if (socket === null) {
+      // Behind another answer on its connection: when its turn comes, all that it holds is written at once.
+      this.answer.once('socket', () => setImmediate(() => this.#watchReader()));
+      return;
+    }
+    if (socket.writableLength === 0) return;
     socket.setTimeout(this.front.parts.options.requestTimeoutMs);
   }
 

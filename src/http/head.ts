@@ -106,7 +106,7 @@ function readLine(head: Head, name: string, value: string): void {
       } else readElementHeader(head, name, value);
       return;
     case 17:
-      if (is(name, 'transfer-encoding')) head.isChunked = true;
+      if (is(name, 'transfer-encoding')) head.isChunked = isChunked(value);
       else readElementHeader(head, name, value);
       return;
     default:
@@ -133,6 +133,12 @@ function readElementHeader(head: Head, name: string, value: string): void {
     throw new QuaysideError('invalid-header', `An element has at most ${LIMITS.headerCount} headers.`);
   }
   headers.push(short, value);
+}
+
+/** Node sees to what comes last. It takes any codings before that, and would hand over a body that is still coded. */
+function isChunked(codings: string): boolean {
+  if (!codings.includes(',')) return true;
+  throw new QuaysideError('malformed-request', 'The only Transfer-Encoding that is understood is chunked.');
 }
 
 function is(name: string, lower: string): boolean {

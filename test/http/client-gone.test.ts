@@ -154,6 +154,21 @@ describe('A client that does not read its answer', () => {
     await harness().until(async () => (await statusOf(harness(), queue)).size === 1);
     connection.destroy();
   });
+
+  it('is cut off though the answer had to wait for another one on its connection', async () => {
+    const queue = harness().queue();
+    const client = harness().client();
+    await client.insert('N', queue, Buffer.alloc(32 * 1_048_576));
+    const connection = await RawConnection.open(harness().port);
+    const get = (name: string): Buffer =>
+      rawRequest([`GET ${queuePath('N', name)} HTTP/1.1`, 'Host: test', AUTHORIZATION]);
+    connection.socket.pause();
+    connection.send(Buffer.concat([get('waits'), get(queue)]));
+    await harness().until(async () => (await statusOf(harness(), queue)).stats.get === 1);
+    await client.insert('N', 'waits', 'first');
+    await harness().until(async () => (await statusOf(harness(), queue)).size === 1);
+    connection.destroy();
+  });
 });
 
 describe('An element that HTTP cannot write', () => {

@@ -102,6 +102,19 @@ describe('Requests that two readers could address differently', () => {
     }
   });
 
+  it('a body in another coding than chunked: 400', async () => {
+    for (const codings of ['gzip, chunked', 'chunked, chunked']) {
+      const lines = [
+        'PUT /q/N/coded HTTP/1.1',
+        ...HEAD,
+        `Transfer-Encoding: ${codings}`,
+        'Connection: close',
+      ];
+      const [answer] = await exchange(harness().port, rawRequest(lines, '1\r\na\r\n0\r\n\r\n'));
+      assert.equal(answer?.status, 400);
+    }
+  });
+
   it('Transfer-Encoding on HTTP/1.0: 400', async () => {
     const bytes = rawRequest(
       ['PUT /q/N/old HTTP/1.0', ...HEAD, 'Transfer-Encoding: chunked'],
