@@ -13,6 +13,7 @@ import { MANY } from './line.ts';
 import type { Meter } from './meter.ts';
 import type { NodeInfo } from './peers.ts';
 import type { BrokerLog, NamespaceSetup } from './ports.ts';
+import { PutBacks } from './put-backs.ts';
 import { Queue } from './queue.ts';
 import { type Capabilities, type QueueRecord, queueRecord } from './record.ts';
 import type { Sweeper } from './sweeper.ts';
@@ -62,6 +63,7 @@ export class Namespace {
   readonly meter: Meter;
   readonly admission: Admission;
   readonly makeTid: () => string;
+  readonly putBacks: PutBacks;
   readonly #setup: NamespaceSetup;
   readonly #sweeper: Sweeper;
   readonly #queues = new Map<string, Queue>();
@@ -96,6 +98,7 @@ export class Namespace {
     this.meter = parts.meter;
     this.admission = parts.admission;
     this.makeTid = parts.makeTid;
+    this.putBacks = new PutBacks(this);
     this.#channel = new Channel({
       namespace: this.name,
       signaller: setup.signaller,
@@ -136,6 +139,7 @@ export class Namespace {
     this.#endWatch?.();
     this.#rereadTimer?.();
     this.#rereads.stop();
+    this.putBacks.stop();
     this.#channel.stop();
   }
 

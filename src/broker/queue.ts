@@ -186,7 +186,13 @@ export class Queue {
       if (lease === null) popped.push(delivery);
       else reserved.push({ id, group, token: lease.token, delayMs: 0, countTry: false });
     }
-    if (popped.length > 0) this.#undone(popped, storage.putBack(this.key, popped));
+    if (popped.length > 0) {
+      this.#ns.putBacks.begin(this.key, popped, (isLate) => {
+        if (isLate) this.match(popped.length);
+        this.#ns.announce(this.key, popped.length);
+      });
+      this.#wakeFor(popped);
+    }
     if (reserved.length > 0) this.#undone(reserved, storage.rollback(this.key, reserved));
   }
 
@@ -350,8 +356,13 @@ export class Queue {
   }
 
   /** Whoever waits shares the round trip in which they go back. */
-  #undone(items: readonly { id: ElementId; group: GroupName }[], undone: Promise<unknown>): void {
+  #wakeFor(items: readonly { group: GroupName }[]): void {
     for (const { group } of items) this.#waiting.wake(group, 0);
+  }
+
+  /** Where it fails, the leases end by themselves. */
+  #undone(items: readonly RollbackItem[], undone: Promise<unknown>): void {
+    this.#wakeFor(items);
     const ids = items.map(({ id }) => id);
     undone.then(
       () => this.#ns.announce(this.key, items.length),

@@ -1,0 +1,86 @@
+import type { Storage } from '../engine/storage.ts';
+import type { Clock } from '../model/clock.ts';
+import type { Delivery } from '../model/element.ts';
+import { QuaysideError } from '../model/errors.ts';
+import type { QueueKey } from '../model/names.ts';
+import { Retries } from '../model/retries.ts';
+import type { BrokerLog } from './ports.ts';
+
+interface PutBacksHost {
+  readonly storage: Storage;
+  readonly clock: Clock;
+  readonly log: BrokerLog;
+}
+
+const RETRY_MS = 1_000;
+/** Bodies that are kept for an engine that is away, in one namespace; what comes beyond is tried once. */
+const MOST_BYTES = 64 * 1_048_576;
+
+/**
+ * Pops that are undone: while their engine is away, this node has the only copy of what it popped, so it tries
+ * until they are back, or it stops.
+ */
+export class PutBacks {
+  readonly #host: PutBacksHost;
+  readonly #retries: Retries;
+  #bytes = 0;
+  #count = 0;
+  #made = 0;
+
+  constructor(host: PutBacksHost) {
+    this.#host = host;
+    this.#retries = new Retries({
+      clock: host.clock,
+      delayMs: RETRY_MS,
+      failed: (_name, error) =>
+        host.log.warn(
+          { err: error },
+          'popped elements could not be given back yet; that is tried until it works',
+        ),
+    });
+  }
+
+  /**
+   * Asks for it in this turn, so that takes which follow share the round trip. Never throws.
+   * @param done they are back; `isLate`: not by the first try
+   */
+  begin(queue: QueueKey, popped: readonly Delivery[], done: (isLate: boolean) => void): void {
+    const bytes = popped.reduce((sum, { body }) => sum + body.byteLength, 0);
+    const mayRepeat = this.#bytes + bytes <= MOST_BYTES;
+    this.#bytes += bytes;
+    this.#count += popped.length;
+    this.#made += 1;
+    let tries = 0;
+    const put = async (): Promise<void> => {
+      tries += 1;
+      try {
+        await this.#host.storage.putBack(queue, popped);
+        done(tries > 1);
+      } catch (error) {
+        if (mayRepeat && isCertain(error)) throw error;
+        this.#lost(error, queue, popped);
+      }
+      this.#bytes -= bytes;
+      this.#count -= popped.length;
+    };
+    void this.#retries.do(String(this.#made), put);
+  }
+
+  stop(): void {
+    this.#retries.stop();
+    if (this.#count === 0) return;
+    this.#host.log.warn({ count: this.#count }, 'popped elements may be lost: their engine is away');
+  }
+
+  #lost(error: unknown, queue: QueueKey, popped: readonly Delivery[]): void {
+    const ids = popped.map(({ id }) => id);
+    this.#host.log.warn({ err: error, queue, ids }, 'elements could not be given back');
+  }
+}
+
+/** Where it may have worked, somebody may have the element by now: a pop hands out at most once. */
+function isCertain(error: unknown): boolean {
+  return (
+    error instanceof QuaysideError && (error.code === 'storage-unavailable' || error.code === 'storage-full')
+  );
+}
