@@ -5,6 +5,7 @@ import { checkName } from '../model/names.ts';
 import { refuseForeignPage } from './browser.ts';
 import { Call } from './call.ts';
 import { readHead } from './head.ts';
+import { QueueLists } from './listing.ts';
 import type { HttpRequest } from './message.ts';
 import type { HttpParts } from './options.ts';
 import { isRight } from './route.ts';
@@ -34,6 +35,7 @@ const ABSOLUTE_FORM = /^https?:\/\/[^/?]*/i;
 export class Front {
   readonly parts: HttpParts;
   readonly router: Router;
+  readonly queueLists = new QueueLists();
   /** The headers that every answer has. */
   readonly inertHeaders: readonly string[];
   readonly #origins: ReadonlySet<string>;

@@ -9,7 +9,7 @@ export interface Folder {
 }
 
 /** A queue as listings need it. */
-interface Listed {
+export interface Listed {
   readonly namespace: string;
   readonly queue: string;
   readonly record: QueueRecord;
@@ -18,8 +18,42 @@ interface Listed {
 /** Records read at once: enough to fill an engine's batch, few enough to leave room for others. */
 const RECORDS_AT_ONCE = 64;
 
-/** The records of all queues of a namespace, by name. */
-export async function listQueues(namespace: Namespace): Promise<Listed[]> {
+/**
+ * The queues of namespaces, read once for all who ask at the same time: of a namespace one reading is under way,
+ * and at most one more waits behind it. Nobody is shown a picture that is older than their request.
+ */
+export class QueueLists {
+  readonly #underWay = new Map<Namespace, Promise<readonly Listed[]>>();
+  readonly #behind = new Map<Namespace, Promise<readonly Listed[]>>();
+
+  /** The records of all queues of a namespace, by name. */
+  of(namespace: Namespace): Promise<readonly Listed[]> {
+    const underWay = this.#underWay.get(namespace);
+    if (underWay === undefined) return this.#begin(namespace);
+    let behind = this.#behind.get(namespace);
+    if (behind === undefined) {
+      const begin = (): Promise<readonly Listed[]> => {
+        this.#behind.delete(namespace);
+        return this.#begin(namespace);
+      };
+      behind = underWay.then(begin, begin);
+      this.#behind.set(namespace, behind);
+    }
+    return behind;
+  }
+
+  #begin(namespace: Namespace): Promise<readonly Listed[]> {
+    const listed = readQueues(namespace);
+    this.#underWay.set(namespace, listed);
+    const done = (): void => {
+      if (this.#underWay.get(namespace) === listed) this.#underWay.delete(namespace);
+    };
+    listed.then(done, done);
+    return listed;
+  }
+}
+
+async function readQueues(namespace: Namespace): Promise<Listed[]> {
   const names = await namespace.queueNames();
   const listed: Listed[] = [];
   for (let from = 0; from < names.length; from += RECORDS_AT_ONCE) {
@@ -43,11 +77,9 @@ export function asObject(listed: readonly Listed[]): Record<string, QueueRecord>
  */
 export async function listFolders(
   namespaces: readonly Namespace[],
-  prepare: (namespace: Namespace) => Promise<void>,
+  list: (namespace: Namespace) => Promise<readonly Listed[]>,
 ): Promise<Folder[]> {
-  const outcomes = await Promise.allSettled(
-    namespaces.map((namespace) => prepare(namespace).then(() => listQueues(namespace))),
-  );
+  const outcomes = await Promise.allSettled(namespaces.map(list));
   const reasons = outcomes.flatMap((outcome) => (outcome.status === 'rejected' ? [outcome.reason] : []));
   const fault = reasons.find((reason) => !isAway(reason));
   if (fault !== undefined) throw fault;

@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
+import { QueueLists } from '../../src/http/listing.ts';
 import { headerOf, jsonOf } from '../support/http-client.ts';
 import { sharedHarness } from './harness.ts';
 
@@ -116,5 +117,36 @@ describe('Listings and status', () => {
     for (let i = 0; i < 150; i++) await client.status('hidden', `many ${i}`);
     const names = Object.keys(jsonOf<object>(await client.queues('hidden')));
     assert.equal(names.filter((name) => name.startsWith('many ')).length, 150);
+  });
+});
+
+describe('Listings that are asked for at the same time', () => {
+  const harness = sharedHarness();
+
+  it('are read once for all of them, and each shows what was there when it was asked for', async () => {
+    const { storage } = harness().opened.engine;
+    const client = harness().client();
+    await client.insert('N', 'old', 'x');
+    const held = Promise.withResolvers<void>();
+    const queues = storage.queues.bind(storage);
+    let readings = 0;
+    storage.queues = async (ns) => {
+      readings += 1;
+      const names = await queues(ns);
+      if (readings === 1) await held.promise;
+      return names;
+    };
+    const lists = new QueueLists();
+    const list = async () => (await lists.of(harness().broker.namespace('N'))).map(({ queue }) => queue);
+    const first = list();
+    await client.insert('N', 'new', 'x');
+    const later = Array.from({ length: 20 }, list);
+    held.resolve();
+    assert.deepEqual(await first, ['old']);
+    for (const names of await Promise.all(later)) assert.deepEqual(names, ['new', 'old']);
+    assert.equal(readings, 2);
+    await client.insert('N', 'newer', 'x');
+    assert.equal((await list()).length, 3);
+    storage.queues = queues;
   });
 });

@@ -1,6 +1,6 @@
 import type { Namespace } from '../../broker/namespace.ts';
 import type { Call } from '../call.ts';
-import { asArray, asFolder, asObject, listFolders, listQueues } from '../listing.ts';
+import { asArray, asFolder, asObject, type Listed, listFolders } from '../listing.ts';
 import { flag } from '../parameters.ts';
 import { type Route, route } from '../route.ts';
 import { NamespaceNames, QueueArray, QueuesByName, QueueTree } from '../schemas.ts';
@@ -69,8 +69,7 @@ export const listingRoutes: readonly Route[] = [
     async handle(call, query) {
       const form = listingForm(query);
       if (form === 'plain') {
-        if (query.reload) await call.namespace.reload();
-        answerJson(call, asObject(await listQueues(call.namespace)));
+        answerJson(call, asObject(await listed(call, call.namespace, query.reload)));
       } else {
         await answerListing(call, form, [call.namespace], query.reload);
       }
@@ -84,8 +83,11 @@ async function answerListing(
   namespaces: readonly Namespace[],
   reload: boolean,
 ): Promise<void> {
-  const folders = await listFolders(namespaces, async (namespace) => {
-    if (reload) await namespace.reload();
-  });
+  const folders = await listFolders(namespaces, (namespace) => listed(call, namespace, reload));
   answerJson(call, form === 'array' ? asArray(folders) : folders.map(asFolder));
+}
+
+async function listed(call: Call, namespace: Namespace, reload: boolean): Promise<readonly Listed[]> {
+  if (reload) await namespace.reload();
+  return call.front.queueLists.of(namespace);
 }
