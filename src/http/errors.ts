@@ -9,12 +9,12 @@ interface HttpError {
   /** Where the spec or the decisions name one other than the standard's. */
   readonly reason?: string;
   /** The answer that the spec shows, byte for byte; all others are problem details (RFC 9457). */
-  readonly shown?: (error: QuaysideError) => ShownAnswer;
+  readonly shown?: ShownAnswer;
 }
 
 interface ShownAnswer {
   readonly contentType: string;
-  readonly body: string;
+  readonly body: (error: QuaysideError) => string;
 }
 
 const HTML = 'text/html; charset=utf-8';
@@ -44,22 +44,22 @@ export const HTTP_ERRORS = {
   'element-reserved': { status: 409 },
   'exchange-not-found': {
     status: 404,
-    shown: ({ details }) => ({
+    shown: {
       contentType: HTML,
-      body: `no such exchange [${escapeHtml(String(details.extra?.id ?? ''))}]`,
-    }),
+      body: ({ details }) => `no such exchange [${escapeHtml(String(details.extra?.id ?? ''))}]`,
+    },
   },
   'exchange-exists': { status: 409 },
   'definition-conflict': { status: 409 },
   'pop-cancelled': {
     status: 410,
     reason: 'Queue Pop Cancelled',
-    shown: () => ({ contentType: HTML, body: 'cancel' }),
+    shown: { contentType: HTML, body: () => 'cancel' },
   },
   'pop-timeout': {
     status: 504,
     reason: 'Queue Pop Timeout',
-    shown: ({ details }) => ({ contentType: 'application/json', body: JSON.stringify(details.extra ?? {}) }),
+    shown: { contentType: 'application/json', body: ({ details }) => JSON.stringify(details.extra ?? {}) },
   },
   'too-many-consumers': { status: 429, retryAfterMs: 1000 },
   'too-many-queues': { status: 507 },
@@ -91,8 +91,9 @@ export function errorAnswer(error: QuaysideError, accept: string | null, extra: 
   const { status, reason, shown } = httpError(error.code);
   const standard = STATUS_CODES[status] ?? 'Error';
   const line = { status, reason: reason ?? standard };
-  if (shown !== undefined && !accept?.toLowerCase().includes(PROBLEM_JSON))
-    return { ...line, ...shown(error) };
+  if (shown !== undefined && !accept?.toLowerCase().includes(PROBLEM_JSON)) {
+    return { ...line, contentType: shown.contentType, body: shown.body(error) };
+  }
   return { ...line, contentType: PROBLEM_JSON, body: JSON.stringify(problem(error, status, extra)) };
 }
 

@@ -104,6 +104,9 @@ function problems(route: Route): Record<string, object> {
 function problem(status: number, codes: readonly ErrorCode[]): object {
   return {
     description: `${STATUS_CODES[status]}: ${codes.join(', ')}`,
-    content: { [PROBLEM_JSON]: { schema: { $ref: '#/components/schemas/Problem' } } },
+    content: Object.fromEntries([
+      ...codes.flatMap((code) => httpError(code).shown ?? []).map(({ contentType }) => [contentType, {}]),
+      [PROBLEM_JSON, { schema: { $ref: '#/components/schemas/Problem' } }],
+    ]),
   };
 }

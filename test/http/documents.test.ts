@@ -129,7 +129,7 @@ interface OpenApi {
 interface OpenApiOperation {
   readonly operationId: string;
   readonly parameters: readonly { readonly name: string; readonly in: string }[];
-  readonly responses: Record<string, unknown>;
+  readonly responses: Record<string, { readonly content?: object }>;
 }
 
 describe('GET /openapi.json', () => {
@@ -159,6 +159,17 @@ describe('GET /openapi.json', () => {
     }
     assert.equal(ids.size, operations, 'operation ids are unique');
     assert.equal(Object.values(document.paths).flatMap((methods) => Object.keys(methods)).length, operations);
+  });
+
+  it('names the type of each error that does not come as problem details', async () => {
+    const { paths } = jsonOf<OpenApi>(await harness().client().request('GET', '/openapi.json'));
+    const types = (path: string, status: number): string[] =>
+      Object.keys(paths[path]?.get?.responses[status]?.content ?? {});
+    const problem = 'application/problem+json';
+    assert.deepEqual(types('/q/{namespace}/{queue}', 410), ['text/html; charset=utf-8', problem]);
+    assert.deepEqual(types('/q/{namespace}/{queue}', 504), ['application/json', problem]);
+    assert.deepEqual(types('/x/{id}', 404), ['text/html; charset=utf-8', problem]);
+    assert.deepEqual(types('/q/{namespace}', 404), [problem]);
   });
 
   it('refers to nothing that it does not hold', async () => {
