@@ -106,7 +106,11 @@ export class Namespace {
       self: parts.self,
       clock: parts.clock,
       listener: {
-        ready: (queue, count) => this.#queues.get(queue)?.match(count),
+        ready: (queue, count) => {
+          // Elsewhere something was stored in it.
+          this.noteStored({ ns: this.name, name: queue });
+          this.#queues.get(queue)?.match(count);
+        },
         cancel: (queue, tid, owner) => this.#queues.get(queue)?.cancelHere(tid, owner),
         consumers: (queue) => this.#queues.get(queue)?.consumers() ?? [],
       },
@@ -169,14 +173,28 @@ export class Namespace {
     const queue = this.#queues.get(name);
     if (this.#known.has(name)) return queue ?? this.#open(name);
     const { maxQueues } = this.#setup;
-    // Names that were asked for and never used take memory on this node alone, yet not without end.
-    if (this.#known.size >= maxQueues || this.#queues.size >= 2 * maxQueues) {
+    if (this.#known.size >= maxQueues) {
       throw new QuaysideError(
         'too-many-queues',
         `Namespace ${this.name} has ${maxQueues} queues, its limit; raise maxQueues to add ${name}.`,
       );
     }
+    // Names that were asked for and never used take memory on this node alone, yet not without end.
+    if (this.#queues.size >= 2 * maxQueues) {
+      throw new QuaysideError(
+        'too-many-queues',
+        `On this node ${2 * maxQueues} names of namespace ${this.name} were asked for, twice its maxQueues: ${name} has no room.`,
+      );
+    }
     return queue ?? this.#open(name);
+  }
+
+  /**
+   * A queue for one call that makes none, such as a commit. The name may be anything that a client invents, so one
+   * that nobody has used here is forgotten after the call.
+   */
+  visit(name: string): Queue {
+    return this.#queues.get(name) ?? (this.#known.has(name) ? this.#open(name) : this.#make(name));
   }
 
   /** Queues that this node has used since it started: who waits is among them. */
@@ -325,9 +343,13 @@ export class Namespace {
   }
 
   #open(name: string): Queue {
-    const queue = new Queue(this, { ns: this.name, name }, this.#paused.has(name));
+    const queue = this.#make(name);
     this.#queues.set(name, queue);
     return queue;
+  }
+
+  #make(name: string): Queue {
+    return new Queue(this, { ns: this.name, name }, this.#paused.has(name));
   }
 
   #pausedBy({ key, value }: Definition): string[] {

@@ -169,7 +169,8 @@ const NamespaceOptions = Type.Object(
     maxQueues: Type.Integer({
       minimum: 1,
       default: 10_000,
-      description: 'queues of the namespace; the insert that would make one more is refused',
+      description:
+        'queues of the namespace; a use that would make one more is refused, a read of the status included',
     }),
     durability: Type.Optional(
       Type.Enum(['full', 'normal'], {

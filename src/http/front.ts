@@ -149,13 +149,15 @@ export class Front {
 
   /** Into the namespace and the queue of the path, if the user may. */
   #enter(call: Call, user: User | null, { route, params }: Match): void {
-    const { namespace: name = '', queue } = params;
-    const namespace = this.parts.broker.namespace(name);
-    if (user === null || !user.maySee(name)) throw namespaceNotFound(name);
-    const reason = isRight(route.access) ? refusal(user, route.access, name) : null;
+    const { namespace: ns = '', queue } = params;
+    const namespace = this.parts.broker.namespace(ns);
+    if (user === null || !user.maySee(ns)) throw namespaceNotFound(ns);
+    const reason = isRight(route.access) ? refusal(user, route.access, ns) : null;
     if (reason !== null) throw reason;
     call.namespace = namespace;
-    if (queue !== undefined) call.queue = namespace.queue(checkName('queue', queue));
+    if (queue === undefined) return;
+    const name = checkName('queue', queue);
+    call.queue = route.makesQueue ? namespace.queue(name) : namespace.visit(name);
   }
 
   #noRoute({ path, request }: Call): QuaysideError {

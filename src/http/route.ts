@@ -53,6 +53,8 @@ export interface Route {
   readonly body: BodyUse;
   /** Whether a use that succeeded is logged with its user: others will wonder about what it changed. */
   readonly isAudited: boolean;
+  /** Whether the queue of the path exists from this use on, if the namespace has room for it. */
+  readonly makesQueue: boolean;
   readonly query: QueryReader<object>;
   readonly headers: readonly HeaderNote[];
   readonly answers: readonly AnswerNote[];
@@ -71,6 +73,7 @@ export interface RouteDefinition<Q extends object> {
   readonly access: Access;
   readonly body?: BodyUse;
   readonly isAudited?: boolean;
+  readonly makesQueue?: boolean;
   readonly query?: Parameters<Q>;
   readonly headers?: readonly HeaderNote[];
   readonly answers: readonly AnswerNote[];
@@ -85,6 +88,7 @@ export function route<Q extends object>(definition: RouteDefinition<Q>): Route {
     query,
     body = 'discard',
     isAudited = false,
+    makesQueue = true,
     headers = [],
     problems = [],
     ...rest
@@ -94,6 +98,7 @@ export function route<Q extends object>(definition: RouteDefinition<Q>): Route {
     ...rest,
     body,
     isAudited,
+    makesQueue,
     headers,
     problems,
     query: reader,
@@ -114,17 +119,17 @@ const ALWAYS: readonly ErrorCode[] = [
 ];
 const WITH_LOGIN: readonly ErrorCode[] = ['unauthorized', 'too-many-attempts', 'overloaded'];
 const IN_NAMESPACE: readonly ErrorCode[] = ['namespace-not-found', 'storage-unavailable', 'outcome-unknown'];
-const ON_QUEUE: readonly ErrorCode[] = ['invalid-name', 'too-many-queues'];
 
 /** The error codes that a route shares with all of its kind. */
 export function commonProblemsOf(route: Route): ErrorCode[] {
-  const { access, path } = route;
+  const { access, path, makesQueue } = route;
   const codes = [...ALWAYS];
   if (access !== 'open') codes.push(...WITH_LOGIN);
   if (isRight(access)) codes.push('forbidden');
   if (parametersOf(route).length > 0) codes.push('invalid-parameter');
   if (path.includes(':namespace')) codes.push(...IN_NAMESPACE);
-  if (path.includes(':queue')) codes.push(...ON_QUEUE);
+  if (path.includes(':queue')) codes.push('invalid-name');
+  if (path.includes(':queue') && makesQueue) codes.push('too-many-queues');
   return codes;
 }
 

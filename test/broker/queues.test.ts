@@ -70,6 +70,21 @@ describe('the queues of a namespace', () => {
     assert.equal((await namespace.queueNames()).length, MAX_QUEUES);
   });
 
+  it('are counted here when another node makes them', async () => {
+    const setup = { policy: plain('N'), engine: opened.engine, maxQueues: MAX_QUEUES };
+    const other = brokerOn([setup], opened.clock, 2);
+    await other.start();
+    for (let i = 0; i < MAX_QUEUES; i += 1) {
+      await other.namespace('N').queue(`made elsewhere ${i}`).insert([newElement()]);
+    }
+    // Signals leave at the end of the turn in which they are given.
+    await new Promise(setImmediate);
+    await opened.engine.ping();
+    namespace.queue('made elsewhere 0');
+    assert.throws(() => namespace.queue('one more'), TOO_MANY);
+    await other.stop();
+  });
+
   it('take no memory without end for names that nobody uses', async () => {
     for (let i = 0; i < 2 * MAX_QUEUES; i += 1) namespace.queue(`invented ${i}`);
     assert.throws(() => namespace.queue('one more'), TOO_MANY);

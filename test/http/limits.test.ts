@@ -3,6 +3,7 @@ import { once } from 'node:events';
 import { connect } from 'node:net';
 import { describe, it } from 'node:test';
 import { type Authenticator, RIGHTS, type User } from '../../src/access/user.ts';
+import { plain } from '../support/broker.ts';
 import { jsonOf } from '../support/http-client.ts';
 import { sharedHarness } from './harness.ts';
 import { AUTHORIZATION, exchange, type RawAnswer, RawConnection, rawRequest } from './raw.ts';
@@ -225,5 +226,26 @@ describe('A login that takes its time', () => {
       rawRequest(['GET /q/N/q HTTP/1.1', 'Host: test', AUTHORIZATION, 'Connection: close']),
     );
     assert.ok(Buffer.from(taken?.body ?? '', 'latin1').equals(body));
+  });
+});
+
+describe('Names that a client invents', () => {
+  const MAX_QUEUES = 3;
+  const harness = sharedHarness({ namespaces: [plain('N')], maxQueues: MAX_QUEUES });
+
+  it('take no room where the call makes no queue', async () => {
+    const client = harness().client();
+    for (let i = 0; i < 3 * MAX_QUEUES; i += 1) {
+      assert.equal((await client.cancel('N', `cancelled ${i}`, 'T')).status, 200);
+      assert.equal((await client.remove('N', `removed ${i}`, 'x-1')).status, 404);
+      assert.equal((await client.commit('N', `committed ${i}`, 'x-1')).status, 404);
+      assert.equal((await client.rollback('N', `back ${i}`, 'x-1')).status, 404);
+      assert.equal((await client.extend('N', `extended ${i}`, 'x-1')).status, 404);
+    }
+    for (let i = 0; i < MAX_QUEUES; i += 1) {
+      assert.equal((await client.insert('N', `used ${i}`, 'x')).status, 200);
+    }
+    assert.equal((await client.insert('N', 'one more', 'x')).status, 507);
+    assert.equal(Object.keys(jsonOf<object>(await client.queues('N'))).length, MAX_QUEUES);
   });
 });

@@ -30,6 +30,7 @@ export const consumerRoutes: readonly Route[] = [
     summary:
       'Cancel the waiting calls with this tid: all of them with the right `manage`, else those of the same user',
     access: 'member',
+    makesQueue: false,
     isAudited: true,
     answers: [
       {

@@ -119,6 +119,7 @@ export const elementRoutes: readonly Route[] = [
     path: '/q/:namespace/:queue/:id',
     summary: 'Remove a waiting element',
     access: 'manage',
+    makesQueue: false,
     isAudited: true,
     answers: [{ status: 204, description: 'Removed.', contentType: null }],
     problems: ['element-not-found', 'element-reserved', 'not-supported', 'invalid-parameter'],

@@ -28,6 +28,7 @@ export const settlementRoutes: readonly Route[] = [
     path: '/q/:namespace/:queue/commit/:id',
     summary: 'Finish a reserved element',
     access: 'read',
+    makesQueue: false,
     query: which,
     answers: [done],
     problems,
@@ -45,6 +46,7 @@ export const settlementRoutes: readonly Route[] = [
     path: '/q/:namespace/:queue/rollback/:id',
     summary: 'Give a reserved element back; one failed try more',
     access: 'read',
+    makesQueue: false,
     query: {
       delay: whole(
         'After how long it is eligible again.',
@@ -70,6 +72,7 @@ export const settlementRoutes: readonly Route[] = [
     path: '/q/:namespace/:queue/extend/:id',
     summary: 'Renew the lease of a reserved element',
     access: 'read',
+    makesQueue: false,
     query: {
       lease: whole(
         "How long from now it runs; not given: the namespace's usual length.",
