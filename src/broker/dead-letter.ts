@@ -1,3 +1,4 @@
+import { countLetters } from '../engine/stats.ts';
 import type { DeliveryRef, SettleOutcome } from '../engine/storage.ts';
 import { bytesOfText } from '../model/byte-text.ts';
 import { letterHeaders } from '../model/dead-letter.ts';
@@ -36,7 +37,8 @@ export async function deadLetter(
   const [outcome = 'not-found'] = await storage.transfer([{ from: key, finish: ref, inserts }]);
   if (outcome !== 'done') return outcome;
   namespace.noteStored(target);
-  stats.add(key, ref.group, { rollback: 1, deadletter: 1 });
+  stats.add(key, ref.group, { rollback: 1 });
+  countLetters(stats, { queue: key, group: ref.group }, { queue: target, groups: defaultGroups }, 1);
   namespace.elementDied();
   return 'dead-lettered';
 }

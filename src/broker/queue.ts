@@ -1,4 +1,5 @@
 import type { ReadySignal } from '../engine/signaller.ts';
+import { countPuts } from '../engine/stats.ts';
 import type {
   DeliveryRef,
   ExtendItem,
@@ -6,13 +7,7 @@ import type {
   RollbackItem,
   SettleOutcome,
 } from '../engine/storage.ts';
-import {
-  type Delivery,
-  type ElementId,
-  type GroupName,
-  type NewElement,
-  PLAIN_GROUP,
-} from '../model/element.ts';
+import type { Delivery, ElementId, GroupName, NewElement } from '../model/element.ts';
 import { invalidParameter, QuaysideError } from '../model/errors.ts';
 import type { QueueKey } from '../model/names.ts';
 import type { Consumer, GetRequest, Sink } from './consumer.ts';
@@ -25,7 +20,6 @@ import { type PendingConsumer, Waiting } from './waiting.ts';
 /** Front ends settle in these words, and know nothing of storage. */
 export type { DeliveryRef, RollbackItem, SettleOutcome, SettleRef };
 
-const ONE_PUT = { put: 1 } as const;
 const ONE_GET = { get: 1 } as const;
 const ONE_RESERVE = { reserve: 1 } as const;
 const ONE_GET_UNDONE = { get: -1 } as const;
@@ -339,11 +333,7 @@ export class Queue {
 
   /** On a stream an element is put once, and once for each of its groups. */
   #countPuts(elements: readonly NewElement[]): void {
-    for (const { groups } of elements) {
-      this.#ns.stats.add(this.key, PLAIN_GROUP, ONE_PUT);
-      if (!this.#ns.isStream) continue;
-      for (const group of groups) this.#ns.stats.add(this.key, group, ONE_PUT);
-    }
+    for (const { groups } of elements) countPuts(this.#ns.stats, this.key, groups, 1);
   }
 
   #served(consumer: Consumer, deliveries: readonly Delivery[]): void {

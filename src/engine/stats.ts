@@ -1,4 +1,4 @@
-import type { GroupName } from '../model/element.ts';
+import { type GroupName, PLAIN_GROUP } from '../model/element.ts';
 import type { QueueKey } from '../model/names.ts';
 
 /**
@@ -21,4 +21,21 @@ export type Counters = Record<CounterName, number>;
 
 export function zeroCounters(): Counters {
   return { put: 0, get: 0, reserve: 0, commit: 0, rollback: 0, deadletter: 0 };
+}
+
+/** Elements that came to a queue: each once, and on a stream once more for each of its groups. */
+export function countPuts(stats: Stats, queue: QueueKey, groups: readonly GroupName[], count: number): void {
+  stats.add(queue, PLAIN_GROUP, { put: count });
+  for (const group of groups) if (group !== PLAIN_GROUP) stats.add(queue, group, { put: count });
+}
+
+/** Deliveries of a group that an engine moved to the dead-letter queue: nobody else knows when it does. */
+export function countLetters(
+  stats: Stats,
+  from: { readonly queue: QueueKey; readonly group: GroupName },
+  to: { readonly queue: QueueKey; readonly groups: readonly GroupName[] } | null,
+  count: number,
+): void {
+  stats.add(from.queue, from.group, { deadletter: count });
+  if (to !== null) countPuts(stats, to.queue, to.groups, count);
 }

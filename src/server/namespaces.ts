@@ -4,6 +4,7 @@ import type { EngineLog } from '../engine/engine.ts';
 import { LocalSignaller } from '../engine/local-signaller.ts';
 import { maskDeep, maskUrl } from '../model/mask.ts';
 import { type EngineSet, LOCAL_SIGNALS, policyOf } from './engines.ts';
+import { JointStats } from './joint-stats.ts';
 import { StatsCollection, USUAL_COLLECTION } from './stats-collection.ts';
 
 /** The namespaces as the broker takes them: each with its ports and what to show of them. */
@@ -54,9 +55,11 @@ function countsOf(
   engines: EngineSet,
 ): Pick<NamespaceSetup, 'stats'> & { shown: NamespaceSetup['shown']['stats'] } {
   const { url, coll = USUAL_COLLECTION } = config.stats ?? {};
-  const { type, stats } = url === undefined ? engines.of(config) : engines.at(url);
+  const own = engines.of(config);
+  const { type, stats } = url === undefined ? own : engines.at(url);
+  const kept = coll === USUAL_COLLECTION ? stats : new StatsCollection(stats, coll);
   return {
-    stats: coll === USUAL_COLLECTION ? stats : new StatsCollection(stats, coll),
+    stats: kept === own.stats ? kept : new JointStats(kept, own.stats),
     shown: { type, url: maskUrl(url ?? config.url), coll },
   };
 }

@@ -1,7 +1,7 @@
 import type { Definitions } from '../../engine/definitions.ts';
 import type { Engine, EngineOptions, OpenEngine } from '../../engine/engine.ts';
 import type { Signaller } from '../../engine/signaller.ts';
-import type { Stats } from '../../engine/stats.ts';
+import { countLetters, type Stats } from '../../engine/stats.ts';
 import type { Storage } from '../../engine/storage.ts';
 import { NOT_REACHABLE, unavailable } from '../../engine/store-failures.ts';
 import type { QueueKey } from '../../model/names.ts';
@@ -74,8 +74,10 @@ class MongoEngine implements Engine {
       undo: new Undo({ store, ops, clock, log, touched }),
       dedupWindowMs,
       touched,
-      died: (queue: QueueKey, group: string, count: number): void =>
-        this.#stats.add(queue, group, { deadletter: count }),
+      died: (queue: QueueKey, group: string, count: number): void => {
+        const target = this.#parts.policies.letterTarget(queue, Number.POSITIVE_INFINITY);
+        countLetters(this.#stats, { queue, group }, target, count);
+      },
     };
     this.#parts = { ...shared, deadLetters: new DeadLetters(shared) };
     this.#housekeeping = new Housekeeping(this.#parts);

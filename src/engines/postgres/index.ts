@@ -1,7 +1,7 @@
 import type { Definitions } from '../../engine/definitions.ts';
 import type { Engine, EngineOptions, OpenEngine } from '../../engine/engine.ts';
 import type { Signaller } from '../../engine/signaller.ts';
-import type { Stats } from '../../engine/stats.ts';
+import { countLetters, type Stats } from '../../engine/stats.ts';
 import type { Storage } from '../../engine/storage.ts';
 import type { QueueKey } from '../../model/names.ts';
 import { type AnyStep, Step } from './call.ts';
@@ -102,7 +102,11 @@ class PostgresEngine implements Engine {
       policies: namespaces,
       dedupWindowMs,
       touched: (queue) => this.#touched.add(queue),
-      died: (queue, group, count) => this.#stats.add(queue.key, group, { deadletter: count }),
+      died: (queue, group, count) => {
+        const target = this.#deadLetters.targetOf(queue);
+        const to = target && { queue: { ns: target.ns, name: target.queue }, groups: target.groups };
+        countLetters(this.#stats, { queue: queue.key, group }, to, count);
+      },
     });
     this.#pipeline = new Pipeline({
       clock,

@@ -1,4 +1,5 @@
-import type { Stats } from '../../engine/stats.ts';
+import { countLetters, type Stats } from '../../engine/stats.ts';
+import type { QueueKey } from '../../model/names.ts';
 import type { FlightReply } from './calls/flight.ts';
 import type { Lane } from './calls/lane.ts';
 import type { AroundFlights } from './calls/lanes.ts';
@@ -52,11 +53,16 @@ export class Around implements AroundFlights {
     if (lane === undefined) return null;
     const needed: Promise<void>[] = [];
     for (const number of reply.made) this.#nameMade(queues[number - 1], number === 1, needed);
-    for (const [group, deadletter] of reply.died) this.#parts.stats.add(lane.queue, group, { deadletter });
-    const letters = reply.died.length > 0 ? this.#parts.policies.letterQueue(lane.queue) : null;
-    if (letters !== null) this.#parts.sweeper().touch(letters);
+    if (reply.died.length > 0) this.#noteLetters(lane.queue, reply.died);
     if (reply.parcels.length > 0) needed.push(this.#parts.courier().deliver(lane, reply, held));
     return needed.length === 0 ? null : Promise.all(needed).then(() => {});
+  }
+
+  #noteLetters(queue: QueueKey, died: FlightReply['died']): void {
+    const { policies, stats, sweeper } = this.#parts;
+    const target = policies.letterTarget(queue);
+    for (const [group, count] of died) countLetters(stats, { queue, group }, target, count);
+    if (target !== null) sweeper().touch(target.queue);
   }
 
   /** A queue that was new to the server: one that we took for known lost its data, and its name perhaps. */

@@ -1,4 +1,5 @@
 import type { NamespacePolicy } from '../../engine/engine.ts';
+import { type GroupName, PLAIN_GROUP } from '../../model/element.ts';
 import type { QueueKey } from '../../model/names.ts';
 import type { Arg } from './client/connection.ts';
 import { queueText } from './keys.ts';
@@ -19,6 +20,13 @@ export class Policies {
   letterQueue({ ns, name }: QueueKey): QueueKey | null {
     const letters = this.#policies.get(ns)?.deadLetter?.queue ?? null;
     return letters === null || letters === name ? null : { ns, name: letters };
+  }
+
+  /** The dead-letter queue of a queue's namespace with the groups of what comes there; null as `letterQueue`. */
+  letterTarget(queue: QueueKey): { queue: QueueKey; groups: readonly GroupName[] } | null {
+    const letters = this.letterQueue(queue);
+    if (letters === null) return null;
+    return { queue: letters, groups: this.#policies.get(queue.ns)?.groups ?? [PLAIN_GROUP] };
   }
 
   /** The retention of each queue of a call. */

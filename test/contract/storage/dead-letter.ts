@@ -128,11 +128,14 @@ export function deadLetterContract(open: EngineUnderTest['open']): void {
       assert.deepEqual(await on.pop(dead(queue), 9, 'x'), []);
     });
 
-    it('is counted in the statistics of the queue that it left', async () => {
+    it('is counted in the statistics of the queue that it left, and as put into the one that it came to', async () => {
       const queue = on.queue('jobs');
+      const { stats } = on.opened.engine;
+      const before = (await stats.read(dead(queue))).get('')?.put ?? 0;
       await on.storage.insert(queue, [newElement({ tries: MAX_TRIES })]);
       await on.storage.rollback(queue, [{ ...byToken(await on.reserveOne(queue)), ...COUNTED }]);
-      assert.equal((await on.opened.engine.stats.read(queue)).get('')?.deadletter, 1);
+      assert.equal((await stats.read(queue)).get('')?.deadletter, 1);
+      assert.equal((await stats.read(dead(queue))).get('')?.put, before + 1);
       await on.pop(dead(queue));
     });
   });

@@ -1,5 +1,6 @@
 import { bytesOfText } from '../../../model/byte-text.ts';
 import { type LetterFacts, letterHeaders } from '../../../model/dead-letter.ts';
+import { PLAIN_GROUP } from '../../../model/element.ts';
 import { fromMore, toMore } from '../content.ts';
 import { DEAD_LETTERED, NOT_FOUND } from '../operations.ts';
 import { setAsideDamaged } from './damage.ts';
@@ -35,7 +36,9 @@ export function deadLetter(store: Store, lane: Lane, seq: number, tries: number,
   });
   store.deliveries.removeReserved(lane, seq);
   store.elements.removeIfFinished(seq, lane.group !== '');
-  store.stats.addDeadLetter(lane.queue, lane.group);
+  store.stats.addOne(lane.queue, lane.group, 'deadletter');
+  store.stats.addOne(target, PLAIN_GROUP, 'put');
+  for (const group of lane.queue.policy?.groups ?? []) store.stats.addOne(target, group, 'put');
   store.touched.add(target);
   return DEAD_LETTERED;
 }

@@ -1,5 +1,5 @@
 import type { DatabaseSync, StatementSync } from 'node:sqlite';
-import { COUNTER_NAMES } from '../../../engine/stats.ts';
+import { COUNTER_NAMES, type CounterName } from '../../../engine/stats.ts';
 import type { GroupName } from '../../../model/element.ts';
 import type { Queue } from './names.ts';
 
@@ -25,12 +25,12 @@ export class Stats {
     this.#add.run(queue.id, group, ...deltas);
   }
 
-  /** The one count that the engine makes itself, as only it knows when an element is moved. */
-  addDeadLetter(queue: Queue, group: GroupName): void {
+  /** Counts one of what the engine does itself: only it knows when an element is moved to a dead-letter queue. */
+  addOne(queue: Queue, group: GroupName, counter: CounterName): void {
     this.add(
       queue,
       group,
-      COUNTER_NAMES.map((name) => (name === 'deadletter' ? 1 : 0)),
+      COUNTER_NAMES.map((name) => (name === counter ? 1 : 0)),
     );
   }
 
