@@ -77,8 +77,9 @@ const RESERVED: readonly { readonly what: RegExp; readonly only: readonly string
     { what: /\bconsole\s*\./, only: [], why: 'what a server has to say goes to its log' },
     {
       // A socket's idle timer is the socket's: it alone knows whether bytes still move.
-      what: /\bDate\s*\.\s*now\b|(?<!socket\.)\bset(Timeout|Interval)\s*\(/,
-      only: ['src/model/clock.ts'],
+      what: /\bDate\s*\.\s*now\b|\bperformance\s*\.\s*now\b|(?<!socket\.)\bset(Timeout|Interval)\s*\(/,
+      // What a selector's thread may take is measured where nothing is injected.
+      only: ['src/model/clock.ts', 'src/exchange/sandbox/thread/deadline.ts'],
       why: 'time comes from the injected clock',
     },
     {

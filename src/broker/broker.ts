@@ -34,7 +34,7 @@ export interface ServingNode extends NodeInfo {
  * The engines are started before it and stopped after it.
  */
 export class Broker implements Service {
-  readonly meter = new Meter();
+  readonly meter: Meter;
   readonly admission: Admission;
   readonly #namespaces = new Map<string, Namespace>();
   readonly #sweepers = new Map<Storage, Sweeper>();
@@ -44,6 +44,7 @@ export class Broker implements Service {
 
   constructor(options: BrokerOptions) {
     this.admission = new Admission(options.waiting);
+    this.meter = new Meter(options.clock);
     const id = Math.floor(options.random() * 2 ** 48).toString(36);
     this.#self = { id, startedAt: options.clock.now(), ...(options.node ?? UNNAMED) };
     const parts: BrokerParts = {

@@ -155,7 +155,7 @@ export class Line {
     this.#disarm();
     const { runs, asked, askedFor } = this.#callUp(Math.min(count, MOST_PER_ROUND));
     const beyond = Math.max(0, count - askedFor);
-    this.#round = { runs, asked, beyond, startedAt: performance.now(), storedDueAt: null };
+    this.#round = { runs, asked, beyond, startedAt: this.#host.clock.monotonic(), storedDueAt: null };
     const { storage, key } = this.#host;
     const takes = runs.map((run) =>
       storage.take(key, { group: this.group, count: run.count, leaseMs: run.leaseMs }),

@@ -1,3 +1,4 @@
+import type { Clock } from '../model/clock.ts';
 import type { ErrorCode } from '../model/errors.ts';
 import { QuaysideError } from '../model/errors.ts';
 
@@ -45,10 +46,15 @@ interface Tally {
  * it is asked for.
  */
 export class Meter {
+  readonly #clock: Pick<Clock, 'monotonic'>;
   readonly #tallies = Object.fromEntries(OPERATIONS.map((name) => [name, emptyTally()])) as Record<
     Operation,
     Tally
   >;
+
+  constructor(clock: Pick<Clock, 'monotonic'>) {
+    this.#clock = clock;
+  }
 
   count(operation: Operation, outcome: Outcome, times = 1): void {
     const tally = this.#tallies[operation];
@@ -72,7 +78,7 @@ export class Meter {
     verb: Promise<T>,
     done: (answer: T) => unknown = (answer) => answer,
   ): Promise<unknown> {
-    const startedAt = performance.now();
+    const startedAt = this.#clock.monotonic();
     return verb.then(
       (answer) => {
         this.observeSince(operation, startedAt);
@@ -86,9 +92,9 @@ export class Meter {
     );
   }
 
-  /** The time of a storage verb that was asked at `startedAt`, of `performance.now()`, and has answered. */
+  /** The time of a storage verb that was asked at `startedAt`, of `monotonic`, and has answered. */
   observeSince(operation: Operation, startedAt: number): void {
-    const seconds = (performance.now() - startedAt) / 1000;
+    const seconds = (this.#clock.monotonic() - startedAt) / 1000;
     const { storage } = this.#tallies[operation];
     storage.sumS += seconds;
     storage.count += 1;

@@ -26,7 +26,7 @@ export function countedAs(outcome: SettleOutcome): Outcome {
   return isSettled(outcome) ? 'ok' : REFUSAL_CODES[outcome];
 }
 
-/** A refusal in words. `group` as the client gave it. */
+/** A refusal in words. `group`: the one that was looked in; null on a plain queue. */
 export function refusalOf(
   outcome: Refused,
   { id, group }: { readonly id: ElementId; readonly group: GroupName | null },

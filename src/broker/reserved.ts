@@ -103,7 +103,10 @@ export class Reserved {
   /** Counts an outcome. @throws QuaysideError where it is a refusal */
   noteOutcome(operation: Settling, ref: SettleRef, outcome: SettleOutcome = 'not-found'): void {
     this.#count(operation, outcome);
-    if (!isSettled(outcome)) throw refusalOf(outcome, ref, this.#key);
+    if (isSettled(outcome)) return;
+    const { isStream, defaultGroup } = this.#ns;
+    const group = ref.group ?? (isStream ? defaultGroup : null);
+    throw refusalOf(outcome, { id: ref.id, group }, this.#key);
   }
 
   /** A group on a plain queue is not the reserve's group: such a ref finds nothing, and changes nothing. */

@@ -268,12 +268,12 @@ export const Options = Type.Object(
         total: Type.Integer({
           minimum: 1,
           default: 10_000,
-          description: 'blocked gets at once on this node',
+          description: 'gets and reserves under way at once on this node: those that wait, above all',
         }),
         perUser: Type.Integer({
           minimum: 1,
           default: 1_000,
-          description: 'blocked gets at once of one user',
+          description: 'gets and reserves at once of one user',
         }),
       },
       { ...CLOSED, default: {} },

@@ -16,7 +16,7 @@ export class LineUnderTest implements LineHost {
   readonly key = { ns: 'N', name: 'q' };
   readonly clock = new FakeClock();
   readonly random = (): number => 0.5;
-  readonly meter = new Meter();
+  readonly meter = new Meter(this.clock);
   readonly storage: Storage;
   readonly line: Line;
   paused = false;
