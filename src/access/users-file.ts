@@ -11,7 +11,7 @@ export interface NewAdministrator {
   readonly password: string;
 }
 
-export const ADMINISTRATOR = 'admin';
+const ADMINISTRATOR = 'admin';
 
 const OWNER_ONLY = 0o600;
 /** 144 bits, in characters that no shell and no URL touches. */

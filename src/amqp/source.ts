@@ -5,7 +5,7 @@ import { type Address, parseAddress } from './address.ts';
 import { addressOf } from './link.ts';
 
 /** The filter by which a source names the group to read as. */
-export const GROUP_FILTER = 'x-ks-group';
+const GROUP_FILTER = 'x-ks-group';
 
 /** `modified` with `delivery-failed`; the types of rhea leave outcomes out. */
 const FAILED = (rhea.message as unknown as { modified(fields: object): { described(): Typed } })

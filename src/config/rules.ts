@@ -27,7 +27,7 @@ function checkListening(group: string, { host, tls, insecure }: Listening, refus
   );
 }
 
-export function isLoopback(host: string): boolean {
+function isLoopback(host: string): boolean {
   return host === 'localhost' || host === '::1' || /^127\.\d+\.\d+\.\d+$/.test(host);
 }
 

@@ -42,7 +42,7 @@ export interface NamespacePolicy {
   readonly retentionMs: number | null;
 }
 
-/** What every engine module exports as `open`; `server.ts` imports it by the URL's scheme. */
+/** What every engine module exports as `open`; `server/engines.ts` imports it by the URL's scheme. */
 export type OpenEngine = (options: EngineOptions) => Engine;
 
 export interface EngineOptions {

@@ -3,7 +3,7 @@ import type { ExchangeOverview, Exchanges } from '../exchange/exchanges.ts';
 import type { Family, Sample } from './family.ts';
 
 /** Exchanges with series of their own, by id: see `QUEUES_SHOWN`. */
-export const EXCHANGES_SHOWN = 200;
+const EXCHANGES_SHOWN = 200;
 
 const NOTHING: Readonly<DestinationCounters> = { matched: 0, skipped: 0, failed: 0 };
 

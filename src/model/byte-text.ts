@@ -20,8 +20,3 @@ export function textOfBytes(bytes: string): string | null {
     return null;
   }
 }
-
-/** Bytes as text for a wire that has nothing else: UTF-8 where they are that, else ISO 8859-1. */
-export function shownText(bytes: string): string {
-  return textOfBytes(bytes) ?? bytes;
-}

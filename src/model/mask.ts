@@ -52,7 +52,7 @@ export function maskDeep(value: unknown, depth = 0): unknown {
   );
 }
 
-export function isSecretName(name: string): boolean {
+function isSecretName(name: string): boolean {
   return SECRET_NAME.test(name);
 }
 

@@ -1,6 +1,6 @@
 import { describeOptions, type OptionDescription } from '../config/describe.ts';
 
-const USAGE = `Quayside: queues and exchanges over HTTP.
+const USAGE = `Quayside: queues and exchanges over HTTP, STOMP and AMQP 1.0.
 
   npm start -- [--config FILE]                 serves
   npm start -- [--config FILE] --print-config  shows what is in force, secrets masked

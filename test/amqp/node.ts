@@ -3,7 +3,7 @@ import { AmqpServer } from '../../src/amqp/server.ts';
 import { openFor, SessionNode, type SessionNodeOptions } from '../support/session-node.ts';
 import { AmqpClient } from './client.ts';
 
-export { POLICIES, stalled, TestAuthenticator, until } from '../support/session-node.ts';
+export { stalled, TestAuthenticator, until } from '../support/session-node.ts';
 
 export interface AmqpNodeOptions extends SessionNodeOptions {
   readonly options?: Partial<AmqpOptions>;

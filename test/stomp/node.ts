@@ -4,7 +4,7 @@ import { StompServer } from '../../src/stomp/server.ts';
 import { openFor, SessionNode, type SessionNodeOptions, stalled, until } from '../support/session-node.ts';
 import { StompClient, type StompVersion } from './client.ts';
 
-export { POLICIES, stalled, TestAuthenticator, until } from '../support/session-node.ts';
+export { stalled, TestAuthenticator, until } from '../support/session-node.ts';
 
 export interface StompNodeOptions extends SessionNodeOptions {
   readonly options?: Partial<StompOptions>;

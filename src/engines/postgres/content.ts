@@ -28,7 +28,7 @@ export function encodeHead({ contentType, contentEncoding, headers }: ElementCon
 }
 
 /** The head of a stored text. What is answered may be shared: nobody writes into it. */
-export function decodeHead(json: string): DecodedHead {
+function decodeHead(json: string): DecodedHead {
   const decode = (): DecodedHead => {
     const [contentType, contentEncoding, ...headers] = JSON.parse(json) as Head;
     return { contentType, contentEncoding, headers };
@@ -37,7 +37,7 @@ export function decodeHead(json: string): DecodedHead {
 }
 
 /** A body as PostgreSQL writes it in text: `\x` and two digits a byte. */
-export function decodeBody(hex: string): Buffer {
+function decodeBody(hex: string): Buffer {
   return Buffer.from(hex.slice(2), 'hex');
 }
 

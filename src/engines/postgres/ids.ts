@@ -31,7 +31,7 @@ const TOKEN_BYTES = 6;
 const POOL_TOKENS = 512;
 
 /** Equals no token: what a text that was never given out stands for. */
-export const NO_TOKEN = -1;
+const NO_TOKEN = -1;
 
 /** Lease tokens: random numbers of 48 bits, which two reservations of one delivery do not share. */
 export class Tokens {

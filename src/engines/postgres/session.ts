@@ -5,7 +5,7 @@ import { flag, number, type Row, type Statement, text } from './statement.ts';
 const OLDEST_VERSION = 140_000;
 
 /** A statement is ended by the server after this, before its caller gives up (`pipeline.ts`). */
-export const STATEMENT_TIMEOUT_MS = 3000;
+const STATEMENT_TIMEOUT_MS = 3000;
 const LOCK_TIMEOUT_MS = 1500;
 /** A client that dies between BEGIN and COMMIT must not keep its rows locked until TCP notices. */
 const IDLE_IN_TRANSACTION_MS = 5000;

@@ -3,7 +3,7 @@ import { readTls, type TlsOptions } from './tls.ts';
 import { type Host, parseUrl } from './url.ts';
 
 /** How much a commit waits for, as PostgreSQL's own setting of that name has it. */
-export const SYNCHRONOUS_COMMITS = ['on', 'off', 'local', 'remote_write', 'remote_apply'] as const;
+const SYNCHRONOUS_COMMITS = ['on', 'off', 'local', 'remote_write', 'remote_apply'] as const;
 export type SynchronousCommit = (typeof SYNCHRONOUS_COMMITS)[number];
 
 /** The engine's URL and own settings, checked and with their defaults (`docs/engines/postgres.md`). */

@@ -1,7 +1,7 @@
 import type { DefinitionKind } from '../../engine/definitions.ts';
 import type { QueueKey } from '../../model/names.ts';
 
-/** The two keys of a queue: see `library/values.lua`. */
+/** The keys of a queue: see `library/values.lua`. */
 export interface QueueKeys {
   readonly hash: string;
   readonly order: string;

@@ -1,5 +1,5 @@
 /** Where a test can make the worker fail, in the life of one transaction. */
-export const FAULT_POINTS = ['begin', 'commit', 'committed', 'checkpoint'] as const;
+const FAULT_POINTS = ['begin', 'commit', 'committed', 'checkpoint'] as const;
 export type FaultPoint = (typeof FAULT_POINTS)[number];
 
 /** Cells of the shared memory. */

@@ -96,7 +96,7 @@ function readInfo(info: string): ReadonlyMap<string, string> {
 }
 
 /** The reply of TIME, as ms since 1970. */
-export function readTime(reply: Reply): number {
+function readTime(reply: Reply): number {
   if (!Array.isArray(reply)) throw new Error('TIME answered something else');
   return Number(text(reply[0])) * 1000 + Math.floor(Number(text(reply[1])) / 1000);
 }

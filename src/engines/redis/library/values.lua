@@ -45,7 +45,7 @@ local verbs = {}
 -- In parcels.lua; dead letters, which it needs for nothing, need it.
 local addToParcel
 
--- Outcomes of settling, as `outcomes.ts` reads them.
+-- Outcomes of settling, as `calls/settle.ts` reads them.
 local DONE, DEAD, NOT_FOUND, NOT_RESERVED, LEASE_LOST, RESERVED = '0', '1', '2', '3', '4', '5'
 
 local function six(n)
@@ -64,7 +64,8 @@ end
 -- More arguments than this do not fit on Lua's stack.
 local MOST_ARGUMENTS = 4000
 
--- Runs a command of any number of arguments, in parts where there are many. `step` keeps pairs together.
+-- Runs a command of any number of arguments, in parts where there are many. The number is even, so pairs stay
+-- together.
 local function spreadCall(command, key, list)
   local count = #list
   if count == 0 then return 0 end
