@@ -8,10 +8,11 @@ import type { Config } from './config/options.ts';
 import { ConfigError } from './config/problem.ts';
 import { Exchanges } from './exchange/exchanges.ts';
 import { makeSandbox } from './exchange/sandbox/worker-sandbox.ts';
-import type { HttpLog, HttpOptions } from './http/options.ts';
+import type { HttpOptions } from './http/options.ts';
 import { HttpServer } from './http/server.ts';
 import { Metrics } from './metrics/metrics.ts';
 import { type Clock, systemClock } from './model/clock.ts';
+import type { FrontEndLog } from './model/listener.ts';
 import { maskUrl } from './model/mask.ts';
 import type { Service } from './model/service.ts';
 import { type EngineSet, type EngineSources, loadEngines, startable } from './server/engines.ts';
@@ -26,7 +27,7 @@ import { loadUsers, type SourceOf, saveUsers } from './server/users.ts';
 
 /** What a server needs beside its configuration. */
 export interface ServerParts {
-  readonly log: HttpLog;
+  readonly log: FrontEndLog;
   readonly version: string;
   readonly clock?: Clock;
   /** 0 (inclusive) to 1. */

@@ -1,6 +1,6 @@
 import type { Delivery, EventContext, Receiver } from 'rhea';
+import { needsFor } from '../broker/needs.ts';
 import { invalidParameter, QuaysideError } from '../model/errors.ts';
-import { needSched } from '../session/capabilities.ts';
 import { parseAddress } from './address.ts';
 import { AMQP_ERRORS, wireError } from './errors.ts';
 import { LINK_LIMITS } from './limits.ts';
@@ -89,7 +89,7 @@ export class IncomingLink extends Link {
     if (bytes.length > host.bodyLimit + LINK_LIMITS.sectionBytes) throw this.#tooLarge();
     const element = elementOf(bytes);
     if (element.body.length > host.bodyLimit) throw this.#tooLarge();
-    needSched(namespace, element);
+    needsFor(namespace, element);
     const groups = queue.groups(element.groups);
     host.storing.add(queue, { ...element, groups, dedupKey: null }, { link: this, delivery });
     host.planTurn();

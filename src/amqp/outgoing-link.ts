@@ -1,12 +1,12 @@
 import type { Delivery as RheaDelivery, Sender } from 'rhea';
 import { deadLetter } from '../broker/dead-letter.ts';
 import type { Namespace } from '../broker/namespace.ts';
+import { needs } from '../broker/needs.ts';
 import type { Queue } from '../broker/queue.ts';
 import { bytesOfText } from '../model/byte-text.ts';
 import type { Clock } from '../model/clock.ts';
 import type { Delivery, GroupName } from '../model/element.ts';
 import { LIMITS } from '../model/limits.ts';
-import { needReserve } from '../session/capabilities.ts';
 import { Feed, type FeedHost } from '../session/feed.ts';
 import { giveBack } from '../session/give-back.ts';
 import { Held, Popped } from '../session/handout.ts';
@@ -68,7 +68,7 @@ export class OutgoingLink extends Link implements FeedHost {
     const source = readSource(sender);
     const isPop = sender.snd_settle_mode === SETTLED;
     const { namespace, queue } = host.destinations.find(source.address, 'read');
-    if (!isPop) needReserve(namespace);
+    if (!isPop) needs(namespace, 'reserve');
     // Refused now if the namespace has no groups, not with the first credit.
     if (source.group !== null) queue.groups([source.group]);
     super(host, sender);

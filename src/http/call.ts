@@ -3,10 +3,11 @@ import type { User } from '../access/user.ts';
 import type { Namespace } from '../broker/namespace.ts';
 import type { Queue } from '../broker/queue.ts';
 import type { Delivery } from '../model/element.ts';
+import { ELEMENT_HEADER_PREFIX } from '../model/headers.ts';
 import { errorHeaders } from './error-headers.ts';
 import { errorAnswer } from './errors.ts';
 import type { Front } from './front.ts';
-import { ELEMENT_HEADER_PREFIX, type Head } from './head.ts';
+import type { Head } from './head.ts';
 import type { HttpRequest } from './message.ts';
 import type { Match } from './router.ts';
 

@@ -1,10 +1,7 @@
 import { type ElementHeaders, NO_HEADERS } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
-import { checkContentHeader } from '../model/headers.ts';
+import { checkContentHeader, ELEMENT_HEADER_PREFIX } from '../model/headers.ts';
 import { LIMITS } from '../model/limits.ts';
-
-/** Element headers travel under this prefix. */
-export const ELEMENT_HEADER_PREFIX = 'x-ks-hdr-';
 
 /** The headers of a request that mean something to this server; null where one was not sent. */
 export interface Head {

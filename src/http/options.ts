@@ -2,6 +2,7 @@ import type { Authenticator } from '../access/user.ts';
 import type { Broker } from '../broker/broker.ts';
 import type { Exchanges } from '../exchange/exchanges.ts';
 import type { Clock } from '../model/clock.ts';
+import type { FrontEndLog, TlsMaterial } from '../model/listener.ts';
 
 /** What an operator may set, checked by `config` before it comes here. Lengths are in ms, sizes in bytes. */
 export interface HttpOptions {
@@ -34,12 +35,6 @@ export interface HttpOptions {
   readonly drainMs: number;
 }
 
-/** A certificate chain and its key, as PEM text. */
-export interface TlsMaterial {
-  readonly cert: string;
-  readonly key: string;
-}
-
 /** What is used where the configuration says nothing. */
 export const HTTP_DEFAULTS: HttpOptions = {
   host: '127.0.0.1',
@@ -54,13 +49,6 @@ export const HTTP_DEFAULTS: HttpOptions = {
   keepAliveTimeoutMs: 65_000,
   drainMs: 10_000,
 };
-
-/** Where the front end says what no client hears. Fields never hold a body, a password or a header. */
-export interface HttpLog {
-  info(fields: object, message: string): void;
-  warn(fields: object, message: string): void;
-  error(fields: object, message: string): void;
-}
 
 /** The part of a {@link ReadyReport} that tells of the node itself. */
 export const NODE_CHECK = 'node';
@@ -81,7 +69,7 @@ export interface HttpParts {
   readonly exchanges: Exchanges;
   readonly authenticator: Authenticator;
   readonly options: HttpOptions;
-  readonly log: HttpLog;
+  readonly log: FrontEndLog;
   readonly clock: Clock;
   /** The Prometheus text of `/metrics`, without what tells of namespaces that the viewer may not see. */
   readonly metricsText: (maySee: (namespace: string) => boolean) => Promise<string>;

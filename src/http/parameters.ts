@@ -2,7 +2,7 @@ import { type TSchema, Type } from 'typebox';
 import type { GroupName } from '../model/element.ts';
 import { invalidParameter } from '../model/errors.ts';
 import { LIMITS } from '../model/limits.ts';
-import { checkGroup, checkName } from '../model/names.ts';
+import { checkGroup, checkGroups, checkName } from '../model/names.ts';
 
 /** One query parameter: what it means, for people and OpenAPI, and how it is read. */
 export interface Parameter<T> {
@@ -132,11 +132,7 @@ export function groups(description: string): Parameter<readonly GroupName[] | nu
     description,
     schema: Type.String({ description: `1 to ${LIMITS.groups} names, separated by commas` }),
     fallback: null,
-    read(name, value) {
-      const names = new Set(value.split(',').map((part) => checkGroup(name, part.trim())));
-      if (names.size <= LIMITS.groups) return [...names];
-      throw invalidParameter(name, `An element has at most ${LIMITS.groups} consumer groups.`);
-    },
+    read: checkGroups,
   };
 }
 

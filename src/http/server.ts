@@ -1,10 +1,11 @@
 import { createServer, type Server, type ServerOptions, type ServerResponse } from 'node:http';
 import { createServer as createTlsServer, type Server as TlsServer } from 'node:https';
 import type { AddressInfo, Socket } from 'node:net';
+import type { TlsMaterial } from '../model/listener.ts';
 import type { Service } from '../model/service.ts';
 import { Front } from './front.ts';
 import { HttpRequest } from './message.ts';
-import type { HttpOptions, HttpParts, TlsMaterial } from './options.ts';
+import type { HttpOptions, HttpParts } from './options.ts';
 import { answerUnreadable, refuseTunnel } from './unreadable.ts';
 
 /** Request line and headers together: room for the names and element headers that the limits allow. */

@@ -5,6 +5,9 @@ import { LIMITS } from './limits.ts';
 // A header goes out of a get's answer as it is stored, so what HTTP cannot carry is refused on its way in,
 // by whichever protocol it comes: an element whose headers cannot be written would be popped and then lost.
 
+/** What stands before the name of an element header on a wire that has headers of its own beside them. */
+export const ELEMENT_HEADER_PREFIX = 'x-ks-hdr-';
+
 /** RFC 9110 token, lower-case: header names are compared as bytes everywhere behind the front ends. */
 const NAME = /^[!#$%&'*+\-.^_`|~0-9a-z]+$/;
 /**

@@ -1,3 +1,4 @@
+import type { GroupName } from './element.ts';
 import { invalidParameter, QuaysideError } from './errors.ts';
 import { LIMITS } from './limits.ts';
 
@@ -45,4 +46,14 @@ export function checkGroup(parameter: string, group: string): string {
     );
   }
   return group;
+}
+
+/**
+ * Consumer group names with commas between them, trimmed, each once.
+ * @throws QuaysideError `invalid-parameter` naming `parameter`
+ */
+export function checkGroups(parameter: string, text: string): readonly GroupName[] {
+  const groups = new Set(text.split(',').map((part) => checkGroup(parameter, part.trim())));
+  if (groups.size <= LIMITS.groups) return [...groups];
+  throw invalidParameter(parameter, `An element has at most ${LIMITS.groups} consumer groups.`);
 }

@@ -1,7 +1,7 @@
 import { AMQP_DEFAULTS, type AmqpOptions, type AmqpParts } from '../amqp/options.ts';
 import { AmqpServer } from '../amqp/server.ts';
 import type { Config } from '../config/options.ts';
-import type { TlsMaterial } from '../session/options.ts';
+import type { TlsMaterial } from '../model/listener.ts';
 import type { FrontEnd } from './front-ends.ts';
 import { sessionFrontEnd } from './session-front-end.ts';
 

@@ -1,9 +1,9 @@
 import type { Authenticator, RenewUser } from '../access/user.ts';
 import type { Broker } from '../broker/broker.ts';
 import type { Config } from '../config/options.ts';
-import type { HttpLog, TlsMaterial } from '../http/options.ts';
 import type { SessionCounts } from '../metrics/session-families.ts';
 import type { Clock } from '../model/clock.ts';
+import type { FrontEndLog, TlsMaterial } from '../model/listener.ts';
 import type { Service } from '../model/service.ts';
 import { makeAmqp } from './amqp.ts';
 import { listening } from './listener.ts';
@@ -26,7 +26,7 @@ export interface FrontEnd extends Service {
 export interface FrontEndParts {
   readonly broker: Broker;
   readonly authenticator: Authenticator;
-  readonly log: HttpLog;
+  readonly log: FrontEndLog;
   readonly clock: Clock;
   readonly version: string;
   readonly sourceOf: SourceOf;

@@ -1,5 +1,5 @@
 import type { Config } from '../config/options.ts';
-import type { TlsMaterial } from '../session/options.ts';
+import type { TlsMaterial } from '../model/listener.ts';
 import { STOMP_DEFAULTS, type StompOptions, type StompParts } from '../stomp/options.ts';
 import { StompServer } from '../stomp/server.ts';
 import type { FrontEnd } from './front-ends.ts';

@@ -1,4 +1,5 @@
 import type { Clock } from '../model/clock.ts';
+import type { FrontEndLog, TlsMaterial } from '../model/listener.ts';
 
 /** What every front end with sessions lets an operator set, checked by `config` before. */
 export interface ListenerOptions {
@@ -13,21 +14,8 @@ export interface ListenerOptions {
   readonly drainMs: number;
 }
 
-/** A certificate chain and its key, as PEM text. */
-export interface TlsMaterial {
-  readonly cert: string;
-  readonly key: string;
-}
-
-/** Where a front end says what no client hears. Fields never hold a body, a password or a header. */
-export interface SessionLog {
-  info(fields: object, message: string): void;
-  warn(fields: object, message: string): void;
-  error(fields: object, message: string): void;
-}
-
 export interface ListenerParts {
   readonly options: ListenerOptions;
-  readonly log: SessionLog;
+  readonly log: FrontEndLog;
   readonly clock: Clock;
 }

@@ -3,9 +3,10 @@ import { createServer as createTlsServer, type Server as TlsServer } from 'node:
 import type { RenewUser } from '../access/user.ts';
 import { shuttingDown } from '../broker/admission.ts';
 import type { QuaysideError } from '../model/errors.ts';
+import type { TlsMaterial } from '../model/listener.ts';
 import type { Service } from '../model/service.ts';
 import { type SessionCounts, zeroCounts } from './counts.ts';
-import type { ListenerOptions, ListenerParts, TlsMaterial } from './options.ts';
+import type { ListenerOptions, ListenerParts } from './options.ts';
 
 /** TCP keep-alive finds peers that vanished without a word and owe nothing. */
 const TCP_KEEP_ALIVE_MS = 30_000;

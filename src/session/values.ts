@@ -2,7 +2,7 @@ import { textOfBytes } from '../model/byte-text.ts';
 import type { GroupName } from '../model/element.ts';
 import { invalidParameter } from '../model/errors.ts';
 import { LIMITS } from '../model/limits.ts';
-import { checkGroup } from '../model/names.ts';
+import { checkGroup, checkGroups } from '../model/names.ts';
 
 // Readers of single header values as bytes, one character for each; null stands for one that was not sent.
 
@@ -45,14 +45,7 @@ export function groupOf(name: string, value: string | null): GroupName | null {
 
 /** Consumer groups with commas between them, trimmed, each once. @throws QuaysideError `invalid-parameter` */
 export function groupsOf(name: string, value: string | null): readonly GroupName[] | null {
-  if (value === null) return null;
-  const groups = new Set(
-    textOf(name, value)
-      .split(',')
-      .map((part) => checkGroup(name, part.trim())),
-  );
-  if (groups.size <= LIMITS.groups) return [...groups];
-  throw invalidParameter(name, `An element has at most ${LIMITS.groups} consumer groups.`);
+  return value === null ? null : checkGroups(name, textOf(name, value));
 }
 
 /** A header's bytes as text. @throws QuaysideError `invalid-parameter` where they are not UTF-8 */

@@ -1,5 +1,4 @@
-/** Element headers travel under this prefix. */
-export const ELEMENT_HEADER_PREFIX = 'x-ks-hdr-';
+import { ELEMENT_HEADER_PREFIX } from '../model/headers.ts';
 
 /**
  * What SEND and MESSAGE themselves say. STOMP wants every other header of a SEND passed on to those who get the

@@ -1,8 +1,9 @@
 import type { Delivery } from '../model/element.ts';
+import { ELEMENT_HEADER_PREFIX } from '../model/headers.ts';
 import { sentValue } from '../session/sent-value.ts';
 import { headerLine } from './codec/serialise.ts';
 import type { HeadRules } from './codec/version.ts';
-import { ELEMENT_HEADER_PREFIX, OWN_HEADERS } from './element-headers.ts';
+import { OWN_HEADERS } from './element-headers.ts';
 
 /** What every MESSAGE of a subscription begins with. `id` is null where SUBSCRIBE (of 1.0) gave none. */
 export function messageStart(rules: HeadRules, id: string | null, destination: string): string {

@@ -1,7 +1,8 @@
 import type { Authenticator } from '../access/user.ts';
 import type { Broker } from '../broker/broker.ts';
 import type { Clock } from '../model/clock.ts';
-import type { ListenerOptions, SessionLog } from '../session/options.ts';
+import type { FrontEndLog } from '../model/listener.ts';
+import type { ListenerOptions } from '../session/options.ts';
 
 /** What an operator may set, checked by `config` before it comes here. Lengths are in ms, sizes in bytes. */
 export interface StompOptions extends ListenerOptions {
@@ -36,7 +37,7 @@ export interface StompParts {
   readonly broker: Broker;
   readonly authenticator: Authenticator;
   readonly options: StompOptions;
-  readonly log: SessionLog;
+  readonly log: FrontEndLog;
   readonly clock: Clock;
   /** Of the program; shown in CONNECTED. */
   readonly version: string;

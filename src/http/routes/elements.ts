@@ -1,3 +1,4 @@
+import { needs } from '../../broker/needs.ts';
 import type { Queue } from '../../broker/queue.ts';
 import type { NewElement } from '../../model/element.ts';
 import { invalidParameter, QuaysideError } from '../../model/errors.ts';
@@ -10,7 +11,6 @@ import { checkOpaque, flag, group, groups, nameOf, seconds, unixTime, whole } fr
 import { type Route, route } from '../route.ts';
 import { Inserted } from '../schemas.ts';
 import { Take } from '../take.ts';
-import { needs } from './shared.ts';
 
 const MILLISECONDS = { from: 0, to: LIMITS.delayMs, unit: 'milliseconds' } as const;
 

@@ -1,10 +1,10 @@
+import { needs } from '../../broker/needs.ts';
 import type { SettleRef } from '../../broker/queue.ts';
 import { LIMITS } from '../../model/limits.ts';
 import type { Call } from '../call.ts';
 import { checkOpaque, group, opaque, whole } from '../parameters.ts';
 import { type Route, route } from '../route.ts';
 import { Extended, Nothing } from '../schemas.ts';
-import { needs } from './shared.ts';
 
 const which = {
   group: group('The group of the reserve, where one was given.'),

@@ -1,24 +1,5 @@
-import type { Namespace } from '../../broker/namespace.ts';
-import type { Capabilities } from '../../broker/record.ts';
-import { invalidParameter, QuaysideError } from '../../model/errors.ts';
+import { invalidParameter } from '../../model/errors.ts';
 import type { Call } from '../call.ts';
-
-const MEANING: Readonly<Record<keyof Capabilities, string>> = {
-  sched: 'a maturity in the future',
-  reserve: 'reservations',
-  pipeline: 'moves between queues',
-  tape: 'consumer groups',
-  remove: 'remove by id',
-};
-
-/** @throws QuaysideError `not-supported` where the namespace's engine cannot do it */
-export function needs(namespace: Namespace, capability: keyof Capabilities): void {
-  if (namespace.capabilities[capability]) return;
-  throw new QuaysideError(
-    'not-supported',
-    `Queues of namespace ${namespace.name} do not support ${MEANING[capability]}.`,
-  );
-}
 
 /** Answers `value` as JSON with 200. */
 export function answerJson(call: Call, value: unknown): void {

@@ -1,7 +1,7 @@
+import { needsFor } from '../../broker/needs.ts';
 import { type ElementHeaders, type NewElement, NO_HEADERS } from '../../model/element.ts';
 import { checkContentHeader, checkHeaders } from '../../model/headers.ts';
 import { LIMITS } from '../../model/limits.ts';
-import { needSched } from '../../session/capabilities.ts';
 import type { Destination } from '../../session/destinations.ts';
 import { groupsOf, milliseconds, moment, whole } from '../../session/values.ts';
 import type { Frame } from '../codec/frame.ts';
@@ -40,7 +40,7 @@ export function send(session: Session, { headers, body }: Frame): void {
 function elementOf(given: SendHeaders, body: Buffer, { namespace, queue }: Destination): NewElement {
   const matureAt = moment('x-next-t', given.nextT);
   const delayMs = milliseconds('x-delta-t', given.deltaT, 0, 0);
-  needSched(namespace, { matureAt, delayMs });
+  needsFor(namespace, { matureAt, delayMs });
   return {
     body,
     contentType: checkContentHeader('content-type', given.contentType),

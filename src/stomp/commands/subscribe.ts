@@ -1,5 +1,5 @@
+import { needs } from '../../broker/needs.ts';
 import { invalidParameter, QuaysideError } from '../../model/errors.ts';
-import { needReserve } from '../../session/capabilities.ts';
 import { groupOf, milliseconds, whole } from '../../session/values.ts';
 import { type Frame, headerOf } from '../codec/frame.ts';
 import { STOMP_LIMITS } from '../limits.ts';
@@ -21,7 +21,7 @@ export function subscribe(session: Session, { headers }: Frame): void {
   whole('x-parallel', get('x-parallel'), { from: 1, to: STOMP_LIMITS.window, unit: 'a count' }, 1);
   const { namespace, queue } = session.destinations.find(destination, 'read');
   const mode = readMode(get('ack'));
-  if (mode !== 'auto') needReserve(namespace);
+  if (mode !== 'auto') needs(namespace, 'reserve');
   const options: SubscriptionOptions = {
     id,
     destination,
