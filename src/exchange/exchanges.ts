@@ -3,11 +3,12 @@ import type { CancelTimer } from '../model/clock.ts';
 import { QuaysideError } from '../model/errors.ts';
 import { Retries } from '../model/retries.ts';
 import type { Service } from '../model/service.ts';
+import { type Asker, NODE } from './asker.ts';
 import { checkDeclaration } from './check.ts';
 import type { ExchangeCounters } from './counters.ts';
 import { type Declaration, sameDeclaration } from './declaration.ts';
 import { Exchange, type ExchangeParts } from './exchange.ts';
-import { loopsThrough } from './graph.ts';
+import type { LoopIds } from './graph.ts';
 import { KnownExchanges, notFound } from './known.ts';
 import type { Reading } from './readings.ts';
 import { type ExchangeRecord, type ExchangeState, exchangeRecord } from './record.ts';
@@ -85,9 +86,10 @@ export class Exchanges implements Service {
     await this.#known.stop();
   }
 
-  /** All records by id, sorted (spec 4.2). */
-  list(): [id: string, record: ExchangeRecord][] {
-    return this.#known.ids().map((id) => [id, this.record(id)]);
+  /** The records by id, sorted (spec 4.2), of those whose source's namespace one may see. */
+  list(asker: Asker = NODE): [id: string, record: ExchangeRecord][] {
+    const seen = this.#known.ids().filter((id) => asker.maySee(this.declaration(id).src.ns));
+    return seen.map((id) => [id, this.record(id, asker)]);
   }
 
   /** The same without what costs: for those who look often. Sorted by id. */
@@ -100,9 +102,9 @@ export class Exchanges implements Service {
   }
 
   /** @throws QuaysideError `exchange-not-found` */
-  record(id: string): ExchangeRecord {
+  record(id: string, asker: Asker = NODE): ExchangeRecord {
     const { exchange, state } = this.#known.find(id);
-    return exchangeRecord(exchange, state, loopsThrough(id, this.#known.edges()));
+    return exchangeRecord(exchange, state, this.#known.loopsThrough(id, asker));
   }
 
   /** @throws QuaysideError `exchange-not-found` */
@@ -111,11 +113,11 @@ export class Exchanges implements Service {
   }
 
   /**
-   * Creates and starts an exchange. The same declaration again changes nothing. Answers the loops that the
-   * declared graph now makes through it.
+   * Creates and starts an exchange. The same declaration again changes nothing. Answers the loops that the declared
+   * graph now makes through it, as far as the asker may know them.
    * @throws QuaysideError `invalid-parameter`, `invalid-body` (a selector), `exchange-exists`, `too-many-queues`
    */
-  async create(id: string, declaration: Declaration): Promise<string[][]> {
+  async create(id: string, declaration: Declaration, asker: Asker = NODE): Promise<LoopIds> {
     await this.check(declaration);
     await this.#turns.take(id, async () => {
       const known = this.#known.get(id);
@@ -131,7 +133,7 @@ export class Exchanges implements Service {
         this.#known.discard(made);
       }
     });
-    return loopsThrough(id, this.#known.edges());
+    return this.#known.loopsThrough(id, asker);
   }
 
   /** Idempotent; answers when the wish is stored, the loops end on their own. @throws `exchange-not-found` */

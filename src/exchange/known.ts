@@ -1,7 +1,9 @@
 import { QuaysideError } from '../model/errors.ts';
+import type { Asker } from './asker.ts';
 import { type Declaration, sameDeclaration } from './declaration.ts';
 import type { Exchange } from './exchange.ts';
-import type { Edge } from './graph.ts';
+import type { LoopIds } from './graph.ts';
+import { Loops } from './loops.ts';
 import { type Reading, Readings } from './readings.ts';
 import type { ExchangeState } from './record.ts';
 import type { StoredExchange } from './stored.ts';
@@ -18,6 +20,9 @@ export class KnownExchanges {
   readonly #known = new Map<string, Known>();
   readonly #stopping = new Set<Promise<void>>();
   readonly #readings = new Readings();
+  readonly #loops = new Loops(() =>
+    [...this.#known].map(([id, { exchange }]) => ({ id, declaration: exchange.declaration })),
+  );
 
   constructor(make: (id: string, declaration: Declaration) => Exchange) {
     this.make = make;
@@ -39,8 +44,9 @@ export class KnownExchanges {
     return known;
   }
 
-  edges(): Edge[] {
-    return [...this.#known].map(([id, { exchange }]) => ({ id, declaration: exchange.declaration }));
+  /** The loops that the declarations make through an exchange, as far as the asker may know them. */
+  loopsThrough(id: string, asker: Asker): LoopIds {
+    return this.#loops.graph(asker).loopsThrough(id);
   }
 
   /** Ends an exchange that was made, unless it became the known one. */
@@ -74,6 +80,7 @@ export class KnownExchanges {
     if (known === undefined) {
       const exchange = made ?? this.make(id, declaration);
       this.#known.set(id, { exchange, state: { stopped, lastError } });
+      this.#loops.changed();
       if (stopped !== true) exchange.start();
       return;
     }
@@ -89,6 +96,7 @@ export class KnownExchanges {
     const known = this.#known.get(id);
     if (known === undefined) return;
     this.#known.delete(id);
+    this.#loops.changed();
     this.#end(known.exchange);
   }
 
