@@ -5,15 +5,15 @@ import { Retries } from '../model/retries.ts';
 import type { Service } from '../model/service.ts';
 import { type Asker, NODE } from './asker.ts';
 import { checkDeclaration } from './check.ts';
-import type { ExchangeCounters } from './counters.ts';
 import { type Declaration, sameDeclaration } from './declaration.ts';
 import { Exchange, type ExchangeParts } from './exchange.ts';
 import type { LoopIds } from './graph.ts';
 import { KnownExchanges, notFound } from './known.ts';
 import type { Reading } from './readings.ts';
-import { type ExchangeRecord, type ExchangeState, exchangeRecord } from './record.ts';
+import { type ExchangeOverview, type ExchangeRecord, type ExchangeState, exchangeRecord } from './record.ts';
 import { findStored, type StoredExchange, toStored, toValue } from './stored.ts';
 import { type Sample, type Trial, tryOut } from './trial.ts';
+import { Tries } from './tries.ts';
 import { Turns } from './turns.ts';
 
 export interface ExchangesOptions extends ExchangeParts {
@@ -21,14 +21,6 @@ export interface ExchangesOptions extends ExchangeParts {
   readonly selectors: boolean;
   /** Exchanges of the configuration file, by id. */
   readonly configured: ReadonlyMap<string, Declaration>;
-}
-
-/** An exchange of this node at a glance. */
-export interface ExchangeOverview {
-  readonly id: string;
-  readonly declaration: Declaration;
-  readonly stopped: boolean;
-  readonly counters: Readonly<ExchangeCounters>;
 }
 
 /** What an engine answered. */
@@ -52,6 +44,7 @@ export class Exchanges implements Service {
   readonly #options: ExchangesOptions;
   readonly #known: KnownExchanges;
   readonly #turns = new Turns();
+  readonly #tries = new Tries();
   /** Definitions that are being read: `stop` waits for them. */
   readonly #reading = new Set<Promise<void>>();
   readonly #endings: (() => void)[] = [];
@@ -94,11 +87,7 @@ export class Exchanges implements Service {
 
   /** The same without what costs: for those who look often. Sorted by id. */
   overview(): ExchangeOverview[] {
-    return this.#known.ids().map((id) => {
-      const { exchange, state } = this.#known.find(id);
-      const { declaration, counters } = exchange;
-      return { id, declaration, counters, stopped: state.stopped === true };
-    });
+    return this.#known.overview();
   }
 
   /** @throws QuaysideError `exchange-not-found` */
@@ -118,7 +107,7 @@ export class Exchanges implements Service {
    * @throws QuaysideError `invalid-parameter`, `invalid-body` (a selector), `exchange-exists`, `too-many-queues`
    */
   async create(id: string, declaration: Declaration, asker: Asker = NODE): Promise<LoopIds> {
-    await this.check(declaration);
+    await this.check(declaration, asker);
     await this.#turns.take(id, async () => {
       const known = this.#known.get(id);
       if (known !== null) {
@@ -178,20 +167,21 @@ export class Exchanges implements Service {
 
   /**
    * Tries an exchange, or a declaration that is not one yet, with a sample. Nothing is stored or changed.
-   * @throws QuaysideError `exchange-not-found`, and as `check`
+   * @throws QuaysideError `exchange-not-found`, `overloaded`, and as `check`
    */
-  async tryOut(id: string, sample: Sample, declaration: Declaration | null): Promise<Trial> {
-    const tried = declaration ?? this.declaration(id);
-    if (declaration !== null) await this.check(declaration);
-    return tryOut(tried, sample, this.#options);
+  tryOut(id: string, sample: Sample, given: Declaration | null, asker: Asker = NODE): Promise<Trial> {
+    return this.#tries.run(asker.name, async () => {
+      if (given !== null) await this.check(given, asker);
+      return tryOut(given ?? this.declaration(id), sample, this.#options, asker);
+    });
   }
 
   /**
    * Whether a declaration could be created here.
    * @throws QuaysideError `invalid-parameter` with the path of the field, `invalid-body` for a selector
    */
-  check(declaration: Declaration): Promise<void> {
-    return checkDeclaration(declaration, this.#options);
+  check(declaration: Declaration, asker: Asker = NODE): Promise<void> {
+    return checkDeclaration(declaration, this.#options, asker);
   }
 
   /** Answers what is stored then. */

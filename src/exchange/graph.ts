@@ -15,7 +15,7 @@ export const MOST_LOOPS = 10;
 /** Exchange ids of a loop that are named, at most; the loop is cut there. */
 export const LONGEST_LOOP = 16;
 /** What one search for loops may look at: a list of a thousand exchanges makes as many searches. */
-const MOST_STEPS = 10_000;
+const MOST_STEPS = 4_000;
 
 /** The same as {@link Edge}, with queues and exchanges numbered. */
 interface Numbered {

@@ -5,7 +5,7 @@ import type { Exchange } from './exchange.ts';
 import type { LoopIds } from './graph.ts';
 import { Loops } from './loops.ts';
 import { type Reading, Readings } from './readings.ts';
-import type { ExchangeState } from './record.ts';
+import type { ExchangeOverview, ExchangeState } from './record.ts';
 import type { StoredExchange } from './stored.ts';
 
 interface Known {
@@ -42,6 +42,15 @@ export class KnownExchanges {
     const known = this.#known.get(id);
     if (known === undefined) throw notFound(id);
     return known;
+  }
+
+  /** Sorted by id. */
+  overview(): ExchangeOverview[] {
+    return this.ids().map((id) => {
+      const { exchange, state } = this.find(id);
+      const { declaration, counters } = exchange;
+      return { id, declaration, counters, stopped: state.stopped === true };
+    });
   }
 
   /** The loops that the declarations make through an exchange, as far as the asker may know them. */

@@ -1,4 +1,4 @@
-import type { DestinationFault } from './counters.ts';
+import type { DestinationFault, ExchangeCounters } from './counters.ts';
 import type { Declaration } from './declaration.ts';
 import type { Exchange } from './exchange.ts';
 import type { LoopIds } from './graph.ts';
@@ -24,6 +24,14 @@ export interface ExchangeRecord {
   readonly lastError: string | null;
   /** Loops of the declared graph that pass through this exchange, as far as the asker may know them. */
   readonly loops: LoopIds;
+}
+
+/** An exchange of this node at a glance. */
+export interface ExchangeOverview {
+  readonly id: string;
+  readonly declaration: Declaration;
+  readonly stopped: boolean;
+  readonly counters: Readonly<ExchangeCounters>;
 }
 
 /** What the definition says beside the declaration. */

@@ -346,7 +346,7 @@ describe('what a selector changes', () => {
 
 describe('checking selectors', () => {
   const refusal = (selectors: { source: string; path: string }[]): Promise<QuaysideError> =>
-    sandbox.check(selectors).then(
+    sandbox.check(selectors, 'user').then(
       () => assert.fail('accepted'),
       (error) => {
         assert.ok(error instanceof QuaysideError && error.code === 'invalid-body', String(error));
@@ -355,11 +355,12 @@ describe('checking selectors', () => {
     );
 
   it('accepts what runs', async () => {
-    await sandbox.check([
+    const selectors = [
       { source: 'env => true', path: 'dst[0].selector' },
       { source: 'env.msg.hdrs.a', path: 'dst[1].selector' },
-    ]);
-    await sandbox.check([]);
+    ];
+    await sandbox.check(selectors, 'user');
+    await sandbox.check([], 'user');
   });
 
   it('names path, line and column of the first that does not parse', async () => {

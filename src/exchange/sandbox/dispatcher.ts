@@ -18,12 +18,16 @@ import { WorkerHandle } from './worker-handle.ts';
  */
 const IN_FLIGHT = 2;
 
-/** What is asked of the worker. `key` says whose it is: turns are taken by key. */
+/** Who takes turns: an exchange, by its program, or somebody, by name, with all that they check and try. */
+export type Turn = number | string;
+
+/** What is asked of the worker, and in whose turn. */
 export type Job =
-  | { readonly kind: 'compile'; readonly key: number; readonly scripts: readonly string[] }
+  | { readonly kind: 'compile'; readonly turn: Turn; readonly scripts: readonly string[] }
   | {
       readonly kind: 'call';
-      readonly key: number;
+      readonly turn: Turn;
+      readonly program: number;
       readonly steps: readonly ProgramStep[];
       readonly pack: () => PackedElements;
       /** What the bodies in it add to the watchdog's patience, ms. */
@@ -59,8 +63,8 @@ export class Dispatcher {
   readonly #limits: SandboxLimits;
   readonly #watchdog: Watchdog;
   readonly #ending = new Set<Promise<void>>();
-  /** By key, in the order in which keys take turns. */
-  readonly #waiting = new Map<number, Waiting[]>();
+  /** In the order of turns. */
+  readonly #waiting = new Map<Turn, Waiting[]>();
   #sent: Sent[] = [];
   /** Programs that the present worker knows. */
   readonly #known = new Set<number>();
@@ -86,16 +90,16 @@ export class Dispatcher {
   request(job: Job): Promise<WorkerAnswer> {
     if (this.#stopping !== null) return Promise.reject(stopped());
     return new Promise((resolve, reject) => {
-      const queue = this.#waiting.get(job.key);
-      if (queue === undefined) this.#waiting.set(job.key, [{ job, resolve, reject }]);
+      const queue = this.#waiting.get(job.turn);
+      if (queue === undefined) this.#waiting.set(job.turn, [{ job, resolve, reject }]);
       else queue.push({ job, resolve, reject });
       this.#feed();
     });
   }
 
   /** Makes the worker forget a program. */
-  close(key: number): void {
-    if (this.#known.delete(key)) this.#worker?.send({ kind: 'close', program: key });
+  close(program: number): void {
+    if (this.#known.delete(program)) this.#worker?.send({ kind: 'close', program });
   }
 
   stop(): Promise<void> {
@@ -124,12 +128,16 @@ export class Dispatcher {
     this.#watchdog.look();
   }
 
-  /** The first request of the key whose turn it is; the key goes to the end of the line. */
+  /**
+   * The first request of who has the turn; they go to the end of the line. Somebody's checks and tries go to the worker
+   * one at a time: an exchange whose elements come one by one finds a place free behind the one that runs.
+   */
   #next(): Waiting | null {
-    for (const [key, queue] of this.#waiting) {
+    for (const [turn, queue] of this.#waiting) {
+      if (typeof turn === 'string' && this.#sent.some(({ job }) => job.turn === turn)) continue;
       const [first, ...rest] = queue;
-      this.#waiting.delete(key);
-      if (rest.length > 0) this.#waiting.set(key, rest);
+      this.#waiting.delete(turn);
+      if (rest.length > 0) this.#waiting.set(turn, rest);
       if (first !== undefined) return first;
     }
     return null;
@@ -146,9 +154,10 @@ export class Dispatcher {
 
   #requestOf(job: Job, seq: number): WorkerRequest {
     if (job.kind === 'compile') return { kind: 'compile', seq, scripts: job.scripts };
-    const steps = this.#known.has(job.key) ? null : job.steps;
-    this.#known.add(job.key);
-    return { kind: 'call', seq, program: job.key, steps, elements: job.pack() };
+    const { program } = job;
+    const steps = this.#known.has(program) ? null : job.steps;
+    this.#known.add(program);
+    return { kind: 'call', seq, program, steps, elements: job.pack() };
   }
 
   #start(): WorkerHandle {
@@ -207,11 +216,11 @@ export class Dispatcher {
   }
 
   #putFirst(waiting: Waiting): void {
-    const { key } = waiting.job;
-    const queue = this.#waiting.get(key) ?? [];
-    const others = [...this.#waiting].filter(([other]) => other !== key);
+    const { turn } = waiting.job;
+    const queue = this.#waiting.get(turn) ?? [];
+    const others = [...this.#waiting].filter(([other]) => other !== turn);
     this.#waiting.clear();
-    this.#waiting.set(key, [waiting, ...queue]);
+    this.#waiting.set(turn, [waiting, ...queue]);
     for (const [other, jobs] of others) this.#waiting.set(other, jobs);
   }
 

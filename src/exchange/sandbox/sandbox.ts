@@ -10,17 +10,19 @@ export interface SelectorSandbox extends Service {
   /**
    * Checks selectors before their exchange is made: syntax, size, nothing that could not run, and that the
    * VM compiles them within its time.
+   * @param asker whose turn it takes: all that one asker checks and tries takes one turn with the exchanges
    * @throws QuaysideError `invalid-body`; `details.parameter` is the selector's `path`, `details.extra` has
    * `line` and `column` (from 1) where there is a place to point at. `shutting-down` after `stop`.
    */
-  check(selectors: readonly SelectorSource[]): Promise<void>;
+  check(selectors: readonly SelectorSource[], asker: string): Promise<void>;
 
   /**
    * Makes the destinations of one exchange ready to be asked, in their order: a selector's source, or null
    * for a destination that always takes. Costs no thread and no VM until the first `select`. A selector that
    * cannot be compiled any more is an error of its destination, at each element.
+   * @param asker as for `check`, where it is a try; an exchange takes turns of its own
    */
-  open(selectors: readonly (string | null)[]): SelectorProgram;
+  open(selectors: readonly (string | null)[], asker?: string): SelectorProgram;
 }
 
 export interface SelectorSource {

@@ -192,7 +192,7 @@ export const exchangeRoutes: readonly Route[] = [
         const declaration = given === undefined ? null : parseDeclaration(given);
         if (declaration === null) ruledId(call);
         else mustRule(call.user, declaration);
-        answerJson(call, await call.front.parts.exchanges.tryOut(id, sample, declaration));
+        answerJson(call, await call.front.parts.exchanges.tryOut(id, sample, declaration, call.user));
       });
     },
   }),
