@@ -171,6 +171,12 @@ const NamespaceOptions = Type.Object(
       default: 10_000,
       description: 'queues of the namespace; the insert that would make one more is refused',
     }),
+    maxExchanges: Type.Integer({
+      minimum: 1,
+      default: 1000,
+      description:
+        'exchanges whose source is in the namespace; the create that would make one more is refused, those of the configuration and those stored run',
+    }),
     durability: Type.Optional(
       Type.Enum(['full', 'normal'], {
         description:

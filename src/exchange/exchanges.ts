@@ -104,7 +104,8 @@ export class Exchanges implements Service {
   /**
    * Creates and starts an exchange. The same declaration again changes nothing. Answers the loops that the declared
    * graph now makes through it, as far as the asker may know them.
-   * @throws QuaysideError `invalid-parameter`, `invalid-body` (a selector), `exchange-exists`, `too-many-queues`
+   * @throws QuaysideError `invalid-parameter`, `invalid-body` (a selector), `exchange-exists`, `too-many-queues`,
+   * `too-many-exchanges`
    */
   async create(id: string, declaration: Declaration, asker: Asker = NODE): Promise<LoopIds> {
     await this.check(declaration, asker);
@@ -115,7 +116,8 @@ export class Exchanges implements Service {
         return;
       }
       // Before it is stored: what cannot run here is refused, and then nothing of it may be left.
-      const made = this.#known.make(id, declaration);
+      const { maxExchanges } = this.#options.broker.namespace(declaration.src.ns);
+      const made = this.#known.makeNew(id, declaration, maxExchanges);
       try {
         this.#apply(id, await this.#storeNew(id, declaration), null, made);
       } finally {

@@ -18,6 +18,8 @@ export class KnownExchanges {
   /** Who makes one for `apply` gives it to `discard` afterwards. @throws what making an exchange throws */
   readonly make: (id: string, declaration: Declaration) => Exchange;
   readonly #known = new Map<string, Known>();
+  /** Made to be known, and neither known nor discarded yet. */
+  readonly #made = new Set<Exchange>();
   readonly #stopping = new Set<Promise<void>>();
   readonly #readings = new Readings();
   readonly #loops = new Loops(() =>
@@ -58,8 +60,28 @@ export class KnownExchanges {
     return this.#loops.graph(asker).loopsThrough(id);
   }
 
+  /**
+   * As `make`, for one that is new. It counts from now on, lest many at once pass the limit.
+   * @throws QuaysideError `too-many-exchanges`, and what making an exchange throws
+   */
+  makeNew(id: string, declaration: Declaration, most: number): Exchange {
+    const { ns } = declaration.src;
+    const all = [...this.#made, ...[...this.#known.values()].map(({ exchange }) => exchange)];
+    const own = new Set(all.filter((one) => one.declaration.src.ns === ns).map((one) => one.id));
+    if (own.size >= most) {
+      throw new QuaysideError(
+        'too-many-exchanges',
+        `Namespace ${ns} has ${own.size} exchanges, its limit is ${most}; raise maxExchanges to add ${id}.`,
+      );
+    }
+    const exchange = this.make(id, declaration);
+    this.#made.add(exchange);
+    return exchange;
+  }
+
   /** Ends an exchange that was made, unless it became the known one. */
   discard(exchange: Exchange): void {
+    this.#made.delete(exchange);
     if (this.#known.get(exchange.id)?.exchange !== exchange) this.#end(exchange);
   }
 

@@ -114,6 +114,7 @@ export const exchangeRoutes: readonly Route[] = [
       'exchange-exists',
       'forbidden',
       'too-many-queues',
+      'too-many-exchanges',
       'storage-full',
       'storage-unavailable',
       'outcome-unknown',
