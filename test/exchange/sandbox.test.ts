@@ -172,6 +172,11 @@ describe('what a selector sees', () => {
   it('is an error at the first touch where the body is not what its type says', async () => {
     const bad = element({ body: '{"a":', contentType: 'application/json', headers: ['a', '1'] });
     assert.match((await verdict('env => env.msg.payload.a', bad)).error ?? '', /payload is not JSON/);
+    const deep = element({
+      body: '['.repeat(500_000) + ']'.repeat(500_000),
+      contentType: 'application/json',
+    });
+    assert.match((await verdict('env => env.msg.payload', deep)).error ?? '', /nested too deeply/);
     assert.deepEqual(await verdict('env => env.msg.hdrs.a', bad), YES);
     assert.deepEqual(await verdict('env => { try { env.msg.payload } catch { return true } }', bad), YES);
     const broken = element({ body: Buffer.from([0xff]), contentType: 'text/plain' });
