@@ -57,7 +57,7 @@ export async function tryOut(
   if (hopsOf(sample) >= maxHops) return { ...untouched, strays_to: TOO_MANY_HOPS };
   const program = sandbox.open(
     dst.map(({ selector }) => selector ?? null),
-    name,
+    { asker: name },
   );
   try {
     const startedAt = clock.monotonic();

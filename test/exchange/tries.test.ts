@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
-import type { SelectorAnswer, SelectorSandbox } from '../../src/exchange/sandbox/sandbox.ts';
+import type { SelectorAnswer, SelectorSandbox, Whose } from '../../src/exchange/sandbox/sandbox.ts';
 import { declare, ExchangeNode, openEngine } from './node.ts';
 import { element } from './sandbox-elements.ts';
 
@@ -9,15 +9,15 @@ const DECLARATION = declare('N/a', [['N/b', 'true']]);
 
 /** A sandbox whose selectors are asked when the test says so. */
 class HeldSandbox implements SelectorSandbox {
-  readonly askers: (string | undefined)[] = [];
+  readonly askers: (Whose | undefined)[] = [];
   readonly #held: (() => void)[] = [];
 
   async start(): Promise<void> {}
   async stop(): Promise<void> {}
   async check(): Promise<void> {}
 
-  open(_: unknown, asker?: string) {
-    this.askers.push(asker);
+  open(_: unknown, whose?: Whose) {
+    this.askers.push(whose);
     const unasked: SelectorAnswer[] = [{ outcome: 'unasked' }];
     return {
       select: () => new Promise<SelectorAnswer[]>((resolve) => this.#held.push(() => resolve(unasked))),
@@ -55,7 +55,10 @@ describe('Tries of exchanges', () => {
     const other = attempt('honest');
     await sandbox.release(3);
     await Promise.all([...two, other]);
-    assert.deepEqual(sandbox.askers, ['evil', 'evil', 'honest']);
+    assert.deepEqual(
+      sandbox.askers,
+      ['evil', 'evil', 'honest'].map((asker) => ({ asker })),
+    );
     const again = attempt('evil');
     await sandbox.release(1);
     await again;

@@ -1,6 +1,7 @@
 import type { Clock } from '../../model/clock.ts';
 import { QuaysideError } from '../../model/errors.ts';
 import type { SandboxLimits } from './limits.ts';
+import { type InLine, Line, type Turn } from './line.ts';
 import type {
   Overrun,
   PackedElements,
@@ -17,9 +18,6 @@ import { WorkerHandle } from './worker-handle.ts';
  * a busy main thread between them. More would only be lost with it.
  */
 const IN_FLIGHT = 2;
-
-/** Who takes turns: an exchange, by its program, or somebody, by name, with all that they check and try. */
-export type Turn = number | string;
 
 /** What is asked of the worker, and in whose turn. */
 export type Job =
@@ -40,7 +38,7 @@ const STUCK: Overrun = {
   error: 'the selector could not be interrupted',
 };
 
-interface Waiting {
+interface Waiting extends InLine {
   readonly job: Job;
   readonly resolve: (answer: WorkerAnswer) => void;
   readonly reject: (error: Error) => void;
@@ -63,8 +61,7 @@ export class Dispatcher {
   readonly #limits: SandboxLimits;
   readonly #watchdog: Watchdog;
   readonly #ending = new Set<Promise<void>>();
-  /** In the order of turns. */
-  readonly #waiting = new Map<Turn, Waiting[]>();
+  readonly #waiting = new Line<Waiting>();
   #sent: Sent[] = [];
   /** Programs that the present worker knows. */
   readonly #known = new Set<number>();
@@ -90,9 +87,8 @@ export class Dispatcher {
   request(job: Job): Promise<WorkerAnswer> {
     if (this.#stopping !== null) return Promise.reject(stopped());
     return new Promise((resolve, reject) => {
-      const queue = this.#waiting.get(job.turn);
-      if (queue === undefined) this.#waiting.set(job.turn, [{ job, resolve, reject }]);
-      else queue.push({ job, resolve, reject });
+      const program = job.kind === 'call' ? job.program : 0;
+      this.#waiting.push({ job, turn: job.turn, program, resolve, reject });
       this.#feed();
     });
   }
@@ -117,7 +113,7 @@ export class Dispatcher {
   }
 
   #feed(): void {
-    if (this.#waiting.size === 0) return;
+    if (this.#waiting.isEmpty) return;
     this.#worker ??= this.#start();
     if (!this.#worker.ready) return;
     while (this.#sent.length < IN_FLIGHT) {
@@ -129,18 +125,15 @@ export class Dispatcher {
   }
 
   /**
-   * The first request of who has the turn; they go to the end of the line. Somebody's checks and tries go to the worker
-   * one at a time: an exchange whose elements come one by one finds a place free behind the one that runs.
+   * Who has nothing at the worker goes before who has, so that a newcomer waits for no more than what is there. What
+   * somebody checks and tries goes one at a time: an exchange then finds the place behind the one that runs free.
    */
   #next(): Waiting | null {
-    for (const [turn, queue] of this.#waiting) {
-      if (typeof turn === 'string' && this.#sent.some(({ job }) => job.turn === turn)) continue;
-      const [first, ...rest] = queue;
-      this.#waiting.delete(turn);
-      if (rest.length > 0) this.#waiting.set(turn, rest);
-      if (first !== undefined) return first;
-    }
-    return null;
+    const isSent = (turn: Turn): boolean => this.#sent.some((sent) => sent.turn === turn);
+    return (
+      this.#waiting.next((turn) => !isSent(turn)) ??
+      this.#waiting.next((turn) => !String(turn).startsWith('asker '))
+    );
   }
 
   #send(worker: WorkerHandle, waiting: Waiting): void {
@@ -205,7 +198,7 @@ export class Dispatcher {
     const { head } = this.#pulse();
     const others = this.#sent.filter((sent) => sent !== head);
     this.#sent = [];
-    for (const waiting of others.reverse()) this.#putFirst(waiting);
+    for (const waiting of others.reverse()) this.#waiting.putFirst(waiting);
     const old = this.#worker;
     this.#worker = this.#spare;
     this.#spare = null;
@@ -215,24 +208,14 @@ export class Dispatcher {
     head?.resolve(overrun);
   }
 
-  #putFirst(waiting: Waiting): void {
-    const { turn } = waiting.job;
-    const queue = this.#waiting.get(turn) ?? [];
-    const others = [...this.#waiting].filter(([other]) => other !== turn);
-    this.#waiting.clear();
-    this.#waiting.set(turn, [waiting, ...queue]);
-    for (const [other, jobs] of others) this.#waiting.set(other, jobs);
-  }
-
   #letGo(worker: WorkerHandle): void {
     const ended = worker.terminate().finally(() => this.#ending.delete(ended));
     this.#ending.add(ended);
   }
 
   #rejectAll(error: Error): void {
-    const all = [...this.#sent, ...[...this.#waiting.values()].flat()];
+    const all = [...this.#sent, ...this.#waiting.clear()];
     this.#sent = [];
-    this.#waiting.clear();
     for (const { reject } of all) reject(error);
   }
 

@@ -1,7 +1,8 @@
 import { type Clock, systemClock } from '../../model/clock.ts';
 import { QuaysideError } from '../../model/errors.ts';
-import { Dispatcher, type Turn } from './dispatcher.ts';
+import { Dispatcher } from './dispatcher.ts';
 import { bodyAllowanceMs, DEFAULT_LIMITS, type SandboxLimits } from './limits.ts';
+import type { Turn } from './line.ts';
 import { callSize, packElements } from './pack.ts';
 import type { ProgramStep } from './protocol.ts';
 import type {
@@ -10,6 +11,7 @@ import type {
   SelectorProgram,
   SelectorSandbox,
   SelectorSource,
+  Whose,
 } from './sandbox.ts';
 import { at, invalidSelector, readSelector } from './source.ts';
 import { allAccept, readVerdicts } from './verdicts.ts';
@@ -43,7 +45,7 @@ class WorkerSandbox implements SelectorSandbox {
   async check(selectors: readonly SelectorSource[], asker: string): Promise<void> {
     const scripts = selectors.map(({ source, path }) => readSelector(source, path).script);
     if (scripts.length === 0) return;
-    const answer = await this.#dispatcher.request({ kind: 'compile', turn: asker, scripts });
+    const answer = await this.#dispatcher.request({ kind: 'compile', turn: `asker ${asker}`, scripts });
     const first = selectors[0] as SelectorSource;
     if (answer.outcome === 'overrun')
       throw invalidSelector(first.path, at(`Compiling this: ${answer.error}.`));
@@ -58,12 +60,12 @@ class WorkerSandbox implements SelectorSandbox {
     }
   }
 
-  open(selectors: readonly (string | null)[], asker?: string): SelectorProgram {
+  open(selectors: readonly (string | null)[], whose?: Whose): SelectorProgram {
     const steps = selectors.map(readStep);
     if (steps.every((step) => step === null)) return new OpenProgram(steps.length);
     this.#programs += 1;
     const key = this.#programs;
-    return new WorkerProgram(this.#dispatcher, this.#limits, { key, turn: asker ?? key }, steps);
+    return new WorkerProgram(this.#dispatcher, this.#limits, { key, turn: turnOf(whose) ?? key }, steps);
   }
 }
 
@@ -159,6 +161,11 @@ class WorkerProgram implements SelectorProgram {
       allowanceMs: bodyAllowanceMs(this.#limits, bytes, this.#selectors),
     });
   }
+}
+
+function turnOf(whose: Whose | undefined): Turn | null {
+  if (whose === undefined) return null;
+  return 'asker' in whose ? `asker ${whose.asker}` : `namespace ${whose.namespace}`;
 }
 
 /** A stored selector was checked when it was stored; should it not parse any more, its destination says so. */
