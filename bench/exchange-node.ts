@@ -31,6 +31,7 @@ export class ExchangeNode {
           type: `${type}:simple`,
           leaseMs: 120_000,
           maxQueues: 1000,
+          maxExchanges: 1000,
           storage,
           definitions,
           signaller,

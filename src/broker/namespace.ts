@@ -64,6 +64,8 @@ export class Namespace {
   readonly admission: Admission;
   readonly makeTid: () => string;
   readonly putBacks: PutBacks;
+  /** New exchanges that read from here are refused beyond this many. */
+  readonly maxExchanges: number;
   readonly #setup: NamespaceSetup;
   readonly #sweeper: Sweeper;
   readonly #queues = new Map<string, Queue>();
@@ -88,6 +90,7 @@ export class Namespace {
     this.defaultGroups = policy.groups ?? [PLAIN_GROUP];
     this.defaultGroup = this.defaultGroups[0] ?? PLAIN_GROUP;
     this.leaseMs = setup.leaseMs;
+    this.maxExchanges = setup.maxExchanges;
     this.type = setup.type;
     this.storage = storage;
     this.definitions = setup.definitions;

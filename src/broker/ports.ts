@@ -18,6 +18,8 @@ export interface NamespaceSetup {
   readonly leaseMs: number;
   /** New queues beyond this many are refused. */
   readonly maxQueues: number;
+  /** New exchanges that read from the namespace are refused beyond this many. */
+  readonly maxExchanges: number;
   readonly storage: Storage;
   readonly definitions: Definitions;
   readonly signaller: Signaller;

@@ -172,6 +172,12 @@ const NamespaceOptions = Type.Object(
       description:
         'queues of the namespace; a use that would make one more is refused, a read of the status included',
     }),
+    maxExchanges: Type.Integer({
+      minimum: 1,
+      default: 1000,
+      description:
+        'exchanges whose source is in the namespace; the create that would make one more is refused, those of the configuration and those stored run',
+    }),
     durability: Type.Optional(
       Type.Enum(['full', 'normal'], {
         description:

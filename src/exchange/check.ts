@@ -1,5 +1,6 @@
 import type { Namespace } from '../broker/namespace.ts';
 import { invalidParameter, type QuaysideError } from '../model/errors.ts';
+import type { Asker } from './asker.ts';
 import type { Declaration } from './declaration.ts';
 import type { ExchangesOptions } from './exchanges.ts';
 
@@ -10,6 +11,7 @@ import type { ExchangesOptions } from './exchanges.ts';
 export async function checkDeclaration(
   { src, dst, consumer }: Declaration,
   options: Pick<ExchangesOptions, 'broker' | 'sandbox' | 'selectors'>,
+  { name }: Asker,
 ): Promise<void> {
   const source = namespaceAt(options, src.ns, 'src.ns');
   for (const [i, { ns }] of dst.entries()) namespaceAt(options, ns, `dst[${i}].ns`);
@@ -22,7 +24,7 @@ export async function checkDeclaration(
   if (!options.selectors) {
     throw invalidParameter(first.path, `${first.path}: this server runs with selectors: off.`);
   }
-  await options.sandbox.check(selectors);
+  await options.sandbox.check(selectors, name);
 }
 
 /** The refusal of `reserve: true` on a source that has no reservations. */

@@ -67,7 +67,8 @@ export class Exchange {
     this.counters = zeroExchangeCounters(declaration.dst.length);
     const route = routeOf(id, declaration, parts);
     const leaseMs = leaseOf(declaration, parts.broker.namespace(declaration.src.ns), route);
-    this.#program = parts.sandbox.open(declaration.dst.map(({ selector }) => selector ?? null));
+    const selectors = declaration.dst.map(({ selector }) => selector ?? null);
+    this.#program = parts.sandbox.open(selectors, { namespace: declaration.src.ns });
     const stages = new Forwarder({
       route,
       program: this.#program,

@@ -3,16 +3,17 @@ import type { CancelTimer } from '../model/clock.ts';
 import { QuaysideError } from '../model/errors.ts';
 import { Retries } from '../model/retries.ts';
 import type { Service } from '../model/service.ts';
+import { type Asker, NODE } from './asker.ts';
 import { checkDeclaration } from './check.ts';
-import type { ExchangeCounters } from './counters.ts';
 import { type Declaration, sameDeclaration } from './declaration.ts';
 import { Exchange, type ExchangeParts } from './exchange.ts';
-import { loopsThrough } from './graph.ts';
+import type { LoopIds } from './graph.ts';
 import { KnownExchanges, notFound } from './known.ts';
 import type { Reading } from './readings.ts';
-import { type ExchangeRecord, type ExchangeState, exchangeRecord } from './record.ts';
+import { type ExchangeOverview, type ExchangeRecord, type ExchangeState, exchangeRecord } from './record.ts';
 import { findStored, type StoredExchange, toStored, toValue } from './stored.ts';
 import { type Sample, type Trial, tryOut } from './trial.ts';
+import { Tries } from './tries.ts';
 import { Turns } from './turns.ts';
 
 export interface ExchangesOptions extends ExchangeParts {
@@ -20,14 +21,6 @@ export interface ExchangesOptions extends ExchangeParts {
   readonly selectors: boolean;
   /** Exchanges of the configuration file, by id. */
   readonly configured: ReadonlyMap<string, Declaration>;
-}
-
-/** An exchange of this node at a glance. */
-export interface ExchangeOverview {
-  readonly id: string;
-  readonly declaration: Declaration;
-  readonly stopped: boolean;
-  readonly counters: Readonly<ExchangeCounters>;
 }
 
 /** What an engine answered. */
@@ -51,6 +44,7 @@ export class Exchanges implements Service {
   readonly #options: ExchangesOptions;
   readonly #known: KnownExchanges;
   readonly #turns = new Turns();
+  readonly #tries = new Tries();
   /** Definitions that are being read: `stop` waits for them. */
   readonly #reading = new Set<Promise<void>>();
   readonly #endings: (() => void)[] = [];
@@ -85,24 +79,21 @@ export class Exchanges implements Service {
     await this.#known.stop();
   }
 
-  /** All records by id, sorted (spec 4.2). */
-  list(): [id: string, record: ExchangeRecord][] {
-    return this.#known.ids().map((id) => [id, this.record(id)]);
+  /** The records by id, sorted (spec 4.2), of those whose source's namespace one may see. */
+  list(asker: Asker = NODE): [id: string, record: ExchangeRecord][] {
+    const seen = this.#known.ids().filter((id) => asker.maySee(this.declaration(id).src.ns));
+    return seen.map((id) => [id, this.record(id, asker)]);
   }
 
   /** The same without what costs: for those who look often. Sorted by id. */
   overview(): ExchangeOverview[] {
-    return this.#known.ids().map((id) => {
-      const { exchange, state } = this.#known.find(id);
-      const { declaration, counters } = exchange;
-      return { id, declaration, counters, stopped: state.stopped === true };
-    });
+    return this.#known.overview();
   }
 
   /** @throws QuaysideError `exchange-not-found` */
-  record(id: string): ExchangeRecord {
+  record(id: string, asker: Asker = NODE): ExchangeRecord {
     const { exchange, state } = this.#known.find(id);
-    return exchangeRecord(exchange, state, loopsThrough(id, this.#known.edges()));
+    return exchangeRecord(exchange, state, this.#known.loopsThrough(id, asker));
   }
 
   /** @throws QuaysideError `exchange-not-found` */
@@ -111,12 +102,13 @@ export class Exchanges implements Service {
   }
 
   /**
-   * Creates and starts an exchange. The same declaration again changes nothing. Answers the loops that the
-   * declared graph now makes through it.
-   * @throws QuaysideError `invalid-parameter`, `invalid-body` (a selector), `exchange-exists`, `too-many-queues`
+   * Creates and starts an exchange. The same declaration again changes nothing. Answers the loops that the declared
+   * graph now makes through it, as far as the asker may know them.
+   * @throws QuaysideError `invalid-parameter`, `invalid-body` (a selector), `exchange-exists`, `too-many-queues`,
+   * `too-many-exchanges`
    */
-  async create(id: string, declaration: Declaration): Promise<string[][]> {
-    await this.check(declaration);
+  async create(id: string, declaration: Declaration, asker: Asker = NODE): Promise<LoopIds> {
+    await this.check(declaration, asker);
     await this.#turns.take(id, async () => {
       const known = this.#known.get(id);
       if (known !== null) {
@@ -124,14 +116,15 @@ export class Exchanges implements Service {
         return;
       }
       // Before it is stored: what cannot run here is refused, and then nothing of it may be left.
-      const made = this.#known.make(id, declaration);
+      const { maxExchanges } = this.#options.broker.namespace(declaration.src.ns);
+      const made = this.#known.makeNew(id, declaration, maxExchanges);
       try {
         this.#apply(id, await this.#storeNew(id, declaration), null, made);
       } finally {
         this.#known.discard(made);
       }
     });
-    return loopsThrough(id, this.#known.edges());
+    return this.#known.loopsThrough(id, asker);
   }
 
   /** Idempotent; answers when the wish is stored, the loops end on their own. @throws `exchange-not-found` */
@@ -176,20 +169,21 @@ export class Exchanges implements Service {
 
   /**
    * Tries an exchange, or a declaration that is not one yet, with a sample. Nothing is stored or changed.
-   * @throws QuaysideError `exchange-not-found`, and as `check`
+   * @throws QuaysideError `exchange-not-found`, `overloaded`, and as `check`
    */
-  async tryOut(id: string, sample: Sample, declaration: Declaration | null): Promise<Trial> {
-    const tried = declaration ?? this.declaration(id);
-    if (declaration !== null) await this.check(declaration);
-    return tryOut(tried, sample, this.#options);
+  tryOut(id: string, sample: Sample, given: Declaration | null, asker: Asker = NODE): Promise<Trial> {
+    return this.#tries.run(asker.name, async () => {
+      if (given !== null) await this.check(given, asker);
+      return tryOut(given ?? this.declaration(id), sample, this.#options, asker);
+    });
   }
 
   /**
    * Whether a declaration could be created here.
    * @throws QuaysideError `invalid-parameter` with the path of the field, `invalid-body` for a selector
    */
-  check(declaration: Declaration): Promise<void> {
-    return checkDeclaration(declaration, this.#options);
+  check(declaration: Declaration, asker: Asker = NODE): Promise<void> {
+    return checkDeclaration(declaration, this.#options, asker);
   }
 
   /** Answers what is stored then. */

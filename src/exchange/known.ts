@@ -1,9 +1,11 @@
 import { QuaysideError } from '../model/errors.ts';
+import type { Asker } from './asker.ts';
 import { type Declaration, sameDeclaration } from './declaration.ts';
 import type { Exchange } from './exchange.ts';
-import type { Edge } from './graph.ts';
+import type { LoopIds } from './graph.ts';
+import { Loops } from './loops.ts';
 import { type Reading, Readings } from './readings.ts';
-import type { ExchangeState } from './record.ts';
+import type { ExchangeOverview, ExchangeState } from './record.ts';
 import type { StoredExchange } from './stored.ts';
 
 interface Known {
@@ -16,8 +18,13 @@ export class KnownExchanges {
   /** Who makes one for `apply` gives it to `discard` afterwards. @throws what making an exchange throws */
   readonly make: (id: string, declaration: Declaration) => Exchange;
   readonly #known = new Map<string, Known>();
+  /** Made to be known, and neither known nor discarded yet. */
+  readonly #made = new Set<Exchange>();
   readonly #stopping = new Set<Promise<void>>();
   readonly #readings = new Readings();
+  readonly #loops = new Loops(() =>
+    [...this.#known].map(([id, { exchange }]) => ({ id, declaration: exchange.declaration })),
+  );
 
   constructor(make: (id: string, declaration: Declaration) => Exchange) {
     this.make = make;
@@ -39,12 +46,42 @@ export class KnownExchanges {
     return known;
   }
 
-  edges(): Edge[] {
-    return [...this.#known].map(([id, { exchange }]) => ({ id, declaration: exchange.declaration }));
+  /** Sorted by id. */
+  overview(): ExchangeOverview[] {
+    return this.ids().map((id) => {
+      const { exchange, state } = this.find(id);
+      const { declaration, counters } = exchange;
+      return { id, declaration, counters, stopped: state.stopped === true };
+    });
+  }
+
+  /** The loops that the declarations make through an exchange, as far as the asker may know them. */
+  loopsThrough(id: string, asker: Asker): LoopIds {
+    return this.#loops.graph(asker).loopsThrough(id);
+  }
+
+  /**
+   * As `make`, for one that is new. It counts from now on, lest many at once pass the limit.
+   * @throws QuaysideError `too-many-exchanges`, and what making an exchange throws
+   */
+  makeNew(id: string, declaration: Declaration, most: number): Exchange {
+    const { ns } = declaration.src;
+    const all = [...this.#made, ...[...this.#known.values()].map(({ exchange }) => exchange)];
+    const own = new Set(all.filter((one) => one.declaration.src.ns === ns).map((one) => one.id));
+    if (own.size >= most) {
+      throw new QuaysideError(
+        'too-many-exchanges',
+        `Namespace ${ns} has ${own.size} exchanges, its limit is ${most}; raise maxExchanges to add ${id}.`,
+      );
+    }
+    const exchange = this.make(id, declaration);
+    this.#made.add(exchange);
+    return exchange;
   }
 
   /** Ends an exchange that was made, unless it became the known one. */
   discard(exchange: Exchange): void {
+    this.#made.delete(exchange);
     if (this.#known.get(exchange.id)?.exchange !== exchange) this.#end(exchange);
   }
 
@@ -74,6 +111,7 @@ export class KnownExchanges {
     if (known === undefined) {
       const exchange = made ?? this.make(id, declaration);
       this.#known.set(id, { exchange, state: { stopped, lastError } });
+      this.#loops.changed();
       if (stopped !== true) exchange.start();
       return;
     }
@@ -89,6 +127,7 @@ export class KnownExchanges {
     const known = this.#known.get(id);
     if (known === undefined) return;
     this.#known.delete(id);
+    this.#loops.changed();
     this.#end(known.exchange);
   }
 

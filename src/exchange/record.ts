@@ -1,6 +1,7 @@
-import type { DestinationFault } from './counters.ts';
+import type { DestinationFault, ExchangeCounters } from './counters.ts';
 import type { Declaration } from './declaration.ts';
 import type { Exchange } from './exchange.ts';
+import type { LoopIds } from './graph.ts';
 
 /** The exchange record of the spec's 2.4; `stats`, `errors`, `lastError` and `loops` are ours. */
 export interface ExchangeRecord {
@@ -21,8 +22,16 @@ export interface ExchangeRecord {
   };
   readonly errors: readonly DestinationFault[];
   readonly lastError: string | null;
-  /** Loops of the declared graph that pass through this exchange, as exchange ids. */
-  readonly loops: readonly (readonly string[])[];
+  /** Loops of the declared graph that pass through this exchange, as far as the asker may know them. */
+  readonly loops: LoopIds;
+}
+
+/** An exchange of this node at a glance. */
+export interface ExchangeOverview {
+  readonly id: string;
+  readonly declaration: Declaration;
+  readonly stopped: boolean;
+  readonly counters: Readonly<ExchangeCounters>;
 }
 
 /** What the definition says beside the declaration. */
@@ -34,11 +43,7 @@ export interface ExchangeState {
 /** Elements under way that one record lists, at most: a window may hold tens of thousands. */
 const MOST_PENDING = 1000;
 
-export function exchangeRecord(
-  exchange: Exchange,
-  state: ExchangeState,
-  loops: readonly (readonly string[])[],
-): ExchangeRecord {
+export function exchangeRecord(exchange: Exchange, state: ExchangeState, loops: LoopIds): ExchangeRecord {
   const { declaration, counters } = exchange;
   const { src, dst, consumer } = declaration;
   return {

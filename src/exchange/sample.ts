@@ -26,7 +26,7 @@ export function parseSample(request: unknown, now: number): TrialRequest {
     declaration,
     sample: {
       id: typeof id === 'string' ? id.slice(0, LIMITS.idLength) : 'sample',
-      body: Buffer.from(isText ? payload : JSON.stringify(payload)),
+      body: Buffer.from(isText ? payload : written(payload)),
       contentType: content_type ?? (isText ? 'text/plain; charset=utf-8' : 'application/json'),
       contentEncoding: null,
       headers: checkHeaders(pairs(hdrs)),
@@ -34,6 +34,15 @@ export function parseSample(request: unknown, now: number): TrialRequest {
       matureAt: mature === undefined ? now : Math.round(seconds(mature) * 1000),
     },
   };
+}
+
+/** What was parsed can be written again, unless it is nested deeper than the stack: reading it needs none. */
+function written(payload: unknown): string {
+  try {
+    return JSON.stringify(payload);
+  } catch {
+    throw invalidParameter('msg.payload', 'msg.payload is nested too deeply.');
+  }
 }
 
 function pairs(hdrs: unknown): string[] {

@@ -1,6 +1,7 @@
 import type { Broker } from '../broker/broker.ts';
 import type { Clock } from '../model/clock.ts';
 import type { Delivery } from '../model/element.ts';
+import type { Asker } from './asker.ts';
 import type { Declaration } from './declaration.ts';
 import { changed, hopsOf, keepable, NO_ROUTE, TOO_MANY_HOPS } from './forward.ts';
 import type { SelectorSandbox, SelectorVerdict } from './sandbox/sandbox.ts';
@@ -50,10 +51,14 @@ export async function tryOut(
   { dst }: Declaration,
   sample: Sample,
   { broker, sandbox, clock, maxHops }: TrialParts,
+  { name }: Asker,
 ): Promise<Trial> {
   const untouched = { dst: [], strays_to: null, overrun: null, selector_ms: 0 };
   if (hopsOf(sample) >= maxHops) return { ...untouched, strays_to: TOO_MANY_HOPS };
-  const program = sandbox.open(dst.map(({ selector }) => selector ?? null));
+  const program = sandbox.open(
+    dst.map(({ selector }) => selector ?? null),
+    { asker: name },
+  );
   try {
     const startedAt = clock.monotonic();
     const [answer] = await program.select([sample]);

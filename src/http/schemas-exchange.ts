@@ -1,4 +1,5 @@
 import { Type } from 'typebox';
+import { LONGEST_LOOP, MOST_LOOPS } from '../exchange/graph.ts';
 
 // The shapes of JSON answers about exchanges, for `/openapi.json`. Shown, not enforced.
 
@@ -28,7 +29,9 @@ const record = {
   }),
   errors: Type.Array(Type.Object({ destination: Count, message: Type.String(), at: Moment, count: Count })),
   lastError: Type.Union([Type.String(), Type.Null()]),
-  loops: Type.Array(Type.Array(Type.String())),
+  loops: Type.Array(Type.Array(Type.String(), { minItems: 1, maxItems: LONGEST_LOOP + 1 }), {
+    maxItems: MOST_LOOPS,
+  }),
 };
 
 /** Spec 2.4, and what we add to it. */

@@ -1,5 +1,6 @@
 import type { DestinationCounters } from '../exchange/counters.ts';
-import type { ExchangeOverview, Exchanges } from '../exchange/exchanges.ts';
+import type { Exchanges } from '../exchange/exchanges.ts';
+import type { ExchangeOverview } from '../exchange/record.ts';
 import type { Family, Sample } from './family.ts';
 
 /** Exchanges with series of their own, by id: see `QUEUES_SHOWN`. */

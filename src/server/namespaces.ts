@@ -19,6 +19,7 @@ export function namespaceSetups(config: Config, engines: EngineSet, log: EngineL
       type: `${type}:${namespace.variant}`,
       leaseMs: namespace.lease * 1000,
       maxQueues: namespace.maxQueues,
+      maxExchanges: namespace.maxExchanges,
       storage,
       definitions,
       signaller: signals.signaller,

@@ -78,7 +78,7 @@ describe('a selector that takes too long', () => {
   it('may not take its time while it is compiled either', async (context) => {
     const sandbox = makeOne(context, { compileMs: -1, watchdogMs: FOREVER });
     await assert.rejects(
-      sandbox.check([{ source: 'env => true', path: 'dst[0].selector' }]),
+      sandbox.check([{ source: 'env => true', path: 'dst[0].selector' }], 'user'),
       (error) =>
         error instanceof QuaysideError && error.code === 'invalid-body' && /too long/.test(error.message),
     );
@@ -165,7 +165,7 @@ describe('the sandbox as a service', () => {
     assert.equal(sandbox.stop(), first);
     await Promise.all([first, running, waiting]);
     await assert.rejects(program.select([good]), refused);
-    await assert.rejects(sandbox.check([{ source: 'env => 1', path: 'p' }]), refused);
+    await assert.rejects(sandbox.check([{ source: 'env => 1', path: 'p' }], 'user'), refused);
     program.close();
     assert.equal(threads(), before);
   });
@@ -205,6 +205,49 @@ describe('the sandbox as a service', () => {
       quiet.select([good]).then(() => order.push('quiet')),
     ]);
     assert.ok(order.indexOf('quiet') <= 3, order.join(' '));
+  });
+
+  it('gives all that one user checks and tries one turn with the exchanges', async (context) => {
+    const sandbox = makeOne(context);
+    const honest = sandbox.open(['env => true']);
+    await honest.select([good]);
+    const order: string[] = [];
+    const source = 'env => { while (1); }';
+    const floods = Array.from({ length: 10 }, () => [
+      sandbox.check([{ source, path: 'p' }], 'evil').then(() => order.push('check')),
+      sandbox
+        .open([source], { asker: 'evil' })
+        .select([good])
+        .then(() => order.push('try')),
+    ]).flat();
+    for (let i = 0; i < 3; i += 1) {
+      await honest.select([good]);
+      order.push('honest');
+    }
+    // What ran when an element came was let end, and nothing else went before it.
+    assert.equal(order.join(' ').replaceAll(/check|try/g, 'evil'), 'evil honest evil honest evil honest');
+    await Promise.all(floods);
+  });
+
+  it('gives the exchanges of one namespace one turn, and each of them one within it', async (context) => {
+    const sandbox = makeOne(context);
+    const honest = sandbox.open(['env => true'], { namespace: 'N' });
+    await honest.select([good]);
+    const order: string[] = [];
+    const evil = Array.from({ length: 4 }, () => sandbox.open(['env => true'], { namespace: 'M' }));
+    const floods = [0, 1].flatMap(() =>
+      evil.map((program, i) => program.select([good]).then(() => order.push(`evil ${i}`))),
+    );
+    for (let i = 0; i < 2; i += 1) {
+      await honest.select([good]);
+      order.push('honest');
+    }
+    await Promise.all(floods);
+    // The worker has one that runs and one behind it; then it is the other namespace's turn.
+    const turns = order.map((one) => (one === 'honest' ? one : 'evil')).join(' ');
+    assert.match(turns, /^evil evil honest (evil ){2,3}honest evil/);
+    const others = order.filter((one) => one !== 'honest');
+    assert.deepEqual([...new Set(others.slice(0, 4))].sort(), ['evil 0', 'evil 1', 'evil 2', 'evil 3']);
   });
 
   it('asks again with the bodies once one is touched, and loses nothing by it', async (context) => {

@@ -172,6 +172,11 @@ describe('what a selector sees', () => {
   it('is an error at the first touch where the body is not what its type says', async () => {
     const bad = element({ body: '{"a":', contentType: 'application/json', headers: ['a', '1'] });
     assert.match((await verdict('env => env.msg.payload.a', bad)).error ?? '', /payload is not JSON/);
+    const deep = element({
+      body: '['.repeat(500_000) + ']'.repeat(500_000),
+      contentType: 'application/json',
+    });
+    assert.match((await verdict('env => env.msg.payload', deep)).error ?? '', /nested too deeply/);
     assert.deepEqual(await verdict('env => env.msg.hdrs.a', bad), YES);
     assert.deepEqual(await verdict('env => { try { env.msg.payload } catch { return true } }', bad), YES);
     const broken = element({ body: Buffer.from([0xff]), contentType: 'text/plain' });
@@ -346,7 +351,7 @@ describe('what a selector changes', () => {
 
 describe('checking selectors', () => {
   const refusal = (selectors: { source: string; path: string }[]): Promise<QuaysideError> =>
-    sandbox.check(selectors).then(
+    sandbox.check(selectors, 'user').then(
       () => assert.fail('accepted'),
       (error) => {
         assert.ok(error instanceof QuaysideError && error.code === 'invalid-body', String(error));
@@ -355,11 +360,12 @@ describe('checking selectors', () => {
     );
 
   it('accepts what runs', async () => {
-    await sandbox.check([
+    const selectors = [
       { source: 'env => true', path: 'dst[0].selector' },
       { source: 'env.msg.hdrs.a', path: 'dst[1].selector' },
-    ]);
-    await sandbox.check([]);
+    ];
+    await sandbox.check(selectors, 'user');
+    await sandbox.check([], 'user');
   });
 
   it('names path, line and column of the first that does not parse', async () => {

@@ -24,6 +24,7 @@ export interface HarnessOptions {
   readonly namespaces?: readonly NamespacePolicy[];
   /** Of each namespace. */
   readonly maxQueues?: number;
+  readonly maxExchanges?: number;
   readonly users?: readonly UserDefinition[];
   readonly http?: Partial<HttpOptions>;
   /** Where not given: {@link NamedUsers}. */
@@ -64,13 +65,14 @@ export class Harness {
 
   private constructor(opened: TestEngine, options: HarnessOptions) {
     const { namespaces = NAMESPACES, users = USERS, http = {}, maxQueues = 1000 } = options;
+    const { maxExchanges = 1000 } = options;
     const lines: LogLine[] = [];
     const logAt = (level: LogLine['level']) => (fields: object, message: string) =>
       lines.push({ level, fields: fields as LogLine['fields'], message });
     this.opened = opened;
     this.log = lines;
     this.broker = brokerOn(
-      namespaces.map((policy) => ({ policy, engine: opened.engine, maxQueues })),
+      namespaces.map((policy) => ({ policy, engine: opened.engine, maxQueues, maxExchanges })),
       opened.clock,
     );
     const accounts = readAccounts(

@@ -11,6 +11,7 @@ export interface TestNamespace {
   readonly policy: NamespacePolicy;
   readonly engine: Engine;
   readonly maxQueues?: number;
+  readonly maxExchanges?: number;
 }
 
 export function plain(name: string, policy: Partial<NamespacePolicy> = {}): NamespacePolicy {
@@ -31,13 +32,14 @@ export function brokerOn(namespaces: readonly TestNamespace[], clock: Clock, see
   });
 }
 
-function setup({ policy, engine, maxQueues = 1000 }: TestNamespace): NamespaceSetup {
+function setup({ policy, engine, maxQueues = 1000, maxExchanges = 1000 }: TestNamespace): NamespaceSetup {
   const { type, storage, definitions, signaller, stats } = engine;
   return {
     policy,
     type: `${type}:${policy.groups === null ? 'simple' : 'stream'}`,
     leaseMs: 120_000,
     maxQueues,
+    maxExchanges,
     storage,
     definitions,
     signaller,

@@ -4,7 +4,7 @@ import { afterEach, beforeEach, describe, it } from 'node:test';
 import type { Broker } from '../../src/broker/broker.ts';
 import type { GetRequest, Sink } from '../../src/broker/consumer.ts';
 import type { Queue } from '../../src/broker/queue.ts';
-import type { ExchangeOverview } from '../../src/exchange/exchanges.ts';
+import type { ExchangeOverview } from '../../src/exchange/record.ts';
 import { Metrics } from '../../src/metrics/metrics.ts';
 import { QUEUES_SHOWN } from '../../src/metrics/queue-families.ts';
 import type { SessionCounts } from '../../src/metrics/session-families.ts';

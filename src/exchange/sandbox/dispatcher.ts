@@ -1,6 +1,7 @@
 import type { Clock } from '../../model/clock.ts';
 import { QuaysideError } from '../../model/errors.ts';
 import type { SandboxLimits } from './limits.ts';
+import { type InLine, Line, type Turn } from './line.ts';
 import type {
   Overrun,
   PackedElements,
@@ -18,12 +19,13 @@ import { WorkerHandle } from './worker-handle.ts';
  */
 const IN_FLIGHT = 2;
 
-/** What is asked of the worker. `key` says whose it is: turns are taken by key. */
+/** What is asked of the worker, and in whose turn. */
 export type Job =
-  | { readonly kind: 'compile'; readonly key: number; readonly scripts: readonly string[] }
+  | { readonly kind: 'compile'; readonly turn: Turn; readonly scripts: readonly string[] }
   | {
       readonly kind: 'call';
-      readonly key: number;
+      readonly turn: Turn;
+      readonly program: number;
       readonly steps: readonly ProgramStep[];
       readonly pack: () => PackedElements;
       /** What the bodies in it add to the watchdog's patience, ms. */
@@ -36,7 +38,7 @@ const STUCK: Overrun = {
   error: 'the selector could not be interrupted',
 };
 
-interface Waiting {
+interface Waiting extends InLine {
   readonly job: Job;
   readonly resolve: (answer: WorkerAnswer) => void;
   readonly reject: (error: Error) => void;
@@ -59,8 +61,7 @@ export class Dispatcher {
   readonly #limits: SandboxLimits;
   readonly #watchdog: Watchdog;
   readonly #ending = new Set<Promise<void>>();
-  /** By key, in the order in which keys take turns. */
-  readonly #waiting = new Map<number, Waiting[]>();
+  readonly #waiting = new Line<Waiting>();
   #sent: Sent[] = [];
   /** Programs that the present worker knows. */
   readonly #known = new Set<number>();
@@ -86,16 +87,15 @@ export class Dispatcher {
   request(job: Job): Promise<WorkerAnswer> {
     if (this.#stopping !== null) return Promise.reject(stopped());
     return new Promise((resolve, reject) => {
-      const queue = this.#waiting.get(job.key);
-      if (queue === undefined) this.#waiting.set(job.key, [{ job, resolve, reject }]);
-      else queue.push({ job, resolve, reject });
+      const program = job.kind === 'call' ? job.program : 0;
+      this.#waiting.push({ job, turn: job.turn, program, resolve, reject });
       this.#feed();
     });
   }
 
   /** Makes the worker forget a program. */
-  close(key: number): void {
-    if (this.#known.delete(key)) this.#worker?.send({ kind: 'close', program: key });
+  close(program: number): void {
+    if (this.#known.delete(program)) this.#worker?.send({ kind: 'close', program });
   }
 
   stop(): Promise<void> {
@@ -113,7 +113,7 @@ export class Dispatcher {
   }
 
   #feed(): void {
-    if (this.#waiting.size === 0) return;
+    if (this.#waiting.isEmpty) return;
     this.#worker ??= this.#start();
     if (!this.#worker.ready) return;
     while (this.#sent.length < IN_FLIGHT) {
@@ -124,15 +124,16 @@ export class Dispatcher {
     this.#watchdog.look();
   }
 
-  /** The first request of the key whose turn it is; the key goes to the end of the line. */
+  /**
+   * Who has nothing at the worker goes before who has, so that a newcomer waits for no more than what is there. What
+   * somebody checks and tries goes one at a time: an exchange then finds the place behind the one that runs free.
+   */
   #next(): Waiting | null {
-    for (const [key, queue] of this.#waiting) {
-      const [first, ...rest] = queue;
-      this.#waiting.delete(key);
-      if (rest.length > 0) this.#waiting.set(key, rest);
-      if (first !== undefined) return first;
-    }
-    return null;
+    const isSent = (turn: Turn): boolean => this.#sent.some((sent) => sent.turn === turn);
+    return (
+      this.#waiting.next((turn) => !isSent(turn)) ??
+      this.#waiting.next((turn) => !String(turn).startsWith('asker '))
+    );
   }
 
   #send(worker: WorkerHandle, waiting: Waiting): void {
@@ -146,9 +147,10 @@ export class Dispatcher {
 
   #requestOf(job: Job, seq: number): WorkerRequest {
     if (job.kind === 'compile') return { kind: 'compile', seq, scripts: job.scripts };
-    const steps = this.#known.has(job.key) ? null : job.steps;
-    this.#known.add(job.key);
-    return { kind: 'call', seq, program: job.key, steps, elements: job.pack() };
+    const { program } = job;
+    const steps = this.#known.has(program) ? null : job.steps;
+    this.#known.add(program);
+    return { kind: 'call', seq, program, steps, elements: job.pack() };
   }
 
   #start(): WorkerHandle {
@@ -196,7 +198,7 @@ export class Dispatcher {
     const { head } = this.#pulse();
     const others = this.#sent.filter((sent) => sent !== head);
     this.#sent = [];
-    for (const waiting of others.reverse()) this.#putFirst(waiting);
+    for (const waiting of others.reverse()) this.#waiting.putFirst(waiting);
     const old = this.#worker;
     this.#worker = this.#spare;
     this.#spare = null;
@@ -206,24 +208,14 @@ export class Dispatcher {
     head?.resolve(overrun);
   }
 
-  #putFirst(waiting: Waiting): void {
-    const { key } = waiting.job;
-    const queue = this.#waiting.get(key) ?? [];
-    const others = [...this.#waiting].filter(([other]) => other !== key);
-    this.#waiting.clear();
-    this.#waiting.set(key, [waiting, ...queue]);
-    for (const [other, jobs] of others) this.#waiting.set(other, jobs);
-  }
-
   #letGo(worker: WorkerHandle): void {
     const ended = worker.terminate().finally(() => this.#ending.delete(ended));
     this.#ending.add(ended);
   }
 
   #rejectAll(error: Error): void {
-    const all = [...this.#sent, ...[...this.#waiting.values()].flat()];
+    const all = [...this.#sent, ...this.#waiting.clear()];
     this.#sent = [];
-    this.#waiting.clear();
     for (const { reject } of all) reject(error);
   }
 

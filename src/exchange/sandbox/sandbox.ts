@@ -10,18 +10,23 @@ export interface SelectorSandbox extends Service {
   /**
    * Checks selectors before their exchange is made: syntax, size, nothing that could not run, and that the
    * VM compiles them within its time.
+   * @param asker whose turn it takes: all that one asker checks and tries takes one
    * @throws QuaysideError `invalid-body`; `details.parameter` is the selector's `path`, `details.extra` has
    * `line` and `column` (from 1) where there is a place to point at. `shutting-down` after `stop`.
    */
-  check(selectors: readonly SelectorSource[]): Promise<void>;
+  check(selectors: readonly SelectorSource[], asker: string): Promise<void>;
 
   /**
    * Makes the destinations of one exchange ready to be asked, in their order: a selector's source, or null
    * for a destination that always takes. Costs no thread and no VM until the first `select`. A selector that
    * cannot be compiled any more is an error of its destination, at each element.
+   * @param whose turn it takes: all exchanges that read from one namespace take one turn, and within it one each;
+   * a try takes its asker's. Without it, a turn of its own.
    */
-  open(selectors: readonly (string | null)[]): SelectorProgram;
+  open(selectors: readonly (string | null)[], whose?: Whose): SelectorProgram;
 }
+
+export type Whose = { readonly namespace: string } | { readonly asker: string };
 
 export interface SelectorSource {
   readonly source: string;

@@ -2,6 +2,7 @@ import { type Clock, systemClock } from '../../model/clock.ts';
 import { QuaysideError } from '../../model/errors.ts';
 import { Dispatcher } from './dispatcher.ts';
 import { bodyAllowanceMs, DEFAULT_LIMITS, type SandboxLimits } from './limits.ts';
+import type { Turn } from './line.ts';
 import { callSize, packElements } from './pack.ts';
 import type { ProgramStep } from './protocol.ts';
 import type {
@@ -10,6 +11,7 @@ import type {
   SelectorProgram,
   SelectorSandbox,
   SelectorSource,
+  Whose,
 } from './sandbox.ts';
 import { at, invalidSelector, readSelector } from './source.ts';
 import { allAccept, readVerdicts } from './verdicts.ts';
@@ -27,7 +29,7 @@ export function makeSandbox(options: SandboxOptions = {}): SelectorSandbox {
 class WorkerSandbox implements SelectorSandbox {
   readonly #limits: SandboxLimits;
   readonly #dispatcher: Dispatcher;
-  #keys = 0;
+  #programs = 0;
 
   constructor(clock: Clock, limits: SandboxLimits) {
     this.#limits = limits;
@@ -40,10 +42,10 @@ class WorkerSandbox implements SelectorSandbox {
     return this.#dispatcher.stop();
   }
 
-  async check(selectors: readonly SelectorSource[]): Promise<void> {
+  async check(selectors: readonly SelectorSource[], asker: string): Promise<void> {
     const scripts = selectors.map(({ source, path }) => readSelector(source, path).script);
     if (scripts.length === 0) return;
-    const answer = await this.#dispatcher.request({ kind: 'compile', key: this.#newKey(), scripts });
+    const answer = await this.#dispatcher.request({ kind: 'compile', turn: `asker ${asker}`, scripts });
     const first = selectors[0] as SelectorSource;
     if (answer.outcome === 'overrun')
       throw invalidSelector(first.path, at(`Compiling this: ${answer.error}.`));
@@ -58,15 +60,12 @@ class WorkerSandbox implements SelectorSandbox {
     }
   }
 
-  open(selectors: readonly (string | null)[]): SelectorProgram {
+  open(selectors: readonly (string | null)[], whose?: Whose): SelectorProgram {
     const steps = selectors.map(readStep);
     if (steps.every((step) => step === null)) return new OpenProgram(steps.length);
-    return new WorkerProgram(this.#dispatcher, this.#limits, this.#newKey(), steps);
-  }
-
-  #newKey(): number {
-    this.#keys += 1;
-    return this.#keys;
+    this.#programs += 1;
+    const key = this.#programs;
+    return new WorkerProgram(this.#dispatcher, this.#limits, { key, turn: turnOf(whose) ?? key }, steps);
   }
 }
 
@@ -89,6 +88,7 @@ class WorkerProgram implements SelectorProgram {
   readonly #dispatcher: Dispatcher;
   readonly #limits: SandboxLimits;
   readonly #key: number;
+  readonly #turn: Turn;
   readonly #steps: readonly ProgramStep[];
   readonly #selectors: number;
   /**
@@ -97,10 +97,16 @@ class WorkerProgram implements SelectorProgram {
    */
   #withBodies = false;
 
-  constructor(dispatcher: Dispatcher, limits: SandboxLimits, key: number, steps: readonly ProgramStep[]) {
+  constructor(
+    dispatcher: Dispatcher,
+    limits: SandboxLimits,
+    { key, turn }: { readonly key: number; readonly turn: Turn },
+    steps: readonly ProgramStep[],
+  ) {
     this.#dispatcher = dispatcher;
     this.#limits = limits;
     this.#key = key;
+    this.#turn = turn;
     this.#steps = steps;
     this.#selectors = steps.filter((step) => step !== null).length;
   }
@@ -148,12 +154,18 @@ class WorkerProgram implements SelectorProgram {
     if (withBodies) for (const { body } of elements.slice(from, from + count)) bytes += body.length;
     return this.#dispatcher.request({
       kind: 'call',
-      key: this.#key,
+      turn: this.#turn,
+      program: this.#key,
       steps: this.#steps,
       pack: () => packElements(elements, from, count, withBodies),
       allowanceMs: bodyAllowanceMs(this.#limits, bytes, this.#selectors),
     });
   }
+}
+
+function turnOf(whose: Whose | undefined): Turn | null {
+  if (whose === undefined) return null;
+  return 'asker' in whose ? `asker ${whose.asker}` : `namespace ${whose.namespace}`;
 }
 
 /** A stored selector was checked when it was stored; should it not parse any more, its destination says so. */

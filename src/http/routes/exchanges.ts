@@ -2,6 +2,7 @@ import { isUtf8 } from 'node:buffer';
 import { refusal, type User } from '../../access/user.ts';
 import { noNamespace } from '../../exchange/check.ts';
 import { type Declaration, parseDeclaration } from '../../exchange/declaration.ts';
+import type { LoopIds } from '../../exchange/graph.ts';
 import { notFound } from '../../exchange/known.ts';
 import type { ExchangeRecord } from '../../exchange/record.ts';
 import { parseSample } from '../../exchange/sample.ts';
@@ -22,9 +23,9 @@ import { answerJson, listingForm } from './shared.ts';
 
 /** The largest body of a create or a trial: declarations are small, and are parsed on the main thread. */
 const MOST_JSON_BYTES = 65_536;
-/** Loops named in the create answer, at most, and the header that names them. */
-const MOST_LOOPS = 10;
+/** The header of the create answer that names loops, and its longest value: clients bound all headers together. */
 const LOOPS = 'x-ks-loops';
+const MOST_LOOPS_BYTES = 4096;
 
 const forms = {
   array: flag('`{"data": […]}`, each an exchange record with `id`, as the web console reads it.'),
@@ -57,7 +58,7 @@ export const exchangeRoutes: readonly Route[] = [
       const form = listingForm(query);
       const { exchanges } = call.front.parts;
       if (query.reload) await exchanges.reload((namespace) => call.user.maySee(namespace));
-      const visible = exchanges.list().filter(([, { src }]) => call.user.maySee(src.ns));
+      const visible = exchanges.list(call.user);
       if (form === 'array') answerJson(call, { data: visible.map(([id, record]) => ({ ...record, id })) });
       else if (form === 'tree') answerJson(call, folders(visible));
       else answerJson(call, Object.fromEntries(visible));
@@ -80,7 +81,7 @@ export const exchangeRoutes: readonly Route[] = [
     problems: idProblems,
     handle(call) {
       const id = visibleId(call);
-      answerJson(call, call.front.parts.exchanges.record(id));
+      answerJson(call, call.front.parts.exchanges.record(id, call.user));
     },
   }),
   route({
@@ -97,7 +98,11 @@ export const exchangeRoutes: readonly Route[] = [
         description: 'Created and started.',
         contentType: null,
         headers: [
-          { name: LOOPS, description: 'Loops that the declared graph makes, as exchange ids joined by `>`.' },
+          {
+            name: LOOPS,
+            description:
+              'Loops that the declared graph makes, at most ten and 4096 bytes, as exchange ids joined by `>`.',
+          },
         ],
       },
     ],
@@ -109,6 +114,7 @@ export const exchangeRoutes: readonly Route[] = [
       'exchange-exists',
       'forbidden',
       'too-many-queues',
+      'too-many-exchanges',
       'storage-full',
       'storage-unavailable',
       'outcome-unknown',
@@ -118,7 +124,7 @@ export const exchangeRoutes: readonly Route[] = [
       return readJson(call, async (payload) => {
         const declaration = parseDeclaration(payload);
         mustRule(call.user, declaration);
-        const loops = await call.front.parts.exchanges.create(id, declaration);
+        const loops = await call.front.parts.exchanges.create(id, declaration, call.user);
         call.empty(201, loops.length === 0 ? undefined : [LOOPS, shownLoops(loops)]);
       });
     },
@@ -187,7 +193,7 @@ export const exchangeRoutes: readonly Route[] = [
         const declaration = given === undefined ? null : parseDeclaration(given);
         if (declaration === null) ruledId(call);
         else mustRule(call.user, declaration);
-        answerJson(call, await call.front.parts.exchanges.tryOut(id, sample, declaration));
+        answerJson(call, await call.front.parts.exchanges.tryOut(id, sample, declaration, call.user));
       });
     },
   }),
@@ -245,12 +251,19 @@ function mustControl(user: User, id: string, declaration: Declaration): void {
   mustRule(user, declaration);
 }
 
-/** Ids may hold any character; in a header they are percent-encoded, so `>` and `,` can only join. */
-function shownLoops(loops: readonly (readonly string[])[]): string {
-  return loops
-    .slice(0, MOST_LOOPS)
-    .map((loop) => loop.map(encodeURIComponent).join('>'))
-    .join(', ');
+/**
+ * Ids may hold any character; in a header they are percent-encoded, so `>` and `,` can only join. Loops that do not fit
+ * any more are left out; the first one is cut after an id.
+ */
+function shownLoops(loops: LoopIds): string {
+  const [first = '', ...others] = loops.map((loop) => loop.map(encodeURIComponent).join('>'));
+  if (first.length > MOST_LOOPS_BYTES) return first.slice(0, first.lastIndexOf('>', MOST_LOOPS_BYTES));
+  let shown = first;
+  for (const loop of others) {
+    if (shown.length + loop.length + 2 > MOST_LOOPS_BYTES) break;
+    shown += `, ${loop}`;
+  }
+  return shown;
 }
 
 function folders(listed: readonly [string, ExchangeRecord][]): object[] {

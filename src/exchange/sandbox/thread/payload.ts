@@ -31,8 +31,9 @@ function showJson(body: Uint8Array): string {
   try {
     const text = utf8.decode(body);
     return `=${JSON.stringify(JSON.parse(text.charCodeAt(0) === 0xfeff ? text.slice(1) : text))}`;
-  } catch {
-    return '!the payload is not JSON';
+  } catch (error) {
+    // Writing what is nested deeper than the stack throws; reading it does not.
+    return error instanceof RangeError ? '!the payload is nested too deeply' : '!the payload is not JSON';
   }
 }
 

@@ -1,0 +1,204 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import fc from 'fast-check';
+import { componentsOf } from '../../src/exchange/components.ts';
+import { type Edge, ExchangeGraph, LONGEST_LOOP, MOST_LOOPS } from '../../src/exchange/graph.ts';
+import { Loops } from '../../src/exchange/loops.ts';
+import { declare } from './node.ts';
+
+const ALL = { name: 'all', maySee: () => true };
+
+function edge(id: string, src: string, ...dst: readonly string[]): Edge {
+  return { id, declaration: declare(src, dst) };
+}
+
+/** `size` exchanges, each to the source of the next, the last to that of the first. */
+function ring(size: number): Edge[] {
+  return Array.from({ length: size }, (_, i) => edge(`x${i}`, `N/q${i}`, `N/q${(i + 1) % size}`));
+}
+
+/** Queues by an exchange's way to go: what the loops are checked against. */
+function nextQueues(edges: readonly Edge[], queue: string): string[] {
+  return edges
+    .filter(({ declaration: { src } }) => nameOf(src) === queue)
+    .flatMap(({ declaration: { dst } }) => dst.map(nameOf));
+}
+
+function nameOf({ ns, queue }: { ns: string; queue: string }): string {
+  return `${ns}/${queue}`;
+}
+
+/** Exchanges on a shortest way between two queues, or null: breadth first, with nothing kept. */
+function distance(edges: readonly Edge[], from: string, to: string): number | null {
+  let reached = new Set([from]);
+  for (let steps = 0; ; steps += 1) {
+    if (reached.has(to)) return steps;
+    const further = new Set([...reached, ...[...reached].flatMap((queue) => nextQueues(edges, queue))]);
+    if (further.size === reached.size) return null;
+    reached = further;
+  }
+}
+
+/** How long a shortest loop is for each destination, in exchanges, the shortest first. */
+function lengths(edges: readonly Edge[], { declaration: { src, dst } }: Edge): number[] {
+  return [...new Set(dst.map(nameOf))]
+    .map((queue) => distance(edges, queue, nameOf(src)))
+    .filter((length) => length !== null)
+    .map((length) => length + 1)
+    .sort((a, b) => a - b);
+}
+
+function mustBeLoop(loop: readonly string[], edges: readonly Edge[]): void {
+  const declared = new Map(edges.map(({ id, declaration }) => [id, declaration]));
+  assert.equal(loop[0], loop.at(-1));
+  for (const [i, id] of loop.slice(1).entries()) {
+    const [before, after] = [declared.get(loop[i] ?? ''), declared.get(id)];
+    assert.ok(before !== undefined && after !== undefined);
+    assert.ok(before.dst.map(nameOf).includes(nameOf(after.src)), loop.join('>'));
+  }
+}
+
+const graphs: fc.Arbitrary<Edge[]> = fc
+  .array(fc.tuple(fc.nat(6), fc.array(fc.nat(6), { minLength: 1, maxLength: 4 })), { maxLength: 9 })
+  .map((declared) =>
+    declared.map(([src, dst], i) => edge(`x${i}`, `N/q${src}`, ...dst.map((to) => `N/q${to}`))),
+  );
+
+describe('The loops through an exchange', () => {
+  it('are a shortest one for each destination that leads back, the shortest first', () => {
+    fc.assert(
+      fc.property(graphs, (edges) => {
+        const graph = new ExchangeGraph(edges);
+        for (const one of edges) {
+          const loops = graph.loopsThrough(one.id);
+          for (const loop of loops) mustBeLoop(loop, edges);
+          assert.deepEqual(
+            loops.map((loop) => loop.length - 1),
+            lengths(edges, one),
+          );
+        }
+      }),
+    );
+  });
+
+  it('are none for an exchange that is not declared', () => {
+    assert.deepEqual(new ExchangeGraph(ring(2)).loopsThrough('other'), []);
+  });
+
+  it(`are at most ${MOST_LOOPS}, the shortest ones`, () => {
+    const backs = Array.from({ length: 30 }, (_, i) => edge(`b${i}`, `N/b${i}`, i < 20 ? 'N/far' : 'N/s'));
+    const start = edge('start', 'N/s', ...backs.map((_, i) => `N/b${i}`));
+    const loops = new ExchangeGraph([start, edge('last', 'N/far', 'N/s'), ...backs]).loopsThrough('start');
+    assert.deepEqual(
+      loops.map((loop) => loop.length),
+      Array(MOST_LOOPS).fill(3),
+    );
+  });
+
+  it(`are cut after ${LONGEST_LOOP} ids, and then do not end where they began`, () => {
+    const [whole] = new ExchangeGraph(ring(LONGEST_LOOP)).loopsThrough('x0');
+    assert.equal(whole?.length, LONGEST_LOOP + 1);
+    assert.equal(whole?.at(-1), 'x0');
+    const [cut] = new ExchangeGraph(ring(LONGEST_LOOP + 1)).loopsThrough('x0');
+    assert.deepEqual(cut, whole?.slice(0, -1));
+  });
+
+  it('are one of a single id where a bounded search finds no way back', () => {
+    const edges = [...ring(50), edge('out', 'N/q0', 'N/nowhere')];
+    const graph = new ExchangeGraph(edges, 10);
+    assert.deepEqual(graph.loopsThrough('x0'), [['x0']]);
+    assert.deepEqual(graph.loopsThrough('x40')[0]?.[0], 'x40');
+    assert.deepEqual(graph.loopsThrough('out'), []);
+  });
+
+  it('are the shorter ones where the search ends before it found all', () => {
+    const edges = [...ring(50), edge('self', 'N/q0', 'N/q0', 'N/q1')];
+    assert.deepEqual(new ExchangeGraph(edges, 10).loopsThrough('self'), [['self', 'self']]);
+  });
+
+  it('are found in a chain longer than the call stack is deep', () => {
+    const graph = new ExchangeGraph(ring(50_000), 100_000);
+    assert.equal(graph.loopsThrough('x1')[0]?.length, LONGEST_LOOP);
+  });
+
+  it('are searched for once, and in each declaration once', () => {
+    let reads = 0;
+    const edges = ring(100).map(({ id, declaration: { src, dst, consumer } }) => ({
+      id,
+      declaration: {
+        src,
+        consumer,
+        get dst() {
+          reads += 1;
+          return dst;
+        },
+      },
+    }));
+    const graph = new ExchangeGraph(edges);
+    for (const { id } of edges) assert.equal(graph.loopsThrough(id), graph.loopsThrough(id));
+    assert.equal(reads, edges.length);
+  });
+});
+
+describe('Components of a graph', () => {
+  it('hold two nodes together where each can be reached from the other', () => {
+    const successors = fc.array(fc.array(fc.nat(7), { maxLength: 3 }), { minLength: 8, maxLength: 8 });
+    fc.assert(
+      fc.property(successors, (graph) => {
+        const component = componentsOf(graph);
+        const edges = graph.map((to, i) => edge(`x${i}`, `N/q${i}`, 'N/none', ...to.map((q) => `N/q${q}`)));
+        for (const a of graph.keys()) {
+          for (const b of graph.keys()) {
+            const both = [distance(edges, `N/q${a}`, `N/q${b}`), distance(edges, `N/q${b}`, `N/q${a}`)];
+            assert.equal(component[a] === component[b], !both.includes(null));
+          }
+        }
+      }),
+    );
+  });
+});
+
+describe('The loops that somebody may know', () => {
+  const edges = [
+    edge('here', 'N/a', 'M/b', 'N/c'),
+    edge('hidden', 'M/b', 'N/a'),
+    edge('round', 'N/c', 'N/d'),
+    edge('back', 'N/d', 'N/a'),
+  ];
+
+  it('pass only through exchanges whose source namespace they may see', () => {
+    const loops = new Loops(() => edges);
+    const some = { name: 'some', maySee: (namespace: string) => namespace === 'N' };
+    const whole = ['here', 'round', 'back', 'here'];
+    assert.deepEqual(loops.graph(ALL).loopsThrough('here'), [['here', 'hidden', 'here'], whole]);
+    assert.deepEqual(loops.graph(some).loopsThrough('here'), [whole]);
+  });
+
+  it('are read from the declarations once, until one changes', () => {
+    let declared = edges;
+    let reads = 0;
+    const loops = new Loops(() => {
+      reads += 1;
+      return declared;
+    });
+    for (const { id } of edges) for (let i = 0; i < 3; i += 1) loops.graph(ALL).loopsThrough(id);
+    assert.equal(loops.graph(ALL), loops.graph({ ...ALL, name: 'another' }));
+    assert.equal(reads, 1);
+    declared = edges.slice(1);
+    loops.changed();
+    assert.deepEqual(loops.graph(ALL).loopsThrough('back'), []);
+    assert.equal(reads, 2);
+  });
+
+  it('are kept for few sets of namespaces', () => {
+    const many = Array.from({ length: 40 }, (_, i) => edge(`x${i}`, `n${i}/q`, `n${i}/q`));
+    const loops = new Loops(() => many);
+    const seeing = (i: number) => ({ name: '', maySee: (namespace: string) => namespace === `n${i}` });
+    const first = loops.graph(seeing(0));
+    assert.equal(loops.graph(seeing(0)), first);
+    for (let i = 1; i < many.length; i += 1) {
+      assert.deepEqual(loops.graph(seeing(i)).loopsThrough(`x${i}`), [[`x${i}`, `x${i}`]]);
+    }
+    assert.notEqual(loops.graph(seeing(0)), first);
+  });
+});

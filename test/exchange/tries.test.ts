@@ -1,0 +1,80 @@
+import assert from 'node:assert/strict';
+import { after, before, describe, it } from 'node:test';
+import type { SelectorAnswer, SelectorSandbox, Whose } from '../../src/exchange/sandbox/sandbox.ts';
+import { declare, ExchangeNode, openEngine } from './node.ts';
+import { element } from './sandbox-elements.ts';
+
+const OVERLOADED = { code: 'overloaded', details: { retryAfterMs: 1000 } };
+const DECLARATION = declare('N/a', [['N/b', 'true']]);
+
+/** A sandbox whose selectors are asked when the test says so. */
+class HeldSandbox implements SelectorSandbox {
+  readonly askers: (Whose | undefined)[] = [];
+  readonly #held: (() => void)[] = [];
+
+  async start(): Promise<void> {}
+  async stop(): Promise<void> {}
+  async check(): Promise<void> {}
+
+  open(_: unknown, whose?: Whose) {
+    this.askers.push(whose);
+    const unasked: SelectorAnswer[] = [{ outcome: 'unasked' }];
+    return {
+      select: () => new Promise<SelectorAnswer[]>((resolve) => this.#held.push(() => resolve(unasked))),
+      close: () => {},
+    };
+  }
+
+  async release(count: number): Promise<void> {
+    while (this.#held.length < count) await new Promise(setImmediate);
+    for (const resolve of this.#held.splice(0, count)) resolve();
+  }
+}
+
+describe('Tries of exchanges', () => {
+  const sandbox = new HeldSandbox();
+  let node: ExchangeNode;
+  let close: () => Promise<void>;
+  const attempt = (name: string) =>
+    node.exchanges.tryOut('x', element(), DECLARATION, { name, maySee: () => true });
+
+  before(async () => {
+    const engine = await openEngine('N');
+    node = await new ExchangeNode(engine.namespaces, engine.clock, sandbox).start();
+    close = async () => {
+      await node.stop();
+      await engine.close();
+    };
+  });
+
+  after(() => close());
+
+  it('are refused as overloaded while two of the same user are under way, and not those of others', async () => {
+    const two = [attempt('evil'), attempt('evil')];
+    await assert.rejects(attempt('evil'), OVERLOADED);
+    const other = attempt('honest');
+    await sandbox.release(3);
+    await Promise.all([...two, other]);
+    assert.deepEqual(
+      sandbox.askers,
+      ['evil', 'evil', 'honest'].map((asker) => ({ asker })),
+    );
+    const again = attempt('evil');
+    await sandbox.release(1);
+    await again;
+  });
+
+  it('are refused as overloaded while sixteen are under way', async () => {
+    const all = Array.from({ length: 16 }, (_, i) => attempt(`user ${i}`));
+    await assert.rejects(attempt('late'), OVERLOADED);
+    await sandbox.release(16);
+    await Promise.all(all);
+  });
+
+  it('make room again where they fail', async () => {
+    for (let i = 0; i < 20; i += 1) {
+      const missing = node.exchanges.tryOut('missing', element(), null);
+      await assert.rejects(missing, { code: 'exchange-not-found' });
+    }
+  });
+});

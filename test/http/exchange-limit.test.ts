@@ -1,0 +1,91 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import { parseDeclaration } from '../../src/exchange/declaration.ts';
+import { ExchangeNode } from '../exchange/node.ts';
+import { patientSandbox } from '../exchange/sandbox-elements.ts';
+import { plain } from '../support/broker.ts';
+import type { Answer } from '../support/http-client.ts';
+import { codeOf, Names } from './exchange-names.ts';
+import { sharedHarness } from './harness.ts';
+
+const MOST = 3;
+
+describe('The number of exchanges that read from a namespace', () => {
+  const harness = sharedHarness({ namespaces: [plain('N'), plain('M')], maxExchanges: MOST });
+  const fresh = (): Names => new Names(harness());
+  const remove = async (...made: readonly Names[]): Promise<void> => {
+    for (const { client, id } of made) {
+      assert.equal((await client.request('DELETE', `/x/${id}`)).status, 201);
+    }
+  };
+  const outcome = (answer: Answer): string => (answer.status === 201 ? 'made' : codeOf(answer));
+
+  it('is bounded: a create beyond is refused and leaves nothing, until another is deleted', async () => {
+    const made = Array.from({ length: MOST }, fresh);
+    for (const x of made) assert.equal((await x.create()).status, 201);
+    const late = fresh();
+    const refused = await late.create();
+    assert.deepEqual([refused.status, codeOf(refused)], [507, 'too-many-exchanges']);
+    assert.equal((await late.client.request('GET', `/x/${late.id}`)).status, 404);
+    assert.equal(await harness().opened.engine.definitions.get('exchange', late.id), null);
+    const again = await Promise.all(made.map((x) => x.create()));
+    assert.deepEqual(again.map(outcome), Array(MOST).fill('made'));
+    const elsewhere = fresh();
+    assert.equal((await elsewhere.create({ src: { ns: 'M', queue: elsewhere.src } })).status, 201);
+    await remove(...made.splice(0, 1));
+    assert.equal((await late.create()).status, 201);
+    await remove(...made, late, elsewhere);
+  });
+
+  it('is bounded for creates that come at once', async () => {
+    const all = Array.from({ length: MOST + 4 }, fresh);
+    const answers = await Promise.all(all.map((x) => x.create()));
+    assert.deepEqual(answers.map(outcome).sort(), [
+      ...Array(MOST).fill('made'),
+      ...Array(4).fill('too-many-exchanges'),
+    ]);
+    await remove(...all.filter((_, i) => answers[i]?.status === 201));
+  });
+
+  it('counts no create that failed', async () => {
+    const { definitions } = harness().opened.engine;
+    const put = definitions.put.bind(definitions);
+    definitions.put = () => Promise.reject(new Error('planted'));
+    try {
+      for (let i = 0; i < MOST; i += 1)
+        await assert.rejects(harness().exchanges.create(`f${i}`, parsed(fresh())));
+    } finally {
+      definitions.put = put;
+    }
+    const made = Array.from({ length: MOST }, fresh);
+    for (const x of made) assert.equal((await x.create()).status, 201);
+    await remove(...made);
+  });
+
+  it('does not keep those from running that are stored or configured beyond it', async () => {
+    const { engine, clock } = harness().opened;
+    const sandbox = patientSandbox(clock);
+    const namespaces = [plain('N'), plain('M')].map((policy) => ({ policy, engine, maxExchanges: MOST }));
+    const configured = new Map(Array.from({ length: MOST + 2 }, fresh).map((x) => [x.id, parsed(x)]));
+    const node = await new ExchangeNode(namespaces, clock, sandbox, { configured }).start();
+    try {
+      await harness().exchanges.reload();
+      for (const exchanges of [node.exchanges, harness().exchanges]) {
+        const running = exchanges.list().map(([id, { stopped }]) => [id, stopped]);
+        assert.deepEqual(
+          running,
+          [...configured.keys()].sort().map((id) => [id, null]),
+        );
+      }
+      assert.equal(outcome(await fresh().create()), 'too-many-exchanges');
+    } finally {
+      for (const id of configured.keys()) await node.exchanges.delete(id);
+      await node.stop();
+      await sandbox.stop();
+    }
+  });
+});
+
+function parsed(x: Names) {
+  return parseDeclaration(x.declaration());
+}
