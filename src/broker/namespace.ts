@@ -175,6 +175,11 @@ export class Namespace {
     return queue ?? this.#open(name);
   }
 
+  /** The same for a queue that the service itself needs, or that was allowed before: beside the limit. */
+  queueBesideLimit(name: string): Queue {
+    return this.#queues.get(name) ?? this.#open(name);
+  }
+
   /** Queues that this node has used since it started: who waits is among them. */
   queuesInUse(): IterableIterator<Queue> {
     return this.#queues.values();

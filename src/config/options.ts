@@ -169,7 +169,8 @@ const NamespaceOptions = Type.Object(
     maxQueues: Type.Integer({
       minimum: 1,
       default: 10_000,
-      description: 'queues of the namespace; the insert that would make one more is refused',
+      description:
+        'queues of the namespace; what would make one more is refused, but for dead letters and what no exchange could forward',
     }),
     durability: Type.Optional(
       Type.Enum(['full', 'normal'], {

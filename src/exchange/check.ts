@@ -25,6 +25,14 @@ export async function checkDeclaration(
   await options.sandbox.check(selectors);
 }
 
+/**
+ * Whether the namespaces have room for the queues of a new exchange: one that is stored has its queues already.
+ * @throws QuaysideError `too-many-queues`
+ */
+export function checkRoom({ src, dst }: Declaration, { broker }: Pick<ExchangesOptions, 'broker'>): void {
+  for (const { ns, queue } of [src, ...dst]) broker.namespace(ns).queue(queue);
+}
+
 /** The refusal of `reserve: true` on a source that has no reservations. */
 export function cannotReserve({ name }: Pick<Namespace, 'name'>): QuaysideError {
   return invalidParameter(

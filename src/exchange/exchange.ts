@@ -49,8 +49,8 @@ export class Exchange {
   #changes: Promise<void> = Promise.resolve();
 
   /**
-   * @throws QuaysideError `namespace-not-found`, `too-many-queues`, `invalid-parameter` where the source is to be
-   * reserved from and cannot be
+   * @throws QuaysideError `namespace-not-found`, `invalid-parameter` where the source is to be reserved from and
+   * cannot be
    */
   constructor(
     id: string,
@@ -156,17 +156,21 @@ function leaseOf({ consumer }: Declaration, source: Namespace, route: Route): nu
   return reserve || isOneEngine ? source.leaseMs : null;
 }
 
+/**
+ * Its queues stand beside `maxQueues`: those declared were allowed at the create (`checkRoom`), and must not fail a
+ * restart once the namespace is full; where strays go is for the service to say, as with dead letters.
+ */
 function routeOf(id: string, { src, dst }: Declaration, { broker, maxHops }: ExchangeParts): Route {
   const source = broker.namespace(src.ns);
   return {
     id,
-    source: source.queue(src.queue),
+    source: source.queueBesideLimit(src.queue),
     destinations: dst.map(({ ns, queue }) => {
       const namespace = broker.namespace(ns);
-      return { namespace, queue: namespace.queue(queue) };
+      return { namespace, queue: namespace.queueBesideLimit(queue) };
     }),
-    noRoute: source.queue(NO_ROUTE),
-    tooManyHops: source.queue(TOO_MANY_HOPS),
+    noRoute: source.queueBesideLimit(NO_ROUTE),
+    tooManyHops: source.queueBesideLimit(TOO_MANY_HOPS),
     maxHops,
   };
 }

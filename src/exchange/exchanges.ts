@@ -3,7 +3,7 @@ import type { CancelTimer } from '../model/clock.ts';
 import { QuaysideError } from '../model/errors.ts';
 import { Retries } from '../model/retries.ts';
 import type { Service } from '../model/service.ts';
-import { checkDeclaration } from './check.ts';
+import { checkDeclaration, checkRoom } from './check.ts';
 import type { ExchangeCounters } from './counters.ts';
 import { type Declaration, sameDeclaration } from './declaration.ts';
 import { Exchange, type ExchangeParts } from './exchange.ts';
@@ -123,6 +123,7 @@ export class Exchanges implements Service {
         if (!sameDeclaration(known.exchange.declaration, declaration)) throw exists(id);
         return;
       }
+      checkRoom(declaration, this.#options);
       // Before it is stored: what cannot run here is refused, and then nothing of it may be left.
       const made = this.#known.make(id, declaration);
       try {
