@@ -18,6 +18,7 @@ export class KnownExchanges {
   readonly #known = new Map<string, Known>();
   readonly #stopping = new Set<Promise<void>>();
   readonly #readings = new Readings();
+  #closed = false;
 
   constructor(make: (id: string, declaration: Declaration) => Exchange) {
     this.make = make;
@@ -65,6 +66,7 @@ export class KnownExchanges {
     by: Reading | null,
     made: Exchange | null = null,
   ): void {
+    if (this.#closed) return;
     this.#readings.news(id, by);
     let known = this.#known.get(id);
     if (known !== undefined && !sameDeclaration(known.exchange.declaration, declaration)) {
@@ -90,6 +92,11 @@ export class KnownExchanges {
     if (known === undefined) return;
     this.#known.delete(id);
     this.#end(known.exchange);
+  }
+
+  /** Makes and changes none any more: the node stops. */
+  close(): void {
+    this.#closed = true;
   }
 
   /** Drops all. Resolves when no loop runs any more. */

@@ -78,9 +78,11 @@ export const exchangeRoutes: readonly Route[] = [
       },
     ],
     problems: idProblems,
-    handle(call) {
-      const id = visibleId(call);
-      answerJson(call, call.front.parts.exchanges.record(id));
+    async handle(call) {
+      const id = checkName('exchange', call.param('id'));
+      const { exchanges } = call.front.parts;
+      mustSee(call.user, id, await exchanges.look(id));
+      answerJson(call, exchanges.record(id));
     },
   }),
   route({
@@ -134,9 +136,10 @@ export const exchangeRoutes: readonly Route[] = [
       answers: [{ status: 201, description: 'Done; idempotent.', contentType: null }],
       problems: [...idProblems, 'forbidden'],
       async handle(call) {
-        const id = ruledId(call);
+        const id = checkName('exchange', call.param('id'));
         const { exchanges } = call.front.parts;
-        await (verb === 'stop' ? exchanges.stopExchange(id) : exchanges.startExchange(id));
+        const check = (declaration: Declaration): void => mustControl(call.user, id, declaration);
+        await (verb === 'stop' ? exchanges.stopExchange(id, check) : exchanges.startExchange(id, check));
         call.empty(201);
       },
     }),
@@ -185,9 +188,10 @@ export const exchangeRoutes: readonly Route[] = [
       return readJson(call, async (payload) => {
         const { sample, declaration: given } = parseSample(payload, call.front.parts.clock.now());
         const declaration = given === undefined ? null : parseDeclaration(given);
-        if (declaration === null) ruledId(call);
+        const { exchanges } = call.front.parts;
+        if (declaration === null) mustControl(call.user, id, await exchanges.look(id));
         else mustRule(call.user, declaration);
-        answerJson(call, await call.front.parts.exchanges.tryOut(id, sample, declaration));
+        answerJson(call, await exchanges.tryOut(id, sample, declaration));
       });
     },
   }),
@@ -224,21 +228,9 @@ function mustRule(user: User, { src, dst }: Pick<Declaration, 'src' | 'dst'>): v
   }
 }
 
-/** The exchange of the path, if the user may see its source; another one is answered as unknown. */
-function visibleId(call: Call): string {
-  const id = checkName('exchange', call.param('id'));
-  mustSee(call.user, id, call.front.parts.exchanges.declaration(id));
-  return id;
-}
-
+/** An exchange whose source the user may not see is answered as unknown. */
 function mustSee(user: User, id: string, { src }: Declaration): void {
   if (!user.maySee(src.ns)) throw notFound(id);
-}
-
-function ruledId(call: Call): string {
-  const id = checkName('exchange', call.param('id'));
-  mustControl(call.user, id, call.front.parts.exchanges.declaration(id));
-  return id;
 }
 
 function mustControl(user: User, id: string, declaration: Declaration): void {
