@@ -255,7 +255,8 @@ export const Options = Type.Object(
     }),
     selectors: Type.Enum(['on', 'off'], {
       default: 'on',
-      description: '`off` refuses exchanges with selectors: a selector is code',
+      description:
+        '`off` refuses exchanges with selectors, and does not run those that are stored: a selector is code',
     }),
     maxHops: Type.Integer({
       minimum: 1,

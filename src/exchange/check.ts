@@ -17,12 +17,23 @@ export async function checkDeclaration(
   const selectors = dst.flatMap(({ selector }, i) =>
     selector === undefined ? [] : [{ source: selector, path: `dst[${i}].selector` }],
   );
-  const [first] = selectors;
-  if (first === undefined) return;
-  if (!options.selectors) {
-    throw invalidParameter(first.path, `${first.path}: this server runs with selectors: off.`);
-  }
+  if (selectors.length === 0) return;
+  mustRunSelectors(dst, options);
   await options.sandbox.check(selectors);
+}
+
+/**
+ * Whether this server runs the selectors of a declaration, also of a stored one.
+ * @throws QuaysideError `invalid-parameter` with the path of the first selector
+ */
+export function mustRunSelectors(
+  dst: Declaration['dst'],
+  { selectors }: Pick<ExchangesOptions, 'selectors'>,
+): void {
+  const first = dst.findIndex(({ selector }) => selector !== undefined);
+  if (selectors || first < 0) return;
+  const path = `dst[${first}].selector`;
+  throw invalidParameter(path, `${path}: this server runs with selectors: off.`);
 }
 
 /**

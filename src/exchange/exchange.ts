@@ -3,7 +3,8 @@ import type { Namespace } from '../broker/namespace.ts';
 import type { BrokerLog } from '../broker/ports.ts';
 import type { Clock } from '../model/clock.ts';
 import type { Delivery } from '../model/element.ts';
-import { cannotReserve } from './check.ts';
+import { QuaysideError } from '../model/errors.ts';
+import { cannotReserve, mustRunSelectors } from './check.ts';
 import { type ExchangeCounters, Faults, zeroExchangeCounters } from './counters.ts';
 import { CONSUMER_DEFAULTS, type Declaration } from './declaration.ts';
 import { NO_ROUTE, TOO_MANY_HOPS } from './forward.ts';
@@ -19,6 +20,8 @@ export interface ExchangeParts {
   readonly random: () => number;
   readonly log: BrokerLog;
   readonly maxHops: number;
+  /** Whether selectors may be used at all (`selectors: off` in the configuration). */
+  readonly selectors: boolean;
 }
 
 /** Elements in a row that overran the sandbox's limits before the exchange is stopped. */
@@ -38,6 +41,8 @@ export class Exchange {
   readonly cid: string;
   readonly counters: ExchangeCounters;
   readonly faults = new Faults();
+  /** Why it does not run on this node, whatever is wanted; null: it may. */
+  readonly hindrance: string | null;
   readonly #program: SelectorProgram;
   readonly #pipelines: Pipeline[];
   /** Elements taken and not settled, and since when, ms. */
@@ -64,6 +69,10 @@ export class Exchange {
     this.cid = `${id}-${Math.floor(random() * 2 ** 48).toString(36)}`;
     this.#clock = clock;
     this.#onStrikes = onStrikes;
+    this.hindrance = hindranceOf(declaration, parts);
+    if (this.hindrance !== null) {
+      log.warn({ exchange: id, hindrance: this.hindrance }, 'an exchange does not run on this node');
+    }
     this.counters = zeroExchangeCounters(declaration.dst.length);
     const route = routeOf(id, declaration, parts);
     const leaseMs = leaseOf(declaration, parts.broker.namespace(declaration.src.ns), route);
@@ -99,7 +108,9 @@ export class Exchange {
     return this.declaration.consumer.wsize ?? CONSUMER_DEFAULTS.wsize;
   }
 
+  /** Does nothing where there is a hindrance. */
   start(): void {
+    if (this.hindrance !== null) return;
     this.#changes = this.#changes.then(() => {
       this.#strikes = 0;
       for (const pipeline of this.#pipelines) pipeline.start();
@@ -139,6 +150,17 @@ export class Exchange {
   #overran(error: string | null): void {
     this.#strikes = error === null ? 0 : this.#strikes + 1;
     if (error !== null && this.#strikes === STRIKES) this.#onStrikes(error);
+  }
+}
+
+/** A stored exchange may have been made where selectors were on. */
+function hindranceOf({ dst }: Declaration, parts: ExchangeParts): string | null {
+  try {
+    mustRunSelectors(dst, parts);
+    return null;
+  } catch (error) {
+    if (error instanceof QuaysideError) return error.message;
+    throw error;
   }
 }
 

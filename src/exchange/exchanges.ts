@@ -1,7 +1,7 @@
 import type { Definition, Definitions } from '../engine/definitions.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { Service } from '../model/service.ts';
-import { checkDeclaration, checkRoom } from './check.ts';
+import { checkDeclaration, checkRoom, mustRunSelectors } from './check.ts';
 import type { ExchangeCounters } from './counters.ts';
 import type { Declaration } from './declaration.ts';
 import { Exchange, type ExchangeParts } from './exchange.ts';
@@ -14,8 +14,6 @@ import { type Sample, type Trial, tryOut } from './trial.ts';
 import { Turns } from './turns.ts';
 
 export interface ExchangesOptions extends ExchangeParts {
-  /** Whether selectors may be used at all (`selectors: off` in the configuration). */
-  readonly selectors: boolean;
   /** Exchanges of the configuration file, by id; who starts this has checked them (`check`). */
   readonly configured: ReadonlyMap<string, Declaration>;
 }
@@ -24,6 +22,7 @@ export interface ExchangesOptions extends ExchangeParts {
 export interface ExchangeOverview {
   readonly id: string;
   readonly declaration: Declaration;
+  /** Also where this node may not run it. */
   readonly stopped: boolean;
   readonly counters: Readonly<ExchangeCounters>;
 }
@@ -84,8 +83,8 @@ export class Exchanges implements Service {
   overview(): ExchangeOverview[] {
     return this.#known.ids().map((id) => {
       const { exchange, state } = this.#known.find(id);
-      const { declaration, counters } = exchange;
-      return { id, declaration, counters, stopped: state.stopped === true };
+      const { declaration, counters, hindrance } = exchange;
+      return { id, declaration, counters, stopped: state.stopped === true || hindrance !== null };
     });
   }
 
@@ -161,7 +160,8 @@ export class Exchanges implements Service {
    */
   async tryOut(id: string, sample: Sample, declaration: Declaration | null): Promise<Trial> {
     const tried = declaration ?? this.#known.find(id).exchange.declaration;
-    if (declaration !== null) await this.check(declaration);
+    if (declaration === null) mustRunSelectors(tried.dst, this.#options);
+    else await this.check(declaration);
     return tryOut(tried, sample, this.#options);
   }
 

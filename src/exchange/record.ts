@@ -62,7 +62,7 @@ export function exchangeRecord(
       dst: counters.destinations,
     },
     errors: exchange.faults.list(),
-    lastError: state.lastError,
+    lastError: exchange.hindrance ?? state.lastError,
     loops,
   };
 }
