@@ -156,21 +156,23 @@ export class Exchanges implements Service {
 
   /**
    * Tries an exchange, or a declaration that is not one yet, with a sample. Nothing is stored or changed.
+   * @param within as for `check`
    * @throws QuaysideError `exchange-not-found`, and as `check`
    */
-  async tryOut(id: string, sample: Sample, declaration: Declaration | null): Promise<Trial> {
+  async tryOut(id: string, sample: Sample, declaration: Declaration | null, within?: string): Promise<Trial> {
     const tried = declaration ?? this.#known.find(id).exchange.declaration;
     if (declaration === null) mustRunSelectors(tried.dst, this.#options);
-    else await this.check(declaration);
+    else await this.check(declaration, within);
     return tryOut(tried, sample, this.#options);
   }
 
   /**
    * Whether a declaration could be created here.
+   * @param within the member of the body that it is, for the paths; not given where it is the body
    * @throws QuaysideError `invalid-parameter` with the path of the field, `invalid-body` for a selector
    */
-  check(declaration: Declaration): Promise<void> {
-    return checkDeclaration(declaration, this.#options);
+  check(declaration: Declaration, within?: string): Promise<void> {
+    return checkDeclaration(declaration, this.#options, within);
   }
 
   /** Asks the stores, though this node may run it: another may have deleted it, or been first, just now. */

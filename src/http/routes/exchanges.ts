@@ -1,7 +1,7 @@
 import { isUtf8 } from 'node:buffer';
 import { rightMissing, type User } from '../../access/user.ts';
 import { noNamespace } from '../../exchange/check.ts';
-import { type Declaration, parseDeclaration } from '../../exchange/declaration.ts';
+import { type Declaration, parseDeclaration, pathWithin } from '../../exchange/declaration.ts';
 import { notFound } from '../../exchange/known.ts';
 import type { ExchangeRecord } from '../../exchange/record.ts';
 import { parseSample } from '../../exchange/sample.ts';
@@ -25,6 +25,8 @@ const MOST_JSON_BYTES = 65_536;
 /** Loops named in the create answer, at most, and the header that names them. */
 const MOST_LOOPS = 10;
 const LOOPS = 'x-ks-loops';
+/** The member of a trial's body that is the declaration to try. */
+const TRIED = 'declaration';
 
 const forms = {
   array: flag('`{"data": […]}`, each an exchange record with `id`, as the web console reads it.'),
@@ -187,11 +189,11 @@ export const exchangeRoutes: readonly Route[] = [
       const id = checkName('exchange', call.param('id'));
       return readJson(call, async (payload) => {
         const { sample, declaration: given } = parseSample(payload, call.front.parts.clock.now());
-        const declaration = given === undefined ? null : parseDeclaration(given);
+        const declaration = given === undefined ? null : parseDeclaration(given, TRIED);
         const { exchanges } = call.front.parts;
         if (declaration === null) mustControl(call.user, id, await exchanges.look(id));
-        else mustRule(call.user, declaration);
-        answerJson(call, await exchanges.tryOut(id, sample, declaration));
+        else mustRule(call.user, declaration, TRIED);
+        answerJson(call, await exchanges.tryOut(id, sample, declaration, TRIED));
       });
     },
   }),
@@ -214,7 +216,7 @@ async function parseJson(body: Buffer): Promise<unknown> {
 }
 
 /** A selector is code that runs on every node: the right `exchange`, beside those of its queues. */
-function mustRule(user: User, { src, dst }: Pick<Declaration, 'src' | 'dst'>): void {
+function mustRule(user: User, { src, dst }: Pick<Declaration, 'src' | 'dst'>, within = ''): void {
   const needed = [
     ['exchange', src.ns, 'src.ns'],
     ['read', src.ns, 'src.ns'],
@@ -223,7 +225,7 @@ function mustRule(user: User, { src, dst }: Pick<Declaration, 'src' | 'dst'>): v
   for (const [right, namespace, path] of needed) {
     if (user.may(right, namespace)) continue;
     // A namespace that one may not see is answered like one that is not there.
-    if (!user.maySee(namespace)) throw noNamespace(path, namespace);
+    if (!user.maySee(namespace)) throw noNamespace(pathWithin(within, path), namespace);
     throw rightMissing(right, namespace);
   }
 }
