@@ -200,6 +200,11 @@ export class Namespace {
     return this.#queues.get(name) ?? (this.#known.has(name) ? this.#open(name) : this.#make(name));
   }
 
+  /** A queue that the service itself needs, or that was allowed before: beside the limit. */
+  queueBesideLimit(name: string): Queue {
+    return this.#queues.get(name) ?? this.#open(name);
+  }
+
   /** Queues that this node has used since it started: who waits is among them. */
   queuesInUse(): IterableIterator<Queue> {
     return this.#queues.values();

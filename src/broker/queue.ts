@@ -191,17 +191,17 @@ export class Queue {
   }
 
   /**
-   * Puts elements off that cannot be dealt with now: a reserved one is rolled back, a failed try, and comes
-   * again after `delayMs`; a popped one returns to its place. Never throws; what fails is logged, and a lease
-   * ends by itself.
+   * Puts elements off that cannot be dealt with now: a reserved one is rolled back, a failed try where `countTry`
+   * is true, and comes again after `delayMs`; a popped one returns to its place. Never throws; what fails is
+   * logged, and a lease ends by itself.
    */
-  async putOff(deliveries: readonly Delivery[], delayMs: number): Promise<void> {
+  async putOff(deliveries: readonly Delivery[], delayMs: number, countTry: boolean): Promise<void> {
     const popped: Delivery[] = [];
     const items: RollbackItem[] = [];
     for (const delivery of deliveries) {
       const { id, group, lease } = delivery;
       if (lease === null) popped.push(delivery);
-      else items.push({ id, group, token: lease.token, delayMs, countTry: true });
+      else items.push({ id, group, token: lease.token, delayMs, countTry });
     }
     this.giveBackAll(popped);
     if (items.length === 0) return;

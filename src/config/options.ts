@@ -170,7 +170,7 @@ const NamespaceOptions = Type.Object(
       minimum: 1,
       default: 10_000,
       description:
-        'queues of the namespace; a use that would make one more is refused, a read of the status included',
+        'queues of the namespace; what would make one more is refused, a read of a status included, but for dead letters and what no exchange could forward',
     }),
     maxExchanges: Type.Integer({
       minimum: 1,
@@ -261,7 +261,8 @@ export const Options = Type.Object(
     }),
     selectors: Type.Enum(['on', 'off'], {
       default: 'on',
-      description: '`off` refuses exchanges with selectors: a selector is code',
+      description:
+        '`off` refuses exchanges with selectors, and does not run those that are stored: a selector is code',
     }),
     maxHops: Type.Integer({
       minimum: 1,

@@ -60,7 +60,8 @@ export interface Storage {
   /**
    * Gives reserved deliveries back, eligible after `delayMs`. Where `countTry` is true the delivery's tries
    * grow by one, and at the namespace's `maxTries` the element moves to its dead-letter queue in the same
-   * atomic step. With `countTry` false (the consumer never saw it) it regains the maturity it had.
+   * atomic step. With `countTry` false (the consumer never saw it, or is not to blame) no try is counted, and
+   * where `delayMs` is 0 as well it regains the maturity it had.
    */
   rollback(queue: QueueKey, items: readonly RollbackItem[]): Promise<SettleOutcome[]>;
 

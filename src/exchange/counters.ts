@@ -14,7 +14,10 @@ export interface DestinationCounters {
   matched: number;
   /** The selector said no. */
   skipped: number;
-  /** The selector threw, or asked for what the destination cannot keep, which counts as no. */
+  /**
+   * The selector threw, or asked for what the destination cannot keep, which counts as no; or the destination did
+   * not take the copy, which is counted at each try.
+   */
   failed: number;
 }
 

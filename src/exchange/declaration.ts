@@ -39,18 +39,23 @@ type Fields = Readonly<Record<string, unknown>>;
 /**
  * Reads a create payload. Unknown members of the payload, of `src` and of `dst` are ignored, as clients of
  * the interface send more; unknown consumer options are refused, since they would silently do nothing.
+ * @param within the member of the body that it is; '' where it is the body
  * @throws QuaysideError `invalid-parameter` with the path of the field
  */
-export function parseDeclaration(payload: unknown): Declaration {
-  const fields = record(payload, '');
+export function parseDeclaration(payload: unknown, within = ''): Declaration {
+  const fields = record(payload, within);
   const { src, dst, consumer } = fields;
+  const at = (path: string): string => pathWithin(within, path);
   if (!Array.isArray(dst) || dst.length === 0 || dst.length > MOST_DESTINATIONS) {
-    throw invalidParameter('dst', `dst must be an array of 1 to ${MOST_DESTINATIONS} destinations.`);
+    throw invalidParameter(
+      at('dst'),
+      `${at('dst')} must be an array of 1 to ${MOST_DESTINATIONS} destinations.`,
+    );
   }
   return {
-    src: queueName(record(src, 'src'), 'src'),
-    dst: dst.map((destination, i) => parseDestination(destination, `dst[${i}]`)),
-    consumer: parseConsumer(record(consumer, 'consumer')),
+    src: queueName(record(src, at('src')), at('src')),
+    dst: dst.map((destination, i) => parseDestination(destination, at(`dst[${i}]`))),
+    consumer: parseConsumer(record(consumer, at('consumer')), at('consumer')),
   };
 }
 
@@ -65,21 +70,21 @@ function parseDestination(value: unknown, path: string): Destination {
   return { ...name, selector };
 }
 
-function parseConsumer(fields: Fields): ConsumerOptions {
+function parseConsumer(fields: Fields, path: string): ConsumerOptions {
   const { parallel, wsize, reserve, ...unknown } = fields;
   const [stranger] = Object.keys(unknown);
   if (stranger !== undefined) {
     throw invalidParameter(
-      `consumer.${stranger}`,
-      `consumer.${stranger} is not an option; there are parallel, wsize and reserve.`,
+      `${path}.${stranger}`,
+      `${path}.${stranger} is not an option; there are parallel, wsize and reserve.`,
     );
   }
   if (reserve !== undefined && typeof reserve !== 'boolean') {
-    throw invalidParameter('consumer.reserve', 'consumer.reserve must be true or false.');
+    throw invalidParameter(`${path}.reserve`, `${path}.reserve must be true or false.`);
   }
   return {
-    ...(parallel !== undefined && { parallel: whole(parallel, 'consumer.parallel', MOST_PARALLEL) }),
-    ...(wsize !== undefined && { wsize: whole(wsize, 'consumer.wsize', LARGEST_WINDOW) }),
+    ...(parallel !== undefined && { parallel: whole(parallel, `${path}.parallel`, MOST_PARALLEL) }),
+    ...(wsize !== undefined && { wsize: whole(wsize, `${path}.wsize`, LARGEST_WINDOW) }),
     ...(reserve !== undefined && { reserve }),
   };
 }
@@ -105,6 +110,11 @@ function record(value: unknown, path: string): Fields {
     throw invalidParameter(path, `${path === '' ? 'The body' : path} must be a JSON object.`);
   }
   return value as Fields;
+}
+
+/** The path of a declaration's field, in a body of which the declaration is a member, or the whole (''). */
+export function pathWithin(within: string, path: string): string {
+  return within === '' ? path : `${within}.${path}`;
 }
 
 /** Whether two declarations ask for the same: field by field, options as given. */

@@ -3,7 +3,8 @@ import type { Namespace } from '../broker/namespace.ts';
 import type { BrokerLog } from '../broker/ports.ts';
 import type { Clock } from '../model/clock.ts';
 import type { Delivery } from '../model/element.ts';
-import { cannotReserve } from './check.ts';
+import { QuaysideError } from '../model/errors.ts';
+import { cannotReserve, mustRunSelectors } from './check.ts';
 import { type ExchangeCounters, Faults, zeroExchangeCounters } from './counters.ts';
 import { CONSUMER_DEFAULTS, type Declaration } from './declaration.ts';
 import { NO_ROUTE, TOO_MANY_HOPS } from './forward.ts';
@@ -19,6 +20,8 @@ export interface ExchangeParts {
   readonly random: () => number;
   readonly log: BrokerLog;
   readonly maxHops: number;
+  /** Whether selectors may be used at all (`selectors: off` in the configuration). */
+  readonly selectors: boolean;
 }
 
 /** Elements in a row that overran the sandbox's limits before the exchange is stopped. */
@@ -38,6 +41,8 @@ export class Exchange {
   readonly cid: string;
   readonly counters: ExchangeCounters;
   readonly faults = new Faults();
+  /** Why it does not run on this node, whatever is wanted; null: it may. */
+  readonly hindrance: string | null;
   readonly #program: SelectorProgram;
   readonly #pipelines: Pipeline[];
   /** Elements taken and not settled, and since when, ms. */
@@ -49,8 +54,8 @@ export class Exchange {
   #changes: Promise<void> = Promise.resolve();
 
   /**
-   * @throws QuaysideError `namespace-not-found`, `too-many-queues`, `invalid-parameter` where the source is to be
-   * reserved from and cannot be
+   * @throws QuaysideError `namespace-not-found`, `invalid-parameter` where the source is to be reserved from and
+   * cannot be
    */
   constructor(
     id: string,
@@ -64,6 +69,10 @@ export class Exchange {
     this.cid = `${id}-${Math.floor(random() * 2 ** 48).toString(36)}`;
     this.#clock = clock;
     this.#onStrikes = onStrikes;
+    this.hindrance = hindranceOf(declaration, parts);
+    if (this.hindrance !== null) {
+      log.warn({ exchange: id, hindrance: this.hindrance }, 'an exchange does not run on this node');
+    }
     this.counters = zeroExchangeCounters(declaration.dst.length);
     const route = routeOf(id, declaration, parts);
     const leaseMs = leaseOf(declaration, parts.broker.namespace(declaration.src.ns), route);
@@ -100,7 +109,9 @@ export class Exchange {
     return this.declaration.consumer.wsize ?? CONSUMER_DEFAULTS.wsize;
   }
 
+  /** Does nothing where there is a hindrance. */
   start(): void {
+    if (this.hindrance !== null) return;
     this.#changes = this.#changes.then(() => {
       this.#strikes = 0;
       for (const pipeline of this.#pipelines) pipeline.start();
@@ -143,6 +154,17 @@ export class Exchange {
   }
 }
 
+/** A stored exchange may have been made where selectors were on. */
+function hindranceOf({ dst }: Declaration, parts: ExchangeParts): string | null {
+  try {
+    mustRunSelectors(dst, parts);
+    return null;
+  } catch (error) {
+    if (error instanceof QuaysideError) return error.message;
+    throw error;
+  }
+}
+
 /**
  * How long an element is reserved, ms; null: it is popped. Where everything is in one engine that can reserve, it
  * always is: its finish and its copies are one step.
@@ -157,17 +179,21 @@ function leaseOf({ consumer }: Declaration, source: Namespace, route: Route): nu
   return reserve || isOneEngine ? source.leaseMs : null;
 }
 
+/**
+ * Its queues stand beside `maxQueues`: those declared were allowed at the create (`checkRoom`), and must not fail a
+ * restart once the namespace is full; where strays go is for the service to say, as with dead letters.
+ */
 function routeOf(id: string, { src, dst }: Declaration, { broker, maxHops }: ExchangeParts): Route {
   const source = broker.namespace(src.ns);
   return {
     id,
-    source: source.queue(src.queue),
+    source: source.queueBesideLimit(src.queue),
     destinations: dst.map(({ ns, queue }) => {
       const namespace = broker.namespace(ns);
-      return { namespace, queue: namespace.queue(queue) };
+      return { namespace, queue: namespace.queueBesideLimit(queue) };
     }),
-    noRoute: source.queue(NO_ROUTE),
-    tooManyHops: source.queue(TOO_MANY_HOPS),
+    noRoute: source.queueBesideLimit(NO_ROUTE),
+    tooManyHops: source.queueBesideLimit(TOO_MANY_HOPS),
     maxHops,
   };
 }

@@ -1,39 +1,35 @@
 import type { Definition, Definitions } from '../engine/definitions.ts';
-import type { CancelTimer } from '../model/clock.ts';
 import { QuaysideError } from '../model/errors.ts';
-import { Retries } from '../model/retries.ts';
 import type { Service } from '../model/service.ts';
 import { type Asker, NODE } from './asker.ts';
-import { checkDeclaration } from './check.ts';
-import { type Declaration, sameDeclaration } from './declaration.ts';
+import { checkDeclaration, checkRoom, mustRunSelectors } from './check.ts';
+import type { Declaration } from './declaration.ts';
 import { Exchange, type ExchangeParts } from './exchange.ts';
+import { Follower } from './follower.ts';
 import type { LoopIds } from './graph.ts';
-import { KnownExchanges, notFound } from './known.ts';
-import type { Reading } from './readings.ts';
+import { KnownExchanges } from './known.ts';
 import { type ExchangeOverview, type ExchangeRecord, type ExchangeState, exchangeRecord } from './record.ts';
-import { findStored, type StoredExchange, toStored, toValue } from './stored.ts';
+import { declares, toStored, toValue } from './stored.ts';
 import { type Sample, type Trial, tryOut } from './trial.ts';
 import { Tries } from './tries.ts';
 import { Turns } from './turns.ts';
 
 export interface ExchangesOptions extends ExchangeParts {
-  /** Whether selectors may be used at all (`selectors: off` in the configuration). */
-  readonly selectors: boolean;
-  /** Exchanges of the configuration file, by id. */
+  /** Exchanges of the configuration file, by id; who starts this has checked them (`check`). */
   readonly configured: ReadonlyMap<string, Declaration>;
 }
 
-/** What an engine answered. */
-interface Listed {
-  readonly definitions: Definitions;
-  readonly found: readonly Definition[];
+/** Throws where this declaration may not be changed. */
+export type CheckChange = (declaration: Declaration) => void;
+
+/** Who asks for a check or a trial, and which member of the body the declaration is; the body itself where not given. */
+interface Asking {
+  readonly asker?: Asker;
+  readonly within?: string;
 }
 
-/** Definitions are read again this often, ± half, in case a watch missed a change. */
-const REREAD_MS = 60_000;
-/** One that changed and could not be read is read again after this long. */
-const REREAD_ONE_MS = 1_000;
 const MOST_CONFLICTS = 10;
+const NEVER_CHANGED: ExchangeState = { stopped: null, lastError: null };
 
 /**
  * All exchanges of this node. What is declared, and whether it is stopped, stands in the definitions of the
@@ -43,13 +39,9 @@ const MOST_CONFLICTS = 10;
 export class Exchanges implements Service {
   readonly #options: ExchangesOptions;
   readonly #known: KnownExchanges;
+  readonly #follower: Follower;
   readonly #turns = new Turns();
   readonly #tries = new Tries();
-  /** Definitions that are being read: `stop` waits for them. */
-  readonly #reading = new Set<Promise<void>>();
-  readonly #endings: (() => void)[] = [];
-  #timer: CancelTimer | null = null;
-  #closed = false;
   #stopping: Promise<void> | null = null;
 
   constructor(options: ExchangesOptions) {
@@ -57,13 +49,16 @@ export class Exchanges implements Service {
     this.#known = new KnownExchanges(
       (id, declaration) => new Exchange(id, declaration, options, (error) => this.#strikeOut(id, error)),
     );
+    this.#follower = new Follower(options, this.#known);
   }
 
   async start(): Promise<void> {
-    for (const definitions of this.#stores()) this.#follow(definitions);
-    await this.#storeConfigured();
+    this.#follower.listen();
+    for (const [id, declaration] of this.#options.configured) {
+      await this.#storeConfigured(id, declaration);
+    }
     await this.reload();
-    this.#rereadLater();
+    this.#follower.relistLater();
   }
 
   stop(): Promise<void> {
@@ -72,16 +67,17 @@ export class Exchanges implements Service {
   }
 
   async #stop(): Promise<void> {
-    this.#closed = true;
-    this.#timer?.();
-    for (const end of this.#endings.splice(0)) end();
-    await Promise.all([this.#turns.idle(), ...this.#reading]);
+    this.#known.close();
+    this.#follower.close();
+    await Promise.all([this.#turns.idle(), this.#follower.idle()]);
     await this.#known.stop();
   }
 
   /** The records by id, sorted (spec 4.2), of those whose source's namespace one may see. */
   list(asker: Asker = NODE): [id: string, record: ExchangeRecord][] {
-    const seen = this.#known.ids().filter((id) => asker.maySee(this.declaration(id).src.ns));
+    const seen = this.#known
+      .ids()
+      .filter((id) => asker.maySee(this.#known.find(id).exchange.declaration.src.ns));
     return seen.map((id) => [id, this.record(id, asker)]);
   }
 
@@ -96,9 +92,15 @@ export class Exchanges implements Service {
     return exchangeRecord(exchange, state, this.#known.loopsThrough(id, asker));
   }
 
-  /** @throws QuaysideError `exchange-not-found` */
-  declaration(id: string): Declaration {
-    return this.#known.find(id).exchange.declaration;
+  /**
+   * The declaration of an exchange, which this node then runs: another may have made it just now.
+   * @throws QuaysideError as `delete`
+   */
+  async look(id: string): Promise<Declaration> {
+    const known = this.#known.get(id);
+    if (known !== null) return known.exchange.declaration;
+    const [{ definition }] = await this.#follower.find(id);
+    return toStored(definition.value).declaration;
   }
 
   /**
@@ -108,51 +110,37 @@ export class Exchanges implements Service {
    * `too-many-exchanges`
    */
   async create(id: string, declaration: Declaration, asker: Asker = NODE): Promise<LoopIds> {
-    await this.check(declaration, asker);
-    await this.#turns.take(id, async () => {
-      const known = this.#known.get(id);
-      if (known !== null) {
-        if (!sameDeclaration(known.exchange.declaration, declaration)) throw exists(id);
-        return;
-      }
-      // Before it is stored: what cannot run here is refused, and then nothing of it may be left.
-      const { maxExchanges } = this.#options.broker.namespace(declaration.src.ns);
-      const made = this.#known.makeNew(id, declaration, maxExchanges);
-      try {
-        this.#apply(id, await this.#storeNew(id, declaration), null, made);
-      } finally {
-        this.#known.discard(made);
-      }
-    });
+    await this.check(declaration, { asker });
+    await this.#turns.take(id, () => this.#create(id, declaration));
     return this.#known.loopsThrough(id, asker);
   }
 
-  /** Idempotent; answers when the wish is stored, the loops end on their own. @throws `exchange-not-found` */
-  stopExchange(id: string): Promise<void> {
-    return this.#turns.take(id, () => this.#change(id, { stopped: true }));
+  /** Idempotent; answers when the wish is stored, the loops end on their own. @throws as `delete` */
+  stopExchange(id: string, check?: CheckChange): Promise<void> {
+    return this.#turns.take(id, () => this.#change(id, { stopped: true }, check));
   }
 
-  /** Idempotent. @throws `exchange-not-found` */
-  startExchange(id: string): Promise<void> {
-    return this.#turns.take(id, () => this.#change(id, { stopped: false, lastError: null }));
+  /** Idempotent. @throws as `delete` */
+  startExchange(id: string, check?: CheckChange): Promise<void> {
+    return this.#turns.take(id, () => this.#change(id, { stopped: false, lastError: null }, check));
   }
 
   /**
-   * Stops and forgets an exchange, also one that is stored and cannot run on this node; its queues stay.
-   * @param check throws where this declaration may not be deleted
+   * Stops and forgets an exchange, also one that is stored and cannot run on this node; its queues stay. What other
+   * engines define under the id goes as well, lest it come to light, unless `check` throws for it.
    * @throws QuaysideError `exchange-not-found`; `storage-unavailable` and `outcome-unknown` also where this node
    * does not run it and an engine that may define it did not answer
    */
-  delete(id: string, check: (declaration: Declaration) => void = () => {}): Promise<void> {
+  delete(id: string, check: CheckChange = () => {}): Promise<void> {
     return this.#turns.take(id, async () => {
-      const known = this.#known.get(id)?.exchange.declaration;
-      const { declaration, definitions } =
-        known === undefined
-          ? await findStored(id, this.#stores())
-          : { declaration: known, definitions: this.#storeOf(known) };
-      check(declaration);
-      await definitions.delete('exchange', id, 'any');
-      this.#known.drop(id, null);
+      const [shown, ...hidden] = await this.#follower.find(id);
+      check(toStored(shown.definition.value).declaration);
+      const going = hidden.filter(({ definition }) => passes(check, definition));
+      // The one that counts goes last: should an engine fail, the exchange is still there to be deleted.
+      for (const { definitions } of [...going, shown]) {
+        await definitions.delete('exchange', id, 'any');
+        this.#follower.forgets(definitions, id);
+      }
     });
   }
 
@@ -161,20 +149,21 @@ export class Exchanges implements Service {
    * engines are asked side by side; what one answers counts, though another does not.
    * @throws QuaysideError `storage-unavailable`, `outcome-unknown` where an engine did not answer
    */
-  reload(isWanted: (namespace: string) => boolean = () => true): Promise<void> {
-    const reloading = this.#reload(this.#stores(isWanted));
-    this.#track(reloading.catch(() => {}));
-    return reloading;
+  reload(isWanted?: (namespace: string) => boolean): Promise<void> {
+    return this.#follower.reload(isWanted);
   }
 
   /**
    * Tries an exchange, or a declaration that is not one yet, with a sample. Nothing is stored or changed.
    * @throws QuaysideError `exchange-not-found`, `overloaded`, and as `check`
    */
-  tryOut(id: string, sample: Sample, given: Declaration | null, asker: Asker = NODE): Promise<Trial> {
+  tryOut(id: string, sample: Sample, given: Declaration | null, asking: Asking = {}): Promise<Trial> {
+    const { asker = NODE } = asking;
     return this.#tries.run(asker.name, async () => {
-      if (given !== null) await this.check(given, asker);
-      return tryOut(given ?? this.declaration(id), sample, this.#options, asker);
+      const tried = given ?? this.#known.find(id).exchange.declaration;
+      if (given === null) mustRunSelectors(tried.dst, this.#options);
+      else await this.check(given, asking);
+      return tryOut(tried, sample, this.#options, asker);
     });
   }
 
@@ -182,40 +171,50 @@ export class Exchanges implements Service {
    * Whether a declaration could be created here.
    * @throws QuaysideError `invalid-parameter` with the path of the field, `invalid-body` for a selector
    */
-  check(declaration: Declaration, asker: Asker = NODE): Promise<void> {
-    return checkDeclaration(declaration, this.#options, asker);
+  check(declaration: Declaration, { asker = NODE, within }: Asking = {}): Promise<void> {
+    return checkDeclaration(declaration, this.#options, asker, within);
   }
 
-  /** Answers what is stored then. */
-  async #storeNew(id: string, declaration: Declaration): Promise<StoredExchange> {
-    const definitions = this.#storeOf(declaration);
-    const stored: StoredExchange = { declaration, stopped: null, lastError: null };
-    try {
-      await definitions.put('exchange', id, toValue(stored), null);
-      return stored;
-    } catch (error) {
-      if (!isConflict(error)) throw error;
-      // Another node was first, and its watch event is on its way.
-      const other = await definitions.get('exchange', id);
-      if (other === null || !sameDeclaration(toStored(other.value).declaration, declaration)) {
-        throw exists(id);
+  /** Asks the stores, though this node may run it: another may have deleted it, or been first, just now. */
+  async #create(id: string, declaration: Declaration): Promise<void> {
+    for (let conflicts = 0; ; conflicts += 1) {
+      const [found] = await this.#follower.known(id);
+      if (found !== undefined && !declares(found.definition, declaration)) throw exists(id);
+      if (found !== undefined) return;
+      try {
+        await this.#storeNew(id, declaration);
+        return;
+      } catch (error) {
+        if (!isConflict(error) || conflicts === MOST_CONFLICTS) throw error;
+        await this.#follower.read(this.#storeOf(declaration), id);
       }
-      return toStored(other.value);
     }
   }
 
-  async #change(id: string, change: Partial<ExchangeState>): Promise<void> {
-    const definitions = this.#storeOf(this.#known.find(id).exchange.declaration);
+  async #storeNew(id: string, declaration: Declaration): Promise<void> {
+    checkRoom(declaration, this.#options);
+    // Before it is stored: what cannot run here is refused, and then nothing of it may be left.
+    const { maxExchanges } = this.#options.broker.namespace(declaration.src.ns);
+    const made = this.#known.makeNew(id, declaration, maxExchanges);
+    try {
+      const definitions = this.#storeOf(declaration);
+      const value = toValue({ declaration, ...NEVER_CHANGED });
+      await definitions.put('exchange', id, value, null);
+      this.#follower.defines(definitions, { key: id, value }, null, made);
+    } finally {
+      this.#known.discard(made);
+    }
+  }
+
+  async #change(id: string, change: Partial<ExchangeState>, check: CheckChange = () => {}): Promise<void> {
     for (let conflicts = 0; ; conflicts += 1) {
-      const definition = await definitions.get('exchange', id);
-      if (definition === null) {
-        this.#known.drop(id, null);
-        throw notFound(id);
-      }
+      const [{ definitions, definition }] = await this.#follower.find(id);
       const stored = { ...toStored(definition.value), ...change };
+      check(stored.declaration);
+      const value = toValue(stored);
       try {
-        await definitions.put('exchange', id, toValue(stored), definition.version);
-        this.#apply(id, stored);
+        await definitions.put('exchange', id, value, definition.version);
+        this.#follower.defines(definitions, { key: id, value });
         return;
       } catch (error) {
         if (!isConflict(error) || conflicts === MOST_CONFLICTS) throw error;
@@ -223,130 +222,31 @@ export class Exchanges implements Service {
     }
   }
 
-  /** The file wins over a stored exchange of the same id, but does not start what was stopped. */
-  async #storeConfigured(): Promise<void> {
-    for (const [id, declaration] of this.#options.configured) {
-      await this.check(declaration);
-      const definitions = this.#storeOf(declaration);
-      const stored = await definitions.get('exchange', id);
-      const state = stored === null ? { stopped: null, lastError: null } : toStored(stored.value);
-      if (stored !== null && sameDeclaration(toStored(stored.value).declaration, declaration)) continue;
-      if (stored !== null) {
-        this.#options.log.warn(
-          { exchange: id },
-          'the configuration file replaces a stored exchange of this id',
-        );
-      }
-      const { stopped, lastError } = state;
-      await definitions.put('exchange', id, toValue({ declaration, stopped, lastError }), 'any');
+  /** The file wins over what any engine stores under this id, but does not start what was stopped. */
+  async #storeConfigured(id: string, declaration: Declaration): Promise<void> {
+    const home = this.#storeOf(declaration);
+    const stored = await Promise.all(
+      this.#follower.stores().map(async (definitions) => ({
+        definitions,
+        definition: await definitions.get('exchange', id),
+      })),
+    );
+    const own = stored.find(({ definitions }) => definitions === home)?.definition ?? null;
+    const others = stored.flatMap(({ definitions, definition }) =>
+      definition === null || declares(definition, declaration) ? [] : [{ definitions, definition }],
+    );
+    if (others.length > 0) {
+      const { log } = this.#options;
+      log.warn({ exchange: id }, 'the configuration file replaces a stored exchange of this id');
     }
-  }
-
-  async #reload(stores: readonly Definitions[]): Promise<void> {
-    const reading = this.#known.beginReading();
-    try {
-      const answers = await Promise.allSettled(stores.map((definitions) => definitions.list('exchange')));
-      const listed = stores.flatMap((definitions, i) => {
-        const answer = answers[i];
-        return answer?.status === 'fulfilled' ? [{ definitions, found: answer.value }] : [];
-      });
-      this.#applyListed(listed, reading);
-      for (const answer of answers) if (answer.status === 'rejected') throw answer.reason;
-    } finally {
-      reading.end();
+    if (own === null || !declares(own, declaration)) {
+      const before = own ?? others[0]?.definition;
+      const { stopped, lastError } = before === undefined ? NEVER_CHANGED : toStored(before.value);
+      await home.put('exchange', id, toValue({ declaration, stopped, lastError }), 'any');
     }
-  }
-
-  /**
-   * Where two engines define an exchange, the first counts. What an engine defines that did not answer stays as it
-   * is. Two engines may share a store, and then both answer the same.
-   */
-  #applyListed(listed: readonly Listed[], reading: Reading): void {
-    const answered = new Set(listed.map(({ definitions }) => definitions));
-    const settled = (id: string): boolean => {
-      const known = this.#known.get(id);
-      const isAway = known !== null && !answered.has(this.#storeOf(known.exchange.declaration));
-      return isAway || reading.outdated.has(id);
-    };
-    const firsts = new Map<string, string>();
-    for (const definition of listed.flatMap(({ found }) => found)) {
-      const { key } = definition;
-      const value = JSON.stringify(definition.value);
-      const first = firsts.get(key);
-      if (first === undefined) {
-        firsts.set(key, value);
-        if (!settled(key)) this.#applyStored(definition, reading);
-      } else if (first !== value) {
-        this.#options.log.warn({ exchange: key }, 'two engines define this exchange; the first counts');
-      }
+    for (const { definitions, definition } of others) {
+      if (definitions !== home) await deleteVersion(definitions, definition);
     }
-    for (const id of this.#known.ids()) {
-      if (!firsts.has(id) && !settled(id)) this.#known.drop(id, reading);
-    }
-  }
-
-  #follow(definitions: Definitions): void {
-    const { clock, log } = this.#options;
-    const rereads = new Retries({
-      clock,
-      delayMs: REREAD_ONE_MS,
-      failed: (id, error) =>
-        log.warn({ err: error, exchange: id }, 'an exchange that changed could not be read yet'),
-    });
-    const end = definitions.watch(({ kind, key }) => {
-      if (kind === 'exchange') void rereads.do(key, () => this.#reread(definitions, key));
-    });
-    this.#endings.push(end, () => rereads.stop());
-  }
-
-  #reread(definitions: Definitions, id: string): Promise<void> {
-    const read = this.#read(definitions, id);
-    this.#track(read.catch(() => {}));
-    return read;
-  }
-
-  /** Reads once more where news came meanwhile: they may be older than what was told of. */
-  async #read(definitions: Definitions, id: string): Promise<void> {
-    for (let isOutdated = true; isOutdated && !this.#closed; ) {
-      const reading = this.#known.beginReading();
-      try {
-        const definition = await definitions.get('exchange', id);
-        isOutdated = reading.outdated.has(id);
-        if (isOutdated) continue;
-        if (definition !== null) this.#applyStored(definition, reading);
-        else if (this.#isOf(id, definitions)) this.#known.drop(id, reading);
-      } finally {
-        reading.end();
-      }
-    }
-  }
-
-  #isOf(id: string, definitions: Definitions): boolean {
-    const known = this.#known.get(id);
-    return known !== null && this.#storeOf(known.exchange.declaration) === definitions;
-  }
-
-  #rereadLater(): void {
-    const { clock, random, log } = this.#options;
-    this.#timer = clock.after(REREAD_MS * (0.5 + random()), () => {
-      this.reload()
-        .catch((error: unknown) => log.warn({ err: error }, 'exchanges could not be read again'))
-        .finally(() => {
-          if (!this.#closed) this.#rereadLater();
-        });
-    });
-  }
-
-  #applyStored({ key, value }: Definition, by: Reading): void {
-    try {
-      this.#apply(key, toStored(value), by);
-    } catch (error) {
-      this.#options.log.warn({ err: error, exchange: key }, 'a stored exchange cannot run on this node');
-    }
-  }
-
-  #apply(id: string, stored: StoredExchange, by: Reading | null = null, made: Exchange | null = null): void {
-    if (!this.#closed) this.#known.apply(id, stored, by, made);
   }
 
   #strikeOut(id: string, lastError: string): void {
@@ -361,20 +261,8 @@ export class Exchanges implements Service {
       });
   }
 
-  /** The promise must not reject. */
-  #track(work: Promise<void>): void {
-    this.#reading.add(work);
-    void work.finally(() => this.#reading.delete(work));
-  }
-
   #storeOf({ src }: Declaration): Definitions {
     return this.#options.broker.namespace(src.ns).definitions;
-  }
-
-  /** In the order of the configuration. */
-  #stores(isWanted: (namespace: string) => boolean = () => true): Definitions[] {
-    const wanted = this.#options.broker.namespaces().filter(({ name }) => isWanted(name));
-    return [...new Set(wanted.map(({ definitions }) => definitions))];
   }
 }
 
@@ -387,4 +275,22 @@ function exists(id: string): QuaysideError {
 
 function isConflict(error: unknown): boolean {
   return error instanceof QuaysideError && error.code === 'definition-conflict';
+}
+
+/** Not where it has changed since: an engine that shares its store with another has the other's new one there. */
+async function deleteVersion(definitions: Definitions, { key, version }: Definition): Promise<void> {
+  try {
+    await definitions.delete('exchange', key, version);
+  } catch (error) {
+    if (!isConflict(error)) throw error;
+  }
+}
+
+function passes(check: CheckChange, { value }: Definition): boolean {
+  try {
+    check(toStored(value).declaration);
+    return true;
+  } catch {
+    return false;
+  }
 }

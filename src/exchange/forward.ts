@@ -1,11 +1,15 @@
 import type { Namespace } from '../broker/namespace.ts';
 import { bytesOfText } from '../model/byte-text.ts';
+import { LETTER_HEADERS } from '../model/dead-letter.ts';
 import type { Delivery, ElementContent, NewElement } from '../model/element.ts';
 import type { SelectorVerdict } from './sandbox/sandbox.ts';
 
 /** Headers that exchanges write on what they forward (decisions, "Exchanges"). */
 export const HOP_COUNT = 'x-hop-count';
 export const EXCHANGE_NAME = 'x-exchange-name';
+
+/** What the service itself writes beside what clients set: an element that has all of these may still be forwarded. */
+export const SERVICE_HEADERS: ReadonlySet<string> = new Set([HOP_COUNT, EXCHANGE_NAME, ...LETTER_HEADERS]);
 
 /** Where elements go that no destination accepted, and those that went round too often: in the source's namespace. */
 export const NO_ROUTE = '__no_route__';

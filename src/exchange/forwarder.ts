@@ -127,7 +127,8 @@ export class Forwarder implements Stages {
 
   /** Everything that can be asked now is asked before the first wait, so that batches keep their order. */
   async #carryOut(plans: readonly Plan[], putOff: readonly Delivery[]): Promise<boolean> {
-    const puttingOff = this.#putOff(putOff);
+    // The element may be to blame for what it does to a selector: its tries end in the dead-letter queue.
+    const puttingOff = this.#putOff(putOff, true);
     const isLocal = plans.every((plan) => plan.copies.every((copy) => !this.#isRemote(plan, copy)));
     const carriedOut = isLocal ? this.#finish(plans) : this.#storeThenFinish(plans);
     await puttingOff;
@@ -138,7 +139,10 @@ export class Forwarder implements Stages {
   async #storeThenFinish(plans: readonly Plan[]): Promise<boolean> {
     const failed = await this.#storeRemote(plans);
     const ready = failed.size === 0 ? plans : plans.filter((plan) => !failed.has(plan));
-    await this.#putOff(plans.filter((plan) => failed.has(plan)).map(({ delivery }) => delivery));
+    await this.#putOff(
+      plans.filter((plan) => failed.has(plan)).map(({ delivery }) => delivery),
+      false,
+    );
     return (await this.#finish(ready)) && failed.size === 0;
   }
 
@@ -162,7 +166,7 @@ export class Forwarder implements Stages {
         } catch (error) {
           const { route, log } = this.#parts;
           log.warn({ err: error, exchange: route.id, queue: queue.key }, 'a destination did not take copies');
-          this.#showFailure(copies, error);
+          this.#noteFailure(copies, error);
           for (const { plan } of copies) failed.add(plan);
         }
       }),
@@ -182,20 +186,27 @@ export class Forwarder implements Stages {
       return true;
     } catch (error) {
       log.warn({ err: error, exchange: route.id }, 'elements could not be forwarded; they go back');
-      this.#showFailure(
+      this.#noteFailure(
         reserved.flatMap((plan) => plan.copies.filter((copy) => !this.#isRemote(plan, copy))),
         error,
       );
-      await this.#putOff(reserved.map(({ delivery }) => delivery));
+      await this.#putOff(
+        reserved.map(({ delivery }) => delivery),
+        false,
+      );
       return false;
     }
   }
 
-  /** The record shows what a destination answered last, each destination once. */
-  #showFailure(copies: readonly Copy[], error: unknown): void {
-    const { faults, clock } = this.#parts;
+  /** Counts each copy that was not taken; the record shows what a destination answered last, each destination once. */
+  #noteFailure(copies: readonly Copy[], error: unknown): void {
+    const { faults, clock, counters } = this.#parts;
     const known = error instanceof QuaysideError ? error : null;
     const message = known === null ? 'internal' : `${known.code}: ${known.message}`;
+    for (const { destination } of copies) {
+      const own = destination === null ? undefined : counters.destinations[destination];
+      if (own !== undefined) own.failed += 1;
+    }
     for (const destination of new Set(copies.map((copy) => copy.destination))) {
       if (destination !== null) faults.add(destination, message, clock.now());
     }
@@ -219,11 +230,14 @@ export class Forwarder implements Stages {
     return JSON.stringify(['exchange', route.id, destination, route.source.key.ns, delivery.id]);
   }
 
-  /** Takes them in their order. */
-  async #putOff(deliveries: readonly Delivery[]): Promise<void> {
+  /**
+   * Takes them in their order. An engine that is away is no fault of the element, so that no try is counted then: it
+   * would end in the dead-letter queue after `maxTries` times 5 s.
+   */
+  async #putOff(deliveries: readonly Delivery[], countTry: boolean): Promise<void> {
     if (deliveries.length === 0) return;
     this.#parts.counters.putBack += deliveries.length;
-    await this.#parts.route.source.putOff(deliveries, PUT_OFF_MS);
+    await this.#parts.route.source.putOff(deliveries, PUT_OFF_MS, countTry);
   }
 
   #count({ copies, stray }: Plan): void {

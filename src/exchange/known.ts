@@ -25,6 +25,7 @@ export class KnownExchanges {
   readonly #loops = new Loops(() =>
     [...this.#known].map(([id, { exchange }]) => ({ id, declaration: exchange.declaration })),
   );
+  #closed = false;
 
   constructor(make: (id: string, declaration: Declaration) => Exchange) {
     this.make = make;
@@ -50,8 +51,8 @@ export class KnownExchanges {
   overview(): ExchangeOverview[] {
     return this.ids().map((id) => {
       const { exchange, state } = this.find(id);
-      const { declaration, counters } = exchange;
-      return { id, declaration, counters, stopped: state.stopped === true };
+      const { declaration, counters, hindrance } = exchange;
+      return { id, declaration, counters, stopped: state.stopped === true || hindrance !== null };
     });
   }
 
@@ -102,6 +103,7 @@ export class KnownExchanges {
     by: Reading | null,
     made: Exchange | null = null,
   ): void {
+    if (this.#closed) return;
     this.#readings.news(id, by);
     let known = this.#known.get(id);
     if (known !== undefined && !sameDeclaration(known.exchange.declaration, declaration)) {
@@ -129,6 +131,11 @@ export class KnownExchanges {
     this.#known.delete(id);
     this.#loops.changed();
     this.#end(known.exchange);
+  }
+
+  /** Makes and changes none any more: the node stops. */
+  close(): void {
+    this.#closed = true;
   }
 
   /** Drops all. Resolves when no loop runs any more. */

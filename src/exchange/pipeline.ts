@@ -55,6 +55,8 @@ export class Pipeline {
   #sent: Promise<void> = Promise.resolve();
   /** Batches that are not settled yet. */
   readonly #open = new Set<Promise<void>>();
+  /** Ends the wait for a batch, with what came. */
+  #endWait: ((batch: Delivery[]) => void) | null = null;
   #backoffMs = 0;
   #endPause: (() => void) | null = null;
   #roomWanted: (() => void) | null = null;
@@ -101,8 +103,6 @@ export class Pipeline {
     }
     await this.#allSettled();
   }
-
-  #endWait: ((batch: Delivery[]) => void) | null = null;
 
   /** Waits for a batch; an empty one means that the loop is to look whether it should go on. */
   #take(): Promise<Delivery[]> {
@@ -171,7 +171,7 @@ export class Pipeline {
       if (await storing) this.#backoffMs = 0;
       else this.#grow();
     } catch {
-      // Unforeseen: what was reserved comes back by its lease; the loop goes on, more slowly.
+      // Unforeseen: all of it goes back at once; the loop goes on, more slowly.
       this.#options.source.giveBackAll(batch);
       this.#grow();
     } finally {

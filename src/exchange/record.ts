@@ -30,6 +30,7 @@ export interface ExchangeRecord {
 export interface ExchangeOverview {
   readonly id: string;
   readonly declaration: Declaration;
+  /** Also where this node may not run it. */
   readonly stopped: boolean;
   readonly counters: Readonly<ExchangeCounters>;
 }
@@ -67,7 +68,7 @@ export function exchangeRecord(exchange: Exchange, state: ExchangeState, loops: 
       dst: counters.destinations,
     },
     errors: exchange.faults.list(),
-    lastError: state.lastError,
+    lastError: exchange.hindrance ?? state.lastError,
     loops,
   };
 }

@@ -1,6 +1,7 @@
 import { invalidParameter } from '../model/errors.ts';
 import { checkHeaders } from '../model/headers.ts';
 import { LIMITS } from '../model/limits.ts';
+import { SERVICE_HEADERS } from './forward.ts';
 import type { Sample } from './trial.ts';
 
 /** What a trial is asked with: the sample, and a declaration to try instead of the exchange's own. */
@@ -16,8 +17,14 @@ export interface TrialRequest {
  * @throws QuaysideError `invalid-parameter` with the path of the field, `invalid-header`
  */
 export function parseSample(request: unknown, now: number): TrialRequest {
-  const { msg, content_type, declaration } = object(request, 'The body');
-  const { id, payload = '', hdrs, tries = 0, mature } = msg === undefined ? {} : object(msg, 'msg');
+  const { msg, content_type, declaration } = object(request, '');
+  const {
+    id = 'sample',
+    payload = '',
+    hdrs,
+    tries = 0,
+    mature,
+  } = msg === undefined ? {} : object(msg, 'msg');
   if (content_type !== undefined && typeof content_type !== 'string') {
     throw invalidParameter('content_type', 'content_type must be a string.');
   }
@@ -25,11 +32,11 @@ export function parseSample(request: unknown, now: number): TrialRequest {
   return {
     declaration,
     sample: {
-      id: typeof id === 'string' ? id.slice(0, LIMITS.idLength) : 'sample',
+      id: elementId(id),
       body: Buffer.from(isText ? payload : written(payload)),
       contentType: content_type ?? (isText ? 'text/plain; charset=utf-8' : 'application/json'),
       contentEncoding: null,
-      headers: checkHeaders(pairs(hdrs)),
+      headers: checkHeaders(pairs(hdrs), SERVICE_HEADERS),
       tries: count(tries, 'msg.tries', LIMITS.tries),
       matureAt: mature === undefined ? now : Math.round(seconds(mature) * 1000),
     },
@@ -43,6 +50,11 @@ function written(payload: unknown): string {
   } catch {
     throw invalidParameter('msg.payload', 'msg.payload is nested too deeply.');
   }
+}
+
+function elementId(value: unknown): string {
+  if (typeof value === 'string' && value !== '' && value.length <= LIMITS.idLength) return value;
+  throw invalidParameter('msg.id', `msg.id must be a string of 1 to ${LIMITS.idLength} characters.`);
 }
 
 function pairs(hdrs: unknown): string[] {
@@ -68,5 +80,5 @@ function object(value: unknown, path: string): Readonly<Record<string, unknown>>
   if (typeof value === 'object' && value !== null && !Array.isArray(value)) {
     return value as Readonly<Record<string, unknown>>;
   }
-  throw invalidParameter(path, `${path} must be a JSON object.`);
+  throw invalidParameter(path, `${path === '' ? 'The body' : path} must be a JSON object.`);
 }

@@ -1,6 +1,5 @@
-import type { Definitions, JsonValue } from '../engine/definitions.ts';
-import { canonical, type Declaration, parseDeclaration } from './declaration.ts';
-import { notFound } from './known.ts';
+import type { Definition, JsonValue } from '../engine/definitions.ts';
+import { canonical, type Declaration, parseDeclaration, sameDeclaration } from './declaration.ts';
 import type { ExchangeState } from './record.ts';
 
 /** An exchange as its definition holds it. */
@@ -26,24 +25,11 @@ export function toStored(value: JsonValue): StoredExchange {
   };
 }
 
-/** The declaration of an exchange, and the first of the stores that defines it. */
-export interface FoundExchange {
-  readonly declaration: Declaration;
-  readonly definitions: Definitions;
-}
-
-/**
- * Looks for an exchange in all stores side by side; the first that defines it counts.
- * @throws QuaysideError `exchange-not-found`; `storage-unavailable`, `outcome-unknown` where a store that did not
- * answer may define it
- */
-export async function findStored(id: string, stores: readonly Definitions[]): Promise<FoundExchange> {
-  const answers = await Promise.allSettled(stores.map((definitions) => definitions.get('exchange', id)));
-  for (const [i, definitions] of stores.entries()) {
-    const answer = answers[i];
-    if (answer?.status !== 'fulfilled' || answer.value === null) continue;
-    return { declaration: toStored(answer.value.value).declaration, definitions };
+/** Whether a definition holds this declaration. */
+export function declares({ value }: Pick<Definition, 'value'>, declaration: Declaration): boolean {
+  try {
+    return sameDeclaration(toStored(value).declaration, declaration);
+  } catch {
+    return false;
   }
-  for (const answer of answers) if (answer.status === 'rejected') throw answer.reason;
-  throw notFound(id);
 }

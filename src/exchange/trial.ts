@@ -3,7 +3,7 @@ import type { Clock } from '../model/clock.ts';
 import type { Delivery } from '../model/element.ts';
 import type { Asker } from './asker.ts';
 import type { Declaration } from './declaration.ts';
-import { changed, hopsOf, keepable, NO_ROUTE, TOO_MANY_HOPS } from './forward.ts';
+import { changed, copyOf, hopsOf, keepable, NO_ROUTE, TOO_MANY_HOPS } from './forward.ts';
 import type { SelectorSandbox, SelectorVerdict } from './sandbox/sandbox.ts';
 
 /** An element to try an exchange with: what a selector may know of it. */
@@ -32,7 +32,7 @@ export interface TriedDestination {
   readonly mature: string | null;
   readonly delay: number | null;
   readonly tries: number | null;
-  /** What this destination would store. */
+  /** What this destination would store; where it is not `accepted`, would have stored. */
   readonly hdrs: Readonly<Record<string, string>>;
   readonly payload: string;
   /** Whether `payload` is text or, for other bytes, base64. */
@@ -81,7 +81,7 @@ export async function tryOut(
 }
 
 function shown(sample: Sample, verdict: SelectorVerdict): Omit<TriedDestination, 'q' | 'ns'> {
-  const { body, headers } = changed(sample, verdict);
+  const { body, headers } = copyOf(changed(sample, verdict), hopsOf(sample), [], null);
   const hdrs: Record<string, string> = Object.create(null) as Record<string, string>;
   for (let i = 0; i < headers.length; i += 2) hdrs[headers[i] ?? ''] = headers[i + 1] ?? '';
   const text = decode(body);

@@ -21,7 +21,7 @@ export function exchangeFamilies(exchanges: Pick<Exchanges, 'overview'>): Family
     ),
     counter(
       'quayside_exchange_copies_total',
-      'Elements by exchange, destination and what its selector said: matched, skipped, failed.',
+      'Elements by exchange, destination and what became of them there: matched, skipped, failed.',
       shown.flatMap(destinationSamples),
     ),
     counter(

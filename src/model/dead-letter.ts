@@ -10,7 +10,8 @@ export interface LetterFacts {
   readonly tries: number;
 }
 
-const NAMES = new Set(['x-dl-from-queue', 'x-dl-at', 'x-dl-tries']);
+/** The headers that are written on dead letters. */
+export const LETTER_HEADERS: ReadonlySet<string> = new Set(['x-dl-from-queue', 'x-dl-at', 'x-dl-tries']);
 
 /**
  * The headers of an element that is moved to a dead-letter queue (decisions, "Dead letter"). Those of an earlier
@@ -20,7 +21,7 @@ export function letterHeaders(headers: ElementHeaders, { from, at, tries }: Lett
   const kept: string[] = [];
   for (let i = 0; i < headers.length; i += 2) {
     const name = headers[i] ?? '';
-    if (!NAMES.has(name)) kept.push(name, headers[i + 1] ?? '');
+    if (!LETTER_HEADERS.has(name)) kept.push(name, headers[i + 1] ?? '');
   }
   const moved = new Date(at).toISOString();
   return [...kept, 'x-dl-from-queue', from, 'x-dl-at', moved, 'x-dl-tries', String(tries)];

@@ -18,23 +18,29 @@ const VALUE = /^(?:[\x21-\x7e\x80-\xff](?:[\t\x20-\x7e\x80-\xff]*[\x21-\x7e\x80-
 const VALUE_RULE =
   'a header value has no control character but tab, no character above U+00FF and no white space at its ends';
 
+const NONE: ReadonlySet<string> = new Set();
+
 /**
  * Checks element headers, flat pairs without the `x-ks-hdr-` prefix: names are lower-case tokens, values
  * survive an HTTP answer unchanged, at most 64 pairs and 8 KiB of names and values (decisions, "Elements";
  * reliability F17, F18). Repeated names are the front end's to join. Answers what it was given.
+ * @param beside names that the limits are not for, since the service writes them; each as long as a name may be
  * @throws QuaysideError `invalid-header` naming the header
  */
-export function checkHeaders(flat: readonly string[]): ElementHeaders {
+export function checkHeaders(flat: readonly string[], beside: ReadonlySet<string> = NONE): ElementHeaders {
   if (flat.length % 2 !== 0) throw invalidHeader(null, 'Headers come as pairs of name and value.');
-  if (flat.length / 2 > LIMITS.headerCount) {
-    throw invalidHeader(null, `An element has at most ${LIMITS.headerCount} headers.`);
-  }
+  let count = 0;
   let bytes = 0;
   for (let at = 0; at < flat.length; at += 2) {
     const name = flat[at] as string;
     const value = flat[at + 1] as string;
+    const isCounted = !beside.has(name) || value.length > LIMITS.nameBytes;
+    if (isCounted) count += 1;
+    if (count > LIMITS.headerCount) {
+      throw invalidHeader(null, `An element has at most ${LIMITS.headerCount} headers.`);
+    }
     // Every character of a good pair is one byte on the wire, so lengths count bytes.
-    bytes += name.length + value.length;
+    if (isCounted) bytes += name.length + value.length;
     if (bytes > LIMITS.headerBytes) {
       throw invalidHeader(null, `The headers of an element have at most ${LIMITS.headerBytes} bytes.`);
     }

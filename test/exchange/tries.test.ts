@@ -36,7 +36,7 @@ describe('Tries of exchanges', () => {
   let node: ExchangeNode;
   let close: () => Promise<void>;
   const attempt = (name: string) =>
-    node.exchanges.tryOut('x', element(), DECLARATION, { name, maySee: () => true });
+    node.exchanges.tryOut('x', element(), DECLARATION, { asker: { name, maySee: () => true } });
 
   before(async () => {
     const engine = await openEngine('N');

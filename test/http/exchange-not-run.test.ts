@@ -1,19 +1,32 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
+import { MEMORY_SQLITE } from '../engines/sqlite.ts';
+import type { EngineUnderTest } from '../engines.ts';
 import { plain } from '../support/broker.ts';
+import { engineWithoutNews } from '../support/engine-with.ts';
 import { codeOf, Names } from './exchange-names.ts';
 import { sharedHarness } from './harness.ts';
 
 const MAX_QUEUES = 10;
 
-describe('An exchange that this node cannot run', () => {
+/** Changes by other nodes are found, and never told of. */
+const LATE_NEWS: EngineUnderTest = {
+  ...MEMORY_SQLITE,
+  open: async (options) => {
+    const opened = await MEMORY_SQLITE.open(options);
+    return { ...opened, engine: engineWithoutNews(opened.engine) };
+  },
+};
+
+describe('An exchange that this node does not run', () => {
   const harness = sharedHarness({
+    engine: LATE_NEWS,
     namespaces: [plain('N'), plain('M')],
     maxQueues: MAX_QUEUES,
     users: [
       { name: 'test1', password: 'test1', rights: null },
-      { name: 'maker', password: 'm', rights: { N: ['exchange', 'read'], M: ['write'] } },
-      { name: 'reader', password: 'r', rights: { N: ['read'], M: ['write'] } },
+      { name: 'maker', password: 'm', rights: { N: ['exchange', 'read'], '*': ['write'] } },
+      { name: 'reader', password: 'r', rights: { N: ['read'], '*': ['write'] } },
       { name: 'other', password: 'o', rights: { M: ['read', 'write', 'exchange'] } },
     ],
   });
@@ -43,8 +56,7 @@ describe('An exchange that this node cannot run', () => {
 
   it('is deleted by who may, where another node stored it', async () => {
     const x = new Names(harness());
-    await fill('M');
-    await store(x.id, x.declaration());
+    await store(x.id, x.declaration({ dst: [{ ns: 'elsewhere', queue: 'q' }] }));
     assert.equal((await x.client.request('GET', '/x?reload=1')).status, 200);
     assert.equal((await x.client.request('GET', `/x/${x.id}`)).status, 404);
     for (const [credentials, status] of [
@@ -57,14 +69,55 @@ describe('An exchange that this node cannot run', () => {
       assert.equal(answer.status, status, credentials);
       assert.equal((await stored(x.id)) === null, credentials === 'maker:m');
     }
-    assert.equal((await x.create({ dst: [{ ns: 'M', queue: 'full 0' }] })).status, 201);
+    assert.equal((await x.create({ dst: [{ ns: 'N', queue: x.src }] })).status, 201);
+    assert.equal((await x.client.request('DELETE', `/x/${x.id}`)).status, 201);
+  });
+
+  it('runs from the first question on, where another node stored it just now', async () => {
+    const x = new Names(harness());
+    const dst = [{ ns: 'M', queue: x.dst }];
+    for (const [method, path, status] of [
+      ['GET', '', 200],
+      ['POST', '/stop', 201],
+      ['POST', '/start', 201],
+      ['POST', '/test', 200],
+    ] as const) {
+      const id = `${x.id}${path.slice(1)}`;
+      await store(id, x.declaration({ dst }));
+      const body = path === '/test' ? '{}' : '';
+      const ask = (credentials: string) =>
+        harness().client(credentials).request(method, `/x/${id}${path}`, { body });
+      assert.equal((await ask('other:o')).status, 404, path);
+      assert.equal((await ask('maker:m')).status, status, path);
+      assert.equal((await x.client.request('GET', `/x/${id}`)).status, 200);
+      assert.equal((await x.client.request('DELETE', `/x/${id}`)).status, 201);
+    }
+  });
+
+  it('is stopped and started for the others where this node cannot run it', async () => {
+    const x = new Names(harness());
+    await store(x.id, x.declaration({ dst: [{ ns: 'elsewhere', queue: 'q' }] }));
+    for (const [verb, stopped] of [
+      ['stop', true],
+      ['start', false],
+    ] as const) {
+      const path = `/x/${x.id}/${verb}`;
+      assert.equal((await harness().client('reader:r').request('POST', path)).status, 403);
+      assert.equal((await harness().client('maker:m').request('POST', path)).status, 201);
+      assert.deepEqual((await stored(x.id))?.value, {
+        declaration: x.declaration({ dst: [{ ns: 'elsewhere', queue: 'q' }] }),
+        stopped,
+        lastError: null,
+      });
+    }
+    assert.equal((await x.client.request('GET', `/x/${x.id}`)).status, 404);
     assert.equal((await x.client.request('DELETE', `/x/${x.id}`)).status, 201);
   });
 
   it('is deleted where its source is in a namespace that this node does not serve', async () => {
     const x = new Names(harness());
     await store(x.id, x.declaration({ src: { ns: 'elsewhere', queue: 'q' } }));
-    assert.equal((await harness().client('maker:m').request('DELETE', `/x/${x.id}`)).status, 404);
+    assert.equal((await harness().client('other:o').request('DELETE', `/x/${x.id}`)).status, 404);
     assert.equal((await x.client.request('DELETE', `/x/${x.id}`)).status, 201);
     assert.equal(await stored(x.id), null);
   });

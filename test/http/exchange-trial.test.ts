@@ -1,46 +1,148 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { plain } from '../support/broker.ts';
-import { jsonOf } from '../support/http-client.ts';
-import { Names } from './exchange-names.ts';
+import { headerOf, jsonOf } from '../support/http-client.ts';
+import { codeOf, Names } from './exchange-names.ts';
 import { sharedHarness } from './harness.ts';
 
-const LEVELS = 8_000;
+describe('POST /x/:id/test', () => {
+  const harness = sharedHarness({
+    namespaces: [plain('N'), plain('M'), plain('hidden')],
+    users: [
+      { name: 'test1', password: 'test1', rights: null },
+      { name: 'maker', password: 'm', rights: { N: ['exchange', 'read'], M: ['write'] } },
+    ],
+  });
+  const fresh = (): Names => new Names(harness());
 
-describe('A trial of an exchange', () => {
-  const harness = sharedHarness({ namespaces: [plain('N'), plain('M')] });
-
-  for (const [open, close] of [
-    ['[', ']'],
-    ['{"a":', '}'],
-  ] as const) {
-    it(`is refused for a payload that is nested too deeply, which is named: ${open}`, async () => {
-      const x = new Names(harness());
-      await x.create();
-      const body = `{"msg":{"payload":${open.repeat(LEVELS)}1${close.repeat(LEVELS)}}}`;
-      const answer = await x.client.request('POST', `/x/${x.id}/test`, { body });
-      const { code, parameter } = jsonOf<{ code: string; parameter: string }>(answer);
-      assert.deepEqual([answer.status, code, parameter], [400, 'invalid-parameter', 'msg.payload']);
+  it('says per destination what would become of a sample, and stores nothing', async () => {
+    const x = fresh();
+    await x.create({
+      dst: [
+        {
+          ns: 'M',
+          queue: x.dst,
+          selector: 'env => { env.msg.hdrs.k = "v"; return env.msg.payload.n > 1 && { delay: 5 } }',
+        },
+      ],
     });
-  }
+    const answer = await x.client.request('POST', `/x/${x.id}/test`, {
+      body: JSON.stringify({ msg: { payload: { n: 2 }, hdrs: { A: 'b' } } }),
+    });
+    assert.equal(answer.status, 200);
+    const { dst } = jsonOf<{ dst: Record<string, unknown>[] }>(answer);
+    assert.deepEqual(dst, [
+      {
+        q: x.dst,
+        ns: 'M',
+        accepted: true,
+        error: null,
+        mature: null,
+        delay: 5,
+        tries: null,
+        hdrs: { a: 'b', k: 'v', 'x-hop-count': '1' },
+        payload: '{"n":2}',
+        payload_encoding: 'text',
+      },
+    ]);
+    const none = await x.client.request('POST', `/x/${x.id}/test`, { body: '{"msg":{"payload":{"n":1}}}' });
+    assert.equal(jsonOf<{ strays_to: string }>(none).strays_to, '__no_route__');
+    assert.equal(jsonOf<{ totalSize: number }>(await x.client.status('M', x.dst)).totalSize, 0);
+  });
 
-  it('has no use for what else is nested deeply: it is refused or ignored, and never a fault', async () => {
-    const x = new Names(harness());
+  it('tries a declaration that the body carries instead', async () => {
+    const x = fresh();
+    const declaration = x.declaration({ dst: [{ ns: 'M', queue: x.dst, selector: 'throw 1' }] });
+    const refused = await x.client.request('POST', `/x/${x.id}/test`, {
+      body: JSON.stringify({ declaration }),
+    });
+    assert.equal(codeOf(refused), 'invalid-body');
+    const failing = x.declaration({ dst: [{ ns: 'M', queue: x.dst, selector: 'env => env.no.thing' }] });
+    const answer = await x.client.request('POST', `/x/${x.id}/test`, {
+      body: JSON.stringify({ declaration: failing }),
+    });
+    const [tried] = jsonOf<{ dst: { accepted: boolean; error: string }[] }>(answer).dst;
+    assert.equal(tried?.accepted, false);
+    assert.match(tried?.error ?? '', /TypeError/);
+    assert.equal((await x.client.request('GET', `/x/${x.id}`)).status, 404);
+  });
+
+  it('refuses samples that could not be stored', async () => {
+    const x = fresh();
     await x.create();
-    const deep = '['.repeat(LEVELS) + ']'.repeat(LEVELS);
-    for (const body of [
-      deep,
-      `{"msg":${deep}}`,
-      ...['id', 'hdrs', 'tries', 'mature', 'more'].map((name) => `{"msg":{"${name}":${deep}}}`),
-      `{"msg":{"hdrs":{"a":${deep}}}}`,
-      `{"content_type":${deep}}`,
-      `{"declaration":${deep}}`,
-      `{"declaration":{"src":${deep}}}`,
-      `{"declaration":{"src":{"ns":"N","queue":"a"},"dst":[${deep}],"consumer":{}}}`,
-      `{"declaration":{"src":{"ns":"N","queue":"a"},"dst":[{"ns":"M","queue":"b"}],"consumer":{"wsize":${deep}}}}`,
-    ]) {
-      const { status } = await x.client.request('POST', `/x/${x.id}/test`, { body });
-      assert.ok(status === 200 || status === 400, `${status} for ${body.slice(0, 100)}`);
+    for (const [body, code] of [
+      ['{"msg":1}', 'invalid-parameter'],
+      ['[]', 'invalid-parameter'],
+      ['{"msg":{"tries":-1}}', 'invalid-parameter'],
+      ['{"msg":{"id":7}}', 'invalid-parameter'],
+      ['{"msg":{"id":""}}', 'invalid-parameter'],
+      [`{"msg":{"id":"${'i'.repeat(65)}"}}`, 'invalid-parameter'],
+      ['{"msg":{"mature":"soon"}}', 'invalid-parameter'],
+      ['{"msg":{"hdrs":{"a":1}}}', 'invalid-parameter'],
+      ['{"msg":{"hdrs":{"a b":"c"}}}', 'invalid-header'],
+      ['no json', 'invalid-body'],
+    ] as const) {
+      const answer = await x.client.request('POST', `/x/${x.id}/test`, { body });
+      assert.deepEqual([answer.status, codeOf(answer)], [400, code], body);
     }
   });
+
+  it('shows the headers of the copy that is stored then', async () => {
+    const x = fresh();
+    await x.create();
+    const hdrs = { a: 'b', 'x-hop-count': '3' };
+    const answer = await x.client.request('POST', `/x/${x.id}/test`, {
+      body: JSON.stringify({ msg: { hdrs } }),
+    });
+    const [shown] = jsonOf<{ dst: { hdrs: Record<string, string> }[] }>(answer).dst;
+    assert.deepEqual(shown?.hdrs, { a: 'b', 'x-hop-count': '4' });
+    await x.client.insert('N', x.src, '', {
+      headers: { 'x-ks-hdr-a': 'b', 'x-ks-hdr-x-hop-count': '3' },
+    });
+    const stored = await x.client.get('M', x.dst);
+    for (const [name, value] of Object.entries(shown?.hdrs ?? {})) {
+      assert.equal(headerOf(stored, `x-ks-hdr-${name}`), value);
+    }
+  });
+
+  const faults: [
+    what: string,
+    declaration: (x: Names) => unknown,
+    parameter: string,
+    credentials?: string,
+  ][] = [
+    ['no object', () => 'x', 'declaration'],
+    ['null', () => null, 'declaration'],
+    ['no source queue', (x) => x.declaration({ src: { ns: 'N' } }), 'declaration.src.queue'],
+    ['an empty name', (x) => x.declaration({ src: { ns: 'N', queue: '' } }), 'declaration.src.queue'],
+    ['no destination', (x) => x.declaration({ dst: [] }), 'declaration.dst'],
+    ['a strange option', (x) => x.declaration({ consumer: { a: 1 } }), 'declaration.consumer.a'],
+    ['a wrong option', (x) => x.declaration({ consumer: { wsize: 0 } }), 'declaration.consumer.wsize'],
+    [
+      'an unknown namespace',
+      (x) => x.declaration({ dst: [{ ns: 'Z', queue: 'q' }] }),
+      'declaration.dst[0].ns',
+    ],
+    [
+      'a namespace that the user may not see',
+      (x) => x.declaration({ src: { ns: 'hidden', queue: 'q' } }),
+      'declaration.src.ns',
+      'maker:m',
+    ],
+    [
+      'a selector that does not parse',
+      (x) => x.declaration({ dst: [{ ns: 'M', queue: 'q', selector: '(' }] }),
+      'declaration.dst[0].selector',
+    ],
+  ];
+  for (const [what, declaration, parameter, credentials] of faults) {
+    it(`refuses a declaration with ${what}, naming its place in the body`, async () => {
+      const x = fresh();
+      const body = JSON.stringify({ declaration: declaration(x) });
+      const answer = await harness().client(credentials).request('POST', `/x/${x.id}/test`, { body });
+      assert.equal(answer.status, 400);
+      const refused = jsonOf<{ parameter: string; detail: string }>(answer);
+      assert.equal(refused.parameter, parameter);
+    });
+  }
 });

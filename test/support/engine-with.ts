@@ -1,3 +1,4 @@
+import type { Definitions } from '../../src/engine/definitions.ts';
 import type { Engine } from '../../src/engine/engine.ts';
 import type { Storage } from '../../src/engine/storage.ts';
 
@@ -12,4 +13,17 @@ export function engineWith(engine: Engine, verbs: (real: Storage) => Partial<Sto
     },
   });
   return Object.create(engine, { storage: { value: storage } });
+}
+
+/** The engine as a node has it whose news of definitions are late: it hears of no change, and finds what it reads. */
+export function engineWithoutNews(engine: Engine): Engine {
+  const real = engine.definitions;
+  const definitions: Definitions = {
+    get: (kind, key) => real.get(kind, key),
+    list: (kind) => real.list(kind),
+    put: (kind, key, value, expected) => real.put(kind, key, value, expected),
+    delete: (kind, key, expected) => real.delete(kind, key, expected),
+    watch: () => () => {},
+  };
+  return Object.create(engine, { definitions: { value: definitions } });
 }

@@ -67,6 +67,25 @@ describe('A start that cannot be', { concurrency: 2 }, () => {
       /http\.users\.u\.rights\.N: there is no right "reed"\. Choose among read, write, manage, exchange/,
     ],
     [
+      'for an exchange that cannot run',
+      {
+        exchanges: {
+          good: { src: { ns: 'N', queue: 'a' }, dst: [{ ns: 'N', queue: 'b' }], consumer: {} },
+          bad: { src: { ns: 'N', queue: 'a' }, dst: [{ ns: 'Z', queue: 'b' }], consumer: {} },
+        },
+      },
+      /exchanges\.bad: dst\[0\]\.ns: there is no namespace Z\. Mend its declaration/,
+    ],
+    [
+      'for a selector that does not parse',
+      {
+        exchanges: {
+          bad: { src: { ns: 'N', queue: 'a' }, dst: [{ ns: 'N', queue: 'b', selector: '(' }], consumer: {} },
+        },
+      },
+      /exchanges\.bad: .*dst\[0\]\.selector.*Mend its declaration/,
+    ],
+    [
       'for a certificate that is not there',
       { http: { users: USERS, tls: { cert: 'no.pem', key: 'no.pem' } } },
       /http\.tls\.cert: .*no\.pem cannot be read \(ENOENT\)/,

@@ -75,7 +75,7 @@ export interface SelectorVerdict {
   readonly delayMs: number | null;
   /** Null where the selector named none. */
   readonly tries: number | null;
-  /** What this destination would store, checked as at an insert; null: as the element has them. */
+  /** What this destination would store, checked as at an insert, its hop aside; null: as the element has them. */
   readonly headers: ElementHeaders | null;
   /** The same for the body. */
   readonly body: Uint8Array | null;

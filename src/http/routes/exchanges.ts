@@ -1,7 +1,7 @@
 import { isUtf8 } from 'node:buffer';
 import { refusal, type User } from '../../access/user.ts';
 import { noNamespace } from '../../exchange/check.ts';
-import { type Declaration, parseDeclaration } from '../../exchange/declaration.ts';
+import { type Declaration, parseDeclaration, pathWithin } from '../../exchange/declaration.ts';
 import type { LoopIds } from '../../exchange/graph.ts';
 import { notFound } from '../../exchange/known.ts';
 import type { ExchangeRecord } from '../../exchange/record.ts';
@@ -26,6 +26,8 @@ const MOST_JSON_BYTES = 65_536;
 /** The header of the create answer that names loops, and its longest value: clients bound all headers together. */
 const LOOPS = 'x-ks-loops';
 const MOST_LOOPS_BYTES = 4096;
+/** The member of a trial's body that is the declaration to try. */
+const TRIED = 'declaration';
 
 const forms = {
   array: flag('`{"data": […]}`, each an exchange record with `id`, as the web console reads it.'),
@@ -79,9 +81,11 @@ export const exchangeRoutes: readonly Route[] = [
       },
     ],
     problems: idProblems,
-    handle(call) {
-      const id = visibleId(call);
-      answerJson(call, call.front.parts.exchanges.record(id, call.user));
+    async handle(call) {
+      const id = checkName('exchange', call.param('id'));
+      const { exchanges } = call.front.parts;
+      mustSee(call.user, id, await exchanges.look(id));
+      answerJson(call, exchanges.record(id, call.user));
     },
   }),
   route({
@@ -140,9 +144,10 @@ export const exchangeRoutes: readonly Route[] = [
       answers: [{ status: 201, description: 'Done; idempotent.', contentType: null }],
       problems: [...idProblems, 'forbidden'],
       async handle(call) {
-        const id = ruledId(call);
+        const id = checkName('exchange', call.param('id'));
         const { exchanges } = call.front.parts;
-        await (verb === 'stop' ? exchanges.stopExchange(id) : exchanges.startExchange(id));
+        const check = (declaration: Declaration): void => mustControl(call.user, id, declaration);
+        await (verb === 'stop' ? exchanges.stopExchange(id, check) : exchanges.startExchange(id, check));
         call.empty(201);
       },
     }),
@@ -190,10 +195,14 @@ export const exchangeRoutes: readonly Route[] = [
       const id = checkName('exchange', call.param('id'));
       return readJson(call, async (payload) => {
         const { sample, declaration: given } = parseSample(payload, call.front.parts.clock.now());
-        const declaration = given === undefined ? null : parseDeclaration(given);
-        if (declaration === null) ruledId(call);
-        else mustRule(call.user, declaration);
-        answerJson(call, await call.front.parts.exchanges.tryOut(id, sample, declaration, call.user));
+        const declaration = given === undefined ? null : parseDeclaration(given, TRIED);
+        const { exchanges } = call.front.parts;
+        if (declaration === null) mustControl(call.user, id, await exchanges.look(id));
+        else mustRule(call.user, declaration, TRIED);
+        answerJson(
+          call,
+          await exchanges.tryOut(id, sample, declaration, { asker: call.user, within: TRIED }),
+        );
       });
     },
   }),
@@ -216,7 +225,7 @@ async function parseJson(body: Buffer): Promise<unknown> {
 }
 
 /** A selector is code that runs on every node: the right `exchange`, beside those of its queues. */
-function mustRule(user: User, { src, dst }: Pick<Declaration, 'src' | 'dst'>): void {
+function mustRule(user: User, { src, dst }: Pick<Declaration, 'src' | 'dst'>, within = ''): void {
   const needed = [
     ['exchange', src.ns, 'src.ns'],
     ['read', src.ns, 'src.ns'],
@@ -224,26 +233,14 @@ function mustRule(user: User, { src, dst }: Pick<Declaration, 'src' | 'dst'>): v
   ] as const;
   for (const [right, namespace, path] of needed) {
     const reason = refusal(user, right, namespace);
-    if (reason?.code === 'namespace-not-found') throw noNamespace(path, namespace);
+    if (reason?.code === 'namespace-not-found') throw noNamespace(pathWithin(within, path), namespace);
     if (reason !== null) throw reason;
   }
 }
 
-/** The exchange of the path, if the user may see its source; another one is answered as unknown. */
-function visibleId(call: Call): string {
-  const id = checkName('exchange', call.param('id'));
-  mustSee(call.user, id, call.front.parts.exchanges.declaration(id));
-  return id;
-}
-
+/** An exchange whose source the user may not see is answered as unknown. */
 function mustSee(user: User, id: string, { src }: Declaration): void {
   if (!user.maySee(src.ns)) throw notFound(id);
-}
-
-function ruledId(call: Call): string {
-  const id = checkName('exchange', call.param('id'));
-  mustControl(call.user, id, call.front.parts.exchanges.declaration(id));
-  return id;
 }
 
 function mustControl(user: User, id: string, declaration: Declaration): void {

@@ -1,5 +1,6 @@
 import { QuaysideError } from '../../../model/errors.ts';
 import { checkHeaders } from '../../../model/headers.ts';
+import { SERVICE_HEADERS } from '../../forward.ts';
 import type { Host } from '../guest/ask.ts';
 import { bodyAllowanceMs, type SandboxLimits } from '../limits.ts';
 import type { Change, PackedElements, PayloadKind } from '../protocol.ts';
@@ -118,7 +119,7 @@ function readHeaders(json: string): readonly string[] | string {
   if (!Array.isArray(flat) || !flat.every((part) => typeof part === 'string'))
     return 'the headers are not strings';
   try {
-    return checkHeaders(flat);
+    return checkHeaders(flat, SERVICE_HEADERS);
   } catch (error) {
     if (error instanceof QuaysideError) return error.message;
     throw error;

@@ -1,0 +1,177 @@
+import assert from 'node:assert/strict';
+import { after, before, describe, it } from 'node:test';
+import type { TestNamespace } from '../support/broker.ts';
+import { bodyText } from '../support/elements.ts';
+import { engineWithoutNews } from '../support/engine-with.ts';
+import { declare, ExchangeNode, openEngine } from './node.ts';
+import { patientSandbox } from './sandbox-elements.ts';
+
+type Opened = Awaited<ReturnType<typeof openEngine>>;
+
+describe('a node that has not heard yet what another one did to an exchange', () => {
+  const sandbox = patientSandbox();
+  let here: Opened;
+  let there: Opened;
+  let node: ExchangeNode;
+  let other: ExchangeNode;
+  let made = 0;
+  /** Fresh names, so that no test sees another's elements. */
+  const names = (): { src: string; a: string; b: string; id: string } => {
+    made += 1;
+    return { src: `src${made}`, a: `a${made}`, b: `b${made}`, id: `x${made}` };
+  };
+  const late = ({ engine, namespaces }: Opened): TestNamespace[] => {
+    const deaf = engineWithoutNews(engine);
+    return namespaces.map((namespace) => ({ ...namespace, engine: deaf }));
+  };
+  const started = (configured?: ReadonlyMap<string, ReturnType<typeof declare>>): Promise<ExchangeNode> =>
+    new ExchangeNode([...late(here), ...late(there)], here.clock, sandbox, {
+      ...(configured !== undefined && { configured }),
+    }).start();
+  const stored = async (id: string): Promise<boolean[]> =>
+    (await Promise.all([here, there].map(({ engine }) => engine.definitions.get('exchange', id)))).map(
+      (definition) => definition !== null,
+    );
+  const gone = async (on: ExchangeNode, id: string): Promise<void> => {
+    await on.exchanges.reload();
+    assert.ok(!on.exchanges.list().some(([known]) => known === id));
+    assert.deepEqual(await stored(id), [false, false]);
+  };
+
+  before(async () => {
+    await sandbox.start();
+    here = await openEngine('N', 'M');
+    there = await openEngine('far');
+    [node, other] = [await started(), await started()];
+  });
+
+  after(async () => {
+    await node.stop();
+    await other.stop();
+    await sandbox.stop();
+    await here.close();
+    await there.close();
+  });
+
+  it('creates it anew where it was deleted, whatever was declared before', async () => {
+    const { src, a, b, id } = names();
+    for (const to of [a, a, b]) {
+      await node.exchanges.create(id, declare(`N/${src}`, [`N/${to}`]));
+      assert.deepEqual(await stored(id), [true, false]);
+      await node.insert('N', src, to);
+      assert.equal(bodyText(await node.pop('N', to)), to);
+      await other.exchanges.delete(id);
+    }
+  });
+
+  it('refuses another declaration than the one that is stored now, and runs that one', async () => {
+    const { src, a, b, id } = names();
+    await node.exchanges.create(id, declare(`N/${src}`, [`N/${a}`]));
+    await other.exchanges.delete(id);
+    await other.exchanges.create(id, declare(`N/${src}`, [`N/${b}`]));
+    await assert.rejects(node.exchanges.create(id, declare(`N/${src}`, [`N/${a}`])), {
+      code: 'exchange-exists',
+    });
+    assert.equal(node.exchanges.record(id).dst[0]?.q, b);
+  });
+
+  it('stops, starts and deletes what was created there, and shows it to who looks', async () => {
+    const { src, a, id } = names();
+    const create = async (next: string): Promise<string> => {
+      await other.exchanges.create(next, declare(`far/${src}`, [`far/${a}`]));
+      return next;
+    };
+    const stopped = await create(`${id}-stopped`);
+    await node.exchanges.stopExchange(stopped);
+    assert.equal(node.exchanges.record(stopped).stopped, true);
+    await node.exchanges.startExchange(await create(`${id}-started`));
+    assert.equal(node.exchanges.record(`${id}-started`).stopped, false);
+    assert.equal((await node.exchanges.look(await create(`${id}-seen`))).src.queue, src);
+    assert.equal(node.exchanges.record(`${id}-seen`).stopped, null);
+    await node.exchanges.delete(await create(`${id}-deleted`));
+    await gone(node, `${id}-deleted`);
+  });
+
+  it('changes only what the caller may change', async () => {
+    const { src, a, id } = names();
+    await other.exchanges.create(id, declare(`N/${src}`, [`N/${a}`]));
+    const refuse = (): never => {
+      throw new Error('not yours');
+    };
+    for (const change of [
+      () => node.exchanges.stopExchange(id, refuse),
+      () => node.exchanges.startExchange(id, refuse),
+      () => node.exchanges.delete(id, refuse),
+    ]) {
+      await assert.rejects(change, { message: 'not yours' });
+    }
+    assert.equal(node.exchanges.record(id).stopped, null);
+    assert.deepEqual(await stored(id), [true, false]);
+  });
+
+  it('deletes what two nodes created at once in two engines, and nothing of it comes back', async () => {
+    const { src, a, id } = names();
+    await Promise.all([
+      node.exchanges.create(id, declare(`N/${src}`, [`N/${a}`])),
+      other.exchanges.create(id, declare(`far/${src}`, [`far/${a}`])),
+    ]);
+    assert.deepEqual(await stored(id), [true, true]);
+    for (const each of [node, other]) {
+      await each.exchanges.reload();
+      assert.equal(each.exchanges.record(id).src.ns, 'N');
+    }
+    await other.exchanges.delete(id);
+    await gone(other, id);
+  });
+
+  it('leaves what is hidden in another engine to who may delete that: it comes to light', async () => {
+    const { src, a, id } = names();
+    await node.exchanges.create(id, declare(`N/${src}`, [`N/${a}`]));
+    await other.exchanges.create(id, declare(`far/${src}`, [`far/${a}`]));
+    await node.exchanges.reload();
+    await node.exchanges.delete(id, (declaration) => {
+      if (declaration.src.ns !== 'N') throw new Error('not yours');
+    });
+    assert.deepEqual(await stored(id), [false, true]);
+    assert.equal((await node.exchanges.look(id)).src.ns, 'far');
+    await node.exchanges.delete(id);
+    await gone(node, id);
+  });
+
+  for (const [home, away] of [
+    ['N', 'far'],
+    ['far', 'N'],
+  ] as const) {
+    it(`starts with a configured exchange of ${home}, and with no other of its id from ${away}`, async () => {
+      const { src, a, b, id } = names();
+      await node.exchanges.create(id, declare(`${away}/${src}`, [`${away}/${a}`]));
+      await node.exchanges.stopExchange(id);
+      const configured = new Map([[id, declare(`${home}/${src}`, [`${home}/${b}`])]]);
+      const later = await started(configured);
+      assert.deepEqual(await stored(id), [home === 'N', home === 'far']);
+      const { src: source, stopped } = later.exchanges.record(id);
+      assert.deepEqual([source.ns, stopped], [home, true]);
+      await later.exchanges.delete(id);
+      await gone(later, id);
+      await later.stop();
+      await node.exchanges.reload();
+    });
+  }
+
+  it('keeps a configured exchange where two engines share a store, which then has it once', async () => {
+    const { src, a, b, id } = names();
+    await node.exchanges.create(id, declare(`N/${src}`, [`N/${a}`]));
+    const shared = here.namespaces.map((namespace) => ({
+      ...namespace,
+      engine: engineWithoutNews(namespace.engine),
+    }));
+    const configured = new Map([[id, declare(`M/${src}`, [`M/${b}`])]]);
+    const later = await new ExchangeNode(shared, here.clock, sandbox, { configured }).start();
+    assert.deepEqual(await stored(id), [true, false]);
+    assert.equal(later.exchanges.record(id).src.ns, 'M');
+    await later.exchanges.delete(id);
+    await gone(later, id);
+    await later.stop();
+    await node.exchanges.reload();
+  });
+});
