@@ -4,6 +4,7 @@ import type { BrokerLog } from '../broker/ports.ts';
 import type { Clock } from '../model/clock.ts';
 import type { Delivery } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
+import type { Budget } from './budget.ts';
 import { cannotReserve, mustRunSelectors } from './check.ts';
 import { type ExchangeCounters, Faults, zeroExchangeCounters } from './counters.ts';
 import { CONSUMER_DEFAULTS, type Declaration } from './declaration.ts';
@@ -60,10 +61,10 @@ export class Exchange {
   constructor(
     id: string,
     declaration: Declaration,
-    parts: ExchangeParts,
+    parts: ExchangeParts & { readonly budget: Budget },
     onStrikes: (error: string) => void,
   ) {
-    const { clock, random, log } = parts;
+    const { budget, clock, random, log } = parts;
     this.id = id;
     this.declaration = declaration;
     this.cid = `${id}-${Math.floor(random() * 2 ** 48).toString(36)}`;
@@ -98,6 +99,8 @@ export class Exchange {
           tid: `${this.cid}-${i}`,
           leaseMs,
           window: Math.max(1, Math.floor(wsize / parallel)),
+          copies: Math.max(1, declaration.dst.length),
+          budget,
           stages,
           took: (batch) => this.#took(batch),
           settled: (batch) => this.#settled(batch),

@@ -2,6 +2,7 @@ import type { Definition, Definitions } from '../engine/definitions.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { Service } from '../model/service.ts';
 import { type Asker, NODE } from './asker.ts';
+import { Budget } from './budget.ts';
 import { checkDeclaration, checkRoom, mustRunSelectors } from './check.ts';
 import type { Declaration } from './declaration.ts';
 import { Exchange, type ExchangeParts } from './exchange.ts';
@@ -28,6 +29,8 @@ interface Asking {
   readonly within?: string;
 }
 
+/** Elements and their copies that all exchanges have under way together: a wide exchange copies each many times. */
+const MOST_BYTES = 64 * 1_048_576;
 const MOST_CONFLICTS = 10;
 const NEVER_CHANGED: ExchangeState = { stopped: null, lastError: null };
 
@@ -46,8 +49,9 @@ export class Exchanges implements Service {
 
   constructor(options: ExchangesOptions) {
     this.#options = options;
+    const parts = { ...options, budget: new Budget(MOST_BYTES) };
     this.#known = new KnownExchanges(
-      (id, declaration) => new Exchange(id, declaration, options, (error) => this.#strikeOut(id, error)),
+      (id, declaration) => new Exchange(id, declaration, parts, (error) => this.#strikeOut(id, error)),
     );
     this.#follower = new Follower(options, this.#known);
   }

@@ -3,6 +3,7 @@ import type { Queue } from '../broker/queue.ts';
 import type { CancelTimer, Clock } from '../model/clock.ts';
 import type { Delivery } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
+import type { Budget } from './budget.ts';
 
 /** What a loop does with what it took. */
 export interface Stages {
@@ -25,6 +26,10 @@ export interface PipelineOptions {
   readonly leaseMs: number | null;
   /** Elements under way at once. */
   readonly window: number;
+  /** How often each element is copied, at most. */
+  readonly copies: number;
+  /** Of all exchanges of the node. */
+  readonly budget: Budget;
   readonly stages: Stages;
   /** An element was taken, or is settled: the record's `pending_acks`. */
   readonly took: (batch: readonly Delivery[]) => void;
@@ -33,6 +38,10 @@ export interface PipelineOptions {
 
 /** Elements of one round trip: past this the gain of a larger batch was under 3 %, and its lease runs longer. */
 const LARGEST_BATCH = 256;
+/** Bytes of one round trip, copies included: of large elements fewer are taken at once. */
+const BATCH_BYTES = 4 * 1_048_576;
+/** What an element is taken to weigh before one was seen. */
+const USUAL_BYTES = 4 * 1024;
 const FIRST_BACKOFF_MS = 100;
 const LAST_BACKOFF_MS = 5_000;
 
@@ -51,6 +60,8 @@ export class Pipeline {
   #consumer: Consumer | null = null;
   #waitingSince: number | null = null;
   #underWay = 0;
+  /** What an element weighed lately. */
+  #bytesEach = USUAL_BYTES;
   /** Resolves when every batch taken so far was sent to be stored. */
   #sent: Promise<void> = Promise.resolve();
   /** Batches that are not settled yet. */
@@ -99,14 +110,33 @@ export class Pipeline {
       await this.#pauseAfterFault();
       if (this.#state !== 'running') break;
       const batch = await this.#take();
-      if (batch.length > 0) this.#pass(batch);
+      if (batch.length === 0) continue;
+      const bytes = this.#weigh(batch);
+      await this.#options.budget.enter(bytes);
+      this.#pass(batch, bytes);
     }
     await this.#allSettled();
   }
 
+  /** Bytes of a batch with its copies. */
+  #weigh(batch: readonly Delivery[]): number {
+    const bytes = batch.reduce((sum, { body }) => sum + body.byteLength, 0);
+    this.#bytesEach = (this.#bytesEach + bytes / batch.length) / 2;
+    return bytes * this.#options.copies;
+  }
+
+  /** How many elements the next batch is to have. */
+  #batchSize(): number {
+    // After a fault one element is enough to find out whether the destination is back.
+    if (this.#backoffMs > 0) return 1;
+    const { window, copies } = this.#options;
+    const byBytes = Math.max(1, Math.floor(BATCH_BYTES / (this.#bytesEach * copies)));
+    return Math.min(LARGEST_BATCH, window - this.#underWay, byBytes);
+  }
+
   /** Waits for a batch; an empty one means that the loop is to look whether it should go on. */
   #take(): Promise<Delivery[]> {
-    const { source, clock, tid, leaseMs, window } = this.#options;
+    const { source, clock, tid, leaseMs } = this.#options;
     return new Promise((resolve) => {
       const end = (batch: Delivery[]): void => {
         this.#consumer = null;
@@ -116,8 +146,7 @@ export class Pipeline {
       };
       this.#endWait = end;
       this.#waitingSince = clock.now();
-      // After a fault one element is enough to find out whether the destination is back.
-      const count = this.#backoffMs > 0 ? 1 : Math.min(LARGEST_BATCH, window - this.#underWay);
+      const count = this.#batchSize();
       try {
         this.#consumer = source.get(
           { group: null, leaseMs, count, timeoutMs: null, tid, owner: null },
@@ -137,7 +166,8 @@ export class Pipeline {
     });
   }
 
-  #pass(batch: readonly Delivery[]): void {
+  /** @param bytes as the budget has them */
+  #pass(batch: readonly Delivery[], bytes: number): void {
     const { stages, took } = this.#options;
     this.#underWay += batch.length;
     took(batch);
@@ -149,7 +179,10 @@ export class Pipeline {
     this.#sent = sent;
     const settled = this.#settle(batch, before, decided, markSent);
     this.#open.add(settled);
-    void settled.finally(() => this.#open.delete(settled));
+    void settled.finally(() => {
+      this.#open.delete(settled);
+      this.#options.budget.leave(bytes);
+    });
   }
 
   /** Never rejects. `markSent` lets the next batch be stored. */

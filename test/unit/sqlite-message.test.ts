@@ -37,6 +37,16 @@ function assertReads(reader: MessageReader, item: Item): void {
 }
 
 describe('messages between the SQLite engine and its thread', () => {
+  it('carry a large body once, however many elements have it', () => {
+    const writer = new MessageWriter();
+    const body = bodyOf(70_000, 7);
+    for (let i = 0; i < 100; i += 1) writer.body(body);
+    const { message, transfer } = writer.pack(false);
+    assert.equal(transfer.length, 1);
+    const reader = new MessageReader(structuredClone(message, { transfer }));
+    for (let i = 0; i < 100; i += 1) assert.deepEqual(Buffer.from(reader.body()), Buffer.from(body));
+  });
+
   it('are read as they were written, after the copy that a thread border makes', () => {
     fc.assert(
       fc.property(fc.array(items, { maxLength: 12 }), fc.boolean(), (written, owned) => {

@@ -88,8 +88,13 @@ export class MessageWriter {
    * @param owned whether the bodies' memory may be given away (it is gone on this side afterwards)
    */
   pack(owned: boolean): { message: Packed; transfer: ArrayBuffer[] } {
-    const large = this.#large.map((body) => (owned && fillsItsMemory(body) ? body : new Uint8Array(body)));
-    const transfer = large.map((body) => body.buffer);
+    // Copies of one element to many queues share a body; so they do on the other side.
+    const packed = new Map<Uint8Array, Uint8Array<ArrayBuffer>>();
+    for (const body of this.#large) {
+      if (!packed.has(body)) packed.set(body, owned && fillsItsMemory(body) ? body : new Uint8Array(body));
+    }
+    const large = this.#large.map((body) => packed.get(body) ?? NO_BYTES);
+    const transfer = [...packed.values()].map((body) => body.buffer);
     const bytes = this.#packSmall();
     if (bytes.byteLength > 0) transfer.push(bytes.buffer);
     return { message: { values: this.#values, bytes, large }, transfer };
