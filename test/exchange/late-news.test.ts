@@ -24,10 +24,18 @@ describe('a node that has not heard yet what another one did to an exchange', ()
     const deaf = engineWithoutNews(engine);
     return namespaces.map((namespace) => ({ ...namespace, engine: deaf }));
   };
+  /** All are stopped in the end, whatever fails before. */
+  const nodes: ExchangeNode[] = [];
+  const run = (started: ExchangeNode): Promise<ExchangeNode> => {
+    nodes.push(started);
+    return started.start();
+  };
   const started = (configured?: ReadonlyMap<string, ReturnType<typeof declare>>): Promise<ExchangeNode> =>
-    new ExchangeNode([...late(here), ...late(there)], here.clock, sandbox, {
-      ...(configured !== undefined && { configured }),
-    }).start();
+    run(
+      new ExchangeNode([...late(here), ...late(there)], here.clock, sandbox, {
+        ...(configured !== undefined && { configured }),
+      }),
+    );
   const stored = async (id: string): Promise<boolean[]> =>
     (await Promise.all([here, there].map(({ engine }) => engine.definitions.get('exchange', id)))).map(
       (definition) => definition !== null,
@@ -46,8 +54,7 @@ describe('a node that has not heard yet what another one did to an exchange', ()
   });
 
   after(async () => {
-    await node.stop();
-    await other.stop();
+    for (const each of nodes) await each.stop();
     await sandbox.stop();
     await here.close();
     await there.close();
@@ -153,7 +160,6 @@ describe('a node that has not heard yet what another one did to an exchange', ()
       assert.deepEqual([source.ns, stopped], [home, true]);
       await later.exchanges.delete(id);
       await gone(later, id);
-      await later.stop();
       await node.exchanges.reload();
     });
   }
@@ -166,12 +172,11 @@ describe('a node that has not heard yet what another one did to an exchange', ()
       engine: engineWithoutNews(namespace.engine),
     }));
     const configured = new Map([[id, declare(`M/${src}`, [`M/${b}`])]]);
-    const later = await new ExchangeNode(shared, here.clock, sandbox, { configured }).start();
+    const later = await run(new ExchangeNode(shared, here.clock, sandbox, { configured }));
     assert.deepEqual(await stored(id), [true, false]);
     assert.equal(later.exchanges.record(id).src.ns, 'M');
     await later.exchanges.delete(id);
     await gone(later, id);
-    await later.stop();
     await node.exchanges.reload();
   });
 });
