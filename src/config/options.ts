@@ -171,6 +171,13 @@ const NamespaceOptions = Type.Object(
       default: 10_000,
       description: 'queues of the namespace; the insert that would make one more is refused',
     }),
+    maxGroups: Type.Integer({
+      minimum: 1,
+      maximum: 10_000,
+      default: 1_000,
+      description:
+        'streams: consumer groups of one queue beside the default ones; the insert that would make one more is refused',
+    }),
     durability: Type.Optional(
       Type.Enum(['full', 'normal'], {
         description:
