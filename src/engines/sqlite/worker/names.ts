@@ -41,6 +41,7 @@ export class Names {
   readonly #listLanes: StatementSync;
   readonly #findLaneById: StatementSync;
   readonly #addLane: StatementSync;
+  readonly #removeLane: StatementSync;
   readonly #listQueues: StatementSync;
 
   constructor(db: DatabaseSync, policies: readonly NamespacePolicy[], undo: Undo) {
@@ -54,6 +55,7 @@ export class Names {
     this.#addLane = db.prepare(
       `INSERT INTO lane (queue, grp, counted_at, ready, scheduled, reserved) VALUES (?, ?, 0, 0, 0, 0) RETURNING id`,
     );
+    this.#removeLane = db.prepare('DELETE FROM lane WHERE id = ?');
     this.#listQueues = db.prepare('SELECT name FROM queue WHERE ns = ? ORDER BY name');
   }
 
@@ -63,11 +65,22 @@ export class Names {
     this.#byHandle.push(null);
   }
 
+  keyOf(handle: number): QueueKey {
+    const key = this.#handles[handle];
+    if (key === undefined) throw new Error(`unknown queue handle ${handle}`);
+    return key;
+  }
+
+  /** What its namespace says of the queue of a handle, known or not. */
+  policyOf(handle: number): NamespacePolicy | null {
+    return this.#policies.get(this.keyOf(handle).ns) ?? null;
+  }
+
   /** The queue of a handle, or null where it was never written. */
   find(handle: number): Queue | null {
     const known = this.#byHandle[handle];
     if (known !== null && known !== undefined) return known;
-    const queue = this.findByKey(this.#keyOf(handle));
+    const queue = this.findByKey(this.keyOf(handle));
     this.#byHandle[handle] = queue;
     return queue;
   }
@@ -76,7 +89,7 @@ export class Names {
   make(handle: number): Queue {
     const known = this.find(handle);
     if (known !== null) return known;
-    const queue = this.makeByKey(this.#keyOf(handle));
+    const queue = this.makeByKey(this.keyOf(handle));
     this.#byHandle[handle] = queue;
     return queue;
   }
@@ -128,6 +141,12 @@ export class Names {
     });
   }
 
+  /** Forgets a lane that holds nothing. */
+  removeLane(lane: Lane): void {
+    this.#removeLane.run(lane.id);
+    this.detachLane(lane);
+  }
+
   /** Null where there is no such lane, or it was purged. */
   laneById(id: number): Lane | null {
     const known = this.#laneById.get(id);
@@ -145,12 +164,6 @@ export class Names {
       .all(ns)
       .map((row) => String(row.name))
       .sort();
-  }
-
-  #keyOf(handle: number): QueueKey {
-    const key = this.#handles[handle];
-    if (key === undefined) throw new Error(`unknown queue handle ${handle}`);
-    return key;
   }
 
   #remember(id: number, key: QueueKey): Queue {
