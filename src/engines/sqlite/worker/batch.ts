@@ -69,13 +69,13 @@ function runCall(
     return;
   }
   message.seek(calls[at + 1] ?? 0, calls[at + 2] ?? 0, calls[at + 3] ?? 0);
-  const start = reply.position();
   reply.value(ANSWERED);
   try {
     verb(store, message, reply);
   } catch (error) {
     if (!(error instanceof Refusal)) throw error;
-    reply.rewind(start);
+    // Nothing else was written for this call.
+    reply.rewind({ ...reply.position(), value: reply.valueCount - 1 });
     refuse(reply, error.fault);
   }
 }

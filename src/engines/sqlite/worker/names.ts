@@ -1,5 +1,6 @@
 import type { DatabaseSync, StatementSync } from 'node:sqlite';
 import type { NamespacePolicy } from '../../../engine/engine.ts';
+import { type GroupLimit, groupLimitOf } from '../../../engine/group-limit.ts';
 import type { GroupName } from '../../../model/element.ts';
 import type { QueueKey } from '../../../model/names.ts';
 import { COUNT_COLUMNS, type Counts, type CountsRow, countsOf, NO_COUNTS } from './counts.ts';
@@ -29,9 +30,11 @@ export interface Lane {
  */
 export class Names {
   readonly #policies: ReadonlyMap<string, NamespacePolicy>;
+  readonly #limits: ReadonlyMap<string, GroupLimit | null>;
   readonly #undo: Undo;
   readonly #handles: QueueKey[] = [];
   readonly #byHandle: (Queue | null)[] = [];
+  readonly #limitByHandle: (GroupLimit | null)[] = [];
   readonly #byKey = new Map<string, Queue>();
   readonly #byId = new Map<number, Queue>();
   readonly #laneById = new Map<number, Lane>();
@@ -46,6 +49,7 @@ export class Names {
 
   constructor(db: DatabaseSync, policies: readonly NamespacePolicy[], undo: Undo) {
     this.#policies = new Map(policies.map((policy) => [policy.name, policy]));
+    this.#limits = new Map(policies.map((policy) => [policy.name, groupLimitOf(policy)]));
     this.#undo = undo;
     this.#findQueue = db.prepare('SELECT id FROM queue WHERE ns = ? AND name = ?');
     this.#findQueueById = db.prepare('SELECT ns, name FROM queue WHERE id = ?');
@@ -63,6 +67,7 @@ export class Names {
   addHandle(key: QueueKey): void {
     this.#handles.push(key);
     this.#byHandle.push(null);
+    this.#limitByHandle.push(this.#limits.get(key.ns) ?? null);
   }
 
   keyOf(handle: number): QueueKey {
@@ -71,9 +76,9 @@ export class Names {
     return key;
   }
 
-  /** What its namespace says of the queue of a handle, known or not. */
-  policyOf(handle: number): NamespacePolicy | null {
-    return this.#policies.get(this.keyOf(handle).ns) ?? null;
+  /** What bounds the groups of the queue of a handle, known or not; null: nothing. */
+  limitOf(handle: number): GroupLimit | null {
+    return this.#limitByHandle[handle] ?? null;
   }
 
   /** The queue of a handle, or null where it was never written. */

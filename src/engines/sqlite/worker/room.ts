@@ -1,3 +1,4 @@
+import type { GroupLimit } from '../../../engine/group-limit.ts';
 import { tooManyGroups } from '../../../engine/store-failures.ts';
 import type { GroupName } from '../../../model/element.ts';
 import { Refusal } from './faults.ts';
@@ -19,16 +20,15 @@ interface Addressed {
  * @throws Refusal where even that makes no room
  */
 export function makeRoom(store: Store, handle: number, elements: readonly Addressed[]): void {
-  const policy = store.names.policyOf(handle);
-  if (policy === null || policy.groups === null || policy.maxGroups === undefined) return;
+  const limit = store.names.limitOf(handle);
+  if (limit === null) return;
   const queue = store.names.find(handle);
-  const missing = missingGroups(queue, policy.groups, elements);
+  const missing = missingGroups(queue, limit, elements);
   if (missing === null) return;
-  const excess = limitedLanes(queue, policy.groups) + missing.size - policy.maxGroups;
+  const excess = limitedLanes(queue, limit) + missing.size - limit.most;
   if (excess <= 0) return;
-  const empty = queue === null ? [] : emptyLanes(queue, policy.groups, elements);
-  if (empty.length < excess)
-    throw new Refusal(tooManyGroups(store.names.keyOf(handle).name, policy.maxGroups));
+  const empty = queue === null ? [] : emptyLanes(queue, limit, elements);
+  if (empty.length < excess) throw new Refusal(tooManyGroups(store.names.keyOf(handle).name, limit.most));
   for (const lane of empty) {
     store.leases.forget(lane);
     store.names.removeLane(lane);
@@ -36,15 +36,17 @@ export function makeRoom(store: Store, handle: number, elements: readonly Addres
 }
 
 /** How many groups the queue has beside the default ones. */
-function limitedLanes(queue: Queue | null, defaults: readonly GroupName[]): number {
+function limitedLanes(queue: Queue | null, { defaults }: GroupLimit): number {
   if (queue === null) return 0;
-  return queue.lanes.size - defaults.filter((group) => queue.lanes.has(group)).length;
+  let limited = queue.lanes.size;
+  for (const group of defaults) if (queue.lanes.has(group)) limited -= 1;
+  return limited;
 }
 
 /** Groups that the queue does not have yet, but for default ones, which always fit; null: none. */
 function missingGroups(
   queue: Queue | null,
-  defaults: readonly GroupName[],
+  { defaults }: GroupLimit,
   elements: readonly Addressed[],
 ): Set<GroupName> | null {
   let missing: Set<GroupName> | null = null;
@@ -54,7 +56,7 @@ function missingGroups(
     if (groups === last) continue;
     last = groups;
     for (const group of groups.split(',')) {
-      if (queue?.lanes.has(group) || defaults.includes(group)) continue;
+      if (queue?.lanes.has(group) || defaults.has(group)) continue;
       missing ??= new Set();
       missing.add(group);
     }
@@ -63,11 +65,7 @@ function missingGroups(
 }
 
 /** Lanes that hold nothing and that nobody names now. */
-function emptyLanes(
-  queue: Queue,
-  defaults: readonly GroupName[],
-  elements: readonly Addressed[],
-): readonly Lane[] {
+function emptyLanes(queue: Queue, { defaults }: GroupLimit, elements: readonly Addressed[]): readonly Lane[] {
   const kept = new Set(defaults);
   for (const { groups } of elements) for (const group of groups.split(',')) kept.add(group);
   const empty: Lane[] = [];
