@@ -4,8 +4,8 @@
 local MOST_LANES = 65535
 -- Looking for numbers that can be freed is a scan, so it is done each time that the table has doubled.
 local FIRST_CLEARING = 256
--- The same where the queue has as many groups as it may: a producer that goes on all the same must not make each
--- of its inserts a scan.
+-- Where the queue has as many groups as it may, it is done once in so long: a producer that goes on naming new ones must
+-- not make each insert a scan.
 local CLEAR_AGAIN_MS = 1000
 
 local function readLanes(q)
@@ -93,12 +93,11 @@ end
 
 local function makeRoom(q, group, room)
   if hasRoom(q, group, room) then return true end
-  local triedAt = tonumber(db('HGET', q.h, 'F') or 0)
-  if triedAt <= call.now and call.now < triedAt + CLEAR_AGAIN_MS then return false end
+  local clearedAt = tonumber(db('HGET', q.h, 'F') or 0)
+  if clearedAt <= call.now and call.now < clearedAt + CLEAR_AGAIN_MS then return false end
+  db('HSET', q.h, 'F', call.now)
   freeLanes(q)
-  local made = hasRoom(q, group, room)
-  if not made then db('HSET', q.h, 'F', call.now) end
-  return made
+  return hasRoom(q, group, room)
 end
 
 local function newLane(q, group, room)
