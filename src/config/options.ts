@@ -178,6 +178,13 @@ const NamespaceOptions = Type.Object(
       description:
         'exchanges whose source is in the namespace; the create that would make one more is refused, those of the configuration and those stored run',
     }),
+    maxGroups: Type.Integer({
+      minimum: 1,
+      maximum: 10_000,
+      default: 1_000,
+      description:
+        'streams: consumer groups of one queue beside the default ones; the insert that would make one more is refused',
+    }),
     durability: Type.Optional(
       Type.Enum(['full', 'normal'], {
         description:

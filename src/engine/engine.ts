@@ -40,6 +40,8 @@ export interface NamespacePolicy {
   readonly deadLetter: { readonly maxTries: number; readonly queue: string } | null;
   /** How long after insertion an element of a stream may stay; null: until its last group finished it. */
   readonly retentionMs: number | null;
+  /** How many groups a queue may have beside the default ones, see `Storage`; not given: no such bound. */
+  readonly maxGroups?: number;
 }
 
 /** What every engine module exports as `open`; `server/engines.ts` imports it by the URL's scheme. */

@@ -20,6 +20,10 @@ import type { ReadySignal, Signaller } from './signaller.ts';
  * - **Errors** are `QuaysideError`: `storage-unavailable` (not applied), `outcome-unknown`, `storage-full`
  *   (insert and transfer only). Driver errors stop at the engine's edge.
  * - **Unknown names.** A queue that was never written is empty. `insert` and `declare` make it known.
+ * - **Groups are bounded.** `insert` and `transfer` are refused with `too-many-groups` where they would make more
+ *   groups of one queue than its namespace's `maxGroups`. The default groups of the namespace always fit and are not
+ *   counted; those of `putBack` fit, too. A group with no deliveries is forgotten when its place is wanted, at once or
+ *   after a while, as the engine's page says. Nodes that make groups at one moment may make a few more.
  *
  * One data model serves plain and stream queues: an element has one *delivery* per group; see
  * `docs/lifecycle.md`. The policy of a namespace (dead letter, retention) was given when the engine was

@@ -13,6 +13,14 @@ export function refusedByStore(cause: Error, isFull: boolean): QuaysideError {
   return unavailable('The store refused the change; nothing was changed.', cause);
 }
 
+/** An insert would make more groups than the queue may have: nothing of it was stored. */
+export function tooManyGroups(queue: string, maxGroups: number): QuaysideError {
+  return new QuaysideError(
+    'too-many-groups',
+    `Queue ${queue} has ${maxGroups} consumer groups, its limit; raise maxGroups to add more.`,
+  );
+}
+
 /** A change that was sent and not answered. */
 export function unknownOutcome(cause: Error): QuaysideError {
   return failure(

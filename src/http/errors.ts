@@ -63,6 +63,7 @@ export const HTTP_ERRORS = {
   },
   'too-many-consumers': { status: 429, retryAfterMs: 1000 },
   'too-many-queues': { status: 507 },
+  'too-many-groups': { status: 507 },
   'too-many-exchanges': { status: 507 },
   overloaded: { status: 503, retryAfterMs: 1000 },
   'shutting-down': { status: 503, retryAfterMs: 1000 },

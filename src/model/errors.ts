@@ -39,6 +39,7 @@ export const ERROR_CODES = [
   // what the server cannot do now
   'too-many-consumers',
   'too-many-queues',
+  'too-many-groups',
   'too-many-exchanges',
   'overloaded',
   'shutting-down',

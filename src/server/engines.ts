@@ -158,6 +158,7 @@ export function policyOf(name: string, config: NamespaceConfig): NamespacePolicy
     groups: config.variant === 'stream' ? [...new Set(config.groups ?? ['default'])] : null,
     deadLetter: config.deadLetter ?? null,
     retentionMs: config.retention === undefined ? null : config.retention * 1000,
+    maxGroups: config.maxGroups,
   };
 }
 

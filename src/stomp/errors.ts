@@ -47,6 +47,7 @@ export const STOMP_ERRORS = {
   'pop-timeout': LATER,
   'too-many-consumers': LATER,
   'too-many-queues': WRONG,
+  'too-many-groups': WRONG,
   'too-many-exchanges': WRONG,
   overloaded: LATER,
   'shutting-down': LATER,

@@ -3,6 +3,7 @@ import { after, before, describe, it } from 'node:test';
 import rhea from 'rhea';
 import type { User } from '../../src/access/user.ts';
 import { LINK_LIMITS } from '../../src/amqp/limits.ts';
+import { plain } from '../support/broker.ts';
 import { type AmqpClient, Ended, textOf } from './client.ts';
 import { AmqpNode, TestAuthenticator } from './node.ts';
 
@@ -187,6 +188,22 @@ describe('groups of a stream over AMQP', () => {
     }
     while ((await node.sizes('a', 'S')).reserved > 0);
     assert.deepEqual(await node.sizes('a', 'S'), { ready: 0, scheduled: 0, reserved: 0 });
+    await client.close();
+    await node.stop();
+  });
+});
+
+describe('a message for one group more than a stream may have', () => {
+  it('is rejected over AMQP', async () => {
+    const node = await AmqpNode.start({ policies: [plain('S', { groups: ['G1'], maxGroups: 1 })] });
+    const client = await node.client();
+    const sender = await client.sender('S/a');
+    const send = (groups: string) => sender.send({ application_properties: { 'x-ks-groups': groups } });
+    assert.equal((await send('G2')).kind, 'accepted');
+    const { kind, error } = await send('G3');
+    assert.deepEqual([kind, error?.condition], ['rejected', 'amqp:resource-limit-exceeded']);
+    assert.equal((await send('G1,G2')).kind, 'accepted');
+    assert.equal((await node.sizes('a', 'S')).ready, 2);
     await client.close();
     await node.stop();
   });

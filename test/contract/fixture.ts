@@ -8,6 +8,7 @@ import type { EngineUnderTest, TestEngine } from '../engines.ts';
 
 export const MAX_TRIES = 3;
 export const DEAD_LETTERS = '__deadletter__';
+export const MOST_GROUPS = 10;
 
 /** Namespaces of every kind that a policy can make. */
 export const NAMESPACES: readonly NamespacePolicy[] = [
@@ -21,6 +22,13 @@ export const NAMESPACES: readonly NamespacePolicy[] = [
     retentionMs: null,
   },
   { name: 'kept', groups: ['g1'], deadLetter: null, retentionMs: 60_000 },
+  {
+    name: 'crowded',
+    groups: ['g1', 'g2'],
+    deadLetter: { maxTries: 3, queue: 'letters' },
+    retentionMs: null,
+    maxGroups: MOST_GROUPS,
+  },
 ];
 
 /**

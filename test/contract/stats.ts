@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
-import { type Stats, zeroCounters } from '../../src/engine/stats.ts';
+import { MOST_COUNTED_GROUPS, type Stats, zeroCounters } from '../../src/engine/stats.ts';
 import type { EngineUnderTest } from '../engines.ts';
 import { Fixture } from './fixture.ts';
 
@@ -59,6 +59,23 @@ export function statsContract(name: string, open: EngineUnderTest['open']): void
       assert.equal(read.get('')?.put, 6);
       await stats().flush();
       assert.equal((await stats().read(queue)).get('')?.put, 6);
+    });
+
+    it("keeps of very many groups those that were counted the most, and what is the queue's own", async () => {
+      const queue = on.queue('stream');
+      const names = (prefix: string) =>
+        Array.from({ length: MOST_COUNTED_GROUPS }, (_, i) => `${prefix} ${i}`);
+      stats().add(queue, '', { put: 1 });
+      for (const group of ['often', ...names('once')]) stats().add(queue, group, { put: 1 });
+      stats().add(queue, 'often', { get: 1, reserve: 1, commit: 1 });
+      await stats().flush();
+      for (const group of names('twice')) stats().add(queue, group, { put: 1, get: 1 });
+      await stats().flush();
+      const read = await stats().read(queue);
+      assert.equal(read.size, MOST_COUNTED_GROUPS + 1);
+      assert.deepEqual(read.get('often'), { ...zeroCounters(), put: 1, get: 1, reserve: 1, commit: 1 });
+      assert.equal(read.get('')?.put, 1);
+      assert.equal([...read.keys()].filter((group) => group.startsWith('once')).length, 0);
     });
 
     it('hands out a picture that later counts do not change', async () => {

@@ -4,6 +4,7 @@ import { batchContract } from './storage/batch.ts';
 import { browseContract } from './storage/browse.ts';
 import { contentContract } from './storage/content.ts';
 import { deadLetterContract } from './storage/dead-letter.ts';
+import { groupsContract } from './storage/groups.ts';
 import { insertContract } from './storage/insert.ts';
 import { leaseContract } from './storage/lease.ts';
 import { putBackContract } from './storage/put-back.ts';
@@ -26,6 +27,7 @@ export function storageContract(name: string, open: Open): void {
     leaseContract(open);
     deadLetterContract(open);
     streamContract(open);
+    groupsContract(open);
     putBackContract(open);
     removeContract(open);
     transferContract(open);

@@ -1,16 +1,18 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
+import { DatabaseClock } from '../../src/engines/postgres/database-clock.ts';
 import { Names } from '../../src/engines/postgres/names.ts';
+import { systemClock } from '../../src/model/clock.ts';
 
 describe('The queues that a PostgreSQL engine remembers', () => {
   it('are one object for one name', () => {
-    const names = new Names([]);
+    const names = new Names([], new DatabaseClock(systemClock));
     assert.equal(names.queue({ ns: 'a', name: 'q' }), names.queue({ ns: 'a', name: 'q' }));
     assert.notEqual(names.queue({ ns: 'a', name: 'q' }), names.queue({ ns: 'b', name: 'q' }));
   });
 
   it('do not grow with names that do not exist, and stay while they exist or are in use', () => {
-    const names = new Names([]);
+    const names = new Names([], new DatabaseClock(systemClock));
     const existing = names.queue({ ns: 'a', name: 'existing' });
     existing.id = 1;
     const used = names.queue({ ns: 'a', name: 'used' });

@@ -1,6 +1,8 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
+import { plain } from '../support/broker.ts';
 import { jsonOf } from '../support/http-client.ts';
+import { codeOf } from './exchange-names.ts';
 import { sharedHarness } from './harness.ts';
 
 interface Sizes {
@@ -70,5 +72,30 @@ describe('Streams', () => {
     assert.equal(one.size, 1);
     assert.equal(one.totalSize, 1);
     assert.equal(one.groups, undefined);
+  });
+});
+
+describe('A stream with as many groups as it may have', () => {
+  const namespaces = [plain('events', { groups: ['default'], maxGroups: 3 })];
+  const harness = sharedHarness({ namespaces });
+
+  it('refuses an insert that names one more, and shows it nowhere', async () => {
+    const client = harness().client();
+    const queue = harness().queue();
+    await client.insert('events', queue, 'a', { groups: 'G1,G2,G3' });
+    const refused = await client.insert('events', queue, 'b', { groups: 'G1,G4' });
+    assert.deepEqual([refused.status, codeOf(refused)], [507, 'too-many-groups']);
+    assert.equal((await client.insert('events', queue, 'c', { groups: 'G1,default' })).status, 200);
+    const { groups, totalSize } = jsonOf<Sizes & { groups: object }>(await client.status('events', queue));
+    assert.deepEqual([totalSize, Object.keys(groups).sort()], [2, ['G1', 'G2', 'G3', 'default']]);
+  });
+
+  it('has room again when a group has nothing left', async () => {
+    const client = harness().client();
+    const queue = harness().queue();
+    await client.insert('events', queue, 'a', { groups: 'G1,G2,G3' });
+    assert.equal((await client.get('events', queue, { group: 'G2' })).status, 200);
+    assert.equal((await client.insert('events', queue, 'b', { groups: 'G4' })).status, 200);
+    assert.equal((await client.get('events', queue, { group: 'G4' })).status, 200);
   });
 });

@@ -320,7 +320,7 @@ const SQLITE: readonly Mutant[] = [
     edits: [
       {
         file: 'src/engines/sqlite/message.ts',
-        search: '(owned && fillsItsMemory(body) ? body : new Uint8Array(body))',
+        search: 'owned && fillsItsMemory(body) ? body : new Uint8Array(body)',
         replace: '(fillsItsMemory(body) ? body : new Uint8Array(body))',
       },
     ],

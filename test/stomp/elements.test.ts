@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import { sampleBodies } from '../support/bodies.ts';
+import { plain } from '../support/broker.ts';
 import type { StompClient } from './client.ts';
 import { StompNode } from './node.ts';
 
@@ -184,6 +185,18 @@ describe('an element sent over STOMP', () => {
     for (let at = 0; at < frames.length; at += 37) client.write(frames.subarray(at, at + 37));
     await client.ask('SEND', { destination: '/q/N/chunks' }, 'last');
     assert.equal((await node.sizes('chunks')).ready, 41);
+  });
+});
+
+describe('a SEND for one group more than a stream may have', () => {
+  it('is answered with an ERROR, and stores nothing', async () => {
+    const node = await StompNode.start({ policies: [plain('S', { groups: ['G1'], maxGroups: 1 })] });
+    const client = await node.client();
+    await client.ask('SEND', { destination: '/q/S/a', 'x-ks-groups': 'G2' });
+    client.send('SEND', { destination: '/q/S/a', 'x-ks-groups': 'G2,G3', receipt: 'r' });
+    assert.equal((await client.expectError('too-many-groups')).headers.get('receipt-id'), 'r');
+    assert.equal((await node.sizes('a', 'S')).ready, 1);
+    await node.stop();
   });
 });
 

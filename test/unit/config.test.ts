@@ -365,6 +365,7 @@ function namespace(given: object): object {
     variant: 'simple',
     lease: 120,
     maxQueues: 10_000,
+    maxGroups: 1000,
     maxExchanges: 1000,
     ...given,
   };

@@ -8,6 +8,7 @@ import type { QueueKey } from '../../model/names.ts';
 import { DeadLetters } from './dead-letters.ts';
 import { MongoDefinitions } from './definitions.ts';
 import { describe, fromDriver } from './errors.ts';
+import { GroupRoom } from './group-room.ts';
 import { Housekeeping } from './housekeeping.ts';
 import { Ids, Ops } from './ids.ts';
 import { KnownQueues } from './known-queues.ts';
@@ -24,6 +25,7 @@ import { MongoStorage } from './storage.ts';
 import { Store } from './store.ts';
 import { Undo } from './undo.ts';
 import { Insert } from './verbs/insert.ts';
+import { groupsWithDeliveries } from './verbs/look.ts';
 import { Settle } from './verbs/settle.ts';
 import { Take } from './verbs/take.ts';
 
@@ -68,6 +70,10 @@ class MongoEngine implements Engine {
       ids: new Ids(),
       ops,
       known: new KnownQueues(store),
+      groupRoom: new GroupRoom(namespaces, {
+        read: (queue) => groupsWithDeliveries(store, queue),
+        monotonic: () => clock.monotonic(),
+      }),
       leases: new Leases(),
       policies: new Policies(namespaces),
       reaper: new Reaper(store, clock, log),
@@ -90,6 +96,7 @@ class MongoEngine implements Engine {
     store.onBack = () => {
       store.time.forget();
       this.#parts.known.forget();
+      this.#parts.groupRoom.forget();
       this.#parts.leases.forget();
       this.#scheduler.resume();
     };

@@ -3,6 +3,7 @@ import type { Clock } from '../../model/clock.ts';
 import type { GroupName } from '../../model/element.ts';
 import type { QueueKey } from '../../model/names.ts';
 import type { DeadLetters } from './dead-letters.ts';
+import type { GroupRoom } from './group-room.ts';
 import type { Ids, Ops } from './ids.ts';
 import type { KnownQueues } from './known-queues.ts';
 import type { Leases } from './leases.ts';
@@ -19,6 +20,7 @@ export interface Parts {
   readonly ids: Ids;
   readonly ops: Ops;
   readonly known: KnownQueues;
+  readonly groupRoom: GroupRoom;
   readonly leases: Leases;
   readonly policies: Policies;
   readonly deadLetters: DeadLetters;

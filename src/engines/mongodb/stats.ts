@@ -1,9 +1,15 @@
 import type { AnyBulkWriteOperation } from 'mongodb';
 import type { EngineLog } from '../../engine/engine.ts';
-import { COUNTER_NAMES, type Counters, type Stats, zeroCounters } from '../../engine/stats.ts';
+import {
+  COUNTER_NAMES,
+  type Counters,
+  MOST_COUNTED_GROUPS,
+  type Stats,
+  zeroCounters,
+} from '../../engine/stats.ts';
 import { NOT_REACHABLE, unavailable, unknownOutcome } from '../../engine/store-failures.ts';
 import type { CancelTimer, Clock } from '../../model/clock.ts';
-import type { GroupName } from '../../model/element.ts';
+import { type GroupName, PLAIN_GROUP } from '../../model/element.ts';
 import type { QueueKey } from '../../model/names.ts';
 import { queueText } from './documents.ts';
 import { describe, duplicatesOf, fromDriver, Lost } from './errors.ts';
@@ -47,6 +53,9 @@ export class MongoStats implements Stats {
   #flush: Promise<void> = Promise.resolve();
   #readers: Reader[] = [];
   #reads = 0;
+  /** Queues with groups that were counted since the last look for too many, and how many such counts there were. */
+  readonly #streams = new Set<string>();
+  #counted = 0;
   #cancelFlush: CancelTimer | null = null;
   #stopped = false;
 
@@ -60,7 +69,9 @@ export class MongoStats implements Stats {
     const text = queueText(queue);
     const groups = this.#buffer.get(text) ?? new Map<GroupName, Entry>();
     this.#buffer.set(text, groups);
-    const entry = groups.get(group) ?? { queue, group, counters: zeroCounters() };
+    const known = groups.get(group);
+    if (known === undefined && groups.size > MOST_COUNTED_GROUPS && group !== PLAIN_GROUP) return;
+    const entry = known ?? { queue, group, counters: zeroCounters() };
     groups.set(group, entry);
     addTo(entry.counters, deltas);
     if (this.#stopped) return;
@@ -152,6 +163,8 @@ export class MongoStats implements Stats {
     }
     try {
       await this.#write(entries);
+      // Too many for a while are no harm.
+      await this.#forgetLeast(entries).catch(() => {});
     } catch (error) {
       // Some may be stored; none is to be counted twice.
       throw unknownOutcome(fromDriver(error));
@@ -170,6 +183,35 @@ export class MongoStats implements Stats {
       const again = duplicatesOf(error);
       if (again === null) throw error;
       await this.#write(again.flatMap((place) => entries[place] ?? []));
+    }
+  }
+
+  /** Whoever counts so many groups may have made too many: looking is worth while then, and not every second. */
+  async #forgetLeast(entries: readonly Entry[]): Promise<void> {
+    for (const { queue, group } of entries) {
+      if (group === PLAIN_GROUP) continue;
+      this.#streams.add(queueText(queue));
+      this.#counted += 1;
+    }
+    if (this.#counted < MOST_COUNTED_GROUPS) return;
+    const queues = [...this.#streams];
+    this.#streams.clear();
+    this.#counted = 0;
+    const { stats } = this.#store.collections;
+    for (const queue of queues) {
+      const least = await stats
+        .aggregate<{ _id: string }>(
+          [
+            { $match: { queue, group: { $ne: PLAIN_GROUP } } },
+            { $project: { sum: { $sum: COUNTER_NAMES.map((name) => `$${name}`) } } },
+            { $sort: { sum: -1, _id: 1 } },
+            { $skip: MOST_COUNTED_GROUPS },
+            { $project: { _id: 1 } },
+          ],
+          { maxTimeMS: MAX_TIME_MS },
+        )
+        .toArray();
+      if (least.length > 0) await stats.deleteMany({ _id: { $in: least.map(({ _id }) => _id) } });
     }
   }
 

@@ -91,6 +91,10 @@ export class Call {
     return this.#end.mayGoOn;
   }
 
+  needs(): Need[] {
+    return this.steps.flatMap((step) => step.needs);
+  }
+
   *queues(): Iterable<Queue> {
     for (const step of this.steps) for (const need of step.needs) yield need.queue;
   }

@@ -1,5 +1,7 @@
 import type { NamespacePolicy } from '../../engine/engine.ts';
 import { int8Array, textArray } from './arrays.ts';
+import type { DatabaseClock } from './database-clock.ts';
+import { IdleLanes } from './idle-lanes.ts';
 import type { Side } from './side.ts';
 import { number, type Query, type Statement } from './statement.ts';
 import { finishShared, NOW, tally, withList } from './verbs/fragments.ts';
@@ -62,11 +64,17 @@ export class Housekeeping {
   readonly #side: Side;
   readonly #dropOld: Query | null;
   readonly #forgetKeys: Query;
+  readonly #idleLanes: IdleLanes;
   #rounds = 0;
   #summing: Promise<void> | null = null;
 
-  constructor(side: Side, policies: readonly NamespacePolicy[], dedupWindowMs: number) {
+  constructor(
+    side: Side,
+    policies: readonly NamespacePolicy[],
+    { dedupWindowMs, clock }: { readonly dedupWindowMs: number; readonly clock: DatabaseClock },
+  ) {
     this.#side = side;
+    this.#idleLanes = new IdleLanes(side, policies, clock);
     const kept = policies.flatMap(({ name, retentionMs }) =>
       retentionMs === null ? [] : [{ name, retentionMs }],
     );
@@ -89,6 +97,7 @@ export class Housekeeping {
       this.#dropOld === null ? 0 : this.#count(this.#dropOld),
       this.#count(this.#forgetKeys),
       this.#rounds < ROUNDS_WORTH_A_SUM ? null : this.#sum(),
+      this.#idleLanes.tend(),
     ]);
     return Math.max(dropped, forgotten) >= AT_ONCE;
   }

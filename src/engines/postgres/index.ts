@@ -62,9 +62,9 @@ class PostgresEngine implements Engine {
     const { clock, log, namespaces, dedupWindowMs } = options;
     this.url = options.url;
     this.#settings = readSettings(options);
-    this.#names = new Names(namespaces);
-    this.#deadLetters = new DeadLetters(this.#names, namespaces);
     this.#databaseClock = new DatabaseClock(clock);
+    this.#names = new Names(namespaces, this.#databaseClock);
+    this.#deadLetters = new DeadLetters(this.#names, namespaces);
 
     this.#main = new Link(this.#settings, 'main', options, {
       prepare: (connection) => this.#prepareMain(connection),
@@ -88,7 +88,7 @@ class PostgresEngine implements Engine {
     this.#signaller = new PostgresSignaller({ side, listener: this.#listener, channel, clock, log });
     this.#stats = new PostgresStats(side, clock, log);
     this.#definitions = new PostgresDefinitions(side, this.#signaller, clock, log);
-    const housekeeping = new Housekeeping(side, namespaces, dedupWindowMs);
+    const housekeeping = new Housekeeping(side, namespaces, { dedupWindowMs, clock: this.#databaseClock });
 
     this.#verbs = makeVerbs({
       ids: this.#ids,

@@ -1,10 +1,13 @@
 import type { NamespacePolicy } from '../../engine/engine.ts';
+import { type GroupLimit, groupLimitOf } from '../../engine/group-limit.ts';
 import type { GroupName } from '../../model/element.ts';
 import type { QueueKey } from '../../model/names.ts';
 import { boolArray, textArray } from './arrays.ts';
 import type { Connection } from './connection.ts';
+import type { DatabaseClock } from './database-clock.ts';
+import { HIDDEN_MS, REMEMBERED_MS } from './lane-life.ts';
 import { Mark } from './mark.ts';
-import { number, type Statement, text } from './statement.ts';
+import { number, type Parameter, type Statement, text } from './statement.ts';
 import { TallyMark } from './tally-mark.ts';
 
 /** One consumer group of one queue, under the number that deliveries know it by. */
@@ -32,10 +35,15 @@ export class Queue {
   readonly lanes = new Map<GroupName, Lane>();
   /** Of the number of its elements, in a stream. */
   tally = new TallyMark();
+  /** What bounds its groups. */
+  readonly limit: GroupLimit | null;
+  /** When its lanes were last asked for, by the database's clock. */
+  lanesReadAt = Number.NEGATIVE_INFINITY;
 
   constructor(key: QueueKey, policy: NamespacePolicy | null) {
     this.key = key;
     this.policy = policy;
+    this.limit = groupLimitOf(policy);
   }
 
   /** Whether elements may have several groups. */
@@ -71,24 +79,38 @@ const MAKE_LANES: Statement = {
     ON CONFLICT (queue, grp) DO NOTHING`,
 };
 
+/** Somebody asks for these groups, so they are not idle. Sent before they are made or found. */
+const WAKE_LANES: Statement = {
+  name: 'wake lanes',
+  text: `UPDATE lane l SET idle_from = NULL FROM unnest($1::text[], $2::text[], $3::text[]) AS u(ns, name, grp)
+    JOIN queue q ON q.ns = u.ns AND q.name = u.name
+    WHERE l.queue = q.id AND l.grp = u.grp AND l.idle_from IS NOT NULL`,
+};
+
 const FIND: Statement = {
   name: 'find lanes',
   text: `SELECT u.ord, q.id, q.known, l.grp, l.id FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS u(ns, name, ord)
-    JOIN queue q ON q.ns = u.ns AND q.name = u.name LEFT JOIN lane l ON l.queue = q.id`,
+    JOIN queue q ON q.ns = u.ns AND q.name = u.name
+    LEFT JOIN lane l ON l.queue = q.id AND (l.idle_from IS NULL OR l.idle_from > now_ms() - ${HIDDEN_MS})`,
 };
 
+/** Where a queue has all the groups that it may have, it is not asked again for so long: a refusal costs nothing. */
+const FULL_MS = 1000;
+
 /**
- * Queue and lane numbers, remembered while the connection lasts. They never change and are never given
- * twice, so that a batch can name queues by number; they are asked for again after a reconnect, as the
- * store may have been restored meanwhile.
+ * Queue and lane numbers, remembered while the connection lasts, but for those of streams: see `lane-life.ts`. They
+ * never change and are never given twice, so that a batch can name queues by number; they are asked for again after a
+ * reconnect, as the store may have been restored meanwhile.
  */
 export class Names {
+  readonly #clock: DatabaseClock;
   readonly #policies: ReadonlyMap<string, NamespacePolicy>;
   readonly #queues = new Map<string, Map<string, Queue>>();
   /** Objects since the last look for those that are of no use. */
   #made = 0;
 
-  constructor(policies: readonly NamespacePolicy[]) {
+  constructor(policies: readonly NamespacePolicy[], clock: DatabaseClock) {
+    this.#clock = clock;
     this.#policies = new Map(policies.map((policy) => [policy.name, policy]));
   }
 
@@ -146,14 +168,42 @@ export class Names {
   /** Whether a call can be sent without asking the database for numbers. */
   isMet({ queue, groups, make }: Need): boolean {
     if (queue.id === null || (make && !queue.known)) return false;
+    if (queue.isStream && !this.#wasRead(queue, REMEMBERED_MS)) return false;
     return groups.every((group) => queue.lanes.has(group));
+  }
+
+  /**
+   * The needs that would make more groups of a queue than it may have, counted in the order in which they are given.
+   * @throws Refused, ConnectionLost
+   */
+  async beyondLimits(connection: Connection, needs: readonly Need[]): Promise<Set<Need>> {
+    const refused = new Set<Need>();
+    const growing = needs.filter((need) => need.make && newGroups(need).length > 0);
+    if (growing.length === 0) return refused;
+    const unread = growing.filter(({ queue, queue: { limit } }) => {
+      const isFull = limit !== null && limitedLanes(queue, limit) >= limit.most;
+      return !(isFull && this.#wasRead(queue, FULL_MS));
+    });
+    if (unread.length > 0) await this.#find(connection, [...new Set(unread.map(({ queue }) => queue))]);
+    const coming = new Map<Queue, Set<GroupName>>();
+    for (const need of growing) {
+      const { queue } = need;
+      const before = coming.get(queue) ?? new Set();
+      const after = new Set([...before, ...newGroups(need)]);
+      if (after.size === 0) continue;
+      if (queue.limit !== null && limitedLanes(queue, queue.limit) + after.size > queue.limit.most)
+        refused.add(need);
+      else coming.set(queue, after);
+    }
+    return refused;
   }
 
   /** Finds, and makes where asked, the numbers of what is needed. @throws Refused, ConnectionLost */
   async resolve(connection: Connection, needs: readonly Need[]): Promise<void> {
     const making = needs.filter(({ make }) => make);
-    // Three statements, one round trip: each is on its way before the first is answered.
+    // Few statements, one round trip: each is on its way before the first is answered.
     await Promise.all([
+      this.#wake(connection, needs),
       this.#make(connection, making, true),
       this.#find(connection, [...new Set(needs.map(({ queue }) => queue))]),
     ]);
@@ -170,36 +220,78 @@ export class Names {
     ]);
   }
 
+  #wasRead({ lanesReadAt }: Queue, withinMs: number): boolean {
+    return this.#clock.now - lanesReadAt < withinMs;
+  }
+
+  async #wake(connection: Connection, needs: readonly Need[]): Promise<void> {
+    const lanes = lanesOf(needs.filter(({ queue }) => queue.isStream));
+    if (lanes.length > 0) await connection.query(WAKE_LANES, laneValues(lanes));
+  }
+
   async #make(connection: Connection, needs: readonly Need[], known: boolean): Promise<void> {
     if (needs.length === 0) return;
-    const lanes = needs.flatMap(({ queue: { key }, groups }) => groups.map((group) => ({ ...key, group })));
     await Promise.all([
       connection.query(MAKE_QUEUES, [
         textArray(needs.map(({ queue }) => Buffer.from(queue.key.ns))),
         textArray(needs.map(({ queue }) => Buffer.from(queue.key.name))),
         boolArray(needs.map(() => known)),
       ]),
-      connection.query(MAKE_LANES, [
-        textArray(lanes.map(({ ns }) => Buffer.from(ns))),
-        textArray(lanes.map(({ name }) => Buffer.from(name))),
-        textArray(lanes.map(({ group }) => Buffer.from(group))),
-      ]),
+      connection.query(MAKE_LANES, laneValues(lanesOf(needs))),
     ]);
   }
 
   async #find(connection: Connection, queues: readonly Queue[]): Promise<void> {
+    const readAt = this.#clock.now;
     const rows = await connection.query(FIND, [
       textArray(queues.map(({ key }) => Buffer.from(key.ns))),
       textArray(queues.map(({ key }) => Buffer.from(key.name))),
     ]);
+    const found = new Map<Queue, Set<GroupName>>();
     for (const row of rows) {
       const queue = queues[number(row, 0) - 1];
       if (queue === undefined) continue;
       queue.id = number(row, 1);
       queue.known = row[2] === 't';
+      const groups = found.get(queue) ?? new Set();
+      found.set(queue, groups);
       const group = row[3];
-      if (group === null || group === undefined || queue.lanes.has(group)) continue;
-      queue.lanes.set(group, new Lane(Number(text(row, 4)), queue, group));
+      if (group === null || group === undefined) continue;
+      groups.add(group);
+      const id = Number(text(row, 4));
+      if (queue.lanes.get(group)?.id !== id) queue.lanes.set(group, new Lane(id, queue, group));
+    }
+    for (const [queue, groups] of found) {
+      queue.lanesReadAt = readAt;
+      for (const group of queue.lanes.keys()) if (!groups.has(group)) queue.lanes.delete(group);
     }
   }
+}
+
+/** How many groups a queue has beside the default ones. */
+function limitedLanes({ lanes }: Queue, { defaults }: GroupLimit): number {
+  let limited = lanes.size;
+  for (const group of defaults) if (lanes.has(group)) limited -= 1;
+  return limited;
+}
+
+/** The groups of a need that are new to its queue, and for which there must be room. */
+function newGroups({ queue, groups }: Need): GroupName[] {
+  const { limit } = queue;
+  if (limit === null) return [];
+  return groups.filter((group) => !queue.lanes.has(group) && !limit.defaults.has(group));
+}
+
+type NamedLane = QueueKey & { readonly group: GroupName };
+
+function lanesOf(needs: readonly Need[]): NamedLane[] {
+  return needs.flatMap(({ queue: { key }, groups }) => groups.map((group) => ({ ...key, group })));
+}
+
+function laneValues(lanes: readonly NamedLane[]): Parameter[] {
+  return [
+    textArray(lanes.map(({ ns }) => Buffer.from(ns))),
+    textArray(lanes.map(({ name }) => Buffer.from(name))),
+    textArray(lanes.map(({ group }) => Buffer.from(group))),
+  ];
 }

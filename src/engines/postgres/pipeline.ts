@@ -1,4 +1,4 @@
-import { NOT_REACHABLE, unavailable, unknownOutcome } from '../../engine/store-failures.ts';
+import { NOT_REACHABLE, tooManyGroups, unavailable, unknownOutcome } from '../../engine/store-failures.ts';
 import type { CancelTimer, Clock } from '../../model/clock.ts';
 import { QuaysideError } from '../../model/errors.ts';
 import { Backlog } from './backlog.ts';
@@ -239,16 +239,36 @@ export class Pipeline {
   /** Nothing of the calls themselves is sent here. */
   async #resolveNames(connection: Connection, calls: readonly Call[]): Promise<Error | null> {
     const { names } = this.#host;
+    const unmet = this.#unmetBy(calls);
+    if (unmet.length === 0) return null;
+    try {
+      await this.#refuseGroups(connection, calls);
+      const left = this.#unmetBy(calls.filter((call) => !call.settled));
+      if (left.length > 0) await names.resolve(connection, left);
+      return null;
+    } catch (error) {
+      return error instanceof Error ? error : new Error(String(error));
+    }
+  }
+
+  #unmetBy(calls: readonly Call[]): Need[] {
+    const { names } = this.#host;
     const unmet: Need[] = [];
     for (const call of calls) {
       for (const step of call.steps) for (const need of step.needs) if (!names.isMet(need)) unmet.push(need);
     }
-    if (unmet.length === 0) return null;
-    try {
-      await names.resolve(connection, unmet);
-      return null;
-    } catch (error) {
-      return error instanceof Error ? error : new Error(String(error));
+    return unmet;
+  }
+
+  /** A call that would make more groups than a queue may have is not sent. */
+  async #refuseGroups(connection: Connection, calls: readonly Call[]): Promise<void> {
+    const inserting = calls.filter(({ kind }) => kind.inserts);
+    const needs = inserting.flatMap((call) => call.needs());
+    const refused = await this.#host.names.beyondLimits(connection, needs);
+    if (refused.size === 0) return;
+    for (const call of inserting) {
+      const { queue } = call.needs().find((need) => refused.has(need)) ?? {};
+      if (queue?.limit) call.fail(tooManyGroups(queue.key.name, queue.limit.most));
     }
   }
 

@@ -1,8 +1,14 @@
 import type { EngineLog } from '../../engine/engine.ts';
-import { COUNTER_NAMES, type Counters, type Stats, zeroCounters } from '../../engine/stats.ts';
+import {
+  COUNTER_NAMES,
+  type Counters,
+  MOST_COUNTED_GROUPS,
+  type Stats,
+  zeroCounters,
+} from '../../engine/stats.ts';
 import { NOT_REACHABLE, unavailable } from '../../engine/store-failures.ts';
 import type { CancelTimer, Clock } from '../../model/clock.ts';
-import type { GroupName } from '../../model/element.ts';
+import { type GroupName, PLAIN_GROUP } from '../../model/element.ts';
 import { QuaysideError } from '../../model/errors.ts';
 import type { QueueKey } from '../../model/names.ts';
 import { int8Array, textArray } from './arrays.ts';
@@ -32,6 +38,17 @@ const READ: Statement = {
     JOIN stats s ON s.ns = u.ns AND s.queue = u.name`,
 };
 
+/** Forgets, of queues with too many groups, those that were counted the least; not one that somebody counts just now. */
+const FORGET_LEAST: Statement = {
+  name: 'forget stats',
+  text: `WITH x AS MATERIALIZED (SELECT s.ns, s.queue, s.grp, row_number() OVER (
+        PARTITION BY s.ns, s.queue ORDER BY ${COUNTER_NAMES.join(' + ')} DESC, s.grp) AS place
+      FROM unnest($1::text[], $2::text[]) AS u(ns, name) JOIN stats s ON s.ns = u.ns AND s.queue = u.name AND s.grp <> ''),
+    l AS MATERIALIZED (SELECT s.ctid AS tid FROM x JOIN stats s ON s.ns = x.ns AND s.queue = x.queue AND s.grp = x.grp
+      WHERE x.place > ${MOST_COUNTED_GROUPS} FOR UPDATE OF s SKIP LOCKED)
+    DELETE FROM stats s USING l WHERE s.ctid = l.tid`,
+};
+
 type Counts = Map<GroupName, Counters>;
 
 /** Somebody who wants a queue's counters. */
@@ -58,6 +75,9 @@ export class PostgresStats implements Stats {
   #readers: Reader[] = [];
   /** Those of earlier turns, too. */
   #reads = 0;
+  /** Queues with groups that were counted since the last look for too many, and how many such counts there were. */
+  readonly #streams = new Map<string, QueueKey>();
+  #counted = 0;
   #cancelFlush: CancelTimer | null = null;
   #stopped = false;
 
@@ -68,7 +88,9 @@ export class PostgresStats implements Stats {
   }
 
   add(queue: QueueKey, group: GroupName, deltas: Partial<Counters>): void {
-    addCounters(this.#entry(queue, group).counters, deltas);
+    const entry = this.#entry(queue, group);
+    if (entry === null) return;
+    addCounters(entry.counters, deltas);
     if (this.#stopped) return;
     this.#cancelFlush ??= this.#clock.after(FLUSH_AFTER_MS, () => {
       this.flush().catch((error: unknown) =>
@@ -154,6 +176,7 @@ export class PostgresStats implements Stats {
   async #store(entries: readonly Entry[]): Promise<void> {
     try {
       await this.#side.change(addQuery(entries));
+      await this.#forgetLeast(entries);
     } catch (error) {
       // Counts that are surely not stored wait for the next time; others may be, and are not counted twice.
       const isLost = error instanceof QuaysideError && error.code === 'outcome-unknown';
@@ -162,9 +185,29 @@ export class PostgresStats implements Stats {
     }
   }
 
-  #entry(queue: QueueKey, group: GroupName): Entry {
+  /** Whoever counts so many groups may have made too many: looking is worth while then, and not every second. */
+  async #forgetLeast(entries: readonly Entry[]): Promise<void> {
+    for (const { queue, group } of entries) {
+      if (group === PLAIN_GROUP) continue;
+      this.#streams.set(JSON.stringify([queue.ns, queue.name]), queue);
+      this.#counted += 1;
+    }
+    if (this.#counted < MOST_COUNTED_GROUPS) return;
+    const queues = [...this.#streams.values()];
+    this.#streams.clear();
+    this.#counted = 0;
+    const values = [
+      textArray(queues.map(({ ns }) => Buffer.from(ns))),
+      textArray(queues.map(({ name }) => Buffer.from(name))),
+    ];
+    // Too many for a while are no harm, and a failure here must not count what was stored again.
+    await this.#side.change({ statement: FORGET_LEAST, values }).catch(() => {});
+  }
+
+  #entry(queue: QueueKey, group: GroupName): Entry | null {
     const queues = child(this.#buffer, queue.ns, () => new Map<string, Map<GroupName, Entry>>());
     const groups = child(queues, queue.name, () => new Map<GroupName, Entry>());
+    if (groups.size > MOST_COUNTED_GROUPS && group !== PLAIN_GROUP && !groups.has(group)) return null;
     return child(groups, group, () => ({ queue, group, counters: zeroCounters() }));
   }
 }

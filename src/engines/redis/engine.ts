@@ -111,7 +111,7 @@ export class RedisEngine implements Engine {
     this.storage =
       settings.variant === 'list'
         ? new ListStorage({ ...shared, backlog, registry, dedupWindowMs, givenTime })
-        : new RedisStorage({ lanes, registry, sweeper, router, dedupWindowMs, signaller });
+        : new RedisStorage({ lanes, registry, sweeper, router, policies, dedupWindowMs, signaller });
     this.#stopBuffers = () => stats.stop();
   }
 

@@ -1,15 +1,31 @@
 import type { NamespacePolicy } from '../../engine/engine.ts';
+import { groupLimitOf } from '../../engine/group-limit.ts';
 import { type GroupName, PLAIN_GROUP } from '../../model/element.ts';
 import type { QueueKey } from '../../model/names.ts';
+import type { Room } from './calls/insert.ts';
 import type { Arg } from './client/connection.ts';
 import { queueText } from './keys.ts';
+
+const BOUNDLESS = { limit: null, text: '' } as const;
+
+function roomOf(policy: NamespacePolicy): Omit<Room, 'queue'> {
+  const limit = groupLimitOf(policy);
+  return limit === null ? BOUNDLESS : { limit, text: `${limit.most},${[...limit.defaults].join(',')},` };
+}
 
 /** What the namespaces' policies mean for a call of the library: see `library/call.lua`. */
 export class Policies {
   readonly #policies: ReadonlyMap<string, NamespacePolicy>;
+  readonly #rooms: ReadonlyMap<string, Omit<Room, 'queue'>>;
 
   constructor(policies: readonly NamespacePolicy[]) {
     this.#policies = new Map(policies.map((policy) => [policy.name, policy]));
+    this.#rooms = new Map(policies.map((policy) => [policy.name, roomOf(policy)]));
+  }
+
+  /** What bounds the groups of a queue. */
+  room(queue: QueueKey): Room {
+    return { queue, ...(this.#rooms.get(queue.ns) ?? BOUNDLESS) };
   }
 
   retentionMs({ ns }: QueueKey): number | null {

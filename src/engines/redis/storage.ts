@@ -1,3 +1,4 @@
+import { isBeyond } from '../../engine/group-limit.ts';
 import type { ReadySignal, Signaller } from '../../engine/signaller.ts';
 import type {
   BrowseOptions,
@@ -25,7 +26,7 @@ import {
   type NewElement,
 } from '../../model/element.ts';
 import type { QueueKey } from '../../model/names.ts';
-import { INSERT, insertCall } from './calls/insert.ts';
+import { INSERT, insertCall, refusedGroups } from './calls/insert.ts';
 import type { Lanes } from './calls/lanes.ts';
 import { DUE, SIZES } from './calls/look.ts';
 import { COMMIT, EXTEND, PUT_BACK, putBackArgs, REMOVE, ROLLBACK } from './calls/settle.ts';
@@ -77,7 +78,10 @@ export class RedisStorage implements Storage {
     signal: ReadySignal | null = null,
   ): Promise<ElementId[]> {
     if (elements.length === 0) return [];
-    const call = insertCall(elements, this.#parts.dedupWindowMs);
+    const room = this.#parts.policies.room(queue);
+    // Before anything is sent: what is refused makes no queue.
+    if (room.limit !== null && isBeyond(room.limit, elements)) throw refusedGroups(room);
+    const call = insertCall(elements, this.#parts.dedupWindowMs, room);
     return this.#lanes.call(queue, INSERT, call, {
       join: 'insert',
       inserts: true,

@@ -1,7 +1,9 @@
+import { limitedGroups } from '../../engine/group-limit.ts';
 import type { Move, SettleOutcome } from '../../engine/storage.ts';
+import type { GroupName } from '../../model/element.ts';
 import { QuaysideError } from '../../model/errors.ts';
 import { Hold } from './calls/hold.ts';
-import { encodeTiming, groupsText, tooManyGroups } from './calls/insert.ts';
+import { encodeTiming, groupsText, noLaneLeft, ROOM, type Room, refusedGroups } from './calls/insert.ts';
 import type { Lane } from './calls/lane.ts';
 import type { Lanes } from './calls/lanes.ts';
 import { outcomeAt } from './calls/settle.ts';
@@ -11,9 +13,11 @@ import type { Arg } from './client/connection.ts';
 import { encodeContent } from './content.ts';
 import { REFERENCE_BYTES, writeReference } from './ids.ts';
 import { queueText } from './keys.ts';
+import type { Policies } from './policies.ts';
 
 export interface TransferParts {
   readonly lanes: Lanes;
+  readonly policies: Policies;
   readonly dedupWindowMs: number;
   /** On a cluster what is inserted in another queue travels as a parcel. */
   readonly router: { readonly isCluster: boolean };
@@ -23,7 +27,7 @@ export interface TransferParts {
 const MOVE: Verb<readonly Arg[], SettleOutcome> = {
   name: 'move',
   encode: ([args]) => args ?? [],
-  decode: ({ text }) => [text[0] === 0x21 ? tooManyGroups() : (outcomeAt(text, 0) as SettleOutcome)],
+  decode: ({ text }) => [text[0] === 0x21 ? noLaneLeft() : (outcomeAt(text, 0) as SettleOutcome)],
 };
 
 /**
@@ -57,6 +61,7 @@ async function transferHeld(
   moves: readonly Move[],
   held: readonly Lane[],
 ): Promise<SettleOutcome[]> {
+  await makeRoom(parts, moves);
   const outcomes: SettleOutcome[] = [];
   try {
     for (const run of runsOf(parts, moves)) outcomes.push(...(await flyRun(parts, run, held)));
@@ -71,6 +76,33 @@ async function transferHeld(
     );
   }
   return outcomes;
+}
+
+/**
+ * Groups that are not the default ones must fit before anything is finished: a parcel that arrived somewhere cannot be
+ * refused there. Exchanges name none, and so ask for nothing here.
+ * @throws QuaysideError `too-many-groups`
+ */
+async function makeRoom({ lanes, policies }: TransferParts, moves: readonly Move[]): Promise<void> {
+  const targets = new Map<Lane, { readonly room: Room; readonly groups: Set<GroupName> }>();
+  for (const { inserts } of moves) {
+    for (const { queue, element } of inserts) {
+      const room = policies.room(queue);
+      const named = room.limit === null ? [] : [...limitedGroups(room.limit, [element])];
+      if (named.length === 0) continue;
+      const lane = lanes.get(queue);
+      const groups = targets.get(lane)?.groups ?? new Set();
+      for (const group of named) groups.add(group);
+      targets.set(lane, { room, groups });
+    }
+  }
+  for (const { room, groups } of targets.values()) {
+    if (room.limit !== null && groups.size > room.limit.most) throw refusedGroups(room);
+  }
+  for (const [lane, { room, groups }] of targets) {
+    const call = { room, groups: [...groups].join(',') };
+    await lanes.flyHeld(lane, ROOM, call, { inserts: true, makes: true });
+  }
 }
 
 /** Moves that one flight can carry: all of them on one server, those of one source on a cluster. */

@@ -3,11 +3,12 @@ import {
   COUNTER_NAMES,
   type CounterName,
   type Counters,
+  MOST_COUNTED_GROUPS,
   type Stats,
   zeroCounters,
 } from '../../engine/stats.ts';
 import type { CancelTimer, Clock } from '../../model/clock.ts';
-import type { GroupName } from '../../model/element.ts';
+import { type GroupName, PLAIN_GROUP } from '../../model/element.ts';
 import { QuaysideError } from '../../model/errors.ts';
 import type { QueueKey } from '../../model/names.ts';
 import type { Client } from './client.ts';
@@ -90,6 +91,7 @@ export class SqliteStats implements Stats {
     }
     let counters = groups.get(group);
     if (counters === undefined) {
+      if (groups.size > MOST_COUNTED_GROUPS && group !== PLAIN_GROUP) return;
       counters = zeroCounters();
       groups.set(group, counters);
     }

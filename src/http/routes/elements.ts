@@ -38,7 +38,7 @@ export const elementRoutes: readonly Route[] = [
       },
     ],
     answers: [{ status: 200, description: 'Stored.', contentType: 'application/json', schema: Inserted }],
-    problems: ['invalid-header', 'body-too-large', 'storage-full', 'not-supported'],
+    problems: ['invalid-header', 'body-too-large', 'too-many-groups', 'storage-full', 'not-supported'],
     handle(call, query) {
       const { head, namespace, queue } = call;
       const { mature, delay, tries } = query;

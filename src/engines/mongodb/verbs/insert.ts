@@ -1,5 +1,6 @@
 import { type ClientSession, MongoBulkWriteError } from 'mongodb';
 import type { ElementId } from '../../../model/element.ts';
+import { QuaysideError } from '../../../model/errors.ts';
 import type { InsertCall } from '../call.ts';
 import { deliveryId } from '../documents.ts';
 import { DUPLICATE_KEY, fromDriver, Refused } from '../errors.ts';
@@ -31,7 +32,7 @@ export class Insert {
   /** Answers the `_id`s of deliveries that were stored, each with the order of its call. */
   async run(all: readonly InsertCall[]): Promise<Map<string, number>> {
     const ids = new Map<string, number>();
-    const calls = all.filter((call) => !call.isSettled);
+    const calls = await this.#admitted(all.filter((call) => !call.isSettled));
     if (calls.length === 0) return ids;
     let now: number;
     try {
@@ -61,6 +62,24 @@ export class Insert {
       ),
     ]);
     return ids;
+  }
+
+  /** Those whose groups fit; the others are answered. */
+  async #admitted(all: readonly InsertCall[]): Promise<InsertCall[]> {
+    const calls: InsertCall[] = [];
+    for (const call of all) {
+      const { queue, elements } = call.args;
+      try {
+        this.#parts.store.assertUp();
+        const asking = this.#parts.groupRoom.admit(queue, elements);
+        if (asking !== null) await asking;
+        calls.push(call);
+      } catch (error) {
+        if (error instanceof QuaysideError) call.fail(error);
+        else call.failBy(fromDriver(error));
+      }
+    }
+    return calls;
   }
 
   /** All ids of a round are made in the order of the calls, whichever way each is stored. */

@@ -6,6 +6,7 @@ import { delivery, deliveryId, type ElementDocument } from '../documents.ts';
 import type { Parts } from '../parts.ts';
 import { IN_ORDER } from '../schema.ts';
 import { MAX_TIME_MS } from '../settings.ts';
+import type { Store } from '../store.ts';
 
 /** A page holds no more bytes of bodies than about this. */
 const MOST_BYTES = 16 * 1024 * 1024;
@@ -18,6 +19,16 @@ interface Count {
   readonly _id: { readonly group: GroupName; readonly state: string; readonly isDue: boolean };
   readonly count: number;
   readonly first: Date;
+}
+
+/** Groups of a queue that something waits in or is reserved for. @throws what the driver throws */
+export async function groupsWithDeliveries({ collections }: Store, queue: QueueKey): Promise<GroupName[]> {
+  const match = { ...inQueue(queue, null), state: { $in: ['waiting', 'reserved'] } };
+  const found = collections.elements.aggregate<{ _id: GroupName }>(
+    [{ $match: match }, { $group: { _id: '$group' } }],
+    QUERY,
+  );
+  return (await found.toArray()).map(({ _id }) => _id);
 }
 
 /** Reads that change nothing. They follow the index `in_order`; counts read nothing but it. */

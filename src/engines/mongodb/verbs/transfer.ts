@@ -22,6 +22,9 @@ export class Transfer {
   async run(call: Sending, moves: readonly Move[]): Promise<SettleOutcome[]> {
     const { store, clock, known } = this.#parts;
     store.assertUp();
+    for (const { queue, element } of moves.flatMap(({ inserts }) => inserts)) {
+      await this.#parts.groupRoom.admit(queue, [element]);
+    }
     await known.make(moves.flatMap(({ inserts }) => inserts.map(({ queue }) => queue)));
     const moveAll = (session: ClientSession) => this.#moveAll(session, moves);
     return transact(store, clock, moveAll, call);

@@ -1,5 +1,8 @@
+import type { GroupLimit } from '../../../engine/group-limit.ts';
+import { tooManyGroups } from '../../../engine/store-failures.ts';
 import { type ElementId, type NewElement, PLAIN_GROUP } from '../../../model/element.ts';
 import { QuaysideError } from '../../../model/errors.ts';
+import type { QueueKey } from '../../../model/names.ts';
 import type { Arg } from '../client/connection.ts';
 import { encodeContent } from '../content.ts';
 import { elementId } from '../ids.ts';
@@ -9,7 +12,17 @@ import type { Verb } from './task.ts';
 export interface InsertCall {
   readonly elements: readonly EncodedElement[];
   readonly windowMs: number;
+  /** The queue that they are for, and what bounds its groups. */
+  readonly room: Room;
   readonly bytes: number;
+}
+
+/** What an insert must know of the bound on groups. */
+export interface Room {
+  readonly queue: QueueKey;
+  readonly limit: GroupLimit | null;
+  /** The limit as `library/lanes.lua` reads it. */
+  readonly text: string;
 }
 
 interface EncodedElement {
@@ -19,7 +32,7 @@ interface EncodedElement {
   readonly dedupKey: string;
 }
 
-export function insertCall(elements: readonly NewElement[], windowMs: number): InsertCall {
+export function insertCall(elements: readonly NewElement[], windowMs: number, room: Room): InsertCall {
   let bytes = 0;
   const encoded = elements.map((element) => {
     const content = encodeContent(element);
@@ -27,7 +40,7 @@ export function insertCall(elements: readonly NewElement[], windowMs: number): I
     const groups = groupsText(element);
     return { timing: encodeTiming(element), content, groups, dedupKey: element.dedupKey ?? '' };
   });
-  return { elements: encoded, windowMs, bytes };
+  return { elements: encoded, windowMs, room, bytes };
 }
 
 /** The columns that are sent beside the content, as `library/insert.lua` names them: those that any element needs. */
@@ -59,8 +72,14 @@ export function encodeTiming({ matureAt, delayMs, tries }: NewElement): Buffer {
   return timing;
 }
 
-export const tooManyGroups = (): QuaysideError =>
-  new QuaysideError('storage-full', 'The queue has 65,535 consumer groups, which is as many as fit.');
+/** No bound, but that of the numbers that lanes have. */
+export const noLaneLeft = (): QuaysideError =>
+  new QuaysideError('too-many-groups', 'The queue has 65,535 consumer groups, which is as many as fit.');
+
+/** Why groups do not fit. */
+export function refusedGroups({ queue, limit }: Room): QuaysideError {
+  return limit === null ? noLaneLeft() : tooManyGroups(queue.name, limit.most);
+}
 
 export const INSERT: Verb<InsertCall, ElementId[]> = {
   name: 'insert',
@@ -68,6 +87,7 @@ export const INSERT: Verb<InsertCall, ElementId[]> = {
     const elements = calls.length === 1 ? (calls[0]?.elements ?? []) : calls.flatMap((call) => call.elements);
     const columns = columnsOf(elements);
     const args: Arg[] = [elements.length, columns.letters, calls[0]?.windowMs ?? 0];
+    if (columns.of.includes('groups')) args.push(calls[0]?.room.text ?? '', sizesOf(calls));
     for (const element of elements) {
       args.push(element.content);
       for (const column of columns.of) args.push(element[column]);
@@ -75,16 +95,27 @@ export const INSERT: Verb<InsertCall, ElementId[]> = {
     return args;
   },
   decode({ tag, text }, calls) {
-    if (text[0] === 0x21 && text.length === 1) return calls.map(tooManyGroups);
     const first = text.readUIntBE(0, 6);
     let index = 0;
-    return calls.map(({ elements }) =>
-      elements.map(() => {
+    return calls.map(({ elements, room }) => {
+      const ids = elements.map(() => {
         const at = 6 + 6 * index;
         const number = text.length === 6 ? first + index : text.readUIntBE(at, 6);
         index++;
-        return elementId(tag, number);
-      }),
-    );
+        return number === 0 ? null : elementId(tag, number);
+      });
+      return ids.includes(null) ? refusedGroups(room) : (ids as ElementId[]);
+    });
   },
+};
+
+function sizesOf(calls: readonly InsertCall[]): string {
+  return calls.map(({ elements }) => elements.length).join(',');
+}
+
+/** Makes groups, or refuses them all. */
+export const ROOM: Verb<{ readonly room: Room; readonly groups: string }, undefined> = {
+  name: 'room',
+  encode: ([call]) => (call === undefined ? [] : [call.room.text, call.groups]),
+  decode: ({ text }, calls) => calls.map(({ room }) => (text.length > 0 ? refusedGroups(room) : undefined)),
 };

@@ -10,7 +10,7 @@ import type { Delivery, ElementId } from '../../../model/element.ts';
 import type { Arg } from '../client/connection.ts';
 import { encodeContent } from '../content.ts';
 import { ID_BYTES, REFERENCE_BYTES, writeId, writeReference } from '../ids.ts';
-import { tooManyGroups } from './insert.ts';
+import { noLaneLeft } from './insert.ts';
 import type { Answer, Verb } from './task.ts';
 
 /** The outcomes by the digits that `library/values.lua` gives them. */
@@ -110,5 +110,5 @@ export function putBackArgs(deliveries: readonly Delivery[]): Arg[] {
 export const PUT_BACK: Verb<readonly Arg[], undefined> = {
   name: 'back',
   encode: (calls) => [calls.flat().length / 3, ...calls.flat()],
-  decode: ({ text }, calls) => calls.map(() => (text[0] === 0x21 ? tooManyGroups() : undefined)),
+  decode: ({ text }, calls) => calls.map(() => (text[0] === 0x21 ? noLaneLeft() : undefined)),
 };

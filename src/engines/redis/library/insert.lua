@@ -1,9 +1,11 @@
--- insert <count> <columns> <dedup window>, then per element: <content> [<timing>] [<groups>] [<dedup key>]
+-- insert <count> <columns> <dedup window> [<room> <sizes>], then per element: <content> [<timing>] [<groups>] [<dedup key>]
 --
 -- columns: 't' where timings are given, 'g' where groups are, 'd' where dedup keys are. Groups are joined by commas.
+-- room, sizes: with groups only. See lanes.lua; and how many elements each of the calls has that came together.
 -- timing: '' for an element that is due now and was never tried, else maturity + 1 or 0(6) delay(6) tries(4).
 -- Answers the first number(6), then the number(6) of each element where a dedup key may have met an earlier
--- one; '!' where the queue has more groups than fit, and then nothing was stored.
+-- one, or there are groups; the number 0 for those of a call whose groups do not fit, of which nothing is stored.
+-- room <room> <groups>: makes these groups; answers nothing, but '!' where they do not fit.
 
 local function timingOf(text)
   if text == '' then return call.now, 0 end
@@ -11,11 +13,11 @@ local function timingOf(text)
   return maturity == 0 and call.now + delay or maturity - 1, tries
 end
 
--- The lanes of a list of groups, each once; nil where there are too many.
-local function makeLanes(q, groups)
+-- The lanes of a list of groups, each once; nil where they do not fit.
+local function makeLanes(q, groups, room)
   local lanes, seen = {}, {}
   for group in string.gmatch(groups, '[^,]+') do
-    local lane = makeLane(q, group)
+    local lane = makeLane(q, group, room)
     if not lane then return nil end
     if not seen[lane] then
       seen[lane] = true
@@ -64,23 +66,20 @@ local function putOnce(q, element, window)
   return seq
 end
 
--- Reads the elements of an argument list into tables; nil where the groups do not fit. Nothing is stored yet.
-local function readElements(q, args, at, count, columns)
+-- Reads the elements of an argument list into tables. Nothing is stored yet.
+local function readElements(args, at, count, columns)
   local hasTimings, hasGroups = string.find(columns, 't') ~= nil, string.find(columns, 'g') ~= nil
   local hasKeys = string.find(columns, 'd') ~= nil
   local elements = {}
   for i = 1, count do
-    local element = { timing = '', content = args[at] }
+    local element = { timing = '', groups = '', content = args[at] }
     at = at + 1
     if hasTimings then
       element.timing = args[at]
       at = at + 1
     end
     if hasGroups then
-      if args[at] ~= '' then
-        element.lanes = makeLanes(q, args[at])
-        if not element.lanes then return nil, at end
-      end
+      element.groups = args[at]
       at = at + 1
     end
     if hasKeys then
@@ -90,6 +89,18 @@ local function readElements(q, args, at, count, columns)
     elements[i] = element
   end
   return elements, at
+end
+
+-- Gives the elements of one call their lanes. Where one has no room, none of them is stored.
+local function addressElements(q, elements, from, upTo, room)
+  for i = from, upTo do
+    local element = elements[i]
+    if element.groups ~= '' then element.lanes = makeLanes(q, element.groups, room) end
+    if element.groups ~= '' and not element.lanes then
+      for each = from, upTo do elements[each].isRefused = true end
+      return
+    end
+  end
 end
 
 -- The usual batch, without groups and keys, goes straight from the arguments to Redis; and an element that is
@@ -123,9 +134,26 @@ verbs.insert = function(q, args, at)
   at = at + 3
   local width = 1 + #columns
   if columns == '' or columns == 't' then return insertPlain(q, args, at, count, width), at + width * count end
-  local elements = readElements(q, args, at, count, columns)
-  if not elements then return '!', at + width * count end
+  local room, sizes
+  if string.find(columns, 'g') then
+    room, sizes = args[at], args[at + 1]
+    at = at + 2
+  end
+  local elements, behind = readElements(args, at, count, columns)
+  if sizes then
+    local from = 1
+    for size in string.gmatch(sizes, '%d+') do
+      addressElements(q, elements, from, from + size - 1, room)
+      from = from + size
+    end
+  end
   local numbers = {}
-  for i, element in ipairs(elements) do numbers[i] = putOnce(q, element, window) end
-  return numbers[1] .. concat(numbers), at + width * count
+  for i, element in ipairs(elements) do
+    numbers[i] = element.isRefused and six(0) or putOnce(q, element, window)
+  end
+  return numbers[1] .. concat(numbers), behind
+end
+
+verbs.room = function(q, args, at)
+  return makeLanes(q, args[at + 1], args[at]) and '' or '!', at + 2
 end

@@ -4,6 +4,7 @@
 --   m             the queue's tag, twelve hex digits, random when the queue is made: the first half of ids
 --   s, t          the last element number and the last token given
 --   L             group names by lane number (lanes.lua)
+--   F             when lanes were last freed because the queue had as many groups as it may
 --   e<seq>        an element: maturity(6) tries(4) as inserted, then its content as the client wrote it
 --   d<lane><seq>  a delivery that was reserved once: maturity(6) tries(4) token(6) until(6)
 --                 until 0: it waits; a token beside it is of a lease that ran out, and may still commit

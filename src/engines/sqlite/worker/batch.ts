@@ -1,6 +1,6 @@
 import { type MessageReader, MessageWriter } from '../message.ts';
 import { ANSWERED, operationNumber, REFUSED } from '../operations.ts';
-import { type Fault, faultOf, isFatal, isFull } from './faults.ts';
+import { type Fault, faultOf, isFatal, isFull, Refusal } from './faults.ts';
 import type { Store } from './store.ts';
 import { endLapsedLeases } from './try-end.ts';
 import { VERBS } from './verbs/index.ts';
@@ -70,7 +70,14 @@ function runCall(
   }
   message.seek(calls[at + 1] ?? 0, calls[at + 2] ?? 0, calls[at + 3] ?? 0);
   reply.value(ANSWERED);
-  verb(store, message, reply);
+  try {
+    verb(store, message, reply);
+  } catch (error) {
+    if (!(error instanceof Refusal)) throw error;
+    // Nothing else was written for this call.
+    reply.rewind({ ...reply.position(), value: reply.valueCount - 1 });
+    refuse(reply, error.fault);
+  }
 }
 
 function inTransaction(store: Store, run: () => void): void {

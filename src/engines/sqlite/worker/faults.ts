@@ -28,6 +28,17 @@ export interface Fault {
   readonly message: string;
 }
 
+/** Thrown by a verb that has neither changed nor answered anything: its call is refused, and no other. */
+export class Refusal extends Error {
+  readonly fault: Fault;
+
+  constructor({ code, message }: QuaysideError) {
+    super(message);
+    this.name = 'Refusal';
+    this.fault = { code, message };
+  }
+}
+
 /** SQLite's primary result code, or null if the error is not SQLite's. */
 export function sqliteCode(error: unknown): number | null {
   if (!(error instanceof Error) || !('errcode' in error)) return null;

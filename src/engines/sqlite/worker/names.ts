@@ -1,5 +1,6 @@
 import type { DatabaseSync, StatementSync } from 'node:sqlite';
 import type { NamespacePolicy } from '../../../engine/engine.ts';
+import { type GroupLimit, groupLimitOf } from '../../../engine/group-limit.ts';
 import type { GroupName } from '../../../model/element.ts';
 import type { QueueKey } from '../../../model/names.ts';
 import { COUNT_COLUMNS, type Counts, type CountsRow, countsOf, NO_COUNTS } from './counts.ts';
@@ -29,9 +30,11 @@ export interface Lane {
  */
 export class Names {
   readonly #policies: ReadonlyMap<string, NamespacePolicy>;
+  readonly #limits: ReadonlyMap<string, GroupLimit | null>;
   readonly #undo: Undo;
   readonly #handles: QueueKey[] = [];
   readonly #byHandle: (Queue | null)[] = [];
+  readonly #limitByHandle: (GroupLimit | null)[] = [];
   readonly #byKey = new Map<string, Queue>();
   readonly #byId = new Map<number, Queue>();
   readonly #laneById = new Map<number, Lane>();
@@ -41,10 +44,12 @@ export class Names {
   readonly #listLanes: StatementSync;
   readonly #findLaneById: StatementSync;
   readonly #addLane: StatementSync;
+  readonly #removeLane: StatementSync;
   readonly #listQueues: StatementSync;
 
   constructor(db: DatabaseSync, policies: readonly NamespacePolicy[], undo: Undo) {
     this.#policies = new Map(policies.map((policy) => [policy.name, policy]));
+    this.#limits = new Map(policies.map((policy) => [policy.name, groupLimitOf(policy)]));
     this.#undo = undo;
     this.#findQueue = db.prepare('SELECT id FROM queue WHERE ns = ? AND name = ?');
     this.#findQueueById = db.prepare('SELECT ns, name FROM queue WHERE id = ?');
@@ -54,6 +59,7 @@ export class Names {
     this.#addLane = db.prepare(
       `INSERT INTO lane (queue, grp, counted_at, ready, scheduled, reserved) VALUES (?, ?, 0, 0, 0, 0) RETURNING id`,
     );
+    this.#removeLane = db.prepare('DELETE FROM lane WHERE id = ?');
     this.#listQueues = db.prepare('SELECT name FROM queue WHERE ns = ? ORDER BY name');
   }
 
@@ -61,13 +67,25 @@ export class Names {
   addHandle(key: QueueKey): void {
     this.#handles.push(key);
     this.#byHandle.push(null);
+    this.#limitByHandle.push(this.#limits.get(key.ns) ?? null);
+  }
+
+  keyOf(handle: number): QueueKey {
+    const key = this.#handles[handle];
+    if (key === undefined) throw new Error(`unknown queue handle ${handle}`);
+    return key;
+  }
+
+  /** What bounds the groups of the queue of a handle, known or not; null: nothing. */
+  limitOf(handle: number): GroupLimit | null {
+    return this.#limitByHandle[handle] ?? null;
   }
 
   /** The queue of a handle, or null where it was never written. */
   find(handle: number): Queue | null {
     const known = this.#byHandle[handle];
     if (known !== null && known !== undefined) return known;
-    const queue = this.findByKey(this.#keyOf(handle));
+    const queue = this.findByKey(this.keyOf(handle));
     this.#byHandle[handle] = queue;
     return queue;
   }
@@ -76,7 +94,7 @@ export class Names {
   make(handle: number): Queue {
     const known = this.find(handle);
     if (known !== null) return known;
-    const queue = this.makeByKey(this.#keyOf(handle));
+    const queue = this.makeByKey(this.keyOf(handle));
     this.#byHandle[handle] = queue;
     return queue;
   }
@@ -128,6 +146,12 @@ export class Names {
     });
   }
 
+  /** Forgets a lane that holds nothing. */
+  removeLane(lane: Lane): void {
+    this.#removeLane.run(lane.id);
+    this.detachLane(lane);
+  }
+
   /** Null where there is no such lane, or it was purged. */
   laneById(id: number): Lane | null {
     const known = this.#laneById.get(id);
@@ -145,12 +169,6 @@ export class Names {
       .all(ns)
       .map((row) => String(row.name))
       .sort();
-  }
-
-  #keyOf(handle: number): QueueKey {
-    const key = this.#handles[handle];
-    if (key === undefined) throw new Error(`unknown queue handle ${handle}`);
-    return key;
   }
 
   #remember(id: number, key: QueueKey): Queue {

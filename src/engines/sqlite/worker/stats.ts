@@ -1,5 +1,5 @@
 import type { DatabaseSync, StatementSync } from 'node:sqlite';
-import { COUNTER_NAMES, type CounterName } from '../../../engine/stats.ts';
+import { COUNTER_NAMES, type CounterName, MOST_COUNTED_GROUPS } from '../../../engine/stats.ts';
 import type { GroupName } from '../../../model/element.ts';
 import type { Queue } from './names.ts';
 
@@ -9,6 +9,7 @@ const COLUMNS = COUNTER_NAMES.map((name) => `"${name}"`);
 export class Stats {
   readonly #add: StatementSync;
   readonly #read: StatementSync;
+  readonly #forget: StatementSync;
 
   constructor(db: DatabaseSync) {
     const places = COLUMNS.map(() => '?').join(', ');
@@ -19,6 +20,10 @@ export class Stats {
     );
     this.#read = db.prepare(`SELECT grp, ${COLUMNS.join(', ')} FROM stats WHERE queue = ?`);
     this.#read.setReturnArrays(true);
+    this.#forget = db.prepare(
+      `DELETE FROM stats WHERE queue = :queue AND grp IN (SELECT grp FROM stats WHERE queue = :queue AND grp <> ''
+       ORDER BY ${COLUMNS.join(' + ')} DESC, grp LIMIT -1 OFFSET ${MOST_COUNTED_GROUPS})`,
+    );
   }
 
   add(queue: Queue, group: GroupName, deltas: readonly number[]): void {
@@ -32,6 +37,11 @@ export class Stats {
       group,
       COUNTER_NAMES.map((name) => (name === counter ? 1 : 0)),
     );
+  }
+
+  /** Forgets the groups that were counted the least, where there are too many. */
+  forgetLeast(queue: Queue): void {
+    this.#forget.run({ queue: queue.id });
   }
 
   read(queue: Queue): [group: GroupName, ...counters: number[]][] {

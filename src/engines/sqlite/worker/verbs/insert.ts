@@ -2,14 +2,29 @@ import type { GroupName } from '../../../../model/element.ts';
 import type { MessageReader, MessageWriter } from '../../message.ts';
 import type { StoredContent } from '../elements.ts';
 import type { Queue } from '../names.ts';
+import { makeRoom } from '../room.ts';
 import type { Store } from '../store.ts';
 
-/** queue, count, then per element as {@link readNewElement} -> ids */
+/** queue, count, then per element as {@link readNewElement} -> ids @throws Refusal */
 export function insert(store: Store, call: MessageReader, reply: MessageWriter): void {
-  const queue = store.names.make(call.number());
+  const handle = call.number();
+  if (store.names.limitOf(handle) !== null) {
+    insertLimited(store, handle, call, reply);
+    return;
+  }
+  const queue = store.names.make(handle);
   for (let left = call.number(); left > 0; left--) {
     reply.value(store.ids.text(insertOne(store, queue, readNewElement(call))));
   }
+}
+
+/** Where groups are bounded, all elements are read before the first is stored. */
+function insertLimited(store: Store, handle: number, call: MessageReader, reply: MessageWriter): void {
+  const elements: IncomingElement[] = [];
+  for (let left = call.number(); left > 0; left--) elements.push(readNewElement(call));
+  makeRoom(store, handle, elements);
+  const queue = store.names.make(handle);
+  for (const element of elements) reply.value(store.ids.text(insertOne(store, queue, element)));
 }
 
 export interface IncomingElement extends StoredContent {

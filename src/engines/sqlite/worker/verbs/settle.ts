@@ -6,7 +6,7 @@ import type { Store } from '../store.ts';
 import { endTry } from '../try-end.ts';
 
 /** What a caller named. */
-interface Reference {
+export interface Reference {
   readonly lane: Lane;
   readonly seq: number;
   /** The token that the caller gave; NaN, which equals none, where it cannot be one of ours. */
@@ -21,7 +21,9 @@ interface Named extends Reference {
 /** queue, count, then per reference: id, group, token -> outcomes */
 export function commit(store: Store, call: MessageReader, reply: MessageWriter): void {
   const handle = call.number();
-  for (let left = call.number(); left > 0; left--) reply.value(commitOne(store, handle, call));
+  for (let left = call.number(); left > 0; left--) {
+    reply.value(commitOne(store, readReference(store, handle, call)));
+  }
 }
 
 /** queue, count, then per item: id, group, token, delay, count the try -> outcomes */
@@ -48,9 +50,8 @@ export function extend(store: Store, call: MessageReader, reply: MessageWriter):
   }
 }
 
-/** Reads id, group and token, and finishes that delivery if the reference holds. */
-export function commitOne(store: Store, handle: number, call: MessageReader): number {
-  const reference = readReference(store, handle, call);
+/** Finishes a delivery if the reference to it holds. Answers the outcome. */
+export function commitOne(store: Store, reference: Reference | null): number {
   if (reference === null) return NOT_FOUND;
   const { lane, seq, token } = reference;
   // What nearly every commit is, in one statement: 1.5 µs less than to look first.
@@ -96,7 +97,8 @@ function readNamed(store: Store, handle: number, call: MessageReader): Named | n
   return reference === null ? null : findNamed(store, reference);
 }
 
-function readReference(store: Store, handle: number, call: MessageReader): Reference | null {
+/** id, group, token -> what they name; null where it is certainly nothing */
+export function readReference(store: Store, handle: number, call: MessageReader): Reference | null {
   const seq = store.ids.parse(call.text());
   const lane = store.names.find(handle)?.lanes.get(call.text());
   const tokenText = call.textOrNull();

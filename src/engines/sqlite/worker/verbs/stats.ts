@@ -1,18 +1,22 @@
 import { COUNTER_NAMES } from '../../../../engine/stats.ts';
 import type { MessageReader, MessageWriter } from '../../message.ts';
+import type { Queue } from '../names.ts';
 import type { Store } from '../store.ts';
 
 /** count, then per entry: queue, group, one number per counter -> nothing */
 export function statsAdd(store: Store, call: MessageReader, _reply: MessageWriter): void {
+  const streams = new Set<Queue>();
   for (let left = call.number(); left > 0; left--) {
     const queue = store.names.make(call.number());
     const group = call.text();
+    if (group !== '') streams.add(queue);
     store.stats.add(
       queue,
       group,
       COUNTER_NAMES.map(() => call.number()),
     );
   }
+  for (const queue of streams) store.stats.forgetLeast(queue);
 }
 
 /** queue -> count, then per group: name, one number per counter */

@@ -1,0 +1,105 @@
+import assert from 'node:assert/strict';
+import { afterEach, before, beforeEach, describe, it } from 'node:test';
+import type { Engine } from '../../src/engine/engine.ts';
+import { bodyTexts, newElement } from '../support/elements.ts';
+import type { PostgresServer } from '../support/postgres-server.ts';
+import { freshSchema, runSql, sharedServer } from './postgres.ts';
+import { openNode } from './postgres-node.ts';
+
+const QUEUE = { ns: 'stream', name: 'q' };
+const MINUTE_MS = 60_000;
+
+describe('A group of a stream on PostgreSQL that holds nothing', () => {
+  let server: PostgresServer;
+  let schema: string;
+  let nodes: [Engine, Engine];
+  let now: number;
+
+  before(async () => {
+    server = await sharedServer();
+  });
+  beforeEach(async () => {
+    schema = freshSchema();
+    now = Date.UTC(2026, 0, 1);
+    nodes = [await openNode(server, { schema }), await openNode(server, { schema })];
+    await passMinutes(0);
+  });
+  afterEach(async () => {
+    await Promise.all(nodes.map((node) => node.stop()));
+    await runSql(server, `DROP SCHEMA ${schema} CASCADE`);
+  });
+
+  /** Both nodes keep house each minute, as their sweepers have them do. */
+  const passMinutes = async (
+    minutes: number,
+    meanwhile: () => Promise<unknown> = async () => {},
+  ): Promise<void> => {
+    for (let minute = 0; minute <= minutes; minute++) {
+      if (minute > 0) now += MINUTE_MS;
+      await runSql(
+        server,
+        `CREATE OR REPLACE FUNCTION ${schema}.now_ms() RETURNS bigint LANGUAGE sql VOLATILE AS 'SELECT ${now}::bigint'`,
+      );
+      await Promise.all(nodes.map((node) => node.ping()));
+      await meanwhile();
+      await Promise.all(nodes.map(({ storage }) => storage.sweep()));
+    }
+  };
+  const insert = (node: Engine, body: string): Promise<unknown> =>
+    node.storage.insert(QUEUE, [newElement({ body, groups: ['group'] })]);
+  const pop = async (node: Engine): Promise<string[]> => {
+    const { deliveries } = await node.storage.take(QUEUE, { group: 'group', count: 9, leaseMs: null });
+    return bodyTexts(deliveries);
+  };
+  const lanes = async (): Promise<string[]> => {
+    const { rows } = await runSql(server, `SELECT grp FROM ${schema}.lane WHERE grp <> '' ORDER BY grp`);
+    return rows.map(({ grp }) => String(grp));
+  };
+
+  it('is forgotten after a while, with what was counted for it; default ones are not', async () => {
+    const [a] = nodes;
+    await a.storage.insert(QUEUE, [newElement({ groups: ['g1', 'group'] })]);
+    await pop(a);
+    await passMinutes(14);
+    assert.deepEqual(await lanes(), ['g1', 'group']);
+    await passMinutes(3);
+    assert.deepEqual(await lanes(), ['g1']);
+    const { rows } = await runSql(
+      server,
+      `SELECT 1 FROM ${schema}.tally WHERE lane > 0 AND lane NOT IN (SELECT id FROM ${schema}.lane)`,
+    );
+    assert.equal(rows.length, 0);
+  });
+
+  it('is found anew by a node that knew it', async () => {
+    const [a, b] = nodes;
+    await insert(a, 'first');
+    assert.deepEqual(await pop(b), ['first']);
+    await passMinutes(30);
+    assert.deepEqual(await lanes(), []);
+    await insert(b, 'second');
+    assert.deepEqual(await pop(a), ['second']);
+    await insert(a, 'third');
+    assert.deepEqual(await pop(b), ['third']);
+  });
+
+  it('stays while some node asks for it, and so its number is the same for all', async () => {
+    const [a, b] = nodes;
+    await insert(a, 'first');
+    await pop(a);
+    await passMinutes(40, () => pop(b));
+    assert.deepEqual(await lanes(), ['group']);
+    await insert(a, 'second');
+    assert.deepEqual(await pop(b), ['second']);
+  });
+
+  it('is not forgotten where it holds something, waiting or reserved', async () => {
+    const [a, b] = nodes;
+    await insert(a, 'first');
+    await passMinutes(30);
+    await b.storage.take(QUEUE, { group: 'group', count: 1, leaseMs: 60 * MINUTE_MS });
+    await passMinutes(30);
+    assert.deepEqual(await lanes(), ['group']);
+    assert.equal((await a.storage.sizes(QUEUE)).groups.get('group')?.reserved, 1);
+  });
+});
