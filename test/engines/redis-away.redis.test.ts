@@ -182,7 +182,7 @@ describe('Redis that can be heard before it can be read', () => {
     clock.advance(ANSWERED_MS);
     cli('HSET', new Keys(prefix).definitions('queue'), 'missed', 'v1 true');
     cli('CLIENT', 'KILL', 'TYPE', 'pubsub');
-    await passUntil(clock, () => toldOf(said, /Definitions could not be read/));
+    await passUntil(clock, () => toldOf(said, /definitions could not be read/));
     assert.deepEqual(told, []);
     cli('CONFIG', 'SET', 'maxmemory-policy', 'noeviction');
     await passUntil(clock, () => toldOf(told, /missed/));
