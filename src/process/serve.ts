@@ -37,7 +37,7 @@ export async function serve(io: ServeIo): Promise<number> {
   } finally {
     await stopInTime(server, config, log, io);
     unfollow();
-    log.flush();
+    await log.flush();
   }
 }
 
@@ -67,8 +67,7 @@ function followProcess({ server, log, io, end }: Followed): () => void {
     },
     stopNow: (signal) => {
       logger.warn({ event: 'stop', signal }, 'ended at once');
-      log.flush();
-      io.exitNow(EXIT.fault);
+      cutOff(log, io);
     },
     reload: () => void reload(server, log, io),
   });
@@ -102,11 +101,15 @@ function greet(server: Server, config: Config, { version, output }: ServeIo): vo
   );
 }
 
+/** The last lines are to be seen, but nobody waits for them long. */
+function cutOff(log: Log, io: ServeIo): void {
+  void log.flush().then(() => io.exitNow(EXIT.fault));
+}
+
 async function stopInTime(server: Server, config: Config, log: Log, io: ServeIo): Promise<void> {
   const cancel = systemClock.after(config.shutdown.deadline * 1000 + CLOSING_MS, () => {
     log.logger.error({ event: 'stop' }, 'the stop took too long and was cut off');
-    log.flush();
-    io.exitNow(EXIT.fault);
+    cutOff(log, io);
   });
   await server.stop();
   cancel();
