@@ -4,6 +4,7 @@ import { systemClock } from '../model/clock.ts';
 import { hasConfiguredUsers, usersFileOf } from '../server/users.ts';
 import { createServer, type Server } from '../server.ts';
 import { EXIT } from './fault-text.ts';
+import { followLibraries } from './library-output.ts';
 import { createLog, type Log } from './log.ts';
 import { followSignals } from './signals.ts';
 import { startText } from './start-text.ts';
@@ -60,6 +61,7 @@ function followProcess({ server, log, io, end }: Followed): () => void {
     end(EXIT.fault);
   });
   process.on('uncaughtException', onFault);
+  const unfollowLibraries = followLibraries(logger);
   const unfollowSignals = followSignals(systemClock, {
     stop: (signal) => {
       logger.info({ event: 'stop', signal }, 'stopping');
@@ -73,6 +75,7 @@ function followProcess({ server, log, io, end }: Followed): () => void {
   });
   return () => {
     unfollowSignals();
+    unfollowLibraries();
     process.off('uncaughtException', onFault);
   };
 }
