@@ -34,7 +34,7 @@ describe('A start that cannot be', { concurrency: 2 }, () => {
     [
       'for an engine that is not there',
       { namespaces: { N: { url: 'redis://:CANARY@127.0.0.1:1/0' } } },
-      /namespaces\.N\.url: cannot be opened: redis:\/\/\*\*\*@127\.0\.0\.1:1\/0: .*ECONNREFUSED.*\. Start Redis there/,
+      /namespaces\.N\.url: cannot be opened: redis:\/\/\*\*\*@127\.0\.0\.1:1\/0: .*ECONNREFUSED [^;]*\. Start Redis there, or correct the namespace's url\.$/m,
     ],
     [
       'for an engine that nobody has',
