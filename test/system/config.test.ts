@@ -47,6 +47,16 @@ describe('A start that cannot be', { concurrency: 2 }, () => {
       /namespaces\.N\.url: cannot be opened: .*folder\.db.*\. Check that its folder/,
     ],
     [
+      'for a folder that is a file',
+      { dataDir: 'data/damaged.db', namespaces: { N: { url: 'sqlite:N.db' } } },
+      /dataDir: .*damaged\.db is no folder\. Name a folder\./,
+    ],
+    [
+      'for a folder below a file',
+      { dataDir: 'data/damaged.db/a/b', namespaces: { N: { url: 'sqlite:N.db' } } },
+      /dataDir: .*damaged\.db is no folder\. Name a folder\./,
+    ],
+    [
       'for a damaged file',
       { namespaces: { N: { url: 'sqlite:damaged.db' } } },
       /namespaces\.N\.url: cannot be opened: .*damaged\.db.*\. Restore it/,
