@@ -20,7 +20,7 @@ export class ExchangeNode {
 
   private constructor(folder: string, engine: Engine) {
     const { type, storage, definitions, signaller, stats } = engine;
-    const shared = { clock: systemClock, random: Math.random, log: { warn: console.warn } };
+    const shared = { clock: systemClock, random: Math.random, log: { info: () => {}, warn: console.warn } };
     this.#folder = folder;
     this.engine = engine;
     this.#broker = new Broker({

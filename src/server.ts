@@ -1,5 +1,4 @@
 import { hostname } from 'node:os';
-import { isDeepStrictEqual } from 'node:util';
 import { PasswordAuthenticator } from './access/password-authenticator.ts';
 import { loginLost, refusal } from './access/user.ts';
 import type { NewAdministrator } from './access/users-file.ts';
@@ -15,6 +14,8 @@ import { type Clock, systemClock } from './model/clock.ts';
 import type { FrontEndLog } from './model/listener.ts';
 import { maskUrl } from './model/mask.ts';
 import type { Service } from './model/service.ts';
+import { changedOptions } from './server/changed-options.ts';
+import { checkDataDir } from './server/data-dir.ts';
 import { type EngineSet, type EngineSources, loadEngines, startable } from './server/engines.ts';
 import { configuredExchanges, startableExchanges } from './server/exchanges.ts';
 import { FrontEnds } from './server/front-ends.ts';
@@ -134,8 +135,9 @@ export class Server implements Service {
     useTls();
     for (const warning of [...warnings, ...tls.warnings]) log.warn({}, warning);
     log.info({ event: 'reload', users: accounts.size }, 'users and certificate were read again');
-    if (!isDeepStrictEqual(unloadable(config), unloadable(this.#config))) {
-      log.warn({ event: 'reload' }, 'other options changed as well: they need a restart');
+    const options = changedOptions(this.#config, config);
+    if (options.length > 0) {
+      log.warn({ event: 'reload', options }, `${options.join(', ')} changed as well and need a restart`);
     }
   }
 
@@ -143,6 +145,7 @@ export class Server implements Service {
     this.#refuseIfStopping();
     const { log, sourceOf } = this.#parts;
     const config = this.#config;
+    checkDataDir(config, sourceOf);
     const tls = await loadTls(config, 'http', sourceOf);
     const users = await loadUsers(config, sourceOf);
     for (const warning of [...users.warnings, ...tls.warnings]) log.warn({}, warning);
@@ -255,12 +258,6 @@ interface Fronts {
 interface Running extends Fronts {
   readonly broker: Broker;
   readonly http: HttpServer;
-}
-
-/** What a reload does not take, for comparison. */
-function unloadable({ http: { users, tls, ...http }, stomp, amqp, ...config }: Config): object {
-  const isTls = [tls !== undefined, stomp.tls !== undefined, amqp.tls !== undefined];
-  return { ...config, http, stomp: { ...stomp, tls: null }, amqp: { ...amqp, tls: null }, isTls };
 }
 
 function noUsersLeft(): ConfigError {

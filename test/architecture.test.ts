@@ -74,7 +74,11 @@ const RESERVED: readonly { readonly what: RegExp; readonly only: readonly string
       only: ['src/main.ts'],
       why: 'only main.ts may exit',
     },
-    { what: /\bconsole\s*\./, only: [], why: 'what a server has to say goes to its log' },
+    {
+      what: /\bconsole\b/,
+      only: ['src/process/library-output.ts'],
+      why: 'what a server has to say goes to its log',
+    },
     {
       // A socket's idle timer is the socket's: it alone knows whether bytes still move.
       what: /\bDate\s*\.\s*now\b|\bperformance\s*\.\s*now\b|(?<!socket\.)\bset(Timeout|Interval)\s*\(/,

@@ -1,5 +1,5 @@
 import { randomBytes } from 'node:crypto';
-import { open, readFile, rename, rm, stat } from 'node:fs/promises';
+import { type FileHandle, open, readFile, rename, rm, stat } from 'node:fs/promises';
 import { dirname } from 'node:path';
 import { makeFolder } from '../files/make-folder.ts';
 import type { UserDefinition } from './account.ts';
@@ -19,7 +19,12 @@ const PASSWORD_RANDOM_BYTES = 18;
 
 /** A users file that cannot be used. */
 export class UsersFileError extends Error {
-  readonly remedy = 'Make the administrator anew with `npm start -- reset-admin`';
+  readonly remedy: string;
+
+  constructor(message: string, remedy: string) {
+    super(message);
+    this.remedy = remedy;
+  }
 }
 
 export async function newAdministrator(): Promise<NewAdministrator> {
@@ -45,8 +50,11 @@ export class UsersFile {
     try {
       text = await readFile(this.path, 'utf8');
     } catch (error) {
-      if ((error as NodeJS.ErrnoException).code === 'ENOENT') return null;
-      throw unusable(`${(error as NodeJS.ErrnoException).code}`);
+      const { code } = error as NodeJS.ErrnoException;
+      if (code === 'ENOENT') return null;
+      // One that is another's is a good one, which `reset-admin` would throw away.
+      const isAnothers = code === 'EACCES' || code === 'EPERM';
+      throw unusable(`${code}`, isAnothers ? 'Let the user that the server runs as read it' : undefined);
     }
     return this.#parse(text);
   }
@@ -64,6 +72,7 @@ export class UsersFile {
     try {
       const file = await open(draft, 'wx', OWNER_ONLY);
       try {
+        await this.#leaveToOwner(file);
         await file.writeFile(`${JSON.stringify(Object.fromEntries(entries), null, 2)}\n`);
         await file.sync();
       } finally {
@@ -74,6 +83,13 @@ export class UsersFile {
       await rm(draft, { force: true });
       throw error;
     }
+  }
+
+  /** What root writes is for the user that the server runs as. */
+  async #leaveToOwner(draft: FileHandle): Promise<void> {
+    if (process.getuid?.() !== 0) return;
+    const kept = await stat(this.path).catch(() => stat(dirname(this.path)));
+    await draft.chown(kept.uid, kept.gid);
   }
 
   #parse(text: string): UserDefinition[] {
@@ -94,6 +110,9 @@ export class UsersFile {
   }
 }
 
-function unusable(why: string): UsersFileError {
-  return new UsersFileError(`cannot be used: ${why}`);
+function unusable(
+  why: string,
+  remedy = 'Make the administrator anew with `npm start -- reset-admin`',
+): UsersFileError {
+  return new UsersFileError(`cannot be used: ${why}`, remedy);
 }

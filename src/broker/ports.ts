@@ -6,6 +6,7 @@ import type { Storage } from '../engine/storage.ts';
 
 /** What the broker has to say that no client hears. */
 export interface BrokerLog {
+  info(fields: object, message: string): void;
   warn(fields: object, message: string): void;
 }
 

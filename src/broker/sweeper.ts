@@ -1,6 +1,7 @@
 import type { Storage, SweepResult } from '../engine/storage.ts';
 import type { CancelTimer, Clock } from '../model/clock.ts';
 import type { QueueKey } from '../model/names.ts';
+import { ToldOnce } from '../model/told-once.ts';
 import { toLocal } from './engine-time.ts';
 import type { BrokerLog } from './ports.ts';
 
@@ -18,7 +19,7 @@ export class Sweeper {
   readonly #storage: Storage;
   readonly #clock: Clock;
   readonly #random: () => number;
-  readonly #log: BrokerLog;
+  readonly #told: ToldOnce;
   readonly #touched: (queues: readonly QueueKey[]) => void;
   #timer: CancelTimer | null = null;
   #timerAt = Number.POSITIVE_INFINITY;
@@ -33,7 +34,11 @@ export class Sweeper {
     this.#storage = storage;
     this.#clock = environment.clock;
     this.#random = environment.random;
-    this.#log = environment.log;
+    const { log } = environment;
+    this.#told = new ToldOnce({
+      failed: (err) => log.warn({ err }, 'ended leases could not be returned; that is tried until it works'),
+      worksAgain: () => log.info({}, 'ended leases are returned again'),
+    });
     this.#touched = touched;
   }
 
@@ -62,10 +67,11 @@ export class Sweeper {
     try {
       result = await this.#storage.sweep();
     } catch (error) {
-      this.#log.warn({ err: error }, 'ended leases could not be returned; trying again');
+      this.#told.failed(error);
       if (!this.#stopped) this.#arm(this.#clock.now() + RETRY_MS);
       return;
     }
+    this.#told.worked();
     this.#touched(result.touched);
     const now = this.#clock.now();
     const pollAt = now + POLL_MS * (0.5 + this.#random());

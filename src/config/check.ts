@@ -24,7 +24,7 @@ export function checkTree(tree: Tree, sourceOf: SourceOf): ConfigProblem[] {
     } else if (error.keyword === 'required') {
       for (const key of error.params.requiredProperties) noteMissing([...path, key], note);
     } else if (error.keyword !== 'additionalProperties') {
-      noteWrong(path, tree, note);
+      noteWrong(path, tree, note, error.keyword);
     }
   }
   return [...problems.values()];
@@ -49,12 +49,15 @@ function noteMissing(path: Path, note: Note): void {
   note(path, 'is missing', remedyFor(schema));
 }
 
-function noteWrong(path: Path, tree: Tree, note: Note): void {
+function noteWrong(path: Path, tree: Tree, note: Note, keyword: string): void {
   const schema = schemaAt(path) ?? {};
   const value = valueAt(tree, path);
   const right = typeText(schema);
   const shown = shownValue(schema, value);
-  note(path, `must be ${right}${shown}`, remedyFor(schema));
+  // The remedy says which form: a pattern would tell nobody.
+  const isText = keyword === 'pattern' && typeof value === 'string' && value !== '';
+  const problem = isText ? 'does not have the right form' : `must be ${right}`;
+  note(path, `${problem}${shown}`, remedyFor(schema));
 }
 
 /** What is shown of a wrong value: never a secret's, never a long one. */

@@ -35,6 +35,9 @@ export async function loadConfig({ file, env, cwd }: ConfigSources): Promise<Loa
     ...overlay.problems,
     ...repeatedSettings(overlay.settings),
     ...unusableNames(tree, sourceOf),
+    ...overlay.settings.flatMap(({ path, value }) =>
+      isTree(value) ? unusableNames(value, sourceOf, path) : [],
+    ),
   ];
   expandShortUsers(tree);
   for (const { path, value } of overlay.settings) setIn(tree, path, value);

@@ -12,6 +12,7 @@ export function checkRules(config: Config, refuse: Refuse): void {
   for (const group of ['stomp', 'amqp'] as const) {
     if (config[group].port !== undefined) checkListening(group, config[group], refuse);
   }
+  for (const [i, origin] of config.http.allowedOrigins.entries()) checkOrigin(origin, i, refuse);
   for (const [name, namespace] of Object.entries(config.namespaces)) checkNamespace(name, namespace, refuse);
   checkSharedEngines(config.namespaces, refuse);
 }
@@ -29,6 +30,14 @@ function checkListening(group: string, { host, tls, insecure }: Listening, refus
 
 function isLoopback(host: string): boolean {
   return host === 'localhost' || host === '::1' || /^127\.\d+\.\d+\.\d+$/.test(host);
+}
+
+/** An origin that no browser sends as it stands, such as one with the default port, would match nothing. */
+function checkOrigin(origin: string, place: number, refuse: Refuse): void {
+  const sent = URL.parse(origin)?.origin;
+  if (sent === origin.toLowerCase()) return;
+  const remedy = sent === undefined ? 'Write it as https://jobs.example' : `Write ${sent}`;
+  refuse(['http', 'allowedOrigins', String(place)], 'is nothing that a browser sends as an origin', remedy);
 }
 
 function checkNamespace(name: string, namespace: NamespaceConfig, refuse: Refuse): void {

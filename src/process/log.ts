@@ -1,10 +1,12 @@
 import pino, { type DestinationStream, type Logger } from 'pino';
+import { systemClock } from '../model/clock.ts';
 import { maskDeep, maskText } from '../model/mask.ts';
+import { LogSink } from './log-sink.ts';
 
 export interface Log {
   readonly logger: Logger;
-  /** Writes what is still buffered; to be called before the process ends. */
-  flush(): void;
+  /** Writes what is still kept, as far as somebody takes it soon; to be called before the process ends. */
+  flush(): Promise<void>;
 }
 
 /**
@@ -15,13 +17,19 @@ const ACTING = /[\u007f-\u009f\u200e\u200f\u2028-\u202e\u2066-\u2069]/g;
 
 const STANDARD_ERROR = 2;
 const CAUSES_MOST = 5;
+/** For a disk that is full and a reader that stands still: neither may keep the process from ending. */
+const FLUSH_MS = 500;
 
 /** JSON lines on standard error, times in UTC, secrets masked (reliability, S12 and S19). */
 export function createLog(level: string): Log {
-  const destination = pino.destination({ dest: STANDARD_ERROR, sync: false });
-  // Nobody reads the log any more: that is no reason to stop.
-  destination.on('error', () => {});
-  return { logger: makeLogger(level, destination), flush: () => flush(destination) };
+  // Node makes a pipe at standard error one that does not block when it is first asked for its stream. A write that
+  // blocked would hold a thread that the end of the process waits for.
+  process.stderr.on('error', () => {});
+  const sink = new LogSink(STANDARD_ERROR, systemClock, (lines) => {
+    logger.warn({ event: 'log', lines }, 'log lines are missing here: nobody took them');
+  });
+  const logger = makeLogger(level, sink);
+  return { logger, flush: () => sink.flush(FLUSH_MS) };
 }
 
 /** @param destination gets one line at a time */
@@ -64,12 +72,4 @@ function describeError(error: Error, depth = 0): object {
 
 function safeLine(line: string): string {
   return maskText(line).replace(ACTING, (mark) => `\\u${mark.charCodeAt(0).toString(16).padStart(4, '0')}`);
-}
-
-function flush(destination: { flushSync(): void }): void {
-  try {
-    destination.flushSync();
-  } catch {
-    // It may not be open any more.
-  }
 }

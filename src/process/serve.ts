@@ -4,6 +4,7 @@ import { systemClock } from '../model/clock.ts';
 import { hasConfiguredUsers, usersFileOf } from '../server/users.ts';
 import { createServer, type Server } from '../server.ts';
 import { EXIT } from './fault-text.ts';
+import { followLibraries } from './library-output.ts';
 import { createLog, type Log } from './log.ts';
 import { followSignals } from './signals.ts';
 import { startText } from './start-text.ts';
@@ -37,7 +38,7 @@ export async function serve(io: ServeIo): Promise<number> {
   } finally {
     await stopInTime(server, config, log, io);
     unfollow();
-    log.flush();
+    await log.flush();
   }
 }
 
@@ -60,6 +61,7 @@ function followProcess({ server, log, io, end }: Followed): () => void {
     end(EXIT.fault);
   });
   process.on('uncaughtException', onFault);
+  const unfollowLibraries = followLibraries(logger);
   const unfollowSignals = followSignals(systemClock, {
     stop: (signal) => {
       logger.info({ event: 'stop', signal }, 'stopping');
@@ -67,13 +69,13 @@ function followProcess({ server, log, io, end }: Followed): () => void {
     },
     stopNow: (signal) => {
       logger.warn({ event: 'stop', signal }, 'ended at once');
-      log.flush();
-      io.exitNow(EXIT.fault);
+      cutOff(log, io);
     },
     reload: () => void reload(server, log, io),
   });
   return () => {
     unfollowSignals();
+    unfollowLibraries();
     process.off('uncaughtException', onFault);
   };
 }
@@ -102,11 +104,15 @@ function greet(server: Server, config: Config, { version, output }: ServeIo): vo
   );
 }
 
+/** The last lines are to be seen, but nobody waits for them long. */
+function cutOff(log: Log, io: ServeIo): void {
+  void log.flush().then(() => io.exitNow(EXIT.fault));
+}
+
 async function stopInTime(server: Server, config: Config, log: Log, io: ServeIo): Promise<void> {
   const cancel = systemClock.after(config.shutdown.deadline * 1000 + CLOSING_MS, () => {
     log.logger.error({ event: 'stop' }, 'the stop took too long and was cut off');
-    log.flush();
-    io.exitNow(EXIT.fault);
+    cutOff(log, io);
   });
   await server.stop();
   cancel();

@@ -2,8 +2,10 @@ import type { Engine } from '../engine/engine.ts';
 import { NODE_CHECK, type ReadyReport } from '../http/options.ts';
 import type { Clock } from '../model/clock.ts';
 
-/** An engine that has not answered after this long is taken to be away. */
-const PING_MS = 2_000;
+/** An engine that has not answered after this long is taken to be away. Probes wait for a second, by default. */
+const PING_MS = 800;
+
+const OK = 'ok';
 
 /**
  * Whether this node should get requests: it has started, does not stop, and an engine answers. One of several
@@ -12,7 +14,8 @@ const PING_MS = 2_000;
  */
 export class Readiness {
   readonly #clock: Clock;
-  readonly #engines = new Map<string, Engine>();
+  /** Several may have one name, as secrets and variants do not show in it. */
+  readonly #engines: { readonly name: string; readonly engine: Engine }[] = [];
   #state: 'starting' | 'open' | 'draining' = 'starting';
 
   constructor(clock: Clock) {
@@ -21,7 +24,7 @@ export class Readiness {
 
   /** @param name what the report shows, as namespaces name the engine: its masked URL */
   watch(name: string, engine: Engine): void {
-    this.#engines.set(name, engine);
+    this.#engines.push({ name, engine });
   }
 
   open(): void {
@@ -33,19 +36,22 @@ export class Readiness {
   }
 
   async report(): Promise<ReadyReport> {
-    const node = this.#state === 'open' ? 'ok' : this.#state;
-    const engines = await Promise.all(
-      Array.from(this.#engines, async ([name, engine]) => [name, await this.#ask(engine)] as const),
+    const node = this.#state === 'open' ? OK : this.#state;
+    const asked = await Promise.all(
+      this.#engines.map(async ({ name, engine }) => ({ name, check: await this.#ask(engine) })),
     );
-    const answers = engines.length === 0 || engines.some(([, check]) => check === 'ok');
-    return { ready: node === 'ok' && answers, checks: Object.fromEntries([[NODE_CHECK, node], ...engines]) };
+    const answers = asked.length === 0 || asked.some(({ check }) => check === OK);
+    const checks: Record<string, string> = { [NODE_CHECK]: node };
+    // Of those with one name the worst is shown.
+    for (const { name, check } of asked) if ((checks[name] ?? OK) === OK) checks[name] = check;
+    return { ready: node === OK && answers, checks };
   }
 
   async #ask(engine: Engine): Promise<string> {
     const { promise: late, resolve } = Promise.withResolvers<string>();
     const cancel = this.#clock.after(PING_MS, () => resolve('does not answer'));
     const answered = engine.ping().then(
-      () => 'ok',
+      () => OK,
       () => 'away',
     );
     try {

@@ -99,6 +99,11 @@ export class SessionServer implements Service {
   }
 
   #admit(socket: Socket): void {
+    // Over TLS one may come late: its handshake began before the stop did.
+    if (this.#stopping !== null) {
+      socket.destroy();
+      return;
+    }
     socket.setNoDelay(true);
     socket.setKeepAlive(true, TCP_KEEP_ALIVE_MS);
     this.counts.connections += 1;

@@ -114,6 +114,24 @@ describe('The URL and the settings of a PostgreSQL engine', () => {
     await runSql(server, `DROP SCHEMA ${schema} CASCADE; DROP ROLE worker`);
   });
 
+  it('name the rights on a schema that are missing, whether it has tables or not', async () => {
+    const server = await sharedServer();
+    const schema = freshSchema();
+    await runSql(server, `CREATE ROLE guest LOGIN PASSWORD '${PASSWORD}'; CREATE SCHEMA ${schema}`);
+    const url = `postgres://guest:${PASSWORD}@127.0.0.1:${server.port}/postgres?schema=${schema}`;
+    const grant = `GRANT USAGE ON SCHEMA ${schema} TO guest`;
+    const revoke = `REVOKE USAGE ON SCHEMA ${schema} FROM guest`;
+    assert.match(await refusal(url), /may not make tables in the schema .*; make them the owner/);
+    await runSql(server, grant);
+    assert.match(await refusal(url), /may not make tables in the schema .*; make them the owner/);
+    const separator = server.url().includes('?') ? '&' : '?';
+    assert.equal(await refusal(`${server.url()}${separator}schema=${schema}`), 'started');
+    assert.match(await refusal(url), /may not use the tables of the schema .*; make them the owner/);
+    await runSql(server, revoke);
+    assert.match(await refusal(url), /may not use the tables of the schema .*; make them the owner/);
+    await runSql(server, `DROP SCHEMA ${schema} CASCADE; DROP ROLE guest`);
+  });
+
   it('name a schema that a newer program wrote', async () => {
     const server = await sharedServer();
     const schema = freshSchema();

@@ -182,13 +182,58 @@ describe('Redis that can be heard before it can be read', () => {
     clock.advance(ANSWERED_MS);
     cli('HSET', new Keys(prefix).definitions('queue'), 'missed', 'v1 true');
     cli('CLIENT', 'KILL', 'TYPE', 'pubsub');
-    await passUntil(clock, () => toldOf(said, /Definitions could not be read/));
+    await passUntil(clock, () => toldOf(said, /definitions could not be read/));
     assert.deepEqual(told, []);
     cli('CONFIG', 'SET', 'maxmemory-policy', 'noeviction');
     await passUntil(clock, () => toldOf(told, /missed/));
     await stopped(engine, clock);
     assert.equal(clock.pending, 0);
     await server.stop();
+  });
+});
+
+describe('The log of a node whose Redis is away', () => {
+  it('says each reason once, as it changes, and that the server is back', async () => {
+    const server = await startRedis();
+    const master = await startRedis();
+    const cli = (...command: string[]): string => redisCli('-p', String(server.port), ...command);
+    cli('ACL', 'SETUSER', 'node', 'on', '>old', '~*', '&*', '+@all');
+    const said: string[] = [];
+    const listeners = new Set<() => void>();
+    const BACK = /can be reached again/;
+    const note = (fields: object, text: string): void => {
+      said.push('reason' in fields ? `${fields.reason}` : text);
+      for (const listener of listeners) listener();
+    };
+    const saying = (pattern: RegExp): Promise<void> => {
+      const { promise, resolve } = Promise.withResolvers<void>();
+      listeners.add(() => said.some((text) => pattern.test(text)) && resolve());
+      return promise;
+    };
+    const log = { info: note, warn: note };
+    const url = `redis://node:old@127.0.0.1:${server.port}`;
+    const engine = redisEngine({ url, namespaces: NAMESPACES, clock: null, log });
+    await engine.start();
+    said.splice(0);
+
+    cli('ACL', 'SETUSER', 'node', 'resetpass', '>new');
+    const refused = saying(/WRONGPASS/);
+    cli('CLIENT', 'KILL', 'USER', 'node');
+    await refused;
+    const back = saying(BACK);
+    cli('ACL', 'SETUSER', 'node', '>old');
+    await back;
+    const before = said.splice(0);
+    const isReplica = saying(/^it is a replica; name its master/);
+    cli('REPLICAOF', '127.0.0.1', String(master.port));
+    cli('CLIENT', 'KILL', 'USER', 'node');
+    await isReplica;
+    const backAgain = saying(BACK);
+    cli('REPLICAOF', 'NO', 'ONE');
+    await backAgain;
+    await engine.stop();
+    for (const each of [before, said]) assert.equal(new Set(each).size, each.length, each.join('\n'));
+    await Promise.all([server.stop(), master.stop()]);
   });
 });
 

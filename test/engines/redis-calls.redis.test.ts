@@ -294,7 +294,7 @@ describe('a Redis server that is full or unfit', () => {
     const engine = redisEngine({ url: server.url, namespaces: NAMESPACES, clock: null });
     await assert.rejects(
       engine.start(),
-      new RegExp(`127\\.0\\.0\\.1:${server.port}.*ECONNREFUSED.*Start Redis there`),
+      new RegExp(`127\\.0\\.0\\.1:${server.port}.*ECONNREFUSED.*; start Redis there`),
     );
   });
 

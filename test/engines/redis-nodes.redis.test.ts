@@ -165,6 +165,47 @@ describe('several nodes on one Redis', () => {
     await stop([own, other]);
   });
 
+  it('forget definitions that are gone, and tell of those whose end nobody told them', async () => {
+    const prefix = freshPrefix();
+    const [own, other] = await nodes(2, null, prefix);
+    assert.ok(own && other);
+    const port = String((await standalone()).port);
+    const told: string[] = [];
+    const listeners = new Set<() => void>();
+    own.definitions.watch(({ key }) => {
+      told.push(key);
+      for (const listener of listeners) listener();
+    });
+    const tellsOf = (wanted: string): Promise<void> => {
+      const { promise, resolve } = Promise.withResolvers<void>();
+      listeners.add(() => told.at(-1) === wanted && resolve());
+      return promise;
+    };
+    for (const key of ['deleted', 'kept', 'lost']) await own.definitions.put('queue', key, 1, null);
+    await own.definitions.delete('queue', 'deleted', 'any');
+    await other.definitions.put('queue', 'heard', 1, null);
+    const heard = tellsOf('last');
+    await other.definitions.delete('queue', 'heard', 'any');
+    await other.definitions.put('queue', 'last', 1, null);
+    await heard;
+    // Nobody says so.
+    redisCli('-p', port, 'HDEL', new Keys(prefix).definitions('queue'), 'lost');
+    told.splice(0);
+    assert.deepEqual(
+      (await own.definitions.list('queue')).map(({ key }) => key),
+      ['kept', 'last'],
+    );
+    assert.deepEqual(told.splice(0).sort(), ['heard', 'lost'], 'it cannot know what happened to one of them');
+    await own.definitions.list('queue');
+    assert.deepEqual(told, []);
+
+    const again = tellsOf('last');
+    redisCli('-p', port, 'CLIENT', 'KILL', 'TYPE', 'pubsub');
+    await again;
+    assert.deepEqual(told, ['kept', 'last'], 'after a gap, all that there are');
+    await stop([own, other]);
+  });
+
   it('hear nothing of those on another database of the server', async () => {
     const prefix = freshPrefix();
     const { url } = await standalone();

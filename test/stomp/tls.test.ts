@@ -1,5 +1,7 @@
 import assert from 'node:assert/strict';
+import { once } from 'node:events';
 import { connect as connectTcp } from 'node:net';
+import { Duplex } from 'node:stream';
 import { after, before, describe, it } from 'node:test';
 import { connect, type TLSSocket } from 'node:tls';
 import { sampleBody } from '../support/bodies.ts';
@@ -88,6 +90,33 @@ describe('STOMP over TLS', () => {
     socket.on('error', () => {});
     await other.stop();
     await closed;
+  });
+
+  it('lets nobody in whose handshake ends after the stop began', async () => {
+    const other = await StompNode.start({ options: { tls: first } });
+    const staying = await StompClient.open(other.port, { ca: first.cert });
+    await staying.connect();
+    staying.socket.pause();
+    const raw = connectTcp({ port: other.port, host: '127.0.0.1' });
+    const hello = once(raw, 'data');
+    const between = new Duplex({ read: () => {}, write: (bytes, _, done) => void raw.write(bytes, done) });
+    const late = connect({ socket: between, ca: first.cert, servername: 'localhost' });
+    late.on('error', () => {});
+    const [answer] = await hello;
+    const stopped = other.server.stop();
+    raw.on('data', (bytes) => between.push(bytes));
+    between.push(answer);
+    let closed = false;
+    raw.once('close', () => {
+      closed = true;
+    });
+    await until(() => closed || other.server.counts.connections === 2);
+    assert.equal(other.server.counts.connections, 1);
+    await until(() => other.server.counts.outgoingBytes === 0);
+    other.clock.advance(2_000);
+    await stopped;
+    late.destroy();
+    await other.stop();
   });
 
   const handshake = (options: object): Promise<TLSSocket> =>

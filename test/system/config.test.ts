@@ -34,7 +34,7 @@ describe('A start that cannot be', { concurrency: 2 }, () => {
     [
       'for an engine that is not there',
       { namespaces: { N: { url: 'redis://:CANARY@127.0.0.1:1/0' } } },
-      /namespaces\.N\.url: cannot be opened: redis:\/\/\*\*\*@127\.0\.0\.1:1\/0: .*ECONNREFUSED.*\. Start Redis there/,
+      /namespaces\.N\.url: cannot be opened: redis:\/\/\*\*\*@127\.0\.0\.1:1\/0: .*ECONNREFUSED [^;]*\. Start Redis there, or correct the namespace's url\.$/m,
     ],
     [
       'for an engine that nobody has',
@@ -45,6 +45,16 @@ describe('A start that cannot be', { concurrency: 2 }, () => {
       'for a file that is a folder',
       { namespaces: { N: { url: 'sqlite:folder.db' } } },
       /namespaces\.N\.url: cannot be opened: .*folder\.db.*\. Check that its folder/,
+    ],
+    [
+      'for a folder that is a file',
+      { dataDir: 'data/damaged.db', namespaces: { N: { url: 'sqlite:N.db' } } },
+      /dataDir: .*damaged\.db is no folder\. Name a folder\./,
+    ],
+    [
+      'for a folder below a file',
+      { dataDir: 'data/damaged.db/a/b', namespaces: { N: { url: 'sqlite:N.db' } } },
+      /dataDir: .*damaged\.db is no folder\. Name a folder\./,
     ],
     [
       'for a damaged file',

@@ -15,6 +15,8 @@ export interface ProgramOptions {
   readonly env?: Readonly<Record<string, string>>;
   readonly input?: string;
   readonly nodeArgs?: readonly string[];
+  /** A file descriptor that takes standard error in place of this program. */
+  readonly errorTo?: number;
 }
 
 /** A folder of its own, in which the program is run as a user would, any number of times. */
@@ -79,11 +81,15 @@ export class Program {
   readonly #child: ChildProcess;
   readonly #listeners = new Set<() => void>();
 
-  constructor(cwd: string, args: readonly string[], { env, input = '', nodeArgs = [] }: ProgramOptions) {
+  constructor(
+    cwd: string,
+    args: readonly string[],
+    { env, input = '', nodeArgs = [], errorTo }: ProgramOptions,
+  ) {
     this.#child = spawn(process.execPath, [...nodeArgs, MAIN, ...args], {
       cwd,
       env: { NODE_COMPILE_CACHE: COMPILE_CACHE, ...process.env, ...env },
-      stdio: 'pipe',
+      stdio: ['pipe', 'pipe', errorTo ?? 'pipe'],
     });
     this.#child.stdin?.end(input);
     this.#child.stdout?.setEncoding('utf8').on('data', (text: string) => {

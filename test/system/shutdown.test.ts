@@ -216,6 +216,36 @@ describe('The log', () => {
     );
   });
 
+  it('has what libraries and Node itself say as well, once, and masked', async () => {
+    // In two, as the stack of a warning names the text that it came from.
+    const speaker = `
+      const canary = 'CAN' + 'ARY';
+      process.on('SIGUSR2', () => {
+        console.warn('[WARN] no password at %s', 'redis://:' + canary + '@h', { password: canary });
+        console.warn('[WARN] no password at %s', 'redis://:' + canary + '@h', { password: canary });
+        console.log('not for standard output');
+        process.emitWarning('old', 'DeprecationWarning');
+        setImmediate(() => process.emit('SIGTERM', 'SIGTERM'));
+      });
+    `;
+    const env = { QUAYSIDE_NAMESPACES__N__URL: 'sqlite::memory:' };
+    const talking = await folder.serve(['--config', 'q.json'], { env, ...preload(speaker) });
+    talking.signal('SIGUSR2');
+    assert.equal(await talking.ended, 0);
+    const said = talking.stderr.trimEnd().split('\n');
+    const lines = said.map((line) => JSON.parse(line)).filter(({ event }) => event === 'library');
+    assert.deepEqual(
+      lines.map(({ level, msg, err }) => [level, msg, err?.message]),
+      [
+        ['warn', "[WARN] no password at redis://***@h { password: '***' }", undefined],
+        ['info', 'not for standard output', undefined],
+        ['warn', 'node warns', 'old'],
+      ],
+    );
+    assert.doesNotMatch(talking.stdout, /not for/);
+    assert.ok(!talking.stderr.includes('CANARY'));
+  });
+
   it('is JSON lines on standard error, in UTC, and standard output has the start only', async () => {
     await program.stop();
     const lines = program.stderr.trimEnd().split('\n');

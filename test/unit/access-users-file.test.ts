@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { chmod, mkdtemp, readdir, rm, writeFile } from 'node:fs/promises';
+import { chmod, chown, mkdir, mkdtemp, readdir, rm, stat, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, it } from 'node:test';
@@ -44,6 +44,35 @@ describe('The users file', () => {
     await file.write([(await newAdministrator()).definition]);
     await chmod(file.path, 0o640);
     assert.equal(await file.isExposed(), process.platform !== 'win32');
+  });
+
+  describe('written by root', { skip: process.getuid?.() !== 0 && 'these tests need root' }, () => {
+    const [SERVER, GROUP, NOBODY] = [12_345, 12_346, 65_534];
+    const ownerOf = async (): Promise<number[]> => {
+      const { uid, gid } = await stat(file.path);
+      return [uid, gid];
+    };
+
+    it('belongs to the owner of the folder, and later to whom it belonged', async () => {
+      await mkdir(join(folder, 'data'));
+      await chown(join(folder, 'data'), SERVER, GROUP);
+      await file.write([(await newAdministrator()).definition]);
+      assert.deepEqual(await ownerOf(), [SERVER, GROUP]);
+      await chown(file.path, NOBODY, NOBODY);
+      await file.write([(await newAdministrator()).definition]);
+      assert.deepEqual(await ownerOf(), [NOBODY, NOBODY]);
+      assert.equal(await file.isExposed(), false);
+    });
+
+    it('and not to be read by another is not to be thrown away', async () => {
+      await file.write([(await newAdministrator()).definition]);
+      process.seteuid?.(NOBODY);
+      try {
+        await assert.rejects(file.read(), { message: /EACCES/, remedy: /^Let the user .* read it$/ });
+      } finally {
+        process.seteuid?.(0);
+      }
+    });
   });
 
   it('is refused where it is no list of users', async () => {

@@ -150,7 +150,12 @@ describe('A wrong configuration is refused with source, path and remedy:', () =>
     ['a list for a group', 'http: [1]', 'http', /group of options/],
     ['an unknown choice', 'log: { level: loud }', 'log.level', /one of debug, info, warn, error, not "loud"/],
     ['a missing URL', 'namespaces: { N: {} }', 'namespaces.N.url', /missing/],
-    ['a URL without a scheme', 'namespaces: { N: { url: x } }', 'namespaces.N.url', /must be a text/],
+    [
+      'a URL without a scheme',
+      'namespaces: { N: { url: x } }',
+      'namespaces.N.url',
+      /does not have the right form$/,
+    ],
     ['no namespace at all', 'namespaces: {}', 'namespaces', /must be/],
     [
       'a dead letter without a number',
@@ -223,7 +228,7 @@ describe('A wrong configuration is refused with source, path and remedy:', () =>
       'a collection of statistics with a slash',
       'namespaces: { N: { url: "sqlite:x", stats: { coll: "a/b" } } }',
       'namespaces.N.stats.coll',
-      /must be/,
+      /right form, not "a\/b"/,
     ],
     [
       'one engine with two durabilities',
@@ -235,7 +240,19 @@ describe('A wrong configuration is refused with source, path and remedy:', () =>
       'an origin with a path',
       'http: { allowedOrigins: ["https://a.example/x"] }',
       'http.allowedOrigins.0',
-      /must be/,
+      /right form, not "https:/,
+    ],
+    [
+      'an origin with the port that goes without saying',
+      'http: { allowedOrigins: ["https://a.example:8443", "https://B.example", "https://c.example:443"] }',
+      'http.allowedOrigins.2',
+      /nothing that a browser sends/,
+    ],
+    [
+      'an origin that is none',
+      'http: { allowedOrigins: ["https://a b"] }',
+      'http.allowedOrigins.0',
+      /nothing that a browser sends/,
     ],
     ['listening everywhere in the clear', 'http: { host: 0.0.0.0 }', 'http.host', /without TLS/],
     ['what is no YAML', 'http: [1\nx: CANARY', '', /not YAML: .*, at line 2/],
@@ -290,6 +307,16 @@ describe('A wrong configuration is refused with source, path and remedy:', () =>
     assert.match(wrong?.problem ?? '', /not "abc"/);
     const [proto] = await problemsOf(null, { QUAYSIDE_HTTP__USERS____proto____PASSWORD: 'x' });
     assert.match(proto?.problem ?? '', /no such option/);
+    const inside = { QUAYSIDE_HTTP__USERS: '{"a": "x", "__proto__": {"password": "x"}}' };
+    const [name] = await problemsOf(null, inside);
+    assert.deepEqual(
+      [name?.source, name?.path, name?.problem],
+      ['QUAYSIDE_HTTP__USERS', 'http.users.__proto__', 'cannot be a name'],
+    );
+    const [deep] = await problemsOf(null, {
+      QUAYSIDE_NAMESPACES: '{"N": {"url": "sqlite:x", "__proto__": {}}}',
+    });
+    assert.equal(deep?.path, 'namespaces.N.__proto__');
   });
 
   it('a secret given twice, and a secret file that is not there', async () => {

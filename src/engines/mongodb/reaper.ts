@@ -1,6 +1,7 @@
 import type { AnyBulkWriteOperation } from 'mongodb';
 import type { EngineLog } from '../../engine/engine.ts';
 import type { CancelTimer, Clock } from '../../model/clock.ts';
+import { ToldOnce } from '../../model/told-once.ts';
 import { CONTENT, type ElementDocument } from './documents.ts';
 import { describe } from './errors.ts';
 import { MAX_TIME_MS } from './settings.ts';
@@ -22,7 +23,7 @@ type Finished = Pick<ElementDocument, '_id' | 'key'>;
 export class Reaper {
   readonly #store: Store;
   readonly #clock: Clock;
-  readonly #log: EngineLog;
+  readonly #told: ToldOnce;
   /** By the name of the change that finished them. */
   #waiting = new Map<string, Finished[]>();
   #count = 0;
@@ -33,7 +34,10 @@ export class Reaper {
   constructor(store: Store, clock: Clock, log: EngineLog) {
     this.#store = store;
     this.#clock = clock;
-    this.#log = log;
+    this.#told = new ToldOnce({
+      failed: (error) => log.info({ err: describe(error) }, 'finished elements are left to the server'),
+      worksAgain: () => log.info({}, 'finished elements are deleted again'),
+    });
   }
 
   /** @param op the change that finished them: one that was put back since, and finished again, is another's */
@@ -82,8 +86,9 @@ export class Reaper {
         writeConcern: { w: 1, journal: false },
         maxTimeMS: MAX_TIME_MS,
       });
+      this.#told.worked();
     } catch (error) {
-      this.#log.info({ err: describe(error), count }, 'finished elements are left to the server');
+      this.#told.failed(error);
     }
   }
 }

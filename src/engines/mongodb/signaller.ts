@@ -5,6 +5,7 @@ import type { EngineLog } from '../../engine/engine.ts';
 import { LocalSignaller } from '../../engine/local-signaller.ts';
 import type { Signaller } from '../../engine/signaller.ts';
 import type { CancelTimer, Clock } from '../../model/clock.ts';
+import { ToldOnce } from '../../model/told-once.ts';
 import { describe } from './errors.ts';
 import { MAX_TIME_MS } from './settings.ts';
 import type { Store } from './store.ts';
@@ -57,6 +58,7 @@ export class MongoSignaller implements Signaller {
   #sentAt = Number.NEGATIVE_INFINITY;
   #cancelSend: CancelTimer | null = null;
   #cursor: FindCursor<WithId<SignalDocument>> | null = null;
+  readonly #told: ToldOnce;
   #endPause: (() => void) | null = null;
   #following: Promise<void> = Promise.resolve();
   #written = 0;
@@ -67,6 +69,10 @@ export class MongoSignaller implements Signaller {
     this.#store = store;
     this.#clock = clock;
     this.#log = log;
+    this.#told = new ToldOnce({
+      failed: (error) => log.info({ err: describe(error) }, 'signals to other nodes are lost'),
+      worksAgain: () => log.info({}, 'signals to other nodes are sent again'),
+    });
     this.#local = new LocalSignaller(log);
   }
 
@@ -129,8 +135,9 @@ export class MongoSignaller implements Signaller {
     this.#sentAt = this.#clock.monotonic();
     try {
       await this.#write(packed(waiting));
+      if (waiting.size > 0) this.#told.worked();
     } catch (error) {
-      this.#log.info({ err: describe(error), signals: waiting.size }, 'signals to other nodes were lost');
+      this.#told.failed(error);
     }
     this.#isSending = false;
     if (this.#waiting.size > 0 && !this.#stopped) this.#scheduleSend();

@@ -11,6 +11,7 @@ import { NOT_REACHABLE, unavailable, unknownOutcome } from '../../engine/store-f
 import type { CancelTimer, Clock } from '../../model/clock.ts';
 import { type GroupName, PLAIN_GROUP } from '../../model/element.ts';
 import type { QueueKey } from '../../model/names.ts';
+import { ToldOnce } from '../../model/told-once.ts';
 import { queueText } from './documents.ts';
 import { describe, duplicatesOf, fromDriver, Lost } from './errors.ts';
 import { MAX_TIME_MS } from './settings.ts';
@@ -46,7 +47,7 @@ const MOST_READS = 20_000;
 export class MongoStats implements Stats {
   readonly #store: Store;
   readonly #clock: Clock;
-  readonly #log: EngineLog;
+  readonly #told: ToldOnce;
   /** By queue and group. */
   #buffer = new Map<string, Map<GroupName, Entry>>();
   /** What is on its way to the server, added to what is read there only if it came first. */
@@ -62,7 +63,10 @@ export class MongoStats implements Stats {
   constructor(store: Store, clock: Clock, log: EngineLog) {
     this.#store = store;
     this.#clock = clock;
-    this.#log = log;
+    this.#told = new ToldOnce({
+      failed: (error) => log.warn({ err: describe(error) }, 'statistics could not be stored'),
+      worksAgain: () => log.info({}, 'statistics are stored again'),
+    });
   }
 
   add(queue: QueueKey, group: GroupName, deltas: Partial<Counters>): void {
@@ -76,9 +80,7 @@ export class MongoStats implements Stats {
     addTo(entry.counters, deltas);
     if (this.#stopped) return;
     this.#cancelFlush ??= this.#clock.after(FLUSH_AFTER_MS, () => {
-      this.flush().catch((error: unknown) =>
-        this.#log.warn({ err: describe(error) }, 'statistics could not be stored'),
-      );
+      this.flush().catch((error: unknown) => this.#told.failed(error));
     });
   }
 
@@ -163,6 +165,7 @@ export class MongoStats implements Stats {
     }
     try {
       await this.#write(entries);
+      this.#told.worked();
       // Too many for a while are no harm.
       await this.#forgetLeast(entries).catch(() => {});
     } catch (error) {

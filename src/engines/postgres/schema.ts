@@ -15,8 +15,11 @@ const MIGRATIONS: readonly string[] = [INITIAL, IDLE_LANES];
 /** A migration may wait for another node's, and may build an index on a large table. */
 const MIGRATION_TIMEOUT_MS = 600_000;
 const TAG_LENGTH = 4;
-/** The SQLSTATE of a missing right. */
-const NOT_ALLOWED = '42501';
+/**
+ * SQLSTATEs of a missing right. Without one on the schema itself its tables are not found, and none can be made in
+ * it.
+ */
+const NOT_ALLOWED = new Set(['42501', '42P01', '3F000']);
 
 const FIND_VERSION: Statement = {
   name: 'schema version',
@@ -39,9 +42,10 @@ export async function migrate(connection: Connection, { schema }: Settings): Pro
   await connection.run(`BEGIN; SET LOCAL statement_timeout = ${MIGRATION_TIMEOUT_MS};
     SET LOCAL lock_timeout = ${MIGRATION_TIMEOUT_MS}; SET LOCAL synchronous_commit = 'on';
     SELECT pg_advisory_xact_lock(hashtextextended('quayside ${schema}', 0))`);
+  let [hasSchema, hasTables] = [false, false];
   try {
     const [exists] = await connection.query(EXISTS, [schema]);
-    const [hasSchema, hasTables] = [flag(exists ?? [], 0), flag(exists ?? [], 1)];
+    [hasSchema, hasTables] = [flag(exists ?? [], 0), flag(exists ?? [], 1)];
     const version = hasTables ? number((await connection.query(FIND_VERSION, []))[0] ?? [], 0) : 0;
     if (version > MIGRATIONS.length) {
       throw new Error(
@@ -59,7 +63,13 @@ export async function migrate(connection: Connection, { schema }: Settings): Pro
     return tag;
   } catch (error) {
     await connection.run('ROLLBACK').catch(() => {});
-    if (!(error instanceof Refused) || error.code !== NOT_ALLOWED) throw error;
+    if (!(error instanceof Refused) || !NOT_ALLOWED.has(error.code)) throw error;
+    if (hasSchema) {
+      const what = hasTables ? 'use the tables of' : 'make tables in';
+      throw new Error(
+        `the user may not ${what} the schema "${schema}"; make them the owner of it and of its tables, or name another schema`,
+      );
+    }
     throw new Error(
       `the user may not make the schema "${schema}"; grant CREATE on the database, or make it for them`,
     );

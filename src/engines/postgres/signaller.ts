@@ -3,6 +3,7 @@ import type { JsonValue } from '../../engine/definitions.ts';
 import type { EngineLog } from '../../engine/engine.ts';
 import type { Signaller } from '../../engine/signaller.ts';
 import type { CancelTimer, Clock } from '../../model/clock.ts';
+import { ToldOnce } from '../../model/told-once.ts';
 import type { Link } from './link.ts';
 import type { Side } from './side.ts';
 import type { Statement } from './statement.ts';
@@ -57,6 +58,7 @@ export interface SignallerHost {
 export class PostgresSignaller implements Signaller {
   readonly type = 'postgres';
   readonly #host: SignallerHost;
+  readonly #told: ToldOnce;
   readonly #node = randomBytes(6).toString('base64url');
   readonly #topics = new Map<string, Set<Listener>>();
   /** By topic and message as JSON, so that equal ones are one. */
@@ -71,6 +73,10 @@ export class PostgresSignaller implements Signaller {
 
   constructor(host: SignallerHost) {
     this.#host = host;
+    this.#told = new ToldOnce({
+      failed: (err) => host.log.info({ err }, 'signals to other nodes are lost'),
+      worksAgain: () => host.log.info({}, 'signals to other nodes are sent again'),
+    });
   }
 
   start(): void {
@@ -150,10 +156,12 @@ export class PostgresSignaller implements Signaller {
     const waiting = this.#waiting;
     this.#waiting = new Map();
     this.#sentAt = this.#host.clock.monotonic();
+    const payloads = this.#payloads(waiting);
     try {
-      await Promise.all(this.#payloads(waiting).map((payload) => this.#notify(payload)));
+      await Promise.all(payloads.map((payload) => this.#notify(payload)));
+      if (payloads.length > 0) this.#told.worked();
     } catch (error) {
-      this.#host.log.info({ err: error, signals: waiting.size }, 'signals to other nodes were lost');
+      this.#told.failed(error);
     }
     this.#isSending = false;
     if (this.#waiting.size > 0 && !this.#stopped) this.#scheduleSend();

@@ -11,6 +11,7 @@ import type { CancelTimer, Clock } from '../../model/clock.ts';
 import { type GroupName, PLAIN_GROUP } from '../../model/element.ts';
 import { QuaysideError } from '../../model/errors.ts';
 import type { QueueKey } from '../../model/names.ts';
+import { ToldOnce } from '../../model/told-once.ts';
 import { int8Array, textArray } from './arrays.ts';
 import type { Side } from './side.ts';
 import { number, type Query, type Statement, text } from './statement.ts';
@@ -68,7 +69,7 @@ interface Entry {
 export class PostgresStats implements Stats {
   readonly #side: Side;
   readonly #clock: Clock;
-  readonly #log: EngineLog;
+  readonly #told: ToldOnce;
   #buffer = new Map<string, Map<string, Map<GroupName, Entry>>>();
   readonly #flushes = new Set<Promise<unknown>>();
   /** Of this turn. */
@@ -84,7 +85,10 @@ export class PostgresStats implements Stats {
   constructor(side: Side, clock: Clock, log: EngineLog) {
     this.#side = side;
     this.#clock = clock;
-    this.#log = log;
+    this.#told = new ToldOnce({
+      failed: (error) => log.warn({ err: error }, 'statistics could not be stored'),
+      worksAgain: () => log.info({}, 'statistics are stored again'),
+    });
   }
 
   add(queue: QueueKey, group: GroupName, deltas: Partial<Counters>): void {
@@ -93,9 +97,7 @@ export class PostgresStats implements Stats {
     addCounters(entry.counters, deltas);
     if (this.#stopped) return;
     this.#cancelFlush ??= this.#clock.after(FLUSH_AFTER_MS, () => {
-      this.flush().catch((error: unknown) =>
-        this.#log.warn({ err: error }, 'statistics could not be stored'),
-      );
+      this.flush().catch((error: unknown) => this.#told.failed(error));
     });
   }
 
@@ -176,6 +178,7 @@ export class PostgresStats implements Stats {
   async #store(entries: readonly Entry[]): Promise<void> {
     try {
       await this.#side.change(addQuery(entries));
+      this.#told.worked();
       await this.#forgetLeast(entries);
     } catch (error) {
       // Counts that are surely not stored wait for the next time; others may be, and are not counted twice.

@@ -39,8 +39,12 @@ export class RedisDefinitions implements Definitions {
   readonly #origin = randomBytes(8).toString('hex');
   readonly #watchers: DefinitionWatchers;
   readonly #reads: Retries;
-  /** Keys that this node has seen: after a gap, those that are not there any more have changed as well. */
-  readonly #seen = new Map<DefinitionKind, Set<string>>(KINDS.map((kind) => [kind, new Set()]));
+  /**
+   * Keys that this node knows, by the moment at which they were told last: those that a list does not find any more
+   * have changed as well, and nobody may have heard of it.
+   */
+  readonly #seen = new Map<DefinitionKind, Map<string, number>>(KINDS.map((kind) => [kind, new Map()]));
+  #moment = 0;
 
   constructor(parts: DefinitionsParts) {
     this.#parts = parts;
@@ -68,11 +72,12 @@ export class RedisDefinitions implements Definitions {
 
   async list(kind: DefinitionKind): Promise<Definition[]> {
     const hash = this.#parts.keys.definitions(kind);
+    const before = this.#moment;
     const flat = await this.#parts.commands.read(hash, 'HGETALL', [hash]);
     if (!Array.isArray(flat)) return [];
     const found: Definition[] = [];
     for (let i = 0; i < flat.length; i += 2) found.push(readDefinition(text(flat[i]), text(flat[i + 1])));
-    for (const { key } of found) this.#seen.get(kind)?.add(key);
+    this.#note(kind, new Set(found.map(({ key }) => key)), before);
     return found.sort((a, b) => (a.key < b.key ? -1 : 1));
   }
 
@@ -96,9 +101,11 @@ export class RedisDefinitions implements Definitions {
   async delete(kind: DefinitionKind, key: string, expected: string | 'any'): Promise<boolean> {
     const { keys, library } = this.#parts;
     const args = [library.deleteDefinition, 1, keys.definitions(kind), key, conditionOf(expected)];
+    const before = this.#moment;
     const deleted = await this.#change(kind, key, 'writeOnce', args);
     if (deleted === 0) throw definitionConflict(kind, key);
-    if (deleted === 1) this.#tell({ kind, key });
+    this.#forget(kind, key, before);
+    if (deleted === 1) this.#watchers.tell({ kind, key });
     return deleted === 1;
   }
 
@@ -136,20 +143,28 @@ export class RedisDefinitions implements Definitions {
 
   /** Messages may have been missed: whoever watches looks at everything anew. */
   async #tellAll(kind: DefinitionKind): Promise<void> {
-    const known = [...(this.#seen.get(kind) ?? [])];
-    this.#seen.get(kind)?.clear();
-    try {
-      const listed = (await this.list(kind)).map(({ key }) => key);
-      for (const key of new Set([...known, ...listed])) this.#tell({ kind, key });
-    } catch (error) {
-      for (const key of known) this.#seen.get(kind)?.add(key);
-      throw error;
-    }
+    for (const { key } of await this.list(kind)) this.#tell({ kind, key });
   }
 
   #tell(change: DefinitionChange): void {
-    this.#seen.get(change.kind)?.add(change.key);
+    this.#moment += 1;
+    this.#seen.get(change.kind)?.set(change.key, this.#moment);
     this.#watchers.tell(change);
+  }
+
+  /** What a list found that was asked after `before`. */
+  #note(kind: DefinitionKind, found: ReadonlySet<string>, before: number): void {
+    const seen = this.#seen.get(kind);
+    for (const key of found) if (!seen?.has(key)) seen?.set(key, before);
+    for (const key of [...(seen?.keys() ?? [])]) {
+      if (!found.has(key) && this.#forget(kind, key, before)) this.#watchers.tell({ kind, key });
+    }
+  }
+
+  /** Not where it was told since: somebody may have put it meanwhile. */
+  #forget(kind: DefinitionKind, key: string, before: number): boolean {
+    const seen = this.#seen.get(kind);
+    return (seen?.get(key) ?? Number.POSITIVE_INFINITY) <= before && seen?.delete(key) === true;
   }
 }
 

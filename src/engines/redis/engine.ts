@@ -48,7 +48,8 @@ export class RedisEngine implements Engine {
   readonly #definitions: RedisDefinitions;
   readonly #stopBuffers: () => Promise<void>;
   #promiseTold = false;
-  #downSaid = false;
+  /** Why which server is away, as it was said; empty while all can be reached. */
+  readonly #downSaid = new Set<string>();
   #starting: Promise<void> | null = null;
   #stopping: Promise<void> | null = null;
 
@@ -148,8 +149,9 @@ export class RedisEngine implements Engine {
       settings: this.#settings,
       onFacts: (facts) => this.#greeted(facts),
       onDown: (server, reason) => {
-        if (this.#downSaid || this.#stopping !== null) return;
-        this.#downSaid = true;
+        const why = `${server}: ${reason.message}`;
+        if (this.#downSaid.has(why) || this.#stopping !== null) return;
+        this.#downSaid.add(why);
         log.warn({ engine: this.#settings.shown, server, reason: reason.message }, 'Redis cannot be reached');
       },
     });
@@ -162,7 +164,9 @@ export class RedisEngine implements Engine {
     } catch (error) {
       await this.stop();
       const why = (error instanceof Error ? error.message : String(error)).replace(/\.$/, '');
-      throw new Error(`${this.#settings.shown}: ${why}. Start Redis there, or correct the namespace's url.`);
+      // Some reasons bring a remedy of their own, after a semicolon.
+      const remedy = why.includes('; ') ? '' : "; start Redis there, or correct the namespace's url";
+      throw new Error(`${this.#settings.shown}: ${why}${remedy}`);
     }
   }
 
@@ -180,8 +184,8 @@ export class RedisEngine implements Engine {
   #greeted({ appendOnly, appendFsync, replicas }: ServerFacts): void {
     const { log } = this.#options;
     const engine = this.#settings.shown;
-    if (this.#downSaid) {
-      this.#downSaid = false;
+    if (this.#downSaid.size > 0) {
+      this.#downSaid.clear();
       log.info({ engine }, 'Redis can be reached again');
     }
     if (this.#promiseTold) return;

@@ -11,6 +11,7 @@ import type { CancelTimer, Clock } from '../../model/clock.ts';
 import { type GroupName, PLAIN_GROUP } from '../../model/element.ts';
 import { QuaysideError } from '../../model/errors.ts';
 import type { QueueKey } from '../../model/names.ts';
+import { ToldOnce } from '../../model/told-once.ts';
 import type { Client } from './client.ts';
 import type { MessageReader } from './message.ts';
 
@@ -21,22 +22,23 @@ const FLUSH_AFTER_MS = 1000;
 export class SqliteStats implements Stats {
   readonly #client: Client;
   readonly #clock: Clock;
-  readonly #log: EngineLog;
+  readonly #told: ToldOnce;
   #buffer = new Map<number, Map<GroupName, Counters>>();
   #cancelFlush: CancelTimer | null = null;
 
   constructor(client: Client, clock: Clock, log: EngineLog) {
     this.#client = client;
     this.#clock = clock;
-    this.#log = log;
+    this.#told = new ToldOnce({
+      failed: (err) => log.warn({ err }, 'statistics could not be stored'),
+      worksAgain: () => log.info({}, 'statistics are stored again'),
+    });
   }
 
   add(queue: QueueKey, group: GroupName, deltas: Partial<Counters>): void {
     this.#gather(this.#client.handle(queue), group, deltas);
     this.#cancelFlush ??= this.#clock.after(FLUSH_AFTER_MS, () => {
-      this.flush().catch((error: unknown) =>
-        this.#log.warn({ err: error }, 'statistics could not be stored'),
-      );
+      this.flush().catch((error: unknown) => this.#told.failed(error));
     });
   }
 
@@ -75,6 +77,7 @@ export class SqliteStats implements Stats {
     }
     try {
       await this.#client.end('statsAdd', () => {});
+      this.#told.worked();
     } catch (error) {
       if (error instanceof QuaysideError && error.code !== 'outcome-unknown') {
         for (const { handle, group, counters } of entries) this.#gather(handle, group, counters);

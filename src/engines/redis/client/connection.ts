@@ -48,7 +48,7 @@ export class Connection {
   }
 
   /**
-   * Connects and logs in.
+   * Connects, logs in and selects the database.
    * @throws Error whose message says why, without credentials
    */
   static async open(
@@ -90,6 +90,14 @@ export class Connection {
       throw new Error((reason ?? (error as Error)).message);
     } finally {
       cancel();
+    }
+    // The driver goes on in database 0 where another could not be selected, and only emits why.
+    const refused = reason as Error | null;
+    if (refused !== null) {
+      end(redis);
+      throw new Error(
+        `database ${login.db} cannot be selected (${refused.message}); name one that it has, which is 0 alone on a cluster, and let the user run SELECT`,
+      );
     }
     return new Connection(redis, clock);
   }

@@ -23,10 +23,14 @@ export class Routing implements Router {
   }
 
   async start(): Promise<void> {
-    const { cluster, sentinel } = this.#parts.settings;
+    const { cluster, sentinel, login } = this.#parts.settings;
     const isCluster = sentinel === null && (await this.#leadsToCluster());
     if (cluster !== null && cluster !== isCluster) {
       throw new Error(`cluster is ${cluster}, but the server is ${isCluster ? '' : 'not '}part of one`);
+    }
+    // Most clusters refuse the SELECT already; whether one with several databases serves, nobody has tried.
+    if (isCluster && login.db !== 0) {
+      throw new Error(`it is part of a cluster; leave out database ${login.db}, as a cluster is used with 0`);
     }
     const router = isCluster ? new ClusterRouter(this.#parts) : new SingleRouter(this.#parts);
     router.onChange(() => {

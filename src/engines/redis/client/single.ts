@@ -9,6 +9,7 @@ export class SingleRouter implements Router {
   readonly #parts: RouterParts;
   readonly #node: Node;
   #onChange: () => void = () => {};
+  #started = false;
 
   constructor(parts: RouterParts) {
     this.#parts = parts;
@@ -18,9 +19,8 @@ export class SingleRouter implements Router {
       { clock, library, login: settings.login, wait: settings.wait, locate: () => this.#locate() },
       {
         onFacts: (facts) => {
-          // A master that came back as a replica: ask where the master is.
-          if (facts.isReplica) this.#node.renew();
-          parts.onFacts(facts);
+          if (facts.isReplica) this.#leave();
+          else parts.onFacts(facts);
           this.#onChange();
         },
         onDown: (reason) => parts.onDown(shown, reason),
@@ -31,7 +31,8 @@ export class SingleRouter implements Router {
   async start(): Promise<void> {
     this.#node.start();
     const { isReplica } = await this.#node.ready();
-    if (isReplica) throw new Error('it is a replica; name its master, or its Sentinels with ?sentinel=NAME');
+    if (isReplica) throw isNoMaster();
+    this.#started = true;
   }
 
   stop(): void {
@@ -58,10 +59,20 @@ export class SingleRouter implements Router {
     this.#onChange = listener;
   }
 
+  /** A master that came back as a replica: asks where the master is. */
+  #leave(): void {
+    this.#node.renew();
+    if (this.#started) this.#parts.onDown(this.#parts.settings.shown, isNoMaster());
+  }
+
   async #locate(): Promise<Address> {
     const { settings, clock } = this.#parts;
     const [first] = settings.addresses;
     if (first === undefined) throw new Error('no server is named');
     return settings.sentinel === null ? first : findMaster(settings.sentinel, settings.addresses, clock);
   }
+}
+
+function isNoMaster(): Error {
+  return new Error('it is a replica; name its master, or its Sentinels with ?sentinel=NAME');
 }

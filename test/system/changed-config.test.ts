@@ -1,0 +1,89 @@
+import assert from 'node:assert/strict';
+import { after, before, describe, it } from 'node:test';
+import { jsonOf, QueueClient } from '../support/http-client.ts';
+import { Folder, type Program } from './program.ts';
+
+const FILE = ['--config', 'q.json'];
+
+describe('A configuration that was changed', () => {
+  let folder: Folder;
+  before(async () => {
+    folder = await Folder.create();
+  });
+  after(() => folder.dispose());
+
+  const write = (namespaces: object, more: object = {}): Promise<unknown> =>
+    folder.write('q.json', { http: { users: { test1: 'test1' }, ...more }, namespaces });
+
+  /** Runs a server for as long as `use` takes. */
+  const serving = async <T>(use: (client: QueueClient, program: Program) => Promise<T>): Promise<T> => {
+    const program = await folder.serve(FILE);
+    const client = new QueueClient({ url: program.url });
+    try {
+      return await use(client, program);
+    } finally {
+      client.close();
+      await program.stop();
+    }
+  };
+
+  it('is taken on SIGHUP as far as it can be, and the log names the rest', async () => {
+    await write({ N: { url: 'sqlite::memory:' }, M: { url: 'sqlite::memory:' } });
+    await serving(async (_, program) => {
+      await write(
+        { N: { url: 'sqlite::memory:', lease: 5 }, 'O.P': { url: 'redis://:CANARY@h' } },
+        { bodyLimit: 5 },
+      );
+      program.signal('SIGHUP');
+      await program.says(/need a restart/);
+      const line = program.logged().find(({ options }) => options !== undefined);
+      const names = ['namespaces.N.lease', 'namespaces.M', 'namespaces["O.P"]', 'http.bodyLimit'];
+      assert.deepEqual(line?.options, names);
+      assert.equal(line?.msg, `${names.join(', ')} changed as well and need a restart`);
+      assert.ok(!program.stderr.includes('CANARY'));
+    });
+  });
+
+  for (const [now, later] of [
+    ['simple', 'stream'],
+    ['stream', 'simple'],
+  ] as const) {
+    it(`to ${later} hands out nothing of what was ${now}, and all of it when it is ${now} again`, async () => {
+      const [before, changed] = [now, later].map((variant) => ({ N: { url: `sqlite:${now}.db`, variant } }));
+      assert.ok(before !== undefined && changed !== undefined);
+      await write(before);
+      await serving((client) => client.insert('N', 'q', 'kept'));
+      await write(changed);
+      await serving(async (client) => {
+        assert.equal((await client.get('N', 'q', { to: 0 })).status, 504);
+        await client.insert('N', 'q', 'other');
+        assert.equal((await client.get('N', 'q', { to: 0 })).body.toString(), 'other');
+      });
+      await write(before);
+      await serving(async (client) => {
+        assert.equal((await client.get('N', 'q', { to: 0 })).body.toString(), 'kept');
+        assert.equal(jsonOf<{ totalSize: number }>(await client.status('N', 'q')).totalSize, 0);
+      });
+    });
+  }
+
+  it('to another engine leaves elements and pauses in the old one', async () => {
+    await write({ N: { url: 'sqlite:old.db' } });
+    await serving(async (client) => {
+      await client.insert('N', 'q', 'old');
+      await client.pause('N', 'q');
+    });
+    await write({ N: { url: 'sqlite:new.db' } });
+    await serving(async (client) => {
+      await client.insert('N', 'q', 'new');
+      assert.equal((await client.get('N', 'q', { to: 0 })).body.toString(), 'new');
+      assert.equal((await client.get('N', 'q', { to: 0 })).status, 504);
+    });
+    await write({ N: { url: 'sqlite:old.db' } });
+    await serving(async (client) => {
+      assert.equal((await client.get('N', 'q', { to: 0 })).status, 504, 'it is paused');
+      await client.resume('N', 'q');
+      assert.equal((await client.get('N', 'q', { to: 0 })).body.toString(), 'old');
+    });
+  });
+});

@@ -1,0 +1,94 @@
+import assert from 'node:assert/strict';
+import { execFileSync } from 'node:child_process';
+import { closeSync, constants, openSync, writeSync } from 'node:fs';
+import { after, before, describe, it } from 'node:test';
+import { setTimeout as delay } from 'node:timers/promises';
+import { Folder, type Program } from './program.ts';
+
+const USERS = { test1: 'test1' };
+
+describe('A log that nobody takes', {
+  skip: process.platform !== 'linux' && 'only Linux has /dev/full',
+  // An end that never comes is not waited for.
+  timeout: 120_000,
+}, () => {
+  let folder: Folder;
+  /** Standard errors on which every write fails, or would wait for ever. */
+  const opened: number[] = [];
+
+  before(async () => {
+    folder = await Folder.create();
+    await folder.write('q.json', { http: { users: USERS }, namespaces: { N: { url: 'sqlite:N.db' } } });
+    await folder.write('bad.json', {
+      http: { users: USERS },
+      namespaces: { N: { url: 'redis://127.0.0.1:1' } },
+    });
+  });
+
+  after(async () => {
+    await folder.dispose();
+    for (const fd of opened) closeSync(fd);
+  });
+
+  const places: [name: string, open: () => number][] = [
+    ['a full disk', () => openSync('/dev/full', 'w')],
+    ['a pipe that is full', () => fullPipe(folder, opened)],
+  ];
+  for (const [name, open] of places) {
+    const errorTo = (): number => {
+      const fd = open();
+      opened.push(fd);
+      return fd;
+    };
+
+    it(`at ${name} keeps no stop from ending, with exit code 0`, async () => {
+      const program = await folder.serve(['--config', 'q.json'], { errorTo: errorTo() });
+      assert.equal(await program.stop(), 0);
+    });
+
+    it(`at ${name} keeps no start that fails from ending, with exit code 2`, async () => {
+      const program = await folder.run(['--config', 'bad.json'], { errorTo: errorTo() });
+      assert.equal(program.code, 2);
+    });
+
+    it(`at ${name} keeps no second signal from ending the process, with exit code 1`, async () => {
+      // A stop that never ends by itself.
+      const hanging = `
+        import { Server } from 'node:net';
+        Server.prototype.close = function () { return this; };
+      `;
+      const program = await folder.serve(['--config', 'q.json'], {
+        errorTo: errorTo(),
+        nodeArgs: ['--import', `data:text/javascript,${encodeURIComponent(hanging)}`],
+      });
+      const ended = new AbortController();
+      const pressing = pressUntil(ended.signal, program);
+      assert.equal(await program.ended, 1);
+      ended.abort();
+      await pressing;
+    });
+  }
+});
+
+/** A pipe into which nothing more goes; whoever writes to the answered end would wait. */
+function fullPipe(folder: Folder, opened: number[]): number {
+  const path = folder.file(`pipe ${opened.length}`);
+  execFileSync('mkfifo', [path]);
+  const filling = openSync(path, constants.O_RDWR | constants.O_NONBLOCK);
+  opened.push(filling);
+  const piece = Buffer.alloc(4096, '\n');
+  try {
+    for (;;) writeSync(filling, piece);
+  } catch (error) {
+    assert.equal((error as NodeJS.ErrnoException).code, 'EAGAIN');
+  }
+  return openSync(path, constants.O_RDWR);
+}
+
+/** Somebody who presses Ctrl-C again and again. */
+async function pressUntil(ended: AbortSignal, program: Program): Promise<void> {
+  while (!ended.aborted) {
+    program.signal('SIGTERM');
+    await delay(20);
+  }
+}

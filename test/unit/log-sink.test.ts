@@ -1,0 +1,69 @@
+import assert from 'node:assert/strict';
+import { execFileSync } from 'node:child_process';
+import { closeSync, constants, mkdtempSync, openSync, readSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { after, before, describe, it } from 'node:test';
+import { systemClock } from '../../src/model/clock.ts';
+import { LogSink } from '../../src/process/log-sink.ts';
+
+const LINE = `${'x'.repeat(1023)}\n`;
+
+describe('Lines of a log on their way to a pipe', {
+  skip: process.platform === 'win32' && 'Windows has no mkfifo',
+}, () => {
+  let folder: string;
+  let pipe: number;
+  let lost = 0;
+  let sink: LogSink;
+
+  before(() => {
+    folder = mkdtempSync(join(tmpdir(), 'quayside-log-'));
+    execFileSync('mkfifo', [join(folder, 'pipe')]);
+    pipe = openSync(join(folder, 'pipe'), constants.O_RDWR | constants.O_NONBLOCK);
+    sink = new LogSink(pipe, systemClock, (lines) => {
+      lost += lines;
+      sink.write(`${lines} lines are missing\n`);
+    });
+  });
+
+  after(() => {
+    closeSync(pipe);
+    rmSync(folder, { recursive: true });
+  });
+
+  it('are all there, in their order, when a flush ends', async () => {
+    const lines = Array.from({ length: 20 }, (_, i) => `line ${i}\n`);
+    for (const line of lines) sink.write(line);
+    await sink.flush(60_000);
+    assert.equal(readAll(), lines.join(''));
+  });
+
+  it('are kept up to a bound while nobody reads, then left out and counted', async () => {
+    const written = 6 * 1024;
+    for (let i = 0; i < written; i++) sink.write(LINE);
+    const before = performance.now();
+    await sink.flush(20);
+    assert.ok(performance.now() - before < 10_000, 'a flush is not waited for longer than it may take');
+    let read = '';
+    while (!read.endsWith('are missing\n')) {
+      read += readAll();
+      await sink.flush(20);
+    }
+    const whole = read.split('\n').filter((line) => line.length === 1023).length;
+    assert.ok(lost > 0 && read.endsWith(`${lost} lines are missing\n`));
+    assert.equal(whole + lost, written);
+    assert.ok(whole >= 4 * 1024, `${whole} lines were kept`);
+  });
+
+  function readAll(): string {
+    const buffer = Buffer.alloc(1024 * 1024);
+    let text = '';
+    try {
+      for (;;) text += buffer.toString('latin1', 0, readSync(pipe, buffer));
+    } catch (error) {
+      assert.equal((error as NodeJS.ErrnoException).code, 'EAGAIN');
+    }
+    return text;
+  }
+});

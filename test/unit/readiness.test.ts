@@ -1,0 +1,43 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import type { Engine } from '../../src/engine/engine.ts';
+import { Readiness } from '../../src/server/readiness.ts';
+import { FakeClock } from '../support/clock.ts';
+
+const URL = 'redis://***@r:6379';
+/** What Kubernetes waits for a probe where nobody says otherwise. */
+const PROBE_MS = 1_000;
+
+describe('Readiness', () => {
+  it('asks every engine, and shows the worst of those whose names are equal', async () => {
+    const readiness = new Readiness(new FakeClock());
+    const up = { ping: async () => {} } as Engine;
+    const away = { ping: () => Promise.reject(new Error('away')) } as unknown as Engine;
+    for (const engine of [up, away, up]) readiness.watch(URL, engine);
+    readiness.watch('sqlite:N.db', up);
+    readiness.open();
+    assert.deepEqual(await readiness.report(), {
+      ready: true,
+      checks: { node: 'ok', [URL]: 'away', 'sqlite:N.db': 'ok' },
+    });
+  });
+
+  it('counts as answered what any of those with one name answers', async () => {
+    const readiness = new Readiness(new FakeClock());
+    readiness.watch(URL, { ping: async () => {} } as Engine);
+    readiness.watch(URL, { ping: () => Promise.reject(new Error('away')) } as unknown as Engine);
+    readiness.open();
+    assert.equal((await readiness.report()).ready, true);
+  });
+
+  it('is told before a probe gives up, though an engine says nothing', async () => {
+    const clock = new FakeClock();
+    const readiness = new Readiness(clock);
+    readiness.watch(URL, { ping: () => new Promise<void>(() => {}) } as Engine);
+    readiness.open();
+    const report = readiness.report();
+    clock.advance(PROBE_MS - 100);
+    assert.deepEqual(await report, { ready: false, checks: { node: 'ok', [URL]: 'does not answer' } });
+    assert.equal(clock.pending, 0);
+  });
+});

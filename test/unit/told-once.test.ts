@@ -1,0 +1,90 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import { Sweeper } from '../../src/broker/sweeper.ts';
+import type { Storage } from '../../src/engine/storage.ts';
+import { unavailable } from '../../src/engine/store-failures.ts';
+import type { Link } from '../../src/engines/postgres/link.ts';
+import type { Side } from '../../src/engines/postgres/side.ts';
+import { PostgresSignaller } from '../../src/engines/postgres/signaller.ts';
+import { PostgresStats } from '../../src/engines/postgres/stats.ts';
+import { FakeClock } from '../support/clock.ts';
+
+const SECONDS_AWAY = 30;
+
+/** An engine that is away until a test says otherwise, and what a part that uses it says meanwhile. */
+class AwayWorld {
+  readonly clock = new FakeClock();
+  readonly said: string[] = [];
+  isAway = true;
+  calls = 0;
+  readonly log = {
+    info: (_: object, text: string) => void this.said.push(`info ${text}`),
+    warn: (_: object, text: string) => void this.said.push(`warn ${text}`),
+  };
+
+  async call<T>(answer: T): Promise<T> {
+    this.calls += 1;
+    if (this.isAway) throw unavailable('It is away.', new Error('away'));
+    return answer;
+  }
+
+  /** Lets a second pass, and what comes of it. */
+  async second(): Promise<void> {
+    for (let i = 0; i < 10; i++) {
+      this.clock.advance(100);
+      await new Promise(setImmediate);
+    }
+  }
+
+  /** Half a minute away, then back: answers how often it was asked meanwhile. */
+  async goThrough(use: () => void = () => {}): Promise<number> {
+    for (let second = 0; second < SECONDS_AWAY; second++) {
+      use();
+      await this.second();
+    }
+    const asked = this.calls;
+    this.isAway = false;
+    for (let second = 0; second < 3; second++) {
+      use();
+      await this.second();
+    }
+    return asked;
+  }
+}
+
+describe('While an engine is away', () => {
+  it('the sweeper says so once, and once that it is back', async () => {
+    const world = new AwayWorld();
+    const storage = { sweep: () => world.call({ touched: [], nextAt: null }) } as unknown as Storage;
+    const sweeper = new Sweeper(storage, { ...world, random: () => 0.5 }, () => {});
+    await sweeper.sweep();
+    assert.ok((await world.goThrough()) > 10);
+    await sweeper.stop();
+    assert.deepEqual(world.said, [
+      'warn ended leases could not be returned; that is tried until it works',
+      'info ended leases are returned again',
+    ]);
+  });
+
+  it('the statistics of PostgreSQL say so once, and once that they are stored again', async () => {
+    const world = new AwayWorld();
+    const side = { change: () => world.call([]) } as unknown as Side;
+    const stats = new PostgresStats(side, world.clock, world.log);
+    assert.ok((await world.goThrough(() => stats.add({ ns: 'N', name: 'q' }, '', { put: 1 }))) > 10);
+    stats.stop();
+    assert.deepEqual(world.said, ['warn statistics could not be stored', 'info statistics are stored again']);
+  });
+
+  it('the signaller of PostgreSQL says so once, and once that it sends again', async () => {
+    const world = new AwayWorld();
+    const side = { ask: () => world.call([]) } as unknown as Side;
+    const host = { side, listener: {} as Link, channel: 'c', clock: world.clock, log: world.log };
+    const signaller = new PostgresSignaller(host);
+    assert.ok((await world.goThrough(() => signaller.publish('topic', 'x'))) > 10);
+    await signaller.stop();
+    assert.deepEqual(world.said, [
+      'info signals to other nodes are lost',
+      'info signals to other nodes are sent again',
+    ]);
+  });
+});
