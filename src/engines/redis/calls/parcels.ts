@@ -25,7 +25,7 @@ export const ACCEPT: Verb<AcceptCall, boolean> = {
 
 export const KEEP = parcelVerb('keep');
 export const DELIVERED = parcelVerb('delivered');
-export const FORGET = parcelVerb('forget');
+export const STRUCK = parcelVerb('struck');
 
 function parcelVerb(name: string): Verb<Buffer, undefined> {
   return {

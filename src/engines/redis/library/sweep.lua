@@ -6,8 +6,6 @@ local AT_ONCE = 500
 local IDLE_MS = 60000
 -- A parcel that nobody brought over by then is brought by whoever sweeps.
 local PARCEL_MS = 1000
--- A parcel that arrived is remembered for this long, if nobody says before that its source has struck it out.
-local ARRIVED_MS = 86400000
 
 -- Drops what waits past its retention. What is held then is dropped when it comes back.
 local function dropOld(q)
@@ -56,13 +54,6 @@ local function resendParcels(q)
   for _, member in ipairs(membersBetween(q.z, '[p', '(p' .. six(math.max(0, call.now - PARCEL_MS + 1)), 20)) do
     local id = sub(member, 8)
     call.resent[#call.resent + 1] = readParcel(q, id)
-  end
-end
-
-local function forgetArrived(q)
-  for _, member in ipairs(membersBetween(q.z, '[x', '(x' .. six(math.max(0, call.now - ARRIVED_MS)), AT_ONCE)) do
-    db('ZREM', q.z, member)
-    db('HDEL', q.h, 'x' .. sub(member, 8))
   end
 end
 
