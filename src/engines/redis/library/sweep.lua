@@ -1,5 +1,6 @@
 -- sweep <dedup window>: released(1) ready(1) more(1) next lease or retention(6) next housekeeping(6); 0 for never
--- bye: the client will not ask for its last answer again; answers nothing
+-- bye: the client will not ask for its last answer again; answers nothing. In a call that is counted that answer has
+-- made way already, and the one of the call itself is kept, and listed, where it was.
 
 local AT_ONCE = 500
 -- A client's answer is forgotten when it has not called for this long: it gives a call up far sooner.
@@ -107,7 +108,7 @@ end
 
 verbs.bye = function(q, _, at)
   local answer = q.repeated
-  if answer and fromSix(answer, 1) <= call.received then
+  if call.number == 0 and answer and fromSix(answer, 1) <= call.received then
     settlePrevious(q)
     db('HDEL', q.h, 'c' .. call.client)
     db('ZREM', q.z, 'c' .. sub(answer, 13, 18) .. call.client)
