@@ -3,18 +3,16 @@ import { afterEach, beforeEach, describe, it } from 'node:test';
 import type { Engine } from '../../src/engine/engine.ts';
 import type { DeliveryRef, Storage } from '../../src/engine/storage.ts';
 import { Keys } from '../../src/engines/redis/keys.ts';
-import { QuaysideError } from '../../src/model/errors.ts';
 import type { QueueKey } from '../../src/model/names.ts';
 import { plain } from '../support/broker.ts';
 import { FakeClock } from '../support/clock.ts';
 import { bodyTexts, newElement, newElements } from '../support/elements.ts';
 import { type RedisServer, redisCli, startRedis } from '../support/redis-servers.ts';
 import { freshPrefix, redisEngine } from './redis.ts';
+import { ANSWERED_MS, inTime, passUntil, refusalOf, settledOf, stopped, turns } from './redis-time.ts';
 
 const NAMESPACES = [plain('plain')];
 const POP = { group: '', count: 10, leaseMs: null };
-/** What the service promises: any call is answered within this time, ms. */
-const ANSWERED_MS = 5_000;
 const MEGABYTE = 1024 * 1024;
 
 /** How a server can be away. */
@@ -268,64 +266,4 @@ function callsOn(engine: Engine, queue: QueueKey): Promise<unknown>[] {
     stats.read(queue),
     engine.ping(),
   ];
-}
-
-/** The code with which a call was refused; 'done' where it was not. */
-async function refusalOf(call: Promise<unknown>): Promise<string> {
-  try {
-    await call;
-    return 'done';
-  } catch (error) {
-    return error instanceof QuaysideError ? error.code : String(error);
-  }
-}
-
-const ALLOWED = ['storage-unavailable', 'outcome-unknown'];
-
-/** Lets the promised time pass; answers what is wrong with the refusals. */
-async function inTime(clock: FakeClock, calls: readonly Promise<string>[]): Promise<string[]> {
-  for (let passed = 0; passed < ANSWERED_MS; passed += 100) {
-    await turns();
-    clock.advance(100);
-  }
-  await turns();
-  const settled = await settledOf(calls);
-  const outcomes = await Promise.all(calls.map((call, i) => (settled[i] ? call : 'no answer in time')));
-  return outcomes.filter((outcome) => !ALLOWED.includes(outcome));
-}
-
-function settledOf(calls: readonly Promise<unknown>[]): Promise<boolean[]> {
-  const no = Promise.resolve(false);
-  return Promise.all(calls.map((call) => Promise.race([call.then(() => true), no.then(() => no)])));
-}
-
-/** As many turns of the event loop as a call needs to be sent. */
-async function turns(): Promise<void> {
-  for (let turn = 0; turn < 4; turn++) await new Promise((resolve) => setImmediate(resolve));
-}
-
-/** Lets time pass, here and in the world, until it succeeds. */
-async function passUntil(clock: FakeClock, succeeds: () => Promise<unknown>): Promise<void> {
-  let done = false;
-  while (!done) {
-    const attempt = succeeds().then(
-      () => true,
-      () => false,
-    );
-    let passed = 0;
-    do {
-      await new Promise((resolve) => setTimeout(resolve, 2));
-      clock.advance(50);
-      passed += 50;
-    } while (passed < ANSWERED_MS && !(await settledOf([attempt]))[0]);
-    done = await attempt;
-  }
-}
-
-async function stopped(engine: Engine, clock: FakeClock): Promise<void> {
-  const stopping = engine.stop();
-  while (!(await settledOf([stopping]))[0]) {
-    await turns();
-    clock.advance(100);
-  }
 }

@@ -249,6 +249,27 @@ describe('a Redis server that is full or unfit', () => {
     await server.stop();
   });
 
+  it('is asked now and then, not all the time, whether what may be done is done', async () => {
+    const server = await startRedis();
+    const proxy = await TcpProxy.start(server.port);
+    const cli = (...args: string[]): string => redisCli('-p', String(server.port), ...args);
+    const url = `redis://127.0.0.1:${proxy.port}`;
+    const engine = redisEngine({ url, namespaces: NAMESPACES, clock: null });
+    await engine.start();
+    const caught = proxy.catch(/_put\r\n/, 'deaf');
+    const put = assert.rejects(engine.definitions.put('queue', 'q', 1, 'any'), isCode('outcome-unknown'));
+    await caught;
+    cli('CONFIG', 'SET', 'maxmemory', '1');
+    cli('CONFIG', 'RESETSTAT');
+    proxy.reset();
+    await put;
+    const [, refused] = /cmdstat_fcall:.*rejected_calls=(\d+)/.exec(cli('INFO', 'commandstats')) ?? [];
+    assert.ok(Number(refused) > 1 && Number(refused) < 100, `${refused} times`);
+    await engine.stop();
+    await proxy.stop();
+    await server.stop();
+  });
+
   it('does not start on a server that evicts, and says what to set', async () => {
     const server = await startRedis('--maxmemory-policy', 'allkeys-lru');
     const engine = redisEngine({ url: server.url, namespaces: NAMESPACES, clock: null });

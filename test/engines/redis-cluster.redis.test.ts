@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import type { Engine } from '../../src/engine/engine.ts';
-import { slotOf } from '../../src/engines/redis/client/slots.ts';
+import { SLOTS, slotOf } from '../../src/engines/redis/client/slots.ts';
 import { Keys } from '../../src/engines/redis/keys.ts';
 import type { QueueKey } from '../../src/model/names.ts';
 import { plain } from '../support/broker.ts';
@@ -167,6 +167,26 @@ describe('the Redis engine on a cluster', () => {
     await other.stop();
   });
 
+  it('ends leases on the servers that answer while another does not, and there once it does', async () => {
+    const clock = new FakeClock();
+    const prefix = prefixOnThird(0);
+    const engine = await open(prefix, clock);
+    const { from: near, to: away } = queuesApart(new Keys(prefix));
+    for (const queue of [near, away]) {
+      await engine.storage.insert(queue, newElements('x'));
+      await engine.storage.take(queue, RESERVE);
+    }
+    const silent = ownerOf(slotOf(new Keys(prefix).queue(away).hash));
+    cli(silent.port, 'CLIENT', 'PAUSE', '30000', 'WRITE');
+    clock.advance(60_000);
+    const again = clock.now() + 5_000;
+    assert.deepEqual(await engine.storage.sweep(), { touched: [near], nextAt: again });
+    cli(silent.port, 'CLIENT', 'UNPAUSE');
+    clock.advance(5_000);
+    assert.deepEqual(await engine.storage.sweep(), { touched: [away], nextAt: null });
+    await engine.stop();
+  });
+
   it('sends dead letters to a queue of another server before it answers', async () => {
     const engine = await open();
     for (const name of ['a', 'b', 'c', 'd']) {
@@ -205,6 +225,15 @@ async function until(holds: () => boolean): Promise<void> {
   while (!holds()) {
     assert.ok(performance.now() < end, 'waited twenty seconds in vain');
     await new Promise((resolve) => setTimeout(resolve, 20));
+  }
+}
+
+/** A prefix under which the lists of queues lie on the server that has this third of the slots. */
+function prefixOnThird(third: number): string {
+  for (;;) {
+    const prefix = freshPrefix();
+    const { due, tidy } = new Keys(prefix);
+    if ([due, tidy].every((key) => Math.floor((3 * slotOf(key)) / SLOTS) === third)) return prefix;
   }
 }
 

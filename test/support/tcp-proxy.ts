@@ -21,7 +21,7 @@ export class TcpProxy {
   readonly #pairs = new Set<Pair>();
   readonly #listener: Server;
   #state: ProxyState = 'open';
-  #trap: { request: RegExp; direction: 'deaf' | 'mute'; sprung: () => void } | null = null;
+  #trap: { request: RegExp; direction: 'deaf' | 'mute'; sprung: (swallowed: Buffer) => void } | null = null;
 
   private constructor(targetPort: number) {
     this.#targetPort = targetPort;
@@ -50,9 +50,9 @@ export class TcpProxy {
 
   /**
    * Waits for a request in which this is found. `deaf` swallows it and what follows on its connection; `mute` lets it
-   * pass and swallows what the server answers from then on. Resolves when the first bytes are swallowed.
+   * pass and swallows what the server answers from then on. Resolves with the first bytes that are swallowed.
    */
-  catch(request: RegExp, direction: 'deaf' | 'mute'): Promise<void> {
+  catch(request: RegExp, direction: 'deaf' | 'mute'): Promise<Buffer> {
     return new Promise((resolve) => {
       this.#trap = { request, direction, sprung: resolve };
     });
@@ -101,7 +101,7 @@ export class TcpProxy {
       if (trap.direction === 'mute') pair.mute = true;
       else {
         pair.deaf = true;
-        this.#spring();
+        this.#spring(data);
       }
     }
     if (!pair.deaf) pair.server.write(data);
@@ -109,12 +109,12 @@ export class TcpProxy {
 
   #toClient(pair: Pair, data: Buffer): void {
     if (!pair.mute) pair.client.write(data);
-    else if (this.#trap?.direction === 'mute') this.#spring();
+    else if (this.#trap?.direction === 'mute') this.#spring(data);
   }
 
-  #spring(): void {
+  #spring(swallowed: Buffer): void {
     const trap = this.#trap;
     this.#trap = null;
-    trap?.sprung();
+    trap?.sprung(swallowed);
   }
 }

@@ -35,7 +35,8 @@ export class Around implements AroundFlights {
   ): Promise<void> | null {
     const { registry } = this.#parts;
     const needed: Promise<void>[] = [];
-    const made = tasks.some(({ makes }) => makes) ? [lane, ...others] : others;
+    const makes = tasks.some((task) => task.makes);
+    const made = makes ? [lane, ...others] : others;
     const unknown = made.filter(({ queue }) => !registry.isDeclared(queue)).map(({ queue }) => queue);
     if (unknown.length > 0) needed.push(registry.declare(unknown, deadlineAt));
     const registerDue = (each: Lane, ms: number | null): void => {
@@ -44,7 +45,8 @@ export class Around implements AroundFlights {
     };
     for (const each of made) registerDue(each, this.#parts.policies.retentionMs(each.queue));
     for (const { dueMs } of tasks) registerDue(lane, dueMs);
-    if (tasks[0]?.kind === 'counted') registry.tidyLater(lane.queue);
+    // Answers are kept of calls that are counted; of parcels, that they came.
+    if (makes || tasks[0]?.kind === 'counted') registry.tidyLater(lane.queue);
     return needed.length === 0 ? null : Promise.all(needed).then(() => {});
   }
 

@@ -1,9 +1,11 @@
 import type { EngineLog } from '../../engine/engine.ts';
 import type { CancelTimer, Clock } from '../../model/clock.ts';
 import type { QueueKey } from '../../model/names.ts';
+import type { FlightReply } from './calls/flight.ts';
 import type { Lane } from './calls/lane.ts';
 import type { Lanes } from './calls/lanes.ts';
-import { ACCEPT, DELIVERED, FORGET, KEEP, type Parcel } from './calls/parcels.ts';
+import { ACCEPT, DELIVERED, KEEP, type Parcel, STRUCK } from './calls/parcels.ts';
+import { DEADLINE_MS } from './client/commands.ts';
 import { parseQueueText } from './keys.ts';
 
 const AGAIN_MS = 1_000;
@@ -12,8 +14,8 @@ const WRITING = { kind: 'free', writes: true } as const;
 
 /**
  * Brings parcels from the slot in which they were written to the queue that they are for. Taken in, struck
- * out at the source, forgotten at the destination, in this order: whatever breaks in between, what remains is
- * done by a later try, of this node or of whoever sweeps.
+ * out at the source, then no longer remembered at the destination than others may still bring them, in this
+ * order: whatever breaks in between, what remains is done by a later try, of this node or of whoever sweeps.
  */
 export class Courier {
   readonly #lanes: Lanes;
@@ -42,12 +44,17 @@ export class Courier {
    */
   async deliver(
     source: Lane,
-    { parcels, writes }: { readonly parcels: readonly Parcel[]; readonly writes: boolean },
+    { parcels, writes, deadlineAt }: Pick<FlightReply, 'parcels' | 'writes' | 'deadlineAt'>,
     held: readonly Lane[],
   ): Promise<void> {
     const kept = writes ? Promise.resolve() : this.#keep(source, parcels);
     const results = await Promise.allSettled(
-      parcels.map((parcel) => kept.then(() => this.#deliverOne(source, parcel, held))),
+      parcels.map((parcel) =>
+        kept.then(() => {
+          this.#checkAge(deadlineAt);
+          return this.#deliverOne(source, parcel, held);
+        }),
+      ),
     );
     const failed = results.find((result) => result.status === 'rejected');
     if (failed === undefined) return;
@@ -56,6 +63,15 @@ export class Courier {
       'elements could not be brought to their queue yet',
     );
     this.#tryAgain(source);
+  }
+
+  /**
+   * The destination counts on nobody bringing a parcel long after its look at the source: this process may have
+   * been frozen since.
+   */
+  #checkAge(deadlineAt: number): void {
+    if (this.#clock.monotonic() <= deadlineAt + DEADLINE_MS) return;
+    throw new Error('it is too long ago that the parcel was seen');
   }
 
   stop(): void {
@@ -80,7 +96,7 @@ export class Courier {
     // Nobody waits for the rest: done late, or twice, it changes nothing.
     this.#lanes
       .call(source.queue, DELIVERED, parcel.id, { ...WRITING, join: 'delivered' })
-      .then(() => this.#lanes.call(target.queue, FORGET, parcel.id, { kind: 'free', join: 'forget' }))
+      .then(() => this.#lanes.call(target.queue, STRUCK, parcel.id, { kind: 'free', join: 'struck' }))
       .catch(() => this.#tryAgain(source));
   }
 

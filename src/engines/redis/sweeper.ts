@@ -9,6 +9,8 @@ import type { Entry, Registry } from './registry.ts';
 const MOST_QUEUES = 500;
 /** Queues asked in one go when the next moment is sought. */
 const STEP = 50;
+/** Queues whose server is away are looked at again after this long. */
+const AGAIN_MS = 5_000;
 
 /** Ends leases and keeps house for all queues of the engine, by the registry's lists. */
 export class Sweeper {
@@ -40,26 +42,41 @@ export class Sweeper {
       this.#registry.entriesBefore('due', now, MOST_QUEUES),
       this.#registry.entriesBefore('tidy', now, MOST_QUEUES),
     ]);
-    const swept = await this.#sweepAll([...due, ...tidy]);
+    const { swept, silent } = await this.#sweepAll([...due, ...tidy]);
+    const isSilent = ({ queue }: Entry): boolean => silent.has(queueText(queue));
     const dueTexts = new Set(due.map(({ queue }) => queueText(queue)));
     for (const [text, { queue, found }] of swept) {
       if (found.released || (found.ready && dueTexts.has(text))) this.touch(queue);
     }
-    await this.#registerNext(swept);
+    const again = now + AGAIN_MS;
+    await Promise.all([
+      this.#registerNext(swept),
+      ...due.filter(isSilent).map(({ queue }) => this.#registry.addDue(queue, again)),
+      ...tidy.filter(isSilent).map(({ queue }) => this.#registry.addTidy(queue, again)),
+    ]);
     await Promise.all([this.#registry.remove('due', due), this.#registry.remove('tidy', tidy)]);
     const more = due.length === MOST_QUEUES || [...swept.values()].some(({ found }) => found.more);
-    const nextAt = more ? now : await this.#nextAt(now, swept);
+    const nextAt = more ? now : await this.#nextAt(now, { swept, silent });
     const touched = [...this.#touched.values()];
     this.#touched.clear();
     return { touched, nextAt };
   }
 
-  async #sweepAll(entries: readonly Entry[]): Promise<Map<string, SweptQueue>> {
+  /** One server of a cluster that is away must not keep the others' leases from ending. */
+  async #sweepAll(entries: readonly Entry[]): Promise<SweptQueues> {
     const queues = new Map(entries.map(({ queue }) => [queueText(queue), queue]));
-    const swept = [...queues].map(
-      async ([text, queue]) => [text, { queue, found: await this.sweepQueue(queue) }] as const,
+    const swept = new Map<string, SweptQueue>();
+    const silent = new Set<string>();
+    await Promise.all(
+      Array.from(queues, async ([text, queue]) => {
+        try {
+          swept.set(text, { queue, found: await this.sweepQueue(queue) });
+        } catch {
+          silent.add(text);
+        }
+      }),
     );
-    return new Map(await Promise.all(swept));
+    return { swept, silent };
   }
 
   /** Before the old entries go: a queue that must be looked at is in a list at any moment. */
@@ -77,19 +94,18 @@ export class Sweeper {
    * The moment at which the next lease ends. Entries only say not before when: a lease that was settled leaves
    * its entry, so the queues themselves are asked, in the order of their entries, until none can be earlier.
    */
-  async #nextAt(now: number, known: ReadonlyMap<string, SweptQueue>): Promise<number | null> {
-    let next = Number.POSITIVE_INFINITY;
-    for (const { found } of known.values()) next = Math.min(next, found.nextAt ?? next);
+  async #nextAt(now: number, { swept, silent }: SweptQueues): Promise<number | null> {
+    let next = silent.size > 0 ? now + AGAIN_MS : Number.POSITIVE_INFINITY;
+    for (const { found } of swept.values()) next = Math.min(next, found.nextAt ?? next);
     const later = await this.#registry.entriesAfter('due', now, MOST_QUEUES);
-    const asked = new Set(known.keys());
+    const asked = new Set([...swept.keys(), ...silent]);
     for (let from = 0; from < later.length; from += STEP) {
       const step = later.slice(from, from + STEP);
       if ((step[0]?.at ?? 0) >= next) break;
       const found = await this.#sweepAll(step.filter(({ queue }) => !asked.has(queueText(queue))));
-      for (const [text, { found: each }] of found) {
-        asked.add(text);
-        next = Math.min(next, each.nextAt ?? next);
-      }
+      for (const text of [...found.swept.keys(), ...found.silent]) asked.add(text);
+      for (const { found: each } of found.swept.values()) next = Math.min(next, each.nextAt ?? next);
+      for (const { queue, at } of step) if (found.silent.has(queueText(queue))) next = Math.min(next, at);
     }
     const last = later.at(-1);
     if (later.length === MOST_QUEUES && last !== undefined) next = Math.min(next, last.at);
@@ -100,4 +116,11 @@ export class Sweeper {
 interface SweptQueue {
   readonly queue: QueueKey;
   readonly found: Swept;
+}
+
+interface SweptQueues {
+  /** By their texts. */
+  readonly swept: ReadonlyMap<string, SweptQueue>;
+  /** Those whose server did not answer. */
+  readonly silent: ReadonlySet<string>;
 }

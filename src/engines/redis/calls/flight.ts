@@ -29,6 +29,8 @@ export interface FlightReply extends LibraryReply {
   readonly repeated: boolean;
   /** It waited for replicas, where changes do. */
   readonly writes: boolean;
+  /** By when it had to be there, by the monotonic clock. */
+  readonly deadlineAt: number;
 }
 
 interface FlightParts {
@@ -74,7 +76,7 @@ export class Flights {
     });
     const read = readReply(reply);
     if (givenTime === null) node.noteServerTime(read.now);
-    return { ...read, repeated, writes };
+    return { ...read, repeated, writes, deadlineAt };
   }
 
   #head({ number, received }: Flight, node: Node): Buffer {

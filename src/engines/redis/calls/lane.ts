@@ -62,7 +62,7 @@ export class Lane {
   readonly #waiting: (Task | Hold)[] = [];
   #hold: Hold | null = null;
   #flying = false;
-  /** The last number used, and the last whose outcome is known. */
+  /** The last number used, and the one up to which nothing is open. */
   #number: number;
   #received: number;
   /** The last number of which the server need not know any more. */
@@ -225,7 +225,9 @@ export class Lane {
   /** A full server refused the flight: what stores nothing goes again without what does. */
   async #failed(tasks: readonly Task[], company: Company, number: number, error: unknown): Promise<void> {
     const certain = error instanceof CarryError && error.certain;
-    if (number > 0 && certain) this.#received = number;
+    // What was not done needs no answer. But while an earlier outcome is unknown, no number may pass it: the server
+    // would take the lost answer for heard, and keep for good what it handed out.
+    if (certain && this.#received === number - 1) this.#received = number;
     if (!certain) this.#fence();
     const refused = error instanceof CarryError && error.code === 'storage-full';
     const rest = refused ? tasks.filter(({ inserts }) => !inserts) : [];

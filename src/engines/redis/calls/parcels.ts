@@ -25,7 +25,7 @@ export const ACCEPT: Verb<AcceptCall, boolean> = {
 
 export const KEEP = parcelVerb('keep');
 export const DELIVERED = parcelVerb('delivered');
-export const FORGET = parcelVerb('forget');
+export const STRUCK = parcelVerb('struck');
 
 function parcelVerb(name: string): Verb<Buffer, undefined> {
   return {
@@ -35,7 +35,10 @@ function parcelVerb(name: string): Verb<Buffer, undefined> {
   };
 }
 
-/** Settles the client's last answer: sent when the queue has been idle, or when its outcome is unknown. */
+/**
+ * Settles the client's last answer. Not counted where the queue has been idle; counted, so that an earlier call which
+ * is still on its way comes to nothing, where an outcome is unknown.
+ */
 export const BYE: Verb<undefined, undefined> = {
   name: 'bye',
   encode: () => [],

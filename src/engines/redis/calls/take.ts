@@ -26,8 +26,8 @@ export const TAKE: Verb<TakeCall, TakeResult> = {
     return [first?.group ?? '', count, first?.leaseMs ?? 0];
   },
   decode(answer, calls) {
-    const deliveries = readTaken(answer, calls[0]?.group ?? '');
-    const due = answer.text.readUInt8(15) === 1 ? answer.text.readUIntBE(16, 6) : null;
+    const { deliveries, goneFrom } = readTaken(answer, calls[0]?.group ?? '');
+    const due = goneFrom ?? (answer.text.readUInt8(15) === 1 ? answer.text.readUIntBE(16, 6) : null);
     let next = 0;
     return calls.map(({ count }) => {
       const own = deliveries.slice(next, next + count);
@@ -37,30 +37,40 @@ export const TAKE: Verb<TakeCall, TakeResult> = {
   },
 };
 
+interface Taken {
+  readonly deliveries: Delivery[];
+  /**
+   * The maturity of the first that was gone when the answer was given again; null: none was. It may wait again, and
+   * what waited behind it was perhaps not looked up: whoever has too few asks again.
+   */
+  readonly goneFrom: number | null;
+}
+
 /** See `library/repeats.lua`. */
-function readTaken({ tag, text, elements }: Answer, group: GroupName): Delivery[] {
+function readTaken({ tag, text, elements }: Answer, group: GroupName): Taken {
   const reserved = text[0] === RESERVED;
   const until = text.readUIntBE(3, 6);
   const token = text.readUIntBE(9, 6);
-  return elements.map((value, i) => {
+  const deliveries: Delivery[] = [];
+  let goneFrom: number | null = null;
+  for (const [i, value] of elements.entries()) {
     const at = TAKE_HEAD + TAKE_STEP * i + 3;
-    const { body, contentType, contentEncoding, headers } = decodeContent(value ?? DAMAGED, ELEMENT_HEAD);
-    return {
+    const matureAt = text.readUIntBE(at, 6);
+    if (value === null) {
+      goneFrom ??= matureAt;
+      continue;
+    }
+    deliveries.push({
       id: elementId(tag, text.readUIntBE(at + 6, 6)),
       group,
       tries: text.readUInt32BE(at + 12) >>> 1,
-      matureAt: text.readUIntBE(at, 6),
+      matureAt,
       lease: reserved ? { token: tokenText(token + i), until } : null,
-      body,
-      contentType,
-      contentEncoding,
-      headers,
-    };
-  });
+      ...decodeContent(value, ELEMENT_HEAD),
+    });
+  }
+  return { deliveries, goneFrom };
 }
-
-/** Stands in for an element whose field is not there, which no verb of ours leaves behind. */
-const DAMAGED = Buffer.concat([Buffer.alloc(ELEMENT_HEAD), Buffer.from('P'), Buffer.alloc(6)]);
 
 export interface BrowseCall {
   readonly group: GroupName;
@@ -87,19 +97,21 @@ export const BROWSE: Verb<BrowseCall, BrowsePage> = {
     const memberLength = reserved ? 15 : 19;
     const step = memberLength + ELEMENT_HEAD;
     let last = '';
-    const deliveries = elements.map((value, i): Delivery => {
+    const deliveries: Delivery[] = [];
+    for (const [i, value] of elements.entries()) {
       const at = 1 + step * i;
       const shownAt = at + memberLength;
       last = text.toString('base64url', at, shownAt);
-      return {
+      if (value === null) continue;
+      deliveries.push({
         id: elementId(tag, text.readUIntBE(at + 9, 6)),
         group: call?.group ?? '',
         matureAt: text.readUIntBE(shownAt, 6),
         tries: text.readUInt32BE(shownAt + 6),
         lease: reserved ? { token: '', until: text.readUIntBE(at + 3, 6) } : null,
-        ...decodeContent(value ?? DAMAGED, ELEMENT_HEAD),
-      };
-    });
+        ...decodeContent(value, ELEMENT_HEAD),
+      });
+    }
     return [{ deliveries, next: text[0] === MORE ? last : null }];
   },
 };

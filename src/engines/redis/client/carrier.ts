@@ -169,8 +169,9 @@ export class Carrier {
         node.noteServerTime(Number(second));
         return { atOnce: tries.isRedirectedAtOnce() };
       case 'full':
-        // What may be done is asked for even so: its answer matters, not its bytes.
-        if (tries.mayBeDone) return { atOnce: true };
+        // What may be done is asked for even so, for its answer: flights in a form that a full server runs, others until
+        // there is room. At once, those came to 8,000 tries in a second.
+        if (tries.mayBeDone) return { atOnce: false };
         throw new CarryError('storage-full', `${this.#parts.shown} is out of memory.`);
       case 'denied':
         tries.reason = message;

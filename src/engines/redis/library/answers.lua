@@ -35,6 +35,24 @@ local function undoReserve(q, lane, member, till, token)
   end
 end
 
+-- The elements of a take that is answered again, false where one is not the client's any more: a lease may have ended
+-- meanwhile, or others may have settled or removed what it held.
+local function takenAgain(q, taken)
+  local lane, token = sub(taken, 2, 3), fromSix(taken, 10)
+  local bodies, records = {}, {}
+  eachTaken(taken, function(member)
+    bodies[#bodies + 1] = 'e' .. sub(member, 10, 15)
+    records[#records + 1] = 'd' .. lane .. sub(member, 10, 15)
+  end)
+  bodies = fieldValues(q.h, bodies)
+  if byte(taken) == POPPED_MARK then return bodies end
+  for i, text in ipairs(fieldValues(q.h, records)) do
+    local held = readDelivery(q, lane, '', text)
+    if not held or held.token ~= token + i - 1 or held.till <= call.now then bodies[i] = false end
+  end
+  return bodies
+end
+
 -- The client never heard what it got: all of it goes back to its place, and no try is counted.
 local function undoTake(q, taken)
   local lane = sub(taken, 2, 3)

@@ -94,9 +94,7 @@ local function answerAgain(q)
   local elements, parcels = {}, {}
   for i = 1, #kept[1] do elements[i] = 0 end
   for _, at in ipairs(kept[2]) do
-    local fields = {}
-    eachTaken(kept[1][at], function(member) fields[#fields + 1] = 'e' .. sub(member, 10, 15) end)
-    elements[at] = fieldValues(q.h, fields)
+    elements[at] = takenAgain(q, kept[1][at])
   end
   for _, id in ipairs(kept[3]) do
     parcels[#parcels + 1] = readParcel(q, id)

@@ -2,11 +2,19 @@
 -- same step in which the source lets go, brought over by the client that made it or by whoever sweeps, taken
 -- in once, and then struck out: so it is lost nowhere and arrives once.
 --
--- accept <id> <parcel> <dedup window>; keep <ids>; delivered <ids>; forget <ids>. An id has 24 bytes. Each
+-- accept <id> <parcel> <dedup window>; keep <ids>; delivered <ids>; struck <ids>. An id has 24 bytes. Each
 -- answers nothing, but accept '!' where the queue has more groups than fit.
 --
 -- Waiting for replicas waits for what the same connection wrote last. So a verb that finds its work done already
 -- writes something all the same: else nobody could tell that the replicas have it.
+
+-- A parcel that arrived is remembered for this long, if nobody says that its source has struck it out.
+local ARRIVED_MS = 86400000
+-- And for this long once somebody has. Another client that read the parcel before may still bring it: it sends within
+-- 13.5 s of its look, three deadlines of a call, and what it sent is refused as late 30 s after. The rest is for clocks.
+local STRUCK_MS = 120000
+-- More than join one call, so parcels that keep coming leave no more behind than came in that time.
+local FORGOTTEN_AT_ONCE = 1000
 
 -- Elements for `to` join one parcel per call: { timing, content, groups, dedup key }. What was relative to
 -- now is made absolute, as it may arrive later.
@@ -86,14 +94,27 @@ verbs.delivered = function(q, args, at)
   return '', at + 1
 end
 
-verbs.forget = function(q, args, at)
+local function forgetArrived(q)
+  local high = '(x' .. six(math.max(0, call.now - ARRIVED_MS + 1))
+  for _, member in ipairs(membersBetween(q.z, '[x', high, FORGOTTEN_AT_ONCE)) do
+    q.gone[#q.gone + 1] = member
+    q.deleted[#q.deleted + 1] = 'x' .. sub(member, 8)
+  end
+  flush(q)
+end
+
+-- The source has these no more. They are listed as if they had come long ago.
+verbs.struck = function(q, args, at)
+  local struck = six(math.max(0, call.now - ARRIVED_MS + STRUCK_MS))
   eachId(args[at], function(id)
     local arrived = db('HGET', q.h, 'x' .. id)
     if arrived then
-      q.deleted[#q.deleted + 1] = 'x' .. id
       q.gone[#q.gone + 1] = 'x' .. arrived .. id
+      add(q, 'x' .. struck .. id)
+      store(q, 'x' .. id, struck)
     end
   end)
   flush(q)
+  forgetArrived(q)
   return '', at + 1
 end

@@ -1,13 +1,12 @@
 -- sweep <dedup window>: released(1) ready(1) more(1) next lease or retention(6) next housekeeping(6); 0 for never
--- bye: the client will not ask for its last answer again; answers nothing
+-- bye: the client will not ask for its last answer again; answers nothing. In a call that is counted that answer has
+-- made way already, and the one of the call itself is kept, and listed, where it was.
 
 local AT_ONCE = 500
 -- A client's answer is forgotten when it has not called for this long: it gives a call up far sooner.
 local IDLE_MS = 60000
 -- A parcel that nobody brought over by then is brought by whoever sweeps.
 local PARCEL_MS = 1000
--- A parcel that arrived is remembered for this long, if nobody says before that its source has struck it out.
-local ARRIVED_MS = 86400000
 
 -- Drops what waits past its retention. What is held then is dropped when it comes back.
 local function dropOld(q)
@@ -56,13 +55,6 @@ local function resendParcels(q)
   for _, member in ipairs(membersBetween(q.z, '[p', '(p' .. six(math.max(0, call.now - PARCEL_MS + 1)), 20)) do
     local id = sub(member, 8)
     call.resent[#call.resent + 1] = readParcel(q, id)
-  end
-end
-
-local function forgetArrived(q)
-  for _, member in ipairs(membersBetween(q.z, '[x', '(x' .. six(math.max(0, call.now - ARRIVED_MS)), AT_ONCE)) do
-    db('ZREM', q.z, member)
-    db('HDEL', q.h, 'x' .. sub(member, 8))
   end
 end
 
@@ -116,7 +108,7 @@ end
 
 verbs.bye = function(q, _, at)
   local answer = q.repeated
-  if answer and fromSix(answer, 1) <= call.received then
+  if call.number == 0 and answer and fromSix(answer, 1) <= call.received then
     settlePrevious(q)
     db('HDEL', q.h, 'c' .. call.client)
     db('ZREM', q.z, 'c' .. sub(answer, 13, 18) .. call.client)

@@ -12,7 +12,7 @@
 --   k<key>        a dedup key: seq(6) seen at(6)
 --   c<client>     what the last call of a client answered (repeats.lua)
 --   p<parcel>     elements on their way to a queue in another slot (parcels.lua)
---   x<parcel>     a parcel that arrived here: when
+--   x<parcel>     a parcel that arrived here: as of when it is remembered (parcels.lua)
 --
 -- z, a sorted set, all scores 0, so its order is the order of the members' bytes:
 --   w<lane><maturity><seq><tries and touched>   a waiting delivery

@@ -1,0 +1,170 @@
+import assert from 'node:assert/strict';
+import { afterEach, beforeEach, describe, it } from 'node:test';
+import type { Engine } from '../../src/engine/engine.ts';
+import type { TakeResult } from '../../src/engine/storage.ts';
+import { Keys } from '../../src/engines/redis/keys.ts';
+import type { QueueKey } from '../../src/model/names.ts';
+import { plain } from '../support/broker.ts';
+import { FakeClock } from '../support/clock.ts';
+import { bodyTexts, newElements } from '../support/elements.ts';
+import { type RedisServer, redisCli, startRedis } from '../support/redis-servers.ts';
+import { TcpProxy } from '../support/tcp-proxy.ts';
+import { freshPrefix, QUEUE_CALL, redisEngine } from './redis.ts';
+import { inTime, passTo, passUntil, refusalOf, stopped } from './redis-time.ts';
+
+const NAMESPACES = [plain('plain')];
+const QUEUE: QueueKey = { ns: 'plain', name: 'queue' };
+const POP = { group: '', count: 10, leaseMs: null };
+const PAGE = { group: '', after: null, limit: 10 };
+const LEASE_MS = 60_000;
+
+describe('A call of Redis whose answer was lost', () => {
+  let server: RedisServer;
+  let proxy: TcpProxy;
+  let near: Engine;
+  let far: Engine;
+  /** What the engine behind the proxy measures its waiting with. */
+  let clock: FakeClock;
+
+  beforeEach(async () => {
+    server = await startRedis();
+    proxy = await TcpProxy.start(server.port);
+    clock = new FakeClock();
+    const common = { namespaces: NAMESPACES, clock: null, prefix: freshPrefix() };
+    far = redisEngine({ ...common, url: `redis://127.0.0.1:${proxy.port}`, ownClock: clock });
+    near = redisEngine({ ...common, url: server.url });
+    await Promise.all([far.start(), near.start()]);
+  });
+
+  afterEach(async () => {
+    await Promise.all([stopped(far, clock), near.stop()]);
+    await proxy.stop();
+    await server.stop();
+  });
+
+  const setMemory = (bytes: number): string =>
+    redisCli('-p', String(server.port), 'CONFIG', 'SET', 'maxmemory', String(bytes));
+
+  /** Two elements are popped, and whoever asked is told that nobody knows. From here on nothing passes. */
+  async function popInVain(): Promise<void> {
+    await far.storage.insert(QUEUE, newElements('a', 'b'));
+    const caught = proxy.catch(QUEUE_CALL, 'mute');
+    const popped = refusalOf(far.storage.take(QUEUE, POP));
+    await caught;
+    proxy.state = 'dark';
+    assert.equal(await passTo(clock, popped), 'outcome-unknown');
+    assert.equal((await near.storage.sizes(QUEUE)).ready, 0, 'the pop was done');
+  }
+
+  async function connectAgain(): Promise<void> {
+    proxy.state = 'open';
+    proxy.reset();
+    await passUntil(clock, () => far.ping());
+  }
+
+  async function assertBack(): Promise<void> {
+    await passUntil(clock, async () => assert.equal((await near.storage.sizes(QUEUE)).ready, 2));
+    const { deliveries } = await near.storage.take(QUEUE, POP);
+    assert.deepEqual(
+      deliveries.map(({ tries }) => tries),
+      [0, 0],
+    );
+    assert.deepEqual(bodyTexts(deliveries), ['a', 'b']);
+  }
+
+  it('if it was a pop, is undone although calls that were never sent came between', async () => {
+    await popInVain();
+    for (let round = 0; round < 4; round++) await inTime(clock, []);
+    await connectAgain();
+    await assertBack();
+  });
+
+  it('if it was a pop, is undone although the next call was refused for want of memory', async () => {
+    await popInVain();
+    setMemory(1);
+    proxy.state = 'open';
+    proxy.reset();
+    // Made before time goes on: it comes before the call that settles the pop.
+    const inserted = refusalOf(far.storage.insert(QUEUE, newElements('too much')));
+    await passUntil(clock, () => far.ping());
+    assert.equal(await inserted, 'storage-full');
+    setMemory(0);
+    await assertBack();
+  });
+
+  /** A reserve of two by the engine behind the proxy; what happens before it is answered, at its second try. */
+  async function reserveAgainAfter(meanwhile: () => Promise<unknown>): Promise<TakeResult> {
+    const caught = proxy.catch(QUEUE_CALL, 'mute');
+    const taking = far.storage.take(QUEUE, { group: '', count: 2, leaseMs: LEASE_MS });
+    await caught;
+    await meanwhile();
+    proxy.reset();
+    return passTo(clock, taking);
+  }
+
+  it('if it was a reserve, hands out what it still holds', async () => {
+    await far.storage.insert(QUEUE, newElements('a', 'b', 'c'));
+    const { deliveries, nextDueAt } = await reserveAgainAfter(async () => {
+      const [first] = (await near.storage.browse(QUEUE, { ...PAGE, state: 'reserved' })).deliveries;
+      const ref = { id: first?.id ?? '', group: '', token: null };
+      await near.storage.commit(QUEUE, [ref]);
+    });
+    assert.deepEqual(bodyTexts(deliveries), ['b']);
+    assert.ok((nextDueAt ?? Number.POSITIVE_INFINITY) <= near.storage.now(), 'worth asking again at once');
+    const refs = deliveries.map(({ id, lease }) => ({ id, group: '', token: lease?.token ?? null }));
+    assert.deepEqual(await far.storage.commit(QUEUE, refs), ['done']);
+  });
+
+  it('if it was a reserve, hands out nothing that was removed meanwhile', async () => {
+    await far.storage.insert(QUEUE, newElements('a', 'b'));
+    const { deliveries } = await reserveAgainAfter(() => near.storage.purge(QUEUE));
+    assert.deepEqual(deliveries, []);
+  });
+
+  it('if it was a reserve, hands out nothing that somebody else has reserved since', async () => {
+    await far.storage.insert(QUEUE, newElements('a', 'b'));
+    const { deliveries } = await reserveAgainAfter(async () => {
+      const reserved = (await near.storage.browse(QUEUE, { ...PAGE, state: 'reserved' })).deliveries;
+      const items = reserved.map(({ id }) => ({ id, group: '', token: null, delayMs: 0, countTry: false }));
+      await near.storage.rollback(QUEUE, items);
+      await near.storage.take(QUEUE, { group: '', count: 1, leaseMs: LEASE_MS });
+    });
+    assert.deepEqual(deliveries, []);
+    assert.equal((await near.storage.sizes(QUEUE)).ready, 1);
+  });
+});
+
+describe('A call that never reached Redis', () => {
+  it('leaves the answer of the next one to be forgotten with its node', async () => {
+    const server = await startRedis();
+    const proxy = await TcpProxy.start(server.port);
+    const [clock, own, prefix] = [new FakeClock(), new FakeClock(), freshPrefix()];
+    const common = { namespaces: NAMESPACES, clock, prefix };
+    const dying = redisEngine({ ...common, url: `redis://127.0.0.1:${proxy.port}`, ownClock: own });
+    const other = redisEngine({ ...common, url: server.url });
+    await Promise.all([dying.start(), other.start()]);
+    await dying.storage.insert(QUEUE, newElements('a'));
+    const caught = proxy.catch(QUEUE_CALL, 'deaf');
+    const lost = refusalOf(dying.storage.insert(QUEUE, newElements('lost')));
+    await caught;
+    proxy.state = 'dark';
+    assert.equal(await passTo(own, lost), 'outcome-unknown');
+    proxy.state = 'open';
+    proxy.reset();
+    // The call that settles it comes by itself, half a second later; what follows comes behind.
+    await passUntil(own, () => dying.ping());
+    own.advance(1_000);
+    assert.equal((await passTo(own, dying.storage.take(QUEUE, POP))).deliveries.length, 1);
+    proxy.state = 'dark';
+    const burying = stopped(dying, own);
+    const fields = (): number =>
+      Number(redisCli('-p', String(server.port), 'HLEN', new Keys(prefix).queue(QUEUE).hash));
+    assert.equal(fields(), 4, 'tag, number, the element that was popped, one answer');
+    clock.advance(61_000);
+    await other.storage.sweep();
+    assert.equal(fields(), 2, 'tag, number');
+    await Promise.all([burying, other.stop()]);
+    await proxy.stop();
+    await server.stop();
+  });
+});

@@ -1,0 +1,75 @@
+import type { Engine } from '../../src/engine/engine.ts';
+import { QuaysideError } from '../../src/model/errors.ts';
+import type { FakeClock } from '../support/clock.ts';
+
+/** What the service promises: any call is answered within this time, ms. */
+export const ANSWERED_MS = 5_000;
+
+/** The code with which a call was refused; 'done' where it was not. */
+export async function refusalOf(call: Promise<unknown>): Promise<string> {
+  try {
+    await call;
+    return 'done';
+  } catch (error) {
+    return error instanceof QuaysideError ? error.code : String(error);
+  }
+}
+
+const ALLOWED = ['storage-unavailable', 'outcome-unknown'];
+
+/** Lets the promised time pass; answers what is wrong with the refusals. */
+export async function inTime(clock: FakeClock, calls: readonly Promise<string>[]): Promise<string[]> {
+  for (let passed = 0; passed < ANSWERED_MS; passed += 100) {
+    await turns();
+    clock.advance(100);
+  }
+  await turns();
+  const settled = await settledOf(calls);
+  const outcomes = await Promise.all(calls.map((call, i) => (settled[i] ? call : 'no answer in time')));
+  return outcomes.filter((outcome) => !ALLOWED.includes(outcome));
+}
+
+export function settledOf(calls: readonly Promise<unknown>[]): Promise<boolean[]> {
+  const no = Promise.resolve(false);
+  return Promise.all(calls.map((call) => Promise.race([call.then(() => true), no.then(() => no)])));
+}
+
+/** As many turns of the event loop as a call needs to be sent. */
+export async function turns(): Promise<void> {
+  for (let turn = 0; turn < 4; turn++) await new Promise((resolve) => setImmediate(resolve));
+}
+
+/** Lets time pass, here and in the world, until it succeeds. @throws what it failed with, after twenty seconds */
+export async function passUntil(clock: FakeClock, succeeds: () => Promise<unknown>): Promise<void> {
+  const end = performance.now() + 20_000;
+  let done = false;
+  while (!done) {
+    const attempt = succeeds().then(
+      () => true,
+      (error: unknown) => {
+        if (performance.now() > end) throw error;
+        return false;
+      },
+    );
+    let passed = 0;
+    do {
+      await new Promise((resolve) => setTimeout(resolve, 2));
+      clock.advance(50);
+      passed += 50;
+    } while (passed < ANSWERED_MS && !(await settledOf([attempt]))[0]);
+    done = await attempt;
+  }
+}
+
+export async function stopped(engine: Engine, clock: FakeClock): Promise<void> {
+  await passTo(clock, engine.stop());
+}
+
+/** Lets time pass until the call ended, and no longer. */
+export async function passTo<T>(clock: FakeClock, call: Promise<T>): Promise<T> {
+  while (!(await settledOf([call.catch(() => {})]))[0]) {
+    await turns();
+    clock.advance(100);
+  }
+  return call;
+}
