@@ -122,7 +122,7 @@ export function group(description: string): Parameter<GroupName | null> {
     description,
     schema: Type.String({ minLength: 1, maxLength: LIMITS.groupLength }),
     fallback: null,
-    read: checkGroup,
+    read: (name, value) => checkGroup(name, value.trim()),
   };
 }
 

@@ -113,6 +113,7 @@ export function parametersOf({ query }: Route): [string, Parameter<unknown>][] {
 
 const ALWAYS: readonly ErrorCode[] = [
   'malformed-request',
+  'invalid-header',
   'expectation-failed',
   'forbidden-origin',
   'internal',

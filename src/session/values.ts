@@ -40,7 +40,7 @@ export function moment(name: string, value: string | null): number | null {
 
 /** One consumer group. @throws QuaysideError `invalid-parameter` */
 export function groupOf(name: string, value: string | null): GroupName | null {
-  return value === null ? null : checkGroup(name, textOf(name, value));
+  return value === null ? null : checkGroup(name, textOf(name, value).trim());
 }
 
 /** Consumer groups with commas between them, trimmed, each once. @throws QuaysideError `invalid-parameter` */

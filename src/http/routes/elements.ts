@@ -38,7 +38,7 @@ export const elementRoutes: readonly Route[] = [
       },
     ],
     answers: [{ status: 200, description: 'Stored.', contentType: 'application/json', schema: Inserted }],
-    problems: ['invalid-header', 'body-too-large', 'too-many-groups', 'storage-full', 'not-supported'],
+    problems: ['body-too-large', 'too-many-groups', 'storage-full', 'not-supported'],
     handle(call, query) {
       const { head, namespace, queue } = call;
       const { mature, delay, tries } = query;
@@ -151,7 +151,7 @@ function dedupKeyOf({ head, user }: Call): string | null {
   });
 }
 
-const WAIT = /(?:^|[,;])\s*wait\s*=\s*"?([^",;\s]*)"?/i;
+const WAIT = /(?:^|,)\s*wait\s*=\s*"?([^",;\s]*)"?/i;
 const SECONDS = /^[0-9]{1,9}$/;
 
 /** `Prefer: wait=N` (RFC 7240) in ms; other preferences are left alone, as the RFC asks. */

@@ -183,14 +183,7 @@ export const exchangeRoutes: readonly Route[] = [
         schema: ExchangeTrial,
       },
     ],
-    problems: [
-      ...idProblems,
-      'invalid-body',
-      'invalid-parameter',
-      'invalid-header',
-      'body-too-large',
-      'forbidden',
-    ],
+    problems: [...idProblems, 'invalid-body', 'invalid-parameter', 'body-too-large', 'forbidden'],
     handle(call) {
       const id = checkName('exchange', call.param('id'));
       return readJson(call, async (payload) => {
