@@ -10,7 +10,7 @@ import { bodyTexts, newElements } from '../support/elements.ts';
 import { type RedisServer, redisCli, startRedis } from '../support/redis-servers.ts';
 import { TcpProxy } from '../support/tcp-proxy.ts';
 import { freshPrefix, QUEUE_CALL, redisEngine } from './redis.ts';
-import { inTime, passTo, passUntil, refusalOf, stopped } from './redis-time.ts';
+import { inTime, passGently, passTo, passUntil, refusalOf, stopped } from './redis-time.ts';
 
 const NAMESPACES = [plain('plain')];
 const QUEUE: QueueKey = { ns: 'plain', name: 'queue' };
@@ -101,7 +101,7 @@ describe('A call of Redis whose answer was lost', () => {
     while ((await near.storage.sizes(QUEUE)).reserved < 2);
     await meanwhile();
     proxy.reset();
-    return passTo(clock, taking);
+    return passGently(clock, taking);
   }
 
   it('if it was a reserve, hands out what it still holds', async () => {
@@ -156,7 +156,7 @@ describe('A call that never reached Redis', () => {
     // The call that settles it comes by itself, half a second later; what follows comes behind.
     await passUntil(own, () => dying.ping());
     own.advance(1_000);
-    assert.equal((await passTo(own, dying.storage.take(QUEUE, POP))).deliveries.length, 1);
+    assert.equal((await passGently(own, dying.storage.take(QUEUE, POP))).deliveries.length, 1);
     proxy.state = 'dark';
     const burying = stopped(dying, own);
     const fields = (): number =>
