@@ -66,6 +66,27 @@ describe('several nodes on one Redis', () => {
     await stop([dying, other]);
   });
 
+  it('give no token twice although a failover lost the last reservations', async () => {
+    const clock = new FakeClock();
+    const prefix = freshPrefix();
+    const [one, other] = await nodes(2, clock, prefix);
+    assert.ok(one && other);
+    const { hash, order } = new Keys(prefix).queue(QUEUE);
+    const port = String((await standalone()).port);
+    const copy = (from: string, to: string): string => redisCli('-p', port, 'COPY', from, to, 'REPLACE');
+    await one.storage.insert(QUEUE, newElements('a'));
+    for (const key of [hash, order]) copy(key, `${key}:replica`);
+    const [lost] = (await one.storage.take(QUEUE, RESERVE)).deliveries;
+    for (const key of [hash, order]) copy(`${key}:replica`, key);
+    clock.advance(1_000);
+    const [reserved] = (await other.storage.take(QUEUE, RESERVE)).deliveries;
+    assert.equal(reserved?.id, lost?.id);
+    const ref = (token?: string) => ({ id: lost?.id ?? '', group: '', token: token ?? null });
+    assert.deepEqual(await one.storage.commit(QUEUE, [ref(lost?.lease?.token)]), ['lease-lost']);
+    assert.deepEqual(await other.storage.commit(QUEUE, [ref(reserved?.lease?.token)]), ['done']);
+    await stop([one, other]);
+  });
+
   it('clean up after a dead one: what it popped last, and its last answer', async () => {
     const clock = new FakeClock();
     const prefix = freshPrefix();

@@ -59,6 +59,15 @@ local function firstDue(q, lane)
   return first and fromSix(first, 4)
 end
 
+-- Tokens keep up with the time, 128 for a millisecond since 2020, which is more than are given. A master that lost the last
+-- ones in a failover would give them again, and an old commit would finish somebody else's reservation; as it is, its
+-- clock is past them.
+local TOKEN_EPOCH, TOKENS_PER_MS = 1577836800000, 128
+
+local function lastToken(q)
+  return math.max(q.token, (call.now - TOKEN_EPOCH) * TOKENS_PER_MS)
+end
+
 local function takeFrom(q, lane, count, till)
   local taken, bodies, got, room = {}, {}, 0, LARGEST_ANSWER
   local low, high = '[w' .. lane, '(w' .. lane .. six(call.now + 1)
@@ -79,13 +88,17 @@ end
 verbs.take = function(q, args, at)
   local group, count, lease = args[at], tonumber(args[at + 1]), tonumber(args[at + 2])
   local lane = findLane(q, group)
-  local till, token = lease > 0 and call.now + lease or 0, q.token + 1
+  local till, given = lease > 0 and call.now + lease or 0, q.token
+  q.token = lease > 0 and lastToken(q) or given
+  local token = q.token + 1
   local taken, bodies, due = {}, {}, nil
   if lane then
     endLapsed(q, lane)
     taken, bodies = takeFrom(q, lane, count, till)
     if #taken < count then due = firstDue(q, lane) end
   end
+  -- What reserved nothing has nothing to write.
+  if #taken == 0 then q.token = given end
   local head = pack('>I1c2I6I6I1I6', lease > 0 and 82 or 80, lane or NO_LANE, till, token, due and 1 or 0, due or 0)
   return head .. concat(taken), at + 3, bodies
 end

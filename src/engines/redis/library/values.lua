@@ -2,7 +2,7 @@
 --
 -- h, a hash:
 --   m             the queue's tag, twelve hex digits, random when the queue is made: the first half of ids
---   s, t          the last element number and the last token given
+--   s, t          the last element number and the last token given (take.lua)
 --   L             group names by lane number (lanes.lua)
 --   F             when lanes were last freed because the queue had as many groups as it may
 --   e<seq>        an element: maturity(6) tries(4) as inserted, then its content as the client wrote it
