@@ -127,6 +127,17 @@ describe('PostgreSQL with several nodes', () => {
     }
   });
 
+  it('counts and purges what another node stored for groups that this one never asked for', async () => {
+    const own = queue('stream');
+    const [a, b] = nodes;
+    await a.storage.insert(own, [newElement({ groups: ['g1'] })]);
+    assert.deepEqual([...(await a.storage.sizes(own)).groups.keys()], ['g1']);
+    await b.storage.insert(own, [newElement({ groups: ['g2'] }), newElement({ groups: ['g3'] })]);
+    await until(async () => (await a.storage.sizes(own)).groups.size === 3);
+    assert.equal(await a.storage.purge(own), 3);
+    assert.equal((await b.storage.take(own, { group: 'g2', count: 1, leaseMs: null })).deliveries.length, 0);
+  });
+
   it('ends each lease once, though all nodes sweep', async () => {
     const own = queue();
     const count = 1500;

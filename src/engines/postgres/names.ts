@@ -58,6 +58,8 @@ export interface Need {
   readonly groups: readonly GroupName[];
   /** Whether to make what is missing; else it may stay without a number. */
   readonly make: boolean;
+  /** Whether the call is about all groups of the queue, those that other nodes made included. */
+  readonly all?: boolean;
 }
 
 const PRUNE_FROM = 10_000;
@@ -96,6 +98,8 @@ const FIND: Statement = {
 
 /** Where a queue has all the groups that it may have, it is not asked again for so long: a refusal costs nothing. */
 const FULL_MS = 1000;
+/** How late groups that other nodes made are seen by who counts or purges all. */
+const LISTED_MS = 1000;
 
 /**
  * Queue and lane numbers, remembered while the connection lasts, but for those of streams: see `lane-life.ts`. They
@@ -166,9 +170,9 @@ export class Names {
   }
 
   /** Whether a call can be sent without asking the database for numbers. */
-  isMet({ queue, groups, make }: Need): boolean {
+  isMet({ queue, groups, make, all = false }: Need): boolean {
     if (queue.id === null || (make && !queue.known)) return false;
-    if (queue.isStream && !this.#wasRead(queue, REMEMBERED_MS)) return false;
+    if (queue.isStream && !this.#wasRead(queue, all ? LISTED_MS : REMEMBERED_MS)) return false;
     return groups.every((group) => queue.lanes.has(group));
   }
 

@@ -170,7 +170,7 @@ export class PostgresStorage implements Storage {
   /** All or nothing up to ten thousand deliveries; more go in steps, and an error may leave some of them. */
   async purge(key: QueueKey, states: readonly DeliveryState[] = DELIVERY_STATES): Promise<number> {
     const { verbs, pipeline } = this.#host;
-    const need = this.#need(key, [], false);
+    const need = { ...this.#need(key, [], false), all: true };
     const { queue } = need;
     const left = purgeSteps(states);
     const first = left[0];
@@ -191,7 +191,9 @@ export class PostgresStorage implements Storage {
     const { verbs } = this.#host;
     const need = this.#need(key, [], false);
     const { queue } = need;
-    if (group === undefined && queue.isStream) return this.#call(QUESTION, verbs.streamSizes, queue, [need]);
+    if (group === undefined && queue.isStream) {
+      return this.#call(QUESTION, verbs.streamSizes, queue, [{ ...need, all: true }]);
+    }
     const args = { queue, group: group ?? '' };
     const sizes = await this.#call(QUESTION, verbs.sizes, args, [this.#need(key, [args.group], false)]);
     return { ...sizes, groups: new Map() };
