@@ -171,6 +171,11 @@ describe('The guard, of open', () => {
     const heard = new FrameChecks().hear(open(NULL, NULL, NULL, uint32(2 ** 32 - 1)));
     assert.deepEqual(heard, open(NULL, NULL, NULL, uint32(2 ** 31 - 1)));
   });
+
+  it('has rhea, which sends at half of an idle-time-out, send at three quarters of it', () => {
+    const heard = new FrameChecks().hear(open(NULL, NULL, NULL, uint32(10_000)));
+    assert.deepEqual(heard, open(NULL, NULL, NULL, uint32(15_000)));
+  });
 });
 
 describe('The guard, of begin and end', () => {

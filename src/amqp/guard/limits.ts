@@ -22,6 +22,6 @@ export const AMQP_LIMITS = {
   values: 4096,
   /** Bodies of all deliveries that have begun and not ended, in largest messages. */
   begunMessages: 4,
-  /** The shortest `idle-time-out` that a peer may ask for, ms: this server sends something twice as often. */
+  /** The shortest `idle-time-out` that a peer may ask for, ms: it is sent something more often than that. */
   shortestIdleMs: 500,
 } as const;
