@@ -12,8 +12,8 @@ export interface Attack {
 
 /** Stopped while it runs: by the VM's interrupt or, on a machine that is busy enough, by the watchdog. */
 const stopped = ['deadline', 'watchdog'] as const;
-/** Refused by the VM at once. */
-const refused = ['error'] as const;
+/** Refused by the VM at once or, on a machine that is busy enough, stopped before that. */
+const refused = ['error', 'deadline', 'watchdog'] as const;
 /** Stopped at the heap's limit, or before it gets there: a full heap makes the VM slow. */
 const filled = ['memory', 'deadline', 'watchdog'] as const;
 const any = ['error', 'memory', 'deadline', 'watchdog'] as const;
