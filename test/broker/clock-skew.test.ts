@@ -3,11 +3,11 @@ import { afterEach, beforeEach, describe, it } from 'node:test';
 import type { Broker } from '../../src/broker/broker.ts';
 import type { Queue } from '../../src/broker/queue.ts';
 import type { Engine } from '../../src/engine/engine.ts';
-import type { Clock } from '../../src/model/clock.ts';
 import type { Delivery } from '../../src/model/element.ts';
 import { MEMORY_SQLITE } from '../engines/sqlite.ts';
 import type { TestEngine } from '../engines.ts';
 import { brokerOn, plain } from '../support/broker.ts';
+import { skewed } from '../support/clock.ts';
 import { bodyText, newElement } from '../support/elements.ts';
 import { engineWith } from '../support/engine-with.ts';
 
@@ -27,13 +27,7 @@ for (const [how, skewMs] of [
     beforeEach(async () => {
       asked = { take: 0, sweep: 0 };
       opened = await MEMORY_SQLITE.open({ namespaces: [POLICY] });
-      const { clock } = opened;
-      const skewed: Clock = {
-        now: () => clock.now() + skewMs,
-        monotonic: () => clock.monotonic(),
-        after: (delayMs, run) => clock.after(delayMs, run),
-      };
-      broker = brokerOn([{ policy: POLICY, engine: counted(opened.engine) }], skewed);
+      broker = brokerOn([{ policy: POLICY, engine: counted(opened.engine) }], skewed(opened.clock, skewMs));
       await broker.start();
       queue = broker.namespace('N').queue('q');
     });

@@ -2,11 +2,11 @@ import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, it } from 'node:test';
 import type { Broker } from '../../src/broker/broker.ts';
 import { deadLetter } from '../../src/broker/dead-letter.ts';
-import type { Clock } from '../../src/model/clock.ts';
 import type { Delivery } from '../../src/model/element.ts';
 import { MEMORY_SQLITE } from '../engines/sqlite.ts';
 import type { TestEngine } from '../engines.ts';
 import { brokerOn, plain } from '../support/broker.ts';
+import { skewed } from '../support/clock.ts';
 import { newElement } from '../support/elements.ts';
 
 const POLICY = plain('N', { deadLetter: { maxTries: 3, queue: 'dead' } });
@@ -18,13 +18,10 @@ describe('a hopeless element that its consumer sends to the dead letter', () => 
 
   beforeEach(async () => {
     opened = await MEMORY_SQLITE.open({ namespaces: [POLICY] });
-    const { clock } = opened;
-    const skewed: Clock = {
-      now: () => clock.now() + SKEW_MS,
-      monotonic: () => clock.monotonic(),
-      after: (delayMs, run) => clock.after(delayMs, run),
-    };
-    broker = brokerOn([{ policy: POLICY, engine: opened.engine, maxQueues: 1 }], skewed);
+    broker = brokerOn(
+      [{ policy: POLICY, engine: opened.engine, maxQueues: 1 }],
+      skewed(opened.clock, SKEW_MS),
+    );
     await broker.start();
   });
   afterEach(async () => {

@@ -9,6 +9,7 @@ import { FakeClock } from '../support/clock.ts';
 import { bodyTexts, newElement, newElements } from '../support/elements.ts';
 import { type RedisCluster, type RedisServer, redisCli, startCluster } from '../support/redis-servers.ts';
 import { freshPrefix, redisEngine } from './redis.ts';
+import { until } from './redis-time.ts';
 import { Traffic } from './redis-traffic.ts';
 
 const NAMESPACES = [plain('plain'), plain('jobs', { deadLetter: { maxTries: 1, queue: 'dead' } })];
@@ -219,14 +220,6 @@ describe('the Redis engine on a cluster', () => {
     await Promise.all([one.stop(), two.stop()]);
   });
 });
-
-async function until(holds: () => boolean): Promise<void> {
-  const end = performance.now() + 20_000;
-  while (!holds()) {
-    assert.ok(performance.now() < end, 'waited twenty seconds in vain');
-    await new Promise((resolve) => setTimeout(resolve, 20));
-  }
-}
 
 /** A prefix under which the lists of queues lie on the server that has this third of the slots. */
 function prefixOnThird(third: number): string {

@@ -11,7 +11,7 @@ import { newElement, newElements } from '../support/elements.ts';
 import { freePort, type RedisServer, redisCli, startRedis } from '../support/redis-servers.ts';
 import { TcpProxy } from '../support/tcp-proxy.ts';
 import { freshPrefix, redisEngine } from './redis.ts';
-import { turns } from './redis-time.ts';
+import { turns, until } from './redis-time.ts';
 
 const SOURCE: QueueKey = { ns: 'plain', name: 'source' };
 const TARGET: QueueKey = { ns: 'plain', name: 'target' };
@@ -108,11 +108,3 @@ describe('A parcel between queues of a Redis cluster', () => {
     }
   });
 });
-
-async function until(holds: () => boolean): Promise<void> {
-  const end = performance.now() + 20_000;
-  while (!holds()) {
-    assert.ok(performance.now() < end, 'waited twenty seconds in vain');
-    await new Promise((resolve) => setTimeout(resolve, 20));
-  }
-}

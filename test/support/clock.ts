@@ -63,3 +63,12 @@ export class FakeClock implements Clock {
     return first;
   }
 }
+
+/** The same passing of time under a wall clock that shows another time, by `skewMs`. */
+export function skewed(clock: Clock, skewMs: number): Clock {
+  return {
+    now: () => clock.now() + skewMs,
+    monotonic: () => clock.monotonic(),
+    after: (delayMs, run) => clock.after(delayMs, run),
+  };
+}
