@@ -98,8 +98,6 @@ const FIND: Statement = {
 
 /** Where a queue has all the groups that it may have, it is not asked again for so long: a refusal costs nothing. */
 const FULL_MS = 1000;
-/** How late groups that other nodes made are seen by who counts or purges all. */
-const LISTED_MS = 1000;
 
 /**
  * Queue and lane numbers, remembered while the connection lasts, but for those of streams: see `lane-life.ts`. They
@@ -158,6 +156,7 @@ export class Names {
         queue.known = false;
         queue.lanes.clear();
         queue.tally = new TallyMark();
+        queue.lanesReadAt = Number.NEGATIVE_INFINITY;
       }
     }
   }
@@ -172,7 +171,7 @@ export class Names {
   /** Whether a call can be sent without asking the database for numbers. */
   isMet({ queue, groups, make, all = false }: Need): boolean {
     if (queue.id === null || (make && !queue.known)) return false;
-    if (queue.isStream && !this.#wasRead(queue, all ? LISTED_MS : REMEMBERED_MS)) return false;
+    if (queue.isStream && (all || !this.#wasRead(queue, REMEMBERED_MS))) return false;
     return groups.every((group) => queue.lanes.has(group));
   }
 
