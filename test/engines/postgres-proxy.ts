@@ -2,8 +2,8 @@ import { once } from 'node:events';
 import { connect, createServer, type Server, type Socket } from 'node:net';
 import type { CrashMoment } from '../engines.ts';
 
-/** Statements that prepare a transaction, and are none of it. */
-const PREPARING = new Set(['make queues', 'make lanes', 'find lanes', 'alive']);
+/** Statements that prepare a transaction, and are none of it: to cut there would be to cut before it began. */
+const PREPARING = new Set(['wake lanes', 'make queues', 'make lanes', 'find lanes', 'alive']);
 
 const FLUSH = Buffer.from([0x48, 0, 0, 0, 4]);
 
