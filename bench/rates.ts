@@ -78,6 +78,8 @@ interface Rate {
   readonly perSecond: number;
   /** The server's CPU time for each, all threads, microseconds. */
   readonly cpu: number;
+  /** The same of the client, which has one thread to work with: it can do no more than that leaves room for. */
+  readonly clientCpu: number;
 }
 
 interface Round {
@@ -94,16 +96,25 @@ async function timed(
   what: 'send' | 'consume',
   count: number,
 ): Promise<Rate> {
-  const before = cpuTimeOf(pid).total;
+  const [server, client] = [cpuTimeOf(pid).total, cpuTimeOf(helper.pid).total];
   const request: RateRequest = { what, destination, count, window: WINDOW };
   const { perSecond } = await helper.ask<RateAnswer>(request);
-  return { perSecond, cpu: (cpuTimeOf(pid).total - before) / count };
+  return {
+    perSecond,
+    cpu: (cpuTimeOf(pid).total - server) / count,
+    clientCpu: (cpuTimeOf(helper.pid).total - client) / count,
+  };
 }
 
 function middle(rates: readonly Rate[]): Rate {
-  return { perSecond: median(rates.map((rate) => rate.perSecond)), cpu: median(rates.map(({ cpu }) => cpu)) };
+  const middleOf = (read: (rate: Rate) => number): number => median(rates.map(read));
+  return {
+    perSecond: middleOf((rate) => rate.perSecond),
+    cpu: middleOf((rate) => rate.cpu),
+    clientCpu: middleOf((rate) => rate.clientCpu),
+  };
 }
 
-function text({ perSecond, cpu }: Rate): string {
-  return `${grouped(perSecond)}/s (CPU ${cpu.toFixed(0)} µs each)`;
+function text({ perSecond, cpu, clientCpu }: Rate): string {
+  return `${grouped(perSecond)}/s (CPU ${cpu.toFixed(0)} µs each, client ${clientCpu.toFixed(0)})`;
 }
