@@ -298,8 +298,8 @@ const SQLITE: readonly Mutant[] = [
     edits: [
       {
         file: 'src/engines/sqlite/client.ts',
-        search: 'const batch = this.#inFlight.shift();',
-        replace: 'const batch = this.#inFlight.pop();',
+        search: 'const answered = this.#inFlight.splice(0, replies.length);',
+        replace: 'const answered = this.#inFlight.splice(0, replies.length).reverse();',
       },
     ],
   },
@@ -331,7 +331,7 @@ const SQLITE: readonly Mutant[] = [
     edits: [
       inWorker(
         'batch.ts',
-        'return runOneByOne(store, calls, message);',
+        'return batches.map((batch) => runOneByOne(store, batch));',
         "throw new Error('the batch failed');",
       ),
     ],

@@ -146,6 +146,24 @@ describe('a SQLite store that fails', () => {
     });
   });
 
+  it('runs in one transaction what several turns asked for while it was busy', async () => {
+    await withFolder(async (folder) => {
+      const faults = new Faults();
+      const { storage } = await folder.started({ faults });
+      const busy = storage.insert(QUEUE, newElements(...Array.from({ length: 50_000 }, String)));
+      await turn();
+      // Each turn by itself would make nine commits. Two are due; a third is left to a machine that stalls.
+      faults.arm('commit', SQLITE_IOERR, 4);
+      const calls: Promise<unknown>[] = [busy];
+      for (let i = 0; i < 8; i++) {
+        calls.push(storage.insert(QUEUE, newElements(`turn ${i}`)));
+        await turn();
+      }
+      await Promise.all(calls);
+      assert.equal((await storage.sizes(QUEUE)).ready, 50_008);
+    });
+  });
+
   it("keeps one caller's failure from the others of its batch", async () => {
     await withFolder(async (folder) => {
       const engine = await folder.started();
@@ -221,3 +239,10 @@ describe('a SQLite store that fails', () => {
     });
   });
 });
+
+/** One turn of the event loop, in which what was called leaves for the thread. */
+function turn(): Promise<void> {
+  return new Promise((resolve) => {
+    setImmediate(resolve);
+  });
+}

@@ -3,17 +3,20 @@ import type { EngineLog } from '../../engine/engine.ts';
 import type { Clock } from '../../model/clock.ts';
 import { type ErrorCode, QuaysideError } from '../../model/errors.ts';
 import type { QueueKey } from '../../model/names.ts';
-import { MessageReader, type MessageWriter } from './message.ts';
+import { MessageReader, type MessageWriter, type Packed } from './message.ts';
 import { ANSWERED, type Operation, operationNumber } from './operations.ts';
 import { PendingBatch } from './pending-batch.ts';
 import type { FromWorker, ToWorker } from './thread.ts';
 import type { WorkerData } from './worker/main.ts';
 
 /**
- * Batches at the worker at once. With two the worker begins the next as soon as it has answered one;
- * further ones would only make batches smaller, and with them the fsyncs more.
+ * Batches at the worker at once. Whatever waits there when it is done with a transaction shares the next one, so
+ * that more of them cost no more fsyncs. Inserts of 64 connections: 5,200/s with two of them, 8,600/s with eight
+ * where a sync takes 3 ms; 13,300/s and 16,000/s where it takes 1 ms.
  */
-const IN_FLIGHT = 2;
+const IN_FLIGHT = 8;
+/** Bodies at the worker at once, bytes, about: no further batch leaves beyond that. */
+const IN_FLIGHT_BYTES = 16 * 1024 * 1024;
 
 /** A thread that ended without a word may have stored any batch that it had. */
 const ALL = IN_FLIGHT;
@@ -34,9 +37,9 @@ const READS: ReadonlySet<Operation> = new Set([
  * The main side of the worker thread: gathers calls into batches and hands the answers out.
  *
  * What is called in one turn of the event loop leaves together at its end; what is called while
- * {@link IN_FLIGHT} batches are under way gathers until one is answered. So the batch grows with the load and
- * with the disk's slowness, and a lone call waits for nothing. Calls take effect in the order in which they
- * are made.
+ * {@link IN_FLIGHT} batches are under way gathers until some are answered. So what one transaction holds grows with
+ * the load and with the disk's slowness, and a lone call waits for nothing. Calls take effect in the order in which
+ * they are made.
  */
 export class Client {
   readonly #clock: Clock;
@@ -44,6 +47,7 @@ export class Client {
   readonly #data: WorkerData;
   readonly #waiting: PendingBatch[] = [];
   readonly #inFlight: PendingBatch[] = [];
+  #inFlightBytes = 0;
   readonly #handles = new Map<string, number>();
   /** The same by object: callers keep one per queue, and making its name up again costs more than looking here. */
   readonly #handleOf = new WeakMap<QueueKey, number>();
@@ -167,7 +171,7 @@ export class Client {
   }
 
   #planFlush(): void {
-    if (!this.#isOpen || this.#flushPlanned || this.#inFlight.length >= IN_FLIGHT) return;
+    if (!this.#isOpen || this.#flushPlanned || !this.#mayLeave) return;
     this.#flushPlanned = true;
     setImmediate(() => {
       this.#flushPlanned = false;
@@ -175,13 +179,18 @@ export class Client {
     });
   }
 
+  get #mayLeave(): boolean {
+    return this.#inFlight.length < IN_FLIGHT && this.#inFlightBytes < IN_FLIGHT_BYTES;
+  }
+
   #flush(): void {
-    while (this.#inFlight.length < IN_FLIGHT) {
+    while (this.#mayLeave) {
       const batch = this.#waiting.shift();
       if (batch === undefined) return;
       batch.dropUnfinished();
       if (batch.calls.length === 0) continue;
       this.#inFlight.push(batch);
+      this.#inFlightBytes += batch.writer.byteLength;
       const { message, transfer } = batch.writer.pack(false);
       const names = this.#newNames;
       if (names.length > 0) this.#newNames = [];
@@ -200,24 +209,20 @@ export class Client {
 
   #receive(message: FromWorker): void {
     if (message.kind === 'warn') this.#log.warn(message.fields, message.message);
-    else if (message.kind === 'failed') this.#breakDown(message.message, message.uncertain ? 1 : 0);
-    else if (message.kind === 'answers') {
-      const batch = this.#inFlight.shift();
-      // The next batch leaves first: the worker should not wait while answers are handed out here.
-      this.#planFlush();
-      if (batch !== undefined) this.#handOut(batch, new MessageReader(message.batch));
-    }
+    else if (message.kind === 'failed') this.#breakDown(message.message, message.uncertain);
+    else if (message.kind === 'answers') this.#handOut(message.batches);
   }
 
-  #handOut(batch: PendingBatch, reply: MessageReader): void {
+  #handOut(replies: readonly Packed[]): void {
+    const answered = this.#inFlight.splice(0, replies.length);
+    for (const { writer } of answered) this.#inFlightBytes -= writer.byteLength;
+    // What waits leaves first: the worker should not wait while answers are handed out here.
+    this.#planFlush();
     try {
-      for (const call of batch.calls) {
-        if (reply.number() === ANSWERED) call.answered(reply);
-        else call.failed(new QuaysideError(reply.text() as ErrorCode, reply.text()));
-      }
+      for (const [i, reply] of replies.entries()) tellCallers(answered[i], new MessageReader(reply));
     } catch (error) {
       // Where one answer cannot be read, nobody knows where the next begins.
-      this.#inFlight.unshift(batch);
+      this.#inFlight.unshift(...answered);
       this.#breakDown(`an answer cannot be read: ${error}`, ALL);
     }
   }
@@ -245,6 +250,13 @@ export class Client {
 
   #unavailable(what: string): QuaysideError {
     return new QuaysideError('storage-unavailable', `The SQLite store ${this.#data.file} ${what}.`);
+  }
+}
+
+function tellCallers(batch: PendingBatch | undefined, reply: MessageReader): void {
+  for (const call of batch?.calls ?? []) {
+    if (reply.number() === ANSWERED) call.answered(reply);
+    else call.failed(new QuaysideError(reply.text() as ErrorCode, reply.text()));
   }
 }
 

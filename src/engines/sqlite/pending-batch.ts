@@ -9,7 +9,7 @@ export interface PendingCall {
   readonly changes: boolean;
 }
 
-/** A batch stops growing at these marks, so that one message and one transaction stay of a handy size. */
+/** A batch stops growing at these marks, so that one message stays of a handy size. */
 const MOST_BYTES = 8 * 1024 * 1024;
 const MOST_VALUES = 32 * 1024;
 

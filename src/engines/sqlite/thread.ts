@@ -18,11 +18,11 @@ export type ToWorker =
 export type FromWorker =
   | { readonly kind: 'opened' }
   | { readonly kind: 'refused'; readonly message: string }
-  | { readonly kind: 'answers'; readonly batch: Packed }
+  | { readonly kind: 'answers'; readonly batches: readonly Packed[] }
   | { readonly kind: 'warn'; readonly fields: object; readonly message: string }
   | {
       readonly kind: 'failed';
       readonly message: string;
-      /** Whether the batch that runs may have become durable. */
-      readonly uncertain: boolean;
+      /** How many batches, from the first that is not answered, may have become durable. */
+      readonly uncertain: number;
     };

@@ -16,35 +16,51 @@ const NO_SPACE: Fault = {
   message: 'The disk is nearly full; consuming goes on, inserting when there is space again.',
 };
 
+/** Calls that came together, and when they did by the main side's clock. */
+export interface Batch {
+  readonly now: number;
+  readonly calls: CallTable;
+  readonly message: MessageReader;
+}
+
 /**
- * Runs a batch of calls in their order, in one transaction, and answers only after its commit.
+ * Runs batches of calls in their order, in one transaction, and answers only after its commit: one reply each.
  *
  * If a call throws, the transaction is rolled back and each call runs again in one of its own, so that one
  * caller's failure never reaches another. A failure of the file itself (see `faults.ts`) is different: it is
  * thrown to the worker's loop, which answers for all.
  * @throws whatever makes the store unusable
  */
-export function runBatch(store: Store, calls: CallTable, message: MessageReader): MessageWriter {
+export function runBatches(store: Store, batches: readonly Batch[]): MessageWriter[] {
   store.space?.look();
-  const reply = new MessageWriter();
   try {
+    let replies: MessageWriter[] = [];
     inTransaction(store, () => {
-      for (let at = 0; at < calls.length; at += CALL_FIELDS) runCall(store, calls, at, message, reply);
+      replies = batches.map((batch) => {
+        const reply = new MessageWriter();
+        arriveAt(store, batch.now);
+        for (let at = 0; at < batch.calls.length; at += CALL_FIELDS) runCall(store, batch, at, reply);
+        return reply;
+      });
     });
-    return reply;
+    return replies;
   } catch (error) {
     if (isFatal(error)) throw error;
     if (isFull(error)) store.space?.giveUpBallast();
   }
-  return runOneByOne(store, calls, message);
+  return batches.map((batch) => runOneByOne(store, batch));
 }
 
-function runOneByOne(store: Store, calls: CallTable, message: MessageReader): MessageWriter {
+function runOneByOne(store: Store, batch: Batch): MessageWriter {
+  const { now, calls } = batch;
   const reply = new MessageWriter();
   for (let at = 0; at < calls.length; at += CALL_FIELDS) {
     const start = reply.position();
     try {
-      inTransaction(store, () => runCall(store, calls, at, message, reply));
+      inTransaction(store, () => {
+        arriveAt(store, now);
+        runCall(store, batch, at, reply);
+      });
     } catch (error) {
       if (isFatal(error)) throw error;
       reply.rewind(start);
@@ -54,13 +70,13 @@ function runOneByOne(store: Store, calls: CallTable, message: MessageReader): Me
   return reply;
 }
 
-function runCall(
-  store: Store,
-  calls: CallTable,
-  at: number,
-  message: MessageReader,
-  reply: MessageWriter,
-): void {
+/** Leases that have run out by then are over before a call of that time is looked at. */
+function arriveAt(store: Store, now: number): void {
+  store.now = now;
+  endLapsedLeases(store);
+}
+
+function runCall(store: Store, { calls, message }: Batch, at: number, reply: MessageWriter): void {
   const operation = calls[at] ?? -1;
   const verb = VERBS[operation];
   if (verb === undefined) throw new Error(`unknown operation ${operation}`);
@@ -83,7 +99,6 @@ function runCall(
 function inTransaction(store: Store, run: () => void): void {
   store.begin();
   try {
-    endLapsedLeases(store);
     run();
     store.commit();
   } catch (error) {

@@ -1,10 +1,10 @@
-import { parentPort, workerData } from 'node:worker_threads';
+import { type MessagePort, parentPort, receiveMessageOnPort, workerData } from 'node:worker_threads';
 import type { NamespacePolicy } from '../../../engine/engine.ts';
 import { Faults } from '../fault-point.ts';
 import { MessageReader } from '../message.ts';
 import { MEMORY } from '../settings.ts';
 import type { FromWorker, ToWorker } from '../thread.ts';
-import { runBatch } from './batch.ts';
+import { type Batch, runBatches } from './batch.ts';
 import { isFull, messageOf } from './faults.ts';
 import { type OpenOptions, openDatabase, openError } from './open.ts';
 import { Space } from './space.ts';
@@ -31,9 +31,12 @@ const warn = (fields: object, message: string): void => say({ kind: 'warn', fiel
 try {
   const store = openStore(workerData as WorkerData);
   say({ kind: 'opened' });
-  port.on('message', (message: ToWorker) => {
-    if (message.kind === 'close') close(store);
-    else answer(store, message);
+  port.on('message', (first: ToWorker) => {
+    const batches: BatchMessage[] = [];
+    let message: ToWorker | undefined = first;
+    for (; message?.kind === 'batch'; message = nextAtPort(port)) batches.push(message);
+    if (batches.length > 0) answer(store, batches);
+    if (message?.kind === 'close') close(store);
   });
 } catch (error) {
   say({ kind: 'refused', message: messageOf(error) });
@@ -64,18 +67,31 @@ function openStore(options: WorkerData): Store {
 
 let hasFailed = false;
 
-function answer(store: Store, { batch, calls, names, now }: ToWorker & { kind: 'batch' }): void {
+type BatchMessage = ToWorker & { readonly kind: 'batch' };
+
+/** What came while the transaction before ran, and waits. */
+function nextAtPort(port: MessagePort): ToWorker | undefined {
+  return receiveMessageOnPort(port)?.message as ToWorker | undefined;
+}
+
+/** All of them in one transaction, with one sync. */
+function answer(store: Store, messages: readonly BatchMessage[]): void {
   if (hasFailed) return;
   try {
-    for (let at = 0; at < names.length; at += 2) {
-      store.names.addHandle({ ns: names[at] ?? '', name: names[at + 1] ?? '' });
-    }
-    store.now = now;
-    const { message, transfer } = runBatch(store, calls, new MessageReader(batch)).pack(true);
-    say({ kind: 'answers', batch: message }, transfer);
+    const batches = messages.map(({ names, now, calls, batch }): Batch => {
+      for (let at = 0; at < names.length; at += 2) {
+        store.names.addHandle({ ns: names[at] ?? '', name: names[at + 1] ?? '' });
+      }
+      return { now, calls, message: new MessageReader(batch) };
+    });
+    const packed = runBatches(store, batches).map((reply) => reply.pack(true));
+    // Nothing may be given away twice.
+    const transfer = new Set(packed.flatMap((one) => one.transfer));
+    say({ kind: 'answers', batches: packed.map(({ message }) => message) }, [...transfer]);
+    store.answered();
     checkpoint(store);
   } catch (error) {
-    fail(store, error);
+    fail(store, error, messages.length);
   }
 }
 
@@ -93,9 +109,9 @@ function checkpoint(store: Store): void {
  * The file can no longer be relied on: say so once, then end the thread without another word. A batch that
  * waits in the port already must not run: its callers are told that it did not.
  */
-function fail(store: Store, error: unknown): void {
+function fail(store: Store, error: unknown, batches: number): void {
   hasFailed = true;
-  say({ kind: 'failed', message: messageOf(error), uncertain: store.committing });
+  say({ kind: 'failed', message: messageOf(error), uncertain: store.mayBeDurable ? batches : 0 });
   port?.close();
 }
 

@@ -58,8 +58,8 @@ export class Store {
   /** Queues that gained eligible elements by lease ends since the last `sweep` answered. */
   readonly touched = new Set<Queue>();
   now = 0;
-  /** True while a commit runs: a failure then leaves it open whether the batch is durable. */
-  committing = false;
+  /** Whether something that was not answered yet may be durable: after a failure nobody knows whether it is. */
+  mayBeDurable = false;
   readonly #log: WriteAheadLog;
   readonly #faults: Faults | null;
   readonly #begin: StatementSync;
@@ -92,7 +92,6 @@ export class Store {
 
   begin(): void {
     if (this.ids.nearlySpent) this.ids.beginEpoch(this.meta.nextEpoch());
-    this.committing = false;
     this.#faults?.reach('begin');
     this.#begin.run();
   }
@@ -100,11 +99,15 @@ export class Store {
   commit(): void {
     this.counts.save();
     this.#faults?.reach('commit');
-    this.committing = true;
+    this.mayBeDurable = true;
     this.#commit.run();
     this.#faults?.reach('committed');
-    this.committing = false;
     this.undo.committed();
+  }
+
+  /** The callers of all that was committed have their answers. */
+  answered(): void {
+    this.mayBeDurable = false;
   }
 
   /**
