@@ -35,6 +35,7 @@ export const SUITES = {
   contract: { files: ['test/contract/engines.test.ts'], pattern: 'port: sqlite::memory: ' },
   'sqlite messages': { files: ['test/unit/sqlite-message.test.ts'], pattern: null },
   'sqlite faults': { files: ['test/system/sqlite-faults.test.ts'], pattern: null },
+  'sqlite undo': { files: ['test/system/sqlite-undo.test.ts'], pattern: null },
   'sqlite damage': { files: ['test/system/sqlite-damage.test.ts'], pattern: null },
   'sqlite disk full': { files: ['test/system/sqlite-disk-full.test.ts'], pattern: 'said to be full' },
   'waiting line': { files: ['test/broker/line.test.ts'], pattern: null },
@@ -287,8 +288,34 @@ const SQLITE: readonly Mutant[] = [
     edits: [
       inWorker(
         'leases.ts',
-        'if (lane !== null) this.started(',
-        'if (lane !== null && rows.length < 0) this.started(',
+        'if (lane !== null) this.#put(',
+        'if (lane !== null && rows.length < 0) this.#put(',
+      ),
+    ],
+  },
+  {
+    name: 'a rolled-back lease stays in memory',
+    suite: 'sqlite undo',
+    edits: [inWorker('leases.ts', 'this.#undo.add(() => this.#put(lane, before));', '')],
+  },
+  {
+    name: 'a rolled-back retention stays in memory',
+    suite: 'sqlite undo',
+    edits: [inWorker('retention.ts', 'this.#undo.add(() => this.#put(queue, before));', '')],
+  },
+  {
+    name: 'only the first of several batches is said to be unknown',
+    suite: 'sqlite faults',
+    edits: [inWorker('main.ts', 'store.mayBeDurable ? batches : 0', 'store.mayBeDurable ? 1 : 0')],
+  },
+  {
+    name: 'what was stored one by one is said not to be',
+    suite: 'sqlite faults',
+    edits: [
+      inWorker(
+        'store.ts',
+        "this.#faults?.reach('begin');",
+        "this.mayBeDurable = false;\nthis.#faults?.reach('begin');",
       ),
     ],
   },

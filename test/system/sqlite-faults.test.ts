@@ -37,9 +37,9 @@ async function history(engine: Engine, calls: number): Promise<Belief> {
   return belief;
 }
 
-async function leftIn(folder: SqliteFolder): Promise<string[]> {
+async function leftIn(folder: SqliteFolder, count = 1000): Promise<string[]> {
   const engine = await folder.started();
-  const { deliveries } = await engine.storage.take(QUEUE, { group: '', count: 1000, leaseMs: null });
+  const { deliveries } = await engine.storage.take(QUEUE, { group: '', count, leaseMs: null });
   await engine.stop();
   return bodyTexts(deliveries);
 }
@@ -152,15 +152,62 @@ describe('a SQLite store that fails', () => {
       const { storage } = await folder.started({ faults });
       const busy = storage.insert(QUEUE, newElements(...Array.from({ length: 50_000 }, String)));
       await turn();
-      // Each turn by itself would make nine commits. Two are due; a third is left to a machine that stalls.
+      // Each turn by itself would make eight commits. Two are due; a third is left to a machine that stalls.
       faults.arm('commit', SQLITE_IOERR, 4);
       const calls: Promise<unknown>[] = [busy];
-      for (let i = 0; i < 8; i++) {
+      for (let i = 0; i < 7; i++) {
         calls.push(storage.insert(QUEUE, newElements(`turn ${i}`)));
         await turn();
       }
       await Promise.all(calls);
-      assert.equal((await storage.sizes(QUEUE)).ready, 50_008);
+      faults.disarm();
+      assert.equal((await storage.sizes(QUEUE)).ready, 50_007);
+    });
+  });
+
+  it('calls nothing lost that shared a transaction which failed behind its commit', async () => {
+    await withFolder(async (folder) => {
+      const faults = new Faults();
+      const engine = await folder.started({ faults });
+      const { storage } = engine;
+      faults.arm('committed', SQLITE_IOERR);
+      // So many that the next turns are there before the thread has read them, and share their transaction.
+      const calls = [storage.insert(QUEUE, newElements(...Array.from({ length: 50_000 }, String)))];
+      await turn();
+      for (let i = 0; i < 4; i++) {
+        calls.push(storage.insert(QUEUE, newElements(`turn ${i}`)));
+        await turn();
+      }
+      const [first, ...turns] = (await Promise.allSettled(calls)).map(codeOf);
+      assert.equal(first, 'outcome-unknown');
+      await engine.stop();
+      const left = new Set(await leftIn(folder, 60_000));
+      for (const [i, outcome] of turns.entries()) {
+        // A turn that came too late to share it is not there.
+        assert.equal(outcome, left.has(`turn ${i}`) ? 'outcome-unknown' : 'storage-unavailable');
+      }
+    });
+  });
+
+  it('says that the outcome is unknown where calls were stored one by one and the file fails at a later one', async () => {
+    await withFolder(async (folder) => {
+      const faults = new Faults();
+      const engine = await folder.started({ faults });
+      const { storage } = engine;
+      const foreign = { id: 'never-1', group: '', tries: 0, matureAt: 0, lease: null };
+      // The call that makes no sense has all of them run one by one: three more transactions.
+      faults.arm('begin', SQLITE_IOERR, 4);
+      const outcomes = await Promise.allSettled([
+        storage.insert(QUEUE, newElements('first')),
+        storage.putBack(QUEUE, [{ ...newElement(), ...foreign }]),
+        storage.insert(QUEUE, newElements('last')),
+      ]);
+      assert.deepEqual(
+        outcomes.map(codeOf),
+        Array.from({ length: 3 }, () => 'outcome-unknown'),
+      );
+      await engine.stop();
+      assert.deepEqual(await leftIn(folder), ['first']);
     });
   });
 
@@ -239,6 +286,12 @@ describe('a SQLite store that fails', () => {
     });
   });
 });
+
+function codeOf(outcome: PromiseSettledResult<unknown>): string {
+  if (outcome.status === 'fulfilled') return 'done';
+  assert.ok(outcome.reason instanceof QuaysideError, String(outcome.reason));
+  return outcome.reason.code;
+}
 
 /** One turn of the event loop, in which what was called leaves for the thread. */
 function turn(): Promise<void> {

@@ -37,7 +37,7 @@ const READS: ReadonlySet<Operation> = new Set([
  * The main side of the worker thread: gathers calls into batches and hands the answers out.
  *
  * What is called in one turn of the event loop leaves together at its end; what is called while
- * {@link IN_FLIGHT} batches are under way gathers until some are answered. So what one transaction holds grows with
+ * {@link IN_FLIGHT} batches, or {@link IN_FLIGHT_BYTES} of bodies, are under way gathers until some are answered. So what one transaction holds grows with
  * the load and with the disk's slowness, and a lone call waits for nothing. Calls take effect in the order in which
  * they are made.
  */
@@ -216,7 +216,6 @@ export class Client {
   #handOut(replies: readonly Packed[]): void {
     const answered = this.#inFlight.splice(0, replies.length);
     for (const { writer } of answered) this.#inFlightBytes -= writer.byteLength;
-    // What waits leaves first: the worker should not wait while answers are handed out here.
     this.#planFlush();
     try {
       for (const [i, reply] of replies.entries()) tellCallers(answered[i], new MessageReader(reply));

@@ -135,6 +135,13 @@ export class MessageReader {
     this.#large = message.large;
   }
 
+  /** Bytes of all bodies. */
+  get byteLength(): number {
+    let bytes = this.#bytes.byteLength;
+    for (const body of this.#large) bytes += body.byteLength;
+    return bytes;
+  }
+
   seek(value: number, byte: number, large: number): void {
     this.#value = value;
     this.#byte = byte;

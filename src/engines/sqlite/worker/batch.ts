@@ -32,7 +32,7 @@ export interface Batch {
  * @throws whatever makes the store unusable
  */
 export function runBatches(store: Store, batches: readonly Batch[]): MessageWriter[] {
-  store.space?.look();
+  store.space?.look(batches.reduce((bytes, { message }) => bytes + message.byteLength, 0));
   try {
     let replies: MessageWriter[] = [];
     inTransaction(store, () => {

@@ -10,7 +10,7 @@
  */
 const COUNTERS = 2 ** 32;
 
-/** No batch draws this many numbers, so a counter below the mark never overflows within one. */
+/** No transaction draws this many numbers, so a counter below the mark never overflows within one. */
 const COUNTER_MARK = COUNTERS - 2 ** 24;
 
 const FORM = /^([0-9a-z]{1,8})-([0-9a-z]{1,7})$/;

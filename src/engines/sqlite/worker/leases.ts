@@ -14,7 +14,8 @@ export interface Lapsed {
 /**
  * Knows, without asking the table, whether some lease may have ended. The bounds are never too late: a
  * reservation pulls them forward, a settled one leaves them, and looking at the table makes them exact.
- * So a batch in which no lease ends pays one comparison, and only the exact look needs an undo.
+ * So a batch in which no lease ends pays one comparison. What moves a bound takes itself back with its transaction:
+ * that may have made the lane, whose number is then another's.
  */
 export class Leases {
   readonly #running = new Set<Lane>();
@@ -38,23 +39,17 @@ export class Leases {
       .all();
     for (const row of rows) {
       const lane = names.laneById(Number(row.lane));
-      if (lane !== null) this.started(lane, Number(row.until));
+      if (lane !== null) this.#put(lane, Number(row.until));
     }
   }
 
   started(lane: Lane, until: number): void {
-    if (until >= lane.leaseEndsFrom) return;
-    lane.leaseEndsFrom = until;
-    this.#running.add(lane);
-    if (until < this.#endsFrom) this.#endsFrom = until;
+    if (until < lane.leaseEndsFrom) this.#change(lane, until);
   }
 
   /** The lane is gone, and its leases with it. */
   forget(lane: Lane): void {
-    if (!this.#running.delete(lane)) return;
-    const bound = lane.leaseEndsFrom;
-    lane.leaseEndsFrom = Number.POSITIVE_INFINITY;
-    this.#undo.add(() => this.started(lane, bound));
+    if (this.#running.has(lane)) this.#change(lane, Number.POSITIVE_INFINITY);
   }
 
   /** Whether `lapsed` may find something. */
@@ -87,11 +82,22 @@ export class Leases {
   }
 
   #refreshLane(lane: Lane): void {
-    const bound = lane.leaseEndsFrom;
     const row = this.#firstEnd.get(lane.id);
-    lane.leaseEndsFrom = row === undefined ? Number.POSITIVE_INFINITY : Number(row.lease_until);
-    if (row === undefined) this.#running.delete(lane);
-    this.#undo.add(() => this.started(lane, bound));
+    this.#change(lane, row === undefined ? Number.POSITIVE_INFINITY : Number(row.lease_until));
+  }
+
+  #change(lane: Lane, bound: number): void {
+    const before = lane.leaseEndsFrom;
+    this.#put(lane, bound);
+    this.#undo.add(() => this.#put(lane, before));
+  }
+
+  /** @param bound Infinity: none runs there */
+  #put(lane: Lane, bound: number): void {
+    lane.leaseEndsFrom = bound;
+    if (bound === Number.POSITIVE_INFINITY) this.#running.delete(lane);
+    else this.#running.add(lane);
+    if (bound < this.#endsFrom) this.#endsFrom = bound;
   }
 
   /** The end of the lease that ends next, exactly; null where none runs. */

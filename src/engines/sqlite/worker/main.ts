@@ -36,7 +36,7 @@ try {
     let message: ToWorker | undefined = first;
     for (; message?.kind === 'batch'; message = nextAtPort(port)) batches.push(message);
     if (batches.length > 0) answer(store, batches);
-    if (message?.kind === 'close') close(store);
+    if (message?.kind === 'close' && !hasFailed) close(store);
   });
 } catch (error) {
   say({ kind: 'refused', message: messageOf(error) });

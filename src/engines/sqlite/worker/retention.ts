@@ -30,7 +30,7 @@ export class Retention {
       if (retentionMs === null) continue;
       for (const name of names.list(ns)) {
         const queue = names.findByKey({ ns, name });
-        if (queue !== null) this.added(queue, this.#insertedAfter(queue, Number.MIN_SAFE_INTEGER));
+        if (queue !== null) this.#put(queue, this.#insertedAfter(queue, Number.MIN_SAFE_INTEGER));
       }
     }
   }
@@ -39,7 +39,7 @@ export class Retention {
   added(queue: Queue, insertedAt: number | null): void {
     if (insertedAt === null || (queue.policy?.retentionMs ?? null) === null) return;
     const oldest = this.#oldest.get(queue);
-    if (oldest === undefined || insertedAt < oldest) this.#oldest.set(queue, insertedAt);
+    if (oldest === undefined || insertedAt < oldest) this.#change(queue, insertedAt);
   }
 
   /** A delivery came back that may be older than all that waits. */
@@ -56,7 +56,7 @@ export class Retention {
       const rows = this.#overdue.all(queue.id, last, limit - found.length);
       for (const row of rows) found.push(Number(row.seq));
       if (found.length >= limit) break;
-      this.#raise(queue, oldest, this.#insertedAfter(queue, last));
+      this.#change(queue, this.#insertedAfter(queue, last));
     }
     return found;
   }
@@ -71,10 +71,16 @@ export class Retention {
     return next;
   }
 
-  #raise(queue: Queue, from: number, to: number | null): void {
-    if (to === null) this.#oldest.delete(queue);
-    else this.#oldest.set(queue, to);
-    this.#undo.add(() => this.added(queue, from));
+  /** Takes itself back with its transaction: that may have made the queue, whose number is then another's. */
+  #change(queue: Queue, to: number | null): void {
+    const before = this.#oldest.get(queue) ?? null;
+    this.#put(queue, to);
+    this.#undo.add(() => this.#put(queue, before));
+  }
+
+  #put(queue: Queue, oldest: number | null): void {
+    if (oldest === null) this.#oldest.delete(queue);
+    else this.#oldest.set(queue, oldest);
   }
 
   #insertedAfter(queue: Queue, moment: number): number | null {

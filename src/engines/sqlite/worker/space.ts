@@ -10,7 +10,9 @@ export interface SpaceOptions {
   readonly warn: (fields: object, message: string) => void;
 }
 
-const BATCHES_BETWEEN_LOOKS = 4;
+const TRANSACTIONS_A_LOOK = 5;
+/** Of the margin: as much may be stored before the next look. */
+const SHARE_A_LOOK = 1 / 8;
 
 /**
  * Keeps a full disk from stopping the consumers.
@@ -23,7 +25,8 @@ export class Space {
   readonly #options: SpaceOptions;
   readonly #ballast: string;
   #tight = false;
-  #batchesUntilLook = 0;
+  #transactionsUntilLook = 0;
+  #bytesSinceLook = 0;
   #hasBallast: boolean;
 
   constructor(options: SpaceOptions) {
@@ -38,13 +41,19 @@ export class Space {
   }
 
   /**
-   * Looks at the disk now and then; called before each batch. Asking costs about 10 µs, a sixth of a small
-   * batch, so only each {@link BATCHES_BETWEEN_LOOKS}th asks: with the largest batches that is half of the
-   * default margin. Inserts stop below the margin and go on a quarter above it, so that they do not flutter.
+   * Looks at the disk now and then; called before each transaction. Asking costs about 10 µs, a sixth of a small one,
+   * so only each {@link TRANSACTIONS_A_LOOK}th asks, and each that stores much: what comes unseen is a part of the
+   * margin, or one transaction. Inserts stop below the margin and go on a quarter above it, so that they do not
+   * flutter.
+   * @param bytes of the bodies that the transaction may store
    */
-  look(): void {
-    if (!this.#tight && this.#batchesUntilLook-- > 0) return;
-    this.#batchesUntilLook = BATCHES_BETWEEN_LOOKS;
+  look(bytes: number): void {
+    this.#transactionsUntilLook -= 1;
+    this.#bytesSinceLook += bytes;
+    const isMuch = this.#bytesSinceLook > this.#options.minFreeBytes * SHARE_A_LOOK;
+    if (!this.#tight && !isMuch && this.#transactionsUntilLook > 0) return;
+    this.#transactionsUntilLook = TRANSACTIONS_A_LOOK;
+    this.#bytesSinceLook = bytes;
     const { minFreeBytes, ballastBytes } = this.#options;
     const free = this.#free();
     const owed = this.#hasBallast ? 0 : ballastBytes;

@@ -1,0 +1,68 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import type { NamespacePolicy } from '../../src/engine/engine.ts';
+import { Faults } from '../../src/engines/sqlite/fault-point.ts';
+import type { NewElement } from '../../src/model/element.ts';
+import { withFolder } from '../engines/sqlite-folder.ts';
+import { newElement } from '../support/elements.ts';
+
+const SQLITE_FULL = 13;
+const HOUR_MS = 3_600_000;
+
+const FIRST = { ns: 'first', name: 'q' };
+const SECOND = { ns: 'second', name: 'q' };
+
+/** Streams of which only the first has these terms. */
+function namespaces(terms: Partial<NamespacePolicy>): NamespacePolicy[] {
+  const stream = { groups: ['g'], deadLetter: null, retentionMs: null };
+  return [
+    { ...stream, name: FIRST.ns, ...terms },
+    { ...stream, name: SECOND.ns },
+  ];
+}
+
+function element(): NewElement {
+  return newElement({ groups: ['g'] });
+}
+
+/** SQLite gives the number of a queue that was rolled back to the next one. */
+describe('A SQLite transaction that is rolled back', () => {
+  it('leaves no retention behind for the next new queue', async () => {
+    await withFolder(async (folder) => {
+      const faults = new Faults();
+      const { storage } = await folder.started({ faults }, namespaces({ retentionMs: HOUR_MS }));
+      faults.arm('commit', SQLITE_FULL);
+      await assert.rejects(storage.insert(FIRST, [element()]), { code: 'storage-full' });
+      for (let i = 0; i < 3; i++) {
+        // The first ones may be refused: the disk was full a moment ago.
+        await storage.insert(SECOND, [element()]).catch(() => {});
+      }
+      const { ready } = await storage.sizes(SECOND);
+      assert.ok(ready > 0);
+      folder.clock.advance(HOUR_MS + 1000);
+      await storage.sweep();
+      assert.equal((await storage.sizes(SECOND)).ready, ready);
+    });
+  });
+
+  it('leaves no lease behind for the next new queue', async () => {
+    await withFolder(async (folder) => {
+      const faults = new Faults();
+      const deadLetter = { maxTries: 1, queue: 'dead' };
+      const { storage } = await folder.started({ faults }, namespaces({ deadLetter }));
+      faults.arm('commit', SQLITE_FULL);
+      await Promise.allSettled([
+        storage.insert(FIRST, [element()]),
+        storage.take(FIRST, { group: 'g', count: 1, leaseMs: 1000 }),
+      ]);
+      await storage.insert(SECOND, [element()]);
+      const { deliveries } = await storage.take(SECOND, { group: 'g', count: 1, leaseMs: 1000 });
+      assert.equal(deliveries.length, 1);
+      folder.clock.advance(2000);
+      await storage.sweep();
+      const { ready, reserved } = await storage.sizes(SECOND);
+      assert.deepEqual({ ready, reserved }, { ready: 1, reserved: 0 });
+      assert.equal((await storage.sizes({ ns: FIRST.ns, name: 'dead' })).ready, 0);
+    });
+  });
+});
