@@ -1,4 +1,5 @@
 import type { CancelTimer, Clock } from '../model/clock.ts';
+import { BEAT_PACE } from '../session/pace.ts';
 
 export interface HeartBeatOptions {
   readonly clock: Clock;
@@ -13,11 +14,6 @@ export interface HeartBeatOptions {
 
 /** A client's line end may be late by its whole interval before its connection is taken for dead. */
 const GRACE = 2;
-/**
- * Sent after this part of the interval that was agreed, so that one that is held up is still in time. 1,000 idle
- * sessions take 2.1 % of a processor so; they took 2.6 to 3.1 % with a half.
- */
-const PACE = 0.75;
 
 /** The heart-beats of one connection, both ways. Any bytes count as one. */
 export class HeartBeat {
@@ -52,7 +48,7 @@ export class HeartBeat {
 
   #planSend(): void {
     const { clock, sendMs, send } = this.#options;
-    this.#cancelSend = clock.after(sendMs * PACE, () => {
+    this.#cancelSend = clock.after(sendMs * BEAT_PACE, () => {
       this.#planSend();
       send();
     });

@@ -6,10 +6,11 @@ import type { DeliveryRef } from '../../src/engine/storage.ts';
 import type { QueueKey } from '../../src/model/names.ts';
 import { FakeClock } from '../support/clock.ts';
 import { bodyTexts, newElement, newElements } from '../support/elements.ts';
+import { codeOf } from '../support/outcome.ts';
 import { PostgresServer } from '../support/postgres-server.ts';
 import { TcpProxy } from '../support/tcp-proxy.ts';
 import { freshSchema, runSql } from './postgres.ts';
-import { codeOf, endSessions, openNode, until } from './postgres-node.ts';
+import { endSessions, openNode, until } from './postgres-node.ts';
 
 /** What the service promises: any call is answered within this time, ms. */
 const ANSWERED_MS = 5_000;

@@ -2,10 +2,11 @@ import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import type { Engine } from '../../src/engine/engine.ts';
 import { bodyTexts, newElement, newElements } from '../support/elements.ts';
+import { codeOf } from '../support/outcome.ts';
 import { PostgresServer } from '../support/postgres-server.ts';
 import { TcpProxy } from '../support/tcp-proxy.ts';
 import { freshSchema, runSql } from './postgres.ts';
-import { codeOf, endSessions, openNode, sessionsOf, until } from './postgres-node.ts';
+import { endSessions, openNode, sessionsOf, until } from './postgres-node.ts';
 import { Traffic, type Verdict } from './postgres-traffic.ts';
 
 /** Restarts under load; `FAULT_ROUNDS=100` for a night. */

@@ -5,10 +5,11 @@ import type { DeliveryRef, Storage } from '../../src/engine/storage.ts';
 import type { Delivery, DeliveryState, NewElement } from '../../src/model/element.ts';
 import type { QueueKey } from '../../src/model/names.ts';
 import { newElement } from '../support/elements.ts';
+import { codeOf } from '../support/outcome.ts';
 import type { PostgresServer } from '../support/postgres-server.ts';
 import { freshSeed, type Random, seededRandom } from '../support/random.ts';
 import { freshSchema, runSql, sharedServer } from './postgres.ts';
-import { codeOf, endSessions, openNode, until } from './postgres-node.ts';
+import { endSessions, openNode, until } from './postgres-node.ts';
 
 const NODES = 3;
 const LANES_PER_NODE = 8;

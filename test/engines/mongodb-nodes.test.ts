@@ -6,10 +6,11 @@ import { open } from '../../src/engines/mongodb/index.ts';
 import { type Clock, systemClock } from '../../src/model/clock.ts';
 import { FakeClock } from '../support/clock.ts';
 import { bodyText, bodyTexts, newElement, newElements } from '../support/elements.ts';
+import { codeOf } from '../support/outcome.ts';
 import { TcpProxy } from '../support/tcp-proxy.ts';
 import { freshDatabase, MONGODB_URL, urlOf, withClient } from './mongodb.ts';
 import { SILENT } from './postgres.ts';
-import { codeOf, until } from './postgres-node.ts';
+import { until } from './postgres-node.ts';
 
 const NAMESPACES: readonly NamespacePolicy[] = [
   { name: 'plain', groups: null, deadLetter: null, retentionMs: null },

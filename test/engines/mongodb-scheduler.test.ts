@@ -5,9 +5,9 @@ import { Lost } from '../../src/engines/mongodb/errors.ts';
 import type { Round } from '../../src/engines/mongodb/round.ts';
 import { Scheduler } from '../../src/engines/mongodb/scheduler.ts';
 import type { Store } from '../../src/engines/mongodb/store.ts';
-import { QuaysideError } from '../../src/model/errors.ts';
 import { FakeClock } from '../support/clock.ts';
 import { newElement } from '../support/elements.ts';
+import { codeOf } from '../support/outcome.ts';
 
 const A = { ns: 'n', name: 'a' };
 const B = { ns: 'n', name: 'b' };
@@ -53,16 +53,6 @@ class Stage {
 
 async function turns(): Promise<void> {
   for (let turn = 0; turn < 5; turn++) await new Promise((resolve) => setImmediate(resolve));
-}
-
-async function codeOf(call: Promise<unknown>): Promise<string> {
-  try {
-    await call;
-    return 'done';
-  } catch (error) {
-    assert.ok(error instanceof QuaysideError);
-    return error.code;
-  }
 }
 
 describe('The scheduler of a MongoDB engine', () => {

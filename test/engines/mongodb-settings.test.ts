@@ -6,8 +6,8 @@ import { open } from '../../src/engines/mongodb/index.ts';
 import { readSettings, type Settings } from '../../src/engines/mongodb/settings.ts';
 import { shownOptions } from '../../src/server/namespaces.ts';
 import { newElement } from '../support/elements.ts';
+import { codeOf } from '../support/outcome.ts';
 import { CountingClock, SILENT } from './postgres.ts';
-import { codeOf } from './postgres-node.ts';
 
 const PASSWORD = 'canary-4711';
 

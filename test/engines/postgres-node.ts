@@ -2,7 +2,6 @@ import assert from 'node:assert/strict';
 import type { Engine, EngineLog, NamespacePolicy } from '../../src/engine/engine.ts';
 import { open } from '../../src/engines/postgres/index.ts';
 import type { Clock } from '../../src/model/clock.ts';
-import { QuaysideError } from '../../src/model/errors.ts';
 import type { PostgresServer } from '../support/postgres-server.ts';
 import { CountingClock, runSql, SILENT } from './postgres.ts';
 
@@ -64,17 +63,6 @@ export async function endSessions(
   const pids = await sessionsOf(server, role);
   assert.ok(pids.length > 0, `there is a session of role ${role}`);
   await runSql(server, `SELECT pg_terminate_backend(pid) FROM unnest(ARRAY[${pids.join(',')}]) AS u(pid)`);
-}
-
-/** The code of a call's error; fails where it is none of the codes that the port promises. */
-export async function codeOf(call: Promise<unknown>): Promise<string> {
-  try {
-    await call;
-    return 'done';
-  } catch (error) {
-    assert.ok(error instanceof QuaysideError, `${error}`);
-    return error.code;
-  }
 }
 
 /** Asks until it holds; a test that waits for ever is ended by the runner. */

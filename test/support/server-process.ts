@@ -1,11 +1,11 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
+import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { get } from 'node:http';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
-import { fileURLToPath } from 'node:url';
+import { COMPILE_CACHE, SERVER_ARGS } from './server-command.ts';
 
 export interface ServerOptions {
   /** The configuration file's content. Where absent: {@link trialConfig}. `dataDir` and the port are set here. */
@@ -21,11 +21,6 @@ export interface Exit {
   readonly signal: NodeJS.Signals | null;
 }
 
-const PROJECT = new URL('../../', import.meta.url);
-/** What `npm start` runs, flags included. */
-const [, ...START] = startOf(await readFile(new URL('package.json', PROJECT), 'utf8'));
-/** Node's own default place. A test that starts many servers compiles the same files once. */
-const COMPILE_CACHE = path.join(tmpdir(), 'node-compile-cache');
 const READY_TIMEOUT_MS = 30_000;
 const STOP_TIMEOUT_MS = 20_000;
 /** Enough to explain a failure; a chatty server must not fill the memory of a long run. */
@@ -122,7 +117,7 @@ export class ServerProcess {
   launch(): void {
     if (this.#child !== null) throw new Error('The server is already running.');
     this.#port = null;
-    const args = [...(this.#options.nodeArgs ?? []), ...START, '--config', this.configFile];
+    const args = [...(this.#options.nodeArgs ?? []), ...SERVER_ARGS, '--config', this.configFile];
     const child = spawn(process.execPath, args, {
       cwd: this.folder,
       env: { NODE_COMPILE_CACHE: COMPILE_CACHE, ...process.env, ...this.#options.env },
@@ -232,12 +227,4 @@ export function isAlive(pid: number): boolean {
   } catch {
     return false;
   }
-}
-
-/** The words of the start script: `node`, flags, and the program with its whole path. */
-function startOf(packageJson: string): string[] {
-  const { scripts } = JSON.parse(packageJson) as { scripts: { start: string } };
-  return scripts.start
-    .split(' ')
-    .map((word) => (word.endsWith('.ts') ? fileURLToPath(new URL(word, PROJECT)) : word));
 }

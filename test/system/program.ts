@@ -3,11 +3,8 @@ import { once } from 'node:events';
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { fileURLToPath } from 'node:url';
+import { COMPILE_CACHE, SERVER_ARGS } from '../support/server-command.ts';
 
-const MAIN = fileURLToPath(new URL('../../src/main.ts', import.meta.url));
-/** Node's own default place. A test that starts many programs compiles the same files once. */
-const COMPILE_CACHE = join(tmpdir(), 'node-compile-cache');
 /** Only for a test that would otherwise hang; nothing is measured with it. */
 const PATIENCE_MS = 60_000;
 
@@ -42,7 +39,7 @@ export class Folder {
     return name;
   }
 
-  /** Starts `node src/main.ts ARGS` here. */
+  /** Starts what `npm start -- ARGS` runs, here. */
   launch(args: readonly string[], options: ProgramOptions = {}): Program {
     const program = new Program(this.path, args, options);
     this.#programs.add(program);
@@ -86,7 +83,7 @@ export class Program {
     args: readonly string[],
     { env, input = '', nodeArgs = [], errorTo }: ProgramOptions,
   ) {
-    this.#child = spawn(process.execPath, [...nodeArgs, MAIN, ...args], {
+    this.#child = spawn(process.execPath, [...nodeArgs, ...SERVER_ARGS, ...args], {
       cwd,
       env: { NODE_COMPILE_CACHE: COMPILE_CACHE, ...process.env, ...env },
       stdio: ['pipe', 'pipe', errorTo ?? 'pipe'],

@@ -1,11 +1,13 @@
 import assert from 'node:assert/strict';
 import { DatabaseSync } from 'node:sqlite';
 import { describe, it } from 'node:test';
+import { setImmediate as turn } from 'node:timers/promises';
 import type { Engine } from '../../src/engine/engine.ts';
 import { type FaultPoint, Faults } from '../../src/engines/sqlite/fault-point.ts';
 import { QuaysideError } from '../../src/model/errors.ts';
 import { QUEUE, type SqliteFolder, withFolder } from '../engines/sqlite-folder.ts';
 import { bodyTexts, newElement, newElements } from '../support/elements.ts';
+import { codeOf } from '../support/outcome.ts';
 
 const SQLITE_BUSY = 5;
 const SQLITE_NOMEM = 7;
@@ -178,7 +180,7 @@ describe('a SQLite store that fails', () => {
         calls.push(storage.insert(QUEUE, newElements(`turn ${i}`)));
         await turn();
       }
-      const [first, ...turns] = (await Promise.allSettled(calls)).map(codeOf);
+      const [first, ...turns] = await Promise.all(calls.map(codeOf));
       assert.equal(first, 'outcome-unknown');
       await engine.stop();
       const left = new Set(await leftIn(folder, 60_000));
@@ -197,13 +199,13 @@ describe('a SQLite store that fails', () => {
       const foreign = { id: 'never-1', group: '', tries: 0, matureAt: 0, lease: null };
       // The call that makes no sense has all of them run one by one: three more transactions.
       faults.arm('begin', SQLITE_IOERR, 4);
-      const outcomes = await Promise.allSettled([
+      const calls = [
         storage.insert(QUEUE, newElements('first')),
         storage.putBack(QUEUE, [{ ...newElement(), ...foreign }]),
         storage.insert(QUEUE, newElements('last')),
-      ]);
+      ];
       assert.deepEqual(
-        outcomes.map(codeOf),
+        await Promise.all(calls.map((call) => codeOf(call))),
         Array.from({ length: 3 }, () => 'outcome-unknown'),
       );
       await engine.stop();
@@ -286,16 +288,3 @@ describe('a SQLite store that fails', () => {
     });
   });
 });
-
-function codeOf(outcome: PromiseSettledResult<unknown>): string {
-  if (outcome.status === 'fulfilled') return 'done';
-  assert.ok(outcome.reason instanceof QuaysideError, String(outcome.reason));
-  return outcome.reason.code;
-}
-
-/** One turn of the event loop, in which what was called leaves for the thread. */
-function turn(): Promise<void> {
-  return new Promise((resolve) => {
-    setImmediate(resolve);
-  });
-}

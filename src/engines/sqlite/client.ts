@@ -37,9 +37,9 @@ const READS: ReadonlySet<Operation> = new Set([
  * The main side of the worker thread: gathers calls into batches and hands the answers out.
  *
  * What is called in one turn of the event loop leaves together at its end; what is called while
- * {@link IN_FLIGHT} batches, or {@link IN_FLIGHT_BYTES} of bodies, are under way gathers until some are answered. So what one transaction holds grows with
- * the load and with the disk's slowness, and a lone call waits for nothing. Calls take effect in the order in which
- * they are made.
+ * {@link IN_FLIGHT} batches, or {@link IN_FLIGHT_BYTES} of bodies, are under way gathers until some are answered. So
+ * what one transaction holds grows with the load and with the disk's slowness, and a lone call waits for nothing.
+ * Calls take effect in the order in which they are made.
  */
 export class Client {
   readonly #clock: Clock;

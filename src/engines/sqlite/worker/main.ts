@@ -85,9 +85,10 @@ function answer(store: Store, messages: readonly BatchMessage[]): void {
       return { now, calls, message: new MessageReader(batch) };
     });
     const packed = runBatches(store, batches).map((reply) => reply.pack(true));
-    // Nothing may be given away twice.
-    const transfer = new Set(packed.flatMap((one) => one.transfer));
-    say({ kind: 'answers', batches: packed.map(({ message }) => message) }, [...transfer]);
+    say(
+      { kind: 'answers', batches: packed.map(({ message }) => message) },
+      packed.flatMap(({ transfer }) => transfer),
+    );
     store.answered();
     checkpoint(store);
   } catch (error) {
