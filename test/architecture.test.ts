@@ -18,7 +18,6 @@ const DRIVERS: Readonly<Record<string, string>> = {
   'engines/sqlite': 'node:sqlite',
   'engines/redis': 'ioredis',
   'engines/postgres': 'pg',
-  'engines/mongodb': 'mongodb',
 };
 
 const COMPOSITION = [

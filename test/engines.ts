@@ -1,6 +1,5 @@
 import type { Engine, NamespacePolicy } from '../src/engine/engine.ts';
 import type { Clock } from '../src/model/clock.ts';
-import { MONGODB, MONGODB_URL } from './engines/mongodb.ts';
 import { POSTGRES } from './engines/postgres.ts';
 import { REDIS, REDIS_CLUSTER, REDIS_SENTINEL } from './engines/redis.ts';
 import { MEMORY_SQLITE, NORMAL_SQLITE, SQLITE } from './engines/sqlite.ts';
@@ -54,6 +53,4 @@ export const ENGINES: readonly EngineUnderTest[] = [
   REDIS_CLUSTER,
   REDIS_SENTINEL,
   POSTGRES,
-  // The project has no MongoDB server to test with; whoever has one names it.
-  ...(MONGODB_URL === null ? [] : [MONGODB]),
 ];

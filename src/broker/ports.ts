@@ -34,8 +34,6 @@ export interface ShownSetup {
   readonly signaller: {
     readonly type: string;
     readonly url: string;
-    /** The driver's options that the URL sets, for engines that have such. */
-    readonly options?: Readonly<Record<string, unknown>>;
     readonly channel: string;
   };
   readonly stats: { readonly type: string; readonly url: string; readonly coll: string };

@@ -29,7 +29,8 @@ export interface QueueRecord extends ShownSizes {
       readonly type: string;
       readonly opts: {
         readonly url: string;
-        readonly mongo_opts: Readonly<Record<string, unknown>>;
+        /** Always empty; the spec names the field. */
+        readonly mongo_opts: Readonly<Record<string, never>>;
         readonly channel: string;
       };
     };
@@ -70,7 +71,7 @@ export function queueRecord(parts: RecordParts): QueueRecord {
         type: shown.signaller.type,
         opts: {
           url: shown.signaller.url,
-          mongo_opts: shown.signaller.options ?? {},
+          mongo_opts: {},
           channel: shown.signaller.channel,
         },
       },

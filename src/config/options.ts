@@ -137,7 +137,7 @@ const NamespaceOptions = Type.Object(
       pattern: ENGINE_URL,
       remedy: 'Name an engine, as in "sqlite:N.db"',
       description:
-        'engine: `sqlite:FILE` (relative to `dataDir`), `sqlite::memory:`, `redis://…`, `postgres://…` or `mongodb://…`; a URL given twice is one engine',
+        'engine: `sqlite:FILE` (relative to `dataDir`), `sqlite::memory:`, `redis://…` or `postgres://…`; a URL given twice is one engine',
     }),
     variant: Type.Enum(['simple', 'stream', 'list'], {
       default: 'simple',

@@ -26,11 +26,6 @@ const POSTGRES: EngineSource = {
   settings: () => ({}),
 };
 
-const MONGODB: EngineSource = {
-  load: () => import('../engines/mongodb/index.ts'),
-  settings: () => ({}),
-};
-
 /** Concrete engines, by the scheme of their URLs. An engine's code and driver are loaded only where it is used. */
 const ENGINES: Readonly<Record<string, EngineSource>> = {
   sqlite: SQLITE,
@@ -38,8 +33,6 @@ const ENGINES: Readonly<Record<string, EngineSource>> = {
   rediss: REDIS,
   postgres: POSTGRES,
   postgresql: POSTGRES,
-  mongodb: MONGODB,
-  'mongodb+srv': MONGODB,
 };
 
 export interface EngineSources {
@@ -166,8 +159,11 @@ async function loadEngine(sources: EngineSources, { url, path, namespaces }: Wan
   const scheme = url.slice(0, url.indexOf(':'));
   const source = Object.hasOwn(ENGINES, scheme) ? ENGINES[scheme] : undefined;
   if (source === undefined) {
-    const remedy = `Use one of ${Object.keys(ENGINES).join(':, ')}:`;
-    throw refusal(sources, path, `there is no engine ${scheme}:`, remedy);
+    const served = `${Object.keys(ENGINES).join(':, ')}:`;
+    // A removed engine (docs/adr/0007-no-mongodb.md), which a configuration may still name.
+    const removed = scheme === 'mongodb' || scheme === 'mongodb+srv';
+    const problem = removed ? `${scheme}: (MongoDB) is not served` : `there is no engine "${scheme}:"`;
+    throw refusal(sources, path, problem, `Use one of ${served}`);
   }
   const [first] = namespaces;
   try {

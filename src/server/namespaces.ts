@@ -2,7 +2,7 @@ import type { NamespaceSetup } from '../broker/ports.ts';
 import type { Config, NamespaceConfig } from '../config/options.ts';
 import type { EngineLog } from '../engine/engine.ts';
 import { LocalSignaller } from '../engine/local-signaller.ts';
-import { maskDeep, maskUrl } from '../model/mask.ts';
+import { maskUrl } from '../model/mask.ts';
 import { type EngineSet, LOCAL_SIGNALS, policyOf } from './engines.ts';
 import { JointStats } from './joint-stats.ts';
 import { StatsCollection, USUAL_COLLECTION } from './stats-collection.ts';
@@ -39,16 +39,7 @@ function signalsOf(
   const signaller =
     url === LOCAL_SIGNALS ? local : (url === undefined ? engines.of(config) : engines.at(url)).signaller;
   const carrier = url ?? config.url;
-  const options = shownOptions(carrier);
-  return { signaller, shown: { type: signaller.type, url: maskUrl(carrier), options, channel } };
-}
-
-/** The driver's options in a MongoDB URL, as the record's `mongo_opts` shows them; secrets are masked. */
-export function shownOptions(url: string): Readonly<Record<string, unknown>> {
-  const [, query] = /^mongodb(?:\+srv)?:[^?]*\?(.*)$/s.exec(maskUrl(url)) ?? [];
-  return query === undefined
-    ? {}
-    : { ...(maskDeep(Object.fromEntries(new URLSearchParams(query))) as object) };
+  return { signaller, shown: { type: signaller.type, url: maskUrl(carrier), channel } };
 }
 
 function countsOf(

@@ -1,4 +1,3 @@
-import { freshDatabase, MONGODB_URL, urlOf, withClient } from '../engines/mongodb.ts';
 import { PostgresServer } from '../support/postgres-server.ts';
 import { startCluster, startRedis } from '../support/redis-servers.ts';
 
@@ -13,16 +12,6 @@ interface Mode {
   start(): Promise<SharedEngine>;
 }
 
-/** A database of a server that is there already. */
-const MONGODB: Mode = {
-  name: 'MongoDB',
-  start: async () => {
-    const database = freshDatabase();
-    const stop = (): Promise<unknown> => withClient((client) => client.db(database).dropDatabase());
-    return { url: urlOf(database), stop: async () => void (await stop()) };
-  },
-};
-
 /** The engines that nodes can share. The only such list: every suite of several nodes goes through it. */
 export const MODES: readonly Mode[] = [
   { name: 'Redis', start: () => startRedis() },
@@ -34,5 +23,4 @@ export const MODES: readonly Mode[] = [
       return { url: server.url(), stop: () => server.stop('fast') };
     },
   },
-  ...(MONGODB_URL === null ? [] : [MONGODB]),
 ];

@@ -39,7 +39,12 @@ describe('A start that cannot be', { concurrency: 2 }, () => {
     [
       'for an engine that nobody has',
       { namespaces: { N: { url: 'slqite:N.db' } } },
-      /namespaces\.N\.url: there is no engine slqite:\. Use one of sqlite:/,
+      /namespaces\.N\.url: there is no engine "slqite:"\. Use one of sqlite:/,
+    ],
+    [
+      'for the engine that was removed',
+      { namespaces: { N: { url: 'mongodb://user:CANARY@127.0.0.1/db' } } },
+      /namespaces\.N\.url: mongodb: \(MongoDB\) is not served\. Use one of sqlite:/,
     ],
     [
       'for a file that is a folder',
