@@ -1,13 +1,12 @@
 import { Errors } from 'typebox/value';
+import { quote } from '../model/quote.ts';
+import { didYouMean } from '../model/slip.ts';
 import { type Config, Options } from './options.ts';
 import { type ConfigProblem, type Path, pathText } from './problem.ts';
 import { entrySchema, isTree, type OptionSchema, schemaAt, type Tree, typeText } from './schema.ts';
 
 /** Where the value at a path came from: the file or an environment variable. */
 export type SourceOf = (path: Path) => string | null;
-
-/** Texts longer than this are not quoted in a message. */
-const QUOTED_MOST = 60;
 
 /** Compares a whole tree, defaults filled in, with the declared options. Answers everything that is wrong. */
 export function checkTree(tree: Tree, sourceOf: SourceOf): ConfigProblem[] {
@@ -39,8 +38,7 @@ type Note = (path: Path, problem: string, remedy: string) => void;
 
 function noteUnknown(path: Path, key: string, note: Note): void {
   const known = Object.keys(schemaAt(path)?.properties ?? {});
-  const close = known.find((name) => isClose(name, key));
-  const hint = close === undefined ? `Known here are ${known.join(', ')}` : `Did you mean ${close}?`;
+  const hint = didYouMean(key, known).trim() || `Known here are ${known.join(', ')}`;
   note([...path, key], 'there is no such option', hint);
 }
 
@@ -60,13 +58,11 @@ function noteWrong(path: Path, tree: Tree, note: Note, keyword: string): void {
   note(path, `${problem}${shown}`, remedyFor(schema));
 }
 
-/** What is shown of a wrong value: never a secret's, never a long one. */
+/** What a message says of a wrong value; nothing if it is a secret. */
 function shownValue(schema: OptionSchema, value: unknown): string {
   if (schema.secret !== undefined || schema.type === 'object' || entrySchema(schema) !== undefined) return '';
   if (typeof value === 'object' && value !== null) return '';
-  const text = JSON.stringify(value) ?? '';
-  if (text === '""') return ', and not empty';
-  return text.length > QUOTED_MOST ? '' : `, not ${text}`;
+  return value === '' ? ', and not empty' : `, not ${quote(value)}`;
 }
 
 function remedyFor(schema: OptionSchema | undefined): string {
@@ -88,20 +84,4 @@ function valueAt(tree: Tree, path: Path): unknown {
   let at: unknown = tree;
   for (const key of path) at = isTree(at) || Array.isArray(at) ? (at as Tree)[key] : undefined;
   return at;
-}
-
-/** One letter more, less, other or in another place, or another case: a slip of the hand. */
-function isClose(a: string, b: string): boolean {
-  const [short, long] = [a.toLowerCase(), b.toLowerCase()].sort((x, y) => x.length - y.length) as [
-    string,
-    string,
-  ];
-  if (long.length - short.length > 1) return false;
-  let start = 0;
-  while (start < short.length && short[start] === long[start]) start += 1;
-  const restShort = short.slice(start);
-  const restLong = long.slice(start);
-  if (restShort.length < restLong.length) return restLong.slice(1) === restShort;
-  const swapped = (restShort[1] ?? '') + (restShort[0] ?? '') + restShort.slice(2);
-  return restShort.slice(1) === restLong.slice(1) || swapped === restLong;
 }

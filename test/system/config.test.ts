@@ -24,7 +24,7 @@ describe('A start that cannot be', { concurrency: 2 }, () => {
     [
       'for an unknown key',
       { http: { prot: 1 } },
-      /http\.prot: there is no such option\. Did you mean port\?/,
+      /http\.prot: there is no such option\. Did you mean "port"\?/,
     ],
     [
       'for a value of the wrong type',

@@ -1,0 +1,26 @@
+/** The longest part of a value that an error message quotes. */
+const MAX_QUOTED = 64;
+
+/** What an attacker could hide in a terminal, a log or a page: controls, direction marks, line separators. */
+const INVISIBLE = /[\p{C}\p{Zl}\p{Zp}]/gu;
+
+/**
+ * A value as an error message names it: at most 64 characters of it, and whatever is not visible escaped. Text
+ * stands in double quotes; a part that was left out shows as `…` behind them. Never pass a secret.
+ */
+export function quote(value: unknown): string {
+  if (typeof value === 'object' && value !== null) return Array.isArray(value) ? 'an array' : 'an object';
+  if (typeof value !== 'string') return String(value);
+  // A body of megabytes must not be escaped only to be cut.
+  const start = value.slice(0, 2 * MAX_QUOTED);
+  const characters = [...start];
+  const isWhole = value.length === start.length && characters.length <= MAX_QUOTED;
+  const text = JSON.stringify(isWhole ? start : characters.slice(0, MAX_QUOTED).join(''));
+  return text.replace(INVISIBLE, escaped) + (isWhole ? '' : '…');
+}
+
+function escaped(character: string): string {
+  const point = character.codePointAt(0) ?? 0;
+  const hex = point.toString(16).padStart(4, '0');
+  return point > 0xffff ? `\\u{${hex}}` : `\\u${hex}`;
+}

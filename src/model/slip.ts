@@ -1,0 +1,32 @@
+/**
+ * The known name that was probably meant: it differs only in case, or by one letter more, less, other or in the
+ * wrong place. Null if none is that close.
+ */
+export function nearestName(name: string, known: Iterable<string>): string | null {
+  let nearest: string | null = null;
+  for (const candidate of known) {
+    if (candidate.toLowerCase() === name.toLowerCase()) return candidate;
+    if (nearest === null && isOneEdit(candidate, name)) nearest = candidate;
+  }
+  return nearest;
+}
+
+/** ` Did you mean "delay"?` to end a message with; '' if no known name is close. */
+export function didYouMean(name: string, known: Iterable<string>): string {
+  const nearest = nearestName(name, known);
+  return nearest === null ? '' : ` Did you mean "${nearest}"?`;
+}
+
+/** In any case of letters. Swapping two neighbours counts as one edit. */
+function isOneEdit(a: string, b: string): boolean {
+  if (Math.abs(a.length - b.length) > 1) return false;
+  const [short, long] =
+    a.length <= b.length ? [a.toLowerCase(), b.toLowerCase()] : [b.toLowerCase(), a.toLowerCase()];
+  let start = 0;
+  while (start < short.length && short[start] === long[start]) start += 1;
+  const restShort = short.slice(start);
+  const restLong = long.slice(start);
+  if (restShort.length < restLong.length) return restLong.slice(1) === restShort;
+  const swapped = (restShort[1] ?? '') + (restShort[0] ?? '') + restShort.slice(2);
+  return restShort.slice(1) === restLong.slice(1) || swapped === restLong;
+}

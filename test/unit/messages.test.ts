@@ -1,0 +1,63 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import { quote } from '../../src/model/quote.ts';
+import { didYouMean, nearestName } from '../../src/model/slip.ts';
+
+describe('A value that an error message quotes', () => {
+  it('is quoted and whole up to 64 characters', () => {
+    assert.equal(quote('dealy'), '"dealy"');
+    assert.equal(quote('x'.repeat(64)), `"${'x'.repeat(64)}"`);
+    assert.equal(quote('𝄞'.repeat(64)), `"${'𝄞'.repeat(64)}"`);
+  });
+
+  it('is cut after 64 characters, between characters', () => {
+    assert.equal(quote('x'.repeat(65)), `"${'x'.repeat(64)}"…`);
+    assert.equal(quote(`x${'𝄞'.repeat(1000)}`), `"x${'𝄞'.repeat(63)}"…`);
+    assert.equal(quote('x'.repeat(10_000_000)), `"${'x'.repeat(64)}"…`);
+  });
+
+  it('is escaped where a terminal, a log or a page could be misled', () => {
+    assert.equal(quote('a"b\\c\n\u001b[31m'), '"a\\"b\\\\c\\n\\u001b[31m"');
+    assert.equal(
+      quote('\u007f\u0085\u202e\u2028\u200b\ud800'),
+      '"\\u007f\\u0085\\u202e\\u2028\\u200b\\ud800"',
+    );
+    assert.equal(quote('\u{e0041}'), '"\\u{e0041}"');
+    assert.equal(quote('Müller ☃'), '"Müller ☃"');
+  });
+
+  it('is named by its kind if it is an object or an array, and shown as it is otherwise', () => {
+    assert.deepEqual([quote({}), quote([]), quote(null)], ['an object', 'an array', 'null']);
+    assert.deepEqual([quote(1.5), quote(true), quote(undefined)], ['1.5', 'true', 'undefined']);
+  });
+});
+
+describe('The name that a slip stands for', () => {
+  const known = ['delay', 'reserve', 'to', 'tid', 'selector'];
+
+  it('is one that differs by case or by one letter', () => {
+    for (const [slip, meant] of [
+      ['Delay', 'delay'],
+      ['dealy', 'delay'],
+      ['dlay', 'delay'],
+      ['delayy', 'delay'],
+      ['reserv', 'reserve'],
+      ['RESERV', 'reserve'],
+      ['selectr', 'selector'],
+      ['TO', 'to'],
+    ] as const) {
+      assert.equal(nearestName(slip, known), meant, slip);
+    }
+    assert.equal(didYouMean('dealy', known), ' Did you mean "delay"?');
+  });
+
+  it('prefers one that differs only in case', () => {
+    assert.equal(nearestName('TIP', ['tid', 'tip']), 'tip');
+  });
+
+  it('is none if two letters differ', () => {
+    assert.equal(nearestName('deal', ['reserve']), null);
+    assert.equal(nearestName('daley', known), null);
+    assert.equal(didYouMean('priority', known), '');
+  });
+});
