@@ -280,8 +280,8 @@ describe('A wrong configuration is refused with source, path and remedy:', () =>
   it('a near miss, with the name that was meant', async () => {
     const remedy = async (text: string) => (await problemsOf(text))[0]?.remedy;
     assert.equal(await remedy('http: { prot: 1 }'), 'Did you mean "port"?');
-    assert.equal(await remedy('http: { bodylimit: 1 }'), 'Did you mean bodyLimit?');
-    assert.equal(await remedy('datadir: x'), 'Did you mean dataDir?');
+    assert.equal(await remedy('http: { bodylimit: 1 }'), 'Did you mean "bodyLimit"?');
+    assert.equal(await remedy('datadir: x'), 'Did you mean "dataDir"?');
     assert.match(String(await remedy('http: { frobnicate: 1 }')), /^Known here are host, port, /);
   });
 
