@@ -20,6 +20,8 @@ export interface PeerComparison {
   readonly what: string;
   readonly target: Target;
   readonly rounds: number;
+  /** What a round needs before it is timed, such as elements to take. */
+  prepare?(round: number): Promise<unknown>;
   own(round: number): Promise<LoadResult>;
   reference(round: number): Promise<PeerRate>;
 }
@@ -28,18 +30,24 @@ export interface PeerComparison {
 export async function comparePeer(
   { note, quick }: BenchContext,
   peers: Peers,
-  { what, target, rounds, own, reference }: PeerComparison,
+  { what, target, rounds, prepare, own, reference }: PeerComparison,
 ): Promise<Finding> {
-  if (!quick) await own(-1);
+  if (!quick) {
+    await prepare?.(-1);
+    await own(-1);
+  }
   const pairs = await interleave(
     rounds,
-    (round) => withCpu(peers, () => own(round)),
+    async (round) => {
+      await prepare?.(round);
+      return withCpu(peers, () => own(round));
+    },
     (round) => withCpu(peers, () => reference(round)),
   );
-  const told = (rate: Rate): string => figureOf(rate, peers.database);
+  const text = (rate: Rate): string => figureOf(rate, peers.database);
   for (const [mine, other] of pairs) {
     const ratio = (mine.perSecond / other.perSecond).toFixed(2);
-    note(`${what}: ${told(mine)}; ${peers.peer} ${told(other)}; ratio ${ratio}`);
+    note(`${what}: ${text(mine)}; ${peers.peer} ${text(other)}; ratio ${ratio}`);
   }
   return {
     what,

@@ -52,12 +52,20 @@ export class Helper {
     return this.#child.pid;
   }
 
-  /** Sends a message and answers the next one that comes back. */
+  /** Sends a message and resolves with the next one that comes back. @throws Error if the program ends instead */
   async ask<Reply>(message: object): Promise<Reply> {
-    const reply = once(this.#child, 'message');
+    const abort = new AbortController();
+    const reply = once(this.#child, 'message', { signal: abort.signal }).then(([answer]) => answer as Reply);
+    const gone = once(this.#child, 'exit', { signal: abort.signal }).then(([code, signal]): never => {
+      throw new Error(`A program of the bench ended with ${code ?? signal} before it had replied.`);
+    });
     this.#child.send(message);
-    const [answer] = await reply;
-    return answer as Reply;
+    try {
+      return await Promise.race([reply, gone]);
+    } finally {
+      abort.abort();
+      await Promise.allSettled([reply, gone]);
+    }
   }
 
   async stop(): Promise<void> {

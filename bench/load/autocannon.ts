@@ -17,7 +17,9 @@ export async function runAutocannon(load: HttpLoad): Promise<LoadCount> {
   const headers = Object.entries(load.headers).flatMap(([name, value]) => ['-H', `${name}: ${value}`]);
   const { stdout } = await promisify(execFile)(process.execPath, [
     program,
-    ...['--json', '--no-progress', '-c', `${load.connections}`, '-d', `${load.seconds}`, '-m', load.method],
+    ...['--json', '--no-progress', '-c', `${load.connections}`, '-m', load.method],
+    // A bounded load has no duration: autocannon knows one or the other.
+    ...(load.atMost === undefined ? ['-d', `${load.seconds}`] : ['-a', `${load.atMost}`]),
     ...headers,
     ...(load.body === '' ? [] : ['-b', load.body]),
     load.url + load.path,

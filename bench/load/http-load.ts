@@ -14,6 +14,8 @@ export interface HttpLoad {
   readonly connections: number;
   /** Whole seconds. */
   readonly seconds: number;
+  /** The load ends earlier once this many requests were sent: as many as there are elements to take. */
+  readonly atMost?: number;
 }
 
 export interface LoadResult {

@@ -10,6 +10,8 @@ export interface PairLoad {
   readonly authorization: string;
   readonly connections: number;
   readonly seconds: number;
+  /** The load ends earlier once this many pairs were started: as many as there are elements to take. */
+  readonly atMost?: number;
 }
 
 /** Does one pair, then calls back. */
@@ -53,14 +55,15 @@ export function runInsertPop(load: PairLoad, body: string): Promise<LoadResult> 
 }
 
 async function runPairs(load: PairLoad, pair: Pair): Promise<LoadResult> {
-  const { url, pid, connections, seconds } = load;
+  const { url, pid, connections, seconds, atMost = Number.POSITIVE_INFINITY } = load;
   const opened = await Promise.all(Array.from({ length: connections }, () => WireConnection.open(url)));
   const before = cpuTimeOf(pid);
   const from = performance.now();
   try {
-    const counts = await Promise.all(
-      opened.map((connection) => repeat(pair, connection, from + seconds * 1000)),
-    );
+    const until = from + seconds * 1000;
+    let started = 0;
+    const mayStart = (): boolean => performance.now() < until && started++ < atMost;
+    const counts = await Promise.all(opened.map((connection) => repeat(pair, connection, mayStart)));
     const elapsed = (performance.now() - from) / 1000;
     const requests = counts.reduce((sum, count) => sum + count, 0);
     return { requests, perSecond: requests / elapsed, cpu: cpuPer(requests, before, cpuTimeOf(pid)) };
@@ -69,16 +72,19 @@ async function runPairs(load: PairLoad, pair: Pair): Promise<LoadResult> {
   }
 }
 
-/** Answers how many pairs were done. */
-function repeat(pair: Pair, connection: WireConnection, until: number): Promise<number> {
+/** Resolves with how many pairs were done. */
+function repeat(pair: Pair, connection: WireConnection, mayStart: () => boolean): Promise<number> {
   const { promise, resolve, reject } = Promise.withResolvers<number>();
   let pairs = 0;
+  const next = (): void => {
+    if (mayStart()) pair(connection, done, reject);
+    else resolve(pairs);
+  };
   const done = (): void => {
     pairs++;
-    if (performance.now() >= until) resolve(pairs);
-    else pair(connection, done, reject);
+    next();
   };
-  pair(connection, done, reject);
+  next();
   return promise;
 }
 

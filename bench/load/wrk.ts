@@ -35,6 +35,7 @@ export async function runWrk(load: HttpLoad): Promise<LoadCount> {
     ...args,
     load.url + load.path,
     '--',
+    String(load.atMost ?? 0),
     load.method,
     load.body,
     ...headers,

@@ -8,7 +8,13 @@ import { ELEMENT } from '../quayside.ts';
 /** What the bench asks for. `seconds` is how long to measure; `fill` adds jobs in bulk beforehand. */
 export type BullRequest =
   | { readonly what: 'add'; readonly concurrent: number; readonly seconds: number }
-  | { readonly what: 'work'; readonly concurrent: number; readonly seconds: number }
+  | {
+      readonly what: 'work';
+      readonly concurrent: number;
+      readonly seconds: number;
+      /** The measurement ends earlier after so many jobs; more must be stored. */
+      readonly atMost: number;
+    }
   | { readonly what: 'fill'; readonly count: number };
 
 /** Jobs per second; for `fill`, how fast that was. */
@@ -60,8 +66,7 @@ process.send?.({});
 
 function answer(request: BullRequest): Promise<BullAnswer> {
   if (request.what === 'fill') return fill(request.count);
-  const { concurrent, seconds } = request;
-  return request.what === 'add' ? add(concurrent, seconds) : work(concurrent, seconds);
+  return request.what === 'add' ? add(request.concurrent, request.seconds) : work(request);
 }
 
 async function add(concurrent: number, seconds: number): Promise<BullAnswer> {
@@ -88,19 +93,25 @@ async function fill(count: number): Promise<BullAnswer> {
 }
 
 /** Works on stored jobs with a task that does nothing. Counted once the worker is busy. */
-async function work(concurrent: number, seconds: number): Promise<BullAnswer> {
+async function work({
+  concurrent,
+  seconds,
+  atMost,
+}: Extract<BullRequest, { what: 'work' }>): Promise<BullAnswer> {
   let jobs = 0;
   const { promise: busy, resolve, reject } = Promise.withResolvers<void>();
+  const done = new AbortController();
   const task = async (): Promise<void> => {
     jobs += 1;
     if (jobs === concurrent * 4) resolve();
+    if (jobs === atMost) done.abort();
   };
   const worker = new library.Worker('stored', task, { connection, concurrency: concurrent });
   worker.on('error', reject);
   await busy;
   jobs = 0;
   const from = performance.now();
-  await delay(seconds * 1000);
+  await delay(seconds * 1000, null, { signal: done.signal }).catch(() => {});
   const result = rateOf(jobs, from);
   await worker.close();
   return result;

@@ -12,6 +12,8 @@ export type GraphileRequest =
       readonly what: 'work';
       readonly concurrent: number;
       readonly seconds: number;
+      /** The measurement ends earlier after so many jobs; more must be stored. */
+      readonly atMost: number;
       readonly batched: boolean;
     }
   | { readonly what: 'fill'; readonly count: number };
@@ -92,13 +94,16 @@ async function fill(count: number): Promise<GraphileAnswer> {
 async function work({
   concurrent,
   seconds,
+  atMost,
   batched,
 }: Extract<GraphileRequest, { what: 'work' }>): Promise<GraphileAnswer> {
   let jobs = 0;
   const { promise: busy, resolve } = Promise.withResolvers<void>();
+  const done = new AbortController();
   const task = (): void => {
     jobs += 1;
     if (jobs === concurrent * 4) resolve();
+    if (jobs === atMost) done.abort();
   };
   const tuned = { localQueue: { size: concurrent + 1 }, completeJobBatchDelay: 0 };
   const runner = await library.run({
@@ -112,7 +117,7 @@ async function work({
   await busy;
   jobs = 0;
   const from = performance.now();
-  await delay(seconds * 1000);
+  await delay(seconds * 1000, null, { signal: done.signal }).catch(() => {});
   const result = rateOf(jobs, from);
   await runner.stop();
   return result;

@@ -1,7 +1,7 @@
 import { PostgresServer } from '../../test/support/postgres-server.ts';
 import { comparePeer } from '../compare-peer.ts';
 import { runLoad } from '../load/http-load.ts';
-import { runReserveCommit } from '../load/pairs.ts';
+import { type PairLoad, runReserveCommit } from '../load/pairs.ts';
 import { openPostgresEngine, postgresCpu } from '../postgres.ts';
 import { Helper } from '../process.ts';
 import { AUTHORIZATION, benchPath, createServer, fill } from '../quayside.ts';
@@ -12,7 +12,6 @@ import { insertLoad } from '../shared.ts';
 
 const CONNECTIONS = 64;
 const WORKERS = 24;
-const RESERVED = 'stored';
 
 /**
  * HTTP on PostgreSQL, 64 connections, against graphile-worker on the same server with the same durability:
@@ -33,22 +32,23 @@ export const postgres: Scenario = {
 
 async function measure(context: BenchContext, database: PostgresServer): Promise<Finding[]> {
   const url = database.url();
-  const [seconds, rounds, stock] = context.quick ? [1, 1, 30_000] : [5, 7, 400_000];
+  const [seconds, rounds, stock] = context.quick ? [1, 1, 10_000] : [5, 7, 60_000];
   const [graphile] = await Helper.start(new URL('../reference/graphile-worker.ts', import.meta.url), [url]);
+  const engine = await openPostgresEngine(url);
   await using server = await createServer(context, url);
   try {
-    await stockUp(url, stock);
-    await graphile.ask<GraphileAnswer>({ what: 'fill', count: stock } satisfies GraphileRequest);
     await server.start();
     const ask = (request: GraphileRequest): Promise<GraphileAnswer> => graphile.ask(request);
-    const pairs = {
+    const pairs = (round: number): PairLoad => ({
       url: server.url,
       pid: server.pid,
-      queuePath: benchPath(RESERVED),
+      queuePath: benchPath(`stored-${round}`),
       authorization: AUTHORIZATION,
       connections: CONNECTIONS,
       seconds,
-    };
+      atMost: stock,
+    });
+    const work = { what: 'work', concurrent: WORKERS, seconds, atMost: stock / 2 } as const;
     const peers = {
       peer: 'graphile-worker',
       database: 'PostgreSQL',
@@ -66,22 +66,21 @@ async function measure(context: BenchContext, database: PostgresServer): Promise
         what: 'reserve and commit, pairs, 64 connections',
         target: { kind: 'at least', ratio: 2 },
         rounds,
-        own: () => runReserveCommit(pairs),
-        reference: () => ask({ what: 'work', concurrent: WORKERS, seconds, batched: false }),
+        prepare: async (round) => {
+          await fill(engine, `stored-${round}`, stock);
+          await ask({ what: 'fill', count: stock });
+        },
+        own: (round) => runReserveCommit(pairs(round)),
+        reference: () => ask({ ...work, batched: false }),
       }),
     ];
-    const tuned = await ask({ what: 'work', concurrent: WORKERS, seconds, batched: true });
+    await ask({ what: 'fill', count: stock });
+    const tuned = await ask({ ...work, batched: true });
     context.note(`graphile-worker that fetches and completes in batches: ${grouped(tuned.perSecond)}/s`);
     await server.stop();
     return findings;
   } finally {
+    await engine.stop();
     await graphile.stop();
   }
-}
-
-/** Elements for the consumers, before the server runs. */
-async function stockUp(url: string, count: number): Promise<void> {
-  const engine = await openPostgresEngine(url);
-  await fill(engine, RESERVED, count);
-  await engine.stop();
 }

@@ -1,7 +1,7 @@
 import { type RedisServer, startRedis } from '../../test/support/redis-servers.ts';
 import { comparePeer } from '../compare-peer.ts';
 import { runLoad } from '../load/http-load.ts';
-import { runReserveCommit } from '../load/pairs.ts';
+import { type PairLoad, runReserveCommit } from '../load/pairs.ts';
 import { Helper } from '../process.ts';
 import { AUTHORIZATION, benchPath, createServer, fill } from '../quayside.ts';
 import { openRedisEngine, redisCpu } from '../redis.ts';
@@ -12,7 +12,6 @@ import { type BenchContext, type Finding, grouped, type Scenario } from '../scen
 import { insertLoad } from '../shared.ts';
 
 const CONNECTIONS = 64;
-const RESERVED = 'stored';
 
 /**
  * HTTP on Redis, 64 connections, against BullMQ on the same server: inserts against 64 concurrent `add`;
@@ -32,23 +31,23 @@ export const redis: Scenario = {
 };
 
 async function measure(context: BenchContext, database: RedisServer): Promise<Finding[]> {
-  const [seconds, rounds, stock] = context.quick ? [1, 1, 40_000] : [5, 7, 600_000];
+  const [seconds, rounds, stock] = context.quick ? [1, 1, 10_000] : [5, 7, 100_000];
   const program = new URL('../reference/bullmq.ts', import.meta.url);
   const [bull] = await Helper.start(program, [String(database.port)]);
+  const engine = await openRedisEngine(database.url);
   await using server = await createServer(context, database.url);
   try {
-    await stockUp(database.url, stock);
     const ask = (request: BullRequest): Promise<BullAnswer> => bull.ask(request);
-    await ask({ what: 'fill', count: stock });
     await server.start();
-    const pairs = {
+    const pairs = (round: number): PairLoad => ({
       url: server.url,
       pid: server.pid,
-      queuePath: benchPath(RESERVED),
+      queuePath: benchPath(`stored-${round}`),
       authorization: AUTHORIZATION,
       connections: CONNECTIONS,
       seconds,
-    };
+      atMost: stock,
+    });
     const peers = { peer: 'BullMQ', database: 'Redis', databaseCpu: () => redisCpu(database) };
     const findings = [
       await comparePeer(context, peers, {
@@ -62,14 +61,19 @@ async function measure(context: BenchContext, database: RedisServer): Promise<Fi
         what: 'reserve and commit, pairs, 64 connections',
         target: { kind: 'at least', ratio: 1.5 },
         rounds,
-        own: () => runReserveCommit(pairs),
-        reference: () => ask({ what: 'work', concurrent: CONNECTIONS, seconds }),
+        prepare: async (round) => {
+          await fill(engine, `stored-${round}`, stock);
+          await ask({ what: 'fill', count: stock });
+        },
+        own: (round) => runReserveCommit(pairs(round)),
+        reference: () => ask({ what: 'work', concurrent: CONNECTIONS, seconds, atMost: stock / 2 }),
       }),
     ];
     await server.stop();
     await noteBareServer(context, seconds);
     return findings;
   } finally {
+    await engine.stop();
     await bull.stop();
   }
 }
@@ -79,11 +83,4 @@ async function noteBareServer({ note }: BenchContext, seconds: number): Promise<
   await using bare = await startInsertReference();
   const { perSecond } = await runLoad(insertLoad(bare, 'bare', seconds));
   note(`the same PUT to a bare HTTP server that stores nothing: ${grouped(perSecond)}/s`);
-}
-
-/** Elements for the consumers, before the server runs. */
-async function stockUp(url: string, count: number): Promise<void> {
-  const engine = await openRedisEngine(url);
-  await fill(engine, RESERVED, count);
-  await engine.stop();
 }

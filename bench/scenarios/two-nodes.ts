@@ -1,3 +1,4 @@
+import type { Engine } from '../../src/engine/engine.ts';
 import { type RedisServer, startRedis } from '../../test/support/redis-servers.ts';
 import type { ServerProcess } from '../../test/support/server-process.ts';
 import { type LoadResult, runLoad } from '../load/http-load.ts';
@@ -8,7 +9,6 @@ import { type BenchContext, type Finding, grouped, interleave, median, type Scen
 import { insertLoad } from '../shared.ts';
 
 const CONNECTIONS = 64;
-const RESERVED = 'stored';
 
 /** The same 64 connections on one node, and shared out over two, on one Redis and one machine. */
 export const twoNodes: Scenario = {
@@ -23,54 +23,85 @@ export const twoNodes: Scenario = {
   },
 };
 
-/** Drives one node over so many connections for a while. */
-type Drive = (node: ServerProcess, connections: number, round: string) => Promise<LoadResult>;
+/** Drives one node with its share of a round's load. */
+type Drive = (node: ServerProcess, share: Share) => Promise<LoadResult>;
+
+interface Share {
+  readonly connections: number;
+  readonly queue: string;
+  /** How many elements of the queue this node may take. */
+  readonly elements: number;
+}
 
 async function measure(context: BenchContext, database: RedisServer): Promise<Finding[]> {
-  const [seconds, rounds, stock] = context.quick ? [1, 1, 60_000] : [4, 7, 900_000];
+  const [seconds, rounds, stock] = context.quick ? [1, 1, 10_000] : [4, 7, 80_000];
   const engine = await openRedisEngine(database.url);
-  await fill(engine, RESERVED, stock);
-  await engine.stop();
   await using first = await createServer(context, database.url);
   await using second = await createServer(context, database.url);
   await Promise.all([first.start(), second.start()]);
   const nodes = [first, second];
-  const insert: Drive = (node, connections, round) =>
-    runLoad({ ...insertLoad(node, `insert-${round}`, seconds), connections });
-  const pairs: Drive = ({ url, pid }, connections) =>
-    runReserveCommit({
-      url,
-      pid,
-      queuePath: benchPath(RESERVED),
-      authorization: AUTHORIZATION,
-      connections,
-      seconds,
-    });
-  const findings = [
-    await compare(context, database, nodes, 'PUT insert, 46 bytes', insert, rounds),
-    await compare(context, database, nodes, 'reserve and commit, pairs', pairs, rounds),
-  ];
-  await Promise.all(nodes.map((node) => node.stop()));
-  return findings;
+  const insert: Load = {
+    what: 'PUT insert, 46 bytes',
+    queuePrefix: 'insert',
+    stock: 0,
+    drive: (node, { connections, queue }) => runLoad({ ...insertLoad(node, queue, seconds), connections }),
+  };
+  const pairs: Load = {
+    what: 'reserve and commit, pairs',
+    queuePrefix: 'stored',
+    stock,
+    drive: ({ url, pid }, { connections, queue, elements }) =>
+      runReserveCommit({
+        url,
+        pid,
+        queuePath: benchPath(queue),
+        authorization: AUTHORIZATION,
+        connections,
+        seconds,
+        atMost: elements,
+      }),
+  };
+  try {
+    const findings = [
+      await compare(context, database, engine, nodes, insert, rounds),
+      await compare(context, database, engine, nodes, pairs, rounds),
+    ];
+    await Promise.all(nodes.map((node) => node.stop()));
+    return findings;
+  } finally {
+    await engine.stop();
+  }
+}
+
+interface Load {
+  readonly what: string;
+  readonly queuePrefix: string;
+  /** How many elements each round stores before it is timed. */
+  readonly stock: number;
+  readonly drive: Drive;
 }
 
 async function compare(
   { note, quick }: BenchContext,
   database: RedisServer,
+  engine: Engine,
   nodes: readonly ServerProcess[],
-  what: string,
-  drive: Drive,
+  { what, queuePrefix, stock, drive }: Load,
   rounds: number,
 ): Promise<Finding> {
-  const over = (some: readonly ServerProcess[], round: string): Promise<Total> =>
-    together(database, some, (node) => drive(node, CONNECTIONS / some.length, round));
+  const over = async (some: readonly ServerProcess[], round: string): Promise<Total> => {
+    const queue = `${queuePrefix}-${round}`;
+    await fill(engine, queue, stock);
+    const share = { connections: CONNECTIONS / some.length, queue, elements: stock / some.length };
+    return together(database, some, (node) => drive(node, share));
+  };
   if (!quick) await over(nodes, 'warm');
   const pairs = await interleave(
     rounds,
     (round) => over(nodes, `both-${round}`),
     (round) => over(nodes.slice(0, 1), `one-${round}`),
   );
-  for (const [two, one] of pairs) note(`${what}: two nodes ${told(two)}; one ${told(one)}`);
+  for (const [two, one] of pairs) note(`${what}: two nodes ${text(two)}; one ${text(one)}`);
   return {
     what: `${what}, 64 connections over two nodes`,
     figure: `${grouped(median(pairs.map(([two]) => two.perSecond)))}/s`,
@@ -104,6 +135,6 @@ async function together(
   };
 }
 
-function told({ perSecond, nodes, redis }: Total): string {
+function text({ perSecond, nodes, redis }: Total): string {
   return `${grouped(perSecond)}/s (CPU of each: nodes ${nodes.toFixed(1)} us, Redis ${redis.toFixed(1)} us)`;
 }
