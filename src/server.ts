@@ -168,7 +168,7 @@ export class Server implements Service {
     this.#newAdministrator = users.created;
     this.#running = { broker, http, ...fronts };
     this.#readiness.open();
-    log.info({ event: 'start', url: this.url, ...frontEnds.urls() }, 'listening');
+    log.info({ event: 'start', pid: process.pid, url: this.url, ...frontEnds.urls() }, 'listening');
   }
 
   async #startEngines(): Promise<EngineSet> {

@@ -55,7 +55,7 @@ const RULES: Readonly<Record<string, Rule>> = {
   // The composition root and the process edge: the only ones that know the configuration.
   server: { parts: [...COMPOSITION, ...Object.keys(DRIVERS)], packages: ['node:*'] },
   'server.ts': { parts: [...COMPOSITION, 'server'], packages: ['node:*'] },
-  process: { parts: [...COMPOSITION, 'server', 'server.ts'], packages: ['node:*', 'pino'] },
+  process: { parts: [...COMPOSITION, 'files', 'server', 'server.ts'], packages: ['node:*', 'pino'] },
   'main.ts': { parts: ['config', 'process'], packages: ['node:*'] },
   ...Object.fromEntries(
     Object.entries(DRIVERS).map(([part, driver]) => [

@@ -6,6 +6,7 @@ import { createServer, type Server } from '../server.ts';
 import { EXIT } from './fault-text.ts';
 import { followLibraries } from './library-output.ts';
 import { createLog, type Log } from './log.ts';
+import { type PidFile, writePidFile } from './pid-file.ts';
 import { followSignals } from './signals.ts';
 import { startText } from './start-text.ts';
 
@@ -32,11 +33,18 @@ export async function serve(io: ServeIo): Promise<number> {
   const server = createServer(config, { log: log.logger, version: io.version, sourceOf });
   const { promise: ending, resolve: end } = Promise.withResolvers<number>();
   const unfollow = followProcess({ server, log, io, end });
+  let pidFile: PidFile | null = null;
+  const started = async (): Promise<void> => {
+    await server.start();
+    pidFile = tryPidFile(config, log);
+    greet(server, config, io, pidFile);
+  };
   try {
-    await Promise.race([server.start().then(() => greet(server, config, io)), ending]);
+    await Promise.race([started(), ending]);
     return await ending;
   } finally {
     await stopInTime(server, config, log, io);
+    (pidFile as PidFile | null)?.remove();
     unfollow();
     await log.flush();
   }
@@ -91,10 +99,24 @@ async function reload(server: Server, { logger }: Log, io: ServeIo): Promise<voi
   }
 }
 
-function greet(server: Server, config: Config, { version, output }: ServeIo): void {
+/** A server without one can still be signalled by the number that it prints. */
+function tryPidFile({ dataDir }: Config, { logger }: Log): PidFile | null {
+  try {
+    const file = writePidFile(dataDir);
+    if (file.warning !== null) logger.warn({ event: 'start' }, file.warning);
+    return file;
+  } catch (err) {
+    logger.warn({ event: 'start', err }, `the process id cannot be written to ${dataDir}`);
+    return null;
+  }
+}
+
+function greet(server: Server, config: Config, { version, output }: ServeIo, pidFile: PidFile | null): void {
   output.write(
     startText({
       version,
+      pid: process.pid,
+      pidFile: pidFile?.path ?? null,
       url: server.url,
       otherUrls: Object.values(server.otherUrls),
       namespaces: Object.keys(config.namespaces),

@@ -2,6 +2,9 @@ import type { NewAdministrator } from '../access/users-file.ts';
 
 export interface StartFacts {
   readonly version: string;
+  readonly pid: number;
+  /** Null if it could not be written. */
+  readonly pidFile: string | null;
   readonly url: string;
   /** Addresses of the front ends beside HTTP. */
   readonly otherUrls: readonly string[];
@@ -15,10 +18,16 @@ export interface StartFacts {
 /** What a person reads when the server has started. Programs read the log. */
 export function startText(facts: StartFacts): string {
   const { version, url, otherUrls, newAdministrator, usersFile } = facts;
-  const first = `Quayside ${version} listens on ${[url, ...otherUrls].join(' and ')}\n`;
+  const first = `Quayside ${version} listens on ${[url, ...otherUrls].join(' and ')}\n${pidText(facts)}`;
   if (newAdministrator !== null) return `${first}\n${firstStart(facts, newAdministrator)}`;
   if (usersFile === null) return first;
   return `${first}The administrator's password was shown at the first start; \`npm start -- reset-admin\` makes a new one.\n`;
+}
+
+/** npm does not forward SIGHUP, so it goes to the server itself. */
+function pidText({ pid, pidFile }: StartFacts): string {
+  const kept = pidFile === null ? '' : ` (kept in ${pidFile})`;
+  return `Its process is ${pid}${kept}; kill -HUP ${pid} reloads users and certificates.\n`;
 }
 
 function firstStart(facts: StartFacts, { definition, password }: NewAdministrator): string {

@@ -1,0 +1,178 @@
+import assert from 'node:assert/strict';
+import { type ChildProcess, spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { mkdir, mkdtemp, readdir, readFile, rm, stat, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { after, afterEach, before, describe, it } from 'node:test';
+import { fileURLToPath } from 'node:url';
+import { isAlive } from '../support/server-process.ts';
+import { Folder } from './program.ts';
+
+const ROOT = fileURLToPath(new URL('../..', import.meta.url));
+const PATIENCE_MS = 60_000;
+
+/** The command of README's first screen, as a service manager or a terminal runs it. */
+class NpmStart {
+  readonly npm: ChildProcess;
+  readonly ended: Promise<{ code: number | null; signal: string | null }>;
+  output = '';
+  readonly #listeners = new Set<() => void>();
+
+  constructor(dataDir: string) {
+    this.npm = spawn('npm', ['start'], {
+      cwd: ROOT,
+      env: { ...process.env, QUAYSIDE_DATA_DIR: dataDir, QUAYSIDE_HTTP__PORT: '0' },
+      stdio: ['ignore', 'pipe', 'pipe'],
+    });
+    for (const stream of [this.npm.stdout, this.npm.stderr]) {
+      stream?.setEncoding('utf8').on('data', (text: string) => {
+        this.output += text;
+        for (const listener of this.#listeners) listener();
+      });
+    }
+    this.ended = once(this.npm, 'close').then(([code, signal]) => ({ code, signal }));
+  }
+
+  async says(pattern: RegExp): Promise<void> {
+    const { promise, resolve, reject } = Promise.withResolvers<void>();
+    const patience = setTimeout(
+      () => reject(new Error(`It never said ${pattern}.\n${this.output}`)),
+      PATIENCE_MS,
+    );
+    const look = (): void => {
+      if (pattern.test(this.output)) resolve();
+    };
+    this.#listeners.add(look);
+    look();
+    await promise.finally(() => clearTimeout(patience));
+    this.#listeners.delete(look);
+  }
+
+  /** What the start prints of the server itself, which is not the process that was started here. */
+  get serverPid(): number {
+    return Number(/Its process is (\d+)/.exec(this.output)?.[1]);
+  }
+}
+
+describe('npm start', () => {
+  let folder: string;
+  let dataDir: string;
+  let started: NpmStart | null = null;
+
+  before(async () => {
+    folder = await mkdtemp(join(tmpdir(), 'quayside-npm-'));
+    dataDir = join(folder, 'data');
+  });
+
+  afterEach(async () => {
+    if (started === null) return;
+    const { npm, serverPid, ended } = started;
+    started = null;
+    if (npm.exitCode === null && npm.signalCode === null) npm.kill('SIGKILL');
+    if (serverPid > 0 && isAlive(serverPid)) process.kill(serverPid, 'SIGKILL');
+    await ended;
+  });
+
+  after(() => rm(folder, { recursive: true, force: true }));
+
+  for (const signal of ['SIGTERM', 'SIGINT'] as const) {
+    it(`ended by ${signal} to npm stops the server, and the next start finds its files free`, async () => {
+      started = new NpmStart(dataDir);
+      await started.says(/listens on .*\n.*reloads/);
+      const { serverPid } = started;
+      assert.notEqual(serverPid, started.npm.pid);
+      assert.equal((await readFile(join(dataDir, 'quayside.pid'), 'utf8')).trim(), String(serverPid));
+      started.npm.kill(signal);
+      const { code } = await started.ended;
+      assert.equal(code, 0, started.output);
+      assert.match(started.output, /"stopped"/);
+      assert.equal(isAlive(serverPid), false, 'a server is left behind');
+      assert.ok(!(await readdir(dataDir)).includes('quayside.pid'));
+    });
+  }
+
+  it('runs the server with the flags of the start script, and no shell between npm and it', async () => {
+    started = new NpmStart(dataDir);
+    await started.says(/listens on .*\n.*reloads/);
+    const { serverPid, npm } = started;
+    if (process.platform === 'linux') {
+      const words = (await readFile(`/proc/${serverPid}/cmdline`, 'utf8')).split('\0');
+      assert.ok(words.includes('--max-semi-space-size=8'), words.join(' '));
+      const status = await readFile(`/proc/${serverPid}/status`, 'utf8');
+      assert.equal(Number(/^PPid:\s+(\d+)/m.exec(status)?.[1]), npm.pid);
+    }
+    process.kill(Number(await readFile(join(dataDir, 'quayside.pid'), 'utf8')), 'SIGHUP');
+    await started.says(/were read again/);
+    npm.kill('SIGTERM');
+    await started.ended;
+    assert.equal(isAlive(serverPid), false);
+  });
+
+  it('has on Windows what cmd.exe runs for the first word of its script', async () => {
+    const { scripts } = JSON.parse(await readFile(join(ROOT, 'package.json'), 'utf8'));
+    assert.match(scripts.start, /^exec node --max-semi-space-size=8 src\/main\.ts$/);
+    assert.match(await readFile(join(ROOT, 'exec.cmd'), 'utf8'), /^@rem [^\r\n]*\r\n@%\*\r\n$/);
+  });
+});
+
+describe('The pid file', () => {
+  let folder: Folder;
+  const pidFile = (): string => folder.file('data/quayside.pid');
+
+  before(async () => {
+    folder = await Folder.create();
+    await folder.write('q.json', {
+      http: { users: { test1: 'test1' } },
+      namespaces: { N: { url: 'sqlite::memory:' } },
+    });
+    await mkdir(folder.file('data'));
+  });
+
+  after(() => folder.dispose());
+
+  it('names the server, is for its owner alone, and goes with it', async () => {
+    const program = await folder.serve(['--config', 'q.json']);
+    await program.says(/reloads/);
+    assert.equal(await readFile(pidFile(), 'utf8'), `${program.pid}\n`);
+    if (process.platform !== 'win32') assert.equal((await stat(pidFile())).mode & 0o777, 0o600);
+    assert.equal(await program.stop(), 0);
+    await assert.rejects(stat(pidFile()), { code: 'ENOENT' });
+  });
+
+  for (const [what, content] of [
+    ['of a process that is gone', '999999999\n'],
+    ['that is no number', 'x\n'],
+    ['that a kill left empty', ''],
+  ] as const) {
+    it(`${what} is replaced without a word`, async () => {
+      await writeFile(pidFile(), content);
+      const program = await folder.serve(['--config', 'q.json']);
+      await program.says(/reloads/);
+      assert.equal(await readFile(pidFile(), 'utf8'), `${program.pid}\n`);
+      assert.ok(!program.stderr.includes('quayside.pid'), program.stderr);
+      assert.equal(await program.stop(), 0);
+    });
+  }
+
+  it('of two servers on one dataDir names the later one, which says so, and stays when the earlier ends', async () => {
+    const first = await folder.serve(['--config', 'q.json']);
+    await first.says(/reloads/);
+    const second = await folder.serve(['--config', 'q.json']);
+    await second.says(/reloads/);
+    await second.logs((lines) => lines.some(({ msg }) => String(msg).includes(`named process ${first.pid}`)));
+    assert.equal(await first.stop(), 0);
+    assert.equal(await readFile(pidFile(), 'utf8'), `${second.pid}\n`);
+    assert.equal(await second.stop(), 0);
+    await assert.rejects(stat(pidFile()), { code: 'ENOENT' });
+  });
+
+  it('that cannot be written leaves a server that serves, with a warning', async () => {
+    await mkdir(join(pidFile(), 'x'), { recursive: true });
+    const program = await folder.serve(['--config', 'q.json']);
+    await program.says(/reloads/);
+    await program.logs((lines) => lines.some(({ msg }) => String(msg).includes('cannot be written')));
+    assert.equal(await program.stop(), 0);
+    await rm(pidFile(), { recursive: true });
+  });
+});
