@@ -42,21 +42,25 @@ To try it, paste these lines into a shell:
 
 ${tryLines(facts, `${definition.name}:${password}`).join('\n')}
 
-They insert an element, get one (waiting up to ten seconds), reserve another and commit it.
+They insert an element, get it (waiting up to ten seconds), reserve another and commit it with its token. Q is the
+address of the server, as in README.md.
 `;
 }
+
+/** A filter from response headers to `ID?token=TOKEN`, the end of a commit's URL. */
+const ID_AND_TOKEN = `awk 'tolower($1) == "x-ks-id:" { id = $2 } tolower($1) == "x-ks-lease:" { token = $2 } END { print id "?token=" token }'`;
 
 /** Lines that work in any POSIX shell, one after the other. */
 function tryLines({ url, namespaces }: StartFacts, credentials: string): string[] {
   // The addresses that stand for "all of this machine's" cannot be called everywhere.
   const callable = url.replace('//0.0.0.0:', '//127.0.0.1:').replace('//[::]:', '//[::1]:');
-  const namespace = encodeURIComponent(namespaces[0] ?? '').replaceAll("'", '%27');
+  const namespace = encodeURIComponent(namespaces[0] ?? '').replaceAll('!', '%21');
   return [
-    `export U='${credentials}' Q='${callable}/q/${namespace}/first'`,
-    `curl -u "$U" -X PUT "$Q" -H 'content-type: application/json' -d '{"hello": "world"}'`,
-    `curl -u "$U" -i "$Q?to=10000"`,
-    `curl -u "$U" -X PUT "$Q" -d 'another'`,
-    `ID=$(curl -u "$U" -s -o /dev/null -D - "$Q?reserve=true&to=10000" | tr -d '\\r' | awk 'tolower($1) == "x-ks-id:" { print $2 }')`,
-    `curl -u "$U" -X PATCH "$Q/commit/$ID"`,
+    `export U='${credentials}' Q='${callable}'`,
+    `curl -u "$U" -X PUT "$Q/q/${namespace}/first" -H 'content-type: application/json' -d '{"hello": "world"}'`,
+    `curl -u "$U" -i "$Q/q/${namespace}/first?to=10000"`,
+    `curl -u "$U" -X PUT "$Q/q/${namespace}/first" -H 'content-type: text/plain' -d 'another'`,
+    `JOB=$(curl -u "$U" -s -o /dev/null -D - "$Q/q/${namespace}/first?reserve=true&to=10000" | tr -d '\\r' | ${ID_AND_TOKEN})`,
+    `curl -u "$U" -X PATCH "$Q/q/${namespace}/first/commit/$JOB"`,
   ];
 }

@@ -46,7 +46,7 @@ describe('The start', () => {
 
   it('prints lines that insert, get, reserve and commit when they are pasted into a shell', async () => {
     const program = await folder.serve([]);
-    const lines = program.stdout.split('\n').filter((line) => /^(export|curl|ID=)/.test(line));
+    const lines = program.stdout.split('\n').filter((line) => /^(export|curl|JOB=)/.test(line));
     assert.equal(lines.length, 6);
     const { stdout } = await run('sh', ['-c', lines.join('\n')]);
     assert.match(stdout, /^\{"id":"[^"]+"\}HTTP\/1\.1 200 OK\r\n/);

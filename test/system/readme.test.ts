@@ -1,0 +1,331 @@
+import assert from 'node:assert/strict';
+import { type ChildProcess, execFileSync, spawn, spawnSync } from 'node:child_process';
+import { once } from 'node:events';
+import { mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
+import { after, before, describe, it } from 'node:test';
+import { fileURLToPath } from 'node:url';
+import { QueueClient } from '../support/http-client.ts';
+
+/**
+ * A newcomer's first hour: the code blocks of README.md, in order, in a fresh clone of the last commit. The server is
+ * started by README's own command. Packages come from npm's cache where it has them, so no network is needed after the
+ * `npm ci` that installed these tests.
+ */
+const PROJECT = fileURLToPath(new URL('../..', import.meta.url));
+/** Only for a test that would otherwise hang; nothing is measured with it. */
+const PATIENCE_MS = 240_000;
+
+/** Settings of a newcomer's machine. What else `npm test` set for its children would mislead an npm in another folder. */
+const NPM_SETTINGS = /^npm_config_(cache|registry|userconfig|globalconfig|cafile|noproxy|https?_proxy)$/i;
+
+interface Block {
+  readonly language: string;
+  readonly text: string;
+}
+
+describe('README.md in a fresh clone', () => {
+  let folder: string;
+  let clone: string;
+  let blocks: Block[];
+  let server: Program;
+  let shell: Shell;
+
+  before(async () => {
+    folder = await mkdtemp(path.join(tmpdir(), 'quayside-readme-'));
+    clone = path.join(folder, 'quayside');
+    execFileSync('git', ['clone', '--quiet', PROJECT, clone], { stdio: ['ignore', 'ignore', 'pipe'] });
+    blocks = blocksOf(await readFile(path.join(clone, 'README.md'), 'utf8'));
+    server = new Program(textOf(blocks, 'sh', /^npm ci && npm start$/), clone);
+    await server.prints(/address of the server/);
+    shell = new Shell(clone);
+  });
+
+  after(async () => {
+    await shell?.end();
+    await server?.stop();
+    await rm(folder, { recursive: true, force: true });
+  });
+
+  it('has shell blocks that any shell takes line by line: no comments, and no URL outside of quotes', () => {
+    // zsh, the shell of macOS, takes an interactive # as a word and a ? as a pattern.
+    for (const { text } of blocks.filter(({ language }) => language === 'sh')) {
+      assert.doesNotMatch(text, /(^|\s)#/m);
+      assert.doesNotMatch(text.replaceAll(/"[^"]*"|'[^']*'/g, ''), /[?*]/);
+    }
+  });
+
+  it('passes the token in every example of a commit, a rollback and an extend, and so does every page of docs', async () => {
+    const pages = (await readdir(path.join(clone, 'docs'), { recursive: true }))
+      .filter((name) => name.endsWith('.md'))
+      .map((name) => path.join('docs', name));
+    let examples = 0;
+    for (const page of ['README.md', ...pages]) {
+      const own = blocksOf(await readFile(path.join(clone, page), 'utf8'));
+      const settling = own
+        .flatMap(({ text }) => text.split('\n'))
+        .filter((line) => /\/(commit|rollback|extend|\$\{verb\})\//.test(line));
+      for (const line of settling) assert.match(line, /token=|\$JOB\b/, page);
+      examples += settling.length;
+    }
+    assert.ok(examples > 0);
+  });
+
+  it('says on its first screen what costs newcomers elements or hours', async () => {
+    const page = await readFile(path.join(clone, 'README.md'), 'utf8');
+    const first = page.slice(0, page.indexOf('## A first queue')).replaceAll(/\s+/g, ' ');
+    for (const said of [
+      'An exchange consumes its source',
+      'A get is a pop: at most once',
+      'commits with the token',
+      '`deadLetter: { maxTries: 5 }`',
+      'On an insert `delay` is in seconds',
+      'On a rollback `delay` is in milliseconds',
+      '`to=30000`, in a loop',
+      'AMQP 1.0',
+      'On Linux (x64, arm64) and Windows (x64)',
+    ]) {
+      assert.ok(first.includes(said), said);
+    }
+  });
+
+  it('has a first queue, a worker, a stream and an exchange that do what README says', async () => {
+    const exported = server.output.split('\n').find((line) => line.startsWith('export '));
+    assert.ok(exported !== undefined, server.output);
+    await shell.run(exported);
+    const credentials = await shell.run('echo "$U"');
+    assert.match(credentials, /^admin:[\w-]{24}\n$/);
+    const commands = blocks
+      .filter(({ language, text }) => language === 'sh' && !text.startsWith('npm '))
+      .flatMap(({ text }) => commandsOf(text));
+    const steps: [command: RegExp, check: (printed: string) => void | Promise<void>][] = [
+      [
+        /^export /,
+        async () => assert.equal(await shell.run('echo "$U"'), credentials, 'the password is kept'),
+      ],
+      [/-X PUT .*orders"/, isInsert],
+      [/-X PUT .*delay=2"/, isInsert],
+      [/-i .*orders\?to=/, (printed) => hasElement(printed, 'application/json', '{"order": 1}')],
+      [/-i .*orders\?to=/, (printed) => hasElement(printed, 'text/plain', 'later')],
+      [/orders\/status/, (printed) => assert.equal(JSON.parse(printed).stats.get, 2)],
+      [/-X PUT .*orders"/, isInsert],
+      [/^JOB=/, async () => assert.match(await shell.run('echo "$JOB"'), /^\S+\?token=\S+\n$/)],
+      [/^cat body$/, (printed) => assert.equal(printed, '{"order": 2}')],
+      [/rollback\/\$JOB/, (printed) => assert.equal(printed, '{}')],
+      [/-X PUT .*groups=/, isInsert],
+      [/group=mail/, (printed) => assert.equal(printed, 'ann')],
+      [/group=audit/, (printed) => assert.equal(printed, 'ann')],
+      [/-X PUT .*\/x\/big-orders".*"consumer"/s, (printed) => assert.equal(printed, '')],
+      [/-X PUT .*incoming"/, isInsert],
+      [/N\/big/, (printed) => assert.equal(printed, '{"amount": 250}')],
+      [/N\/all/, (printed) => assert.equal(printed, '{"amount": 250}')],
+    ];
+    for (const [at, command] of commands.entries()) {
+      const [pattern, check] = steps[at] ?? [/^$/, () => {}];
+      assert.match(command, pattern, `command ${at} of README.md is not the one that this test expects`);
+      await check(await shell.run(command));
+    }
+    assert.equal(commands.length, steps.length);
+  });
+
+  it('has a worker that reserves, commits with the token, and goes on', async () => {
+    await writeFile(path.join(clone, 'worker.mjs'), textOf(blocks, 'js', /token/));
+    const [U = '', Q = ''] = (await shell.run('printf "%s\\n%s" "$U" "$Q"')).split('\n');
+    const worker = new Program(`exec '${process.execPath}' worker.mjs`, clone, { U, Q });
+    try {
+      await worker.prints(/working on \{"order": 2\}/);
+      isInsert(await shell.run(`curl -s -u "$U" -X PUT "$Q/q/N/orders" -d third`));
+      await worker.prints(/working on third/);
+    } finally {
+      await worker.stop();
+    }
+    const { stats } = JSON.parse(await shell.run(`curl -s -u "$U" "$Q/q/N/orders/status"`));
+    assert.ok(stats.commit >= 1, 'the first element was committed before the second was reserved');
+    assert.equal(stats.rollback, 1);
+  });
+
+  it('has a configuration that starts once each user has a hash, and means what README says of it', async () => {
+    const commands = commandsOf(textOf(blocks, 'sh', /hash-password/));
+    assert.equal(commands.length, 3);
+    const [hashPassword = '', printConfig = '', start = ''] = commands;
+    const hashed = spawnSync('sh', ['-c', hashPassword], {
+      cwd: clone,
+      env: environment(),
+      input: 'a long enough password\n',
+      encoding: 'utf8',
+    });
+    const [hash = ''] = /^\$argon2id\$\S+$/m.exec(hashed.stdout) ?? [];
+    assert.notEqual(hash, '', `${hashed.stdout}${hashed.stderr}`);
+    const yaml = textOf(blocks, 'yaml', /namespaces/).replaceAll('$argon2id$…', () => hash);
+    assert.ok(yaml.includes(hash));
+    await writeFile(path.join(clone, 'quayside.yaml'), yaml);
+    const shown = await shell.run(printConfig);
+    assert.match(shown, /maxTries/);
+    assert.ok(!shown.includes(hash), 'secrets are masked');
+
+    const administrator = (await shell.run('echo "$U"')).trim();
+    await server.stop();
+    const configured = new Program(start, clone);
+    try {
+      await configured.prints(/listens on \S+/);
+      const [, url = ''] = /listens on (\S+)/.exec(configured.output) ?? [];
+      assert.equal(await statusOf(url, 'admin:a long enough password', '/q/events'), 200);
+      assert.equal(await statusOf(url, 'worker:a long enough password', '/q/N'), 200);
+      assert.equal(await statusOf(url, 'worker:a long enough password', '/q/events'), 404);
+      assert.equal(await statusOf(url, administrator, '/q/N'), 401);
+    } finally {
+      await configured.stop();
+    }
+  });
+});
+
+/** A command that goes on, in a process group of its own: npm, the shell that npm starts, and what this starts. */
+class Program {
+  output = '';
+  readonly #child: ChildProcess;
+  readonly #ended: Promise<unknown>;
+  #onOutput = (): void => {};
+
+  constructor(command: string, cwd: string, more: Readonly<Record<string, string>> = {}) {
+    this.#child = spawn('sh', ['-c', command], {
+      cwd,
+      env: { ...environment(), ...more },
+      stdio: ['ignore', 'pipe', 'pipe'],
+      detached: true,
+    });
+    for (const stream of [this.#child.stdout, this.#child.stderr]) {
+      stream?.setEncoding('utf8').on('data', (text: string) => {
+        this.output += text;
+        this.#onOutput();
+      });
+    }
+    this.#ended = once(this.#child, 'close').then(() => this.#onOutput());
+  }
+
+  /** Resolves when the output matches. @throws Error if the program ends before */
+  async prints(pattern: RegExp): Promise<void> {
+    const { promise, resolve, reject } = Promise.withResolvers<void>();
+    const fail = (why: string): void =>
+      reject(new Error(`${why} before it printed ${pattern}.\n${this.output}`));
+    const patience = setTimeout(() => fail('Too much time passed'), PATIENCE_MS);
+    this.#onOutput = () => {
+      if (pattern.test(this.output)) resolve();
+      else if (this.#child.exitCode !== null || this.#child.signalCode !== null) fail('The program ended');
+    };
+    this.#onOutput();
+    await promise.finally(() => clearTimeout(patience));
+  }
+
+  /** SIGTERM to the whole group, as a terminal that is closed would; resolves when all of it is gone. */
+  async stop(): Promise<void> {
+    const { pid, exitCode, signalCode } = this.#child;
+    if (pid !== undefined && exitCode === null && signalCode === null) process.kill(-pid, 'SIGTERM');
+    await this.#ended;
+  }
+}
+
+/** One shell that is given a command at a time, as somebody pastes them. */
+class Shell {
+  readonly #child: ChildProcess;
+  readonly #ended: Promise<unknown>;
+  #printed = '';
+  #errors = '';
+  #onOutput = (): void => {};
+
+  constructor(cwd: string) {
+    this.#child = spawn('sh', [], { cwd, env: environment(), stdio: 'pipe' });
+    this.#ended = once(this.#child, 'close');
+    this.#child.stdout?.setEncoding('utf8').on('data', (text: string) => {
+      this.#printed += text;
+      this.#onOutput();
+    });
+    this.#child.stderr?.setEncoding('utf8').on('data', (text: string) => {
+      this.#errors += text;
+    });
+  }
+
+  /** Resolves with what the command printed. @throws Error if it failed */
+  async run(command: string): Promise<string> {
+    this.#printed = '';
+    this.#errors = '';
+    const { promise, resolve, reject } = Promise.withResolvers<string>();
+    this.#onOutput = () => {
+      const end = /\n<end (\d+)>\n$/.exec(this.#printed);
+      if (end === null) return;
+      if (end[1] === '0') resolve(this.#printed.slice(0, end.index));
+      else reject(new Error(`${command}\nended with ${end[1]}.\n${this.#printed}${this.#errors}`));
+    };
+    void this.#ended.then(() => reject(new Error(`The shell ended.\n${this.#printed}${this.#errors}`)));
+    this.#child.stdin?.write(`${command}\nprintf '\\n<end %d>\\n' "$?"\n`);
+    return promise;
+  }
+
+  async end(): Promise<void> {
+    this.#child.stdin?.end();
+    await this.#ended;
+  }
+}
+
+/** A newcomer's environment: no program of this project in the path, and any free port instead of the default. */
+function environment(): Record<string, string> {
+  const own = Object.entries(process.env).filter(
+    ([name]) =>
+      !/^(npm_|node$|node_options$|node_test|quayside_|init_cwd$|U$|Q$)/i.test(name) ||
+      NPM_SETTINGS.test(name),
+  );
+  const folders = (process.env.PATH ?? '').split(path.delimiter);
+  return {
+    ...(Object.fromEntries(own) as Record<string, string>),
+    PATH: folders.filter((name) => !name.includes('node_modules')).join(path.delimiter),
+    npm_config_prefer_offline: 'true',
+    QUAYSIDE_HTTP__PORT: '0',
+  };
+}
+
+function blocksOf(markdown: string): Block[] {
+  return [...markdown.matchAll(/^```(\w*)\n(.*?)^```$/gms)].map(([, language = '', text = '']) => ({
+    language,
+    text,
+  }));
+}
+
+/** The text of the one block of that language that matches. */
+function textOf(blocks: readonly Block[], language: string, pattern: RegExp): string {
+  const found = blocks.filter((block) => block.language === language && pattern.test(block.text.trim()));
+  assert.equal(found.length, 1, `README.md has one block of ${language} with ${pattern}`);
+  return found[0]?.text ?? '';
+}
+
+/** Whole commands of a block: a line that a shell would ask to be continued is joined with the next. */
+function commandsOf(text: string): string[] {
+  const commands: string[] = [];
+  let command = '';
+  for (const line of text.trimEnd().split('\n')) {
+    command += command === '' ? line : `\n${line}`;
+    if (spawnSync('sh', ['-n', '-c', command]).status !== 0) continue;
+    commands.push(command);
+    command = '';
+  }
+  assert.equal(command, '', 'the last command is complete');
+  return commands;
+}
+
+function isInsert(printed: string): void {
+  assert.match(printed, /^\{"id":"[^"]+"\}$/);
+}
+
+/** Checks what `curl -i` prints of an element. */
+function hasElement(printed: string, contentType: string, body: string): void {
+  const [head = '', content] = printed.split('\r\n\r\n');
+  assert.match(head, /^HTTP\/1\.1 200 OK\r\n/);
+  assert.ok(head.includes(`\r\ncontent-type: ${contentType}\r\n`), head);
+  assert.equal(content, body);
+}
+
+async function statusOf(url: string, credentials: string, path: string): Promise<number> {
+  const client = new QueueClient({ url, credentials });
+  const { status } = await client.request('GET', path);
+  client.close();
+  return status;
+}
