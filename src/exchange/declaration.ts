@@ -1,5 +1,6 @@
 import type { JsonValue } from '../engine/definitions.ts';
 import { invalidParameter } from '../model/errors.ts';
+import { type Members, membersOf, wrongMember } from '../model/members.ts';
 import { checkName } from '../model/names.ts';
 
 /** An exchange as it was asked for (spec 4.2, Create payload). */
@@ -34,53 +35,41 @@ const LARGEST_WINDOW = 65_536;
 /** More destinations than this are a mistake, or an attack: each element is copied to every one. */
 const MOST_DESTINATIONS = 256;
 
-type Fields = Readonly<Record<string, unknown>>;
-
 /**
- * Reads a create payload. Unknown members of the payload, of `src` and of `dst` are ignored, as clients of
- * the interface send more; unknown consumer options are refused, since they would silently do nothing.
+ * Parses a create payload. Unknown members are rejected: a misspelt `selector` would copy everything.
  * @param within the member of the body that it is; '' where it is the body
  * @throws QuaysideError `invalid-parameter` with the path of the field
  */
 export function parseDeclaration(payload: unknown, within = ''): Declaration {
-  const fields = record(payload, within);
-  const { src, dst, consumer } = fields;
+  const { src, dst, consumer } = membersOf(payload, within, ['src', 'dst', 'consumer']);
   const at = (path: string): string => pathWithin(within, path);
-  if (!Array.isArray(dst) || dst.length === 0 || dst.length > MOST_DESTINATIONS) {
+  if (!Array.isArray(dst)) throw wrongMember(at('dst'), dst, 'an array of destinations');
+  if (dst.length === 0 || dst.length > MOST_DESTINATIONS) {
     throw invalidParameter(
       at('dst'),
-      `${at('dst')} must be an array of 1 to ${MOST_DESTINATIONS} destinations.`,
+      `${at('dst')} must have 1 to ${MOST_DESTINATIONS} destinations, not ${dst.length}.`,
     );
   }
   return {
-    src: queueName(record(src, at('src')), at('src')),
+    src: queueName(membersOf(src, at('src'), ['ns', 'queue']), at('src')),
     dst: dst.map((destination, i) => parseDestination(destination, at(`dst[${i}]`))),
-    consumer: parseConsumer(record(consumer, at('consumer')), at('consumer')),
+    consumer: parseConsumer(consumer, at('consumer')),
   };
 }
 
 function parseDestination(value: unknown, path: string): Destination {
-  const fields = record(value, path);
-  const { selector } = fields;
-  const name = queueName(fields, path);
+  const members = membersOf(value, path, ['ns', 'queue', 'selector']);
+  const { selector } = members;
+  const name = queueName(members, path);
   if (selector === undefined || selector === null) return name;
-  if (typeof selector !== 'string') {
-    throw invalidParameter(`${path}.selector`, `${path}.selector must be a string, or be left out.`);
-  }
+  if (typeof selector !== 'string') throw wrongMember(`${path}.selector`, selector, 'a string, or left out');
   return { ...name, selector };
 }
 
-function parseConsumer(fields: Fields, path: string): ConsumerOptions {
-  const { parallel, wsize, reserve, ...unknown } = fields;
-  const [stranger] = Object.keys(unknown);
-  if (stranger !== undefined) {
-    throw invalidParameter(
-      `${path}.${stranger}`,
-      `${path}.${stranger} is not an option; there are parallel, wsize and reserve.`,
-    );
-  }
+function parseConsumer(value: unknown, path: string): ConsumerOptions {
+  const { parallel, wsize, reserve } = membersOf(value, path, ['parallel', 'wsize', 'reserve']);
   if (reserve !== undefined && typeof reserve !== 'boolean') {
-    throw invalidParameter(`${path}.reserve`, `${path}.reserve must be true or false.`);
+    throw wrongMember(`${path}.reserve`, reserve, 'true or false');
   }
   return {
     ...(parallel !== undefined && { parallel: whole(parallel, `${path}.parallel`, MOST_PARALLEL) }),
@@ -89,27 +78,18 @@ function parseConsumer(fields: Fields, path: string): ConsumerOptions {
   };
 }
 
-function queueName(fields: Fields, path: string): QueueName {
-  return { ns: name(fields.ns, `${path}.ns`), queue: name(fields.queue, `${path}.queue`) };
+function queueName({ ns, queue }: Members, path: string): QueueName {
+  return { ns: name(ns, `${path}.ns`), queue: name(queue, `${path}.queue`) };
 }
 
 function name(value: unknown, path: string): string {
-  if (typeof value !== 'string') throw invalidParameter(path, `${path} must be a string.`);
+  if (typeof value !== 'string') throw wrongMember(path, value, 'a string');
   return checkName(path, value);
 }
 
-function whole(value: unknown, path: string, most: number): number {
-  if (typeof value !== 'number' || !Number.isInteger(value) || value < 1 || value > most) {
-    throw invalidParameter(path, `${path} must be a whole number from 1 to ${most}.`);
-  }
-  return value;
-}
-
-function record(value: unknown, path: string): Fields {
-  if (typeof value !== 'object' || value === null || Array.isArray(value)) {
-    throw invalidParameter(path, `${path === '' ? 'The body' : path} must be a JSON object.`);
-  }
-  return value as Fields;
+function whole(value: unknown, path: string, max: number): number {
+  if (typeof value === 'number' && Number.isInteger(value) && value >= 1 && value <= max) return value;
+  throw wrongMember(path, value, `a whole number from 1 to ${max}`);
 }
 
 /** The path of a declaration's field, in a body of which the declaration is a member, or the whole (''). */

@@ -1,8 +1,12 @@
 import { invalidParameter } from '../model/errors.ts';
 import { checkHeaders } from '../model/headers.ts';
 import { LIMITS } from '../model/limits.ts';
+import { memberPath, membersOf, wrongMember } from '../model/members.ts';
 import { SERVICE_HEADERS } from './forward.ts';
 import type { Sample } from './trial.ts';
+
+const BODY_MEMBERS = ['msg', 'content_type', 'declaration'];
+const MESSAGE_MEMBERS = ['id', 'payload', 'hdrs', 'tries', 'mature'];
 
 /** What a trial is asked with: the sample, and a declaration to try instead of the exchange's own. */
 export interface TrialRequest {
@@ -17,16 +21,16 @@ export interface TrialRequest {
  * @throws QuaysideError `invalid-parameter` with the path of the field, `invalid-header`
  */
 export function parseSample(request: unknown, now: number): TrialRequest {
-  const { msg, content_type, declaration } = object(request, '');
+  const { msg, content_type, declaration } = membersOf(request, '', BODY_MEMBERS);
   const {
     id = 'sample',
     payload = '',
     hdrs,
     tries = 0,
     mature,
-  } = msg === undefined ? {} : object(msg, 'msg');
+  } = msg === undefined ? {} : membersOf(msg, 'msg', MESSAGE_MEMBERS);
   if (content_type !== undefined && typeof content_type !== 'string') {
-    throw invalidParameter('content_type', 'content_type must be a string.');
+    throw wrongMember('content_type', content_type, 'a string');
   }
   const isText = typeof payload === 'string';
   return {
@@ -54,31 +58,23 @@ function written(payload: unknown): string {
 
 function elementId(value: unknown): string {
   if (typeof value === 'string' && value !== '' && value.length <= LIMITS.idLength) return value;
-  throw invalidParameter('msg.id', `msg.id must be a string of 1 to ${LIMITS.idLength} characters.`);
+  throw wrongMember('msg.id', value, `a string of 1 to ${LIMITS.idLength} characters`);
 }
 
 function pairs(hdrs: unknown): string[] {
   if (hdrs === undefined) return [];
-  return Object.entries(object(hdrs, 'msg.hdrs')).flatMap(([name, value]) => {
-    if (typeof value !== 'string')
-      throw invalidParameter(`msg.hdrs.${name}`, 'A header value must be a string.');
+  return Object.entries(membersOf(hdrs, 'msg.hdrs', null)).flatMap(([name, value]) => {
+    if (typeof value !== 'string') throw wrongMember(memberPath('msg.hdrs', name), value, 'a string');
     return [name.toLowerCase(), value];
   });
 }
 
 function seconds(value: unknown): number {
   if (typeof value === 'number' && value >= 0 && value * 1000 <= LIMITS.matureAt) return value;
-  throw invalidParameter('msg.mature', 'msg.mature must be unix time in seconds.');
+  throw wrongMember('msg.mature', value, 'unix time in seconds, before the year 5000');
 }
 
 function count(value: unknown, path: string, most: number): number {
   if (typeof value === 'number' && Number.isInteger(value) && value >= 0 && value <= most) return value;
-  throw invalidParameter(path, `${path} must be a whole number from 0 to ${most}.`);
-}
-
-function object(value: unknown, path: string): Readonly<Record<string, unknown>> {
-  if (typeof value === 'object' && value !== null && !Array.isArray(value)) {
-    return value as Readonly<Record<string, unknown>>;
-  }
-  throw invalidParameter(path, `${path === '' ? 'The body' : path} must be a JSON object.`);
+  throw wrongMember(path, value, `a whole number from 0 to ${most}`);
 }

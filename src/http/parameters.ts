@@ -3,6 +3,7 @@ import type { GroupName } from '../model/element.ts';
 import { invalidParameter } from '../model/errors.ts';
 import { LIMITS } from '../model/limits.ts';
 import { checkGroup, checkGroups, checkName } from '../model/names.ts';
+import { quote } from '../model/quote.ts';
 
 /** One query parameter: what it means, for people and OpenAPI, and how it is read. */
 export interface Parameter<T> {
@@ -14,22 +15,23 @@ export interface Parameter<T> {
   read(name: string, value: string): T;
 }
 
-const YES = new Set(['1', 'true', 'yes', 'on']);
-const NO = new Set(['', '0', 'false', 'no', 'off']);
+const NO: ReadonlySet<string> = new Set(['0', 'false', 'no', 'off']);
 const WHOLE = /^[0-9]{1,16}$/;
 const DECIMAL = /^[0-9]{1,16}(?:\.[0-9]{1,9})?$/;
 
-/** `1 true yes on`, in any case, or `0 false no off` and nothing at all. */
+/**
+ * False as `0 false no off` in any case, else true: the spec says "truthy". An empty one is rejected, since
+ * `?reserve` or `?reserve=` must not turn a reserve into a pop.
+ */
 export function flag(description: string): Parameter<boolean> {
   return {
     description,
-    schema: Type.String({ pattern: '^(?:1|true|yes|on|0|false|no|off)?$', default: '0' }),
+    schema: Type.Boolean({ default: false }),
     fallback: false,
     read(name, value) {
-      const lower = value.toLowerCase();
-      if (YES.has(lower)) return true;
-      if (NO.has(lower)) return false;
-      throw refused(name, value, '1, true, yes or on, or 0, false, no or off');
+      const lower = value.trim().toLowerCase();
+      if (lower !== '') return !NO.has(lower);
+      throw invalidParameter(name, `${name} has no value; give 1 for yes, or 0, false, no or off for no.`);
     },
   };
 }
@@ -51,7 +53,7 @@ export function whole<T>(description: string, range: Range, fallback: T): Parame
     read(name, value) {
       const number = WHOLE.test(value) ? Number(value) : Number.NaN;
       if (number >= from && number <= to) return number;
-      throw refused(name, value, `${unit}, a whole number from ${from} to ${to}`);
+      throw wrongValue(name, value, `${unit}, a whole number from ${from} to ${to}`);
     },
   };
 }
@@ -65,7 +67,7 @@ export function seconds<T>(description: string, mostMs: number, fallback: T): Pa
     read(name, value) {
       const ms = DECIMAL.test(value) ? Math.round(Number(value) * 1000) : Number.NaN;
       if (ms <= mostMs) return ms;
-      throw refused(name, value, `seconds from 0 to ${mostMs / 1000}, fractions allowed`);
+      throw wrongValue(name, value, `seconds from 0 to ${mostMs / 1000}, fractions allowed`);
     },
   };
 }
@@ -79,8 +81,8 @@ export function unixTime(description: string): Parameter<number | null> {
     read(name, value) {
       const ms = DECIMAL.test(value) ? Math.round(Number(value) * 1000) : Number.NaN;
       if (ms <= LIMITS.matureAt) return ms;
-      if (Number.isNaN(ms)) throw refused(name, value, 'unix time in seconds, fractions allowed');
-      throw refused(
+      if (Number.isNaN(ms)) throw wrongValue(name, value, 'unix time in seconds, fractions allowed');
+      throw wrongValue(
         name,
         value,
         'unix time in seconds; this is past the year 5000, so it may be milliseconds',
@@ -112,7 +114,7 @@ export function opaque(description: string): Parameter<string | null> {
 /** @throws QuaysideError `invalid-parameter` */
 export function checkOpaque(name: string, value: string): string {
   if (OPAQUE.test(value)) return value;
-  throw refused(name, value, `1 to ${LIMITS.idLength} visible ASCII characters, as an answer gave them`);
+  throw wrongValue(name, value, `1 to ${LIMITS.idLength} visible ASCII characters, as an answer gave them`);
 }
 
 const OPAQUE = new RegExp(`^[\\x21-\\x7e]{1,${LIMITS.idLength}}$`);
@@ -140,10 +142,6 @@ function shown(fallback: unknown): { default?: unknown } {
   return fallback === null ? {} : { default: fallback };
 }
 
-/** The longest part of a refused value that goes into the message. */
-const SHOWN = 40;
-
-function refused(name: string, value: string, right: string): Error {
-  const part = value.length > SHOWN ? `${value.slice(0, SHOWN)}…` : value;
-  return invalidParameter(name, `${name} cannot be ${JSON.stringify(part)}; give ${right}.`);
+function wrongValue(name: string, value: string, allowed: string): Error {
+  return invalidParameter(name, `${name} cannot be ${quote(value)}; give ${allowed}.`);
 }

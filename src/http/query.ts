@@ -1,13 +1,18 @@
 import { invalidParameter, QuaysideError } from '../model/errors.ts';
+import { quote } from '../model/quote.ts';
+import { nearestName } from '../model/slip.ts';
 import type { Parameter } from './parameters.ts';
 
 /** The parameters of a route, by name. */
 export type Parameters<Q> = { readonly [Name in keyof Q]: Parameter<Q[Name]> };
 
+/** A shorter name is one edit away from too many others. */
+const MIN_EDITED_NAME = 4;
+
 /**
- * Reads the query strings of one route, prepared once. Strict where a mistake would be silent otherwise: a
- * known parameter that comes twice, is not well encoded or is not what it should be is refused. Unknown
- * ones are ignored.
+ * Reads the query strings of one route, prepared once. A mistake that would otherwise go unnoticed is rejected: a
+ * known parameter that comes twice, is not well encoded or has a wrong value, and a name that differs from a
+ * known one by a slip. Other unknown ones are ignored.
  */
 export class QueryReader<Q extends object> {
   readonly parameters: Parameters<Q>;
@@ -37,8 +42,13 @@ export class QueryReader<Q extends object> {
       const equals = search.indexOf('=', from);
       const nameEnd = equals === -1 || equals > end ? end : equals;
       const name = decoded(search.slice(from, nameEnd));
-      if (name === null)
-        throw new QuaysideError('malformed-request', 'A parameter name is not well encoded.');
+      if (name === null) {
+        const sent = quote(search.slice(from, nameEnd));
+        throw new QuaysideError(
+          'malformed-request',
+          `The parameter name ${sent} is not percent-encoded UTF-8.`,
+        );
+      }
       const parameter = this.#byName.get(name);
       if (parameter !== undefined) {
         // Known names have no space, so this says exactly whether the name was there before.
@@ -47,12 +57,21 @@ export class QueryReader<Q extends object> {
         }
         given += ` ${name} `;
         const value = decoded(search.slice(Math.min(nameEnd + 1, end), end));
-        if (value === null) throw invalidParameter(name, `The value of ${name} is not well encoded.`);
+        if (value === null) {
+          const sent = quote(search.slice(nameEnd + 1, end));
+          throw invalidParameter(name, `The value of ${name}, ${sent}, is not percent-encoded UTF-8.`);
+        }
         values[name] = parameter.read(name, value);
-      }
+      } else if (name !== '') this.#rejectSlip(name);
       from = end + 1;
     }
     return values as Q;
+  }
+
+  #rejectSlip(name: string): void {
+    const meant = nearestName(name, this.#byName.keys(), MIN_EDITED_NAME);
+    if (meant === null) return;
+    throw invalidParameter(name, `Unknown parameter ${quote(name)}. Did you mean "${meant}"?`);
   }
 }
 

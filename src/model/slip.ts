@@ -1,12 +1,13 @@
 /**
  * The known name that was probably meant: it differs only in case, or by one letter more, less, other or in the
  * wrong place. Null if none is that close.
+ * @param minEdited the shortest known name that may differ by more than case
  */
-export function nearestName(name: string, known: Iterable<string>): string | null {
+export function nearestName(name: string, known: Iterable<string>, minEdited = 0): string | null {
   let nearest: string | null = null;
   for (const candidate of known) {
     if (candidate.toLowerCase() === name.toLowerCase()) return candidate;
-    if (nearest === null && isOneEdit(candidate, name)) nearest = candidate;
+    if (nearest === null && candidate.length >= minEdited && isOneEdit(candidate, name)) nearest = candidate;
   }
   return nearest;
 }

@@ -80,6 +80,8 @@ describe('POST /x/:id/test', () => {
       ['{"msg":{"mature":"soon"}}', 'invalid-parameter'],
       ['{"msg":{"hdrs":{"a":1}}}', 'invalid-parameter'],
       ['{"msg":{"hdrs":{"a b":"c"}}}', 'invalid-header'],
+      ['{"mesg":{}}', 'invalid-parameter'],
+      ['{"msg":{"headers":{}}}', 'invalid-parameter'],
       ['no json', 'invalid-body'],
     ] as const) {
       const answer = await x.client.request('POST', `/x/${x.id}/test`, { body });
@@ -117,6 +119,11 @@ describe('POST /x/:id/test', () => {
     ['an empty name', (x) => x.declaration({ src: { ns: 'N', queue: '' } }), 'declaration.src.queue'],
     ['no destination', (x) => x.declaration({ dst: [] }), 'declaration.dst'],
     ['a strange option', (x) => x.declaration({ consumer: { a: 1 } }), 'declaration.consumer.a'],
+    [
+      'a misspelt selector',
+      (x) => x.declaration({ dst: [{ ns: 'M', queue: 'q', selectr: 'false' }] }),
+      'declaration.dst[0].selectr',
+    ],
     ['a wrong option', (x) => x.declaration({ consumer: { wsize: 0 } }), 'declaration.consumer.wsize'],
     [
       'an unknown namespace',

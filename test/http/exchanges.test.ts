@@ -100,6 +100,20 @@ describe('HTTP interface of exchanges', () => {
           'dst[0].selector',
         ],
         ['no consumer', { consumer: undefined }, 'invalid-parameter', 'consumer'],
+        [
+          'a misspelt selector',
+          { dst: [{ ns: 'N', queue: 'q', selectr: 'false' }] },
+          'invalid-parameter',
+          'dst[0].selectr',
+        ],
+        ['an unknown member', { destination: [] }, 'invalid-parameter', 'destination'],
+        ['a member named __proto__', `{"__proto__":{}}`, 'invalid-parameter', '__proto__'],
+        [
+          'a member that is no plain word',
+          { src: { ns: 'N', queue: 'q', ['x y\n'.repeat(40)]: 1 } },
+          'invalid-parameter',
+          `src["${'x y\\n'.repeat(16)}"…]`,
+        ],
         ['an unknown consumer option', { consumer: { paralel: 2 } }, 'invalid-parameter', 'consumer.paralel'],
         ['parallel 0', { consumer: { parallel: 0 } }, 'invalid-parameter', 'consumer.parallel'],
         ['parallel 17', { consumer: { parallel: 17 } }, 'invalid-parameter', 'consumer.parallel'],
@@ -119,6 +133,25 @@ describe('HTTP interface of exchanges', () => {
         assert.equal((await x.client.request('GET', `/x/${x.id}`)).status, 404);
       });
     }
+
+    it('names the member that a misspelt one probably means, and else those that are allowed', async () => {
+      const x = fresh();
+      const detail = async (change: Record<string, unknown>): Promise<string> =>
+        jsonOf<{ detail: string }>(await x.create(change)).detail;
+      assert.equal(
+        await detail({ dst: [{ ns: 'N', queue: 'q', selectr: 'false' }] }),
+        'Unknown member dst[0].selectr. Did you mean "selector"?',
+      );
+      assert.equal(
+        await detail({ consumer: { priority: 1 } }),
+        'Unknown member consumer.priority. Allowed: parallel, wsize, reserve.',
+      );
+      assert.equal(
+        await detail({ consumer: { parallel: 17 } }),
+        'consumer.parallel must be a whole number from 1 to 16, not 17.',
+      );
+      assert.equal(await detail({ src: undefined }), 'src is missing; it must be a JSON object.');
+    });
 
     it('says line and column of a syntax error', async () => {
       const x = fresh();

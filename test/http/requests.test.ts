@@ -92,19 +92,41 @@ describe('Requests in general', () => {
     assert.equal((await client.get('N', queue, { query: { x: '%zz' } })).status, 200);
   });
 
-  it('truth of a flag: 1 true yes on, 0 false no off and nothing, in any case', async () => {
+  it('a flag is true with any value but 0 false no off, in any case', async () => {
     const client = harness().client();
     const queue = harness().queue();
-    for (const reserve of ['1', 'true', 'YES', 'On']) {
+    for (const reserve of ['1', 'true', 'YES', 'On', '2', 'y', 'please', ' 1']) {
       await client.insert('N', queue, 'a');
       const answer = await client.get('N', queue, { query: { reserve } });
       assert.ok(headerOf(answer, 'x-ks-lease'), reserve);
     }
-    for (const reserve of ['0', 'False', 'no', 'OFF', '']) {
+    for (const reserve of ['0', 'False', 'no', 'OFF']) {
       await client.insert('N', queue, 'a');
       const answer = await client.get('N', queue, { query: { reserve } });
       assert.equal(answer.headers['x-ks-lease'], undefined, reserve);
     }
+  });
+
+  it('a slip of reserve pops nothing: no value, another case, a letter too few', async () => {
+    const client = harness().client();
+    const queue = harness().queue();
+    await client.insert('N', queue, 'a');
+    for (const search of ['reserve', 'reserve=', 'reserve=%20', 'Reserve=true', 'reserv=1', 'resreve=1']) {
+      problemOf(
+        await client.request('GET', `${queuePath('N', queue)}?to=0&${search}`),
+        400,
+        'invalid-parameter',
+      );
+    }
+    assert.equal(jsonOf<{ size: number }>(await client.status('N', queue)).size, 1);
+  });
+
+  it('a parameter that is far from all known ones is ignored, as is one of another route', async () => {
+    const client = harness().client();
+    const queue = harness().queue();
+    const search = 'priority=1&token=x&too=1&delay=9&to=0';
+    await client.insert('N', queue, 'a');
+    assert.equal((await client.request('GET', `${queuePath('N', queue)}?${search}`)).status, 200);
   });
 
   it('an unknown namespace is 404', async () => {
@@ -134,6 +156,22 @@ describe('Requests in general', () => {
     assert.equal((await client.paused('N', queue)).body.toString(), 'true');
   });
 
+  it('POST does what PATCH does, for clients that cannot send PATCH', async () => {
+    const client = harness().client();
+    const queue = harness().queue();
+    const path = queuePath('N', queue);
+    await client.insert('N', queue, 'a');
+    assert.equal((await client.request('POST', `${path}/pause`)).status, 201);
+    assert.equal((await client.paused('N', queue)).body.toString(), 'true');
+    assert.equal((await client.request('POST', `${path}/resume`)).status, 201);
+    const reserve = async (): Promise<string> => headerOf(await client.reserve('N', queue), 'x-ks-id');
+    const id = await reserve();
+    assert.equal((await client.request('POST', `${path}/extend/${id}`)).status, 200);
+    assert.equal((await client.request('POST', `${path}/rollback/${id}`)).status, 200);
+    assert.equal((await client.request('POST', `${path}/commit/${await reserve()}`)).status, 200);
+    assert.equal(jsonOf<{ totalSize: number }>(await client.status('N', queue)).totalSize, 0);
+  });
+
   it('HEAD never consumes', async () => {
     const client = harness().client();
     const queue = harness().queue();
@@ -151,8 +189,8 @@ describe('Requests in general', () => {
     const expected: [string, string, string][] = [
       ['DELETE', queue, 'GET, PUT, POST'],
       ['PUT', `${queue}/status`, 'GET, HEAD, DELETE'],
-      ['GET', `${queue}/pause`, 'PATCH, DELETE'],
-      ['POST', `${queue}/commit/x`, 'PATCH'],
+      ['GET', `${queue}/pause`, 'POST, PATCH, DELETE'],
+      ['PUT', `${queue}/commit/x`, 'POST, PATCH'],
       ['GET', `${queue}/consumer/x`, 'DELETE'],
       ['OPTIONS', '/q', 'GET, HEAD'],
       ['TRACE', '/q/N', 'GET, HEAD'],

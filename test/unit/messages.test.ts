@@ -51,6 +51,12 @@ describe('The name that a slip stands for', () => {
     assert.equal(didYouMean('dealy', known), ' Did you mean "delay"?');
   });
 
+  it('is a short one only if the case differs, where the caller asks for that', () => {
+    assert.equal(nearestName('too', known, 4), null);
+    assert.equal(nearestName('TID', known, 4), 'tid');
+    assert.equal(nearestName('dealy', known, 4), 'delay');
+  });
+
   it('prefers one that differs only in case', () => {
     assert.equal(nearestName('TIP', ['tid', 'tip']), 'tip');
   });

@@ -44,7 +44,7 @@ export const queueRoutes: readonly Route[] = [
   }),
   route({
     id: 'pause',
-    methods: ['PATCH'],
+    methods: ['PATCH', 'POST'],
     path: '/q/:namespace/:queue/pause',
     summary: 'Hold back all consumers of the queue, on every node; they wait, inserts go on',
     access: 'manage',
@@ -57,7 +57,7 @@ export const queueRoutes: readonly Route[] = [
   }),
   route({
     id: 'resume',
-    methods: ['PATCH'],
+    methods: ['PATCH', 'POST'],
     path: '/q/:namespace/:queue/resume',
     summary: 'Let the consumers of the queue go on',
     access: 'manage',

@@ -24,7 +24,7 @@ const done = { status: 200, description: 'Done.', contentType: 'application/json
 export const settlementRoutes: readonly Route[] = [
   route({
     id: 'commit',
-    methods: ['PATCH'],
+    methods: ['PATCH', 'POST'],
     path: '/q/:namespace/:queue/commit/:id',
     summary: 'Finish a reserved element',
     access: 'read',
@@ -42,7 +42,7 @@ export const settlementRoutes: readonly Route[] = [
   }),
   route({
     id: 'rollback',
-    methods: ['PATCH'],
+    methods: ['PATCH', 'POST'],
     path: '/q/:namespace/:queue/rollback/:id',
     summary: 'Give a reserved element back; one failed try more',
     access: 'read',
@@ -68,7 +68,7 @@ export const settlementRoutes: readonly Route[] = [
   }),
   route({
     id: 'extend',
-    methods: ['PATCH'],
+    methods: ['PATCH', 'POST'],
     path: '/q/:namespace/:queue/extend/:id',
     summary: 'Renew the lease of a reserved element',
     access: 'read',

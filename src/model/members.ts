@@ -1,0 +1,36 @@
+import { invalidParameter, type QuaysideError } from './errors.ts';
+import { quote } from './quote.ts';
+import { didYouMean } from './slip.ts';
+
+/** The members of a JSON object that a client sent. */
+export type Members = Readonly<Record<string, unknown>>;
+
+/**
+ * The members of a JSON object, all of them known: a misspelt one would silently do nothing.
+ * @param path of the object in the body; '' for the body itself
+ * @param known null: any member is allowed
+ * @throws QuaysideError `invalid-parameter` with the path
+ */
+export function membersOf(value: unknown, path: string, known: readonly string[] | null): Members {
+  if (typeof value !== 'object' || value === null || Array.isArray(value)) {
+    throw wrongMember(path, value, 'a JSON object');
+  }
+  const stranger = known && Object.keys(value).find((name) => !known.includes(name));
+  if (known === null || stranger === undefined || stranger === null) return value as Members;
+  const allowed = didYouMean(stranger, known) || ` Allowed: ${known.join(', ')}.`;
+  const at = memberPath(path, stranger);
+  throw invalidParameter(at, `Unknown member ${at}.${allowed}`);
+}
+
+/** `dst[0].selector`; a name that is no plain word stands in brackets. */
+export function memberPath(path: string, name: string): string {
+  if (!/^\w{1,64}$/.test(name)) return `${path}[${quote(name)}]`;
+  return path === '' ? name : `${path}.${name}`;
+}
+
+/** A member whose value is not what it must be; `allowed` reads on from "must be". */
+export function wrongMember(path: string, value: unknown, allowed: string): QuaysideError {
+  const what = path === '' ? 'The body' : path;
+  if (value === undefined) return invalidParameter(path, `${what} is missing; it must be ${allowed}.`);
+  return invalidParameter(path, `${what} must be ${allowed}, not ${quote(value)}.`);
+}
