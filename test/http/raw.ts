@@ -25,6 +25,26 @@ export function lastRequest(method: string, path: string): Buffer {
   return rawRequest([`${method} ${path} HTTP/1.1`, 'Host: test', AUTHORIZATION, 'Connection: close']);
 }
 
+/** A whole request of the known user, closing the connection after its answer. */
+export function closingRequest(
+  method: string,
+  target: string,
+  headers: readonly string[] = [],
+  body = '',
+): Buffer {
+  return rawRequest(
+    [
+      `${method} ${target} HTTP/1.1`,
+      'Host: test',
+      AUTHORIZATION,
+      'Connection: close',
+      `Content-Length: ${body.length}`,
+      ...headers,
+    ],
+    body,
+  );
+}
+
 /** A connection of which the test decides each byte. */
 export class RawConnection {
   readonly socket: Socket;
