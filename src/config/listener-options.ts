@@ -1,4 +1,4 @@
-import Type from 'typebox';
+import Type, { type TProperties } from 'typebox';
 
 /** Keys that are not declared are errors. */
 export const CLOSED = { additionalProperties: false };
@@ -28,7 +28,12 @@ export const INSECURE = Type.Boolean({
 });
 
 /** A front end beside HTTP: off unless it is given a port. Its users are those of `http.users`. */
-const frontEndOptions = (name: string, customaryPort: number, tooLarge: string) =>
+const frontEndOptions = <More extends TProperties>(
+  name: string,
+  customaryPort: number,
+  tooLarge: string,
+  more: More,
+) =>
   Type.Object(
     {
       host: HOST,
@@ -52,6 +57,7 @@ const frontEndOptions = (name: string, customaryPort: number, tooLarge: string) 
       }),
       tls: tlsOptions(`serves ${name} over TLS (1.2 and up)`),
       insecure: INSECURE,
+      ...more,
     },
     { ...CLOSED, default: {} },
   );
@@ -60,10 +66,18 @@ export const StompOptions = frontEndOptions(
   'STOMP',
   61613,
   'largest body of a SEND, bytes; larger ones end the session with an ERROR',
+  {
+    trailingNewline: Type.Boolean({
+      default: true,
+      description:
+        'sends one LF after each frame, which some clients wait for, such as the stomp extension of PHP',
+    }),
+  },
 );
 
 export const AmqpOptions = frontEndOptions(
   'AMQP 1.0',
   5672,
   'largest body of a message, bytes; larger ones are rejected',
+  {},
 );

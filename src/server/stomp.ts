@@ -18,7 +18,7 @@ export function makeStomp(
 }
 
 function stompOptions({ stomp, shutdown }: Config, port: number, tls: TlsMaterial | null): StompOptions {
-  const { host, bodyLimit, maxSockets } = stomp;
+  const { host, bodyLimit, maxSockets, trailingNewline } = stomp;
   const drainMs = shutdown.deadline * 1000;
-  return { ...STOMP_DEFAULTS, host, port, bodyLimit, maxSockets, tls, drainMs };
+  return { ...STOMP_DEFAULTS, host, port, bodyLimit, maxSockets, trailingNewline, tls, drainMs };
 }

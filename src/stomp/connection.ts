@@ -48,13 +48,17 @@ export class Connection implements Peer, Conversation {
     this.#parts = parts;
     this.#counts = counts;
     this.#socket = socket;
-    this.outbox = new Outbox(socket, {
-      clock,
-      counts,
-      stallTimeoutMs: options.stallTimeoutMs,
-      onRoom: () => this.#onRoom(),
-      onStall: () => socket.destroy(),
-    });
+    this.outbox = new Outbox(
+      socket,
+      {
+        clock,
+        counts,
+        stallTimeoutMs: options.stallTimeoutMs,
+        onRoom: () => this.#onRoom(),
+        onStall: () => socket.destroy(),
+      },
+      options.trailingNewline,
+    );
     const { headBytes, headers } = STOMP_LIMITS;
     this.#parser = new FrameParser({ headBytes, headers, bodyBytes: options.bodyLimit });
     this.#session = new Session(parts, counts, id, this);
@@ -68,7 +72,7 @@ export class Connection implements Peer, Conversation {
     return this.#socket.remoteAddress ?? '';
   }
 
-  /** Ends the session with an ERROR, then the connection. */
+  /** Ends the session, with an ERROR unless the node stops, then the connection. */
   end(reason: QuaysideError): void {
     this.#session.fail(reason, null);
   }

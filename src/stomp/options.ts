@@ -8,6 +8,8 @@ import type { ListenerOptions } from '../session/options.ts';
 export interface StompOptions extends ListenerOptions {
   /** The largest body of a SEND. */
   readonly bodyLimit: number;
+  /** Whether one LF follows each frame. */
+  readonly trailingNewline: boolean;
   /** From the connection to the end of the CONNECT frame. */
   readonly loginTimeoutMs: number;
   /** The shortest interval at which this server sends heart-beats, whatever a client asks for. */
@@ -23,6 +25,7 @@ export const STOMP_DEFAULTS: StompOptions = {
   host: '127.0.0.1',
   port: 61_613,
   bodyLimit: 1_048_576,
+  trailingNewline: true,
   tls: null,
   maxSockets: 10_000,
   loginTimeoutMs: 10_000,

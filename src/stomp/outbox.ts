@@ -1,5 +1,13 @@
+import type { Socket } from 'node:net';
 import type { Cargo } from '../session/handout.ts';
-import { JOINED_BYTES, newPiece, PIECE_BYTES, type Piece, WayOut } from '../session/way-out.ts';
+import {
+  JOINED_BYTES,
+  newPiece,
+  PIECE_BYTES,
+  type Piece,
+  WayOut,
+  type WayOutOptions,
+} from '../session/way-out.ts';
 
 /**
  * The way out of one STOMP connection. Frames gather as one text, which is sealed into its piece once that is
@@ -8,46 +16,58 @@ import { JOINED_BYTES, newPiece, PIECE_BYTES, type Piece, WayOut } from '../sess
 export class Outbox extends WayOut<string | Buffer> {
   /** The end of the last piece, which is still open. */
   #text = '';
+  /** What stands behind the last octet of each frame's body. */
+  readonly #frameEnd: string;
 
-  /** Adds a frame, as bytes with one character for each. */
-  add(frame: string): void {
-    if (this.isOver) return;
-    const piece = this.#open;
-    this.grow(piece, frame.length);
-    piece.endsInCargo = false;
-    this.#text += frame;
-    this.#seal(PIECE_BYTES);
+  /** @param trailingNewline one LF follows each frame: PHP's extension reads it, and loses a frame without it */
+  constructor(socket: Socket, options: WayOutOptions, trailingNewline: boolean) {
+    super(socket, options);
+    this.#frameEnd = trailingNewline ? '\0\n' : '\0';
   }
 
-  /** Adds a frame with a body; the NUL behind it is added here. */
+  /** Adds a frame up to its NUL, as bytes with one character for each. */
+  add(frame: string): void {
+    this.#add(frame + this.#frameEnd);
+  }
+
+  /** Adds a frame with a body. */
   addMessage(head: string, body: Uint8Array, cargo: Cargo): void {
     if (this.isOver) {
       cargo.lost();
       return;
     }
     const piece = this.#open;
-    this.grow(piece, head.length + body.length + 1);
+    this.grow(piece, head.length + body.length + this.#frameEnd.length);
     piece.cargo.push(cargo);
     piece.endsInCargo = true;
     const bytes = Buffer.from(body.buffer, body.byteOffset, body.byteLength);
     if (bytes.length < JOINED_BYTES) {
-      this.#text += `${head}${bytes.toString('latin1')}\0`;
+      this.#text += `${head}${bytes.toString('latin1')}${this.#frameEnd}`;
     } else {
       piece.parts.push(this.#text + head, bytes);
-      this.#text = '\0';
+      this.#text = this.#frameEnd;
     }
     this.#seal(PIECE_BYTES);
   }
 
   /** Sends a line end if nothing else is on its way, which would say as well that this side is alive. */
   beat(): void {
-    if (this.bytes === 0) this.add('\n');
+    if (this.bytes === 0) this.#add('\n');
   }
 
   protected override nextPiece(): Piece<string | Buffer> | undefined {
     if (this.pieces.length === 1) this.#seal(1);
     const [piece] = this.pieces;
     return piece === undefined || piece.bytes === 0 ? undefined : this.pieces.shift();
+  }
+
+  #add(text: string): void {
+    if (this.isOver) return;
+    const piece = this.#open;
+    this.grow(piece, text.length);
+    piece.endsInCargo = false;
+    this.#text += text;
+    this.#seal(PIECE_BYTES);
   }
 
   get #open(): Piece<string | Buffer> {

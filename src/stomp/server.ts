@@ -2,7 +2,7 @@ import { SessionServer } from '../session/server.ts';
 import { Connection } from './connection.ts';
 import type { StompParts } from './options.ts';
 
-/** The STOMP front end. Sessions that the server's stop ends get an ERROR `shutting-down`. */
+/** The STOMP front end. Sessions that the server's stop ends are closed without an ERROR. */
 export class StompServer extends SessionServer {
   constructor(parts: StompParts) {
     super('STOMP', parts, (socket, id, counts) => new Connection(parts, counts, socket, id));

@@ -176,14 +176,17 @@ export class Session implements SubscriptionHost, StoringHost<string>, SettlingH
     this.fail(error, receipts[0] ?? null);
   }
 
-  /** Ends the session with an ERROR. Harmless where it ends already. */
+  /** Ends the session with an ERROR. Harmless if it ends already. */
   fail(thrown: unknown, receipt: string | null, subject: ErrorSubject = {}): void {
     if (this.#state === 'finishing' || this.#state === 'gone') return;
     const error = this.#shown(thrown);
+    if (error.code === 'shutting-down') {
+      // A stop is no failure of the client's, and Ruby's reliable client reconnects after a plain close only.
+      this.#finish(null, false);
+      return;
+    }
     this.counts.errors += 1;
-    const frame = errorFrame(this.rules, error, { receipt, ...subject });
-    // A node that stops is no failure of the client's.
-    this.#finish(frame, error.code !== 'shutting-down');
+    this.#finish(errorFrame(this.rules, error, { receipt, ...subject }), true);
   }
 
   /** The client has sent all that it will: what it asked for is still done. */

@@ -23,8 +23,11 @@ export class StompClient {
   readonly socket: Socket;
   /** How escapes of what comes are read. */
   version: StompVersion = '1.2';
-  /** Line ends between frames. */
+  /** Line ends between frames, without the one that follows each frame. */
   beats = 0;
+  /** Frames that one line end followed. */
+  newlines = 0;
+  #isBehindFrame = false;
   /** What came last, as bytes. */
   received: Buffer = Buffer.alloc(0);
   #at = 0;
@@ -136,6 +139,13 @@ export class StompClient {
     return frame;
   }
 
+  /** The connection closes, and no further frame comes before that. */
+  async expectClose(): Promise<void> {
+    const frame = await this.nextOrEnd();
+    assert.equal(frame, null, frame === null ? '' : `got ${show(frame)}`);
+    this.socket.destroy();
+  }
+
   /** Sends a frame with a receipt and waits for that RECEIPT; what else comes meanwhile is kept. */
   async ask(command: string, headers: Headers = {}, body: string | Uint8Array = ''): Promise<void> {
     this.#receipts += 1;
@@ -176,7 +186,9 @@ export class StompClient {
 
   #cut(): ServerFrame | null {
     while (this.received[this.#at] === 10) {
-      this.beats += 1;
+      if (this.#isBehindFrame) this.newlines += 1;
+      else this.beats += 1;
+      this.#isBehindFrame = false;
       this.#at += 1;
     }
     const headEnd = this.received.indexOf('\n\n', this.#at);
@@ -194,6 +206,7 @@ export class StompClient {
     if (end < 0 || this.received.length <= end) return null;
     assert.equal(this.received[end], 0, 'a frame ends with NUL');
     this.#at = end + 1;
+    this.#isBehindFrame = true;
     return { command, headers, body: Buffer.from(this.received.subarray(bodyAt, end)) };
   }
 

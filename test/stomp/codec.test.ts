@@ -181,7 +181,7 @@ describe('the frame parser', () => {
         if (!kept || headers.some(([name]) => name === 'content-length')) return;
         const length = isCounted ? ['content-length', String(body.length)] : [];
         const text = frameText(rules, 'SEND', [...pairs, ...length], Buffer.from(body).toString('latin1'));
-        const whole = Buffer.from(`\n${text}\n${text}`, 'latin1');
+        const whole = Buffer.from(`\n${text}\0\n${text}\0`, 'latin1');
         const at = [0, ...cuts.filter((cut) => cut < whole.length).sort((a, b) => a - b), whole.length];
         const chunks = at.slice(1).map((end, i) => whole.subarray(at[i], end));
         const frames = parse(rules, ...chunks);
@@ -224,10 +224,10 @@ describe('the frame parser', () => {
 describe('the frame writer', () => {
   it('escapes what the version escapes, and nothing in 1.0', () => {
     const pairs = ['a:b', 'c\\d\ne\rf'];
-    assert.equal(frameText(RULES['1.2'], 'X', pairs), 'X\na\\cb:c\\\\d\\ne\\rf\n\n\0');
-    assert.equal(frameText(RULES['1.1'], 'X', pairs), 'X\na\\cb:c\\\\d\\ne\rf\n\n\0');
-    assert.equal(frameText(RULES['1.0'], 'X', ['a', 'b:c\\d']), 'X\na:b:c\\d\n\n\0');
-    assert.equal(frameText(CONNECT_RULES, 'CONNECTED', ['a', 'b:c'], 'body'), 'CONNECTED\na:b:c\n\nbody\0');
+    assert.equal(frameText(RULES['1.2'], 'X', pairs), 'X\na\\cb:c\\\\d\\ne\\rf\n\n');
+    assert.equal(frameText(RULES['1.1'], 'X', pairs), 'X\na\\cb:c\\\\d\\ne\rf\n\n');
+    assert.equal(frameText(RULES['1.0'], 'X', ['a', 'b:c\\d']), 'X\na:b:c\\d\n\n');
+    assert.equal(frameText(CONNECT_RULES, 'CONNECTED', ['a', 'b:c'], 'body'), 'CONNECTED\na:b:c\n\nbody');
   });
 });
 

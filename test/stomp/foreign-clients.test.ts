@@ -26,7 +26,7 @@ function foreignSuite(library: ForeignLibrary, version: string): void {
     let queue = '';
 
     before(async () => {
-      node = await StompNode.start({ options: { sendBeatMs: 50, wantBeatMs: 100 } });
+      node = await start();
       proxy = await TcpProxy.start(node.port);
       client = await open();
     });
@@ -36,6 +36,7 @@ function foreignSuite(library: ForeignLibrary, version: string): void {
       await node.stop();
     });
 
+    const start = (): Promise<StompNode> => StompNode.start({ options: { sendBeatMs: 50, wantBeatMs: 100 } });
     const open = (more: object = {}): Promise<ForeignClient> =>
       library.open({ port: proxy.port, version, login: 'test', passcode: 'test', beats: [0, 0], ...more });
 
@@ -194,6 +195,20 @@ function foreignSuite(library: ForeignLibrary, version: string): void {
         }
       });
     }
+
+    it('goes on at another node after its own was stopped', async () => {
+      const destination = await subscribed('client-individual');
+      const before = node;
+      node = await start();
+      proxy.targetPort = node.port;
+      await before.stop();
+      await client.recover();
+      await client.send(destination, Buffer.from('new'));
+      const message = await client.next();
+      assert.equal(text(message), 'new');
+      await client.ack(message);
+      await empty();
+    });
 
     /** The one ERROR of this suite is the wrong password. */
     const errorsSoFar = (): number => 1;

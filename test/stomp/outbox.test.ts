@@ -19,13 +19,17 @@ class StuckSocket {
 
 it('a connection that is lost during a write gives back its last MESSAGE and all behind it', async () => {
   const socket = new StuckSocket();
-  const outbox = new Outbox(socket as unknown as Socket, {
-    clock: new FakeClock(),
-    counts: zeroCounts(),
-    stallTimeoutMs: 1000,
-    onRoom: () => {},
-    onStall: () => {},
-  });
+  const outbox = new Outbox(
+    socket as unknown as Socket,
+    {
+      clock: new FakeClock(),
+      counts: zeroCounts(),
+      stallTimeoutMs: 1000,
+      onRoom: () => {},
+      onStall: () => {},
+    },
+    true,
+  );
   const lost: number[] = [];
   const numbers = Array.from({ length: 40 }, (_, i) => i);
   for (const number of numbers) {

@@ -17,14 +17,15 @@ interface Pair {
 
 /** A TCP proxy on a free port of this machine, which loses what a test tells it to. */
 export class TcpProxy {
-  readonly #targetPort: number;
+  /** Where new connections go. */
+  targetPort: number;
   readonly #pairs = new Set<Pair>();
   readonly #listener: Server;
   #state: ProxyState = 'open';
   #trap: { request: RegExp; direction: 'deaf' | 'mute'; sprung: (swallowed: Buffer) => void } | null = null;
 
   private constructor(targetPort: number) {
-    this.#targetPort = targetPort;
+    this.targetPort = targetPort;
     this.#listener = createServer((client) => this.#accept(client));
   }
 
@@ -73,7 +74,7 @@ export class TcpProxy {
   }
 
   #accept(client: Socket): void {
-    const server = connect(this.#targetPort, '127.0.0.1');
+    const server = connect(this.targetPort, '127.0.0.1');
     const dark = this.#state === 'dark';
     const pair: Pair = {
       client,

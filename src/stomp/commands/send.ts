@@ -5,9 +5,14 @@ import { LIMITS } from '../../model/limits.ts';
 import type { Destination } from '../../session/destinations.ts';
 import { groupsOf, milliseconds, moment, whole } from '../../session/values.ts';
 import type { Frame } from '../codec/frame.ts';
-import { elementHeaderName } from '../element-headers.ts';
+import { elementHeaderName, OWN_HEADERS } from '../element-headers.ts';
+import { HeaderSlips } from '../header-slips.ts';
 import type { Session } from '../session.ts';
 import { needed } from '../values.ts';
+
+/** Of the headers that are not passed on; a client that forwards a MESSAGE sends those of MESSAGE as well. */
+const SLIPS = new HeaderSlips(['x-ks-groups', 'x-next-t', 'x-delta-t', 'x-tries'], OWN_HEADERS);
+const EXTENSION = /^x-(?!ks-hdr-)/i;
 
 /** The headers of a SEND that mean something here; null where one was not sent. */
 interface SendHeaders {
@@ -113,6 +118,7 @@ function readHeader(given: SendHeaders, name: string, value: string): void {
 }
 
 function keepHeader(given: SendHeaders, name: string, value: string): void {
+  if (EXTENSION.test(name)) SLIPS.check(name);
   const kept = elementHeaderName(name);
   if (kept === null) return;
   given.own ??= [];

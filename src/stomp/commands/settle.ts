@@ -5,10 +5,15 @@ import { LIMITS } from '../../model/limits.ts';
 import type { Held } from '../../session/handout.ts';
 import { milliseconds, moment } from '../../session/values.ts';
 import { type Frame, headerOf } from '../codec/frame.ts';
+import { HeaderSlips } from '../header-slips.ts';
 import { STOMP_LIMITS } from '../limits.ts';
 import type { Session } from '../session.ts';
 import type { Subscription } from '../subscription.ts';
 import { needed } from '../values.ts';
+
+/** A misspelt group or delay would settle otherwise than the client means. */
+const SLIPS = new HeaderSlips(['x-ks-group', 'x-next-t', 'x-delta-t']);
+const EXTENSION = /^x-/i;
 
 /** ACK: commits, now or when its transaction is committed. */
 export function ack(session: Session, frame: Frame): void {
@@ -21,6 +26,10 @@ export function nack(session: Session, frame: Frame): void {
 }
 
 function settle(session: Session, command: 'ACK' | 'NACK', { headers }: Frame): void {
+  for (let at = 0; at < headers.length; at += 2) {
+    const name = headers[at] as string;
+    if (EXTENSION.test(name)) SLIPS.check(name);
+  }
   const { subscription, held } = find(session, command, headers);
   const delayMs = command === 'ACK' ? null : delayOf(subscription, headers);
   const receipt = headerOf(headers, 'receipt');

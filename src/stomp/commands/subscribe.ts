@@ -1,11 +1,30 @@
 import { needs } from '../../broker/needs.ts';
 import { invalidParameter, QuaysideError } from '../../model/errors.ts';
+import { quote } from '../../model/quote.ts';
 import { groupOf, milliseconds, whole } from '../../session/values.ts';
 import { type Frame, headerOf } from '../codec/frame.ts';
+import { HeaderSlips } from '../header-slips.ts';
 import { STOMP_LIMITS } from '../limits.ts';
 import type { Session } from '../session.ts';
 import { ACK_MODES, type AckMode, type SubscriptionOptions } from '../subscription.ts';
 import { needed } from '../values.ts';
+
+/** Nothing of SUBSCRIBE is passed on, so that a misspelt `ack` would pop what the client means to reserve. */
+const SLIPS = new HeaderSlips([
+  'destination',
+  'id',
+  'ack',
+  'selector',
+  'receipt',
+  'prefetch-count',
+  'x-wsize',
+  'x-parallel',
+  'x-ks-group',
+  'x-lease',
+]);
+/** `browser:true` as ActiveMQ and Apollo read it, `activemq.browser:true` as ActiveMQ does too. */
+const BROWSER = /^(?:.*[.-])?browser$/i;
+const NO = /^\s*(?:0|false|no|off)\s*$/i;
 
 /** SUBSCRIBE: a consumer that goes on until UNSUBSCRIBE or the end of the session. */
 export function subscribe(session: Session, { headers }: Frame): void {
@@ -13,6 +32,11 @@ export function subscribe(session: Session, { headers }: Frame): void {
   const destination = needed('SUBSCRIBE', 'destination', get('destination'));
   // Before 1.1 a subscription was known by its destination, unless the client gave an id.
   const id = session.version === '1.0' ? get('id') : needed('SUBSCRIBE', 'id', get('id'));
+  for (let at = 0; at + 1 < headers.length; at += 2) {
+    const name = headers[at] as string;
+    if (BROWSER.test(name)) refuseBrowser(name, headers[at + 1] as string);
+    else SLIPS.check(name);
+  }
   if (get('selector')) {
     throw new QuaysideError('not-supported', 'Subscriptions have no selectors; use an exchange.', {
       parameter: 'selector',
@@ -45,6 +69,16 @@ export function unsubscribe(session: Session, { headers }: Frame): void {
   session.endTurn();
   const closing = session.subscriptions.close(needed('UNSUBSCRIBE', name, key));
   void session.receiptAfter(closing, headerOf(headers, 'receipt'));
+}
+
+/** A client that means to browse must not consume. */
+function refuseBrowser(name: string, value: string): void {
+  if (NO.test(value)) return;
+  throw new QuaysideError(
+    'not-supported',
+    `Queues cannot be browsed: ${name} is ${quote(value)}. Leave ${name} out, or set it to false.`,
+    { parameter: name },
+  );
 }
 
 function readMode(value: string | null): AckMode {

@@ -21,14 +21,14 @@ export interface Driven {
   readonly name: string;
   readonly versions: readonly string[];
   readonly beats: boolean;
-  /** Debian's package; installed where it is missing, and the test fails where that cannot be. */
-  readonly debianPackage: string;
+  /** Debian's packages; installed if one is missing, and the test fails if that is impossible. */
+  readonly debianPackages: readonly string[];
   readonly interpreter: string;
   readonly script: string;
 }
 
 export function drivenLibrary(driven: Driven): ForeignLibrary {
-  const { name, versions, beats, debianPackage, interpreter, script } = driven;
+  const { name, versions, beats, debianPackages, interpreter, script } = driven;
   let isInstalled = false;
   return {
     name,
@@ -36,7 +36,7 @@ export function drivenLibrary(driven: Driven): ForeignLibrary {
     beats,
     async open(options) {
       if (!isInstalled) {
-        execFileSync('sh', [INSTALL, debianPackage], { stdio: ['ignore', 'ignore', 'inherit'] });
+        execFileSync('sh', [INSTALL, ...debianPackages], { stdio: ['ignore', 'ignore', 'inherit'] });
         isInstalled = true;
       }
       const client = new DrivenClient(interpreter, fileURLToPath(new URL(script, import.meta.url)));

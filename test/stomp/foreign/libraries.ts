@@ -7,7 +7,7 @@ const STOMP_PY = drivenLibrary({
   name: 'stomp.py',
   versions: ['1.0', '1.1', '1.2'],
   beats: true,
-  debianPackage: 'python3-stomp',
+  debianPackages: ['python3-stomp'],
   // Debian's modules belong to Debian's Python; another one may come first in PATH.
   interpreter: '/usr/bin/python3',
   script: './stomp-py.py',
@@ -17,10 +17,36 @@ const NET_STOMP = drivenLibrary({
   name: 'Net::Stomp',
   versions: ['1.0', '1.1', '1.2'],
   beats: false,
-  debianPackage: 'libnet-stomp-perl',
+  debianPackages: ['libnet-stomp-perl'],
   interpreter: '/usr/bin/perl',
   script: './net-stomp.pl',
 });
 
+const PHP_STOMP = drivenLibrary({
+  name: 'php-stomp',
+  versions: ['1.0', '1.1', '1.2'],
+  beats: false,
+  debianPackages: ['php-cli', 'php-stomp'],
+  interpreter: '/usr/bin/php',
+  script: './php-stomp.php',
+});
+
+const RUBY_STOMP = drivenLibrary({
+  name: 'ruby-stomp',
+  versions: ['1.0', '1.1', '1.2'],
+  beats: false,
+  debianPackages: ['ruby-stomp'],
+  // Debian's gems belong to Debian's Ruby.
+  interpreter: '/usr/bin/ruby',
+  script: './ruby-stomp.rb',
+});
+
 /** Every library that is tried; none of them knows this server. */
-export const LIBRARIES: readonly ForeignLibrary[] = [STOMPJS, STOMPIT, STOMP_PY, NET_STOMP];
+export const LIBRARIES: readonly ForeignLibrary[] = [
+  STOMPJS,
+  STOMPIT,
+  STOMP_PY,
+  NET_STOMP,
+  PHP_STOMP,
+  RUBY_STOMP,
+];

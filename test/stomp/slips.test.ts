@@ -1,0 +1,117 @@
+import assert from 'node:assert/strict';
+import { afterEach, beforeEach, describe, it } from 'node:test';
+import { StompNode } from './node.ts';
+
+describe('a header that is probably misspelt', () => {
+  let node: StompNode;
+
+  beforeEach(async () => {
+    node = await StompNode.start();
+  });
+  afterEach(() => node.stop());
+
+  const refused = async (
+    command: string,
+    headers: Record<string, string>,
+    slip: string,
+    meant: string,
+  ): Promise<void> => {
+    const client = await node.client();
+    client.send(command, { ...headers, [slip]: '1' });
+    const { headers: answer, body } = await client.expectError('invalid-parameter');
+    assert.equal(body.toString(), `Unknown header "${slip}". Did you mean "${meant}"?`);
+    assert.equal(answer.get('x-ks-parameter'), slip);
+  };
+
+  for (const [slip, meant] of [
+    ['x-ks-delta-t', 'x-delta-t'],
+    ['x-detla-t', 'x-delta-t'],
+    ['X-Delta-T', 'x-delta-t'],
+    ['x-nextt', 'x-next-t'],
+    ['x-ks-tries', 'x-tries'],
+    ['x-trie', 'x-tries'],
+    ['x-groups', 'x-ks-groups'],
+  ] as const) {
+    it(`is refused in SEND, and nothing is stored: ${slip}`, async () => {
+      await refused('SEND', { destination: '/q/N/a' }, slip, meant);
+      assert.deepEqual(await node.sizes('a'), { ready: 0, scheduled: 0, reserved: 0 });
+    });
+  }
+
+  for (const [slip, meant] of [
+    ['Ack', 'ack'],
+    ['x-ks-lease', 'x-lease'],
+    ['x-w-size', 'x-wsize'],
+    ['prefetch-counts', 'prefetch-count'],
+    ['x-ks-groups', 'x-ks-group'],
+    ['x-paralel', 'x-parallel'],
+  ] as const) {
+    it(`is refused in SUBSCRIBE, and nothing is consumed: ${slip}`, async () => {
+      await node.insert('a', 'x');
+      await refused('SUBSCRIBE', { destination: '/q/N/a', id: 's' }, slip, meant);
+      assert.equal((await node.sizes('a')).ready, 1);
+    });
+  }
+
+  it('is refused in ACK and NACK', async () => {
+    for (const command of ['ACK', 'NACK']) {
+      await refused(command, { id: '1-1' }, 'x-ks-delta-t', 'x-delta-t');
+      await refused(command, { id: '1-1' }, 'x-ks-groups', 'x-ks-group');
+    }
+  });
+
+  it('is not one that a MESSAGE has, nor one that users made up', async () => {
+    const client = await node.client();
+    const headers = {
+      'x-ks-group': 'G',
+      'x-mature': 'now',
+      'x-retries': '3',
+      'x-request-id': 'r',
+      tris: 't',
+    };
+    await client.ask('SEND', { destination: '/q/N/a', ...headers, 'x-ks-hdr-delta-t': 'd' });
+    const stored = (await node.pop('a'))?.headers ?? [];
+    assert.deepEqual(stored.filter((_, at) => at % 2 === 0).sort(), [
+      'delta-t',
+      'tris',
+      'x-request-id',
+      'x-retries',
+    ]);
+    await client.disconnect();
+  });
+});
+
+describe('a SUBSCRIBE that asks to browse', () => {
+  for (const [name, value] of [
+    ['browser', 'true'],
+    ['browser', 'True'],
+    ['browser', '1'],
+    ['browser', ''],
+    ['Browser', 'yes'],
+    ['activemq.browser', 'true'],
+  ] as const) {
+    it(`is refused and consumes nothing: ${name}:${value}`, async () => {
+      const node = await StompNode.start();
+      await node.insert('a', 'x');
+      const client = await node.client();
+      client.send('SUBSCRIBE', { destination: '/q/N/a', id: 's', [name]: value });
+      const { headers, body } = await client.expectError('not-supported');
+      assert.equal(headers.get('x-ks-parameter'), name);
+      assert.ok(body.includes(`${name} is "${value}"`), String(body));
+      assert.equal((await node.sizes('a')).ready, 1);
+      await node.stop();
+    });
+  }
+
+  it('is served if it asks not to', async () => {
+    const node = await StompNode.start();
+    await node.insert('a', 'x', 'y');
+    const client = await node.client();
+    for (const value of ['false', 'No']) {
+      await client.ask('SUBSCRIBE', { destination: '/q/N/a', id: value, browser: value, 'x-wsize': 1 });
+      await client.expect('MESSAGE');
+      await client.ask('UNSUBSCRIBE', { id: value });
+    }
+    await node.stop();
+  });
+});

@@ -1,0 +1,38 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import type { StompVersion } from './client.ts';
+import { StompNode } from './node.ts';
+
+// PHP's extension reads one LF behind the NUL of each frame, and takes the next frame's first octet for it.
+
+/** CONNECTED, two RECEIPTs, two MESSAGEs with and without a long body, ERROR: what came, up to the end. */
+async function talk(node: StompNode, version: StompVersion): Promise<string> {
+  const client = await node.client(version);
+  await client.ask('SEND', { destination: '/q/N/a' }, 'short');
+  await node.insert('a', { body: Buffer.alloc(20_000, 'x') });
+  await client.ask('SUBSCRIBE', { destination: '/q/N/a', id: 's' });
+  await client.expect('MESSAGE');
+  await client.expect('MESSAGE');
+  client.send('SEND', {});
+  await client.expectError('malformed-request');
+  return client.received.toString();
+}
+
+describe('behind each frame', () => {
+  for (const version of ['1.0', '1.1', '1.2'] as const) {
+    it(`stands one LF in STOMP ${version}`, async () => {
+      const node = await StompNode.start();
+      const received = await talk(node, version);
+      assert.equal(received.match(/\0\n(?!\n)/g)?.length, 6);
+      assert.equal(received.match(/\0/g)?.length, 6);
+      await node.stop();
+    });
+  }
+
+  it('stands nothing if the option says so', async () => {
+    const node = await StompNode.start({ options: { trailingNewline: false } });
+    const received = await talk(node, '1.2');
+    assert.equal(received.match(/\0(?:[A-Z]|$)/g)?.length, 6);
+    await node.stop();
+  });
+});
