@@ -5,24 +5,24 @@ import { open } from '../../src/engines/postgres/index.ts';
 import { type CancelTimer, type Clock, systemClock } from '../../src/model/clock.ts';
 import type { CrashMoment, DurableTestEngine, EngineUnderTest, OpenTestEngine } from '../engines.ts';
 import { FakeClock } from '../support/clock.ts';
-import { PostgresServer } from '../support/postgres-server.ts';
+import type { PostgresServer } from '../support/postgres-server.ts';
+import { RUN_SERVERS, startSharedPostgres, urlOfShared } from '../support/run-servers.ts';
 import { PostgresProxy } from './postgres-proxy.ts';
 
 const DAY_MS = 24 * 3600 * 1000;
 
 export const SILENT: EngineLog = { info: () => {}, warn: () => {} };
 
-let shared: Promise<PostgresServer> | null = null;
+let own: Promise<PostgresServer> | null = null;
 let schemas = 0;
 
-/**
- * One server for all tests of this process; each engine has a schema of its own there. It does not sync: the
- * machine does not fail during a test, and a killed server keeps what it wrote.
- */
+/** One server for all tests of this process, for tests that change or count something on the server. */
 export function sharedServer(): Promise<PostgresServer> {
-  shared ??= PostgresServer.start({ settings: { fsync: 'off', max_connections: '200' } });
-  return shared;
+  own ??= startSharedPostgres();
+  return own;
 }
+
+const sharedUrl = urlOfShared(RUN_SERVERS.postgres, async () => (await sharedServer()).url());
 
 /** A name that no other engine of this process has. */
 export function freshSchema(): string {
@@ -91,11 +91,13 @@ async function openDurable(
   schema: string,
   clock: FakeClock,
 ): Promise<DurableTestEngine> {
-  const server = await sharedServer();
-  const proxy = await PostgresProxy.start(server.port);
+  const direct = new URL(await sharedUrl());
+  const proxy = await PostgresProxy.start(Number(direct.port));
+  const proxied = new URL(direct);
+  proxied.port = String(proxy.port);
   const timers = new CountingClock();
   const engine = open({
-    url: server.url({ port: proxy.port }),
+    url: proxied.href,
     dataDir: '',
     namespaces,
     clock: timers,
@@ -104,7 +106,7 @@ async function openDurable(
     log: SILENT,
   });
   await engine.start();
-  const control = new pg.Client({ connectionString: server.url() });
+  const control = new pg.Client({ connectionString: direct.href });
   await control.connect();
 
   const showTime = async (now: number): Promise<void> => {

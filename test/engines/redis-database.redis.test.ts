@@ -4,7 +4,7 @@ import type { QueueKey } from '../../src/model/names.ts';
 import { plain } from '../support/broker.ts';
 import { bodyTexts, newElements } from '../support/elements.ts';
 import { type RedisServer, redisCli, startRedis } from '../support/redis-servers.ts';
-import { cluster, redisEngine } from './redis.ts';
+import { redisEngine, sharedCluster } from './redis.ts';
 
 const NAMESPACES = [plain('plain')];
 const QUEUE: QueueKey = { ns: 'plain', name: 'q' };
@@ -69,7 +69,7 @@ describe('A database of Redis that cannot be selected', () => {
   });
 
   it('is any but 0 on a cluster, though nobody said that it is one', async () => {
-    const { url } = await cluster();
+    const url = await sharedCluster();
     const engine = redisEngine({ url: `${url}/3`, namespaces: NAMESPACES, clock: null });
     await assert.rejects(engine.start(), /database 3.*cluster/);
   });

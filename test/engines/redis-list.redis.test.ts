@@ -10,11 +10,11 @@ import { sampleBodies } from '../support/bodies.ts';
 import { plain } from '../support/broker.ts';
 import { bodyText, bodyTexts, newElement, newElements } from '../support/elements.ts';
 import { TcpProxy } from '../support/tcp-proxy.ts';
-import { cluster, freshPrefix, redisEngine, standalone } from './redis.ts';
+import { freshPrefix, redisEngine, sharedCluster, standalone } from './redis.ts';
 
 const servers = [
   { name: 'one server', url: async () => (await standalone()).url },
-  { name: 'a cluster', url: async () => (await cluster()).url },
+  { name: 'a cluster', url: sharedCluster },
 ];
 
 for (const { name, url } of servers) {

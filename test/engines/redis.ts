@@ -6,7 +6,8 @@ import { GivenTime } from '../../src/engines/redis/settings.ts';
 import { type Clock, systemClock } from '../../src/model/clock.ts';
 import type { DurableTestEngine, EngineUnderTest, OpenTestEngine, TestEngine } from '../engines.ts';
 import { FakeClock } from '../support/clock.ts';
-import { startCluster, startRedis, startSentinel } from '../support/redis-servers.ts';
+import { type RedisServer, startRedis } from '../support/redis-servers.ts';
+import { RUN_SERVERS, startSharedCluster, startSharedSentinel, urlOfShared } from '../support/run-servers.ts';
 import { TcpProxy } from '../support/tcp-proxy.ts';
 
 const DAY_MS = 24 * 3600 * 1000;
@@ -85,24 +86,22 @@ async function openOn(
   };
 }
 
-/** One server for all tests of a process: each engine has keys of its own. */
-function shared<Server>(start: () => Promise<Server>): () => Promise<Server> {
-  let started: Promise<Server> | null = null;
-  return () => {
-    started ??= start();
-    return started;
-  };
+let own: Promise<RedisServer> | null = null;
+
+/** One server for all tests of a process, for tests that change or count something on the server. */
+export function standalone(): Promise<RedisServer> {
+  own ??= startRedis();
+  return own;
 }
 
-export const standalone = shared(() => startRedis());
-export const cluster = shared(() => startCluster());
-/** Their own tests have them fail over; here a machine that is busy must not. */
-const watched = shared(() => startSentinel(60_000));
+const sharedRedis = urlOfShared(RUN_SERVERS.redis, async () => (await standalone()).url);
+export const sharedCluster = urlOfShared(RUN_SERVERS.cluster, async () => (await startSharedCluster()).url);
+const sharedSentinel = urlOfShared(RUN_SERVERS.sentinel, async () => (await startSharedSentinel()).url);
 
 export const REDIS: EngineUnderTest = {
   name: 'redis',
   type: 'redis',
-  open: async (options) => openOn((await standalone()).url, options),
+  open: async (options) => openOn(await sharedRedis(), options),
   openDurable: (options) => openBehindProxy({ ...options, clock: new FakeClock(), prefix: freshPrefix() }),
 };
 
@@ -110,7 +109,7 @@ export const REDIS: EngineUnderTest = {
 export const REDIS_LIST: EngineUnderTest = {
   name: 'redis, lists',
   type: 'redis',
-  open: async (options) => openOn((await standalone()).url, options, { variant: 'list' }),
+  open: async (options) => openOn(await sharedRedis(), options, { variant: 'list' }),
   openDurable: null,
 };
 
@@ -122,7 +121,7 @@ type Durable = OpenTestEngine & { readonly clock: FakeClock; readonly prefix: st
  */
 async function openBehindProxy(options: Durable): Promise<DurableTestEngine> {
   const { clock } = options;
-  const proxy = await TcpProxy.start((await standalone()).port);
+  const proxy = await TcpProxy.start(Number(new URL(await sharedRedis()).port));
   const engine = redisEngine({ ...options, url: `redis://127.0.0.1:${proxy.port}` });
   await engine.start();
   const end = async (): Promise<void> => {
@@ -152,13 +151,13 @@ async function openBehindProxy(options: Durable): Promise<DurableTestEngine> {
 export const REDIS_CLUSTER: EngineUnderTest = {
   name: 'redis, cluster with replicas',
   type: 'redis',
-  open: async (options) => openOn((await cluster()).url, options),
+  open: async (options) => openOn(await sharedCluster(), options),
   openDurable: null,
 };
 
 export const REDIS_SENTINEL: EngineUnderTest = {
   name: 'redis, found by Sentinels',
   type: 'redis',
-  open: async (options) => openOn((await watched()).url, options),
+  open: async (options) => openOn(await sharedSentinel(), options),
   openDurable: null,
 };

@@ -14,6 +14,9 @@ const PASSWORD = 'for tests only: /?#@:%';
 const READY_TIMEOUT_MS = 60_000;
 const READY_LINE = 'database system is ready to accept connections';
 
+/** Names a folder of `makeTemplate`, to be copied for each server. */
+export const POSTGRES_TEMPLATE = 'TEST_RUN_POSTGRES_TEMPLATE';
+
 export interface PostgresOptions {
   /** Lines of `postgresql.conf`, by name. */
   readonly settings?: Readonly<Record<string, string>>;
@@ -44,6 +47,16 @@ export class PostgresServer {
     server.#initialize();
     await server.start();
     return server;
+  }
+
+  /**
+   * An initialised data folder, for all servers of a run: a copy costs a tenth of `initdb`. The caller removes it.
+   * @returns the folder that holds it
+   */
+  static makeTemplate(): string {
+    const server = new PostgresServer(findBinaries(), 0, {});
+    server.#initialize();
+    return server.folder;
   }
 
   private constructor(bin: string, port: number, settings: Readonly<Record<string, string>>) {
@@ -151,6 +164,11 @@ export class PostgresServer {
   }
 
   #initialize(): void {
+    const template = process.env[POSTGRES_TEMPLATE];
+    if (template !== undefined) {
+      execFileSync('cp', ['-a', path.join(template, 'data'), this.data]);
+      return;
+    }
     const passwordFile = path.join(this.folder, 'password');
     writeFileSync(passwordFile, PASSWORD);
     this.#own(passwordFile);

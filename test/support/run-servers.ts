@@ -1,0 +1,78 @@
+/**
+ * The servers that a whole test run shares: `npm test` names this file with `--test-global-setup`. A cluster takes
+ * seconds to form, so starting one in each of forty processes took a quarter of a run. Suites that go through the list
+ * of engines use these servers, each under a prefix or schema of its own. Tests that kill, freeze, configure or count
+ * on a server start their own. Without this set-up, as in `node --test FILE`, each process starts what it needs.
+ */
+import { rmSync } from 'node:fs';
+import { POSTGRES_TEMPLATE, PostgresServer } from './postgres-server.ts';
+import {
+  type RedisCluster,
+  type RedisSentinel,
+  type RedisServer,
+  startCluster,
+  startRedis,
+  startSentinel,
+} from './redis-servers.ts';
+import { COMPILE_CACHE } from './server-command.ts';
+
+/** Variables through which the run's servers reach its test processes. */
+export const RUN_SERVERS = {
+  redis: 'TEST_RUN_REDIS',
+  cluster: 'TEST_RUN_REDIS_CLUSTER',
+  sentinel: 'TEST_RUN_REDIS_SENTINEL',
+  postgres: 'TEST_RUN_POSTGRES',
+} as const;
+
+/** Tests have the Sentinels fail over on servers of their own; here a busy machine must not. */
+const SENTINEL_PATIENCE_MS = 60_000;
+
+export const startSharedRedis = (): Promise<RedisServer> => startRedis();
+export const startSharedCluster = (): Promise<RedisCluster> => startCluster();
+export const startSharedSentinel = (): Promise<RedisSentinel> => startSentinel(SENTINEL_PATIENCE_MS);
+/** It does not sync: the machine does not fail during a test, and a killed server keeps what it wrote. */
+export const startSharedPostgres = (): Promise<PostgresServer> =>
+  PostgresServer.start({ settings: { fsync: 'off', max_connections: '400' } });
+
+/**
+ * The URL of a server that the whole run shares, or else of one that this process starts at the first call.
+ * @param variable one of {@link RUN_SERVERS}
+ */
+export function urlOfShared(variable: string, start: () => Promise<string>): () => Promise<string> {
+  let url: Promise<string> | null = null;
+  return () => {
+    const given = process.env[variable];
+    url ??= given === undefined ? start() : Promise.resolve(given);
+    return url;
+  };
+}
+
+const stops: (() => unknown)[] = [];
+
+export async function globalSetup(): Promise<void> {
+  // Each test process loads the same few hundred files.
+  process.env.NODE_COMPILE_CACHE = COMPILE_CACHE;
+  const template = PostgresServer.makeTemplate();
+  stops.push(() => rmSync(template, { recursive: true, force: true }));
+  process.env[POSTGRES_TEMPLATE] = template;
+  const [redis, cluster, sentinel, postgres] = await Promise.all([
+    startSharedRedis(),
+    startSharedCluster(),
+    startSharedSentinel(),
+    startSharedPostgres(),
+  ]);
+  stops.push(
+    () => redis.stop(),
+    () => cluster.stop(),
+    () => sentinel.stop(),
+    () => postgres.dispose(),
+  );
+  process.env[RUN_SERVERS.redis] = redis.url;
+  process.env[RUN_SERVERS.cluster] = cluster.url;
+  process.env[RUN_SERVERS.sentinel] = sentinel.url;
+  process.env[RUN_SERVERS.postgres] = postgres.url();
+}
+
+export async function globalTeardown(): Promise<void> {
+  await Promise.all(stops.splice(0).map((stop) => stop()));
+}
