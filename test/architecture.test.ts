@@ -6,6 +6,13 @@ import { fileURLToPath } from 'node:url';
 
 const ROOT = fileURLToPath(new URL('..', import.meta.url));
 const LINES_MOST = 400;
+/** Files that may be longer, each because cutting it would only make parts that forward to each other. */
+const LONGER: Readonly<Record<string, number>> = {
+  // Every verb of a queue, with what it counts and whom it wakes.
+  'src/broker/queue.ts': 450,
+  // Which queues exist, on this node and for the engine, and what they share.
+  'src/broker/namespace.ts': 450,
+};
 
 /** A part of `src`: which other parts it may import, and which packages. `node:*` stands for Node's own. */
 interface Rule {
@@ -36,7 +43,8 @@ const COMPOSITION = [
 
 /** Which way imports go. A part that is not listed may not exist: add it here, and say in the review why. */
 const RULES: Readonly<Record<string, Rule>> = {
-  model: { parts: [], packages: [] },
+  // Hashes are functions of their arguments alone.
+  model: { parts: [], packages: ['node:crypto'] },
   engine: { parts: ['model'], packages: [] },
   // What Node's own calls on files do not do well enough.
   files: { parts: [], packages: ['node:*'] },
@@ -147,7 +155,7 @@ describe('Every file', () => {
     const files = ['src', 'test', 'bench', 'scripts'].flatMap(filesUnder);
     const long = files
       .map((path) => ({ path, lines: readSource(path).lines }))
-      .filter(({ lines }) => lines > LINES_MOST);
+      .filter(({ path, lines }) => lines > (LONGER[path] ?? LINES_MOST));
     assert.deepEqual(long, []);
   });
 });

@@ -37,6 +37,7 @@ export const AMQP_ERRORS = {
   'not-reserved': rejected('amqp:illegal-state'),
   'lease-lost': rejected('amqp:resource-locked'),
   'element-reserved': rejected('amqp:resource-locked'),
+  'idempotency-mismatch': rejected('amqp:precondition-failed'),
   'exchange-not-found': rejected('amqp:not-found'),
   'exchange-exists': rejected('amqp:precondition-failed'),
   'definition-conflict': released('amqp:precondition-failed'),

@@ -4,12 +4,15 @@ import type {
   DeliveryRef,
   ExtendItem,
   ExtendOutcome,
+  OnRepeat,
   RollbackItem,
   SettleOutcome,
 } from '../engine/storage.ts';
+import { keyOfUser } from '../model/dedup-key.ts';
 import type { Delivery, ElementId, GroupName, NewElement } from '../model/element.ts';
 import { invalidParameter, QuaysideError } from '../model/errors.ts';
 import type { QueueKey } from '../model/names.ts';
+import { quote } from '../model/quote.ts';
 import type { Consumer, GetRequest, Sink } from './consumer.ts';
 import { takeOperation } from './meter.ts';
 import type { Namespace } from './namespace.ts';
@@ -84,13 +87,26 @@ export class Queue {
     return given ?? this.#ns.defaultGroups;
   }
 
-  /** Stores elements, all or none, and answers their ids (spec 4.1, Insert). */
-  insert(elements: readonly NewElement[]): Promise<ElementId[]> {
-    const stored = this.#ns.storage.insert(this.key, elements, this.#signal);
+  /**
+   * Stores elements, all or none, and returns their ids (spec 4.1, Insert).
+   * @param onRepeat called for each element whose dedup key was seen with the same content; see `NewElement.dedupKey`
+   * @throws QuaysideError `idempotency-mismatch` if one was seen with other content; the others are stored
+   */
+  insert(
+    elements: readonly NewElement[],
+    onRepeat: ((index: number) => void) | null = null,
+  ): Promise<ElementId[]> {
+    const repeats = elements.some(({ dedupKey }) => dedupKey !== null) ? new Repeats() : null;
+    const stored = this.#ns.storage.insert(this.key, elements, this.#signal, repeats?.note);
     this.expect(elements, stored);
     return this.#ns.meter.observe('insert', stored, (ids) => {
       this.#ns.noteStored(this.key);
-      this.#countPuts(elements);
+      this.#countPuts(repeats === null ? elements : repeats.without(elements));
+      if (repeats !== null && repeats.mismatched !== null) {
+        this.#ns.meter.count('insert', 'idempotency-mismatch');
+        throw mismatch(elements[repeats.mismatched], this.key);
+      }
+      if (onRepeat !== null && repeats !== null) for (const index of repeats.indices) onRepeat(index);
       if (this.#signal === null) this.#ns.announce(this.key, elements.length);
       this.#ns.meter.count('insert', 'ok', elements.length);
       return ids;
@@ -372,6 +388,30 @@ export class Queue {
       `Namespace ${this.#ns.name} has plain queues; leave ${parameter} out, or use a stream namespace.`,
     );
   }
+}
+
+/** Elements of an insert whose keys were seen before. */
+class Repeats {
+  readonly indices = new Set<number>();
+  /** The first that came with other content. */
+  mismatched: number | null = null;
+
+  readonly note: OnRepeat = (index, isSame) => {
+    this.indices.add(index);
+    if (!isSame) this.mismatched ??= index;
+  };
+
+  without(elements: readonly NewElement[]): readonly NewElement[] {
+    return this.indices.size === 0 ? elements : elements.filter((_, index) => !this.indices.has(index));
+  }
+}
+
+function mismatch(element: NewElement | undefined, { name }: QueueKey): QuaysideError {
+  const key = quote(keyOfUser(element?.dedupKey ?? ''));
+  return new QuaysideError(
+    'idempotency-mismatch',
+    `Key ${key} came before to queue ${quote(name)} with other content or parameters. Use a new key for a new element.`,
+  );
 }
 
 function byTarget(moves: readonly QueueMove[]): Map<Queue, NewElement[]> {

@@ -44,12 +44,18 @@ export interface Storage {
   queues(ns: string): Promise<string[]>;
 
   /**
-   * Stores elements, all or none. Answers their ids. Order of hand-out among equal maturities is the order
+   * Stores elements, all or none. Returns their ids. Order of hand-out among equal maturities is the order
    * of insertion: the array's within a call, the calls' between them. See `NewElement.dedupKey` for repeats.
    * @param signal only where `carries` is not null: published when they are stored, once for calls that share a
    *   round trip. After a call that failed it may have been published, too.
+   * @param onRepeat called before the promise resolves, for each element that is not stored since its key was seen
    */
-  insert(queue: QueueKey, elements: readonly NewElement[], signal?: ReadySignal | null): Promise<ElementId[]>;
+  insert(
+    queue: QueueKey,
+    elements: readonly NewElement[],
+    signal?: ReadySignal | null,
+    onRepeat?: OnRepeat | null,
+  ): Promise<ElementId[]>;
 
   /**
    * Hands out up to `count` eligible deliveries of a group, by maturity, then by insertion.
@@ -120,6 +126,12 @@ export interface Storage {
    */
   sweep(): Promise<SweepResult>;
 }
+
+/**
+ * @param index of the element in the call
+ * @param isSame whether the first element of its key had the same fingerprint, as far as both have one
+ */
+export type OnRepeat = (index: number, isSame: boolean) => void;
 
 export interface StorageCapabilities {
   /** Elements may have a maturity in the future. */

@@ -42,6 +42,7 @@ export const HTTP_ERRORS = {
   'not-reserved': { status: 404 },
   'lease-lost': { status: 409 },
   'element-reserved': { status: 409 },
+  'idempotency-mismatch': { status: 422 },
   'exchange-not-found': {
     status: 404,
     shown: {

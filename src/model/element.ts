@@ -41,10 +41,15 @@ export interface NewElement extends ElementContent {
   /** Groups that may consume it: `[PLAIN_GROUP]` on a plain queue, 1 to 64 names on a stream. */
   readonly groups: readonly GroupName[];
   /**
-   * Where given: an insert whose key the queue has already seen (within the engine's window, a day by
-   * default) stores nothing and answers the id of the first one, even if that element is long consumed.
+   * An insert whose key the queue has already seen (within the engine's window, a day by default) stores nothing
+   * and returns the id of the first one, even if that element is long consumed.
    */
   readonly dedupKey: string | null;
+  /**
+   * Stored with the key, so that a repeat with other content is noticed: {@link contentFingerprint}. Without one, and
+   * in `Storage.transfer`, a key that was seen is a repeat whatever its content.
+   */
+  readonly fingerprint?: string | null;
 }
 
 /** One group's view of an element, as handed to a consumer. */

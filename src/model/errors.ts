@@ -30,6 +30,7 @@ export const ERROR_CODES = [
   'not-reserved',
   'lease-lost',
   'element-reserved',
+  'idempotency-mismatch',
   'exchange-not-found',
   'exchange-exists',
   'definition-conflict',

@@ -40,6 +40,7 @@ export const STOMP_ERRORS = {
   'not-reserved': WRONG,
   'lease-lost': WRONG,
   'element-reserved': WRONG,
+  'idempotency-mismatch': WRONG,
   'exchange-not-found': WRONG,
   'exchange-exists': WRONG,
   'definition-conflict': LATER,

@@ -35,6 +35,7 @@ export const contents = fc.record({
   /** Relative to now, as the command knows no clock. */
   matureIn: fc.constantFrom(null, null, null, -5000, -1000, 1000, 5000),
   dedupKey: fc.constantFrom(null, null, null, 'k1', 'k2'),
+  fingerprint: fc.constantFrom(null, 'x'.repeat(22), 'y'.repeat(22)),
   groups: groupSets,
 });
 export type Content = typeof contents extends fc.Arbitrary<infer T> ? T : never;

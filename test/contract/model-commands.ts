@@ -19,8 +19,11 @@ import { STREAM_GROUPS, type World } from './model-world.ts';
 const inserts = fc.tuple(queues, fc.array(contents, { minLength: 1, maxLength: 3 })).map(([queue, given]) =>
   command(`insert(${queue.ns}/${queue.name}, ${fc.stringify(given)})`, async ({ current }, world) => {
     const elements = given.map((content) => elementFor(queue, content, current.now));
-    const ids = await world.opened.engine.storage.insert(queue, elements);
+    const repeats = new Map<number, boolean>();
+    const { storage } = world.opened.engine;
+    const ids = await storage.insert(queue, elements, null, (index, isSame) => repeats.set(index, isSame));
     for (const [index, element] of elements.entries()) {
+      assert.equal(repeats.get(index), current.repeatOf(queue, element)?.isSame, 'whether it is a repeat');
       const stored = current.insert(queue, element);
       const id = ids[index] ?? '';
       if (stored.id !== null) assert.equal(id, stored.id, 'a repeat answers the first id');

@@ -38,7 +38,13 @@ interface State {
   now: number;
   inserted: number;
   deliveries: ModelDelivery[];
-  dedup: { queue: string; key: string; element: ModelElement; seenAt: number }[];
+  dedup: {
+    queue: string;
+    key: string;
+    fingerprint: string | null;
+    element: ModelElement;
+    seenAt: number;
+  }[];
 }
 
 export class Model {
@@ -75,18 +81,29 @@ export class Model {
     }
   }
 
+  /** What the element would repeat, and whether its content is the same; null if it is new. */
+  repeatOf(queue: QueueKey, { dedupKey, fingerprint = null }: NewElement): { isSame: boolean } | null {
+    const seen = this.#seen(queue, dedupKey);
+    if (seen === undefined || seen.seenAt <= this.now - this.#dedupWindowMs) return null;
+    return { isSame: fingerprint === null || seen.fingerprint === null || fingerprint === seen.fingerprint };
+  }
+
+  #seen(queue: QueueKey, key: string | null): State['dedup'][number] | undefined {
+    return this.#state.dedup.find((one) => one.queue === text(queue) && one.key === key);
+  }
+
   /** Answers the element: the new one, or the one that its dedup key already made. */
   insert(queue: QueueKey, element: NewElement): ModelElement {
-    const { dedupKey: key, matureAt, delayMs, tries, groups } = element;
+    const { dedupKey: key, fingerprint = null, matureAt, delayMs, tries, groups } = element;
     const { now, dedup } = this.#state;
-    const seen = dedup.find((one) => one.queue === text(queue) && one.key === key);
-    if (seen !== undefined && seen.seenAt > now - this.#dedupWindowMs) return seen.element;
+    const seen = this.#seen(queue, key);
+    if (seen !== undefined && this.repeatOf(queue, element) !== null) return seen.element;
     const { body, contentType, contentEncoding, headers } = element;
     const content = { body, contentType, contentEncoding, headers };
     const stored: ModelElement = { order: ++this.#state.inserted, queue, content, id: null };
     if (key !== null) {
       this.#state.dedup = dedup.filter((one) => one !== seen);
-      this.#state.dedup.push({ queue: text(queue), key, element: stored, seenAt: now });
+      this.#state.dedup.push({ queue: text(queue), key, fingerprint, element: stored, seenAt: now });
     }
     const dueAt = matureAt ?? now + delayMs;
     for (const group of new Set(groups)) {

@@ -5,6 +5,7 @@ import type { Engine } from '../../src/engine/engine.ts';
 import type { Storage } from '../../src/engine/storage.ts';
 import type { NewElement } from '../../src/model/element.ts';
 import { QuaysideError } from '../../src/model/errors.ts';
+import { contentFingerprint } from '../../src/model/fingerprint.ts';
 import type { QueueKey } from '../../src/model/names.ts';
 import { sampleBodies } from '../support/bodies.ts';
 import { plain } from '../support/broker.ts';
@@ -156,6 +157,27 @@ for (const { name, url } of servers) {
       const ids = await storage.insert(queue, [newElement({ body: 'other' }), keyed('again')]);
       assert.equal(ids[1], first);
       assert.deepEqual(bodyTexts((await pop(queue)).deliveries), ['once', 'other']);
+    });
+
+    it('says of a repeated dedup key whether the content is the same', async () => {
+      const queue = freshQueue();
+      const keyed = (body: string): NewElement => {
+        const element = newElement({ body, dedupKey: 'k' });
+        return { ...element, fingerprint: contentFingerprint(element) };
+      };
+      const repeats: [number, boolean][] = [];
+      const insert = (...elements: NewElement[]): Promise<string[]> =>
+        storage.insert(queue, elements, null, (index, isSame) => repeats.push([index, isSame]));
+      const [first] = await insert(keyed('a'));
+      assert.deepEqual((await insert(newElement({ body: 'other' }), keyed('a'), keyed('b'))).slice(1), [
+        first,
+        first,
+      ]);
+      assert.deepEqual(repeats, [
+        [1, true],
+        [2, false],
+      ]);
+      assert.deepEqual(bodyTexts((await pop(queue)).deliveries), ['a', 'other']);
     });
 
     it('counts, pages and purges', async () => {

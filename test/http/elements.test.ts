@@ -170,15 +170,58 @@ describe('Elements', () => {
     const queue = harness().queue();
     const options = { headers: { 'idempotency-key': 'order 17' } };
     const first = await client.insert('N', queue, 'a', options);
-    const again = await client.insert('N', queue, 'b', options);
+    const again = await client.insert('N', queue, 'a', options);
     assert.deepEqual(jsonOf(again), jsonOf(first));
     assert.equal((await client.get('N', queue)).body.toString(), 'a');
     assert.deepEqual(
-      jsonOf(await client.insert('N', queue, 'c', options)),
+      jsonOf(await client.insert('N', queue, 'a', options)),
       jsonOf(first),
       'consumed long ago',
     );
     assert.equal((await client.get('N', queue, { to: 0 })).status, 504);
+  });
+
+  it('a repeated insert says so, and is not counted as a put', async () => {
+    const client = harness().client();
+    const queue = harness().queue();
+    const options = { headers: { 'idempotency-key': 'order 18' } };
+    assert.equal((await client.insert('N', queue, 'a', options)).headers['x-ks-repeated'], undefined);
+    assert.equal(headerOf(await client.insert('N', queue, 'a', options), 'x-ks-repeated'), 'true');
+    const { stats } = jsonOf<{ stats: { put: number } }>(await client.status('N', queue));
+    assert.equal(stats.put, 1);
+  });
+
+  it('the same idempotency key with another body, type, header or parameter is a 422 and stores nothing', async () => {
+    const client = harness().client();
+    const queue = harness().queue();
+    const key = { 'idempotency-key': 'order 19' };
+    const insert = (
+      body: string,
+      more: object = {},
+      headers: object = {},
+    ): ReturnType<typeof client.insert> =>
+      client.insert('N', queue, body, {
+        contentType: 'text/plain',
+        ...more,
+        headers: { ...key, ...headers },
+      });
+    assert.equal((await insert('a')).status, 200);
+    const others = [
+      insert('b'),
+      insert('a', { contentType: 'text/html' }),
+      insert('a', {}, { 'content-encoding': 'gzip' }),
+      insert('a', {}, { 'x-ks-hdr-a': '1' }),
+      insert('a', { delay: 1 }),
+      insert('a', { tries: 1 }),
+    ];
+    for (const answer of await Promise.all(others)) {
+      assert.equal(answer.status, 422);
+      const { code, detail } = jsonOf<{ code: string; detail: string }>(answer);
+      assert.equal(code, 'idempotency-mismatch');
+      assert.match(detail, /"order 19"/);
+    }
+    const record = jsonOf<{ totalSize: number; stats: { put: number } }>(await client.status('N', queue));
+    assert.deepEqual([record.totalSize, record.stats.put], [1, 1]);
   });
 });
 

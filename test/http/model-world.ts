@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import type { NamespacePolicy } from '../../src/engine/engine.ts';
 import type { SettleOutcome } from '../../src/engine/storage.ts';
+import { contentFingerprint } from '../../src/model/fingerprint.ts';
 import type { QueueKey } from '../../src/model/names.ts';
 import { Model, type ModelDelivery } from '../contract/model.ts';
 import { newElement } from '../support/elements.ts';
@@ -69,7 +70,9 @@ export class HttpWorld {
       dedupKey: key,
       groups: isStream ? groups : [''],
     });
-    const stored = this.#model.insert(queue, element);
+    const keyed = { ...element, fingerprint: contentFingerprint(element) };
+    const repeat = this.#model.repeatOf(queue, keyed);
+    const stored = this.#model.insert(queue, keyed);
     const answer = await this.#client.insert(queue.ns, queue.name, Buffer.from(body), {
       tries,
       delay: delayS,
@@ -80,7 +83,12 @@ export class HttpWorld {
         ...(key !== null && { 'idempotency-key': key }),
       },
     });
+    if (repeat?.isSame === false) {
+      assert.equal(answer.status, 422, 'a repeat with other content');
+      return;
+    }
     assert.equal(answer.status, 200);
+    assert.equal(answer.headers['x-ks-repeated'], repeat === null ? undefined : 'true');
     const { id } = jsonOf<{ id: string }>(answer);
     if (stored.id !== null) assert.equal(id, stored.id, 'a repeat answers the first id');
     stored.id = id;

@@ -1,3 +1,4 @@
+import type { ReadySignal } from '../../engine/signaller.ts';
 import type {
   BrowseOptions,
   BrowsePage,
@@ -5,6 +6,7 @@ import type {
   ExtendItem,
   ExtendOutcome,
   Move,
+  OnRepeat,
   QueueSizes,
   RemoveOutcome,
   RollbackItem,
@@ -79,10 +81,15 @@ export class PostgresStorage implements Storage {
     return this.#call(QUESTION, this.#host.verbs.queues, ns, []);
   }
 
-  insert(key: QueueKey, elements: readonly NewElement[]): Promise<ElementId[]> {
+  insert(
+    key: QueueKey,
+    elements: readonly NewElement[],
+    _signal?: ReadySignal | null,
+    onRepeat: OnRepeat | null = null,
+  ): Promise<ElementId[]> {
     const need = this.#need(key, groupsOf(elements), true);
     const kind = { changes: true, inserts: true, bytes: weigh(elements), rows: elements.length };
-    const args = { queue: need.queue, elements };
+    const args = { queue: need.queue, elements, onRepeat };
     return this.#call(kind, this.#host.verbs.insert(args), args, [need]);
   }
 

@@ -7,6 +7,7 @@ import type {
   ExtendItem,
   ExtendOutcome,
   Move,
+  OnRepeat,
   QueueSizes,
   RemoveOutcome,
   RollbackItem,
@@ -76,12 +77,13 @@ export class RedisStorage implements Storage {
     queue: QueueKey,
     elements: readonly NewElement[],
     signal: ReadySignal | null = null,
+    onRepeat: OnRepeat | null = null,
   ): Promise<ElementId[]> {
     if (elements.length === 0) return [];
     const room = this.#parts.policies.room(queue);
     // Before anything is sent: what is refused makes no queue.
     if (room.limit !== null && isBeyond(room.limit, elements)) throw refusedGroups(room);
-    const call = insertCall(elements, this.#parts.dedupWindowMs, room);
+    const call = insertCall(elements, this.#parts.dedupWindowMs, room, onRepeat);
     return this.#lanes.call(queue, INSERT, call, {
       join: 'insert',
       inserts: true,

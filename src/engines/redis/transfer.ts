@@ -3,7 +3,15 @@ import type { Move, SettleOutcome } from '../../engine/storage.ts';
 import type { GroupName } from '../../model/element.ts';
 import { QuaysideError } from '../../model/errors.ts';
 import { Hold } from './calls/hold.ts';
-import { encodeTiming, groupsText, noLaneLeft, ROOM, type Room, refusedGroups } from './calls/insert.ts';
+import {
+  dedupText,
+  encodeTiming,
+  groupsText,
+  noLaneLeft,
+  ROOM,
+  type Room,
+  refusedGroups,
+} from './calls/insert.ts';
 import type { Lane } from './calls/lane.ts';
 import type { Lanes } from './calls/lanes.ts';
 import { outcomeAt } from './calls/settle.ts';
@@ -150,7 +158,7 @@ function moveArgs(
   for (const { queue, element } of inserts) {
     const number = lanes.numberOf(lanes.get(queue), home, others);
     args.push(number > 0 ? number : queueText(queue), encodeTiming(element), encodeContent(element));
-    args.push(groupsText(element), element.dedupKey ?? '');
+    args.push(groupsText(element), dedupText(element));
   }
   return args;
 }

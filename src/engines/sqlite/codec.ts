@@ -1,10 +1,10 @@
-import type { DeliveryRef, GroupSizes, QueueSizes } from '../../engine/storage.ts';
-import type { Delivery, GroupName, NewElement } from '../../model/element.ts';
+import type { DeliveryRef, GroupSizes, OnRepeat, QueueSizes } from '../../engine/storage.ts';
+import type { Delivery, ElementId, GroupName, NewElement } from '../../model/element.ts';
 import { fromMore, toMore } from './content.ts';
 import type { MessageReader, MessageWriter } from './message.ts';
-import { OUTCOMES } from './operations.ts';
+import { INSERTED, OUTCOMES } from './operations.ts';
 
-/** type, more, body, due, tries, groups, dedup key */
+/** type, more, body, due, tries, groups, dedup key, and if there is a key the fingerprint */
 export function writeNewElement(call: MessageWriter, element: NewElement, now: number): void {
   const { contentType, contentEncoding, headers, body, matureAt, delayMs, groups } = element;
   call.value(contentType);
@@ -14,6 +14,21 @@ export function writeNewElement(call: MessageWriter, element: NewElement, now: n
   call.value(element.tries);
   call.value(groups.length > 1 ? [...new Set(groups)].join(',') : (groups[0] ?? ''));
   call.value(element.dedupKey);
+  if (element.dedupKey !== null) call.value(element.fingerprint ?? null);
+}
+
+/** Per element: id, and if it has a dedup key what {@link INSERTED} says of it. */
+export function readInserted(
+  reply: MessageReader,
+  elements: readonly NewElement[],
+  onRepeat: OnRepeat | null,
+): ElementId[] {
+  return elements.map(({ dedupKey }, index) => {
+    const id = reply.text();
+    const what = dedupKey === null ? INSERTED.stored : reply.number();
+    if (what !== INSERTED.stored) onRepeat?.(index, what === INSERTED.repeated);
+    return id;
+  });
 }
 
 /** id, group, token */

@@ -37,6 +37,9 @@ export function operationNumber(operation: Operation): number {
 export const ANSWERED = 0;
 export const REFUSED = 1;
 
+/** What an insert did with an element that has a dedup key. */
+export const INSERTED = { stored: 0, repeated: 1, mismatched: 2 } as const;
+
 /** Settle outcomes as they cross the border: their index here. */
 export const OUTCOMES = [
   'done',

@@ -1,3 +1,4 @@
+import type { ReadySignal } from '../../engine/signaller.ts';
 import type {
   BrowseOptions,
   BrowsePage,
@@ -5,6 +6,7 @@ import type {
   ExtendItem,
   ExtendOutcome,
   Move,
+  OnRepeat,
   QueueSizes,
   RemoveOutcome,
   RollbackItem,
@@ -21,6 +23,7 @@ import type { QueueKey } from '../../model/names.ts';
 import type { Client } from './client.ts';
 import {
   readDeliveries,
+  readInserted,
   readOutcomes,
   readSizes,
   writeDeliveryBack,
@@ -65,14 +68,19 @@ export class SqliteStorage implements Storage {
     return this.#client.end('queues', readTexts);
   }
 
-  insert(queue: QueueKey, elements: readonly NewElement[]): Promise<ElementId[]> {
+  insert(
+    queue: QueueKey,
+    elements: readonly NewElement[],
+    _signal?: ReadySignal | null,
+    onRepeat: OnRepeat | null = null,
+  ): Promise<ElementId[]> {
     const call = this.#client.begin('insert');
     const count = elements.length;
     const now = this.#clock.now();
     call.value(this.#client.handle(queue));
     call.value(count);
     for (const element of elements) writeNewElement(call, element, now);
-    return this.#client.end('insert', (reply) => Array.from({ length: count }, () => reply.text()));
+    return this.#client.end('insert', (reply) => readInserted(reply, elements, onRepeat));
   }
 
   take(queue: QueueKey, { group, count, leaseMs }: TakeOptions): Promise<TakeResult> {

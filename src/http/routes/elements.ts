@@ -1,7 +1,9 @@
 import { needs } from '../../broker/needs.ts';
 import type { Queue } from '../../broker/queue.ts';
+import { userKey } from '../../model/dedup-key.ts';
 import type { NewElement } from '../../model/element.ts';
 import { invalidParameter, QuaysideError } from '../../model/errors.ts';
+import { contentFingerprint } from '../../model/fingerprint.ts';
 import { checkHeaders } from '../../model/headers.ts';
 import { LIMITS } from '../../model/limits.ts';
 import { readBody } from '../body.ts';
@@ -34,11 +36,22 @@ export const elementRoutes: readonly Route[] = [
       { name: 'x-ks-hdr-*', description: 'Element headers: kept, and returned under the same names.' },
       {
         name: 'idempotency-key',
-        description: 'An insert of the same user with the same key stores nothing and answers the first id.',
+        description:
+          'An insert of the same user with the same key and content stores nothing and returns the first id; with other content it is refused.',
       },
     ],
-    answers: [{ status: 200, description: 'Stored.', contentType: 'application/json', schema: Inserted }],
-    problems: ['body-too-large', 'too-many-groups', 'storage-full', 'not-supported'],
+    answers: [
+      {
+        status: 200,
+        description: 'Stored.',
+        contentType: 'application/json',
+        schema: Inserted,
+        headers: [
+          { name: 'x-ks-repeated', description: '`true` if the key was seen before: nothing was stored.' },
+        ],
+      },
+    ],
+    problems: ['body-too-large', 'idempotency-mismatch', 'too-many-groups', 'storage-full', 'not-supported'],
     handle(call, query) {
       const { head, namespace, queue } = call;
       const { mature, delay, tries } = query;
@@ -48,7 +61,7 @@ export const elementRoutes: readonly Route[] = [
       const dedupKey = dedupKeyOf(call);
       readBody(call, call.front.parts.options.bodyLimit, (body) => {
         const { contentType, contentEncoding } = head;
-        insert(call, queue, {
+        const content = {
           body,
           contentType,
           contentEncoding,
@@ -57,8 +70,9 @@ export const elementRoutes: readonly Route[] = [
           delayMs: delay,
           tries,
           groups,
-          dedupKey,
-        });
+        };
+        const fingerprint = dedupKey === null ? null : contentFingerprint(content);
+        insert(call, queue, { ...content, dedupKey, fingerprint });
       });
     },
   }),
@@ -132,20 +146,23 @@ export const elementRoutes: readonly Route[] = [
 ];
 
 function insert(call: Call, queue: Queue, element: NewElement): void {
-  queue.insert([element]).then(
+  let headers: readonly string[] | undefined;
+  const onRepeat = element.dedupKey === null ? null : () => (headers = REPEATED);
+  queue.insert([element], onRepeat).then(
     // The port promises ids that need no escape.
-    ([id]) => call.json(200, `{"id":"${id}"}`),
+    ([id]) => call.json(200, `{"id":"${id}"}`, headers),
     (error: unknown) => call.fail(error),
   );
 }
 
+const REPEATED = ['x-ks-repeated', 'true'] as const;
+
 const KEY_LENGTH = 255;
 
-/** Keys of different users are different keys. A user name has no colon, so the two parts stay apart. */
 function dedupKeyOf({ head, user }: Call): string | null {
   const key = head.idempotencyKey;
   if (key === null) return null;
-  if (key !== '' && key.length <= KEY_LENGTH) return `${user.name}:${key}`;
+  if (key !== '' && key.length <= KEY_LENGTH) return userKey(user.name, key);
   throw new QuaysideError('invalid-header', `idempotency-key has 1 to ${KEY_LENGTH} characters.`, {
     parameter: 'idempotency-key',
   });

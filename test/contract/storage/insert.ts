@@ -1,5 +1,7 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
+import type { NewElement } from '../../../src/model/element.ts';
+import { contentFingerprint } from '../../../src/model/fingerprint.ts';
 import type { EngineUnderTest } from '../../engines.ts';
 import { bodyTexts, newElement, newElements } from '../../support/elements.ts';
 import { Fixture } from '../fixture.ts';
@@ -146,6 +148,34 @@ export function insertContract(open: EngineUnderTest['open']): void {
       ]);
       assert.equal(ids[0], ids[1]);
       assert.deepEqual(bodyTexts(await on.pop(queue)), ['a', 'c', 'd', 'e']);
+    });
+
+    it('says of a repeated dedup key whether the content is the same, and stores neither', async () => {
+      const queue = on.queue();
+      const element = (body: string): NewElement => {
+        const plain = newElement({ body, dedupKey: 'k' });
+        return { ...plain, fingerprint: contentFingerprint(plain) };
+      };
+      const repeats: [number, boolean][] = [];
+      const insert = (...elements: NewElement[]): Promise<string[]> =>
+        on.storage.insert(queue, elements, null, (index, isSame) => repeats.push([index, isSame]));
+      const [first] = await insert(element('a'), newElement({ body: 'no key' }));
+      assert.deepEqual(repeats, []);
+      const ids = await insert(newElement({ body: 'before' }), element('a'), element('b'));
+      assert.deepEqual(ids.slice(1), [first, first]);
+      assert.deepEqual(repeats.splice(0), [
+        [1, true],
+        [2, false],
+      ]);
+      const alone = newElement({ body: 'c', dedupKey: 'twice' });
+      const twice = [alone, { ...alone, fingerprint: contentFingerprint(alone) }, element('b')];
+      await Promise.all([insert(...twice), insert(element('b'))]);
+      assert.deepEqual(repeats, [
+        [1, true],
+        [2, false],
+        [0, false],
+      ]);
+      assert.deepEqual(bodyTexts(await on.pop(queue)), ['a', 'no key', 'before', 'c']);
     });
 
     it('keeps the dedup keys of two queues apart', async () => {

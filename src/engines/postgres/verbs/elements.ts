@@ -39,6 +39,7 @@ export class ElementColumns {
   readonly #bodies: Uint8Array[] = [];
   readonly #queues: number[] = [];
   readonly #keys: (Buffer | null)[] = [];
+  readonly #fingerprints: (Buffer | null)[] = [];
   readonly #seen = new Map<string, number>();
   /** What matures at a moment of the producer's choice, which may lie in the past. */
   readonly #chosen: { readonly lane: Lane; readonly dueAt: number }[] = [];
@@ -95,7 +96,7 @@ export class ElementColumns {
       boolArray(this.#isInStream),
       textArray(this.#heads),
       byteaArray(this.#bodies),
-      ...(keyed ? [int4Array(this.#queues), byteaArray(this.#keys)] : []),
+      ...(keyed ? [int4Array(this.#queues), byteaArray(this.#keys), textArray(this.#fingerprints)] : []),
     ];
   }
 
@@ -104,10 +105,11 @@ export class ElementColumns {
     this.#chosen.push({ lane, dueAt });
   }
 
-  #addKey(queue: Queue, { dedupKey }: NewElement, place: number): void {
+  #addKey(queue: Queue, { dedupKey, fingerprint = null }: NewElement, place: number): void {
     const key = dedupKey === null ? null : keyHash(dedupKey);
     this.#queues.push(queue.id ?? 0);
     this.#keys.push(key);
+    this.#fingerprints.push(fingerprint === null ? null : Buffer.from(fingerprint));
     if (key !== null) this.#seen.set(keyName(queue, key), place);
   }
 }
@@ -136,8 +138,8 @@ export function storing(
   const types = [shared ? 'text' : 'int', 'bigint', 'bigint', 'int', 'bool', 'text', 'bytea'];
   const names = [shared ? 'lanes' : 'lane', 'due', 'delay', 'tries', 'in_stream', 'head', 'body'];
   if (keyed) {
-    types.push('int', 'bytea');
-    names.push('queue', 'key');
+    types.push('int', 'bytea', 'text');
+    names.push('queue', 'key', 'fingerprint');
   }
   const arrays = types.map((type, index) => `$${first + index}::${type}[]`);
   if (extra) {
@@ -159,12 +161,13 @@ export function storing(
 function checkingKeys(windowParameter: number): string[] {
   const isOld = `x.seen_at <= excluded.seen_at - $${windowParameter}::bigint`;
   return [
-    `q AS (INSERT INTO dedup AS x (queue, key, seq, seen_at)
-      SELECT i.queue, i.key, i.seq, t.now FROM i, t WHERE i.key IS NOT NULL ORDER BY i.queue, i.key
+    `q AS (INSERT INTO dedup AS x (queue, key, seq, seen_at, fingerprint)
+      SELECT i.queue, i.key, i.seq, t.now, i.fingerprint FROM i, t WHERE i.key IS NOT NULL ORDER BY i.queue, i.key
       ON CONFLICT (queue, key) DO UPDATE SET
         seq = CASE WHEN ${isOld} THEN excluded.seq ELSE x.seq END,
-        seen_at = CASE WHEN ${isOld} THEN excluded.seen_at ELSE x.seen_at END
-      RETURNING queue, key, seq)`,
+        seen_at = CASE WHEN ${isOld} THEN excluded.seen_at ELSE x.seen_at END,
+        fingerprint = CASE WHEN ${isOld} THEN excluded.fingerprint ELSE x.fingerprint END
+      RETURNING queue, key, seq, fingerprint)`,
     // "IS TRUE" keeps the planner from turning the look-up in a hash into a comparison of each with each.
     'n AS MATERIALIZED (SELECT i.* FROM i WHERE i.key IS NULL OR (i.seq IN (SELECT q.seq FROM q)) IS TRUE)',
   ];

@@ -1,4 +1,6 @@
+import type { OnRepeat } from '../../../engine/storage.ts';
 import type { ElementId, NewElement } from '../../../model/element.ts';
+import { isSameContent } from '../../../model/fingerprint.ts';
 import type { Batch, Verb } from '../call.ts';
 import type { DatabaseClock } from '../database-clock.ts';
 import type { Ids } from '../ids.ts';
@@ -10,6 +12,7 @@ import { NOW, withList } from './fragments.ts';
 export interface InsertArgs {
   readonly queue: Queue;
   readonly elements: readonly NewElement[];
+  readonly onRepeat: OnRepeat | null;
 }
 
 export interface InsertHost {
@@ -47,8 +50,8 @@ function nameOf({ shared, keyed }: ElementKinds): string {
 /** Parameter 1 is the dedup window where keys are checked. Answers the numbers, then what became of each key. */
 function insertStatement(kinds: ElementKinds): Statement {
   const first = kinds.keyed ? 2 : 1;
-  const ids = `SELECT 0 AS queue, NULL::bytea AS key, array_agg(i.seq ORDER BY i.ord)::text AS seq, t.now FROM i, t GROUP BY t.now`;
-  const keys = 'UNION ALL SELECT q.queue, q.key, q.seq::text, NULL FROM q';
+  const ids = `SELECT 0 AS queue, NULL::bytea AS key, array_agg(i.seq ORDER BY i.ord)::text AS seq, t.now, NULL::text FROM i, t GROUP BY t.now`;
+  const keys = 'UNION ALL SELECT q.queue, q.key, q.seq::text, NULL, q.fingerprint FROM q';
   return {
     name: nameOf(kinds),
     text: `${withList(NOW, ...storing(kinds, first, { windowParameter: 1 }))} ${ids} ${kinds.keyed ? keys : ''}`,
@@ -61,7 +64,7 @@ class InsertBatch implements Batch<InsertArgs, ElementId[]> {
   readonly #statement: Statement;
   readonly #columns: ElementColumns;
   /** Per step, the place of each of its elements; a repeated key stands for the first element that has it. */
-  readonly #places: number[][] = [];
+  readonly #steps: { readonly args: InsertArgs; readonly places: readonly Place[] }[] = [];
 
   constructor(host: InsertHost, kinds: ElementKinds, statement: Statement) {
     this.#host = host;
@@ -70,11 +73,14 @@ class InsertBatch implements Batch<InsertArgs, ElementId[]> {
     this.#columns = new ElementColumns(kinds);
   }
 
-  add({ queue, elements }: InsertArgs): boolean {
+  add(args: InsertArgs): boolean {
     const columns = this.#columns;
-    this.#places.push(
-      elements.map((element) => columns.placeOfKey(queue, element) ?? columns.add(queue, element)),
-    );
+    const { queue, elements } = args;
+    const places = elements.map((element): Place => {
+      const earlier = columns.placeOfKey(queue, element);
+      return { at: earlier ?? columns.add(queue, element), isFirst: earlier === undefined };
+    });
+    this.#steps.push({ args, places });
     return true;
   }
 
@@ -87,20 +93,29 @@ class InsertBatch implements Batch<InsertArgs, ElementId[]> {
 
   read(rows: readonly Row[]): ElementId[][] {
     const [head, ...keyRows] = rows;
-    if (head === undefined) return this.#places.map(() => []);
+    if (head === undefined) return this.#steps.map(() => []);
     const { ids, clock } = this.#host;
     clock.see(number(head, 3));
     this.#columns.stored();
     const seqs = text(head, 2).slice(1, -1).split(',').map(Number);
-    const byKey = new Map(
-      keyRows.map((row) => [storedKeyName(number(row, 0), text(row, 1)), number(row, 2)]),
+    const byKey = new Map(keyRows.map((row) => [storedKeyName(number(row, 0), text(row, 1)), row]));
+    return this.#steps.map(({ args: { elements, onRepeat }, places }) =>
+      places.map(({ at, isFirst }, index) => {
+        const key = this.#columns.keyNameAt(at);
+        const seen = key === null ? undefined : byKey.get(key);
+        const seq = seen === undefined ? seqs[at] : number(seen, 2);
+        if (seq === undefined) throw new Error('an insert answered too few numbers');
+        if (seen !== undefined && !(isFirst && seq === seqs[at])) {
+          onRepeat?.(index, isSameContent(elements[index]?.fingerprint, seen[4]));
+        }
+        return ids.text(seq);
+      }),
     );
-    const idAt = (place: number): ElementId => {
-      const key = this.#columns.keyNameAt(place);
-      const seq = key === null ? seqs[place] : byKey.get(key);
-      if (seq === undefined) throw new Error('an insert answered too few numbers');
-      return ids.text(seq);
-    };
-    return this.#places.map((places) => places.map(idAt));
   }
+}
+
+/** An element's place among the columns, and whether it is the one that stands there. */
+interface Place {
+  readonly at: number;
+  readonly isFirst: boolean;
 }

@@ -1,4 +1,5 @@
 import type { GroupLimit } from '../../../engine/group-limit.ts';
+import type { OnRepeat } from '../../../engine/storage.ts';
 import { tooManyGroups } from '../../../engine/store-failures.ts';
 import { type ElementId, type NewElement, PLAIN_GROUP } from '../../../model/element.ts';
 import { QuaysideError } from '../../../model/errors.ts';
@@ -15,6 +16,7 @@ export interface InsertCall {
   /** The queue that they are for, and what bounds its groups. */
   readonly room: Room;
   readonly bytes: number;
+  readonly onRepeat: OnRepeat | null;
 }
 
 /** What an insert must know of the bound on groups. */
@@ -32,15 +34,29 @@ interface EncodedElement {
   readonly dedupKey: string;
 }
 
-export function insertCall(elements: readonly NewElement[], windowMs: number, room: Room): InsertCall {
+/**
+ * A key with its fingerprint behind a zero byte, which no key has; '' for an element without a key. See
+ * `library/insert.lua`.
+ */
+export function dedupText({ dedupKey, fingerprint }: NewElement): string {
+  if (dedupKey === null) return '';
+  return fingerprint ? `${dedupKey}\0${fingerprint}` : dedupKey;
+}
+
+export function insertCall(
+  elements: readonly NewElement[],
+  windowMs: number,
+  room: Room,
+  onRepeat: OnRepeat | null,
+): InsertCall {
   let bytes = 0;
   const encoded = elements.map((element) => {
     const content = encodeContent(element);
     bytes += content.length;
     const groups = groupsText(element);
-    return { timing: encodeTiming(element), content, groups, dedupKey: element.dedupKey ?? '' };
+    return { timing: encodeTiming(element), content, groups, dedupKey: dedupText(element) };
   });
-  return { elements: encoded, windowMs, room, bytes };
+  return { elements: encoded, windowMs, room, bytes, onRepeat };
 }
 
 /** The columns that are sent beside the content, as `library/insert.lua` names them: those that any element needs. */
@@ -81,6 +97,10 @@ export function refusedGroups({ queue, limit }: Room): QuaysideError {
   return limit === null ? noLaneLeft() : tooManyGroups(queue.name, limit.most);
 }
 
+/** What `library/insert.lua` says of an element; a third value is a key that came with other content. */
+const STORED = 0x30;
+const REPEATED = 0x31;
+
 export const INSERT: Verb<InsertCall, ElementId[]> = {
   name: 'insert',
   encode(calls) {
@@ -97,10 +117,12 @@ export const INSERT: Verb<InsertCall, ElementId[]> = {
   decode({ tag, text }, calls) {
     const first = text.readUIntBE(0, 6);
     let index = 0;
-    return calls.map(({ elements, room }) => {
-      const ids = elements.map(() => {
-        const at = 6 + 6 * index;
+    return calls.map(({ elements, room, onRepeat }) => {
+      const ids = elements.map((_, place) => {
+        const at = 6 + 7 * index;
         const number = text.length === 6 ? first + index : text.readUIntBE(at, 6);
+        const what = text.length === 6 ? STORED : text.readUInt8(at + 6);
+        if (what !== STORED) onRepeat?.(place, what === REPEATED);
         index++;
         return number === 0 ? null : elementId(tag, number);
       });

@@ -3,8 +3,10 @@
 -- columns: 't' where timings are given, 'g' where groups are, 'd' where dedup keys are. Groups are joined by commas.
 -- room, sizes: with groups only. See lanes.lua; and how many elements each of the calls has that came together.
 -- timing: '' for an element that is due now and was never tried, else maturity + 1 or 0(6) delay(6) tries(4).
--- Answers the first number(6), then the number(6) of each element where a dedup key may have met an earlier
--- one, or there are groups; the number 0 for those of a call whose groups do not fit, of which nothing is stored.
+-- dedup key: the key, and behind a zero byte the fingerprint(22) of the content, if there is one.
+-- Answers the first number(6), then, where a dedup key may have met an earlier one, or there are groups, of each element
+-- its number(6) and what became of it(1): STORED, REPEATED or MISMATCHED; the number 0 for those of a call whose groups
+-- do not fit, of which nothing is stored.
 -- room <room> <groups>: makes these groups; answers nothing, but '!' where they do not fit.
 
 local function timingOf(text)
@@ -42,28 +44,44 @@ local function put(q, maturity, tries, lanes, content)
   return seq
 end
 
--- The number of the element that this key made within the window, or nil.
-local function findRepeat(q, key, window)
-  local seen = db('HGET', q.h, 'k' .. key)
-  if seen and fromSix(seen, 7) > call.now - window then return sub(seen, 1, 6) end
+local STORED, REPEATED, MISMATCHED = '0', '1', '2'
+local FINGERPRINT = 22
+
+-- A key and its fingerprint, '' for none.
+local function splitKey(text)
+  local at = #text - FINGERPRINT
+  if byte(text, at) ~= 0 then return text, '' end
+  return sub(text, 1, at - 1), sub(text, at + 1)
 end
 
-local function rememberKey(q, key, seq)
+-- The number of the element that this key made within the window, or nil; and the fingerprint that came with it.
+local function findRepeat(q, key, window)
+  local seen = db('HGET', q.h, 'k' .. key)
+  if seen and fromSix(seen, 7) > call.now - window then return sub(seen, 1, 6), sub(seen, 13) end
+end
+
+local function rememberKey(q, key, seq, fingerprint)
   local before = db('HGET', q.h, 'k' .. key)
   if before then db('ZREM', q.z, 'k' .. sub(before, 7, 12) .. key) end
-  db('HSET', q.h, 'k' .. key, seq .. six(call.now))
+  db('HSET', q.h, 'k' .. key, seq .. six(call.now) .. fingerprint)
   db('ZADD', q.z, 0, 'k' .. six(call.now) .. key)
 end
 
--- As `put`, unless the key says that it was done before.
+-- As `put`, unless the key was seen before. Returns what became of it as well.
 local function putOnce(q, element, window)
-  local key = element.key
-  local earlier = key and findRepeat(q, key, window)
-  if earlier then return earlier end
+  local key, fingerprint
+  if element.key then
+    key, fingerprint = splitKey(element.key)
+    local earlier, seen = findRepeat(q, key, window)
+    if earlier then
+      local isSame = seen == '' or fingerprint == '' or seen == fingerprint
+      return earlier, isSame and REPEATED or MISMATCHED
+    end
+  end
   local maturity, tries = timingOf(element.timing)
   local seq = put(q, maturity, tries, element.lanes, element.content)
-  if key then rememberKey(q, key, seq) end
-  return seq
+  if key then rememberKey(q, key, seq, fingerprint) end
+  return seq, STORED
 end
 
 -- Reads the elements of an argument list into tables. Nothing is stored yet.
@@ -149,9 +167,11 @@ verbs.insert = function(q, args, at)
   end
   local numbers = {}
   for i, element in ipairs(elements) do
-    numbers[i] = element.isRefused and six(0) or putOnce(q, element, window)
+    local seq, what = six(0), STORED
+    if not element.isRefused then seq, what = putOnce(q, element, window) end
+    numbers[i] = seq .. what
   end
-  return numbers[1] .. concat(numbers), behind
+  return sub(numbers[1], 1, 6) .. concat(numbers), behind
 end
 
 verbs.room = function(q, args, at)

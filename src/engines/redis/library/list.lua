@@ -1,7 +1,7 @@
 -- The list variant: a queue is a list, the next element at its right end.
 --
 -- push: keys: the list, then those of dedup keys. Arguments: window, then per element: number of its key or 0,
--- id, item. Answers the ids, those of earlier elements where a key was seen.
+-- id and fingerprint, item. Answers ids and fingerprints, those of earlier elements where a key was seen.
 -- drop: answers how many elements went.
 
 redis.register_function('@RUN@_push', function(keys, args)

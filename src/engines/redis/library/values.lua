@@ -9,7 +9,7 @@
 --   d<lane><seq>  a delivery that was reserved once: maturity(6) tries(4) token(6) until(6)
 --                 until 0: it waits; a token beside it is of a lease that ran out, and may still commit
 --   g<seq>        an element of a stream: what each of its groups does with it (streams.lua)
---   k<key>        a dedup key: seq(6) seen at(6)
+--   k<key>        a dedup key: seq(6) seen at(6), then the fingerprint(22) of the content if there was one
 --   c<client>     what the last call of a client answered (repeats.lua)
 --   p<parcel>     elements on their way to a queue in another slot (parcels.lua)
 --   x<parcel>     a parcel that arrived here: as of when it is remembered (parcels.lua)

@@ -5,7 +5,7 @@ import { decodeContent, encodeContent } from '../content.ts';
 
 /** What a list holds per element: maturity(6) tries(4) id(22), then the content. */
 const HEAD_BYTES = 32;
-const ID_LENGTH = 22;
+export const ID_LENGTH = 22;
 
 type StoredFields = ElementContent & Pick<Delivery, 'id' | 'matureAt' | 'tries'>;
 

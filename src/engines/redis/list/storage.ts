@@ -1,7 +1,9 @@
 import { randomBytes } from 'node:crypto';
+import type { ReadySignal } from '../../../engine/signaller.ts';
 import type {
   BrowseOptions,
   BrowsePage,
+  OnRepeat,
   QueueSizes,
   Storage,
   StorageCapabilities,
@@ -12,6 +14,7 @@ import type {
 import type { Delivery, DeliveryState, ElementId, GroupName, NewElement } from '../../../model/element.ts';
 import { PLAIN_GROUP } from '../../../model/element.ts';
 import { QuaysideError } from '../../../model/errors.ts';
+import { isSameContent } from '../../../model/fingerprint.ts';
 import type { QueueKey } from '../../../model/names.ts';
 import type { Backlog } from '../client/backlog.ts';
 import type { Commands } from '../client/commands.ts';
@@ -22,7 +25,7 @@ import { type Keys, queueText } from '../keys.ts';
 import type { Library } from '../library.ts';
 import type { Registry } from '../registry.ts';
 import type { GivenTime } from '../settings.ts';
-import { decodeItem, encodeItem, matureAtOf } from './item.ts';
+import { decodeItem, encodeItem, ID_LENGTH, matureAtOf } from './item.ts';
 import { InOrder, type Work } from './order.ts';
 
 interface ListParts {
@@ -97,17 +100,23 @@ export class ListStorage implements Storage {
     return this.#parts.registry.names(ns);
   }
 
-  async insert(queue: QueueKey, elements: readonly NewElement[]): Promise<ElementId[]> {
+  async insert(
+    queue: QueueKey,
+    elements: readonly NewElement[],
+    _signal?: ReadySignal | null,
+    onRepeat: OnRepeat | null = null,
+  ): Promise<ElementId[]> {
     if (elements.length === 0) return [];
     const now = this.now(queue);
     for (const element of elements) this.#check(element, now);
     const items = elements.map((element) => {
       const id = elementId(this.#tag, ++this.#numbers);
-      return { id, key: element.dedupKey, item: encodeItem({ ...element, id, matureAt: now }) };
+      const { dedupKey: key, fingerprint = null } = element;
+      return { id, key, fingerprint: fingerprint ?? '', item: encodeItem({ ...element, id, matureAt: now }) };
     });
     const { registry } = this.#parts;
     const bytes = items.reduce((sum, { item }) => sum + item.length, 0);
-    const work = items.some(({ key }) => key !== null) ? this.#pushOnce(queue) : this.#push;
+    const work = items.some(({ key }) => key !== null) ? this.#pushOnce(queue, onRepeat) : this.#push;
     const prepare = registry.isDeclared(queue)
       ? null
       : (deadlineAt: number) => registry.declare([queue], deadlineAt);
@@ -208,16 +217,20 @@ export class ListStorage implements Storage {
     if (groups.length !== 1 || groups[0] !== PLAIN_GROUP) throw notSupported('consumer groups');
   }
 
-  #pushOnce(queue: QueueKey): Work<PushCall, ElementId[]> {
+  #pushOnce(queue: QueueKey, onRepeat: OnRepeat | null): Work<PushCall, ElementId[]> {
     return alone(async ({ items }, deadlineAt) => {
       const { commands, keys, library, dedupWindowMs } = this.#parts;
       const list = keys.list(queue);
       const dedups = items.flatMap(({ key }) => (key === null ? [] : [keys.listDedup(queue, key)]));
       let next = 0;
-      const args = items.flatMap(({ key, id, item }) => [key === null ? 0 : ++next, id, item]);
+      const args = items.flatMap(({ key, id, fingerprint, item }) => [
+        key === null ? 0 : ++next,
+        id + fingerprint,
+        item,
+      ]);
       const call = [library.pushOnce, 1 + dedups.length, list, ...dedups, dedupWindowMs, ...args];
       const ids = await commands.writeOnce(list, 'FCALL', call, deadlineAt);
-      return Array.isArray(ids) ? ids.map(text) : [];
+      return Array.isArray(ids) ? ids.map((kept, index) => idOf(text(kept), index, items, onRepeat)) : [];
     });
   }
 
@@ -248,6 +261,15 @@ export class ListStorage implements Storage {
   }
 }
 
+/** The id in what a dedup key holds: the id, and the fingerprint of the content if there was one. */
+function idOf(kept: string, index: number, items: readonly Item[], onRepeat: OnRepeat | null): ElementId {
+  const id = kept.slice(0, ID_LENGTH);
+  const { id: own, fingerprint = '' } = items[index] ?? {};
+  const seen = kept.slice(ID_LENGTH);
+  if (id !== own) onRepeat?.(index, isSameContent(seen, fingerprint));
+  return id;
+}
+
 function alone<Call, Result>(run: (call: Call, deadlineAt: number) => Promise<Result>): Work<Call, Result> {
   return { run: ([call], deadlineAt) => run(call as Call, deadlineAt).then((result) => [result]) };
 }
@@ -273,6 +295,7 @@ interface PopCall {
 interface Item {
   readonly id: ElementId;
   readonly key: string | null;
+  readonly fingerprint: string;
   readonly item: Buffer;
 }
 

@@ -33,6 +33,7 @@ export function deadLetter(store: Store, lane: Lane, seq: number, tries: number,
     tries: 0,
     groups: lane.queue.policy?.groups?.join(',') ?? '',
     dedupKey: null,
+    fingerprint: null,
   });
   store.deliveries.removeReserved(lane, seq);
   store.elements.removeIfFinished(seq, lane.group !== '');

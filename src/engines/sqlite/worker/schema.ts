@@ -90,6 +90,9 @@ const MIGRATIONS: readonly string[] = [
      crc INTEGER NOT NULL,
      body BLOB NOT NULL
    ) STRICT;`,
+
+  // The fingerprint of the content that came with the key; null for keys of the first version.
+  'ALTER TABLE dedup ADD COLUMN fingerprint TEXT',
 ];
 
 /** The version that this program writes. */
