@@ -17,9 +17,11 @@ export function errorHeaders(error: QuaysideError, call: Call): string[] {
   return headers;
 }
 
-/** Where the method exists but this queue cannot do it (`not-supported`), the others are left. */
+/** If the route exists but this queue cannot do it (`not-supported`), the methods of the path's other routes. */
 function allowed(error: QuaysideError, { front, path, request }: Call): string {
-  const methods = front.router.allowed(path);
+  const { router } = front;
+  const methods = router.allowed(path);
   if (error.code !== 'not-supported') return methods.join(', ');
-  return methods.filter((method) => method !== request.method).join(', ');
+  const route = router.find(request.method ?? '', path)?.route;
+  return methods.filter((method) => router.find(method, path)?.route !== route).join(', ');
 }
