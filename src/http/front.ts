@@ -1,4 +1,5 @@
 import type { ServerResponse } from 'node:http';
+import type { Socket } from 'node:net';
 import { refusal, type User } from '../access/user.ts';
 import { namespaceNotFound, QuaysideError } from '../model/errors.ts';
 import { checkName } from '../model/names.ts';
@@ -31,6 +32,9 @@ const HSTS: readonly string[] = ['strict-transport-security', 'max-age=31536000'
 const NOT_OF_A_TARGET = /[^\x21\x22\x24-\x7e]/;
 const ABSOLUTE_FORM = /^https?:\/\/[^/?]*/i;
 
+/** GETs that wait on one connection for the responses in front of them; further ones are rejected. */
+const MAX_WAITING_GETS = 100;
+
 /** Takes each request from its head to its route. One for all connections of a server. */
 export class Front {
   readonly parts: HttpParts;
@@ -40,6 +44,7 @@ export class Front {
   readonly inertHeaders: readonly string[];
   readonly #origins: ReadonlySet<string>;
   readonly #startedAt: string;
+  readonly #waitingGets = new WeakMap<Socket, number>();
   #isClosing = false;
   #faults = 0;
 
@@ -70,11 +75,36 @@ export class Front {
   /** Answers a request, now or later. Never throws. */
   handle(request: HttpRequest, answer: ServerResponse): void {
     const call = new Call(this, request, answer);
+    // Node gives a response its socket when those in front of it on the connection have left.
+    if (answer.socket === null && request.method === 'GET') this.#startInTurn(call);
+    else this.#start(call);
+  }
+
+  #start(call: Call): void {
     try {
       this.#admit(call);
     } catch (error) {
       call.fail(error);
     }
+  }
+
+  /**
+   * A pipelined GET starts after the responses in front of it have left: a client that does not read would
+   * otherwise hold as many elements, or listings, as it asked for.
+   */
+  #startInTurn(call: Call): void {
+    const { socket } = call.request;
+    const waiting = this.#waitingGets.get(socket) ?? 0;
+    if (waiting >= MAX_WAITING_GETS) {
+      call.fail(new QuaysideError('overloaded', `At most ${MAX_WAITING_GETS} GETs wait on one connection.`));
+      return;
+    }
+    this.#waitingGets.set(socket, waiting + 1);
+    call.answer.once('socket', () => {
+      this.#waitingGets.set(socket, (this.#waitingGets.get(socket) ?? 1) - 1);
+      // Node is in the middle of handing over the socket, and would take a response for one that was buffered.
+      queueMicrotask(() => this.#start(call));
+    });
   }
 
   /** What to tell the client of anything that was thrown. A fault of ours is logged under an id. */

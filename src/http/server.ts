@@ -145,7 +145,15 @@ function makeServer(options: HttpOptions): Server<typeof HttpRequest> | TlsServe
   const server =
     options.tls === null
       ? createServer(settings)
-      : createTlsServer({ ...settings, ...options.tls, ...TLS_VERSION, handshakeTimeout: TLS_HANDSHAKE_MS });
+      : createTlsServer({
+          ...settings,
+          ...options.tls,
+          ...TLS_VERSION,
+          handshakeTimeout: TLS_HANDSHAKE_MS,
+          allowHalfOpen: true,
+        });
+  // Else Node closes a connection whose client has closed its half, although its request waits for a response.
+  (server as unknown as { httpAllowHalfOpen: boolean }).httpAllowHalfOpen = true;
   server.maxConnections = options.maxSockets;
   // All of them: a header that Node dropped could be the second of two that contradict each other.
   server.maxHeadersCount = 0;

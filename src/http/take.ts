@@ -5,12 +5,15 @@ import { QuaysideError } from '../model/errors.ts';
 import type { Call } from './call.ts';
 
 /**
- * A get or reserve on its way: waits as a consumer, is answered once, and undoes what did not arrive.
+ * A get or reserve: waits as a consumer, is answered once, and returns an element that the client did not get.
  *
- * States, and who moves it:
- * - waiting: `#consumer` is in its line. The client may go: it leaves the line and gets nothing.
- * - delivered: `#delivery` is written, but the kernel does not have all of it. The client may go: it goes back.
- * - over: written, or ended without an element, or gone.
+ * States:
+ * - waiting: `#consumer` is in its wait queue. If the client disconnects, it leaves and takes nothing. The end of
+ *   the client's half of the connection counts as that: a client that half-closes and one that is gone both send
+ *   a FIN, and only the first write after it would show which it was.
+ * - delivered: `#delivery` is written, but the kernel does not have all of it. If the connection closes, the
+ *   element is returned to its place.
+ * - over: written, ended without an element, or disconnected.
  */
 export class Take implements Sink {
   readonly #call: Call;
@@ -23,13 +26,21 @@ export class Take implements Sink {
     this.#queue = call.queue;
   }
 
-  /** Joins the queue's line. @throws what `queue.get` does */
+  /** Joins the queue's consumers. @throws QuaysideError `malformed-request` after the client's end, and what `queue.get` throws */
   begin(request: GetRequest): void {
-    if (this.#call.isGone) return;
+    const { answer, request: message, isGone } = this.#call;
+    if (isGone) return;
+    const { socket } = message;
+    if (socket.readableEnded) throw halfClosed();
     const consumer = this.#queue.get(request, this);
-    // An element or an end may have come at once; the object is kept all the same, leaving twice is harmless.
+    // It may have been answered already; the object is kept all the same, since leaving twice is harmless.
     this.#consumer = consumer;
-    this.#call.answer.on('close', () => this.#closed());
+    const onEnd = (): void => this.#inputEnded();
+    socket.on('end', onEnd);
+    answer.on('close', () => {
+      socket.off('end', onEnd);
+      this.#closed();
+    });
   }
 
   deliver(delivery: Delivery): void {
@@ -54,7 +65,14 @@ export class Take implements Sink {
     return new QuaysideError(code, message, { extra: { ...details.extra, tid } });
   }
 
-  /** The answer was sent, or its connection is lost; whatever was not handed over is undone. */
+  /** Once an element is being written, a client that half-closed still reads: only the connection's end undoes that. */
+  #inputEnded(): void {
+    if (this.#call.answer.headersSent || this.#call.isGone) return;
+    if (this.#consumer !== null) this.#queue.leave(this.#consumer);
+    this.#call.fail(halfClosed());
+  }
+
+  /** The response was sent, or the connection is closed: what was not handed over is undone. */
   #closed(): void {
     if (this.#consumer !== null) this.#queue.leave(this.#consumer);
     this.#undo();
@@ -65,4 +83,11 @@ export class Take implements Sink {
     this.#delivery = null;
     if (delivery !== null) this.#queue.giveBack(delivery);
   }
+}
+
+function halfClosed(): QuaysideError {
+  return new QuaysideError(
+    'malformed-request',
+    'The client closed its sending side before an element was there. Keep it open until the response has come: nothing tells such a client from one that left.',
+  );
 }

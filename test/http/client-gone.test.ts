@@ -56,14 +56,16 @@ describe('A client that goes away while it waits', () => {
     assert.equal((await next).body.toString(), 'a');
   });
 
-  it('one of several pipelined calls: all leave together', async () => {
+  it('with pipelined calls behind the one that waits: none of them takes an element', async () => {
     const queue = harness().queue();
     const request = rawRequest([`GET ${queuePath('N', queue)} HTTP/1.1`, 'Host: test', AUTHORIZATION]);
     const connection = await RawConnection.open(harness().port);
     connection.send(Buffer.concat([request, request, request]));
-    await harness().waiting(3);
+    await harness().waiting(1);
     connection.destroy();
     await harness().waiting(0);
+    for (const body of ['a', 'b', 'c']) await harness().client().insert('N', queue, body);
+    assert.equal((await statusOf(harness(), queue)).size, 3);
   });
 
   it('a thousand times: nothing is left, and all elements are there', async () => {
@@ -164,8 +166,9 @@ describe('A client that does not read its answer', () => {
       rawRequest([`GET ${queuePath('N', name)} HTTP/1.1`, 'Host: test', AUTHORIZATION]);
     connection.socket.pause();
     connection.send(Buffer.concat([get('waits'), get(queue)]));
-    await harness().until(async () => (await statusOf(harness(), queue)).stats.get === 1);
+    await harness().waiting(1);
     await client.insert('N', 'waits', 'first');
+    await harness().until(async () => (await statusOf(harness(), queue)).stats.get === 1);
     await harness().until(async () => (await statusOf(harness(), queue)).size === 1);
     connection.destroy();
   });

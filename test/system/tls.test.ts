@@ -55,6 +55,22 @@ describe('HTTPS', () => {
     );
   });
 
+  it('answers a client that closes its sending side after its request', async () => {
+    for (const version of ['TLSv1.2', 'TLSv1.3']) {
+      const socket = await handshake({
+        minVersion: version,
+        maxVersion: version,
+        allowHalfOpen: true,
+      });
+      socket.end(
+        `PUT /q/N/half HTTP/1.1\r\nHost: a\r\nAuthorization: ${AUTHORIZATION}\r\nContent-Length: 1\r\n\r\na`,
+      );
+      const chunks: Buffer[] = [];
+      for await (const chunk of socket) chunks.push(chunk as Buffer);
+      assert.match(Buffer.concat(chunks).toString(), /^HTTP\/1\.1 200 OK\r\n/, version);
+    }
+  });
+
   it('does not answer plain HTTP', async () => {
     await assert.rejects(fetch(`http://127.0.0.1:${port}/livez`));
   });

@@ -1,0 +1,83 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import { jsonOf, queuePath } from '../support/http-client.ts';
+import { sharedHarness } from './harness.ts';
+import { AUTHORIZATION, lastRequest, RawConnection, rawRequest } from './raw.ts';
+
+const MIB = 1_048_576;
+
+interface Status {
+  readonly size: number;
+  readonly stats: { readonly get: number };
+}
+
+describe('A connection that pipelines', () => {
+  const harness = sharedHarness({ http: { bodyLimit: 64 * MIB } });
+
+  const get = (queue: string, query = ''): Buffer =>
+    rawRequest([`GET ${queuePath('N', queue)}${query} HTTP/1.1`, 'Host: test', AUTHORIZATION]);
+
+  async function statusOf(queue: string): Promise<Status> {
+    return jsonOf<Status>(await harness().client().status('N', queue));
+  }
+
+  it('and does not read holds one element, however many it asked for', async () => {
+    const client = harness().client();
+    const queue = harness().queue();
+    // More than the kernel takes into its buffers for a client that does not read.
+    await client.insert('N', queue, Buffer.alloc(32 * MIB, 'x'));
+    for (let i = 0; i < 13; i++) await client.insert('N', queue, Buffer.alloc(MIB, String(i % 10)));
+    const connection = await RawConnection.open(harness().port);
+    connection.socket.pause();
+    const gets = Array.from({ length: 13 }, () => get(queue));
+    connection.send(Buffer.concat([...gets, lastRequest('GET', `${queuePath('N', queue)}?to=0`)]));
+    await harness().until(async () => (await statusOf(queue)).stats.get > 0);
+    assert.equal((await statusOf(queue)).size, 13);
+    assert.equal((await client.get('N', queue)).body.length, MIB, 'others are served');
+    connection.socket.resume();
+    const answers = await connection.untilClosed();
+    assert.deepEqual(
+      answers.map(({ status, body }) => [status, body.length > MIB]),
+      [[200, true], ...Array.from({ length: 12 }, () => [200, false]), [504, false]],
+    );
+  });
+
+  it('is answered in the order of its requests, gets and inserts mixed', async () => {
+    const queue = harness().queue();
+    const put = (body: string): Buffer =>
+      rawRequest(
+        [
+          `PUT ${queuePath('N', queue)} HTTP/1.1`,
+          'Host: test',
+          AUTHORIZATION,
+          `Content-Length: ${body.length}`,
+        ],
+        body,
+      );
+    const connection = await RawConnection.open(harness().port);
+    connection.send(Buffer.concat([put('a'), get(queue), put('b'), get(queue), get(queue, '?to=0')]));
+    const answers = await connection.answers(5);
+    assert.deepEqual(
+      answers.map(({ status }) => status),
+      [200, 200, 200, 200, 504],
+    );
+    assert.deepEqual([answers[1]?.body, answers[3]?.body], ['a', 'b']);
+    connection.destroy();
+  });
+
+  it('has at most 100 gets behind the one that waits; further ones are 503', async () => {
+    const queue = harness().queue();
+    const connection = await RawConnection.open(harness().port);
+    connection.send(Buffer.concat(Array.from({ length: 103 }, () => get(queue))));
+    await harness().waiting(1);
+    const client = harness().client();
+    for (let i = 0; i < 101; i++) await client.insert('N', queue, String(i));
+    const answers = await connection.answers(103);
+    assert.deepEqual(
+      answers.map(({ status }) => status),
+      [...Array.from({ length: 101 }, () => 200), 503, 503],
+    );
+    assert.equal(JSON.parse(answers[102]?.body ?? '').code, 'overloaded');
+    connection.destroy();
+  });
+});
