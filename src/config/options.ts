@@ -197,6 +197,12 @@ const NamespaceOptions = Type.Object(
         description: '`sqlite:` only. Page cache of the engine, bytes; 16 MiB where it is not given',
       }),
     ),
+    damagedLog: Type.Optional(
+      Type.Enum(['refuse', 'drop'], {
+        description:
+          '`sqlite:` only. What a start does if the write-ahead log is damaged. `refuse`, if it is not given: it fails; `drop`: it keeps a copy of the log, loses what was stored from the damage on, and continues. For one start, after a look at the copy',
+      }),
+    ),
     signaller: Type.Optional(SignallerOptions),
     stats: Type.Optional(StatsOptions),
   },

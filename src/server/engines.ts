@@ -13,7 +13,7 @@ interface EngineSource {
 
 const SQLITE: EngineSource = {
   load: () => import('../engines/sqlite/index.ts'),
-  settings: ({ durability, cacheBytes }) => ({ durability, cacheBytes }),
+  settings: ({ durability, cacheBytes, damagedLog }) => ({ durability, cacheBytes, damagedLog }),
 };
 
 const REDIS: EngineSource = {

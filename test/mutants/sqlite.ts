@@ -330,6 +330,40 @@ export const SQLITE: readonly Mutant[] = [
     ],
   },
   {
+    name: 'what follows a flipped bit in the log is dropped silently',
+    suite: 'sqlite log',
+    edits: [inWorker('log-check.ts', 'commits < 2 ? null', 'commits < 2000 ? null')],
+  },
+  {
+    name: 'a torn last transaction of the log keeps the server from starting',
+    suite: 'sqlite log',
+    edits: [inWorker('log-check.ts', 'commits < 2 ? null', 'commits < 1 ? null')],
+  },
+  {
+    name: 'sound frames of an older generation of the log are taken for its own',
+    suite: 'sqlite log',
+    edits: [
+      inWorker('log-check.ts', 'const isOurs = hasSalts(frame, header);', 'const isOurs = frame.isCommit;'),
+    ],
+  },
+  {
+    name: 'a log whose header does not fit is ignored',
+    suite: 'sqlite log',
+    edits: [inWorker('log-check.ts', ': damageInHeader(frames);', ': null;')],
+  },
+  {
+    name: 'a deleted database file goes unnoticed',
+    suite: 'sqlite files',
+    edits: [inWorker('space.ts', 'if (identityOf(path) !== identity) throw', 'if (path === identity) throw')],
+  },
+  {
+    name: 'a power loss takes the count of starts back',
+    suite: 'sqlite power loss',
+    edits: [
+      inWorker('meta.ts', "setDurability(this.#db, 'full');", 'setDurability(this.#db, this.#durability);'),
+    ],
+  },
+  {
     name: 'the ballast is kept on a full disk',
     suite: 'sqlite disk full',
     edits: [inWorker('batch.ts', 'if (isFull(error)) store.space?.giveUpBallast();', '')],

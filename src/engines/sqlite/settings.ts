@@ -4,6 +4,7 @@ import { Faults } from './fault-point.ts';
 
 export type Durability = 'full' | 'normal';
 export type FileCheck = 'auto' | 'always' | 'never';
+export type DamagedLog = 'refuse' | 'drop';
 
 /** The engine's own settings, checked and with their defaults (`docs/engines.md`, "SQLite"). */
 export interface Settings {
@@ -15,6 +16,8 @@ export interface Settings {
   readonly cacheBytes: number;
   /** Whether the whole file is checked at start; `auto`: if it is small. */
   readonly check: FileCheck;
+  /** What a start does if the write-ahead log is damaged before its end. */
+  readonly damagedLog: DamagedLog;
   /** Size of the file kept beside the database for the day when the disk is full; 0: none. */
   readonly ballastBytes: number;
   /** Inserts are refused while less than this is free on the disk. */
@@ -32,6 +35,7 @@ export function readSettings(options: EngineOptions): Settings {
   const {
     durability = 'full',
     check = 'auto',
+    damagedLog = 'refuse',
     cacheBytes,
     ballastBytes,
     minFreeBytes,
@@ -45,6 +49,9 @@ export function readSettings(options: EngineOptions): Settings {
   if (check !== 'auto' && check !== 'always' && check !== 'never') {
     throw new Error(`${options.url}: check must be "auto", "always" or "never"`);
   }
+  if (damagedLog !== 'refuse' && damagedLog !== 'drop') {
+    throw new Error(`${options.url}: damagedLog must be "refuse" or "drop"`);
+  }
   const bytes = (name: string, given: unknown, fallback: number, least: number): number => {
     if (given === undefined) return fallback;
     if (typeof given === 'number' && Number.isSafeInteger(given) && given >= least) return given;
@@ -54,6 +61,7 @@ export function readSettings(options: EngineOptions): Settings {
     file: fileOf(options),
     durability,
     check,
+    damagedLog,
     cacheBytes: bytes('cacheBytes', cacheBytes, 16 * MIB, MIB),
     ballastBytes: bytes('ballastBytes', ballastBytes, 16 * MIB, 0),
     minFreeBytes: bytes('minFreeBytes', minFreeBytes, 64 * MIB, 0),

@@ -32,7 +32,8 @@ export interface Batch {
  * @throws whatever makes the store unusable
  */
 export function runBatches(store: Store, batches: readonly Batch[]): MessageWriter[] {
-  store.space?.look(batches.reduce((bytes, { message }) => bytes + message.byteLength, 0));
+  const bytes = batches.reduce((sum, { message }) => sum + message.byteLength, 0);
+  store.space?.look(bytes, batches[0]?.now ?? store.now);
   try {
     let replies: MessageWriter[] = [];
     inTransaction(store, () => {

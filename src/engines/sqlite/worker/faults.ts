@@ -39,6 +39,14 @@ export class Refusal extends Error {
   }
 }
 
+/** A file that is open has no name any more, or another file has it: what is written now would not survive the end. */
+export class FileLost extends Error {
+  constructor(file: string) {
+    super(`${file} was deleted or replaced while it was in use`);
+    this.name = 'FileLost';
+  }
+}
+
 /** SQLite's primary result code, or null if the error is not SQLite's. */
 export function sqliteCode(error: unknown): number | null {
   if (!(error instanceof Error) || !('errcode' in error)) return null;
@@ -50,6 +58,7 @@ export function messageOf(error: unknown): string {
 }
 
 export function isFatal(error: unknown): boolean {
+  if (error instanceof FileLost) return true;
   const code = sqliteCode(error);
   return code !== null && FATAL.has(code);
 }

@@ -44,13 +44,15 @@ try {
 }
 
 function openStore(options: WorkerData): Store {
-  const { file, ballastBytes, minFreeBytes, policies, dedupWindowMs, faultMemory } = options;
+  const { file, ballastBytes, minFreeBytes, policies, durability, dedupWindowMs, faultMemory } = options;
   const space = file === MEMORY ? null : new Space({ file, ballastBytes, minFreeBytes, warn });
   const faults = faultMemory === null ? null : new Faults(faultMemory);
   const open = (): Store => {
-    const db = openDatabase(options);
+    const db = openDatabase(options, warn);
     try {
-      return new Store(db, { policies, dedupWindowMs, faults, space, warn });
+      const store = new Store(db, { policies, durability, dedupWindowMs, faults, space, warn });
+      space?.opened();
+      return store;
     } catch (error) {
       db.close();
       throw openError(file, error);

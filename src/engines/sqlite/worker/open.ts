@@ -1,7 +1,10 @@
-import { existsSync, statSync } from 'node:fs';
+import { copyFileSync, existsSync, rmSync, statSync } from 'node:fs';
 import { DatabaseSync } from 'node:sqlite';
-import { type Durability, type FileCheck, MEMORY } from '../settings.ts';
+import { createPrivateFile, widerMode } from '../../../files/private-file.ts';
+import { type DamagedLog, type Durability, type FileCheck, MEMORY } from '../settings.ts';
+import { setDurability } from './durability.ts';
 import { isBusy, isDamage, messageOf, SQLITE_CORRUPT, SQLITE_ERROR, sqliteCode } from './faults.ts';
+import { findLogDamage, holdsCommits } from './log-check.ts';
 import { migrate } from './schema.ts';
 
 export interface OpenOptions {
@@ -10,7 +13,10 @@ export interface OpenOptions {
   readonly durability: Durability;
   readonly cacheBytes: number;
   readonly check: FileCheck;
+  readonly damagedLog: DamagedLog;
 }
+
+type Warn = (fields: object, message: string) => void;
 
 /** A file that cannot be served; the message names it and the remedy. */
 export class OpenError extends Error {}
@@ -41,26 +47,32 @@ export function checkSqliteVersion(version: string): void {
  *
  * `locking_mode=EXCLUSIVE` takes the file's lock at the first access and keeps it: a second owner is refused,
  * the lock goes with the process however that ends, and no shared-memory file is needed.
+ * Commits wait for their fsync until {@link setDurability} says otherwise.
  * @throws OpenError
  */
-export function openDatabase(options: OpenOptions): DatabaseSync {
-  const { file, durability, cacheBytes, check } = options;
+export function openDatabase(options: OpenOptions, warn: Warn): DatabaseSync {
+  const { file, cacheBytes, check } = options;
   checkSqliteVersion(process.versions.sqlite ?? '0');
   try {
+    if (file !== MEMORY) {
+      checkLog(options, warn);
+      createPrivateFile(file);
+    }
     const db = new DatabaseSync(file);
     try {
       db.exec(`
         PRAGMA locking_mode = EXCLUSIVE;
         PRAGMA auto_vacuum = INCREMENTAL;
         PRAGMA journal_mode = WAL;
-        PRAGMA synchronous = ${durability === 'full' ? 'FULL' : 'NORMAL'};
         PRAGMA wal_autocheckpoint = 0;
         PRAGMA journal_size_limit = ${64 * 1024 * 1024};
         PRAGMA cache_size = ${-Math.floor(cacheBytes / 1024)};
         PRAGMA temp_store = MEMORY;
         PRAGMA foreign_keys = OFF;`);
+      setDurability(db, 'full');
       if (file !== MEMORY) checkFile(db, file, check);
       migrate(db);
+      if (file !== MEMORY) warnOfWiderModes(file, warn);
       return db;
     } catch (error) {
       db.close();
@@ -68,6 +80,68 @@ export function openDatabase(options: OpenOptions): DatabaseSync {
     }
   } catch (error) {
     throw openError(file, error);
+  }
+}
+
+/**
+ * Looks for what SQLite would drop from the log without a word (`log-check.ts`). With `durability: normal` a power
+ * loss may leave such a log: its commits do not wait for the disk.
+ * @throws OpenError
+ */
+function checkLog({ file, durability, damagedLog }: OpenOptions, warn: Warn): void {
+  const log = `${file}-wal`;
+  const isFileThere = (statSync(file, { throwIfNoEntry: false })?.size ?? 0) > 0;
+  const damage = findLogDamage(log);
+  const problem = isFileThere
+    ? damage && `is damaged at byte ${damage.offset} of ${log}, with ${damage.commits} commits from there on`
+    : holdsCommits(log) && `is missing although its log ${log} holds commits`;
+  if (!problem) return;
+  if (isFileThere && durability === 'normal') {
+    warn({ file, ...damage }, 'the log ends early, as after a power loss: what was stored last is lost');
+    return;
+  }
+  if (damagedLog === 'drop') {
+    const copy = keepCopy(log);
+    warn({ file, copy, ...damage }, `the SQLite file ${problem}: continuing without them, as told`);
+    return;
+  }
+  // Another process may be writing the log at this moment.
+  if (isFileThere) refuseIfInUse(file);
+  throw new OpenError(
+    `SQLite file ${file} ${problem}; keep a copy of both, then restore a backup, or set damagedLog to "drop" for one start to continue without them.`,
+  );
+}
+
+/** Named by the log's last change, so that another start with the same log finds its copy there. */
+function keepCopy(log: string): string {
+  const changed = statSync(log).mtime.toISOString().replaceAll(':', '-');
+  const copy = `${log}.damaged-${changed}`;
+  if (!existsSync(copy)) copyFileSync(log, copy);
+  return copy;
+}
+
+/** @throws Error as SQLite does for a file that another connection has locked */
+function refuseIfInUse(file: string): void {
+  const shared = `${file}-shm`;
+  const wasThere = existsSync(shared);
+  // A connection that may not write neither checkpoints nor removes the log.
+  const db = new DatabaseSync(file, { readOnly: true });
+  try {
+    db.prepare('PRAGMA schema_version').get();
+  } catch (error) {
+    if (isBusy(error)) throw error;
+  } finally {
+    db.close();
+    if (!wasThere) rmSync(shared, { force: true });
+  }
+}
+
+function warnOfWiderModes(file: string, warn: Warn): void {
+  for (const path of [file, `${file}-wal`, `${file}.ballast`]) {
+    const mode = widerMode(path);
+    if (mode !== null) {
+      warn({ file: path, mode }, `${path} has mode ${mode}: others can read it; chmod 600 takes that away`);
+    }
   }
 }
 
@@ -93,6 +167,7 @@ function damage(what: string): Error {
 
 /** Why a file cannot be served, by what failed. */
 export function openError(file: string, error: unknown): OpenError {
+  if (error instanceof OpenError) return error;
   return new OpenError(refusal(file, error), { cause: error });
 }
 

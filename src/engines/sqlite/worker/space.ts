@@ -1,5 +1,16 @@
-import { closeSync, existsSync, fsyncSync, openSync, rmSync, statfsSync, statSync, writeSync } from 'node:fs';
+import {
+  closeSync,
+  existsSync,
+  fsyncSync,
+  lstatSync,
+  rmSync,
+  statfsSync,
+  statSync,
+  writeSync,
+} from 'node:fs';
 import { dirname } from 'node:path';
+import { openPrivateFile } from '../../../files/private-file.ts';
+import { FileLost } from './faults.ts';
 
 export interface SpaceOptions {
   readonly file: string;
@@ -11,11 +22,13 @@ export interface SpaceOptions {
 }
 
 const TRANSACTIONS_A_LOOK = 5;
+const LOOK_EACH_MS = 1000;
 /** Of the margin: as much may be stored before the next look. */
 const SHARE_A_LOOK = 1 / 8;
 
 /**
- * Keeps a full disk from stopping the consumers.
+ * Keeps a full disk from stopping the consumers, and notices files that are deleted or replaced under the engine:
+ * the kernel lets it continue on a file that nobody can open again.
  *
  * SQLite needs space even to delete. So inserts are refused while the disk has less than a margin free, and a
  * ballast file beside the database is given up if takes and commits run out of space all the same. Both
@@ -24,7 +37,10 @@ const SHARE_A_LOOK = 1 / 8;
 export class Space {
   readonly #options: SpaceOptions;
   readonly #ballast: string;
+  /** By path: which file it was when the database was opened. */
+  readonly #identities = new Map<string, string | null>();
   #tight = false;
+  #lookedAt = Number.NEGATIVE_INFINITY;
   #transactionsUntilLook = 0;
   #bytesSinceLook = 0;
   #hasBallast: boolean;
@@ -35,6 +51,13 @@ export class Space {
     this.#hasBallast = options.ballastBytes === 0 || ballastSize(this.#ballast) >= options.ballastBytes;
   }
 
+  /** The database and its log are there: whatever else is found at their paths from now on is not them. */
+  opened(): void {
+    for (const path of [this.#options.file, `${this.#options.file}-wal`]) {
+      this.#identities.set(path, identityOf(path));
+    }
+  }
+
   /** Whether what takes space, insert and transfer, is refused now. */
   get isTight(): boolean {
     return this.#tight;
@@ -42,16 +65,20 @@ export class Space {
 
   /**
    * Looks at the disk now and then; called before each transaction. Asking costs about 10 µs, a sixth of a small one,
-   * so only each {@link TRANSACTIONS_A_LOOK}th asks, and each that stores much: what comes unseen is a part of the
-   * margin, or one transaction. Inserts stop below the margin and go on a quarter above it, so that they do not
+   * so only each {@link TRANSACTIONS_A_LOOK}th asks, the first after {@link LOOK_EACH_MS}, and each that stores much:
+   * what comes unseen is a part of the margin, or one transaction. Inserts stop below the margin and go on a quarter above it, so that they do not
    * flutter.
    * @param bytes of the bodies that the transaction may store
+   * @throws FileLost
    */
-  look(bytes: number): void {
+  look(bytes: number, now: number): void {
     this.#transactionsUntilLook -= 1;
     this.#bytesSinceLook += bytes;
     const isMuch = this.#bytesSinceLook > this.#options.minFreeBytes * SHARE_A_LOOK;
-    if (!this.#tight && !isMuch && this.#transactionsUntilLook > 0) return;
+    const isLate = Math.abs(now - this.#lookedAt) >= LOOK_EACH_MS;
+    if (!this.#tight && !isMuch && !isLate && this.#transactionsUntilLook > 0) return;
+    this.#lookedAt = now;
+    this.#checkFiles();
     this.#transactionsUntilLook = TRANSACTIONS_A_LOOK;
     this.#bytesSinceLook = bytes;
     const { minFreeBytes, ballastBytes } = this.#options;
@@ -79,6 +106,12 @@ export class Space {
     return true;
   }
 
+  #checkFiles(): void {
+    for (const [path, identity] of this.#identities) {
+      if (identityOf(path) !== identity) throw new FileLost(path);
+    }
+  }
+
   #free(): number {
     const { bavail, bsize } = statfsSync(dirname(this.#options.file));
     return bavail * bsize;
@@ -89,7 +122,9 @@ export class Space {
     const { ballastBytes } = this.#options;
     const block = Buffer.alloc(1024 * 1024, 'quayside ballast ');
     try {
-      const descriptor = openSync(this.#ballast, 'w');
+      // A link, or a file that others may read, is not written into.
+      rmSync(this.#ballast, { force: true });
+      const descriptor = openPrivateFile(this.#ballast);
       try {
         for (let left = ballastBytes; left > 0; left -= block.length) {
           writeSync(descriptor, block, 0, Math.min(left, block.length));
@@ -107,6 +142,14 @@ export class Space {
   }
 }
 
+/** Of a plain file; a link in its place reserves nothing here. */
 function ballastSize(file: string): number {
-  return existsSync(file) ? statSync(file).size : -1;
+  const found = lstatSync(file, { throwIfNoEntry: false });
+  return found?.isFile() === true ? found.size : -1;
+}
+
+/** Null: nothing is there. */
+function identityOf(path: string): string | null {
+  const found = statSync(path, { throwIfNoEntry: false });
+  return found === undefined ? null : `${found.dev}:${found.ino}`;
 }

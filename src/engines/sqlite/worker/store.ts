@@ -1,6 +1,7 @@
 import type { DatabaseSync, StatementSync } from 'node:sqlite';
 import type { NamespacePolicy } from '../../../engine/engine.ts';
 import type { Faults } from '../fault-point.ts';
+import type { Durability } from '../settings.ts';
 import { LaneCounts } from './counts.ts';
 import { Dedup } from './dedup.ts';
 import { Definitions } from './definitions.ts';
@@ -22,6 +23,7 @@ import { Pages } from './verbs/browse.ts';
 
 export interface StoreOptions {
   readonly policies: readonly NamespacePolicy[];
+  readonly durability: Durability;
   readonly dedupWindowMs: number;
   /** Null for a store in memory. */
   readonly space: Space | null;
@@ -69,7 +71,7 @@ export class Store {
     this.db = db;
     this.warn = options.warn;
     this.#faults = options.faults;
-    this.meta = new Meta(db);
+    this.meta = new Meta(db, options.durability);
     this.ids = new Ids(this.meta.tag(), this.meta.nextEpoch());
     this.names = new Names(db, options.policies, this.undo);
     this.counts = new LaneCounts(db, this.undo);

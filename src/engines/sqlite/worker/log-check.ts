@@ -1,0 +1,203 @@
+import { closeSync, fstatSync, openSync, readSync, statSync } from 'node:fs';
+
+/**
+ * Finds damage in a write-ahead log at rest. SQLite itself stops at the first frame that does not fit and silently
+ * drops what follows, since it cannot know whether a crash tore the tail or a fault changed a bit.
+ *
+ * The difference is in what follows: each commit is fsynced before the next one starts, so a crash tears one
+ * transaction at most. Two commits of this log behind the break were both acknowledged, and the break is damage.
+ * A break in the last transaction cannot be told from a torn one.
+ *
+ * Format: https://www.sqlite.org/fileformat2.html#the_write_ahead_log. A log is reused from its start, with new
+ * salts, so behind its end there may be sound frames of an earlier generation; those were checkpointed.
+ */
+export interface LogDamage {
+  /** Of the first frame that does not fit, or 0 for the header. */
+  readonly offset: number;
+  /** Commits at the break and behind it, which SQLite would drop. */
+  readonly commits: number;
+}
+
+const HEADER_BYTES = 32;
+const FRAME_HEADER_BYTES = 24;
+const MAGIC = 0x377f0682;
+const VERSION = 3_007_000;
+/** The page size of our files: what is tried if the header's own makes no sense. */
+const USUAL_PAGE_BYTES = 4096;
+/** Bytes read at once. */
+const CHUNK_BYTES = 1024 * 1024;
+
+/** @returns null if the log is sound or ends in at most one torn transaction, or if there is none */
+export function findLogDamage(log: string): LogDamage | null {
+  return withLog(log, (frames) => {
+    const { header } = frames;
+    return header.isSound ? damageInFrames(frames, header) : damageInHeader(frames);
+  });
+}
+
+/** Whether the log holds a committed transaction, which without its database file cannot be read. */
+export function holdsCommits(log: string): boolean {
+  return (
+    withLog(log, ({ header, each }) => {
+      let found = false;
+      if (header.isSound) {
+        each(header.pageBytes, header.isLittle, header.stored, (frame) => {
+          if (!frame.fits || !hasSalts(frame, header)) return false;
+          found = frame.isCommit;
+          return !found;
+        });
+      }
+      return found;
+    }) ?? false
+  );
+}
+
+/** The two halves of a checksum. */
+type Sum = readonly [number, number];
+
+interface Header {
+  readonly isSound: boolean;
+  readonly isLittle: boolean;
+  readonly pageBytes: number;
+  readonly salts: Sum;
+  readonly stored: Sum;
+  readonly bytes: DataView;
+}
+
+interface Frame {
+  readonly offset: number;
+  readonly salts: Sum;
+  /** Names a page and is the last one of its transaction. */
+  readonly isCommit: boolean;
+  /** Its checksum continues the one stored in the frame, or the header, before it. */
+  readonly fits: boolean;
+}
+
+interface Frames {
+  readonly header: Header;
+  /** Visits all whole frames until `visit` returns false. */
+  each(pageBytes: number, isLittle: boolean, first: Sum, visit: (frame: Frame) => boolean): void;
+}
+
+function withLog<T>(log: string, use: (frames: Frames) => T): T | null {
+  if ((statSync(log, { throwIfNoEntry: false })?.size ?? 0) <= HEADER_BYTES) return null;
+  // SQLite puts no lock on a log, so closing this descriptor releases none of another connection's.
+  const descriptor = openSync(log, 'r');
+  try {
+    const header = readHeader(descriptor);
+    return use({ header, each: (...how) => eachFrame(descriptor, ...how) });
+  } finally {
+    closeSync(descriptor);
+  }
+}
+
+function readHeader(descriptor: number): Header {
+  const buffer = Buffer.alloc(HEADER_BYTES);
+  readSync(descriptor, buffer, 0, HEADER_BYTES, 0);
+  const bytes = viewOf(buffer);
+  const magic = bytes.getUint32(0);
+  const isLittle = (magic & 1) === 0;
+  const pageBytes = bytes.getUint32(8);
+  const stored = pairAt(bytes, 24);
+  const isSound =
+    (magic & ~1) === MAGIC &&
+    bytes.getUint32(4) === VERSION &&
+    isPageSize(pageBytes) &&
+    isSame(checksum(bytes, 0, 24, isLittle, [0, 0]), stored);
+  return { isSound, isLittle, pageBytes, salts: pairAt(bytes, 16), stored, bytes };
+}
+
+function damageInFrames({ each }: Frames, header: Header): LogDamage | null {
+  let offset: number | null = null;
+  let commits = 0;
+  each(header.pageBytes, header.isLittle, header.stored, (frame) => {
+    const isOurs = hasSalts(frame, header);
+    if (offset === null) {
+      if (isOurs && frame.fits) return true;
+      offset = frame.offset;
+      // A frame that continues the log but for its salts is one of ours whose salts were changed.
+      if (frame.isCommit && (isOurs || frame.fits)) commits++;
+    } else if (isOurs && frame.isCommit) commits++;
+    return true;
+  });
+  return offset === null || commits < 2 ? null : { offset, commits };
+}
+
+/**
+ * SQLite ignores a log whose header does not fit. That would lose nothing if a crash tore the header, 32 bytes of one
+ * sector, while the log was restarted: the frames would be of the generation before. They are this header's own if the
+ * first one continues the checksum that the header has or should have; and two commits whose frames continue each
+ * other are not ignored either, as the header may be gone altogether.
+ */
+function damageInHeader({ header, each }: Frames): LogDamage | null {
+  for (const pageBytes of new Set([header.pageBytes, USUAL_PAGE_BYTES])) {
+    if (!isPageSize(pageBytes)) continue;
+    for (const isLittle of [true, false]) {
+      for (const first of [header.stored, checksum(header.bytes, 0, 24, isLittle, [0, 0])]) {
+        let commits = 0;
+        let isOwn = false;
+        each(pageBytes, isLittle, first, (frame) => {
+          if (frame.fits && frame.offset === HEADER_BYTES) isOwn = true;
+          if (frame.fits && frame.isCommit) commits++;
+          return true;
+        });
+        if (commits >= (isOwn ? 1 : 2)) return { offset: 0, commits };
+      }
+    }
+  }
+  return null;
+}
+
+function eachFrame(
+  descriptor: number,
+  pageBytes: number,
+  isLittle: boolean,
+  first: Sum,
+  visit: (frame: Frame) => boolean,
+): void {
+  const frameBytes = FRAME_HEADER_BYTES + pageBytes;
+  const { size } = fstatSync(descriptor);
+  const buffer = Buffer.alloc(Math.max(1, Math.floor(CHUNK_BYTES / frameBytes)) * frameBytes);
+  const view = viewOf(buffer);
+  let before = first;
+  for (let start = HEADER_BYTES; start + frameBytes <= size; start += buffer.length) {
+    const bytes = readSync(descriptor, buffer, 0, buffer.length, start);
+    for (let at = 0; at + frameBytes <= bytes; at += frameBytes) {
+      const stored = pairAt(view, at + 16);
+      const sum = checksum(view, at, 8, isLittle, before);
+      const fits = isSame(checksum(view, at + FRAME_HEADER_BYTES, pageBytes, isLittle, sum), stored);
+      const isCommit = view.getUint32(at) !== 0 && view.getUint32(at + 4) !== 0;
+      if (!visit({ offset: start + at, salts: pairAt(view, at + 8), isCommit, fits })) return;
+      before = stored;
+    }
+  }
+}
+
+function checksum(view: DataView, from: number, length: number, isLittle: boolean, start: Sum): Sum {
+  let [one, two] = start;
+  for (let at = from; at < from + length; at += 8) {
+    one = (one + view.getUint32(at, isLittle) + two) | 0;
+    two = (two + view.getUint32(at + 4, isLittle) + one) | 0;
+  }
+  return [one >>> 0, two >>> 0];
+}
+
+function hasSalts(frame: Frame, header: Header): boolean {
+  return isSame(frame.salts, header.salts);
+}
+
+function isPageSize(bytes: number): boolean {
+  return bytes >= 512 && bytes <= 65_536 && (bytes & (bytes - 1)) === 0;
+}
+
+function viewOf(buffer: Buffer): DataView {
+  return new DataView(buffer.buffer, buffer.byteOffset, buffer.byteLength);
+}
+
+function pairAt(view: DataView, at: number): Sum {
+  return [view.getUint32(at), view.getUint32(at + 4)];
+}
+
+function isSame(a: Sum, b: Sum): boolean {
+  return a[0] === b[0] && a[1] === b[1];
+}

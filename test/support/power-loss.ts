@@ -1,0 +1,43 @@
+import { execFileSync } from 'node:child_process';
+import { closeSync, ftruncateSync, openSync, readdirSync, readFileSync, rmSync, writeSync } from 'node:fs';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+
+const INSTALL = fileURLToPath(new URL('../../scripts/debian-packages.sh', import.meta.url));
+const SOURCE = fileURLToPath(new URL('./power-loss.c', import.meta.url));
+/** Of one record: size before, offset, length of the old bytes. */
+const RECORD_BYTES = 24;
+
+/** Compiles the library that keeps what was not synced; a process runs under it by the environment returned. */
+export function powerLossEnvironment(folder: string): Readonly<Record<string, string>> {
+  execFileSync('sh', [INSTALL, 'gcc', 'libc6-dev'], { stdio: ['ignore', 'ignore', 'inherit'] });
+  const library = join(folder, 'power-loss.so');
+  execFileSync('gcc', ['-O1', '-Wall', '-shared', '-fPIC', '-o', library, SOURCE, '-ldl'], {
+    stdio: 'inherit',
+  });
+  return { LD_PRELOAD: library };
+}
+
+/** Takes back every write of the folder's databases that was not synced, the last one first. */
+export function losePower(folder: string): void {
+  for (const name of readdirSync(folder).filter((file) => file.endsWith('.undo'))) {
+    const undo = join(folder, name);
+    takeBack(undo.slice(0, -'.undo'.length), readFileSync(undo));
+    rmSync(undo);
+  }
+}
+
+function takeBack(file: string, records: Buffer): void {
+  const starts: number[] = [];
+  for (let at = 0; at + RECORD_BYTES <= records.length; ) {
+    starts.push(at);
+    at += RECORD_BYTES + Number(records.readBigInt64LE(at + 16));
+  }
+  const descriptor = openSync(file, 'r+');
+  for (const at of starts.reverse()) {
+    const [size, offset, length] = [0, 8, 16].map((field) => Number(records.readBigInt64LE(at + field)));
+    writeSync(descriptor, records, at + RECORD_BYTES, length, offset);
+    ftruncateSync(descriptor, size);
+  }
+  closeSync(descriptor);
+}

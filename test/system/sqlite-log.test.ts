@@ -1,0 +1,279 @@
+import assert from 'node:assert/strict';
+import { existsSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { describe, it } from 'node:test';
+import { QUEUE, type SqliteFolder, withFolder } from '../engines/sqlite-folder.ts';
+import { bodyTexts, newElement } from '../support/elements.ts';
+import { freshSeed, type Random, seededRandom } from '../support/random.ts';
+
+/** More by `SQLITE_FLIPS`. */
+const FLIPS = Number(process.env.SQLITE_FLIPS ?? 30);
+const HEADER_BYTES = 32;
+const FRAME_HEADER_BYTES = 24;
+const FRAME_BYTES = FRAME_HEADER_BYTES + 4096;
+
+/** The files of an engine that was killed, and what it had acknowledged. */
+interface Rest {
+  readonly file: Buffer;
+  readonly log: Buffer;
+  /** By transaction. */
+  readonly bodies: readonly string[];
+}
+
+/** Bodies of one to three pages, so that a transaction is of several frames. */
+function bodyOf(random: Random, name: string): string {
+  return `${name} `.padEnd(random.between(20, 9000), name);
+}
+
+/** Stores one element a transaction and leaves the files as `kill -9` would. */
+async function killedAfter(folder: SqliteFolder, random: Random, count: number): Promise<Rest> {
+  const engine = await folder.started();
+  const bodies = Array.from({ length: count }, (_, index) => bodyOf(random, `element ${index}`));
+  for (const body of bodies) await engine.storage.insert(QUEUE, [newElement({ body })]);
+  return left(folder, bodies, engine);
+}
+
+async function left(
+  folder: SqliteFolder,
+  bodies: readonly string[],
+  engine: { stop(): Promise<void> },
+): Promise<Rest> {
+  const rest = { file: readFileSync(folder.file), log: readFileSync(`${folder.file}-wal`), bodies };
+  await engine.stop();
+  return rest;
+}
+
+/** The log has been restarted: live frames, then sound ones of the generation before. */
+async function killedWithReusedLog(folder: SqliteFolder, random: Random): Promise<Rest> {
+  const engine = await folder.started();
+  const filler = Buffer.alloc(1_000_000, 'x');
+  for (let megabyte = 0; megabyte < 5; megabyte++) {
+    await engine.storage.insert({ ns: 'N', name: 'filler' }, [newElement({ body: filler })]);
+  }
+  const bodies = Array.from({ length: 20 }, (_, index) => bodyOf(random, `element ${index}`));
+  for (const body of bodies) await engine.storage.insert(QUEUE, [newElement({ body })]);
+  return left(folder, bodies, engine);
+}
+
+function put({ file }: SqliteFolder, rest: Pick<Rest, 'file' | 'log'>): void {
+  for (const [path, bytes] of [
+    [file, rest.file],
+    [`${file}-wal`, rest.log],
+  ] as const) {
+    rmSync(path, { force: true });
+    writeFileSync(path, bytes, { mode: 0o600 });
+  }
+}
+
+/** What a start on these files hands out, or the message with which it is refused. */
+async function startedOn(
+  folder: SqliteFolder,
+  rest: Pick<Rest, 'file' | 'log'>,
+  settings: Readonly<Record<string, unknown>> = {},
+): Promise<readonly string[] | string> {
+  put(folder, rest);
+  const engine = folder.engine(settings);
+  try {
+    await engine.start();
+  } catch (error) {
+    await engine.stop();
+    return error instanceof Error ? error.message : String(error);
+  }
+  const { deliveries } = await engine.storage.take(QUEUE, { group: '', count: 1000, leaseMs: null });
+  await engine.stop();
+  return bodyTexts(deliveries);
+}
+
+function flipped(log: Buffer, bit: number): Buffer {
+  const copy = Buffer.from(log);
+  copy[bit >> 3] = (copy[bit >> 3] ?? 0) ^ (1 << (bit & 7));
+  return copy;
+}
+
+function assertRefused(outcome: readonly string[] | string, where: string): void {
+  assert.ok(typeof outcome === 'string', `${where}: started with ${outcome.length} elements`);
+  assert.match(
+    outcome,
+    /test\.db is damaged at byte \d+ of \S+test\.db-wal.* keep a copy.*damagedLog/,
+    where,
+  );
+}
+
+/** Frames of the log's generation, and the commits among them, by the format's description. */
+function framesOf(log: Buffer): { offset: number; isCommit: boolean }[] {
+  const salts = log.subarray(16, 24);
+  const frames = [];
+  for (let offset = HEADER_BYTES; offset + FRAME_BYTES <= log.length; offset += FRAME_BYTES) {
+    if (!log.subarray(offset + 8, offset + 16).equals(salts)) break;
+    frames.push({ offset, isCommit: log.readUInt32BE(offset + 4) !== 0 });
+  }
+  return frames;
+}
+
+/** Where the last transaction starts. */
+function lastTransaction(log: Buffer): { start: number; end: number } {
+  const frames = framesOf(log);
+  const commits = frames.filter(({ isCommit }) => isCommit).map(({ offset }) => offset);
+  const [before = 0, last = 0] = commits.slice(-2);
+  return { start: before + FRAME_BYTES, end: last + FRAME_BYTES };
+}
+
+describe("SQLite's write-ahead log at rest", () => {
+  for (const [name, make] of [
+    ['a new log', (folder: SqliteFolder, random: Random) => killedAfter(folder, random, 30)],
+    ['a log that was restarted', killedWithReusedLog],
+  ] as const) {
+    it(`is refused with any of ${FLIPS} flipped bits before the last transaction, and else loses none before it: ${name}`, async (t) => {
+      const seed = freshSeed();
+      t.diagnostic(`seed ${seed}`);
+      const random = seededRandom(seed);
+      await withFolder(async (folder) => {
+        const rest = await make(folder, random);
+        const { start, end } = lastTransaction(rest.log);
+        assert.ok(start > 40 * FRAME_BYTES, 'the log has many frames');
+        assert.deepEqual(await startedOn(folder, rest), rest.bodies);
+        for (let flip = 0; flip < FLIPS; flip++) {
+          // Most bits before the last transaction, where a flip must not pass.
+          const most = random.chance(0.7) ? start : rest.log.length;
+          const bit = random.between(0, most * 8 - 1);
+          const outcome = await startedOn(folder, { ...rest, log: flipped(rest.log, bit) });
+          const where = `bit ${bit}, last transaction from byte ${start} to ${end}`;
+          if (bit < start * 8) assertRefused(outcome, where);
+          else if (bit < end * 8) assert.deepEqual(outcome, rest.bodies.slice(0, -1), where);
+          else assert.deepEqual(outcome, rest.bodies, where);
+        }
+        assert.deepEqual(folder.told, []);
+      });
+    });
+  }
+
+  it('is refused with a flipped bit in each field of its header and of the header of a frame', async () => {
+    await withFolder(async (folder) => {
+      const random = seededRandom(1);
+      const rest = await killedAfter(folder, random, 20);
+      const frame = framesOf(rest.log)[15]?.offset ?? 0;
+      const header = Array.from({ length: HEADER_BYTES }, (_, at) => at);
+      const ofFrame = Array.from({ length: FRAME_HEADER_BYTES }, (_, at) => frame + at);
+      for (const at of [...header, ...ofFrame]) {
+        const bit = at * 8 + random.between(0, 7);
+        assertRefused(await startedOn(folder, { ...rest, log: flipped(rest.log, bit) }), `bit ${bit}`);
+      }
+    });
+  });
+
+  it('is refused if a page of it reads as zeros, its header among them', async () => {
+    await withFolder(async (folder) => {
+      const rest = await killedAfter(folder, seededRandom(2), 20);
+      for (const from of [0, 4096, 8 * 4096]) {
+        const log = Buffer.from(rest.log);
+        log.fill(0, from, from + 4096);
+        assertRefused(await startedOn(folder, { ...rest, log }), `zeros from ${from}`);
+      }
+    });
+  });
+
+  it('starts silently without its last transaction, however a power loss tore that', async (t) => {
+    const seed = freshSeed();
+    t.diagnostic(`seed ${seed}`);
+    const random = seededRandom(seed);
+    await withFolder(async (folder) => {
+      const rest = await killedAfter(folder, random, 20);
+      const { start, end } = lastTransaction(rest.log);
+      for (let round = 0; round < 20; round++) {
+        const log = Buffer.from(rest.log);
+        // Any part of what was written may have reached the disk, and the file may have its length or not.
+        const lost = random.between(start, end - 1);
+        log.fill(0, lost, Math.min(end, lost + random.between(1, end - start)));
+        const torn = random.chance(0.5) ? log : log.subarray(0, random.between(start, end - 1));
+        if (log.equals(rest.log)) continue;
+        assert.deepEqual(await startedOn(folder, { ...rest, log: torn }), rest.bodies.slice(0, -1));
+      }
+      assert.deepEqual(folder.told, []);
+    });
+  });
+
+  it('is read in the other byte order of checksums as well, and refused with a flipped bit', async () => {
+    await withFolder(async (folder) => {
+      const rest = await killedAfter(folder, seededRandom(3), 20);
+      const log = withBigEndianSums(rest.log);
+      assert.deepEqual(await startedOn(folder, { ...rest, log }), rest.bodies);
+      assertRefused(await startedOn(folder, { ...rest, log: flipped(log, 50_000) }), 'a frame');
+      assertRefused(await startedOn(folder, { ...rest, log: flipped(log, 24) }), 'the byte order');
+    });
+  });
+
+  it('is left as it was by a refused start, together with its file', async () => {
+    await withFolder(async (folder) => {
+      const rest = await killedAfter(folder, seededRandom(4), 20);
+      const log = flipped(rest.log, 50_000);
+      assertRefused(await startedOn(folder, { ...rest, log }), 'refused');
+      assert.ok(readFileSync(folder.file).equals(rest.file));
+      assert.ok(readFileSync(`${folder.file}-wal`).equals(log));
+      assert.deepEqual(readdirSync(folder.path).sort(), ['test.db', 'test.db-wal']);
+    });
+  });
+
+  it('is kept as a copy and dropped from its damage on if damagedLog says so', async () => {
+    await withFolder(async (folder) => {
+      const rest = await killedAfter(folder, seededRandom(5), 20);
+      const log = flipped(rest.log, (lastTransaction(rest.log).start - 10) * 8);
+      const outcome = await startedOn(folder, { ...rest, log }, { damagedLog: 'drop' });
+      assert.deepEqual(outcome, rest.bodies.slice(0, -2));
+      const copies = readdirSync(folder.path).filter((name) => name.startsWith('test.db-wal.damaged-'));
+      assert.equal(copies.length, 1);
+      assert.ok(readFileSync(`${folder.path}/${copies[0]}`).equals(log));
+      assert.match(folder.told[0]?.message ?? '', /is damaged at byte \d+.* with 2 commits/);
+    });
+  });
+
+  it('ends early with a warning under durability normal, whose commits do not wait for the disk', async () => {
+    await withFolder(async (folder) => {
+      const rest = await killedAfter(folder, seededRandom(6), 20);
+      const log = flipped(rest.log, (lastTransaction(rest.log).start - 10) * 8);
+      const outcome = await startedOn(folder, { ...rest, log }, { durability: 'normal' });
+      assert.deepEqual(outcome, rest.bodies.slice(0, -2));
+      assert.match(folder.told[0]?.message ?? '', /log ends early/);
+    });
+  });
+
+  it('is refused, and not deleted, if its database file is missing', async () => {
+    await withFolder(async (folder) => {
+      const rest = await killedAfter(folder, seededRandom(7), 3);
+      put(folder, rest);
+      rmSync(folder.file);
+      await assert.rejects(
+        folder.engine().start(),
+        /test\.db is missing although its log \S+-wal holds commits/,
+      );
+      assert.ok(readFileSync(`${folder.file}-wal`).equals(rest.log));
+      assert.ok(!existsSync(folder.file));
+    });
+  });
+});
+
+/** The same log as a machine of the other byte order would have written it. */
+function withBigEndianSums(log: Buffer): Buffer {
+  const copy = Buffer.from(log);
+  copy.writeUInt32BE(0x377f0683, 0);
+  let sum = checksum(copy.subarray(0, 24), [0, 0]);
+  writePair(copy, 24, sum);
+  for (const { offset } of framesOf(log)) {
+    sum = checksum(copy.subarray(offset, offset + 8), sum);
+    sum = checksum(copy.subarray(offset + FRAME_HEADER_BYTES, offset + FRAME_BYTES), sum);
+    writePair(copy, offset + 16, sum);
+  }
+  return copy;
+}
+
+function checksum(bytes: Buffer, [one, two]: readonly [number, number]): [number, number] {
+  let sums: [number, number] = [one, two];
+  for (let at = 0; at < bytes.length; at += 8) {
+    const first = (sums[0] + bytes.readUInt32BE(at) + sums[1]) >>> 0;
+    sums = [first, (sums[1] + bytes.readUInt32BE(at + 4) + first) >>> 0];
+  }
+  return sums;
+}
+
+function writePair(bytes: Buffer, at: number, [one, two]: readonly [number, number]): void {
+  bytes.writeUInt32BE(one, at);
+  bytes.writeUInt32BE(two, at + 4);
+}
