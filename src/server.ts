@@ -1,4 +1,6 @@
 import { hostname } from 'node:os';
+import { join } from 'node:path';
+import { KnownLogins } from './access/known-logins.ts';
 import { PasswordAuthenticator } from './access/password-authenticator.ts';
 import { loginLost, refusal } from './access/user.ts';
 import type { NewAdministrator } from './access/users-file.ts';
@@ -147,6 +149,7 @@ export class Server implements Service {
     const config = this.#config;
     checkDataDir(config, sourceOf);
     const tls = await loadTls(config, 'http', sourceOf);
+    const options = httpOptions(config, tls.material, sourceOf);
     const users = await loadUsers(config, sourceOf);
     for (const warning of [...users.warnings, ...tls.warnings]) log.warn({}, warning);
     const engines = await this.#startEngines();
@@ -156,10 +159,12 @@ export class Server implements Service {
     await this.#stack.start(broker);
     this.#refuseIfStopping();
     const exchanges = await this.#startExchanges(broker);
-    const authenticator = new PasswordAuthenticator({ ...this.#parts, accounts: users.accounts });
+    const known = new KnownLogins(join(config.dataDir, 'logins.json'), this.#parts.clock, log);
+    await this.#stack.start(known);
+    const authenticator = new PasswordAuthenticator({ ...this.#parts, accounts: users.accounts, known });
     const frontEnds = await FrontEnds.load(config, { ...this.#parts, broker, authenticator });
     const fronts = { authenticator, frontEnds };
-    const http = this.#makeHttp(broker, exchanges, fronts, httpOptions(config, tls.material));
+    const http = this.#makeHttp(broker, exchanges, fronts, options);
     await this.#stack.start(listening(http, 'http', config, sourceOf));
     this.#refuseIfStopping();
     await this.#stack.start(frontEnds);

@@ -32,6 +32,20 @@ export function readBasic(authorization: string): Credentials | null {
   return { name: text.slice(0, colon), password };
 }
 
+/**
+ * The credentials part of a Basic header, the same text for all spellings of the scheme and the spaces after it; null
+ * for a header that is longer than one may be, or has none. It is not checked: see `readBasic`.
+ */
+export function credentialsPart(authorization: string): string | null {
+  if (authorization.length > HEADER_BYTES) return null;
+  // As nearly every client spells it; this is asked for each request.
+  if (authorization.startsWith('Basic ') && authorization.charCodeAt(6) !== SPACE)
+    return authorization.slice(6);
+  return BASIC.exec(authorization)?.[1] ?? null;
+}
+
+const SPACE = 0x20;
+
 function decodeUtf8(bytes: Buffer): string | null {
   try {
     return utf8.decode(bytes);

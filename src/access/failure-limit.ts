@@ -7,17 +7,18 @@ export interface FailureLimitOptions {
   /** One more is allowed after each of these. */
   readonly refillMs: number;
   /** Keys remembered at most; the one that failed longest ago is forgotten first. */
-  readonly keys: number;
+  readonly maxKeys: number;
 }
 
 interface Bucket {
+  /** Below 0 for each check that waits until it may begin. */
   tokens: number;
   refilledAt: number;
 }
 
 /**
- * A token bucket per key. A check of a password takes a token when it begins and gives it back when the
- * password was right, so that only failures count, also when many run at once.
+ * A token bucket per key. A check of a password spends a token when it begins and refunds it if the
+ * password is right, so that only failures count, even if many checks run at once.
  */
 export class FailureLimit {
   readonly #options: FailureLimitOptions;
@@ -27,15 +28,15 @@ export class FailureLimit {
     this.#options = options;
   }
 
-  /** 0 where a check may begin; otherwise how long until one may. */
+  /** 0 if a check may begin; otherwise how long until one may, behind those that wait already. */
   waitMs(key: string): number {
     const bucket = this.#refilled(key);
     if (bucket === undefined || bucket.tokens >= 1) return 0;
     const { clock, refillMs } = this.#options;
-    return Math.max(1, Math.ceil(bucket.refilledAt + refillMs - clock.monotonic()));
+    return Math.max(1, Math.ceil(bucket.refilledAt + refillMs * (1 - bucket.tokens) - clock.monotonic()));
   }
 
-  take(key: string): void {
+  spend(key: string): void {
     const bucket = this.#refilled(key) ?? {
       tokens: this.#options.burst,
       refilledAt: this.#options.clock.monotonic(),
@@ -43,21 +44,21 @@ export class FailureLimit {
     bucket.tokens -= 1;
     this.#buckets.delete(key);
     this.#buckets.set(key, bucket);
-    if (this.#buckets.size <= this.#options.keys) return;
+    if (this.#buckets.size <= this.#options.maxKeys) return;
     for (const oldest of this.#buckets.keys()) {
       this.#buckets.delete(oldest);
       return;
     }
   }
 
-  giveBack(key: string): void {
+  refund(key: string): void {
     const bucket = this.#refilled(key);
     if (bucket === undefined) return;
     bucket.tokens += 1;
     if (bucket.tokens >= this.#options.burst) this.#buckets.delete(key);
   }
 
-  /** Undefined where the bucket is full, and so not kept. */
+  /** Undefined if the bucket is full; full buckets are not kept. */
   #refilled(key: string): Bucket | undefined {
     const bucket = this.#buckets.get(key);
     if (bucket === undefined) return undefined;

@@ -4,9 +4,9 @@ import type { Clock } from '../model/clock.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { Account } from './account.ts';
 import { addressBlock } from './address.ts';
-import { HEADER_BYTES, readBasic } from './basic.ts';
-import { FailureLimit } from './failure-limit.ts';
+import { type Credentials, credentialsPart, readBasic } from './basic.ts';
 import { Gate } from './gate.ts';
+import { LoginLimits, type Origin } from './login-limits.ts';
 import { decoyHash, PASSWORD_BYTES, passwordMatches, type StoredPassword } from './password.ts';
 import { type Argon2Hash, DEFAULT_COST } from './phc.ts';
 import type { Authenticator, User } from './user.ts';
@@ -15,6 +15,16 @@ export interface AuthenticatorOptions {
   readonly accounts: ReadonlyMap<string, Account>;
   readonly clock: Clock;
   readonly log: AccessLog;
+  /** Which names logged in from which networks lately; none if it is not given. */
+  readonly known?: KnownPairs;
+  /** How passwords are checked, for tests of what is done about the outcome. */
+  readonly verify?: typeof passwordMatches;
+}
+
+/** Names that logged in from a network lately, see `KnownLogins`. */
+export interface KnownPairs {
+  has(name: string, network: string): boolean;
+  add(name: string, network: string): void;
 }
 
 /** What an operator should know of logins (reliability, S19). */
@@ -26,32 +36,34 @@ export interface AccessLog {
 export interface LoginCounts {
   accepted: number;
   failed: number;
-  /** Turned away unchecked, for too many failures before. */
+  /** Rejected unchecked, for too many failures before. */
   limited: number;
 }
 
-/** How long a header that was accepted is remembered after its last use, and how many are. */
-const REMEMBER_MS = 5 * 60_000;
-const REMEMBER_HEADERS = 10_000;
+/** How long credentials that were right are accepted without a hash after their last use, and how many are. */
+const RECALL_MS = 5 * 60_000;
+/** How long they pass the limits on failures: who sends them does not guess. */
+const PROVEN_MS = 30 * 24 * 3_600_000;
+const MAX_REMEMBERED = 10_000;
+/** A use renews an entry after this long: not with each request. */
+const RENEW_MS = 10_000;
+/** Credentials that were wrong are wrong until the users change; so many are remembered. */
+const MAX_WRONG = 10_000;
+/** How often the log says that the same wrong credentials still come. */
+const WRONG_LOG_MS = 60_000;
 
 const HASHES_AT_ONCE = 2;
 const HASHES_WAITING = 64;
 
-/** Failures: one more each 5 s, for an address block after 10 at once, for a user name after 20. */
-const REFILL_MS = 5_000;
-const LIMITED_KEYS = 10_000;
-
-interface Attempt {
-  readonly name: string;
-  readonly password: string;
-  readonly address: string;
-  /** Under which a success is remembered; null: it is not. */
-  readonly header: string | null;
-}
-
 interface Remembered {
   user: User;
-  until: number;
+  usedAt: number;
+}
+
+interface Wrong {
+  loggedAt: number;
+  /** Times that they came since they were logged. */
+  repeats: number;
 }
 
 /** Users with passwords from the configuration (reliability, S1 to S5). */
@@ -59,39 +71,45 @@ export class PasswordAuthenticator implements Authenticator {
   readonly counts: LoginCounts = { accepted: 0, failed: 0, limited: 0 };
   readonly #clock: Clock;
   readonly #log: AccessLog;
+  readonly #known: KnownPairs;
   readonly #gate = new Gate(HASHES_AT_ONCE, HASHES_WAITING);
-  readonly #byAddress: FailureLimit;
-  readonly #byName: FailureLimit;
-  /** Keys are digests with this secret, so that the map holds no password and lookup time tells nothing. */
+  readonly #limits: LoginLimits;
+  readonly #verify: typeof passwordMatches;
+  /** Keys are digests with this secret, so that the maps hold no password and lookup time tells nothing. */
   readonly #secret = randomBytes(32).toString('base64url');
+  /** One entry for each (name, password) that was right; the one used longest ago first. */
   readonly #remembered = new Map<string, Remembered>();
-  /** Checks that run or wait; the same credentials from the same block share one. */
+  /** A client that retries with a stale password costs no hash and uses up no limit. The last one used is last. */
+  readonly #wrong = new Map<string, Wrong>();
+  /** Checks that run or wait; the same credentials from the same network share one. */
   readonly #checks = new Map<string, Promise<User>>();
   /** Of every user that somebody may still be logged in as. */
   readonly #passwords = new WeakMap<User, StoredPassword>();
   #accounts: ReadonlyMap<string, Account>;
   #decoy: Argon2Hash;
 
-  constructor({ accounts, clock, log }: AuthenticatorOptions) {
+  constructor({ accounts, clock, log, known = NONE_KNOWN, verify = passwordMatches }: AuthenticatorOptions) {
+    this.#verify = verify;
     this.#clock = clock;
     this.#log = log;
+    this.#known = known;
     this.#accounts = accounts;
     this.#decoy = decoyFor(accounts);
+    this.#limits = new LoginLimits(clock);
     this.#keepPasswords();
-    this.#byAddress = new FailureLimit({ clock, burst: 10, refillMs: REFILL_MS, keys: LIMITED_KEYS });
-    this.#byName = new FailureLimit({ clock, burst: 20, refillMs: REFILL_MS, keys: LIMITED_KEYS });
   }
 
   /**
-   * From now on these are the users. Who is remembered stays so under the new rights, or failures of others would
-   * lock them out; only where the password changed, or the user is gone, the header proves nothing any more.
-   * Answers who those of before are now, as `renew` does, by their names.
+   * From now on these are the users. Logged-in users stay so under their new rights, or failures of others would
+   * lock them out; only if the password changed, or the user is gone, their credentials prove nothing any more.
+   * @returns who a user of before is now, as `renew` does, by name
    */
   replaceAccounts(accounts: ReadonlyMap<string, Account>): (name: string) => User | null {
     const before = this.#accounts;
     this.#accounts = accounts;
     this.#decoy = decoyFor(accounts);
     this.#checks.clear();
+    this.#wrong.clear();
     this.#keepPasswords();
     for (const [key, remembered] of this.#remembered) {
       const user = this.renew(remembered.user);
@@ -105,7 +123,7 @@ export class PasswordAuthenticator implements Authenticator {
   }
 
   /**
-   * Who somebody that logged in before the users were replaced is now; null where there is no such user any more,
+   * Who a user that logged in before the users were replaced is now; null if there is no such user any more,
    * or it has another password.
    */
   renew(user: User): User | null {
@@ -115,38 +133,47 @@ export class PasswordAuthenticator implements Authenticator {
   }
 
   recall(authorization: string): User | null {
-    if (authorization.length > HEADER_BYTES) return null;
-    return this.#recallKey(this.#digest(authorization));
+    const part = credentialsPart(authorization);
+    return part === null ? null : this.#recallKey(this.#digest(part));
   }
 
   async loginBasic(authorization: string, address: string): Promise<User> {
     const credentials = readBasic(authorization);
-    if (credentials === null) throw unauthorized();
-    return this.#login({ ...credentials, address, header: this.#digest(authorization) });
-  }
-
-  login(name: string, password: string, address: string): Promise<User> {
-    return this.#login({ name, password, address, header: null });
+    const part = credentialsPart(authorization);
+    if (credentials === null || part === null) throw unauthorized();
+    if (Buffer.byteLength(credentials.name) > PASSWORD_BYTES) throw unauthorized();
+    const key = this.#digest(part);
+    for (;;) {
+      const accounts = this.#accounts;
+      const user = await this.#login(key, credentials, address);
+      // If users were replaced while the hash ran, the new definitions decide.
+      if (accounts === this.#accounts) return user;
+    }
   }
 
   #keepPasswords(): void {
     for (const { user, password } of this.#accounts.values()) this.#passwords.set(user, password);
   }
 
-  async #login(attempt: Attempt): Promise<User> {
-    const { name, password, address, header } = attempt;
-    if (Buffer.byteLength(password) > PASSWORD_BYTES || Buffer.byteLength(name) > PASSWORD_BYTES) {
-      throw unauthorized();
-    }
-    const block = addressBlock(address);
-    this.#refuseIfLimited(name, block);
-    const accounts = this.#accounts;
-    const user = await this.#once(this.#digest(JSON.stringify([name, password, block])), () =>
-      // Its turn may come after another block's clients have shown the same header.
-      this.#gate.run(async () => this.#recallKey(header) ?? this.#check(attempt, block)),
-    );
-    // Users that were replaced while the hash ran are asked once more, by the new definitions.
-    return accounts === this.#accounts ? user : this.#login(attempt);
+  async #login(key: string, credentials: Credentials, address: string): Promise<User> {
+    const user = this.#recallKey(key);
+    if (user !== null) return user;
+    this.#rejectIfWrong(key, credentials.name, address);
+    const network = addressBlock(address);
+    // Credentials that were right are no guess: no limit applies to them.
+    const origin = this.#remembered.has(key)
+      ? null
+      : { name: credentials.name, network, isKnown: this.#known.has(credentials.name, network) };
+    return this.#once(`${key} ${network}`, async () => {
+      const hasPaid = origin !== null && (await this.#limited(() => this.#limits.approach(origin)));
+      return this.#gate.run(async () => {
+        // The turn may come after clients from another network sent the same credentials.
+        const recalled = this.#recallKey(key);
+        if (recalled !== null) return recalled;
+        if (origin !== null) await this.#limited(() => this.#limits.spend(origin, hasPaid));
+        return this.#check(key, credentials, { address, network, origin });
+      });
+    });
   }
 
   async #once(key: string, check: () => Promise<User>): Promise<User> {
@@ -159,59 +186,93 @@ export class PasswordAuthenticator implements Authenticator {
     }
   }
 
-  async #check({ name, password, address, header }: Attempt, block: string): Promise<User> {
-    this.#refuseIfLimited(name, block);
-    this.#byAddress.take(block);
-    this.#byName.take(name);
+  async #check(
+    key: string,
+    { name, password }: Credentials,
+    from: { readonly address: string; readonly network: string; readonly origin: Origin | null },
+  ): Promise<User> {
     const accounts = this.#accounts;
     const account = accounts.get(name) ?? null;
-    const matches = await passwordMatches(Buffer.from(password), account?.password ?? null, this.#decoy);
+    const matches = await this.#verify(Buffer.from(password), account?.password ?? null, this.#decoy);
     if (matches && account !== null) {
-      this.#byAddress.giveBack(block);
-      this.#byName.giveBack(name);
+      if (from.origin !== null) this.#limits.refund(from.origin);
       this.counts.accepted += 1;
-      if (header !== null && accounts === this.#accounts) this.#remember(header, account.user);
+      this.#known.add(name, from.network);
+      if (accounts === this.#accounts) this.#remember(key, account.user);
       return account.user;
     }
     this.counts.failed += 1;
-    // A name that is nobody's may be a password in the wrong field: it is not logged.
-    this.#log.warn({ event: 'login-failed', user: account?.user.name ?? null, address }, 'a login failed');
+    if (accounts === this.#accounts) this.#rememberWrong(key);
+    this.#logFailure(name, from.address);
     throw unauthorized();
   }
 
-  #refuseIfLimited(name: string, block: string): void {
-    const waitMs = Math.max(this.#byAddress.waitMs(block), this.#byName.waitMs(name));
-    if (waitMs === 0) return;
-    this.counts.limited += 1;
-    throw new QuaysideError('too-many-attempts', 'Too many logins failed; wait before the next one.', {
-      retryAfterMs: waitMs,
-    });
+  async #limited<T>(begin: () => T | Promise<T>): Promise<T> {
+    try {
+      return await begin();
+    } catch (error) {
+      this.counts.limited += 1;
+      throw error;
+    }
   }
 
-  #recallKey(key: string | null): User | null {
-    const remembered = key === null ? undefined : this.#remembered.get(key);
-    if (key === null || remembered === undefined) return null;
+  #rejectIfWrong(key: string, name: string, address: string): void {
+    const wrong = this.#wrong.get(key);
+    if (wrong === undefined) return;
+    this.#wrong.delete(key);
+    this.#wrong.set(key, wrong);
+    this.counts.failed += 1;
+    wrong.repeats += 1;
     const now = this.#clock.monotonic();
-    if (now >= remembered.until) {
-      this.#remembered.delete(key);
-      return null;
+    if (now - wrong.loggedAt >= WRONG_LOG_MS) {
+      this.#logFailure(name, address, wrong.repeats);
+      wrong.loggedAt = now;
+      wrong.repeats = 0;
     }
-    remembered.until = now + REMEMBER_MS;
+    throw unauthorized();
+  }
+
+  /** @param repeats how often the same credentials came since the last line */
+  #logFailure(name: string, address: string, repeats?: number): void {
+    // A name that is no user's may be a password in the wrong field: it is not logged.
+    const user = this.#accounts.get(name)?.user.name ?? null;
+    const fields = { event: 'login-failed', user, address, ...(repeats !== undefined && { repeats }) };
+    this.#log.warn(fields, 'a login failed');
+  }
+
+  #recallKey(key: string): User | null {
+    const remembered = this.#remembered.get(key);
+    if (remembered === undefined) return null;
+    const unusedMs = this.#clock.monotonic() - remembered.usedAt;
+    if (unusedMs < RENEW_MS) return remembered.user;
+    if (unusedMs >= PROVEN_MS) this.#remembered.delete(key);
+    if (unusedMs >= RECALL_MS) return null;
+    this.#remember(key, remembered.user);
     return remembered.user;
   }
 
   #remember(key: string, user: User): void {
-    this.#remembered.set(key, { user, until: this.#clock.monotonic() + REMEMBER_MS });
-    if (this.#remembered.size <= REMEMBER_HEADERS) return;
-    for (const oldest of this.#remembered.keys()) {
-      this.#remembered.delete(oldest);
-      return;
-    }
+    putLast(this.#remembered, key, { user, usedAt: this.#clock.monotonic() }, MAX_REMEMBERED);
+  }
+
+  #rememberWrong(key: string): void {
+    putLast(this.#wrong, key, { loggedAt: this.#clock.monotonic(), repeats: 0 }, MAX_WRONG);
   }
 
   #digest(text: string): string {
     return hash('sha256', this.#secret + text, 'base64');
   }
+}
+
+const NONE_KNOWN: KnownPairs = { has: () => false, add: () => {} };
+
+/** Puts an entry last in a map of a bounded size: the first one makes room. */
+function putLast<V>(map: Map<string, V>, key: string, value: V, max: number): void {
+  map.delete(key);
+  map.set(key, value);
+  if (map.size <= max) return;
+  const [first = ''] = map.keys();
+  map.delete(first);
 }
 
 /** The decoy costs what checking a real user costs: the dearest one, where they differ. */

@@ -45,11 +45,9 @@ export interface Authenticator {
    */
   recall(authorization: string): User | null;
   /**
-   * Checks a user name and password. Slow on purpose (argon2id), bounded in how many run at once.
-   * `address` is the peer's, for the limit on failures.
+   * Checks the user name and password of a Basic header. Slow on purpose (argon2id), bounded in how many run at once;
+   * a success is remembered for `recall`. `address` is the client's, for the limits on failures.
    * @throws QuaysideError `unauthorized`, `too-many-attempts`, `overloaded`
    */
-  login(name: string, password: string, address: string): Promise<User>;
-  /** As `login`, from an HTTP Basic header; a success is remembered for `recall`. */
   loginBasic(authorization: string, address: string): Promise<User>;
 }

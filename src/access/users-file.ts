@@ -1,7 +1,6 @@
 import { randomBytes } from 'node:crypto';
-import { type FileHandle, open, readFile, rename, rm, stat } from 'node:fs/promises';
-import { dirname } from 'node:path';
-import { makeFolder } from '../files/make-folder.ts';
+import { readFile, stat } from 'node:fs/promises';
+import { replaceFile } from '../files/replace-file.ts';
 import type { UserDefinition } from './account.ts';
 import { hashPassword } from './password.ts';
 
@@ -12,8 +11,6 @@ export interface NewAdministrator {
 }
 
 const ADMINISTRATOR = 'admin';
-
-const OWNER_ONLY = 0o600;
 /** 144 bits, in characters that no shell and no URL touches. */
 const PASSWORD_RANDOM_BYTES = 18;
 
@@ -64,32 +61,10 @@ export class UsersFile {
     return process.platform !== 'win32' && ((await stat(this.path)).mode & 0o077) !== 0;
   }
 
-  /** Replaces the file as one step: a crash leaves the old one or the new one. */
+  /** Replaces the file. @throws Error of the system */
   async write(users: readonly UserDefinition[]): Promise<void> {
     const entries = users.map(({ name, password }) => [name, { password }]);
-    makeFolder(dirname(this.path));
-    const draft = `${this.path}.${randomBytes(6).toString('hex')}.tmp`;
-    try {
-      const file = await open(draft, 'wx', OWNER_ONLY);
-      try {
-        await this.#leaveToOwner(file);
-        await file.writeFile(`${JSON.stringify(Object.fromEntries(entries), null, 2)}\n`);
-        await file.sync();
-      } finally {
-        await file.close();
-      }
-      await rename(draft, this.path);
-    } catch (error) {
-      await rm(draft, { force: true });
-      throw error;
-    }
-  }
-
-  /** What root writes is for the user that the server runs as. */
-  async #leaveToOwner(draft: FileHandle): Promise<void> {
-    if (process.getuid?.() !== 0) return;
-    const kept = await stat(this.path).catch(() => stat(dirname(this.path)));
-    await draft.chown(kept.uid, kept.gid);
+    await replaceFile(this.path, `${JSON.stringify(Object.fromEntries(entries), null, 2)}\n`);
   }
 
   #parse(text: string): UserDefinition[] {

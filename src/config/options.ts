@@ -64,6 +64,11 @@ const HttpOptions = Type.Object(
           'origins, beside its own, from which browsers may call: for a proxy that rewrites `Host`',
       },
     ),
+    trustedProxies: Type.Array(Type.String(), {
+      default: [],
+      description:
+        'proxies whose `X-Forwarded-For` or `Forwarded` says where a request comes from: addresses, networks (`10.0.0.0/8`), or `unix:` for peers of a Unix socket',
+    }),
     openMetrics: Type.Boolean({
       default: false,
       description: 'serves `/metrics` without credentials, of all namespaces',

@@ -4,6 +4,7 @@ import type { Namespace } from '../broker/namespace.ts';
 import type { Queue } from '../broker/queue.ts';
 import type { Delivery } from '../model/element.ts';
 import { ELEMENT_HEADER_PREFIX } from '../model/headers.ts';
+import { clientAddress } from './client-address.ts';
 import { errorHeaders } from './error-headers.ts';
 import { errorAnswer } from './errors.ts';
 import type { Front } from './front.ts';
@@ -80,6 +81,12 @@ export class Call {
 
   set queue(queue: Queue) {
     this.#queue = queue;
+  }
+
+  /** The client's, as far as trusted proxies say it; '' for a peer of a Unix socket. */
+  get address(): string {
+    const { trustedProxies } = this.front.parts.options;
+    return clientAddress(this.request.socket.remoteAddress ?? '', this.head, trustedProxies);
   }
 
   /** A parameter of the path, percent-decoded. */

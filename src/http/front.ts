@@ -147,8 +147,7 @@ export class Front {
 
   async #login(call: Call, authorization: string): Promise<void> {
     try {
-      const address = call.request.socket.remoteAddress ?? '';
-      const user = await this.parts.authenticator.loginBasic(authorization, address);
+      const user = await this.parts.authenticator.loginBasic(authorization, call.address);
       if (!call.isGone) this.#dispatch(call, user);
     } catch (error) {
       call.fail(error);

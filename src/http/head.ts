@@ -19,6 +19,9 @@ export interface Head {
   fetchSite: string | null;
   /** `Sec-Purpose` and the `Purpose` of older browsers. */
   purpose: string | null;
+  /** `Forwarded` and `X-Forwarded-For`, as proxies write them; believed only from trusted ones. */
+  forwarded: string | null;
+  forwardedFor: string | null;
   isChunked: boolean;
   /** Names in lower case and without their prefix; a repeated one is joined. Not checked yet. */
   elementHeaders: ElementHeaders;
@@ -43,6 +46,8 @@ export function readHead(raw: readonly string[], isHttp10: boolean): Head {
     origin: null,
     fetchSite: null,
     purpose: null,
+    forwarded: null,
+    forwardedFor: null,
     isChunked: false,
     elementHeaders: NO_HEADERS,
   };
@@ -75,6 +80,9 @@ function readLine(head: Head, name: string, value: string): void {
     case 7:
       if (is(name, 'purpose')) head.purpose = joined(head.purpose, value);
       return;
+    case 9:
+      if (is(name, 'forwarded')) head.forwarded = joined(head.forwarded, value);
+      return;
     case 11:
       if (is(name, 'sec-purpose')) head.purpose = joined(head.purpose, value);
       else readElementHeader(head, name, value);
@@ -95,6 +103,7 @@ function readLine(head: Head, name: string, value: string): void {
       return;
     case 15:
       if (is(name, 'idempotency-key')) head.idempotencyKey = once(head.idempotencyKey, name, value);
+      else if (is(name, 'x-forwarded-for')) head.forwardedFor = joined(head.forwardedFor, value);
       else readElementHeader(head, name, value);
       return;
     case 16:

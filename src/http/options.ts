@@ -1,3 +1,4 @@
+import { Networks } from '../access/networks.ts';
 import type { Authenticator } from '../access/user.ts';
 import type { Broker } from '../broker/broker.ts';
 import type { Exchanges } from '../exchange/exchanges.ts';
@@ -20,6 +21,8 @@ export interface HttpOptions {
   readonly allowedOrigins: readonly string[];
   /** Whether `/metrics` is served without credentials. */
   readonly openMetrics: boolean;
+  /** Peers whose `X-Forwarded-For` and `Forwarded` are believed. */
+  readonly trustedProxies: Networks;
   /** Connections kept at once; further ones are closed when they come. */
   readonly maxSockets: number;
   /** From the first byte of a request to the end of its header section. */
@@ -43,6 +46,7 @@ export const HTTP_DEFAULTS: HttpOptions = {
   tls: null,
   allowedOrigins: [],
   openMetrics: false,
+  trustedProxies: new Networks([]),
   maxSockets: 20_000,
   headersTimeoutMs: 10_000,
   requestTimeoutMs: 60_000,

@@ -3,13 +3,31 @@ import type { Config } from '../config/options.ts';
 import { ConfigError } from '../config/problem.ts';
 import { HTTP_DEFAULTS, type HttpOptions } from '../http/options.ts';
 import type { Service } from '../model/service.ts';
+import { networksOf } from './networks.ts';
 import type { ListenerGroup } from './tls.ts';
 import type { SourceOf } from './users.ts';
 
-export function httpOptions({ http, shutdown }: Config, tls: HttpOptions['tls']): HttpOptions {
+/** @throws ConfigError */
+export function httpOptions(
+  { http, shutdown }: Config,
+  tls: HttpOptions['tls'],
+  sourceOf: SourceOf,
+): HttpOptions {
   const { host, port, bodyLimit, maxSockets, allowedOrigins, openMetrics } = http;
+  const trustedProxies = networksOf(http.trustedProxies, ['http', 'trustedProxies'], sourceOf);
   const drainMs = shutdown.deadline * 1000;
-  return { ...HTTP_DEFAULTS, host, port, bodyLimit, maxSockets, allowedOrigins, openMetrics, tls, drainMs };
+  return {
+    ...HTTP_DEFAULTS,
+    host,
+    port,
+    bodyLimit,
+    maxSockets,
+    allowedOrigins,
+    openMetrics,
+    trustedProxies,
+    tls,
+    drainMs,
+  };
 }
 
 /** A listener whose address cannot be had is a fault of the configuration that names it. */

@@ -230,7 +230,6 @@ describe('The login by SASL, where logins cannot be checked', () => {
     const fault = new Error('no logins today');
     const authenticator = {
       recall: () => null,
-      login: () => Promise.reject(fault),
       loginBasic: () => Promise.reject(fault),
     };
     const node = await GuardNode.start({ authenticator });
@@ -265,7 +264,8 @@ describe('The login by SASL, with real users', () => {
       };
       for (let i = 0; i < 10; i++) assert.equal(await attempt(`wrong ${i}`), 1);
       assert.equal(await attempt('right'), 4);
-      await assert.rejects(authenticator.login('u', 'right', '127.0.0.1'), /Too many/);
+      const right = `Basic ${Buffer.from('u:right').toString('base64')}`;
+      await assert.rejects(authenticator.loginBasic(right, '127.0.0.1'), /Too many/);
       clock.advance(5_000);
       assert.equal(await attempt('right'), 0);
     } finally {

@@ -208,10 +208,6 @@ export class NamedUsers implements Authenticator {
     return this.#users.get(authorization) ?? null;
   }
 
-  async login(name: string, password: string): Promise<User> {
-    return this.loginBasic(basic(name, password));
-  }
-
   async loginBasic(authorization: string): Promise<User> {
     const user = this.#users.get(authorization);
     if (user === undefined) throw new QuaysideError('unauthorized', 'The name or the password is wrong.');

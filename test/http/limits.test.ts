@@ -204,7 +204,6 @@ describe('A login that takes its time', () => {
   const login = Promise.withResolvers<User>();
   const authenticator: Authenticator = {
     recall: () => null,
-    login: () => login.promise,
     loginBasic: () => login.promise,
   };
   const harness = sharedHarness({ authenticator: () => authenticator });

@@ -1,34 +1,46 @@
 import assert from 'node:assert/strict';
+import { hash } from 'node:crypto';
 import { beforeEach, describe, it } from 'node:test';
 import { readAccounts, type UserDefinition } from '../../src/access/account.ts';
-import { hashPassword } from '../../src/access/password.ts';
+import { hashPassword, type passwordMatches } from '../../src/access/password.ts';
 import { PasswordAuthenticator } from '../../src/access/password-authenticator.ts';
 import { QuaysideError } from '../../src/model/errors.ts';
 import { FakeClock } from '../support/clock.ts';
 
 const HERE = '192.0.2.1';
+const DAY_MS = 24 * 3_600_000;
 
 const hashed: UserDefinition = { name: 'hashed', password: await hashPassword('right'), rights: null };
 const plain: UserDefinition = { name: 'plain', password: 'right', rights: null };
+const known: UserDefinition = { name: 'known', password: 'right', rights: null };
 
 describe('Logins', () => {
   let clock: FakeClock;
   let logged: object[];
   let logins: PasswordAuthenticator;
+  const login = (name: string, password: string, from: string) =>
+    logins.loginBasic(basic(`${name}:${password}`), from);
 
   beforeEach(() => {
     clock = new FakeClock();
     logged = [];
     logins = new PasswordAuthenticator({
-      accounts: readAccounts([hashed, plain], []),
+      accounts: readAccounts([hashed, plain, known], []),
       clock,
       log: { warn: (fields) => logged.push(fields) },
+      verify,
+      known: { has: (name, network) => name === 'known' && network === '192.0.2.0/24', add: () => {} },
     });
   });
 
   it('accept the right password, hashed or plain', async () => {
-    assert.equal((await logins.login('hashed', 'right', HERE)).name, 'hashed');
-    assert.equal((await logins.login('plain', 'right', HERE)).name, 'plain');
+    logins = new PasswordAuthenticator({
+      accounts: readAccounts([hashed, plain], []),
+      clock,
+      log: { warn: () => {} },
+    });
+    assert.equal((await login('hashed', 'right', HERE)).name, 'hashed');
+    assert.equal((await login('plain', 'right', HERE)).name, 'plain');
     assert.deepEqual(logins.counts, { accepted: 2, failed: 0, limited: 0 });
   });
 
@@ -39,7 +51,7 @@ describe('Logins', () => {
       ['nobody', 'right'],
       ['hashed', 'x'.repeat(257)],
     ] as const) {
-      await assert.rejects(logins.login(name, password, HERE), code('unauthorized'));
+      await assert.rejects(login(name, password, HERE), code('unauthorized'));
     }
   });
 
@@ -66,9 +78,9 @@ describe('Logins', () => {
     const header = basic('plain:right');
     assert.equal((await logins.loginBasic(header, HERE)).may('read', 'N'), true);
     clock.advance(200_000);
-    for (let i = 0; i < 20; i++) await logins.login('plain', 'wrong', HERE).catch(() => {});
+    for (let i = 0; i < 20; i++) await login('plain', `wrong ${i}`, HERE).catch(() => {});
+    await assert.rejects(login('plain', 'wrong', HERE), code('too-many-attempts'));
     logins.replaceAccounts(readAccounts([{ ...plain, rights: { N: ['write'] } }], ['N']));
-    await assert.rejects(logins.loginBasic(header, HERE), code('too-many-attempts'));
     const remembered = logins.recall(header);
     assert.equal(remembered?.name, 'plain');
     assert.deepEqual([remembered?.may('read', 'N'), remembered?.may('write', 'N')], [false, true]);
@@ -116,70 +128,191 @@ describe('Logins', () => {
   });
 
   it('refuse further ones as overloaded while 2 run and 64 wait', async () => {
-    const asked = Array.from({ length: 70 }, (_, i) => logins.login('hashed', `w${i}`, `10.0.${i}.1`));
+    const asked = Array.from({ length: 70 }, (_, i) => login('hashed', `w${i}`, `10.0.${i}.1`));
     const outcomes = await Promise.allSettled(asked);
     const codes = outcomes.map((one) => (one.status === 'rejected' ? one.reason.code : 'ok'));
     assert.equal(codes.filter((one) => one === 'overloaded').length, 4);
-    assert.equal(logins.counts.failed, 20, 'the 20 failures that one name may have');
-    assert.equal(codes.filter((one) => one === 'too-many-attempts').length, 46);
+    assert.equal(logins.counts.failed, 66);
   });
 
-  it('limit failures from one block of addresses to ten, then one each five seconds', async () => {
-    const guess = (i: number) => logins.login(`name${i}`, 'wrong', `192.0.2.${i % 250}`);
+  it('limit failures of one name from one network to ten, then one each five seconds', async () => {
+    const guess = (i: number) => login('hashed', `wrong ${i}`, `192.0.2.${i % 250}`);
     const codes = await Promise.all(
       Array.from({ length: 40 }, (_, i) => guess(i).catch((error) => error.code)),
     );
     assert.equal(codes.filter((one) => one === 'unauthorized').length, 10);
-    await assert.rejects(guess(1), (error) => {
+    await assert.rejects(guess(100), (error) => {
       assert.ok(error instanceof QuaysideError);
       assert.equal(error.code, 'too-many-attempts');
       assert.equal(error.details.retryAfterMs, 5000);
       return true;
     });
     clock.advance(5000);
-    await assert.rejects(guess(2), code('unauthorized'));
-    await assert.rejects(guess(3), code('too-many-attempts'));
+    await assert.rejects(guess(101), code('unauthorized'));
+    await assert.rejects(guess(102), code('too-many-attempts'));
   });
 
-  it('hash at most 40 of 1,000 guesses within a minute', async () => {
-    for (let i = 0; i < 1000; i++) {
-      clock.advance(60);
-      await logins.login('hashed', `guess${i}`, HERE).catch(() => {});
+  it('with a name that fails do not keep other names of its network out', async () => {
+    for (let i = 0; i < 40; i++) await login('plain', `wrong ${i}`, HERE).catch(() => {});
+    assert.equal((await login('hashed', 'right', HERE)).name, 'hashed');
+  });
+
+  it('with a name that fails elsewhere do not keep its user out', async () => {
+    for (let network = 0; network < 10; network++) {
+      for (let i = 0; i < 20; i++)
+        await login('hashed', `wrong ${network} ${i}`, `10.1.${network}.1`).catch(() => {});
     }
-    assert.ok(logins.counts.failed <= 40, `${logins.counts.failed} were hashed`);
-    assert.equal(logins.counts.failed + logins.counts.limited, 1000);
+    assert.equal(logins.counts.failed, 100);
+    const right = login('hashed', 'right', HERE);
+    await turn();
+    clock.advance(1_000);
+    assert.equal((await right).name, 'hashed');
   });
 
-  it('limit failures for one name to twenty, wherever they come from', async () => {
-    for (let i = 0; i < 20; i++) {
-      await assert.rejects(logins.login('nobody', 'x', `10.1.${i}.1`), code('unauthorized'));
+  const guesses: [what: string, guess: (i: number) => [name: string, password: string]][] = [
+    ['one user', (i) => ['hashed', `guess ${i}`]],
+    ['a user for each', (i) => [`name ${i}`, 'guess']],
+    ['a user that logged in from there', (i) => ['known', `guess ${i}`]],
+  ];
+  for (const [what, guess] of guesses) {
+    it(`hash at most 40 of 1,000 guesses within a minute from one network, of ${what}`, async () => {
+      const asked: Promise<unknown>[] = [];
+      for (let i = 0; i < 1000; i++) {
+        clock.advance(60);
+        asked.push(login(...guess(i), HERE).catch(() => {}));
+        await turn();
+      }
+      const { failed } = logins.counts;
+      assert.ok(failed <= 40, `${failed} were hashed`);
+      clock.advance(10_000);
+      await Promise.all(asked);
+      assert.equal(logins.counts.failed + logins.counts.limited, 1000);
+    });
+  }
+
+  it('slow failures of one name from many networks down after a hundred, and reject what would wait over five seconds', async () => {
+    for (let i = 0; i < 100; i++) {
+      await assert.rejects(login('nobody', `x${i}`, `10.1.${i}.1`), code('unauthorized'));
     }
-    await assert.rejects(logins.login('nobody', 'x', '10.9.9.1'), code('too-many-attempts'));
-    assert.equal((await logins.login('hashed', 'right', '10.9.9.1')).name, 'hashed');
+    const slow = Array.from({ length: 8 }, (_, i) => login('nobody', `y${i}`, `10.2.${i}.1`));
+    const outcomes = Promise.allSettled(slow);
+    await turn();
+    assert.equal(logins.counts.failed, 100);
+    assert.equal(logins.counts.limited, 3);
+    for (let second = 1; second <= 5; second++) {
+      clock.advance(1_000);
+      await turn();
+      assert.equal(logins.counts.failed, 100 + second);
+    }
+    await outcomes;
+    assert.equal(clock.pending, 0);
+    assert.equal((await login('hashed', 'right', '10.9.9.1')).name, 'hashed');
   });
 
-  it('do not touch users that are remembered while their address or name is limited', async () => {
+  it('from a network where the name was right before pass the limits that strangers use up', async () => {
+    for (let i = 0; i < 40; i++) await login(`name ${i}`, 'x', HERE).catch(() => {});
+    await assert.rejects(login('hashed', 'right', HERE), code('too-many-attempts'));
+    for (let i = 0; i < 150; i++) {
+      void login('known', `x${i}`, `10.3.${i}.1`).catch(() => {});
+      await turn();
+    }
+    assert.equal(logins.counts.failed, 30 + 100);
+    assert.equal((await login('known', 'right', HERE)).name, 'known');
+    clock.advance(10_000);
+    await turn();
+  });
+
+  it('with credentials that were right pass every limit, for 30 days after their last use', async () => {
+    await login('hashed', 'right', HERE);
+    clock.advance(29 * DAY_MS);
+    for (let i = 0; i < 12; i++) await login('hashed', `wrong ${i}`, HERE).catch(() => {});
+    assert.equal((await login('hashed', 'right', HERE)).name, 'hashed');
+    assert.equal(logins.counts.accepted, 2, 'hashed again');
+    clock.advance(30 * DAY_MS);
+    for (let i = 20; i < 32; i++) await login('hashed', `wrong ${i}`, HERE).catch(() => {});
+    await assert.rejects(login('hashed', 'right', HERE), code('too-many-attempts'));
+  });
+
+  it('of a program with a stale password cost one hash, and keep out neither its own user nor another', async () => {
+    for (let i = 0; i <= 20 * 60; i++) {
+      clock.advance(50);
+      await assert.rejects(login('hashed', 'stale', HERE), code('unauthorized'));
+    }
+    assert.equal(logged.length, 2, 'once, and once more after a minute');
+    assert.deepEqual(logged[1], { event: 'login-failed', user: 'hashed', address: HERE, repeats: 1200 });
+    assert.deepEqual(logins.counts, { accepted: 0, failed: 1201, limited: 0 });
+    assert.equal((await login('hashed', 'right', HERE)).name, 'hashed');
+    assert.equal((await login('plain', 'right', HERE)).name, 'plain');
+  });
+
+  it('with a password that was wrong are checked once more after the users were replaced', async () => {
+    await assert.rejects(login('plain', 'new', HERE), code('unauthorized'));
+    logins.replaceAccounts(readAccounts([{ ...plain, password: 'new' }], []));
+    assert.equal((await login('plain', 'new', HERE)).name, 'plain');
+  });
+
+  it('do not touch users that are remembered while their name is limited', async () => {
     const header = basic('hashed:right');
     const user = await logins.loginBasic(header, HERE);
-    for (let i = 0; i < 12; i++) await logins.login('hashed', `w${i}`, HERE).catch(() => {});
+    for (let i = 0; i < 12; i++) await login('hashed', `w${i}`, HERE).catch(() => {});
     assert.equal(logins.recall(header), user);
-    await assert.rejects(logins.loginBasic(basic('plain:right'), HERE), code('too-many-attempts'));
   });
 
-  it('take nothing from the limits when they succeed', async () => {
-    for (let i = 0; i < 30; i++) await logins.login('plain', 'right', HERE);
+  it('take nothing from the limits if they succeed', async () => {
+    for (let i = 0; i < 30; i++) {
+      await login('plain', 'right', HERE);
+      clock.advance(5 * 60_000);
+    }
     assert.equal(logins.counts.accepted, 30);
+    for (let i = 0; i < 10; i++) await assert.rejects(login('plain', `w${i}`, HERE), code('unauthorized'));
+  });
+
+  it('are remembered once for a name and a password, however the header is spelt', async () => {
+    const header = basic('plain:right');
+    const user = await logins.loginBasic(header, HERE);
+    for (const spelt of [header.replace('Basic ', 'basic   '), header.replace('Basic', 'BASIC')]) {
+      assert.equal(logins.recall(spelt), user);
+      assert.equal(await logins.loginBasic(spelt, HERE), user);
+    }
+    assert.equal(logins.counts.accepted, 1);
+  });
+
+  it('forget the credentials that were used longest ago, not those that are in use', async () => {
+    const users = Array.from({ length: 10_001 }, (_, i) => ({ ...plain, name: `u${i}` }));
+    const many = new PasswordAuthenticator({
+      accounts: readAccounts(users, []),
+      clock,
+      log: { warn: () => {} },
+      verify: async () => true,
+    });
+    for (let i = 0; i < 10_000; i++) await many.loginBasic(basic(`u${i}:right`), `10.${i >> 8}.${i & 255}.1`);
+    clock.advance(20_000);
+    assert.notEqual(many.recall(basic('u0:right')), null);
+    await many.loginBasic(basic('u10000:right'), HERE);
+    assert.notEqual(many.recall(basic('u0:right')), null);
+    assert.equal(many.recall(basic('u1:right')), null);
   });
 
   it('log failures with the address, the name only of users that exist, and never a password', async () => {
-    await logins.login('hashed', 'CANARY1', HERE).catch(() => {});
-    await logins.login('CANARY2', 'x', HERE).catch(() => {});
+    await login('hashed', 'CANARY1', HERE).catch(() => {});
+    await login('CANARY2', 'x', HERE).catch(() => {});
     assert.deepEqual(logged, [
       { event: 'login-failed', user: 'hashed', address: HERE },
       { event: 'login-failed', user: null, address: HERE },
     ]);
   });
 });
+
+/** What `passwordMatches` says, without the time that it takes. */
+const verify: typeof passwordMatches = async (candidate, stored) => {
+  if (stored?.kind === 'plain') return hash('sha256', candidate, 'buffer').equals(stored.digest);
+  return stored !== null && candidate.toString() === 'right';
+};
+
+/** Lets everything happen that needs no time. */
+function turn(): Promise<void> {
+  return new Promise((resolve) => setImmediate(resolve));
+}
 
 function code(expected: string): (error: unknown) => boolean {
   return (error) => {

@@ -1,0 +1,112 @@
+import { readFile } from 'node:fs/promises';
+import { replaceFile } from '../files/replace-file.ts';
+import type { CancelTimer, Clock } from '../model/clock.ts';
+import type { Service } from '../model/service.ts';
+
+/** How long a pair is known after it was right. */
+const KNOWN_MS = 30 * 24 * 3_600_000;
+/** A moment is updated after this long, so that a login in use does not write a file each time. */
+const FRESH_MS = 24 * 3_600_000;
+/** Further ones replace those that were right longest ago. */
+const MAX_PAIRS = 10_000;
+/** From a change to the write of the file, so that many changes are one write. */
+const WRITE_AFTER_MS = 10_000;
+
+export interface KnownLoginsLog {
+  warn(fields: object, message: string): void;
+}
+
+/**
+ * Which names logged in from which networks within the last 30 days: these are not locked out by strangers. The pairs
+ * are kept in a file, because a restart is when all clients log in again. It holds nothing that helps to log in.
+ */
+export class KnownLogins implements Service {
+  readonly #path: string;
+  readonly #clock: Clock;
+  readonly #log: KnownLoginsLog;
+  /** When a pair was last right, wall time; the oldest first. */
+  readonly #pairs = new Map<string, number>();
+  #cancelWrite: CancelTimer | null = null;
+  #writing: Promise<void> = Promise.resolve();
+
+  constructor(path: string, clock: Clock, log: KnownLoginsLog) {
+    this.#path = path;
+    this.#clock = clock;
+    this.#log = log;
+  }
+
+  /** Reads the file. One that cannot be used is a warning: it is rebuilt by logins. */
+  async start(): Promise<void> {
+    try {
+      const pairs = readPairs(JSON.parse(await readFile(this.#path, 'utf8')));
+      for (const [pair, at] of pairs.sort(([, a], [, b]) => a - b)) this.#pairs.set(pair, at);
+    } catch (err) {
+      if ((err as NodeJS.ErrnoException).code === 'ENOENT') return;
+      this.#log.warn({ err }, `${this.#path} cannot be read: recent logins are not exempt from limits`);
+    }
+  }
+
+  async stop(): Promise<void> {
+    if (this.#cancelWrite !== null) {
+      this.#cancelWrite();
+      this.#beginWrite();
+    }
+    await this.#writing;
+  }
+
+  has(name: string, network: string): boolean {
+    const at = this.#pairs.get(keyOf(name, network));
+    return at !== undefined && this.#clock.now() - at < KNOWN_MS;
+  }
+
+  /** The name logged in from the network. */
+  add(name: string, network: string): void {
+    const key = keyOf(name, network);
+    const now = this.#clock.now();
+    const at = this.#pairs.get(key);
+    if (at !== undefined && Math.abs(now - at) < FRESH_MS) return;
+    this.#pairs.delete(key);
+    this.#pairs.set(key, now);
+    for (const oldest of this.#pairs.keys()) {
+      if (this.#pairs.size <= MAX_PAIRS) break;
+      this.#pairs.delete(oldest);
+    }
+    this.#cancelWrite ??= this.#clock.after(WRITE_AFTER_MS, () => this.#beginWrite());
+  }
+
+  #beginWrite(): void {
+    this.#cancelWrite = null;
+    this.#writing = this.#writing.then(() => this.#write());
+  }
+
+  /** Never rejects. */
+  async #write(): Promise<void> {
+    const now = this.#clock.now();
+    const logins = [...this.#pairs]
+      .filter(([, at]) => now - at < KNOWN_MS)
+      .map(([key, at]) => [...JSON.parse(key), new Date(at).toISOString()]);
+    try {
+      await replaceFile(this.#path, `${JSON.stringify({ logins }, null, 1)}\n`);
+    } catch (err) {
+      this.#log.warn({ err }, `${this.#path} cannot be written: a restart forgets recent logins`);
+    }
+  }
+}
+
+function keyOf(name: string, network: string): string {
+  return JSON.stringify([name, network]);
+}
+
+/** @throws Error for content that this class does not write */
+function readPairs(content: unknown): [pair: string, at: number][] {
+  const logins = (content as { logins?: unknown } | null)?.logins;
+  if (!Array.isArray(logins)) throw new Error('it has no list of logins');
+  return logins.slice(0, MAX_PAIRS).map((login: unknown) => {
+    const [name, network, at] = Array.isArray(login) ? login : [];
+    const time = Date.parse(at);
+    if (typeof name !== 'string' || typeof network !== 'string' || Number.isNaN(time)) {
+      throw new Error('it has a login without name, network or time');
+    }
+    return [keyOf(name, network), time];
+  });
+}

@@ -1,0 +1,59 @@
+import { isIP } from 'node:net';
+import type { Networks } from '../access/networks.ts';
+
+/** What proxies said of where a request comes from; null if they said nothing. */
+export interface ForwardedHeaders {
+  /** `X-Forwarded-For`, all lines joined. */
+  readonly forwardedFor: string | null;
+  /** `Forwarded` (RFC 7239), all lines joined. */
+  readonly forwarded: string | null;
+}
+
+/**
+ * The address that a request comes from: its peer, or what trusted proxies say of it. Each proxy appends who it got the
+ * request from, so the list is read from its end, as long as those who wrote it are trusted; what stands before that
+ * may be invented. A client can send the header that its proxy leaves alone: if both headers are sent and differ,
+ * neither is believed.
+ */
+export function clientAddress(peer: string, headers: ForwardedHeaders, trusted: Networks): string {
+  const { forwardedFor, forwarded } = headers;
+  if ((forwardedFor === null && forwarded === null) || !trusted.has(peer)) return peer;
+  const first = forwardedFor === null ? null : lastUntrusted(peer, splitList(forwardedFor), trusted);
+  const second = forwarded === null ? null : lastUntrusted(peer, forNodes(forwarded), trusted);
+  if (first !== null && second !== null && first !== second) return peer;
+  return first ?? second ?? peer;
+}
+
+function lastUntrusted(peer: string, nodes: readonly string[], trusted: Networks): string {
+  let known = peer;
+  for (const node of nodes.toReversed()) {
+    const address = addressOf(node);
+    // `unknown`, an obfuscated name, or rubbish: the proxy that wrote it is as far as is known.
+    if (address === null) return known;
+    known = address;
+    if (!trusted.has(address)) return known;
+  }
+  return known;
+}
+
+function splitList(text: string): string[] {
+  return text.split(',').map((part) => part.trim());
+}
+
+/** The `for` of each element of a `Forwarded` header; '' if an element has none. */
+function forNodes(header: string): string[] {
+  const elements = header.match(/(?:"(?:[^"\\]|\\.)*"|[^,"])+/g) ?? [];
+  return elements.map((element) => {
+    const [, quoted, token] = /(?:^|;)\s*for\s*=\s*(?:"([^"]*)"|([^;\s]*))/i.exec(element) ?? [];
+    return quoted ?? token ?? '';
+  });
+}
+
+/** The address of `192.0.2.1`, `192.0.2.1:80`, `2001:db8::1` or `[2001:db8::1]:80`. */
+function addressOf(node: string): string | null {
+  const bracketed = /^\[([^\]]+)\](?::\d+)?$/.exec(node)?.[1];
+  if (bracketed !== undefined) return isIP(bracketed) === 6 ? bracketed : null;
+  if (isIP(node) !== 0) return node;
+  const [, address = ''] = /^([\d.]+):\d+$/.exec(node) ?? [];
+  return isIP(address) === 4 ? address : null;
+}

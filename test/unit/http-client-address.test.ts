@@ -1,0 +1,53 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import { Networks } from '../../src/access/networks.ts';
+import { clientAddress } from '../../src/http/client-address.ts';
+
+const TRUSTED = new Networks(['10.0.0.0/8', 'fd00::/8', 'unix:']);
+const PROXY = '10.0.0.1';
+
+describe('The address of a request', () => {
+  const cases: [
+    what: string,
+    peer: string,
+    forwardedFor: string | null,
+    forwarded: string | null,
+    is: string,
+  ][] = [
+    ['is the peer without headers', PROXY, null, null, PROXY],
+    ['is an untrusted peer, whatever it says', '192.0.2.1', '198.51.100.1', 'for=198.51.100.1', '192.0.2.1'],
+    ['is what a trusted proxy appended', PROXY, '198.51.100.1', null, '198.51.100.1'],
+    ['is the last untrusted entry', PROXY, '203.0.113.9, 198.51.100.1, 10.2.3.4', null, '198.51.100.1'],
+    ['is the first entry if all are trusted', PROXY, '10.9.9.9, 10.2.3.4', null, '10.9.9.9'],
+    ['is believed of a Unix socket', '', '198.51.100.1', null, '198.51.100.1'],
+    ['leaves out a port', PROXY, '198.51.100.1:4711', null, '198.51.100.1'],
+    ['may be IPv6', PROXY, '2001:db8::7', null, '2001:db8::7'],
+    ['may be IPv6 in brackets', PROXY, '[2001:db8::7]:443', null, '2001:db8::7'],
+    ['ends at an entry that is no address', PROXY, '198.51.100.1, unknown, 10.2.3.4', null, '10.2.3.4'],
+    ['ends at an empty entry', PROXY, '198.51.100.1,', null, PROXY],
+    ['is in Forwarded', PROXY, null, 'for=198.51.100.1;proto=https;by=10.0.0.1', '198.51.100.1'],
+    ['is in Forwarded, in quotes', PROXY, null, 'by=x; For="[2001:db8::7]:443"', '2001:db8::7'],
+    [
+      'is the last untrusted of Forwarded',
+      PROXY,
+      null,
+      'for=203.0.113.9, for=198.51.100.1, for=10.1.1.1',
+      '198.51.100.1',
+    ],
+    [
+      'is not fooled by a comma in quotes',
+      PROXY,
+      null,
+      'for="_a, for=203.0.113.9", for=198.51.100.1',
+      '198.51.100.1',
+    ],
+    ['ends at an obfuscated name', PROXY, null, 'for=198.51.100.1, for=_hidden', PROXY],
+    ['may be in both headers', PROXY, '198.51.100.1', 'for=198.51.100.1', '198.51.100.1'],
+    ['is the peer if the headers differ', PROXY, '203.0.113.9', 'for=198.51.100.1', PROXY],
+  ];
+  for (const [what, peer, forwardedFor, forwarded, is] of cases) {
+    it(what, () => {
+      assert.equal(clientAddress(peer, { forwardedFor, forwarded }, TRUSTED), is);
+    });
+  }
+});
