@@ -13,8 +13,8 @@ import { REDIS_LIST } from './redis.ts';
 
 /** What a list cannot do, and the methods that its path still has. */
 const REFUSED: readonly [what: string, allow: string, call: (client: QueueClient) => Promise<Answer>][] = [
-  ['insert with a delay', 'GET, POST', (client) => client.insert('N', 'q', 'a', { delay: 5 })],
-  ['insert with a maturity', 'GET, POST', (client) => client.insert('N', 'q', 'a', { mature: 4e9 })],
+  ['insert with a delay', 'GET', (client) => client.insert('N', 'q', 'a', { delay: 5 })],
+  ['insert with a maturity', 'GET', (client) => client.insert('N', 'q', 'a', { mature: 4e9 })],
   ['reserve', 'PUT, POST', (client) => client.reserve('N', 'q', { to: 0 })],
   ['commit', '', (client) => client.commit('N', 'q', 'any')],
   ['rollback', '', (client) => client.rollback('N', 'q', 'any')],
