@@ -32,7 +32,7 @@ try {
 }
 
 async function runAll(copy: string): Promise<boolean> {
-  for (const part of ['src', 'test', 'package.json', 'package-lock.json', 'tsconfig.json']) {
+  for (const part of ['src', 'test', 'scripts', 'package.json', 'package-lock.json', 'tsconfig.json']) {
     cpSync(join(REPOSITORY, part), join(copy, part), { recursive: true });
   }
   symlinkSync(join(REPOSITORY, 'node_modules'), join(copy, 'node_modules'));

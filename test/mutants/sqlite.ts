@@ -323,10 +323,40 @@ export const SQLITE: readonly Mutant[] = [
     suite: 'sqlite damage',
     edits: [
       inWorker(
-        'verbs/take.ts',
-        'return checksum(seq, type, more, body) === crc;',
-        'return checksum(seq, type, more, body) >= -crc;',
+        'deliveries.ts',
+        'elementChecksum(seq, type, more, body) === crc',
+        'elementChecksum(seq, type, more, body) >= -crc',
       ),
+    ],
+  },
+  {
+    name: 'a delivery whose checksum does not fit is handed out',
+    suite: 'sqlite damage',
+    edits: [
+      inWorker(
+        'deliveries.ts',
+        'deliveryChecksum(seq, lane.id, dueAt, tries) === deliveryCrc &&',
+        'deliveryCrc >= 0 &&',
+      ),
+    ],
+  },
+  {
+    name: 'a rollback gives damaged tries a sound checksum',
+    suite: 'sqlite damage',
+    edits: [
+      inWorker(
+        'verbs/settle.ts',
+        'if (!isWholeDelivery(lane, seq, row)) {',
+        'if (!isWholeDelivery(lane, seq, row) && seq < 0) {',
+      ),
+    ],
+  },
+  {
+    name: 'indices are left out of the check at the start',
+    suite: 'sqlite damage',
+    edits: [
+      inWorker('check.ts', 'PRAGMA integrity_check(', 'PRAGMA quick_check('),
+      inWorker('check.ts', '.get()?.integrity_check;', '.get()?.quick_check;'),
     ],
   },
   {

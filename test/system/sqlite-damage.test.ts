@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { readFileSync, writeFileSync } from 'node:fs';
 import { DatabaseSync } from 'node:sqlite';
 import { describe, it } from 'node:test';
+import type { Delivery } from '../../src/model/element.ts';
 import { QUEUE, type SqliteFolder, withFolder } from '../engines/sqlite-folder.ts';
 import { bodyText, bodyTexts, newElement } from '../support/elements.ts';
 import { freshSeed, seededRandom } from '../support/random.ts';
@@ -129,6 +130,169 @@ describe('a SQLite file with changed bytes', () => {
     });
   });
 });
+
+/** Changes the stopped file by SQL, indices included, as no fault of a page would leave it: only checksums can tell. */
+function change({ file }: SqliteFolder, sql: string): void {
+  const db = new DatabaseSync(file);
+  db.exec(sql);
+  db.close();
+}
+
+const LEASE_MS = 600_000;
+
+describe('a SQLite file with a changed delivery', () => {
+  const changes = {
+    tries: 'tries = tries + 1',
+    maturity: 'due_at = due_at - 1',
+    group: "lane = (SELECT id FROM lane WHERE grp = 'b')",
+  };
+  for (const [what, set] of Object.entries(changes)) {
+    it(`sets its element aside instead of handing it out with another ${what}`, async () => {
+      await withFolder(async (folder) => {
+        const queue = { ns: 'S', name: 'orders' };
+        const first = await folder.started();
+        const elements = bodies(3).map((body) => newElement({ body, groups: ['a'] }));
+        const ids = await first.storage.insert(queue, elements);
+        await first.storage.insert(queue, [newElement({ body: 'of b', groups: ['b'] })]);
+        await first.stop();
+        change(folder, `UPDATE delivery SET ${set} WHERE seq = (SELECT min(seq) + 1 FROM element)`);
+        const { storage } = await folder.started();
+        const ofGroup = async (group: string): Promise<string[]> => {
+          const page = await storage.browse(queue, { group, state: 'ready', after: null, limit: 9 });
+          const { deliveries } = await storage.take(queue, { group, leaseMs: null, count: 9 });
+          assert.deepEqual(bodyTexts(page.deliveries), bodyTexts(deliveries));
+          return bodyTexts(deliveries);
+        };
+        assert.deepEqual(await ofGroup('a'), [bodies(3)[0], bodies(3)[2]]);
+        assert.deepEqual(await ofGroup('b'), ['of b']);
+        for (const group of ['a', 'b']) {
+          const { ready, scheduled, reserved } = await storage.sizes(queue, group);
+          assert.deepEqual({ ready, scheduled, reserved }, { ready: 0, scheduled: 0, reserved: 0 });
+        }
+        assert.deepEqual(
+          folder.told.map(({ fields }) => fields),
+          [{ element: ids[1], namespace: 'S', queue: 'orders' }],
+        );
+      });
+    });
+  }
+
+  for (const end of ['rollback', 'lease expiry'] as const) {
+    it(`sets its element aside at the ${end} of a reservation instead of counting on from changed tries`, async () => {
+      await withFolder(async (folder) => {
+        const first = await folder.started();
+        const [id = ''] = await first.storage.insert(QUEUE, [newElement()]);
+        await first.storage.take(QUEUE, { group: '', count: 1, leaseMs: LEASE_MS });
+        await first.stop();
+        change(folder, 'UPDATE delivery SET tries = 7');
+        const { storage } = await folder.started();
+        if (end === 'rollback') {
+          const item = { id, group: '', token: null, delayMs: 0, countTry: false };
+          assert.deepEqual(await storage.rollback(QUEUE, [item]), ['not-found']);
+        } else folder.clock.advance(LEASE_MS);
+        assert.deepEqual((await storage.take(QUEUE, { ...popping, count: 9 })).deliveries, []);
+        const { ready, reserved } = await storage.sizes(QUEUE);
+        assert.deepEqual({ ready, reserved }, { ready: 0, reserved: 0 });
+        assert.equal((await storage.sizes({ ns: 'N', name: '__deadletter__' })).ready, 0);
+        assert.equal(folder.told.length, 1);
+      });
+    });
+  }
+
+  it(`neither hides nor changes an element with any of ${FLIPS} flipped bits in deliveries and their indices`, async (t) => {
+    const seed = freshSeed();
+    t.diagnostic(`seed ${seed}`);
+    const random = seededRandom(seed);
+    await withFolder(async (folder) => {
+      const first = await folder.started();
+      const matureAt = folder.clock.now() - 1000;
+      const elements = Array.from({ length: 300 }, (_, index) =>
+        newElement({ body: `element ${index}`, matureAt: matureAt + index, tries: index % 5 }),
+      );
+      const ids = await first.storage.insert(QUEUE, elements);
+      await first.stop();
+      const expected = new Map(
+        elements.map(({ tries, matureAt: due }, index) => [ids[index], `${tries} at ${due}`]),
+      );
+      const pages = pagesOf(folder, ['delivery', 'delivery_waiting', 'lane', 'sqlite_autoindex_lane_1']);
+      const sound = readFileSync(folder.file);
+      let refused = 0;
+      for (let flip = 0; flip < FLIPS * 2; flip++) {
+        const bytes = Buffer.from(sound);
+        const at = (random.pick(pages) - 1) * 4096 + random.between(0, 4095);
+        bytes[at] = (bytes[at] ?? 0) ^ (1 << random.between(0, 7));
+        writeFileSync(folder.file, bytes);
+        const { told } = folder;
+        told.length = 0;
+        const out = await deliveriesOf(folder);
+        if (out === null) {
+          refused++;
+          continue;
+        }
+        for (const { id, tries, matureAt: due } of out) {
+          assert.equal(`${tries} at ${due}`, expected.get(id), `changed by a bit of byte ${at}`);
+        }
+        assert.equal(out.length + told.length, elements.length, `hidden by a bit of byte ${at}`);
+      }
+      assert.ok(refused > 0);
+    });
+  });
+
+  it('is refused if a file that is too large to be checked whole hides an element from its index', async () => {
+    await withFolder(async (folder) => {
+      const first = await folder.started({ durability: 'normal' });
+      const large = newElement({ body: Buffer.alloc(1_000_000, 'x') });
+      for (let megabytes = 0; megabytes < 70; megabytes += 10) {
+        await first.storage.insert(QUEUE, Array(10).fill(large));
+      }
+      await first.stop();
+      assert.ok(readFileSync(folder.file).length > 64 * 1024 * 1024);
+      const [page = 0] = pagesOf(folder, ['delivery_waiting']);
+      const bytes = readFileSync(folder.file);
+      // The last cell of a leaf of an index is its first entry's: a byte of its maturity.
+      bytes[page * 4096 - 6] = (bytes[page * 4096 - 6] ?? 0) ^ 1;
+      writeFileSync(folder.file, bytes);
+      await assert.rejects(folder.engine().start(), /test\.db is damaged/);
+    });
+  });
+
+  it('of a version without checksums of deliveries is given them at its first start', async () => {
+    await withFolder(async (folder) => {
+      await fill(folder, bodies(3));
+      change(folder, 'ALTER TABLE delivery DROP COLUMN crc; PRAGMA user_version = 2');
+      const engine = await folder.started();
+      const { deliveries } = await engine.storage.take(QUEUE, { group: '', count: 2, leaseMs: LEASE_MS });
+      assert.deepEqual(bodyTexts(deliveries), bodies(3).slice(0, 2));
+      await engine.stop();
+      change(folder, 'UPDATE delivery SET tries = 3 WHERE lease_until IS NULL');
+      const again = await folder.started();
+      assert.equal((await again.storage.take(QUEUE, { ...popping, count: 9 })).deliveries.length, 0);
+      assert.equal(folder.told.length, 1);
+    });
+  });
+});
+
+/** Numbers of the pages that these tables and indices have. */
+function pagesOf({ file }: SqliteFolder, names: readonly string[]): number[] {
+  const db = new DatabaseSync(file, { readOnly: true });
+  const rows = db.prepare('SELECT name, pageno FROM dbstat').all();
+  db.close();
+  return rows.filter(({ name }) => names.includes(String(name))).map(({ pageno }) => Number(pageno));
+}
+
+/** Everything that the file hands out; null if it is refused or fails, naming the file. */
+async function deliveriesOf(folder: SqliteFolder): Promise<readonly Delivery[] | null> {
+  const engine = folder.engine();
+  try {
+    await engine.start();
+    return (await engine.storage.take(QUEUE, { ...popping, count: 1000 })).deliveries;
+  } catch (error) {
+    assert.match(error instanceof Error ? error.message : '', /test\.db/);
+    return null;
+  } finally {
+    await engine.stop();
+  }
+}
 
 /** Everything that the file still hands out; nothing where it is refused or fails, naming the file. */
 async function whatComesOut(folder: SqliteFolder): Promise<string[]> {

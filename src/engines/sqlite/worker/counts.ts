@@ -44,6 +44,7 @@ export class LaneCounts {
   readonly #undo: Undo;
   readonly #changed: Lane[] = [];
   readonly #countDue: StatementSync;
+  readonly #countReserved: StatementSync;
   readonly #firstDue: StatementSync;
   readonly #firstDueAfter: StatementSync;
   readonly #save: StatementSync;
@@ -52,6 +53,9 @@ export class LaneCounts {
     this.#undo = undo;
     const waiting = 'FROM delivery WHERE lane = ? AND lease_until IS NULL';
     this.#countDue = db.prepare(`SELECT count(*) AS n ${waiting} AND due_at > ? AND due_at <= ?`);
+    this.#countReserved = db.prepare(
+      'SELECT count(*) AS n FROM delivery WHERE lane = ? AND lease_until IS NOT NULL',
+    );
     this.#firstDue = db.prepare(`SELECT due_at ${waiting} ORDER BY due_at LIMIT 1`);
     this.#firstDueAfter = db.prepare(`SELECT due_at ${waiting} AND due_at > ? ORDER BY due_at LIMIT 1`);
     this.#save = db.prepare(
@@ -99,6 +103,16 @@ export class LaneCounts {
 
   reservedChanged(lane: Lane, difference: number): void {
     this.#change(lane).reserved += difference;
+  }
+
+  /** Counts the table's rows: slow, for when it can no longer be trusted to agree with what was counted. */
+  recount(lane: Lane, now: number): void {
+    const counts = this.#change(lane);
+    counts.at = now;
+    counts.ready = Number(this.#countDue.get(lane.id, Number.MIN_SAFE_INTEGER, now)?.n);
+    counts.scheduled = Number(this.#countDue.get(lane.id, now, Number.MAX_SAFE_INTEGER)?.n);
+    counts.reserved = Number(this.#countReserved.get(lane.id)?.n);
+    this.#lookAhead(lane, counts, now);
   }
 
   /** Writes what this transaction changed, one row per lane; called before its commit. */

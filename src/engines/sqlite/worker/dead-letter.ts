@@ -3,8 +3,8 @@ import { type LetterFacts, letterHeaders } from '../../../model/dead-letter.ts';
 import { PLAIN_GROUP } from '../../../model/element.ts';
 import { fromMore, toMore } from '../content.ts';
 import { DEAD_LETTERED, NOT_FOUND } from '../operations.ts';
+import { elementChecksum } from './checksums.ts';
 import { setAsideDamaged } from './damage.ts';
-import { checksum } from './elements.ts';
 import type { Lane } from './names.ts';
 import type { Store } from './store.ts';
 import { insertOne } from './verbs/insert.ts';
@@ -19,7 +19,7 @@ export function deadLetter(store: Store, lane: Lane, seq: number, tries: number,
   const element = store.elements.find(seq);
   if (element === null) throw new Error(`element ${seq} has a delivery but no row`);
   const { type, more, body, crc } = element;
-  if (checksum(seq, type, more, body) !== crc) {
+  if (elementChecksum(seq, type, more, body) !== crc) {
     setAsideDamaged(store, seq);
     return NOT_FOUND;
   }

@@ -1,5 +1,6 @@
 import type { DatabaseSync, StatementSync } from 'node:sqlite';
 import type { DeliveryState } from '../../../model/element.ts';
+import { deliveryChecksum, elementChecksum } from './checksums.ts';
 import type { LaneCounts } from './counts.ts';
 import type { Leases } from './leases.ts';
 import type { Lane } from './names.ts';
@@ -12,6 +13,7 @@ export interface DeliveryRow {
   readonly token: number | null;
   /** Null: waiting. */
   readonly leaseUntil: number | null;
+  readonly crc: number;
 }
 
 /** A delivery with its element, as the join answers it: positions, not names, for speed. */
@@ -25,11 +27,27 @@ export type Joined = [
   more: string | null,
   crc: number,
   body: Uint8Array,
+  deliveryCrc: number,
 ];
 
-export const JOINED = 'd.seq, d.due_at, d.tries, d.lease_until, e.groups, e.type, e.more, e.crc, e.body';
+export const JOINED =
+  'd.seq, d.due_at, d.tries, d.lease_until, e.groups, e.type, e.more, e.crc, e.body, d.crc';
 // CROSS JOIN fixes the order of the loops: deliveries by their index, each with one look at its element.
 export const JOINED_FROM = 'FROM delivery d CROSS JOIN element e ON e.seq = d.seq';
+
+/** Whether the checksums of an element and its delivery to this lane fit. What fails is never handed out. */
+export function isWhole(lane: Lane, row: Joined): boolean {
+  const [seq, dueAt, tries, , , type, more, crc, body, deliveryCrc] = row;
+  return (
+    deliveryChecksum(seq, lane.id, dueAt, tries) === deliveryCrc &&
+    elementChecksum(seq, type, more, body) === crc
+  );
+}
+
+/** Whether the checksum of a delivery fits. */
+export function isWholeDelivery(lane: Lane, seq: number, { dueAt, tries, crc }: DeliveryRow): boolean {
+  return deliveryChecksum(seq, lane.id, dueAt, tries) === crc;
+}
 
 /**
  * A bound limit. A bare `?` would let SQLite look at its value for the plan and compile the statement anew at
@@ -58,9 +76,9 @@ export class Deliveries {
   constructor(db: DatabaseSync, counts: LaneCounts, leases: Leases) {
     this.#counts = counts;
     this.#leases = leases;
-    this.#add = db.prepare('INSERT INTO delivery (seq, lane, due_at, tries) VALUES (?, ?, ?, ?)');
+    this.#add = db.prepare('INSERT INTO delivery (seq, lane, due_at, tries, crc) VALUES (?, ?, ?, ?, ?)');
     this.#find = db.prepare(
-      'SELECT due_at AS dueAt, tries, token, lease_until AS leaseUntil FROM delivery WHERE seq = ? AND lane = ?',
+      'SELECT due_at AS dueAt, tries, token, lease_until AS leaseUntil, crc FROM delivery WHERE seq = ? AND lane = ?',
     );
     this.#ready = db.prepare(
       `SELECT ${JOINED} ${JOINED_FROM}
@@ -73,7 +91,7 @@ export class Deliveries {
     );
     this.#reserve = db.prepare('UPDATE delivery SET token = ?, lease_until = ? WHERE seq = ? AND lane = ?');
     this.#release = db.prepare(
-      'UPDATE delivery SET due_at = ?, tries = ?, token = ?, lease_until = NULL WHERE seq = ? AND lane = ?',
+      'UPDATE delivery SET due_at = ?, tries = ?, crc = ?, token = ?, lease_until = NULL WHERE seq = ? AND lane = ?',
     );
     this.#extend = db.prepare('UPDATE delivery SET lease_until = ? WHERE seq = ? AND lane = ?');
     this.#lanesOf = db.prepare(
@@ -90,7 +108,7 @@ export class Deliveries {
 
   /** (none) -> waiting */
   add(lane: Lane, seq: number, dueAt: number, tries: number, now: number): void {
-    this.#add.run(seq, lane.id, dueAt, tries);
+    this.#add.run(seq, lane.id, dueAt, tries, deliveryChecksum(seq, lane.id, dueAt, tries));
     this.#counts.waitingAdded(lane, dueAt, now);
   }
 
@@ -135,7 +153,7 @@ export class Deliveries {
    * @param token the reservation's token where its lease ran out, so that it may still be committed; else null
    */
   release(lane: Lane, seq: number, dueAt: number, tries: number, token: number | null, now: number): void {
-    this.#release.run(dueAt, tries, token, seq, lane.id);
+    this.#release.run(dueAt, tries, deliveryChecksum(seq, lane.id, dueAt, tries), token, seq, lane.id);
     this.#counts.reservedChanged(lane, -1);
     this.#counts.waitingAdded(lane, dueAt, now);
   }

@@ -1,5 +1,5 @@
 import type { DatabaseSync, StatementSync } from 'node:sqlite';
-import { crc32 } from 'node:zlib';
+import { elementChecksum } from './checksums.ts';
 
 /** An element's content as it is stored: the content type, and all rarer fields as one JSON text or null. */
 export interface StoredContent {
@@ -43,7 +43,7 @@ export class Elements {
   /** @param groups 0 on a plain queue, else how many groups the element is for */
   insert(seq: number, queue: number, groups: number, now: number, content: StoredContent): void {
     const { type, more, body } = content;
-    this.#insert.run(seq, queue, groups, now, type, more, checksum(seq, type, more, body), body);
+    this.#insert.run(seq, queue, groups, now, type, more, elementChecksum(seq, type, more, body), body);
   }
 
   find(seq: number): ElementRow | null {
@@ -73,15 +73,4 @@ export class Elements {
   setAside(seq: number, now: number): void {
     this.#setAside.run(now, seq);
   }
-}
-
-/**
- * CRC-32 of content type, further fields and body, begun with the element's number: a body that a fault
- * moved to another row fails the check as well.
- */
-export function checksum(seq: number, type: string | null, more: string | null, body: Uint8Array): number {
-  let crc = seq >>> 0;
-  if (type !== null) crc = crc32(type, crc);
-  if (more !== null) crc = crc32(more, crc);
-  return crc32(body, crc);
 }

@@ -2,8 +2,9 @@ import { copyFileSync, existsSync, rmSync, statSync } from 'node:fs';
 import { DatabaseSync } from 'node:sqlite';
 import { createPrivateFile, widerMode } from '../../../files/private-file.ts';
 import { type DamagedLog, type Durability, type FileCheck, MEMORY } from '../settings.ts';
+import { checkFile } from './check.ts';
 import { setDurability } from './durability.ts';
-import { isBusy, isDamage, messageOf, SQLITE_CORRUPT, SQLITE_ERROR, sqliteCode } from './faults.ts';
+import { isBusy, isDamage, messageOf, SQLITE_ERROR, sqliteCode } from './faults.ts';
 import { findLogDamage, holdsCommits } from './log-check.ts';
 import { migrate } from './schema.ts';
 
@@ -23,13 +24,6 @@ export class OpenError extends Error {}
 
 /** Before it, a checkpoint could corrupt the file when two connections met (WAL-reset bug of 3.7.0 to 3.51.2). */
 const OLDEST_SQLITE = '3.51.3';
-
-/**
- * Files up to this size are checked page by page at each start: 3 ms a MiB, so at most 0.2 s. It holds about
- * half a million small elements. Larger ones are checked where they are used: SQLite notices a damaged page
- * when it reads it, and each element has its checksum.
- */
-const CHECKED_BYTES = 64 * 1024 * 1024;
 
 /** @throws OpenError for a SQLite that is too old to be trusted with a log */
 export function checkSqliteVersion(version: string): void {
@@ -143,26 +137,6 @@ function warnOfWiderModes(file: string, warn: Warn): void {
       warn({ file: path, mode }, `${path} has mode ${mode}: others can read it; chmod 600 takes that away`);
     }
   }
-}
-
-/**
- * Looks for damage that would else show up later, under load.
- * @throws Error as SQLite does for a damaged file
- */
-function checkFile(db: DatabaseSync, file: string, check: FileCheck): void {
-  // Brings the log in, so that the file is as long as its header says.
-  db.exec('PRAGMA wal_checkpoint(PASSIVE)');
-  const bytes = existsSync(file) ? statSync(file).size : 0;
-  const pages = Number(db.prepare('PRAGMA page_count').get()?.page_count);
-  const pageBytes = Number(db.prepare('PRAGMA page_size').get()?.page_size);
-  if (bytes < pages * pageBytes) throw damage(`${pages * pageBytes - bytes} bytes are missing at its end`);
-  if (check === 'never' || (check === 'auto' && bytes > CHECKED_BYTES)) return;
-  const found = db.prepare('PRAGMA quick_check(1)').get()?.quick_check;
-  if (found !== 'ok') throw damage(String(found));
-}
-
-function damage(what: string): Error {
-  return Object.assign(new Error(what), { errcode: SQLITE_CORRUPT });
 }
 
 /** Why a file cannot be served, by what failed. */

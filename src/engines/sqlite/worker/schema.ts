@@ -1,4 +1,5 @@
 import type { DatabaseSync } from 'node:sqlite';
+import { deliveryChecksum } from './checksums.ts';
 
 /**
  * The tables, as numbered migrations: entry n brings a file from version n to n + 1 in one transaction.
@@ -8,7 +9,7 @@ import type { DatabaseSync } from 'node:sqlite';
  *   holds the counts that `counts.ts` keeps. A lane without a queue was purged and is being cleared away.
  * - `delivery` is clustered by element, and found by hand-out order through `delivery_waiting`. Both grow at
  *   their end. A delivery with a `lease_until` is reserved; a waiting one that still has a `token` is one
- *   whose lease ran out and that nobody has reserved since.
+ *   whose lease ran out and that nobody has reserved since. Its `crc` is of what a reservation leaves alone.
  * - `element.groups` is 0 on a plain queue, else the number of groups it was inserted for.
  * - `damaged` holds elements whose checksum did not fit, for a person to look at.
  */
@@ -93,6 +94,9 @@ const MIGRATIONS: readonly string[] = [
 
   // The fingerprint of the content that came with the key; null for keys of the first version.
   'ALTER TABLE dedup ADD COLUMN fingerprint TEXT',
+
+  `ALTER TABLE delivery ADD COLUMN crc INTEGER NOT NULL DEFAULT 0;
+   UPDATE delivery SET crc = delivery_checksum(seq, lane, due_at, tries)`,
 ];
 
 /** The version that this program writes. */
@@ -110,6 +114,10 @@ export function migrate(db: DatabaseSync): void {
       `it was written by a newer version of Quayside (schema ${version}, this one knows ${SCHEMA_VERSION}); use that version`,
     );
   }
+  // The checksum is computed in JavaScript, for rows of an older version too.
+  db.function('delivery_checksum', { deterministic: true }, (seq, lane, dueAt, tries) =>
+    deliveryChecksum(Number(seq), Number(lane), Number(dueAt), Number(tries)),
+  );
   for (let step = version; step < SCHEMA_VERSION; step++) {
     db.exec(`BEGIN IMMEDIATE; ${MIGRATIONS[step]}; PRAGMA user_version = ${step + 1}; COMMIT`);
   }

@@ -1,9 +1,9 @@
 import type { DatabaseSync, StatementSync } from 'node:sqlite';
 import type { DeliveryState } from '../../../../model/element.ts';
 import type { MessageReader, MessageWriter } from '../../message.ts';
-import { JOINED, JOINED_FROM, type Joined } from '../deliveries.ts';
+import { isWhole, JOINED, JOINED_FROM, type Joined } from '../deliveries.ts';
 import type { Store } from '../store.ts';
-import { isWhole, writeDelivery } from './take.ts';
+import { writeDelivery } from './take.ts';
 
 /** As for `take`: a page ends early rather than growing past this. */
 const LARGEST_PAGE = 16 * 1024 * 1024;
@@ -28,7 +28,7 @@ export function browse(store: Store, call: MessageReader, reply: MessageWriter):
     shown++;
     next = `${row[state === 'reserved' ? 3 : 1]}.${store.ids.text(row[0])}`;
     // Not set aside here, as browsing changes nothing; `take` will.
-    if (!isWhole(row)) continue;
+    if (lane === undefined || !isWhole(lane, row)) continue;
     writeDelivery(store, row, reply);
     if (row[3] === null) reply.value(null);
     else {

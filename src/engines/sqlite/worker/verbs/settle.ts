@@ -1,6 +1,7 @@
 import type { MessageReader, MessageWriter } from '../../message.ts';
 import { DONE, LEASE_LOST, NOT_FOUND, NOT_RESERVED } from '../../operations.ts';
-import type { DeliveryRow } from '../deliveries.ts';
+import { setAsideDamaged } from '../damage.ts';
+import { type DeliveryRow, isWholeDelivery } from '../deliveries.ts';
 import type { Lane } from '../names.ts';
 import type { Store } from '../store.ts';
 import { endTry } from '../try-end.ts';
@@ -76,6 +77,10 @@ function rollbackOne(store: Store, named: Named, delayMs: number, countTry: bool
   const outcome = holds(store, named);
   if (outcome !== DONE) return outcome;
   const { lane, seq, row } = named;
+  if (!isWholeDelivery(lane, seq, row)) {
+    setAsideDamaged(store, seq);
+    return NOT_FOUND;
+  }
   if (countTry) {
     return endTry(store, { lane, seq, tries: row.tries, nextDueAt: store.now + delayMs, token: null });
   }

@@ -1,7 +1,6 @@
 import type { MessageReader, MessageWriter } from '../../message.ts';
 import { setAsideDamaged } from '../damage.ts';
-import type { Joined } from '../deliveries.ts';
-import { checksum } from '../elements.ts';
+import { isWhole, type Joined } from '../deliveries.ts';
 import type { Lane } from '../names.ts';
 import type { Store } from '../store.ts';
 
@@ -64,7 +63,7 @@ function handOut(
     const rows = store.deliveries.ready(lane, store.now, limit);
     for (const row of rows) {
       if (reply.byteLength >= most) return taken;
-      if (!isWhole(row)) {
+      if (!isWhole(lane, row)) {
         setAsideDamaged(store, row[0]);
         continue;
       }
@@ -75,12 +74,6 @@ function handOut(
     if (rows.length < limit) break;
   }
   return taken;
-}
-
-/** Whether the checksum fits. What fails it is never handed out. */
-export function isWhole(row: Joined): boolean {
-  const [seq, , , , , type, more, crc, body] = row;
-  return checksum(seq, type, more, body) === crc;
 }
 
 /** id, tries, due, type, more, body */
