@@ -387,6 +387,22 @@ export const SQLITE: readonly Mutant[] = [
     edits: [inWorker('space.ts', 'if (identityOf(path) !== identity) throw', 'if (path === identity) throw')],
   },
   {
+    name: 'a clock that is set back withholds what is ready',
+    suite: 'sqlite clock',
+    edits: [
+      {
+        file: 'src/engines/sqlite/steady-time.ts',
+        search: 'if (setBy < -SET_BACK_MS ||',
+        replace: 'if (setBy < -Number.MAX_VALUE ||',
+      },
+      {
+        file: 'src/engines/sqlite/steady-time.ts',
+        search: 'Math.max(this.#last, Math.floor(wall + this.#ahead))',
+        replace: 'Math.floor(wall + this.#ahead)',
+      },
+    ],
+  },
+  {
     name: 'a power loss takes the count of starts back',
     suite: 'sqlite power loss',
     edits: [

@@ -1,11 +1,11 @@
 import { Worker } from 'node:worker_threads';
 import type { EngineLog } from '../../engine/engine.ts';
-import type { Clock } from '../../model/clock.ts';
 import { type ErrorCode, QuaysideError } from '../../model/errors.ts';
 import type { QueueKey } from '../../model/names.ts';
 import { MessageReader, type MessageWriter, type Packed } from './message.ts';
 import { ANSWERED, type Operation, operationNumber } from './operations.ts';
 import { PendingBatch } from './pending-batch.ts';
+import type { SteadyTime } from './steady-time.ts';
 import type { FromWorker, ToWorker } from './thread.ts';
 import type { WorkerData } from './worker/main.ts';
 
@@ -42,9 +42,9 @@ const READS: ReadonlySet<Operation> = new Set([
  * Calls take effect in the order in which they are made.
  */
 export class Client {
-  readonly #clock: Clock;
+  readonly #time: SteadyTime;
   readonly #log: EngineLog;
-  readonly #data: WorkerData;
+  readonly #data: Omit<WorkerData, 'now'>;
   readonly #waiting: PendingBatch[] = [];
   readonly #inFlight: PendingBatch[] = [];
   #inFlightBytes = 0;
@@ -62,8 +62,8 @@ export class Client {
   /** Why no call is taken any more; null while calls are. */
   #down: QuaysideError | null = null;
 
-  constructor(clock: Clock, log: EngineLog, data: WorkerData) {
-    this.#clock = clock;
+  constructor(time: SteadyTime, log: EngineLog, data: Omit<WorkerData, 'now'>) {
+    this.#time = time;
     this.#log = log;
     this.#data = data;
   }
@@ -82,7 +82,8 @@ export class Client {
   #startThread(): Promise<void> {
     if (this.#down !== null) return Promise.reject(this.#down);
     const { promise, resolve, reject } = Promise.withResolvers<void>();
-    const worker = new Worker(workerModule(), { workerData: this.#data, name: 'quayside-sqlite' });
+    const workerData: WorkerData = { ...this.#data, now: this.#time.now() };
+    const worker = new Worker(workerModule(), { workerData, name: 'quayside-sqlite' });
     this.#worker = worker;
     worker.on('message', (message: FromWorker) => {
       if (message.kind === 'opened') {
@@ -197,7 +198,7 @@ export class Client {
       this.#worker?.postMessage(
         {
           kind: 'batch',
-          now: this.#clock.now(),
+          now: this.#time.now(),
           names,
           calls: batch.table,
           batch: message,

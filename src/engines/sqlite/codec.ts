@@ -5,12 +5,12 @@ import type { MessageReader, MessageWriter } from './message.ts';
 import { INSERTED, OUTCOMES } from './operations.ts';
 
 /** type, more, body, due, tries, groups, dedup key, and if there is a key the fingerprint */
-export function writeNewElement(call: MessageWriter, element: NewElement, now: number): void {
-  const { contentType, contentEncoding, headers, body, matureAt, delayMs, groups } = element;
+export function writeNewElement(call: MessageWriter, element: NewElement, dueAt: number): void {
+  const { contentType, contentEncoding, headers, body, groups } = element;
   call.value(contentType);
   call.value(toMore(contentEncoding, headers));
   call.body(body);
-  call.value(matureAt ?? now + delayMs);
+  call.value(dueAt);
   call.value(element.tries);
   call.value(groups.length > 1 ? [...new Set(groups)].join(',') : (groups[0] ?? ''));
   call.value(element.dedupKey);

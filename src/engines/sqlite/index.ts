@@ -11,6 +11,7 @@ import { SqliteDefinitions } from './definitions.ts';
 import { Housekeeping } from './housekeeping.ts';
 import { MEMORY, readSettings, type Settings } from './settings.ts';
 import { SqliteStats } from './stats.ts';
+import { SteadyTime } from './steady-time.ts';
 import { SqliteStorage } from './storage.ts';
 
 /**
@@ -38,14 +39,15 @@ class SqliteEngine implements Engine {
     const { clock, log } = options;
     this.url = options.url;
     this.#settings = readSettings(options);
-    this.#client = new Client(clock, log, {
+    const time = new SteadyTime(clock);
+    this.#client = new Client(time, log, {
       ...this.#settings,
       policies: options.namespaces,
       dedupWindowMs: options.dedupWindowMs,
     });
     this.failed = this.#client.failed;
     this.#housekeeping = new Housekeeping(this.#client, clock, log);
-    this.storage = new SqliteStorage(this.#client, clock, this.#housekeeping);
+    this.storage = new SqliteStorage(this.#client, time, this.#housekeeping);
     this.definitions = new SqliteDefinitions(this.#client, log);
     this.signaller = new LocalSignaller(log);
     this.#stats = new SqliteStats(this.#client, clock, log);

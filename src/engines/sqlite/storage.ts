@@ -17,7 +17,6 @@ import type {
   TakeOptions,
   TakeResult,
 } from '../../engine/storage.ts';
-import type { Clock } from '../../model/clock.ts';
 import type { Delivery, DeliveryState, ElementId, GroupName, NewElement } from '../../model/element.ts';
 import type { QueueKey } from '../../model/names.ts';
 import type { Client } from './client.ts';
@@ -33,6 +32,7 @@ import {
 import type { Housekeeping } from './housekeeping.ts';
 import type { MessageReader } from './message.ts';
 import { DONE, OUTCOMES } from './operations.ts';
+import type { SteadyTime } from './steady-time.ts';
 
 /**
  * The Storage port over the worker: each verb writes its arguments into the batch that gathers and reads
@@ -43,17 +43,17 @@ export class SqliteStorage implements Storage {
   readonly undoesLostTakes = false;
   readonly carries = null;
   readonly #client: Client;
-  readonly #clock: Clock;
+  readonly #time: SteadyTime;
   readonly #housekeeping: Housekeeping;
 
-  constructor(client: Client, clock: Clock, housekeeping: Housekeeping) {
+  constructor(client: Client, time: SteadyTime, housekeeping: Housekeeping) {
     this.#client = client;
-    this.#clock = clock;
+    this.#time = time;
     this.#housekeeping = housekeeping;
   }
 
   now(): number {
-    return this.#clock.now();
+    return this.#time.now();
   }
 
   declare(queues: readonly QueueKey[]): Promise<void> {
@@ -76,10 +76,10 @@ export class SqliteStorage implements Storage {
   ): Promise<ElementId[]> {
     const call = this.#client.begin('insert');
     const count = elements.length;
-    const now = this.#clock.now();
+    const now = this.#time.now();
     call.value(this.#client.handle(queue));
     call.value(count);
-    for (const element of elements) writeNewElement(call, element, now);
+    for (const element of elements) writeNewElement(call, element, this.#dueAt(element, now));
     return this.#client.end('insert', (reply) => readInserted(reply, elements, onRepeat));
   }
 
@@ -145,7 +145,7 @@ export class SqliteStorage implements Storage {
 
   transfer(moves: readonly Move[]): Promise<SettleOutcome[]> {
     const call = this.#client.begin('transfer');
-    const now = this.#clock.now();
+    const now = this.#time.now();
     call.value(moves.length);
     for (const { from, finish, inserts } of moves) {
       call.value(this.#client.handle(from));
@@ -153,7 +153,7 @@ export class SqliteStorage implements Storage {
       call.value(inserts.length);
       for (const { queue, element } of inserts) {
         call.value(this.#client.handle(queue));
-        writeNewElement(call, element, now);
+        writeNewElement(call, element, this.#dueAt(element, now));
       }
     }
     return this.#client.end('transfer', (reply) => readOutcomes<SettleOutcome>(reply, moves.length));
@@ -192,6 +192,10 @@ export class SqliteStorage implements Storage {
     call.value(this.#client.handle(queue));
     call.value(group);
     return this.#client.end('nextDueAt', (reply) => reply.numberOrNull());
+  }
+
+  #dueAt({ matureAt, delayMs }: NewElement, now: number): number {
+    return matureAt === null ? now + delayMs : this.#time.fromWall(matureAt);
   }
 
   sweep(): Promise<SweepResult> {

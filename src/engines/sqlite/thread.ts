@@ -4,7 +4,7 @@ import type { Packed } from './message.ts';
 export type ToWorker =
   | {
       readonly kind: 'batch';
-      /** By the main side's clock. */
+      /** By the main side's `SteadyTime`. */
       readonly now: number;
       /** Namespace and name of each queue that is named for the first time, in the order of their handles. */
       readonly names: readonly string[];

@@ -47,6 +47,7 @@ export class LaneCounts {
   readonly #countReserved: StatementSync;
   readonly #firstDue: StatementSync;
   readonly #firstDueAfter: StatementSync;
+  readonly #lastMoment: StatementSync;
   readonly #save: StatementSync;
 
   constructor(db: DatabaseSync, undo: Undo) {
@@ -58,6 +59,7 @@ export class LaneCounts {
     );
     this.#firstDue = db.prepare(`SELECT due_at ${waiting} ORDER BY due_at LIMIT 1`);
     this.#firstDueAfter = db.prepare(`SELECT due_at ${waiting} AND due_at > ? ORDER BY due_at LIMIT 1`);
+    this.#lastMoment = db.prepare('SELECT ifnull(max(counted_at), 0) AS at FROM lane');
     this.#save = db.prepare(
       'UPDATE lane SET counted_at = ?, ready = ?, scheduled = ?, reserved = ? WHERE id = ?',
     );
@@ -103,6 +105,11 @@ export class LaneCounts {
 
   reservedChanged(lane: Lane, difference: number): void {
     this.#change(lane).reserved += difference;
+  }
+
+  /** The latest moment at which counts were changed and stored; 0 if none were. */
+  lastMoment(): number {
+    return Number(this.#lastMoment.get()?.at);
   }
 
   /** Counts the table's rows: slow, for when it can no longer be trusted to agree with what was counted. */

@@ -14,10 +14,15 @@ import { Store } from './store.ts';
 export interface WorkerData extends OpenOptions {
   readonly policies: readonly NamespacePolicy[];
   readonly dedupWindowMs: number;
+  /** When the thread was started. */
+  readonly now: number;
   readonly ballastBytes: number;
   readonly minFreeBytes: number;
   readonly faultMemory: SharedArrayBuffer | null;
 }
+
+/** Less is no more than clocks of one machine differ by. */
+const OLDER_CLOCK_MS = 1000;
 
 /** Log pages at which a checkpoint is made: 4 MiB. */
 const CHECKPOINT_PAGES = 1000;
@@ -52,6 +57,7 @@ function openStore(options: WorkerData): Store {
     try {
       const store = new Store(db, { policies, durability, dedupWindowMs, faults, space, warn });
       space?.opened();
+      warnOfOlderClock(store, options);
       return store;
     } catch (error) {
       db.close();
@@ -65,6 +71,16 @@ function openStore(options: WorkerData): Store {
     if (!isFull(causeOf(error)) || !space?.giveUpBallast()) throw error;
     return open();
   }
+}
+
+/** Elements keep the moments that the clock showed then; what is ready by them waits until it shows them again. */
+function warnOfOlderClock(store: Store, { file, now }: WorkerData): void {
+  const behindMs = store.counts.lastMoment() - now;
+  if (behindMs < OLDER_CLOCK_MS) return;
+  warn(
+    { file, behindMs },
+    'the clock shows an earlier time than when the file was last used: what was ready may be withheld, and leases last longer, by the difference',
+  );
 }
 
 let hasFailed = false;

@@ -1,0 +1,102 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import type { Engine } from '../../src/engine/engine.ts';
+import { QUEUE, type SqliteFolder, withFolder } from '../engines/sqlite-folder.ts';
+import { bodyTexts, newElement, newElements } from '../support/elements.ts';
+
+const HOUR_MS = 3_600_000;
+const popping = { group: '', leaseMs: null, count: 9 };
+
+function setBack({ clock }: SqliteFolder, byMs: number): void {
+  clock.setWallTime(clock.now() - byMs);
+}
+
+async function popped({ storage }: Engine): Promise<string[]> {
+  return bodyTexts((await storage.take(QUEUE, popping)).deliveries);
+}
+
+describe('a SQLite engine whose clock is set while it runs', () => {
+  it('hands out what is ready although the clock is set back by an hour, also again and again', async () => {
+    await withFolder(async (folder) => {
+      const engine = await folder.started();
+      const { storage } = engine;
+      for (let round = 0; round < 3; round++) {
+        await storage.insert(QUEUE, newElements('ready'));
+        setBack(folder, HOUR_MS);
+        const { ready, scheduled } = await storage.sizes(QUEUE);
+        assert.deepEqual({ ready, scheduled }, { ready: 1, scheduled: 0 });
+        assert.deepEqual(await popped(engine), ['ready']);
+      }
+    });
+  });
+
+  it('ends leases and delays after their length, at most a hundredth later', async () => {
+    await withFolder(async (folder) => {
+      const engine = await folder.started();
+      const { storage } = engine;
+      await storage.insert(QUEUE, [newElement({ body: 'reserved' })]);
+      await storage.take(QUEUE, { group: '', count: 1, leaseMs: 10_000 });
+      await storage.insert(QUEUE, [newElement({ body: 'delayed', delayMs: 10_000 })]);
+      setBack(folder, HOUR_MS);
+      folder.clock.advance(9_990);
+      assert.deepEqual(await popped(engine), []);
+      folder.clock.advance(120);
+      assert.deepEqual((await popped(engine)).sort(), ['delayed', 'reserved']);
+    });
+  });
+
+  it('takes a moment given after it was set back by the clock as it is then, never early', async () => {
+    await withFolder(async (folder) => {
+      const engine = await folder.started();
+      setBack(folder, HOUR_MS);
+      const matureAt = folder.clock.now() + 10_000;
+      await engine.storage.insert(QUEUE, [newElement({ body: 'at that moment', matureAt })]);
+      folder.clock.advance(9_999);
+      assert.deepEqual(await popped(engine), []);
+      folder.clock.advance(121);
+      assert.deepEqual(await popped(engine), ['at that moment']);
+    });
+  });
+
+  it('follows a clock that is set forwards, and falls back to one that was set back', async () => {
+    await withFolder(async (folder) => {
+      const { clock } = folder;
+      const engine = await folder.started();
+      await engine.storage.insert(QUEUE, [newElement({ body: 'delayed', delayMs: HOUR_MS })]);
+      clock.setWallTime(clock.now() + HOUR_MS);
+      assert.deepEqual(await popped(engine), ['delayed']);
+      setBack(folder, HOUR_MS);
+      assert.ok(engine.storage.now() >= clock.now() + HOUR_MS - 1);
+      for (let hour = 0; hour < 101; hour++) {
+        clock.advance(HOUR_MS);
+        engine.storage.now();
+      }
+      assert.equal(engine.storage.now(), clock.now());
+      setBack(folder, HOUR_MS);
+      engine.storage.now();
+      clock.setWallTime(clock.now() + HOUR_MS);
+      assert.equal(engine.storage.now(), clock.now());
+    });
+  });
+
+  it('starts by an older clock with a warning, withholds what was ready until then, and hands nothing out early', async () => {
+    await withFolder(async (folder) => {
+      const first = await folder.started();
+      await first.storage.insert(QUEUE, newElements('ready'));
+      await first.stop();
+      setBack(folder, HOUR_MS);
+      const second = await folder.started();
+      assert.match(
+        folder.told[0]?.message ?? '',
+        /clock shows an earlier time than when the file was last used/,
+      );
+      assert.deepEqual(folder.told[0]?.fields, { file: folder.file, behindMs: HOUR_MS });
+      assert.deepEqual(await popped(second), []);
+      folder.clock.advance(HOUR_MS);
+      assert.deepEqual(await popped(second), ['ready']);
+      await second.stop();
+      await folder.started();
+      assert.equal(folder.told.length, 1);
+    });
+  });
+});
