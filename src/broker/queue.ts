@@ -146,7 +146,16 @@ export class Queue {
         inserts: inserts.map(({ queue, element }) => ({ queue: queue.key, element })),
       })),
     );
-    for (const [queue, elements] of byTarget(moves)) queue.expect(elements, transferring);
+    const inOrder = this.#ns.storage.ordersTransfers;
+    for (const [queue, elements] of byTarget(moves)) {
+      if (inOrder) {
+        queue.expect(elements, transferring);
+        continue;
+      }
+      queue.#ns.noteStoring(queue.key, transferring);
+      const wake = (): void => queue.#waiting.expect(elements);
+      transferring.then(wake, wake);
+    }
     const outcomes = await this.#ns.meter.observe('commit', transferring);
     for (const outcome of outcomes) this.#ns.meter.count('commit', countedAs(outcome));
     const done = moves.filter((_, i) => outcomes[i] === 'done');

@@ -34,6 +34,11 @@ export interface Storage {
   readonly capabilities: StorageCapabilities;
   /** Whether the engine itself undoes a take whose outcome nobody learned, so that its elements go back in place. */
   readonly undoesLostTakes: boolean;
+  /**
+   * Whether a transfer takes effect in the order of calls for the queues in which it inserts, too. If not, a call that
+   * shall see what it inserts is made after it was answered.
+   */
+  readonly ordersTransfers: boolean;
   /** The signaller whose signals an insert takes along, so that other nodes hear sooner; null: none. */
   readonly carries: Signaller | null;
 

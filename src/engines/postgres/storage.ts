@@ -61,6 +61,7 @@ export interface StorageHost {
 export class PostgresStorage implements Storage {
   readonly capabilities: StorageCapabilities = { sched: true, reserve: true, pipeline: true, remove: true };
   readonly undoesLostTakes = false;
+  readonly ordersTransfers = true;
   readonly carries = null;
   readonly #host: StorageHost;
 

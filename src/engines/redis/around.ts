@@ -1,10 +1,10 @@
 import { countLetters, type Stats } from '../../engine/stats.ts';
 import type { QueueKey } from '../../model/names.ts';
 import type { FlightReply } from './calls/flight.ts';
-import type { Lane } from './calls/lane.ts';
-import type { AroundFlights } from './calls/lanes.ts';
+import type { Sent } from './calls/lane.ts';
+import type { AroundBatches } from './calls/lanes.ts';
 import type { Task } from './calls/task.ts';
-import type { Courier } from './courier.ts';
+import type { OutboxRelay } from './outbox-relay.ts';
 import type { Policies } from './policies.ts';
 import type { Registry } from './registry.ts';
 import type { Sweeper } from './sweeper.ts';
@@ -14,12 +14,12 @@ interface AroundParts {
   readonly registry: Registry;
   readonly stats: Stats;
   /** Looked at when first needed: they in turn need the lanes. */
-  readonly courier: () => Courier;
+  readonly relay: () => OutboxRelay;
   readonly sweeper: () => Sweeper;
 }
 
-/** What must be done outside a queue's slot before and after a flight, in the order that loses nothing. */
-export class Around implements AroundFlights {
+/** What must be done outside a queue's slot before and after a batch, in the order that loses nothing. */
+export class Around implements AroundBatches {
   readonly #parts: AroundParts;
 
   constructor(parts: AroundParts) {
@@ -28,49 +28,58 @@ export class Around implements AroundFlights {
 
   /** First the name, and the entry by which a sweep finds the queue; then what they are for. */
   before(
-    lane: Lane,
-    others: readonly Lane[],
+    queue: QueueKey,
+    others: readonly QueueKey[],
     tasks: readonly Task[],
     deadlineAt: number,
   ): Promise<void> | null {
     const { registry } = this.#parts;
     const needed: Promise<void>[] = [];
     const makes = tasks.some((task) => task.makes);
-    const made = makes ? [lane, ...others] : others;
-    const unknown = made.filter(({ queue }) => !registry.isDeclared(queue)).map(({ queue }) => queue);
+    const made = makes ? [queue, ...others] : others;
+    const unknown = made.filter((each) => !registry.isDeclared(each));
     if (unknown.length > 0) needed.push(registry.declare(unknown, deadlineAt));
-    const registerDue = (each: Lane, ms: number | null): void => {
-      const registering = ms === null ? null : registry.dueIn(each.queue, ms, deadlineAt);
+    const registerDue = (each: QueueKey, ms: number | null): void => {
+      const registering = ms === null ? null : registry.dueIn(each, ms, deadlineAt);
       if (registering !== null) needed.push(registering);
     };
-    for (const each of made) registerDue(each, this.#parts.policies.retentionMs(each.queue));
-    for (const { dueMs } of tasks) registerDue(lane, dueMs);
-    // Answers are kept of calls that are counted; of parcels, that they came.
-    if (makes || tasks[0]?.kind === 'counted') registry.tidyLater(lane.queue);
+    for (const each of made) registerDue(each, this.#parts.policies.retentionMs(each));
+    for (const { dueMs } of tasks) registerDue(queue, dueMs);
+    // Answers are kept of calls that are counted; of outbox entries, that they came.
+    if (makes || tasks[0]?.kind === 'counted') registry.tidyLater(queue);
     return needed.length === 0 ? null : Promise.all(needed).then(() => {});
   }
 
-  behind(queues: readonly Lane[], held: readonly Lane[], reply: FlightReply): Promise<void> | null {
-    const [lane] = queues;
-    if (lane === undefined) return null;
-    const needed: Promise<void>[] = [];
-    for (const number of reply.made) this.#nameMade(queues[number - 1], number === 1, needed);
-    if (reply.died.length > 0) this.#noteLetters(lane.queue, reply.died);
-    if (reply.parcels.length > 0) needed.push(this.#parts.courier().deliver(lane, reply, held));
-    return needed.length === 0 ? null : Promise.all(needed).then(() => {});
+  behind(queues: readonly QueueKey[], reply: FlightReply): Sent['after'] {
+    const [queue] = queues;
+    if (queue === undefined) return null;
+    const named = this.#nameMade(queues, reply.made);
+    const { parcels, died } = reply;
+    const delivered = parcels.length === 0 ? null : this.#parts.relay().deliver(queue, reply);
+    if (died.length > 0) this.#noteLetters(queue, died, delivered);
+    if (named === null && delivered === null) return null;
+    const both = Promise.all([named, delivered]).then(() => {});
+    return (task) => (task.moves && delivered !== null ? both : named);
   }
 
-  #noteLetters(queue: QueueKey, died: FlightReply['died']): void {
+  #noteLetters(queue: QueueKey, died: FlightReply['died'], delivered: Promise<void> | null): void {
     const { policies, stats, sweeper } = this.#parts;
     const target = policies.letterTarget(queue);
     for (const [group, count] of died) countLetters(stats, { queue, group }, target, count);
-    if (target !== null) sweeper().touch(target.queue);
+    if (target === null) return;
+    if (delivered === null) sweeper().touch(target.queue);
+    else void delivered.then(() => sweeper().touch(target.queue));
   }
 
-  /** A queue that was new to the server: one that we took for known lost its data, and its name perhaps. */
-  #nameMade(lane: Lane | undefined, isOwn: boolean, needed: Promise<void>[]): void {
+  /** Queues that were new to the server: one that we took for known lost its data, and its name perhaps. */
+  #nameMade(queues: readonly QueueKey[], made: readonly number[]): Promise<void> | null {
     const { registry } = this.#parts;
-    if (lane === undefined || (isOwn && !registry.isDeclared(lane.queue))) return;
-    needed.push(registry.declare([lane.queue]).catch(() => registry.forgetDeclared(lane.queue)));
+    const lost = made
+      .filter((number) => number > 1 || (queues[0] !== undefined && registry.isDeclared(queues[0])))
+      .flatMap((number) => queues[number - 1] ?? []);
+    if (lost.length === 0) return null;
+    return registry.declare(lost).catch(() => {
+      for (const queue of lost) registry.forgetDeclared(queue);
+    });
   }
 }

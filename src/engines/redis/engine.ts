@@ -12,11 +12,11 @@ import { Carrier } from './client/carrier.ts';
 import { Commands } from './client/commands.ts';
 import type { ServerFacts } from './client/greeting.ts';
 import { Routing } from './client/routing.ts';
-import { Courier } from './courier.ts';
 import { RedisDefinitions } from './definitions.ts';
 import { Keys } from './keys.ts';
 import { type Library, readLibrary } from './library.ts';
 import { ListStorage } from './list/storage.ts';
+import { OutboxRelay } from './outbox-relay.ts';
 import { Policies } from './policies.ts';
 import { Registry } from './registry.ts';
 import { readSettings, type Settings } from './settings.ts';
@@ -43,7 +43,7 @@ export class RedisEngine implements Engine {
   readonly #commands: Commands;
   readonly #keys: Keys;
   readonly #lanes: Lanes;
-  readonly #courier: Courier;
+  readonly #relay: OutboxRelay;
   readonly #subscriptions: Subscriptions;
   readonly #definitions: RedisDefinitions;
   readonly #stopBuffers: () => Promise<void>;
@@ -82,7 +82,7 @@ export class RedisEngine implements Engine {
       policies,
       registry,
       stats,
-      courier: () => this.#courier,
+      relay: () => this.#relay,
       sweeper: () => sweeper,
     });
     const flights = new Flights({ carrier: this.#carrier, library, givenTime, client: randomBytes(8) });
@@ -99,7 +99,13 @@ export class RedisEngine implements Engine {
     });
     const lanes = this.#lanes;
     const sweeper = new Sweeper(lanes, registry, dedupWindowMs);
-    this.#courier = new Courier({ lanes, clock, log, dedupWindowMs }, (queue) => sweeper.sweepQueue(queue));
+    this.#relay = new OutboxRelay(
+      { lanes, clock, log, dedupWindowMs },
+      {
+        lookAgain: (queue) => sweeper.sweepQueue(queue),
+        onLateArrival: (queue) => sweeper.touch(queue),
+      },
+    );
     const shared = {
       commands: this.#commands,
       keys: this.#keys,
@@ -112,7 +118,7 @@ export class RedisEngine implements Engine {
     this.storage =
       settings.variant === 'list'
         ? new ListStorage({ ...shared, backlog, registry, dedupWindowMs, givenTime })
-        : new RedisStorage({ lanes, registry, sweeper, router, policies, dedupWindowMs, signaller });
+        : new RedisStorage({ lanes, registry, sweeper, policies, dedupWindowMs, signaller });
     this.#stopBuffers = () => stats.stop();
   }
 
@@ -174,7 +180,7 @@ export class RedisEngine implements Engine {
     this.#definitions.stop();
     await this.#stopBuffers();
     await this.#lanes.stop();
-    this.#courier.stop();
+    this.#relay.stop();
     this.#subscriptions.stop();
     this.#carrier.stop();
     this.#routing.stop();

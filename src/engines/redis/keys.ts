@@ -21,6 +21,8 @@ export class Keys {
   readonly #prefix: string;
   /** What sets the channels of a database apart: those of a server are the same in all its databases. */
   readonly #mark: string;
+  /** Callers keep a queue's key for all of its calls. */
+  readonly #queues = new WeakMap<QueueKey, QueueKeys>();
 
   /** @param prefix what all keys and channels begin with; it has no brace */
   constructor(prefix: string, db = 0) {
@@ -29,8 +31,13 @@ export class Keys {
   }
 
   queue(queue: QueueKey): QueueKeys {
-    const base = `${this.#prefix}:{${queueText(queue)}}`;
-    return { hash: `${base}:h`, order: `${base}:z`, stats: `${base}:s` };
+    let keys = this.#queues.get(queue);
+    if (keys === undefined) {
+      const base = `${this.#prefix}:{${queueText(queue)}}`;
+      keys = { hash: `${base}:h`, order: `${base}:z`, stats: `${base}:s` };
+      this.#queues.set(queue, keys);
+    }
+    return keys;
   }
 
   /** A list of the `list` variant. */

@@ -1,53 +1,50 @@
+import type { QueueSizes } from '../../engine/storage.ts';
 import type { DeliveryState } from '../../model/element.ts';
 import { QuaysideError } from '../../model/errors.ts';
 import type { QueueKey } from '../../model/names.ts';
-import { Hold } from './calls/hold.ts';
-import type { Lane } from './calls/lane.ts';
 import type { Lanes } from './calls/lanes.ts';
 import { PURGE, SIZES } from './calls/look.ts';
-import { DEADLINE_MS } from './client/commands.ts';
 
 /** Deliveries that go in one call: a server that removes a million at once answers nobody meanwhile. */
 const STEP = 2_000;
 
 /**
- * Removes all deliveries of these states, step by step, while later calls of this engine wait. What other nodes
- * insert meanwhile may go as well, but no more steps are made than the queue needed when it began.
+ * Removes all deliveries of these states, step by step, before later calls of this engine. What other nodes
+ * insert until it ends may go as well, but no more steps are made than the queue needed when it began.
  * @throws CarryError; after the first step only `outcome-unknown`, as part of the queue is gone
  */
-export function purge(lanes: Lanes, queue: QueueKey, states: readonly DeliveryState[]): Promise<number> {
-  const lane = lanes.get(queue);
-  return new Promise((resolve, reject) => {
-    const refusal = lanes.refusal(lane);
-    if (refusal !== null) return reject(refusal);
-    const job = (): Promise<void> => purgeHeld(lanes, lane, states).then(resolve, reject);
-    const giveUp = (): void =>
-      reject(new QuaysideError('storage-unavailable', 'The calls before this one took too long.'));
-    new Hold([lane], lanes.clock.monotonic() + DEADLINE_MS, job, giveUp);
-  });
-}
-
-async function purgeHeld(lanes: Lanes, lane: Lane, states: readonly DeliveryState[]): Promise<number> {
-  const most = await countDeliveries(lanes, lane);
+export async function purge(
+  lanes: Lanes,
+  queue: QueueKey,
+  states: readonly DeliveryState[],
+): Promise<number> {
   const call = { states, limit: STEP };
-  let gone = 0;
-  for (let more = true; more && gone <= most; ) {
+  // Called together, so that what is called from now on comes after the first step.
+  const [counted, first] = await Promise.allSettled([
+    lanes.call(queue, SIZES, null, { kind: 'free' }),
+    lanes.call(queue, PURGE, call),
+  ]);
+  if (first.status === 'rejected') throw first.reason;
+  const most = counted.status === 'fulfilled' ? countDeliveries(counted.value) : 0;
+  let { gone, more } = first.value;
+  while (more && gone <= most) {
     try {
-      const step = await lanes.flyHeld(lane, PURGE, call);
+      const step = await lanes.callNext(queue, PURGE, call);
       gone += step.gone;
       more = step.more;
     } catch (error) {
-      if (gone === 0) throw error;
-      throw new QuaysideError('outcome-unknown', `The queue was purged of ${gone} deliveries only.`, {
-        cause: error,
-      });
+      throw purgedInPart(gone, error);
     }
   }
+  if (more && counted.status === 'rejected') throw purgedInPart(gone, counted.reason);
   return gone;
 }
 
-async function countDeliveries(lanes: Lanes, lane: Lane): Promise<number> {
-  const whole = await lanes.flyHeld(lane, SIZES, null, { kind: 'free' });
-  const parts = [whole, ...whole.groups.values()];
+function purgedInPart(gone: number, cause: unknown): QuaysideError {
+  return new QuaysideError('outcome-unknown', `The queue was purged of ${gone} deliveries only.`, { cause });
+}
+
+function countDeliveries(sizes: QueueSizes): number {
+  const parts = [sizes, ...sizes.groups.values()];
   return parts.reduce((sum, { ready, scheduled, reserved }) => sum + ready + scheduled + reserved, 0);
 }

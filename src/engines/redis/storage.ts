@@ -51,6 +51,7 @@ const FREE = { kind: 'free' } as const;
 export class RedisStorage implements Storage {
   readonly capabilities: StorageCapabilities = { sched: true, reserve: true, pipeline: true, remove: true };
   readonly undoesLostTakes = true;
+  readonly ordersTransfers = false;
   readonly carries: Signaller;
   readonly #parts: StorageParts;
   readonly #lanes: Lanes;
@@ -111,7 +112,7 @@ export class RedisStorage implements Storage {
 
   async rollback(queue: QueueKey, items: readonly RollbackItem[]): Promise<SettleOutcome[]> {
     if (items.length === 0) return [];
-    return this.#lanes.call(queue, ROLLBACK, items, { join: 'rollback', items: items.length });
+    return this.#lanes.call(queue, ROLLBACK, items, { join: 'rollback', items: items.length, moves: true });
   }
 
   async extend(queue: QueueKey, items: readonly ExtendItem[]): Promise<ExtendOutcome[]> {

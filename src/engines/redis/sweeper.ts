@@ -32,7 +32,7 @@ export class Sweeper {
   }
 
   async sweepQueue(queue: QueueKey): Promise<Swept> {
-    return this.#lanes.call(queue, SWEEP, this.#windowMs, { kind: 'free' });
+    return this.#lanes.call(queue, SWEEP, this.#windowMs, { kind: 'free', moves: true });
   }
 
   /** See `Storage.sweep`. @throws CarryError */

@@ -41,6 +41,7 @@ import type { SteadyTime } from './steady-time.ts';
 export class SqliteStorage implements Storage {
   readonly capabilities: StorageCapabilities = { sched: true, reserve: true, pipeline: true, remove: true };
   readonly undoesLostTakes = false;
+  readonly ordersTransfers = true;
   readonly carries = null;
   readonly #client: Client;
   readonly #time: SteadyTime;

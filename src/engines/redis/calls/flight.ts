@@ -1,4 +1,4 @@
-import type { Carrier } from '../client/carrier.ts';
+import type { Carrier, Progress } from '../client/carrier.ts';
 import type { Arg } from '../client/connection.ts';
 import type { Node } from '../client/node.ts';
 import type { Command } from '../client/outcome.ts';
@@ -20,6 +20,7 @@ export interface Flight {
   readonly args: readonly Arg[];
   /** Sent behind it, at each try. */
   readonly behind: readonly Command[];
+  readonly progress: Progress;
   /** By the monotonic clock. */
   readonly deadlineAt: number;
 }
@@ -57,7 +58,7 @@ export class Flights {
 
   /** @throws CarryError */
   async fly(flight: Flight): Promise<FlightReply> {
-    const { slot, keys, inserts, writes, args, behind, deadlineAt } = flight;
+    const { slot, keys, inserts, writes, args, behind, progress, deadlineAt } = flight;
     const { carrier, library, givenTime } = this.#parts;
     const { reply, node, repeated } = await carrier.carry({
       slot,
@@ -72,6 +73,7 @@ export class Flights {
       writes,
       repeatable: true,
       behind,
+      progress,
       deadlineAt,
     });
     const read = readReply(reply);

@@ -1,3 +1,4 @@
+import { DeadlineQueue } from '../../../engine/deadline-queue.ts';
 import type { JsonValue } from '../../../engine/definitions.ts';
 import type { ReadySignal } from '../../../engine/signaller.ts';
 import type { Clock } from '../../../model/clock.ts';
@@ -11,20 +12,20 @@ import type { Command } from '../client/outcome.ts';
 import { type Keys, queueText } from '../keys.ts';
 import type { Policies } from '../policies.ts';
 import type { FlightReply, Flights } from './flight.ts';
-import { type Company, type FlightNumbers, Lane, type LaneHost } from './lane.ts';
-import { bundled, type Task, type TaskTraits, type Verb } from './task.ts';
+import { type Batch, Lane, type LaneHost, type Sent } from './lane.ts';
+import { bundled, type NumberOf, Task, type TaskTraits, type Verb } from './task.ts';
 
-/** What a flight needs done outside its slot. Null: nothing. */
-export interface AroundFlights {
+/** What a batch needs done outside its slot. Null: nothing. */
+export interface AroundBatches {
   /** Makes queues known, registers when they must be swept. */
   before(
-    lane: Lane,
-    others: readonly Lane[],
+    queue: QueueKey,
+    others: readonly QueueKey[],
     tasks: readonly Task[],
     deadlineAt: number,
   ): Promise<void> | null;
-  /** Done before its calls are answered. `queues`: those of the flight, its own first. */
-  behind(queues: readonly Lane[], held: readonly Lane[], reply: FlightReply): Promise<void> | null;
+  /** Begins what must follow. `queues`: those of the batch, its own first. */
+  behind(queues: readonly QueueKey[], reply: FlightReply): Sent['after'];
 }
 
 /** Publishes what is said of stored elements. */
@@ -43,16 +44,17 @@ interface LanesParts {
   readonly policies: Policies;
   /** On one server a call may touch several queues. */
   readonly router: { readonly isCluster: boolean };
-  readonly around: AroundFlights;
+  readonly around: AroundBatches;
   readonly signals: CarriedSignals;
 }
 
 const STOP_MS = 1_000;
 
-/** The lanes of all queues in use, and what their flights share. */
+/** The lanes of all queues in use, and what their batches share. */
 export class Lanes implements LaneHost {
   readonly clock: Clock;
   readonly keys: Keys;
+  readonly deadlines: DeadlineQueue;
   readonly #parts: LanesParts;
   readonly #lanes = new Map<string, Lane>();
   readonly #scheduled = new Set<Lane>();
@@ -65,9 +67,10 @@ export class Lanes implements LaneHost {
     this.#parts = parts;
     this.clock = parts.clock;
     this.keys = parts.keys;
+    this.deadlines = new DeadlineQueue(parts.clock, DEADLINE_MS);
   }
 
-  get(queue: QueueKey): Lane {
+  #lane(queue: QueueKey): Lane {
     const text = queueText(queue);
     let lane = this.#lanes.get(text);
     if (lane === undefined) {
@@ -84,66 +87,62 @@ export class Lanes implements LaneHost {
     call: Call,
     traits: TaskTraits = {},
   ): Promise<Result> {
-    const lane = this.get(queue);
+    return this.#call(queue, verb, call, traits, (lane, task) => lane.enqueue(task));
+  }
+
+  /**
+   * The same in front of all calls that wait: called in the microtask in which an earlier step of the same thing was
+   * answered, before other calls can go. @throws QuaysideError
+   */
+  callNext<Call, Result>(queue: QueueKey, verb: Verb<Call, Result>, call: Call): Promise<Result> {
+    return this.#call(queue, verb, call, {}, (lane, task) => lane.enqueueFirst(task));
+  }
+
+  #call<Call, Result>(
+    queue: QueueKey,
+    verb: Verb<Call, Result>,
+    call: Call,
+    traits: TaskTraits,
+    enqueue: (lane: Lane, task: Task) => void,
+  ): Promise<Result> {
+    const lane = this.#lane(queue);
     return new Promise<Result>((resolve, reject) => {
-      const refusal = this.refusal(lane);
-      if (refusal === null) lane.enqueue(this.task(verb, call, traits, resolve, reject));
+      const refusal = this.#refusal(lane);
+      if (refusal === null) enqueue(lane, this.task(lane, verb, call, traits, resolve, reject));
       else reject(refusal);
     });
   }
 
-  /** Calls a verb on a lane that the caller holds. @throws QuaysideError */
-  flyHeld<Call, Result>(
-    lane: Lane,
-    verb: Verb<Call, Result>,
-    call: Call,
-    traits: TaskTraits = {},
-  ): Promise<Result> {
-    return new Promise((resolve, reject) => {
-      void lane.fly([this.task(verb, call, traits, resolve, reject)]);
-    });
-  }
-
   /** Why a call of this lane is in vain now; null: it is not. */
-  refusal(lane: Lane): QuaysideError | null {
+  #refusal(lane: Lane): QuaysideError | null {
     if (this.#stopped) return new CarryError('storage-unavailable', 'The engine is stopped.');
     const refusal = this.#parts.backlog.refusal(lane.slot);
     // Names come from requests: a lane that nothing was ever sent on must not stay.
-    if (refusal !== null) this.forget(lane);
+    if (refusal !== null && lane.isUnused) this.forget(lane);
     return refusal;
   }
 
   task<Call, Result>(
+    lane: Lane,
     verb: Verb<Call, Result>,
     call: Call,
     traits: TaskTraits,
     resolve: (result: Result) => void,
     reject: (error: unknown) => void,
   ): Task {
-    const bytes = traits.bytes ?? 0;
-    const answered = this.#parts.backlog.add(bytes);
-    return {
-      verb: verb as Verb<unknown, unknown>,
-      call,
-      join: traits.join ?? null,
-      kind: traits.kind ?? 'counted',
-      inserts: traits.inserts ?? false,
-      writes: traits.writes ?? traits.kind !== 'free',
-      makes: traits.makes ?? false,
-      dueMs: traits.dueMs ?? null,
-      signal: traits.signal ?? null,
-      items: traits.items ?? 1,
-      bytes,
-      deadlineAt: this.clock.monotonic() + DEADLINE_MS,
-      resolve: (result) => {
+    const answered = this.#parts.backlog.add(traits.bytes ?? 0);
+    const task = new Task(verb as Verb<unknown, unknown>, call, traits, {
+      lane,
+      deadlineAt: this.deadlines.next(),
+      resolve: resolve as (result: unknown) => void,
+      reject,
+      onSettled: (settled) => {
+        this.deadlines.remove(settled);
         answered();
-        resolve(result as Result);
       },
-      reject: (error) => {
-        answered();
-        reject(error);
-      },
-    };
+    });
+    this.deadlines.add(task);
+    return task;
   }
 
   schedule(lane: Lane): void {
@@ -157,46 +156,40 @@ export class Lanes implements LaneHost {
     });
   }
 
-  async fly(
-    lane: Lane,
-    tasks: readonly Task[],
-    { number, received }: FlightNumbers,
-    { others, held }: Company,
-  ): Promise<FlightReply> {
+  async send(lane: Lane, { tasks, number, received, progress }: Batch): Promise<Sent> {
     const { flights, around, signals } = this.#parts;
     this.#highest = Math.max(this.#highest, number);
     const deadlineAt = tasks.reduce(
       (first, task) => Math.min(first, task.deadlineAt),
       Number.POSITIVE_INFINITY,
     );
-    const preparing = around.before(lane, others, tasks, deadlineAt);
+    const others = this.#othersOf(lane.queue, tasks);
+    const preparing = around.before(lane.queue, others, tasks, deadlineAt);
     if (preparing !== null) await preparing.catch(nothingDone);
-    const queues = this.#queuesOf(lane, others);
+    const queues = others.length === 0 ? [lane.queue] : [lane.queue, ...others];
     const said = saidOf(tasks);
     const reply = await flights.fly({
       slot: lane.slot,
-      keys: queues.flatMap(({ keys }) => [keys.hash, keys.order]),
+      keys: this.#keysOf(lane, others),
       number,
       received,
       inserts: tasks.some(({ inserts }) => inserts),
       writes: tasks.some(({ writes }) => writes),
-      args: [...this.#policyArgs(lane, queues), ...verbArgs(tasks)],
+      args: [...this.#policyArgs(lane, queues), ...verbArgs(tasks, numberIn(queues))],
       behind: said.flatMap(({ topic, message }) => signals.carry(topic, message) ?? []),
+      progress,
       deadlineAt,
     });
     for (const { topic, message } of said) signals.carried(topic, message);
-    const after = around.behind(queues, held, reply);
-    if (after !== null) await after;
-    return reply;
-  }
-
-  /** The place of a queue among those of a flight, from 1, as the library counts. */
-  numberOf(queue: Lane, home: Lane, others: readonly Lane[]): number {
-    return this.#queuesOf(home, others).indexOf(queue) + 1;
+    return { reply, after: around.behind(queues, reply) };
   }
 
   forget(lane: Lane): void {
-    if (lane.isSettled) this.#lanes.delete(queueText(lane.queue));
+    const text = queueText(lane.queue);
+    // Another lane may have taken its place. That one must stay: two lanes of one queue would give the same numbers.
+    if (!lane.isSettled || this.#lanes.get(text) !== lane) return;
+    this.#lanes.delete(text);
+    lane.stopTimer();
   }
 
   /** Lets the server forget what it keeps for this engine, as far as it answers soon. */
@@ -210,22 +203,49 @@ export class Lanes implements LaneHost {
     });
     await Promise.race([patience, Promise.all(lanes.map((lane) => lane.sayBye()))]);
     cancel();
-    for (const lane of lanes) lane.stop();
+    for (const lane of lanes) lane.stopTimer();
     this.#lanes.clear();
+    this.deadlines.stop();
   }
 
-  /** The flight's own queue, then the dead-letter queue if its letters can go there in the same call. */
-  #queuesOf(lane: Lane, others: readonly Lane[]): readonly Lane[] {
-    const letters = this.#parts.router.isCluster ? null : this.#parts.policies.letterQueue(lane.queue);
-    if (letters === null && others.length === 0) return [lane];
-    return [...new Set(letters === null ? [lane, ...others] : [lane, this.get(letters), ...others])];
+  /**
+   * Other queues whose keys the batch names: the dead-letter queue, which comes second, and those into which elements
+   * are moved. None on a cluster, where their keys are elsewhere.
+   */
+  #othersOf(queue: QueueKey, tasks: readonly Task[]): readonly QueueKey[] {
+    const { router, policies } = this.#parts;
+    if (router.isCluster) return [];
+    const letters = policies.letterQueue(queue);
+    const hasTargets = tasks.some(({ targets }) => targets.length > 0);
+    if (!hasTargets) return letters === null ? [] : [letters];
+    const others = new Map<string, QueueKey>();
+    if (letters !== null) others.set(queueText(letters), letters);
+    for (const { targets } of tasks) for (const target of targets) others.set(queueText(target), target);
+    others.delete(queueText(queue));
+    return [...others.values()];
   }
 
-  #policyArgs({ queue }: Lane, queues: readonly Lane[]): Arg[] {
+  #keysOf(lane: Lane, others: readonly QueueKey[]): string[] {
+    const keys = [lane.keys.hash, lane.keys.order];
+    for (const other of others) {
+      const { hash, order } = this.keys.queue(other);
+      keys.push(hash, order);
+    }
+    return keys;
+  }
+
+  #policyArgs({ queue }: Lane, queues: readonly QueueKey[]): Arg[] {
     const { policies, router } = this.#parts;
-    const retentions = policies.retentions(queues.map((each) => each.queue));
-    return [retentions, policies.deadLetters(queue, router.isCluster ? 0 : 2)];
+    return [policies.retentions(queues), policies.deadLetters(queue, router.isCluster ? 0 : 2)];
   }
+}
+
+function numberIn(queues: readonly QueueKey[]): NumberOf {
+  let numbers: Map<string, number> | null = null;
+  return (queue) => {
+    numbers ??= new Map(queues.map((each, i) => [queueText(each), i + 1]));
+    return numbers.get(queueText(queue)) ?? 0;
+  };
 }
 
 /** Whatever became of the preparation: what was to follow it was not sent. */
@@ -243,11 +263,12 @@ function saidOf(tasks: readonly Task[]): { topic: string; message: JsonValue }[]
   return Array.from(counts, ([signal, count]) => ({ topic: signal.topic, message: signal.say(count) }));
 }
 
-function verbArgs(tasks: readonly Task[]): Arg[] {
+function verbArgs(tasks: readonly Task[], numberOf: NumberOf): Arg[] {
   const args: Arg[] = [];
   for (const { verb, tasks: joined } of bundled(tasks)) {
     args.push(verb.name);
-    for (const arg of verb.encode(joined.map(({ call }) => call))) args.push(arg);
+    const calls = joined.map(({ call }) => call);
+    for (const arg of verb.encode(calls, numberOf)) args.push(arg);
   }
   return args;
 }

@@ -18,8 +18,15 @@ export interface Cargo {
   readonly repeatable: boolean;
   /** Sent behind it, at each try. */
   readonly behind?: readonly Command[];
+  /** Kept up to date, for a caller that does not wait for the end. */
+  readonly progress?: Progress;
   /** By the monotonic clock. */
   readonly deadlineAt: number;
+}
+
+export interface Progress {
+  /** Some try may have been done although no reply has come. */
+  mayBeDone: boolean;
 }
 
 export interface Carried {
@@ -99,8 +106,13 @@ export class Carrier {
       const outcome = await this.#try(cargo, node, tries);
       if (outcome?.kind === 'answered') return { reply: outcome.reply, node, repeated: tries.mayBeDone };
       const lesson = this.#learn(outcome, node, cargo, tries);
-      if (lesson === 'bring-library') await node.bringLibrary().catch(() => this.#pause(tries));
-      else {
+      if (cargo.progress !== undefined) cargo.progress.mayBeDone = tries.mayBeDone;
+      if (lesson === 'bring-library') {
+        await this.#inTime(
+          node.bringLibrary().catch(() => this.#pause(tries)),
+          tries,
+        );
+      } else {
         tries.redirect = lesson.node;
         if (!lesson.atOnce) await this.#pause(tries);
       }
@@ -108,18 +120,23 @@ export class Carrier {
     throw this.#gaveUp(tries);
   }
 
-  /** The outcome, or null where the time is over before. */
-  async #try(cargo: Cargo, node: Node, tries: Tries): Promise<Outcome | null> {
-    const { name, writes, behind = [] } = cargo;
+  /** The outcome, or null if the time is over before. */
+  #try(cargo: Cargo, node: Node, tries: Tries): Promise<Outcome | null> {
+    const { name, writes, behind = [], progress } = cargo;
     const args = cargo.args(node, tries.mayBeDone);
     const call = { name, args, writes, asking: tries.redirect !== undefined, behind };
-    const outcome = node.submit(call);
+    if (progress !== undefined && writes) progress.mayBeDone = true;
+    return this.#inTime(node.submit(call), tries);
+  }
+
+  /** What the promise resolves with, or null if the time is over before. */
+  async #inTime<T>(promise: Promise<T>, tries: Tries): Promise<T | null> {
     let cancel: () => void = () => {};
     const over = new Promise<null>((resolve) => {
       cancel = this.#parts.clock.after(tries.leftMs, () => resolve(null));
     });
     try {
-      return await Promise.race([outcome, over]);
+      return await Promise.race([promise, over]);
     } finally {
       cancel();
     }

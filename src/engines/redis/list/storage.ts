@@ -51,6 +51,7 @@ export class ListStorage implements Storage {
     remove: false,
   };
   readonly undoesLostTakes = false;
+  readonly ordersTransfers = true;
   readonly carries = null;
   readonly #parts: ListParts;
   readonly #order = new InOrder();
