@@ -117,8 +117,8 @@ export class Lane {
       task.reject(new CarryError('storage-unavailable', 'The calls before this one took too long.'));
       while (this.#waiting[0]?.isSettled === true) this.#waiting.shift();
     } else {
-      const code = batch.progress.mayBeDone ? 'outcome-unknown' : 'storage-unavailable';
-      this.#onError(batch, new CarryError(code, 'Redis did not answer in time.'));
+      const unsent = (): CarryError => new CarryError('storage-unavailable', 'Redis cannot be reached now.');
+      this.#onError(batch, (batch.progress.giveUp ?? unsent)());
     }
   }
 
@@ -150,7 +150,7 @@ export class Lane {
 
   #send(tasks: readonly Task[]): void {
     const number = tasks[0]?.kind === 'counted' ? ++this.#number : 0;
-    const batch = { tasks, number, received: this.#received, progress: { mayBeDone: false }, isOver: false };
+    const batch = { tasks, number, received: this.#received, progress: { giveUp: null }, isOver: false };
     for (const task of tasks) task.batch = batch;
     this.#inFlight = batch;
     this.#host.send(this, batch).then(

@@ -25,8 +25,8 @@ export interface Cargo {
 }
 
 export interface Progress {
-  /** Some try may have been done although no reply has come. */
-  mayBeDone: boolean;
+  /** What to tell a caller that waits no longer; null while nothing was tried. */
+  giveUp: (() => CarryError) | null;
 }
 
 export interface Carried {
@@ -95,6 +95,7 @@ export class Carrier {
   /** @throws CarryError */
   async carry(cargo: Cargo): Promise<Carried> {
     const tries = new Tries(cargo, this.#parts.clock);
+    if (cargo.progress !== undefined) cargo.progress.giveUp = () => this.#gaveUp(tries);
     while (tries.leftMs > 0 && !this.#stopped) {
       const node = tries.redirect ?? this.#parts.router.nodeFor(cargo.slot);
       if (node === null || node.downMs > 0) {
@@ -106,7 +107,6 @@ export class Carrier {
       const outcome = await this.#try(cargo, node, tries);
       if (outcome?.kind === 'answered') return { reply: outcome.reply, node, repeated: tries.mayBeDone };
       const lesson = this.#learn(outcome, node, cargo, tries);
-      if (cargo.progress !== undefined) cargo.progress.mayBeDone = tries.mayBeDone;
       if (lesson === 'bring-library') {
         await this.#inTime(
           node.bringLibrary().catch(() => this.#pause(tries)),
@@ -121,12 +121,16 @@ export class Carrier {
   }
 
   /** The outcome, or null if the time is over before. */
-  #try(cargo: Cargo, node: Node, tries: Tries): Promise<Outcome | null> {
-    const { name, writes, behind = [], progress } = cargo;
+  async #try(cargo: Cargo, node: Node, tries: Tries): Promise<Outcome | null> {
+    const { name, writes, behind = [] } = cargo;
     const args = cargo.args(node, tries.mayBeDone);
     const call = { name, args, writes, asking: tries.redirect !== undefined, behind };
-    if (progress !== undefined && writes) progress.mayBeDone = true;
-    return this.#inTime(node.submit(call), tries);
+    tries.isOpen = writes;
+    try {
+      return await this.#inTime(node.submit(call), tries);
+    } finally {
+      tries.isOpen = false;
+    }
   }
 
   /** What the promise resolves with, or null if the time is over before. */
@@ -215,9 +219,9 @@ export class Carrier {
     return new CarryError('outcome-unknown', `The change on ${this.#parts.shown} ${why}.`);
   }
 
-  #gaveUp({ mayBeDone, reason }: Tries): CarryError {
+  #gaveUp({ mayBeDone, isOpen, reason }: Tries): CarryError {
     const { shown } = this.#parts;
-    if (!mayBeDone) return new CarryError('storage-unavailable', `${shown} cannot be used now: ${reason}.`);
+    if (!mayBeDone && !isOpen) return new CarryError('storage-unavailable', `${shown} cannot be used now: ${reason}.`);
     return new CarryError(
       'outcome-unknown',
       `${shown} did not answer in time; whether it was done is unknown.`,
@@ -247,6 +251,8 @@ export class Carrier {
 class Tries {
   /** Some try may have been done without our hearing of it. */
   mayBeDone = false;
+  /** One was sent that changes things, and has no outcome yet. */
+  isOpen = false;
   reason = 'there is no connection';
   redirect: Node | undefined;
   readonly #deadlineAt: number;
