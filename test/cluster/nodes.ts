@@ -2,11 +2,11 @@ import { QueueClient } from '../support/http-client.ts';
 import { ServerProcess } from '../support/server-process.ts';
 
 /** A namespace `N` of jobs, whose leases are short, and a stream `events`. */
-function configOn(url: string): Record<string, unknown> {
+function configOn(url: string, options: object): Record<string, unknown> {
   return {
     http: { users: { test1: 'test1' } },
     namespaces: {
-      N: { url, lease: LEASE_SECONDS },
+      N: { url, lease: LEASE_SECONDS, ...options },
       events: { url, variant: 'stream', groups: ['a', 'b'] },
     },
   };
@@ -18,14 +18,17 @@ export const LEASE_SECONDS = 3;
 /** Node processes behind one engine, each with a client of its own. */
 export class Nodes {
   readonly #url: string;
+  readonly #options: object;
   readonly #nodes: { readonly server: ServerProcess; readonly client: QueueClient }[] = [];
 
-  private constructor(url: string) {
+  private constructor(url: string, options: object) {
     this.#url = url;
+    this.#options = options;
   }
 
-  static async start(url: string, count: number): Promise<Nodes> {
-    const nodes = new Nodes(url);
+  /** @param options of the namespace `N` */
+  static async start(url: string, count: number, options: object = {}): Promise<Nodes> {
+    const nodes = new Nodes(url, options);
     try {
       await Promise.all(Array.from({ length: count }, () => nodes.add()));
     } catch (error) {
@@ -49,7 +52,7 @@ export class Nodes {
 
   /** One more node, which may find the engine by a URL of its own; answers its place. */
   async add(url = this.#url): Promise<number> {
-    const server = await ServerProcess.start({ config: configOn(url) });
+    const server = await ServerProcess.start({ config: configOn(url, this.#options) });
     return this.#nodes.push({ server, client: new QueueClient({ url: () => server.url }) }) - 1;
   }
 

@@ -9,6 +9,7 @@ import { fileURLToPath } from 'node:url';
 export interface RedisServer {
   readonly port: number;
   readonly url: string;
+  readonly isRunning: boolean;
   /** Freezes it: connections stay open, nothing is answered. `thaw` lets it go on. */
   freeze(): void;
   thaw(): void;
@@ -213,6 +214,10 @@ class OwnServer implements RedisServer {
     const info = await this.ask('INFO', 'server');
     // One that wants a password tells nothing.
     return info.includes(`process_id:${pid}\r`) || info.includes('NOAUTH');
+  }
+
+  get isRunning(): boolean {
+    return running.has(this);
   }
 
   freeze(): void {
