@@ -94,7 +94,10 @@ export class StubbedStorage {
   }
 
   #fly({ keys: [key = ''], args, number, writes, deadlineAt }: Flight): Promise<FlightReply> {
-    const verbs = args.slice(2).map(String).filter((arg) => VERBS.includes(arg));
+    const verbs = args
+      .slice(2)
+      .map(String)
+      .filter((arg) => VERBS.includes(arg));
     return new Promise((resolve) => {
       const reply = (parcels: readonly Parcel[] = []): void => {
         const answers = verbs.map((verb) => ({

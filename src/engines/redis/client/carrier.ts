@@ -221,7 +221,8 @@ export class Carrier {
 
   #gaveUp({ mayBeDone, isOpen, reason }: Tries): CarryError {
     const { shown } = this.#parts;
-    if (!mayBeDone && !isOpen) return new CarryError('storage-unavailable', `${shown} cannot be used now: ${reason}.`);
+    if (!mayBeDone && !isOpen)
+      return new CarryError('storage-unavailable', `${shown} cannot be used now: ${reason}.`);
     return new CarryError(
       'outcome-unknown',
       `${shown} did not answer in time; whether it was done is unknown.`,
