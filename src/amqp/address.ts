@@ -1,28 +1,36 @@
 import { invalidParameter, QuaysideError } from '../model/errors.ts';
+import { maskUrl } from '../model/mask.ts';
 import { checkName } from '../model/names.ts';
+import { quote } from '../model/quote.ts';
+import { didYouMean } from '../model/slip.ts';
 import { groupOf, milliseconds } from '../session/values.ts';
 
-/** What an address names, and what it asks for beside. */
+/** What an address names, and what its options ask for. */
 export interface Address {
   readonly ns: string;
   readonly name: string;
-  /** Streams only: the group to read as; null where none is given. */
+  /** Streams only: the group to read as; null if none is given. */
   readonly group: string | null;
   /** How long each reservation lasts, ms; null: kept while the link lives. */
   readonly leaseMs: number | null;
 }
 
+const OPTIONS: readonly string[] = ['group', 'lease'];
 const FORM = /^(?:\/(?:q|queue)\/)?([^/?]+)\/([^/?]+)(?:\?(.*))?$/;
+/** Some clients make a URL of each address. The host is that of the connection, so it is not looked at. */
+const AUTHORITY = /^amqps?:\/\/[^/?#]*/i;
 
 /**
- * Reads `<namespace>/<queue>`, `/q/<namespace>/<queue>` or `/queue/<namespace>/<queue>`, each name
- * percent-decoded, with `?group=…&lease=…` behind it where wanted.
+ * Reads `<namespace>/<queue>`, `/q/<namespace>/<queue>` or `/queue/<namespace>/<queue>`, each name percent-decoded
+ * and perhaps with `?group=…&lease=…` behind it. Each may be the path of an `amqp:` or `amqps:` URL.
  * @throws QuaysideError `invalid-name`, `invalid-parameter`
  */
 export function parseAddress(text: string): Address {
-  const [, ns, name, options] = FORM.exec(text) ?? [];
+  const [, ns, name, options] = FORM.exec(withoutAuthority(text)) ?? [];
   if (ns === undefined || name === undefined) {
-    throw invalid('An address is <namespace>/<queue>; write a / or ? within a name as %2F or %3F.');
+    throw invalid(
+      `The address ${quote(maskUrl(text))} names no queue. Write <namespace>/<queue>, with a / or ? within a name as %2F or %3F.`,
+    );
   }
   return {
     ns: checkName('namespace', decoded(ns)),
@@ -31,12 +39,22 @@ export function parseAddress(text: string): Address {
   };
 }
 
+/** The path of a URL as it is written alone; what is no URL, as it is. */
+function withoutAuthority(text: string): string {
+  const path = text.replace(AUTHORITY, '');
+  if (path === text || /^\/(?:q|queue)\/[^/?]+\/[^/?]+/.test(path)) return path;
+  return path.replace(/^\//, '');
+}
+
 function readOptions(text: string): { group: string | null; leaseMs: number | null } {
   const options = new Map<string, string>();
   for (const option of text === '' ? [] : text.split('&')) {
     const [name = '', value = ''] = option.split('=');
-    if (name !== 'group' && name !== 'lease') {
-      throw invalidParameter('address', 'An address has the options group and lease.');
+    if (!OPTIONS.includes(name)) {
+      throw invalidParameter(
+        'address',
+        `Unknown option ${quote(name)} of an address.${didYouMean(name, OPTIONS)} Allowed: ${OPTIONS.join(', ')}.`,
+      );
     }
     options.set(name, decoded(value));
   }
@@ -51,7 +69,7 @@ function decoded(part: string): string {
   try {
     return decodeURIComponent(part);
   } catch {
-    throw invalid('The address is not well percent-encoded UTF-8.');
+    throw invalid(`${quote(part)} in the address is not percent-encoded UTF-8. Write % as %25.`);
   }
 }
 

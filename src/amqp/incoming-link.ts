@@ -6,7 +6,7 @@ import { AMQP_ERRORS, wireError } from './errors.ts';
 import { LINK_LIMITS } from './limits.ts';
 import { addressOf, Link, type LinkHost } from './link.ts';
 import { elementOf } from './message/from-message.ts';
-import { setReceiving, settleSilently } from './rhea.ts';
+import { setReceiving } from './rhea.ts';
 
 /** Credit is granted anew when this part of it was used and settled. */
 const GRANTED_AT_ONCE = LINK_LIMITS.credit / 4;
@@ -33,11 +33,6 @@ export class IncomingLink extends Link {
       'message',
       host.heard((context) => this.#receive(context)),
     );
-    // A client that settles second says so once it knows the outcome.
-    receiver.on(
-      'settled',
-      host.heard(({ delivery }) => delivery?.update(true)),
-    );
     const over = host.heard(() => this.stop(true));
     receiver.on('receiver_close', over);
     receiver.on('receiver_error', over);
@@ -55,7 +50,7 @@ export class IncomingLink extends Link {
   /** The engine has it. */
   accepted(delivery: Delivery): void {
     delivery.accept();
-    this.#answered(delivery);
+    this.#answered();
   }
 
   /** It was not stored, or nobody knows. */
@@ -66,14 +61,14 @@ export class IncomingLink extends Link {
     if (message === 'detach' || delivery.remote_settled) this.fail(error);
     else if (message === 'released') delivery.release();
     else delivery.reject(wireError(error));
-    this.#answered(delivery);
+    this.#answered();
   }
 
   #receive({ delivery, message }: EventContext): void {
     if (delivery === undefined) return;
     if (this.isOver) {
       delivery.release();
-      this.#answered(delivery);
+      this.#answered();
       return;
     }
     try {
@@ -95,12 +90,8 @@ export class IncomingLink extends Link {
     host.planTurn();
   }
 
-  #answered(delivery: Delivery): void {
-    if (this.isOver) {
-      // A client that settles second does so on a link that is open.
-      settleSilently(delivery);
-      return;
-    }
+  #answered(): void {
+    if (this.isOver) return;
     this.#settled += 1;
     if (this.#settled < GRANTED_AT_ONCE) return;
     this.#receiver.add_credit(this.#settled);

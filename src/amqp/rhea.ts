@@ -211,18 +211,21 @@ export function channelOf(sender: Sender): number {
   return (sender as OpenSender).session.local.channel;
 }
 
-/** Says how this end of a link settles. Before the `attach` is written. */
+/**
+ * Says how this end of a link settles. Before the `attach` is written. `rcv-settle-mode` `second` is answered with
+ * `first`, as the standard allows: uamqp asks for it and then never settles what it sent.
+ */
 export function setSettling(sender: Sender, isSettled: boolean): void {
   const { attach } = (sender as OpenSender).local;
   attach.snd_settle_mode = isSettled ? 1 : 0;
-  attach.rcv_settle_mode = sender.rcv_settle_mode === 1 ? 1 : 0;
+  attach.rcv_settle_mode = 0;
 }
 
 /** Gives a link that was attached by a sender its terms. Before the `attach` is written. */
 export function setReceiving(receiver: Receiver, maxMessageBytes: number): void {
   const open = receiver as OpenReceiver;
   open.local.attach.max_message_size = maxMessageBytes;
-  open.local.attach.rcv_settle_mode = receiver.rcv_settle_mode === 1 ? 1 : 0;
+  open.local.attach.rcv_settle_mode = 0;
   open.delivery_count = open.remote.attach?.initial_delivery_count ?? 0;
 }
 

@@ -30,8 +30,16 @@ describe('a link', () => {
   });
   after(() => node.stop());
 
-  it('names its queue in three ways, percent-encoded', async () => {
-    const ways = ['N/a%20%2F%3F%C3%BC', '/q/N/a%20%2F%3Fü', '/queue/N/a %2F%3F%C3%BC'];
+  it('names its queue in three ways and by URLs, percent-encoded', async () => {
+    const ways = [
+      'N/a%20%2F%3F%C3%BC',
+      '/q/N/a%20%2F%3Fü',
+      '/queue/N/a %2F%3F%C3%BC',
+      'amqp://localhost/N/a%20%2F%3Fü',
+      'amqps://test:secret@localhost:5671/N/a%20%2F%3Fü',
+      'AMQPS://[::1]/q/N/a%20%2F%3Fü',
+      'amqp:///queue/N/a%20%2F%3Fü',
+    ];
     for (const address of ways) {
       const sender = await client.sender(address);
       assert.equal((await sender.send({ body: address })).kind, 'accepted');
@@ -46,12 +54,24 @@ describe('a link', () => {
 
   it('that names no queue is refused', async () => {
     const addresses = ['', 'N', '/N/a', 'N/a/b', '/q/N', '/x/N/a', 'N/%ff', 'N/%', 'N/%00', 'N/', '/a'];
-    for (const address of addresses) {
+    const urls = ['amqp://N/a', 'amqps://host', 'amqp://host/N', 'amqp://host/N/a/b', 'http://host/N/a'];
+    for (const address of [...addresses, ...urls]) {
       for (const attaching of [client.sender({ address }), client.receiver({ address })]) {
         assert.equal((await refusal(attaching)).condition, 'amqp:invalid-field', address);
       }
     }
     assert.equal((await refusal(client.sender('X/a'))).condition, 'amqp:not-found');
+  });
+
+  it('may have the options of its address in a URL', async () => {
+    await node.insertInto('S', 'url', { body: Buffer.from('x'), groups: ['G2'] });
+    const receiver = await client.receiver('amqps://host/S/url?group=G2', { snd_settle_mode: 1 }, 1);
+    assert.equal(textOf(await receiver.next()), 'x');
+  });
+
+  it('that names no queue is told so without the password of its URL', async () => {
+    const { message } = await refusal(client.sender('amqps://test:hush@host/N'));
+    assert.ok(message.includes('The address "amqps://***@host/N" names no queue.'), message);
   });
 
   it('whose options make no sense is refused', async () => {

@@ -89,7 +89,7 @@ describe('the room of a session', () => {
     await sendAll();
   });
 
-  it('is free again after a client that settles second has closed before it did', async () => {
+  it('is free although a client that asked for rcv-settle-mode second never settles', async () => {
     const sender = await client.sender('N/few', { rcv_settle_mode: 1, autosettle: false });
     const { kind } = await sender.send({ body: 'x' });
     assert.equal(kind, 'accepted');
@@ -97,7 +97,7 @@ describe('the room of a session', () => {
     await sendAll();
   });
 
-  it('is free again after such a client has closed before it was answered, behind another that has not', async () => {
+  it('is free again after a client has closed before it was answered, behind another that has not', async () => {
     const fields = { rcv_settle_mode: 1, autosettle: false };
     const first = await client.sender('N/few', fields);
     await first.send({ body: 'x' });

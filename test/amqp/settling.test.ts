@@ -112,8 +112,9 @@ describe('an outcome of a client that receives', () => {
     assert.equal(message.delivery_count, 1);
   });
 
-  it('of a client that settles second is answered when the engine has settled', async () => {
+  it('that a client does not settle itself is settled by the server when the engine has settled', async () => {
     const { got } = await held('N', { rcv_settle_mode: 1, autosettle: false });
+    assert.equal(got.delivery.link.rcv_settle_mode, 0);
     const answered = new Promise((resolve) => got.delivery.link.once('settled', resolve));
     got.delivery.accept();
     await answered;

@@ -1,10 +1,11 @@
 import { type ChildProcess, execFileSync, spawn } from 'node:child_process';
-import { mkdtempSync } from 'node:fs';
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
 import { Mailbox } from '../../stomp/foreign/client.ts';
+import { writeCertificate } from '../../support/certificate.ts';
 
 // Libraries of other languages run in a process of their own, a driver around them. Every line that goes to it is
 // a verb and its words; every line that comes back is `ok` or `error`, and words. Bodies are in hexadecimal; `-` is
@@ -33,6 +34,12 @@ export interface ForeignLibrary {
   readonly name: string;
   /** Whether it lets its user choose the names of links. */
   readonly namesLinks: boolean;
+  /** Whether it keeps one connection for all links, says why a login failed, and minds the server's silence. */
+  readonly knowsConnections: boolean;
+  /** Whether it sends messages that are larger than a frame. */
+  readonly sendsManyFrames: boolean;
+  /** Whether it connects over TLS, which is then the only way. */
+  readonly isOverTls: boolean;
   start(): DrivenClient;
 }
 
@@ -41,6 +48,9 @@ export const LIBRARIES: readonly ForeignLibrary[] = [
   {
     name: 'python3-qpid-proton',
     namesLinks: true,
+    knowsConnections: true,
+    sendsManyFrames: true,
+    isOverTls: false,
     start() {
       install('python3-qpid-proton', 'libsasl2-modules');
       // Debian's modules belong to Debian's Python; another one may come first in PATH.
@@ -50,18 +60,43 @@ export const LIBRARIES: readonly ForeignLibrary[] = [
   {
     name: 'libqpid-proton (C)',
     namesLinks: false,
+    knowsConnections: true,
+    sendsManyFrames: true,
+    isOverTls: false,
     start() {
       install('gcc', 'libc6-dev', 'libqpid-proton11-dev', 'libsasl2-modules');
       compiled ??= compile();
       return new DrivenClient(compiled, []);
     },
   },
+  {
+    name: 'python3-uamqp',
+    namesLinks: false,
+    knowsConnections: false,
+    sendsManyFrames: false,
+    isOverTls: true,
+    start() {
+      install('python3-uamqp');
+      return new DrivenClient('/usr/bin/python3', [file('./uamqp-driver.py')], { DRIVER_CA: CERTIFICATE });
+    },
+  },
 ];
+
+const FOLDER = mkdtempSync(join(tmpdir(), 'quayside-foreign-'));
+process.on('exit', () => rmSync(FOLDER, { recursive: true, force: true }));
+const CERTIFICATE = join(FOLDER, 'cert.pem');
+
+/** The certificate by which libraries that connect over TLS know the server. */
+export function makeListenerTls(): { cert: string; key: string } {
+  const files = { cert: CERTIFICATE, key: join(FOLDER, 'key.pem') };
+  writeCertificate(files);
+  return { cert: readFileSync(files.cert, 'utf8'), key: readFileSync(files.key, 'utf8') };
+}
 
 let compiled: string | null = null;
 
 function compile(): string {
-  const program = join(mkdtempSync(join(tmpdir(), 'quayside-proton-')), 'driver');
+  const program = join(FOLDER, 'proton-driver');
   execFileSync('gcc', ['-O1', '-Wall', '-o', program, file('./proton-driver.c'), '-lqpid-proton'], {
     stdio: 'inherit',
   });
@@ -81,8 +116,12 @@ export class DrivenClient {
   readonly #answers = new Mailbox<string>();
   readonly #exited: Promise<void>;
 
-  constructor(program: string, words: readonly string[]) {
-    const child = spawn(program, words, { stdio: ['pipe', 'pipe', 'inherit'], timeout: LEFT_BEHIND_MS });
+  constructor(program: string, words: readonly string[], more: Readonly<Record<string, string>> = {}) {
+    const child = spawn(program, words, {
+      stdio: ['pipe', 'pipe', 'inherit'],
+      timeout: LEFT_BEHIND_MS,
+      env: { ...process.env, ...more },
+    });
     this.#process = child;
     this.#exited = new Promise((resolve) => child.on('close', () => resolve()));
     void this.#exited.then(() => this.#answers.put('error the driver has ended'));
