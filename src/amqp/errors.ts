@@ -36,6 +36,7 @@ export const AMQP_ERRORS = {
   'element-not-found': rejected('amqp:not-found'),
   'not-reserved': rejected('amqp:illegal-state'),
   'lease-lost': rejected('amqp:resource-locked'),
+  'token-required': rejected('amqp:resource-locked'),
   'element-reserved': rejected('amqp:resource-locked'),
   'idempotency-mismatch': rejected('amqp:precondition-failed'),
   'exchange-not-found': rejected('amqp:not-found'),

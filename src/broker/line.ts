@@ -33,7 +33,7 @@ export interface LineHost {
 
 /** Elements asked for in one round, at most: bounds the work of one turn, not the throughput. */
 const MOST_PER_ROUND = 1000;
-/** Different leases (pop is one, too) in one round: each is a `take` of its own in the same round trip. */
+/** Different leases (pop is one, too) and users in one round: each is a `take` of its own in the same round trip. */
 const MOST_RUNS = 64;
 /**
  * The safety net: with consumers waiting, the engine is asked at least this often, ± half. Signals that come from
@@ -54,6 +54,8 @@ const NOTHING_MORE: readonly Delivery[] = Object.freeze([]);
 /** Neighbours in the line that ask alike, and so are served by one `take`. */
 interface Run {
   readonly leaseMs: number | null;
+  /** To whom its reservations belong; null for pops. */
+  readonly owner: string | null;
   readonly consumers: Consumer[];
   /** How many elements they ask for together. */
   count: number;
@@ -158,7 +160,7 @@ export class Line {
     this.#round = { runs, asked, beyond, startedAt: this.#host.clock.monotonic(), storedDueAt: null };
     const { storage, key } = this.#host;
     const takes = runs.map((run) =>
-      storage.take(key, { group: this.group, count: run.count, leaseMs: run.leaseMs }),
+      storage.take(key, { group: this.group, count: run.count, leaseMs: run.leaseMs, owner: run.owner }),
     );
     // Each outcome is looked at alone: one failed take must not lose what another one handed out.
     void Promise.allSettled(takes).then((outcomes) => this.#endRound(outcomes));
@@ -189,10 +191,10 @@ export class Line {
     for (const consumer of this.#waiting) {
       if (askedFor >= count) break;
       if (askedFor > 0 && askedFor + consumer.count > MOST_PER_ROUND) break;
-      const { leaseMs } = consumer.request;
-      if (run === undefined || run.leaseMs !== leaseMs) {
+      if (run === undefined || !asksAlike(consumer, run)) {
         if (runs.length === MOST_RUNS) break;
-        run = { leaseMs, consumers: [], count: 0 };
+        const { leaseMs, owner } = consumer.request;
+        run = { leaseMs, owner: leaseMs === null ? null : owner, consumers: [], count: 0 };
         runs.push(run);
       }
       this.#waiting.remove(consumer);
@@ -250,7 +252,7 @@ export class Line {
       if (consumer.state === 'asked') served += this.#hand(consumer, deliveries, served);
     }
     while (served < deliveries.length) {
-      const consumer = this.#firstWaiting(run.leaseMs);
+      const consumer = this.#firstWaiting(run);
       if (consumer === null) break;
       this.#waiting.remove(consumer);
       served += this.#hand(consumer, deliveries, served);
@@ -286,9 +288,9 @@ export class Line {
   }
 
   /** The first in the line, if it asks alike: a spare element goes to it rather than back. */
-  #firstWaiting(leaseMs: number | null): Consumer | null {
+  #firstWaiting(run: Run): Consumer | null {
     const { first } = this.#waiting;
-    return first !== null && first.request.leaseMs === leaseMs ? first : null;
+    return first !== null && asksAlike(first, run) ? first : null;
   }
 
   /** Whoever was asked and not served regains its old place. */
@@ -377,6 +379,11 @@ export class Line {
     if (consumer.timedOut) this.#impatient -= 1;
     this.#host.released(consumer);
   }
+}
+
+/** Whether what a run takes may go to the consumer: a reservation belongs to the user who asked for it. */
+function asksAlike({ request }: Consumer, { leaseMs, owner }: Run): boolean {
+  return request.leaseMs === leaseMs && (leaseMs === null || request.owner === owner);
 }
 
 function earlier(a: number | null, b: number | null): number | null {

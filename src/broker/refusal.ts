@@ -17,6 +17,7 @@ export function isSettled(outcome: SettleOutcome): outcome is Settled {
 /** The code under which a client hears of a refusal, and metrics count it. */
 const REFUSAL_CODES = {
   'lease-lost': 'lease-lost',
+  'token-required': 'token-required',
   'not-reserved': 'not-reserved',
   'not-found': 'element-not-found',
 } as const satisfies Record<Refused, ErrorCode>;
@@ -39,6 +40,8 @@ function sentence(outcome: Refused, id: ElementId, group: GroupName | null, queu
   switch (outcome) {
     case 'lease-lost':
       return `The reservation of ${id} has ended, or the token is of an older one; reserve the element again.`;
+    case 'token-required':
+      return `Element ${id} is reserved by another user. Pass the token of the reservation.`;
     case 'not-reserved':
       return `Element ${id} is not reserved.`;
     case 'not-found':

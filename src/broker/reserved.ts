@@ -22,6 +22,8 @@ export interface SettleRef {
   readonly id: ElementId;
   readonly group: GroupName | null;
   readonly token: string | null;
+  /** The user who settles; not given: the service itself. */
+  readonly owner?: string | null;
 }
 
 /** What becomes of a queue's reserved elements. Each verb is described where `Queue` offers it. */
@@ -111,7 +113,8 @@ export class Reserved {
 
   /** A group on a plain queue is not the reserve's group: such a ref finds nothing, and changes nothing. */
   #delivery(ref: SettleRef): DeliveryRef {
-    return { id: ref.id, group: ref.group ?? this.#ns.defaultGroup, token: ref.token };
+    const { id, token, owner = null } = ref;
+    return { id, group: ref.group ?? this.#ns.defaultGroup, token, owner };
   }
 
   #count(operation: Settling, outcome: SettleOutcome): void {

@@ -155,6 +155,8 @@ export interface TakeOptions {
   readonly count: number;
   /** Reserve for this long; null: pop. */
   readonly leaseMs: number | null;
+  /** The user to whom the reservations belong; not given: nobody. */
+  readonly owner?: string | null;
 }
 
 export interface TakeResult {
@@ -166,11 +168,15 @@ export interface TakeResult {
   readonly nextDueAt: number | null;
 }
 
-/** Names a reserved delivery. Without `token`, whoever holds the reservation now. */
+/**
+ * Names a reserved delivery. Without `token` it names the current reservation: of `owner`, or one that belongs to nobody;
+ * without `owner` as well, any.
+ */
 export interface DeliveryRef {
   readonly id: ElementId;
   readonly group: GroupName;
   readonly token: string | null;
+  readonly owner?: string | null;
 }
 
 export interface RollbackItem extends DeliveryRef {
@@ -189,8 +195,15 @@ export interface ExtendItem extends DeliveryRef {
  * - `not-found`: no such element in this queue, or not for this group.
  * - `not-reserved`: it is there, but waiting.
  * - `lease-lost`: the token is of an older reservation, or (rollback, extend) of one that ran out.
+ * - `token-required`: no token was given, and the reservation belongs to another user.
  */
-export type SettleOutcome = 'done' | 'dead-lettered' | 'not-found' | 'not-reserved' | 'lease-lost';
+export type SettleOutcome =
+  | 'done'
+  | 'dead-lettered'
+  | 'not-found'
+  | 'not-reserved'
+  | 'lease-lost'
+  | 'token-required';
 
 export type ExtendOutcome =
   | { readonly outcome: 'done'; readonly until: number }

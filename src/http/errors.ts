@@ -41,6 +41,7 @@ export const HTTP_ERRORS = {
   'element-not-found': { status: 404 },
   'not-reserved': { status: 404 },
   'lease-lost': { status: 409 },
+  'token-required': { status: 409 },
   'element-reserved': { status: 409 },
   'idempotency-mismatch': { status: 422 },
   'exchange-not-found': {

@@ -66,7 +66,7 @@ export interface Delivery extends ElementContent {
 
 /** A reservation of one delivery. */
 export interface Lease {
-  /** Changes at every reservation: a late worker's token no longer fits. At most 32 URL-safe characters. */
+  /** 128 random bits, new at every reservation: a late worker's token no longer fits. At most 32 URL-safe characters. */
   readonly token: string;
   /** The moment at which the reservation ends by itself, ms since 1970 by the engine's clock. */
   readonly until: number;

@@ -29,6 +29,7 @@ export const ERROR_CODES = [
   'element-not-found',
   'not-reserved',
   'lease-lost',
+  'token-required',
   'element-reserved',
   'idempotency-mismatch',
   'exchange-not-found',

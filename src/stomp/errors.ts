@@ -39,6 +39,7 @@ export const STOMP_ERRORS = {
   'element-not-found': WRONG,
   'not-reserved': WRONG,
   'lease-lost': WRONG,
+  'token-required': WRONG,
   'element-reserved': WRONG,
   'idempotency-mismatch': WRONG,
   'exchange-not-found': WRONG,

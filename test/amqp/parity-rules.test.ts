@@ -243,6 +243,16 @@ describe('HTTP and AMQP alike', () => {
     assert.equal(headerOf(await http.get('N', queue, { to: 0 }), 'x-ks-tries'), '1');
   });
 
+  it('owner of a reservation: what an AMQP client holds is its user alone to settle over HTTP without a token', async () => {
+    fresh();
+    await insert();
+    const { client, got } = await holding();
+    const id = String(got.message.message_annotations?.['x-opt-ks-id']);
+    assert.equal((await node.harness.client('reader:reader').commit('N', queue, id)).status, 409);
+    assert.equal((await http.commit('N', queue, id)).status, 200);
+    await client.close();
+  });
+
   it('repeated inserts: a key stores once, and a message each time', async () => {
     fresh();
     const headers = { 'idempotency-key': 'once' };

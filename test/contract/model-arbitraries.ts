@@ -45,10 +45,14 @@ export function elementFor(queue: QueueKey, { matureIn, groups, ...rest }: Conte
   return newElement({ ...rest, matureAt, groups: queue.ns === 'stream' ? groups : [''] });
 }
 
+/** Users to whom reservations belong, and who settle; null: the service itself. */
+export const owners = fc.constantFrom(null, 'ann', 'ben');
+
 /** How a call names a delivery: mostly as it should, sometimes wrong in one way. */
 export const refSpecs = fc.record({
   back: fc.nat({ max: 7 }),
   token: fc.boolean(),
+  owner: owners,
   wrong: fc.constantFrom('no', 'no', 'no', 'no', 'no', 'no', 'no', 'group', 'queue', 'id', 'token'),
 });
 export type RefSpec = typeof refSpecs extends fc.Arbitrary<infer T> ? T : never;
@@ -58,7 +62,7 @@ export interface NamedRef {
   readonly ref: DeliveryRef;
 }
 
-export function resolve({ refs }: World, { back, token, wrong }: RefSpec): NamedRef {
+export function resolve({ refs }: World, { back, token, owner, wrong }: RefSpec): NamedRef {
   const known = refs.at(-1 - back) ?? {
     queue: { ns: 'jobs', name: 'a' },
     id: 'none',
@@ -72,6 +76,7 @@ export function resolve({ refs }: World, { back, token, wrong }: RefSpec): Named
       id: wrong === 'id' ? `${known.id}0` : known.id,
       group: wrong === 'group' ? (known.group === 'g1' ? 'g2' : 'g1') : known.group,
       token: wrong === 'token' ? 'zzz' : token ? known.token : null,
+      owner,
     },
   };
 }

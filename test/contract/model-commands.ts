@@ -8,6 +8,7 @@ import {
   contents,
   elementFor,
   lengths,
+  owners,
   queues,
   refSpecs,
   resolve,
@@ -37,13 +38,13 @@ const inserts = fc.tuple(queues, fc.array(contents, { minLength: 1, maxLength: 3
 const leases = fc.option(lengths, { freq: 2 });
 
 const takes = fc
-  .tuple(queues, fc.constantFrom(...STREAM_GROUPS), fc.integer({ min: 1, max: 4 }), leases)
-  .map(([queue, named, count, leaseMs]) => {
+  .tuple(queues, fc.constantFrom(...STREAM_GROUPS), fc.integer({ min: 1, max: 4 }), leases, owners)
+  .map(([queue, named, count, leaseMs, owner]) => {
     const group = queue.ns === 'stream' ? named : '';
-    const name = `take(${queue.ns}/${queue.name}, "${group}", ${count}, ${leaseMs})`;
+    const name = `take(${queue.ns}/${queue.name}, "${group}", ${count}, ${leaseMs}, ${owner})`;
     return command(name, async ({ current }, world) => {
-      const taken = await world.opened.engine.storage.take(queue, { group, count, leaseMs });
-      const expected = current.take(queue, group, count, leaseMs);
+      const taken = await world.opened.engine.storage.take(queue, { group, count, leaseMs, owner });
+      const expected = current.take(queue, group, count, leaseMs, owner);
       checkDeliveries(taken.deliveries, expected);
       const due = expected.length < count ? current.nextDueAt(queue, group) : null;
       assert.equal(taken.nextDueAt, due, 'the next maturity, where too few were there');

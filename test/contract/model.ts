@@ -24,6 +24,8 @@ export interface ModelDelivery {
   tries: number;
   /** The last reservation's; null where it was rolled back, and unknown ('') where nobody learned it. */
   token: string | null;
+  /** The user of the last reservation. */
+  owner: string | null;
   leaseUntil: number;
 }
 
@@ -32,6 +34,7 @@ export interface ModelRef {
   readonly id: string;
   readonly group: string;
   readonly token: string | null;
+  readonly owner?: string | null;
 }
 
 interface State {
@@ -113,13 +116,19 @@ export class Model {
   }
 
   /** The deliveries that a take must hand out, in order. `leaseMs` null: they are popped. */
-  take(queue: QueueKey, group: string, count: number, leaseMs: number | null): ModelDelivery[] {
+  take(
+    queue: QueueKey,
+    group: string,
+    count: number,
+    leaseMs: number | null,
+    owner: string | null = null,
+  ): ModelDelivery[] {
     const taken = this.#waiting(queue, group)
       .filter(({ dueAt }) => dueAt <= this.now)
       .slice(0, count);
     for (const delivery of taken) {
       if (leaseMs === null) this.#finish(delivery);
-      else Object.assign(delivery, { state: 'reserved', token: '', leaseUntil: this.now + leaseMs });
+      else Object.assign(delivery, { state: 'reserved', token: '', owner, leaseUntil: this.now + leaseMs });
     }
     return taken;
   }
@@ -134,6 +143,7 @@ export class Model {
     // A waiting delivery that still has a token is one whose lease ran out.
     if (delivery.token === null) return ref.token === null ? 'not-reserved' : 'lease-lost';
     if (ref.token !== null && ref.token !== delivery.token) return 'lease-lost';
+    if (isOfAnother(delivery, ref)) return 'token-required';
     this.#finish(delivery);
     return 'done';
   }
@@ -212,11 +222,12 @@ export class Model {
     return this.of(queue).find((delivery) => delivery.element.id === id && delivery.group === group);
   }
 
-  #held(delivery: ModelDelivery | undefined, { token }: ModelRef): SettleOutcome {
+  #held(delivery: ModelDelivery | undefined, ref: ModelRef): SettleOutcome {
     if (delivery === undefined) return 'not-found';
     const running = delivery.state === 'reserved';
-    if (token !== null) return running && token === delivery.token ? 'done' : 'lease-lost';
-    return running ? 'done' : 'not-reserved';
+    if (ref.token !== null) return running && ref.token === delivery.token ? 'done' : 'lease-lost';
+    if (!running) return 'not-reserved';
+    return isOfAnother(delivery, ref) ? 'token-required' : 'done';
   }
 
   /** Answers whether the element went to the dead-letter queue. */
@@ -251,8 +262,13 @@ export class Model {
   }
 }
 
+/** Whether a reservation belongs to another user than the one who settles it without a token. */
+function isOfAnother({ owner }: ModelDelivery, ref: ModelRef): boolean {
+  return ref.token === null && (ref.owner ?? null) !== null && owner !== null && owner !== ref.owner;
+}
+
 function fresh(element: ModelElement, group: string): ModelDelivery {
-  return { element, group, state: 'waiting', dueAt: 0, tries: 0, token: null, leaseUntil: 0 };
+  return { element, group, state: 'waiting', dueAt: 0, tries: 0, token: null, owner: null, leaseUntil: 0 };
 }
 
 function text({ ns, name }: QueueKey): string {

@@ -297,6 +297,7 @@ const STATUS: Readonly<Record<SettleOutcome, number>> = {
   'not-found': 404,
   'not-reserved': 404,
   'lease-lost': 409,
+  'token-required': 409,
 };
 
 const inserted = fc.record({

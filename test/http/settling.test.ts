@@ -129,6 +129,54 @@ describe('Remove', () => {
   });
 });
 
+describe('Reservations of several users', () => {
+  const users = ['ann', 'ben'].map((name) => ({ name, password: 'pw', rights: null }));
+  const harness = sharedHarness({ users });
+
+  for (const verb of ['commit', 'rollback', 'extend'] as const) {
+    it(`${verb} of another user's reservation needs its token; the same user may leave it out`, async () => {
+      const [ann, ben] = [harness().client('ann:pw'), harness().client('ben:pw')];
+      const queue = harness().queue();
+      await ann.insert('N', queue, 'a');
+      const { id, token } = await reserved(ann, 'N', queue);
+      const answer = await ben[verb]('N', queue, id);
+      assert.equal(answer.status, 409);
+      assert.equal(codeOf(answer), 'token-required');
+      assert.equal(jsonOf<{ resvSize: number }>(await ben.status('N', queue)).resvSize, 1);
+      assert.equal((await ben[verb]('N', queue, id, { token: 'a-guess' })).status, 409);
+      assert.equal((await ben.extend('N', queue, id, { token })).status, 200);
+      assert.equal((await ann[verb]('N', queue, id)).status, 200);
+    });
+  }
+
+  it('belong to the user of each waiting reserve, although one insert serves several', async () => {
+    const [ann, ben] = [harness().client('ann:pw'), harness().client('ben:pw')];
+    const queue = harness().queue();
+    const waiting = [reserved(ann, 'N', queue), reserved(ben, 'N', queue), reserved(ann, 'N', queue)];
+    await harness().waiting(3);
+    await Promise.all(['a', 'b', 'c'].map((body) => ann.insert('N', queue, body)));
+    const [first, second, third] = await Promise.all(waiting);
+    for (const [client, other, of] of [
+      [ann, ben, first],
+      [ben, ann, second],
+      [ann, ben, third],
+    ] as const) {
+      assert.equal((await other.commit('N', queue, of?.id ?? '')).status, 409);
+      assert.equal((await client.commit('N', queue, of?.id ?? '')).status, 200);
+    }
+  });
+
+  it('can still be committed by their user alone after the lease has ended', async () => {
+    const [ann, ben] = [harness().client('ann:pw'), harness().client('ben:pw')];
+    const queue = harness().queue();
+    await ann.insert('N', queue, 'a');
+    const id = headerOf(await ann.reserve('N', queue, { lease: 1000 }), 'x-ks-id');
+    await harness().passTime(1001);
+    assert.equal(codeOf(await ben.commit('N', queue, id)), 'token-required');
+    assert.equal((await ann.commit('N', queue, id)).status, 200);
+  });
+});
+
 describe('Dead letter', () => {
   const harness = sharedHarness();
 

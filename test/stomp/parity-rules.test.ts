@@ -207,6 +207,18 @@ describe('HTTP and STOMP alike', () => {
     }
   });
 
+  it('owner of a reservation: what a STOMP client holds is its user alone to settle over HTTP without a token', async () => {
+    fresh();
+    await insert();
+    const [client, message] = await subscribed('client-individual');
+    const id = message.headers.get('message-id') ?? '';
+    assert.equal((await node.harness.client('reader:reader').commit('N', queue, id)).status, 409);
+    assert.equal((await http.extend('N', queue, id)).status, 200);
+    await client.ask('ACK', ackOf(message));
+    assert.deepEqual(await sizes(), [0, 0, 0]);
+    await client.disconnect();
+  });
+
   it('limits: a body that is too large for one is for the other', async () => {
     for (const [length, fits] of [
       [BODY_LIMIT, true],

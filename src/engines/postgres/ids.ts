@@ -1,4 +1,4 @@
-import { randomBytes } from 'node:crypto';
+import { type LeaseTokens, TOKEN_BYTES } from '../../model/lease-token.ts';
 
 /**
  * Element ids as text: `<tag><length><digits>`, where the digits are the element's number in base 36 and
@@ -26,34 +26,42 @@ export class Ids {
   }
 }
 
-const TOKEN_BYTES = 6;
-/** Drawn in one go, since each draw has a fixed cost. */
-const POOL_TOKENS = 512;
+/** Bytes of a token's number. */
+const NUMBER_BYTES = 6;
 
 /** Equals no token: what a text that was never given out stands for. */
-const NO_TOKEN = -1;
+const NO_TOKEN: Token = { number: -1, secret: null };
 
-/** Lease tokens: random numbers of 48 bits, which two reservations of one delivery do not share. */
-export class Tokens {
-  #pool = Buffer.alloc(0);
-  #at = 0;
-
-  next(): number {
-    if (this.#at === this.#pool.length) {
-      this.#pool = randomBytes(TOKEN_BYTES * POOL_TOKENS);
-      this.#at = 0;
-    }
-    const token = this.#pool.readUIntBE(this.#at, TOKEN_BYTES);
-    this.#at += TOKEN_BYTES;
-    return token;
-  }
+/**
+ * 128 random bits: a number, from which those of the further reservations of a request are counted, and a secret. One
+ * draw does for a request: all of its reservations belong to one user.
+ */
+export interface Token {
+  readonly number: number;
+  /** Hexadecimal digits; null in tokens of the versions before. */
+  readonly secret: string | null;
 }
 
-export function tokenText(token: number): string {
-  return token.toString(36);
+export function drawToken(tokens: LeaseTokens): Token {
+  const bytes = tokens.bytes();
+  return { number: bytes.readUIntBE(0, NUMBER_BYTES), secret: bytes.toString('hex', NUMBER_BYTES) };
 }
 
-export function parseToken(text: string): number {
-  const token = Number.parseInt(text, 36);
-  return Number.isSafeInteger(token) && token >= 0 && tokenText(token) === text ? token : NO_TOKEN;
+/** Bytes of a secret. */
+export const SECRET_BYTES = TOKEN_BYTES - NUMBER_BYTES;
+
+export function tokenText({ number, secret }: Token): string {
+  return secret === null ? number.toString(36) : `${number.toString(36)}-${secret}`;
+}
+
+const SECRET = new RegExp(`^[0-9a-f]{${2 * SECRET_BYTES}}$`);
+
+export function parseToken(text: string): Token {
+  const dash = text.indexOf('-');
+  const token = {
+    number: Number.parseInt(dash < 0 ? text : text.slice(0, dash), 36),
+    secret: dash < 0 ? null : text.slice(dash + 1),
+  };
+  const isOurs = Number.isSafeInteger(token.number) && token.number >= 0 && tokenText(token) === text;
+  return isOurs && (token.secret === null || SECRET.test(token.secret)) ? token : NO_TOKEN;
 }

@@ -3,6 +3,7 @@ import type { Engine, EngineOptions, OpenEngine } from '../../engine/engine.ts';
 import type { Signaller } from '../../engine/signaller.ts';
 import { countLetters, type Stats } from '../../engine/stats.ts';
 import type { Storage } from '../../engine/storage.ts';
+import { LeaseTokens } from '../../model/lease-token.ts';
 import type { QueueKey } from '../../model/names.ts';
 import { type AnyStep, Step } from './call.ts';
 import type { Connection } from './connection.ts';
@@ -10,7 +11,7 @@ import { DatabaseClock } from './database-clock.ts';
 import { DeadLetters } from './dead-letters.ts';
 import { PostgresDefinitions } from './definitions.ts';
 import { Housekeeping } from './housekeeping.ts';
-import { Ids, Tokens } from './ids.ts';
+import { Ids } from './ids.ts';
 import { Leases } from './leases.ts';
 import { Link } from './link.ts';
 import { Names, type Queue } from './names.ts';
@@ -92,7 +93,7 @@ class PostgresEngine implements Engine {
 
     this.#verbs = makeVerbs({
       ids: this.#ids,
-      tokens: new Tokens(),
+      tokens: new LeaseTokens(),
       names: this.#names,
       clock: this.#databaseClock,
       leases: this.#leases,

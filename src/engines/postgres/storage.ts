@@ -96,7 +96,7 @@ export class PostgresStorage implements Storage {
 
   take(key: QueueKey, options: TakeOptions): Promise<TakeResult> {
     const need = this.#need(key, [options.group], false);
-    const args = { queue: need.queue, group: options.group, count: options.count, leaseMs: options.leaseMs };
+    const args = { queue: need.queue, ...options };
     return this.#call({ ...CHANGE, rows: options.count }, this.#host.verbs.take(args), args, [need]);
   }
 

@@ -1,5 +1,7 @@
 import type { DeliveryRef } from '../../engine/storage.ts';
 import type { ElementId } from '../../model/element.ts';
+import { TOKEN_BYTES } from '../../model/lease-token.ts';
+import { OWNER_BYTES, ownerNumber } from '../../model/owner.ts';
 
 /**
  * Ids of elements: the tag of the queue (12 hex digits, random when the queue is made), then the element's
@@ -35,18 +37,27 @@ export function writeId(id: ElementId, target: Buffer, at: number): void {
 }
 
 export const ID_BYTES = TAG_LENGTH + 6;
-export const REFERENCE_BYTES = ID_BYTES + 7;
+export const REFERENCE_BYTES = ID_BYTES + 1 + TOKEN_BYTES + OWNER_BYTES;
 
-const TOKEN = /^(0|[1-9a-z][0-9a-z]{0,9})$/;
+const TOKEN = /^[A-Za-z0-9_-]{22}$/;
 
-export function tokenText(token: number): string {
-  return token.toString(36);
+/**
+ * The token of a delivery of one take. Its first four bytes are counted on from delivery to delivery, so that one
+ * draw of random bits does for a take: all of its reservations belong to one user.
+ */
+export function tokenText(first: Buffer, index: number): string {
+  if (index === 0) return first.toString('base64url');
+  const token = Buffer.from(first);
+  token.writeUInt32BE((token.readUInt32BE(0) + index) % 2 ** 32, 0);
+  return token.toString('base64url');
 }
 
-/** Writes tag(12), number(6), whether a token is given(1) and the token(6): the largest, never given, if not ours. */
-export function writeReference({ id, token }: DeliveryRef, target: Buffer, at: number): void {
+/** Writes tag(12), number(6), whether a token is given(1), the token(16), zeros if it is not ours, and the owner(6). */
+export function writeReference({ id, token, owner }: DeliveryRef, target: Buffer, at: number): void {
+  const tokenAt = at + ID_BYTES + 1;
   writeId(id, target, at);
   target.writeUInt8(token === null ? 0 : 1, at + ID_BYTES);
-  const number = token !== null && TOKEN.test(token) ? Number.parseInt(token, 36) : LARGEST_NUMBER;
-  target.writeUIntBE(Math.min(number, LARGEST_NUMBER), at + ID_BYTES + 1, 6);
+  if (token !== null && TOKEN.test(token)) target.write(token, tokenAt, TOKEN_BYTES, 'base64url');
+  else target.fill(0, tokenAt, tokenAt + TOKEN_BYTES);
+  target.writeUIntBE(token === null ? ownerNumber(owner) : 0, tokenAt + TOKEN_BYTES, OWNER_BYTES);
 }

@@ -27,6 +27,7 @@ import {
   type NewElement,
 } from '../../model/element.ts';
 import type { QueueKey } from '../../model/names.ts';
+import { ownerNumber } from '../../model/owner.ts';
 import { INSERT, insertCall, refusedGroups } from './calls/insert.ts';
 import type { Lanes } from './calls/lanes.ts';
 import { DUE, SIZES } from './calls/look.ts';
@@ -95,11 +96,11 @@ export class RedisStorage implements Storage {
     });
   }
 
-  take(queue: QueueKey, { group, count, leaseMs }: TakeOptions): Promise<TakeResult> {
+  take(queue: QueueKey, { group, count, leaseMs, owner }: TakeOptions): Promise<TakeResult> {
     const lease = leaseMs === null ? null : Math.max(1, Math.ceil(leaseMs));
-    const call = { group, count, leaseMs: lease };
+    const call = { group, count, leaseMs: lease, owner: lease === null ? 0 : ownerNumber(owner) };
     return this.#lanes.call(queue, TAKE, call, {
-      join: `take ${lease} ${group}`,
+      join: `take ${lease} ${call.owner} ${group}`,
       items: count,
       dueMs: lease,
     });

@@ -1,5 +1,6 @@
 import type { DeliveryRef, GroupSizes, OnRepeat, QueueSizes } from '../../engine/storage.ts';
 import type { Delivery, ElementId, GroupName, NewElement } from '../../model/element.ts';
+import { ownerNumber } from '../../model/owner.ts';
 import { fromMore, toMore } from './content.ts';
 import type { MessageReader, MessageWriter } from './message.ts';
 import { INSERTED, OUTCOMES } from './operations.ts';
@@ -31,11 +32,12 @@ export function readInserted(
   });
 }
 
-/** id, group, token */
-export function writeRef(call: MessageWriter, { id, group, token }: DeliveryRef): void {
+/** id, group, token, and without one the owner */
+export function writeRef(call: MessageWriter, { id, group, token, owner }: DeliveryRef): void {
   call.value(id);
   call.value(group);
   call.value(token);
+  if (token === null) call.value(ownerNumber(owner));
 }
 
 /** id, group, tries, due, type, more, body */

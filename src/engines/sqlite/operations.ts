@@ -48,6 +48,7 @@ export const OUTCOMES = [
   'not-reserved',
   'lease-lost',
   'reserved',
+  'token-required',
 ] as const;
 export const DONE = 0;
 export const DEAD_LETTERED = 1;
@@ -55,3 +56,4 @@ export const NOT_FOUND = 2;
 export const NOT_RESERVED = 3;
 export const LEASE_LOST = 4;
 export const RESERVED = 5;
+export const TOKEN_REQUIRED = 6;

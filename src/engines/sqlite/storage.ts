@@ -19,6 +19,7 @@ import type {
 } from '../../engine/storage.ts';
 import type { Delivery, DeliveryState, ElementId, GroupName, NewElement } from '../../model/element.ts';
 import type { QueueKey } from '../../model/names.ts';
+import { ownerNumber } from '../../model/owner.ts';
 import type { Client } from './client.ts';
 import {
   readDeliveries,
@@ -84,13 +85,14 @@ export class SqliteStorage implements Storage {
     return this.#client.end('insert', (reply) => readInserted(reply, elements, onRepeat));
   }
 
-  take(queue: QueueKey, { group, count, leaseMs }: TakeOptions): Promise<TakeResult> {
+  take(queue: QueueKey, { group, count, leaseMs, owner }: TakeOptions): Promise<TakeResult> {
     this.#housekeeping.due();
     const call = this.#client.begin('take');
     call.value(this.#client.handle(queue));
     call.value(group);
     call.value(count);
     call.value(leaseMs);
+    if (leaseMs !== null) call.value(ownerNumber(owner));
     return this.#client.end('take', (reply) => ({
       deliveries: readDeliveries(reply, group),
       nextDueAt: reply.numberOrNull(),

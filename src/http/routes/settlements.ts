@@ -8,13 +8,16 @@ import { Extended, Nothing } from '../schemas.ts';
 
 const which = {
   group: group('The group of the reserve, where one was given.'),
-  token: opaque('`x-ks-lease` of the reserve: only this very reservation is meant, not a later one.'),
+  token: opaque(
+    '`x-ks-lease` of the reserve: only this very reservation is meant, not a later one. Needed for a reservation of another user.',
+  ),
 };
 
 const problems = [
   'element-not-found',
   'not-reserved',
   'lease-lost',
+  'token-required',
   'not-supported',
   'invalid-parameter',
 ] as const;
@@ -100,5 +103,5 @@ export const settlementRoutes: readonly Route[] = [
 ];
 
 function reference(call: Call, group: string | null, token: string | null): SettleRef {
-  return { id: checkOpaque('id', call.param('id')), group, token };
+  return { id: checkOpaque('id', call.param('id')), group, token, owner: call.user.name };
 }

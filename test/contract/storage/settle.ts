@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import type { EngineUnderTest } from '../../engines.ts';
 import { bodyTexts, newElement, newElements } from '../../support/elements.ts';
-import { byId, byToken, Fixture } from '../fixture.ts';
+import { byId, byToken, Fixture, type Reserved } from '../fixture.ts';
 
 export function settleContract(open: EngineUnderTest['open']): void {
   describe('commit and rollback', () => {
@@ -88,6 +88,62 @@ export function settleContract(open: EngineUnderTest['open']): void {
       assert.deepEqual(await on.storage.rollback(queue, [{ ...byId(named), ...back }]), ['not-reserved']);
       assert.deepEqual(await on.storage.commit(queue, [{ ...named, token: 'made up' }]), ['lease-lost']);
       assert.deepEqual(bodyTexts(await on.pop(queue)), ['a']);
+    });
+
+    it('settles for another user only by the token, and for the same user without', async () => {
+      const queue = on.queue('jobs');
+      await on.storage.insert(queue, newElements('a', 'b', 'c', 'd'));
+      const take = async (owner: string | null): Promise<Reserved> => {
+        const options = { group: '', count: 1, leaseMs: 60_000, owner };
+        const { deliveries } = await on.storage.take(queue, options);
+        return deliveries[0] as Reserved;
+      };
+      const [a, b, c, d] = [await take('ann'), await take('ann'), await take('ann'), await take(null)];
+      const [ann, ben] = [{ owner: 'ann' }, { owner: 'ben' }];
+      const extended = await on.storage.extend(queue, [{ ...byId(a), ...ben, leaseMs: 90_000 }]);
+      assert.deepEqual(extended, [{ outcome: 'token-required' }]);
+      assert.deepEqual(await on.storage.rollback(queue, [{ ...byId(a), ...ben, ...back }]), [
+        'token-required',
+      ]);
+      const moved = { from: queue, finish: { ...byId(a), ...ben }, inserts: [] };
+      assert.deepEqual(await on.storage.transfer([moved]), ['token-required']);
+      const refs = [
+        { ...byId(a), ...ben },
+        { ...byId(a), ...ann },
+        { ...byToken(b), ...ben },
+        byId(c),
+        { ...byId(d), ...ben },
+      ];
+      assert.deepEqual(await on.storage.commit(queue, refs), [
+        'token-required',
+        'done',
+        'done',
+        'done',
+        'done',
+      ]);
+    });
+
+    it('asks another user for the token of a lease that ran out, too', async () => {
+      await on.alone(async ({ engine: { storage }, passTime }) => {
+        const queue = { ns: 'plain', name: 'late' };
+        await storage.insert(queue, newElements('a'));
+        const options = { group: '', count: 1, leaseMs: 1000, owner: 'ann' };
+        const [late] = (await storage.take(queue, options)).deliveries;
+        await passTime(1001);
+        await storage.sweep();
+        const ref = { id: late?.id ?? '', group: '', token: null };
+        assert.deepEqual(await storage.commit(queue, [{ ...ref, owner: 'ben' }]), ['token-required']);
+        assert.deepEqual(await storage.commit(queue, [{ ...ref, owner: 'ann' }]), ['done']);
+      });
+    });
+
+    it('draws tokens of 128 bits, no two alike', async () => {
+      const queue = on.queue();
+      await on.storage.insert(queue, newElements(...'abcdefgh'));
+      const tokens = (await on.reserve(queue)).map(({ lease }) => lease?.token ?? '');
+      assert.equal(new Set(tokens).size, 8);
+      // 22 characters of base64url, or 20 hexadecimal digits and a number of 48 bits.
+      for (const token of tokens) assert.match(token, /^[A-Za-z0-9_-]{22}$|^[0-9a-z]{1,10}-[0-9a-f]{20}$/);
     });
 
     it('keeps a late worker away from the next worker: the old token is lease-lost for every verb', async () => {

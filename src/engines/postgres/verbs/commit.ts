@@ -5,11 +5,12 @@ import type { Queue } from '../names.ts';
 import type { Query, Row, Statement } from '../statement.ts';
 import { finishShared, NOW, ONE_LESS_OF_EITHER, tally, withList } from './fragments.ts';
 import {
+  IS_HOLDER,
   outcomeRows,
   parseRef,
   placeOf,
-  REFS,
   RefColumns,
+  refs,
   refusal,
   type Settled,
   wasChanged,
@@ -25,7 +26,7 @@ type CommitVerb = Verb<CommitArgs, Settled[]>;
 
 /** The entry `g`: deliveries that the references `r` hold, which it deletes. A lease that ended still holds. */
 export const FINISHED = `g AS (DELETE FROM delivery d USING r WHERE d.seq = r.seq AND d.lane = r.lane
-    AND d.token IS NOT NULL AND (r.token IS NULL OR d.token = r.token)
+    AND d.token IS NOT NULL AND ${IS_HOLDER}
     RETURNING r.ord, d.seq, d.lane, d.due_at, d.lease_until, d.head)`;
 
 function commitStatement(shared: boolean): Statement {
@@ -33,7 +34,7 @@ function commitStatement(shared: boolean): Statement {
     name: `commit${shared ? ' shared' : ''}`,
     text: `${withList(
       NOW,
-      `${REFS} WITH ORDINALITY AS r(lane, seq, token, ord))`,
+      refs(),
       FINISHED,
       shared && finishShared('g'),
       tally('gt', 'g', ONE_LESS_OF_EITHER),

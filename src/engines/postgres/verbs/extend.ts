@@ -7,11 +7,12 @@ import type { Queue } from '../names.ts';
 import { number, type Query, type Row, type Statement } from '../statement.ts';
 import { NOW, withList } from './fragments.ts';
 import {
+  IS_HOLDER,
   outcomeRows,
   parseRef,
   placeOf,
-  REFS,
   RefColumns,
+  refs,
   refusal,
   type Settled,
   wasChanged,
@@ -33,9 +34,9 @@ const EXTEND: Statement = {
   name: 'extend',
   text: `${withList(
     NOW,
-    `${REFS.replace(')', ', $4::bigint[])')} WITH ORDINALITY AS r(lane, seq, token, lease, ord))`,
+    refs(['lease', 'bigint']),
     `g AS (UPDATE delivery d SET lease_until = t.now + r.lease FROM r, t
-      WHERE d.seq = r.seq AND d.lane = r.lane AND d.lease_until > t.now AND (r.token IS NULL OR d.token = r.token)
+      WHERE d.seq = r.seq AND d.lane = r.lane AND d.lease_until > t.now AND ${IS_HOLDER}
       RETURNING r.ord, d.lease_until)`,
   )} ${outcomeRows(', g.lease_until')}`,
 };
@@ -77,7 +78,7 @@ class ExtendBatch implements Batch<ExtendArgs, Extended[]> {
     for (const row of rows) {
       const place = placeOf(row);
       extended[place] = wasChanged(row)
-        ? this.#started(number(row, 5))
+        ? this.#started(number(row, 6))
         : { outcome: refusal(row, this.#refs.at(place), 'other'), until: null };
     }
     const missing: Extended = { outcome: 'not-found', until: null };

@@ -1,6 +1,7 @@
 import type { DeliveryRef, SettleOutcome } from '../../../engine/storage.ts';
-import { int4Array, int8Array } from '../arrays.ts';
-import { type Ids, parseToken } from '../ids.ts';
+import { ownerNumber } from '../../../model/owner.ts';
+import { byteaArray, int4Array, int8Array } from '../arrays.ts';
+import { type Ids, parseToken, type Token } from '../ids.ts';
 import type { Lane, Queue } from '../names.ts';
 import { flag, number, numberOrNull, type Parameter, type Row } from '../statement.ts';
 
@@ -8,14 +9,17 @@ import { flag, number, numberOrNull, type Parameter, type Row } from '../stateme
 export interface ParsedRef {
   readonly lane: Lane;
   readonly seq: number;
-  readonly token: number | null;
+  readonly token: Token | null;
+  /** Who settles without a token; 0: the service itself. */
+  readonly owner: number;
 }
 
-export function parseRef(ids: Ids, queue: Queue, { id, group, token }: DeliveryRef): ParsedRef | null {
+export function parseRef(ids: Ids, queue: Queue, { id, group, token, owner }: DeliveryRef): ParsedRef | null {
   const seq = ids.parse(id);
   const lane = queue.lanes.get(group);
   if (seq === null || lane === undefined) return null;
-  return { lane, seq, token: token === null ? null : parseToken(token) };
+  const parsed = token === null ? null : parseToken(token);
+  return { lane, seq, token: parsed, owner: parsed === null ? ownerNumber(owner) : 0 };
 }
 
 /**
@@ -55,14 +59,20 @@ export class RefColumns {
     return ref;
   }
 
-  /** Parameters 1 to 3: lane, number, token. */
+  /** Parameters 1 to 5: see {@link refs}. */
   values(): Parameter[] {
     return [
       int4Array(this.#refs.map(({ lane }) => lane.id)),
       int8Array(this.#refs.map(({ seq }) => seq)),
-      int8Array(this.#refs.map(({ token }) => token)),
+      int8Array(this.#refs.map(({ token }) => token?.number ?? null)),
+      byteaArray(this.#refs.map(({ token }) => secretBytes(token))),
+      int8Array(this.#refs.map(({ owner }) => owner)),
     ];
   }
+}
+
+function secretBytes(token: Token | null): Buffer | null {
+  return token === null || token.secret === null ? null : Buffer.from(token.secret, 'hex');
 }
 
 function nameOf({ lane, seq }: ParsedRef): string {
@@ -109,13 +119,31 @@ export function withoutRepeats<T>(items: readonly T[], namesOf: (item: T) => rea
  * that were changed: place, whether it was changed, and else what stands there now.
  */
 export function outcomeRows(changed: string): string {
-  return `SELECT g.ord, true, NULL::bigint, NULL::bigint, NULL::bigint${changed} FROM g
+  return `SELECT g.ord, true, NULL::bigint, NULL::bigint, NULL::bigint, NULL::bool${changed} FROM g
     UNION ALL
-    SELECT r.ord, false, d.seq, d.token, d.lease_until - t.now${changed === '' ? '' : ', NULL'} FROM t CROSS JOIN r
+    SELECT r.ord, false, d.seq, d.token, d.lease_until - t.now, ${IS_HOLDER}${changed === '' ? '' : ', NULL'} FROM t CROSS JOIN r
     LEFT JOIN delivery d ON d.seq = r.seq AND d.lane = r.lane WHERE (r.ord IN (SELECT g.ord FROM g)) IS NOT TRUE`;
 }
 
-export const REFS = 'r AS MATERIALIZED (SELECT * FROM unnest($1::int[], $2::bigint[], $3::bigint[])';
+const REF_TYPES = '$1::int[], $2::bigint[], $3::bigint[], $4::bytea[], $5::bigint[]';
+const REF_NAMES = 'lane, seq, token, secret, owner';
+
+/** How many parameters references have. */
+export const REF_PARAMETERS = 5;
+
+/**
+ * The entry `r`: the references, and what a verb adds to each.
+ * @param more names and types of arrays, which are the parameters from {@link REF_PARAMETERS} + 1 on
+ */
+export function refs(...more: readonly (readonly [name: string, type: string])[]): string {
+  const types = more.map(([, type], index) => `, $${REF_PARAMETERS + 1 + index}::${type}[]`).join('');
+  const names = more.map(([name]) => `, ${name}`).join('');
+  return `r AS MATERIALIZED (SELECT * FROM unnest(${REF_TYPES}${types}) WITH ORDINALITY AS r(${REF_NAMES}${names}, ord))`;
+}
+
+/** Whether a reference `r` names the reservation that stands in `d`: by its token, or as its owner or one who may be any. */
+export const IS_HOLDER = `(CASE WHEN r.token IS NULL THEN r.owner = 0 OR coalesce(d.owner, 0) IN (0, r.owner)
+  ELSE d.token = r.token AND d.secret IS NOT DISTINCT FROM r.secret END)`;
 
 /** Another node changed the delivery at the same time: what stands there now is known when asked again. */
 export const RACED = 'raced';
@@ -129,8 +157,10 @@ export function refusal(row: Row, ref: ParsedRef, verb: 'commit' | 'other'): Set
   if (seq === null) return 'not-found';
   // A commit is accepted after the end of the lease, while the token still stands there.
   const isHeld = verb === 'commit' ? token !== null : leftMs !== null && leftMs > 0;
-  if (ref.token !== null && (ref.token !== token || !isHeld)) return 'lease-lost';
-  return isHeld ? RACED : 'not-reserved';
+  const isHolder = flag(row, 5);
+  if (ref.token !== null && !(isHolder && isHeld)) return 'lease-lost';
+  if (!isHeld) return 'not-reserved';
+  return isHolder ? RACED : 'token-required';
 }
 
 export function wasChanged(row: Row): boolean {

@@ -8,11 +8,13 @@ import { flag, type Query, type Row, type Statement } from '../statement.ts';
 import { NOW, tally, withList } from './fragments.ts';
 import { moving } from './moving.ts';
 import {
+  IS_HOLDER,
   outcomeRows,
   parseRef,
   placeOf,
-  REFS,
+  REF_PARAMETERS,
   RefColumns,
+  refs,
   refusal,
   type Settled,
   wasChanged,
@@ -33,17 +35,15 @@ export interface RollbackHost {
 
 type RollbackVerb = Verb<RollbackArgs, Settled[]>;
 
-/** Parameters 4 to 7: delay, whether to count, tries at which the element moves, and where to; null: never. */
+/** Parameters behind those of the references: delay, whether to count, tries at which the element moves, and where to; null: never. */
 function rollbackStatement(moves: boolean): Statement {
-  const held =
-    'd.seq = r.seq AND d.lane = r.lane AND d.lease_until > t.now AND (r.token IS NULL OR d.token = r.token)';
+  const held = `d.seq = r.seq AND d.lane = r.lane AND d.lease_until > t.now AND ${IS_HOLDER}`;
   const isLast = '(r.counts AND r.target IS NOT NULL AND d.tries + 1 >= r.max_tries)';
   return {
     name: `rollback${moves ? ' moving' : ''}`,
     text: `${withList(
       NOW,
-      `${REFS.replace(')', ', $4::bigint[], $5::bool[], $6::int[], $7::int[])')} WITH ORDINALITY
-        AS r(lane, seq, token, delay, counts, max_tries, target, ord))`,
+      refs(['delay', 'bigint'], ['counts', 'bool'], ['max_tries', 'int'], ['target', 'int']),
       // Due again at now plus the delay; one that nobody saw, and that is not to be delayed, keeps its place.
       `kept AS (UPDATE delivery d SET lease_until = NULL, token = NULL, tries = d.tries + r.counts::int,
           due_at = CASE WHEN r.counts OR r.delay > 0 THEN t.now + r.delay ELSE d.due_at END
@@ -52,7 +52,7 @@ function rollbackStatement(moves: boolean): Statement {
       moves &&
         `moved AS (DELETE FROM delivery d USING r, t WHERE ${held} AND ${isLast}
         RETURNING r.ord, r.target, d.seq, d.lane, d.due_at, d.tries, d.head, d.body)`,
-      ...(moves ? moving(8) : []),
+      ...(moves ? moving(REF_PARAMETERS + 5) : []),
       `g AS (SELECT ord, false AS died FROM kept${moves ? ' UNION ALL SELECT ord, true FROM moved' : ''})`,
     )} ${outcomeRows(', g.died')}`,
   };
@@ -124,7 +124,7 @@ class RollbackBatch implements Batch<RollbackArgs, Settled[]> {
       const place = placeOf(row);
       const ref = this.#refs.at(place);
       if (!wasChanged(row)) outcomes[place] = refusal(row, ref, 'other');
-      else if (flag(row, 5)) {
+      else if (flag(row, 6)) {
         this.#host.died(ref.lane);
         outcomes[place] = 'dead-lettered';
       } else outcomes[place] = 'done';

@@ -1,10 +1,12 @@
 import type { TakeOptions, TakeResult } from '../../../engine/storage.ts';
 import type { Delivery } from '../../../model/element.ts';
-import { int4Array, int8Array } from '../arrays.ts';
+import type { LeaseTokens } from '../../../model/lease-token.ts';
+import { ownerNumber } from '../../../model/owner.ts';
+import { byteaArray, int4Array, int8Array } from '../arrays.ts';
 import type { Batch, Verb } from '../call.ts';
 import { delivery } from '../content.ts';
 import type { DatabaseClock } from '../database-clock.ts';
-import { type Ids, type Tokens, tokenText } from '../ids.ts';
+import { drawToken, type Ids, type Token, tokenText } from '../ids.ts';
 import type { Leases } from '../leases.ts';
 import type { Lane, Queue } from '../names.ts';
 import type { Prober } from '../prober.ts';
@@ -17,7 +19,7 @@ export interface TakeArgs extends TakeOptions {
 
 export interface TakeHost {
   readonly ids: Ids;
-  readonly tokens: Tokens;
+  readonly tokens: LeaseTokens;
   readonly clock: DatabaseClock;
   readonly leases: Leases;
   readonly prober: Prober;
@@ -45,20 +47,20 @@ const TAKE_WITHIN_MS = 4000;
  */
 function takeStatement({ reserves, shared }: { reserves: boolean; shared: boolean }): Statement {
   const requests = reserves
-    ? 'unnest($1::int[], $2::int[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[]) WITH ORDINALITY AS r(lane, n, from_due, from_seq, lease, token, ord)'
+    ? 'unnest($1::int[], $2::int[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bytea[], $8::bigint[]) WITH ORDINALITY AS r(lane, n, from_due, from_seq, lease, token, secret, owner, ord)'
     : 'unnest($1::int[], $2::int[], $3::bigint[], $4::bigint[]) WITH ORDINALITY AS r(lane, n, from_due, from_seq, ord)';
-  const eligible = `picked AS MATERIALIZED (SELECT r.ord${reserves ? ', t.now + r.lease AS until, r.token' : ''}, d.*
+  const eligible = `picked AS MATERIALIZED (SELECT r.ord${reserves ? ', t.now + r.lease AS until, r.token, r.secret, r.owner' : ''}, d.*
     FROM t CROSS JOIN ${requests} CROSS JOIN LATERAL (
       SELECT ctid AS tid, due_at, seq, bytes FROM delivery
       WHERE lane = r.lane AND lease_until IS NULL AND due_at <= t.now AND (due_at, seq) >= (r.from_due, r.from_seq)
       ORDER BY due_at, seq LIMIT r.n FOR UPDATE SKIP LOCKED) d
-    WHERE t.now <= $${reserves ? 7 : 5}::bigint)`;
+    WHERE t.now <= $${reserves ? 9 : 5}::bigint)`;
   const fitting = `k AS MATERIALIZED (SELECT p.*, row_number() OVER w AS place, sum(p.bytes) OVER w - p.bytes AS before
     FROM picked p WINDOW w AS (ORDER BY p.ord, p.due_at, p.seq))`;
   const columns = 'k.ord, d.seq, d.lane, d.due_at, d.tries, d.lease_until, d.token, d.head, d.body';
   const chosen = `d.ctid = k.tid AND k.before < ${MOST_BYTES}`;
   const taken = reserves
-    ? `g AS (UPDATE delivery d SET lease_until = k.until, token = k.token + k.place FROM k WHERE ${chosen} RETURNING ${columns})`
+    ? `g AS (UPDATE delivery d SET lease_until = k.until, token = k.token + k.place, secret = k.secret, owner = k.owner FROM k WHERE ${chosen} RETURNING ${columns})`
     : `g AS (DELETE FROM delivery d USING k WHERE ${chosen} RETURNING ${columns})`;
   const content = shared ? 'coalesce(g.head, e.head), coalesce(g.body, e.body)' : 'g.head, g.body';
   const join = shared ? 'LEFT JOIN element e ON g.head IS NULL AND e.seq = g.seq' : '';
@@ -103,8 +105,9 @@ export function takeVerbs(host: TakeHost): (args: TakeArgs) => TakeVerb {
 interface Request {
   readonly lane: Lane;
   readonly leaseMs: number | null;
-  /** What the tokens of its reservations are counted from. */
-  readonly token: number;
+  /** What the tokens of its reservations are counted from; null for pops. */
+  readonly token: Token | null;
+  readonly owner: number;
   readonly counts: number[];
 }
 
@@ -124,22 +127,23 @@ class TakeBatch implements Batch<TakeArgs, TakeResult> {
     this.#reserves = reserves;
   }
 
-  add({ queue, group, count, leaseMs }: TakeArgs): boolean {
+  add({ queue, group, count, leaseMs, owner: user }: TakeArgs): boolean {
     const lane = queue.lanes.get(group);
     if (lane === undefined) {
       this.#steps.push(null);
       return true;
     }
+    const owner = this.#reserves ? ownerNumber(user) : 0;
     const at = this.#byLane.get(lane);
     const same = at === undefined ? undefined : this.#requests[at];
     if (at === undefined || same === undefined) {
       this.#byLane.set(lane, this.#requests.length);
       this.#steps.push({ request: this.#requests.length, turn: 0 });
-      const token = this.#reserves ? this.#host.tokens.next() : 0;
-      this.#requests.push({ lane, leaseMs, token, counts: [count] });
+      const token = this.#reserves ? drawToken(this.#host.tokens) : null;
+      this.#requests.push({ lane, leaseMs, token, owner, counts: [count] });
       return true;
     }
-    if (same.leaseMs !== leaseMs) return false;
+    if (same.leaseMs !== leaseMs || same.owner !== owner) return false;
     this.#steps.push({ request: at, turn: same.counts.length });
     same.counts.push(count);
     return true;
@@ -158,7 +162,9 @@ class TakeBatch implements Batch<TakeArgs, TakeResult> {
     ];
     if (this.#reserves) {
       values.push(int8Array(requests.map(({ leaseMs }) => Math.ceil(leaseMs ?? 0))));
-      values.push(int8Array(requests.map(({ token }) => token)));
+      values.push(int8Array(requests.map(({ token }) => token?.number ?? 0)));
+      values.push(byteaArray(requests.map(({ token }) => Buffer.from(token?.secret ?? '', 'hex'))));
+      values.push(int8Array(requests.map(({ owner }) => owner)));
     }
     return { statement: this.#statement, values: [...values, String(this.#handOutUntil)] };
   }
@@ -194,7 +200,8 @@ class TakeBatch implements Batch<TakeArgs, TakeResult> {
       return;
     }
     const until = numberOrNull(row, 4);
-    const lease = until === null ? null : { token: tokenText(number(row, 5)), until };
+    const secret = request.token?.secret ?? null;
+    const lease = until === null ? null : { token: tokenText({ number: number(row, 5), secret }), until };
     if (until !== null) this.#host.leases.started(until);
     const content = { head: text(row, 6), body: text(row, 7) };
     const state = { tries: number(row, 3), matureAt: number(row, 1), lease };

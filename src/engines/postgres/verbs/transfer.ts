@@ -13,8 +13,9 @@ import {
   type ParsedRef,
   parseRef,
   placeOf,
-  REFS,
+  REF_PARAMETERS,
   RefColumns,
+  refs,
   refusal,
   type Settled,
   wasChanged,
@@ -44,16 +45,17 @@ export function namesOfMove({ from, finish, inserts }: Move): string[] {
 /** Finishes and inserts in one statement: an element is stored only if its move's delivery was finished. */
 function transferStatement(kinds: ElementKinds): Statement {
   const isPlain = kinds === PLAIN_KINDS;
-  const stored = storing(kinds, isPlain ? 5 : 6, {
-    windowParameter: 5,
-    extra: ['move', '$4::int[]'],
+  const first = REF_PARAMETERS + 1;
+  const stored = storing(kinds, isPlain ? first + 1 : first + 2, {
+    windowParameter: first + 1,
+    extra: ['move', `$${first}::int[]`],
     where: '(u.move IN (SELECT g.ord FROM g)) IS TRUE',
   });
   return {
     name: `transfer${isPlain ? '' : ' of any kind'}`,
     text: `${withList(
       NOW,
-      `${REFS} WITH ORDINALITY AS r(lane, seq, token, ord))`,
+      refs(),
       FINISHED,
       !isPlain && finishShared('g'),
       tally('gt', 'g', ONE_LESS_OF_EITHER),

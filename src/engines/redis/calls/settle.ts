@@ -14,7 +14,15 @@ import { noLaneLeft } from './insert.ts';
 import type { Answer, Verb } from './task.ts';
 
 /** The outcomes by the digits that `library/values.lua` gives them. */
-const OUTCOMES = ['done', 'dead-lettered', 'not-found', 'not-reserved', 'lease-lost', 'reserved'] as const;
+const OUTCOMES = [
+  'done',
+  'dead-lettered',
+  'not-found',
+  'not-reserved',
+  'lease-lost',
+  'reserved',
+  'token-required',
+] as const;
 
 export function outcomeAt(text: Buffer, at: number): (typeof OUTCOMES)[number] {
   const outcome = OUTCOMES[(text[at] ?? 0) - 0x30];

@@ -1,5 +1,7 @@
 import type { BrowsePage, TakeResult } from '../../../engine/storage.ts';
 import type { Delivery, DeliveryState, GroupName } from '../../../model/element.ts';
+import { LeaseTokens, TOKEN_BYTES } from '../../../model/lease-token.ts';
+import { OWNER_BYTES } from '../../../model/owner.ts';
 import { decodeContent } from '../content.ts';
 import { elementId, tokenText } from '../ids.ts';
 import type { Answer, Verb } from './task.ts';
@@ -8,6 +10,7 @@ export interface TakeCall {
   readonly group: GroupName;
   readonly count: number;
   readonly leaseMs: number | null;
+  readonly owner: number;
 }
 
 /** Bytes before the content in a stored element: see `library/values.lua`. */
@@ -17,13 +20,24 @@ const TAKE_HEAD = 22;
 const TAKE_STEP = 19;
 const RESERVED = 0x52;
 
-/** Calls of the same group and lease, one after the other: the first gets the first. */
+const tokens = new LeaseTokens();
+
+/** The first token(16) and the owner(6) of reservations. */
+function holderOf(owner: number): Buffer {
+  const holder = Buffer.allocUnsafe(TOKEN_BYTES + OWNER_BYTES);
+  holder.set(tokens.bytes());
+  holder.writeUIntBE(owner, TOKEN_BYTES, OWNER_BYTES);
+  return holder;
+}
+
+/** Calls of the same group, lease and owner, one after the other: the first gets the first. */
 export const TAKE: Verb<TakeCall, TakeResult> = {
   name: 'take',
   encode(calls) {
     const [first] = calls;
     const count = calls.reduce((sum, call) => sum + call.count, 0);
-    return [first?.group ?? '', count, first?.leaseMs ?? 0];
+    const leaseMs = first?.leaseMs ?? 0;
+    return [first?.group ?? '', count, leaseMs, leaseMs === 0 ? '' : holderOf(first?.owner ?? 0)];
   },
   decode(answer, calls) {
     const { deliveries, goneFrom } = readTaken(answer, calls[0]?.group ?? '');
@@ -50,7 +64,7 @@ interface Taken {
 function readTaken({ tag, text, elements }: Answer, group: GroupName): Taken {
   const reserved = text[0] === RESERVED;
   const until = text.readUIntBE(3, 6);
-  const token = text.readUIntBE(9, 6);
+  const token = text.subarray(text.length - TOKEN_BYTES);
   const deliveries: Delivery[] = [];
   let goneFrom: number | null = null;
   for (const [i, value] of elements.entries()) {
@@ -65,7 +79,7 @@ function readTaken({ tag, text, elements }: Answer, group: GroupName): Taken {
       group,
       tries: text.readUInt32BE(at + 12) >>> 1,
       matureAt,
-      lease: reserved ? { token: tokenText(token + i), until } : null,
+      lease: reserved ? { token: tokenText(token, i), until } : null,
       ...decodeContent(value, ELEMENT_HEAD),
     });
   }

@@ -7,7 +7,7 @@ local function finishPops(q, taken)
   if byte(taken) ~= POPPED_MARK then return end
   local lane, deleted = sub(taken, 2, 3), q.deleted
   local count = #deleted
-  for at = TAKE_HEAD + 1, #taken, TAKE_STEP do
+  for at = TAKE_HEAD + 1, #taken - TAKE_STEP + 1, TAKE_STEP do
     local seq = sub(taken, at + 9, at + 14)
     if lane == NO_LANE and byte(taken, at + 18) % 2 == 0 then
       count = count + 1
@@ -31,14 +31,14 @@ local function undoReserve(q, lane, member, till, token)
   local seq = sub(member, 10, 15)
   local held = readDelivery(q, lane, seq)
   if held and held.till == till and held.token == token then
-    release(q, lane, seq, held, held.maturity, held.tries, 0)
+    release(q, lane, seq, held, held.maturity, held.tries, NO_TOKEN)
   end
 end
 
 -- The elements of a take that is answered again, false where one is not the client's any more: a lease may have ended
 -- meanwhile, or others may have settled or removed what it held.
 local function takenAgain(q, taken)
-  local lane, token = sub(taken, 2, 3), fromSix(taken, 10)
+  local lane, token = sub(taken, 2, 3), sub(taken, -16)
   local bodies, records = {}, {}
   eachTaken(taken, function(member)
     bodies[#bodies + 1] = 'e' .. sub(member, 10, 15)
@@ -48,7 +48,7 @@ local function takenAgain(q, taken)
   if byte(taken) == POPPED_MARK then return bodies end
   for i, text in ipairs(fieldValues(q.h, records)) do
     local held = readDelivery(q, lane, '', text)
-    if not held or held.token ~= token + i - 1 or held.till <= call.now then bodies[i] = false end
+    if not held or held.token ~= tokenAt(token, i - 1) or held.till <= call.now then bodies[i] = false end
   end
   return bodies
 end
@@ -56,12 +56,12 @@ end
 -- The client never heard what it got: all of it goes back to its place, and no try is counted.
 local function undoTake(q, taken)
   local lane = sub(taken, 2, 3)
-  local till, token = unpackAt('>I6I6', taken, 4)
+  local till, token = fromSix(taken, 4), sub(taken, -16)
   eachTaken(taken, function(member, index)
     if byte(taken) == POPPED_MARK then
       undoPop(q, lane, member)
     else
-      undoReserve(q, lane, member, till, token + index)
+      undoReserve(q, lane, member, till, tokenAt(token, index))
     end
   end)
 end

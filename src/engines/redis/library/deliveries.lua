@@ -1,26 +1,37 @@
 -- Changes of one delivery's state, each keeping z, the delivery record and a stream's record in step.
 
+-- `string` is not there when a library is loaded.
+local NO_TOKEN, NOBODY = '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0', '\0\0\0\0\0\0'
+local DELIVERY = 38
+
+-- A record of the version before tokens had 16 bytes and reservations belonged to users.
+local function readOldDelivery(text)
+  local maturity, tries, _, till = unpackAt('>I6I4I6I6', text)
+  return { maturity = maturity, tries = tries, token = NO_TOKEN, till = till, owner = NOBODY }
+end
+
 -- `text`: the record, false where there is none, or nil where it was not read yet.
 local function readDelivery(q, lane, seq, text)
   if text == nil then text = db('HGET', q.h, 'd' .. lane .. seq) end
   if not text then return nil end
-  local maturity, tries, token, till = unpackAt('>I6I4I6I6', text)
-  return { maturity = maturity, tries = tries, token = token, till = till }
+  if #text < DELIVERY then return readOldDelivery(text) end
+  local maturity, tries, token, till, owner = unpackAt('>I6I4c16I6c6', text)
+  return { maturity = maturity, tries = tries, token = token, till = till, owner = owner }
 end
 
-local function deliveryText(maturity, tries, token, till)
-  return pack('>I6I4I6I6', maturity, tries, token, till)
+local function deliveryText(maturity, tries, token, till, owner)
+  return pack('>I6I4', maturity, tries) .. token .. six(till) .. owner
 end
 
 local function leaseMember(lane, till, seq)
   return 'l' .. lane .. six(till) .. seq
 end
 
--- reserved -> waiting. A token other than 0 stays good for a late commit.
+-- reserved -> waiting. A token other than NO_TOKEN stays good for a late commit.
 local function release(q, lane, seq, held, maturity, tries, token)
   db('ZREM', q.z, leaseMember(lane, held.till, seq))
   db('ZADD', q.z, 0, waitingMember(lane, maturity, seq, tries, true))
-  db('HSET', q.h, 'd' .. lane .. seq, deliveryText(maturity, tries, token, 0))
+  db('HSET', q.h, 'd' .. lane .. seq, deliveryText(maturity, tries, token, 0, held.owner))
   if lane ~= NO_LANE then changeLane(q, seq, lane, TOUCHED, maturity) end
 end
 

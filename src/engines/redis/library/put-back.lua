@@ -17,7 +17,7 @@ local function restoreShared(q, lane, seq, maturity, tries, content)
     newElement(q, seq, { lane }, maturity, tries)
     flush(q)
   end
-  db('HSET', q.h, 'd' .. lane .. seq, deliveryText(maturity, tries, 0, 0))
+  db('HSET', q.h, 'd' .. lane .. seq, deliveryText(maturity, tries, NO_TOKEN, 0, NOBODY))
   db('ZADD', q.z, 0, waitingMember(lane, maturity, seq, tries, true))
   changeLane(q, seq, lane, TOUCHED, maturity)
 end

@@ -2,18 +2,17 @@
 -- many members costs far less than one each. Order within a flush: removed before added, stored before deleted.
 
 local function openQueue(h, z)
-  local head = db('HMGET', h, 'm', 's', 't', 'c' .. call.client)
+  local head = db('HMGET', h, 'm', 's', 'c' .. call.client)
   local q = {
     h = h,
     z = z,
     tag = head[1] or '',
     seq = tonumber(head[2] or 0),
-    token = tonumber(head[3] or 0),
-    repeated = head[4],
+    repeated = head[3],
     retention = 0,
     gone = {}, added = {}, stored = {}, deleted = {},
   }
-  q.storedSeq, q.storedToken = q.seq, q.token
+  q.storedSeq = q.seq
   return q
 end
 
@@ -76,7 +75,6 @@ end
 
 local function saveQueue(q)
   if q.seq ~= q.storedSeq then store(q, 's', q.seq) end
-  if q.token ~= q.storedToken then store(q, 't', q.token) end
   flush(q)
 end
 

@@ -5,8 +5,8 @@
 --
 --   number(6) last use(6) listed under `c` at(6), then, packed: the answers, which of them are takes, the parcels made
 --
--- The answer of a take begins with P (popped) or R (reserved): kind(1) lane(2) until(6) first token(6) next
--- known(1) next maturity(6), then the members of z that the deliveries had.
+-- The answer of a take begins with P (popped) or R (reserved): kind(1) lane(2) until(6) zeros(6) next known(1) next
+-- maturity(6), then the members of z that the deliveries had; of a reserve, the first token(16) at its end.
 
 local ANSWER_HEAD, TAKE_HEAD, TAKE_STEP = 18, 22, 19
 
@@ -24,10 +24,16 @@ end
 -- Calls `each` with the member and the number of every delivery of a take.
 local function eachTaken(taken, each)
   local index = 0
-  for at = TAKE_HEAD + 1, #taken, TAKE_STEP do
+  -- The token at the end is shorter than a step.
+  for at = TAKE_HEAD + 1, #taken - TAKE_STEP + 1, TAKE_STEP do
     each(sub(taken, at, at + TAKE_STEP - 1), index)
     index = index + 1
   end
+end
+
+-- The token of the delivery of this number in a take whose first token is given.
+local function tokenAt(first, index)
+  return pack('>I4', (unpackAt('>I4', first) + index) % 4294967296) .. sub(first, 5)
 end
 
 local function isTouched(member)

@@ -1,10 +1,10 @@
 -- commit <groups> <references>; rollback <groups> <items>; extend <groups> <items>
 --
--- groups: names, each with a comma behind it. A reference: tag(12) seq(6) token given(1) token(6) number of the
--- group among them(2). A rollback adds delay(6) count the try(1), an extend the length of the lease(6). Each
+-- groups: names, each with a comma behind it. A reference: tag(12) seq(6) token given(1) token(16) owner(6) number of
+-- the group among them(2). A rollback adds delay(6) count the try(1), an extend the length of the lease(6). Each
 -- answers an outcome per item; extend with the end of the lease(6) beside.
 
-local REFERENCE = 27
+local REFERENCE = 43
 
 -- The lanes of such a list of groups, false where no element ever named one.
 local function lanesOf(q, groups)
@@ -41,20 +41,22 @@ end
 
 -- What a reference names: its lane and number, the delivery that it may settle or nil, and why not.
 local function readReference(q, lanes, items, at, text)
-  local tag, seq, given, token, group = unpackAt('>c12c6I1I6I2', items, at)
+  local tag, seq, given, token, owner, group = unpackAt('>c12c6I1c16c6I2', items, at)
   local lane = lanes[group]
   if not lane or tag ~= q.tag then return lane, seq, nil, NOT_FOUND end
   local found = findDelivery(q, lane, seq, text)
   local refusal = given == 1 and LEASE_LOST or NOT_RESERVED
   if not found then return lane, seq, nil, waitsUntouched(q, lane, seq) and refusal or NOT_FOUND end
-  if found.till == 0 and found.token == 0 then return lane, seq, nil, refusal end
+  if found.till == 0 and found.token == NO_TOKEN then return lane, seq, nil, refusal end
   if given == 1 and token ~= found.token then return lane, seq, nil, LEASE_LOST end
-  return lane, seq, found, refusal
+  local isOfAnother = given == 0 and owner ~= NOBODY and found.owner ~= NOBODY and found.owner ~= owner
+  return lane, seq, found, refusal, isOfAnother
 end
 
 local function commitOne(q, lanes, items, at, text)
-  local lane, seq, found, refusal = readReference(q, lanes, items, at, text)
+  local lane, seq, found, refusal, isOfAnother = readReference(q, lanes, items, at, text)
   if not found then return refusal end
+  if isOfAnother then return TOKEN_REQUIRED end
   q.gone[#q.gone + 1] = found.till == 0 and waitingMember(lane, found.maturity, seq, found.tries, true)
     or leaseMember(lane, found.till, seq)
   finish(q, lane, seq)
@@ -65,7 +67,7 @@ end
 local function readRecords(q, lanes, items)
   local fields = {}
   for from = 1, #items, REFERENCE do
-    local seq, _, _, group = unpackAt('>c6I1I6I2', items, from + 12)
+    local seq, _, _, group = unpackAt('>c6I1c22I2', items, from + 12)
     fields[#fields + 1] = 'd' .. (lanes[group] or '') .. seq
   end
   return fieldValues(q.h, fields), fields
@@ -91,17 +93,18 @@ end
 
 -- The reservation that the reference holds, or nil and why it holds none.
 local function readHeld(q, lanes, items, at)
-  local lane, seq, found, refusal = readReference(q, lanes, items, at)
-  if found and found.till > call.now then return lane, seq, found end
-  return lane, seq, nil, refusal
+  local lane, seq, found, refusal, isOfAnother = readReference(q, lanes, items, at)
+  if not found or found.till <= call.now then return lane, seq, nil, refusal end
+  if isOfAnother then return lane, seq, nil, TOKEN_REQUIRED end
+  return lane, seq, found
 end
 
 local function rollbackOne(q, lanes, items, at)
   local lane, seq, held, refusal = readHeld(q, lanes, items, at)
   if not held then return refusal end
   local delay, counts = unpackAt('>I6I1', items, at + REFERENCE)
-  if counts == 1 then return endTry(q, lane, seq, held, call.now + delay, 0) and DEAD or DONE end
-  release(q, lane, seq, held, delay > 0 and call.now + delay or held.maturity, held.tries, 0)
+  if counts == 1 then return endTry(q, lane, seq, held, call.now + delay, NO_TOKEN) and DEAD or DONE end
+  release(q, lane, seq, held, delay > 0 and call.now + delay or held.maturity, held.tries, NO_TOKEN)
   return DONE
 end
 
@@ -119,7 +122,7 @@ local function extendOne(q, lanes, items, at)
   local till = call.now + fromSix(items, at + REFERENCE)
   db('ZREM', q.z, leaseMember(lane, held.till, seq))
   db('ZADD', q.z, 0, leaseMember(lane, till, seq))
-  db('HSET', q.h, 'd' .. lane .. seq, deliveryText(held.maturity, held.tries, held.token, till))
+  db('HSET', q.h, 'd' .. lane .. seq, deliveryText(held.maturity, held.tries, held.token, till, held.owner))
   return DONE .. six(till)
 end
 

@@ -1,4 +1,4 @@
--- take <group> <count> <lease, ms; 0 to pop>
+-- take <group> <count> <lease, ms; 0 to pop> <of a reserve: first token(16) owner(6)>
 -- Answers as repeats.lua says, and the elements beside it.
 
 local PAGE = 64
@@ -28,16 +28,19 @@ local function removeFirst(q, members, count)
   end
 end
 
-local function hold(q, lane, members, count, till)
-  local ends, record, token = six(till), 'd' .. lane, q.token
+-- Reserves. Tokens are counted on from the first, `index` deliveries of the take being done.
+local function hold(q, lane, members, count, till, holder, index)
+  local ends, record, counter = six(till), 'd' .. lane, unpackAt('>I4', holder) + index - 1
   local lease, stored, added = 'l' .. lane .. ends, {}, {}
+  local rest = sub(holder, 5, 16) .. ends .. sub(holder, 17)
   for i = 1, count do
     local member, at = members[i], 2 * i
     local maturity, seq, tries = unpackAt('>c6c6I4', member, 4)
     added[at - 1], added[at] = '0', lease .. seq
-    stored[at - 1], stored[at] = record .. seq, maturity .. pack('>I4I6', math.floor(tries / 2), token + i) .. ends
+    stored[at - 1] = record .. seq
+    stored[at] = maturity .. pack('>I4I4', math.floor(tries / 2), (counter + i) % 4294967296) .. rest
   end
-  q.token, q.stored, q.added = token + count, stored, added
+  q.stored, q.added = stored, added
   flush(q)
 end
 
@@ -47,9 +50,9 @@ local function noteInStream(q, lane, members, count, state)
   end
 end
 
-local function takePage(q, lane, members, count, till)
+local function takePage(q, lane, members, count, till, holder, index)
   removeFirst(q, members, count)
-  if till > 0 then hold(q, lane, members, count, till) end
+  if till > 0 then hold(q, lane, members, count, till, holder, index) end
   if lane ~= NO_LANE then noteInStream(q, lane, members, count, till > 0 and HELD or POPPED) end
 end
 
@@ -59,16 +62,7 @@ local function firstDue(q, lane)
   return first and fromSix(first, 4)
 end
 
--- Tokens keep up with the time, 128 for a millisecond since 2020, which is more than are given. A master that lost the last
--- ones in a failover would give them again, and an old commit would finish somebody else's reservation; as it is, its
--- clock is past them.
-local TOKEN_EPOCH, TOKENS_PER_MS = 1577836800000, 128
-
-local function lastToken(q)
-  return math.max(q.token, (call.now - TOKEN_EPOCH) * TOKENS_PER_MS)
-end
-
-local function takeFrom(q, lane, count, till)
+local function takeFrom(q, lane, count, till, holder)
   local taken, bodies, got, room = {}, {}, 0, LARGEST_ANSWER
   local low, high = '[w' .. lane, '(w' .. lane .. six(call.now + 1)
   while got < count and room > 0 do
@@ -77,7 +71,7 @@ local function takeFrom(q, lane, count, till)
     if #members == 0 then break end
     local page
     page, room = readBodies(q, members, room)
-    takePage(q, lane, members, #page, till)
+    takePage(q, lane, members, #page, till, holder, got)
     for i = 1, #page do taken[got + i], bodies[got + i] = members[i], page[i] end
     got = got + #page
     if #members < limit then break end
@@ -87,18 +81,14 @@ end
 
 verbs.take = function(q, args, at)
   local group, count, lease = args[at], tonumber(args[at + 1]), tonumber(args[at + 2])
-  local lane = findLane(q, group)
-  local till, given = lease > 0 and call.now + lease or 0, q.token
-  q.token = lease > 0 and lastToken(q) or given
-  local token = q.token + 1
+  local lane, holder = findLane(q, group), args[at + 3]
+  local till = lease > 0 and call.now + lease or 0
   local taken, bodies, due = {}, {}, nil
   if lane then
     endLapsed(q, lane)
-    taken, bodies = takeFrom(q, lane, count, till)
+    taken, bodies = takeFrom(q, lane, count, till, holder)
     if #taken < count then due = firstDue(q, lane) end
   end
-  -- What reserved nothing has nothing to write.
-  if #taken == 0 then q.token = given end
-  local head = pack('>I1c2I6I6I1I6', lease > 0 and 82 or 80, lane or NO_LANE, till, token, due and 1 or 0, due or 0)
-  return head .. concat(taken), at + 3, bodies
+  local head = pack('>I1c2I6I6I1I6', lease > 0 and 82 or 80, lane or NO_LANE, till, 0, due and 1 or 0, due or 0)
+  return head .. concat(taken) .. sub(holder, 1, 16), at + 4, bodies
 end

@@ -2,12 +2,12 @@
 --
 -- h, a hash:
 --   m             the queue's tag, twelve hex digits, random when the queue is made: the first half of ids
---   s, t          the last element number and the last token given (take.lua)
+--   s             the last element number given
 --   L             group names by lane number (lanes.lua)
 --   F             when lanes were last freed because the queue had as many groups as it may
 --   e<seq>        an element: maturity(6) tries(4) as inserted, then its content as the client wrote it
---   d<lane><seq>  a delivery that was reserved once: maturity(6) tries(4) token(6) until(6)
---                 until 0: it waits; a token beside it is of a lease that ran out, and may still commit
+--   d<lane><seq>  a delivery that was reserved once: maturity(6) tries(4) token(16) until(6) owner(6)
+--                 until 0: it waits; a token that is not all zeros is of a lease that ran out, and may still commit
 --   g<seq>        an element of a stream: what each of its groups does with it (streams.lua)
 --   k<key>        a dedup key: seq(6) seen at(6), then the fingerprint(22) of the content if there was one
 --   c<client>     what the last call of a client answered (repeats.lua)
@@ -47,7 +47,7 @@ local verbs = {}
 local addToParcel
 
 -- Outcomes of settling, as `calls/settle.ts` reads them.
-local DONE, DEAD, NOT_FOUND, NOT_RESERVED, LEASE_LOST, RESERVED = '0', '1', '2', '3', '4', '5'
+local DONE, DEAD, NOT_FOUND, NOT_RESERVED, LEASE_LOST, RESERVED, TOKEN_REQUIRED = '0', '1', '2', '3', '4', '5', '6'
 
 local function six(n)
   return pack('>I6', n)

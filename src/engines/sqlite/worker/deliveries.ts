@@ -10,10 +10,19 @@ export interface DeliveryRow {
   readonly dueAt: number;
   readonly tries: number;
   /** The last reservation's token; null once that reservation was rolled back, or if there was none. */
-  readonly token: number | null;
+  readonly token: string | null;
   /** Null: waiting. */
   readonly leaseUntil: number | null;
   readonly crc: number;
+  /** Of the last reservation; 0 or null: nobody. */
+  readonly owner: number | null;
+}
+
+/** A new reservation. */
+export interface Reservation {
+  readonly token: string;
+  readonly until: number;
+  readonly owner: number;
 }
 
 /** A delivery with its element, as the join answers it: positions, not names, for speed. */
@@ -78,7 +87,7 @@ export class Deliveries {
     this.#leases = leases;
     this.#add = db.prepare('INSERT INTO delivery (seq, lane, due_at, tries, crc) VALUES (?, ?, ?, ?, ?)');
     this.#find = db.prepare(
-      'SELECT due_at AS dueAt, tries, token, lease_until AS leaseUntil, crc FROM delivery WHERE seq = ? AND lane = ?',
+      'SELECT due_at AS dueAt, tries, token, lease_until AS leaseUntil, owner, crc FROM delivery WHERE seq = ? AND lane = ?',
     );
     this.#ready = db.prepare(
       `SELECT ${JOINED} ${JOINED_FROM}
@@ -89,7 +98,9 @@ export class Deliveries {
     this.#removeHeld = db.prepare(
       'DELETE FROM delivery WHERE seq = ? AND lane = ? AND token = ? AND lease_until IS NOT NULL',
     );
-    this.#reserve = db.prepare('UPDATE delivery SET token = ?, lease_until = ? WHERE seq = ? AND lane = ?');
+    this.#reserve = db.prepare(
+      'UPDATE delivery SET token = ?, lease_until = ?, owner = ? WHERE seq = ? AND lane = ?',
+    );
     this.#release = db.prepare(
       'UPDATE delivery SET due_at = ?, tries = ?, crc = ?, token = ?, lease_until = NULL WHERE seq = ? AND lane = ?',
     );
@@ -128,15 +139,15 @@ export class Deliveries {
   }
 
   /** waiting -> reserved */
-  reserve(lane: Lane, seq: number, dueAt: number, token: number, until: number): void {
-    this.#reserve.run(token, until, seq, lane.id);
+  reserve(lane: Lane, seq: number, dueAt: number, { token, until, owner }: Reservation): void {
+    this.#reserve.run(token, until, owner, seq, lane.id);
     this.#counts.waitingRemoved(lane, dueAt);
     this.#counts.reservedChanged(lane, 1);
     this.#leases.started(lane, until);
   }
 
   /** reserved -> finished, where the reservation has this token. Answers whether it had. */
-  removeHeld(lane: Lane, seq: number, token: number): boolean {
+  removeHeld(lane: Lane, seq: number, token: string): boolean {
     if (this.#removeHeld.run(seq, lane.id, token).changes === 0) return false;
     this.#counts.reservedChanged(lane, -1);
     return true;
@@ -152,7 +163,7 @@ export class Deliveries {
    * reserved -> waiting
    * @param token the reservation's token where its lease ran out, so that it may still be committed; else null
    */
-  release(lane: Lane, seq: number, dueAt: number, tries: number, token: number | null, now: number): void {
+  release(lane: Lane, seq: number, dueAt: number, tries: number, token: string | null, now: number): void {
     this.#release.run(dueAt, tries, deliveryChecksum(seq, lane.id, dueAt, tries), token, seq, lane.id);
     this.#counts.reservedChanged(lane, -1);
     this.#counts.waitingAdded(lane, dueAt, now);

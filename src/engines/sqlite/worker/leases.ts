@@ -7,7 +7,7 @@ export interface Lapsed {
   readonly lane: Lane;
   readonly seq: number;
   readonly tries: number;
-  readonly token: number;
+  readonly token: string | null;
   readonly until: number;
 }
 
@@ -64,7 +64,7 @@ export class Leases {
       if (lane.leaseEndsFrom > now) continue;
       if (found.length >= limit) break;
       for (const row of this.#findLapsed.all(lane.id, now, limit - found.length)) {
-        const [seq, tries, token, until] = row as unknown as [number, number, number, number];
+        const [seq, tries, token, until] = row as unknown as [number, number, string | null, number];
         found.push({ lane, seq, tries, token, until });
       }
     }

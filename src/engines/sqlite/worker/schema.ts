@@ -97,10 +97,21 @@ const MIGRATIONS: readonly string[] = [
 
   `ALTER TABLE delivery ADD COLUMN crc INTEGER NOT NULL DEFAULT 0;
    UPDATE delivery SET crc = delivery_checksum(seq, lane, due_at, tries)`,
+
+  // Tokens are random texts now, and reservations belong to users (`model/owner.ts`). Those that stand are committed
+  // without a token, or end with their leases.
+  `ALTER TABLE delivery DROP COLUMN token;
+   ALTER TABLE delivery ADD COLUMN token TEXT;
+   ALTER TABLE delivery ADD COLUMN owner INTEGER;`,
 ];
 
 /** The version that this program writes. */
 export const SCHEMA_VERSION = MIGRATIONS.length;
+
+/** The statements that make a new file one of an earlier version; for tests. */
+export function schemaOf(version: number): string {
+  return `${MIGRATIONS.slice(0, version).join(';')}; PRAGMA user_version = ${version}`;
+}
 
 /**
  * Brings the file to {@link SCHEMA_VERSION}, each step in its own transaction.

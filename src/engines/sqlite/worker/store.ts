@@ -1,5 +1,6 @@
 import type { DatabaseSync, StatementSync } from 'node:sqlite';
 import type { NamespacePolicy } from '../../../engine/engine.ts';
+import { LeaseTokens } from '../../../model/lease-token.ts';
 import type { Faults } from '../fault-point.ts';
 import type { Durability } from '../settings.ts';
 import { LaneCounts } from './counts.ts';
@@ -42,6 +43,7 @@ export class Store {
   readonly undo = new Undo();
   readonly meta: Meta;
   readonly ids: Ids;
+  readonly tokens = new LeaseTokens();
   readonly names: Names;
   readonly counts: LaneCounts;
   readonly leases: Leases;

@@ -14,7 +14,7 @@ export interface FailedTry {
   /** When the delivery may be handed out again, if there is a next try. */
   readonly nextDueAt: number;
   /** Kept where the lease ran out, so that the late worker may still commit. */
-  readonly token: number | null;
+  readonly token: string | null;
 }
 
 /**

@@ -1,5 +1,5 @@
 import type { MessageReader, MessageWriter } from '../../message.ts';
-import { DONE, LEASE_LOST, NOT_FOUND, NOT_RESERVED } from '../../operations.ts';
+import { DONE, LEASE_LOST, NOT_FOUND, NOT_RESERVED, TOKEN_REQUIRED } from '../../operations.ts';
 import { setAsideDamaged } from '../damage.ts';
 import { type DeliveryRow, isWholeDelivery } from '../deliveries.ts';
 import type { Lane } from '../names.ts';
@@ -10,8 +10,10 @@ import { endTry } from '../try-end.ts';
 export interface Reference {
   readonly lane: Lane;
   readonly seq: number;
-  /** The token that the caller gave; NaN, which equals none, where it cannot be one of ours. */
-  readonly token: number | null;
+  /** The token that the caller gave. */
+  readonly token: string | null;
+  /** Who settles without a token; 0: the service itself. */
+  readonly owner: number;
 }
 
 /** The same, found and of the right queue and group. */
@@ -56,7 +58,7 @@ export function commitOne(store: Store, reference: Reference | null): number {
   if (reference === null) return NOT_FOUND;
   const { lane, seq, token } = reference;
   // What nearly every commit is, in one statement: 1.5 µs less than to look first.
-  if (token !== null && !Number.isNaN(token) && store.deliveries.removeHeld(lane, seq, token)) {
+  if (token !== null && store.deliveries.removeHeld(lane, seq, token)) {
     store.elements.removeIfFinished(seq, lane.group !== '');
     return DONE;
   }
@@ -67,6 +69,7 @@ export function commitOne(store: Store, reference: Reference | null): number {
     return named.token === null ? NOT_RESERVED : LEASE_LOST;
   }
   if (named.token !== null && named.token !== row.token) return LEASE_LOST;
+  if (isOfAnother(named)) return TOKEN_REQUIRED;
   if (row.leaseUntil === null) store.deliveries.removeWaiting(lane, seq, row.dueAt);
   else store.deliveries.removeReserved(lane, seq);
   store.elements.removeIfFinished(seq, lane.group !== '');
@@ -91,10 +94,17 @@ function rollbackOne(store: Store, named: Named, delayMs: number, countTry: bool
 }
 
 /** Whether the caller still holds the reservation: `DONE`, or why not. */
-function holds(store: Store, { row, token }: Named): number {
+function holds(store: Store, named: Named): number {
+  const { row, token } = named;
   const running = row.leaseUntil !== null && row.leaseUntil > store.now;
   if (token !== null) return running && token === row.token ? DONE : LEASE_LOST;
-  return running ? DONE : NOT_RESERVED;
+  if (!running) return NOT_RESERVED;
+  return isOfAnother(named) ? TOKEN_REQUIRED : DONE;
+}
+
+/** Whether the reservation belongs to another user than the one who settles it without its token. */
+function isOfAnother({ row, token, owner }: Named): boolean {
+  return token === null && owner !== 0 && row.owner !== null && row.owner !== 0 && row.owner !== owner;
 }
 
 function readNamed(store: Store, handle: number, call: MessageReader): Named | null {
@@ -102,17 +112,18 @@ function readNamed(store: Store, handle: number, call: MessageReader): Named | n
   return reference === null ? null : findNamed(store, reference);
 }
 
-/** id, group, token -> what they name; null where it is certainly nothing */
+/** id, group, token, without one the owner -> what they name; null where it is certainly nothing */
 export function readReference(store: Store, handle: number, call: MessageReader): Reference | null {
   const seq = store.ids.parse(call.text());
   const lane = store.names.find(handle)?.lanes.get(call.text());
-  const tokenText = call.textOrNull();
+  const token = call.textOrNull();
+  const owner = token === null ? call.number() : 0;
   if (seq === null || lane === undefined) return null;
-  const token = tokenText === null ? null : (store.ids.parse(tokenText) ?? Number.NaN);
-  return { lane, seq, token };
+  return { lane, seq, token, owner };
 }
 
-function findNamed(store: Store, { lane, seq, token }: Reference): Named | null {
+function findNamed(store: Store, reference: Reference): Named | null {
+  const { lane, seq, token, owner } = reference;
   const row = store.deliveries.find(lane, seq);
-  return row === null ? null : { lane, seq, token, row };
+  return row === null ? null : { lane, seq, token, owner, row };
 }

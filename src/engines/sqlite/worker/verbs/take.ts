@@ -13,7 +13,7 @@ const PAGE = 64;
  */
 const LARGEST_ANSWER = 16 * 1024 * 1024;
 
-/** queue, group, count, lease length or null -> one delivery after the other, then null and `nextDueAt` */
+/** queue, group, count, lease length or null, of a reserve its owner -> one delivery after the other, then null and `nextDueAt` */
 export function take(store: Store, call: MessageReader, reply: MessageWriter): void {
   const queue = store.names.find(call.number());
   const lane = queue?.lanes.get(call.text());
@@ -25,7 +25,9 @@ export function take(store: Store, call: MessageReader, reply: MessageWriter): v
     return;
   }
   const taken =
-    leaseMs === null ? pop(store, lane, count, reply) : reserve(store, lane, count, leaseMs, reply);
+    leaseMs === null
+      ? pop(store, lane, count, reply)
+      : reserve(store, lane, count, { leaseMs, owner: call.number() }, reply);
   reply.value(null);
   reply.value(taken < count ? store.counts.firstDueAt(lane) : null);
 }
@@ -38,12 +40,18 @@ function pop(store: Store, lane: Lane, count: number, reply: MessageWriter): num
   });
 }
 
-function reserve(store: Store, lane: Lane, count: number, leaseMs: number, reply: MessageWriter): number {
+function reserve(
+  store: Store,
+  lane: Lane,
+  count: number,
+  { leaseMs, owner }: { leaseMs: number; owner: number },
+  reply: MessageWriter,
+): number {
   const until = store.now + leaseMs;
   return handOut(store, lane, count, reply, (seq, dueAt) => {
-    const token = store.ids.next();
-    store.deliveries.reserve(lane, seq, dueAt, token, until);
-    reply.value(store.ids.text(token));
+    const token = store.tokens.text();
+    store.deliveries.reserve(lane, seq, dueAt, { token, until, owner });
+    reply.value(token);
     reply.value(until);
   });
 }
