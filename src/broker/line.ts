@@ -66,8 +66,9 @@ interface Round {
   readonly runs: readonly Run[];
   readonly asked: readonly Consumer[];
   readonly beyond: number;
-  /** When the takes were asked for. */
+  /** When the takes were asked for, on the monotonic clock and on the wall clock. */
   readonly startedAt: number;
+  readonly askedAt: number;
   /** The earliest maturity stored since it began, which the takes may not have seen. */
   storedDueAt: number | null;
 }
@@ -157,8 +158,15 @@ export class Line {
     this.#disarm();
     const { runs, asked, askedFor } = this.#callUp(Math.min(count, MOST_PER_ROUND));
     const beyond = Math.max(0, count - askedFor);
-    this.#round = { runs, asked, beyond, startedAt: this.#host.clock.monotonic(), storedDueAt: null };
-    const { storage, key } = this.#host;
+    const { storage, key, clock } = this.#host;
+    this.#round = {
+      runs,
+      asked,
+      beyond,
+      startedAt: clock.monotonic(),
+      askedAt: clock.now(),
+      storedDueAt: null,
+    };
     const takes = runs.map((run) =>
       storage.take(key, { group: this.group, count: run.count, leaseMs: run.leaseMs, owner: run.owner }),
     );
@@ -226,14 +234,14 @@ export class Line {
       const { deliveries, nextDueAt } = outcome.value;
       if (deliveries.length < run.count) {
         short = true;
-        this.#dueAt = nextDueAt === null ? null : this.#reachable(nextDueAt);
+        this.#dueAt = nextDueAt === null ? null : this.#reachable(nextDueAt, round.askedAt);
       }
       this.#serve(run, deliveries);
     }
     this.#dueAt = earlier(this.#dueAt, round.storedDueAt);
     this.#returnToLine(round.asked);
     this.#round = null;
-    const more = this.#matchAgain + (short ? 0 : round.beyond);
+    const more = this.#matchAgain + (short ? 0 : round.beyond) + this.#fallenDue();
     this.#matchAgain = 0;
     if (fault === null) this.#goOn(more, short);
     else this.#backOff(fault);
@@ -348,11 +356,20 @@ export class Line {
     this.#timer = null;
   }
 
-  /** By this node's clock. What is known of the engine's may be a little ahead of it: do not ask in a circle. */
-  #reachable(dueAt: number): number {
-    const now = this.#host.clock.now();
+  /**
+   * By this node's clock. What is known of the engine's may be a little ahead of it: an element that seemed due
+   * before the engine was asked is asked for again a little later, not in a circle.
+   */
+  #reachable(dueAt: number, askedAt: number): number {
     const at = toLocal(dueAt, this.#host, this.#host.key);
-    return at > now ? at : now + CLOCK_SKEW_RETRY_MS;
+    return at > askedAt ? at : this.#host.clock.now() + CLOCK_SKEW_RETRY_MS;
+  }
+
+  /** How many elements matured during the round, too late for its takes: {@link MANY} or none. */
+  #fallenDue(): number {
+    if (this.#dueAt === null || this.#dueAt > this.#host.clock.now()) return 0;
+    this.#dueAt = null;
+    return MANY;
   }
 
   #timeOut(consumer: Consumer): void {

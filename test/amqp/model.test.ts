@@ -1,6 +1,7 @@
 import { describe, it } from 'node:test';
 import fc from 'fast-check';
 import { plain } from '../support/broker.ts';
+import { checkHistories } from '../support/histories.ts';
 import { AmqpWorld, DEAD, OUTCOMES, QUEUES } from './model-world.ts';
 import { AmqpNode } from './node.ts';
 
@@ -9,15 +10,6 @@ const POLICIES = [
   plain('jobs', { deadLetter: { maxTries: 3, queue: 'dead' } }),
   plain('stream', { groups: ['g1', 'g2'] }),
 ];
-
-/** fast-check's message names seed and path; both go into SEED and MODEL_PATH to see a history again. */
-function seed(): { seed?: number; path?: string } {
-  const { SEED, MODEL_PATH } = process.env;
-  return {
-    ...(SEED !== undefined && { seed: Number(SEED) }),
-    ...(MODEL_PATH !== undefined && { path: MODEL_PATH }),
-  };
-}
 
 type Command = fc.AsyncCommand<AmqpWorld, AmqpWorld>;
 
@@ -99,18 +91,15 @@ const commands: fc.Arbitrary<Command>[] = [
  */
 describe('AMQP', () => {
   it('does what the sequential model does, in any history', async () => {
-    await fc.assert(
-      fc.asyncProperty(fc.commands(commands, { maxCommands: 100, size: 'max' }), async (history) => {
-        const node = await AmqpNode.start({ policies: POLICIES });
-        const world = new AmqpWorld(node, POLICIES);
-        try {
-          await fc.asyncModelRun(() => ({ model: world, real: world }), history);
-        } finally {
-          world.close();
-          await node.stop();
-        }
-      }),
-      { numRuns: RUNS, endOnFailure: process.env.MODEL_SHRINK === '0', ...seed() },
-    );
+    await checkHistories(commands, { runs: RUNS, maxCommands: 100 }, async (history) => {
+      const node = await AmqpNode.start({ policies: POLICIES });
+      const world = new AmqpWorld(node, POLICIES);
+      try {
+        await fc.asyncModelRun(() => ({ model: world, real: world }), history);
+      } finally {
+        world.close();
+        await node.stop();
+      }
+    });
   });
 });

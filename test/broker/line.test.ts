@@ -55,6 +55,20 @@ describe('a waiting line', () => {
     assert.deepEqual(waiter.got, [id]);
   });
 
+  it('hands out at once what matures while the engine is being asked', async () => {
+    const host = new LineUnderTest();
+    const early = host.insert(1000);
+    const waiter = host.join();
+    host.clock.advance(1000);
+    await host.settle();
+    assert.deepEqual(waiter.got, [early]);
+    const next = host.join();
+    const late = host.insert(1000);
+    host.clock.advance(1000);
+    await host.settle();
+    assert.deepEqual(next.got, [late]);
+  });
+
   it('wakes at the maturity of what it was told of, and re-arms when an earlier one comes', async () => {
     const host = new LineUnderTest();
     const [first, second] = [host.join(), host.join()];

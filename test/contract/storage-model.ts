@@ -1,6 +1,7 @@
 import { describe, it } from 'node:test';
 import fc from 'fast-check';
 import type { DurableTestEngine, EngineUnderTest, TestEngine } from '../engines.ts';
+import { checkHistories } from '../support/histories.ts';
 import { Model } from './model.ts';
 import type { Command } from './model-arbitraries.ts';
 import { checkAll, drain } from './model-check.ts';
@@ -25,20 +26,10 @@ export function storageModel(name: string, { open, openDurable }: EngineUnderTes
   describe(`Storage model: ${name}`, () => {
     it(`agrees with the model in ${runs} random histories`, async () => {
       const stage = new Stage(openDurable ?? open);
-      const property = fc.asyncProperty(
-        fc.commands(commandArbitraries(openDurable !== null), { maxCommands: LENGTH, size: 'max' }),
-        (commands) => stage.run(commands),
-      );
-      // fast-check's message names seed and path; both go into SEED and MODEL_PATH to see it again.
-      await fc
-        .assert(property, {
-          numRuns: runs,
-          ...(process.env.SEED === undefined ? {} : { seed: Number(process.env.SEED) }),
-          ...(process.env.MODEL_PATH === undefined ? {} : { path: process.env.MODEL_PATH }),
-          timeout: HISTORY_MS,
-          endOnFailure: process.env.MODEL_SHRINK === '0',
-        })
-        .finally(() => stage.close());
+      const options = { runs, maxCommands: LENGTH, timeoutMs: HISTORY_MS };
+      await checkHistories(commandArbitraries(openDurable !== null), options, (commands) =>
+        stage.run(commands),
+      ).finally(() => stage.close());
     });
   });
 }
