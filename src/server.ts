@@ -222,6 +222,7 @@ export class Server implements Service {
     const { clock, log, version } = this.#parts;
     const metrics = new Metrics({
       broker,
+      clock,
       exchanges,
       version,
       logins: () => ({ ...authenticator.counts }),

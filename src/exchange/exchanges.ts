@@ -79,10 +79,17 @@ export class Exchanges implements Service {
 
   /** The records by id, sorted (spec 4.2), of those whose source's namespace one may see. */
   list(asker: Asker = NODE): [id: string, record: ExchangeRecord][] {
-    const seen = this.#known
-      .ids()
-      .filter((id) => asker.maySee(this.#known.find(id).exchange.declaration.src.ns));
-    return seen.map((id) => [id, this.record(id, asker)]);
+    return this.visibleIds(asker).map((id) => [id, this.record(id, asker)]);
+  }
+
+  /** The ids of the exchanges whose source namespace the asker may see, sorted. */
+  visibleIds(asker: Asker): string[] {
+    return this.#known.ids().filter((id) => asker.maySee(this.#known.find(id).exchange.declaration.src.ns));
+  }
+
+  /** Whether this node runs the exchange, or would if it were not stopped. */
+  has(id: string): boolean {
+    return this.#known.get(id) !== null;
   }
 
   /** The same without what costs: for those who look often. Sorted by id. */

@@ -1,4 +1,5 @@
 import type { ServerResponse } from 'node:http';
+import { setImmediate as turn } from 'node:timers/promises';
 import type { User } from '../access/user.ts';
 import type { Namespace } from '../broker/namespace.ts';
 import type { Queue } from '../broker/queue.ts';
@@ -14,6 +15,9 @@ import type { Match } from './router.ts';
 
 /** Up to this size a body is joined with its head into one write, which costs less than two. */
 const JOINED_BYTES = 4_096;
+
+/** Characters of a long response that are made and written at once. */
+const PIECE_LENGTH = 65_536;
 
 /** One request on its way to its answer. The front fills it in, step by step; then it is the route's. */
 export class Call {
@@ -112,6 +116,51 @@ export class Call {
     // As many bytes as characters: it is ASCII, and Latin-1 is written faster.
     this.answer.writeHead(status, headers).end(text, length === text.length ? 'latin1' : 'utf8');
     this.#watchReader();
+  }
+
+  /**
+   * Answers JSON that is made in pieces. Between two of them other requests are served, and the next one waits for
+   * the client to read. Resolves when all of it is written, or the client has gone.
+   */
+  async jsonPieces(pieces: Iterable<string>, more: readonly string[] = []): Promise<void> {
+    const texts: string[] = [];
+    let text = '';
+    let length = 0;
+    for (const piece of pieces) {
+      text += piece;
+      if (text.length < PIECE_LENGTH) continue;
+      length += Buffer.byteLength(text);
+      texts.push(text);
+      text = '';
+      await turn();
+    }
+    if (texts.length === 0) {
+      this.json(200, text, more);
+      return;
+    }
+    length += Buffer.byteLength(text);
+    texts.push(text);
+    const headers = this.front.answerHeaders();
+    headers.push('content-type', 'application/json', 'content-length', String(length), ...more);
+    this.answer.writeHead(200, headers);
+    for (const one of texts) {
+      if (this.isGone) return;
+      const wantsMore = this.answer.write(one);
+      this.#watchReader();
+      await (wantsMore ? turn() : this.#drained());
+    }
+    this.answer.end();
+  }
+
+  /** Resolves when the client has read, or has gone. */
+  #drained(): Promise<void> {
+    const { promise, resolve } = Promise.withResolvers<void>();
+    this.answer.once('drain', resolve);
+    this.answer.once('close', resolve);
+    return promise.finally(() => {
+      this.answer.off('drain', resolve);
+      this.answer.off('close', resolve);
+    });
   }
 
   /** Answers without a body. */

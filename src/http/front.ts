@@ -12,6 +12,7 @@ import type { HttpParts } from './options.ts';
 import { isRight } from './route.ts';
 import { isWellEncoded, type Match, Router } from './router.ts';
 import { routeTable } from './routes/table.ts';
+import { UserTurns } from './turns.ts';
 
 /** Makes an answer harmless in a browser, whatever a producer stored (decisions; reliability, S10). */
 const INERT: readonly string[] = [
@@ -40,6 +41,8 @@ export class Front {
   readonly parts: HttpParts;
   readonly router: Router;
   readonly queueLists = new QueueLists();
+  /** Of listings. */
+  readonly turns = new UserTurns();
   /** The headers that every answer has. */
   readonly inertHeaders: readonly string[];
   readonly #origins: ReadonlySet<string>;

@@ -2,37 +2,54 @@ import type { Namespace } from '../broker/namespace.ts';
 import type { QueueRecord } from '../broker/record.ts';
 import { QuaysideError } from '../model/errors.ts';
 
-/** A namespace as listings of several need it. `listed` is null where its engine is away. */
-export interface Folder {
+/** A namespace as listings need it. `queues` is null if its engine is unavailable. */
+export interface Folder<Q = ListedQueue> {
   readonly name: string;
-  readonly listed: readonly Listed[] | null;
+  readonly queues: readonly Q[] | null;
 }
 
 /** A queue as listings need it. */
-export interface Listed {
+export class ListedQueue {
   readonly namespace: string;
   readonly queue: string;
   readonly record: QueueRecord;
+  #json: string | null = null;
+
+  constructor(namespace: string, queue: string, record: QueueRecord) {
+    this.namespace = namespace;
+    this.queue = queue;
+    this.record = record;
+  }
+
+  get id(): string {
+    return `${this.queue}@${this.namespace}`;
+  }
+
+  /** The record as JSON, written once for all listings that share this object. */
+  get json(): string {
+    this.#json ??= JSON.stringify(this.record);
+    return this.#json;
+  }
 }
 
-/** Records read at once: enough to fill an engine's batch, few enough to leave room for others. */
-const RECORDS_AT_ONCE = 64;
+/** Records read at once: enough to fill an engine's batch, few enough that other calls are not delayed by it. */
+const RECORDS_AT_ONCE = 32;
 
 /**
  * The queues of namespaces, read once for all who ask at the same time: of a namespace one reading is under way,
  * and at most one more waits behind it. Nobody is shown a picture that is older than their request.
  */
 export class QueueLists {
-  readonly #underWay = new Map<Namespace, Promise<readonly Listed[]>>();
-  readonly #behind = new Map<Namespace, Promise<readonly Listed[]>>();
+  readonly #underWay = new Map<Namespace, Promise<readonly ListedQueue[]>>();
+  readonly #behind = new Map<Namespace, Promise<readonly ListedQueue[]>>();
 
   /** The records of all queues of a namespace, by name. */
-  of(namespace: Namespace): Promise<readonly Listed[]> {
+  of(namespace: Namespace): Promise<readonly ListedQueue[]> {
     const underWay = this.#underWay.get(namespace);
     if (underWay === undefined) return this.#begin(namespace);
     let behind = this.#behind.get(namespace);
     if (behind === undefined) {
-      const begin = (): Promise<readonly Listed[]> => {
+      const begin = (): Promise<readonly ListedQueue[]> => {
         this.#behind.delete(namespace);
         return this.#begin(namespace);
       };
@@ -42,7 +59,7 @@ export class QueueLists {
     return behind;
   }
 
-  #begin(namespace: Namespace): Promise<readonly Listed[]> {
+  #begin(namespace: Namespace): Promise<readonly ListedQueue[]> {
     const listed = readQueues(namespace);
     this.#underWay.set(namespace, listed);
     const done = (): void => {
@@ -53,79 +70,102 @@ export class QueueLists {
   }
 }
 
-async function readQueues(namespace: Namespace): Promise<Listed[]> {
-  const names = await namespace.queueNames();
-  const listed: Listed[] = [];
+async function readQueues(namespace: Namespace): Promise<ListedQueue[]> {
+  return readRecords(namespace, await namespace.queueNames());
+}
+
+/** The records of some queues of a namespace, in batches between which the engine and this thread serve others. */
+export async function readRecords(namespace: Namespace, names: readonly string[]): Promise<ListedQueue[]> {
+  const listed: ListedQueue[] = [];
   for (let from = 0; from < names.length; from += RECORDS_AT_ONCE) {
     const some = names.slice(from, from + RECORDS_AT_ONCE);
     const records = await Promise.all(some.map((name) => namespace.record(name, null)));
     for (const [i, record] of records.entries()) {
-      listed.push({ namespace: namespace.name, queue: some[i] ?? '', record });
+      listed.push(new ListedQueue(namespace.name, some[i] ?? '', record));
     }
   }
   return listed;
 }
 
-/** The default form of one namespace: an object keyed by queue name. `__proto__` is a key like any other. */
-export function asObject(listed: readonly Listed[]): Record<string, QueueRecord> {
-  return Object.fromEntries(listed.map(({ queue, record }) => [queue, record]));
-}
-
 /**
- * The queues of several namespaces. One whose engine is away does not keep the others from being shown.
- * @throws QuaysideError the first one's reason, where none of them can be listed
+ * The queues of several namespaces. One whose engine is unavailable does not hide the others.
+ * @throws QuaysideError the first one's reason, if none of them can be listed
  */
-export async function listFolders(
+export async function listFolders<Q>(
   namespaces: readonly Namespace[],
-  list: (namespace: Namespace) => Promise<readonly Listed[]>,
-): Promise<Folder[]> {
+  list: (namespace: Namespace) => Promise<readonly Q[]>,
+): Promise<Folder<Q>[]> {
   const outcomes = await Promise.allSettled(namespaces.map(list));
   const reasons = outcomes.flatMap((outcome) => (outcome.status === 'rejected' ? [outcome.reason] : []));
-  const fault = reasons.find((reason) => !isAway(reason));
-  if (fault !== undefined) throw fault;
+  const failure = reasons.find((reason) => !isUnavailable(reason));
+  if (failure !== undefined) throw failure;
   if (reasons.length > 0 && reasons.length === namespaces.length) throw reasons[0];
   return outcomes.map((outcome, i) => ({
     name: namespaces[i]?.name ?? '',
-    listed: outcome.status === 'fulfilled' ? outcome.value : null,
+    queues: outcome.status === 'fulfilled' ? outcome.value : null,
   }));
 }
 
-function isAway(reason: unknown): boolean {
+function isUnavailable(reason: unknown): boolean {
   return (
     reason instanceof QuaysideError &&
     (reason.code === 'storage-unavailable' || reason.code === 'outcome-unknown')
   );
 }
 
-/** `array=1`. */
-export function asArray(folders: readonly Folder[]): {
-  data: (QueueRecord & { id: string })[];
-  unavailable?: string[];
-} {
-  const data = folders.flatMap(({ listed }) =>
-    (listed ?? []).map(({ namespace, queue, record }) => ({ ...record, id: keyOf(queue, namespace) })),
+/** The default form of one namespace, an object by queue name, in pieces of JSON. */
+export function* objectPieces(queues: readonly ListedQueue[]): Generator<string> {
+  yield* joined('{', queues, ({ queue, json }) => `${JSON.stringify(queue)}:${json}`, '}');
+}
+
+/** `array=1`, in pieces of JSON. */
+export function* arrayPieces(folders: readonly Folder[]): Generator<string> {
+  const queues = folders.flatMap((folder) => folder.queues ?? []);
+  yield* joined(
+    '{"data":[',
+    queues,
+    ({ id, json }) => `${json.slice(0, -1)},"id":${JSON.stringify(id)}}`,
+    ']',
   );
-  const unavailable = folders.filter(({ listed }) => listed === null).map(({ name }) => name);
-  return unavailable.length === 0 ? { data } : { data, unavailable };
+  const unavailable = folders.flatMap(({ name, queues }) => (queues === null ? [name] : []));
+  yield unavailable.length === 0 ? '}' : `,"unavailable":${JSON.stringify(unavailable)}}`;
 }
 
-/** `tree=1`, one folder: a namespace with its queues. */
-export function asFolder({ name, listed }: Folder): object {
-  return {
-    title: name,
-    key: name,
-    folder: true,
-    expanded: true,
-    ...(listed === null && { unavailable: true }),
-    children: (listed ?? []).map(({ queue, record }) => leaf(keyOf(queue, name), queue, record)),
-  };
+/** `tree=1`, in pieces of JSON: a folder for each namespace with its queues. */
+export function* treePieces(folders: readonly Folder[]): Generator<string> {
+  let separator = '[';
+  for (const { name, queues } of folders) {
+    const folder = {
+      title: name,
+      key: name,
+      folder: true,
+      expanded: true,
+      ...(queues === null && { unavailable: true }),
+    };
+    const start = `${separator}${JSON.stringify(folder).slice(0, -1)},"children":[`;
+    yield* joined(start, queues ?? [], (queue) => JSON.stringify(leaf(queue)), ']}');
+    separator = ',';
+  }
+  yield separator === '[' ? '[]' : ']';
 }
 
-function leaf(key: string, title: string, record: QueueRecord): object {
+/** The pieces of an array or an object: `start`, the items with commas between them, `end`. */
+export function* joined<T>(
+  start: string,
+  items: readonly T[],
+  write: (item: T) => string,
+  end: string,
+): Generator<string> {
+  yield start;
+  for (const [i, item] of items.entries()) yield i === 0 ? write(item) : `,${write(item)}`;
+  yield end;
+}
+
+function leaf({ id, queue, record }: ListedQueue): object {
   const { put, get, reserve, commit, rollback } = record.stats;
   return {
-    title,
-    key,
+    title: queue,
+    key: id,
     put,
     get,
     reserve,
@@ -138,8 +178,4 @@ function leaf(key: string, title: string, record: QueueRecord): object {
     next_t: record.next_mature_t,
     paused: record.paused,
   };
-}
-
-function keyOf(queue: string, namespace: string): string {
-  return `${queue}@${namespace}`;
 }

@@ -1,5 +1,6 @@
 import type { Broker } from '../broker/broker.ts';
 import type { Exchanges } from '../exchange/exchanges.ts';
+import type { Clock } from '../model/clock.ts';
 import { brokerFamilies } from './broker-families.ts';
 import { exchangeFamilies } from './exchange-families.ts';
 import { exposition, type Family, type MaySee } from './family.ts';
@@ -9,6 +10,7 @@ import { type SessionCounts, sessionFamilies } from './session-families.ts';
 
 export interface MetricsSources {
   readonly broker: Broker;
+  readonly clock: Pick<Clock, 'monotonic'>;
   readonly exchanges: Pick<Exchanges, 'overview'>;
   readonly version: string;
   /** Logins by how they ended. */
@@ -17,23 +19,48 @@ export interface MetricsSources {
   readonly sessions: () => ReadonlyMap<string, SessionCounts>;
 }
 
+/** Scrapes within this time of another one show the same numbers. */
+const SHARED_MS = 1_000;
+
+interface Collection {
+  /** On the monotonic clock, when it began. */
+  readonly at: number;
+  readonly families: Promise<readonly Family[]>;
+  /** By the names of the namespaces that a viewer may see. */
+  readonly texts: Map<string, Promise<string>>;
+}
+
 /**
- * The text of `/metrics`, made when it is asked for. Scrapes at the same time share what is collected, and each
- * shows what its viewer may see.
+ * The text of `/metrics`. The numbers are collected when they are scraped, at most once a second, and each viewer
+ * gets those of the namespaces that it may see. Writing thousands of series is the larger part of a scrape, so the
+ * texts are kept as well.
  */
 export class Metrics {
   readonly #sources: MetricsSources;
-  #collecting: Promise<readonly Family[]> | null = null;
+  #collection: Collection | null = null;
 
   constructor(sources: MetricsSources) {
     this.#sources = sources;
   }
 
-  async text(maySee: MaySee): Promise<string> {
-    this.#collecting ??= this.#collect().finally(() => {
-      this.#collecting = null;
-    });
-    return exposition(await this.#collecting, maySee);
+  text(maySee: MaySee): Promise<string> {
+    const { broker, clock } = this.#sources;
+    const now = clock.monotonic();
+    if (this.#collection === null || now - this.#collection.at >= SHARED_MS) {
+      this.#collection = { at: now, families: this.#collect(), texts: new Map() };
+      this.#collection.families.catch(() => {
+        this.#collection = null;
+      });
+    }
+    const { families, texts } = this.#collection;
+    const visible = broker.namespaces().filter(({ name }) => maySee(name));
+    const key = JSON.stringify(visible.map(({ name }) => name));
+    let text = texts.get(key);
+    if (text === undefined) {
+      text = families.then((collected) => exposition(collected, maySee));
+      texts.set(key, text);
+    }
+    return text;
   }
 
   async #collect(): Promise<readonly Family[]> {

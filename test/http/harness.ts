@@ -92,6 +92,7 @@ export class Harness {
     });
     const metrics = new Metrics({
       broker: this.broker,
+      clock: opened.clock,
       exchanges: this.exchanges,
       version: VERSION,
       logins: () => ({}),

@@ -64,6 +64,7 @@ describe('Metrics', () => {
     collected = 0;
     metrics = new Metrics({
       broker,
+      clock: engine.clock,
       exchanges: {
         overview: () => {
           collected += 1;
@@ -284,6 +285,17 @@ describe('Metrics', () => {
     const [first, second] = await Promise.all([metrics.text(EVERYTHING), metrics.text(EVERYTHING)]);
     assert.equal(first, second);
     assert.equal(collected, 1);
+  });
+
+  it('are collected again after a second, and not before', async () => {
+    await engine.passTime(5_000);
+    const first = await metrics.text(EVERYTHING);
+    await engine.passTime(999);
+    assert.equal(await metrics.text(EVERYTHING), first);
+    assert.equal(collected, 1);
+    await engine.passTime(1);
+    await metrics.text(EVERYTHING);
+    assert.equal(collected, 2);
   });
 
   it('show each viewer what it may see, also where they scrape at the same time', async () => {

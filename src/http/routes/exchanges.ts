@@ -1,4 +1,5 @@
 import { isUtf8 } from 'node:buffer';
+import { setImmediate as turn } from 'node:timers/promises';
 import { refusal, type User } from '../../access/user.ts';
 import { noNamespace } from '../../exchange/check.ts';
 import { type Declaration, parseDeclaration, pathWithin } from '../../exchange/declaration.ts';
@@ -10,6 +11,8 @@ import { QuaysideError } from '../../model/errors.ts';
 import { checkName } from '../../model/names.ts';
 import { readBody } from '../body.ts';
 import type { Call } from '../call.ts';
+import { joined } from '../listing.ts';
+import { itemsAfter, NEXT_LINK, pageOf, paging } from '../paging.ts';
 import { flag } from '../parameters.ts';
 import { type Route, route } from '../route.ts';
 import {
@@ -33,6 +36,7 @@ const forms = {
   array: flag('`{"data": […]}`, each an exchange record with `id`, as the web console reads it.'),
   tree: flag('A folder for each source namespace, with its exchanges as children.'),
   reload: flag('Reads the definitions from the engines again before listing.'),
+  ...paging('Lists the exchanges whose id follows this one: the last id of the page before.'),
 };
 
 const idProblems = ['exchange-not-found', 'invalid-name', 'storage-unavailable', 'outcome-unknown'] as const;
@@ -51,20 +55,23 @@ export const exchangeRoutes: readonly Route[] = [
         description: 'Exchange records by id.',
         contentType: 'application/json',
         schema: ExchangesById,
+        headers: [NEXT_LINK],
       },
       { status: 200, description: 'With `array`.', contentType: 'application/json', schema: ExchangeArray },
       { status: 200, description: 'With `tree`.', contentType: 'application/json', schema: ExchangeTree },
     ],
     problems: ['storage-unavailable', 'outcome-unknown'],
-    async handle(call, query) {
-      const form = listingForm(query);
-      const { exchanges } = call.front.parts;
-      if (query.reload) await exchanges.reload((namespace) => call.user.maySee(namespace));
-      const visible = exchanges.list(call.user);
-      if (form === 'array') answerJson(call, { data: visible.map(([id, record]) => ({ ...record, id })) });
-      else if (form === 'tree') answerJson(call, folders(visible));
-      else answerJson(call, Object.fromEntries(visible));
-    },
+    handle: (call, query) =>
+      call.front.turns.run(call, async () => {
+        const form = listingForm(query);
+        const { exchanges } = call.front.parts;
+        if (query.reload) await exchanges.reload((namespace) => call.user.maySee(namespace));
+        const ids = exchanges.visibleIds(call.user);
+        const left = query.after === null ? ids : itemsAfter(ids, query.after);
+        const { items, headers } = pageOf(left, query, (id) => id);
+        const listed = await readRecords(call, items);
+        await call.jsonPieces(PIECES[form](listed), headers);
+      }),
   }),
   route({
     id: 'exchangeStatus',
@@ -256,13 +263,42 @@ function shownLoops(loops: LoopIds): string {
   return shown;
 }
 
-function folders(listed: readonly [string, ExchangeRecord][]): object[] {
-  const byNamespace = Map.groupBy(listed, ([, { src }]) => src.ns);
-  return [...byNamespace].map(([namespace, own]) => ({
-    title: namespace,
-    key: namespace,
-    folder: true,
-    expanded: true,
-    children: own.map(([id, record]) => ({ title: id, key: id, ...record })),
-  }));
+type Listed = readonly [id: string, record: ExchangeRecord];
+
+/** Records read at once; between them other requests are served. */
+const RECORDS_AT_ONCE = 16;
+
+async function readRecords({ front, user }: Call, ids: readonly string[]): Promise<Listed[]> {
+  const { exchanges } = front.parts;
+  const listed: Listed[] = [];
+  for (const [i, id] of ids.entries()) {
+    if (i % RECORDS_AT_ONCE === RECORDS_AT_ONCE - 1) await turn();
+    // One that was deleted since is left out.
+    if (exchanges.has(id)) listed.push([id, exchanges.record(id, user)]);
+  }
+  return listed;
+}
+
+/** The forms of a listing, in pieces of JSON. */
+const PIECES = {
+  plain: (listed: readonly Listed[]) =>
+    joined('{', listed, ([id, record]) => `${JSON.stringify(id)}:${JSON.stringify(record)}`, '}'),
+  array: (listed: readonly Listed[]) =>
+    joined('{"data":[', listed, ([id, record]) => JSON.stringify({ ...record, id }), ']}'),
+  tree: treePieces,
+} as const;
+
+function* treePieces(listed: readonly Listed[]): Generator<string> {
+  let separator = '[';
+  for (const [namespace, own] of Map.groupBy(listed, ([, { src }]) => src.ns)) {
+    const folder = { title: namespace, key: namespace, folder: true, expanded: true };
+    yield* joined(
+      `${separator}${JSON.stringify(folder).slice(0, -1)},"children":[`,
+      own,
+      ([id, record]) => JSON.stringify({ title: id, key: id, ...record }),
+      ']}',
+    );
+    separator = ',';
+  }
+  yield separator === '[' ? '[]' : ']';
 }

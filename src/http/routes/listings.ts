@@ -1,6 +1,17 @@
 import type { Namespace } from '../../broker/namespace.ts';
+import { invalidParameter, namespaceNotFound } from '../../model/errors.ts';
+import { quote } from '../../model/quote.ts';
 import type { Call } from '../call.ts';
-import { asArray, asFolder, asObject, type Listed, listFolders } from '../listing.ts';
+import {
+  arrayPieces,
+  type Folder,
+  type ListedQueue,
+  listFolders,
+  objectPieces,
+  readRecords,
+  treePieces,
+} from '../listing.ts';
+import { itemsAfter, NEXT_LINK, nextPage, type Page, type PageQuery, pageOf, paging } from '../paging.ts';
 import { flag } from '../parameters.ts';
 import { type Route, route } from '../route.ts';
 import { NamespaceNames, QueueArray, QueuesByName, QueueTree } from '../schemas.ts';
@@ -10,6 +21,7 @@ const forms = {
   array: flag('`{"data": […]}`, each a queue information record with `id`, as the web console reads it.'),
   tree: flag('A folder for each namespace, with its queues as children.'),
   reload: flag('Reads names and pause flags from the engine again before listing.'),
+  ...paging('Lists what follows this: the last queue name of the page before, or `queue@namespace` on `/q`.'),
 };
 
 const formSchemas = [
@@ -31,24 +43,28 @@ export const listingRoutes: readonly Route[] = [
         description: 'The names.',
         contentType: 'application/json',
         schema: NamespaceNames,
+        headers: [NEXT_LINK],
       },
       ...formSchemas,
     ],
     problems: ['storage-unavailable', 'outcome-unknown'],
-    async handle(call, query) {
-      const form = listingForm(query);
-      const visible = call.front.parts.broker.namespaces().filter(({ name }) => call.user.maySee(name));
-      if (form === 'plain') {
-        if (query.reload) await Promise.all(visible.map((namespace) => namespace.reload()));
-        answerJson(
-          call,
-          visible.map(({ name }) => name),
-        );
-      } else {
-        const readable = visible.filter(({ name }) => call.user.may('read', name));
-        await answerListing(call, form, readable, query.reload);
-      }
-    },
+    handle: (call, query) =>
+      call.front.turns.run(call, async () => {
+        const form = listingForm(query);
+        const visible = call.front.parts.broker.namespaces().filter(({ name }) => call.user.maySee(name));
+        if (form === 'plain') {
+          if (query.reload) await Promise.all(visible.map((namespace) => namespace.reload()));
+          const names = visible.map(({ name }) => name);
+          const at = query.after === null ? -1 : names.indexOf(query.after);
+          if (query.after !== null && at === -1) throw namespaceNotFound(query.after);
+          const { items, headers } = pageOf(names.slice(at + 1), query, (name) => name);
+          answerJson(call, items, headers);
+        } else {
+          const readable = visible.filter(({ name }) => call.user.may('read', name));
+          const after = positionOf(query.after, readable);
+          await answerFolders(call, form, await queuePage(call, readable, query, after));
+        }
+      }),
   }),
   route({
     id: 'listQueues',
@@ -63,31 +79,95 @@ export const listingRoutes: readonly Route[] = [
         description: 'Queue information records by queue name.',
         contentType: 'application/json',
         schema: QueuesByName,
+        headers: [NEXT_LINK],
       },
       ...formSchemas,
     ],
-    async handle(call, query) {
-      const form = listingForm(query);
-      if (form === 'plain') {
-        answerJson(call, asObject(await listed(call, call.namespace, query.reload)));
-      } else {
-        await answerListing(call, form, [call.namespace], query.reload);
-      }
-    },
+    handle: (call, query) =>
+      call.front.turns.run(call, async () => {
+        const form = listingForm(query);
+        const { namespace } = call;
+        const after = query.after === null ? null : { namespace: namespace.name, queue: query.after };
+        const page = await queuePage(call, [namespace], query, after);
+        if (form !== 'plain') await answerFolders(call, form, page);
+        else await call.jsonPieces(objectPieces(page.items[0]?.queues ?? []), page.headers);
+      }),
   }),
 ];
 
-async function answerListing(
-  call: Call,
-  form: 'array' | 'tree',
-  namespaces: readonly Namespace[],
-  reload: boolean,
-): Promise<void> {
-  const folders = await listFolders(namespaces, (namespace) => listed(call, namespace, reload));
-  answerJson(call, form === 'array' ? asArray(folders) : folders.map(asFolder));
+/** A queue after which a page begins. */
+interface Position {
+  readonly namespace: string;
+  readonly queue: string;
 }
 
-async function listed(call: Call, namespace: Namespace, reload: boolean): Promise<readonly Listed[]> {
-  if (reload) await namespace.reload();
-  return call.front.queueLists.of(namespace);
+interface QueueQuery extends PageQuery {
+  readonly reload: boolean;
+}
+
+async function answerFolders(call: Call, form: 'array' | 'tree', page: Page<Folder>): Promise<void> {
+  await call.jsonPieces(form === 'array' ? arrayPieces(page.items) : treePieces(page.items), page.headers);
+}
+
+/** The queues of namespaces: all of them if the request has neither `limit` nor `after`, else those of one page. */
+async function queuePage(
+  call: Call,
+  namespaces: readonly Namespace[],
+  query: QueueQuery,
+  after: Position | null,
+): Promise<Page<Folder>> {
+  const { reload, limit } = query;
+  if (limit === null && after === null) {
+    const list = async (namespace: Namespace): Promise<readonly ListedQueue[]> => {
+      if (reload) await namespace.reload();
+      return call.front.queueLists.of(namespace);
+    };
+    return { items: await listFolders(namespaces, list), headers: [] };
+  }
+  const from = after === null ? 0 : namespaces.findIndex(({ name }) => name === after.namespace);
+  const named = await listFolders(namespaces.slice(from), async (namespace) => {
+    if (reload) await namespace.reload();
+    const names = (await namespace.queueNames()).toSorted();
+    return namespace.name === after?.namespace ? itemsAfter(names, after.queue) : names;
+  });
+  const items: Folder[] = [];
+  let left = limit ?? Number.POSITIVE_INFINITY;
+  let last: Position | null = null;
+  let isCut = false;
+  for (const { name, queues } of named) {
+    if (left === 0) {
+      isCut ||= queues === null || queues.length > 0;
+      continue;
+    }
+    const names = queues?.slice(0, left);
+    const namespace = namespaces.find((one) => one.name === name);
+    if (names === undefined || namespace === undefined) {
+      items.push({ name, queues: null });
+      continue;
+    }
+    items.push({ name, queues: await readRecords(namespace, names) });
+    left -= names.length;
+    isCut = names.length < (queues?.length ?? 0);
+    last = names.length > 0 ? { namespace: name, queue: names.at(-1) ?? '' } : last;
+  }
+  return { items, headers: isCut && last !== null ? nextPage(query, cursorOf(call, last)) : [] };
+}
+
+/** On `/q` a position is written as the ids of the listing are. */
+function cursorOf({ match }: Call, { namespace, queue }: Position): string {
+  return match.params.namespace === undefined ? `${queue}@${namespace}` : queue;
+}
+
+/** Reads `queue@namespace`. Both may have an `@`, so it is the longest of the namespaces that fits. */
+function positionOf(after: string | null, namespaces: readonly Namespace[]): Position | null {
+  if (after === null) return null;
+  const [namespace] = namespaces
+    .map(({ name }) => name)
+    .filter((name) => after.endsWith(`@${name}`))
+    .sort((a, b) => b.length - a.length);
+  if (namespace !== undefined) return { namespace, queue: after.slice(0, -namespace.length - 1) };
+  throw invalidParameter(
+    'after',
+    `after cannot be ${quote(after)}; give queue@namespace, the id of the last queue of the page before.`,
+  );
 }

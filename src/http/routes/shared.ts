@@ -2,8 +2,8 @@ import { invalidParameter } from '../../model/errors.ts';
 import type { Call } from '../call.ts';
 
 /** Answers `value` as JSON with 200. */
-export function answerJson(call: Call, value: unknown): void {
-  call.json(200, JSON.stringify(value));
+export function answerJson(call: Call, value: unknown, headers?: readonly string[]): void {
+  call.json(200, JSON.stringify(value), headers);
 }
 
 /** How a listing is asked for (decisions, "Listings and status"). @throws QuaysideError `invalid-parameter` */

@@ -1,0 +1,124 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import { type Answer, jsonOf, type Query } from '../support/http-client.ts';
+import { sharedHarness } from './harness.ts';
+
+const NAMES = ['10', '9', 'A', 'a', 'a b', 'b/c', 'ü', '☃', '__proto__', 'x@y'].toSorted();
+
+describe('A listing that is read in pages', () => {
+  const users = [
+    { name: 'test1', password: 'test1', rights: null },
+    { name: 'maker', password: 'pw', rights: { N: ['read', 'exchange', 'write'] } },
+  ] as const;
+  const harness = sharedHarness({ users });
+
+  /** The bodies of all pages, by the link from each to the next. */
+  async function pages<T>(path: string, query: Query, credentials?: string): Promise<T[]> {
+    const client = harness().client(credentials);
+    const found: T[] = [];
+    let answer = await client.request('GET', path, { query });
+    for (;;) {
+      assert.equal(answer.status, 200, answer.body.toString());
+      found.push(jsonOf<T>(answer));
+      const next = nextOf(answer);
+      if (next === null) return found;
+      answer = await client.request('GET', new URL(next, `http://h${path}`).pathname + next);
+    }
+  }
+
+  function nextOf({ headers }: Answer): string | null {
+    const { link } = headers;
+    if (link === undefined) return null;
+    const found = /^<(\?[^>]+)>; rel="next"$/.exec(link);
+    assert.ok(found, link);
+    return found[1] ?? null;
+  }
+
+  it('holds each queue once, in the order of the names, whatever the size of the pages', async () => {
+    const client = harness().client();
+    for (const name of NAMES) await client.insert('N', name, 'a');
+    for (const limit of [1, 3, NAMES.length - 1, NAMES.length, 1000]) {
+      const plain = await pages<object>('/q/N', { limit });
+      assert.deepEqual(plain.flatMap((page) => Object.keys(page)).toSorted(), NAMES);
+      assert.equal(plain.length, Math.ceil(NAMES.length / limit));
+      const arrays = await pages<{ data: { id: string }[] }>('/q/N', { limit, array: 1 });
+      assert.deepEqual(
+        arrays.flatMap(({ data }) => data.map(({ id }) => id)),
+        NAMES.map((name) => `${name}@N`),
+      );
+    }
+  });
+
+  it('goes through the queues of all namespaces in one row', async () => {
+    const client = harness().client();
+    for (const name of NAMES) await client.insert('N', name, 'a');
+    await client.insert('jobs', 'one@two', 'a');
+    await client.insert('hidden', 'last', 'a');
+    const expected = [...NAMES.map((name) => `${name}@N`), 'one@two@jobs', 'last@hidden'];
+    for (const limit of [1, 4, 11, 12, 1000]) {
+      const arrays = await pages<{ data: { id: string }[] }>('/q', { limit, array: 1 });
+      assert.deepEqual(
+        arrays.flatMap(({ data }) => data.map(({ id }) => id)),
+        expected,
+      );
+      const trees = await pages<{ key: string; children: { key: string }[] }[]>('/q', { limit, tree: 1 });
+      assert.deepEqual(
+        trees.flatMap((tree) => tree.flatMap(({ children }) => children.map(({ key }) => key))),
+        expected,
+      );
+      for (const tree of trees) {
+        assert.ok(tree.flatMap(({ children }) => children).length <= limit, 'children count, folders do not');
+      }
+    }
+  });
+
+  it('shows a user the namespaces and exchanges that it may see', async () => {
+    const client = harness().client();
+    const names = await pages<string[]>('/q', { limit: 1 });
+    assert.deepEqual(names, [['N'], ['jobs'], ['events'], ['hidden']]);
+    assert.deepEqual(await pages('/q', { limit: 2 }, 'maker:pw'), [['N']]);
+    const create = (id: string, ns: string): Promise<Answer> =>
+      client.request('PUT', `/x/${encodeURIComponent(id)}`, {
+        body: JSON.stringify({ src: { ns, queue: id }, dst: [{ ns, queue: 'to' }], consumer: {} }),
+      });
+    for (const id of NAMES.filter((name) => !name.startsWith('_'))) await create(id, 'N');
+    await create('zz', 'jobs');
+    const ids = NAMES.filter((name) => !name.startsWith('_'));
+    for (const limit of [1, 4, 100]) {
+      const own = await pages<object>('/x', { limit }, 'maker:pw');
+      assert.deepEqual(own.flatMap((page) => Object.keys(page)).toSorted(), ids);
+      const arrays = await pages<{ data: { id: string }[] }>('/x', { limit, array: 1 });
+      assert.deepEqual(
+        arrays.flatMap(({ data }) => data.map(({ id }) => id)),
+        [...ids, 'zz'].toSorted(),
+      );
+      const trees = await pages<{ children: { key: string }[] }[]>('/x', { limit, tree: 1 });
+      assert.equal(trees.flat().flatMap(({ children }) => children).length, ids.length + 1);
+    }
+    for (const id of [...ids, 'zz']) await client.request('DELETE', `/x/${encodeURIComponent(id)}`);
+  });
+
+  it('continues after a name that is not there any more', async () => {
+    const client = harness().client();
+    for (const name of NAMES) await client.insert('N', name, 'a');
+    const answer = await client.queues('N', { query: { limit: 2, after: 'a  gone' } });
+    assert.deepEqual(
+      Object.keys(jsonOf<object>(answer)),
+      NAMES.filter((name) => name > 'a  gone').slice(0, 2),
+    );
+    assert.deepEqual(jsonOf(await client.queues('N', { query: { after: '\u{10ffff}' } })), {});
+  });
+
+  it('is refused with a limit of none, over 1,000, or an after of no namespace', async () => {
+    const client = harness().client();
+    for (const query of [{ limit: 0 }, { limit: 1001 }, { limit: '' }, { after: '' }]) {
+      for (const path of ['/q', '/q/N', '/x']) {
+        assert.equal((await client.request('GET', path, { query })).status, 400, JSON.stringify(query));
+      }
+    }
+    const unknown = await client.request('GET', '/q', { query: { array: 1, after: 'a@nowhere' } });
+    assert.equal(unknown.status, 400);
+    assert.match(unknown.body.toString(), /a@nowhere/);
+    assert.equal((await client.request('GET', '/q', { query: { after: 'nowhere' } })).status, 404);
+  });
+});
