@@ -6,7 +6,7 @@ import type { CancelTimer, Clock } from '../model/clock.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { SessionCounts } from '../session/counts.ts';
 import { Destinations } from '../session/destinations.ts';
-import type { Conversation } from '../session/server.ts';
+import type { Arrival, Conversation } from '../session/server.ts';
 import { Settling, type SettlingHost } from '../session/settling.ts';
 import { Storing, type StoringHost } from '../session/storing.ts';
 import { Work } from '../session/work.ts';
@@ -67,7 +67,7 @@ export class AmqpConnection
   #isTurnPlanned = false;
   #cancelDeadline: CancelTimer | null = null;
 
-  constructor(parts: AmqpParts, counts: SessionCounts, socket: Socket, id: string) {
+  constructor(parts: AmqpParts, socket: Socket, { id, address, counts }: Arrival) {
     this.done = this.#over.promise;
     this.id = id;
     this.counts = counts;
@@ -78,6 +78,7 @@ export class AmqpConnection
       {
         clock,
         authenticator,
+        address,
         counts,
         containerId: this.#containerId,
         messageBytes: options.bodyLimit + LINK_LIMITS.sectionBytes,

@@ -1,3 +1,4 @@
+import { Networks } from '../access/networks.ts';
 import type { Authenticator } from '../access/user.ts';
 import type { Broker } from '../broker/broker.ts';
 import type { Clock } from '../model/clock.ts';
@@ -22,6 +23,7 @@ export const AMQP_DEFAULTS: AmqpOptions = {
   port: 5672,
   bodyLimit: 1_048_576,
   tls: null,
+  trustedProxies: new Networks([]),
   maxSockets: 10_000,
   loginTimeoutMs: 10_000,
   idleTimeoutMs: 30_000,

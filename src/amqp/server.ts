@@ -5,6 +5,6 @@ import type { AmqpParts } from './options.ts';
 /** The AMQP 1.0 front end. Connections that the server's stop ends get a `close` with `amqp:connection:forced`. */
 export class AmqpServer extends SessionServer {
   constructor(parts: AmqpParts) {
-    super('AMQP', parts, (socket, id, counts) => new AmqpConnection(parts, counts, socket, id));
+    super('AMQP', parts, (socket, arrival) => new AmqpConnection(parts, socket, arrival));
   }
 }

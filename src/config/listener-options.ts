@@ -57,6 +57,11 @@ const frontEndOptions = <More extends TProperties>(
       }),
       tls: tlsOptions(`serves ${name} over TLS (1.2 and up)`),
       insecure: INSECURE,
+      trustedProxies: Type.Array(Type.String(), {
+        default: [],
+        description:
+          'proxies that send a PROXY protocol header (version 2), which says where a client connects from: addresses or networks (`10.0.0.0/8`); their connections without one are closed',
+      }),
       ...more,
     },
     { ...CLOSED, default: {} },

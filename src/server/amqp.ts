@@ -1,19 +1,17 @@
-import { AMQP_DEFAULTS, type AmqpOptions, type AmqpParts } from '../amqp/options.ts';
+import { AMQP_DEFAULTS, type AmqpOptions } from '../amqp/options.ts';
 import { AmqpServer } from '../amqp/server.ts';
 import type { Config } from '../config/options.ts';
 import type { TlsMaterial } from '../model/listener.ts';
-import type { FrontEnd } from './front-ends.ts';
+import type { FrontEnd, FrontEndParts } from './front-ends.ts';
+import { networksOf } from './networks.ts';
 import { sessionFrontEnd } from './session-front-end.ts';
 
 /** The AMQP front end, where the configuration gives it a port; else null. */
-export function makeAmqp(
-  config: Config,
-  tls: TlsMaterial | null,
-  parts: Omit<AmqpParts, 'options'>,
-): FrontEnd | null {
+export function makeAmqp(config: Config, tls: TlsMaterial | null, parts: FrontEndParts): FrontEnd | null {
   const { port } = config.amqp;
   if (port === undefined) return null;
-  const server = new AmqpServer({ ...parts, options: amqpOptions(config, port, tls) });
+  const trustedProxies = networksOf(config.amqp.trustedProxies, ['amqp', 'trustedProxies'], parts.sourceOf);
+  const server = new AmqpServer({ ...parts, options: { ...amqpOptions(config, port, tls), trustedProxies } });
   return sessionFrontEnd('amqp', tls === null ? 'amqp' : 'amqps', server);
 }
 

@@ -1,19 +1,20 @@
 import type { Config } from '../config/options.ts';
 import type { TlsMaterial } from '../model/listener.ts';
-import { STOMP_DEFAULTS, type StompOptions, type StompParts } from '../stomp/options.ts';
+import { STOMP_DEFAULTS, type StompOptions } from '../stomp/options.ts';
 import { StompServer } from '../stomp/server.ts';
-import type { FrontEnd } from './front-ends.ts';
+import type { FrontEnd, FrontEndParts } from './front-ends.ts';
+import { networksOf } from './networks.ts';
 import { sessionFrontEnd } from './session-front-end.ts';
 
 /** The STOMP front end, where the configuration gives it a port; else null. */
-export function makeStomp(
-  config: Config,
-  tls: TlsMaterial | null,
-  parts: Omit<StompParts, 'options'>,
-): FrontEnd | null {
+export function makeStomp(config: Config, tls: TlsMaterial | null, parts: FrontEndParts): FrontEnd | null {
   const { port } = config.stomp;
   if (port === undefined) return null;
-  const server = new StompServer({ ...parts, options: stompOptions(config, port, tls) });
+  const trustedProxies = networksOf(config.stomp.trustedProxies, ['stomp', 'trustedProxies'], parts.sourceOf);
+  const server = new StompServer({
+    ...parts,
+    options: { ...stompOptions(config, port, tls), trustedProxies },
+  });
   return sessionFrontEnd('stomp', tls === null ? 'stomp' : 'stomp+ssl', server);
 }
 

@@ -1,3 +1,4 @@
+import type { Networks } from '../access/networks.ts';
 import type { Clock } from '../model/clock.ts';
 import type { FrontEndLog, TlsMaterial } from '../model/listener.ts';
 
@@ -8,6 +9,8 @@ export interface ListenerOptions {
   readonly port: number;
   /** PEM contents; null: plain TCP. */
   readonly tls: TlsMaterial | null;
+  /** Proxies whose connections begin with a PROXY protocol header. */
+  readonly trustedProxies: Networks;
   /** Connections kept at once; further ones are closed when they come. */
   readonly maxSockets: number;
   /** How long `stop` waits for sessions to end before it cuts their connections, ms. */

@@ -6,7 +6,8 @@ import type { QuaysideError } from '../model/errors.ts';
 import type { TlsMaterial } from '../model/listener.ts';
 import type { Service } from '../model/service.ts';
 import { type SessionCounts, zeroCounts } from './counts.ts';
-import type { ListenerOptions, ListenerParts } from './options.ts';
+import type { ListenerParts } from './options.ts';
+import { readProxyHeader } from './proxy-header.ts';
 
 /** TCP keep-alive finds peers that vanished without a word and owe nothing. */
 const TCP_KEEP_ALIVE_MS = 30_000;
@@ -23,8 +24,17 @@ export interface Conversation {
   renewUser(renew: RenewUser): void;
 }
 
-/** Takes a connection. `id` names it in the log. */
-export type Converse = (socket: Socket, id: string, counts: SessionCounts) => Conversation;
+/** What a server knows of a connection when it comes. */
+export interface Arrival {
+  /** Names it in the log. */
+  readonly id: string;
+  /** Of the client, even if a proxy is in front of it. */
+  readonly address: string;
+  readonly counts: SessionCounts;
+}
+
+/** Takes a connection. */
+export type Converse = (socket: Socket, arrival: Arrival) => Conversation;
 
 /** A front end whose clients keep a session: one listener, plain or TLS, and the connections that it took. */
 export class SessionServer implements Service {
@@ -32,9 +42,13 @@ export class SessionServer implements Service {
   readonly #protocol: string;
   readonly #parts: ListenerParts;
   readonly #converse: Converse;
-  readonly #server: Server | TlsServer;
+  readonly #server: Server;
+  /** Over TLS: does the handshakes of what `#server` takes. It listens nowhere itself. */
+  readonly #tls: TlsServer | null;
   /** Raw sockets, those in a TLS handshake included. */
   readonly #sockets = new Set<Socket>();
+  /** Addresses of clients that proxies told, by the proxy's own address and port. */
+  readonly #behindProxies = new Map<string, string>();
   readonly #conversations = new Set<Conversation>();
   readonly #startedAt: string;
   #stopping: Promise<void> | null = null;
@@ -45,14 +59,18 @@ export class SessionServer implements Service {
     this.#parts = parts;
     this.#converse = converse;
     this.#startedAt = parts.clock.now().toString(36);
-    this.#server = makeServer(parts.options);
-    this.#server.maxConnections = parts.options.maxSockets;
-    this.#server.on('connection', (socket: Socket) => {
-      this.#sockets.add(socket);
-      socket.on('close', () => this.#sockets.delete(socket));
-    });
-    const event = parts.options.tls === null ? 'connection' : 'secureConnection';
-    this.#server.on(event, (socket: Socket) => this.#admit(socket));
+    const { tls, maxSockets } = parts.options;
+    // A client may close its sending side first; what it asked for is answered all the same. TLS has no such
+    // state in practice, and one that ends in the middle of a handshake would be kept until that times out.
+    this.#server = createServer({ allowHalfOpen: tls === null });
+    this.#server.maxConnections = maxSockets;
+    this.#server.on('connection', (socket: Socket) => this.#connected(socket));
+    this.#tls =
+      tls === null
+        ? null
+        : createTlsServer({ ...tls, ...TLS_VERSION, handshakeTimeout: TLS_HANDSHAKE_MS }, (socket) =>
+            this.#admit(socket),
+          );
   }
 
   /** Where it listens. @throws Error before `start` has resolved */
@@ -90,7 +108,7 @@ export class SessionServer implements Service {
 
   /** Uses another certificate for connections from now on. @throws Error where it cannot be read */
   reloadTls(tls: TlsMaterial): void {
-    if ('setSecureContext' in this.#server) this.#server.setSecureContext({ ...tls, ...TLS_VERSION });
+    this.#tls?.setSecureContext({ ...tls, ...TLS_VERSION });
   }
 
   /** Users were read anew: sessions of those who are gone, or may not read any more what they read, end. */
@@ -98,8 +116,42 @@ export class SessionServer implements Service {
     for (const conversation of this.#conversations) conversation.renewUser(renew);
   }
 
+  #connected(socket: Socket): void {
+    this.#sockets.add(socket);
+    const peer = peerOf(socket);
+    socket.on('close', () => {
+      this.#sockets.delete(socket);
+      this.#behindProxies.delete(peer);
+    });
+    const { remoteAddress: proxy = '' } = socket;
+    const { options, clock, log } = this.#parts;
+    if (!options.trustedProxies.has(proxy)) {
+      this.#begin(socket);
+      return;
+    }
+    readProxyHeader(socket, clock, (said) => {
+      if ('error' in said) {
+        // Health checks connect and say nothing.
+        if (socket.bytesRead === 0 || this.#stopping !== null) return;
+        log.warn(
+          { proxy, problem: said.error },
+          `${this.#protocol}: a trusted proxy sent no valid PROXY header`,
+        );
+        return;
+      }
+      if (said.address !== null) this.#behindProxies.set(peer, said.address);
+      this.#begin(socket);
+    });
+  }
+
+  /** Everything before the protocol's own first byte is read. */
+  #begin(socket: Socket): void {
+    if (this.#tls === null) this.#admit(socket);
+    else this.#tls.emit('connection', socket);
+  }
+
   #admit(socket: Socket): void {
-    // Over TLS one may come late: its handshake began before the stop did.
+    // Over TLS, or from a proxy, one may come late: its handshake began before the stop did.
     if (this.#stopping !== null) {
       socket.destroy();
       return;
@@ -108,7 +160,8 @@ export class SessionServer implements Service {
     socket.setKeepAlive(true, TCP_KEEP_ALIVE_MS);
     this.counts.connections += 1;
     const id = `${this.#startedAt}-${this.counts.connections.toString(36)}`;
-    const conversation = this.#converse(socket, id, this.counts);
+    const address = this.#behindProxies.get(peerOf(socket)) ?? socket.remoteAddress ?? '';
+    const conversation = this.#converse(socket, { id, address, counts: this.counts });
     this.#conversations.add(conversation);
     void conversation.done.then(() => this.#conversations.delete(conversation));
   }
@@ -137,9 +190,7 @@ export class SessionServer implements Service {
   }
 }
 
-function makeServer({ tls }: ListenerOptions): Server | TlsServer {
-  // A client may close its sending side first; what it asked for is answered all the same. TLS has no such
-  // state in practice, and one that ends in the middle of a handshake would be kept until that times out.
-  if (tls === null) return createServer({ allowHalfOpen: true });
-  return createTlsServer({ ...tls, ...TLS_VERSION, handshakeTimeout: TLS_HANDSHAKE_MS });
+/** Names a connection among those of one listener, on its raw socket as on that of TLS. */
+function peerOf({ remoteAddress, remotePort }: Socket): string {
+  return `${remoteAddress} ${remotePort}`;
 }

@@ -3,7 +3,7 @@ import type { RenewUser } from '../access/user.ts';
 import type { CancelTimer } from '../model/clock.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { SessionCounts } from '../session/counts.ts';
-import type { Conversation } from '../session/server.ts';
+import type { Arrival, Conversation } from '../session/server.ts';
 import { FrameParser } from './codec/parser.ts';
 import type { HeadRules } from './codec/version.ts';
 import { HeartBeat } from './heart-beat.ts';
@@ -26,6 +26,8 @@ const LINGER_MS = 2_000;
  */
 export class Connection implements Peer, Conversation {
   readonly outbox: Outbox;
+  /** Of the client. */
+  readonly address: string;
   /** Resolves when the connection is closed and the engine has answered all that the session asked for. */
   readonly done: Promise<void>;
   readonly #over = Promise.withResolvers<void>();
@@ -42,7 +44,8 @@ export class Connection implements Peer, Conversation {
   #heartBeat: HeartBeat | null = null;
   #cancelTimer: CancelTimer | null;
 
-  constructor(parts: StompParts, counts: SessionCounts, socket: Socket, id: string) {
+  constructor(parts: StompParts, socket: Socket, { id, address, counts }: Arrival) {
+    this.address = address;
     const { clock, options } = parts;
     this.done = this.#over.promise;
     this.#parts = parts;
@@ -66,10 +69,6 @@ export class Connection implements Peer, Conversation {
       this.#session.fail(tooLate('No whole CONNECT frame came in time.'), null);
     });
     this.#listen();
-  }
-
-  get address(): string {
-    return this.#socket.remoteAddress ?? '';
   }
 
   /** Ends the session, with an ERROR unless the node stops, then the connection. */

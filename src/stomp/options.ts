@@ -1,3 +1,4 @@
+import { Networks } from '../access/networks.ts';
 import type { Authenticator } from '../access/user.ts';
 import type { Broker } from '../broker/broker.ts';
 import type { Clock } from '../model/clock.ts';
@@ -27,6 +28,7 @@ export const STOMP_DEFAULTS: StompOptions = {
   bodyLimit: 1_048_576,
   trailingNewline: true,
   tls: null,
+  trustedProxies: new Networks([]),
   maxSockets: 10_000,
   loginTimeoutMs: 10_000,
   sendBeatMs: 1_000,

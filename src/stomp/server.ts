@@ -5,6 +5,6 @@ import type { StompParts } from './options.ts';
 /** The STOMP front end. Sessions that the server's stop ends are closed without an ERROR. */
 export class StompServer extends SessionServer {
   constructor(parts: StompParts) {
-    super('STOMP', parts, (socket, id, counts) => new Connection(parts, counts, socket, id));
+    super('STOMP', parts, (socket, arrival) => new Connection(parts, socket, arrival));
   }
 }

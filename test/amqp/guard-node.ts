@@ -130,6 +130,7 @@ export class GuardNode {
       const options: GuardOptions = {
         clock: this.clock,
         authenticator: new TestAuthenticator(),
+        address: socket.remoteAddress ?? '',
         counts: this.counts,
         containerId: 'guarded',
         messageBytes: 65_536,

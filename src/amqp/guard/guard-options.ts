@@ -6,6 +6,8 @@ import type { Refusal } from './refusal.ts';
 export interface GuardOptions {
   readonly clock: Clock;
   readonly authenticator: Authenticator;
+  /** Of the peer, for the limits on failed logins. */
+  readonly address: string;
   /** `receivedBytes`, `frames`, `outgoingBytes`, `stalled` and `errors` are counted here. */
   readonly counts: SessionCounts;
   /** `container-id` of the `open` that comes before a `close` where rhea has not opened yet. */

@@ -76,7 +76,7 @@ export class Guard {
     this.#socket = socket;
     this.#options = options;
     this.#owner = owner;
-    this.address = socket.remoteAddress ?? '';
+    this.address = options.address;
     this.#intake = new Intake(this.#intakeHost(), {
       ...options,
       state: this.#state,

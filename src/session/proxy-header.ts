@@ -1,0 +1,85 @@
+import { type Socket, SocketAddress } from 'node:net';
+import type { Clock } from '../model/clock.ts';
+
+// The PROXY protocol, version 2 (https://www.haproxy.org/download/2.6/doc/proxy-protocol.txt, section 2.2).
+
+const SIGNATURE = Buffer.from('\r\n\r\n\0\r\nQUIT\n', 'latin1');
+const FIXED_BYTES = 16;
+/** Addresses and all extensions. HAProxy sends at most a few hundred bytes. */
+const MAX_REST_BYTES = 2048;
+/** How long the header may take. A proxy sends it at once. */
+const HEADER_MS = 5_000;
+
+const LOCAL = 0x20;
+const PROXY = 0x21;
+/** Bytes of both addresses and ports, by address family and transport. */
+const LENGTHS: ReadonlyMap<number, number> = new Map([
+  [0x00, 0], // unspecified
+  [0x11, 12], // TCP over IPv4
+  [0x21, 36], // TCP over IPv6
+  [0x31, 216], // a Unix stream
+]);
+
+/** What a header says: the client's address; null if that is the address of the connection itself. */
+type Said = { readonly address: string | null } | { readonly error: string };
+
+/**
+ * Reads the PROXY protocol header with which a connection begins, and not one byte more.
+ * @param done called at most once: with the client's address, or with what is wrong and the socket destroyed
+ */
+export function readProxyHeader(socket: Socket, clock: Clock, done: (said: Said) => void): void {
+  let fixed: Buffer | null = null;
+  const finish = (said: Said): void => {
+    cancel();
+    socket.off('readable', read);
+    socket.off('end', ended);
+    socket.off('close', ended);
+    if ('error' in said) socket.destroy();
+    done(said);
+  };
+  const read = (): void => {
+    fixed ??= socket.read(FIXED_BYTES) as Buffer | null;
+    if (fixed === null) return;
+    const error = wrongWith(fixed);
+    if (error !== null) {
+      finish({ error });
+      return;
+    }
+    const length = fixed.readUInt16BE(14);
+    const rest = length === 0 ? Buffer.alloc(0) : (socket.read(length) as Buffer | null);
+    if (rest !== null) finish({ address: addressIn(fixed, rest) });
+  };
+  const ended = (): void => finish({ error: 'the connection ended' });
+  const cancel = clock.after(HEADER_MS, () => finish({ error: `no whole header within ${HEADER_MS} ms` }));
+  // The reason does not matter: `close` follows.
+  socket.on('error', () => {});
+  socket.on('end', ended);
+  socket.on('close', ended);
+  socket.on('readable', read);
+}
+
+function wrongWith(fixed: Buffer): string | null {
+  if (!fixed.subarray(0, SIGNATURE.length).equals(SIGNATURE)) return 'no signature of version 2';
+  const [command = 0, family = 0] = fixed.subarray(12);
+  const length = fixed.readUInt16BE(14);
+  if (length > MAX_REST_BYTES)
+    return `${length} bytes behind the fixed part; at most ${MAX_REST_BYTES} are read`;
+  if (command === LOCAL) return null;
+  if (command !== PROXY) return `command ${hex(command)}; allowed are ${hex(LOCAL)} and ${hex(PROXY)}`;
+  const needed = LENGTHS.get(family);
+  if (needed === undefined)
+    return `family ${hex(family)}; allowed are ${[...LENGTHS.keys()].map(hex).join(', ')}`;
+  return length < needed ? `${length} bytes of addresses; family ${hex(family)} has ${needed}` : null;
+}
+
+function addressIn(fixed: Buffer, rest: Buffer): string | null {
+  if (fixed[12] !== PROXY) return null;
+  if (fixed[13] === 0x11) return [...rest.subarray(0, 4)].join('.');
+  if (fixed[13] !== 0x21) return null;
+  const groups = Array.from({ length: 8 }, (_, i) => rest.readUInt16BE(2 * i).toString(16));
+  return new SocketAddress({ address: groups.join(':'), family: 'ipv6' }).address;
+}
+
+function hex(byte: number): string {
+  return `0x${byte.toString(16).padStart(2, '0')}`;
+}

@@ -1,0 +1,254 @@
+import assert from 'node:assert/strict';
+import { execFileSync, spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { writeFileSync } from 'node:fs';
+import { mkdtemp, rm } from 'node:fs/promises';
+import { connect, createServer, type Socket } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { after, before, describe, it } from 'node:test';
+import { fileURLToPath } from 'node:url';
+import { Networks } from '../../src/access/networks.ts';
+import type { User } from '../../src/access/user.ts';
+import { AmqpClient } from '../amqp/client.ts';
+import { AmqpNode } from '../amqp/node.ts';
+import { StompClient } from '../stomp/client.ts';
+import { StompNode, TestAuthenticator, until } from '../stomp/node.ts';
+import { makeCertificate } from '../support/certificate.ts';
+
+/** Asks for each login with its address, and remembers that. */
+class Witness extends TestAuthenticator {
+  readonly addresses: string[] = [];
+
+  override recall(): null {
+    return null;
+  }
+
+  override loginBasic(authorization?: string, address?: string): Promise<User> {
+    this.addresses.push(address ?? '');
+    const user = super.recall(authorization ?? '');
+    return user === null ? super.loginBasic() : Promise.resolve(user);
+  }
+}
+
+const SIGNATURE = Buffer.from('\r\n\r\n\0\r\nQUIT\n', 'latin1');
+const TRUSTED = new Networks(['127.0.0.0/8']);
+
+/** A header: command and version, family, and what follows. */
+function header(command: number, family: number, rest: Buffer): Buffer {
+  const fixed = Buffer.alloc(4);
+  fixed.set([command, family]);
+  fixed.writeUInt16BE(rest.length, 2);
+  return Buffer.concat([SIGNATURE, fixed, rest]);
+}
+
+const PORTS = Buffer.from([0x30, 0x39, 0xf0, 0xad]);
+const IPV4 = Buffer.concat([Buffer.from([192, 0, 2, 7, 127, 0, 0, 1]), PORTS]);
+const IPV6 = Buffer.concat([Buffer.from('20010db8000000000000000000000001'.padEnd(64, '0'), 'hex'), PORTS]);
+const EXTENSION = Buffer.from([0x04, 0x00, 0x02, 0x00, 0x00]);
+const CONNECT = 'CONNECT\naccept-version:1.2\nhost:h\nlogin:test\npasscode:test\n\n\0';
+
+describe('a PROXY protocol header', () => {
+  const witness = new Witness();
+  let node: StompNode;
+
+  before(async () => {
+    node = await StompNode.start({ authenticator: witness, options: { trustedProxies: TRUSTED } });
+  });
+  after(() => node.stop());
+
+  /** Resolves when the server has answered, or closed. */
+  const answer = async (...pieces: readonly (Buffer | string)[]): Promise<string> => {
+    const socket = connect({ port: node.port, host: '127.0.0.1' });
+    let text = '';
+    socket.on('data', (bytes) => {
+      text += bytes;
+    });
+    const over = Promise.race([once(socket, 'data'), once(socket, 'close')]);
+    for (const piece of pieces) {
+      socket.write(piece);
+      await new Promise(setImmediate);
+    }
+    await over;
+    socket.destroy();
+    return text;
+  };
+
+  for (const [what, bytes, address] of [
+    ['of a client over IPv4', header(0x21, 0x11, IPV4), '192.0.2.7'],
+    ['of a client over IPv6', header(0x21, 0x21, IPV6), '2001:db8::1'],
+    ['with extensions', header(0x21, 0x11, Buffer.concat([IPV4, EXTENSION])), '192.0.2.7'],
+    ['of the proxy itself', header(0x20, 0x00, Buffer.alloc(0)), '127.0.0.1'],
+    ['of the proxy itself, with addresses', header(0x20, 0x11, IPV4), '127.0.0.1'],
+    ['of an unknown client', header(0x21, 0x00, Buffer.alloc(0)), '127.0.0.1'],
+  ] as const) {
+    it(`${what} says whose the connection is`, async () => {
+      witness.addresses.length = 0;
+      assert.match(await answer(Buffer.concat([bytes, Buffer.from(CONNECT)])), /^CONNECTED\n/);
+      const single = [...bytes].map((byte) => Buffer.from([byte]));
+      assert.match(await answer(...single, CONNECT), /^CONNECTED\n/);
+      assert.deepEqual(witness.addresses, [address, address]);
+    });
+  }
+
+  for (const [what, bytes, problem] of [
+    ['that is missing', Buffer.from(CONNECT), /no signature/],
+    ['of version 1', Buffer.from('PROXY TCP4 192.0.2.7 127.0.0.1 1 2\r\n'), /no signature/],
+    ['of another version', header(0x11, 0x11, IPV4), /command 0x11; allowed are 0x20 and 0x21/],
+    ['with an unknown command', header(0x22, 0x11, IPV4), /command 0x22/],
+    ['of UDP', header(0x21, 0x12, IPV4), /family 0x12; allowed are 0x00, 0x11, 0x21, 0x31/],
+    ['that is too short for its addresses', header(0x21, 0x21, IPV4), /12 bytes of addresses/],
+    ['that is too long', header(0x21, 0x11, Buffer.alloc(2049)), /at most 2048/],
+  ] as const) {
+    it(`${what} ends the connection and is logged`, async () => {
+      node.logged.length = 0;
+      assert.equal(await answer(bytes), '');
+      assert.equal(node.logged.length, 1);
+      const { fields, message } = node.logged[0] as { fields: { problem: string }; message: string };
+      assert.match(fields.problem, problem);
+      assert.equal(message, 'STOMP: a trusted proxy sent no valid PROXY header');
+    });
+  }
+
+  it('has five seconds', async () => {
+    const socket = connect({ port: node.port, host: '127.0.0.1' });
+    socket.write(SIGNATURE);
+    const timers = node.clock.pending;
+    await until(() => node.clock.pending > timers);
+    socket.on('error', () => {});
+    const closed = new Promise((resolve) => socket.on('close', resolve));
+    node.clock.advance(5_000);
+    await closed;
+  });
+
+  it('is not read from an address that is not trusted', async () => {
+    const strict = await StompNode.start({
+      authenticator: witness,
+      options: { trustedProxies: new Networks(['127.0.0.9']) },
+    });
+    const client = await StompClient.open(strict.port);
+    client.write(Buffer.concat([header(0x21, 0x11, IPV4), Buffer.from(CONNECT)]));
+    await client.expectError('malformed-request');
+    await strict.stop();
+  });
+
+  it('comes before TLS', async () => {
+    const tls = makeCertificate();
+    const secure = await StompNode.start({
+      authenticator: witness,
+      options: { tls, trustedProxies: TRUSTED },
+    });
+    // Prefixes what a client says with a header, in one write with its first bytes.
+    const prefixing = createServer((client: Socket) => {
+      const server = connect(secure.port, '127.0.0.1');
+      client.once('data', (bytes) => {
+        server.write(Buffer.concat([header(0x21, 0x11, IPV4), bytes]));
+        client.pipe(server);
+      });
+      server.pipe(client);
+      for (const socket of [client, server]) socket.on('error', () => {});
+    });
+    prefixing.listen(0, '127.0.0.1');
+    await once(prefixing, 'listening');
+    const { port } = prefixing.address() as { port: number };
+    witness.addresses.length = 0;
+    const client = await StompClient.open(port, { ca: tls.cert });
+    await client.connect();
+    assert.deepEqual(witness.addresses, ['192.0.2.7']);
+    await client.disconnect();
+    prefixing.close();
+    await secure.stop();
+  });
+});
+
+describe('HAProxy with send-proxy-v2', () => {
+  it('tells STOMP and AMQP where their clients are', async () => {
+    execFileSync(
+      'sh',
+      [fileURLToPath(new URL('../../scripts/debian-packages.sh', import.meta.url)), 'haproxy'],
+      {
+        stdio: ['ignore', 'ignore', 'inherit'],
+      },
+    );
+    const [stompLogins, amqpLogins] = [new Witness(), new Witness()];
+    const options = { trustedProxies: TRUSTED };
+    const stomp = await StompNode.start({ authenticator: stompLogins, options });
+    const amqp = await AmqpNode.start({ authenticator: amqpLogins, options });
+    const folder = await mkdtemp(join(tmpdir(), 'quayside-haproxy-'));
+    const relays = await Promise.all([stomp.port, amqp.port].map((port, i) => haproxy(folder, i, port)));
+    try {
+      const [stompPort = 0, amqpPort = 0] = relays.map(({ port }) => port);
+      const client = from('127.0.0.2', stompPort);
+      client.write(CONNECT);
+      assert.match(String(await once(client, 'data')), /^CONNECTED\n/);
+      client.destroy();
+      const connecting = {
+        connect: (_port: number, _host: string, _options: object, connected: () => void) =>
+          from('127.0.0.3', amqpPort).once('connect', connected),
+      };
+      const other = await AmqpClient.open(amqpPort, 'test', { connection_details: () => connecting });
+      await other.close();
+      assert.deepEqual(stompLogins.addresses, ['127.0.0.2']);
+      assert.deepEqual(amqpLogins.addresses, ['127.0.0.3']);
+    } finally {
+      for (const { stop } of relays) await stop();
+      await rm(folder, { recursive: true });
+      await stomp.stop();
+      await amqp.stop();
+    }
+  });
+});
+
+/** A connection from another address of this machine. */
+function from(localAddress: string, port: number): Socket {
+  return connect({ host: '127.0.0.1', port, localAddress });
+}
+
+/** HAProxy in front of a port of this machine. */
+async function haproxy(
+  folder: string,
+  number: number,
+  target: number,
+): Promise<{ port: number; stop: () => Promise<void> }> {
+  const port = await freePort();
+  const file = join(folder, `${number}.cfg`);
+  writeFileSync(
+    file,
+    `defaults
+  mode tcp
+  timeout connect 5s
+  timeout client 60s
+  timeout server 60s
+listen quayside
+  bind 127.0.0.1:${port}
+  server one 127.0.0.1:${target} send-proxy-v2
+`,
+  );
+  const child = spawn('/usr/sbin/haproxy', ['-db', '-f', file], { stdio: ['ignore', 'ignore', 'inherit'] });
+  const exited = once(child, 'exit');
+  const isUp = async (): Promise<boolean> => {
+    const socket = connect(port, '127.0.0.1');
+    const result = await Promise.race([
+      once(socket, 'connect').then(() => true),
+      once(socket, 'close').then(() => false),
+    ]).catch(() => false);
+    socket.destroy();
+    return result;
+  };
+  while (!(await isUp())) await new Promise(setImmediate);
+  const stop = async (): Promise<void> => {
+    child.kill();
+    await exited;
+  };
+  return { port, stop };
+}
+
+async function freePort(): Promise<number> {
+  const server = createServer();
+  server.listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  const { port } = server.address() as { port: number };
+  server.close();
+  await once(server, 'close');
+  return port;
+}
