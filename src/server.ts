@@ -17,7 +17,7 @@ import type { FrontEndLog } from './model/listener.ts';
 import { maskUrl } from './model/mask.ts';
 import type { Service } from './model/service.ts';
 import { changedOptions } from './server/changed-options.ts';
-import { checkDataDir } from './server/data-dir.ts';
+import { checkDataDir, DATA_FILES, dataDirWarnings } from './server/data-dir.ts';
 import { type EngineSet, type EngineSources, loadEngines, startable } from './server/engines.ts';
 import { configuredExchanges, startableExchanges } from './server/exchanges.ts';
 import { FrontEnds } from './server/front-ends.ts';
@@ -151,7 +151,8 @@ export class Server implements Service {
     const tls = await loadTls(config, 'http', sourceOf);
     const options = httpOptions(config, tls.material, sourceOf);
     const users = await loadUsers(config, sourceOf);
-    for (const warning of [...users.warnings, ...tls.warnings]) log.warn({}, warning);
+    const warnings = [...dataDirWarnings(config), ...users.warnings, ...tls.warnings];
+    for (const warning of warnings) log.warn({}, warning);
     const engines = await this.#startEngines();
     const namespaces = namespaceSetups(config, engines, log);
     const node = { host: hostname(), pid: process.pid, version: this.#parts.version };
@@ -159,7 +160,7 @@ export class Server implements Service {
     await this.#stack.start(broker);
     this.#refuseIfStopping();
     const exchanges = await this.#startExchanges(broker);
-    const known = new KnownLogins(join(config.dataDir, 'logins.json'), this.#parts.clock, log);
+    const known = new KnownLogins(join(config.dataDir, DATA_FILES.logins), this.#parts.clock, log);
     await this.#stack.start(known);
     const authenticator = new PasswordAuthenticator({ ...this.#parts, accounts: users.accounts, known });
     const frontEnds = await FrontEnds.load(config, { ...this.#parts, broker, authenticator });

@@ -65,7 +65,7 @@ const RULES: Readonly<Record<string, Rule>> = {
   client: { parts: ['model'], packages: ['node:*'] },
   cli: { parts: ['client'], packages: ['node:*'] },
   // The composition root and the process edge: the only ones that know the configuration.
-  server: { parts: [...COMPOSITION, ...Object.keys(DRIVERS)], packages: ['node:*'] },
+  server: { parts: [...COMPOSITION, 'files', ...Object.keys(DRIVERS)], packages: ['node:*'] },
   'server.ts': { parts: [...COMPOSITION, 'server'], packages: ['node:*'] },
   process: { parts: [...COMPOSITION, 'files', 'server', 'server.ts'], packages: ['node:*', 'pino'] },
   'main.ts': { parts: ['config', 'process'], packages: ['node:*'] },

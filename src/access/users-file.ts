@@ -1,5 +1,5 @@
 import { randomBytes } from 'node:crypto';
-import { readFile, stat } from 'node:fs/promises';
+import { readFile } from 'node:fs/promises';
 import { replaceFile } from '../files/replace-file.ts';
 import type { UserDefinition } from './account.ts';
 import { hashPassword } from './password.ts';
@@ -54,11 +54,6 @@ export class UsersFile {
       throw unusable(`${code}`, isAnothers ? 'Let the user that the server runs as read it' : undefined);
     }
     return this.#parse(text);
-  }
-
-  /** Whether others than the owner may read it. */
-  async isExposed(): Promise<boolean> {
-    return process.platform !== 'win32' && ((await stat(this.path)).mode & 0o077) !== 0;
   }
 
   /** Replaces the file. @throws Error of the system */

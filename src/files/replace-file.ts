@@ -2,8 +2,7 @@ import { randomBytes } from 'node:crypto';
 import { type FileHandle, open, rename, rm, stat } from 'node:fs/promises';
 import { dirname } from 'node:path';
 import { makeFolder } from './make-folder.ts';
-
-const OWNER_ONLY = 0o600;
+import { PRIVATE_MODE } from './private-file.ts';
 
 /**
  * Replaces a file, readable by its owner alone, as one step: a crash leaves the old one or the new one.
@@ -13,7 +12,7 @@ export async function replaceFile(path: string, content: string): Promise<void> 
   makeFolder(dirname(path));
   const draft = `${path}.${randomBytes(6).toString('hex')}.tmp`;
   try {
-    const file = await open(draft, 'wx', OWNER_ONLY);
+    const file = await open(draft, 'wx', PRIVATE_MODE);
     try {
       await leaveToOwner(file, path);
       await file.writeFile(content);

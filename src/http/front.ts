@@ -113,7 +113,8 @@ export class Front {
   /** What to tell the client of anything that was thrown. A fault of ours is logged under an id. */
   errorOf(thrown: unknown, call: Call): QuaysideError {
     if (thrown instanceof QuaysideError && thrown.code !== 'internal') {
-      if (thrown.code === 'forbidden') this.#noteForbidden(thrown, call);
+      if (thrown.code === 'forbidden') this.#logForbidden(thrown, call);
+      else if (thrown.code === 'forbidden-origin') this.#logForeignPage(thrown, call);
       return thrown;
     }
     this.#faults += 1;
@@ -125,9 +126,19 @@ export class Front {
     });
   }
 
-  #noteForbidden({ message }: QuaysideError, { user, match }: Call): void {
-    const fields = { ...match.params, user: user.name, action: match.route.id, detail: message };
-    this.parts.log.warn(fields, 'a request without the right was refused');
+  #logForbidden({ message }: QuaysideError, { user, match, address }: Call): void {
+    const by = { user: user.name, address, action: match.route.id };
+    const fields = { ...match.params, event: 'forbidden', ...by, detail: message };
+    this.parts.log.warn(fields, 'a request without the right was rejected');
+  }
+
+  /** Rejected before the login, so it may be anybody's, and its fields anything. */
+  #logForeignPage({ message }: QuaysideError, { head, request, address }: Call): void {
+    const { origin, fetchSite, purpose } = head;
+    const sent = { origin: bounded(origin), fetchSite: bounded(fetchSite), purpose: bounded(purpose) };
+    const asked = { method: request.method, path: bounded(request.url?.split('?', 1)[0] ?? '') };
+    const fields = { event: 'forbidden', address, ...asked, ...sent, detail: message };
+    this.parts.log.warn(fields, 'a request of a foreign page was rejected');
   }
 
   /** Who is it? Before anything is looked up, so that a stranger learns nothing of what exists. */
@@ -223,6 +234,11 @@ function splitTarget(call: Call, target: string): void {
 }
 
 const SLASH = 0x2f;
+
+/** Of what a client sent, as much as a log line needs. */
+function bounded(text: string | null): string | null {
+  return text === null || text.length <= 256 ? text : `${text.slice(0, 256)}…`;
+}
 
 function unauthorized(): QuaysideError {
   return new QuaysideError('unauthorized', 'Send the name and password of a user by Basic authentication.');

@@ -33,6 +33,15 @@ export function maskUrl(url: string): string {
   return scheme + slashes + shown + maskParameters(tail);
 }
 
+/**
+ * Whether an `@` stands after the authority: it may end a password with a raw `/`, `?` or `#`, so that what looks like
+ * a host, a port or a path may be part of it. Nothing of such a URL may be shown, and it cannot be used.
+ */
+export function hasRawUserInfo(url: string): boolean {
+  const [, scheme = '', authority = ''] = URL_PARTS.exec(url) ?? [];
+  return scheme !== '' && authority === '//' && /[/?#].*@/s.test(url.slice(scheme.length + 2));
+}
+
 /** A text, such as an error's message, with every URL in it masked. */
 export function maskText(text: string): string {
   return text.includes('://') ? text.replace(URL_IN_TEXT, maskUrl) : text;

@@ -1,9 +1,9 @@
 import { readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { makeFolder } from '../files/make-folder.ts';
+import { PRIVATE_MODE } from '../files/private-file.ts';
 
 const FILE = 'quayside.pid';
-const OWNER_ONLY = 0o600;
 
 /** A pid file that was written. */
 export interface PidFile {
@@ -26,7 +26,7 @@ export function writePidFile(dataDir: string): PidFile {
   const before = readPid(path);
   const draft = `${path}.${process.pid}.tmp`;
   try {
-    writeFileSync(draft, `${process.pid}\n`, { mode: OWNER_ONLY, flag: 'wx' });
+    writeFileSync(draft, `${process.pid}\n`, { mode: PRIVATE_MODE, flag: 'wx' });
     renameSync(draft, path);
   } catch (error) {
     rmSync(draft, { force: true });

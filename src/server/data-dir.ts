@@ -1,8 +1,22 @@
 import { statSync } from 'node:fs';
-import { dirname } from 'node:path';
+import { dirname, join } from 'node:path';
 import type { Config } from '../config/options.ts';
 import { ConfigError } from '../config/problem.ts';
+import { widerMode } from '../files/private-file.ts';
 import type { SourceOf } from './users.ts';
+
+/** Names of the files in `dataDir` that are no engine's. */
+export const DATA_FILES = { users: 'users.json', logins: 'logins.json' } as const;
+
+/** What others than the server's own user may read or write of `dataDir`. Engines warn of their own files. */
+export function dataDirWarnings({ dataDir }: Config): string[] {
+  const warning = (path: string, right: string): string[] => {
+    const mode = widerMode(path);
+    return mode === null ? [] : [`${path} has mode ${mode}, so others may use it; run chmod ${right} on it`];
+  };
+  const files = Object.values(DATA_FILES).flatMap((name) => warning(join(dataDir, name), '600'));
+  return [...warning(dataDir, '700'), ...files];
+}
 
 /**
  * Looks whether `dataDir` can be a folder, so that a file in its place is not told of the first thing that is to be

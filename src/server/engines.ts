@@ -2,7 +2,7 @@ import type { NamespaceConfig } from '../config/options.ts';
 import { ConfigError, pathText } from '../config/problem.ts';
 import type { Engine, EngineLog, NamespacePolicy, OpenEngine } from '../engine/engine.ts';
 import type { Clock } from '../model/clock.ts';
-import { maskText } from '../model/mask.ts';
+import { hasRawUserInfo, maskText } from '../model/mask.ts';
 import type { Service } from '../model/service.ts';
 
 /** How to come by an engine, and what it is told of the namespaces that use it. */
@@ -164,6 +164,15 @@ async function loadEngine(sources: EngineSources, { url, path, namespaces }: Wan
     const removed = scheme === 'mongodb' || scheme === 'mongodb+srv';
     const problem = removed ? `${scheme}: (MongoDB) is not served` : `there is no engine "${scheme}:"`;
     throw refusal(sources, path, problem, `Use one of ${served}`);
+  }
+  if (hasRawUserInfo(url)) {
+    const problem = 'has an @ after a /, ? or #, so it is not clear where its password ends';
+    throw refusal(
+      sources,
+      path,
+      problem,
+      'Percent-encode user and password: / as %2F, ? as %3F, # as %23, @ as %40',
+    );
   }
   const [first] = namespaces;
   try {

@@ -4,6 +4,7 @@ import { looksLikeHash } from '../access/phc.ts';
 import { type NewAdministrator, newAdministrator, UsersFile, UsersFileError } from '../access/users-file.ts';
 import type { Config } from '../config/options.ts';
 import { ConfigError, pathText } from '../config/problem.ts';
+import { DATA_FILES } from './data-dir.ts';
 
 export interface Users {
   readonly accounts: ReadonlyMap<string, Account>;
@@ -16,7 +17,7 @@ export type SourceOf = (path: readonly string[]) => string | null;
 
 /** Where the server keeps the users that it made itself. */
 export function usersFileOf(config: Config): UsersFile {
-  return new UsersFile(join(config.dataDir, 'users.json'));
+  return new UsersFile(join(config.dataDir, DATA_FILES.users));
 }
 
 /** Saves users that were made here. @throws ConfigError where `dataDir` takes no file */
@@ -49,9 +50,7 @@ export async function loadUsers(config: Config, sourceOf: SourceOf): Promise<Use
   const file = usersFileOf(config);
   const kept = await readKept(file);
   if (kept !== null) {
-    const exposed = await file.isExposed();
-    const warnings = exposed ? [`others may read ${file.path}; run chmod 600 on it`] : [];
-    return { accounts: accountsOf(kept, namespaces, () => file.path, []), created: null, warnings };
+    return { accounts: accountsOf(kept, namespaces, () => file.path, []), created: null, warnings: [] };
   }
   const created = await newAdministrator();
   return { accounts: readAccounts([created.definition], namespaces), created, warnings: [] };

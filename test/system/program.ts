@@ -12,6 +12,8 @@ export interface ProgramOptions {
   readonly env?: Readonly<Record<string, string>>;
   readonly input?: string;
   readonly nodeArgs?: readonly string[];
+  /** In place of this program's own. */
+  readonly umask?: number;
   /** A file descriptor that takes standard error in place of this program. */
   readonly errorTo?: number;
 }
@@ -81,13 +83,15 @@ export class Program {
   constructor(
     cwd: string,
     args: readonly string[],
-    { env, input = '', nodeArgs = [], errorTo }: ProgramOptions,
+    { env, input = '', nodeArgs = [], errorTo, umask }: ProgramOptions,
   ) {
+    const ownUmask = umask === undefined ? null : process.umask(umask);
     this.#child = spawn(process.execPath, [...nodeArgs, ...SERVER_ARGS, ...args], {
       cwd,
       env: { NODE_COMPILE_CACHE: COMPILE_CACHE, ...process.env, ...env },
       stdio: ['pipe', 'pipe', errorTo ?? 'pipe'],
     });
+    if (ownUmask !== null) process.umask(ownUmask);
     this.#child.stdin?.end(input);
     this.#child.stdout?.setEncoding('utf8').on('data', (text: string) => {
       this.stdout += text;

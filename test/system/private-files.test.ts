@@ -1,0 +1,77 @@
+import assert from 'node:assert/strict';
+import { chmod, mkdir, readdir, stat } from 'node:fs/promises';
+import { afterEach, beforeEach, describe, it } from 'node:test';
+import { writeCertificate } from '../support/certificate.ts';
+import { QueueClient } from '../support/http-client.ts';
+import { Folder, type Program } from './program.ts';
+
+const skip = process.platform === 'win32' && 'Windows has other rights';
+
+describe('The files of a server', { skip }, () => {
+  let folder: Folder;
+
+  beforeEach(async () => {
+    folder = await Folder.create();
+  });
+
+  afterEach(() => folder.dispose());
+
+  it('are for its owner alone, and so is their folder, whatever the umask', async () => {
+    const program = await folder.serve([], { umask: 0 });
+    await program.says(/reloads/);
+    const password = /password {2}(\S+)/.exec(program.stdout)?.[1];
+    const client = new QueueClient({ url: program.url, credentials: `admin:${password}` });
+    assert.equal((await client.insert('N', 'q', 'x')).status, 200);
+    client.close();
+    const modes = await modesIn(folder.file('data'));
+    assert.equal(modes.get('.'), '700');
+    modes.delete('.');
+    assert.deepEqual(new Set(modes.values()), new Set(['600']), JSON.stringify([...modes]));
+    for (const name of ['users.json', 'quayside.pid', 'N.db', 'N.db-wal']) assert.ok(modes.has(name), name);
+    assert.equal(await program.stop(), 0);
+    assert.equal((await modesIn(folder.file('data'))).get('logins.json'), '600');
+    assert.deepEqual(warningsOf(program), []);
+  });
+
+  it('that others may use are named at the start', async () => {
+    const first = await folder.serve([]);
+    await first.stop();
+    await chmod(folder.file('data'), 0o755);
+    await chmod(folder.file('data/users.json'), 0o640);
+    const second = await folder.serve([]);
+    const warnings = warningsOf(second);
+    assert.equal(warnings.length, 2, warnings.join('\n'));
+    assert.match(warnings[0] ?? '', /\/data has mode 0755, so others may use it; run chmod 700/);
+    assert.match(warnings[1] ?? '', /users\.json has mode 0640, so others may use it; run chmod 600/);
+    assert.equal(await second.stop(), 0);
+  });
+
+  for (const group of ['http', 'stomp', 'amqp']) {
+    it(`include the TLS key of ${group}: one that others may read is named`, async () => {
+      writeCertificate({ cert: folder.file('cert.pem'), key: folder.file('key.pem') }, 'a');
+      await chmod(folder.file('key.pem'), 0o604);
+      const listener = { port: 0, tls: { cert: 'cert.pem', key: 'key.pem' } };
+      const config = { http: { users: { u: 'p' } }, namespaces: { N: { url: 'sqlite::memory:' } } };
+      const written = { ...config, [group]: { ...config[group as 'http'], ...listener } };
+      await folder.write('q.json', written);
+      await mkdir(folder.file('data'), { mode: 0o700 });
+      const program = await folder.serve(['--config', 'q.json']);
+      assert.ok(warningsOf(program).some((text) => /may read .*key\.pem; run chmod 600/.test(text)));
+      assert.equal(await program.stop(), 0);
+    });
+  }
+});
+
+function warningsOf(program: Program): string[] {
+  const lines = program.logged().filter(({ level }) => level === 'warn');
+  return lines.map(({ msg }) => String(msg));
+}
+
+/** Of a folder, as `.`, and of each file in it. */
+async function modesIn(path: string): Promise<Map<string, string>> {
+  const modes = new Map<string, string>();
+  for (const name of ['.', ...(await readdir(path))]) {
+    modes.set(name, ((await stat(`${path}/${name}`)).mode & 0o777).toString(8));
+  }
+  return modes;
+}
