@@ -23,6 +23,7 @@ import { configuredExchanges, startableExchanges } from './server/exchanges.ts';
 import { FrontEnds } from './server/front-ends.ts';
 import { httpOptions, listening, urlOf } from './server/listener.ts';
 import { namespaceSetups } from './server/namespaces.ts';
+import { openFilesWarning } from './server/open-files.ts';
 import { Readiness } from './server/readiness.ts';
 import { ServiceStack } from './server/stack.ts';
 import { loadTls } from './server/tls.ts';
@@ -152,6 +153,8 @@ export class Server implements Service {
     const options = httpOptions(config, tls.material, sourceOf);
     const users = await loadUsers(config, sourceOf);
     const warnings = [...dataDirWarnings(config), ...users.warnings, ...tls.warnings];
+    const openFiles = openFilesWarning(config);
+    if (openFiles !== null) warnings.push(openFiles);
     for (const warning of warnings) log.warn({}, warning);
     const engines = await this.#startEngines();
     const namespaces = namespaceSetups(config, engines, log);

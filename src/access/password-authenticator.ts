@@ -29,6 +29,7 @@ export interface KnownPairs {
 
 /** What an operator should know of logins (reliability, S19). */
 export interface AccessLog {
+  debug(fields: object, message: string): void;
   warn(fields: object, message: string): void;
 }
 
@@ -197,6 +198,7 @@ export class PasswordAuthenticator implements Authenticator {
     if (matches && account !== null) {
       if (from.origin !== null) this.#limits.refund(from.origin);
       this.counts.accepted += 1;
+      this.#log.debug({ event: 'login', user: name, address: from.address }, 'a login was accepted');
       this.#known.add(name, from.network);
       if (accounts === this.#accounts) this.#remember(key, account.user);
       return account.user;

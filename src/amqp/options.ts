@@ -29,6 +29,7 @@ export const AMQP_DEFAULTS: AmqpOptions = {
   idleTimeoutMs: 30_000,
   stallTimeoutMs: 90_000,
   drainMs: 10_000,
+  logsAccess: false,
 };
 
 /** Everything that the front end stands on. */

@@ -1,10 +1,17 @@
 import { readFileSync, statSync } from 'node:fs';
 import { resolve } from 'node:path';
+import { quote } from '../model/quote.ts';
+import { nearestName } from '../model/slip.ts';
 import { type ConfigProblem, type Path, pathText } from './problem.ts';
-import { entrySchema, isTree, type OptionSchema, ROOT, type Tree } from './schema.ts';
+import { RENAMED } from './renamed.ts';
+import { entrySchema, isTree, type OptionSchema, ROOT, schemaAt, type Tree } from './schema.ts';
 
 const PREFIX = 'QUAYSIDE_';
 const FROM_FILE = '_FILE';
+
+/** The port of a person who does not know the two underscores, or of Kubernetes, which writes a URL. */
+const PORT = 'QUAYSIDE_PORT';
+const SERVICE_URL = /^(tcp|udp|sctp):\/\//;
 
 /** Kubernetes sets these for every service in the namespace, one named `quayside` included. */
 const SERVICE_LINK = /^QUAYSIDE_(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT|PORT_\d+_(TCP|UDP|SCTP)(_.*)?)$/;
@@ -34,7 +41,11 @@ export function readEnvironment(env: NodeJS.ProcessEnv, base: string): Environme
   const problems: ConfigProblem[] = [];
   const warnings: string[] = [];
   for (const [variable, text] of Object.entries(env).sort(([a], [b]) => (a < b ? -1 : 1))) {
-    if (!variable.startsWith(PREFIX) || SERVICE_LINK.test(variable) || text === undefined) continue;
+    if (!variable.startsWith(PREFIX) || text === undefined) continue;
+    if (SERVICE_LINK.test(variable)) {
+      if (variable === PORT && !SERVICE_URL.test(text)) warnings.push(portWarning(text));
+      continue;
+    }
     const target = findTarget(variable);
     if (target === null) {
       problems.push(unknownVariable(variable));
@@ -73,6 +84,9 @@ interface Target {
 function findTarget(variable: string): Target | null {
   const direct = walk(variable);
   if (direct !== null) return { ...direct, fromFile: false };
+  const renamed = RENAMED.find(({ from }) => variableName(from) === variable);
+  if (renamed !== undefined)
+    return { path: renamed.from, schema: schemaAt(renamed.to) ?? {}, fromFile: false };
   if (!variable.endsWith(FROM_FILE)) return null;
   const secret = walk(variable.slice(0, -FROM_FILE.length));
   return secret?.schema.secret === undefined ? null : { ...secret, fromFile: true };
@@ -148,10 +162,45 @@ function readSecret(
 }
 
 function unknownVariable(variable: string): ConfigProblem {
-  return {
-    source: variable,
-    path: '',
-    problem: 'there is no such option',
-    remedy: 'Take the variable away, or find its name with `npm start -- --help`',
-  };
+  const meant = meantVariable(variable);
+  const remedy =
+    meant === null
+      ? 'Take the variable away, or find its name with `npm start -- --help`'
+      : `Did you mean ${meant}?`;
+  return { source: variable, path: '', problem: 'there is no such option', remedy };
+}
+
+function portWarning(text: string): string {
+  return `${PORT}=${quote(text)} sets nothing. Did you mean ${variableName(['http', 'port'])}?`;
+}
+
+/** The variable that differs by underscores, case or one letter: `QUAYSIDE_HTTP_PORT` for `QUAYSIDE_HTTP__PORT`. */
+function meantVariable(variable: string): string | null {
+  // The longest first: the name that a user chose may have underscores, an option's own words come before.
+  const known = optionPaths(ROOT, []).sort((a, b) => b.length - a.length);
+  for (const path of known) {
+    const meant = withAnyUnderscores(variable, path);
+    if (meant !== null) return meant;
+  }
+  return nearestName(variable, known.map(variableName));
+}
+
+/** The variable of an option if `variable` is the same but for underscores and case; it may hold names of users. */
+function withAnyUnderscores(variable: string, path: Path): string | null {
+  const parts = path.map((part) => (part.startsWith('<') ? '(.+?)' : segmentOf(part).replaceAll('_', '_*')));
+  const names = new RegExp(`^QUAYSIDE_+${parts.join('_+')}(_+FILE)?$`, 'i').exec(variable);
+  if (names === null) return null;
+  let place = 1;
+  const named = path.map((part) => (part.startsWith('<') ? (names[place++] ?? '') : segmentOf(part)));
+  return PREFIX + named.join('__') + (names[place] === undefined ? '' : FROM_FILE);
+}
+
+/** Of all options; names that users choose are `<name>`. */
+function optionPaths(schema: OptionSchema, path: Path): Path[] {
+  const entry = entrySchema(schema);
+  const inner = entry === undefined ? [] : optionPaths(entry, [...path, '<name>']);
+  const own = Object.entries(schema.properties ?? {}).flatMap(([key, below]) =>
+    optionPaths(below, [...path, key]),
+  );
+  return [...(path.length === 0 ? [] : [path]), ...own, ...inner];
 }

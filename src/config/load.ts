@@ -4,6 +4,7 @@ import { type EnvironmentSetting, readEnvironment, setIn } from './environment.t
 import { readConfigFile } from './file.ts';
 import type { Config } from './options.ts';
 import { ConfigError, type ConfigProblem, type Path, pathText } from './problem.ts';
+import { type Renaming, renamedText, renameOptions } from './renamed.ts';
 import { checkRules } from './rules.ts';
 import { isTree, ROOT, type Tree, withDefaults } from './schema.ts';
 
@@ -42,6 +43,12 @@ export async function loadConfig({ file, env, cwd }: ConfigSources): Promise<Loa
   expandShortUsers(tree);
   for (const { path, value } of overlay.settings) setIn(tree, path, value);
   expandShortUsers(tree);
+  const warnings = [...overlay.warnings];
+  for (const renaming of renameOptions(tree)) {
+    const source = sourceOf(renaming.from);
+    warnings.push(`${source}: ${renamedText(renaming)}`);
+    if (renaming.isRepeated) problems.push(givenTwice(source, renaming));
+  }
   const filled = withDefaults(ROOT, tree) as Tree;
   problems.push(...checkTree(filled, sourceOf));
   if (problems.length > 0) throw new ConfigError(problems);
@@ -50,7 +57,7 @@ export async function loadConfig({ file, env, cwd }: ConfigSources): Promise<Loa
     problems.push({ source: sourceOf(path), path: pathText(path), problem, remedy });
   });
   if (problems.length > 0) throw new ConfigError(problems);
-  return { config: withAbsolutePaths(config, base), sourceOf, warnings: overlay.warnings };
+  return { config: withAbsolutePaths(config, base), sourceOf, warnings };
 }
 
 /** `users: { test1: secret }` is short for `users: { test1: { password: secret } }`. */
@@ -87,6 +94,13 @@ function repeatedSettings(settings: readonly EnvironmentSetting[]): ConfigProble
     seen.set(text, variable);
   }
   return problems;
+}
+
+/** An option under its old and its new name. */
+function givenTwice(source: string | null, { from, to }: Renaming): ConfigProblem {
+  const path = pathText(from);
+  const problem = `is now called ${pathText(to)}, which is given as well`;
+  return { source, path, problem, remedy: 'Take the old name away' };
 }
 
 /** A key of this name would change objects instead of being one of their keys. */

@@ -69,7 +69,7 @@ const HttpOptions = Type.Object(
       description:
         'proxies whose `X-Forwarded-For` or `Forwarded` says where a request comes from: addresses, networks (`10.0.0.0/8`), or `unix:` for peers of a Unix socket',
     }),
-    openMetrics: Type.Boolean({
+    metricsWithoutLogin: Type.Boolean({
       default: false,
       description: 'serves `/metrics` without credentials, of all namespaces',
     }),
@@ -329,7 +329,16 @@ export const Options = Type.Object(
       {
         level: Type.Enum(['debug', 'info', 'warn', 'error'], {
           default: 'info',
-          description: 'the least level that is written to standard error',
+          description:
+            'the least level that is written to standard error; `debug` adds logins, rejected requests and connections',
+        }),
+        access: Type.Boolean({
+          default: false,
+          description: 'logs each HTTP request, and each STOMP and AMQP connection, when it has ended',
+        }),
+        format: Type.Enum(['auto', 'json', 'text'], {
+          default: 'auto',
+          description: 'a line of JSON or of text for each event; `auto`: text on a terminal, JSON otherwise',
         }),
       },
       { ...CLOSED, default: {} },

@@ -18,6 +18,7 @@ const JOINED_BYTES = 4_096;
 
 /** Characters of a long response that are made and written at once. */
 const PIECE_LENGTH = 65_536;
+const MAX_LOGGED_PATH = 256;
 
 /** One request on its way to its answer. The front fills it in, step by step; then it is the route's. */
 export class Call {
@@ -59,6 +60,18 @@ export class Call {
 
   get isStranger(): boolean {
     return this.#user === null;
+  }
+
+  /** What log lines say of it: who asked for what, and from where. Without the query, which may hold lease tokens. */
+  get logged(): object {
+    const target = this.request.url ?? '';
+    return {
+      method: this.request.method,
+      path: target.split('?', 1)[0]?.slice(0, MAX_LOGGED_PATH),
+      user: this.#user?.name ?? null,
+      // A head that could not be read has no headers to go by.
+      address: this.#head === null ? (this.request.socket.remoteAddress ?? '') : this.address,
+    };
   }
 
   get match(): Match {

@@ -78,6 +78,7 @@ export class Front {
   /** Answers a request, now or later. Never throws. */
   handle(request: HttpRequest, answer: ServerResponse): void {
     const call = new Call(this, request, answer);
+    if (this.parts.options.logsAccess) this.#logAccess(call);
     // Node gives a response its socket when those in front of it on the connection have left.
     if (answer.socket === null && request.method === 'GET') this.#startInTurn(call);
     else this.#start(call);
@@ -115,6 +116,7 @@ export class Front {
     if (thrown instanceof QuaysideError && thrown.code !== 'internal') {
       if (thrown.code === 'forbidden') this.#logForbidden(thrown, call);
       else if (thrown.code === 'forbidden-origin') this.#logForeignPage(thrown, call);
+      else if (!ENDED_WAITS.has(thrown.code)) this.#logRejected(thrown, call);
       return thrown;
     }
     this.#faults += 1;
@@ -126,6 +128,23 @@ export class Front {
     });
   }
 
+  #logAccess(call: Call): void {
+    const { clock, log } = this.parts;
+    const startedAt = clock.monotonic();
+    const { answer } = call;
+    answer.once('close', () => {
+      const ms = Math.round(clock.monotonic() - startedAt);
+      // A client that left before its response began has seen no status.
+      const status = answer.headersSent ? answer.statusCode : null;
+      log.info({ event: 'access', ...call.logged, status, ms }, 'a request ended');
+    });
+  }
+
+  /** Without the message, which quotes what the client sent. */
+  #logRejected({ code, details: { parameter } }: QuaysideError, call: Call): void {
+    this.parts.log.debug({ event: 'rejected', code, parameter, ...call.logged }, 'a request was rejected');
+  }
+
   #logForbidden({ message }: QuaysideError, { user, match, address }: Call): void {
     const by = { user: user.name, address, action: match.route.id };
     const fields = { ...match.params, event: 'forbidden', ...by, detail: message };
@@ -133,11 +152,10 @@ export class Front {
   }
 
   /** Rejected before the login, so it may be anybody's, and its fields anything. */
-  #logForeignPage({ message }: QuaysideError, { head, request, address }: Call): void {
+  #logForeignPage({ message }: QuaysideError, { head, logged }: Call): void {
     const { origin, fetchSite, purpose } = head;
     const sent = { origin: bounded(origin), fetchSite: bounded(fetchSite), purpose: bounded(purpose) };
-    const asked = { method: request.method, path: bounded(request.url?.split('?', 1)[0] ?? '') };
-    const fields = { event: 'forbidden', address, ...asked, ...sent, detail: message };
+    const fields = { event: 'forbidden', ...logged, ...sent, detail: message };
     this.parts.log.warn(fields, 'a request of a foreign page was rejected');
   }
 
@@ -171,9 +189,9 @@ export class Front {
   #dispatch(call: Call, user: User | null): void {
     const match = this.router.find(call.request.method ?? '', call.path);
     if (user === null && match?.route.access !== 'open') throw unauthorized();
+    call.user = user;
     if (match === null) throw this.#noRoute(call);
     const { route, params } = match;
-    call.user = user;
     call.match = match;
     if (route.body === 'discard') call.request.discard();
     if (params.namespace !== undefined) this.#enter(call, user, match);
@@ -234,6 +252,9 @@ function splitTarget(call: Call, target: string): void {
 }
 
 const SLASH = 0x2f;
+
+/** How a blocked get ends without an element: no rejection. */
+const ENDED_WAITS: ReadonlySet<string> = new Set(['pop-timeout', 'pop-cancelled']);
 
 /** Of what a client sent, as much as a log line needs. */
 function bounded(text: string | null): string | null {

@@ -20,9 +20,11 @@ export interface HttpOptions {
    */
   readonly allowedOrigins: readonly string[];
   /** Whether `/metrics` is served without credentials. */
-  readonly openMetrics: boolean;
+  readonly metricsWithoutLogin: boolean;
   /** Peers whose `X-Forwarded-For` and `Forwarded` are believed. */
   readonly trustedProxies: Networks;
+  /** Whether each request is logged when it has ended. */
+  readonly logsAccess: boolean;
   /** Connections kept at once; further ones are closed when they come. */
   readonly maxSockets: number;
   /** From the first byte of a request to the end of its header section. */
@@ -45,8 +47,9 @@ export const HTTP_DEFAULTS: HttpOptions = {
   bodyLimit: 1_048_576,
   tls: null,
   allowedOrigins: [],
-  openMetrics: false,
+  metricsWithoutLogin: false,
   trustedProxies: new Networks([]),
+  logsAccess: false,
   maxSockets: 20_000,
   headersTimeoutMs: 10_000,
   requestTimeoutMs: 60_000,

@@ -4,8 +4,9 @@ export interface TlsMaterial {
   readonly key: string;
 }
 
-/** Where a front end says what no client hears. Fields never hold a body, a password or a header. */
+/** What front ends log for operators. Fields never hold a body, a password or an element header. */
 export interface FrontEndLog {
+  debug(fields: object, message: string): void;
   info(fields: object, message: string): void;
   warn(fields: object, message: string): void;
   error(fields: object, message: string): void;

@@ -2,6 +2,7 @@ import pino, { type DestinationStream, type Logger } from 'pino';
 import { systemClock } from '../model/clock.ts';
 import { maskDeep, maskText } from '../model/mask.ts';
 import { LogSink } from './log-sink.ts';
+import { textLine } from './log-text.ts';
 
 export interface Log {
   readonly logger: Logger;
@@ -20,20 +21,35 @@ const CAUSES_MOST = 5;
 /** For a disk that is full and a reader that stands still: neither may keep the process from ending. */
 const FLUSH_MS = 500;
 
-/** JSON lines on standard error, times in UTC, secrets masked (reliability, S12 and S19). */
-export function createLog(level: string): Log {
+export interface LogOptions {
+  readonly level: string;
+  /** `auto` is text on a terminal, and JSON otherwise. */
+  readonly format: 'auto' | 'json' | 'text';
+}
+
+/** Lines on standard error, secrets masked (reliability, S12 and S19). */
+export function createLog({ level, format }: LogOptions): Log {
   // Node makes a pipe at standard error one that does not block when it is first asked for its stream. A write that
   // blocked would hold a thread that the end of the process waits for.
   process.stderr.on('error', () => {});
   const sink = new LogSink(STANDARD_ERROR, systemClock, (lines) => {
     logger.warn({ event: 'log', lines }, 'log lines are missing here: nobody took them');
   });
-  const logger = makeLogger(level, sink);
+  const isText = format === 'text' || (format === 'auto' && process.stderr.isTTY);
+  const logger = makeLogger(level, sink, isText ? textLine : undefined);
   return { logger, flush: () => sink.flush(FLUSH_MS) };
 }
 
-/** @param destination gets one line at a time */
-export function makeLogger(level: string, destination: DestinationStream): Logger {
+/**
+ * Writes JSON lines, times in UTC.
+ * @param destination gets one event at a time
+ * @param form how an event is written, given its line of JSON
+ */
+export function makeLogger(
+  level: string,
+  destination: DestinationStream,
+  form: (line: string) => string = (line) => line,
+): Logger {
   return pino(
     {
       level,
@@ -43,7 +59,7 @@ export function makeLogger(level: string, destination: DestinationStream): Logge
       serializers: { err: (described: unknown) => described },
       formatters: { level: (label) => ({ level: label }), log: safeFields },
     },
-    { write: (line) => destination.write(safeLine(line)) },
+    { write: (line) => destination.write(withoutActing(form(maskText(line)))) },
   );
 }
 
@@ -70,6 +86,6 @@ function describeError(error: Error, depth = 0): object {
   return { type: name, code, message, stack, ...(shown.length > 0 && { causes: shown }) };
 }
 
-function safeLine(line: string): string {
-  return maskText(line).replace(ACTING, (mark) => `\\u${mark.charCodeAt(0).toString(16).padStart(4, '0')}`);
+function withoutActing(line: string): string {
+  return line.replace(ACTING, (mark) => `\\u${mark.charCodeAt(0).toString(16).padStart(4, '0')}`);
 }

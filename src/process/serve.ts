@@ -28,7 +28,7 @@ const CLOSING_MS = 5_000;
  */
 export async function serve(io: ServeIo): Promise<number> {
   const { config, sourceOf, warnings } = await io.load();
-  const log = createLog(config.log.level);
+  const log = createLog(config.log);
   for (const warning of warnings) log.logger.warn({}, warning);
   const server = createServer(config, { log: log.logger, version: io.version, sourceOf });
   const { promise: ending, resolve: end } = Promise.withResolvers<number>();

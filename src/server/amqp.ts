@@ -15,8 +15,8 @@ export function makeAmqp(config: Config, tls: TlsMaterial | null, parts: FrontEn
   return sessionFrontEnd('amqp', tls === null ? 'amqp' : 'amqps', server);
 }
 
-function amqpOptions({ amqp, shutdown }: Config, port: number, tls: TlsMaterial | null): AmqpOptions {
+function amqpOptions({ amqp, log, shutdown }: Config, port: number, tls: TlsMaterial | null): AmqpOptions {
   const { host, bodyLimit, maxSockets } = amqp;
   const drainMs = shutdown.deadline * 1000;
-  return { ...AMQP_DEFAULTS, host, port, bodyLimit, maxSockets, tls, drainMs };
+  return { ...AMQP_DEFAULTS, host, port, bodyLimit, maxSockets, tls, drainMs, logsAccess: log.access };
 }

@@ -9,11 +9,11 @@ import type { SourceOf } from './users.ts';
 
 /** @throws ConfigError */
 export function httpOptions(
-  { http, shutdown }: Config,
+  { http, log, shutdown }: Config,
   tls: HttpOptions['tls'],
   sourceOf: SourceOf,
 ): HttpOptions {
-  const { host, port, bodyLimit, maxSockets, allowedOrigins, openMetrics } = http;
+  const { host, port, bodyLimit, maxSockets, allowedOrigins, metricsWithoutLogin } = http;
   const trustedProxies = networksOf(http.trustedProxies, ['http', 'trustedProxies'], sourceOf);
   const drainMs = shutdown.deadline * 1000;
   return {
@@ -23,8 +23,9 @@ export function httpOptions(
     bodyLimit,
     maxSockets,
     allowedOrigins,
-    openMetrics,
+    metricsWithoutLogin,
     trustedProxies,
+    logsAccess: log.access,
     tls,
     drainMs,
   };

@@ -18,8 +18,18 @@ export function makeStomp(config: Config, tls: TlsMaterial | null, parts: FrontE
   return sessionFrontEnd('stomp', tls === null ? 'stomp' : 'stomp+ssl', server);
 }
 
-function stompOptions({ stomp, shutdown }: Config, port: number, tls: TlsMaterial | null): StompOptions {
+function stompOptions({ stomp, log, shutdown }: Config, port: number, tls: TlsMaterial | null): StompOptions {
   const { host, bodyLimit, maxSockets, trailingNewline } = stomp;
   const drainMs = shutdown.deadline * 1000;
-  return { ...STOMP_DEFAULTS, host, port, bodyLimit, maxSockets, trailingNewline, tls, drainMs };
+  return {
+    ...STOMP_DEFAULTS,
+    host,
+    port,
+    bodyLimit,
+    maxSockets,
+    trailingNewline,
+    tls,
+    drainMs,
+    logsAccess: log.access,
+  };
 }

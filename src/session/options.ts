@@ -13,6 +13,8 @@ export interface ListenerOptions {
   readonly trustedProxies: Networks;
   /** Connections kept at once; further ones are closed when they come. */
   readonly maxSockets: number;
+  /** Whether each connection is logged when it has ended. */
+  readonly logsAccess: boolean;
   /** How long `stop` waits for sessions to end before it cuts their connections, ms. */
   readonly drainMs: number;
 }

@@ -163,7 +163,19 @@ export class SessionServer implements Service {
     const address = this.#behindProxies.get(peerOf(socket)) ?? socket.remoteAddress ?? '';
     const conversation = this.#converse(socket, { id, address, counts: this.counts });
     this.#conversations.add(conversation);
-    void conversation.done.then(() => this.#conversations.delete(conversation));
+    const openedAt = this.#parts.clock.monotonic();
+    void conversation.done.then(() => {
+      this.#conversations.delete(conversation);
+      this.#logEnd({ connection: id, address }, openedAt);
+    });
+  }
+
+  #logEnd(connection: object, openedAt: number): void {
+    const { clock, log, options } = this.#parts;
+    const ms = Math.round(clock.monotonic() - openedAt);
+    const fields = { event: 'access', protocol: this.#protocol, ...connection, ms };
+    if (options.logsAccess) log.info(fields, 'a connection ended');
+    else log.debug(fields, 'a connection ended');
   }
 
   async #stop(): Promise<void> {

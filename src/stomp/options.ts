@@ -35,6 +35,7 @@ export const STOMP_DEFAULTS: StompOptions = {
   wantBeatMs: 10_000,
   stallTimeoutMs: 90_000,
   drainMs: 10_000,
+  logsAccess: false,
 };
 
 /** Everything that the front end stands on. */

@@ -253,7 +253,7 @@ describe('The login by SASL, with real users', () => {
     const authenticator = new PasswordAuthenticator({
       accounts: readAccounts([{ name: 'u', password: 'right', rights: null }], []),
       clock,
-      log: { warn: () => {} },
+      log: { debug: () => {}, warn: () => {} },
     });
     const node = await GuardNode.start({ authenticator });
     try {

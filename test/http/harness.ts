@@ -103,7 +103,7 @@ export class Harness {
       exchanges: this.exchanges,
       authenticator: options.authenticator?.(opened) ?? new NamedUsers(accounts, users),
       options: { ...HTTP_DEFAULTS, port: 0, ...http },
-      log: { info: logAt('info'), warn: logAt('warn'), error: logAt('error') },
+      log: { debug: () => {}, info: logAt('info'), warn: logAt('warn'), error: logAt('error') },
       clock: opened.clock,
       metricsText: (maySee) => metrics.text(maySee),
       ready: async () => this.readiness,

@@ -284,7 +284,7 @@ describe('Requests in general, where the operator decides', () => {
     { name: 'test1', password: 'test1', rights: null },
     { name: 'guest', password: 'pw', rights: {} },
   ];
-  const harness = sharedHarness({ users, http: { openMetrics: true, bodyLimit: 100 } });
+  const harness = sharedHarness({ users, http: { metricsWithoutLogin: true, bodyLimit: 100 } });
 
   it('metrics are open where configured so, and show everybody all', async () => {
     for (const who of [null, 'guest:pw']) {

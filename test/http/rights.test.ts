@@ -147,6 +147,8 @@ describe('Rights', () => {
       .log.slice(before)
       .find(({ fields }) => fields.user === 'reader');
     assert.deepEqual(line?.fields, {
+      event: 'forbidden',
+      address: '127.0.0.1',
       namespace: 'N',
       queue: 'q',
       user: 'reader',

@@ -18,7 +18,7 @@ describe('logging in', () => {
       ['N', 'S', 'D'],
     ),
     clock,
-    log: { warn: () => {} },
+    log: { debug: () => {}, warn: () => {} },
   });
 
   before(async () => {

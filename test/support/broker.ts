@@ -4,7 +4,7 @@ import type { Engine, NamespacePolicy } from '../../src/engine/engine.ts';
 import type { Clock } from '../../src/model/clock.ts';
 import { seededRandom } from './random.ts';
 
-export const SILENT_LOG = { info: () => {}, warn: () => {} };
+export const SILENT_LOG = { debug: () => {}, info: () => {}, warn: () => {} };
 
 /** A namespace of a test: its policy, and the engine that keeps it. */
 export interface TestNamespace {

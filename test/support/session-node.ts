@@ -58,6 +58,7 @@ export interface NodeParts {
   readonly clock: FakeClock;
   readonly version: string;
   readonly log: {
+    debug(fields: object, message: string): void;
     info(fields: object, message: string): void;
     warn(fields: object, message: string): void;
     error(fields: object, message: string): void;
@@ -94,7 +95,7 @@ export abstract class SessionNode<Server extends SessionServer> {
     this.server = makeServer({
       broker: this.broker,
       authenticator: given.authenticator ?? new TestAuthenticator(),
-      log: { info: log, warn: log, error: log },
+      log: { debug: () => {}, info: log, warn: log, error: log },
       clock: engine.clock,
       version: '0.0.0',
     });

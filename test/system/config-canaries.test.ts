@@ -35,6 +35,7 @@ describe('Twelve planted secrets', () => {
     QUAYSIDE_HTTP__USERS__env__PASSWORD: ENV_PASSWORD,
     QUAYSIDE_HTTP__USERS__file__PASSWORD_FILE: 'secret',
     QUAYSIDE_LOG__LEVEL: 'debug',
+    QUAYSIDE_LOG__ACCESS: 'true',
   };
 
   before(async () => {
@@ -150,4 +151,56 @@ describe('Twelve planted secrets', () => {
     program.signal('SIGHUP');
     await program.logs((lines) => lines.filter(({ event }) => event === 'reload').length > before);
   }
+});
+
+describe('Twelve secrets in URLs of engines that cannot be opened', () => {
+  const [SECRET = ''] = CANARIES;
+  const URLS = [
+    `redis://:${SECRET}/b@127.0.0.1:1`,
+    `redis://:a/${SECRET}@127.0.0.1:1`,
+    `redis://:${SECRET}?b@127.0.0.1:1`,
+    `redis://${SECRET}#b@127.0.0.1:1`,
+    `rediss://u:${SECRET}@127.0.0.1:1`,
+    `redis://127.0.0.1:1?password=${SECRET}`,
+    `redis://127.0.0.1:1?sentinelPassword=x@${SECRET}`,
+    `redis:u:${SECRET}@127.0.0.1:1`,
+    `postgres://u:${SECRET}/b@127.0.0.1:1/db`,
+    `postgres://u:1?${SECRET}@127.0.0.1:1/db`,
+    `postgres://u:${SECRET}@127.0.0.1:1,127.0.0.1:2/db`,
+    `mongodb://u:${SECRET}@h1,h2/db`,
+  ];
+  let folder: Folder;
+
+  before(async () => {
+    folder = await Folder.create();
+  });
+
+  after(() => folder.dispose());
+
+  for (const url of URLS) {
+    it(`are not shown of ${url.replace(SECRET, 'SECRET')}`, async () => {
+      const namespaces = { N: { url } };
+      await folder.write('q.json', { http: { users: { u: 'p' }, port: 0 }, namespaces });
+      const ended = await folder.run(['--config', 'q.json'], { env: { QUAYSIDE_LOG__LEVEL: 'debug' } });
+      const { stdout } = await folder.run(['--config', 'q.json', '--print-config']);
+      assert.equal(ended.code, 2);
+      assert.match(ended.stderr, /quayside: q\.json: namespaces\.N\.url: /);
+      for (const text of [ended.stdout, ended.stderr, stdout]) assert.ok(!text.includes(SECRET), text);
+    });
+  }
+
+  it('nor of a signaller, of statistics and of a variable', async () => {
+    const url = URLS[0] ?? '';
+    const N = { url: 'sqlite::memory:', signaller: { url }, stats: { url } };
+    await folder.write('q.json', { http: { users: { u: 'p' }, port: 0 }, namespaces: { N } });
+    for (const env of [{}, { QUAYSIDE_NAMESPACES__N__URL: url }]) {
+      const { code, stdout, stderr } = await folder.run(['--config', 'q.json'], { env });
+      assert.equal(code, 2);
+      assert.match(
+        stderr,
+        /has an @ after a \/, \? or #, so it is not clear where its password ends\. Percent-encode/,
+      );
+      assert.ok(!`${stdout}${stderr}`.includes(SECRET));
+    }
+  });
 });

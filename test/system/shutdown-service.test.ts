@@ -11,7 +11,7 @@ import { ServiceStack } from '../../src/server/stack.ts';
 import { createServer, type Server } from '../../src/server.ts';
 import { jsonOf, QueueClient } from '../support/http-client.ts';
 
-const SILENT = { info: () => {}, warn: () => {}, error: () => {} };
+const SILENT = { debug: () => {}, info: () => {}, warn: () => {}, error: () => {} };
 const PARTS = { log: SILENT, version: '0.0.0' };
 
 describe('A server as a part of another program', () => {
@@ -172,16 +172,17 @@ describe('A server as a part of another program', () => {
     const server = make();
     await server.start();
     const known = new QueueClient({ url: server.url });
-    const guesser = new QueueClient({ url: server.url, credentials: 'test1:guess' });
     assert.equal((await known.insert('N', 'q', 'x')).status, 200);
-    for (let i = 0; i < 10; i++) assert.equal((await guesser.namespaces()).status, 401);
-    assert.equal((await guesser.namespaces()).status, 429);
+    for (let i = 0; i < 10; i++) {
+      const guesser = new QueueClient({ url: server.url, credentials: `test1:guess ${i}` });
+      assert.equal((await guesser.namespaces()).status, 401);
+      guesser.close();
+    }
     const users = { test1: { password: 'test1', rights: { N: ['read'] } } } satisfies Config['http']['users'];
     await server.reload({ ...config, http: { ...config.http, users } });
     assert.equal((await known.status('N', 'q')).status, 200);
     assert.equal((await known.insert('N', 'q', 'x')).status, 403);
     known.close();
-    guesser.close();
   });
 });
 

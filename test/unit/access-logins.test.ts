@@ -27,7 +27,7 @@ describe('Logins', () => {
     logins = new PasswordAuthenticator({
       accounts: readAccounts([hashed, plain, known], []),
       clock,
-      log: { warn: (fields) => logged.push(fields) },
+      log: { debug: () => {}, warn: (fields) => logged.push(fields) },
       verify,
       known: { has: (name, network) => name === 'known' && network === '192.0.2.0/24', add: () => {} },
     });
@@ -37,7 +37,7 @@ describe('Logins', () => {
     logins = new PasswordAuthenticator({
       accounts: readAccounts([hashed, plain], []),
       clock,
-      log: { warn: () => {} },
+      log: { debug: () => {}, warn: () => {} },
     });
     assert.equal((await login('hashed', 'right', HERE)).name, 'hashed');
     assert.equal((await login('plain', 'right', HERE)).name, 'plain');
@@ -282,7 +282,7 @@ describe('Logins', () => {
     const many = new PasswordAuthenticator({
       accounts: readAccounts(users, []),
       clock,
-      log: { warn: () => {} },
+      log: { debug: () => {}, warn: () => {} },
       verify: async () => true,
     });
     for (let i = 0; i < 10_000; i++) await many.loginBasic(basic(`u${i}:right`), `10.${i >> 8}.${i & 255}.1`);

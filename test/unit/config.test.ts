@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { chmod, mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
@@ -77,58 +77,6 @@ describe('The configuration', () => {
     const { dataDir, http } = await configOf('dataDir: d\nhttp: { tls: { cert: c.pem, key: /k.pem } }');
     assert.equal(dataDir, join(folder, 'd'));
     assert.deepEqual(http.tls, { cert: join(folder, 'c.pem'), key: '/k.pem' });
-  });
-});
-
-describe('The environment', () => {
-  it('goes before the file, each value as the type that is declared', async () => {
-    const { http, dedup, namespaces } = await configOf('http: { port: 1, bodyLimit: 2 }', {
-      QUAYSIDE_HTTP__PORT: '8080',
-      QUAYSIDE_HTTP__BODY_LIMIT: '4096',
-      QUAYSIDE_HTTP__OPEN_METRICS: 'true',
-      QUAYSIDE_HTTP__ALLOWED_ORIGINS: 'https://a.example, https://b.example',
-      QUAYSIDE_HTTP__USERS__test1__PASSWORD: '12345',
-      QUAYSIDE_HTTP__USERS__test1__RIGHTS__jobs: 'read,write',
-      QUAYSIDE_DEDUP__WINDOW: '0.5',
-      QUAYSIDE_NAMESPACES__jobs__URL: 'sqlite:jobs.db',
-      OTHER: 'x',
-    });
-    assert.equal(http.port, 8080);
-    assert.equal(http.bodyLimit, 4096);
-    assert.equal(http.openMetrics, true);
-    assert.deepEqual(http.allowedOrigins, ['https://a.example', 'https://b.example']);
-    assert.deepEqual(http.users, { test1: { password: '12345', rights: { jobs: ['read', 'write'] } } });
-    assert.equal(dedup.window, 0.5);
-    assert.deepEqual(Object.keys(namespaces), ['jobs']);
-  });
-
-  it('gives a whole group or map as JSON', async () => {
-    const { http, waiting } = await configOf(null, {
-      QUAYSIDE_WAITING: '{"total": 5}',
-      QUAYSIDE_HTTP__USERS: '{"test1": "short"}',
-    });
-    assert.deepEqual(waiting, { total: 5, perUser: 1000 });
-    assert.deepEqual(http.users, { test1: { password: 'short' } });
-  });
-
-  it('gives secrets by a file, without its last line end, and warns where everybody may read it', async () => {
-    await writeFile(join(folder, 'secret'), 'long secret \n', { mode: 0o600 });
-    const env = { QUAYSIDE_HTTP__USERS__a__PASSWORD_FILE: 'secret' };
-    const closed = await load(null, env);
-    assert.equal(closed.config.http.users.a?.password, 'long secret ');
-    assert.deepEqual(closed.warnings, []);
-    await chmod(join(folder, 'secret'), 0o644);
-    assert.match((await load(null, env)).warnings.join(), /PASSWORD_FILE.*chmod 600/);
-  });
-
-  it('may hold what Kubernetes puts there for a service of this name', async () => {
-    const config = await configOf(null, {
-      QUAYSIDE_PORT: 'tcp://10.0.0.1:3444',
-      QUAYSIDE_PORT_3444_TCP_ADDR: '10.0.0.1',
-      QUAYSIDE_SERVICE_HOST: '10.0.0.1',
-      QUAYSIDE_SERVICE_PORT_HTTP: '3444',
-    });
-    assert.equal(config.http.port, 3444);
   });
 });
 

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { makeLogger } from '../../src/process/log.ts';
+import { textLine } from '../../src/process/log-text.ts';
 
 /** What a logger of this level writes for what `say` says. */
 function linesOf(say: (logger: ReturnType<typeof makeLogger>) => void, level = 'info'): string[] {
@@ -75,5 +76,42 @@ describe('A log line', () => {
     const { text } = lineOf({ err: new AggregateError([new Error('one'), loop]) });
     assert.match(text, /"one"/);
     assert.match(text, /"loop"/);
+  });
+});
+
+describe('A log line for people', () => {
+  const textOf = (fields: object, message: string): string => {
+    const lines: string[] = [];
+    makeLogger('info', { write: (line) => void lines.push(line) }, textLine).warn(fields, message);
+    return lines.join('');
+  };
+
+  it('has time, level, message and fields, one line for one event', () => {
+    const text = textOf(
+      { user: 'ann', address: '192.0.2.1', n: 3, why: 'two words', list: ['a'] },
+      'it failed',
+    );
+    assert.match(
+      text,
+      /^\d\d:\d\d:\d\d\.\d{3} WARN {2}it failed {2}user=ann {2}address=192\.0\.2\.1 {2}n=3 {2}why="two words" {2}list=\["a"\]\n$/,
+    );
+  });
+
+  it('lets no value of a client make a line of its own, or act on the terminal', () => {
+    const acting = 'a\u001b[2J\u009b31m\u2028\u202e\r\n12:00:00.000 ERROR forged';
+    const text = textOf({ path: acting, [acting]: 1 }, acting);
+    assert.equal(text.split('\n').length, 2);
+    // biome-ignore lint/suspicious/noControlCharactersInRegex: their absence is what is tested
+    assert.doesNotMatch(text.slice(0, -1), /[\u0000-\u001f\u007f-\u009f\u2028\u202e]/);
+  });
+
+  it('shows the stacks of an error and its causes, with secrets masked', () => {
+    const err = new Error('outer', { cause: new Error('redis://:CANARY@h is away') });
+    const text = textOf({ err }, 'it failed');
+    assert.match(
+      text,
+      /err=outer\n {4}Error: outer\n {8}at .*\n(.*\n)* {4}caused by:\n {4}Error: redis:\/\/\*\*\*@h is away\n/,
+    );
+    assert.ok(!text.includes('CANARY'));
   });
 });

@@ -7,7 +7,7 @@ import { Live, Nodes, Readiness } from '../schemas.ts';
 import { answerJson } from './shared.ts';
 
 interface OperatorOptions {
-  readonly openMetrics: boolean;
+  readonly metricsWithoutLogin: boolean;
   readonly version: string;
   /** The whole table, once it is complete. */
   readonly routes: () => readonly Route[];
@@ -23,7 +23,7 @@ const verbose: Parameter<boolean> = {
 };
 
 /** What those who run the server ask: is it alive, is it ready, how much does it do, what can it do. */
-export function operatorRoutes({ openMetrics, version, routes }: OperatorOptions): readonly Route[] {
+export function operatorRoutes({ metricsWithoutLogin, version, routes }: OperatorOptions): readonly Route[] {
   let document: string | null = null;
   return [
     route({
@@ -86,10 +86,10 @@ export function operatorRoutes({ openMetrics, version, routes }: OperatorOptions
       methods: ['GET', 'HEAD'],
       path: '/metrics',
       summary: 'Counters and gauges in the Prometheus text format',
-      access: openMetrics ? 'open' : 'user',
+      access: metricsWithoutLogin ? 'open' : 'user',
       answers: [{ status: 200, description: 'The metrics.', contentType: METRICS_TYPE }],
       async handle(call) {
-        const maySee = (namespace: string): boolean => openMetrics || call.user.maySee(namespace);
+        const maySee = (namespace: string): boolean => metricsWithoutLogin || call.user.maySee(namespace);
         call.text(200, METRICS_TYPE, await call.front.parts.metricsText(maySee));
       },
     }),

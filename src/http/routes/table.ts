@@ -18,6 +18,8 @@ export function routeTable({ options, version }: Pick<HttpParts, 'options' | 've
     ...consumerRoutes,
     ...exchangeRoutes,
   ];
-  routes.push(...operatorRoutes({ openMetrics: options.openMetrics, version, routes: () => routes }));
+  routes.push(
+    ...operatorRoutes({ metricsWithoutLogin: options.metricsWithoutLogin, version, routes: () => routes }),
+  );
   return routes;
 }

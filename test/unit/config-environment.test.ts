@@ -1,0 +1,134 @@
+import assert from 'node:assert/strict';
+import { chmod, mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { after, before, describe, it } from 'node:test';
+import { type LoadedConfig, loadConfig } from '../../src/config/load.ts';
+import type { Config } from '../../src/config/options.ts';
+import { ConfigError, type ConfigProblem } from '../../src/config/problem.ts';
+
+let folder: string;
+
+before(async () => {
+  folder = await mkdtemp(join(tmpdir(), 'quayside-environment-'));
+});
+
+after(() => rm(folder, { recursive: true }));
+
+/** Loads a file of this text, or none. */
+async function load(text: string | null, env: NodeJS.ProcessEnv = {}): Promise<LoadedConfig> {
+  if (text === null) return loadConfig({ file: null, env, cwd: folder });
+  await writeFile(join(folder, 'quayside.yaml'), text);
+  return loadConfig({ file: 'quayside.yaml', env, cwd: folder });
+}
+
+async function configOf(text: string | null, env: NodeJS.ProcessEnv = {}): Promise<Config> {
+  return (await load(text, env)).config;
+}
+
+async function problemsOf(
+  text: string | null,
+  env: NodeJS.ProcessEnv = {},
+): Promise<readonly ConfigProblem[]> {
+  try {
+    await load(text, env);
+  } catch (error) {
+    assert.ok(error instanceof ConfigError, String(error));
+    return error.problems;
+  }
+  throw new Error('The configuration was accepted.');
+}
+
+describe('The environment', () => {
+  it('goes before the file, each value as the type that is declared', async () => {
+    const { http, dedup, namespaces } = await configOf('http: { port: 1, bodyLimit: 2 }', {
+      QUAYSIDE_HTTP__PORT: '8080',
+      QUAYSIDE_HTTP__BODY_LIMIT: '4096',
+      QUAYSIDE_HTTP__METRICS_WITHOUT_LOGIN: 'true',
+      QUAYSIDE_HTTP__ALLOWED_ORIGINS: 'https://a.example, https://b.example',
+      QUAYSIDE_HTTP__USERS__test1__PASSWORD: '12345',
+      QUAYSIDE_HTTP__USERS__test1__RIGHTS__jobs: 'read,write',
+      QUAYSIDE_DEDUP__WINDOW: '0.5',
+      QUAYSIDE_NAMESPACES__jobs__URL: 'sqlite:jobs.db',
+      OTHER: 'x',
+    });
+    assert.equal(http.port, 8080);
+    assert.equal(http.bodyLimit, 4096);
+    assert.equal(http.metricsWithoutLogin, true);
+    assert.deepEqual(http.allowedOrigins, ['https://a.example', 'https://b.example']);
+    assert.deepEqual(http.users, { test1: { password: '12345', rights: { jobs: ['read', 'write'] } } });
+    assert.equal(dedup.window, 0.5);
+    assert.deepEqual(Object.keys(namespaces), ['jobs']);
+  });
+
+  it('gives a whole group or map as JSON', async () => {
+    const { http, waiting } = await configOf(null, {
+      QUAYSIDE_WAITING: '{"total": 5}',
+      QUAYSIDE_HTTP__USERS: '{"test1": "short"}',
+    });
+    assert.deepEqual(waiting, { total: 5, perUser: 1000 });
+    assert.deepEqual(http.users, { test1: { password: 'short' } });
+  });
+
+  it('gives secrets by a file, without its last line end, and warns where everybody may read it', async () => {
+    await writeFile(join(folder, 'secret'), 'long secret \n', { mode: 0o600 });
+    const env = { QUAYSIDE_HTTP__USERS__a__PASSWORD_FILE: 'secret' };
+    const closed = await load(null, env);
+    assert.equal(closed.config.http.users.a?.password, 'long secret ');
+    assert.deepEqual(closed.warnings, []);
+    await chmod(join(folder, 'secret'), 0o644);
+    assert.match((await load(null, env)).warnings.join(), /PASSWORD_FILE.*chmod 600/);
+  });
+
+  it('takes an old name for an option, with a warning, from the file, a variable and JSON', async () => {
+    for (const [text, env, source] of [
+      ['http: { openMetrics: true }', {}, 'quayside.yaml'],
+      [null, { QUAYSIDE_HTTP__OPEN_METRICS: 'true' }, 'QUAYSIDE_HTTP__OPEN_METRICS'],
+      [null, { QUAYSIDE_HTTP: '{"openMetrics": true}' }, 'QUAYSIDE_HTTP'],
+    ] as const) {
+      const { config, warnings } = await load(text, env);
+      assert.equal(config.http.metricsWithoutLogin, true);
+      assert.equal('openMetrics' in config.http, false);
+      assert.equal(warnings.length, 1);
+      assert.match(
+        warnings[0] ?? '',
+        new RegExp(`${source}: http.openMetrics is now called http.metricsWithoutLogin$`),
+      );
+    }
+    const [twice] = await problemsOf('http: { openMetrics: true, metricsWithoutLogin: true }');
+    assert.match(twice?.problem ?? '', /is now called http\.metricsWithoutLogin, which is given as well/);
+  });
+
+  it('says which variable was meant by one that is nearly right', async () => {
+    for (const [variable, meant] of [
+      ['QUAYSIDE_HTTP_PORT', 'QUAYSIDE_HTTP__PORT'],
+      ['QUAYSIDE_HTTP__BODYLIMIT', 'QUAYSIDE_HTTP__BODY_LIMIT'],
+      ['QUAYSIDE_HTTP_PROT', null],
+      ['QUAYSIDE_HTTP__PROT', 'QUAYSIDE_HTTP__PORT'],
+      ['QUAYSIDE_DATADIR', 'QUAYSIDE_DATA_DIR'],
+      ['QUAYSIDE_NAMESPACES_jobs_URL', 'QUAYSIDE_NAMESPACES__jobs__URL'],
+      ['QUAYSIDE_HTTP_USERS_ann_PASSWORD_FILE', 'QUAYSIDE_HTTP__USERS__ann__PASSWORD_FILE'],
+    ] as const) {
+      const [{ remedy } = { remedy: '' }] = await problemsOf(null, { [variable]: '1' });
+      if (meant === null) assert.match(remedy, /^Take the variable away/);
+      else assert.equal(remedy, `Did you mean ${meant}?`);
+    }
+  });
+
+  it('warns of QUAYSIDE_PORT unless it looks like a service variable of Kubernetes', async () => {
+    const { config, warnings } = await load(null, { QUAYSIDE_PORT: '8080' });
+    assert.equal(config.http.port, 3444);
+    assert.deepEqual(warnings, ['QUAYSIDE_PORT="8080" sets nothing. Did you mean QUAYSIDE_HTTP__PORT?']);
+    assert.deepEqual((await load(null, { QUAYSIDE_PORT: 'tcp://10.0.0.1:80' })).warnings, []);
+  });
+
+  it('may hold what Kubernetes puts there for a service of this name', async () => {
+    const config = await configOf(null, {
+      QUAYSIDE_PORT: 'tcp://10.0.0.1:3444',
+      QUAYSIDE_PORT_3444_TCP_ADDR: '10.0.0.1',
+      QUAYSIDE_SERVICE_HOST: '10.0.0.1',
+      QUAYSIDE_SERVICE_PORT_HTTP: '3444',
+    });
+    assert.equal(config.http.port, 3444);
+  });
+});
