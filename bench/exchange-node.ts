@@ -52,6 +52,8 @@ export class ExchangeNode {
       maxHops: DEFAULTS.maxHops,
       selectors: true,
       configured: new Map(),
+      maxCopies: DEFAULTS.maxCopies,
+      owners: () => null,
     });
   }
 

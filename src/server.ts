@@ -8,6 +8,7 @@ import { Broker } from './broker/broker.ts';
 import type { Config } from './config/options.ts';
 import { ConfigError } from './config/problem.ts';
 import { Exchanges } from './exchange/exchanges.ts';
+import type { FindOwner } from './exchange/owners.ts';
 import { makeSandbox } from './exchange/sandbox/worker-sandbox.ts';
 import type { HttpOptions } from './http/options.ts';
 import { HttpServer } from './http/server.ts';
@@ -126,7 +127,7 @@ export class Server implements Service {
     const tls = await loadTls(config, 'http', sourceOf);
     const useTls = await this.#running.frontEnds.readTls(config);
     if (created !== null) throw noUsersLeft();
-    const { authenticator, broker, frontEnds } = this.#running;
+    const { authenticator, broker, exchanges, frontEnds } = this.#running;
     const renewed = authenticator.replaceAccounts(accounts);
     frontEnds.renewUsers((user) => authenticator.renew(user));
     // Those of sessions that ended are gone from their lines by now: these wait over HTTP.
@@ -134,6 +135,7 @@ export class Server implements Service {
       const user = renewed(owner);
       return user === null ? loginLost() : refusal(user, 'read', namespace);
     });
+    await exchanges.stopUnowned();
     if (tls.material !== null) this.#running.http.reloadTls(tls.material);
     useTls();
     for (const warning of [...warnings, ...tls.warnings]) log.warn({}, warning);
@@ -162,10 +164,10 @@ export class Server implements Service {
     const broker = new Broker({ ...this.#parts, node, namespaces, waiting: config.waiting });
     await this.#stack.start(broker);
     this.#refuseIfStopping();
-    const exchanges = await this.#startExchanges(broker);
     const known = new KnownLogins(join(config.dataDir, DATA_FILES.logins), this.#parts.clock, log);
     await this.#stack.start(known);
     const authenticator = new PasswordAuthenticator({ ...this.#parts, accounts: users.accounts, known });
+    const exchanges = await this.#startExchanges(broker, (name) => authenticator.userNamed(name));
     const frontEnds = await FrontEnds.load(config, { ...this.#parts, broker, authenticator });
     const fronts = { authenticator, frontEnds };
     const http = this.#makeHttp(broker, exchanges, fronts, options);
@@ -175,7 +177,7 @@ export class Server implements Service {
     this.#refuseIfStopping();
     if (users.created !== null) await saveUsers(config, [users.created.definition], sourceOf);
     this.#newAdministrator = users.created;
-    this.#running = { broker, http, ...fronts };
+    this.#running = { broker, exchanges, http, ...fronts };
     this.#readiness.open();
     log.info({ event: 'start', pid: process.pid, url: this.url, ...frontEnds.urls() }, 'listening');
   }
@@ -196,9 +198,9 @@ export class Server implements Service {
     return engines;
   }
 
-  async #startExchanges(broker: Broker): Promise<Exchanges> {
+  async #startExchanges(broker: Broker, owners: FindOwner): Promise<Exchanges> {
     const { clock, random, log, sourceOf } = this.#parts;
-    const { selectors, maxHops } = this.#config;
+    const { selectors, maxHops, maxCopies } = this.#config;
     const sandbox = makeSandbox({ clock });
     const configured = configuredExchanges(this.#config, sourceOf);
     const exchanges = new Exchanges({
@@ -208,10 +210,12 @@ export class Server implements Service {
       random,
       log,
       maxHops,
+      maxCopies,
       selectors: selectors === 'on',
       configured,
+      owners,
     });
-    await this.#stack.start(sandbox);
+    if (selectors === 'on') await this.#stack.start(sandbox);
     await this.#stack.start(startableExchanges(exchanges, configured, sourceOf));
     this.#refuseIfStopping();
     return exchanges;
@@ -267,6 +271,7 @@ interface Fronts {
 /** The parts that are talked to after the start. */
 interface Running extends Fronts {
   readonly broker: Broker;
+  readonly exchanges: Exchanges;
   readonly http: HttpServer;
 }
 

@@ -133,6 +133,11 @@ export class PasswordAuthenticator implements Authenticator {
     return isDeepStrictEqual(account.password, this.#passwords.get(user)) ? account.user : null;
   }
 
+  /** The user of a name, whether logged in or not; null if there is none. */
+  userNamed(name: string): User | null {
+    return this.#accounts.get(name)?.user ?? null;
+  }
+
   recall(authorization: string): User | null {
     const part = credentialsPart(authorization);
     return part === null ? null : this.#recallKey(this.#digest(part));

@@ -288,6 +288,13 @@ export const Options = Type.Object(
       default: 17,
       description: 'exchanges that an element may pass before it goes to `__too_many_hops__`',
     }),
+    maxCopies: Type.Integer({
+      minimum: 1,
+      maximum: 1_000_000,
+      default: 1_000,
+      description:
+        'copies that one element may become where exchanges form a loop, before they go to `__too_many_hops__`',
+    }),
     waiting: Type.Object(
       {
         total: Type.Integer({

@@ -1,5 +1,6 @@
 import type { Namespace } from '../broker/namespace.ts';
 import { invalidParameter, type QuaysideError } from '../model/errors.ts';
+import { quote } from '../model/quote.ts';
 import type { Asker } from './asker.ts';
 import { type Declaration, pathWithin } from './declaration.ts';
 import type { ExchangesOptions } from './exchanges.ts';
@@ -18,12 +19,35 @@ export async function checkDeclaration(
   const source = namespaceAt(options, src.ns, pathWithin(within, 'src.ns'));
   for (const [i, { ns }] of dst.entries()) namespaceAt(options, ns, pathWithin(within, `dst[${i}].ns`));
   if (consumer.reserve === true && !source.capabilities.reserve) throw cannotReserve(source, within);
+  checkRepeated(dst, within);
   const selectors = dst.flatMap(({ selector }, i) =>
     selector === undefined ? [] : [{ source: selector, path: pathWithin(within, `dst[${i}].selector`) }],
   );
   if (selectors.length === 0) return;
   mustRunSelectors(dst, options, within);
   await options.sandbox.check(selectors, name);
+}
+
+/**
+ * The same destination twice without a selector is a mistake, or an attack: each element would be stored there twice.
+ * Stored exchanges are not checked for it.
+ */
+function checkRepeated(dst: Declaration['dst'], within: string): void {
+  const first = new Map<string, number>();
+  for (const [i, { ns, queue, selector }] of dst.entries()) {
+    if (selector !== undefined) continue;
+    const name = JSON.stringify([ns, queue]);
+    const before = first.get(name);
+    if (before !== undefined) {
+      const path = pathWithin(within, `dst[${i}]`);
+      const other = pathWithin(within, `dst[${before}]`);
+      throw invalidParameter(
+        path,
+        `${path} is queue ${quote(queue)} of namespace ${quote(ns)}, as ${other} is. Without selectors, a queue can be a destination once.`,
+      );
+    }
+    first.set(name, i);
+  }
 }
 
 /**

@@ -1,3 +1,4 @@
+import { createHash } from 'node:crypto';
 import type { JsonValue } from '../engine/definitions.ts';
 import { invalidParameter } from '../model/errors.ts';
 import { type Members, membersOf, wrongMember } from '../model/members.ts';
@@ -100,6 +101,12 @@ export function pathWithin(within: string, path: string): string {
 /** Whether two declarations ask for the same: field by field, options as given. */
 export function sameDeclaration(a: Declaration, b: Declaration): boolean {
   return JSON.stringify(canonical(a)) === JSON.stringify(canonical(b));
+}
+
+/** A short name of what is declared: the same for the same declaration, on every node. */
+export function versionOf(declaration: Declaration): string {
+  const text = JSON.stringify(canonical(declaration));
+  return createHash('sha256').update(text).digest('base64url').slice(0, 22);
 }
 
 /** The declaration with its members in one order, as it is stored. */

@@ -6,12 +6,13 @@ import type { Delivery } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { Budget } from './budget.ts';
 import { cannotReserve, mustRunSelectors } from './check.ts';
-import { type ExchangeCounters, Faults, zeroExchangeCounters } from './counters.ts';
-import { CONSUMER_DEFAULTS, type Declaration } from './declaration.ts';
+import { continuedCounters, type ExchangeCounters, Faults, zeroExchangeCounters } from './counters.ts';
+import { CONSUMER_DEFAULTS, type Declaration, versionOf } from './declaration.ts';
 import { NO_ROUTE, TOO_MANY_HOPS } from './forward.ts';
 import { Forwarder, type Route } from './forwarder.ts';
 import { Pipeline } from './pipeline.ts';
 import type { SelectorProgram, SelectorSandbox } from './sandbox/sandbox.ts';
+import { Sightings } from './sightings.ts';
 
 /** What all exchanges of a node share. */
 export interface ExchangeParts {
@@ -21,12 +22,28 @@ export interface ExchangeParts {
   readonly random: () => number;
   readonly log: BrokerLog;
   readonly maxHops: number;
+  /** Copies that one element may become by going round, see `COPY_COUNT`. */
+  readonly maxCopies: number;
   /** Whether selectors may be used at all (`selectors: off` in the configuration). */
   readonly selectors: boolean;
 }
 
-/** Elements in a row that overran the sandbox's limits before the exchange is stopped. */
-const STRIKES = 3;
+/** What one exchange is made of. */
+export interface ExchangeSetup {
+  readonly declaration: Declaration;
+  /** See `StoredExchange`. */
+  readonly owner: string;
+  /** The same exchange with another declaration, which this one replaces and whose counters it continues. */
+  readonly before: Exchange | null;
+}
+
+/** What an exchange asks of those who know all exchanges, or tells them. */
+export interface ExchangeHooks {
+  /** Per destination, whether elements can come back from it by declared exchanges. Null: from none. */
+  readonly returning: () => readonly boolean[] | null;
+  /** Its selectors overrun their limits: it is to be stopped. */
+  readonly onStrikes: (error: string) => void;
+}
 
 /**
  * One exchange on this node: its loops, its selectors, what it counted. Every node runs every exchange; the
@@ -38,21 +55,23 @@ const STRIKES = 3;
 export class Exchange {
   readonly id: string;
   readonly declaration: Declaration;
+  readonly owner: string;
   /** Identifies this node's consumer of the exchange in the record. */
   readonly cid: string;
   readonly counters: ExchangeCounters;
   readonly faults = new Faults();
+  readonly sightings: Sightings;
   /** Why it does not run on this node, whatever is wanted; null: it may. */
   readonly hindrance: string | null;
   readonly #program: SelectorProgram;
+  readonly #forwarder: Forwarder;
   readonly #pipelines: Pipeline[];
   /** Elements taken and not settled, and since when, ms. */
   readonly #underWay = new Map<string, number>();
   readonly #clock: Clock;
-  readonly #onStrikes: (error: string) => void;
-  #strikes = 0;
+  #version: string | null = null;
   /** Starts and stops happen one after the other, in the order in which they were asked for. */
-  #changes: Promise<void> = Promise.resolve();
+  #changes: Promise<void>;
 
   /**
    * @throws QuaysideError `namespace-not-found`, `invalid-parameter` where the source is to be reserved from and
@@ -60,33 +79,38 @@ export class Exchange {
    */
   constructor(
     id: string,
-    declaration: Declaration,
+    { declaration, owner, before }: ExchangeSetup,
     parts: ExchangeParts & { readonly budget: Budget },
-    onStrikes: (error: string) => void,
+    hooks: ExchangeHooks,
   ) {
     const { budget, clock, random, log } = parts;
     this.id = id;
     this.declaration = declaration;
+    this.owner = owner;
+    // What the one before took is stored first, so that a loop keeps the order of its source.
+    this.#changes = before === null ? Promise.resolve() : before.stop();
     this.cid = `${id}-${Math.floor(random() * 2 ** 48).toString(36)}`;
     this.#clock = clock;
-    this.#onStrikes = onStrikes;
     this.hindrance = hindranceOf(declaration, parts);
     if (this.hindrance !== null) {
       log.warn({ exchange: id, hindrance: this.hindrance }, 'an exchange does not run on this node');
     }
-    this.counters = zeroExchangeCounters(declaration.dst.length);
+    this.counters =
+      before === null ? zeroExchangeCounters(declaration.dst.length) : continued(before, declaration);
+    this.sightings = new Sightings(clock);
     const route = routeOf(id, declaration, parts);
     const leaseMs = leaseOf(declaration, parts.broker.namespace(declaration.src.ns), route);
     const selectors = declaration.dst.map(({ selector }) => selector ?? null);
-    this.#program = parts.sandbox.open(selectors, { namespace: declaration.src.ns });
-    const stages = new Forwarder({
+    this.#program = parts.sandbox.open(selectors, { payer: owner });
+    this.#forwarder = new Forwarder({
       route,
       program: this.#program,
       counters: this.counters,
       faults: this.faults,
       clock,
       log,
-      overran: (error) => this.#overran(error),
+      sightings: this.sightings,
+      ...hooks,
     });
     const { parallel, wsize } = { ...CONSUMER_DEFAULTS, ...declaration.consumer };
     this.#pipelines = Array.from(
@@ -101,22 +125,28 @@ export class Exchange {
           window: Math.max(1, Math.floor(wsize / parallel)),
           copies: Math.max(1, declaration.dst.length),
           budget,
-          stages,
+          stages: this.#forwarder,
           took: (batch) => this.#took(batch),
           settled: (batch) => this.#settled(batch),
         }),
     );
   }
 
+  /** Changes with the declaration, and is the same on all nodes. */
+  get version(): string {
+    this.#version ??= versionOf(this.declaration);
+    return this.#version;
+  }
+
   get wsize(): number {
     return this.declaration.consumer.wsize ?? CONSUMER_DEFAULTS.wsize;
   }
 
-  /** Does nothing where there is a hindrance. */
+  /** Does nothing if there is a hindrance. */
   start(): void {
     if (this.hindrance !== null) return;
     this.#changes = this.#changes.then(() => {
-      this.#strikes = 0;
+      this.#forwarder.restart();
       for (const pipeline of this.#pipelines) pipeline.start();
     });
   }
@@ -150,11 +180,20 @@ export class Exchange {
   #settled(batch: readonly Delivery[]): void {
     for (const { id } of batch) this.#underWay.delete(id);
   }
+}
 
-  #overran(error: string | null): void {
-    this.#strikes = error === null ? 0 : this.#strikes + 1;
-    if (error !== null && this.#strikes === STRIKES) this.#onStrikes(error);
-  }
+/** The counters of before, each destination's with the first of the same queue that none has yet. */
+function continued({ declaration, counters }: Exchange, { dst }: Declaration): ExchangeCounters {
+  const left = new Set(declaration.dst.keys());
+  const before = dst.map(({ ns, queue, selector }) => {
+    const same = [...left].filter(
+      (i) => declaration.dst[i]?.ns === ns && declaration.dst[i]?.queue === queue,
+    );
+    const i = same.find((each) => declaration.dst[each]?.selector === selector) ?? same[0] ?? null;
+    if (i !== null) left.delete(i);
+    return i;
+  });
+  return continuedCounters(counters, before);
 }
 
 /** A stored exchange may have been made where selectors were on. */
@@ -186,7 +225,11 @@ function leaseOf({ consumer }: Declaration, source: Namespace, route: Route): nu
  * Its queues stand beside `maxQueues`: those declared were allowed at the create (`checkRoom`), and must not fail a
  * restart once the namespace is full; where strays go is for the service to say, as with dead letters.
  */
-function routeOf(id: string, { src, dst }: Declaration, { broker, maxHops }: ExchangeParts): Route {
+function routeOf(
+  id: string,
+  { src, dst }: Declaration,
+  { broker, maxHops, maxCopies }: ExchangeParts,
+): Route {
   const source = broker.namespace(src.ns);
   return {
     id,
@@ -198,5 +241,6 @@ function routeOf(id: string, { src, dst }: Declaration, { broker, maxHops }: Exc
     noRoute: source.queueBesideLimit(NO_ROUTE),
     tooManyHops: source.queueBesideLimit(TOO_MANY_HOPS),
     maxHops,
+    maxCopies,
   };
 }

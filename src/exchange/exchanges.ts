@@ -1,23 +1,34 @@
+import { createHash } from 'node:crypto';
 import type { Definition, Definitions } from '../engine/definitions.ts';
-import { QuaysideError } from '../model/errors.ts';
 import type { Service } from '../model/service.ts';
 import { type Asker, NODE } from './asker.ts';
 import { Budget } from './budget.ts';
 import { checkDeclaration, checkRoom, mustRunSelectors } from './check.ts';
-import type { Declaration } from './declaration.ts';
+import { CheckLimit } from './check-limit.ts';
+import { type Declaration, versionOf } from './declaration.ts';
+import { cannotMove, exists, isCode, isConflict, otherVersion } from './errors.ts';
 import { Exchange, type ExchangeParts } from './exchange.ts';
 import { Follower } from './follower.ts';
 import type { LoopIds } from './graph.ts';
 import { KnownExchanges } from './known.ts';
+import { type FindOwner, lostOwner, stopUnowned } from './owners.ts';
 import { type ExchangeOverview, type ExchangeRecord, type ExchangeState, exchangeRecord } from './record.ts';
-import { declares, toStored, toValue } from './stored.ts';
+import { declares, type StoredExchange, toStored, toValue } from './stored.ts';
 import { type Sample, type Trial, tryOut } from './trial.ts';
-import { Tries } from './tries.ts';
 import { Turns } from './turns.ts';
 
 export interface ExchangesOptions extends ExchangeParts {
-  /** Exchanges of the configuration file, by id; who starts this has checked them (`check`). */
+  /** Exchanges of the configuration file, by id; the caller of this constructor starts this has checked them (`check`). */
   readonly configured: ReadonlyMap<string, Declaration>;
+  /** Whose exchanges may run. */
+  readonly owners: FindOwner;
+}
+
+/** A change of a declaration, by whom, and which versions of the present one it may replace; null: any. */
+export interface DeclarationChange {
+  readonly declaration: Declaration;
+  readonly asker: Asker;
+  readonly versions: ReadonlySet<string> | null;
 }
 
 /** Throws where this declaration may not be changed. */
@@ -31,7 +42,7 @@ interface Asking {
 
 /** Elements and their copies that all exchanges have under way together: a wide exchange copies each many times. */
 const MOST_BYTES = 64 * 1_048_576;
-const MOST_CONFLICTS = 10;
+const MAX_CONFLICTS = 10;
 const NEVER_CHANGED: ExchangeState = { stopped: null, lastError: null };
 
 /**
@@ -44,14 +55,18 @@ export class Exchanges implements Service {
   readonly #known: KnownExchanges;
   readonly #follower: Follower;
   readonly #turns = new Turns();
-  readonly #tries = new Tries();
+  readonly #checks = new CheckLimit();
   #stopping: Promise<void> | null = null;
 
   constructor(options: ExchangesOptions) {
     this.#options = options;
     const parts = { ...options, budget: new Budget(MOST_BYTES) };
     this.#known = new KnownExchanges(
-      (id, declaration) => new Exchange(id, declaration, parts, (error) => this.#strikeOut(id, error)),
+      (id, setup) =>
+        new Exchange(id, setup, parts, {
+          returning: () => this.#known.returning(id),
+          onStrikes: (error) => this.#strikeOut(id, error),
+        }),
     );
     this.#follower = new Follower(options, this.#known);
   }
@@ -61,6 +76,7 @@ export class Exchanges implements Service {
     for (const [id, declaration] of this.#options.configured) {
       await this.#storeConfigured(id, declaration);
     }
+    await stopUnowned(this.#follower.stores(), this.#options);
     await this.reload();
     this.#follower.relistLater();
   }
@@ -92,6 +108,11 @@ export class Exchanges implements Service {
     return this.#known.get(id) !== null;
   }
 
+  /** Whether the configuration file declares an exchange of this id. */
+  isConfigured(id: string): boolean {
+    return this.#options.configured.has(id);
+  }
+
   /** The same without what costs: for those who look often. Sorted by id. */
   overview(): ExchangeOverview[] {
     return this.#known.overview();
@@ -100,7 +121,7 @@ export class Exchanges implements Service {
   /** @throws QuaysideError `exchange-not-found` */
   record(id: string, asker: Asker = NODE): ExchangeRecord {
     const { exchange, state } = this.#known.find(id);
-    return exchangeRecord(exchange, state, this.#known.loopsThrough(id, asker));
+    return exchangeRecord(exchange, state, this.#known.loopsThrough(id, asker), asker);
   }
 
   /**
@@ -121,19 +142,71 @@ export class Exchanges implements Service {
    * `too-many-exchanges`
    */
   async create(id: string, declaration: Declaration, asker: Asker = NODE): Promise<LoopIds> {
-    await this.check(declaration, { asker });
-    await this.#turns.take(id, () => this.#create(id, declaration));
+    await this.#checkInTurn(declaration, asker);
+    await this.#turns.take(id, () => this.#create(id, declaration, asker));
     return this.#known.loopsThrough(id, asker);
   }
 
-  /** Idempotent; answers when the wish is stored, the loops end on their own. @throws as `delete` */
-  stopExchange(id: string, check?: CheckChange): Promise<void> {
-    return this.#turns.take(id, () => this.#change(id, { stopped: true }, check));
+  /**
+   * Changes the declaration of an exchange; what it counted, and whether it is stopped, stays. Its new owner is who
+   * changed it. Returns the loops as `create` does.
+   * @param check throws if the asker may not change the present declaration
+   * @throws QuaysideError `precondition-failed` if there is no such exchange, or it has another version; what `check`
+   * throws; and as `create`
+   */
+  async change(id: string, change: DeclarationChange, check: CheckChange): Promise<LoopIds> {
+    const { declaration, asker, versions } = change;
+    await this.#checkInTurn(declaration, asker);
+    await this.#turns
+      .take(id, () =>
+        this.#update(id, (stored, definitions) => {
+          check(stored.declaration);
+          if (versions !== null && !versions.has(versionOf(stored.declaration))) throw otherVersion(id);
+          if (versionOf(stored.declaration) === versionOf(declaration)) return stored;
+          if (this.#storeOf(declaration) !== definitions) throw cannotMove(declaration);
+          checkRoom(declaration, this.#options);
+          if (stored.declaration.src.ns !== declaration.src.ns) {
+            const { maxExchanges } = this.#options.broker.namespace(declaration.src.ns);
+            this.#known.checkRoom(id, declaration.src.ns, maxExchanges);
+          }
+          return { ...stored, declaration, owner: asker.name };
+        }),
+      )
+      .catch((error: unknown) => {
+        throw isCode(error, 'exchange-not-found') ? otherVersion(id) : error;
+      });
+    this.#logSelectors(id, declaration, asker);
+    return this.#known.loopsThrough(id, asker);
   }
 
-  /** Idempotent. @throws as `delete` */
-  startExchange(id: string, check?: CheckChange): Promise<void> {
-    return this.#turns.take(id, () => this.#change(id, { stopped: false, lastError: null }, check));
+  /** Idempotent; resolves when the wish is stored, the loops end on their own. @throws as `delete` */
+  stopExchange(id: string, check?: CheckChange): Promise<void> {
+    return this.#turns.take(id, () => this.#set(id, { stopped: true }, check));
+  }
+
+  /** Idempotent. If its owner may not run it any more, the asker becomes the owner. @throws as `delete` */
+  startExchange(id: string, check: CheckChange = () => {}, asker: Asker = NODE): Promise<void> {
+    return this.#turns.take(id, () =>
+      this.#update(id, (stored) => {
+        check(stored.declaration);
+        const owner = lostOwner(stored, this.#options.owners) === null ? stored.owner : asker.name;
+        return { ...stored, owner, stopped: false, lastError: null };
+      }),
+    );
+  }
+
+  /**
+   * Users were replaced: stops the exchanges whose owner may not run them any more, with the reason as `lastError`.
+   * Never rejects; what could not be stopped is logged.
+   */
+  async stopUnowned(): Promise<void> {
+    await Promise.all(
+      this.#known.ids().map(async (id) => {
+        const { exchange, state } = this.#known.find(id);
+        const lastError = state.stopped === true ? null : lostOwner(exchange, this.#options.owners);
+        if (lastError !== null) await this.#stopWith(id, lastError);
+      }),
+    );
   }
 
   /**
@@ -170,7 +243,7 @@ export class Exchanges implements Service {
    */
   tryOut(id: string, sample: Sample, given: Declaration | null, asking: Asking = {}): Promise<Trial> {
     const { asker = NODE } = asking;
-    return this.#tries.run(asker.name, async () => {
+    return this.#checks.run(asker.name, async () => {
       const tried = given ?? this.#known.find(id).exchange.declaration;
       if (given === null) mustRunSelectors(tried.dst, this.#options);
       else await this.check(given, asking);
@@ -186,30 +259,47 @@ export class Exchanges implements Service {
     return checkDeclaration(declaration, this.#options, asker, within);
   }
 
-  /** Asks the stores, though this node may run it: another may have deleted it, or been first, just now. */
-  async #create(id: string, declaration: Declaration): Promise<void> {
+  #checkInTurn(declaration: Declaration, asker: Asker): Promise<void> {
+    return this.#checks.runInTurn(asker.name, () => this.check(declaration, { asker }));
+  }
+
+  /** For the audit: whose code runs. */
+  #logSelectors(id: string, { dst }: Declaration, { name }: Asker): void {
+    for (const [destination, { selector }] of dst.entries()) {
+      if (selector === undefined) continue;
+      const sha256 = createHash('sha256').update(selector).digest('hex');
+      this.#options.log.info(
+        { event: 'selector', user: name, exchange: id, destination, sha256 },
+        'a selector was stored',
+      );
+    }
+  }
+
+  /** Queries the stores, though this node may run it: another may have deleted it, or been first, just now. */
+  async #create(id: string, declaration: Declaration, asker: Asker): Promise<void> {
     for (let conflicts = 0; ; conflicts += 1) {
       const [found] = await this.#follower.known(id);
       if (found !== undefined && !declares(found.definition, declaration)) throw exists(id);
       if (found !== undefined) return;
       try {
-        await this.#storeNew(id, declaration);
+        await this.#storeNew(id, declaration, asker.name);
+        this.#logSelectors(id, declaration, asker);
         return;
       } catch (error) {
-        if (!isConflict(error) || conflicts === MOST_CONFLICTS) throw error;
+        if (!isConflict(error) || conflicts === MAX_CONFLICTS) throw error;
         await this.#follower.read(this.#storeOf(declaration), id);
       }
     }
   }
 
-  async #storeNew(id: string, declaration: Declaration): Promise<void> {
+  async #storeNew(id: string, declaration: Declaration, owner: string): Promise<void> {
     checkRoom(declaration, this.#options);
     // Before it is stored: what cannot run here is refused, and then nothing of it may be left.
     const { maxExchanges } = this.#options.broker.namespace(declaration.src.ns);
-    const made = this.#known.makeNew(id, declaration, maxExchanges);
+    const made = this.#known.makeNew(id, { declaration, owner }, maxExchanges);
     try {
       const definitions = this.#storeOf(declaration);
-      const value = toValue({ declaration, ...NEVER_CHANGED });
+      const value = toValue({ declaration, owner, ...NEVER_CHANGED });
       await definitions.put('exchange', id, value, null);
       this.#follower.defines(definitions, { key: id, value }, null, made);
     } finally {
@@ -217,18 +307,27 @@ export class Exchanges implements Service {
     }
   }
 
-  async #change(id: string, change: Partial<ExchangeState>, check: CheckChange = () => {}): Promise<void> {
+  #set(id: string, change: Partial<ExchangeState>, check: CheckChange = () => {}): Promise<void> {
+    return this.#update(id, (stored) => {
+      check(stored.declaration);
+      return { ...stored, ...change };
+    });
+  }
+
+  /** Stores what `update` makes of the definition that counts. */
+  async #update(
+    id: string,
+    update: (stored: StoredExchange, definitions: Definitions) => StoredExchange,
+  ): Promise<void> {
     for (let conflicts = 0; ; conflicts += 1) {
       const [{ definitions, definition }] = await this.#follower.find(id);
-      const stored = { ...toStored(definition.value), ...change };
-      check(stored.declaration);
-      const value = toValue(stored);
+      const value = toValue(update(toStored(definition.value), definitions));
       try {
         await definitions.put('exchange', id, value, definition.version);
         this.#follower.defines(definitions, { key: id, value });
         return;
       } catch (error) {
-        if (!isConflict(error) || conflicts === MOST_CONFLICTS) throw error;
+        if (!isConflict(error) || conflicts === MAX_CONFLICTS) throw error;
       }
     }
   }
@@ -253,7 +352,7 @@ export class Exchanges implements Service {
     if (own === null || !declares(own, declaration)) {
       const before = own ?? others[0]?.definition;
       const { stopped, lastError } = before === undefined ? NEVER_CHANGED : toStored(before.value);
-      await home.put('exchange', id, toValue({ declaration, stopped, lastError }), 'any');
+      await home.put('exchange', id, toValue({ declaration, owner: '', stopped, lastError }), 'any');
     }
     for (const { definitions, definition } of others) {
       if (definitions !== home) await deleteVersion(definitions, definition);
@@ -265,27 +364,20 @@ export class Exchanges implements Service {
       { exchange: id, lastError },
       'an exchange was stopped: its selector overruns its limits',
     );
-    this.#turns
-      .take(id, () => this.#change(id, { stopped: true, lastError }))
-      .catch((error: unknown) => {
-        this.#options.log.warn({ err: error, exchange: id }, 'an exchange could not be stopped');
-      });
+    void this.#stopWith(id, lastError);
+  }
+
+  async #stopWith(id: string, lastError: string): Promise<void> {
+    try {
+      await this.#turns.take(id, () => this.#set(id, { stopped: true, lastError }));
+    } catch (error) {
+      this.#options.log.warn({ err: error, exchange: id }, 'an exchange could not be stopped');
+    }
   }
 
   #storeOf({ src }: Declaration): Definitions {
     return this.#options.broker.namespace(src.ns).definitions;
   }
-}
-
-function exists(id: string): QuaysideError {
-  return new QuaysideError(
-    'exchange-exists',
-    `There is an exchange ${id} with another declaration; delete it first, or choose another id.`,
-  );
-}
-
-function isConflict(error: unknown): boolean {
-  return error instanceof QuaysideError && error.code === 'definition-conflict';
 }
 
 /** Not where it has changed since: an engine that shares its store with another has the other's new one there. */

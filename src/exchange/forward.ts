@@ -7,9 +7,19 @@ import type { SelectorVerdict } from './sandbox/sandbox.ts';
 /** Headers that exchanges write on what they forward (decisions, "Exchanges"). */
 export const HOP_COUNT = 'x-hop-count';
 export const EXCHANGE_NAME = 'x-exchange-name';
+/** Why an element went to `__no_route__` although no selector said no to it. */
+const EXCHANGE_ERROR = 'x-exchange-error';
+/** How many copies an element's original has become, as far as they can come back; not there for one. */
+const COPY_COUNT = 'x-copy-count';
 
 /** What the service itself writes beside what clients set: an element that has all of these may still be forwarded. */
-export const SERVICE_HEADERS: ReadonlySet<string> = new Set([HOP_COUNT, EXCHANGE_NAME, ...LETTER_HEADERS]);
+export const SERVICE_HEADERS: ReadonlySet<string> = new Set([
+  HOP_COUNT,
+  COPY_COUNT,
+  EXCHANGE_NAME,
+  EXCHANGE_ERROR,
+  ...LETTER_HEADERS,
+]);
 
 /** Where elements go that no destination accepted, and those that went round too often: in the source's namespace. */
 export const NO_ROUTE = '__no_route__';
@@ -26,14 +36,23 @@ export function changed(content: ElementContent, verdict: SelectorVerdict): Elem
 }
 
 /** How many exchanges an element has passed. A count that is no count, written by somebody else, is none. */
-export function hopsOf({ headers }: Pick<ElementContent, 'headers'>): number {
+export function hopsOf(element: Pick<ElementContent, 'headers'>): number {
+  return countIn(element, HOP_COUNT) ?? 0;
+}
+
+/** How many copies the original of an element has become, at most, among those that an exchange may take again. */
+export function copiesOf(element: Pick<ElementContent, 'headers'>): number {
+  return countIn(element, COPY_COUNT) ?? 1;
+}
+
+function countIn({ headers }: Pick<ElementContent, 'headers'>, name: string): number | null {
   for (let i = 0; i < headers.length; i += 2) {
-    if (headers[i] === HOP_COUNT) {
-      const hops = Number(headers[i + 1]);
-      return Number.isSafeInteger(hops) && hops > 0 ? hops : 0;
+    if (headers[i] === name) {
+      const count = Number(headers[i + 1]);
+      return Number.isSafeInteger(count) && count > 0 ? count : null;
     }
   }
-  return 0;
+  return null;
 }
 
 /**
@@ -62,35 +81,48 @@ export interface CopyTiming {
 
 const NOW: CopyTiming = { matureAt: null, delayMs: null, tries: null };
 
+/** What a copy carries of the way that its original came. */
+export interface CopyHistory {
+  /** Exchanges that the element had passed before. */
+  readonly hops: number;
+  readonly copies: number;
+}
+
 /** A destination's copy: body, type and headers as its selector left them, one hop more, a new start. */
 export function copyOf(
   content: ElementContent,
-  hops: number,
+  { hops, copies }: CopyHistory,
   groups: readonly string[],
   dedupKey: string | null,
   timing: CopyTiming = NOW,
 ): NewElement {
+  const hopped = withHeader(content.headers, HOP_COUNT, String(hops + 1));
+  const headers = copies === 1 ? hopped : withHeader(hopped, COPY_COUNT, String(copies));
   return {
-    ...element(content, withHeader(content.headers, HOP_COUNT, String(hops + 1)), groups, dedupKey),
+    ...element(content, headers, groups, dedupKey),
     matureAt: timing.matureAt,
     delayMs: timing.delayMs ?? 0,
     tries: timing.tries ?? 0,
   };
 }
 
-/** An element that could not be forwarded: unchanged but for the name of the exchange that gave up on it. */
-export function strayOf(
+/**
+ * An element that could not be forwarded: unchanged but for the name of the exchange that gave up on it, and the error
+ * that it failed with, if there is one.
+ */
+export function unroutable(
   delivery: Delivery,
   exchange: string,
   groups: readonly string[],
-  dedupKey: string | null,
+  error: string | null = null,
 ): NewElement {
-  return element(
-    delivery,
-    withHeader(delivery.headers, EXCHANGE_NAME, bytesOfText(exchange)),
-    groups,
-    dedupKey,
-  );
+  const named = withHeader(delivery.headers, EXCHANGE_NAME, bytesOfText(exchange));
+  const headers = error === null ? named : withHeader(named, EXCHANGE_ERROR, printable(error));
+  return element(delivery, headers, groups, null);
+}
+
+function printable(error: string): string {
+  return error.replace(/[^\x20-\x7e]/g, '?').slice(0, 200);
 }
 
 function element(

@@ -5,9 +5,11 @@ import type { Clock } from '../model/clock.ts';
 import type { Delivery, NewElement } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { ExchangeCounters, Faults } from './counters.ts';
-import { changed, copyOf, hopsOf, keepable, strayOf } from './forward.ts';
+import { changed, copiesOf, copyOf, hopsOf, keepable, unroutable } from './forward.ts';
+import { Overruns } from './overruns.ts';
 import type { Decided, Stages } from './pipeline.ts';
-import type { SelectorProgram, SelectorVerdict } from './sandbox/sandbox.ts';
+import type { SelectorAnswer, SelectorProgram, SelectorVerdict } from './sandbox/sandbox.ts';
+import type { Sightings } from './sightings.ts';
 
 /** The queues that an exchange works with, resolved once. */
 export interface Route {
@@ -17,6 +19,7 @@ export interface Route {
   readonly noRoute: Queue;
   readonly tooManyHops: Queue;
   readonly maxHops: number;
+  readonly maxCopies: number;
 }
 
 export interface ForwarderParts {
@@ -26,11 +29,14 @@ export interface ForwarderParts {
   readonly faults: Faults;
   readonly clock: Clock;
   readonly log: BrokerLog;
-  /** Elements overran the sandbox's limits: the exchange decides whether it goes on. Null: one passed. */
-  readonly overran: (error: string | null) => void;
+  readonly sightings: Sightings;
+  /** Per destination, whether elements can come back from it by declared exchanges. Null: from none. */
+  readonly returning: () => readonly boolean[] | null;
+  /** Three different elements in a row overran the sandbox's limits, and not for their payloads. */
+  readonly onStrikes: (error: string) => void;
 }
 
-/** A copy and where it goes; `destination` is null for an element that strayed. */
+/** A copy and where it goes; `destination` is null for an element that no destination gets. */
 interface Copy {
   readonly queue: Queue;
   readonly element: NewElement;
@@ -40,8 +46,11 @@ interface Copy {
 interface Plan {
   readonly delivery: Delivery;
   readonly copies: readonly Copy[];
-  readonly stray: 'no-route' | 'too-many-hops' | null;
+  readonly unroutable: Unroutable | null;
 }
+
+type Unroutable = 'no-route' | 'too-many-hops';
+type Overrun = Extract<SelectorAnswer, { outcome: 'overrun' }>;
 
 /** An element that cannot be forwarded now comes back after this long. */
 const PUT_OFF_MS = 5_000;
@@ -57,9 +66,15 @@ const PUT_OFF_MS = 5_000;
  */
 export class Forwarder implements Stages {
   readonly #parts: ForwarderParts;
+  readonly #overruns = new Overruns();
 
   constructor(parts: ForwarderParts) {
     this.#parts = parts;
+  }
+
+  /** Forgets the overruns of before: the exchange was started again. */
+  restart(): void {
+    this.#overruns.clear();
   }
 
   async decide(batch: readonly Delivery[]): Promise<Decided> {
@@ -68,61 +83,86 @@ export class Forwarder implements Stages {
     const asked = lost.length === 0 ? batch : batch.filter((delivery) => hopsOf(delivery) < route.maxHops);
     const startedAt = this.#parts.clock.monotonic();
     const answers = await program.select(asked);
-    counters.selectorMs += this.#parts.clock.monotonic() - startedAt;
-    const plans: Plan[] = lost.map((delivery) => this.#stray(delivery, 'too-many-hops'));
+    counters.totals.selectorMs += this.#parts.clock.monotonic() - startedAt;
+    const plans: Plan[] = lost.map((delivery) => this.#unroutable(delivery, 'too-many-hops'));
     const putOff: Delivery[] = [];
+    const returning = this.#parts.returning();
     const unasked: Delivery[] = [];
     for (const [i, delivery] of asked.entries()) {
       const answer = answers[i];
       if (answer?.outcome === 'asked') {
-        this.#parts.overran(null);
-        plans.push(this.#plan(delivery, answer.verdicts));
+        this.#overruns.passed(delivery.id);
+        plans.push(this.#plan(delivery, answer.verdicts, returning));
       } else if (answer?.outcome === 'overrun') {
-        this.#parts.overran(answer.error);
-        putOff.push(delivery);
+        if (this.#gaveUp(delivery, answer)) plans.push(this.#unroutable(delivery, 'no-route', answer.error));
+        else putOff.push(delivery);
       } else unasked.push(delivery);
     }
+    this.#parts.sightings.add(plans.slice(lost.length));
     return async () => {
       route.source.giveBackAll(unasked);
       return this.#carryOut(plans, putOff);
     };
   }
 
-  #plan(delivery: Delivery, verdicts: readonly SelectorVerdict[]): Plan {
-    const copies: Copy[] = [];
-    const hops = hopsOf(delivery);
-    for (const [destination, verdict] of verdicts.entries()) {
-      const copy = this.#copy(delivery, hops, destination, verdict);
-      if (copy !== null) copies.push(copy);
-    }
-    return copies.length === 0 ? this.#stray(delivery, 'no-route') : { delivery, copies, stray: null };
+  /** Whether an element has failed for good. */
+  #gaveUp({ id }: Delivery, { error, inPayload }: Overrun): boolean {
+    const { isLast, isStrike } = this.#overruns.failed(id, inPayload);
+    if (isStrike) this.#parts.onStrikes(error);
+    return isLast;
   }
 
-  #copy(delivery: Delivery, hops: number, destination: number, asked: SelectorVerdict): Copy | null {
+  #plan(
+    delivery: Delivery,
+    verdicts: readonly SelectorVerdict[],
+    returning: readonly boolean[] | null,
+  ): Plan {
+    const accepted = verdicts.flatMap((asked, destination) => {
+      const verdict = this.#accepted(destination, asked);
+      return verdict === null ? [] : [{ destination, verdict }];
+    });
+    if (accepted.length === 0) return this.#unroutable(delivery, 'no-route');
+    const hops = hopsOf(delivery);
+    const copies = copiesOf(delivery);
+    const { route } = this.#parts;
+    const back = returning === null ? [] : accepted.filter(({ destination }) => returning[destination]);
+    const copiesBack = copies * Math.max(1, back.length);
+    if (back.length > 0 && copiesBack > route.maxCopies) return this.#unroutable(delivery, 'too-many-hops');
+    return {
+      delivery,
+      copies: accepted.flatMap(({ destination, verdict }) => {
+        const queue = route.destinations[destination]?.queue;
+        if (queue === undefined) return [];
+        const history = { hops, copies: returning?.[destination] ? copiesBack : copies };
+        const element = copyOf(changed(delivery, verdict), history, queue.groups(null), null, verdict);
+        return [{ queue, element, destination }];
+      }),
+      unroutable: null,
+    };
+  }
+
+  /** What the selector of a destination said, if that is a yes that the destination can keep; else it is counted. */
+  #accepted(destination: number, asked: SelectorVerdict): SelectorVerdict | null {
     const { route, counters, faults, clock, log } = this.#parts;
     const own = counters.destinations[destination];
     const target = route.destinations[destination];
     if (own === undefined || target === undefined) return null;
-    const { namespace, queue } = target;
-    const verdict = keepable(asked, namespace, clock.now());
-    if (!verdict.accepted) {
-      if (verdict.error === null) own.skipped += 1;
-      else {
-        own.failed += 1;
-        faults.add(destination, verdict.error, clock.now());
-        log.warn({ exchange: route.id, destination, error: verdict.error }, 'a selector failed');
-      }
-      return null;
+    const verdict = keepable(asked, target.namespace, clock.now());
+    if (verdict.accepted) return verdict;
+    if (verdict.error === null) own.skipped += 1;
+    else {
+      own.failed += 1;
+      faults.add(destination, verdict.error, clock.now(), verdict.place);
+      log.warn({ exchange: route.id, destination, error: verdict.error }, 'a selector failed');
     }
-    const element = copyOf(changed(delivery, verdict), hops, queue.groups(null), null, verdict);
-    return { queue, element, destination };
+    return null;
   }
 
-  #stray(delivery: Delivery, stray: 'no-route' | 'too-many-hops'): Plan {
+  #unroutable(delivery: Delivery, why: Unroutable, error: string | null = null): Plan {
     const { route } = this.#parts;
-    const queue = stray === 'no-route' ? route.noRoute : route.tooManyHops;
-    const element = strayOf(delivery, route.id, queue.groups(null), null);
-    return { delivery, copies: [{ queue, element, destination: null }], stray };
+    const queue = why === 'no-route' ? route.noRoute : route.tooManyHops;
+    const element = unroutable(delivery, route.id, queue.groups(null), error);
+    return { delivery, copies: [{ queue, element, destination: null }], unroutable: why };
   }
 
   /** Everything that can be asked now is asked before the first wait, so that batches keep their order. */
@@ -236,14 +276,14 @@ export class Forwarder implements Stages {
    */
   async #putOff(deliveries: readonly Delivery[], countTry: boolean): Promise<void> {
     if (deliveries.length === 0) return;
-    this.#parts.counters.putBack += deliveries.length;
+    this.#parts.counters.totals.putBack += deliveries.length;
     await this.#parts.route.source.putOff(deliveries, PUT_OFF_MS, countTry);
   }
 
-  #count({ copies, stray }: Plan): void {
+  #count({ copies, unroutable }: Plan): void {
     const { counters } = this.#parts;
-    if (stray === 'no-route') counters.noRoute += 1;
-    if (stray === 'too-many-hops') counters.tooManyHops += 1;
+    if (unroutable === 'no-route') counters.totals.noRoute += 1;
+    if (unroutable === 'too-many-hops') counters.totals.tooManyHops += 1;
     for (const { destination } of copies) {
       const own = destination === null ? undefined : counters.destinations[destination];
       if (own !== undefined) own.matched += 1;

@@ -21,7 +21,10 @@ const MOST_STEPS = 4_000;
 interface Numbered {
   readonly id: string;
   readonly source: number;
+  /** Each once. */
   readonly destinations: readonly number[];
+  /** In the order of the declaration. */
+  readonly declared: readonly number[];
 }
 
 /**
@@ -35,6 +38,7 @@ export class ExchangeGraph {
   readonly #into: Numbered[][] = [];
   readonly #component: Int32Array;
   readonly #found = new Map<string, LoopIds>();
+  readonly #returning = new Map<string, readonly boolean[] | null>();
   readonly #mostSteps: number;
 
   constructor(edges: readonly Edge[], mostSteps = MOST_STEPS) {
@@ -55,8 +59,9 @@ export class ExchangeGraph {
     };
     for (const { id, declaration } of edges) {
       const source = numberOf(declaration.src);
-      const destinations = [...new Set(declaration.dst.map(numberOf))];
-      const edge = { id, source, destinations };
+      const declared = declaration.dst.map(numberOf);
+      const destinations = [...new Set(declared)];
+      const edge = { id, source, destinations, declared };
       this.#byId.set(id, edge);
       for (const destination of destinations) {
         successors[source]?.push(destination);
@@ -81,6 +86,17 @@ export class ExchangeGraph {
     const loops = edge === undefined ? [] : this.#search(edge);
     this.#found.set(id, loops);
     return loops;
+  }
+
+  /** Per declared destination of an exchange, whether its source can be reached from it. Null: from none. */
+  returning(id: string): readonly boolean[] | null {
+    const known = this.#returning.get(id);
+    if (known !== undefined) return known;
+    const { source, declared } = this.#byId.get(id) ?? { source: -1, declared: [] };
+    const returning = declared.map((queue) => this.#component[queue] === this.#component[source]);
+    const found = returning.includes(true) ? returning : null;
+    this.#returning.set(id, found);
+    return found;
   }
 
   /** Goes from the source against the direction of the exchanges, until it has met enough destinations. */

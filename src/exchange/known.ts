@@ -1,7 +1,7 @@
 import { QuaysideError } from '../model/errors.ts';
 import type { Asker } from './asker.ts';
-import { type Declaration, sameDeclaration } from './declaration.ts';
-import type { Exchange } from './exchange.ts';
+import { sameDeclaration } from './declaration.ts';
+import type { Exchange, ExchangeSetup } from './exchange.ts';
 import type { LoopIds } from './graph.ts';
 import { Loops } from './loops.ts';
 import { type Reading, Readings } from './readings.ts';
@@ -15,8 +15,7 @@ interface Known {
 
 /** The exchanges that run on this node, or would if they were not stopped, and news of them. */
 export class KnownExchanges {
-  /** Who makes one for `apply` gives it to `discard` afterwards. @throws what making an exchange throws */
-  readonly make: (id: string, declaration: Declaration) => Exchange;
+  readonly #make: (id: string, setup: ExchangeSetup) => Exchange;
   readonly #known = new Map<string, Known>();
   /** Made to be known, and neither known nor discarded yet. */
   readonly #made = new Set<Exchange>();
@@ -27,8 +26,9 @@ export class KnownExchanges {
   );
   #closed = false;
 
-  constructor(make: (id: string, declaration: Declaration) => Exchange) {
-    this.make = make;
+  /** @param make throws what an exchange's constructor throws */
+  constructor(make: (id: string, setup: ExchangeSetup) => Exchange) {
+    this.#make = make;
   }
 
   /** Sorted. */
@@ -61,21 +61,30 @@ export class KnownExchanges {
     return this.#loops.graph(asker).loopsThrough(id);
   }
 
-  /**
-   * As `make`, for one that is new. It counts from now on, lest many at once pass the limit.
-   * @throws QuaysideError `too-many-exchanges`, and what making an exchange throws
-   */
-  makeNew(id: string, declaration: Declaration, most: number): Exchange {
-    const { ns } = declaration.src;
+  /** Per destination, whether elements can come back from it by declared exchanges. Null: from none. */
+  returning(id: string): readonly boolean[] | null {
+    return this.#loops.whole().returning(id);
+  }
+
+  /** @throws QuaysideError `too-many-exchanges` if the namespace can have no further one, of this id */
+  checkRoom(id: string, ns: string, max: number): void {
     const all = [...this.#made, ...[...this.#known.values()].map(({ exchange }) => exchange)];
     const own = new Set(all.filter((one) => one.declaration.src.ns === ns).map((one) => one.id));
-    if (own.size >= most) {
-      throw new QuaysideError(
-        'too-many-exchanges',
-        `Namespace ${ns} has ${own.size} exchanges, its limit is ${most}; raise maxExchanges to add ${id}.`,
-      );
-    }
-    const exchange = this.make(id, declaration);
+    if (own.size < max) return;
+    throw new QuaysideError(
+      'too-many-exchanges',
+      `Namespace ${ns} has ${own.size} exchanges, its limit is ${max}; raise maxExchanges to add ${id}.`,
+    );
+  }
+
+  /**
+   * Makes an exchange that is new, to be given to `apply`, and to `discard` afterwards. It counts from now on, so that
+   * many at once do not pass the limit.
+   * @throws QuaysideError `too-many-exchanges`, and what making an exchange throws
+   */
+  makeNew(id: string, setup: Omit<ExchangeSetup, 'before'>, max: number): Exchange {
+    this.checkRoom(id, setup.declaration.src.ns, max);
+    const exchange = this.#make(id, { ...setup, before: null });
     this.#made.add(exchange);
     return exchange;
   }
@@ -99,19 +108,21 @@ export class KnownExchanges {
    */
   apply(
     id: string,
-    { declaration, stopped, lastError }: StoredExchange,
+    { declaration, owner, stopped, lastError }: StoredExchange,
     by: Reading | null,
     made: Exchange | null = null,
   ): void {
     if (this.#closed) return;
     this.#readings.news(id, by);
     let known = this.#known.get(id);
-    if (known !== undefined && !sameDeclaration(known.exchange.declaration, declaration)) {
+    let before: Exchange | null = null;
+    if (known !== undefined && !isSame(known.exchange, { declaration, owner })) {
+      before = known.exchange;
       this.drop(id, by);
       known = undefined;
     }
     if (known === undefined) {
-      const exchange = made ?? this.make(id, declaration);
+      const exchange = made ?? this.#make(id, { declaration, owner, before });
       this.#known.set(id, { exchange, state: { stopped, lastError } });
       this.#loops.changed();
       if (stopped !== true) exchange.start();
@@ -149,6 +160,13 @@ export class KnownExchanges {
     this.#stopping.add(stopping);
     void stopping.finally(() => this.#stopping.delete(stopping));
   }
+}
+
+function isSame(
+  exchange: Exchange,
+  { declaration, owner }: Pick<StoredExchange, 'declaration' | 'owner'>,
+): boolean {
+  return exchange.owner === owner && sameDeclaration(exchange.declaration, declaration);
 }
 
 export function notFound(id: string): QuaysideError {

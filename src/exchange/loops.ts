@@ -11,6 +11,7 @@ const MOST_VIEWS = 8;
 export class Loops {
   readonly #declared: () => readonly Edge[];
   readonly #views = new Map<string, ExchangeGraph>();
+  #whole: ExchangeGraph | null = null;
   #edges: readonly Edge[] | null = null;
   #namespaces: readonly string[] = [];
 
@@ -22,6 +23,13 @@ export class Loops {
   changed(): void {
     this.#edges = null;
     this.#views.clear();
+    this.#whole = null;
+  }
+
+  /** The graph of all exchanges. */
+  whole(): ExchangeGraph {
+    this.#whole ??= new ExchangeGraph(this.#read());
+    return this.#whole;
   }
 
   /** The graph as the asker may know it. */

@@ -1,18 +1,28 @@
+import type { Asker } from './asker.ts';
 import type { DestinationFault, ExchangeCounters } from './counters.ts';
 import type { Declaration } from './declaration.ts';
 import type { Exchange } from './exchange.ts';
 import type { LoopIds } from './graph.ts';
+import type { LastSeen } from './sightings.ts';
 
-/** The exchange record of the spec's 2.4; `stats`, `errors`, `lastError` and `loops` are ours. */
+/** The exchange record of the spec's 2.4; what follows `stopped` is ours. */
 export interface ExchangeRecord {
   readonly src: { readonly q: string; readonly ns: string };
-  readonly dst: readonly { readonly q: string; readonly ns: string; readonly selector?: string }[];
+  /** `hidden`: in a namespace that the reader may not see. Then the names are empty, and so is all else about it. */
+  readonly dst: readonly {
+    readonly q: string;
+    readonly ns: string;
+    readonly selector?: string;
+    readonly hidden?: true;
+  }[];
   readonly opts: Declaration['consumer'];
   readonly cid: string;
   readonly pending_acks: Readonly<Record<string, { readonly t: string; readonly id: string }>>;
   readonly pending_tids: Readonly<Record<string, string>>;
   readonly wsize: number;
   readonly stopped: boolean | null;
+  /** To be sent as `If-Match` with a change of the declaration. */
+  readonly version: string;
   readonly stats: {
     readonly no_route: number;
     readonly too_many_hops: number;
@@ -22,6 +32,8 @@ export interface ExchangeRecord {
   };
   readonly errors: readonly DestinationFault[];
   readonly lastError: string | null;
+  /** How selectors saw the last elements. */
+  readonly saw: LastSeen;
   /** Loops of the declared graph that pass through this exchange, as far as the asker may know them. */
   readonly loops: LoopIds;
 }
@@ -35,47 +47,59 @@ export interface ExchangeOverview {
   readonly counters: Readonly<ExchangeCounters>;
 }
 
-/** What the definition says beside the declaration. */
+/** What the definition says in addition to the declaration. */
 export interface ExchangeState {
   readonly stopped: boolean | null;
   readonly lastError: string | null;
 }
 
-/** Elements under way that one record lists, at most: a window may hold tens of thousands. */
-const MOST_PENDING = 1000;
+/** Elements in progress that one record lists, at most: a window may hold tens of thousands. */
+const MAX_PENDING = 1000;
 
-export function exchangeRecord(exchange: Exchange, state: ExchangeState, loops: LoopIds): ExchangeRecord {
+const NOTHING = { matched: 0, skipped: 0, failed: 0 };
+
+/** The record as `asker` may see it. */
+export function exchangeRecord(
+  exchange: Exchange,
+  state: ExchangeState,
+  loops: LoopIds,
+  asker: Asker,
+): ExchangeRecord {
   const { declaration, counters } = exchange;
   const { src, dst, consumer } = declaration;
+  const { totals } = counters;
+  const isSeen = dst.map(({ ns }) => asker.maySee(ns));
   return {
     src: { q: src.queue, ns: src.ns },
-    dst: dst.map(({ queue, ns, selector }) => ({
-      q: queue,
-      ns,
-      ...(selector !== undefined && { selector }),
-    })),
+    dst: dst.map(({ queue, ns, selector }, i) =>
+      isSeen[i]
+        ? { q: queue, ns, ...(selector !== undefined && { selector }) }
+        : { q: '', ns: '', hidden: true },
+    ),
     opts: consumer,
     cid: exchange.cid,
     pending_acks: pendingAcks(exchange.underWay()),
     pending_tids: Object.fromEntries(exchange.idleLoops().map(({ tid, since }) => [tid, iso(since)])),
     wsize: exchange.wsize,
     stopped: state.stopped,
+    version: exchange.version,
     stats: {
-      no_route: counters.noRoute,
-      too_many_hops: counters.tooManyHops,
-      put_back: counters.putBack,
-      selector_ms: Math.round(counters.selectorMs),
-      dst: counters.destinations,
+      no_route: totals.noRoute,
+      too_many_hops: totals.tooManyHops,
+      put_back: totals.putBack,
+      selector_ms: Math.round(totals.selectorMs),
+      dst: counters.destinations.map((own, i) => (isSeen[i] ? own : NOTHING)),
     },
-    errors: exchange.faults.list(),
+    errors: exchange.faults.list().filter(({ destination }) => isSeen[destination]),
     lastError: exchange.hindrance ?? state.lastError,
+    saw: exchange.sightings.show(),
     loops,
   };
 }
 
 function pendingAcks(underWay: ReadonlyMap<string, number>): ExchangeRecord['pending_acks'] {
   const acks: Record<string, { readonly t: string; readonly id: string }> = {};
-  let left = MOST_PENDING;
+  let left = MAX_PENDING;
   for (const [id, since] of underWay) {
     if (left-- === 0) break;
     acks[id] = { t: iso(since), id };

@@ -3,7 +3,9 @@ import type { Clock } from '../model/clock.ts';
 import type { Delivery } from '../model/element.ts';
 import type { Asker } from './asker.ts';
 import type { Declaration } from './declaration.ts';
-import { changed, copyOf, hopsOf, keepable, NO_ROUTE, TOO_MANY_HOPS } from './forward.ts';
+import { changed, copiesOf, copyOf, hopsOf, keepable, NO_ROUTE, TOO_MANY_HOPS } from './forward.ts';
+import { payloadName } from './sandbox/kinds.ts';
+import type { LogLine } from './sandbox/protocol.ts';
 import type { SelectorSandbox, SelectorVerdict } from './sandbox/sandbox.ts';
 
 /** An element to try an exchange with: what a selector may know of it. */
@@ -14,12 +16,20 @@ export type Sample = Pick<
 
 /** What would become of the sample. Nothing was stored. */
 export interface Trial {
-  /** Per destination; empty where the element would not be asked about at all. */
+  /** What `env.msg.payload` is, and by which headers of the element that was decided. */
+  readonly saw: {
+    readonly payload: 'json' | 'text' | 'bytes';
+    readonly content_type: string;
+    readonly content_encoding: string | null;
+  };
+  /** Per destination; empty if no selector was asked. */
   readonly dst: readonly TriedDestination[];
-  /** `__no_route__` or `__too_many_hops__` where it would go there, else null. */
+  /** `__no_route__` or `__too_many_hops__` if it would go there, else null. */
   readonly strays_to: string | null;
   /** Why the selectors could not be asked: they use more time or memory than they may. Else null. */
   readonly overrun: string | null;
+  /** If they could not: what they had written to the console until then, whatever their destination. */
+  readonly logs: readonly string[];
   readonly selector_ms: number;
 }
 
@@ -28,6 +38,11 @@ export interface TriedDestination {
   readonly ns: string;
   readonly accepted: boolean;
   readonly error: string | null;
+  /** The place in the selector that the error names, from 1; null if there is none. */
+  readonly line: number | null;
+  readonly column: number | null;
+  /** What the selector wrote to the console. */
+  readonly logs: readonly string[];
   /** What the selector set on the copy; null where it set nothing. */
   readonly mature: string | null;
   readonly delay: number | null;
@@ -53,41 +68,63 @@ export async function tryOut(
   { broker, sandbox, clock, maxHops }: TrialParts,
   { name }: Asker,
 ): Promise<Trial> {
-  const untouched = { dst: [], strays_to: null, overrun: null, selector_ms: 0 };
+  const { contentType, contentEncoding } = sample;
+  const saw = {
+    payload: payloadName(contentType, contentEncoding),
+    content_type: contentType ?? 'application/octet-stream',
+    content_encoding: contentEncoding,
+  };
+  const untouched = { saw, dst: [], strays_to: null, overrun: null, logs: [], selector_ms: 0 };
   if (hopsOf(sample) >= maxHops) return { ...untouched, strays_to: TOO_MANY_HOPS };
   const program = sandbox.open(
     dst.map(({ selector }) => selector ?? null),
-    { asker: name },
+    { payer: name, logs: true },
   );
   try {
     const startedAt = clock.monotonic();
     const [answer] = await program.select([sample]);
     const selector_ms = Math.round((clock.monotonic() - startedAt) * 100) / 100;
     if (answer?.outcome !== 'asked') {
-      const overrun = answer?.outcome === 'overrun' ? answer.error : 'the selectors were not asked';
-      return { ...untouched, overrun, selector_ms };
+      if (answer?.outcome !== 'overrun') {
+        return { ...untouched, overrun: 'the selectors were not asked', selector_ms };
+      }
+      const logs = (answer.logs ?? []).map(([, text]) => text);
+      return { ...untouched, overrun: answer.error, logs, selector_ms };
     }
+    const { logs } = answer;
     const tried = answer.verdicts.flatMap((verdict, i) => {
       const to = dst[i];
       if (to === undefined) return [];
       const kept = keepable(verdict, broker.namespace(to.ns), clock.now());
-      return [{ q: to.queue, ns: to.ns, ...shown(sample, kept) }];
+      return [{ q: to.queue, ns: to.ns, ...shown(sample, kept, linesOf(logs, i)) }];
     });
     const strays_to = tried.some(({ accepted }) => accepted) ? null : NO_ROUTE;
-    return { dst: tried, strays_to, overrun: null, selector_ms };
+    return { ...untouched, dst: tried, strays_to, selector_ms };
   } finally {
     program.close();
   }
 }
 
-function shown(sample: Sample, verdict: SelectorVerdict): Omit<TriedDestination, 'q' | 'ns'> {
-  const { body, headers } = copyOf(changed(sample, verdict), hopsOf(sample), [], null);
+function linesOf(logs: readonly LogLine[], destination: number): string[] {
+  return logs.filter(([at]) => at === destination).map(([, text]) => text);
+}
+
+function shown(
+  sample: Sample,
+  verdict: SelectorVerdict,
+  logs: readonly string[],
+): Omit<TriedDestination, 'q' | 'ns'> {
+  const history = { hops: hopsOf(sample), copies: copiesOf(sample) };
+  const { body, headers } = copyOf(changed(sample, verdict), history, [], null);
   const hdrs: Record<string, string> = Object.create(null) as Record<string, string>;
   for (let i = 0; i < headers.length; i += 2) hdrs[headers[i] ?? ''] = headers[i + 1] ?? '';
   const text = decode(body);
   return {
     accepted: verdict.accepted,
     error: verdict.error,
+    line: verdict.place?.[0] ?? null,
+    column: verdict.place?.[1] ?? null,
+    logs,
     mature: verdict.matureAt === null ? null : new Date(verdict.matureAt).toISOString(),
     delay: verdict.delayMs === null ? null : verdict.delayMs / 1000,
     tries: verdict.tries,

@@ -53,6 +53,7 @@ export const HTTP_ERRORS = {
   },
   'exchange-exists': { status: 409 },
   'definition-conflict': { status: 409 },
+  'precondition-failed': { status: 412 },
   'pop-cancelled': {
     status: 410,
     reason: 'Queue Pop Cancelled',

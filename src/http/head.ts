@@ -15,6 +15,7 @@ export interface Head {
   prefer: string | null;
   idempotencyKey: string | null;
   expect: string | null;
+  ifMatch: string | null;
   origin: string | null;
   fetchSite: string | null;
   /** `Sec-Purpose` and the `Purpose` of older browsers. */
@@ -43,6 +44,7 @@ export function readHead(raw: readonly string[], isHttp10: boolean): Head {
     prefer: null,
     idempotencyKey: null,
     expect: null,
+    ifMatch: null,
     origin: null,
     fetchSite: null,
     purpose: null,
@@ -79,6 +81,9 @@ function readLine(head: Head, name: string, value: string): void {
       return;
     case 7:
       if (is(name, 'purpose')) head.purpose = joined(head.purpose, value);
+      return;
+    case 8:
+      if (is(name, 'if-match')) head.ifMatch = joined(head.ifMatch, value);
       return;
     case 9:
       if (is(name, 'forwarded')) head.forwarded = joined(head.forwarded, value);

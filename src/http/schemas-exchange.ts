@@ -5,11 +5,29 @@ import { LONGEST_LOOP, MOST_LOOPS } from '../exchange/graph.ts';
 
 const Count = Type.Integer({ minimum: 0 });
 const Moment = Type.String({ format: 'date-time' });
+const Payload = {
+  payload: Type.Enum(['json', 'text', 'bytes']),
+  content_type: Type.String(),
+  content_encoding: Type.Union([Type.String(), Type.Null()]),
+};
+const Place = Type.Union([Type.Integer({ minimum: 1 }), Type.Null()]);
 const Queue = { q: Type.String(), ns: Type.String() };
+
+const Sighting = Type.Object({
+  id: Type.String(),
+  at: Moment,
+  ...Payload,
+});
 
 const record = {
   src: Type.Object(Queue),
-  dst: Type.Array(Type.Object({ ...Queue, selector: Type.Optional(Type.String()) })),
+  dst: Type.Array(
+    Type.Object({
+      ...Queue,
+      selector: Type.Optional(Type.String()),
+      hidden: Type.Optional(Type.Literal(true)),
+    }),
+  ),
   opts: Type.Object({
     parallel: Type.Optional(Type.Integer({ minimum: 1, maximum: 16 })),
     wsize: Type.Optional(Type.Integer({ minimum: 1, maximum: 65_536 })),
@@ -20,6 +38,7 @@ const record = {
   pending_tids: Type.Record(Type.String(), Moment),
   wsize: Type.Integer(),
   stopped: Type.Union([Type.Boolean(), Type.Null()]),
+  version: Type.String(),
   stats: Type.Object({
     no_route: Count,
     too_many_hops: Count,
@@ -27,8 +46,21 @@ const record = {
     selector_ms: Count,
     dst: Type.Array(Type.Object({ matched: Count, skipped: Count, failed: Count })),
   }),
-  errors: Type.Array(Type.Object({ destination: Count, message: Type.String(), at: Moment, count: Count })),
+  errors: Type.Array(
+    Type.Object({
+      destination: Count,
+      message: Type.String(),
+      line: Place,
+      column: Place,
+      at: Moment,
+      count: Count,
+    }),
+  ),
   lastError: Type.Union([Type.String(), Type.Null()]),
+  saw: Type.Object({
+    last: Type.Union([Sighting, Type.Null()]),
+    last_no_route: Type.Union([Sighting, Type.Null()]),
+  }),
   loops: Type.Array(Type.Array(Type.String(), { minItems: 1, maxItems: LONGEST_LOOP + 1 }), {
     maxItems: MOST_LOOPS,
   }),
@@ -54,11 +86,15 @@ export const ExchangeTree = Type.Array(
 );
 
 export const ExchangeTrial = Type.Object({
+  saw: Type.Object(Payload),
   dst: Type.Array(
     Type.Object({
       ...Queue,
       accepted: Type.Boolean(),
       error: Type.Union([Type.String(), Type.Null()]),
+      line: Place,
+      column: Place,
+      logs: Type.Array(Type.String()),
       mature: Type.Union([Moment, Type.Null()]),
       delay: Type.Union([Type.Number(), Type.Null()]),
       tries: Type.Union([Count, Type.Null()]),
@@ -69,5 +105,6 @@ export const ExchangeTrial = Type.Object({
   ),
   strays_to: Type.Union([Type.String(), Type.Null()]),
   overrun: Type.Union([Type.String(), Type.Null()]),
+  logs: Type.Array(Type.String()),
   selector_ms: Type.Number(),
 });

@@ -8,12 +8,23 @@ const EXCHANGES_SHOWN = 200;
 
 const NOTHING: Readonly<DestinationCounters> = { matched: 0, skipped: 0, failed: 0 };
 
-/** What the exchanges of this node did since it started them. Each tells of its source's namespace, as `GET /x` does. */
+/**
+ * What the exchanges of this node did since it started them. Each tells of its source's namespace, as `GET /x` does,
+ * and of a destination's if it names that.
+ */
 export function exchangeFamilies(exchanges: Pick<Exchanges, 'overview'>): Family[] {
   const all = exchanges.overview();
   const shown = all.slice(0, EXCHANGES_SHOWN);
   return [
-    gauge('quayside_exchanges', 'Exchanges on this node.', [{ labels: {}, value: all.length }]),
+    gauge(
+      'quayside_exchanges',
+      'Exchanges on this node, by the namespace of their source.',
+      [...Map.groupBy(all, ({ declaration }) => declaration.src.ns)].map(([namespace, own]) => ({
+        labels: { namespace },
+        value: own.length,
+        namespaces: [namespace],
+      })),
+    ),
     gauge(
       'quayside_exchange_stopped',
       `Whether an exchange is stopped, for the first ${EXCHANGES_SHOWN}.`,
@@ -32,39 +43,46 @@ export function exchangeFamilies(exchanges: Pick<Exchanges, 'overview'>): Family
     counter(
       'quayside_exchange_selector_seconds_total',
       'Time in which an exchange waited for its selectors.',
-      shown.map((exchange) => sample(exchange, {}, exchange.counters.selectorMs / 1000)),
+      shown.map((exchange) => sample(exchange, {}, exchange.counters.totals.selectorMs / 1000)),
     ),
   ];
 }
 
 /** Destinations with the same queue, each with a selector of its own, are one series. */
 function destinationSamples(exchange: ExchangeOverview): Sample[] {
-  const sums = new Map<string, DestinationCounters>();
+  const sums = new Map<string, DestinationCounters & { readonly ns: string }>();
   for (const [i, { ns, queue }] of exchange.declaration.dst.entries()) {
     const own = exchange.counters.destinations[i] ?? NOTHING;
     const sum = sums.get(`${ns}/${queue}`) ?? NOTHING;
     sums.set(`${ns}/${queue}`, {
+      ns,
       matched: sum.matched + own.matched,
       skipped: sum.skipped + own.skipped,
       failed: sum.failed + own.failed,
     });
   }
-  return [...sums].flatMap(([destination, { matched, skipped, failed }]) =>
+  return [...sums].flatMap(([destination, { ns, matched, skipped, failed }]) =>
     Object.entries({ matched, skipped, failed }).map(([outcome, value]) =>
-      sample(exchange, { destination, outcome }, value),
+      sample(exchange, { destination, outcome }, value, [ns]),
     ),
   );
 }
 
 function straySamples(exchange: ExchangeOverview): Sample[] {
-  const { noRoute, tooManyHops, putBack } = exchange.counters;
+  const { noRoute, tooManyHops, putBack } = exchange.counters.totals;
   return Object.entries({ no_route: noRoute, too_many_hops: tooManyHops, put_back: putBack }).map(
     ([outcome, value]) => sample(exchange, { outcome }, value),
   );
 }
 
-function sample({ id, declaration }: ExchangeOverview, more: Sample['labels'], value: number): Sample {
-  return { labels: { exchange: id, ...more }, value, namespaces: [declaration.src.ns] };
+/** @param namespaces that it tells of in addition to the source's */
+function sample(
+  { id, declaration }: ExchangeOverview,
+  more: Sample['labels'],
+  value: number,
+  namespaces: readonly string[] = [],
+): Sample {
+  return { labels: { exchange: id, ...more }, value, namespaces: [declaration.src.ns, ...namespaces] };
 }
 
 function gauge(name: string, help: string, samples: readonly Sample[]): Family {

@@ -35,6 +35,7 @@ export const ERROR_CODES = [
   'exchange-not-found',
   'exchange-exists',
   'definition-conflict',
+  'precondition-failed',
   // how a waiting get ended without an element
   'pop-cancelled',
   'pop-timeout',

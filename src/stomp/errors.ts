@@ -45,6 +45,7 @@ export const STOMP_ERRORS = {
   'exchange-not-found': WRONG,
   'exchange-exists': WRONG,
   'definition-conflict': LATER,
+  'precondition-failed': WRONG,
   'pop-cancelled': WRONG,
   'pop-timeout': LATER,
   'too-many-consumers': LATER,

@@ -124,7 +124,7 @@ describe('exchanges of two engines of which one is away', () => {
     await definitions.put(
       'exchange',
       `${near}-no`,
-      toValue({ declaration, stopped: null, lastError: null }),
+      toValue({ declaration, owner: '', stopped: null, lastError: null }),
       null,
     );
     for (const [id, refusal] of [

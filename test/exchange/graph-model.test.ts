@@ -112,8 +112,11 @@ async function forwardThrough(
   const name = (queue: number): string => `${prefix}q${queue}`;
   const full = (queue: number): string => `${engines[queue]}/${name(queue)}`;
   for (const { from, to } of exchanges) {
-    const destinations = to.map(({ queue, rule }) =>
-      rule.source === null ? full(queue) : ([full(queue), rule.source] as [string, string]),
+    // Without selectors, a queue may be a destination once.
+    const destinations = to.map(({ queue, rule }, i) =>
+      rule.source === null && to.findIndex((other) => other.queue === queue) === i
+        ? full(queue)
+        : ([full(queue), rule.source ?? 'true'] as [string, string]),
     );
     await node.exchanges.create(name(from), declare(full(from), destinations, { reserve: true }));
   }
@@ -167,7 +170,7 @@ function shownDelivery(delivery: Delivery): string {
   for (let i = 0; i < delivery.headers.length; i += 2) {
     const [name = '', value = ''] = [delivery.headers[i], delivery.headers[i + 1]];
     if (name === 'x-hop-count') hops = Number(value);
-    else if (name !== 'x-exchange-name') headers[name] = value;
+    else if (name !== 'x-exchange-name' && name !== 'x-copy-count') headers[name] = value;
   }
   return shown({ body: bodyText(delivery), headers, hops });
 }

@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import type { Broker } from '../../src/broker/broker.ts';
 import { type Declaration, parseDeclaration } from '../../src/exchange/declaration.ts';
 import { Exchanges } from '../../src/exchange/exchanges.ts';
+import type { FindOwner } from '../../src/exchange/owners.ts';
 import type { SelectorSandbox } from '../../src/exchange/sandbox/sandbox.ts';
 import type { Clock } from '../../src/model/clock.ts';
 import type { Delivery } from '../../src/model/element.ts';
@@ -20,7 +21,13 @@ export class ExchangeNode {
     namespaces: readonly TestNamespace[],
     clock: Clock,
     sandbox: SelectorSandbox,
-    options: { selectors?: boolean; configured?: ReadonlyMap<string, Declaration>; maxHops?: number } = {},
+    options: {
+      selectors?: boolean;
+      configured?: ReadonlyMap<string, Declaration>;
+      maxHops?: number;
+      maxCopies?: number;
+      owners?: FindOwner;
+    } = {},
   ) {
     this.broker = brokerOn(namespaces, clock);
     this.exchanges = new Exchanges({
@@ -30,7 +37,9 @@ export class ExchangeNode {
       random: seededRandom(2).next,
       log: SILENT_LOG,
       maxHops: options.maxHops ?? DEFAULTS.maxHops,
+      maxCopies: options.maxCopies ?? DEFAULTS.maxCopies,
       selectors: options.selectors ?? true,
+      owners: options.owners ?? (() => ({ may: () => true })),
       configured: options.configured ?? new Map(),
     });
   }

@@ -1,14 +1,14 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
-import { type InLine, Line, type Turn } from '../../src/exchange/sandbox/line.ts';
+import { type InLine, Line } from '../../src/exchange/sandbox/line.ts';
 
-/** `N1a`: of namespace N, program 1, a. */
+/** `N1a`: paid by user N, of program 1, a. */
 interface Item extends InLine {
   readonly name: string;
 }
 
 function item(name: string): Item {
-  return { name, turn: `namespace ${name.slice(0, 1)}`, program: Number(name.slice(1, 2)) };
+  return { name, payer: name.slice(0, 1), program: Number(name.slice(1, 2)) };
 }
 
 function lineOf(names: string): Line<Item> {
@@ -17,45 +17,92 @@ function lineOf(names: string): Line<Item> {
   return line;
 }
 
-function taken(line: Line<Item>, mayGo: (turn: Turn) => boolean = () => true): string {
+/** Takes all, and charges each so many ms by its payer and program. */
+function taken(
+  line: Line<Item>,
+  cost: (name: string) => number = () => 1,
+  mayGo?: (request: InLine) => boolean,
+): string {
   const names: string[] = [];
-  for (let next = line.next(mayGo); next !== null; next = line.next(mayGo)) names.push(next.name);
+  for (let next = line.next(mayGo); next !== null; next = line.next(mayGo)) {
+    line.charge(next, cost(next.name));
+    names.push(next.name);
+  }
   return names.join(' ');
 }
 
-describe('The line before the selector worker', () => {
-  it('moves by namespace, within one by program, and within that in order', () => {
+describe('The wait queue of the selector worker', () => {
+  it('alternates between users who need the same time, and within one between programs', () => {
     const line = lineOf('M1a M1b M2a M3a N1a N1b');
     assert.equal(taken(line), 'M1a N1a M2a N1b M3a M1b');
     assert.ok(line.isEmpty);
   });
 
+  it('gives users the same time, not the same number of requests', () => {
+    const line = lineOf(`M1a M1b M1c ${Array.from({ length: 9 }, (_, i) => `N1${i}`).join(' ')}`);
+    assert.equal(
+      taken(line, (name) => (name.startsWith('M') ? 40 : 10)),
+      'M1a N10 N11 N12 N13 N14 N15 N16 M1b N17 N18 M1c',
+    );
+  });
+
+  it('lets a quick program of a user go before the slow ones of the same user', () => {
+    const line = lineOf('M1a M1b M2a M2b M3a M3b');
+    const order: string[] = [];
+    for (let next = line.next(); next !== null && order.length < 12; next = line.next()) {
+      order.push(next.name);
+      line.charge(next, next.program === 9 ? 1 : 50);
+      // One that is asked again as soon as it has its answer.
+      if (order.length === 1 || next.program === 9) line.push(item('M9q'));
+    }
+    // It waits for no more than one slow request, however many there are.
+    assert.match(order.join(' '), /^M1a (M2a )?(M3a )?M9q M9q/);
+    assert.ok(!/M\d[ab] M\d[ab] M\d[ab] M\d[ab]/.test(order.join(' ')), order.join(' '));
+  });
+
+  it('lets nobody save up time: who comes late starts level with those who wait', () => {
+    const line = lineOf('M1a M1b M1c M1d M1e');
+    for (let i = 0; i < 3; i += 1) line.charge(line.next() as Item, 100);
+    for (const name of ['N1a', 'N1b', 'N1c', 'N1d']) line.push(item(name));
+    assert.equal(
+      taken(line, () => 100),
+      'N1a M1d N1b M1e N1c N1d',
+    );
+  });
+
   it('passes over those who may not go, and they keep their place', () => {
     const line = lineOf('M1a M2a N1a');
     assert.equal(
-      taken(line, (turn) => turn === 'namespace N'),
+      taken(
+        line,
+        () => 1,
+        ({ payer }) => payer === 'N',
+      ),
       'N1a',
     );
     line.push(item('N1b'));
     assert.equal(taken(line), 'M1a N1b M2a');
   });
 
-  it('begins with what was put first, ahead of its own program', () => {
+  it('begins with what was put first', () => {
     const line = lineOf('M1a N1a N2a N2b');
     line.putFirst(item('N2z'));
     line.putFirst(item('O1z'));
-    assert.equal(taken(line), 'O1z N2z M1a N1a N2a N2b');
+    assert.match(taken(line), /^O1z N2z M1a N/);
   });
 
   it('gives up everything at once', () => {
     const line = lineOf('M1a N1a M2a');
+    line.putFirst(item('O1a'));
     assert.deepEqual(
       line
         .clear()
         .map(({ name }) => name)
         .sort(),
-      ['M1a', 'M2a', 'N1a'],
+      ['M1a', 'M2a', 'N1a', 'O1a'],
     );
     assert.ok(line.isEmpty);
+    line.push(item('M1b'));
+    assert.equal(taken(line), 'M1b');
   });
 });

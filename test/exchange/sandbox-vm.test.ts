@@ -2,10 +2,10 @@ import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { DEFAULT_LIMITS } from '../../src/exchange/sandbox/limits.ts';
 import { callSize, packElements } from '../../src/exchange/sandbox/pack.ts';
-import { readSelector } from '../../src/exchange/sandbox/source.ts';
 import { readAnswer } from '../../src/exchange/sandbox/thread/answer.ts';
 import { Call } from '../../src/exchange/sandbox/thread/call.ts';
 import { Deadline } from '../../src/exchange/sandbox/thread/deadline.ts';
+import { readSelector } from '../../src/exchange/sandbox/thread/source.ts';
 import { makeImage, SelectorVm } from '../../src/exchange/sandbox/thread/vm.ts';
 import { VmCache } from '../../src/exchange/sandbox/thread/vm-cache.ts';
 import { loadWasm } from '../../src/exchange/sandbox/wasm.ts';
@@ -19,7 +19,7 @@ const unhurried = { ...DEFAULT_LIMITS, callMs: 3_600_000 };
 async function makeVm(...selectors: string[]): Promise<SelectorVm> {
   const vm = await SelectorVm.restore(image, wasm, DEFAULT_LIMITS, deadline);
   deadline.start(unhurried.callMs);
-  vm.load(selectors.map((source) => readSelector(source, 'selector')));
+  vm.load(selectors.map(readSelector));
   return vm;
 }
 
@@ -106,8 +106,8 @@ describe('reading what a VM answered', () => {
         2,
         '0123',
         [
-          [2, null, 5, null, 1],
-          [3, 'text', null, null, null],
+          [2, null, 5, null, 1, null],
+          [3, 'text', null, null, null, [3, 7]],
         ],
       ]),
       {
@@ -115,11 +115,12 @@ describe('reading what a VM answered', () => {
         count: 2,
         codes: '0123',
         extras: [
-          [2, null, 5, null, 1],
-          [3, 'text', null, null, null],
+          [2, null, 5, null, 1, null],
+          [3, 'text', null, null, null, [2, 7]],
         ],
         changes: [],
         bodies: new Uint8Array(),
+        logs: [],
       },
     );
   });
@@ -136,19 +137,23 @@ describe('reading what a VM answered', () => {
       [1, ['0', '0'], []],
       [1, '00', {}],
       [1, '00', [null]],
-      [1, '00', [[0, null, 1, null, null]]],
-      [1, '30', [[0, null, null, null, null]]],
-      [1, '20', [[0, null, -1, null, null]]],
-      [1, '20', [[0, null, '1', null, null]]],
-      [1, '20', [[7, null, 1, null, null]]],
-      [1, '30', [[0, { toString: 1 }, null, null, null]]],
+      [1, '00', [[0, null, 1, null, null, null]]],
+      [1, '30', [[0, null, null, null, null, null]]],
+      [1, '20', [[0, null, -1, null, null, null]]],
+      [1, '20', [[0, null, '1', null, null, null]]],
+      [1, '20', [[7, null, 1, null, null, null]]],
+      [1, '30', [[0, { toString: 1 }, null, null, null, null]]],
+      [1, '30', [[0, 'text', null, null, null]]],
+      [1, '30', [[0, 'text', null, null, null, 'there']]],
+      [1, '30', [[0, 'text', null, null, null, [1]]]],
+      [1, '30', [[0, 'text', null, null, null, [1, 'x']]]],
       { length: 3, 0: 1, 1: '00', 2: [] },
     ]) {
       assert.throws(() => read(answer), /malformed/, JSON.stringify(answer));
     }
     assert.equal(
-      (read([1, '30', [[0, 'x'.repeat(500), null, null, null]]]) as { extras: string[][] }).extras[0]?.[1]
-        ?.length,
+      (read([1, '30', [[0, 'x'.repeat(500), null, null, null, null]]]) as { extras: string[][] })
+        .extras[0]?.[1]?.length,
       200,
     );
   });

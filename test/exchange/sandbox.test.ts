@@ -18,15 +18,8 @@ async function verdict(selector: string, input = element()): Promise<SelectorVer
   return only;
 }
 
-const YES = {
-  accepted: true,
-  error: null,
-  matureAt: null,
-  delayMs: null,
-  tries: null,
-  headers: null,
-  body: null,
-};
+const UNCHANGED = { matureAt: null, delayMs: null, tries: null, headers: null, body: null };
+const YES = { accepted: true, error: null, place: null, ...UNCHANGED };
 const NO = { ...YES, accepted: false };
 
 describe('what a selector says', () => {
@@ -85,12 +78,13 @@ describe('what a selector says', () => {
   it('is no, with the error as text, where it throws', async () => {
     assert.deepEqual(await verdict('env => env.msg.hdrs.a.b'), {
       ...NO,
-      error: "TypeError: cannot read property 'b' of undefined",
+      error: "TypeError: cannot read property 'b' of undefined (line 1, column 8)",
+      place: [1, 8],
     });
     assert.equal((await verdict('env => { throw "plain" }')).error, 'plain');
     assert.equal((await verdict('env => { throw null }')).error, 'null');
     assert.equal((await verdict('env => { throw Symbol("s") }')).error, 'Symbol(s)');
-    assert.equal((await verdict('env => { throw new Error("x".repeat(1000)) }')).error?.length, 200);
+    assert.equal((await verdict('env => { throw "x".repeat(1000) }')).error?.length, 200);
     assert.match(
       (await verdict('env => { throw { toString() { throw 1 } } }')).error ?? '',
       /cannot be shown/,
@@ -221,7 +215,8 @@ describe('what a selector changes', () => {
       'env => env.state.n === 1',
     ];
     const answers = await sandbox.open(selectors).select([element(), element(), element()]);
-    for (const answer of answers) assert.deepEqual(answer, { outcome: 'asked', verdicts: [YES, YES] });
+    for (const answer of answers)
+      assert.deepEqual(answer, { outcome: 'asked', verdicts: [YES, YES], logs: [] });
   });
 
   it('is nothing where it only looks', async () => {

@@ -12,6 +12,21 @@ export interface ExchangeRecord {
   readonly wsize: number;
   readonly stopped: boolean | null;
   readonly lastError: string | null;
+  readonly version: string;
+  readonly stats: {
+    readonly no_route: number;
+    readonly too_many_hops: number;
+    readonly dst: { readonly matched: number }[];
+  };
+  readonly errors: {
+    readonly message: string;
+    readonly line: number | null;
+    readonly column: number | null;
+  }[];
+  readonly saw: Record<
+    'last' | 'last_no_route',
+    { readonly id: string; readonly payload: string; readonly content_type: string } | null
+  >;
   readonly loops: string[][];
 }
 

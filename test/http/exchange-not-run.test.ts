@@ -36,7 +36,7 @@ describe('An exchange that this node does not run', () => {
     harness().opened.engine.definitions.put(
       'exchange',
       id,
-      JSON.parse(JSON.stringify({ declaration, stopped: null, lastError: null })),
+      JSON.parse(JSON.stringify({ declaration, owner: '', stopped: null, lastError: null })),
       null,
     );
   const fill = async (ns: string): Promise<void> => {
@@ -106,6 +106,7 @@ describe('An exchange that this node does not run', () => {
       assert.equal((await harness().client('maker:m').request('POST', path)).status, 201);
       assert.deepEqual((await stored(x.id))?.value, {
         declaration: x.declaration({ dst: [{ ns: 'elsewhere', queue: 'q' }] }),
+        owner: '',
         stopped,
         lastError: null,
       });

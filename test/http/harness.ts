@@ -6,7 +6,9 @@ import type { Authenticator, User } from '../../src/access/user.ts';
 import type { Broker } from '../../src/broker/broker.ts';
 import type { NamespacePolicy } from '../../src/engine/engine.ts';
 import { Exchanges } from '../../src/exchange/exchanges.ts';
+import type { SandboxLimits } from '../../src/exchange/sandbox/limits.ts';
 import type { SelectorSandbox } from '../../src/exchange/sandbox/sandbox.ts';
+import { makeSandbox } from '../../src/exchange/sandbox/worker-sandbox.ts';
 import { HTTP_DEFAULTS, type HttpOptions, type ReadyReport } from '../../src/http/options.ts';
 import { HttpServer } from '../../src/http/server.ts';
 import { Metrics } from '../../src/metrics/metrics.ts';
@@ -14,7 +16,7 @@ import { QuaysideError } from '../../src/model/errors.ts';
 import { MEMORY_SQLITE } from '../engines/sqlite.ts';
 import type { EngineUnderTest, TestEngine } from '../engines.ts';
 import { patientSandbox } from '../exchange/sandbox-elements.ts';
-import { brokerOn, plain, SILENT_LOG } from '../support/broker.ts';
+import { brokerOn, plain } from '../support/broker.ts';
 import { DEFAULTS } from '../support/defaults.ts';
 import { QueueClient } from '../support/http-client.ts';
 
@@ -27,6 +29,8 @@ export interface HarnessOptions {
   readonly maxExchanges?: number;
   readonly users?: readonly UserDefinition[];
   readonly http?: Partial<HttpOptions>;
+  /** Of the selector sandbox, in place of patient ones. */
+  readonly limits?: Partial<SandboxLimits>;
   /** Where not given: {@link NamedUsers}. */
   readonly authenticator?: (opened: TestEngine) => Authenticator;
 }
@@ -65,7 +69,7 @@ export class Harness {
 
   private constructor(opened: TestEngine, options: HarnessOptions) {
     const { namespaces = NAMESPACES, users = USERS, http = {}, maxQueues = 1000 } = options;
-    const { maxExchanges = 1000 } = options;
+    const { maxExchanges = 1000, limits } = options;
     const lines: LogLine[] = [];
     const logAt = (level: LogLine['level']) => (fields: object, message: string) =>
       lines.push({ level, fields: fields as LogLine['fields'], message });
@@ -79,14 +83,17 @@ export class Harness {
       users,
       namespaces.map(({ name }) => name),
     );
-    this.#sandbox = patientSandbox(opened.clock);
+    const { clock } = opened;
+    this.#sandbox = limits === undefined ? patientSandbox(clock) : makeSandbox({ limits });
     this.exchanges = new Exchanges({
       broker: this.broker,
       sandbox: this.#sandbox,
       clock: opened.clock,
       random: () => 0.5,
-      log: SILENT_LOG,
+      log: { info: logAt('info'), warn: () => {} },
       maxHops: DEFAULTS.maxHops,
+      maxCopies: DEFAULTS.maxCopies,
+      owners: (name) => accounts.get(name)?.user ?? null,
       selectors: true,
       configured: new Map(),
     });

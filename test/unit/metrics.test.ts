@@ -21,10 +21,7 @@ const EXCHANGE: ExchangeOverview = {
   declaration: { src: { ns: 'N', queue: 'src' }, dst: [{ ns: 'N', queue: 'to' }], consumer: {} },
   stopped: true,
   counters: {
-    noRoute: 1,
-    tooManyHops: 2,
-    putBack: 3,
-    selectorMs: 1500,
+    totals: { noRoute: 1, tooManyHops: 2, putBack: 3, selectorMs: 1500 },
     destinations: [{ matched: 4, skipped: 5, failed: 6 }],
   },
 };
@@ -99,7 +96,7 @@ describe('Metrics', () => {
   it('count what each exchange did with its elements', async () => {
     const text = await metrics.text(EVERYTHING);
     for (const line of [
-      'quayside_exchanges 1',
+      'quayside_exchanges{namespace="N"} 1',
       'quayside_exchange_stopped{exchange="x1"} 1',
       'quayside_exchange_copies_total{exchange="x1",destination="N/to",outcome="matched"} 4',
       'quayside_exchange_copies_total{exchange="x1",destination="N/to",outcome="failed"} 6',
@@ -305,9 +302,7 @@ describe('Metrics', () => {
     assert.match(all, /namespace="N"/);
     assert.match(all, /exchange="x1"/);
     assert.doesNotMatch(none, /namespace=|exchange=|destination=/);
-    for (const total of ['quayside_exchanges 1', 'quayside_waiting_consumers 0']) {
-      assert.ok(none.includes(`${total}\n`), total);
-    }
+    assert.ok(none.includes('quayside_waiting_consumers 0\n'));
     assert.equal(samplesOf(none, 'quayside_operations_total').get('{operation="insert",outcome="ok"}'), 1);
   });
 

@@ -1,11 +1,11 @@
 import type { Clock } from '../../model/clock.ts';
 import { QuaysideError } from '../../model/errors.ts';
 import type { SandboxLimits } from './limits.ts';
-import { type InLine, Line, type Turn } from './line.ts';
+import { type InLine, Line, type Payer } from './line.ts';
 import type {
   Overrun,
   PackedElements,
-  ProgramStep,
+  ProgramSources,
   VmImage,
   WorkerAnswer,
   WorkerRequest,
@@ -18,25 +18,22 @@ import { WorkerHandle } from './worker-handle.ts';
  * a busy main thread between them. More would only be lost with it.
  */
 const IN_FLIGHT = 2;
+/** Only what is usually quicker than this is sent ahead: another may need the place, and would wait for all of it. */
+const QUICK_MS = 5;
 
-/** What is asked of the worker, and in whose turn. */
+/** What is asked of the worker, and who pays for it. */
 export type Job =
-  | { readonly kind: 'compile'; readonly turn: Turn; readonly scripts: readonly string[] }
+  | { readonly kind: 'compile'; readonly payer: Payer; readonly sources: readonly string[] }
   | {
       readonly kind: 'call';
-      readonly turn: Turn;
+      readonly payer: Payer;
       readonly program: number;
-      readonly steps: readonly ProgramStep[];
+      readonly sources: ProgramSources;
+      readonly logs: boolean;
       readonly pack: () => PackedElements;
       /** What the bodies in it add to the watchdog's patience, ms. */
       readonly allowanceMs: number;
     };
-
-const STUCK: Overrun = {
-  outcome: 'overrun',
-  cause: 'watchdog',
-  error: 'the selector could not be interrupted',
-};
 
 interface Waiting extends InLine {
   readonly job: Job;
@@ -52,8 +49,8 @@ interface Sent extends Waiting {
 /**
  * Feeds the one selector worker and replaces it when it stops answering.
  *
- * States of the worker: none (nothing asked yet, or stopped) -> starting -> ready -> lost, which is starting
- * anew where anything waits. The request that was running when a ready worker was lost gets an overrun; the
+ * States of the worker: none (not started yet, or stopped) -> starting -> ready -> lost, which is starting
+ * again if anything waits. The request that was running when a ready worker was lost gets an overrun; the
  * one behind it, which had not begun, goes to the next worker. A worker lost before it was ready will not do
  * better the next time: everything that waits is rejected, and the next request tries again.
  */
@@ -65,6 +62,8 @@ export class Dispatcher {
   #sent: Sent[] = [];
   /** Programs that the present worker knows. */
   readonly #known = new Set<number>();
+  /** Programs whose last call was quick. */
+  readonly #quick = new Set<number>();
   #worker: WorkerHandle | null = null;
   /** The worker's successor, made when it seemed stuck and kept from then on: a start takes 150 ms. */
   #spare: WorkerHandle | null = null;
@@ -79,8 +78,19 @@ export class Dispatcher {
       onSuspect: () => {
         this.#spare ??= this.#start();
       },
-      onStuck: () => this.#replace(STUCK),
+      onStuck: () =>
+        this.#replace({
+          outcome: 'overrun',
+          cause: 'watchdog',
+          error: 'the selector could not be interrupted',
+          inPayload: this.#worker?.isInPayload ?? false,
+        }),
     });
+  }
+
+  /** Starts the worker before anything needs it: its first start takes up to 0.7 s. */
+  start(): void {
+    if (this.#stopping === null) this.#worker ??= this.#start();
   }
 
   /** @throws QuaysideError `shutting-down`, `internal` */
@@ -88,13 +98,14 @@ export class Dispatcher {
     if (this.#stopping !== null) return Promise.reject(stopped());
     return new Promise((resolve, reject) => {
       const program = job.kind === 'call' ? job.program : 0;
-      this.#waiting.push({ job, turn: job.turn, program, resolve, reject });
+      this.#waiting.push({ job, payer: job.payer, program, resolve, reject });
       this.#feed();
     });
   }
 
   /** Makes the worker forget a program. */
   close(program: number): void {
+    this.#quick.delete(program);
     if (this.#known.delete(program)) this.#worker?.send({ kind: 'close', program });
   }
 
@@ -125,15 +136,14 @@ export class Dispatcher {
   }
 
   /**
-   * Who has nothing at the worker goes before who has, so that a newcomer waits for no more than what is there. What
-   * somebody checks and tries goes one at a time: an exchange then finds the place behind the one that runs free.
+   * While a request runs, only a quick one is sent ahead, of another payer if there is one: whatever comes then waits
+   * for the one that runs, and no longer.
    */
   #next(): Waiting | null {
-    const isSent = (turn: Turn): boolean => this.#sent.some((sent) => sent.turn === turn);
-    return (
-      this.#waiting.next((turn) => !isSent(turn)) ??
-      this.#waiting.next((turn) => !String(turn).startsWith('asker '))
-    );
+    if (this.#sent.length === 0) return this.#waiting.next();
+    const isQuick = ({ program }: InLine): boolean => this.#quick.has(program);
+    const isOthers = ({ payer }: InLine): boolean => this.#sent.every((sent) => sent.payer !== payer);
+    return this.#waiting.next((one) => isQuick(one) && isOthers(one)) ?? this.#waiting.next(isQuick);
   }
 
   #send(worker: WorkerHandle, waiting: Waiting): void {
@@ -146,11 +156,11 @@ export class Dispatcher {
   }
 
   #requestOf(job: Job, seq: number): WorkerRequest {
-    if (job.kind === 'compile') return { kind: 'compile', seq, scripts: job.scripts };
-    const { program } = job;
-    const steps = this.#known.has(program) ? null : job.steps;
+    if (job.kind === 'compile') return { kind: 'compile', seq, sources: job.sources };
+    const { program, logs } = job;
+    const sources = this.#known.has(program) ? null : job.sources;
     this.#known.add(program);
-    return { kind: 'call', seq, program, steps, elements: job.pack() };
+    return { kind: 'call', seq, program, sources, logs, elements: job.pack() };
   }
 
   #start(): WorkerHandle {
@@ -159,18 +169,25 @@ export class Dispatcher {
         this.#image = image;
         this.#feed();
       },
-      onMessage: ({ seq, answer }) => this.#answered(seq, answer),
+      onMessage: ({ seq, ms, answer }) => this.#answered(seq, ms, answer),
       onLost: (error) => this.#lost(worker, error),
     });
     return worker;
   }
 
-  #answered(seq: number, answer: WorkerAnswer): void {
+  #answered(seq: number, ms: number, answer: WorkerAnswer): void {
     const head = this.#sent.shift();
     if (head?.seq !== seq) throw new Error('the selector worker answered out of order');
+    this.#charge(head, ms);
     head.resolve(answer);
     this.#watchdog.look();
     this.#feed();
+  }
+
+  #charge(sent: Sent, ms: number): void {
+    this.#waiting.charge(sent, ms);
+    if (sent.job.kind === 'call' && ms < QUICK_MS) this.#quick.add(sent.program);
+    else this.#quick.delete(sent.program);
   }
 
   #lost(worker: WorkerHandle, error: Error): void {
@@ -182,6 +199,7 @@ export class Dispatcher {
         outcome: 'overrun',
         cause: 'crash',
         error: `the selector worker was lost: ${error.message}`,
+        inPayload: worker.isInPayload,
       });
     } else {
       this.#known.clear();
@@ -196,6 +214,7 @@ export class Dispatcher {
   /** Takes the next worker before the old one is ended: that one may take its time to go. */
   #replace(overrun: Overrun): void {
     const { head } = this.#pulse();
+    if (head !== null) this.#charge(head, head.limitMs);
     const others = this.#sent.filter((sent) => sent !== head);
     this.#sent = [];
     for (const waiting of others.reverse()) this.#waiting.putFirst(waiting);

@@ -17,6 +17,21 @@ export function payloadKind(contentType: string | null, contentEncoding: string 
   return kind;
 }
 
+/** The same as a word for people. */
+export function payloadName(
+  contentType: string | null,
+  contentEncoding: string | null,
+): 'json' | 'text' | 'bytes' {
+  switch (payloadKind(contentType, contentEncoding)) {
+    case PAYLOAD_KINDS.json:
+      return 'json';
+    case PAYLOAD_KINDS.bytes:
+      return 'bytes';
+    default:
+      return 'text';
+  }
+}
+
 const seen = new Map<string, PayloadKind>();
 
 function readKind(contentType: string): PayloadKind {

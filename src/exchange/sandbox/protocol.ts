@@ -1,6 +1,6 @@
 import type { Snapshot } from 'quickjs-wasi';
 import type { SandboxLimits } from './limits.ts';
-import type { SelectorScript } from './source.ts';
+import type { SourceProblem } from './problem.ts';
 import type { WasmModule } from './wasm.ts';
 
 /**
@@ -37,25 +37,29 @@ export const PULSE = {
   steps: 1,
   /** Processor time of the worker's thread when it made its last step, ms. */
   cpuMs: 2,
-  length: 3,
+  /** 1 while the VM reads or writes the payload of an element as JSON, else 0. */
+  inPayload: 3,
+  length: 4,
 } as const;
 
 /** How a body is shown to a selector, by its content type and encoding. */
 export const PAYLOAD_KINDS = { json: 0, utf8: 1, latin1: 2, bytes: 3 } as const;
 export type PayloadKind = (typeof PAYLOAD_KINDS)[keyof typeof PAYLOAD_KINDS];
 
-/** A destination as the worker needs it: a script, null for "always", or why it can never be asked. */
-export type ProgramStep = SelectorScript | { readonly broken: string } | null;
+/** The destinations of an exchange, in order: a selector's source, or null for "always". */
+export type ProgramSources = readonly (string | null)[];
 
 export type WorkerRequest =
-  /** Tries to compile scripts in a VM of their own; nothing of it stays. */
-  | { readonly kind: 'compile'; readonly seq: number; readonly scripts: readonly string[] }
-  /** Asks a program for some elements. `steps` comes with the first call of a program to this worker. */
+  /** Tries to compile selectors in a VM of their own; nothing of it stays. */
+  | { readonly kind: 'compile'; readonly seq: number; readonly sources: readonly string[] }
+  /** Asks a program for some elements. `sources` comes with the first call of a program to this worker. */
   | {
       readonly kind: 'call';
       readonly seq: number;
       readonly program: number;
-      readonly steps: readonly ProgramStep[] | null;
+      readonly sources: ProgramSources | null;
+      /** Whether what selectors write to `console` is wanted. */
+      readonly logs: boolean;
       readonly elements: PackedElements;
     }
   /** Forgets a program and its VM. Has no answer. */
@@ -78,21 +82,15 @@ export interface PackedBodies {
 
 export type WorkerMessage =
   | { readonly kind: 'ready'; readonly image: VmImage }
-  | { readonly kind: 'answer'; readonly seq: number; readonly answer: WorkerAnswer };
+  /** `ms` is the processor time that the request took. */
+  | { readonly kind: 'answer'; readonly seq: number; readonly ms: number; readonly answer: WorkerAnswer };
 
 export type WorkerAnswer = Compiled | Called | NeedsBodies | Overrun;
 
 export interface Compiled {
   readonly outcome: 'compiled';
-  /** Per script; null where it compiles. */
-  readonly problems: readonly (CompileProblem | null)[];
-}
-
-/** Line and column count from 1, in the script; null where the VM names none. */
-export interface CompileProblem {
-  readonly message: string;
-  readonly line: number | null;
-  readonly column: number | null;
+  /** Per selector; null if it compiles. */
+  readonly problems: readonly (SourceProblem | null)[];
 }
 
 export interface Called {
@@ -107,18 +105,30 @@ export interface Called {
   readonly changes: readonly Change[];
   /** Changed bodies, end to end. */
   readonly bodies: Uint8Array<ArrayBuffer>;
+  /** What selectors wrote to `console`, if it was wanted. */
+  readonly logs: readonly LogLine[];
 }
+
+/** What a selector wrote to `console`, by its position in `Called.codes`. */
+export type LogLine = readonly [at: number, text: string];
 
 export const VERDICT_CODES = { no: '0', yes: '1', override: '2', error: '3' } as const;
 
-/** Position, error text, maturity (unix seconds), delay (seconds), tries: what is not given is null. */
+/**
+ * Position, error text, maturity (unix seconds), delay (seconds), tries, and where the selector failed: what is not
+ * given is null.
+ */
 export type Extra = readonly [
   at: number,
   error: string | null,
   mature: number | null,
   delay: number | null,
   tries: number | null,
+  place: Place | null,
 ];
+
+/** Line and column, from 1. The guest gives those of the script, the worker those of the selector. */
+export type Place = readonly [line: number, column: number];
 
 /** Headers are null where they did not change; so is `end`, of the body in `Called.bodies`. */
 export type Change = readonly [at: number, headers: readonly string[] | null, end: number | null];
@@ -133,6 +143,10 @@ export interface Overrun {
   readonly outcome: 'overrun';
   readonly cause: OverrunCause;
   readonly error: string;
+  /** The time went into reading or writing the payload of an element, which is no fault of the selector. */
+  readonly inPayload: boolean;
+  /** As in `Called`, up to where the call was ended. */
+  readonly logs?: readonly LogLine[];
 }
 
 /**

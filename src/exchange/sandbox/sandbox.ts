@@ -1,32 +1,36 @@
 import type { Delivery, ElementHeaders } from '../../model/element.ts';
 import type { Service } from '../../model/service.ts';
-import type { OverrunCause } from './protocol.ts';
+import type { Payer } from './line.ts';
+import type { LogLine, OverrunCause, Place } from './protocol.ts';
 
 /**
  * Asks the selectors of exchanges, in a place that they cannot leave, harm or keep busy for others
- * (reliability, section 1). The thread behind it starts when the first selector is checked or asked.
+ * (reliability, section 1). The thread behind it starts with `start`, or when the first selector is checked or asked.
  */
 export interface SelectorSandbox extends Service {
   /**
    * Checks selectors before their exchange is made: syntax, size, nothing that could not run, and that the
    * VM compiles them within its time.
-   * @param asker whose turn it takes: all that one asker checks and tries takes one
+   * @param payer whose time it takes
    * @throws QuaysideError `invalid-body`; `details.parameter` is the selector's `path`, `details.extra` has
    * `line` and `column` (from 1) where there is a place to point at. `shutting-down` after `stop`.
    */
-  check(selectors: readonly SelectorSource[], asker: string): Promise<void>;
+  check(selectors: readonly SelectorSource[], payer: Payer): Promise<void>;
 
   /**
    * Makes the destinations of one exchange ready to be asked, in their order: a selector's source, or null
    * for a destination that always takes. Costs no thread and no VM until the first `select`. A selector that
    * cannot be compiled any more is an error of its destination, at each element.
-   * @param whose turn it takes: all exchanges that read from one namespace take one turn, and within it one each;
-   * a try takes its asker's. Without it, a turn of its own.
    */
-  open(selectors: readonly (string | null)[], whose?: Whose): SelectorProgram;
+  open(selectors: readonly (string | null)[], options?: ProgramOptions): SelectorProgram;
 }
 
-export type Whose = { readonly namespace: string } | { readonly asker: string };
+export interface ProgramOptions {
+  /** Whose time it takes; the node's own if not given. */
+  readonly payer?: Payer;
+  /** Whether answers tell what selectors wrote to their console; false if not given. */
+  readonly logs?: boolean;
+}
 
 export interface SelectorSource {
   readonly source: string;
@@ -55,20 +59,34 @@ export type SelectorInput = Pick<
 /**
  * What became of one element.
  * - `asked`: one verdict per destination.
- * - `overrun`: one of the selectors used more time or memory than it may. No destination has a verdict; the
- *   element goes back and the exchange's count of overruns grows.
+ * - `overrun`: one of the selectors used more time or memory than it may, or the payload took too long to be read for
+ *   them (`inPayload`). No destination has a verdict.
  * - `unasked`: three elements before it overran, one after the other. It goes back without blame.
  */
 export type SelectorAnswer =
-  | { readonly outcome: 'asked'; readonly verdicts: readonly SelectorVerdict[] }
-  | { readonly outcome: 'overrun'; readonly cause: OverrunCause; readonly error: string }
+  | {
+      readonly outcome: 'asked';
+      readonly verdicts: readonly SelectorVerdict[];
+      readonly logs: readonly LogLine[];
+    }
+  | {
+      readonly outcome: 'overrun';
+      readonly cause: OverrunCause;
+      readonly error: string;
+      readonly inPayload: boolean;
+      readonly logs?: readonly LogLine[];
+    }
   | { readonly outcome: 'unasked' };
 
 export interface SelectorVerdict {
   /** Whether this destination takes the element. */
   readonly accepted: boolean;
-  /** What the selector threw, at most 200 characters: `accepted` is then false and its changes are undone. */
+  /**
+   * What the selector threw, at most 200 characters, and its place: `accepted` is then false and its changes are undone.
+   */
   readonly error: string | null;
+  /** The place in the selector that it names; null if there is none. */
+  readonly place: Place | null;
   /** Ms since 1970; null where the selector named none. */
   readonly matureAt: number | null;
   /** Null where the selector named none, or a maturity. */

@@ -6,7 +6,7 @@ import { loadWasm } from './wasm.ts';
 /** Bounds of the worker's own heap, beside the VMs': answers and bodies pass through it. */
 const RESOURCES = { maxOldGenerationSizeMb: 256, maxYoungGenerationSizeMb: 32 };
 
-/** What happens to a worker thread, told to whoever started it. */
+/** What happens to a worker thread. */
 export interface WorkerEvents {
   /** Called once, before any message, when requests may be sent. The image serves later workers. */
   onReady(image: VmImage): void;
@@ -45,6 +45,11 @@ export class WorkerHandle {
       finished: Atomics.load(this.#pulse, PULSE.finished),
       steps: Atomics.load(this.#pulse, PULSE.steps),
     };
+  }
+
+  /** Whether its VM reads or writes the payload of an element: also known of a thread that answers nothing. */
+  get isInPayload(): boolean {
+    return Atomics.load(this.#pulse, PULSE.inPayload) === 1;
   }
 
   /** Processor time since its last step, ms; known of a thread that answers nothing, too. */

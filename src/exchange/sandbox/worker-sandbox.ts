@@ -1,19 +1,18 @@
 import { type Clock, systemClock } from '../../model/clock.ts';
-import { QuaysideError } from '../../model/errors.ts';
 import { Dispatcher } from './dispatcher.ts';
 import { bodyAllowanceMs, DEFAULT_LIMITS, type SandboxLimits } from './limits.ts';
-import type { Turn } from './line.ts';
+import type { Payer } from './line.ts';
 import { callSize, packElements } from './pack.ts';
-import type { ProgramStep } from './protocol.ts';
+import { invalidSelector, type SourceProblem } from './problem.ts';
+import type { ProgramSources } from './protocol.ts';
 import type {
+  ProgramOptions,
   SelectorAnswer,
   SelectorInput,
   SelectorProgram,
   SelectorSandbox,
   SelectorSource,
-  Whose,
 } from './sandbox.ts';
-import { at, invalidSelector, readSelector } from './source.ts';
 import { allAccept, readVerdicts } from './verdicts.ts';
 
 export interface SandboxOptions {
@@ -36,37 +35,36 @@ class WorkerSandbox implements SelectorSandbox {
     this.#dispatcher = new Dispatcher(clock, limits);
   }
 
-  async start(): Promise<void> {}
+  /** Returns at once: what is asked before the thread is ready waits for it. */
+  async start(): Promise<void> {
+    this.#dispatcher.start();
+  }
 
   stop(): Promise<void> {
     return this.#dispatcher.stop();
   }
 
-  async check(selectors: readonly SelectorSource[], asker: string): Promise<void> {
-    const scripts = selectors.map(({ source, path }) => readSelector(source, path).script);
-    if (scripts.length === 0) return;
-    const answer = await this.#dispatcher.request({ kind: 'compile', turn: `asker ${asker}`, scripts });
-    const first = selectors[0] as SelectorSource;
-    if (answer.outcome === 'overrun')
-      throw invalidSelector(first.path, at(`Compiling this: ${answer.error}.`));
+  async check(selectors: readonly SelectorSource[], payer: Payer): Promise<void> {
+    const [first] = selectors;
+    if (first === undefined) return;
+    const sources = selectors.map(({ source }) => source);
+    const answer = await this.#dispatcher.request({ kind: 'compile', payer, sources });
+    if (answer.outcome === 'overrun') throw invalidSelector(first.path, overran(answer.error));
     if (answer.outcome !== 'compiled') throw unexpected(answer.outcome);
     for (const [index, problem] of answer.problems.entries()) {
-      if (problem === null) continue;
-      const { path } = selectors[index] as SelectorSource;
-      throw invalidSelector(
-        path,
-        at(problem.message, problem.line ?? undefined, problem.column ?? undefined),
-      );
+      if (problem !== null) throw invalidSelector((selectors[index] as SelectorSource).path, problem);
     }
   }
 
-  open(selectors: readonly (string | null)[], whose?: Whose): SelectorProgram {
-    const steps = selectors.map(readStep);
-    if (steps.every((step) => step === null)) return new OpenProgram(steps.length);
+  open(selectors: readonly (string | null)[], options: ProgramOptions = {}): SelectorProgram {
+    if (selectors.every((selector) => selector === null)) return new OpenProgram(selectors.length);
     this.#programs += 1;
-    const key = this.#programs;
-    return new WorkerProgram(this.#dispatcher, this.#limits, { key, turn: turnOf(whose) ?? key }, steps);
+    return new WorkerProgram(this.#dispatcher, this.#limits, this.#programs, selectors, options);
   }
+}
+
+function overran(error: string): SourceProblem {
+  return { message: `Compiling this: ${error}.`, line: null, column: null };
 }
 
 /** A program whose destinations all take everything. */
@@ -88,8 +86,9 @@ class WorkerProgram implements SelectorProgram {
   readonly #dispatcher: Dispatcher;
   readonly #limits: SandboxLimits;
   readonly #key: number;
-  readonly #turn: Turn;
-  readonly #steps: readonly ProgramStep[];
+  readonly #sources: ProgramSources;
+  readonly #payer: Payer;
+  readonly #logs: boolean;
   readonly #selectors: number;
   /**
    * Whether bodies are sent along: not before a selector has asked for one. Most look at headers only, and a
@@ -100,15 +99,17 @@ class WorkerProgram implements SelectorProgram {
   constructor(
     dispatcher: Dispatcher,
     limits: SandboxLimits,
-    { key, turn }: { readonly key: number; readonly turn: Turn },
-    steps: readonly ProgramStep[],
+    key: number,
+    sources: ProgramSources,
+    { payer = '', logs = false }: ProgramOptions,
   ) {
     this.#dispatcher = dispatcher;
     this.#limits = limits;
     this.#key = key;
-    this.#turn = turn;
-    this.#steps = steps;
-    this.#selectors = steps.filter((step) => step !== null).length;
+    this.#sources = sources;
+    this.#payer = payer;
+    this.#logs = logs;
+    this.#selectors = sources.filter((source) => source !== null).length;
   }
 
   /**
@@ -128,7 +129,7 @@ class WorkerProgram implements SelectorProgram {
       const count = from < oneByOneUntil ? 1 : callSize(elements, from, this.#limits, this.#withBodies);
       const answer = await this.#call(elements, from, count);
       if (answer.outcome === 'called') {
-        answers.push(...readVerdicts(answer, this.#steps.length));
+        answers.push(...readVerdicts(answer, this.#sources.length));
         strikes = 0;
       } else if (answer.outcome === 'needs-bodies') {
         this.#withBodies = true;
@@ -154,28 +155,13 @@ class WorkerProgram implements SelectorProgram {
     if (withBodies) for (const { body } of elements.slice(from, from + count)) bytes += body.length;
     return this.#dispatcher.request({
       kind: 'call',
-      turn: this.#turn,
+      payer: this.#payer,
       program: this.#key,
-      steps: this.#steps,
+      sources: this.#sources,
+      logs: this.#logs,
       pack: () => packElements(elements, from, count, withBodies),
       allowanceMs: bodyAllowanceMs(this.#limits, bytes, this.#selectors),
     });
-  }
-}
-
-function turnOf(whose: Whose | undefined): Turn | null {
-  if (whose === undefined) return null;
-  return 'asker' in whose ? `asker ${whose.asker}` : `namespace ${whose.namespace}`;
-}
-
-/** A stored selector was checked when it was stored; should it not parse any more, its destination says so. */
-function readStep(selector: string | null): ProgramStep {
-  if (selector === null) return null;
-  try {
-    return readSelector(selector, 'selector');
-  } catch (error) {
-    if (error instanceof QuaysideError) return { broken: error.message };
-    throw error;
   }
 }
 

@@ -2,7 +2,7 @@ import { isUtf8 } from 'node:buffer';
 import { setImmediate as turn } from 'node:timers/promises';
 import { refusal, type User } from '../../access/user.ts';
 import { noNamespace } from '../../exchange/check.ts';
-import { type Declaration, parseDeclaration, pathWithin } from '../../exchange/declaration.ts';
+import { type Declaration, parseDeclaration, pathWithin, versionOf } from '../../exchange/declaration.ts';
 import type { LoopIds } from '../../exchange/graph.ts';
 import { notFound } from '../../exchange/known.ts';
 import type { ExchangeRecord } from '../../exchange/record.ts';
@@ -29,6 +29,11 @@ const MOST_JSON_BYTES = 65_536;
 /** The header of the create answer that names loops, and its longest value: clients bound all headers together. */
 const LOOPS = 'x-ks-loops';
 const MOST_LOOPS_BYTES = 4096;
+/** The header of the answer to a change of an exchange that the configuration file declares. */
+const CONFIGURED_NOTE = {
+  name: 'x-ks-note',
+  description: 'If the configuration file declares this exchange: that a restart brings that back.',
+};
 /** The member of a trial's body that is the declaration to try. */
 const TRIED = 'declaration';
 
@@ -92,23 +97,30 @@ export const exchangeRoutes: readonly Route[] = [
       const id = checkName('exchange', call.param('id'));
       const { exchanges } = call.front.parts;
       mustSee(call.user, id, await exchanges.look(id));
-      answerJson(call, exchanges.record(id, call.user));
+      const record = exchanges.record(id, call.user);
+      call.json(200, JSON.stringify(record), ['etag', entityTag(record.version)]);
     },
   }),
   route({
     id: 'createExchange',
     methods: ['POST', 'PUT'],
     path: '/x/:id',
-    summary: 'Create and start an exchange; the same declaration again changes nothing',
+    summary:
+      'Create and start an exchange; the same declaration again changes nothing. With `If-Match`, change its declaration',
     access: 'user',
     isAudited: true,
     body: 'json',
+    headers: [
+      { name: 'if-match', description: 'Versions of the present declaration that this one may replace.' },
+    ],
     answers: [
       {
         status: 201,
-        description: 'Created and started.',
+        description: 'Created and started, or changed.',
         contentType: null,
         headers: [
+          { name: 'etag', description: 'With `If-Match`: the `version` of the record, in quotes.' },
+          CONFIGURED_NOTE,
           {
             name: LOOPS,
             description:
@@ -123,6 +135,8 @@ export const exchangeRoutes: readonly Route[] = [
       'invalid-parameter',
       'body-too-large',
       'exchange-exists',
+      'precondition-failed',
+      'overloaded',
       'forbidden',
       'too-many-queues',
       'too-many-exchanges',
@@ -135,8 +149,17 @@ export const exchangeRoutes: readonly Route[] = [
       return readJson(call, async (payload) => {
         const declaration = parseDeclaration(payload);
         mustRule(call.user, declaration);
-        const loops = await call.front.parts.exchanges.create(id, declaration, call.user);
-        call.empty(201, loops.length === 0 ? undefined : [LOOPS, shownLoops(loops)]);
+        const { exchanges } = call.front.parts;
+        const { ifMatch } = call.head;
+        if (ifMatch === null) {
+          const loops = await exchanges.create(id, declaration, call.user);
+          call.empty(201, loopsHeader(loops));
+          return;
+        }
+        const change = { declaration, asker: call.user, versions: readVersions(ifMatch) };
+        const loops = await exchanges.change(id, change, (present) => mustControl(call.user, id, present));
+        const etag = ['etag', entityTag(versionOf(declaration))];
+        call.empty(201, [...etag, ...configuredNote(call, id), ...loopsHeader(loops)]);
       });
     },
   }),
@@ -154,7 +177,8 @@ export const exchangeRoutes: readonly Route[] = [
         const id = checkName('exchange', call.param('id'));
         const { exchanges } = call.front.parts;
         const check = (declaration: Declaration): void => mustControl(call.user, id, declaration);
-        await (verb === 'stop' ? exchanges.stopExchange(id, check) : exchanges.startExchange(id, check));
+        if (verb === 'stop') await exchanges.stopExchange(id, check);
+        else await exchanges.startExchange(id, check, call.user);
         call.empty(201);
       },
     }),
@@ -166,12 +190,12 @@ export const exchangeRoutes: readonly Route[] = [
     summary: 'Stop and delete an exchange; its queues stay',
     access: 'user',
     isAudited: true,
-    answers: [{ status: 201, description: 'Deleted.', contentType: null }],
+    answers: [{ status: 201, description: 'Deleted.', contentType: null, headers: [CONFIGURED_NOTE] }],
     problems: [...idProblems, 'forbidden'],
     async handle(call) {
       const id = checkName('exchange', call.param('id'));
       await call.front.parts.exchanges.delete(id, (declaration) => mustControl(call.user, id, declaration));
-      call.empty(201);
+      call.empty(201, configuredNote(call, id));
     },
   }),
   route({
@@ -190,7 +214,14 @@ export const exchangeRoutes: readonly Route[] = [
         schema: ExchangeTrial,
       },
     ],
-    problems: [...idProblems, 'invalid-body', 'invalid-parameter', 'body-too-large', 'forbidden'],
+    problems: [
+      ...idProblems,
+      'invalid-body',
+      'invalid-parameter',
+      'body-too-large',
+      'forbidden',
+      'overloaded',
+    ],
     handle(call) {
       const id = checkName('exchange', call.param('id'));
       return readJson(call, async (payload) => {
@@ -243,9 +274,34 @@ function mustSee(user: User, id: string, { src }: Declaration): void {
   if (!user.maySee(src.ns)) throw notFound(id);
 }
 
+/** For an exchange that exists: names of namespaces that the user may not see must not show. */
 function mustControl(user: User, id: string, declaration: Declaration): void {
   mustSee(user, id, declaration);
+  const isHidden = declaration.dst.some(({ ns }) => !user.maySee(ns));
+  if (isHidden) {
+    throw new QuaysideError('forbidden', 'This needs the right write in the namespace of each destination.');
+  }
   mustRule(user, declaration);
+}
+
+function entityTag(version: string): string {
+  return `"${version}"`;
+}
+
+/** The versions that `If-Match` names, in quotes or without; null: any. Weak ones match nothing. */
+function readVersions(ifMatch: string): ReadonlySet<string> | null {
+  if (ifMatch.trim() === '*') return null;
+  return new Set(ifMatch.split(',').map((tag) => tag.trim().replace(/^"(.*)"$/, '$1')));
+}
+
+/** What is changed or deleted by a request, and declared in the configuration file, is there again after a restart. */
+function configuredNote(call: Call, id: string): string[] {
+  if (!call.front.parts.exchanges.isConfigured(id)) return [];
+  return [CONFIGURED_NOTE.name, 'the configuration file declares this exchange; a restart brings that back'];
+}
+
+function loopsHeader(loops: LoopIds): string[] {
+  return loops.length === 0 ? [] : [LOOPS, shownLoops(loops)];
 }
 
 /**

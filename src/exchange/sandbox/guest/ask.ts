@@ -1,4 +1,5 @@
-import type { Extra } from '../protocol.ts';
+import type { Extra, Place } from '../protocol.ts';
+import type { ConsoleSink } from './harden.ts';
 
 // In the VM's own library: what it throws when its heap is full.
 declare const InternalError: ErrorConstructor;
@@ -13,10 +14,21 @@ export interface Host {
    * neither. Answers why not, or null.
    */
   seal(at: number, headers: string | null, payload: string | Uint8Array | null): string | null;
+  /**
+   * The VM begins or ends to read or write a payload as JSON. Time that this takes is the element's doing. Called for
+   * texts longer than `GuestLimits.quickText` only; `payload` begins the reading by itself.
+   */
+  converting(isOn: boolean): void;
+  /** A line that a selector wrote to its console. */
+  log(at: number, text: string): void;
 }
 
-/** The largest values that an object given by a selector may have. */
-export interface OverrideLimits {
+export interface GuestLimits {
+  /** Characters of JSON that are always converted in no time. */
+  readonly quickText: number;
+  /** Lines of console output in one call. */
+  readonly logLines: number;
+  // The largest values that an object given by a selector may have.
   /** Unix seconds. */
   readonly mature: number;
   /** Seconds. */
@@ -33,9 +45,10 @@ export interface Guest {
   add(step: Selector | string | null, looksOnly: boolean): void;
   /**
    * Asks every destination for each element of `PackedElements.input`, in order, until `softMs` have passed.
-   * Answers JSON: `[how many elements, codes, extras]` as in `Called`.
+   * Returns JSON: `[how many elements, codes, extras]` as in `Called`.
+   * @param logs whether console output is wanted
    */
-  ask(input: string, softMs: number): string;
+  ask(input: string, softMs: number, logs: boolean): string;
 }
 
 export type Selector = (env: object) => unknown;
@@ -45,7 +58,7 @@ export type Selector = (env: object) => unknown;
  * gives or throws is looked at in here, under the deadline: a getter, a `toString` or a proxy trap of its
  * making never runs anywhere else. It answers with text of its own writing only.
  */
-export function makeGuest(host: Host, limits: OverrideLimits): Guest {
+export function makeGuest(host: Host, limits: GuestLimits, sink: ConsoleSink): Guest {
   const { parse, stringify } = JSON;
   const { freeze, getOwnPropertyDescriptor, keys, setPrototypeOf } = Object;
   const { defineProperty, deleteProperty, ownKeys } = Reflect;
@@ -182,6 +195,19 @@ export function makeGuest(host: Host, limits: OverrideLimits): Guest {
         return parse(text);
       } catch {
         throw new RangeError('the payload is too large or too deep to be parsed here');
+      } finally {
+        if (text.length > limits.quickText) host.converting(false);
+      }
+    }
+
+    #stringify(value: unknown): string {
+      const isLong = this.#text !== null && this.#text.length > limits.quickText;
+      if (!isLong) return stringify(value);
+      host.converting(true);
+      try {
+        return stringify(value);
+      } finally {
+        host.converting(false);
       }
     }
 
@@ -208,7 +234,7 @@ export function makeGuest(host: Host, limits: OverrideLimits): Guest {
         // A plain copy: the original may be a subclass, or a view of something that changes size.
         return new Uint8Array(value);
       }
-      const text = kind === JSON_KIND ? stringify(value) : value;
+      const text = kind === JSON_KIND ? this.#stringify(value) : value;
       if (typeof text !== 'string') {
         throw new TypeError(
           kind === JSON_KIND ? 'the payload is not JSON any more' : 'the payload must be a string',
@@ -246,7 +272,7 @@ export function makeGuest(host: Host, limits: OverrideLimits): Guest {
     }
     const triesGiven = (tries ?? null) as number | null;
     if (matureS === null && delayS === null && triesGiven === null) return '1';
-    return [at, null, matureS, delayS, triesGiven];
+    return [at, null, matureS, delayS, triesGiven, null];
   }
 
   /** What was thrown, as text. Null: the heap was full. */
@@ -259,6 +285,17 @@ export function makeGuest(host: Host, limits: OverrideLimits): Guest {
     }
   }
 
+  /** The innermost place in the selector that an error's stack names, as a position in its script. */
+  function placeOf(thrown: unknown): Place | null {
+    try {
+      const { stack } = thrown as { stack?: unknown };
+      const found = typeof stack === 'string' ? /selector:(\d+):(\d+)/.exec(stack) : null;
+      return found === null ? null : [Number(found[1]), Number(found[2])];
+    } catch {
+      return null;
+    }
+  }
+
   function add(step: Selector | string | null, looksOnly: boolean): void {
     if (typeof step === 'function') {
       freeze(step);
@@ -267,7 +304,16 @@ export function makeGuest(host: Host, limits: OverrideLimits): Guest {
     program.push({ step, looksOnly });
   }
 
-  function ask(input: string, softMs: number): string {
+  function ask(input: string, softMs: number, logs: boolean): string {
+    let position = 0;
+    let lines = 0;
+    sink.write = logs
+      ? (text) => {
+          lines += 1;
+          if (lines <= limits.logLines) host.log(position, text);
+          else if (lines === limits.logLines + 1) host.log(position, '… and more');
+        }
+      : null;
     const elements: Element[] = parse(input);
     const extras: Extra[] = [];
     const stopAt = now() + softMs;
@@ -280,8 +326,9 @@ export function makeGuest(host: Host, limits: OverrideLimits): Guest {
       const env = { msg: message, state: {} };
       for (const { step, looksOnly } of program) {
         const at = codes.length;
+        position = at;
         let answer: string | Extra = '1';
-        if (typeof step === 'string') answer = [at, step, null, null, null];
+        if (typeof step === 'string') answer = [at, step, null, null, null, null];
         else if (step !== null) {
           try {
             answer = reduce(step(env), at);
@@ -290,7 +337,7 @@ export function makeGuest(host: Host, limits: OverrideLimits): Guest {
             const error = describe(thrown);
             if (error === null) throw thrown;
             undo(message);
-            answer = [at, error, null, null, null];
+            answer = [at, error, null, null, null, placeOf(thrown)];
           }
         }
         if (typeof answer === 'string') codes += answer;

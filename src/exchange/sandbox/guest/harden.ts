@@ -1,6 +1,11 @@
 // In the VM's own library, not yet in the compiler's.
 declare const Iterator: { from(source: object): { map(change: unknown): object } };
 
+/** Where the console of selectors writes to. Null: nobody reads it. */
+export interface ConsoleSink {
+  write: ((text: string) => void) | null;
+}
+
 /**
  * Runs inside the VM, once, before any selector exists. The VM gets this function's text, so it uses nothing
  * from outside of itself.
@@ -10,7 +15,7 @@ declare const Iterator: { from(source: object): { map(change: unknown): object }
  * code (`eval`, the function constructors) and to code that runs later (promises, weak references), so that
  * a selector is over when it returns. Globals that a later QuickJS brings are removed until they are listed.
  */
-export function harden(): void {
+export function harden(sink: ConsoleSink): void {
   const kept = new Set([
     ...[
       'Object',
@@ -86,6 +91,31 @@ export function harden(): void {
   }
   replace(Promise.prototype, 'constructor', promise);
   replace(globalThis, 'Promise', promise);
+
+  // Output that nobody reads costs a call and nothing else.
+  const { stringify } = JSON;
+  const shown = (value: unknown): string => {
+    try {
+      if (typeof value === 'string') return value;
+      return (typeof value === 'object' ? stringify(value) : undefined) ?? String(value);
+    } catch {
+      return '[not printable]';
+    }
+  };
+  const print = (...values: unknown[]): void => {
+    if (sink.write === null) return;
+    let text = '';
+    for (const value of values) {
+      text += (text === '' ? '' : ' ') + shown(value);
+      if (text.length > 1000) break;
+    }
+    sink.write(text.slice(0, 1000));
+  };
+  const output: Record<string, object> = {};
+  for (const name of ['debug', 'error', 'info', 'log', 'warn']) {
+    output[name] = (...values: unknown[]) => print(...values);
+  }
+  defineProperty(globalThis, 'console', { value: output });
 
   // A frozen prototype would also forbid `thing.constructor = …` or `error.name = …` on what inherits from
   // it. As accessors these properties read the same, and writing one makes a property of the object itself.

@@ -1,4 +1,4 @@
-import type { Called, Extra } from '../protocol.ts';
+import type { Called, Extra, Place } from '../protocol.ts';
 import type { Call } from './call.ts';
 
 /**
@@ -22,17 +22,28 @@ export function readAnswer(json: string, elements: number, destinations: number,
     extras: extras.map((extra) => readExtra(extra, codes)),
     changes: call.changes,
     bodies: call.joinBodies(),
+    logs: call.logs,
   };
 }
 
 function readExtra(extra: unknown, codes: string): Extra {
   if (!Array.isArray(extra)) throw malformed('extra');
-  const [at, error, mature, delay, tries] = extra;
+  const [at, error, mature, delay, tries, place] = extra;
   if (codes[at] === '3' ? typeof error !== 'string' : codes[at] !== '2') throw malformed('extra');
   if (![mature, delay, tries].every((value) => value === null || (Number.isFinite(value) && value >= 0))) {
     throw malformed('extra');
   }
-  return [at, error === null ? null : error.slice(0, 200), mature, delay, tries];
+  return [at, error === null ? null : error.slice(0, 200), mature, delay, tries, readPlace(place)];
+}
+
+/** The guest names a line of the script, of which the first is ours. */
+function readPlace(place: unknown): Place | null {
+  if (place === null) return null;
+  if (!Array.isArray(place) || place.length !== 2 || !place.every(Number.isSafeInteger)) {
+    throw malformed('place');
+  }
+  const [line, column] = place;
+  return line < 2 ? null : [line - 1, column];
 }
 
 function malformed(part: string): Error {

@@ -3,9 +3,18 @@ import { checkHeaders } from '../../../model/headers.ts';
 import { SERVICE_HEADERS } from '../../forward.ts';
 import type { Host } from '../guest/ask.ts';
 import { bodyAllowanceMs, type SandboxLimits } from '../limits.ts';
-import type { Change, PackedElements, PayloadKind } from '../protocol.ts';
+import {
+  type Change,
+  type LogLine,
+  PAYLOAD_KINDS,
+  type PackedElements,
+  type PayloadKind,
+} from '../protocol.ts';
 import type { Deadline } from './deadline.ts';
 import { showBody, writeBody } from './payload.ts';
+
+/** Characters of JSON that are always converted in no time: the slowest kind takes 5 ms. */
+export const QUICK_TEXT = 1024;
 
 /**
  * The worker's side of one call: hands bodies in when a selector touches them, takes what selectors wrote
@@ -14,6 +23,7 @@ import { showBody, writeBody } from './payload.ts';
 export class Call implements Host {
   /** In the order of the destinations asked, so ascending. */
   readonly changes: Change[] = [];
+  readonly logs: LogLine[] = [];
   /** Whether a body was wanted that did not come along. */
   needsBodies = false;
   readonly #elements: PackedElements;
@@ -26,14 +36,21 @@ export class Call implements Host {
   readonly #written: Uint8Array[] = [];
   #writtenBytes = 0;
   readonly #shown = new Set<number>();
+  readonly #onConverting: (isOn: boolean) => void;
   #grantedMs = 0;
+  /** Since when a payload is being converted, as the deadline counts; null: none is. */
+  #convertingSince: number | null = null;
+  #convertedMs = 0;
 
+  /** @param onConverting called when the VM begins or ends to read or write a payload as JSON */
   constructor(
     elements: PackedElements,
     program: { readonly destinations: number; readonly selectors: number },
     limits: SandboxLimits,
     deadline: Deadline,
+    onConverting: (isOn: boolean) => void = () => {},
   ) {
+    this.#onConverting = onConverting;
     this.#elements = elements;
     this.#destinations = program.destinations;
     this.#writers = program.selectors;
@@ -47,8 +64,36 @@ export class Call implements Host {
       return '!the payload is still to come';
     }
     const body = this.#body(element);
+    const kind = this.#kind(element);
     this.#grantFor(element, body.length);
-    return showBody(body, this.#kind(element));
+    const isWatched = kind === PAYLOAD_KINDS.json && body.length > QUICK_TEXT;
+    if (isWatched) this.converting(true);
+    const shown = showBody(body, kind);
+    // The guest ends what it goes on to parse; a text may be shorter than its body was.
+    if (isWatched && (typeof shown !== 'string' || shown[0] !== '=' || shown.length - 1 <= QUICK_TEXT)) {
+      this.converting(false);
+    }
+    return shown;
+  }
+
+  converting(isOn: boolean): void {
+    const now = this.#deadline.usedMs;
+    if (this.#convertingSince !== null) this.#convertedMs += now - this.#convertingSince;
+    this.#convertingSince = isOn ? now : null;
+    this.#onConverting(isOn);
+  }
+
+  log(at: number, text: string): void {
+    this.logs.push([at, text]);
+  }
+
+  /**
+   * Whether payloads, not selectors, used up the time of this call: one is being converted still, or that took longer
+   * than bodies of their size are given, and than half of what any call is given.
+   */
+  get isPayloadToBlame(): boolean {
+    if (this.#convertingSince !== null) return true;
+    return this.#convertedMs > Math.max(this.#grantedMs, this.#limits.callMs / 2);
   }
 
   seal(at: number, headersJson: string | null, payload: string | Uint8Array | null): string | null {

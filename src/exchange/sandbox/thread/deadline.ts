@@ -25,13 +25,18 @@ export class Deadline {
     this.#allowanceMs += ms;
   }
 
+  /** Processor time that the running step has used, ms. */
+  get usedMs(): number {
+    const { user, system } = process.threadCpuUsage(this.#startCpu);
+    return (user + system) / 1000;
+  }
+
   /** Whether the step has used up its budget. Once true it stays so until the next step. */
   get passed(): boolean {
     if (this.#passed) return true;
     const now = performance.now();
     if (now < this.#notBefore) return false;
-    const { user, system } = process.threadCpuUsage(this.#startCpu);
-    const leftMs = this.#budgetMs + this.#allowanceMs - (user + system) / 1000;
+    const leftMs = this.#budgetMs + this.#allowanceMs - this.usedMs;
     this.#passed = leftMs <= 0;
     this.#notBefore = now + Math.max(leftMs, 1);
     return this.#passed;

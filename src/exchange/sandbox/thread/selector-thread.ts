@@ -1,9 +1,10 @@
 import type { SandboxLimits } from '../limits.ts';
+import type { SourceProblem } from '../problem.ts';
 import {
   type Compiled,
-  type CompileProblem,
+  type Overrun,
   type PackedElements,
-  type ProgramStep,
+  type ProgramSources,
   PULSE,
   type VmImage,
   type WorkerAnswer,
@@ -14,8 +15,17 @@ import type { WasmModule } from '../wasm.ts';
 import { readAnswer } from './answer.ts';
 import { Call } from './call.ts';
 import { Deadline } from './deadline.ts';
-import { SelectorVm } from './vm.ts';
+import { readSelector, SelectorError, type SelectorScript } from './source.ts';
+import { type ProgramStep, SelectorVm } from './vm.ts';
 import { VmCache } from './vm-cache.ts';
+
+type CallRequest = Extract<WorkerRequest, { kind: 'call' }>;
+
+interface Program {
+  readonly sources: ProgramSources;
+  /** The sources as the VM takes them; null until its first call. */
+  steps: readonly ProgramStep[] | null;
+}
 
 /**
  * What the selector worker does with a request. One VM per program, that is per exchange, not per selector:
@@ -30,7 +40,7 @@ export class SelectorThread {
   readonly #pulse: Int32Array;
   readonly #image: VmImage;
   readonly #deadline = new Deadline();
-  readonly #programs = new Map<number, readonly ProgramStep[]>();
+  readonly #programs = new Map<number, Program>();
   readonly #vms: VmCache;
 
   constructor(setup: WorkerSetup, image: VmImage) {
@@ -41,69 +51,113 @@ export class SelectorThread {
     this.#vms = new VmCache(setup.limits);
   }
 
-  /** Answers null where a request has no answer. */
-  async handle(request: WorkerRequest): Promise<WorkerAnswer | null> {
-    this.#step();
+  /** Returns null if a request has no answer. */
+  async handle(request: WorkerRequest): Promise<{ answer: WorkerAnswer; ms: number } | null> {
+    const startedMs = this.#step();
     if (request.kind === 'close') {
       this.#programs.delete(request.program);
       this.#vms.drop(request.program);
       return null;
     }
-    if (request.kind === 'call' && request.steps !== null) this.#programs.set(request.program, request.steps);
     const answer =
-      request.kind === 'compile'
-        ? await this.#compile(request.scripts)
-        : await this.#call(request.program, request.elements);
+      request.kind === 'compile' ? await this.#compile(request.sources) : await this.#call(request);
     Atomics.store(this.#pulse, PULSE.finished, request.seq);
-    return answer;
+    return { answer, ms: cpuMs() - startedMs };
   }
 
-  async #compile(scripts: readonly string[]): Promise<WorkerAnswer> {
+  /** Parses and compiles. Of what cannot be interrupted, the watchdog ends this thread. */
+  async #compile(sources: readonly string[]): Promise<WorkerAnswer> {
+    this.#deadline.start(this.#limits.compileMs);
+    const steps = sources.map((source) => this.#read(source));
     const vm = await this.#newVm();
+    if (this.#deadline.passed) return this.#overrun(vm, null);
     try {
       this.#deadline.start(this.#limits.compileMs);
-      const problems = scripts.map((script): CompileProblem | null => vm.compile(script, () => {}));
-      return this.#deadline.passed
-        ? vm.overrun(null)
-        : ({ outcome: 'compiled', problems } satisfies Compiled);
+      const problems = steps.map((step): SourceProblem | null =>
+        step instanceof SelectorError ? step.problem : vm.compile(step.script, () => {}),
+      );
+      if (this.#deadline.passed) return this.#overrun(vm, null);
+      return { outcome: 'compiled', problems } satisfies Compiled;
     } catch (error) {
-      return vm.overrun(error);
+      return this.#overrun(vm, error);
     } finally {
       vm.dispose();
     }
   }
 
-  async #call(program: number, elements: PackedElements): Promise<WorkerAnswer> {
-    const steps = this.#programs.get(program) ?? [];
-    const kept = this.#vms.take(program);
+  #read(source: string): SelectorScript | SelectorError {
+    try {
+      return readSelector(source);
+    } catch (error) {
+      if (error instanceof SelectorError) return error;
+      throw error;
+    }
+  }
+
+  #overrun(vm: SelectorVm, thrown: unknown, call: Call | null = null): Overrun {
+    const overrun = vm.overrun(thrown);
+    if (call === null) return overrun;
+    return { ...overrun, inPayload: call.isPayloadToBlame, logs: call.logs };
+  }
+
+  async #call({ program: key, sources, elements, logs }: CallRequest): Promise<WorkerAnswer> {
+    const known = this.#programs.get(key);
+    const program = known ?? { sources: sources ?? [], steps: null };
+    if (known === undefined) this.#programs.set(key, program);
+    const kept = this.#vms.take(key);
+    if (kept === null) this.#deadline.start(this.#limits.compileMs);
+    program.steps ??= this.#readSteps(program.sources);
+    const { steps } = program;
     const vm = kept ?? (await this.#newVm());
+    const selectors = steps.filter((step) => step !== null).length;
+    const call = new Call(
+      elements,
+      { destinations: steps.length, selectors },
+      this.#limits,
+      this.#deadline,
+      (isOn) => Atomics.store(this.#pulse, PULSE.inPayload, isOn ? 1 : 0),
+    );
     try {
       if (kept === null) {
-        this.#deadline.start(this.#limits.compileMs);
         vm.load(steps);
         if (this.#deadline.passed) throw new Error('compiled too late');
         this.#step();
       }
-      const answer = this.#ask(vm, steps, elements);
+      const answer = this.#ask(vm, steps, call, elements, logs);
       if (answer.outcome === 'overrun') vm.dispose();
-      else this.#vms.put(program, vm);
+      else this.#vms.put(key, vm);
       return answer;
     } catch (error) {
-      const overrun = vm.overrun(error);
+      const overrun = this.#overrun(vm, error, call);
       vm.dispose();
       return overrun;
+    } finally {
+      Atomics.store(this.#pulse, PULSE.inPayload, 0);
     }
   }
 
-  #ask(vm: SelectorVm, steps: readonly ProgramStep[], elements: PackedElements): WorkerAnswer {
-    const selectors = steps.filter((step) => step !== null).length;
-    const call = new Call(elements, { destinations: steps.length, selectors }, this.#limits, this.#deadline);
+  #ask(
+    vm: SelectorVm,
+    steps: readonly ProgramStep[],
+    call: Call,
+    elements: PackedElements,
+    logs: boolean,
+  ): WorkerAnswer {
     this.#deadline.start(this.#limits.callMs);
-    const json = vm.ask(elements.input, this.#limits.callMs / 2, call);
+    const json = vm.ask(elements.input, this.#limits.callMs / 2, call, logs);
     // A built-in that is never interrupted may come back, late, as if nothing had been.
-    if (this.#deadline.passed) return vm.overrun(null);
+    if (this.#deadline.passed) return this.#overrun(vm, null, call);
     if (call.needsBodies) return { outcome: 'needs-bodies' };
     return readAnswer(json, elements.count, steps.length, call);
+  }
+
+  /** A stored selector was checked when it was stored. Should it not parse any more, its destination says so. */
+  #readSteps(sources: ProgramSources): ProgramStep[] {
+    return sources.map((source) => {
+      if (source === null) return null;
+      const step = this.#read(source);
+      return step instanceof SelectorError ? { broken: `SyntaxError: ${step.message}` } : step;
+    });
   }
 
   async #newVm(): Promise<SelectorVm> {
@@ -112,10 +166,16 @@ export class SelectorThread {
     return vm;
   }
 
-  /** A sign of life for the watchdog: what follows has its time anew. */
-  #step(): void {
-    const { user, system } = process.threadCpuUsage();
-    Atomics.store(this.#pulse, PULSE.cpuMs, Math.floor((user + system) / 1000));
+  /** A sign of life for the watchdog: what follows has a limit of its own. Returns the thread's processor time, ms. */
+  #step(): number {
+    const ms = cpuMs();
+    Atomics.store(this.#pulse, PULSE.cpuMs, Math.floor(ms));
     Atomics.add(this.#pulse, PULSE.steps, 1);
+    return ms;
   }
+}
+
+function cpuMs(): number {
+  const { user, system } = process.threadCpuUsage();
+  return (user + system) / 1000;
 }

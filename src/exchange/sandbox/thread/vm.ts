@@ -6,19 +6,37 @@ import {
   type QuickJSOptions,
 } from 'quickjs-wasi';
 import { LIMITS } from '../../../model/limits.ts';
-import { type Host, makeGuest, type OverrideLimits } from '../guest/ask.ts';
+import { type GuestLimits, type Host, makeGuest } from '../guest/ask.ts';
 import { harden } from '../guest/harden.ts';
 import type { SandboxLimits } from '../limits.ts';
-import type { CompileProblem, Overrun, ProgramStep, VmImage } from '../protocol.ts';
+import type { SourceProblem } from '../problem.ts';
+import type { Overrun, VmImage } from '../protocol.ts';
 import type { WasmModule } from '../wasm.ts';
+import { QUICK_TEXT } from './call.ts';
 import type { Deadline } from './deadline.ts';
+import { inSelector, type SelectorScript } from './source.ts';
+
+/** A destination as the VM needs it: a script, null for "always", or why it can never be asked. */
+export type ProgramStep = SelectorScript | { readonly broken: string } | null;
 
 /** What the VM's own error says when its heap is full. */
 const OUT_OF_MEMORY = 'out of memory';
-const TOO_LONG: Overrun = { outcome: 'overrun', cause: 'deadline', error: 'the selector took too long' };
-const TOO_MUCH: Overrun = { outcome: 'overrun', cause: 'memory', error: 'the selector used too much memory' };
+const TOO_LONG: Overrun = {
+  outcome: 'overrun',
+  cause: 'deadline',
+  error: 'the selector took too long',
+  inPayload: false,
+};
+const TOO_MUCH: Overrun = {
+  outcome: 'overrun',
+  cause: 'memory',
+  error: 'the selector used too much memory',
+  inPayload: false,
+};
 
-const OVERRIDES: OverrideLimits = {
+const GUEST_LIMITS: GuestLimits = {
+  quickText: QUICK_TEXT,
+  logLines: 50,
   mature: LIMITS.matureAt / 1000,
   delay: LIMITS.delayMs / 1000,
   tries: LIMITS.tries,
@@ -26,18 +44,24 @@ const OVERRIDES: OverrideLimits = {
 
 export async function makeImage(wasm: WasmModule, limits: SandboxLimits): Promise<VmImage> {
   const vm = await QuickJS.create(options(wasm, limits, () => false));
-  vm.evalCode(`"use strict";(${harden})()`).dispose();
-  const make = vm.evalCode(
-    `"use strict";(payload, seal) => (${makeGuest})({ payload, seal }, ${JSON.stringify(OVERRIDES)})`,
-  );
-  const idle = (): JSValueHandle => vm.null;
-  const guest = vm.callFunction(make, vm.null, vm.newFunction('payload', idle), vm.newFunction('seal', idle));
+  const make = vm.evalCode(`"use strict";(payload, seal, converting, log) => {
+    const sink = { write: null };
+    (${harden})(sink);
+    return (${makeGuest})({ payload, seal, converting, log }, ${JSON.stringify(GUEST_LIMITS)}, sink);
+  }`);
+  const host = CALLBACKS.map((name) => vm.newFunction(name, () => vm.null));
+  const guest = vm.callFunction(make, vm.null, ...host);
   const [add, ask] = [guest.getProp('add'), guest.getProp('ask')].map((handle) => vm.exportHandle(handle));
   const snapshot = vm.snapshot();
   const memory = new Uint8Array(new SharedArrayBuffer(snapshot.memory.byteLength));
   memory.set(snapshot.memory);
   return { snapshot: { ...snapshot, memory }, add: add as number, ask: ask as number };
 }
+
+/** What the guest calls: the methods of its host, by name. */
+const CALLBACKS = ['payload', 'seal', 'converting', 'log'] as const satisfies readonly (keyof Host)[];
+
+type Three = readonly [JSValueHandle, JSValueHandle, JSValueHandle];
 
 /** One VM with the selectors of one exchange. After anything was thrown out of it, it is to be disposed. */
 export class SelectorVm {
@@ -78,16 +102,21 @@ export class SelectorVm {
     this.#deadline = deadline;
     this.#memory = memory;
     this.#given = vm.null;
-    const guard = (method: (...args: [JSValueHandle, JSValueHandle, JSValueHandle]) => JSValueHandle) =>
-      this.#guard(method as HostFunction);
-    vm.registerHostCallback(
-      'payload',
-      guard((element) => this.#payload(element)),
-    );
-    vm.registerHostCallback(
-      'seal',
-      guard((at, headers, payload) => this.#seal(at, headers, payload)),
-    );
+    const callbacks: Record<(typeof CALLBACKS)[number], (...args: Three) => JSValueHandle> = {
+      payload: (element) => this.#payload(element),
+      seal: (at, headers, payload) => this.#seal(at, headers, payload),
+      converting: (isOn) => {
+        this.#host?.converting(isOn.toBoolean());
+        return vm.null;
+      },
+      log: (at, text) => {
+        this.#host?.log(at.toNumber(), readText(text));
+        return vm.null;
+      },
+    };
+    for (const name of CALLBACKS) {
+      vm.registerHostCallback(name, this.#guard(callbacks[name] as HostFunction));
+    }
   }
 
   /** Bytes of linear memory that this VM holds. */
@@ -108,10 +137,10 @@ export class SelectorVm {
   }
 
   /**
-   * Compiles a script and hands its value to `use`. Answers what the compiler found wrong, null if nothing.
+   * Compiles a script and gives its value to `use`. Returns what the compiler found wrong, null if nothing.
    * No code of the script's author runs: the script's value is a function.
    */
-  compile(script: string, use: (selector: JSValueHandle) => void): CompileProblem | null {
+  compile(script: string, use: (selector: JSValueHandle) => void): SourceProblem | null {
     let selector: JSValueHandle;
     try {
       selector = this.#vm.evalCode(script, 'selector');
@@ -119,11 +148,7 @@ export class SelectorVm {
       if (!(error instanceof JSException) || error.name !== 'SyntaxError') throw error;
       const [, line, column] = /selector:(\d+)(?::(\d+))?/.exec(error.stack ?? '') ?? [];
       error.dispose();
-      return {
-        message: error.message,
-        line: line === undefined ? null : Number(line),
-        column: column === undefined ? null : Number(column),
-      };
+      return inSelector(error.message, line === undefined ? undefined : Number(line), Number(column ?? 1));
     }
     use(selector);
     selector.dispose();
@@ -131,14 +156,16 @@ export class SelectorVm {
   }
 
   /**
-   * Calls the guest's `ask`. Answers JSON of the guest's own writing.
+   * Calls the guest's `ask`. Returns JSON of the guest's own writing.
+   * @param logs whether console output is wanted
    * @throws whatever ended the call before its time: see {@link overrun}
    */
-  ask(input: string, softMs: number, host: Host): string {
+  ask(input: string, softMs: number, host: Host, logs = false): string {
     this.#host = host;
     const text = this.#vm.newString(input);
     const soft = this.#vm.newNumber(softMs);
-    const answer = this.#vm.callFunction(this.#ask, this.#vm.null, text, soft);
+    const wantsLogs = logs ? this.#vm.true : this.#vm.false;
+    const answer = this.#vm.callFunction(this.#ask, this.#vm.null, text, soft, wantsLogs);
     const json = readText(answer);
     for (const handle of [text, soft, answer, this.#given]) handle.dispose();
     this.#given = this.#vm.null;
@@ -163,6 +190,7 @@ export class SelectorVm {
       outcome: 'overrun',
       cause: 'crash',
       error: `the selector broke its VM: ${message.slice(0, 100)}`,
+      inPayload: false,
     };
   }
 

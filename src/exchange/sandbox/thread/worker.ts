@@ -16,10 +16,11 @@ const send = (message: WorkerMessage, handedOver: ArrayBuffer[] = []): void =>
 let last = Promise.resolve();
 port.on('message', (request: WorkerRequest) => {
   last = last.then(async () => {
-    const answer = await thread.handle(request);
-    if (answer === null || request.kind === 'close') return;
+    const handled = await thread.handle(request);
+    if (handled === null || request.kind === 'close') return;
+    const { answer, ms } = handled;
     send(
-      { kind: 'answer', seq: request.seq, answer },
+      { kind: 'answer', seq: request.seq, ms, answer },
       answer.outcome === 'called' ? [answer.bodies.buffer] : [],
     );
   });

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
-import type { SelectorAnswer, SelectorSandbox, Whose } from '../../src/exchange/sandbox/sandbox.ts';
+import type { ProgramOptions, SelectorAnswer, SelectorSandbox } from '../../src/exchange/sandbox/sandbox.ts';
 import { declare, ExchangeNode, openEngine } from './node.ts';
 import { element } from './sandbox-elements.ts';
 
@@ -9,15 +9,22 @@ const DECLARATION = declare('N/a', [['N/b', 'true']]);
 
 /** A sandbox whose selectors are asked when the test says so. */
 class HeldSandbox implements SelectorSandbox {
-  readonly askers: (Whose | undefined)[] = [];
+  readonly payers: (string | undefined)[] = [];
+  checks = 0;
+  holdsChecks = false;
   readonly #held: (() => void)[] = [];
 
   async start(): Promise<void> {}
   async stop(): Promise<void> {}
-  async check(): Promise<void> {}
 
-  open(_: unknown, whose?: Whose) {
-    this.askers.push(whose);
+  check(): Promise<void> {
+    this.checks += 1;
+    if (!this.holdsChecks) return Promise.resolve();
+    return new Promise((resolve) => this.#held.push(resolve));
+  }
+
+  open(_: unknown, options?: ProgramOptions) {
+    this.payers.push(options?.payer);
     const unasked: SelectorAnswer[] = [{ outcome: 'unasked' }];
     return {
       select: () => new Promise<SelectorAnswer[]>((resolve) => this.#held.push(() => resolve(unasked))),
@@ -55,10 +62,7 @@ describe('Tries of exchanges', () => {
     const other = attempt('honest');
     await sandbox.release(3);
     await Promise.all([...two, other]);
-    assert.deepEqual(
-      sandbox.askers,
-      ['evil', 'evil', 'honest'].map((asker) => ({ asker })),
-    );
+    assert.deepEqual(sandbox.payers, ['evil', 'evil', 'honest']);
     const again = attempt('evil');
     await sandbox.release(1);
     await again;
@@ -69,6 +73,25 @@ describe('Tries of exchanges', () => {
     await assert.rejects(attempt('late'), OVERLOADED);
     await sandbox.release(16);
     await Promise.all(all);
+  });
+
+  it('and creates have two checks of one user in progress; further creates wait, in order', async () => {
+    sandbox.holdsChecks = true;
+    const before = sandbox.checks;
+    const asker = { name: 'evil', maySee: () => true };
+    const made: number[] = [];
+    const create = (i: number) =>
+      node.exchanges.create(`c${i}`, declare(`N/c${i}`, [['N/d', 'true']]), asker).then(() => made.push(i));
+    const all = Array.from({ length: 34 }, (_, i) => create(i));
+    await assert.rejects(create(34), OVERLOADED);
+    await assert.rejects(attempt('evil'), OVERLOADED);
+    await new Promise(setImmediate);
+    assert.equal(sandbox.checks, before + 2);
+    for (let i = 0; i < 34; i += 1) await sandbox.release(1);
+    await Promise.all(all);
+    assert.deepEqual(made.slice(0, 2).sort(), [0, 1]);
+    assert.equal(made.length, 34);
+    sandbox.holdsChecks = false;
   });
 
   it('make room again where they fail', async () => {

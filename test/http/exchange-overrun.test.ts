@@ -1,0 +1,69 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import { plain } from '../support/broker.ts';
+import { headerOf, jsonOf } from '../support/http-client.ts';
+import { type ExchangeRecord, Names } from './exchange-names.ts';
+import { sharedHarness } from './harness.ts';
+
+/** Numbers like this take QuickJS seconds for each mebibyte. */
+const SLOW_TO_PARSE = `[${'1e308,'.repeat(170_000)}1]`;
+const json = { contentType: 'application/json' };
+
+describe('An element that overruns the limits of selectors', () => {
+  const harness = sharedHarness({
+    namespaces: [plain('N'), plain('M')],
+    users: [
+      { name: 'test1', password: 'test1', rights: null },
+      { name: 'writer', password: 'w', rights: { N: ['write'] } },
+    ],
+    limits: { callMs: 50, watchdogMs: 250, bodyMsPerMiB: 40 },
+  });
+  /** Lets the elements that went back for 5 s come again, and none of their leases expire, until `holds`. */
+  const pass = async (x: Names, holds: (record: ExchangeRecord) => boolean): Promise<void> => {
+    for (let record = await x.record(); !holds(record); record = await x.record()) {
+      if (Object.keys(record.pending_acks).length === 0) await harness().passTime(500);
+    }
+  };
+
+  it('by its payload never stops the exchange, and goes to __no_route__ after three times, with the reason', async () => {
+    const x = new Names(harness());
+    await x.create({ dst: [{ ns: 'M', queue: x.dst, selector: 'env => env.msg.payload.amount > 100' }] });
+    const writer = harness().client('writer:w');
+    for (let i = 0; i < 4; i += 1) {
+      assert.equal((await writer.insert('N', x.src, SLOW_TO_PARSE, json)).status, 200);
+    }
+    await pass(x, ({ stats }) => stats.no_route === 4);
+    const { stopped, lastError } = await x.record();
+    assert.deepEqual([stopped, lastError], [null, null]);
+    await writer.insert('N', x.src, '{"amount":101}', json);
+    assert.equal((await x.client.get('M', x.dst)).body.toString(), '{"amount":101}');
+    const given = await x.client.get('N', '__no_route__');
+    assert.equal(headerOf(given, 'x-ks-hdr-x-exchange-name'), x.id);
+    assert.match(headerOf(given, 'x-ks-hdr-x-exchange-error') ?? '', /took too long|interrupted/);
+    assert.equal(given.body.toString(), SLOW_TO_PARSE);
+  });
+
+  it('by its selector goes to __no_route__ after three times, while others pass', async () => {
+    const x = new Names(harness());
+    const selector = 'env => { if (env.msg.hdrs.evil) while (1); return true }';
+    await x.create({ dst: [{ ns: 'M', queue: x.dst, selector }] });
+    const { client } = x;
+    const evil = { headers: { 'x-ks-hdr-evil': '1' } };
+    const { id } = jsonOf<{ id: string }>(await client.insert('N', x.src, 'bad', evil));
+    await pass(x, ({ stats }) => stats.no_route === 1);
+    await client.insert('N', x.src, 'good');
+    assert.equal((await client.get('M', x.dst)).body.toString(), 'good');
+    const { stopped, saw } = await x.record();
+    assert.equal(stopped, null);
+    assert.equal(saw.last_no_route?.id, id);
+  });
+
+  it('stops the exchange as the third of different elements in a row, with the reason', async () => {
+    const x = new Names(harness());
+    await x.create({ dst: [{ ns: 'M', queue: x.dst, selector: 'env => { while (1); }' }] });
+    for (let i = 0; i < 3; i += 1) await x.client.insert('N', x.src, `${i}`);
+    await pass(x, ({ stopped }) => stopped === true);
+    assert.match((await x.record()).lastError ?? '', /took too long|interrupted/);
+    assert.equal((await x.record()).stats.no_route, 0);
+  });
+});
