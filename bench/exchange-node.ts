@@ -28,6 +28,7 @@ export class ExchangeNode {
       namespaces: [
         {
           policy: { name: NAMESPACE, groups: null, deadLetter: null, retentionMs: null },
+          configured: {},
           type: `${type}:simple`,
           leaseMs: 120_000,
           maxQueues: 1000,

@@ -12,13 +12,16 @@ import type { FindOwner } from './exchange/owners.ts';
 import { makeSandbox } from './exchange/sandbox/worker-sandbox.ts';
 import type { HttpOptions } from './http/options.ts';
 import { HttpServer } from './http/server.ts';
+import type { DiskSource } from './metrics/disk-families.ts';
 import { Metrics } from './metrics/metrics.ts';
 import { type Clock, systemClock } from './model/clock.ts';
 import type { FrontEndLog } from './model/listener.ts';
 import { maskUrl } from './model/mask.ts';
 import type { Service } from './model/service.ts';
+import { startableBroker } from './server/broker.ts';
 import { changedOptions } from './server/changed-options.ts';
 import { checkDataDir, DATA_FILES, dataDirWarnings } from './server/data-dir.ts';
+import { disksOf } from './server/disks.ts';
 import { type EngineSet, type EngineSources, loadEngines, startable } from './server/engines.ts';
 import { configuredExchanges, startableExchanges } from './server/exchanges.ts';
 import { FrontEnds } from './server/front-ends.ts';
@@ -26,6 +29,7 @@ import { httpOptions, listening, urlOf } from './server/listener.ts';
 import { namespaceSetups } from './server/namespaces.ts';
 import { openFilesWarning } from './server/open-files.ts';
 import { Readiness } from './server/readiness.ts';
+import { sharedUsersWarnings } from './server/shared-users.ts';
 import { ServiceStack } from './server/stack.ts';
 import { loadTls } from './server/tls.ts';
 import { loadUsers, type SourceOf, saveUsers } from './server/users.ts';
@@ -154,7 +158,12 @@ export class Server implements Service {
     const tls = await loadTls(config, 'http', sourceOf);
     const options = httpOptions(config, tls.material, sourceOf);
     const users = await loadUsers(config, sourceOf);
-    const warnings = [...dataDirWarnings(config), ...users.warnings, ...tls.warnings];
+    const warnings = [
+      ...dataDirWarnings(config),
+      ...users.warnings,
+      ...tls.warnings,
+      ...sharedUsersWarnings(config),
+    ];
     const openFiles = openFilesWarning(config);
     if (openFiles !== null) warnings.push(openFiles);
     for (const warning of warnings) log.warn({}, warning);
@@ -162,7 +171,7 @@ export class Server implements Service {
     const namespaces = namespaceSetups(config, engines, log);
     const node = { host: hostname(), pid: process.pid, version: this.#parts.version };
     const broker = new Broker({ ...this.#parts, node, namespaces, waiting: config.waiting });
-    await this.#stack.start(broker);
+    await this.#stack.start(startableBroker(broker, sourceOf));
     this.#refuseIfStopping();
     const known = new KnownLogins(join(config.dataDir, DATA_FILES.logins), this.#parts.clock, log);
     await this.#stack.start(known);
@@ -170,7 +179,8 @@ export class Server implements Service {
     const exchanges = await this.#startExchanges(broker, (name) => authenticator.userNamed(name));
     const frontEnds = await FrontEnds.load(config, { ...this.#parts, broker, authenticator });
     const fronts = { authenticator, frontEnds };
-    const http = this.#makeHttp(broker, exchanges, fronts, options);
+    const disks = disksOf(config, engines);
+    const http = this.#makeHttp({ broker, exchanges, disks }, fronts, options);
     await this.#stack.start(listening(http, 'http', config, sourceOf));
     this.#refuseIfStopping();
     await this.#stack.start(frontEnds);
@@ -222,8 +232,7 @@ export class Server implements Service {
   }
 
   #makeHttp(
-    broker: Broker,
-    exchanges: Exchanges,
+    { broker, exchanges, disks }: Served,
     { authenticator, frontEnds }: Fronts,
     options: HttpOptions,
   ): HttpServer {
@@ -232,11 +241,14 @@ export class Server implements Service {
       broker,
       clock,
       exchanges,
+      disks,
       version,
+      perQueue: this.#config.metrics.perQueue,
+      requestTimes: () => http.requestTimes,
       logins: () => ({ ...authenticator.counts }),
       sessions: () => frontEnds.counts(),
     });
-    return new HttpServer({
+    const http = new HttpServer({
       broker,
       exchanges,
       authenticator,
@@ -247,6 +259,7 @@ export class Server implements Service {
       metricsText: (maySee) => metrics.text(maySee),
       ready: () => this.#readiness.report(),
     });
+    return http;
   }
 
   async #stop(): Promise<void> {
@@ -260,6 +273,13 @@ export class Server implements Service {
   #refuseIfStopping(): void {
     if (this.#stopping !== null) throw new Error('The server was stopped before it had started.');
   }
+}
+
+/** What HTTP serves. */
+interface Served {
+  readonly broker: Broker;
+  readonly exchanges: Exchanges;
+  readonly disks: readonly DiskSource[];
 }
 
 /** What all front ends share, and those beside HTTP. */

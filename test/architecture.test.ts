@@ -16,6 +16,8 @@ const LONGER: Readonly<Record<string, number>> = {
   'src/broker/queue.ts': 450,
   // Which queues exist, on this node and for the engine, and what they share.
   'src/broker/namespace.ts': 450,
+  // Every metric, each in a test of its own.
+  'test/unit/metrics.test.ts': 600,
 };
 
 /** A part of `src`: which other parts it may import, and which packages. `node:*` stands for Node's own. */
@@ -60,7 +62,10 @@ const RULES: Readonly<Record<string, Rule>> = {
   session: { parts: ['model', 'access', 'broker'], packages: ['node:*'] },
   stomp: { parts: ['model', 'access', 'broker', 'exchange', 'session'], packages: ['node:*'] },
   amqp: { parts: ['model', 'access', 'broker', 'exchange', 'session'], packages: ['node:*', 'rhea'] },
-  metrics: { parts: ['model', 'broker', 'exchange'], packages: ['node:*', '@prometheus-io/client'] },
+  metrics: {
+    parts: ['model', 'engine', 'broker', 'exchange'],
+    packages: ['node:*', '@prometheus-io/client'],
+  },
   config: { parts: ['model'], packages: ['node:*', 'typebox', 'yaml'] },
   client: { parts: ['model'], packages: ['node:*'] },
   cli: { parts: ['client'], packages: ['node:*'] },

@@ -4,7 +4,7 @@ import { namespaceNotFound, type QuaysideError } from '../model/errors.ts';
 import type { QueueKey } from '../model/names.ts';
 import type { Service } from '../model/service.ts';
 import { Admission, shuttingDown, type WaitingLimits } from './admission.ts';
-import { Meter } from './meter.ts';
+import { type Difference, nodeText } from './agreement.ts';
 import { type BrokerParts, Namespace } from './namespace.ts';
 import type { NodeInfo } from './peers.ts';
 import type { BrokerLog, NamespaceSetup } from './ports.ts';
@@ -21,12 +21,20 @@ export interface BrokerOptions {
   readonly node?: Pick<NodeInfo, 'host' | 'pid' | 'version'>;
 }
 
+/** While it is being put together. */
+type Writable<Node extends ServingNode> = Omit<Node, 'namespaces' | 'conflicts'> & {
+  readonly namespaces: string[];
+  readonly conflicts: ServingNode['conflicts'][number][];
+};
+
 const UNNAMED = { host: '', pid: 0, version: '' };
 
 /** A node, and which namespaces it serves as far as this one knows. */
 export interface ServingNode extends NodeInfo {
   readonly isSelf: boolean;
   readonly namespaces: readonly string[];
+  /** Options that it configures otherwise than this node. */
+  readonly conflicts: readonly (Difference & { readonly namespace: string })[];
 }
 
 /**
@@ -34,26 +42,25 @@ export interface ServingNode extends NodeInfo {
  * The engines are started before it and stopped after it.
  */
 export class Broker implements Service {
-  readonly meter: Meter;
   readonly admission: Admission;
   readonly #namespaces = new Map<string, Namespace>();
   readonly #sweepers = new Map<Storage, Sweeper>();
   readonly #self: NodeInfo;
   #tids = 0;
+  #hasWarnedOfMixture = false;
   #stopping: Promise<void> | null = null;
 
   constructor(options: BrokerOptions) {
     this.admission = new Admission(options.waiting);
-    this.meter = new Meter(options.clock);
     const id = Math.floor(options.random() * 2 ** 48).toString(36);
     this.#self = { id, startedAt: options.clock.now(), ...(options.node ?? UNNAMED) };
     const parts: BrokerParts = {
       clock: options.clock,
       random: options.random,
       log: options.log,
-      meter: this.meter,
       admission: this.admission,
       self: this.#self,
+      noteNode: (node) => this.#noteNode(node, options.log),
       makeTid: () => {
         this.#tids += 1;
         return `${id}-${this.#tids.toString(36)}`;
@@ -105,14 +112,19 @@ export class Broker implements Service {
 
   /** This node and those that share namespaces with it, the oldest first. */
   nodes(): ServingNode[] {
-    const nodes = new Map([
-      [this.#self.id, { ...this.#self, isSelf: true, namespaces: [...this.#namespaces.keys()] }],
+    const namespaces = [...this.#namespaces.keys()];
+    const nodes = new Map<string, Writable<ServingNode>>([
+      [this.#self.id, { ...this.#self, isSelf: true, namespaces, conflicts: [] }],
     ]);
-    for (const namespace of this.#namespaces.values()) {
+    for (const [name, namespace] of this.#namespaces) {
+      const differences = namespace.differences();
       for (const peer of namespace.peers()) {
-        const known = nodes.get(peer.id);
-        if (known === undefined) nodes.set(peer.id, { ...peer, isSelf: false, namespaces: [namespace.name] });
-        else known.namespaces.push(namespace.name);
+        const known = nodes.get(peer.id) ?? { ...peer, isSelf: false, namespaces: [], conflicts: [] };
+        nodes.set(peer.id, known);
+        known.namespaces.push(name);
+        for (const difference of differences.get(peer.id) ?? []) {
+          known.conflicts.push({ namespace: name, ...difference });
+        }
       }
     }
     return [...nodes.values()].sort((a, b) => a.startedAt - b.startedAt);
@@ -123,6 +135,21 @@ export class Broker implements Service {
     const namespace = this.#namespaces.get(name);
     if (namespace === undefined) throw namespaceNotFound(name);
     return namespace;
+  }
+
+  /**
+   * Namespaces of this node alone, such as those on SQLite, look like the shared ones to clients, which find other
+   * queues there on each node. That matters, and is logged, once there is another node.
+   */
+  #noteNode(node: NodeInfo, log: BrokerLog): void {
+    const own = this.namespaces().filter(({ isShared }) => !isShared);
+    if (this.#hasWarnedOfMixture || own.length === 0) return;
+    this.#hasWarnedOfMixture = true;
+    const names = own.map(({ name }) => name);
+    log.warn(
+      { event: 'namespaces-apart', namespaces: names, node: { id: node.id, host: node.host, pid: node.pid } },
+      `node ${nodeText(node)} shares namespaces with this one, but not ${names.join(', ')}: each node has queues of its own there`,
+    );
   }
 
   #sweeperFor(storage: Storage, parts: BrokerParts): Sweeper {

@@ -2,7 +2,7 @@ import type { JsonValue } from '../engine/definitions.ts';
 import type { ReadySignal, Signaller } from '../engine/signaller.ts';
 import type { Clock } from '../model/clock.ts';
 import { MANY } from './line.ts';
-import { type NodeInfo, Peers } from './peers.ts';
+import { type Configured, type NodeInfo, type Peer, Peers } from './peers.ts';
 import type { PendingConsumer } from './waiting.ts';
 
 /**
@@ -26,7 +26,12 @@ type Said =
       readonly tid: string;
       readonly owner: string | null;
     }
-  | { readonly kind: 'node'; readonly node: NodeInfo; readonly first: boolean }
+  | {
+      readonly kind: 'node';
+      readonly node: NodeInfo;
+      readonly configured: Configured;
+      readonly first: boolean;
+    }
   | { readonly kind: 'gone' }
   | { readonly kind: 'who-waits'; readonly queue: string; readonly question: number }
   | ({ readonly kind: 'waits'; readonly to: string } & PartOfAnswer);
@@ -44,6 +49,8 @@ export interface ChannelListener {
   cancel(queue: string, tid: string, owner: string | null): void;
   /** The calls that wait on this node. */
   consumers(queue: string): PendingConsumer[];
+  /** Another node is there, or configures something else than before. */
+  peer(peer: Peer): void;
 }
 
 export interface ChannelParts {
@@ -51,6 +58,8 @@ export interface ChannelParts {
   readonly signaller: Signaller;
   readonly topic: string;
   readonly self: NodeInfo;
+  /** What this node configures for the namespace. */
+  readonly configured: Configured;
   readonly clock: Clock;
   readonly listener: ChannelListener;
 }
@@ -82,7 +91,7 @@ export class Channel {
     this.#parts = parts;
     this.#peers = new Peers({
       clock: parts.clock,
-      greet: (first) => this.#say({ kind: 'node', node: parts.self, first }),
+      greet: (first) => this.#greet(first),
     });
   }
 
@@ -106,7 +115,7 @@ export class Channel {
   }
 
   /** The other nodes that serve this namespace. */
-  peers(): NodeInfo[] {
+  peers(): Peer[] {
     return this.#peers.list();
   }
 
@@ -136,13 +145,26 @@ export class Channel {
     const question = this.#asked;
     const { promise, resolve } = Promise.withResolvers<void>();
     const found: PendingConsumer[] = [];
-    this.#questions.set(question, { missing: new Set(peers.map(({ id }) => id)), found, done: resolve });
+    this.#questions.set(question, {
+      missing: new Set(peers.map(({ info }) => info.id)),
+      found,
+      done: resolve,
+    });
     const cancel = this.#parts.clock.after(ANSWER_MS, resolve);
     this.#say({ kind: 'who-waits', queue, question });
     await promise;
     cancel();
     this.#questions.delete(question);
     return found;
+  }
+
+  #greet(first: boolean): void {
+    const { self: node, configured } = this.#parts;
+    this.#say({ kind: 'node', node, configured, first });
+  }
+
+  #saw(peer: Peer): void {
+    if (this.#peers.saw(peer)) this.#parts.listener.peer(peer);
   }
 
   #publishAnnouncements(): void {
@@ -176,8 +198,8 @@ export class Channel {
         listener.cancel(signal.queue, signal.tid, signal.owner);
         break;
       case 'node':
-        this.#peers.saw(signal.node);
-        if (signal.first) this.#say({ kind: 'node', node: self, first: false });
+        this.#saw({ info: signal.node, configured: signal.configured });
+        if (signal.first) this.#greet(false);
         break;
       case 'gone':
         this.#forget(signal.from);

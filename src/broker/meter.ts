@@ -1,6 +1,6 @@
 import type { Clock } from '../model/clock.ts';
-import type { ErrorCode } from '../model/errors.ts';
-import { QuaysideError } from '../model/errors.ts';
+import { type ErrorCode, QuaysideError } from '../model/errors.ts';
+import { Histogram } from '../model/histogram.ts';
 
 /** What a front end can ask of a queue, as metrics name it. */
 export const OPERATIONS = [
@@ -19,6 +19,42 @@ export type Operation = (typeof OPERATIONS)[number];
 
 export type Outcome = 'ok' | ErrorCode;
 
+const ENGINE_ERRORS = ['storage-unavailable', 'outcome-unknown', 'internal'] as const;
+const TAKE_ERRORS = [
+  ...ENGINE_ERRORS,
+  'pop-timeout',
+  'pop-cancelled',
+  'too-many-consumers',
+  'invalid-parameter',
+  'shutting-down',
+  'unauthorized',
+  'forbidden',
+] as const;
+const SETTLE_ERRORS = [
+  ...ENGINE_ERRORS,
+  'element-not-found',
+  'not-reserved',
+  'lease-lost',
+  'token-required',
+] as const;
+
+/**
+ * The errors that each operation may end with. Their counters are there from 0, so that a rate over the first one is right;
+ * an error that is not listed here is counted from its first occurrence.
+ */
+const ERRORS: Readonly<Record<Operation, readonly ErrorCode[]>> = {
+  insert: [...ENGINE_ERRORS, 'storage-full', 'too-many-groups', 'idempotency-mismatch'],
+  get: TAKE_ERRORS,
+  reserve: TAKE_ERRORS,
+  commit: [...SETTLE_ERRORS, 'storage-full', 'too-many-groups'],
+  rollback: SETTLE_ERRORS,
+  extend: SETTLE_ERRORS,
+  remove: [...ENGINE_ERRORS, 'element-not-found', 'element-reserved'],
+  pause: ENGINE_ERRORS,
+  resume: ENGINE_ERRORS,
+  cancel: [],
+};
+
 /** What a take is: a reserve for so long, or a get. */
 export function takeOperation(leaseMs: number | null): Operation {
   return leaseMs === null ? 'get' : 'reserve';
@@ -27,29 +63,22 @@ export function takeOperation(leaseMs: number | null): Operation {
 /** Upper bounds of the storage time histogram, in seconds. */
 export const STORAGE_TIME_BUCKETS_S = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 2.5] as const;
 
-/** A histogram as plain numbers: `counts[i]` is the number of observations between two bounds, up to the i-th. */
-export interface StorageTime {
-  readonly counts: readonly number[];
-  readonly sumS: number;
-  readonly count: number;
-}
-
 /** What became of one kind of operation. */
-interface Tally {
+interface Counts {
   ok: number;
-  readonly refused: Map<ErrorCode, number>;
-  readonly storage: { readonly counts: number[]; sumS: number; count: number };
+  readonly errors: Map<ErrorCode, number>;
+  readonly storage: Histogram;
 }
 
 /**
- * Counts what the broker did. Plain increments on the request path; the metrics page reads the numbers when
+ * Counts what was done in one namespace on this node. Plain increments on the request path; the metrics page reads the numbers when
  * it is asked for.
  */
 export class Meter {
   readonly #clock: Pick<Clock, 'monotonic'>;
-  readonly #tallies = Object.fromEntries(OPERATIONS.map((name) => [name, emptyTally()])) as Record<
+  readonly #counts = Object.fromEntries(OPERATIONS.map((name) => [name, noCounts(name)])) as Record<
     Operation,
-    Tally
+    Counts
   >;
 
   constructor(clock: Pick<Clock, 'monotonic'>) {
@@ -57,9 +86,9 @@ export class Meter {
   }
 
   count(operation: Operation, outcome: Outcome, times = 1): void {
-    const tally = this.#tallies[operation];
-    if (outcome === 'ok') tally.ok += times;
-    else tally.refused.set(outcome, (tally.refused.get(outcome) ?? 0) + times);
+    const counts = this.#counts[operation];
+    if (outcome === 'ok') counts.ok += times;
+    else counts.errors.set(outcome, (counts.errors.get(outcome) ?? 0) + times);
   }
 
   /** Counts an operation that ended in an error. */
@@ -94,32 +123,27 @@ export class Meter {
 
   /** The time of a storage verb that was asked at `startedAt`, of `monotonic`, and has answered. */
   observeSince(operation: Operation, startedAt: number): void {
-    const seconds = (this.#clock.monotonic() - startedAt) / 1000;
-    const { storage } = this.#tallies[operation];
-    storage.sumS += seconds;
-    storage.count += 1;
-    let bucket = 0;
-    while (seconds > (STORAGE_TIME_BUCKETS_S[bucket] ?? Number.POSITIVE_INFINITY)) bucket += 1;
-    if (bucket < storage.counts.length) storage.counts[bucket] = (storage.counts[bucket] ?? 0) + 1;
+    this.#counts[operation].storage.observe((this.#clock.monotonic() - startedAt) / 1000);
   }
 
   operations(): ReadonlyMap<Operation, ReadonlyMap<Outcome, number>> {
     return new Map(
       OPERATIONS.map((operation) => {
-        const { ok, refused } = this.#tallies[operation];
-        return [operation, new Map<Outcome, number>([['ok', ok], ...refused])];
+        const { ok, errors } = this.#counts[operation];
+        return [operation, new Map<Outcome, number>([['ok', ok], ...errors])];
       }),
     );
   }
 
-  /** Of the operations that asked an engine at least once. */
-  storageTimes(): ReadonlyMap<Operation, StorageTime> {
-    const asked = OPERATIONS.filter((operation) => this.#tallies[operation].storage.count > 0);
-    return new Map(asked.map((operation) => [operation, this.#tallies[operation].storage]));
+  storageTimes(): ReadonlyMap<Operation, Histogram> {
+    return new Map(OPERATIONS.map((operation) => [operation, this.#counts[operation].storage]));
   }
 }
 
-function emptyTally(): Tally {
-  const counts = STORAGE_TIME_BUCKETS_S.map(() => 0);
-  return { ok: 0, refused: new Map(), storage: { counts, sumS: 0, count: 0 } };
+function noCounts(operation: Operation): Counts {
+  return {
+    ok: 0,
+    errors: new Map(ERRORS[operation].map((code) => [code, 0])),
+    storage: new Histogram(STORAGE_TIME_BUCKETS_S),
+  };
 }

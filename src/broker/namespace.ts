@@ -8,9 +8,10 @@ import { QuaysideError } from '../model/errors.ts';
 import type { QueueKey } from '../model/names.ts';
 import { Retries } from '../model/retries.ts';
 import type { Admission } from './admission.ts';
+import { Agreement, type Difference } from './agreement.ts';
 import { Channel } from './channel.ts';
 import { MANY } from './line.ts';
-import type { Meter } from './meter.ts';
+import { Meter } from './meter.ts';
 import type { NodeInfo } from './peers.ts';
 import type { BrokerLog, NamespaceSetup } from './ports.ts';
 import { PutBacks } from './put-backs.ts';
@@ -24,10 +25,11 @@ export interface BrokerParts {
   readonly clock: Clock;
   readonly random: () => number;
   readonly log: BrokerLog;
-  readonly meter: Meter;
   readonly admission: Admission;
   /** This node, as the others see it. */
   readonly self: NodeInfo;
+  /** Another node serves one of the namespaces. */
+  readonly noteNode: (node: NodeInfo) => void;
   readonly makeTid: () => string;
 }
 
@@ -77,6 +79,7 @@ export class Namespace {
   #endWatch: (() => void) | null = null;
   #isStopped = false;
   readonly #channel: Channel;
+  readonly #agreement: Agreement;
   /** Of pause flags that changed, by their keys. */
   readonly #rereads: Retries;
   #rereadTimer: CancelTimer | null = null;
@@ -98,7 +101,7 @@ export class Namespace {
     this.clock = parts.clock;
     this.random = parts.random;
     this.log = parts.log;
-    this.meter = parts.meter;
+    this.meter = new Meter(parts.clock);
     this.admission = parts.admission;
     this.makeTid = parts.makeTid;
     this.putBacks = new PutBacks(this);
@@ -107,6 +110,7 @@ export class Namespace {
       signaller: setup.signaller,
       topic: setup.shown.signaller.channel,
       self: parts.self,
+      configured: setup.configured,
       clock: parts.clock,
       listener: {
         ready: (queue, count) => {
@@ -116,7 +120,19 @@ export class Namespace {
         },
         cancel: (queue, tid, owner) => this.#queues.get(queue)?.cancelHere(tid, owner),
         consumers: (queue) => this.#queues.get(queue)?.consumers() ?? [],
+        peer: (peer) => {
+          this.#agreement.noteNode(peer);
+          parts.noteNode(peer.info);
+        },
       },
+    });
+    this.#agreement = new Agreement({
+      namespace: this.name,
+      configured: setup.configured,
+      definitions: setup.definitions,
+      clock: parts.clock,
+      log: parts.log,
+      peers: () => this.#channel.peers(),
     });
     this.#rereads = new Retries({
       clock: parts.clock,
@@ -137,6 +153,7 @@ export class Namespace {
       if (kind === 'queue') void this.#rereads.do(key, () => this.#rereadPaused(key));
     });
     this.#channel.start();
+    if (this.isShared) await this.#agreement.claimVariant();
     await this.reload();
     this.#rereadLater();
   }
@@ -148,6 +165,7 @@ export class Namespace {
     this.#rereads.stop();
     this.putBacks.stop();
     this.#channel.stop();
+    this.#agreement.stop();
   }
 
   /** Reads names and pause flags anew (`reload=1`). */
@@ -208,6 +226,11 @@ export class Namespace {
   /** Queues that this node has used since it started: who waits is among them. */
   queuesInUse(): IterableIterator<Queue> {
     return this.#queues.values();
+  }
+
+  /** The names of the queues that are paused. */
+  get pausedNames(): ReadonlySet<string> {
+    return this.#paused;
   }
 
   /** Names of all queues, sorted. */
@@ -301,7 +324,12 @@ export class Namespace {
 
   /** The other nodes that serve this namespace, as far as they can be heard. */
   peers(): NodeInfo[] {
-    return this.#channel.peers();
+    return this.#channel.peers().map(({ info }) => info);
+  }
+
+  /** The options that other nodes configure differently, by the id of the node. */
+  differences(): ReadonlyMap<string, readonly Difference[]> {
+    return this.#agreement.differences();
   }
 
   /** A reservation ends at `at`. */

@@ -11,6 +11,15 @@ export interface NodeInfo {
   readonly startedAt: number;
 }
 
+/** What a node configures for a namespace: option name to a short text of its value. */
+export type Configured = Readonly<Record<string, string>>;
+
+/** Another node of a namespace. */
+export interface Peer {
+  readonly info: NodeInfo;
+  readonly configured: Configured;
+}
+
 export interface PeersParts {
   readonly clock: Clock;
   /** Tells the others that this node is there; `first` asks them to say so too. */
@@ -18,7 +27,7 @@ export interface PeersParts {
 }
 
 /** A node tells that it is there this often. */
-const GREETING_MS = 2_000;
+export const GREETING_MS = 2_000;
 /** One that was silent for three greetings is taken to be gone. */
 const SILENT_MS = 3 * GREETING_MS + GREETING_MS / 2;
 
@@ -28,7 +37,7 @@ const SILENT_MS = 3 * GREETING_MS + GREETING_MS / 2;
  */
 export class Peers {
   readonly #parts: PeersParts;
-  readonly #seen = new Map<string, { readonly info: NodeInfo; readonly at: number }>();
+  readonly #seen = new Map<string, Peer & { readonly at: number }>();
   #timer: CancelTimer | null = null;
 
   constructor(parts: PeersParts) {
@@ -46,8 +55,12 @@ export class Peers {
     this.#seen.clear();
   }
 
-  saw(info: NodeInfo): void {
-    this.#seen.set(info.id, { info, at: this.#parts.clock.monotonic() });
+  /** Returns whether this is news: a node that was not there, or that configures something else than before. */
+  saw(peer: Peer): boolean {
+    const { id } = peer.info;
+    const known = this.#seen.get(id);
+    this.#seen.set(id, { ...peer, at: this.#parts.clock.monotonic() });
+    return known === undefined || JSON.stringify(known.configured) !== JSON.stringify(peer.configured);
   }
 
   gone(id: string): void {
@@ -55,10 +68,10 @@ export class Peers {
   }
 
   /** Those who are there. */
-  list(): NodeInfo[] {
+  list(): Peer[] {
     const oldest = this.#parts.clock.monotonic() - SILENT_MS;
     for (const [id, { at }] of this.#seen) if (at < oldest) this.#seen.delete(id);
-    return [...this.#seen.values()].map(({ info }) => info);
+    return [...this.#seen.values()];
   }
 
   #greetLater(): void {

@@ -3,6 +3,7 @@ import type { NamespacePolicy } from '../engine/engine.ts';
 import type { Signaller } from '../engine/signaller.ts';
 import type { Stats } from '../engine/stats.ts';
 import type { Storage } from '../engine/storage.ts';
+import type { Configured } from './peers.ts';
 
 /** What the broker has to say that no client hears. */
 export interface BrokerLog {
@@ -21,6 +22,8 @@ export interface NamespaceSetup {
   readonly maxQueues: number;
   /** New exchanges that read from the namespace are refused beyond this many. */
   readonly maxExchanges: number;
+  /** What all nodes that serve the namespace should configure alike: told to the others, and compared. */
+  readonly configured: Configured;
   readonly storage: Storage;
   readonly definitions: Definitions;
   readonly signaller: Signaller;

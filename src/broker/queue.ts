@@ -47,6 +47,7 @@ export class Queue {
   /** Goes with each insert, where the engine takes it along. */
   readonly #signal: ReadySignal | null;
   #paused: boolean;
+  #waitingConsumers = 0;
 
   constructor(ns: Namespace, key: QueueKey, paused: boolean) {
     this.#ns = ns;
@@ -67,7 +68,10 @@ export class Queue {
         return queue.#paused;
       },
       served: (consumer, deliveries) => this.#served(consumer, deliveries),
-      released: (consumer) => ns.admission.exit(consumer.request.owner),
+      released: ({ request: { owner } }) => {
+        ns.admission.exit(owner);
+        if (owner !== null) this.#waitingConsumers -= 1;
+      },
       giveBack: (delivery) => this.#putBack([delivery]),
       sinkFailed: (error) => ns.log.warn({ err: error, queue: key }, 'a consumer failed'),
     });
@@ -76,6 +80,11 @@ export class Queue {
 
   get paused(): boolean {
     return this.#paused;
+  }
+
+  /** The calls of users that wait on this node: without exchanges. */
+  get waitingConsumers(): number {
+    return this.#waitingConsumers;
   }
 
   /**
@@ -349,6 +358,7 @@ export class Queue {
     try {
       const admitted = this.#groupFor(group);
       this.#ns.admission.enter(owner);
+      if (owner !== null) this.#waitingConsumers += 1;
       return admitted;
     } catch (error) {
       this.#ns.meter.countError(takeOperation(leaseMs), error);

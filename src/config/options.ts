@@ -332,6 +332,15 @@ export const Options = Type.Object(
       },
       { ...CLOSED, default: {} },
     ),
+    metrics: Type.Object(
+      {
+        perQueue: Type.Boolean({
+          default: false,
+          description: 'adds series of each queue to `/metrics`, for the first 1000 queues',
+        }),
+      },
+      { ...CLOSED, default: {} },
+    ),
     log: Type.Object(
       {
         level: Type.Enum(['debug', 'info', 'warn', 'error'], {

@@ -2,7 +2,7 @@ import { QuaysideError } from '../model/errors.ts';
 
 /**
  * The Definitions port: small durable documents that every node must see alike — pause flags of queues,
- * declarations of exchanges. Dozens to thousands, read often, changed seldom.
+ * declarations of exchanges, variants of namespaces. Dozens to thousands, read often, changed seldom.
  *
  * - A change is durable when its promise resolves, and reaches the watchers of every node that shares the
  *   engine. Watching is a hint: an event may be lost while the engine is away, so a node lists again when it
@@ -29,7 +29,7 @@ export interface Definitions {
   watch(listener: (change: DefinitionChange) => void): () => void;
 }
 
-export type DefinitionKind = 'queue' | 'exchange';
+export type DefinitionKind = 'queue' | 'exchange' | 'namespace';
 
 export type JsonValue =
   | string

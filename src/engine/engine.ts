@@ -24,11 +24,20 @@ export interface Engine extends Service {
   readonly stats: Stats;
   /** Whether the store answers now, measured by asking it; rejects with `storage-unavailable` if not. */
   ping(): Promise<void>;
+  /** What its files take of a disk of this machine; not given: it has none here. */
+  readonly disk?: (() => Promise<DiskUsage>) | undefined;
   /**
    * Resolves, once, if the engine finds that it can no longer keep its promises (a failed fsync, a dead
    * worker). From then on every verb is rejected; the process should stop and say why.
    */
   readonly failed: Promise<Error>;
+}
+
+export interface DiskUsage {
+  /** Its files together, in bytes. */
+  readonly fileBytes: number;
+  /** What the disk has left for this process, in bytes. */
+  readonly freeBytes: number;
 }
 
 /** What an engine must know of a namespace to apply its policy inside its own atomic steps. */

@@ -34,9 +34,11 @@ export class Call {
   #match: Match | null = null;
   #namespace: Namespace | null = null;
   #queue: Queue | null = null;
+  readonly #startedAt: number;
 
   constructor(front: Front, request: HttpRequest, answer: ServerResponse) {
     this.front = front;
+    this.#startedAt = front.parts.clock.monotonic();
     this.request = request;
     this.answer = answer;
   }
@@ -128,6 +130,7 @@ export class Call {
     if (more !== undefined) headers.push(...more);
     // As many bytes as characters: it is ASCII, and Latin-1 is written faster.
     this.answer.writeHead(status, headers).end(text, length === text.length ? 'latin1' : 'utf8');
+    this.#observe();
     this.#watchReader();
   }
 
@@ -182,6 +185,7 @@ export class Call {
     if (status !== 204) headers.push('content-length', '0');
     if (more !== undefined) headers.push(...more);
     this.answer.writeHead(status, headers).end();
+    this.#observe();
   }
 
   /**
@@ -206,6 +210,7 @@ export class Call {
     const bytes = Buffer.from(body.buffer, body.byteOffset, body.byteLength);
     if (bytes.length > JOINED_BYTES) this.answer.end(bytes, written);
     else this.answer.end(bytes.toString('latin1'), 'latin1', written);
+    this.#observe();
     this.#watchReader();
   }
 
@@ -238,6 +243,13 @@ export class Call {
     headers.push('content-type', contentType, 'content-length', String(Buffer.byteLength(body)));
     headers.push(...errorHeaders(error, this));
     this.answer.writeHead(status, reason, headers).end(body);
+    this.#observe();
+  }
+
+  /** The response is written, whether or not the kernel has all of it yet. */
+  #observe(): void {
+    const { parts, times } = this.front;
+    times.observe(this.#match?.route ?? null, (parts.clock.monotonic() - this.#startedAt) / 1000);
   }
 }
 

@@ -9,6 +9,7 @@ import { readHead } from './head.ts';
 import { QueueLists } from './listing.ts';
 import type { HttpRequest } from './message.ts';
 import type { HttpParts } from './options.ts';
+import { RequestTimes } from './request-times.ts';
 import { isRight } from './route.ts';
 import { isWellEncoded, type Match, Router } from './router.ts';
 import { routeTable } from './routes/table.ts';
@@ -40,6 +41,7 @@ const MAX_WAITING_GETS = 100;
 export class Front {
   readonly parts: HttpParts;
   readonly router: Router;
+  readonly times: RequestTimes;
   readonly queueLists = new QueueLists();
   /** Of listings. */
   readonly turns = new UserTurns();
@@ -53,7 +55,9 @@ export class Front {
 
   constructor(parts: HttpParts) {
     this.parts = parts;
-    this.router = new Router(routeTable(parts));
+    const routes = routeTable(parts);
+    this.router = new Router(routes);
+    this.times = new RequestTimes(routes);
     this.inertHeaders = parts.options.tls === null ? INERT : [...INERT, ...HSTS];
     this.#origins = new Set(parts.options.allowedOrigins.map((origin) => origin.toLowerCase()));
     this.#startedAt = parts.clock.now().toString(36);

@@ -128,6 +128,14 @@ export const Nodes = Type.Array(
     startedAt: Moment,
     isSelf: Type.Boolean(),
     namespaces: Type.Array(Type.String()),
+    conflicts: Type.Array(
+      Type.Object({
+        namespace: Type.String(),
+        option: Type.String(),
+        here: Type.String(),
+        there: Type.String(),
+      }),
+    ),
   }),
 );
 

@@ -1,6 +1,7 @@
 import { createServer, type Server, type ServerOptions, type ServerResponse } from 'node:http';
 import { createServer as createTlsServer, type Server as TlsServer } from 'node:https';
 import type { AddressInfo, Socket } from 'node:net';
+import type { Histogram } from '../model/histogram.ts';
 import type { TlsMaterial } from '../model/listener.ts';
 import type { Service } from '../model/service.ts';
 import { Front } from './front.ts';
@@ -39,6 +40,11 @@ export class HttpServer implements Service {
     const address = this.#server.address();
     if (address === null || typeof address === 'string') throw new Error('The HTTP server does not listen.');
     return address;
+  }
+
+  /** How long requests took, by operation. */
+  get requestTimes(): ReadonlyMap<string, Histogram> {
+    return this.#front.times.byOperation;
   }
 
   /** Resolves when it listens; rejects where the address cannot be had. */

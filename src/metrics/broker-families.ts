@@ -1,51 +1,68 @@
-import type { Broker } from '../broker/broker.ts';
-import { type Meter, STORAGE_TIME_BUCKETS_S, type StorageTime } from '../broker/meter.ts';
-import { type Family, type Sample, scalar } from './family.ts';
+import { OPERATIONS, STORAGE_TIME_BUCKETS_S } from '../broker/meter.ts';
+import type { Namespace } from '../broker/namespace.ts';
+import { Histogram } from '../model/histogram.ts';
+import type { Family, Sample } from './family.ts';
+import { histogram } from './family.ts';
 
-const STORAGE_TIME = 'quayside_storage_duration_seconds';
-
-/** What the broker counted since the start, and who waits now. */
-export function brokerFamilies(broker: Broker): Family[] {
+/** What this node did since its start, and who waits here now. */
+export function brokerFamilies(namespaces: readonly Namespace[]): Family[] {
   return [
-    operations(broker.meter),
-    scalar('gauge', 'quayside_waiting_consumers', 'Blocked gets on this node.', broker.admission.waiting),
-    storageTimes(broker.meter),
+    {
+      name: 'quayside_operations_total',
+      help: 'Operations on queues by namespace, kind and outcome: ok, or the code of the error.',
+      type: 'counter',
+      samples: namespaces.flatMap(operationSamples),
+    },
+    {
+      name: 'quayside_waiting_consumers',
+      help: 'Blocked gets on this node.',
+      type: 'gauge',
+      samples: namespaces.map((namespace) => ({
+        labels: { namespace: namespace.name },
+        value: waitingIn(namespace),
+        namespaces: [namespace.name],
+      })),
+    },
+    {
+      name: 'quayside_configuration_conflicts',
+      help: 'Options of a namespace that other nodes configure differently than this one.',
+      type: 'gauge',
+      samples: namespaces.map((namespace) => ({
+        labels: { namespace: namespace.name },
+        value: [...namespace.differences().values()].flat().length,
+        namespaces: [namespace.name],
+      })),
+    },
+    histogram(
+      'quayside_storage_duration_seconds',
+      'Time from asking an engine to its answer, by operation.',
+      storageTimes(namespaces),
+    ),
   ];
 }
 
-function operations(meter: Meter): Family {
-  const samples: Sample[] = [];
-  for (const [operation, outcomes] of meter.operations()) {
-    for (const [outcome, value] of outcomes) samples.push({ labels: { operation, outcome }, value });
+function waitingIn(namespace: Namespace): number {
+  let waiting = 0;
+  for (const queue of namespace.queuesInUse()) waiting += queue.waitingConsumers;
+  return waiting;
+}
+
+function operationSamples({ name, meter }: Namespace): Sample[] {
+  return [...meter.operations()].flatMap(([operation, outcomes]) =>
+    [...outcomes].map(([outcome, value]) => ({
+      labels: { namespace: name, operation, outcome },
+      value,
+      namespaces: [name],
+    })),
+  );
+}
+
+/** Of all namespaces together: the same engine serves several, and nine buckets for each would be too many series. */
+function storageTimes(namespaces: readonly Namespace[]): Map<string, Histogram> {
+  const sums = new Map<string, Histogram>();
+  for (const operation of OPERATIONS) sums.set(operation, new Histogram(STORAGE_TIME_BUCKETS_S));
+  for (const { meter } of namespaces) {
+    for (const [operation, own] of meter.storageTimes()) sums.get(operation)?.add(own);
   }
-  return {
-    name: 'quayside_operations_total',
-    help: 'Operations on queues by kind and outcome: ok, or the code of the error.',
-    type: 'counter',
-    samples,
-  };
-}
-
-function storageTimes(meter: Meter): Family {
-  return {
-    name: STORAGE_TIME,
-    help: 'Time from asking an engine to its answer, by operation.',
-    type: 'histogram',
-    samples: [...meter.storageTimes()].flatMap(([operation, time]) => histogramSamples(operation, time)),
-  };
-}
-
-/** Buckets are kept apart and shown added up, as the format wants them. */
-function histogramSamples(operation: string, { counts, sumS, count }: StorageTime): Sample[] {
-  let upTo = 0;
-  const buckets = STORAGE_TIME_BUCKETS_S.map((le, i) => {
-    upTo += counts[i] ?? 0;
-    return { metricName: `${STORAGE_TIME}_bucket`, labels: { operation, le }, value: upTo };
-  });
-  return [
-    ...buckets,
-    { metricName: `${STORAGE_TIME}_bucket`, labels: { operation, le: '+Inf' }, value: count },
-    { metricName: `${STORAGE_TIME}_sum`, labels: { operation }, value: sumS },
-    { metricName: `${STORAGE_TIME}_count`, labels: { operation }, value: count },
-  ];
+  return sums;
 }

@@ -1,3 +1,5 @@
+import type { Histogram } from '../model/histogram.ts';
+
 /** One metric with its samples, as plain numbers read at the moment of the scrape. */
 export interface Family {
   readonly name: string;
@@ -36,4 +38,32 @@ export async function exposition(families: readonly Family[], maySee: MaySee): P
 /** A family of one sample without labels. */
 export function scalar(type: 'counter' | 'gauge', name: string, help: string, value: number): Family {
   return { name, help, type, samples: [{ labels: {}, value }] };
+}
+
+/** A histogram for each operation. Buckets are kept apart and shown added up, as the format wants them. */
+export function histogram(name: string, help: string, byOperation: ReadonlyMap<string, Histogram>): Family {
+  return {
+    name,
+    help,
+    type: 'histogram',
+    samples: [...byOperation].flatMap(([operation, own]) => histogramSamples(name, operation, own)),
+  };
+}
+
+function histogramSamples(
+  name: string,
+  operation: string,
+  { bounds, counts, sum, count }: Histogram,
+): Sample[] {
+  let upTo = 0;
+  const buckets = bounds.map((le, i) => {
+    upTo += counts[i] ?? 0;
+    return { metricName: `${name}_bucket`, labels: { operation, le }, value: upTo };
+  });
+  return [
+    ...buckets,
+    { metricName: `${name}_bucket`, labels: { operation, le: '+Inf' }, value: count },
+    { metricName: `${name}_sum`, labels: { operation }, value: sum },
+    { metricName: `${name}_count`, labels: { operation }, value: count },
+  ];
 }

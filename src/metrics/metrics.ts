@@ -1,9 +1,11 @@
 import type { Broker } from '../broker/broker.ts';
 import type { Exchanges } from '../exchange/exchanges.ts';
 import type { Clock } from '../model/clock.ts';
+import type { Histogram } from '../model/histogram.ts';
 import { brokerFamilies } from './broker-families.ts';
+import { type DiskSource, diskFamilies } from './disk-families.ts';
 import { exchangeFamilies } from './exchange-families.ts';
-import { exposition, type Family, type MaySee } from './family.ts';
+import { exposition, type Family, histogram, type MaySee } from './family.ts';
 import { processFamilies } from './process-families.ts';
 import { queueFamilies } from './queue-families.ts';
 import { type SessionCounts, sessionFamilies } from './session-families.ts';
@@ -13,6 +15,12 @@ export interface MetricsSources {
   readonly clock: Pick<Clock, 'monotonic'>;
   readonly exchanges: Pick<Exchanges, 'overview'>;
   readonly version: string;
+  /** Whether queues have series of their own: `metrics.perQueue`. */
+  readonly perQueue: boolean;
+  /** How long HTTP requests took, by operation. */
+  readonly requestTimes: () => ReadonlyMap<string, Histogram>;
+  /** The engines that have files on a disk of this machine. */
+  readonly disks: readonly DiskSource[];
   /** Logins by how they ended. */
   readonly logins: () => Readonly<Record<string, number>>;
   /** Of each front end whose clients keep a session, by protocol. */
@@ -64,12 +72,19 @@ export class Metrics {
   }
 
   async #collect(): Promise<readonly Family[]> {
-    const { broker, exchanges, version, logins, sessions } = this.#sources;
-    const queues = await queueFamilies(broker.namespaces());
+    const { broker, exchanges, version, perQueue, requestTimes, disks, logins, sessions } = this.#sources;
+    const namespaces = broker.namespaces();
+    const [queues, files] = await Promise.all([queueFamilies(namespaces, perQueue), diskFamilies(disks)]);
     return [
       ...queues,
-      ...brokerFamilies(broker),
+      ...files,
+      ...brokerFamilies(namespaces),
       ...exchangeFamilies(exchanges),
+      histogram(
+        'quayside_http_request_duration_seconds',
+        'Time from the head of an HTTP request to its response being written, waiting included, by operation.',
+        requestTimes(),
+      ),
       loginFamily(logins()),
       ...sessionFamilies(sessions()),
       ...processFamilies(version),

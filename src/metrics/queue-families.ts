@@ -1,73 +1,215 @@
 import type { Namespace } from '../broker/namespace.ts';
+import type { Counters } from '../engine/stats.ts';
+import type { QueueSizes } from '../engine/storage.ts';
+import type { GroupName } from '../model/element.ts';
+import type { QueueKey } from '../model/names.ts';
 import type { Family, Sample } from './family.ts';
 
 /**
- * Queues with series of their own, in all namespaces together, by the order of the configuration and then
- * of their names. More would make each scrape, and the memory of whoever scrapes, grow with what clients
- * name; `quayside_queues` shows how many there are.
+ * Queues with series of their own, in all namespaces together, by the order of the configuration and then of their
+ * names. More would make each scrape, and the memory of Prometheus, grow with what clients name; the series of
+ * namespaces count all queues.
  */
 export const QUEUES_SHOWN = 1000;
 
-/** What the namespaces hold, asked from their engines. An engine that is away leaves its series out. */
-export async function queueFamilies(namespaces: readonly Namespace[]): Promise<Family[]> {
-  const counted = await Promise.all(namespaces.map(namesOf));
-  let left = QUEUES_SHOWN;
-  const elements: Promise<Sample[]>[] = [];
-  for (const { namespace, names } of counted) {
-    const shown = names?.slice(0, left) ?? [];
-    left -= shown.length;
-    elements.push(...shown.map((name) => elementSamples(namespace, name)));
+/**
+ * So many queues are read at once. 5,000 queues took 23 ms on SQLite, 118 ms on PostgreSQL and 450 ms on Redis, and the
+ * event loop was never blocked for more than 40 ms, by the answers of one such step.
+ */
+const READ_AT_ONCE = 100;
+
+/**
+ * What the namespaces hold, read from their engines. An engine that is unavailable leaves its series out.
+ * @param perQueue whether queues have series of their own as well
+ */
+export async function queueFamilies(namespaces: readonly Namespace[], perQueue: boolean): Promise<Family[]> {
+  const contents = await Promise.all(namespaces.map((namespace) => contentsOf(namespace, perQueue)));
+  const families = namespaceFamilies(contents);
+  return perQueue ? [...families, ...perQueueFamilies(contents)] : families;
+}
+
+/** What was read of a namespace. */
+interface Contents {
+  readonly namespace: Namespace;
+  /** By name; null if the engine is unavailable. */
+  readonly queues: readonly QueueContents[] | null;
+}
+
+interface QueueContents {
+  readonly name: string;
+  readonly sizes: QueueSizes;
+  /** How long its oldest ready element has been ready, in seconds; 0 if none is. */
+  readonly oldestReadyS: number;
+  /** How often one of its elements went to the dead-letter queue; 0 if that was not read. */
+  readonly deadLetters: number;
+  readonly waitingConsumers: number;
+}
+
+async function contentsOf(namespace: Namespace, perQueue: boolean): Promise<Contents> {
+  try {
+    const names = await namespace.queueNames();
+    const queues: QueueContents[] = [];
+    const how = { perQueue, waiting: waitingByQueue(namespace) };
+    for (let at = 0; at < names.length; at += READ_AT_ONCE) {
+      const step = names.slice(at, at + READ_AT_ONCE);
+      queues.push(...(await Promise.all(step.map((name) => queueContents(namespace, name, how)))));
+    }
+    return { namespace, queues };
+  } catch {
+    return { namespace, queues: null };
   }
+}
+
+async function queueContents(
+  namespace: Namespace,
+  name: string,
+  { perQueue, waiting }: { perQueue: boolean; waiting: ReadonlyMap<string, number> },
+): Promise<QueueContents> {
+  const key = { ns: namespace.name, name };
+  const { storage, stats } = namespace;
+  const [sizes, counters] = await Promise.all([storage.sizes(key), perQueue ? stats.read(key) : null]);
+  return {
+    name,
+    sizes,
+    oldestReadyS: oldestReadyS(namespace, key, sizes),
+    deadLetters: counters === null ? 0 : deadLettersOf(counters),
+    waitingConsumers: waiting.get(name) ?? 0,
+  };
+}
+
+/** What became ready first is what has the earliest maturity of all that waits. */
+function oldestReadyS({ storage }: Namespace, key: QueueKey, { ready, nextMatureAt }: QueueSizes): number {
+  if (ready === 0 || nextMatureAt === null) return 0;
+  const ageMs = storage.now(key) - nextMatureAt;
+  return Number.isFinite(ageMs) ? Math.max(0, ageMs) / 1000 : 0;
+}
+
+function waitingByQueue(namespace: Namespace): Map<string, number> {
+  return new Map(
+    Array.from(namespace.queuesInUse(), ({ key, waitingConsumers }) => [key.name, waitingConsumers]),
+  );
+}
+
+function deadLettersOf(counters: ReadonlyMap<GroupName, Counters>): number {
+  let count = 0;
+  for (const { deadletter } of counters.values()) count += deadletter;
+  return count;
+}
+
+const STATES = ['ready', 'scheduled', 'reserved'] as const;
+
+function namespaceFamilies(contents: readonly Contents[]): Family[] {
+  const gauge = (
+    name: string,
+    help: string,
+    samplesOf: (queues: readonly QueueContents[], namespace: Namespace) => Sample[],
+  ): Family => ({
+    name,
+    help,
+    type: 'gauge',
+    samples: contents.flatMap(({ namespace, queues }) =>
+      queues === null ? [] : samplesOf(queues, namespace),
+    ),
+  });
+  return [
+    gauge('quayside_queues', 'Queues of a namespace.', (queues, namespace) => [
+      sampleOf(namespace, {}, queues.length),
+    ]),
+    gauge('quayside_elements', 'Elements of a namespace by state.', (queues, namespace) =>
+      STATES.map((state) =>
+        sampleOf(
+          namespace,
+          { state },
+          sum(queues, ({ sizes }) => sizes[state]),
+        ),
+      ),
+    ),
+    gauge(
+      'quayside_oldest_ready_element_age_seconds',
+      'For how long the element has been ready that waits longest, in any queue of a namespace; 0 if none is ready.',
+      (queues, namespace) => [
+        sampleOf(namespace, {}, Math.max(0, ...queues.map((queue) => queue.oldestReadyS))),
+      ],
+    ),
+    gauge(
+      'quayside_dead_letter_elements',
+      'Elements in the dead-letter queue of a namespace that has one.',
+      (queues, namespace) =>
+        namespace.deadLetterQueue === null
+          ? []
+          : [sampleOf(namespace, {}, elementsIn(queues, namespace.deadLetterQueue))],
+    ),
+    gauge('quayside_paused_queues', 'Queues of a namespace that are paused.', (_, namespace) => [
+      sampleOf(namespace, {}, namespace.pausedNames.size),
+    ]),
+    {
+      name: 'quayside_storage_up',
+      help: 'Whether the engine of a namespace answered this scrape.',
+      type: 'gauge',
+      samples: contents.map(({ namespace, queues }) => sampleOf(namespace, {}, queues === null ? 0 : 1)),
+    },
+  ];
+}
+
+function perQueueFamilies(contents: readonly Contents[]): Family[] {
+  const listed = contents
+    .flatMap(({ namespace, queues }) => (queues ?? []).map((queue) => ({ namespace, queue })))
+    .slice(0, QUEUES_SHOWN);
+  const family = (
+    type: Family['type'],
+    name: string,
+    help: string,
+    read: (queue: QueueContents, namespace: Namespace) => number,
+  ): Family => ({
+    name,
+    help,
+    type,
+    samples: listed.map(({ namespace, queue }) =>
+      sampleOf(namespace, { queue: queue.name }, read(queue, namespace)),
+    ),
+  });
   return [
     {
       name: 'quayside_queue_elements',
       help: `Elements by queue and state, for the first ${QUEUES_SHOWN} queues.`,
       type: 'gauge',
-      samples: (await Promise.all(elements)).flat(),
-    },
-    {
-      name: 'quayside_queues',
-      help: 'Queues of a namespace.',
-      type: 'gauge',
-      samples: counted.flatMap(({ namespace, names }) =>
-        names === null ? [] : [ofNamespace(namespace, names.length)],
+      samples: listed.flatMap(({ namespace, queue: { name, sizes } }) =>
+        STATES.map((state) => sampleOf(namespace, { queue: name, state }, sizes[state])),
       ),
     },
-    {
-      name: 'quayside_storage_up',
-      help: 'Whether the engine of a namespace answered this scrape.',
-      type: 'gauge',
-      samples: counted.map(({ namespace, names }) => ofNamespace(namespace, names === null ? 0 : 1)),
-    },
+    family(
+      'gauge',
+      'quayside_queue_oldest_ready_element_age_seconds',
+      'For how long the oldest ready element of a queue has been ready; 0 if none is.',
+      ({ oldestReadyS }) => oldestReadyS,
+    ),
+    family(
+      'gauge',
+      'quayside_queue_waiting_consumers',
+      'Blocked gets of a queue on this node.',
+      ({ waitingConsumers }) => waitingConsumers,
+    ),
+    family('gauge', 'quayside_queue_paused', 'Whether a queue is paused.', ({ name }, namespace) =>
+      namespace.pausedNames.has(name) ? 1 : 0,
+    ),
+    family(
+      'counter',
+      'quayside_queue_dead_letters_total',
+      'Elements that left a queue for the dead-letter queue, on all nodes.',
+      ({ deadLetters }) => deadLetters,
+    ),
   ];
 }
 
-interface Counted {
-  readonly namespace: Namespace;
-  /** Null where the engine is away. */
-  readonly names: readonly string[] | null;
+function elementsIn(queues: readonly QueueContents[], wanted: string): number {
+  const own = queues.filter(({ name }) => name === wanted);
+  return sum(own, ({ sizes: { ready, scheduled, reserved } }) => ready + scheduled + reserved);
 }
 
-function namesOf(namespace: Namespace): Promise<Counted> {
-  return namespace.queueNames().then(
-    (names) => ({ namespace, names }),
-    () => ({ namespace, names: null }),
-  );
+function sum(queues: readonly QueueContents[], read: (queue: QueueContents) => number): number {
+  return queues.reduce((total, queue) => total + read(queue), 0);
 }
 
-async function elementSamples(namespace: Namespace, queue: string): Promise<Sample[]> {
-  try {
-    const { ready, scheduled, reserved } = await namespace.storage.sizes({ ns: namespace.name, name: queue });
-    return Object.entries({ ready, scheduled, reserved }).map(([state, value]) => ({
-      labels: { namespace: namespace.name, queue, state },
-      value,
-      namespaces: [namespace.name],
-    }));
-  } catch {
-    return [];
-  }
-}
-
-function ofNamespace({ name }: Namespace, value: number): Sample {
-  return { labels: { namespace: name }, value, namespaces: [name] };
+function sampleOf({ name }: Namespace, labels: Sample['labels'], value: number): Sample {
+  return { labels: { namespace: name, ...labels }, value, namespaces: [name] };
 }

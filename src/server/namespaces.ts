@@ -1,3 +1,5 @@
+import { hash } from 'node:crypto';
+import type { Configured } from '../broker/peers.ts';
 import type { NamespaceSetup } from '../broker/ports.ts';
 import type { Config, NamespaceConfig } from '../config/options.ts';
 import type { EngineLog } from '../engine/engine.ts';
@@ -16,6 +18,7 @@ export function namespaceSetups(config: Config, engines: EngineSet, log: EngineL
     const counts = countsOf(namespace, engines);
     return {
       policy: policyOf(name, namespace),
+      configured: configuredOf(namespace),
       type: `${type}:${namespace.variant}`,
       leaseMs: namespace.lease * 1000,
       maxQueues: namespace.maxQueues,
@@ -27,6 +30,26 @@ export function namespaceSetups(config: Config, engines: EngineSet, log: EngineL
       shown: { url: maskUrl(namespace.url), signaller: signals.shown, stats: counts.shown },
     };
   });
+}
+
+/** Other nodes are told this in every greeting, so each value is short. */
+const MAX_TEXT = 200;
+
+/** What all nodes that serve a namespace should configure alike, by option. */
+function configuredOf({ variant, lease, deadLetter, groups, retention }: NamespaceConfig): Configured {
+  const options = {
+    variant,
+    lease,
+    deadLetter: deadLetter ?? null,
+    ...(variant === 'stream' ? { groups: groups ?? ['default'], retention: retention ?? null } : {}),
+  };
+  return Object.fromEntries(Object.entries(options).map(([option, value]) => [option, shortText(value)]));
+}
+
+function shortText(value: unknown): string {
+  const text = typeof value === 'string' ? value : value === null ? 'not set' : JSON.stringify(value);
+  if (text.length <= MAX_TEXT) return text;
+  return `${text.slice(0, MAX_TEXT / 2)}… (SHA-256 ${hash('sha256', text).slice(0, 16)})`;
 }
 
 function signalsOf(

@@ -245,8 +245,9 @@ describe('an exchange', () => {
 
   it('counts for the broker as a consumer that reserves and commits; its stop is no error of a get', async () => {
     const { src, a, id } = names();
-    const counted = (operation: Operation) => new Map(node.broker.meter.operations().get(operation));
-    const takes = () => node.broker.meter.storageTimes().get('reserve')?.count ?? 0;
+    const counted = (operation: Operation) =>
+      new Map(node.broker.namespace('N').meter.operations().get(operation));
+    const takes = () => node.broker.namespace('N').meter.storageTimes().get('reserve')?.count ?? 0;
     const [reserves, commits, asked] = [counted('reserve'), counted('commit'), takes()];
     await node.exchanges.create(id, declare(`N/${src}`, [`N/${a}`, `M/${a}`]));
     await node.insert('N', src, 'x', 'y');

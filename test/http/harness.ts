@@ -102,6 +102,9 @@ export class Harness {
       clock: opened.clock,
       exchanges: this.exchanges,
       version: VERSION,
+      perQueue: true,
+      requestTimes: () => this.server.requestTimes,
+      disks: [],
       logins: () => ({}),
       sessions: () => new Map(),
     });

@@ -1,4 +1,5 @@
 import { Broker } from '../../src/broker/broker.ts';
+import type { Configured } from '../../src/broker/peers.ts';
 import type { NamespaceSetup } from '../../src/broker/ports.ts';
 import type { Engine, NamespacePolicy } from '../../src/engine/engine.ts';
 import type { Clock } from '../../src/model/clock.ts';
@@ -12,6 +13,8 @@ export interface TestNamespace {
   readonly engine: Engine;
   readonly maxQueues?: number;
   readonly maxExchanges?: number;
+  /** What the node tells others of its configuration; nothing where not given. */
+  readonly configured?: Configured;
 }
 
 export function plain(name: string, policy: Partial<NamespacePolicy> = {}): NamespacePolicy {
@@ -32,10 +35,17 @@ export function brokerOn(namespaces: readonly TestNamespace[], clock: Clock, see
   });
 }
 
-function setup({ policy, engine, maxQueues = 1000, maxExchanges = 1000 }: TestNamespace): NamespaceSetup {
+function setup({
+  policy,
+  engine,
+  maxQueues = 1000,
+  maxExchanges = 1000,
+  configured = {},
+}: TestNamespace): NamespaceSetup {
   const { type, storage, definitions, signaller, stats } = engine;
   return {
     policy,
+    configured,
     type: `${type}:${policy.groups === null ? 'simple' : 'stream'}`,
     leaseMs: 120_000,
     maxQueues,

@@ -5,10 +5,11 @@ import type { Broker } from '../../src/broker/broker.ts';
 import type { GetRequest, Sink } from '../../src/broker/consumer.ts';
 import type { Queue } from '../../src/broker/queue.ts';
 import type { ExchangeOverview } from '../../src/exchange/record.ts';
-import { Metrics } from '../../src/metrics/metrics.ts';
+import { Metrics, type MetricsSources } from '../../src/metrics/metrics.ts';
 import { QUEUES_SHOWN } from '../../src/metrics/queue-families.ts';
 import type { SessionCounts } from '../../src/metrics/session-families.ts';
 import { PLAIN_GROUP } from '../../src/model/element.ts';
+import { Histogram } from '../../src/model/histogram.ts';
 import { MEMORY_SQLITE } from '../engines/sqlite.ts';
 import type { TestEngine } from '../engines.ts';
 import { brokerOn, plain } from '../support/broker.ts';
@@ -52,6 +53,11 @@ describe('Metrics', () => {
   let metrics: Metrics;
   let exchanges: ExchangeOverview[];
   let collected: number;
+  let requestTimes: Map<string, Histogram>;
+  let sources: MetricsSources;
+
+  /** Of a scrape that shares nothing with an earlier one. */
+  const fresh = (): Promise<string> => new Metrics(sources).text(EVERYTHING);
 
   beforeEach(async () => {
     engine = await MEMORY_SQLITE.open({ namespaces: [POLICY] });
@@ -59,9 +65,20 @@ describe('Metrics', () => {
     await broker.start();
     exchanges = [EXCHANGE];
     collected = 0;
-    metrics = new Metrics({
+    requestTimes = new Map([['take', new Histogram([0.01, 0.1])]]);
+    sources = {
       broker,
       clock: engine.clock,
+      perQueue: true,
+      requestTimes: () => requestTimes,
+      disks: [
+        {
+          engine: 'sqlite:N.db',
+          namespaces: ['N'],
+          usage: async () => ({ fileBytes: 4096, freeBytes: 1e9 }),
+        },
+        { engine: 'sqlite:lost.db', namespaces: ['N'], usage: () => Promise.reject(new Error('EIO')) },
+      ],
       exchanges: {
         overview: () => {
           collected += 1;
@@ -71,7 +88,8 @@ describe('Metrics', () => {
       version: '1.2.3',
       logins: () => ({ accepted: 3, failed: 1 }),
       sessions: () => new Map([['stomp', { ...NO_SESSIONS, sessions: 2, unacknowledged: 7 }]]),
-    });
+    };
+    metrics = new Metrics(sources);
   });
 
   afterEach(async () => {
@@ -89,6 +107,7 @@ describe('Metrics', () => {
     assert.ok(text.includes(`quayside_queue_elements{${shown},state="ready"} 2\n`), text);
     assert.ok(text.includes(`quayside_queue_elements{${shown},state="scheduled"} 1\n`), text);
     assert.ok(text.includes(`quayside_queue_elements{${shown},state="reserved"} 1\n`), text);
+    assert.ok(text.includes('quayside_elements{namespace="N",state="ready"} 2\n'), text);
     assert.ok(text.includes('quayside_queues{namespace="N"} 1\n'), text);
     assert.ok(text.includes('quayside_storage_up{namespace="N"} 1\n'), text);
   });
@@ -147,12 +166,105 @@ describe('Metrics', () => {
     );
   });
 
+  it('have every counter from 0: what happens first is an increase', async () => {
+    const zeros = await fresh();
+    const before = samplesOf(zeros, 'quayside_operations_total');
+    const queue = broker.namespace('N').queue('q');
+    await queue.insert([newElement()]);
+    await ended(queue, { leaseMs: 1000 });
+    await ended(queue, { timeoutMs: 0 });
+    await assert.rejects(queue.commit({ id: 'none', group: null, token: null }), {
+      code: 'element-not-found',
+    });
+    await assert.rejects(queue.rollback({ id: 'none', group: null, token: null }, 0));
+    await assert.rejects(queue.remove('none'));
+    await queue.pause();
+    await queue.resume();
+    queue.cancel('nobody', null);
+    broker.drain();
+    assert.throws(() => queue.get(WAITS, DEAF), { code: 'shutting-down' });
+    const after = samplesOf(await fresh(), 'quayside_operations_total');
+    assert.deepEqual([...after.keys()], [...before.keys()]);
+    assert.ok([...before.values()].every((value) => value === 0));
+    assert.ok([...after.values()].filter((value) => value > 0).length >= 9);
+    assert.equal(samplesOf(zeros, 'quayside_storage_duration_seconds_count').get('{operation="extend"}'), 0);
+    assert.equal(
+      samplesOf(zeros, 'quayside_http_request_duration_seconds_count').get('{operation="take"}'),
+      0,
+    );
+  });
+
+  it('tell for how long the oldest ready element has been ready', async () => {
+    const age = async (name: string, labels: string) => samplesOf(await fresh(), name).get(labels);
+    const ofNamespace = () => age('quayside_oldest_ready_element_age_seconds', '{namespace="N"}');
+    const queue = broker.namespace('N').queue('old');
+    await queue.insert([newElement({ delayMs: 10_000 })]);
+    await broker
+      .namespace('N')
+      .queue('young')
+      .insert([newElement({ delayMs: 15_000 })]);
+    assert.equal(await ofNamespace(), 0, 'what is scheduled is not ready');
+    await engine.passTime(30_000);
+    assert.equal(await ofNamespace(), 20);
+    const ofQueue = 'quayside_queue_oldest_ready_element_age_seconds';
+    assert.equal(await age(ofQueue, '{namespace="N",queue="old"}'), 20);
+    assert.equal(await age(ofQueue, '{namespace="N",queue="young"}'), 15);
+    assert.equal(await ended(queue, {}), 1);
+    assert.equal(await ofNamespace(), 15);
+  });
+
+  it('tell which queues are paused', async () => {
+    await broker.namespace('N').queue('q').pause();
+    await broker.namespace('N').queue('r').insert([newElement()]);
+    const text = await fresh();
+    assert.ok(text.includes('quayside_paused_queues{namespace="N"} 1\n'), text);
+    assert.ok(text.includes('quayside_queue_paused{namespace="N",queue="q"} 1\n'), text);
+    assert.ok(text.includes('quayside_queue_paused{namespace="N",queue="r"} 0\n'), text);
+  });
+
+  it('count dead letters by the queue that they left, and show what is in the dead-letter queue', async () => {
+    const policy = plain('D', { deadLetter: { maxTries: 1, queue: 'dead' } });
+    const own = await MEMORY_SQLITE.open({ namespaces: [policy] });
+    const node = brokerOn([{ policy, engine: own.engine }], own.clock);
+    await node.start();
+    const queue = node.namespace('D').queue('q');
+    const text = () => new Metrics({ ...sources, broker: node }).text(EVERYTHING);
+    assert.ok((await text()).includes('quayside_dead_letter_elements{namespace="D"} 0\n'));
+    const [id = ''] = await queue.insert([newElement(), newElement()]);
+    assert.ok((await text()).includes('quayside_queue_dead_letters_total{namespace="D",queue="q"} 0\n'));
+    assert.equal(await ended(queue, { leaseMs: 1000 }), 1);
+    await queue.rollback({ id, group: null, token: null }, 0);
+    assert.ok((await text()).includes('quayside_queue_dead_letters_total{namespace="D",queue="q"} 1\n'));
+    assert.ok((await text()).includes('quayside_dead_letter_elements{namespace="D"} 1\n'));
+    await node.stop();
+    await own.close();
+  });
+
+  it('tell how large the files of an engine are and what the disk has left, if the disk answers', async () => {
+    const text = await fresh();
+    assert.deepEqual(
+      samplesOf(text, 'quayside_storage_file_bytes'),
+      new Map([['{engine="sqlite:N.db"}', 4096]]),
+    );
+    assert.deepEqual(
+      samplesOf(text, 'quayside_storage_free_bytes'),
+      new Map([['{engine="sqlite:N.db"}', 1e9]]),
+    );
+  });
+
+  it('leave the series of queues out unless they are asked for', async () => {
+    await broker.namespace('N').queue('q').insert([newElement()]);
+    const text = await new Metrics({ ...sources, perQueue: false }).text(EVERYTHING);
+    assert.doesNotMatch(text, /queue=|quayside_queue_/);
+    assert.ok(text.includes('quayside_elements{namespace="N",state="ready"} 1\n'), text);
+  });
+
   it('count operations by outcome and time storage in buckets that add up', async () => {
     await broker.namespace('N').queue('q').insert([newElement(), newElement()]);
     const text = await metrics.text(EVERYTHING);
     const operations = samplesOf(text, 'quayside_operations_total');
-    assert.equal(operations.get('{operation="insert",outcome="ok"}'), 2);
-    assert.equal(operations.get('{operation="commit",outcome="ok"}'), 0);
+    assert.equal(operations.get('{namespace="N",operation="insert",outcome="ok"}'), 2);
+    assert.equal(operations.get('{namespace="N",operation="commit",outcome="ok"}'), 0);
     const buckets = [...samplesOf(text, 'quayside_storage_duration_seconds_bucket').entries()].filter(
       ([labels]) => labels.includes('operation="insert"'),
     );
@@ -238,7 +350,8 @@ describe('Metrics', () => {
   it('tell who waits, logins, and the process', async () => {
     broker.namespace('N').queue('q').get(WAITS, DEAF);
     const text = await metrics.text(EVERYTHING);
-    assert.ok(text.includes('quayside_waiting_consumers 1\n'), text);
+    assert.ok(text.includes('quayside_waiting_consumers{namespace="N"} 1\n'), text);
+    assert.ok(text.includes('quayside_queue_waiting_consumers{namespace="N",queue="q"} 1\n'), text);
     assert.ok(text.includes('quayside_logins_total{outcome="accepted"} 3\n'), text);
     assert.ok(text.includes('quayside_sessions{protocol="stomp"} 2\n'), text);
     assert.ok(text.includes('quayside_unacknowledged_elements{protocol="stomp"} 7\n'), text);
@@ -302,8 +415,7 @@ describe('Metrics', () => {
     assert.match(all, /namespace="N"/);
     assert.match(all, /exchange="x1"/);
     assert.doesNotMatch(none, /namespace=|exchange=|destination=/);
-    assert.ok(none.includes('quayside_waiting_consumers 0\n'));
-    assert.equal(samplesOf(none, 'quayside_operations_total').get('{operation="insert",outcome="ok"}'), 1);
+    assert.doesNotMatch(none, /engine=/);
   });
 
   it('say that an engine is away, and everything else all the same', async () => {
@@ -326,12 +438,12 @@ function ended(queue: Queue, request: Partial<GetRequest>): Promise<number | str
   });
 }
 
-/** How often an operation ended in each way. */
+/** How often an operation ended in each way, those left out in which it never did. */
 function outcomesOf(text: string, operation: string): Record<string, number> {
   const found: Record<string, number> = {};
   for (const [labels, value] of samplesOf(text, 'quayside_operations_total')) {
-    const [, of, outcome = ''] = /^\{operation="(.*)",outcome="(.*)"\}$/.exec(labels) ?? [];
-    if (of === operation) found[outcome] = value;
+    const [, of, outcome = ''] = /,operation="(.*)",outcome="(.*)"\}$/.exec(labels) ?? [];
+    if (of === operation && value > 0) found[outcome] = value;
   }
   return found;
 }

@@ -19,7 +19,7 @@ import type { Keys } from './keys.ts';
 import type { Library } from './library.ts';
 import type { Subscriptions } from './subscriptions.ts';
 
-const KINDS: readonly DefinitionKind[] = ['queue', 'exchange'];
+const KINDS: readonly DefinitionKind[] = ['queue', 'exchange', 'namespace'];
 
 interface DefinitionsParts {
   readonly commands: Commands;

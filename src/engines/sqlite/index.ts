@@ -8,6 +8,7 @@ import type { Storage } from '../../engine/storage.ts';
 import { makeFolder } from '../../files/make-folder.ts';
 import { Client } from './client.ts';
 import { SqliteDefinitions } from './definitions.ts';
+import { diskUsage } from './disk-usage.ts';
 import { Housekeeping } from './housekeeping.ts';
 import { MEMORY, readSettings, type Settings } from './settings.ts';
 import { SqliteStats } from './stats.ts';
@@ -29,6 +30,7 @@ class SqliteEngine implements Engine {
   readonly signaller: Signaller;
   readonly stats: Stats;
   readonly failed: Promise<Error>;
+  readonly disk: Engine['disk'];
   readonly #settings: Settings;
   readonly #client: Client;
   readonly #stats: SqliteStats;
@@ -46,6 +48,8 @@ class SqliteEngine implements Engine {
       dedupWindowMs: options.dedupWindowMs,
     });
     this.failed = this.#client.failed;
+    const { file } = this.#settings;
+    this.disk = file === MEMORY ? undefined : () => diskUsage(file);
     this.#housekeeping = new Housekeeping(this.#client, clock, log);
     this.storage = new SqliteStorage(this.#client, time, this.#housekeeping);
     this.definitions = new SqliteDefinitions(this.#client, log);

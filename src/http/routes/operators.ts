@@ -119,9 +119,10 @@ function shownChecks(call: Call, checks: ReadyReport['checks']): ReadyReport['ch
 
 /** Nodes, with those of their namespaces that the user may know of. */
 function shownNodes(call: Call): object[] {
-  return call.front.parts.broker.nodes().map(({ startedAt, namespaces, ...node }) => ({
+  return call.front.parts.broker.nodes().map(({ startedAt, namespaces, conflicts, ...node }) => ({
     ...node,
     startedAt: new Date(startedAt).toISOString(),
     namespaces: namespaces.filter((name) => call.user.maySee(name)),
+    conflicts: conflicts.filter(({ namespace }) => call.user.maySee(namespace)),
   }));
 }

@@ -40,6 +40,18 @@ export function sizesContract(open: EngineUnderTest['open']): void {
       assert.equal((await on.storage.sizes(queue)).groups.size, 0);
     });
 
+    it('tells with `now` for how long the oldest ready element has been ready', async () => {
+      const queue = on.queue();
+      await on.storage.insert(queue, [newElement({ delayMs: 1_000 }), newElement({ delayMs: 3_600_000 })]);
+      await on.opened.passTime(5_000);
+      const before = on.opened.now();
+      const { ready, nextMatureAt } = await on.storage.sizes(queue);
+      assert.equal(ready, 1);
+      const age = on.storage.now(queue) - (nextMatureAt ?? 0);
+      // Within what a real engine needs to answer, and what its clock is known to be off by.
+      assert.ok(age >= 3_900 && age <= 4_100 + on.opened.now() - before + 2_000, `${age}`);
+    });
+
     it('counts a scheduled element as ready from its maturity on', async () => {
       const queue = on.queue();
       const now = on.opened.now();

@@ -1,0 +1,148 @@
+import type { Definitions, JsonValue } from '../engine/definitions.ts';
+import type { CancelTimer, Clock } from '../model/clock.ts';
+import { QuaysideError } from '../model/errors.ts';
+import { type Configured, GREETING_MS, type NodeInfo, type Peer } from './peers.ts';
+import type { BrokerLog } from './ports.ts';
+
+/** The option that decides how elements are stored. */
+const VARIANT = 'variant';
+/** Every node that is alive has greeted within this, even if one signal was lost. */
+const ALIVE_MS = 2 * GREETING_MS + 500;
+
+/** An option of a namespace that two nodes configure differently. */
+export interface Difference {
+  readonly option: string;
+  readonly here: string;
+  readonly there: string;
+}
+
+/** A start with another variant than a node that is alive. */
+export class VariantConflict extends Error {
+  readonly namespace: string;
+  readonly here: string;
+  readonly there: string;
+  readonly node: NodeInfo;
+
+  constructor(namespace: string, { here, there }: Difference, node: NodeInfo) {
+    super(
+      `Node ${nodeText(node)} serves namespace ${namespace} with variant ${there}, this one with ${here}.`,
+    );
+    this.namespace = namespace;
+    this.here = here;
+    this.there = there;
+    this.node = node;
+  }
+}
+
+export interface AgreementParts {
+  readonly namespace: string;
+  readonly configured: Configured;
+  readonly definitions: Definitions;
+  readonly clock: Clock;
+  readonly log: BrokerLog;
+  /** The other nodes that are there. */
+  readonly peers: () => readonly Peer[];
+}
+
+/** Whether the nodes of a namespace configure it alike. */
+export class Agreement {
+  readonly #parts: AgreementParts;
+  /** Ends the wait of a start. */
+  #onPeer: (() => void) | null = null;
+
+  constructor(parts: AgreementParts) {
+    this.#parts = parts;
+  }
+
+  /** By node: the options in which it differs from this one; nodes that differ in none are left out. */
+  differences(): ReadonlyMap<string, readonly Difference[]> {
+    const found = this.#parts.peers().map((peer) => [peer.info.id, this.#differencesWith(peer)] as const);
+    return new Map(found.filter(([, differences]) => differences.length > 0));
+  }
+
+  /** A node is there, or configures something else than before: each option in which it differs is logged once. */
+  noteNode(peer: Peer): void {
+    const { namespace, log } = this.#parts;
+    const { id, host, pid } = peer.info;
+    for (const { option, here, there } of this.#differencesWith(peer)) {
+      log.warn(
+        { event: 'configuration-conflict', ns: namespace, option, here, there, node: { id, host, pid } },
+        `nodes configure a namespace differently: ${namespace}.${option} is ${here} here and ${there} on node ${nodeText(peer.info)}`,
+      );
+    }
+    this.#onPeer?.();
+  }
+
+  /**
+   * Notes the variant of the namespace in its engine. Elements of one variant are invisible to another, so a start with
+   * another one than was noted waits for the nodes that are alive, and fails if one of them serves the old one.
+   * @throws VariantConflict
+   */
+  async claimVariant(): Promise<void> {
+    const { namespace, configured, definitions, log } = this.#parts;
+    const variant = configured[VARIANT];
+    if (variant === undefined) return;
+    for (;;) {
+      const noted = await definitions.get('namespace', namespace);
+      const before = noted === null ? null : variantIn(noted.value);
+      if (before === variant) return;
+      if (before !== null) await this.#refuseIfServed();
+      try {
+        await definitions.put('namespace', namespace, { variant }, noted?.version ?? null);
+      } catch (error) {
+        // Another node starts at the same moment: look at what it noted.
+        if (error instanceof QuaysideError && error.code === 'definition-conflict') continue;
+        throw error;
+      }
+      if (before === null) return;
+      log.warn(
+        { event: 'variant-changed', ns: namespace, before, variant },
+        `the variant of namespace ${namespace} was ${before} and is ${variant}: elements that were stored before are not handed out`,
+      );
+      return;
+    }
+  }
+
+  stop(): void {
+    this.#onPeer?.();
+  }
+
+  /** Waits for all nodes that are alive. @throws VariantConflict */
+  async #refuseIfServed(): Promise<void> {
+    const { promise: over, resolve } = Promise.withResolvers<void>();
+    const cancel: CancelTimer = this.#parts.clock.after(ALIVE_MS, resolve);
+    this.#onPeer = () => {
+      if (this.#other() !== null) resolve();
+    };
+    this.#onPeer();
+    await over;
+    cancel();
+    this.#onPeer = null;
+    const other = this.#other();
+    if (other !== null) throw other;
+  }
+
+  #other(): VariantConflict | null {
+    for (const peer of this.#parts.peers()) {
+      const difference = this.#differencesWith(peer).find(({ option }) => option === VARIANT);
+      if (difference !== undefined) return new VariantConflict(this.#parts.namespace, difference, peer.info);
+    }
+    return null;
+  }
+
+  #differencesWith({ configured: theirs }: Peer): Difference[] {
+    return Object.entries(this.#parts.configured).flatMap(([option, here]) => {
+      const there = theirs[option];
+      return there === undefined || there === here ? [] : [{ option, here, there }];
+    });
+  }
+}
+
+export function nodeText({ id, host, pid }: NodeInfo): string {
+  return `${id} (process ${pid} on ${host})`;
+}
+
+function variantIn(value: JsonValue): string | null {
+  const isObject = typeof value === 'object' && value !== null && 'variant' in value;
+  return isObject && typeof value.variant === 'string' ? value.variant : null;
+}

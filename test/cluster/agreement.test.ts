@@ -1,0 +1,181 @@
+import assert from 'node:assert/strict';
+import { after, afterEach, before, describe, it } from 'node:test';
+import { jsonOf, QueueClient } from '../support/http-client.ts';
+import { ServerProcess } from '../support/server-process.ts';
+import { MODES, type SharedEngine } from './modes.ts';
+import { reached } from './nodes.ts';
+
+interface Node {
+  readonly id: string;
+  readonly isSelf: boolean;
+  readonly conflicts: readonly object[];
+}
+
+interface LogLine {
+  readonly event?: string;
+  readonly option?: string;
+  readonly here?: string;
+  readonly there?: string;
+  readonly node?: { readonly id: string };
+  readonly namespaces?: readonly string[];
+}
+
+for (const { name, start } of MODES) {
+  describe(`Nodes behind ${name} that configure a namespace differently`, () => {
+    let engine: SharedEngine;
+    let namespaces = 0;
+    const servers: ServerProcess[] = [];
+    const clients: QueueClient[] = [];
+
+    const create = async (ns: string, options: object): Promise<ServerProcess> => {
+      const config = {
+        http: { users: { test1: 'test1', other: { password: 'other', rights: { mine: ['read'] } } } },
+        namespaces: { [ns]: { url: engine.url, ...options }, mine: { url: 'sqlite::memory:' } },
+      };
+      const server = await ServerProcess.create({ config });
+      servers.push(server);
+      return server;
+    };
+    const startNode = async (ns: string, options: object): Promise<ServerProcess> => {
+      const server = await create(ns, options);
+      await server.start();
+      return server;
+    };
+    const clientOf = ({ url }: ServerProcess, credentials = 'test1:test1'): QueueClient => {
+      const client = new QueueClient({ url, credentials });
+      clients.push(client);
+      return client;
+    };
+    const nodesAt = async (client: QueueClient): Promise<Node[]> =>
+      jsonOf<Node[]>(await client.request('GET', '/nodes'));
+    const conflictsAt = async (client: QueueClient): Promise<object[]> =>
+      (await nodesAt(client)).flatMap(({ conflicts }) => conflicts);
+
+    before(async () => {
+      engine = await start();
+    });
+
+    afterEach(async () => {
+      for (const client of clients.splice(0)) client.close();
+      await Promise.all(servers.splice(0).map((server) => server.dispose()));
+    });
+
+    after(() => engine?.stop());
+
+    it('each warn with option and node, and show it in /nodes, /readyz and metrics', async () => {
+      const ns = `N${++namespaces}`;
+      const a = await startNode(ns, { lease: 60, deadLetter: { maxTries: 5 } });
+      const b = await startNode(ns, { lease: 90 });
+      const [ofA, ofB] = [clientOf(a), clientOf(b)];
+      await reached('A sees B', async () => (await conflictsAt(ofA)).length === 2);
+      await reached('B sees A', async () => (await conflictsAt(ofB)).length === 2);
+      const deadLetter = '{"maxTries":5,"queue":"__deadletter__"}';
+      assert.deepEqual(await conflictsAt(ofA), [
+        { namespace: ns, option: 'lease', here: '60', there: '90' },
+        { namespace: ns, option: 'deadLetter', here: deadLetter, there: 'not set' },
+      ]);
+      const ready = jsonOf<{ nodes: Node[] }>(await ofB.request('GET', '/readyz?verbose'));
+      assert.deepEqual(ready.nodes.find(({ isSelf }) => !isSelf)?.conflicts[0], {
+        namespace: ns,
+        option: 'lease',
+        here: '90',
+        there: '60',
+      });
+      assert.deepEqual(ready.nodes.find(({ isSelf }) => isSelf)?.conflicts, []);
+      const metrics = (await ofA.request('GET', '/metrics')).body.toString();
+      assert.ok(metrics.includes(`quayside_configuration_conflicts{namespace="${ns}"} 2\n`));
+      assert.ok(metrics.includes('quayside_configuration_conflicts{namespace="mine"} 0\n'));
+      const others = (await nodesAt(ofA)).filter(({ isSelf }) => !isSelf);
+      for (const [server, ids] of [
+        [a, others.map(({ id }) => id)],
+        [b, (await nodesAt(ofB)).filter(({ isSelf }) => !isSelf).map(({ id }) => id)],
+      ] as const) {
+        const warned = warningsOf(server, 'configuration-conflict');
+        assert.deepEqual(
+          warned.map(({ option }) => option),
+          ['lease', 'deadLetter'],
+          'once for each option',
+        );
+        assert.deepEqual([...new Set(warned.map(({ node }) => node?.id))], ids);
+      }
+      const stranger = clientOf(a, 'other:other');
+      assert.deepEqual(await conflictsAt(stranger), [], 'nothing of namespaces that a user may not see');
+    });
+
+    it('say nothing if they configure it alike', async () => {
+      const ns = `N${++namespaces}`;
+      const options = { variant: 'stream', groups: ['a', 'b'], retention: 60 };
+      const [a, b] = [await startNode(ns, options), await startNode(ns, options)];
+      const client = clientOf(a);
+      await reached('two nodes', async () => (await nodesAt(client)).length === 2);
+      assert.deepEqual(await conflictsAt(client), []);
+      for (const server of [a, b]) assert.deepEqual(warningsOf(server, 'configuration-conflict'), []);
+    });
+
+    it('warn of namespaces that they do not share, once another node is there', async () => {
+      const ns = `N${++namespaces}`;
+      const a = await startNode(ns, {});
+      assert.deepEqual(warningsOf(a, 'namespaces-apart'), [], 'a single node has no reason');
+      const b = await startNode(ns, {});
+      for (const server of [a, b]) {
+        await reached('a warning', async () => warningsOf(server, 'namespaces-apart').length > 0);
+        const warned = warningsOf(server, 'namespaces-apart');
+        assert.deepEqual(
+          warned.map((line) => line.namespaces),
+          [['mine']],
+        );
+      }
+    });
+
+    it('are told at start to name users, which each would otherwise have of its own', async () => {
+      const namespaces = { N: { url: engine.url }, M: { url: 'sqlite::memory:' } };
+      const warning = /other nodes can share the engine of N, but http\.users names nobody/;
+      for (const [config, warns] of [
+        [{ namespaces }, true],
+        [{ namespaces, http: { users: { test1: 'test1' } } }, false],
+        [{ namespaces: { M: namespaces.M } }, false],
+        [{ namespaces: { N: { url: engine.url, signaller: { url: 'local:' } } } }, false],
+      ] as const) {
+        const server = await ServerProcess.create({ config });
+        servers.push(server);
+        await server.start();
+        assert.equal(warning.test(server.output), warns, JSON.stringify(config));
+      }
+    });
+
+    it('with another variant are refused at start while a node is alive, and warned when none is', async () => {
+      const ns = `N${++namespaces}`;
+      const plain = await startNode(ns, {});
+      const refused = await create(ns, { variant: 'stream' });
+      refused.launch();
+      assert.deepEqual(await refused.exited(), { code: 2, signal: null });
+      assert.match(
+        refused.output,
+        new RegExp(
+          `namespaces\\.${ns}\\.variant: is stream, and node \\w+ \\(process ${plain.pid} on .* as simple\\. `,
+        ),
+      );
+      assert.equal(
+        (await clientOf(plain).insert(ns, 'q', 'x')).status,
+        200,
+        'the other node is not disturbed',
+      );
+      await plain.kill();
+      const changed = await create(ns, { variant: 'stream' });
+      // The node that was killed may still be taken to be alive by nobody: it greets nobody.
+      await changed.start();
+      assert.equal(warningsOf(changed, 'variant-changed').length, 1);
+      assert.equal((await changed.stop()).code, 0);
+      const again = await startNode(ns, { variant: 'stream' });
+      assert.deepEqual(warningsOf(again, 'variant-changed'), [], 'it is noted now');
+    });
+  });
+}
+
+function warningsOf({ output }: ServerProcess, event: string): LogLine[] {
+  return output
+    .split('\n')
+    .filter((line) => line.startsWith('{'))
+    .map((line) => JSON.parse(line) as LogLine)
+    .filter((line) => line.event === event);
+}

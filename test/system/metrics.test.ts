@@ -1,0 +1,73 @@
+import assert from 'node:assert/strict';
+import { statSync } from 'node:fs';
+import { after, before, describe, it } from 'node:test';
+import { setTimeout as delay } from 'node:timers/promises';
+import { QueueClient } from '../support/http-client.ts';
+import { Folder, type Program } from './program.ts';
+
+const CONFIG = {
+  http: { users: { test1: 'test1', other: { password: 'other', rights: { M: ['read'] } } } },
+  metrics: { perQueue: true },
+  namespaces: { N: { url: 'sqlite:N.db' }, M: { url: 'sqlite::memory:' } },
+};
+
+describe('The metrics of a server', () => {
+  let folder: Folder;
+  let program: Program;
+  let client: QueueClient;
+  const metrics = async (of = client): Promise<string> =>
+    (await of.request('GET', '/metrics')).body.toString('utf8');
+
+  before(async () => {
+    folder = await Folder.create();
+    await folder.write('q.json', CONFIG);
+    program = await folder.serve(['--config', 'q.json']);
+    client = new QueueClient({ url: program.url });
+  });
+
+  after(async () => {
+    client.close();
+    await folder.dispose();
+  });
+
+  it('tell the size of each file and the free space of its disk, and nothing of what has no file', async () => {
+    const text = await metrics();
+    const [, bytes = ''] = /^quayside_storage_file_bytes\{engine="sqlite:N\.db"\} (\d+)$/m.exec(text) ?? [];
+    const found = ['N.db', 'N.db-wal'].map((name) => statSync(folder.file(`data/${name}`)).size);
+    assert.equal(
+      Number(bytes),
+      found.reduce((sum, size) => sum + size, 0),
+    );
+    assert.match(text, /^quayside_storage_free_bytes\{engine="sqlite:N\.db"\} [1-9]\d*$/m);
+    assert.doesNotMatch(text, /sqlite::memory:/);
+    const other = new QueueClient({ url: program.url, credentials: 'other:other' });
+    assert.doesNotMatch(await metrics(other), /sqlite:N\.db|namespace="N"/);
+    other.close();
+  });
+
+  it('tell how long requests took by operation, a get with its wait', async () => {
+    const name = 'quayside_http_request_duration_seconds';
+    const waiting = client.get('N', 'q', { to: 60_000 });
+    await client.insert('N', 'q', 'x');
+    assert.equal((await waiting).status, 200);
+    await client.get('N', 'q', { to: 300 });
+    await client.request('GET', '/nothing/here');
+    // Scrapes within a second show the same numbers.
+    let text = await metrics();
+    while (!text.includes(`${name}_count{operation="unmatched"} 1\n`)) {
+      await delay(100);
+      text = await metrics();
+    }
+    for (const line of [
+      `${name}_count{operation="insert"} 1`,
+      `${name}_count{operation="take"} 2`,
+      `${name}_bucket{operation="take",le="60"} 2`,
+      `${name}_count{operation="unmatched"} 1`,
+      `${name}_count{operation="commit"} 0`,
+    ]) {
+      assert.ok(text.includes(`${line}\n`), `${line} is missing in\n${text}`);
+    }
+    const [, sum = ''] = new RegExp(`^${name}_sum\\{operation="take"\\} (\\S+)$`, 'm').exec(text) ?? [];
+    assert.ok(Number(sum) > 0.2, 'the wait of the second get is counted');
+  });
+});
