@@ -2,7 +2,7 @@ import { dirname, resolve } from 'node:path';
 import { asConfig, checkTree, type SourceOf } from './check.ts';
 import { type EnvironmentSetting, readEnvironment, setIn } from './environment.ts';
 import { readConfigFile } from './file.ts';
-import type { Config } from './options.ts';
+import type { Config, NamespaceConfig } from './options.ts';
 import { ConfigError, type ConfigProblem, type Path, pathText } from './problem.ts';
 import { type Renaming, renamedText, renameOptions } from './renamed.ts';
 import { checkRules } from './rules.ts';
@@ -122,7 +122,33 @@ function withAbsolutePaths(config: Config, base: string): Config {
     http: withAbsoluteTls(config.http, base),
     stomp: withAbsoluteTls(config.stomp, base),
     amqp: withAbsoluteTls(config.amqp, base),
+    namespaces: Object.fromEntries(
+      Object.entries(config.namespaces).map(([name, namespace]) => [name, withAbsoluteUrls(namespace, base)]),
+    ),
   };
+}
+
+function withAbsoluteUrls(namespace: NamespaceConfig, base: string): NamespaceConfig {
+  const { url, signaller, stats } = namespace;
+  const absolute = <T extends { url?: string | undefined }>(group: T): T =>
+    group.url === undefined ? group : { ...group, url: withAbsoluteFiles(group.url, base) };
+  return {
+    ...namespace,
+    url: withAbsoluteFiles(url, base),
+    ...(signaller !== undefined && { signaller: absolute(signaller) }),
+    ...(stats !== undefined && { stats: absolute(stats) }),
+  };
+}
+
+/** The parameters of an engine's URL that name PEM files. */
+const FILE_PARAMETER = /([?&](?:ca|cert|key|sslrootcert|sslcert|sslkey)=)([^&#]+)/g;
+
+function withAbsoluteFiles(url: string, base: string): string {
+  if (!/^(redis|postgres)/.test(url)) return url;
+  return url.replace(FILE_PARAMETER, (_, name: string, file: string) => {
+    const path = new URLSearchParams(`file=${file}`).get('file') ?? '';
+    return name + encodeURIComponent(resolve(base, path)).replaceAll('%2F', '/');
+  });
 }
 
 function withAbsoluteTls<T extends Pick<Config['http'], 'tls'>>(group: T, base: string): T {

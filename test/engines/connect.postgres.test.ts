@@ -195,7 +195,10 @@ describe('PostgreSQL over TLS', () => {
   it('is refused where the certificate is for another name, or from somebody else', async () => {
     const other = url(`?sslmode=verify-full&sslrootcert=${folder}/ca.crt`);
     assert.match(await refusal(other), /IP: 127\.0\.0\.1|does not match/);
-    assert.match(await refusal(url('?sslmode=verify-full')), /certificate/);
+    assert.match(
+      await refusal(url('?sslmode=verify-full').replace('127.0.0.1', 'localhost')),
+      /certificate[^;]*; name the authority's PEM file by sslrootcert=FILE in the URL, or install the authority on this system$/,
+    );
   });
 
   it('may do without the name, or without any check, where that is asked for', async () => {
@@ -205,7 +208,10 @@ describe('PostgreSQL over TLS', () => {
 
   it('is not done without by a server that has none', async () => {
     const plain = await sharedServer();
-    assert.match(await refusal(plain.url({ parameters: '?sslmode=require' })), /does not support SSL/);
+    assert.match(
+      await refusal(plain.url({ parameters: '?sslmode=require' })),
+      /does not support SSL.*; if this port does not use TLS, write sslmode=disable in the URL$/,
+    );
   });
 });
 

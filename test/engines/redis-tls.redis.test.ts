@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
-import { mkdtempSync, rmSync } from 'node:fs';
+import { copyFileSync, mkdirSync, mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
@@ -11,6 +11,7 @@ import { systemClock } from '../../src/model/clock.ts';
 import { plain } from '../support/broker.ts';
 import { bodyTexts, newElements } from '../support/elements.ts';
 import { freePort, type RedisServer, startRedis } from '../support/redis-servers.ts';
+import { Folder } from '../system/program.ts';
 import { redisEngine } from './redis.ts';
 
 const NAMESPACES = [plain('plain')];
@@ -46,13 +47,58 @@ describe('Redis over TLS, with a certificate for localhost', () => {
       await engine.start();
       return engine;
     };
-    await assert.rejects(start({}), /self-signed certificate/);
-    await assert.rejects(start({ ca, servername: 'other.test' }), /other\.test/);
+    await assert.rejects(
+      start({}),
+      /self-signed certificate; name the authority's PEM file by ca=FILE in the URL, or install the authority on this system$/,
+    );
+    await assert.rejects(
+      start({ ca, servername: 'other.test' }),
+      /other\.test.*; name the host in the URL as its certificate does, or give that name by servername=NAME$/,
+    );
     const engine = await start({ ca, servername: 'localhost' });
     const queue = { ns: 'plain', name: 'secret' };
     await engine.storage.insert(queue, newElements('over TLS'));
     assert.deepEqual(bodyTexts((await engine.storage.take(queue, POP)).deliveries), ['over TLS']);
     await engine.stop();
+  });
+
+  it('is reached through an authority of the system, and by a path from the folder of the configuration', async () => {
+    const folders = await Folder.create();
+    mkdirSync(folders.file('etc'));
+    copyFileSync(ca, folders.file('etc/authority.pem'));
+    const url = `rediss://localhost:${port}`;
+    try {
+      for (const [redis, env] of [
+        [url, { SSL_CERT_FILE: ca }],
+        [`${url}?ca=authority.pem`, {}],
+      ] as const) {
+        const config = { http: { users: { u: 'p' } }, namespaces: { N: { url: redis } } };
+        await folders.write('etc/q.json', config);
+        const program = await folders.serve(['--config', 'etc/q.json'], { env });
+        assert.equal(await program.stop(), 0);
+      }
+    } finally {
+      await folders.dispose();
+    }
+  });
+
+  it('says TLS to who speaks it to a plain port, or not to one that expects it', async () => {
+    const plainServer = await startRedis();
+    const start = async (url: string): Promise<void> => {
+      await redisEngine({ url, namespaces: NAMESPACES, clock: null }).start();
+    };
+    try {
+      await assert.rejects(
+        start(`rediss://localhost:${plainServer.port}`),
+        /; if this port does not use TLS, write redis:/,
+      );
+      await assert.rejects(
+        start(`redis://localhost:${port}`),
+        /; if this port expects TLS, write rediss: for redis:$/,
+      );
+    } finally {
+      await plainServer.stop();
+    }
   });
 
   it('is checked against its own name, whichever host the URL names first', async () => {

@@ -78,6 +78,27 @@ describe('The configuration', () => {
     assert.equal(dataDir, join(folder, 'd'));
     assert.deepEqual(http.tls, { cert: join(folder, 'c.pem'), key: '/k.pem' });
   });
+
+  it('takes the files that URLs of engines name from there, too', async () => {
+    const { namespaces } = await configOf(
+      JSON.stringify({
+        namespaces: {
+          r: { url: 'rediss://h/1?ca=a%20b.pem&wait=1', signaller: { url: 'rediss://h?key=/k.pem' } },
+          p: {
+            url: 'postgres://u:p@h/d?sslrootcert=../ca.pem',
+            stats: { url: 'postgres://h?sslcert=c.pem' },
+          },
+          s: { url: 'sqlite:N.db?ca=x' },
+        },
+      }),
+    );
+    const at = (name: string): string => join(folder, name);
+    assert.equal(namespaces.r?.url, `rediss://h/1?ca=${at('a%20b.pem')}&wait=1`);
+    assert.equal(namespaces.r?.signaller?.url, 'rediss://h?key=/k.pem');
+    assert.equal(namespaces.p?.url, `postgres://u:p@h/d?sslrootcert=${at('../ca.pem')}`);
+    assert.equal(namespaces.p?.stats?.url, `postgres://h?sslcert=${at('c.pem')}`);
+    assert.equal(namespaces.s?.url, 'sqlite:N.db?ca=x');
+  });
 });
 
 describe('A wrong configuration is refused with source, path and remedy:', () => {

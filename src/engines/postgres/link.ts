@@ -1,5 +1,6 @@
 import { randomInt } from 'node:crypto';
 import type { EngineLog } from '../../engine/engine.ts';
+import { withTlsHint } from '../../engine/tls-hint.ts';
 import type { CancelTimer, Clock } from '../../model/clock.ts';
 import { Connection } from './connection.ts';
 import type { Settings } from './settings.ts';
@@ -80,7 +81,7 @@ export class Link {
         await this.#open(null);
         return;
       } catch (error) {
-        faults.push(reasonOf(error));
+        faults.push(withTlsHint(reasonOf(error), TLS_SETTINGS));
       }
     }
     const reason = faults.join(', ');
@@ -212,6 +213,13 @@ export class Link {
     this.#log.warn({ server: this.#settings.shown, role: this.#role, reason }, 'PostgreSQL is still away');
   }
 }
+
+const TLS_SETTINGS = {
+  authority: 'sslrootcert=FILE',
+  name: '',
+  without: 'sslmode=disable in the URL',
+  with: 'sslmode=verify-full in the URL',
+};
 
 /** The deepest message, which names the errno or SQLSTATE. None of them holds a password. */
 function reasonOf(error: unknown): string {

@@ -1,5 +1,6 @@
 import { readFileSync } from 'node:fs';
 import type { ConnectionOptions } from 'node:tls';
+import { trustSystemAuthorities } from '../../files/authorities.ts';
 import type { Host, Target } from './url.ts';
 
 export type TlsOptions = Pick<
@@ -22,6 +23,7 @@ export function readTls({ hosts, parameters, shown }: Target): TlsOptions | fals
   }
   if (mode === 'disable') return false;
   const ca = readFile(parameters, 'sslrootcert', shown);
+  if (ca === undefined && mode !== 'require') trustSystemAuthorities();
   const cert = readFile(parameters, 'sslcert', shown);
   const key = readFile(parameters, 'sslkey', shown);
   return {

@@ -1,6 +1,7 @@
 import { readFileSync } from 'node:fs';
 import type { ConnectionOptions } from 'node:tls';
 import type { EngineOptions } from '../../engine/engine.ts';
+import { trustSystemAuthorities } from '../../files/authorities.ts';
 import { maskUrl } from '../../model/mask.ts';
 import type { Tls } from './tls.ts';
 import { parseUrl } from './url.ts';
@@ -118,8 +119,9 @@ function variantOf(given: Given): Variant {
   return variant;
 }
 
-/** `rediss:` checks the server's certificate, always; a private authority is named by `ca`. */
+/** `rediss:` checks the server's certificate, always; an authority that this system does not know is named by `ca`. */
 function tlsOptions(given: Given): ConnectionOptions {
+  if (given.text('ca') === null) trustSystemAuthorities();
   const servername = given.text('servername');
   return {
     ...(servername === null ? {} : { servername }),

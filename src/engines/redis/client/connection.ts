@@ -1,4 +1,5 @@
 import { Command, Redis } from 'ioredis';
+import { withTlsHint } from '../../../engine/tls-hint.ts';
 import type { CancelTimer, Clock } from '../../../model/clock.ts';
 import type { Address, Login } from '../settings.ts';
 import { tlsTo } from '../tls.ts';
@@ -80,14 +81,14 @@ export class Connection {
       reason ??= error;
     });
     const cancel = clock.after(timeoutMs, () => {
-      reason ??= new Error('no answer in time');
+      reason ??= new Error(NO_ANSWER);
       end(redis);
     });
     try {
       await redis.connect();
     } catch (error) {
       end(redis);
-      throw new Error((reason ?? (error as Error)).message);
+      throw new Error(explained((reason ?? (error as Error)).message, login.tls !== null));
     } finally {
       cancel();
     }
@@ -180,6 +181,29 @@ export class Connection {
     });
   }
 }
+
+const NO_ANSWER = 'no answer in time';
+const CUT_OFF = /ECONNRESET|EPIPE/;
+
+/**
+ * A server that gets TLS where it expects commands waits for the end of a line; one that gets commands where it expects
+ * TLS cuts the connection off.
+ */
+function explained(message: string, isTls: boolean): string {
+  if (isTls && (message === NO_ANSWER || CUT_OFF.test(message))) {
+    return `${message}; if this port does not use TLS, write redis: for rediss:`;
+  }
+  if (!isTls && CUT_OFF.test(message))
+    return `${message}; if this port expects TLS, write rediss: for redis:`;
+  return withTlsHint(message, TLS_SETTINGS);
+}
+
+const TLS_SETTINGS = {
+  authority: 'ca=FILE',
+  name: ', or give that name by servername=NAME',
+  without: 'redis: for rediss:',
+  with: 'rediss: for redis:',
+};
 
 /** At once: a graceful end would wait for a server that may never answer. */
 function end(redis: Redis): void {
