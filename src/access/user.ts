@@ -1,4 +1,5 @@
 import { namespaceNotFound, QuaysideError } from '../model/errors.ts';
+import { quote } from '../model/quote.ts';
 
 /**
  * What a user may do in a namespace (decisions, "Requests in general").
@@ -26,7 +27,10 @@ export interface User {
 export function refusal(user: User, right: Right, namespace: string): QuaysideError | null {
   if (user.may(right, namespace)) return null;
   if (!user.maySee(namespace)) return namespaceNotFound(namespace);
-  return new QuaysideError('forbidden', `This needs the right ${right} in namespace ${namespace}.`);
+  return new QuaysideError(
+    'forbidden',
+    `User ${quote(user.name)} does not have the right ${right} in namespace ${namespace}.`,
+  );
 }
 
 /** What somebody hears who was logged in when users were read anew, and is no user of then. */

@@ -409,9 +409,13 @@ function earlier(a: number | null, b: number | null): number | null {
 }
 
 function timeoutError(consumer: Consumer): QuaysideError {
-  return new QuaysideError('pop-timeout', 'No element became eligible within the given time.', {
-    extra: { timeout: true, tid: consumer.tid, since: new Date(consumer.since).toISOString() },
-  });
+  return new QuaysideError(
+    'pop-timeout',
+    `No element became eligible within ${consumer.request.timeoutMs} ms.`,
+    {
+      extra: { timeout: true, tid: consumer.tid, since: new Date(consumer.since).toISOString() },
+    },
+  );
 }
 
 function asError(fault: unknown): QuaysideError {

@@ -6,6 +6,7 @@ import type { CancelTimer, Clock } from '../model/clock.ts';
 import { type GroupName, PLAIN_GROUP } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { QueueKey } from '../model/names.ts';
+import { quote } from '../model/quote.ts';
 import { Retries } from '../model/retries.ts';
 import type { Admission } from './admission.ts';
 import { Agreement, type Difference } from './agreement.ts';
@@ -197,14 +198,14 @@ export class Namespace {
     if (this.#known.size >= maxQueues) {
       throw new QuaysideError(
         'too-many-queues',
-        `Namespace ${this.name} has ${maxQueues} queues, its limit; raise maxQueues to add ${name}.`,
+        `Namespace ${this.name} has ${maxQueues} queues, its limit; raise maxQueues to add ${quote(name)}.`,
       );
     }
     // Names that were asked for and never used take memory on this node alone, yet not without end.
     if (this.#queues.size >= 2 * maxQueues) {
       throw new QuaysideError(
         'too-many-queues',
-        `On this node ${2 * maxQueues} names of namespace ${this.name} were asked for, twice its maxQueues: ${name} has no room.`,
+        `On this node ${2 * maxQueues} names of namespace ${this.name} were asked for, twice its maxQueues: ${quote(name)} has no room.`,
       );
     }
     return queue ?? this.#open(name);

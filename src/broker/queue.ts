@@ -92,7 +92,7 @@ export class Queue {
    * @throws QuaysideError `invalid-parameter` where groups are given and the namespace has none
    */
   groups(given: readonly GroupName[] | null): readonly GroupName[] {
-    if (given !== null && !this.#ns.isStream) throw this.#noGroups('groups');
+    if (given !== null && !this.#ns.isStream) throw this.#noGroups('groups', given.join(','));
     return given ?? this.#ns.defaultGroups;
   }
 
@@ -397,14 +397,14 @@ export class Queue {
   }
 
   #groupFor(given: GroupName | null): GroupName {
-    if (given !== null && !this.#ns.isStream) throw this.#noGroups('group');
+    if (given !== null && !this.#ns.isStream) throw this.#noGroups('group', given);
     return given ?? this.#ns.defaultGroup;
   }
 
-  #noGroups(parameter: string): QuaysideError {
+  #noGroups(parameter: string, given: string): QuaysideError {
     return invalidParameter(
       parameter,
-      `Namespace ${this.#ns.name} has plain queues; leave ${parameter} out, or use a stream namespace.`,
+      `${parameter} ${quote(given)} cannot be used: namespace ${this.#ns.name} has plain queues. Leave ${parameter} out, or use a stream namespace.`,
     );
   }
 }

@@ -2,6 +2,7 @@ import type { SettleOutcome } from '../engine/storage.ts';
 import type { ElementId, GroupName } from '../model/element.ts';
 import { type ErrorCode, QuaysideError } from '../model/errors.ts';
 import type { QueueKey } from '../model/names.ts';
+import { quote } from '../model/quote.ts';
 import type { Outcome } from './meter.ts';
 
 /** The outcomes of settling that did what was asked. */
@@ -45,7 +46,7 @@ function sentence(outcome: Refused, id: ElementId, group: GroupName | null, queu
     case 'not-reserved':
       return `Element ${id} is not reserved.`;
     case 'not-found':
-      return `There is no element ${id} in ${queue}${group === null ? '' : ` for group ${group}`}.`;
+      return `There is no element ${id} in ${quote(queue)}${group === null ? '' : ` for group ${quote(group)}`}.`;
     default:
       return outcome satisfies never;
   }

@@ -1,5 +1,6 @@
 import { QuaysideError } from '../model/errors.ts';
 import { checkGroup, checkName } from '../model/names.ts';
+import { quote } from '../model/quote.ts';
 import type { Config, NamespaceConfig } from './options.ts';
 import type { Path } from './problem.ts';
 
@@ -37,7 +38,11 @@ function checkOrigin(origin: string, place: number, refuse: Refuse): void {
   const sent = URL.parse(origin)?.origin;
   if (sent === origin.toLowerCase()) return;
   const remedy = sent === undefined ? 'Write it as https://jobs.example' : `Write ${sent}`;
-  refuse(['http', 'allowedOrigins', String(place)], 'is nothing that a browser sends as an origin', remedy);
+  refuse(
+    ['http', 'allowedOrigins', String(place)],
+    `${quote(origin)} is not what a browser sends as an origin`,
+    remedy,
+  );
 }
 
 function checkNamespace(name: string, namespace: NamespaceConfig, refuse: Refuse): void {

@@ -92,5 +92,5 @@ function namespaceAt({ broker }: Pick<ExchangesOptions, 'broker'>, ns: string, p
 
 /** The refusal of a declaration that names a namespace which is not there. */
 export function noNamespace(path: string, ns: string): QuaysideError {
-  return invalidParameter(path, `${path}: there is no namespace ${ns}.`);
+  return invalidParameter(path, `${path}: there is no namespace ${quote(ns)}.`);
 }

@@ -1,4 +1,5 @@
 import { QuaysideError } from '../model/errors.ts';
+import { quote } from '../model/quote.ts';
 import type { Asker } from './asker.ts';
 import { sameDeclaration } from './declaration.ts';
 import type { Exchange, ExchangeSetup } from './exchange.ts';
@@ -73,7 +74,7 @@ export class KnownExchanges {
     if (own.size < max) return;
     throw new QuaysideError(
       'too-many-exchanges',
-      `Namespace ${ns} has ${own.size} exchanges, its limit is ${max}; raise maxExchanges to add ${id}.`,
+      `Namespace ${ns} has ${own.size} exchanges, its limit is ${max}; raise maxExchanges to add ${quote(id)}.`,
     );
   }
 

@@ -8,7 +8,7 @@ import type { Call } from './call.ts';
  */
 export function readBody(call: Call, limit: number, take: (body: Buffer) => void): void {
   const { request, head, answer } = call;
-  if (head.contentLength > limit) throw tooLarge(limit);
+  if (head.contentLength > limit) throw tooLarge(limit, `has ${head.contentLength} bytes`);
   if (head.expect !== null && request.httpVersionMinor > 0) answer.writeContinue();
   request.claim(limit, {
     bodyEnded(body) {
@@ -18,12 +18,12 @@ export function readBody(call: Call, limit: number, take: (body: Buffer) => void
         call.fail(error);
       }
     },
-    bodyTooLarge: () => call.fail(tooLarge(limit)),
+    bodyTooLarge: () => call.fail(tooLarge(limit, `has more than ${limit} bytes`)),
   });
 }
 
-function tooLarge(limit: number): QuaysideError {
-  return new QuaysideError('body-too-large', `The body may have at most ${limit} bytes.`, {
+function tooLarge(limit: number, what: string): QuaysideError {
+  return new QuaysideError('body-too-large', `The body ${what}. At most ${limit} are allowed.`, {
     extra: { limit },
   });
 }

@@ -1,4 +1,5 @@
 import { QuaysideError } from '../model/errors.ts';
+import { quote } from '../model/quote.ts';
 import type { Head } from './head.ts';
 
 /**
@@ -11,17 +12,29 @@ import type { Head } from './head.ts';
 export function refuseForeignPage(head: Head, allowedOrigins: ReadonlySet<string>): void {
   const { fetchSite, purpose, origin } = head;
   if (fetchSite !== null && fetchSite !== 'same-origin' && fetchSite !== 'none') {
-    throw new QuaysideError('forbidden-origin', 'Requests on behalf of other sites are refused.', {
-      parameter: 'sec-fetch-site',
-    });
+    throw new QuaysideError(
+      'forbidden-origin',
+      `Sec-Fetch-Site is ${quote(fetchSite)}. A browser may send requests on behalf of this site's own pages only.`,
+      {
+        parameter: 'sec-fetch-site',
+      },
+    );
   }
   if (purpose?.toLowerCase().includes('prefetch')) {
-    throw new QuaysideError('forbidden-origin', 'Prefetching is refused.', { parameter: 'sec-purpose' });
+    throw new QuaysideError(
+      'forbidden-origin',
+      `Sec-Purpose is ${quote(purpose)}. A prefetch could take an element.`,
+      { parameter: 'sec-purpose' },
+    );
   }
   if (origin !== null && !allowedOrigins.has(origin.toLowerCase()) && !isOwnOrigin(origin, head.host)) {
-    throw new QuaysideError('forbidden-origin', 'Requests from this origin are refused.', {
-      parameter: 'origin',
-    });
+    throw new QuaysideError(
+      'forbidden-origin',
+      `Origin ${quote(origin)} is not allowed. Allowed: this server's own, and those of http.allowedOrigins.`,
+      {
+        parameter: 'origin',
+      },
+    );
   }
 }
 

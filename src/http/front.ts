@@ -3,6 +3,7 @@ import type { Socket } from 'node:net';
 import { refusal, type User } from '../access/user.ts';
 import { namespaceNotFound, QuaysideError } from '../model/errors.ts';
 import { checkName } from '../model/names.ts';
+import { quote } from '../model/quote.ts';
 import { refuseForeignPage } from './browser.ts';
 import { Call } from './call.ts';
 import { readHead } from './head.ts';
@@ -104,7 +105,12 @@ export class Front {
     const { socket } = call.request;
     const waiting = this.#waitingGets.get(socket) ?? 0;
     if (waiting >= MAX_WAITING_GETS) {
-      call.fail(new QuaysideError('overloaded', `At most ${MAX_WAITING_GETS} GETs wait on one connection.`));
+      call.fail(
+        new QuaysideError(
+          'overloaded',
+          `${MAX_WAITING_GETS} pipelined GETs wait on this connection, the limit. Read their responses first.`,
+        ),
+      );
       return;
     }
     this.#waitingGets.set(socket, waiting + 1);
@@ -227,13 +233,17 @@ export class Front {
 
   #noRoute({ path, request }: Call): QuaysideError {
     if (!isWellEncoded(path)) {
-      return new QuaysideError('malformed-request', 'The path is not well percent-encoded UTF-8.');
+      return new QuaysideError('malformed-request', `Path ${quote(path)} is not percent-encoded UTF-8.`);
     }
     const methods = this.router.allowed(path);
-    if (methods.length === 0) return new QuaysideError('route-not-found', 'There is nothing at this path.');
+    if (methods.length === 0)
+      return new QuaysideError(
+        'route-not-found',
+        `Path ${quote(path)} does not exist. GET /openapi.json lists those that do.`,
+      );
     return new QuaysideError(
       'method-not-allowed',
-      `${request.method} is not for this path; ${methods.join(', ')} are.`,
+      `Method ${request.method} is not allowed here. Allowed: ${methods.join(', ')}.`,
     );
   }
 }
@@ -243,15 +253,22 @@ export class Front {
  * looked at, so it cannot differ from what a proxy in front of us saw.
  */
 function splitTarget(call: Call, target: string): void {
-  if (NOT_OF_A_TARGET.test(target)) {
-    throw new QuaysideError('malformed-request', 'The request target has characters that must be encoded.');
+  const [bad] = NOT_OF_A_TARGET.exec(target) ?? [];
+  if (bad !== undefined) {
+    throw new QuaysideError(
+      'malformed-request',
+      `The request target ${quote(target)} has ${quote(bad)}, which must be percent-encoded.`,
+    );
   }
   const origin = target.charCodeAt(0) === SLASH ? target : target.replace(ABSOLUTE_FORM, '');
   const queryAt = origin.indexOf('?');
   call.path = queryAt === -1 ? origin : origin.slice(0, queryAt);
   if (queryAt !== -1) call.search = origin.slice(queryAt + 1);
   if (call.path.charCodeAt(0) !== SLASH) {
-    throw new QuaysideError('malformed-request', 'The request target has no path.');
+    throw new QuaysideError(
+      'malformed-request',
+      `The request target ${quote(target)} has no path. It must start with /.`,
+    );
   }
 }
 

@@ -2,6 +2,7 @@ import { type ElementHeaders, NO_HEADERS } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
 import { checkContentHeader, ELEMENT_HEADER_PREFIX } from '../model/headers.ts';
 import { LIMITS } from '../model/limits.ts';
+import { quote } from '../model/quote.ts';
 
 /** The headers of a request that mean something to this server; null where one was not sent. */
 export interface Head {
@@ -56,13 +57,21 @@ export function readHead(raw: readonly string[], isHttp10: boolean): Head {
   for (let at = 0; at + 1 < raw.length; at += 2) readLine(head, raw[at] as string, raw[at + 1] as string);
   if (isHttp10) {
     if (head.isChunked) {
-      throw new QuaysideError('malformed-request', 'HTTP/1.0 has no Transfer-Encoding.');
+      throw new QuaysideError(
+        'malformed-request',
+        'Transfer-Encoding is not allowed in HTTP/1.0. Use HTTP/1.1 or Content-Length.',
+      );
     }
     return head;
   }
-  if (head.host === null) throw new QuaysideError('malformed-request', 'HTTP/1.1 needs a Host header.');
+  if (head.host === null)
+    throw new QuaysideError('malformed-request', 'The Host header is missing; HTTP/1.1 requires it.');
   if (head.expect !== null && head.expect.toLowerCase() !== '100-continue') {
-    throw new QuaysideError('expectation-failed', 'The only expectation that is met is 100-continue.');
+    throw new QuaysideError(
+      'expectation-failed',
+      `Expect: ${quote(head.expect)} cannot be met. Allowed: 100-continue.`,
+      { parameter: 'expect' },
+    );
   }
   return head;
 }
@@ -141,7 +150,10 @@ function readElementHeader(head: Head, name: string, value: string): void {
   }
   // Each further name is compared with all before it; a request of nothing else must not cost more than that.
   if (headers.length >= 2 * LIMITS.headerCount) {
-    throw new QuaysideError('invalid-header', `An element has at most ${LIMITS.headerCount} headers.`);
+    throw new QuaysideError(
+      'invalid-header',
+      `Header ${quote(lower)} is one too many: an element has at most ${LIMITS.headerCount} headers.`,
+    );
   }
   headers.push(short, value);
 }
@@ -149,7 +161,10 @@ function readElementHeader(head: Head, name: string, value: string): void {
 /** Node sees to what comes last. It takes any codings before that, and would hand over a body that is still coded. */
 function isChunked(codings: string): boolean {
   if (!codings.includes(',')) return true;
-  throw new QuaysideError('malformed-request', 'The only Transfer-Encoding that is understood is chunked.');
+  throw new QuaysideError(
+    'malformed-request',
+    `Transfer-Encoding ${quote(codings)} is not supported. Allowed: chunked.`,
+  );
 }
 
 function is(name: string, lower: string): boolean {
@@ -160,7 +175,11 @@ function once(before: string | null, name: string, value: string): string {
   if (before === null) return value;
   const lower = name.toLowerCase();
   const code = lower === 'host' || lower === 'authorization' ? 'malformed-request' : 'invalid-header';
-  throw new QuaysideError(code, `The header ${lower} was sent twice; send it once.`, { parameter: lower });
+  // Credentials are never repeated to anyone.
+  const values = lower === 'authorization' ? '' : `, as ${quote(before)} and as ${quote(value)}`;
+  throw new QuaysideError(code, `Header ${lower} was sent twice${values}. Send it once.`, {
+    parameter: lower,
+  });
 }
 
 function joined(before: string | null, value: string): string {

@@ -53,7 +53,10 @@ export class QueryReader<Q extends object> {
       if (parameter !== undefined) {
         // Known names have no space, so this says exactly whether the name was there before.
         if (given.includes(` ${name} `)) {
-          throw invalidParameter(name, `${name} was given twice; give it once.`);
+          throw invalidParameter(
+            name,
+            `Parameter ${name} was given more than once, again as ${quote(search.slice(nameEnd + 1, end))}. Give it once.`,
+          );
         }
         given += ` ${name} `;
         const value = decoded(search.slice(Math.min(nameEnd + 1, end), end));

@@ -1,6 +1,8 @@
 import type { ServerResponse } from 'node:http';
 import type { Duplex } from 'node:stream';
 import { type ErrorCode, QuaysideError } from '../model/errors.ts';
+import { quote } from '../model/quote.ts';
+import { didYouMean } from '../model/slip.ts';
 import { errorAnswer } from './errors.ts';
 import { METHODS } from './route.ts';
 
@@ -11,6 +13,8 @@ const TIMED_OUT = 'ERR_HTTP_REQUEST_TIMEOUT';
 
 interface ParserError extends Error {
   readonly code?: string;
+  /** The parser's own words for what is wrong. */
+  readonly reason?: string;
   readonly rawPacket?: Buffer;
 }
 
@@ -27,7 +31,7 @@ export function answerUnreadable(thrown: Error, socket: Duplex, headers: readonl
 export function refuseTunnel(socket: Duplex, headers: readonly string[]): void {
   // Node has let go of this socket, and with it of its errors.
   socket.on('error', () => socket.destroy());
-  endWith(socket, methodRefused(), headers);
+  endWith(socket, unknownMethod('CONNECT'), headers);
 }
 
 /** Whether an answer can be written now without landing in the middle of another one. */
@@ -38,29 +42,46 @@ function isQuiet(socket: Duplex): boolean {
   return !first?.headersSent;
 }
 
-function refusal({ code, rawPacket }: ParserError): QuaysideError {
+function refusal({ code, reason, rawPacket }: ParserError): QuaysideError {
   switch (code) {
     case 'HPE_HEADER_OVERFLOW':
-      return refused('headers-too-large', 'The request line and the headers may have 16 KiB together.');
+      return refused(
+        'headers-too-large',
+        'The request line and the headers have more than 16 KiB together, the limit.',
+      );
     case 'HPE_CHUNK_EXTENSIONS_OVERFLOW':
-      return refused('body-too-large', 'The chunk extensions are too long.');
+      return refused('body-too-large', 'The chunk extensions have more than 16 KiB, the limit.');
     case TIMED_OUT:
       return refused('request-timeout', 'The request did not arrive in time.');
     case 'HPE_INVALID_METHOD':
-      if (rawPacket !== undefined && looksLikeARequest(rawPacket)) return methodRefused();
-      return refused('malformed-request', 'This is no HTTP request.');
+      return notARequest(rawPacket?.toString('latin1', 0, 2048) ?? '');
     default:
-      return refused('malformed-request', 'The request is not well-formed HTTP.');
+      return refused('malformed-request', `The request is not well-formed HTTP: ${reason ?? code}.`);
   }
 }
 
-/** A method that Node has not heard of, as against something that is no HTTP at all. */
-function looksLikeARequest(packet: Buffer): boolean {
-  return /^[A-Z-]{1,32} \/\S* HTTP\/1\.[01]\r?\n/.test(packet.toString('latin1', 0, 2048));
+/** A method that Node does not know, or something that is not HTTP at all. */
+function notARequest(packet: string): QuaysideError {
+  const [, method] = /^([\w!#$%&'*+.^`|~-]{1,64}) \/\S* HTTP\/1\.[01]\r?\n/.exec(packet) ?? [];
+  if (method !== undefined) return unknownMethod(method);
+  const [line = ''] = packet.split(/\r?\n/, 1);
+  const hint = packet.startsWith(TLS_HANDSHAKE)
+    ? ' This looks like TLS, and the port expects plain HTTP.'
+    : '';
+  return refused(
+    'malformed-request',
+    `${quote(line)} is not an HTTP request line. Expected: METHOD /path HTTP/1.1.${hint}`,
+  );
 }
 
-function methodRefused(): QuaysideError {
-  return refused('method-not-allowed', 'This method is for no path of this server.');
+const TLS_HANDSHAKE = '\u0016\u0003';
+
+function unknownMethod(method: string): QuaysideError {
+  const hint = didYouMean(method, METHODS);
+  return refused(
+    'method-not-allowed',
+    `Method ${quote(method)} is not supported.${hint || ` Allowed: ${METHODS.join(', ')}.`}`,
+  );
 }
 
 function refused(code: ErrorCode, message: string): QuaysideError {

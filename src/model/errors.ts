@@ -1,3 +1,5 @@
+import { quote } from './quote.ts';
+
 /**
  * Every way in which Quayside says no, as one list of codes.
  *
@@ -85,7 +87,7 @@ export function invalidParameter(parameter: string, message: string): QuaysideEr
 
 /** Also the answer for a namespace that the user may not see. */
 export function namespaceNotFound(name: string): QuaysideError {
-  return new QuaysideError('namespace-not-found', `There is no namespace ${name}.`, {
+  return new QuaysideError('namespace-not-found', `There is no namespace ${quote(name)}.`, {
     parameter: 'namespace',
   });
 }

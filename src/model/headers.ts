@@ -1,6 +1,7 @@
 import type { ElementHeaders } from './element.ts';
 import { QuaysideError } from './errors.ts';
 import { LIMITS } from './limits.ts';
+import { quote } from './quote.ts';
 
 // A header goes out of a get's answer as it is stored, so what HTTP cannot carry is refused on its way in,
 // by whichever protocol it comes: an element whose headers cannot be written would be popped and then lost.
@@ -37,15 +38,18 @@ export function checkHeaders(flat: readonly string[], beside: ReadonlySet<string
     const isCounted = !beside.has(name) || value.length > LIMITS.nameBytes;
     if (isCounted) count += 1;
     if (count > LIMITS.headerCount) {
-      throw invalidHeader(null, `An element has at most ${LIMITS.headerCount} headers.`);
+      throw invalidHeader(name, `it is one too many, an element has at most ${LIMITS.headerCount} headers`);
     }
     // Every character of a good pair is one byte on the wire, so lengths count bytes.
     if (isCounted) bytes += name.length + value.length;
     if (bytes > LIMITS.headerBytes) {
-      throw invalidHeader(null, `The headers of an element have at most ${LIMITS.headerBytes} bytes.`);
+      throw invalidHeader(
+        name,
+        `it brings the headers to ${bytes} bytes, an element has at most ${LIMITS.headerBytes}`,
+      );
     }
     if (!NAME.test(name)) throw invalidHeader(name, 'a header name is a lower-case HTTP token');
-    if (!VALUE.test(value)) throw invalidHeader(name, VALUE_RULE);
+    if (!VALUE.test(value)) throw invalidValue(name, value);
   }
   return flat;
 }
@@ -62,19 +66,25 @@ export function checkContentHeader(
 ): string | null {
   if (value === null || value === '') return null;
   if (value.length > LIMITS.contentTypeLength) {
-    throw invalidHeader(name, `it has at most ${LIMITS.contentTypeLength} characters`);
+    throw invalidHeader(
+      name,
+      `${quote(value)} has ${value.length} characters, at most ${LIMITS.contentTypeLength} are allowed`,
+    );
   }
-  if (!VALUE.test(value)) throw invalidHeader(name, VALUE_RULE);
+  if (!VALUE.test(value)) throw invalidValue(name, value);
   return value;
 }
 
-/** The longest part of a refused name that goes into the message: it was chosen by a stranger. */
-const SHOWN = 40;
+/** The longest part of a wrong name that an error repeats as its parameter. */
+const MAX_PARAMETER = 64;
+
+function invalidValue(name: string, value: string): QuaysideError {
+  return invalidHeader(name, `${quote(value)} is not allowed, ${VALUE_RULE}`);
+}
 
 function invalidHeader(name: string | null, rule: string): QuaysideError {
   if (name === null) return new QuaysideError('invalid-header', rule);
-  const shown = name.length > SHOWN ? `${name.slice(0, SHOWN)}…` : name;
-  return new QuaysideError('invalid-header', `Header ${JSON.stringify(shown)}: ${rule}.`, {
-    parameter: shown,
+  return new QuaysideError('invalid-header', `Header ${quote(name)}: ${rule}.`, {
+    parameter: name.length > MAX_PARAMETER ? `${name.slice(0, MAX_PARAMETER)}…` : name,
   });
 }

@@ -1,6 +1,7 @@
 import type { GroupName } from './element.ts';
 import { invalidParameter, QuaysideError } from './errors.ts';
 import { LIMITS } from './limits.ts';
+import { quote } from './quote.ts';
 
 /** A queue's full name. One object per queue is made by the broker and passed on; compare by its fields. */
 export interface QueueKey {
@@ -20,18 +21,19 @@ const encoder = new TextEncoder();
  * @throws QuaysideError `invalid-name`
  */
 export function checkName(kind: string, name: string): string {
-  if (name === '') throw invalidName(kind, 'is empty', 'give 1 to 255 bytes of UTF-8');
-  if (CONTROL.test(name)) throw invalidName(kind, 'has a control character', 'leave it out');
-  if (!name.isWellFormed()) throw invalidName(kind, 'is not well-formed Unicode', 'send UTF-8');
+  if (name === '') throw invalidName(kind, name, 'is empty', 'Give 1 to 255 bytes of UTF-8');
+  if (CONTROL.test(name)) throw invalidName(kind, name, 'has a control character', 'Leave it out');
+  if (!name.isWellFormed()) throw invalidName(kind, name, 'is not well-formed Unicode', 'Send UTF-8');
   // A UTF-16 unit is at most 3 bytes of UTF-8, so a short name needs no counting.
   if (name.length * 3 > LIMITS.nameBytes && encoder.encode(name).length > LIMITS.nameBytes) {
-    throw invalidName(kind, `is longer than ${LIMITS.nameBytes} bytes`, 'shorten it');
+    throw invalidName(kind, name, `is longer than ${LIMITS.nameBytes} bytes`, 'Shorten it');
   }
   return name;
 }
 
-function invalidName(kind: string, wrong: string, right: string): QuaysideError {
-  return new QuaysideError('invalid-name', `The ${kind} name ${wrong}; ${right}.`, { parameter: kind });
+function invalidName(kind: string, name: string, wrong: string, right: string): QuaysideError {
+  const message = `The ${kind} name ${quote(name)} ${wrong}. ${right}.`;
+  return new QuaysideError('invalid-name', message, { parameter: kind });
 }
 
 /**
@@ -42,7 +44,7 @@ export function checkGroup(parameter: string, group: string): string {
   if (group === '' || group.length > LIMITS.groupLength || group.includes(',') || CONTROL.test(group)) {
     throw invalidParameter(
       parameter,
-      `A consumer group has 1 to ${LIMITS.groupLength} characters, no comma and no control character.`,
+      `${quote(group)} is not a consumer group: it has 1 to ${LIMITS.groupLength} characters, no comma and no control character.`,
     );
   }
   return group;
@@ -55,5 +57,8 @@ export function checkGroup(parameter: string, group: string): string {
 export function checkGroups(parameter: string, text: string): readonly GroupName[] {
   const groups = new Set(text.split(',').map((part) => checkGroup(parameter, part.trim())));
   if (groups.size <= LIMITS.groups) return [...groups];
-  throw invalidParameter(parameter, `An element has at most ${LIMITS.groups} consumer groups.`);
+  throw invalidParameter(
+    parameter,
+    `${groups.size} consumer groups are too many. An element has at most ${LIMITS.groups}.`,
+  );
 }

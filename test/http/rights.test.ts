@@ -153,7 +153,7 @@ describe('Rights', () => {
       queue: 'q',
       user: 'reader',
       action: 'insert',
-      detail: 'This needs the right write in namespace N.',
+      detail: 'User "reader" does not have the right write in namespace N.',
     });
     assert.doesNotMatch(JSON.stringify(harness().log), /a body|secret|Basic/);
   });

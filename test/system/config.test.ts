@@ -89,7 +89,7 @@ describe('A start that cannot be', { concurrency: 2 }, () => {
           bad: { src: { ns: 'N', queue: 'a' }, dst: [{ ns: 'Z', queue: 'b' }], consumer: {} },
         },
       },
-      /exchanges\.bad: dst\[0\]\.ns: there is no namespace Z\. Mend its declaration/,
+      /exchanges\.bad: dst\[0\]\.ns: there is no namespace "Z"\. Mend its declaration/,
     ],
     [
       'for a selector that does not parse',

@@ -210,8 +210,8 @@ describe('The log', () => {
         'info admin stopExchange test1 x',
         'info admin startExchange test1 x',
         'info admin deleteExchange test1 x',
-        'warn pause reader N q This needs the right manage in namespace N.',
-        'warn createExchange reader x This needs the right exchange in namespace N.',
+        'warn pause reader N q User "reader" does not have the right manage in namespace N.',
+        'warn createExchange reader x User "reader" does not have the right exchange in namespace N.',
       ],
     );
   });

@@ -29,22 +29,22 @@ describe('element headers', () => {
 
   it('refuses values that an HTTP answer cannot carry unchanged', () => {
     for (const value of ['\n', 'a\r\nb: c', '\0', 'a\u007f', '☃', 'a\u0100', ' a', 'a ', '\ta', ' ']) {
-      refused(['n', value], /^Header "n": a header value/);
+      refused(['n', value], /^Header "n": ".+" is not allowed, a header value has no control character/);
     }
   });
 
   it('names the refused header without trusting its length or its characters', () => {
-    refused([`${'x'.repeat(1000)}\n`, 'v'], /^Header "x{40}…":/);
+    refused([`${'x'.repeat(1000)}\n`, 'v'], /^Header "x{64}"…: /);
     refused(['a\n', 'v'], /^Header "a\\n":/);
   });
 
   it('takes 64 headers and 8192 bytes, and not one more', () => {
     const pairs = Array.from({ length: 64 }, (_, i) => [`h${i}`, 'v']).flat();
     assert.equal(checkHeaders(pairs), pairs);
-    refused([...pairs, 'one', 'more'], /at most 64 headers/);
+    refused([...pairs, 'one', 'more'], /^Header "one": .*at most 64 headers/);
     const full = ['name', 'v'.repeat(8188)];
     assert.equal(checkHeaders(full), full);
-    refused(['name', 'v'.repeat(8189)], /at most 8192 bytes/);
+    refused(['name', 'v'.repeat(8189)], /^Header "name": .* 8193 bytes, .*at most 8192/);
     refused(['a'], /pairs/);
   });
 

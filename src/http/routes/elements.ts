@@ -6,6 +6,7 @@ import { invalidParameter, QuaysideError } from '../../model/errors.ts';
 import { contentFingerprint } from '../../model/fingerprint.ts';
 import { checkHeaders } from '../../model/headers.ts';
 import { LIMITS } from '../../model/limits.ts';
+import { quote } from '../../model/quote.ts';
 import { readBody } from '../body.ts';
 import type { Call } from '../call.ts';
 import type { Head } from '../head.ts';
@@ -117,7 +118,7 @@ export const elementRoutes: readonly Route[] = [
       const { namespace, user } = call;
       if (reserve) needs(namespace, 'reserve');
       else if (lease !== null)
-        throw invalidParameter('lease', 'lease goes with reserve; a pop has no lease.');
+        throw invalidParameter('lease', `lease=${lease} needs reserve=1: a pop has no lease.`);
       new Take(call).begin({
         group,
         leaseMs: reserve ? (lease ?? namespace.leaseMs) : null,
@@ -163,9 +164,13 @@ function dedupKeyOf({ head, user }: Call): string | null {
   const key = head.idempotencyKey;
   if (key === null) return null;
   if (key !== '' && key.length <= KEY_LENGTH) return userKey(user.name, key);
-  throw new QuaysideError('invalid-header', `idempotency-key has 1 to ${KEY_LENGTH} characters.`, {
-    parameter: 'idempotency-key',
-  });
+  throw new QuaysideError(
+    'invalid-header',
+    `Idempotency-Key ${quote(key)} has ${key.length} characters. Allowed: 1 to ${KEY_LENGTH}.`,
+    {
+      parameter: 'idempotency-key',
+    },
+  );
 }
 
 const WAIT = /(?:^|,)\s*wait\s*=\s*"?([^",;\s]*)"?/i;
@@ -178,5 +183,8 @@ function preferredWait({ prefer }: Head): number | null {
   const value = wait[1] ?? '';
   const ms = SECONDS.test(value) ? Number(value) * 1000 : Number.NaN;
   if (ms <= LIMITS.delayMs) return ms;
-  throw invalidParameter('prefer', 'wait is a whole number of seconds from 0.');
+  throw invalidParameter(
+    'prefer',
+    `Prefer: wait=${quote(value)} is not allowed. Give whole seconds from 0 to ${LIMITS.delayMs / 1000}.`,
+  );
 }

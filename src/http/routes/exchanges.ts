@@ -9,6 +9,7 @@ import type { ExchangeRecord } from '../../exchange/record.ts';
 import { parseSample } from '../../exchange/sample.ts';
 import { QuaysideError } from '../../model/errors.ts';
 import { checkName } from '../../model/names.ts';
+import { quote } from '../../model/quote.ts';
 import { readBody } from '../body.ts';
 import type { Call } from '../call.ts';
 import { joined } from '../listing.ts';
@@ -247,11 +248,15 @@ function readJson(call: Call, take: (payload: unknown) => Promise<void>): Promis
 }
 
 async function parseJson(body: Buffer): Promise<unknown> {
-  if (!isUtf8(body)) throw new QuaysideError('invalid-body', 'The body must be JSON in UTF-8.');
+  if (!isUtf8(body))
+    throw new QuaysideError('invalid-body', 'The body is not UTF-8. It must be JSON in UTF-8.');
   try {
     return JSON.parse(body.toString('utf8'));
-  } catch {
-    throw new QuaysideError('invalid-body', 'The body must be JSON.');
+  } catch (error) {
+    throw new QuaysideError(
+      'invalid-body',
+      `The body is not JSON: ${quote((error as SyntaxError).message)}.`,
+    );
   }
 }
 

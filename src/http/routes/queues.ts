@@ -1,4 +1,5 @@
 import { invalidParameter } from '../../model/errors.ts';
+import { quote } from '../../model/quote.ts';
 import { group } from '../parameters.ts';
 import { type Route, route } from '../route.ts';
 import { Paused, QueueInformation } from '../schemas.ts';
@@ -23,7 +24,10 @@ export const queueRoutes: readonly Route[] = [
     async handle(call, query) {
       const { namespace, queue } = call;
       if (query.group !== null && !namespace.isStream) {
-        throw invalidParameter('group', `Namespace ${namespace.name} has plain queues; leave group out.`);
+        throw invalidParameter(
+          'group',
+          `Group ${quote(query.group)} does not exist: namespace ${namespace.name} has plain queues. Leave group out.`,
+        );
       }
       answerJson(call, await namespace.record(queue.key.name, query.group));
     },

@@ -8,7 +8,7 @@ export function answerJson(call: Call, value: unknown, headers?: readonly string
 
 /** How a listing is asked for (decisions, "Listings and status"). @throws QuaysideError `invalid-parameter` */
 export function listingForm({ array, tree }: { array: boolean; tree: boolean }): 'plain' | 'array' | 'tree' {
-  if (array && tree) throw invalidParameter('tree', 'Ask for array or for tree, not for both.');
+  if (array && tree) throw invalidParameter('tree', 'array and tree are both set. Set one of them.');
   if (array) return 'array';
   return tree ? 'tree' : 'plain';
 }

@@ -1,0 +1,163 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import { sharedHarness } from './harness.ts';
+import { AUTHORIZATION, closingRequest, exchange, rawRequest } from './raw.ts';
+
+const get = (target: string, ...headers: string[]): Buffer => closingRequest('GET', target, headers);
+const put = (...headers: string[]): Buffer => closingRequest('PUT', '/q/N/q', headers, 'body');
+const create = (body: string): Buffer => closingRequest('PUT', '/x/x', [], body);
+
+/** What was sent, and the whole sentence that it is answered with. */
+const MESSAGES: readonly (readonly [what: string, bytes: Buffer, detail: string | RegExp])[] = [
+  ['a path', get('/queue/N'), 'Path "/queue/N" does not exist. GET /openapi.json lists those that do.'],
+  ['a path that is not well encoded', get('/q/N/%zz'), 'Path "/q/N/%zz" is not percent-encoded UTF-8.'],
+  [
+    'a method',
+    closingRequest('DELETE', '/q/N/q'),
+    'Method DELETE is not allowed here. Allowed: GET, PUT, POST.',
+  ],
+  [
+    'a method in small letters',
+    closingRequest('patch', '/q/N/q/pause'),
+    'Method "patch" is not supported. Did you mean "PATCH"?',
+  ],
+  [
+    'a method that nobody knows',
+    closingRequest('BREW', '/q'),
+    'Method "BREW" is not supported. Allowed: GET, HEAD, PUT, POST, PATCH, DELETE.',
+  ],
+  [
+    'bytes that are not HTTP',
+    Buffer.from('HELO \u001b[31mme\r\n\r\n', 'latin1'),
+    '"HELO \\u001b[31mme" is not an HTTP request line. Expected: METHOD /path HTTP/1.1.',
+  ],
+  [
+    'a TLS handshake',
+    Buffer.from('\u0016\u0003\u0001\u0002\u0000\u0001', 'latin1'),
+    /is not an HTTP request line\. .*This looks like TLS, and the port expects plain HTTP\.$/,
+  ],
+  [
+    'a header name',
+    rawRequest(['GET /q HTTP/1.1', 'a b: c']),
+    /^The request is not well-formed HTTP: .*header/i,
+  ],
+  ['a namespace', get('/q/jbos/q?to=0'), 'There is no namespace "jbos".'],
+  ['a queue name', get('/q/N/a%0Ab/status'), 'The queue name "a\\nb" has a control character. Leave it out.'],
+  [
+    'a long tid',
+    get(`/q/N/q?tid=${'t'.repeat(300)}`),
+    `The tid name "${'t'.repeat(64)}"… is longer than 255 bytes. Shorten it.`,
+  ],
+  ['a slip', get('/q/N/q?to=0&resrve=1'), 'Unknown parameter "resrve". Did you mean "reserve"?'],
+  [
+    'a flag without a value',
+    get('/q/N/q?reserve'),
+    'reserve has no value; give 1 for yes, or 0, false, no or off for no.',
+  ],
+  [
+    'a number',
+    get('/q/N/q?to=5s'),
+    'to cannot be "5s"; give milliseconds, a whole number from 0 to 315360000000.',
+  ],
+  [
+    'a maturity in milliseconds',
+    closingRequest('PUT', '/q/N/q?mature=1800000000000'),
+    'mature cannot be "1800000000000"; give unix time in seconds; this is past the year 5000, so it may be milliseconds.',
+  ],
+  [
+    'a parameter that comes twice',
+    get('/q/N/q?to=1&to=2'),
+    'Parameter to was given more than once, again as "2". Give it once.',
+  ],
+  ['a lease of a pop', get('/q/N/q?lease=5000'), 'lease=5000 needs reserve=1: a pop has no lease.'],
+  [
+    'a group of a plain queue',
+    get('/q/N/q?group=G1&to=0'),
+    'group "G1" cannot be used: namespace N has plain queues. Leave group out, or use a stream namespace.',
+  ],
+  [
+    'a group with a comma',
+    get('/q/events/q?group=a,b'),
+    '"a,b" is not a consumer group: it has 1 to 64 characters, no comma and no control character.',
+  ],
+  [
+    'a preference',
+    get('/q/N/q', 'Prefer: wait=soon'),
+    'Prefer: wait="soon" is not allowed. Give whole seconds from 0 to 315360000.',
+  ],
+  ['an expectation', put('Expect: tea'), 'Expect: "tea" cannot be met. Allowed: 100-continue.'],
+  [
+    'a coding',
+    rawRequest([
+      'PUT /q/N/q HTTP/1.1',
+      'Host: a',
+      AUTHORIZATION,
+      'Connection: close',
+      'Transfer-Encoding: gzip, chunked',
+    ]),
+    'Transfer-Encoding "gzip, chunked" is not supported. Allowed: chunked.',
+  ],
+  [
+    'two content types',
+    put('Content-Type: a/b', 'Content-Type: c/d'),
+    'Header content-type was sent twice, as "a/b" and as "c/d". Send it once.',
+  ],
+  ['two passwords, without them', put(AUTHORIZATION), 'Header authorization was sent twice. Send it once.'],
+  [
+    'one element header too many',
+    put(...Array.from({ length: 65 }, (_, i) => `x-ks-hdr-h${i}: v`)),
+    'Header "x-ks-hdr-h64" is one too many: an element has at most 64 headers.',
+  ],
+  [
+    'a long idempotency key',
+    put(`Idempotency-Key: ${'k'.repeat(300)}`),
+    `Idempotency-Key "${'k'.repeat(64)}"… has 300 characters. Allowed: 1 to 255.`,
+  ],
+  [
+    'a long content type',
+    put(`Content-Type: ${'c'.repeat(300)}`),
+    `Header "content-type": "${'c'.repeat(64)}"… has 300 characters, at most 255 are allowed.`,
+  ],
+  [
+    'the site of a page',
+    get('/q', 'Sec-Fetch-Site: cross-site'),
+    `Sec-Fetch-Site is "cross-site". A browser may send requests on behalf of this site's own pages only.`,
+  ],
+  [
+    'an origin',
+    get('/q', 'Origin: https://evil.example'),
+    `Origin "https://evil.example" is not allowed. Allowed: this server's own, and those of http.allowedOrigins.`,
+  ],
+  [
+    'the size of a body',
+    closingRequest('PUT', '/q/N/q', [], 'x'.repeat(2_001)),
+    'The body has 2001 bytes. At most 2000 are allowed.',
+  ],
+  ['what is not JSON', create('{"src":x}'), /^The body is not JSON: ".*x.*"\.$/],
+  ['a body that is no object', create('[]'), 'The body must be a JSON object, not an array.'],
+  [
+    'a wrong member',
+    create('{"src":{"ns":"N","queue":5},"dst":[{"ns":"N","queue":"b"}],"consumer":{}}'),
+    'src.queue must be a string, not 5.',
+  ],
+  [
+    'an unknown namespace of a member',
+    create('{"src":{"ns":"Z","queue":"a"},"dst":[{"ns":"N","queue":"b"}],"consumer":{}}'),
+    'src.ns: there is no namespace "Z".',
+  ],
+];
+
+describe('A message names what was wrong, and what is allowed', () => {
+  const harness = sharedHarness({ http: { bodyLimit: 2_000 } });
+
+  for (const [what, bytes, detail] of MESSAGES) {
+    it(`of ${what}`, async () => {
+      const [answer] = await exchange(harness().port, bytes);
+      const problem = JSON.parse(Buffer.from(answer?.body ?? '{}', 'latin1').toString()) as {
+        detail: string;
+      };
+      if (typeof detail === 'string') assert.equal(problem.detail, detail);
+      else assert.match(problem.detail, detail);
+    });
+  }
+});
