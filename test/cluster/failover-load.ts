@@ -31,6 +31,8 @@ export const EXCHANGES: Readonly<Record<string, unknown>> = {
 
 const PACE_MS = 25;
 const FAILING = 7;
+/** A call without an answer ends by then, so that the test fails instead of waiting. */
+const GIVEN_UP_MS = 20_000;
 
 /** Producers and consumers on all nodes, who measure how long each call takes and note what becomes of each element. */
 export class FailoverLoad {
@@ -92,8 +94,8 @@ export class FailoverLoad {
       const number = this.#next++;
       const headers = { 'idempotency-key': `${number}` };
       for (let stored = false; !stored; ) {
-        const answer = await this.#timed(`insert ${queue}`, () =>
-          client.insert('N', queue, `${number}`, { headers, contentType: 'text/plain' }),
+        const answer = await this.#timed(`insert ${queue}`, (signal) =>
+          client.insert('N', queue, `${number}`, { headers, contentType: 'text/plain', signal }),
         );
         stored = answer?.status === 200;
         await delay(PACE_MS);
@@ -105,7 +107,9 @@ export class FailoverLoad {
   async #consume(queue: string): Promise<void> {
     const client = this.#client();
     while (this.#isConsuming) {
-      const taken = await this.#timed(`reserve ${queue}`, () => client.reserve('N', queue, { to: 0 }));
+      const taken = await this.#timed(`reserve ${queue}`, (signal) =>
+        client.reserve('N', queue, { to: 0, signal }),
+      );
       if (taken?.status !== 200) {
         await delay(PACE_MS);
         continue;
@@ -114,12 +118,16 @@ export class FailoverLoad {
       const id = headerOf(taken, 'x-ks-id') ?? '';
       const token = headerOf(taken, 'x-ks-lease') ?? '';
       if (queue === QUEUES.work && number % FAILING === 0) {
-        await this.#timed(`rollback ${queue}`, () => client.rollback('N', queue, id, { token }));
+        await this.#timed(`rollback ${queue}`, (signal) =>
+          client.rollback('N', queue, id, { token, signal }),
+        );
         continue;
       }
       const ids = this.ids.get(number) ?? new Set();
       this.ids.set(number, ids.add(id));
-      const committed = await this.#timed(`commit ${queue}`, () => client.commit('N', queue, id, { token }));
+      const committed = await this.#timed(`commit ${queue}`, (signal) =>
+        client.commit('N', queue, id, { token, signal }),
+      );
       if (committed?.status === 200) this.commits.set(number, (this.commits.get(number) ?? 0) + 1);
     }
   }
@@ -129,7 +137,7 @@ export class FailoverLoad {
     const client = this.#nodes.client(node);
     while (this.#isConsuming) {
       for (const queue of Object.values(QUEUES)) {
-        await this.#timed(`status ${queue}`, () => client.status('N', queue));
+        await this.#timed(`status ${queue}`, (signal) => client.status('N', queue, { signal }));
       }
       await delay(10 * PACE_MS);
     }
@@ -142,11 +150,11 @@ export class FailoverLoad {
     return client;
   }
 
-  async #timed(what: string, call: () => Promise<Answer>): Promise<Answer | null> {
+  async #timed(what: string, call: (signal: AbortSignal) => Promise<Answer>): Promise<Answer | null> {
     const startedAt = performance.now();
     let answer: Answer | null = null;
     try {
-      answer = await call();
+      answer = await call(AbortSignal.timeout(GIVEN_UP_MS));
       this.answered++;
       if (![200, 404, 409, 503, 504].includes(answer.status)) {
         this.unexpected.push(`${what}: ${answer.status} ${answer.body}`);

@@ -43,7 +43,7 @@ interface FlightParts {
 }
 
 const CLIENT_BYTES = 8;
-const HEAD_BYTES = CLIENT_BYTES + 4 * 6;
+const HEAD_BYTES = CLIENT_BYTES + 6 * 6;
 
 /**
  * Calls of the library. A try that may have arrived is repeated under the same number, so it is done once,
@@ -89,6 +89,9 @@ export class Flights {
     head.writeUIntBE(received, CLIENT_BYTES + 6, 6);
     head.writeUIntBE(givenTime?.now() ?? Math.max(0, node.serverTime), CLIENT_BYTES + 12, 6);
     head.writeUIntBE(givenTime?.now() ?? 0, CLIENT_BYTES + 18, 6);
+    const { since, excusedUntil } = node.contact;
+    head.writeUIntBE(since, CLIENT_BYTES + 24, 6);
+    head.writeUIntBE(excusedUntil, CLIENT_BYTES + 30, 6);
     return head;
   }
 }

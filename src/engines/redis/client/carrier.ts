@@ -182,6 +182,7 @@ export class Carrier {
         return { atOnce: false };
       case 'wait':
         tries.reason = message;
+        node.renewContact();
         router.doubt();
         return { atOnce: false };
       case 'no-library':

@@ -21,6 +21,7 @@ export class ClusterRouter implements Router {
   #looking: Promise<void> | null = null;
   #doubted = false;
   #cancelTimer: CancelTimer | null = null;
+  #isStarted = false;
   #stopped = false;
   #onChange: () => void = () => {};
 
@@ -33,6 +34,7 @@ export class ClusterRouter implements Router {
     const missing = SLOTS - this.#slots.filter((address) => address !== undefined).length;
     if (missing > 0) throw new Error(`no server has ${missing} of the cluster's slots; assign them first`);
     await Promise.all(this.nodes().map((node) => node.ready()));
+    this.#isStarted = true;
   }
 
   stop(): void {
@@ -81,7 +83,15 @@ export class ClusterRouter implements Router {
     const { clock, library, settings, onFacts, onDown } = this.#parts;
     const at = parseAddress(address);
     return new Node(
-      { clock, library, login: settings.login, wait: settings.wait, locate: async () => at },
+      {
+        clock,
+        library,
+        login: settings.login,
+        wait: settings.wait,
+        givenTime: settings.givenTime,
+        isSuccessor: this.#isStarted,
+        locate: async () => at,
+      },
       {
         onFacts: (facts) => {
           onFacts(facts);

@@ -38,6 +38,8 @@ export class Connection {
   /** When the last reply came, or the first command that waits was sent. */
   #aliveAt = 0;
   #cancelWatch: CancelTimer | null = null;
+  /** Called at each reply that is not an error. */
+  onReply: () => void = () => {};
 
   private constructor(redis: Redis, clock: Clock) {
     this.#redis = redis;
@@ -126,7 +128,9 @@ export class Connection {
     this.#outstanding++;
     this.#watch();
     try {
-      return (await this.#redis.sendCommand(new Command(name, [...args]))) as Reply;
+      const reply = (await this.#redis.sendCommand(new Command(name, [...args]))) as Reply;
+      this.onReply();
+      return reply;
     } catch (error) {
       if (error instanceof Error && error.name === 'ReplyError') throw new ReplyError(error.message);
       throw new ConnectionLost(true);

@@ -16,6 +16,8 @@ export interface LinkParts {
   /** A connection is ready, or one is not: the first time, and at each change. */
   readonly onReady: (facts: ServerFacts) => void;
   readonly onDown: (reason: Error) => void;
+  /** The server answered; not before it is ready, as one does that still loads its data. */
+  readonly onReply: () => void;
 }
 
 const OPEN_MS = 2_000;
@@ -71,7 +73,12 @@ export class Link {
 
   /** What the server's clock shows now, as far as we know. */
   get serverTime(): number {
-    return Math.round(this.#parts.clock.monotonic() + this.#timeOffset);
+    return this.serverTimeAt(this.#parts.clock.monotonic());
+  }
+
+  /** What it showed at a moment of our monotonic clock. */
+  serverTimeAt(monotonic: number): number {
+    return Math.round(monotonic + this.#timeOffset);
   }
 
   /** The server showed this time in a reply. */
@@ -136,6 +143,8 @@ export class Link {
     this.#retryMs = FIRST_RETRY_MS;
     this.#wait = this.#parts.wait ?? Math.min(1, facts.replicas);
     this.noteServerTime(facts.now);
+    this.#parts.onReply();
+    connection.onReply = this.#parts.onReply;
     this.#parts.onReady(facts);
     this.#beatLater();
   }

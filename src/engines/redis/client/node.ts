@@ -1,4 +1,5 @@
 import type { Clock } from '../../../model/clock.ts';
+import type { GivenTime } from '../settings.ts';
 import { Connection } from './connection.ts';
 import type { ServerFacts } from './greeting.ts';
 import { Link, type LinkParts } from './link.ts';
@@ -10,9 +11,28 @@ import { type Call, NOT_SENT, type Outcome } from './outcome.ts';
  */
 const LINKS = 2;
 
+/** A server that answered nothing for this long was away: it is asked something every two seconds. */
+const AWAY_MS = 3_000;
+/** Leases that end so soon after a server is back could hardly be settled or extended. */
+const GRACE_MS = 5_000;
+
+/** Since when a server has been in reach. Moments are by its clock. */
+export interface Contact {
+  readonly since: number;
+  /** Leases from before `since` that end before this moment count no try. */
+  readonly excusedUntil: number;
+}
+
+export interface NodeParts extends Omit<LinkParts, 'onReady' | 'onDown' | 'onReply'> {
+  /** The time that the library goes by, in tests. */
+  readonly givenTime: GivenTime | null;
+  /** It takes the place of a server that failed. */
+  readonly isSuccessor: boolean;
+}
+
 /** One master: what is asked of it in the same turn leaves together. */
 export class Node {
-  readonly #parts: Omit<LinkParts, 'onReady' | 'onDown'>;
+  readonly #parts: NodeParts;
   readonly #links: readonly Link[];
   readonly #clock: Clock;
   readonly #waiting: { call: Call; settle: (outcome: Promise<Outcome>) => void }[] = [];
@@ -20,17 +40,23 @@ export class Node {
   #problem: Error | null = null;
   /** Since when nothing can be sent, by the monotonic clock; null while something can. */
   #downSince: number | null;
+  /** When it last answered, and since when it has without a break, by the monotonic clock. */
+  #repliedAt: number | null = null;
+  #contactAt = 0;
+  #givenContactAt = 0;
+  #graceMs: number;
   #change: () => void = () => {};
   #changed: Promise<void> = Promise.resolve();
 
   /** @param onFacts called at each new connection */
   constructor(
-    parts: Omit<LinkParts, 'onReady' | 'onDown'>,
+    parts: NodeParts,
     { onFacts, onDown }: { onFacts: (facts: ServerFacts) => void; onDown: (reason: Error) => void },
   ) {
     this.#parts = parts;
     this.#clock = parts.clock;
     this.#downSince = parts.clock.monotonic();
+    this.#graceMs = parts.isSuccessor ? GRACE_MS : 0;
     this.#expectChange();
     const link = (): Link =>
       new Link({
@@ -45,6 +71,7 @@ export class Node {
           this.#announce();
           onDown(reason);
         },
+        onReply: () => this.#noteReply(),
       });
     this.#links = Array.from({ length: LINKS }, link);
   }
@@ -77,6 +104,20 @@ export class Node {
     if (this.#links.some(({ isHealthy }) => isHealthy)) this.#downSince = null;
     else this.#downSince ??= this.#clock.monotonic();
     return this.#downSince === null ? 0 : this.#clock.monotonic() - this.#downSince;
+  }
+
+  get contact(): Contact {
+    const link = this.#freest() ?? this.#links[0];
+    const { givenTime } = this.#parts;
+    const at = givenTime === null ? (link?.serverTimeAt(this.#contactAt) ?? 0) : this.#givenContactAt;
+    const since = Math.max(0, at);
+    return { since, excusedUntil: since + this.#graceMs };
+  }
+
+  /** Until now the server was away, or could change nothing. */
+  renewContact(): void {
+    this.#graceMs = GRACE_MS;
+    this.#beginContact(this.#clock.monotonic());
   }
 
   get serverTime(): number {
@@ -132,6 +173,18 @@ export class Node {
       if (link.isHealthy && (freest === undefined || link.outstanding < freest.outstanding)) freest = link;
     }
     return freest;
+  }
+
+  #noteReply(): void {
+    const now = this.#clock.monotonic();
+    if (this.#repliedAt === null) this.#beginContact(now);
+    else if (now - this.#repliedAt > AWAY_MS) this.renewContact();
+    this.#repliedAt = now;
+  }
+
+  #beginContact(at: number): void {
+    this.#contactAt = at;
+    this.#givenContactAt = this.#parts.givenTime?.now() ?? 0;
   }
 
   #announce(): void {

@@ -16,7 +16,15 @@ export class SingleRouter implements Router {
     const { clock, library, settings } = parts;
     const { shown } = settings;
     this.#node = new Node(
-      { clock, library, login: settings.login, wait: settings.wait, locate: () => this.#locate() },
+      {
+        clock,
+        library,
+        login: settings.login,
+        wait: settings.wait,
+        givenTime: settings.givenTime,
+        isSuccessor: false,
+        locate: () => this.#locate(),
+      },
       {
         onFacts: (facts) => {
           if (facts.isReplica) this.#leave();

@@ -1,6 +1,6 @@
 -- One call: keys are the pairs h, z of the queues that it may touch, its own first. Arguments:
 --
---   1  client(8) number(6) received(6) sent(6) time(6)
+--   1  client(8) number(6) received(6) sent(6) time(6) contact(6) excused(6)
 --   2  '' or the retention of each queue(6), 0 for none
 --   3  '' or the dead-letter policy: most tries(4), number of the queue or 0(2), then the name of this queue,
 --      the groups of the letters and the name of theirs, each ended by a zero byte
@@ -9,6 +9,8 @@
 -- number: 0 for a call that may be repeated as it is, else one more than the client's last for this queue.
 -- received: the number up to which the client knows the answers. sent: its idea of the server's time.
 -- time: 0, or the time to go by, for tests.
+-- contact, excused: since when the client can reach this server, and until when leases from before may end without
+-- counting a try (leases.lua).
 --
 -- Answers { now, tag, numbers of the queues that were made, answers, elements, group and count of what died,
 -- parcels }. LATE and STALE are errors, and nothing was done.
@@ -29,9 +31,9 @@ end
 
 -- Opens the queues of the call. Answers an error instead where it must not run.
 local function begin(keys, args)
-  local client, number, received, sent, given = unpackAt('>c8I6I6I6I6', args[1])
+  local client, number, received, sent, given, contact, excused = unpackAt('>c8I6I6I6I6I6I6', args[1])
   call = { client = client, number = number, received = received, opened = {}, died = {}, parcels = {}, resent = {} }
-  call.now = readTime(given)
+  call.now, call.contact, call.excused = readTime(given), contact, excused
   if math.abs(call.now - sent) > LATE_MS then
     return redis.error_reply('LATE ' .. string.format('%.0f', call.now))
   end
