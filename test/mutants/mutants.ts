@@ -1,5 +1,6 @@
 import { AMQP } from './amqp.ts';
 import { BROKER, EXCHANGE } from './broker.ts';
+import { REDIS } from './redis.ts';
 import { SQLITE } from './sqlite.ts';
 import { STOMP } from './stomp.ts';
 
@@ -43,6 +44,8 @@ export const SUITES = {
   'sqlite clock': { files: ['test/system/sqlite-clock.test.ts'], pattern: null },
   'sqlite power loss': { files: ['test/system/sqlite-power-loss.test.ts'], pattern: null },
   'sqlite disk full': { files: ['test/system/sqlite-disk-full.test.ts'], pattern: 'said to be full' },
+  'redis batches': { files: ['test/engines/redis-batches.test.ts'], pattern: null },
+  'redis outages': { files: ['test/engines/redis-outage.redis.test.ts'], pattern: null },
   'waiting line': { files: ['test/broker/line.test.ts'], pattern: null },
   'wake-ups': { files: ['test/broker/wake-up.test.ts'], pattern: null },
   'ends of leases': { files: ['test/broker/sweeper.test.ts'], pattern: null },
@@ -69,6 +72,7 @@ export type SuiteName = keyof typeof SUITES;
 /** By part of the program. */
 export const MUTANTS: Readonly<Record<string, readonly Mutant[]>> = {
   sqlite: SQLITE,
+  redis: REDIS,
   broker: BROKER,
   exchange: EXCHANGE,
   stomp: STOMP,

@@ -16,11 +16,16 @@ local function readDelivery(q, lane, seq, text)
   if not text then return nil end
   if #text < DELIVERY then return readOldDelivery(text) end
   local maturity, tries, token, till, owner = unpackAt('>I6I4c16I6c6', text)
-  return { maturity = maturity, tries = tries, token = token, till = till, owner = owner }
+  return { maturity = maturity, tries = tries, token = token, till = till, owner = owner, record = text }
 end
 
 local function deliveryText(maturity, tries, token, till, owner)
   return pack('>I6I4', maturity, tries) .. token .. six(till) .. owner
+end
+
+-- Since when a delivery is reserved, by its record.
+local function leasedAt(held)
+  return held.record and #held.record > DELIVERY and fromSix(held.record, DELIVERY + 1) or 0
 end
 
 local function leaseMember(lane, till, seq)

@@ -1,8 +1,6 @@
 -- Ends leases that ran out. Done before anything looks at a lane, so no verb depends on a sweep.
 
 local LEASES_AT_ONCE = 1000
--- What take.lua makes of the time.
-local TOKEN_EPOCH, TOKENS_PER_MS = 1577836800000, 128
 
 local function lapsedIn(q, lane)
   return membersBetween(q.z, '[l' .. lane, '(l' .. lane .. six(call.now + 1), LEASES_AT_ONCE)
@@ -12,7 +10,7 @@ end
 -- runs out. So one that is found by a client which could not reach the server then, no client could: the server was
 -- away. The same holds for a little longer, as those who hold leases need a moment to return.
 local function isExcused(held, till)
-  return till < call.excused and held.token / TOKENS_PER_MS + TOKEN_EPOCH < call.contact
+  return till < call.excused and leasedAt(held) < call.contact
 end
 
 local function endLease(q, member)

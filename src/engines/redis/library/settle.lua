@@ -122,7 +122,7 @@ local function extendOne(q, lanes, items, at)
   local till = call.now + fromSix(items, at + REFERENCE)
   db('ZREM', q.z, leaseMember(lane, held.till, seq))
   db('ZADD', q.z, 0, leaseMember(lane, till, seq))
-  db('HSET', q.h, 'd' .. lane .. seq, deliveryText(held.maturity, held.tries, held.token, till, held.owner))
+  db('HSET', q.h, 'd' .. lane .. seq, deliveryText(held.maturity, held.tries, held.token, till, held.owner) .. six(call.now))
   return DONE .. six(till)
 end
 

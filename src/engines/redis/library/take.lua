@@ -32,7 +32,7 @@ end
 local function hold(q, lane, members, count, till, holder, index)
   local ends, record, counter = six(till), 'd' .. lane, unpackAt('>I4', holder) + index - 1
   local lease, stored, added = 'l' .. lane .. ends, {}, {}
-  local rest = sub(holder, 5, 16) .. ends .. sub(holder, 17)
+  local rest = sub(holder, 5, 16) .. ends .. sub(holder, 17) .. six(call.now)
   for i = 1, count do
     local member, at = members[i], 2 * i
     local maturity, seq, tries = unpackAt('>c6c6I4', member, 4)

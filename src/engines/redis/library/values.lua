@@ -6,8 +6,9 @@
 --   L             group names by lane number (lanes.lua)
 --   F             when lanes were last freed because the queue had as many groups as it may
 --   e<seq>        an element: maturity(6) tries(4) as inserted, then its content as the client wrote it
---   d<lane><seq>  a delivery that was reserved once: maturity(6) tries(4) token(16) until(6) owner(6)
---                 until 0: it waits; a token that is not all zeros is of a lease that ran out, and may still commit
+--   d<lane><seq>  a delivery that was reserved once: maturity(6) tries(4) token(16) until(6) owner(6);
+--                 since(6) while it is reserved. until 0: it waits; a token that is not all zeros is of a lease that
+--                 ran out, and may still commit
 --   g<seq>        an element of a stream: what each of its groups does with it (streams.lua)
 --   k<key>        a dedup key: seq(6) seen at(6), then the fingerprint(22) of the content if there was one
 --   c<client>     what the last call of a client answered (repeats.lua)

@@ -1,0 +1,52 @@
+import type { Edit, Mutant } from './mutants.ts';
+
+const inRedis = (file: string, search: string, replace: string): Edit => ({
+  file: `src/engines/redis/${file}`,
+  search,
+  replace,
+});
+
+/** Bugs of the Redis engine that only an outage or a failover brings to light. */
+export const REDIS: readonly Mutant[] = [
+  {
+    name: 'a batch waits until what it sent elsewhere has arrived',
+    suite: 'redis batches',
+    edits: [
+      inRedis(
+        'calls/lanes.ts',
+        'return { reply, after: around.behind(queues, reply) };',
+        'const after = around.behind(queues, reply);\n    for (const task of tasks) await after?.(task);\n    return { reply, after: null };',
+      ),
+    ],
+  },
+  {
+    name: 'a batch without an end keeps its queue',
+    suite: 'redis batches',
+    edits: [inRedis('calls/lane.ts', 'this.#onError(batch, (batch.progress', 'task.reject((batch.progress')],
+  },
+  {
+    name: 'an idle queue that was used again is forgotten, and a second batch overtakes the first',
+    suite: 'redis batches',
+    edits: [
+      inRedis('calls/lanes.ts', 'refusal !== null && lane.isUnused', 'refusal !== null && lane.isSettled'),
+      inRedis('calls/lanes.ts', '|| this.#lanes.get(text) !== lane) return;', ') return;'),
+      inRedis(
+        'calls/lanes.ts',
+        '    this.#lanes.delete(text);\n    lane.stopTimer();',
+        '    this.#lanes.delete(text);',
+      ),
+    ],
+  },
+  {
+    name: 'a lease that ran out while the server was away counts a try',
+    suite: 'redis outages',
+    edits: [inRedis('library/leases.lua', 'if isExcused(held, till) then', 'if false then')],
+  },
+  {
+    name: 'a lease that is given out soon after an outage counts no try',
+    suite: 'redis outages',
+    edits: [
+      inRedis('library/leases.lua', ' and held.token / TOKENS_PER_MS + TOKEN_EPOCH < call.contact', ''),
+    ],
+  },
+];
