@@ -20,11 +20,6 @@ export const REDIS: readonly Mutant[] = [
     ],
   },
   {
-    name: 'a batch without an end keeps its queue',
-    suite: 'redis batches',
-    edits: [inRedis('calls/lane.ts', 'this.#onError(batch, (batch.progress', 'task.reject((batch.progress')],
-  },
-  {
     name: 'an idle queue that was used again is forgotten, and a second batch overtakes the first',
     suite: 'redis batches',
     edits: [
