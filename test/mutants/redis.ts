@@ -40,8 +40,6 @@ export const REDIS: readonly Mutant[] = [
   {
     name: 'a lease that is given out soon after an outage counts no try',
     suite: 'redis outages',
-    edits: [
-      inRedis('library/leases.lua', ' and held.token / TOKENS_PER_MS + TOKEN_EPOCH < call.contact', ''),
-    ],
+    edits: [inRedis('library/leases.lua', ' and leasedAt(held) < call.contact', '')],
   },
 ];
