@@ -137,7 +137,7 @@ export class AmqpConnection
 
   refused(reason: Refusal): void {
     const { log } = this.#parts;
-    const fields = { connection: this.id, ...reason };
+    const fields = { connection: this.id, address: this.guard.address, ...reason };
     if (reason.err === undefined) log.info(fields, 'an AMQP connection was ended');
     else log.error(fields, 'an AMQP connection failed');
   }
@@ -301,7 +301,10 @@ export class AmqpConnection
     try {
       if (this.#state !== 'open') throw new QuaysideError('shutting-down', 'This connection is ending.');
       if (this.#links.size >= LINK_LIMITS.links) {
-        throw new QuaysideError('overloaded', `A connection has at most ${LINK_LIMITS.links} links.`);
+        throw new QuaysideError(
+          'overloaded',
+          `This connection has ${LINK_LIMITS.links} links, the most that are allowed.`,
+        );
       }
       this.#links.add(new Kind(this, rheaLink));
     } catch (error) {

@@ -1,6 +1,8 @@
 import type { Delivery, EventContext, Receiver } from 'rhea';
 import { needsFor } from '../broker/needs.ts';
 import { invalidParameter, QuaysideError } from '../model/errors.ts';
+import { maskUrl } from '../model/mask.ts';
+import { quote } from '../model/quote.ts';
 import { parseAddress } from './address.ts';
 import { AMQP_ERRORS, wireError } from './errors.ts';
 import { LINK_LIMITS } from './limits.ts';
@@ -81,9 +83,9 @@ export class IncomingLink extends Link {
   #store(delivery: Delivery, bytes: Buffer): void {
     const { host } = this;
     const { namespace, queue } = host.destinations.find(this.#address, 'write');
-    if (bytes.length > host.bodyLimit + LINK_LIMITS.sectionBytes) throw this.#tooLarge();
+    if (bytes.length > host.bodyLimit + LINK_LIMITS.sectionBytes) throw this.#tooLarge('more');
     const element = elementOf(bytes);
-    if (element.body.length > host.bodyLimit) throw this.#tooLarge();
+    if (element.body.length > host.bodyLimit) throw this.#tooLarge(String(element.body.length));
     needsFor(namespace, element);
     const groups = queue.groups(element.groups);
     host.storing.add(queue, { ...element, groups, dedupKey: null }, { link: this, delivery });
@@ -98,8 +100,9 @@ export class IncomingLink extends Link {
     this.#settled = 0;
   }
 
-  #tooLarge(): QuaysideError {
-    return new QuaysideError('body-too-large', `A body has at most ${this.host.bodyLimit} bytes.`);
+  #tooLarge(bytes: string): QuaysideError {
+    const allowed = `Allowed: at most ${this.host.bodyLimit}.`;
+    return new QuaysideError('body-too-large', `The body has ${bytes} bytes. ${allowed}`);
   }
 }
 
@@ -109,6 +112,6 @@ function checkTarget(address: string): void {
   if (group === null && leaseMs === null) return;
   throw invalidParameter(
     'address',
-    'The options group and lease are to receive by; a message names its groups in x-ks-groups.',
+    `The address ${quote(maskUrl(address))} of a link to send by has options, which only receivers have. A message names its groups in x-ks-groups.`,
   );
 }

@@ -2,6 +2,7 @@ import type { EventContext, link as RheaLink, Session } from 'rhea';
 import type { Broker } from '../broker/broker.ts';
 import type { Clock } from '../model/clock.ts';
 import { QuaysideError } from '../model/errors.ts';
+import { quote } from '../model/quote.ts';
 import type { SessionCounts } from '../session/counts.ts';
 import type { Destinations } from '../session/destinations.ts';
 import type { Settling } from '../session/settling.ts';
@@ -95,18 +96,30 @@ export function refuseAttach(rheaLink: RheaLink, thrown: unknown, host: LinkHost
   rheaLink.close(wireError(host.shown(thrown)));
 }
 
-/** @throws QuaysideError `not-supported`, `invalid-name` where a source or target names no queue by itself */
+/** @throws QuaysideError `not-supported`, `invalid-name` if a source or target names no queue by itself */
 export function addressOf(
   terminus: { readonly address?: unknown; readonly dynamic?: unknown } | null | undefined,
 ): string {
   if (terminus?.dynamic === true) {
-    throw new QuaysideError('not-supported', 'Queues are not made for a link; name one.', {
-      parameter: 'dynamic',
-    });
+    throw new QuaysideError(
+      'not-supported',
+      'dynamic is true, but queues are not created for a link. Name one.',
+      {
+        parameter: 'dynamic',
+      },
+    );
   }
   const address = terminus?.address;
   if (typeof address === 'string' && address !== '') return address;
-  throw new QuaysideError('invalid-name', 'A link needs the address of a queue: <namespace>/<queue>.', {
-    parameter: 'address',
-  });
+  const given =
+    address === '' || address === null || address === undefined
+      ? 'no address'
+      : `the address ${quote(address)}`;
+  throw new QuaysideError(
+    'invalid-name',
+    `The link has ${given}. Give that of a queue: <namespace>/<queue>.`,
+    {
+      parameter: 'address',
+    },
+  );
 }

@@ -1,5 +1,6 @@
 import rhea, { type Sender, type Source, type Typed } from 'rhea';
 import { QuaysideError } from '../model/errors.ts';
+import { quote } from '../model/quote.ts';
 import { groupOf } from '../session/values.ts';
 import { type Address, parseAddress } from './address.ts';
 import { addressOf } from './link.ts';
@@ -26,7 +27,10 @@ export function readSource(sender: Sender): SourceRequest {
   const { source } = sender;
   const address = addressOf(source);
   if (source.distribution_mode === 'copy') {
-    throw notSupported('distribution-mode', 'Elements are taken, not copied; leave distribution-mode out.');
+    throw notSupported(
+      'distribution-mode',
+      'distribution-mode is "copy", but elements cannot be browsed. Allowed: move.',
+    );
   }
   const request = { address, ...parseAddress(address) };
   const group = readGroup((source as { filter?: unknown }).filter);
@@ -53,7 +57,10 @@ function readGroup(filter: unknown): string | null {
   let group: string | null = null;
   for (const [name, value] of Object.entries(filter)) {
     if (name !== GROUP_FILTER) {
-      throw notSupported('filter', `The only filter is ${GROUP_FILTER}; to select, use an exchange.`);
+      throw notSupported(
+        'filter',
+        `Unknown filter ${quote(name)}. Allowed: ${GROUP_FILTER}; to select, use an exchange.`,
+      );
     }
     group = groupOf(GROUP_FILTER, Buffer.from(textOf(value)).toString('latin1'));
   }

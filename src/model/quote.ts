@@ -1,5 +1,10 @@
+import { textOfBytes } from './byte-text.ts';
+
 /** The longest part of a value that an error message quotes. */
 const MAX_QUOTED = 64;
+/** Of bytes no more are decoded than the longest characters would need. */
+const MAX_BYTES = 8 * MAX_QUOTED;
+const CUT = /[\xc0-\xff][\x80-\xbf]*$/;
 
 /** What an attacker could hide in a terminal, a log or a page: controls, direction marks, line separators. */
 const INVISIBLE = /[\p{C}\p{Zl}\p{Zp}]/gu;
@@ -17,6 +22,13 @@ export function quote(value: unknown): string {
   const isWhole = value.length === start.length && characters.length <= MAX_QUOTED;
   const text = JSON.stringify(isWhole ? start : characters.slice(0, MAX_QUOTED).join(''));
   return text.replace(INVISIBLE, escaped) + (isWhole ? '' : '…');
+}
+
+/** The same of bytes, one character for each, that are probably text in UTF-8. */
+export function quoteBytes(bytes: string): string {
+  // The cut may have left the start of a character at the end.
+  const start = bytes.length <= MAX_BYTES ? bytes : bytes.slice(0, MAX_BYTES).replace(CUT, '');
+  return quote(textOfBytes(start) ?? bytes);
 }
 
 function escaped(character: string): string {

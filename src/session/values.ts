@@ -3,6 +3,7 @@ import type { GroupName } from '../model/element.ts';
 import { invalidParameter } from '../model/errors.ts';
 import { LIMITS } from '../model/limits.ts';
 import { checkGroup, checkGroups } from '../model/names.ts';
+import { quoteBytes } from '../model/quote.ts';
 
 // Readers of single header values as bytes, one character for each; null stands for one that was not sent.
 
@@ -25,7 +26,10 @@ export function whole<T>(
   if (value === null) return fallback;
   const number = WHOLE.test(value) ? Number(value) : Number.NaN;
   if (number >= from && number <= to) return number;
-  throw invalidParameter(name, `${name} is ${unit}, a whole number from ${from} to ${to}.`);
+  throw invalidParameter(
+    name,
+    `Invalid ${name} ${quoteBytes(value)}. Allowed: ${unit}, a whole number from ${from} to ${to}.`,
+  );
 }
 
 /** A length in ms, as `x-delta-t` and `x-lease` have it. */
@@ -52,5 +56,5 @@ export function groupsOf(name: string, value: string | null): readonly GroupName
 export function textOf(name: string, value: string): string {
   const text = textOfBytes(value);
   if (text !== null) return text;
-  throw invalidParameter(name, `${name} is not UTF-8.`);
+  throw invalidParameter(name, `Invalid ${name} ${quoteBytes(value)}. Allowed: text in UTF-8.`);
 }

@@ -66,7 +66,7 @@ export class Connection implements Peer, Conversation {
     this.#parser = new FrameParser({ headBytes, headers, bodyBytes: options.bodyLimit });
     this.#session = new Session(parts, counts, id, this);
     this.#cancelTimer = clock.after(options.loginTimeoutMs, () => {
-      this.#session.fail(tooLate('No whole CONNECT frame came in time.'), null);
+      this.#session.fail(tooLate(`No whole CONNECT frame came within ${options.loginTimeoutMs} ms.`), null);
     });
     this.#listen();
   }
@@ -92,7 +92,11 @@ export class Connection implements Peer, Conversation {
       sendMs,
       hearMs,
       send: () => this.outbox.beat(),
-      onSilence: () => this.#session.fail(tooLate('No heart-beat came in time.'), null),
+      onSilence: () =>
+        this.#session.fail(
+          tooLate(`Nothing came for twice the ${hearMs} ms of the agreed heart-beat.`),
+          null,
+        ),
     });
   }
 
@@ -135,7 +139,7 @@ export class Connection implements Peer, Conversation {
     if (!this.#isLoggedIn) {
       this.#received += bytes.length;
       if (this.#received > STOMP_LIMITS.loginBytes) {
-        const most = `Before CONNECTED at most ${STOMP_LIMITS.loginBytes} bytes are read.`;
+        const most = `More than the ${STOMP_LIMITS.loginBytes} bytes that are allowed came before CONNECTED.`;
         this.#session.fail(new QuaysideError('headers-too-large', most), null);
         return;
       }

@@ -1,6 +1,7 @@
 import { textOfBytes } from '../model/byte-text.ts';
 import { QuaysideError } from '../model/errors.ts';
 import { checkName } from '../model/names.ts';
+import { quoteBytes } from '../model/quote.ts';
 
 const FORM = /^\/(?:q|queue)\/([^/]+)\/([^/]+)$/;
 
@@ -8,7 +9,9 @@ const FORM = /^\/(?:q|queue)\/([^/]+)\/([^/]+)$/;
 export function parseDestination(bytes: string): { ns: string; name: string } {
   const [, ns, name] = FORM.exec(bytes) ?? [];
   if (ns === undefined || name === undefined) {
-    throw invalid('A destination is /q/<namespace>/<queue>; write a / within a name as %2F.');
+    throw invalid(
+      `The destination ${quoteBytes(bytes)} names no queue. Write /q/<namespace>/<queue>, with a / within a name as %2F.`,
+    );
   }
   return { ns: checkName('namespace', decoded(ns)), name: checkName('queue', decoded(name)) };
 }
@@ -20,7 +23,7 @@ function decoded(part: string): string {
   } catch {
     // Said below, as for bytes that are not UTF-8.
   }
-  throw invalid('The destination is not well percent-encoded UTF-8.');
+  throw invalid(`${quoteBytes(part)} in the destination is not percent-encoded UTF-8. Write % as %25.`);
 }
 
 function invalid(message: string): QuaysideError {

@@ -1,5 +1,5 @@
 import { invalidParameter } from '../model/errors.ts';
-import { quote } from '../model/quote.ts';
+import { quoteBytes } from '../model/quote.ts';
 import { nearestName } from '../model/slip.ts';
 
 /** Other protocols and older pages write the same header with or without `ks-`. */
@@ -25,7 +25,7 @@ export class HeaderSlips {
     const bare = name.toLowerCase().replace(PREFIX, '');
     const meant = this.#bare.get(bare) ?? this.#bare.get(this.#nearest(bare) ?? '');
     if (meant === undefined) return;
-    throw invalidParameter(name, `Unknown header ${quote(name)}. Did you mean "${meant}"?`);
+    throw invalidParameter(name, `Unknown header ${quoteBytes(name)}. Did you mean "${meant}"?`);
   }
 
   #nearest(bare: string): string | null {

@@ -1,3 +1,4 @@
+import { quoteBytes } from '../model/quote.ts';
 import type { Credentials } from '../session/login.ts';
 import { type Frame, headerOf } from './codec/frame.ts';
 import { malformed } from './codec/malformed.ts';
@@ -18,9 +19,13 @@ const BEATS = /^([0-9]{1,15}),([0-9]{1,15})$/;
 export function readConnect({ headers }: Frame): ConnectRequest {
   const accepted = headerOf(headers, 'accept-version');
   const version = accepted === null ? '1.0' : highestCommon(accepted);
-  const beats = BEATS.exec(headerOf(headers, 'heart-beat') ?? '0,0');
+  const wanted = headerOf(headers, 'heart-beat') ?? '0,0';
+  const beats = BEATS.exec(wanted);
   if (beats === null) {
-    throw malformed('heart-beat is two whole numbers of milliseconds with a comma between.', 'heart-beat');
+    throw malformed(
+      `Invalid heart-beat ${quoteBytes(wanted)}. Allowed: two whole numbers of milliseconds, such as 0,10000.`,
+      'heart-beat',
+    );
   }
   // In 1.0 spaces around a value are padding; nobody has agreed on a version before this frame.
   const text = (value: string | null): string => (version === '1.0' ? (value ?? '').trim() : (value ?? ''));

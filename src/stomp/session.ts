@@ -2,6 +2,7 @@ import { loginLost, type RenewUser, type User } from '../access/user.ts';
 import type { Queue } from '../broker/queue.ts';
 import type { CancelTimer } from '../model/clock.ts';
 import { QuaysideError } from '../model/errors.ts';
+import { quoteBytes } from '../model/quote.ts';
 import type { SessionCounts } from '../session/counts.ts';
 import { Destinations } from '../session/destinations.ts';
 import { giveBack } from '../session/give-back.ts';
@@ -14,7 +15,7 @@ import { type Frame, headerOf } from './codec/frame.ts';
 import { malformed } from './codec/malformed.ts';
 import { frameText } from './codec/serialise.ts';
 import { CONNECT_RULES, type HeadRules, RULES, VERSIONS, type Version } from './codec/version.ts';
-import { commandOf } from './commands/table.ts';
+import { commandOf, commandsOf } from './commands/table.ts';
 import { parseDestination } from './destination.ts';
 import { type ErrorSubject, errorFrame } from './errors.ts';
 import { type ConnectRequest, readConnect } from './login.ts';
@@ -262,14 +263,13 @@ export class Session implements SubscriptionHost, StoringHost<string>, SettlingH
 
   #connect(frame: Frame): void {
     if (frame.command !== 'CONNECT' && frame.command !== 'STOMP') {
-      throw malformed('The first frame is CONNECT or STOMP.');
+      throw malformed(`The first frame is ${quoteBytes(frame.command)}. Allowed: CONNECT, STOMP.`);
     }
     const request = readConnect(frame);
     if (request.version === null) {
-      const known = VERSIONS.join(', ');
-      this.fail(malformed(`The versions known here are ${known}.`, 'accept-version'), null, {
-        versions: VERSIONS,
-      });
+      const accepted = headerOf(frame.headers, 'accept-version') ?? '';
+      const message = `No version of ${quoteBytes(accepted)} is served. Allowed: ${VERSIONS.join(', ')}.`;
+      this.fail(malformed(message, 'accept-version'), null, { versions: VERSIONS });
       return;
     }
     this.#state = 'joining';
@@ -309,7 +309,12 @@ export class Session implements SubscriptionHost, StoringHost<string>, SettlingH
 
   #perform(frame: Frame): void {
     const command = commandOf(frame.command, this.#version);
-    if (command === null) throw malformed('STOMP of this version has no such command.');
+    if (command === null) {
+      const known = commandsOf(this.#version).join(', ');
+      throw malformed(
+        `STOMP ${this.#version} has no command ${quoteBytes(frame.command)}. Allowed: ${known}.`,
+      );
+    }
     command(this, frame);
   }
 

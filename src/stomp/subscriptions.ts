@@ -1,7 +1,9 @@
 import { QuaysideError } from '../model/errors.ts';
+import { quoteBytes } from '../model/quote.ts';
 import { malformed } from './codec/malformed.ts';
 import { STOMP_LIMITS } from './limits.ts';
 import { Subscription, type SubscriptionHost, type SubscriptionOptions } from './subscription.ts';
+import { unknown } from './values.ts';
 
 /** The subscriptions of one session. */
 export class Subscriptions {
@@ -19,11 +21,16 @@ export class Subscriptions {
   /** Makes one and lets it wait. @throws QuaysideError `malformed-request`, `overloaded`, what `queue.get` does */
   open(options: SubscriptionOptions): void {
     const key = options.id ?? options.destination;
-    if (this.#byId.has(key)) throw malformed('A subscription of this id is open already.', 'id');
+    if (this.#byId.has(key)) {
+      throw malformed(
+        `Subscription ${quoteBytes(key)} exists already. Choose another id, or UNSUBSCRIBE first.`,
+        'id',
+      );
+    }
     if (this.#byId.size >= STOMP_LIMITS.subscriptions) {
       throw new QuaysideError(
         'overloaded',
-        `A session has at most ${STOMP_LIMITS.subscriptions} subscriptions.`,
+        `This session has ${STOMP_LIMITS.subscriptions} subscriptions, the most that are allowed.`,
       );
     }
     this.#numbers += 1;
@@ -50,7 +57,7 @@ export class Subscriptions {
   /** Ends one; resolves when what it held has gone back. @throws QuaysideError `malformed-request` */
   close(key: string): Promise<void> {
     const subscription = this.#byId.get(key);
-    if (subscription === undefined) throw malformed('There is no subscription of this id.', 'id');
+    if (subscription === undefined) throw malformed(unknown('subscription', key, this.#byId.keys()), 'id');
     this.#byId.delete(key);
     this.#byNumber.delete(subscription.number);
     this.#withRoom.delete(subscription);

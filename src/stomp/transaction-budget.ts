@@ -17,7 +17,7 @@ export class TransactionBudget {
     if (this.#frames + frames > transactionFrames || this.#bytes + bytes > this.#mostBytes) {
       throw new QuaysideError(
         'overloaded',
-        `Open transactions hold at most ${transactionFrames} frames and ${this.#mostBytes} bytes of bodies together.`,
+        `Open transactions would hold ${this.#frames + frames} frames and ${this.#bytes + bytes} bytes of bodies. Allowed together: ${transactionFrames} and ${this.#mostBytes}.`,
       );
     }
     this.#frames += frames;

@@ -1,8 +1,10 @@
 import { QuaysideError } from '../model/errors.ts';
+import { quoteBytes } from '../model/quote.ts';
 import { malformed } from './codec/malformed.ts';
 import { STOMP_LIMITS } from './limits.ts';
 import { Transaction } from './transaction.ts';
 import { TransactionBudget } from './transaction-budget.ts';
+import { unknown } from './values.ts';
 
 /** The open transactions of one session. */
 export class Transactions {
@@ -15,11 +17,16 @@ export class Transactions {
 
   /** @throws QuaysideError `malformed-request`, `overloaded` */
   begin(id: string): void {
-    if (this.#open.has(id)) throw malformed('A transaction of this id is open already.', 'transaction');
+    if (this.#open.has(id)) {
+      throw malformed(
+        `Transaction ${quoteBytes(id)} is open already. Choose another id, or end it first.`,
+        'transaction',
+      );
+    }
     if (this.#open.size >= STOMP_LIMITS.transactions) {
       throw new QuaysideError(
         'overloaded',
-        `A session has at most ${STOMP_LIMITS.transactions} transactions.`,
+        `This session has ${STOMP_LIMITS.transactions} open transactions, the most that are allowed.`,
       );
     }
     this.#open.set(id, new Transaction(this.#budget));
@@ -29,7 +36,7 @@ export class Transactions {
   find(id: string): Transaction {
     const transaction = this.#open.get(id);
     if (transaction === undefined) {
-      throw malformed('There is no open transaction of this id.', 'transaction');
+      throw malformed(unknown('open transaction', id, this.#open.keys()), 'transaction');
     }
     return transaction;
   }

@@ -102,7 +102,7 @@ export class FrameCutter {
   #checked(size: number): number {
     if (size < HEADER_BYTES) throw framingError(`A frame has ${size} bytes, less than its header.`);
     if (size > this.mostBytes) {
-      throw framingError(`A frame has ${size} bytes; the most is ${this.mostBytes}.`);
+      throw framingError(`A frame has ${size} bytes. Allowed: at most ${this.mostBytes}.`);
     }
     return size;
   }

@@ -23,7 +23,7 @@ const MOST_OUTPUT_BYTES = 1024 * 1024;
 /** How long a peer has to read the last frame and close, before the connection is cut. */
 const LINGER_MS = 2_000;
 
-const TOO_LATE = limitExceeded('The peer has not logged in and opened in time.');
+const TOO_LATE = 'The client has not logged in and opened the connection within';
 const FAULT: Refusal = {
   condition: 'amqp:internal-error',
   description: 'The server failed; its log says why.',
@@ -312,7 +312,9 @@ export class Guard {
   #awaitOpen(): void {
     const { clock, loginTimeoutMs } = this.#options;
     this.#awaitsOpen = true;
-    this.#cancelTimer = clock.after(loginTimeoutMs, () => this.close(TOO_LATE));
+    this.#cancelTimer = clock.after(loginTimeoutMs, () =>
+      this.close(limitExceeded(`${TOO_LATE} ${loginTimeoutMs} ms.`)),
+    );
   }
 
   #stopTimer(): void {

@@ -5,7 +5,7 @@ import { checkBegin, checkDetach, checkEnd, checkFlow } from './checks/session.t
 import { checkTransfer } from './checks/transfer.ts';
 import { FrameInHand } from './frame-in-hand.ts';
 import { descriptorNumber, PERFORMATIVE } from './performatives.ts';
-import { decodeError, framingError, illegalState } from './refusal.ts';
+import { decodeError, framingError, hex, illegalState } from './refusal.ts';
 import type { ConnectionState } from './state.ts';
 
 /** What becomes of a frame that passed. */
@@ -63,8 +63,10 @@ export class Inbound {
     frame.effort += FRAME_EFFORT;
     const offset = 4 * (bytes[start + 4] ?? 0);
     if (offset < HEADER_BYTES || start + offset > end)
-      throw framingError('The data offset is outside the frame.');
-    if (bytes[start + 5] !== AMQP_FRAME) throw framingError('The frame is of an unknown type.');
+      throw framingError(`The data offset ${offset} is outside the frame of ${end - start} bytes.`);
+    if (bytes[start + 5] !== AMQP_FRAME) {
+      throw framingError(`Frame type ${bytes[start + 5]} is not known. Allowed after the login: 0.`);
+    }
     if (state.isPeerClosed) return VERDICT.drop;
     // A heart-beat.
     if (start + offset === end) return VERDICT.pass;
@@ -75,7 +77,7 @@ export class Inbound {
     frame.channelNumber = bytes.readUInt16BE(start + 6);
     const type = descriptorNumber(frame.fields.enter(bytes, start + offset, end));
     if (!state.isPeerOpen && type !== PERFORMATIVE.open)
-      throw illegalState('The first frame is not an open.');
+      throw illegalState(`The first performative is ${hex(type)}. Allowed: open (0x10).`);
     if (state.isCloseSent && type !== PERFORMATIVE.close) return VERDICT.drop;
     return this.#performative(frame, type);
   }
@@ -110,7 +112,7 @@ export class Inbound {
         checkClose(frame);
         break;
       default:
-        throw decodeError('The frame is no known performative.');
+        throw decodeError(`Performative ${hex(type)} is not known.`);
     }
     return frame.replacement === null ? VERDICT.pass : VERDICT.replace;
   }

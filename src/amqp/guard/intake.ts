@@ -1,10 +1,11 @@
 import type { Authenticator, User } from '../../access/user.ts';
+import { quoteBytes } from '../../model/quote.ts';
 import type { SessionCounts } from '../../session/counts.ts';
 import { FrameCutter } from './cutter.ts';
 import { AMQP_HEADER, SASL_HEADER } from './frames.ts';
 import { Inbound, VERDICT } from './inbound.ts';
 import { AMQP_LIMITS } from './limits.ts';
-import { framingError, limitExceeded } from './refusal.ts';
+import { type Breach, framingError, limitExceeded } from './refusal.ts';
 import { Run } from './run.ts';
 import { MECHANISMS } from './sasl.ts';
 import { SaslLogin } from './sasl-login.ts';
@@ -47,8 +48,26 @@ export interface IntakeParts {
  */
 const MOST_EFFORT = 16_384;
 
-const NO_SASL = framingError('The connection does not begin with the SASL header of AMQP 1.0.');
-const NO_AMQP = framingError('No AMQP 1.0 header follows the login.');
+const AMQP = Buffer.from('AMQP');
+const TLS_HANDSHAKE = 0x16;
+
+/** What a client spoke instead of the header that it should begin with. */
+function wrongHeader(header: Buffer, expected: string): Breach {
+  if (header[0] === TLS_HANDSHAKE) {
+    return framingError(`The client starts TLS, but this port is without TLS. Expected: ${expected}.`);
+  }
+  if (!header.subarray(0, 4).equals(AMQP)) {
+    return framingError(
+      `The connection starts with ${quoteBytes(header.toString('latin1'))}. Expected: ${expected}.`,
+    );
+  }
+  const [id, major, minor, revision] = header.subarray(4);
+  // RabbitMQ's clients and most others speak 0-9-1, whose header counts otherwise.
+  const old = id === 0 && major === 0 ? ` (AMQP 0-${minor}-${revision}, another protocol)` : '';
+  return framingError(
+    `The client sent the header of protocol ${id}, version ${major}.${minor}.${revision}${old}. Expected: ${expected}.`,
+  );
+}
 
 /** The way in of one connection: from bytes to frames that rhea may have. */
 export class Intake {
@@ -86,7 +105,9 @@ export class Intake {
     if (this.#phase === 'amqp-header' || this.#phase === 'frames') return;
     this.#loginBytes += bytes.length;
     if (this.#loginBytes <= AMQP_LIMITS.loginBytes) return;
-    throw limitExceeded(`Before the login at most ${AMQP_LIMITS.loginBytes} bytes are read.`);
+    throw limitExceeded(
+      `More than the ${AMQP_LIMITS.loginBytes} bytes that are allowed came before the login.`,
+    );
   }
 
   /** The login was right. */
@@ -119,7 +140,8 @@ export class Intake {
   #saslHeader(): boolean {
     const header = this.#cutter.raw(SASL_HEADER.length);
     if (header === null) return false;
-    if (!header.equals(SASL_HEADER)) throw NO_SASL;
+    if (!header.equals(SASL_HEADER))
+      throw wrongHeader(header, 'the SASL header of AMQP 1.0 (protocol 3, version 1.0.0)');
     this.#host.send(SASL_HEADER);
     this.#host.send(MECHANISMS);
     this.#phase = 'sasl';
@@ -137,7 +159,8 @@ export class Intake {
   #amqpHeader(): boolean {
     const header = this.#cutter.raw(AMQP_HEADER.length);
     if (header === null) return false;
-    if (!header.equals(AMQP_HEADER)) throw NO_AMQP;
+    if (!header.equals(AMQP_HEADER))
+      throw wrongHeader(header, 'the header of AMQP 1.0 (protocol 0, version 1.0.0) behind the login');
     this.#phase = 'frames';
     this.#host.feed(header);
     return true;

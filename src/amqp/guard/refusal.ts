@@ -28,6 +28,11 @@ export function framingError(description: string): Breach {
   return new Breach('amqp:connection:framing-error', description);
 }
 
+/** A descriptor or code as the standard writes it. */
+export function hex(number: number): string {
+  return number < 0 ? 'of no known name' : `0x${number.toString(16).padStart(2, '0')}`;
+}
+
 /** A frame whose contents are not what its type says. */
 export function decodeError(description: string): Breach {
   return new Breach('amqp:decode-error', description);

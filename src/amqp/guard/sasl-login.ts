@@ -1,5 +1,6 @@
 import type { Authenticator, User } from '../../access/user.ts';
 import { QuaysideError } from '../../model/errors.ts';
+import { quoteBytes } from '../../model/quote.ts';
 import { authenticate } from '../../session/login.ts';
 import { Breach } from './refusal.ts';
 import { CHALLENGE, readPlain, readSasl } from './sasl.ts';
@@ -25,7 +26,8 @@ export class SaslLogin {
    */
   take(bytes: Buffer, start: number, end: number): Promise<User> | null {
     const said = readSasl(bytes, start, end, this.#isChallenged);
-    if (said.kind === 'other-mechanism') throw unauthorised('The only SASL mechanism here is PLAIN.');
+    if (said.kind === 'other-mechanism')
+      throw unauthorised(`SASL mechanism ${quoteBytes(said.mechanism)} is not served. Allowed: PLAIN.`);
     if (said.kind === 'no-response') {
       if (this.#isChallenged) throw unauthorised(NEED);
       this.#isChallenged = true;

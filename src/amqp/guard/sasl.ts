@@ -3,7 +3,7 @@ import { Fields } from './fields.ts';
 import { binary, FRAME_TYPE, listFrame, symbol, ubyte } from './frames.ts';
 import { AMQP_LIMITS } from './limits.ts';
 import { descriptorNumber } from './performatives.ts';
-import { decodeError, framingError } from './refusal.ts';
+import { decodeError, framingError, hex } from './refusal.ts';
 import { CODE, widthOf } from './type-codes.ts';
 
 /** AMQP 1.0, part 5: how a login ended. */
@@ -35,7 +35,7 @@ export type SaslSaid =
   /** PLAIN, but no response with it. */
   | { readonly kind: 'no-response' }
   /** A mechanism that was not offered. */
-  | { readonly kind: 'other-mechanism' };
+  | { readonly kind: 'other-mechanism'; readonly mechanism: string };
 
 /**
  * Reads a whole `sasl-init`, or a `sasl-response` where one was asked for.
@@ -43,18 +43,23 @@ export type SaslSaid =
  */
 export function readSasl(bytes: Buffer, start: number, end: number, isChallenged: boolean): SaslSaid {
   const offset = start + 4 * (bytes[start + 4] ?? 0);
-  if (offset < start + 8 || offset > end) throw framingError('The data offset is outside the frame.');
-  if (bytes[start + 5] !== FRAME_TYPE.sasl) throw framingError('A frame before the login is not of SASL.');
+  if (offset < start + 8 || offset > end)
+    throw framingError('The data offset of a SASL frame is outside of it.');
+  if (bytes[start + 5] !== FRAME_TYPE.sasl) {
+    throw framingError(`Frame type ${bytes[start + 5]} came before the login. Allowed: 1 (SASL).`);
+  }
   const fields = new Fields(AMQP_LIMITS);
   const type = fields.enter(bytes, offset, end);
   if (descriptorNumber(type) !== (isChallenged ? SASL.response : SASL.init)) {
-    throw decodeError('The frame is not the SASL frame that should come now.');
+    throw decodeError(
+      `The SASL frame ${hex(descriptorNumber(type))} came. Expected: ${isChallenged ? 'sasl-response' : 'sasl-init'}.`,
+    );
   }
-  const isPlain = isChallenged || readSymbol(fields, bytes) === PLAIN;
+  const mechanism = isChallenged ? PLAIN : readSymbol(fields, bytes);
   const response = readBinary(fields, bytes);
   if (!isChallenged) fields.oneOf('hostname', CODE.string8, CODE.string32);
   fields.finish();
-  if (!isPlain) return { kind: 'other-mechanism' };
+  if (mechanism !== PLAIN) return { kind: 'other-mechanism', mechanism };
   return response === null ? { kind: 'no-response' } : { kind: 'response', response };
 }
 

@@ -2,6 +2,7 @@ import type { NewElement } from '../../model/element.ts';
 import { QuaysideError } from '../../model/errors.ts';
 import { checkContentHeader, checkHeaders } from '../../model/headers.ts';
 import { LIMITS } from '../../model/limits.ts';
+import { quoteBytes } from '../../model/quote.ts';
 import { groupsOf, milliseconds, moment, whole } from '../../session/values.ts';
 import {
   ANNOTATION_PREFIX,
@@ -77,7 +78,7 @@ class HeaderDraft {
   add(name: string, { type, text }: SimpleValue, usual: SimpleType = 'string'): void {
     const lower = name.toLowerCase();
     if (this.#names.has(lower)) {
-      const message = `The message has ${lower} twice, but for the case of its letters.`;
+      const message = `The message has ${quoteBytes(lower)} twice; names of headers differ in more than the case of letters.`;
       throw new QuaysideError('invalid-header', message, { parameter: lower });
     }
     this.#names.add(lower);

@@ -64,7 +64,10 @@ export class ValueReader {
   simple(): SimpleValue {
     const value = this.simpleOrNull();
     if (value === null) {
-      throw new QuaysideError('not-supported', 'Only values of simple types are kept with an element.');
+      throw new QuaysideError(
+        'not-supported',
+        'A value is a list, map, array or described. Allowed with an element: simple types.',
+      );
     }
     return value;
   }

@@ -1,4 +1,5 @@
 import { QuaysideError } from '../../model/errors.ts';
+import { quoteBytes } from '../../model/quote.ts';
 import { malformed } from './malformed.ts';
 import { type HeadRules, unescapeHeader } from './version.ts';
 
@@ -14,17 +15,32 @@ export interface Head {
 export function parseHead(text: string, rules: HeadRules, mostHeaders: number): Head {
   const commandEnd = lineEnd(text, 0);
   const command = line(text, 0, commandEnd, rules);
-  if (!COMMAND.test(command)) throw malformed('A frame begins with a command in capital letters.');
+  if (!COMMAND.test(command)) throw noCommand(command);
   const headers: string[] = [];
   for (let from = commandEnd + 1; from <= text.length; ) {
     const end = lineEnd(text, from);
     if (headers.length >= 2 * mostHeaders) {
-      throw new QuaysideError('headers-too-large', `A frame has at most ${mostHeaders} headers.`);
+      throw new QuaysideError(
+        'headers-too-large',
+        `The ${command} frame has more headers than the ${mostHeaders} that are allowed.`,
+      );
     }
     addHeader(headers, line(text, from, end, rules), rules);
     from = end + 1;
   }
   return { command, headers };
+}
+
+/** Clients of other protocols land here. */
+export function noCommand(start: string): QuaysideError {
+  return malformed(
+    `${quoteBytes(start)} is no STOMP command. A frame starts with one in capital letters, such as SEND.`,
+  );
+}
+
+/** A line as a message quotes it; one that may hold a password is not. */
+function shown(text: string): string {
+  return /pass/i.test(text) ? 'of a password' : quoteBytes(text);
 }
 
 /** Also what tells other protocols apart, which would otherwise be waited for to end their first frame. */
@@ -38,13 +54,14 @@ function lineEnd(text: string, from: number): number {
 function line(text: string, from: number, end: number, { crlf }: HeadRules): string {
   if (!crlf) return text.slice(from, end);
   const bare = text.slice(from, text[end - 1] === '\r' ? end - 1 : end);
-  if (bare.includes('\r')) throw malformed('A CR stands in the middle of a line; it goes before an LF.');
+  if (bare.includes('\r'))
+    throw malformed(`The line ${shown(bare)} has a CR in the middle. Allowed: a CR before an LF.`);
   return bare;
 }
 
 function addHeader(headers: string[], text: string, rules: HeadRules): void {
   const colon = text.indexOf(':');
-  if (colon < 1) throw malformed('A header line has no name, or no colon behind its name.');
+  if (colon < 1) throw malformed(`The header line ${shown(text)} is not name:value.`);
   const value = unescapeHeader(rules, text.slice(colon + 1));
   headers.push(unescapeHeader(rules, text.slice(0, colon)), rules.trims ? trimmed(value) : value);
 }

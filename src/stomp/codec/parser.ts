@@ -1,8 +1,9 @@
 import { isUtf8 } from 'node:buffer';
 import { QuaysideError } from '../../model/errors.ts';
+import { quoteBytes } from '../../model/quote.ts';
 import { BodyBuffer } from './body-buffer.ts';
 import { type Frame, headerOf } from './frame.ts';
-import { type Head, parseHead } from './head.ts';
+import { type Head, noCommand, parseHead } from './head.ts';
 import { malformed } from './malformed.ts';
 import { CONNECT_RULES, type HeadRules } from './version.ts';
 
@@ -75,7 +76,8 @@ export class FrameParser {
     for (; this.#at < input.length; this.#at++) {
       const byte = input[this.#at] as number;
       if (byte === LF || (byte === CR && this.rules.crlf)) continue;
-      if (byte < 0x41 || byte > 0x5a) throw malformed('A frame begins with a command in capital letters.');
+      if (byte < 0x41 || byte > 0x5a)
+        throw noCommand(input.toString('latin1', this.#at, lineEnd(input, this.#at)));
       this.#state = 'head';
       this.#searched = 0;
       this.#bits = 0;
@@ -92,7 +94,7 @@ export class FrameParser {
     for (; at < input.length; at++) {
       const byte = input[at] as number;
       this.#bits |= byte;
-      if (byte === NUL) throw malformed('A frame ends before the blank line behind its headers.');
+      if (byte === NUL) throw malformed('A NUL stands among the headers of a frame. A blank line ends them.');
       if (byte !== LF) continue;
       const next = input[at + 1];
       if (next === LF) return this.#endHead(at, at + 2);
@@ -111,7 +113,7 @@ export class FrameParser {
     this.#checkHeadLength(end);
     const input = this.#input;
     if (this.#bits > 0x7f && this.rules.utf8 && !isUtf8(input.subarray(this.#at, end))) {
-      throw malformed('Command and headers are not UTF-8.');
+      throw malformed('Command and headers are not UTF-8, which STOMP 1.1 and 1.2 need.');
     }
     this.#head = parseHead(input.toString('latin1', this.#at, end), this.rules, this.#limits.headers);
     this.#at = bodyAt;
@@ -123,13 +125,21 @@ export class FrameParser {
   #checkHeadLength(end: number): void {
     const { headBytes } = this.#limits;
     if (end - this.#at <= headBytes) return;
-    throw new QuaysideError('headers-too-large', `Command and headers have at most ${headBytes} bytes.`);
+    throw new QuaysideError(
+      'headers-too-large',
+      `Command and headers of a frame have more than the ${headBytes} bytes that are allowed.`,
+    );
   }
 
   #readLength(): number | null {
     const text = headerOf(this.#head.headers, 'content-length');
     if (text === null) return null;
-    if (!DECIMAL.test(text)) throw malformed('content-length is a whole number from 0.', 'content-length');
+    if (!DECIMAL.test(text)) {
+      throw malformed(
+        `Invalid content-length ${quoteBytes(text)}. Allowed: a whole number from 0.`,
+        'content-length',
+      );
+    }
     const length = Number(text);
     this.#checkBodyLength(length);
     return length;
@@ -139,8 +149,13 @@ export class FrameParser {
     const { command } = this.#head;
     const { bodyBytes } = this.#limits;
     if (length === 0 || (command === WITH_BODY && length <= bodyBytes)) return;
-    if (command !== WITH_BODY) throw malformed(`A frame of a client other than ${WITH_BODY} has no body.`);
-    throw new QuaysideError('body-too-large', `A body has at most ${bodyBytes} bytes.`);
+    if (command !== WITH_BODY) {
+      throw malformed(`The ${command} frame has a body. Only ${WITH_BODY} may have one.`);
+    }
+    throw new QuaysideError(
+      'body-too-large',
+      `A body of ${length} bytes or more is larger than the ${bodyBytes} that are allowed.`,
+    );
   }
 
   #readBody(): Frame | null {
@@ -154,8 +169,9 @@ export class FrameParser {
       this.#keep(this.#input.length);
       return null;
     }
-    if (this.#input[end - 1] !== NUL)
-      throw malformed('No NUL stands behind the body; content-length is wrong.');
+    if (this.#input[end - 1] !== NUL) {
+      throw malformed(`No NUL follows the ${length} bytes of the body that content-length announces.`);
+    }
     return this.#frame(end - 1);
   }
 
@@ -190,4 +206,10 @@ export class FrameParser {
     this.#state = 'between';
     return { ...this.#head, body };
   }
+}
+
+/** Where the line at `at` ends as far as it came; long enough for a message. */
+function lineEnd(input: Buffer, at: number): number {
+  const end = input.subarray(at, at + 100).findIndex((byte) => byte === LF || byte === CR);
+  return end < 0 ? at + 100 : at + end;
 }

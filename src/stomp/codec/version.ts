@@ -1,3 +1,4 @@
+import { quoteBytes } from '../../model/quote.ts';
 import { malformed } from './malformed.ts';
 
 /** The protocol versions that are served, oldest first. */
@@ -48,9 +49,11 @@ const MEANINGS: Readonly<Record<string, string>> = { '\\': '\\', n: '\n', r: '\r
 /** The reverse. @throws QuaysideError `malformed-request` for a sequence that the version does not define */
 export function unescapeHeader({ escapes }: HeadRules, text: string): string {
   if (escapes.size === 0 || !text.includes('\\')) return text;
-  return text.replace(SEQUENCE, (_sequence, letter: string) => {
+  return text.replace(SEQUENCE, (sequence: string, letter: string) => {
     const meaning = MEANINGS[letter];
     if (meaning !== undefined && escapes.has(meaning)) return meaning;
-    throw malformed('A header has an escape sequence that this version of STOMP does not define.');
+    throw malformed(
+      `Undefined escape sequence ${quoteBytes(sequence)} in a header. Allowed: ${[...escapes.values()].join(' ')}`,
+    );
   });
 }

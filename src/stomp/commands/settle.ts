@@ -2,6 +2,7 @@ import { engineNow } from '../../broker/engine-time.ts';
 import { textOfBytes } from '../../model/byte-text.ts';
 import { QuaysideError } from '../../model/errors.ts';
 import { LIMITS } from '../../model/limits.ts';
+import { quoteBytes } from '../../model/quote.ts';
 import type { Held } from '../../session/handout.ts';
 import { milliseconds, moment } from '../../session/values.ts';
 import { type Frame, headerOf } from '../codec/frame.ts';
@@ -62,10 +63,10 @@ function find(
     const held = subscription.select(key);
     if (held.length > 0 && fits(group, subscription)) return { subscription, held };
   }
-  const about = group === null ? '' : ` for group ${textOfBytes(group) ?? group}`;
+  const about = group === null ? '' : ` for group ${quoteBytes(group)}`;
   throw new QuaysideError(
     'element-not-found',
-    `This session holds no unacknowledged message ${textOfBytes(id) ?? id}${about}.`,
+    `This session holds no unacknowledged message ${quoteBytes(id)}${about}.`,
   );
 }
 

@@ -1,6 +1,6 @@
 import { needs } from '../../broker/needs.ts';
 import { invalidParameter, QuaysideError } from '../../model/errors.ts';
-import { quote } from '../../model/quote.ts';
+import { quoteBytes } from '../../model/quote.ts';
 import { groupOf, milliseconds, whole } from '../../session/values.ts';
 import { type Frame, headerOf } from '../codec/frame.ts';
 import { HeaderSlips } from '../header-slips.ts';
@@ -37,10 +37,13 @@ export function subscribe(session: Session, { headers }: Frame): void {
     if (BROWSER.test(name)) refuseBrowser(name, headers[at + 1] as string);
     else SLIPS.check(name);
   }
-  if (get('selector')) {
-    throw new QuaysideError('not-supported', 'Subscriptions have no selectors; use an exchange.', {
-      parameter: 'selector',
-    });
+  const selector = get('selector');
+  if (selector) {
+    throw new QuaysideError(
+      'not-supported',
+      `Subscriptions have no selectors, such as ${quoteBytes(selector)}. Leave selector out, or use an exchange.`,
+      { parameter: 'selector' },
+    );
   }
   whole('x-parallel', get('x-parallel'), { from: 1, to: STOMP_LIMITS.window, unit: 'a count' }, 1);
   const { namespace, queue } = session.destinations.find(destination, 'read');
@@ -76,7 +79,7 @@ function refuseBrowser(name: string, value: string): void {
   if (NO.test(value)) return;
   throw new QuaysideError(
     'not-supported',
-    `Queues cannot be browsed: ${name} is ${quote(value)}. Leave ${name} out, or set it to false.`,
+    `Queues cannot be browsed: ${name} is ${quoteBytes(value)}. Leave ${name} out, or set it to false.`,
     { parameter: name },
   );
 }
@@ -84,7 +87,7 @@ function refuseBrowser(name: string, value: string): void {
 function readMode(value: string | null): AckMode {
   const mode = value === null ? 'auto' : ACK_MODES.find((one) => one === value);
   if (mode !== undefined) return mode;
-  throw invalidParameter('ack', `ack is one of ${ACK_MODES.join(', ')}.`);
+  throw invalidParameter('ack', `Invalid ack ${quoteBytes(value ?? '')}. Allowed: ${ACK_MODES.join(', ')}.`);
 }
 
 function readWindow(get: (name: string) => string | null): number {
@@ -95,7 +98,10 @@ function readWindow(get: (name: string) => string | null): number {
 
 function readLease(mode: AckMode, value: string | null): number | null {
   if (value !== null && mode === 'auto') {
-    throw invalidParameter('x-lease', 'x-lease goes with client and client-individual; auto has no lease.');
+    throw invalidParameter(
+      'x-lease',
+      `x-lease is ${quoteBytes(value)}, but ack:auto has no lease. Allowed with client and client-individual.`,
+    );
   }
   return milliseconds('x-lease', value, 1, null);
 }

@@ -25,6 +25,11 @@ export const COMMANDS: Readonly<Record<string, { readonly since: Version; readon
   },
 };
 
+/** Names of the commands that a logged-in client of a version may send. */
+export function commandsOf(version: Version): string[] {
+  return Object.keys(COMMANDS).filter((name) => commandOf(name, version) !== null);
+}
+
 export function commandOf(name: string, version: Version): Command | null {
   const command = Object.hasOwn(COMMANDS, name) ? COMMANDS[name] : undefined;
   return command === undefined || command.since > version ? null : command.run;

@@ -1,3 +1,4 @@
+import { quote } from '../../../model/quote.ts';
 import type { Link } from '../channels.ts';
 import type { Fields } from '../fields.ts';
 import { ABSENT } from '../fields.ts';
@@ -9,6 +10,7 @@ import {
   Breach,
   decodeError,
   framingError,
+  hex,
   illegalState,
   invalidField,
   limitExceeded,
@@ -23,19 +25,23 @@ export function checkAttach(frame: FrameInHand): void {
   const nameBytes = fields.sized('name', CODE.string8, CODE.string32);
   if (nameBytes === ABSENT) throw invalidField('A link has no name.');
   if (nameBytes > AMQP_LIMITS.nameBytes) {
-    throw limitExceeded(`A link's name has more than ${AMQP_LIMITS.nameBytes} bytes.`);
+    throw limitExceeded(`A link's name has ${nameBytes} bytes. Allowed: at most ${AMQP_LIMITS.nameBytes}.`);
   }
   const nameTo = fields.at;
   const handle = fields.neededUint('handle');
-  if (handle > AMQP_LIMITS.handleMax) throw framingError(`Handles go up to ${AMQP_LIMITS.handleMax}.`);
+  if (handle > AMQP_LIMITS.handleMax) {
+    throw framingError(`Handle ${handle} is too high. Allowed: 0 to ${AMQP_LIMITS.handleMax}.`);
+  }
   if (channel.links[handle] !== undefined) {
-    throw new Breach('amqp:session:handle-in-use', `A link is attached to handle ${handle} already.`);
+    throw new Breach('amqp:session:handle-in-use', `Handle ${handle} has a link already. Detach it first.`);
   }
   const role = fields.boolean('role');
   if (role === ABSENT) throw invalidField('A link has no role.');
   const isPeerSender = role === 0;
-  if (fields.ubyte('snd-settle-mode') > 2) throw invalidField('snd-settle-mode is 0, 1 or 2.');
-  if (fields.ubyte('rcv-settle-mode') > 1) throw invalidField('rcv-settle-mode is 0 or 1.');
+  const sendMode = fields.ubyte('snd-settle-mode');
+  if (sendMode > 2) throw invalidField(`snd-settle-mode is ${sendMode}. Allowed: 0, 1, 2.`);
+  const receiveMode = fields.ubyte('rcv-settle-mode');
+  if (receiveMode > 1) throw invalidField(`rcv-settle-mode is ${receiveMode}. Allowed: 0, 1.`);
   checkTerminus(frame, DESCRIBED.source);
   checkTerminus(frame, DESCRIBED.target);
   fields.oneOf('unsettled', CODE.map8, CODE.map32);
@@ -52,9 +58,16 @@ export function checkAttach(frame: FrameInHand): void {
   const place = { from: nameTo - nameBytes - start, to: nameTo - start };
   const whole = bytes.subarray(start, end);
   const name = prefixedName(whole, place, isPeerSender);
-  if (channel.byName(name) !== undefined) throw illegalState('A link of that name is attached already.');
+  if (channel.byName(name) !== undefined) {
+    throw illegalState(
+      `Link ${quote(name.slice(2))} is attached already. Detach it first, or choose another name.`,
+    );
+  }
   if (channel.linkCount >= channel.peerHandles) {
-    throw new Breach('amqp:not-allowed', 'There are more links than handle-max of the peer allows.');
+    throw new Breach(
+      'amqp:not-allowed',
+      `The client attaches more links than the ${channel.peerHandles} that its own handle-max allows.`,
+    );
   }
   channel.add(newLink(handle, isPeerSender, name));
   frame.replacement = renamed(whole, listAt, place, name);
@@ -70,8 +83,13 @@ function checkTerminus({ fields, inner }: FrameInHand, expected: number): void {
     return;
   }
   const type = descriptorNumber(inner.enterField(fields));
-  if (type === DESCRIBED.coordinator) throw notImplemented('There are no transactions.');
-  if (type !== expected) throw decodeError('A source or target is of another type.');
+  if (type === DESCRIBED.coordinator)
+    throw notImplemented('Transactions are not served, so no link may have a coordinator.');
+  if (type !== expected) {
+    throw decodeError(
+      `A ${expected === DESCRIBED.source ? 'source' : 'target'} has the descriptor ${hex(type)}.`,
+    );
+  }
   checkNode(inner);
   if (type === DESCRIBED.source) {
     inner.oneOf('distribution-mode', CODE.symbol8, CODE.symbol32);

@@ -14,14 +14,16 @@ const LONGEST_IDLE_MS = 2 ** 31 - 1;
 export function checkOpen(frame: FrameInHand): void {
   const { state, fields } = frame;
   if (state.isPeerOpen) throw illegalState('The connection is open already.');
-  if (frame.channelNumber !== 0) throw illegalState('open came on another channel than 0.');
+  if (frame.channelNumber !== 0) {
+    throw illegalState(`open came on channel ${frame.channelNumber}. Allowed: channel 0.`);
+  }
   if (fields.oneOf('container-id', CODE.string8, CODE.string32) === CODE.null) {
     throw invalidField('container-id is missing.');
   }
   fields.oneOf('hostname', CODE.string8, CODE.string32);
   const frameBytes = fields.uint('max-frame-size');
   if (frameBytes !== ABSENT && frameBytes < LEAST_FRAME_BYTES) {
-    throw invalidField(`max-frame-size is less than ${LEAST_FRAME_BYTES}.`);
+    throw invalidField(`max-frame-size is ${frameBytes}. Allowed: ${LEAST_FRAME_BYTES} or more.`);
   }
   const channelMax = fields.ushort('channel-max');
   checkIdle(frame);
@@ -39,7 +41,9 @@ function checkIdle({ fields, bytes }: FrameInHand): void {
   const { at } = fields;
   const idleMs = fields.uint('idle-time-out');
   if (idleMs > 0 && idleMs < AMQP_LIMITS.shortestIdleMs) {
-    throw limitExceeded(`idle-time-out is less than ${AMQP_LIMITS.shortestIdleMs} ms.`);
+    throw limitExceeded(
+      `idle-time-out is ${idleMs} ms. Allowed: 0, or ${AMQP_LIMITS.shortestIdleMs} and more.`,
+    );
   }
   if (idleMs <= 0) return;
   // rhea sends something after half of what it reads. Only the longest form of a number holds so much.

@@ -2,7 +2,7 @@ import { ABSENT } from '../fields.ts';
 import { checkError, type FrameInHand } from '../frame-in-hand.ts';
 import { AMQP_LIMITS } from '../limits.ts';
 import { DESCRIBED, descriptorNumber } from '../performatives.ts';
-import { decodeError, invalidField, limitExceeded, notImplemented } from '../refusal.ts';
+import { decodeError, hex, invalidField, limitExceeded, notImplemented } from '../refusal.ts';
 import { CODE } from '../type-codes.ts';
 
 /** The fields of a disposition before its state. */
@@ -17,10 +17,13 @@ export function checkDisposition(frame: FrameInHand): void {
   const lastGiven = fields.uint('last');
   const last = lastGiven === ABSENT ? first : lastGiven;
   const newest = role === 1 ? channel.newestSent : channel.nextDeliveryId - 1;
-  if (last < first) throw invalidField('A disposition ends before it begins.');
-  if (last > newest) throw invalidField('A disposition is about deliveries that were not made.');
+  if (last < first)
+    throw invalidField(`A disposition is from ${first} to ${last}. last must not be lower than first.`);
+  if (last > newest) throw invalidField(`A disposition is about delivery ${last}. The newest is ${newest}.`);
   if (last - first >= AMQP_LIMITS.unsettled) {
-    throw limitExceeded(`A disposition is about more than ${AMQP_LIMITS.unsettled} deliveries.`);
+    throw limitExceeded(
+      `A disposition is about ${last - first + 1} deliveries. Allowed: at most ${AMQP_LIMITS.unsettled}.`,
+    );
   }
   frame.effort += last - first;
   fields.boolean('settled');
@@ -58,8 +61,10 @@ export function checkState({ fields, inner, innermost }: FrameInHand): void {
       inner.oneOf('message-annotations', CODE.map8, CODE.map32);
       break;
     case DESCRIBED.transactionalState:
-      throw notImplemented('There are no transactions.');
+      throw notImplemented('Transactions are not served, so no delivery has a transactional-state.');
     default:
-      throw decodeError('The state of a delivery is of no known type.');
+      throw decodeError(
+        `Delivery state ${hex(type)} is not known. Allowed: received, accepted, rejected, released, modified.`,
+      );
   }
 }

@@ -9,13 +9,16 @@ import { CODE } from '../type-codes.ts';
 export function checkBegin(frame: FrameInHand): void {
   const { state, fields, channelNumber } = frame;
   if (channelNumber > AMQP_LIMITS.channelMax) {
-    throw framingError(`Channels go up to ${AMQP_LIMITS.channelMax}.`);
+    throw framingError(`Channel ${channelNumber} is too high. Allowed: 0 to ${AMQP_LIMITS.channelMax}.`);
   }
   if (state.channels[channelNumber] !== undefined) {
-    throw illegalState(`Channel ${channelNumber} has a session already.`);
+    throw illegalState(`Channel ${channelNumber} has a session already. End it first.`);
   }
   if (state.channelCount >= state.peerChannels) {
-    throw new Breach('amqp:not-allowed', 'There are more sessions than channel-max of the peer allows.');
+    throw new Breach(
+      'amqp:not-allowed',
+      `The client begins more sessions than the ${state.peerChannels} that its own channel-max allows.`,
+    );
   }
   if (fields.ushort('remote-channel') !== ABSENT) {
     throw invalidField('remote-channel answers a session that this server did not begin.');

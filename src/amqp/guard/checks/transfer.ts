@@ -21,23 +21,31 @@ const PART_BYTES = 256;
 export function checkTransfer(frame: FrameInHand): void {
   const { fields, bytes, end, channel } = frame;
   const link = frame.link(fields.neededUint('handle'));
-  if (!link.isPeerSender) throw illegalState('A transfer came on a link that only receives.');
+  if (!link.isPeerSender) {
+    throw illegalState(`A transfer came on link ${link.handle}, by which the client only receives.`);
+  }
   if (channel.window <= 0) {
-    throw new Breach('amqp:session:window-violation', 'A transfer came outside the window of its session.');
+    throw new Breach(
+      'amqp:session:window-violation',
+      'A transfer came although the incoming-window of its session is 0.',
+    );
   }
   const deliveryId = fields.uint('delivery-id');
   const tagBytes = fields.sized('delivery-tag', CODE.binary8, CODE.binary32);
   if (tagBytes > LONGEST_TAG_BYTES)
-    throw invalidField(`delivery-tag has more than ${LONGEST_TAG_BYTES} bytes.`);
+    throw invalidField(`A delivery-tag has ${tagBytes} bytes. Allowed: at most ${LONGEST_TAG_BYTES}.`);
   const formatAt = fields.at;
   const format = fields.uint('message-format');
   fields.boolean('settled');
   const hasMore = fields.boolean('more') === 1;
-  if (fields.ubyte('rcv-settle-mode') > 1) throw invalidField('rcv-settle-mode is 0 or 1.');
+  const settleMode = fields.ubyte('rcv-settle-mode');
+  if (settleMode > 1) throw invalidField(`rcv-settle-mode is ${settleMode}. Allowed: 0, 1.`);
   if (fields.isAbsent) fields.skip();
   else checkState(frame);
-  if (fields.boolean('resume') === 1) throw notImplemented('Deliveries cannot be resumed.');
-  if (fields.boolean('aborted') === 1) throw notImplemented('Deliveries cannot be aborted.');
+  if (fields.boolean('resume') === 1)
+    throw notImplemented('resume is true, but deliveries cannot be resumed.');
+  if (fields.boolean('aborted') === 1)
+    throw notImplemented('aborted is true, but deliveries cannot be aborted.');
   fields.boolean('batchable');
   frame.payloadAt = fields.finish();
   channel.window -= 1;
@@ -46,7 +54,7 @@ export function checkTransfer(frame: FrameInHand): void {
   if (link.begunId === -1) {
     begin(channel, link, deliveryId);
     if (tagBytes === ABSENT) throw invalidField('A delivery has no delivery-tag.');
-    if (format > 0) throw notImplemented(`There is no message-format ${format}.`);
+    if (format > 0) throw notImplemented(`message-format ${format} is not known. Allowed: 0.`);
     if (format === 0) strikeFormat(bytes, formatAt);
     // rhea would take it for no message at all.
     if (payloadBytes === 0) throw decodeError('The first transfer of a delivery has no payload.');
@@ -55,7 +63,7 @@ export function checkTransfer(frame: FrameInHand): void {
       return;
     }
   } else if (deliveryId !== ABSENT && deliveryId !== link.begunId) {
-    throw illegalState(`Delivery ${link.begunId} has not ended.`);
+    throw illegalState(`Delivery ${deliveryId} starts before delivery ${link.begunId} has ended.`);
   }
   part(frame, link, payloadBytes, hasMore);
 }
@@ -63,10 +71,13 @@ export function checkTransfer(frame: FrameInHand): void {
 function begin(channel: Channel, link: Link, deliveryId: number): void {
   if (deliveryId === ABSENT) throw invalidField('A delivery has no delivery-id.');
   if (channel.nextDeliveryId !== -1 && deliveryId !== channel.nextDeliveryId) {
-    throw invalidField(`delivery-id ${channel.nextDeliveryId} should have come.`);
+    throw invalidField(`delivery-id is ${deliveryId}. Expected: ${channel.nextDeliveryId}.`);
   }
   if (link.credit <= 0) {
-    throw new Breach('amqp:link:transfer-limit-exceeded', 'A delivery came without credit.');
+    throw new Breach(
+      'amqp:link:transfer-limit-exceeded',
+      `Delivery ${deliveryId} came on link ${link.handle}, which has no credit left.`,
+    );
   }
   link.credit -= 1;
   channel.nextDeliveryId = deliveryId + 1;
@@ -94,7 +105,9 @@ function part(frame: FrameInHand, link: Link, payloadBytes: number, hasMore: boo
   link.begunCost += cost;
   state.begunCost += cost;
   if (state.begunCost > 2 * AMQP_LIMITS.begunMessages * messageBytes) {
-    throw limitExceeded('Too much is under way in deliveries that have not ended.');
+    throw limitExceeded(
+      `Deliveries that have not ended hold more than ${AMQP_LIMITS.begunMessages} messages of ${messageBytes} bytes, the limit.`,
+    );
   }
   // rhea keeps the part until the delivery ends, and with it all the bytes that came in the same read.
   const whole = bytes.subarray(start, start + frameBytes);

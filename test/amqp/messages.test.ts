@@ -1,0 +1,106 @@
+import assert from 'node:assert/strict';
+import { once } from 'node:events';
+import { connect } from 'node:net';
+import { after, before, describe, it } from 'node:test';
+import rhea from 'rhea';
+import { type AmqpClient, Ended } from './client.ts';
+import { AmqpNode, until } from './node.ts';
+
+describe('an AMQP error names the wrong value and what is allowed', () => {
+  let node: AmqpNode;
+  let client: AmqpClient;
+
+  before(async () => {
+    node = await AmqpNode.start({ options: { bodyLimit: 1000 } });
+    client = await node.client();
+  });
+  after(() => node.stop());
+
+  const messageOf = async (attaching: Promise<unknown>): Promise<string> => {
+    const error = await attaching.then(
+      () => null,
+      (reason: unknown) => reason,
+    );
+    assert.ok(error instanceof Ended, String(error));
+    return error.message.slice(error.condition.length + 2);
+  };
+
+  for (const [address, message] of [
+    [
+      'N',
+      'The address "N" names no queue. Write <namespace>/<queue>, with a / or ? within a name as %2F or %3F.',
+    ],
+    ['N/%ff', '"%ff" in the address is not percent-encoded UTF-8. Write % as %25.'],
+    ['S/a?gruop=G1', 'Unknown option "gruop" of an address. Did you mean "group"? Allowed: group, lease.'],
+    ['N/a?lease=soon', 'Invalid lease "soon". Allowed: milliseconds, a whole number from 1 to 315360000000.'],
+  ] as const) {
+    it(`in the address ${address}`, async () => {
+      assert.equal(await messageOf(client.receiver(address)), message);
+    });
+  }
+
+  it('in a source that asks to browse', async () => {
+    assert.equal(
+      await messageOf(client.receiver({ address: 'N/a', distribution_mode: 'copy' })),
+      'distribution-mode is "copy", but elements cannot be browsed. Allowed: move.',
+    );
+  });
+
+  it('in a filter', async () => {
+    const filter = { 'apache.org:selector-filter:string': rhea.types.wrap_string("a = 'b'") };
+    assert.equal(
+      await messageOf(client.receiver({ address: 'N/a', filter })),
+      'Unknown filter "apache.org:selector-filter:string". Allowed: x-ks-group; to select, use an exchange.',
+    );
+  });
+
+  for (const [message, description] of [
+    [
+      { body: 'x', application_properties: { 'x-delta-t': 'soon' } },
+      'Invalid x-delta-t "soon". Allowed: milliseconds, a whole number from 0 to 315360000000.',
+    ],
+    [
+      { body: rhea.message.data_section(Buffer.alloc(1001)) },
+      'The body has 1001 bytes. Allowed: at most 1000.',
+    ],
+  ] as const) {
+    it(`in a message: ${description}`, async () => {
+      const sender = await client.sender('N/a');
+      const { kind, error } = await sender.send(message);
+      assert.deepEqual([kind, error?.description], ['rejected', description]);
+    });
+  }
+
+  for (const [what, bytes, message] of [
+    [
+      'of AMQP 0-9-1',
+      Buffer.from('AMQP\0\0\x09\x01', 'latin1'),
+      'The client sent the header of protocol 0, version 0.9.1 (AMQP 0-9-1, another protocol).',
+    ],
+    [
+      'of AMQP without SASL',
+      Buffer.from('AMQP\0\x01\0\0', 'latin1'),
+      'The client sent the header of protocol 0, version 1.0.0.',
+    ],
+    [
+      'of TLS',
+      Buffer.from('16030100c8010000', 'hex'),
+      'The client starts TLS, but this port is without TLS.',
+    ],
+    ['of HTTP', Buffer.from('GET / HTTP/1.1\r\n'), 'The connection starts with "GET / HT".'],
+  ] as const) {
+    it(`in the log, of a client that begins with the header ${what}, which gets that of AMQP 1.0`, async () => {
+      node.logged.length = 0;
+      const socket = connect(node.port, '127.0.0.1');
+      socket.write(bytes);
+      const [answer] = await once(socket, 'data');
+      assert.ok((answer as Buffer).subarray(0, 8).equals(Buffer.from('AMQP\x03\x01\0\0', 'latin1')));
+      await until(() => node.logged.length > 0);
+      const expected = 'Expected: the SASL header of AMQP 1.0 (protocol 3, version 1.0.0).';
+      const [{ fields } = { fields: {} }] = node.logged;
+      assert.equal((fields as { description?: string }).description, `${message} ${expected}`);
+      assert.equal((fields as { address?: string }).address, '127.0.0.1');
+      socket.destroy();
+    });
+  }
+});
