@@ -91,6 +91,15 @@ const RESERVED: readonly { readonly what: RegExp; readonly only: readonly string
       why: 'only main.ts may exit',
     },
     {
+      what: /'acorn'/,
+      only: [
+        'src/exchange/sandbox/thread/source.ts',
+        'src/exchange/sandbox/thread/looks-only.ts',
+        'src/exchange/sandbox/thread/nodes.ts',
+      ],
+      why: 'a selector is parsed in the thread that can be ended, never on the main thread',
+    },
+    {
       what: /\bconsole\b/,
       only: ['src/process/library-output.ts'],
       why: 'what a server has to say goes to its log',

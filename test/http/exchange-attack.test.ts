@@ -10,6 +10,35 @@ const ATTACKS = {
   'fills its memory': 'env => { const a = []; for (;;) a.push(new Array(1e5).fill(0)); }',
 };
 
+describe('While a selector is created that takes long to parse', () => {
+  const harness = sharedHarness({ namespaces: [plain('N'), plain('M')], limits: {} });
+
+  for (const pattern of ['/[PROPERTIES]/v', '/PROPERTIES/v', '/[PROPERTIES]/iu']) {
+    it(`${pattern} of 8 KiB, requests are answered and an exchange forwards`, async () => {
+      const evil = new Names(harness());
+      const honest = new Names(harness());
+      await honest.create({ dst: [{ ns: 'M', queue: honest.dst, selector: 'env => env.msg.tries === 0' }] });
+      const property = pattern.endsWith('iu') ? '\\p{L}' : '\\p{RGI_Emoji}';
+      const properties = property.repeat(Math.floor(8100 / property.length));
+      const selector = `env => ${pattern.replace('PROPERTIES', () => properties)}.test("a")`;
+      let done = false;
+      const creating = evil.create({ dst: [{ ns: 'M', queue: evil.dst, selector }] }).finally(() => {
+        done = true;
+      });
+      let answered = 0;
+      while (!done) {
+        assert.equal((await honest.client.status('N', honest.src)).status, 200);
+        answered += 1;
+      }
+      assert.equal((await creating).status, 400);
+      // A main thread that is busy answers what came in the meantime all at once: two, with the create.
+      assert.ok(answered > 5, `${answered} requests were answered`);
+      await honest.client.insert('N', honest.src, 'x');
+      assert.equal((await honest.client.get('M', honest.dst)).body.toString(), 'x');
+    });
+  }
+});
+
 describe('While the selector of one exchange attacks', () => {
   const harness = sharedHarness({ namespaces: [plain('N'), plain('M')] });
 

@@ -27,6 +27,7 @@ export interface HarnessOptions {
   /** Of each namespace. */
   readonly maxQueues?: number;
   readonly maxExchanges?: number;
+  readonly maxCopies?: number;
   readonly users?: readonly UserDefinition[];
   readonly http?: Partial<HttpOptions>;
   /** Of the selector sandbox, in place of patient ones. */
@@ -92,7 +93,7 @@ export class Harness {
       random: () => 0.5,
       log: { info: logAt('info'), warn: () => {} },
       maxHops: DEFAULTS.maxHops,
-      maxCopies: DEFAULTS.maxCopies,
+      maxCopies: options.maxCopies ?? DEFAULTS.maxCopies,
       owners: (name) => accounts.get(name)?.user ?? null,
       selectors: true,
       configured: new Map(),

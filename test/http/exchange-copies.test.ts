@@ -1,0 +1,84 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import { plain } from '../support/broker.ts';
+import { headerOf, jsonOf } from '../support/http-client.ts';
+import { codeOf, Names } from './exchange-names.ts';
+import { sharedHarness } from './harness.ts';
+
+const MAX_COPIES = 8;
+
+describe('Copies of an element', () => {
+  const harness = sharedHarness({ namespaces: [plain('N'), plain('M')], maxCopies: MAX_COPIES });
+  const fresh = (): Names => new Names(harness());
+  const total = async (x: Names, ns: string, queue: string): Promise<number> =>
+    jsonOf<{ totalSize: number }>(await x.client.status(ns, queue)).totalSize;
+
+  it('for the same destination twice without selectors are refused, by create and dry run, with the path', async () => {
+    const x = fresh();
+    const to = { ns: 'M', queue: x.dst };
+    const refused = await x.create({ dst: [to, { ns: 'M', queue: 'other' }, to] });
+    assert.deepEqual([refused.status, codeOf(refused)], [400, 'invalid-parameter']);
+    const { parameter, detail } = jsonOf<{ parameter: string; detail: string }>(refused);
+    assert.equal(parameter, 'dst[2]');
+    assert.match(detail, new RegExp(`dst\\[2\\] is queue "${x.dst}" of namespace "M", as dst\\[0\\] is`));
+    const body = JSON.stringify({ declaration: x.declaration({ dst: [to, to] }) });
+    const tried = await x.client.request('POST', `/x/${x.id}/test`, { body });
+    assert.deepEqual(
+      [tried.status, jsonOf<{ parameter: string }>(tried).parameter],
+      [400, 'declaration.dst[1]'],
+    );
+    const selected = { ...to, selector: 'env => true' };
+    assert.equal((await x.create({ dst: [to, selected, selected, { ns: 'N', queue: x.dst }] })).status, 201);
+  });
+
+  it('that go round a loop are bounded, and go to __too_many_hops__ with their exchange', async () => {
+    const x = fresh();
+    const back = Array.from({ length: 4 }, () => ({ ns: 'N', queue: x.src, selector: 'env => true' }));
+    await x.create({ dst: [...back, { ns: 'M', queue: x.dst }] });
+    await x.client.insert('N', x.src, 'x');
+    // 1 becomes 4; each of those would become 4 of 16, and that is over the bound.
+    await harness().until(async () => (await x.record()).stats.too_many_hops === 4);
+    assert.equal(await total(x, 'N', x.src), 0);
+    assert.equal(await total(x, 'N', '__too_many_hops__'), 4);
+    assert.equal(await total(x, 'M', x.dst), 1, 'what does not lead back is not counted');
+    const given = await x.client.get('N', '__too_many_hops__');
+    assert.equal(headerOf(given, 'x-ks-hdr-x-exchange-name'), x.id);
+    assert.equal(headerOf(given, 'x-ks-hdr-x-copy-count'), '4');
+    for (let i = 0; i < 3; i += 1) await x.client.get('N', '__too_many_hops__');
+  });
+
+  it('are counted over all exchanges of a loop, whatever a selector writes', async () => {
+    const [x, y] = [fresh(), fresh()];
+    const reset = 'env => { delete env.msg.hdrs["x-copy-count"]; return true }';
+    const twice = (ns: string, queue: string) => [
+      { ns, queue, selector: reset },
+      { ns, queue, selector: 'env => { env.msg.hdrs["x-copy-count"] = "1"; return true }' },
+    ];
+    await x.create({ dst: twice('M', x.dst) });
+    await y.create({ src: { ns: 'M', queue: x.dst }, dst: twice('N', x.src) });
+    await x.client.insert('N', x.src, 'x');
+    const tooMany = async () =>
+      (await x.record()).stats.too_many_hops + (await y.record()).stats.too_many_hops;
+    await harness().until(async () => (await tooMany()) === MAX_COPIES);
+    for (const [ns, queue] of [
+      ['N', x.src],
+      ['M', x.dst],
+    ] as const) {
+      assert.equal(await total(x, ns, queue), 0);
+    }
+  });
+
+  it('that do not go round are not bounded', async () => {
+    const x = fresh();
+    const many = Array.from({ length: MAX_COPIES * 2 }, () => ({
+      ns: 'M',
+      queue: x.dst,
+      selector: 'env => true',
+    }));
+    await x.create({ dst: many });
+    await x.client.insert('N', x.src, 'x');
+    await harness().until(async () => (await total(x, 'M', x.dst)) === MAX_COPIES * 2);
+    const { headers } = await x.client.get('M', x.dst);
+    assert.ok(!Object.hasOwn(headers, 'x-ks-hdr-x-copy-count'));
+  });
+});

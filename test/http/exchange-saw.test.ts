@@ -1,0 +1,120 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import { plain } from '../support/broker.ts';
+import { jsonOf } from '../support/http-client.ts';
+import { Names } from './exchange-names.ts';
+import { sharedHarness } from './harness.ts';
+
+interface Tried {
+  readonly saw: object;
+  readonly overrun: string | null;
+  readonly logs: string[];
+  readonly dst: { error: string | null; line: number | null; column: number | null; logs: string[] }[];
+}
+
+describe('What a selector saw', () => {
+  const harness = sharedHarness({ namespaces: [plain('N'), plain('M')] });
+  const fresh = (): Names => new Names(harness());
+  const tryWith = async (selectors: readonly string[], sample: object = {}): Promise<Tried> => {
+    const x = fresh();
+    const dst = selectors.map((selector) => ({ ns: 'M', queue: x.dst, selector }));
+    const body = JSON.stringify({ ...sample, declaration: x.declaration({ dst }) });
+    const answer = await x.client.request('POST', `/x/${x.id}/test`, { body });
+    assert.equal(answer.status, 200, answer.body.toString());
+    return jsonOf(answer);
+  };
+
+  it('is named by a dry run, with the content type that decided it', async () => {
+    for (const [content_type, payload] of [
+      ['application/json', 'json'],
+      ['application/problem+json', 'json'],
+      ['text/plain', 'text'],
+      ['text/csv; charset=latin1', 'text'],
+      ['application/x-www-form-urlencoded', 'bytes'],
+    ]) {
+      const { saw } = await tryWith(['env => true'], { content_type, msg: { payload: '{}' } });
+      assert.deepEqual(saw, { payload, content_type, content_encoding: null });
+    }
+  });
+
+  it('is in the record: the last element, and the last that went to __no_route__ without an error', async () => {
+    const x = fresh();
+    await x.create({ dst: [{ ns: 'M', queue: x.dst, selector: 'env => env.msg.payload.amount > 100' }] });
+    assert.deepEqual((await x.record()).saw, { last: null, last_no_route: null });
+    const body = '{"amount":101}';
+    const form = { contentType: 'application/x-www-form-urlencoded' };
+    const { id } = jsonOf<{ id: string }>(await x.client.insert('N', x.src, body, form));
+    await harness().until(async () => (await x.record()).stats.no_route === 1);
+    await x.client.insert('N', x.src, body, { contentType: 'application/json' });
+    await x.client.get('M', x.dst);
+    const { saw, errors } = await x.record();
+    assert.deepEqual(errors, []);
+    assert.deepEqual(
+      [saw.last_no_route?.id, saw.last_no_route?.payload, saw.last_no_route?.content_type],
+      [id, 'bytes', form.contentType],
+    );
+    assert.deepEqual([saw.last?.payload, saw.last?.content_type], ['json', 'application/json']);
+  });
+
+  it('and wrote to its console is in the dry run, for each destination, bounded', async () => {
+    const { dst } = await tryWith([
+      'env => { console.log("got", env.msg.payload, 1n, undefined, null); console.warn([1]); return true }',
+      'env => { console.error("second"); throw new Error("after") }',
+      'env => true',
+    ]);
+    assert.deepEqual(
+      dst.map(({ logs }) => logs),
+      [['got  1 undefined null', '[1]'], ['second'], []],
+    );
+    const loud = await tryWith(['env => { for (let i = 0; i < 1e3; i += 1) console.log("x".repeat(5000)) }']);
+    const [{ logs } = { logs: [] }] = loud.dst;
+    assert.equal(logs.length, 51);
+    assert.equal(logs[0]?.length, 1000);
+    assert.equal(logs[50], '… and more');
+  });
+
+  it('and wrote before it took too long is in the dry run', async () => {
+    const { overrun, logs } = await tryWith(['env => { console.log("begins"); while (1); }']);
+    assert.match(overrun ?? '', /too long|interrupted/);
+    assert.deepEqual(logs, ['begins']);
+  });
+
+  it('has no console that could carry anything from one element to the next, or break out', async () => {
+    const { dst } = await tryWith([
+      'env => { console.kept = 1 }',
+      'env => { console.log = 1 }',
+      'env => { globalThis.console = 1 }',
+      'env => { console.log({ toJSON() { throw 1 }, toString() { throw 2 } }); return true }',
+    ]);
+    for (const { error } of dst.slice(0, 3)) assert.match(error ?? '', /TypeError/);
+    assert.deepEqual(dst[3]?.logs, ['[not printable]']);
+  });
+
+  for (const [selector, line, column] of [
+    ['env => env.no.thing', 1, 8],
+    ['env.no.thing', 1, 1],
+    ['env => {\n  const a = 1;\n  return env.no.thing\n}', 3, 10],
+    ['env => {\r\n  throw new Error("x") }', 2, 9],
+    ['function (env) {\n  return [1].map(() => env.no.thing) }', 2, 24],
+  ] as const) {
+    it(`and where it failed at run time: ${JSON.stringify(selector)}`, async () => {
+      const { dst } = await tryWith([selector]);
+      const [tried] = dst;
+      assert.match(tried?.error ?? '', new RegExp(`\\(line ${line}, column \\d+\\)$`));
+      assert.equal(tried?.line, line);
+      // The VM points at the expression or at the place in it that failed.
+      const start = tried?.column ?? 0;
+      assert.ok(start >= column && start <= column + 8, `column ${start}, the expression is at ${column}`);
+    });
+  }
+
+  it('and where it failed is in the errors of the record', async () => {
+    const x = fresh();
+    await x.create({ dst: [{ ns: 'M', queue: x.dst, selector: 'env =>\n  env.no.thing' }] });
+    await x.client.insert('N', x.src, 'x');
+    await harness().until(async () => (await x.record()).errors.length === 1);
+    const [{ line, message } = { line: 0, message: '' }] = (await x.record()).errors;
+    assert.equal(line, 2);
+    assert.match(message, /^TypeError: .* \(line 2, column \d+\)$/);
+  });
+});
