@@ -18,6 +18,7 @@ import { type Clock, systemClock } from './model/clock.ts';
 import type { FrontEndLog } from './model/listener.ts';
 import { maskUrl } from './model/mask.ts';
 import type { Service } from './model/service.ts';
+import { Backups } from './server/backups.ts';
 import { startableBroker } from './server/broker.ts';
 import { changedOptions } from './server/changed-options.ts';
 import { checkDataDir, DATA_FILES, dataDirWarnings } from './server/data-dir.ts';
@@ -180,7 +181,9 @@ export class Server implements Service {
     const frontEnds = await FrontEnds.load(config, { ...this.#parts, broker, authenticator });
     const fronts = { authenticator, frontEnds };
     const disks = disksOf(config, engines);
-    const http = this.#makeHttp({ broker, exchanges, disks }, fronts, options);
+    const { clock, version } = this.#parts;
+    const backups = new Backups({ config, engines, clock, version });
+    const http = this.#makeHttp({ broker, exchanges, disks, backups }, fronts, options);
     await this.#stack.start(listening(http, 'http', config, sourceOf));
     this.#refuseIfStopping();
     await this.#stack.start(frontEnds);
@@ -232,7 +235,7 @@ export class Server implements Service {
   }
 
   #makeHttp(
-    { broker, exchanges, disks }: Served,
+    { broker, exchanges, disks, backups }: Served,
     { authenticator, frontEnds }: Fronts,
     options: HttpOptions,
   ): HttpServer {
@@ -258,6 +261,7 @@ export class Server implements Service {
       version,
       metricsText: (maySee) => metrics.text(maySee),
       ready: () => this.#readiness.report(),
+      backUp: (name) => backups.make(name),
     });
     return http;
   }
@@ -280,6 +284,7 @@ interface Served {
   readonly broker: Broker;
   readonly exchanges: Exchanges;
   readonly disks: readonly DiskSource[];
+  readonly backups: Backups;
 }
 
 /** What all front ends share, and those beside HTTP. */

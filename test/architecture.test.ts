@@ -35,6 +35,7 @@ const DRIVERS: Readonly<Record<string, string>> = {
 
 const COMPOSITION = [
   'model',
+  'files',
   'engine',
   'access',
   'broker',

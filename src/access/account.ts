@@ -67,7 +67,7 @@ function readUser({ name, rights }: UserDefinition, namespaces: readonly string[
     const remedy = 'Choose a name of at least one character, without a colon';
     throw new UserDefinitionError(name, [], 'a name that Basic credentials cannot carry', remedy);
   }
-  if (rights === null) return { name, may: () => true, maySee: () => true };
+  if (rights === null) return { name, isAdministrator: true, may: () => true, maySee: () => true };
   const sets = new Map<string, ReadonlySet<Right>>();
   for (const [namespace, names] of Object.entries(rights)) {
     if (namespace !== EVERY_NAMESPACE && !namespaces.includes(namespace)) {
@@ -89,6 +89,7 @@ function readRight(user: string, namespace: string, right: string): Right {
 /** A user with a list of rights: what is not in it is denied. */
 class LimitedUser implements User {
   readonly name: string;
+  readonly isAdministrator = false;
   readonly #rights: ReadonlyMap<string, ReadonlySet<Right>>;
 
   constructor(name: string, rights: ReadonlyMap<string, ReadonlySet<Right>>) {

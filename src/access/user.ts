@@ -14,6 +14,8 @@ export type Right = (typeof RIGHTS)[number];
 /** Somebody who proved who they are. One object per user for the life of the configuration. */
 export interface User {
   readonly name: string;
+  /** Without a list of rights, and so with all of them, also those that belong to no namespace. */
+  readonly isAdministrator: boolean;
   /** The one decision about rights, for every protocol. */
   may(right: Right, namespace: string): boolean;
   /** True with any right there; a namespace that one may not see is answered as unknown. */

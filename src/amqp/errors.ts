@@ -43,6 +43,7 @@ export const AMQP_ERRORS = {
   'exchange-exists': rejected('amqp:precondition-failed'),
   'definition-conflict': released('amqp:precondition-failed'),
   'precondition-failed': rejected('amqp:precondition-failed'),
+  'backup-conflict': rejected('amqp:precondition-failed'),
   'pop-cancelled': released('amqp:link:detach-forced'),
   'pop-timeout': released('amqp:link:detach-forced'),
   'too-many-consumers': released('amqp:resource-limit-exceeded'),

@@ -119,6 +119,7 @@ function withAbsolutePaths(config: Config, base: string): Config {
   return {
     ...config,
     dataDir: resolve(base, config.dataDir),
+    ...(config.backupDir !== undefined && { backupDir: resolve(base, config.backupDir) }),
     http: withAbsoluteTls(config.http, base),
     stomp: withAbsoluteTls(config.stomp, base),
     amqp: withAbsoluteTls(config.amqp, base),

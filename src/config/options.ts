@@ -261,6 +261,13 @@ export const Options = Type.Object(
       description:
         "folder of the server's files; relative to the configuration file's, or to the working folder",
     }),
+    backupDir: Type.Optional(
+      Type.String({
+        minLength: 1,
+        description:
+          "folder that backups are written to, relative to the configuration file's; `backups` in `dataDir` if it is not given",
+      }),
+    ),
     http: HttpOptions,
     stomp: StompOptions,
     amqp: AmqpOptions,

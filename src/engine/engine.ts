@@ -22,6 +22,12 @@ export interface Engine extends Service {
   readonly definitions: Definitions;
   readonly signaller: Signaller;
   readonly stats: Stats;
+  /**
+   * Copies the whole store, as it is at one moment, into a new file while it is used. Returns the file's bytes. An
+   * engine without it is backed up by its own server's means.
+   * @throws QuaysideError `storage-full`, `storage-unavailable`
+   */
+  readonly backUp?: (file: string) => Promise<number>;
   /** Whether the store answers now, measured by asking it; rejects with `storage-unavailable` if not. */
   ping(): Promise<void>;
   /** What its files take of a disk of this machine; not given: it has none here. */

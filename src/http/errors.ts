@@ -54,6 +54,7 @@ export const HTTP_ERRORS = {
   'exchange-exists': { status: 409 },
   'definition-conflict': { status: 409 },
   'precondition-failed': { status: 412 },
+  'backup-conflict': { status: 409 },
   'pop-cancelled': {
     status: 410,
     reason: 'Queue Pop Cancelled',

@@ -204,6 +204,9 @@ export class Front {
     const { route, params } = match;
     call.match = match;
     if (route.body === 'discard') call.request.discard();
+    if (route.access === 'administrator' && user?.isAdministrator !== true) {
+      throw new QuaysideError('forbidden', 'This needs an administrator: a user without a list of rights.');
+    }
     if (params.namespace !== undefined) this.#enter(call, user, match);
     const answering = route.handle(call);
     if (answering !== undefined) answering.catch((error: unknown) => call.fail(error));

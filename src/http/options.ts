@@ -70,6 +70,24 @@ export interface ReadyReport {
   readonly checks: Readonly<Record<string, string>>;
 }
 
+/** What a backup holds; the same is its manifest. */
+export interface BackupReport {
+  readonly name: string;
+  readonly folder: string;
+  /** ISO 8601. */
+  readonly takenAt: string;
+  /** Of the program. */
+  readonly version: string;
+  readonly files: readonly {
+    readonly file: string;
+    readonly url: string;
+    readonly namespaces: readonly string[];
+    readonly bytes: number;
+  }[];
+  /** Engines that have other means, or are in memory. */
+  readonly skipped: readonly { readonly url: string; readonly namespaces: readonly string[] }[];
+}
+
 /** Everything that the front end stands on. */
 export interface HttpParts {
   readonly broker: Broker;
@@ -81,6 +99,8 @@ export interface HttpParts {
   /** The Prometheus text of `/metrics`, without what tells of namespaces that the viewer may not see. */
   readonly metricsText: (maySee: (namespace: string) => boolean) => Promise<string>;
   readonly ready: () => Promise<ReadyReport>;
+  /** Backs up all engines that can, under that name, or that of the time. */
+  readonly backUp: (name: string | null) => Promise<BackupReport>;
   /** Of the program; shown in `/openapi.json`. */
   readonly version: string;
 }

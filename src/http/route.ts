@@ -9,14 +9,15 @@ import { type Parameters, QueryReader } from './query.ts';
  * Who may call:
  * - `open`: anybody; credentials that are sent are still checked.
  * - `user`: any known user.
+ * - `administrator`: a user without a list of rights.
  * - `member`: a user with any right in the namespace of the path.
  * - a right: a user who has it in the namespace of the path.
  */
-export type Access = 'open' | 'user' | 'member' | Right;
+export type Access = 'open' | 'user' | 'administrator' | 'member' | Right;
 
 /** Whether a right in the namespace of the path is asked for, and not only a login. */
 export function isRight(access: Access): access is Right {
-  return access !== 'open' && access !== 'user' && access !== 'member';
+  return access !== 'open' && access !== 'user' && access !== 'administrator' && access !== 'member';
 }
 
 export const METHODS = ['GET', 'HEAD', 'PUT', 'POST', 'PATCH', 'DELETE'] as const;
@@ -126,7 +127,7 @@ export function commonProblemsOf(route: Route): ErrorCode[] {
   const { access, path, makesQueue } = route;
   const codes = [...ALWAYS];
   if (access !== 'open') codes.push(...WITH_LOGIN);
-  if (isRight(access)) codes.push('forbidden');
+  if (isRight(access) || access === 'administrator') codes.push('forbidden');
   if (parametersOf(route).length > 0) codes.push('invalid-parameter');
   if (path.includes(':namespace')) codes.push(...IN_NAMESPACE);
   if (path.includes(':queue')) codes.push('invalid-name');

@@ -145,6 +145,29 @@ export const Readiness = Type.Object({
   nodes: Type.Optional(Nodes),
 });
 
+export const Backup = Type.Object({
+  name: Type.String(),
+  folder: Type.String({ description: 'Its path on the server.' }),
+  takenAt: Moment,
+  version: Type.String({ description: 'Of the server.' }),
+  files: Type.Array(
+    Type.Object({
+      file: Type.String(),
+      url: Type.String(),
+      namespaces: Type.Array(Type.String()),
+      bytes: Type.Integer(),
+    }),
+  ),
+  skipped: Type.Array(
+    Type.Object(
+      { url: Type.String(), namespaces: Type.Array(Type.String()) },
+      {
+        description: 'Engines that are backed up by other means, or that are in memory.',
+      },
+    ),
+  ),
+});
+
 /** RFC 9457, with members of our own. */
 export const Problem = Type.Object({
   title: Type.String(),

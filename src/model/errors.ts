@@ -38,6 +38,7 @@ export const ERROR_CODES = [
   'exchange-exists',
   'definition-conflict',
   'precondition-failed',
+  'backup-conflict',
   // how a waiting get ended without an element
   'pop-cancelled',
   'pop-timeout',

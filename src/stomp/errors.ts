@@ -46,6 +46,7 @@ export const STOMP_ERRORS = {
   'exchange-exists': WRONG,
   'definition-conflict': LATER,
   'precondition-failed': WRONG,
+  'backup-conflict': WRONG,
   'pop-cancelled': WRONG,
   'pop-timeout': LATER,
   'too-many-consumers': LATER,

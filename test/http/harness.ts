@@ -118,6 +118,7 @@ export class Harness {
       clock: opened.clock,
       metricsText: (maySee) => metrics.text(maySee),
       ready: async () => this.readiness,
+      backUp: () => Promise.reject(new QuaysideError('backup-conflict', 'This harness has no files.')),
       version: VERSION,
     });
   }

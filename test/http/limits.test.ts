@@ -200,7 +200,12 @@ describe('Connections', () => {
 });
 
 describe('A login that takes its time', () => {
-  const user: User = { name: 'slow', may: (right) => RIGHTS.includes(right), maySee: () => true };
+  const user: User = {
+    name: 'slow',
+    isAdministrator: false,
+    may: (right) => RIGHTS.includes(right),
+    maySee: () => true,
+  };
   const login = Promise.withResolvers<User>();
   const authenticator: Authenticator = {
     recall: () => null,

@@ -28,6 +28,7 @@ export class TestAuthenticator implements Authenticator {
     if (rights === undefined || name !== password) return null;
     return {
       name,
+      isAdministrator: rights === null,
       may: (right, ns) => rights === null || (rights[ns]?.includes(right) ?? false),
       maySee: (ns) => rights === null || (rights[ns]?.length ?? 0) > 0,
     };

@@ -10,7 +10,7 @@ describe('element ids of the SQLite engine', () => {
   it('are read back to the number that they were made from, in this epoch and later ones', () => {
     fc.assert(
       fc.property(epochs, counters, (epoch, counter) => {
-        const ids = new Ids('abc123', epoch, counter);
+        const ids = new Ids([{ from: 0, text: 'abc123' }], epoch, counter);
         const seq = ids.next();
         const text = ids.text(seq);
         assert.match(text, /^[0-9a-z]+-[0-9a-z]+$/);
@@ -27,7 +27,7 @@ describe('element ids of the SQLite engine', () => {
   it('have one text each: whatever else is given for a number is none', () => {
     fc.assert(
       fc.property(epochs, counters, fc.string(), (epoch, counter, tail) => {
-        const ids = new Ids('abc123', epoch, counter);
+        const ids = new Ids([{ from: 0, text: 'abc123' }], epoch, counter);
         const text = ids.text(ids.next());
         const others = [
           text.toUpperCase(),
@@ -38,16 +38,16 @@ describe('element ids of the SQLite engine', () => {
         ];
         for (const other of others) if (other !== text) assert.notEqual(ids.parse(other), ids.parse(text));
         assert.equal(ids.parse(text.replace('-', '-00')), null);
-        assert.equal(new Ids('abc124', epoch).parse(text), null);
+        assert.equal(new Ids([{ from: 0, text: 'abc124' }], epoch).parse(text), null);
       }),
     );
   });
 
   it('ask for a new epoch long before the counter is spent', () => {
-    const fresh = new Ids('abc123', 1);
+    const fresh = new Ids([{ from: 0, text: 'abc123' }], 1);
     fresh.next();
     assert.equal(fresh.nearlySpent, false);
-    const spent = new Ids('abc123', 1, 2 ** 32 - 2 ** 23);
+    const spent = new Ids([{ from: 0, text: 'abc123' }], 1, 2 ** 32 - 2 ** 23);
     spent.next();
     assert.equal(spent.nearlySpent, true);
     spent.beginEpoch(2);

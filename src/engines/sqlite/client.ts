@@ -53,6 +53,8 @@ export class Client {
   readonly #handleOf = new WeakMap<QueueKey, number>();
   readonly #failed = Promise.withResolvers<Error>();
   readonly #exited = Promise.withResolvers<void>();
+  /** A backup that runs. */
+  #backup: PromiseWithResolvers<number> | null = null;
   #newNames: string[] = [];
   #worker: Worker | null = null;
   #opening: Promise<void> | null = null;
@@ -155,6 +157,16 @@ export class Client {
     return handle;
   }
 
+  /** Copies the database, as it is when it is done, into a new file. Returns its bytes. Rejects with a QuaysideError. */
+  backUp(file: string): Promise<number> {
+    const error = this.#down ?? (this.#isOpen ? null : this.#unavailable('is not open'));
+    if (error !== null) return Promise.reject(error);
+    if (this.#backup !== null) return Promise.reject(this.#unavailable('is being backed up'));
+    this.#backup = Promise.withResolvers();
+    this.#worker?.postMessage({ kind: 'backup', file } satisfies ToWorker);
+    return this.#backup.promise;
+  }
+
   /** Lets the calls made before finish, refuses further ones, closes the file and ends the thread. */
   async close(): Promise<void> {
     this.#closing = true;
@@ -212,6 +224,16 @@ export class Client {
     if (message.kind === 'warn') this.#log.warn(message.fields, message.message);
     else if (message.kind === 'failed') this.#breakDown(message.message, message.uncertain);
     else if (message.kind === 'answers') this.#handOut(message.batches);
+    else if (message.kind === 'backedUp') this.#takeBackup()?.resolve(message.bytes);
+    else if (message.kind === 'backupFailed') {
+      this.#takeBackup()?.reject(new QuaysideError(message.code, message.message));
+    }
+  }
+
+  #takeBackup(): PromiseWithResolvers<number> | null {
+    const backup = this.#backup;
+    this.#backup = null;
+    return backup;
   }
 
   #handOut(replies: readonly Packed[]): void {
@@ -241,6 +263,7 @@ export class Client {
       for (const call of batch.calls) call.failed(index < uncertain && call.changes ? unknown : error);
     }
     this.#rejectWaiting(error);
+    this.#takeBackup()?.reject(error);
     this.#failed.resolve(error);
   }
 

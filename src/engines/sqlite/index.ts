@@ -31,6 +31,7 @@ class SqliteEngine implements Engine {
   readonly stats: Stats;
   readonly failed: Promise<Error>;
   readonly disk: Engine['disk'];
+  readonly backUp?: (file: string) => Promise<number>;
   readonly #settings: Settings;
   readonly #client: Client;
   readonly #stats: SqliteStats;
@@ -50,6 +51,7 @@ class SqliteEngine implements Engine {
     this.failed = this.#client.failed;
     const { file } = this.#settings;
     this.disk = file === MEMORY ? undefined : () => diskUsage(file);
+    if (file !== MEMORY) this.backUp = (to) => this.#client.backUp(to);
     this.#housekeeping = new Housekeeping(this.#client, clock, log);
     this.storage = new SqliteStorage(this.#client, time, this.#housekeeping);
     this.definitions = new SqliteDefinitions(this.#client, log);

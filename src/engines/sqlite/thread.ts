@@ -1,3 +1,4 @@
+import type { ErrorCode } from '../../model/errors.ts';
 import type { Packed } from './message.ts';
 
 /** What the main side tells the worker. */
@@ -12,6 +13,8 @@ export type ToWorker =
       readonly calls: readonly number[];
       readonly batch: Packed;
     }
+  /** The file does not exist yet. */
+  | { readonly kind: 'backup'; readonly file: string }
   | { readonly kind: 'close' };
 
 /** What the worker tells the main side. Batches are answered in their order. */
@@ -19,6 +22,8 @@ export type FromWorker =
   | { readonly kind: 'opened' }
   | { readonly kind: 'refused'; readonly message: string }
   | { readonly kind: 'answers'; readonly batches: readonly Packed[] }
+  | { readonly kind: 'backedUp'; readonly bytes: number }
+  | { readonly kind: 'backupFailed'; readonly code: ErrorCode; readonly message: string }
   | { readonly kind: 'warn'; readonly fields: object; readonly message: string }
   | {
       readonly kind: 'failed';

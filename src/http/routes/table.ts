@@ -1,5 +1,6 @@
 import type { HttpParts } from '../options.ts';
 import type { Route } from '../route.ts';
+import { backupRoutes } from './backups.ts';
 import { consumerRoutes } from './consumers.ts';
 import { elementRoutes } from './elements.ts';
 import { exchangeRoutes } from './exchanges.ts';
@@ -17,6 +18,7 @@ export function routeTable({ options, version }: Pick<HttpParts, 'options' | 've
     ...settlementRoutes,
     ...consumerRoutes,
     ...exchangeRoutes,
+    ...backupRoutes,
   ];
   routes.push(
     ...operatorRoutes({ metricsWithoutLogin: options.metricsWithoutLogin, version, routes: () => routes }),

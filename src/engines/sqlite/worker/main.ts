@@ -5,7 +5,7 @@ import { MessageReader } from '../message.ts';
 import { MEMORY } from '../settings.ts';
 import type { FromWorker, ToWorker } from '../thread.ts';
 import { type Batch, runBatches } from './batch.ts';
-import { isFull, messageOf } from './faults.ts';
+import { faultOf, isFull, messageOf } from './faults.ts';
 import { type OpenOptions, openDatabase, openError } from './open.ts';
 import { Space } from './space.ts';
 import { Store } from './store.ts';
@@ -41,7 +41,8 @@ try {
     let message: ToWorker | undefined = first;
     for (; message?.kind === 'batch'; message = nextAtPort(port)) batches.push(message);
     if (batches.length > 0) answer(store, batches);
-    if (message?.kind === 'close' && !hasFailed) close(store);
+    if (message?.kind === 'backup') void backUp(store, message.file);
+    if (message?.kind === 'close' && !hasFailed) void close(store);
   });
 } catch (error) {
   say({ kind: 'refused', message: messageOf(error) });
@@ -55,7 +56,7 @@ function openStore(options: WorkerData): Store {
   const open = (): Store => {
     const db = openDatabase(options, warn);
     try {
-      const store = new Store(db, { policies, durability, dedupWindowMs, faults, space, warn });
+      const store = new Store(db, { policies, durability, dedupWindowMs, minFreeBytes, faults, space, warn });
       space?.opened();
       warnOfOlderClock(store, options);
       return store;
@@ -134,8 +135,18 @@ function fail(store: Store, error: unknown, batches: number): void {
   port?.close();
 }
 
+async function backUp(store: Store, file: string): Promise<void> {
+  try {
+    say({ kind: 'backedUp', bytes: await store.backup.run(file) });
+  } catch (error) {
+    const { code, message } = faultOf(error, true);
+    say({ kind: 'backupFailed', code, message });
+  }
+}
+
 /** What the log still holds is in the file after this, but for a disk that is full: then the log stays. */
-function close(store: Store): void {
+async function close(store: Store): Promise<void> {
+  await store.backup.stop();
   try {
     store.checkpoint(0);
   } catch (error) {

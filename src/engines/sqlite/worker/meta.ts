@@ -2,6 +2,18 @@ import { randomInt } from 'node:crypto';
 import type { DatabaseSync } from 'node:sqlite';
 import type { Durability } from '../settings.ts';
 import { setDurability } from './durability.ts';
+import type { Tag } from './ids.ts';
+
+/** Keys of tags: `tag` for the first epoch's, then `tag@<epoch>`. */
+const TAG = 'tag';
+const EPOCH = 'epoch';
+/** Present in a file that was copied and not opened since. */
+const IS_COPY = 'is_copy';
+
+/** Marks a backup, so that the first start with it gives other ids than the file that was copied. */
+export function markCopy(db: DatabaseSync): void {
+  db.prepare('INSERT OR REPLACE INTO meta (key, value) VALUES (?, 1)').run(IS_COPY);
+}
 
 /** Facts about the file itself. */
 export class Meta {
@@ -13,26 +25,34 @@ export class Meta {
     this.#durability = durability;
   }
 
-  /** Six random characters, made with the file, that begin every id of it. */
-  tag(): string {
-    const fresh = randomInt(36 ** 5, 36 ** 6).toString(36);
-    this.#db.prepare('INSERT OR IGNORE INTO meta (key, value) VALUES (?, ?)').run('tag', fresh);
-    return String(this.#db.prepare('SELECT value FROM meta WHERE key = ?').get('tag')?.value);
+  /** Random characters that start every id of the file, by the epochs that have them. */
+  tags(): Tag[] {
+    return this.#db
+      .prepare(`SELECT key, value FROM meta WHERE key GLOB '${TAG}*'`)
+      .all()
+      .map(({ key, value }) => ({ from: Number(String(key).slice(TAG.length + 1)), text: String(value) }));
   }
 
   /**
    * Counts the openings of the file: each starts its own range of element numbers. The count is fsynced whatever the
-   * durability, since a power loss that took it back would have ids and lease tokens issued twice.
+   * durability, since a power loss that took it back would have ids issued twice. A new file is given a tag, and a
+   * copy another one.
    */
   nextEpoch(): number {
     setDurability(this.#db, 'full');
+    this.#db.exec('BEGIN IMMEDIATE');
     const row = this.#db
       .prepare(
-        `INSERT INTO meta (key, value) VALUES ('epoch', 1)
+        `INSERT INTO meta (key, value) VALUES ('${EPOCH}', 1)
          ON CONFLICT (key) DO UPDATE SET value = value + 1 RETURNING value`,
       )
       .get();
+    const epoch = Number(row?.value);
+    const isCopy = this.#db.prepare('DELETE FROM meta WHERE key = ?').run(IS_COPY).changes > 0;
+    const add = this.#db.prepare('INSERT OR IGNORE INTO meta (key, value) VALUES (?, ?)');
+    add.run(isCopy ? `${TAG}@${epoch}` : TAG, randomInt(36 ** 5, 36 ** 6).toString(36));
+    this.#db.exec('COMMIT');
     setDurability(this.#db, this.#durability);
-    return Number(row?.value);
+    return epoch;
   }
 }

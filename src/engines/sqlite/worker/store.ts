@@ -3,6 +3,7 @@ import type { NamespacePolicy } from '../../../engine/engine.ts';
 import { LeaseTokens } from '../../../model/lease-token.ts';
 import type { Faults } from '../fault-point.ts';
 import type { Durability } from '../settings.ts';
+import { Backup } from './backup.ts';
 import { LaneCounts } from './counts.ts';
 import { Dedup } from './dedup.ts';
 import { Definitions } from './definitions.ts';
@@ -26,6 +27,7 @@ export interface StoreOptions {
   readonly policies: readonly NamespacePolicy[];
   readonly durability: Durability;
   readonly dedupWindowMs: number;
+  readonly minFreeBytes: number;
   /** Null for a store in memory. */
   readonly space: Space | null;
   /** For tests; null in a server. */
@@ -58,6 +60,7 @@ export class Store {
   readonly garbage: Garbage;
   readonly freePages: FreePages;
   readonly space: Space | null;
+  readonly backup: Backup;
   readonly warn: StoreOptions['warn'];
   /** Queues that gained eligible elements by lease ends since the last `sweep` answered. */
   readonly touched = new Set<Queue>();
@@ -74,7 +77,8 @@ export class Store {
     this.warn = options.warn;
     this.#faults = options.faults;
     this.meta = new Meta(db, options.durability);
-    this.ids = new Ids(this.meta.tag(), this.meta.nextEpoch());
+    const epoch = this.meta.nextEpoch();
+    this.ids = new Ids(this.meta.tags(), epoch);
     this.names = new Names(db, options.policies, this.undo);
     this.counts = new LaneCounts(db, this.undo);
     this.leases = new Leases(db, this.names, this.undo);
@@ -89,6 +93,7 @@ export class Store {
     this.garbage = new Garbage(db, this.elements);
     this.freePages = new FreePages(db);
     this.space = options.space;
+    this.backup = new Backup(db, options.minFreeBytes);
     this.#log = new WriteAheadLog(db);
     this.#begin = db.prepare('BEGIN IMMEDIATE');
     this.#commit = db.prepare('COMMIT');

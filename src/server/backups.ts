@@ -1,0 +1,112 @@
+import { existsSync, renameSync, rmSync, writeFileSync } from 'node:fs';
+import { basename, join } from 'node:path';
+import type { Config } from '../config/options.ts';
+import type { Engine } from '../engine/engine.ts';
+import { makeFolder } from '../files/make-folder.ts';
+import { PRIVATE_MODE } from '../files/private-file.ts';
+import type { BackupReport } from '../http/options.ts';
+import type { Clock } from '../model/clock.ts';
+import { invalidParameter, QuaysideError } from '../model/errors.ts';
+import { maskUrl } from '../model/mask.ts';
+import type { EngineSet } from './engines.ts';
+
+/** What stands beside the copies and says which is whose. */
+export const MANIFEST = 'backup.json';
+
+/** No separator, no leading dot: a name never leads out of the folder of backups. */
+const NAME = /^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$/;
+
+export interface BackupsOptions {
+  readonly config: Config;
+  readonly engines: EngineSet;
+  readonly clock: Clock;
+  readonly version: string;
+}
+
+/** The folder that backups are written to. */
+export function backupFolderOf({ backupDir, dataDir }: Config): string {
+  return backupDir ?? join(dataDir, 'backups');
+}
+
+/**
+ * Backs up every engine that can do so, one after the other, into a new folder: a file for each, and a manifest. The
+ * folder has its name once all is in it.
+ */
+export class Backups {
+  readonly #options: BackupsOptions;
+  #isRunning = false;
+
+  constructor(options: BackupsOptions) {
+    this.#options = options;
+  }
+
+  /** @throws QuaysideError `invalid-parameter`, `backup-conflict`, or what an engine's `backUp` throws */
+  async make(name: string | null): Promise<BackupReport> {
+    const takenAt = new Date(this.#options.clock.now()).toISOString();
+    const chosen = name ?? takenAt.replaceAll(':', '-');
+    if (!NAME.test(chosen)) {
+      const allowed = '1 to 64 letters, digits, ".", "_" and "-", the first of them a letter or digit';
+      throw invalidParameter('name', `The name of a backup is ${allowed}.`);
+    }
+    if (this.#isRunning) throw new QuaysideError('backup-conflict', 'Another backup is running.');
+    this.#isRunning = true;
+    try {
+      return await this.#make(chosen, takenAt);
+    } finally {
+      this.#isRunning = false;
+    }
+  }
+
+  async #make(name: string, takenAt: string): Promise<BackupReport> {
+    const { config, version } = this.#options;
+    const folder = join(backupFolderOf(config), name);
+    if (existsSync(folder)) {
+      throw new QuaysideError('backup-conflict', `There is a backup ${name} already.`);
+    }
+    const partial = join(backupFolderOf(config), `.${name}.partial`);
+    // Left behind by a server that was killed.
+    rmSync(partial, { recursive: true, force: true });
+    makeFolder(partial);
+    try {
+      const report = { name, folder, takenAt, version, ...(await this.#copyAll(partial)) };
+      writeFileSync(join(partial, MANIFEST), `${JSON.stringify(report, null, 2)}\n`, { mode: PRIVATE_MODE });
+      renameSync(partial, folder);
+      return report;
+    } catch (error) {
+      rmSync(partial, { recursive: true, force: true });
+      throw error;
+    }
+  }
+
+  async #copyAll(folder: string): Promise<Pick<BackupReport, 'files' | 'skipped'>> {
+    const files: BackupReport['files'][number][] = [];
+    const skipped: BackupReport['skipped'][number][] = [];
+    for (const [engine, namespaces] of this.#namespacesByEngine()) {
+      const url = maskUrl(engine.url);
+      if (engine.backUp === undefined) {
+        skipped.push({ url, namespaces });
+        continue;
+      }
+      const file = unusedName(basename(engine.url.replace(/^[a-z]+:/, '')), files);
+      files.push({ file, url, namespaces, bytes: await engine.backUp(join(folder, file)) });
+    }
+    return { files, skipped };
+  }
+
+  #namespacesByEngine(): Map<Engine, string[]> {
+    const { config, engines } = this.#options;
+    const found = new Map<Engine, string[]>(engines.all().map((engine) => [engine, []]));
+    for (const [name, namespace] of Object.entries(config.namespaces)) {
+      found.get(engines.of(namespace))?.push(name);
+    }
+    return found;
+  }
+}
+
+/** Files of different folders may have one name. */
+function unusedName(name: string, files: readonly { readonly file: string }[]): string {
+  const isUsed = (one: string): boolean => one === MANIFEST || files.some(({ file }) => file === one);
+  let unused = name;
+  for (let number = 2; isUsed(unused); number++) unused = `${number}-${name}`;
+  return unused;
+}

@@ -1,0 +1,159 @@
+import assert from 'node:assert/strict';
+import { existsSync, readdirSync, renameSync, rmSync, statSync } from 'node:fs';
+import { join } from 'node:path';
+import { DatabaseSync } from 'node:sqlite';
+import { describe, it } from 'node:test';
+import type { Engine } from '../../src/engine/engine.ts';
+import { QUEUE, type SqliteFolder, withFolder } from '../engines/sqlite-folder.ts';
+import { bodyTexts, newElement, newElements } from '../support/elements.ts';
+
+const MIB = 1024 * 1024;
+const popping = { group: '', leaseMs: null };
+
+async function backUp(engine: Engine, file: string): Promise<number> {
+  assert.ok(engine.backUp !== undefined);
+  return engine.backUp(file);
+}
+
+/** Stops what runs and puts a backup in the place of the database. */
+async function restore(folder: SqliteFolder, engine: Engine, copy: string): Promise<Engine> {
+  await engine.stop();
+  rmSync(folder.file);
+  renameSync(copy, folder.file);
+  return folder.started();
+}
+
+describe('a backup of a SQLite engine that runs', () => {
+  it('holds elements, reservations, tries, definitions and counts as they were, private to its owner', async () => {
+    await withFolder(async (folder) => {
+      const engine = await folder.started();
+      const [id = ''] = await engine.storage.insert(QUEUE, newElements('reserved', 'ready'));
+      const { deliveries } = await engine.storage.take(QUEUE, { group: '', count: 1, leaseMs: 60_000 });
+      await engine.definitions.put('queue', 'N/orders', { paused: true }, null);
+      const copy = join(folder.path, 'copy.db');
+      assert.equal(await backUp(engine, copy), statSync(copy).size);
+      assert.equal(statSync(copy).mode & 0o777, 0o600);
+      assert.deepEqual(readdirSync(folder.path).sort(), ['copy.db', 'test.db', 'test.db-wal']);
+      await engine.storage.insert(QUEUE, newElements('after the backup'));
+      const restored = await restore(folder, engine, copy);
+      const { ready, reserved } = await restored.storage.sizes(QUEUE);
+      assert.deepEqual({ ready, reserved }, { ready: 1, reserved: 1 });
+      const ref = { id, group: '', token: deliveries[0]?.lease?.token ?? '' };
+      assert.deepEqual(await restored.storage.commit(QUEUE, [ref]), ['done']);
+      assert.deepEqual((await restored.definitions.get('queue', 'N/orders'))?.value, { paused: true });
+      const left = await restored.storage.take(QUEUE, { ...popping, count: 9 });
+      assert.deepEqual(bodyTexts(left.deliveries), ['ready']);
+    });
+  });
+
+  it('gives no id twice after it is restored, however often the lost file was opened, restored or copied', async () => {
+    await withFolder(async (folder) => {
+      const ids = new Set<string>();
+      const insert = async ({ storage }: Engine, count: number): Promise<void> => {
+        for (const id of await storage.insert(QUEUE, Array(count).fill(newElement()))) {
+          assert.ok(!ids.has(id), `${id} was given twice`);
+          ids.add(id);
+        }
+      };
+      let engine = await folder.started();
+      await insert(engine, 10);
+      const [first, second] = ['one.db', 'two.db'].map((name) => join(folder.path, name));
+      await backUp(engine, first ?? '');
+      await backUp(engine, second ?? '');
+      await insert(engine, 10);
+      for (let start = 0; start < 3; start++) {
+        await engine.stop();
+        engine = await folder.started();
+        await insert(engine, 10);
+      }
+      for (const copy of [first, second]) {
+        engine = await restore(folder, engine, copy ?? '');
+        await insert(engine, 10);
+        await engine.stop();
+        engine = await folder.started();
+        await insert(engine, 10);
+      }
+      // Ids of before the backup still name their elements.
+      const { deliveries } = await engine.storage.take(QUEUE, { ...popping, count: 100 });
+      assert.equal(deliveries.length, 30);
+      assert.ok(deliveries.every(({ id }) => ids.has(id)));
+    });
+  });
+
+  it('is whole and of one moment while inserts and takes go on', async () => {
+    await withFolder(async (folder) => {
+      const engine = await folder.started({ durability: 'normal' });
+      const { storage } = engine;
+      const filler = newElement({ body: Buffer.alloc(MIB, 'x') });
+      for (let megabytes = 0; megabytes < 40; megabytes += 10) {
+        await storage.insert({ ns: 'N', name: 'filler' }, Array(10).fill(filler));
+      }
+      let isDone = false;
+      let calls = 0;
+      // Each transaction moves one element from one queue to the other, so that both together always have 100.
+      const other = { ns: 'N', name: 'other' };
+      await storage.insert(QUEUE, Array(100).fill(newElement()));
+      const load = async (): Promise<void> => {
+        for (let round = 0; !isDone; round++) {
+          const [from, to] = round % 2 === 0 ? [QUEUE, other] : [other, QUEUE];
+          const { deliveries } = await storage.take(from, { group: '', count: 1, leaseMs: 60_000 });
+          for (const { id } of deliveries) {
+            const finish = { id, group: '', token: null };
+            await storage.transfer([{ from, finish, inserts: [{ queue: to, element: newElement() }] }]);
+          }
+          calls++;
+        }
+      };
+      const loads = Promise.all([load(), load(), load(), load()]);
+      const copy = join(folder.path, 'copy.db');
+      try {
+        await backUp(engine, copy);
+      } finally {
+        isDone = true;
+        await loads;
+      }
+      assert.ok(calls > 10, `${calls} rounds while the backup ran`);
+      const db = new DatabaseSync(copy);
+      assert.equal(db.prepare('PRAGMA integrity_check').get()?.integrity_check, 'ok');
+      assert.equal(db.prepare('SELECT count(*) AS n FROM element').get()?.n, 140);
+      db.close();
+    });
+  });
+
+  it('ends, and leaves nothing behind, when the engine stops', async () => {
+    await withFolder(async (folder) => {
+      const engine = await folder.started({ durability: 'normal' });
+      const filler = newElement({ body: Buffer.alloc(MIB, 'x') });
+      for (let megabytes = 0; megabytes < 60; megabytes += 10) {
+        await engine.storage.insert(QUEUE, Array(10).fill(filler));
+      }
+      const copy = join(folder.path, 'copy.db');
+      const backup = assert.rejects(backUp(engine, copy), { code: 'shutting-down' });
+      await engine.stop();
+      await backup;
+      assert.deepEqual(readdirSync(folder.path), ['test.db']);
+      assert.equal((await (await folder.started()).storage.sizes(QUEUE)).ready, 60);
+    });
+  });
+
+  it('is refused, and leaves nothing behind, if its disk has no room or its folder is missing', async () => {
+    await withFolder(async (folder) => {
+      const engine = await folder.started({ minFreeBytes: Number.MAX_SAFE_INTEGER });
+      const copy = join(folder.path, 'copy.db');
+      await assert.rejects(backUp(engine, copy), { code: 'storage-full' });
+      const second = folder.engine({}, [], 'sqlite:second.db');
+      await second.start();
+      await assert.rejects(backUp(second, join(folder.path, 'missing', 'copy.db')), {
+        code: 'storage-unavailable',
+      });
+      assert.ok(!existsSync(copy));
+      await second.storage.insert(QUEUE, newElements('still served'));
+    });
+  });
+
+  it('is not offered by an engine in memory', async () => {
+    await withFolder(async (folder) => {
+      assert.equal(folder.engine({}, [], 'sqlite::memory:').backUp, undefined);
+    });
+  });
+});
