@@ -33,6 +33,7 @@ import { Readiness } from './server/readiness.ts';
 import { sharedUsersWarnings } from './server/shared-users.ts';
 import { ServiceStack } from './server/stack.ts';
 import { loadTls } from './server/tls.ts';
+import { isSocketPath } from './server/unix-socket.ts';
 import { loadUsers, type SourceOf, saveUsers } from './server/users.ts';
 
 /** What a server needs beside its configuration. */
@@ -79,9 +80,11 @@ export class Server implements Service {
     this.#fail = resolve;
   }
 
-  /** Base address of the HTTP interface. @throws Error before `start` has resolved */
+  /** Base address of the HTTP interface; `unix:` and a path for a Unix socket. @throws Error before `start` has resolved */
   get url(): string {
     if (this.#running === null) throw new Error('The server is not started.');
+    const { host } = this.#config.http;
+    if (isSocketPath(host)) return `unix:${host}`;
     return urlOf(this.#config.http.tls === undefined ? 'http' : 'https', this.#running.http.address);
   }
 

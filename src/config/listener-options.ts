@@ -15,12 +15,13 @@ export const tlsOptions = (description: string) =>
     ),
   );
 
+const hostOption = (description: string) => Type.String({ minLength: 1, default: '127.0.0.1', description });
+
 /** Where a listener is bound, and what protects it. */
-export const HOST = Type.String({
-  minLength: 1,
-  default: '127.0.0.1',
-  description: 'address or name to listen on',
-});
+export const HOST = hostOption('address or name to listen on');
+export const HOST_OR_SOCKET = hostOption(
+  'address or name to listen on, or the absolute path of a Unix socket, which gets mode `0660`',
+);
 
 export const INSECURE = Type.Boolean({
   default: false,

@@ -1,5 +1,12 @@
 import Type, { type Static } from 'typebox';
-import { AmqpOptions, CLOSED, HOST, INSECURE, StompOptions, tlsOptions } from './listener-options.ts';
+import {
+  AmqpOptions,
+  CLOSED,
+  HOST_OR_SOCKET,
+  INSECURE,
+  StompOptions,
+  tlsOptions,
+} from './listener-options.ts';
 
 /**
  * Every option, declared once: its type, default, bounds and help. The check of the file, the reading of the
@@ -31,7 +38,7 @@ const UserOptions = Type.Object(
 
 const HttpOptions = Type.Object(
   {
-    host: HOST,
+    host: HOST_OR_SOCKET,
     port: Type.Integer({
       minimum: 0,
       maximum: 65_535,

@@ -9,9 +9,13 @@ export type Refuse = (path: Path, problem: string, remedy: string) => void;
 
 /** The rules that concern several options, or that a type cannot express. */
 export function checkRules(config: Config, refuse: Refuse): void {
-  checkListening('http', config.http, refuse);
+  if (config.http.host.startsWith('/')) checkSocket(config.http, refuse);
+  else checkListening('http', config.http, refuse);
   for (const group of ['stomp', 'amqp'] as const) {
-    if (config[group].port !== undefined) checkListening(group, config[group], refuse);
+    if (config[group].port === undefined) continue;
+    if (config[group].host.startsWith('/')) {
+      refuse([group, 'host'], 'is a Unix socket, which only HTTP listens on', 'Name an address');
+    } else checkListening(group, config[group], refuse);
   }
   for (const [i, origin] of config.http.allowedOrigins.entries()) checkOrigin(origin, i, refuse);
   for (const [name, namespace] of Object.entries(config.namespaces)) checkNamespace(name, namespace, refuse);
@@ -27,6 +31,16 @@ function checkListening(group: string, { host, tls, insecure }: Listening, refus
     `${host} can be reached from other machines, and without TLS passwords travel in the clear`,
     `Give ${group}.tls a certificate, or set ${group}.insecure: true where a proxy or a private network protects it`,
   );
+}
+
+/** The mode of a Unix socket says who may connect, and nobody in between can listen. */
+function checkSocket({ tls }: Listening, refuse: Refuse): void {
+  if (process.platform === 'win32') {
+    refuse(['http', 'host'], 'is a Unix socket, which Windows does not have', 'Name an address');
+  }
+  if (tls !== undefined) {
+    refuse(['http', 'tls'], 'is not for a Unix socket', 'Leave it out, or name an address as http.host');
+  }
 }
 
 function isLoopback(host: string): boolean {

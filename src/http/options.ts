@@ -7,6 +7,7 @@ import type { FrontEndLog, TlsMaterial } from '../model/listener.ts';
 
 /** What an operator may set, checked by `config` before it comes here. Lengths are in ms, sizes in bytes. */
 export interface HttpOptions {
+  /** A name, an address, or the path of a Unix socket. */
   readonly host: string;
   /** 0: any free port; see `HttpServer.address`. */
   readonly port: number;

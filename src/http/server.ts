@@ -52,7 +52,7 @@ export class HttpServer implements Service {
     const { host, port } = this.#parts.options;
     const { promise, resolve, reject } = Promise.withResolvers<void>();
     this.#server.once('error', reject);
-    this.#server.listen({ host, port }, () => {
+    this.#server.listen(host.startsWith('/') ? { path: host } : { host, port }, () => {
       this.#server.off('error', reject);
       this.#server.on('error', (error) => this.#parts.log.error({ err: error }, 'the HTTP listener failed'));
       resolve();

@@ -53,14 +53,19 @@ const ID_AND_TOKEN = `awk 'tolower($1) == "x-ks-id:" { id = $2 } tolower($1) == 
 /** Lines that work in any POSIX shell, one after the other. */
 function tryLines({ url, namespaces }: StartFacts, credentials: string): string[] {
   // The addresses that stand for "all of this machine's" cannot be called everywhere.
-  const callable = url.replace('//0.0.0.0:', '//127.0.0.1:').replace('//[::]:', '//[::1]:');
+  const [, socket] = /^unix:(.*)$/.exec(url) ?? [];
+  const callable =
+    socket === undefined
+      ? url.replace('//0.0.0.0:', '//127.0.0.1:').replace('//[::]:', '//[::1]:')
+      : 'http://localhost';
+  const to = socket === undefined ? '' : ` --unix-socket '${socket.replaceAll("'", "'\\''")}'`;
   const namespace = encodeURIComponent(namespaces[0] ?? '').replaceAll('!', '%21');
   return [
     `export U='${credentials}' Q='${callable}'`,
-    `curl -u "$U" -X PUT "$Q/q/${namespace}/first" -H 'content-type: application/json' -d '{"hello": "world"}'`,
-    `curl -u "$U" -i "$Q/q/${namespace}/first?to=10000"`,
-    `curl -u "$U" -X PUT "$Q/q/${namespace}/first" -H 'content-type: text/plain' -d 'another'`,
-    `JOB=$(curl -u "$U" -s -o /dev/null -D - "$Q/q/${namespace}/first?reserve=true&to=10000" | tr -d '\\r' | ${ID_AND_TOKEN})`,
-    `curl -u "$U" -X PATCH "$Q/q/${namespace}/first/commit/$JOB"`,
+    `curl${to} -u "$U" -X PUT "$Q/q/${namespace}/first" -H 'content-type: application/json' -d '{"hello": "world"}'`,
+    `curl${to} -u "$U" -i "$Q/q/${namespace}/first?to=10000"`,
+    `curl${to} -u "$U" -X PUT "$Q/q/${namespace}/first" -H 'content-type: text/plain' -d 'another'`,
+    `JOB=$(curl${to} -u "$U" -s -o /dev/null -D - "$Q/q/${namespace}/first?reserve=true&to=10000" | tr -d '\\r' | ${ID_AND_TOKEN})`,
+    `curl${to} -u "$U" -X PATCH "$Q/q/${namespace}/first/commit/$JOB"`,
   ];
 }
