@@ -63,7 +63,13 @@ interface OpenSender extends Sender {
 
 interface OpenReceiver extends Receiver {
   delivery_count: number;
-  readonly local: { readonly attach: { rcv_settle_mode?: number; max_message_size?: number } };
+  readonly local: {
+    readonly attach: {
+      rcv_settle_mode?: number;
+      max_message_size?: number;
+      offered_capabilities?: readonly string[];
+    };
+  };
   readonly remote: { readonly attach?: { readonly initial_delivery_count?: number | null } };
 }
 
@@ -81,6 +87,9 @@ export interface ConnectionFields {
   readonly unsettled: number;
 }
 
+/** Without it Qpid JMS refuses to send with a delay, and with it sends `x-opt-delivery-time`. */
+const CAPABILITIES = ['DELAYED_DELIVERY'];
+
 /** One for all connections: what is a connection's own stands in its options. */
 const container = rhea.create_container({ id: 'quayside' });
 // Unheard errors would be thrown; each that matters is heard on its own link, session or connection.
@@ -97,6 +106,7 @@ export function acceptConnection(stream: RheaStream, fields: ConnectionFields): 
     idle_time_out: fields.idleTimeoutMs,
     session_buffer_size: fields.unsettled,
     properties: { product: 'Quayside', version: fields.version },
+    offered_capabilities: CAPABILITIES,
     autoaccept: false,
     autosettle: false,
     credit_window: 0,
@@ -226,6 +236,7 @@ export function setReceiving(receiver: Receiver, maxMessageBytes: number): void 
   const open = receiver as OpenReceiver;
   open.local.attach.max_message_size = maxMessageBytes;
   open.local.attach.rcv_settle_mode = 0;
+  open.local.attach.offered_capabilities = CAPABILITIES;
   open.delivery_count = open.remote.attach?.initial_delivery_count ?? 0;
 }
 

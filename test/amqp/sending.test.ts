@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, it } from 'node:test';
+import rhea from 'rhea';
 import { type ErrorCode, QuaysideError } from '../../src/model/errors.ts';
 import { type AmqpClient, type TestSender, textOf } from './client.ts';
 import { AmqpNode, until } from './node.ts';
@@ -128,6 +129,15 @@ describe('a message of a client that sends', () => {
     for (let i = 0; i < 3000; i++) outcomes.push(await second.sendable(), second.send({ body: 'x' }));
     await Promise.all(outcomes);
     while ((await node.sizes('a')).ready < 3000);
+  });
+
+  it('may be delayed as Qpid JMS does it, which asks for the capability and sends a timestamp', async () => {
+    assert.deepEqual([client.connection.offered_capabilities].flat(), ['DELAYED_DELIVERY']);
+    const delayed = await client.sender('N/a', { desired_capabilities: ['DELAYED_DELIVERY'] });
+    assert.deepEqual([delayed.link.offered_capabilities].flat(), ['DELAYED_DELIVERY']);
+    const at = rhea.types.wrap_timestamp(node.clock.now() + 5000);
+    await delayed.send({ body: 'x', message_annotations: { 'x-opt-delivery-time': at } });
+    assert.deepEqual(await node.sizes('a'), { ready: 0, scheduled: 1, reserved: 0 });
   });
 
   it('reaches a client that waits in the same moment', async () => {
