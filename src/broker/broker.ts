@@ -81,15 +81,15 @@ export class Broker implements Service {
   drain(): void {
     this.admission.close();
     for (const namespace of this.#namespaces.values()) {
-      for (const queue of namespace.queuesInUse()) queue.endWaiting(shuttingDown);
+      for (const waiting of namespace.allWaiting()) waiting.end(shuttingDown);
     }
   }
 
   /** Ends calls that wait, of users for whom there is a reason in a namespace. */
   endWaiting(reasonFor: (owner: string, namespace: string) => QuaysideError | null): void {
     for (const namespace of this.#namespaces.values()) {
-      for (const queue of namespace.queuesInUse()) {
-        queue.endWaiting((owner) => (owner === null ? null : reasonFor(owner, namespace.name)));
+      for (const waiting of namespace.allWaiting()) {
+        waiting.end((owner) => (owner === null ? null : reasonFor(owner, namespace.name)));
       }
     }
   }

@@ -19,7 +19,7 @@ import { PutBacks } from './put-backs.ts';
 import { Queue } from './queue.ts';
 import { type Capabilities, type QueueRecord, queueRecord } from './record.ts';
 import type { Sweeper } from './sweeper.ts';
-import type { PendingConsumer } from './waiting.ts';
+import type { PendingConsumer, Waiting } from './waiting.ts';
 
 /** What all namespaces of a broker share. */
 export interface BrokerParts {
@@ -46,8 +46,8 @@ const REREAD_MS = 60_000;
 const REREAD_ONE_MS = 1_000;
 
 /**
- * One namespace: its queues, made on first use, and what they share. Queues are known to the engine; the map
- * here holds only what waits on this node and a copy of the pause flags.
+ * One namespace: what its queues share, the consumers that wait on this node, and copies of the names and pause flags
+ * that the engine knows.
  */
 export class Namespace {
   readonly name: string;
@@ -71,12 +71,15 @@ export class Namespace {
   readonly maxExchanges: number;
   readonly #setup: NamespaceSetup;
   readonly #sweeper: Sweeper;
+  /** Handles of known queues. */
   readonly #queues = new Map<string, Queue>();
+  /** The consumers that wait on this node, by queue. */
+  readonly #waiting = new Map<string, Waiting>();
   /** Names that the engine knows, so that first uses can be told apart and counted. */
   #known = new Set<string>();
   /** What changes while names and flags are being read, which may be older than that. */
   readonly #reloads = new Set<Meanwhile>();
-  #paused = new Set<string>();
+  readonly #paused = new Set<string>();
   #endWatch: (() => void) | null = null;
   #isStopped = false;
   readonly #channel: Channel;
@@ -117,10 +120,10 @@ export class Namespace {
         ready: (queue, count) => {
           // Elsewhere something was stored in it.
           this.noteStored({ ns: this.name, name: queue });
-          this.#queues.get(queue)?.match(count);
+          this.#waiting.get(queue)?.match(count);
         },
-        cancel: (queue, tid, owner) => this.#queues.get(queue)?.cancelHere(tid, owner),
-        consumers: (queue) => this.#queues.get(queue)?.consumers() ?? [],
+        cancel: (queue, tid, owner) => this.visit(queue).cancelHere(tid, owner),
+        consumers: (queue) => this.#waiting.get(queue)?.pending() ?? [],
         peer: (peer) => {
           this.#agreement.noteNode(peer);
           parts.noteNode(peer.info);
@@ -179,54 +182,72 @@ export class Namespace {
         this.definitions.list('queue'),
       ]);
       this.#known = new Set([...names, ...meanwhile.names]);
-      this.#paused = new Set(definitions.flatMap((definition) => this.#pausedBy(definition)));
-      for (const [name, paused] of meanwhile.paused) this.#notePaused(name, paused);
-      for (const [name, queue] of this.#queues) queue.setPaused(this.#paused.has(name));
+      for (const name of [...this.#queues.keys()]) if (!this.#known.has(name)) this.#queues.delete(name);
+      for (const name of [...this.#waiting.keys()]) this.dropIdle(name);
+      const paused = new Set(definitions.flatMap((definition) => this.#pausedBy(definition)));
+      for (const [name, isPaused] of meanwhile.paused) {
+        if (isPaused) paused.add(name);
+        else paused.delete(name);
+      }
+      for (const name of [...this.#paused]) if (!paused.has(name)) this.#setPaused(name, false);
+      for (const name of paused) this.#setPaused(name, true);
     } finally {
       this.#reloads.delete(meanwhile);
     }
   }
 
   /**
-   * A queue exists from its first use. The name was checked by the front end.
-   * @throws QuaysideError `too-many-queues`
+   * A queue exists from its first insert, pause or consumer that waits. The name was checked by the front end.
+   * @throws QuaysideError `too-many-queues` if it does not exist yet and there is no room for it
    */
   queue(name: string): Queue {
-    const queue = this.#queues.get(name);
-    if (this.#known.has(name)) return queue ?? this.#open(name);
     const { maxQueues } = this.#setup;
-    if (this.#known.size >= maxQueues) {
+    if (!this.#known.has(name) && this.#known.size >= maxQueues) {
       throw new QuaysideError(
         'too-many-queues',
         `Namespace ${this.name} has ${maxQueues} queues, its limit; raise maxQueues to add ${quote(name)}.`,
       );
     }
-    // Names that were asked for and never used take memory on this node alone, yet not without end.
-    if (this.#queues.size >= 2 * maxQueues) {
-      throw new QuaysideError(
-        'too-many-queues',
-        `On this node ${2 * maxQueues} names of namespace ${this.name} were asked for, twice its maxQueues: ${quote(name)} has no room.`,
-      );
-    }
-    return queue ?? this.#open(name);
+    return this.visit(name);
   }
 
-  /**
-   * A queue for one call that makes none, such as a commit. The name may be anything that a client invents, so one
-   * that nobody has used here is forgotten after the call.
-   */
+  /** A queue for a call that makes none, such as a status or a commit, or that the service itself needs: beside the limit. */
   visit(name: string): Queue {
-    return this.#queues.get(name) ?? (this.#known.has(name) ? this.#open(name) : this.#make(name));
+    let queue = this.#queues.get(name);
+    if (queue !== undefined) return queue;
+    queue = new Queue(this, { ns: this.name, name });
+    // Unknown names may be anything that a client invents, so their handles are not kept.
+    if (this.#known.has(name)) this.#queues.set(name, queue);
+    return queue;
   }
 
-  /** A queue that the service itself needs, or that was allowed before: beside the limit. */
-  queueBesideLimit(name: string): Queue {
-    return this.#queues.get(name) ?? this.#open(name);
+  /** The consumers that wait for a queue on this node, if there are any. */
+  waitingAt(name: string): Waiting | undefined {
+    return this.#waiting.get(name);
   }
 
-  /** Queues that this node has used since it started: who waits is among them. */
-  queuesInUse(): IterableIterator<Queue> {
-    return this.#queues.values();
+  /** The same for one that joins them. */
+  waiting(name: string, make: () => Waiting): Waiting {
+    let waiting = this.#waiting.get(name);
+    if (waiting === undefined) {
+      waiting = make();
+      this.#waiting.set(name, waiting);
+    }
+    return waiting;
+  }
+
+  /** All consumers that wait on this node. */
+  allWaiting(): Waiting[] {
+    return [...this.#waiting.values()];
+  }
+
+  /** Nobody waits here any more. What a known queue needs for its next consumer is kept. */
+  dropIdle(name: string): void {
+    if (!this.#known.has(name) && this.#waiting.get(name)?.isIdle === true) this.#waiting.delete(name);
+  }
+
+  isPaused(name: string): boolean {
+    return this.#paused.has(name);
   }
 
   /** The names of the queues that are paused. */
@@ -255,7 +276,7 @@ export class Namespace {
     });
   }
 
-  /** A queue that was only read or waited for exists as well; its first use makes it known to the engine. */
+  /** A queue for which a consumer waits exists as well; its first use makes it known to the engine. */
   noteUse(key: QueueKey): void {
     if (this.#known.has(key.name)) return;
     this.noteStored(key);
@@ -267,11 +288,7 @@ export class Namespace {
 
   /** The queue information record (spec 2.2); with `group`, counted for that group alone. */
   async record(name: string, group: GroupName | null): Promise<QueueRecord> {
-    const queue = this.queue(name);
-    if (!this.#known.has(name)) {
-      await this.storage.declare([queue.key]);
-      this.noteStored(queue.key);
-    }
+    const queue = this.visit(name);
     const [sizes, counters] = await Promise.all([
       this.storage.sizes(queue.key, group ?? undefined),
       this.stats.read(queue.key),
@@ -352,7 +369,7 @@ export class Namespace {
 
   /** Something may be eligible in a queue, nobody knows how much. */
   wake(name: string): void {
-    this.#queues.get(name)?.match(MANY);
+    this.#waiting.get(name)?.match(MANY);
     this.announce({ ns: this.name, name }, MANY);
   }
 
@@ -376,17 +393,9 @@ export class Namespace {
 
   #forget(name: string): void {
     this.#known.delete(name);
+    this.#queues.delete(name);
+    this.dropIdle(name);
     for (const { names } of this.#reloads) names.delete(name);
-  }
-
-  #open(name: string): Queue {
-    const queue = this.#make(name);
-    this.#queues.set(name, queue);
-    return queue;
-  }
-
-  #make(name: string): Queue {
-    return new Queue(this, { ns: this.name, name }, this.#paused.has(name));
   }
 
   #pausedBy({ key, value }: Definition): string[] {
@@ -396,9 +405,19 @@ export class Namespace {
 
   #notePaused(name: string, paused: boolean): void {
     for (const meanwhile of this.#reloads) meanwhile.paused.set(name, paused);
-    if (paused) this.#paused.add(name);
-    else this.#paused.delete(name);
-    this.#queues.get(name)?.setPaused(paused);
+    this.#setPaused(name, paused);
+  }
+
+  #setPaused(name: string, paused: boolean): void {
+    if (this.#paused.has(name) === paused) return;
+    const waiting = this.#waiting.get(name);
+    if (paused) {
+      this.#paused.add(name);
+      waiting?.pause();
+    } else {
+      this.#paused.delete(name);
+      waiting?.resume();
+    }
   }
 
   #queueOfKey(key: string): string | null {

@@ -36,55 +36,31 @@ export interface QueueMove {
 }
 
 /**
- * One queue as its users see it. Knows who waits on this node; all else is in the engine.
+ * One queue as its users see it. A handle without state: what it holds is in the engine, and the consumers that wait on
+ * this node are in `Namespace.waiting`, so any number of handles may exist.
  * Every verb answers after the engine said yes, or throws a `QuaysideError`.
  */
 export class Queue {
   readonly key: QueueKey;
   readonly #ns: Namespace;
-  readonly #waiting: Waiting;
   readonly #reserved: Reserved;
   /** Goes with each insert, where the engine takes it along. */
   readonly #signal: ReadySignal | null;
-  #paused: boolean;
-  #waitingConsumers = 0;
 
-  constructor(ns: Namespace, key: QueueKey, paused: boolean) {
+  constructor(ns: Namespace, key: QueueKey) {
     this.#ns = ns;
     this.key = key;
-    this.#paused = paused;
     this.#signal = ns.readySignal(key);
-    const queue = this;
-    this.#waiting = new Waiting({
-      key,
-      storage: ns.storage,
-      clock: ns.clock,
-      random: ns.random,
-      isShared: ns.isShared,
-      meter: ns.meter,
-      defaultGroup: ns.defaultGroup,
-      makeTid: ns.makeTid,
-      get paused() {
-        return queue.#paused;
-      },
-      served: (consumer, deliveries) => this.#served(consumer, deliveries),
-      released: ({ request: { owner } }) => {
-        ns.admission.exit(owner);
-        if (owner !== null) this.#waitingConsumers -= 1;
-      },
-      giveBack: (delivery) => this.#putBack([delivery]),
-      sinkFailed: (error) => ns.log.warn({ err: error, queue: key }, 'a consumer failed'),
-    });
-    this.#reserved = new Reserved(ns, key, this.#waiting);
+    this.#reserved = new Reserved(ns, key);
   }
 
   get paused(): boolean {
-    return this.#paused;
+    return this.#ns.isPaused(this.key.name);
   }
 
-  /** The calls of users that wait on this node: without exchanges. */
-  get waitingConsumers(): number {
-    return this.#waitingConsumers;
+  /** The consumers that wait on this node; undefined if there have been none of late. */
+  get #waiting(): Waiting | undefined {
+    return this.#ns.waitingAt(this.key.name);
   }
 
   /**
@@ -128,7 +104,7 @@ export class Queue {
    */
   expect(elements: readonly NewElement[], storing: Promise<unknown>): void {
     this.#ns.noteStoring(this.key, storing);
-    this.#waiting.expect(elements);
+    this.#waiting?.expect(elements);
   }
 
   /** The engine has stored elements here: count them, and tell other nodes. */
@@ -162,7 +138,7 @@ export class Queue {
         continue;
       }
       queue.#ns.noteStoring(queue.key, transferring);
-      const wake = (): void => queue.#waiting.expect(elements);
+      const wake = (): void => queue.#waiting?.expect(elements);
       transferring.then(wake, wake);
     }
     const outcomes = await this.#ns.meter.observe('commit', transferring);
@@ -179,13 +155,14 @@ export class Queue {
    */
   get(request: GetRequest, sink: Sink): Consumer {
     const group = this.#admit(request);
-    this.#ns.noteUse(this.key);
-    return this.#waiting.join(request, group, sink);
+    // A call that does not wait reads, and reading makes no queue.
+    if (request.timeoutMs !== 0) this.#ns.noteUse(this.key);
+    return this.#ns.waiting(this.key.name, () => this.#newWaiting()).join(request, group, sink);
   }
 
   /** The client of this call is gone: it takes no element any more. Harmless when it was answered. */
   leave(consumer: Consumer): void {
-    this.#waiting.leave(consumer);
+    this.#waiting?.leave(consumer);
   }
 
   /**
@@ -307,22 +284,14 @@ export class Queue {
     this.#ns.meter.count('resume', 'ok');
   }
 
-  /** The pause flag as the engine has it; called for this node's own changes and for those of others. */
-  setPaused(paused: boolean): void {
-    if (this.#paused === paused) return;
-    this.#paused = paused;
-    if (paused) this.#waiting.pause();
-    else this.#waiting.resume();
-  }
-
   /** The blocked calls of this node (spec 2.3), whatever their group and protocol. */
   consumers(): PendingConsumer[] {
-    return this.#waiting.pending();
+    return this.#waiting?.pending() ?? [];
   }
 
   /** Those of all nodes, in the order in which they came. */
   async allConsumers(): Promise<PendingConsumer[]> {
-    const here = this.#waiting.pending();
+    const here = this.consumers();
     const elsewhere = await this.#ns.consumersElsewhere(this.key);
     if (elsewhere.length === 0) return here;
     return [...here, ...elsewhere].sort((a, b) => (a.since < b.since ? -1 : a.since > b.since ? 1 : 0));
@@ -340,17 +309,35 @@ export class Queue {
 
   /** The part of `cancel` that each node does. */
   cancelHere(tid: string, owner: string | null): number {
-    return this.#waiting.cancel(tid, owner, new QuaysideError('pop-cancelled', 'cancel'));
+    return this.#waiting?.cancel(tid, owner, new QuaysideError('pop-cancelled', 'cancel')) ?? 0;
   }
 
   /** Up to `count` elements may have become eligible in each group. */
   match(count: number): void {
-    this.#waiting.match(count);
+    this.#waiting?.match(count);
   }
 
-  /** Answers everybody who waits; used when the node stops. */
-  endWaiting(reasonFor: (owner: string | null) => QuaysideError | null): void {
-    this.#waiting.end(reasonFor);
+  #newWaiting(): Waiting {
+    const { key } = this;
+    const ns = this.#ns;
+    return new Waiting({
+      key,
+      storage: ns.storage,
+      clock: ns.clock,
+      random: ns.random,
+      isShared: ns.isShared,
+      meter: ns.meter,
+      defaultGroup: ns.defaultGroup,
+      makeTid: ns.makeTid,
+      get paused() {
+        return ns.isPaused(key.name);
+      },
+      served: (consumer, deliveries) => this.#served(consumer, deliveries),
+      released: (consumer) => ns.admission.exit(consumer.request.owner),
+      giveBack: (delivery) => this.#putBack([delivery]),
+      sinkFailed: (error) => ns.log.warn({ err: error, queue: key }, 'a consumer failed'),
+      emptied: () => ns.dropIdle(key.name),
+    });
   }
 
   /** Lets a get in, and answers the group that it waits for; one that is refused ends here, and is counted. */
@@ -358,7 +345,6 @@ export class Queue {
     try {
       const admitted = this.#groupFor(group);
       this.#ns.admission.enter(owner);
-      if (owner !== null) this.#waitingConsumers += 1;
       return admitted;
     } catch (error) {
       this.#ns.meter.countError(takeOperation(leaseMs), error);
@@ -382,7 +368,7 @@ export class Queue {
 
   /** Whoever waits shares the round trip in which they go back. */
   #wakeFor(items: readonly { group: GroupName }[]): void {
-    for (const { group } of items) this.#waiting.wake(group, 0);
+    for (const { group } of items) this.#waiting?.wake(group, 0);
   }
 
   /** Where it fails, the leases end by themselves. */

@@ -30,12 +30,14 @@ export interface SettleRef {
 export class Reserved {
   readonly #ns: Namespace;
   readonly #key: QueueKey;
-  readonly #waiting: Waiting;
 
-  constructor(ns: Namespace, key: QueueKey, waiting: Waiting) {
+  constructor(ns: Namespace, key: QueueKey) {
     this.#ns = ns;
     this.#key = key;
-    this.#waiting = waiting;
+  }
+
+  get #waiting(): Waiting | undefined {
+    return this.#ns.waitingAt(this.#key.name);
   }
 
   commit(ref: SettleRef): Promise<void> {
@@ -49,7 +51,7 @@ export class Reserved {
   async rollback(ref: SettleRef, delayMs: number): Promise<void> {
     const item = { ...this.#delivery(ref), delayMs, countTry: true };
     const settling = this.#ns.storage.rollback(this.#key, [item]);
-    this.#waiting.wake(item.group, delayMs);
+    this.#waiting?.wake(item.group, delayMs);
     const [outcome] = await this.#ns.meter.observe('rollback', settling);
     this.noteOutcome('rollback', ref, outcome);
     this.#ns.stats.add(this.#key, item.group, ONE_ROLLBACK);
@@ -69,7 +71,7 @@ export class Reserved {
 
   async rollbackAll(items: readonly RollbackItem[]): Promise<SettleOutcome[]> {
     const settling = this.#ns.storage.rollback(this.#key, items);
-    for (const { group, delayMs } of items) this.#waiting.wake(group, delayMs);
+    for (const { group, delayMs } of items) this.#waiting?.wake(group, delayMs);
     const outcomes = await this.#ns.meter.observe('rollback', settling);
     let returned = 0;
     for (const [i, outcome] of outcomes.entries()) {

@@ -1,5 +1,6 @@
 import type { Delivery, GroupName, NewElement } from '../model/element.ts';
 import type { QuaysideError } from '../model/errors.ts';
+import type { QueueKey } from '../model/names.ts';
 import { Consumer, type GetRequest, type Sink } from './consumer.ts';
 import { toLocal } from './engine-time.ts';
 import { Line, type LineHost, MANY } from './line.ts';
@@ -20,6 +21,8 @@ export interface WaitingHost extends Omit<LineHost, 'released' | 'emptied'> {
   readonly makeTid: () => string;
   /** A consumer does not wait any more, whatever the reason. */
   released(consumer: Consumer): void;
+  /** Nobody waits in one of its groups any more. */
+  emptied(): void;
 }
 
 /** Everybody who waits for one queue on this node: a line per group, and an index by tid. */
@@ -29,6 +32,7 @@ export class Waiting {
   readonly #lines = new Map<GroupName, Line>();
   /** Consumers that have a tid: several may share one. */
   readonly #byTid = new Map<string, Set<Consumer>>();
+  #ofUsers = 0;
 
   constructor(host: WaitingHost) {
     this.#host = host;
@@ -46,13 +50,32 @@ export class Waiting {
       released: (consumer) => this.#released(consumer),
       giveBack: (delivery: Delivery) => host.giveBack(delivery),
       sinkFailed: (error) => host.sinkFailed(error),
-      emptied: (line) => this.#forget(line),
+      emptied: (line) => {
+        this.#forget(line);
+        host.emptied();
+      },
     };
+  }
+
+  get key(): QueueKey {
+    return this.#host.key;
+  }
+
+  /** How many wait on behalf of users: all but exchanges. */
+  get ofUsers(): number {
+    return this.#ofUsers;
+  }
+
+  /** Whether nobody waits, and nothing is asked for. */
+  get isIdle(): boolean {
+    for (const line of this.#lines.values()) if (!line.isEmpty) return false;
+    return true;
   }
 
   join(request: GetRequest, group: GroupName, sink: Sink): Consumer {
     const consumer = new Consumer(request, group, sink, this.#host.clock.now());
     if (consumer.tid !== null) this.#index(consumer, consumer.tid);
+    if (request.owner !== null) this.#ofUsers += 1;
     this.#line(group).join(consumer);
     return consumer;
   }
@@ -147,6 +170,7 @@ export class Waiting {
 
   #released(consumer: Consumer): void {
     this.#host.released(consumer);
+    if (consumer.request.owner !== null) this.#ofUsers -= 1;
     if (consumer.tid === null) return;
     const sharing = this.#byTid.get(consumer.tid);
     sharing?.delete(consumer);

@@ -233,13 +233,13 @@ function routeOf(
   const source = broker.namespace(src.ns);
   return {
     id,
-    source: source.queueBesideLimit(src.queue),
+    source: source.visit(src.queue),
     destinations: dst.map(({ ns, queue }) => {
       const namespace = broker.namespace(ns);
-      return { namespace, queue: namespace.queueBesideLimit(queue) };
+      return { namespace, queue: namespace.visit(queue) };
     }),
-    noRoute: source.queueBesideLimit(NO_ROUTE),
-    tooManyHops: source.queueBesideLimit(TOO_MANY_HOPS),
+    noRoute: source.visit(NO_ROUTE),
+    tooManyHops: source.visit(TOO_MANY_HOPS),
     maxHops,
     maxCopies,
   };

@@ -43,7 +43,7 @@ export function brokerFamilies(namespaces: readonly Namespace[]): Family[] {
 
 function waitingIn(namespace: Namespace): number {
   let waiting = 0;
-  for (const queue of namespace.queuesInUse()) waiting += queue.waitingConsumers;
+  for (const { ofUsers } of namespace.allWaiting()) waiting += ofUsers;
   return waiting;
 }
 

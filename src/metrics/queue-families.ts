@@ -85,9 +85,7 @@ function oldestReadyS({ storage }: Namespace, key: QueueKey, { ready, nextMature
 }
 
 function waitingByQueue(namespace: Namespace): Map<string, number> {
-  return new Map(
-    Array.from(namespace.queuesInUse(), ({ key, waitingConsumers }) => [key.name, waitingConsumers]),
-  );
+  return new Map(namespace.allWaiting().map(({ key, ofUsers }) => [key.name, ofUsers]));
 }
 
 function deadLettersOf(counters: ReadonlyMap<GroupName, Counters>): number {

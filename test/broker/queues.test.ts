@@ -85,9 +85,30 @@ describe('the queues of a namespace', () => {
     await other.stop();
   });
 
-  it('take no memory without end for names that nobody uses', async () => {
-    for (let i = 0; i < 2 * MAX_QUEUES; i += 1) namespace.queue(`invented ${i}`);
+  it('take no room for names that are only asked for', async () => {
+    for (let i = 0; i < 10 * MAX_QUEUES; i += 1) namespace.queue(`invented ${i}`);
+    for (let i = 0; i < MAX_QUEUES; i += 1) await store(`stored ${i}`);
     assert.throws(() => namespace.queue('one more'), TOO_MANY);
+  });
+
+  it('are not made by a get that does not wait, and nothing is kept of it', async () => {
+    const ends: string[] = [];
+    for (let i = 0; i < 3 * MAX_QUEUES; i += 1) {
+      const ended = Promise.withResolvers<void>();
+      const request = { group: null, leaseMs: null, timeoutMs: 0, tid: null, owner: null };
+      namespace.queue(`polled ${i}`).get(request, {
+        deliver: () => {},
+        end: ({ code }) => {
+          ends.push(code);
+          ended.resolve();
+        },
+      });
+      await ended.promise;
+    }
+    assert.deepEqual(new Set(ends), new Set(['pop-timeout']));
+    await new Promise(setImmediate);
+    assert.deepEqual(namespace.allWaiting(), []);
+    assert.deepEqual(await namespace.queueNames(), []);
   });
 
   it('are paused by another node though the flag cannot be read at first', async () => {

@@ -240,6 +240,10 @@ describe('Names that a client invents', () => {
   it('take no room where the call makes no queue', async () => {
     const client = harness().client();
     for (let i = 0; i < 3 * MAX_QUEUES; i += 1) {
+      assert.equal((await client.status('N', `read ${i}`)).status, 200);
+      assert.equal((await client.paused('N', `asked ${i}`)).status, 200);
+      assert.equal((await client.consumers('N', `listed ${i}`)).status, 200);
+      assert.equal((await client.get('N', `polled ${i}`, { to: 0 })).status, 504);
       assert.equal((await client.cancel('N', `cancelled ${i}`, 'T')).status, 200);
       assert.equal((await client.remove('N', `removed ${i}`, 'x-1')).status, 404);
       assert.equal((await client.commit('N', `committed ${i}`, 'x-1')).status, 404);

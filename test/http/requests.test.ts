@@ -136,14 +136,24 @@ describe('Requests in general', () => {
     problemOf(await client.queues('__proto__'), 404, 'namespace-not-found');
   });
 
-  it('a queue exists from its first use, a read of its status included', async () => {
+  it('a queue exists from its first insert, pause or consumer that waits; reading makes none', async () => {
     const client = harness().client();
-    const [read, paused, waited] = [harness().queue(), harness().queue(), harness().queue()];
-    await client.status('N', read);
-    await client.paused('N', paused);
-    await client.get('N', waited, { to: 0 });
+    const made = [harness().queue(), harness().queue(), harness().queue()] as const;
+    await client.insert('N', made[0], 'x');
+    await client.pause('N', made[1]);
+    const waited = client.get('N', made[2], { to: 10 });
+    await harness().waiting(1);
+    await harness().passTime(10);
+    assert.equal((await waited).status, 504);
+    const read = [harness().queue(), harness().queue(), harness().queue(), harness().queue()] as const;
+    const record = jsonOf<Record<string, unknown>>(await client.status('N', read[0]));
+    assert.deepEqual([record.totalSize, record.paused, record.next_mature_t], [0, false, null]);
+    assert.equal((await client.paused('N', read[1])).body.toString(), 'false');
+    assert.equal((await client.get('N', read[2], { to: 0 })).status, 504);
+    assert.equal((await client.consumers('N', read[3])).status, 200);
     const queues = jsonOf<Record<string, unknown>>(await client.queues('N'));
-    for (const name of [read, paused, waited]) assert.ok(name in queues, name);
+    for (const name of made) assert.ok(name in queues, name);
+    for (const name of read) assert.ok(!(name in queues), name);
   });
 
   it('GET paused answers true or false as JSON', async () => {

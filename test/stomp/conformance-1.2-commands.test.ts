@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { after, before, describe, it, mock } from 'node:test';
+import { after, before, describe, it } from 'node:test';
 import type { StompClient } from './client.ts';
 import { StompNode } from './node.ts';
 
@@ -331,12 +331,7 @@ describe('STOMP 1.2, after the login', () => {
 
     it('RECEIPT of a SEND comes when the element is stored, and not before', async () => {
       const client = await node.client();
-      const queue = node.queue('slow');
-      const { promise: held, resolve: release } = Promise.withResolvers<void>();
-      const insert = queue.insert.bind(queue);
-      mock.method(queue, 'insert', (elements: Parameters<typeof insert>[0]) =>
-        held.then(() => insert(elements)),
-      );
+      const { letGo: release } = node.holdInserts();
       client.send('SEND', { destination: '/q/N/slow', receipt: 'stored' }, 'x');
       client.send('BEGIN', { transaction: 't', receipt: 'begun' });
       const { headers } = await client.expect('RECEIPT');

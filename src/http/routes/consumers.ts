@@ -10,6 +10,7 @@ export const consumerRoutes: readonly Route[] = [
     path: '/q/:namespace/:queue/consumers',
     summary: 'List the get and reserve calls that wait, on any node, in the order in which they came',
     access: 'manage',
+    makesQueue: false,
     answers: [
       {
         status: 200,
@@ -19,7 +20,6 @@ export const consumerRoutes: readonly Route[] = [
       },
     ],
     async handle(call) {
-      call.namespace.noteUse(call.queue.key);
       answerJson(call, await call.queue.allConsumers());
     },
   }),

@@ -83,6 +83,8 @@ export const elementRoutes: readonly Route[] = [
     path: '/q/:namespace/:queue',
     summary: 'Get (pop) or reserve the next element; waits for one',
     access: 'read',
+    // Only one that waits does, see below.
+    makesQueue: false,
     query: {
       to: whole('How long to wait; not given: for ever. 0 answers at once.', MILLISECONDS, null),
       tid: nameOf('tid', "The consumer's name, by which it can be cancelled; not given: one is made."),
@@ -113,16 +115,25 @@ export const elementRoutes: readonly Route[] = [
         ],
       },
     ],
-    problems: ['pop-cancelled', 'pop-timeout', 'too-many-consumers', 'shutting-down', 'not-supported'],
+    problems: [
+      'pop-cancelled',
+      'pop-timeout',
+      'too-many-consumers',
+      'too-many-queues',
+      'shutting-down',
+      'not-supported',
+    ],
     handle(call, { to, tid, reserve, group, lease }) {
       const { namespace, user } = call;
       if (reserve) needs(namespace, 'reserve');
       else if (lease !== null)
         throw invalidParameter('lease', `lease=${lease} needs reserve=1: a pop has no lease.`);
+      const timeoutMs = to ?? preferredWait(call.head);
+      if (timeoutMs !== 0) call.queue = namespace.queue(call.queue.key.name);
       new Take(call).begin({
         group,
         leaseMs: reserve ? (lease ?? namespace.leaseMs) : null,
-        timeoutMs: to ?? preferredWait(call.head),
+        timeoutMs,
         tid,
         owner: user.name,
       });

@@ -12,11 +12,12 @@ export const queueRoutes: readonly Route[] = [
     path: '/q/:namespace/:queue/status',
     summary: 'Read the queue information record',
     access: 'read',
+    makesQueue: false,
     query: { group: group('On a stream: count the deliveries of this group alone.') },
     answers: [
       {
         status: 200,
-        description: 'The record. A queue that did not exist does now, and is empty.',
+        description: 'The record. One of a queue that does not exist has zeros; reading makes none.',
         contentType: 'application/json',
         schema: QueueInformation,
       },
@@ -38,11 +39,11 @@ export const queueRoutes: readonly Route[] = [
     path: '/q/:namespace/:queue/paused',
     summary: 'Read the pause flag',
     access: 'read',
+    makesQueue: false,
     answers: [
       { status: 200, description: '`true` or `false`.', contentType: 'application/json', schema: Paused },
     ],
     handle(call) {
-      call.namespace.noteUse(call.queue.key);
       answerJson(call, call.queue.paused);
     },
   }),
