@@ -46,8 +46,11 @@ export function hasConfiguredUsers(config: Config): boolean {
  */
 export async function loadUsers(config: Config, sourceOf: SourceOf): Promise<Users> {
   const namespaces = Object.keys(config.namespaces);
-  if (hasConfiguredUsers(config)) return configuredUsers(config, namespaces, sourceOf);
   const file = usersFileOf(config);
+  if (hasConfiguredUsers(config)) {
+    const { warnings, ...users } = configuredUsers(config, namespaces, sourceOf);
+    return { ...users, warnings: [...warnings, ...(await replacedUsers(file, config))] };
+  }
   const kept = await readKept(file);
   if (kept !== null) {
     return { accounts: accountsOf(kept, namespaces, () => file.path, []), created: null, warnings: [] };
@@ -85,6 +88,17 @@ function accountsOf(
     const { message: problem, remedy } = fault;
     throw new ConfigError([{ source: sourceOf(path), path: pathText(path), problem, remedy }]);
   }
+}
+
+/** Who could log in by the users file, and cannot now that the configuration names the users. */
+async function replacedUsers(file: UsersFile, config: Config): Promise<string[]> {
+  // A file that cannot be read is not used either.
+  const kept = await file.read().catch(() => null);
+  const lost = (kept ?? []).map(({ name }) => name).filter((name) => !Object.hasOwn(config.http.users, name));
+  if (lost.length === 0) return [];
+  return [
+    `http.users names the users, so ${file.path} is not used: ${lost.join(', ')} cannot log in. Name them there, or remove the file`,
+  ];
 }
 
 async function readKept(file: UsersFile): Promise<UserDefinition[] | null> {

@@ -97,6 +97,26 @@ describe('The start', () => {
     assert.match(reset.stderr, /http\.users: names the users.*hash-password/);
   });
 
+  it('with users in the configuration says whom of users.json they replace', async () => {
+    const first = await folder.serve([]);
+    const password = passwordOf(first);
+    await first.stop();
+    await folder.write('q.yaml', 'http: { users: { test1: test1 } }');
+    const program = await folder.serve(['--config', 'q.yaml']);
+    assert.equal(await statusAs(program, `admin:${password}`), 401);
+    const told = program.logged().filter(({ msg }) => String(msg).includes('users.json is not used'));
+    assert.equal(told.length, 1);
+    assert.match(
+      String(told[0]?.msg),
+      /^http\.users names the users, so .*: admin cannot log in\. Name them there/,
+    );
+    assert.equal(await program.stop(), 0);
+    await folder.write('q.yaml', 'http: { users: { admin: other } }');
+    const named = await folder.serve(['--config', 'q.yaml']);
+    assert.ok(!named.stderr.includes('users.json is not used'));
+    assert.equal(await named.stop(), 0);
+  });
+
   it('from package.json runs on the pinned Node', async () => {
     const { stdout } = await run('npm', ['start', '--silent', '--', '--version'], { cwd: ROOT });
     assert.match(stdout, /^\d+\.\d+\.\d+\n$/);
