@@ -26,11 +26,17 @@ export function popAll(nodes: Nodes, queue: string): Promise<Tally> {
   });
 }
 
-/** The same with reserve and commit, and every twentieth try rolled back. */
+/** Resolves when so many commits are acknowledged. */
+type Committed = (count: number) => Promise<void>;
+
+/**
+ * The same with reserve and commit, and every twentieth try rolled back.
+ * @param disturb called when the load begins
+ */
 export function reserveAll(
   nodes: Nodes,
   queue: string,
-  disturb: () => Promise<void> = async () => {},
+  disturb: (committed: Committed) => Promise<void> = async () => {},
 ): Promise<Tally> {
   const random = seededRandom(7).next;
   return run(
@@ -59,6 +65,7 @@ class Load {
   readonly consumed = new Map<number, number>();
   readonly commits = new Map<string, number>();
   readonly #doubtful = new Set<number>();
+  #onCommit: () => void = () => {};
   isInserted = false;
 
   consume(number: number): void {
@@ -68,6 +75,16 @@ class Load {
   commit(id: string, number: number): void {
     this.commits.set(id, (this.commits.get(id) ?? 0) + 1);
     this.consume(number);
+    this.#onCommit();
+  }
+
+  /** Resolves with the commit that makes it so many, so that whoever waits acts before the load is done. */
+  committed(count: number): Promise<void> {
+    return new Promise((resolve) => {
+      this.#onCommit = () => {
+        if (this.commits.size >= count) resolve();
+      };
+    });
   }
 
   doubt(number: number): void {
@@ -87,7 +104,7 @@ async function run(
   nodes: Nodes,
   queue: string,
   consumeOne: (client: QueueClient, load: Load) => Promise<void>,
-  disturb: () => Promise<void> = async () => {},
+  disturb: (committed: Committed) => Promise<void> = async () => {},
 ): Promise<Tally> {
   const load = new Load();
   const consuming = Array.from({ length: CONSUMERS }, async (_, i) => {
@@ -101,7 +118,7 @@ async function run(
       load.inserted.add(number);
     }
   });
-  const disturbing = disturb();
+  const disturbing = disturb((count) => load.committed(count));
   await Promise.all(producing);
   load.isInserted = true;
   await Promise.all([...consuming, disturbing]);

@@ -29,14 +29,14 @@ export class Around implements AroundBatches {
   /** First the name, and the entry by which a sweep finds the queue; then what they are for. */
   before(
     queue: QueueKey,
-    others: readonly QueueKey[],
+    targets: readonly QueueKey[],
     tasks: readonly Task[],
     deadlineAt: number,
   ): Promise<void> | null {
     const { registry } = this.#parts;
     const needed: Promise<void>[] = [];
     const makes = tasks.some((task) => task.makes);
-    const made = makes ? [queue, ...others] : others;
+    const made = makes ? [queue, ...targets] : targets;
     const unknown = made.filter((each) => !registry.isDeclared(each));
     if (unknown.length > 0) needed.push(registry.declare(unknown, deadlineAt));
     const registerDue = (each: QueueKey, ms: number | null): void => {

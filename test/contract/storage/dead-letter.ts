@@ -87,6 +87,18 @@ export function deadLetterContract(open: EngineUnderTest['open']): void {
       assert.deepEqual((await on.pop(dead(queue))).map(bodyText), ['abandoned']);
     });
 
+    it('makes the dead-letter queue known with its first element, not before', () =>
+      on.alone(async ({ engine: { storage } }) => {
+        const queue = { ns: 'jobs', name: 'failing' };
+        const reserve = { group: '', count: 1, leaseMs: 60_000, owner: null };
+        await storage.insert(queue, [newElement({ tries: MAX_TRIES - 1 })]);
+        const [reserved] = (await storage.take(queue, reserve)).deliveries;
+        assert.ok(reserved);
+        assert.deepEqual(await storage.queues('jobs'), [queue.name]);
+        await storage.rollback(queue, [{ ...byId(reserved), ...COUNTED }]);
+        assert.deepEqual(await storage.queues('jobs'), [DEAD_LETTERS, queue.name]);
+      }));
+
     it('does not move at a rollback that counts no try', async () => {
       const queue = on.queue('jobs');
       await on.storage.insert(queue, [newElement({ tries: MAX_TRIES - 1 })]);

@@ -20,7 +20,7 @@ export interface AroundBatches {
   /** Makes queues known, registers when they must be swept. */
   before(
     queue: QueueKey,
-    others: readonly QueueKey[],
+    targets: readonly QueueKey[],
     tasks: readonly Task[],
     deadlineAt: number,
   ): Promise<void> | null;
@@ -49,6 +49,7 @@ interface LanesParts {
 }
 
 const STOP_MS = 1_000;
+const NO_QUEUES: readonly QueueKey[] = [];
 
 /** The lanes of all queues in use, and what their batches share. */
 export class Lanes implements LaneHost {
@@ -163,14 +164,14 @@ export class Lanes implements LaneHost {
       (first, task) => Math.min(first, task.deadlineAt),
       Number.POSITIVE_INFINITY,
     );
-    const others = this.#othersOf(lane.queue, tasks);
-    const preparing = around.before(lane.queue, others, tasks, deadlineAt);
+    const targets = this.#targetsOf(lane.queue, tasks);
+    const preparing = around.before(lane.queue, targets, tasks, deadlineAt);
     if (preparing !== null) await preparing.catch(nothingDone);
-    const queues = others.length === 0 ? [lane.queue] : [lane.queue, ...others];
+    const queues = this.#queuesOf(lane.queue, targets);
     const said = saidOf(tasks);
     const reply = await flights.fly({
       slot: lane.slot,
-      keys: this.#keysOf(lane, others),
+      keys: this.#keysOf(lane, queues),
       number,
       received,
       inserts: tasks.some(({ inserts }) => inserts),
@@ -208,27 +209,29 @@ export class Lanes implements LaneHost {
     this.deadlines.stop();
   }
 
-  /**
-   * Other queues whose keys the batch names: the dead-letter queue, which comes second, and those into which elements
-   * are moved. None on a cluster, where their keys are elsewhere.
-   */
-  #othersOf(queue: QueueKey, tasks: readonly Task[]): readonly QueueKey[] {
-    const { router, policies } = this.#parts;
-    if (router.isCluster) return [];
-    const letters = policies.letterQueue(queue);
-    const hasTargets = tasks.some(({ targets }) => targets.length > 0);
-    if (!hasTargets) return letters === null ? [] : [letters];
-    const others = new Map<string, QueueKey>();
-    if (letters !== null) others.set(queueText(letters), letters);
-    for (const { targets } of tasks) for (const target of targets) others.set(queueText(target), target);
-    others.delete(queueText(queue));
-    return [...others.values()];
+  /** Other queues into which a batch moves elements in its own step: none on a cluster, where their keys are elsewhere. */
+  #targetsOf(queue: QueueKey, tasks: readonly Task[]): readonly QueueKey[] {
+    const moving = this.#parts.router.isCluster ? [] : tasks.filter(({ targets }) => targets.length > 0);
+    if (moving.length === 0) return NO_QUEUES;
+    const targets = new Map<string, QueueKey>();
+    for (const task of moving) for (const target of task.targets) targets.set(queueText(target), target);
+    targets.delete(queueText(queue));
+    return [...targets.values()];
   }
 
-  #keysOf(lane: Lane, others: readonly QueueKey[]): string[] {
+  /** The queues whose keys a batch names: its own, the dead-letter queue, which comes second, and the targets. */
+  #queuesOf(queue: QueueKey, targets: readonly QueueKey[]): readonly QueueKey[] {
+    const { router, policies } = this.#parts;
+    const letters = router.isCluster ? null : policies.letterQueue(queue);
+    if (letters === null) return targets.length === 0 ? [queue] : [queue, ...targets];
+    const text = queueText(letters);
+    return [queue, letters, ...targets.filter((target) => queueText(target) !== text)];
+  }
+
+  #keysOf(lane: Lane, queues: readonly QueueKey[]): string[] {
     const keys = [lane.keys.hash, lane.keys.order];
-    for (const other of others) {
-      const { hash, order } = this.keys.queue(other);
+    for (let i = 1; i < queues.length; i++) {
+      const { hash, order } = this.keys.queue(queues[i] as QueueKey);
       keys.push(hash, order);
     }
     return keys;

@@ -23,6 +23,8 @@ export interface Contact {
   readonly excusedUntil: number;
 }
 
+const ALWAYS: Contact = { since: 0, excusedUntil: 0 };
+
 export interface NodeParts extends Omit<LinkParts, 'onReady' | 'onDown' | 'onReply'> {
   /** The time that the library goes by, in tests. */
   readonly givenTime: GivenTime | null;
@@ -40,11 +42,10 @@ export class Node {
   #problem: Error | null = null;
   /** Since when nothing can be sent, by the monotonic clock; null while something can. */
   #downSince: number | null;
-  /** When it last answered, and since when it has without a break, by the monotonic clock. */
+  /** When it last answered, by the monotonic clock. */
   #repliedAt: number | null = null;
-  #contactAt = 0;
-  #givenContactAt = 0;
-  #graceMs: number;
+  /** When it answered again after it had been away; null while it never was. */
+  #contact: { readonly at: number; readonly givenAt: number | null } | null = null;
   #change: () => void = () => {};
   #changed: Promise<void> = Promise.resolve();
 
@@ -56,7 +57,6 @@ export class Node {
     this.#parts = parts;
     this.#clock = parts.clock;
     this.#downSince = parts.clock.monotonic();
-    this.#graceMs = parts.isSuccessor ? GRACE_MS : 0;
     this.#expectChange();
     const link = (): Link =>
       new Link({
@@ -107,17 +107,16 @@ export class Node {
   }
 
   get contact(): Contact {
+    if (this.#contact === null) return ALWAYS;
+    const { at, givenAt } = this.#contact;
     const link = this.#freest() ?? this.#links[0];
-    const { givenTime } = this.#parts;
-    const at = givenTime === null ? (link?.serverTimeAt(this.#contactAt) ?? 0) : this.#givenContactAt;
-    const since = Math.max(0, at);
-    return { since, excusedUntil: since + this.#graceMs };
+    const since = Math.max(0, givenAt ?? link?.serverTimeAt(at) ?? 0);
+    return { since, excusedUntil: since + GRACE_MS };
   }
 
   /** Until now the server was away, or could change nothing. */
   renewContact(): void {
-    this.#graceMs = GRACE_MS;
-    this.#beginContact(this.#clock.monotonic());
+    this.#contact = { at: this.#clock.monotonic(), givenAt: this.#parts.givenTime?.now() ?? null };
   }
 
   get serverTime(): number {
@@ -177,14 +176,10 @@ export class Node {
 
   #noteReply(): void {
     const now = this.#clock.monotonic();
-    if (this.#repliedAt === null) this.#beginContact(now);
-    else if (now - this.#repliedAt > AWAY_MS) this.renewContact();
+    // What was before the first reply this process cannot know, except of a server that failed.
+    const wasAway = this.#repliedAt === null ? this.#parts.isSuccessor : now - this.#repliedAt > AWAY_MS;
+    if (wasAway) this.renewContact();
     this.#repliedAt = now;
-  }
-
-  #beginContact(at: number): void {
-    this.#contactAt = at;
-    this.#givenContactAt = this.#parts.givenTime?.now() ?? 0;
   }
 
   #announce(): void {
