@@ -16,16 +16,45 @@ export function openApi(routes: readonly Route[], version: string): object {
       operations[method.toLowerCase()] = operation(route, id);
     }
   }
+  const schemas: Record<string, unknown> = {};
+  withReferences(Problem, schemas);
+  const referring = withReferences(paths, schemas);
   return {
     openapi: '3.1.0',
-    info: { title: 'Quayside', version, description: 'Named queues over HTTP.' },
+    info: {
+      title: 'Quayside',
+      version,
+      description: 'Named queues and exchanges over HTTP.',
+      license: { name: 'Apache-2.0', identifier: 'Apache-2.0' },
+    },
+    servers: [{ url: '/', description: 'The server that this document comes from.' }],
     security: [{ basic: [] }],
-    paths,
+    paths: referring,
     components: {
       securitySchemes: { basic: { type: 'http', scheme: 'basic' } },
-      schemas: { Problem },
+      schemas,
     },
   };
+}
+
+/**
+ * A copy in which each schema with an `$id` is a reference, so that generated clients have a type of that name, and
+ * in which maps are written as OpenAPI's generators read them. What is referred to is added to `schemas`.
+ */
+function withReferences(node: unknown, schemas: Record<string, unknown>): unknown {
+  if (Array.isArray(node)) return node.map((item) => withReferences(item, schemas));
+  if (typeof node !== 'object' || node === null) return node;
+  const { $id, patternProperties, ...rest } = node as Readonly<Record<string, unknown>>;
+  const copy: Record<string, unknown> = Object.fromEntries(
+    Object.entries(rest).map(([key, value]) => [key, withReferences(value, schemas)]),
+  );
+  if (patternProperties !== undefined) {
+    const [values] = Object.values(patternProperties as object);
+    copy.additionalProperties = withReferences(values, schemas);
+  }
+  if (typeof $id !== 'string') return copy;
+  schemas[$id] = copy;
+  return { $ref: `#/components/schemas/${$id}` };
 }
 
 const BODY_TYPES = { element: '*/*', json: 'application/json' } as const;
@@ -36,7 +65,12 @@ function operation(route: Route, operationId: string): object {
     summary: route.summary,
     ...(route.access === 'open' && { security: [] }),
     parameters: [...pathParameters(route), ...queryParameters(route), ...headerParameters(route)],
-    ...(route.body !== 'discard' && { requestBody: { content: { [BODY_TYPES[route.body]]: {} } } }),
+    ...(route.body !== 'discard' && {
+      requestBody: {
+        required: route.body === 'json',
+        content: { [BODY_TYPES[route.body]]: route.request === null ? {} : { schema: route.request } },
+      },
+    }),
     responses: { ...answers(route), ...problems(route) },
   };
 }
@@ -62,8 +96,8 @@ function queryParameters(route: Route): object[] {
 function headerParameters({ headers }: Route): object[] {
   return (
     headers
-      // OpenAPI describes the type of a body with the body, and knows no patterns of header names.
-      .filter(({ name }) => name !== 'content-type' && !name.includes('*'))
+      // OpenAPI describes the type of a body with the body.
+      .filter(({ name }) => name !== 'content-type')
       .map(({ name, description }) => ({ name, in: 'header', description, schema: { type: 'string' } }))
   );
 }
@@ -75,7 +109,7 @@ function answers(route: Route): Record<string, object> {
 }
 
 function answer(notes: readonly AnswerNote[]): object {
-  const headers = notes.flatMap((note) => note.headers ?? []).filter(({ name }) => !name.includes('*'));
+  const headers = notes.flatMap((note) => note.headers ?? []);
   const contentType = notes.find((note) => note.contentType !== null)?.contentType;
   const schemas = notes.flatMap(({ schema }) => (schema === undefined ? [] : [schema]));
   const schema = schemas.length > 1 ? { anyOf: schemas } : schemas[0];
@@ -106,7 +140,7 @@ function problem(status: number, codes: readonly ErrorCode[]): object {
     description: `${STATUS_CODES[status]}: ${codes.join(', ')}`,
     content: Object.fromEntries([
       ...codes.flatMap((code) => httpError(code).shown ?? []).map(({ contentType }) => [contentType, {}]),
-      [PROBLEM_JSON, { schema: { $ref: '#/components/schemas/Problem' } }],
+      [PROBLEM_JSON, { schema: Problem }],
     ]),
   };
 }

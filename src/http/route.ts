@@ -57,6 +57,8 @@ export interface Route {
   /** Whether the queue of the path exists from this use on, if the namespace has room for it. */
   readonly makesQueue: boolean;
   readonly query: QueryReader<object>;
+  /** The shape of a JSON body, for the documents; null if it takes none. */
+  readonly request: TSchema | null;
   readonly headers: readonly HeaderNote[];
   readonly answers: readonly AnswerNote[];
   /** Beside those that every route may answer; see {@link problemsOf}. */
@@ -76,6 +78,7 @@ export interface RouteDefinition<Q extends object> {
   readonly isAudited?: boolean;
   readonly makesQueue?: boolean;
   readonly query?: Parameters<Q>;
+  readonly request?: TSchema;
   readonly headers?: readonly HeaderNote[];
   readonly answers: readonly AnswerNote[];
   readonly problems?: readonly ErrorCode[];
@@ -90,6 +93,7 @@ export function route<Q extends object>(definition: RouteDefinition<Q>): Route {
     body = 'discard',
     isAudited = false,
     makesQueue = true,
+    request = null,
     headers = [],
     problems = [],
     ...rest
@@ -100,6 +104,7 @@ export function route<Q extends object>(definition: RouteDefinition<Q>): Route {
     body,
     isAudited,
     makesQueue,
+    request,
     headers,
     problems,
     query: reader,

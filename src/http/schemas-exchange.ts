@@ -1,5 +1,6 @@
 import { Type } from 'typebox';
 import { LONGEST_LOOP, MOST_LOOPS } from '../exchange/graph.ts';
+import { named } from './schemas.ts';
 
 // The shapes of JSON answers about exchanges, for `/openapi.json`. Shown, not enforced.
 
@@ -67,44 +68,116 @@ const record = {
 };
 
 /** Spec 2.4, and what we add to it. */
-export const ExchangeInformation = Type.Object(record);
+export const ExchangeInformation = named('ExchangeInformation', Type.Object(record));
 
-export const ExchangesById = Type.Record(Type.String(), ExchangeInformation);
+export const ExchangesById = named('ExchangesById', Type.Record(Type.String(), ExchangeInformation));
 
-export const ExchangeArray = Type.Object({
-  data: Type.Array(Type.Object({ ...record, id: Type.String() })),
-});
-
-export const ExchangeTree = Type.Array(
+export const ExchangeArray = named(
+  'ExchangeArray',
   Type.Object({
-    title: Type.String(),
-    key: Type.String(),
-    folder: Type.Literal(true),
-    expanded: Type.Literal(true),
-    children: Type.Array(Type.Object({ title: Type.String(), key: Type.String(), ...record })),
+    data: Type.Array(Type.Object({ ...record, id: Type.String() })),
   }),
 );
 
-export const ExchangeTrial = Type.Object({
-  saw: Type.Object(Payload),
-  dst: Type.Array(
+export const ExchangeTree = Type.Array(
+  named(
+    'ExchangeFolder',
     Type.Object({
-      ...Queue,
-      accepted: Type.Boolean(),
-      error: Type.Union([Type.String(), Type.Null()]),
-      line: Place,
-      column: Place,
-      logs: Type.Array(Type.String()),
-      mature: Type.Union([Moment, Type.Null()]),
-      delay: Type.Union([Type.Number(), Type.Null()]),
-      tries: Type.Union([Count, Type.Null()]),
-      hdrs: Type.Record(Type.String(), Type.String()),
-      payload: Type.String(),
-      payload_encoding: Type.Union([Type.Literal('text'), Type.Literal('base64')]),
+      title: Type.String(),
+      key: Type.String(),
+      folder: Type.Literal(true),
+      expanded: Type.Literal(true),
+      children: Type.Array(Type.Object({ title: Type.String(), key: Type.String(), ...record })),
     }),
   ),
-  strays_to: Type.Union([Type.String(), Type.Null()]),
-  overrun: Type.Union([Type.String(), Type.Null()]),
-  logs: Type.Array(Type.String()),
-  selector_ms: Type.Number(),
-});
+);
+
+export const ExchangeTrial = named(
+  'ExchangeTrial',
+  Type.Object({
+    saw: Type.Object(Payload),
+    dst: Type.Array(
+      Type.Object({
+        ...Queue,
+        accepted: Type.Boolean(),
+        error: Type.Union([Type.String(), Type.Null()]),
+        line: Place,
+        column: Place,
+        logs: Type.Array(Type.String()),
+        mature: Type.Union([Moment, Type.Null()]),
+        delay: Type.Union([Type.Number(), Type.Null()]),
+        tries: Type.Union([Count, Type.Null()]),
+        hdrs: Type.Record(Type.String(), Type.String()),
+        payload: Type.String(),
+        payload_encoding: Type.Union([Type.Literal('text'), Type.Literal('base64')]),
+      }),
+    ),
+    strays_to: Type.Union([Type.String(), Type.Null()]),
+    overrun: Type.Union([Type.String(), Type.Null()]),
+    logs: Type.Array(Type.String()),
+    selector_ms: Type.Number(),
+  }),
+);
+
+// The bodies that are sent. What checks them says more than a schema could, so these are shown and not enforced.
+// They have no `default`: generators of types would take such a member for one that is always there.
+
+const Name = Type.String({ minLength: 1, description: '1 to 255 bytes of UTF-8 without control characters' });
+const QueueName = { ns: Name, queue: Name };
+const STRICT = { additionalProperties: false };
+
+/** Spec 4.2, Create payload. */
+export const ExchangeDeclaration = named(
+  'ExchangeDeclaration',
+  Type.Object(
+    {
+      src: Type.Object(QueueName, STRICT),
+      dst: Type.Array(
+        Type.Object(
+          {
+            ...QueueName,
+            selector: Type.Optional(
+              Type.String({ description: 'A function of the element, such as `env => env.msg.tries < 3`.' }),
+            ),
+          },
+          STRICT,
+        ),
+        { minItems: 1, maxItems: 256 },
+      ),
+      consumer: Type.Object(
+        {
+          parallel: Type.Optional(Type.Integer({ minimum: 1, maximum: 16, description: 'Not given: 1.' })),
+          wsize: Type.Optional(
+            Type.Integer({ minimum: 1, maximum: 65_536, description: 'Not given: 1000.' }),
+          ),
+          reserve: Type.Optional(Type.Boolean({ description: 'Not given: false.' })),
+        },
+        STRICT,
+      ),
+    },
+    STRICT,
+  ),
+);
+
+export const ExchangeTrialRequest = named(
+  'ExchangeTrialRequest',
+  Type.Object(
+    {
+      msg: Type.Optional(
+        Type.Object(
+          {
+            id: Type.Optional(Type.String({ minLength: 1, maxLength: 64 })),
+            payload: Type.Optional(Type.Unknown({ description: 'Text, or any JSON.' })),
+            hdrs: Type.Optional(Type.Record(Type.String(), Type.String())),
+            tries: Type.Optional(Count),
+            mature: Type.Optional(Type.Number({ minimum: 0, description: 'Unix time in seconds.' })),
+          },
+          STRICT,
+        ),
+      ),
+      content_type: Type.Optional(Type.String()),
+      declaration: Type.Optional(ExchangeDeclaration),
+    },
+    STRICT,
+  ),
+);

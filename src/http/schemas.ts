@@ -1,26 +1,34 @@
-import { Type } from 'typebox';
+import { type TSchema, Type } from 'typebox';
 
 // The shapes of JSON answers, for `/openapi.json`. Shown, not enforced: the types of the code enforce them.
+
+/** A schema that `/openapi.json` holds under this name, so that generated clients have a type of it. */
+export function named<T extends TSchema>($id: string, schema: T): T {
+  return Object.assign(schema, { $id });
+}
 
 const Count = Type.Integer({ minimum: 0 });
 const Moment = Type.String({ format: 'date-time' });
 
-export const Inserted = Type.Object({ id: Type.String() });
+export const Inserted = named('Inserted', Type.Object({ id: Type.String() }));
 
-export const Nothing = Type.Object({});
+export const Nothing = named('Empty', Type.Object({}));
 
-export const Extended = Type.Object({ until: Moment });
+export const Extended = named('Extended', Type.Object({ until: Moment }));
 
 export const NamespaceNames = Type.Array(Type.String());
 
-const Counters = Type.Object({
-  put: Count,
-  get: Count,
-  reserve: Count,
-  commit: Count,
-  rollback: Count,
-  deadletter: Count,
-});
+const Counters = named(
+  'QueueCounters',
+  Type.Object({
+    put: Count,
+    get: Count,
+    reserve: Count,
+    commit: Count,
+    rollback: Count,
+    deadletter: Count,
+  }),
+);
 
 const sizes = {
   next_mature_t: Type.Union([Moment, Type.Null()]),
@@ -31,119 +39,137 @@ const sizes = {
 };
 
 /** Spec 2.2. */
-export const QueueInformation = Type.Object({
-  type: Type.String({ examples: ['sqlite:simple'] }),
-  capabilities: Type.Object({
-    sched: Type.Boolean(),
-    reserve: Type.Boolean(),
-    pipeline: Type.Boolean(),
-    tape: Type.Boolean(),
-    remove: Type.Boolean(),
-  }),
-  factory: Type.Object({
-    name: Type.String(),
-    type: Type.String(),
-    opts: Type.Object({ name: Type.String(), url: Type.String() }),
-    signaller: Type.Object({
-      type: Type.String(),
-      opts: Type.Object({ url: Type.String(), mongo_opts: Type.Object({}), channel: Type.String() }),
-    }),
-    stats: Type.Object({
-      type: Type.String(),
-      opts: Type.Object({ url: Type.String(), coll: Type.String() }),
-    }),
-  }),
-  stats: Type.Intersect([
-    Counters,
-    Type.Object({ groups: Type.Optional(Type.Record(Type.String(), Counters)) }),
-  ]),
-  paused: Type.Boolean(),
-  ...sizes,
-  groups: Type.Optional(Type.Record(Type.String(), Type.Object(sizes))),
-});
-
-export const QueuesByName = Type.Record(Type.String(), QueueInformation);
-
-export const QueueArray = Type.Object({
-  data: Type.Array(Type.Intersect([QueueInformation, Type.Object({ id: Type.String() })])),
-  unavailable: Type.Optional(
-    Type.Array(Type.String(), {
-      description: 'Namespaces whose engine is away, so that their queues are not here.',
-    }),
-  ),
-});
-
-export const QueueTree = Type.Array(
+export const QueueInformation = named(
+  'QueueInformation',
   Type.Object({
-    title: Type.String(),
-    key: Type.String(),
-    folder: Type.Literal(true),
-    expanded: Type.Literal(true),
+    type: Type.String({ examples: ['sqlite:simple'] }),
+    capabilities: Type.Object({
+      sched: Type.Boolean(),
+      reserve: Type.Boolean(),
+      pipeline: Type.Boolean(),
+      tape: Type.Boolean(),
+      remove: Type.Boolean(),
+    }),
+    factory: Type.Object({
+      name: Type.String(),
+      type: Type.String(),
+      opts: Type.Object({ name: Type.String(), url: Type.String() }),
+      signaller: Type.Object({
+        type: Type.String(),
+        opts: Type.Object({ url: Type.String(), mongo_opts: Type.Object({}), channel: Type.String() }),
+      }),
+      stats: Type.Object({
+        type: Type.String(),
+        opts: Type.Object({ url: Type.String(), coll: Type.String() }),
+      }),
+    }),
+    stats: Type.Intersect([
+      Counters,
+      Type.Object({ groups: Type.Optional(Type.Record(Type.String(), Counters)) }),
+    ]),
+    paused: Type.Boolean(),
+    ...sizes,
+    groups: Type.Optional(Type.Record(Type.String(), Type.Object(sizes))),
+  }),
+);
+
+export const QueuesByName = named('QueuesByName', Type.Record(Type.String(), QueueInformation));
+
+export const QueueArray = named(
+  'QueueArray',
+  Type.Object({
+    data: Type.Array(Type.Intersect([QueueInformation, Type.Object({ id: Type.String() })])),
     unavailable: Type.Optional(
-      Type.Literal(true, { description: 'Its engine is away, so that its queues are not here.' }),
-    ),
-    children: Type.Array(
-      Type.Object({
-        title: Type.String(),
-        key: Type.String(),
-        put: Count,
-        get: Count,
-        reserve: Count,
-        commit: Count,
-        rollback: Count,
-        size: Count,
-        total: Count,
-        sched: Count,
-        resv: Count,
-        next_t: Type.Union([Moment, Type.Null()]),
-        paused: Type.Boolean(),
+      Type.Array(Type.String(), {
+        description: 'Namespaces whose engine is away, so that their queues are not here.',
       }),
     ),
   }),
+);
+
+export const QueueTree = Type.Array(
+  named(
+    'QueueFolder',
+    Type.Object({
+      title: Type.String(),
+      key: Type.String(),
+      folder: Type.Literal(true),
+      expanded: Type.Literal(true),
+      unavailable: Type.Optional(
+        Type.Literal(true, { description: 'Its engine is away, so that its queues are not here.' }),
+      ),
+      children: Type.Array(
+        Type.Object({
+          title: Type.String(),
+          key: Type.String(),
+          put: Count,
+          get: Count,
+          reserve: Count,
+          commit: Count,
+          rollback: Count,
+          size: Count,
+          total: Count,
+          sched: Count,
+          resv: Count,
+          next_t: Type.Union([Moment, Type.Null()]),
+          paused: Type.Boolean(),
+        }),
+      ),
+    }),
+  ),
 );
 
 const SetOrUnset = Type.Union([Type.Literal('set'), Type.Literal('unset')]);
 
 /** Spec 2.3. */
 export const PendingConsumers = Type.Array(
-  Type.Object({
-    tid: Type.String(),
-    since: Moment,
-    callback: SetOrUnset,
-    cleanup_timeout: SetOrUnset,
-    wakeup_timeout: SetOrUnset,
-  }),
+  named(
+    'PendingConsumer',
+    Type.Object({
+      tid: Type.String(),
+      since: Moment,
+      callback: SetOrUnset,
+      cleanup_timeout: SetOrUnset,
+      wakeup_timeout: SetOrUnset,
+    }),
+  ),
 );
 
 export const Paused = Type.Boolean();
 
-export const Live = Type.Object({ status: Type.Literal('live') });
+export const Live = named('Live', Type.Object({ status: Type.Literal('live') }));
 
 export const Nodes = Type.Array(
-  Type.Object({
-    id: Type.String(),
-    host: Type.String(),
-    pid: Type.Integer(),
-    version: Type.String(),
-    startedAt: Moment,
-    isSelf: Type.Boolean(),
-    namespaces: Type.Array(Type.String()),
-    conflicts: Type.Array(
-      Type.Object({
-        namespace: Type.String(),
-        option: Type.String(),
-        here: Type.String(),
-        there: Type.String(),
-      }),
-    ),
-  }),
+  named(
+    'Node',
+    Type.Object({
+      id: Type.String(),
+      host: Type.String(),
+      pid: Type.Integer(),
+      version: Type.String(),
+      startedAt: Moment,
+      isSelf: Type.Boolean(),
+      namespaces: Type.Array(Type.String()),
+      conflicts: Type.Array(
+        Type.Object({
+          namespace: Type.String(),
+          option: Type.String(),
+          here: Type.String(),
+          there: Type.String(),
+        }),
+      ),
+    }),
+  ),
 );
 
-export const Readiness = Type.Object({
-  status: Type.Union([Type.Literal('ready'), Type.Literal('not ready')]),
-  checks: Type.Optional(Type.Record(Type.String(), Type.String())),
-  nodes: Type.Optional(Nodes),
-});
+export const Readiness = named(
+  'Readiness',
+  Type.Object({
+    status: Type.Union([Type.Literal('ready'), Type.Literal('not ready')]),
+    checks: Type.Optional(Type.Record(Type.String(), Type.String())),
+    nodes: Type.Optional(Nodes),
+  }),
+);
 
 export const Backup = Type.Object({
   name: Type.String(),
@@ -169,10 +195,13 @@ export const Backup = Type.Object({
 });
 
 /** RFC 9457, with members of our own. */
-export const Problem = Type.Object({
-  title: Type.String(),
-  status: Type.Integer(),
-  code: Type.String(),
-  detail: Type.String(),
-  parameter: Type.Optional(Type.String()),
-});
+export const Problem = named(
+  'Problem',
+  Type.Object({
+    title: Type.String(),
+    status: Type.Integer(),
+    code: Type.String(),
+    detail: Type.String(),
+    parameter: Type.Optional(Type.String()),
+  }),
+);

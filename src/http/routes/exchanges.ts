@@ -18,10 +18,12 @@ import { flag } from '../parameters.ts';
 import { type Route, route } from '../route.ts';
 import {
   ExchangeArray,
+  ExchangeDeclaration,
   ExchangeInformation,
   ExchangesById,
   ExchangeTree,
   ExchangeTrial,
+  ExchangeTrialRequest,
 } from '../schemas-exchange.ts';
 import { answerJson, listingForm } from './shared.ts';
 
@@ -111,6 +113,7 @@ export const exchangeRoutes: readonly Route[] = [
     access: 'user',
     isAudited: true,
     body: 'json',
+    request: ExchangeDeclaration,
     headers: [
       { name: 'if-match', description: 'Versions of the present declaration that this one may replace.' },
     ],
@@ -207,6 +210,7 @@ export const exchangeRoutes: readonly Route[] = [
       'Ask an exchange, or a declaration that is none yet, what it would do with a sample; stores nothing',
     access: 'user',
     body: 'json',
+    request: ExchangeTrialRequest,
     answers: [
       {
         status: 200,
