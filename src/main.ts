@@ -1,6 +1,7 @@
 import { readFile } from 'node:fs/promises';
-import { loadConfig } from './config/load.ts';
+import { type LoadedConfig, loadConfig } from './config/load.ts';
 import { showConfig } from './config/show.ts';
+import { type BackupIo, backUpCommand, restoreCommand } from './process/backup.ts';
 import { type CommandLine, parseCommandLine } from './process/command-line.ts';
 import { EXIT, faultText } from './process/fault-text.ts';
 import { hashPasswordCommand } from './process/hash-password.ts';
@@ -24,7 +25,8 @@ async function main(args: readonly string[]): Promise<number> {
   }
 }
 
-async function run({ command, configFile }: CommandLine): Promise<number> {
+async function run(line: CommandLine): Promise<number> {
+  const { command, configFile } = line;
   const load = () => loadConfig({ file: configFile, env: process.env, cwd: process.cwd() });
   switch (command) {
     case 'help':
@@ -37,6 +39,10 @@ async function run({ command, configFile }: CommandLine): Promise<number> {
       return hashPasswordCommand({ input: process.stdin, ask: process.stderr, output: process.stdout });
     case 'reset-admin':
       return say(await resetAdministrator(await load()));
+    case 'backup':
+      return say(await backUpCommand(line, await backupIo(load)));
+    case 'restore':
+      return say(restoreCommand(line, await backupIo(load)));
     case 'serve':
       return serve({
         load,
@@ -45,6 +51,10 @@ async function run({ command, configFile }: CommandLine): Promise<number> {
         exitNow: (code) => process.exit(code),
       });
   }
+}
+
+async function backupIo(load: () => Promise<LoadedConfig>): Promise<BackupIo> {
+  return { input: process.stdin, ask: process.stderr, loaded: await load(), version: await version() };
 }
 
 /** Answers once the text is written: a pipe's reader would miss what is still buffered at the exit. */

@@ -1,12 +1,23 @@
 import { parseArgs } from 'node:util';
 
-export const COMMANDS = ['serve', 'hash-password', 'reset-admin'] as const;
+export const COMMANDS = ['serve', 'hash-password', 'reset-admin', 'backup', 'restore'] as const;
+
+/** These name a folder. */
+const WITH_FOLDER: readonly string[] = ['backup', 'restore'];
 
 export interface CommandLine {
   readonly command: (typeof COMMANDS)[number] | 'help' | 'version' | 'print-config';
   /** As given; null: none. */
   readonly configFile: string | null;
+  /** Of a backup; '' for other commands. */
+  readonly folder: string;
+  readonly user: string;
+  readonly url: string | null;
+  readonly replace: boolean;
 }
+
+/** A command that could not do what it is for; the message is for the person who gave it. */
+export class CommandFailed extends Error {}
 
 /** A command line that says nothing we know. */
 export class UsageError extends Error {}
@@ -16,6 +27,9 @@ const FLAGS = {
   'print-config': { type: 'boolean' },
   help: { type: 'boolean', short: 'h' },
   version: { type: 'boolean' },
+  user: { type: 'string' },
+  url: { type: 'string' },
+  replace: { type: 'boolean' },
 } as const;
 
 /** @throws UsageError */
@@ -25,12 +39,20 @@ export function parseCommandLine(args: readonly string[]): CommandLine {
   const command = COMMANDS.find((name) => name === word);
   if (command === undefined)
     throw new UsageError(`There is no command ${word}; there are ${COMMANDS.join(', ')}.`);
+  const { user = 'admin', url = null, replace = false } = values;
+  const line = { configFile: values.config ?? null, folder: '', user, url, replace };
+  if (values.help) return { ...line, command: 'help' };
+  if (values.version) return { ...line, command: 'version' };
+  if (WITH_FOLDER.includes(command)) return { ...line, command, folder: folderOf(command, rest) };
   // A password as an argument would be seen by everybody who lists the processes.
   if (rest.length > 0) throw new UsageError(`${command} takes no further argument.`);
-  const configFile = values.config ?? null;
-  if (values.help) return { command: 'help', configFile };
-  if (values.version) return { command: 'version', configFile };
-  return { command: values['print-config'] ? 'print-config' : command, configFile };
+  return { ...line, command: values['print-config'] ? 'print-config' : command };
+}
+
+function folderOf(command: string, rest: readonly string[]): string {
+  const [folder = ''] = rest;
+  if (rest.length === 1 && folder !== '') return folder;
+  throw new UsageError(`${command} takes one folder, as in npm run ${command} -- backups/monday.`);
 }
 
 function parse(args: readonly string[]) {

@@ -1,6 +1,6 @@
 import { ConfigError } from '../config/problem.ts';
 import { maskText } from '../model/mask.ts';
-import { UsageError } from './command-line.ts';
+import { CommandFailed, UsageError } from './command-line.ts';
 
 export const EXIT = { done: 0, fault: 1, configuration: 2 } as const;
 
@@ -11,6 +11,8 @@ export function faultText(fault: unknown): { readonly text: string; readonly cod
     const lines = faults.flatMap((one: Error) => one.message.split('\n'));
     return { text: `${lines.map((line) => `quayside: ${line}`).join('\n')}\n`, code: EXIT.configuration };
   }
+  if (fault instanceof CommandFailed)
+    return { text: `quayside: ${maskText(fault.message)}\n`, code: EXIT.fault };
   const shown = faults.map((one) => (one instanceof Error ? (one.stack ?? one.message) : String(one)));
   return { text: `quayside: ${maskText(shown.join('\n'))}\n`, code: EXIT.fault };
 }

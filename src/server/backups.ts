@@ -1,9 +1,10 @@
 import { existsSync, renameSync, rmSync, writeFileSync } from 'node:fs';
-import { basename, join } from 'node:path';
+import { basename, dirname, join } from 'node:path';
 import type { Config } from '../config/options.ts';
 import type { Engine } from '../engine/engine.ts';
 import { makeFolder } from '../files/make-folder.ts';
 import { PRIVATE_MODE } from '../files/private-file.ts';
+import { syncFolder } from '../files/sync-folder.ts';
 import type { BackupReport } from '../http/options.ts';
 import type { Clock } from '../model/clock.ts';
 import { invalidParameter, QuaysideError } from '../model/errors.ts';
@@ -42,40 +43,54 @@ export class Backups {
 
   /** @throws QuaysideError `invalid-parameter`, `backup-conflict`, or what an engine's `backUp` throws */
   async make(name: string | null): Promise<BackupReport> {
-    const takenAt = new Date(this.#options.clock.now()).toISOString();
+    const takenAt = this.#now();
     const chosen = name ?? takenAt.replaceAll(':', '-');
     if (!NAME.test(chosen)) {
       const allowed = '1 to 64 letters, digits, ".", "_" and "-", the first of them a letter or digit';
       throw invalidParameter('name', `The name of a backup is ${allowed}.`);
     }
+    return this.makeAt(join(backupFolderOf(this.#options.config), chosen), takenAt);
+  }
+
+  /** The same into a folder that is not there yet, wherever it is. */
+  async makeAt(folder: string, takenAt = this.#now()): Promise<BackupReport> {
     if (this.#isRunning) throw new QuaysideError('backup-conflict', 'Another backup is running.');
     this.#isRunning = true;
     try {
-      return await this.#make(chosen, takenAt);
+      return await this.#make(folder, takenAt);
     } finally {
       this.#isRunning = false;
     }
   }
 
-  async #make(name: string, takenAt: string): Promise<BackupReport> {
-    const { config, version } = this.#options;
-    const folder = join(backupFolderOf(config), name);
+  async #make(folder: string, takenAt: string): Promise<BackupReport> {
+    const { version } = this.#options;
+    const name = basename(folder);
     if (existsSync(folder)) {
       throw new QuaysideError('backup-conflict', `There is a backup ${name} already.`);
     }
-    const partial = join(backupFolderOf(config), `.${name}.partial`);
+    const partial = join(dirname(folder), `.${name}.partial`);
     // Left behind by a server that was killed.
     rmSync(partial, { recursive: true, force: true });
     makeFolder(partial);
     try {
       const report = { name, folder, takenAt, version, ...(await this.#copyAll(partial)) };
-      writeFileSync(join(partial, MANIFEST), `${JSON.stringify(report, null, 2)}\n`, { mode: PRIVATE_MODE });
+      writeFileSync(join(partial, MANIFEST), `${JSON.stringify(report, null, 2)}\n`, {
+        mode: PRIVATE_MODE,
+        flush: true,
+      });
+      syncFolder(partial);
       renameSync(partial, folder);
+      syncFolder(dirname(folder));
       return report;
     } catch (error) {
       rmSync(partial, { recursive: true, force: true });
       throw error;
     }
+  }
+
+  #now(): string {
+    return new Date(this.#options.clock.now()).toISOString();
   }
 
   async #copyAll(folder: string): Promise<Pick<BackupReport, 'files' | 'skipped'>> {

@@ -69,7 +69,8 @@ export function readSettings(options: EngineOptions): Settings {
   };
 }
 
-function fileOf({ url, dataDir }: EngineOptions): string {
+/** The file that a URL names: an absolute path, or `:memory:`. @throws Error if it names none */
+export function fileOf({ url, dataDir }: Pick<EngineOptions, 'url' | 'dataDir'>): string {
   const path = url.replace(/^sqlite:/, '');
   if (path === '') throw new Error(`${url}: name a file, as in sqlite:N.db, or use sqlite::memory:`);
   if (path === MEMORY) return MEMORY;

@@ -48,8 +48,8 @@ function checkPart(db: DatabaseSync): void {
   else checkDeliveries(db, systemClock.monotonic() + CHECK_MS);
 }
 
-/** @param what a table, or how many findings are enough */
-function checkAgree(db: DatabaseSync, what: string): void {
+/** @param what a table, or how many findings are enough @throws Error as SQLite does for a damaged file */
+export function checkAgree(db: DatabaseSync, what: string): void {
   const found = db.prepare(`PRAGMA integrity_check(${what})`).get()?.integrity_check;
   if (found !== 'ok') throw damage(String(found));
 }

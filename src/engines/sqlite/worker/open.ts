@@ -115,7 +115,7 @@ function keepCopy(log: string): string {
 }
 
 /** @throws Error as SQLite does for a file that another connection has locked */
-function refuseIfInUse(file: string): void {
+export function refuseIfInUse(file: string): void {
   const shared = `${file}-shm`;
   const wasThere = existsSync(shared);
   // A connection that may not write neither checkpoints nor removes the log.

@@ -1,0 +1,153 @@
+import assert from 'node:assert/strict';
+import { existsSync, readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { afterEach, beforeEach, describe, it } from 'node:test';
+import { headerOf, jsonOf, QueueClient } from '../support/http-client.ts';
+import { Folder, type Program } from './program.ts';
+
+const CONFIG = {
+  http: { users: { test1: 'test1' } },
+  namespaces: { N: { url: 'sqlite:N.db' }, S: { url: 'sqlite:S.db', variant: 'stream' } },
+};
+const WITH_CONFIG = ['--config', 'config.json'];
+
+describe('npm run backup and npm run restore', () => {
+  let folder: Folder;
+  let client: QueueClient | null = null;
+
+  beforeEach(async () => {
+    folder = await Folder.create();
+    await folder.write('config.json', CONFIG);
+  });
+
+  afterEach(async () => {
+    client?.close();
+    client = null;
+    await folder.dispose();
+  });
+
+  async function serve(): Promise<Program> {
+    const server = await folder.serve(WITH_CONFIG);
+    client?.close();
+    client = new QueueClient({ url: server.url });
+    return server;
+  }
+
+  async function insert(body: string): Promise<string> {
+    const answer = await client?.insert('N', 'orders', body);
+    assert.equal(answer?.status, 200);
+    return jsonOf<{ id: string }>(answer).id;
+  }
+
+  /** What is left, with the ids of before. */
+  async function popAll(): Promise<Map<string, string>> {
+    const found = new Map<string, string>();
+    for (;;) {
+      const answer = await client?.get('N', 'orders', { to: 0 });
+      if (answer?.status !== 200) return found;
+      found.set(String(headerOf(answer, 'x-ks-id')), answer.body.toString());
+    }
+  }
+
+  const run = (args: readonly string[], input = ''): Promise<Program> =>
+    folder.run([...args, ...WITH_CONFIG], { input });
+  /** But for logs: to look whether a file is in use leaves an empty one. */
+  const data = (): string[] =>
+    readdirSync(folder.file('data'))
+      .filter((name) => !name.endsWith('-wal'))
+      .sort();
+
+  it('back up a server that runs, and bring it back to that moment; no id is given again', async () => {
+    const server = await serve();
+    const kept = await insert('before the backup');
+    const backup = await run(['backup', 'saved/monday', '--user', 'test1', '--url', server.url], 'test1\n');
+    assert.equal(backup.code, 0, backup.stderr);
+    assert.match(backup.stdout, /Backed up to \S+monday:\n {2}N\.db: N \(\d+ bytes\)\n {2}S\.db: S /);
+    assert.deepEqual(readdirSync(folder.file('saved/monday')).sort(), ['N.db', 'S.db', 'backup.json']);
+    assert.equal(statSync(folder.file('saved/monday')).mode & 0o777, 0o700);
+    const lost = await insert('after the backup');
+
+    for (const args of [[], ['--replace']]) {
+      const refused = await run(['restore', 'saved/monday', ...args]);
+      assert.equal(refused.code, 1);
+      assert.match(refused.stderr, /N\.db is in use by another process/);
+    }
+    assert.equal(await server.stop(), 0);
+    const refused = await run(['restore', 'saved/monday']);
+    assert.equal(refused.code, 1);
+    assert.match(refused.stderr, /N\.db is there already\. Move it away, or give --replace/);
+    const before = readFileSync(folder.file('data/N.db'));
+    const restored = await run(['restore', 'saved/monday', '--replace']);
+    assert.equal(restored.code, 0, restored.stderr);
+    const [aside = ''] = data().filter((name) => name.startsWith('N.db.replaced-'));
+    assert.ok(readFileSync(join(folder.file('data'), aside)).equals(before));
+
+    const after = await serve();
+    const next = await insert('after the restore');
+    assert.ok(![kept, lost].includes(next));
+    assert.deepEqual(
+      [...(await popAll())],
+      [
+        [kept, 'before the backup'],
+        [next, 'after the restore'],
+      ],
+    );
+    assert.equal(await after.stop(), 0);
+  });
+
+  it('back up and restore a stopped server without a password, also to another data folder', async () => {
+    const server = await serve();
+    const id = await insert('kept');
+    await server.kill();
+    const backup = await run(['backup', 'monday']);
+    assert.equal(backup.code, 0, backup.stderr);
+    await folder.write('config.json', { ...CONFIG, dataDir: 'elsewhere' });
+    const restored = await run(['restore', 'monday']);
+    assert.equal(restored.code, 0, restored.stderr);
+    assert.deepEqual(readdirSync(folder.file('elsewhere')).sort(), ['N.db', 'S.db']);
+    const after = await serve();
+    assert.deepEqual([...(await popAll())], [[id, 'kept']]);
+    assert.equal(await after.stop(), 0);
+  });
+
+  it('refuse a wrong password, a folder that is there, and a missing one, by their exit codes and messages', async () => {
+    const server = await serve();
+    const wrong = await run(['backup', 'monday', '--user', 'test1', '--url', server.url], 'wrong\n');
+    assert.equal(wrong.code, 1);
+    assert.match(wrong.stderr, /The server answered 401/);
+    assert.ok(!existsSync(folder.file('monday')));
+    const there = await run(['backup', 'data']);
+    assert.equal(there.code, 1);
+    assert.match(there.stderr, /data is there already; name a new folder/);
+    for (const args of [['backup'], ['restore'], ['backup', 'a', 'b']]) {
+      const usage = await run(args);
+      assert.equal(usage.code, 2);
+      assert.match(usage.stderr, /takes one folder, as in npm run/);
+    }
+    await server.stop();
+    const missing = await run(['restore', 'nowhere']);
+    assert.equal(missing.code, 1);
+    assert.match(missing.stderr, /nowhere\/backup\.json is not the list of a backup/);
+  });
+
+  it('change nothing if one file of the backup is damaged, or of a namespace that there is not', async () => {
+    const server = await serve();
+    await insert('kept');
+    await server.stop();
+    assert.equal((await run(['backup', 'monday'])).code, 0);
+    const files = data();
+    const manifest = readFileSync(folder.file('monday/backup.json'), 'utf8');
+    writeFileSync(folder.file('monday/backup.json'), manifest.replace('"S"', '"T"'));
+    const unknown = await run(['restore', 'monday', '--replace']);
+    assert.equal(unknown.code, 1);
+    assert.match(unknown.stderr, /The backup has a namespace "T", which the configuration does not name/);
+    writeFileSync(folder.file('monday/backup.json'), manifest);
+    const bytes = readFileSync(folder.file('monday/S.db'));
+    bytes.fill(0xa5, 4 * 4096, 8 * 4096);
+    writeFileSync(folder.file('monday/S.db'), bytes);
+    const damaged = await run(['restore', 'monday', '--replace']);
+    assert.equal(damaged.code, 1);
+    assert.match(damaged.stderr, /monday\/S\.db is damaged/);
+    assert.deepEqual(data(), files);
+  });
+});
