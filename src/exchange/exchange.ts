@@ -10,6 +10,7 @@ import { continuedCounters, type ExchangeCounters, Faults, zeroExchangeCounters 
 import { CONSUMER_DEFAULTS, type Declaration, versionOf } from './declaration.ts';
 import { NO_ROUTE, TOO_MANY_HOPS } from './forward.ts';
 import { Forwarder, type Route } from './forwarder.ts';
+import { idOf } from './ids.ts';
 import { Pipeline } from './pipeline.ts';
 import type { SelectorProgram, SelectorSandbox } from './sandbox/sandbox.ts';
 import { Sightings } from './sightings.ts';
@@ -89,7 +90,7 @@ export class Exchange {
     this.owner = owner;
     // What the one before took is stored first, so that a loop keeps the order of its source.
     this.#changes = before === null ? Promise.resolve() : before.stop();
-    this.cid = `${id}-${Math.floor(random() * 2 ** 48).toString(36)}`;
+    this.cid = `${idOf(id)}-${Math.floor(random() * 2 ** 48).toString(36)}`;
     this.#clock = clock;
     this.hindrance = hindranceOf(declaration, parts);
     if (this.hindrance !== null) {
@@ -233,6 +234,7 @@ function routeOf(
   const source = broker.namespace(src.ns);
   return {
     id,
+    name: idOf(id),
     source: source.visit(src.queue),
     destinations: dst.map(({ ns, queue }) => {
       const namespace = broker.namespace(ns);

@@ -1,19 +1,21 @@
-import { createHash } from 'node:crypto';
 import type { Definition, Definitions } from '../engine/definitions.ts';
 import type { Service } from '../model/service.ts';
 import { type Asker, NODE } from './asker.ts';
+import { logSelectors } from './audit.ts';
 import { Budget } from './budget.ts';
 import { checkDeclaration, checkRoom, mustRunSelectors } from './check.ts';
 import { CheckLimit } from './check-limit.ts';
 import { type Declaration, versionOf } from './declaration.ts';
 import { cannotMove, exists, isCode, isConflict, otherVersion } from './errors.ts';
 import { Exchange, type ExchangeParts } from './exchange.ts';
+import { ExchangeIds } from './exchange-ids.ts';
 import { Follower } from './follower.ts';
 import type { LoopIds } from './graph.ts';
+import { idOf, scopedKey } from './ids.ts';
 import { KnownExchanges } from './known.ts';
 import { type FindOwner, lostOwner, stopUnowned } from './owners.ts';
 import { type ExchangeOverview, type ExchangeRecord, type ExchangeState, exchangeRecord } from './record.ts';
-import { declares, type StoredExchange, toStored, toValue } from './stored.ts';
+import { declares, mayKnow, type StoredExchange, toStored, toValue } from './stored.ts';
 import { type Sample, type Trial, tryOut } from './trial.ts';
 import { Turns } from './turns.ts';
 
@@ -52,6 +54,8 @@ const NEVER_CHANGED: ExchangeState = { stopped: null, lastError: null };
  */
 export class Exchanges implements Service {
   readonly #options: ExchangesOptions;
+  /** What every method takes as id is a key of these. */
+  readonly ids: ExchangeIds;
   readonly #known: KnownExchanges;
   readonly #follower: Follower;
   readonly #turns = new Turns();
@@ -69,6 +73,7 @@ export class Exchanges implements Service {
         }),
     );
     this.#follower = new Follower(options, this.#known);
+    this.ids = new ExchangeIds(options.broker, this.#known, this.#follower);
   }
 
   async start(): Promise<void> {
@@ -95,12 +100,7 @@ export class Exchanges implements Service {
 
   /** The records by id, sorted (spec 4.2), of those whose source's namespace one may see. */
   list(asker: Asker = NODE): [id: string, record: ExchangeRecord][] {
-    return this.visibleIds(asker).map((id) => [id, this.record(id, asker)]);
-  }
-
-  /** The ids of the exchanges whose source namespace the asker may see, sorted. */
-  visibleIds(asker: Asker): string[] {
-    return this.#known.ids().filter((id) => asker.maySee(this.#known.find(id).exchange.declaration.src.ns));
+    return this.ids.visible(asker).map(([id, key]) => [id, this.record(key, asker)]);
   }
 
   /** Whether this node runs the exchange, or would if it were not stopped. */
@@ -121,7 +121,7 @@ export class Exchanges implements Service {
   /** @throws QuaysideError `exchange-not-found` */
   record(id: string, asker: Asker = NODE): ExchangeRecord {
     const { exchange, state } = this.#known.find(id);
-    return exchangeRecord(exchange, state, this.#known.loopsThrough(id, asker), asker);
+    return exchangeRecord(exchange, state, this.#loopsThrough(id, asker), asker);
   }
 
   /**
@@ -143,8 +143,13 @@ export class Exchanges implements Service {
    */
   async create(id: string, declaration: Declaration, asker: Asker = NODE): Promise<LoopIds> {
     await this.#checkInTurn(declaration, asker);
-    await this.#turns.take(id, () => this.#create(id, declaration, asker));
-    return this.#known.loopsThrough(id, asker);
+    const create = async () => this.#create(await this.ids.keyOf(id, asker), declaration, asker);
+    const key = await this.#turns.take(id, create);
+    return this.#loopsThrough(key, asker);
+  }
+
+  #loopsThrough(key: string, asker: Asker): LoopIds {
+    return this.#known.loopsThrough(key, asker).map((loop) => loop.map(idOf));
   }
 
   /**
@@ -161,7 +166,7 @@ export class Exchanges implements Service {
       .take(id, () =>
         this.#update(id, (stored, definitions) => {
           check(stored.declaration);
-          if (versions !== null && !versions.has(versionOf(stored.declaration))) throw otherVersion(id);
+          if (versions !== null && !versions.has(versionOf(stored.declaration))) throw otherVersion(idOf(id));
           if (versionOf(stored.declaration) === versionOf(declaration)) return stored;
           if (this.#storeOf(declaration) !== definitions) throw cannotMove(declaration);
           checkRoom(declaration, this.#options);
@@ -173,10 +178,10 @@ export class Exchanges implements Service {
         }),
       )
       .catch((error: unknown) => {
-        throw isCode(error, 'exchange-not-found') ? otherVersion(id) : error;
+        throw isCode(error, 'exchange-not-found') ? otherVersion(idOf(id)) : error;
       });
-    this.#logSelectors(id, declaration, asker);
-    return this.#known.loopsThrough(id, asker);
+    logSelectors(this.#options.log, { id, declaration, user: asker.name });
+    return this.#loopsThrough(id, asker);
   }
 
   /** Idempotent; resolves when the wish is stored, the loops end on their own. @throws as `delete` */
@@ -263,28 +268,24 @@ export class Exchanges implements Service {
     return this.#checks.runInTurn(asker.name, () => this.check(declaration, { asker }));
   }
 
-  /** For the audit: whose code runs. */
-  #logSelectors(id: string, { dst }: Declaration, { name }: Asker): void {
-    for (const [destination, { selector }] of dst.entries()) {
-      if (selector === undefined) continue;
-      const sha256 = createHash('sha256').update(selector).digest('hex');
-      this.#options.log.info(
-        { event: 'selector', user: name, exchange: id, destination, sha256 },
-        'a selector was stored',
-      );
-    }
-  }
-
-  /** Queries the stores, though this node may run it: another may have deleted it, or been first, just now. */
-  async #create(id: string, declaration: Declaration, asker: Asker): Promise<void> {
+  /**
+   * Queries the stores, though this node may run it: another may have deleted it, or been first, just now.
+   * @returns the key under which it is stored
+   */
+  async #create(key: string, declaration: Declaration, asker: Asker): Promise<string> {
+    let id = key;
     for (let conflicts = 0; ; conflicts += 1) {
       const [found] = await this.#follower.known(id);
-      if (found !== undefined && !declares(found.definition, declaration)) throw exists(id);
-      if (found !== undefined) return;
+      if (found !== undefined && declares(found.definition, declaration)) return id;
+      if (found !== undefined) {
+        if (id !== key || mayKnow(asker, found.definition)) throw exists(idOf(id));
+        id = scopedKey(key, declaration.src.ns);
+        continue;
+      }
       try {
         await this.#storeNew(id, declaration, asker.name);
-        this.#logSelectors(id, declaration, asker);
-        return;
+        logSelectors(this.#options.log, { id, declaration, user: asker.name });
+        return id;
       } catch (error) {
         if (!isConflict(error) || conflicts === MAX_CONFLICTS) throw error;
         await this.#follower.read(this.#storeOf(declaration), id);

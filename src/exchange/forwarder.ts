@@ -14,6 +14,8 @@ import type { Sightings } from './sightings.ts';
 /** The queues that an exchange works with, resolved once. */
 export interface Route {
   readonly id: string;
+  /** The id that people know. */
+  readonly name: string;
   readonly source: Queue;
   readonly destinations: readonly { readonly namespace: Namespace; readonly queue: Queue }[];
   readonly noRoute: Queue;
@@ -161,7 +163,7 @@ export class Forwarder implements Stages {
   #unroutable(delivery: Delivery, why: Unroutable, error: string | null = null): Plan {
     const { route } = this.#parts;
     const queue = why === 'no-route' ? route.noRoute : route.tooManyHops;
-    const element = unroutable(delivery, route.id, queue.groups(null), error);
+    const element = unroutable(delivery, route.name, queue.groups(null), error);
     return { delivery, copies: [{ queue, element, destination: null }], unroutable: why };
   }
 

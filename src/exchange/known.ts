@@ -4,6 +4,7 @@ import type { Asker } from './asker.ts';
 import { sameDeclaration } from './declaration.ts';
 import type { Exchange, ExchangeSetup } from './exchange.ts';
 import type { LoopIds } from './graph.ts';
+import { idOf } from './ids.ts';
 import { Loops } from './loops.ts';
 import { type Reading, Readings } from './readings.ts';
 import type { ExchangeOverview, ExchangeState } from './record.ts';
@@ -74,7 +75,7 @@ export class KnownExchanges {
     if (own.size < max) return;
     throw new QuaysideError(
       'too-many-exchanges',
-      `Namespace ${ns} has ${own.size} exchanges, its limit is ${max}; raise maxExchanges to add ${quote(id)}.`,
+      `Namespace ${ns} has ${own.size} exchanges, its limit is ${max}; raise maxExchanges to add ${quote(idOf(id))}.`,
     );
   }
 
@@ -171,5 +172,7 @@ function isSame(
 }
 
 export function notFound(id: string): QuaysideError {
-  return new QuaysideError('exchange-not-found', `no such exchange [${id}]`, { extra: { id } });
+  return new QuaysideError('exchange-not-found', `no such exchange [${idOf(id)}]`, {
+    extra: { id: idOf(id) },
+  });
 }

@@ -1,4 +1,5 @@
 import type { Definition, JsonValue } from '../engine/definitions.ts';
+import type { Asker } from './asker.ts';
 import { canonical, type Declaration, parseDeclaration, sameDeclaration } from './declaration.ts';
 import type { ExchangeState } from './record.ts';
 
@@ -30,6 +31,15 @@ export function toStored(value: JsonValue): StoredExchange {
     stopped: typeof stopped === 'boolean' ? stopped : null,
     lastError: typeof lastError === 'string' ? lastError : null,
   };
+}
+
+/** Whether the asker may know of a stored exchange; of one that cannot be read, too. */
+export function mayKnow(asker: Asker, { value }: Pick<Definition, 'value'>): boolean {
+  try {
+    return asker.maySee(toStored(value).declaration.src.ns);
+  } catch {
+    return true;
+  }
 }
 
 /** Whether a definition holds this declaration. */

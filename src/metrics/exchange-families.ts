@@ -1,5 +1,6 @@
 import type { DestinationCounters } from '../exchange/counters.ts';
 import type { Exchanges } from '../exchange/exchanges.ts';
+import { idOf } from '../exchange/ids.ts';
 import type { ExchangeOverview } from '../exchange/record.ts';
 import type { Family, Sample } from './family.ts';
 
@@ -82,7 +83,9 @@ function sample(
   value: number,
   namespaces: readonly string[] = [],
 ): Sample {
-  return { labels: { exchange: id, ...more }, value, namespaces: [declaration.src.ns, ...namespaces] };
+  // Two namespaces may have exchanges of one id.
+  const labels = { exchange: idOf(id), namespace: declaration.src.ns, ...more };
+  return { labels, value, namespaces: [declaration.src.ns, ...namespaces] };
 }
 
 function gauge(name: string, help: string, samples: readonly Sample[]): Family {

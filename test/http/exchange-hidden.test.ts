@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { plain } from '../support/broker.ts';
-import { jsonOf } from '../support/http-client.ts';
+import { headerOf, jsonOf } from '../support/http-client.ts';
 import { codeOf, type ExchangeRecord, Names } from './exchange-names.ts';
 import { sharedHarness } from './harness.ts';
 
@@ -69,5 +69,96 @@ describe('An exchange with a destination in a namespace that its reader may not 
     const text = (await harness().client('reader:r').request('GET', '/metrics')).body.toString();
     assert.doesNotMatch(text, /secret/);
     assert.match(text, /^quayside_exchanges\{namespace="N"\} \d+$/m);
+  });
+});
+
+describe('An id that an exchange of a hidden namespace has', () => {
+  const harness = sharedHarness({
+    namespaces: [plain('N'), plain('M'), plain('secret')],
+    users: [
+      { name: 'test1', password: 'test1', rights: null },
+      { name: 'maker', password: 'm', rights: { N: ['read', 'write', 'exchange'], M: ['read', 'write'] } },
+    ],
+  });
+  const declared = (ns: string, queue: string) => ({
+    src: { ns, queue },
+    dst: [{ ns: 'M', queue: `${queue}-to`, selector: 'env => env.msg.tries === 0' }],
+  });
+
+  it('is free for the user: everything reads as if there were no other', async () => {
+    const x = new Names(harness());
+    const maker = harness().client('maker:m');
+    assert.equal((await x.create(declared('secret', x.src))).status, 201);
+    const path = `/x/${x.id}`;
+    const free = new Names(harness());
+    const unknown = async (method: string, to: string, body = '') => {
+      const [taken, none] = [
+        await maker.request(method, path + to, { body }),
+        await maker.request(method, `/x/${free.id}${to}`, { body }),
+      ];
+      assert.equal(taken.status, none.status);
+      assert.equal(taken.body.toString().replaceAll(x.id, ''), none.body.toString().replaceAll(free.id, ''));
+    };
+    await unknown('GET', '');
+    await unknown('POST', '/stop');
+    await unknown('POST', '/start');
+    await unknown('POST', '/test', '{}');
+    await unknown('DELETE', '');
+    const own = declared('N', x.src);
+    assert.equal((await x.create(own, 'PUT', maker)).status, 201);
+    assert.equal((await x.create(own, 'PUT', maker)).status, 201);
+    assert.equal(codeOf(await x.create(declared('N', 'other'), 'PUT', maker)), 'exchange-exists');
+    const record = jsonOf<ExchangeRecord>(await maker.request('GET', path));
+    assert.deepEqual(record.src, { q: x.src, ns: 'N' });
+    const listed = jsonOf<Record<string, ExchangeRecord>>(await maker.request('GET', '/x'));
+    assert.deepEqual(listed[x.id]?.src, { q: x.src, ns: 'N' });
+    await maker.insert('N', x.src, 'own');
+    assert.equal((await maker.get('M', `${x.src}-to`)).body.toString(), 'own');
+    const changed = await maker.request('PUT', path, {
+      body: JSON.stringify(x.declaration({ ...own, consumer: { wsize: 7 } })),
+      headers: { 'if-match': `"${record.version}"` },
+    });
+    assert.equal(changed.status, 201);
+    assert.equal((await maker.request('POST', `${path}/stop`)).status, 201);
+    await harness().passTime(1000);
+    const metrics = (await maker.request('GET', '/metrics')).body.toString();
+    assert.ok(metrics.includes(`quayside_exchange_stopped{exchange="${x.id}",namespace="N"} 1`));
+    assert.doesNotMatch(metrics, /secret/);
+    assert.equal((await x.record()).stopped, null, 'the other one runs');
+    assert.equal((await maker.request('DELETE', path)).status, 201);
+    assert.equal((await maker.request('GET', path)).status, 404);
+    assert.deepEqual((await x.record()).src, { q: x.src, ns: 'secret' });
+  });
+
+  it('is that of the first for those who see both, and the other has its namespace with it', async () => {
+    const x = new Names(harness());
+    const maker = harness().client('maker:m');
+    await x.create(declared('secret', x.src));
+    await x.create(declared('N', x.src), 'PUT', maker);
+    const listed = jsonOf<Record<string, ExchangeRecord>>(await x.client.request('GET', '/x'));
+    assert.deepEqual(listed[x.id]?.src, { q: x.src, ns: 'secret' });
+    assert.deepEqual(listed[`${x.id}@N`]?.src, { q: x.src, ns: 'N' });
+    // Scrapes within a second share what was collected.
+    await harness().passTime(1000);
+    const metrics = (await x.client.request('GET', '/metrics')).body.toString();
+    for (const ns of ['N', 'secret']) {
+      assert.ok(metrics.includes(`quayside_exchange_stopped{exchange="${x.id}",namespace="${ns}"} 0`));
+    }
+    assert.equal((await x.client.request('POST', `/x/${x.id}@N/stop`)).status, 201);
+    assert.equal(jsonOf<ExchangeRecord>(await maker.request('GET', `/x/${x.id}`)).stopped, true);
+    assert.equal((await x.client.request('DELETE', `/x/${x.id}`)).status, 201);
+    assert.deepEqual((await x.record()).src, { q: x.src, ns: 'N' });
+    assert.equal((await x.client.request('DELETE', `/x/${x.id}`)).status, 201);
+  });
+
+  it('names an element that went to __no_route__ as its creator knows it', async () => {
+    const x = new Names(harness());
+    const maker = harness().client('maker:m');
+    await x.create(declared('secret', x.src));
+    const never = { ...declared('N', x.src), dst: [{ ns: 'M', queue: x.dst, selector: 'false' }] };
+    await x.create(never, 'PUT', maker);
+    await maker.insert('N', x.src, 'lost');
+    const lost = await maker.get('N', '__no_route__');
+    assert.equal(headerOf(lost, 'x-ks-hdr-x-exchange-name'), x.id);
   });
 });

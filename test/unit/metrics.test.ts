@@ -116,11 +116,11 @@ describe('Metrics', () => {
     const text = await metrics.text(EVERYTHING);
     for (const line of [
       'quayside_exchanges{namespace="N"} 1',
-      'quayside_exchange_stopped{exchange="x1"} 1',
-      'quayside_exchange_copies_total{exchange="x1",destination="N/to",outcome="matched"} 4',
-      'quayside_exchange_copies_total{exchange="x1",destination="N/to",outcome="failed"} 6',
-      'quayside_exchange_strays_total{exchange="x1",outcome="too_many_hops"} 2',
-      'quayside_exchange_selector_seconds_total{exchange="x1"} 1.5',
+      'quayside_exchange_stopped{exchange="x1",namespace="N"} 1',
+      'quayside_exchange_copies_total{exchange="x1",namespace="N",destination="N/to",outcome="matched"} 4',
+      'quayside_exchange_copies_total{exchange="x1",namespace="N",destination="N/to",outcome="failed"} 6',
+      'quayside_exchange_strays_total{exchange="x1",namespace="N",outcome="too_many_hops"} 2',
+      'quayside_exchange_selector_seconds_total{exchange="x1",namespace="N"} 1.5',
     ]) {
       assert.ok(text.includes(`${line}\n`), `${line} is missing in\n${text}`);
     }
@@ -145,11 +145,11 @@ describe('Metrics', () => {
     const copies = samplesOf(await metrics.text(EVERYTHING), 'quayside_exchange_copies_total');
     assert.deepEqual(
       ['matched', 'skipped', 'failed'].map((outcome) =>
-        copies.get(`{exchange="x1",destination="N/to",outcome="${outcome}"}`),
+        copies.get(`{exchange="x1",namespace="N",destination="N/to",outcome="${outcome}"}`),
       ),
       [14, 25, 36],
     );
-    assert.equal(copies.get('{exchange="x1",destination="N/other",outcome="matched"}'), 1);
+    assert.equal(copies.get('{exchange="x1",namespace="N",destination="N/other",outcome="matched"}'), 1);
     assert.equal(copies.size, 6);
   });
 

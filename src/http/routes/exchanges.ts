@@ -74,10 +74,14 @@ export const exchangeRoutes: readonly Route[] = [
         const form = listingForm(query);
         const { exchanges } = call.front.parts;
         if (query.reload) await exchanges.reload((namespace) => call.user.maySee(namespace));
-        const ids = exchanges.visibleIds(call.user);
+        const keys = new Map(exchanges.ids.visible(call.user));
+        const ids = [...keys.keys()];
         const left = query.after === null ? ids : itemsAfter(ids, query.after);
         const { items, headers } = pageOf(left, query, (id) => id);
-        const listed = await readRecords(call, items);
+        const listed = await readRecords(
+          call,
+          items.map((id) => [id, keys.get(id) ?? id]),
+        );
         await call.jsonPieces(PIECES[form](listed), headers);
       }),
   }),
@@ -97,8 +101,8 @@ export const exchangeRoutes: readonly Route[] = [
     ],
     problems: idProblems,
     async handle(call) {
-      const id = checkName('exchange', call.param('id'));
       const { exchanges } = call.front.parts;
+      const id = await keyIn(call);
       mustSee(call.user, id, await exchanges.look(id));
       const record = exchanges.record(id, call.user);
       call.json(200, JSON.stringify(record), ['etag', entityTag(record.version)]);
@@ -161,9 +165,10 @@ export const exchangeRoutes: readonly Route[] = [
           return;
         }
         const change = { declaration, asker: call.user, versions: readVersions(ifMatch) };
-        const loops = await exchanges.change(id, change, (present) => mustControl(call.user, id, present));
+        const key = await keyIn(call);
+        const loops = await exchanges.change(key, change, (present) => mustControl(call.user, key, present));
         const etag = ['etag', entityTag(versionOf(declaration))];
-        call.empty(201, [...etag, ...configuredNote(call, id), ...loopsHeader(loops)]);
+        call.empty(201, [...etag, ...configuredNote(call, key), ...loopsHeader(loops)]);
       });
     },
   }),
@@ -178,8 +183,8 @@ export const exchangeRoutes: readonly Route[] = [
       answers: [{ status: 201, description: 'Done; idempotent.', contentType: null }],
       problems: [...idProblems, 'forbidden'],
       async handle(call) {
-        const id = checkName('exchange', call.param('id'));
         const { exchanges } = call.front.parts;
+        const id = await keyIn(call);
         const check = (declaration: Declaration): void => mustControl(call.user, id, declaration);
         if (verb === 'stop') await exchanges.stopExchange(id, check);
         else await exchanges.startExchange(id, check, call.user);
@@ -197,7 +202,7 @@ export const exchangeRoutes: readonly Route[] = [
     answers: [{ status: 201, description: 'Deleted.', contentType: null, headers: [CONFIGURED_NOTE] }],
     problems: [...idProblems, 'forbidden'],
     async handle(call) {
-      const id = checkName('exchange', call.param('id'));
+      const id = await keyIn(call);
       await call.front.parts.exchanges.delete(id, (declaration) => mustControl(call.user, id, declaration));
       call.empty(201, configuredNote(call, id));
     },
@@ -228,11 +233,12 @@ export const exchangeRoutes: readonly Route[] = [
       'overloaded',
     ],
     handle(call) {
-      const id = checkName('exchange', call.param('id'));
+      checkName('exchange', call.param('id'));
       return readJson(call, async (payload) => {
         const { sample, declaration: given } = parseSample(payload, call.front.parts.clock.now());
         const declaration = given === undefined ? null : parseDeclaration(given, TRIED);
         const { exchanges } = call.front.parts;
+        const id = await keyIn(call);
         if (declaration === null) mustControl(call.user, id, await exchanges.look(id));
         else mustRule(call.user, declaration, TRIED);
         answerJson(
@@ -243,6 +249,11 @@ export const exchangeRoutes: readonly Route[] = [
     },
   }),
 ];
+
+/** The key of the exchange that the user means by the id of the path. @throws QuaysideError `invalid-name` */
+async function keyIn(call: Call): Promise<string> {
+  return call.front.parts.exchanges.ids.keyOf(checkName('exchange', call.param('id')), call.user);
+}
 
 /** Reads a JSON body. Resolves when `take` has dealt with it; never where none comes. */
 function readJson(call: Call, take: (payload: unknown) => Promise<void>): Promise<void> {
@@ -333,13 +344,16 @@ type Listed = readonly [id: string, record: ExchangeRecord];
 /** Records read at once; between them other requests are served. */
 const RECORDS_AT_ONCE = 16;
 
-async function readRecords({ front, user }: Call, ids: readonly string[]): Promise<Listed[]> {
+async function readRecords(
+  { front, user }: Call,
+  items: readonly (readonly [id: string, key: string])[],
+): Promise<Listed[]> {
   const { exchanges } = front.parts;
   const listed: Listed[] = [];
-  for (const [i, id] of ids.entries()) {
+  for (const [i, [id, key]] of items.entries()) {
     if (i % RECORDS_AT_ONCE === RECORDS_AT_ONCE - 1) await turn();
     // One that was deleted since is left out.
-    if (exchanges.has(id)) listed.push([id, exchanges.record(id, user)]);
+    if (exchanges.has(key)) listed.push([id, exchanges.record(key, user)]);
   }
   return listed;
 }
