@@ -252,7 +252,7 @@ export class AmqpConnection
       );
     }
     if (thrown.code === 'forbidden') {
-      const fields = { user: this.owner, connection: this.id, detail: thrown.message };
+      const fields = { event: 'forbidden', user: this.owner, connection: this.id, detail: thrown.message };
       log.warn(fields, 'a link or message without the right was refused');
     }
     return thrown;

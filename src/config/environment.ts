@@ -1,10 +1,10 @@
-import { readFileSync, statSync } from 'node:fs';
 import { resolve } from 'node:path';
 import { quote } from '../model/quote.ts';
 import { nearestName } from '../model/slip.ts';
-import { type ConfigProblem, type Path, pathText } from './problem.ts';
+import type { ConfigProblem, Path } from './problem.ts';
 import { RENAMED } from './renamed.ts';
 import { entrySchema, isTree, type OptionSchema, ROOT, schemaAt, type Tree } from './schema.ts';
+import { readSecretFile } from './secret-file.ts';
 
 const PREFIX = 'QUAYSIDE_';
 const FROM_FILE = '_FILE';
@@ -50,7 +50,9 @@ export function readEnvironment(env: NodeJS.ProcessEnv, base: string): Environme
     if (target === null) {
       problems.push(unknownVariable(variable));
     } else if (target.fromFile) {
-      readSecret({ variable, file: resolve(base, text), path: target.path }, settings, problems, warnings);
+      const secret = { source: variable, file: resolve(base, text), path: target.path };
+      const value = readSecretFile(secret, { problems, warnings });
+      if (value !== null) settings.push({ variable, path: target.path, value });
     } else {
       settings.push({ variable, path: target.path, value: convert(target.schema, text) });
     }
@@ -135,29 +137,6 @@ function parsed(json: string): unknown {
     return JSON.parse(json);
   } catch {
     return json;
-  }
-}
-
-function readSecret(
-  secret: { variable: string; file: string; path: Path },
-  settings: EnvironmentSetting[],
-  problems: ConfigProblem[],
-  warnings: string[],
-): void {
-  const { variable, file, path } = secret;
-  try {
-    const value = readFileSync(file, 'utf8').replace(/\r?\n$/, '');
-    if (process.platform !== 'win32' && (statSync(file).mode & 0o007) !== 0) {
-      warnings.push(`${variable}: everybody on this machine may read ${file}; run chmod 600 on it`);
-    }
-    settings.push({ variable, path, value });
-  } catch (error) {
-    problems.push({
-      source: variable,
-      path: pathText(path),
-      problem: `the file ${file} cannot be read (${(error as NodeJS.ErrnoException).code})`,
-      remedy: 'Name a file that this user may read',
-    });
   }
 }
 

@@ -6,7 +6,8 @@ import type { Config, NamespaceConfig } from './options.ts';
 import { ConfigError, type ConfigProblem, type Path, pathText } from './problem.ts';
 import { type Renaming, renamedText, renameOptions } from './renamed.ts';
 import { checkRules } from './rules.ts';
-import { isTree, ROOT, type Tree, withDefaults } from './schema.ts';
+import { isTree, ROOT, schemaAt, type Tree, withDefaults } from './schema.ts';
+import { readSecretsOf, type SecretNotes } from './secret-file.ts';
 
 export interface ConfigSources {
   /** As given on the command line; null: defaults and environment only. */
@@ -32,8 +33,14 @@ export async function loadConfig({ file, env, cwd }: ConfigSources): Promise<Loa
   const tree = file === null ? {} : await readConfigFile(resolve(cwd, file));
   const overlay = readEnvironment(env, base);
   const sourceOf = sourceFinder(file, overlay.settings);
+  const secrets: SecretNotes = { problems: [], warnings: [] };
+  readSecretsOf(tree, ROOT, { source: file, path: [], base }, secrets);
+  for (const { variable, path, value } of overlay.settings) {
+    if (isTree(value)) readSecretsOf(value, schemaAt(path) ?? {}, { source: variable, path, base }, secrets);
+  }
   const problems = [
     ...overlay.problems,
+    ...secrets.problems,
     ...repeatedSettings(overlay.settings),
     ...unusableNames(tree, sourceOf),
     ...overlay.settings.flatMap(({ path, value }) =>
@@ -43,7 +50,7 @@ export async function loadConfig({ file, env, cwd }: ConfigSources): Promise<Loa
   expandShortUsers(tree);
   for (const { path, value } of overlay.settings) setIn(tree, path, value);
   expandShortUsers(tree);
-  const warnings = [...overlay.warnings];
+  const warnings = [...overlay.warnings, ...secrets.warnings];
   for (const renaming of renameOptions(tree)) {
     const source = sourceOf(renaming.from);
     warnings.push(`${source}: ${renamedText(renaming)}`);

@@ -328,7 +328,7 @@ export class Session implements SubscriptionHost, StoringHost<string>, SettlingH
     }
     if (thrown.code === 'forbidden') {
       log.warn(
-        { user: this.owner, session, detail: thrown.message },
+        { event: 'forbidden', user: this.owner, session, detail: thrown.message },
         'a frame without the right was refused',
       );
     }

@@ -45,6 +45,37 @@ describe('Users that are read again', () => {
   });
 });
 
+describe('A password in a file', () => {
+  let folder: Folder;
+  before(async () => {
+    folder = await Folder.create();
+  });
+  after(() => folder.dispose());
+
+  for (const [what, config, env] of [
+    ['a variable names', {}, { QUAYSIDE_HTTP__USERS__ann__PASSWORD_FILE: 'secret' }],
+    ['the configuration names', { http: { users: { ann: { passwordFile: 'secret' } } } }, {}],
+  ] as const) {
+    it(`that ${what} is rotated without a restart`, async () => {
+      await folder.write('secret', 'before');
+      await folder.write('q.json', { ...config, namespaces: { N: { url: 'sqlite::memory:' } } });
+      const program = await folder.serve(['--config', 'q.json'], { env });
+      const statusOf = async (password: string): Promise<number> => {
+        const client = new QueueClient({ url: program.url, credentials: `ann:${password}` });
+        const { status } = await client.namespaces();
+        client.close();
+        return status;
+      };
+      assert.deepEqual([await statusOf('before'), await statusOf('after')], [200, 401]);
+      await folder.write('secret', 'after');
+      program.signal('SIGHUP');
+      await program.logs((lines) => lines.some(({ event }) => event === 'reload'));
+      assert.deepEqual([await statusOf('before'), await statusOf('after')], [401, 200]);
+      assert.equal(await program.stop(), 0);
+    });
+  }
+});
+
 async function waitingIn(client: QueueClient): Promise<number> {
   return jsonOf<unknown[]>(await client.consumers('N', 'q')).length;
 }

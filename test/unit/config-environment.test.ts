@@ -39,6 +39,36 @@ async function problemsOf(
   throw new Error('The configuration was accepted.');
 }
 
+describe('A file', () => {
+  it('names files with secrets, relative to its own folder, and warns where everybody may read them', async () => {
+    await writeFile(join(folder, 'ann'), 'long secret \n', { mode: 0o600 });
+    await writeFile(join(folder, 'redis'), 'redis://:p@h\n', { mode: 0o644 });
+    const text = 'http: { users: { ann: { passwordFile: ann } } }\nnamespaces: { N: { urlFile: redis } }';
+    const { config, warnings } = await load(text);
+    assert.deepEqual(config.http.users, { ann: { password: 'long secret ' } });
+    assert.equal(config.namespaces.N?.url, 'redis://:p@h');
+    assert.equal(warnings.length, 1);
+    assert.match(
+      warnings[0] ?? '',
+      /quayside\.yaml: everybody on this machine may read .*redis; run chmod 600/,
+    );
+    const other = await load(text, { QUAYSIDE_HTTP__USERS__ann__PASSWORD: 'other' });
+    assert.equal(other.config.http.users.ann?.password, 'other', 'the environment goes before the file');
+    const json = await load(null, { QUAYSIDE_HTTP__USERS: '{"bob": {"passwordFile": "ann"}}' });
+    assert.equal(json.config.http.users.bob?.password, 'long secret ');
+  });
+
+  it('that names one that cannot be read, or a secret twice, is refused', async () => {
+    const [missing] = await problemsOf('http: { users: { ann: { passwordFile: none } } }');
+    assert.match(missing?.path ?? '', /^http\.users\.ann\.passwordFile$/);
+    assert.match(missing?.problem ?? '', /the file .*none cannot be read \(ENOENT\)/);
+    const [twice] = await problemsOf('http: { users: { ann: { password: a, passwordFile: ann } } }');
+    assert.match(twice?.problem ?? '', /is given by passwordFile as well/);
+    const [notSecret] = await problemsOf('http: { portFile: ann }');
+    assert.match(notSecret?.problem ?? '', /no such option/);
+  });
+});
+
 describe('The environment', () => {
   it('goes before the file, each value as the type that is declared', async () => {
     const { http, dedup, namespaces } = await configOf('http: { port: 1, bodyLimit: 2 }', {
