@@ -11,7 +11,7 @@ const PAGE = 1000;
 
 /**
  * Moves a reserved element to the namespace's dead-letter queue now, whatever its tries: its consumer says that it
- * is hopeless. As the engine does it after the last try: same content, three more headers, the namespace's
+ * is hopeless. As the engine does it after the last try: same content, four more headers, the namespace's
  * default groups, no tries. Looks the content up, since nobody keeps that of what is handed out: dear, and rare.
  * @param tries what the letter says of the failed tries
  */
@@ -28,7 +28,7 @@ export async function deadLetter(
   const { key } = queue;
   const { body, contentType, contentEncoding } = found;
   const at = engineNow(namespace, key);
-  const headers = letterHeaders(found.headers, { from: bytesOfText(key.name), at, tries });
+  const headers = letterHeaders(found.headers, { from: bytesOfText(key.name), at, tries, id: ref.id });
   const element = { body, contentType, contentEncoding, headers, tries: 0, groups: defaultGroups };
   const letter = { ...element, matureAt: null, delayMs: 0, dedupKey: null };
   // Not by `namespace.queue`: a namespace that has all the queues it may have has this one beside them.

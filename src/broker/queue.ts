@@ -16,7 +16,7 @@ import { quote } from '../model/quote.ts';
 import type { Consumer, GetRequest, Sink } from './consumer.ts';
 import { takeOperation } from './meter.ts';
 import type { Namespace } from './namespace.ts';
-import { countedAs } from './refusal.ts';
+import { countedAs, type Settled } from './refusal.ts';
 import { ONE_COMMIT, ONE_RESERVE_UNDONE, Reserved, type SettleRef } from './reserved.ts';
 import { type PendingConsumer, Waiting } from './waiting.ts';
 
@@ -231,8 +231,8 @@ export class Queue {
     return this.#reserved.commit(ref);
   }
 
-  /** Gives a reserved element back, eligible after `delayMs`; one failed try more. @throws as `commit` */
-  rollback(ref: SettleRef, delayMs: number): Promise<void> {
+  /** Returns a reserved element, eligible after `delayMs`, or dead-letters it; one failed try more. @throws as `commit` */
+  rollback(ref: SettleRef, delayMs: number): Promise<Settled> {
     return this.#reserved.rollback(ref, delayMs);
   }
 

@@ -8,7 +8,7 @@ import type {
 import type { ElementId, GroupName } from '../model/element.ts';
 import type { QueueKey } from '../model/names.ts';
 import type { Namespace } from './namespace.ts';
-import { countedAs, isSettled, refusalOf } from './refusal.ts';
+import { countedAs, isSettled, refusalOf, type Settled } from './refusal.ts';
 import type { Waiting } from './waiting.ts';
 
 export const ONE_COMMIT = { commit: 1 } as const;
@@ -48,7 +48,7 @@ export class Reserved {
     });
   }
 
-  async rollback(ref: SettleRef, delayMs: number): Promise<void> {
+  async rollback(ref: SettleRef, delayMs: number): Promise<Settled> {
     const item = { ...this.#delivery(ref), delayMs, countTry: true };
     const settling = this.#ns.storage.rollback(this.#key, [item]);
     this.#waiting?.wake(item.group, delayMs);
@@ -57,6 +57,7 @@ export class Reserved {
     this.#ns.stats.add(this.#key, item.group, ONE_ROLLBACK);
     if (outcome === 'dead-lettered') this.#ns.elementDied();
     else this.#ns.announce(this.#key, 1);
+    return outcome === 'dead-lettered' ? outcome : 'done';
   }
 
   async commitAll(refs: readonly DeliveryRef[]): Promise<SettleOutcome[]> {

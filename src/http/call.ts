@@ -3,6 +3,7 @@ import { setImmediate as turn } from 'node:timers/promises';
 import type { User } from '../access/user.ts';
 import type { Namespace } from '../broker/namespace.ts';
 import type { Queue } from '../broker/queue.ts';
+import { ORIGIN_ID } from '../model/dead-letter.ts';
 import type { Delivery } from '../model/element.ts';
 import { ELEMENT_HEADER_PREFIX } from '../model/headers.ts';
 import { clientAddress } from './client-address.ts';
@@ -204,7 +205,9 @@ export class Call {
       headers.push('x-ks-lease', lease.token, 'x-ks-lease-until', new Date(lease.until).toISOString());
     }
     for (let at = 0; at + 1 < own.length; at += 2) {
-      headers.push(ELEMENT_HEADER_PREFIX + own[at], own[at + 1] as string);
+      const name = own[at] as string;
+      headers.push(ELEMENT_HEADER_PREFIX + name, own[at + 1] as string);
+      if (name === ORIGIN_ID) headers.push(name, own[at + 1] as string);
     }
     this.answer.writeHead(200, headers);
     const bytes = Buffer.from(body.buffer, body.byteOffset, body.byteLength);

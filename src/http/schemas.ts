@@ -16,6 +16,11 @@ export const Nothing = named('Empty', Type.Object({}));
 
 export const Extended = named('Extended', Type.Object({ until: Moment }));
 
+/** Empty, unless the request prefers a representation. */
+export const RolledBack = Type.Object({
+  state: Type.Optional(Type.Union([Type.Literal('waiting'), Type.Literal('dead-lettered')])),
+});
+
 export const NamespaceNames = Type.Array(Type.String());
 
 const Counters = named(

@@ -1,4 +1,4 @@
-import type { ElementHeaders } from './element.ts';
+import type { ElementHeaders, ElementId } from './element.ts';
 
 /** What a dead letter says of the element that it was, beside that one's own headers. */
 export interface LetterFacts {
@@ -8,21 +8,33 @@ export interface LetterFacts {
   readonly at: number;
   /** Its failed tries, the last one included. */
   readonly tries: number;
+  /** The id that it had there. */
+  readonly id: ElementId;
 }
 
+/** Names the first id of a dead letter: that of the element which its producer inserted. */
+export const ORIGIN_ID = 'x-ks-origin-id';
+
+/** The headers that tell of the last move. */
+const MOVE_HEADERS: ReadonlySet<string> = new Set(['x-dl-from-queue', 'x-dl-at', 'x-dl-tries']);
+
 /** The headers that are written on dead letters. */
-export const LETTER_HEADERS: ReadonlySet<string> = new Set(['x-dl-from-queue', 'x-dl-at', 'x-dl-tries']);
+export const LETTER_HEADERS: ReadonlySet<string> = new Set([...MOVE_HEADERS, ORIGIN_ID]);
 
 /**
  * The headers of an element that is moved to a dead-letter queue (decisions, "Dead letter"). Those of an earlier
- * move, if it was moved back and failed again, give way to the new ones.
+ * move, if it was moved back and failed again, are replaced; the first id stays.
  */
-export function letterHeaders(headers: ElementHeaders, { from, at, tries }: LetterFacts): ElementHeaders {
+export function letterHeaders(headers: ElementHeaders, { from, at, tries, id }: LetterFacts): ElementHeaders {
+  let isMovedAgain = false;
   const kept: string[] = [];
   for (let i = 0; i < headers.length; i += 2) {
     const name = headers[i] ?? '';
-    if (!LETTER_HEADERS.has(name)) kept.push(name, headers[i + 1] ?? '');
+    if (!MOVE_HEADERS.has(name)) kept.push(name, headers[i + 1] ?? '');
+    if (name === ORIGIN_ID) isMovedAgain = true;
   }
   const moved = new Date(at).toISOString();
-  return [...kept, 'x-dl-from-queue', from, 'x-dl-at', moved, 'x-dl-tries', String(tries)];
+  kept.push('x-dl-from-queue', from, 'x-dl-at', moved, 'x-dl-tries', String(tries));
+  if (!isMovedAgain) kept.push(ORIGIN_ID, id);
+  return kept;
 }

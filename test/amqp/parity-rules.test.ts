@@ -155,6 +155,8 @@ describe('HTTP and AMQP alike', () => {
     await node.harness.until(async () => JSON.stringify(await sizes('jobs')) === '[0,0,0]');
     const dead = await http.reserve('jobs', '__deadletter__', { to: 0 });
     const own = elementHeadersOf(dead);
+    const first = headerOf(reserved, 'x-ks-id');
+    assert.equal(headerOf(dead, 'x-ks-origin-id'), first);
     assert.deepEqual(
       ['colour', 'x-dl-from-queue', 'x-dl-tries'].map((name) => own.get(name)),
       ['blue', queue, '2'],
@@ -163,6 +165,7 @@ describe('HTTP and AMQP alike', () => {
     const letter = await holding(addressOf('__deadletter__', 'jobs'), { snd_settle_mode: 1 });
     const { 'x-dl-from-queue': from, 'x-dl-tries': tries } = letter.got.message.application_properties ?? {};
     assert.deepEqual([from, tries], [queue, '2']);
+    assert.equal(letter.got.message.application_properties?.['x-ks-origin-id'], first);
     await letter.client.close();
   });
 

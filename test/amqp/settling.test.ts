@@ -76,14 +76,18 @@ describe('an outcome of a client that receives', () => {
   });
 
   it('modified with undeliverable-here goes to the dead letter, where there is one', async () => {
-    await node.insertInto('D', 'a', { body: Buffer.from('hopeless'), headers: ['colour', 'blue'] });
+    const [id] = await node.insertInto('D', 'a', {
+      body: Buffer.from('hopeless'),
+      headers: ['colour', 'blue'],
+    });
     const receiver = await client.receiver('D/a', {}, 1);
     const { delivery } = await receiver.next();
     delivery.modified({ delivery_failed: true, undeliverable_here: true });
     await sizesAre({ ready: 0, scheduled: 0, reserved: 0 }, 'a', 'D');
     const letter = await node.pop('__deadletter__', 'D');
     assert.equal(Buffer.from(letter?.body ?? []).toString(), 'hopeless');
-    const [colour, blue, from, queue, at, , tries, count] = letter?.headers ?? [];
+    const [colour, blue, from, queue, at, , tries, count, origin, first] = letter?.headers ?? [];
+    assert.deepEqual([origin, first], ['x-ks-origin-id', id]);
     assert.deepEqual([colour, blue, from, queue, at], ['colour', 'blue', 'x-dl-from-queue', 'a', 'x-dl-at']);
     assert.deepEqual([tries, count], ['x-dl-tries', '1']);
     assert.equal(letter?.tries, 0);

@@ -45,6 +45,15 @@ describe('a hopeless element that its consumer sends to the dead letter', () => 
     assert.equal(await deadLetter(namespace, queue, ref, 1), 'dead-lettered');
     const { headers } = await get('dead', null);
     const moved = new Date(opened.now()).toISOString();
-    assert.deepEqual(headers, ['x-dl-from-queue', 'q', 'x-dl-at', moved, 'x-dl-tries', '1']);
+    assert.deepEqual(headers, [
+      'x-dl-from-queue',
+      'q',
+      'x-dl-at',
+      moved,
+      'x-dl-tries',
+      '1',
+      'x-ks-origin-id',
+      id,
+    ]);
   });
 });

@@ -56,11 +56,24 @@ export function checkDeliveries(real: readonly Delivery[], expected: readonly Mo
         matureAt: delivery.matureAt,
         tries: delivery.tries,
       },
-      { headers: [...headers], contentType, contentEncoding, group, matureAt: dueAt, tries },
+      {
+        headers: withOrigin(headers, delivery.headers),
+        contentType,
+        contentEncoding,
+        group,
+        matureAt: dueAt,
+        tries,
+      },
     );
     if (element.id !== null) assert.equal(delivery.id, element.id, 'the id is the one given at insertion');
     element.id = delivery.id;
   }
+}
+
+/** The model's headers; where it never learned the id of what died, the real one's. */
+function withOrigin(expected: ElementHeaders, real: ElementHeaders): string[] {
+  const isUnknown = expected.at(-2) === 'x-ks-origin-id' && expected.at(-1) === '';
+  return isUnknown ? [...expected.slice(0, -1), real.at(-1) ?? ''] : [...expected];
 }
 
 /** Lets everything become eligible and takes it all: nothing is missing, nothing is left. */

@@ -239,14 +239,14 @@ export class Model {
       Object.assign(delivery, { state: 'waiting', tries, dueAt, token: null });
       return false;
     }
-    const { content } = delivery.element;
+    const { content, id } = delivery.element;
     const letter = ['x-dl-from-queue', name, 'x-dl-at', new Date(this.now).toISOString()];
     this.#finish(delivery);
     this.insert(
       { ns, name: policy.queue },
       {
         ...content,
-        headers: [...content.headers, ...letter, 'x-dl-tries', String(tries)],
+        headers: [...content.headers, ...letter, 'x-dl-tries', String(tries), 'x-ks-origin-id', id ?? ''],
         matureAt: this.now,
         delayMs: 0,
         tries: 0,

@@ -26,6 +26,7 @@ describe('an element with as many headers as a client may set', () => {
 
   it('passes exchanges that change one of them, whatever the service wrote beside them', async () => {
     const letter = ['x-exchange-name', 'x', 'x-dl-from-queue', 'q', 'x-dl-at', 'a', 'x-dl-tries', '1'];
+    letter.push('x-ks-origin-id', 'i');
     await node.exchanges.create(
       'second',
       declare('N/next', [['N/to', 'env => { env.msg.hdrs.h0 = "changed"; return true }']]),

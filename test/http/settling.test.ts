@@ -180,6 +180,37 @@ describe('Reservations of several users', () => {
 describe('Dead letter', () => {
   const harness = sharedHarness();
 
+  it('names the first id of an element whose last lease ran out', async () => {
+    const client = harness().client();
+    const queue = harness().queue();
+    const { id } = jsonOf<{ id: string }>(await client.insert('jobs', queue, 'poison', { tries: 2 }));
+    const dead = client.get('jobs', '__deadletter__');
+    await harness().waiting(1);
+    await client.reserve('jobs', queue, { lease: 1000 });
+    await harness().passTime(1001);
+    const answer = await dead;
+    assert.equal(headerOf(answer, 'x-ks-origin-id'), id);
+    assert.equal(elementHeadersOf(answer).get('x-dl-tries'), '3');
+  });
+
+  it('rollback says on request whether the element waits or was dead-lettered', async () => {
+    const client = harness().client();
+    const queue = harness().queue();
+    await client.insert('jobs', queue, 'poison', { tries: 1 });
+    const rollback = async (prefer?: string): Promise<[unknown, string | undefined]> => {
+      const { id } = await reserved(client, 'jobs', queue);
+      const answer = await client.rollback('jobs', queue, id, prefer ? { headers: { prefer } } : {});
+      assert.equal(answer.status, 200);
+      return [jsonOf(answer), answer.headers['preference-applied']];
+    };
+    const applied = 'return=representation';
+    assert.deepEqual(await rollback('wait=1, return=representation'), [{ state: 'waiting' }, applied]);
+    assert.deepEqual(await rollback('return=representation'), [{ state: 'dead-lettered' }, applied]);
+    await client.insert('jobs', queue, 'poison', { tries: 2 });
+    assert.deepEqual(await rollback(), [{}, undefined]);
+    for (let i = 0; i < 2; i++) await client.get('jobs', '__deadletter__', { to: 0 });
+  });
+
   it('the failed try that reaches maxTries moves the element, with headers that say whence', async () => {
     const client = harness().client();
     const queue = harness().queue();

@@ -155,6 +155,8 @@ describe('HTTP and STOMP alike', () => {
     assert.deepEqual(await sizes('jobs'), [0, 0, 0]);
     const dead = await http.reserve('jobs', '__deadletter__', { to: 0 });
     const own = elementHeadersOf(dead);
+    const first = headerOf(reserved, 'x-ks-id');
+    assert.equal(headerOf(dead, 'x-ks-origin-id'), first);
     assert.deepEqual(
       ['colour', 'x-dl-from-queue', 'x-dl-tries'].map((name) => own.get(name)),
       ['blue', queue, '2'],
@@ -164,6 +166,7 @@ describe('HTTP and STOMP alike', () => {
     const { headers } = await stomp.expect('MESSAGE');
     assert.equal(headers.get('x-ks-hdr-x-dl-from-queue'), queue);
     assert.equal(headers.get('x-dl-tries'), '2');
+    assert.equal(headers.get('x-ks-origin-id'), first);
     await stomp.ask('UNSUBSCRIBE', { id: 'dead' });
   });
 

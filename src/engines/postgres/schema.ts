@@ -5,6 +5,7 @@ import { INITIAL } from './migrations/0001-initial.ts';
 import { IDLE_LANES } from './migrations/0002-idle-lanes.ts';
 import { FINGERPRINTS } from './migrations/0003-fingerprints.ts';
 import { OWNED_RESERVATIONS } from './migrations/0004-owned-reservations.ts';
+import { ORIGIN_IDS } from './migrations/0005-origin-ids.ts';
 import type { Settings } from './settings.ts';
 import { flag, number, type Statement, text } from './statement.ts';
 
@@ -12,7 +13,7 @@ import { flag, number, type Statement, text } from './statement.ts';
  * Entry n brings the schema from version n to n + 1. A released entry is never changed; a new need is a
  * new entry. A node of the version before must be able to go on working while the new schema is in place.
  */
-const MIGRATIONS: readonly string[] = [INITIAL, IDLE_LANES, FINGERPRINTS, OWNED_RESERVATIONS];
+const MIGRATIONS: readonly string[] = [INITIAL, IDLE_LANES, FINGERPRINTS, OWNED_RESERVATIONS, ORIGIN_IDS];
 
 /** A migration may wait for another node's, and may build an index on a large table. */
 const MIGRATION_TIMEOUT_MS = 600_000;

@@ -1,5 +1,6 @@
 import { letterHeaders } from '../../model/dead-letter.ts';
 import { type ElementContent, type ElementHeaders, NO_HEADERS } from '../../model/element.ts';
+import { elementId } from './ids.ts';
 
 /**
  * An element's content as one value:
@@ -10,10 +11,14 @@ import { type ElementContent, type ElementHeaders, NO_HEADERS } from '../../mode
  *
  * A dead letter has this in front, which the server writes, and which is read as headers:
  *
- *   D  when (6)  tries (4)  length of the queue's name (2)  the queue's name
+ *   E  when (6)  tries (4)  length of the queue's name (2)  tag (12) and number (6) of its id  the queue's name
+ *
+ * Those of the version before begin with D and have no id.
  */
 const PLAIN = 0x50;
-const LETTER = 0x44;
+const LETTER = 0x45;
+const OLD_LETTER = 0x44;
+const ID_BYTES = 18;
 const HEAD_BYTES = 7;
 const LETTER_HEAD_BYTES = 13;
 
@@ -36,6 +41,7 @@ export function encodeContent({ body, contentType, contentEncoding, headers }: E
 /** @param at where the content begins in `value` */
 export function decodeContent(value: Buffer, at: number): ElementContent {
   if (value[at] === LETTER) return decodeLetter(value, at);
+  if (value[at] === OLD_LETTER) return decodeOldLetter(value, at);
   const typeLength = value.readUInt16BE(at + 1);
   const restAt = at + 3 + Math.max(0, typeLength - 1);
   const bodyAt = restAt + 4 + value.readUInt32BE(restAt);
@@ -72,6 +78,20 @@ function decodeRest(
 }
 
 function decodeLetter(value: Buffer, at: number): ElementContent {
+  const idAt = at + LETTER_HEAD_BYTES;
+  const nameAt = idAt + ID_BYTES;
+  const contentAt = nameAt + value.readUInt16BE(at + 11);
+  const inner = decodeContent(value, contentAt);
+  const headers = letterHeaders(inner.headers, {
+    from: value.toString('latin1', nameAt, contentAt),
+    at: value.readUIntBE(at + 1, 6),
+    tries: value.readUInt32BE(at + 7),
+    id: elementId(value.toString('latin1', idAt, idAt + 12), value.readUIntBE(idAt + 12, 6)),
+  });
+  return { ...inner, headers };
+}
+
+function decodeOldLetter(value: Buffer, at: number): ElementContent {
   const nameAt = at + LETTER_HEAD_BYTES;
   const contentAt = nameAt + value.readUInt16BE(at + 11);
   const inner = decodeContent(value, contentAt);
@@ -79,6 +99,7 @@ function decodeLetter(value: Buffer, at: number): ElementContent {
     from: value.toString('latin1', nameAt, contentAt),
     at: value.readUIntBE(at + 1, 6),
     tries: value.readUInt32BE(at + 7),
+    id: '',
   });
-  return { ...inner, headers };
+  return { ...inner, headers: headers.slice(0, -2) };
 }

@@ -9,8 +9,8 @@ import { LIMITS } from '../../model/limits.ts';
 import { quote } from '../../model/quote.ts';
 import { readBody } from '../body.ts';
 import type { Call } from '../call.ts';
-import type { Head } from '../head.ts';
 import { checkOpaque, flag, group, groups, nameOf, seconds, unixTime, whole } from '../parameters.ts';
+import { preferredWait } from '../prefer.ts';
 import { type Route, route } from '../route.ts';
 import { Inserted } from '../schemas.ts';
 import { Take } from '../take.ts';
@@ -109,6 +109,7 @@ export const elementRoutes: readonly Route[] = [
           { name: 'x-ks-tries', description: 'Failed tries so far.' },
           { name: 'x-ks-mature', description: 'The maturity by which it was handed out, ISO 8601.' },
           { name: 'x-ks-hdr-*', description: 'Its element headers.' },
+          { name: 'x-ks-origin-id', description: 'Of a dead letter: the first id of the element.' },
           { name: 'content-encoding', description: 'As it was inserted, where it was.' },
           { name: 'x-ks-lease', description: 'Of a reserve: the token of this reservation.' },
           { name: 'x-ks-lease-until', description: 'Of a reserve: when it ends, ISO 8601.' },
@@ -181,21 +182,5 @@ function dedupKeyOf({ head, user }: Call): string | null {
     {
       parameter: 'idempotency-key',
     },
-  );
-}
-
-const WAIT = /(?:^|,)\s*wait\s*=\s*"?([^",;\s]*)"?/i;
-const SECONDS = /^[0-9]{1,9}$/;
-
-/** `Prefer: wait=N` (RFC 7240) in ms; other preferences are left alone, as the RFC asks. */
-function preferredWait({ prefer }: Head): number | null {
-  const wait = prefer === null ? null : WAIT.exec(prefer);
-  if (wait === null) return null;
-  const value = wait[1] ?? '';
-  const ms = SECONDS.test(value) ? Number(value) * 1000 : Number.NaN;
-  if (ms <= LIMITS.delayMs) return ms;
-  throw invalidParameter(
-    'prefer',
-    `Prefer: wait=${quote(value)} is not allowed. Give whole seconds from 0 to ${LIMITS.delayMs / 1000}.`,
   );
 }

@@ -3,8 +3,9 @@ import type { SettleRef } from '../../broker/queue.ts';
 import { LIMITS } from '../../model/limits.ts';
 import type { Call } from '../call.ts';
 import { checkOpaque, group, opaque, whole } from '../parameters.ts';
+import { prefersRepresentation } from '../prefer.ts';
 import { type Route, route } from '../route.ts';
-import { Extended, Nothing } from '../schemas.ts';
+import { Extended, Nothing, RolledBack } from '../schemas.ts';
 
 const which = {
   group: group('The group of the reserve, where one was given.'),
@@ -58,13 +59,30 @@ export const settlementRoutes: readonly Route[] = [
       ),
       ...which,
     },
-    answers: [done],
+    headers: [
+      {
+        name: 'prefer',
+        description: '`return=representation`: the response says what became of the element.',
+      },
+    ],
+    answers: [
+      {
+        ...done,
+        schema: RolledBack,
+        headers: [
+          { name: 'preference-applied', description: '`return=representation`, if it was asked for.' },
+        ],
+      },
+    ],
     problems,
     handle(call, { delay, group, token }) {
       needs(call.namespace, 'reserve');
       if (delay > 0) needs(call.namespace, 'sched');
       call.queue.rollback(reference(call, group, token), delay).then(
-        () => call.json(200, '{}'),
+        (outcome) => {
+          if (!prefersRepresentation(call.head)) call.json(200, '{}');
+          else call.json(200, JSON.stringify({ state: STATES[outcome] }), REPRESENTATION);
+        },
         (error: unknown) => call.fail(error),
       );
     },
@@ -101,6 +119,11 @@ export const settlementRoutes: readonly Route[] = [
     },
   }),
 ];
+
+/** What became of an element that was rolled back. */
+const STATES = { done: 'waiting', 'dead-lettered': 'dead-lettered' } as const;
+
+const REPRESENTATION = ['preference-applied', 'return=representation'] as const;
 
 function reference(call: Call, group: string | null, token: string | null): SettleRef {
   return { id: checkOpaque('id', call.param('id')), group, token, owner: call.user.name };

@@ -53,7 +53,7 @@ export function deadLetterContract(open: EngineUnderTest['open']): void {
       const at = headers[7] ?? '';
       assert.equal(new Date(at).toISOString(), at);
       assert.ok(Date.parse(at) >= before && Date.parse(at) <= on.opened.now());
-      assert.equal(headers.length, 10);
+      assert.deepEqual(headers.slice(10), ['x-ks-origin-id', id]);
     });
 
     it('names the queue by the bytes of its name in UTF-8, as all headers are bytes', async () => {
@@ -72,19 +72,43 @@ export function deadLetterContract(open: EngineUnderTest['open']): void {
       await on.storage.rollback(queue, [{ ...byId(await on.reserveOne(queue)), ...COUNTED }]);
       const [letter] = await on.pop(dead(queue));
       assert.deepEqual(letter?.headers.slice(0, 4), ['kept', '1', 'x-dl-from-queue', queue.name]);
-      assert.equal(letter?.headers.length, 8);
+      assert.equal(letter?.headers.length, 10);
       assert.equal(letter?.headers[7], '51');
+    });
+
+    it('names the first id of the element, also after it was moved back and failed again', async () => {
+      const queue = on.queue('jobs');
+      const [id] = await on.storage.insert(queue, [newElement({ tries: MAX_TRIES - 1 })]);
+      await on.storage.rollback(queue, [{ ...byId(await on.reserveOne(queue)), ...COUNTED }]);
+      const letter = await on.reserveOne(dead(queue));
+      const { body, headers } = letter;
+      const element = newElement({ body, headers, tries: MAX_TRIES - 1 });
+      await on.storage.transfer([
+        { from: dead(queue), finish: byToken(letter), inserts: [{ queue, element }] },
+      ]);
+      await on.storage.rollback(queue, [{ ...byId(await on.reserveOne(queue)), ...COUNTED }]);
+      const [again] = await on.pop(dead(queue));
+      const at = again?.headers.indexOf('x-ks-origin-id') ?? -1;
+      assert.equal(again?.headers[at + 1], id);
+      assert.equal(again?.headers.lastIndexOf('x-ks-origin-id'), at);
     });
 
     it('moves an element when its last lease runs out', async () => {
       const queue = on.queue('jobs');
-      await on.storage.insert(queue, [newElement({ body: 'abandoned', tries: MAX_TRIES - 1 })]);
+      const [id] = await on.storage.insert(queue, [newElement({ body: 'abandoned', tries: MAX_TRIES - 1 })]);
       const reserved = await on.reserveOne(queue, '', 1000);
       await on.opened.passTime(1001);
       const { touched } = await on.storage.sweep();
       assert.ok(touched.some(({ ns, name }) => ns === queue.ns && name === DEAD_LETTERS));
       assert.deepEqual(await on.storage.commit(queue, [byToken(reserved)]), ['not-found']);
-      assert.deepEqual((await on.pop(dead(queue))).map(bodyText), ['abandoned']);
+      const letters = await on.pop(dead(queue));
+      assert.deepEqual(letters.map(bodyText), ['abandoned']);
+      const [from, name, , , tries, count, origin, first] = letters[0]?.headers ?? [];
+      assert.deepEqual(
+        [from, name, tries, count],
+        ['x-dl-from-queue', queue.name, 'x-dl-tries', String(MAX_TRIES)],
+      );
+      assert.deepEqual([origin, first], ['x-ks-origin-id', id]);
     });
 
     it('makes the dead-letter queue known with its first element, not before', () =>

@@ -2,7 +2,7 @@ import { finishShared, queueOf, tally, tallyElements } from './fragments.ts';
 
 /**
  * The `WITH` entries that move failed elements to the dead-letter queues: a new element with the same content
- * and three more headers, for the default groups of its namespace, with no tries. Deliveries that have
+ * and four more headers, for the default groups of its namespace, with no tries. Deliveries that have
  * just gone stand in `moved`, with columns ord, seq, lane, due_at, tries (before the last one), head, body and
  * target. In a stream only the group that failed loses its delivery.
  * @param first the number of the first of the four parameters of `DeadLetters.values`
@@ -13,7 +13,8 @@ export function moving(first: number): string[] {
     AS p(target, lane, lanes, in_stream, ord)`;
   return [
     `dm AS MATERIALIZED (SELECT nextval('element_seq') AS seq, m.target,
-        dead_head(coalesce(m.head, e.head), q.name, t.now, m.tries + 1) AS head, coalesce(m.body, e.body) AS body
+        dead_head(coalesce(m.head, e.head), q.name, t.now, m.tries + 1,
+          id_text((SELECT value FROM meta WHERE key = 'tag'), m.seq)) AS head, coalesce(m.body, e.body) AS body
       FROM (SELECT * FROM moved ORDER BY ord) m CROSS JOIN t
       JOIN lane l ON l.id = m.lane JOIN queue q ON q.id = l.queue
       LEFT JOIN element e ON m.head IS NULL AND e.seq = m.seq)`,

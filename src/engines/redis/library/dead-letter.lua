@@ -2,8 +2,8 @@
 -- in the same call where that queue's keys are at hand, else as a parcel.
 
 -- The content of the letter: the original behind what happened to it; `content.ts` makes headers of that.
-local function letterOf(content, tries)
-  return 'D' .. pack('>I6I4I2', call.now, tries, #call.dead.from) .. call.dead.from .. content
+local function letterOf(q, seq, content, tries)
+  return 'E' .. pack('>I6I4I2', call.now, tries, #call.dead.from) .. q.tag .. seq .. call.dead.from .. content
 end
 
 -- Where `tries` are enough: moves the reserved delivery. Answers whether it did.
@@ -11,7 +11,7 @@ local function moveIfDead(q, lane, seq, held, tries)
   local dead = call.dead
   if not dead or q ~= call.home or tries < dead.most then return false end
   local value = db('HGET', q.h, 'e' .. seq)
-  local letter = letterOf(value and sub(value, 11) or '', tries)
+  local letter = letterOf(q, seq, value and sub(value, 11) or '', tries)
   if dead.queue > 0 then
     local target = queueAt(dead.queue)
     ensureQueue(target)

@@ -27,7 +27,12 @@ export function deadLetter(store: Store, lane: Lane, seq: number, tries: number,
   const target = store.names.makeByKey({ ns, name: to });
   insertOne(store, target, {
     type,
-    more: withLetterHeaders(more, { from: bytesOfText(name), at: store.now, tries }),
+    more: withLetterHeaders(more, {
+      from: bytesOfText(name),
+      at: store.now,
+      tries,
+      id: store.ids.text(seq),
+    }),
     body,
     dueAt: store.now,
     tries: 0,
