@@ -68,7 +68,7 @@ const HttpOptions = Type.Object(
       {
         default: [],
         description:
-          'origins, beside its own, from which browsers may call: for a proxy that rewrites `Host`',
+          'origins, besides its own, whose pages may call from a browser (CORS); also for a proxy that rewrites `Host`',
       },
     ),
     trustedProxies: Type.Array(Type.String(), {

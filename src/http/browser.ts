@@ -1,23 +1,27 @@
 import { QuaysideError } from '../model/errors.ts';
+import { ELEMENT_HEADER_PREFIX } from '../model/headers.ts';
 import { quote } from '../model/quote.ts';
 import type { Head } from './head.ts';
+import type { HttpRequest } from './message.ts';
+import { METHODS } from './route.ts';
 
 /**
- * Refuses what a browser sends on behalf of a page that is not ours (decisions, "Requests in general").
+ * Rejects what a browser sends on behalf of a page of another site (decisions, "Requests in general").
  *
  * A browser adds remembered Basic credentials by itself, and a GET pops: an image tag on a stranger's page
- * would empty a queue. Programs send none of these headers and pass.
+ * would empty a queue. Programs send none of these headers and pass. A page of an allowed origin names it in
+ * `Origin` whenever it may read the response, and passes whatever its site.
+ * @returns the allowed origin that the page is of, or null: its responses get CORS headers
  * @throws QuaysideError `forbidden-origin`
  */
-export function refuseForeignPage(head: Head, allowedOrigins: ReadonlySet<string>): void {
+export function checkPage(head: Head, allowedOrigins: ReadonlySet<string>): string | null {
   const { fetchSite, purpose, origin } = head;
-  if (fetchSite !== null && fetchSite !== 'same-origin' && fetchSite !== 'none') {
+  const isAllowed = origin !== null && allowedOrigins.has(origin.toLowerCase());
+  if (!isAllowed && fetchSite !== null && fetchSite !== 'same-origin' && fetchSite !== 'none') {
     throw new QuaysideError(
       'forbidden-origin',
       `Sec-Fetch-Site is ${quote(fetchSite)}. A browser may send requests on behalf of this site's own pages only.`,
-      {
-        parameter: 'sec-fetch-site',
-      },
+      { parameter: 'sec-fetch-site' },
     );
   }
   if (purpose?.toLowerCase().includes('prefetch')) {
@@ -27,15 +31,14 @@ export function refuseForeignPage(head: Head, allowedOrigins: ReadonlySet<string
       { parameter: 'sec-purpose' },
     );
   }
-  if (origin !== null && !allowedOrigins.has(origin.toLowerCase()) && !isOwnOrigin(origin, head.host)) {
+  if (origin !== null && !isAllowed && !isOwnOrigin(origin, head.host)) {
     throw new QuaysideError(
       'forbidden-origin',
       `Origin ${quote(origin)} is not allowed. Allowed: this server's own, and those of http.allowedOrigins.`,
-      {
-        parameter: 'origin',
-      },
+      { parameter: 'origin' },
     );
   }
+  return isAllowed ? origin : null;
 }
 
 /** The scheme is left out of the comparison: behind a proxy that ends TLS it is not ours. */
@@ -44,4 +47,48 @@ function isOwnOrigin(origin: string, host: string | null): boolean {
   const lower = origin.toLowerCase();
   const authority = host.toLowerCase();
   return lower === `http://${authority}` || lower === `https://${authority}`;
+}
+
+/** The response headers that a page may read besides element headers. */
+const EXPOSED =
+  'x-ks-id, x-ks-tries, x-ks-mature, x-ks-lease, x-ks-lease-until, x-ks-repeated, x-ks-loops, content-encoding, link, allow, retry-after';
+
+/** What lets a page of an allowed origin read the response (the Fetch standard, "CORS protocol"). */
+export function corsHeaders(origin: string, elementHeaders: readonly string[] = []): string[] {
+  const own = elementHeaders.filter((_, i) => i % 2 === 0).map((name) => `, ${ELEMENT_HEADER_PREFIX}${name}`);
+  return [
+    'access-control-allow-origin',
+    origin,
+    'access-control-allow-credentials',
+    'true',
+    'access-control-expose-headers',
+    EXPOSED + own.join(''),
+    'vary',
+    'origin',
+  ];
+}
+
+/** How long a browser may keep the answer to a preflight, in seconds. */
+const PREFLIGHT_AGE = '600';
+const FIELD_NAMES = /^[\w!#$%&'*+.^`|~-]+(?:[\t ]*,[\t ]*[\w!#$%&'*+.^`|~-]+)*$/;
+
+/**
+ * Further headers of the answer to a preflight, or null if the request is none. It comes without credentials, so it
+ * is answered before they are checked, and in the same way for all paths.
+ */
+export function preflightHeaders({ method, rawHeaders }: HttpRequest): string[] | null {
+  if (method !== 'OPTIONS') return null;
+  const header = (name: string): string | undefined => {
+    const at = rawHeaders.findIndex((one, i) => i % 2 === 0 && one.toLowerCase() === name);
+    return at === -1 ? undefined : rawHeaders[at + 1];
+  };
+  if (header('access-control-request-method') === undefined) return null;
+  const asked = header('access-control-request-headers') ?? '';
+  return [
+    'access-control-allow-methods',
+    METHODS.join(', '),
+    'access-control-max-age',
+    PREFLIGHT_AGE,
+    ...(FIELD_NAMES.test(asked) ? ['access-control-allow-headers', asked] : []),
+  ];
 }

@@ -6,6 +6,7 @@ import type { Queue } from '../broker/queue.ts';
 import { ORIGIN_ID } from '../model/dead-letter.ts';
 import type { Delivery } from '../model/element.ts';
 import { ELEMENT_HEADER_PREFIX } from '../model/headers.ts';
+import { corsHeaders } from './browser.ts';
 import { clientAddress } from './client-address.ts';
 import { errorHeaders } from './error-headers.ts';
 import { errorAnswer } from './errors.ts';
@@ -30,6 +31,8 @@ export class Call {
   path = '';
   /** What follows the `?`. */
   search = '';
+  /** The allowed origin whose page sent it; null if none did. */
+  origin: string | null = null;
   #head: Head | null = null;
   #user: User | null = null;
   #match: Match | null = null;
@@ -125,7 +128,7 @@ export class Call {
   }
 
   text(status: number, contentType: string, text: string, more?: readonly string[]): void {
-    const headers = this.front.answerHeaders();
+    const headers = this.#headers();
     const length = Buffer.byteLength(text);
     headers.push('content-type', contentType, 'content-length', String(length));
     if (more !== undefined) headers.push(...more);
@@ -157,7 +160,7 @@ export class Call {
     }
     length += Buffer.byteLength(text);
     texts.push(text);
-    const headers = this.front.answerHeaders();
+    const headers = this.#headers();
     headers.push('content-type', 'application/json', 'content-length', String(length), ...more);
     this.answer.writeHead(200, headers);
     for (const one of texts) {
@@ -182,7 +185,7 @@ export class Call {
 
   /** Answers without a body. */
   empty(status: number, more?: readonly string[]): void {
-    const headers = this.front.answerHeaders();
+    const headers = this.#headers();
     if (status !== 204) headers.push('content-length', '0');
     if (more !== undefined) headers.push(...more);
     this.answer.writeHead(status, headers).end();
@@ -195,7 +198,7 @@ export class Call {
    */
   element(delivery: Delivery, written: (error?: Error | null) => void): void {
     const { body, contentType, contentEncoding, headers: own, lease } = delivery;
-    const headers = this.front.answerHeaders();
+    const headers = this.#headers(own);
     headers.push('content-type', contentType ?? 'application/octet-stream');
     headers.push('content-length', String(body.byteLength));
     if (contentEncoding !== null) headers.push('content-encoding', contentEncoding);
@@ -232,6 +235,13 @@ export class Call {
     socket.setTimeout(this.front.parts.options.requestTimeoutMs);
   }
 
+  /** The headers that every response has, to be added to. */
+  #headers(elementHeaders?: readonly string[]): string[] {
+    const headers = this.front.answerHeaders();
+    if (this.origin !== null) headers.push(...corsHeaders(this.origin, elementHeaders));
+    return headers;
+  }
+
   /** Answers an error, whatever was thrown. Harmless where the client has gone or an answer has begun. */
   fail(thrown: unknown): void {
     this.request.discard();
@@ -242,7 +252,7 @@ export class Call {
       return;
     }
     const { status, reason, contentType, body } = errorAnswer(error, this.#head?.accept ?? null);
-    const headers = this.front.answerHeaders();
+    const headers = this.#headers();
     headers.push('content-type', contentType, 'content-length', String(Buffer.byteLength(body)));
     headers.push(...errorHeaders(error, this));
     this.answer.writeHead(status, reason, headers).end(body);

@@ -4,7 +4,7 @@ import { refusal, type User } from '../access/user.ts';
 import { namespaceNotFound, QuaysideError } from '../model/errors.ts';
 import { checkName } from '../model/names.ts';
 import { quote } from '../model/quote.ts';
-import { refuseForeignPage } from './browser.ts';
+import { checkPage, preflightHeaders } from './browser.ts';
 import { Call } from './call.ts';
 import { readHead } from './head.ts';
 import { QueueLists } from './listing.ts';
@@ -174,8 +174,14 @@ export class Front {
     const { request } = call;
     const head = readHead(request.rawHeaders, request.httpVersionMinor === 0);
     call.head = head;
-    refuseForeignPage(head, this.#origins);
+    call.origin = checkPage(head, this.#origins);
     splitTarget(call, request.url ?? '');
+    const preflight = call.origin === null ? null : preflightHeaders(request);
+    if (preflight !== null) {
+      request.discard();
+      call.empty(204, preflight);
+      return;
+    }
     const { authorization } = head;
     if (authorization === null) {
       this.#dispatch(call, null);

@@ -15,10 +15,7 @@ export interface HttpOptions {
   readonly bodyLimit: number;
   /** PEM contents; null: plain HTTP. */
   readonly tls: TlsMaterial | null;
-  /**
-   * Origins (`https://jobs.example`) under which browsers reach this server, beside the one that the
-   * request's `Host` names: for a proxy that rewrites `Host`.
-   */
+  /** Origins (`https://jobs.example`) whose pages may call from a browser, besides the one that the request's `Host` names. */
   readonly allowedOrigins: readonly string[];
   /** Whether `/metrics` is served without credentials. */
   readonly metricsWithoutLogin: boolean;

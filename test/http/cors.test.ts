@@ -1,0 +1,91 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import { type Answer, headerOf, queuePath } from '../support/http-client.ts';
+import { sharedHarness } from './harness.ts';
+
+const ORIGIN = 'https://console.example';
+
+describe('A page of an allowed origin', () => {
+  const harness = sharedHarness({ http: { allowedOrigins: ['https://Console.example'] } });
+  const page = { origin: ORIGIN, 'sec-fetch-site': 'cross-site', 'sec-fetch-mode': 'cors' };
+
+  function assertReadable(answer: Answer): void {
+    assert.equal(headerOf(answer, 'access-control-allow-origin'), ORIGIN);
+    assert.equal(headerOf(answer, 'access-control-allow-credentials'), 'true');
+    assert.equal(headerOf(answer, 'vary'), 'origin');
+  }
+
+  it('may read responses, errors included, and the headers of elements by name', async () => {
+    const client = harness().client();
+    const queue = harness().queue();
+    const headers = { ...page, 'x-ks-hdr-kind': 'mail', 'x-ks-hdr-lang': 'en' };
+    assertReadable(await client.insert('N', queue, 'a', { headers }));
+    const taken = await client.reserve('N', queue, { headers: page });
+    assertReadable(taken);
+    const exposed = headerOf(taken, 'access-control-expose-headers').split(', ');
+    for (const name of ['x-ks-id', 'x-ks-lease', 'x-ks-hdr-kind', 'x-ks-hdr-lang', 'link']) {
+      assert.ok(exposed.includes(name), name);
+    }
+    assertReadable(await client.request('GET', '/nowhere', { headers: page }));
+    assertReadable(await harness().client(null).request('GET', '/q', { headers: page }));
+    assertReadable(await client.get('N', queue, { to: 0, headers: page }));
+  });
+
+  it('may ask before it sends, without credentials, and learns nothing of what exists', async () => {
+    const ask = (path: string): Promise<Answer> =>
+      harness()
+        .client(null)
+        .request('OPTIONS', path, {
+          headers: {
+            ...page,
+            'access-control-request-method': 'PATCH',
+            'access-control-request-headers': 'authorization,x-ks-hdr-kind',
+          },
+        });
+    for (const path of ['/q/N/a/pause', '/nowhere']) {
+      const answer = await ask(path);
+      assert.equal(answer.status, 204);
+      assertReadable(answer);
+      assert.equal(headerOf(answer, 'access-control-allow-methods'), 'GET, HEAD, PUT, POST, PATCH, DELETE');
+      assert.equal(headerOf(answer, 'access-control-allow-headers'), 'authorization,x-ks-hdr-kind');
+      assert.equal(headerOf(answer, 'access-control-max-age'), '600');
+    }
+  });
+
+  it('is allowed no header that is not a name', async () => {
+    const answer = await harness()
+      .client(null)
+      .request('OPTIONS', '/q', {
+        headers: {
+          ...page,
+          'access-control-request-method': 'GET',
+          'access-control-request-headers': 'a b: c',
+        },
+      });
+    assert.equal(answer.status, 204);
+    assert.equal(answer.headers['access-control-allow-headers'], undefined);
+  });
+
+  it('may still not prefetch', async () => {
+    const client = harness().client();
+    const queue = harness().queue();
+    await client.insert('N', queue, 'a');
+    const answer = await client.get('N', queue, { headers: { ...page, 'sec-purpose': 'prefetch' } });
+    assert.equal(answer.status, 403);
+  });
+
+  it('is the only one: others get no CORS headers, and no preflight', async () => {
+    const client = harness().client();
+    const asked = { 'access-control-request-method': 'GET' };
+    for (const headers of [{}, { origin: 'https://evil.example', ...asked }, asked]) {
+      for (const method of ['GET', 'OPTIONS']) {
+        const answer = await client.request(method, queuePath('N', 'q').replace(/q$/, 'q/status'), {
+          headers,
+        });
+        const names = Object.keys(answer.headers).filter((name) => name.startsWith('access-control'));
+        assert.deepEqual(names, []);
+        assert.notEqual(answer.status, 204);
+      }
+    }
+  });
+});
