@@ -42,7 +42,7 @@ export function reserveAll(
   return run(
     nodes,
     queue,
-    async (client, load) => {
+    async (client, load, at) => {
       const answer = await tried(() => client.reserve('N', queue, { to: 500 }));
       if (answer?.status !== 200) return;
       const id = headerOf(answer, 'x-ks-id') ?? '';
@@ -51,10 +51,9 @@ export function reserveAll(
         await tried(() => client.rollback('N', queue, id, { token }));
         return;
       }
-      const committed = await tried(() => client.commit('N', queue, id, { token }));
-      if (committed?.status === 200) load.commit(id, Number(answer.body));
-      // Nobody knows whether a commit without an answer was done: the element may come again, or not.
-      else if (committed === null || committed.status === 503) load.doubt(Number(answer.body));
+      const status = await commit(nodes, at, { queue, id, token });
+      if (status === 200) load.commit(id, Number(answer.body));
+      else if (status === 'done before') load.consume(Number(answer.body));
     },
     disturb,
   );
@@ -64,7 +63,6 @@ class Load {
   readonly inserted = new Set<number>();
   readonly consumed = new Map<number, number>();
   readonly commits = new Map<string, number>();
-  readonly #doubtful = new Set<number>();
   #onCommit: () => void = () => {};
   isInserted = false;
 
@@ -87,28 +85,20 @@ class Load {
     });
   }
 
-  doubt(number: number): void {
-    this.#doubtful.add(number);
-  }
-
   get isDone(): boolean {
-    if (!this.isInserted) return false;
-    for (const number of this.inserted) {
-      if (!this.consumed.has(number) && !this.#doubtful.has(number)) return false;
-    }
-    return true;
+    return this.isInserted && this.consumed.size >= this.inserted.size;
   }
 }
 
 async function run(
   nodes: Nodes,
   queue: string,
-  consumeOne: (client: QueueClient, load: Load) => Promise<void>,
+  consumeOne: (client: QueueClient, load: Load, at: number) => Promise<void>,
   disturb: (committed: Committed) => Promise<void> = async () => {},
 ): Promise<Tally> {
   const load = new Load();
   const consuming = Array.from({ length: CONSUMERS }, async (_, i) => {
-    while (!load.isDone) await consumeOne(nodes.client(i % nodes.count), load);
+    while (!load.isDone) await consumeOne(nodes.client(i % nodes.count), load, i % nodes.count);
   });
   let next = 0;
   const producing = Array.from({ length: PRODUCERS }, async (_, i) => {
@@ -125,13 +115,38 @@ async function run(
   return load;
 }
 
+/**
+ * Commits, at another node if one does not answer, until the outcome is known: an engine may answer that it is not
+ * (`503`), as when a replica is slow, and so may a node that dies. Not found after that: that commit was done.
+ */
+async function commit(
+  nodes: Nodes,
+  at: number,
+  { queue, id, token }: { readonly queue: string; readonly id: string; readonly token: string },
+): Promise<number | 'done before'> {
+  for (let attempt = 0; ; attempt++) {
+    const client = nodes.client((at + attempt) % nodes.count);
+    const answer = await tried(() => client.commit('N', queue, id, { token }));
+    if (answer === null || answer.status === 503) continue;
+    return attempt > 0 && answer.status === 404 ? 'done before' : answer.status;
+  }
+}
+
 /** Until it is stored: the key lets a repeated insert store nothing. */
-async function insert(client: QueueClient, queue: string, number: number): Promise<void> {
+export async function insert(client: QueueClient, queue: string, number: number): Promise<void> {
   const headers = { 'idempotency-key': `${queue}-${number}` };
   for (;;) {
     const answer = await tried(() => client.insert('N', queue, `${number}`, { headers }));
     if (answer?.status === 200) return;
     if (answer !== null) assert.equal(answer.status, 503);
+  }
+}
+
+/** Pops one element, whose number it answers. A pop of unknown outcome is undone by the engine, or took nothing. */
+export async function popOne(client: QueueClient, queue: string): Promise<number> {
+  for (;;) {
+    const answer = await tried(() => client.get('N', queue, { to: 500 }));
+    if (answer?.status === 200) return Number(answer.body);
   }
 }
 
