@@ -51,7 +51,7 @@ export const BROKER: readonly Mutant[] = [
   {
     name: 'a rollback wakes nobody',
     suite: 'wake-ups',
-    edits: edit('broker/reserved.ts', 'this.#waiting.wake(item.group, delayMs);', ''),
+    edits: edit('broker/reserved.ts', 'this.#waiting?.wake(item.group, delayMs);', ''),
   },
   {
     name: 'a lease that ends wakes nobody and is not counted',

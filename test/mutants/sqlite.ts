@@ -36,7 +36,7 @@ export const SQLITE: readonly Mutant[] = [
   {
     name: 'each reservation has the same token',
     suite: 'storage model',
-    edits: [inWorker('verbs/take.ts', 'const token = store.ids.next();', 'const token = 1;')],
+    edits: [inWorker('verbs/take.ts', 'const token = store.tokens.text();', "const token = 'same';")],
   },
   {
     name: 'elements are handed out a second early',
@@ -88,8 +88,8 @@ export const SQLITE: readonly Mutant[] = [
     edits: [
       inWorker(
         'deliveries.ts',
-        'this.#reserve.run(token, until, seq, lane.id);\n    this.#counts.waitingRemoved(lane, dueAt);',
-        'this.#reserve.run(token, until, seq, lane.id);',
+        'this.#reserve.run(token, until, owner, seq, lane.id);\n    this.#counts.waitingRemoved(lane, dueAt);',
+        'this.#reserve.run(token, until, owner, seq, lane.id);',
       ),
     ],
   },
@@ -182,7 +182,7 @@ export const SQLITE: readonly Mutant[] = [
   {
     name: 'a dedup key is remembered for ever',
     suite: 'contract',
-    edits: [inWorker('dedup.ts', 'key, now - this.#windowMs);', 'key, -1);')],
+    edits: [inWorker('dedup.ts', 'key, now - this.#windowMs) as', 'key, -1) as')],
   },
   {
     name: 'a page of browse skips what has the same maturity as its last row',
@@ -399,6 +399,29 @@ export const SQLITE: readonly Mutant[] = [
         file: 'src/engines/sqlite/steady-time.ts',
         search: 'Math.max(this.#last, Math.floor(wall + this.#ahead))',
         replace: 'Math.floor(wall + this.#ahead)',
+      },
+    ],
+  },
+  {
+    name: 'a restored backup gives ids that the lost file gave',
+    suite: 'sqlite backup',
+    edits: [inWorker('meta.ts', '.run(IS_COPY).changes > 0', '.run(IS_COPY).changes > 1')],
+  },
+  {
+    name: 'the name of a backup leads out of its folder',
+    suite: 'backups over HTTP',
+    edits: [
+      { file: 'src/server/backups.ts', search: 'if (!NAME.test(chosen))', replace: "if (chosen === '')" },
+    ],
+  },
+  {
+    name: 'a user with a list of rights takes a backup',
+    suite: 'backups over HTTP',
+    edits: [
+      {
+        file: 'src/http/front.ts',
+        search: "if (route.access === 'administrator' &&",
+        replace: "if (route.id === '' &&",
       },
     ],
   },
