@@ -1,3 +1,4 @@
+import { ACCESS } from './access.ts';
 import { AMQP } from './amqp.ts';
 import { BROKER, EXCHANGE } from './broker.ts';
 import { REDIS } from './redis.ts';
@@ -48,6 +49,8 @@ export const SUITES = {
   'sqlite disk full': { files: ['test/system/sqlite-disk-full.test.ts'], pattern: 'said to be full' },
   'redis batches': { files: ['test/engines/redis-batches.test.ts'], pattern: null },
   'redis outages': { files: ['test/engines/redis-outage.redis.test.ts'], pattern: null },
+  logins: { files: ['test/unit/access-logins.test.ts'], pattern: null },
+  'client addresses': { files: ['test/unit/http-client-address.test.ts'], pattern: null },
   'waiting line': { files: ['test/broker/line.test.ts'], pattern: null },
   'wake-ups': { files: ['test/broker/wake-up.test.ts'], pattern: null },
   'ends of leases': { files: ['test/broker/sweeper.test.ts'], pattern: null },
@@ -75,6 +78,7 @@ export type SuiteName = keyof typeof SUITES;
 export const MUTANTS: Readonly<Record<string, readonly Mutant[]>> = {
   sqlite: SQLITE,
   redis: REDIS,
+  access: ACCESS,
   broker: BROKER,
   exchange: EXCHANGE,
   stomp: STOMP,

@@ -264,6 +264,8 @@ describe('Logins', () => {
       clock.advance(5 * 60_000);
     }
     assert.equal(logins.counts.accepted, 30);
+    await login('hashed', 'right', HERE);
+    for (let i = 0; i < 10; i++) await assert.rejects(login('hashed', `w${i}`, HERE), code('unauthorized'));
     for (let i = 0; i < 10; i++) await assert.rejects(login('plain', `w${i}`, HERE), code('unauthorized'));
   });
 
