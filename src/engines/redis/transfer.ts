@@ -60,7 +60,12 @@ const MOVE: Verb<MoveCall, SettleOutcome> = {
 export async function transfer(parts: TransferParts, moves: readonly Move[]): Promise<SettleOutcome[]> {
   const room = makeRoom(parts, moves);
   // Without a reason to wait the moves are called at once, in their place among other calls.
-  if (room !== null) await room;
+  return room === null
+    ? callMoves(parts, moves)
+    : parts.lanes.inTime(room.then(() => callMoves(parts, moves)));
+}
+
+async function callMoves(parts: TransferParts, moves: readonly Move[]): Promise<SettleOutcome[]> {
   const results = await Promise.allSettled(moves.map((move) => callMove(parts, move)));
   const failed = results.filter((result) => result.status === 'rejected');
   if (failed.length === 0)

@@ -55,8 +55,8 @@ const NO_QUEUES: readonly QueueKey[] = [];
 export class Lanes implements LaneHost {
   readonly clock: Clock;
   readonly keys: Keys;
-  readonly deadlines: DeadlineQueue;
   readonly #parts: LanesParts;
+  readonly #deadlines: DeadlineQueue;
   readonly #lanes = new Map<string, Lane>();
   readonly #scheduled = new Set<Lane>();
   #departure: NodeJS.Immediate | null = null;
@@ -68,7 +68,7 @@ export class Lanes implements LaneHost {
     this.#parts = parts;
     this.clock = parts.clock;
     this.keys = parts.keys;
-    this.deadlines = new DeadlineQueue(parts.clock, DEADLINE_MS);
+    this.#deadlines = new DeadlineQueue(parts.clock, DEADLINE_MS);
   }
 
   #lane(queue: QueueKey): Lane {
@@ -97,6 +97,17 @@ export class Lanes implements LaneHost {
    */
   callNext<Call, Result>(queue: QueueKey, verb: Verb<Call, Result>, call: Call): Promise<Result> {
     return this.#call(queue, verb, call, {}, (lane, task) => lane.enqueueFirst(task));
+  }
+
+  /** What takes several calls, one after the other, has the time of one for all of them. @throws QuaysideError */
+  inTime<Result>(result: Promise<Result>): Promise<Result> {
+    return new Promise((resolve, reject) => {
+      const deadlineAt = this.#deadlines.next();
+      const late = (): void => reject(new CarryError('outcome-unknown', 'Redis did not answer in time.'));
+      const entry = { deadlineAt, expire: late };
+      this.#deadlines.add(entry);
+      result.then(resolve, reject).finally(() => this.#deadlines.remove(entry));
+    });
   }
 
   #call<Call, Result>(
@@ -134,15 +145,15 @@ export class Lanes implements LaneHost {
     const answered = this.#parts.backlog.add(traits.bytes ?? 0);
     const task = new Task(verb as Verb<unknown, unknown>, call, traits, {
       lane,
-      deadlineAt: this.deadlines.next(),
+      deadlineAt: this.#deadlines.next(),
       resolve: resolve as (result: unknown) => void,
       reject,
       onSettled: (settled) => {
-        this.deadlines.remove(settled);
+        this.#deadlines.remove(settled);
         answered();
       },
     });
-    this.deadlines.add(task);
+    this.#deadlines.add(task);
     return task;
   }
 
@@ -206,7 +217,7 @@ export class Lanes implements LaneHost {
     cancel();
     for (const lane of lanes) lane.stopTimer();
     this.#lanes.clear();
-    this.deadlines.stop();
+    this.#deadlines.stop();
   }
 
   /** Other queues into which a batch moves elements in its own step: none on a cluster, where their keys are elsewhere. */

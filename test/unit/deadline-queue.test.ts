@@ -1,0 +1,51 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import { DeadlineQueue, type Expiring } from '../../src/engine/deadline-queue.ts';
+import { FakeClock } from '../support/clock.ts';
+
+const TIMEOUT_MS = 4_500;
+
+describe('A queue of deadlines', () => {
+  const clock = new FakeClock();
+  const deadlines = new DeadlineQueue(clock, TIMEOUT_MS);
+  const expired: string[] = [];
+
+  const add = (name: string): Expiring => {
+    const call = { deadlineAt: deadlines.next(), expire: () => void expired.push(name) };
+    deadlines.add(call);
+    return call;
+  };
+
+  it('expires each call when its time has passed, in their order, but for those that are settled', () => {
+    const settled = add('settled');
+    add('first');
+    clock.advance(1_000);
+    add('second');
+    deadlines.remove(settled);
+    clock.advance(TIMEOUT_MS - 1_001);
+    assert.deepEqual(expired.splice(0), []);
+    clock.advance(1);
+    assert.deepEqual(expired.splice(0), ['first']);
+    clock.advance(1_000);
+    assert.deepEqual(expired.splice(0), ['second']);
+    assert.equal(clock.pending, 0);
+  });
+
+  it('has one timer, however many calls there are', () => {
+    for (let i = 0; i < 1_000; i++) {
+      deadlines.remove(add('settled'));
+      clock.advance(1);
+    }
+    const last = add('last');
+    assert.equal(clock.pending, 1);
+    deadlines.remove(last);
+    clock.advance(TIMEOUT_MS);
+    assert.deepEqual([expired, clock.pending], [[], 0]);
+  });
+
+  it('expires what is left when it is stopped, and leaves no timer', () => {
+    add('left');
+    deadlines.stop();
+    assert.deepEqual([expired.splice(0), clock.pending], [['left'], 0]);
+  });
+});
