@@ -16,7 +16,10 @@ import {
 export class Outbox extends WayOut<string | Buffer> {
   /** The end of the last piece, which is still open. */
   #text = '';
-  /** What stands behind the last octet of each frame's body. */
+  /**
+   * What stands behind the last octet of each frame's body. A lost connection may cost no more than its LF: then a
+   * popped element that the client has seen returns to its queue, as one does of which any other part is missing.
+   */
   readonly #frameEnd: string;
 
   /** @param trailingNewline one LF follows each frame: PHP's extension reads it, and loses a frame without it */

@@ -12,6 +12,11 @@ export const BROKER: readonly Mutant[] = [
     edits: edit('broker/line.ts', 'this.#matchAgain += count;', ''),
   },
   {
+    name: 'an element that matures while the engine is being asked is asked for later',
+    suite: 'waiting line',
+    edits: edit('broker/line.ts', 'return at > askedAt ? at', 'return at > this.#host.clock.now() ? at'),
+  },
+  {
     name: 'the timer is not re-armed when an earlier maturity is stored',
     suite: 'waiting line',
     edits: edit('broker/line.ts', 'earlier(this.#dueAt, at) !== this.#dueAt', 'this.#dueAt === null'),

@@ -59,6 +59,9 @@ export const SUITES = {
   'model through STOMP': { files: ['test/stomp/model.test.ts'], pattern: null },
   'STOMP subscriptions': { files: ['test/stomp/subscriptions.test.ts'], pattern: null },
   'STOMP clients that go away': { files: ['test/stomp/client-gone.test.ts'], pattern: null },
+  'STOMP frame ends': { files: ['test/stomp/trailing-newline.test.ts'], pattern: null },
+  'STOMP slips': { files: ['test/stomp/slips.test.ts'], pattern: null },
+  'PROXY headers': { files: ['test/system/proxy-header.test.ts'], pattern: 'a PROXY protocol header' },
   'STOMP conformance': {
     files: ['test/stomp/conformance-1.2.test.ts', 'test/stomp/conformance-1.2-commands.test.ts'],
     pattern: null,

@@ -10,6 +10,26 @@ const shared = (file: string, search: string, replace: string): Mutant['edits'] 
 /** Bugs of the STOMP front end: found by the model through STOMP, or by a suite of their own. */
 export const STOMP: readonly Mutant[] = [
   {
+    name: 'no LF follows a frame with a large body',
+    suite: 'STOMP frame ends',
+    edits: edit('outbox.ts', 'this.#text = this.#frameEnd;', "this.#text = '\\0';"),
+  },
+  {
+    name: 'a SUBSCRIBE that asks to browse pops',
+    suite: 'STOMP slips',
+    edits: edit('commands/subscribe.ts', 'if (NO.test(value)) return;', 'return;'),
+  },
+  {
+    name: 'a misspelt header of SEND is passed on, and has no effect',
+    suite: 'STOMP slips',
+    edits: edit('commands/send.ts', 'if (EXTENSION.test(name)) SLIPS.check(name);', ''),
+  },
+  {
+    name: 'every client may say where it connects from',
+    suite: 'PROXY headers',
+    edits: shared('server.ts', 'if (!options.trustedProxies.has(proxy)) {', 'if (proxy === null) {'),
+  },
+  {
     name: 'a cumulative ACK settles only the message that it names',
     suite: 'model through STOMP',
     edits: edit(

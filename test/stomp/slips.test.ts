@@ -17,7 +17,7 @@ describe('a header that is probably misspelt', () => {
     meant: string,
   ): Promise<void> => {
     const client = await node.client();
-    client.send(command, { ...headers, [slip]: '1' });
+    client.send(command, { ...headers, [slip]: '1', receipt: 'served' });
     const { headers: answer, body } = await client.expectError('invalid-parameter');
     assert.equal(body.toString(), `Unknown header "${slip}". Did you mean "${meant}"?`);
     assert.equal(answer.get('x-ks-parameter'), slip);
@@ -45,6 +45,7 @@ describe('a header that is probably misspelt', () => {
     ['prefetch-counts', 'prefetch-count'],
     ['x-ks-groups', 'x-ks-group'],
     ['x-paralel', 'x-parallel'],
+    ['browse', 'browser'],
   ] as const) {
     it(`is refused in SUBSCRIBE, and nothing is consumed: ${slip}`, async () => {
       await node.insert('a', 'x');
@@ -82,6 +83,13 @@ describe('a header that is probably misspelt', () => {
 });
 
 describe('a SUBSCRIBE that asks to browse', () => {
+  let node: StompNode;
+
+  beforeEach(async () => {
+    node = await StompNode.start();
+  });
+  afterEach(() => node.stop());
+
   for (const [name, value] of [
     ['browser', 'true'],
     ['browser', 'True'],
@@ -91,20 +99,17 @@ describe('a SUBSCRIBE that asks to browse', () => {
     ['activemq.browser', 'true'],
   ] as const) {
     it(`is refused and consumes nothing: ${name}:${value}`, async () => {
-      const node = await StompNode.start();
       await node.insert('a', 'x');
       const client = await node.client();
-      client.send('SUBSCRIBE', { destination: '/q/N/a', id: 's', [name]: value });
+      client.send('SUBSCRIBE', { destination: '/q/N/a', id: 's', [name]: value, receipt: 'served' });
       const { headers, body } = await client.expectError('not-supported');
       assert.equal(headers.get('x-ks-parameter'), name);
       assert.ok(body.includes(`${name} is "${value}"`), String(body));
       assert.equal((await node.sizes('a')).ready, 1);
-      await node.stop();
     });
   }
 
   it('is served if it asks not to', async () => {
-    const node = await StompNode.start();
     await node.insert('a', 'x', 'y');
     const client = await node.client();
     for (const value of ['false', 'No']) {
@@ -112,6 +117,5 @@ describe('a SUBSCRIBE that asks to browse', () => {
       await client.expect('MESSAGE');
       await client.ask('UNSUBSCRIBE', { id: value });
     }
-    await node.stop();
   });
 });

@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { describe, it } from 'node:test';
+import { afterEach, describe, it } from 'node:test';
 import type { StompVersion } from './client.ts';
 import { StompNode } from './node.ts';
 
@@ -19,20 +19,22 @@ async function talk(node: StompNode, version: StompVersion): Promise<string> {
 }
 
 describe('behind each frame', () => {
+  let node: StompNode;
+
+  afterEach(() => node.stop());
+
   for (const version of ['1.0', '1.1', '1.2'] as const) {
     it(`stands one LF in STOMP ${version}`, async () => {
-      const node = await StompNode.start();
+      node = await StompNode.start();
       const received = await talk(node, version);
       assert.equal(received.match(/\0\n(?!\n)/g)?.length, 6);
       assert.equal(received.match(/\0/g)?.length, 6);
-      await node.stop();
     });
   }
 
   it('stands nothing if the option says so', async () => {
-    const node = await StompNode.start({ options: { trailingNewline: false } });
+    node = await StompNode.start({ options: { trailingNewline: false } });
     const received = await talk(node, '1.2');
     assert.equal(received.match(/\0(?:[A-Z]|$)/g)?.length, 6);
-    await node.stop();
   });
 });

@@ -17,6 +17,7 @@ const SLIPS = new HeaderSlips([
   'selector',
   'receipt',
   'prefetch-count',
+  'browser',
   'x-wsize',
   'x-parallel',
   'x-ks-group',
