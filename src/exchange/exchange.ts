@@ -4,13 +4,13 @@ import type { BrokerLog } from '../broker/ports.ts';
 import type { Clock } from '../model/clock.ts';
 import type { Delivery } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
-import type { Budget } from './budget.ts';
 import { cannotReserve, mustRunSelectors } from './check.ts';
 import { continuedCounters, type ExchangeCounters, Faults, zeroExchangeCounters } from './counters.ts';
 import { CONSUMER_DEFAULTS, type Declaration, versionOf } from './declaration.ts';
 import { NO_ROUTE, TOO_MANY_HOPS } from './forward.ts';
 import { Forwarder, type Route } from './forwarder.ts';
 import { idOf } from './ids.ts';
+import type { InFlightLimit } from './in-flight-limit.ts';
 import { Pipeline } from './pipeline.ts';
 import type { SelectorProgram, SelectorSandbox } from './sandbox/sandbox.ts';
 import { Sightings } from './sightings.ts';
@@ -81,10 +81,10 @@ export class Exchange {
   constructor(
     id: string,
     { declaration, owner, before }: ExchangeSetup,
-    parts: ExchangeParts & { readonly budget: Budget },
+    parts: ExchangeParts & { readonly inFlight: InFlightLimit },
     hooks: ExchangeHooks,
   ) {
-    const { budget, clock, random, log } = parts;
+    const { inFlight, clock, random, log } = parts;
     this.id = id;
     this.declaration = declaration;
     this.owner = owner;
@@ -125,7 +125,10 @@ export class Exchange {
           leaseMs,
           window: Math.max(1, Math.floor(wsize / parallel)),
           copies: Math.max(1, declaration.dst.length),
-          budget,
+          inFlight: {
+            enter: (bytes) => inFlight.enter(owner, bytes),
+            leave: (bytes) => inFlight.leave(owner, bytes),
+          },
           stages: this.#forwarder,
           took: (batch) => this.#took(batch),
           settled: (batch) => this.#settled(batch),

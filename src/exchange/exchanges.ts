@@ -2,7 +2,6 @@ import type { Definition, Definitions } from '../engine/definitions.ts';
 import type { Service } from '../model/service.ts';
 import { type Asker, NODE } from './asker.ts';
 import { logSelectors } from './audit.ts';
-import { Budget } from './budget.ts';
 import { checkDeclaration, checkRoom, mustRunSelectors } from './check.ts';
 import { CheckLimit } from './check-limit.ts';
 import { type Declaration, versionOf } from './declaration.ts';
@@ -12,6 +11,7 @@ import { ExchangeIds } from './exchange-ids.ts';
 import { Follower } from './follower.ts';
 import type { LoopIds } from './graph.ts';
 import { idOf, scopedKey } from './ids.ts';
+import { InFlightLimit } from './in-flight-limit.ts';
 import { KnownExchanges } from './known.ts';
 import { type FindOwner, lostOwner, stopUnowned } from './owners.ts';
 import { type ExchangeOverview, type ExchangeRecord, type ExchangeState, exchangeRecord } from './record.ts';
@@ -42,8 +42,8 @@ interface Asking {
   readonly within?: string;
 }
 
-/** Elements and their copies that all exchanges have under way together: a wide exchange copies each many times. */
-const MOST_BYTES = 64 * 1_048_576;
+/** Elements and their copies that all exchanges have in flight together: a wide exchange copies each many times. */
+const MAX_BYTES = 64 * 1_048_576;
 const MAX_CONFLICTS = 10;
 const NEVER_CHANGED: ExchangeState = { stopped: null, lastError: null };
 
@@ -64,7 +64,7 @@ export class Exchanges implements Service {
 
   constructor(options: ExchangesOptions) {
     this.#options = options;
-    const parts = { ...options, budget: new Budget(MOST_BYTES) };
+    const parts = { ...options, inFlight: new InFlightLimit(MAX_BYTES) };
     this.#known = new KnownExchanges(
       (id, setup) =>
         new Exchange(id, setup, parts, {

@@ -3,7 +3,6 @@ import type { Queue } from '../broker/queue.ts';
 import type { CancelTimer, Clock } from '../model/clock.ts';
 import type { Delivery } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
-import type { Budget } from './budget.ts';
 
 /** What a loop does with what it took. */
 export interface Stages {
@@ -28,8 +27,11 @@ export interface PipelineOptions {
   readonly window: number;
   /** How often each element is copied, at most. */
   readonly copies: number;
-  /** Of all exchanges of the node. */
-  readonly budget: Budget;
+  /** Bytes that exchanges may have in flight. */
+  readonly inFlight: {
+    enter(bytes: number): Promise<void>;
+    leave(bytes: number): void;
+  };
   readonly stages: Stages;
   /** An element was taken, or is settled: the record's `pending_acks`. */
   readonly took: (batch: readonly Delivery[]) => void;
@@ -112,7 +114,7 @@ export class Pipeline {
       const batch = await this.#take();
       if (batch.length === 0) continue;
       const bytes = this.#weigh(batch);
-      await this.#options.budget.enter(bytes);
+      await this.#options.inFlight.enter(bytes);
       this.#pass(batch, bytes);
     }
     await this.#allSettled();
@@ -166,7 +168,7 @@ export class Pipeline {
     });
   }
 
-  /** @param bytes as the budget has them */
+  /** @param bytes as they count in flight */
   #pass(batch: readonly Delivery[], bytes: number): void {
     const { stages, took } = this.#options;
     this.#underWay += batch.length;
@@ -181,7 +183,7 @@ export class Pipeline {
     this.#open.add(settled);
     void settled.finally(() => {
       this.#open.delete(settled);
-      this.#options.budget.leave(bytes);
+      this.#options.inFlight.leave(bytes);
     });
   }
 

@@ -84,6 +84,28 @@ describe('a selector that takes too long', () => {
     assert.equal(ends(await program.select([good])), 'deadline');
   });
 
+  it('is told from a payload that takes too long to be read, or to be written', async (context) => {
+    const program = makeOne(context, { bodyMsPerMiB: 1 }).open([
+      'env => { if (env.msg.hdrs.evil) while (1); return env.msg.payload.n > 1 }',
+      // What may change the payload has it written out.
+      'env => { const change = (o) => o; change(env.msg.payload); return true }',
+    ]);
+    const numbers = element({ body: `[${'1e308,'.repeat(40_000)}1]`, contentType: 'application/json' });
+    const deep = `${'{"a":'.repeat(15_000)}1${'}'.repeat(15_000)}`;
+    const nested = element({ body: deep, contentType: 'application/json' });
+    const both = { ...numbers, headers: ['evil', '1'] };
+    for (const [input, inPayload] of [
+      [numbers, true],
+      [nested, true],
+      [both, false],
+      [json({ n: 1 }, ['evil', '1']), false],
+    ] as const) {
+      const [answer] = await program.select([input]);
+      assert.equal(answer?.outcome, 'overrun', input.body.subarray(0, 20).toString());
+      assert.equal(answer.outcome === 'overrun' && answer.inPayload, inPayload);
+    }
+  });
+
   it('may not take its time while it is compiled either', async (context) => {
     const sandbox = makeOne(context, { compileMs: -1, watchdogMs: FOREVER });
     await assert.rejects(

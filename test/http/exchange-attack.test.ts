@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { plain } from '../support/broker.ts';
+import { newElement } from '../support/elements.ts';
 import { Names } from './exchange-names.ts';
 import { sharedHarness } from './harness.ts';
 
@@ -37,6 +38,51 @@ describe('While a selector is created that takes long to parse', () => {
       assert.equal((await honest.client.get('M', honest.dst)).body.toString(), 'x');
     });
   }
+});
+
+describe('While another user has many slow exchanges in the same namespace', () => {
+  const harness = sharedHarness({
+    namespaces: [plain('N'), plain('M')],
+    users: [
+      { name: 'test1', password: 'test1', rights: null },
+      { name: 'evil', password: 'e', rights: null },
+    ],
+    // Some 5 ms for an element; a call ends early, after 25 ms.
+    limits: { callMs: 1000, watchdogMs: 5000, batch: 5 },
+  });
+
+  it('an element waits for few of their calls, and not for one of each', async () => {
+    const slow = 'env => { for (let i = 0; i < 5e4; i += 1); return true }';
+    const others = Array.from({ length: 30 }, () => new Names(harness()));
+    const honest = new Names(harness());
+    await honest.create({ dst: [{ ns: 'M', queue: honest.dst, selector: 'env => env.msg.tries === 0' }] });
+    const forward = async (body: string): Promise<void> => {
+      await honest.client.insert('N', honest.src, body);
+      assert.equal((await honest.client.get('M', honest.dst)).body.toString(), body);
+    };
+    await forward('first');
+    await forward('second');
+    const ELEMENTS = 20;
+    for (const x of others) {
+      const queue = harness().broker.namespace('N').queue(x.src);
+      await queue.insert(Array.from({ length: ELEMENTS }, () => newElement({ groups: queue.groups(null) })));
+    }
+    const evil = harness().client('evil:e');
+    await Promise.all(
+      others.map((x) => x.create({ dst: [{ ns: 'M', queue: x.dst, selector: slow }] }, 'PUT', evil)),
+    );
+    const done = () =>
+      harness()
+        .exchanges.overview()
+        .filter(({ id }) => id !== honest.id)
+        .reduce((sum, { counters }) => sum + (counters.destinations[0]?.matched ?? 0), 0);
+    await harness().until(() => done() > 0);
+    const before = done();
+    for (let i = 0; i < 5; i += 1) await forward(`${i}`);
+    const meanwhile = done() - before;
+    // One call of each, for each of five elements, would be all that there are.
+    assert.ok(meanwhile < (others.length * ELEMENTS) / 2, `${meanwhile} of theirs went before five`);
+  });
 });
 
 describe('While the selector of one exchange attacks', () => {
