@@ -1,6 +1,7 @@
 import { ACCESS } from './access.ts';
 import { AMQP } from './amqp.ts';
 import { BROKER, EXCHANGE } from './broker.ts';
+import { EXCHANGE_USERS } from './exchange.ts';
 import { REDIS } from './redis.ts';
 import { SQLITE } from './sqlite.ts';
 import { STOMP } from './stomp.ts';
@@ -74,6 +75,12 @@ export const SUITES = {
   'AMQP and rhea': { files: ['test/amqp/rhea.test.ts'], pattern: null },
   'exchange graphs': { files: ['test/exchange/graph-model.test.ts'], pattern: null },
   exchanges: { files: ['test/exchange/exchanges.test.ts'], pattern: null },
+  'selector wait queue': { files: ['test/exchange/sandbox-line.test.ts'], pattern: null },
+  'overruns of exchanges': { files: ['test/http/exchange-overrun.test.ts'], pattern: null },
+  'copies in loops': { files: ['test/http/exchange-copies.test.ts'], pattern: null },
+  'hidden exchanges': { files: ['test/http/exchange-hidden.test.ts'], pattern: null },
+  'changed exchanges': { files: ['test/http/exchange-change.test.ts'], pattern: null },
+  'bytes in flight': { files: ['test/exchange/in-flight-limit.test.ts'], pattern: null },
 } as const satisfies Record<string, Suite>;
 export type SuiteName = keyof typeof SUITES;
 
@@ -84,6 +91,7 @@ export const MUTANTS: Readonly<Record<string, readonly Mutant[]>> = {
   access: ACCESS,
   broker: BROKER,
   exchange: EXCHANGE,
+  'exchange users': EXCHANGE_USERS,
   stomp: STOMP,
   amqp: AMQP,
 };

@@ -1,0 +1,83 @@
+import type { Mutant } from './mutants.ts';
+
+const edit = (file: string, search: string, replace: string): Mutant['edits'] => [
+  { file: `src/exchange/${file}`, search, replace },
+];
+
+/** Bugs of exchanges that let one user harm another. */
+export const EXCHANGE_USERS: readonly Mutant[] = [
+  {
+    name: 'the selector thread is shared by requests and not by time',
+    suite: 'selector wait queue',
+    edits: edit(
+      'sandbox/line.ts',
+      'const used = Math.max(this.#usage.get(key)?.used ?? 0, this.#least) + ms;',
+      'const used = Math.max(this.#usage.get(key)?.used ?? 0, this.#least) + 1;',
+    ),
+  },
+  {
+    name: 'who was idle has saved up time on the selector thread',
+    suite: 'selector wait queue',
+    edits: edit('sandbox/line.ts', 'else usage.used = Math.max(usage.used, this.#least);', ''),
+  },
+  {
+    name: 'a payload that is slow to parse counts against the selector',
+    suite: 'overruns of exchanges',
+    edits: edit('overruns.ts', 'if (inPayload || this.#inARow.has(id))', 'if (this.#inARow.has(id))'),
+  },
+  {
+    name: 'one element that overruns again and again stops the exchange',
+    suite: 'overruns of exchanges',
+    edits: edit('overruns.ts', 'this.#inARow.add(id);', 'this.#inARow.add(`${id} ${count}`);'),
+  },
+  {
+    name: 'an element multiplies in a loop without bound',
+    suite: 'copies in loops',
+    edits: edit(
+      'forwarder.ts',
+      'const copiesBack = copies * Math.max(1, back.length);',
+      'const copiesBack = Math.max(1, back.length);',
+    ),
+  },
+  {
+    name: 'a record shows the selector of a destination that its reader may not see',
+    suite: 'hidden exchanges',
+    edits: edit(
+      'record.ts',
+      "{ q: '', ns: '', hidden: true }",
+      "{ q: '', ns: '', hidden: true, ...(selector !== undefined && { selector }) }",
+    ),
+  },
+  {
+    name: 'a create tells that a hidden exchange has the id',
+    suite: 'hidden exchanges',
+    edits: edit(
+      'exchanges.ts',
+      'if (id !== key || mayKnow(asker, found.definition)) throw exists(idOf(id));',
+      'throw exists(idOf(id));',
+    ),
+  },
+  {
+    name: 'a change does not look at the version',
+    suite: 'changed exchanges',
+    edits: edit(
+      'exchanges.ts',
+      'if (versions !== null && !versions.has(versionOf(stored.declaration)))',
+      'if (versions === undefined)',
+    ),
+  },
+  {
+    name: 'a changed exchange counts from zero',
+    suite: 'changed exchanges',
+    edits: edit(
+      'exchange.ts',
+      'before === null ? zeroExchangeCounters(declaration.dst.length) : continued(before, declaration);',
+      'zeroExchangeCounters(declaration.dst.length);',
+    ),
+  },
+  {
+    name: 'a slow user holds all bytes that may be in flight',
+    suite: 'bytes in flight',
+    edits: edit('in-flight-limit.ts', 'return own === 0 || own', 'return own'),
+  },
+];
