@@ -1,0 +1,119 @@
+import { type ChildProcess, execFileSync, spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { existsSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { connect, createServer } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
+import { fileURLToPath } from 'node:url';
+
+const INSTALL = fileURLToPath(new URL('../../scripts/debian-packages.sh', import.meta.url));
+const READY_MS = 20_000;
+
+/** Debian's nginx and HAProxy, by what the blocks of their configuration are called in Markdown. */
+export type ProxyKind = 'nginx' | 'haproxy';
+
+/** A reverse proxy on configuration that a test has, in a folder of its own, without the system's configuration. */
+export class ReverseProxy {
+  readonly #child: ChildProcess;
+  readonly #ended: Promise<unknown>;
+  readonly #folder: string;
+
+  private constructor(child: ChildProcess, folder: string) {
+    this.#child = child;
+    this.#ended = once(child, 'close');
+    this.#folder = folder;
+  }
+
+  /**
+   * Starts a proxy; resolves when it takes connections at the port.
+   * @param config of nginx what stands in `http`, of HAProxy everything but `global`
+   * @throws Error with its output if it refuses the configuration
+   */
+  static async start(kind: ProxyKind, config: string, port: number): Promise<ReverseProxy> {
+    const program = ensureInstalled(kind);
+    const folder = mkdtempSync(join(tmpdir(), `quayside-${kind}-`));
+    const file = join(folder, `${kind}.conf`);
+    writeFileSync(file, kind === 'nginx' ? nginxFile(folder, config) : `${config}\n`);
+    const args = kind === 'nginx' ? ['-p', folder, '-c', file, '-e', 'stderr'] : ['-db', '-f', file];
+    const child = spawn(program, args, { stdio: ['ignore', 'pipe', 'pipe'] });
+    const proxy = new ReverseProxy(child, folder);
+    let output = '';
+    for (const stream of [child.stdout, child.stderr]) {
+      stream?.setEncoding('utf8').on('data', (text: string) => {
+        output = (output + text).slice(-20_000);
+      });
+    }
+    const end = performance.now() + READY_MS;
+    while (!(await accepts(port))) {
+      if (child.exitCode === null && performance.now() < end) {
+        await delay(20);
+        continue;
+      }
+      await proxy.stop();
+      throw new Error(`${kind} does not listen.\n${output}`);
+    }
+    return proxy;
+  }
+
+  async stop(): Promise<void> {
+    // SIGTERM is a fast shutdown for both; requests in flight are cut.
+    this.#child.kill('SIGTERM');
+    await this.#ended;
+    rmSync(this.#folder, { recursive: true, force: true });
+  }
+}
+
+/** One process in the foreground, which writes nowhere but into its folder. */
+function nginxFile(folder: string, config: string): string {
+  const temporary = ['client_body', 'proxy', 'fastcgi', 'uwsgi', 'scgi'].map((name) => {
+    mkdirSync(join(folder, name));
+    return `${name}_temp_path ${join(folder, name)};`;
+  });
+  return `daemon off;
+master_process off;
+pid ${join(folder, 'nginx.pid')};
+events { worker_connections 256; }
+http {
+access_log off;
+${temporary.join('\n')}
+${config}
+}
+`;
+}
+
+function ensureInstalled(kind: ProxyKind): string {
+  const found = programOf(kind);
+  if (found !== null) return found;
+  execFileSync(INSTALL, [kind], { stdio: 'inherit' });
+  return programOf(kind) ?? kind;
+}
+
+/** Debian's place for both is not in every user's path. */
+function programOf(kind: ProxyKind): string | null {
+  const folders = [...(process.env.PATH ?? '').split(':'), '/usr/sbin'];
+  return folders.map((folder) => join(folder, kind)).find((file) => existsSync(file)) ?? null;
+}
+
+async function accepts(port: number): Promise<boolean> {
+  const socket = connect(port, '127.0.0.1');
+  try {
+    await once(socket, 'connect');
+    return true;
+  } catch {
+    return false;
+  } finally {
+    socket.destroy();
+  }
+}
+
+/** A port of 127.0.0.1 that nobody listens on now. */
+export async function freePort(): Promise<number> {
+  const probe = createServer().listen(0, '127.0.0.1');
+  await once(probe, 'listening');
+  const address = probe.address();
+  probe.close();
+  await once(probe, 'close');
+  if (address === null || typeof address === 'string') throw new Error('no free port');
+  return address.port;
+}

@@ -1,0 +1,335 @@
+import assert from 'node:assert/strict';
+import { once } from 'node:events';
+import { readFile } from 'node:fs/promises';
+import { request } from 'node:http';
+import { type AddressInfo, connect, createServer, type Server } from 'node:net';
+import { after, afterEach, before, describe, it } from 'node:test';
+import { setTimeout as delay } from 'node:timers/promises';
+import { type Answer, headerOf, jsonOf, QueueClient } from '../support/http-client.ts';
+import { freePort, type ProxyKind, ReverseProxy } from '../support/proxies.ts';
+import { ServerProcess } from '../support/server-process.ts';
+
+/** An address of this machine that is not the proxy's. */
+const CLIENT = '127.0.0.2';
+const CREDENTIALS = 'test1:test1';
+const PAGE = await readFile(new URL('../../docs/proxies.md', import.meta.url), 'utf8');
+
+const CONFIG = {
+  http: { host: '127.0.0.1', users: { test1: 'test1' }, trustedProxies: ['127.0.0.1'] },
+  stomp: { port: 0, trustedProxies: ['127.0.0.1'] },
+  log: { access: true },
+  namespaces: { N: { url: 'sqlite::memory:' } },
+};
+
+/** Only for a test that would otherwise hang; nothing is measured with it. */
+const PATIENCE_MS = 20_000;
+
+interface Waiting {
+  readonly tid: string;
+}
+
+let queues = 0;
+
+describe('docs/proxies.md', () => {
+  let server: ServerProcess;
+  let direct: QueueClient;
+  let port: number;
+  let stompPort: number;
+  let proxy: ReverseProxy | null = null;
+  const clients: QueueClient[] = [];
+
+  before(async () => {
+    server = await ServerProcess.start({ config: CONFIG });
+    direct = new QueueClient({ url: server.url });
+  });
+
+  afterEach(async () => {
+    for (const client of clients.splice(0)) client.close();
+    await proxy?.stop();
+    proxy = null;
+  });
+
+  after(async () => {
+    direct?.close();
+    await server?.dispose();
+  });
+
+  /** Starts a proxy on the page's configuration, perhaps with something changed. */
+  const through = async (kind: ProxyKind, change?: (config: string) => string): Promise<QueueClient> => {
+    [port, stompPort] = [await freePort(), await freePort()];
+    const page = configOf(kind);
+    const config = change?.(page) ?? page;
+    if (change !== undefined) assert.notEqual(config, page, 'the test changes something');
+    const moved = config
+      .replaceAll('127.0.0.1:3444', new URL(server.url).host)
+      .replaceAll('127.0.0.1:8080', `127.0.0.1:${port}`)
+      .replaceAll('127.0.0.1:61613', stompAddress(server))
+      .replaceAll('127.0.0.1:61612', `127.0.0.1:${stompPort}`);
+    proxy = await ReverseProxy.start(kind, moved, port);
+    const client = new QueueClient({ url: `http://127.0.0.1:${port}` });
+    clients.push(client);
+    return client;
+  };
+  const queueName = (): string => `q${++queues}`;
+  const waitingAt = async (queue: string): Promise<string[]> =>
+    jsonOf<Waiting[]>(await direct.consumers('N', queue)).map(({ tid }) => tid);
+  const totalOf = async (queue: string): Promise<number> =>
+    jsonOf<{ totalSize: number }>(await direct.status('N', queue)).totalSize;
+  const until = async (isSo: () => Promise<boolean>): Promise<void> => {
+    const end = performance.now() + PATIENCE_MS;
+    while (!(await isSo())) {
+      if (performance.now() > end) throw new Error(`Not reached.\n${server.output.slice(-2_000)}`);
+      await delay(20);
+    }
+  };
+  /** A get that waits behind the proxy, and whose client then leaves. */
+  const leave = async (client: QueueClient, queue: string): Promise<void> => {
+    const aborted = new AbortController();
+    const got = client.get('N', queue, { to: 60_000, tid: 'leaves', signal: aborted.signal });
+    got.catch(() => {});
+    await until(async () => (await waitingAt(queue)).length === 1);
+    aborted.abort();
+    await assert.rejects(got);
+  };
+  const addressesOf = (path: string): string[] =>
+    server.output
+      .split('\n')
+      .filter((line) => line.startsWith('{') && line.includes(`"${path}"`))
+      .map((line) => (JSON.parse(line) as { address: string }).address);
+
+  for (const kind of ['nginx', 'haproxy'] as const) {
+    describe(`with ${kind}`, () => {
+      it('passes elements on as they are: every header, 8 KiB of them, and %2F in names', async () => {
+        const client = await through(kind);
+        const own: Record<string, string> = {
+          'x-ks-hdr-my_key': 'under',
+          'x-ks-hdr-a.b': 'dot',
+          'x-ks-hdr-long': 'y'.repeat(8_000),
+        };
+        const queue = `a/b ${queueName()}`;
+        const body = Buffer.from([0, 1, 255, 10, 13]);
+        await client.insert('N', queue, body, { headers: own, contentType: 'image/x-é%'.replace('é', 'e') });
+        const got = await client.get('N', queue, { to: 0 });
+        assert.equal(got.status, 200);
+        assert.deepEqual(got.body, body);
+        for (const [name, value] of Object.entries(own)) assert.equal(got.headers[name], value, name);
+        assert.equal(await totalOf(queue), 0, 'both names of the queue are the same');
+      });
+
+      it('lets Quayside refuse a body that is too large', async () => {
+        const client = await through(kind);
+        const answer = await client.insert('N', queueName(), Buffer.alloc(1_048_577));
+        assert.equal(answer.status, 413);
+        assert.equal(jsonOf<{ code: string }>(answer).code, 'body-too-large');
+      });
+
+      it('lets a get wait to the end of its `to`, and wakes it', async () => {
+        const client = await through(kind);
+        const queue = queueName();
+        const late = await client.get('N', queue, { to: 1_500 });
+        assert.equal(late.reason, 'Queue Pop Timeout');
+        assert.equal(jsonOf<{ timeout: boolean }>(late).timeout, true);
+        const got = client.get('N', queue, { to: 60_000 });
+        await until(async () => (await waitingAt(queue)).length === 1);
+        await client.insert('N', queue, 'x');
+        assert.equal((await got).body.toString(), 'x');
+      });
+
+      it('takes a get back whose client has left, so that no element goes to it', async () => {
+        const client = await through(kind);
+        const queue = queueName();
+        await leave(client, queue);
+        await until(async () => (await waitingAt(queue)).length === 0);
+        await direct.insert('N', queue, 'x');
+        assert.equal(await totalOf(queue), 1);
+      });
+
+      it('says where a client connects from, whatever the client says', async () => {
+        await through(kind);
+        const path = `/q/N/${queueName()}/status`;
+        await requestFrom(CLIENT, port, path, {});
+        await requestFrom(CLIENT, port, path, {
+          'x-forwarded-for': '203.0.113.9',
+          forwarded: 'for=203.0.113.9',
+        });
+        await until(async () => addressesOf(path).length === 2);
+        assert.deepEqual(addressesOf(path), [CLIENT, CLIENT]);
+      });
+
+      it('gives up before `to` with an error of its own if it waits for less, and no element is lost', async () => {
+        const client = await through(kind, (config) => config.replaceAll('75s', '1s'));
+        const queue = queueName();
+        const answer = await client.get('N', queue, { to: 60_000 });
+        assert.equal(answer.status, 504);
+        assert.match(answer.headers['content-type'] ?? '', /text\/html/);
+        await until(async () => (await waitingAt(queue)).length === 0);
+        await direct.insert('N', queue, 'x');
+        assert.equal(await totalOf(queue), 1);
+      });
+
+      it('sends no insert again whose response is lost', async () => {
+        const queue = queueName();
+        const [status, stored] = await insertThatLosesItsResponse(kind, 'PUT', queue);
+        assert.ok(status >= 500, `${status}`);
+        assert.equal(stored, 0, 'the node that the proxy knows as the second one');
+      });
+    });
+  }
+
+  /** Before the server there is one that takes a whole request and closes: as a node that fails after it has stored. */
+  const insertThatLosesItsResponse = async (
+    kind: ProxyKind,
+    method: string,
+    queue: string,
+    change = (config: string): string => config,
+  ): Promise<[number, number]> => {
+    const failing = await failingNode();
+    const { port: other } = failing.address() as AddressInfo;
+    try {
+      const client = await through(kind, (config) => twoServers(change(config), other));
+      const answers: Answer[] = [];
+      // Both take turns: with two requests, at least one goes to each.
+      for (const body of ['a', 'b']) answers.push(await client.request(method, `/q/N/${queue}`, { body }));
+      const good = answers.filter(({ status }) => status === 200).length;
+      return [Math.max(...answers.map(({ status }) => status)), (await totalOf(queue)) - Math.min(good, 1)];
+    } finally {
+      failing.close();
+    }
+  };
+
+  it('says of nginx that it sends a PUT again without `proxy_next_upstream off`, but not a POST', async () => {
+    const repeats = (config: string): string => config.replace('proxy_next_upstream off;', '');
+    assert.deepEqual(await insertThatLosesItsResponse('nginx', 'PUT', queueName(), repeats), [200, 1]);
+    await proxy?.stop();
+    const [status, stored] = await insertThatLosesItsResponse('nginx', 'POST', queueName(), repeats);
+    assert.deepEqual([status >= 500, stored], [true, 0]);
+  });
+
+  it('says of nginx which element headers it drops', async () => {
+    const client = await through('nginx', (config) =>
+      config.replace('underscores_in_headers on;', '').replace('ignore_invalid_headers off;', ''),
+    );
+    const queue = queueName();
+    await client.insert('N', queue, 'x', {
+      headers: { 'x-ks-hdr-my_key': 'u', 'x-ks-hdr-a.b': 'd', 'x-ks-hdr-plain': 'p' },
+    });
+    const { headers } = await client.get('N', queue, { to: 0 });
+    assert.deepEqual(
+      [headers['x-ks-hdr-my_key'], headers['x-ks-hdr-a.b'], headers['x-ks-hdr-plain']],
+      [undefined, undefined, 'p'],
+    );
+  });
+
+  it('says of nginx that an element with many headers is lost with buffers of the default size', async () => {
+    const client = await through('nginx', (config) =>
+      config.replace('proxy_buffer_size 32k;', '').replace('proxy_buffers 8 32k;', ''),
+    );
+    const queue = queueName();
+    await direct.insert('N', queue, 'x', { headers: { 'x-ks-hdr-long': 'y'.repeat(8_000) } });
+    assert.equal((await client.get('N', queue, { to: 0 })).status, 502);
+    assert.equal(await totalOf(queue), 0);
+  });
+
+  it('says of nginx that a body above 1 MiB gets a page of its own without `client_max_body_size`', async () => {
+    const client = await through('nginx', (config) => config.replace('client_max_body_size 0;', ''));
+    const answer = await client.insert('N', queueName(), Buffer.alloc(1_048_577));
+    assert.deepEqual([answer.status, answer.headers['content-type']], [413, 'text/html']);
+  });
+
+  it('says of HAProxy that without `option abortonclose` a get outlives its client and takes an element', async () => {
+    const client = await through('haproxy', (config) => config.replace('option abortonclose', ''));
+    const queue = queueName();
+    await leave(client, queue);
+    await direct.insert('N', queue, 'lost');
+    assert.equal(await totalOf(queue), 0, 'popped for a client that is gone');
+    const kept = queueName();
+    await leave(client, kept);
+    assert.deepEqual(await waitingAt(kept), ['leaves']);
+    const aborted = new AbortController();
+    const reserved = queueName();
+    const got = client.reserve('N', reserved, { to: 60_000, lease: 1_000, signal: aborted.signal });
+    got.catch(() => {});
+    await until(async () => (await waitingAt(reserved)).length === 1);
+    aborted.abort();
+    await assert.rejects(got);
+    await direct.insert('N', reserved, 'kept');
+    const again = await direct.reserve('N', reserved, { to: 30_000 });
+    assert.equal(again.body.toString(), 'kept');
+    assert.equal(headerOf(again, 'x-ks-tries'), '1', 'the lease of the client that is gone expired');
+  });
+
+  it('says of HAProxy how STOMP clients are known by their address', async () => {
+    await through('haproxy');
+    const socket = connect({ port: stompPort, host: '127.0.0.1', localAddress: CLIENT });
+    await once(socket, 'connect');
+    socket.write('CONNECT\naccept-version:1.2\nhost:x\nlogin:test1\npasscode:test1\n\n\0');
+    const [answer] = (await once(socket, 'data')) as [Buffer];
+    assert.match(answer.toString(), /^CONNECTED\n/);
+    socket.end('DISCONNECT\nreceipt:1\n\n\0');
+    await once(socket, 'close');
+    await until(async () => server.output.includes('"protocol":"STOMP"'));
+    const line = server.output.split('\n').find((text) => text.includes('"protocol":"STOMP"')) ?? '{}';
+    assert.equal((JSON.parse(line) as { address: string }).address, CLIENT);
+  });
+});
+
+/** The block of the page that configures a proxy. */
+function configOf(kind: ProxyKind): string {
+  const found = [...PAGE.matchAll(new RegExp(`^\`\`\`${kind}\\n(.*?)^\`\`\`$`, 'gms'))];
+  assert.equal(found.length, 1, `docs/proxies.md has one block for ${kind}`);
+  return found[0]?.[1] ?? '';
+}
+
+function twoServers(config: string, failingPort: number): string {
+  return config
+    .replace(
+      'server 127.0.0.1:3444;',
+      `server 127.0.0.1:${failingPort} max_fails=0;\n  server 127.0.0.1:3444;`,
+    )
+    .replace(
+      'server node1 127.0.0.1:3444 check',
+      `server node0 127.0.0.1:${failingPort}\n  server node1 127.0.0.1:3444`,
+    );
+}
+
+/** Takes a whole request, and closes without a response. */
+async function failingNode(): Promise<Server> {
+  const node = createServer((socket) => {
+    socket.on('error', () => {});
+    let received = '';
+    socket.setEncoding('latin1').on('data', (text: string) => {
+      received += text;
+      if (/\r\n\r\n.$/s.test(received)) socket.destroy();
+    });
+  }).listen(0, '127.0.0.1');
+  await once(node, 'listening');
+  return node;
+}
+
+function stompAddress({ output }: ServerProcess): string {
+  const found = /stomp:\/\/(127\.0\.0\.1:\d+)/.exec(output)?.[1];
+  assert.ok(found !== undefined, output);
+  return found;
+}
+
+/** A request from another address of this machine. */
+async function requestFrom(
+  localAddress: string,
+  port: number,
+  path: string,
+  headers: Record<string, string>,
+): Promise<void> {
+  const authorization = `Basic ${Buffer.from(CREDENTIALS).toString('base64')}`;
+  const sent = request({
+    host: '127.0.0.1',
+    port,
+    path,
+    localAddress,
+    headers: { ...headers, authorization },
+    agent: false,
+  });
+  sent.end();
+  const [answer] = await once(sent, 'response');
+  answer.resume();
+  await once(answer, 'end');
+}
