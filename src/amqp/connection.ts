@@ -2,6 +2,7 @@ import type { Socket } from 'node:net';
 import type { Connection, EventContext, link as RheaLink, Session } from 'rhea';
 import { loginLost, type RenewUser, type User } from '../access/user.ts';
 import type { Broker } from '../broker/broker.ts';
+import type { ConsumerOrigin } from '../broker/consumer.ts';
 import type { CancelTimer, Clock } from '../model/clock.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { SessionCounts } from '../session/counts.ts';
@@ -52,6 +53,7 @@ export class AmqpConnection
   readonly id: string;
   readonly counts: SessionCounts;
   readonly guard: Guard;
+  readonly from: ConsumerOrigin;
   readonly work: Work;
   readonly storing: Storing<SentTicket>;
   readonly settling: Settling<HeldTicket>;
@@ -72,6 +74,7 @@ export class AmqpConnection
     this.id = id;
     this.counts = counts;
     this.#parts = parts;
+    this.from = { protocol: 'amqp', address };
     const { clock, authenticator, options } = parts;
     this.guard = new Guard(
       socket,

@@ -1,5 +1,6 @@
 import type { EventContext, link as RheaLink, Session } from 'rhea';
 import type { Broker } from '../broker/broker.ts';
+import type { ConsumerOrigin } from '../broker/consumer.ts';
 import type { Clock } from '../model/clock.ts';
 import { QuaysideError } from '../model/errors.ts';
 import { quote } from '../model/quote.ts';
@@ -27,6 +28,7 @@ export interface LinkHost {
   readonly destinations: Destinations;
   /** The user's name. */
   readonly owner: string;
+  readonly from: ConsumerOrigin;
   /** What was gathered is asked of the engine at the end of this turn. */
   planTurn(): void;
   /** The links of this session, which share its room, may take more: they are asked at the end of this turn. */

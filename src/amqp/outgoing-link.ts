@@ -1,4 +1,5 @@
 import type { Delivery as RheaDelivery, Sender } from 'rhea';
+import type { ConsumerOrigin } from '../broker/consumer.ts';
 import { deadLetter } from '../broker/dead-letter.ts';
 import type { Namespace } from '../broker/namespace.ts';
 import { needs } from '../broker/needs.ts';
@@ -101,6 +102,10 @@ export class OutgoingLink extends Link implements FeedHost {
 
   get owner(): string {
     return this.host.owner;
+  }
+
+  get from(): ConsumerOrigin {
+    return this.host.from;
   }
 
   get window(): number {

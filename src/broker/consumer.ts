@@ -2,6 +2,13 @@ import type { CancelTimer } from '../model/clock.ts';
 import type { Delivery, GroupName } from '../model/element.ts';
 import type { QuaysideError } from '../model/errors.ts';
 
+/** The connection on which a consumer waits, as listings of consumers show it. */
+export interface ConsumerOrigin {
+  readonly protocol: 'http' | 'stomp' | 'amqp';
+  /** The client's, as far as trusted proxies say it; '' for a peer of a Unix socket. */
+  readonly address: string;
+}
+
 /** How a get or reserve asks to be served. Its front end has checked every field. */
 export interface GetRequest {
   /** The group to read as; null: the namespace's default. */
@@ -19,6 +26,8 @@ export interface GetRequest {
    * this node itself, which no limit refuses.
    */
   readonly owner: string | null;
+  /** Not given: an exchange of this node. */
+  readonly from?: ConsumerOrigin;
 }
 
 /** Where a waiting call is answered. Exactly one of the two is called, once, unless the consumer leaves. */

@@ -1,7 +1,7 @@
-import type { Delivery, GroupName, NewElement } from '../model/element.ts';
+import { type Delivery, type GroupName, type NewElement, PLAIN_GROUP } from '../model/element.ts';
 import type { QuaysideError } from '../model/errors.ts';
 import type { QueueKey } from '../model/names.ts';
-import { Consumer, type GetRequest, type Sink } from './consumer.ts';
+import { Consumer, type ConsumerOrigin, type GetRequest, type Sink } from './consumer.ts';
 import { toLocal } from './engine-time.ts';
 import { Line, type LineHost, MANY } from './line.ts';
 
@@ -12,6 +12,12 @@ export interface PendingConsumer {
   readonly callback: 'set' | 'unset';
   readonly cleanup_timeout: 'set' | 'unset';
   readonly wakeup_timeout: 'set' | 'unset';
+  /** Null: an exchange. */
+  readonly user: string | null;
+  readonly protocol: ConsumerOrigin['protocol'] | 'exchange';
+  readonly address: string | null;
+  /** On a stream, the group that it reads as. */
+  readonly group: GroupName | null;
 }
 
 /** What those who wait need of their queue, beside what a line needs. */
@@ -149,6 +155,10 @@ export class Waiting {
       callback: 'set',
       cleanup_timeout: consumer.cancelTimeout === null ? 'unset' : 'set',
       wakeup_timeout: line.awaitsMaturity ? 'set' : 'unset',
+      user: consumer.request.owner,
+      protocol: consumer.request.from?.protocol ?? 'exchange',
+      address: consumer.request.from?.address ?? null,
+      group: consumer.group === PLAIN_GROUP ? null : consumer.group,
     }));
   }
 

@@ -106,6 +106,10 @@ export class Call {
     this.#queue = queue;
   }
 
+  get protocol(): 'http' {
+    return 'http';
+  }
+
   /** The client's, as far as trusted proxies say it; '' for a peer of a Unix socket. */
   get address(): string {
     const { trustedProxies } = this.front.parts.options;

@@ -136,6 +136,10 @@ export const PendingConsumers = Type.Array(
       callback: SetOrUnset,
       cleanup_timeout: SetOrUnset,
       wakeup_timeout: SetOrUnset,
+      user: Type.Union([Type.String(), Type.Null()], { description: 'Null: an exchange.' }),
+      protocol: Type.Enum(['http', 'stomp', 'amqp', 'exchange']),
+      address: Type.Union([Type.String(), Type.Null()]),
+      group: Type.Union([Type.String(), Type.Null()], { description: 'On a stream.' }),
     }),
   ),
 );

@@ -1,4 +1,4 @@
-import type { Consumer, Sink } from '../broker/consumer.ts';
+import type { Consumer, ConsumerOrigin, Sink } from '../broker/consumer.ts';
 import type { Namespace } from '../broker/namespace.ts';
 import type { Queue } from '../broker/queue.ts';
 import type { CancelTimer, Clock } from '../model/clock.ts';
@@ -20,6 +20,7 @@ export interface FeedHost {
   readonly clock: Clock;
   /** The user's name. */
   readonly owner: string;
+  readonly from: ConsumerOrigin;
   /** How many elements the client may hold, and how many of these places are free. */
   readonly window: number;
   readonly free: number;
@@ -189,10 +190,10 @@ export class Feed implements Sink {
 
   #join(count: number): void {
     const { queue, group, leaseMs } = this.#options;
-    const { owner, room } = this.#host;
+    const { owner, from, room } = this.#host;
     this.#mostBytes = room * TOLERANCE;
     const timeoutMs = this.#whenDrained === null ? null : 0;
-    const consumer = queue.get({ group, leaseMs, count, timeoutMs, tid: this.#tid, owner }, this);
+    const consumer = queue.get({ group, leaseMs, count, timeoutMs, tid: this.#tid, owner, from }, this);
     // One that does not wait may have heard already: on a paused queue there is nothing to ask the engine.
     if (consumer.state !== 'gone') this.#consumer = consumer;
   }

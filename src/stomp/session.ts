@@ -1,4 +1,5 @@
 import { loginLost, type RenewUser, type User } from '../access/user.ts';
+import type { ConsumerOrigin } from '../broker/consumer.ts';
 import type { Queue } from '../broker/queue.ts';
 import type { CancelTimer } from '../model/clock.ts';
 import { QuaysideError } from '../model/errors.ts';
@@ -69,6 +70,7 @@ export class Session implements SubscriptionHost, StoringHost<string>, SettlingH
   readonly subscriptions: Subscriptions;
   readonly transactions: Transactions;
   readonly #id: string;
+  readonly from: ConsumerOrigin;
   readonly #peer: Peer;
   #state: State = 'new';
   #version: Version = '1.0';
@@ -88,6 +90,7 @@ export class Session implements SubscriptionHost, StoringHost<string>, SettlingH
     this.transactions = new Transactions(parts.options.bodyLimit);
     this.#id = id;
     this.#peer = peer;
+    this.from = { protocol: 'stomp', address: peer.address };
   }
 
   get version(): Version {

@@ -1,3 +1,4 @@
+import type { ConsumerOrigin } from '../broker/consumer.ts';
 import type { Namespace } from '../broker/namespace.ts';
 import type { Queue } from '../broker/queue.ts';
 import { bytesOfText } from '../model/byte-text.ts';
@@ -40,6 +41,7 @@ export interface SubscriptionHost {
   readonly counts: SessionCounts;
   /** The user's name. */
   readonly owner: string;
+  readonly from: ConsumerOrigin;
   /** The queue ended it: cancelled, or the node stops. */
   ended(subscription: Subscription, reason: unknown): void;
   /** Gives elements back; resolves when the engine has them, or has failed to. */
@@ -103,6 +105,10 @@ export class Subscription implements FeedHost {
 
   get owner(): string {
     return this.#host.owner;
+  }
+
+  get from(): ConsumerOrigin {
+    return this.#host.from;
   }
 
   get window(): number {

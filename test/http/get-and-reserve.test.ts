@@ -110,6 +110,32 @@ describe('Get and reserve', () => {
     assert.equal(answer.body.length, 0);
   });
 
+  it('consumers are listed with their group on a stream, and exchanges without a user', async () => {
+    const client = harness().client();
+    const queue = harness().queue();
+    const waiting = client.get('events', queue, { group: 'G1', tid: 't' });
+    await harness().waiting(1);
+    const body = JSON.stringify({
+      src: { ns: 'events', queue },
+      dst: [{ ns: 'N', queue: `${queue}-to` }],
+      consumer: {},
+    });
+    await client.request('PUT', `/x/${queue}`, { body });
+    const listed = jsonOf<{ user: string; protocol: string; address: string; group: string }[]>(
+      await client.consumers('events', queue),
+    );
+    assert.deepEqual(
+      listed.map(({ user, protocol, address, group }) => [user, protocol, address, group]),
+      [
+        ['test1', 'http', '127.0.0.1', 'G1'],
+        [null, 'exchange', null, 'default'],
+      ],
+    );
+    await client.request('DELETE', `/x/${queue}`);
+    await client.cancel('events', queue, 't');
+    await waiting;
+  });
+
   it('cleanup_timeout is set where `to` was given; wakeup_timeout while a due element is slept for', async () => {
     const client = harness().client();
     const queue = harness().queue();

@@ -37,7 +37,10 @@ describe('AMQP in the server', () => {
     const client = await AmqpClient.open(portOf(program), 'test1');
     const receiver = await client.receiver('N/a', {}, 7);
     const listed = await consumers(() => call(program, '/q/N/a/consumers'));
-    assert.equal(listed.length, 1);
+    assert.deepEqual(
+      listed.map(({ user, protocol, address }) => [user, protocol, address]),
+      [['test1', 'amqp', '127.0.0.1']],
+    );
     const metrics = await (await call(program, '/metrics')).text();
     for (const line of ['quayside_sessions', 'quayside_subscriptions', 'quayside_links']) {
       assert.ok(metrics.includes(`${line}{protocol="amqp"} 1\n`), line);
@@ -123,9 +126,16 @@ function portOf({ stdout }: Program): number {
 }
 
 /** Who waits, once somebody does: credit is a frame of its own, which may come behind the question. */
-async function consumers(list: () => Promise<Response>): Promise<{ tid: string }[]> {
+interface Listed {
+  readonly tid: string;
+  readonly user: string;
+  readonly protocol: string;
+  readonly address: string;
+}
+
+async function consumers(list: () => Promise<Response>): Promise<Listed[]> {
   for (;;) {
-    const listed = (await (await list()).json()) as { tid: string }[];
+    const listed = (await (await list()).json()) as Listed[];
     if (listed.length > 0) return listed;
   }
 }

@@ -40,8 +40,16 @@ describe('STOMP in the server', () => {
     const program = await serve('on.json', { port: 0 });
     const client = await StompClient.login(portOf(program), '1.2', LOGIN);
     await client.ask('SUBSCRIBE', { destination: '/q/N/a', id: 's' });
-    const listed = (await (await call(program, '/q/N/a/consumers')).json()) as { tid: string }[];
-    assert.equal(listed.length, 1);
+    const listed = (await (await call(program, '/q/N/a/consumers')).json()) as {
+      tid: string;
+      user: string;
+      protocol: string;
+      address: string;
+    }[];
+    assert.deepEqual(
+      listed.map(({ user, protocol, address }) => [user, protocol, address]),
+      [['test1', 'stomp', '127.0.0.1']],
+    );
     const metrics = await (await call(program, '/metrics')).text();
     for (const line of ['quayside_sessions', 'quayside_subscriptions']) {
       assert.ok(metrics.includes(`${line}{protocol="stomp"} 1\n`), line);

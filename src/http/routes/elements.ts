@@ -137,6 +137,7 @@ export const elementRoutes: readonly Route[] = [
         timeoutMs,
         tid,
         owner: user.name,
+        from: call,
       });
     },
   }),

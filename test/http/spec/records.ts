@@ -135,12 +135,12 @@ export function recordRows(harness: () => Harness): void {
   });
 
   describe('2.3 Pending consumer record', () => {
-    it('tid, since, callback, cleanup_timeout and wakeup_timeout of a blocked call', async () => {
+    it('tid, since, callback, cleanup_timeout and wakeup_timeout of a blocked call, and who waits', async () => {
       const client = harness().client();
       const queue = harness().queue();
       const waiting = client.get('N', queue, { tid: 'worker 1', to: 10_000 });
       await harness().waiting(1);
-      const records = jsonOf<Record<string, string>[]>(await client.consumers('N', queue));
+      const records = jsonOf<Record<string, string | null>[]>(await client.consumers('N', queue));
       assert.equal(records.length, 1);
       const [record = {}] = records;
       assert.match(String(record.since), ISO);
@@ -152,6 +152,10 @@ export function recordRows(harness: () => Harness): void {
           callback: 'set',
           cleanup_timeout: 'set',
           wakeup_timeout: 'unset',
+          user: 'test1',
+          protocol: 'http',
+          address: '127.0.0.1',
+          group: null,
         },
       );
       await client.cancel('N', queue, 'worker 1');
