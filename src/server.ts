@@ -88,7 +88,7 @@ export class Server implements Service {
     return urlOf(this.#config.http.tls === undefined ? 'http' : 'https', this.#running.http.address);
   }
 
-  /** Addresses of the front ends beside HTTP, by name. @throws Error before `start` has resolved */
+  /** Addresses of the front ends besides HTTP, by name. @throws Error before `start` has resolved */
   get otherUrls(): Readonly<Record<string, string>> {
     if (this.#running === null) throw new Error('The server is not started.');
     return this.#running.frontEnds.urls();
@@ -290,7 +290,7 @@ interface Served {
   readonly backups: Backups;
 }
 
-/** What all front ends share, and those beside HTTP. */
+/** What all front ends share, and those besides HTTP. */
 interface Fronts {
   readonly authenticator: PasswordAuthenticator;
   readonly frontEnds: FrontEnds;

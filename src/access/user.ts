@@ -35,12 +35,12 @@ export function refusal(user: User, right: Right, namespace: string): QuaysideEr
   );
 }
 
-/** What somebody hears who was logged in when users were read anew, and is no user of then. */
+/** The error for a logged-in user whom a reload of the users removed or gave another password. */
 export function loginLost(): QuaysideError {
   return new QuaysideError('unauthorized', 'This user is gone, or has another password.');
 }
 
-/** Who a user is after users were read anew; null where that name is gone or has another password. */
+/** Who a user is after a reload of the users; null if the name is gone or has another password. */
 export type RenewUser = (user: User) => User | null;
 
 /** Checks credentials; one for all front ends, so that its limits count every door. */

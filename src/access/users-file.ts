@@ -31,7 +31,7 @@ export async function newAdministrator(): Promise<NewAdministrator> {
 }
 
 /**
- * The users that the server made itself, beside its data: `{"admin": {"password": "$argon2id$…"}}`.
+ * The users that the server made itself, in its data folder: `{"admin": {"password": "$argon2id$…"}}`.
  * Used only where the configuration names no users.
  */
 export class UsersFile {
@@ -82,7 +82,7 @@ export class UsersFile {
 
 function unusable(
   why: string,
-  remedy = 'Make the administrator anew with `npm start -- reset-admin`',
+  remedy = 'Create the administrator again with `npm start -- reset-admin`',
 ): UsersFileError {
   return new UsersFileError(`cannot be used: ${why}`, remedy);
 }

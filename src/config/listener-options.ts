@@ -11,7 +11,7 @@ export const tlsOptions = (description: string) =>
         cert: Type.String({ minLength: 1, description: 'PEM file of the certificate chain' }),
         key: Type.String({ minLength: 1, description: 'PEM file of its private key' }),
       },
-      { ...CLOSED, description: `${description}; both files are read anew on SIGHUP` },
+      { ...CLOSED, description: `${description}; both files are read again on SIGHUP` },
     ),
   );
 
@@ -28,7 +28,7 @@ export const INSECURE = Type.Boolean({
   description: 'allows listening beyond this machine without TLS: passwords then travel in the clear',
 });
 
-/** A front end beside HTTP: off unless it is given a port. Its users are those of `http.users`. */
+/** A front end besides HTTP: off unless it is given a port. Its users are those of `http.users`. */
 const frontEndOptions = <More extends TProperties>(
   name: string,
   customaryPort: number,

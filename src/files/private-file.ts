@@ -3,7 +3,7 @@ import { closeSync, constants, openSync, statSync } from 'node:fs';
 /** What only the owner of a file may read. */
 export const PRIVATE_MODE = 0o600;
 
-/** Opens a file for writing, made or emptied. Follows no link: whoever may write the folder chooses its target. */
+/** Opens a file for writing, made or emptied. Follows no link: others who may write to the folder could choose its target. */
 export function openPrivateFile(path: string): number {
   const { O_WRONLY, O_CREAT, O_TRUNC, O_NOFOLLOW = 0 } = constants;
   return openSync(path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW, PRIVATE_MODE);

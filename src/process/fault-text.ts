@@ -4,7 +4,7 @@ import { CommandFailed, UsageError } from './command-line.ts';
 
 export const EXIT = { done: 0, fault: 1, configuration: 2 } as const;
 
-/** What a person is told of a fault that ends the process, and the exit code. No stack for what they can mend. */
+/** The message for an error that ends the process, and its exit code. One that the operator can fix has no stack. */
 export function faultText(fault: unknown): { readonly text: string; readonly code: number } {
   const faults = fault instanceof AggregateError ? fault.errors : [fault];
   if (faults.every((one) => one instanceof ConfigError || one instanceof UsageError)) {

@@ -16,7 +16,7 @@ export interface PidFile {
 
 /**
  * Writes the process's id into `dataDir`, so that it can be signalled: npm forwards SIGTERM and SIGINT, but not SIGHUP.
- * The server that starts last owns the file. One that a crash left is replaced, whoever has its number by now:
+ * The server that starts last owns the file. One that a crash left is replaced, even if another process has its number by now:
  * a file that names the wrong process would let an operator signal a stranger.
  * @throws Error of the system where the file cannot be written
  */

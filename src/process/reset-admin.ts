@@ -4,7 +4,7 @@ import { ConfigError } from '../config/problem.ts';
 import { hasConfiguredUsers, saveUsers, usersFileOf } from '../server/users.ts';
 
 /**
- * `reset-admin`: makes the administrator anew, answers the text to show.
+ * `reset-admin`: creates the administrator again and returns the text to show.
  * @throws ConfigError where the configuration names the users itself, or `dataDir` takes no file
  */
 export async function resetAdministrator({ config, sourceOf }: LoadedConfig): Promise<string> {

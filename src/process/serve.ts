@@ -11,7 +11,7 @@ import { followSignals } from './signals.ts';
 import { startText } from './start-text.ts';
 
 export interface ServeIo {
-  /** Reads the configuration anew, each time. */
+  /** Reads the configuration, each time that it is called. */
   readonly load: () => Promise<LoadedConfig>;
   readonly version: string;
   readonly output: NodeJS.WritableStream;

@@ -19,8 +19,8 @@ export function dataDirWarnings({ dataDir }: Config): string[] {
 }
 
 /**
- * Looks whether `dataDir` can be a folder, so that a file in its place is not told of the first thing that is to be
- * put into it.
+ * Checks that `dataDir` can be a folder, so that a file in its place is reported as such, and not by the first thing
+ * that is put into it.
  * @throws ConfigError
  */
 export function checkDataDir({ dataDir }: Config, sourceOf: SourceOf): void {

@@ -5,7 +5,7 @@ import type { Clock } from '../model/clock.ts';
 import { hasRawUserInfo, maskText } from '../model/mask.ts';
 import type { Service } from '../model/service.ts';
 
-/** How to come by an engine, and what it is told of the namespaces that use it. */
+/** How to load an engine, and which settings of a namespace it takes. */
 interface EngineSource {
   load(): Promise<{ open: OpenEngine }>;
   settings(config: NamespaceConfig): Readonly<Record<string, unknown>>;
@@ -94,8 +94,8 @@ export class EngineSet {
 export const LOCAL_SIGNALS = 'local:';
 
 /**
- * One engine for each URL that the namespaces name, for elements, signals or statistics; whoever names the
- * same URL shares it.
+ * One engine for each URL that the namespaces name, for elements, signals or statistics; namespaces
+ * that name the same URL share it.
  * @throws ConfigError for a URL that no engine of this version can open
  */
 export async function loadEngines(sources: EngineSources): Promise<EngineSet> {
@@ -133,7 +133,7 @@ function keyOf({ url, variant }: NamespaceConfig): string {
   return variant === 'list' ? `list ${url}` : url;
 }
 
-/** Starts an engine; what keeps it from starting is told as a fault of the configuration that names it. */
+/** Starts an engine; its failure is reported as an error of the configuration that names it. */
 export function startable(engine: Engine, path: readonly string[], sources: EngineSources): Service {
   return {
     start: () =>
@@ -144,7 +144,7 @@ export function startable(engine: Engine, path: readonly string[], sources: Engi
   };
 }
 
-/** What an engine is told of a namespace. */
+/** The part of a namespace's configuration that engines use. */
 export function policyOf(name: string, config: NamespaceConfig): NamespacePolicy {
   return {
     name,

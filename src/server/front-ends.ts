@@ -11,7 +11,7 @@ import { makeStomp } from './stomp.ts';
 import { type ListenerGroup, loadTls } from './tls.ts';
 import type { SourceOf } from './users.ts';
 
-/** A front end beside HTTP. */
+/** A front end besides HTTP. */
 export interface FrontEnd extends Service {
   readonly name: ListenerGroup;
   readonly counts: SessionCounts;
@@ -19,7 +19,7 @@ export interface FrontEnd extends Service {
   url(): string;
   /** Uses another certificate for connections from now on. */
   reloadTls(tls: TlsMaterial): void;
-  /** Users were read anew: sessions go on as who their clients are now, or end. */
+  /** After a reload of the users: sessions continue under their new rights, or end. */
   renewUsers(renew: RenewUser): void;
 }
 
@@ -34,7 +34,7 @@ export interface FrontEndParts {
 
 const MAKERS = { stomp: makeStomp, amqp: makeAmqp };
 
-/** The front ends that a configuration turns on beside HTTP, as one service. */
+/** The front ends that a configuration turns on besides HTTP, as one service. */
 export class FrontEnds implements Service {
   readonly #config: Config;
   readonly #parts: FrontEndParts;

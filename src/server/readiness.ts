@@ -9,7 +9,7 @@ const OK = 'ok';
 
 /**
  * Whether this node should get requests: it has started, does not stop, and an engine answers. One of several
- * that is away is reported and no more: whoever is sent to another node finds it away there, too, and the
+ * that is away is reported and no more: a client that is sent to another node finds it away there, too, and the
  * namespaces of the others would be cut off for nothing.
  */
 export class Readiness {

@@ -14,7 +14,7 @@ export interface LoadedTls {
 }
 
 /**
- * Reads the certificate of a listener and its key, and tries them, so that what cannot be served is told before
+ * Reads the certificate of a listener and its key, and tries them, so that one that cannot be used is reported before
  * anything is replaced by it.
  * @throws ConfigError
  */

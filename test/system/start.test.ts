@@ -104,10 +104,10 @@ describe('The start', () => {
     await folder.write('q.yaml', 'http: { users: { test1: test1 } }');
     const program = await folder.serve(['--config', 'q.yaml']);
     assert.equal(await statusAs(program, `admin:${password}`), 401);
-    const told = program.logged().filter(({ msg }) => String(msg).includes('users.json is not used'));
-    assert.equal(told.length, 1);
+    const warnings = program.logged().filter(({ msg }) => String(msg).includes('users.json is not used'));
+    assert.equal(warnings.length, 1);
     assert.match(
-      String(told[0]?.msg),
+      String(warnings[0]?.msg),
       /^http\.users names the users, so .*: admin cannot log in\. Name them there/,
     );
     assert.equal(await program.stop(), 0);
