@@ -8,7 +8,7 @@ import type { Config } from '../config/options.ts';
 import { makeFolder } from '../files/make-folder.ts';
 import type { BackupReport } from '../http/options.ts';
 import { systemClock } from '../model/clock.ts';
-import { Backups } from '../server/backups.ts';
+import { Backups, hasSqliteFiles } from '../server/backups.ts';
 import { loadEngines } from '../server/engines.ts';
 import { restoreBackup } from '../server/restore.ts';
 import { CommandFailed } from './command-line.ts';
@@ -71,6 +71,7 @@ async function backUpStopped(
   { loaded: { config, sourceOf }, version, ask }: BackupIo,
 ): Promise<BackupReport | null> {
   const { namespaces, dataDir, dedup } = config;
+  if (!hasSqliteFiles(config)) throw new CommandFailed(`There is no SQLite file to back up in ${dataDir}.`);
   const engines = await loadEngines({
     namespaces,
     dataDir,

@@ -2,6 +2,7 @@ import { existsSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { basename, dirname, join } from 'node:path';
 import type { Config } from '../config/options.ts';
 import type { Engine } from '../engine/engine.ts';
+import { fileOf } from '../engines/sqlite/settings.ts';
 import { makeFolder } from '../files/make-folder.ts';
 import { PRIVATE_MODE } from '../files/private-file.ts';
 import { syncFolder } from '../files/sync-folder.ts';
@@ -27,6 +28,13 @@ export interface BackupsOptions {
 /** The folder that backups are written to. */
 export function backupFolderOf({ backupDir, dataDir }: Config): string {
   return backupDir ?? join(dataDir, 'backups');
+}
+
+/** Whether a namespace has a SQLite file that exists; to open a missing one makes it. */
+export function hasSqliteFiles({ namespaces, dataDir }: Config): boolean {
+  return Object.values(namespaces)
+    .filter(({ url }) => url.startsWith('sqlite:'))
+    .some(({ url }) => existsSync(fileOf({ url, dataDir })));
 }
 
 /**

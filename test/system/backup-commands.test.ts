@@ -111,6 +111,10 @@ describe('npm run backup and npm run restore', () => {
   });
 
   it('refuse a wrong password, a folder that is there, and a missing one, by their exit codes and messages', async () => {
+    const nothing = await run(['backup', 'monday']);
+    assert.equal(nothing.code, 1);
+    assert.match(nothing.stderr, /There is no SQLite file to back up in \S+data\./);
+    assert.ok(!existsSync(folder.file('data')));
     const server = await serve();
     const wrong = await run(['backup', 'monday', '--user', 'test1', '--url', server.url], 'wrong\n');
     assert.equal(wrong.code, 1);
