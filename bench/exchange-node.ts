@@ -32,6 +32,8 @@ export class ExchangeNode {
           type: `${type}:simple`,
           leaseMs: 120_000,
           maxQueues: 1000,
+          maxElements: null,
+          maxBytes: null,
           maxExchanges: 1000,
           storage,
           definitions,

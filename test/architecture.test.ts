@@ -13,7 +13,7 @@ const LONGER: Readonly<Record<string, number>> = {
   // The one place where elements meet consumers, with its states.
   'src/broker/line.ts': 450,
   // Every verb of a queue, with what it counts and whom it wakes.
-  'src/broker/queue.ts': 450,
+  'src/broker/queue.ts': 500,
   // Which queues exist, on this node and for the engine, and what they share.
   'src/broker/namespace.ts': 450,
   // Every metric, each in a test of its own.

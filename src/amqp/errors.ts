@@ -48,6 +48,7 @@ export const AMQP_ERRORS = {
   'pop-timeout': released('amqp:link:detach-forced'),
   'too-many-consumers': released('amqp:resource-limit-exceeded'),
   'too-many-queues': rejected('amqp:resource-limit-exceeded'),
+  'namespace-full': released('amqp:resource-limit-exceeded'),
   'too-many-groups': rejected('amqp:resource-limit-exceeded'),
   'too-many-exchanges': rejected('amqp:resource-limit-exceeded'),
   overloaded: released('amqp:resource-limit-exceeded'),

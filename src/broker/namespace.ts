@@ -10,6 +10,7 @@ import { quote } from '../model/quote.ts';
 import { Retries } from '../model/retries.ts';
 import type { Admission } from './admission.ts';
 import { Agreement, type Difference } from './agreement.ts';
+import { Capacity } from './capacity.ts';
 import { Channel } from './channel.ts';
 import { MANY } from './line.ts';
 import { Meter } from './meter.ts';
@@ -69,6 +70,8 @@ export class Namespace {
   readonly putBacks: PutBacks;
   /** New exchanges that read from here are refused beyond this many. */
   readonly maxExchanges: number;
+  /** Null: the namespace may hold any amount. */
+  readonly capacity: Capacity | null;
   readonly #setup: NamespaceSetup;
   readonly #sweeper: Sweeper;
   /** Handles of known queues. */
@@ -109,6 +112,8 @@ export class Namespace {
     this.admission = parts.admission;
     this.makeTid = parts.makeTid;
     this.putBacks = new PutBacks(this);
+    const isBounded = setup.maxElements !== null || setup.maxBytes !== null;
+    this.capacity = isBounded ? new Capacity(setup, this.name, storage, parts.clock) : null;
     this.#channel = new Channel({
       namespace: this.name,
       signaller: setup.signaller,
@@ -158,7 +163,7 @@ export class Namespace {
     });
     this.#channel.start();
     if (this.isShared) await this.#agreement.claimVariant();
-    await this.reload();
+    await Promise.all([this.reload(), this.capacity?.start()]);
     this.#rereadLater();
   }
 

@@ -20,6 +20,10 @@ export interface NamespaceSetup {
   readonly leaseMs: number;
   /** New queues beyond this many are refused. */
   readonly maxQueues: number;
+  /** Inserts are refused while the namespace holds as many elements; null: no bound. */
+  readonly maxElements: number | null;
+  /** The same for the bytes of its store. */
+  readonly maxBytes: number | null;
   /** New exchanges that read from the namespace are refused beyond this many. */
   readonly maxExchanges: number;
   /** What all nodes that serve the namespace should configure alike: told to the others, and compared. */

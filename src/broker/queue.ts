@@ -13,6 +13,7 @@ import type { Delivery, ElementId, GroupName, NewElement } from '../model/elemen
 import { invalidParameter, QuaysideError } from '../model/errors.ts';
 import type { QueueKey } from '../model/names.ts';
 import { quote } from '../model/quote.ts';
+import { amountOf } from './capacity.ts';
 import type { Consumer, GetRequest, Sink } from './consumer.ts';
 import { takeOperation } from './meter.ts';
 import type { Namespace } from './namespace.ts';
@@ -82,7 +83,7 @@ export class Queue {
     onRepeat: ((index: number) => void) | null = null,
   ): Promise<ElementId[]> {
     const repeats = elements.some(({ dedupKey }) => dedupKey !== null) ? new Repeats() : null;
-    const stored = this.#ns.storage.insert(this.key, elements, this.#signal, repeats?.note);
+    const stored = this.#store(elements, repeats);
     this.expect(elements, stored);
     return this.#ns.meter.observe('insert', stored, (ids) => {
       this.#ns.noteStored(this.key);
@@ -96,6 +97,17 @@ export class Queue {
       this.#ns.meter.count('insert', 'ok', elements.length);
       return ids;
     });
+  }
+
+  #store(elements: readonly NewElement[], repeats: Repeats | null): Promise<ElementId[]> {
+    const { storage, capacity } = this.#ns;
+    const store = (): Promise<ElementId[]> => storage.insert(this.key, elements, this.#signal, repeats?.note);
+    if (capacity === null) return store();
+    try {
+      return capacity.admit(amountOf(elements), store);
+    } catch (error) {
+      return Promise.reject(error);
+    }
   }
 
   /**
@@ -124,12 +136,14 @@ export class Queue {
    * of them or none where the engine fails. Answers, per move, how settling ended; only `done` stored anything.
    */
   async transfer(moves: readonly QueueMove[]): Promise<SettleOutcome[]> {
-    const transferring = this.#ns.storage.transfer(
-      moves.map(({ from = this, finish, inserts }) => ({
-        from: from.key,
-        finish,
-        inserts: inserts.map(({ queue, element }) => ({ queue: queue.key, element })),
-      })),
+    const transferring = this.#admitMoves(moves, () =>
+      this.#ns.storage.transfer(
+        moves.map(({ from = this, finish, inserts }) => ({
+          from: from.key,
+          finish,
+          inserts: inserts.map(({ queue, element }) => ({ queue: queue.key, element })),
+        })),
+      ),
     );
     const inOrder = this.#ns.storage.ordersTransfers;
     for (const [queue, elements] of byTarget(moves)) {
@@ -147,6 +161,24 @@ export class Queue {
     for (const { from = this, finish } of done) from.#ns.stats.add(from.key, finish.group, ONE_COMMIT);
     for (const [queue, elements] of byTarget(done)) queue.arrived(elements);
     return outcomes;
+  }
+
+  /** Where a namespace would grow, there must be room; one that gives up as many as it gets may be full. */
+  #admitMoves<T>(moves: readonly QueueMove[], transfer: () => Promise<T>): Promise<T> {
+    let call = transfer;
+    for (const ns of new Set(moves.flatMap(({ inserts }) => inserts.map(({ queue }) => queue.#ns)))) {
+      const { capacity } = ns;
+      if (capacity === null) continue;
+      const coming = moves.flatMap(({ inserts }) =>
+        inserts.filter(({ queue }) => queue.#ns === ns).map(({ element }) => element),
+      );
+      const going = moves.filter(({ from = this }) => from.#ns === ns).length;
+      if (coming.length <= going) continue;
+      const { bytes } = amountOf(coming);
+      const inner = call;
+      call = () => capacity.admit({ elements: coming.length - going, bytes }, inner);
+    }
+    return call();
   }
 
   /**

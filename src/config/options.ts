@@ -182,8 +182,22 @@ const NamespaceOptions = Type.Object(
       minimum: 1,
       default: 10_000,
       description:
-        'queues of the namespace; what would make one more is refused, a read of a status included, but for dead letters and what no exchange could forward',
+        'queues of the namespace; what would make one more is refused, but for dead letters and what no exchange could forward',
     }),
+    maxElements: Type.Optional(
+      Type.Integer({
+        minimum: 1,
+        description:
+          'elements of the namespace, in a stream once for each group; inserts beyond are refused with `507`, consuming continues; no bound if it is not given',
+      }),
+    ),
+    maxBytes: Type.Optional(
+      Type.Integer({
+        minimum: 1_048_576,
+        description:
+          '`sqlite:` only. Bytes of the file, or of the memory of `sqlite::memory:`, all of its namespaces together; inserts beyond are refused with `507`, consuming continues. 1 GiB for `sqlite::memory:` if it is not given, else no bound',
+      }),
+    ),
     maxExchanges: Type.Integer({
       minimum: 1,
       default: 1000,

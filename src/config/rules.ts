@@ -84,7 +84,7 @@ const isSqlite = (url: string): boolean => url.startsWith('sqlite:');
 /** Options that only some engines have. */
 function checkEngineOptions(namespace: NamespaceConfig, path: Path, refuse: Refuse): void {
   const { url, variant, signaller } = namespace;
-  for (const option of ['durability', 'cacheBytes'] as const) {
+  for (const option of ['durability', 'cacheBytes', 'maxBytes'] as const) {
     if (namespace[option] === undefined || isSqlite(url)) continue;
     refuse([...path, option], 'is for sqlite: only', 'Leave it out');
   }

@@ -114,6 +114,9 @@ export interface Storage {
    */
   sizes(queue: QueueKey, group?: GroupName): Promise<QueueSizes>;
 
+  /** What a namespace holds, by kept counts; see {@link Usage}. */
+  usage(ns: string): Promise<Usage>;
+
   /** The earliest maturity of a group's waiting deliveries, due or not; null where none waits. */
   nextDueAt(queue: QueueKey, group: GroupName): Promise<number | null>;
 
@@ -246,6 +249,13 @@ export interface GroupSizes {
 export interface QueueSizes extends GroupSizes {
   /** Per group with anything in it; empty for a plain queue and where `group` was given. */
   readonly groups: ReadonlyMap<GroupName, GroupSizes>;
+}
+
+export interface Usage {
+  /** Waiting and reserved; in a stream an element counts once for each of its groups. */
+  readonly elements: number;
+  /** What the store of the namespace takes, all of its namespaces together; null where the engine keeps no such count. */
+  readonly bytes: number | null;
 }
 
 export interface SweepResult {

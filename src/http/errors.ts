@@ -67,6 +67,7 @@ export const HTTP_ERRORS = {
   },
   'too-many-consumers': { status: 429, retryAfterMs: 1000 },
   'too-many-queues': { status: 507 },
+  'namespace-full': { status: 507 },
   'too-many-groups': { status: 507 },
   'too-many-exchanges': { status: 507 },
   overloaded: { status: 503, retryAfterMs: 1000 },

@@ -45,6 +45,7 @@ export const ERROR_CODES = [
   // what the server cannot do now
   'too-many-consumers',
   'too-many-queues',
+  'namespace-full',
   'too-many-groups',
   'too-many-exchanges',
   'overloaded',

@@ -9,6 +9,10 @@ import { type EngineSet, LOCAL_SIGNALS, policyOf } from './engines.ts';
 import { JointStats } from './joint-stats.ts';
 import { StatsCollection, USUAL_COLLECTION } from './stats-collection.ts';
 
+const MEMORY = 'sqlite::memory:';
+/** What a store in memory may take if nothing else is configured: 1 GiB. */
+const MEMORY_MAX_BYTES = 2 ** 30;
+
 /** The namespaces as the broker takes them: each with its ports and what to show of them. */
 export function namespaceSetups(config: Config, engines: EngineSet, log: EngineLog): NamespaceSetup[] {
   const local = new LocalSignaller(log);
@@ -22,6 +26,8 @@ export function namespaceSetups(config: Config, engines: EngineSet, log: EngineL
       type: `${type}:${namespace.variant}`,
       leaseMs: namespace.lease * 1000,
       maxQueues: namespace.maxQueues,
+      maxElements: namespace.maxElements ?? null,
+      maxBytes: namespace.maxBytes ?? (namespace.url === MEMORY ? MEMORY_MAX_BYTES : null),
       maxExchanges: namespace.maxExchanges,
       storage,
       definitions,

@@ -51,6 +51,7 @@ export const STOMP_ERRORS = {
   'pop-timeout': LATER,
   'too-many-consumers': LATER,
   'too-many-queues': WRONG,
+  'namespace-full': LATER,
   'too-many-groups': WRONG,
   'too-many-exchanges': WRONG,
   overloaded: LATER,

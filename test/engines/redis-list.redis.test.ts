@@ -194,8 +194,10 @@ for (const { name, url } of servers) {
         next = page.next;
       } while (next !== null);
       assert.deepEqual(seen, ['a', 'b', 'c', 'd', 'e']);
+      const before = await storage.usage(queue.ns);
       assert.equal(await storage.purge(queue, ['reserved']), 0);
       assert.equal(await storage.purge(queue), 5);
+      assert.equal((await storage.usage(queue.ns)).elements, before.elements - 5);
       assert.equal(await storage.nextDueAt(queue, ''), null);
       assert.deepEqual(await storage.sweep(), { touched: [], nextAt: null });
     });

@@ -6,6 +6,7 @@ import { type CarriedSignals, Lanes } from '../../src/engines/redis/calls/lanes.
 import type { Parcel } from '../../src/engines/redis/calls/parcels.ts';
 import type { Backlog } from '../../src/engines/redis/client/backlog.ts';
 import { CarryError } from '../../src/engines/redis/client/carrier.ts';
+import type { Commands } from '../../src/engines/redis/client/commands.ts';
 import { Keys } from '../../src/engines/redis/keys.ts';
 import { OutboxRelay } from '../../src/engines/redis/outbox-relay.ts';
 import { Policies } from '../../src/engines/redis/policies.ts';
@@ -77,7 +78,16 @@ export class StubbedStorage {
       { lookAgain: async () => {}, onLateArrival: () => {} },
     );
     const signaller = {} as Signaller;
-    this.storage = new RedisStorage({ lanes, registry, sweeper, policies, dedupWindowMs: 0, signaller });
+    const unused = { commands: {} as Commands, keys: {} as Keys };
+    this.storage = new RedisStorage({
+      ...unused,
+      lanes,
+      registry,
+      sweeper,
+      policies,
+      dedupWindowMs: 0,
+      signaller,
+    });
   }
 
   /** The first call that waits for its answer and has this verb; takes it from the list. */

@@ -27,6 +27,7 @@ export interface HarnessOptions {
   /** Of each namespace. */
   readonly maxQueues?: number;
   readonly maxExchanges?: number;
+  readonly maxElements?: number;
   readonly maxCopies?: number;
   readonly users?: readonly UserDefinition[];
   readonly http?: Partial<HttpOptions>;
@@ -77,7 +78,13 @@ export class Harness {
     this.opened = opened;
     this.log = lines;
     this.broker = brokerOn(
-      namespaces.map((policy) => ({ policy, engine: opened.engine, maxQueues, maxExchanges })),
+      namespaces.map((policy) => ({
+        policy,
+        engine: opened.engine,
+        maxQueues,
+        maxExchanges,
+        ...(options.maxElements !== undefined && { maxElements: options.maxElements }),
+      })),
       opened.clock,
     );
     const accounts = readAccounts(

@@ -233,6 +233,22 @@ describe('A login that takes its time', () => {
   });
 });
 
+describe('A namespace that is full', () => {
+  const harness = sharedHarness({ namespaces: [plain('N')], maxElements: 1 });
+
+  it('answers inserts with 507 and says what to do; consuming continues', async () => {
+    const client = harness().client();
+    const queue = harness().queue();
+    assert.equal((await client.insert('N', queue, 'a')).status, 200);
+    const answer = await client.insert('N', queue, 'b');
+    assert.equal(answer.status, 507);
+    const { code, detail } = jsonOf<{ code: string; detail: string }>(answer);
+    assert.equal(code, 'namespace-full');
+    assert.match(detail, /"N".*1 elements.*maxElements/);
+    assert.equal((await client.get('N', queue, { to: 0 })).body.toString(), 'a');
+  });
+});
+
 describe('Names that a client invents', () => {
   const MAX_QUEUES = 3;
   const harness = sharedHarness({ namespaces: [plain('N')], maxQueues: MAX_QUEUES });

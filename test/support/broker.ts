@@ -13,6 +13,8 @@ export interface TestNamespace {
   readonly engine: Engine;
   readonly maxQueues?: number;
   readonly maxExchanges?: number;
+  readonly maxElements?: number;
+  readonly maxBytes?: number;
   /** What the node tells others of its configuration; nothing where not given. */
   readonly configured?: Configured;
 }
@@ -40,6 +42,8 @@ function setup({
   engine,
   maxQueues = 1000,
   maxExchanges = 1000,
+  maxElements,
+  maxBytes,
   configured = {},
 }: TestNamespace): NamespaceSetup {
   const { type, storage, definitions, signaller, stats } = engine;
@@ -50,6 +54,8 @@ function setup({
     leaseMs: 120_000,
     maxQueues,
     maxExchanges,
+    maxElements: maxElements ?? null,
+    maxBytes: maxBytes ?? null,
     storage,
     definitions,
     signaller,

@@ -16,6 +16,7 @@ import type {
   SweepResult,
   TakeOptions,
   TakeResult,
+  Usage,
 } from '../../engine/storage.ts';
 import {
   DELIVERY_STATES,
@@ -210,6 +211,11 @@ export class PostgresStorage implements Storage {
   nextDueAt(key: QueueKey, group: GroupName): Promise<number | null> {
     const need = this.#need(key, [group], false);
     return this.#call(QUESTION, this.#host.verbs.nextDueAt, { queue: need.queue, group }, [need]);
+  }
+
+  async usage(ns: string): Promise<Usage> {
+    const elements = await this.#call(QUESTION, this.#host.verbs.usage, ns, []);
+    return { elements, bytes: null };
   }
 
   async sweep(): Promise<SweepResult> {

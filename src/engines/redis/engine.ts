@@ -118,7 +118,7 @@ export class RedisEngine implements Engine {
     this.storage =
       settings.variant === 'list'
         ? new ListStorage({ ...shared, backlog, registry, dedupWindowMs, givenTime })
-        : new RedisStorage({ lanes, registry, sweeper, policies, dedupWindowMs, signaller });
+        : new RedisStorage({ ...shared, lanes, registry, sweeper, policies, dedupWindowMs, signaller });
     this.#stopBuffers = () => stats.stop();
   }
 

@@ -17,6 +17,7 @@ import type {
   SweepResult,
   TakeOptions,
   TakeResult,
+  Usage,
 } from '../../engine/storage.ts';
 import {
   DELIVERY_STATES,
@@ -37,8 +38,9 @@ import { purge } from './purge.ts';
 import type { Registry } from './registry.ts';
 import type { Sweeper } from './sweeper.ts';
 import { type TransferParts, transfer } from './transfer.ts';
+import { type UsageParts, usage } from './usage.ts';
 
-export interface StorageParts extends TransferParts {
+export interface StorageParts extends TransferParts, UsageParts {
   readonly lanes: Lanes;
   readonly registry: Registry;
   readonly sweeper: Sweeper;
@@ -152,6 +154,10 @@ export class RedisStorage implements Storage {
 
   nextDueAt(queue: QueueKey, group: GroupName): Promise<number | null> {
     return this.#lanes.call(queue, DUE, group, FREE);
+  }
+
+  usage(ns: string): Promise<Usage> {
+    return usage(this.#parts, ns);
   }
 
   sweep(): Promise<SweepResult> {

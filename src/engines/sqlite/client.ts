@@ -27,6 +27,7 @@ const READS: ReadonlySet<Operation> = new Set([
   'browse',
   'sizes',
   'nextDueAt',
+  'usage',
   'definitionGet',
   'definitionList',
   'statsRead',

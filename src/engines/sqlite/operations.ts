@@ -14,6 +14,7 @@ export const OPERATIONS = [
   'purge',
   'sizes',
   'nextDueAt',
+  'usage',
   'sweep',
   'definitionGet',
   'definitionList',

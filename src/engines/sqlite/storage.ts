@@ -16,6 +16,7 @@ import type {
   SweepResult,
   TakeOptions,
   TakeResult,
+  Usage,
 } from '../../engine/storage.ts';
 import type { Delivery, DeliveryState, ElementId, GroupName, NewElement } from '../../model/element.ts';
 import type { QueueKey } from '../../model/names.ts';
@@ -199,6 +200,11 @@ export class SqliteStorage implements Storage {
 
   #dueAt({ matureAt, delayMs }: NewElement, now: number): number {
     return matureAt === null ? now + delayMs : this.#time.fromWall(matureAt);
+  }
+
+  usage(ns: string): Promise<Usage> {
+    this.#client.begin('usage').value(ns);
+    return this.#client.end('usage', (reply) => ({ elements: reply.number(), bytes: reply.number() }));
   }
 
   sweep(): Promise<SweepResult> {

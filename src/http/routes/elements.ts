@@ -52,7 +52,14 @@ export const elementRoutes: readonly Route[] = [
         ],
       },
     ],
-    problems: ['body-too-large', 'idempotency-mismatch', 'too-many-groups', 'storage-full', 'not-supported'],
+    problems: [
+      'body-too-large',
+      'idempotency-mismatch',
+      'too-many-groups',
+      'namespace-full',
+      'storage-full',
+      'not-supported',
+    ],
     handle(call, query) {
       const { head, namespace, queue } = call;
       const { mature, delay, tries } = query;

@@ -134,5 +134,29 @@ export function sizesContract(open: EngineUnderTest['open']): void {
       assert.deepEqual(counts(await on.storage.sizes(queue, 'none')), [0, 0, 0]);
       assert.equal(await on.storage.nextDueAt(queue, 'g2'), matureAt);
     });
+
+    it('counts what a namespace holds over all its queues: waiting, scheduled and reserved', async () => {
+      await on.alone(async ({ engine: { storage } }) => {
+        const [one, two] = [
+          { ns: 'plain', name: 'one' },
+          { ns: 'plain', name: 'two' },
+        ];
+        assert.equal((await storage.usage('plain')).elements, 0);
+        await storage.insert(one, [
+          newElement(),
+          newElement({ dedupKey: 'k' }),
+          newElement({ delayMs: 60_000 }),
+        ]);
+        await storage.insert(two, [newElement()]);
+        await storage.insert({ ns: 'jobs', name: 'elsewhere' }, [newElement()]);
+        const { deliveries } = await storage.take(one, { group: '', count: 1, leaseMs: 60_000 });
+        assert.equal((await storage.usage('plain')).elements, 4);
+        await storage.commit(one, [{ id: deliveries[0]?.id ?? '', group: '', token: null }]);
+        await storage.take(two, { group: '', count: 1, leaseMs: null });
+        const { elements, bytes } = await storage.usage('plain');
+        assert.equal(elements, 2);
+        assert.ok(bytes === null || bytes > 0);
+      });
+    });
   });
 }

@@ -3,7 +3,7 @@ import { commitVerbs } from './commit.ts';
 import { extendVerb } from './extend.ts';
 import { type InsertHost, insertVerbs } from './insert.ts';
 import { type LapseHost, lapseVerb } from './lapse.ts';
-import { NOTHING_VERB, PING_VERB, QUEUES_VERB } from './names.ts';
+import { NOTHING_VERB, PING_VERB, QUEUES_VERB, USAGE_VERB } from './names.ts';
 import { NEXT_DUE_AT_VERB } from './next-due-at.ts';
 import { purgeVerbs } from './purge.ts';
 import { putBackVerbs } from './put-back.ts';
@@ -27,6 +27,7 @@ export function makeVerbs(host: VerbsHost) {
   return {
     nothing: NOTHING_VERB,
     queues: QUEUES_VERB,
+    usage: USAGE_VERB,
     ping: PING_VERB,
     insert: insertVerbs(host),
     take: takeVerbs(host),

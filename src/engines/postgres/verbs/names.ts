@@ -24,6 +24,33 @@ class QueuesBatch implements Batch<string, string[]> {
   }
 }
 
+const USAGE: Statement = {
+  name: 'usage',
+  text: `SELECT coalesce(sum(y.waiting + y.reserved), 0) FROM queue q JOIN lane l ON l.queue = q.id
+    JOIN tally y ON y.lane = l.id WHERE q.ns = $1`,
+};
+
+/** How many deliveries a namespace has, by the tally. */
+export const USAGE_VERB: Verb<string, number> = { name: USAGE.name, batch: () => new UsageBatch() };
+
+class UsageBatch implements Batch<string, number> {
+  #ns: string | null = null;
+
+  add(ns: string): boolean {
+    if (this.#ns !== null) return false;
+    this.#ns = ns;
+    return true;
+  }
+
+  query(): Query {
+    return { statement: USAGE, values: [this.#ns] };
+  }
+
+  read([row]: readonly Row[]): number[] {
+    return [number(row ?? [], 0)];
+  }
+}
+
 /** Nothing beyond what a step needs: its queues have numbers before it runs. */
 export const NOTHING_VERB: Verb<null, void> = { name: 'nothing', batch: () => new NothingBatch() };
 

@@ -10,6 +10,7 @@ import type {
   SweepResult,
   TakeOptions,
   TakeResult,
+  Usage,
 } from '../../../engine/storage.ts';
 import type { Delivery, DeliveryState, ElementId, GroupName, NewElement } from '../../../model/element.ts';
 import { PLAIN_GROUP } from '../../../model/element.ts';
@@ -206,6 +207,16 @@ export class ListStorage implements Storage {
 
   async nextDueAt(queue: QueueKey, group: GroupName): Promise<number | null> {
     return (await this.sizes(queue, group)).nextMatureAt;
+  }
+
+  async usage(ns: string): Promise<Usage> {
+    const { commands, keys, registry } = this.#parts;
+    let elements = 0;
+    for (const name of await registry.names(ns)) {
+      const key = keys.list({ ns, name });
+      elements += Number(await commands.read(key, 'LLEN', [key]));
+    }
+    return { elements, bytes: null };
   }
 
   /** Dedup keys end by themselves, and there is no lease. */

@@ -11,11 +11,13 @@ export class FreePages {
   readonly #count: StatementSync;
   readonly #free: StatementSync;
   readonly #vacuum: StatementSync;
+  readonly #pageBytes: number;
   #given = false;
 
   constructor(db: DatabaseSync) {
     this.#count = db.prepare('PRAGMA page_count');
     this.#free = db.prepare('PRAGMA freelist_count');
+    this.#pageBytes = Number(db.prepare('PRAGMA page_size').get()?.page_size);
     this.#vacuum = db.prepare(`PRAGMA incremental_vacuum(${PAGES_AT_ONCE})`);
   }
 
@@ -28,6 +30,12 @@ export class FreePages {
     this.#vacuum.all();
     this.#given = true;
     return this.#isWorthWhile(everything);
+  }
+
+  /** What the pages take that hold something. */
+  bytesInUse(): number {
+    const pages = Number(this.#count.get()?.page_count) - Number(this.#free.get()?.freelist_count);
+    return pages * this.#pageBytes;
   }
 
   /** Whether pages were given since the last time: the file shrinks only at the next checkpoint. */

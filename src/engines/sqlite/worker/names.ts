@@ -46,6 +46,7 @@ export class Names {
   readonly #addLane: StatementSync;
   readonly #removeLane: StatementSync;
   readonly #listQueues: StatementSync;
+  readonly #heldIn: StatementSync;
 
   constructor(db: DatabaseSync, policies: readonly NamespacePolicy[], undo: Undo) {
     this.#policies = new Map(policies.map((policy) => [policy.name, policy]));
@@ -61,6 +62,9 @@ export class Names {
     );
     this.#removeLane = db.prepare('DELETE FROM lane WHERE id = ?');
     this.#listQueues = db.prepare('SELECT name FROM queue WHERE ns = ? ORDER BY name');
+    this.#heldIn = db.prepare(
+      'SELECT coalesce(sum(l.ready + l.scheduled + l.reserved), 0) AS n FROM queue q JOIN lane l ON l.queue = q.id WHERE q.ns = ?',
+    );
   }
 
   /** Takes the next handle's name. Handles are numbered by both sides in the order of sending. */
@@ -169,6 +173,11 @@ export class Names {
       .all(ns)
       .map((row) => String(row.name))
       .sort();
+  }
+
+  /** Deliveries of a namespace, as the last transaction saved their counts. */
+  heldIn(ns: string): number {
+    return Number(this.#heldIn.get(ns)?.n);
   }
 
   #remember(id: number, key: QueueKey): Queue {

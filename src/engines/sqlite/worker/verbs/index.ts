@@ -6,7 +6,7 @@ import { definitionDelete, definitionGet, definitionList, definitionPut } from '
 import { insert } from './insert.ts';
 import { purge } from './purge.ts';
 import { putBack } from './put-back.ts';
-import { declare, nextDueAt, queues } from './queues.ts';
+import { declare, nextDueAt, queues, usage } from './queues.ts';
 import { remove } from './remove.ts';
 import { commit, extend, rollback } from './settle.ts';
 import { sizes } from './sizes.ts';
@@ -37,6 +37,7 @@ const BY_NAME: Record<Operation, Verb> = {
   purge,
   sizes,
   nextDueAt,
+  usage,
   sweep,
   definitionGet,
   definitionList,

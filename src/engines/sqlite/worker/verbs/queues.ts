@@ -13,6 +13,12 @@ export function queues(store: Store, call: MessageReader, reply: MessageWriter):
   for (const name of names) reply.value(name);
 }
 
+/** namespace -> elements, bytes that the file's pages in use have */
+export function usage(store: Store, call: MessageReader, reply: MessageWriter): void {
+  reply.value(store.names.heldIn(call.text()));
+  reply.value(store.freePages.bytesInUse());
+}
+
 /** queue, group -> moment or null */
 export function nextDueAt(store: Store, call: MessageReader, reply: MessageWriter): void {
   const lane = store.names.find(call.number())?.lanes.get(call.text());

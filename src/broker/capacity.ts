@@ -1,0 +1,125 @@
+import type { Storage } from '../engine/storage.ts';
+import type { Clock } from '../model/clock.ts';
+import type { NewElement } from '../model/element.ts';
+import { QuaysideError } from '../model/errors.ts';
+import { quote } from '../model/quote.ts';
+
+/** What a namespace may hold; null: no bound. */
+export interface CapacityLimits {
+  readonly maxElements: number | null;
+  readonly maxBytes: number | null;
+}
+
+interface Amount {
+  readonly elements: number;
+  readonly bytes: number;
+}
+
+/** What elements weigh beside their bodies, about. */
+const ELEMENT_BYTES = 100;
+
+const NOTHING: Amount = { elements: 0, bytes: 0 };
+/** While inserts come, the engine is asked at most this often what it holds. */
+const REFRESH_MS = 1_000;
+/** And for no larger part of the time than one in so many: an engine with many queues takes a while. */
+const REST_FACTOR = 20;
+
+/**
+ * Refuses inserts into a namespace that holds as much as it may. The engine's count is read again while inserts come;
+ * between two readings, what this node stores is added to it, so an insert costs two comparisons and no round trip.
+ *
+ * What is added is never too little: inserts whose end is not known at a reading are added to it, although the engine
+ * may have counted them. What was consumed, and what other nodes stored, shows at the next reading. So one node alone
+ * never goes beyond the bound, and several go beyond it by at most what the others store between two readings.
+ */
+export class Capacity {
+  readonly #limits: CapacityLimits;
+  readonly #ns: string;
+  readonly #storage: Storage;
+  readonly #clock: Pick<Clock, 'monotonic'>;
+  #held = NOTHING;
+  /** Of inserts that the engine has not answered yet. */
+  #pending = NOTHING;
+  /** Admitted since the reading in progress began. */
+  #since = NOTHING;
+  #isReading = false;
+  #readFrom = Number.NEGATIVE_INFINITY;
+
+  constructor(limits: CapacityLimits, ns: string, storage: Storage, clock: Pick<Clock, 'monotonic'>) {
+    this.#limits = limits;
+    this.#ns = ns;
+    this.#storage = storage;
+    this.#clock = clock;
+  }
+
+  /** Reads what the namespace holds, before the first insert. */
+  start(): Promise<void> {
+    return this.#read();
+  }
+
+  /**
+   * Calls `store` if there is room for what it adds.
+   * @throws QuaysideError `namespace-full`
+   */
+  admit<T>(amount: Amount, store: () => Promise<T>): Promise<T> {
+    if (this.#clock.monotonic() >= this.#readFrom && !this.#isReading) this.#read().catch(() => {});
+    this.#check(amount);
+    const stored = store();
+    this.#held = sum(this.#held, amount);
+    this.#pending = sum(this.#pending, amount);
+    this.#since = sum(this.#since, amount);
+    const settled = (): void => {
+      this.#pending = {
+        elements: this.#pending.elements - amount.elements,
+        bytes: this.#pending.bytes - amount.bytes,
+      };
+    };
+    stored.then(settled, settled);
+    return stored;
+  }
+
+  #check({ elements, bytes }: Amount): void {
+    const { maxElements, maxBytes } = this.#limits;
+    if (maxElements !== null && this.#held.elements + elements > maxElements) {
+      throw this.#full(`${maxElements} elements`, 'maxElements');
+    }
+    if (maxBytes !== null && this.#held.bytes + bytes > maxBytes)
+      throw this.#full(`${maxBytes} bytes`, 'maxBytes');
+  }
+
+  async #read(): Promise<void> {
+    const startedAt = this.#clock.monotonic();
+    const pending = this.#pending;
+    this.#isReading = true;
+    this.#since = NOTHING;
+    try {
+      const { elements, bytes } = await this.#storage.usage(this.#ns);
+      this.#held = sum({ elements, bytes: bytes ?? 0 }, sum(pending, this.#since));
+    } finally {
+      const now = this.#clock.monotonic();
+      this.#readFrom = now + Math.max(REFRESH_MS, REST_FACTOR * (now - startedAt));
+      this.#isReading = false;
+    }
+  }
+
+  #full(limit: string, option: string): QuaysideError {
+    return new QuaysideError(
+      'namespace-full',
+      `Namespace ${quote(this.#ns)} holds as much as it may (${limit}). Consume elements, or raise ${option}.`,
+    );
+  }
+}
+
+/** What some elements add. */
+export function amountOf(elements: readonly NewElement[]): Amount {
+  let bytes = elements.length * ELEMENT_BYTES;
+  for (const { body, headers } of elements) {
+    bytes += body.byteLength;
+    for (const text of headers) bytes += text.length;
+  }
+  return { elements: elements.length, bytes };
+}
+
+function sum(a: Amount, b: Amount): Amount {
+  return { elements: a.elements + b.elements, bytes: a.bytes + b.bytes };
+}

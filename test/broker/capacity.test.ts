@@ -1,0 +1,98 @@
+import assert from 'node:assert/strict';
+import { afterEach, beforeEach, describe, it } from 'node:test';
+import type { Broker } from '../../src/broker/broker.ts';
+import type { Queue } from '../../src/broker/queue.ts';
+import { MEMORY_SQLITE } from '../engines/sqlite.ts';
+import type { TestEngine } from '../engines.ts';
+import { brokerOn, plain } from '../support/broker.ts';
+import { newElement } from '../support/elements.ts';
+
+const MAX = 3;
+const FULL = { code: 'namespace-full' };
+
+describe('a namespace that holds as much as it may', () => {
+  let opened: TestEngine;
+  let broker: Broker;
+  const queue = (name: string, ns = 'N'): Queue => broker.namespace(ns).queue(name);
+  const insert = (name: string, ns = 'N', body = 'x'): Promise<string[]> =>
+    queue(name, ns).insert([newElement({ body })]);
+  /** The engine is asked again what it holds at the first insert after so long. */
+  const reread = async (): Promise<void> => {
+    await opened.passTime(1_001);
+    await insert('q').catch(() => {});
+    await opened.engine.ping();
+    await new Promise(setImmediate);
+  };
+  const reserve = async (
+    name: string,
+    ns = 'N',
+  ): Promise<{ id: string; group: string; token: string | null }> => {
+    const options = { group: '', count: 1, leaseMs: 60_000 };
+    const [delivery] = (await opened.engine.storage.take({ ns, name }, options)).deliveries;
+    return { id: delivery?.id ?? '', group: '', token: delivery?.lease?.token ?? null };
+  };
+
+  beforeEach(async () => {
+    const policies = [plain('N', { deadLetter: { maxTries: 1, queue: 'dead' } }), plain('B'), plain('free')];
+    opened = await MEMORY_SQLITE.open({ namespaces: policies });
+    const [n, b, free] = policies.map((policy) => ({ policy, engine: opened.engine }));
+    if (n === undefined || b === undefined || free === undefined) throw new Error('three were given');
+    broker = brokerOn([{ ...n, maxElements: MAX }, { ...b, maxBytes: 2_000_000 }, free], opened.clock);
+    await broker.start();
+  });
+  afterEach(async () => {
+    await broker.stop();
+    await opened.close();
+  });
+
+  it('refuses inserts, however many come at once, and takes them again when elements were consumed', async () => {
+    const outcomes = await Promise.allSettled(Array.from({ length: 10 }, (_, i) => insert(`q${i}`)));
+    assert.equal(outcomes.filter(({ status }) => status === 'fulfilled').length, MAX);
+    await assert.rejects(insert('q'), FULL);
+    await assert.rejects(queue('q').insert([newElement(), newElement()]), FULL);
+    assert.equal((await opened.engine.storage.usage('N')).elements, MAX);
+    await queue('q0').commit({ ...(await reserve('q0')), group: null });
+    await reread();
+    await insert('q');
+    assert.equal((await opened.engine.storage.usage('N')).elements, MAX);
+    await insert('q', 'free');
+  });
+
+  it('knows from the start what is there already', async () => {
+    for (let i = 0; i < MAX; i += 1) await insert('q');
+    const policy = plain('N');
+    const again = brokerOn([{ policy, engine: opened.engine, maxElements: MAX }], opened.clock, 2);
+    await again.start();
+    await assert.rejects(again.namespace('N').queue('q').insert([newElement()]), FULL);
+    await again.stop();
+  });
+
+  it('still moves dead letters, and passes what gives up as much as it gets', async () => {
+    for (let i = 0; i < MAX; i += 1) await insert('q');
+    assert.equal(await queue('q').rollback({ ...(await reserve('q')), group: null }, 0), 'dead-lettered');
+    const copy = { queue: queue('to'), element: newElement() };
+    const one = await queue('q').transfer([{ finish: await reserve('q'), inserts: [copy] }]);
+    assert.deepEqual(one, ['done']);
+    const finish = await reserve('q');
+    await assert.rejects(queue('q').transfer([{ finish, inserts: [copy, copy] }]), FULL);
+    assert.deepEqual(await opened.engine.storage.commit({ ns: 'N', name: 'q' }, [finish]), ['done']);
+  });
+
+  it('refuses by bytes as well, and takes again what fits when they were freed', async () => {
+    const body = 'x'.repeat(900_000);
+    await insert('q', 'B', body);
+    await assert.rejects(async () => {
+      await insert('q', 'B', body);
+      await insert('q', 'B', body);
+    }, FULL);
+    await opened.engine.storage.purge({ ns: 'B', name: 'q' });
+    for (let i = 0; i < 20; i += 1) {
+      await opened.passTime(6_000);
+      await opened.engine.ping();
+    }
+    await insert('q', 'B').catch(() => {});
+    await opened.engine.ping();
+    await new Promise(setImmediate);
+    await insert('q', 'B', body);
+  });
+});

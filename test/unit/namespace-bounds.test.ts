@@ -1,0 +1,35 @@
+import assert from 'node:assert/strict';
+import { it } from 'node:test';
+import type { Config, NamespaceConfig } from '../../src/config/options.ts';
+import { systemClock } from '../../src/model/clock.ts';
+import { loadEngines } from '../../src/server/engines.ts';
+import { namespaceSetups } from '../../src/server/namespaces.ts';
+import { SILENT_LOG } from '../support/broker.ts';
+
+const GIB = 2 ** 30;
+
+it('a namespace in memory holds 1 GiB if nothing is configured, and no other has a bound then', async () => {
+  const usual = { variant: 'simple', lease: 120, maxQueues: 1, maxExchanges: 1, maxGroups: 1 } as const;
+  const namespaces: Record<string, NamespaceConfig> = {
+    memory: { ...usual, url: 'sqlite::memory:' },
+    file: { ...usual, url: 'sqlite:bounds.db' },
+    bounded: { ...usual, url: 'sqlite:bounded.db', maxElements: 5, maxBytes: 2_000_000 },
+  };
+  const engines = await loadEngines({
+    namespaces,
+    dataDir: '/nowhere',
+    dedupWindowMs: 1000,
+    clock: systemClock,
+    log: SILENT_LOG,
+    sourceOf: () => null,
+  });
+  const setups = namespaceSetups({ namespaces } as unknown as Config, engines, SILENT_LOG);
+  assert.deepEqual(
+    setups.map(({ maxElements, maxBytes }) => [maxElements, maxBytes]),
+    [
+      [null, GIB],
+      [null, null],
+      [5, 2_000_000],
+    ],
+  );
+});
