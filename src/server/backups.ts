@@ -10,9 +10,10 @@ import type { BackupReport } from '../http/options.ts';
 import type { Clock } from '../model/clock.ts';
 import { invalidParameter, QuaysideError } from '../model/errors.ts';
 import { maskUrl } from '../model/mask.ts';
+import { quote } from '../model/quote.ts';
 import type { EngineSet } from './engines.ts';
 
-/** What stands beside the copies and says which is whose. */
+/** The list in a backup's folder: which file is of which namespaces. */
 export const MANIFEST = 'backup.json';
 
 /** No separator, no leading dot: a name never leads out of the folder of backups. */
@@ -55,7 +56,7 @@ export class Backups {
     const chosen = name ?? takenAt.replaceAll(':', '-');
     if (!NAME.test(chosen)) {
       const allowed = '1 to 64 letters, digits, ".", "_" and "-", the first of them a letter or digit';
-      throw invalidParameter('name', `The name of a backup is ${allowed}.`);
+      throw invalidParameter('name', `name cannot be ${quote(chosen)}; give ${allowed}.`);
     }
     return this.makeAt(join(backupFolderOf(this.#options.config), chosen), takenAt);
   }
@@ -75,7 +76,7 @@ export class Backups {
     const { version } = this.#options;
     const name = basename(folder);
     if (existsSync(folder)) {
-      throw new QuaysideError('backup-conflict', `There is a backup ${name} already.`);
+      throw new QuaysideError('backup-conflict', `There is a backup ${quote(name)} already.`);
     }
     const partial = join(dirname(folder), `.${name}.partial`);
     // Left behind by a server that was killed.

@@ -20,7 +20,7 @@ export function existingFiles(file: string): string[] {
 }
 
 /**
- * Copies a backup beside the place where it is to go, checks the whole copy, and marks it, so that its first start
+ * Copies a backup to a draft next to its target, checks the whole copy, and marks it, so that its first start
  * gives ids that the lost file never gave.
  * @throws Error that names the backup, if it is damaged or of a newer version
  */

@@ -18,7 +18,7 @@ const STARTS = 1000;
 const SQLITE_OK = 0;
 
 /**
- * Copies the database into a file by SQLite's backup API. What is written meanwhile by the same connection goes to both,
+ * Copies the database into a file by SQLite's backup API. What the same connection writes during the copy goes to both,
  * so the copy is the database as it is at the end of copying.
  */
 export class Backup {

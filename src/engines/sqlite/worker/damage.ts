@@ -4,7 +4,7 @@ import type { Store } from './store.ts';
 /**
  * Takes an element whose checksum, or that of one of its deliveries, does not fit out of its queue, for all groups, and
  * keeps its content in the table `damaged`. It is never handed out as good, does not block what is behind it, and is
- * not lost to a person who can still make sense of it. The operator is told its id and queue.
+ * not lost to a person who can still make sense of it. A warning names its id and queue.
  */
 export function setAsideDamaged(store: Store, seq: number): void {
   store.elements.setAside(seq, store.now);

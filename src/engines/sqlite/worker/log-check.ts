@@ -6,7 +6,7 @@ import { closeSync, fstatSync, openSync, readSync, statSync } from 'node:fs';
  *
  * The difference is in what follows: each commit is fsynced before the next one starts, so a crash tears one
  * transaction at most. Two commits of this log behind the break were both acknowledged, and the break is damage.
- * A break in the last transaction cannot be told from a torn one.
+ * A break in the last transaction cannot be distinguished from a torn one.
  *
  * Format: https://www.sqlite.org/fileformat2.html#the_write_ahead_log. A log is reused from its start, with new
  * salts, so behind its end there may be sound frames of an earlier generation; those were checkpointed.

@@ -96,7 +96,10 @@ function checkLog({ file, durability, damagedLog }: OpenOptions, warn: Warn): vo
   }
   if (damagedLog === 'drop') {
     const copy = keepCopy(log);
-    warn({ file, copy, ...damage }, `the SQLite file ${problem}: continuing without them, as told`);
+    warn(
+      { file, copy, ...damage },
+      `the SQLite file ${problem}: continuing without them, as damagedLog says`,
+    );
     return;
   }
   // Another process may be writing the log at this moment.
