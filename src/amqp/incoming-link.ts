@@ -10,7 +10,7 @@ import { addressOf, Link, type LinkHost } from './link.ts';
 import { elementOf } from './message/from-message.ts';
 import { setReceiving } from './rhea.ts';
 
-/** Credit is granted anew when this part of it was used and settled. */
+/** Credit is replenished when this part of it was used and settled. */
 const GRANTED_AT_ONCE = LINK_LIMITS.credit / 4;
 
 /** A link by which a client sends: each message is one element of the queue that its target names. */

@@ -20,7 +20,7 @@ export interface Conversation {
   readonly done: Promise<void>;
   /** Tells the client, then closes. */
   end(reason: QuaysideError): void;
-  /** Users were read anew: it goes on as who its client is now, or ends. */
+  /** Users were reloaded: it continues with its user's rights of now, or ends. */
   renewUser(renew: RenewUser): void;
 }
 
@@ -47,7 +47,7 @@ export class SessionServer implements Service {
   readonly #tls: TlsServer | null;
   /** Raw sockets, those in a TLS handshake included. */
   readonly #sockets = new Set<Socket>();
-  /** Addresses of clients that proxies told, by the proxy's own address and port. */
+  /** Addresses of clients behind trusted proxies, by the address and port of the proxy's connection. */
   readonly #behindProxies = new Map<string, string>();
   readonly #conversations = new Set<Conversation>();
   readonly #startedAt: string;
@@ -111,7 +111,7 @@ export class SessionServer implements Service {
     this.#tls?.setSecureContext({ ...tls, ...TLS_VERSION });
   }
 
-  /** Users were read anew: sessions of those who are gone, or may not read any more what they read, end. */
+  /** Users were reloaded: sessions end if their user is gone or may no longer read what they read. */
   renewUsers(renew: RenewUser): void {
     for (const conversation of this.#conversations) conversation.renewUser(renew);
   }

@@ -53,7 +53,7 @@ type State = 'new' | 'joining' | 'open' | 'finishing' | 'gone';
  *
  * States, and who moves it:
  * - `new`: nobody knows who it is. Only CONNECT or STOMP may come. Left by that frame, or by an error.
- * - `joining`: its login is being checked; no frame is handed over meanwhile. Left by the outcome.
+ * - `joining`: its login is being checked, and no frame is handed over. Left by the outcome.
  * - `open`: every command may come. Left by DISCONNECT, an error, the client's end of sending, or the server's stop.
  * - `finishing`: subscriptions are over, transactions aborted, what the client held goes back. What the engine was
  *   asked for before is waited for, and its receipts are sent; then comes the last frame (RECEIPT of
@@ -214,7 +214,7 @@ export class Session implements SubscriptionHost, StoringHost<string>, SettlingH
     this.#cancelDeadline?.();
   }
 
-  /** Users were read anew: the session goes on as who its client is now, or ends. */
+  /** Users were reloaded: the session continues with its user's rights of now, or ends. */
   renewUser(renew: RenewUser): void {
     if (this.#state !== 'open' || this.#user === null) return;
     const user = renew(this.#user);

@@ -8,6 +8,7 @@ import { LINK_LIMITS, REJECT_DELAY } from '../../src/amqp/limits.ts';
 import * as names from '../../src/amqp/message/names.ts';
 import { PROPERTY_FIELDS } from '../../src/amqp/message/sections.ts';
 import { AMQP_DEFAULTS } from '../../src/amqp/options.ts';
+import { LIBRARIES } from './foreign/driven.ts';
 import { AmqpNode } from './node.ts';
 
 const ROOT = new URL('../../', import.meta.url);
@@ -48,6 +49,15 @@ describe('docs/protocols/amqp.md and the code', () => {
       built.filter(([code]) => !never.includes(code)),
     );
     assert.equal(listed.length + never.length, built.length);
+  });
+
+  it('name the same clients that are tested', () => {
+    const [, sentence = ''] = /through one suite:([\s\S]*?)\n\n/.exec(PAGE) ?? [];
+    const named = [...sentence.matchAll(/`([^`]+)`/g)].map(([, name]) => name);
+    assert.deepEqual(
+      named,
+      LIBRARIES.map(({ name }) => name),
+    );
   });
 
   it('list the same limits', () => {

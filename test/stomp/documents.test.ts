@@ -8,6 +8,7 @@ import { STOMP_LIMITS } from '../../src/stomp/limits.ts';
 import { STOMP_DEFAULTS } from '../../src/stomp/options.ts';
 import { ACK_MODES } from '../../src/stomp/subscription.ts';
 import { type ServerFrame, StompClient, show } from './client.ts';
+import { LIBRARIES } from './foreign/libraries.ts';
 import { StompNode } from './node.ts';
 
 const ROOT = new URL('../../', import.meta.url);
@@ -93,6 +94,15 @@ describe('docs/protocols/stomp.md and the code', () => {
     const beats = table('header of CONNECTED').find(([name]) => name === '`heart-beat`');
     const { sendBeatMs, wantBeatMs } = STOMP_DEFAULTS;
     assert.ok(beats?.[1]?.startsWith(`\`${sendBeatMs},${wantBeatMs}\``));
+  });
+
+  it('name the same clients that are tested', () => {
+    const [, sentence = ''] = /through one suite,([\s\S]*?)\n\n/.exec(PAGE) ?? [];
+    const named = [...sentence.matchAll(/`([^`]+)`/g)].map(([, name]) => name);
+    assert.deepEqual(
+      named,
+      LIBRARIES.map(({ name }) => name),
+    );
   });
 
   it('name the same headers of SEND that are never kept', () => {
