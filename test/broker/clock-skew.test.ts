@@ -7,7 +7,7 @@ import type { Delivery } from '../../src/model/element.ts';
 import { MEMORY_SQLITE } from '../engines/sqlite.ts';
 import type { TestEngine } from '../engines.ts';
 import { brokerOn, plain } from '../support/broker.ts';
-import { skewed } from '../support/clock.ts';
+import { FakeClock, skewed } from '../support/clock.ts';
 import { bodyText, newElement } from '../support/elements.ts';
 import { engineWith } from '../support/engine-with.ts';
 
@@ -91,3 +91,56 @@ for (const [how, skewMs] of [
     });
   });
 }
+
+describe('a node on SQLite whose clock is set back by an hour', () => {
+  it('answers gets that wait when a delay is over, ends leases, and asks the engine a bounded number of times', async () => {
+    const opened = await MEMORY_SQLITE.open({ namespaces: [POLICY] });
+    const { clock } = opened;
+    assert.ok(clock instanceof FakeClock);
+    let takes = 0;
+    const engine = engineWith(opened.engine, (real) => ({
+      take: (queue, options) => {
+        takes += 1;
+        return real.take(queue, options);
+      },
+    }));
+    const broker = brokerOn([{ policy: POLICY, engine }], opened.clock);
+    await broker.start();
+    const queue = broker.namespace('N').queue('q');
+    const get = (leaseMs: number | null): Promise<string> =>
+      new Promise((deliver, end) => {
+        const options = { group: null, leaseMs, timeoutMs: null, tid: null, owner: null };
+        queue.get(options, { deliver: (delivery) => deliver(bodyText(delivery)), end });
+      });
+    const pass = async (ms: number): Promise<void> => {
+      for (let passed = 0; passed < ms; passed += 20) {
+        await opened.passTime(20);
+        await opened.engine.ping();
+      }
+    };
+    try {
+      await queue.insert([newElement({ body: 'reserved' })]);
+      assert.equal(await get(3_000), 'reserved');
+      await queue.insert([newElement({ body: 'delayed', delayMs: 2_000 })]);
+      const answers: string[] = [];
+      const first = get(null).then((body) => answers.push(body));
+      const second = get(null).then((body) => answers.push(body));
+      clock.setWallTime(clock.now() - 3_600_000);
+      await queue.insert([newElement({ body: 'ready' })]);
+      await first;
+      takes = 0;
+      await pass(1_980);
+      assert.deepEqual(answers, ['ready']);
+      await pass(80);
+      await second;
+      assert.deepEqual(answers, ['ready', 'delayed']);
+      const third = get(null);
+      await pass(1_100);
+      assert.equal(await third, 'reserved');
+      assert.ok(takes <= 20, `${takes} takes`);
+    } finally {
+      await broker.stop();
+      await opened.close();
+    }
+  });
+});
