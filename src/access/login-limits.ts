@@ -48,19 +48,23 @@ export class LoginLimits {
   }
 
   /**
-   * Resolves when the attempt may ask for a check, after a slow-down if it needs one.
-   * @returns whether it was slowed down, and so has paid for its check
+   * Resolves when the attempt may ask for a check, after a slow-down if it needs one. From then on it counts for the
+   * limit that slows down, however many ask at once; `release` takes that back.
    * @throws QuaysideError `too-many-attempts`
    */
-  async approach(origin: Origin): Promise<boolean> {
+  async approach(origin: Origin): Promise<void> {
     this.#rejectLimited(origin);
     const { limit, key } = this.#slowLimit(origin);
     const waitMs = limit.waitMs(key);
-    if (waitMs === 0) return false;
     rejectAbove(MAX_WAIT_MS, waitMs);
     limit.spend(key);
-    await new Promise<void>((resolve) => this.#clock.after(waitMs, resolve));
-    return true;
+    if (waitMs > 0) await new Promise<void>((resolve) => this.#clock.after(waitMs, resolve));
+  }
+
+  /** The attempt that approached is not checked. */
+  release(origin: Origin): void {
+    const { limit, key } = this.#slowLimit(origin);
+    limit.refund(key);
   }
 
   /**
@@ -68,10 +72,8 @@ export class LoginLimits {
    * while it waited.
    * @throws QuaysideError `too-many-attempts`
    */
-  spend(origin: Origin, hasPaid: boolean): void {
+  spend(origin: Origin): void {
     this.#rejectLimited(origin);
-    const { limit, key } = this.#slowLimit(origin);
-    if (!hasPaid) limit.spend(key);
     if (origin.isKnown) return;
     this.#pairs.spend(pairOf(origin));
     this.#networks.add(origin.network, origin.name);
@@ -79,8 +81,7 @@ export class LoginLimits {
 
   /** The password was right. */
   refund(origin: Origin): void {
-    const { limit, key } = this.#slowLimit(origin);
-    limit.refund(key);
+    this.release(origin);
     if (origin.isKnown) return;
     this.#pairs.refund(pairOf(origin));
     this.#networks.remove(origin.network, origin.name);

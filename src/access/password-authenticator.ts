@@ -171,14 +171,20 @@ export class PasswordAuthenticator implements Authenticator {
       ? null
       : { name: credentials.name, network, isKnown: this.#known.has(credentials.name, network) };
     return this.#once(`${key} ${network}`, async () => {
-      const hasPaid = origin !== null && (await this.#limited(() => this.#limits.approach(origin)));
-      return this.#gate.run(async () => {
-        // The turn may come after clients from another network sent the same credentials.
-        const recalled = this.#recallKey(key);
-        if (recalled !== null) return recalled;
-        if (origin !== null) await this.#limited(() => this.#limits.spend(origin, hasPaid));
-        return this.#check(key, credentials, { address, network, origin });
-      });
+      if (origin !== null) await this.#limited(() => this.#limits.approach(origin));
+      let isChecked = false;
+      try {
+        return await this.#gate.run(async () => {
+          // The turn may come after clients from another network sent the same credentials.
+          const recalled = this.#recallKey(key);
+          if (recalled !== null) return recalled;
+          if (origin !== null) await this.#limited(() => this.#limits.spend(origin));
+          isChecked = true;
+          return this.#check(key, credentials, { address, network, origin });
+        });
+      } finally {
+        if (origin !== null && !isChecked) this.#limits.release(origin);
+      }
     });
   }
 

@@ -190,6 +190,19 @@ describe('Logins', () => {
     });
   }
 
+  for (const [what, guess] of guesses) {
+    it(`hash at most 40 of 1,000 guesses at once from one network, of ${what}`, async () => {
+      const asked = Array.from({ length: 1_000 }, (_, i) => login(...guess(i), HERE).catch(() => {}));
+      for (let second = 0; second < 60; second++) {
+        await turn();
+        clock.advance(1_000);
+      }
+      await Promise.all(asked);
+      assert.ok(logins.counts.failed <= 40, `${logins.counts.failed} were hashed`);
+      assert.equal(clock.pending, 0);
+    });
+  }
+
   it('slow failures of one name from many networks down after a hundred, and reject what would wait over five seconds', async () => {
     for (let i = 0; i < 100; i++) {
       await assert.rejects(login('nobody', `x${i}`, `10.1.${i}.1`), code('unauthorized'));
