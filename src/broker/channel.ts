@@ -29,7 +29,8 @@ type Said =
   | {
       readonly kind: 'node';
       readonly node: NodeInfo;
-      readonly configured: Configured;
+      /** Not given by nodes of earlier versions. */
+      readonly configured?: Configured;
       readonly first: boolean;
     }
   | { readonly kind: 'gone' }
@@ -198,7 +199,7 @@ export class Channel {
         listener.cancel(signal.queue, signal.tid, signal.owner);
         break;
       case 'node':
-        this.#saw({ info: signal.node, configured: signal.configured });
+        this.#saw({ info: signal.node, configured: signal.configured ?? {} });
         if (signal.first) this.#greet(false);
         break;
       case 'gone':

@@ -1,0 +1,94 @@
+import assert from 'node:assert/strict';
+import { afterEach, beforeEach, describe, it } from 'node:test';
+import { setImmediate } from 'node:timers/promises';
+import type { Broker } from '../../src/broker/broker.ts';
+import type { Configured } from '../../src/broker/peers.ts';
+import type { Engine } from '../../src/engine/engine.ts';
+import { LocalSignaller } from '../../src/engine/local-signaller.ts';
+import type { Signaller } from '../../src/engine/signaller.ts';
+import { MEMORY_SQLITE } from '../engines/sqlite.ts';
+import type { TestEngine } from '../engines.ts';
+import { brokerOn, plain, SILENT_LOG } from '../support/broker.ts';
+
+const POLICY = plain('N');
+
+describe('Nodes of a namespace', () => {
+  let opened: TestEngine;
+  let signaller: Signaller;
+  let engine: Engine;
+  const brokers: Broker[] = [];
+
+  /** A node on the one engine, with signals as between processes. */
+  const node = (configured: Configured): Broker => {
+    const broker = brokerOn([{ policy: POLICY, engine, configured }], opened.clock, brokers.length + 1);
+    brokers.push(broker);
+    return broker;
+  };
+  const conflictsAt = (broker: Broker): object[] => broker.nodes().flatMap(({ conflicts }) => [...conflicts]);
+
+  beforeEach(async () => {
+    opened = await MEMORY_SQLITE.open({ namespaces: [POLICY] });
+    const local = new LocalSignaller(SILENT_LOG);
+    signaller = {
+      type: 'memory',
+      publish: (topic, message) => local.publish(topic, message),
+      subscribe: (topic, listener) => local.subscribe(topic, listener),
+    };
+    engine = Object.create(opened.engine, { signaller: { value: signaller } });
+  });
+
+  afterEach(async () => {
+    for (const broker of brokers.splice(0)) await broker.stop();
+    await opened.close();
+  });
+
+  it('show what they configure differently until one of them is gone', async () => {
+    const [a, b] = [node({ variant: 'simple', lease: '60' }), node({ variant: 'simple', lease: '90' })];
+    await a.start();
+    await b.start();
+    await opened.passTime(0);
+    assert.deepEqual(conflictsAt(a), [{ namespace: 'N', option: 'lease', here: '60', there: '90' }]);
+    assert.deepEqual(conflictsAt(b), [{ namespace: 'N', option: 'lease', here: '90', there: '60' }]);
+    await b.stop();
+    await opened.passTime(0);
+    assert.deepEqual(conflictsAt(a), []);
+  });
+
+  it('take a node of a version that says nothing of its configuration for one that agrees', async () => {
+    const a = node({ variant: 'simple' });
+    await a.start();
+    const old = { id: 'old', host: 'h', pid: 1, version: '0.0.1', startedAt: 0 };
+    signaller.publish('N', { kind: 'node', node: old, first: false, ns: 'N', from: 'old' });
+    await opened.passTime(0);
+    assert.equal(a.nodes().length, 2);
+    assert.deepEqual(conflictsAt(a), []);
+  });
+
+  it('start with another variant only after the others had the time to say that they are alive', async () => {
+    const a = node({ variant: 'simple' });
+    await a.start();
+    const refused = node({ variant: 'stream' });
+    await assert.rejects(refused.start(), {
+      message: /^Node \w+ \(process 0 on \) serves namespace N with variant simple, this one with stream\.$/,
+    });
+    await refused.stop();
+    await a.stop();
+    const alone = node({ variant: 'stream' });
+    let isStarted = false;
+    const starting = alone.start().then(() => {
+      isStarted = true;
+    });
+    let passed = 0;
+    while (!isStarted) {
+      // The engine answers on a thread of its own, in real time.
+      await setImmediate();
+      await opened.passTime(500);
+      passed += 500;
+    }
+    assert.ok(passed >= 4_500, `${passed}`);
+    await starting;
+    const again = node({ variant: 'stream' });
+    await again.start();
+    assert.deepEqual(conflictsAt(again), []);
+  });
+});
