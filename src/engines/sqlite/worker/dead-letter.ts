@@ -25,6 +25,7 @@ export function deadLetter(store: Store, lane: Lane, seq: number, tries: number,
   }
   const { ns, name } = lane.queue.key;
   const target = store.names.makeByKey({ ns, name: to });
+  store.names.use(target, store.now);
   insertOne(store, target, {
     type,
     more: withLetterHeaders(more, {

@@ -12,7 +12,12 @@ export interface Queue {
   readonly key: QueueKey;
   readonly policy: NamespacePolicy | null;
   readonly lanes: Map<GroupName, Lane>;
+  /** When it was last used, to {@link USE_NOTED_MS}. */
+  usedAt: number;
 }
+
+/** A use is written down if the last one is older: one write an hour for a busy queue. */
+export const USE_NOTED_MS = 3_600_000;
 
 /** One consumer group of one queue. Deliveries name their queue and group by the lane's id. */
 export interface Lane {
@@ -47,13 +52,19 @@ export class Names {
   readonly #removeLane: StatementSync;
   readonly #listQueues: StatementSync;
   readonly #heldIn: StatementSync;
+  readonly #noteUse: StatementSync;
+  readonly #removeQueue: StatementSync;
+  readonly #unused: StatementSync;
 
   constructor(db: DatabaseSync, policies: readonly NamespacePolicy[], undo: Undo) {
     this.#policies = new Map(policies.map((policy) => [policy.name, policy]));
     this.#limits = new Map(policies.map((policy) => [policy.name, groupLimitOf(policy)]));
     this.#undo = undo;
-    this.#findQueue = db.prepare('SELECT id FROM queue WHERE ns = ? AND name = ?');
-    this.#findQueueById = db.prepare('SELECT ns, name FROM queue WHERE id = ?');
+    this.#findQueue = db.prepare('SELECT id, used_at FROM queue WHERE ns = ? AND name = ?');
+    this.#findQueueById = db.prepare('SELECT ns, name, used_at FROM queue WHERE id = ?');
+    this.#noteUse = db.prepare('UPDATE queue SET used_at = ? WHERE id = ?');
+    this.#removeQueue = db.prepare('DELETE FROM queue WHERE id = ?');
+    this.#unused = db.prepare('SELECT id FROM queue WHERE used_at < ? AND id > ? ORDER BY id LIMIT ?');
     this.#addQueue = db.prepare('INSERT INTO queue (ns, name) VALUES (?, ?) RETURNING id');
     this.#listLanes = db.prepare(`SELECT id, grp, ${COUNT_COLUMNS} FROM lane WHERE queue = ?`);
     this.#findLaneById = db.prepare('SELECT queue FROM lane WHERE id = ?');
@@ -107,14 +118,14 @@ export class Names {
     const known = this.#byKey.get(keyText(key));
     if (known !== undefined) return known;
     const row = this.#findQueue.get(key.ns, key.name);
-    return row === undefined ? null : this.#remember(Number(row.id), key);
+    return row === undefined ? null : this.#remember(Number(row.id), key, Number(row.used_at));
   }
 
   makeByKey(key: QueueKey): Queue {
     const known = this.findByKey(key);
     if (known !== null) return known;
     const row = this.#addQueue.get(key.ns, key.name);
-    const queue = this.#remember(Number(row?.id), key);
+    const queue = this.#remember(Number(row?.id), key, 0);
     this.#undo.add(() => this.#forget(queue));
     return queue;
   }
@@ -124,7 +135,7 @@ export class Names {
     if (known !== undefined) return known;
     const row = this.#findQueueById.get(id);
     if (row === undefined) return null;
-    return this.#remember(id, { ns: String(row.ns), name: String(row.name) });
+    return this.#remember(id, { ns: String(row.ns), name: String(row.name) }, Number(row.used_at));
   }
 
   makeLane(queue: Queue, group: GroupName): Lane {
@@ -175,13 +186,42 @@ export class Names {
       .sort();
   }
 
+  /** The queue is used now: it is not forgotten for a day. */
+  use(queue: Queue, now: number): void {
+    const { usedAt } = queue;
+    if (now - usedAt < USE_NOTED_MS && now >= usedAt) return;
+    queue.usedAt = now;
+    this.#noteUse.run(now, queue.id);
+    this.#undo.add(() => {
+      queue.usedAt = usedAt;
+    });
+  }
+
+  /** Queues that were last used before a moment, by their numbers behind `after`. */
+  unusedSince(moment: number, after: number, limit: number): Queue[] {
+    return this.#unused.all(moment, after, limit).flatMap(({ id }) => this.queueById(Number(id)) ?? []);
+  }
+
+  /** Forgets a queue that holds nothing. */
+  remove(queue: Queue): void {
+    const lanes = [...queue.lanes.values()];
+    for (const lane of lanes) this.#removeLane.run(lane.id);
+    this.#removeQueue.run(queue.id);
+    this.#forget(queue);
+    this.#undo.add(() => {
+      this.#byKey.set(keyText(queue.key), queue);
+      this.#byId.set(queue.id, queue);
+      for (const lane of lanes) this.#laneById.set(lane.id, lane);
+    });
+  }
+
   /** Deliveries of a namespace, as the last transaction saved their counts. */
   heldIn(ns: string): number {
     return Number(this.#heldIn.get(ns)?.n);
   }
 
-  #remember(id: number, key: QueueKey): Queue {
-    const queue: Queue = { id, key, policy: this.#policies.get(key.ns) ?? null, lanes: new Map() };
+  #remember(id: number, key: QueueKey, usedAt: number): Queue {
+    const queue: Queue = { id, key, policy: this.#policies.get(key.ns) ?? null, lanes: new Map(), usedAt };
     this.#byKey.set(keyText(key), queue);
     this.#byId.set(id, queue);
     for (const row of this.#listLanes.all(id)) {

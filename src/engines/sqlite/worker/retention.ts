@@ -61,6 +61,11 @@ export class Retention {
     return found;
   }
 
+  /** The queue is gone. */
+  forget(queue: Queue): void {
+    if (this.#oldest.has(queue)) this.#change(queue, null);
+  }
+
   /** When the next element is too old; null where none ever will be. */
   nextAt(): number | null {
     let next: number | null = null;

@@ -103,6 +103,9 @@ const MIGRATIONS: readonly string[] = [
   `ALTER TABLE delivery DROP COLUMN token;
    ALTER TABLE delivery ADD COLUMN token TEXT;
    ALTER TABLE delivery ADD COLUMN owner INTEGER;`,
+
+  // When a queue was last used, to the hour; 0: before this column was there.
+  'ALTER TABLE queue ADD COLUMN used_at INTEGER NOT NULL DEFAULT 0',
 ];
 
 /** The version that this program writes. */

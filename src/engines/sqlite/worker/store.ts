@@ -21,6 +21,7 @@ import { SharedElements } from './shared.ts';
 import type { Space } from './space.ts';
 import { Stats } from './stats.ts';
 import { Undo } from './undo.ts';
+import { Unused } from './unused.ts';
 import { Pages } from './verbs/browse.ts';
 
 export interface StoreOptions {
@@ -58,6 +59,7 @@ export class Store {
   readonly pages: Pages;
   readonly retention: Retention;
   readonly garbage: Garbage;
+  readonly unused: Unused;
   readonly freePages: FreePages;
   readonly space: Space | null;
   readonly backup: Backup;
@@ -91,6 +93,7 @@ export class Store {
     this.pages = new Pages(db);
     this.retention = new Retention(db, this.names, options.policies, this.undo);
     this.garbage = new Garbage(db, this.elements);
+    this.unused = new Unused(db);
     this.freePages = new FreePages(db);
     this.space = options.space;
     this.backup = new Backup(db, options.minFreeBytes);

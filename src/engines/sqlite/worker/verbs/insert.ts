@@ -15,6 +15,7 @@ export function insert(store: Store, call: MessageReader, reply: MessageWriter):
     return;
   }
   const queue = store.names.make(handle);
+  store.names.use(queue, store.now);
   for (let left = call.number(); left > 0; left--) {
     writeInserted(store, queue, readNewElement(call), reply);
   }
@@ -26,6 +27,7 @@ function insertLimited(store: Store, handle: number, call: MessageReader, reply:
   for (let left = call.number(); left > 0; left--) elements.push(readNewElement(call));
   makeRoom(store, handle, elements);
   const queue = store.names.make(handle);
+  store.names.use(queue, store.now);
   for (const element of elements) writeInserted(store, queue, element, reply);
 }
 

@@ -9,6 +9,7 @@ import type { Store } from '../store.ts';
  */
 export function putBack(store: Store, call: MessageReader, _reply: MessageWriter): void {
   const queue = store.names.make(call.number());
+  store.names.use(queue, store.now);
   for (let left = call.number(); left > 0; left--) {
     const id = call.text();
     const lane = store.names.makeLane(queue, call.text());

@@ -3,7 +3,9 @@ import type { Store } from '../store.ts';
 
 /** count, queues -> nothing */
 export function declare(store: Store, call: MessageReader, _reply: MessageWriter): void {
-  for (let left = call.number(); left > 0; left--) store.names.make(call.number());
+  for (let left = call.number(); left > 0; left--) {
+    store.names.use(store.names.make(call.number()), store.now);
+  }
 }
 
 /** namespace -> count, names */

@@ -115,10 +115,12 @@ function readNamed(store: Store, handle: number, call: MessageReader): Named | n
 /** id, group, token, without one the owner -> what they name; null where it is certainly nothing */
 export function readReference(store: Store, handle: number, call: MessageReader): Reference | null {
   const seq = store.ids.parse(call.text());
-  const lane = store.names.find(handle)?.lanes.get(call.text());
+  const queue = store.names.find(handle);
+  const lane = queue?.lanes.get(call.text());
   const token = call.textOrNull();
   const owner = token === null ? call.number() : 0;
   if (seq === null || lane === undefined) return null;
+  if (queue !== null) store.names.use(queue, store.now);
   return { lane, seq, token, owner };
 }
 

@@ -9,6 +9,7 @@ export function sweep(store: Store, _call: MessageReader, reply: MessageWriter):
   // Leases that ran out were ended before the batch began, as before every batch.
   for (const seq of store.retention.overdue(store.now, ROWS_A_CALL)) dropWaiting(store, seq);
   store.dedup.forget(store.now, ROWS_A_CALL);
+  store.unused.forget(store);
   reply.value(earliest(store.leases.nextEnd(), store.retention.nextAt()));
   const touched = [...store.touched];
   store.touched.clear();

@@ -16,6 +16,7 @@ const LARGEST_ANSWER = 16 * 1024 * 1024;
 /** queue, group, count, lease length or null, of a reserve its owner -> one delivery after the other, then null and `nextDueAt` */
 export function take(store: Store, call: MessageReader, reply: MessageWriter): void {
   const queue = store.names.find(call.number());
+  if (queue !== null) store.names.use(queue, store.now);
   const lane = queue?.lanes.get(call.text());
   const count = call.number();
   const leaseMs = call.numberOrNull();

@@ -28,7 +28,10 @@ export function transfer(store: Store, call: MessageReader, reply: MessageWriter
   for (const { finish, inserts } of moves) {
     const outcome = commitOne(store, finish);
     for (const { target, element } of inserts) {
-      if (outcome === DONE) insertOne(store, store.names.make(target), element);
+      if (outcome !== DONE) continue;
+      const queue = store.names.make(target);
+      store.names.use(queue, store.now);
+      insertOne(store, queue, element);
     }
     reply.value(outcome);
   }

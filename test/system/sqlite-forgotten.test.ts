@@ -1,0 +1,80 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import type { Engine } from '../../src/engine/engine.ts';
+import type { QueueKey } from '../../src/model/names.ts';
+import { type SqliteFolder, withFolder } from '../engines/sqlite-folder.ts';
+import { bodyTexts, newElement, newElements } from '../support/elements.ts';
+
+const HOUR_MS = 3_600_000;
+const POP = { group: '', count: 10, leaseMs: null };
+const named = (name: string): QueueKey => ({ ns: 'N', name });
+
+/** Hours pass, and the engine is swept in each, as a node does. */
+async function pass(folder: SqliteFolder, { storage }: Engine, hours: number): Promise<void> {
+  for (let i = 0; i < hours; i += 1) {
+    folder.clock.advance(HOUR_MS);
+    await storage.sweep();
+  }
+}
+
+describe('a queue of SQLite that is empty and unused for a day', () => {
+  it('is forgotten with its statistics, also over restarts, and is made again by its next use', async () => {
+    await withFolder(async (folder) => {
+      const engine = await folder.started();
+      await engine.storage.insert(named('gone'), newElements('a'));
+      await engine.storage.take(named('gone'), POP);
+      engine.stats.add(named('gone'), '', { put: 1, get: 1 });
+      await engine.storage.declare([named('only declared')]);
+      await pass(folder, engine, 20);
+      assert.deepEqual(await engine.storage.queues('N'), ['gone', 'only declared']);
+      await engine.stop();
+      const again = await folder.started();
+      // Reading is no use.
+      await again.storage.sizes(named('gone'));
+      await again.stats.read(named('gone'));
+      await pass(folder, again, 8);
+      assert.deepEqual(await again.storage.queues('N'), []);
+      assert.deepEqual([...(await again.stats.read(named('gone')))], []);
+      await again.storage.insert(named('gone'), newElements('b'));
+      assert.deepEqual(await again.storage.queues('N'), ['gone']);
+      assert.deepEqual(bodyTexts((await again.storage.take(named('gone'), POP)).deliveries), ['b']);
+    });
+  });
+
+  it('stays while it holds something, is paused, remembers a key, or somebody takes from it', async () => {
+    await withFolder(async (folder) => {
+      const engine = await folder.started();
+      const { storage, definitions } = engine;
+      await storage.insert(named('full'), newElements('a'));
+      await storage.insert(named('held'), newElements('b'));
+      await storage.take(named('held'), { group: '', count: 1, leaseMs: 1000 * HOUR_MS });
+      await storage.declare([named('paused'), named('polled'), named('resumed')]);
+      await definitions.put('queue', JSON.stringify(['N', 'paused']), { paused: true }, 'any');
+      await definitions.put('queue', JSON.stringify(['N', 'resumed']), { paused: false }, 'any');
+      for (let day = 0; day < 3; day += 1) {
+        await storage.take(named('polled'), POP);
+        await storage.insert(named('keyed'), [newElement({ dedupKey: `k${day}` })]);
+        await storage.take(named('keyed'), POP);
+        await pass(folder, engine, 23);
+      }
+      assert.deepEqual(await storage.queues('N'), ['full', 'held', 'keyed', 'paused', 'polled']);
+      assert.equal(await definitions.get('queue', JSON.stringify(['N', 'resumed'])), null);
+      assert.deepEqual(bodyTexts((await storage.take(named('full'), POP)).deliveries), ['a']);
+    });
+  });
+
+  it('keeps what is inserted in the same moment as it would be forgotten', async () => {
+    await withFolder(async (folder) => {
+      const engine = await folder.started();
+      await engine.storage.declare([named('q')]);
+      folder.clock.advance(40 * HOUR_MS);
+      const sweeping = engine.storage.sweep();
+      const inserting = engine.storage.insert(named('q'), newElements('a'));
+      await Promise.all([sweeping, inserting]);
+      assert.deepEqual(await engine.storage.queues('N'), ['q']);
+      await engine.stop();
+      const again = await folder.started();
+      assert.deepEqual(bodyTexts((await again.storage.take(named('q'), POP)).deliveries), ['a']);
+    });
+  });
+});
