@@ -41,10 +41,12 @@ describe('The limit of bytes that exchanges have in flight', () => {
     for (let i = 0; i < 30; i += 1) enter('evil', 'evil', 25);
     enter('honest', 'honest', 25);
     await turn();
-    assert.deepEqual(entered, ['evil', 'evil', 'honest']);
+    enter('third', 'third', 25);
+    await turn();
+    assert.deepEqual(entered, ['evil', 'evil', 'honest', 'third']);
     enter('honest', 'second', 25);
     await leave('honest', 25);
-    assert.deepEqual(entered, ['evil', 'evil', 'honest', 'second']);
+    assert.deepEqual(entered, ['evil', 'evil', 'honest', 'third', 'second']);
   });
 
   it('has one batch at a time that is more than a quarter of it, beside the others', async () => {

@@ -61,8 +61,9 @@ describe('The wait queue of the selector worker', () => {
   });
 
   it('lets nobody save up time: who comes late starts level with those who wait', () => {
-    const line = lineOf('M1a M1b M1c M1d M1e');
-    for (let i = 0; i < 3; i += 1) line.charge(line.next() as Item, 100);
+    const line = lineOf('M1a M1b M1c M1d M1e N1z');
+    // N was there before, and then had nothing to do.
+    for (let i = 0; i < 4; i += 1) line.charge(line.next() as Item, 100);
     for (const name of ['N1a', 'N1b', 'N1c', 'N1d']) line.push(item(name));
     assert.equal(
       taken(line, () => 100),

@@ -6,9 +6,15 @@ import { codeOf, Names } from './exchange-names.ts';
 import { sharedHarness } from './harness.ts';
 
 const MAX_COPIES = 8;
+/** With the default, a loop that is not bounded would run for hours. */
+const MAX_HOPS = 5;
 
 describe('Copies of an element', () => {
-  const harness = sharedHarness({ namespaces: [plain('N'), plain('M')], maxCopies: MAX_COPIES });
+  const harness = sharedHarness({
+    namespaces: [plain('N'), plain('M')],
+    maxCopies: MAX_COPIES,
+    maxHops: MAX_HOPS,
+  });
   const fresh = (): Names => new Names(harness());
   const total = async (x: Names, ns: string, queue: string): Promise<number> =>
     jsonOf<{ totalSize: number }>(await x.client.status(ns, queue)).totalSize;
@@ -37,7 +43,7 @@ describe('Copies of an element', () => {
     await x.create({ dst: [...back, { ns: 'M', queue: x.dst }] });
     await x.client.insert('N', x.src, 'x');
     // 1 becomes 4; each of those would become 4 of 16, and that is over the bound.
-    await harness().until(async () => (await x.record()).stats.too_many_hops === 4);
+    await harness().until(async () => (await x.record()).stats.too_many_hops >= 4);
     assert.equal(await total(x, 'N', x.src), 0);
     assert.equal(await total(x, 'N', '__too_many_hops__'), 4);
     assert.equal(await total(x, 'M', x.dst), 1, 'what does not lead back is not counted');
@@ -59,7 +65,8 @@ describe('Copies of an element', () => {
     await x.client.insert('N', x.src, 'x');
     const tooMany = async () =>
       (await x.record()).stats.too_many_hops + (await y.record()).stats.too_many_hops;
-    await harness().until(async () => (await tooMany()) === MAX_COPIES);
+    await harness().until(async () => (await tooMany()) >= MAX_COPIES);
+    assert.equal(await tooMany(), MAX_COPIES);
     for (const [ns, queue] of [
       ['N', x.src],
       ['M', x.dst],

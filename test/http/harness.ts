@@ -28,6 +28,7 @@ export interface HarnessOptions {
   readonly maxQueues?: number;
   readonly maxExchanges?: number;
   readonly maxElements?: number;
+  readonly maxHops?: number;
   readonly maxCopies?: number;
   readonly users?: readonly UserDefinition[];
   readonly http?: Partial<HttpOptions>;
@@ -99,7 +100,7 @@ export class Harness {
       clock: opened.clock,
       random: () => 0.5,
       log: { info: logAt('info'), warn: () => {} },
-      maxHops: DEFAULTS.maxHops,
+      maxHops: options.maxHops ?? DEFAULTS.maxHops,
       maxCopies: options.maxCopies ?? DEFAULTS.maxCopies,
       owners: (name) => accounts.get(name)?.user ?? null,
       selectors: true,

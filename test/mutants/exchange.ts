@@ -18,7 +18,14 @@ export const EXCHANGE_USERS: readonly Mutant[] = [
   {
     name: 'who was idle has saved up time on the selector thread',
     suite: 'selector wait queue',
-    edits: edit('sandbox/line.ts', 'else usage.used = Math.max(usage.used, this.#least);', ''),
+    edits: [
+      ...edit('sandbox/line.ts', 'else usage.used = Math.max(usage.used, this.#least);', ''),
+      ...edit(
+        'sandbox/line.ts',
+        'Math.max(this.#usage.get(key)?.used ?? 0, this.#least) + ms',
+        '(this.#usage.get(key)?.used ?? 0) + ms',
+      ),
+    ],
   },
   {
     name: 'a payload that is slow to parse counts against the selector',
