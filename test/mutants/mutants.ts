@@ -2,6 +2,7 @@ import { ACCESS } from './access.ts';
 import { AMQP } from './amqp.ts';
 import { BROKER, EXCHANGE } from './broker.ts';
 import { EXCHANGE_USERS } from './exchange.ts';
+import { HTTP } from './http.ts';
 import { REDIS } from './redis.ts';
 import { SQLITE } from './sqlite.ts';
 import { STOMP } from './stomp.ts';
@@ -57,6 +58,14 @@ export const SUITES = {
   'ends of leases': { files: ['test/broker/sweeper.test.ts'], pattern: null },
   'clocks apart': { files: ['test/broker/clock-skew.test.ts'], pattern: null },
   'model through HTTP': { files: ['test/http/model.test.ts'], pattern: null },
+  'HTTP requests': { files: ['test/http/requests.test.ts'], pattern: null },
+  'HTTP slips': { files: ['test/http/slips.test.ts'], pattern: null },
+  'HTTP exchanges': { files: ['test/http/exchanges.test.ts'], pattern: null },
+  'HTTP pipelining': { files: ['test/http/pipelining.test.ts'], pattern: null },
+  'HTTP half-closed': { files: ['test/http/half-closed.test.ts'], pattern: null },
+  'HTTP listings under load': { files: ['test/http/listing-load.test.ts'], pattern: null },
+  'HTTP pages': { files: ['test/http/paging.test.ts'], pattern: null },
+  'HTTP CORS': { files: ['test/http/cors.test.ts', 'test/http/rights.test.ts'], pattern: null },
   'model through STOMP': { files: ['test/stomp/model.test.ts'], pattern: null },
   'STOMP subscriptions': { files: ['test/stomp/subscriptions.test.ts'], pattern: null },
   'STOMP clients that go away': { files: ['test/stomp/client-gone.test.ts'], pattern: null },
@@ -92,6 +101,7 @@ export const MUTANTS: Readonly<Record<string, readonly Mutant[]>> = {
   broker: BROKER,
   exchange: EXCHANGE,
   'exchange users': EXCHANGE_USERS,
+  http: HTTP,
   stomp: STOMP,
   amqp: AMQP,
 };

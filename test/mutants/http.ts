@@ -1,0 +1,79 @@
+import type { Mutant } from './mutants.ts';
+
+const edit = (file: string, search: string, replace: string): Mutant['edits'] => [
+  { file: `src/${file}`, search, replace },
+];
+
+/** Bugs of the HTTP front end: slips that destroy, and connections that do not behave as most do. */
+export const HTTP: readonly Mutant[] = [
+  {
+    name: 'a flag without a value is false, so that ?reserve pops',
+    suite: 'HTTP requests',
+    edits: edit(
+      'http/parameters.ts',
+      "if (lower !== '') return !NO.has(lower);",
+      "return lower !== '' && !NO.has(lower);",
+    ),
+  },
+  {
+    name: 'a misspelt parameter is ignored',
+    suite: 'HTTP slips',
+    edits: edit('http/query.ts', 'if (meant === null) return;', 'return;'),
+  },
+  {
+    name: 'a parameter in another case is ignored',
+    suite: 'HTTP slips',
+    edits: edit('model/slip.ts', 'if (candidate.toLowerCase() === name.toLowerCase()) return candidate;', ''),
+  },
+  {
+    name: 'an unknown member of a JSON body is ignored',
+    suite: 'HTTP exchanges',
+    edits: edit(
+      'model/members.ts',
+      'if (known === null || stranger === undefined',
+      'if (known !== undefined || stranger === undefined',
+    ),
+  },
+  {
+    name: 'pipelined gets take their elements at once',
+    suite: 'HTTP pipelining',
+    edits: edit(
+      'http/front.ts',
+      "if (answer.socket === null && request.method === 'GET')",
+      'if (answer === null)',
+    ),
+  },
+  {
+    name: 'a client that half-closes is cut off',
+    suite: 'HTTP half-closed',
+    edits: edit(
+      'http/server.ts',
+      '{ httpAllowHalfOpen: boolean }).httpAllowHalfOpen = true;',
+      '{ httpAllowHalfOpen: boolean }).httpAllowHalfOpen = false;',
+    ),
+  },
+  {
+    name: 'a get of a client that half-closed waits on, and takes an element for one that left',
+    suite: 'HTTP half-closed',
+    edits: edit('http/take.ts', "socket.on('end', onEnd);", ''),
+  },
+  {
+    name: 'listings of one user run at the same time',
+    suite: 'HTTP listings under load',
+    edits: edit('http/turns.ts', 'await before;', ''),
+  },
+  {
+    name: 'the next page begins with the last entry of the one before',
+    suite: 'HTTP pages',
+    edits: edit('http/paging.ts', '(name) => name > after', '(name) => name >= after'),
+  },
+  {
+    name: 'a page of any origin may read responses',
+    suite: 'HTTP CORS',
+    edits: edit(
+      'http/browser.ts',
+      'origin !== null && allowedOrigins.has(origin.toLowerCase());',
+      'origin !== null;',
+    ),
+  },
+];
