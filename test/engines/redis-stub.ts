@@ -58,7 +58,8 @@ export class StubbedStorage {
       policies,
       router: { isCluster: true },
       backlog: {
-        add: () => () => {},
+        add: () => {},
+        remove: () => {},
         refusal: () => (this.isReachable ? null : new CarryError('storage-unavailable', 'It is away.')),
       } as unknown as Backlog,
       flights: { fly: (flight: Flight) => this.#fly(flight) } as unknown as Flights,

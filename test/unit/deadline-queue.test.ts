@@ -1,9 +1,20 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
-import { DeadlineQueue, type Expiring } from '../../src/engine/deadline-queue.ts';
+import { DeadlineQueue, Expiring } from '../../src/engine/deadline-queue.ts';
 import { FakeClock } from '../support/clock.ts';
 
 const TIMEOUT_MS = 4_500;
+
+class Call extends Expiring {
+  readonly deadlineAt: number;
+  readonly expire: () => void;
+
+  constructor(deadlineAt: number, expire: () => void) {
+    super();
+    this.deadlineAt = deadlineAt;
+    this.expire = expire;
+  }
+}
 
 describe('A queue of deadlines', () => {
   const clock = new FakeClock();
@@ -11,7 +22,7 @@ describe('A queue of deadlines', () => {
   const expired: string[] = [];
 
   const add = (name: string): Expiring => {
-    const call = { deadlineAt: deadlines.next(), expire: () => void expired.push(name) };
+    const call = new Call(deadlines.next(), () => expired.push(name));
     deadlines.add(call);
     return call;
   };

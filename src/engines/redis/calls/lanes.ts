@@ -1,4 +1,4 @@
-import { DeadlineQueue } from '../../../engine/deadline-queue.ts';
+import { DeadlineQueue, Expiring } from '../../../engine/deadline-queue.ts';
 import type { JsonValue } from '../../../engine/definitions.ts';
 import type { ReadySignal } from '../../../engine/signaller.ts';
 import type { Clock } from '../../../model/clock.ts';
@@ -59,6 +59,10 @@ export class Lanes implements LaneHost {
   readonly #deadlines: DeadlineQueue;
   readonly #lanes = new Map<string, Lane>();
   readonly #scheduled = new Set<Lane>();
+  readonly #onSettled = (task: Task): void => {
+    this.#deadlines.remove(task);
+    this.#parts.backlog.remove(task.bytes);
+  };
   #departure: NodeJS.Immediate | null = null;
   /** Numbers of a new lane begin above all that were given, so that a call of an older one stays stale. */
   #highest = 0;
@@ -102,9 +106,8 @@ export class Lanes implements LaneHost {
   /** What takes several calls, one after the other, has the time of one for all of them. @throws QuaysideError */
   inTime<Result>(result: Promise<Result>): Promise<Result> {
     return new Promise((resolve, reject) => {
-      const deadlineAt = this.#deadlines.next();
       const late = (): void => reject(new CarryError('outcome-unknown', 'Redis did not answer in time.'));
-      const entry = { deadlineAt, expire: late };
+      const entry = new Late(this.#deadlines.next(), late);
       this.#deadlines.add(entry);
       result.then(resolve, reject).finally(() => this.#deadlines.remove(entry));
     });
@@ -142,16 +145,13 @@ export class Lanes implements LaneHost {
     resolve: (result: Result) => void,
     reject: (error: unknown) => void,
   ): Task {
-    const answered = this.#parts.backlog.add(traits.bytes ?? 0);
+    this.#parts.backlog.add(traits.bytes ?? 0);
     const task = new Task(verb as Verb<unknown, unknown>, call, traits, {
       lane,
       deadlineAt: this.#deadlines.next(),
       resolve: resolve as (result: unknown) => void,
       reject,
-      onSettled: (settled) => {
-        this.#deadlines.remove(settled);
-        answered();
-      },
+      onSettled: this.#onSettled,
     });
     this.#deadlines.add(task);
     return task;
@@ -260,6 +260,17 @@ function numberIn(queues: readonly QueueKey[]): NumberOf {
     numbers ??= new Map(queues.map((each, i) => [queueText(each), i + 1]));
     return numbers.get(queueText(queue)) ?? 0;
   };
+}
+
+class Late extends Expiring {
+  readonly deadlineAt: number;
+  readonly expire: () => void;
+
+  constructor(deadlineAt: number, expire: () => void) {
+    super();
+    this.deadlineAt = deadlineAt;
+    this.expire = expire;
+  }
 }
 
 /** Whatever became of the preparation: what was to follow it was not sent. */

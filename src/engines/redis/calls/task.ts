@@ -1,4 +1,4 @@
-import type { Expiring } from '../../../engine/deadline-queue.ts';
+import { Expiring } from '../../../engine/deadline-queue.ts';
 import type { ReadySignal } from '../../../engine/signaller.ts';
 import type { QuaysideError } from '../../../model/errors.ts';
 import type { QueueKey } from '../../../model/names.ts';
@@ -70,7 +70,7 @@ export interface TaskParts {
 const NO_TARGETS: readonly QueueKey[] = [];
 
 /** One call of a verb, from when it is made until its caller has an answer. */
-export class Task implements Expiring {
+export class Task extends Expiring {
   readonly verb: Verb<unknown, unknown>;
   readonly call: unknown;
   readonly join: string | null;
@@ -93,6 +93,7 @@ export class Task implements Expiring {
   readonly #parts: TaskParts;
 
   constructor(verb: Verb<unknown, unknown>, call: unknown, traits: TaskTraits, parts: TaskParts) {
+    super();
     this.verb = verb;
     this.call = call;
     this.join = traits.join ?? null;

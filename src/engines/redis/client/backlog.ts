@@ -27,13 +27,14 @@ export class Backlog {
     return new CarryError('storage-unavailable', 'Redis does not answer as fast as it is called.');
   }
 
-  /** Counts a call. Answers what to call once when it is answered. */
-  add(bytes: number): () => void {
-    const own = bytes + CALL_BYTES;
-    this.#bytes += own;
-    return () => {
-      this.#bytes -= own;
-    };
+  /** Counts a call that sends so much. */
+  add(bytes: number): void {
+    this.#bytes += bytes + CALL_BYTES;
+  }
+
+  /** It is answered. */
+  remove(bytes: number): void {
+    this.#bytes -= bytes + CALL_BYTES;
   }
 }
 

@@ -269,7 +269,8 @@ export class ListStorage implements Storage {
     if (refusal !== null) return Promise.reject(refusal);
     const deadlineAt = commands.deadline();
     const errand = { work, call, items, bytes, deadlineAt, prepare: prepare && (() => prepare(deadlineAt)) };
-    return this.#order.run(queueText(queue), errand).finally(backlog.add(bytes));
+    backlog.add(bytes);
+    return this.#order.run(queueText(queue), errand).finally(() => backlog.remove(bytes));
   }
 }
 
