@@ -32,10 +32,10 @@ export interface Suite {
 }
 
 export const SUITES = {
-  'storage model': { files: ['test/contract/model.test.ts'], pattern: '^Storage model: sqlite::memory: ' },
+  'storage model': { files: ['test/contract/model.test.ts'], pattern: 'Storage model: sqlite::memory: ' },
   'storage model with crashes': {
     files: ['test/contract/model.test.ts'],
-    pattern: '^Storage model: sqlite agrees',
+    pattern: 'Storage model: sqlite agrees',
   },
   contract: { files: ['test/contract/engines.test.ts'], pattern: 'port: sqlite::memory: ' },
   'sqlite messages': { files: ['test/unit/sqlite-message.test.ts'], pattern: null },

@@ -2,6 +2,8 @@ import assert from 'node:assert/strict';
 import { readFileSync, writeFileSync } from 'node:fs';
 import { DatabaseSync } from 'node:sqlite';
 import { describe, it } from 'node:test';
+import { elementChecksum } from '../../src/engines/sqlite/worker/checksums.ts';
+import { schemaOf } from '../../src/engines/sqlite/worker/schema.ts';
 import type { Delivery } from '../../src/model/element.ts';
 import { QUEUE, type SqliteFolder, withFolder } from '../engines/sqlite-folder.ts';
 import { bodyText, bodyTexts, newElement } from '../support/elements.ts';
@@ -258,13 +260,31 @@ describe('a SQLite file with a changed delivery', () => {
 
   it('of a version without checksums of deliveries is given them at its first start', async () => {
     await withFolder(async (folder) => {
-      await fill(folder, bodies(3));
-      change(folder, 'ALTER TABLE delivery DROP COLUMN crc; PRAGMA user_version = 2');
+      writeFileSync(folder.file, '', { mode: 0o600 });
+      const now = folder.clock.now();
+      const db = new DatabaseSync(folder.file);
+      db.exec(`${schemaOf(2)};
+        INSERT INTO meta VALUES ('tag', 'abcdef'), ('epoch', 1);
+        INSERT INTO queue VALUES (1, 'N', 'orders');
+        INSERT INTO lane VALUES (1, 1, '', ${now}, 3, 0, 0);`);
+      const addElement = db.prepare('INSERT INTO element VALUES (?, 1, 0, ?, NULL, NULL, ?, ?)');
+      const addDelivery = db.prepare('INSERT INTO delivery (seq, lane, due_at, tries) VALUES (?, 1, ?, ?)');
+      for (const [index, text] of bodies(3).entries()) {
+        const seq = 2 ** 32 + index;
+        addElement.run(seq, now, elementChecksum(seq, null, null, Buffer.from(text)), Buffer.from(text));
+        addDelivery.run(seq, now, index);
+      }
+      db.close();
       const engine = await folder.started();
       const { deliveries } = await engine.storage.take(QUEUE, { group: '', count: 2, leaseMs: LEASE_MS });
       assert.deepEqual(bodyTexts(deliveries), bodies(3).slice(0, 2));
+      assert.deepEqual(
+        deliveries.map(({ tries }) => tries),
+        [0, 1],
+      );
+      assert.deepEqual(folder.told, []);
       await engine.stop();
-      change(folder, 'UPDATE delivery SET tries = 3 WHERE lease_until IS NULL');
+      change(folder, 'UPDATE delivery SET tries = 7 WHERE lease_until IS NULL');
       const again = await folder.started();
       assert.equal((await again.storage.take(QUEUE, { ...popping, count: 9 })).deliveries.length, 0);
       assert.equal(folder.told.length, 1);
