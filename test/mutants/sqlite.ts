@@ -16,8 +16,8 @@ export const SQLITE: readonly Mutant[] = [
     edits: [
       inWorker(
         'verbs/settle.ts',
-        'const lane = store.names.find(handle)?.lanes.get(call.text());',
-        'call.text();\n  const lane = [...(store.names.find(handle)?.lanes.values() ?? [])][0];',
+        'const lane = queue?.lanes.get(call.text());',
+        'call.text();\n  const lane = [...(queue?.lanes.values() ?? [])][0];',
       ),
     ],
   },
@@ -31,6 +31,25 @@ export const SQLITE: readonly Mutant[] = [
     suite: 'storage model',
     edits: [
       inWorker('deliveries.ts', 'ORDER BY d.due_at, d.seq LIMIT', 'ORDER BY d.due_at, d.seq DESC LIMIT'),
+    ],
+  },
+  {
+    name: 'another user settles a reservation without its token',
+    suite: 'storage model',
+    edits: [inWorker('verbs/settle.ts', 'if (isOfAnother(named)) return TOKEN_REQUIRED;', '')],
+  },
+  {
+    name: 'a repeated key with other content is taken for a repeat',
+    suite: 'storage model',
+    edits: [
+      { file: 'src/model/fingerprint.ts', search: 'return !a || !b || a === b;', replace: 'return true;' },
+    ],
+  },
+  {
+    name: 'a queue that holds elements is forgotten',
+    suite: 'sqlite forgotten queues',
+    edits: [
+      inWorker('unused.ts', 'if (counts.ready + counts.scheduled + counts.reserved > 0) return false;', ''),
     ],
   },
   {
@@ -168,9 +187,7 @@ export const SQLITE: readonly Mutant[] = [
   {
     name: 'a transfer inserts although its element was lost',
     suite: 'storage model',
-    edits: [
-      inWorker('verbs/transfer.ts', 'if (outcome === DONE) insertOne', 'if (outcome >= DONE) insertOne'),
-    ],
+    edits: [inWorker('verbs/transfer.ts', 'if (outcome !== DONE) continue;', '')],
   },
   {
     name: 'a dedup key of one queue stops inserts into another',
