@@ -9,6 +9,7 @@ import { once } from 'node:events';
 import { cpSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { text } from 'node:stream/consumers';
 import { parseArgs } from 'node:util';
 import { type Edit, MUTANTS, type Mutant, SUITES, type Suite } from './mutants.ts';
 
@@ -72,13 +73,17 @@ function plant(copy: string, { file, search, replace }: Edit): void {
 
 async function passes(copy: string, { files, pattern }: Suite, modelRuns: string): Promise<boolean> {
   const filter = pattern === null ? [] : [`--test-name-pattern=${pattern}`];
-  const tests = spawn(process.execPath, ['--test', ...filter, ...files], {
+  const tests = spawn(process.execPath, ['--test', '--test-reporter=tap', ...filter, ...files], {
     cwd: copy,
-    stdio: 'ignore',
+    stdio: ['ignore', 'pipe', 'ignore'],
     env: { ...process.env, MODEL_RUNS: modelRuns, MODEL_SHRINK: '0' },
     timeout: LIMIT_MS,
     killSignal: 'SIGKILL',
   });
-  const [code] = (await once(tests, 'exit')) as [number | null];
+  const exit = once(tests, 'exit') as Promise<[number | null]>;
+  const [output, [code]] = await Promise.all([text(tests.stdout), exit]);
+  // A pattern that fits no name any more runs nothing, and passes as a file without a suite.
+  if (pattern !== null && /^# suites 0$/m.test(output))
+    throw new Error(`No test of ${files.join(', ')} has the name ${pattern}.`);
   return code === 0;
 }
