@@ -3,6 +3,7 @@ import { AMQP } from './amqp.ts';
 import { BROKER, EXCHANGE } from './broker.ts';
 import { EXCHANGE_USERS } from './exchange.ts';
 import { HTTP } from './http.ts';
+import { NODES } from './nodes.ts';
 import { REDIS } from './redis.ts';
 import { SQLITE } from './sqlite.ts';
 import { STOMP } from './stomp.ts';
@@ -54,6 +55,9 @@ export const SUITES = {
   'redis outages': { files: ['test/engines/redis-outage.redis.test.ts'], pattern: null },
   logins: { files: ['test/unit/access-logins.test.ts'], pattern: null },
   'client addresses': { files: ['test/unit/http-client-address.test.ts'], pattern: null },
+  'differences of nodes': { files: ['test/broker/agreement.test.ts'], pattern: 'until one of them is gone' },
+  'agreement of nodes': { files: ['test/broker/agreement.test.ts'], pattern: null },
+  metrics: { files: ['test/unit/metrics.test.ts'], pattern: 'from 0|oldest ready' },
   'waiting line': { files: ['test/broker/line.test.ts'], pattern: null },
   'wake-ups': { files: ['test/broker/wake-up.test.ts'], pattern: null },
   'ends of leases': { files: ['test/broker/sweeper.test.ts'], pattern: null },
@@ -100,6 +104,7 @@ export const MUTANTS: Readonly<Record<string, readonly Mutant[]>> = {
   redis: REDIS,
   access: ACCESS,
   broker: BROKER,
+  nodes: NODES,
   exchange: EXCHANGE,
   'exchange users': EXCHANGE_USERS,
   http: HTTP,
