@@ -49,6 +49,20 @@ export function definitionsContract(name: string, open: EngineUnderTest['open'])
       });
     });
 
+    it('keeps keys with the separator that scopes ids of exchanges, as long as two names', async () => {
+      const key = `${freshKey()}${'i'.repeat(255)}\u001f${'n'.repeat(255)}`;
+      const changed = Promise.withResolvers<void>();
+      const end = definitions().watch((change) => {
+        if (change.key === key) changed.resolve();
+      });
+      const version = await definitions().put('exchange', key, 1, null);
+      await changed.promise;
+      end();
+      assert.deepEqual(await definitions().get('exchange', key), { key, value: 1, version });
+      assert.ok((await definitions().list('exchange')).some((one) => one.key === key));
+      assert.equal(await definitions().delete('exchange', key, version), true);
+    });
+
     it('writes only over the expected version, and changes the version with every write', async () => {
       const key = freshKey();
       const first = await definitions().put('queue', key, 1, null);
