@@ -15,8 +15,9 @@ interface Amount {
   readonly bytes: number;
 }
 
-/** What elements weigh beside their bodies, about. */
+/** The size of an element of one group without its content, and of each further group, about. */
 const ELEMENT_BYTES = 100;
+const DELIVERY_BYTES = 60;
 
 const NOTHING: Amount = { elements: 0, bytes: 0 };
 /** While inserts come, the engine is asked at most this often what it holds. */
@@ -30,7 +31,8 @@ const REST_FACTOR = 20;
  *
  * What is added is never too little: inserts whose end is not known at a reading are added to it, although the engine
  * may have counted them. What was consumed, and what other nodes stored, shows at the next reading. So one node alone
- * never goes beyond the bound, and several go beyond it by at most what the others store between two readings.
+ * never exceeds `maxElements`, and several exceed it by at most what the others store between two readings. Bytes are an
+ * estimate between two readings, and those of other namespaces of the same store show at the next one.
  */
 export class Capacity {
   readonly #limits: CapacityLimits;
@@ -110,14 +112,19 @@ export class Capacity {
   }
 }
 
-/** What some elements add. */
+/** What some elements add, as `Storage.usage` counts it: in a stream an element counts once for each group. */
 export function amountOf(elements: readonly NewElement[]): Amount {
-  let bytes = elements.length * ELEMENT_BYTES;
-  for (const { body, headers } of elements) {
-    bytes += body.byteLength;
+  let deliveries = 0;
+  let bytes = 0;
+  for (const { body, headers, groups, contentType, dedupKey } of elements) {
+    const count = groups.length === 1 ? 1 : new Set(groups).size;
+    deliveries += count;
+    bytes += ELEMENT_BYTES + (count - 1) * DELIVERY_BYTES + body.byteLength + (contentType?.length ?? 0);
     for (const text of headers) bytes += text.length;
+    // The key stands in a table and in its index.
+    if (dedupKey !== null) bytes += 2 * dedupKey.length + DELIVERY_BYTES;
   }
-  return { elements: elements.length, bytes };
+  return { elements: deliveries, bytes };
 }
 
 function sum(a: Amount, b: Amount): Amount {

@@ -83,7 +83,12 @@ export class Queue {
     onRepeat: ((index: number) => void) | null = null,
   ): Promise<ElementId[]> {
     const repeats = elements.some(({ dedupKey }) => dedupKey !== null) ? new Repeats() : null;
-    const stored = this.#store(elements, repeats);
+    let stored: Promise<ElementId[]>;
+    try {
+      stored = this.#store(elements, repeats);
+    } catch (error) {
+      return this.#ns.meter.observe('insert', Promise.reject(error));
+    }
     this.expect(elements, stored);
     return this.#ns.meter.observe('insert', stored, (ids) => {
       this.#ns.noteStored(this.key);
@@ -99,15 +104,11 @@ export class Queue {
     });
   }
 
+  /** @throws QuaysideError `namespace-full` */
   #store(elements: readonly NewElement[], repeats: Repeats | null): Promise<ElementId[]> {
     const { storage, capacity } = this.#ns;
     const store = (): Promise<ElementId[]> => storage.insert(this.key, elements, this.#signal, repeats?.note);
-    if (capacity === null) return store();
-    try {
-      return capacity.admit(amountOf(elements), store);
-    } catch (error) {
-      return Promise.reject(error);
-    }
+    return capacity === null ? store() : capacity.admit(amountOf(elements), store);
   }
 
   /**
@@ -173,10 +174,10 @@ export class Queue {
         inserts.filter(({ queue }) => queue.#ns === ns).map(({ element }) => element),
       );
       const going = moves.filter(({ from = this }) => from.#ns === ns).length;
-      if (coming.length <= going) continue;
-      const { bytes } = amountOf(coming);
+      const { elements, bytes } = amountOf(coming);
+      if (elements <= going) continue;
       const inner = call;
-      call = () => capacity.admit({ elements: coming.length - going, bytes }, inner);
+      call = () => capacity.admit({ elements: elements - going, bytes }, inner);
     }
     return call();
   }

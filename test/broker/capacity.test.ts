@@ -34,10 +34,12 @@ describe('a namespace that holds as much as it may', () => {
 
   beforeEach(async () => {
     const policies = [plain('N', { deadLetter: { maxTries: 1, queue: 'dead' } }), plain('B'), plain('free')];
-    opened = await MEMORY_SQLITE.open({ namespaces: policies });
+    const stream = plain('S', { groups: ['a', 'b'] });
+    opened = await MEMORY_SQLITE.open({ namespaces: [...policies, stream] });
     const [n, b, free] = policies.map((policy) => ({ policy, engine: opened.engine }));
     if (n === undefined || b === undefined || free === undefined) throw new Error('three were given');
-    broker = brokerOn([{ ...n, maxElements: MAX }, { ...b, maxBytes: 2_000_000 }, free], opened.clock);
+    const s = { policy: stream, engine: opened.engine, maxElements: MAX };
+    broker = brokerOn([{ ...n, maxElements: MAX }, { ...b, maxBytes: 2_000_000 }, free, s], opened.clock);
     await broker.start();
   });
   afterEach(async () => {
@@ -56,6 +58,21 @@ describe('a namespace that holds as much as it may', () => {
     await insert('q');
     assert.equal((await opened.engine.storage.usage('N')).elements, MAX);
     await insert('q', 'free');
+  });
+
+  it('counts an element of a stream once for each of its groups, also when an exchange copies it', async () => {
+    const groups = ['a', 'b'];
+    const two = newElement({ groups });
+    const stream = queue('q', 'S');
+    await stream.insert([two]);
+    await assert.rejects(stream.insert([newElement({ groups })]), FULL);
+    await stream.insert([newElement({ groups: ['a', 'a'] })]);
+    assert.equal((await opened.engine.storage.usage('S')).elements, MAX);
+    const options = { group: 'a', count: 1, leaseMs: 60_000 };
+    const [delivery] = (await opened.engine.storage.take({ ns: 'S', name: 'q' }, options)).deliveries;
+    const finish = { id: delivery?.id ?? '', group: 'a', token: delivery?.lease?.token ?? null };
+    const move = { finish, inserts: [{ queue: queue('to', 'S'), element: two }] };
+    await assert.rejects(stream.transfer([move]), FULL);
   });
 
   it('knows from the start what is there already', async () => {

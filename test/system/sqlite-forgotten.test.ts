@@ -63,6 +63,18 @@ describe('a queue of SQLite that is empty and unused for a day', () => {
     });
   });
 
+  it('stays while statistics of it are kept, which may be all that this file knows of it', async () => {
+    await withFolder(async (folder) => {
+      const engine = await folder.started();
+      for (let day = 1; day <= 3; day += 1) {
+        engine.stats.add(named('elsewhere'), '', { put: 1 });
+        await engine.stats.read(named('elsewhere'));
+        await pass(folder, engine, 20);
+        assert.equal((await engine.stats.read(named('elsewhere'))).get('')?.put, day);
+      }
+    });
+  });
+
   it('keeps what is inserted in the same moment as it would be forgotten', async () => {
     await withFolder(async (folder) => {
       const engine = await folder.started();

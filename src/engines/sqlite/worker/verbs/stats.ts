@@ -8,6 +8,8 @@ export function statsAdd(store: Store, call: MessageReader, _reply: MessageWrite
   const streams = new Set<Queue>();
   for (let left = call.number(); left > 0; left--) {
     const queue = store.names.make(call.number());
+    // Statistics of a namespace that is stored elsewhere, or of another collection, are all that is known of its queues.
+    store.names.use(queue, store.now);
     const group = call.text();
     if (group !== '') streams.add(queue);
     store.stats.add(
