@@ -52,7 +52,10 @@ export function tokenText(first: Buffer, index: number): string {
   return token.toString('base64url');
 }
 
-/** Writes tag(12), number(6), whether a token is given(1), the token(16), zeros if it is not ours, and the owner(6). */
+/**
+ * Writes tag(12), number(6), whether a token is given(1), the token(16), and the owner(6). A token that is not ours is
+ * written as zeros, which match no reservation (`readReference` in `library/settle.lua`).
+ */
 export function writeReference({ id, token, owner }: DeliveryRef, target: Buffer, at: number): void {
   const tokenAt = at + ID_BYTES + 1;
   writeId(id, target, at);

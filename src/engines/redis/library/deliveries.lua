@@ -32,6 +32,12 @@ local function leaseMember(lane, till, seq)
   return 'l' .. lane .. six(till) .. seq
 end
 
+-- Whether a lease's member in z belongs to this record. A member without its record, as another version or a manual
+-- repair may leave it, says nothing of the delivery: it is removed as it is found.
+local function isHeldAt(held, till)
+  return held ~= nil and held.till == till
+end
+
 -- reserved -> waiting. A token other than NO_TOKEN stays good for a late commit.
 local function release(q, lane, seq, held, maturity, tries, token)
   db('ZREM', q.z, leaseMember(lane, held.till, seq))

@@ -16,6 +16,10 @@ end
 local function endLease(q, member)
   local lane, till, seq = sub(member, 2, 3), fromSix(member, 4), sub(member, 10, 15)
   local held = readDelivery(q, lane, seq)
+  if not isHeldAt(held, till) then
+    db('ZREM', q.z, member)
+    return
+  end
   if isExcused(held, till) then
     release(q, lane, seq, held, held.maturity, held.tries, held.token)
     call.released = true

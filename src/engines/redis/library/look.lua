@@ -69,14 +69,15 @@ local function browseRange(lane, state)
   return 'l' .. lane, '(l' .. lane .. LAST
 end
 
--- What a page shows of the delivery at a member of z.
+-- What a page shows of the delivery at a member of z, and whether it is there.
 local function shownAt(q, lane, member)
   if sub(member, 1, 1) == 'w' then
     local maturity, _, tries = unpackAt('>I6I6I4', member, 4)
-    return pack('>I6I4', maturity, math.floor(tries / 2))
+    return pack('>I6I4', maturity, math.floor(tries / 2)), true
   end
   local held = readDelivery(q, lane, sub(member, 10, 15))
-  return pack('>I6I4', held.maturity, held.tries)
+  if not isHeldAt(held, fromSix(member, 4)) then return pack('>I6I4', 0, 0), false end
+  return pack('>I6I4', held.maturity, held.tries), true
 end
 
 -- Whether a page may go on behind `after`. Strings are not compared here: Lua would ask the server's locale.
@@ -98,8 +99,9 @@ verbs.browse = function(q, args, at)
     local page
     page, room = readBodies(q, members, room)
     for i = 1, #page do
-      parts[#parts + 1] = members[i] .. shownAt(q, lane, members[i])
-      bodies[#bodies + 1] = page[i]
+      local shown, isThere = shownAt(q, lane, members[i])
+      parts[#parts + 1] = members[i] .. shown
+      bodies[#bodies + 1] = isThere and page[i]
     end
     low = '(' .. members[#page]
   end

@@ -48,7 +48,8 @@ local function readReference(q, lanes, items, at, text)
   local refusal = given == 1 and LEASE_LOST or NOT_RESERVED
   if not found then return lane, seq, nil, waitsUntouched(q, lane, seq) and refusal or NOT_FOUND end
   if found.till == 0 and found.token == NO_TOKEN then return lane, seq, nil, refusal end
-  if given == 1 and token ~= found.token then return lane, seq, nil, LEASE_LOST end
+  -- A token that is not ours arrives as NO_TOKEN, which is also what a record without a token has.
+  if given == 1 and (token == NO_TOKEN or token ~= found.token) then return lane, seq, nil, LEASE_LOST end
   local isOfAnother = given == 0 and owner ~= NOBODY and found.owner ~= NOBODY and found.owner ~= owner
   return lane, seq, found, refusal, isOfAnother
 end
