@@ -111,20 +111,55 @@ describe('the Redis engine on a cluster', () => {
   });
 
   /** Moves a slot to another master as an operator does. `between` runs while both have it. */
-  async function moveSlot(slot: number, between: () => Promise<void>): Promise<void> {
+  async function moveSlot(slot: number, between: (from: number, to: number) => Promise<void>): Promise<void> {
     const from = ownerOf(slot).port;
     const to = [0, 6000, 12_000].map((other) => ownerOf(other).port).find((port) => port !== from) ?? 0;
     const [fromId, toId] = [cli(from, 'CLUSTER', 'MYID'), cli(to, 'CLUSTER', 'MYID')];
     cli(to, 'CLUSTER', 'SETSLOT', String(slot), 'IMPORTING', fromId);
     cli(from, 'CLUSTER', 'SETSLOT', String(slot), 'MIGRATING', toId);
-    await between();
+    await between(from, to);
     for (;;) {
       const [key] = cli(from, 'CLUSTER', 'GETKEYSINSLOT', String(slot), '1').split('\n');
       if (key === undefined || key === '') break;
       cli(from, 'MIGRATE', '127.0.0.1', String(to), key, '0', '5000');
     }
-    await between();
+    await between(from, to);
     for (const port of [to, from]) cli(port, 'CLUSTER', 'SETSLOT', String(slot), 'NODE', toId);
+  }
+
+  it('counts a try of a lease that ends while the slot of another queue moves', async () => {
+    const [prefix, clock] = [freshPrefix(), new FakeClock()];
+    const engine = await open(prefix, clock);
+    const [held, moving] = queuesTogether(new Keys(prefix));
+    for (const queue of [held, moving]) await engine.storage.insert(queue, newElements('x'));
+    await engine.storage.take(held, RESERVE);
+    clock.advance(RESERVE.leaseMs + 1);
+    const { hash } = new Keys(prefix).queue(moving);
+    let inserting: Promise<unknown> | null = null;
+    await moveSlot(slotOf(hash), async (from, to) => {
+      if (inserting !== null) return;
+      const refusals = (): string => cli(from, 'INFO', 'errorstats');
+      cli(from, 'CONFIG', 'RESETSTAT');
+      // One key of the two: the server answers TRYAGAIN until the other has followed.
+      cli(from, 'MIGRATE', '127.0.0.1', String(to), hash, '0', '5000');
+      inserting = engine.storage.insert(moving, newElements('y'));
+      await until(() => /errorstat_TRYAGAIN:count=([2-9]|\d\d)/.test(refusals()));
+    });
+    await inserting;
+    const [again] = (await engine.storage.take(held, POP)).deliveries;
+    assert.equal(again?.tries, 1);
+    await engine.stop();
+  });
+
+  /** Two queues of different slots on one server. */
+  function queuesTogether(keys: Keys): [QueueKey, QueueKey] {
+    const slot = ({ ns, name }: QueueKey): number => slotOf(keys.queue({ ns, name }).hash);
+    const first: QueueKey = { ns: 'plain', name: 'together' };
+    for (let i = 0; ; i++) {
+      const second: QueueKey = { ns: 'plain', name: `together ${i}` };
+      if (slot(second) !== slot(first) && ownerOf(slot(second)) === ownerOf(slot(first)))
+        return [first, second];
+    }
   }
 
   it('hears signals after their channel has moved to another server', async () => {

@@ -42,4 +42,16 @@ export const REDIS: readonly Mutant[] = [
     suite: 'redis outages',
     edits: [inRedis('library/leases.lua', ' and leasedAt(held) < call.contact', '')],
   },
+  {
+    name: 'a lease without its delivery ends as if it had one',
+    suite: 'redis damage',
+    edits: [inRedis('library/leases.lua', 'if not isHeldAt(held, till) then', 'if false then')],
+  },
+  {
+    name: 'a malformed token commits a reservation whose record has no token',
+    suite: 'redis damage',
+    edits: [
+      inRedis('library/settle.lua', '(token == NO_TOKEN or token ~= found.token)', 'token ~= found.token'),
+    ],
+  },
 ];

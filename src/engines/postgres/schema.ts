@@ -11,7 +11,7 @@ import { flag, number, type Statement, text } from './statement.ts';
 
 /**
  * Entry n brings the schema from version n to n + 1. A released entry is never changed; a new need is a
- * new entry. A node of the version before must be able to go on working while the new schema is in place.
+ * new entry. Nodes of an older version must be stopped first (`docs/engines.md`, Upgrading).
  */
 const MIGRATIONS: readonly string[] = [INITIAL, IDLE_LANES, FINGERPRINTS, OWNED_RESERVATIONS, ORIGIN_IDS];
 

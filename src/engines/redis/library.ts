@@ -30,7 +30,8 @@ const FILES = [
 
 /**
  * The functions that run inside Redis (`library/*.lua`), as one library. Its name has a digest of the text, so
- * nodes of two versions share a server, each with its own functions.
+ * each version has its own functions. The records that they write may differ: nodes of two versions must not serve at the
+ * same time (`docs/engines/redis.md`, Upgrading).
  *
  * A library rather than scripts: a script builds all its Lua functions anew at every call, which costs about
  * 15 µs here, a library at loading only.

@@ -2,7 +2,8 @@
  * What an error reply of Redis means. None of them changed anything, but for `fault`.
  *
  * - `moved`, `ask`: another node of the cluster has the slot.
- * - `wait`: not now; the same node may do it in a moment.
+ * - `wait`: keys of the call are on two nodes, as their slot moves; other slots are served as usual.
+ * - `away`: the node can serve no lease now; it may in a moment.
  * - `replica`: the master that we knew is one no more.
  * - `no-library`: our functions are not there, as after a restart without data.
  * - `full`: out of memory.
@@ -14,6 +15,7 @@ export type Refusal =
   | 'moved'
   | 'ask'
   | 'wait'
+  | 'away'
   | 'replica'
   | 'no-library'
   | 'full'
@@ -26,12 +28,12 @@ const BY_CODE: Readonly<Record<string, Refusal>> = {
   MOVED: 'moved',
   ASK: 'ask',
   TRYAGAIN: 'wait',
-  CLUSTERDOWN: 'wait',
-  LOADING: 'wait',
-  BUSY: 'wait',
-  MASTERDOWN: 'wait',
-  NOREPLICAS: 'wait',
-  MISCONF: 'wait',
+  CLUSTERDOWN: 'away',
+  LOADING: 'away',
+  BUSY: 'away',
+  MASTERDOWN: 'away',
+  NOREPLICAS: 'away',
+  MISCONF: 'away',
   READONLY: 'replica',
   OOM: 'full',
   LATE: 'late',

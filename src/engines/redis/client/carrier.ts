@@ -181,8 +181,9 @@ export class Carrier {
         router.doubt();
         return { atOnce: false };
       case 'wait':
+      case 'away':
         tries.reason = message;
-        node.renewContact();
+        if (refusal === 'away') node.renewContact();
         router.doubt();
         return { atOnce: false };
       case 'no-library':
