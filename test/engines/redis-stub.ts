@@ -50,6 +50,7 @@ export class StubbedStorage {
       isDeclared: () => true,
       dueIn: () => null,
       tidyLater: () => {},
+      noteUse: () => {},
     } as unknown as Registry;
     const sweeper = { touch: () => {}, sweepQueue: async () => {} } as unknown as Sweeper;
     this.#lanes = new Lanes({

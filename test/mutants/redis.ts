@@ -54,4 +54,32 @@ export const REDIS: readonly Mutant[] = [
       inRedis('library/settle.lua', '(token == NO_TOKEN or token ~= found.token)', 'token ~= found.token'),
     ],
   },
+  {
+    name: 'the name of a queue is removed although it was used since it was found unused',
+    suite: 'redis forgotten queues',
+    edits: [
+      inRedis(
+        'library/registry.lua',
+        "if tonumber(db('ZSCORE', keys[2], name) or -1) ~= seen then return 0 end",
+        '',
+      ),
+    ],
+  },
+  {
+    name: 'a queue that holds something is forgotten',
+    suite: 'redis forgotten queues',
+    edits: [inRedis('library/registry.lua', "db('ZCARD', keys[2]) > 1 or ", '')],
+  },
+  {
+    name: 'a node that inserts every hour notes no use',
+    suite: 'redis forgotten queues',
+    edits: [
+      inRedis(
+        'registry.ts',
+        'const SURELY_KNOWN_MS = 12 * USE_NOTED_MS;',
+        'const SURELY_KNOWN_MS = Number.POSITIVE_INFINITY;',
+      ),
+      inRedis('around.ts', 'if (!unknown.includes(each)) registry.noteUse(each);', 'unknown.includes(each);'),
+    ],
+  },
 ];

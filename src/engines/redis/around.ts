@@ -46,7 +46,10 @@ export class Around implements AroundBatches {
     for (const each of made) registerDue(each, this.#parts.policies.retentionMs(each));
     for (const { dueMs } of tasks) registerDue(queue, dueMs);
     // Answers are kept of calls that are counted; of outbox entries, that they came.
-    if (makes || tasks[0]?.kind === 'counted') registry.tidyLater(queue);
+    if (makes || tasks[0]?.kind === 'counted') {
+      registry.tidyLater(queue);
+      for (const each of [queue, ...made]) if (!unknown.includes(each)) registry.noteUse(each);
+    }
     return needed.length === 0 ? null : Promise.all(needed).then(() => {});
   }
 

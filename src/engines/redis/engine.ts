@@ -13,6 +13,7 @@ import { Commands } from './client/commands.ts';
 import type { ServerFacts } from './client/greeting.ts';
 import { Routing } from './client/routing.ts';
 import { RedisDefinitions } from './definitions.ts';
+import { Forgetter } from './forgetter.ts';
 import { Keys } from './keys.ts';
 import { type Library, readLibrary } from './library.ts';
 import { ListStorage } from './list/storage.ts';
@@ -98,7 +99,21 @@ export class RedisEngine implements Engine {
       signals: signaller,
     });
     const lanes = this.#lanes;
-    const sweeper = new Sweeper(lanes, registry, dedupWindowMs);
+    const shared = {
+      commands: this.#commands,
+      keys: this.#keys,
+      library,
+      subscriptions: this.#subscriptions,
+    };
+    this.#definitions = new RedisDefinitions({ ...shared, clock, log });
+    this.definitions = this.#definitions;
+    const forgetter = new Forgetter({
+      namespaces: options.namespaces,
+      registry,
+      definitions: this.#definitions,
+      sweepQueue: (queue) => sweeper.sweepQueue(queue),
+    });
+    const sweeper = new Sweeper({ lanes, registry, dedupWindowMs, forgetter });
     this.#relay = new OutboxRelay(
       { lanes, clock, log, dedupWindowMs },
       {
@@ -106,18 +121,10 @@ export class RedisEngine implements Engine {
         onLateArrival: (queue) => sweeper.touch(queue),
       },
     );
-    const shared = {
-      commands: this.#commands,
-      keys: this.#keys,
-      library,
-      subscriptions: this.#subscriptions,
-    };
     this.stats = stats;
-    this.#definitions = new RedisDefinitions({ ...shared, clock, log });
-    this.definitions = this.#definitions;
     this.storage =
       settings.variant === 'list'
-        ? new ListStorage({ ...shared, backlog, registry, dedupWindowMs, givenTime })
+        ? new ListStorage({ ...shared, backlog, registry, forgetter, dedupWindowMs, givenTime })
         : new RedisStorage({ ...shared, lanes, registry, sweeper, policies, dedupWindowMs, signaller });
     this.#stopBuffers = () => stats.stop();
   }

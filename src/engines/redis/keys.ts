@@ -55,6 +55,11 @@ export class Keys {
     return `${this.#prefix}:queues:${escaped(ns).replace(OWN_WORDS, '%$1')}`;
   }
 
+  /** The same names by when their queues were last used, in the slot of `names`. */
+  used(ns: string): string {
+    return `{${this.names(ns)}}:used`;
+  }
+
   /** Queues in which a lease may end, or retention begin, by when to look. */
   get due(): string {
     return `${this.#prefix}:due`;

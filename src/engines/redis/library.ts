@@ -47,6 +47,10 @@ export interface Library {
   readonly deleteDefinition: string;
   readonly addCounters: string;
   readonly addNames: string;
+  readonly noteUse: string;
+  readonly unusedNames: string;
+  readonly removeName: string;
+  readonly forgetQueue: string;
   readonly addToList: string;
   readonly pushOnce: string;
   readonly dropList: string;
@@ -65,6 +69,10 @@ export function readLibrary(): Library {
     deleteDefinition: `${name}_delete`,
     addCounters: `${name}_count`,
     addNames: `${name}_name`,
+    noteUse: `${name}_use`,
+    unusedNames: `${name}_unused`,
+    removeName: `${name}_unname`,
+    forgetQueue: `${name}_forget`,
     addToList: `${name}_list`,
     pushOnce: `${name}_push`,
     dropList: `${name}_drop`,

@@ -1,5 +1,6 @@
 import type { QueueKey } from '../../model/names.ts';
 import type { Commands } from './client/commands.ts';
+import type { Arg, Reply } from './client/connection.ts';
 import { text } from './client/greeting.ts';
 import { type Keys, parseQueueText, queueText } from './keys.ts';
 import type { Library } from './library.ts';
@@ -13,9 +14,34 @@ export interface Entry {
   readonly at: number;
 }
 
+export interface UnusedName {
+  readonly name: string;
+  readonly usedAt: number;
+}
+
+export interface UnusedNames {
+  readonly names: readonly UnusedName[];
+  readonly cursor: string;
+}
+
+interface UnusedOptions {
+  readonly ageMs: number;
+  readonly limit: number;
+  readonly cursor: string;
+}
+
 /** An entry this close to its moment may be taken by a sweep while a call that relies on it is on its way. */
 const MARGIN_MS = 1_000;
 const TIDY_AFTER_MS = 60_000;
+/** A use is noted if the last one is older: one write an hour for a busy queue. */
+const USE_NOTED_MS = 3_600_000;
+/**
+ * A queue that was noted as used within this time is certainly known: names are forgotten after a day (`forgetter.ts`).
+ * The rest of the day is for clocks that differ, and for notes that a failover lost.
+ */
+const SURELY_KNOWN_MS = 12 * USE_NOTED_MS;
+/** What a server's clock shows is estimated between its answers. If it is set back further, all is noted again. */
+const CLOCKS_MS = 60_000;
 /** More queues than this are remembered anew rather than all. */
 const MOST_REMEMBERED = 100_000;
 
@@ -31,7 +57,10 @@ export class Registry {
   readonly #keys: Keys;
   readonly #library: Library;
   readonly #givenTime: GivenTime | null;
-  readonly #declared = new Set<string>();
+  /** By queue: when it was made known, or noted as used and found known. */
+  readonly #declared = new Map<string, number>();
+  /** By queue: when a use was noted last. */
+  readonly #used = new Map<string, number>();
   /** By queue: the last moment that was registered. */
   readonly #due = new Map<string, number>();
   readonly #tidy = new Map<string, number>();
@@ -55,7 +84,7 @@ export class Registry {
   }
 
   isDeclared(queue: QueueKey): boolean {
-    return this.#declared.has(queueText(queue));
+    return this.#isWithin(this.#declared.get(queueText(queue)), SURELY_KNOWN_MS);
   }
 
   /** The queue was found empty of everything: its name may be lost as well. */
@@ -65,17 +94,82 @@ export class Registry {
 
   /** Makes queues known. @throws CarryError */
   async declare(queues: readonly QueueKey[], deadlineAt = this.#commands.deadline()): Promise<void> {
+    const now = this.now();
     const byNamespace = Map.groupBy(queues, ({ ns }) => ns);
     await Promise.all(
       [...byNamespace].map(([ns, of]) => {
-        const key = this.#keys.names(ns);
         const names = of.map(({ name }) => name);
-        const call = [this.#library.addNames, 1, key, ...names];
-        return this.#commands.write(key, 'FCALL', call, deadlineAt);
+        return this.#callNames(this.#library.addNames, ns, [this.#given, ...names], deadlineAt);
       }),
     );
-    if (this.#declared.size > MOST_REMEMBERED) this.#declared.clear();
-    for (const queue of queues) this.#declared.add(queueText(queue));
+    for (const queue of queues) {
+      remember(this.#declared, queueText(queue), now);
+      remember(this.#used, queueText(queue), now);
+    }
+  }
+
+  /** The queue is used: if it is known, it stays so for a day. Nobody waits for it. */
+  noteUse(queue: QueueKey): void {
+    const text = queueText(queue);
+    if (this.#isWithin(this.#used.get(text), USE_NOTED_MS)) return;
+    const now = this.now();
+    remember(this.#used, text, now);
+    this.#callNames(this.#library.noteUse, queue.ns, [this.#given, queue.name])
+      .then((isKnown) => {
+        if (isKnown === 1) remember(this.#declared, text, now);
+      })
+      .catch(() => this.#used.delete(text));
+  }
+
+  /**
+   * Up to `limit` names that were not used for so long, those that are not known included. `cursor`: that of the last
+   * answer; empty to begin.
+   * @throws CarryError
+   */
+  async unused(ns: string, { ageMs, limit, cursor }: UnusedOptions): Promise<UnusedNames> {
+    const args = [this.#given, ageMs, limit, cursor === '' ? 0 : cursor];
+    const reply = await this.#callNames(this.#library.unusedNames, ns, args);
+    const [next = '', ...flat] = Array.isArray(reply) ? reply.map(text) : [];
+    const names: UnusedName[] = [];
+    for (let i = 0; i < flat.length; i += 2) names.push({ name: flat[i] ?? '', usedAt: Number(flat[i + 1]) });
+    return { names, cursor: next };
+  }
+
+  /** Deletes what is stored of a queue, unless it is not empty. @throws CarryError */
+  async forget(queue: QueueKey): Promise<boolean> {
+    const { hash, order, stats } = this.#keys.queue(queue);
+    const call = [this.#library.forgetQueue, 4, hash, order, stats, this.#keys.list(queue)];
+    return (await this.#commands.write(hash, 'FCALL', call)) === 1;
+  }
+
+  /** Makes a queue unknown, unless it was used since. @throws CarryError */
+  async removeName(ns: string, { name, usedAt }: UnusedName): Promise<void> {
+    await this.#callNames(this.#library.removeName, ns, [name, usedAt, '']);
+  }
+
+  /** Keeps a name for this much longer, unless it was used since. @throws CarryError */
+  async keepName(ns: string, { name, usedAt }: UnusedName, ms: number): Promise<void> {
+    await this.#callNames(this.#library.removeName, ns, [name, usedAt, usedAt + ms]);
+  }
+
+  #callNames(
+    name: string,
+    ns: string,
+    args: readonly Arg[],
+    deadlineAt = this.#commands.deadline(),
+  ): Promise<Reply> {
+    const key = this.#keys.names(ns);
+    return this.#commands.write(key, 'FCALL', [name, 2, key, this.#keys.used(ns), ...args], deadlineAt);
+  }
+
+  /** The time for functions to go by; 0: their server's. */
+  get #given(): number {
+    return Math.floor(this.#givenTime?.now() ?? 0);
+  }
+
+  #isWithin(moment: number | undefined, ms: number): boolean {
+    const now = this.now();
+    return moment !== undefined && moment <= now + CLOCKS_MS && now < moment + ms;
   }
 
   /** @throws CarryError */

@@ -128,7 +128,12 @@ export class RedisStorage implements Storage {
     if (deliveries.length === 0) return;
     const args = putBackArgs(deliveries);
     const bytes = deliveries.reduce((sum, { body }) => sum + body.length, 0);
-    await this.#lanes.call(queue, PUT_BACK, args, { join: 'back', items: deliveries.length, bytes });
+    await this.#lanes.call(queue, PUT_BACK, args, {
+      join: 'back',
+      makes: true,
+      items: deliveries.length,
+      bytes,
+    });
   }
 
   async remove(queue: QueueKey, ids: readonly ElementId[]): Promise<RemoveOutcome[]> {

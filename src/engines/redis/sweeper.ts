@@ -2,6 +2,7 @@ import type { SweepResult } from '../../engine/storage.ts';
 import type { QueueKey } from '../../model/names.ts';
 import type { Lanes } from './calls/lanes.ts';
 import { SWEEP, type Swept } from './calls/look.ts';
+import type { Forgetter } from './forgetter.ts';
 import { queueText } from './keys.ts';
 import type { Entry, Registry } from './registry.ts';
 
@@ -17,13 +18,20 @@ export class Sweeper {
   readonly #lanes: Lanes;
   readonly #registry: Registry;
   readonly #windowMs: number;
+  readonly #forgetter: Forgetter;
   /** Queues that gained elements outside a sweep, until one reports them. */
   readonly #touched = new Map<string, QueueKey>();
 
-  constructor(lanes: Lanes, registry: Registry, dedupWindowMs: number) {
-    this.#lanes = lanes;
-    this.#registry = registry;
-    this.#windowMs = dedupWindowMs;
+  constructor(parts: {
+    readonly lanes: Lanes;
+    readonly registry: Registry;
+    readonly dedupWindowMs: number;
+    readonly forgetter: Forgetter;
+  }) {
+    this.#lanes = parts.lanes;
+    this.#registry = parts.registry;
+    this.#windowMs = parts.dedupWindowMs;
+    this.#forgetter = parts.forgetter;
   }
 
   /** The next sweep names this queue. */
@@ -55,6 +63,7 @@ export class Sweeper {
       ...tidy.filter(isSilent).map(({ queue }) => this.#registry.addTidy(queue, again)),
     ]);
     await Promise.all([this.#registry.remove('due', due), this.#registry.remove('tidy', tidy)]);
+    await this.#forgetter.step();
     const more = due.length === MOST_QUEUES || [...swept.values()].some(({ found }) => found.more);
     const nextAt = more ? now : await this.#nextAt(now, { swept, silent });
     const touched = [...this.#touched.values()];

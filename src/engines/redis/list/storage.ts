@@ -21,6 +21,7 @@ import type { Backlog } from '../client/backlog.ts';
 import type { Commands } from '../client/commands.ts';
 import { text } from '../client/greeting.ts';
 import { slotOf } from '../client/slots.ts';
+import type { Forgetter } from '../forgetter.ts';
 import { elementId } from '../ids.ts';
 import { type Keys, queueText } from '../keys.ts';
 import type { Library } from '../library.ts';
@@ -35,6 +36,7 @@ interface ListParts {
   readonly keys: Keys;
   readonly library: Library;
   readonly registry: Registry;
+  readonly forgetter: Forgetter;
   readonly dedupWindowMs: number;
   readonly givenTime: GivenTime | null;
 }
@@ -116,18 +118,16 @@ export class ListStorage implements Storage {
       const { dedupKey: key, fingerprint = null } = element;
       return { id, key, fingerprint: fingerprint ?? '', item: encodeItem({ ...element, id, matureAt: now }) };
     });
-    const { registry } = this.#parts;
     const bytes = items.reduce((sum, { item }) => sum + item.length, 0);
     const work = items.some(({ key }) => key !== null) ? this.#pushOnce(queue, onRepeat) : this.#push;
-    const prepare = registry.isDeclared(queue)
-      ? null
-      : (deadlineAt: number) => registry.declare([queue], deadlineAt);
+    const prepare = this.#declaring(queue);
     return this.#run(queue, { work, call: { queue, items }, items: items.length, bytes, prepare });
   }
 
   async take(queue: QueueKey, { group, count, leaseMs }: TakeOptions): Promise<TakeResult> {
     if (leaseMs !== null) throw notSupported('reserve');
     if (group !== PLAIN_GROUP) return { deliveries: [], nextDueAt: null };
+    this.#parts.registry.noteUse(queue);
     const deliveries = await this.#run(queue, { work: this.#pop, call: { queue, count }, items: count });
     return { deliveries, nextDueAt: null };
   }
@@ -159,7 +159,7 @@ export class ListStorage implements Storage {
     const bytes = items.reduce((sum, { length }) => sum + length, 0);
     const push = (deadlineAt: number): Promise<unknown> =>
       this.#parts.commands.writeOnce(key, 'RPUSH', [key, ...items], deadlineAt);
-    await this.#call(queue, push, bytes);
+    await this.#call(queue, push, bytes, this.#declaring(queue));
   }
 
   async browse(queue: QueueKey, { group, state, after, limit }: BrowseOptions): Promise<BrowsePage> {
@@ -221,6 +221,7 @@ export class ListStorage implements Storage {
 
   /** Dedup keys end by themselves, and there is no lease. */
   async sweep(): Promise<SweepResult> {
+    await this.#parts.forgetter.step();
     return { touched: [], nextAt: null };
   }
 
@@ -253,10 +254,23 @@ export class ListStorage implements Storage {
     return this.#parts.keys.list(first.queue);
   }
 
+  /** What makes a queue known before something is stored in it; null if it is. */
+  #declaring(queue: QueueKey): Prepare | null {
+    const { registry } = this.#parts;
+    if (!registry.isDeclared(queue)) return (deadlineAt) => registry.declare([queue], deadlineAt);
+    registry.noteUse(queue);
+    return null;
+  }
+
   /** A call that travels by itself. */
-  #call<Result>(queue: QueueKey, call: (deadlineAt: number) => Promise<Result>, bytes = 0): Promise<Result> {
+  #call<Result>(
+    queue: QueueKey,
+    call: (deadlineAt: number) => Promise<Result>,
+    bytes = 0,
+    prepare: Prepare | null = null,
+  ): Promise<Result> {
     const work = alone((_call: null, deadlineAt) => call(deadlineAt));
-    return this.#run(queue, { work, call: null, items: 1, bytes });
+    return this.#run(queue, { work, call: null, items: 1, bytes, prepare });
   }
 
   /** Runs a call in its turn, unless it is in vain now. All of it is over by the deadline. */
@@ -287,12 +301,14 @@ function alone<Call, Result>(run: (call: Call, deadlineAt: number) => Promise<Re
   return { run: ([call], deadlineAt) => run(call as Call, deadlineAt).then((result) => [result]) };
 }
 
+type Prepare = (deadlineAt: number) => Promise<void>;
+
 interface ListCall<Call, Result> {
   readonly work: Work<Call, Result>;
   readonly call: Call;
   readonly items: number;
   readonly bytes?: number;
-  readonly prepare?: ((deadlineAt: number) => Promise<void>) | null;
+  readonly prepare?: Prepare | null;
 }
 
 interface PushCall {

@@ -1,0 +1,181 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import type { Engine } from '../../src/engine/engine.ts';
+import { Keys } from '../../src/engines/redis/keys.ts';
+import type { QueueKey } from '../../src/model/names.ts';
+import { forgottenContract } from '../contract/storage/forgotten.ts';
+import { plain } from '../support/broker.ts';
+import { FakeClock } from '../support/clock.ts';
+import { bodyTexts, newElements } from '../support/elements.ts';
+import { redisCli } from '../support/redis-servers.ts';
+import { TcpProxy } from '../support/tcp-proxy.ts';
+import {
+  freshPrefix,
+  REDIS,
+  REDIS_CLUSTER,
+  REDIS_LIST,
+  REDIS_SENTINEL,
+  redisEngine,
+  sharedCluster,
+  standalone,
+} from './redis.ts';
+
+const HOUR_MS = 3_600_000;
+const POP = { group: '', count: 10, leaseMs: null };
+const NAMESPACES = [plain('plain', { deadLetter: { maxTries: 1, queue: 'dead' } })];
+const named = (name: string): QueueKey => ({ ns: 'plain', name });
+
+for (const { name, open } of [REDIS, REDIS_CLUSTER, REDIS_SENTINEL, REDIS_LIST]) {
+  describe(name, () => forgottenContract(open));
+}
+
+/** Nodes on the same data. */
+async function withNodes(
+  count: number,
+  test: (nodes: readonly Engine[], clock: FakeClock, prefix: string) => Promise<void>,
+  server: () => Promise<string> = async () => (await standalone()).url,
+): Promise<void> {
+  const [clock, prefix, url] = [new FakeClock(), freshPrefix(), await server()];
+  const nodes = Array.from({ length: count }, () =>
+    redisEngine({ url, namespaces: NAMESPACES, clock, prefix }),
+  );
+  await Promise.all(nodes.map((node) => node.start()));
+  try {
+    await test(nodes, clock, prefix);
+  } finally {
+    await Promise.all(nodes.map((node) => node.stop()));
+  }
+}
+
+async function passHours(nodes: readonly Engine[], clock: FakeClock, hours: number): Promise<void> {
+  for (let i = 0; i < hours; i += 1) {
+    clock.advance(HOUR_MS);
+    for (const { storage } of nodes) await storage.sweep();
+  }
+}
+
+for (const [where, server] of [
+  ['one server', async () => (await standalone()).url],
+  ['a cluster', sharedCluster],
+] as const) {
+  it(`on ${where}, a queue with an element is listed whatever other nodes forget at that moment`, async () => {
+    await withNodes(
+      3,
+      async (nodes, clock) => {
+        const [one, two, three] = nodes;
+        assert.ok(one && two && three);
+        const names = Array.from({ length: 150 }, (_, i) => `q${i}`).sort();
+        const queues = names.map(named);
+        // All nodes know the queues, so that none makes them known only because it is new.
+        for (const { storage } of nodes) await storage.declare(queues);
+        for (let round = 0; round < 5; round += 1) {
+          clock.advance(30 * HOUR_MS);
+          const sweeping = [one.storage.sweep(), two.storage.sweep()];
+          const inserting: Promise<unknown>[] = [];
+          for (const [i, queue] of queues.entries()) {
+            // Now and then the sweeps come further before the next insert.
+            if (i % 10 === round) await three.storage.sizes(queue);
+            inserting.push((i % 2 === 0 ? one : three).storage.insert(queue, newElements(queue.name)));
+          }
+          await Promise.all([...sweeping, ...inserting]);
+          assert.deepEqual(await two.storage.queues('plain'), names);
+          for (const queue of queues) {
+            assert.deepEqual(bodyTexts((await two.storage.take(queue, POP)).deliveries), [queue.name]);
+          }
+        }
+      },
+      server,
+    );
+  });
+}
+
+for (const step of ['forget', 'unname'] as const) {
+  it(`a node that is cut off before it ${step === 'forget' ? 'deletes a queue' : 'removes the name'} keeps what is inserted before it returns`, async () => {
+    const { url } = await standalone();
+    const proxy = await TcpProxy.start(Number(new URL(url).port));
+    const [clock, prefix] = [new FakeClock(), freshPrefix()];
+    const [slow, other] = [`redis://127.0.0.1:${proxy.port}`, url].map((at) =>
+      redisEngine({ url: at, namespaces: NAMESPACES, clock, prefix }),
+    );
+    assert.ok(slow && other);
+    await Promise.all([slow.start(), other.start()]);
+    try {
+      await other.storage.declare([named('q')]);
+      clock.advance(26 * HOUR_MS);
+      const caught = proxy.catch(new RegExp(`_${step}\\r\\n`), 'deaf');
+      const sweeping = slow.storage.sweep();
+      await caught;
+      await other.storage.insert(named('q'), newElements('a'));
+      proxy.reset();
+      await sweeping;
+      assert.deepEqual(await other.storage.queues('plain'), ['q']);
+      assert.deepEqual(bodyTexts((await other.storage.take(named('q'), POP)).deliveries), ['a']);
+    } finally {
+      await Promise.all([slow.stop(), other.stop()]);
+      await proxy.stop();
+    }
+  });
+}
+
+it('a queue that one node uses is not forgotten by another that knows nothing of it', async () => {
+  await withNodes(2, async (nodes, clock) => {
+    const [user, other] = nodes;
+    assert.ok(user && other);
+    for (let i = 0; i < 60; i += 1) {
+      await user.storage.insert(named('busy'), newElements('a'));
+      await user.storage.take(named('busy'), POP);
+      await passHours([other], clock, 1);
+      assert.deepEqual(await other.storage.queues('plain'), ['busy']);
+    }
+  });
+});
+
+it('nothing is left of forgotten queues, nor of queues that were only asked for elements', async () => {
+  await withNodes(2, async (nodes, clock, prefix) => {
+    const [one] = nodes;
+    assert.ok(one);
+    const port = String((await standalone()).port);
+    const keys = (): string[] =>
+      redisCli('-p', port, 'KEYS', `${prefix}:{plain/*`).split('\n').filter(Boolean).sort();
+    await one.storage.insert(named('used'), newElements('a'));
+    await one.storage.take(named('used'), POP);
+    one.stats.add(named('used'), '', { put: 1 });
+    await one.stats.flush();
+    await one.storage.take(named('unknown'), POP);
+    assert.equal(keys().length, 5);
+    assert.deepEqual(await one.storage.queues('plain'), ['used']);
+    await passHours(nodes, clock, 28);
+    assert.deepEqual(keys(), []);
+    const { names, used } = { names: new Keys(prefix).names('plain'), used: new Keys(prefix).used('plain') };
+    assert.equal(redisCli('-p', port, 'EXISTS', names, used).trim(), '0');
+  });
+});
+
+it('names that a version wrote which noted no use are forgotten a day after they were first seen', async () => {
+  await withNodes(1, async (nodes, clock, prefix) => {
+    const [one] = nodes;
+    assert.ok(one);
+    const port = String((await standalone()).port);
+    redisCli('-p', port, 'SADD', new Keys(prefix).names('plain'), 'old', 'older');
+    await one.storage.insert(named('old'), newElements('a'));
+    await passHours(nodes, clock, 24);
+    assert.deepEqual(await one.storage.queues('plain'), ['old', 'older']);
+    await passHours(nodes, clock, 4);
+    assert.deepEqual(await one.storage.queues('plain'), ['old']);
+  });
+});
+
+it('the configured dead-letter queue stays', async () => {
+  await withNodes(1, async (nodes, clock) => {
+    const [one] = nodes;
+    assert.ok(one);
+    await one.storage.insert(named('q'), newElements('a'));
+    const [delivery] = (await one.storage.take(named('q'), { ...POP, leaseMs: 1000 })).deliveries;
+    const ref = { id: delivery?.id ?? '', group: '', token: delivery?.lease?.token ?? null };
+    const rolledBack = await one.storage.rollback(named('q'), [{ ...ref, delayMs: 0, countTry: true }]);
+    assert.deepEqual(rolledBack, ['dead-lettered']);
+    assert.equal((await one.storage.take(named('dead'), POP)).deliveries.length, 1);
+    await passHours(nodes, clock, 60);
+    assert.deepEqual(await one.storage.queues('plain'), ['dead']);
+  });
+});
