@@ -210,8 +210,8 @@ describe('The log', () => {
         'info admin stopExchange test1 x',
         'info admin startExchange test1 x',
         'info admin deleteExchange test1 x',
-        'warn pause reader N q User "reader" does not have the right manage in namespace N.',
-        'warn createExchange reader x User "reader" does not have the right exchange in namespace N.',
+        'warn forbidden pause reader N q User "reader" does not have the right manage in namespace N.',
+        'warn forbidden createExchange reader x User "reader" does not have the right exchange in namespace N.',
       ],
     );
   });
@@ -287,7 +287,7 @@ async function whole(socket: Socket): Promise<string> {
 async function untilWaiting(client: QueueClient, count: number): Promise<void> {
   for (;;) {
     const { body } = await client.request('GET', '/metrics');
-    if (body.toString().includes(`quayside_waiting_consumers ${count}\n`)) return;
+    if (body.toString().includes(`quayside_waiting_consumers{namespace="N"} ${count}\n`)) return;
   }
 }
 
