@@ -47,7 +47,10 @@ export function readProxyHeader(socket: Socket, clock: Clock, done: (said: Said)
     }
     const length = fixed.readUInt16BE(14);
     const rest = length === 0 ? Buffer.alloc(0) : (socket.read(length) as Buffer | null);
-    if (rest !== null) finish({ address: addressIn(fixed, rest) });
+    if (rest === null) return;
+    finish(
+      rest.length < length ? truncated(fixed.length + rest.length) : { address: addressIn(fixed, rest) },
+    );
   };
   const ended = (): void => finish({ error: 'the connection ended' });
   const cancel = clock.after(HEADER_MS, () => finish({ error: `no whole header within ${HEADER_MS} ms` }));
@@ -58,8 +61,15 @@ export function readProxyHeader(socket: Socket, clock: Clock, done: (said: Said)
   socket.on('readable', read);
 }
 
+/** At the end of a stream, `read` returns the bytes that are left, however many were asked for. */
+function truncated(bytes: number): { readonly error: string } {
+  return { error: `the connection ended within the header, after ${bytes} bytes` };
+}
+
+/** @param fixed shorter than the fixed part if the connection ended within it */
 function wrongWith(fixed: Buffer): string | null {
   if (!fixed.subarray(0, SIGNATURE.length).equals(SIGNATURE)) return 'no signature of version 2';
+  if (fixed.length < FIXED_BYTES) return truncated(fixed.length).error;
   const [command = 0, family = 0] = fixed.subarray(12);
   const length = fixed.readUInt16BE(14);
   if (length > MAX_REST_BYTES)

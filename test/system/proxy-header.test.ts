@@ -110,6 +110,22 @@ describe('a PROXY protocol header', () => {
     });
   }
 
+  it('that ends early ends the connection and is logged, wherever it ends', async () => {
+    const whole = header(0x21, 0x21, IPV6);
+    for (let bytes = SIGNATURE.length; bytes < whole.length; bytes += 1) {
+      node.logged.length = 0;
+      const socket = connect({ port: node.port, host: '127.0.0.1' });
+      socket.on('data', (data) => assert.fail(`the server answered ${data}`));
+      socket.on('error', () => {});
+      socket.end(whole.subarray(0, bytes));
+      await once(socket, 'close');
+      await until(() => node.logged.length > 0);
+      const problems = node.logged.map(({ fields }) => (fields as { problem: string }).problem);
+      assert.equal(problems.length, 1);
+      assert.match(problems[0] ?? '', /^the connection ended/);
+    }
+  });
+
   it('has five seconds', async () => {
     const { pending } = node.clock;
     const socket = connect({ port: node.port, host: '127.0.0.1' });
