@@ -3,10 +3,11 @@ import { afterEach, beforeEach, describe, it } from 'node:test';
 import type { Engine } from '../../src/engine/engine.ts';
 import { Keys } from '../../src/engines/redis/keys.ts';
 import type { Delivery } from '../../src/model/element.ts';
+import { QuaysideError } from '../../src/model/errors.ts';
 import type { QueueKey } from '../../src/model/names.ts';
 import { plain } from '../support/broker.ts';
 import { FakeClock } from '../support/clock.ts';
-import { bodyTexts, newElements } from '../support/elements.ts';
+import { bodyTexts, newElement, newElements } from '../support/elements.ts';
 import { redisCli } from '../support/redis-servers.ts';
 import { freshPrefix, redisEngine, standalone } from './redis.ts';
 
@@ -19,6 +20,7 @@ describe('A queue on Redis that holds something which this version did not write
   const clock = new FakeClock();
   let port = '';
   let engine: Engine;
+  const logged: object[] = [];
   let keys: { readonly hash: string; readonly order: string };
 
   beforeEach(async () => {
@@ -27,8 +29,10 @@ describe('A queue on Redis that holds something which this version did not write
     const prefix = freshPrefix();
     keys = new Keys(prefix).queue(QUEUE);
     const namespaces = [plain('jobs', { deadLetter: { maxTries: 1, queue: 'dead' } })];
-    engine = redisEngine({ url, namespaces, clock, prefix });
+    const log = { info: () => {}, warn: (fields: object) => logged.push(fields) };
+    engine = redisEngine({ url, namespaces, clock, prefix, log });
     await engine.start();
+    logged.length = 0;
   });
 
   afterEach(() => engine.stop());
@@ -110,4 +114,66 @@ describe('A queue on Redis that holds something which this version did not write
     }
     assert.equal(await commit(held, null), 'done');
   });
+
+  /** Replaces the content of an element by one that only a newer version could read; the function returned undoes it. */
+  function spoil(id: string): () => void {
+    const number = String(Number.parseInt(id.slice(12), 32));
+    const rename = (from: string, to: string): string =>
+      edit(
+        `local field = 'e' .. struct.pack('>I6', ARGV[1])
+        local value = redis.call('HGET', KEYS[1], field)
+        assert(value:sub(11, 11) == ARGV[2])
+        return redis.call('HSET', KEYS[1], field, value:sub(1, 10) .. ARGV[3] .. value:sub(12))`,
+        number,
+        from,
+        to,
+      );
+    assert.equal(rename('P', 'Z'), '0');
+    return () => rename('Z', 'P');
+  }
+
+  const TAKES = {
+    'a pop': { group: '', leaseMs: null },
+    'a reserve': { group: '', leaseMs: LEASE_MS },
+    'a pop of a consumer group': { group: 'g', leaseMs: null },
+    'a reserve of a consumer group': { group: 'g', leaseMs: LEASE_MS },
+  } as const;
+
+  for (const [what, call] of Object.entries(TAKES)) {
+    it(`returns an element whose content cannot be decoded if ${what} takes it, and continues behind it`, async () => {
+      const groups = [call.group, 'other'].slice(0, call.group === '' ? 1 : 2);
+      const inserts = ['a', 'b', 'c'].map((body) => newElement({ body, groups }));
+      const [, id = ''] = await engine.storage.insert(QUEUE, inserts);
+      const repair = spoil(id);
+      const take = () => engine.storage.take(QUEUE, { ...call, count: 10 });
+      // In one batch: what was inserted in it is there, and its caller knows.
+      const [inserted, taken] = await Promise.allSettled([
+        engine.storage.insert(QUEUE, [newElement({ body: 'd', groups })]),
+        take(),
+      ]);
+      assert.equal(inserted.status, 'fulfilled');
+      assert.ok(taken.status === 'rejected' && taken.reason instanceof QuaysideError);
+      assert.equal(taken.reason.code, 'storage-unavailable');
+      assert.match(taken.reason.message, new RegExp(`element ${id} cannot be decoded`));
+      assert.deepEqual(
+        logged.map((fields) => 'id' in fields && fields.id),
+        [id],
+      );
+      const { deliveries } = await take();
+      assert.deepEqual(bodyTexts(deliveries), ['a', 'c', 'd']);
+      assert.deepEqual(
+        deliveries.map(({ tries }) => tries),
+        [0, 0, 0],
+      );
+      assert.equal((await engine.storage.sizes(QUEUE, call.group)).scheduled, 1);
+      repair();
+      clock.advance(LEASE_MS);
+      await engine.storage.commit(
+        QUEUE,
+        deliveries.map(({ id, lease }) => ({ id, group: call.group, token: lease?.token ?? null })),
+      );
+      const again = (await take()).deliveries;
+      assert.deepEqual([bodyTexts(again), again[0]?.tries], [['b'], 0]);
+    });
+  }
 });

@@ -53,8 +53,10 @@ export class StubbedStorage {
       noteUse: () => {},
     } as unknown as Registry;
     const sweeper = { touch: () => {}, sweepQueue: async () => {} } as unknown as Sweeper;
+    const log = { info: () => {}, warn: () => {} };
     this.#lanes = new Lanes({
       clock,
+      log,
       keys,
       policies,
       router: { isCluster: true },
@@ -74,7 +76,6 @@ export class StubbedStorage {
       signals: {} as CarriedSignals,
     });
     const lanes = this.#lanes;
-    const log = { info: () => {}, warn: () => {} };
     this.#relay = new OutboxRelay(
       { lanes, clock, log, dedupWindowMs: 0 },
       { lookAgain: async () => {}, onLateArrival: () => {} },

@@ -82,4 +82,20 @@ export const REDIS: readonly Mutant[] = [
       inRedis('around.ts', 'if (!unknown.includes(each)) registry.noteUse(each);', 'unknown.includes(each);'),
     ],
   },
+  {
+    name: 'a take whose answer cannot be decoded counts as received',
+    suite: 'redis damage',
+    edits: [
+      inRedis(
+        'calls/lane.ts',
+        'else if (batch.number > 0) this.#received',
+        'if (batch.number > 0) this.#received',
+      ),
+    ],
+  },
+  {
+    name: 'an element that cannot be decoded is taken again and again',
+    suite: 'redis damage',
+    edits: [inRedis('calls/lane.ts', 'if (members.length > 0) this', 'if (members.length < 0) this')],
+  },
 ];

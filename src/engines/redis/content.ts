@@ -38,13 +38,19 @@ export function encodeContent({ body, contentType, contentEncoding, headers }: E
   return value;
 }
 
-/** @param at where the content begins in `value` */
+/**
+ * @param at where the content begins in `value`
+ * @throws Error if it has another form, as after damage, or one of a newer version
+ */
 export function decodeContent(value: Buffer, at: number): ElementContent {
   if (value[at] === LETTER) return decodeLetter(value, at);
   if (value[at] === OLD_LETTER) return decodeOldLetter(value, at);
+  if (value[at] !== PLAIN) throw new Error(`content begins with byte ${value[at]}, not ${PLAIN}`);
   const typeLength = value.readUInt16BE(at + 1);
   const restAt = at + 3 + Math.max(0, typeLength - 1);
   const bodyAt = restAt + 4 + value.readUInt32BE(restAt);
+  if (bodyAt > value.length)
+    throw new Error(`content ends at byte ${value.length}, before its body at ${bodyAt}`);
   const contentType = typeLength === 0 ? null : readType(value, at + 3, restAt);
   const { contentEncoding, headers } = decodeRest(value, restAt + 4, bodyAt);
   return { body: value.subarray(bodyAt), contentType, contentEncoding, headers };

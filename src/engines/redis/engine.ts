@@ -90,6 +90,7 @@ export class RedisEngine implements Engine {
     const backlog = new Backlog(this.#carrier);
     this.#lanes = new Lanes({
       clock,
+      log,
       keys: this.#keys,
       backlog,
       flights,

@@ -1,11 +1,13 @@
+import type { EngineLog } from '../../../engine/engine.ts';
 import type { CancelTimer, Clock } from '../../../model/clock.ts';
 import type { QueueKey } from '../../../model/names.ts';
 import { CarryError, type Progress } from '../client/carrier.ts';
 import { slotOf } from '../client/slots.ts';
-import type { Keys, QueueKeys } from '../keys.ts';
+import { type Keys, type QueueKeys, queueText } from '../keys.ts';
 import type { FlightReply } from './flight.ts';
 import { BYE } from './parcels.ts';
-import { bundled, type Task, type TaskKind, type TaskTraits, type Verb } from './task.ts';
+import { POSTPONE, TAKE, UndecodableElements } from './take.ts';
+import { type Bundle, bundled, type Task, type TaskKind, type TaskTraits, type Verb } from './task.ts';
 
 /** Calls that travel together: one call of the library. */
 export interface Batch {
@@ -29,6 +31,7 @@ export interface Sent {
 /** What a lane asks of those around it. */
 export interface LaneHost {
   readonly clock: Clock;
+  readonly log: EngineLog;
   readonly keys: Keys;
   /** Lets the lane depart when this turn's calls are all made. */
   schedule(lane: Lane): void;
@@ -162,14 +165,32 @@ export class Lane {
   #onReply(batch: Batch, { reply, after }: Sent): void {
     if (batch.isOver) return;
     batch.isOver = true;
-    if (batch.number > 0) this.#received = batch.number;
     if (reply.repeated) this.#fence();
-    try {
-      answer(batch.tasks, reply, after);
-    } catch (error) {
-      for (const task of batch.tasks) task.reject(error);
-    }
+    const decoded = decodeAll(batch.tasks, reply);
+    const failed = decoded.find(({ error }) => error !== null);
+    if (failed !== undefined) this.#undoTakes(batch, failed.error);
+    else if (batch.number > 0) this.#received = batch.number;
+    for (const each of decoded) resolveAll(each, after);
     this.#next();
+  }
+
+  /**
+   * A reply that cannot be decoded counts as not received, so that the next call of the queue makes the server undo the
+   * takes of the batch: all of them. What cannot be decoded is postponed in that call, or it would be taken again at once.
+   */
+  #undoTakes({ tasks, number }: Batch, error: unknown): void {
+    const elements = error instanceof UndecodableElements ? error.elements : [];
+    const { log } = this.#host;
+    const queue = queueText(this.queue);
+    if (elements.length === 0) log.warn({ queue, err: error }, 'a reply of Redis cannot be decoded');
+    for (const { id, cause } of elements) {
+      log.warn({ queue, id, err: cause }, 'the content of an element cannot be decoded; it is postponed');
+    }
+    if (number === 0) return;
+    for (const task of tasks) if (task.verb.name === TAKE.name) task.reject(error);
+    const done = (): void => {};
+    const members = elements.map(({ member }) => member);
+    if (members.length > 0) this.enqueueFirst(this.#host.task(this, POSTPONE, members, {}, done, done));
   }
 
   /** A full server refused the batch: what stores nothing goes again without what does. */
@@ -239,20 +260,32 @@ export class Lane {
   }
 }
 
-function answer(tasks: readonly Task[], { answers }: FlightReply, after: Sent['after']): void {
-  for (const [i, bundle] of bundled(tasks).entries()) {
-    const own = answers[i];
-    if (own === undefined) throw new Error('an answer of the library is missing');
-    const results = bundle.verb.decode(
-      own,
-      bundle.tasks.map(({ call }) => call),
-    );
-    for (const [at, task] of bundle.tasks.entries()) {
-      const result = results[at];
-      const wait = after?.(task) ?? null;
-      if (result instanceof Error) task.reject(result);
-      else if (wait === null) task.resolve(result);
-      else task.resolveAfter(wait, result);
+interface Decoded {
+  readonly bundle: Bundle;
+  readonly results: readonly unknown[];
+  /** Why there are no results; null if there are. */
+  readonly error: unknown;
+}
+
+function decodeAll(tasks: readonly Task[], { answers }: FlightReply): Decoded[] {
+  return bundled(tasks).map((bundle, i) => {
+    try {
+      const own = answers[i];
+      if (own === undefined) throw new Error('an answer of the library is missing');
+      const calls = bundle.tasks.map(({ call }) => call);
+      return { bundle, results: bundle.verb.decode(own, calls), error: null };
+    } catch (error) {
+      return { bundle, results: [], error };
     }
+  });
+}
+
+function resolveAll({ bundle, results, error }: Decoded, after: Sent['after']): void {
+  for (const [at, task] of bundle.tasks.entries()) {
+    const result = error ?? results[at];
+    const wait = after?.(task) ?? null;
+    if (result instanceof Error) task.reject(result);
+    else if (wait === null) task.resolve(result);
+    else task.resolveAfter(wait, result);
   }
 }

@@ -1,5 +1,6 @@
 import { DeadlineQueue, Expiring } from '../../../engine/deadline-queue.ts';
 import type { JsonValue } from '../../../engine/definitions.ts';
+import type { EngineLog } from '../../../engine/engine.ts';
 import type { ReadySignal } from '../../../engine/signaller.ts';
 import type { Clock } from '../../../model/clock.ts';
 import type { QuaysideError } from '../../../model/errors.ts';
@@ -38,6 +39,7 @@ export interface CarriedSignals {
 
 interface LanesParts {
   readonly clock: Clock;
+  readonly log: EngineLog;
   readonly keys: Keys;
   readonly backlog: Backlog;
   readonly flights: Flights;
@@ -54,6 +56,7 @@ const NO_QUEUES: readonly QueueKey[] = [];
 /** The lanes of all queues in use, and what their batches share. */
 export class Lanes implements LaneHost {
   readonly clock: Clock;
+  readonly log: EngineLog;
   readonly keys: Keys;
   readonly #parts: LanesParts;
   readonly #deadlines: DeadlineQueue;
@@ -71,6 +74,7 @@ export class Lanes implements LaneHost {
   constructor(parts: LanesParts) {
     this.#parts = parts;
     this.clock = parts.clock;
+    this.log = parts.log;
     this.keys = parts.keys;
     this.#deadlines = new DeadlineQueue(parts.clock, DEADLINE_MS);
   }

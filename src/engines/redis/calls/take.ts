@@ -1,5 +1,6 @@
 import type { BrowsePage, TakeResult } from '../../../engine/storage.ts';
-import type { Delivery, DeliveryState, GroupName } from '../../../model/element.ts';
+import type { Delivery, DeliveryState, ElementId, GroupName } from '../../../model/element.ts';
+import { QuaysideError } from '../../../model/errors.ts';
 import { LeaseTokens, TOKEN_BYTES } from '../../../model/lease-token.ts';
 import { OWNER_BYTES } from '../../../model/owner.ts';
 import { decodeContent } from '../content.ts';
@@ -51,6 +52,34 @@ export const TAKE: Verb<TakeCall, TakeResult> = {
   },
 };
 
+/** A delivery of a take whose content cannot be decoded. */
+export interface Undecodable {
+  readonly id: ElementId;
+  /** The member of the sorted set that it had. */
+  readonly member: Buffer;
+  readonly cause: unknown;
+}
+
+const POSTPONE_MS = 60_000;
+
+/** Why a take failed that contains elements which this version cannot decode. */
+export class UndecodableElements extends QuaysideError {
+  readonly elements: readonly Undecodable[];
+
+  constructor(first: Undecodable, elements: readonly Undecodable[]) {
+    const message = `The content of element ${first.id} cannot be decoded; it was returned to its queue and is ready again in ${POSTPONE_MS / 1_000} s.`;
+    super('storage-unavailable', message, { retryAfterMs: 1_000, cause: first.cause });
+    this.elements = elements;
+  }
+}
+
+/** Delays waiting deliveries, so that those behind them can be taken. */
+export const POSTPONE: Verb<readonly Buffer[], undefined> = {
+  name: 'postpone',
+  encode: (calls) => [POSTPONE_MS, Buffer.concat(calls.flat())],
+  decode: (_, calls) => calls.map(() => undefined),
+};
+
 interface Taken {
   readonly deliveries: Delivery[];
   /**
@@ -60,12 +89,13 @@ interface Taken {
   readonly goneFrom: number | null;
 }
 
-/** See `library/repeats.lua`. */
+/** See `library/repeats.lua`. @throws UndecodableElements */
 function readTaken({ tag, text, elements }: Answer, group: GroupName): Taken {
   const reserved = text[0] === RESERVED;
   const until = text.readUIntBE(3, 6);
   const token = text.subarray(text.length - TOKEN_BYTES);
   const deliveries: Delivery[] = [];
+  const undecodable: Undecodable[] = [];
   let goneFrom: number | null = null;
   for (const [i, value] of elements.entries()) {
     const at = TAKE_HEAD + TAKE_STEP * i + 3;
@@ -74,15 +104,22 @@ function readTaken({ tag, text, elements }: Answer, group: GroupName): Taken {
       goneFrom ??= matureAt;
       continue;
     }
-    deliveries.push({
-      id: elementId(tag, text.readUIntBE(at + 6, 6)),
-      group,
-      tries: text.readUInt32BE(at + 12) >>> 1,
-      matureAt,
-      lease: reserved ? { token: tokenText(token, i), until } : null,
-      ...decodeContent(value, ELEMENT_HEAD),
-    });
+    const id = elementId(tag, text.readUIntBE(at + 6, 6));
+    try {
+      deliveries.push({
+        id,
+        group,
+        tries: text.readUInt32BE(at + 12) >>> 1,
+        matureAt,
+        lease: reserved ? { token: tokenText(token, i), until } : null,
+        ...decodeContent(value, ELEMENT_HEAD),
+      });
+    } catch (cause) {
+      undecodable.push({ id, member: text.subarray(at - 3, at - 3 + TAKE_STEP), cause });
+    }
   }
+  const [first] = undecodable;
+  if (first !== undefined) throw new UndecodableElements(first, undecodable);
   return { deliveries, goneFrom };
 }
 

@@ -51,3 +51,19 @@ verbs.back = function(q, args, at)
   end
   return '', at + 1 + 3 * count
 end
+
+-- postpone <delay> <members that waiting deliveries have or had before they were reserved>: returns nothing. Delays those
+-- that still wait.
+verbs.postpone = function(q, args, at)
+  local maturity, members = call.now + tonumber(args[at]), args[at + 1]
+  for from = 1, #members, 19 do
+    local lane, before, seq, tries = unpackAt('>c2I6c6I4', members, from + 1)
+    tries = math.floor(tries / 2)
+    local untouched, touched = waitingMember(lane, before, seq, tries, false), waitingMember(lane, before, seq, tries, true)
+    if db('ZREM', q.z, untouched, touched) > 0 then
+      local held = readDelivery(q, lane, seq) or { token = NO_TOKEN, owner = NOBODY }
+      release(q, lane, seq, { till = 0, owner = held.owner }, maturity, tries, held.token)
+    end
+  end
+  return '', at + 2
+end
