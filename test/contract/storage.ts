@@ -4,6 +4,7 @@ import { batchContract } from './storage/batch.ts';
 import { browseContract } from './storage/browse.ts';
 import { contentContract } from './storage/content.ts';
 import { deadLetterContract } from './storage/dead-letter.ts';
+import { forgottenContract, forgottenStreamsContract } from './storage/forgotten.ts';
 import { groupsContract } from './storage/groups.ts';
 import { insertContract } from './storage/insert.ts';
 import { leaseContract } from './storage/lease.ts';
@@ -34,6 +35,8 @@ export function storageContract(name: string, open: Open): void {
     browseContract(open);
     sizesContract(open);
     sweepContract(open);
+    forgottenContract(open);
+    forgottenStreamsContract(open);
     contentContract(open);
     batchContract(open);
   });

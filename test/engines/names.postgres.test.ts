@@ -11,10 +11,15 @@ describe('The queues that a PostgreSQL engine remembers', () => {
     assert.notEqual(names.queue({ ns: 'a', name: 'q' }), names.queue({ ns: 'b', name: 'q' }));
   });
 
-  it('do not grow with names that do not exist, and stay while they exist or are in use', () => {
-    const names = new Names([], new DatabaseClock(systemClock));
+  it('do not grow with names that do not exist, and stay while they were just read or are in use', () => {
+    const clock = new DatabaseClock(systemClock);
+    clock.see(0);
+    const names = new Names([], clock);
     const existing = names.queue({ ns: 'a', name: 'existing' });
     existing.id = 1;
+    existing.readAt = clock.now;
+    const unused = names.queue({ ns: 'a', name: 'unused' });
+    unused.id = 2;
     const used = names.queue({ ns: 'a', name: 'used' });
     const idle = names.queue({ ns: 'a', name: 'idle' });
     names.prune(() => new Set());
@@ -24,5 +29,6 @@ describe('The queues that a PostgreSQL engine remembers', () => {
     assert.equal(names.queue({ ns: 'a', name: 'existing' }), existing);
     assert.equal(names.queue({ ns: 'a', name: 'used' }), used);
     assert.notEqual(names.queue({ ns: 'a', name: 'idle' }), idle);
+    assert.notEqual(names.queue({ ns: 'a', name: 'unused' }), unused, 'its number is read again anyway');
   });
 });

@@ -15,6 +15,8 @@ export const NODE_NAMESPACES: readonly NamespacePolicy[] = [
 
 export interface NodeOptions {
   readonly schema: string;
+  /** {@link NODE_NAMESPACES} if not given. */
+  readonly namespaces?: readonly NamespacePolicy[];
   /** A proxy's; the server's own where not given. */
   readonly port?: number;
   readonly log?: EngineLog;
@@ -24,11 +26,12 @@ export interface NodeOptions {
 
 /** An engine as a node has it, on PostgreSQL's own time. Whoever opens one calls `stop`. */
 export async function openNode(server: PostgresServer, options: NodeOptions): Promise<Engine> {
-  const { schema, port = server.port, log = SILENT, clock = new CountingClock() } = options;
+  const { schema, namespaces = NODE_NAMESPACES, port = server.port } = options;
+  const { log = SILENT, clock = new CountingClock() } = options;
   const engine = open({
     url: server.url({ port }),
     dataDir: '',
-    namespaces: NODE_NAMESPACES,
+    namespaces,
     clock,
     dedupWindowMs: DAY_MS,
     settings: { schema },

@@ -9,25 +9,14 @@ import { FakeClock } from '../support/clock.ts';
 import { bodyTexts, newElements } from '../support/elements.ts';
 import { redisCli } from '../support/redis-servers.ts';
 import { TcpProxy } from '../support/tcp-proxy.ts';
-import {
-  freshPrefix,
-  REDIS,
-  REDIS_CLUSTER,
-  REDIS_LIST,
-  REDIS_SENTINEL,
-  redisEngine,
-  sharedCluster,
-  standalone,
-} from './redis.ts';
+import { freshPrefix, REDIS_LIST, redisEngine, sharedCluster, standalone } from './redis.ts';
 
 const HOUR_MS = 3_600_000;
 const POP = { group: '', count: 10, leaseMs: null };
 const NAMESPACES = [plain('plain', { deadLetter: { maxTries: 1, queue: 'dead' } })];
 const named = (name: string): QueueKey => ({ ns: 'plain', name });
 
-for (const { name, open } of [REDIS, REDIS_CLUSTER, REDIS_SENTINEL, REDIS_LIST]) {
-  describe(name, () => forgottenContract(open));
-}
+describe(REDIS_LIST.name, () => forgottenContract(REDIS_LIST.open));
 
 /** Nodes on the same data. */
 async function withNodes(

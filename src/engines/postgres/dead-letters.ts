@@ -60,7 +60,7 @@ export class DeadLetters {
     const targets = this.all;
     if (targets.length === 0) return;
     const needs = targets.map(({ ns, queue: name, groups }): Need => {
-      return { queue: this.#names.queue({ ns, name }), groups, make: true };
+      return { queue: this.#names.queue({ ns, name }), groups, make: true, uses: false };
     });
     await this.#names.reserve(connection, needs);
     for (const [index, target] of targets.entries()) {

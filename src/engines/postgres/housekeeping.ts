@@ -1,9 +1,11 @@
 import type { NamespacePolicy } from '../../engine/engine.ts';
 import { int8Array, textArray } from './arrays.ts';
 import type { DatabaseClock } from './database-clock.ts';
+import type { DeadLetters } from './dead-letters.ts';
 import { IdleLanes } from './idle-lanes.ts';
 import type { Side } from './side.ts';
 import { number, type Query, type Statement } from './statement.ts';
+import { UnusedQueues } from './unused-queues.ts';
 import { finishShared, NOW, tally, withList } from './verbs/fragments.ts';
 
 /** Deliveries or keys that go in one statement. */
@@ -65,16 +67,26 @@ export class Housekeeping {
   readonly #dropOld: Query | null;
   readonly #forgetKeys: Query;
   readonly #idleLanes: IdleLanes;
+  readonly #unusedQueues: UnusedQueues;
   #rounds = 0;
   #summing: Promise<void> | null = null;
 
   constructor(
     side: Side,
     policies: readonly NamespacePolicy[],
-    { dedupWindowMs, clock }: { readonly dedupWindowMs: number; readonly clock: DatabaseClock },
+    {
+      dedupWindowMs,
+      clock,
+      deadLetters,
+    }: {
+      readonly dedupWindowMs: number;
+      readonly clock: DatabaseClock;
+      readonly deadLetters: DeadLetters;
+    },
   ) {
     this.#side = side;
     this.#idleLanes = new IdleLanes(side, policies, clock);
+    this.#unusedQueues = new UnusedQueues(side, policies, { clock, deadLetters });
     const kept = policies.flatMap(({ name, retentionMs }) =>
       retentionMs === null ? [] : [{ name, retentionMs }],
     );
@@ -98,6 +110,7 @@ export class Housekeeping {
       this.#count(this.#forgetKeys),
       this.#rounds < ROUNDS_WORTH_A_SUM ? null : this.#sum(),
       this.#idleLanes.tend(),
+      this.#unusedQueues.tend(),
     ]);
     return Math.max(dropped, forgotten) >= AT_ONCE;
   }

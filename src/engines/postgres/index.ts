@@ -89,7 +89,11 @@ class PostgresEngine implements Engine {
     this.#signaller = new PostgresSignaller({ side, listener: this.#listener, channel, clock, log });
     this.#stats = new PostgresStats(side, clock, log);
     this.#definitions = new PostgresDefinitions(side, this.#signaller, clock, log);
-    const housekeeping = new Housekeeping(side, namespaces, { dedupWindowMs, clock: this.#databaseClock });
+    const housekeeping = new Housekeeping(side, namespaces, {
+      dedupWindowMs,
+      clock: this.#databaseClock,
+      deadLetters: this.#deadLetters,
+    });
 
     this.#verbs = makeVerbs({
       ids: this.#ids,
@@ -167,6 +171,7 @@ class PostgresEngine implements Engine {
     this.#names.reset();
     this.#leases.reset();
     this.#ids.setTag(await migrate(connection, this.#settings));
+    await this.#databaseClock.read(connection);
     await this.#deadLetters.prepare(connection);
   }
 

@@ -37,13 +37,25 @@ export class Queue {
   tally = new TallyMark();
   /** What bounds its groups. */
   readonly limit: GroupLimit | null;
-  /** When its lanes were last asked for, by the database's clock. */
-  lanesReadAt = Number.NEGATIVE_INFINITY;
+  /** When its numbers were last read, by the database's clock. */
+  readAt = Number.NEGATIVE_INFINITY;
+  /** When a use of it was last noted in the database. */
+  usedAt = Number.NEGATIVE_INFINITY;
 
   constructor(key: QueueKey, policy: NamespacePolicy | null) {
     this.key = key;
     this.policy = policy;
     this.limit = groupLimitOf(policy);
+  }
+
+  /** The database has no number for it, or another one than before. */
+  reset(): void {
+    this.id = null;
+    this.known = false;
+    this.lanes.clear();
+    this.tally = new TallyMark();
+    this.readAt = Number.NEGATIVE_INFINITY;
+    this.usedAt = Number.NEGATIVE_INFINITY;
   }
 
   /** Whether elements may have several groups. */
@@ -58,26 +70,35 @@ export interface Need {
   readonly groups: readonly GroupName[];
   /** Whether to make what is missing; else it may stay without a number. */
   readonly make: boolean;
+  /** Whether the call uses the queue, which is not forgotten for a day then; reading is no use. */
+  readonly uses: boolean;
   /** Whether the call is about all groups of the queue, those that other nodes made included. */
   readonly all?: boolean;
 }
 
 const PRUNE_FROM = 10_000;
 
-/** Sorted, so that two nodes that make the same names do not wait for each other in a circle. */
+/**
+ * Sorted, so that two nodes that make the same names do not wait for each other in a circle. What needs no change is
+ * left out: an insert that conflicts takes a number all the same, and queues that are used come here every few minutes.
+ */
 const MAKE_QUEUES: Statement = {
   name: 'make queues',
   text: `INSERT INTO queue AS q (ns, name, known)
     SELECT ns, name, bool_or(known) FROM unnest($1::text[], $2::text[], $3::bool[]) AS u(ns, name, known)
+    WHERE NOT EXISTS (SELECT FROM queue o WHERE o.ns = u.ns AND o.name = u.name
+      AND (o.known OR NOT u.known) AND o.idle_from IS NULL)
     GROUP BY ns, name ORDER BY ns, name
-    ON CONFLICT (ns, name) DO UPDATE SET known = true WHERE excluded.known AND NOT q.known`,
+    ON CONFLICT (ns, name) DO UPDATE SET known = q.known OR excluded.known, idle_from = NULL`,
 };
 
 const MAKE_LANES: Statement = {
   name: 'make lanes',
   text: `INSERT INTO lane (queue, grp)
     SELECT q.id, u.grp FROM unnest($1::text[], $2::text[], $3::text[]) AS u(ns, name, grp)
-    JOIN queue q ON q.ns = u.ns AND q.name = u.name GROUP BY q.id, u.grp ORDER BY q.id, u.grp
+    JOIN queue q ON q.ns = u.ns AND q.name = u.name
+    WHERE NOT EXISTS (SELECT FROM lane o WHERE o.queue = q.id AND o.grp = u.grp)
+    GROUP BY q.id, u.grp ORDER BY q.id, u.grp
     ON CONFLICT (queue, grp) DO NOTHING`,
 };
 
@@ -89,10 +110,20 @@ const WAKE_LANES: Statement = {
     WHERE l.queue = q.id AND l.grp = u.grp AND l.idle_from IS NOT NULL`,
 };
 
+/** A queue that is used but not made is not idle, if it is known. Sorted as in {@link MAKE_QUEUES}. */
+const WAKE_QUEUES: Statement = {
+  name: 'wake queues',
+  text: `WITH w AS MATERIALIZED (SELECT q.id FROM unnest($1::text[], $2::text[]) AS u(ns, name)
+      JOIN queue q ON q.ns = u.ns AND q.name = u.name WHERE q.known AND q.idle_from IS NOT NULL
+      ORDER BY q.ns, q.name FOR UPDATE OF q)
+    UPDATE queue q SET idle_from = NULL FROM w WHERE q.id = w.id`,
+};
+
 const FIND: Statement = {
   name: 'find lanes',
   text: `SELECT u.ord, q.id, q.known, l.grp, l.id FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS u(ns, name, ord)
     JOIN queue q ON q.ns = u.ns AND q.name = u.name
+      AND (q.known OR q.idle_from IS NULL OR q.idle_from > now_ms() - ${HIDDEN_MS})
     LEFT JOIN lane l ON l.queue = q.id AND (l.idle_from IS NULL OR l.idle_from > now_ms() - ${HIDDEN_MS})`,
 };
 
@@ -100,9 +131,9 @@ const FIND: Statement = {
 const FULL_MS = 1000;
 
 /**
- * Queue and lane numbers, remembered while the connection lasts, but for those of streams: see `lane-life.ts`. They
- * never change and are never given twice, so that a batch can name queues by number; they are asked for again after a
- * reconnect, as the store may have been restored meanwhile.
+ * Queue and lane numbers, remembered for some minutes: see `lane-life.ts`. They never change and are never given twice,
+ * so that a batch can name queues by number. They are also read again after a reconnect, as the store may have been
+ * restored.
  */
 export class Names {
   readonly #clock: DatabaseClock;
@@ -133,9 +164,9 @@ export class Names {
   }
 
   /**
-   * Forgets queues that were only asked about and do not exist, once there are many: their names come from
+   * Forgets queues that do not exist or were not used for a while, once there are many: their names come from
    * requests.
-   * @param used those that calls on their way hold; a queue must not become two objects
+   * @param used those that pending calls hold; a queue must not become two objects
    */
   prune(used: () => ReadonlySet<Queue>): void {
     if (this.#made < PRUNE_FROM) return;
@@ -143,7 +174,8 @@ export class Names {
     this.#made = 0;
     for (const inNamespace of this.#queues.values()) {
       for (const [name, queue] of inNamespace) {
-        if (queue.id === null && !kept.has(queue)) inNamespace.delete(name);
+        const isRemembered = queue.id !== null && this.#isSince(queue.readAt, REMEMBERED_MS);
+        if (!isRemembered && !kept.has(queue)) inNamespace.delete(name);
       }
     }
   }
@@ -152,11 +184,7 @@ export class Names {
   reset(): void {
     for (const inNamespace of this.#queues.values()) {
       for (const queue of inNamespace.values()) {
-        queue.id = null;
-        queue.known = false;
-        queue.lanes.clear();
-        queue.tally = new TallyMark();
-        queue.lanesReadAt = Number.NEGATIVE_INFINITY;
+        queue.reset();
       }
     }
   }
@@ -169,9 +197,10 @@ export class Names {
   }
 
   /** Whether a call can be sent without asking the database for numbers. */
-  isMet({ queue, groups, make, all = false }: Need): boolean {
+  isMet({ queue, groups, make, uses, all = false }: Need): boolean {
     if (queue.id === null || (make && !queue.known)) return false;
-    if (queue.isStream && (all || !this.#wasRead(queue, REMEMBERED_MS))) return false;
+    if (!this.#isSince(uses ? queue.usedAt : queue.readAt, REMEMBERED_MS)) return false;
+    if (queue.isStream && all) return false;
     return groups.every((group) => queue.lanes.has(group));
   }
 
@@ -185,7 +214,7 @@ export class Names {
     if (growing.length === 0) return refused;
     const unread = growing.filter(({ queue, queue: { limit } }) => {
       const isFull = limit !== null && limitedLanes(queue, limit) >= limit.most;
-      return !(isFull && this.#wasRead(queue, FULL_MS));
+      return !(isFull && this.#isSince(queue.readAt, FULL_MS));
     });
     if (unread.length > 0) await this.#find(connection, [...new Set(unread.map(({ queue }) => queue))]);
     const coming = new Map<Queue, Set<GroupName>>();
@@ -204,12 +233,14 @@ export class Names {
   /** Finds, and makes where asked, the numbers of what is needed. @throws Refused, ConnectionLost */
   async resolve(connection: Connection, needs: readonly Need[]): Promise<void> {
     const making = needs.filter(({ make }) => make);
-    // Few statements, one round trip: each is on its way before the first is answered.
+    const usedAt = this.#clock.now;
+    // Few statements, one round trip: each is sent before the first is answered.
     await Promise.all([
       this.#wake(connection, needs),
       this.#make(connection, making, true),
       this.#find(connection, [...new Set(needs.map(({ queue }) => queue))]),
     ]);
+    for (const { queue, uses } of needs) if (uses) queue.usedAt = usedAt;
   }
 
   /** As `resolve`, for queues that are to have a number although nobody has used them yet. */
@@ -223,21 +254,26 @@ export class Names {
     ]);
   }
 
-  #wasRead({ lanesReadAt }: Queue, withinMs: number): boolean {
-    return this.#clock.now - lanesReadAt < withinMs;
+  /** Whether a moment is less than that long ago. A clock that was set back says nothing. */
+  #isSince(moment: number, withinMs: number): boolean {
+    const age = this.#clock.now - moment;
+    return age >= 0 && age < withinMs;
   }
 
   async #wake(connection: Connection, needs: readonly Need[]): Promise<void> {
     const lanes = lanesOf(needs.filter(({ queue }) => queue.isStream));
-    if (lanes.length > 0) await connection.query(WAKE_LANES, laneValues(lanes));
+    const used = needs.filter(({ uses, make }) => uses && !make);
+    await Promise.all([
+      lanes.length === 0 ? null : connection.query(WAKE_LANES, laneValues(lanes)),
+      used.length === 0 ? null : connection.query(WAKE_QUEUES, queueValues(used.map(({ queue }) => queue))),
+    ]);
   }
 
   async #make(connection: Connection, needs: readonly Need[], known: boolean): Promise<void> {
     if (needs.length === 0) return;
     await Promise.all([
       connection.query(MAKE_QUEUES, [
-        textArray(needs.map(({ queue }) => Buffer.from(queue.key.ns))),
-        textArray(needs.map(({ queue }) => Buffer.from(queue.key.name))),
+        ...queueValues(needs.map(({ queue }) => queue)),
         boolArray(needs.map(() => known)),
       ]),
       connection.query(MAKE_LANES, laneValues(lanesOf(needs))),
@@ -246,15 +282,14 @@ export class Names {
 
   async #find(connection: Connection, queues: readonly Queue[]): Promise<void> {
     const readAt = this.#clock.now;
-    const rows = await connection.query(FIND, [
-      textArray(queues.map(({ key }) => Buffer.from(key.ns))),
-      textArray(queues.map(({ key }) => Buffer.from(key.name))),
-    ]);
+    const rows = await connection.query(FIND, queueValues(queues));
     const found = new Map<Queue, Set<GroupName>>();
     for (const row of rows) {
       const queue = queues[number(row, 0) - 1];
       if (queue === undefined) continue;
-      queue.id = number(row, 1);
+      const numbered = number(row, 1);
+      if (queue.id !== null && queue.id !== numbered) queue.reset();
+      queue.id = numbered;
       queue.known = row[2] === 't';
       const groups = found.get(queue) ?? new Set();
       found.set(queue, groups);
@@ -265,9 +300,10 @@ export class Names {
       if (queue.lanes.get(group)?.id !== id) queue.lanes.set(group, new Lane(id, queue, group));
     }
     for (const [queue, groups] of found) {
-      queue.lanesReadAt = readAt;
+      queue.readAt = readAt;
       for (const group of queue.lanes.keys()) if (!groups.has(group)) queue.lanes.delete(group);
     }
+    for (const queue of queues) if (!found.has(queue)) queue.reset();
   }
 }
 
@@ -289,6 +325,13 @@ type NamedLane = QueueKey & { readonly group: GroupName };
 
 function lanesOf(needs: readonly Need[]): NamedLane[] {
   return needs.flatMap(({ queue: { key }, groups }) => groups.map((group) => ({ ...key, group })));
+}
+
+function queueValues(queues: readonly Queue[]): Parameter[] {
+  return [
+    textArray(queues.map(({ key }) => Buffer.from(key.ns))),
+    textArray(queues.map(({ key }) => Buffer.from(key.name))),
+  ];
 }
 
 function laneValues(lanes: readonly NamedLane[]): Parameter[] {

@@ -6,6 +6,7 @@ import { IDLE_LANES } from './migrations/0002-idle-lanes.ts';
 import { FINGERPRINTS } from './migrations/0003-fingerprints.ts';
 import { OWNED_RESERVATIONS } from './migrations/0004-owned-reservations.ts';
 import { ORIGIN_IDS } from './migrations/0005-origin-ids.ts';
+import { UNUSED_QUEUES } from './migrations/0006-unused-queues.ts';
 import type { Settings } from './settings.ts';
 import { flag, number, type Statement, text } from './statement.ts';
 
@@ -13,7 +14,14 @@ import { flag, number, type Statement, text } from './statement.ts';
  * Entry n brings the schema from version n to n + 1. A released entry is never changed; a new need is a
  * new entry. Nodes of an older version must be stopped first (`docs/engines.md`, Upgrading).
  */
-const MIGRATIONS: readonly string[] = [INITIAL, IDLE_LANES, FINGERPRINTS, OWNED_RESERVATIONS, ORIGIN_IDS];
+export const MIGRATIONS: readonly string[] = [
+  INITIAL,
+  IDLE_LANES,
+  FINGERPRINTS,
+  OWNED_RESERVATIONS,
+  ORIGIN_IDS,
+  UNUSED_QUEUES,
+];
 
 /** A migration may wait for another node's, and may build an index on a large table. */
 const MIGRATION_TIMEOUT_MS = 600_000;

@@ -96,14 +96,14 @@ export class PostgresStorage implements Storage {
   }
 
   take(key: QueueKey, options: TakeOptions): Promise<TakeResult> {
-    const need = this.#need(key, [options.group], false);
+    const need = this.#need(key, [options.group], false, true);
     const args = { queue: need.queue, ...options };
     return this.#call({ ...CHANGE, rows: options.count }, this.#host.verbs.take(args), args, [need]);
   }
 
   async commit(key: QueueKey, refs: readonly DeliveryRef[]): Promise<SettleOutcome[]> {
     return this.#untilUnraced(refs, (some) => {
-      const need = this.#need(key, groupsOfRefs(some), false);
+      const need = this.#need(key, groupsOfRefs(some), false, true);
       const verb = this.#host.verbs.commit(need.queue);
       return this.#inParts(withoutRepeats(some, nameOfRef), verb, [need], (part) => ({
         queue: need.queue,
@@ -114,7 +114,7 @@ export class PostgresStorage implements Storage {
 
   async rollback(key: QueueKey, items: readonly RollbackItem[]): Promise<SettleOutcome[]> {
     return this.#untilUnraced(items, (some) => {
-      const need = this.#need(key, groupsOfRefs(some), false);
+      const need = this.#need(key, groupsOfRefs(some), false, true);
       const verb = this.#host.verbs.rollback(need.queue);
       return this.#inParts(withoutRepeats(some, nameOfRef), verb, [need], (part) => ({
         queue: need.queue,
@@ -124,7 +124,7 @@ export class PostgresStorage implements Storage {
   }
 
   async extend(key: QueueKey, items: readonly ExtendItem[]): Promise<ExtendOutcome[]> {
-    const need = this.#need(key, groupsOfRefs(items), false);
+    const need = this.#need(key, groupsOfRefs(items), false, true);
     const parts = withoutRepeats(items, nameOfRef);
     const extended = await this.#inParts(parts, this.#host.verbs.extend, [need], (part) => ({
       queue: need.queue,
@@ -148,7 +148,7 @@ export class PostgresStorage implements Storage {
   async transfer(moves: readonly Move[]): Promise<SettleOutcome[]> {
     return this.#untilUnraced(moves, (some) => {
       const needs = some.flatMap(({ from, finish, inserts }) => [
-        this.#need(from, [finish.group], false),
+        this.#need(from, [finish.group], false, true),
         ...inserts.map(({ queue, element }) => this.#need(queue, element.groups, true)),
       ]);
       const elements = some.flatMap(({ inserts }) => inserts.map(({ element }) => element));
@@ -225,8 +225,8 @@ export class PostgresStorage implements Storage {
     return { touched: takeTouched(), nextAt: hasMore ? Math.floor(clock.now) : nextAt };
   }
 
-  #need(key: QueueKey, groups: readonly GroupName[], make: boolean): Need {
-    return { queue: this.#host.names.queue(key), groups, make };
+  #need(key: QueueKey, groups: readonly GroupName[], make: boolean, uses = make): Need {
+    return { queue: this.#host.names.queue(key), groups, make, uses };
   }
 
   #call<A, R>(kind: CallKind, verb: Verb<A, R>, args: A, needs: readonly Need[]): Promise<R> {

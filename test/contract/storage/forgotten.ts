@@ -3,11 +3,11 @@ import { describe, it } from 'node:test';
 import type { QueueKey } from '../../../src/model/names.ts';
 import type { EngineUnderTest, TestEngine } from '../../engines.ts';
 import { bodyTexts, newElement, newElements } from '../../support/elements.ts';
-import { Fixture } from '../fixture.ts';
+import { DEAD_LETTERS, Fixture, MAX_TRIES } from '../fixture.ts';
 
 const HOUR_MS = 3_600_000;
 const POP = { group: '', count: 10, leaseMs: null };
-const named = (name: string): QueueKey => ({ ns: 'plain', name });
+const named = (name: string, ns = 'plain'): QueueKey => ({ ns, name });
 
 /** Hours pass, and the engine is swept in each, as a node does. */
 export async function passHours({ engine, passTime }: TestEngine, hours: number): Promise<void> {
@@ -38,6 +38,9 @@ export function forgottenContract(open: EngineUnderTest['open']): void {
         await passHours(opened, 8);
         assert.deepEqual(await storage.queues('plain'), []);
         assert.deepEqual([...(await stats.read(named('gone')))], []);
+        assert.deepEqual((await storage.take(named('gone'), POP)).deliveries, []);
+        assert.equal((await storage.sizes(named('gone'))).ready, 0);
+        assert.deepEqual(await storage.queues('plain'), []);
         await storage.insert(named('gone'), newElements('b'));
         assert.deepEqual(await storage.queues('plain'), ['gone']);
         assert.deepEqual(bodyTexts((await storage.take(named('gone'), POP)).deliveries), ['b']);
@@ -69,11 +72,38 @@ export function forgottenContract(open: EngineUnderTest['open']): void {
       });
     });
 
+    it('is paused and stays, whatever characters its name has', async () => {
+      await on.alone(async (opened) => {
+        const { storage, definitions } = opened.engine;
+        const names = ['"quoted"', '%', 'a/b', 'back\\slash', 'é€😀'];
+        await storage.declare(names.map((name) => named(name)));
+        for (const name of names) {
+          await definitions.put('queue', JSON.stringify(['plain', name]), { paused: true }, 'any');
+        }
+        await passHours(opened, 30);
+        assert.deepEqual(await storage.queues('plain'), names);
+      });
+    });
+
+    it('works as a new one days later', async () => {
+      await on.alone(async (opened) => {
+        const { storage } = opened.engine;
+        await storage.insert(named('q'), newElements('a'));
+        await storage.take(named('q'), POP);
+        await passHours(opened, 60);
+        await storage.insert(named('q'), newElements('b'));
+        assert.deepEqual(await storage.queues('plain'), ['q']);
+        assert.equal((await storage.sizes(named('q'))).ready, 1);
+        assert.equal((await storage.usage('plain')).elements, 1);
+        assert.deepEqual(bodyTexts((await storage.take(named('q'), POP)).deliveries), ['b']);
+      });
+    });
+
     it('keeps what is inserted in the same moment as it would be forgotten', async () => {
       await on.alone(async (opened) => {
         const { storage } = opened.engine;
         const names = Array.from({ length: 100 }, (_, i) => `q${i}`).sort();
-        await storage.declare(names.map(named));
+        await storage.declare(names.map((name) => named(name)));
         await opened.passTime(40 * HOUR_MS);
         const sweeping = storage.sweep();
         const inserting = names.map((name) => storage.insert(named(name), newElements(name)));
@@ -82,6 +112,57 @@ export function forgottenContract(open: EngineUnderTest['open']): void {
         for (const name of names) {
           assert.deepEqual(bodyTexts((await storage.take(named(name), POP)).deliveries), [name]);
         }
+      });
+    });
+  });
+}
+
+/** The same of what only some engines have: streams and dead-letter queues. */
+export function forgottenStreamsContract(open: EngineUnderTest['open']): void {
+  describe('a stream, or a dead-letter queue, that is empty and unused for a day', () => {
+    const on = new Fixture(open);
+
+    it('works as a new one days later', async () => {
+      await on.alone(async (opened) => {
+        const { storage } = opened.engine;
+        const queue = named('q', 'stream');
+        const insert = (body: string) => storage.insert(queue, [newElement({ body, groups: ['g1', 'g2'] })]);
+        const pop = async (group: string) =>
+          bodyTexts((await storage.take(queue, { ...POP, group })).deliveries);
+        await insert('a');
+        assert.deepEqual([await pop('g1'), await pop('g2')], [['a'], ['a']]);
+        await passHours(opened, 60);
+        assert.deepEqual(await storage.queues('stream'), []);
+        await insert('b');
+        assert.deepEqual(await storage.queues('stream'), ['q']);
+        assert.equal((await storage.sizes(queue)).ready, 1);
+        assert.deepEqual([await pop('g1'), await pop('g2')], [['b'], ['b']]);
+      });
+    });
+
+    it('takes dead letters although it was forgotten', async () => {
+      await on.alone(async (opened) => {
+        const { storage } = opened.engine;
+        const queue = named('q', 'jobs');
+        const fail = async (body: string): Promise<void> => {
+          await storage.insert(queue, newElements(body));
+          for (let tries = 0; tries < MAX_TRIES; tries += 1) {
+            const { deliveries } = await storage.take(queue, { ...POP, leaseMs: HOUR_MS });
+            const refs = deliveries.map(({ id }) => {
+              return { id, group: '', token: null, delayMs: 0, countTry: true };
+            });
+            await storage.rollback(queue, refs);
+          }
+        };
+        const letters = async () =>
+          bodyTexts((await storage.take(named(DEAD_LETTERS, 'jobs'), POP)).deliveries);
+        await fail('a');
+        assert.deepEqual(await letters(), ['a']);
+        await passHours(opened, 60);
+        assert.ok(!(await storage.queues('jobs')).includes('q'));
+        await fail('b');
+        assert.deepEqual(await storage.queues('jobs'), [DEAD_LETTERS, 'q']);
+        assert.deepEqual(await letters(), ['b']);
       });
     });
   });

@@ -26,8 +26,8 @@ export function moving(first: number): string[] {
       SELECT DISTINCT ON (dm.seq) dm.seq, ${queueOf('p.lane')}, p.lanes, dm.head, dm.body
       FROM dm JOIN ${targets} ON p.target = dm.target WHERE p.in_stream RETURNING queue)`,
     tallyElements('det', 'de', 'count(*)'),
-    `dk AS (UPDATE queue q SET known = true
-      WHERE NOT q.known AND q.id IN (SELECT l.queue FROM dd JOIN lane l ON l.id = dd.lane))`,
+    `dk AS (UPDATE queue q SET known = true, idle_from = NULL
+      WHERE (NOT q.known OR q.idle_from IS NOT NULL) AND q.id IN (SELECT l.queue FROM dd JOIN lane l ON l.id = dd.lane))`,
     finishShared('moved'),
     tally('dt', 'dd', { waiting: 'count(*)', reserved: '0' }),
     tally('mt', 'moved', { waiting: '0', reserved: '-count(*)' }),

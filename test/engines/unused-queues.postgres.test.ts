@@ -1,0 +1,153 @@
+import assert from 'node:assert/strict';
+import { afterEach, before, beforeEach, describe, it } from 'node:test';
+import pg from 'pg';
+import type { Engine } from '../../src/engine/engine.ts';
+import { bodyTexts, newElements } from '../support/elements.ts';
+import type { PostgresServer } from '../support/postgres-server.ts';
+import { freshSchema, runSql, sharedServer } from './postgres.ts';
+import { NODE_NAMESPACES, openNode } from './postgres-node.ts';
+
+const QUEUE = { ns: 'plain', name: 'q' };
+const POP = { group: '', count: 9, leaseMs: null };
+const MINUTE_MS = 60_000;
+const HOUR_MS = 60 * MINUTE_MS;
+
+describe('A queue on PostgreSQL that is unused, with several nodes,', () => {
+  let server: PostgresServer;
+  let schema: string;
+  let nodes: [Engine, Engine, ...Engine[]];
+  let now: number;
+
+  before(async () => {
+    server = await sharedServer();
+  });
+  beforeEach(async () => {
+    schema = freshSchema();
+    now = Date.UTC(2026, 0, 1);
+    nodes = [await openNode(server, { schema }), await openNode(server, { schema })];
+    await pass(0);
+  });
+  afterEach(async () => {
+    await Promise.all(nodes.map((node) => node.stop()));
+    await runSql(server, `DROP SCHEMA ${schema} CASCADE`);
+  });
+
+  /** The database's clock is set forward; nodes see it at their next call. */
+  const setForward = async (ms: number): Promise<void> => {
+    now += ms;
+    await runSql(
+      server,
+      `CREATE OR REPLACE FUNCTION ${schema}.now_ms() RETURNS bigint LANGUAGE sql VOLATILE AS 'SELECT ${now}::bigint'`,
+    );
+  };
+  const pass = async (ms: number): Promise<void> => {
+    await setForward(ms);
+    await Promise.all(nodes.map((node) => node.ping()));
+  };
+  const sweep = () => Promise.all(nodes.map(({ storage }) => storage.sweep()));
+  const passHours = async (hours: number, inEach: () => Promise<unknown> = async () => {}) => {
+    for (let hour = 0; hour < hours; hour++) {
+      await pass(HOUR_MS);
+      await inEach();
+      await sweep();
+    }
+  };
+  const rows = async (sql: string): Promise<unknown[]> => (await runSql(server, sql)).rows;
+  const numbers = () => rows(`SELECT id FROM ${schema}.queue WHERE name = 'q'`);
+  const insert = ({ storage }: Engine, body: string) => storage.insert(QUEUE, newElements(body));
+  const pop = async ({ storage }: Engine) => bodyTexts((await storage.take(QUEUE, POP)).deliveries);
+
+  it('is forgotten after a day, and its number is deleted with all that names it after another one', async () => {
+    const [a, b] = nodes;
+    await insert(a, 'first');
+    assert.deepEqual(await pop(b), ['first']);
+    await passHours(23);
+    assert.deepEqual(await b.storage.queues('plain'), ['q']);
+    await passHours(3);
+    assert.deepEqual(await b.storage.queues('plain'), []);
+    assert.equal((await numbers()).length, 1);
+    await passHours(26);
+    assert.deepEqual(await numbers(), []);
+    assert.deepEqual(await rows(`SELECT 1 FROM ${schema}.tally`), []);
+    // Both nodes knew the number that is gone.
+    await insert(b, 'second');
+    assert.equal((await a.storage.sizes(QUEUE)).ready, 1);
+    assert.deepEqual(await pop(a), ['second']);
+    await insert(a, 'third');
+    assert.deepEqual(await pop(b), ['third']);
+  });
+
+  it('stays while one node uses it, whichever looks', async () => {
+    const [a, b] = nodes;
+    await insert(a, 'first');
+    await pop(a);
+    const before = await numbers();
+    await passHours(60, () => pop(b));
+    assert.deepEqual(await a.storage.queues('plain'), ['q']);
+    assert.deepEqual(await numbers(), before);
+  });
+
+  it('is read anew by a node that only reads it', async () => {
+    const [a, b] = nodes;
+    await insert(a, 'first');
+    await pop(a);
+    await passHours(60, () => b.storage.sizes(QUEUE));
+    assert.deepEqual(await numbers(), []);
+    await insert(a, 'second');
+    assert.equal((await b.storage.sizes(QUEUE)).ready, 1);
+  });
+
+  it('stays if a node uses it at the moment at which another would forget it', async () => {
+    const [a] = nodes;
+    await insert(a, 'first');
+    await pop(a);
+    await passHours(1);
+    await pass(30 * HOUR_MS);
+    const client = new pg.Client({ connectionString: server.url() });
+    await client.connect();
+    try {
+      // As the other node's use does, which is not committed yet.
+      await client.query(`BEGIN; UPDATE ${schema}.queue SET idle_from = NULL WHERE name = 'q'`);
+      await a.storage.sweep();
+      await client.query('COMMIT');
+    } finally {
+      await client.end();
+    }
+    assert.deepEqual(await a.storage.queues('plain'), ['q']);
+    await passHours(1);
+    assert.deepEqual(await a.storage.queues('plain'), ['q']);
+  });
+
+  it('keeps an element that a node inserts by the number that it remembers, although the clock was set forward', async () => {
+    const [a, b] = nodes;
+    await insert(a, 'first');
+    assert.deepEqual(await pop(b), ['first']);
+    await a.storage.sweep();
+    // Node b does not know yet that two days passed.
+    await setForward(48 * HOUR_MS);
+    await a.ping();
+    await a.storage.sweep();
+    assert.deepEqual(await a.storage.queues('plain'), []);
+    await insert(b, 'second');
+    await passHours(30);
+    assert.deepEqual(await a.storage.queues('plain'), ['q']);
+    assert.deepEqual(await pop(a), ['second']);
+  });
+
+  it('keeps its number if one node moves dead letters there, although another node knows nothing of that', async () => {
+    const [a] = nodes;
+    const namespaces = NODE_NAMESPACES.map((policy) => ({ ...policy, deadLetter: null }));
+    nodes.push(await openNode(server, { schema, namespaces }));
+    await passHours(60);
+    const queue = { ns: 'jobs', name: 'q' };
+    await a.storage.insert(queue, newElements('failed'));
+    for (let tries = 0; tries < 3; tries++) {
+      const { deliveries } = await a.storage.take(queue, { ...POP, leaseMs: HOUR_MS });
+      const refs = deliveries.map(({ id }) => ({ id, group: '', token: null, delayMs: 0, countTry: true }));
+      await a.storage.rollback(queue, refs);
+    }
+    for (const { storage } of nodes) assert.deepEqual(await storage.queues('jobs'), ['dead', 'q']);
+    const { deliveries } = await a.storage.take({ ns: 'jobs', name: 'dead' }, POP);
+    assert.deepEqual(bodyTexts(deliveries), ['failed']);
+  });
+});
