@@ -16,8 +16,8 @@ export const SQLITE: readonly Mutant[] = [
     edits: [
       inWorker(
         'verbs/settle.ts',
-        'const lane = queue?.lanes.get(call.text());',
-        'call.text();\n  const lane = [...(queue?.lanes.values() ?? [])][0];',
+        'const lane = queue?.lanes.get(group);',
+        'const lane = [...(queue?.lanes.values() ?? [])][0];',
       ),
     ],
   },
@@ -50,6 +50,33 @@ export const SQLITE: readonly Mutant[] = [
     suite: 'sqlite forgotten queues',
     edits: [
       inWorker('unused.ts', 'if (counts.ready + counts.scheduled + counts.reserved > 0) return false;', ''),
+    ],
+  },
+  {
+    name: 'the storage thread keeps each name that was ever asked for',
+    suite: 'sqlite names',
+    edits: [inWorker('main.ts', 'store.names.forgetHandlesBelow(firstHandle);', '')],
+  },
+  {
+    name: 'the main thread keeps each name that was ever asked for',
+    suite: 'sqlite names',
+    edits: [
+      {
+        file: 'src/engines/sqlite/client.ts',
+        search: 'if (this.#handles.size >= MAX_HANDLES) this.#forgetHandles();',
+        replace: '',
+      },
+    ],
+  },
+  {
+    name: 'names are forgotten while batches that name their queues wait',
+    suite: 'sqlite names',
+    edits: [
+      {
+        file: 'src/engines/sqlite/client.ts',
+        search: 'firstHandle: batch.firstHandle,',
+        replace: 'firstHandle: this.#firstHandle,',
+      },
     ],
   },
   {

@@ -18,6 +18,13 @@ const IN_FLIGHT = 8;
 /** Bodies at the worker at once, bytes, about: no further batch leaves beyond that. */
 const IN_FLIGHT_BYTES = 16 * 1024 * 1024;
 
+/**
+ * Names that have a handle at once: as many as a namespace has queues by default. Then all get new ones as they are
+ * used, which costs about what the first use did. Names come from requests, those of queues that do not exist too, so
+ * neither side may keep them all.
+ */
+const MAX_HANDLES = 10_000;
+
 /** A thread that ended without a word may have stored any batch that it had. */
 const ALL = IN_FLIGHT;
 
@@ -49,9 +56,12 @@ export class Client {
   readonly #waiting: PendingBatch[] = [];
   readonly #inFlight: PendingBatch[] = [];
   #inFlightBytes = 0;
-  readonly #handles = new Map<string, number>();
+  #handles = new Map<string, number>();
   /** The same by object: callers keep one per queue, and making its name up again costs more than looking here. */
-  readonly #handleOf = new WeakMap<QueueKey, number>();
+  #handleOf = new WeakMap<QueueKey, number>();
+  /** No handle is given twice. Batches that are made from now on name none below the first. */
+  #firstHandle = 0;
+  #nextHandle = 0;
   readonly #failed = Promise.withResolvers<Error>();
   readonly #exited = Promise.withResolvers<void>();
   /** A backup that runs. */
@@ -118,7 +128,7 @@ export class Client {
   begin(operation: Operation): MessageWriter {
     let batch = this.#waiting.at(-1);
     if (batch === undefined || batch.isFull) {
-      batch = new PendingBatch();
+      batch = new PendingBatch(this.#firstHandle);
       this.#waiting.push(batch);
     }
     return batch.begin(operationNumber(operation));
@@ -139,7 +149,10 @@ export class Client {
     });
   }
 
-  /** The number by which the worker knows a queue. Its name crosses once. */
+  /**
+   * The number by which the worker knows a queue, for a call that is being written: it may be forgotten after that.
+   * The name crosses with the first batch that leaves.
+   */
   handle(queue: QueueKey): number {
     const remembered = this.#handleOf.get(queue);
     if (remembered !== undefined) return remembered;
@@ -152,10 +165,18 @@ export class Client {
     const key = `${queue.ns}\0${queue.name}`;
     const known = this.#handles.get(key);
     if (known !== undefined) return known;
-    const handle = this.#handles.size;
+    if (this.#handles.size >= MAX_HANDLES) this.#forgetHandles();
+    const handle = this.#nextHandle++;
     this.#handles.set(key, handle);
     this.#newNames.push(queue.ns, queue.name);
     return handle;
+  }
+
+  /** The worker forgets them after the last batch that may name one: see `PendingBatch.firstHandle`. */
+  #forgetHandles(): void {
+    this.#handles = new Map();
+    this.#handleOf = new WeakMap();
+    this.#firstHandle = this.#nextHandle;
   }
 
   /** Copies the database, as it is when it is done, into a new file. Returns its bytes. Rejects with a QuaysideError. */
@@ -213,6 +234,7 @@ export class Client {
           kind: 'batch',
           now: this.#time.now(),
           names,
+          firstHandle: batch.firstHandle,
           calls: batch.table,
           batch: message,
         } satisfies ToWorker,

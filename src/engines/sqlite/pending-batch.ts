@@ -22,6 +22,12 @@ export class PendingBatch {
   readonly calls: PendingCall[] = [];
   /** Operation, value, byte, large body: four numbers a call, as the worker reads them. */
   readonly table: number[] = [];
+  /** Its calls name no handle below this one. */
+  readonly firstHandle: number;
+
+  constructor(firstHandle: number) {
+    this.firstHandle = firstHandle;
+  }
 
   get isFull(): boolean {
     return this.writer.byteLength >= MOST_BYTES || this.writer.valueCount >= MOST_VALUES;

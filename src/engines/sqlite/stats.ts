@@ -18,12 +18,18 @@ import type { MessageReader } from './message.ts';
 /** How long counts may stay in memory only. A crash loses at most these. */
 const FLUSH_AFTER_MS = 1000;
 
+interface Buffered {
+  readonly queue: QueueKey;
+  readonly groups: Map<GroupName, Counters>;
+}
+
 /** The Stats port over the worker. Counts gather here and leave once a second, so counting costs no write. */
 export class SqliteStats implements Stats {
   readonly #client: Client;
   readonly #clock: Clock;
   readonly #told: ToldOnce;
-  #buffer = new Map<number, Map<GroupName, Counters>>();
+  /** By namespace and name. */
+  #buffer = new Map<string, Map<string, Buffered>>();
   #cancelFlush: CancelTimer | null = null;
 
   constructor(client: Client, clock: Clock, log: EngineLog) {
@@ -36,17 +42,17 @@ export class SqliteStats implements Stats {
   }
 
   add(queue: QueueKey, group: GroupName, deltas: Partial<Counters>): void {
-    this.#gather(this.#client.handle(queue), group, deltas);
+    this.#gather(queue, group, deltas);
     this.#cancelFlush ??= this.#clock.after(FLUSH_AFTER_MS, () => {
       this.flush().catch((error: unknown) => this.#told.failed(error));
     });
   }
 
   read(queue: QueueKey): Promise<ReadonlyMap<GroupName, Counters>> {
-    const handle = this.#client.handle(queue);
     const buffered = new Map<GroupName, Counters>();
-    for (const [group, counters] of this.#buffer.get(handle) ?? []) buffered.set(group, { ...counters });
-    this.#client.begin('statsRead').value(handle);
+    const groups = this.#buffer.get(queue.ns)?.get(queue.name)?.groups ?? [];
+    for (const [group, counters] of groups) buffered.set(group, { ...counters });
+    this.#client.begin('statsRead').value(this.#client.handle(queue));
     // A flush that is under way was called before this read, so the read sees it: calls keep their order.
     return this.#client.end('statsRead', (reply) => {
       for (let left = reply.number(); left > 0; left--) {
@@ -65,13 +71,15 @@ export class SqliteStats implements Stats {
     const buffer = this.#buffer;
     if (buffer.size === 0) return;
     this.#buffer = new Map();
-    const entries = [...buffer].flatMap(([handle, groups]) =>
-      [...groups].map(([group, counters]) => ({ handle, group, counters })),
+    const entries = [...buffer.values()].flatMap((queues) =>
+      [...queues.values()].flatMap(({ queue, groups }) =>
+        [...groups].map(([group, counters]) => ({ queue, group, counters })),
+      ),
     );
     const call = this.#client.begin('statsAdd');
     call.value(entries.length);
-    for (const { handle, group, counters } of entries) {
-      call.value(handle);
+    for (const { queue, group, counters } of entries) {
+      call.value(this.#client.handle(queue));
       call.value(group);
       for (const name of COUNTER_NAMES) call.value(counters[name]);
     }
@@ -80,18 +88,14 @@ export class SqliteStats implements Stats {
       this.#told.worked();
     } catch (error) {
       if (error instanceof QuaysideError && error.code !== 'outcome-unknown') {
-        for (const { handle, group, counters } of entries) this.#gather(handle, group, counters);
+        for (const { queue, group, counters } of entries) this.#gather(queue, group, counters);
       }
       throw error;
     }
   }
 
-  #gather(handle: number, group: GroupName, deltas: Partial<Counters>): void {
-    let groups = this.#buffer.get(handle);
-    if (groups === undefined) {
-      groups = new Map();
-      this.#buffer.set(handle, groups);
-    }
+  #gather(queue: QueueKey, group: GroupName, deltas: Partial<Counters>): void {
+    const { groups } = this.#buffered(queue);
     let counters = groups.get(group);
     if (counters === undefined) {
       if (groups.size > MOST_COUNTED_GROUPS && group !== PLAIN_GROUP) return;
@@ -99,6 +103,20 @@ export class SqliteStats implements Stats {
       groups.set(group, counters);
     }
     addCounters(counters, deltas);
+  }
+
+  #buffered(queue: QueueKey): Buffered {
+    let queues = this.#buffer.get(queue.ns);
+    if (queues === undefined) {
+      queues = new Map();
+      this.#buffer.set(queue.ns, queues);
+    }
+    let buffered = queues.get(queue.name);
+    if (buffered === undefined) {
+      buffered = { queue, groups: new Map() };
+      queues.set(queue.name, buffered);
+    }
+    return buffered;
   }
 
   stopTimer(): void {

@@ -9,6 +9,8 @@ export type ToWorker =
       readonly now: number;
       /** Namespace and name of each queue that is named for the first time, in the order of their handles. */
       readonly names: readonly string[];
+      /** Handles below this one are named neither by this batch nor by a later one. */
+      readonly firstHandle: number;
       /** Four numbers a call: operation, and where its values, bytes and large bodies begin. */
       readonly calls: readonly number[];
       readonly batch: Packed;

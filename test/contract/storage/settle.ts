@@ -47,6 +47,11 @@ export function settleContract(open: EngineUnderTest['open']): void {
           'not-found',
         ]);
       }
+      const refs = [byId(reserved), byToken(reserved)];
+      const nowhere = refs.map(() => 'not-found');
+      assert.deepEqual(await on.storage.commit(elsewhere, refs), nowhere);
+      const items = refs.map((ref) => ({ ...ref, ...back }));
+      assert.deepEqual(await on.storage.rollback(elsewhere, items), nowhere);
       assert.deepEqual(await on.storage.commit(queue, [byToken(reserved)]), ['done']);
     });
 

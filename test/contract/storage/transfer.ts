@@ -50,6 +50,20 @@ export function transferContract(open: EngineUnderTest['open']): void {
       assert.deepEqual(bodyTexts(await on.pop(from)), ['b']);
     });
 
+    it('inserts nothing for a move from a queue that does not exist, and does the other moves', async () => {
+      const [from, to, unknown] = [on.queue(), on.queue(), on.queue()];
+      await on.storage.insert(from, newElements('a'));
+      const a = await on.reserveOne(from);
+      const inserts = (body: string) => [{ queue: to, element: newElement({ body }) }];
+      const outcomes = await on.storage.transfer([
+        { from: unknown, finish: byToken(a), inserts: inserts('ghost') },
+        { from: unknown, finish: byId(a), inserts: inserts('ghost') },
+        { from, finish: byToken(a), inserts: inserts('right') },
+      ]);
+      assert.deepEqual(outcomes, ['not-found', 'not-found', 'done']);
+      assert.deepEqual(bodyTexts(await on.pop(to)), ['right']);
+    });
+
     it('may drop an element by inserting nothing, and may insert where it came from', async () => {
       const queue = on.queue();
       await on.storage.insert(queue, newElements('drop', 'turn'));

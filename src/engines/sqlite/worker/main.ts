@@ -103,12 +103,15 @@ function answer(store: Store, messages: readonly BatchMessage[]): void {
       }
       return { now, calls, message: new MessageReader(batch) };
     });
+    const firstHandle = messages.at(-1)?.firstHandle ?? 0;
     const packed = runBatches(store, batches).map((reply) => reply.pack(true));
     say(
       { kind: 'answers', batches: packed.map(({ message }) => message) },
       packed.flatMap(({ transfer }) => transfer),
     );
     store.answered();
+    // Not before: earlier batches of the transaction may name them.
+    store.names.forgetHandlesBelow(firstHandle);
     checkpoint(store);
   } catch (error) {
     fail(store, error, messages.length);

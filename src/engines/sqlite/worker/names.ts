@@ -31,15 +31,17 @@ export interface Lane {
 
 /**
  * Queues and lanes by name and by number. A name reaches SQL only as a bound value. What the main side
- * calls a queue is a handle: an index into the list of names that it sent once.
+ * calls a queue is a handle: a number that names the queue until the main side says that it is used no more.
  */
 export class Names {
   readonly #policies: ReadonlyMap<string, NamespacePolicy>;
   readonly #limits: ReadonlyMap<string, GroupLimit | null>;
   readonly #undo: Undo;
+  /** The next three are by handle, from the first one that may still be named. */
   readonly #handles: QueueKey[] = [];
   readonly #byHandle: (Queue | null)[] = [];
   readonly #limitByHandle: (GroupLimit | null)[] = [];
+  #firstHandle = 0;
   readonly #byKey = new Map<string, Queue>();
   readonly #byId = new Map<number, Queue>();
   readonly #laneById = new Map<number, Lane>();
@@ -85,23 +87,33 @@ export class Names {
     this.#limitByHandle.push(this.#limits.get(key.ns) ?? null);
   }
 
+  /** Handles below this one are named no more. */
+  forgetHandlesBelow(handle: number): void {
+    const count = handle - this.#firstHandle;
+    if (count === 0) return;
+    this.#handles.splice(0, count);
+    this.#byHandle.splice(0, count);
+    this.#limitByHandle.splice(0, count);
+    this.#firstHandle = handle;
+  }
+
   keyOf(handle: number): QueueKey {
-    const key = this.#handles[handle];
+    const key = this.#handles[handle - this.#firstHandle];
     if (key === undefined) throw new Error(`unknown queue handle ${handle}`);
     return key;
   }
 
   /** What bounds the groups of the queue of a handle, known or not; null: nothing. */
   limitOf(handle: number): GroupLimit | null {
-    return this.#limitByHandle[handle] ?? null;
+    return this.#limitByHandle[handle - this.#firstHandle] ?? null;
   }
 
   /** The queue of a handle, or null where it was never written. */
   find(handle: number): Queue | null {
-    const known = this.#byHandle[handle];
+    const known = this.#byHandle[handle - this.#firstHandle];
     if (known !== null && known !== undefined) return known;
     const queue = this.findByKey(this.keyOf(handle));
-    this.#byHandle[handle] = queue;
+    this.#byHandle[handle - this.#firstHandle] = queue;
     return queue;
   }
 
@@ -110,7 +122,7 @@ export class Names {
     const known = this.find(handle);
     if (known !== null) return known;
     const queue = this.makeByKey(this.keyOf(handle));
-    this.#byHandle[handle] = queue;
+    this.#byHandle[handle - this.#firstHandle] = queue;
     return queue;
   }
 
@@ -242,9 +254,7 @@ export class Names {
     this.#byKey.delete(keyText(queue.key));
     this.#byId.delete(queue.id);
     for (const lane of queue.lanes.values()) this.#laneById.delete(lane.id);
-    for (let handle = 0; handle < this.#byHandle.length; handle++) {
-      if (this.#byHandle[handle] === queue) this.#byHandle[handle] = null;
-    }
+    for (const [index, known] of this.#byHandle.entries()) if (known === queue) this.#byHandle[index] = null;
   }
 }
 

@@ -116,7 +116,8 @@ function readNamed(store: Store, handle: number, call: MessageReader): Named | n
 export function readReference(store: Store, handle: number, call: MessageReader): Reference | null {
   const seq = store.ids.parse(call.text());
   const queue = store.names.find(handle);
-  const lane = queue?.lanes.get(call.text());
+  const group = call.text();
+  const lane = queue?.lanes.get(group);
   const token = call.textOrNull();
   const owner = token === null ? call.number() : 0;
   if (seq === null || lane === undefined) return null;

@@ -1,0 +1,41 @@
+import assert from 'node:assert/strict';
+import { execFile } from 'node:child_process';
+import { describe, it } from 'node:test';
+import { promisify } from 'node:util';
+import { withFolder } from '../engines/sqlite-folder.ts';
+import { newElement } from '../support/elements.ts';
+
+const READER = new URL('../engines/sqlite-reader.ts', import.meta.url).pathname;
+
+/** 150,000 names of 255 bytes alone are more than each thread's heap. */
+const NAMES = 150_000;
+const HEAP_MIB = 32;
+/** The reader inserts one with each 250 names. */
+const INSERTED = NAMES / 250;
+
+describe('the names of queues that SQLite is asked for', () => {
+  it('take no memory on either thread, however many a reader invents', async () => {
+    const args = [`--max-old-space-size=${HEAP_MIB}`, READER, String(NAMES)];
+    const { stdout } = await promisify(execFile)(process.execPath, args);
+    assert.deepEqual(JSON.parse(stdout), { size: INSERTED, put: INSERTED, queues: ['used'] });
+  });
+
+  it('mean the same queues when more are used in one turn than are kept', async () => {
+    await withFolder(async (folder) => {
+      const { storage, stats } = await folder.started();
+      const queues = Array.from({ length: 50_000 }, (_, i) => ({ ns: 'N', name: `q${i}` }));
+      const ids = await Promise.all(queues.map((queue) => storage.insert(queue, [newElement()])));
+      const taken = await Promise.all(
+        queues.map((queue) => storage.take(queue, { group: '', count: 2, leaseMs: null })),
+      );
+      assert.deepEqual(
+        taken.map(({ deliveries }) => deliveries.map(({ id }) => id)),
+        ids,
+      );
+      for (const queue of queues) stats.add(queue, '', { get: 1 });
+      await stats.flush();
+      const counters = await Promise.all(queues.map((queue) => stats.read(queue)));
+      assert.ok(counters.every((groups) => groups.get('')?.get === 1));
+    });
+  });
+});
