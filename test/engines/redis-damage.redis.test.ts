@@ -101,6 +101,24 @@ describe('A queue on Redis that holds something which this version did not write
     assert.deepEqual(bodyTexts(deliveries), ['held']);
   });
 
+  it('keeps an element that waits when a purge of reservations meets a lease that is not its own', async () => {
+    const [waiting, held] = await reserved('waiting', 'held');
+    assert.ok(waiting && held);
+    const item = { id: waiting.id, group: '', token: null, delayMs: 0, countTry: false };
+    await engine.storage.rollback(QUEUE, [item]);
+    addStaleLease(waiting, clock.now() + 2 * LEASE_MS);
+    await engine.storage.purge(QUEUE, ['reserved']);
+    assert.equal(leaseMembers(), '0');
+    assert.deepEqual(bodyTexts((await engine.storage.take(QUEUE, POP)).deliveries), ['waiting']);
+  });
+
+  it('lists the elements behind one whose content cannot be decoded', async () => {
+    const [id = ''] = await engine.storage.insert(QUEUE, newElements('a', 'b'));
+    spoil(id);
+    const page = { group: '', state: 'ready', after: null, limit: 10 } as const;
+    assert.deepEqual(bodyTexts((await engine.storage.browse(QUEUE, page)).deliveries), ['b']);
+  });
+
   it('commits a reservation whose record has no token only without a token', async () => {
     const [held] = await reserved('held');
     assert.ok(held);

@@ -1,5 +1,11 @@
 import type { BrowsePage, TakeResult } from '../../../engine/storage.ts';
-import type { Delivery, DeliveryState, ElementId, GroupName } from '../../../model/element.ts';
+import type {
+  Delivery,
+  DeliveryState,
+  ElementContent,
+  ElementId,
+  GroupName,
+} from '../../../model/element.ts';
 import { QuaysideError } from '../../../model/errors.ts';
 import { LeaseTokens, TOKEN_BYTES } from '../../../model/lease-token.ts';
 import { OWNER_BYTES } from '../../../model/owner.ts';
@@ -136,6 +142,15 @@ const STATE_LETTERS = { ready: 'w', scheduled: 's', reserved: 'r' } as const sat
 >;
 const MORE = 0x2b;
 
+/** Null: a listing continues behind what cannot be decoded; a take logs it. */
+function decodable(value: Buffer): ElementContent | null {
+  try {
+    return decodeContent(value, ELEMENT_HEAD);
+  } catch {
+    return null;
+  }
+}
+
 /** One page: see `library/look.lua`. */
 export const BROWSE: Verb<BrowseCall, BrowsePage> = {
   name: 'browse',
@@ -154,13 +169,15 @@ export const BROWSE: Verb<BrowseCall, BrowsePage> = {
       const shownAt = at + memberLength;
       last = text.toString('base64url', at, shownAt);
       if (value === null) continue;
+      const content = decodable(value);
+      if (content === null) continue;
       deliveries.push({
         id: elementId(tag, text.readUIntBE(at + 9, 6)),
         group: call?.group ?? '',
         matureAt: text.readUIntBE(shownAt, 6),
         tries: text.readUInt32BE(shownAt + 6),
         lease: reserved ? { token: '', until: text.readUIntBE(at + 3, 6) } : null,
-        ...decodeContent(value, ELEMENT_HEAD),
+        ...content,
       });
     }
     return [{ deliveries, next: text[0] === MORE ? last : null }];

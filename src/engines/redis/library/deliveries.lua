@@ -35,7 +35,7 @@ end
 -- Whether a lease's member in z belongs to this record. A member without its record, as another version or a manual
 -- repair may leave it, says nothing of the delivery: it is removed as it is found.
 local function isHeldAt(held, till)
-  return held ~= nil and held.till == till
+  return held and held.till == till
 end
 
 -- reserved -> waiting. A token other than NO_TOKEN stays good for a late commit.

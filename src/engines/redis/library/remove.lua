@@ -67,15 +67,23 @@ local function forgetPlain(q, member)
   if byte(member) ~= 119 or isTouched(member) then deleted[#deleted + 1] = 'd' .. NO_LANE .. sub(member, 10, 15) end
 end
 
+-- Whether a member is a lease of which the delivery knows nothing: only the member is removed then.
+local function isStaleLease(q, lane, member)
+  if byte(member) ~= 108 then return false end
+  return not isHeldAt(readDelivery(q, lane, sub(member, 10, 15)), fromSix(member, 4))
+end
+
 local function purgeRange(q, lane, low, high, limit)
   local members = membersBetween(q.z, low, high, limit)
   if #members == 0 then return 0 end
   removeFirst(q, members, #members)
   for i = 1, #members do
-    if lane == NO_LANE then
-      forgetPlain(q, members[i])
-    else
-      finish(q, lane, sub(members[i], 10, 15))
+    if not isStaleLease(q, lane, members[i]) then
+      if lane == NO_LANE then
+        forgetPlain(q, members[i])
+      else
+        finish(q, lane, sub(members[i], 10, 15))
+      end
     end
   end
   flush(q)
