@@ -36,14 +36,17 @@ describe('A group of a stream on PostgreSQL that holds nothing', () => {
   ): Promise<void> => {
     for (let minute = 0; minute <= minutes; minute++) {
       if (minute > 0) now += MINUTE_MS;
-      await runSql(
-        server,
-        `CREATE OR REPLACE FUNCTION ${schema}.now_ms() RETURNS bigint LANGUAGE sql VOLATILE AS 'SELECT ${now}::bigint'`,
-      );
-      await Promise.all(nodes.map((node) => node.ping()));
+      await showTime();
       await meanwhile();
       await Promise.all(nodes.map(({ storage }) => storage.sweep()));
     }
+  };
+  const showTime = async (): Promise<void> => {
+    await runSql(
+      server,
+      `CREATE OR REPLACE FUNCTION ${schema}.now_ms() RETURNS bigint LANGUAGE sql VOLATILE AS 'SELECT ${now}::bigint'`,
+    );
+    await Promise.all(nodes.map((node) => node.ping()));
   };
   const insert = (node: Engine, body: string): Promise<unknown> =>
     node.storage.insert(QUEUE, [newElement({ body, groups: ['group'] })]);
@@ -91,6 +94,19 @@ describe('A group of a stream on PostgreSQL that holds nothing', () => {
     await passMinutes(40, () => pop(b));
     assert.deepEqual(await lanes(), ['group']);
     await insert(a, 'second');
+    assert.deepEqual(await pop(b), ['second']);
+  });
+
+  it('is counted if it holds something again, although no node kept house since', async () => {
+    const [a, b] = nodes;
+    await insert(a, 'first');
+    await pop(a);
+    await passMinutes(2);
+    await insert(a, 'second');
+    now += 20 * MINUTE_MS;
+    await showTime();
+    for (const node of [a, b]) assert.equal((await node.storage.sizes(QUEUE)).ready, 1);
+    await passMinutes(30);
     assert.deepEqual(await pop(b), ['second']);
   });
 

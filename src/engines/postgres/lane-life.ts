@@ -1,7 +1,8 @@
 /**
  * How queues, and groups of streams, lose their numbers although nodes remember numbers and share no lock:
  * - a node uses a number for at most `REMEMBERED_MS`, and then asks for it again;
- * - a node that uses a queue, or asks for a group, clears the mark of idleness before it reads the number;
+ * - a node that uses a queue, or asks for a group, clears the mark of idleness before it reads the number; one that asks
+ *   for all groups of a queue clears it from those that hold something;
  * - a row that was marked longer than `HIDDEN_MS` ago is not found in any other way;
  * - one that was marked for longer still, and holds nothing, is deleted.
  *

@@ -119,6 +119,17 @@ const WAKE_QUEUES: Statement = {
     UPDATE queue q SET idle_from = NULL FROM w WHERE q.id = w.id`,
 };
 
+/**
+ * A group that was marked idle and got elements by a number that a node remembered keeps its mark until the next round
+ * of housekeeping, and `FIND` would pass over it. Sent before a call about all groups of a queue, so that none is missed.
+ */
+const WAKE_USED_LANES: Statement = {
+  name: 'wake used lanes',
+  text: `UPDATE lane l SET idle_from = NULL FROM unnest($1::text[], $2::text[]) AS u(ns, name)
+    JOIN queue q ON q.ns = u.ns AND q.name = u.name
+    WHERE l.queue = q.id AND l.idle_from IS NOT NULL AND EXISTS (SELECT FROM delivery d WHERE d.lane = l.id)`,
+};
+
 const FIND: Statement = {
   name: 'find lanes',
   text: `SELECT u.ord, q.id, q.known, l.grp, l.id FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS u(ns, name, ord)
@@ -261,10 +272,13 @@ export class Names {
   }
 
   async #wake(connection: Connection, needs: readonly Need[]): Promise<void> {
-    const lanes = lanesOf(needs.filter(({ queue }) => queue.isStream));
+    const ofStreams = needs.filter(({ queue }) => queue.isStream);
+    const lanes = lanesOf(ofStreams);
+    const whole = [...new Set(ofStreams.filter(({ all }) => all).map(({ queue }) => queue))];
     const used = needs.filter(({ uses, make }) => uses && !make);
     await Promise.all([
       lanes.length === 0 ? null : connection.query(WAKE_LANES, laneValues(lanes)),
+      whole.length === 0 ? null : connection.query(WAKE_USED_LANES, queueValues(whole)),
       used.length === 0 ? null : connection.query(WAKE_QUEUES, queueValues(used.map(({ queue }) => queue))),
     ]);
   }
