@@ -8,7 +8,7 @@ export const MASK = '***';
 const SECRET_NAME = /pass|pwd|secret|token|key|auth|credential/i;
 
 const URL_PARTS = /^([a-z][a-z0-9+.-]*:)(\/\/)?([\s\S]*)$/i;
-const URL_IN_TEXT = /[a-z][a-z0-9+.-]*:\/\/[^\s"'<>`]+/gi;
+const URL_MARK = '://';
 const PARAMETER = /([?&;#])([^=?&;#]*)=([^&;#]*)/g;
 
 /** Deeper than any option reaches; also what ends a value that contains itself. */
@@ -22,15 +22,19 @@ export function maskUrl(url: string): string {
   const parts = URL_PARTS.exec(url);
   if (parts === null) return maskParameters(url);
   const [, scheme = '', slashes = '', rest = ''] = parts;
-  if (slashes === '') return rest.includes('@') ? scheme + MASK : scheme + maskParameters(rest);
+  if (slashes !== '') return scheme + slashes + maskAfterSlashes(rest);
+  return rest.includes('@') ? scheme + MASK : scheme + maskParameters(rest);
+}
+
+function maskAfterSlashes(rest: string): string {
   const authorityEnd = rest.search(/[/?#]/);
   const authority = authorityEnd < 0 ? rest : rest.slice(0, authorityEnd);
   const tail = authorityEnd < 0 ? '' : rest.slice(authorityEnd);
   // An `@` after the authority may end a password with a raw `/`, `?` or `#`: nothing after the scheme is sure.
-  if (tail.includes('@')) return scheme + slashes + MASK;
+  if (tail.includes('@')) return MASK;
   const at = authority.lastIndexOf('@');
   const shown = at < 0 ? authority : `${MASK}@${authority.slice(at + 1)}`;
-  return scheme + slashes + shown + maskParameters(tail);
+  return shown + maskParameters(tail);
 }
 
 /**
@@ -39,23 +43,50 @@ export function maskUrl(url: string): string {
  */
 export function hasRawUserInfo(url: string): boolean {
   const [, scheme = '', authority = ''] = URL_PARTS.exec(url) ?? [];
-  return scheme !== '' && authority === '//' && /[/?#].*@/s.test(url.slice(scheme.length + 2));
+  if (scheme === '' || authority === '') return false;
+  const end = url.slice(scheme.length + 2).search(/[/?#]/);
+  return end !== -1 && url.includes('@', scheme.length + 2 + end);
 }
 
-/** A text, such as an error's message, with every URL in it masked. */
+/**
+ * A text, such as an error's message, with every URL in it masked. Takes time linear in the text's length, as clients
+ * send texts that are logged.
+ */
 export function maskText(text: string): string {
-  return text.includes('://') ? text.replace(URL_IN_TEXT, maskUrl) : text;
+  return text.includes(URL_MARK) ? text.replace(/\S+/g, maskRun) : text;
 }
 
-/** A copy of plain data in which values under secret names, and URLs anywhere, are masked. */
+/**
+ * Masks the URLs in a text without whitespace. A URL ends at a quote or an angle bracket, but not before the last `@`:
+ * these characters may be part of a raw password. That hides more than needed if an address follows a quoted URL.
+ */
+function maskRun(text: string): string {
+  const delimiter = /["'<>`]/g;
+  const afterAt = text.lastIndexOf('@') + 1;
+  let shown = '';
+  let from = 0;
+  for (;;) {
+    const mark = text.indexOf(URL_MARK, from);
+    if (mark === -1) return shown + text.slice(from);
+    const start = mark + URL_MARK.length;
+    delimiter.lastIndex = Math.max(start, afterAt);
+    const end = delimiter.exec(text)?.index ?? text.length;
+    shown += text.slice(from, start) + maskAfterSlashes(text.slice(start, end));
+    from = end;
+  }
+}
+
+/** A copy of plain data in which values under secret names, and URLs anywhere, are masked. Has no functions. */
 export function maskDeep(value: unknown, depth = 0): unknown {
   if (typeof value === 'string') return maskText(value);
+  // A `toJSON` would bring back what is masked here.
+  if (typeof value === 'function') return undefined;
   if (typeof value !== 'object' || value === null) return value;
   if (depth >= DEEPEST) return MASK;
   if (Array.isArray(value)) return value.map((item) => maskDeep(item, depth + 1));
   return Object.fromEntries(
     Object.entries(value).map(([name, inner]) => [
-      name,
+      maskText(name),
       isSecretName(name) && inner !== null ? MASK : maskDeep(inner, depth + 1),
     ]),
   );

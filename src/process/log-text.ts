@@ -12,10 +12,18 @@ const CONTROL = /[\u0000-\u001f]/g;
 
 /**
  * A line of JSON as a person reads it: `12:34:56.789 WARN  a login failed  user=ann address=192.0.2.1`, and the stacks
- * of errors on lines of their own. Values of clients are escaped, so that none can make a line of its own.
+ * of errors on lines of their own. Values of clients are escaped, so that none can make a line of its own. A line that
+ * is no event in JSON is written as it is: the log must never be what stops the server.
  */
 export function textLine(json: string): string {
-  const { level, time, msg = '', ...fields } = JSON.parse(json) as LogEvent;
+  try {
+    return eventText(JSON.parse(json) as LogEvent);
+  } catch {
+    return `${escaped(json.trimEnd())}\n`;
+  }
+}
+
+function eventText({ level, time, msg = '', ...fields }: LogEvent): string {
   const stacks: string[] = [];
   const shown = Object.entries(fields).map(([name, value]) => {
     if (isError(value)) stacks.push(stackText(value));

@@ -1,6 +1,6 @@
 import pino, { type DestinationStream, type Logger } from 'pino';
 import { systemClock } from '../model/clock.ts';
-import { maskDeep, maskText } from '../model/mask.ts';
+import { maskDeep } from '../model/mask.ts';
 import { LogSink } from './log-sink.ts';
 import { textLine } from './log-text.ts';
 
@@ -56,20 +56,20 @@ export function makeLogger(
       base: null,
       timestamp: pino.stdTimeFunctions.isoTime,
       // Errors are described below; pino's own description of them would show what drivers attach.
-      serializers: { err: (described: unknown) => described },
+      serializers: { err: (described: unknown) => described, msg: (message: unknown) => maskDeep(message) },
       formatters: { level: (label) => ({ level: label }), log: safeFields },
     },
-    { write: (line) => destination.write(withoutActing(form(maskText(line)))) },
+    // Secrets are masked before they are serialised: an edit of the line could cut an escape sequence in two.
+    { write: (line) => destination.write(withoutActing(form(line))) },
   );
 }
 
 function safeFields(fields: Record<string, unknown>): Record<string, unknown> {
-  return Object.fromEntries(
-    Object.entries(fields).map(([name, value]) => [
-      name,
-      value instanceof Error ? describeError(value) : (maskDeep({ [name]: value }) as typeof fields)[name],
-    ]),
-  );
+  const described = Object.entries(fields).map(([name, value]) => [
+    name,
+    value instanceof Error ? describeError(value) : value,
+  ]);
+  return maskDeep(Object.fromEntries(described)) as Record<string, unknown>;
 }
 
 /**

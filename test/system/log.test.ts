@@ -119,6 +119,17 @@ describe('The log', () => {
     assert.equal(await program.stop(), 0);
   });
 
+  it('takes an Origin that ends in an escaped character, in both formats', async () => {
+    for (const format of ['text', 'json']) {
+      const program = await folder.serve(['--config', 'q.json'], { env: { QUAYSIDE_LOG__FORMAT: format } });
+      await request(program, null, 'GET', '/livez', { origin: 'x://h?token=1"' });
+      await program.says(/x:\/\/h\?token=\*\*\*/);
+      if (format === 'json')
+        assert.equal(ofEvent(program.logged(), 'forbidden')[0]?.origin, 'x://h?token=***');
+      assert.equal(await program.stop(), 0);
+    }
+  });
+
   it('on a terminal is text, unless log.format says json', {
     skip: process.platform !== 'linux' && 'script(1) differs',
   }, () => {

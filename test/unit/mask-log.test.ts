@@ -79,6 +79,58 @@ describe('A log line', () => {
   });
 });
 
+/** Each with an escape in JSON right before what ends a URL, or within a URL. */
+const HOSTILE_TEXTS = [
+  'x://h?token=1"',
+  'x://h?token=\\',
+  'x://h?token=\n"',
+  'x://u:CANARY"@h"',
+  'x://u:CANARY\\@h\\',
+  'x://h","level":"error","x":"',
+];
+
+describe('A log line with a URL that a client made up', () => {
+  it('stays one event in JSON, with the fields that were logged', () => {
+    for (const hostile of HOSTILE_TEXTS) {
+      const { text, fields } = lineOf({ origin: hostile, [hostile]: [hostile], last: 1 }, hostile);
+      assert.equal(text.split('\n').length, 2);
+      assert.deepEqual([fields.level, fields.last], ['info', 1]);
+      assert.equal(Object.keys(fields).length, 6);
+      assert.ok(!text.includes('CANARY'), text);
+    }
+  });
+
+  it('stays one event in text', () => {
+    for (const hostile of HOSTILE_TEXTS) {
+      const lines: string[] = [];
+      const logger = makeLogger('info', { write: (line) => void lines.push(line) }, textLine);
+      logger.warn({ origin: hostile, err: new Error(hostile), last: 1 }, hostile);
+      assert.match(lines.join(''), /^\S+ WARN {2}.* last=1\n {4}Error: /);
+      assert.ok(!lines.join('').includes('CANARY'));
+    }
+  });
+
+  it('is masked in names, in the names and codes of errors, in messages of errors, and behind toJSON', () => {
+    const url = 'redis://:CANARY@h';
+    const named = Object.assign(new Error(url, { cause: Object.assign(new Error(url), { code: url }) }), {
+      name: url,
+    });
+    const lines = linesOf((logger) => {
+      logger.error(named);
+      logger.error({ err: named });
+      logger.error({ [url]: { [url]: 1 }, made: { toJSON: () => url } }, url);
+    });
+    assert.equal(lines.length, 3);
+    assert.doesNotMatch(lines.join(''), /CANARY/);
+  });
+
+  it('is written as it is if it is no event in JSON, without what a terminal acts on', () => {
+    assert.equal(textLine('{"level":"warn\n'), '{"level":"warn\n');
+    assert.equal(textLine('{"level":1}\n'), '{"level":1}\n');
+    assert.equal(textLine('null\u001b[2J\n'), 'null\\u001b[2J\n');
+  });
+});
+
 describe('A log line for people', () => {
   const textOf = (fields: object, message: string): string => {
     const lines: string[] = [];

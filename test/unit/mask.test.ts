@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import fc from 'fast-check';
-import { MASK, maskDeep, maskText, maskUrl } from '../../src/model/mask.ts';
+import { hasRawUserInfo, MASK, maskDeep, maskText, maskUrl } from '../../src/model/mask.ts';
 
 describe('maskUrl', () => {
   const cases: [given: string, shown: string][] = [
@@ -61,6 +61,57 @@ describe('maskText', () => {
       'connect to redis://***@h failed (postgres://***@h/db too)',
     );
     assert.equal(maskText('no URL: a@b'), 'no URL: a@b');
+  });
+
+  it('masks a password with raw quotes, angle brackets or backticks, in quotes or not', () => {
+    for (const mark of [`'`, '"', '<', '>', '`', `"'`, `',u='`]) {
+      const url = `redis://:o${mark}brien@db:6379`;
+      assert.equal(maskText(`cannot reach ${url} now`), 'cannot reach redis://***@db:6379 now');
+      assert.equal(maskText(`cannot reach "${url}"`), 'cannot reach "redis://***@db:6379"');
+    }
+  });
+
+  it('never shows any part of a password without whitespace, whatever surrounds the URL', () => {
+    const password = fc
+      .string({ maxLength: 12, unit: fc.constantFrom(...`'"<>\`:/?#@&=\\aé1`) })
+      .map((noise) => `CANARY${noise}CANARY`);
+    const around = fc.string({ maxLength: 6, unit: fc.constantFrom(...`'"<>\` ({,x:/@`) });
+    fc.assert(
+      fc.property(around, password, around, (before, secret, after) => {
+        const shown = maskText(`${before}redis://u:${secret}@h1,h2/0${after}`);
+        assert.ok(!shown.includes('CANARY'), shown);
+      }),
+    );
+  });
+
+  it('shows what follows a quoted URL, unless an @ in it may end a password', () => {
+    for (const text of [
+      'cannot reach "redis://h:6379/0", says a@b',
+      `{"url":"redis://h:6379","n":1}`,
+      '<redis://h:6379/0>;b="x",<redis://h2:6379/0>',
+      `a@b,'redis://h:6379/0'`,
+    ]) {
+      assert.equal(maskText(text), text);
+    }
+    assert.equal(maskText(`{"url":"redis://h/0","mail":"a@b"} x`), `{"url":"redis://***"} x`);
+  });
+
+  it('takes time linear in the length of what a client sent', { timeout: 60_000 }, () => {
+    const size = 1_000_000;
+    for (const hostile of [
+      'a'.repeat(size),
+      `${'a'.repeat(size)}://`,
+      'a://'.repeat(size / 4),
+      'a://"'.repeat(size / 5),
+      `a://${'"@'.repeat(size / 2)}`,
+      `a://${'/'.repeat(size)}`,
+      `a://h${'?'.repeat(size)}`,
+      `a://h${'?a='.repeat(size / 3)}`,
+      `://${' ://'.repeat(size / 4)}`,
+    ]) {
+      assert.ok(maskText(`x://h ${hostile}`).startsWith('x://h '));
+      hasRawUserInfo(hostile);
+    }
   });
 });
 
