@@ -95,7 +95,7 @@ export class Capacity {
     this.#isReading = true;
     this.#since = NOTHING;
     try {
-      const { elements, bytes } = await this.#storage.usage(this.#ns);
+      const { elements, bytes } = await this.#storage.usage(this.#ns, this.#limits.maxBytes !== null);
       this.#held = sum({ elements, bytes: bytes ?? 0 }, sum(pending, this.#since));
     } finally {
       const now = this.#clock.monotonic();

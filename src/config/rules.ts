@@ -80,15 +80,19 @@ function checkNamespace(name: string, namespace: NamespaceConfig, refuse: Refuse
 }
 
 const isSqlite = (url: string): boolean => url.startsWith('sqlite:');
+const isRedis = (url: string): boolean => /^rediss?:/.test(url);
 
 /** Options that only some engines have. */
 function checkEngineOptions(namespace: NamespaceConfig, path: Path, refuse: Refuse): void {
   const { url, variant, signaller } = namespace;
-  for (const option of ['durability', 'cacheBytes', 'maxBytes'] as const) {
+  for (const option of ['durability', 'cacheBytes'] as const) {
     if (namespace[option] === undefined || isSqlite(url)) continue;
     refuse([...path, option], 'is for sqlite: only', 'Leave it out');
   }
-  if (variant === 'list' && !/^rediss?:/.test(url)) {
+  if (namespace.maxBytes !== undefined && !isSqlite(url) && !isRedis(url)) {
+    refuse([...path, 'maxBytes'], 'is for sqlite: and redis: only', 'Leave it out, or use maxElements');
+  }
+  if (variant === 'list' && !isRedis(url)) {
     refuse([...path, 'variant'], 'list is for redis: only', 'Use simple or stream, or a redis: URL');
   }
   if (variant === 'list' && namespace.deadLetter !== undefined) {

@@ -114,8 +114,8 @@ export interface Storage {
    */
   sizes(queue: QueueKey, group?: GroupName): Promise<QueueSizes>;
 
-  /** What a namespace holds, by kept counts; see {@link Usage}. */
-  usage(ns: string): Promise<Usage>;
+  /** What a namespace holds, without reading its elements; see {@link Usage}. Bytes may be left out if they are not needed. */
+  usage(ns: string, needsBytes?: boolean): Promise<Usage>;
 
   /** The earliest maturity of a group's waiting deliveries, due or not; null where none waits. */
   nextDueAt(queue: QueueKey, group: GroupName): Promise<number | null>;
@@ -254,7 +254,10 @@ export interface QueueSizes extends GroupSizes {
 export interface Usage {
   /** Waiting and reserved; in a stream an element counts once for each of its groups. */
   readonly elements: number;
-  /** What the store of the namespace takes, all of its namespaces together; null where the engine keeps no such count. */
+  /**
+   * What the namespace takes in its store, or, if the engine cannot tell them apart, all namespaces of the store together;
+   * null if the engine does not know.
+   */
   readonly bytes: number | null;
 }
 

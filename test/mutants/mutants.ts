@@ -55,6 +55,7 @@ export const SUITES = {
   'redis batches': { files: ['test/engines/redis-batches.test.ts'], pattern: null },
   'redis outages': { files: ['test/engines/redis-outage.redis.test.ts'], pattern: null },
   'redis damage': { files: ['test/engines/redis-damage.redis.test.ts'], pattern: null },
+  'redis capacity': { files: ['test/engines/redis-capacity.redis.test.ts'], pattern: null },
   'redis forgotten queues': { files: ['test/engines/redis-forgotten.redis.test.ts'], pattern: null },
   logins: { files: ['test/unit/access-logins.test.ts'], pattern: null },
   'client addresses': { files: ['test/unit/http-client-address.test.ts'], pattern: null },

@@ -98,4 +98,15 @@ export const REDIS: readonly Mutant[] = [
     suite: 'redis damage',
     edits: [inRedis('calls/lane.ts', 'if (members.length > 0) this', 'if (members.length < 0) this')],
   },
+  {
+    name: 'the bytes of a namespace leave out the content of its elements',
+    suite: 'redis capacity',
+    edits: [
+      inRedis(
+        'usage.ts',
+        '[memoryOf(commands, hash), memoryOf(commands, order)]',
+        '[memoryOf(commands, order)]',
+      ),
+    ],
+  },
 ];

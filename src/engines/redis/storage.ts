@@ -161,8 +161,8 @@ export class RedisStorage implements Storage {
     return this.#lanes.call(queue, DUE, group, FREE);
   }
 
-  usage(ns: string): Promise<Usage> {
-    return usage(this.#parts, ns);
+  usage(ns: string, needsBytes = true): Promise<Usage> {
+    return usage(this.#parts, ns, needsBytes);
   }
 
   sweep(): Promise<SweepResult> {

@@ -4,7 +4,7 @@ import type { GroupSizes } from '../../../src/engine/storage.ts';
 import type { QueueKey } from '../../../src/model/names.ts';
 import type { EngineUnderTest } from '../../engines.ts';
 import { newElement, newElements } from '../../support/elements.ts';
-import { byToken, Fixture } from '../fixture.ts';
+import { byToken, DEAD_LETTERS, Fixture, MAX_TRIES } from '../fixture.ts';
 
 export function sizesContract(open: EngineUnderTest['open']): void {
   describe('sizes and nextDueAt', () => {
@@ -156,6 +156,57 @@ export function sizesContract(open: EngineUnderTest['open']): void {
         const { elements, bytes } = await storage.usage('plain');
         assert.equal(elements, 2);
         assert.ok(bytes === null || bytes > 0);
+      });
+    });
+
+    it('knows the bytes that are held: they come with elements, and go with the last of them, however that goes', async () => {
+      await on.alone(async ({ engine, passTime }) => {
+        const { storage } = engine;
+        const usedBytes = async (): Promise<number> => (await storage.usage('jobs')).bytes ?? Number.NaN;
+        const before = await usedBytes();
+        // An engine that does not know has no `maxBytes`.
+        if (Number.isNaN(before)) return;
+        const [jobs, dead] = ['busy', DEAD_LETTERS].map((name) => ({ ns: 'jobs', name }));
+        assert.ok(jobs && dead);
+        const store = (): Promise<unknown> =>
+          storage.insert(
+            jobs,
+            Array.from({ length: 20 }, () => newElement({ body: 'x'.repeat(50_000) })),
+          );
+        const isGone = async (): Promise<void> => {
+          for (let i = 0; i < 20 && (await usedBytes()) > before + 400_000; i += 1) {
+            await passTime(6_000);
+            await storage.sweep();
+          }
+          assert.ok((await usedBytes()) <= before + 400_000, `${await usedBytes()} bytes, ${before} before`);
+        };
+        const isHeld = async (): Promise<void> => {
+          const held = (await usedBytes()) - before;
+          assert.ok(held >= 1_000_000 && held < 2_400_000, `${held} bytes are held`);
+        };
+        await store();
+        await isHeld();
+        await storage.purge(jobs);
+        await isGone();
+        await store();
+        for (let i = 0; i < MAX_TRIES; i += 1) {
+          await storage.take(jobs, { group: '', count: 100, leaseMs: 1_000 });
+          await isHeld();
+          await passTime(1_001);
+          await storage.sweep();
+        }
+        assert.equal((await storage.sizes(dead)).ready, 20);
+        await isHeld();
+        const { deliveries } = await storage.take(dead, { group: '', count: 100, leaseMs: 60_000 });
+        await storage.commit(
+          dead,
+          deliveries.map(({ id, lease }) => ({ id, group: '', token: lease?.token ?? null })),
+        );
+        await isGone();
+        await store();
+        await storage.take(jobs, { group: '', count: 100, leaseMs: null });
+        await storage.take(jobs, { group: '', count: 100, leaseMs: null });
+        await isGone();
       });
     });
   });

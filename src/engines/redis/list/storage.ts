@@ -27,6 +27,7 @@ import { type Keys, queueText } from '../keys.ts';
 import type { Library } from '../library.ts';
 import type { Registry } from '../registry.ts';
 import type { GivenTime } from '../settings.ts';
+import { listUsage } from '../usage.ts';
 import { decodeItem, encodeItem, ID_LENGTH, matureAtOf } from './item.ts';
 import { InOrder, type Work } from './order.ts';
 
@@ -209,14 +210,8 @@ export class ListStorage implements Storage {
     return (await this.sizes(queue, group)).nextMatureAt;
   }
 
-  async usage(ns: string): Promise<Usage> {
-    const { commands, keys, registry } = this.#parts;
-    let elements = 0;
-    for (const name of await registry.names(ns)) {
-      const key = keys.list({ ns, name });
-      elements += Number(await commands.read(key, 'LLEN', [key]));
-    }
-    return { elements, bytes: null };
+  usage(ns: string, needsBytes = true): Promise<Usage> {
+    return listUsage(this.#parts, ns, needsBytes);
   }
 
   /** Dedup keys end by themselves, and there is no lease. */

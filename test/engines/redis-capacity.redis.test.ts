@@ -1,0 +1,81 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import { Keys } from '../../src/engines/redis/keys.ts';
+import { brokerOn, plain } from '../support/broker.ts';
+import { newElement } from '../support/elements.ts';
+import { redisCli } from '../support/redis-servers.ts';
+import { freshPrefix, REDIS, REDIS_CLUSTER, REDIS_LIST, redisEngine, standalone } from './redis.ts';
+
+const FULL = { code: 'namespace-full' };
+const BODY = 'x'.repeat(900_000);
+
+for (const { name, open } of [REDIS, REDIS_CLUSTER, REDIS_LIST]) {
+  describe(`a namespace with maxBytes, ${name}`, () => {
+    it('refuses what does not fit, other namespaces do not, and takes again what fits when elements were consumed', async () => {
+      const policies = [plain('N'), plain('free')];
+      const opened = await open({ namespaces: policies });
+      const { engine, clock } = opened;
+      const [bounded, free] = policies.map((policy) => ({ policy, engine }));
+      assert.ok(bounded && free);
+      const broker = brokerOn([{ ...bounded, maxBytes: 2_000_000 }, free], clock);
+      await broker.start();
+      const insert = (queue: string, ns = 'N', body = BODY): Promise<string[]> =>
+        broker
+          .namespace(ns)
+          .queue(queue)
+          .insert([newElement({ body })]);
+      // Any insert after a second has the engine asked; the answer counts for the next.
+      const reread = async (): Promise<void> => {
+        await opened.passTime(1_001);
+        await insert('small', 'N', 'x').catch(() => {});
+        await engine.storage.usage('N');
+        await new Promise(setImmediate);
+      };
+      try {
+        for (const queue of ['one', 'two', 'three']) await insert(queue, 'free');
+        await insert('one');
+        await insert('two');
+        await assert.rejects(insert('one'), FULL);
+        await reread();
+        await assert.rejects(insert('two'), FULL);
+        const { deliveries } = await engine.storage.take(
+          { ns: 'N', name: 'one' },
+          { group: '', count: 1, leaseMs: null },
+        );
+        assert.equal(deliveries.length, 1);
+        // What was popped is kept until the next call, lest the answer was lost.
+        await engine.storage.take({ ns: 'N', name: 'one' }, { group: '', count: 1, leaseMs: null });
+        await reread();
+        await insert('one');
+        await assert.rejects(insert('three'), FULL);
+      } finally {
+        await broker.stop();
+        await opened.close();
+      }
+    });
+  });
+}
+
+it('of a queue of which a part is measured, the bytes are about those that Redis finds in all of it', async () => {
+  const { url, port } = await standalone();
+  const prefix = freshPrefix();
+  const engine = redisEngine({ url, namespaces: [plain('N')], clock: null, prefix });
+  await engine.start();
+  try {
+    const queue = { ns: 'N', name: 'large' };
+    for (let i = 0; i < 25; i += 1) {
+      const elements = Array.from({ length: 1000 }, (_, at) => newElement({ body: 'x'.repeat(at) }));
+      await engine.storage.insert(queue, elements);
+    }
+    const { hash, order } = new Keys(prefix).queue(queue);
+    const measured = (key: string): number =>
+      Number(redisCli('-p', String(port), 'MEMORY', 'USAGE', key, 'SAMPLES', '0'));
+    const whole = measured(hash) + measured(order);
+    const { elements, bytes } = await engine.storage.usage('N');
+    assert.equal(elements, 25_000);
+    assert.ok(bytes !== null && Math.abs(bytes - whole) < whole / 10, `${bytes} of ${whole}`);
+    assert.equal((await engine.storage.usage('N', false)).bytes, null);
+  } finally {
+    await engine.stop();
+  }
+});
