@@ -111,6 +111,26 @@ describe('the queues of a namespace', () => {
     assert.deepEqual(await namespace.queueNames(), []);
   });
 
+  it('are not forgotten while a consumer waits', async () => {
+    const HOUR_MS = 3_600_000;
+    const ended = Promise.withResolvers<string>();
+    const request = { group: null, leaseMs: null, timeoutMs: 60 * HOUR_MS, tid: null, owner: null };
+    namespace.queue('awaited').get(request, { deliver: () => {}, end: ({ code }) => ended.resolve(code) });
+    await store('not awaited');
+    await opened.engine.storage.take(
+      { ns: 'N', name: 'not awaited' },
+      { group: '', count: 1, leaseMs: null },
+    );
+    for (let hour = 0; hour < 30; hour += 1) {
+      await opened.passTime(HOUR_MS);
+      await namespace.reload();
+      await opened.engine.storage.sweep();
+    }
+    assert.deepEqual(await namespace.queueNames(), ['awaited']);
+    await broker.stop();
+    assert.equal(await ended.promise, 'shutting-down');
+  });
+
   it('are paused by another node though the flag cannot be read at first', async () => {
     const { definitions } = opened.engine;
     const queue = namespace.queue('q');
