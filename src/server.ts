@@ -15,7 +15,7 @@ import { HttpServer } from './http/server.ts';
 import type { DiskSource } from './metrics/disk-families.ts';
 import { Metrics } from './metrics/metrics.ts';
 import { type Clock, systemClock } from './model/clock.ts';
-import type { FrontEndLog } from './model/listener.ts';
+import type { LeveledLog } from './model/listener.ts';
 import { maskUrl } from './model/mask.ts';
 import type { Service } from './model/service.ts';
 import { Backups } from './server/backups.ts';
@@ -38,7 +38,7 @@ import { loadUsers, type SourceOf, saveUsers } from './server/users.ts';
 
 /** What a server needs beside its configuration. */
 export interface ServerParts {
-  readonly log: FrontEndLog;
+  readonly log: LeveledLog;
   readonly version: string;
   readonly clock?: Clock;
   /** 0 (inclusive) to 1. */

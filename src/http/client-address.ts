@@ -1,6 +1,9 @@
 import { isIP } from 'node:net';
 import type { Networks } from '../access/networks.ts';
 
+/** Of each header. About twenty addresses of IPv6. */
+const MAX_LENGTH = 1_024;
+
 /** What proxies said of where a request comes from; null if they said nothing. */
 export interface ForwardedHeaders {
   /** `X-Forwarded-For`, all lines joined. */
@@ -13,11 +16,12 @@ export interface ForwardedHeaders {
  * The address that a request comes from: its peer, or what trusted proxies say of it. Each proxy appends who it got the
  * request from, so the list is read from its end, as long as those who wrote it are trusted; what stands before that
  * may be invented. A client can send the header that its proxy leaves alone: if both headers are sent and differ,
- * neither is believed.
+ * neither is believed. Nor are headers longer than a chain of proxies makes: strangers send them.
  */
 export function clientAddress(peer: string, headers: ForwardedHeaders, trusted: Networks): string {
   const { forwardedFor, forwarded } = headers;
   if ((forwardedFor === null && forwarded === null) || !trusted.has(peer)) return peer;
+  if ((forwardedFor ?? '').length > MAX_LENGTH || (forwarded ?? '').length > MAX_LENGTH) return peer;
   const first = forwardedFor === null ? null : lastUntrusted(peer, splitList(forwardedFor), trusted);
   const second = forwarded === null ? null : lastUntrusted(peer, forNodes(forwarded), trusted);
   if (first !== null && second !== null && first !== second) return peer;
@@ -42,11 +46,33 @@ function splitList(text: string): string[] {
 
 /** The `for` of each element of a `Forwarded` header; '' if an element has none. */
 function forNodes(header: string): string[] {
-  const elements = header.match(/(?:"(?:[^"\\]|\\.)*"|[^,"])+/g) ?? [];
-  return elements.map((element) => {
+  return splitElements(header).map((element) => {
     const [, quoted, token] = /(?:^|;)\s*for\s*=\s*(?:"([^"]*)"|([^;\s]*))/i.exec(element) ?? [];
     return quoted ?? token ?? '';
   });
+}
+
+/**
+ * Splits at the commas that stand outside quotes. A quote without an end quotes nothing: a client could hide with it
+ * what its proxy appends.
+ */
+function splitElements(header: string): string[] {
+  const elements: string[] = [];
+  let start = 0;
+  let openedAt = -1;
+  for (let i = 0; i < header.length; i += 1) {
+    const character = header[i];
+    if (character === '"') openedAt = openedAt === -1 ? i : -1;
+    else if (character === '\\' && openedAt !== -1) i += 1;
+    else if (character === ',' && openedAt === -1) {
+      elements.push(header.slice(start, i));
+      start = i + 1;
+    }
+  }
+  const last = header.slice(start);
+  if (openedAt === -1) return [...elements, last];
+  const [opened = '', ...rest] = header.slice(openedAt).split(',');
+  return [...elements, header.slice(start, openedAt) + opened, ...rest];
 }
 
 /** The address of `192.0.2.1`, `192.0.2.1:80`, `2001:db8::1` or `[2001:db8::1]:80`. */

@@ -152,7 +152,9 @@ export class Front {
 
   /** Without the message, which quotes what the client sent. */
   #logRejected({ code, details: { parameter } }: QuaysideError, call: Call): void {
-    this.parts.log.debug({ event: 'rejected', code, parameter, ...call.logged }, 'a request was rejected');
+    const { log } = this.parts;
+    if (!log.isLevelEnabled('debug')) return;
+    log.debug({ event: 'rejected', code, parameter, ...call.logged }, 'a request was rejected');
   }
 
   #logForbidden({ message }: QuaysideError, { user, match, address }: Call): void {

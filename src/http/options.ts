@@ -3,7 +3,7 @@ import type { Authenticator } from '../access/user.ts';
 import type { Broker } from '../broker/broker.ts';
 import type { Exchanges } from '../exchange/exchanges.ts';
 import type { Clock } from '../model/clock.ts';
-import type { FrontEndLog, TlsMaterial } from '../model/listener.ts';
+import type { LeveledLog, TlsMaterial } from '../model/listener.ts';
 
 /** What an operator may set, checked by `config` before it comes here. Lengths are in ms, sizes in bytes. */
 export interface HttpOptions {
@@ -92,7 +92,7 @@ export interface HttpParts {
   readonly exchanges: Exchanges;
   readonly authenticator: Authenticator;
   readonly options: HttpOptions;
-  readonly log: FrontEndLog;
+  readonly log: LeveledLog;
   readonly clock: Clock;
   /** The Prometheus text of `/metrics`, without what tells of namespaces that the viewer may not see. */
   readonly metricsText: (maySee: (namespace: string) => boolean) => Promise<string>;

@@ -11,3 +11,8 @@ export interface FrontEndLog {
   warn(fields: object, message: string): void;
   error(fields: object, message: string): void;
 }
+
+/** A log that can be asked before fields are made that cost time. */
+export interface LeveledLog extends FrontEndLog {
+  isLevelEnabled(level: 'debug'): boolean;
+}

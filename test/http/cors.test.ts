@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
+import { Networks } from '../../src/access/networks.ts';
 import { type Answer, headerOf, queuePath } from '../support/http-client.ts';
 import { sharedHarness } from './harness.ts';
 
@@ -87,5 +88,26 @@ describe('A page of an allowed origin', () => {
         assert.notEqual(answer.status, 204);
       }
     }
+  });
+});
+
+describe('A rejected request', () => {
+  /** Proxies of 127.0.0.0/8, and how often somebody asked who is one. */
+  class Counted extends Networks {
+    asked = 0;
+
+    override has(address: string): boolean {
+      this.asked += 1;
+      return super.has(address);
+    }
+  }
+  const trustedProxies = new Counted(['127.0.0.0/8']);
+  const harness = sharedHarness({ http: { trustedProxies } });
+
+  it('is not described if the log is not at level debug', async () => {
+    const headers = { forwarded: 'for=192.0.2.1' };
+    const answer = await harness().client(null).request('GET', '/nowhere', { headers });
+    assert.equal(answer.status, 401);
+    assert.equal(trustedProxies.asked, 0);
   });
 });

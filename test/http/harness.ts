@@ -32,6 +32,8 @@ export interface HarnessOptions {
   readonly maxCopies?: number;
   readonly users?: readonly UserDefinition[];
   readonly http?: Partial<HttpOptions>;
+  /** Whether the log has lines of level debug. */
+  readonly logsDebug?: boolean;
   /** Of the selector sandbox, in place of patient ones. */
   readonly limits?: Partial<SandboxLimits>;
   /** Where not given: {@link NamedUsers}. */
@@ -50,7 +52,7 @@ const VERSION = '0.0.0-test';
 const USERS: readonly UserDefinition[] = [{ name: 'test1', password: 'test1', rights: null }];
 
 export interface LogLine {
-  readonly level: 'info' | 'warn' | 'error';
+  readonly level: 'debug' | 'info' | 'warn' | 'error';
   readonly fields: Readonly<Record<string, unknown>>;
   readonly message: string;
 }
@@ -122,7 +124,13 @@ export class Harness {
       exchanges: this.exchanges,
       authenticator: options.authenticator?.(opened) ?? new NamedUsers(accounts, users),
       options: { ...HTTP_DEFAULTS, port: 0, ...http },
-      log: { debug: () => {}, info: logAt('info'), warn: logAt('warn'), error: logAt('error') },
+      log: {
+        debug: options.logsDebug === true ? logAt('debug') : () => {},
+        info: logAt('info'),
+        warn: logAt('warn'),
+        error: logAt('error'),
+        isLevelEnabled: () => options.logsDebug === true,
+      },
       clock: opened.clock,
       metricsText: (maySee) => metrics.text(maySee),
       ready: async () => this.readiness,

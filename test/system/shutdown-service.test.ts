@@ -11,7 +11,13 @@ import { ServiceStack } from '../../src/server/stack.ts';
 import { createServer, type Server } from '../../src/server.ts';
 import { jsonOf, QueueClient } from '../support/http-client.ts';
 
-const SILENT = { debug: () => {}, info: () => {}, warn: () => {}, error: () => {} };
+const SILENT = {
+  debug: () => {},
+  info: () => {},
+  warn: () => {},
+  error: () => {},
+  isLevelEnabled: () => false,
+};
 const PARTS = { log: SILENT, version: '0.0.0' };
 
 describe('A server as a part of another program', () => {

@@ -6,6 +6,9 @@ import { clientAddress } from '../../src/http/client-address.ts';
 const TRUSTED = new Networks(['10.0.0.0/8', 'fd00::/8', 'unix:']);
 const PROXY = '10.0.0.1';
 
+/** A header of this length that ends with an entry. */
+const padded = (entry: string, length: number): string => `,${entry}`.padStart(length, 'x');
+
 describe('The address of a request', () => {
   const cases: [
     what: string,
@@ -43,6 +46,25 @@ describe('The address of a request', () => {
     ],
     ['ends at an obfuscated name', PROXY, null, 'for=198.51.100.1, for=_hidden', PROXY],
     ['may be in both headers', PROXY, '198.51.100.1', 'for=198.51.100.1', '198.51.100.1'],
+    [
+      'is not hidden by a quote without an end',
+      PROXY,
+      null,
+      'for=203.0.113.9, for="_a, for=198.51.100.1',
+      '198.51.100.1',
+    ],
+    ['is not hidden by an escaped quote', PROXY, null, 'for="_\\"a, x", for=198.51.100.1', '198.51.100.1'],
+    ['is believed of 1 KB', PROXY, padded('198.51.100.1', 1024), null, '198.51.100.1'],
+    ['is the peer if X-Forwarded-For is longer than 1 KB', PROXY, padded('198.51.100.1', 1025), null, PROXY],
+    [
+      'is the peer if Forwarded is longer than 1 KB',
+      PROXY,
+      '198.51.100.1',
+      padded('for=198.51.100.1', 1025),
+      PROXY,
+    ],
+    ['is the peer if Forwarded is 1 MB of open quotes', PROXY, null, '"\\'.repeat(500_000), PROXY],
+    ['is the peer if Forwarded is 1 MB without a comma', PROXY, null, 'a'.repeat(1_000_000), PROXY],
     ['is the peer if the headers differ', PROXY, '203.0.113.9', 'for=198.51.100.1', PROXY],
   ];
   for (const [what, peer, forwardedFor, forwarded, is] of cases) {
