@@ -195,7 +195,7 @@ const NamespaceOptions = Type.Object(
       Type.Integer({
         minimum: 1_048_576,
         description:
-          '`sqlite:` and `redis:` only. SQLite: bytes of the file, or of the memory of `sqlite::memory:`, all of its namespaces together. Redis: bytes of memory that the queues of the namespace take. Inserts beyond are refused with `507`, consuming continues. 1 GiB for `sqlite::memory:` if it is not given, else no bound',
+          'SQLite: bytes of the file, or of the memory of `sqlite::memory:`, all of its namespaces together. Redis: bytes of memory that the queues of the namespace take. PostgreSQL: bytes of the elements of the namespace. Inserts beyond are refused with `507`, consuming continues. 1 GiB for `sqlite::memory:` if it is not given, else no bound',
       }),
     ),
     maxExchanges: Type.Integer({

@@ -89,9 +89,6 @@ function checkEngineOptions(namespace: NamespaceConfig, path: Path, refuse: Refu
     if (namespace[option] === undefined || isSqlite(url)) continue;
     refuse([...path, option], 'is for sqlite: only', 'Leave it out');
   }
-  if (namespace.maxBytes !== undefined && !isSqlite(url) && !isRedis(url)) {
-    refuse([...path, 'maxBytes'], 'is for sqlite: and redis: only', 'Leave it out, or use maxElements');
-  }
   if (variant === 'list' && !isRedis(url)) {
     refuse([...path, 'variant'], 'list is for redis: only', 'Use simple or stream, or a redis: URL');
   }

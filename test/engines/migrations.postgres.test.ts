@@ -88,7 +88,9 @@ describe('A PostgreSQL schema of an earlier version', () => {
         await storage.insert(plain, newElements('new'));
         assert.deepEqual(bodyTexts((await storage.take(plain, POP)).deliveries), ['new']);
         await storage.sweep();
-        assert.equal((await storage.usage('plain')).elements, 0);
+        for (const ns of ['plain', 'stream']) {
+          assert.deepEqual(await storage.usage(ns), { elements: 0, bytes: 0 });
+        }
       });
       const fresh = freshSchema();
       await withNode(fresh, async () => {});

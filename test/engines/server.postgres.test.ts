@@ -14,7 +14,7 @@ describe('A server on PostgreSQL', () => {
     server = await ServerProcess.start({
       config: {
         http: { users: { test1: 'test1' } },
-        namespaces: { N: { url: database.url() } },
+        namespaces: { N: { url: database.url() }, B: { url: database.url(), maxBytes: 1_048_576 } },
       },
     });
     client = new QueueClient({ url: () => server.url });
@@ -42,5 +42,18 @@ describe('A server on PostgreSQL', () => {
     for (const text of [body.toString(), server.output]) {
       assert.ok(!text.includes(encodeURIComponent(database.password)) && !text.includes(database.password));
     }
+  });
+
+  it('refuses inserts beyond the bytes that a namespace may hold, until some are consumed', async () => {
+    const body = 'x'.repeat(400_000);
+    const insert = async (): Promise<number> => (await client.insert('B', 'bounded', body)).status;
+    assert.deepEqual([await insert(), await insert(), await insert()], [200, 200, 507]);
+    assert.equal((await client.insert('N', 'unbounded', body)).status, 200);
+    for (let left = 2; left > 0; left--)
+      assert.equal((await client.get('B', 'bounded', { to: 0 })).status, 200);
+    // The count is read again within a second or so.
+    let status = 507;
+    while (status === 507) status = await insert();
+    assert.equal(status, 200);
   });
 });

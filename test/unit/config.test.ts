@@ -194,12 +194,6 @@ describe('A wrong configuration is refused with source, path and remedy:', () =>
       /sqlite: only/,
     ],
     [
-      'a bound in bytes of an engine that does not know them',
-      'namespaces: { N: { url: "postgres://:CANARY@h/db", maxBytes: 2000000 } }',
-      'namespaces.N.maxBytes',
-      /sqlite: and redis: only/,
-    ],
-    [
       'a collection of statistics with a slash',
       'namespaces: { N: { url: "sqlite:x", stats: { coll: "a/b" } } }',
       'namespaces.N.stats.coll',

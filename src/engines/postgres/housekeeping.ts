@@ -6,7 +6,7 @@ import { IdleLanes } from './idle-lanes.ts';
 import type { Side } from './side.ts';
 import { number, type Query, type Statement } from './statement.ts';
 import { UnusedQueues } from './unused-queues.ts';
-import { finishShared, NOW, tally, withList } from './verbs/fragments.ts';
+import { CONTENT_BYTES, finishShared, NOW, tally, WENT, withList } from './verbs/fragments.ts';
 
 /** Deliveries or keys that go in one statement. */
 const AT_ONCE = 1000;
@@ -23,9 +23,9 @@ const DROP_OLD: Statement = {
         ORDER BY inserted_at LIMIT ${AT_ONCE} FOR UPDATE SKIP LOCKED) d
       LIMIT ${AT_ONCE})`,
     `g AS (DELETE FROM delivery d USING x WHERE d.ctid = x.tid AND d.lease_until IS NULL
-      RETURNING d.seq, d.lane, d.due_at, d.head)`,
+      RETURNING d.seq, d.lane, d.due_at, d.head, ${CONTENT_BYTES})`,
     finishShared('g'),
-    tally('gt', 'g', { waiting: '-count(*)', reserved: '0' }),
+    tally('gt', 'g', { waiting: '-count(*)', reserved: '0', bytes: WENT }),
   )} SELECT count(*) FROM x`,
 };
 
@@ -47,10 +47,10 @@ const SUM_TALLY: Statement = {
   text: `WITH f AS MATERIALIZED (SELECT lane FROM tally GROUP BY lane HAVING count(*) > 64 + 2 * count(DISTINCT step) LIMIT 100),
     x AS MATERIALIZED (SELECT y.ctid AS tid FROM f JOIN tally y ON y.lane = f.lane LIMIT ${SUMMED_AT_ONCE}
       FOR UPDATE OF y SKIP LOCKED),
-    g AS (DELETE FROM tally y USING x WHERE y.ctid = x.tid RETURNING y.lane, y.step, y.waiting, y.reserved),
-    s AS (INSERT INTO tally (lane, step, waiting, reserved)
-      SELECT lane, step, sum(waiting), sum(reserved) FROM g GROUP BY lane, step
-      HAVING sum(waiting) <> 0 OR sum(reserved) <> 0)
+    g AS (DELETE FROM tally y USING x WHERE y.ctid = x.tid RETURNING y.lane, y.step, y.waiting, y.reserved, y.bytes),
+    s AS (INSERT INTO tally (lane, step, waiting, reserved, bytes)
+      SELECT lane, step, sum(waiting), sum(reserved), sum(bytes) FROM g GROUP BY lane, step
+      HAVING sum(waiting) <> 0 OR sum(reserved) <> 0 OR sum(bytes) <> 0)
     SELECT count(*) FROM x`,
 };
 

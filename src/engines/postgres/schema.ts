@@ -7,6 +7,7 @@ import { FINGERPRINTS } from './migrations/0003-fingerprints.ts';
 import { OWNED_RESERVATIONS } from './migrations/0004-owned-reservations.ts';
 import { ORIGIN_IDS } from './migrations/0005-origin-ids.ts';
 import { UNUSED_QUEUES } from './migrations/0006-unused-queues.ts';
+import { TALLY_BYTES } from './migrations/0007-tally-bytes.ts';
 import type { Settings } from './settings.ts';
 import { flag, number, type Statement, text } from './statement.ts';
 
@@ -21,6 +22,7 @@ export const MIGRATIONS: readonly string[] = [
   OWNED_RESERVATIONS,
   ORIGIN_IDS,
   UNUSED_QUEUES,
+  TALLY_BYTES,
 ];
 
 /** A migration may wait for another node's, and may build an index on a large table. */

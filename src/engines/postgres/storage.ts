@@ -213,9 +213,8 @@ export class PostgresStorage implements Storage {
     return this.#call(QUESTION, this.#host.verbs.nextDueAt, { queue: need.queue, group }, [need]);
   }
 
-  async usage(ns: string): Promise<Usage> {
-    const elements = await this.#call(QUESTION, this.#host.verbs.usage, ns, []);
-    return { elements, bytes: null };
+  usage(ns: string): Promise<Usage> {
+    return this.#call(QUESTION, this.#host.verbs.usage, ns, []);
   }
 
   async sweep(): Promise<SweepResult> {

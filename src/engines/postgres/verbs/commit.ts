@@ -3,7 +3,7 @@ import type { Batch, Verb } from '../call.ts';
 import type { Ids } from '../ids.ts';
 import type { Queue } from '../names.ts';
 import type { Query, Row, Statement } from '../statement.ts';
-import { finishShared, NOW, ONE_LESS_OF_EITHER, tally, withList } from './fragments.ts';
+import { CONTENT_BYTES, finishShared, NOW, ONE_LESS_OF_EITHER, tally, withList } from './fragments.ts';
 import {
   IS_HOLDER,
   outcomeRows,
@@ -27,7 +27,7 @@ type CommitVerb = Verb<CommitArgs, Settled[]>;
 /** The entry `g`: deliveries that the references `r` hold, which it deletes. A lease that ended still holds. */
 export const FINISHED = `g AS (DELETE FROM delivery d USING r WHERE d.seq = r.seq AND d.lane = r.lane
     AND d.token IS NOT NULL AND ${IS_HOLDER}
-    RETURNING r.ord, d.seq, d.lane, d.due_at, d.lease_until, d.head)`;
+    RETURNING r.ord, d.seq, d.lane, d.due_at, d.lease_until, d.head, ${CONTENT_BYTES})`;
 
 function commitStatement(shared: boolean): Statement {
   return {

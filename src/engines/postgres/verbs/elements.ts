@@ -4,7 +4,7 @@ import { boolArray, byteaArray, int4Array, int8Array, textArray } from '../array
 import { encodeHead } from '../content.ts';
 import type { Lane, Queue } from '../names.ts';
 import type { Parameter } from '../statement.ts';
-import { queueOf, tally, tallyElements } from './fragments.ts';
+import { CAME, CONTENT_BYTES, elementColumns, queueOf, tally, tallyElements } from './fragments.ts';
 
 /** Which of the rarer things some element of a statement has; each costs something, so each has its own text. */
 export interface ElementKinds {
@@ -178,22 +178,22 @@ function storingNew(shared: boolean, from: string): string[] {
   const content = (column: string): string =>
     shared ? `CASE WHEN NOT n.in_stream THEN n.${column} END` : `n.${column}`;
   return [
-    `d AS (INSERT INTO delivery (seq, due_at, inserted_at, lane, tries, bytes, head, body)
+    `d AS (INSERT INTO delivery AS d (seq, due_at, inserted_at, lane, tries, bytes, head, body)
       SELECT n.seq, coalesce(n.due, t.now + n.delay), CASE WHEN n.in_stream THEN t.now END, ${lane}, n.tries,
         octet_length(n.head) + octet_length(n.body), ${content('head')}, ${content('body')}
       FROM ${from} n CROSS JOIN t${shared ? ' CROSS JOIN LATERAL unnest(n.lanes::int[]) AS l(lane)' : ''}
-      RETURNING lane, due_at)`,
+      RETURNING d.lane, d.due_at, ${CONTENT_BYTES})`,
     ...(shared ? storingShared(from) : []),
-    tally('dt', 'd', { waiting: 'count(*)', reserved: '0' }),
+    tally('dt', 'd', { waiting: 'count(*)', reserved: '0', bytes: CAME }),
   ];
 }
 
 function storingShared(from: string): string[] {
   return [
-    `e AS (INSERT INTO element (seq, queue, remaining, head, body)
+    `e AS (INSERT INTO element AS e (seq, queue, remaining, head, body)
       SELECT n.seq, ${queueOf('(n.lanes::int[])[1]')}, cardinality(n.lanes::int[]), n.head, n.body
-      FROM ${from} n WHERE n.in_stream RETURNING queue)`,
-    tallyElements('et', 'e', 'count(*)'),
+      FROM ${from} n WHERE n.in_stream RETURNING ${elementColumns('e')})`,
+    tallyElements('et', 'e', ''),
   ];
 }
 

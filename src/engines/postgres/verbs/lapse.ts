@@ -14,7 +14,7 @@ import {
   type Statement,
   text,
 } from '../statement.ts';
-import { NOW, tally, withList } from './fragments.ts';
+import { CONTENT_BYTES, NOW, tally, withList } from './fragments.ts';
 import { moving } from './moving.ts';
 
 /** How many leases one statement ends. Where there are more, calling again is worth while at once. */
@@ -41,9 +41,9 @@ const LAPSE: Statement = {
     `kept AS (UPDATE delivery d SET lease_until = NULL, due_at = d.lease_until, tries = d.tries + 1 FROM x
       WHERE d.ctid = x.tid AND (x.target IS NULL OR d.tries + 1 < x.max_tries)
       RETURNING d.lane, d.due_at, x.ns, x.name, x.grp)`,
-    tally('kt', 'kept', { waiting: 'count(*)', reserved: '-count(*)' }),
+    tally('kt', 'kept', { waiting: 'count(*)', reserved: '-count(*)', bytes: '0' }),
     `moved AS (DELETE FROM delivery d USING x WHERE d.ctid = x.tid AND x.target IS NOT NULL AND d.tries + 1 >= x.max_tries
-      RETURNING x.ord, x.target, x.ns, x.name, x.grp, d.seq, d.lane, d.due_at, d.tries, d.head, d.body)`,
+      RETURNING x.ord, x.target, x.ns, x.name, x.grp, d.seq, d.lane, d.due_at, d.tries, d.head, d.body, ${CONTENT_BYTES})`,
     ...moving(6),
   )}
   SELECT 'kept', ns, name, grp, count(*), min(due_at) FROM kept GROUP BY ns, name, grp

@@ -1,4 +1,13 @@
-import { finishShared, queueOf, tally, tallyElements } from './fragments.ts';
+import {
+  CAME,
+  CONTENT_BYTES,
+  elementColumns,
+  finishShared,
+  queueOf,
+  tally,
+  tallyElements,
+  WENT,
+} from './fragments.ts';
 
 /**
  * The `WITH` entries that move failed elements to the dead-letter queues: a new element with the same content
@@ -18,18 +27,18 @@ export function moving(first: number): string[] {
       FROM (SELECT * FROM moved ORDER BY ord) m CROSS JOIN t
       JOIN lane l ON l.id = m.lane JOIN queue q ON q.id = l.queue
       LEFT JOIN element e ON m.head IS NULL AND e.seq = m.seq)`,
-    `dd AS (INSERT INTO delivery (seq, due_at, inserted_at, lane, tries, bytes, head, body)
+    `dd AS (INSERT INTO delivery AS d (seq, due_at, inserted_at, lane, tries, bytes, head, body)
       SELECT dm.seq, t.now, CASE WHEN p.in_stream THEN t.now END, p.lane, 0, octet_length(dm.head) + octet_length(dm.body),
         CASE WHEN NOT p.in_stream THEN dm.head END, CASE WHEN NOT p.in_stream THEN dm.body END
-      FROM dm CROSS JOIN t JOIN ${targets} ON p.target = dm.target RETURNING lane, due_at)`,
-    `de AS (INSERT INTO element (seq, queue, remaining, head, body)
+      FROM dm CROSS JOIN t JOIN ${targets} ON p.target = dm.target RETURNING d.lane, d.due_at, ${CONTENT_BYTES})`,
+    `de AS (INSERT INTO element AS e (seq, queue, remaining, head, body)
       SELECT DISTINCT ON (dm.seq) dm.seq, ${queueOf('p.lane')}, p.lanes, dm.head, dm.body
-      FROM dm JOIN ${targets} ON p.target = dm.target WHERE p.in_stream RETURNING queue)`,
-    tallyElements('det', 'de', 'count(*)'),
+      FROM dm JOIN ${targets} ON p.target = dm.target WHERE p.in_stream RETURNING ${elementColumns('e')})`,
+    tallyElements('det', 'de', ''),
     `dk AS (UPDATE queue q SET known = true, idle_from = NULL
       WHERE (NOT q.known OR q.idle_from IS NOT NULL) AND q.id IN (SELECT l.queue FROM dd JOIN lane l ON l.id = dd.lane))`,
     finishShared('moved'),
-    tally('dt', 'dd', { waiting: 'count(*)', reserved: '0' }),
-    tally('mt', 'moved', { waiting: '0', reserved: '-count(*)' }),
+    tally('dt', 'dd', { waiting: 'count(*)', reserved: '0', bytes: CAME }),
+    tally('mt', 'moved', { waiting: '0', reserved: '-count(*)', bytes: WENT }),
   ];
 }

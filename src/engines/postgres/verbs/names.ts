@@ -1,3 +1,4 @@
+import type { Usage } from '../../../engine/storage.ts';
 import type { Batch, Verb } from '../call.ts';
 import { number, type Query, type Row, type Statement, text } from '../statement.ts';
 
@@ -24,16 +25,21 @@ class QueuesBatch implements Batch<string, string[]> {
   }
 }
 
+/** The size of a delivery without its content, with its places in the indexes, about. */
+const ROW_BYTES = 100;
+
 const USAGE: Statement = {
   name: 'usage',
-  text: `SELECT coalesce(sum(y.waiting + y.reserved), 0) FROM queue q JOIN lane l ON l.queue = q.id
-    JOIN tally y ON y.lane = l.id WHERE q.ns = $1`,
+  text: `WITH d AS (SELECT coalesce(sum(y.waiting + y.reserved), 0) AS elements, coalesce(sum(y.bytes), 0) AS bytes
+      FROM queue q JOIN lane l ON l.queue = q.id JOIN tally y ON y.lane = l.id WHERE q.ns = $1),
+    e AS (SELECT coalesce(sum(y.bytes), 0) AS bytes FROM queue q JOIN tally y ON y.lane = -q.id WHERE q.ns = $1)
+    SELECT d.elements, d.bytes + e.bytes + d.elements * ${ROW_BYTES} FROM d, e`,
 };
 
-/** How many deliveries a namespace has, by the tally. */
-export const USAGE_VERB: Verb<string, number> = { name: USAGE.name, batch: () => new UsageBatch() };
+/** How many deliveries a namespace has, and their bytes, by the tally. */
+export const USAGE_VERB: Verb<string, Usage> = { name: USAGE.name, batch: () => new UsageBatch() };
 
-class UsageBatch implements Batch<string, number> {
+class UsageBatch implements Batch<string, Usage> {
   #ns: string | null = null;
 
   add(ns: string): boolean {
@@ -46,8 +52,8 @@ class UsageBatch implements Batch<string, number> {
     return { statement: USAGE, values: [this.#ns] };
   }
 
-  read([row]: readonly Row[]): number[] {
-    return [number(row ?? [], 0)];
+  read([row = []]: readonly Row[]): Usage[] {
+    return [{ elements: number(row, 0), bytes: number(row, 1) }];
   }
 }
 

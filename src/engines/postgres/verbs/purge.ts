@@ -3,7 +3,7 @@ import { int4Array } from '../arrays.ts';
 import type { Batch, Verb } from '../call.ts';
 import type { Queue } from '../names.ts';
 import { number, type Query, type Row, type Statement } from '../statement.ts';
-import { finishShared, NOW, ONE_LESS_OF_EITHER, tally, withList } from './fragments.ts';
+import { CONTENT_BYTES, finishShared, NOW, ONE_LESS_OF_EITHER, tally, withList } from './fragments.ts';
 
 /** What one step of a purge is about: a state, or ready and scheduled ones together. */
 export type PurgeState = DeliveryState | 'waiting';
@@ -39,7 +39,7 @@ function purgeStatement(state: PurgeState): Statement {
         SELECT d.ctid AS tid FROM delivery d WHERE d.lane = l.id AND ${where} AND d.seq <= b.up_to
         LIMIT ${AT_ONCE} FOR UPDATE SKIP LOCKED) x LIMIT ${AT_ONCE})`,
       `g AS (DELETE FROM delivery d USING f WHERE d.ctid = f.tid
-        RETURNING d.seq, d.lane, d.due_at, d.lease_until, d.head)`,
+        RETURNING d.seq, d.lane, d.due_at, d.lease_until, d.head, ${CONTENT_BYTES})`,
       finishShared('g'),
       tally('gt', 'g', ONE_LESS_OF_EITHER),
     )} SELECT (SELECT count(*) FROM f), (SELECT count(*) FROM g), b.up_to FROM b`,

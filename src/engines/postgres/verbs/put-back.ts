@@ -5,7 +5,16 @@ import { encodeHead } from '../content.ts';
 import type { Ids } from '../ids.ts';
 import type { Lane, Queue } from '../names.ts';
 import type { Query, Statement } from '../statement.ts';
-import { NOW, queueOf, tally, tallyElements, withList } from './fragments.ts';
+import {
+  CAME,
+  CONTENT_BYTES,
+  elementColumns,
+  NOW,
+  queueOf,
+  tally,
+  tallyElements,
+  withList,
+} from './fragments.ts';
 
 export interface PutBackArgs {
   readonly queue: Queue;
@@ -26,19 +35,19 @@ function putBackStatement(shared: boolean): Statement {
       `u AS MATERIALIZED (SELECT * FROM
         unnest($1::bigint[], $2::bigint[], $3::int[], $4::int[], $5::text[], $6::bytea[])
         AS u(seq, due, lane, tries, head, body))`,
-      `d AS (INSERT INTO delivery (seq, due_at, inserted_at, lane, tries, bytes, head, body)
+      `d AS (INSERT INTO delivery AS d (seq, due_at, inserted_at, lane, tries, bytes, head, body)
         SELECT u.seq, u.due, ${shared ? 't.now' : 'NULL'}, u.lane, u.tries,
           octet_length(u.head) + octet_length(u.body), ${content} FROM t CROSS JOIN u
-        ON CONFLICT (seq, lane) DO NOTHING RETURNING seq, lane, due_at)`,
+        ON CONFLICT (seq, lane) DO NOTHING RETURNING d.seq, d.lane, d.due_at, ${CONTENT_BYTES})`,
       shared &&
         `e AS (INSERT INTO element AS x (seq, queue, remaining, head, body)
         SELECT DISTINCT ON (u.seq) u.seq, ${queueOf('u.lane')}, (SELECT count(*) FROM d WHERE d.seq = u.seq), u.head, u.body
         FROM u WHERE (u.seq IN (SELECT d.seq FROM d)) IS TRUE ORDER BY u.seq
         ON CONFLICT (seq) DO UPDATE SET remaining = x.remaining + excluded.remaining
-        RETURNING x.queue, x.xmax = 0 AS is_new),
-      n AS (SELECT queue FROM e WHERE is_new),
-      ${tallyElements('et', 'n', 'count(*)')}`,
-      tally('dt', 'd', { waiting: 'count(*)', reserved: '0' }),
+        RETURNING ${elementColumns('x')}, x.xmax = 0 AS is_new),
+      n AS (SELECT queue, content_bytes FROM e WHERE is_new),
+      ${tallyElements('et', 'n', '')}`,
+      tally('dt', 'd', { waiting: 'count(*)', reserved: '0', bytes: CAME }),
     )} SELECT count(*) FROM d`,
   };
 }

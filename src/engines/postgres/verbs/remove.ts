@@ -5,7 +5,7 @@ import type { Batch, Verb } from '../call.ts';
 import type { Ids } from '../ids.ts';
 import type { Queue } from '../names.ts';
 import { flag, number, type Query, type Row, type Statement } from '../statement.ts';
-import { finishShared, NOW, tally, withList } from './fragments.ts';
+import { CONTENT_BYTES, finishShared, NOW, tally, WENT, withList } from './fragments.ts';
 
 export interface RemoveArgs {
   readonly queue: Queue;
@@ -22,9 +22,9 @@ const REMOVE: Statement = {
       JOIN delivery d ON d.seq = r.seq AND d.lane = l.id ORDER BY d.seq, d.lane FOR UPDATE OF d)`,
     'h AS MATERIALIZED (SELECT f.*, bool_or(f.lease_until IS NOT NULL) OVER (PARTITION BY f.ord) AS held FROM f)',
     `g AS (DELETE FROM delivery d USING h WHERE d.seq = h.seq AND d.lane = h.lane AND NOT h.held
-      RETURNING d.seq, d.lane, d.due_at, d.head)`,
+      RETURNING d.seq, d.lane, d.due_at, d.head, ${CONTENT_BYTES})`,
     finishShared('g'),
-    tally('gt', 'g', { waiting: '-count(*)', reserved: '0' }),
+    tally('gt', 'g', { waiting: '-count(*)', reserved: '0', bytes: WENT }),
   )} SELECT DISTINCT h.ord, h.held FROM h`,
 };
 

@@ -5,7 +5,7 @@ import type { DeadLetters } from '../dead-letters.ts';
 import type { Ids } from '../ids.ts';
 import type { Lane, Queue } from '../names.ts';
 import { flag, type Query, type Row, type Statement } from '../statement.ts';
-import { NOW, tally, withList } from './fragments.ts';
+import { CONTENT_BYTES, NOW, tally, withList } from './fragments.ts';
 import { moving } from './moving.ts';
 import {
   IS_HOLDER,
@@ -48,10 +48,10 @@ function rollbackStatement(moves: boolean): Statement {
       `kept AS (UPDATE delivery d SET lease_until = NULL, token = NULL, tries = d.tries + r.counts::int,
           due_at = CASE WHEN r.counts OR r.delay > 0 THEN t.now + r.delay ELSE d.due_at END
         FROM r, t WHERE ${held}${moves ? ` AND ${isLast} IS NOT TRUE` : ''} RETURNING r.ord, d.lane, d.due_at)`,
-      tally('kt', 'kept', { waiting: 'count(*)', reserved: '-count(*)' }),
+      tally('kt', 'kept', { waiting: 'count(*)', reserved: '-count(*)', bytes: '0' }),
       moves &&
         `moved AS (DELETE FROM delivery d USING r, t WHERE ${held} AND ${isLast}
-        RETURNING r.ord, r.target, d.seq, d.lane, d.due_at, d.tries, d.head, d.body)`,
+        RETURNING r.ord, r.target, d.seq, d.lane, d.due_at, d.tries, d.head, d.body, ${CONTENT_BYTES})`,
       ...(moves ? moving(REF_PARAMETERS + 5) : []),
       `g AS (SELECT ord, false AS died FROM kept${moves ? ' UNION ALL SELECT ord, true FROM moved' : ''})`,
     )} ${outcomeRows(', g.died')}`,

@@ -11,7 +11,7 @@ import type { Leases } from '../leases.ts';
 import type { Lane, Queue } from '../names.ts';
 import type { Prober } from '../prober.ts';
 import { number, numberOrNull, type Query, type Row, type Statement, text } from '../statement.ts';
-import { finishShared, NOW, tally, withList } from './fragments.ts';
+import { CONTENT_BYTES, finishShared, NOW, tally, WENT, withList } from './fragments.ts';
 
 export interface TakeArgs extends TakeOptions {
   readonly queue: Queue;
@@ -58,10 +58,11 @@ function takeStatement({ reserves, shared }: { reserves: boolean; shared: boolea
   const fitting = `k AS MATERIALIZED (SELECT p.*, row_number() OVER w AS place, sum(p.bytes) OVER w - p.bytes AS before
     FROM picked p WINDOW w AS (ORDER BY p.ord, p.due_at, p.seq))`;
   const columns = 'k.ord, d.seq, d.lane, d.due_at, d.tries, d.lease_until, d.token, d.head, d.body';
+  const returned = reserves ? columns : `${columns}, ${CONTENT_BYTES}`;
   const chosen = `d.ctid = k.tid AND k.before < ${MOST_BYTES}`;
   const taken = reserves
-    ? `g AS (UPDATE delivery d SET lease_until = k.until, token = k.token + k.place, secret = k.secret, owner = k.owner FROM k WHERE ${chosen} RETURNING ${columns})`
-    : `g AS (DELETE FROM delivery d USING k WHERE ${chosen} RETURNING ${columns})`;
+    ? `g AS (UPDATE delivery d SET lease_until = k.until, token = k.token + k.place, secret = k.secret, owner = k.owner FROM k WHERE ${chosen} RETURNING ${returned})`
+    : `g AS (DELETE FROM delivery d USING k WHERE ${chosen} RETURNING ${returned})`;
   const content = shared ? 'coalesce(g.head, e.head), coalesce(g.body, e.body)' : 'g.head, g.body';
   const join = shared ? 'LEFT JOIN element e ON g.head IS NULL AND e.seq = g.seq' : '';
   const next = `(SELECT d.due_at FROM delivery d WHERE d.lane = r.lane AND d.lease_until IS NULL AND d.due_at > t.now
@@ -74,7 +75,11 @@ function takeStatement({ reserves, shared }: { reserves: boolean; shared: boolea
       fitting,
       taken,
       shared && !reserves && finishShared('g'),
-      tally('gt', 'g', { waiting: '-count(*)', reserved: reserves ? 'count(*)' : '0' }),
+      tally('gt', 'g', {
+        waiting: '-count(*)',
+        reserved: reserves ? 'count(*)' : '0',
+        bytes: reserves ? '0' : WENT,
+      }),
     )}
     SELECT g.ord, g.due_at, g.seq, g.tries, g.lease_until, g.token, ${content} FROM g ${join}
     UNION ALL
