@@ -350,10 +350,11 @@ export class Exchanges implements Service {
       const { log } = this.#options;
       log.warn({ exchange: id }, 'the configuration file replaces a stored exchange of this id');
     }
-    if (own === null || !declares(own, declaration)) {
+    // One that a user declared would stop with its owner; those of the file belong to the server.
+    if (own === null || !declares(own, declaration) || toStored(own.value).owner !== NODE.name) {
       const before = own ?? others[0]?.definition;
       const { stopped, lastError } = before === undefined ? NEVER_CHANGED : toStored(before.value);
-      await home.put('exchange', id, toValue({ declaration, owner: '', stopped, lastError }), 'any');
+      await home.put('exchange', id, toValue({ declaration, owner: NODE.name, stopped, lastError }), 'any');
     }
     for (const { definitions, definition } of others) {
       if (definitions !== home) await deleteVersion(definitions, definition);
