@@ -163,17 +163,20 @@ export class Call {
       return;
     }
     length += Buffer.byteLength(text);
-    texts.push(text);
     const headers = this.#headers();
     headers.push('content-type', 'application/json', 'content-length', String(length), ...more);
     this.answer.writeHead(200, headers);
     for (const one of texts) {
-      if (this.isGone) return;
+      if (this.isGone) break;
       const wantsMore = this.answer.write(one);
       this.#watchReader();
       await (wantsMore ? turn() : this.#drained());
     }
-    this.answer.end();
+    if (!this.isGone) {
+      this.answer.end(text);
+      this.#watchReader();
+    }
+    this.#observe();
   }
 
   /** Resolves when the client has read, or has gone. */

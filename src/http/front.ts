@@ -35,8 +35,10 @@ const HSTS: readonly string[] = ['strict-transport-security', 'max-age=31536000'
 const NOT_OF_A_TARGET = /[^\x21\x22\x24-\x7e]/;
 const ABSOLUTE_FORM = /^https?:\/\/[^/?]*/i;
 
-/** GETs that wait on one connection for the responses in front of them; further ones are rejected. */
-const MAX_WAITING_GETS = 100;
+/** What reads: a GET may take an element, and both may hold their user's turn to list. */
+const READ_METHODS: ReadonlySet<string | undefined> = new Set(['GET', 'HEAD']);
+/** Reads that wait on one connection for the responses in front of them; further ones are rejected. */
+const MAX_WAITING_READS = 100;
 
 /** Takes each request from its head to its route. One for all connections of a server. */
 export class Front {
@@ -50,7 +52,7 @@ export class Front {
   readonly inertHeaders: readonly string[];
   readonly #origins: ReadonlySet<string>;
   readonly #startedAt: string;
-  readonly #waitingGets = new WeakMap<Socket, number>();
+  readonly #waitingReads = new WeakMap<Socket, number>();
   #isClosing = false;
   #faults = 0;
 
@@ -85,7 +87,7 @@ export class Front {
     const call = new Call(this, request, answer);
     if (this.parts.options.logsAccess) this.#logAccess(call);
     // Node gives a response its socket when those in front of it on the connection have left.
-    if (answer.socket === null && request.method === 'GET') this.#startInTurn(call);
+    if (answer.socket === null && READ_METHODS.has(request.method)) this.#startInTurn(call);
     else this.#start(call);
   }
 
@@ -98,24 +100,24 @@ export class Front {
   }
 
   /**
-   * A pipelined GET starts after the responses in front of it have left: a client that does not read would
-   * otherwise hold as many elements, or listings, as it asked for.
+   * A pipelined GET or HEAD starts after the responses in front of it have left. Otherwise a client that does not
+   * read would hold as many elements as it asked for, and a listing behind a blocked get its user's turn to list.
    */
   #startInTurn(call: Call): void {
     const { socket } = call.request;
-    const waiting = this.#waitingGets.get(socket) ?? 0;
-    if (waiting >= MAX_WAITING_GETS) {
+    const waiting = this.#waitingReads.get(socket) ?? 0;
+    if (waiting >= MAX_WAITING_READS) {
       call.fail(
         new QuaysideError(
           'overloaded',
-          `${MAX_WAITING_GETS} pipelined GETs wait on this connection, the limit. Read their responses first.`,
+          `${MAX_WAITING_READS} pipelined GETs and HEADs wait on this connection, the limit. Read their responses first.`,
         ),
       );
       return;
     }
-    this.#waitingGets.set(socket, waiting + 1);
+    this.#waitingReads.set(socket, waiting + 1);
     call.answer.once('socket', () => {
-      this.#waitingGets.set(socket, (this.#waitingGets.get(socket) ?? 1) - 1);
+      this.#waitingReads.set(socket, (this.#waitingReads.get(socket) ?? 1) - 1);
       // Node is in the middle of handing over the socket, and would take a response for one that was buffered.
       queueMicrotask(() => this.#start(call));
     });

@@ -3,7 +3,7 @@ import { describe, it } from 'node:test';
 import { setImmediate as turn } from 'node:timers/promises';
 import { jsonOf, queuePath } from '../support/http-client.ts';
 import { type Harness, sharedHarness } from './harness.ts';
-import { AUTHORIZATION, RawConnection, rawRequest } from './raw.ts';
+import { AUTHORIZATION, lastRequest, RawConnection, rawRequest } from './raw.ts';
 
 const USERS = ['test1', 'other'].map((name) => ({ name, password: name, rights: null }));
 
@@ -62,11 +62,14 @@ describe('Listings under load', () => {
       }
     };
     const counting = count();
+    const seen = harness().server.requestTimes.get('listQueues');
+    const before = seen?.count ?? 0;
     const answer = await client.queues('hidden');
     isOver = true;
     await counting;
     assert.equal(Object.keys(jsonOf<object>(answer)).length, 1_000);
     assert.equal(Number(answer.headers['content-length']), answer.body.length);
+    assert.equal(seen?.count, before + 1, 'the metrics of requests have its duration');
     assert.ok(turns > answer.body.length / 65_536, `${turns} turns for ${answer.body.length} bytes`);
   });
 
@@ -92,6 +95,26 @@ describe('Listings under load', () => {
     const statuses = (await Promise.all(answers)).map(({ status }) => status);
     assert.deepEqual(statuses.toSorted(), [...Array.from({ length: 17 }, () => 200), 503]);
     assert.equal((await client.queues('N')).status, 200);
+  });
+
+  it('by a HEAD behind a blocked get on one connection start after it, and delay no other listing', async (t) => {
+    const names = holdNames(harness());
+    const queue = harness().queue();
+    const path = queuePath('N', '').slice(0, -1);
+    const connection = await RawConnection.open(harness().port);
+    t.after(() => connection.destroy());
+    const get = rawRequest([`GET ${queuePath('N', queue)} HTTP/1.1`, 'Host: test', AUTHORIZATION]);
+    connection.send(Buffer.concat([get, lastRequest('HEAD', path)]));
+    await harness().waiting(1);
+    const client = harness().client();
+    assert.equal((await client.insert('N', 'other', 'a')).status, 200);
+    const asked = names.asked();
+    names.release();
+    assert.equal(asked, 0, 'the HEAD has not started');
+    assert.equal((await client.queues('N')).status, 200);
+    await client.insert('N', queue, 'a');
+    await connection.untilClosed();
+    assert.equal(connection.received.match(/HTTP\/1\.1 200 /g)?.length, 2);
   });
 
   it('end with their client, and let the next one start', async () => {
