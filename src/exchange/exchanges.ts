@@ -333,7 +333,7 @@ export class Exchanges implements Service {
     }
   }
 
-  /** The file wins over what any engine stores under this id, but does not start what was stopped. */
+  /** The file wins over what any engine stores under this id, and owns it, but does not start what was stopped. */
   async #storeConfigured(id: string, declaration: Declaration): Promise<void> {
     const home = this.#storeOf(declaration);
     const stored = await Promise.all(
@@ -350,7 +350,6 @@ export class Exchanges implements Service {
       const { log } = this.#options;
       log.warn({ exchange: id }, 'the configuration file replaces a stored exchange of this id');
     }
-    // One that a user declared would stop with its owner; those of the file belong to the server.
     if (own === null || !declares(own, declaration) || toStored(own.value).owner !== NODE.name) {
       const before = own ?? others[0]?.definition;
       const { stopped, lastError } = before === undefined ? NEVER_CHANGED : toStored(before.value);

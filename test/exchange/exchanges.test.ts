@@ -316,17 +316,6 @@ describe('an exchange', () => {
     await later.stop();
   });
 
-  it('of the configuration file belongs to the server, though a user who is gone declared the same', async () => {
-    const { src, a, id } = names();
-    const declaration = declare(`N/${src}`, [`N/${a}`]);
-    await node.exchanges.create(id, declaration, { name: 'ann', maySee: () => true });
-    const options = { configured: new Map([[id, declaration]]), owners: () => null };
-    const later = await new ExchangeNode(here.namespaces, here.clock, sandbox, options).start();
-    const { stopped, lastError } = later.exchanges.record(id);
-    await later.stop();
-    assert.deepEqual([stopped, lastError], [null, null]);
-  });
-
   it('refuses unknown namespaces, bad selectors, and selectors where they are off, with the field', async () => {
     const { src, a, id } = names();
     const refused = (promise: Promise<unknown>, parameter: string) =>
