@@ -1,5 +1,6 @@
 import type { ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';
+import { addressBlock } from '../access/address.ts';
 import { refusal, type User } from '../access/user.ts';
 import { namespaceNotFound, QuaysideError } from '../model/errors.ts';
 import { checkName } from '../model/names.ts';
@@ -7,6 +8,7 @@ import { quote } from '../model/quote.ts';
 import { checkPage, preflightHeaders } from './browser.ts';
 import { Call } from './call.ts';
 import { readHead } from './head.ts';
+import { LineLimit } from './line-limit.ts';
 import { QueueLists } from './listing.ts';
 import type { HttpRequest } from './message.ts';
 import type { HttpParts } from './options.ts';
@@ -53,6 +55,7 @@ export class Front {
   readonly #origins: ReadonlySet<string>;
   readonly #startedAt: string;
   readonly #waitingReads = new WeakMap<Socket, number>();
+  readonly #foreignPages: LineLimit;
   #isClosing = false;
   #faults = 0;
 
@@ -63,6 +66,10 @@ export class Front {
     this.times = new RequestTimes(routes);
     this.inertHeaders = parts.options.tls === null ? INERT : [...INERT, ...HSTS];
     this.#origins = new Set(parts.options.allowedOrigins.map((origin) => origin.toLowerCase()));
+    this.#foreignPages = new LineLimit(parts.clock, (network, leftOut) => {
+      const fields = { event: 'forbidden', network, leftOut };
+      parts.log.warn(fields, 'further requests of foreign pages were rejected; their lines were left out');
+    });
     this.#startedAt = parts.clock.now().toString(36);
   }
 
@@ -73,6 +80,11 @@ export class Front {
 
   close(): void {
     this.#isClosing = true;
+  }
+
+  /** After the last request. */
+  flushLog(): void {
+    this.#foreignPages.flush();
   }
 
   /** The headers of an answer, to be added to. */
@@ -134,7 +146,7 @@ export class Front {
     this.#faults += 1;
     const requestId = `${this.#startedAt}-${this.#faults.toString(36)}`;
     const { method } = call.request;
-    this.parts.log.error({ err: thrown, requestId, method, path: call.path }, 'a request failed');
+    this.parts.log.error({ err: thrown, requestId, method, path: bounded(call.path) }, 'a request failed');
     return new QuaysideError('internal', 'The server failed; its log says why, under this request id.', {
       extra: { requestId },
     });
@@ -161,16 +173,19 @@ export class Front {
 
   #logForbidden({ message }: QuaysideError, { user, match, address }: Call): void {
     const by = { user: user.name, address, action: match.route.id };
-    const fields = { ...match.params, event: 'forbidden', ...by, detail: message };
+    const fields = { ...boundedParams(match), event: 'forbidden', ...by, detail: message };
     this.parts.log.warn(fields, 'a request without the right was rejected');
   }
 
-  /** Rejected before the login, so it may be anybody's, and its fields anything. */
-  #logForeignPage({ message }: QuaysideError, { head, logged }: Call): void {
-    const { origin, fetchSite, purpose } = head;
+  /** Rejected before the login, so anybody can send any number of them, with anything in their fields. */
+  #logForeignPage({ message }: QuaysideError, call: Call): void {
+    const { log } = this.parts;
+    const isWarned = this.#foreignPages.admit(addressBlock(call.address));
+    if (!isWarned && !log.isLevelEnabled('debug')) return;
+    const { origin, fetchSite, purpose } = call.head;
     const sent = { origin: bounded(origin), fetchSite: bounded(fetchSite), purpose: bounded(purpose) };
-    const fields = { event: 'forbidden', ...logged, ...sent, detail: message };
-    this.parts.log.warn(fields, 'a request of a foreign page was rejected');
+    const fields = { event: 'forbidden', ...call.logged, ...sent, detail: message };
+    log[isWarned ? 'warn' : 'debug'](fields, 'a request of a foreign page was rejected');
   }
 
   /** Who is it? Before anything is looked up, so that a stranger learns nothing of what exists. */
@@ -224,8 +239,8 @@ export class Front {
   }
 
   /** Says in the log who changed what (reliability, S19), once it is done. */
-  #audit({ user }: Call, { route, params }: Match, answering: Promise<void> | void): void {
-    const fields = { ...params, event: 'admin', action: route.id, user: user.name };
+  #audit({ user }: Call, match: Match, answering: Promise<void> | void): void {
+    const fields = { ...boundedParams(match), event: 'admin', action: match.route.id, user: user.name };
     const note = (): void => this.parts.log.info(fields, 'an operator acted');
     if (answering === undefined) note();
     else answering.then(note, () => {});
@@ -293,6 +308,10 @@ const ENDED_WAITS: ReadonlySet<string> = new Set(['pop-timeout', 'pop-cancelled'
 /** Of what a client sent, as much as a log line needs. */
 function bounded(text: string | null): string | null {
   return text === null || text.length <= 256 ? text : `${text.slice(0, 256)}…`;
+}
+
+function boundedParams({ params }: Match): Record<string, string | null> {
+  return Object.fromEntries(Object.entries(params).map(([name, value]) => [name, bounded(value ?? null)]));
 }
 
 function unauthorized(): QuaysideError {

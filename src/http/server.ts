@@ -120,6 +120,7 @@ export class HttpServer implements Service {
     });
     this.#server.close(() => {
       cancelDeadline();
+      this.#front.flushLog();
       resolve();
     });
     // Node ends idle connections by itself, but not those on which no request has begun yet.

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { Networks } from '../../src/access/networks.ts';
 import { type Answer, headerOf, queuePath } from '../support/http-client.ts';
-import { sharedHarness } from './harness.ts';
+import { Harness, sharedHarness } from './harness.ts';
 
 const ORIGIN = 'https://console.example';
 
@@ -109,5 +109,59 @@ describe('A rejected request', () => {
     const answer = await harness().client(null).request('GET', '/nowhere', { headers });
     assert.equal(answer.status, 401);
     assert.equal(trustedProxies.asked, 0);
+  });
+});
+
+describe('The log of foreign pages', () => {
+  const trustedProxies = new Networks(['127.0.0.1']);
+
+  const ask = (on: Harness, address: string): Promise<Answer> =>
+    on.client(null).request('GET', '/livez', {
+      headers: { origin: 'https://evil.example', 'x-forwarded-for': address },
+    });
+  const warned = (on: Harness): unknown[] =>
+    on.log
+      .filter(({ level, fields }) => level === 'warn' && fields.event === 'forbidden')
+      .map(({ fields }) => fields.address ?? [fields.network, fields.leftOut]);
+
+  it('has one line for each network and minute, with a count of the lines that were left out', async () => {
+    const on = await Harness.start({ http: { trustedProxies }, logsDebug: true });
+    for (const last of [1, 2, 3, 4]) assert.equal((await ask(on, `192.0.2.${last}`)).status, 403);
+    await ask(on, '2001:db8::1');
+    assert.deepEqual(warned(on), ['192.0.2.1', '2001:db8::1']);
+    assert.equal(on.log.filter(({ level, fields }) => level === 'debug' && fields.origin).length, 3);
+    await on.passTime(60_000);
+    assert.deepEqual(warned(on).slice(2), [['192.0.2.0/24', 3]]);
+    await ask(on, '192.0.2.1');
+    await ask(on, '2001:db8::2');
+    assert.deepEqual(warned(on).slice(3), ['2001:db8::2']);
+    await on.passTime(60_000);
+    assert.deepEqual(warned(on).slice(4), [['192.0.2.0/24', 1]]);
+    await on.passTime(60_000);
+    await ask(on, '192.0.2.9');
+    await ask(on, '192.0.2.9');
+    assert.deepEqual(warned(on).slice(5), ['192.0.2.9']);
+    await on.close();
+    assert.deepEqual(warned(on).slice(6), [['192.0.2.0/24', 1]]);
+  });
+
+  it('counts networks together if there are more than a thousand in a minute', async () => {
+    const on = await Harness.start({ http: { trustedProxies } });
+    for (let i = 0; i < 1_010; i += 1) await ask(on, `10.${i >> 8}.${i & 255}.1`);
+    assert.equal(warned(on).length, 1_001);
+    await on.close();
+    assert.deepEqual(warned(on).slice(1_001), [[null, 9]]);
+  });
+});
+
+describe('A path of a request without the right', () => {
+  it('is logged up to 256 characters of each part', async () => {
+    const users = [{ name: 'r', password: 'r', rights: { N: ['read' as const] } }];
+    const on = await Harness.start({ users });
+    const path = `/q/N/${'a://'.repeat(1_000).replaceAll('/', '%2F')}`;
+    assert.equal((await on.client('r:r').request('PUT', path, { body: 'x' })).status, 403);
+    const [line] = on.log.filter(({ fields }) => fields.event === 'forbidden');
+    assert.equal(String(line?.fields.queue).length, 257);
+    await on.close();
   });
 });
