@@ -6,30 +6,40 @@ import { nearestName } from '../model/slip.ts';
 const PREFIX = /^x-(?:ks-)?/;
 /** Names that are shorter differ by one letter from too much. */
 const MIN_LENGTH = 4;
+const EXTENSION = /^x-/i;
 
 /** Finds headers of one command that are probably misspelt: ignored, they would have no effect. */
 export class HeaderSlips {
   readonly #exact: ReadonlySet<string>;
-  /** Names without prefix, with the header that each stands for. */
+  /** `x-` names without their prefix, with the header that each stands for. */
   readonly #bare: ReadonlyMap<string, string>;
+  readonly #plain: readonly string[];
 
-  /** @param known headers that the command reads @param ignored headers that it passes over on purpose */
-  constructor(known: readonly string[], ignored: Iterable<string> = []) {
-    this.#exact = new Set([...known, ...ignored]);
+  /**
+   * @param known `x-` headers that the command reads; only names that begin with `x-` are compared with these, since
+   * clients choose other names for headers of their own
+   * @param ignored headers that it passes over on purpose
+   * @param plain headers without `x-` of which a slip would do harm
+   */
+  constructor(known: readonly string[], ignored: Iterable<string> = [], plain: readonly string[] = []) {
+    this.#exact = new Set([...known, ...ignored, ...plain]);
     this.#bare = new Map(known.map((name) => [name.replace(PREFIX, ''), name]));
+    this.#plain = plain;
   }
 
   /** @throws QuaysideError `invalid-parameter` if a known header was probably meant */
   check(name: string): void {
     if (this.#exact.has(name)) return;
-    const bare = name.toLowerCase().replace(PREFIX, '');
-    const meant = this.#bare.get(bare) ?? this.#bare.get(this.#nearest(bare) ?? '');
-    if (meant === undefined) return;
+    const meant = EXTENSION.test(name)
+      ? this.#extensionMeant(name)
+      : nearestName(name, this.#plain, MIN_LENGTH);
+    if (meant === null) return;
     throw invalidParameter(name, `Unknown header ${quoteBytes(name)}. Did you mean "${meant}"?`);
   }
 
-  #nearest(bare: string): string | null {
-    const nearest = nearestName(bare, this.#bare.keys());
-    return nearest === null || nearest.length < MIN_LENGTH ? null : nearest;
+  #extensionMeant(name: string): string | null {
+    const bare = name.toLowerCase().replace(PREFIX, '');
+    const nearest = nearestName(bare, this.#bare.keys(), MIN_LENGTH);
+    return nearest === null ? null : (this.#bare.get(nearest) ?? null);
   }
 }

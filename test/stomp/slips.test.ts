@@ -42,7 +42,7 @@ describe('a header that is probably misspelt', () => {
     ['Ack', 'ack'],
     ['x-ks-lease', 'x-lease'],
     ['x-w-size', 'x-wsize'],
-    ['prefetch-counts', 'prefetch-count'],
+    ['X-WSize', 'x-wsize'],
     ['x-ks-groups', 'x-ks-group'],
     ['x-paralel', 'x-parallel'],
     ['browse', 'browser'],
@@ -53,6 +53,16 @@ describe('a header that is probably misspelt', () => {
       assert.equal((await node.sizes('a')).ready, 1);
     });
   }
+
+  it('is not one in SUBSCRIBE that a client made up, though it resembles one that the server reads', async () => {
+    await node.insert('a', 'x');
+    const client = await node.client();
+    const own = ['group', 'wsize', 'lease', 'parallel', 'x-id', 'ID', 'Receipt', 'prefetch-counts'];
+    const headers = Object.fromEntries(own.map((name) => [name, '1']));
+    await client.ask('SUBSCRIBE', { destination: '/q/N/a', id: 's', ...headers });
+    assert.equal((await client.expect('MESSAGE')).body.toString(), 'x');
+    await client.disconnect();
+  });
 
   it('is refused in ACK and NACK', async () => {
     for (const command of ['ACK', 'NACK']) {

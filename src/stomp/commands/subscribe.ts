@@ -9,20 +9,8 @@ import type { Session } from '../session.ts';
 import { ACK_MODES, type AckMode, type SubscriptionOptions } from '../subscription.ts';
 import { needed } from '../values.ts';
 
-/** Nothing of SUBSCRIBE is passed on, so that a misspelt `ack` would pop what the client means to reserve. */
-const SLIPS = new HeaderSlips([
-  'destination',
-  'id',
-  'ack',
-  'selector',
-  'receipt',
-  'prefetch-count',
-  'browser',
-  'x-wsize',
-  'x-parallel',
-  'x-ks-group',
-  'x-lease',
-]);
+/** A misspelt `ack` would pop what the client means to reserve, and a misspelt `browser` what it means to look at. */
+const SLIPS = new HeaderSlips(['x-wsize', 'x-parallel', 'x-ks-group', 'x-lease'], [], ['ack', 'browser']);
 /** `browser:true` as ActiveMQ and Apollo read it, `activemq.browser:true` as ActiveMQ does too. */
 const BROWSER = /^(?:.*[.-])?browser$/i;
 const NO = /^\s*(?:0|false|no|off)\s*$/i;
