@@ -39,6 +39,7 @@ export class Call {
   #namespace: Namespace | null = null;
   #queue: Queue | null = null;
   readonly #startedAt: number;
+  #peer: string | null = null;
 
   constructor(front: Front, request: HttpRequest, answer: ServerResponse) {
     this.front = front;
@@ -76,7 +77,7 @@ export class Call {
       path: target.split('?', 1)[0]?.slice(0, MAX_LOGGED_PATH),
       user: this.#user?.name ?? null,
       // A head that could not be read has no headers to go by.
-      address: this.#head === null ? (this.request.socket.remoteAddress ?? '') : this.address,
+      address: this.#head === null ? this.#peerAddress : this.address,
     };
   }
 
@@ -113,7 +114,16 @@ export class Call {
   /** The client's, as far as trusted proxies say it; '' for a peer of a Unix socket. */
   get address(): string {
     const { trustedProxies } = this.front.parts.options;
-    return clientAddress(this.request.socket.remoteAddress ?? '', this.head, trustedProxies);
+    return clientAddress(this.#peerAddress, this.head, trustedProxies);
+  }
+
+  /** Node forgets the address of a socket that is closed before it was read; reading it costs a system call. */
+  keepAddress(): void {
+    this.#peer = this.request.socket.remoteAddress ?? '';
+  }
+
+  get #peerAddress(): string {
+    return this.#peer ?? this.request.socket.remoteAddress ?? '';
   }
 
   /** A parameter of the path, percent-decoded. */

@@ -156,6 +156,7 @@ export class Front {
     const { clock, log } = this.parts;
     const startedAt = clock.monotonic();
     const { answer } = call;
+    call.keepAddress();
     answer.once('close', () => {
       const ms = Math.round(clock.monotonic() - startedAt);
       // A client that left before its response began has seen no status.

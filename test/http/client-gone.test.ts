@@ -22,6 +22,19 @@ async function blockedGet(harness: Harness, queue: string, query = ''): Promise<
   return connection;
 }
 
+describe('The access log of a client that goes away', () => {
+  const harness = sharedHarness({ http: { logsAccess: true } });
+
+  it('has its address, though nothing else asked for it before the connection was closed', async () => {
+    const connection = await blockedGet(harness(), harness().queue());
+    await harness().waiting(1);
+    connection.socket.resetAndDestroy();
+    await harness().until(() => harness().log.some(({ fields }) => fields.event === 'access'));
+    const [line] = harness().log.filter(({ fields }) => fields.event === 'access');
+    assert.equal(line?.fields.address, '127.0.0.1');
+  });
+});
+
 describe('A client that goes away while it waits', () => {
   const harness = sharedHarness();
 
