@@ -262,7 +262,7 @@ export class Server implements Service {
       log,
       clock,
       version,
-      metricsText: (maySee) => metrics.text(maySee),
+      metricsText: (viewer) => metrics.text(viewer),
       ready: () => this.#readiness.report(),
       backUp: (name) => backups.make(name),
     });

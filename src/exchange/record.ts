@@ -21,8 +21,11 @@ export interface ExchangeRecord {
   readonly pending_tids: Readonly<Record<string, string>>;
   readonly wsize: number;
   readonly stopped: boolean | null;
-  /** To be sent as `If-Match` with a change of the declaration. */
-  readonly version: string;
+  /**
+   * To be sent as `If-Match` with a change of the declaration. Left out if a destination is hidden: it is a hash of the
+   * whole declaration, which would confirm a guess.
+   */
+  readonly version?: string;
   readonly stats: {
     readonly no_route: number;
     readonly too_many_hops: number;
@@ -82,7 +85,7 @@ export function exchangeRecord(
     pending_tids: Object.fromEntries(exchange.idleLoops().map(({ tid, since }) => [tid, iso(since)])),
     wsize: exchange.wsize,
     stopped: state.stopped,
-    version: exchange.version,
+    ...(isSeen.every(Boolean) && { version: exchange.version }),
     stats: {
       no_route: totals.noRoute,
       too_many_hops: totals.tooManyHops,

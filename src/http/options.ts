@@ -1,5 +1,5 @@
 import { Networks } from '../access/networks.ts';
-import type { Authenticator } from '../access/user.ts';
+import type { Authenticator, User } from '../access/user.ts';
 import type { Broker } from '../broker/broker.ts';
 import type { Exchanges } from '../exchange/exchanges.ts';
 import type { Clock } from '../model/clock.ts';
@@ -95,7 +95,7 @@ export interface HttpParts {
   readonly log: LeveledLog;
   readonly clock: Clock;
   /** The Prometheus text of `/metrics`, without what tells of namespaces that the viewer may not see. */
-  readonly metricsText: (maySee: (namespace: string) => boolean) => Promise<string>;
+  readonly metricsText: (viewer: Pick<User, 'may' | 'maySee'>) => Promise<string>;
   readonly ready: () => Promise<ReadyReport>;
   /** Backs up all engines that can, under that name, or that of the time. */
   readonly backUp: (name: string | null) => Promise<BackupReport>;

@@ -39,7 +39,7 @@ const record = {
   pending_tids: Type.Record(Type.String(), Moment),
   wsize: Type.Integer(),
   stopped: Type.Union([Type.Boolean(), Type.Null()]),
-  version: Type.String(),
+  version: Type.Optional(Type.String()),
   stats: Type.Object({
     no_route: Count,
     too_many_hops: Count,

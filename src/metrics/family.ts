@@ -15,21 +15,28 @@ export interface Sample {
   readonly metricName?: string;
   /** What it tells of: only those who may see all of these see it. Not given: everybody does. */
   readonly namespaces?: readonly string[];
+  /** Whether it takes the right `read` in these, as for queues, whose names and sizes a writer does not see elsewhere. */
+  readonly needsRead?: true;
 }
 
-/** Whether the viewer may know of a namespace. */
-export type MaySee = (namespace: string) => boolean;
+/** Who reads the metrics: a user, or everybody if they are open. */
+export interface Viewer {
+  may(right: 'read', namespace: string): boolean;
+  maySee(namespace: string): boolean;
+}
 
 /**
  * The Prometheus text of what the viewer may see of families. The library keeps the format; the numbers are
  * kept by who counts them. It is loaded by the first scrape: with its own dependencies it would be a tenth of
  * the start.
  */
-export async function exposition(families: readonly Family[], maySee: MaySee): Promise<string> {
+export async function exposition(families: readonly Family[], viewer: Viewer): Promise<string> {
   const { Registry } = await import('@prometheus-io/client');
   const collected = families.map(({ samples, ...family }) => ({
     ...family,
-    values: samples.filter(({ namespaces = [] }) => namespaces.every(maySee)),
+    values: samples.filter(({ namespaces = [], needsRead }) =>
+      namespaces.every((name) => (needsRead ? viewer.may('read', name) : viewer.maySee(name))),
+    ),
     aggregator: 'first',
   }));
   return Registry.aggregate([collected]).metrics();

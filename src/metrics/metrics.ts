@@ -5,7 +5,7 @@ import type { Histogram } from '../model/histogram.ts';
 import { brokerFamilies } from './broker-families.ts';
 import { type DiskSource, diskFamilies } from './disk-families.ts';
 import { exchangeFamilies } from './exchange-families.ts';
-import { exposition, type Family, histogram, type MaySee } from './family.ts';
+import { exposition, type Family, histogram, type Viewer } from './family.ts';
 import { processFamilies } from './process-families.ts';
 import { queueFamilies } from './queue-families.ts';
 import { type SessionCounts, sessionFamilies } from './session-families.ts';
@@ -51,7 +51,7 @@ export class Metrics {
     this.#sources = sources;
   }
 
-  text(maySee: MaySee): Promise<string> {
+  text(viewer: Viewer): Promise<string> {
     const { broker, clock } = this.#sources;
     const now = clock.monotonic();
     if (this.#collection === null || now - this.#collection.at >= SHARED_MS) {
@@ -61,11 +61,11 @@ export class Metrics {
       });
     }
     const { families, texts } = this.#collection;
-    const visible = broker.namespaces().filter(({ name }) => maySee(name));
-    const key = JSON.stringify(visible.map(({ name }) => name));
+    const visible = broker.namespaces().filter(({ name }) => viewer.maySee(name));
+    const key = JSON.stringify(visible.map(({ name }) => [name, viewer.may('read', name)]));
     let text = texts.get(key);
     if (text === undefined) {
-      text = families.then((collected) => exposition(collected, maySee));
+      text = families.then((collected) => exposition(collected, viewer));
       texts.set(key, text);
     }
     return text;

@@ -163,7 +163,7 @@ function perQueueFamilies(contents: readonly Contents[]): Family[] {
     help,
     type,
     samples: listed.map(({ namespace, queue }) =>
-      sampleOf(namespace, { queue: queue.name }, read(queue, namespace)),
+      queueSample(namespace, { queue: queue.name }, read(queue, namespace)),
     ),
   });
   return [
@@ -172,7 +172,7 @@ function perQueueFamilies(contents: readonly Contents[]): Family[] {
       help: `Elements by queue and state, for the first ${QUEUES_SHOWN} queues.`,
       type: 'gauge',
       samples: listed.flatMap(({ namespace, queue: { name, sizes } }) =>
-        STATES.map((state) => sampleOf(namespace, { queue: name, state }, sizes[state])),
+        STATES.map((state) => queueSample(namespace, { queue: name, state }, sizes[state])),
       ),
     },
     family(
@@ -210,4 +210,8 @@ function sum(queues: readonly QueueContents[], read: (queue: QueueContents) => n
 
 function sampleOf({ name }: Namespace, labels: Sample['labels'], value: number): Sample {
   return { labels: { namespace: name, ...labels }, value, namespaces: [name] };
+}
+
+function queueSample(namespace: Namespace, labels: Sample['labels'], value: number): Sample {
+  return { ...sampleOf(namespace, labels, value), needsRead: true };
 }

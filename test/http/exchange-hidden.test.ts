@@ -44,6 +44,19 @@ describe('An exchange with a destination in a namespace that its reader may not 
     assert.match((await x.client.request('GET', '/metrics')).body.toString(), /secret\/vault/);
   });
 
+  it('has no version and no ETag for that reader, which would confirm a guess of its declaration', async () => {
+    const x = new Names(harness());
+    await x.create({ dst: dst(x) });
+    const reader = harness().client('reader:r');
+    const own = await reader.request('GET', `/x/${x.id}`);
+    assert.equal(own.headers.etag, undefined);
+    assert.equal(jsonOf<Partial<ExchangeRecord>>(own).version, undefined);
+    const listed = jsonOf<Record<string, Partial<ExchangeRecord>>>(await reader.request('GET', '/x'));
+    assert.equal(listed[x.id]?.version, undefined);
+    const { version } = await x.record();
+    assert.equal(headerOf(await x.client.request('GET', `/x/${x.id}`), 'etag'), `"${version}"`);
+  });
+
   it('is not stopped, started, changed, tried or deleted by that reader, and the refusal names nothing', async () => {
     const x = new Names(harness());
     await x.create({ dst: dst(x) });
@@ -61,6 +74,22 @@ describe('An exchange with a destination in a namespace that its reader may not 
       assert.deepEqual([answer.status, codeOf(answer)], [403, 'forbidden'], method + path);
       assert.doesNotMatch(answer.body.toString(), /secret|vault/);
     }
+  });
+
+  it('shows in metrics no queues of a namespace that its reader may only write to', async () => {
+    const x = new Names(harness());
+    await x.client.insert('M', x.dst, 'a');
+    await x.client.insert('N', x.src, 'a');
+    await harness().passTime(1000);
+    const metricsOf = async (client = x.client): Promise<string> =>
+      (await client.request('GET', '/metrics')).body.toString();
+    const own = await metricsOf(harness().client('reader:r'));
+    assert.ok(own.includes('quayside_elements{namespace="M",state="ready"}'));
+    assert.ok(own.includes(`quayside_queue_elements{namespace="N",queue="${x.src}",state="ready"} 1`));
+    assert.doesNotMatch(own, /namespace="M",queue=/);
+    assert.ok(
+      (await metricsOf()).includes(`quayside_queue_elements{namespace="M",queue="${x.dst}",state="ready"} 1`),
+    );
   });
 
   it('counts in the metrics of those who see its source alone', async () => {

@@ -132,7 +132,7 @@ export class Harness {
         isLevelEnabled: () => options.logsDebug === true,
       },
       clock: opened.clock,
-      metricsText: (maySee) => metrics.text(maySee),
+      metricsText: (viewer) => metrics.text(viewer),
       ready: async () => this.readiness,
       backUp: () => Promise.reject(new QuaysideError('backup-conflict', 'This harness has no files.')),
       version: VERSION,

@@ -105,7 +105,8 @@ export const exchangeRoutes: readonly Route[] = [
       const id = await keyIn(call);
       mustSee(call.user, id, await exchanges.look(id));
       const record = exchanges.record(id, call.user);
-      call.json(200, JSON.stringify(record), ['etag', entityTag(record.version)]);
+      const { version } = record;
+      call.json(200, JSON.stringify(record), version === undefined ? [] : ['etag', entityTag(version)]);
     },
   }),
   route({
