@@ -2,8 +2,14 @@ import { once } from 'node:events';
 import { connect, createServer, type Server, type Socket } from 'node:net';
 import type { CrashMoment } from '../engines.ts';
 
-/** Statements that prepare a transaction, and are none of it: to cut there would be to cut before it began. */
-const PREPARING = new Set(['wake lanes', 'make queues', 'make lanes', 'find lanes', 'alive']);
+/**
+ * Statements that are no part of a call's transaction: what prepares one, and what the engine does in the background, at
+ * moments of its own. To cut there would be to cut before the call began.
+ */
+const NO_CALLS = new Set([
+  ...['wake queues', 'wake lanes', 'wake used lanes', 'make queues', 'make lanes', 'find lanes', 'alive'],
+  ...['probe', 'sum tally', 'drop old', 'forget keys', 'tend lanes', 'tend queues'],
+]);
 
 const FLUSH = Buffer.from([0x48, 0, 0, 0, 4]);
 
@@ -123,7 +129,7 @@ class Pair {
     const isQuery = kind === 'Q';
     const ends = kind === 'S' || isQuery;
     const begins = isQuery && bytes.includes('BEGIN');
-    const single = kind === 'S' && !this.#isCutting && !PREPARING.has(this.#statement);
+    const single = kind === 'S' && !this.#isCutting && !NO_CALLS.has(this.#statement);
     if (this.#proxy.moment !== null && (begins || single)) this.#isCutting = true;
     if (this.#isCutting && this.#proxy.moment === 'before-commit') {
       if (single || (isQuery && bytes.includes('COMMIT'))) {
