@@ -1,43 +1,8 @@
 import assert from 'node:assert/strict';
-import { chmod, mkdtemp, rm, writeFile } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { chmod, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { after, before, describe, it } from 'node:test';
-import { type LoadedConfig, loadConfig } from '../../src/config/load.ts';
-import type { Config } from '../../src/config/options.ts';
-import { ConfigError, type ConfigProblem } from '../../src/config/problem.ts';
-
-let folder: string;
-
-before(async () => {
-  folder = await mkdtemp(join(tmpdir(), 'quayside-environment-'));
-});
-
-after(() => rm(folder, { recursive: true }));
-
-/** Loads a file of this text, or none. */
-async function load(text: string | null, env: NodeJS.ProcessEnv = {}): Promise<LoadedConfig> {
-  if (text === null) return loadConfig({ file: null, env, cwd: folder });
-  await writeFile(join(folder, 'quayside.yaml'), text);
-  return loadConfig({ file: 'quayside.yaml', env, cwd: folder });
-}
-
-async function configOf(text: string | null, env: NodeJS.ProcessEnv = {}): Promise<Config> {
-  return (await load(text, env)).config;
-}
-
-async function problemsOf(
-  text: string | null,
-  env: NodeJS.ProcessEnv = {},
-): Promise<readonly ConfigProblem[]> {
-  try {
-    await load(text, env);
-  } catch (error) {
-    assert.ok(error instanceof ConfigError, String(error));
-    return error.problems;
-  }
-  throw new Error('The configuration was accepted.');
-}
+import { describe, it } from 'node:test';
+import { configOf, folder, load, problemsOf } from '../support/loaded-config.ts';
 
 describe('A file', () => {
   it('names files with secrets, relative to its own folder, and warns where everybody may read them', async () => {

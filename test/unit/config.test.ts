@@ -1,44 +1,11 @@
 import assert from 'node:assert/strict';
-import { mkdtemp, rm, writeFile } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { after, before, describe, it } from 'node:test';
-import { type LoadedConfig, loadConfig } from '../../src/config/load.ts';
-import type { Config } from '../../src/config/options.ts';
-import { ConfigError, type ConfigProblem } from '../../src/config/problem.ts';
+import { describe, it } from 'node:test';
+import { loadConfig } from '../../src/config/load.ts';
+import { ConfigError } from '../../src/config/problem.ts';
 import { showConfig } from '../../src/config/show.ts';
-
-let folder: string;
-
-before(async () => {
-  folder = await mkdtemp(join(tmpdir(), 'quayside-config-'));
-});
-
-after(() => rm(folder, { recursive: true }));
-
-/** Loads a file of this text, or none. */
-async function load(text: string | null, env: NodeJS.ProcessEnv = {}): Promise<LoadedConfig> {
-  if (text === null) return loadConfig({ file: null, env, cwd: folder });
-  await writeFile(join(folder, 'quayside.yaml'), text);
-  return loadConfig({ file: 'quayside.yaml', env, cwd: folder });
-}
-
-async function configOf(text: string | null, env: NodeJS.ProcessEnv = {}): Promise<Config> {
-  return (await load(text, env)).config;
-}
-
-async function problemsOf(
-  text: string | null,
-  env: NodeJS.ProcessEnv = {},
-): Promise<readonly ConfigProblem[]> {
-  try {
-    await load(text, env);
-  } catch (error) {
-    assert.ok(error instanceof ConfigError, String(error));
-    return error.problems;
-  }
-  throw new Error('The configuration was accepted.');
-}
+import { configOf, folder, problemsOf } from '../support/loaded-config.ts';
 
 describe('The configuration', () => {
   it('has a default for everything', async () => {
