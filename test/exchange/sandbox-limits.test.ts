@@ -235,15 +235,16 @@ describe('the sandbox as a service', () => {
   });
 
   it('takes turns: one exchange with much to ask does not hold up another', async (context) => {
-    const sandbox = makeOne(context, { batch: 1 });
-    const [busy, quiet] = [sandbox.open(['env => true']), sandbox.open(['env => true'])];
+    const sandbox = makeOne(context, { batch: 1, callMs: FOREVER, watchdogMs: FOREVER });
+    // Turns go by the time that was measured. Only the busy one's calls are long, so that the noise of that decides nothing.
+    const [busy, quiet] = [sandbox.open([SLOW]), sandbox.open(['env => true'])];
     await Promise.all([warm(busy), warm(quiet)]);
     const order: string[] = [];
     await Promise.all([
-      ...Array.from({ length: 50 }, () => busy.select([good]).then(() => order.push('busy'))),
+      ...Array.from({ length: 20 }, () => busy.select([good]).then(() => order.push('busy'))),
       quiet.select([good]).then(() => order.push('quiet')),
     ]);
-    assert.ok(order.indexOf('quiet') <= 3, order.join(' '));
+    assert.ok(order.indexOf('quiet') <= 1, order.join(' '));
   });
 
   it('shares its time between what one user checks and tries and what others run', async (context) => {
