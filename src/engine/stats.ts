@@ -5,7 +5,7 @@ import type { QueueKey } from '../model/names.ts';
  * The Stats port: counters per queue and group, for people to read. Buffered: a crash may lose the last
  * second of counts, never an element. Cluster-wide where the engine is shared.
  *
- * Group names come from producers, so of a queue's groups about {@link MOST_COUNTED_GROUPS} are kept, those that were
+ * Group names come from producers, so of a queue's groups about {@link MAX_COUNTED_GROUPS} are kept, those that were
  * counted the most. The plain group, which is the queue's own, is always kept.
  */
 export interface Stats {
@@ -23,7 +23,7 @@ export type CounterName = (typeof COUNTER_NAMES)[number];
 export type Counters = Record<CounterName, number>;
 
 /** Groups of one queue that have counters. As many are counted anew between two flushes. */
-export const MOST_COUNTED_GROUPS = 1000;
+export const MAX_COUNTED_GROUPS = 1000;
 
 export function zeroCounters(): Counters {
   return { put: 0, get: 0, reserve: 0, commit: 0, rollback: 0, deadletter: 0 };

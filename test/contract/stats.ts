@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
-import { MOST_COUNTED_GROUPS, type Stats, zeroCounters } from '../../src/engine/stats.ts';
+import { MAX_COUNTED_GROUPS, type Stats, zeroCounters } from '../../src/engine/stats.ts';
 import type { EngineUnderTest } from '../engines.ts';
 import { Fixture } from './fixture.ts';
 
@@ -64,7 +64,7 @@ export function statsContract(name: string, open: EngineUnderTest['open']): void
     it("keeps of very many groups those that were counted the most, and what is the queue's own", async () => {
       const queue = on.queue('stream');
       const names = (prefix: string) =>
-        Array.from({ length: MOST_COUNTED_GROUPS }, (_, i) => `${prefix} ${i}`);
+        Array.from({ length: MAX_COUNTED_GROUPS }, (_, i) => `${prefix} ${i}`);
       stats().add(queue, '', { put: 1 });
       for (const group of ['often', ...names('once')]) stats().add(queue, group, { put: 1 });
       stats().add(queue, 'often', { get: 1, reserve: 1, commit: 1 });
@@ -72,7 +72,7 @@ export function statsContract(name: string, open: EngineUnderTest['open']): void
       for (const group of names('twice')) stats().add(queue, group, { put: 1, get: 1 });
       await stats().flush();
       const read = await stats().read(queue);
-      assert.equal(read.size, MOST_COUNTED_GROUPS + 1);
+      assert.equal(read.size, MAX_COUNTED_GROUPS + 1);
       assert.deepEqual(read.get('often'), { ...zeroCounters(), put: 1, get: 1, reserve: 1, commit: 1 });
       assert.equal(read.get('')?.put, 1);
       assert.equal([...read.keys()].filter((group) => group.startsWith('once')).length, 0);

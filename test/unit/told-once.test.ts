@@ -1,12 +1,12 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { Sweeper } from '../../src/broker/sweeper.ts';
+import { BufferedStats } from '../../src/engine/buffered-stats.ts';
 import type { Storage } from '../../src/engine/storage.ts';
 import { unavailable } from '../../src/engine/store-failures.ts';
 import type { Link } from '../../src/engines/postgres/link.ts';
 import type { Side } from '../../src/engines/postgres/side.ts';
 import { PostgresSignaller } from '../../src/engines/postgres/signaller.ts';
-import { PostgresStats } from '../../src/engines/postgres/stats.ts';
 import { FakeClock } from '../support/clock.ts';
 
 const SECONDS_AWAY = 30;
@@ -66,12 +66,12 @@ describe('While an engine is away', () => {
     ]);
   });
 
-  it('the statistics of PostgreSQL say so once, and once that they are stored again', async () => {
+  it('the statistics say so once, and once that they are stored again', async () => {
     const world = new AwayWorld();
-    const side = { change: () => world.call([]) } as unknown as Side;
-    const stats = new PostgresStats(side, world.clock, world.log);
+    const store = { isOrdered: true, write: () => world.call(undefined), read: async () => {} };
+    const stats = new BufferedStats(store, world.clock, world.log);
     assert.ok((await world.goThrough(() => stats.add({ ns: 'N', name: 'q' }, '', { put: 1 }))) > 10);
-    stats.stop();
+    await stats.stop(false);
     assert.deepEqual(world.said, ['warn statistics could not be stored', 'info statistics are stored again']);
   });
 

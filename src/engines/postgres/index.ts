@@ -1,3 +1,4 @@
+import { BufferedStats } from '../../engine/buffered-stats.ts';
 import type { Definitions } from '../../engine/definitions.ts';
 import type { Engine, EngineOptions, OpenEngine } from '../../engine/engine.ts';
 import type { Signaller } from '../../engine/signaller.ts';
@@ -21,7 +22,7 @@ import { migrate } from './schema.ts';
 import { readSettings, type Settings } from './settings.ts';
 import { Side } from './side.ts';
 import { channelOf, PostgresSignaller } from './signaller.ts';
-import { PostgresStats } from './stats.ts';
+import { PostgresCounters } from './stats.ts';
 import { PostgresStorage } from './storage.ts';
 import { makeVerbs, type Verbs } from './verbs/index.ts';
 
@@ -53,7 +54,7 @@ class PostgresEngine implements Engine {
   readonly #deadLetters: DeadLetters;
   readonly #databaseClock: DatabaseClock;
   readonly #verbs: Verbs;
-  readonly #stats: PostgresStats;
+  readonly #stats: BufferedStats;
   readonly #definitions: PostgresDefinitions;
   readonly #signaller: PostgresSignaller;
   readonly #touched = new Set<Queue>();
@@ -87,7 +88,7 @@ class PostgresEngine implements Engine {
       notified: (_channel, payload) => this.#signaller.notified(payload),
     });
     this.#signaller = new PostgresSignaller({ side, listener: this.#listener, channel, clock, log });
-    this.#stats = new PostgresStats(side, clock, log);
+    this.#stats = new BufferedStats(new PostgresCounters(side), clock, log);
     this.#definitions = new PostgresDefinitions(side, this.#signaller, clock, log);
     const housekeeping = new Housekeeping(side, namespaces, {
       dedupWindowMs,
@@ -160,8 +161,7 @@ class PostgresEngine implements Engine {
     await this.#pipeline.stop();
     this.#definitions.stop();
     await this.#signaller.stop();
-    if (this.#second.connection !== null) await this.#stats.flush().catch(() => {});
-    this.#stats.stop();
+    await this.#stats.stop(this.#second.connection !== null);
     this.#side.stop();
     await Promise.all([this.#main.stop(), this.#second.stop(), this.#listener.stop()]);
   }

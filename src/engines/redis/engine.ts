@@ -1,4 +1,5 @@
 import { randomBytes } from 'node:crypto';
+import { BufferedStats } from '../../engine/buffered-stats.ts';
 import type { Definitions } from '../../engine/definitions.ts';
 import type { Engine, EngineOptions } from '../../engine/engine.ts';
 import type { Signaller } from '../../engine/signaller.ts';
@@ -22,7 +23,7 @@ import { Policies } from './policies.ts';
 import { Registry } from './registry.ts';
 import { readSettings, type Settings } from './settings.ts';
 import { RedisSignaller } from './signaller.ts';
-import { RedisStats } from './stats.ts';
+import { RedisCounters } from './stats.ts';
 import { RedisStorage } from './storage.ts';
 import { Subscriptions } from './subscriptions.ts';
 import { Sweeper } from './sweeper.ts';
@@ -77,7 +78,8 @@ export class RedisEngine implements Engine {
     });
     this.signaller = signaller;
     const registry = new Registry({ commands: this.#commands, keys: this.#keys, library, givenTime });
-    const stats = new RedisStats({ commands: this.#commands, keys: this.#keys, library, clock, log });
+    const counters = new RedisCounters({ commands: this.#commands, keys: this.#keys, library });
+    const stats = new BufferedStats(counters, clock, log);
     const policies = new Policies(options.namespaces);
     const around = new Around({
       policies,

@@ -1,4 +1,5 @@
 import { dirname } from 'node:path';
+import { BufferedStats } from '../../engine/buffered-stats.ts';
 import type { Definitions } from '../../engine/definitions.ts';
 import type { Engine, EngineOptions, OpenEngine } from '../../engine/engine.ts';
 import { LocalSignaller } from '../../engine/local-signaller.ts';
@@ -11,7 +12,7 @@ import { SqliteDefinitions } from './definitions.ts';
 import { diskUsage } from './disk-usage.ts';
 import { Housekeeping } from './housekeeping.ts';
 import { MEMORY, readSettings, type Settings } from './settings.ts';
-import { SqliteStats } from './stats.ts';
+import { SqliteCounters } from './stats.ts';
 import { SteadyTime } from './steady-time.ts';
 import { SqliteStorage } from './storage.ts';
 
@@ -34,7 +35,7 @@ class SqliteEngine implements Engine {
   readonly backUp?: (file: string) => Promise<number>;
   readonly #settings: Settings;
   readonly #client: Client;
-  readonly #stats: SqliteStats;
+  readonly #stats: BufferedStats;
   readonly #housekeeping: Housekeeping;
   #stopped: Promise<void> | null = null;
 
@@ -56,7 +57,7 @@ class SqliteEngine implements Engine {
     this.storage = new SqliteStorage(this.#client, time, this.#housekeeping);
     this.definitions = new SqliteDefinitions(this.#client, log);
     this.signaller = new LocalSignaller(log);
-    this.#stats = new SqliteStats(this.#client, clock, log);
+    this.#stats = new BufferedStats(new SqliteCounters(this.#client), clock, log);
     this.stats = this.#stats;
   }
 
@@ -80,8 +81,7 @@ class SqliteEngine implements Engine {
 
   async #stop(): Promise<void> {
     // A store that failed cannot take the last counts; they are the one thing that a crash may lose.
-    await this.#stats.flush().catch(() => {});
-    this.#stats.stopTimer();
+    await this.#stats.stop();
     this.#housekeeping.stop();
     await this.#client.close();
   }

@@ -1,5 +1,5 @@
 import type { DatabaseSync, StatementSync } from 'node:sqlite';
-import { COUNTER_NAMES, type CounterName, MOST_COUNTED_GROUPS } from '../../../engine/stats.ts';
+import { COUNTER_NAMES, type CounterName, MAX_COUNTED_GROUPS } from '../../../engine/stats.ts';
 import type { GroupName } from '../../../model/element.ts';
 import type { Queue } from './names.ts';
 
@@ -22,7 +22,7 @@ export class Stats {
     this.#read.setReturnArrays(true);
     this.#forget = db.prepare(
       `DELETE FROM stats WHERE queue = :queue AND grp IN (SELECT grp FROM stats WHERE queue = :queue AND grp <> ''
-       ORDER BY ${COLUMNS.join(' + ')} DESC, grp LIMIT -1 OFFSET ${MOST_COUNTED_GROUPS})`,
+       ORDER BY ${COLUMNS.join(' + ')} DESC, grp LIMIT -1 OFFSET ${MAX_COUNTED_GROUPS})`,
     );
   }
 

@@ -1,0 +1,208 @@
+import type { CancelTimer, Clock } from '../model/clock.ts';
+import { type GroupName, PLAIN_GROUP } from '../model/element.ts';
+import type { QueueKey } from '../model/names.ts';
+import { ToldOnce } from '../model/told-once.ts';
+import type { EngineLog } from './engine.ts';
+import { type CounterName, type Counters, MAX_COUNTED_GROUPS, type Stats, zeroCounters } from './stats.ts';
+import { isUnknownOutcome, NOT_REACHABLE, unavailable } from './store-failures.ts';
+
+/** How long counts may stay in memory only. A crash loses at most these. */
+const FLUSH_AFTER_MS = 900;
+/** Groups of all queues that are buffered, at most. While the store is unavailable, no more are added; plain groups always are. */
+const MAX_BUFFERED_GROUPS = 50_000;
+/** Reads in flight, at most: each is small, so a count bounds their memory. */
+const MAX_READS = 20_000;
+/** After this long a read is not repeated because of another flush: the last reply counts. */
+const REPEAT_READ_MS = 2000;
+
+/** What was counted of one queue since the last flush. */
+export interface CounterDeltas {
+  readonly queue: QueueKey;
+  readonly groups: ReadonlyMap<GroupName, Readonly<Counters>>;
+}
+
+/** Where an engine stores its counters. */
+export interface CounterStore {
+  /**
+   * Whether one connection carries all calls in order, so that one write takes all queues, and a read sees exactly the
+   * writes that were called before it. If not, each queue is written on its own, and reads are kept apart from writes.
+   */
+  readonly isOrdered: boolean;
+  /** Adds in one step. @throws QuaysideError `storage-unavailable`, `outcome-unknown` */
+  write(deltas: readonly CounterDeltas[]): Promise<void>;
+  /** Calls `found` with what is stored of each group, by the index of its queue. @throws QuaysideError `storage-unavailable` */
+  read(queues: readonly QueueKey[], found: OnStoredCounters): Promise<void>;
+}
+
+/** May be called several times for one group: its counters are added up. */
+export type OnStoredCounters = (index: number, group: GroupName, counters: Partial<Counters>) => void;
+
+interface Buffered extends CounterDeltas {
+  readonly groups: Map<GroupName, Counters>;
+}
+
+interface Reader {
+  readonly queue: QueueKey;
+  readonly resolve: (counts: Map<GroupName, Counters>) => void;
+  readonly reject: (error: unknown) => void;
+}
+
+/** The Stats port of every engine: counts are buffered here and written about once a second, so counting costs no write. */
+export class BufferedStats implements Stats {
+  readonly #store: CounterStore;
+  readonly #clock: Clock;
+  readonly #failures: ToldOnce;
+  /** By namespace and name: a key of both would be made for each count. */
+  #buffer = new Map<string, Map<string, Buffered>>();
+  #bufferedGroups = 0;
+  #flushes = 0;
+  readonly #flushing = new Set<Promise<void>>();
+  /** Of this turn. */
+  #readers: Reader[] = [];
+  /** Those of earlier turns, too. */
+  #reads = 0;
+  #cancelFlush: CancelTimer | null = null;
+  #stopped = false;
+
+  constructor(store: CounterStore, clock: Clock, log: EngineLog) {
+    this.#store = store;
+    this.#clock = clock;
+    this.#failures = new ToldOnce({
+      failed: (err) => log.warn({ err }, 'statistics could not be stored'),
+      worksAgain: () => log.info({}, 'statistics are stored again'),
+    });
+  }
+
+  add(queue: QueueKey, group: GroupName, deltas: Partial<Counters>): void {
+    const counters = this.#countersOf(queue, group);
+    if (counters === null) return;
+    addCounters(counters, deltas);
+    if (this.#cancelFlush !== null || this.#stopped) return;
+    this.#cancelFlush = this.#clock.after(FLUSH_AFTER_MS, () => void this.flush().catch(() => {}));
+  }
+
+  /** Reads of one turn, as a listing makes them, are one read of the store. */
+  read(queue: QueueKey): Promise<ReadonlyMap<GroupName, Counters>> {
+    return new Promise((resolve, reject) => {
+      if (this.#reads >= MAX_READS) {
+        reject(unavailable(NOT_REACHABLE, new Error('Too many reads of statistics are in flight.')));
+        return;
+      }
+      this.#reads += 1;
+      if (this.#readers.length === 0) setImmediate(() => void this.#readAll());
+      this.#readers.push({ queue, resolve, reject });
+    });
+  }
+
+  async flush(): Promise<void> {
+    this.#stopTimer();
+    const queues = [...this.#buffer.values()].flatMap((byName) => [...byName.values()]);
+    if (queues.length > 0) {
+      this.#buffer = new Map();
+      this.#bufferedGroups = 0;
+      this.#flushes += 1;
+      const batches = this.#store.isOrdered ? [queues] : queues.map((queue) => [queue]);
+      for (const batch of batches) {
+        const writing = this.#write(batch);
+        this.#flushing.add(writing);
+        const settled = (): boolean => this.#flushing.delete(writing);
+        writing.then(settled, settled);
+      }
+    }
+    await Promise.all(this.#flushing);
+  }
+
+  /** @param canFlush whether the store can take the last counts; without it they are lost, as in a crash */
+  async stop(canFlush = true): Promise<void> {
+    this.#stopped = true;
+    if (canFlush) await this.flush().catch(() => {});
+    this.#stopTimer();
+  }
+
+  /** Counts that are certainly not stored are buffered again; others may be stored, and must not be added twice. */
+  async #write(batch: readonly CounterDeltas[]): Promise<void> {
+    try {
+      await this.#store.write(batch);
+      this.#failures.worked();
+    } catch (error) {
+      this.#failures.failed(error);
+      if (!isUnknownOutcome(error)) {
+        for (const { queue, groups } of batch) {
+          for (const [group, counters] of groups) this.add(queue, group, counters);
+        }
+      }
+      throw error;
+    }
+  }
+
+  async #readAll(): Promise<void> {
+    const readers = this.#readers;
+    this.#readers = [];
+    try {
+      const counts = await this.#readOnce(readers.map(({ queue }) => queue));
+      for (const [index, { resolve }] of readers.entries()) resolve(counts[index] ?? new Map());
+    } catch (error) {
+      for (const { reject } of readers) reject(error);
+    } finally {
+      this.#reads -= readers.length;
+    }
+  }
+
+  /** Each count once: either as buffered, or as stored. */
+  async #readOnce(queues: readonly QueueKey[]): Promise<Map<GroupName, Counters>[]> {
+    const repeatUntil = this.#clock.monotonic() + REPEAT_READ_MS;
+    for (;;) {
+      if (!this.#store.isOrdered) await Promise.allSettled(this.#flushing);
+      const flushes = this.#flushes;
+      const counts = queues.map((queue) => this.#bufferedOf(queue));
+      await this.#store.read(queues, (index, group, stored) => {
+        const groups = counts[index];
+        const counters = groups?.get(group) ?? zeroCounters();
+        addCounters(counters, stored);
+        groups?.set(group, counters);
+      });
+      const isSeparate = this.#store.isOrdered || this.#flushes === flushes;
+      if (isSeparate || this.#clock.monotonic() >= repeatUntil) return counts;
+    }
+  }
+
+  #bufferedOf({ ns, name }: QueueKey): Map<GroupName, Counters> {
+    const copy = new Map<GroupName, Counters>();
+    const groups = this.#buffer.get(ns)?.get(name)?.groups ?? [];
+    for (const [group, counters] of groups) copy.set(group, { ...counters });
+    return copy;
+  }
+
+  /** Null: one group too many. */
+  #countersOf(queue: QueueKey, group: GroupName): Counters | null {
+    let byName = this.#buffer.get(queue.ns);
+    let buffered = byName?.get(queue.name);
+    let counters = buffered?.groups.get(group);
+    if (counters !== undefined) return counters;
+    const isOneTooMany =
+      (buffered?.groups.size ?? 0) > MAX_COUNTED_GROUPS || this.#bufferedGroups >= MAX_BUFFERED_GROUPS;
+    if (isOneTooMany && group !== PLAIN_GROUP) return null;
+    if (byName === undefined) {
+      byName = new Map();
+      this.#buffer.set(queue.ns, byName);
+    }
+    if (buffered === undefined) {
+      buffered = { queue, groups: new Map() };
+      byName.set(queue.name, buffered);
+    }
+    counters = zeroCounters();
+    buffered.groups.set(group, counters);
+    this.#bufferedGroups += 1;
+    return counters;
+  }
+
+  #stopTimer(): void {
+    this.#cancelFlush?.();
+    this.#cancelFlush = null;
+  }
+}
+
+/** Most counts have one of the six names, and this is on the path of every request. */
+function addCounters(to: Counters, deltas: Partial<Counters>): void {
+  for (const name in deltas) to[name as CounterName] += deltas[name as CounterName] ?? 0;
+}

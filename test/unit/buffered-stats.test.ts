@@ -1,0 +1,128 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import {
+  BufferedStats,
+  type CounterDeltas,
+  type CounterStore,
+  type OnStoredCounters,
+} from '../../src/engine/buffered-stats.ts';
+import { MAX_COUNTED_GROUPS, zeroCounters } from '../../src/engine/stats.ts';
+import { QuaysideError } from '../../src/model/errors.ts';
+import type { QueueKey } from '../../src/model/names.ts';
+import { SILENT_LOG } from '../support/broker.ts';
+import { FakeClock } from '../support/clock.ts';
+
+const QUEUE = { ns: 'N', name: 'q' };
+
+/** Keeps what was written in memory; a test may fail its writes, and run something before a read is answered. */
+class CountersInMemory implements CounterStore {
+  readonly isOrdered: boolean;
+  readonly writes: (readonly CounterDeltas[])[] = [];
+  failure: ((batch: readonly CounterDeltas[]) => QuaysideError | null) | null = null;
+  beforeReply: (() => Promise<void>) | null = null;
+  readonly #puts = new Map<string, number>();
+
+  constructor(isOrdered = true) {
+    this.isOrdered = isOrdered;
+  }
+
+  async write(batch: readonly CounterDeltas[]): Promise<void> {
+    const failure = this.failure?.(batch) ?? null;
+    if (failure !== null) throw failure;
+    this.writes.push(batch);
+    for (const { queue, groups } of batch) {
+      for (const [group, { put }] of groups) {
+        const key = `${queue.name} ${group}`;
+        this.#puts.set(key, (this.#puts.get(key) ?? 0) + put);
+      }
+    }
+  }
+
+  async read(queues: readonly QueueKey[], found: OnStoredCounters): Promise<void> {
+    const before = this.beforeReply;
+    this.beforeReply = null;
+    await before?.();
+    for (const [index, { name }] of queues.entries()) {
+      const put = this.#puts.get(`${name} `);
+      if (put !== undefined) found(index, '', { put });
+    }
+  }
+}
+
+function statsOn(store: CounterStore, clock = new FakeClock(0)): BufferedStats {
+  return new BufferedStats(store, clock, SILENT_LOG);
+}
+
+describe('Buffered statistics', () => {
+  for (const [code, kept] of [
+    ['storage-unavailable', 2],
+    ['outcome-unknown', 1],
+  ] as const) {
+    it(`are ${kept === 2 ? 'written by the next flush' : 'not written twice'} after ${code}`, async () => {
+      const store = new CountersInMemory();
+      const clock = new FakeClock(0);
+      const stats = statsOn(store, clock);
+      stats.add(QUEUE, '', { put: 1 });
+      store.failure = () => new QuaysideError(code, 'planted');
+      await assert.rejects(stats.flush(), { code });
+      store.failure = null;
+      stats.add(QUEUE, '', { put: 1 });
+      await stats.flush();
+      assert.deepEqual(store.writes.at(-1)?.[0]?.groups.get(''), { ...zeroCounters(), put: kept });
+      assert.equal(clock.pending, 0);
+    });
+  }
+
+  it('are written for each queue on its own if the store has several servers', async () => {
+    const store = new CountersInMemory(false);
+    const stats = statsOn(store);
+    for (const name of ['a', 'b']) stats.add({ ns: 'N', name }, '', { put: 1 });
+    store.failure = ([first]) =>
+      first?.queue.name === 'a' ? new QuaysideError('storage-unavailable', 'planted') : null;
+    await assert.rejects(stats.flush());
+    store.failure = null;
+    await stats.flush();
+    assert.deepEqual(
+      store.writes.map((batch) => batch.map(({ queue }) => queue.name)),
+      [['b'], ['a']],
+    );
+  });
+
+  it('are read once although they are written during the read of a store with several servers', async () => {
+    const store = new CountersInMemory(false);
+    const stats = statsOn(store);
+    stats.add(QUEUE, '', { put: 3 });
+    store.beforeReply = () => stats.flush();
+    assert.equal((await stats.read(QUEUE)).get('')?.put, 3);
+  });
+
+  it('end with a flush, and need no timer from then on', async () => {
+    const store = new CountersInMemory();
+    const clock = new FakeClock(0);
+    const stats = statsOn(store, clock);
+    stats.add(QUEUE, '', { put: 1 });
+    await stats.stop();
+    assert.equal(store.writes.length, 1);
+    stats.add(QUEUE, '', { put: 1 });
+    assert.equal(clock.pending, 0);
+  });
+
+  it('count of many groups so many of each queue and of all, and always what is a queue its own', async () => {
+    const store = new CountersInMemory();
+    const stats = statsOn(store);
+    const queues = Array.from({ length: 60 }, (_, i) => ({ ns: 'N', name: `q${i}` }));
+    for (const queue of queues) {
+      for (let i = 0; i < MAX_COUNTED_GROUPS + 100; i++) stats.add(queue, `g${i}`, { put: 1 });
+    }
+    for (const queue of queues) stats.add(queue, '', { put: 1 });
+    await stats.flush();
+    const [batch = []] = store.writes;
+    const groups = batch.map((each) => each.groups.size);
+    assert.equal(groups[0], MAX_COUNTED_GROUPS + 2);
+    assert.equal(
+      groups.reduce((sum, size) => sum + size, 0),
+      50_000 + queues.length,
+    );
+    assert.equal(groups.at(-1), 1);
+  });
+});
