@@ -68,7 +68,7 @@ const HttpOptions = Type.Object(
       {
         default: [],
         description:
-          'origins, besides its own, whose pages may call from a browser (CORS); also for a proxy that rewrites `Host`',
+          'origins, in addition to its own, whose pages may call from a browser (CORS); also for a proxy that rewrites `Host`',
       },
     ),
     trustedProxies: Type.Array(Type.String(), {
@@ -209,7 +209,7 @@ const NamespaceOptions = Type.Object(
       maximum: 10_000,
       default: 1_000,
       description:
-        'streams: consumer groups of one queue beside the default ones; the insert that would make one more is refused',
+        'streams: consumer groups of one queue in addition to the default ones; the insert that would make one more is refused',
     }),
     durability: Type.Optional(
       Type.Enum(['full', 'normal'], {
