@@ -106,7 +106,7 @@ describe('docs/protocols/http.md and the code', () => {
   }
 
   it('list the same errors that any operation of a kind may answer', () => {
-    const intro = /beside those[\s\S]*?\n\n/i.exec(PAGE)?.[0] ?? '';
+    const intro = /in addition, any operation[\s\S]*?\n\n/i.exec(PAGE)?.[0] ?? '';
     const built = new Set(ROUTES.flatMap((route) => commonProblemsOf(route)));
     assert.deepEqual(codes(intro), built);
   });
