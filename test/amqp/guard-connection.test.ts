@@ -156,7 +156,7 @@ describe('The guard before rhea', () => {
     });
   }
 
-  it('does what came before a breach, and says so before it closes', async () => {
+  it('executes what came before a protocol error, and reports it before it closes', async () => {
     const client = await node.client(...SENDING);
     await client.until(KIND.flow);
     client.write(transfer(BODY), Buffer.alloc(8));

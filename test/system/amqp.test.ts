@@ -101,7 +101,7 @@ describe('AMQP in the server', () => {
     assert.equal(await program.stop(), 0);
   });
 
-  it('is served over TLS, beside STOMP', async () => {
+  it('is served over TLS, as STOMP is', async () => {
     writeCertificate({ cert: folder.file('cert.pem'), key: folder.file('key.pem') });
     await folder.write('tls.json', {
       http: { users: USERS },
