@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { it } from 'node:test';
 import type { Lanes } from '../../src/engines/redis/calls/lanes.ts';
-import { DEADLINE_MS } from '../../src/engines/redis/client/commands.ts';
+import { DEADLINE_MS } from '../../src/engines/redis/client/executor.ts';
 import { OutboxRelay } from '../../src/engines/redis/outbox-relay.ts';
 import { FakeClock } from '../support/clock.ts';
 

@@ -4,9 +4,7 @@ import { Around } from '../../src/engines/redis/around.ts';
 import type { Flight, FlightReply, Flights } from '../../src/engines/redis/calls/flight.ts';
 import { type CarriedSignals, Lanes } from '../../src/engines/redis/calls/lanes.ts';
 import type { Parcel } from '../../src/engines/redis/calls/parcels.ts';
-import type { Backlog } from '../../src/engines/redis/client/backlog.ts';
-import { CarryError } from '../../src/engines/redis/client/carrier.ts';
-import type { Commands } from '../../src/engines/redis/client/commands.ts';
+import { ExecutionError, type Executor } from '../../src/engines/redis/client/executor.ts';
 import { Keys } from '../../src/engines/redis/keys.ts';
 import { OutboxRelay } from '../../src/engines/redis/outbox-relay.ts';
 import { Policies } from '../../src/engines/redis/policies.ts';
@@ -59,12 +57,13 @@ export class StubbedStorage {
       log,
       keys,
       policies,
-      router: { isCluster: true },
-      backlog: {
-        add: () => {},
-        remove: () => {},
-        refusal: () => (this.isReachable ? null : new CarryError('storage-unavailable', 'It is away.')),
-      } as unknown as Backlog,
+      topology: { isCluster: true },
+      executor: {
+        addPending: () => {},
+        removePending: () => {},
+        rejection: () =>
+          this.isReachable ? null : new ExecutionError('storage-unavailable', 'It is unavailable.'),
+      },
       flights: { fly: (flight: Flight) => this.#fly(flight) } as unknown as Flights,
       around: new Around({
         policies,
@@ -81,7 +80,7 @@ export class StubbedStorage {
       { lookAgain: async () => {}, onLateArrival: () => {} },
     );
     const signaller = {} as Signaller;
-    const unused = { commands: {} as Commands, keys: {} as Keys };
+    const unused = { executor: {} as Executor, keys: {} as Keys };
     this.storage = new RedisStorage({
       ...unused,
       lanes,

@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
 import type { Engine } from '../../src/engine/engine.ts';
-import { Connection } from '../../src/engines/redis/client/connection.ts';
+import { ask } from '../../src/engines/redis/client/connection.ts';
 import { readSettings } from '../../src/engines/redis/settings.ts';
 import { systemClock } from '../../src/model/clock.ts';
 import { plain } from '../support/broker.ts';
@@ -112,8 +112,7 @@ describe('Redis over TLS, with a certificate for localhost', () => {
         settings: { ca },
         log: { info: () => {}, warn: () => {} },
       });
-      const connection = await Connection.open({ host, port }, login, systemClock, 5_000);
-      connection.close();
+      await ask({ host, port }, login, systemClock, { name: 'PING', args: [] });
     };
     const at = `localhost:${port}`;
     await reach(`rediss://other.test,${at}`, 'localhost');

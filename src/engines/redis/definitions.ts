@@ -12,9 +12,8 @@ import type { EngineLog } from '../../engine/engine.ts';
 import { isUnknownOutcome } from '../../engine/store-failures.ts';
 import type { Clock } from '../../model/clock.ts';
 import { Retries } from '../../model/retries.ts';
-import type { Commands } from './client/commands.ts';
-import type { Arg, Reply } from './client/connection.ts';
-import { text } from './client/greeting.ts';
+import { type Arg, asString, type Reply } from './client/connection.ts';
+import type { Executor } from './client/executor.ts';
 import type { Keys } from './keys.ts';
 import type { Library } from './library.ts';
 import type { Subscriptions } from './subscriptions.ts';
@@ -22,7 +21,7 @@ import type { Subscriptions } from './subscriptions.ts';
 const KINDS: readonly DefinitionKind[] = ['queue', 'exchange', 'namespace'];
 
 interface DefinitionsParts {
-  readonly commands: Commands;
+  readonly executor: Executor;
   readonly keys: Keys;
   readonly library: Library;
   readonly subscriptions: Subscriptions;
@@ -66,17 +65,18 @@ export class RedisDefinitions implements Definitions {
 
   async get(kind: DefinitionKind, key: string): Promise<Definition | null> {
     const hash = this.#parts.keys.definitions(kind);
-    const stored = await this.#parts.commands.read(hash, 'HGET', [hash, key]);
+    const stored = await this.#parts.executor.read(hash, 'HGET', [hash, key]);
     return Buffer.isBuffer(stored) ? readDefinition(key, stored.toString()) : null;
   }
 
   async list(kind: DefinitionKind): Promise<Definition[]> {
     const hash = this.#parts.keys.definitions(kind);
     const before = this.#moment;
-    const flat = await this.#parts.commands.read(hash, 'HGETALL', [hash]);
+    const flat = await this.#parts.executor.read(hash, 'HGETALL', [hash]);
     if (!Array.isArray(flat)) return [];
     const found: Definition[] = [];
-    for (let i = 0; i < flat.length; i += 2) found.push(readDefinition(text(flat[i]), text(flat[i + 1])));
+    for (let i = 0; i < flat.length; i += 2)
+      found.push(readDefinition(asString(flat[i]), asString(flat[i + 1])));
     this.#note(kind, new Set(found.map(({ key }) => key)), before);
     return found.sort((a, b) => (a.key < b.key ? -1 : 1));
   }
@@ -125,10 +125,10 @@ export class RedisDefinitions implements Definitions {
     how: 'write' | 'writeOnce',
     args: readonly Arg[],
   ): Promise<Reply> {
-    const { commands, keys } = this.#parts;
+    const { executor, keys } = this.#parts;
     const told = [keys.definitionChannel(kind), JSON.stringify([this.#origin, key])];
     try {
-      return await commands[how](keys.definitions(kind), 'FCALL', [...args, ...told]);
+      return await executor[how](keys.definitions(kind), 'FCALL', [...args, ...told]);
     } catch (error) {
       // It may have been made: then the others have heard of it, and this node looks as well.
       if (isUnknownOutcome(error)) this.#tell({ kind, key });

@@ -8,11 +8,9 @@ import type { Storage } from '../../engine/storage.ts';
 import { Around } from './around.ts';
 import { Flights } from './calls/flight.ts';
 import { Lanes } from './calls/lanes.ts';
-import { Backlog } from './client/backlog.ts';
-import { Carrier } from './client/carrier.ts';
-import { Commands } from './client/commands.ts';
-import type { ServerFacts } from './client/greeting.ts';
-import { Routing } from './client/routing.ts';
+import { Executor } from './client/executor.ts';
+import type { ServerFacts } from './client/server-check.ts';
+import { Topology } from './client/topology.ts';
 import { RedisDefinitions } from './definitions.ts';
 import { Forgetter } from './forgetter.ts';
 import { Keys } from './keys.ts';
@@ -40,9 +38,8 @@ export class RedisEngine implements Engine {
   readonly failed: Promise<Error> = new Promise(() => {});
   readonly #options: EngineOptions;
   readonly #settings: Settings;
-  readonly #routing: Routing;
-  readonly #carrier: Carrier;
-  readonly #commands: Commands;
+  readonly #topology: Topology;
+  readonly #executor: Executor;
   readonly #keys: Keys;
   readonly #lanes: Lanes;
   readonly #relay: OutboxRelay;
@@ -65,20 +62,20 @@ export class RedisEngine implements Engine {
     const library = readLibrary();
     this.#settings = settings;
     this.#keys = new Keys(settings.prefix, settings.login.db);
-    this.#routing = this.#makeRouting(library);
-    const router = this.#routing;
-    this.#carrier = new Carrier({ clock, router, log, shown });
-    this.#commands = new Commands(this.#carrier, clock);
-    this.#subscriptions = new Subscriptions({ router, clock, log });
+    const topology = this.#openTopology(library);
+    const executor = new Executor({ clock, topology, log, shown });
+    this.#topology = topology;
+    this.#executor = executor;
+    this.#subscriptions = new Subscriptions({ topology, log });
     const signaller = new RedisSignaller({
-      router,
+      topology,
       keys: this.#keys,
       subscriptions: this.#subscriptions,
       log,
     });
     this.signaller = signaller;
-    const registry = new Registry({ commands: this.#commands, keys: this.#keys, library, givenTime });
-    const counters = new RedisCounters({ commands: this.#commands, keys: this.#keys, library });
+    const registry = new Registry({ executor, keys: this.#keys, library, givenTime });
+    const counters = new RedisCounters({ executor, keys: this.#keys, library });
     const stats = new BufferedStats(counters, clock, log);
     const policies = new Policies(options.namespaces);
     const around = new Around({
@@ -88,22 +85,21 @@ export class RedisEngine implements Engine {
       relay: () => this.#relay,
       sweeper: () => sweeper,
     });
-    const flights = new Flights({ carrier: this.#carrier, library, givenTime, client: randomBytes(8) });
-    const backlog = new Backlog(this.#carrier);
+    const flights = new Flights({ executor, library, givenTime, client: randomBytes(8) });
     this.#lanes = new Lanes({
       clock,
       log,
       keys: this.#keys,
-      backlog,
+      executor,
       flights,
       policies,
-      router,
+      topology,
       around,
       signals: signaller,
     });
     const lanes = this.#lanes;
     const shared = {
-      commands: this.#commands,
+      executor,
       keys: this.#keys,
       library,
       subscriptions: this.#subscriptions,
@@ -127,7 +123,7 @@ export class RedisEngine implements Engine {
     this.stats = stats;
     this.storage =
       settings.variant === 'list'
-        ? new ListStorage({ ...shared, backlog, registry, forgetter, dedupWindowMs, givenTime })
+        ? new ListStorage({ ...shared, registry, forgetter, dedupWindowMs, givenTime })
         : new RedisStorage({ ...shared, lanes, registry, sweeper, policies, dedupWindowMs, signaller });
     this.#stopBuffers = () => stats.stop();
   }
@@ -145,25 +141,22 @@ export class RedisEngine implements Engine {
 
   /** @throws QuaysideError `storage-unavailable` */
   async ping(): Promise<void> {
-    const nodes = this.#routing.nodes();
-    const deadlineAt = this.#commands.deadline();
-    const outcomes = await Promise.all(
-      nodes.map((node) => node.submit({ name: 'PING', args: [], writes: false, asking: false })),
-    );
+    const masters = this.#topology.masters();
+    const deadlineAt = this.#executor.deadline();
+    const pings = masters.map((master) => master.execute({ name: 'PING', args: [], writes: false }));
+    const isAnswered = (await Promise.allSettled(pings)).every(({ status }) => status === 'fulfilled');
     const key = this.#keys.due;
-    // One more way round for a cluster whose map is being mended.
-    if (nodes.length === 0 || outcomes.some(({ kind }) => kind !== 'answered')) {
-      await this.#commands.read(key, 'EXISTS', [key], deadlineAt);
-    }
+    // A cluster whose slot map is being refreshed may serve it elsewhere.
+    if (masters.length === 0 || !isAnswered) await this.#executor.read(key, 'EXISTS', [key], deadlineAt);
   }
 
-  #makeRouting(library: Library): Routing {
+  #openTopology(library: Library): Topology {
     const { clock, log } = this.#options;
-    return new Routing({
+    return new Topology({
       clock,
       library,
       settings: this.#settings,
-      onFacts: (facts) => this.#greeted(facts),
+      onReady: (facts) => this.#onReady(facts),
       onDown: (server, reason) => {
         const why = `${server}: ${reason.message}`;
         if (this.#downSaid.has(why) || this.#stopping !== null) return;
@@ -175,7 +168,7 @@ export class RedisEngine implements Engine {
 
   async #start(): Promise<void> {
     try {
-      await this.#routing.start();
+      await this.#topology.start();
       await this.#subscriptions.start();
     } catch (error) {
       await this.stop();
@@ -192,12 +185,12 @@ export class RedisEngine implements Engine {
     await this.#lanes.stop();
     this.#relay.stop();
     this.#subscriptions.stop();
-    this.#carrier.stop();
-    this.#routing.stop();
+    this.#executor.stop();
+    this.#topology.stop();
   }
 
   /** Says once what the server's settings mean for what was answered. */
-  #greeted({ appendOnly, appendFsync, replicas }: ServerFacts): void {
+  #onReady({ appendOnly, appendFsync, replicas }: ServerFacts): void {
     const { log } = this.#options;
     const engine = this.#settings.shown;
     if (this.#downSaid.size > 0) {

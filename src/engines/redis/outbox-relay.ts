@@ -4,7 +4,7 @@ import type { QueueKey } from '../../model/names.ts';
 import type { FlightReply } from './calls/flight.ts';
 import type { Lanes } from './calls/lanes.ts';
 import { ACCEPT, DELIVERED, KEEP, type Parcel, STRUCK } from './calls/parcels.ts';
-import { DEADLINE_MS } from './client/commands.ts';
+import { DEADLINE_MS } from './client/executor.ts';
 import { parseQueueText, queueText } from './keys.ts';
 
 const AGAIN_MS = 1_000;

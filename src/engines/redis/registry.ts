@@ -1,7 +1,6 @@
 import type { QueueKey } from '../../model/names.ts';
-import type { Commands } from './client/commands.ts';
-import type { Arg, Reply } from './client/connection.ts';
-import { text } from './client/greeting.ts';
+import { type Arg, asString, type Reply } from './client/connection.ts';
+import type { Executor } from './client/executor.ts';
 import { type Keys, parseQueueText, queueText } from './keys.ts';
 import type { Library } from './library.ts';
 import type { GivenTime } from './settings.ts';
@@ -53,7 +52,7 @@ const MOST_REMEMBERED = 100_000;
  * sure, before it is sent, that an entry stands between now and the end of its lease.
  */
 export class Registry {
-  readonly #commands: Commands;
+  readonly #executor: Executor;
   readonly #keys: Keys;
   readonly #library: Library;
   readonly #givenTime: GivenTime | null;
@@ -66,12 +65,12 @@ export class Registry {
   readonly #tidy = new Map<string, number>();
 
   constructor(parts: {
-    readonly commands: Commands;
+    readonly executor: Executor;
     readonly keys: Keys;
     readonly library: Library;
     readonly givenTime: GivenTime | null;
   }) {
-    this.#commands = parts.commands;
+    this.#executor = parts.executor;
     this.#keys = parts.keys;
     this.#library = parts.library;
     this.#givenTime = parts.givenTime;
@@ -80,7 +79,7 @@ export class Registry {
   /** The time by which entries are compared; with `queue`, that of the server which has it. */
   now(queue?: QueueKey): number {
     const key = queue === undefined ? this.#keys.due : this.#keys.queue(queue).hash;
-    return this.#givenTime?.now() ?? this.#commands.serverTime(key);
+    return this.#givenTime?.now() ?? this.#executor.serverTime(key);
   }
 
   isDeclared(queue: QueueKey): boolean {
@@ -92,8 +91,8 @@ export class Registry {
     this.#declared.delete(queueText(queue));
   }
 
-  /** Makes queues known. @throws CarryError */
-  async declare(queues: readonly QueueKey[], deadlineAt = this.#commands.deadline()): Promise<void> {
+  /** Makes queues known. @throws ExecutionError */
+  async declare(queues: readonly QueueKey[], deadlineAt = this.#executor.deadline()): Promise<void> {
     const now = this.now();
     const byNamespace = Map.groupBy(queues, ({ ns }) => ns);
     await Promise.all(
@@ -124,30 +123,30 @@ export class Registry {
   /**
    * Up to `limit` names that were not used for so long, those that are not known included. `cursor`: that of the last
    * answer; empty to begin.
-   * @throws CarryError
+   * @throws ExecutionError
    */
   async unused(ns: string, { ageMs, limit, cursor }: UnusedOptions): Promise<UnusedNames> {
     const args = [this.#given, ageMs, limit, cursor === '' ? 0 : cursor];
     const reply = await this.#callNames(this.#library.unusedNames, ns, args);
-    const [next = '', ...flat] = Array.isArray(reply) ? reply.map(text) : [];
+    const [next = '', ...flat] = Array.isArray(reply) ? reply.map(asString) : [];
     const names: UnusedName[] = [];
     for (let i = 0; i < flat.length; i += 2) names.push({ name: flat[i] ?? '', usedAt: Number(flat[i + 1]) });
     return { names, cursor: next };
   }
 
-  /** Deletes what is stored of a queue, unless it is not empty. @throws CarryError */
+  /** Deletes what is stored of a queue, unless it is not empty. @throws ExecutionError */
   async forget(queue: QueueKey): Promise<boolean> {
     const { hash, order, stats } = this.#keys.queue(queue);
     const call = [this.#library.forgetQueue, 4, hash, order, stats, this.#keys.list(queue)];
-    return (await this.#commands.write(hash, 'FCALL', call)) === 1;
+    return (await this.#executor.write(hash, 'FCALL', call)) === 1;
   }
 
-  /** Makes a queue unknown, unless it was used since. @throws CarryError */
+  /** Makes a queue unknown, unless it was used since. @throws ExecutionError */
   async removeName(ns: string, { name, usedAt }: UnusedName): Promise<void> {
     await this.#callNames(this.#library.removeName, ns, [name, usedAt, '']);
   }
 
-  /** Keeps a name for this much longer, unless it was used since. @throws CarryError */
+  /** Keeps a name for this much longer, unless it was used since. @throws ExecutionError */
   async keepName(ns: string, { name, usedAt }: UnusedName, ms: number): Promise<void> {
     await this.#callNames(this.#library.removeName, ns, [name, usedAt, usedAt + ms]);
   }
@@ -156,10 +155,10 @@ export class Registry {
     name: string,
     ns: string,
     args: readonly Arg[],
-    deadlineAt = this.#commands.deadline(),
+    deadlineAt = this.#executor.deadline(),
   ): Promise<Reply> {
     const key = this.#keys.names(ns);
-    return this.#commands.write(key, 'FCALL', [name, 2, key, this.#keys.used(ns), ...args], deadlineAt);
+    return this.#executor.write(key, 'FCALL', [name, 2, key, this.#keys.used(ns), ...args], deadlineAt);
   }
 
   /** The time for functions to go by; 0: their server's. */
@@ -172,14 +171,14 @@ export class Registry {
     return moment !== undefined && moment <= now + CLOCKS_MS && now < moment + ms;
   }
 
-  /** @throws CarryError */
+  /** @throws ExecutionError */
   async names(ns: string): Promise<string[]> {
     const key = this.#keys.names(ns);
-    const reply = await this.#commands.read(key, 'SMEMBERS', [key]);
-    return Array.isArray(reply) ? reply.map(text).sort() : [];
+    const reply = await this.#executor.read(key, 'SMEMBERS', [key]);
+    return Array.isArray(reply) ? reply.map(asString).sort() : [];
   }
 
-  /** Sees to it that the queue is looked at by then. Null where an entry stands already. @throws CarryError */
+  /** Sees to it that the queue is looked at by then. Null where an entry stands already. @throws ExecutionError */
   dueIn(queue: QueueKey, ms: number, deadlineAt: number): Promise<void> | null {
     const now = this.now();
     const registered = this.#due.get(queueText(queue)) ?? 0;
@@ -187,7 +186,7 @@ export class Registry {
     return this.addDue(queue, now + ms, deadlineAt);
   }
 
-  async addDue(queue: QueueKey, at: number, deadlineAt = this.#commands.deadline()): Promise<void> {
+  async addDue(queue: QueueKey, at: number, deadlineAt = this.#executor.deadline()): Promise<void> {
     await this.#add(this.#keys.due, queue, at, deadlineAt);
     remember(this.#due, queueText(queue), at);
   }
@@ -201,24 +200,24 @@ export class Registry {
   }
 
   addTidy(queue: QueueKey, at: number): Promise<void> {
-    return this.#add(this.#keys.tidy, queue, at, this.#commands.deadline());
+    return this.#add(this.#keys.tidy, queue, at, this.#executor.deadline());
   }
 
-  /** Entries whose moment has come, the earliest first. @throws CarryError */
+  /** Entries whose moment has come, the earliest first. @throws ExecutionError */
   async entriesBefore(list: 'due' | 'tidy', at: number, limit: number): Promise<Entry[]> {
     return this.#entries(list, '-inf', at, limit);
   }
 
-  /** Entries whose moment comes later, the earliest first. @throws CarryError */
+  /** Entries whose moment comes later, the earliest first. @throws ExecutionError */
   async entriesAfter(list: 'due' | 'tidy', at: number, limit: number): Promise<Entry[]> {
     return this.#entries(list, `(${at}`, '+inf', limit);
   }
 
-  /** @throws CarryError */
+  /** @throws ExecutionError */
   async remove(list: 'due' | 'tidy', entries: readonly Entry[]): Promise<void> {
     if (entries.length === 0) return;
     const key = this.#keys[list];
-    await this.#commands.write(key, 'ZREM', [key, ...entries.map(({ member }) => member)]);
+    await this.#executor.write(key, 'ZREM', [key, ...entries.map(({ member }) => member)]);
   }
 
   /** The moment is part of the member: each entry is its own. */
@@ -226,7 +225,7 @@ export class Registry {
     const moment = Math.floor(at);
     const member = `${moment}:${queueText(queue)}`;
     const call = [this.#library.addToList, 1, key, moment, member];
-    await this.#commands.write(key, 'FCALL', call, deadlineAt);
+    await this.#executor.write(key, 'FCALL', call, deadlineAt);
   }
 
   async #entries(
@@ -236,8 +235,8 @@ export class Registry {
     limit: number,
   ): Promise<Entry[]> {
     const key = this.#keys[list];
-    const reply = await this.#commands.read(key, 'ZRANGE', [key, from, to, 'BYSCORE', 'LIMIT', 0, limit]);
-    return Array.isArray(reply) ? reply.map((member) => readEntry(text(member))) : [];
+    const reply = await this.#executor.read(key, 'ZRANGE', [key, from, to, 'BYSCORE', 'LIMIT', 0, limit]);
+    return Array.isArray(reply) ? reply.map((member) => readEntry(asString(member))) : [];
   }
 }
 

@@ -3,16 +3,16 @@ import type { JsonValue } from '../../engine/definitions.ts';
 import type { EngineLog } from '../../engine/engine.ts';
 import type { Signaller } from '../../engine/signaller.ts';
 import type { CarriedSignals } from './calls/lanes.ts';
-import type { Command } from './client/outcome.ts';
-import type { Router } from './client/router.ts';
+import { type Command, ReplyError } from './client/connection.ts';
 import { slotOf } from './client/slots.ts';
+import type { Topology } from './client/topology.ts';
 import type { Keys } from './keys.ts';
 import type { Subscriptions } from './subscriptions.ts';
 
 type Listener = (message: JsonValue) => void;
 
 interface SignallerParts {
-  readonly router: Router;
+  readonly topology: Topology;
   readonly keys: Keys;
   readonly subscriptions: Subscriptions;
   readonly log: EngineLog;
@@ -35,13 +35,13 @@ export class RedisSignaller implements Signaller, CarriedSignals {
   }
 
   publish(topic: string, message: JsonValue): void {
-    const { keys, router } = this.#parts;
-    const sent = router
-      .nodeFor(slotOf(keys.signalChannel(topic)))
-      ?.submitLater({ ...this.#command(topic, message), writes: false, asking: false });
+    const { keys, topology } = this.#parts;
+    const sent = topology
+      .masterOf(slotOf(keys.signalChannel(topic)))
+      ?.executeLater({ ...this.#command(topic, message), writes: false });
     // Not repeated and not waited for: a hint that comes late is worth little.
-    void sent?.then(({ kind }) => {
-      if (kind === 'refused') router.doubt();
+    sent?.catch((error) => {
+      if (error instanceof ReplyError) topology.refresh();
     });
     this.#deliverSoon(topic, message);
   }
@@ -51,11 +51,11 @@ export class RedisSignaller implements Signaller, CarriedSignals {
    * a cluster the channel may be another server's, which could be quicker than the one that stores.
    */
   carry(topic: string, message: JsonValue): Command | null {
-    return this.#parts.router.isCluster ? null : this.#command(topic, message);
+    return this.#parts.topology.isCluster ? null : this.#command(topic, message);
   }
 
   carried(topic: string, message: JsonValue): void {
-    if (this.#parts.router.isCluster) this.publish(topic, message);
+    if (this.#parts.topology.isCluster) this.publish(topic, message);
     else this.#deliverSoon(topic, message);
   }
 
@@ -77,9 +77,9 @@ export class RedisSignaller implements Signaller, CarriedSignals {
   }
 
   #command(topic: string, message: JsonValue): Command {
-    const { keys, router } = this.#parts;
+    const { keys, topology } = this.#parts;
     return {
-      name: router.isCluster ? 'SPUBLISH' : 'PUBLISH',
+      name: topology.isCluster ? 'SPUBLISH' : 'PUBLISH',
       args: [keys.signalChannel(topic), JSON.stringify([this.#origin, message])],
     };
   }

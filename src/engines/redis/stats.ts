@@ -1,9 +1,8 @@
 import type { CounterDeltas, CounterStore, OnStoredCounters } from '../../engine/buffered-stats.ts';
 import { COUNTER_NAMES, type CounterName } from '../../engine/stats.ts';
 import type { QueueKey } from '../../model/names.ts';
-import type { Commands } from './client/commands.ts';
-import type { Arg } from './client/connection.ts';
-import { text } from './client/greeting.ts';
+import { type Arg, asString } from './client/connection.ts';
+import type { Executor } from './client/executor.ts';
 import type { Keys } from './keys.ts';
 import type { Library } from './library.ts';
 
@@ -13,12 +12,12 @@ const TIMEOUT_MS = 2000;
 /** Counters in a hash per queue. */
 export class RedisCounters implements CounterStore {
   readonly isOrdered = false;
-  readonly #commands: Commands;
+  readonly #executor: Executor;
   readonly #keys: Keys;
   readonly #library: Library;
 
-  constructor({ commands, keys, library }: { commands: Commands; keys: Keys; library: Library }) {
-    this.#commands = commands;
+  constructor({ executor, keys, library }: { executor: Executor; keys: Keys; library: Library }) {
+    this.#executor = executor;
     this.#keys = keys;
     this.#library = library;
   }
@@ -33,24 +32,24 @@ export class RedisCounters implements CounterStore {
             if (counters[name] !== 0) args.push(`${name}:${group}`, counters[name]);
           }
         }
-        return this.#commands.writeOnce(key, 'FCALL', args, this.#commands.deadline(TIMEOUT_MS));
+        return this.#executor.writeOnce(key, 'FCALL', args, this.#executor.deadline(TIMEOUT_MS));
       }),
     );
   }
 
   async read(queues: readonly QueueKey[], found: OnStoredCounters): Promise<void> {
-    const deadlineAt = this.#commands.deadline(TIMEOUT_MS);
+    const deadlineAt = this.#executor.deadline(TIMEOUT_MS);
     await Promise.all(
       queues.map(async (queue, index) => {
         const key = this.#keys.queue(queue).stats;
-        const flat = await this.#commands.read(key, 'HGETALL', [key], deadlineAt);
+        const flat = await this.#executor.read(key, 'HGETALL', [key], deadlineAt);
         if (!Array.isArray(flat)) return;
         for (let i = 0; i < flat.length; i += 2) {
-          const field = text(flat[i]);
+          const field = asString(flat[i]);
           const colon = field.indexOf(':');
           const name = field.slice(0, colon) as CounterName;
           if (COUNTER_NAMES.includes(name)) {
-            found(index, field.slice(colon + 1), { [name]: Number(text(flat[i + 1])) });
+            found(index, field.slice(colon + 1), { [name]: Number(asString(flat[i + 1])) });
           }
         }
       }),

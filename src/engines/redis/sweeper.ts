@@ -43,7 +43,7 @@ export class Sweeper {
     return this.#lanes.call(queue, SWEEP, this.#windowMs, { kind: 'free', moves: true });
   }
 
-  /** See `Storage.sweep`. @throws CarryError */
+  /** See `Storage.sweep`. @throws ExecutionError */
   async sweep(): Promise<SweepResult> {
     const now = this.#registry.now();
     const [due, tidy] = await Promise.all([

@@ -1,12 +1,12 @@
 import type { Usage } from '../../engine/storage.ts';
 import type { QueueKey } from '../../model/names.ts';
-import type { Commands } from './client/commands.ts';
+import type { Executor } from './client/executor.ts';
 import type { Keys } from './keys.ts';
 import type { Registry } from './registry.ts';
 
 export interface UsageParts {
   readonly registry: Registry;
-  readonly commands: Commands;
+  readonly executor: Executor;
   readonly keys: Keys;
 }
 
@@ -20,27 +20,27 @@ const SAMPLES = 10_000;
 
 /** Waiting and reserved deliveries of all queues, by the order of members in their sorted sets; see `library/values.lua`. */
 export function usage(parts: UsageParts, ns: string, needsBytes: boolean): Promise<Usage> {
-  const { commands, keys } = parts;
+  const { executor, keys } = parts;
   return usageOf(parts, ns, needsBytes, (queue) => {
     const { hash, order } = keys.queue(queue);
     return {
       elements: [
-        commands.read(order, 'ZLEXCOUNT', [order, '[w', '(x']),
-        commands.read(order, 'ZLEXCOUNT', [order, '[l', '(m']),
+        executor.read(order, 'ZLEXCOUNT', [order, '[w', '(x']),
+        executor.read(order, 'ZLEXCOUNT', [order, '[l', '(m']),
       ],
-      bytes: needsBytes ? [memoryOf(commands, hash), memoryOf(commands, order)] : [],
+      bytes: needsBytes ? [memoryOf(executor, hash), memoryOf(executor, order)] : [],
     };
   });
 }
 
 /** The same of lists. */
 export function listUsage(parts: UsageParts, ns: string, needsBytes: boolean): Promise<Usage> {
-  const { commands, keys } = parts;
+  const { executor, keys } = parts;
   return usageOf(parts, ns, needsBytes, (queue) => {
     const key = keys.list(queue);
     return {
-      elements: [commands.read(key, 'LLEN', [key])],
-      bytes: needsBytes ? [memoryOf(commands, key)] : [],
+      elements: [executor.read(key, 'LLEN', [key])],
+      bytes: needsBytes ? [memoryOf(executor, key)] : [],
     };
   });
 }
@@ -72,6 +72,6 @@ async function usageOf(
 }
 
 /** The memory that a key takes; null if it does not exist. Unlike a count that is kept, it cannot drift. */
-function memoryOf(commands: Commands, key: string): Promise<unknown> {
-  return commands.read(key, 'MEMORY', ['USAGE', key, 'SAMPLES', SAMPLES]);
+function memoryOf(executor: Executor, key: string): Promise<unknown> {
+  return executor.read(key, 'MEMORY', ['USAGE', key, 'SAMPLES', SAMPLES]);
 }

@@ -1,7 +1,6 @@
-import type { Carrier, Progress } from '../client/carrier.ts';
-import type { Arg } from '../client/connection.ts';
-import type { Node } from '../client/node.ts';
-import type { Command } from '../client/outcome.ts';
+import type { Arg, Command } from '../client/connection.ts';
+import type { Executor, Progress } from '../client/executor.ts';
+import type { Master } from '../client/master.ts';
 import type { Library } from '../library.ts';
 import type { GivenTime } from '../settings.ts';
 import { type LibraryReply, readReply } from './reply.ts';
@@ -35,7 +34,7 @@ export interface FlightReply extends LibraryReply {
 }
 
 interface FlightParts {
-  readonly carrier: Carrier;
+  readonly executor: Executor;
   readonly library: Library;
   readonly givenTime: GivenTime | null;
   /** 8 random bytes, which name this engine object to the server. */
@@ -56,11 +55,11 @@ export class Flights {
     this.#parts = parts;
   }
 
-  /** @throws CarryError */
+  /** @throws ExecutionError */
   async fly(flight: Flight): Promise<FlightReply> {
     const { slot, keys, inserts, writes, args, behind, progress, deadlineAt } = flight;
-    const { carrier, library, givenTime } = this.#parts;
-    const { reply, node, repeated } = await carrier.carry({
+    const { executor, library, givenTime } = this.#parts;
+    const { reply, master, repeated } = await executor.execute({
       slot,
       name: 'FCALL',
       args: (to, mayBeDone) => [
@@ -72,24 +71,24 @@ export class Flights {
       ],
       writes,
       repeatable: true,
-      behind,
+      followers: behind,
       progress,
       deadlineAt,
     });
     const read = readReply(reply);
-    if (givenTime === null) node.noteServerTime(read.now);
+    if (givenTime === null) master.noteServerTime(read.now);
     return { ...read, repeated, writes, deadlineAt };
   }
 
-  #head({ number, received }: Flight, node: Node): Buffer {
+  #head({ number, received }: Flight, master: Master): Buffer {
     const { client, givenTime } = this.#parts;
     const head = Buffer.alloc(HEAD_BYTES);
     head.set(client);
     head.writeUIntBE(number, CLIENT_BYTES, 6);
     head.writeUIntBE(received, CLIENT_BYTES + 6, 6);
-    head.writeUIntBE(givenTime?.now() ?? Math.max(0, node.serverTime), CLIENT_BYTES + 12, 6);
+    head.writeUIntBE(givenTime?.now() ?? Math.max(0, master.serverTime), CLIENT_BYTES + 12, 6);
     head.writeUIntBE(givenTime?.now() ?? 0, CLIENT_BYTES + 18, 6);
-    const { since, excusedUntil } = node.contact;
+    const { since, excusedUntil } = master.contact;
     head.writeUIntBE(since, CLIENT_BYTES + 24, 6);
     head.writeUIntBE(excusedUntil, CLIENT_BYTES + 30, 6);
     return head;

@@ -1,7 +1,7 @@
 import type { EngineLog } from '../../../engine/engine.ts';
 import type { CancelTimer, Clock } from '../../../model/clock.ts';
 import type { QueueKey } from '../../../model/names.ts';
-import { CarryError, type Progress } from '../client/carrier.ts';
+import { ExecutionError, type Progress } from '../client/executor.ts';
 import { slotOf } from '../client/slots.ts';
 import { type Keys, type QueueKeys, queueText } from '../keys.ts';
 import type { FlightReply } from './flight.ts';
@@ -35,7 +35,7 @@ export interface LaneHost {
   readonly keys: Keys;
   /** Lets the lane depart when this turn's calls are all made. */
   schedule(lane: Lane): void;
-  /** @throws CarryError */
+  /** @throws ExecutionError */
   send(lane: Lane, batch: Batch): Promise<Sent>;
   task<Call, Result>(
     lane: Lane,
@@ -117,10 +117,11 @@ export class Lane {
   expire(task: Task): void {
     const { batch } = task;
     if (batch === null) {
-      task.reject(new CarryError('storage-unavailable', 'The calls before this one took too long.'));
+      task.reject(new ExecutionError('storage-unavailable', 'The calls before this one took too long.'));
       while (this.#waiting[0]?.isSettled === true) this.#waiting.shift();
     } else {
-      const unsent = (): CarryError => new CarryError('storage-unavailable', 'Redis cannot be reached now.');
+      const unsent = (): ExecutionError =>
+        new ExecutionError('storage-unavailable', 'Redis cannot be reached now.');
       this.#onError(batch, (batch.progress.giveUp ?? unsent)());
     }
   }
@@ -197,12 +198,12 @@ export class Lane {
   #onError(batch: Batch, error: unknown): void {
     if (batch.isOver) return;
     batch.isOver = true;
-    const certain = error instanceof CarryError && error.certain;
+    const certain = error instanceof ExecutionError && error.certain;
     // What was not done needs no answer. But while an earlier outcome is unknown, no number may pass it: the server
     // would take the lost answer for heard, and keep for good what it handed out.
     if (certain && this.#received === batch.number - 1) this.#received = batch.number;
     if (!certain) this.#fence();
-    const isFull = error instanceof CarryError && error.code === 'storage-full';
+    const isFull = error instanceof ExecutionError && error.code === 'storage-full';
     const rest = isFull ? batch.tasks.filter(({ inserts }) => !inserts) : [];
     for (const task of batch.tasks) if (!rest.includes(task)) task.reject(error);
     if (rest.length > 0) this.#send(rest);

@@ -5,11 +5,8 @@ import type { ReadySignal } from '../../../engine/signaller.ts';
 import type { Clock } from '../../../model/clock.ts';
 import type { QuaysideError } from '../../../model/errors.ts';
 import type { QueueKey } from '../../../model/names.ts';
-import type { Backlog } from '../client/backlog.ts';
-import { CarryError } from '../client/carrier.ts';
-import { DEADLINE_MS } from '../client/commands.ts';
-import type { Arg } from '../client/connection.ts';
-import type { Command } from '../client/outcome.ts';
+import type { Arg, Command } from '../client/connection.ts';
+import { DEADLINE_MS, ExecutionError, type Executor } from '../client/executor.ts';
 import { type Keys, queueText } from '../keys.ts';
 import type { Policies } from '../policies.ts';
 import type { FlightReply, Flights } from './flight.ts';
@@ -41,11 +38,11 @@ interface LanesParts {
   readonly clock: Clock;
   readonly log: EngineLog;
   readonly keys: Keys;
-  readonly backlog: Backlog;
+  readonly executor: Pick<Executor, 'rejection' | 'addPending' | 'removePending'>;
   readonly flights: Flights;
   readonly policies: Policies;
   /** On one server a call may touch several queues. */
-  readonly router: { readonly isCluster: boolean };
+  readonly topology: { readonly isCluster: boolean };
   readonly around: AroundBatches;
   readonly signals: CarriedSignals;
 }
@@ -64,7 +61,7 @@ export class Lanes implements LaneHost {
   readonly #scheduled = new Set<Lane>();
   readonly #onSettled = (task: Task): void => {
     this.#deadlines.remove(task);
-    this.#parts.backlog.remove(task.bytes);
+    this.#parts.executor.removePending(task.bytes);
   };
   #departure: NodeJS.Immediate | null = null;
   /** Numbers of a new lane begin above all that were given, so that a call of an older one stays stale. */
@@ -110,7 +107,7 @@ export class Lanes implements LaneHost {
   /** What takes several calls, one after the other, has the time of one for all of them. @throws QuaysideError */
   inTime<Result>(result: Promise<Result>): Promise<Result> {
     return new Promise((resolve, reject) => {
-      const late = (): void => reject(new CarryError('outcome-unknown', 'Redis did not answer in time.'));
+      const late = (): void => reject(new ExecutionError('outcome-unknown', 'Redis did not answer in time.'));
       const entry = new Late(this.#deadlines.next(), late);
       this.#deadlines.add(entry);
       result.then(resolve, reject).finally(() => this.#deadlines.remove(entry));
@@ -134,8 +131,8 @@ export class Lanes implements LaneHost {
 
   /** Why a call of this lane is in vain now; null: it is not. */
   #refusal(lane: Lane): QuaysideError | null {
-    if (this.#stopped) return new CarryError('storage-unavailable', 'The engine is stopped.');
-    const refusal = this.#parts.backlog.refusal(lane.slot);
+    if (this.#stopped) return new ExecutionError('storage-unavailable', 'The engine is stopped.');
+    const refusal = this.#parts.executor.rejection(lane.slot);
     // Names come from requests: a lane that nothing was ever sent on must not stay.
     if (refusal !== null && lane.isUnused) this.forget(lane);
     return refusal;
@@ -149,7 +146,7 @@ export class Lanes implements LaneHost {
     resolve: (result: Result) => void,
     reject: (error: unknown) => void,
   ): Task {
-    this.#parts.backlog.add(traits.bytes ?? 0);
+    this.#parts.executor.addPending(traits.bytes ?? 0);
     const task = new Task(verb as Verb<unknown, unknown>, call, traits, {
       lane,
       deadlineAt: this.#deadlines.next(),
@@ -226,7 +223,7 @@ export class Lanes implements LaneHost {
 
   /** Other queues into which a batch moves elements in its own step: none on a cluster, where their keys are elsewhere. */
   #targetsOf(queue: QueueKey, tasks: readonly Task[]): readonly QueueKey[] {
-    const moving = this.#parts.router.isCluster ? [] : tasks.filter(({ targets }) => targets.length > 0);
+    const moving = this.#parts.topology.isCluster ? [] : tasks.filter(({ targets }) => targets.length > 0);
     if (moving.length === 0) return NO_QUEUES;
     const targets = new Map<string, QueueKey>();
     for (const task of moving) for (const target of task.targets) targets.set(queueText(target), target);
@@ -236,8 +233,8 @@ export class Lanes implements LaneHost {
 
   /** The queues whose keys a batch names: its own, the dead-letter queue, which comes second, and the targets. */
   #queuesOf(queue: QueueKey, targets: readonly QueueKey[]): readonly QueueKey[] {
-    const { router, policies } = this.#parts;
-    const letters = router.isCluster ? null : policies.letterQueue(queue);
+    const { topology, policies } = this.#parts;
+    const letters = topology.isCluster ? null : policies.letterQueue(queue);
     if (letters === null) return targets.length === 0 ? [queue] : [queue, ...targets];
     const text = queueText(letters);
     return [queue, letters, ...targets.filter((target) => queueText(target) !== text)];
@@ -253,8 +250,8 @@ export class Lanes implements LaneHost {
   }
 
   #policyArgs({ queue }: Lane, queues: readonly QueueKey[]): Arg[] {
-    const { policies, router } = this.#parts;
-    return [policies.retentions(queues), policies.deadLetters(queue, router.isCluster ? 0 : 2)];
+    const { policies, topology } = this.#parts;
+    return [policies.retentions(queues), policies.deadLetters(queue, topology.isCluster ? 0 : 2)];
   }
 }
 
@@ -280,7 +277,7 @@ class Late extends Expiring {
 /** Whatever became of the preparation: what was to follow it was not sent. */
 function nothingDone(error: unknown): never {
   const why = error instanceof Error ? error.message : String(error);
-  throw new CarryError('storage-unavailable', why);
+  throw new ExecutionError('storage-unavailable', why);
 }
 
 /** One message for all tasks that have the same signal. */

@@ -1,4 +1,6 @@
-import { Command, Redis } from 'ioredis';
+import { connect as connectTcp, type Socket } from 'node:net';
+import { connect as connectTls } from 'node:tls';
+import { AbstractConnector, Redis, Command as RedisCommand } from 'ioredis';
 import { withTlsHint } from '../../../engine/tls-hint.ts';
 import type { CancelTimer, Clock } from '../../../model/clock.ts';
 import type { Address, Login } from '../settings.ts';
@@ -6,15 +8,20 @@ import { tlsTo } from '../tls.ts';
 
 export type Arg = string | number | Buffer;
 
-/** A reply as it came: strings are buffers. */
+/** A reply as Redis sends it: strings are buffers. */
 export type Reply = Buffer | number | null | readonly Reply[];
 
-/** Redis said no, in these words. They name no password and no body. */
+export interface Command {
+  readonly name: string;
+  readonly args: readonly Arg[];
+}
+
+/** An error reply of Redis. The driver's own error holds the arguments, hence bodies, so only its message is kept. */
 export class ReplyError extends Error {}
 
-/** The connection ended before the reply came. */
+/** The connection closed before the reply came. */
 export class ConnectionLost extends Error {
-  /** False where not a byte of the command can have arrived. */
+  /** False if no byte of the command can have arrived. */
   readonly sent: boolean;
 
   constructor(sent: boolean) {
@@ -23,53 +30,70 @@ export class ConnectionLost extends Error {
   }
 }
 
-/** Without any reply for this long the connection is given up: the other end may be gone without a word. */
-const STALL_MS = 3_000;
-const WATCH_MS = 500;
+export interface ConnectionOptions {
+  readonly clock: Clock;
+  readonly login: Login;
+  /** Where the server is; asked before each connect, since a Sentinel may name another after a failover. */
+  readonly locate: () => Promise<Address>;
+  /** Prepares a new connection. If it fails, the connection is closed and another one is opened. */
+  readonly setUp: (connection: Connection) => Promise<void>;
+  /** The connection is set up and in use. */
+  readonly onReady?: () => void;
+  /** It was lost or could not be made. The message says why, without credentials. */
+  readonly onDown: (reason: Error) => void;
+  /** Every reply that is not an error, once the connection is set up. */
+  readonly onReply?: () => void;
+  /** Sends something every two seconds, so that a dead peer is noticed by its silence. Does not reject. */
+  readonly heartbeat?: (connection: Connection) => void;
+  readonly connectMs?: number;
+}
+
+const CONNECT_MS = 2_000;
+const FIRST_RETRY_MS = 50;
+const MAX_RETRY_MS = 1_000;
+const HEARTBEAT_MS = 2_000;
+const TICK_MS = 500;
+/** A server that owes a reply for this long is sent nothing more until it replies. */
+const SUSPECT_MS = 1_000;
+/** A server that owes a reply for this long is disconnected: it may have vanished without closing. */
+const SILENCE_MS = 3_000;
+const SILENT = 'no answer in time';
+const CUT_OFF = /ECONNRESET|EPIPE/;
 
 /**
- * One TCP connection to one server, from `open` to its end; never reconnected, never re-sent. Commands are
- * answered in the order in which they were sent.
+ * A connection to one server, opened again whenever it is lost. Commands are answered in the order in which they
+ * are sent, and never sent twice.
+ *
+ * ioredis connects, logs in, encodes and decodes. It neither queues nor retries: it rejects all pending commands when
+ * a connection closes (`retryStrategy: null`), and the next one is opened here, on the injected clock.
  */
 export class Connection {
+  /** Replicas that must have a write on this connection. Set by `setUp`. */
+  wait = 0;
   readonly #redis: Redis;
-  readonly #clock: Clock;
-  #outstanding = 0;
-  /** When the last reply came, or the first command that waits was sent. */
+  readonly #options: ConnectionOptions;
+  #isReady = false;
+  #isClosed = false;
+  /** When the server last sent something, or a connect or a command began to wait for it. */
   #aliveAt = 0;
-  #cancelWatch: CancelTimer | null = null;
-  /** Called at each reply that is not an error. */
-  onReply: () => void = () => {};
+  #beatAt = 0;
+  #reason: Error | null = null;
+  #retryMs = FIRST_RETRY_MS;
+  #cancelTick: CancelTimer = () => {};
+  #cancelRetry: CancelTimer = () => {};
 
-  private constructor(redis: Redis, clock: Clock) {
-    this.#redis = redis;
-    this.#clock = clock;
-    redis.once('end', () => {
-      this.#cancelWatch?.();
-      this.#cancelWatch = null;
-    });
-  }
-
-  /**
-   * Connects, logs in and selects the database.
-   * @throws Error whose message says why, without credentials
-   */
-  static async open(
-    { host, port }: Address,
-    login: Login,
-    clock: Clock,
-    timeoutMs: number,
-  ): Promise<Connection> {
-    const redis = new Redis({
-      host,
-      port,
-      ...(login.username === null ? {} : { username: login.username }),
-      ...(login.password === null ? {} : { password: login.password }),
-      ...(login.tls === null ? {} : { tls: tlsTo(host, login.tls) }),
-      db: login.db,
+  constructor(options: ConnectionOptions) {
+    this.#options = options;
+    const { username, password } = options.login;
+    this.#redis = new Redis({
+      Connector: connectorOf(() => this.#open()),
+      ...(username === null ? {} : { username }),
+      ...(password === null ? {} : { password }),
+      ...(options.login.tls === null ? {} : { tls: {} }),
       protocol: 2,
       lazyConnect: true,
-      retryStrategy: () => null,
+      retryStrategy: null,
+      connectTimeout: 0,
       enableOfflineQueue: false,
       enableReadyCheck: false,
       autoResubscribe: false,
@@ -78,128 +102,220 @@ export class Connection {
       connectionName: 'quayside',
       keepAlive: 10_000,
     });
-    let reason: Error | null = null;
-    redis.on('error', (error: Error) => {
-      reason ??= error;
+    this.#redis.on('error', (error: Error) => {
+      this.#reason ??= error;
     });
-    const cancel = clock.after(timeoutMs, () => {
-      reason ??= new Error(NO_ANSWER);
-      end(redis);
-    });
-    try {
-      await redis.connect();
-    } catch (error) {
-      end(redis);
-      throw new Error(explained((reason ?? (error as Error)).message, login.tls !== null));
-    } finally {
-      cancel();
-    }
-    // The driver goes on in database 0 where another could not be selected, and only emits why.
-    const refused = reason as Error | null;
-    if (refused !== null) {
-      end(redis);
-      throw new Error(
-        `database ${login.db} cannot be selected (${refused.message}); name one that it has, which is 0 alone on a cluster, and let the user run SELECT`,
-      );
-    }
-    return new Connection(redis, clock);
+    this.#redis.on('ready', () => void this.#setUp());
+    this.#redis.on('end', () => this.#onEnd());
+    this.#connect();
+    this.#tick();
   }
 
-  /** Calls `listener` once, when the connection has ended, for whatever reason. */
-  onEnd(listener: () => void): void {
-    if (this.#redis.status === 'end') queueMicrotask(listener);
-    else this.#redis.once('end', listener);
+  /** It is set up, and the server is not silent. */
+  get isHealthy(): boolean {
+    return this.#isReady && this.#silentMs < SUSPECT_MS;
   }
 
-  /** Commands that wait for their reply. */
-  get outstanding(): number {
-    return this.#outstanding;
-  }
-
-  /** For how long the server has owed a reply, ms; 0 where it owes none. */
-  get silentMs(): number {
-    return this.#outstanding === 0 ? 0 : this.#clock.monotonic() - this.#aliveAt;
+  /** Commands without a reply yet. */
+  get pending(): number {
+    return this.#redis.commandQueue.length;
   }
 
   /** @throws ReplyError, ConnectionLost */
-  async send(name: string, args: readonly Arg[]): Promise<Reply> {
-    if (this.#redis.status !== 'ready' || !this.#redis.stream.writable) throw new ConnectionLost(false);
-    if (this.#outstanding === 0) this.#aliveAt = this.#clock.monotonic();
-    this.#outstanding++;
-    this.#watch();
-    try {
-      const reply = (await this.#redis.sendCommand(new Command(name, [...args]))) as Reply;
-      this.onReply();
-      return reply;
-    } catch (error) {
-      if (error instanceof Error && error.name === 'ReplyError') throw new ReplyError(error.message);
-      throw new ConnectionLost(true);
-    } finally {
-      this.#outstanding--;
-      this.#aliveAt = this.#clock.monotonic();
-    }
+  send(name: string, args: readonly Arg[]): Promise<Reply> {
+    const redis = this.#redis;
+    if (redis.status !== 'ready' || !redis.stream.writable) return Promise.reject(new ConnectionLost(false));
+    if (redis.commandQueue.length === 0) this.#noteAlive();
+    const command = new RedisCommand(name, args as Arg[]);
+    return (redis.sendCommand(command) as Promise<Reply>).then(this.#onReply, throwOwn);
   }
 
-  /** What `write` sends leaves in one piece. */
+  /** Everything that `write` sends leaves in one packet. */
   together(write: () => void): void {
     const { stream } = this.#redis;
     stream.cork();
+    write();
+    stream.uncork();
+  }
+
+  /** @throws ReplyError, ConnectionLost */
+  async subscribe(channel: string, sharded: boolean): Promise<void> {
+    await (sharded ? this.#redis.ssubscribe(channel) : this.#redis.subscribe(channel)).catch(throwOwn);
+  }
+
+  /** @throws ReplyError, ConnectionLost */
+  async unsubscribe(channel: string, sharded: boolean): Promise<void> {
+    await (sharded ? this.#redis.sunsubscribe(channel) : this.#redis.unsubscribe(channel)).catch(throwOwn);
+  }
+
+  /** @param onMoved a sharded channel has moved to another server */
+  onMessage(listener: (channel: string, message: string) => void, onMoved: () => void): void {
+    this.#redis.on('message', listener);
+    this.#redis.on('smessage', listener);
+    this.#redis.on('moved', onMoved);
+  }
+
+  /** Closes this connection, for this reason, and opens another. */
+  reconnect(reason: Error): void {
+    const stream: Redis['stream'] | undefined = this.#redis.stream;
+    if (stream === undefined || stream.destroyed) return;
+    this.#reason ??= reason;
+    // At once: a graceful end would wait for a server that may never answer.
+    stream.destroy();
+  }
+
+  /** Closes it for good. What was sent before still leaves. */
+  close(): void {
+    this.#isClosed = true;
+    this.#isReady = false;
+    this.#cancelTick();
+    this.#cancelRetry();
+    this.#redis.stream?.destroy();
+  }
+
+  get #silentMs(): number {
+    const { status } = this.#redis;
+    const isOwed = this.pending > 0 || status === 'connecting' || status === 'connect';
+    return isOwed ? this.#options.clock.monotonic() - this.#aliveAt : 0;
+  }
+
+  #connect(): void {
+    this.#noteAlive();
+    // Its outcome comes as an event.
+    this.#redis.connect().catch(() => {});
+  }
+
+  async #open(): Promise<Socket> {
+    const { locate, login } = this.#options;
+    const address = await locate();
+    if (this.#isClosed) throw new ConnectionLost(false);
+    const socket =
+      login.tls === null
+        ? connectTcp(address)
+        : connectTls({ ...address, ...tlsTo(address.host, login.tls) });
+    socket.on('error', (error) => {
+      error.message = this.#explained(error.message);
+    });
+    socket.on('data', () => this.#noteAlive());
+    this.#noteAlive();
+    return socket;
+  }
+
+  readonly #onReply = (reply: Reply): Reply => {
+    if (this.#isReady) this.#options.onReply?.();
+    return reply;
+  };
+
+  #noteAlive(): void {
+    this.#aliveAt = this.#options.clock.monotonic();
+  }
+
+  async #setUp(): Promise<void> {
+    const { stream } = this.#redis;
     try {
-      write();
-    } finally {
-      stream.uncork();
+      await this.#options.setUp(this);
+      if (stream.destroyed || this.#isClosed) return;
+      this.#isReady = true;
+      this.#retryMs = FIRST_RETRY_MS;
+      this.#options.onReply?.();
+      this.#options.onReady?.();
+    } catch (error) {
+      if (stream === this.#redis.stream) this.reconnect(error as Error);
     }
+  }
+
+  #onEnd(): void {
+    this.#isReady = false;
+    if (this.#isClosed) return;
+    const { clock, onDown } = this.#options;
+    const reason = this.#reason ?? new ConnectionLost(false);
+    this.#reason = null;
+    this.#cancelRetry = clock.after(this.#retryMs, () => this.#connect());
+    this.#retryMs = Math.min(2 * this.#retryMs, MAX_RETRY_MS);
+    onDown(reason);
   }
 
   /**
-   * Listens for messages.
-   * @param moved called when a sharded channel has gone to another server
+   * A server that gets TLS where it expects commands waits for the end of a line; one that gets commands where it
+   * expects TLS resets the connection.
    */
-  onMessage(message: (channel: string, text: string) => void, moved: () => void): void {
-    this.#redis.on('message', message);
-    this.#redis.on('smessage', message);
-    this.#redis.on('moved', moved);
-  }
-
-  async subscribe(channel: string, sharded: boolean): Promise<void> {
-    try {
-      await (sharded ? this.#redis.ssubscribe(channel) : this.#redis.subscribe(channel));
-    } catch (error) {
-      throw new Error((error as Error).message);
+  #explained(message: string): string {
+    const isTls = this.#options.login.tls !== null;
+    if (isTls && (message === SILENT || CUT_OFF.test(message))) {
+      return `${message}; if this port does not use TLS, write redis: for rediss:`;
     }
+    if (!isTls && CUT_OFF.test(message))
+      return `${message}; if this port expects TLS, write rediss: for redis:`;
+    return withTlsHint(message, TLS_SETTINGS);
   }
 
-  async unsubscribe(channel: string, sharded: boolean): Promise<void> {
-    await (sharded ? this.#redis.sunsubscribe(channel) : this.#redis.unsubscribe(channel));
-  }
-
-  close(): void {
-    end(this.#redis);
-  }
-
-  #watch(): void {
-    this.#cancelWatch ??= this.#clock.after(WATCH_MS, () => {
-      this.#cancelWatch = null;
-      if (this.silentMs > STALL_MS) this.close();
-      else if (this.#outstanding > 0) this.#watch();
+  #tick(): void {
+    const { clock, heartbeat, connectMs = CONNECT_MS } = this.#options;
+    this.#cancelTick = clock.after(TICK_MS, () => {
+      const now = clock.monotonic();
+      if (this.#silentMs > (this.#isReady ? SILENCE_MS : connectMs))
+        this.reconnect(new Error(this.#explained(SILENT)));
+      else if (this.#isReady && now - this.#beatAt >= HEARTBEAT_MS) {
+        this.#beatAt = now;
+        heartbeat?.(this);
+      }
+      this.#tick();
     });
   }
 }
 
-const NO_ANSWER = 'no answer in time';
-const CUT_OFF = /ECONNRESET|EPIPE/;
+/**
+ * Asks one server one thing, on a connection of its own.
+ * @throws Error why it did not answer, without credentials
+ */
+export async function ask(
+  address: Address,
+  login: Login,
+  clock: Clock,
+  { name, args }: Command,
+  connectMs?: number,
+): Promise<Reply> {
+  const { promise, resolve, reject } = Promise.withResolvers<Reply>();
+  const connection = new Connection({
+    clock,
+    login,
+    locate: async () => address,
+    setUp: async (connected) => resolve(await connected.send(name, args)),
+    onDown: reject,
+    ...(connectMs === undefined ? {} : { connectMs }),
+  });
+  try {
+    return await promise;
+  } finally {
+    connection.close();
+  }
+}
+
+/** A string in a reply. */
+export function asString(reply: Reply | undefined): string {
+  return Buffer.isBuffer(reply) ? reply.toString() : String(reply ?? '');
+}
 
 /**
- * A server that gets TLS where it expects commands waits for the end of a line; one that gets commands where it expects
- * TLS cuts the connection off.
+ * Opens sockets for ioredis. Its own connectors would do for a fixed address; its Sentinel connector cannot check the
+ * certificate of a master that it finds, and waits on timers of its own (ADR 0010).
  */
-function explained(message: string, isTls: boolean): string {
-  if (isTls && (message === NO_ANSWER || CUT_OFF.test(message))) {
-    return `${message}; if this port does not use TLS, write redis: for rediss:`;
-  }
-  if (!isTls && CUT_OFF.test(message))
-    return `${message}; if this port expects TLS, write rediss: for redis:`;
-  return withTlsHint(message, TLS_SETTINGS);
+function connectorOf(open: () => Promise<Socket>): new () => AbstractConnector {
+  return class extends AbstractConnector {
+    constructor() {
+      super(0);
+    }
+
+    async connect(): Promise<Socket> {
+      this.stream = await open();
+      return this.stream as Socket;
+    }
+  };
+}
+
+function throwOwn(error: Error): never {
+  if (error.name === 'ReplyError') throw new ReplyError(error.message);
+  throw new ConnectionLost(true);
 }
 
 const TLS_SETTINGS = {
@@ -208,10 +324,3 @@ const TLS_SETTINGS = {
   without: 'redis: for rediss:',
   with: 'rediss: for redis:',
 };
-
-/** At once: a graceful end would wait for a server that may never answer. */
-function end(redis: Redis): void {
-  const stream: Redis['stream'] | undefined = redis.stream;
-  if (stream === undefined) redis.disconnect();
-  else stream.destroy();
-}

@@ -17,9 +17,8 @@ import { PLAIN_GROUP } from '../../../model/element.ts';
 import { QuaysideError } from '../../../model/errors.ts';
 import { isSameContent } from '../../../model/fingerprint.ts';
 import type { QueueKey } from '../../../model/names.ts';
-import type { Backlog } from '../client/backlog.ts';
-import type { Commands } from '../client/commands.ts';
-import { text } from '../client/greeting.ts';
+import { asString } from '../client/connection.ts';
+import type { Executor } from '../client/executor.ts';
 import { slotOf } from '../client/slots.ts';
 import type { Forgetter } from '../forgetter.ts';
 import { elementId } from '../ids.ts';
@@ -32,8 +31,7 @@ import { decodeItem, encodeItem, ID_LENGTH, matureAtOf } from './item.ts';
 import { InOrder, type Work } from './order.ts';
 
 interface ListParts {
-  readonly backlog: Backlog;
-  readonly commands: Commands;
+  readonly executor: Executor;
   readonly keys: Keys;
   readonly library: Library;
   readonly registry: Registry;
@@ -44,7 +42,7 @@ interface ListParts {
 
 /**
  * The Storage port on plain lists, `LPUSH` and `RPOP`: the fastest, for elements that are due at once and
- * popped. Commands are never sent twice, so an insert or a pop without an answer is `outcome-unknown`; what
+ * popped. Executor are never sent twice, so an insert or a pop without an answer is `outcome-unknown`; what
  * such a pop took is lost.
  */
 export class ListStorage implements Storage {
@@ -67,7 +65,7 @@ export class ListStorage implements Storage {
     run: async (calls, deadlineAt) => {
       const key = this.#keyOf(calls);
       const items = calls.flatMap((call) => call.items.map(({ item }) => item));
-      await this.#parts.commands.writeOnce(key, 'LPUSH', [key, ...items], deadlineAt);
+      await this.#parts.executor.writeOnce(key, 'LPUSH', [key, ...items], deadlineAt);
       return calls.map((call) => call.items.map(({ id }) => id));
     },
   };
@@ -77,7 +75,7 @@ export class ListStorage implements Storage {
     run: async (calls, deadlineAt) => {
       const key = this.#keyOf(calls);
       const count = calls.reduce((sum, call) => sum + call.count, 0);
-      const reply = await this.#parts.commands.writeOnce(key, 'RPOP', [key, count], deadlineAt);
+      const reply = await this.#parts.executor.writeOnce(key, 'RPOP', [key, count], deadlineAt);
       const deliveries = Array.isArray(reply) ? reply.map(decodeItem) : [];
       let next = 0;
       return calls.map((call) => {
@@ -93,8 +91,8 @@ export class ListStorage implements Storage {
   }
 
   now(queue?: QueueKey): number {
-    const { commands, keys, givenTime } = this.#parts;
-    return givenTime?.now() ?? commands.serverTime(queue === undefined ? keys.due : keys.list(queue));
+    const { executor, keys, givenTime } = this.#parts;
+    return givenTime?.now() ?? executor.serverTime(queue === undefined ? keys.due : keys.list(queue));
   }
 
   async declare(queues: readonly QueueKey[]): Promise<void> {
@@ -159,7 +157,7 @@ export class ListStorage implements Storage {
     const items = deliveries.map((delivery) => encodeItem(delivery)).reverse();
     const bytes = items.reduce((sum, { length }) => sum + length, 0);
     const push = (deadlineAt: number): Promise<unknown> =>
-      this.#parts.commands.writeOnce(key, 'RPUSH', [key, ...items], deadlineAt);
+      this.#parts.executor.writeOnce(key, 'RPUSH', [key, ...items], deadlineAt);
     await this.#call(queue, push, bytes, this.#declaring(queue));
   }
 
@@ -170,7 +168,7 @@ export class ListStorage implements Storage {
     // One more than shown tells whether there is another page.
     const range = [key, -(skip + limit + 1), -(skip + 1)];
     const reply = await this.#call(queue, (deadlineAt) =>
-      this.#parts.commands.read(key, 'LRANGE', range, deadlineAt),
+      this.#parts.executor.read(key, 'LRANGE', range, deadlineAt),
     );
     const items = Array.isArray(reply) ? reply.toReversed() : [];
     const deliveries = items.slice(0, limit).map(decodeItem);
@@ -179,21 +177,21 @@ export class ListStorage implements Storage {
 
   async purge(queue: QueueKey, states?: readonly DeliveryState[]): Promise<number> {
     if (states !== undefined && !states.includes('ready')) return 0;
-    const { commands, keys, library } = this.#parts;
+    const { executor, keys, library } = this.#parts;
     const key = keys.list(queue);
     const call = [library.dropList, 1, key];
     return Number(
-      await this.#call(queue, (deadlineAt) => commands.writeOnce(key, 'FCALL', call, deadlineAt)),
+      await this.#call(queue, (deadlineAt) => executor.writeOnce(key, 'FCALL', call, deadlineAt)),
     );
   }
 
   async sizes(queue: QueueKey, group: GroupName = PLAIN_GROUP): Promise<QueueSizes> {
-    const { commands, keys } = this.#parts;
+    const { executor, keys } = this.#parts;
     const key = keys.list(queue);
     return this.#call(queue, async (deadlineAt) => {
       const [count, head] = await Promise.all([
-        commands.read(key, 'LLEN', [key], deadlineAt),
-        commands.read(key, 'LINDEX', [key, -1], deadlineAt),
+        executor.read(key, 'LLEN', [key], deadlineAt),
+        executor.read(key, 'LINDEX', [key, -1], deadlineAt),
       ]);
       const ready = group === PLAIN_GROUP ? Number(count) : 0;
       return {
@@ -227,7 +225,7 @@ export class ListStorage implements Storage {
 
   #pushOnce(queue: QueueKey, onRepeat: OnRepeat | null): Work<PushCall, ElementId[]> {
     return alone(async ({ items }, deadlineAt) => {
-      const { commands, keys, library, dedupWindowMs } = this.#parts;
+      const { executor, keys, library, dedupWindowMs } = this.#parts;
       const list = keys.list(queue);
       const dedups = items.flatMap(({ key }) => (key === null ? [] : [keys.listDedup(queue, key)]));
       let next = 0;
@@ -237,8 +235,8 @@ export class ListStorage implements Storage {
         item,
       ]);
       const call = [library.pushOnce, 1 + dedups.length, list, ...dedups, dedupWindowMs, ...args];
-      const ids = await commands.writeOnce(list, 'FCALL', call, deadlineAt);
-      return Array.isArray(ids) ? ids.map((kept, index) => idOf(text(kept), index, items, onRepeat)) : [];
+      const ids = await executor.writeOnce(list, 'FCALL', call, deadlineAt);
+      return Array.isArray(ids) ? ids.map((kept, index) => idOf(asString(kept), index, items, onRepeat)) : [];
     });
   }
 
@@ -273,13 +271,13 @@ export class ListStorage implements Storage {
     queue: QueueKey,
     { work, call, items, bytes = 0, prepare = null }: ListCall<Call, Result>,
   ): Promise<Result> {
-    const { backlog, commands, keys } = this.#parts;
-    const refusal = backlog.refusal(slotOf(keys.list(queue)));
-    if (refusal !== null) return Promise.reject(refusal);
-    const deadlineAt = commands.deadline();
+    const { executor, keys } = this.#parts;
+    const rejection = executor.rejection(slotOf(keys.list(queue)));
+    if (rejection !== null) return Promise.reject(rejection);
+    const deadlineAt = executor.deadline();
     const errand = { work, call, items, bytes, deadlineAt, prepare: prepare && (() => prepare(deadlineAt)) };
-    backlog.add(bytes);
-    return this.#order.run(queueText(queue), errand).finally(() => backlog.remove(bytes));
+    executor.addPending(bytes);
+    return this.#order.run(queueText(queue), errand).finally(() => executor.removePending(bytes));
   }
 }
 

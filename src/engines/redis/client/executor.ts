@@ -1,0 +1,316 @@
+import type { EngineLog } from '../../../engine/engine.ts';
+import type { Clock } from '../../../model/clock.ts';
+import { QuaysideError } from '../../../model/errors.ts';
+import { type Arg, type Command, ConnectionLost, type Reply, ReplyError } from './connection.ts';
+import { errorKindOf } from './error-reply.ts';
+import { type Master, NotReplicated } from './master.ts';
+import { slotOf } from './slots.ts';
+import type { Topology } from './topology.ts';
+
+/** A call of a storage port is answered within this time, ms: with an error if need be. */
+export const DEADLINE_MS = 4_500;
+
+/** A command for the master that has the slot, whichever that is. */
+export interface Request {
+  readonly slot: number;
+  readonly name: string;
+  /** Made for each attempt. @param mayBeDone an earlier attempt may have been executed */
+  readonly args: (master: Master, mayBeDone: boolean) => readonly Arg[];
+  readonly writes: boolean;
+  /** Executing it twice has the effect of executing it once: an attempt without a reply is repeated. */
+  readonly repeatable: boolean;
+  /** Sent behind it, at each attempt. */
+  readonly followers?: readonly Command[];
+  /** Set by the executor, for a caller that does not wait for the end. */
+  readonly progress?: Progress;
+  /** By the monotonic clock. */
+  readonly deadlineAt: number;
+}
+
+export interface Progress {
+  /** What a caller that stops waiting now should throw; null if nothing was attempted. */
+  giveUp: (() => ExecutionError) | null;
+}
+
+export interface Executed {
+  readonly reply: Reply;
+  readonly master: Master;
+  /** It was sent more than once: the first one may still arrive. */
+  readonly repeated: boolean;
+}
+
+/** A request that failed. */
+export class ExecutionError extends QuaysideError {
+  /** Whether it is certain that nothing was changed. */
+  readonly certain: boolean;
+
+  constructor(code: 'storage-unavailable' | 'storage-full' | 'outcome-unknown', message: string) {
+    super(code, message, code === 'storage-full' ? {} : { retryAfterMs: 1_000 });
+    this.certain = code !== 'outcome-unknown';
+  }
+}
+
+interface ExecutorOptions {
+  readonly clock: Clock;
+  readonly topology: Topology;
+  readonly log: EngineLog;
+  /** The store without credentials, for messages. */
+  readonly shown: string;
+}
+
+const FIRST_PAUSE_MS = 10;
+const MAX_PAUSE_MS = 200;
+/** So many redirections are followed at once; servers that point at each other are not chased. */
+const REDIRECTS_AT_ONCE = 3;
+/** Once its master is unreachable for this long, a request is rejected at once. */
+const REJECT_AFTER_MS = 2_000;
+/** And so it is while this much waits for a master that cannot be reached, or that replies slowly. */
+const MAX_BYTES_DOWN = 16 * 1024 * 1024;
+const MAX_BYTES = 64 * 1024 * 1024;
+/** What a request takes in memory in addition to its elements. */
+const REQUEST_BYTES = 500;
+
+/**
+ * Executes requests: sends each to the master that has its slot, follows redirections, and repeats it through lost
+ * connections until there is a reply or no time left. Knows of each whether it may have been executed.
+ */
+export class Executor {
+  readonly #options: ExecutorOptions;
+  readonly #pausing = new Set<() => void>();
+  #pendingBytes = 0;
+  #isStopped = false;
+
+  constructor(options: ExecutorOptions) {
+    this.#options = options;
+    options.topology.onChange(() => this.#wake());
+  }
+
+  /** The deadline of a request that is made now, by the monotonic clock. */
+  deadline(withinMs = DEADLINE_MS): number {
+    return this.#options.clock.monotonic() + withinMs;
+  }
+
+  /** What the clock of the master shows that has the key, as far as we know. */
+  serverTime(key: string): number {
+    const { topology, clock } = this.#options;
+    return topology.masterOf(slotOf(key))?.serverTime ?? clock.now();
+  }
+
+  /** Why a request for this slot would be in vain now; null: it may succeed. */
+  rejection(slot: number): ExecutionError | null {
+    const downMs = this.#options.topology.masterOf(slot)?.downMs ?? 0;
+    if (downMs >= REJECT_AFTER_MS) {
+      return new ExecutionError('storage-unavailable', 'Redis cannot be reached now.');
+    }
+    if (this.#pendingBytes < (downMs > 0 ? MAX_BYTES_DOWN : MAX_BYTES)) return null;
+    return new ExecutionError('storage-unavailable', 'Redis does not reply as fast as it is called.');
+  }
+
+  /** Counts a call that waits with so much in memory. */
+  addPending(bytes: number): void {
+    this.#pendingBytes += bytes + REQUEST_BYTES;
+  }
+
+  /** It is settled. */
+  removePending(bytes: number): void {
+    this.#pendingBytes -= bytes + REQUEST_BYTES;
+  }
+
+  /** A command on one key that changes nothing. @throws ExecutionError */
+  read(key: string, name: string, args: readonly Arg[], deadlineAt = this.deadline()): Promise<Reply> {
+    return this.#command(key, name, args, { writes: false, repeatable: true, deadlineAt });
+  }
+
+  /** One that may be executed twice. @throws ExecutionError */
+  write(key: string, name: string, args: readonly Arg[], deadlineAt = this.deadline()): Promise<Reply> {
+    return this.#command(key, name, args, { writes: true, repeatable: true, deadlineAt });
+  }
+
+  /** One that is never sent twice: without a reply its outcome is unknown. @throws ExecutionError */
+  writeOnce(key: string, name: string, args: readonly Arg[], deadlineAt = this.deadline()): Promise<Reply> {
+    return this.#command(key, name, args, { writes: true, repeatable: false, deadlineAt });
+  }
+
+  /** Settles by the deadline. @throws ExecutionError */
+  execute(request: Request): Promise<Executed> {
+    const { clock, shown } = this.#options;
+    const execution = new Execution(request, shown);
+    if (request.progress !== undefined) request.progress.giveUp = () => execution.failure();
+    return new Promise((resolve, reject) => {
+      const cancel = clock.after(request.deadlineAt - clock.monotonic(), () => {
+        execution.isOver = true;
+        reject(execution.failure());
+      });
+      this.#run(execution).then(resolve, reject).finally(cancel);
+    });
+  }
+
+  /** Everything fails from now on. */
+  stop(): void {
+    this.#isStopped = true;
+    this.#wake();
+  }
+
+  async #command(
+    key: string,
+    name: string,
+    args: readonly Arg[],
+    options: Pick<Request, 'writes' | 'repeatable' | 'deadlineAt'>,
+  ): Promise<Reply> {
+    const slot = slotOf(key);
+    const rejection = this.rejection(slot);
+    if (rejection !== null) throw rejection;
+    const { reply } = await this.execute({ slot, name, args: () => args, ...options });
+    return reply;
+  }
+
+  async #run(execution: Execution): Promise<Executed> {
+    const { slot, name, writes, followers = [], args } = execution.request;
+    while (!execution.isOver && !this.#isStopped) {
+      const { redirect, mayBeDone } = execution;
+      const master = redirect ?? this.#options.topology.masterOf(slot);
+      execution.redirect = null;
+      if (master === null || master.downMs > 0) {
+        execution.reason = master?.problem?.message ?? execution.reason;
+        await this.#pause(execution);
+        continue;
+      }
+      const command = { name, args: args(master, mayBeDone), writes, asking: redirect !== null, followers };
+      execution.isInFlight = true;
+      try {
+        return { reply: await master.execute(command), master, repeated: mayBeDone };
+      } catch (error) {
+        execution.isInFlight = false;
+        if (!(await this.#learn(execution, master, error))) await this.#pause(execution);
+      }
+    }
+    throw execution.failure();
+  }
+
+  /**
+   * Draws the consequences of a failed attempt. Resolves with whether the next one follows at once.
+   * @throws ExecutionError if there must be none
+   */
+  async #learn(execution: Execution, master: Master, error: unknown): Promise<boolean> {
+    const { writes, repeatable } = execution.request;
+    if (error instanceof ReplyError) return this.#learnFromReply(execution, master, error.message);
+    if (error instanceof NotReplicated) {
+      const why = 'did not reach a replica in time; whether it lasts is unknown';
+      throw new ExecutionError('outcome-unknown', `The change on ${this.#options.shown} ${why}.`);
+    }
+    if (!(error instanceof ConnectionLost)) throw error;
+    execution.mayBeDone ||= writes && error.sent;
+    if (execution.mayBeDone && !repeatable) throw execution.failure();
+    return false;
+  }
+
+  async #learnFromReply(execution: Execution, master: Master, message: string): Promise<boolean> {
+    const { topology, log, shown } = this.#options;
+    const [, second = '', address = ''] = message.split(' ');
+    const kind = errorKindOf(message);
+    switch (kind) {
+      case 'moved':
+        topology.moved(execution.request.slot, address);
+        return execution.isRedirectedAtOnce();
+      case 'ask':
+        execution.redirect = topology.masterAt(address);
+        return execution.isRedirectedAtOnce();
+      case 'late':
+        master.noteServerTime(Number(second));
+        return execution.isRedirectedAtOnce();
+      case 'replica':
+        master.reconnect();
+        topology.refresh();
+        return false;
+      case 'wait':
+      case 'unavailable':
+        execution.reason = message;
+        if (kind === 'unavailable') master.renewContact();
+        topology.refresh();
+        return false;
+      case 'no-library':
+        return master.loadLibrary().then(
+          () => true,
+          () => false,
+        );
+      case 'full':
+        // What may be done is sent again even so, for its reply: batches under a name that a full server runs, others
+        // until there is room. Without pauses those came to 8,000 attempts in a second.
+        if (execution.mayBeDone) return false;
+        throw new ExecutionError('storage-full', `${shown} is out of memory.`);
+      case 'denied':
+        execution.reason = message;
+        throw execution.failure();
+      case 'stale':
+      case 'fault':
+        log.warn({ engine: shown, reply: message }, 'Redis answered with an error that was not expected');
+        throw new ExecutionError(
+          'outcome-unknown',
+          `${shown} answered with an error; whether it was done is unknown.`,
+        );
+      default:
+        return kind satisfies never;
+    }
+  }
+
+  /** A short pause, ended early by a change of the topology. */
+  #pause(execution: Execution): Promise<void> {
+    return new Promise((resolve) => {
+      const done = (): void => {
+        cancel();
+        this.#pausing.delete(done);
+        resolve();
+      };
+      const cancel = this.#options.clock.after(execution.nextPauseMs(), done);
+      this.#pausing.add(done);
+    });
+  }
+
+  #wake(): void {
+    for (const wake of [...this.#pausing]) wake();
+  }
+}
+
+/** What the attempts of one request have come to. */
+class Execution {
+  readonly request: Request;
+  /** Some attempt may have been executed, although no reply says so. */
+  mayBeDone = false;
+  /** One was sent and has no outcome yet. */
+  isInFlight = false;
+  /** Its deadline has passed. */
+  isOver = false;
+  /** Where the next attempt goes instead of the master that has the slot. */
+  redirect: Master | null = null;
+  reason = 'there is no connection';
+  readonly #shown: string;
+  #pauseMs = FIRST_PAUSE_MS;
+  #redirects = 0;
+
+  constructor(request: Request, shown: string) {
+    this.request = request;
+    this.#shown = shown;
+  }
+
+  nextPauseMs(): number {
+    const pauseMs = this.#pauseMs;
+    this.#pauseMs = Math.min(2 * pauseMs, MAX_PAUSE_MS);
+    return pauseMs;
+  }
+
+  isRedirectedAtOnce(): boolean {
+    this.#redirects++;
+    return this.#redirects <= REDIRECTS_AT_ONCE;
+  }
+
+  /** The error of a request that is attempted no further. */
+  failure(): ExecutionError {
+    if (!this.mayBeDone && !(this.isInFlight && this.request.writes)) {
+      return new ExecutionError('storage-unavailable', `${this.#shown} cannot be used now: ${this.reason}.`);
+    }
+    return new ExecutionError(
+      'outcome-unknown',
+      `${this.#shown} did not answer in time; whether it was done is unknown.`,
+    );
+  }
+}

@@ -1,0 +1,238 @@
+import type { Library } from '../library.ts';
+import type { Settings } from '../settings.ts';
+import {
+  type Command,
+  Connection,
+  ConnectionLost,
+  type ConnectionOptions,
+  type Reply,
+} from './connection.ts';
+import { checkServer, loadLibrary, recheckServer, type ServerFacts, UnfitServer } from './server-check.ts';
+
+/** One command for a master. */
+export interface MasterCommand extends Command {
+  /** It changes something: if the master waits for replicas, the command counts only with them. */
+  readonly writes: boolean;
+  /** The slot is moving to this master, which shall serve it already. */
+  readonly asking?: boolean;
+  /** Sent right behind it on the same connection. Their replies are ignored. */
+  readonly followers?: readonly Command[];
+}
+
+/** The master executed the command, but too few replicas had it in time. */
+export class NotReplicated extends Error {}
+
+/** Since when a server has been reachable. Moments are by its clock. */
+export interface Contact {
+  readonly since: number;
+  /** Leases from before `since` that end before this moment count no try. */
+  readonly excusedUntil: number;
+}
+
+export interface MasterOptions extends Pick<ConnectionOptions, 'clock' | 'locate' | 'onDown'> {
+  readonly library: Library;
+  readonly settings: Settings;
+  /** It replaces a master that failed. */
+  readonly isSuccessor: boolean;
+  /** Called at each new connection. */
+  readonly onReady: (facts: ServerFacts) => void;
+}
+
+/** Two, so that one works while the other waits for replicas. Commands that must keep an order are never in flight together. */
+const CONNECTIONS = 2;
+/** Shorter than the silence after which a server is suspected: one that waits for its replicas is not silent. */
+const WAIT_MS = 700;
+/** A server that answered nothing for this long was unavailable: it is asked something every two seconds. */
+const UNAVAILABLE_MS = 3_000;
+/** Leases that end so soon after a server is back could hardly be settled or extended. */
+const GRACE_MS = 5_000;
+const ALWAYS: Contact = { since: 0, excusedUntil: 0 };
+
+interface Waiting {
+  readonly command: MasterCommand;
+  readonly settle: (reply: Promise<Reply>) => void;
+}
+
+/** One master server. Commands of the same turn leave in one packet, with one `WAIT` behind them. */
+export class Master {
+  /** The first connection, or why it failed. */
+  readonly ready: Promise<void>;
+  /** Why a connection was last lost or not made. */
+  problem: Error | null = null;
+  readonly #options: MasterOptions;
+  readonly #connections: readonly Connection[];
+  readonly #waiting: Waiting[] = [];
+  /** Since when nothing can be sent, by the monotonic clock; null while something can. */
+  #downSince: number | null;
+  /** When it last replied, by the monotonic clock. */
+  #repliedAt: number | null = null;
+  /** When it replied again after it had been unavailable; null if it never was. */
+  #contact: { readonly at: number; readonly givenAt: number | null } | null = null;
+  /** The server's clock minus our monotonic one. */
+  #timeOffset = 0;
+
+  constructor(options: MasterOptions) {
+    this.#options = options;
+    this.#downSince = options.clock.monotonic();
+    const { promise, resolve, reject } = Promise.withResolvers<void>();
+    promise.catch(() => {});
+    this.ready = promise;
+    this.#connections = Array.from({ length: CONNECTIONS }, () => this.#open(resolve, reject));
+  }
+
+  /** For how long nothing could be sent, ms; 0 if something can. */
+  get downMs(): number {
+    if (this.#connections.some(({ isHealthy }) => isHealthy)) this.#downSince = null;
+    else this.#downSince ??= this.#options.clock.monotonic();
+    return this.#downSince === null ? 0 : this.#options.clock.monotonic() - this.#downSince;
+  }
+
+  get contact(): Contact {
+    if (this.#contact === null) return ALWAYS;
+    const since = Math.max(0, this.#contact.givenAt ?? this.#serverTimeAt(this.#contact.at));
+    return { since, excusedUntil: since + GRACE_MS };
+  }
+
+  /** Until now the server was unavailable, or could change nothing. */
+  renewContact(): void {
+    const { clock, settings } = this.#options;
+    this.#contact = { at: clock.monotonic(), givenAt: settings.givenTime?.now() ?? null };
+  }
+
+  /** What the server's clock shows now, as far as we know. */
+  get serverTime(): number {
+    return this.#serverTimeAt(this.#options.clock.monotonic());
+  }
+
+  /** The server showed this time in a reply. */
+  noteServerTime(now: number): void {
+    this.#timeOffset = now - this.#options.clock.monotonic();
+  }
+
+  /** @throws ReplyError, ConnectionLost, NotReplicated */
+  execute(command: MasterCommand): Promise<Reply> {
+    process.nextTick(() => this.#flush());
+    return this.#enqueue(command);
+  }
+
+  /** The same for a command without hurry: it leaves with the next one, at the end of this turn at the latest. */
+  executeLater(command: MasterCommand): Promise<Reply> {
+    setImmediate(() => this.#flush());
+    return this.#enqueue(command);
+  }
+
+  /** Loads our functions again, after the server replied that it has none. @throws ReplyError, ConnectionLost */
+  async loadLibrary(): Promise<void> {
+    const connection = this.#leastBusy();
+    if (connection !== null) await loadLibrary(connection, this.#options.library);
+  }
+
+  /** A further connection to the same server, for subscriptions. */
+  connect(options: Omit<ConnectionOptions, 'clock' | 'locate' | 'login'>): Connection {
+    const { clock, locate, settings } = this.#options;
+    return new Connection({ ...options, clock, locate, login: settings.login });
+  }
+
+  /** Opens new connections: the server replied that it is no longer a master. */
+  reconnect(): void {
+    for (const connection of this.#connections) connection.reconnect(new ConnectionLost(false));
+  }
+
+  /** What waits is sent before. */
+  stop(): void {
+    this.#flush();
+    for (const connection of this.#connections) connection.close();
+  }
+
+  #open(onFirst: () => void, onFailed: (reason: Error) => void): Connection {
+    const { clock, locate, library, settings, onReady, onDown } = this.#options;
+    const { login, wait } = settings;
+    let facts: ServerFacts;
+    return new Connection({
+      clock,
+      locate,
+      login,
+      setUp: async (connection) => {
+        facts = await checkServer(connection, library, login.db);
+        connection.wait = wait ?? Math.min(1, facts.replicas);
+        this.noteServerTime(facts.now);
+      },
+      onReady: () => {
+        onFirst();
+        onReady(facts);
+      },
+      onDown: (reason) => {
+        this.problem = reason;
+        onFailed(reason);
+        onDown(reason);
+      },
+      onReply: () => this.#noteReply(),
+      heartbeat: (connection) => {
+        recheckServer(connection).then(
+          (replicas) => {
+            if (wait === null && replicas > 0) connection.wait = 1;
+          },
+          (error: Error) => {
+            if (error instanceof UnfitServer) connection.reconnect(error);
+          },
+        );
+      },
+    });
+  }
+
+  #serverTimeAt(monotonic: number): number {
+    return Math.round(monotonic + this.#timeOffset);
+  }
+
+  #enqueue(command: MasterCommand): Promise<Reply> {
+    return new Promise((resolve) => this.#waiting.push({ command, settle: resolve }));
+  }
+
+  #flush(): void {
+    if (this.#waiting.length === 0) return;
+    const waiting = this.#waiting.splice(0);
+    const connection = this.#leastBusy();
+    if (connection !== null) connection.together(() => send(connection, waiting));
+    else for (const { settle } of waiting) settle(Promise.reject(new ConnectionLost(false)));
+  }
+
+  #leastBusy(): Connection | null {
+    let found: Connection | null = null;
+    for (const connection of this.#connections) {
+      if (connection.isHealthy && (found === null || connection.pending < found.pending)) found = connection;
+    }
+    return found;
+  }
+
+  #noteReply(): void {
+    const now = this.#options.clock.monotonic();
+    // What was before the first reply this process cannot know, except of a server that failed.
+    const { isSuccessor } = this.#options;
+    if (this.#repliedAt === null ? isSuccessor : now - this.#repliedAt > UNAVAILABLE_MS) this.renewContact();
+    this.#repliedAt = now;
+  }
+}
+
+function send(connection: Connection, waiting: readonly Waiting[]): void {
+  const sent = waiting.map(({ command: { name, args, asking = false, followers = [] } }) => {
+    if (asking) connection.send('ASKING', []).catch(() => {});
+    const reply = connection.send(name, args);
+    for (const follower of followers) connection.send(follower.name, follower.args).catch(() => {});
+    return reply;
+  });
+  const { wait } = connection;
+  const mustWait = wait > 0 && waiting.some(({ command }) => command.writes);
+  const replicas = mustWait ? connection.send('WAIT', [wait, WAIT_MS]) : null;
+  for (const [i, { command, settle }] of waiting.entries()) {
+    const reply = sent[i] as Promise<Reply>;
+    settle(replicas !== null && command.writes ? replicated(reply, replicas, wait) : reply);
+  }
+}
+
+async function replicated(reply: Promise<Reply>, replicas: Promise<Reply>, wait: number): Promise<Reply> {
+  const [replied, count] = await Promise.allSettled([reply, replicas]);
+  if (replied.status === 'rejected') throw replied.reason;
+  if (count.status === 'fulfilled' && Number(count.value) >= wait) return replied.value;
+  if (count.status === 'rejected' && count.reason instanceof ConnectionLost) throw count.reason;
+  throw new NotReplicated();
+}

@@ -1,0 +1,222 @@
+import type { CancelTimer, Clock } from '../../../model/clock.ts';
+import type { Library } from '../library.ts';
+import type { Address, Settings } from '../settings.ts';
+import { type Arg, ask, asString, type Reply } from './connection.ts';
+import { Master } from './master.ts';
+import type { ServerFacts } from './server-check.ts';
+import { SLOTS } from './slots.ts';
+
+interface TopologyOptions {
+  readonly clock: Clock;
+  readonly library: Library;
+  readonly settings: Settings;
+  /** Called at every connection to a master that becomes ready. */
+  readonly onReady: (facts: ServerFacts) => void;
+  readonly onDown: (server: string, reason: Error) => void;
+}
+
+/** Refreshes of the slot map keep this distance, however many replies ask for one. */
+const REFRESH_AFTER_MS = 200;
+const REFRESH_EVERY_MS = 15_000;
+const ASK_MS = 1_000;
+
+/**
+ * Which master has which slot: one master for all, at a fixed address or found by Sentinels, or the masters of a
+ * cluster. The slot map comes from any server that answers.
+ */
+export class Topology {
+  /** Whether queues may be stored on different servers, so that no call may touch two of them. */
+  isCluster = false;
+  readonly #options: TopologyOptions;
+  readonly #listeners: (() => void)[] = [];
+  /** By address. */
+  readonly #masters = new Map<string, Master>();
+  /** By slot. On one server, all are its own. */
+  #slots: (Master | undefined)[] = [];
+  #isStarted = false;
+  #isStopped = false;
+  #isRefreshDue = false;
+  #cancelRefresh: CancelTimer = () => {};
+
+  constructor(options: TopologyOptions) {
+    this.#options = options;
+  }
+
+  /** Resolves when every slot can be served. @throws Error that says what is missing, perhaps with a hint */
+  async start(): Promise<void> {
+    const { cluster, sentinel, login, shown } = this.#options.settings;
+    this.isCluster = sentinel === null && (await this.#leadsToCluster());
+    if (cluster !== null && cluster !== this.isCluster) {
+      throw new Error(`cluster is ${cluster}, but the server is ${this.isCluster ? '' : 'not '}part of one`);
+    }
+    // Most clusters refuse the SELECT already; whether one with several databases serves, nobody has tried.
+    if (this.isCluster && login.db !== 0) {
+      throw new Error(`it is part of a cluster; leave out database ${login.db}, as a cluster is used with 0`);
+    }
+    if (this.isCluster) {
+      await this.#refresh();
+      this.#refreshAfter(REFRESH_EVERY_MS);
+      const missing = SLOTS - this.#slots.filter((master) => master !== undefined).length;
+      if (missing > 0) throw new Error(`no server has ${missing} of the cluster's slots; assign them first`);
+    } else if (!this.#isStopped) {
+      this.#slots = [this.#open(shown, () => this.#locate())];
+    }
+    await Promise.all(this.masters().map(({ ready }) => ready));
+    this.#isStarted = true;
+  }
+
+  stop(): void {
+    this.#isStopped = true;
+    this.#cancelRefresh();
+    for (const master of this.#masters.values()) master.stop();
+  }
+
+  /** Null if no master is known to have it. */
+  masterOf(slot: number): Master | null {
+    return this.#slots[this.isCluster ? slot : 0] ?? null;
+  }
+
+  /** The masters that are known now. */
+  masters(): readonly Master[] {
+    return [...this.#masters.values()];
+  }
+
+  /** The server at this address, which an `ASK` named. */
+  masterAt(address: string): Master {
+    return this.#masters.get(address) ?? this.#open(address, async () => parseAddress(address));
+  }
+
+  /** A `MOVED` named the address that has this slot now. */
+  moved(slot: number, address: string): void {
+    this.#slots[slot] = this.masterAt(address);
+    this.refresh();
+  }
+
+  /** Something does not fit the slot map: reads it again, soon. */
+  refresh(): void {
+    if (!this.isCluster || this.#isRefreshDue) return;
+    this.#isRefreshDue = true;
+    this.#refreshAfter(REFRESH_AFTER_MS);
+  }
+
+  /** Calls `listener` whenever slots may have moved, or a server is back. */
+  onChange(listener: () => void): void {
+    this.#listeners.push(listener);
+  }
+
+  #changed(): void {
+    for (const listener of this.#listeners) listener();
+  }
+
+  #open(address: string, locate: () => Promise<Address>): Master {
+    const { onReady, onDown, ...options } = this.#options;
+    const master = new Master({
+      ...options,
+      locate,
+      isSuccessor: this.#isStarted,
+      onReady: (facts) => {
+        onReady(facts);
+        this.#changed();
+      },
+      onDown: (reason) => {
+        onDown(address, reason);
+        this.refresh();
+      },
+    });
+    this.#masters.set(address, master);
+    if (this.#isStopped) master.stop();
+    return master;
+  }
+
+  /** Where the one master is. @throws Error why no Sentinel knows */
+  async #locate(): Promise<Address> {
+    const { sentinel, addresses } = this.#options.settings;
+    if (sentinel === null) return addresses[0] as Address;
+    const { master, login } = sentinel;
+    let problem = '';
+    for (const address of addresses) {
+      const at = `Sentinel ${address.host}:${address.port}`;
+      try {
+        const args = ['get-master-addr-by-name', master];
+        const found = await ask(address, login, this.#options.clock, { name: 'SENTINEL', args }, ASK_MS);
+        if (Array.isArray(found)) return { host: asString(found[0]), port: Number(asString(found[1])) };
+        problem = `${at} knows no master "${master}"`;
+      } catch (error) {
+        problem = `${at}: ${(error as Error).message}`;
+      }
+    }
+    throw new Error(problem);
+  }
+
+  async #leadsToCluster(): Promise<boolean> {
+    const { reply } = await this.#askFirst(this.#options.settings.addresses, 'INFO', ['cluster']);
+    return asString(reply).includes('cluster_enabled:1');
+  }
+
+  #refreshAfter(ms: number): void {
+    this.#cancelRefresh();
+    if (this.#isStopped) return;
+    this.#cancelRefresh = this.#options.clock.after(ms, async () => {
+      this.#isRefreshDue = true;
+      const isDone = await this.#refresh().then(
+        () => true,
+        () => false,
+      );
+      this.#isRefreshDue = false;
+      if (isDone) this.#refreshAfter(REFRESH_EVERY_MS);
+      else this.refresh();
+    });
+  }
+
+  /** Asks the servers that are known, those of the URL last. @throws Error why none answered */
+  async #refresh(): Promise<void> {
+    const known = [...this.#masters.keys()].map(parseAddress);
+    const candidates = [...known, ...this.#options.settings.addresses];
+    const { reply, host } = await this.#askFirst(candidates, 'CLUSTER', ['SLOTS']);
+    if (this.#isStopped) return;
+    const addresses = readSlots(reply, host);
+    const current = new Set(addresses);
+    for (const [address, master] of this.#masters) {
+      if (current.has(address)) continue;
+      this.#masters.delete(address);
+      master.stop();
+    }
+    this.#slots = addresses.map((address) => (address === undefined ? undefined : this.masterAt(address)));
+    this.#changed();
+  }
+
+  /** Asks one server after the other until one answers. @throws Error why the last one did not */
+  async #askFirst(
+    addresses: readonly Address[],
+    name: string,
+    args: readonly Arg[],
+  ): Promise<{ reply: Reply; host: string }> {
+    const { settings, clock } = this.#options;
+    let problem: unknown;
+    for (const address of addresses) {
+      try {
+        const reply = await ask(address, settings.login, clock, { name, args }, ASK_MS);
+        return { reply, host: address.host };
+      } catch (error) {
+        problem = error;
+      }
+    }
+    throw problem;
+  }
+}
+
+/** @param asked the host that answered: a server that does not know its own address means that one */
+function readSlots(reply: Reply, asked: string): (string | undefined)[] {
+  const slots = new Array<string | undefined>(SLOTS).fill(undefined);
+  for (const [from, to, master] of reply as Reply[][]) {
+    const [host, port] = master as Reply[];
+    slots.fill(`${asString(host) || asked}:${asString(port)}`, Number(from), Number(to) + 1);
+  }
+  return slots;
+}
+
+/** `host:port`, as in `MOVED`; the host may be an IPv6 address without brackets. */
+function parseAddress(address: string): Address {
+  const colon = address.lastIndexOf(':');
+  return { host: address.slice(0, colon), port: Number(address.slice(colon + 1)) };
+}
