@@ -5,53 +5,61 @@ import type { ReadySignal, Signaller } from './signaller.ts';
 /**
  * The Storage port: where elements live.
  *
- * What every verb promises:
- * - **Batches.** A call takes and answers arrays, answers in the order of what was given. Calls may overlap
- *   freely; an engine gathers those made at the same time, for all queues, into one round trip.
+ * What every operation promises:
+ * - **Batches.** A call takes and returns arrays, results in the order of what was given. Calls may overlap
+ *   freely; an engine gathers concurrent calls, for all queues, into one transaction or round trip.
  * - **Order of effect.** Calls about one queue, made through one engine object, take effect in the order in
  *   which they were made, awaited or not. So a `take` that is called right after an `insert` sees its
- *   elements, and a waiting consumer is served by the same round trip that stored its element.
- * - **Durable before answered.** A promise resolves after the change is as durable as the engine's mode says.
- * - **All or nothing per call.** Where a call is rejected, nothing of it happened, but for the error
- *   `outcome-unknown`, after which it happened or not; a call about several elements may be done in part where
- *   an engine's page says so. One caller's failure never touches another caller's call that travelled in the
- *   same round trip.
+ *   elements, and a waiting consumer is served by the same batch that stored its element.
+ * - **Durable before acknowledged.** A promise resolves after the change is as durable as the engine's mode
+ *   promises (`docs/engines.md`).
+ * - **All or nothing per call.** A rejected call had no effect, except with the error `outcome-unknown`, after which
+ *   it was applied or not. A `settle` with several items may be applied in part if an engine's page says so. One caller's
+ *   failure never affects another caller's call in the same batch.
+ * - **Deadline.** Every call settles within 5 s, whatever the state of any batch.
  * - **Time is the engine's**, one clock for all nodes that share it. Moments are ms since 1970.
  * - **Errors** are `QuaysideError`: `storage-unavailable` (not applied), `outcome-unknown`, `storage-full`
- *   (insert and transfer only). Driver errors stop at the engine's edge.
- * - **Unknown names.** A queue that was never written is empty. `insert` and `declare` make it known.
- * - **Groups are bounded.** `insert` and `transfer` are refused with `too-many-groups` where they would make more
+ *   (insert, and settle with inserts or a move). Driver errors stop at the engine's edge.
+ * - **Unknown names.** A queue that was never written is empty, and reading leaves no trace of it. `insert`, `declare` and
+ *   whatever stores an element create it.
+ * - **Groups are bounded.** `insert` and `settle` with inserts are rejected with `too-many-groups` if they would create more
  *   groups of one queue than its namespace's `maxGroups`. The default groups of the namespace always fit and are not
- *   counted; those of `putBack` fit, too. A group with no deliveries is forgotten when its place is wanted, at once or
- *   after a while, as the engine's page says. Nodes that make groups at one moment may make a few more.
+ *   counted; those of `undoTake` fit, too. Empty groups are evicted when a queue reaches its limit, at once or
+ *   after a while, as the engine's page says. Nodes that create groups at one moment may exceed it by a few.
+ * - **Expiry.** An element is not delivered at or after its `expiresAt`. It goes to the dead-letter queue with the
+ *   reason {@link EXPIRED} if its queue has one, otherwise it is removed; until a take or a sweep does so it may be counted.
+ *   A reservation that was made before may still be settled.
  *
  * One data model serves plain and stream queues: an element has one *delivery* per group; see
- * `docs/lifecycle.md`. The policy of a namespace (dead letter, retention) was given when the engine was
- * opened; the verbs apply it.
+ * `docs/lifecycle.md`. The policy of a namespace (dead letter, retention) is given when the engine is
+ * opened, that of a queue by `declare`; the operations apply it.
  */
 export interface Storage {
-  /** What this engine can do; a front end refuses the rest with `not-supported` before it calls. */
+  /** What this engine can do; a front end rejects the rest with `not-supported` before it calls. */
   readonly capabilities: StorageCapabilities;
-  /** Whether the engine itself undoes a take whose outcome nobody learned, so that its elements go back in place. */
+  /** Whether the engine itself undoes a take whose outcome is unknown, so that its elements return to their place. */
   readonly undoesLostTakes: boolean;
   /**
-   * Whether a transfer takes effect in the order of calls for the queues in which it inserts, too. If not, a call that
-   * shall see what it inserts is made after it was answered.
+   * Whether the inserts and moves of a settle take effect in the order of calls for their target queues, too. If not,
+   * a call that must see them is made after the settle resolved.
    */
   readonly ordersTransfers: boolean;
-  /** The signaller whose signals an insert takes along, so that other nodes hear sooner; null: none. */
-  readonly carries: Signaller | null;
+  /** The signaller whose signals an insert publishes in its own round trip; null: none. */
+  readonly insertSignaller: Signaller | null;
 
-  /** Makes queues known, empty if new. Idempotent. */
-  declare(queues: readonly QueueKey[]): Promise<void>;
+  /**
+   * Creates queues, empty if new. Idempotent.
+   * @param options stored with each queue in place of what was stored; not given: what is stored stays
+   */
+  declare(queues: readonly QueueKey[], options?: QueueOptions): Promise<void>;
 
-  /** The names of the namespace's known queues, sorted. */
+  /** The names of the namespace's queues, sorted. */
   queues(ns: string): Promise<string[]>;
 
   /**
-   * Stores elements, all or none. Returns their ids. Order of hand-out among equal maturities is the order
+   * Stores elements, all or none. Returns their ids. Delivery order among equal maturities is the order
    * of insertion: the array's within a call, the calls' between them. See `NewElement.dedupKey` for repeats.
-   * @param signal only where `carries` is not null: published when they are stored, once for calls that share a
+   * @param signal only if `insertSignaller` is not null: published when they are stored, once for calls that share a
    *   round trip. After a call that failed it may have been published, too.
    * @param onRepeat called before the promise resolves, for each element that is not stored since its key was seen
    */
@@ -63,77 +71,68 @@ export interface Storage {
   ): Promise<ElementId[]>;
 
   /**
-   * Hands out up to `count` eligible deliveries of a group, by maturity, then by insertion.
-   * A pop (`lease` null) finishes them at once. A reserve leaves them reserved until the lease ends.
-   * No delivery is ever handed to two takers.
+   * Takes up to `count` eligible deliveries of a group, by maturity, then by insertion; with `ids`, those of them that
+   * are eligible. A pop (`leaseMs` null) finishes them at once. A reserve leaves them reserved until the lease ends.
+   * No delivery is ever given to two takers.
    */
   take(queue: QueueKey, options: TakeOptions): Promise<TakeResult>;
 
-  /** Finishes reserved deliveries. An element goes when its last delivery is finished. */
-  commit(queue: QueueKey, refs: readonly DeliveryRef[]): Promise<SettleOutcome[]>;
-
   /**
-   * Gives reserved deliveries back, eligible after `delayMs`. Where `countTry` is true the delivery's tries
-   * grow by one, and at the namespace's `maxTries` the element moves to its dead-letter queue in the same
-   * atomic step. With `countTry` false (the consumer never saw it, or is not to blame) no try is counted, and
-   * where `delayMs` is 0 as well it regains the maturity it had.
+   * Applies one action to each delivery, if it is in the state that the item names; see {@link SettleAction}. Each item is
+   * atomic with its inserts or its move: unless its outcome is `done` or `dead-lettered`, nothing of it happened. Items may
+   * name several queues of the engine.
    */
-  rollback(queue: QueueKey, items: readonly RollbackItem[]): Promise<SettleOutcome[]>;
-
-  /** Moves the end of running leases to `leaseMs` from now. A lease that already ended answers `lease-lost`. */
-  extend(queue: QueueKey, items: readonly ExtendItem[]): Promise<ExtendOutcome[]>;
+  settle(items: readonly SettleItem[]): Promise<SettleResult[]>;
 
   /**
-   * Undoes pops whose consumer went away before it was answered: the same id, tries, maturity and place.
+   * Undoes pops whose consumer disconnected before it was answered: the same id, tries, maturity and place.
    * Only for deliveries that this process popped and nobody has seen. Counts in no statistic.
    */
-  putBack(queue: QueueKey, deliveries: readonly Delivery[]): Promise<void>;
-
-  /** Removes waiting elements by id (all groups). A reserved one stays and answers `reserved`. */
-  remove(queue: QueueKey, ids: readonly ElementId[]): Promise<RemoveOutcome[]>;
+  undoTake(queue: QueueKey, deliveries: readonly Delivery[]): Promise<void>;
 
   /**
-   * Finishes a reserved delivery and inserts elements elsewhere in the same engine, atomically per move:
-   * where the settle outcome is not `done`, nothing of that move was inserted. Exchanges stand on it.
+   * Pages through a queue without changing it, in delivery order within each state; states in the order of
+   * `DELIVERY_STATES`. A page is a moment's picture: elements that change state between two pages may be missed or seen twice.
    */
-  transfer(moves: readonly Move[]): Promise<SettleOutcome[]>;
+  scan(queue: QueueKey, options: ScanOptions): Promise<ScanPage>;
 
   /**
-   * Pages through a queue without touching it, in the order of hand-out within each state. The page is a
-   * moment's picture; elements that move between two pages may be missed or seen twice.
+   * Removes deliveries of all groups, those of the given states or all: one bounded step. The caller repeats it until
+   * `isDone`.
    */
-  browse(queue: QueueKey, options: BrowseOptions): Promise<BrowsePage>;
-
-  /** Removes all elements of a queue, or those of the given states. Answers how many deliveries went. */
-  purge(queue: QueueKey, states?: readonly DeliveryState[]): Promise<number>;
+  purge(queue: QueueKey, states?: readonly DeliveryState[]): Promise<PurgeStep>;
 
   /**
-   * Counts a queue. Without `group`: elements, each once, as `ready` where any of its deliveries is, else
-   * as `scheduled` where any is, else as `reserved`; with the groups' own counts beside them. With `group`:
+   * Counts a queue. Without `group`: elements, each once, as `ready` if any of its deliveries is, else
+   * as `scheduled` if any is, else as `reserved`; with each group's own counts in `groups`. With `group`:
    * that group's deliveries.
    */
-  sizes(queue: QueueKey, group?: GroupName): Promise<QueueSizes>;
+  counts(queue: QueueKey, group?: GroupName): Promise<QueueCounts>;
 
   /** What a namespace holds, without reading its elements; see {@link Usage}. Bytes may be left out if they are not needed. */
   usage(ns: string, needsBytes?: boolean): Promise<Usage>;
 
-  /** The earliest maturity of a group's waiting deliveries, due or not; null where none waits. */
-  nextDueAt(queue: QueueKey, group: GroupName): Promise<number | null>;
+  /**
+   * Housekeeping for all queues of the engine: expires leases that ran out (each a failed try with the reason
+   * {@link LEASE_EXPIRED}, dead letter included) and elements, applies retention, forgets old dedup keys and unused queues.
+   * Bounded work per call. Returns which queues gained eligible elements, and when to call again (null: nothing is due).
+   * Safe to call from several nodes at once.
+   */
+  sweep(): Promise<SweepResult>;
 
   /**
    * About what the engine's clock shows now, as far as this node knows, without asking; -Infinity while nothing is
    * known. With `queue`, that of the server which has it.
    */
   now(queue?: QueueKey): number;
-
-  /**
-   * Housekeeping for all queues of the engine: ends leases that ran out (each a failed try, dead letter
-   * included), drops what retention caps, forgets old dedup keys. Bounded work per call. Answers which
-   * queues gained eligible elements, and when calling again is worth while (null: no lease is running).
-   * Safe to call from several nodes at once.
-   */
-  sweep(): Promise<SweepResult>;
 }
+
+/** The reason of a failed try whose lease ran out. */
+export const LEASE_EXPIRED = 'lease-expired';
+/** The reason of a dead letter that reached its `expiresAt`. */
+export const EXPIRED = 'expired';
+/** A reason is cut to this many bytes of UTF-8, at a character. */
+export const MAX_REASON_BYTES = 1024;
 
 /**
  * @param index of the element in the call
@@ -144,18 +143,37 @@ export type OnRepeat = (index: number, isSame: boolean) => void;
 export interface StorageCapabilities {
   /** Elements may have a maturity in the future. */
   readonly sched: boolean;
-  /** Reserve, commit, rollback, extend. */
+  /** Reserve; settle from `reserved`. */
   readonly reserve: boolean;
-  /** `transfer`: an element can be moved or copied to other queues of the engine atomically. */
+  /** `settle` with inserts, and `move`: an element can be moved or copied to other queues of the engine atomically. */
   readonly pipeline: boolean;
-  /** Waiting elements can be removed by id. False on every stream queue, whatever the engine says here. */
+  /** Waiting elements can be settled by id. False on every stream queue, whatever the engine says here. */
   readonly remove: boolean;
+  /** Elements may have an `expiresAt`, and failed tries a reason. */
+  readonly expiry: boolean;
+}
+
+/** The policy of one queue; a field that is not given is the namespace's. */
+export interface QueueOptions {
+  /** Null: failed elements stay. */
+  readonly deadLetter?: DeadLetterPolicy | null;
+  /** Null: elements stay until their last group has finished them. */
+  readonly retentionMs?: number | null;
+}
+
+/** Where elements go at the failed try that reaches `maxTries`. */
+export interface DeadLetterPolicy {
+  readonly maxTries: number;
+  /** The name of a queue of the same namespace. */
+  readonly queue: string;
 }
 
 export interface TakeOptions {
   readonly group: GroupName;
   /** At most this many, 1 to 1000. */
   readonly count: number;
+  /** Only these, at most 1000. Those that are not eligible are left out. */
+  readonly ids?: readonly ElementId[];
   /** Reserve for this long; null: pop. */
   readonly leaseMs: number | null;
   /** The user to whom the reservations belong; not given: nobody. */
@@ -165,15 +183,15 @@ export interface TakeOptions {
 export interface TakeResult {
   readonly deliveries: Delivery[];
   /**
-   * Where fewer than `count` were handed out: the maturity of the group's next waiting delivery, null if
-   * none waits. Where `count` was reached: null, not looked up.
+   * If fewer than `count` were taken: the maturity of the group's next waiting delivery, null if
+   * none waits. If `count` was reached, or `ids` given: null, not looked up.
    */
   readonly nextDueAt: number | null;
 }
 
 /**
- * Names a reserved delivery. Without `token` it names the current reservation: of `owner`, or one that belongs to nobody;
- * without `owner` as well, any.
+ * A receipt: names a reserved delivery. Without `token` it names the current reservation: of `owner`, or one that belongs
+ * to nobody; without `owner` as well, any.
  */
 export interface DeliveryRef {
   readonly id: ElementId;
@@ -182,22 +200,84 @@ export interface DeliveryRef {
   readonly owner?: string | null;
 }
 
-export interface RollbackItem extends DeliveryRef {
-  readonly delayMs: number;
-  readonly countTry: boolean;
+/** A delivery, the state in which it must be, and what becomes of it. */
+export interface SettleItem {
+  readonly queue: QueueKey;
+  readonly id: ElementId;
+  /** Null: all groups of the element, which must all be waiting; only with `from: 'waiting'` and `finish`. */
+  readonly group: GroupName | null;
+  /** `waiting`: ready or scheduled. */
+  readonly from: 'reserved' | 'waiting';
+  /** As in {@link DeliveryRef}; null with `from: 'waiting'`. */
+  readonly token: string | null;
+  readonly owner?: string | null;
+  readonly action: SettleAction;
 }
 
-export interface ExtendItem extends DeliveryRef {
+export type SettleAction = FinishAction | ReleaseAction | ExtendAction | DeadLetterAction | MoveAction;
+
+/**
+ * The delivery is finished: a commit from `reserved`, a removal from `waiting`, and with inserts an exchange's transfer.
+ * An element goes when its last delivery is finished. A commit also succeeds if the lease ran out and nobody has reserved since.
+ */
+export interface FinishAction {
+  readonly kind: 'finish';
+  /** Stored in the same atomic step, in queues of the same engine. */
+  readonly inserts?: readonly { readonly queue: QueueKey; readonly element: NewElement }[];
+}
+
+/**
+ * The delivery waits (again), eligible after `delayMs`, or at `dueAt` if that is given. If `countTry` is true its tries
+ * grow by one, and at the queue's `maxTries` the element moves to its dead-letter queue in the same
+ * atomic step. With `countTry` false (the consumer never saw it, or is not to blame) no try is counted; from `reserved`,
+ * with neither a delay nor `dueAt`, it regains the maturity it had.
+ */
+export interface ReleaseAction {
+  readonly kind: 'release';
+  readonly delayMs: number;
+  readonly dueAt?: number | null;
+  readonly countTry: boolean;
+  /** Kept with the delivery in place of an earlier one if a try is counted: see `ScannedDelivery.reason`. */
+  readonly reason?: string | null;
+}
+
+/** The lease of a reservation ends `leaseMs` from now. One that already ended is `lease-lost`. */
+export interface ExtendAction {
+  readonly kind: 'extend';
   readonly leaseMs: number;
+}
+
+/** Moves the element to its queue's dead-letter queue now, whatever its tries; the outcome is `dead-lettered`. */
+export interface DeadLetterAction {
+  readonly kind: 'dead-letter';
+  /** Whether this was a failed try, for `x-dl-tries`. */
+  readonly countTry: boolean;
+  readonly reason: string | null;
+}
+
+/**
+ * Finishes the delivery and stores a copy of its element elsewhere in the engine, in one atomic step. The copy has a new id
+ * and the content, maturity and expiry of the element.
+ */
+export interface MoveAction {
+  readonly kind: 'move';
+  readonly to: QueueKey;
+  /** Of the copy. */
+  readonly groups: readonly GroupName[];
+  /** Of the copy; null: the delivery's. */
+  readonly tries: number | null;
+  /** Flat: name, value, … that replace the element's own; the value null removes. */
+  readonly headers: readonly (string | null)[];
 }
 
 /**
  * How settling one delivery ended. All but `done` and `dead-lettered` changed nothing.
- * - `done`: as asked. A commit also answers it for a lease that ran out while nobody has reserved since.
- * - `dead-lettered` (rollback only): the try was the last one and the element moved to the dead-letter queue.
+ * - `done`: as requested.
+ * - `dead-lettered`: the element moved to the dead-letter queue.
  * - `not-found`: no such element in this queue, or not for this group.
- * - `not-reserved`: it is there, but waiting.
- * - `lease-lost`: the token is of an older reservation, or (rollback, extend) of one that ran out.
+ * - `not-reserved` (from `reserved`): it is there, but waiting.
+ * - `reserved` (from `waiting`): it is there, but reserved.
+ * - `lease-lost`: the token is of an older reservation, or (release, extend) of one that ran out.
  * - `token-required`: no token was given, and the reservation belongs to another user.
  */
 export type SettleOutcome =
@@ -205,50 +285,76 @@ export type SettleOutcome =
   | 'dead-lettered'
   | 'not-found'
   | 'not-reserved'
+  | 'reserved'
   | 'lease-lost'
   | 'token-required';
 
-export type ExtendOutcome =
-  | { readonly outcome: 'done'; readonly until: number }
-  | { readonly outcome: Exclude<SettleOutcome, 'done' | 'dead-lettered'> };
-
-export type RemoveOutcome = 'done' | 'not-found' | 'reserved';
-
-export interface Move {
-  readonly from: QueueKey;
-  readonly finish: DeliveryRef;
-  readonly inserts: readonly { readonly queue: QueueKey; readonly element: NewElement }[];
+export interface SettleResult {
+  readonly outcome: SettleOutcome;
+  /** When an extended lease ends; null with all else. */
+  readonly until: number | null;
 }
 
-export interface BrowseOptions {
+/** One result for each outcome without a moment, so that settling allocates none. */
+export const SETTLED: Readonly<Record<SettleOutcome, SettleResult>> = {
+  done: Object.freeze({ outcome: 'done', until: null }),
+  'dead-lettered': Object.freeze({ outcome: 'dead-lettered', until: null }),
+  'not-found': Object.freeze({ outcome: 'not-found', until: null }),
+  'not-reserved': Object.freeze({ outcome: 'not-reserved', until: null }),
+  reserved: Object.freeze({ outcome: 'reserved', until: null }),
+  'lease-lost': Object.freeze({ outcome: 'lease-lost', until: null }),
+  'token-required': Object.freeze({ outcome: 'token-required', until: null }),
+};
+
+export interface ScanOptions {
   readonly group: GroupName;
-  readonly state: DeliveryState;
-  /** Where the last page ended; null for the first. Opaque. */
+  readonly states: readonly DeliveryState[];
+  /** Only these, at most 1000, in place of a cursor. */
+  readonly ids?: readonly ElementId[];
+  /** The cursor at which the last page ended; null for the first. Opaque. */
   readonly after: string | null;
   /** 1 to 1000. */
   readonly limit: number;
+  /** If false, bodies are not read and are empty. */
+  readonly bodies: boolean;
 }
 
-export interface BrowsePage {
-  /** `lease` is shown without its token: the token is empty. */
-  readonly deliveries: Delivery[];
-  /** Null where this was the last page. */
+export interface ScanPage {
+  readonly deliveries: ScannedDelivery[];
+  /** Null if this was the last page. */
   readonly next: string | null;
 }
 
-export interface GroupSizes {
+/** A delivery as a scan shows it. `lease` has no token: the token is empty. */
+export interface ScannedDelivery extends Delivery {
+  readonly state: DeliveryState;
+  readonly insertedAt: number;
+  readonly expiresAt: number | null;
+  /** Of the last failed try; in a dead letter, why it died; null: none is known. */
+  readonly reason: string | null;
+  /** The length of the body. */
+  readonly bytes: number;
+}
+
+export interface PurgeStep {
+  /** Deliveries that went. */
+  readonly removed: number;
+  readonly isDone: boolean;
+}
+
+export interface GroupCounts {
   /** Eligible now. */
   readonly ready: number;
   /** Waiting for their maturity. */
   readonly scheduled: number;
   readonly reserved: number;
-  /** The earliest maturity of what waits, due or not; null where none waits. */
+  /** The earliest maturity of what waits, due or not; null if nothing waits. */
   readonly nextMatureAt: number | null;
 }
 
-export interface QueueSizes extends GroupSizes {
-  /** Per group with anything in it; empty for a plain queue and where `group` was given. */
-  readonly groups: ReadonlyMap<GroupName, GroupSizes>;
+export interface QueueCounts extends GroupCounts {
+  /** Per group with anything in it; empty for a plain queue and if `group` was given. */
+  readonly groups: ReadonlyMap<GroupName, GroupCounts>;
 }
 
 export interface Usage {
@@ -262,6 +368,7 @@ export interface Usage {
 }
 
 export interface SweepResult {
-  readonly touched: readonly QueueKey[];
+  /** Queues that gained eligible elements. */
+  readonly affected: readonly QueueKey[];
   readonly nextAt: number | null;
 }

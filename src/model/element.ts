@@ -45,6 +45,8 @@ export interface NewElement extends ElementContent {
    * and returns the id of the first one, even if that element is long consumed.
    */
   readonly dedupKey: string | null;
+  /** From this moment on (ms since 1970) it is not delivered; null or not given: it does not expire. */
+  readonly expiresAt?: number | null;
   /**
    * Stored with the key, so that a repeat with other content is noticed: {@link contentFingerprint}. Without one, and
    * in `Storage.transfer`, a key that was seen is a repeat whatever its content.

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import pg from 'pg';
 import type { Engine } from '../../src/engine/engine.ts';
-import type { DeliveryRef } from '../../src/engine/storage.ts';
+import type { DeliveryRef } from '../../src/engine/old-port.ts';
 import type { QueueKey } from '../../src/model/names.ts';
 import { FakeClock } from '../support/clock.ts';
 import { bodyTexts, newElement, newElements } from '../support/elements.ts';

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import type { Engine } from '../../src/engine/engine.ts';
-import type { DeliveryRef, Storage } from '../../src/engine/storage.ts';
+import type { DeliveryRef, Storage } from '../../src/engine/old-port.ts';
 import type { Delivery, DeliveryState, NewElement } from '../../src/model/element.ts';
 import type { QueueKey } from '../../src/model/names.ts';
 import { newElement } from '../support/elements.ts';

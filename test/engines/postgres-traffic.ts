@@ -1,4 +1,4 @@
-import type { Storage } from '../../src/engine/storage.ts';
+import type { Storage } from '../../src/engine/old-port.ts';
 import { QuaysideError } from '../../src/model/errors.ts';
 import type { QueueKey } from '../../src/model/names.ts';
 import { bodyText, newElement } from '../support/elements.ts';

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, it } from 'node:test';
-import type { Move } from '../../src/engine/storage.ts';
+import type { Move } from '../../src/engine/old-port.ts';
 import { newElement, newElements } from '../support/elements.ts';
 import { StubbedStorage } from './redis-stub.ts';
 import { ANSWERED_MS, inTime, passTo, refusalOf, turns } from './redis-time.ts';

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import fc from 'fast-check';
 import type { Engine } from '../../src/engine/engine.ts';
-import type { Storage } from '../../src/engine/storage.ts';
+import type { Storage } from '../../src/engine/old-port.ts';
 import type { NewElement } from '../../src/model/element.ts';
 import { QuaysideError } from '../../src/model/errors.ts';
 import { contentFingerprint } from '../../src/model/fingerprint.ts';

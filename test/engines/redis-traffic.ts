@@ -1,4 +1,4 @@
-import type { Storage } from '../../src/engine/storage.ts';
+import type { Storage } from '../../src/engine/old-port.ts';
 import { slotOf } from '../../src/engines/redis/client/slots.ts';
 import { Keys } from '../../src/engines/redis/keys.ts';
 import { QuaysideError } from '../../src/model/errors.ts';

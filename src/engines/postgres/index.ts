@@ -1,6 +1,7 @@
 import { BufferedStats } from '../../engine/buffered-stats.ts';
 import type { Definitions } from '../../engine/definitions.ts';
 import type { Engine, EngineOptions, OpenEngine } from '../../engine/engine.ts';
+import { OldStorage } from '../../engine/old-storage.ts';
 import type { Signaller } from '../../engine/signaller.ts';
 import { countLetters, type Stats } from '../../engine/stats.ts';
 import type { Storage } from '../../engine/storage.ts';
@@ -121,7 +122,7 @@ class PostgresEngine implements Engine {
       before: () => this.#before(),
       done: () => housekeeping.noteRound(),
     });
-    this.storage = new PostgresStorage({
+    const storage = new PostgresStorage({
       pipeline: this.#pipeline,
       names: this.#names,
       verbs: this.#verbs,
@@ -129,6 +130,7 @@ class PostgresEngine implements Engine {
       clock: this.#databaseClock,
       takeTouched: () => this.#takeTouched(),
     });
+    this.storage = new OldStorage(storage, namespaces);
     this.definitions = this.#definitions;
     this.signaller = this.#signaller;
     this.stats = this.#stats;

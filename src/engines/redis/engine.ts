@@ -2,6 +2,7 @@ import { randomBytes } from 'node:crypto';
 import { BufferedStats } from '../../engine/buffered-stats.ts';
 import type { Definitions } from '../../engine/definitions.ts';
 import type { Engine, EngineOptions } from '../../engine/engine.ts';
+import { OldStorage } from '../../engine/old-storage.ts';
 import type { Signaller } from '../../engine/signaller.ts';
 import type { Stats } from '../../engine/stats.ts';
 import type { Storage } from '../../engine/storage.ts';
@@ -121,10 +122,11 @@ export class RedisEngine implements Engine {
       },
     );
     this.stats = stats;
-    this.storage =
+    const storage =
       settings.variant === 'list'
         ? new ListStorage({ ...shared, registry, forgetter, dedupWindowMs, givenTime })
         : new RedisStorage({ ...shared, lanes, registry, sweeper, policies, dedupWindowMs, signaller });
+    this.storage = new OldStorage(storage, options.namespaces);
     this.#stopBuffers = () => stats.stop();
   }
 

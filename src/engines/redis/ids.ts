@@ -1,4 +1,4 @@
-import type { DeliveryRef } from '../../engine/storage.ts';
+import type { DeliveryRef } from '../../engine/old-port.ts';
 import type { ElementId } from '../../model/element.ts';
 import { TOKEN_BYTES } from '../../model/lease-token.ts';
 import { OWNER_BYTES, ownerNumber } from '../../model/owner.ts';

@@ -1,4 +1,4 @@
-import type { QueueSizes } from '../../engine/storage.ts';
+import type { QueueSizes } from '../../engine/old-port.ts';
 import type { DeliveryState } from '../../model/element.ts';
 import { QuaysideError } from '../../model/errors.ts';
 import type { QueueKey } from '../../model/names.ts';

@@ -1,5 +1,4 @@
 import { isBeyond } from '../../engine/group-limit.ts';
-import type { ReadySignal, Signaller } from '../../engine/signaller.ts';
 import type {
   BrowseOptions,
   BrowsePage,
@@ -18,7 +17,8 @@ import type {
   TakeOptions,
   TakeResult,
   Usage,
-} from '../../engine/storage.ts';
+} from '../../engine/old-port.ts';
+import type { ReadySignal, Signaller } from '../../engine/signaller.ts';
 import {
   DELIVERY_STATES,
   type Delivery,

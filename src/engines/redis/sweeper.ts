@@ -1,4 +1,4 @@
-import type { SweepResult } from '../../engine/storage.ts';
+import type { SweepResult } from '../../engine/old-port.ts';
 import type { QueueKey } from '../../model/names.ts';
 import type { Lanes } from './calls/lanes.ts';
 import { SWEEP, type Swept } from './calls/look.ts';

@@ -1,5 +1,5 @@
 import { limitedGroups } from '../../engine/group-limit.ts';
-import type { Move, SettleOutcome } from '../../engine/storage.ts';
+import type { Move, SettleOutcome } from '../../engine/old-port.ts';
 import type { GroupName } from '../../model/element.ts';
 import { QuaysideError } from '../../model/errors.ts';
 import type { QueueKey } from '../../model/names.ts';

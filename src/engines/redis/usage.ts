@@ -1,4 +1,4 @@
-import type { Usage } from '../../engine/storage.ts';
+import type { Usage } from '../../engine/old-port.ts';
 import type { QueueKey } from '../../model/names.ts';
 import type { Executor } from './client/executor.ts';
 import type { Keys } from './keys.ts';

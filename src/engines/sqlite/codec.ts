@@ -1,4 +1,4 @@
-import type { DeliveryRef, GroupSizes, OnRepeat, QueueSizes } from '../../engine/storage.ts';
+import type { DeliveryRef, GroupSizes, OnRepeat, QueueSizes } from '../../engine/old-port.ts';
 import type { Delivery, ElementId, GroupName, NewElement } from '../../model/element.ts';
 import { ownerNumber } from '../../model/owner.ts';
 import { fromMore, toMore } from './content.ts';

@@ -3,6 +3,7 @@ import { BufferedStats } from '../../engine/buffered-stats.ts';
 import type { Definitions } from '../../engine/definitions.ts';
 import type { Engine, EngineOptions, OpenEngine } from '../../engine/engine.ts';
 import { LocalSignaller } from '../../engine/local-signaller.ts';
+import { OldStorage } from '../../engine/old-storage.ts';
 import type { Signaller } from '../../engine/signaller.ts';
 import type { Stats } from '../../engine/stats.ts';
 import type { Storage } from '../../engine/storage.ts';
@@ -54,7 +55,10 @@ class SqliteEngine implements Engine {
     this.disk = file === MEMORY ? undefined : () => diskUsage(file);
     if (file !== MEMORY) this.backUp = (to) => this.#client.backUp(to);
     this.#housekeeping = new Housekeeping(this.#client, clock, log);
-    this.storage = new SqliteStorage(this.#client, time, this.#housekeeping);
+    this.storage = new OldStorage(
+      new SqliteStorage(this.#client, time, this.#housekeeping),
+      options.namespaces,
+    );
     this.definitions = new SqliteDefinitions(this.#client, log);
     this.signaller = new LocalSignaller(log);
     this.#stats = new BufferedStats(new SqliteCounters(this.#client), clock, log);

@@ -1,4 +1,3 @@
-import type { ReadySignal } from '../../engine/signaller.ts';
 import type {
   BrowseOptions,
   BrowsePage,
@@ -17,7 +16,8 @@ import type {
   TakeOptions,
   TakeResult,
   Usage,
-} from '../../engine/storage.ts';
+} from '../../engine/old-port.ts';
+import type { ReadySignal } from '../../engine/signaller.ts';
 import type { Delivery, DeliveryState, ElementId, GroupName, NewElement } from '../../model/element.ts';
 import type { QueueKey } from '../../model/names.ts';
 import { ownerNumber } from '../../model/owner.ts';

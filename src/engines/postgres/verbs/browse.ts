@@ -1,4 +1,4 @@
-import type { BrowseOptions, BrowsePage } from '../../../engine/storage.ts';
+import type { BrowseOptions, BrowsePage } from '../../../engine/old-port.ts';
 import type { Delivery, DeliveryState } from '../../../model/element.ts';
 import type { Batch, Verb } from '../call.ts';
 import { delivery } from '../content.ts';

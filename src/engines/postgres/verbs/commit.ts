@@ -1,4 +1,4 @@
-import type { DeliveryRef } from '../../../engine/storage.ts';
+import type { DeliveryRef } from '../../../engine/old-port.ts';
 import type { Batch, Verb } from '../call.ts';
 import type { Ids } from '../ids.ts';
 import type { Queue } from '../names.ts';

@@ -1,4 +1,4 @@
-import type { ExtendItem } from '../../../engine/storage.ts';
+import type { ExtendItem } from '../../../engine/old-port.ts';
 import { int8Array } from '../arrays.ts';
 import type { Batch, Verb } from '../call.ts';
 import type { Ids } from '../ids.ts';

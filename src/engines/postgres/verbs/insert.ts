@@ -1,4 +1,4 @@
-import type { OnRepeat } from '../../../engine/storage.ts';
+import type { OnRepeat } from '../../../engine/old-port.ts';
 import type { ElementId, NewElement } from '../../../model/element.ts';
 import { isSameContent } from '../../../model/fingerprint.ts';
 import type { Batch, Verb } from '../call.ts';

@@ -1,4 +1,4 @@
-import type { Usage } from '../../../engine/storage.ts';
+import type { Usage } from '../../../engine/old-port.ts';
 import type { Batch, Verb } from '../call.ts';
 import { number, type Query, type Row, type Statement, text } from '../statement.ts';
 

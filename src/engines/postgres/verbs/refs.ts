@@ -1,4 +1,4 @@
-import type { DeliveryRef, SettleOutcome } from '../../../engine/storage.ts';
+import type { DeliveryRef, SettleOutcome } from '../../../engine/old-port.ts';
 import { ownerNumber } from '../../../model/owner.ts';
 import { byteaArray, int4Array, int8Array } from '../arrays.ts';
 import { type Ids, parseToken, type Token } from '../ids.ts';

@@ -1,4 +1,4 @@
-import type { RemoveOutcome } from '../../../engine/storage.ts';
+import type { RemoveOutcome } from '../../../engine/old-port.ts';
 import type { ElementId } from '../../../model/element.ts';
 import { int4Array, int8Array } from '../arrays.ts';
 import type { Batch, Verb } from '../call.ts';

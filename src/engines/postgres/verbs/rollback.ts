@@ -1,4 +1,4 @@
-import type { RollbackItem } from '../../../engine/storage.ts';
+import type { RollbackItem } from '../../../engine/old-port.ts';
 import { boolArray, int4Array, int8Array } from '../arrays.ts';
 import type { Batch, Verb } from '../call.ts';
 import type { DeadLetters } from '../dead-letters.ts';

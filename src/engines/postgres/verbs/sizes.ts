@@ -1,4 +1,4 @@
-import type { GroupSizes, QueueSizes } from '../../../engine/storage.ts';
+import type { GroupSizes, QueueSizes } from '../../../engine/old-port.ts';
 import type { GroupName } from '../../../model/element.ts';
 import { int4Array, int8Array } from '../arrays.ts';
 import type { Batch, Verb } from '../call.ts';

@@ -1,4 +1,4 @@
-import type { TakeOptions, TakeResult } from '../../../engine/storage.ts';
+import type { TakeOptions, TakeResult } from '../../../engine/old-port.ts';
 import type { Delivery } from '../../../model/element.ts';
 import type { LeaseTokens } from '../../../model/lease-token.ts';
 import { ownerNumber } from '../../../model/owner.ts';

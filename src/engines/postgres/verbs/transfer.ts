@@ -1,4 +1,4 @@
-import type { Move } from '../../../engine/storage.ts';
+import type { Move } from '../../../engine/old-port.ts';
 import type { NewElement } from '../../../model/element.ts';
 import { int4Array } from '../arrays.ts';
 import type { Batch, Verb } from '../call.ts';

@@ -1,5 +1,5 @@
 import type { GroupLimit } from '../../../engine/group-limit.ts';
-import type { OnRepeat } from '../../../engine/storage.ts';
+import type { OnRepeat } from '../../../engine/old-port.ts';
 import { tooManyGroups } from '../../../engine/store-failures.ts';
 import { type ElementId, type NewElement, PLAIN_GROUP } from '../../../model/element.ts';
 import { QuaysideError } from '../../../model/errors.ts';

@@ -1,4 +1,4 @@
-import type { GroupSizes, QueueSizes } from '../../../engine/storage.ts';
+import type { GroupSizes, QueueSizes } from '../../../engine/old-port.ts';
 import type { DeliveryState, GroupName } from '../../../model/element.ts';
 import type { Verb } from './task.ts';
 

@@ -5,7 +5,7 @@ import type {
   RemoveOutcome,
   RollbackItem,
   SettleOutcome,
-} from '../../../engine/storage.ts';
+} from '../../../engine/old-port.ts';
 import type { Delivery, ElementId } from '../../../model/element.ts';
 import type { Arg } from '../client/connection.ts';
 import { encodeContent } from '../content.ts';

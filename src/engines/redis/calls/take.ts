@@ -1,4 +1,4 @@
-import type { BrowsePage, TakeResult } from '../../../engine/storage.ts';
+import type { BrowsePage, TakeResult } from '../../../engine/old-port.ts';
 import type {
   Delivery,
   DeliveryState,

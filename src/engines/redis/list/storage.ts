@@ -1,5 +1,4 @@
 import { randomBytes } from 'node:crypto';
-import type { ReadySignal } from '../../../engine/signaller.ts';
 import type {
   BrowseOptions,
   BrowsePage,
@@ -11,7 +10,8 @@ import type {
   TakeOptions,
   TakeResult,
   Usage,
-} from '../../../engine/storage.ts';
+} from '../../../engine/old-port.ts';
+import type { ReadySignal } from '../../../engine/signaller.ts';
 import type { Delivery, DeliveryState, ElementId, GroupName, NewElement } from '../../../model/element.ts';
 import { PLAIN_GROUP } from '../../../model/element.ts';
 import { QuaysideError } from '../../../model/errors.ts';
