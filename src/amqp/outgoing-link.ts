@@ -1,9 +1,8 @@
 import type { Delivery as RheaDelivery, Sender } from 'rhea';
 import type { ConsumerOrigin } from '../broker/consumer.ts';
-import { deadLetter } from '../broker/dead-letter.ts';
 import type { Namespace } from '../broker/namespace.ts';
 import { needs } from '../broker/needs.ts';
-import type { Queue } from '../broker/queue.ts';
+import { FINISH, type Queue, type SettleAction } from '../broker/queue.ts';
 import { bytesOfText } from '../model/byte-text.ts';
 import type { Clock } from '../model/clock.ts';
 import type { Delivery, GroupName } from '../model/element.ts';
@@ -241,17 +240,18 @@ export class OutgoingLink extends Link implements FeedHost {
 
   #accepted(delivery: RheaDelivery | undefined): void {
     const held = this.#take(delivery);
-    if (held !== null) this.host.settling.ack(this.#queue, [held.one], held.ticket);
+    if (held !== null) this.#settle(held, FINISH);
   }
 
   #rejected(delivery: RheaDelivery | undefined): void {
     const held = this.#take(delivery);
-    if (held !== null) this.#rollBack(held, { delayMs: delayAfter(held.one.tries), countTry: true });
+    if (held !== null)
+      this.#settle(held, { kind: 'release', delayMs: delayAfter(held.one.tries), countTry: true });
   }
 
   #back(delivery: RheaDelivery | undefined, countTry: boolean): void {
     const held = this.#take(delivery);
-    if (held !== null) this.#rollBack(held, { delayMs: 0, countTry });
+    if (held !== null) this.#settle(held, { kind: 'release', delayMs: 0, countTry });
   }
 
   #modified(delivery: RheaDelivery | undefined): void {
@@ -265,29 +265,14 @@ export class OutgoingLink extends Link implements FeedHost {
     if (held === null) return;
     if (this.#namespace.deadLetterQueue === null) {
       // Somebody else may do better, but not at once: it could be this one again.
-      this.#rollBack(held, { delayMs: delayAfter(held.one.tries), countTry: failed === true });
+      this.#settle(held, { kind: 'release', delayMs: delayAfter(held.one.tries), countTry: failed === true });
     } else {
-      void this.#bury(held, failed === true);
+      this.#settle(held, { kind: 'dead-letter', countTry: failed === true, reason: null });
     }
   }
 
-  async #bury({ one, ticket }: Taken, countTry: boolean): Promise<void> {
-    const { work, settling } = this.host;
-    const { id, group, token, tries } = one;
-    work.begin(1, 0);
-    try {
-      const ref = { id, group, token };
-      const outcome = await deadLetter(this.#namespace, this.#queue, ref, tries + (countTry ? 1 : 0));
-      settling.tell(this.#queue, ref, outcome, ticket);
-    } catch (error) {
-      this.fail(error);
-    } finally {
-      work.end(1, 0);
-    }
-  }
-
-  #rollBack({ one, ticket }: Taken, terms: { delayMs: number; countTry: boolean }): void {
-    this.host.settling.nack(this.#queue, [one], terms, ticket);
+  #settle({ one, ticket }: Taken, action: SettleAction): void {
+    this.host.settling.settle(this.#queue, [one], action, ticket);
   }
 
   /** The client knows it no longer; without an outcome it was a failed try. */

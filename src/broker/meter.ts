@@ -1,3 +1,4 @@
+import type { SettleItem } from '../engine/storage.ts';
 import type { Clock } from '../model/clock.ts';
 import { type ErrorCode, QuaysideError } from '../model/errors.ts';
 import { Histogram } from '../model/histogram.ts';
@@ -58,6 +59,13 @@ const ERRORS: Readonly<Record<Operation, readonly ErrorCode[]>> = {
 /** What a take is: a reserve for so long, or a get. */
 export function takeOperation(leaseMs: number | null): Operation {
   return leaseMs === null ? 'get' : 'reserve';
+}
+
+/** What a settlement is, as metrics name it: with the action `dead-letter` it is a rollback. */
+export function settleOperation(item: SettleItem | undefined): Operation {
+  if (item === undefined || item.action.kind === 'finish')
+    return item?.from === 'waiting' ? 'remove' : 'commit';
+  return item.action.kind === 'extend' ? 'extend' : 'rollback';
 }
 
 /** Upper bounds of the storage time histogram, in seconds. */

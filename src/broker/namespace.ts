@@ -58,6 +58,8 @@ export class Namespace {
   readonly leaseMs: number;
   readonly type: string;
   readonly capabilities: Capabilities;
+  /** Whether elements may expire. Not among `capabilities`, whose fields the spec fixes. */
+  readonly hasExpiry: boolean;
   readonly storage: Storage;
   readonly definitions: Definitions;
   readonly stats: Stats;
@@ -153,6 +155,7 @@ export class Namespace {
         ),
     });
     const { sched, reserve, pipeline, remove } = storage.capabilities;
+    this.hasExpiry = storage.capabilities.expiry;
     this.capabilities = { sched, reserve, pipeline, tape: this.isStream, remove: remove && !this.isStream };
   }
 
@@ -294,15 +297,15 @@ export class Namespace {
   /** The queue information record (spec 2.2); with `group`, counted for that group alone. */
   async record(name: string, group: GroupName | null): Promise<QueueRecord> {
     const queue = this.visit(name);
-    const [sizes, counters] = await Promise.all([
-      this.storage.sizes(queue.key, group ?? undefined),
+    const [counts, counters] = await Promise.all([
+      this.storage.counts(queue.key, group ?? undefined),
       this.stats.read(queue.key),
     ]);
     return queueRecord({
       namespace: this,
       shown: this.#setup.shown,
       paused: queue.paused,
-      sizes,
+      counts,
       counters,
       group,
     });
@@ -322,7 +325,7 @@ export class Namespace {
 
   /** The same as a signal that the engine takes along with an insert; null where it takes none. */
   readySignal({ name }: QueueKey): ReadySignal | null {
-    return this.storage.carries === this.#setup.signaller ? this.#channel.readySignal(name) : null;
+    return this.storage.insertSignaller === this.#setup.signaller ? this.#channel.readySignal(name) : null;
   }
 
   announceCancel({ name }: QueueKey, tid: string, owner: string | null): void {
@@ -367,9 +370,10 @@ export class Namespace {
 
   /** An element went to the dead-letter queue: who waits there may have it. */
   elementDied(): void {
-    const { deadLetter } = this.#setup.policy;
-    if (deadLetter === null) return;
-    this.wake(deadLetter.queue);
+    const name = this.deadLetterQueue;
+    if (name === null) return;
+    this.noteStored({ ns: this.name, name });
+    this.wake(name);
   }
 
   /** Something may be eligible in a queue, nobody knows how much. */

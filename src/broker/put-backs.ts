@@ -54,7 +54,7 @@ export class PutBacks {
     const put = async (): Promise<void> => {
       tries += 1;
       try {
-        await this.#host.storage.putBack(queue, popped);
+        await this.#host.storage.undoTake(queue, popped);
         done(tries > 1);
       } catch (error) {
         if (mayRepeat && isCertain(error)) throw error;

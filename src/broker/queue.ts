@@ -1,12 +1,13 @@
 import type { ReadySignal } from '../engine/signaller.ts';
 import { countPuts } from '../engine/stats.ts';
-import type {
-  DeliveryRef,
-  ExtendItem,
-  ExtendOutcome,
-  OnRepeat,
-  RollbackItem,
-  SettleOutcome,
+import {
+  type DeliveryRef,
+  type OnRepeat,
+  SETTLED,
+  type SettleAction,
+  type SettleItem,
+  type SettleOutcome,
+  type SettleResult,
 } from '../engine/storage.ts';
 import { keyOfUser } from '../model/dedup-key.ts';
 import type { Delivery, ElementId, GroupName, NewElement } from '../model/element.ts';
@@ -15,18 +16,35 @@ import type { QueueKey } from '../model/names.ts';
 import { quote } from '../model/quote.ts';
 import { amountOf } from './capacity.ts';
 import type { Consumer, GetRequest, Sink } from './consumer.ts';
-import { takeOperation } from './meter.ts';
+import { settleOperation, takeOperation } from './meter.ts';
 import type { Namespace } from './namespace.ts';
-import { countedAs, type Settled } from './refusal.ts';
-import { ONE_COMMIT, ONE_RESERVE_UNDONE, Reserved, type SettleRef } from './reserved.ts';
+import { countedAs, isSettled, refusalOf } from './refusal.ts';
 import { type PendingConsumer, Waiting } from './waiting.ts';
 
-/** Front ends settle in these words, and know nothing of storage. */
-export type { DeliveryRef, RollbackItem, SettleOutcome, SettleRef };
+/** Front ends settle with these types and know nothing of storage. */
+export type { DeliveryRef, SettleAction, SettleItem, SettleOutcome, SettleResult };
 
 const ONE_GET = { get: 1 } as const;
 const ONE_RESERVE = { reserve: 1 } as const;
 const ONE_GET_UNDONE = { get: -1 } as const;
+const ONE_RESERVE_UNDONE = { reserve: -1 } as const;
+const ONE_COMMIT = { commit: 1 } as const;
+const ONE_ROLLBACK = { rollback: 1 } as const;
+
+/** The action of a commit. One object for all, so that a commit allocates only its item. */
+export const FINISH = Object.freeze({ kind: 'finish' }) satisfies SettleAction;
+/** The action for a reservation that its consumer never saw. */
+const RETURN = Object.freeze({ kind: 'release', delayMs: 0, countTry: false }) satisfies SettleAction;
+
+/** What a client names when it settles: the id, and what the reserve was made with. */
+export interface Receipt {
+  readonly id: ElementId;
+  /** Null: the namespace's default. */
+  readonly group: GroupName | null;
+  readonly token: string | null;
+  /** The user who settles; not given: the service itself. */
+  readonly owner?: string | null;
+}
 
 /** One element to finish, and what is stored elsewhere in its place. */
 export interface QueueMove {
@@ -44,7 +62,6 @@ export interface QueueMove {
 export class Queue {
   readonly key: QueueKey;
   readonly #ns: Namespace;
-  readonly #reserved: Reserved;
   /** Goes with each insert, where the engine takes it along. */
   readonly #signal: ReadySignal | null;
 
@@ -52,7 +69,6 @@ export class Queue {
     this.#ns = ns;
     this.key = key;
     this.#signal = ns.readySignal(key);
-    this.#reserved = new Reserved(ns, key);
   }
 
   get paused(): boolean {
@@ -133,19 +149,15 @@ export class Queue {
   }
 
   /**
-   * Finishes reserved elements and stores others in queues of the same engine, each move atomically, and all
-   * of them or none where the engine fails. Answers, per move, how settling ended; only `done` stored anything.
+   * Finishes reserved elements and stores others in queues of the same engine, each move atomically. Returns, per move, how
+   * settling ended; only `done` stored anything.
    */
-  async transfer(moves: readonly QueueMove[]): Promise<SettleOutcome[]> {
-    const transferring = this.#admitMoves(moves, () =>
-      this.#ns.storage.transfer(
-        moves.map(({ from = this, finish, inserts }) => ({
-          from: from.key,
-          finish,
-          inserts: inserts.map(({ queue, element }) => ({ queue: queue.key, element })),
-        })),
-      ),
-    );
+  async transfer(moves: readonly QueueMove[]): Promise<SettleResult[]> {
+    const items = moves.map(({ from = this, finish, inserts }) => {
+      const action = { kind: 'finish', inserts: inserts.map(storedIn) } as const;
+      return from.item(finish, action);
+    });
+    const transferring = this.#admitMoves(moves, () => this.#ns.storage.settle(items));
     const inOrder = this.#ns.storage.ordersTransfers;
     for (const [queue, elements] of byTarget(moves)) {
       if (inOrder) {
@@ -156,12 +168,12 @@ export class Queue {
       const wake = (): void => queue.#waiting?.expect(elements);
       transferring.then(wake, wake);
     }
-    const outcomes = await this.#ns.meter.observe('commit', transferring);
-    for (const outcome of outcomes) this.#ns.meter.count('commit', countedAs(outcome));
-    const done = moves.filter((_, i) => outcomes[i] === 'done');
+    const results = await this.#ns.meter.observe('commit', transferring);
+    for (const { outcome } of results) this.#ns.meter.count('commit', countedAs(outcome));
+    const done = moves.filter((_, i) => results[i]?.outcome === 'done');
     for (const { from = this, finish } of done) from.#ns.stats.add(from.key, finish.group, ONE_COMMIT);
     for (const [queue, elements] of byTarget(done)) queue.arrived(elements);
-    return outcomes;
+    return results;
   }
 
   /** Where a namespace would grow, there must be room; one that gives up as many as it gets may be full. */
@@ -214,82 +226,65 @@ export class Queue {
     this.#putBack(deliveries);
   }
 
-  /** The same for hand-outs that came to nobody, and so were never counted. */
+  /** The same for deliveries that reached no consumer, and so were never counted. */
   #putBack(deliveries: readonly Delivery[]): void {
-    const { storage } = this.#ns;
-    const popped: Delivery[] = [];
-    const reserved: RollbackItem[] = [];
-    for (const delivery of deliveries) {
-      const { id, group, lease } = delivery;
-      if (lease === null) popped.push(delivery);
-      else reserved.push({ id, group, token: lease.token, delayMs: 0, countTry: false });
-    }
+    const { popped, reserved } = this.#split(deliveries, RETURN);
     if (popped.length > 0) {
       this.#ns.putBacks.begin(this.key, popped, (isLate) => {
         if (isLate) this.match(popped.length);
         this.#ns.announce(this.key, popped.length);
       });
-      this.#wakeFor(popped);
+      for (const { group } of popped) this.#waiting?.wake(group, 0);
     }
-    if (reserved.length > 0) this.#undone(reserved, storage.rollback(this.key, reserved));
+    if (reserved.length > 0) this.#returned(reserved, this.#ns.storage.settle(reserved));
   }
 
   /**
-   * Puts elements off that cannot be dealt with now: a reserved one is rolled back, a failed try where `countTry`
-   * is true, and comes again after `delayMs`; a popped one returns to its place. Never throws; what fails is
-   * logged, and a lease ends by itself.
+   * Requeues elements that cannot be processed now: a reserved one is released after `delayMs`, with a failed try if
+   * `countTry` is true; a popped one returns to its place. Never throws; a failure is logged, and the lease expires.
    */
   async putOff(deliveries: readonly Delivery[], delayMs: number, countTry: boolean): Promise<void> {
-    const popped: Delivery[] = [];
-    const items: RollbackItem[] = [];
-    for (const delivery of deliveries) {
-      const { id, group, lease } = delivery;
-      if (lease === null) popped.push(delivery);
-      else items.push({ id, group, token: lease.token, delayMs, countTry });
-    }
+    const { popped, reserved } = this.#split(deliveries, { kind: 'release', delayMs, countTry });
     this.giveBackAll(popped);
-    if (items.length === 0) return;
+    if (reserved.length === 0) return;
     try {
-      await this.rollbackAll(items);
+      await this.settleAll(reserved);
     } catch (error) {
-      this.#ns.log.warn(
-        { err: error, queue: this.key, count: items.length },
-        'elements could not be put off',
-      );
+      const fields = { err: error, queue: this.key, count: reserved.length };
+      this.#ns.log.warn(fields, 'elements could not be requeued; their leases will end');
     }
   }
 
-  /** Finishes a reserved element. @throws `element-not-found`, `not-reserved`, `lease-lost` */
-  commit(ref: SettleRef): Promise<void> {
-    return this.#reserved.commit(ref);
+  /** An item of `settleAll`. On a plain queue any group but the default finds nothing and changes nothing. */
+  item({ id, group, token, owner = null }: Receipt, action: SettleAction): SettleItem {
+    return {
+      queue: this.key,
+      id,
+      group: group ?? this.#ns.defaultGroup,
+      from: 'reserved',
+      token,
+      owner,
+      action,
+    };
   }
 
-  /** Returns a reserved element, eligible after `delayMs`, or dead-letters it; one failed try more. @throws as `commit` */
-  rollback(ref: SettleRef, delayMs: number): Promise<Settled> {
-    return this.#reserved.rollback(ref, delayMs);
-  }
-
-  /** Finishes reserved elements in one call. Answers how each ended. */
-  commitAll(refs: readonly DeliveryRef[]): Promise<SettleOutcome[]> {
-    return this.#reserved.commitAll(refs);
+  /** Applies an action to one reserved element. @throws `element-not-found`, `not-reserved`, `lease-lost`, `token-required` */
+  settle(receipt: Receipt, action: SettleAction): Promise<SettleResult> {
+    return this.#settleOne(this.item(receipt, action), receipt.group);
   }
 
   /**
-   * Gives reserved elements back in one call, each after its own delay; a failed try, unless its consumer
-   * never saw it (`countTry` false). Answers how each ended.
+   * Applies actions to reserved elements of this queue in one call: all of them commits, all extensions, or all releases
+   * and dead letters. Returns how each ended.
    */
-  rollbackAll(items: readonly RollbackItem[]): Promise<SettleOutcome[]> {
-    return this.#reserved.rollbackAll(items);
+  settleAll(items: readonly SettleItem[]): Promise<readonly SettleResult[]> {
+    return this.#settle(items, (results) => results);
   }
 
-  /** Renews leases in one call, each to its own length from now. Answers how each ended. */
-  extendAll(items: readonly ExtendItem[]): Promise<ExtendOutcome[]> {
-    return this.#reserved.extendAll(items);
-  }
-
-  /** Renews a lease to `leaseMs` from now (null: the namespace's) and answers its end. @throws as `commit` */
-  extend(ref: SettleRef, leaseMs: number | null): Promise<number> {
-    return this.#reserved.extend(ref, leaseMs);
+  /** Renews a lease to `leaseMs` from now (null: the namespace's) and returns its end. @throws as `settle` */
+  async extend(receipt: Receipt, leaseMs: number | null): Promise<number> {
+    const { until } = await this.settle(receipt, { kind: 'extend', leaseMs: leaseMs ?? this.#ns.leaseMs });
+    return until ?? 0;
   }
 
   /** Removes a waiting element (spec 4.1). @throws `not-supported`, `element-not-found`, `element-reserved` */
@@ -297,12 +292,50 @@ export class Queue {
     if (!this.#ns.capabilities.remove) {
       throw new QuaysideError('not-supported', `Queues of ${this.#ns.name} do not support remove by id.`);
     }
-    const [outcome] = await this.#ns.meter.observe('remove', this.#ns.storage.remove(this.key, [id]));
-    if (outcome === 'reserved') {
-      this.#ns.meter.count('remove', 'element-reserved');
-      throw new QuaysideError('element-reserved', `Element ${id} is reserved; commit it or roll it back.`);
+    const item = { queue: this.key, id, group: null, from: 'waiting', token: null, action: FINISH } as const;
+    await this.#settleOne(item, null);
+  }
+
+  #settleOne(item: SettleItem, group: GroupName | null): Promise<SettleResult> {
+    return this.#settle([item], ([result = SETTLED['not-found']]) => {
+      const { outcome } = result;
+      if (isSettled(outcome)) return result;
+      const shown = group ?? (this.#ns.isStream ? this.#ns.defaultGroup : null);
+      throw refusalOf(outcome, { id: item.id, group: shown }, this.key);
+    });
+  }
+
+  /** Consumers that wait for what is released share its batch. One promise: this is on the path of every settlement. */
+  #settle<R>(items: readonly SettleItem[], done: (results: readonly SettleResult[]) => R): Promise<R> {
+    const settling = this.#ns.storage.settle(items);
+    for (const { action, group } of items) {
+      if (action.kind === 'release') this.#waiting?.wake(group ?? this.#ns.defaultGroup, action.delayMs);
     }
-    this.#reserved.noteOutcome('remove', { id, group: null, token: null }, outcome);
+    return this.#ns.meter.observe(settleOperation(items[0]), settling, (results) => {
+      this.#noteSettled(items, results);
+      return done(results);
+    });
+  }
+
+  /** Counts how settling ended, and notifies those who wait for what it made eligible. */
+  #noteSettled(items: readonly SettleItem[], results: readonly SettleResult[]): void {
+    const { meter, stats, defaultGroup } = this.#ns;
+    let released = 0;
+    for (const [i, item] of items.entries()) {
+      const { outcome, until } = results[i] ?? SETTLED['not-found'];
+      meter.count(settleOperation(item), countedAs(outcome));
+      if (!isSettled(outcome)) continue;
+      const { action, from } = item;
+      const group = item.group ?? defaultGroup;
+      if (action.kind === 'extend') this.#ns.leaseEndsAt(until ?? 0);
+      else if (action.kind === 'release') {
+        stats.add(this.key, group, action.countTry ? ONE_ROLLBACK : ONE_RESERVE_UNDONE);
+        if (outcome === 'done') released += 1;
+      } else if (action.kind === 'dead-letter') stats.add(this.key, group, ONE_ROLLBACK);
+      else if (from === 'reserved') stats.add(this.key, group, ONE_COMMIT);
+      if (outcome === 'dead-lettered') this.#ns.elementDied();
+    }
+    if (released > 0) this.#ns.announce(this.key, released);
   }
 
   /** Holds back all consumers of the queue, on every node (spec 3.2). Durable; idempotent. */
@@ -399,19 +432,31 @@ export class Queue {
     this.#ns.meter.count(takeOperation(leaseMs), 'ok', deliveries.length);
   }
 
-  /** Whoever waits shares the round trip in which they go back. */
-  #wakeFor(items: readonly { group: GroupName }[]): void {
-    for (const { group } of items) this.#waiting?.wake(group, 0);
+  #split(
+    deliveries: readonly Delivery[],
+    action: SettleAction,
+  ): { readonly popped: Delivery[]; readonly reserved: SettleItem[] } {
+    const popped: Delivery[] = [];
+    const reserved: SettleItem[] = [];
+    for (const delivery of deliveries) {
+      const { id, group, lease } = delivery;
+      if (lease === null) popped.push(delivery);
+      else reserved.push(this.item({ id, group, token: lease.token }, action));
+    }
+    return { popped, reserved };
   }
 
-  /** Where it fails, the leases end by themselves. */
-  #undone(items: readonly RollbackItem[], undone: Promise<unknown>): void {
-    this.#wakeFor(items);
+  /** Reservations are being returned undelivered. If that fails, their leases expire. */
+  #returned(items: readonly SettleItem[], returning: Promise<unknown>): void {
+    for (const { group } of items) this.#waiting?.wake(group ?? this.#ns.defaultGroup, 0);
     const ids = items.map(({ id }) => id);
-    undone.then(
+    returning.then(
       () => this.#ns.announce(this.key, items.length),
       (error: unknown) =>
-        this.#ns.log.warn({ err: error, queue: this.key, ids }, 'elements could not be given back'),
+        this.#ns.log.warn(
+          { err: error, queue: this.key, ids },
+          'elements could not be returned to their queue',
+        ),
     );
   }
 
@@ -450,6 +495,13 @@ function mismatch(element: NewElement | undefined, { name }: QueueKey): Quayside
     'idempotency-mismatch',
     `Key ${key} came before to queue ${quote(name)} with other content or parameters. Use a new key for a new element.`,
   );
+}
+
+function storedIn({ queue, element }: QueueMove['inserts'][number]): {
+  queue: QueueKey;
+  element: NewElement;
+} {
+  return { queue: queue.key, element };
 }
 
 function byTarget(moves: readonly QueueMove[]): Map<Queue, NewElement[]> {

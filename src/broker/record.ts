@@ -1,10 +1,10 @@
 import { COUNTER_NAMES, type Counters, zeroCounters } from '../engine/stats.ts';
-import type { GroupSizes, QueueSizes, StorageCapabilities } from '../engine/storage.ts';
+import type { GroupCounts, QueueCounts, StorageCapabilities } from '../engine/storage.ts';
 import { type GroupName, PLAIN_GROUP } from '../model/element.ts';
 import type { ShownSetup } from './ports.ts';
 
 /** What a queue can do (spec 2.2): the engine's, and whether several groups read the same element. */
-export interface Capabilities extends StorageCapabilities {
+export interface Capabilities extends Omit<StorageCapabilities, 'expiry'> {
   readonly tape: boolean;
 }
 
@@ -51,14 +51,14 @@ export interface RecordParts {
   };
   readonly shown: ShownSetup;
   readonly paused: boolean;
-  readonly sizes: QueueSizes;
+  readonly counts: QueueCounts;
   readonly counters: ReadonlyMap<GroupName, Counters>;
   /** Counted for this group alone, or null. */
   readonly group: GroupName | null;
 }
 
 export function queueRecord(parts: RecordParts): QueueRecord {
-  const { namespace, shown, sizes } = parts;
+  const { namespace, shown, counts } = parts;
   const { name, type } = namespace;
   return {
     type,
@@ -79,8 +79,8 @@ export function queueRecord(parts: RecordParts): QueueRecord {
     },
     stats: shownCounters(parts),
     paused: parts.paused,
-    ...shownSizes(sizes),
-    ...(namespace.isStream && parts.group === null && { groups: byGroup(sizes.groups, shownSizes) }),
+    ...shownSizes(counts),
+    ...(namespace.isStream && parts.group === null && { groups: byGroup(counts.groups, shownSizes) }),
   };
 }
 
@@ -98,7 +98,7 @@ function shownCounters({ namespace, counters, group }: RecordParts): QueueRecord
   return { ...total, groups: byGroup(named, (own) => own) };
 }
 
-function shownSizes({ ready, scheduled, reserved, nextMatureAt }: GroupSizes): ShownSizes {
+function shownSizes({ ready, scheduled, reserved, nextMatureAt }: GroupCounts): ShownSizes {
   return {
     next_mature_t: nextMatureAt === null ? null : new Date(nextMatureAt).toISOString(),
     totalSize: ready + scheduled + reserved,

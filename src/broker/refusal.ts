@@ -21,6 +21,7 @@ const REFUSAL_CODES = {
   'token-required': 'token-required',
   'not-reserved': 'not-reserved',
   'not-found': 'element-not-found',
+  reserved: 'element-reserved',
 } as const satisfies Record<Refused, ErrorCode>;
 
 /** How metrics count an outcome. */
@@ -45,6 +46,8 @@ function sentence(outcome: Refused, id: ElementId, group: GroupName | null, queu
       return `Element ${id} is reserved by another user. Pass the token of the reservation.`;
     case 'not-reserved':
       return `Element ${id} is not reserved.`;
+    case 'reserved':
+      return `Element ${id} is reserved; commit it or roll it back.`;
     case 'not-found':
       return `There is no element ${id} in ${quote(queue)}${group === null ? '' : ` for group ${quote(group)}`}.`;
     default:

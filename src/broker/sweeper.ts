@@ -20,7 +20,7 @@ export class Sweeper {
   readonly #clock: Clock;
   readonly #random: () => number;
   readonly #told: ToldOnce;
-  readonly #touched: (queues: readonly QueueKey[]) => void;
+  readonly #onAffected: (queues: readonly QueueKey[]) => void;
   #timer: CancelTimer | null = null;
   #timerAt = Number.POSITIVE_INFINITY;
   #sweeping: Promise<void> | null = null;
@@ -29,7 +29,7 @@ export class Sweeper {
   constructor(
     storage: Storage,
     environment: { clock: Clock; random: () => number; log: BrokerLog },
-    touched: (queues: readonly QueueKey[]) => void,
+    onAffected: (queues: readonly QueueKey[]) => void,
   ) {
     this.#storage = storage;
     this.#clock = environment.clock;
@@ -39,7 +39,7 @@ export class Sweeper {
       failed: (err) => log.warn({ err }, 'ended leases could not be returned; that is tried until it works'),
       worksAgain: () => log.info({}, 'ended leases are returned again'),
     });
-    this.#touched = touched;
+    this.#onAffected = onAffected;
   }
 
   /** A reservation ends at `at`, by the engine's clock: be awake then. */
@@ -72,7 +72,7 @@ export class Sweeper {
       return;
     }
     this.#told.worked();
-    this.#touched(result.touched);
+    this.#onAffected(result.affected);
     const now = this.#clock.now();
     const pollAt = now + POLL_MS * (0.5 + this.#random());
     const nextAt = result.nextAt === null ? pollAt : this.#toLocal(result.nextAt);

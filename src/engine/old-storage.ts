@@ -6,6 +6,7 @@ import type { QueueKey } from '../model/names.ts';
 import type { NamespacePolicy } from './engine.ts';
 import type { ExtendItem, Storage as OldPort, RollbackItem } from './old-port.ts';
 import type { ReadySignal, Signaller } from './signaller.ts';
+import { countLetters, type Stats } from './stats.ts';
 import {
   type DeliveryRef,
   type OnRepeat,
@@ -38,10 +39,13 @@ export class OldStorage implements Storage {
   readonly ordersTransfers: boolean;
   readonly insertSignaller: Signaller | null;
   readonly #port: OldPort;
+  readonly #stats: () => Stats;
   readonly #policies: ReadonlyMap<string, NamespacePolicy>;
 
-  constructor(port: OldPort, policies: readonly NamespacePolicy[]) {
+  /** @param stats counts what went to the dead letter by the action `dead-letter`; the old port counts the rest */
+  constructor(port: OldPort, policies: readonly NamespacePolicy[], stats: () => Stats) {
     this.#port = port;
+    this.#stats = stats;
     this.#policies = new Map(policies.map((policy) => [policy.name, policy]));
     this.capabilities = { ...port.capabilities, expiry: false };
     this.undoesLostTakes = port.undoesLostTakes;
@@ -90,13 +94,13 @@ export class OldStorage implements Storage {
   async scan(queue: QueueKey, options: ScanOptions): Promise<ScanPage> {
     const { group, states, after, limit, bodies } = options;
     if (options.ids !== undefined) throw unsupported('Scans by ids');
-    const [index = 0, cursor = null] = after === null ? [] : (JSON.parse(after) as [number, string | null]);
+    const [index, cursor] = positionOf(after);
     const state = states[index];
     if (state === undefined) return { deliveries: [], next: null };
     const page = await this.#port.browse(queue, { group, state, after: cursor, limit });
     const deliveries = page.deliveries.map((delivery) => scanned(delivery, state, bodies));
-    if (page.next !== null) return { deliveries, next: JSON.stringify([index, page.next]) };
-    const next = index + 1 < states.length ? JSON.stringify([index + 1, null]) : null;
+    if (page.next !== null) return { deliveries, next: `${index} ${page.next}` };
+    const next = index + 1 < states.length ? `${index + 1} ` : null;
     if (next === null || deliveries.length >= limit) return { deliveries, next };
     const rest = await this.scan(queue, { ...options, after: next, limit: limit - deliveries.length });
     return { deliveries: [...deliveries, ...rest.deliveries], next: rest.next };
@@ -181,6 +185,7 @@ export class OldStorage implements Storage {
       id: ref.id,
     });
     const groups = policy.groups ?? [''];
+    const target = { ns: queue.ns, name: policy.deadLetter.queue };
     const element = { body, contentType, contentEncoding, headers, tries: 0, groups };
     const [outcome = 'not-found'] = await this.#port.transfer([
       {
@@ -188,13 +193,15 @@ export class OldStorage implements Storage {
         finish: ref,
         inserts: [
           {
-            queue: { ns: queue.ns, name: policy.deadLetter.queue },
+            queue: target,
             element: { ...element, matureAt: null, delayMs: 0, dedupKey: null },
           },
         ],
       },
     ]);
-    return SETTLED[outcome === 'done' ? 'dead-lettered' : outcome];
+    if (outcome !== 'done') return SETTLED[outcome];
+    countLetters(this.#stats(), { queue, group: ref.group }, { queue: target, groups }, 1);
+    return SETTLED['dead-lettered'];
   }
 
   async #findReserved(queue: QueueKey, { id, group }: DeliveryRef): Promise<Delivery | null> {
@@ -207,6 +214,12 @@ export class OldStorage implements Storage {
     } while (after !== null);
     return null;
   }
+}
+
+/** A cursor of `scan`: the index of the state, and the old port's cursor within it. One that it never gave is the beginning. */
+function positionOf(after: string | null): readonly [number, string | null] {
+  const [, index = '0', cursor = ''] = /^(\d+) (.*)$/s.exec(after ?? '') ?? [];
+  return [Number(index), cursor === '' ? null : cursor];
 }
 
 function isOneRun(a: SettleItem | undefined, b: SettleItem | undefined): boolean {

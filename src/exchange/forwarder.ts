@@ -223,8 +223,8 @@ export class Forwarder implements Stages {
     if (reserved.length === 0) return true;
     const { route, log } = this.#parts;
     try {
-      const outcomes = await route.source.transfer(reserved.map((plan) => this.#move(plan)));
-      for (const [i, plan] of reserved.entries()) if (outcomes[i] === 'done') this.#count(plan);
+      const results = await route.source.transfer(reserved.map((plan) => this.#move(plan)));
+      for (const [i, plan] of reserved.entries()) if (results[i]?.outcome === 'done') this.#count(plan);
       return true;
     } catch (error) {
       log.warn({ err: error, exchange: route.id }, 'elements could not be forwarded; they go back');

@@ -1,6 +1,6 @@
 import type { Namespace } from '../broker/namespace.ts';
 import type { Counters } from '../engine/stats.ts';
-import type { QueueSizes } from '../engine/storage.ts';
+import type { QueueCounts } from '../engine/storage.ts';
 import type { GroupName } from '../model/element.ts';
 import type { QueueKey } from '../model/names.ts';
 import type { Family, Sample } from './family.ts';
@@ -37,7 +37,7 @@ interface Contents {
 
 interface QueueContents {
   readonly name: string;
-  readonly sizes: QueueSizes;
+  readonly counts: QueueCounts;
   /** How long its oldest ready element has been ready, in seconds; 0 if none is. */
   readonly oldestReadyS: number;
   /** How often one of its elements went to the dead-letter queue; 0 if that was not read. */
@@ -67,18 +67,18 @@ async function queueContents(
 ): Promise<QueueContents> {
   const key = { ns: namespace.name, name };
   const { storage, stats } = namespace;
-  const [sizes, counters] = await Promise.all([storage.sizes(key), perQueue ? stats.read(key) : null]);
+  const [counts, counters] = await Promise.all([storage.counts(key), perQueue ? stats.read(key) : null]);
   return {
     name,
-    sizes,
-    oldestReadyS: oldestReadyS(namespace, key, sizes),
+    counts,
+    oldestReadyS: oldestReadyS(namespace, key, counts),
     deadLetters: counters === null ? 0 : deadLettersOf(counters),
     waitingConsumers: waiting.get(name) ?? 0,
   };
 }
 
 /** What became ready first is what has the earliest maturity of all that waits. */
-function oldestReadyS({ storage }: Namespace, key: QueueKey, { ready, nextMatureAt }: QueueSizes): number {
+function oldestReadyS({ storage }: Namespace, key: QueueKey, { ready, nextMatureAt }: QueueCounts): number {
   if (ready === 0 || nextMatureAt === null) return 0;
   const ageMs = storage.now(key) - nextMatureAt;
   return Number.isFinite(ageMs) ? Math.max(0, ageMs) / 1000 : 0;
@@ -118,7 +118,7 @@ function namespaceFamilies(contents: readonly Contents[]): Family[] {
         sampleOf(
           namespace,
           { state },
-          sum(queues, ({ sizes }) => sizes[state]),
+          sum(queues, ({ counts }) => counts[state]),
         ),
       ),
     ),
@@ -171,8 +171,8 @@ function perQueueFamilies(contents: readonly Contents[]): Family[] {
       name: 'quayside_queue_elements',
       help: `Elements by queue and state, for the first ${QUEUES_SHOWN} queues.`,
       type: 'gauge',
-      samples: listed.flatMap(({ namespace, queue: { name, sizes } }) =>
-        STATES.map((state) => queueSample(namespace, { queue: name, state }, sizes[state])),
+      samples: listed.flatMap(({ namespace, queue: { name, counts } }) =>
+        STATES.map((state) => queueSample(namespace, { queue: name, state }, counts[state])),
       ),
     },
     family(
@@ -201,7 +201,7 @@ function perQueueFamilies(contents: readonly Contents[]): Family[] {
 
 function elementsIn(queues: readonly QueueContents[], wanted: string): number {
   const own = queues.filter(({ name }) => name === wanted);
-  return sum(own, ({ sizes: { ready, scheduled, reserved } }) => ready + scheduled + reserved);
+  return sum(own, ({ counts: { ready, scheduled, reserved } }) => ready + scheduled + reserved);
 }
 
 function sum(queues: readonly QueueContents[], read: (queue: QueueContents) => number): number {

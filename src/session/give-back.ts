@@ -17,12 +17,12 @@ export async function giveBack(
   countSeen: boolean,
   host: GiveBackHost,
 ): Promise<void> {
-  const items = held.map(({ id, group, token, isSeen }) => {
-    return { id, group, token, delayMs: 0, countTry: countSeen && isSeen };
-  });
+  const items = held.map((one) =>
+    queue.item(one, { kind: 'release', delayMs: 0, countTry: countSeen && one.isSeen }),
+  );
   host.work.begin(items.length, 0);
   try {
-    await queue.rollbackAll(items);
+    await queue.settleAll(items);
   } catch (error) {
     host.warn(error, 'elements of a client that let go could not be given back; their leases will end');
   } finally {

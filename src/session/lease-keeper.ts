@@ -52,11 +52,9 @@ export class LeaseKeeper {
     const now = this.#host.clock.monotonic();
     const old = [...this.#held.values()].filter(({ leasedAt }) => now - leasedAt >= this.#leaseMs / LOOKS);
     if (old.length === 0) return;
-    const leaseMs = this.#leaseMs;
+    const action = { kind: 'extend', leaseMs: this.#leaseMs } as const;
     try {
-      const results = await this.#queue.extendAll(
-        old.map(({ id, group, token }) => ({ id, group, token, leaseMs })),
-      );
+      const results = await this.#queue.settleAll(old.map((held) => this.#queue.item(held, action)));
       for (const [i, result] of results.entries()) {
         const held = old[i];
         if (held !== undefined && result.outcome === 'done') held.leasedAt = now;

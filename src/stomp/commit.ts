@@ -1,4 +1,4 @@
-import type { Queue, SettleOutcome } from '../broker/queue.ts';
+import type { Queue, SettleResult } from '../broker/queue.ts';
 import { isSettled, type Refused, refusalOf } from '../broker/refusal.ts';
 import type { NewElement } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
@@ -62,14 +62,13 @@ export class Commit {
   async #confirmHeld(): Promise<void> {
     await allEnded(
       [...byQueue(this.#settlements)].map(async ([queue, settlements]) => {
-        const items = settlements.map(({ subscription, held }) => ({
-          ...refOf(held),
-          leaseMs: subscription.leaseMs ?? 0,
-        }));
-        const results = await queue.extendAll(items);
+        const items = settlements.map(({ subscription, held }) =>
+          queue.item(held, { kind: 'extend', leaseMs: subscription.leaseMs ?? 0 }),
+        );
+        const results = await queue.settleAll(items);
         for (const [i, settlement] of settlements.entries()) {
           const outcome = results[i]?.outcome ?? 'not-found';
-          if (outcome !== 'done') throw refused(outcome, settlement);
+          if (!isSettled(outcome)) throw refused(outcome, settlement);
         }
       }),
     );
@@ -109,7 +108,7 @@ export class Commit {
       const sends = this.#sends.filter((send) => send.queue.sharesEngineWith(queue));
       const moves = together.map((one) => ({
         from: one.subscription.options.queue,
-        finish: refOf(one.held),
+        finish: one.held,
         inserts: one === anchor ? sends : [],
       }));
       await this.#settle(together, queue.transfer(moves));
@@ -119,25 +118,23 @@ export class Commit {
   async #rollBack(): Promise<void> {
     const nacks = this.#settlements.filter(({ delayMs }) => delayMs !== null);
     for (const [queue, settlements] of byQueue(nacks)) {
-      const items = settlements.map(({ held, delayMs }) => ({
-        ...refOf(held),
-        delayMs: delayMs ?? 0,
-        countTry: true,
-      }));
-      await this.#settle(settlements, queue.rollbackAll(items));
+      const items = settlements.map(({ held, delayMs }) =>
+        queue.item(held, { kind: 'release', delayMs: delayMs ?? 0, countTry: true }),
+      );
+      await this.#settle(settlements, queue.settleAll(items));
     }
   }
 
   /** Waits for a call that settles these. @throws what it does, or how the first was refused */
   async #settle(
     settlements: readonly Settlement[],
-    settling: Promise<readonly SettleOutcome[]>,
+    settling: Promise<readonly SettleResult[]>,
   ): Promise<void> {
     let refusal: QuaysideError | null = null;
     try {
-      const outcomes = await settling;
+      const results = await settling;
       for (const [i, settlement] of settlements.entries()) {
-        const outcome = outcomes[i] ?? 'not-found';
+        const outcome = results[i]?.outcome ?? 'not-found';
         this.#left.delete(settlement);
         if (isSettled(outcome)) this.#hasEffect = true;
         else refusal ??= refused(outcome, settlement);
@@ -171,10 +168,6 @@ function doneInPart(cause: QuaysideError): QuaysideError {
     `A part of the transaction took effect, and then: ${cause.message}`,
     { cause },
   );
-}
-
-function refOf({ id, group, token }: Held): { id: string; group: string; token: string | null } {
-  return { id, group, token };
 }
 
 function byQueue(settlements: readonly Settlement[]): Map<Queue, Settlement[]> {

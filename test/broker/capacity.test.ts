@@ -2,10 +2,12 @@ import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, it } from 'node:test';
 import type { Broker } from '../../src/broker/broker.ts';
 import type { Queue } from '../../src/broker/queue.ts';
+import { FINISH } from '../../src/broker/queue.ts';
 import { MEMORY_SQLITE } from '../engines/sqlite.ts';
 import type { TestEngine } from '../engines.ts';
 import { brokerOn, plain } from '../support/broker.ts';
 import { newElement } from '../support/elements.ts';
+import { commit, purge } from '../support/settle.ts';
 
 const MAX = 3;
 const FULL = { code: 'namespace-full' };
@@ -53,7 +55,7 @@ describe('a namespace that holds as much as it may', () => {
     await assert.rejects(insert('q'), FULL);
     await assert.rejects(queue('q').insert([newElement(), newElement()]), FULL);
     assert.equal((await opened.engine.storage.usage('N')).elements, MAX);
-    await queue('q0').commit({ ...(await reserve('q0')), group: null });
+    await queue('q0').settle({ ...(await reserve('q0')), group: null }, FINISH);
     await reread();
     await insert('q');
     assert.equal((await opened.engine.storage.usage('N')).elements, MAX);
@@ -86,13 +88,15 @@ describe('a namespace that holds as much as it may', () => {
 
   it('still moves dead letters, and passes what gives up as much as it gets', async () => {
     for (let i = 0; i < MAX; i += 1) await insert('q');
-    assert.equal(await queue('q').rollback({ ...(await reserve('q')), group: null }, 0), 'dead-lettered');
+    const release = { kind: 'release', delayMs: 0, countTry: true } as const;
+    const died = await queue('q').settle({ ...(await reserve('q')), group: null }, release);
+    assert.equal(died.outcome, 'dead-lettered');
     const copy = { queue: queue('to'), element: newElement() };
     const one = await queue('q').transfer([{ finish: await reserve('q'), inserts: [copy] }]);
-    assert.deepEqual(one, ['done']);
+    assert.equal(one[0]?.outcome, 'done');
     const finish = await reserve('q');
     await assert.rejects(queue('q').transfer([{ finish, inserts: [copy, copy] }]), FULL);
-    assert.deepEqual(await opened.engine.storage.commit({ ns: 'N', name: 'q' }, [finish]), ['done']);
+    assert.deepEqual(await commit(opened.engine.storage, { ns: 'N', name: 'q' }, [finish]), ['done']);
   });
 
   it('refuses by bytes as well, and takes again what fits when they were freed', async () => {
@@ -102,7 +106,7 @@ describe('a namespace that holds as much as it may', () => {
       await insert('q', 'B', body);
       await insert('q', 'B', body);
     }, FULL);
-    await opened.engine.storage.purge({ ns: 'B', name: 'q' });
+    await purge(opened.engine.storage, { ns: 'B', name: 'q' });
     for (let i = 0; i < 20; i += 1) {
       await opened.passTime(6_000);
       await opened.engine.ping();

@@ -1,7 +1,6 @@
 import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, it } from 'node:test';
 import type { Broker } from '../../src/broker/broker.ts';
-import { deadLetter } from '../../src/broker/dead-letter.ts';
 import type { Delivery } from '../../src/model/element.ts';
 import { MEMORY_SQLITE } from '../engines/sqlite.ts';
 import type { TestEngine } from '../engines.ts';
@@ -42,7 +41,8 @@ describe('a hopeless element that its consumer sends to the dead letter', () => 
     assert.throws(() => namespace.queue('another'), { code: 'too-many-queues' });
     const { id, group, lease } = await get('q', 60_000);
     const ref = { id, group, token: lease?.token ?? null };
-    assert.equal(await deadLetter(namespace, queue, ref, 1), 'dead-lettered');
+    const action = { kind: 'dead-letter', countTry: true, reason: null } as const;
+    assert.equal((await queue.settle(ref, action)).outcome, 'dead-lettered');
     const { headers } = await get('dead', null);
     const moved = new Date(opened.now()).toISOString();
     assert.deepEqual(headers, [

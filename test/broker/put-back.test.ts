@@ -23,10 +23,10 @@ describe('popped elements that are given back while their engine is away', () =>
     failures = [];
     opened = await MEMORY_SQLITE.open({ namespaces: [POLICY] });
     const engine = engineWith(opened.engine, (real) => ({
-      putBack: async (...args) => {
+      undoTake: async (...args) => {
         const failure = failures.shift();
         if (failure !== undefined) throw failure;
-        return real.putBack(...args);
+        return real.undoTake(...args);
       },
     }));
     broker = brokerOn([{ policy: POLICY, engine }], opened.clock);

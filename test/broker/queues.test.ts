@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, it } from 'node:test';
 import type { Broker } from '../../src/broker/broker.ts';
 import type { Namespace } from '../../src/broker/namespace.ts';
+import { FINISH } from '../../src/broker/queue.ts';
 import { QuaysideError } from '../../src/model/errors.ts';
 import { MEMORY_SQLITE } from '../engines/sqlite.ts';
 import type { TestEngine } from '../engines.ts';
@@ -48,7 +49,9 @@ describe('the queues of a namespace', () => {
 
   it('are as many as it may have, and no more, whatever names were asked for before', async () => {
     for (let i = 0; i < MAX_QUEUES; i += 1) {
-      await assert.rejects(namespace.queue(`invented ${i}`).commit(STRANGER), { code: 'element-not-found' });
+      await assert.rejects(namespace.queue(`invented ${i}`).settle(STRANGER, FINISH), {
+        code: 'element-not-found',
+      });
     }
     await namespace.reload();
     for (let i = 0; i < MAX_QUEUES; i += 1) await store(`invented ${i}`);

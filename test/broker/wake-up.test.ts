@@ -13,6 +13,8 @@ const POLICY = plain('N', { deadLetter: { maxTries: 2, queue: 'dead' } });
 const STREAM = plain('S', { groups: ['default'] });
 const LEASE_MS = 10_000;
 
+const release = (delayMs: number) => ({ kind: 'release', delayMs, countTry: true }) as const;
+
 interface OneQueue {
   readonly opened: TestEngine;
   readonly broker: Broker;
@@ -81,14 +83,14 @@ describe('a blocked get is woken', () => {
   it('by a rollback', async () => {
     const ref = await reserved();
     const { answer } = await blocked();
-    await queue.rollback(ref, 0);
+    await queue.settle(ref, release(0));
     assert.equal((await answer).tries, 1);
   });
 
   it('by a rollback with a delay, when that has passed', async () => {
     const ref = await reserved();
     const { answer } = await blocked();
-    await queue.rollback(ref, 3_000);
+    await queue.settle(ref, release(3_000));
     await opened.passTime(3_000);
     assert.equal((await answer).tries, 1);
   });
@@ -110,10 +112,10 @@ describe('a blocked get is woken', () => {
 
   it('by a dead letter, in the dead-letter queue', async () => {
     const ref = await reserved();
-    await queue.rollback(ref, 0);
+    await queue.settle(ref, release(0));
     const { answer } = await blocked(broker.namespace('N').queue('dead'));
     const again = await get(queue, LEASE_MS);
-    await queue.rollback({ id: again.id, group: null, token: null }, 0);
+    await queue.settle({ id: again.id, group: null, token: null }, release(0));
     assert.equal(bodyText(await answer), 'e');
   });
 

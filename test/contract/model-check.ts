@@ -1,7 +1,8 @@
 import assert from 'node:assert/strict';
-import type { GroupSizes } from '../../src/engine/storage.ts';
+import type { GroupCounts } from '../../src/engine/storage.ts';
 import type { Delivery, ElementHeaders } from '../../src/model/element.ts';
 import type { QueueKey } from '../../src/model/names.ts';
+import { nextDueAt } from '../support/settle.ts';
 import type { Model, ModelDelivery } from './model.ts';
 import { EVERY_QUEUE, groupsOf, type World } from './model-world.ts';
 
@@ -12,9 +13,9 @@ export async function checkAll(model: Model, { opened }: World): Promise<void> {
     EVERY_QUEUE.map(async (queue) => {
       const groups = groupsOf(queue);
       const [whole, each, due] = await Promise.all([
-        storage.sizes(queue),
-        Promise.all(groups.map((group) => storage.sizes(queue, group))),
-        Promise.all(groups.map((group) => storage.nextDueAt(queue, group))),
+        storage.counts(queue),
+        Promise.all(groups.map((group) => storage.counts(queue, group))),
+        Promise.all(groups.map((group) => nextDueAt(storage, queue, group))),
       ]);
       assert.deepEqual(counts(whole), model.sizes(queue), `sizes of ${queue.ns}/${queue.name}`);
       for (const [index, group] of groups.entries()) {
@@ -31,7 +32,7 @@ export async function checkAll(model: Model, { opened }: World): Promise<void> {
   );
 }
 
-function counts({ ready, scheduled, reserved, nextMatureAt }: GroupSizes): GroupSizes {
+function counts({ ready, scheduled, reserved, nextMatureAt }: GroupCounts): GroupCounts {
   return { ready, scheduled, reserved, nextMatureAt };
 }
 

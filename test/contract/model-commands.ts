@@ -1,7 +1,8 @@
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
-import type { BrowsePage } from '../../src/engine/storage.ts';
+import type { ScanPage } from '../../src/engine/storage.ts';
 import type { Delivery, DeliveryState } from '../../src/model/element.ts';
+import { commit, extend, purge, remove, rollback, transfer } from '../support/settle.ts';
 import {
   type Command,
   command,
@@ -72,7 +73,7 @@ function assertFreshToken({ id, group, lease }: Delivery, { tokens }: World): vo
 const commits = refSpecs.map((spec) =>
   command(`commit(${fc.stringify(spec)})`, async ({ current }, world) => {
     const { queue, ref } = resolve(world, spec);
-    const [outcome] = await world.opened.engine.storage.commit(queue, [ref]);
+    const [outcome] = await commit(world.opened.engine.storage, queue, [ref]);
     assert.equal(outcome, current.commit(queue, ref));
   }),
 );
@@ -82,7 +83,7 @@ const rollbacks = fc
   .map(([spec, delayMs, countTry]) =>
     command(`rollback(${fc.stringify(spec)}, ${delayMs}, ${countTry})`, async ({ current }, world) => {
       const { queue, ref } = resolve(world, spec);
-      const [outcome] = await world.opened.engine.storage.rollback(queue, [{ ...ref, delayMs, countTry }]);
+      const [outcome] = await rollback(world.opened.engine.storage, queue, [{ ...ref, delayMs, countTry }]);
       assert.equal(outcome, current.rollback(queue, ref, delayMs, countTry));
     }),
   );
@@ -90,9 +91,10 @@ const rollbacks = fc
 const extensions = fc.tuple(refSpecs, lengths).map(([spec, leaseMs]) =>
   command(`extend(${fc.stringify(spec)}, ${leaseMs})`, async ({ current }, world) => {
     const { queue, ref } = resolve(world, spec);
-    const [answer] = await world.opened.engine.storage.extend(queue, [{ ...ref, leaseMs }]);
+    const [answer] = await extend(world.opened.engine.storage, queue, [{ ...ref, leaseMs }]);
     const outcome = current.extend(queue, ref, leaseMs);
-    assert.deepEqual(answer, outcome === 'done' ? { outcome, until: current.now + leaseMs } : { outcome });
+    const until = outcome === 'done' ? current.now + leaseMs : null;
+    assert.deepEqual(answer, { outcome, until });
   }),
 );
 
@@ -100,7 +102,7 @@ const removals = refSpecs.map((spec) =>
   command(`remove(${fc.stringify(spec)})`, async ({ current }, world) => {
     const { queue, ref } = resolve(world, spec);
     if (queue.ns === 'stream') return;
-    const [outcome] = await world.opened.engine.storage.remove(queue, [ref.id]);
+    const [outcome] = await remove(world.opened.engine.storage, queue, [ref.id]);
     assert.equal(outcome, current.remove(queue, ref.id));
   }),
 );
@@ -109,7 +111,7 @@ const putBacks = fc.nat({ max: 3 }).map((back) =>
   command(`putBack(${back})`, async ({ current }, world) => {
     const [popped] = world.popped.splice(Math.max(0, world.popped.length - 1 - back), 1);
     if (popped === undefined) return;
-    await world.opened.engine.storage.putBack(popped.queue, [popped.delivery]);
+    await world.opened.engine.storage.undoTake(popped.queue, [popped.delivery]);
     current.putBack(popped.model);
   }),
 );
@@ -123,7 +125,7 @@ const transfers = fc
         queue,
         element: elementFor(queue, content, current.now),
       }));
-      const [outcome] = await world.opened.engine.storage.transfer([{ from, finish, inserts }]);
+      const [outcome] = await transfer(world.opened.engine.storage, [{ from, finish, inserts }]);
       assert.equal(outcome, current.commit(from, finish));
       if (outcome === 'done') for (const { queue, element } of inserts) current.insert(queue, element);
     }),
@@ -133,7 +135,7 @@ const purges = fc
   .tuple(queues, fc.subarray<DeliveryState>(['ready', 'scheduled', 'reserved']))
   .map(([queue, states]) =>
     command(`purge(${queue.ns}/${queue.name}, ${states})`, async ({ current }, world) => {
-      const gone = await world.opened.engine.storage.purge(queue, states);
+      const gone = await purge(world.opened.engine.storage, queue, states);
       assert.equal(gone, current.purge(queue, states));
     }),
   );
@@ -153,7 +155,13 @@ const browses = fc
       let after: string | null = null;
       do {
         const { storage } = world.opened.engine;
-        const page: BrowsePage = await storage.browse(queue, { group, state, after, limit });
+        const page: ScanPage = await storage.scan(queue, {
+          group,
+          states: [state],
+          bodies: true,
+          after,
+          limit,
+        });
         checkDeliveries(page.deliveries, expected.splice(0, limit));
         after = page.next;
       } while (after !== null);

@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import type { Storage } from '../../src/engine/storage.ts';
 import type { CrashMoment } from '../engines.ts';
+import { commit, rollback } from '../support/settle.ts';
 import type { Model } from './model.ts';
 import {
   type Command,
@@ -51,7 +52,7 @@ const settling = fc.tuple(refSpecs, fc.boolean()).map(([spec, finishing]): MakeC
     const { queue, ref } = resolve(world, spec);
     return {
       real: (storage) =>
-        finishing ? storage.commit(queue, [ref]) : storage.rollback(queue, [{ ...ref, ...back }]),
+        finishing ? commit(storage, queue, [ref]) : rollback(storage, queue, [{ ...ref, ...back }]),
       model: (model) => {
         if (finishing) model.commit(queue, ref);
         else model.rollback(queue, ref, back.delayMs, back.countTry);

@@ -1,5 +1,5 @@
 import type { NamespacePolicy } from '../../src/engine/engine.ts';
-import type { GroupSizes, RemoveOutcome, SettleOutcome } from '../../src/engine/storage.ts';
+import type { GroupCounts, SettleOutcome } from '../../src/engine/storage.ts';
 import type { NewElement } from '../../src/model/element.ts';
 import type { QueueKey } from '../../src/model/names.ts';
 
@@ -165,7 +165,7 @@ export class Model {
     return held;
   }
 
-  remove(queue: QueueKey, id: string): RemoveOutcome {
+  remove(queue: QueueKey, id: string): SettleOutcome {
     const all = this.of(queue).filter(({ element }) => element.id === id);
     if (all.length === 0) return 'not-found';
     if (all.some(({ state }) => state === 'reserved')) return 'reserved';
@@ -173,7 +173,7 @@ export class Model {
     return 'done';
   }
 
-  purge(queue: QueueKey, states: readonly (keyof GroupSizes)[]): number {
+  purge(queue: QueueKey, states: readonly (keyof GroupCounts)[]): number {
     const gone = this.of(queue).filter((delivery) => states.includes(this.#phase(delivery)));
     for (const delivery of gone) this.#finish(delivery);
     return gone.length;
@@ -194,7 +194,7 @@ export class Model {
   }
 
   /** Of a group its deliveries; without one the elements, each in its most advanced state. */
-  sizes(queue: QueueKey, group?: string): GroupSizes {
+  sizes(queue: QueueKey, group?: string): GroupCounts {
     const phases = new Map<ModelDelivery | number, Set<string>>();
     for (const delivery of this.of(queue)) {
       if (group !== undefined && delivery.group !== group) continue;

@@ -2,6 +2,7 @@ import { describe, it } from 'node:test';
 import fc from 'fast-check';
 import type { DurableTestEngine, EngineUnderTest, TestEngine } from '../engines.ts';
 import { checkHistories } from '../support/histories.ts';
+import { purge } from '../support/settle.ts';
 import { Model } from './model.ts';
 import type { Command } from './model-arbitraries.ts';
 import { checkAll, drain } from './model-check.ts';
@@ -76,7 +77,7 @@ class Stage {
 const OPTIONS = { namespaces: MODEL_NAMESPACES, dedupWindowMs: DEDUP_WINDOW_MS };
 
 async function forgetAll({ opened }: World): Promise<void> {
-  for (const queue of EVERY_QUEUE) await opened.engine.storage.purge(queue);
+  for (const queue of EVERY_QUEUE) await purge(opened.engine.storage, queue);
   await opened.passTime(DEDUP_WINDOW_MS + 1);
   await opened.engine.storage.sweep();
 }

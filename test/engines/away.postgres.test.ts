@@ -2,12 +2,13 @@ import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import pg from 'pg';
 import type { Engine } from '../../src/engine/engine.ts';
-import type { DeliveryRef } from '../../src/engine/old-port.ts';
+import type { DeliveryRef } from '../../src/engine/storage.ts';
 import type { QueueKey } from '../../src/model/names.ts';
 import { FakeClock } from '../support/clock.ts';
 import { bodyTexts, newElement, newElements } from '../support/elements.ts';
 import { codeOf } from '../support/outcome.ts';
 import { PostgresServer } from '../support/postgres-server.ts';
+import { commit, extend, nextDueAt, purge, remove, rollback, transfer } from '../support/settle.ts';
 import { TcpProxy } from '../support/tcp-proxy.ts';
 import { freshSchema, runSql } from './postgres.ts';
 import { endSessions, openNode, until } from './postgres-node.ts';
@@ -77,7 +78,7 @@ for (const [state, { begin, end }] of Object.entries(AWAY)) {
 
       await back();
       // What was told is that nobody knows; so some of it may have been done.
-      await engine.storage.purge(used);
+      await purge(engine.storage, used);
       await engine.storage.insert(used, newElements('first', 'second'));
       assert.deepEqual(bodyTexts((await engine.storage.take(used, POP)).deliveries), ['first', 'second']);
     });
@@ -194,18 +195,18 @@ function callsOn(engine: Engine, queue: QueueKey): Promise<unknown>[] {
     storage.insert(queue, newElements('x')),
     storage.take(queue, POP),
     storage.take(queue, { ...POP, leaseMs: 60_000 }),
-    storage.commit(queue, [ref]),
-    storage.rollback(queue, [{ ...ref, delayMs: 0, countTry: true }]),
-    storage.extend(queue, [{ ...ref, leaseMs: 1_000 }]),
-    storage.remove(queue, [ref.id]),
-    storage.transfer([{ from: queue, finish: ref, inserts: [{ queue, element: newElement() }] }]),
+    commit(storage, queue, [ref]),
+    rollback(storage, queue, [{ ...ref, delayMs: 0, countTry: true }]),
+    extend(storage, queue, [{ ...ref, leaseMs: 1_000 }]),
+    remove(storage, queue, [ref.id]),
+    transfer(storage, [{ from: queue, finish: ref, inserts: [{ queue, element: newElement() }] }]),
     storage.sweep(),
-    storage.browse(queue, { group: '', state: 'ready', after: null, limit: 5 }),
-    storage.sizes(queue),
-    storage.nextDueAt(queue, ''),
+    storage.scan(queue, { group: '', states: ['ready'], bodies: true, after: null, limit: 5 }),
+    storage.counts(queue),
+    nextDueAt(storage, queue, ''),
     storage.declare([{ ns: 'plain', name: `${queue.name}, declared` }]),
     storage.queues('plain'),
-    storage.purge(queue),
+    purge(storage, queue),
     definitions.get('queue', 'any'),
     definitions.put('queue', 'any', 1, 'any'),
     definitions.list('queue'),

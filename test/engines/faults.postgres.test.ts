@@ -4,6 +4,7 @@ import type { Engine } from '../../src/engine/engine.ts';
 import { bodyTexts, newElement, newElements } from '../support/elements.ts';
 import { codeOf } from '../support/outcome.ts';
 import { PostgresServer } from '../support/postgres-server.ts';
+import { commit } from '../support/settle.ts';
 import { TcpProxy } from '../support/tcp-proxy.ts';
 import { freshSchema, runSql } from './postgres.ts';
 import { endSessions, openNode, sessionsOf, until } from './postgres-node.ts';
@@ -96,7 +97,7 @@ describe('PostgreSQL that fails', () => {
   it('refuses at once while the server is away for long, and says when to come back', async () => {
     const own = queue();
     await server.stop('fast');
-    await until(async () => (await codeOf(engine.storage.sizes(own))) === 'storage-unavailable');
+    await until(async () => (await codeOf(engine.storage.counts(own))) === 'storage-unavailable');
     const refusal = engine.storage.insert(own, newElements('x'));
     await assert.rejects(refusal, { code: 'storage-unavailable', details: { retryAfterMs: 1000 } });
     await server.start();
@@ -152,7 +153,7 @@ describe('PostgreSQL that fails', () => {
     assert.equal(await codeOf(pop(engine, own)), 'outcome-unknown');
     for (const pid of frozen) process.kill(pid, 'SIGCONT');
     await until(async () => (await sessionsOf(server, 'main')).every((pid) => !frozen.includes(pid)));
-    await until(async () => (await codeOf(engine.storage.sizes(own))) === 'done');
+    await until(async () => (await codeOf(engine.storage.counts(own))) === 'done');
     assert.deepEqual(bodyTexts((await pop(engine, own)).deliveries), ['kept']);
   });
 
@@ -165,7 +166,7 @@ describe('PostgreSQL that fails', () => {
     assert.equal(await codeOf(far.storage.insert(own, newElements('dark'))), 'outcome-unknown');
     proxy.state = 'open';
     proxy.reset();
-    await until(async () => (await codeOf(far.storage.sizes(own))) === 'done');
+    await until(async () => (await codeOf(far.storage.counts(own))) === 'done');
     assert.deepEqual(bodyTexts((await pop(far, own)).deliveries), ['before']);
     await far.stop();
     await proxy.stop();
@@ -179,7 +180,7 @@ describe('PostgreSQL that fails', () => {
       const { deliveries } = await engine.storage.take(own, { group: '', count: 1, leaseMs: 60_000 });
       const [held] = deliveries;
       const ref = { id: held?.id ?? '', group: '', token: null };
-      assert.deepEqual(await engine.storage.commit(own, [ref]), ['done']);
+      assert.deepEqual(await commit(engine.storage, own, [ref]), ['done']);
       assert.deepEqual(bodyTexts((await pop(engine, own)).deliveries), ['b']);
     });
     assert.equal(await codeOf(engine.storage.insert(own, newElements('room again'))), 'done');

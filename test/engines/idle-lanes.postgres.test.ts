@@ -105,7 +105,7 @@ describe('A group of a stream on PostgreSQL that holds nothing', () => {
     await insert(a, 'second');
     now += 20 * MINUTE_MS;
     await showTime();
-    for (const node of [a, b]) assert.equal((await node.storage.sizes(QUEUE)).ready, 1);
+    for (const node of [a, b]) assert.equal((await node.storage.counts(QUEUE)).ready, 1);
     await passMinutes(30);
     assert.deepEqual(await pop(b), ['second']);
   });
@@ -117,6 +117,6 @@ describe('A group of a stream on PostgreSQL that holds nothing', () => {
     await b.storage.take(QUEUE, { group: 'group', count: 1, leaseMs: 60 * MINUTE_MS });
     await passMinutes(30);
     assert.deepEqual(await lanes(), ['group']);
-    assert.equal((await a.storage.sizes(QUEUE)).groups.get('group')?.reserved, 1);
+    assert.equal((await a.storage.counts(QUEUE)).groups.get('group')?.reserved, 1);
   });
 });

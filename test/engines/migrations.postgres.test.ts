@@ -4,6 +4,7 @@ import type { Engine } from '../../src/engine/engine.ts';
 import { MIGRATIONS } from '../../src/engines/postgres/schema.ts';
 import { bodyTexts, newElement, newElements } from '../support/elements.ts';
 import { PostgresServer } from '../support/postgres-server.ts';
+import { commit } from '../support/settle.ts';
 import { freshSchema, runSql } from './postgres.ts';
 import { openNode } from './postgres-node.ts';
 
@@ -72,14 +73,17 @@ describe('A PostgreSQL schema of an earlier version', () => {
       const stream = { ns: 'stream', name: 's' };
       await withNode(schema, async ({ storage, stats, definitions }) => {
         assert.deepEqual(await storage.queues('plain'), ['q']);
-        assert.deepEqual([(await storage.sizes(plain)).ready, (await storage.sizes(plain)).reserved], [1, 1]);
+        assert.deepEqual(
+          [(await storage.counts(plain)).ready, (await storage.counts(plain)).reserved],
+          [1, 1],
+        );
         assert.equal((await storage.usage('plain')).elements, 2);
         assert.deepEqual((await definitions.get('queue', '["plain","q"]'))?.value, { paused: true });
         assert.equal((await stats.read(plain)).get('')?.put, 2);
         // A repeat of the key stores nothing.
         assert.deepEqual(await storage.insert(plain, [newElement({ dedupKey: 'k' })]), ['tag011']);
         assert.deepEqual(bodyTexts((await storage.take(plain, POP)).deliveries), ['waits']);
-        const committed = await storage.commit(plain, [{ id: 'tag012', group: '', token: null }]);
+        const committed = await commit(storage, plain, [{ id: 'tag012', group: '', token: null }]);
         assert.deepEqual(committed, ['done']);
         for (const group of ['g1', 'g2']) {
           const { deliveries } = await storage.take(stream, { ...POP, group });

@@ -1,13 +1,14 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import type { Engine } from '../../src/engine/engine.ts';
-import type { DeliveryRef, Storage } from '../../src/engine/old-port.ts';
+import type { DeliveryRef, Storage } from '../../src/engine/storage.ts';
 import type { Delivery, DeliveryState, NewElement } from '../../src/model/element.ts';
 import type { QueueKey } from '../../src/model/names.ts';
 import { newElement } from '../support/elements.ts';
 import { codeOf } from '../support/outcome.ts';
 import type { PostgresServer } from '../support/postgres-server.ts';
 import { freshSeed, type Random, seededRandom } from '../support/random.ts';
+import { commit, purge, remove, rollback, transfer } from '../support/settle.ts';
 import { freshSchema, runSql, sharedServer } from './postgres.ts';
 import { endSessions, openNode, until } from './postgres-node.ts';
 
@@ -67,7 +68,7 @@ describe('PostgreSQL with several nodes that do everything at once', () => {
     assert.ok(codes.filter((code) => code === 'done').length > codes.length / 2, 'most calls are done');
     assert.deepEqual(await miscounted(), []);
     await assertSizesAgree();
-    for (const queue of QUEUES) await nodes[0]?.storage.purge(queue);
+    for (const queue of QUEUES) if (nodes[0] !== undefined) await purge(nodes[0].storage, queue);
     assert.deepEqual(await miscounted(), [], 'after a purge, too');
     assert.deepEqual((await runSql(server, `SELECT seq FROM ${schema}.element`)).rows, []);
   });
@@ -99,7 +100,7 @@ describe('PostgreSQL with several nodes that do everything at once', () => {
   /** The port's answer against the rows. */
   async function assertSizesAgree(): Promise<void> {
     for (const queue of QUEUES) {
-      const sizes = await nodes[0]?.storage.sizes(queue);
+      const sizes = await nodes[0]?.storage.counts(queue);
       const { rows } = await runSql(
         server,
         `SELECT count(DISTINCT d.seq) FROM ${schema}.delivery d JOIN ${schema}.lane l ON l.id = d.lane
@@ -155,17 +156,19 @@ async function anyCall(storage: Storage, held: Held[], random: Random): Promise<
     }
     case 6: {
       const { deliveries } = await storage.take(queue, { group, count: 3, leaseMs: null });
-      return random.chance(0.5) ? storage.putBack(queue, deliveries) : undefined;
+      return random.chance(0.5) ? storage.undoTake(queue, deliveries) : undefined;
     }
     case 7:
-      return storage.commit(from, refs);
+      return commit(storage, from, refs);
     case 8:
-      return storage.rollback(
+      return rollback(
+        storage,
         from,
         refs.map((ref) => ({ ...ref, delayMs: random.pick(DELAYS_MS), countTry: random.chance(0.7) })),
       );
     case 9:
-      return storage.transfer(
+      return transfer(
+        storage,
         refs.map((finish) => ({
           from,
           finish,
@@ -173,14 +176,15 @@ async function anyCall(storage: Storage, held: Held[], random: Random): Promise<
         })),
       );
     case 10:
-      return storage.remove(
+      return remove(
+        storage,
         from,
         refs.map(({ id }) => id),
       );
     case 11:
       return storage.sweep();
     default:
-      return random.chance(0.2) ? storage.purge(queue, [random.pick(STATES)]) : storage.sizes(queue);
+      return random.chance(0.2) ? purge(storage, queue, [random.pick(STATES)]) : storage.counts(queue);
   }
 }
 

@@ -4,6 +4,7 @@ import type { JsonValue } from '../../src/engine/definitions.ts';
 import type { Engine } from '../../src/engine/engine.ts';
 import { bodyTexts, newElement, newElements } from '../support/elements.ts';
 import type { PostgresServer } from '../support/postgres-server.ts';
+import { commit, purge } from '../support/settle.ts';
 import { TcpProxy } from '../support/tcp-proxy.ts';
 import { freshSchema, runSql, sharedServer } from './postgres.ts';
 import { endSessions, openNode, until } from './postgres-node.ts';
@@ -61,9 +62,9 @@ describe('PostgreSQL with several nodes', () => {
     await a.storage.insert(own, newElements('x'));
     const { deliveries } = await a.storage.take(own, { group: '', count: 1, leaseMs: 60_000 });
     const refs = deliveries.map(({ id, lease }) => ({ id, group: '', token: lease?.token ?? null }));
-    const outcomes = await Promise.all([a.storage.commit(own, refs), b.storage.commit(own, refs)]);
+    const outcomes = await Promise.all([commit(a.storage, own, refs), commit(b.storage, own, refs)]);
     assert.deepEqual(outcomes.flat().sort(), ['done', 'not-found']);
-    assert.equal((await a.storage.sizes(own)).reserved, 0);
+    assert.equal((await a.storage.counts(own)).reserved, 0);
   });
 
   it('stores an element once when two nodes insert it under one key', async () => {
@@ -73,7 +74,7 @@ describe('PostgreSQL with several nodes', () => {
       const ids = await Promise.all(nodes.map(({ storage }) => storage.insert(own, [element])));
       assert.deepEqual(ids[0], ids[1]);
     }
-    assert.equal((await nodes[0].storage.sizes(own)).ready, 20);
+    assert.equal((await nodes[0].storage.counts(own)).ready, 20);
   });
 
   it('finishes a shared element once, though its last groups finish at the same time', async () => {
@@ -109,7 +110,7 @@ describe('PostgreSQL with several nodes', () => {
         const { deliveries } = await storage.take(own, { group, count: 4, leaseMs });
         left -= deliveries.length;
         const refs = deliveries.map(({ id, lease }) => ({ id, group, token: lease?.token ?? null }));
-        if (leaseMs !== null) await storage.commit(own, refs);
+        if (leaseMs !== null) await commit(storage, own, refs);
       }
     };
     const leases = [null, null, null, 60_000, 60_000];
@@ -120,7 +121,7 @@ describe('PostgreSQL with several nodes', () => {
         ),
       );
       assert.equal((await deadlocks()) - before, 0);
-      const { ready, scheduled, reserved } = await third.storage.sizes(own);
+      const { ready, scheduled, reserved } = await third.storage.counts(own);
       assert.deepEqual([ready, scheduled, reserved], [0, 0, 0]);
     } finally {
       await third.stop();
@@ -131,10 +132,10 @@ describe('PostgreSQL with several nodes', () => {
     const own = queue('stream');
     const [a, b] = nodes;
     await a.storage.insert(own, [newElement({ groups: ['g1'] })]);
-    assert.deepEqual([...(await a.storage.sizes(own)).groups.keys()], ['g1']);
+    assert.deepEqual([...(await a.storage.counts(own)).groups.keys()], ['g1']);
     await b.storage.insert(own, [newElement({ groups: ['g2'] }), newElement({ groups: ['g3'] })]);
-    await until(async () => (await a.storage.sizes(own)).groups.size === 3);
-    assert.equal(await a.storage.purge(own), 3);
+    await until(async () => (await a.storage.counts(own)).groups.size === 3);
+    assert.equal(await purge(a.storage, own), 3);
     assert.equal((await b.storage.take(own, { group: 'g2', count: 1, leaseMs: null })).deliveries.length, 0);
   });
 
@@ -150,7 +151,7 @@ describe('PostgreSQL with several nodes', () => {
     }
     await until(async () => {
       await Promise.all([...nodes, ...nodes].map(({ storage }) => storage.sweep()));
-      return (await nodes[1].storage.sizes(own)).ready === count;
+      return (await nodes[1].storage.counts(own)).ready === count;
     });
     const { deliveries } = await nodes[1].storage.take(own, { group: '', count: 1000, leaseMs: null });
     assert.ok(deliveries.every(({ tries }) => tries === 1));
@@ -169,7 +170,7 @@ describe('PostgreSQL with several nodes', () => {
       );
       await b.storage.take(own, { group: '', count: 1000, leaseMs: null });
     }
-    await a.storage.putBack(own, popped.deliveries);
+    await a.storage.undoTake(own, popped.deliveries);
     await until(async () => {
       const { deliveries } = await b.storage.take(own, { group: '', count: 1, leaseMs: null });
       return bodyTexts(deliveries).includes('given back');

@@ -1,7 +1,8 @@
-import type { Storage } from '../../src/engine/old-port.ts';
+import type { Storage } from '../../src/engine/storage.ts';
 import { QuaysideError } from '../../src/model/errors.ts';
 import type { QueueKey } from '../../src/model/names.ts';
 import { bodyText, newElement } from '../support/elements.ts';
+import { commit } from '../support/settle.ts';
 
 const PRODUCERS = 8;
 const RESERVERS = 6;
@@ -120,7 +121,7 @@ export class Traffic {
     bodies: readonly string[],
   ): Promise<void> {
     const refs = held.map((ref) => ({ ...ref, group: '' }));
-    const outcomes = await this.#timed(storage.commit(this.#queue, refs));
+    const outcomes = await this.#timed(commit(storage, this.#queue, refs));
     for (const [index, body] of bodies.entries()) {
       if (outcomes === null) this.#unsure.add(body);
       else if (outcomes[index] === 'done') this.#finished.add(body);
@@ -136,7 +137,7 @@ export class Traffic {
   }
 
   async #isDrained(): Promise<boolean> {
-    const sizes = await this.#timed(this.#node(0).sizes(this.#queue));
+    const sizes = await this.#timed(this.#node(0).counts(this.#queue));
     return sizes !== null && sizes.ready + sizes.scheduled + sizes.reserved === 0;
   }
 

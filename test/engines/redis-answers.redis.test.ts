@@ -1,13 +1,14 @@
 import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, it } from 'node:test';
 import type { Engine } from '../../src/engine/engine.ts';
-import type { TakeResult } from '../../src/engine/old-port.ts';
+import type { TakeResult } from '../../src/engine/storage.ts';
 import { Keys } from '../../src/engines/redis/keys.ts';
 import type { QueueKey } from '../../src/model/names.ts';
 import { plain } from '../support/broker.ts';
 import { FakeClock } from '../support/clock.ts';
 import { bodyTexts, newElements } from '../support/elements.ts';
 import { type RedisServer, redisCli, startRedis } from '../support/redis-servers.ts';
+import { commit, purge, rollback } from '../support/settle.ts';
 import { TcpProxy } from '../support/tcp-proxy.ts';
 import { freshPrefix, QUEUE_CALL, redisEngine } from './redis.ts';
 import { inTime, passGently, passTo, passUntil, refusalOf, stopped } from './redis-time.ts';
@@ -53,7 +54,7 @@ describe('A call of Redis whose answer was lost', () => {
     await caught;
     proxy.state = 'dark';
     assert.equal(await passTo(clock, popped), 'outcome-unknown');
-    assert.equal((await near.storage.sizes(QUEUE)).ready, 0, 'the pop was done');
+    assert.equal((await near.storage.counts(QUEUE)).ready, 0, 'the pop was done');
   }
 
   async function connectAgain(): Promise<void> {
@@ -63,7 +64,7 @@ describe('A call of Redis whose answer was lost', () => {
   }
 
   async function assertBack(): Promise<void> {
-    await passUntil(clock, async () => assert.equal((await near.storage.sizes(QUEUE)).ready, 2));
+    await passUntil(clock, async () => assert.equal((await near.storage.counts(QUEUE)).ready, 2));
     const { deliveries } = await near.storage.take(QUEUE, POP);
     assert.deepEqual(
       deliveries.map(({ tries }) => tries),
@@ -98,7 +99,7 @@ describe('A call of Redis whose answer was lost', () => {
     const taking = far.storage.take(QUEUE, { group: '', count: 2, leaseMs: LEASE_MS });
     await caught;
     // It was sent; what the other engine sends now may yet come first.
-    while ((await near.storage.sizes(QUEUE)).reserved < 2);
+    while ((await near.storage.counts(QUEUE)).reserved < 2);
     await meanwhile();
     proxy.reset();
     return passGently(clock, taking);
@@ -107,32 +108,34 @@ describe('A call of Redis whose answer was lost', () => {
   it('if it was a reserve, hands out what it still holds', async () => {
     await far.storage.insert(QUEUE, newElements('a', 'b', 'c'));
     const { deliveries, nextDueAt } = await reserveAgainAfter(async () => {
-      const [first] = (await near.storage.browse(QUEUE, { ...PAGE, state: 'reserved' })).deliveries;
+      const [first] = (await near.storage.scan(QUEUE, { ...PAGE, states: ['reserved'], bodies: true }))
+        .deliveries;
       const ref = { id: first?.id ?? '', group: '', token: null };
-      await near.storage.commit(QUEUE, [ref]);
+      await commit(near.storage, QUEUE, [ref]);
     });
     assert.deepEqual(bodyTexts(deliveries), ['b']);
     assert.ok((nextDueAt ?? Number.POSITIVE_INFINITY) <= near.storage.now(), 'worth asking again at once');
     const refs = deliveries.map(({ id, lease }) => ({ id, group: '', token: lease?.token ?? null }));
-    assert.deepEqual(await far.storage.commit(QUEUE, refs), ['done']);
+    assert.deepEqual(await commit(far.storage, QUEUE, refs), ['done']);
   });
 
   it('if it was a reserve, hands out nothing that was removed meanwhile', async () => {
     await far.storage.insert(QUEUE, newElements('a', 'b'));
-    const { deliveries } = await reserveAgainAfter(() => near.storage.purge(QUEUE));
+    const { deliveries } = await reserveAgainAfter(() => purge(near.storage, QUEUE));
     assert.deepEqual(deliveries, []);
   });
 
   it('if it was a reserve, hands out nothing that somebody else has reserved since', async () => {
     await far.storage.insert(QUEUE, newElements('a', 'b'));
     const { deliveries } = await reserveAgainAfter(async () => {
-      const reserved = (await near.storage.browse(QUEUE, { ...PAGE, state: 'reserved' })).deliveries;
+      const reserved = (await near.storage.scan(QUEUE, { ...PAGE, states: ['reserved'], bodies: true }))
+        .deliveries;
       const items = reserved.map(({ id }) => ({ id, group: '', token: null, delayMs: 0, countTry: false }));
-      await near.storage.rollback(QUEUE, items);
+      await rollback(near.storage, QUEUE, items);
       await near.storage.take(QUEUE, { group: '', count: 1, leaseMs: LEASE_MS });
     });
     assert.deepEqual(deliveries, []);
-    assert.equal((await near.storage.sizes(QUEUE)).ready, 1);
+    assert.equal((await near.storage.counts(QUEUE)).ready, 1);
   });
 });
 

@@ -1,13 +1,14 @@
 import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, it } from 'node:test';
 import type { Engine } from '../../src/engine/engine.ts';
-import type { DeliveryRef, Storage } from '../../src/engine/old-port.ts';
+import type { DeliveryRef, Storage } from '../../src/engine/storage.ts';
 import { Keys } from '../../src/engines/redis/keys.ts';
 import type { QueueKey } from '../../src/model/names.ts';
 import { plain } from '../support/broker.ts';
 import { FakeClock } from '../support/clock.ts';
 import { bodyTexts, newElement, newElements } from '../support/elements.ts';
 import { type RedisServer, redisCli, startRedis } from '../support/redis-servers.ts';
+import { commit, extend, nextDueAt, purge, remove, rollback, transfer } from '../support/settle.ts';
 import { freshPrefix, redisEngine } from './redis.ts';
 import { ANSWERED_MS, inTime, passUntil, refusalOf, settledOf, stopped, turns } from './redis-time.ts';
 
@@ -74,7 +75,7 @@ for (const variant of ['simple', 'list'] as const) {
 
         await back();
         // A frozen server still does what reached it: what was told is that nobody knows.
-        await storage.purge(used);
+        await purge(storage, used);
         const marks = newElements('first', 'second');
         await storage.insert(used, marks);
         assert.deepEqual(bodyTexts((await storage.take(used, POP)).deliveries), ['first', 'second']);
@@ -242,11 +243,11 @@ function callsOn(engine: Engine, queue: QueueKey): Promise<unknown>[] {
   const settling = storage.capabilities.reserve
     ? [
         storage.take(queue, { ...POP, leaseMs: 60_000 }),
-        storage.commit(queue, [ref]),
-        storage.rollback(queue, [{ ...ref, delayMs: 0, countTry: true }]),
-        storage.extend(queue, [{ ...ref, leaseMs: 1_000 }]),
-        storage.remove(queue, [ref.id]),
-        storage.transfer([{ from: queue, finish: ref, inserts: [{ queue, element: newElement() }] }]),
+        commit(storage, queue, [ref]),
+        rollback(storage, queue, [{ ...ref, delayMs: 0, countTry: true }]),
+        extend(storage, queue, [{ ...ref, leaseMs: 1_000 }]),
+        remove(storage, queue, [ref.id]),
+        transfer(storage, [{ from: queue, finish: ref, inserts: [{ queue, element: newElement() }] }]),
         storage.sweep(),
       ]
     : [];
@@ -254,12 +255,12 @@ function callsOn(engine: Engine, queue: QueueKey): Promise<unknown>[] {
     storage.insert(queue, newElements('x')),
     storage.take(queue, POP),
     ...settling,
-    storage.browse(queue, { group: '', state: 'ready', after: null, limit: 5 }),
-    storage.sizes(queue),
-    storage.nextDueAt(queue, ''),
+    storage.scan(queue, { group: '', states: ['ready'], bodies: true, after: null, limit: 5 }),
+    storage.counts(queue),
+    nextDueAt(storage, queue, ''),
     storage.declare([{ ns: 'plain', name: `${queue.name}, declared` }]),
     storage.queues('plain'),
-    storage.purge(queue),
+    purge(storage, queue),
     definitions.get('queue', 'any'),
     definitions.put('queue', 'any', 1, 'any'),
     definitions.list('queue'),

@@ -8,6 +8,7 @@ import { plain } from '../support/broker.ts';
 import { FakeClock } from '../support/clock.ts';
 import { bodyTexts, newElement, newElements } from '../support/elements.ts';
 import { type RedisServer, redisCli, startRedis } from '../support/redis-servers.ts';
+import { commit, rollback, transfer } from '../support/settle.ts';
 import { TcpProxy } from '../support/tcp-proxy.ts';
 import { freshPrefix, listening, QUEUE_CALL, redisEngine, standalone } from './redis.ts';
 
@@ -58,7 +59,8 @@ describe('calls of the Redis engine on a bad network', () => {
     await far.storage.insert(queue, newElements(...bodies));
     const { deliveries } = await far.storage.take(queue, { ...RESERVE, count: 1 });
     const back = { group: '', token: null, delayMs: 0, countTry: false };
-    await far.storage.rollback(
+    await rollback(
+      far.storage,
       queue,
       deliveries.map(({ id }) => ({ id, ...back })),
     );
@@ -95,28 +97,28 @@ describe('calls of the Redis engine on a bad network', () => {
     const queue = await used('a', 'b');
     const { deliveries } = await withAnswerLost(() => far.storage.take(queue, POP));
     assert.deepEqual(bodyTexts(deliveries), ['a', 'b']);
-    assert.equal((await near.storage.sizes(queue)).ready, 0);
+    assert.equal((await near.storage.counts(queue)).ready, 0);
   });
 
   it('reserves once although the answer was lost: the token that it answers is the one that holds', async () => {
     const queue = await used('a');
     const [reserved] = (await withAnswerLost(() => far.storage.take(queue, RESERVE))).deliveries;
     const ref = { id: reserved?.id ?? '', group: '', token: reserved?.lease?.token ?? '' };
-    assert.deepEqual(await near.storage.commit(queue, [ref]), ['done']);
+    assert.deepEqual(await commit(near.storage, queue, [ref]), ['done']);
   });
 
   it('answers done for a commit whose first answer was lost', async () => {
     const queue = await used('a');
     const [reserved] = (await far.storage.take(queue, RESERVE)).deliveries;
     const ref = { id: reserved?.id ?? '', group: '', token: null };
-    assert.deepEqual(await withAnswerLost(() => far.storage.commit(queue, [ref])), ['done']);
+    assert.deepEqual(await withAnswerLost(() => commit(far.storage, queue, [ref])), ['done']);
   });
 
   it('counts one try for a rollback whose first answer was lost', async () => {
     const queue = await used('a');
     const [reserved] = (await far.storage.take(queue, RESERVE)).deliveries;
     const item = { id: reserved?.id ?? '', group: '', token: null, delayMs: 0, countTry: true };
-    assert.deepEqual(await withAnswerLost(() => far.storage.rollback(queue, [item])), ['done']);
+    assert.deepEqual(await withAnswerLost(() => rollback(far.storage, queue, [item])), ['done']);
     assert.equal((await near.storage.take(queue, POP)).deliveries[0]?.tries, 1);
   });
 
@@ -125,7 +127,7 @@ describe('calls of the Redis engine on a bad network', () => {
     await far.storage.insert(queue, newElements('poison'));
     const [reserved] = (await far.storage.take(queue, RESERVE)).deliveries;
     const item = { id: reserved?.id ?? '', group: '', token: null, delayMs: 0, countTry: true };
-    assert.deepEqual(await withAnswerLost(() => far.storage.rollback(queue, [item])), ['dead-lettered']);
+    assert.deepEqual(await withAnswerLost(() => rollback(far.storage, queue, [item])), ['dead-lettered']);
     const { deliveries } = await near.storage.take({ ns: 'jobs', name: 'dead' }, POP);
     assert.deepEqual(bodyTexts(deliveries), ['poison']);
   });
@@ -135,7 +137,9 @@ describe('calls of the Redis engine on a bad network', () => {
     const [reserved] = (await far.storage.take(from, RESERVE)).deliveries;
     const finish = { id: reserved?.id ?? '', group: '', token: null };
     const inserts = [{ queue: to, element: newElement({ body: 'copy' }) }];
-    assert.deepEqual(await withAnswerLost(() => far.storage.transfer([{ from, finish, inserts }])), ['done']);
+    assert.deepEqual(await withAnswerLost(() => transfer(far.storage, [{ from, finish, inserts }])), [
+      'done',
+    ]);
     assert.deepEqual(bodyTexts((await near.storage.take(to, POP)).deliveries), ['copy']);
   });
 
@@ -159,10 +163,10 @@ describe('calls of the Redis engine on a bad network', () => {
     await caught;
     proxy.state = 'dark';
     await assert.rejects(popped, isCode('outcome-unknown'));
-    assert.equal((await near.storage.sizes(queue)).ready, 0, 'the pop was done');
+    assert.equal((await near.storage.counts(queue)).ready, 0, 'the pop was done');
     proxy.state = 'open';
     proxy.reset();
-    await until(async () => (await near.storage.sizes(queue)).ready === 2);
+    await until(async () => (await near.storage.counts(queue)).ready === 2);
     assert.deepEqual(bodyTexts((await near.storage.take(queue, POP)).deliveries), ['a', 'b']);
   });
 
@@ -170,7 +174,7 @@ describe('calls of the Redis engine on a bad network', () => {
     const queue = await used();
     proxy.state = 'dark';
     proxy.reset();
-    const calls = [far.storage.insert(queue, newElements('never')), far.ping(), far.storage.sizes(queue)];
+    const calls = [far.storage.insert(queue, newElements('never')), far.ping(), far.storage.counts(queue)];
     await Promise.all(calls.map((call) => assert.rejects(call, isCode('storage-unavailable'))));
     proxy.state = 'open';
     proxy.reset();
@@ -197,7 +201,7 @@ describe('calls of the Redis engine on a bad network', () => {
     const queue = await used();
     redisCli('-p', String(server.port), 'FUNCTION', 'FLUSH');
     await far.storage.insert(queue, newElements('a'));
-    assert.equal((await far.storage.sizes(queue)).ready, 1);
+    assert.equal((await far.storage.counts(queue)).ready, 1);
   });
 
   it('makes itself known again to a server that lost all data', async () => {
@@ -241,7 +245,7 @@ describe('a Redis server that is full or unfit', () => {
     assert.ok(taken.status === 'fulfilled');
     const [reserved] = taken.value.deliveries;
     const ref = { id: reserved?.id ?? '', group: '', token: null };
-    assert.deepEqual(await storage.commit(queue, [ref]), ['done']);
+    assert.deepEqual(await commit(storage, queue, [ref]), ['done']);
     assert.deepEqual(bodyTexts((await storage.take(queue, POP)).deliveries), ['b']);
     redisCli('-p', String(server.port), 'CONFIG', 'SET', 'maxmemory', '0');
     await storage.insert(queue, newElements('fits again'));

@@ -8,6 +8,7 @@ import { plain } from '../support/broker.ts';
 import { FakeClock } from '../support/clock.ts';
 import { bodyTexts, newElement, newElements } from '../support/elements.ts';
 import { type RedisCluster, type RedisServer, redisCli, startCluster } from '../support/redis-servers.ts';
+import { rollback, transfer } from '../support/settle.ts';
 import { freshPrefix, redisEngine } from './redis.ts';
 import { until } from './redis-time.ts';
 import { Traffic } from './redis-traffic.ts';
@@ -190,7 +191,7 @@ describe('the Redis engine on a cluster', () => {
     const target = ownerOf(slotOf(new Keys(prefix).queue(to).hash));
     cli(target.port, 'CLIENT', 'PAUSE', '30000', 'WRITE');
     // The finish is done and cannot be undone, so the transfer is: its copy is under way.
-    assert.deepEqual(await engine.storage.transfer([{ from, finish, inserts }]), ['done']);
+    assert.deepEqual(await transfer(engine.storage, [{ from, finish, inserts }]), ['done']);
     // Gone before the server goes on: what it sent last is not done either.
     await engine.stop();
     cli(target.port, 'CLIENT', 'UNPAUSE');
@@ -216,10 +217,10 @@ describe('the Redis engine on a cluster', () => {
     cli(silent.port, 'CLIENT', 'PAUSE', '30000', 'WRITE');
     clock.advance(60_000);
     const again = clock.now() + 5_000;
-    assert.deepEqual(await engine.storage.sweep(), { touched: [near], nextAt: again });
+    assert.deepEqual(await engine.storage.sweep(), { affected: [near], nextAt: again });
     cli(silent.port, 'CLIENT', 'UNPAUSE');
     clock.advance(5_000);
-    assert.deepEqual(await engine.storage.sweep(), { touched: [away], nextAt: null });
+    assert.deepEqual(await engine.storage.sweep(), { affected: [away], nextAt: null });
     await engine.stop();
   });
 
@@ -230,7 +231,7 @@ describe('the Redis engine on a cluster', () => {
       await engine.storage.insert(queue, newElements(name));
       const [reserved] = (await engine.storage.take(queue, RESERVE)).deliveries;
       const item = { id: reserved?.id ?? '', group: '', token: null, delayMs: 0, countTry: true };
-      assert.deepEqual(await engine.storage.rollback(queue, [item]), ['dead-lettered']);
+      assert.deepEqual(await rollback(engine.storage, queue, [item]), ['dead-lettered']);
       assert.deepEqual(bodyTexts((await engine.storage.take({ ns: 'jobs', name: 'dead' }, POP)).deliveries), [
         name,
       ]);

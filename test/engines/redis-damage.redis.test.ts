@@ -9,6 +9,7 @@ import { plain } from '../support/broker.ts';
 import { FakeClock } from '../support/clock.ts';
 import { bodyTexts, newElement, newElements } from '../support/elements.ts';
 import { redisCli } from '../support/redis-servers.ts';
+import { commit, purge, rollback } from '../support/settle.ts';
 import { freshPrefix, redisEngine, standalone } from './redis.ts';
 
 const QUEUE: QueueKey = { ns: 'jobs', name: 'damaged' };
@@ -58,16 +59,16 @@ describe('A queue on Redis that holds something which this version did not write
     return (await engine.storage.take(QUEUE, RESERVE)).deliveries;
   }
 
-  const commit = async ({ id }: Delivery, token: string | null): Promise<string | undefined> =>
-    (await engine.storage.commit(QUEUE, [{ id, group: '', token }]))[0];
+  const commitOne = async ({ id }: Delivery, token: string | null): Promise<string | undefined> =>
+    (await commit(engine.storage, QUEUE, [{ id, group: '', token }]))[0];
 
   it('removes an expired lease without a delivery, and remains usable', async () => {
     const [first] = await reserved('first');
     assert.ok(first);
     addStaleLease(first, clock.now() + 1);
-    assert.equal(await commit(first, first.lease?.token ?? null), 'done');
+    assert.equal(await commitOne(first, first.lease?.token ?? null), 'done');
     clock.advance(2);
-    const sizes = await engine.storage.sizes(QUEUE);
+    const sizes = await engine.storage.counts(QUEUE);
     assert.deepEqual([sizes.ready, sizes.scheduled, sizes.reserved], [0, 0, 0]);
     assert.equal(leaseMembers(), '0');
     await engine.storage.insert(QUEUE, newElements('second'));
@@ -81,9 +82,9 @@ describe('A queue on Redis that holds something which this version did not write
     clock.advance(2);
     await engine.storage.sweep();
     assert.deepEqual((await engine.storage.take(QUEUE, POP)).deliveries, []);
-    assert.equal((await engine.storage.sizes({ ns: 'jobs', name: 'dead' })).ready, 0, 'no try was counted');
+    assert.equal((await engine.storage.counts({ ns: 'jobs', name: 'dead' })).ready, 0, 'no try was counted');
     assert.equal(leaseMembers(), '1');
-    assert.equal(await commit(held, held.lease?.token ?? null), 'done');
+    assert.equal(await commitOne(held, held.lease?.token ?? null), 'done');
     assert.equal(leaseMembers(), '0');
   });
 
@@ -91,10 +92,11 @@ describe('A queue on Redis that holds something which this version did not write
     const [gone, held] = await reserved('gone', 'held');
     assert.ok(gone && held);
     addStaleLease(gone, clock.now() + 2 * LEASE_MS);
-    await commit(gone, null);
-    const { deliveries } = await engine.storage.browse(QUEUE, {
+    await commitOne(gone, null);
+    const { deliveries } = await engine.storage.scan(QUEUE, {
       group: '',
-      state: 'reserved',
+      states: ['reserved'],
+      bodies: true,
       after: null,
       limit: 10,
     });
@@ -105,9 +107,9 @@ describe('A queue on Redis that holds something which this version did not write
     const [waiting, held] = await reserved('waiting', 'held');
     assert.ok(waiting && held);
     const item = { id: waiting.id, group: '', token: null, delayMs: 0, countTry: false };
-    await engine.storage.rollback(QUEUE, [item]);
+    await rollback(engine.storage, QUEUE, [item]);
     addStaleLease(waiting, clock.now() + 2 * LEASE_MS);
-    await engine.storage.purge(QUEUE, ['reserved']);
+    await purge(engine.storage, QUEUE, ['reserved']);
     assert.equal(leaseMembers(), '0');
     assert.deepEqual(bodyTexts((await engine.storage.take(QUEUE, POP)).deliveries), ['waiting']);
   });
@@ -115,8 +117,8 @@ describe('A queue on Redis that holds something which this version did not write
   it('lists the elements behind one whose content cannot be decoded', async () => {
     const [id = ''] = await engine.storage.insert(QUEUE, newElements('a', 'b'));
     spoil(id);
-    const page = { group: '', state: 'ready', after: null, limit: 10 } as const;
-    assert.deepEqual(bodyTexts((await engine.storage.browse(QUEUE, page)).deliveries), ['b']);
+    const page = { group: '', states: ['ready'], bodies: true, after: null, limit: 10 } as const;
+    assert.deepEqual(bodyTexts((await engine.storage.scan(QUEUE, page)).deliveries), ['b']);
   });
 
   it('commits a reservation whose record has no token only without a token', async () => {
@@ -128,9 +130,9 @@ describe('A queue on Redis that holds something which this version did not write
       return redis.call('HSET', KEYS[1], field, struct.pack('>I6I4I6I6', maturity, tries, 7, till))`;
     assert.equal(edit(shorten, numberOf(held)), '0');
     for (const token of ['not one of ours', 'A'.repeat(22), held.lease?.token ?? '']) {
-      assert.equal(await commit(held, token), 'lease-lost', token);
+      assert.equal(await commitOne(held, token), 'lease-lost', token);
     }
-    assert.equal(await commit(held, null), 'done');
+    assert.equal(await commitOne(held, null), 'done');
   });
 
   /** Replaces the content of an element by one that only a newer version could read; the function returned undoes it. */
@@ -183,10 +185,11 @@ describe('A queue on Redis that holds something which this version did not write
         deliveries.map(({ tries }) => tries),
         [0, 0, 0],
       );
-      assert.equal((await engine.storage.sizes(QUEUE, call.group)).scheduled, 1);
+      assert.equal((await engine.storage.counts(QUEUE, call.group)).scheduled, 1);
       repair();
       clock.advance(LEASE_MS);
-      await engine.storage.commit(
+      await commit(
+        engine.storage,
         QUEUE,
         deliveries.map(({ id, lease }) => ({ id, group: call.group, token: lease?.token ?? null })),
       );

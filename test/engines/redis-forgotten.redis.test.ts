@@ -8,6 +8,7 @@ import { plain } from '../support/broker.ts';
 import { FakeClock } from '../support/clock.ts';
 import { bodyTexts, newElements } from '../support/elements.ts';
 import { redisCli } from '../support/redis-servers.ts';
+import { rollback } from '../support/settle.ts';
 import { TcpProxy } from '../support/tcp-proxy.ts';
 import { freshPrefix, REDIS_LIST, redisEngine, sharedCluster, standalone } from './redis.ts';
 
@@ -63,7 +64,7 @@ for (const [where, server] of [
           const inserting: Promise<unknown>[] = [];
           for (const [i, queue] of queues.entries()) {
             // Now and then the sweeps come further before the next insert.
-            if (i % 10 === round) await three.storage.sizes(queue);
+            if (i % 10 === round) await three.storage.counts(queue);
             inserting.push((i % 2 === 0 ? one : three).storage.insert(queue, newElements(queue.name)));
           }
           await Promise.all([...sweeping, ...inserting]);
@@ -161,7 +162,7 @@ it('the configured dead-letter queue stays', async () => {
     await one.storage.insert(named('q'), newElements('a'));
     const [delivery] = (await one.storage.take(named('q'), { ...POP, leaseMs: 1000 })).deliveries;
     const ref = { id: delivery?.id ?? '', group: '', token: delivery?.lease?.token ?? null };
-    const rolledBack = await one.storage.rollback(named('q'), [{ ...ref, delayMs: 0, countTry: true }]);
+    const rolledBack = await rollback(one.storage, named('q'), [{ ...ref, delayMs: 0, countTry: true }]);
     assert.deepEqual(rolledBack, ['dead-lettered']);
     assert.equal((await one.storage.take(named('dead'), POP)).deliveries.length, 1);
     await passHours(nodes, clock, 60);

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import fc from 'fast-check';
 import type { Engine } from '../../src/engine/engine.ts';
-import type { Storage } from '../../src/engine/old-port.ts';
+import type { Storage } from '../../src/engine/storage.ts';
 import type { NewElement } from '../../src/model/element.ts';
 import { QuaysideError } from '../../src/model/errors.ts';
 import { contentFingerprint } from '../../src/model/fingerprint.ts';
@@ -10,6 +10,7 @@ import type { QueueKey } from '../../src/model/names.ts';
 import { sampleBodies } from '../support/bodies.ts';
 import { plain } from '../support/broker.ts';
 import { bodyText, bodyTexts, newElement, newElements } from '../support/elements.ts';
+import { commit, extend, nextDueAt, purge, remove, rollback, transfer } from '../support/settle.ts';
 import { TcpProxy } from '../support/tcp-proxy.ts';
 import { freshPrefix, redisEngine, sharedCluster, standalone } from './redis.ts';
 
@@ -47,11 +48,11 @@ for (const { name, url } of servers) {
       const ref = { id: 'x', group: '', token: null };
       const refused = [
         storage.take(queue, { group: '', count: 1, leaseMs: 1000 }),
-        storage.commit(queue, [ref]),
-        storage.rollback(queue, [{ ...ref, delayMs: 0, countTry: true }]),
-        storage.extend(queue, [{ ...ref, leaseMs: 1 }]),
-        storage.remove(queue, ['x']),
-        storage.transfer([{ from: queue, finish: ref, inserts: [] }]),
+        commit(storage, queue, [ref]),
+        rollback(storage, queue, [{ ...ref, delayMs: 0, countTry: true }]),
+        extend(storage, queue, [{ ...ref, leaseMs: 1 }]),
+        remove(storage, queue, ['x']),
+        transfer(storage, [{ from: queue, finish: ref, inserts: [] }]),
         storage.insert(queue, [newElement({ delayMs: 1000 })]),
         storage.insert(queue, [newElement({ groups: ['g1'] })]),
       ];
@@ -61,7 +62,7 @@ for (const { name, url } of servers) {
           (error) => error instanceof QuaysideError && error.code === 'not-supported',
         );
       }
-      assert.equal((await storage.sizes(queue)).ready, 0);
+      assert.equal((await storage.counts(queue)).ready, 0);
     });
 
     it('hands out in the order of insertion, all fields kept', async () => {
@@ -146,7 +147,7 @@ for (const { name, url } of servers) {
       const queue = freshQueue();
       await storage.insert(queue, newElements('a', 'b', 'c'));
       const { deliveries } = await pop(queue, 2);
-      await storage.putBack(queue, deliveries);
+      await storage.undoTake(queue, deliveries);
       assert.deepEqual((await pop(queue)).deliveries.map(bodyText), ['a', 'b', 'c']);
     });
 
@@ -183,23 +184,29 @@ for (const { name, url } of servers) {
     it('counts, pages and purges', async () => {
       const queue = freshQueue();
       await storage.insert(queue, newElements('a', 'b', 'c', 'd', 'e'));
-      const sizes = await storage.sizes(queue);
+      const sizes = await storage.counts(queue);
       assert.deepEqual([sizes.ready, sizes.scheduled, sizes.reserved], [5, 0, 0]);
-      assert.equal(sizes.nextMatureAt, await storage.nextDueAt(queue, ''));
+      assert.equal(sizes.nextMatureAt, await nextDueAt(storage, queue, ''));
       const seen: string[] = [];
       let next: string | null = null;
       do {
-        const page = await storage.browse(queue, { group: '', state: 'ready', after: next, limit: 2 });
+        const page = await storage.scan(queue, {
+          group: '',
+          states: ['ready'],
+          bodies: true,
+          after: next,
+          limit: 2,
+        });
         seen.push(...bodyTexts(page.deliveries));
         next = page.next;
       } while (next !== null);
       assert.deepEqual(seen, ['a', 'b', 'c', 'd', 'e']);
       const before = await storage.usage(queue.ns);
-      assert.equal(await storage.purge(queue, ['reserved']), 0);
-      assert.equal(await storage.purge(queue), 5);
+      assert.equal(await purge(storage, queue, ['reserved']), 0);
+      assert.equal(await purge(storage, queue), 5);
       assert.equal((await storage.usage(queue.ns)).elements, before.elements - 5);
-      assert.equal(await storage.nextDueAt(queue, ''), null);
-      assert.deepEqual(await storage.sweep(), { touched: [], nextAt: null });
+      assert.equal(await nextDueAt(storage, queue, ''), null);
+      assert.deepEqual(await storage.sweep(), { affected: [], nextAt: null });
     });
 
     it('is a queue: any inserts, pops and returns agree with an array', async () => {
@@ -217,10 +224,10 @@ for (const { name, url } of servers) {
           } else {
             const { deliveries } = await pop(queue, each.pop);
             assert.deepEqual(bodyTexts(deliveries), model.slice(0, each.pop));
-            if (each.back) await storage.putBack(queue, deliveries);
+            if (each.back) await storage.undoTake(queue, deliveries);
             else model.splice(0, each.pop);
           }
-          assert.equal((await storage.sizes(queue)).ready, model.length);
+          assert.equal((await storage.counts(queue)).ready, model.length);
         }
       });
       await fc.assert(property, { numRuns: 30 });
@@ -250,7 +257,7 @@ describe('the list variant on a bad network', () => {
     };
     await far.storage.insert(queue, newElements('a'));
     await withAnswerLost(/LPUSH/i, () => far.storage.insert(queue, newElements('b')));
-    assert.equal((await near.storage.sizes(queue)).ready, 2, 'stored once');
+    assert.equal((await near.storage.counts(queue)).ready, 2, 'stored once');
     const pop = { group: '', count: 1, leaseMs: null };
     await withAnswerLost(/RPOP/i, () => far.storage.take(queue, pop));
     assert.deepEqual(bodyTexts((await near.storage.take(queue, { ...pop, count: 9 })).deliveries), ['b']);

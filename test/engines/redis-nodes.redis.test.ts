@@ -9,6 +9,7 @@ import { plain } from '../support/broker.ts';
 import { FakeClock } from '../support/clock.ts';
 import { bodyText, bodyTexts, newElement, newElements } from '../support/elements.ts';
 import { redisCli } from '../support/redis-servers.ts';
+import { commit } from '../support/settle.ts';
 import { freshPrefix, listening, redisEngine, standalone } from './redis.ts';
 
 const NAMESPACES = [plain('plain'), plain('kept', { groups: ['g'], retentionMs: 60_000 })];
@@ -61,7 +62,7 @@ describe('several nodes on one Redis', () => {
     assert.deepEqual((await other.storage.take(QUEUE, POP)).deliveries, []);
     assert.equal((await other.storage.sweep()).nextAt, clock.now() + 60_000);
     clock.advance(60_000);
-    assert.deepEqual(await other.storage.sweep(), { touched: [QUEUE], nextAt: null });
+    assert.deepEqual(await other.storage.sweep(), { affected: [QUEUE], nextAt: null });
     assert.deepEqual(bodyTexts((await other.storage.take(QUEUE, POP)).deliveries), ['a']);
     await stop([dying, other]);
   });
@@ -82,8 +83,8 @@ describe('several nodes on one Redis', () => {
     const [reserved] = (await other.storage.take(QUEUE, RESERVE)).deliveries;
     assert.equal(reserved?.id, lost?.id);
     const ref = (token?: string) => ({ id: lost?.id ?? '', group: '', token: token ?? null });
-    assert.deepEqual(await one.storage.commit(QUEUE, [ref(lost?.lease?.token)]), ['lease-lost']);
-    assert.deepEqual(await other.storage.commit(QUEUE, [ref(reserved?.lease?.token)]), ['done']);
+    assert.deepEqual(await commit(one.storage, QUEUE, [ref(lost?.lease?.token)]), ['lease-lost']);
+    assert.deepEqual(await commit(other.storage, QUEUE, [ref(reserved?.lease?.token)]), ['done']);
     await stop([one, other]);
   });
 
@@ -115,7 +116,7 @@ describe('several nodes on one Redis', () => {
     assert.equal((await other.storage.sweep()).nextAt, clock.now() + 60_000);
     clock.advance(60_000);
     await other.storage.sweep();
-    assert.equal((await other.storage.sizes(queue)).ready, 0);
+    assert.equal((await other.storage.counts(queue)).ready, 0);
     await stop([one, other]);
   });
 

@@ -7,6 +7,7 @@ import type { QueueKey } from '../../src/model/names.ts';
 import { plain } from '../support/broker.ts';
 import { bodyTexts, newElements } from '../support/elements.ts';
 import { type RedisServer, startRedis } from '../support/redis-servers.ts';
+import { commit } from '../support/settle.ts';
 import { TcpProxy } from '../support/tcp-proxy.ts';
 import { freshPrefix, redisEngine } from './redis.ts';
 
@@ -40,7 +41,7 @@ describe('A lease on Redis that runs out', () => {
 
   /** Null while the server does not answer. */
   const buried = (engine: Engine): Promise<number | null> =>
-    engine.storage.sizes({ ns: 'jobs', name: 'dead' }).then(
+    engine.storage.counts({ ns: 'jobs', name: 'dead' }).then(
       ({ ready }) => ready,
       () => null,
     );
@@ -80,7 +81,7 @@ describe('A lease on Redis that runs out', () => {
       const found = await returned(other);
       assert.deepEqual([found.id, found.tries, found.matureAt], [first?.id, 0, first?.matureAt]);
       const ref = { id: second?.id ?? '', group: '', token: second?.lease?.token ?? '' };
-      assert.deepEqual(await one.storage.commit(QUEUE, [ref]), ['done']);
+      assert.deepEqual(await commit(one.storage, QUEUE, [ref]), ['done']);
       assert.deepEqual(bodyTexts(await take(one, LEASE_MS, 9)), ['third']);
     });
   }
@@ -93,7 +94,7 @@ describe('A lease on Redis that runs out', () => {
     await delay(OUTAGE_MS);
     server.thaw();
     assert.equal((await returned(engine)).tries, 0);
-    while ((await engine.storage.sizes(QUEUE)).reserved > 0) await delay(20);
+    while ((await engine.storage.counts(QUEUE)).reserved > 0) await delay(20);
     assert.equal(await buried(engine), 1);
   });
 

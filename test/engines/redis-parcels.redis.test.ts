@@ -9,6 +9,7 @@ import { plain } from '../support/broker.ts';
 import { FakeClock } from '../support/clock.ts';
 import { newElement, newElements } from '../support/elements.ts';
 import { freePort, type RedisServer, redisCli, startRedis } from '../support/redis-servers.ts';
+import { transfer } from '../support/settle.ts';
 import { TcpProxy } from '../support/tcp-proxy.ts';
 import { freshPrefix, redisEngine } from './redis.ts';
 import { turns, until } from './redis-time.ts';
@@ -60,15 +61,15 @@ describe('A parcel between queues of a Redis cluster', () => {
     const [reserved] = (await engine.storage.take(SOURCE, take)).deliveries;
     const finish = { id: reserved?.id ?? '', group: '', token: null };
     const inserts = [{ queue: TARGET, element: newElement({ body: 'copy' }) }];
-    assert.deepEqual(await engine.storage.transfer([{ from: SOURCE, finish, inserts }]), ['done']);
+    assert.deepEqual(await transfer(engine.storage, [{ from: SOURCE, finish, inserts }]), ['done']);
   }
 
   /** Moves an element, and what this leaves to be done is done: calls of a queue follow each other. */
   async function moveToTheEnd(): Promise<void> {
     await move();
-    await engine.storage.sizes(SOURCE);
+    await engine.storage.counts(SOURCE);
     await turns();
-    await engine.storage.sizes(TARGET);
+    await engine.storage.counts(TARGET);
   }
 
   const remembered = (): number => Number(cli('HLEN', keys.queue(TARGET).hash)) - ownFields();
@@ -87,7 +88,7 @@ describe('A parcel between queues of a Redis cluster', () => {
     await engine.storage.sweep();
     const socket = connect(server.port, '127.0.0.1').end(late);
     await once(socket, 'data');
-    assert.equal((await engine.storage.sizes(TARGET)).ready, 1);
+    assert.equal((await engine.storage.counts(TARGET)).ready, 1);
   });
 
   it('is forgotten two minutes after that, by whoever sweeps', async () => {

@@ -1,9 +1,10 @@
-import type { Storage } from '../../src/engine/old-port.ts';
+import type { Storage } from '../../src/engine/storage.ts';
 import { slotOf } from '../../src/engines/redis/client/slots.ts';
 import { Keys } from '../../src/engines/redis/keys.ts';
 import { QuaysideError } from '../../src/model/errors.ts';
 import type { QueueKey } from '../../src/model/names.ts';
 import { bodyText, newElement } from '../support/elements.ts';
+import { commit } from '../support/settle.ts';
 
 /** What the traffic came to. All three must be empty. */
 export interface Verdict {
@@ -101,7 +102,7 @@ export class Traffic {
     const { deliveries } = await this.#storage.take(queue, { group: '', count: 5, leaseMs: 30_000 });
     const refs = deliveries.map(({ id, lease }) => ({ id, group: '', token: lease?.token ?? null }));
     try {
-      const outcomes = await this.#storage.commit(queue, refs);
+      const outcomes = await commit(this.#storage, queue, refs);
       for (const [i, delivery] of deliveries.entries()) {
         if (outcomes[i] === 'done') this.#finish(bodyText(delivery));
         else this.#unsure.add(bodyText(delivery));
@@ -123,7 +124,7 @@ export class Traffic {
 
   /** Reserved ones whose commit failed wait for their leases, and count as unsure. */
   async #isDrained(): Promise<boolean> {
-    const sizes = await Promise.all(this.#queues.map((queue) => this.#storage.sizes(queue)));
+    const sizes = await Promise.all(this.#queues.map((queue) => this.#storage.counts(queue)));
     return sizes.every(({ ready, reserved }) => ready === 0 && reserved <= this.#unsure.size);
   }
 }

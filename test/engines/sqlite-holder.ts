@@ -19,7 +19,7 @@ const engine = open({
   log: { info: () => {}, warn: () => {} },
 });
 await engine.start();
-const { ready, reserved } = await engine.storage.sizes(queue);
+const { ready, reserved } = await engine.storage.counts(queue);
 const [id] = await engine.storage.insert(queue, [newElement()]);
 const { deliveries } = await engine.storage.take(queue, { group: '', count: 100, leaseMs: 600_000 });
 const token = deliveries.find((delivery) => delivery.id === id)?.lease?.token;

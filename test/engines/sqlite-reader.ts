@@ -1,3 +1,4 @@
+import { FINISH } from '../../src/broker/queue.ts';
 /**
  * A process of its own that serves a namespace from memory and asks, as a user with the right `read` may, for ever
  * new names, while one queue is used. Prints what that queue then holds. The tests give it little memory.
@@ -34,7 +35,7 @@ function get(queue: Queue): Promise<void> {
 const READS: readonly ((queue: Queue) => Promise<unknown>)[] = [
   ({ key }) => namespace.record(key.name, null),
   get,
-  (queue) => queue.commit({ id: 'x', group: null, token: null }).catch(isNotThere),
+  (queue) => queue.settle({ id: 'x', group: null, token: null }, FINISH).catch(isNotThere),
   async (queue) => queue.cancel('nobody', null),
 ];
 

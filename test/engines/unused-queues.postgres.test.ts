@@ -4,6 +4,7 @@ import pg from 'pg';
 import type { Engine } from '../../src/engine/engine.ts';
 import { bodyTexts, newElements } from '../support/elements.ts';
 import type { PostgresServer } from '../support/postgres-server.ts';
+import { rollback } from '../support/settle.ts';
 import { freshSchema, runSql, sharedServer } from './postgres.ts';
 import { NODE_NAMESPACES, openNode } from './postgres-node.ts';
 
@@ -71,7 +72,7 @@ describe('A queue on PostgreSQL that is unused, with several nodes,', () => {
     assert.deepEqual(await rows(`SELECT 1 FROM ${schema}.tally`), []);
     // Both nodes knew the number that is gone.
     await insert(b, 'second');
-    assert.equal((await a.storage.sizes(QUEUE)).ready, 1);
+    assert.equal((await a.storage.counts(QUEUE)).ready, 1);
     assert.deepEqual(await pop(a), ['second']);
     await insert(a, 'third');
     assert.deepEqual(await pop(b), ['third']);
@@ -91,10 +92,10 @@ describe('A queue on PostgreSQL that is unused, with several nodes,', () => {
     const [a, b] = nodes;
     await insert(a, 'first');
     await pop(a);
-    await passHours(60, () => b.storage.sizes(QUEUE));
+    await passHours(60, () => b.storage.counts(QUEUE));
     assert.deepEqual(await numbers(), []);
     await insert(a, 'second');
-    assert.equal((await b.storage.sizes(QUEUE)).ready, 1);
+    assert.equal((await b.storage.counts(QUEUE)).ready, 1);
   });
 
   it('stays if a node uses it at the moment at which another would forget it', async () => {
@@ -144,7 +145,7 @@ describe('A queue on PostgreSQL that is unused, with several nodes,', () => {
     for (let tries = 0; tries < 3; tries++) {
       const { deliveries } = await a.storage.take(queue, { ...POP, leaseMs: HOUR_MS });
       const refs = deliveries.map(({ id }) => ({ id, group: '', token: null, delayMs: 0, countTry: true }));
-      await a.storage.rollback(queue, refs);
+      await rollback(a.storage, queue, refs);
     }
     for (const { storage } of nodes) assert.deepEqual(await storage.queues('jobs'), ['dead', 'q']);
     const { deliveries } = await a.storage.take({ ns: 'jobs', name: 'dead' }, POP);

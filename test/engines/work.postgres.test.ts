@@ -3,6 +3,7 @@ import { after, before, describe, it } from 'node:test';
 import type { Engine } from '../../src/engine/engine.ts';
 import { newElement } from '../support/elements.ts';
 import type { PostgresServer } from '../support/postgres-server.ts';
+import { commit, extend, nextDueAt, purge, remove, rollback, transfer } from '../support/settle.ts';
 import { freshSchema, runSql, sharedServer } from './postgres.ts';
 import { openNode, until } from './postgres-node.ts';
 
@@ -66,28 +67,33 @@ describe('What the verbs read of PostgreSQL', () => {
     ]);
     await storage.insert(queue, [element({ delayMs: 60_000 })]);
     const popped = await storage.take(queue, { group, count: 1, leaseMs: null });
-    await storage.putBack(queue, popped.deliveries);
+    await storage.undoTake(queue, popped.deliveries);
     const { deliveries } = await storage.take(queue, { group, count: 4, leaseMs: 60_000 });
     const refs = deliveries.map(({ id, lease }) => ({ id, group, token: lease?.token ?? null }));
-    await storage.extend(
+    await extend(
+      storage,
       queue,
       refs.slice(0, 1).map((ref) => ({ ...ref, leaseMs: 60_000 })),
     );
-    await storage.commit(queue, refs.slice(0, 1));
-    await storage.rollback(
+    await commit(storage, queue, refs.slice(0, 1));
+    await rollback(
+      storage,
       queue,
       refs.slice(1, 2).map((ref) => ({ ...ref, delayMs: 0, countTry: true })),
     );
     const inserts = [{ queue: { ...queue, name: 'moved' }, element: element() }];
-    await storage.transfer(refs.slice(2, 3).map((finish) => ({ from: queue, finish, inserts })));
-    await storage.browse(queue, { group, state: 'ready', after: null, limit: 5 });
-    await storage.browse(queue, { group, state: 'reserved', after: null, limit: 5 });
-    await storage.sizes(queue);
-    await storage.nextDueAt(queue, group);
-    await storage.remove(queue, [first]);
+    await transfer(
+      storage,
+      refs.slice(2, 3).map((finish) => ({ from: queue, finish, inserts })),
+    );
+    await storage.scan(queue, { group, states: ['ready'], bodies: true, after: null, limit: 5 });
+    await storage.scan(queue, { group, states: ['reserved'], bodies: true, after: null, limit: 5 });
+    await storage.counts(queue);
+    await nextDueAt(storage, queue, group);
+    await remove(storage, queue, [first]);
     await storage.sweep();
-    await storage.purge(queue);
-    await storage.purge({ ...queue, name: 'moved' });
+    await purge(storage, queue);
+    await purge(storage, { ...queue, name: 'moved' });
   }
 
   /** Scans of whole tables, and entries read from indexes, of the tables that grow with the elements. */

@@ -8,6 +8,7 @@ import type { TestEngine } from '../engines.ts';
 import { plain } from '../support/broker.ts';
 import { bodyText } from '../support/elements.ts';
 import { engineWith } from '../support/engine-with.ts';
+import { nextDueAt } from '../support/settle.ts';
 import { declare, ExchangeNode, header } from './node.ts';
 import { patientSandbox } from './sandbox-elements.ts';
 
@@ -35,7 +36,8 @@ describe('an element whose copies a destination does not take', () => {
     here = await MEMORY_SQLITE.open({ namespaces: [policy] });
     there = await MEMORY_SQLITE.open({ namespaces: [plain('far')] });
     const verbs = (real: Storage): Partial<Storage> => ({
-      transfer: (moves) => refusing(() => real.transfer(moves)),
+      settle: (items) =>
+        items[0]?.action.kind === 'finish' ? refusing(() => real.settle(items)) : real.settle(items),
     });
     const far = (real: Storage): Partial<Storage> => ({
       insert: (...args) => refusing(() => real.insert(...args)),
@@ -76,10 +78,10 @@ describe('an element whose copies a destination does not take', () => {
       await node.insert('N', src, 'patient');
       for (let refused = 1; refused <= REFUSALS; refused += 1) {
         await reached(async () => (await node.broker.namespace('N').record(src, null)).schedSize === 1);
-        const due = await here.engine.storage.nextDueAt(queue.key, '');
+        const due = await nextDueAt(here.engine.storage, queue.key, '');
         assert.equal(due, here.now() + PUT_OFF_MS);
-        const page = { group: '', state: 'scheduled', after: null, limit: 1 } as const;
-        const { deliveries } = await here.engine.storage.browse(queue.key, page);
+        const page = { group: '', states: ['scheduled'], bodies: true, after: null, limit: 1 } as const;
+        const { deliveries } = await here.engine.storage.scan(queue.key, page);
         assert.equal(deliveries[0]?.tries, 0);
         const { put_back, dst } = node.exchanges.record('x').stats;
         assert.deepEqual([put_back, dst[0]?.failed], [refused, refused]);

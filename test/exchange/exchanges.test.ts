@@ -154,11 +154,11 @@ describe('an exchange', () => {
   it('stores a copy in another engine once, even if the commit of its source was lost', async () => {
     const { src, a, id } = names();
     const storage = here.engine.storage;
-    const transfer = storage.transfer.bind(storage);
+    const settle = storage.settle.bind(storage);
     let refusals = 1;
     // The fault: the copies are stored, and then the source cannot be finished.
-    storage.transfer = (moves) => {
-      if (refusals === 0) return transfer(moves);
+    storage.settle = (items) => {
+      if (refusals === 0 || items[0]?.action.kind !== 'finish') return settle(items);
       refusals -= 1;
       return Promise.reject(new QuaysideError('storage-unavailable', 'planted'));
     };
@@ -170,7 +170,7 @@ describe('an exchange', () => {
       while ((await node.total('N', src)) > 0) await here.passTime(5_000);
       assert.equal(await node.total('far', a), 0);
     } finally {
-      storage.transfer = transfer;
+      storage.settle = settle;
     }
   });
 

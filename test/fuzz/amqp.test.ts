@@ -13,6 +13,7 @@ import {
   transfer,
 } from '../amqp/guard-wire.ts';
 import { AmqpNode } from '../amqp/node.ts';
+import { purge } from '../support/settle.ts';
 import { SESSIONS, sayBroken, sayCut, type Target } from './amqp-runs.ts';
 import { ConsoleWatch } from './amqp-talk.ts';
 
@@ -51,7 +52,7 @@ describe('AMQP with broken frames', () => {
     assert.equal(Buffer.from((await node.pop('sound'))?.body ?? []).toString(), 'still here');
     for (const namespace of node.broker.namespaces()) {
       for (const name of await namespace.queueNames()) {
-        await namespace.storage.purge({ ns: namespace.name, name });
+        await purge(namespace.storage, { ns: namespace.name, name });
       }
     }
   };

@@ -6,6 +6,7 @@ import { FrameParser } from '../../src/stomp/codec/parser.ts';
 import { RULES } from '../../src/stomp/codec/version.ts';
 import { StompClient, show } from '../stomp/client.ts';
 import { StompNode } from '../stomp/node.ts';
+import { purge } from '../support/settle.ts';
 import { memoryInUse } from './memory.ts';
 import { breaks, type Mutation, mutated, mutations, pieces, place } from './mutations.ts';
 import { otherHeader, otherNumber, RECORDED, type Recorded } from './stomp-sessions.ts';
@@ -77,7 +78,7 @@ describe('STOMP with broken frames', () => {
   const tidy = async (): Promise<void> => {
     for (const namespace of node.broker.namespaces()) {
       for (const name of await namespace.queueNames()) {
-        await namespace.storage.purge({ ns: namespace.name, name });
+        await purge(namespace.storage, { ns: namespace.name, name });
       }
     }
   };

@@ -148,7 +148,7 @@ export class HttpWorld {
     if (queue.ns === 'stream') assert.equal(answer.status, 405);
     else {
       const outcome = this.#model.remove(queue, id);
-      assert.equal(answer.status, { done: 204, 'not-found': 404, reserved: 409 }[outcome]);
+      assert.equal(answer.status, outcome === 'done' ? 204 : STATUS[outcome]);
     }
     await this.#settle();
   }
@@ -298,6 +298,7 @@ const STATUS: Readonly<Record<SettleOutcome, number>> = {
   'not-reserved': 404,
   'lease-lost': 409,
   'token-required': 409,
+  reserved: 409,
 };
 
 const inserted = fc.record({

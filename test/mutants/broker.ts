@@ -56,7 +56,11 @@ export const BROKER: readonly Mutant[] = [
   {
     name: 'a rollback wakes nobody',
     suite: 'wake-ups',
-    edits: edit('broker/reserved.ts', 'this.#waiting?.wake(item.group, delayMs);', ''),
+    edits: edit(
+      'broker/queue.ts',
+      'this.#waiting?.wake(group ?? this.#ns.defaultGroup, action.delayMs);',
+      '{}',
+    ),
   },
   {
     name: 'a lease that ends wakes nobody and is not counted',

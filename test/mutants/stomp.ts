@@ -55,7 +55,7 @@ export const STOMP: readonly Mutant[] = [
   {
     name: 'what a client saw and gave back is not a failed try',
     suite: 'model through STOMP',
-    edits: shared('give-back.ts', 'countTry: countSeen && isSeen', 'countTry: false'),
+    edits: shared('give-back.ts', 'countTry: countSeen && one.isSeen', 'countTry: false'),
   },
   {
     name: 'an UNSUBSCRIBE forgets what the client holds',
@@ -69,10 +69,10 @@ export const STOMP: readonly Mutant[] = [
   {
     name: 'the delay of a NACK is left out',
     suite: 'model through STOMP',
-    edits: shared(
-      'settling.ts',
-      'id, group, token, delayMs, countTry })',
-      'id, group, token, delayMs: 0, countTry })',
+    edits: edit(
+      'commands/settle.ts',
+      "{ kind: 'release', delayMs, countTry: true }",
+      "{ kind: 'release', delayMs: 0, countTry: true }",
     ),
   },
   {

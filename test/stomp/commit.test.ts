@@ -1,26 +1,44 @@
 import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, it } from 'node:test';
-import type { Storage } from '../../src/engine/storage.ts';
+import type { SettleItem, Storage } from '../../src/engine/storage.ts';
 import { type ErrorCode, QuaysideError } from '../../src/model/errors.ts';
+import type { QueueKey } from '../../src/model/names.ts';
 import { STOMP_DEFAULTS } from '../../src/stomp/options.ts';
 import { StompServer } from '../../src/stomp/server.ts';
 import { brokerOn, plain, SILENT_LOG } from '../support/broker.ts';
 import { openFor } from '../support/session-node.ts';
+import { commit } from '../support/settle.ts';
 import { StompClient } from './client.ts';
 import { StompNode, TestAuthenticator } from './node.ts';
 
-type Verb = 'insert' | 'extend' | 'transfer' | 'rollback';
+/** A step of a COMMIT: an insert, or a settle with actions of this kind. */
+type Step = 'insert' | 'extend' | 'finish' | 'release';
 
-/** The next call of that verb, or the next that is about that queue, fails and changes nothing. */
-function failNext(storage: Storage, verb: Verb, code: ErrorCode, queue?: string): void {
-  const real = storage[verb].bind(storage) as (...args: unknown[]) => unknown;
-  const failing = (...args: unknown[]): unknown => {
-    const [{ name }] = args as [{ name?: string }];
-    if (queue !== undefined && queue !== name) return real(...args);
+/** Calls `instead` in place of the next call of that step, or of the next that is about that queue. */
+function replaceNext(
+  storage: Storage,
+  step: Step,
+  instead: (real: () => Promise<unknown>) => Promise<unknown>,
+  queue?: string,
+): void {
+  const verb = step === 'insert' ? 'insert' : 'settle';
+  const real = storage[verb].bind(storage) as (...args: unknown[]) => Promise<unknown>;
+  const replaced = (...args: unknown[]): Promise<unknown> => {
+    const [first] = args as [QueueKey | readonly SettleItem[]];
+    const item = Array.isArray(first) ? (first as readonly SettleItem[])[0] : undefined;
+    const name = item === undefined ? (first as QueueKey).name : item.queue.name;
+    const isMeant = (item === undefined || item.action.kind === step) && (queue ?? name) === name;
+    if (!isMeant) return real(...args);
     Object.assign(storage, { [verb]: real });
-    return Promise.reject(new QuaysideError(code, `${verb} failed.`));
+    return instead(() => real(...args));
   };
-  Object.assign(storage, { [verb]: failing });
+  Object.assign(storage, { [verb]: replaced });
+}
+
+/** The next call of that step fails and changes nothing. */
+function failNext(storage: Storage, step: Step, code: ErrorCode, queue?: string): void {
+  const fail = (): Promise<never> => Promise.reject(new QuaysideError(code, `${step} failed.`));
+  replaceNext(storage, step, fail, queue);
 }
 
 describe('a COMMIT that fails', () => {
@@ -71,7 +89,7 @@ describe('a COMMIT that fails', () => {
     await settle('ACK', first);
     await send('to');
     await settle('NACK', second);
-    failNext(storage, 'rollback', 'storage-unavailable');
+    failNext(storage, 'release', 'storage-unavailable');
     await failsWith('outcome-unknown', false);
     assert.deepEqual(await sizes('to', 'from'), [
       [1, 0, 0],
@@ -115,7 +133,7 @@ describe('a COMMIT that fails', () => {
     await settle('ACK', ...(await take('from', '0')), ...(await take('too', '1')));
     await send('a');
     await send('b');
-    failNext(storage, 'transfer', 'storage-unavailable');
+    failNext(storage, 'finish', 'storage-unavailable');
     await failsWith('storage-unavailable', true);
     assert.deepEqual(await sizes('from', 'too', 'a', 'b'), [
       [1, 0, 0],
@@ -128,7 +146,7 @@ describe('a COMMIT that fails', () => {
 
   it('in that step, perhaps, leaves what it acknowledged to its lease', async () => {
     await settle('ACK', ...(await take('from', '0')));
-    failNext(storage, 'transfer', 'outcome-unknown');
+    failNext(storage, 'finish', 'outcome-unknown');
     await failsWith('outcome-unknown', false);
     assert.deepEqual(await sizes('from'), [[0, 0, 1]]);
   });
@@ -143,30 +161,23 @@ describe('a COMMIT that fails', () => {
   });
 
   /** Somebody finishes that element, whoever holds it, once the server has seen that the client does. */
-  const finishBefore = (verb: 'transfer' | 'rollback', queue: string, body: string): void => {
-    const real = storage[verb].bind(storage) as (...args: unknown[]) => Promise<unknown>;
-    const late = async (...args: unknown[]): Promise<unknown> => {
-      Object.assign(storage, { [verb]: real });
+  const finishBefore = (step: 'finish' | 'release', queue: string, body: string): void => {
+    replaceNext(storage, step, async (real) => {
       const key = { ns: 'N', name: queue };
-      const { deliveries } = await storage.browse(key, {
-        group: '',
-        state: 'reserved',
-        after: null,
-        limit: 10,
-      });
+      const page = { group: '', states: ['reserved'], bodies: true, after: null, limit: 10 } as const;
+      const { deliveries } = await storage.scan(key, page);
       const refs = deliveries
         .filter((delivery) => Buffer.from(delivery.body).toString() === body)
         .map(({ id, group }) => ({ id, group, token: null }));
-      assert.deepEqual(await storage.commit(key, refs), ['done']);
-      return real(...args);
-    };
-    Object.assign(storage, { [verb]: late });
+      assert.deepEqual(await commit(storage, key, refs), ['done']);
+      return real();
+    });
   };
 
   it('for one element that somebody finished meanwhile is outcome-unknown where others were settled', async () => {
     await settle('ACK', ...(await take('from', '0', '1')));
     await send('to');
-    finishBefore('transfer', 'from', '1');
+    finishBefore('finish', 'from', '1');
     await failsWith('outcome-unknown', false);
     assert.deepEqual(await sizes('from', 'to'), [
       [0, 0, 0],
@@ -176,7 +187,7 @@ describe('a COMMIT that fails', () => {
 
   it('for one element that somebody finished meanwhile says so where nothing else was to be done', async () => {
     await settle('NACK', ...(await take('from', '0')));
-    finishBefore('rollback', 'from', '0');
+    finishBefore('release', 'from', '0');
     await failsWith('element-not-found', false);
   });
 });
@@ -219,7 +230,7 @@ describe('a COMMIT across two engines', () => {
     await client.ask('ACK', { id: headers.get('ack') ?? '', transaction });
     await client.ask('SEND', { destination: '/q/M/far', transaction }, 'y');
     await client.ask('SEND', { destination: '/q/N/near', transaction }, 'z');
-    failNext(here.engine.storage, 'transfer', 'storage-full');
+    failNext(here.engine.storage, 'finish', 'storage-full');
     client.send('COMMIT', { transaction });
     await client.expectError('outcome-unknown');
     assert.deepEqual(

@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, it } from 'node:test';
+import { purge } from '../support/settle.ts';
 import type { StompClient } from './client.ts';
 import { StompNode } from './node.ts';
 
@@ -129,7 +130,7 @@ describe('ACK', () => {
   it('of an element that was purged meanwhile is refused', async () => {
     await node.insert('a', 'x');
     const [id = ''] = await take('/q/N/a', 1);
-    await node.engine.engine.storage.purge({ ns: 'N', name: 'a' });
+    await purge(node.engine.engine.storage, { ns: 'N', name: 'a' });
     client.send('ACK', { id, receipt: 'r' });
     assert.equal((await client.expectError('element-not-found')).headers.get('receipt-id'), 'r');
   });

@@ -6,6 +6,7 @@ import { describe, it } from 'node:test';
 import type { Engine } from '../../src/engine/engine.ts';
 import { QUEUE, type SqliteFolder, withFolder } from '../engines/sqlite-folder.ts';
 import { bodyTexts, newElement, newElements } from '../support/elements.ts';
+import { commit, transfer } from '../support/settle.ts';
 
 const MIB = 1024 * 1024;
 const popping = { group: '', leaseMs: null };
@@ -36,10 +37,10 @@ describe('a backup of a SQLite engine that runs', () => {
       assert.deepEqual(readdirSync(folder.path).sort(), ['copy.db', 'test.db', 'test.db-wal']);
       await engine.storage.insert(QUEUE, newElements('after the backup'));
       const restored = await restore(folder, engine, copy);
-      const { ready, reserved } = await restored.storage.sizes(QUEUE);
+      const { ready, reserved } = await restored.storage.counts(QUEUE);
       assert.deepEqual({ ready, reserved }, { ready: 1, reserved: 1 });
       const ref = { id, group: '', token: deliveries[0]?.lease?.token ?? '' };
-      assert.deepEqual(await restored.storage.commit(QUEUE, [ref]), ['done']);
+      assert.deepEqual(await commit(restored.storage, QUEUE, [ref]), ['done']);
       assert.deepEqual((await restored.definitions.get('queue', 'N/orders'))?.value, { paused: true });
       const left = await restored.storage.take(QUEUE, { ...popping, count: 9 });
       assert.deepEqual(bodyTexts(left.deliveries), ['ready']);
@@ -99,7 +100,7 @@ describe('a backup of a SQLite engine that runs', () => {
           const { deliveries } = await storage.take(from, { group: '', count: 1, leaseMs: 60_000 });
           for (const { id } of deliveries) {
             const finish = { id, group: '', token: null };
-            await storage.transfer([{ from, finish, inserts: [{ queue: to, element: newElement() }] }]);
+            await transfer(storage, [{ from, finish, inserts: [{ queue: to, element: newElement() }] }]);
           }
           calls++;
         }
@@ -132,7 +133,7 @@ describe('a backup of a SQLite engine that runs', () => {
       await engine.stop();
       await backup;
       assert.deepEqual(readdirSync(folder.path), ['test.db']);
-      assert.equal((await (await folder.started()).storage.sizes(QUEUE)).ready, 60);
+      assert.equal((await (await folder.started()).storage.counts(QUEUE)).ready, 60);
     });
   });
 

@@ -23,7 +23,7 @@ describe('a SQLite engine whose clock is set while it runs', () => {
       for (let round = 0; round < 3; round++) {
         await storage.insert(QUEUE, newElements('ready'));
         setBack(folder, HOUR_MS);
-        const { ready, scheduled } = await storage.sizes(QUEUE);
+        const { ready, scheduled } = await storage.counts(QUEUE);
         assert.deepEqual({ ready, scheduled }, { ready: 1, scheduled: 0 });
         assert.deepEqual(await popped(engine), ['ready']);
       }

@@ -8,6 +8,7 @@ import type { Delivery } from '../../src/model/element.ts';
 import { QUEUE, type SqliteFolder, withFolder } from '../engines/sqlite-folder.ts';
 import { bodyText, bodyTexts, newElement } from '../support/elements.ts';
 import { freshSeed, seededRandom } from '../support/random.ts';
+import { rollback } from '../support/settle.ts';
 
 const popping = { group: '', leaseMs: null };
 /** More by `SQLITE_FLIPS`. */
@@ -45,11 +46,17 @@ describe('a SQLite file with changed bytes', () => {
       damage(folder, texts[2] ?? '');
       const engine = await folder.started();
       const { storage } = engine;
-      const shown = await storage.browse(QUEUE, { group: '', state: 'ready', after: null, limit: 9 });
+      const shown = await storage.scan(QUEUE, {
+        group: '',
+        states: ['ready'],
+        bodies: true,
+        after: null,
+        limit: 9,
+      });
       assert.equal(shown.deliveries.length, 4);
       const { deliveries } = await storage.take(QUEUE, { ...popping, count: 9 });
       assert.deepEqual(bodyTexts(deliveries), [texts[0], texts[1], texts[3], texts[4]]);
-      assert.equal((await storage.sizes(QUEUE)).ready, 0);
+      assert.equal((await storage.counts(QUEUE)).ready, 0);
       assert.equal(folder.told.length, 1);
       assert.deepEqual(folder.told[0]?.fields, { element: ids[2], namespace: QUEUE.ns, queue: QUEUE.name });
       await engine.stop();
@@ -76,9 +83,9 @@ describe('a SQLite file with changed bytes', () => {
       damage(folder, text);
       const { storage } = await folder.started();
       const back = { id, group: '', token: null, delayMs: 0, countTry: true };
-      assert.deepEqual(await storage.rollback(QUEUE, [back]), ['not-found']);
-      assert.equal((await storage.sizes({ ns: 'N', name: '__deadletter__' })).ready, 0);
-      assert.equal((await storage.sizes(QUEUE)).reserved, 0);
+      assert.deepEqual(await rollback(storage, QUEUE, [back]), ['not-found']);
+      assert.equal((await storage.counts({ ns: 'N', name: '__deadletter__' })).ready, 0);
+      assert.equal((await storage.counts(QUEUE)).reserved, 0);
       assert.equal(folder.told.length, 1);
     });
   });
@@ -99,10 +106,10 @@ describe('a SQLite file with changed bytes', () => {
       const { storage } = await folder.started({}, [stream]);
       await storage.sweep();
       for (const group of groups) {
-        const { ready, reserved } = await storage.sizes(QUEUE, group);
+        const { ready, reserved } = await storage.counts(QUEUE, group);
         assert.deepEqual({ ready, reserved }, { ready: 0, reserved: 0 }, group);
       }
-      assert.equal((await storage.sizes({ ns: QUEUE.ns, name: '__deadletter__' }, 'a')).ready, 3);
+      assert.equal((await storage.counts({ ns: QUEUE.ns, name: '__deadletter__' }, 'a')).ready, 3);
       assert.deepEqual(
         folder.told.map(({ fields }) => fields),
         [{ element: id, namespace: QUEUE.ns, queue: QUEUE.name }],
@@ -160,7 +167,13 @@ describe('a SQLite file with a changed delivery', () => {
         change(folder, `UPDATE delivery SET ${set} WHERE seq = (SELECT min(seq) + 1 FROM element)`);
         const { storage } = await folder.started();
         const ofGroup = async (group: string): Promise<string[]> => {
-          const page = await storage.browse(queue, { group, state: 'ready', after: null, limit: 9 });
+          const page = await storage.scan(queue, {
+            group,
+            states: ['ready'],
+            bodies: true,
+            after: null,
+            limit: 9,
+          });
           const { deliveries } = await storage.take(queue, { group, leaseMs: null, count: 9 });
           assert.deepEqual(bodyTexts(page.deliveries), bodyTexts(deliveries));
           return bodyTexts(deliveries);
@@ -168,7 +181,7 @@ describe('a SQLite file with a changed delivery', () => {
         assert.deepEqual(await ofGroup('a'), [bodies(3)[0], bodies(3)[2]]);
         assert.deepEqual(await ofGroup('b'), ['of b']);
         for (const group of ['a', 'b']) {
-          const { ready, scheduled, reserved } = await storage.sizes(queue, group);
+          const { ready, scheduled, reserved } = await storage.counts(queue, group);
           assert.deepEqual({ ready, scheduled, reserved }, { ready: 0, scheduled: 0, reserved: 0 });
         }
         assert.deepEqual(
@@ -190,12 +203,12 @@ describe('a SQLite file with a changed delivery', () => {
         const { storage } = await folder.started();
         if (end === 'rollback') {
           const item = { id, group: '', token: null, delayMs: 0, countTry: false };
-          assert.deepEqual(await storage.rollback(QUEUE, [item]), ['not-found']);
+          assert.deepEqual(await rollback(storage, QUEUE, [item]), ['not-found']);
         } else folder.clock.advance(LEASE_MS);
         assert.deepEqual((await storage.take(QUEUE, { ...popping, count: 9 })).deliveries, []);
-        const { ready, reserved } = await storage.sizes(QUEUE);
+        const { ready, reserved } = await storage.counts(QUEUE);
         assert.deepEqual({ ready, reserved }, { ready: 0, reserved: 0 });
-        assert.equal((await storage.sizes({ ns: 'N', name: '__deadletter__' })).ready, 0);
+        assert.equal((await storage.counts({ ns: 'N', name: '__deadletter__' })).ready, 0);
         assert.equal(folder.told.length, 1);
       });
     });

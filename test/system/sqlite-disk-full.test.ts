@@ -7,6 +7,7 @@ import { Faults } from '../../src/engines/sqlite/fault-point.ts';
 import { QuaysideError } from '../../src/model/errors.ts';
 import { QUEUE, SqliteFolder, withFolder } from '../engines/sqlite-folder.ts';
 import { newElement } from '../support/elements.ts';
+import { commit, rollback, transfer } from '../support/settle.ts';
 import { mountSmallDisk } from '../support/small-disk.ts';
 
 const MIB = 1024 * 1024;
@@ -82,10 +83,10 @@ describe('a SQLite store whose disk is said to be full', () => {
       await assert.rejects(storage.insert(QUEUE, [newElement()]), { code: 'storage-full' });
       const [held] = (await storage.take(QUEUE, { group: '', count: 1, leaseMs: 1000 })).deliveries;
       const ref = { id: held?.id ?? '', group: '', token: null };
-      await assert.rejects(storage.transfer([{ from: QUEUE, finish: ref, inserts: [] }]), {
+      await assert.rejects(transfer(storage, [{ from: QUEUE, finish: ref, inserts: [] }]), {
         code: 'storage-full',
       });
-      assert.deepEqual(await storage.commit(QUEUE, [ref]), ['done']);
+      assert.deepEqual(await commit(storage, QUEUE, [ref]), ['done']);
       assert.equal((await storage.take(QUEUE, { ...popping, count: 1 })).deliveries.length, 1);
     });
   });
@@ -125,9 +126,9 @@ if (mayMount())
         assert.ok(existsSync(`${folder.file}.ballast`));
         const [held] = (await storage.take(QUEUE, { group: '', count: 1, leaseMs: 1000 })).deliveries;
         const ref = { id: held?.id ?? '', group: '', token: held?.lease?.token ?? '' };
-        assert.deepEqual(await storage.rollback(QUEUE, [{ ...ref, delayMs: 0, countTry: false }]), ['done']);
+        assert.deepEqual(await rollback(storage, QUEUE, [{ ...ref, delayMs: 0, countTry: false }]), ['done']);
         await assert.rejects(
-          storage.transfer([
+          transfer(storage, [
             { from: QUEUE, finish: ref, inserts: [{ queue: QUEUE, element: newElement() }] },
           ]),
           { code: 'storage-full' },
@@ -147,9 +148,9 @@ if (mayMount())
           const { deliveries } = await storage.take(QUEUE, { group: '', count: 2, leaseMs: 60_000 });
           const [first, second] = deliveries.map(({ id }) => ({ id, group: '', token: null }));
           assert.ok(first !== undefined && second !== undefined);
-          assert.deepEqual(await storage.commit(QUEUE, [first]), ['done']);
+          assert.deepEqual(await commit(storage, QUEUE, [first]), ['done']);
           const back = { ...second, delayMs: 0, countTry: false };
-          assert.deepEqual(await storage.rollback(QUEUE, [back]), ['done']);
+          assert.deepEqual(await rollback(storage, QUEUE, [back]), ['done']);
         }
         assert.equal(await popAll(engine), stored - 20);
         await engine.ping();

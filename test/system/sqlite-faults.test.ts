@@ -85,7 +85,7 @@ describe('a SQLite store that fails', () => {
       await assert.rejects(both[0], { code: 'storage-full' });
       assert.deepEqual(bodyTexts((await both[1]).deliveries), ['a']);
       await storage.insert(QUEUE, newElements('b'));
-      assert.equal((await storage.sizes(QUEUE)).ready, 1);
+      assert.equal((await storage.counts(QUEUE)).ready, 1);
     });
   });
 
@@ -133,7 +133,7 @@ describe('a SQLite store that fails', () => {
       const faults = new Faults();
       const engine = await folder.started({ faults });
       const frozen = faults.freeze('committed');
-      const first = [engine.storage.insert(QUEUE, newElements('a')), engine.storage.sizes(QUEUE)] as const;
+      const first = [engine.storage.insert(QUEUE, newElements('a')), engine.storage.counts(QUEUE)] as const;
       await frozen;
       const next = engine.storage.insert(QUEUE, newElements('b'));
       const rejections = Promise.all([
@@ -163,7 +163,7 @@ describe('a SQLite store that fails', () => {
       }
       await Promise.all(calls);
       faults.disarm();
-      assert.equal((await storage.sizes(QUEUE)).ready, 50_007);
+      assert.equal((await storage.counts(QUEUE)).ready, 50_007);
     });
   });
 
@@ -201,7 +201,7 @@ describe('a SQLite store that fails', () => {
       faults.arm('begin', SQLITE_IOERR, 4);
       const calls = [
         storage.insert(QUEUE, newElements('first')),
-        storage.putBack(QUEUE, [{ ...newElement(), ...foreign }]),
+        storage.undoTake(QUEUE, [{ ...newElement(), ...foreign }]),
         storage.insert(QUEUE, newElements('last')),
       ];
       assert.deepEqual(
@@ -222,7 +222,7 @@ describe('a SQLite store that fails', () => {
       const bad = { ...newElement(), ...foreign };
       const [first, failed, second, taken] = await Promise.allSettled([
         storage.insert(QUEUE, newElements('first')),
-        storage.putBack(QUEUE, [bad]),
+        storage.undoTake(QUEUE, [bad]),
         storage.insert(QUEUE, newElements('second', 'third')),
         storage.take(QUEUE, { group: '', count: 9, leaseMs: null }),
       ]);
@@ -231,7 +231,7 @@ describe('a SQLite store that fails', () => {
       assert.ok(failed.status === 'rejected' && failed.reason instanceof QuaysideError);
       assert.ok(taken.status === 'fulfilled');
       assert.deepEqual(bodyTexts(taken.value.deliveries), ['before', 'first', 'second', 'third']);
-      assert.equal((await storage.sizes(QUEUE)).ready, 0);
+      assert.equal((await storage.counts(QUEUE)).ready, 0);
     });
   });
 
@@ -246,7 +246,7 @@ describe('a SQLite store that fails', () => {
       assert.equal((await first).length, 1);
       assert.deepEqual(bodyTexts((await taken).deliveries), ['first']);
       assert.throws(() => storage.insert(QUEUE, [broken]), TypeError);
-      assert.equal((await storage.sizes(QUEUE)).ready, 0);
+      assert.equal((await storage.counts(QUEUE)).ready, 0);
     });
   });
 
@@ -259,7 +259,7 @@ describe('a SQLite store that fails', () => {
       db.exec("UPDATE definition SET value = '{not JSON'");
       db.close();
       const engine = await folder.started();
-      const calls = [engine.definitions.get('queue', 'k'), engine.storage.sizes(QUEUE)];
+      const calls = [engine.definitions.get('queue', 'k'), engine.storage.counts(QUEUE)];
       for (const call of calls) await assert.rejects(call, { code: 'storage-unavailable' });
       assert.match((await engine.failed).message, /an answer cannot be read/);
     });
@@ -271,19 +271,19 @@ describe('a SQLite store that fails', () => {
       const engine = await folder.started({ faults });
       const { storage } = engine;
       await storage.insert(QUEUE, newElements('a', 'b'));
-      assert.equal((await storage.sizes(QUEUE)).ready, 2);
+      assert.equal((await storage.counts(QUEUE)).ready, 2);
       const fresh = { ns: 'S', name: 'new' };
       faults.arm('commit', SQLITE_NOMEM);
       const [, { deliveries }] = await Promise.all([
         storage.insert(fresh, [newElement({ groups: ['g1', 'g2'] })]),
         storage.take(QUEUE, { group: '', count: 1, leaseMs: 1000 }),
         storage.insert(QUEUE, newElements('c')),
-        storage.sizes(fresh),
+        storage.counts(fresh),
       ]);
       assert.deepEqual(bodyTexts(deliveries), ['a']);
-      const { ready, reserved } = await storage.sizes(QUEUE);
+      const { ready, reserved } = await storage.counts(QUEUE);
       assert.deepEqual({ ready, reserved }, { ready: 2, reserved: 1 });
-      assert.equal((await storage.sizes(fresh)).ready, 1);
+      assert.equal((await storage.counts(fresh)).ready, 1);
       assert.deepEqual(await storage.queues('S'), ['new']);
     });
   });

@@ -30,7 +30,7 @@ describe('a queue of SQLite that is empty and unused for a day', () => {
       await engine.stop();
       const again = await folder.started();
       // Reading is no use.
-      await again.storage.sizes(named('gone'));
+      await again.storage.counts(named('gone'));
       await again.stats.read(named('gone'));
       await pass(folder, again, 8);
       assert.deepEqual(await again.storage.queues('N'), []);

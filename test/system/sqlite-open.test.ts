@@ -17,6 +17,7 @@ import { checkSqliteVersion } from '../../src/engines/sqlite/worker/open.ts';
 import { SCHEMA_VERSION, schemaOf } from '../../src/engines/sqlite/worker/schema.ts';
 import { QUEUE, type SqliteFolder, withFolder } from '../engines/sqlite-folder.ts';
 import { bodyTexts, newElement, newElements } from '../support/elements.ts';
+import { commit } from '../support/settle.ts';
 
 const OWNER = new URL('../engines/sqlite-owner.ts', import.meta.url).pathname;
 
@@ -56,7 +57,7 @@ describe('opening a SQLite file', () => {
       await first.storage.insert(QUEUE, newElements('still served'));
       await first.stop();
       const second = await folder.started();
-      assert.equal((await second.storage.sizes(QUEUE)).ready, 1);
+      assert.equal((await second.storage.counts(QUEUE)).ready, 1);
     });
   });
 
@@ -115,7 +116,7 @@ describe('opening a SQLite file', () => {
       await engine.stop();
       appendFileSync(`${folder.file}-wal`, Buffer.alloc(5000, 1));
       const again = await folder.started();
-      assert.equal((await again.storage.sizes(QUEUE)).ready, 1);
+      assert.equal((await again.storage.counts(QUEUE)).ready, 1);
     });
   });
 
@@ -132,18 +133,19 @@ describe('opening a SQLite file', () => {
         UPDATE element SET crc = seq;`);
       db.close();
       const { storage } = await folder.started();
-      const { ready, reserved } = await storage.sizes(QUEUE);
+      const { ready, reserved } = await storage.counts(QUEUE);
       assert.deepEqual([ready, reserved], [1, 1]);
-      const { deliveries } = await storage.browse(QUEUE, {
+      const { deliveries } = await storage.scan(QUEUE, {
         group: '',
-        state: 'reserved',
+        states: ['reserved'],
+        bodies: true,
         after: null,
         limit: 9,
       });
       const [held] = deliveries;
       assert.equal(held?.tries, 2);
       const ref = { id: held?.id ?? '', group: '', token: null, owner: 'ann' };
-      assert.deepEqual(await storage.commit(QUEUE, [ref]), ['done']);
+      assert.deepEqual(await commit(storage, QUEUE, [ref]), ['done']);
       const repeats: boolean[] = [];
       const again = { ...newElement({ dedupKey: 'k' }), fingerprint: 'x'.repeat(22) };
       await storage.insert(QUEUE, [again], null, (_, isSame) => repeats.push(isSame));
@@ -219,7 +221,7 @@ describe('opening a SQLite file', () => {
       assert.equal((await Promise.all(inserts)).flat().length, 50);
       await stopped;
       const again = await folder.started();
-      assert.equal((await again.storage.sizes(QUEUE)).ready, 50);
+      assert.equal((await again.storage.counts(QUEUE)).ready, 50);
     });
   });
 });

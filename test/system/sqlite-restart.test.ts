@@ -3,6 +3,7 @@ import { statSync } from 'node:fs';
 import { describe, it } from 'node:test';
 import { QUEUE, withFolder } from '../engines/sqlite-folder.ts';
 import { bodyTexts, newElement, newElements } from '../support/elements.ts';
+import { commit, purge, remove, rollback } from '../support/settle.ts';
 
 const MIB = 1024 * 1024;
 const popping = { group: '', leaseMs: null };
@@ -22,12 +23,12 @@ describe('a SQLite file over its life', () => {
       await first.stop();
 
       const second = await folder.started();
-      const { ready, scheduled, reserved, nextMatureAt } = await second.storage.sizes(QUEUE);
+      const { ready, scheduled, reserved, nextMatureAt } = await second.storage.counts(QUEUE);
       assert.deepEqual({ ready, scheduled, reserved }, { ready: 1, scheduled: 1, reserved: 1 });
       assert.equal(nextMatureAt, now);
       assert.equal((await second.storage.sweep()).nextAt, held.lease.until);
       const ref = { id: held.id, group: '', token: held.lease.token };
-      assert.deepEqual(await second.storage.rollback(QUEUE, [{ ...ref, delayMs: 0, countTry: false }]), [
+      assert.deepEqual(await rollback(second.storage, QUEUE, [{ ...ref, delayMs: 0, countTry: false }]), [
         'done',
       ]);
       const { deliveries, nextDueAt } = await second.storage.take(QUEUE, { ...popping, count: 9 });
@@ -46,7 +47,7 @@ describe('a SQLite file over its life', () => {
       await first.stop();
       folder.clock.advance(5000);
       const second = await folder.started();
-      assert.deepEqual((await second.storage.sweep()).touched, [QUEUE]);
+      assert.deepEqual((await second.storage.sweep()).affected, [QUEUE]);
       const [again] = (await second.storage.take(QUEUE, { ...popping, count: 1 })).deliveries;
       assert.equal(again?.tries, 1);
     });
@@ -62,7 +63,7 @@ describe('a SQLite file over its life', () => {
         for (const { id, lease } of deliveries) {
           seen.add(id);
           seen.add(lease?.token ?? '');
-          await engine.storage.commit(QUEUE, [{ id, group: '', token: null }]);
+          await commit(engine.storage, QUEUE, [{ id, group: '', token: null }]);
         }
         seen.add(await engine.definitions.put('queue', 'k', opening, 'any'));
         await engine.stop();
@@ -77,8 +78,8 @@ describe('a SQLite file over its life', () => {
         const [here, there] = [await folder.started(), await other.started()];
         const [id = ''] = await here.storage.insert(QUEUE, newElements('here'));
         await there.storage.insert(QUEUE, newElements('there'));
-        assert.deepEqual(await there.storage.remove(QUEUE, [id]), ['not-found']);
-        assert.deepEqual(await here.storage.remove(QUEUE, [id]), ['done']);
+        assert.deepEqual(await remove(there.storage, QUEUE, [id]), ['not-found']);
+        assert.deepEqual(await remove(here.storage, QUEUE, [id]), ['done']);
       });
     });
   });
@@ -111,7 +112,7 @@ describe('a SQLite file over its life', () => {
       const second = await folder.started({}, [strict]);
       const [held] = (await second.storage.take(QUEUE, { group: '', count: 1, leaseMs: 1000 })).deliveries;
       const back = { id: held?.id ?? '', group: '', token: null, delayMs: 0, countTry: true };
-      assert.deepEqual(await second.storage.rollback(QUEUE, [back]), ['dead-lettered']);
+      assert.deepEqual(await rollback(second.storage, QUEUE, [back]), ['dead-lettered']);
     });
   });
 
@@ -126,7 +127,7 @@ describe('a SQLite file over its life', () => {
         );
       }
       const { deliveries } = await first.storage.take(QUEUE, { group: '', count: 3, leaseMs: 600_000 });
-      assert.equal(await first.storage.purge(QUEUE), 2000);
+      assert.equal(await purge(first.storage, QUEUE), 2000);
       await first.stop();
       const full = statSync(folder.file).size;
       assert.ok(full > 30 * MIB);
@@ -136,8 +137,8 @@ describe('a SQLite file over its life', () => {
         nextDueAt: null,
       });
       const ref = { id: deliveries[0]?.id ?? '', group: '', token: null };
-      assert.deepEqual(await second.storage.commit(QUEUE, [ref]), ['not-found']);
-      assert.deepEqual(await second.storage.sweep(), { touched: [], nextAt: null });
+      assert.deepEqual(await commit(second.storage, QUEUE, [ref]), ['not-found']);
+      assert.deepEqual(await second.storage.sweep(), { affected: [], nextAt: null });
       await second.storage.insert(QUEUE, newElements('one that stays'));
       folder.clock.advance(5000);
       await quiet(
@@ -147,7 +148,7 @@ describe('a SQLite file over its life', () => {
       await second.stop();
       assert.ok(statSync(folder.file).size < 20 * MIB);
       const third = await folder.started();
-      assert.equal((await third.storage.sizes(QUEUE)).ready, 1);
+      assert.equal((await third.storage.counts(QUEUE)).ready, 1);
     });
   });
 
@@ -199,11 +200,11 @@ describe('a SQLite file over its life', () => {
       const start = folder.clock.now();
       await engine.storage.insert(QUEUE, [newElement({ matureAt: start + 1000 })]);
       folder.clock.setWallTime(start + 3_600_000);
-      assert.equal((await engine.storage.sizes(QUEUE)).ready, 1);
+      assert.equal((await engine.storage.counts(QUEUE)).ready, 1);
       await engine.stop();
       folder.clock.setWallTime(start);
       engine = await folder.started();
-      const { ready, scheduled } = await engine.storage.sizes(QUEUE);
+      const { ready, scheduled } = await engine.storage.counts(QUEUE);
       assert.deepEqual({ ready, scheduled }, { ready: 0, scheduled: 1 });
       assert.deepEqual((await engine.storage.take(QUEUE, { ...popping, count: 1 })).deliveries, []);
     });

@@ -37,11 +37,11 @@ describe('A SQLite transaction that is rolled back', () => {
         // The first ones may be refused: the disk was full a moment ago.
         await storage.insert(SECOND, [element()]).catch(() => {});
       }
-      const { ready } = await storage.sizes(SECOND);
+      const { ready } = await storage.counts(SECOND);
       assert.ok(ready > 0);
       folder.clock.advance(HOUR_MS + 1000);
       await storage.sweep();
-      assert.equal((await storage.sizes(SECOND)).ready, ready);
+      assert.equal((await storage.counts(SECOND)).ready, ready);
     });
   });
 
@@ -60,9 +60,9 @@ describe('A SQLite transaction that is rolled back', () => {
       assert.equal(deliveries.length, 1);
       folder.clock.advance(2000);
       await storage.sweep();
-      const { ready, reserved } = await storage.sizes(SECOND);
+      const { ready, reserved } = await storage.counts(SECOND);
       assert.deepEqual({ ready, reserved }, { ready: 1, reserved: 0 });
-      assert.equal((await storage.sizes({ ns: FIRST.ns, name: 'dead' })).ready, 0);
+      assert.equal((await storage.counts({ ns: FIRST.ns, name: 'dead' })).ready, 0);
     });
   });
 });

@@ -4,6 +4,7 @@ import { afterEach, beforeEach, describe, it } from 'node:test';
 import type { Broker } from '../../src/broker/broker.ts';
 import type { GetRequest, Sink } from '../../src/broker/consumer.ts';
 import type { Queue } from '../../src/broker/queue.ts';
+import { FINISH } from '../../src/broker/queue.ts';
 import type { ExchangeOverview } from '../../src/exchange/record.ts';
 import { Metrics, type MetricsSources } from '../../src/metrics/metrics.ts';
 import { QUEUES_SHOWN } from '../../src/metrics/queue-families.ts';
@@ -27,6 +28,8 @@ const EXCHANGE: ExchangeOverview = {
   },
 };
 
+const NONE = { id: 'none', group: null, token: null };
+const ROLLBACK = { kind: 'release', delayMs: 0, countTry: true } as const;
 const WAITS: GetRequest = { group: null, leaseMs: null, timeoutMs: null, tid: null, owner: 'u' };
 const DEAF: Sink = { deliver: () => {}, end: () => {} };
 
@@ -173,10 +176,10 @@ describe('Metrics', () => {
     await queue.insert([newElement()]);
     await ended(queue, { leaseMs: 1000 });
     await ended(queue, { timeoutMs: 0 });
-    await assert.rejects(queue.commit({ id: 'none', group: null, token: null }), {
+    await assert.rejects(queue.settle(NONE, FINISH), {
       code: 'element-not-found',
     });
-    await assert.rejects(queue.rollback({ id: 'none', group: null, token: null }, 0));
+    await assert.rejects(queue.settle(NONE, ROLLBACK));
     await assert.rejects(queue.remove('none'));
     await queue.pause();
     await queue.resume();
@@ -233,7 +236,7 @@ describe('Metrics', () => {
     const [id = ''] = await queue.insert([newElement(), newElement()]);
     assert.ok((await text()).includes('quayside_queue_dead_letters_total{namespace="D",queue="q"} 0\n'));
     assert.equal(await ended(queue, { leaseMs: 1000 }), 1);
-    await queue.rollback({ id, group: null, token: null }, 0);
+    await queue.settle({ id, group: null, token: null }, ROLLBACK);
     assert.ok((await text()).includes('quayside_queue_dead_letters_total{namespace="D",queue="q"} 1\n'));
     assert.ok((await text()).includes('quayside_dead_letter_elements{namespace="D"} 1\n'));
     await node.stop();

@@ -55,7 +55,7 @@ class AwayWorld {
 describe('While an engine is away', () => {
   it('the sweeper says so once, and once that it is back', async () => {
     const world = new AwayWorld();
-    const storage = { sweep: () => world.call({ touched: [], nextAt: null }) } as unknown as Storage;
+    const storage = { sweep: () => world.call({ affected: [], nextAt: null }) } as unknown as Storage;
     const sweeper = new Sweeper(storage, { ...world, random: () => 0.5 }, () => {});
     await sweeper.sweep();
     assert.ok((await world.goThrough()) > 10);

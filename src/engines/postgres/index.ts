@@ -130,7 +130,7 @@ class PostgresEngine implements Engine {
       clock: this.#databaseClock,
       takeTouched: () => this.#takeTouched(),
     });
-    this.storage = new OldStorage(storage, namespaces);
+    this.storage = new OldStorage(storage, namespaces, () => this.#stats);
     this.definitions = this.#definitions;
     this.signaller = this.#signaller;
     this.stats = this.#stats;

@@ -126,7 +126,7 @@ export class RedisEngine implements Engine {
       settings.variant === 'list'
         ? new ListStorage({ ...shared, registry, forgetter, dedupWindowMs, givenTime })
         : new RedisStorage({ ...shared, lanes, registry, sweeper, policies, dedupWindowMs, signaller });
-    this.storage = new OldStorage(storage, options.namespaces);
+    this.storage = new OldStorage(storage, options.namespaces, () => stats);
     this.#stopBuffers = () => stats.stop();
   }
 

@@ -58,6 +58,7 @@ class SqliteEngine implements Engine {
     this.storage = new OldStorage(
       new SqliteStorage(this.#client, time, this.#housekeeping),
       options.namespaces,
+      () => this.stats,
     );
     this.definitions = new SqliteDefinitions(this.#client, log);
     this.signaller = new LocalSignaller(log);

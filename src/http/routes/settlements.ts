@@ -1,5 +1,5 @@
 import { needs } from '../../broker/needs.ts';
-import type { SettleRef } from '../../broker/queue.ts';
+import { FINISH, type Receipt } from '../../broker/queue.ts';
 import { LIMITS } from '../../model/limits.ts';
 import type { Call } from '../call.ts';
 import { checkOpaque, group, opaque, whole } from '../parameters.ts';
@@ -38,7 +38,7 @@ export const settlementRoutes: readonly Route[] = [
     problems,
     handle(call, { group, token }) {
       needs(call.namespace, 'reserve');
-      call.queue.commit(reference(call, group, token)).then(
+      call.queue.settle(receipt(call, group, token), FINISH).then(
         () => call.json(200, '{}'),
         (error: unknown) => call.fail(error),
       );
@@ -78,13 +78,20 @@ export const settlementRoutes: readonly Route[] = [
     handle(call, { delay, group, token }) {
       needs(call.namespace, 'reserve');
       if (delay > 0) needs(call.namespace, 'sched');
-      call.queue.rollback(reference(call, group, token), delay).then(
-        (outcome) => {
-          if (!prefersRepresentation(call.head)) call.json(200, '{}');
-          else call.json(200, JSON.stringify({ state: STATES[outcome] }), REPRESENTATION);
-        },
-        (error: unknown) => call.fail(error),
-      );
+      call.queue
+        .settle(receipt(call, group, token), { kind: 'release', delayMs: delay, countTry: true })
+        .then(
+          ({ outcome }) => {
+            if (!prefersRepresentation(call.head)) call.json(200, '{}');
+            else
+              call.json(
+                200,
+                JSON.stringify({ state: outcome === 'dead-lettered' ? outcome : 'waiting' }),
+                REPRESENTATION,
+              );
+          },
+          (error: unknown) => call.fail(error),
+        );
     },
   }),
   route({
@@ -114,17 +121,14 @@ export const settlementRoutes: readonly Route[] = [
     problems,
     async handle(call, { lease, group, token }) {
       needs(call.namespace, 'reserve');
-      const until = new Date(await call.queue.extend(reference(call, group, token), lease)).toISOString();
+      const until = new Date(await call.queue.extend(receipt(call, group, token), lease)).toISOString();
       call.json(200, JSON.stringify({ until }), ['x-ks-lease-until', until]);
     },
   }),
 ];
 
-/** What became of an element that was rolled back. */
-const STATES = { done: 'waiting', 'dead-lettered': 'dead-lettered' } as const;
-
 const REPRESENTATION = ['preference-applied', 'return=representation'] as const;
 
-function reference(call: Call, group: string | null, token: string | null): SettleRef {
+function receipt(call: Call, group: string | null, token: string | null): Receipt {
   return { id: checkOpaque('id', call.param('id')), group, token, owner: call.user.name };
 }

@@ -1,4 +1,5 @@
 import { engineNow } from '../../broker/engine-time.ts';
+import { FINISH } from '../../broker/queue.ts';
 import { textOfBytes } from '../../model/byte-text.ts';
 import { QuaysideError } from '../../model/errors.ts';
 import { LIMITS } from '../../model/limits.ts';
@@ -43,8 +44,8 @@ function settle(session: Session, command: 'ACK' | 'NACK', { headers }: Frame): 
   subscription.settle(held);
   session.subscriptions.roomIn(subscription);
   const { queue } = subscription.options;
-  if (delayMs === null) session.settling.ack(queue, held, receipt);
-  else session.settling.nack(queue, held, { delayMs, countTry: true }, receipt);
+  const action = delayMs === null ? FINISH : ({ kind: 'release', delayMs, countTry: true } as const);
+  session.settling.settle(queue, held, action, receipt);
 }
 
 /** What the frame is about: one element, or in mode `client` all up to that one. */

@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import type { EngineUnderTest } from '../../engines.ts';
 import { bodyText, bodyTexts, newElement, newElements } from '../../support/elements.ts';
+import { commit, remove, rollback } from '../../support/settle.ts';
 import { byId, Fixture } from '../fixture.ts';
 
 export function batchContract(open: EngineUnderTest['open']): void {
@@ -14,10 +15,10 @@ export function batchContract(open: EngineUnderTest['open']): void {
       const calls = [
         on.storage.insert(queue, newElements('a', 'b')),
         take(1),
-        on.storage.sizes(queue),
+        on.storage.counts(queue),
         on.storage.insert(queue, newElements('c')),
         take(5),
-        on.storage.sizes(queue),
+        on.storage.counts(queue),
         take(1),
       ] as const;
       const [, first, between, , rest, after, none] = await Promise.all(calls);
@@ -34,10 +35,10 @@ export function batchContract(open: EngineUnderTest['open']): void {
       const reserved = await on.reserveOne(queue);
       const back = { ...byId(reserved), delayMs: 0, countTry: true };
       const outcomes = await Promise.all([
-        on.storage.rollback(queue, [back]),
-        on.storage.commit(queue, [byId(reserved)]),
-        on.storage.remove(queue, [reserved.id]),
-        on.storage.remove(queue, [reserved.id]),
+        rollback(on.storage, queue, [back]),
+        commit(on.storage, queue, [byId(reserved)]),
+        remove(on.storage, queue, [reserved.id]),
+        remove(on.storage, queue, [reserved.id]),
       ]);
       assert.deepEqual(outcomes, [['done'], ['not-reserved'], ['done'], ['not-found']]);
     });

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
-import type { BrowsePage } from '../../../src/engine/storage.ts';
+import type { ScanPage } from '../../../src/engine/storage.ts';
 import type { Delivery, DeliveryState } from '../../../src/model/element.ts';
 import type { QueueKey } from '../../../src/model/names.ts';
 import type { EngineUnderTest } from '../../engines.ts';
@@ -20,7 +20,13 @@ export function browseContract(open: EngineUnderTest['open']): void {
       const all: Delivery[][] = [];
       let after: string | null = null;
       do {
-        const page: BrowsePage = await on.storage.browse(queue, { group, state, after, limit });
+        const page: ScanPage = await on.storage.scan(queue, {
+          group,
+          states: [state],
+          bodies: true,
+          after,
+          limit,
+        });
         all.push(page.deliveries);
         after = page.next;
       } while (after !== null);
@@ -73,17 +79,29 @@ export function browseContract(open: EngineUnderTest['open']): void {
     it('touches nothing', async () => {
       const queue = await filled();
       await on.reserveOne(queue, '', 60_000);
-      const before = await on.storage.sizes(queue);
+      const before = await on.storage.counts(queue);
       for (const state of ['ready', 'scheduled', 'reserved'] as const) await pages(queue, state, 2);
-      assert.deepEqual(await on.storage.sizes(queue), before);
+      assert.deepEqual(await on.storage.counts(queue), before);
       assert.deepEqual(bodyTexts(await on.pop(queue)), ['r2', 'r3', 'r4']);
     });
 
     it('goes on where a page ended although its elements went meanwhile', async () => {
       const queue = await filled();
-      const first = await on.storage.browse(queue, { group: '', state: 'ready', after: null, limit: 2 });
+      const first = await on.storage.scan(queue, {
+        group: '',
+        states: ['ready'],
+        bodies: true,
+        after: null,
+        limit: 2,
+      });
       await on.pop(queue, 2);
-      const rest = await on.storage.browse(queue, { group: '', state: 'ready', after: first.next, limit: 9 });
+      const rest = await on.storage.scan(queue, {
+        group: '',
+        states: ['ready'],
+        bodies: true,
+        after: first.next,
+        limit: 9,
+      });
       assert.deepEqual(bodyTexts(rest.deliveries), ['r3', 'r4']);
       assert.equal(rest.next, null);
     });
@@ -106,7 +124,13 @@ export function browseContract(open: EngineUnderTest['open']): void {
     it('takes a bookmark that makes no sense for the beginning', async () => {
       const queue = await filled();
       for (const after of ['', 'nonsense', '.', 'NaN.x', '1.2.3', "'"]) {
-        const page = await on.storage.browse(queue, { group: '', state: 'ready', after, limit: 1 });
+        const page = await on.storage.scan(queue, {
+          group: '',
+          states: ['ready'],
+          bodies: true,
+          after,
+          limit: 1,
+        });
         assert.deepEqual(bodyTexts(page.deliveries), ['r1']);
       }
     });

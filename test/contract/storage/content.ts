@@ -3,6 +3,7 @@ import { describe, it } from 'node:test';
 import type { EngineUnderTest } from '../../engines.ts';
 import { sampleBodies } from '../../support/bodies.ts';
 import { newElement } from '../../support/elements.ts';
+import { rollback } from '../../support/settle.ts';
 import { byToken, Fixture } from '../fixture.ts';
 
 export function contentContract(open: EngineUnderTest['open']): void {
@@ -13,11 +14,17 @@ export function contentContract(open: EngineUnderTest['open']): void {
       it(`returns the ${name} body byte for byte, popped, reserved, browsed and put back`, async () => {
         const queue = on.queue();
         await on.storage.insert(queue, [newElement({ body: bytes, contentType, contentEncoding })]);
-        const browsed = await on.storage.browse(queue, { group: '', state: 'ready', after: null, limit: 1 });
+        const browsed = await on.storage.scan(queue, {
+          group: '',
+          states: ['ready'],
+          bodies: true,
+          after: null,
+          limit: 1,
+        });
         const reserved = await on.reserveOne(queue);
-        await on.storage.rollback(queue, [{ ...byToken(reserved), delayMs: 0, countTry: true }]);
+        await rollback(on.storage, queue, [{ ...byToken(reserved), delayMs: 0, countTry: true }]);
         const popped = await on.pop(queue);
-        await on.storage.putBack(queue, popped);
+        await on.storage.undoTake(queue, popped);
         const again = await on.pop(queue);
         for (const delivery of [...browsed.deliveries, reserved, ...popped, ...again]) {
           assert.ok(bytes.equals(delivery.body));
@@ -59,7 +66,7 @@ export function contentContract(open: EngineUnderTest['open']): void {
       await on.storage.insert(queue, [newElement({ body }), newElement({ body })]);
       assert.equal(body.byteLength, 50_000);
       const popped = await on.pop(queue);
-      await on.storage.putBack(queue, popped);
+      await on.storage.undoTake(queue, popped);
       assert.ok(popped.every(({ body: kept }) => kept.byteLength === 50_000));
     });
 

@@ -3,6 +3,7 @@ import { describe, it } from 'node:test';
 import type { QueueKey } from '../../../src/model/names.ts';
 import type { EngineUnderTest } from '../../engines.ts';
 import { bodyText, newElement } from '../../support/elements.ts';
+import { commit, rollback, transfer } from '../../support/settle.ts';
 import { byId, byToken, DEAD_LETTERS, Fixture, MAX_TRIES } from '../fixture.ts';
 
 const COUNTED = { delayMs: 0, countTry: true };
@@ -17,17 +18,17 @@ export function deadLetterContract(open: EngineUnderTest['open']): void {
       await on.storage.insert(queue, [newElement({ body: 'poison' })]);
       for (let tries = 1; tries < MAX_TRIES; tries++) {
         const reserved = await on.reserveOne(queue);
-        assert.deepEqual(await on.storage.rollback(queue, [{ ...byToken(reserved), ...COUNTED }]), ['done']);
+        assert.deepEqual(await rollback(on.storage, queue, [{ ...byToken(reserved), ...COUNTED }]), ['done']);
       }
       assert.deepEqual(await on.pop(dead(queue)), []);
       const last = await on.reserveOne(queue);
       assert.equal(last.tries, MAX_TRIES - 1);
-      assert.deepEqual(await on.storage.rollback(queue, [{ ...byToken(last), ...COUNTED }]), [
+      assert.deepEqual(await rollback(on.storage, queue, [{ ...byToken(last), ...COUNTED }]), [
         'dead-lettered',
       ]);
       assert.deepEqual(await on.pop(queue), []);
       assert.deepEqual((await on.pop(dead(queue))).map(bodyText), ['poison']);
-      assert.deepEqual(await on.storage.commit(queue, [byId(last)]), ['not-found']);
+      assert.deepEqual(await commit(on.storage, queue, [byId(last)]), ['not-found']);
     });
 
     it('keeps body, type, encoding and headers, and adds where from, when and how many tries', async () => {
@@ -40,7 +41,7 @@ export function deadLetterContract(open: EngineUnderTest['open']): void {
       };
       const [id] = await on.storage.insert(queue, [newElement({ ...content, tries: MAX_TRIES - 1 })]);
       const before = on.opened.now();
-      await on.storage.rollback(queue, [{ ...byId(await on.reserveOne(queue)), ...COUNTED }]);
+      await rollback(on.storage, queue, [{ ...byId(await on.reserveOne(queue)), ...COUNTED }]);
       const [letter] = await on.pop(dead(queue));
       assert.ok(letter !== undefined && letter.id !== id);
       assert.deepEqual(Buffer.from(letter.body), content.body);
@@ -59,7 +60,7 @@ export function deadLetterContract(open: EngineUnderTest['open']): void {
     it('names the queue by the bytes of its name in UTF-8, as all headers are bytes', async () => {
       const queue = { ...on.queue('jobs'), name: 'Bestellungen \u2603 \u00fc' };
       await on.storage.insert(queue, [newElement({ tries: MAX_TRIES - 1 })]);
-      await on.storage.rollback(queue, [{ ...byId(await on.reserveOne(queue)), ...COUNTED }]);
+      await rollback(on.storage, queue, [{ ...byId(await on.reserveOne(queue)), ...COUNTED }]);
       const [letter] = await on.pop(dead(queue));
       const bytes = Buffer.from(queue.name).toString('latin1');
       assert.deepEqual(letter?.headers.slice(0, 2), ['x-dl-from-queue', bytes]);
@@ -69,7 +70,7 @@ export function deadLetterContract(open: EngineUnderTest['open']): void {
       const queue = on.queue('jobs');
       const headers = ['x-dl-from-queue', 'old', 'kept', '1', 'x-dl-at', 'old', 'x-dl-tries', '99'];
       await on.storage.insert(queue, [newElement({ headers, tries: 50 })]);
-      await on.storage.rollback(queue, [{ ...byId(await on.reserveOne(queue)), ...COUNTED }]);
+      await rollback(on.storage, queue, [{ ...byId(await on.reserveOne(queue)), ...COUNTED }]);
       const [letter] = await on.pop(dead(queue));
       assert.deepEqual(letter?.headers.slice(0, 4), ['kept', '1', 'x-dl-from-queue', queue.name]);
       assert.equal(letter?.headers.length, 10);
@@ -79,14 +80,14 @@ export function deadLetterContract(open: EngineUnderTest['open']): void {
     it('names the first id of the element, also after it was moved back and failed again', async () => {
       const queue = on.queue('jobs');
       const [id] = await on.storage.insert(queue, [newElement({ tries: MAX_TRIES - 1 })]);
-      await on.storage.rollback(queue, [{ ...byId(await on.reserveOne(queue)), ...COUNTED }]);
+      await rollback(on.storage, queue, [{ ...byId(await on.reserveOne(queue)), ...COUNTED }]);
       const letter = await on.reserveOne(dead(queue));
       const { body, headers } = letter;
       const element = newElement({ body, headers, tries: MAX_TRIES - 1 });
-      await on.storage.transfer([
+      await transfer(on.storage, [
         { from: dead(queue), finish: byToken(letter), inserts: [{ queue, element }] },
       ]);
-      await on.storage.rollback(queue, [{ ...byId(await on.reserveOne(queue)), ...COUNTED }]);
+      await rollback(on.storage, queue, [{ ...byId(await on.reserveOne(queue)), ...COUNTED }]);
       const [again] = await on.pop(dead(queue));
       const at = again?.headers.indexOf('x-ks-origin-id') ?? -1;
       assert.equal(again?.headers[at + 1], id);
@@ -98,9 +99,9 @@ export function deadLetterContract(open: EngineUnderTest['open']): void {
       const [id] = await on.storage.insert(queue, [newElement({ body: 'abandoned', tries: MAX_TRIES - 1 })]);
       const reserved = await on.reserveOne(queue, '', 1000);
       await on.opened.passTime(1001);
-      const { touched } = await on.storage.sweep();
-      assert.ok(touched.some(({ ns, name }) => ns === queue.ns && name === DEAD_LETTERS));
-      assert.deepEqual(await on.storage.commit(queue, [byToken(reserved)]), ['not-found']);
+      const { affected } = await on.storage.sweep();
+      assert.ok(affected.some(({ ns, name }) => ns === queue.ns && name === DEAD_LETTERS));
+      assert.deepEqual(await commit(on.storage, queue, [byToken(reserved)]), ['not-found']);
       const letters = await on.pop(dead(queue));
       assert.deepEqual(letters.map(bodyText), ['abandoned']);
       const [from, name, , , tries, count, origin, first] = letters[0]?.headers ?? [];
@@ -119,7 +120,7 @@ export function deadLetterContract(open: EngineUnderTest['open']): void {
         const [reserved] = (await storage.take(queue, reserve)).deliveries;
         assert.ok(reserved);
         assert.deepEqual(await storage.queues('jobs'), [queue.name]);
-        await storage.rollback(queue, [{ ...byId(reserved), ...COUNTED }]);
+        await rollback(storage, queue, [{ ...byId(reserved), ...COUNTED }]);
         assert.deepEqual(await storage.queues('jobs'), [DEAD_LETTERS, queue.name]);
       }));
 
@@ -128,7 +129,7 @@ export function deadLetterContract(open: EngineUnderTest['open']): void {
       await on.storage.insert(queue, [newElement({ tries: MAX_TRIES - 1 })]);
       const uncounted = { delayMs: 0, countTry: false };
       const reserved = await on.reserveOne(queue);
-      assert.deepEqual(await on.storage.rollback(queue, [{ ...byToken(reserved), ...uncounted }]), ['done']);
+      assert.deepEqual(await rollback(on.storage, queue, [{ ...byToken(reserved), ...uncounted }]), ['done']);
       assert.equal((await on.pop(queue))[0]?.tries, MAX_TRIES - 1);
     });
 
@@ -136,7 +137,7 @@ export function deadLetterContract(open: EngineUnderTest['open']): void {
       const queue = dead(on.queue('jobs'));
       const [id] = await on.storage.insert(queue, [newElement({ body: 'stays', tries: 50 })]);
       const reserved = await on.reserveOne(queue);
-      assert.deepEqual(await on.storage.rollback(queue, [{ ...byToken(reserved), ...COUNTED }]), ['done']);
+      assert.deepEqual(await rollback(on.storage, queue, [{ ...byToken(reserved), ...COUNTED }]), ['done']);
       const [still] = await on.pop(queue);
       assert.equal(still?.id, id);
       assert.equal(still?.tries, 51);
@@ -146,7 +147,7 @@ export function deadLetterContract(open: EngineUnderTest['open']): void {
       const queue = on.queue('plain');
       await on.storage.insert(queue, [newElement({ tries: 1_000_000 })]);
       const reserved = await on.reserveOne(queue);
-      assert.deepEqual(await on.storage.rollback(queue, [{ ...byToken(reserved), ...COUNTED }]), ['done']);
+      assert.deepEqual(await rollback(on.storage, queue, [{ ...byToken(reserved), ...COUNTED }]), ['done']);
       assert.equal((await on.pop(queue))[0]?.tries, 1_000_001);
     });
 
@@ -154,7 +155,7 @@ export function deadLetterContract(open: EngineUnderTest['open']): void {
       const queue = on.queue('strict');
       await on.storage.insert(queue, [newElement({ body: 'shared', groups: ['g1', 'x'], tries: 1 })]);
       const reserved = await on.reserveOne(queue, 'x');
-      assert.deepEqual(await on.storage.rollback(queue, [{ ...byToken(reserved), ...COUNTED }]), [
+      assert.deepEqual(await rollback(on.storage, queue, [{ ...byToken(reserved), ...COUNTED }]), [
         'dead-lettered',
       ]);
       assert.deepEqual((await on.pop(queue, 9, 'g1')).map(bodyText), ['shared']);
@@ -169,7 +170,7 @@ export function deadLetterContract(open: EngineUnderTest['open']): void {
       const { stats } = on.opened.engine;
       const before = (await stats.read(dead(queue))).get('')?.put ?? 0;
       await on.storage.insert(queue, [newElement({ tries: MAX_TRIES })]);
-      await on.storage.rollback(queue, [{ ...byToken(await on.reserveOne(queue)), ...COUNTED }]);
+      await rollback(on.storage, queue, [{ ...byToken(await on.reserveOne(queue)), ...COUNTED }]);
       assert.equal((await stats.read(queue)).get('')?.deadletter, 1);
       assert.equal((await stats.read(dead(queue))).get('')?.put, before + 1);
       await on.pop(dead(queue));

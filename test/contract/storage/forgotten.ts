@@ -3,6 +3,7 @@ import { describe, it } from 'node:test';
 import type { QueueKey } from '../../../src/model/names.ts';
 import type { EngineUnderTest, TestEngine } from '../../engines.ts';
 import { bodyTexts, newElement, newElements } from '../../support/elements.ts';
+import { rollback } from '../../support/settle.ts';
 import { DEAD_LETTERS, Fixture, MAX_TRIES } from '../fixture.ts';
 
 const HOUR_MS = 3_600_000;
@@ -33,13 +34,13 @@ export function forgottenContract(open: EngineUnderTest['open']): void {
         await passHours(opened, 20);
         assert.deepEqual(await storage.queues('plain'), ['gone', 'only declared']);
         // Reading is no use.
-        await storage.sizes(named('gone'));
+        await storage.counts(named('gone'));
         assert.equal((await stats.read(named('gone'))).get('')?.put, 1);
         await passHours(opened, 8);
         assert.deepEqual(await storage.queues('plain'), []);
         assert.deepEqual([...(await stats.read(named('gone')))], []);
         assert.deepEqual((await storage.take(named('gone'), POP)).deliveries, []);
-        assert.equal((await storage.sizes(named('gone'))).ready, 0);
+        assert.equal((await storage.counts(named('gone'))).ready, 0);
         assert.deepEqual(await storage.queues('plain'), []);
         await storage.insert(named('gone'), newElements('b'));
         assert.deepEqual(await storage.queues('plain'), ['gone']);
@@ -93,7 +94,7 @@ export function forgottenContract(open: EngineUnderTest['open']): void {
         await passHours(opened, 60);
         await storage.insert(named('q'), newElements('b'));
         assert.deepEqual(await storage.queues('plain'), ['q']);
-        assert.equal((await storage.sizes(named('q'))).ready, 1);
+        assert.equal((await storage.counts(named('q'))).ready, 1);
         assert.equal((await storage.usage('plain')).elements, 1);
         assert.deepEqual(bodyTexts((await storage.take(named('q'), POP)).deliveries), ['b']);
       });
@@ -135,7 +136,7 @@ export function forgottenStreamsContract(open: EngineUnderTest['open']): void {
         assert.deepEqual(await storage.queues('stream'), []);
         await insert('b');
         assert.deepEqual(await storage.queues('stream'), ['q']);
-        assert.equal((await storage.sizes(queue)).ready, 1);
+        assert.equal((await storage.counts(queue)).ready, 1);
         assert.deepEqual([await pop('g1'), await pop('g2')], [['b'], ['b']]);
       });
     });
@@ -151,7 +152,7 @@ export function forgottenStreamsContract(open: EngineUnderTest['open']): void {
             const refs = deliveries.map(({ id }) => {
               return { id, group: '', token: null, delayMs: 0, countTry: true };
             });
-            await storage.rollback(queue, refs);
+            await rollback(storage, queue, refs);
           }
         };
         const letters = async () =>

@@ -4,6 +4,7 @@ import type { Storage } from '../../../src/engine/storage.ts';
 import type { QueueKey } from '../../../src/model/names.ts';
 import type { EngineUnderTest, TestEngine } from '../../engines.ts';
 import { bodyTexts, newElement } from '../../support/elements.ts';
+import { rollback, transfer } from '../../support/settle.ts';
 import { byToken, Fixture, MOST_GROUPS } from '../fixture.ts';
 
 const TOO_MANY = { code: 'too-many-groups' };
@@ -37,7 +38,7 @@ export function groupsContract(open: EngineUnderTest['open']): void {
       await assert.rejects(on.storage.insert(queue, elements), TOO_MANY);
       assert.deepEqual(await on.pop(queue, 9, 'one more'), []);
       for (const group of FULL) assert.deepEqual(bodyTexts(await on.pop(queue, 9, group)), ['first'], group);
-      assert.equal((await on.storage.sizes(queue)).groups.size, 0);
+      assert.equal((await on.storage.counts(queue)).groups.size, 0);
     });
 
     it('refuses one that names more than an empty queue may have, and makes no queue', async () => {
@@ -82,8 +83,8 @@ export function groupsContract(open: EngineUnderTest['open']): void {
           inserts: [{ queue, element: newElement({ body: 'moved', groups }) }],
         },
       ];
-      await assert.rejects(on.storage.transfer(move(['one more'])), TOO_MANY);
-      assert.deepEqual(await on.storage.transfer(move(['g1', 'g2'])), ['done']);
+      await assert.rejects(transfer(on.storage, move(['one more'])), TOO_MANY);
+      assert.deepEqual(await transfer(on.storage, move(['g1', 'g2'])), ['done']);
       assert.deepEqual(bodyTexts(await on.pop(queue, 9, 'g2')), ['moved']);
     });
 
@@ -94,7 +95,7 @@ export function groupsContract(open: EngineUnderTest['open']): void {
       await on.storage.insert(queue, [newElement({ body: 'dying', groups: ['one more'], tries: 2 })]);
       const taken = await on.reserveOne(queue, 'one more');
       const failed = { ...byToken(taken), delayMs: 0, countTry: true };
-      assert.deepEqual(await on.storage.rollback(queue, [failed]), ['dead-lettered']);
+      assert.deepEqual(await rollback(on.storage, queue, [failed]), ['dead-lettered']);
       assert.deepEqual(bodyTexts(await on.pop(letters, 9, 'g2')), ['dying']);
     });
 
@@ -106,7 +107,7 @@ export function groupsContract(open: EngineUnderTest['open']): void {
         const { deliveries } = await storage.take(queue, { group: 'early', count: 1, leaseMs: null });
         await afterAWhile(opened);
         await storage.insert(queue, [newElement({ groups: FULL })]);
-        await storage.putBack(queue, deliveries);
+        await storage.undoTake(queue, deliveries);
         assert.deepEqual(await popped(storage, queue, 'early'), ['popped']);
       });
     });
@@ -127,7 +128,7 @@ export function groupsContract(open: EngineUnderTest['open']): void {
           delayMs: 9 * HOUR_MS,
           countTry: false,
         };
-        assert.deepEqual(await storage.rollback(queue, [back]), ['done']);
+        assert.deepEqual(await rollback(storage, queue, [back]), ['done']);
         for (const group of gone) await storage.take(queue, { group, count: 9, leaseMs: null });
         await afterAWhile(opened);
         const fresh = names('fresh', gone.length);

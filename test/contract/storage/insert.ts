@@ -4,6 +4,7 @@ import type { NewElement } from '../../../src/model/element.ts';
 import { contentFingerprint } from '../../../src/model/fingerprint.ts';
 import type { EngineUnderTest } from '../../engines.ts';
 import { bodyTexts, newElement, newElements } from '../../support/elements.ts';
+import { commit, nextDueAt } from '../../support/settle.ts';
 import { Fixture } from '../fixture.ts';
 
 const DAY_MS = 24 * 3600 * 1000;
@@ -18,7 +19,7 @@ export function insertContract(open: EngineUnderTest['open']): void {
         await storage.declare([queue]);
         await storage.declare([queue, { ns: 'plain', name: 'another' }]);
         assert.deepEqual(await storage.queues('plain'), ['another', 'declared']);
-        assert.equal((await storage.sizes(queue)).ready, 0);
+        assert.equal((await storage.counts(queue)).ready, 0);
       });
     });
 
@@ -39,17 +40,17 @@ export function insertContract(open: EngineUnderTest['open']): void {
           deliveries: [],
           nextDueAt: null,
         });
-        assert.equal(await storage.nextDueAt(queue, ''), null);
-        assert.equal((await storage.sizes(queue)).ready, 0);
-        assert.deepEqual(await storage.commit(queue, [{ id: 'x', group: '', token: null }]), ['not-found']);
+        assert.equal(await nextDueAt(storage, queue, ''), null);
+        assert.equal((await storage.counts(queue)).ready, 0);
+        assert.deepEqual(await commit(storage, queue, [{ id: 'x', group: '', token: null }]), ['not-found']);
         assert.deepEqual(await storage.queues('plain'), []);
       });
     });
 
     it('takes a signal along where it says so, once for calls that travel together', async () => {
       const { storage, signaller } = on.opened.engine;
-      assert.ok(storage.carries === null || storage.carries === signaller);
-      if (storage.carries === null) return;
+      assert.ok(storage.insertSignaller === null || storage.insertSignaller === signaller);
+      if (storage.insertSignaller === null) return;
       const queue = on.queue();
       const counts: number[] = [];
       const heard = Promise.withResolvers<void>();

@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import type { EngineUnderTest } from '../../engines.ts';
 import { bodyTexts, newElements } from '../../support/elements.ts';
+import { commit, extend, rollback } from '../../support/settle.ts';
 import { byId, byToken, Fixture } from '../fixture.ts';
 
 export function leaseContract(open: EngineUnderTest['open']): void {
@@ -29,9 +30,9 @@ export function leaseContract(open: EngineUnderTest['open']): void {
         const reserved = await on.reserveOne(queue, '', 1000);
         await on.opened.passTime(1001);
         await on.storage.sweep();
-        assert.deepEqual(await on.storage.commit(queue, [name(reserved)]), ['done']);
+        assert.deepEqual(await commit(on.storage, queue, [name(reserved)]), ['done']);
         assert.deepEqual(await on.pop(queue), []);
-        assert.equal((await on.storage.sizes(queue)).ready, 0);
+        assert.equal((await on.storage.counts(queue)).ready, 0);
       }
     });
 
@@ -41,9 +42,9 @@ export function leaseContract(open: EngineUnderTest['open']): void {
       const late = await on.reserveOne(queue, '', 1000);
       await on.opened.passTime(1001);
       const next = await on.reserveOne(queue);
-      assert.deepEqual(await on.storage.commit(queue, [byToken(late)]), ['lease-lost']);
-      assert.deepEqual(await on.storage.commit(queue, [byId(late)]), ['done']);
-      assert.deepEqual(await on.storage.commit(queue, [byToken(next)]), ['not-found']);
+      assert.deepEqual(await commit(on.storage, queue, [byToken(late)]), ['lease-lost']);
+      assert.deepEqual(await commit(on.storage, queue, [byId(late)]), ['done']);
+      assert.deepEqual(await commit(on.storage, queue, [byToken(next)]), ['not-found']);
     });
 
     it('cannot be rolled back or extended after its end', async () => {
@@ -53,13 +54,15 @@ export function leaseContract(open: EngineUnderTest['open']): void {
       await on.opened.passTime(1001);
       await on.storage.sweep();
       const back = { delayMs: 0, countTry: true };
-      assert.deepEqual(await on.storage.rollback(queue, [{ ...byId(reserved), ...back }]), ['not-reserved']);
-      assert.deepEqual(await on.storage.rollback(queue, [{ ...byToken(reserved), ...back }]), ['lease-lost']);
-      assert.deepEqual(await on.storage.extend(queue, [{ ...byId(reserved), leaseMs: 5000 }]), [
-        { outcome: 'not-reserved' },
+      assert.deepEqual(await rollback(on.storage, queue, [{ ...byId(reserved), ...back }]), ['not-reserved']);
+      assert.deepEqual(await rollback(on.storage, queue, [{ ...byToken(reserved), ...back }]), [
+        'lease-lost',
       ]);
-      assert.deepEqual(await on.storage.extend(queue, [{ ...byToken(reserved), leaseMs: 5000 }]), [
-        { outcome: 'lease-lost' },
+      assert.deepEqual(await extend(on.storage, queue, [{ ...byId(reserved), leaseMs: 5000 }]), [
+        { outcome: 'not-reserved', until: null },
+      ]);
+      assert.deepEqual(await extend(on.storage, queue, [{ ...byToken(reserved), leaseMs: 5000 }]), [
+        { outcome: 'lease-lost', until: null },
       ]);
       assert.equal((await on.pop(queue))[0]?.tries, 1);
     });
@@ -70,12 +73,12 @@ export function leaseContract(open: EngineUnderTest['open']): void {
       const reserved = await on.reserveOne(queue, '', 10_000);
       await on.opened.passTime(5000);
       const before = on.opened.now();
-      const [longer] = await on.storage.extend(queue, [{ ...byToken(reserved), leaseMs: 20_000 }]);
-      assert.ok(longer?.outcome === 'done' && longer.until >= before + 20_000);
+      const [longer] = await extend(on.storage, queue, [{ ...byToken(reserved), leaseMs: 20_000 }]);
+      assert.ok(longer?.outcome === 'done' && (longer.until ?? 0) >= before + 20_000);
       await on.opened.passTime(10_000);
       await on.storage.sweep();
       assert.deepEqual(await on.pop(queue), []);
-      const [shorter] = await on.storage.extend(queue, [{ ...byId(reserved), leaseMs: 1000 }]);
+      const [shorter] = await extend(on.storage, queue, [{ ...byId(reserved), leaseMs: 1000 }]);
       assert.equal(shorter?.outcome, 'done');
       await on.opened.passTime(1001);
       await on.storage.sweep();
@@ -86,14 +89,14 @@ export function leaseContract(open: EngineUnderTest['open']): void {
       const queue = on.queue();
       await on.storage.insert(queue, newElements('a'));
       const reserved = await on.reserveOne(queue);
-      await on.storage.extend(queue, [{ ...byToken(reserved), leaseMs: 120_000 }]);
-      assert.deepEqual(await on.storage.commit(queue, [byToken(reserved)]), ['done']);
+      await extend(on.storage, queue, [{ ...byToken(reserved), leaseMs: 120_000 }]);
+      assert.deepEqual(await commit(on.storage, queue, [byToken(reserved)]), ['done']);
     });
 
     it('answers not-found to extend for what is not there', async () => {
       const queue = on.queue();
       const missing = { id: 'none', group: '', token: null, leaseMs: 1 };
-      assert.deepEqual(await on.storage.extend(queue, [missing]), [{ outcome: 'not-found' }]);
+      assert.deepEqual(await extend(on.storage, queue, [missing]), [{ outcome: 'not-found', until: null }]);
     });
 
     it('puts elements whose leases end behind what was due before, in the order in which they ended', async () => {

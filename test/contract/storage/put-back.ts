@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import type { EngineUnderTest } from '../../engines.ts';
 import { bodyTexts, newElement, newElements } from '../../support/elements.ts';
+import { commit, remove } from '../../support/settle.ts';
 import { byId, byToken, Fixture } from '../fixture.ts';
 
 export function putBackContract(open: EngineUnderTest['open']): void {
@@ -18,7 +19,7 @@ export function putBackContract(open: EngineUnderTest['open']): void {
       ]);
       await on.opened.passTime(10);
       const popped = await on.pop(queue, 2);
-      await on.storage.putBack(queue, popped);
+      await on.storage.undoTake(queue, popped);
       const again = await on.pop(queue);
       assert.deepEqual(bodyTexts(again), ['first', 'second', 'third']);
       for (const [index, delivery] of popped.entries()) {
@@ -30,7 +31,7 @@ export function putBackContract(open: EngineUnderTest['open']): void {
       const queue = on.queue();
       await on.storage.insert(queue, newElements('a', 'b', 'c', 'd'));
       const [, b] = await on.pop(queue, 2);
-      await on.storage.putBack(queue, b === undefined ? [] : [b]);
+      await on.storage.undoTake(queue, b === undefined ? [] : [b]);
       assert.deepEqual(bodyTexts(await on.pop(queue)), ['b', 'c', 'd']);
     });
 
@@ -38,12 +39,12 @@ export function putBackContract(open: EngineUnderTest['open']): void {
       const queue = on.queue('stream');
       const [id] = await on.storage.insert(queue, [newElement({ body: 'x', groups: ['g1', 'g2'] })]);
       const first = await on.pop(queue, 1, 'g1');
-      await on.storage.putBack(queue, first);
-      assert.equal((await on.storage.sizes(queue)).ready, 1);
+      await on.storage.undoTake(queue, first);
+      assert.equal((await on.storage.counts(queue)).ready, 1);
       await on.pop(queue, 1, 'g1');
       const last = await on.pop(queue, 1, 'g2');
-      assert.equal((await on.storage.sizes(queue)).ready, 0);
-      await on.storage.putBack(queue, last);
+      assert.equal((await on.storage.counts(queue)).ready, 0);
+      await on.storage.undoTake(queue, last);
       assert.deepEqual(await on.pop(queue, 1, 'g1'), []);
       const [again] = await on.pop(queue, 1, 'g2');
       assert.equal(again?.id, id);
@@ -54,19 +55,19 @@ export function putBackContract(open: EngineUnderTest['open']): void {
       const queue = on.queue();
       await on.storage.insert(queue, newElements('a', 'b'));
       const popped = await on.pop(queue);
-      await on.storage.putBack(queue, popped);
-      assert.equal((await on.storage.sizes(queue)).ready, 2);
+      await on.storage.undoTake(queue, popped);
+      assert.equal((await on.storage.counts(queue)).ready, 2);
       const reserved = await on.reserveOne(queue);
-      assert.deepEqual(await on.storage.commit(queue, [byToken(reserved)]), ['done']);
+      assert.deepEqual(await commit(on.storage, queue, [byToken(reserved)]), ['done']);
       const [, second] = popped;
-      assert.deepEqual(await on.storage.remove(queue, [second?.id ?? '']), ['done']);
-      assert.deepEqual(await on.storage.commit(queue, popped.map(byId)), ['not-found', 'not-found']);
+      assert.deepEqual(await remove(on.storage, queue, [second?.id ?? '']), ['done']);
+      assert.deepEqual(await commit(on.storage, queue, popped.map(byId)), ['not-found', 'not-found']);
     });
 
     it('counts in no statistic', async () => {
       const queue = on.queue();
       await on.storage.insert(queue, newElements('a'));
-      await on.storage.putBack(queue, await on.pop(queue));
+      await on.storage.undoTake(queue, await on.pop(queue));
       assert.equal((await on.opened.engine.stats.read(queue)).size, 0);
       await on.pop(queue);
     });

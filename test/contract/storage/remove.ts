@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import type { EngineUnderTest } from '../../engines.ts';
 import { bodyTexts, newElement, newElements } from '../../support/elements.ts';
+import { commit, nextDueAt, purge, remove } from '../../support/settle.ts';
 import { byToken, Fixture } from '../fixture.ts';
 
 export function removeContract(open: EngineUnderTest['open']): void {
@@ -15,13 +16,13 @@ export function removeContract(open: EngineUnderTest['open']): void {
         newElement({ body: 'b' }),
         newElement({ body: 'c', delayMs: 3_600_000 }),
       ]);
-      assert.deepEqual(await on.storage.remove(queue, [c, 'none', a, a]), [
+      assert.deepEqual(await remove(on.storage, queue, [c, 'none', a, a]), [
         'done',
         'not-found',
         'done',
         'not-found',
       ]);
-      assert.equal((await on.storage.sizes(queue)).scheduled, 0);
+      assert.equal((await on.storage.counts(queue)).scheduled, 0);
       assert.deepEqual(bodyTexts(await on.pop(queue)), ['b']);
     });
 
@@ -29,17 +30,17 @@ export function removeContract(open: EngineUnderTest['open']): void {
       const queue = on.queue();
       const [id = ''] = await on.storage.insert(queue, newElements('a'));
       const reserved = await on.reserveOne(queue);
-      assert.deepEqual(await on.storage.remove(queue, [id]), ['reserved']);
-      assert.deepEqual(await on.storage.commit(queue, [byToken(reserved)]), ['done']);
-      assert.deepEqual(await on.storage.remove(queue, [id]), ['not-found']);
+      assert.deepEqual(await remove(on.storage, queue, [id]), ['reserved']);
+      assert.deepEqual(await commit(on.storage, queue, [byToken(reserved)]), ['done']);
+      assert.deepEqual(await remove(on.storage, queue, [id]), ['not-found']);
     });
 
     it('finds no element of another queue', async () => {
       const [queue, other] = [on.queue(), on.queue()];
       const [id = ''] = await on.storage.insert(queue, newElements('a'));
       await on.storage.insert(other, newElements('b'));
-      assert.deepEqual(await on.storage.remove(other, [id]), ['not-found']);
-      assert.deepEqual(await on.storage.remove({ ...queue, ns: 'jobs' }, [id]), ['not-found']);
+      assert.deepEqual(await remove(on.storage, other, [id]), ['not-found']);
+      assert.deepEqual(await remove(on.storage, { ...queue, ns: 'jobs' }, [id]), ['not-found']);
       assert.deepEqual(bodyTexts(await on.pop(queue)), ['a']);
     });
 
@@ -52,8 +53,8 @@ export function removeContract(open: EngineUnderTest['open']): void {
         newElement({ groups: ['g1'] }),
       ]);
       const reserved = await on.reserveOne(queue, 'g1');
-      assert.equal(await on.storage.purge(queue), 5);
-      const { ready, scheduled, reserved: held, groups } = await on.storage.sizes(queue);
+      assert.equal(await purge(on.storage, queue), 5);
+      const { ready, scheduled, reserved: held, groups } = await on.storage.counts(queue);
       assert.deepEqual(
         { ready, scheduled, held, groups: groups.size },
         {
@@ -63,9 +64,9 @@ export function removeContract(open: EngineUnderTest['open']): void {
           groups: 0,
         },
       );
-      assert.deepEqual(await on.storage.commit(queue, [byToken(reserved)]), ['not-found']);
-      assert.equal(await on.storage.nextDueAt(queue, 'g1'), null);
-      assert.equal(await on.storage.purge(queue), 0);
+      assert.deepEqual(await commit(on.storage, queue, [byToken(reserved)]), ['not-found']);
+      assert.equal(await nextDueAt(on.storage, queue, 'g1'), null);
+      assert.equal(await purge(on.storage, queue), 0);
     });
 
     it('purges the given states only', async () => {
@@ -78,22 +79,22 @@ export function removeContract(open: EngineUnderTest['open']): void {
       await fill();
       const reserved = await on.reserveOne(queue);
       await fill();
-      assert.equal(await on.storage.purge(queue, ['ready']), 1);
-      assert.equal(await on.storage.purge(queue, ['scheduled']), 2);
-      assert.deepEqual(await on.storage.commit(queue, [byToken(reserved)]), ['done']);
+      assert.equal(await purge(on.storage, queue, ['ready']), 1);
+      assert.equal(await purge(on.storage, queue, ['scheduled']), 2);
+      assert.deepEqual(await commit(on.storage, queue, [byToken(reserved)]), ['done']);
       await fill();
       await on.reserveOne(queue);
-      assert.equal(await on.storage.purge(queue, ['reserved', 'scheduled']), 2);
-      assert.equal(await on.storage.purge(queue, []), 0);
+      assert.equal(await purge(on.storage, queue, ['reserved', 'scheduled']), 2);
+      assert.equal(await purge(on.storage, queue, []), 0);
     });
 
     it('goes on with a purged queue as with a new one, other queues untouched', async () => {
       const [queue, other] = [on.queue(), on.queue()];
       await on.storage.insert(queue, newElements('old'));
       await on.storage.insert(other, newElements('other'));
-      await on.storage.purge(queue);
+      await purge(on.storage, queue);
       await on.storage.insert(queue, newElements('new'));
-      assert.equal((await on.storage.sizes(queue)).ready, 1);
+      assert.equal((await on.storage.counts(queue)).ready, 1);
       assert.deepEqual(bodyTexts(await on.pop(queue)), ['new']);
       assert.deepEqual(bodyTexts(await on.pop(other)), ['other']);
       assert.ok((await on.storage.queues('plain')).includes(queue.name));
@@ -103,7 +104,7 @@ export function removeContract(open: EngineUnderTest['open']): void {
       const queue = on.queue();
       const many = Array.from({ length: 2500 }, () => newElement({ body: '' }));
       await on.storage.insert(queue, many);
-      assert.equal(await on.storage.purge(queue, ['ready']), 2500);
+      assert.equal(await purge(on.storage, queue, ['ready']), 2500);
       assert.deepEqual(await on.pop(queue), []);
     });
   });

@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import type { EngineUnderTest } from '../../engines.ts';
 import { bodyTexts, newElement, newElements } from '../../support/elements.ts';
+import { commit, extend, nextDueAt, rollback, transfer } from '../../support/settle.ts';
 import { byId, byToken, Fixture, type Reserved } from '../fixture.ts';
 
 export function settleContract(open: EngineUnderTest['open']): void {
@@ -13,9 +14,9 @@ export function settleContract(open: EngineUnderTest['open']): void {
       const queue = on.queue();
       await on.storage.insert(queue, newElements('a', 'b'));
       const [a, b] = [await on.reserveOne(queue), await on.reserveOne(queue)];
-      assert.deepEqual(await on.storage.commit(queue, [byToken(a), byId(b)]), ['done', 'done']);
-      assert.deepEqual(await on.storage.commit(queue, [byToken(a), byId(b)]), ['not-found', 'not-found']);
-      const { ready, scheduled, reserved } = await on.storage.sizes(queue);
+      assert.deepEqual(await commit(on.storage, queue, [byToken(a), byId(b)]), ['done', 'done']);
+      assert.deepEqual(await commit(on.storage, queue, [byToken(a), byId(b)]), ['not-found', 'not-found']);
+      const { ready, scheduled, reserved } = await on.storage.counts(queue);
       assert.deepEqual({ ready, scheduled, reserved }, { ready: 0, scheduled: 0, reserved: 0 });
     });
 
@@ -24,7 +25,7 @@ export function settleContract(open: EngineUnderTest['open']): void {
       const [waiting] = await on.storage.insert(queue, [newElement({ body: 'later', delayMs: 3_600_000 })]);
       await on.storage.insert(queue, newElements('a', 'b'));
       const [a, b] = [await on.reserveOne(queue), await on.reserveOne(queue)];
-      const outcomes = await on.storage.commit(queue, [
+      const outcomes = await commit(on.storage, queue, [
         byId({ id: 'no such id', group: '' }),
         byToken(a),
         byId({ id: waiting ?? '', group: '' }),
@@ -42,17 +43,17 @@ export function settleContract(open: EngineUnderTest['open']): void {
       const reserved = await on.reserveOne(queue);
       const elsewhere = { ...queue, ns: 'jobs' };
       for (const wrong of [other, elsewhere]) {
-        assert.deepEqual(await on.storage.commit(wrong, [byToken(reserved)]), ['not-found']);
-        assert.deepEqual(await on.storage.rollback(wrong, [{ ...byToken(reserved), ...back }]), [
+        assert.deepEqual(await commit(on.storage, wrong, [byToken(reserved)]), ['not-found']);
+        assert.deepEqual(await rollback(on.storage, wrong, [{ ...byToken(reserved), ...back }]), [
           'not-found',
         ]);
       }
       const refs = [byId(reserved), byToken(reserved)];
       const nowhere = refs.map(() => 'not-found');
-      assert.deepEqual(await on.storage.commit(elsewhere, refs), nowhere);
+      assert.deepEqual(await commit(on.storage, elsewhere, refs), nowhere);
       const items = refs.map((ref) => ({ ...ref, ...back }));
-      assert.deepEqual(await on.storage.rollback(elsewhere, items), nowhere);
-      assert.deepEqual(await on.storage.commit(queue, [byToken(reserved)]), ['done']);
+      assert.deepEqual(await rollback(on.storage, elsewhere, items), nowhere);
+      assert.deepEqual(await commit(on.storage, queue, [byToken(reserved)]), ['done']);
     });
 
     it('takes no text for an id but the one that it gave', async () => {
@@ -80,18 +81,18 @@ export function settleContract(open: EngineUnderTest['open']): void {
         id.replace('-', '-0'),
       );
       const refs = wrong.filter((text) => text !== id).map((text) => ({ id: text, group: '', token: null }));
-      const outcomes = await on.storage.commit(queue, refs);
+      const outcomes = await commit(on.storage, queue, refs);
       assert.deepEqual(new Set(outcomes), new Set(['not-found']));
-      assert.deepEqual(await on.storage.commit(queue, [{ id, group: '', token: lease.token }]), ['done']);
+      assert.deepEqual(await commit(on.storage, queue, [{ id, group: '', token: lease.token }]), ['done']);
     });
 
     it('answers not-reserved for a waiting element, lease-lost if a token was given', async () => {
       const queue = on.queue();
       const [id = ''] = await on.storage.insert(queue, newElements('a'));
       const named = { id, group: '' };
-      assert.deepEqual(await on.storage.commit(queue, [byId(named)]), ['not-reserved']);
-      assert.deepEqual(await on.storage.rollback(queue, [{ ...byId(named), ...back }]), ['not-reserved']);
-      assert.deepEqual(await on.storage.commit(queue, [{ ...named, token: 'made up' }]), ['lease-lost']);
+      assert.deepEqual(await commit(on.storage, queue, [byId(named)]), ['not-reserved']);
+      assert.deepEqual(await rollback(on.storage, queue, [{ ...byId(named), ...back }]), ['not-reserved']);
+      assert.deepEqual(await commit(on.storage, queue, [{ ...named, token: 'made up' }]), ['lease-lost']);
       assert.deepEqual(bodyTexts(await on.pop(queue)), ['a']);
     });
 
@@ -105,13 +106,13 @@ export function settleContract(open: EngineUnderTest['open']): void {
       };
       const [a, b, c, d] = [await take('ann'), await take('ann'), await take('ann'), await take(null)];
       const [ann, ben] = [{ owner: 'ann' }, { owner: 'ben' }];
-      const extended = await on.storage.extend(queue, [{ ...byId(a), ...ben, leaseMs: 90_000 }]);
-      assert.deepEqual(extended, [{ outcome: 'token-required' }]);
-      assert.deepEqual(await on.storage.rollback(queue, [{ ...byId(a), ...ben, ...back }]), [
+      const extended = await extend(on.storage, queue, [{ ...byId(a), ...ben, leaseMs: 90_000 }]);
+      assert.deepEqual(extended, [{ outcome: 'token-required', until: null }]);
+      assert.deepEqual(await rollback(on.storage, queue, [{ ...byId(a), ...ben, ...back }]), [
         'token-required',
       ]);
       const moved = { from: queue, finish: { ...byId(a), ...ben }, inserts: [] };
-      assert.deepEqual(await on.storage.transfer([moved]), ['token-required']);
+      assert.deepEqual(await transfer(on.storage, [moved]), ['token-required']);
       const refs = [
         { ...byId(a), ...ben },
         { ...byId(a), ...ann },
@@ -119,7 +120,7 @@ export function settleContract(open: EngineUnderTest['open']): void {
         byId(c),
         { ...byId(d), ...ben },
       ];
-      assert.deepEqual(await on.storage.commit(queue, refs), [
+      assert.deepEqual(await commit(on.storage, queue, refs), [
         'token-required',
         'done',
         'done',
@@ -137,8 +138,8 @@ export function settleContract(open: EngineUnderTest['open']): void {
         await passTime(1001);
         await storage.sweep();
         const ref = { id: late?.id ?? '', group: '', token: null };
-        assert.deepEqual(await storage.commit(queue, [{ ...ref, owner: 'ben' }]), ['token-required']);
-        assert.deepEqual(await storage.commit(queue, [{ ...ref, owner: 'ann' }]), ['done']);
+        assert.deepEqual(await commit(storage, queue, [{ ...ref, owner: 'ben' }]), ['token-required']);
+        assert.deepEqual(await commit(storage, queue, [{ ...ref, owner: 'ann' }]), ['done']);
       });
     });
 
@@ -155,24 +156,24 @@ export function settleContract(open: EngineUnderTest['open']): void {
       const queue = on.queue();
       await on.storage.insert(queue, newElements('a'));
       const late = await on.reserveOne(queue);
-      await on.storage.rollback(queue, [{ ...byToken(late), ...back }]);
+      await rollback(on.storage, queue, [{ ...byToken(late), ...back }]);
       const next = await on.reserveOne(queue);
       assert.equal(next.id, late.id);
-      assert.deepEqual(await on.storage.commit(queue, [byToken(late)]), ['lease-lost']);
-      assert.deepEqual(await on.storage.rollback(queue, [{ ...byToken(late), ...back }]), ['lease-lost']);
-      assert.deepEqual(await on.storage.extend(queue, [{ ...byToken(late), leaseMs: 1 }]), [
-        { outcome: 'lease-lost' },
+      assert.deepEqual(await commit(on.storage, queue, [byToken(late)]), ['lease-lost']);
+      assert.deepEqual(await rollback(on.storage, queue, [{ ...byToken(late), ...back }]), ['lease-lost']);
+      assert.deepEqual(await extend(on.storage, queue, [{ ...byToken(late), leaseMs: 1 }]), [
+        { outcome: 'lease-lost', until: null },
       ]);
-      assert.deepEqual(await on.storage.commit(queue, [byToken(next)]), ['done']);
+      assert.deepEqual(await commit(on.storage, queue, [byToken(next)]), ['done']);
     });
 
     it('lets nobody commit what was rolled back', async () => {
       const queue = on.queue();
       await on.storage.insert(queue, newElements('a'));
       const reserved = await on.reserveOne(queue);
-      await on.storage.rollback(queue, [{ ...byToken(reserved), ...back }]);
-      assert.deepEqual(await on.storage.commit(queue, [byId(reserved)]), ['not-reserved']);
-      assert.deepEqual(await on.storage.commit(queue, [byToken(reserved)]), ['lease-lost']);
+      await rollback(on.storage, queue, [{ ...byToken(reserved), ...back }]);
+      assert.deepEqual(await commit(on.storage, queue, [byId(reserved)]), ['not-reserved']);
+      assert.deepEqual(await commit(on.storage, queue, [byToken(reserved)]), ['lease-lost']);
       assert.deepEqual(bodyTexts(await on.pop(queue)), ['a']);
     });
 
@@ -183,7 +184,7 @@ export function settleContract(open: EngineUnderTest['open']): void {
       for (const countTry of [true, false, true, true]) {
         const reserved = await on.reserveOne(queue);
         seen.push(reserved.tries);
-        await on.storage.rollback(queue, [{ ...byId(reserved), delayMs: 0, countTry }]);
+        await rollback(on.storage, queue, [{ ...byId(reserved), delayMs: 0, countTry }]);
       }
       assert.deepEqual(seen, [7, 8, 8, 9]);
       assert.equal((await on.pop(queue))[0]?.tries, 10);
@@ -194,9 +195,9 @@ export function settleContract(open: EngineUnderTest['open']): void {
       await on.storage.insert(queue, newElements('a', 'b'));
       const before = on.opened.now();
       const a = await on.reserveOne(queue);
-      await on.storage.rollback(queue, [{ ...byToken(a), delayMs: 3_600_000, countTry: true }]);
+      await rollback(on.storage, queue, [{ ...byToken(a), delayMs: 3_600_000, countTry: true }]);
       assert.deepEqual(bodyTexts(await on.pop(queue)), ['b']);
-      const due = (await on.storage.nextDueAt(queue, '')) ?? 0;
+      const due = (await nextDueAt(on.storage, queue, '')) ?? 0;
       assert.ok(due >= before + 3_600_000 && due <= on.opened.now() + 3_600_000);
       await on.opened.passTime(3_600_000);
       const [again] = await on.pop(queue);
@@ -209,7 +210,7 @@ export function settleContract(open: EngineUnderTest['open']): void {
       await on.opened.passTime(10);
       await on.storage.insert(queue, newElements('b'));
       await on.opened.passTime(10);
-      await on.storage.rollback(queue, [{ ...byToken(await on.reserveOne(queue)), ...back }]);
+      await rollback(on.storage, queue, [{ ...byToken(await on.reserveOne(queue)), ...back }]);
       assert.deepEqual(bodyTexts(await on.pop(queue)), ['b', 'a']);
     });
 
@@ -218,7 +219,7 @@ export function settleContract(open: EngineUnderTest['open']): void {
       await on.storage.insert(queue, newElements('a', 'b'));
       const a = await on.reserveOne(queue);
       await on.opened.passTime(10);
-      await on.storage.rollback(queue, [{ ...byToken(a), delayMs: 0, countTry: false }]);
+      await rollback(on.storage, queue, [{ ...byToken(a), delayMs: 0, countTry: false }]);
       const [first, second] = await on.pop(queue);
       assert.equal(first?.id, a.id);
       assert.equal(first?.matureAt, a.matureAt);
@@ -230,7 +231,7 @@ export function settleContract(open: EngineUnderTest['open']): void {
       const queue = on.queue();
       await on.storage.insert(queue, newElements('a'));
       const reserved = await on.reserveOne(queue);
-      await on.storage.rollback(queue, [{ ...byToken(reserved), delayMs: 3_600_000, countTry: false }]);
+      await rollback(on.storage, queue, [{ ...byToken(reserved), delayMs: 3_600_000, countTry: false }]);
       assert.deepEqual(await on.pop(queue), []);
       await on.opened.passTime(3_600_000);
       assert.equal((await on.pop(queue))[0]?.tries, 0);

@@ -1,20 +1,21 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
-import type { GroupSizes } from '../../../src/engine/storage.ts';
+import type { GroupCounts } from '../../../src/engine/storage.ts';
 import type { QueueKey } from '../../../src/model/names.ts';
 import type { EngineUnderTest } from '../../engines.ts';
 import { newElement, newElements } from '../../support/elements.ts';
+import { commit, nextDueAt, purge, remove, rollback } from '../../support/settle.ts';
 import { byToken, DEAD_LETTERS, Fixture, MAX_TRIES } from '../fixture.ts';
 
 export function sizesContract(open: EngineUnderTest['open']): void {
   describe('sizes and nextDueAt', () => {
     const on = new Fixture(open);
 
-    const counts = ({ ready, scheduled, reserved }: GroupSizes): number[] => [ready, scheduled, reserved];
-    const plain = async (queue: QueueKey): Promise<number[]> => counts(await on.storage.sizes(queue));
+    const counts = ({ ready, scheduled, reserved }: GroupCounts): number[] => [ready, scheduled, reserved];
+    const plain = async (queue: QueueKey): Promise<number[]> => counts(await on.storage.counts(queue));
 
     it('is all zero and null for a queue that nobody wrote', async () => {
-      const sizes = await on.storage.sizes(on.queue());
+      const sizes = await on.storage.counts(on.queue());
       assert.deepEqual(sizes, { ready: 0, scheduled: 0, reserved: 0, nextMatureAt: null, groups: new Map() });
     });
 
@@ -26,18 +27,18 @@ export function sizesContract(open: EngineUnderTest['open']): void {
       await on.pop(queue, 1);
       const [b, c] = [await on.reserveOne(queue), await on.reserveOne(queue)];
       assert.deepEqual(await plain(queue), [1, 1, 2]);
-      await on.storage.commit(queue, [byToken(b)]);
-      await on.storage.rollback(queue, [{ ...byToken(c), delayMs: 3_600_000, countTry: true }]);
+      await commit(on.storage, queue, [byToken(b)]);
+      await rollback(on.storage, queue, [{ ...byToken(c), delayMs: 3_600_000, countTry: true }]);
       assert.deepEqual(await plain(queue), [1, 2, 0]);
       const [d] = await on.pop(queue, 1);
       assert.deepEqual(await plain(queue), [0, 2, 0]);
-      await on.storage.putBack(queue, d === undefined ? [] : [d]);
+      await on.storage.undoTake(queue, d === undefined ? [] : [d]);
       assert.deepEqual(await plain(queue), [1, 2, 0]);
-      await on.storage.remove(queue, [c.id]);
+      await remove(on.storage, queue, [c.id]);
       assert.deepEqual(await plain(queue), [1, 1, 0]);
-      await on.storage.purge(queue);
+      await purge(on.storage, queue);
       assert.deepEqual(await plain(queue), [0, 0, 0]);
-      assert.equal((await on.storage.sizes(queue)).groups.size, 0);
+      assert.equal((await on.storage.counts(queue)).groups.size, 0);
     });
 
     it('tells with `now` for how long the oldest ready element has been ready', async () => {
@@ -45,7 +46,7 @@ export function sizesContract(open: EngineUnderTest['open']): void {
       await on.storage.insert(queue, [newElement({ delayMs: 1_000 }), newElement({ delayMs: 3_600_000 })]);
       await on.opened.passTime(5_000);
       const before = on.opened.now();
-      const { ready, nextMatureAt } = await on.storage.sizes(queue);
+      const { ready, nextMatureAt } = await on.storage.counts(queue);
       assert.equal(ready, 1);
       const age = on.storage.now(queue) - (nextMatureAt ?? 0);
       // Within what a real engine needs to answer, and what its clock is known to be off by.
@@ -85,8 +86,8 @@ export function sizesContract(open: EngineUnderTest['open']): void {
       const queue = on.queue();
       const now = on.opened.now();
       const next = async (): Promise<(number | null)[]> => [
-        (await on.storage.sizes(queue)).nextMatureAt,
-        await on.storage.nextDueAt(queue, ''),
+        (await on.storage.counts(queue)).nextMatureAt,
+        await nextDueAt(on.storage, queue, ''),
       ];
       assert.deepEqual(await next(), [null, null]);
       await on.storage.insert(queue, [newElement({ matureAt: now + 3_600_000 })]);
@@ -109,7 +110,7 @@ export function sizesContract(open: EngineUnderTest['open']): void {
       await on.reserve(queue, 1, 'g2');
       await on.reserve(queue, 1, 'g1');
       // a: reserved twice. b: reserved for g1, ready for g2. c: ready. d: scheduled.
-      const sizes = await on.storage.sizes(queue);
+      const sizes = await on.storage.counts(queue);
       assert.deepEqual(counts(sizes), [2, 1, 1]);
       assert.deepEqual([...sizes.groups].map(([name, of]) => [name, ...counts(of)]).sort(), [
         ['g1', 0, 1, 2],
@@ -126,13 +127,13 @@ export function sizesContract(open: EngineUnderTest['open']): void {
         newElement({ groups: ['g2'], matureAt }),
       ]);
       await on.pop(queue, 1, 'g2');
-      const g2 = await on.storage.sizes(queue, 'g2');
+      const g2 = await on.storage.counts(queue, 'g2');
       assert.deepEqual(counts(g2), [0, 1, 0]);
       assert.equal(g2.nextMatureAt, matureAt);
       assert.equal(g2.groups.size, 0);
-      assert.deepEqual(counts(await on.storage.sizes(queue, 'g1')), [1, 0, 0]);
-      assert.deepEqual(counts(await on.storage.sizes(queue, 'none')), [0, 0, 0]);
-      assert.equal(await on.storage.nextDueAt(queue, 'g2'), matureAt);
+      assert.deepEqual(counts(await on.storage.counts(queue, 'g1')), [1, 0, 0]);
+      assert.deepEqual(counts(await on.storage.counts(queue, 'none')), [0, 0, 0]);
+      assert.equal(await nextDueAt(on.storage, queue, 'g2'), matureAt);
     });
 
     it('counts what a namespace holds over all its queues: waiting, scheduled and reserved', async () => {
@@ -151,7 +152,7 @@ export function sizesContract(open: EngineUnderTest['open']): void {
         await storage.insert({ ns: 'jobs', name: 'elsewhere' }, [newElement()]);
         const { deliveries } = await storage.take(one, { group: '', count: 1, leaseMs: 60_000 });
         assert.equal((await storage.usage('plain')).elements, 4);
-        await storage.commit(one, [{ id: deliveries[0]?.id ?? '', group: '', token: null }]);
+        await commit(storage, one, [{ id: deliveries[0]?.id ?? '', group: '', token: null }]);
         await storage.take(two, { group: '', count: 1, leaseMs: null });
         const { elements, bytes } = await storage.usage('plain');
         assert.equal(elements, 2);
@@ -186,7 +187,7 @@ export function sizesContract(open: EngineUnderTest['open']): void {
         };
         await store();
         await isHeld();
-        await storage.purge(jobs);
+        await purge(storage, jobs);
         await isGone();
         await store();
         for (let i = 0; i < MAX_TRIES; i += 1) {
@@ -195,10 +196,11 @@ export function sizesContract(open: EngineUnderTest['open']): void {
           await passTime(1_001);
           await storage.sweep();
         }
-        assert.equal((await storage.sizes(dead)).ready, 20);
+        assert.equal((await storage.counts(dead)).ready, 20);
         await isHeld();
         const { deliveries } = await storage.take(dead, { group: '', count: 100, leaseMs: 60_000 });
-        await storage.commit(
+        await commit(
+          storage,
           dead,
           deliveries.map(({ id, lease }) => ({ id, group: '', token: lease?.token ?? null })),
         );

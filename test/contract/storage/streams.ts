@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import type { EngineUnderTest } from '../../engines.ts';
 import { bodyTexts, newElement } from '../../support/elements.ts';
+import { commit, rollback } from '../../support/settle.ts';
 import { byId, byToken, Fixture } from '../fixture.ts';
 
 export function streamContract(open: EngineUnderTest['open']): void {
@@ -44,7 +45,7 @@ export function streamContract(open: EngineUnderTest['open']): void {
       await on.storage.insert(queue, [newElement({ groups: ['g1', 'g2'] })]);
       const failed = await on.reserveOne(queue, 'g1');
       const back = { delayMs: 3_600_000, countTry: true };
-      await on.storage.rollback(queue, [{ ...byToken(failed), ...back }]);
+      await rollback(on.storage, queue, [{ ...byToken(failed), ...back }]);
       assert.deepEqual(await on.pop(queue, 9, 'g1'), []);
       const [other] = await on.pop(queue, 9, 'g2');
       assert.equal(other?.tries, 0);
@@ -57,23 +58,23 @@ export function streamContract(open: EngineUnderTest['open']): void {
       await on.storage.insert(queue, [newElement({ groups: ['g1', 'g2'] })]);
       const mine = await on.reserveOne(queue, 'g1');
       for (const group of ['', 'g3']) {
-        assert.deepEqual(await on.storage.commit(queue, [{ ...byToken(mine), group }]), ['not-found']);
+        assert.deepEqual(await commit(on.storage, queue, [{ ...byToken(mine), group }]), ['not-found']);
       }
-      assert.deepEqual(await on.storage.commit(queue, [{ ...byId(mine), group: 'g2' }]), ['not-reserved']);
+      assert.deepEqual(await commit(on.storage, queue, [{ ...byId(mine), group: 'g2' }]), ['not-reserved']);
       const theirs = await on.reserveOne(queue, 'g2');
-      assert.deepEqual(await on.storage.commit(queue, [{ ...byToken(mine), group: 'g2' }]), ['lease-lost']);
-      assert.deepEqual(await on.storage.commit(queue, [byToken(theirs), byToken(mine)]), ['done', 'done']);
+      assert.deepEqual(await commit(on.storage, queue, [{ ...byToken(mine), group: 'g2' }]), ['lease-lost']);
+      assert.deepEqual(await commit(on.storage, queue, [byToken(theirs), byToken(mine)]), ['done', 'done']);
     });
 
     it('keeps an element until its last group has finished it', async () => {
       const queue = on.queue('stream');
       await on.storage.insert(queue, [newElement({ groups: ['g1', 'g2', 'g3'] })]);
-      await on.storage.commit(queue, [byToken(await on.reserveOne(queue, 'g2'))]);
+      await commit(on.storage, queue, [byToken(await on.reserveOne(queue, 'g2'))]);
       await on.pop(queue, 9, 'g1');
-      assert.equal((await on.storage.sizes(queue)).ready, 1);
+      assert.equal((await on.storage.counts(queue)).ready, 1);
       await on.pop(queue, 9, 'g3');
-      assert.equal((await on.storage.sizes(queue)).ready, 0);
-      assert.equal((await on.storage.sizes(queue)).groups.size, 0);
+      assert.equal((await on.storage.counts(queue)).ready, 0);
+      assert.equal((await on.storage.counts(queue)).groups.size, 0);
     });
 
     it('takes 64 groups', async () => {
@@ -83,7 +84,7 @@ export function streamContract(open: EngineUnderTest['open']): void {
       );
       await on.storage.insert(queue, [newElement({ groups })]);
       for (const group of groups) assert.equal((await on.pop(queue, 9, group)).length, 1, group);
-      assert.equal((await on.storage.sizes(queue)).groups.size, 0);
+      assert.equal((await on.storage.counts(queue)).groups.size, 0);
     });
 
     it('drops what waits past the retention of its namespace, not what is reserved or younger', async () => {
@@ -103,13 +104,13 @@ export function streamContract(open: EngineUnderTest['open']): void {
         await storage.insert(queue, [newElement({ body: 'young', groups: ['g1'] })]);
         await passTime(30_001);
         await storage.sweep();
-        const { ready, scheduled, reserved } = await storage.sizes(queue);
+        const { ready, scheduled, reserved } = await storage.counts(queue);
         assert.deepEqual({ ready, scheduled, reserved }, { ready: 1, scheduled: 0, reserved: 1 });
         const left = await storage.take(queue, { group: 'g1', count: 9, leaseMs: null });
         assert.deepEqual(bodyTexts(left.deliveries), ['young']);
-        assert.equal((await storage.sizes(unkept)).ready, 2);
+        assert.equal((await storage.counts(unkept)).ready, 2);
         const ids = taken.deliveries.map(({ id }) => ({ id, group: 'g1', token: null }));
-        assert.deepEqual(await storage.commit(queue, ids), ['done']);
+        assert.deepEqual(await commit(storage, queue, ids), ['done']);
       });
     });
 
@@ -121,12 +122,13 @@ export function streamContract(open: EngineUnderTest['open']): void {
         await passTime(60_001);
         await storage.sweep();
         const back = { group: 'g1', token: null, delayMs: 0, countTry: true };
-        await storage.rollback(
+        await rollback(
+          storage,
           queue,
           deliveries.map(({ id }) => ({ id, ...back })),
         );
         await storage.sweep();
-        assert.equal((await storage.sizes(queue)).ready, 0);
+        assert.equal((await storage.counts(queue)).ready, 0);
       });
     });
   });

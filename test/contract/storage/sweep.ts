@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import type { EngineUnderTest } from '../../engines.ts';
 import { newElements } from '../../support/elements.ts';
+import { commit, extend } from '../../support/settle.ts';
 import { Fixture } from '../fixture.ts';
 
 export function sweepContract(open: EngineUnderTest['open']): void {
@@ -14,7 +15,7 @@ export function sweepContract(open: EngineUnderTest['open']): void {
     it('answers no queue and no moment where no lease runs', async () => {
       await on.alone(async ({ engine: { storage } }) => {
         await storage.insert(queue, newElements('a'));
-        assert.deepEqual(await storage.sweep(), { touched: [], nextAt: null });
+        assert.deepEqual(await storage.sweep(), { affected: [], nextAt: null });
       });
     });
 
@@ -25,12 +26,12 @@ export function sweepContract(open: EngineUnderTest['open']): void {
         await storage.take(queue, reserve(30_000));
         const [soonest] = (await storage.take(other, reserve(10_000))).deliveries;
         const [last] = (await storage.take(queue, reserve(20_000))).deliveries;
-        assert.deepEqual(await storage.sweep(), { touched: [], nextAt: soonest?.lease?.until });
+        assert.deepEqual(await storage.sweep(), { affected: [], nextAt: soonest?.lease?.until });
         const id = soonest?.id ?? '';
-        await storage.commit(other, [{ id, group: '', token: null }]);
+        await commit(storage, other, [{ id, group: '', token: null }]);
         assert.equal((await storage.sweep()).nextAt, last?.lease?.until);
         await passTime(1000);
-        const [extended] = await storage.extend(queue, [
+        const [extended] = await extend(storage, queue, [
           { id: last?.id ?? '', group: '', token: null, leaseMs: 5000 },
         ]);
         assert.ok(extended?.outcome === 'done');
@@ -47,12 +48,12 @@ export function sweepContract(open: EngineUnderTest['open']): void {
         await storage.take(queue, reserve(60_000));
         await storage.take(other, reserve(60_000));
         await passTime(1001);
-        const { touched, nextAt } = await storage.sweep();
-        assert.deepEqual(touched, [queue]);
+        const { affected, nextAt } = await storage.sweep();
+        assert.deepEqual(affected, [queue]);
         assert.notEqual(nextAt, null);
-        assert.deepEqual((await storage.sweep()).touched, []);
+        assert.deepEqual((await storage.sweep()).affected, []);
         await passTime(60_000);
-        assert.deepEqual((await storage.sweep()).touched.map(({ name }) => name).sort(), [
+        assert.deepEqual((await storage.sweep()).affected.map(({ name }) => name).sort(), [
           other.name,
           queue.name,
         ]);
@@ -74,7 +75,7 @@ export function sweepContract(open: EngineUnderTest['open']): void {
           assert.ok(swept.nextAt <= now(), 'more work is worth a call at once');
           swept = await storage.sweep();
         }
-        assert.equal((await storage.sizes(queue)).ready, count);
+        assert.equal((await storage.counts(queue)).ready, count);
       });
     });
 

@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import type { EngineUnderTest } from '../../engines.ts';
 import { bodyTexts, newElement, newElements } from '../../support/elements.ts';
+import { commit, nextDueAt, rollback } from '../../support/settle.ts';
 import { byToken, Fixture } from '../fixture.ts';
 
 export function takeContract(open: EngineUnderTest['open']): void {
@@ -55,7 +56,7 @@ export function takeContract(open: EngineUnderTest['open']): void {
       assert.deepEqual(taken.deliveries, []);
       const due = taken.nextDueAt ?? 0;
       assert.ok(due >= before + 3_600_000 && due <= on.opened.now() + 3_600_000);
-      assert.equal(await on.storage.nextDueAt(queue, ''), due);
+      assert.equal(await nextDueAt(on.storage, queue, ''), due);
     });
 
     it('hands out from the very moment of maturity on, not a millisecond before', async () => {
@@ -119,7 +120,7 @@ export function takeContract(open: EngineUnderTest['open']): void {
       assert.equal(delivery?.lease, null);
       assert.equal(delivery?.group, '');
       assert.deepEqual(await on.pop(queue), []);
-      assert.deepEqual(await on.storage.commit(queue, [{ id: id ?? '', group: '', token: null }]), [
+      assert.deepEqual(await commit(on.storage, queue, [{ id: id ?? '', group: '', token: null }]), [
         'not-found',
       ]);
     });
@@ -145,9 +146,17 @@ export function takeContract(open: EngineUnderTest['open']): void {
           const reserved = await on.reserveOne(queue);
           tokens.add(`${reserved.id} ${reserved.lease.token}`);
         }
-        const ids = (await on.storage.browse(queue, { group: '', state: 'reserved', after: null, limit: 9 }))
-          .deliveries;
-        await on.storage.rollback(
+        const ids = (
+          await on.storage.scan(queue, {
+            group: '',
+            states: ['reserved'],
+            bodies: true,
+            after: null,
+            limit: 9,
+          })
+        ).deliveries;
+        await rollback(
+          on.storage,
           queue,
           ids.map(({ id }) => ({ id, group: '', token: null, delayMs: 0, countTry: true })),
         );
@@ -186,7 +195,7 @@ export function takeContract(open: EngineUnderTest['open']): void {
       assert.equal(second.tries, 1);
       assert.notEqual(second.lease.token, first.lease.token);
       assert.equal(second.matureAt, first.lease.until);
-      assert.deepEqual(await on.storage.commit(queue, [byToken(second)]), ['done']);
+      assert.deepEqual(await commit(on.storage, queue, [byToken(second)]), ['done']);
     });
   });
 }

@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import type { EngineUnderTest } from '../../engines.ts';
 import { bodyTexts, newElement, newElements } from '../../support/elements.ts';
+import { commit, transfer } from '../../support/settle.ts';
 import { byId, byToken, Fixture } from '../fixture.ts';
 
 export function transferContract(open: EngineUnderTest['open']): void {
@@ -13,7 +14,7 @@ export function transferContract(open: EngineUnderTest['open']): void {
       const two = on.queue('stream');
       await on.storage.insert(from, newElements('source'));
       const reserved = await on.reserveOne(from);
-      const outcomes = await on.storage.transfer([
+      const outcomes = await transfer(on.storage, [
         {
           from,
           finish: byToken(reserved),
@@ -25,11 +26,11 @@ export function transferContract(open: EngineUnderTest['open']): void {
         },
       ]);
       assert.deepEqual(outcomes, ['done']);
-      assert.deepEqual(await on.storage.commit(from, [byToken(reserved)]), ['not-found']);
+      assert.deepEqual(await commit(on.storage, from, [byToken(reserved)]), ['not-found']);
       const [copy] = await on.pop(one);
       assert.deepEqual(copy?.headers, ['x-hop-count', '1']);
       assert.notEqual(copy?.id, reserved.id);
-      assert.equal((await on.storage.sizes(one)).scheduled, 1);
+      assert.equal((await on.storage.counts(one)).scheduled, 1);
       assert.deepEqual(bodyTexts(await on.pop(two, 9, 'g1')), ['copy']);
       assert.deepEqual(bodyTexts(await on.pop(two, 9, 'g2')), ['copy']);
     });
@@ -39,7 +40,7 @@ export function transferContract(open: EngineUnderTest['open']): void {
       await on.storage.insert(from, newElements('a', 'b'));
       const a = await on.reserveOne(from);
       const inserts = (body: string) => [{ queue: to, element: newElement({ body }) }];
-      const outcomes = await on.storage.transfer([
+      const outcomes = await transfer(on.storage, [
         { from, finish: byId({ id: 'none', group: '' }), inserts: inserts('ghost') },
         { from, finish: { ...byToken(a), token: 'older' }, inserts: inserts('late') },
         { from, finish: byToken(a), inserts: inserts('right') },
@@ -55,7 +56,7 @@ export function transferContract(open: EngineUnderTest['open']): void {
       await on.storage.insert(from, newElements('a'));
       const a = await on.reserveOne(from);
       const inserts = (body: string) => [{ queue: to, element: newElement({ body }) }];
-      const outcomes = await on.storage.transfer([
+      const outcomes = await transfer(on.storage, [
         { from: unknown, finish: byToken(a), inserts: inserts('ghost') },
         { from: unknown, finish: byId(a), inserts: inserts('ghost') },
         { from, finish: byToken(a), inserts: inserts('right') },
@@ -68,7 +69,7 @@ export function transferContract(open: EngineUnderTest['open']): void {
       const queue = on.queue();
       await on.storage.insert(queue, newElements('drop', 'turn'));
       const [drop, turn] = [await on.reserveOne(queue), await on.reserveOne(queue)];
-      const outcomes = await on.storage.transfer([
+      const outcomes = await transfer(on.storage, [
         { from: queue, finish: byToken(drop), inserts: [] },
         { from: queue, finish: byToken(turn), inserts: [{ queue, element: newElement({ body: 'turned' }) }] },
       ]);
@@ -81,7 +82,7 @@ export function transferContract(open: EngineUnderTest['open']): void {
       await on.storage.insert(from, newElements('a', 'b'));
       const element = newElement({ body: 'once', dedupKey: 'k' });
       for (const reserved of [await on.reserveOne(from), await on.reserveOne(from)]) {
-        await on.storage.transfer([{ from, finish: byToken(reserved), inserts: [{ queue: to, element }] }]);
+        await transfer(on.storage, [{ from, finish: byToken(reserved), inserts: [{ queue: to, element }] }]);
       }
       assert.deepEqual(bodyTexts(await on.pop(to)), ['once']);
     });
@@ -91,7 +92,7 @@ export function transferContract(open: EngineUnderTest['open']): void {
       await on.storage.insert(from, [newElement({ body: 'shared', groups: ['g1', 'g2'] })]);
       const reserved = await on.reserveOne(from, 'g1');
       const inserts = [{ queue: to, element: newElement({ body: 'copy' }) }];
-      assert.deepEqual(await on.storage.transfer([{ from, finish: byToken(reserved), inserts }]), ['done']);
+      assert.deepEqual(await transfer(on.storage, [{ from, finish: byToken(reserved), inserts }]), ['done']);
       assert.deepEqual(bodyTexts(await on.pop(from, 9, 'g2')), ['shared']);
       assert.deepEqual(bodyTexts(await on.pop(to)), ['copy']);
     });
