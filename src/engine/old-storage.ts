@@ -18,6 +18,7 @@ import {
   SETTLED,
   type SettleAction,
   type SettleItem,
+  type SettleOutcome,
   type SettleResult,
   type Storage,
   type StorageCapabilities,
@@ -76,7 +77,7 @@ export class OldStorage implements Storage {
   }
 
   /** One call of the old port for each run of items that it can take together, all begun in this turn. */
-  async settle(items: readonly SettleItem[]): Promise<SettleResult[]> {
+  settle(items: readonly SettleItem[]): Promise<SettleResult[]> {
     const runs: Promise<SettleResult[]>[] = [];
     for (let from = 0; from < items.length; ) {
       let to = from + 1;
@@ -84,7 +85,10 @@ export class OldStorage implements Storage {
       runs.push(this.#settleRun(items.slice(from, to)));
       from = to;
     }
-    return runs.length === 1 ? (runs[0] ?? []) : (await Promise.all(runs)).flat();
+    const [first] = runs;
+    return first !== undefined && runs.length === 1
+      ? first
+      : Promise.all(runs).then((results) => results.flat());
   }
 
   undoTake(queue: QueueKey, deliveries: readonly Delivery[]): Promise<void> {
@@ -127,47 +131,42 @@ export class OldStorage implements Storage {
     return this.#port.now(queue);
   }
 
-  async #settleRun(items: readonly SettleItem[]): Promise<SettleResult[]> {
+  #settleRun(items: readonly SettleItem[]): Promise<SettleResult[]> {
     const [first] = items;
-    if (first === undefined) return [];
+    if (first === undefined) return Promise.resolve([]);
     const { queue, from, action } = first;
-    const refs = items.map(refOf);
     if (from === 'waiting') {
-      if (action.kind !== 'finish' || action.inserts !== undefined) throw unsupported('Settling what waits');
-      const outcomes = await this.#port.remove(
-        queue,
-        items.map(({ id }) => id),
-      );
-      return outcomes.map((outcome) => SETTLED[outcome]);
+      if (action.kind !== 'finish' || action.inserts !== undefined)
+        return Promise.reject(unsupported('Settling what waits'));
+      const ids = items.map(({ id }) => id);
+      return this.#port.remove(queue, ids).then(asResults);
     }
+    const refs = items.map(refOf);
     switch (action.kind) {
       case 'finish': {
-        const outcomes =
-          action.inserts === undefined
-            ? await this.#port.commit(queue, refs)
-            : await this.#port.transfer(
-                items.map(({ queue: source, action: each }, i) => ({
-                  from: source,
-                  finish: refs[i] ?? refOf(first),
-                  inserts: (each.kind === 'finish' ? each.inserts : null) ?? [],
-                })),
-              );
-        return outcomes.map((outcome) => SETTLED[outcome]);
+        if (action.inserts === undefined) return this.#port.commit(queue, refs).then(asResults);
+        const moves = items.map((item, i) => ({
+          from: item.queue,
+          finish: refs[i] ?? refOf(item),
+          inserts: (item.action.kind === 'finish' ? item.action.inserts : null) ?? [],
+        }));
+        return this.#port.transfer(moves).then(asResults);
       }
-      case 'release': {
-        const outcomes = await this.#port.rollback(queue, items.map(rollbackItem));
-        return outcomes.map((outcome) => SETTLED[outcome]);
-      }
-      case 'extend': {
-        const outcomes = await this.#port.extend(queue, items.map(extendItem));
-        return outcomes.map((result) =>
-          result.outcome === 'done' ? { outcome: 'done', until: result.until } : SETTLED[result.outcome],
-        );
-      }
+      case 'release':
+        if (items.some(isAtMoment)) return Promise.reject(unsupported('Releases at a moment'));
+        return this.#port.rollback(queue, items.map(rollbackItem)).then(asResults);
+      case 'extend':
+        return this.#port
+          .extend(queue, items.map(extendItem))
+          .then((results) =>
+            results.map((result) =>
+              result.outcome === 'done' ? { outcome: 'done', until: result.until } : SETTLED[result.outcome],
+            ),
+          );
       case 'dead-letter':
         return Promise.all(items.map((item) => this.#deadLetter(item)));
       default:
-        throw unsupported('Moves');
+        return Promise.reject(unsupported('Moves'));
     }
   }
 
@@ -237,11 +236,18 @@ function refOf({ id, group, token, owner = null }: SettleItem): DeliveryRef {
   return { id, group: group ?? '', token, owner };
 }
 
+function asResults(outcomes: readonly SettleOutcome[]): SettleResult[] {
+  return outcomes.map((outcome) => SETTLED[outcome]);
+}
+
+function isAtMoment({ action }: SettleItem): boolean {
+  return action.kind === 'release' && (action.dueAt ?? null) !== null;
+}
+
 function rollbackItem(item: SettleItem): RollbackItem {
   const { action } = item;
-  if (action.kind !== 'release' || (action.dueAt ?? null) !== null)
-    throw unsupported('A release at a moment');
-  return { ...refOf(item), delayMs: action.delayMs, countTry: action.countTry };
+  const { delayMs, countTry } = action.kind === 'release' ? action : { delayMs: 0, countTry: false };
+  return { ...refOf(item), delayMs, countTry };
 }
 
 function extendItem(item: SettleItem): ExtendItem {

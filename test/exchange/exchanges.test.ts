@@ -120,6 +120,8 @@ describe('an exchange', () => {
     await node.exchanges.create(id, declaration);
     await node.insert('N', src, 'x');
     await node.pop('N', b);
+    // The copy may be served before the exchange hears that its source was finished.
+    await reached(() => node.exchanges.record(id).stats.dst[1]?.matched === 1);
     const { stats, errors } = node.exchanges.record(id);
     assert.deepEqual(stats.dst, [
       { matched: 0, skipped: 0, failed: 1 },
