@@ -1,3 +1,4 @@
+import { bytesOfText } from './byte-text.ts';
 import type { ElementHeaders, ElementId } from './element.ts';
 
 /** What a dead letter says of the element that it was, beside that one's own headers. */
@@ -10,13 +11,20 @@ export interface LetterFacts {
   readonly tries: number;
   /** The id that it had there. */
   readonly id: ElementId;
+  /** Why it was moved; null or not given: nobody said. */
+  readonly reason?: string | null;
 }
 
 /** Names the first id of a dead letter: that of the element which its producer inserted. */
 export const ORIGIN_ID = 'x-ks-origin-id';
 
 /** The headers that tell of the last move. */
-const MOVE_HEADERS: ReadonlySet<string> = new Set(['x-dl-from-queue', 'x-dl-at', 'x-dl-tries']);
+const MOVE_HEADERS: ReadonlySet<string> = new Set([
+  'x-dl-from-queue',
+  'x-dl-at',
+  'x-dl-tries',
+  'x-dl-reason',
+]);
 
 /** The headers that are written on dead letters. */
 export const LETTER_HEADERS: ReadonlySet<string> = new Set([...MOVE_HEADERS, ORIGIN_ID]);
@@ -25,7 +33,8 @@ export const LETTER_HEADERS: ReadonlySet<string> = new Set([...MOVE_HEADERS, ORI
  * The headers of an element that is moved to a dead-letter queue (decisions, "Dead letter"). Those of an earlier
  * move, if it was moved back and failed again, are replaced; the first id stays.
  */
-export function letterHeaders(headers: ElementHeaders, { from, at, tries, id }: LetterFacts): ElementHeaders {
+export function letterHeaders(headers: ElementHeaders, facts: LetterFacts): ElementHeaders {
+  const { from, at, tries, id, reason = null } = facts;
   let isMovedAgain = false;
   const kept: string[] = [];
   for (let i = 0; i < headers.length; i += 2) {
@@ -35,6 +44,15 @@ export function letterHeaders(headers: ElementHeaders, { from, at, tries, id }: 
   }
   const moved = new Date(at).toISOString();
   kept.push('x-dl-from-queue', from, 'x-dl-at', moved, 'x-dl-tries', String(tries));
+  if (reason !== null && reason !== '') kept.push('x-dl-reason', headerValue(reason));
   if (!isMovedAgain) kept.push(ORIGIN_ID, id);
   return kept;
+}
+
+// biome-ignore lint/suspicious/noControlCharactersInRegex: they are what would end the header
+const CONTROLS = /[\x00-\x1f\x7f]/g;
+
+/** Text as a header's value: its bytes, and what would end the header is a space. */
+function headerValue(text: string): string {
+  return bytesOfText(text.replace(CONTROLS, ' '));
 }

@@ -1,5 +1,5 @@
 import type { NamespacePolicy } from '../../src/engine/engine.ts';
-import type { GroupCounts, SettleOutcome } from '../../src/engine/storage.ts';
+import { type GroupCounts, LEASE_EXPIRED, type SettleOutcome } from '../../src/engine/storage.ts';
 import type { NewElement } from '../../src/model/element.ts';
 import type { QueueKey } from '../../src/model/names.ts';
 
@@ -53,9 +53,17 @@ interface State {
 export class Model {
   readonly #policies: ReadonlyMap<string, NamespacePolicy>;
   readonly #dedupWindowMs: number;
+  readonly #hasReasons: boolean;
   #state: State;
 
-  constructor(namespaces: readonly NamespacePolicy[], dedupWindowMs: number, now: number) {
+  /** @param hasReasons whether dead letters say why they died */
+  constructor(
+    namespaces: readonly NamespacePolicy[],
+    dedupWindowMs: number,
+    now: number,
+    hasReasons = false,
+  ) {
+    this.#hasReasons = hasReasons;
     this.#policies = new Map(namespaces.map((policy) => [policy.name, policy]));
     this.#dedupWindowMs = dedupWindowMs;
     this.#state = { now, inserted: 0, deliveries: [], dedup: [] };
@@ -63,7 +71,12 @@ export class Model {
 
   /** A second model in the same state: what would be, had a call not happened. */
   clone(): Model {
-    const copy = new Model([...this.#policies.values()], this.#dedupWindowMs, this.#state.now);
+    const copy = new Model(
+      [...this.#policies.values()],
+      this.#dedupWindowMs,
+      this.#state.now,
+      this.#hasReasons,
+    );
     copy.#state = structuredClone(this.#state);
     return copy;
   }
@@ -80,7 +93,7 @@ export class Model {
       .sort((a, b) => a.leaseUntil - b.leaseUntil || a.element.order - b.element.order);
     for (const delivery of ended) {
       const { leaseUntil, token } = delivery;
-      if (!this.#failTry(delivery, leaseUntil)) delivery.token = token;
+      if (!this.#failTry(delivery, leaseUntil, LEASE_EXPIRED)) delivery.token = token;
     }
   }
 
@@ -231,7 +244,7 @@ export class Model {
   }
 
   /** Answers whether the element went to the dead-letter queue. */
-  #failTry(delivery: ModelDelivery, dueAt: number): boolean {
+  #failTry(delivery: ModelDelivery, dueAt: number, reason: string | null = null): boolean {
     const { ns, name } = delivery.element.queue;
     const policy = this.#policies.get(ns)?.deadLetter ?? null;
     const tries = delivery.tries + 1;
@@ -241,12 +254,21 @@ export class Model {
     }
     const { content, id } = delivery.element;
     const letter = ['x-dl-from-queue', name, 'x-dl-at', new Date(this.now).toISOString()];
+    const why = this.#hasReasons && reason !== null ? ['x-dl-reason', reason] : [];
     this.#finish(delivery);
     this.insert(
       { ns, name: policy.queue },
       {
         ...content,
-        headers: [...content.headers, ...letter, 'x-dl-tries', String(tries), 'x-ks-origin-id', id ?? ''],
+        headers: [
+          ...content.headers,
+          ...letter,
+          'x-dl-tries',
+          String(tries),
+          ...why,
+          'x-ks-origin-id',
+          id ?? '',
+        ],
         matureAt: this.now,
         delayMs: 0,
         tries: 0,

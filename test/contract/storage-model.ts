@@ -67,7 +67,9 @@ class Stage {
 
   async #play(commands: Iterable<Command>, world: World): Promise<void> {
     await forgetAll(world);
-    const model = { current: new Model(MODEL_NAMESPACES, DEDUP_WINDOW_MS, world.opened.now()) };
+    const { engine, now } = world.opened;
+    const hasReasons = engine.storage.capabilities.expiry;
+    const model = { current: new Model(MODEL_NAMESPACES, DEDUP_WINDOW_MS, now(), hasReasons) };
     await fc.asyncModelRun(() => ({ model, real: world }), commands as Iterable<Command>);
     await drain(model.current, world);
     await checkAll(model.current, world);
