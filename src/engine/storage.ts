@@ -28,6 +28,7 @@ import type { ReadySignal, Signaller } from './signaller.ts';
  *   after a while, as the engine's page says. Nodes that create groups at one moment may exceed it by a few.
  * - **Expiry.** An element is not delivered at or after its `expiresAt`. It goes to the dead-letter queue with the
  *   reason {@link EXPIRED} if its queue has one, otherwise it is removed; until a take or a sweep does so it may be counted.
+ *   A dead letter does not expire.
  *   A reservation that was made before may still be settled.
  *
  * One data model serves plain and stream queues: an element has one *delivery* per group; see
@@ -98,7 +99,7 @@ export interface Storage {
 
   /**
    * Removes deliveries of all groups, those of the given states or all: one bounded step. The caller repeats it until
-   * `isDone`.
+   * `isDone`. What is stored between two steps may be removed by a later one.
    */
   purge(queue: QueueKey, states?: readonly DeliveryState[]): Promise<PurgeStep>;
 
@@ -247,10 +248,13 @@ export interface ExtendAction {
   readonly leaseMs: number;
 }
 
-/** Moves the element to its queue's dead-letter queue now, whatever its tries; the outcome is `dead-lettered`. */
+/**
+ * Moves the element to its queue's dead-letter queue now, whatever its tries; the outcome is `dead-lettered`. If the queue has
+ * none, or is it itself, the element is released without delay: nothing is lost because a policy changed.
+ */
 export interface DeadLetterAction {
   readonly kind: 'dead-letter';
-  /** Whether this was a failed try, for `x-dl-tries`. */
+  /** Whether this was a failed try, for `x-dl-tries`, or for the tries of an element that has nowhere to go. */
   readonly countTry: boolean;
   readonly reason: string | null;
 }
@@ -277,7 +281,7 @@ export interface MoveAction {
  * - `not-found`: no such element in this queue, or not for this group.
  * - `not-reserved` (from `reserved`): it is there, but waiting.
  * - `reserved` (from `waiting`): it is there, but reserved.
- * - `lease-lost`: the token is of an older reservation, or (release, extend) of one that ran out.
+ * - `lease-lost`: the token is of an older reservation, or (all but `finish`) of one that ran out.
  * - `token-required`: no token was given, and the reservation belongs to another user.
  */
 export type SettleOutcome =

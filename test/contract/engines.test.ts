@@ -4,8 +4,9 @@ import { signallerContract } from './signaller.ts';
 import { statsContract } from './stats.ts';
 import { storageContract } from './storage.ts';
 
-for (const { name, open } of ENGINES) {
-  storageContract(name, open);
+for (const engine of ENGINES) {
+  const { name, open } = engine;
+  storageContract(engine);
   definitionsContract(name, open);
   signallerContract(name, open);
   statsContract(name, open);

@@ -4,23 +4,30 @@ import { batchContract } from './storage/batch.ts';
 import { browseContract } from './storage/browse.ts';
 import { contentContract } from './storage/content.ts';
 import { deadLetterContract } from './storage/dead-letter.ts';
+import { expiryContract } from './storage/expiry.ts';
 import { forgottenContract, forgottenStreamsContract } from './storage/forgotten.ts';
 import { groupsContract } from './storage/groups.ts';
 import { insertContract } from './storage/insert.ts';
 import { leaseContract } from './storage/lease.ts';
+import { moveContract } from './storage/move.ts';
+import { optionsContract } from './storage/options.ts';
+import { purgeContract } from './storage/purge.ts';
 import { putBackContract } from './storage/put-back.ts';
+import { reasonContract } from './storage/reason.ts';
 import { removeContract } from './storage/remove.ts';
+import { scanContract } from './storage/scan.ts';
 import { settleContract } from './storage/settle.ts';
+import { settleWaitingContract } from './storage/settle-waiting.ts';
 import { sizesContract } from './storage/sizes.ts';
 import { streamContract } from './storage/streams.ts';
 import { sweepContract } from './storage/sweep.ts';
 import { takeContract } from './storage/take.ts';
+import { takeIdsContract } from './storage/take-ids.ts';
 import { transferContract } from './storage/transfer.ts';
 
-type Open = EngineUnderTest['open'];
-
 /** Every promise that the comments of `src/engine/storage.ts` make, as tests. */
-export function storageContract(name: string, open: Open): void {
+export function storageContract(engine: EngineUnderTest): void {
+  const { name, open } = engine;
   describe(`Storage port: ${name}`, () => {
     insertContract(open);
     takeContract(open);
@@ -39,5 +46,14 @@ export function storageContract(name: string, open: Open): void {
     forgottenStreamsContract(open);
     contentContract(open);
     batchContract(open);
+    if (engine.isOnNewPort !== true) return;
+    takeIdsContract(engine);
+    scanContract(engine);
+    settleWaitingContract(engine);
+    moveContract(engine);
+    reasonContract(engine);
+    expiryContract(engine);
+    optionsContract(engine);
+    purgeContract(engine);
   });
 }

@@ -1,0 +1,264 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import type { QueueKey } from '../../../src/model/names.ts';
+import type { EngineUnderTest } from '../../engines.ts';
+import { bodyTexts, newElement, newElements } from '../../support/elements.ts';
+import { commit, rollback } from '../../support/settle.ts';
+import { byToken, DEAD_LETTERS, Fixture, MAX_TRIES } from '../fixture.ts';
+
+export function expiryContract({ open }: EngineUnderTest): void {
+  describe('expiry', () => {
+    const on = new Fixture(open);
+    const dead: QueueKey = { ns: 'jobs', name: DEAD_LETTERS };
+    const later = (ms: number): number => on.opened.now() + ms;
+
+    /** Sweeps until nothing is due. */
+    async function sweep(): Promise<QueueKey[]> {
+      const affected: QueueKey[] = [];
+      let nextAt: number | null;
+      do {
+        const swept = await on.storage.sweep();
+        affected.push(...swept.affected);
+        ({ nextAt } = swept);
+      } while (nextAt !== null && nextAt <= on.opened.now());
+      return affected;
+    }
+
+    const countsOf = async (queue: QueueKey): Promise<number[]> => {
+      const { ready, scheduled, reserved } = await on.storage.counts(queue);
+      return [ready, scheduled, reserved];
+    };
+
+    it('delivers an element before its moment, and not at or after it', async () => {
+      const queue = on.queue();
+      const expiresAt = later(10_000);
+      await on.storage.insert(queue, [
+        newElement({ body: 'a', expiresAt }),
+        newElement({ body: 'b', expiresAt }),
+        newElement({ body: 'c' }),
+        newElement({ body: 'd', expiresAt: null }),
+        newElement({ body: 'e', expiresAt: expiresAt + 10_000 }),
+      ]);
+      assert.deepEqual(bodyTexts(await on.pop(queue, 1)), ['a']);
+      await on.opened.passTime(10_000);
+      assert.deepEqual(bodyTexts(await on.pop(queue, 2)), ['c', 'd']);
+      assert.deepEqual(bodyTexts(await on.pop(queue)), ['e']);
+    });
+
+    it('never delivers one that had expired when it was inserted, or that is due only later', async () => {
+      const queue = on.queue();
+      const [id = ''] = await on.storage.insert(queue, [
+        newElement({ body: 'stillborn', expiresAt: later(-1) }),
+        newElement({ body: 'due too late', delayMs: 10_000, expiresAt: later(5000) }),
+      ]);
+      assert.notEqual(id, '');
+      assert.deepEqual(await on.reserve(queue), []);
+      await on.opened.passTime(20_000);
+      assert.deepEqual(await on.pop(queue), []);
+      await sweep();
+      assert.deepEqual(await countsOf(queue), [0, 0, 0]);
+    });
+
+    it('is not taken by id, either', async () => {
+      const queue = on.queue();
+      const ids = await on.storage.insert(queue, [newElement({ expiresAt: later(1000) })]);
+      await on.opened.passTime(1000);
+      const { deliveries } = await on.storage.take(queue, { group: '', count: 9, ids, leaseMs: null });
+      assert.deepEqual(deliveries, []);
+    });
+
+    it('is swept away although nobody takes it; the sweep says when to come back', async () => {
+      const queue = on.queue();
+      await on.storage.insert(queue, [
+        newElement({ expiresAt: later(10_000) }),
+        newElement({ delayMs: 3_600_000, expiresAt: later(20_000) }),
+        newElement({ body: 'stays' }),
+      ]);
+      await sweep();
+      assert.deepEqual(await countsOf(queue), [2, 1, 0]);
+      const { nextAt } = await on.storage.sweep();
+      assert.ok(nextAt !== null && nextAt <= later(10_000), 'an element expires then');
+      await on.opened.passTime(10_000);
+      await sweep();
+      assert.deepEqual(await countsOf(queue), [1, 1, 0]);
+      await on.opened.passTime(10_000);
+      await sweep();
+      assert.deepEqual(await countsOf(queue), [1, 0, 0]);
+      assert.deepEqual(bodyTexts(await on.pop(queue)), ['stays']);
+    });
+
+    it('goes to the dead letter with the reason expired, its tries as they were, and expires no more', async () => {
+      const queue = on.queue('jobs');
+      const headers = ['own', '1'];
+      const fields = { body: 'late', tries: 1, headers, expiresAt: later(1000) };
+      const [id = ''] = await on.storage.insert(queue, [newElement(fields)]);
+      await on.opened.passTime(1000);
+      const affected = await sweep();
+      assert.ok(
+        affected.some(({ ns, name }) => ns === dead.ns && name === dead.name),
+        'the sweep names its target',
+      );
+      const page = { group: '', states: ['ready'], after: null, limit: 9, bodies: true } as const;
+      const [letter, ...more] = (await on.storage.scan(dead, page)).deliveries;
+      assert.deepEqual(more, []);
+      const { reason, expiresAt, tries } = letter ?? {};
+      assert.deepEqual({ reason, expiresAt, tries }, { reason: 'expired', expiresAt: null, tries: 0 });
+      const [from, name, at, moment, ...rest] = (letter?.headers ?? []).slice(2);
+      assert.deepEqual([from, name, at], ['x-dl-from-queue', queue.name, 'x-dl-at']);
+      assert.ok(new Date(moment ?? '').getTime() > 0);
+      assert.deepEqual(rest, ['x-dl-tries', '1', 'x-dl-reason', 'expired', 'x-ks-origin-id', id]);
+      await on.opened.passTime(3_600_000);
+      assert.deepEqual(bodyTexts(await on.pop(dead)), ['late']);
+    });
+
+    it('goes to the dead letter also if a take comes before any sweep', async () => {
+      const queue = on.queue('jobs');
+      await on.storage.insert(queue, [newElement({ body: 'late', expiresAt: later(1000) })]);
+      await on.opened.passTime(1000);
+      assert.deepEqual(await on.pop(queue), []);
+      await sweep();
+      assert.deepEqual(bodyTexts(await on.pop(dead)), ['late']);
+      assert.deepEqual(await countsOf(queue), [0, 0, 0]);
+    });
+
+    it('is removed if it expires in the dead-letter queue itself', async () => {
+      await on.storage.insert(dead, [newElement({ expiresAt: later(1000) })]);
+      await on.opened.passTime(1000);
+      await sweep();
+      assert.deepEqual(await countsOf(dead), [0, 0, 0]);
+    });
+
+    it('leaves a reservation alone: it may be extended and committed', async () => {
+      const queue = on.queue();
+      await on.storage.insert(queue, [newElement({ expiresAt: later(1000) })]);
+      const held = await on.reserveOne(queue, '', 10_000);
+      await on.opened.passTime(5000);
+      await sweep();
+      assert.deepEqual(await countsOf(queue), [0, 0, 1]);
+      const extended = await on.storage.settle([
+        { queue, ...byToken(held), from: 'reserved', action: { kind: 'extend', leaseMs: 10_000 } },
+      ]);
+      assert.equal(extended[0]?.outcome, 'done');
+      await on.opened.passTime(8000);
+      await sweep();
+      assert.deepEqual(await commit(on.storage, queue, [byToken(held)]), ['done']);
+    });
+
+    it('ends what is released after its moment', async () => {
+      const queue = on.queue('jobs');
+      await on.storage.insert(queue, [
+        newElement({ body: 'counted', expiresAt: later(1000) }),
+        newElement({ body: 'returned', expiresAt: later(1000) }),
+      ]);
+      const [counted, returned] = [await on.reserveOne(queue), await on.reserveOne(queue)];
+      await on.opened.passTime(1000);
+      const outcomes = await rollback(on.storage, queue, [
+        { ...byToken(counted), delayMs: 0, countTry: true, reason: 'failed' },
+        { ...byToken(returned), delayMs: 0, countTry: false },
+      ]);
+      assert.deepEqual(outcomes, ['done', 'done']);
+      assert.deepEqual(await on.pop(queue), []);
+      await sweep();
+      const letters = await on.pop(dead);
+      assert.deepEqual(bodyTexts(letters).sort(), ['counted', 'returned']);
+      for (const { headers } of letters) {
+        assert.equal(headers[headers.indexOf('x-dl-reason') + 1], 'expired');
+      }
+    });
+
+    it('ends what waits again because its lease ran out', async () => {
+      const queue = on.queue('jobs');
+      await on.storage.insert(queue, [
+        newElement({ body: 'first try', expiresAt: later(500) }),
+        newElement({ body: 'last try', tries: MAX_TRIES - 1, expiresAt: later(500) }),
+      ]);
+      await on.reserve(queue, 2, '', 1000);
+      await on.opened.passTime(1001);
+      assert.deepEqual(await on.pop(queue), []);
+      await sweep();
+      const letters = await on.pop(dead);
+      const reasons = letters.map(({ headers }) => headers[headers.indexOf('x-dl-reason') + 1]);
+      assert.deepEqual(
+        new Map(bodyTexts(letters).map((body, i) => [body, reasons[i]])),
+        new Map([
+          ['first try', 'expired'],
+          ['last try', 'lease-expired'],
+        ]),
+      );
+    });
+
+    it('still holds for a pop that was undone', async () => {
+      const queue = on.queue();
+      await on.storage.insert(queue, [newElement({ body: 'undone', expiresAt: later(10_000) })]);
+      await on.storage.undoTake(queue, await on.pop(queue));
+      const again = await on.pop(queue);
+      assert.deepEqual(bodyTexts(again), ['undone']);
+      await on.storage.undoTake(queue, again);
+      await on.opened.passTime(10_000);
+      assert.deepEqual(await on.pop(queue), []);
+    });
+
+    it('ends each group’s delivery of a stream by itself', async () => {
+      const queue = on.queue('stream');
+      const fields = { body: 'e', groups: ['g1', 'g2', 'g3'], expiresAt: later(1000) };
+      await on.storage.insert(queue, [newElement(fields)]);
+      assert.deepEqual(bodyTexts(await on.pop(queue, 9, 'g1')), ['e']);
+      const held = await on.reserveOne(queue, 'g2');
+      await on.opened.passTime(1000);
+      await sweep();
+      assert.deepEqual(await countsOf(queue), [0, 0, 1]);
+      assert.deepEqual(await on.pop(queue, 9, 'g3'), []);
+      assert.deepEqual(await commit(on.storage, queue, [byToken(held)]), ['done']);
+      assert.deepEqual(await countsOf(queue), [0, 0, 0]);
+    });
+
+    it('frees no dedup key: a repeat after it expired stores nothing and returns its id', async () => {
+      const queue = on.queue();
+      const element = newElement({ dedupKey: 'k', expiresAt: later(1000) });
+      const [first] = await on.storage.insert(queue, [element]);
+      await on.opened.passTime(1000);
+      await sweep();
+      const repeats: number[] = [];
+      const again = newElement({ dedupKey: 'k' });
+      const [second] = await on.storage.insert(queue, [again], null, (index) => repeats.push(index));
+      assert.deepEqual([second, repeats], [first, [0]]);
+      assert.deepEqual(await on.pop(queue), []);
+    });
+
+    it('is kept by what a commit inserts', async () => {
+      const [from, to] = [on.queue(), on.queue()];
+      await on.storage.insert(from, newElements('source'));
+      const held = await on.reserveOne(from);
+      const element = newElement({ body: 'copy', expiresAt: later(1000) });
+      const action = { kind: 'finish', inserts: [{ queue: to, element }] } as const;
+      await on.storage.settle([{ queue: from, ...byToken(held), from: 'reserved', action }]);
+      await on.opened.passTime(1000);
+      assert.deepEqual(await on.pop(to), []);
+    });
+
+    it('says when what is left is due, when expired ones were in front of it', async () => {
+      const queue = on.queue();
+      const matureAt = later(60_000);
+      await on.storage.insert(queue, [
+        newElement({ expiresAt: later(1000) }),
+        newElement({ body: 'next', matureAt }),
+      ]);
+      await on.opened.passTime(1000);
+      const taken = await on.storage.take(queue, { group: '', count: 1, leaseMs: null });
+      assert.deepEqual(taken.deliveries, []);
+      assert.equal(taken.nextDueAt, matureAt);
+      assert.equal((await on.storage.counts(queue, '')).nextMatureAt, matureAt);
+    });
+
+    it('ends thousands, however few each sweep ends', async () => {
+      const queue = on.queue();
+      const many = Array.from({ length: 1000 }, () => newElement({ body: '', expiresAt: later(1000) }));
+      for (let i = 0; i < 3; i += 1) await on.storage.insert(queue, many);
+      await on.storage.insert(queue, newElements('behind'));
+      await on.opened.passTime(1000);
+      await sweep();
+      assert.deepEqual(await countsOf(queue), [1, 0, 0]);
+      assert.deepEqual(bodyTexts(await on.pop(queue)), ['behind']);
+    });
+  });
+}

@@ -1,0 +1,170 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import { MAX_REASON_BYTES } from '../../../src/engine/storage.ts';
+import { bytesOfText } from '../../../src/model/byte-text.ts';
+import type { QueueKey } from '../../../src/model/names.ts';
+import type { EngineUnderTest } from '../../engines.ts';
+import { bodyTexts, newElement, newElements } from '../../support/elements.ts';
+import { rollback, settle } from '../../support/settle.ts';
+import { byToken, DEAD_LETTERS, Fixture, MAX_TRIES } from '../fixture.ts';
+
+export function reasonContract({ open }: EngineUnderTest): void {
+  describe('reasons and dead letters', () => {
+    const on = new Fixture(open);
+    const dead: QueueKey = { ns: 'jobs', name: DEAD_LETTERS };
+
+    const scanReasons = async (queue: QueueKey): Promise<(string | null)[]> => {
+      const states = ['ready', 'scheduled', 'reserved'] as const;
+      const page = await on.storage.scan(queue, { group: '', states, after: null, limit: 9, bodies: false });
+      return page.deliveries.map(({ reason }) => reason);
+    };
+
+    const headersOf = async (): Promise<Map<string, string>> => {
+      const [letter] = await on.pop(dead);
+      const headers = letter?.headers ?? [];
+      const pairs = headers.flatMap((name, i) =>
+        i % 2 === 0 ? [[name, headers[i + 1] ?? ''] as const] : [],
+      );
+      assert.equal(new Set(pairs.map(([name]) => name)).size, pairs.length, 'each header once');
+      return new Map(pairs);
+    };
+
+    it('go to the dead letter with the last try', async () => {
+      const queue = on.queue('jobs');
+      await on.storage.insert(queue, [newElement({ tries: MAX_TRIES - 2 })]);
+      for (const reason of ['first', 'second']) {
+        const ref = byToken(await on.reserveOne(queue));
+        await rollback(on.storage, queue, [{ ...ref, delayMs: 0, countTry: true, reason }]);
+      }
+      assert.deepEqual(await scanReasons(dead), ['second']);
+      const headers = await headersOf();
+      assert.equal(headers.get('x-dl-reason'), 'second');
+      assert.equal(headers.get('x-dl-tries'), String(MAX_TRIES));
+    });
+
+    it('do not go to a dead letter whose last try had none', async () => {
+      const queue = on.queue('jobs');
+      await on.storage.insert(queue, [newElement({ tries: MAX_TRIES - 2 })]);
+      for (const reason of ['of an earlier try', null]) {
+        const ref = byToken(await on.reserveOne(queue));
+        await rollback(on.storage, queue, [{ ...ref, delayMs: 0, countTry: true, reason }]);
+      }
+      assert.deepEqual(await scanReasons(dead), [null]);
+      assert.equal((await headersOf()).has('x-dl-reason'), false);
+    });
+
+    it('are cut to 1024 bytes of UTF-8, at a character', async () => {
+      const queue = on.queue();
+      const cases: [string, string][] = [
+        ['x'.repeat(MAX_REASON_BYTES), 'x'.repeat(MAX_REASON_BYTES)],
+        ['x'.repeat(MAX_REASON_BYTES + 1), 'x'.repeat(MAX_REASON_BYTES)],
+        [`x${'é'.repeat(MAX_REASON_BYTES)}`, `x${'é'.repeat((MAX_REASON_BYTES - 2) / 2)}`],
+        ['🙂'.repeat(300), '🙂'.repeat(MAX_REASON_BYTES / 4)],
+        [`abc${'🙂'.repeat(300)}`, `abc${'🙂'.repeat(MAX_REASON_BYTES / 4 - 1)}`],
+      ];
+      for (const [given, kept] of cases) {
+        await on.storage.insert(queue, newElements('a'));
+        const held = await on.reserveOne(queue);
+        await rollback(on.storage, queue, [{ ...byToken(held), delayMs: 0, countTry: true, reason: given }]);
+        assert.deepEqual(await scanReasons(queue), [kept]);
+        await on.pop(queue);
+      }
+    });
+
+    it('keep every character, also those that end headers: there they are spaces', async () => {
+      const queue = on.queue('jobs');
+      const reason = 'line\r\nnext\0 "é" 🙂\u007f \\';
+      await on.storage.insert(queue, newElements('a'));
+      const held = await on.reserveOne(queue);
+      await rollback(on.storage, queue, [{ ...byToken(held), delayMs: 0, countTry: true, reason }]);
+      assert.deepEqual(await scanReasons(queue), [reason]);
+      const again = byToken(await on.reserveOne(queue));
+      const outcome = await settle(on.storage, queue, [again], {
+        kind: 'dead-letter',
+        countTry: true,
+        reason,
+      });
+      assert.deepEqual(outcome, ['dead-lettered']);
+      assert.deepEqual(await scanReasons(dead), [reason]);
+      const expected = bytesOfText('line  next  "é" 🙂  \\');
+      assert.equal((await headersOf()).get('x-dl-reason'), expected);
+    });
+
+    it('of a lease that expired at the last try is lease-expired', async () => {
+      const queue = on.queue('jobs');
+      await on.storage.insert(queue, [newElement({ tries: MAX_TRIES - 1 })]);
+      await on.reserveOne(queue, '', 1000);
+      await on.opened.passTime(1001);
+      await on.storage.sweep();
+      assert.deepEqual(await scanReasons(dead), ['lease-expired']);
+      assert.equal((await headersOf()).get('x-dl-reason'), 'lease-expired');
+    });
+
+    it('of an earlier death are replaced at the next one, and removed if that has none', async () => {
+      const queue = on.queue('jobs');
+      await on.storage.insert(queue, newElements('mortal'));
+      const die = async (reason: string | null): Promise<Map<string, string>> => {
+        const ref = byToken(await on.reserveOne(queue));
+        await settle(on.storage, queue, [ref], { kind: 'dead-letter', countTry: true, reason });
+        const letter = await on.reserveOne(dead);
+        const move = { kind: 'move', to: queue, groups: [''], tries: 0, headers: [] } as const;
+        const { headers } = letter;
+        assert.deepEqual(await settle(on.storage, dead, [byToken(letter)], move), ['done']);
+        return new Map(headers.flatMap((name, i) => (i % 2 === 0 ? [[name, headers[i + 1] ?? '']] : [])));
+      };
+      const first = await die('first');
+      const second = await die('second');
+      assert.deepEqual([first.get('x-dl-reason'), second.get('x-dl-reason')], ['first', 'second']);
+      assert.equal(second.get('x-ks-origin-id'), first.get('x-ks-origin-id'));
+      assert.equal((await die(null)).has('x-dl-reason'), false);
+      assert.deepEqual(bodyTexts(await on.pop(queue)), ['mortal']);
+    });
+
+    it('the action dead-letter moves at once, from reserved or waiting, and counts a try if it is told to', async () => {
+      const queue = on.queue('jobs');
+      const [, b = ''] = await on.storage.insert(queue, [
+        newElement({ body: 'a' }),
+        newElement({ body: 'b', tries: 1 }),
+      ]);
+      const a = byToken(await on.reserveOne(queue));
+      const outcomes = await on.storage.settle([
+        { queue, ...a, from: 'reserved', action: { kind: 'dead-letter', countTry: true, reason: 'bad' } },
+        {
+          queue,
+          id: b,
+          group: '',
+          token: null,
+          from: 'waiting',
+          action: { kind: 'dead-letter', countTry: false, reason: null },
+        },
+      ]);
+      assert.deepEqual(
+        outcomes.map(({ outcome }) => outcome),
+        ['dead-lettered', 'dead-lettered'],
+      );
+      const letters = await on.pop(dead);
+      assert.deepEqual(bodyTexts(letters), ['a', 'b']);
+      const value = (i: number, name: string): string | undefined => {
+        const { headers = [] } = letters[i] ?? {};
+        const at = headers.indexOf(name);
+        return at < 0 ? undefined : headers[at + 1];
+      };
+      assert.deepEqual([value(0, 'x-dl-tries'), value(0, 'x-dl-reason')], ['1', 'bad']);
+      assert.deepEqual([value(1, 'x-dl-tries'), value(1, 'x-dl-reason')], ['1', undefined]);
+      assert.deepEqual([value(1, 'x-dl-from-queue'), value(1, 'x-ks-origin-id')], [queue.name, b]);
+    });
+
+    it('the action dead-letter releases an element that has nowhere to go', async () => {
+      const queues: QueueKey[] = [on.queue('plain'), { ns: 'jobs', name: DEAD_LETTERS }];
+      for (const queue of queues) {
+        await on.storage.insert(queue, newElements('homeless'));
+        const ref = byToken(await on.reserveOne(queue));
+        const action = { kind: 'dead-letter', countTry: true, reason: 'kept' } as const;
+        assert.deepEqual(await settle(on.storage, queue, [ref], action), ['done']);
+        assert.deepEqual(await scanReasons(queue), ['kept']);
+        const [again] = await on.pop(queue);
+        assert.equal(again?.tries, 1);
+      }
+    });
+  });
+}

@@ -1,0 +1,157 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import type { ScannedDelivery, ScanOptions, ScanPage } from '../../../src/engine/storage.ts';
+import type { QueueKey } from '../../../src/model/names.ts';
+import type { EngineUnderTest } from '../../engines.ts';
+import { bodyTexts, newElement, newElements } from '../../support/elements.ts';
+import { rollback } from '../../support/settle.ts';
+import { byToken, Fixture } from '../fixture.ts';
+
+export function scanContract({ open }: EngineUnderTest): void {
+  describe('scan of several states', () => {
+    const on = new Fixture(open);
+    const all = ['ready', 'scheduled', 'reserved'] as const;
+
+    async function scanAll(queue: QueueKey, options: Partial<ScanOptions> = {}): Promise<ScannedDelivery[]> {
+      const found: ScannedDelivery[] = [];
+      let after: string | null = null;
+      do {
+        const page: ScanPage = await on.storage.scan(queue, {
+          group: '',
+          states: all,
+          limit: 100,
+          bodies: true,
+          ...options,
+          after,
+        });
+        assert.ok(page.deliveries.length <= (options.limit ?? 100), 'a page is no longer than its limit');
+        found.push(...page.deliveries);
+        after = page.next;
+      } while (after !== null);
+      return found;
+    }
+
+    /** Two elements in each state: r1, r2 ready, s1, s2 scheduled, h1, h2 reserved. */
+    async function fill(queue: QueueKey): Promise<Map<string, string>> {
+      const held = await on.storage.insert(queue, newElements('h1', 'h2'));
+      await on.reserve(queue, 2);
+      const ids = await on.storage.insert(queue, [
+        newElement({ body: 's1', delayMs: 3_600_000 }),
+        newElement({ body: 'r1' }),
+        newElement({ body: 's2', delayMs: 7_200_000 }),
+        newElement({ body: 'r2' }),
+      ]);
+      const names = ['h1', 'h2', 's1', 'r1', 's2', 'r2'];
+      return new Map([...held, ...ids].map((id, i) => [names[i] ?? '', id]));
+    }
+
+    it('goes through the states in their own order, whatever the order in which they are given', async () => {
+      const queue = on.queue();
+      await fill(queue);
+      const expected = [
+        ['r1', 'ready'],
+        ['r2', 'ready'],
+        ['s1', 'scheduled'],
+        ['s2', 'scheduled'],
+        ['h1', 'reserved'],
+        ['h2', 'reserved'],
+      ];
+      const shown = (found: readonly ScannedDelivery[]): string[][] =>
+        found.map((delivery) => [...bodyTexts([delivery]), delivery.state]);
+      assert.deepEqual(shown(await scanAll(queue)), expected);
+      const backwards = { states: ['reserved', 'scheduled', 'ready'] } as const;
+      assert.deepEqual(shown(await scanAll(queue, backwards)), expected);
+      for (const limit of [1, 2, 3, 4, 5, 6])
+        assert.deepEqual(shown(await scanAll(queue, { limit })), expected, `pages of ${limit}`);
+      const two = { states: ['reserved', 'ready'], limit: 3 } as const;
+      assert.deepEqual(bodyTexts(await scanAll(queue, two)), ['r1', 'r2', 'h1', 'h2']);
+      assert.deepEqual(await scanAll(queue, { states: [] }), []);
+    });
+
+    it('finds those of the given ids that are in one of the states, in the same order, as one page', async () => {
+      const [queue, other] = [on.queue(), on.queue()];
+      const ids = await fill(queue);
+      const [foreign = ''] = await on.storage.insert(other, newElements('foreign'));
+      const wanted = ['h2', 'r2', 's1'].map((name) => ids.get(name) ?? '');
+      const page = (states: ScanOptions['states']): Promise<ScanPage> =>
+        on.storage.scan(queue, {
+          group: '',
+          states,
+          ids: [...wanted, foreign, 'none', ...wanted],
+          after: null,
+          limit: 1000,
+          bodies: true,
+        });
+      const found = await page(all);
+      assert.deepEqual(bodyTexts(found.deliveries), ['r2', 's1', 'h2']);
+      assert.equal(found.next, null);
+      assert.deepEqual(bodyTexts((await page(['reserved'])).deliveries), ['h2']);
+    });
+
+    it('leaves bodies out if it is told to, with their lengths and everything else', async () => {
+      const queue = on.queue();
+      const body = Buffer.alloc(100_000, 7);
+      const content = { contentType: 'text/x', contentEncoding: 'gzip', headers: ['a', '1', 'b', 'é'] };
+      await on.storage.insert(queue, [newElement({ body, ...content, tries: 2 }), newElement({ body: '' })]);
+      const [with_, without] = [await scanAll(queue), await scanAll(queue, { bodies: false })];
+      assert.deepEqual(
+        with_.map(({ bytes, body: { byteLength } }) => [bytes, byteLength]),
+        [
+          [100_000, 100_000],
+          [0, 0],
+        ],
+      );
+      const empty = with_.map((delivery) => ({ ...delivery, body: new Uint8Array(0) }));
+      assert.deepEqual(
+        without.map((delivery) => ({ ...delivery, body: new Uint8Array(delivery.body) })),
+        empty,
+      );
+      const { contentType, contentEncoding, headers, tries } = without[0] ?? {};
+      assert.deepEqual({ contentType, contentEncoding, headers, tries }, { ...content, tries: 2 });
+    });
+
+    it('shows when each was inserted and when it expires, and no token', async () => {
+      const queue = on.queue();
+      const before = on.opened.now();
+      const expiresAt = before + 3_600_000;
+      await on.storage.insert(queue, [newElement({ expiresAt }), newElement({ delayMs: 60_000 })]);
+      const after = on.opened.now();
+      await on.opened.passTime(1000);
+      await on.reserveOne(queue);
+      const found = await scanAll(queue);
+      assert.deepEqual(
+        found.map((delivery) => [delivery.state, delivery.expiresAt, delivery.lease?.token]),
+        [
+          ['scheduled', null, undefined],
+          ['reserved', expiresAt, ''],
+        ],
+      );
+      for (const { insertedAt } of found) {
+        assert.ok(insertedAt >= before && insertedAt <= after, `${before} <= ${insertedAt} <= ${after}`);
+      }
+    });
+
+    it('shows why the last counted try failed, in whatever state the delivery is', async () => {
+      const queue = on.queue();
+      await on.storage.insert(queue, newElements('a'));
+      const reasons = async (): Promise<(string | null)[]> =>
+        (await scanAll(queue)).map(({ reason }) => reason);
+      const fail = async (terms: { countTry: boolean; reason?: string | null }): Promise<void> => {
+        const ref = byToken(await on.reserveOne(queue));
+        await rollback(on.storage, queue, [{ ...ref, delayMs: 0, ...terms }]);
+      };
+      assert.deepEqual(await reasons(), [null]);
+      await fail({ countTry: true, reason: 'no such customer' });
+      assert.deepEqual(await reasons(), ['no such customer']);
+      await on.reserveOne(queue, '', 1000);
+      assert.deepEqual(await reasons(), ['no such customer'], 'while it is reserved');
+      await on.opened.passTime(1001);
+      await on.storage.sweep();
+      assert.deepEqual(await reasons(), ['lease-expired']);
+      await fail({ countTry: false, reason: 'not counted' });
+      assert.deepEqual(await reasons(), ['lease-expired'], 'a try that is not counted replaces nothing');
+      await fail({ countTry: true });
+      assert.deepEqual(await reasons(), [null], 'a counted try without a reason leaves none');
+    });
+  });
+}
