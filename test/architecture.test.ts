@@ -38,7 +38,8 @@ const COMPOSITION = [
 const RULES: Readonly<Record<string, Rule>> = {
   // Hashes are functions of their arguments alone.
   model: { parts: [], packages: ['node:crypto'] },
-  engine: { parts: ['model'], packages: [] },
+  // Files: certificates that URLs of servers name.
+  engine: { parts: ['model', 'files'], packages: ['node:fs', 'node:tls'] },
   // What Node's own calls on files do not do well enough.
   files: { parts: [], packages: ['node:*'] },
   access: { parts: ['model', 'files'], packages: ['node:*'] },

@@ -1,4 +1,5 @@
-import type { Definition, Definitions, JsonValue } from '../engine/definitions.ts';
+import type { Definitions, JsonValue } from '../engine/definitions.ts';
+import { DefinitionsCache } from '../engine/definitions-cache.ts';
 import type { ReadySignal } from '../engine/signaller.ts';
 import type { Stats } from '../engine/stats.ts';
 import type { Storage } from '../engine/storage.ts';
@@ -7,7 +8,6 @@ import { type GroupName, PLAIN_GROUP } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { QueueKey } from '../model/names.ts';
 import { quote } from '../model/quote.ts';
-import { Retries } from '../model/retries.ts';
 import type { Admission } from './admission.ts';
 import { Agreement, type Difference } from './agreement.ts';
 import { Capacity } from './capacity.ts';
@@ -35,16 +35,8 @@ export interface BrokerParts {
   readonly makeTid: () => string;
 }
 
-/** What became known of queues while their names and flags were being read. */
-interface Meanwhile {
-  readonly names: Set<string>;
-  readonly paused: Map<string, boolean>;
-}
-
-/** Pause flags are read again this often, ± half, in case a watch missed a change. */
+/** Names and pause flags are read again this often, ± half, in case a watch missed a change. */
 const REREAD_MS = 60_000;
-/** One that changed and could not be read is read again after this long. */
-const REREAD_ONE_MS = 1_000;
 
 /**
  * One namespace: what its queues share, the consumers that wait on this node, and copies of the names and pause flags
@@ -82,15 +74,13 @@ export class Namespace {
   readonly #waiting = new Map<string, Waiting>();
   /** Names that the engine knows, so that first uses can be told apart and counted. */
   #known = new Set<string>();
-  /** What changes while names and flags are being read, which may be older than that. */
-  readonly #reloads = new Set<Meanwhile>();
+  /** Names that became known while names are being read, by read: what is read may be older. */
+  readonly #reloads = new Set<Set<string>>();
   readonly #paused = new Set<string>();
-  #endWatch: (() => void) | null = null;
+  readonly #pauseFlags: DefinitionsCache;
   #isStopped = false;
   readonly #channel: Channel;
   readonly #agreement: Agreement;
-  /** Of pause flags that changed, by their keys. */
-  readonly #rereads: Retries;
   #rereadTimer: CancelTimer | null = null;
 
   constructor(setup: NamespaceSetup, parts: BrokerParts, sweeper: Sweeper) {
@@ -145,12 +135,18 @@ export class Namespace {
       log: parts.log,
       peers: () => this.#channel.peers(),
     });
-    this.#rereads = new Retries({
+    this.#pauseFlags = new DefinitionsCache({
+      definitions: setup.definitions,
+      kind: 'queue',
       clock: parts.clock,
-      delayMs: REREAD_ONE_MS,
-      failed: (key, error) =>
+      isWanted: (key) => this.#queueOfKey(key) !== null,
+      onRead: (key, definition) => {
+        const name = this.#queueOfKey(key);
+        if (name !== null) this.#setPaused(name, definition !== null && isPaused(definition.value));
+      },
+      onFailedRead: (key, error) =>
         this.log.warn(
-          { err: error, ns: this.name, queue: this.#queueOfKey(key) },
+          { err: error, ns: this.name, queue: key === null ? null : this.#queueOfKey(key) },
           'a pause flag that changed could not be read yet',
         ),
     });
@@ -161,9 +157,7 @@ export class Namespace {
 
   /** Reads what the engine knows and follows its changes. Called once, before the first request. */
   async start(): Promise<void> {
-    this.#endWatch = this.definitions.watch(({ kind, key }) => {
-      if (kind === 'queue') void this.#rereads.do(key, () => this.#rereadPaused(key));
-    });
+    this.#pauseFlags.start();
     this.#channel.start();
     if (this.isShared) await this.#agreement.claimVariant();
     await Promise.all([this.reload(), this.capacity?.start()]);
@@ -172,35 +166,24 @@ export class Namespace {
 
   stop(): void {
     this.#isStopped = true;
-    this.#endWatch?.();
     this.#rereadTimer?.();
-    this.#rereads.stop();
+    this.#pauseFlags.stop();
     this.putBacks.stop();
     this.#channel.stop();
     this.#agreement.stop();
   }
 
-  /** Reads names and pause flags anew (`reload=1`). */
+  /** Reads names and pause flags again (`reload=1`). */
   async reload(): Promise<void> {
-    const meanwhile: Meanwhile = { names: new Set(), paused: new Map() };
-    this.#reloads.add(meanwhile);
+    const added = new Set<string>();
+    this.#reloads.add(added);
     try {
-      const [names, definitions] = await Promise.all([
-        this.storage.queues(this.name),
-        this.definitions.list('queue'),
-      ]);
-      this.#known = new Set([...names, ...meanwhile.names]);
+      const [names] = await Promise.all([this.storage.queues(this.name), this.#pauseFlags.reload()]);
+      this.#known = new Set([...names, ...added]);
       for (const name of [...this.#queues.keys()]) if (!this.#known.has(name)) this.#queues.delete(name);
       for (const name of [...this.#waiting.keys()]) this.dropIdle(name);
-      const paused = new Set(definitions.flatMap((definition) => this.#pausedBy(definition)));
-      for (const [name, isPaused] of meanwhile.paused) {
-        if (isPaused) paused.add(name);
-        else paused.delete(name);
-      }
-      for (const name of [...this.#paused]) if (!paused.has(name)) this.#setPaused(name, false);
-      for (const name of paused) this.#setPaused(name, true);
     } finally {
-      this.#reloads.delete(meanwhile);
+      this.#reloads.delete(added);
     }
   }
 
@@ -272,7 +255,7 @@ export class Namespace {
   noteStored({ name }: QueueKey): void {
     if (this.#known.has(name)) return;
     this.#known.add(name);
-    for (const { names } of this.#reloads) names.add(name);
+    for (const added of this.#reloads) added.add(name);
   }
 
   /** The engine is about to know the queue, which counts already, lest many at once pass the limit. */
@@ -314,8 +297,10 @@ export class Namespace {
   async writePaused({ ns, name }: QueueKey, paused: boolean): Promise<void> {
     await this.storage.declare([{ ns, name }]);
     this.noteStored({ ns, name });
-    await this.definitions.put('queue', definitionKey(ns, name), { paused }, 'any');
-    this.#notePaused(name, paused);
+    const key = definitionKey(ns, name);
+    const version = await this.definitions.put('queue', key, { paused }, 'any');
+    this.#pauseFlags.note(key, { key, value: { paused }, version });
+    this.#setPaused(name, paused);
   }
 
   /** Tells other nodes, at the end of this turn, that `count` elements became eligible, or {@link MANY}. */
@@ -393,28 +378,11 @@ export class Namespace {
     });
   }
 
-  async #rereadPaused(key: string): Promise<void> {
-    const name = this.#queueOfKey(key);
-    if (name === null) return;
-    const definition = await this.definitions.get('queue', key);
-    this.#notePaused(name, definition !== null && isPaused(definition.value));
-  }
-
   #forget(name: string): void {
     this.#known.delete(name);
     this.#queues.delete(name);
     this.dropIdle(name);
-    for (const { names } of this.#reloads) names.delete(name);
-  }
-
-  #pausedBy({ key, value }: Definition): string[] {
-    const name = this.#queueOfKey(key);
-    return name !== null && isPaused(value) ? [name] : [];
-  }
-
-  #notePaused(name: string, paused: boolean): void {
-    for (const meanwhile of this.#reloads) meanwhile.paused.set(name, paused);
-    this.#setPaused(name, paused);
+    for (const added of this.#reloads) added.delete(name);
   }
 
   #setPaused(name: string, paused: boolean): void {

@@ -1,40 +1,28 @@
-import type { DefinitionChange } from './definitions.ts';
+import { DEFINITION_KINDS, type DefinitionChange } from './definitions.ts';
 import type { EngineLog } from './engine.ts';
+import { type Listener, Topics } from './topics.ts';
 
-/**
- * An engine that hears again reads what it missed. The connection that reads may still be away; then it tries
- * anew this often.
- */
-export const CATCH_UP_AGAIN_MS = 500;
+const TOPIC = 'definitions';
 
-/** Who watches an engine's definitions on this node. A watcher that throws is logged, and the others still hear. */
+/** The watchers of an engine's definitions on this node. */
 export class DefinitionWatchers {
-  readonly #log: EngineLog;
-  readonly #watchers = new Set<(change: DefinitionChange) => void>();
+  readonly #topics: Topics<DefinitionChange>;
 
   constructor(log: EngineLog) {
-    this.#log = log;
+    this.#topics = new Topics(log);
   }
 
-  get isEmpty(): boolean {
-    return this.#watchers.size === 0;
+  /** As `Definitions.watch`. */
+  add(listener: Listener<DefinitionChange>): () => void {
+    return this.#topics.subscribe(TOPIC, listener);
   }
 
-  /** Answers a function that ends it, harmless when repeated. */
-  add(listener: (change: DefinitionChange) => void): () => void {
-    // Wrapped, so that one function given twice is two watchers.
-    const watcher = (change: DefinitionChange): void => listener(change);
-    this.#watchers.add(watcher);
-    return () => this.#watchers.delete(watcher);
+  notify(change: DefinitionChange): void {
+    this.#topics.deliver(TOPIC, change);
   }
 
-  tell({ kind, key }: DefinitionChange): void {
-    for (const watcher of [...this.#watchers]) {
-      try {
-        watcher({ kind, key });
-      } catch (error) {
-        this.#log.warn({ err: error, kind, key }, 'a watcher of definitions failed');
-      }
-    }
+  /** Notifications of other nodes may have been lost. */
+  notifyMissed(): void {
+    for (const kind of DEFINITION_KINDS) this.notify({ kind, key: null });
   }
 }

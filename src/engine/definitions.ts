@@ -5,8 +5,8 @@ import { QuaysideError } from '../model/errors.ts';
  * declarations of exchanges, variants of namespaces. Dozens to thousands, read often, changed seldom.
  *
  * - A change is durable when its promise resolves, and reaches the watchers of every node that shares the
- *   engine. Watching is a hint: an event may be lost while the engine is away, so a node lists again when it
- *   reconnects and from time to time.
+ *   engine. Watching is a hint: if an engine may have missed changes it says so, and the node lists again, as it does
+ *   from time to time. `DefinitionsCache` does that.
  * - Values are JSON. A `version` changes with every write and is compared only for equality.
  * - Errors: `storage-unavailable`, `outcome-unknown`, `definition-conflict`.
  */
@@ -25,11 +25,12 @@ export interface Definitions {
   /** Deletes if the version is `expected`. Answers false where there was none. @throws as `put` */
   delete(kind: DefinitionKind, key: string, expected: string | 'any'): Promise<boolean>;
 
-  /** Calls `listener` after each change by any node, this one included. Answers a function that stops it. */
+  /** Calls `listener` after each change by any node, this one included. Returns a function that ends it. */
   watch(listener: (change: DefinitionChange) => void): () => void;
 }
 
-export type DefinitionKind = 'queue' | 'exchange' | 'namespace';
+export const DEFINITION_KINDS = ['queue', 'exchange', 'namespace'] as const;
+export type DefinitionKind = (typeof DEFINITION_KINDS)[number];
 
 export type JsonValue =
   | string
@@ -47,10 +48,11 @@ export interface Definition {
 
 export interface DefinitionChange {
   readonly kind: DefinitionKind;
-  readonly key: string;
+  /** Null: any definition of the kind may have changed, as notifications may have been missed. */
+  readonly key: string | null;
 }
 
-/** The refusal of a write that expected another version. */
+/** The rejection of a write that expected another version. */
 export function definitionConflict(kind: DefinitionKind, key: string): QuaysideError {
   return new QuaysideError('definition-conflict', `The ${kind} "${key}" was changed by another write.`);
 }

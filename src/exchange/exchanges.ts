@@ -228,7 +228,7 @@ export class Exchanges implements Service {
       // The one that counts goes last: should an engine fail, the exchange is still there to be deleted.
       for (const { definitions } of [...going, shown]) {
         await definitions.delete('exchange', id, 'any');
-        this.#follower.forgets(definitions, id);
+        this.#follower.deleted(definitions, id);
       }
     });
   }
@@ -301,8 +301,8 @@ export class Exchanges implements Service {
     try {
       const definitions = this.#storeOf(declaration);
       const value = toValue({ declaration, owner, ...NEVER_CHANGED });
-      await definitions.put('exchange', id, value, null);
-      this.#follower.defines(definitions, { key: id, value }, null, made);
+      const version = await definitions.put('exchange', id, value, null);
+      this.#follower.wrote(definitions, { key: id, value, version }, made);
     } finally {
       this.#known.discard(made);
     }
@@ -324,8 +324,8 @@ export class Exchanges implements Service {
       const [{ definitions, definition }] = await this.#follower.find(id);
       const value = toValue(update(toStored(definition.value), definitions));
       try {
-        await definitions.put('exchange', id, value, definition.version);
-        this.#follower.defines(definitions, { key: id, value });
+        const version = await definitions.put('exchange', id, value, definition.version);
+        this.#follower.wrote(definitions, { key: id, value, version });
         return;
       } catch (error) {
         if (!isConflict(error) || conflicts === MAX_CONFLICTS) throw error;

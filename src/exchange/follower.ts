@@ -1,16 +1,12 @@
 import type { Definition, Definitions } from '../engine/definitions.ts';
+import { DefinitionsCache } from '../engine/definitions-cache.ts';
 import type { CancelTimer } from '../model/clock.ts';
-import { Retries } from '../model/retries.ts';
 import type { Exchange, ExchangeParts } from './exchange.ts';
 import { type KnownExchanges, notFound } from './known.ts';
-import { Origins } from './origins.ts';
-import type { Reading } from './readings.ts';
 import { toStored } from './stored.ts';
 
 /** All are listed again this often, ± half, in case a watch missed a change. */
 const RELIST_MS = 60_000;
-/** One that changed and could not be read is read again after this long. */
-const REREAD_ONE_MS = 1_000;
 
 /** An exchange's definition, and the store that has it. */
 export interface Found {
@@ -18,34 +14,23 @@ export interface Found {
   readonly definition: Definition;
 }
 
-/** What an engine answered. */
-interface Listed {
-  readonly definitions: Definitions;
-  readonly found: ReadonlyMap<string, Definition>;
-}
-
 /**
- * Makes this node do what the stores say: it listens to them, lists them from time to time, and asks them when told
- * to. Knows which store's word counts, and lets nothing wait for an engine that it does not need.
+ * Makes this node do what the stores say, through a cache of each. If several define one id, the first in the order of the
+ * configuration counts, and the others are hidden behind it. Two engines may share a store, and then both define the same.
+ * Nothing waits for an engine that it does not need.
  */
 export class Follower {
   readonly #parts: Pick<ExchangeParts, 'broker' | 'clock' | 'random' | 'log'>;
   readonly #known: KnownExchanges;
-  readonly #origins: Origins;
-  /** Of definitions that changed, by their ids. */
-  readonly #rereads: ReadonlyMap<Definitions, Retries>;
-  /** Definitions that are being read: `idle` waits for them. */
-  readonly #reading = new Set<Promise<unknown>>();
-  readonly #endings: (() => void)[] = [];
+  /** In the order of the configuration. */
+  readonly #caches: ReadonlyMap<Definitions, DefinitionsCache>;
   #timer: CancelTimer | null = null;
   #closed = false;
 
   constructor(parts: Pick<ExchangeParts, 'broker' | 'clock' | 'random' | 'log'>, known: KnownExchanges) {
     this.#parts = parts;
     this.#known = known;
-    const stores = this.stores();
-    this.#origins = new Origins(stores);
-    this.#rereads = new Map(stores.map((definitions) => [definitions, this.#retries()]));
+    this.#caches = new Map(this.stores().map((definitions) => [definitions, this.#cacheOf(definitions)]));
   }
 
   /** In the order of the configuration. */
@@ -55,12 +40,7 @@ export class Follower {
   }
 
   listen(): void {
-    for (const definitions of this.stores()) {
-      const end = definitions.watch(({ kind, key }) => {
-        if (kind === 'exchange') this.#readSoon(definitions, key);
-      });
-      this.#endings.push(end);
-    }
+    for (const cache of this.#caches.values()) cache.start();
   }
 
   /** Lists all stores again from time to time. */
@@ -74,33 +54,40 @@ export class Follower {
     });
   }
 
-  /** Listens no more. */
+  /** Follows no changes any more. */
   close(): void {
     this.#closed = true;
     this.#timer?.();
-    for (const end of this.#endings.splice(0)) end();
-    for (const rereads of this.#rereads.values()) rereads.stop();
+    for (const cache of this.#caches.values()) cache.stop();
   }
 
   /** Resolves when nothing is being read. */
   async idle(): Promise<void> {
-    await Promise.allSettled(this.#reading);
+    await Promise.all([...this.#caches.values()].map((cache) => cache.idle()));
   }
 
-  /** Lists the stores side by side; what one answers counts, though another does not. @throws as `Definitions.list` */
-  reload(isWanted?: (namespace: string) => boolean): Promise<void> {
-    return this.#track(this.#reload(this.stores(isWanted)));
+  /**
+   * Lists the stores side by side; what one returns counts, though another fails. None is applied before all are there, lest
+   * an exchange run that is hidden.
+   * @throws as `Definitions.list`
+   */
+  async reload(isWanted?: (namespace: string) => boolean): Promise<void> {
+    const caches = this.stores(isWanted).map((definitions) => this.#cache(definitions));
+    const lists = await Promise.allSettled(caches.map((cache) => cache.list()));
+    for (const list of lists) if (list.status === 'fulfilled') list.value();
+    this.#warnOfDifferences(caches);
+    for (const list of lists) if (list.status === 'rejected') throw list.reason;
   }
 
   /** The stores that are known to define an exchange, the one that counts first. */
   origins(id: string): Definitions[] {
-    return this.#origins.of(id);
+    return [...this.#caches].flatMap(([definitions, cache]) => (cache.get(id) === null ? [] : [definitions]));
   }
 
   /** What the stores that are known to define an exchange say now, the one that counts first. */
   async known(id: string): Promise<Found[]> {
     const found: Found[] = [];
-    for (const definitions of this.#origins.of(id)) {
+    for (const definitions of this.origins(id)) {
       const definition = await this.read(definitions, id);
       if (definition !== null) found.push({ definitions, definition });
     }
@@ -108,137 +95,97 @@ export class Follower {
   }
 
   /**
-   * As `known`; where none is known to define it, what all stores say, asked side by side: another node may have made
+   * As `known`; if none is known to define it, what all stores say, read side by side: another node may have created
    * it just now.
-   * @throws QuaysideError `exchange-not-found`; `storage-unavailable`, `outcome-unknown` where a store that did not
-   * answer may define it
+   * @throws QuaysideError `exchange-not-found`; `storage-unavailable`, `outcome-unknown` if a store that failed
+   * may define it
    */
   async find(id: string): Promise<[Found, ...Found[]]> {
     const [first, ...others] = await this.known(id);
     if (first !== undefined) return [first, ...others];
     const stores = this.stores();
-    const answers = await Promise.allSettled(stores.map((definitions) => this.read(definitions, id)));
+    const reads = await Promise.allSettled(stores.map((definitions) => this.read(definitions, id)));
     const [found, ...hidden] = stores.flatMap((definitions, i) => {
-      const answer = answers[i];
-      const definition = answer?.status === 'fulfilled' ? answer.value : null;
+      const read = reads[i];
+      const definition = read?.status === 'fulfilled' ? read.value : null;
       return definition === null ? [] : [{ definitions, definition }];
     });
     if (found !== undefined) return [found, ...hidden];
-    for (const answer of answers) if (answer.status === 'rejected') throw answer.reason;
+    for (const read of reads) if (read.status === 'rejected') throw read.reason;
     throw notFound(id);
   }
 
-  /** Reads one definition and does what it says. Once more where news came meanwhile, which may be newer. */
+  /** Reads one definition and does what it says. */
   read(definitions: Definitions, id: string): Promise<Definition | null> {
-    return this.#track(this.#read(definitions, id));
+    return this.#cache(definitions).read(id);
   }
 
-  /**
-   * A store defines this now. What cannot run here is logged. `by` as for `KnownExchanges.apply`.
-   * @param made as there
-   */
-  defines(
-    definitions: Definitions,
-    { key, value }: Pick<Definition, 'key' | 'value'>,
-    by: Reading | null = null,
+  /** This node stored a definition. @param made as for `KnownExchanges.apply` */
+  wrote(definitions: Definitions, definition: Definition, made: Exchange | null = null): void {
+    this.#cache(definitions).note(definition.key, definition);
+    this.#follow(definitions, definition.key, definition, made);
+  }
+
+  /** This node deleted a definition. */
+  deleted(definitions: Definitions, id: string): void {
+    this.#cache(definitions).note(id, null);
+    this.#follow(definitions, id, null);
+  }
+
+  #cacheOf(definitions: Definitions): DefinitionsCache {
+    const { clock, log } = this.#parts;
+    return new DefinitionsCache({
+      definitions,
+      kind: 'exchange',
+      clock,
+      onRead: (id, definition) => this.#follow(definitions, id, definition),
+      onFailedRead: (exchange, error) =>
+        log.warn({ err: error, exchange }, 'an exchange that changed could not be read yet'),
+    });
+  }
+
+  #cache(definitions: Definitions): DefinitionsCache {
+    const cache = this.#caches.get(definitions);
+    if (cache === undefined) throw new Error('no namespace has these definitions');
+    return cache;
+  }
+
+  /** A store defines an exchange, or not any more. */
+  #follow(
+    changed: Definitions,
+    id: string,
+    definition: Definition | null,
     made: Exchange | null = null,
   ): void {
-    this.#origins.note(definitions, key, true);
-    if (this.#origins.of(key)[0] !== definitions) return;
+    const stores = [...this.#caches.keys()];
+    const [first] = this.origins(id);
+    if (first !== undefined && stores.indexOf(first) < stores.indexOf(changed)) return;
+    if (definition !== null) {
+      this.#apply(definition, made);
+      return;
+    }
+    this.#known.drop(id);
+    if (first === undefined) return;
+    // What was hidden counts now, once it was read again: it may have changed, or be gone.
+    this.#cache(first).note(id, null);
+    this.#cache(first).readSoon(id);
+  }
+
+  /** What cannot run here is logged. */
+  #apply({ key, value }: Definition, made: Exchange | null): void {
     try {
-      this.#known.apply(key, toStored(value), by, made);
+      this.#known.apply(key, toStored(value), made);
     } catch (error) {
       this.#parts.log.warn({ err: error, exchange: key }, 'a stored exchange cannot run on this node');
     }
   }
 
-  /** A store does not define it any more: what it hid counts now. */
-  forgets(definitions: Definitions, id: string, by: Reading | null = null): void {
-    const [first] = this.#origins.of(id);
-    this.#origins.note(definitions, id, false);
-    if (first !== definitions) return;
-    this.#known.drop(id, by);
-    const [next] = this.#origins.of(id);
-    if (next !== undefined) this.#readSoon(next, id);
-  }
-
-  async #read(definitions: Definitions, id: string): Promise<Definition | null> {
-    for (;;) {
-      const reading = this.#known.beginReading();
-      try {
-        const definition = await definitions.get('exchange', id);
-        if (reading.outdated.has(id) && !this.#closed) continue;
-        if (definition !== null) this.defines(definitions, definition, reading);
-        else this.forgets(definitions, id, reading);
-        return definition;
-      } finally {
-        reading.end();
-      }
-    }
-  }
-
-  async #reload(stores: readonly Definitions[]): Promise<void> {
-    const reading = this.#known.beginReading();
-    try {
-      const answers = await Promise.allSettled(stores.map((definitions) => definitions.list('exchange')));
-      const listed = stores.flatMap((definitions, i) => {
-        const answer = answers[i];
-        if (answer?.status !== 'fulfilled') return [];
-        return [{ definitions, found: new Map(answer.value.map((each) => [each.key, each])) }];
-      });
-      this.#applyListed(listed, reading);
-      for (const answer of answers) if (answer.status === 'rejected') throw answer.reason;
-    } finally {
-      reading.end();
-    }
-  }
-
-  /** What an engine defines that did not answer stays as it is. */
-  #applyListed(listed: readonly Listed[], reading: Reading): void {
-    const ids = new Set(this.#known.ids());
-    for (const { definitions, found } of listed) {
-      for (const id of [...this.#origins.ids(definitions), ...found.keys()]) {
-        ids.add(id);
-        if (!reading.outdated.has(id)) this.#origins.note(definitions, id, found.has(id));
-      }
-    }
-    for (const id of ids) {
-      if (reading.outdated.has(id)) continue;
-      const [first] = this.#origins.of(id);
-      const said = listed.flatMap(({ definitions, found }) => {
-        const definition = found.get(id);
-        return definition === undefined ? [] : [{ definitions, definition }];
-      });
-      const counts = said.find(({ definitions }) => definitions === first);
-      if (counts !== undefined) this.defines(counts.definitions, counts.definition, reading);
-      else if (first === undefined) this.#known.drop(id, reading);
-      if (new Set(said.map(({ definition }) => JSON.stringify(definition.value))).size > 1) {
+  #warnOfDifferences(caches: readonly DefinitionsCache[]): void {
+    for (const id of new Set(caches.flatMap((cache) => cache.keys()))) {
+      const values = caches.flatMap((cache) => cache.get(id) ?? []).map(({ value }) => JSON.stringify(value));
+      if (new Set(values).size > 1) {
         this.#parts.log.warn({ exchange: id }, 'two engines define this exchange; the first counts');
       }
     }
-  }
-
-  /** Now, and again until the store answers. */
-  #readSoon(definitions: Definitions, id: string): void {
-    void this.#rereads.get(definitions)?.do(id, async () => {
-      if (!this.#closed) await this.read(definitions, id);
-    });
-  }
-
-  #retries(): Retries {
-    const { clock, log } = this.#parts;
-    return new Retries({
-      clock,
-      delayMs: REREAD_ONE_MS,
-      failed: (id, error) =>
-        log.warn({ err: error, exchange: id }, 'an exchange that changed could not be read yet'),
-    });
-  }
-
-  #track<T>(work: Promise<T>): Promise<T> {
-    this.#reading.add(work);
-    const end = (): boolean => this.#reading.delete(work);
-    work.then(end, end);
-    return work;
   }
 }

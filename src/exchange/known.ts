@@ -6,7 +6,6 @@ import type { Exchange, ExchangeSetup } from './exchange.ts';
 import type { LoopIds } from './graph.ts';
 import { idOf } from './ids.ts';
 import { Loops } from './loops.ts';
-import { type Reading, Readings } from './readings.ts';
 import type { ExchangeOverview, ExchangeState } from './record.ts';
 import type { StoredExchange } from './stored.ts';
 
@@ -22,7 +21,6 @@ export class KnownExchanges {
   /** Made to be known, and neither known nor discarded yet. */
   readonly #made = new Set<Exchange>();
   readonly #stopping = new Set<Promise<void>>();
-  readonly #readings = new Readings();
   readonly #loops = new Loops(() =>
     [...this.#known].map(([id, { exchange }]) => ({ id, declaration: exchange.declaration })),
   );
@@ -97,30 +95,22 @@ export class KnownExchanges {
     if (this.#known.get(exchange.id)?.exchange !== exchange) this.#end(exchange);
   }
 
-  /** To be called before definitions are asked for. */
-  beginReading(): Reading {
-    return this.#readings.begin();
-  }
-
   /**
-   * Makes and starts an exchange, or changes it to what is stored. `by` is the reading that found it; null: this
-   * node changed it.
+   * Makes and starts an exchange, or changes it to what is stored.
    * @param made one of this id and declaration, to be used should none be known
    * @throws what making an exchange throws
    */
   apply(
     id: string,
     { declaration, owner, stopped, lastError }: StoredExchange,
-    by: Reading | null,
     made: Exchange | null = null,
   ): void {
     if (this.#closed) return;
-    this.#readings.news(id, by);
     let known = this.#known.get(id);
     let before: Exchange | null = null;
     if (known !== undefined && !isSame(known.exchange, { declaration, owner })) {
       before = known.exchange;
-      this.drop(id, by);
+      this.drop(id);
       known = undefined;
     }
     if (known === undefined) {
@@ -136,9 +126,8 @@ export class KnownExchanges {
     else if (stopped !== true && was) known.exchange.start();
   }
 
-  /** Stops and forgets an exchange; `by` as for `apply`. */
-  drop(id: string, by: Reading | null): void {
-    this.#readings.news(id, by);
+  /** Stops and forgets an exchange. */
+  drop(id: string): void {
     const known = this.#known.get(id);
     if (known === undefined) return;
     this.#known.delete(id);
@@ -153,7 +142,7 @@ export class KnownExchanges {
 
   /** Drops all. Resolves when no loop runs any more. */
   async stop(): Promise<void> {
-    for (const id of this.ids()) this.drop(id, null);
+    for (const id of this.ids()) this.drop(id);
     await Promise.all(this.#stopping);
   }
 

@@ -107,7 +107,7 @@ export function definitionsContract(name: string, open: EngineUnderTest['open'])
       const values: Promise<unknown>[] = [];
       const listener = (change: DefinitionChange): void => {
         seen.push(change);
-        values.push(definitions().get(change.kind, change.key));
+        values.push(definitions().get(change.kind, change.key ?? ''));
       };
       const stops = [definitions().watch(listener), definitions().watch(listener)];
       await definitions().put('queue', key, 'stored', null);

@@ -127,7 +127,11 @@ describe('PostgreSQL that fails', () => {
     const far = await openNode(server, { schema, port: proxy.port });
     const near = await openNode(server, { schema });
     const told = new Set<string>();
-    for (const node of [far, near]) node.definitions.watch(({ key }) => told.add(`${key}, ${node === far}`));
+    for (const node of [far, near]) {
+      node.definitions.watch(({ key }) => {
+        if (key !== null) told.add(`${key}, ${node === far}`);
+      });
+    }
     const changes = {
       'put definition': () => far.definitions.put('queue', 'unsure', 1, 'any'),
       'delete definition': () => far.definitions.delete('queue', 'unsure', 'any'),

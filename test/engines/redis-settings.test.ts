@@ -29,6 +29,7 @@ describe('URLs and settings of the Redis engine', () => {
     assert.deepEqual(addresses, [{ host: '::1', port: 7000 }]);
     assert.deepEqual(login, { username: 'user', password: 'p@ss:word', db: 3, tls: null });
     assert.deepEqual(read('redis://:only%20password@h').login.password, 'only password');
+    assert.deepEqual(read('redis://:with@sign@h').login.password, 'with@sign');
   });
 
   it('takes several servers, and asks them what they are unless it is told', () => {
@@ -81,18 +82,18 @@ describe('URLs and settings of the Redis engine', () => {
     const wrong: [string, Record<string, unknown>, RegExp][] = [
       ['redis://:secret@a?colour=red', {}, /unknown setting "colour"/],
       ['redis://:secret@a?wait=some', {}, /"wait" must be a whole number/],
-      ['redis://:secret@a/x', {}, /no database number/],
-      ['redis://:secret@a:99999', {}, /no host and port/],
-      ['redis://:sec@ret@a', {}, /write an @ in the password as %40/],
-      ['redis://:sec%ret@a', {}, /not percent-encoded/],
-      ['redis://:secret@', {}, /no host and port/],
-      ['redis:a', {}, /write redis:\/\/host:port/],
+      ['redis://:secret@a/x', {}, /"db" must be a whole number/],
+      ['redis://:secret@a:99999', {}, /"99999" is not a port/],
+      ['redis://:sec%ret@a', {}, /write %25 for a percent sign/],
+      ['redis://:secret@[a', {}, /is not a host and port/],
+      ['redis://:se/cret@a', {}, /percent-encode the rest/],
+      ['redis:a', {}, /write redis:\/\/user:password@host:port/],
       ['redis://:secret@a', { prefix: '{x}' }, /"prefix" has a brace/],
       ['redis://:secret@a/1?cluster=true', {}, /"db" must be 0 on a cluster/],
       ['redis://:secret@a?cluster=true&sentinel=x', {}, /"sentinel" is not for a cluster/],
       ['redis://:secret@a', { variant: 'tape' }, /"variant" must be/],
       ['redis://:secret@a', { givenTime: 5 }, /"givenTime" is for tests/],
-      ['rediss://:secret@a', { ca: '/nowhere/ca.pem' }, /"ca" cannot be read/],
+      ['rediss://:secret@a', { ca: '/nowhere/ca.pem' }, /"ca" names a file that cannot be read/],
     ];
     for (const [url, settings, expected] of wrong) {
       assert.throws(

@@ -1,10 +1,10 @@
 import { randomBytes } from 'node:crypto';
 import pg from 'pg';
+import type { Host } from '../../engine/server-url.ts';
 import { ConnectionLost, fromDriver, Refused } from './errors.ts';
 import { checkSession, SESSION_CHECK, sessionSettings, UnfitServer } from './session.ts';
 import type { Settings } from './settings.ts';
 import type { Parameter, Row, Statement } from './statement.ts';
-import type { Host } from './url.ts';
 
 /** How long a connect may take, name resolution, TLS and login included. */
 const CONNECT_TIMEOUT_MS = 3000;

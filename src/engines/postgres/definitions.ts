@@ -1,4 +1,4 @@
-import { DefinitionFollower, type SeenVersion } from '../../engine/definition-follower.ts';
+import { DefinitionWatchers } from '../../engine/definition-watchers.ts';
 import {
   type Definition,
   type DefinitionChange,
@@ -8,9 +8,9 @@ import {
   type JsonValue,
 } from '../../engine/definitions.ts';
 import type { EngineLog } from '../../engine/engine.ts';
-import type { Clock } from '../../model/clock.ts';
+import type { Signaller } from '../../engine/signaller.ts';
+import { isUnknownOutcome } from '../../engine/store-failures.ts';
 import type { Side } from './side.ts';
-import type { PostgresSignaller } from './signaller.ts';
 import { type Query, type Row, type Statement, text } from './statement.ts';
 
 const GET: Statement = {
@@ -21,11 +21,6 @@ const LIST: Statement = {
   name: 'definitions',
   text: 'SELECT key, value, version FROM definition WHERE kind = $1',
 };
-const VERSIONS: Statement = {
-  name: 'definition versions',
-  text: 'SELECT kind, key, version FROM definition',
-};
-
 const PUT_ANY: Statement = {
   name: 'put definition',
   text: `INSERT INTO definition VALUES ($1, $2, $3, nextval('definition_version'))
@@ -45,16 +40,20 @@ const DELETE: Statement = {
   text: 'DELETE FROM definition WHERE kind = $1 AND key = $2 AND ($3::text IS NULL OR version::text = $3) RETURNING key',
 };
 
-/** The Definitions port. Another node hears of a change by a signal. */
+/** The topic of changes; no front end's topic begins with a dot. */
+const TOPIC = '.definitions';
+
+/** The Definitions port. Changes are signalled to all nodes, this one included. */
 export class PostgresDefinitions implements Definitions {
   readonly #side: Side;
-  readonly #follower: DefinitionFollower;
+  readonly #signaller: Signaller;
+  readonly #watchers: DefinitionWatchers;
 
-  constructor(side: Side, signaller: PostgresSignaller, clock: Clock, log: EngineLog) {
+  constructor(side: Side, signaller: Signaller, log: EngineLog) {
     this.#side = side;
-    const versions = async (): Promise<SeenVersion[]> =>
-      (await side.ask({ statement: VERSIONS, values: [] })).map(seenVersion);
-    this.#follower = new DefinitionFollower({ signaller, clock, log, versions });
+    this.#signaller = signaller;
+    this.#watchers = new DefinitionWatchers(log);
+    signaller.subscribe(TOPIC, (change) => this.#watchers.notify(change as unknown as DefinitionChange));
   }
 
   async get(kind: DefinitionKind, key: string): Promise<Definition | null> {
@@ -84,7 +83,7 @@ export class PostgresDefinitions implements Definitions {
           : { statement: PUT_NEXT, values: [...values, expected] },
     );
     if (row === undefined) throw definitionConflict(kind, key);
-    this.#follower.changed(kind, key);
+    this.#signal(kind, key);
     return text(row, 0);
   }
 
@@ -92,35 +91,32 @@ export class PostgresDefinitions implements Definitions {
     const values = [kind, key, expected === 'any' ? null : expected];
     const [gone] = await this.#change(kind, key, { statement: DELETE, values });
     if (gone === undefined && expected !== 'any') throw definitionConflict(kind, key);
-    if (gone !== undefined) this.#follower.changed(kind, key);
+    if (gone !== undefined) this.#signal(kind, key);
     return gone !== undefined;
   }
 
   watch(listener: (change: DefinitionChange) => void): () => void {
-    return this.#follower.watch(listener);
+    return this.#watchers.add(listener);
   }
 
-  /** Tells of what changed while no signal was heard. Never throws. */
-  catchUp(): Promise<void> {
-    return this.#follower.catchUp();
+  /** Signals may have been lost. */
+  signalsMissed(): void {
+    this.#watchers.notifyMissed();
   }
 
-  stop(): void {
-    this.#follower.stop();
+  #signal(kind: DefinitionKind, key: string): void {
+    this.#signaller.publish(TOPIC, { kind, key });
   }
 
   async #change(kind: DefinitionKind, key: string, query: Query): Promise<Row[]> {
     try {
       return await this.#side.change(query);
     } catch (error) {
-      this.#follower.failed(kind, key, error);
+      // It may have been made: then all nodes have to read it.
+      if (isUnknownOutcome(error)) this.#signal(kind, key);
       throw error;
     }
   }
-}
-
-function seenVersion(row: Row): SeenVersion {
-  return { kind: text(row, 0) as DefinitionKind, key: text(row, 1), version: text(row, 2) };
 }
 
 function definition(row: Row): Definition {

@@ -85,12 +85,12 @@ class PostgresEngine implements Engine {
     this.#listener = new Link(this.#settings, 'listener', options, {
       prepare: (connection) => connection.run(`LISTEN ${channel}`),
       lost: () => {},
-      back: () => void this.#definitions.catchUp(),
+      back: () => this.#definitions.signalsMissed(),
       notified: (_channel, payload) => this.#signaller.notified(payload),
     });
     this.#signaller = new PostgresSignaller({ side, listener: this.#listener, channel, clock, log });
     this.#stats = new BufferedStats(new PostgresCounters(side), clock, log);
-    this.#definitions = new PostgresDefinitions(side, this.#signaller, clock, log);
+    this.#definitions = new PostgresDefinitions(side, this.#signaller, log);
     const housekeeping = new Housekeeping(side, namespaces, {
       dedupWindowMs,
       clock: this.#databaseClock,
@@ -161,7 +161,6 @@ class PostgresEngine implements Engine {
 
   async #stop(): Promise<void> {
     await this.#pipeline.stop();
-    this.#definitions.stop();
     await this.#signaller.stop();
     await this.#stats.stop(this.#second.connection !== null);
     this.#side.stop();

@@ -1,6 +1,6 @@
 import { randomInt } from 'node:crypto';
 import type { EngineLog } from '../../engine/engine.ts';
-import { withTlsHint } from '../../engine/tls-hint.ts';
+import { withTlsHint } from '../../engine/tls.ts';
 import type { CancelTimer, Clock } from '../../model/clock.ts';
 import { Connection } from './connection.ts';
 import type { Settings } from './settings.ts';

@@ -2,13 +2,12 @@ import { randomBytes } from 'node:crypto';
 import type { JsonValue } from '../../engine/definitions.ts';
 import type { EngineLog } from '../../engine/engine.ts';
 import type { Signaller } from '../../engine/signaller.ts';
+import { type Listener, Topics } from '../../engine/topics.ts';
 import type { CancelTimer, Clock } from '../../model/clock.ts';
 import { ToldOnce } from '../../model/told-once.ts';
 import type { Link } from './link.ts';
 import type { Side } from './side.ts';
 import type { Statement } from './statement.ts';
-
-type Listener = (message: JsonValue) => void;
 
 /** What travels as one notification. */
 interface Payload {
@@ -60,7 +59,7 @@ export class PostgresSignaller implements Signaller {
   readonly #host: SignallerHost;
   readonly #told: ToldOnce;
   readonly #node = randomBytes(6).toString('base64url');
-  readonly #topics = new Map<string, Set<Listener>>();
+  readonly #topics: Topics<JsonValue>;
   /** By topic and message as JSON, so that equal ones are one. */
   #waiting = new Map<string, readonly [string, JsonValue]>();
   #isSending = false;
@@ -73,6 +72,7 @@ export class PostgresSignaller implements Signaller {
 
   constructor(host: SignallerHost) {
     this.#host = host;
+    this.#topics = new Topics(host.log);
     this.#told = new ToldOnce({
       failed: (err) => host.log.info({ err }, 'signals to other nodes are lost'),
       worksAgain: () => host.log.info({}, 'signals to other nodes are sent again'),
@@ -95,21 +95,14 @@ export class PostgresSignaller implements Signaller {
   }
 
   publish(topic: string, message: JsonValue): void {
-    if (this.#topics.has(topic)) queueMicrotask(() => this.#deliver(topic, message));
+    this.#topics.deliverSoon(topic, message);
     if (this.#waiting.size >= MOST_WAITING || this.#stopped) return;
     this.#waiting.set(JSON.stringify([topic, message]), [topic, message]);
     this.#scheduleSend();
   }
 
-  subscribe(topic: string, listener: Listener): () => void {
-    // Wrapped, so that one function given twice is two subscriptions.
-    const own: Listener = (message) => listener(message);
-    const listeners = this.#topics.get(topic) ?? new Set();
-    this.#topics.set(topic, listeners.add(own));
-    return () => {
-      listeners.delete(own);
-      if (listeners.size === 0 && this.#topics.get(topic) === listeners) this.#topics.delete(topic);
-    };
+  subscribe(topic: string, listener: Listener<JsonValue>): () => void {
+    return this.#topics.subscribe(topic, listener);
   }
 
   /** A notification arrived on the listening connection. */
@@ -122,17 +115,7 @@ export class PostgresSignaller implements Signaller {
       return;
     }
     if (parsed.from === this.#node) this.#heard = Math.max(this.#heard, parsed.probe ?? 0);
-    else for (const [topic, message] of parsed.signals) this.#deliver(topic, message);
-  }
-
-  #deliver(topic: string, message: JsonValue): void {
-    for (const listener of [...(this.#topics.get(topic) ?? [])]) {
-      try {
-        listener(message);
-      } catch (error) {
-        this.#host.log.warn({ topic, err: error }, 'a listener of a signal failed');
-      }
-    }
+    else for (const [topic, message] of parsed.signals) this.#topics.deliver(topic, message);
   }
 
   #scheduleSend(): void {

@@ -45,7 +45,6 @@ export class RedisEngine implements Engine {
   readonly #lanes: Lanes;
   readonly #relay: OutboxRelay;
   readonly #subscriptions: Subscriptions;
-  readonly #definitions: RedisDefinitions;
   readonly #stopBuffers: () => Promise<void>;
   #promiseTold = false;
   /** Why which server is away, as it was said; empty while all can be reached. */
@@ -105,12 +104,11 @@ export class RedisEngine implements Engine {
       library,
       subscriptions: this.#subscriptions,
     };
-    this.#definitions = new RedisDefinitions({ ...shared, clock, log });
-    this.definitions = this.#definitions;
+    this.definitions = new RedisDefinitions({ ...shared, log });
     const forgetter = new Forgetter({
       namespaces: options.namespaces,
       registry,
-      definitions: this.#definitions,
+      definitions: this.definitions,
       sweepQueue: (queue) => sweeper.sweepQueue(queue),
     });
     const sweeper = new Sweeper({ lanes, registry, dedupWindowMs, forgetter });
@@ -182,7 +180,6 @@ export class RedisEngine implements Engine {
   }
 
   async #stop(): Promise<void> {
-    this.#definitions.stop();
     await this.#stopBuffers();
     await this.#lanes.stop();
     this.#relay.stop();

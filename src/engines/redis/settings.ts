@@ -1,15 +1,10 @@
-import { readFileSync } from 'node:fs';
-import type { ConnectionOptions } from 'node:tls';
 import type { EngineOptions } from '../../engine/engine.ts';
-import { trustSystemAuthorities } from '../../files/authorities.ts';
-import { maskUrl } from '../../model/mask.ts';
+import { type Host, parseServerUrl } from '../../engine/server-url.ts';
+import { EngineSettings } from '../../engine/settings.ts';
+import { readTlsFiles } from '../../engine/tls.ts';
 import type { Tls } from './tls.ts';
-import { parseUrl } from './url.ts';
 
-export interface Address {
-  readonly host: string;
-  readonly port: number;
-}
+export type Address = Host;
 
 export interface Login {
   readonly username: string | null;
@@ -65,22 +60,32 @@ const NAMES = [
   'servername',
   'givenTime',
 ] as const;
-type Name = (typeof NAMES)[number];
+type Given = EngineSettings<(typeof NAMES)[number]>;
+
+const URL_FORM = {
+  schemes: ['redis', 'rediss'],
+  defaultPort: 6379,
+  example: 'redis://user:password@host:port',
+};
 
 /**
  * The URL's query and the engine's settings as one; settings win.
  * @throws Error that names the setting and the remedy
  */
 export function readSettings({ url, settings }: EngineOptions): Settings {
-  const shown = maskUrl(url).replace(/\?.*$/s, '');
-  const parsed = parseUrl(url, shown);
-  const given = new Given({ ...Object.fromEntries(parsed.query), ...withoutUnset(settings) }, shown);
-  const hosts = parsed.addresses.map(({ host }) => host);
-  const tls = parsed.secure ? { options: tlsOptions(given), hosts } : null;
+  const { scheme, username, password, hosts, path, parameters, shown } = parseServerUrl(url, URL_FORM);
+  const given: Given = new EngineSettings(
+    shown,
+    NAMES,
+    path === null ? {} : { db: path },
+    parameters,
+    settings,
+  );
+  const tls = scheme === 'rediss' ? tlsOf(given, hosts) : null;
   const login: Login = {
-    username: given.text('username') ?? parsed.username,
-    password: given.text('password') ?? parsed.password,
-    db: given.whole('db') ?? parsed.db,
+    username: given.text('username') ?? username,
+    password: given.text('password') ?? password,
+    db: given.whole('db') ?? 0,
     tls,
   };
   const cluster = given.flag('cluster');
@@ -92,100 +97,33 @@ export function readSettings({ url, settings }: EngineOptions): Settings {
   if (!/^[^{}\s]+$/.test(prefix)) throw given.wrong('prefix', 'has a brace or a space; leave it out');
   return {
     shown,
-    addresses: parsed.addresses,
+    addresses: hosts,
     login,
     cluster,
     sentinel: master === null ? null : { master, login: sentinelLogin(given, tls) },
     prefix,
     wait: given.whole('wait'),
-    variant: variantOf(given),
-    givenTime: given.givenTime(),
+    variant: given.oneOf('variant', VARIANTS) ?? 'simple',
+    givenTime: givenTimeOf(given),
   };
-}
-
-/** A setting that is named without a value does not hide the query's. */
-function withoutUnset(settings: Readonly<Record<string, unknown>>): Record<string, unknown> {
-  return Object.fromEntries(Object.entries(settings).filter(([, value]) => value !== undefined));
 }
 
 function sentinelLogin(given: Given, tls: Tls | null): Login {
   return { username: given.text('sentinelUsername'), password: given.text('sentinelPassword'), db: 0, tls };
 }
 
-function variantOf(given: Given): Variant {
-  const text = given.text('variant') ?? 'simple';
-  const variant = VARIANTS.find((known) => known === text);
-  if (variant === undefined) throw given.wrong('variant', `must be one of ${VARIANTS.join(', ')}`);
-  return variant;
-}
-
-/** `rediss:` checks the server's certificate, always; an authority that this system does not know is named by `ca`. */
-function tlsOptions(given: Given): ConnectionOptions {
-  if (given.text('ca') === null) trustSystemAuthorities();
+/** `rediss:` always checks the server's certificate; an authority that this system does not know is named by `ca`. */
+function tlsOf(given: Given, hosts: readonly Host[]): Tls {
   const servername = given.text('servername');
+  const files = readTlsFiles(given, { ca: 'ca', cert: 'cert', key: 'key' });
   return {
-    ...(servername === null ? {} : { servername }),
-    ...given.file('ca'),
-    ...given.file('cert'),
-    ...given.file('key'),
+    options: { ...(servername !== null && { servername }), ...files },
+    hosts: hosts.map(({ host }) => host),
   };
 }
 
-/** Settings by name, from text or from plain values. */
-class Given {
-  readonly #values: ReadonlyMap<string, unknown>;
-  readonly #shown: string;
-
-  constructor(values: Readonly<Record<string, unknown>>, shown: string) {
-    this.#values = new Map(Object.entries(values));
-    this.#shown = shown;
-    for (const name of this.#values.keys()) {
-      if (!(NAMES as readonly string[]).includes(name)) {
-        throw new Error(`${shown}: unknown setting "${name}"; known are ${NAMES.slice(0, -1).join(', ')}`);
-      }
-    }
-  }
-
-  text(name: Name): string | null {
-    const value = this.#values.get(name) ?? null;
-    if (value === null || typeof value === 'string') return value;
-    throw this.wrong(name, 'must be text');
-  }
-
-  whole(name: Name): number | null {
-    const value = this.#values.get(name) ?? null;
-    if (value === null) return null;
-    const number = typeof value === 'string' && /^\d+$/.test(value) ? Number(value) : value;
-    if (typeof number === 'number' && Number.isSafeInteger(number) && number >= 0) return number;
-    throw this.wrong(name, 'must be a whole number from 0');
-  }
-
-  flag(name: Name): boolean | null {
-    const value = this.#values.get(name) ?? null;
-    if (value === null || typeof value === 'boolean') return value;
-    if (value === 'true' || value === '1') return true;
-    if (value === 'false' || value === '0') return false;
-    throw this.wrong(name, 'must be true or false');
-  }
-
-  /** The contents of the file that the setting names, under the same name. */
-  file(name: 'ca' | 'cert' | 'key'): ConnectionOptions {
-    const path = this.text(name);
-    if (path === null) return {};
-    try {
-      return { [name]: readFileSync(path) };
-    } catch (error) {
-      throw this.wrong(name, `cannot be read: ${(error as Error).message}`);
-    }
-  }
-
-  givenTime(): GivenTime | null {
-    const value = this.#values.get('givenTime') ?? null;
-    if (value === null || value instanceof GivenTime) return value;
-    throw this.wrong('givenTime', 'is for tests');
-  }
-
-  wrong(name: Name, why: string): Error {
-    return new Error(`${this.#shown}: setting "${name}" ${why}`);
-  }
+function givenTimeOf(given: Given): GivenTime | null {
+  const value = given.value('givenTime');
+  if (value === null || value instanceof GivenTime) return value;
+  throw given.wrong('givenTime', 'is for tests');
 }

@@ -2,14 +2,13 @@ import { randomBytes } from 'node:crypto';
 import type { JsonValue } from '../../engine/definitions.ts';
 import type { EngineLog } from '../../engine/engine.ts';
 import type { Signaller } from '../../engine/signaller.ts';
+import { type Listener, Topics } from '../../engine/topics.ts';
 import type { CarriedSignals } from './calls/lanes.ts';
 import { type Command, ReplyError } from './client/connection.ts';
 import { slotOf } from './client/slots.ts';
 import type { Topology } from './client/topology.ts';
 import type { Keys } from './keys.ts';
 import type { Subscriptions } from './subscriptions.ts';
-
-type Listener = (message: JsonValue) => void;
 
 interface SignallerParts {
   readonly topology: Topology;
@@ -28,10 +27,13 @@ export class RedisSignaller implements Signaller, CarriedSignals {
   readonly #origin = randomBytes(8).toString('hex');
   /** How this node's own messages begin, which come back to it. */
   readonly #ownFront = JSON.stringify([this.#origin]).slice(0, -1);
-  readonly #topics = new Map<string, Set<Listener>>();
+  readonly #topics: Topics<JsonValue>;
+  /** Ends the subscription of a topic's channel. */
+  readonly #channels = new Map<string, () => void>();
 
   constructor(parts: SignallerParts) {
     this.#parts = parts;
+    this.#topics = new Topics(parts.log);
   }
 
   publish(topic: string, message: JsonValue): void {
@@ -43,7 +45,7 @@ export class RedisSignaller implements Signaller, CarriedSignals {
     sent?.catch((error) => {
       if (error instanceof ReplyError) topology.refresh();
     });
-    this.#deliverSoon(topic, message);
+    this.#topics.deliverSoon(topic, message);
   }
 
   /**
@@ -56,24 +58,26 @@ export class RedisSignaller implements Signaller, CarriedSignals {
 
   carried(topic: string, message: JsonValue): void {
     if (this.#parts.topology.isCluster) this.publish(topic, message);
-    else this.#deliverSoon(topic, message);
+    else this.#topics.deliverSoon(topic, message);
   }
 
-  subscribe(topic: string, listener: Listener): () => void {
+  subscribe(topic: string, listener: Listener<JsonValue>): () => void {
+    if (!this.#topics.has(topic)) this.#channels.set(topic, this.#subscribeChannel(topic));
+    const unsubscribe = this.#topics.subscribe(topic, listener);
+    return () => {
+      if (!unsubscribe()) return;
+      this.#channels.get(topic)?.();
+      this.#channels.delete(topic);
+    };
+  }
+
+  #subscribeChannel(topic: string): () => void {
     const { keys, subscriptions } = this.#parts;
-    const own: Listener = (message) => listener(message);
-    const listeners = this.#topics.get(topic) ?? new Set();
-    this.#topics.set(topic, listeners.add(own));
-    const unsubscribe = subscriptions.subscribe(keys.signalChannel(topic), true, (text) => {
+    return subscriptions.subscribe(keys.signalChannel(topic), true, (text) => {
       if (text.startsWith(this.#ownFront)) return;
       const [, message] = JSON.parse(text) as [string, JsonValue];
-      own(message);
+      this.#topics.deliver(topic, message);
     });
-    return () => {
-      unsubscribe();
-      listeners.delete(own);
-      if (listeners.size === 0 && this.#topics.get(topic) === listeners) this.#topics.delete(topic);
-    };
   }
 
   #command(topic: string, message: JsonValue): Command {
@@ -82,19 +86,5 @@ export class RedisSignaller implements Signaller, CarriedSignals {
       name: topology.isCluster ? 'SPUBLISH' : 'PUBLISH',
       args: [keys.signalChannel(topic), JSON.stringify([this.#origin, message])],
     };
-  }
-
-  #deliverSoon(topic: string, message: JsonValue): void {
-    if (this.#topics.has(topic)) queueMicrotask(() => this.#deliver(topic, message));
-  }
-
-  #deliver(topic: string, message: JsonValue): void {
-    for (const listener of [...(this.#topics.get(topic) ?? [])]) {
-      try {
-        listener(message);
-      } catch (error) {
-        this.#parts.log.warn({ topic, err: error }, 'a listener of a signal failed');
-      }
-    }
   }
 }

@@ -1,16 +1,14 @@
 import type { EngineLog } from '../../engine/engine.ts';
+import { type Listener, Topics } from '../../engine/topics.ts';
 import type { Connection } from './client/connection.ts';
 import type { Master } from './client/master.ts';
 import { slotOf } from './client/slots.ts';
 import type { Topology } from './client/topology.ts';
 
-type Listener = (message: string) => void;
-
 interface Channel {
   readonly name: string;
   /** On a cluster: published only to the master of the channel's slot. */
   readonly sharded: boolean;
-  readonly listeners: Set<Listener>;
   /** When it is subscribed to again, messages may have been missed. */
   wasSubscribed: boolean;
 }
@@ -22,7 +20,7 @@ interface Channel {
  */
 export class Subscriptions {
   readonly #topology: Topology;
-  readonly #log: EngineLog;
+  readonly #topics: Topics<string>;
   readonly #channels = new Map<string, Channel>();
   readonly #subscribers = new Map<Master, Subscriber>();
   readonly #onGap: ((channel: string) => void)[] = [];
@@ -30,7 +28,7 @@ export class Subscriptions {
 
   constructor({ topology, log }: { topology: Topology; log: EngineLog }) {
     this.#topology = topology;
-    this.#log = log;
+    this.#topics = new Topics(log);
     topology.onChange(() => this.#assign());
   }
 
@@ -48,15 +46,14 @@ export class Subscriptions {
   }
 
   /** Subscribes to a channel, from about now on. Returns a function that unsubscribes. */
-  subscribe(name: string, sharded: boolean, listener: Listener): () => void {
-    const channel = this.#channels.get(name) ?? { name, sharded, listeners: new Set(), wasSubscribed: false };
-    this.#channels.set(name, channel);
-    const own: Listener = (message) => listener(message);
-    channel.listeners.add(own);
-    if (channel.listeners.size === 1) this.#assign();
+  subscribe(name: string, sharded: boolean, listener: Listener<string>): () => void {
+    const unsubscribe = this.#topics.subscribe(name, listener);
+    if (!this.#channels.has(name)) {
+      this.#channels.set(name, { name, sharded, wasSubscribed: false });
+      this.#assign();
+    }
     return () => {
-      channel.listeners.delete(own);
-      if (channel.listeners.size > 0 || this.#channels.get(name) !== channel) return;
+      if (!unsubscribe()) return;
       this.#channels.delete(name);
       this.#assign();
     };
@@ -88,7 +85,7 @@ export class Subscriptions {
   #connect(master: Master): Subscriber {
     const subscriber = new Subscriber(master, {
       topology: this.#topology,
-      onMessage: (name, message) => this.#deliver(name, message),
+      onMessage: (name, message) => this.#topics.deliver(name, message),
       onSubscribed: (channel) => {
         if (channel.wasSubscribed) for (const listener of this.#onGap) listener(channel.name);
         channel.wasSubscribed = true;
@@ -96,16 +93,6 @@ export class Subscriptions {
     });
     this.#subscribers.set(master, subscriber);
     return subscriber;
-  }
-
-  #deliver(name: string, message: string): void {
-    for (const listener of [...(this.#channels.get(name)?.listeners ?? [])]) {
-      try {
-        listener(message);
-      } catch (error) {
-        this.#log.warn({ channel: name, err: error }, 'a listener of a channel failed');
-      }
-    }
   }
 }
 

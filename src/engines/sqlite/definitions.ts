@@ -52,7 +52,7 @@ export class SqliteDefinitions implements Definitions {
     writeExpected(call, expected);
     const version = await this.#client.end('definitionPut', (reply) => reply.textOrNull());
     if (version === null) throw definitionConflict(kind, key);
-    this.#watchers.tell({ kind, key });
+    this.#watchers.notify({ kind, key });
     return version;
   }
 
@@ -66,7 +66,7 @@ export class SqliteDefinitions implements Definitions {
       found: reply.flag(),
     }));
     if (!fits) throw definitionConflict(kind, key);
-    if (found) this.#watchers.tell({ kind, key });
+    if (found) this.#watchers.notify({ kind, key });
     return found;
   }
 

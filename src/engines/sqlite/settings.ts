@@ -1,5 +1,6 @@
 import { isAbsolute, join } from 'node:path';
 import type { EngineOptions } from '../../engine/engine.ts';
+import { EngineSettings } from '../../engine/settings.ts';
 import { Faults } from './fault-point.ts';
 
 export type Durability = 'full' | 'normal';
@@ -30,41 +31,28 @@ export const MEMORY = ':memory:';
 
 const MIB = 1024 * 1024;
 
+const NAMES = [
+  'durability',
+  'check',
+  'damagedLog',
+  'cacheBytes',
+  'ballastBytes',
+  'minFreeBytes',
+  'faults',
+] as const;
+
 /** @throws Error naming the setting, for the composition root to report */
 export function readSettings(options: EngineOptions): Settings {
-  const {
-    durability = 'full',
-    check = 'auto',
-    damagedLog = 'refuse',
-    cacheBytes,
-    ballastBytes,
-    minFreeBytes,
-    faults,
-    ...rest
-  } = options.settings;
-  for (const name of Object.keys(rest)) throw new Error(`${options.url}: unknown setting "${name}"`);
-  if (durability !== 'full' && durability !== 'normal') {
-    throw new Error(`${options.url}: durability must be "full" or "normal"`);
-  }
-  if (check !== 'auto' && check !== 'always' && check !== 'never') {
-    throw new Error(`${options.url}: check must be "auto", "always" or "never"`);
-  }
-  if (damagedLog !== 'refuse' && damagedLog !== 'drop') {
-    throw new Error(`${options.url}: damagedLog must be "refuse" or "drop"`);
-  }
-  const bytes = (name: string, given: unknown, fallback: number, least: number): number => {
-    if (given === undefined) return fallback;
-    if (typeof given === 'number' && Number.isSafeInteger(given) && given >= least) return given;
-    throw new Error(`${options.url}: ${name} must be a whole number of bytes from ${least}`);
-  };
+  const given = new EngineSettings(options.url, NAMES, options.settings);
+  const faults = given.value('faults');
   return {
     file: fileOf(options),
-    durability,
-    check,
-    damagedLog,
-    cacheBytes: bytes('cacheBytes', cacheBytes, 16 * MIB, MIB),
-    ballastBytes: bytes('ballastBytes', ballastBytes, 16 * MIB, 0),
-    minFreeBytes: bytes('minFreeBytes', minFreeBytes, 64 * MIB, 0),
+    durability: given.oneOf('durability', ['full', 'normal']) ?? 'full',
+    check: given.oneOf('check', ['auto', 'always', 'never']) ?? 'auto',
+    damagedLog: given.oneOf('damagedLog', ['refuse', 'drop']) ?? 'refuse',
+    cacheBytes: given.whole('cacheBytes', MIB) ?? 16 * MIB,
+    ballastBytes: given.whole('ballastBytes') ?? 16 * MIB,
+    minFreeBytes: given.whole('minFreeBytes') ?? 64 * MIB,
     faultMemory: faults instanceof Faults ? faults.memory : null,
   };
 }

@@ -1,0 +1,29 @@
+import type { DefinitionKind, Definitions } from '../../src/engine/definitions.ts';
+import { DefinitionsCache } from '../../src/engine/definitions-cache.ts';
+import { type Clock, systemClock } from '../../src/model/clock.ts';
+
+/** A cache of definitions as a node has it, with what it read and could not read. */
+export interface Followed {
+  readonly cache: DefinitionsCache;
+  /** Keys in the order in which they were read, those that are gone with a `-` in front. */
+  readonly read: string[];
+  readonly failures: unknown[];
+}
+
+export function followDefinitions(
+  definitions: Definitions,
+  clock: Clock = systemClock,
+  kind: DefinitionKind = 'queue',
+): Followed {
+  const read: string[] = [];
+  const failures: unknown[] = [];
+  const cache = new DefinitionsCache({
+    definitions,
+    kind,
+    clock,
+    onRead: (key, definition) => read.push(definition === null ? `-${key}` : key),
+    onFailedRead: (_, error) => failures.push(error),
+  });
+  cache.start();
+  return { cache, read, failures };
+}
