@@ -104,8 +104,8 @@ export const REDIS: readonly Mutant[] = [
     edits: [
       inRedis(
         'usage.ts',
-        '[memoryOf(commands, hash), memoryOf(commands, order)]',
-        '[memoryOf(commands, order)]',
+        '[memoryOf(executor, hash), memoryOf(executor, order)]',
+        '[memoryOf(executor, order)]',
       ),
     ],
   },
