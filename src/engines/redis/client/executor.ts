@@ -1,4 +1,5 @@
 import type { EngineLog } from '../../../engine/engine.ts';
+import { PendingLimit } from '../../../engine/pending-limit.ts';
 import type { Clock } from '../../../model/clock.ts';
 import { QuaysideError } from '../../../model/errors.ts';
 import { type Arg, type Command, ConnectionLost, type Reply, ReplyError } from './connection.ts';
@@ -62,13 +63,6 @@ const FIRST_PAUSE_MS = 10;
 const MAX_PAUSE_MS = 200;
 /** So many redirections are followed at once; servers that point at each other are not chased. */
 const REDIRECTS_AT_ONCE = 3;
-/** Once its master is unreachable for this long, a request is rejected at once. */
-const REJECT_AFTER_MS = 2_000;
-/** And so it is while this much waits for a master that cannot be reached, or that replies slowly. */
-const MAX_BYTES_DOWN = 16 * 1024 * 1024;
-const MAX_BYTES = 64 * 1024 * 1024;
-/** What a request takes in memory in addition to its elements. */
-const REQUEST_BYTES = 500;
 
 /**
  * Executes requests: sends each to the master that has its slot, follows redirections, and repeats it through lost
@@ -77,7 +71,7 @@ const REQUEST_BYTES = 500;
 export class Executor {
   readonly #options: ExecutorOptions;
   readonly #pausing = new Set<() => void>();
-  #pendingBytes = 0;
+  readonly #pending = new PendingLimit();
   #isStopped = false;
 
   constructor(options: ExecutorOptions) {
@@ -97,23 +91,18 @@ export class Executor {
   }
 
   /** Why a request for this slot would be in vain now; null: it may succeed. */
-  rejection(slot: number): ExecutionError | null {
-    const downMs = this.#options.topology.masterOf(slot)?.downMs ?? 0;
-    if (downMs >= REJECT_AFTER_MS) {
-      return new ExecutionError('storage-unavailable', 'Redis cannot be reached now.');
-    }
-    if (this.#pendingBytes < (downMs > 0 ? MAX_BYTES_DOWN : MAX_BYTES)) return null;
-    return new ExecutionError('storage-unavailable', 'Redis does not reply as fast as it is called.');
+  rejection(slot: number): QuaysideError | null {
+    return this.#pending.rejection(this.#options.topology.masterOf(slot)?.downMs ?? 0);
   }
 
   /** Counts a call that waits with so much in memory. */
   addPending(bytes: number): void {
-    this.#pendingBytes += bytes + REQUEST_BYTES;
+    this.#pending.add(bytes);
   }
 
   /** It is settled. */
   removePending(bytes: number): void {
-    this.#pendingBytes -= bytes + REQUEST_BYTES;
+    this.#pending.remove(bytes);
   }
 
   /** A command on one key that changes nothing. @throws ExecutionError */
