@@ -112,7 +112,7 @@ describe('Redis over TLS, with a certificate for localhost', () => {
         settings: { ca },
         log: { info: () => {}, warn: () => {} },
       });
-      await ask({ host, port }, login, systemClock, { name: 'PING', args: [] });
+      await ask({ host, port }, login, systemClock, { name: 'PING', args: [] }, 5_000);
     };
     const at = `localhost:${port}`;
     await reach(`rediss://other.test,${at}`, 'localhost');

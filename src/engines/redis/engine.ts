@@ -46,9 +46,9 @@ export class RedisEngine implements Engine {
   readonly #relay: OutboxRelay;
   readonly #subscriptions: Subscriptions;
   readonly #stopBuffers: () => Promise<void>;
-  #promiseTold = false;
+  #isDurabilityLogged = false;
   /** Why which server is away, as it was said; empty while all can be reached. */
-  readonly #downSaid = new Set<string>();
+  readonly #loggedReasons = new Set<string>();
   #starting: Promise<void> | null = null;
   #stopping: Promise<void> | null = null;
 
@@ -159,8 +159,8 @@ export class RedisEngine implements Engine {
       onReady: (facts) => this.#onReady(facts),
       onDown: (server, reason) => {
         const why = `${server}: ${reason.message}`;
-        if (this.#downSaid.has(why) || this.#stopping !== null) return;
-        this.#downSaid.add(why);
+        if (this.#loggedReasons.has(why) || this.#stopping !== null) return;
+        this.#loggedReasons.add(why);
         log.warn({ engine: this.#settings.shown, server, reason: reason.message }, 'Redis cannot be reached');
       },
     });
@@ -192,12 +192,12 @@ export class RedisEngine implements Engine {
   #onReady({ appendOnly, appendFsync, replicas }: ServerFacts): void {
     const { log } = this.#options;
     const engine = this.#settings.shown;
-    if (this.#downSaid.size > 0) {
-      this.#downSaid.clear();
+    if (this.#loggedReasons.size > 0) {
+      this.#loggedReasons.clear();
       log.info({ engine }, 'Redis can be reached again');
     }
-    if (this.#promiseTold) return;
-    this.#promiseTold = true;
+    if (this.#isDurabilityLogged) return;
+    this.#isDurabilityLogged = true;
     const wait = this.#settings.wait ?? Math.min(1, replicas);
     const replication =
       wait === 0 ? 'a failover may lose the last of them' : `${wait} replica has them as well`;

@@ -104,8 +104,6 @@ interface SubscriberOptions {
 
 /** A connection to one master that only subscribes. */
 class Subscriber {
-  /** The first connection, with its channels, or why it failed. */
-  readonly ready: Promise<void>;
   readonly #options: SubscriberOptions;
   readonly #connection: Connection;
   #channels: ReadonlySet<Channel> = new Set();
@@ -114,15 +112,10 @@ class Subscriber {
 
   constructor(master: Master, options: SubscriberOptions) {
     this.#options = options;
-    const { promise, resolve, reject } = Promise.withResolvers<void>();
-    promise.catch(() => {});
-    this.ready = promise;
     this.#connection = master.connect({
       setUp: () => this.#update(new Set()),
-      onReady: resolve,
-      onDown: (reason) => {
+      onDown: () => {
         this.#subscribed = null;
-        reject(reason);
       },
       heartbeat: (connection) => void connection.send('PING', []).catch(() => {}),
     });
@@ -130,6 +123,11 @@ class Subscriber {
       options.topology.refresh();
       this.#connection.reconnect(new Error('a channel has moved to another server'));
     });
+  }
+
+  /** The first connection, with its channels, or why it failed. */
+  get ready(): Promise<void> {
+    return this.#connection.ready;
   }
 
   /** Subscribes to what is new and unsubscribes from the rest: now, or when it is connected. */
@@ -146,16 +144,17 @@ class Subscriber {
   async #update(before: ReadonlySet<Channel>): Promise<void> {
     const channels = this.#channels;
     this.#subscribed = channels;
-    const added = [...channels].filter((channel) => !before.has(channel));
     const removed = [...before].filter((channel) => !channels.has(channel));
+    const added = [...channels].filter((channel) => !before.has(channel));
     await Promise.all([
-      ...added.map((each) => this.#connection.subscribe(each.name, this.#isSharded(each))),
-      ...removed.map((each) => this.#connection.unsubscribe(each.name, this.#isSharded(each))),
+      ...removed.map((channel) => this.#send('unsubscribe', channel)),
+      ...added.map((channel) => this.#send('subscribe', channel)),
     ]);
     for (const channel of added) this.#options.onSubscribed(channel);
   }
 
-  #isSharded({ sharded }: Channel): boolean {
-    return sharded && this.#options.topology.isCluster;
+  #send(command: 'subscribe' | 'unsubscribe', { name, sharded }: Channel): Promise<unknown> {
+    const isSharded = sharded && this.#options.topology.isCluster;
+    return this.#connection.send(isSharded ? `s${command}` : command, [name]);
   }
 }

@@ -40,7 +40,7 @@ export interface ConnectionOptions {
   /** The connection is set up and in use. */
   readonly onReady?: () => void;
   /** It was lost or could not be made. The message says why, without credentials. */
-  readonly onDown: (reason: Error) => void;
+  readonly onDown?: (reason: Error) => void;
   /** Every reply that is not an error, once the connection is set up. */
   readonly onReply?: () => void;
   /** Sends something every two seconds, so that a dead peer is noticed by its silence. Does not reject. */
@@ -51,8 +51,8 @@ export interface ConnectionOptions {
 const CONNECT_MS = 2_000;
 const FIRST_RETRY_MS = 50;
 const MAX_RETRY_MS = 1_000;
-const HEARTBEAT_MS = 2_000;
 const TICK_MS = 500;
+const TICKS_PER_HEARTBEAT = 4;
 /** A server that owes a reply for this long is sent nothing more until it replies. */
 const SUSPECT_MS = 1_000;
 /** A server that owes a reply for this long is disconnected: it may have vanished without closing. */
@@ -68,15 +68,18 @@ const CUT_OFF = /ECONNRESET|EPIPE/;
  * a connection closes (`retryStrategy: null`), and the next one is opened here, on the injected clock.
  */
 export class Connection {
+  /** The first connect, or why it failed. */
+  readonly ready: Promise<void>;
   /** Replicas that must have a write on this connection. Set by `setUp`. */
   wait = 0;
   readonly #redis: Redis;
   readonly #options: ConnectionOptions;
+  readonly #first = Promise.withResolvers<void>();
   #isReady = false;
   #isClosed = false;
   /** When the server last sent something, or a connect or a command began to wait for it. */
   #aliveAt = 0;
-  #beatAt = 0;
+  #ticks = 0;
   #reason: Error | null = null;
   #retryMs = FIRST_RETRY_MS;
   #cancelTick: CancelTimer = () => {};
@@ -84,6 +87,8 @@ export class Connection {
 
   constructor(options: ConnectionOptions) {
     this.#options = options;
+    this.ready = this.#first.promise;
+    this.ready.catch(() => {});
     const { username, password } = options.login;
     this.#redis = new Redis({
       Connector: connectorOf(() => this.#open()),
@@ -102,8 +107,9 @@ export class Connection {
       connectionName: 'quayside',
       keepAlive: 10_000,
     });
-    this.#redis.on('error', (error: Error) => {
-      this.#reason ??= error;
+    this.#redis.on('error', ({ message }: Error) => {
+      // The driver's own error holds the arguments of the command, such as the password.
+      this.#reason ??= new Error(message);
     });
     this.#redis.on('ready', () => void this.#setUp());
     this.#redis.on('end', () => this.#onEnd());
@@ -134,18 +140,11 @@ export class Connection {
   together(write: () => void): void {
     const { stream } = this.#redis;
     stream.cork();
-    write();
-    stream.uncork();
-  }
-
-  /** @throws ReplyError, ConnectionLost */
-  async subscribe(channel: string, sharded: boolean): Promise<void> {
-    await (sharded ? this.#redis.ssubscribe(channel) : this.#redis.subscribe(channel)).catch(throwOwn);
-  }
-
-  /** @throws ReplyError, ConnectionLost */
-  async unsubscribe(channel: string, sharded: boolean): Promise<void> {
-    await (sharded ? this.#redis.sunsubscribe(channel) : this.#redis.unsubscribe(channel)).catch(throwOwn);
+    try {
+      write();
+    } finally {
+      stream.uncork();
+    }
   }
 
   /** @param onMoved a sharded channel has moved to another server */
@@ -218,6 +217,7 @@ export class Connection {
       this.#isReady = true;
       this.#retryMs = FIRST_RETRY_MS;
       this.#options.onReply?.();
+      this.#first.resolve();
       this.#options.onReady?.();
     } catch (error) {
       if (stream === this.#redis.stream) this.reconnect(error as Error);
@@ -232,7 +232,8 @@ export class Connection {
     this.#reason = null;
     this.#cancelRetry = clock.after(this.#retryMs, () => this.#connect());
     this.#retryMs = Math.min(2 * this.#retryMs, MAX_RETRY_MS);
-    onDown(reason);
+    this.#first.reject(reason);
+    onDown?.(reason);
   }
 
   /**
@@ -252,13 +253,10 @@ export class Connection {
   #tick(): void {
     const { clock, heartbeat, connectMs = CONNECT_MS } = this.#options;
     this.#cancelTick = clock.after(TICK_MS, () => {
-      const now = clock.monotonic();
+      this.#ticks++;
       if (this.#silentMs > (this.#isReady ? SILENCE_MS : connectMs))
         this.reconnect(new Error(this.#explained(SILENT)));
-      else if (this.#isReady && now - this.#beatAt >= HEARTBEAT_MS) {
-        this.#beatAt = now;
-        heartbeat?.(this);
-      }
+      else if (this.#isReady && this.#ticks % TICKS_PER_HEARTBEAT === 0) heartbeat?.(this);
       this.#tick();
     });
   }
@@ -273,19 +271,21 @@ export async function ask(
   login: Login,
   clock: Clock,
   { name, args }: Command,
-  connectMs?: number,
+  connectMs: number,
 ): Promise<Reply> {
-  const { promise, resolve, reject } = Promise.withResolvers<Reply>();
+  let reply: Reply = null;
   const connection = new Connection({
     clock,
     login,
+    connectMs,
     locate: async () => address,
-    setUp: async (connected) => resolve(await connected.send(name, args)),
-    onDown: reject,
-    ...(connectMs === undefined ? {} : { connectMs }),
+    setUp: async () => {
+      reply = await connection.send(name, args);
+    },
   });
   try {
-    return await promise;
+    await connection.ready;
+    return reply;
   } finally {
     connection.close();
   }

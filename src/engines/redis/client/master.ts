@@ -29,7 +29,8 @@ export interface Contact {
   readonly excusedUntil: number;
 }
 
-export interface MasterOptions extends Pick<ConnectionOptions, 'clock' | 'locate' | 'onDown'> {
+export interface MasterOptions extends Pick<ConnectionOptions, 'clock' | 'locate'> {
+  readonly onDown: (reason: Error) => void;
   readonly library: Library;
   readonly settings: Settings;
   /** It replaces a master that failed. */
@@ -38,8 +39,6 @@ export interface MasterOptions extends Pick<ConnectionOptions, 'clock' | 'locate
   readonly onReady: (facts: ServerFacts) => void;
 }
 
-/** Two, so that one works while the other waits for replicas. Commands that must keep an order are never in flight together. */
-const CONNECTIONS = 2;
 /** Shorter than the silence after which a server is suspected: one that waits for its replicas is not silent. */
 const WAIT_MS = 700;
 /** A server that answered nothing for this long was unavailable: it is asked something every two seconds. */
@@ -55,11 +54,10 @@ interface Waiting {
 
 /** One master server. Commands of the same turn leave in one packet, with one `WAIT` behind them. */
 export class Master {
-  /** The first connection, or why it failed. */
-  readonly ready: Promise<void>;
   /** Why a connection was last lost or not made. */
   problem: Error | null = null;
   readonly #options: MasterOptions;
+  /** Two, so that one works while the other waits for replicas. Commands with an order are never in flight together. */
   readonly #connections: readonly Connection[];
   readonly #waiting: Waiting[] = [];
   /** Since when nothing can be sent, by the monotonic clock; null while something can. */
@@ -74,10 +72,12 @@ export class Master {
   constructor(options: MasterOptions) {
     this.#options = options;
     this.#downSince = options.clock.monotonic();
-    const { promise, resolve, reject } = Promise.withResolvers<void>();
-    promise.catch(() => {});
-    this.ready = promise;
-    this.#connections = Array.from({ length: CONNECTIONS }, () => this.#open(resolve, reject));
+    this.#connections = [this.#open(), this.#open()];
+  }
+
+  /** The first connection, or why it failed. */
+  get ready(): Promise<void> {
+    return Promise.race(this.#connections.map(({ ready }) => ready));
   }
 
   /** For how long nothing could be sent, ms; 0 if something can. */
@@ -144,7 +144,7 @@ export class Master {
     for (const connection of this.#connections) connection.close();
   }
 
-  #open(onFirst: () => void, onFailed: (reason: Error) => void): Connection {
+  #open(): Connection {
     const { clock, locate, library, settings, onReady, onDown } = this.#options;
     const { login, wait } = settings;
     let facts: ServerFacts;
@@ -157,13 +157,9 @@ export class Master {
         connection.wait = wait ?? Math.min(1, facts.replicas);
         this.noteServerTime(facts.now);
       },
-      onReady: () => {
-        onFirst();
-        onReady(facts);
-      },
+      onReady: () => onReady(facts),
       onDown: (reason) => {
         this.problem = reason;
-        onFailed(reason);
         onDown(reason);
       },
       onReply: () => this.#noteReply(),

@@ -1,7 +1,7 @@
 import type { CancelTimer, Clock } from '../../../model/clock.ts';
 import type { Library } from '../library.ts';
-import type { Address, Settings } from '../settings.ts';
-import { type Arg, ask, asString, type Reply } from './connection.ts';
+import type { Address, Login, Settings } from '../settings.ts';
+import { ask, asString, type Command, type Reply } from './connection.ts';
 import { Master } from './master.ts';
 import type { ServerFacts } from './server-check.ts';
 import { SLOTS } from './slots.ts';
@@ -133,24 +133,19 @@ export class Topology {
     const { sentinel, addresses } = this.#options.settings;
     if (sentinel === null) return addresses[0] as Address;
     const { master, login } = sentinel;
-    let problem = '';
-    for (const address of addresses) {
-      const at = `Sentinel ${address.host}:${address.port}`;
-      try {
-        const args = ['get-master-addr-by-name', master];
-        const found = await ask(address, login, this.#options.clock, { name: 'SENTINEL', args }, ASK_MS);
-        if (Array.isArray(found)) return { host: asString(found[0]), port: Number(asString(found[1])) };
-        problem = `${at} knows no master "${master}"`;
-      } catch (error) {
-        problem = `${at}: ${(error as Error).message}`;
-      }
-    }
-    throw new Error(problem);
+    const command = { name: 'SENTINEL', args: ['get-master-addr-by-name', master] };
+    return this.#askFirst(addresses, login, command, (reply) => {
+      if (!Array.isArray(reply)) throw new Error(`the Sentinel knows no master "${master}"`);
+      return { host: asString(reply[0]), port: Number(asString(reply[1])) };
+    });
   }
 
-  async #leadsToCluster(): Promise<boolean> {
-    const { reply } = await this.#askFirst(this.#options.settings.addresses, 'INFO', ['cluster']);
-    return asString(reply).includes('cluster_enabled:1');
+  #leadsToCluster(): Promise<boolean> {
+    const { addresses, login } = this.#options.settings;
+    const command = { name: 'INFO', args: ['cluster'] };
+    return this.#askFirst(addresses, login, command, (reply) =>
+      asString(reply).includes('cluster_enabled:1'),
+    );
   }
 
   #refreshAfter(ms: number): void {
@@ -170,11 +165,11 @@ export class Topology {
 
   /** Asks the servers that are known, those of the URL last. @throws Error why none answered */
   async #refresh(): Promise<void> {
-    const known = [...this.#masters.keys()].map(parseAddress);
-    const candidates = [...known, ...this.#options.settings.addresses];
-    const { reply, host } = await this.#askFirst(candidates, 'CLUSTER', ['SLOTS']);
+    const { settings } = this.#options;
+    const servers = [...[...this.#masters.keys()].map(parseAddress), ...settings.addresses];
+    const command = { name: 'CLUSTER', args: ['SLOTS'] };
+    const addresses = await this.#askFirst(servers, settings.login, command, readSlots);
     if (this.#isStopped) return;
-    const addresses = readSlots(reply, host);
     const current = new Set(addresses);
     for (const [address, master] of this.#masters) {
       if (current.has(address)) continue;
@@ -186,31 +181,31 @@ export class Topology {
   }
 
   /** Asks one server after the other until one answers. @throws Error why the last one did not */
-  async #askFirst(
+  async #askFirst<T>(
     addresses: readonly Address[],
-    name: string,
-    args: readonly Arg[],
-  ): Promise<{ reply: Reply; host: string }> {
-    const { settings, clock } = this.#options;
+    login: Login,
+    command: Command,
+    read: (reply: Reply, address: Address) => T,
+  ): Promise<T> {
     let problem: unknown;
     for (const address of addresses) {
       try {
-        const reply = await ask(address, settings.login, clock, { name, args }, ASK_MS);
-        return { reply, host: address.host };
+        return read(await ask(address, login, this.#options.clock, command, ASK_MS), address);
       } catch (error) {
-        problem = error;
+        const which = addresses.length > 1 ? `${address.host}:${address.port}: ` : '';
+        problem = new Error(`${which}${(error as Error).message}`);
       }
     }
     throw problem;
   }
 }
 
-/** @param asked the host that answered: a server that does not know its own address means that one */
-function readSlots(reply: Reply, asked: string): (string | undefined)[] {
+/** @param asked the server that answered: one that does not know its own host means that one */
+function readSlots(reply: Reply, asked: Address): (string | undefined)[] {
   const slots = new Array<string | undefined>(SLOTS).fill(undefined);
   for (const [from, to, master] of reply as Reply[][]) {
     const [host, port] = master as Reply[];
-    slots.fill(`${asString(host) || asked}:${asString(port)}`, Number(from), Number(to) + 1);
+    slots.fill(`${asString(host) || asked.host}:${asString(port)}`, Number(from), Number(to) + 1);
   }
   return slots;
 }
