@@ -25,11 +25,12 @@ export class Subscriptions {
   readonly #subscribers = new Map<Master, Subscriber>();
   readonly #onGap: ((channel: string) => void)[] = [];
   #isRunning = false;
+  #isAssignDue = false;
 
   constructor({ topology, log }: { topology: Topology; log: EngineLog }) {
     this.#topology = topology;
     this.#topics = new Topics(log);
-    topology.onChange(() => this.#assign());
+    topology.onChange(() => this.#assignSoon());
   }
 
   /** Resolves when all channels are subscribed to. @throws Error why one is not */
@@ -50,18 +51,28 @@ export class Subscriptions {
     const unsubscribe = this.#topics.subscribe(name, listener);
     if (!this.#channels.has(name)) {
       this.#channels.set(name, { name, sharded, wasSubscribed: false });
-      this.#assign();
+      this.#assignSoon();
     }
     return () => {
       if (!unsubscribe()) return;
       this.#channels.delete(name);
-      this.#assign();
+      this.#assignSoon();
     };
   }
 
   /** Calls `listener` when a channel is subscribed to again: messages may have been missed. */
   onGap(listener: (channel: string) => void): void {
     this.#onGap.push(listener);
+  }
+
+  /** Once a turn: with many channels, each pass over all of them takes a while. */
+  #assignSoon(): void {
+    if (this.#isAssignDue) return;
+    this.#isAssignDue = true;
+    setImmediate(() => {
+      this.#isAssignDue = false;
+      this.#assign();
+    });
   }
 
   /** Gives each channel to the subscriber at the master that has it. */
