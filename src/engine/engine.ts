@@ -71,7 +71,7 @@ export interface EngineOptions {
   readonly clock: Clock;
   /** How long a dedup key is remembered, ms. */
   readonly dedupWindowMs: number;
-  /** The engine's own settings, as its page in `docs/engines.md` lists them. */
+  /** The engine's own settings, as its page in `docs/engines/` lists them. */
   readonly settings: Readonly<Record<string, unknown>>;
   readonly log: EngineLog;
 }

@@ -7,7 +7,7 @@ export type Durability = 'full' | 'normal';
 export type FileCheck = 'auto' | 'always' | 'never';
 export type DamagedLog = 'refuse' | 'drop';
 
-/** The engine's own settings, checked and with their defaults (`docs/engines.md`, "SQLite"). */
+/** The engine's own settings, checked and with their defaults (`docs/engines/sqlite.md`). */
 export interface Settings {
   /** An absolute path, or ':memory:'. */
   readonly file: string;
