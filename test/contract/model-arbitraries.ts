@@ -3,7 +3,8 @@ import type { DeliveryRef } from '../../src/engine/storage.ts';
 import type { NewElement } from '../../src/model/element.ts';
 import type { QueueKey } from '../../src/model/names.ts';
 import { newElement } from '../support/elements.ts';
-import { checkAll } from './model-check.ts';
+import type { Model } from './model.ts';
+import { checkAll, sweepAll } from './model-check.ts';
 import { type Believed, QUEUES, STREAM_GROUPS, type World } from './model-world.ts';
 
 export type Command = fc.AsyncCommand<Believed, World>;
@@ -14,6 +15,7 @@ export function command(name: string, run: (model: Believed, world: World) => Pr
     check: () => true,
     run: async (model, world) => {
       await run(model, world);
+      if (model.current.expire()) await sweepAll(world);
       await checkAll(model.current, world);
     },
     toString: () => name,
@@ -36,13 +38,20 @@ export const contents = fc.record({
   matureIn: fc.constantFrom(null, null, null, -5000, -1000, 1000, 5000),
   dedupKey: fc.constantFrom(null, null, null, 'k1', 'k2'),
   fingerprint: fc.constantFrom(null, 'x'.repeat(22), 'y'.repeat(22)),
+  /** Relative to now; not given to an engine that has no expiry. */
+  expiresIn: fc.constantFrom(null, null, null, null, 1000, 5000, 60_000),
   groups: groupSets,
 });
 export type Content = typeof contents extends fc.Arbitrary<infer T> ? T : never;
 
-export function elementFor(queue: QueueKey, { matureIn, groups, ...rest }: Content, now: number): NewElement {
+export function elementFor(
+  queue: QueueKey,
+  { matureIn, expiresIn, groups, ...rest }: Content,
+  { now, hasExpiry }: Model,
+): NewElement {
   const matureAt = matureIn === null ? null : now + matureIn;
-  return newElement({ ...rest, matureAt, groups: queue.ns === 'stream' ? groups : [''] });
+  const expiresAt = expiresIn === null || !hasExpiry ? null : now + expiresIn;
+  return newElement({ ...rest, matureAt, expiresAt, groups: queue.ns === 'stream' ? groups : [''] });
 }
 
 /** Users to whom reservations belong, and who settle; null: the service itself. */

@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import type { GroupCounts } from '../../src/engine/storage.ts';
+import { EXPIRED, type GroupCounts } from '../../src/engine/storage.ts';
 import type { Delivery, ElementHeaders } from '../../src/model/element.ts';
 import type { QueueKey } from '../../src/model/names.ts';
 import { nextDueAt } from '../support/settle.ts';
@@ -96,11 +96,13 @@ async function drainGroup(model: Model, world: World, queue: QueueKey, group: st
   );
 }
 
-/** By the queue that a dead letter came from; what is no letter keeps its order. */
+/** By the queue that a dead letter came from; what expired, by id. Others keep their order. */
 function bySource(a: ElementHeaders, b: ElementHeaders): number {
   const source = (headers: ElementHeaders): string => {
-    const at = headers.indexOf('x-dl-from-queue');
-    return at < 0 ? '' : (headers[at + 1] ?? '');
+    const value = (name: string): string => headers[headers.indexOf(name) + 1] ?? '';
+    if (!headers.includes('x-dl-from-queue')) return '';
+    const isExpired = headers.includes('x-dl-reason') && value('x-dl-reason') === EXPIRED;
+    return `${value('x-dl-from-queue')} ${isExpired ? `expired ${value('x-ks-origin-id')}` : ''}`;
   };
   return source(a).localeCompare(source(b));
 }
@@ -109,6 +111,11 @@ function bySource(a: ElementHeaders, b: ElementHeaders): number {
 export async function passTime(model: Model, { opened }: World, ms: number): Promise<void> {
   await opened.passTime(ms);
   model.reach(opened.now());
+  await sweepAll({ opened });
+}
+
+/** Sweeps until nothing is due. */
+export async function sweepAll({ opened }: Pick<World, 'opened'>): Promise<void> {
   let nextAt: number | null;
   do nextAt = (await opened.engine.storage.sweep()).nextAt;
   while (nextAt !== null && nextAt <= opened.now());

@@ -1,8 +1,10 @@
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
-import type { ScanPage } from '../../src/engine/storage.ts';
+import type { ScanPage, SettleAction, SettleItem } from '../../src/engine/storage.ts';
 import type { Delivery, DeliveryState } from '../../src/model/element.ts';
+import type { QueueKey } from '../../src/model/names.ts';
 import { commit, extend, purge, remove, rollback, transfer } from '../support/settle.ts';
+import type { ModelDelivery } from './model.ts';
 import {
   type Command,
   command,
@@ -20,7 +22,7 @@ import { STREAM_GROUPS, type World } from './model-world.ts';
 
 const inserts = fc.tuple(queues, fc.array(contents, { minLength: 1, maxLength: 3 })).map(([queue, given]) =>
   command(`insert(${queue.ns}/${queue.name}, ${fc.stringify(given)})`, async ({ current }, world) => {
-    const elements = given.map((content) => elementFor(queue, content, current.now));
+    const elements = given.map((content) => elementFor(queue, content, current));
     const repeats = new Map<number, boolean>();
     const { storage } = world.opened.engine;
     const ids = await storage.insert(queue, elements, null, (index, isSame) => repeats.set(index, isSame));
@@ -46,21 +48,33 @@ const takes = fc
     return command(name, async ({ current }, world) => {
       const taken = await world.opened.engine.storage.take(queue, { group, count, leaseMs, owner });
       const expected = current.take(queue, group, count, leaseMs, owner);
-      checkDeliveries(taken.deliveries, expected);
+      learnTaken(queue, taken.deliveries, expected, world);
       const due = expected.length < count ? current.nextDueAt(queue, group) : null;
       assert.equal(taken.nextDueAt, due, 'the next maturity, where too few were there');
-      for (const [index, delivery] of taken.deliveries.entries()) {
-        const model = expected[index];
-        if (model === undefined) continue;
-        const { id, lease } = delivery;
-        assertFreshToken(delivery, world);
+      for (const { lease } of taken.deliveries) {
         assert.equal(lease?.until ?? null, leaseMs === null ? null : current.now + leaseMs);
-        if (lease === null) world.popped.push({ queue, delivery, model });
-        else model.token = lease.token;
-        world.refs.push({ queue, id, group, token: lease?.token ?? null });
       }
     });
   });
+
+/** Compares what was taken, and remembers what a client has learned by it. */
+function learnTaken(
+  queue: QueueKey,
+  deliveries: readonly Delivery[],
+  expected: readonly ModelDelivery[],
+  world: World,
+): void {
+  checkDeliveries(deliveries, expected);
+  for (const [index, delivery] of deliveries.entries()) {
+    const model = expected[index];
+    if (model === undefined) continue;
+    const { id, group, lease } = delivery;
+    assertFreshToken(delivery, world);
+    if (lease === null) world.popped.push({ queue, delivery, model });
+    else model.token = lease.token;
+    world.refs.push({ queue, id, group, token: lease?.token ?? null });
+  }
+}
 
 /** A token of an earlier reservation of a delivery would let its late worker settle a later one. */
 function assertFreshToken({ id, group, lease }: Delivery, { tokens }: World): void {
@@ -123,7 +137,7 @@ const transfers = fc
       const { queue: from, ref: finish } = resolve(world, spec);
       const inserts = copies.map(([queue, content]) => ({
         queue,
-        element: elementFor(queue, content, current.now),
+        element: elementFor(queue, content, current),
       }));
       const [outcome] = await transfer(world.opened.engine.storage, [{ from, finish, inserts }]);
       assert.equal(outcome, current.commit(from, finish));
@@ -175,8 +189,108 @@ const passings = fc.constantFrom(1, 1, 999, 1000, 4000, 5000, 60_000).map((ms) =
   }),
 );
 
+/** A few of the ids that the system gave out, mostly of that queue. */
+const idSets = fc.uniqueArray(fc.nat({ max: 9 }), { maxLength: 5 });
+
+const takesByIds = fc
+  .tuple(queues, fc.constantFrom(...STREAM_GROUPS), idSets, fc.integer({ min: 1, max: 3 }), leases)
+  .map(([queue, named, backs, count, leaseMs]) => {
+    const group = queue.ns === 'stream' ? named : '';
+    const name = `takeByIds(${queue.ns}/${queue.name}, "${group}", ${backs}, ${count}, ${leaseMs})`;
+    return command(name, async ({ current }, world) => {
+      const ids = backs.flatMap((back) => world.refs.at(-1 - back)?.id ?? []);
+      const options = { group, count, ids, leaseMs };
+      const { deliveries, nextDueAt } = await world.opened.engine.storage.take(queue, options);
+      assert.equal(nextDueAt, null, 'a take by ids looks no maturity up');
+      learnTaken(queue, deliveries, current.take(queue, group, count, leaseMs, null, ids), world);
+    });
+  });
+
+const reasons = fc.constantFrom(null, null, 'broken', 'a longer reason');
+
+/** Actions that the new port has; those of a stream keep to groups of a stream. */
+const newActions: fc.Arbitrary<SettleAction> = fc.oneof(
+  fc.record({
+    kind: fc.constant('release' as const),
+    delayMs: fc.constantFrom(0, 0, 1000),
+    dueAt: fc.constantFrom(null, null, 0, 1),
+    countTry: fc.boolean(),
+    reason: reasons,
+  }),
+  fc.record({ kind: fc.constant('dead-letter' as const), countTry: fc.boolean(), reason: reasons }),
+  queues.chain((to) =>
+    fc.record({
+      kind: fc.constant('move' as const),
+      to: fc.constant(to),
+      groups: to.ns === 'stream' ? fc.constantFrom(['g1'], ['g2', 'g3']) : fc.constant(['']),
+      tries: fc.constantFrom(null, null, 0, 1),
+      headers: fc.constantFrom<(string | null)[]>([], [], ['a', 'new'], ['a', null, 'b', '2']),
+    }),
+  ),
+);
+
+/** Several items in one call, of whatever queues: what the one before changed, the next one finds. */
+const settles = fc
+  .array(fc.tuple(refSpecs, fc.constantFrom('reserved' as const, 'waiting' as const), newActions), {
+    minLength: 1,
+    maxLength: 3,
+  })
+  .map((specs) =>
+    command(`settle(${fc.stringify(specs)})`, async ({ current }, world) => {
+      const items = specs.map(([spec, from, action]): SettleItem => {
+        const { queue, ref } = resolve(world, spec);
+        return from === 'waiting'
+          ? { queue, id: ref.id, group: ref.group, token: null, from, action: atMoment(action, current.now) }
+          : { queue, ...ref, from, action: atMoment(action, current.now) };
+      });
+      const results = await world.opened.engine.storage.settle(items);
+      const expected = items.map(({ queue, id, group, token, owner = null, from, action }) =>
+        from === 'waiting'
+          ? current.settleWaiting(queue, { id, group: group ?? '' }, action)
+          : current.settle(queue, { id, group: group ?? '', token, owner }, action),
+      );
+      assert.deepEqual(
+        results.map(({ outcome }) => outcome),
+        expected,
+      );
+    }),
+  );
+
+/** A command knows no clock: 0 is now, and 1 is a second later. */
+function atMoment(action: SettleAction, now: number): SettleAction {
+  if (action.kind !== 'release' || action.dueAt === undefined || action.dueAt === null) return action;
+  return { ...action, dueAt: now + action.dueAt * 1000 };
+}
+
+/** What a scan shows of each delivery in addition to what a take does. */
+const reasonScans = fc.tuple(queues, fc.constantFrom(...STREAM_GROUPS)).map(([queue, named]) => {
+  const group = queue.ns === 'stream' ? named : '';
+  return command(`scan(${queue.ns}/${queue.name}, "${group}")`, async ({ current }, world) => {
+    const states = ['ready', 'scheduled'] as const;
+    const options = { group, states, after: null, limit: 1000, bodies: false };
+    const { deliveries, next } = await world.opened.engine.storage.scan(queue, options);
+    const expected = states.flatMap((state) =>
+      current.browse(queue, group, state).map((one) => ({ state, one })),
+    );
+    assert.equal(next, null);
+    assert.deepEqual(
+      deliveries.map(({ state, reason, expiresAt, bytes }) => ({ state, reason, expiresAt, bytes })),
+      expected.map(({ state, one: { reason, expiresAt, element } }, i) => {
+        const shown = reason === undefined ? deliveries[i]?.reason : reason;
+        return { state, reason: shown, expiresAt, bytes: element.content.body.byteLength };
+      }),
+    );
+  });
+});
+
 /** Weighted by repetition: histories need elements to be about something. */
-export function commandArbitraries(durable: boolean): fc.Arbitrary<Command>[] {
+export function commandArbitraries({
+  durable,
+  isOnNewPort,
+}: {
+  readonly durable: boolean;
+  readonly isOnNewPort: boolean;
+}): fc.Arbitrary<Command>[] {
   const common = [
     ...[
       inserts,
@@ -193,6 +307,7 @@ export function commandArbitraries(durable: boolean): fc.Arbitrary<Command>[] {
       rollbacks,
     ],
     ...[extensions, removals, putBacks, transfers, purges, browses, passings, passings],
+    ...(isOnNewPort ? [takesByIds, settles, settles, reasonScans] : []),
   ];
   if (!durable) return common;
   // Opening the data again takes as long as dozens of other steps, so one history in two has a crash.

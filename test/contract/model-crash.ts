@@ -25,8 +25,8 @@ type MakeCall = (model: Model, world: World) => Call;
 
 const inserting = fc.tuple(queues, fc.array(contents, { minLength: 1, maxLength: 3 })).map(
   ([queue, given]): MakeCall =>
-    ({ now }) => {
-      const elements = given.map((content) => elementFor(queue, content, now));
+    (current) => {
+      const elements = given.map((content) => elementFor(queue, content, current));
       return {
         real: (storage) => storage.insert(queue, elements),
         model: (model) => {

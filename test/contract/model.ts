@@ -1,5 +1,12 @@
 import type { NamespacePolicy } from '../../src/engine/engine.ts';
-import { type GroupCounts, LEASE_EXPIRED, type SettleOutcome } from '../../src/engine/storage.ts';
+import {
+  EXPIRED,
+  type GroupCounts,
+  LEASE_EXPIRED,
+  type MoveAction,
+  type SettleAction,
+  type SettleOutcome,
+} from '../../src/engine/storage.ts';
 import type { NewElement } from '../../src/model/element.ts';
 import type { QueueKey } from '../../src/model/names.ts';
 
@@ -22,6 +29,10 @@ export interface ModelDelivery {
   state: 'waiting' | 'reserved';
   dueAt: number;
   tries: number;
+  /** Null: it never does. */
+  readonly expiresAt: number | null;
+  /** Of the last counted try; of a dead letter, why it died; undefined: an undone take may have lost it. */
+  reason: string | null | undefined;
   /** The last reservation's; null where it was rolled back, and unknown ('') where nobody learned it. */
   token: string | null;
   /** The user of the last reservation. */
@@ -53,17 +64,12 @@ interface State {
 export class Model {
   readonly #policies: ReadonlyMap<string, NamespacePolicy>;
   readonly #dedupWindowMs: number;
-  readonly #hasReasons: boolean;
+  readonly hasExpiry: boolean;
   #state: State;
 
-  /** @param hasReasons whether dead letters say why they died */
-  constructor(
-    namespaces: readonly NamespacePolicy[],
-    dedupWindowMs: number,
-    now: number,
-    hasReasons = false,
-  ) {
-    this.#hasReasons = hasReasons;
+  /** @param hasExpiry whether elements expire, and failed tries have reasons */
+  constructor(namespaces: readonly NamespacePolicy[], dedupWindowMs: number, now: number, hasExpiry = false) {
+    this.hasExpiry = hasExpiry;
     this.#policies = new Map(namespaces.map((policy) => [policy.name, policy]));
     this.#dedupWindowMs = dedupWindowMs;
     this.#state = { now, inserted: 0, deliveries: [], dedup: [] };
@@ -75,7 +81,7 @@ export class Model {
       [...this.#policies.values()],
       this.#dedupWindowMs,
       this.#state.now,
-      this.#hasReasons,
+      this.hasExpiry,
     );
     copy.#state = structuredClone(this.#state);
     return copy;
@@ -95,6 +101,19 @@ export class Model {
       const { leaseUntil, token } = delivery;
       if (!this.#failTry(delivery, leaseUntil, LEASE_EXPIRED)) delivery.token = token;
     }
+    this.expire();
+  }
+
+  /** What waits and has come to its end goes to the dead letter, or is gone. Returns whether there was any. */
+  expire(): boolean {
+    const { now, deliveries } = this.#state;
+    const expired = deliveries
+      .filter(({ state, expiresAt }) => state === 'waiting' && expiresAt !== null && expiresAt <= now)
+      .sort((a, b) => (a.expiresAt ?? 0) - (b.expiresAt ?? 0) || a.element.order - b.element.order);
+    for (const delivery of expired) {
+      if (!this.#die(delivery, delivery.tries, EXPIRED)) this.#finish(delivery);
+    }
+    return expired.length > 0;
   }
 
   /** What the element would repeat, and whether its content is the same; null if it is new. */
@@ -110,7 +129,7 @@ export class Model {
 
   /** Answers the element: the new one, or the one that its dedup key already made. */
   insert(queue: QueueKey, element: NewElement): ModelElement {
-    const { dedupKey: key, fingerprint = null, matureAt, delayMs, tries, groups } = element;
+    const { dedupKey: key, fingerprint = null, matureAt, delayMs, tries, groups, expiresAt = null } = element;
     const { now, dedup } = this.#state;
     const seen = this.#seen(queue, key);
     if (seen !== undefined && this.repeatOf(queue, element) !== null) return seen.element;
@@ -123,7 +142,7 @@ export class Model {
     }
     const dueAt = matureAt ?? now + delayMs;
     for (const group of new Set(groups)) {
-      this.#state.deliveries.push({ ...fresh(stored, group), dueAt, tries });
+      this.#state.deliveries.push({ ...fresh(stored, group), dueAt, tries, expiresAt });
     }
     return stored;
   }
@@ -135,9 +154,10 @@ export class Model {
     count: number,
     leaseMs: number | null,
     owner: string | null = null,
+    ids: readonly string[] | null = null,
   ): ModelDelivery[] {
     const taken = this.#waiting(queue, group)
-      .filter(({ dueAt }) => dueAt <= this.now)
+      .filter(({ dueAt, element: { id } }) => dueAt <= this.now && (ids === null || ids.includes(id ?? '')))
       .slice(0, count);
     for (const delivery of taken) {
       if (leaseMs === null) this.#finish(delivery);
@@ -147,7 +167,8 @@ export class Model {
   }
 
   putBack(popped: ModelDelivery): void {
-    this.#state.deliveries.push({ ...popped, token: null });
+    const reason = popped.reason === null ? null : undefined;
+    this.#state.deliveries.push({ ...popped, reason, token: null });
   }
 
   commit(queue: QueueKey, ref: ModelRef): SettleOutcome {
@@ -162,20 +183,78 @@ export class Model {
   }
 
   rollback(queue: QueueKey, ref: ModelRef, delayMs: number, countTry: boolean): SettleOutcome {
-    const delivery = this.#find(queue, ref);
-    const held = this.#held(delivery, ref);
-    if (delivery === undefined || held !== 'done') return held;
-    if (countTry) return this.#failTry(delivery, this.now + delayMs) ? 'dead-lettered' : 'done';
-    const dueAt = delayMs > 0 ? this.now + delayMs : delivery.dueAt;
-    Object.assign(delivery, { state: 'waiting', dueAt, token: null });
-    return 'done';
+    return this.settle(queue, ref, { kind: 'release', delayMs, countTry });
   }
 
   extend(queue: QueueKey, ref: ModelRef, leaseMs: number): SettleOutcome {
+    return this.settle(queue, ref, { kind: 'extend', leaseMs });
+  }
+
+  /** Any action but a commit, on a reserved delivery. */
+  settle(queue: QueueKey, ref: ModelRef, action: SettleAction): SettleOutcome {
     const delivery = this.#find(queue, ref);
     const held = this.#held(delivery, ref);
-    if (delivery !== undefined && held === 'done') delivery.leaseUntil = this.now + leaseMs;
-    return held;
+    return delivery === undefined || held !== 'done' ? held : this.#apply(delivery, action);
+  }
+
+  /** An action on a waiting delivery. */
+  settleWaiting(queue: QueueKey, ref: Pick<ModelRef, 'id' | 'group'>, action: SettleAction): SettleOutcome {
+    const delivery = this.#find(queue, { ...ref, token: null });
+    if (delivery === undefined) return 'not-found';
+    return delivery.state === 'reserved' ? 'reserved' : this.#apply(delivery, action);
+  }
+
+  #apply(delivery: ModelDelivery, action: SettleAction): SettleOutcome {
+    const { now } = this;
+    switch (action.kind) {
+      case 'finish':
+        this.#finish(delivery);
+        return 'done';
+      case 'extend':
+        delivery.leaseUntil = now + action.leaseMs;
+        return 'done';
+      case 'move':
+        this.#move(delivery, action);
+        return 'done';
+      case 'dead-letter': {
+        const tries = delivery.tries + (action.countTry ? 1 : 0);
+        if (this.#die(delivery, tries, action.reason)) return 'dead-lettered';
+        const reason = action.countTry ? action.reason : delivery.reason;
+        Object.assign(delivery, { state: 'waiting', dueAt: now, tries, reason, token: null });
+        return 'done';
+      }
+      case 'release': {
+        const { delayMs, dueAt = null, countTry, reason = null } = action;
+        if (countTry)
+          return this.#failTry(delivery, dueAt ?? now + delayMs, reason) ? 'dead-lettered' : 'done';
+        const keepsPlace = delivery.state === 'reserved' && delayMs === 0;
+        const moment = dueAt ?? (keepsPlace ? delivery.dueAt : now + delayMs);
+        Object.assign(delivery, { state: 'waiting', dueAt: moment, token: null });
+        return 'done';
+      }
+      default:
+        return action satisfies never;
+    }
+  }
+
+  #move(delivery: ModelDelivery, { to, groups, tries, headers }: MoveAction): void {
+    const { element, dueAt, expiresAt } = delivery;
+    const changes = pairs(headers);
+    const kept = pairs(element.content.headers).filter(([name]) =>
+      changes.every(([other]) => other !== name),
+    );
+    const added = changes.filter(([, value]) => value !== null);
+    this.#finish(delivery);
+    this.insert(to, {
+      ...element.content,
+      headers: [...kept, ...added].flatMap(([name, value]) => [name, value ?? '']),
+      matureAt: dueAt,
+      delayMs: 0,
+      tries: tries ?? delivery.tries,
+      groups,
+      dedupKey: null,
+      expiresAt,
+    });
   }
 
   remove(queue: QueueKey, id: string): SettleOutcome {
@@ -243,32 +322,31 @@ export class Model {
     return isOfAnother(delivery, ref) ? 'token-required' : 'done';
   }
 
-  /** Answers whether the element went to the dead-letter queue. */
+  /** Returns whether the element went to the dead-letter queue. */
   #failTry(delivery: ModelDelivery, dueAt: number, reason: string | null = null): boolean {
+    const { ns } = delivery.element.queue;
+    const maxTries = this.#policies.get(ns)?.deadLetter?.maxTries ?? Number.POSITIVE_INFINITY;
+    const tries = delivery.tries + 1;
+    if (tries >= maxTries && this.#die(delivery, tries, reason)) return true;
+    Object.assign(delivery, { state: 'waiting', tries, dueAt, reason, token: null });
+    return false;
+  }
+
+  /** Moves the element to the dead-letter queue, if there is one. */
+  #die(delivery: ModelDelivery, tries: number, reason: string | null): boolean {
     const { ns, name } = delivery.element.queue;
     const policy = this.#policies.get(ns)?.deadLetter ?? null;
-    const tries = delivery.tries + 1;
-    if (policy === null || tries < policy.maxTries || name === policy.queue) {
-      Object.assign(delivery, { state: 'waiting', tries, dueAt, token: null });
-      return false;
-    }
+    if (policy === null || name === policy.queue) return false;
     const { content, id } = delivery.element;
-    const letter = ['x-dl-from-queue', name, 'x-dl-at', new Date(this.now).toISOString()];
-    const why = this.#hasReasons && reason !== null ? ['x-dl-reason', reason] : [];
+    const at = new Date(this.now).toISOString();
+    const headers = ['x-dl-from-queue', name, 'x-dl-at', at, 'x-dl-tries', String(tries)];
+    if (this.hasExpiry && reason !== null) headers.push('x-dl-reason', reason);
     this.#finish(delivery);
     this.insert(
       { ns, name: policy.queue },
       {
         ...content,
-        headers: [
-          ...content.headers,
-          ...letter,
-          'x-dl-tries',
-          String(tries),
-          ...why,
-          'x-ks-origin-id',
-          id ?? '',
-        ],
+        headers: [...content.headers, ...headers, 'x-ks-origin-id', id ?? ''],
         matureAt: this.now,
         delayMs: 0,
         tries: 0,
@@ -290,7 +368,22 @@ function isOfAnother({ owner }: ModelDelivery, ref: ModelRef): boolean {
 }
 
 function fresh(element: ModelElement, group: string): ModelDelivery {
-  return { element, group, state: 'waiting', dueAt: 0, tries: 0, token: null, owner: null, leaseUntil: 0 };
+  return {
+    element,
+    group,
+    state: 'waiting',
+    dueAt: 0,
+    tries: 0,
+    expiresAt: null,
+    reason: null,
+    token: null,
+    owner: null,
+    leaseUntil: 0,
+  };
+}
+
+function pairs<Value>(flat: readonly (string | Value)[]): [string, string | Value][] {
+  return flat.flatMap((name, i) => (i % 2 === 0 ? [[String(name), flat[i + 1] ?? '']] : []));
 }
 
 function text({ ns, name }: QueueKey): string {

@@ -128,6 +128,7 @@ export function settleWaitingContract({ open }: EngineUnderTest): void {
       assert.deepEqual(await settle(fail), ['done']);
       assert.deepEqual(await settle(fail), ['dead-lettered']);
       assert.deepEqual(await on.pop(queue), []);
+      assert.deepEqual(bodyTexts(await on.pop({ ns: 'jobs', name: DEAD_LETTERS })), ['tired']);
     });
 
     it('applies mixed actions to several queues in one call, each result in its place', async () => {
