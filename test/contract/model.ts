@@ -382,8 +382,9 @@ function fresh(element: ModelElement, group: string): ModelDelivery {
   };
 }
 
-function pairs<Value>(flat: readonly (string | Value)[]): [string, string | Value][] {
-  return flat.flatMap((name, i) => (i % 2 === 0 ? [[String(name), flat[i + 1] ?? '']] : []));
+/** Names with their values; null: to be removed. */
+function pairs(flat: readonly (string | null)[]): [string, string | null][] {
+  return flat.flatMap((name, i) => (i % 2 === 0 && name !== null ? [[name, flat[i + 1] ?? null]] : []));
 }
 
 function text({ ns, name }: QueueKey): string {
