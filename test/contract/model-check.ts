@@ -90,21 +90,54 @@ async function drainGroup(model: Model, world: World, queue: QueueKey, group: st
   const { deliveries } = await world.opened.engine.storage.take(queue, { group, count, leaseMs: null });
   const expected = model.take(queue, group, count, null);
   // Leases of two queues that ended in one sweep: no engine promises in which order their letters arrive.
-  checkDeliveries(
-    deliveries.toSorted((a, b) => bySource(a.headers, b.headers)),
-    expected.toSorted((a, b) => bySource(a.element.content.headers, b.element.content.headers)),
-  );
+  const real = deliveries.toSorted((a, b) => bySource(a.headers, b.headers));
+  const letters = expected.toSorted((a, b) => bySource(a.element.content.headers, b.element.content.headers));
+  checkDeliveries(real, likeReal(real, letters));
 }
 
-/** By the queue that a dead letter came from; what expired, by id. Others keep their order. */
+/** By the queue that a dead letter came from, those that expired last. Others keep their order. */
 function bySource(a: ElementHeaders, b: ElementHeaders): number {
-  const source = (headers: ElementHeaders): string => {
-    const value = (name: string): string => headers[headers.indexOf(name) + 1] ?? '';
-    if (!headers.includes('x-dl-from-queue')) return '';
-    const isExpired = headers.includes('x-dl-reason') && value('x-dl-reason') === EXPIRED;
-    return `${value('x-dl-from-queue')} ${isExpired ? `expired ${value('x-ks-origin-id')}` : ''}`;
-  };
+  const source = (headers: ElementHeaders): string =>
+    `${valueOf(headers, 'x-dl-from-queue')} ${isExpired(headers) ? 'expired' : ''}`;
   return source(a).localeCompare(source(b));
+}
+
+/** Nor does any promise an order of those that expired: each goes to the place of the real one that is the same element. */
+function likeReal(real: readonly Delivery[], expected: readonly ModelDelivery[]): ModelDelivery[] {
+  const left = expected.filter(({ element }) => isExpired(element.content.headers));
+  const sameAs = ({ headers, body }: Delivery, one: ModelDelivery | undefined, isKnown: boolean): boolean => {
+    if (one === undefined) return false;
+    const { content } = one.element;
+    const isSame = ['x-dl-from-queue', 'x-dl-tries'].every(
+      (name) => valueOf(headers, name) === valueOf(content.headers, name),
+    );
+    const origin = valueOf(content.headers, 'x-ks-origin-id');
+    return (
+      isSame &&
+      Buffer.from(content.body).equals(body) &&
+      origin === (isKnown ? valueOf(headers, 'x-ks-origin-id') : '')
+    );
+  };
+  const pick = (delivery: Delivery, isKnown: boolean): ModelDelivery[] => {
+    const at = left.findIndex((one) => sameAs(delivery, one, isKnown));
+    return at < 0 ? [] : left.splice(at, 1);
+  };
+  // Those whose ids the model knows first: the others take what is left.
+  const known = real.map((delivery) => (isExpired(delivery.headers) ? pick(delivery, true) : []));
+  return expected.map((one, i) => {
+    const delivery = real[i];
+    if (delivery === undefined || !isExpired(delivery.headers)) return one;
+    return known[i]?.[0] ?? pick(delivery, false)[0] ?? one;
+  });
+}
+
+function isExpired(headers: ElementHeaders): boolean {
+  return headers.includes('x-dl-reason') && valueOf(headers, 'x-dl-reason') === EXPIRED;
+}
+
+function valueOf(headers: ElementHeaders, name: string): string {
+  const at = headers.indexOf(name);
+  return at < 0 ? '' : (headers[at + 1] ?? '');
 }
 
 /** Time passes for both, and leases end for both. */
