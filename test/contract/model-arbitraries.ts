@@ -15,7 +15,7 @@ export function command(name: string, run: (model: Believed, world: World) => Pr
     check: () => true,
     run: async (model, world) => {
       await run(model, world);
-      if (model.current.expire()) await sweepAll(world);
+      if (model.current.sweep()) await sweepAll(world);
       await checkAll(model.current, world);
     },
     toString: () => name,

@@ -98,7 +98,7 @@ async function drainGroup(model: Model, world: World, queue: QueueKey, group: st
 /** By the queue that a dead letter came from, those that expired last. Others keep their order. */
 function bySource(a: ElementHeaders, b: ElementHeaders): number {
   const source = (headers: ElementHeaders): string =>
-    `${valueOf(headers, 'x-dl-from-queue')} ${isExpired(headers) ? 'expired' : ''}`;
+    `${headerOf(headers, 'x-dl-from-queue')} ${isExpired(headers) ? 'expired' : ''}`;
   return source(a).localeCompare(source(b));
 }
 
@@ -109,13 +109,13 @@ function likeReal(real: readonly Delivery[], expected: readonly ModelDelivery[])
     if (one === undefined) return false;
     const { content } = one.element;
     const isSame = ['x-dl-from-queue', 'x-dl-tries'].every(
-      (name) => valueOf(headers, name) === valueOf(content.headers, name),
+      (name) => headerOf(headers, name) === headerOf(content.headers, name),
     );
-    const origin = valueOf(content.headers, 'x-ks-origin-id');
+    const origin = headerOf(content.headers, 'x-ks-origin-id');
     return (
       isSame &&
       Buffer.from(content.body).equals(body) &&
-      origin === (isKnown ? valueOf(headers, 'x-ks-origin-id') : '')
+      origin === (isKnown ? headerOf(headers, 'x-ks-origin-id') : '')
     );
   };
   const pick = (delivery: Delivery, isKnown: boolean): ModelDelivery[] => {
@@ -132,10 +132,10 @@ function likeReal(real: readonly Delivery[], expected: readonly ModelDelivery[])
 }
 
 function isExpired(headers: ElementHeaders): boolean {
-  return headers.includes('x-dl-reason') && valueOf(headers, 'x-dl-reason') === EXPIRED;
+  return headers.includes('x-dl-reason') && headerOf(headers, 'x-dl-reason') === EXPIRED;
 }
 
-function valueOf(headers: ElementHeaders, name: string): string {
+function headerOf(headers: ElementHeaders, name: string): string {
   const at = headers.indexOf(name);
   return at < 0 ? '' : (headers[at + 1] ?? '');
 }

@@ -52,6 +52,8 @@ interface State {
   now: number;
   inserted: number;
   deliveries: ModelDelivery[];
+  /** Since the last sweep. */
+  hasExpired: boolean;
   dedup: {
     queue: string;
     key: string;
@@ -72,7 +74,7 @@ export class Model {
     this.hasExpiry = hasExpiry;
     this.#policies = new Map(namespaces.map((policy) => [policy.name, policy]));
     this.#dedupWindowMs = dedupWindowMs;
-    this.#state = { now, inserted: 0, deliveries: [], dedup: [] };
+    this.#state = { now, inserted: 0, deliveries: [], hasExpired: false, dedup: [] };
   }
 
   /** A second model in the same state: what would be, had a call not happened. */
@@ -101,11 +103,18 @@ export class Model {
       const { leaseUntil, token } = delivery;
       if (!this.#failTry(delivery, leaseUntil, LEASE_EXPIRED)) delivery.token = token;
     }
-    this.expire();
+    this.#expire();
   }
 
-  /** What waits and has come to its end goes to the dead letter, or is gone. Returns whether there was any. */
-  expire(): boolean {
+  /** What waits and has come to its end goes. Returns whether any did since the last call: the real system needs a sweep for it. */
+  sweep(): boolean {
+    this.#expire();
+    const { hasExpired } = this.#state;
+    this.#state.hasExpired = false;
+    return hasExpired;
+  }
+
+  #expire(): void {
     const { now, deliveries } = this.#state;
     const expired = deliveries
       .filter(({ state, expiresAt }) => state === 'waiting' && expiresAt !== null && expiresAt <= now)
@@ -113,7 +122,7 @@ export class Model {
     for (const delivery of expired) {
       if (!this.#die(delivery, delivery.tries, EXPIRED)) this.#finish(delivery);
     }
-    return expired.length > 0;
+    if (expired.length > 0) this.#state.hasExpired = true;
   }
 
   /** What the element would repeat, and whether its content is the same; null if it is new. */
