@@ -16,6 +16,16 @@ export interface Command {
   readonly args: readonly Arg[];
 }
 
+/** One command for a master. */
+export interface MasterCommand extends Command {
+  /** It changes something: if the master has replicas to wait for, the command counts only with them. */
+  readonly writes: boolean;
+  /** The slot is moving to this master, which shall serve it already. */
+  readonly asking?: boolean;
+  /** Sent right behind it on the same connection. Their replies are ignored. */
+  readonly followers?: readonly Command[];
+}
+
 /** An error reply of Redis. The driver's own error holds the arguments, hence bodies, so only its message is kept. */
 export class ReplyError extends Error {}
 
@@ -28,6 +38,16 @@ export class ConnectionLost extends Error {
     super('the connection to Redis was lost');
     this.sent = sent;
   }
+}
+
+/** The master executed the command, but too few replicas had it in time. */
+export class NotReplicated extends Error {}
+
+/** What was sent since a turn of the event loop began. */
+interface Turn {
+  writes: boolean;
+  /** The reply to the `WAIT` behind it. */
+  readonly replicas: PromiseWithResolvers<Reply>;
 }
 
 export interface ConnectionOptions {
@@ -55,6 +75,8 @@ const TICK_MS = 500;
 const TICKS_PER_HEARTBEAT = 4;
 /** A server that owes a reply for this long is sent nothing more until it replies. */
 const SUSPECT_MS = 1_000;
+/** Shorter than the silence after which a master is suspected. */
+const WAIT_MS = 700;
 /** A server that owes a reply for this long is disconnected: it may have vanished without closing. */
 const SILENCE_MS = 3_000;
 const SILENT = 'no answer in time';
@@ -80,6 +102,7 @@ export class Connection {
   /** When the server last sent something, or a connect or a command began to wait for it. */
   #aliveAt = 0;
   #ticks = 0;
+  #turn: Turn | null = null;
   #reason: Error | null = null;
   #retryMs = FIRST_RETRY_MS;
   #cancelTick: CancelTimer = () => {};
@@ -136,15 +159,18 @@ export class Connection {
     return (redis.sendCommand(command) as Promise<Reply>).then(this.#onReply, throwOwn);
   }
 
-  /** Everything that `write` sends leaves in one packet. */
-  together(write: () => void): void {
-    const { stream } = this.#redis;
-    stream.cork();
-    try {
-      write();
-    } finally {
-      stream.uncork();
-    }
+  /**
+   * The same for a master. Everything that is sent within a turn leaves in one packet, with one `WAIT` behind it.
+   * @throws ReplyError, ConnectionLost, NotReplicated
+   */
+  execute({ name, args, writes, asking = false, followers = [] }: MasterCommand): Promise<Reply> {
+    this.#turn ??= this.#openTurn();
+    if (asking) this.send('ASKING', []).catch(() => {});
+    const reply = this.send(name, args);
+    for (const follower of followers) this.send(follower.name, follower.args).catch(() => {});
+    if (!writes || this.wait === 0) return reply;
+    this.#turn.writes = true;
+    return this.#replicated(reply, this.#turn.replicas.promise);
   }
 
   /** @param onMoved a sharded channel has moved to another server */
@@ -169,6 +195,7 @@ export class Connection {
     this.#isReady = false;
     this.#cancelTick();
     this.#cancelRetry();
+    this.#endTurn();
     this.#redis.stream?.destroy();
   }
 
@@ -176,6 +203,29 @@ export class Connection {
     const { status } = this.#redis;
     const isOwed = this.pending > 0 || status === 'connecting' || status === 'connect';
     return isOwed ? this.#options.clock.monotonic() - this.#aliveAt : 0;
+  }
+
+  #openTurn(): Turn {
+    this.#redis.stream.cork();
+    process.nextTick(() => this.#endTurn());
+    return { writes: false, replicas: Promise.withResolvers() };
+  }
+
+  #endTurn(): void {
+    if (this.#turn === null) return;
+    const { writes, replicas } = this.#turn;
+    this.#turn = null;
+    if (writes) replicas.resolve(this.send('WAIT', [this.wait, WAIT_MS]));
+    this.#redis.stream.uncork();
+  }
+
+  async #replicated(reply: Promise<Reply>, replicas: Promise<Reply>): Promise<Reply> {
+    const { wait } = this;
+    const [replied, count] = await Promise.allSettled([reply, replicas]);
+    if (replied.status === 'rejected') throw replied.reason;
+    if (count.status === 'fulfilled' && Number(count.value) >= wait) return replied.value;
+    if (count.status === 'rejected' && count.reason instanceof ConnectionLost) throw count.reason;
+    throw new NotReplicated();
   }
 
   #connect(): void {

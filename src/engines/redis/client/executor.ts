@@ -1,9 +1,16 @@
 import type { EngineLog } from '../../../engine/engine.ts';
 import { PendingLimit } from '../../../engine/pending-limit.ts';
-import type { Clock } from '../../../model/clock.ts';
+import type { CancelTimer, Clock } from '../../../model/clock.ts';
 import { QuaysideError } from '../../../model/errors.ts';
-import { type Arg, type Command, ConnectionLost, type Reply, ReplyError } from './connection.ts';
-import { type Master, NotReplicated } from './master.ts';
+import {
+  type Arg,
+  type Command,
+  ConnectionLost,
+  NotReplicated,
+  type Reply,
+  ReplyError,
+} from './connection.ts';
+import type { Master } from './master.ts';
 import { slotOf } from './slots.ts';
 import type { Topology } from './topology.ts';
 
@@ -120,19 +127,33 @@ export class Executor {
   }
 
   /** Settles by the deadline. @throws ExecutionError */
-  execute(request: Request): Promise<Executed> {
-    const { clock, shown } = this.#options;
-    const execution = new Execution(request, shown);
-    if (request.progress !== undefined) request.progress.giveUp = () => execution.failure();
-    const leftMs = request.deadlineAt - clock.monotonic();
-    if (leftMs <= 0) return Promise.reject(execution.failure());
-    return new Promise((resolve, reject) => {
-      const cancel = clock.after(leftMs, () => {
-        execution.isOver = true;
-        reject(execution.failure());
-      });
-      this.#run(execution).then(resolve, reject).finally(cancel);
-    });
+  async execute(request: Request): Promise<Executed> {
+    const { clock, topology, shown } = this.#options;
+    const { slot, name, args, writes, followers = [], progress } = request;
+    const execution = new Execution(request, clock, shown);
+    if (progress !== undefined) progress.giveUp = () => execution.failure();
+    try {
+      while (execution.leftMs > 0 && !this.#isStopped) {
+        const { redirect, mayBeDone } = execution;
+        const master = redirect ?? topology.masterOf(slot);
+        execution.redirect = null;
+        if (master === null || master.downMs > 0) {
+          execution.reason = master?.problem?.message ?? execution.reason;
+          await this.#pause(execution);
+          continue;
+        }
+        const command = { name, args: args(master, mayBeDone), writes, asking: redirect !== null, followers };
+        try {
+          const reply = await execution.attempt(master.execute(command));
+          return { reply, master, repeated: mayBeDone };
+        } catch (error) {
+          if (!(await this.#learn(execution, master, error))) await this.#pause(execution);
+        }
+      }
+      throw execution.failure();
+    } finally {
+      execution.end();
+    }
   }
 
   /** Everything fails from now on. */
@@ -152,29 +173,6 @@ export class Executor {
     if (rejection !== null) throw rejection;
     const { reply } = await this.execute({ slot, name, args: () => args, ...options });
     return reply;
-  }
-
-  async #run(execution: Execution): Promise<Executed> {
-    const { slot, name, writes, followers = [], args } = execution.request;
-    while (!execution.isOver && !this.#isStopped) {
-      const { redirect, mayBeDone } = execution;
-      const master = redirect ?? this.#options.topology.masterOf(slot);
-      execution.redirect = null;
-      if (master === null || master.downMs > 0) {
-        execution.reason = master?.problem?.message ?? execution.reason;
-        await this.#pause(execution);
-        continue;
-      }
-      const command = { name, args: args(master, mayBeDone), writes, asking: redirect !== null, followers };
-      execution.isInFlight = true;
-      try {
-        return { reply: await master.execute(command), master, repeated: mayBeDone };
-      } catch (error) {
-        execution.isInFlight = false;
-        if (!(await this.#learn(execution, master, error))) await this.#pause(execution);
-      }
-    }
-    throw execution.failure();
   }
 
   /**
@@ -237,10 +235,11 @@ export class Executor {
         throw execution.failure();
     }
     if (message.startsWith('ERR Function not found')) {
-      return master.loadLibrary().then(
+      const loading = master.loadLibrary().then(
         () => true,
         () => false,
       );
+      return execution.inTime(loading);
     }
     log.warn({ engine: shown, reply: message }, 'Redis answered with an error that was not expected');
     const outcome = 'answered with an error; whether it was done is unknown';
@@ -255,7 +254,7 @@ export class Executor {
         this.#pausing.delete(done);
         resolve();
       };
-      const cancel = this.#options.clock.after(execution.nextPauseMs(), done);
+      const cancel = this.#options.clock.after(Math.min(execution.nextPauseMs(), execution.leftMs), done);
       this.#pausing.add(done);
     });
   }
@@ -267,23 +266,50 @@ export class Executor {
 
 /** What the attempts of one request have come to. */
 class Execution {
-  readonly request: Request;
   /** Some attempt may have been executed, although no reply says so. */
   mayBeDone = false;
-  /** One was sent and has no outcome yet. */
-  isInFlight = false;
-  /** Its deadline has passed. */
-  isOver = false;
   /** Where the next attempt goes instead of the master that has the slot. */
   redirect: Master | null = null;
   reason = 'there is no connection';
+  readonly request: Request;
+  readonly #clock: Clock;
   readonly #shown: string;
+  readonly #expired = Promise.withResolvers<never>();
+  readonly #cancelTimer: CancelTimer;
+  /** A write was sent and has no outcome yet. */
+  #isOpen = false;
   #pauseMs = FIRST_PAUSE_MS;
   #redirects = 0;
 
-  constructor(request: Request, shown: string) {
+  constructor(request: Request, clock: Clock, shown: string) {
     this.request = request;
+    this.#clock = clock;
     this.#shown = shown;
+    this.#expired.promise.catch(() => {});
+    this.#cancelTimer = clock.after(this.leftMs, () => this.#expired.reject(this.failure()));
+  }
+
+  get leftMs(): number {
+    return this.request.deadlineAt - this.#clock.monotonic();
+  }
+
+  end(): void {
+    this.#cancelTimer();
+  }
+
+  /** @throws ExecutionError at the deadline */
+  inTime<T>(promise: Promise<T>): Promise<T> {
+    return Promise.race([promise, this.#expired.promise]);
+  }
+
+  /** @throws ExecutionError at the deadline */
+  async attempt(reply: Promise<Reply>): Promise<Reply> {
+    this.#isOpen = this.request.writes;
+    try {
+      return await this.inTime(reply);
+    } finally {
+      this.#isOpen = false;
+    }
   }
 
   nextPauseMs(): number {
@@ -299,7 +325,7 @@ class Execution {
 
   /** The error of a request that is attempted no further. */
   failure(): ExecutionError {
-    if (!this.mayBeDone && !(this.isInFlight && this.request.writes)) {
+    if (!this.mayBeDone && !this.#isOpen) {
       return new ExecutionError('storage-unavailable', `${this.#shown} cannot be used now: ${this.reason}.`);
     }
     return new ExecutionError(

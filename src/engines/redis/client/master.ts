@@ -1,26 +1,13 @@
 import type { Library } from '../library.ts';
 import type { Settings } from '../settings.ts';
 import {
-  type Command,
   Connection,
   ConnectionLost,
   type ConnectionOptions,
+  type MasterCommand,
   type Reply,
 } from './connection.ts';
 import { checkServer, loadLibrary, recheckServer, type ServerFacts, UnfitServer } from './server-check.ts';
-
-/** One command for a master. */
-export interface MasterCommand extends Command {
-  /** It changes something: if the master waits for replicas, the command counts only with them. */
-  readonly writes: boolean;
-  /** The slot is moving to this master, which shall serve it already. */
-  readonly asking?: boolean;
-  /** Sent right behind it on the same connection. Their replies are ignored. */
-  readonly followers?: readonly Command[];
-}
-
-/** The master executed the command, but too few replicas had it in time. */
-export class NotReplicated extends Error {}
 
 /** Since when a server has been reachable. Moments are by its clock. */
 export interface Contact {
@@ -39,27 +26,22 @@ export interface MasterOptions extends Pick<ConnectionOptions, 'clock' | 'locate
   readonly onReady: (facts: ServerFacts) => void;
 }
 
-/** Shorter than the silence after which a server is suspected: one that waits for its replicas is not silent. */
-const WAIT_MS = 700;
 /** A server that answered nothing for this long was unavailable: it is asked something every two seconds. */
 const UNAVAILABLE_MS = 3_000;
 /** Leases that end so soon after a server is back could hardly be settled or extended. */
 const GRACE_MS = 5_000;
 const ALWAYS: Contact = { since: 0, excusedUntil: 0 };
 
-interface Waiting {
-  readonly command: MasterCommand;
-  readonly settle: (reply: Promise<Reply>) => void;
-}
-
-/** One master server. Commands of the same turn leave in one packet, with one `WAIT` behind them. */
+/** One master server. Commands of the same turn take the same of its connections. */
 export class Master {
   /** Why a connection was last lost or not made. */
   problem: Error | null = null;
   readonly #options: MasterOptions;
   /** Two, so that one works while the other waits for replicas. Commands with an order are never in flight together. */
   readonly #connections: readonly Connection[];
-  readonly #waiting: Waiting[] = [];
+  /** Which connection has the commands of this turn. */
+  #chosen: Connection | null = null;
+  #later: (() => void)[] = [];
   /** Since when nothing can be sent, by the monotonic clock; null while something can. */
   #downSince: number | null;
   /** When it last replied, by the monotonic clock. */
@@ -111,14 +93,14 @@ export class Master {
 
   /** @throws ReplyError, ConnectionLost, NotReplicated */
   execute(command: MasterCommand): Promise<Reply> {
-    process.nextTick(() => this.#flush());
-    return this.#enqueue(command);
+    if (this.#chosen === null) this.#choose();
+    return this.#chosen?.execute(command) ?? Promise.reject(new ConnectionLost(false));
   }
 
   /** The same for a command without hurry: it leaves with the next one, at the end of this turn at the latest. */
   executeLater(command: MasterCommand): Promise<Reply> {
-    setImmediate(() => this.#flush());
-    return this.#enqueue(command);
+    if (this.#later.length === 0) setImmediate(() => this.#executeLater());
+    return new Promise((resolve) => this.#later.push(() => resolve(this.execute(command))));
   }
 
   /** Loads our functions again, after the server replied that it has none. @throws ReplyError, ConnectionLost */
@@ -140,7 +122,7 @@ export class Master {
 
   /** What waits is sent before. */
   stop(): void {
-    this.#flush();
+    this.#executeLater();
     for (const connection of this.#connections) connection.close();
   }
 
@@ -180,16 +162,16 @@ export class Master {
     return Math.round(monotonic + this.#timeOffset);
   }
 
-  #enqueue(command: MasterCommand): Promise<Reply> {
-    return new Promise((resolve) => this.#waiting.push({ command, settle: resolve }));
+  #executeLater(): void {
+    for (const execute of this.#later.splice(0)) execute();
   }
 
-  #flush(): void {
-    if (this.#waiting.length === 0) return;
-    const waiting = this.#waiting.splice(0);
-    const connection = this.#leastBusy();
-    if (connection !== null) connection.together(() => send(connection, waiting));
-    else for (const { settle } of waiting) settle(Promise.reject(new ConnectionLost(false)));
+  #choose(): void {
+    this.#chosen = this.#leastBusy();
+    process.nextTick(() => {
+      this.#executeLater();
+      this.#chosen = null;
+    });
   }
 
   #leastBusy(): Connection | null {
@@ -207,28 +189,4 @@ export class Master {
     if (this.#repliedAt === null ? isSuccessor : now - this.#repliedAt > UNAVAILABLE_MS) this.renewContact();
     this.#repliedAt = now;
   }
-}
-
-function send(connection: Connection, waiting: readonly Waiting[]): void {
-  const sent = waiting.map(({ command: { name, args, asking = false, followers = [] } }) => {
-    if (asking) connection.send('ASKING', []).catch(() => {});
-    const reply = connection.send(name, args);
-    for (const follower of followers) connection.send(follower.name, follower.args).catch(() => {});
-    return reply;
-  });
-  const { wait } = connection;
-  const mustWait = wait > 0 && waiting.some(({ command }) => command.writes);
-  const replicas = mustWait ? connection.send('WAIT', [wait, WAIT_MS]) : null;
-  for (const [i, { command, settle }] of waiting.entries()) {
-    const reply = sent[i] as Promise<Reply>;
-    settle(replicas !== null && command.writes ? replicated(reply, replicas, wait) : reply);
-  }
-}
-
-async function replicated(reply: Promise<Reply>, replicas: Promise<Reply>, wait: number): Promise<Reply> {
-  const [replied, count] = await Promise.allSettled([reply, replicas]);
-  if (replied.status === 'rejected') throw replied.reason;
-  if (count.status === 'fulfilled' && Number(count.value) >= wait) return replied.value;
-  if (count.status === 'rejected' && count.reason instanceof ConnectionLost) throw count.reason;
-  throw new NotReplicated();
 }

@@ -1,0 +1,153 @@
+import assert from 'node:assert/strict';
+import { once } from 'node:events';
+import { type AddressInfo, createServer, type Server, type Socket } from 'node:net';
+import { afterEach, beforeEach, describe, it } from 'node:test';
+import {
+  Connection,
+  ConnectionLost,
+  NotReplicated,
+  ReplyError,
+} from '../../src/engines/redis/client/connection.ts';
+import { FakeClock } from '../support/clock.ts';
+import { turns, until } from './redis-time.ts';
+
+const LOGIN = { username: null, password: null, db: 0, tls: null };
+
+describe('A connection to Redis', () => {
+  /** Its replies are written by hand. */
+  let server: Server;
+  let clock: FakeClock;
+  let connection: Connection;
+  const sockets: Socket[] = [];
+  const requests: string[] = [];
+  const downs: string[] = [];
+  let connects: number;
+
+  beforeEach(async () => {
+    for (const list of [sockets, requests, downs]) list.length = 0;
+    connects = 0;
+    server = createServer({ noDelay: true }, (socket) => {
+      sockets.push(socket);
+      socket.on('error', () => {});
+      socket.on('data', (data) => {
+        // The name of the connection, which the driver sets first.
+        if (/setname/.test(`${data}`)) socket.write('+OK\r\n');
+        else requests.push(`${data}`);
+      });
+    });
+    server.listen(0, '127.0.0.1');
+    await once(server, 'listening');
+    clock = new FakeClock();
+    connection = new Connection({
+      clock,
+      login: LOGIN,
+      locate: async () => ({ host: '127.0.0.1', port: (server.address() as AddressInfo).port }),
+      setUp: async () => void connects++,
+      onDown: ({ message }) => downs.push(message),
+    });
+    await connection.ready;
+  });
+
+  afterEach(async () => {
+    connection.close();
+    for (const socket of sockets) socket.destroy();
+    server.close();
+    await once(server, 'close');
+    assert.equal(clock.pending, 0);
+  });
+
+  const write = (reply: string): boolean | undefined => sockets.at(-1)?.write(reply);
+
+  /** Time passes, and what it brings about. */
+  const pass = async (ms: number): Promise<void> => {
+    clock.advance(ms);
+    await turns();
+  };
+
+  it('rejects what was sent when it closes, and what is sent then; neither is sent on the next connection', async () => {
+    const lost = assert.rejects(connection.send('INCR', ['a']), (error) => isLost(error, true));
+    await until(() => requests.length === 1);
+    sockets.at(-1)?.destroy();
+    await lost;
+    await assert.rejects(connection.send('INCR', ['b']), (error) => isLost(error, false));
+    await until(() => downs.length === 1);
+    await pass(49);
+    assert.equal(sockets.length, 1);
+    clock.advance(1);
+    await until(() => connects === 2);
+    const reply = connection.send('INCR', ['c']);
+    await until(() => requests.length === 2);
+    write(':1\r\n');
+    assert.equal(await reply, 1);
+    assert.match(requests[1] ?? '', /^\*2\r\n\$4\r\nINCR\r\n\$1\r\nc\r\n$/);
+  });
+
+  it('is not healthy while the server owes a reply for a second, and is closed after three', async () => {
+    const lost = assert.rejects(connection.send('GET', ['a']), (error) => isLost(error, true));
+    await pass(999);
+    assert.ok(connection.isHealthy);
+    await pass(1);
+    assert.ok(!connection.isHealthy);
+    await pass(2_000);
+    assert.deepEqual(downs, []);
+    await pass(500);
+    await lost;
+    await until(() => downs.length === 1);
+    assert.deepEqual(downs, ['no answer in time']);
+  });
+
+  it('stays open while a long reply arrives', async () => {
+    const reply = connection.send('GET', ['a']);
+    await until(() => requests.length === 1);
+    write('$10\r\n');
+    for (let sent = 0; sent < 10; sent++) {
+      clock.advance(1_100);
+      assert.ok(!connection.isHealthy);
+      write('x');
+      await until(() => connection.isHealthy);
+    }
+    write('\r\n');
+    assert.deepEqual(await reply, Buffer.from('xxxxxxxxxx'));
+    assert.deepEqual(downs, []);
+  });
+
+  it('hands out no arguments with an error', async () => {
+    const failing = connection.send('SET', ['a', 'secret']);
+    await until(() => requests.length === 1);
+    write('-ERR no\r\n');
+    await assert.rejects(failing, (error) => {
+      assert.ok(error instanceof ReplyError);
+      assert.ok(!JSON.stringify({ ...error, message: error.message, stack: error.stack }).includes('secret'));
+      return error.message === 'ERR no';
+    });
+  });
+
+  it('sends what is executed in a turn in one packet, with one WAIT behind it that only writes heed', async () => {
+    connection.wait = 1;
+    const write1 = assert.rejects(
+      connection.execute({ name: 'SET', args: ['a', '1'], writes: true }),
+      NotReplicated,
+    );
+    const write2 = assert.rejects(connection.execute({ name: 'SET', args: ['b', '1'], writes: true }), {
+      message: 'ERR no',
+    });
+    const read = connection.execute({
+      name: 'GET',
+      args: ['a'],
+      writes: false,
+      asking: true,
+      followers: [{ name: 'PUBLISH', args: ['c', 'm'] }],
+    });
+    await until(() => requests.length > 0);
+    const names = [...(requests[0] ?? '').matchAll(/\*\d+\r\n\$\d+\r\n(\w+)/g)].map(([, name]) => name);
+    assert.deepEqual(names, ['SET', 'SET', 'ASKING', 'GET', 'PUBLISH', 'WAIT']);
+    write('+OK\r\n-ERR no\r\n+OK\r\n$1\r\n1\r\n:0\r\n:0\r\n');
+    assert.deepEqual(await read, Buffer.from('1'));
+    await Promise.all([write1, write2]);
+    assert.equal(requests.length, 1);
+  });
+});
+
+function isLost(error: unknown, sent: boolean): boolean {
+  return error instanceof ConnectionLost && error.sent === sent;
+}
