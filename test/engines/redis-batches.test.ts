@@ -1,9 +1,10 @@
 import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, it } from 'node:test';
-import type { Move } from '../../src/engine/old-port.ts';
+import type { Reply } from '../../src/engines/redis/client/connection.ts';
 import { newElement, newElements } from '../support/elements.ts';
-import { StubbedStorage } from './redis-stub.ts';
-import { ANSWERED_MS, inTime, passTo, refusalOf, turns } from './redis-time.ts';
+import { rollback, type Transfer, transfer } from '../support/settle.ts';
+import { entryFor, StubbedStorage } from './redis-stub.ts';
+import { ANSWERED_MS, inTime, refusalOf, settledOf, turns } from './redis-time.ts';
 
 const [HERE, THERE] = [
   { ns: 'jobs', name: 'here' },
@@ -11,9 +12,8 @@ const [HERE, THERE] = [
 ];
 const FINISH = { id: '0123456789ab000000000001', group: '', token: null };
 const FAILED = { ...FINISH, delayMs: 0, countTry: true };
-const ENTRY = { id: Buffer.alloc(24), to: 'jobs/dead', packed: Buffer.alloc(0) };
 
-const move = (from: Move['from'], queue: Move['from']): Move[] => [
+const move = (from: Transfer['from'], queue: Transfer['from']): Transfer[] => [
   { from, finish: FINISH, inserts: [{ queue, element: newElement({ body: 'copy' }) }] },
 ];
 
@@ -24,36 +24,38 @@ describe('Batches of the Redis engine on a cluster', () => {
     stub = new StubbedStorage();
   });
 
-  afterEach(async () => {
-    await passTo(stub.clock, stub.stop());
+  afterEach(() => {
+    stub.stop();
     assert.equal(stub.clock.pending, 0);
   });
 
-  const reply = async (verb: string, ...parcels: Parameters<ReturnType<typeof stub.take>['reply']>) => {
-    stub.take(verb).reply(...parcels);
+  const reply = async (verb: string, outbox: readonly Reply[] = []): Promise<void> => {
+    stub.take(verb).reply(outbox);
     await turns();
   };
 
   it('of two queues that send to each other do not wait for each other', async () => {
     const { storage } = stub;
-    const failing = storage.rollback(HERE, [FAILED]);
-    const moving = storage.transfer(move(THERE, HERE));
+    const failing = rollback(storage, HERE, [FAILED]);
+    const moving = transfer(storage, move(THERE, HERE));
     await turns();
     // The rollback was the last one that the element had: it goes to the queue which moves one the other way.
-    stub.take('rollback').reply([ENTRY]);
+    stub.take('settle').reply([entryFor('jobs/dead', 1)]);
     await turns();
-    await reply('move');
-    await reply('accept');
+    await reply('settle', [entryFor('jobs/here', 1)]);
+    await reply('apply');
+    await reply('apply');
     assert.deepEqual(await Promise.all([failing, moving]), [['done'], ['done']]);
-    await reply('delivered');
-    await reply('struck');
+    await reply('acknowledge');
+    await reply('acknowledge');
+    assert.deepEqual(stub.sent, []);
   });
 
-  it('go on while what one of them sent elsewhere does not arrive; its caller has an answer in time', async () => {
+  it('continue while what one of them sent elsewhere does not arrive; its caller has an answer in time', async () => {
     const { storage, clock } = stub;
-    const moving = storage.transfer(move(HERE, THERE));
+    const moving = transfer(storage, move(HERE, THERE));
     await turns();
-    await reply('move', [ENTRY]);
+    await reply('settle', [entryFor('jobs/dead', 1)]);
     const inserting = storage.insert(HERE, newElements('next'));
     await turns();
     await reply('insert');
@@ -61,11 +63,47 @@ describe('Batches of the Redis engine on a cluster', () => {
     assert.deepEqual(await inTime(clock, [moving.then(String)]), ['done']);
   });
 
+  it('apply what they sent elsewhere in its order: what comes later waits until the source has deleted what came first', async () => {
+    const { storage } = stub;
+    const first = transfer(storage, move(HERE, THERE));
+    await turns();
+    await reply('settle', [entryFor('jobs/dead', 1)]);
+    const second = transfer(storage, move(HERE, THERE));
+    await turns();
+    await reply('settle', [entryFor('jobs/dead', 2)]);
+    const applying = stub.sent.filter(({ verbs }) => verbs.includes('apply'));
+    assert.equal(applying.length, 1, 'one at a time');
+    await reply('apply');
+    assert.deepEqual(await first, ['done']);
+    assert.deepEqual(await settledOf([second]), [false]);
+    await reply('acknowledge', [entryFor('jobs/dead', 2)]);
+    await reply('apply');
+    assert.deepEqual(await second, ['done']);
+    await reply('acknowledge');
+  });
+
+  it('try again a second later to bring what could not be brought', async () => {
+    const { storage, clock } = stub;
+    const moving = transfer(storage, move(HERE, THERE));
+    await turns();
+    await reply('settle', [entryFor('jobs/dead', 1)]);
+    stub.take('apply');
+    clock.advance(ANSWERED_MS);
+    assert.deepEqual(await moving, ['done'], 'what the source did cannot be undone');
+    await turns();
+    clock.advance(1_000);
+    await turns();
+    await reply('entries', [entryFor('jobs/dead', 1)]);
+    // The batch that never ended may yet be executed: it is settled first.
+    await reply('apply');
+    await reply('acknowledge');
+  });
+
   it('that never end do not keep their calls, nor those behind them, from an answer', async () => {
     const { storage, clock } = stub;
     const first = refusalOf(storage.insert(HERE, newElements('a')));
     await turns();
-    const behind = [storage.insert(HERE, newElements('b')), storage.sizes(HERE), storage.purge(HERE)];
+    const behind = [storage.insert(HERE, newElements('b')), storage.counts(HERE), storage.purge(HERE)];
     assert.deepEqual(await inTime(clock, [first, ...behind.map(refusalOf)]), []);
     const after = storage.insert(HERE, newElements('c'));
     await turns();
@@ -85,7 +123,7 @@ describe('Batches of the Redis engine on a cluster', () => {
     await insert('a');
     clock.advance(2_000);
     stub.isReachable = false;
-    assert.equal(await refusalOf(storage.insert(HERE, newElements('refused'))), 'storage-unavailable');
+    assert.equal(await refusalOf(storage.insert(HERE, newElements('rejected'))), 'storage-unavailable');
     stub.isReachable = true;
     const late = storage.insert(HERE, newElements('b'));
     await turns();
@@ -93,7 +131,7 @@ describe('Batches of the Redis engine on a cluster', () => {
     // The queue was idle for this long, had it not been used again.
     clock.advance(3_000);
     await turns();
-    for (const bye of stub.sent.splice(0)) bye.reply();
+    for (const other of stub.sent.splice(0)) other.reply();
     await turns();
     const next = storage.insert(HERE, newElements('c'));
     await turns();
@@ -105,5 +143,24 @@ describe('Batches of the Redis engine on a cluster', () => {
     await reply('insert');
     await Promise.all([late, next]);
     assert.ok(clock.monotonic() <= ANSWERED_MS);
+  });
+
+  it('have numbers above all earlier ones after a queue was idle', async () => {
+    const { storage, clock } = stub;
+    const numbers: number[] = [];
+    for (const queue of [HERE, THERE, HERE]) {
+      const inserting = storage.insert(queue, newElements('a'));
+      await turns();
+      numbers.push(stub.sent[0]?.number ?? 0);
+      await reply('insert');
+      await inserting;
+      clock.advance(10_000);
+      await turns();
+    }
+    assert.deepEqual(
+      numbers.toSorted((a, b) => a - b),
+      numbers,
+    );
+    assert.equal(new Set(numbers).size, numbers.length);
   });
 });

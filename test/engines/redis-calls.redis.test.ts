@@ -214,19 +214,21 @@ describe('calls of the Redis engine on a bad network', () => {
     assert.deepEqual(bodyTexts((await far.storage.take(queue, POP)).deliveries), ['new']);
   });
 
-  it('keeps nothing for a client that stopped', async () => {
-    const keys = new Keys(prefix);
+  it('keeps nothing for a client that stopped, once another sweeps a minute later', async () => {
     const queue = freshQueue();
     const clock = new FakeClock();
-    const third = redisEngine({ url: server.url, namespaces: NAMESPACES, clock, prefix });
-    await third.start();
-    await third.storage.insert(queue, newElements('a', 'b'));
-    await third.storage.take(queue, { ...POP, count: 1 });
-    await third.stop();
-    const { hash } = keys.queue(queue);
+    const own = { url: server.url, namespaces: NAMESPACES, clock, prefix: freshPrefix() };
+    const [stopped, other] = [redisEngine(own), redisEngine(own)];
+    await Promise.all([stopped.start(), other.start()]);
+    await stopped.storage.insert(queue, newElements('a', 'b'));
+    await stopped.storage.take(queue, { ...POP, count: 1 });
+    await stopped.stop();
+    clock.advance(61_000);
+    await other.storage.sweep();
+    const { hash } = new Keys(own.prefix).queue(queue);
     const fields = redisCli('-p', String(server.port), 'HLEN', hash).trim();
-    // The queue's tag and number, and the element that is left.
-    assert.equal(fields, '3');
+    assert.equal(fields, '3', "the queue's tag and number, and the element that is left");
+    await other.stop();
   });
 });
 

@@ -124,11 +124,11 @@ describe('A queue on Redis that holds something which this version did not write
   it('commits a reservation whose record has no token only without a token', async () => {
     const [held] = await reserved('held');
     assert.ok(held);
-    // The record as it was before tokens had 128 bits: maturity(6) tries(4) token(6) until(6).
-    const shorten = `local field = 'd\\0\\0' .. struct.pack('>I6', ARGV[1])
-      local maturity, tries, token, till = struct.unpack('>I6I4c16I6', redis.call('HGET', KEYS[1], field))
-      return redis.call('HSET', KEYS[1], field, struct.pack('>I6I4I6I6', maturity, tries, 7, till))`;
-    assert.equal(edit(shorten, numberOf(held)), '0');
+    // Maturity(6) tries(4) token(16) lease end(6) and more.
+    const clear = `local field = 'd\\0\\0' .. struct.pack('>I6', ARGV[1])
+      local record = redis.call('HGET', KEYS[1], field)
+      return redis.call('HSET', KEYS[1], field, record:sub(1, 10) .. ('\\0'):rep(16) .. record:sub(27))`;
+    assert.equal(edit(clear, numberOf(held)), '0');
     for (const token of ['not one of ours', 'A'.repeat(22), held.lease?.token ?? '']) {
       assert.equal(await commitOne(held, token), 'lease-lost', token);
     }
@@ -142,8 +142,8 @@ describe('A queue on Redis that holds something which this version did not write
       edit(
         `local field = 'e' .. struct.pack('>I6', ARGV[1])
         local value = redis.call('HGET', KEYS[1], field)
-        assert(value:sub(11, 11) == ARGV[2])
-        return redis.call('HSET', KEYS[1], field, value:sub(1, 10) .. ARGV[3] .. value:sub(12))`,
+        assert(value:sub(23, 23) == ARGV[2])
+        return redis.call('HSET', KEYS[1], field, value:sub(1, 22) .. ARGV[3] .. value:sub(24))`,
         number,
         from,
         to,

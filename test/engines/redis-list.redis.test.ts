@@ -43,6 +43,7 @@ for (const { name, url } of servers) {
         reserve: false,
         pipeline: false,
         remove: false,
+        expiry: false,
       });
       const queue = freshQueue();
       const ref = { id: 'x', group: '', token: null };
@@ -55,6 +56,8 @@ for (const { name, url } of servers) {
         transfer(storage, [{ from: queue, finish: ref, inserts: [] }]),
         storage.insert(queue, [newElement({ delayMs: 1000 })]),
         storage.insert(queue, [newElement({ groups: ['g1'] })]),
+        storage.insert(queue, [newElement({ expiresAt: Date.now() + 60_000 })]),
+        storage.take(queue, { group: '', count: 1, leaseMs: null, ids: ['x'] }),
       ];
       for (const call of refused) {
         await assert.rejects(

@@ -1,12 +1,16 @@
 import type { Signaller } from '../../src/engine/signaller.ts';
-import type { Stats } from '../../src/engine/stats.ts';
-import { Around } from '../../src/engines/redis/around.ts';
-import type { Flight, FlightReply, Flights } from '../../src/engines/redis/calls/flight.ts';
-import { type CarriedSignals, Lanes } from '../../src/engines/redis/calls/lanes.ts';
-import type { Parcel } from '../../src/engines/redis/calls/parcels.ts';
-import { ExecutionError, type Executor } from '../../src/engines/redis/client/executor.ts';
+import { Batchers, type InsertSignals } from '../../src/engines/redis/batcher.ts';
+import type { Reply } from '../../src/engines/redis/client/connection.ts';
+import {
+  type Executed,
+  ExecutionError,
+  type Executor,
+  type Request,
+} from '../../src/engines/redis/client/executor.ts';
+import type { Master } from '../../src/engines/redis/client/master.ts';
 import { Keys } from '../../src/engines/redis/keys.ts';
-import { OutboxRelay } from '../../src/engines/redis/outbox-relay.ts';
+import { readLibrary } from '../../src/engines/redis/library.ts';
+import { Outbox } from '../../src/engines/redis/outbox.ts';
 import { Policies } from '../../src/engines/redis/policies.ts';
 import type { Registry } from '../../src/engines/redis/registry.ts';
 import { RedisStorage } from '../../src/engines/redis/storage.ts';
@@ -15,11 +19,11 @@ import { plain } from '../support/broker.ts';
 import { FakeClock } from '../support/clock.ts';
 
 const DONE = Buffer.from('0');
-const ANSWERS: Readonly<Record<string, Buffer>> = {
+const RESULTS: Readonly<Record<string, Buffer>> = {
   insert: Buffer.from([0, 0, 0, 0, 0, 1]),
-  rollback: DONE,
-  move: DONE,
+  settle: DONE,
 };
+const VERBS = ['insert', 'settle', 'apply', 'acknowledge', 'entries', 'settle-session'];
 
 /** One call of the library as it was sent. */
 export interface SentCall {
@@ -27,8 +31,15 @@ export interface SentCall {
   readonly queue: string;
   readonly verbs: readonly string[];
   readonly number: number;
-  /** Answers it. */
-  reply(parcels?: readonly Parcel[]): void;
+  /** Replies, with entries of the outbox. */
+  reply(outbox?: readonly Reply[]): void;
+}
+
+/** An entry for a queue, as a reply has it. */
+export function entryFor(to: string, number: number): Reply {
+  const written = Buffer.alloc(7);
+  written.writeUIntBE(number, 1, 6);
+  return [Buffer.from(to), written, Buffer.concat([written, Buffer.alloc(8)])];
 }
 
 /** The storage of the Redis engine on a cluster, on a transport that a test answers by hand. */
@@ -37,8 +48,8 @@ export class StubbedStorage {
   readonly storage: RedisStorage;
   readonly sent: SentCall[] = [];
   isReachable = true;
-  readonly #lanes: Lanes;
-  readonly #relay: OutboxRelay;
+  readonly #batchers: Batchers;
+  readonly #outbox: Outbox;
 
   constructor() {
     const { clock } = this;
@@ -50,49 +61,42 @@ export class StubbedStorage {
       tidyLater: () => {},
       noteUse: () => {},
     } as unknown as Registry;
-    const sweeper = { touch: () => {}, sweepQueue: async () => {} } as unknown as Sweeper;
     const log = { info: () => {}, warn: () => {} };
-    this.#lanes = new Lanes({
+    const executor = {
+      addPending: () => {},
+      removePending: () => {},
+      rejection: () => (this.isReachable ? null : new ExecutionError('storage-unavailable', 'Unreachable.')),
+      execute: (request: Request) => this.#execute(request),
+    } as unknown as Executor;
+    this.#batchers = new Batchers({
       clock,
       log,
       keys,
       policies,
-      topology: { isCluster: true },
-      executor: {
-        addPending: () => {},
-        removePending: () => {},
-        rejection: () =>
-          this.isReachable ? null : new ExecutionError('storage-unavailable', 'It is unavailable.'),
-      },
-      flights: { fly: (flight: Flight) => this.#fly(flight) } as unknown as Flights,
-      around: new Around({
-        policies,
-        registry,
-        stats: { add: () => {} } as unknown as Stats,
-        relay: () => this.#relay,
-        sweeper: () => sweeper,
-      }),
-      signals: {} as CarriedSignals,
-    });
-    const lanes = this.#lanes;
-    this.#relay = new OutboxRelay(
-      { lanes, clock, log, dedupWindowMs: 0 },
-      { lookAgain: async () => {}, onLateArrival: () => {} },
-    );
-    const signaller = {} as Signaller;
-    const unused = { executor: {} as Executor, keys: {} as Keys };
-    this.storage = new RedisStorage({
-      ...unused,
-      lanes,
       registry,
-      sweeper,
+      executor,
+      library: readLibrary(),
+      givenTime: null,
+      client: Buffer.alloc(8),
+      topology: { isCluster: true },
+      signals: {} as InsertSignals,
+      onReply: (queue, reply, moves) => this.#outbox.onReply(queue, reply, moves),
+    });
+    const batchers = this.#batchers;
+    this.#outbox = new Outbox({ batchers, clock, log, dedupWindowMs: 0, onArrival: () => {} });
+    this.storage = new RedisStorage({
+      executor,
+      keys,
+      batchers,
+      registry,
+      sweeper: {} as Sweeper,
       policies,
       dedupWindowMs: 0,
-      signaller,
+      signaller: {} as Signaller,
     });
   }
 
-  /** The first call that waits for its answer and has this verb; takes it from the list. */
+  /** The first call that waits for its reply and has this verb; takes it from the list. */
   take(verb: string): SentCall {
     const index = this.sent.findIndex(({ verbs }) => verbs.includes(verb));
     const [call] = index < 0 ? [] : this.sent.splice(index, 1);
@@ -100,28 +104,28 @@ export class StubbedStorage {
     return call;
   }
 
-  async stop(): Promise<void> {
-    await this.#lanes.stop();
-    this.#relay.stop();
+  stop(): void {
+    this.#batchers.stop();
+    this.#outbox.stop();
   }
 
-  #fly({ keys: [key = ''], args, number, writes, deadlineAt }: Flight): Promise<FlightReply> {
-    const verbs = args
-      .slice(2)
-      .map(String)
-      .filter((arg) => VERBS.includes(arg));
+  #execute({ args }: Request): Promise<Executed> {
+    const master = { serverTime: 0, contact: { since: 0, excusedUntil: 0 }, noteServerTime: () => {} };
+    const [, , key, , head, , ...rest] = args(master as unknown as Master, false);
+    const verbs = rest.map(String).filter((arg) => VERBS.includes(arg));
     return new Promise((resolve) => {
-      const reply = (parcels: readonly Parcel[] = []): void => {
-        const answers = verbs.map((verb) => ({
-          tag: '0123456789ab',
-          text: ANSWERS[verb] ?? Buffer.alloc(0),
-          elements: [],
-        }));
-        resolve({ now: 0, made: [], answers, died: [], parcels, repeated: false, writes, deadlineAt });
+      const reply = (outbox: readonly Reply[] = []): void => {
+        const results = verbs.map((verb) => RESULTS[verb] ?? Buffer.alloc(0));
+        const tag = Buffer.from('0123456789ab');
+        const elements = verbs.map(() => 0);
+        resolve({
+          reply: [0, tag, 0, results, elements, [], outbox, []],
+          master: master as unknown as Master,
+          repeated: false,
+        });
       };
-      this.sent.push({ queue: /\{\w+\/(.*)\}/.exec(key)?.[1] ?? key, verbs, number, reply });
+      const queue = /\{\w+\/(.*)\}/.exec(String(key))?.[1] ?? String(key);
+      this.sent.push({ queue, verbs, number: (head as Buffer).readUIntBE(8, 6), reply });
     });
   }
 }
-
-const VERBS = ['insert', 'rollback', 'move', 'accept', 'delivered', 'struck', 'bye'];

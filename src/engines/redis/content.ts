@@ -1,6 +1,7 @@
-import { letterHeaders } from '../../model/dead-letter.ts';
 import { type ElementContent, type ElementHeaders, NO_HEADERS } from '../../model/element.ts';
-import { elementId } from './ids.ts';
+
+/** Bytes before the content in a stored element: see `library/queue.lua`. */
+export const ELEMENT_HEAD = 22;
 
 /**
  * An element's content as one value:
@@ -9,18 +10,10 @@ import { elementId } from './ids.ts';
  *      length of the rest (4)  the rest: JSON of [encoding, header name, value, …], of no bytes if there is none
  *      the body
  *
- * A dead letter has this in front, which the server writes, and which is read as headers:
- *
- *   E  when (6)  tries (4)  length of the queue's name (2)  tag (12) and number (6) of its id  the queue's name
- *
- * Those of the version before begin with D and have no id.
+ * The library reads and writes the headers of what it moves: `withHeaders` in `library/settle.lua`.
  */
-const PLAIN = 0x50;
-const LETTER = 0x45;
-const OLD_LETTER = 0x44;
-const ID_BYTES = 18;
+const FORM = 0x50;
 const HEAD_BYTES = 7;
-const LETTER_HEAD_BYTES = 13;
 
 const NOTHING = Buffer.alloc(0);
 
@@ -29,7 +22,7 @@ export function encodeContent({ body, contentType, contentEncoding, headers }: E
   const bare = contentEncoding === null && headers.length === 0;
   const rest = bare ? NOTHING : Buffer.from(JSON.stringify([contentEncoding, ...headers]));
   const value = Buffer.allocUnsafe(HEAD_BYTES + type.length + rest.length + body.length);
-  value.writeUInt8(PLAIN, 0);
+  value.writeUInt8(FORM, 0);
   value.writeUInt16BE(contentType === null ? 0 : type.length + 1, 1);
   value.set(type, 3);
   value.writeUInt32BE(rest.length, 3 + type.length);
@@ -43,9 +36,7 @@ export function encodeContent({ body, contentType, contentEncoding, headers }: E
  * @throws Error if it has another form, as after damage, or one of a newer version
  */
 export function decodeContent(value: Buffer, at: number): ElementContent {
-  if (value[at] === LETTER) return decodeLetter(value, at);
-  if (value[at] === OLD_LETTER) return decodeOldLetter(value, at);
-  if (value[at] !== PLAIN) throw new Error(`content begins with byte ${value[at]}, not ${PLAIN}`);
+  if (value[at] !== FORM) throw new Error(`content begins with byte ${value[at]}, not ${FORM}`);
   const typeLength = value.readUInt16BE(at + 1);
   const restAt = at + 3 + Math.max(0, typeLength - 1);
   const bodyAt = restAt + 4 + value.readUInt32BE(restAt);
@@ -81,31 +72,4 @@ function decodeRest(
     ...string[],
   ];
   return { contentEncoding, headers };
-}
-
-function decodeLetter(value: Buffer, at: number): ElementContent {
-  const idAt = at + LETTER_HEAD_BYTES;
-  const nameAt = idAt + ID_BYTES;
-  const contentAt = nameAt + value.readUInt16BE(at + 11);
-  const inner = decodeContent(value, contentAt);
-  const headers = letterHeaders(inner.headers, {
-    from: value.toString('latin1', nameAt, contentAt),
-    at: value.readUIntBE(at + 1, 6),
-    tries: value.readUInt32BE(at + 7),
-    id: elementId(value.toString('latin1', idAt, idAt + 12), value.readUIntBE(idAt + 12, 6)),
-  });
-  return { ...inner, headers };
-}
-
-function decodeOldLetter(value: Buffer, at: number): ElementContent {
-  const nameAt = at + LETTER_HEAD_BYTES;
-  const contentAt = nameAt + value.readUInt16BE(at + 11);
-  const inner = decodeContent(value, contentAt);
-  const headers = letterHeaders(inner.headers, {
-    from: value.toString('latin1', nameAt, contentAt),
-    at: value.readUIntBE(at + 1, 6),
-    tries: value.readUInt32BE(at + 7),
-    id: '',
-  });
-  return { ...inner, headers: headers.slice(0, -2) };
 }

@@ -2,22 +2,19 @@ import { randomBytes } from 'node:crypto';
 import { BufferedStats } from '../../engine/buffered-stats.ts';
 import type { Definitions } from '../../engine/definitions.ts';
 import type { Engine, EngineOptions } from '../../engine/engine.ts';
-import { OldStorage } from '../../engine/old-storage.ts';
 import type { Signaller } from '../../engine/signaller.ts';
-import type { Stats } from '../../engine/stats.ts';
+import { countLetters, type Stats } from '../../engine/stats.ts';
 import type { Storage } from '../../engine/storage.ts';
-import { Around } from './around.ts';
-import { Flights } from './calls/flight.ts';
-import { Lanes } from './calls/lanes.ts';
+import { Batchers } from './batcher.ts';
 import { Executor } from './client/executor.ts';
 import type { ServerFacts } from './client/server-check.ts';
 import { Topology } from './client/topology.ts';
 import { RedisDefinitions } from './definitions.ts';
 import { Forgetter } from './forgetter.ts';
-import { Keys } from './keys.ts';
+import { Keys, parseQueueText } from './keys.ts';
 import { type Library, readLibrary } from './library.ts';
-import { ListStorage } from './list/storage.ts';
-import { OutboxRelay } from './outbox-relay.ts';
+import { ListStorage } from './list.ts';
+import { Outbox } from './outbox.ts';
 import { Policies } from './policies.ts';
 import { Registry } from './registry.ts';
 import { readSettings, type Settings } from './settings.ts';
@@ -42,8 +39,8 @@ export class RedisEngine implements Engine {
   readonly #topology: Topology;
   readonly #executor: Executor;
   readonly #keys: Keys;
-  readonly #lanes: Lanes;
-  readonly #relay: OutboxRelay;
+  readonly #batchers: Batchers;
+  readonly #outbox: Outbox;
   readonly #subscriptions: Subscriptions;
   readonly #stopBuffers: () => Promise<void>;
   #isDurabilityLogged = false;
@@ -78,26 +75,31 @@ export class RedisEngine implements Engine {
     const counters = new RedisCounters({ executor, keys: this.#keys, library });
     const stats = new BufferedStats(counters, clock, log);
     const policies = new Policies(options.namespaces);
-    const around = new Around({
-      policies,
-      registry,
-      stats,
-      relay: () => this.#relay,
-      sweeper: () => sweeper,
-    });
-    const flights = new Flights({ executor, library, givenTime, client: randomBytes(8) });
-    this.#lanes = new Lanes({
+    const batchers = new Batchers({
       clock,
       log,
       keys: this.#keys,
       executor,
-      flights,
+      library,
+      givenTime,
+      client: randomBytes(8),
       policies,
+      registry,
       topology,
-      around,
       signals: signaller,
+      onReply: (queue, reply, moves) => {
+        if (reply.died !== null) {
+          const target = parseQueueText(reply.died.to);
+          const groups = policies.deadLetterGroups(queue);
+          for (const [group, count] of reply.died.counts) {
+            countLetters(stats, { queue, group }, { queue: target, groups }, count);
+          }
+          sweeper.noteAffected(target);
+        }
+        return this.#outbox.onReply(queue, reply, moves);
+      },
     });
-    const lanes = this.#lanes;
+    this.#batchers = batchers;
     const shared = {
       executor,
       keys: this.#keys,
@@ -111,20 +113,19 @@ export class RedisEngine implements Engine {
       definitions: this.definitions,
       sweepQueue: (queue) => sweeper.sweepQueue(queue),
     });
-    const sweeper = new Sweeper({ lanes, registry, dedupWindowMs, forgetter });
-    this.#relay = new OutboxRelay(
-      { lanes, clock, log, dedupWindowMs },
-      {
-        lookAgain: (queue) => sweeper.sweepQueue(queue),
-        onLateArrival: (queue) => sweeper.touch(queue),
-      },
-    );
+    const sweeper = new Sweeper({ batchers, registry, dedupWindowMs, forgetter });
+    this.#outbox = new Outbox({
+      batchers,
+      clock,
+      log,
+      dedupWindowMs,
+      onArrival: (queue) => sweeper.noteAffected(queue),
+    });
     this.stats = stats;
-    const storage =
+    this.storage =
       settings.variant === 'list'
         ? new ListStorage({ ...shared, registry, forgetter, dedupWindowMs, givenTime })
-        : new RedisStorage({ ...shared, lanes, registry, sweeper, policies, dedupWindowMs, signaller });
-    this.storage = new OldStorage(storage, options.namespaces, () => stats);
+        : new RedisStorage({ ...shared, batchers, registry, sweeper, policies, dedupWindowMs, signaller });
     this.#stopBuffers = () => stats.stop();
   }
 
@@ -181,8 +182,8 @@ export class RedisEngine implements Engine {
 
   async #stop(): Promise<void> {
     await this.#stopBuffers();
-    await this.#lanes.stop();
-    this.#relay.stop();
+    this.#batchers.stop();
+    this.#outbox.stop();
     this.#subscriptions.stop();
     this.#executor.stop();
     this.#topology.stop();

@@ -6,9 +6,9 @@ import type { Registry, UnusedName } from './registry.ts';
 const HOUR_MS = 3_600_000;
 /** A queue that is empty, not paused and unused for so long is forgotten. Its use is known to the hour. */
 const FORGOTTEN_MS = 25 * HOUR_MS;
-/** A queue that is unused and needed all the same is looked at again after this long. */
+/** A queue that is unused and needed all the same is checked again after this long. */
 const NEEDED_MS = HOUR_MS;
-/** Between two looks, and names of a namespace that are looked at in one. */
+/** Between two checks, and names of a namespace that are checked in one. */
 const REST_MS = 600_000;
 const AT_ONCE = 200;
 
@@ -16,17 +16,17 @@ interface ForgetterParts {
   readonly namespaces: readonly NamespacePolicy[];
   readonly registry: Registry;
   readonly definitions: Definitions;
-  /** Housekeeping of one queue: what it remembers for a while goes first. */
+  /** Housekeeping of one queue: what it remembers for a while is removed first. */
   readonly sweepQueue: (queue: QueueKey) => Promise<unknown>;
 }
 
 /**
- * Forgets queues that nobody needs any more, with their statistics: names must not pile up.
+ * Forgets queues that are no longer needed, with their statistics: names must not pile up.
  *
- * The name and the queue may lie on two servers, and other nodes insert at any moment. A node inserts only within twelve
+ * The name and the queue may be on two servers, and other nodes insert at any moment. A node inserts only within twelve
  * hours of a moment at which it made the name known, or noted its use (`Registry.isDeclared`). So what comes to a queue
- * that was unused for a day either came before it was looked at, and then the queue is not empty; or its use was noted
- * since, and then the name stays. Whatever breaks between two steps, no element stands in a queue without a name.
+ * that was unused for a day either came before it was checked, and then the queue is not empty; or its use was noted
+ * since, and then the name stays. Whatever breaks between two steps, no element is in a queue without a name.
  */
 export class Forgetter {
   readonly #parts: ForgetterParts;
@@ -38,7 +38,7 @@ export class Forgetter {
     this.#parts = parts;
   }
 
-  /** One step, if it is time for one. Never rejects: a server that is away is asked again at the next. */
+  /** One step, if it is time for one. Never rejects: an unavailable server is asked again at the next. */
   async step(): Promise<void> {
     const now = this.#parts.registry.now();
     if (now < this.#nextAt && now >= this.#nextAt - REST_MS) return;
@@ -47,7 +47,7 @@ export class Forgetter {
     if ((await Promise.all(steps)).includes(true)) this.#nextAt = now;
   }
 
-  /** Answers whether there may be more. */
+  /** Returns whether there may be more. */
   async #stepIn(policy: NamespacePolicy): Promise<boolean> {
     const { registry } = this.#parts;
     const options = { ageMs: FORGOTTEN_MS, limit: AT_ONCE, cursor: this.#cursors.get(policy.name) ?? '' };
@@ -67,7 +67,7 @@ export class Forgetter {
     else await registry.keepName(ns, unused, NEEDED_MS);
   }
 
-  /** A definition that pauses nothing goes. One that changes at this moment is a use, which is noted before. */
+  /** A definition that pauses nothing is deleted. One that changes at this moment is a use, which is noted before. */
   async #isPaused({ ns, name }: QueueKey): Promise<boolean> {
     const { definitions } = this.#parts;
     // As the broker writes it (`broker/namespace.ts`).

@@ -1,7 +1,5 @@
-import type { DeliveryRef } from '../../engine/old-port.ts';
 import type { ElementId } from '../../model/element.ts';
 import { TOKEN_BYTES } from '../../model/lease-token.ts';
-import { OWNER_BYTES, ownerNumber } from '../../model/owner.ts';
 
 /**
  * Ids of elements: the tag of the queue (12 hex digits, random when the queue is made), then the element's
@@ -28,7 +26,7 @@ export function elementId(tag: string, number: number): ElementId {
   return front.text + LAST_DIGITS[low];
 }
 
-/** Writes tag(12) and number(6). A text that is no id of ours gets a tag that no queue has. */
+/** Writes tag(12) and number(6). A string that is no id of ours gets a tag that no queue has. */
 export function writeId(id: ElementId, target: Buffer, at: number): void {
   const number = ID.test(id) ? Number.parseInt(id.slice(TAG_LENGTH), 32) : Number.POSITIVE_INFINITY;
   const known = number <= LARGEST_NUMBER;
@@ -37,12 +35,17 @@ export function writeId(id: ElementId, target: Buffer, at: number): void {
 }
 
 export const ID_BYTES = TAG_LENGTH + 6;
-export const REFERENCE_BYTES = ID_BYTES + 1 + TOKEN_BYTES + OWNER_BYTES;
+
+export function encodeIds(ids: readonly ElementId[]): Buffer {
+  const target = Buffer.allocUnsafe(ids.length * ID_BYTES);
+  for (const [i, id] of ids.entries()) writeId(id, target, i * ID_BYTES);
+  return target;
+}
 
 const TOKEN = /^[A-Za-z0-9_-]{22}$/;
 
 /**
- * The token of a delivery of one take. Its first four bytes are counted on from delivery to delivery, so that one
+ * The token of a delivery of one take. Its first four bytes are counted up from delivery to delivery, so that one
  * draw of random bits does for a take: all of its reservations belong to one user.
  */
 export function tokenText(first: Buffer, index: number): string {
@@ -52,15 +55,8 @@ export function tokenText(first: Buffer, index: number): string {
   return token.toString('base64url');
 }
 
-/**
- * Writes tag(12), number(6), whether a token is given(1), the token(16), and the owner(6). A token that is not ours is
- * written as zeros, which match no reservation (`readReference` in `library/settle.lua`).
- */
-export function writeReference({ id, token, owner }: DeliveryRef, target: Buffer, at: number): void {
-  const tokenAt = at + ID_BYTES + 1;
-  writeId(id, target, at);
-  target.writeUInt8(token === null ? 0 : 1, at + ID_BYTES);
-  if (token !== null && TOKEN.test(token)) target.write(token, tokenAt, TOKEN_BYTES, 'base64url');
-  else target.fill(0, tokenAt, tokenAt + TOKEN_BYTES);
-  target.writeUIntBE(token === null ? ownerNumber(owner) : 0, tokenAt + TOKEN_BYTES, OWNER_BYTES);
+/** Writes a token(16). One that is not ours is written as zeros, which match no reservation (`library/settle.lua`). */
+export function writeToken(token: string | null, target: Buffer, at: number): void {
+  if (token !== null && TOKEN.test(token)) target.write(token, at, TOKEN_BYTES, 'base64url');
+  else target.fill(0, at, at + TOKEN_BYTES);
 }

@@ -1,16 +1,16 @@
 import type { DefinitionKind } from '../../engine/definitions.ts';
 import type { QueueKey } from '../../model/names.ts';
 
-/** The keys of a queue: see `library/values.lua`. */
+/** The keys of a queue: see `library/queue.lua`. */
 export interface QueueKeys {
   readonly hash: string;
   readonly order: string;
   readonly stats: string;
 }
 
-// Whatever could end a hash tag, part two names or be taken for an escape.
+// What could end a hash tag, separate two names or be taken for an escape.
 const SPECIAL = /[%{}/:]/g;
-/** A namespace of such a name would share a key with an engine whose prefix goes on with `:queues`. */
+/** A namespace of such a name would share a key with an engine whose prefix continues with `:queues`. */
 const OWN_WORDS = /^(due|tidy)$/;
 
 /**
@@ -60,7 +60,7 @@ export class Keys {
     return `{${this.names(ns)}}:used`;
   }
 
-  /** Queues in which a lease may end, or retention begin, by when to look. */
+  /** Queues in which a lease or an element may end, or retention begin, by when to sweep. */
   get due(): string {
     return `${this.#prefix}:due`;
   }
@@ -74,7 +74,7 @@ export class Keys {
     return `${this.#prefix}:definitions:${kind}`;
   }
 
-  /** The channel that tells of changed definitions. */
+  /** The channel on which changed definitions are published. */
   definitionChannel(kind: DefinitionKind): string {
     return `${this.#prefix}:changed${this.#mark}:${kind}`;
   }

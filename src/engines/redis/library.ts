@@ -2,46 +2,24 @@ import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 
 /** In the order in which one needs the other. */
-const FILES = [
-  'values',
-  'queue',
-  'repeats',
-  'lanes',
-  'streams',
-  'deliveries',
-  'answers',
-  'insert',
-  'dead-letter',
-  'leases',
-  'take',
-  'settle',
-  'remove',
-  'look',
-  'put-back',
-  'parcels',
-  'transfer',
-  'sweep',
-  'call',
-  'definitions',
-  'counters',
-  'registry',
-  'list',
-] as const;
+const SHARED = ['queue', 'groups', 'streams', 'deliveries', 'insert', 'outbox', 'take', 'settle'] as const;
+/** Each in a block of its own: nothing else uses their functions, and Lua has room for 200 local ones in one block. */
+const SEPARATE = ['read', 'session', 'sweep', 'definitions', 'counters', 'registry', 'list'] as const;
 
 /**
  * The functions that run inside Redis (`library/*.lua`), as one library. Its name has a digest of the text, so
  * each version has its own functions. The records that they write may differ: nodes of two versions must not serve at the
  * same time (`docs/engines/redis.md`, Upgrading).
  *
- * A library rather than scripts: a script builds all its Lua functions anew at every call, which costs about
- * 15 µs here, a library at loading only.
+ * A library rather than scripts: a script creates all its Lua functions at every call, which costs about
+ * 15 µs here, a library only when it is loaded.
  */
 export interface Library {
   readonly name: string;
   readonly source: string;
-  /** Runs verbs. Refused, before anything happens, where Redis is out of memory. */
+  /** Runs verbs. Rejected, before anything happens, if Redis is out of memory. */
   readonly run: string;
-  /** The same for verbs that free memory, or need little: allowed where Redis is out of memory. */
+  /** The same for verbs that free memory, or need little: allowed if Redis is out of memory. */
   readonly runWhenFull: string;
   readonly putDefinition: string;
   readonly deleteDefinition: string;
@@ -57,8 +35,9 @@ export interface Library {
 }
 
 export function readLibrary(): Library {
-  const parts = FILES.map((name) => readFileSync(new URL(`./library/${name}.lua`, import.meta.url), 'utf8'));
-  const text = parts.join('\n');
+  const read = (name: string): string =>
+    readFileSync(new URL(`./library/${name}.lua`, import.meta.url), 'utf8');
+  const text = [...SHARED.map(read), ...SEPARATE.map((name) => `do\n${read(name)}\nend`)].join('\n');
   const name = `quayside_${createHash('sha256').update(text).digest('hex').slice(0, 16)}`;
   return {
     name,

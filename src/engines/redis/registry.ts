@@ -5,7 +5,7 @@ import { type Keys, parseQueueText, queueText } from './keys.ts';
 import type { Library } from './library.ts';
 import type { GivenTime } from './settings.ts';
 
-/** An entry of a list of queues to look at: good for one look at or after its moment. */
+/** An entry of a list of queues to sweep: good for one sweep at or after its moment. */
 export interface Entry {
   readonly member: string;
   readonly queue: QueueKey;
@@ -29,7 +29,7 @@ interface UnusedOptions {
   readonly cursor: string;
 }
 
-/** An entry this close to its moment may be taken by a sweep while a call that relies on it is on its way. */
+/** An entry this close to its moment may be taken by a sweep while a call that relies on it is in flight. */
 const MARGIN_MS = 1_000;
 const TIDY_AFTER_MS = 60_000;
 /** A use is noted if the last one is older: one write an hour for a busy queue. */
@@ -41,15 +41,15 @@ const USE_NOTED_MS = 3_600_000;
 const SURELY_KNOWN_MS = 12 * USE_NOTED_MS;
 /** What a server's clock shows is estimated between its answers. If it is set back further, all is noted again. */
 const CLOCKS_MS = 60_000;
-/** More queues than this are remembered anew rather than all. */
-const MOST_REMEMBERED = 100_000;
+/** If there are more queues than this, all are forgotten. */
+const MAX_REMEMBERED = 100_000;
 
 /**
- * What lies outside the slots of the queues: their names, and which of them must be looked at when.
+ * What is stored outside the slots of the queues: their names, and which of them must be swept when.
  *
- * Entries are good for one look, so that they need no lock: whoever sweeps at their moment looks, adds an
+ * Entries are good for one sweep, so that they need no lock: the node that sweeps at their moment adds an
  * entry for the next moment that the queue itself names, and only then removes the old one. A reserve makes
- * sure, before it is sent, that an entry stands between now and the end of its lease.
+ * sure, before it is sent, that there is an entry between now and the end of its lease.
  */
 export class Registry {
   readonly #executor: Executor;
@@ -93,6 +93,7 @@ export class Registry {
 
   /** Makes queues known. @throws ExecutionError */
   async declare(queues: readonly QueueKey[], deadlineAt = this.#executor.deadline()): Promise<void> {
+    if (queues.length === 0) return;
     const now = this.now();
     const byNamespace = Map.groupBy(queues, ({ ns }) => ns);
     await Promise.all(
@@ -107,17 +108,29 @@ export class Registry {
     }
   }
 
-  /** The queue is used: if it is known, it stays so for a day. Nobody waits for it. */
+  /** Notes, at most once an hour, that a known queue is used: so it stays known for a day. Nobody waits for it. */
   noteUse(queue: QueueKey): void {
+    if (!this.#isWithin(this.#used.get(queueText(queue)), USE_NOTED_MS)) this.isKnown(queue).catch(() => {});
+  }
+
+  /** Whether the queue's name is known. If so, its use is noted. @throws ExecutionError */
+  async isKnown(queue: QueueKey, deadlineAt = this.#executor.deadline()): Promise<boolean> {
     const text = queueText(queue);
-    if (this.#isWithin(this.#used.get(text), USE_NOTED_MS)) return;
     const now = this.now();
     remember(this.#used, text, now);
-    this.#callNames(this.#library.noteUse, queue.ns, [this.#given, queue.name])
-      .then((isKnown) => {
-        if (isKnown === 1) remember(this.#declared, text, now);
-      })
-      .catch(() => this.#used.delete(text));
+    try {
+      const found = await this.#callNames(
+        this.#library.noteUse,
+        queue.ns,
+        [this.#given, queue.name],
+        deadlineAt,
+      );
+      if (found === 1) remember(this.#declared, text, now);
+      return found === 1;
+    } catch (error) {
+      this.#used.delete(text);
+      throw error;
+    }
   }
 
   /**
@@ -178,7 +191,7 @@ export class Registry {
     return Array.isArray(reply) ? reply.map(asString).sort() : [];
   }
 
-  /** Sees to it that the queue is looked at by then. Null where an entry stands already. @throws ExecutionError */
+  /** Makes sure that the queue is swept by then. Null if there is such an entry already. @throws ExecutionError */
   dueIn(queue: QueueKey, ms: number, deadlineAt: number): Promise<void> | null {
     const now = this.now();
     const registered = this.#due.get(queueText(queue)) ?? 0;
@@ -246,6 +259,6 @@ function readEntry(member: string): Entry {
 }
 
 function remember(map: Map<string, number>, text: string, at: number): void {
-  if (map.size > MOST_REMEMBERED) map.clear();
+  if (map.size > MAX_REMEMBERED) map.clear();
   map.set(text, at);
 }

@@ -3,7 +3,7 @@ import type { JsonValue } from '../../engine/definitions.ts';
 import type { EngineLog } from '../../engine/engine.ts';
 import type { Signaller } from '../../engine/signaller.ts';
 import { type Listener, Topics } from '../../engine/topics.ts';
-import type { CarriedSignals } from './calls/lanes.ts';
+import type { InsertSignals } from './batcher.ts';
 import { type Command, ReplyError } from './client/connection.ts';
 import { slotOf } from './client/slots.ts';
 import type { Topology } from './client/topology.ts';
@@ -21,7 +21,7 @@ interface SignallerParts {
  * Signals over publish and subscribe; sharded on a cluster, so that a signal visits one server and not all.
  * Subscribers of this node are reached without the server, also while it is away.
  */
-export class RedisSignaller implements Signaller, CarriedSignals {
+export class RedisSignaller implements Signaller, InsertSignals {
   readonly type = 'redis';
   readonly #parts: SignallerParts;
   readonly #origin = randomBytes(8).toString('hex');
@@ -52,11 +52,11 @@ export class RedisSignaller implements Signaller, CarriedSignals {
    * Behind an insert on the same connection other nodes hear of it when this one does, a round trip earlier. On
    * a cluster the channel may be another server's, which could be quicker than the one that stores.
    */
-  carry(topic: string, message: JsonValue): Command | null {
+  follower(topic: string, message: JsonValue): Command | null {
     return this.#parts.topology.isCluster ? null : this.#command(topic, message);
   }
 
-  carried(topic: string, message: JsonValue): void {
+  onStored(topic: string, message: JsonValue): void {
     if (this.#parts.topology.isCluster) this.publish(topic, message);
     else this.#topics.deliverSoon(topic, message);
   }

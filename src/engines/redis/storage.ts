@@ -1,24 +1,21 @@
-import { isBeyond } from '../../engine/group-limit.ts';
+import { isBeyond, limitedGroups } from '../../engine/group-limit.ts';
+import type { ReadySignal, Signaller } from '../../engine/signaller.ts';
 import type {
-  BrowseOptions,
-  BrowsePage,
-  DeliveryRef,
-  ExtendItem,
-  ExtendOutcome,
-  Move,
   OnRepeat,
-  QueueSizes,
-  RemoveOutcome,
-  RollbackItem,
-  SettleOutcome,
+  PurgeStep,
+  QueueCounts,
+  QueueOptions,
+  ScanOptions,
+  ScanPage,
+  SettleItem,
+  SettleResult,
   Storage,
   StorageCapabilities,
   SweepResult,
   TakeOptions,
   TakeResult,
   Usage,
-} from '../../engine/old-port.ts';
-import type { ReadySignal, Signaller } from '../../engine/signaller.ts';
+} from '../../engine/storage.ts';
 import {
   DELIVERY_STATES,
   type Delivery,
@@ -27,50 +24,72 @@ import {
   type GroupName,
   type NewElement,
 } from '../../model/element.ts';
+import { QuaysideError } from '../../model/errors.ts';
 import type { QueueKey } from '../../model/names.ts';
 import { ownerNumber } from '../../model/owner.ts';
-import { INSERT, insertCall, refusedGroups } from './calls/insert.ts';
-import type { Lanes } from './calls/lanes.ts';
-import { DUE, SIZES } from './calls/look.ts';
-import { COMMIT, EXTEND, PUT_BACK, putBackArgs, REMOVE, ROLLBACK } from './calls/settle.ts';
-import { BROWSE, TAKE } from './calls/take.ts';
-import { purge } from './purge.ts';
+import type { Batchers, Due } from './batcher.ts';
+import { queueText } from './keys.ts';
+import { encodeOptions, type Policies } from './policies.ts';
 import type { Registry } from './registry.ts';
 import type { Sweeper } from './sweeper.ts';
-import { type TransferParts, transfer } from './transfer.ts';
 import { type UsageParts, usage } from './usage.ts';
+import { type GroupRoom, groupsRejected, INSERT, insertCall, ROOM } from './verbs/insert.ts';
+import { COUNTS, OPTIONS, SCAN } from './verbs/read.ts';
+import { PURGE, SETTLE } from './verbs/settle.ts';
+import { TAKE, UNDO, undoArgs } from './verbs/take.ts';
 
-export interface StorageParts extends TransferParts, UsageParts {
-  readonly lanes: Lanes;
+export interface StorageParts extends UsageParts {
+  readonly batchers: Batchers;
+  readonly policies: Policies;
   readonly registry: Registry;
   readonly sweeper: Sweeper;
   readonly dedupWindowMs: number;
   readonly signaller: Signaller;
 }
 
-const FREE = { kind: 'free' } as const;
+const FREE = { isFree: true } as const;
+/** Deliveries that go in one step: a server that removes a million at once answers nothing else until then. */
+const PURGE_STEP = 2_000;
 
-/** The Storage port on the function library: what the verbs do stands in `library/`, one file per verb. */
+/** The Storage port on the function library: what the operations do is in `library/`. */
 export class RedisStorage implements Storage {
-  readonly capabilities: StorageCapabilities = { sched: true, reserve: true, pipeline: true, remove: true };
+  readonly capabilities: StorageCapabilities = {
+    sched: true,
+    reserve: true,
+    pipeline: true,
+    remove: true,
+    expiry: true,
+  };
   readonly undoesLostTakes = true;
   readonly ordersTransfers = false;
-  readonly carries: Signaller;
+  readonly insertSignaller: Signaller;
   readonly #parts: StorageParts;
-  readonly #lanes: Lanes;
+  readonly #batchers: Batchers;
 
   constructor(parts: StorageParts) {
     this.#parts = parts;
-    this.#lanes = parts.lanes;
-    this.carries = parts.signaller;
+    this.#batchers = parts.batchers;
+    this.insertSignaller = parts.signaller;
   }
 
   now(queue?: QueueKey): number {
     return this.#parts.registry.now(queue);
   }
 
-  async declare(queues: readonly QueueKey[]): Promise<void> {
-    await this.#parts.registry.declare(queues);
+  /** What a queue is declared with is stored in it, hence in a call of each. */
+  async declare(queues: readonly QueueKey[], options?: QueueOptions): Promise<void> {
+    const { registry } = this.#parts;
+    await registry.declare(queues);
+    if (options === undefined) return;
+    const { deadLetter } = options;
+    const deadLetterQueues =
+      deadLetter == null ? [] : queues.map(({ ns }) => ({ ns, name: deadLetter.queue }));
+    await Promise.all([
+      registry.declare(deadLetterQueues),
+      ...queues.map((queue) =>
+        this.#batchers.call(queue, OPTIONS, encodeOptions(queue, options), { stores: true, creates: true }),
+      ),
+    ]);
   }
 
   queues(ns: string): Promise<string[]> {
@@ -85,80 +104,63 @@ export class RedisStorage implements Storage {
   ): Promise<ElementId[]> {
     if (elements.length === 0) return [];
     const room = this.#parts.policies.room(queue);
-    // Before anything is sent: what is refused makes no queue.
-    if (room.limit !== null && isBeyond(room.limit, elements)) throw refusedGroups(room);
+    // Before anything is sent: what is rejected creates no queue.
+    if (room.limit !== null && isBeyond(room.limit, elements)) throw groupsRejected(room);
     const call = insertCall(elements, this.#parts.dedupWindowMs, room, onRepeat);
-    return this.#lanes.call(queue, INSERT, call, {
+    return this.#batchers.call(queue, INSERT, call, {
       join: 'insert',
-      inserts: true,
-      makes: true,
+      stores: true,
+      creates: true,
       signal,
       items: elements.length,
       bytes: call.bytes,
+      dues: this.#expiries(queue, elements),
     });
   }
 
-  take(queue: QueueKey, { group, count, leaseMs, owner }: TakeOptions): Promise<TakeResult> {
+  take(queue: QueueKey, options: TakeOptions): Promise<TakeResult> {
+    const { group, count, leaseMs, owner, ids = null } = options;
+    if (ids?.length === 0) return Promise.resolve({ deliveries: [], nextDueAt: null });
     const lease = leaseMs === null ? null : Math.max(1, Math.ceil(leaseMs));
-    const call = { group, count, leaseMs: lease, owner: lease === null ? 0 : ownerNumber(owner) };
-    return this.#lanes.call(queue, TAKE, call, {
-      join: `take ${lease} ${call.owner} ${group}`,
+    const call = { group, count, leaseMs: lease, owner: lease === null ? 0 : ownerNumber(owner), ids };
+    return this.#batchers.call(queue, TAKE, call, {
+      join: ids === null ? `take ${lease} ${call.owner} ${group}` : null,
       items: count,
-      dueMs: lease,
+      ...(lease === null ? {} : { dues: [{ queue, ms: lease }] }),
     });
   }
 
-  async commit(queue: QueueKey, refs: readonly DeliveryRef[]): Promise<SettleOutcome[]> {
-    if (refs.length === 0) return [];
-    return this.#lanes.call(queue, COMMIT, refs, { join: 'commit', items: refs.length });
-  }
-
-  async rollback(queue: QueueKey, items: readonly RollbackItem[]): Promise<SettleOutcome[]> {
+  /** Each item is atomic; those of one queue are one call. If some calls fail, all is `outcome-unknown`. */
+  async settle(items: readonly SettleItem[]): Promise<SettleResult[]> {
     if (items.length === 0) return [];
-    return this.#lanes.call(queue, ROLLBACK, items, { join: 'rollback', items: items.length, moves: true });
+    const room = this.#makeRoom(items);
+    // Without a reason to wait, the calls are made at once, in their place among other calls.
+    return room === null ? this.#settle(items) : this.#batchers.inTime(room.then(() => this.#settle(items)));
   }
 
-  async extend(queue: QueueKey, items: readonly ExtendItem[]): Promise<ExtendOutcome[]> {
-    if (items.length === 0) return [];
-    const dueMs = Math.min(...items.map(({ leaseMs }) => leaseMs));
-    return this.#lanes.call(queue, EXTEND, items, { join: 'extend', items: items.length, dueMs });
-  }
-
-  async putBack(queue: QueueKey, deliveries: readonly Delivery[]): Promise<void> {
+  async undoTake(queue: QueueKey, deliveries: readonly Delivery[]): Promise<void> {
     if (deliveries.length === 0) return;
-    const args = putBackArgs(deliveries);
+    const args = undoArgs(deliveries);
     const bytes = deliveries.reduce((sum, { body }) => sum + body.length, 0);
-    await this.#lanes.call(queue, PUT_BACK, args, {
-      join: 'back',
-      makes: true,
+    await this.#batchers.call(queue, UNDO, args, {
+      join: 'undo',
+      creates: true,
       items: deliveries.length,
       bytes,
     });
   }
 
-  async remove(queue: QueueKey, ids: readonly ElementId[]): Promise<RemoveOutcome[]> {
-    if (ids.length === 0) return [];
-    return this.#lanes.call(queue, REMOVE, ids, { join: 'remove', items: ids.length });
+  scan(queue: QueueKey, options: ScanOptions): Promise<ScanPage> {
+    if (options.ids?.length === 0) return Promise.resolve({ deliveries: [], next: null });
+    return this.#batchers.call(queue, SCAN, options, FREE);
   }
 
-  transfer(moves: readonly Move[]): Promise<SettleOutcome[]> {
-    return transfer(this.#parts, moves);
+  purge(queue: QueueKey, states: readonly DeliveryState[] = DELIVERY_STATES): Promise<PurgeStep> {
+    return this.#batchers.call(queue, PURGE, { states, limit: PURGE_STEP });
   }
 
-  browse(queue: QueueKey, options: BrowseOptions): Promise<BrowsePage> {
-    return this.#lanes.call(queue, BROWSE, options, FREE);
-  }
-
-  purge(queue: QueueKey, states: readonly DeliveryState[] = DELIVERY_STATES): Promise<number> {
-    return purge(this.#lanes, queue, states);
-  }
-
-  sizes(queue: QueueKey, group?: GroupName): Promise<QueueSizes> {
-    return this.#lanes.call(queue, SIZES, group ?? null, FREE);
-  }
-
-  nextDueAt(queue: QueueKey, group: GroupName): Promise<number | null> {
-    return this.#lanes.call(queue, DUE, group, FREE);
+  counts(queue: QueueKey, group?: GroupName): Promise<QueueCounts> {
+    return this.#batchers.call(queue, COUNTS, group ?? null, FREE);
   }
 
   usage(ns: string, needsBytes = true): Promise<Usage> {
@@ -168,4 +170,115 @@ export class RedisStorage implements Storage {
   sweep(): Promise<SweepResult> {
     return this.#parts.sweeper.sweep();
   }
+
+  async #settle(items: readonly SettleItem[]): Promise<SettleResult[]> {
+    const [first] = items;
+    if (first === undefined) return [];
+    const isOneQueue = items.every(({ queue }) => queue === first.queue || isSame(queue, first.queue));
+    if (isOneQueue) return this.#settleQueue(items);
+    const byQueue = Map.groupBy(items, ({ queue }) => queueText(queue));
+    const settled = await Promise.allSettled(Array.from(byQueue.values(), (own) => this.#settleQueue(own)));
+    const failed = settled.find((each) => each.status === 'rejected');
+    if (failed !== undefined) throw inPart(settled, failed.reason);
+    const results = new Map<SettleItem, SettleResult>();
+    for (const [i, own] of [...byQueue.values()].entries()) {
+      const each = settled[i];
+      if (each?.status !== 'fulfilled') continue;
+      for (const [at, item] of own.entries()) results.set(item, each.value[at] as SettleResult);
+    }
+    return items.map((item) => results.get(item) as SettleResult);
+  }
+
+  #settleQueue(items: readonly SettleItem[]): Promise<SettleResult[]> {
+    const { policies, dedupWindowMs } = this.#parts;
+    const queue = (items[0] as SettleItem).queue;
+    const dues: Due[] = [];
+    let bytes = 0;
+    let stores = false;
+    let moves = false;
+    for (const { action } of items) {
+      if (action.kind === 'extend') dues.push({ queue, ms: action.leaseMs });
+      if (action.kind === 'move') dues.push(...this.#retentionOf(action.to));
+      if (action.kind !== 'finish' && action.kind !== 'extend') moves = true;
+      if (action.kind === 'move') stores = true;
+      if (action.kind !== 'finish' || action.inserts === undefined) continue;
+      moves = true;
+      for (const { queue: to, element } of action.inserts) {
+        stores = true;
+        bytes += element.body.length;
+        dues.push(...this.#retentionOf(to), ...this.#expiries(to, [element]));
+      }
+    }
+    const deadLetters = moves ? policies.deadLetterQueue(queue) : null;
+    if (deadLetters !== null) dues.push(...this.#retentionOf(deadLetters));
+    const options = { join: 'settle', items: items.length, bytes, stores, moves, dues };
+    return this.#batchers.call(queue, SETTLE, { items, windowMs: dedupWindowMs }, options);
+  }
+
+  #retentionOf(queue: QueueKey): Due[] {
+    const ms = this.#parts.policies.retentionMs(queue);
+    return ms === 0 ? [] : [{ queue, ms }];
+  }
+
+  /** When to sweep a queue for the first of these elements that expires. */
+  #expiries(queue: QueueKey, elements: readonly NewElement[]): Due[] {
+    let first = Number.POSITIVE_INFINITY;
+    for (const { expiresAt } of elements) first = Math.min(first, expiresAt ?? first);
+    if (first === Number.POSITIVE_INFINITY) return [];
+    return [{ queue, ms: Math.max(1, Math.ceil(first - this.now(queue))) }];
+  }
+
+  /**
+   * Groups that are not the default ones must fit before anything is finished: an outbox entry cannot be rejected when it
+   * arrives. Exchanges name none, and so nothing is asked for here. Null: nothing to do.
+   * @throws QuaysideError `too-many-groups`
+   */
+  #makeRoom(items: readonly SettleItem[]): Promise<unknown> | null {
+    let targets: Map<string, { readonly room: GroupRoom; readonly groups: Set<GroupName> }> | null = null;
+    const add = (queue: QueueKey, element: Pick<NewElement, 'groups'>): void => {
+      const room = this.#parts.policies.room(queue);
+      const named = room.limit === null ? [] : [...limitedGroups(room.limit, [element])];
+      if (named.length === 0) return;
+      targets ??= new Map();
+      const groups = targets.get(queueText(queue))?.groups ?? new Set();
+      for (const group of named) groups.add(group);
+      targets.set(queueText(queue), { room, groups });
+    };
+    for (const { action } of items) {
+      if (action.kind === 'move') add(action.to, action);
+      if (action.kind !== 'finish' || action.inserts === undefined) continue;
+      for (const { queue, element } of action.inserts) add(queue, element);
+    }
+    if (targets === null) return null;
+    const needed = [...(targets as Map<string, { room: GroupRoom; groups: Set<GroupName> }>).values()];
+    for (const { room, groups } of needed) {
+      if (room.limit !== null && groups.size > room.limit.most) throw groupsRejected(room);
+    }
+    return Promise.all(
+      needed.map(({ room, groups }) => {
+        const call = { room, groups: [...groups].join(',') };
+        return this.#batchers.call(room.queue, ROOM, call, { stores: true, creates: true });
+      }),
+    );
+  }
+}
+
+function isSame(a: QueueKey, b: QueueKey): boolean {
+  return a.name === b.name && a.ns === b.ns;
+}
+
+/** The error of items in several queues of which some failed: what changed nothing is said only if nothing changed. */
+function inPart(settled: readonly PromiseSettledResult<SettleResult[]>[], cause: unknown): unknown {
+  const isChanged = settled.some(
+    (each) =>
+      each.status === 'fulfilled' &&
+      each.value.some(({ outcome }) => outcome === 'done' || outcome === 'dead-lettered'),
+  );
+  const unknown = settled.find(
+    (each) => each.status === 'rejected' && (each.reason as QuaysideError).code === 'outcome-unknown',
+  );
+  if (!isChanged) return unknown?.status === 'rejected' ? unknown.reason : cause;
+  return new QuaysideError('outcome-unknown', 'Only the items of some queues were settled for sure.', {
+    cause,
+  });
 }

@@ -1,60 +1,60 @@
-import type { SweepResult } from '../../engine/old-port.ts';
+import type { SweepResult } from '../../engine/storage.ts';
 import type { QueueKey } from '../../model/names.ts';
-import type { Lanes } from './calls/lanes.ts';
-import { SWEEP, type Swept } from './calls/look.ts';
+import type { Batchers } from './batcher.ts';
 import type { Forgetter } from './forgetter.ts';
 import { queueText } from './keys.ts';
 import type { Entry, Registry } from './registry.ts';
+import { SWEEP, type Swept } from './verbs/read.ts';
 
-/** Queues that one call looks at, at most. */
-const MOST_QUEUES = 500;
-/** Queues asked in one go when the next moment is sought. */
+/** Queues that one call sweeps, at most. */
+const MAX_QUEUES = 500;
+/** Queues swept in one go when the next moment is sought. */
 const STEP = 50;
-/** Queues whose server is away are looked at again after this long. */
+/** Queues whose server is unavailable are swept again after this long. */
 const AGAIN_MS = 5_000;
 
-/** Ends leases and keeps house for all queues of the engine, by the registry's lists. */
+/** Ends leases and does the housekeeping for all queues of the engine, by the registry's lists. */
 export class Sweeper {
-  readonly #lanes: Lanes;
+  readonly #batchers: Batchers;
   readonly #registry: Registry;
   readonly #windowMs: number;
   readonly #forgetter: Forgetter;
   /** Queues that gained elements outside a sweep, until one reports them. */
-  readonly #touched = new Map<string, QueueKey>();
+  readonly #affected = new Map<string, QueueKey>();
 
   constructor(parts: {
-    readonly lanes: Lanes;
+    readonly batchers: Batchers;
     readonly registry: Registry;
     readonly dedupWindowMs: number;
     readonly forgetter: Forgetter;
   }) {
-    this.#lanes = parts.lanes;
+    this.#batchers = parts.batchers;
     this.#registry = parts.registry;
     this.#windowMs = parts.dedupWindowMs;
     this.#forgetter = parts.forgetter;
   }
 
   /** The next sweep names this queue. */
-  touch(queue: QueueKey): void {
-    this.#touched.set(queueText(queue), queue);
+  noteAffected(queue: QueueKey): void {
+    this.#affected.set(queueText(queue), queue);
   }
 
   async sweepQueue(queue: QueueKey): Promise<Swept> {
-    return this.#lanes.call(queue, SWEEP, this.#windowMs, { kind: 'free', moves: true });
+    return this.#batchers.call(queue, SWEEP, this.#windowMs, { isFree: true, moves: true });
   }
 
   /** See `Storage.sweep`. @throws ExecutionError */
   async sweep(): Promise<SweepResult> {
     const now = this.#registry.now();
     const [due, tidy] = await Promise.all([
-      this.#registry.entriesBefore('due', now, MOST_QUEUES),
-      this.#registry.entriesBefore('tidy', now, MOST_QUEUES),
+      this.#registry.entriesBefore('due', now, MAX_QUEUES),
+      this.#registry.entriesBefore('tidy', now, MAX_QUEUES),
     ]);
     const { swept, silent } = await this.#sweepAll([...due, ...tidy]);
     const isSilent = ({ queue }: Entry): boolean => silent.has(queueText(queue));
     const dueTexts = new Set(due.map(({ queue }) => queueText(queue)));
     for (const [text, { queue, found }] of swept) {
-      if (found.released || (found.ready && dueTexts.has(text))) this.touch(queue);
+      if (found.released || (found.ready && dueTexts.has(text))) this.noteAffected(queue);
     }
     const again = now + AGAIN_MS;
     await Promise.all([
@@ -64,14 +64,14 @@ export class Sweeper {
     ]);
     await Promise.all([this.#registry.remove('due', due), this.#registry.remove('tidy', tidy)]);
     await this.#forgetter.step();
-    const more = due.length === MOST_QUEUES || [...swept.values()].some(({ found }) => found.more);
+    const more = due.length === MAX_QUEUES || [...swept.values()].some(({ found }) => found.more);
     const nextAt = more ? now : await this.#nextAt(now, { swept, silent });
-    const touched = [...this.#touched.values()];
-    this.#touched.clear();
-    return { touched, nextAt };
+    const affected = [...this.#affected.values()];
+    this.#affected.clear();
+    return { affected, nextAt };
   }
 
-  /** One server of a cluster that is away must not keep the others' leases from ending. */
+  /** An unavailable server of a cluster must not keep the others' leases from ending. */
   async #sweepAll(entries: readonly Entry[]): Promise<SweptQueues> {
     const queues = new Map(entries.map(({ queue }) => [queueText(queue), queue]));
     const swept = new Map<string, SweptQueue>();
@@ -88,7 +88,7 @@ export class Sweeper {
     return { swept, silent };
   }
 
-  /** Before the old entries go: a queue that must be looked at is in a list at any moment. */
+  /** Before the old entries are removed: a queue that must be swept is in a list at any moment. */
   async #registerNext(swept: ReadonlyMap<string, SweptQueue>): Promise<void> {
     const adding: Promise<void>[] = [];
     for (const { queue, found } of swept.values()) {
@@ -101,12 +101,12 @@ export class Sweeper {
 
   /**
    * The moment at which the next lease ends. Entries only say not before when: a lease that was settled leaves
-   * its entry, so the queues themselves are asked, in the order of their entries, until none can be earlier.
+   * its entry, so the queues themselves are swept, in the order of their entries, until none can be earlier.
    */
   async #nextAt(now: number, { swept, silent }: SweptQueues): Promise<number | null> {
     let next = silent.size > 0 ? now + AGAIN_MS : Number.POSITIVE_INFINITY;
     for (const { found } of swept.values()) next = Math.min(next, found.nextAt ?? next);
-    const later = await this.#registry.entriesAfter('due', now, MOST_QUEUES);
+    const later = await this.#registry.entriesAfter('due', now, MAX_QUEUES);
     const asked = new Set([...swept.keys(), ...silent]);
     for (let from = 0; from < later.length; from += STEP) {
       const step = later.slice(from, from + STEP);
@@ -117,7 +117,7 @@ export class Sweeper {
       for (const { queue, at } of step) if (found.silent.has(queueText(queue))) next = Math.min(next, at);
     }
     const last = later.at(-1);
-    if (later.length === MOST_QUEUES && last !== undefined) next = Math.min(next, last.at);
+    if (later.length === MAX_QUEUES && last !== undefined) next = Math.min(next, last.at);
     return next === Number.POSITIVE_INFINITY ? null : next;
   }
 }
@@ -128,8 +128,8 @@ interface SweptQueue {
 }
 
 interface SweptQueues {
-  /** By their texts. */
+  /** By their names. */
   readonly swept: ReadonlyMap<string, SweptQueue>;
-  /** Those whose server did not answer. */
+  /** Those whose server did not reply. */
   readonly silent: ReadonlySet<string>;
 }

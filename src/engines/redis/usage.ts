@@ -1,4 +1,4 @@
-import type { Usage } from '../../engine/old-port.ts';
+import type { Usage } from '../../engine/storage.ts';
 import type { QueueKey } from '../../model/names.ts';
 import type { Executor } from './client/executor.ts';
 import type { Keys } from './keys.ts';
@@ -18,7 +18,7 @@ const AT_ONCE = 200;
  */
 const SAMPLES = 10_000;
 
-/** Waiting and reserved deliveries of all queues, by the order of members in their sorted sets; see `library/values.lua`. */
+/** Waiting and reserved deliveries of all queues, by the order of members in their sorted sets; see `library/queue.lua`. */
 export function usage(parts: UsageParts, ns: string, needsBytes: boolean): Promise<Usage> {
   const { executor, keys } = parts;
   return usageOf(parts, ns, needsBytes, (queue) => {

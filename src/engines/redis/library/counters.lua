@@ -1,7 +1,7 @@
 -- Counters for people to read: a hash, <counter>:<group> -> count. Arguments: fields and what to add to each.
 
--- As `MOST_COUNTED_GROUPS` in `engine/stats.ts`, beside the plain group.
-local MOST_COUNTED = 1000
+-- As `MAX_COUNTED_GROUPS` in `engine/stats.ts`, in addition to the plain group.
+local MAX_COUNTED = 1000
 
 -- The fields and sums of each named group, and the groups as a list.
 local function countedGroups(key)
@@ -24,10 +24,10 @@ end
 -- Group names come from producers: of too many, those that were counted the least are forgotten.
 local function forgetLeast(key)
   local groups, sums, fields = countedGroups(key)
-  if #groups <= MOST_COUNTED then return end
+  if #groups <= MAX_COUNTED then return end
   table.sort(groups, function(a, b) return sums[a] > sums[b] end)
   local least = {}
-  for i = MOST_COUNTED + 1, #groups do
+  for i = MAX_COUNTED + 1, #groups do
     for _, field in ipairs(fields[groups[i]]) do least[#least + 1] = field end
   end
   spreadCall('HDEL', key, least)
@@ -36,13 +36,13 @@ end
 redis.register_function({
   function_name = '@RUN@_count',
   callback = function(keys, args)
-    awake()
+    bind()
     local isNew = false
     for i = 1, #args, 2 do
       local count = db('HINCRBY', keys[1], args[i], args[i + 1])
       isNew = isNew or count == tonumber(args[i + 1])
     end
-    if isNew and db('HLEN', keys[1]) > MOST_COUNTED then forgetLeast(keys[1]) end
+    if isNew and db('HLEN', keys[1]) > MAX_COUNTED then forgetLeast(keys[1]) end
     return #args / 2
   end,
   flags = { 'allow-oom' },

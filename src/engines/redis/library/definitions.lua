@@ -16,7 +16,7 @@ local function fits(stored, expected)
 end
 
 redis.register_function('@RUN@_put', function(keys, args)
-  awake()
+  bind()
   local stored = db('HGET', keys[1], args[1])
   if versionOf(stored) == args[2] then
     -- Written again, so that waiting for replicas waits for it.
@@ -32,7 +32,7 @@ end)
 redis.register_function({
   function_name = '@RUN@_delete',
   callback = function(keys, args)
-    awake()
+    bind()
     local stored = db('HGET', keys[1], args[1])
     if not fits(stored, args[2]) then return 0 end
     if not stored then return -1 end

@@ -1,58 +1,185 @@
--- Changes of one delivery's state, each keeping z, the delivery record and a stream's record in step.
+-- Changes of one delivery's state, each keeping z, the delivery record and a stream's record in step; the ends of leases
+-- and of elements. A record, which a delivery has from its first reservation on:
+--
+--   maturity(6) tries(4) token(16) lease end(6) owner(6) reserved or extended at(6) expires at(6) reason
+--
+-- Lease end 0: it waits; a token that is not all zeros is of a lease that ran out, and may still commit.
 
--- `string` is not there when a library is loaded.
 local NO_TOKEN, NOBODY = '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0', '\0\0\0\0\0\0'
-local DELIVERY = 38
+local RECORD = 50
 
--- A record of the version before tokens had 16 bytes and reservations belonged to users.
-local function readOldDelivery(text)
-  local maturity, tries, _, till = unpackAt('>I6I4I6I6', text)
-  return { maturity = maturity, tries = tries, token = NO_TOKEN, till = till, owner = NOBODY }
+-- In settle.lua.
+local moveToDeadLetters
+
+-- `touched` says that the delivery has a record.
+local function waitingMember(gid, maturity, seq, tries, touched)
+  return 'w' .. gid .. six(maturity) .. seq .. pack('>I4', tries * 2 + (touched and 1 or 0))
 end
 
--- `text`: the record, false where there is none, or nil where it was not read yet.
-local function readDelivery(q, lane, seq, text)
-  if text == nil then text = db('HGET', q.h, 'd' .. lane .. seq) end
+local function leaseMember(gid, ends, seq)
+  return 'l' .. gid .. six(ends) .. seq
+end
+
+local function memberOf(gid, seq, d)
+  if d.ends > 0 then return leaseMember(gid, d.ends, seq) end
+  return waitingMember(gid, d.maturity, seq, d.tries, not d.isUntouched)
+end
+
+-- `text`: the record, false if there is none, or nil if it was not read yet.
+local function readRecord(q, gid, seq, text)
+  if text == nil then text = db('HGET', q.h, 'd' .. gid .. seq) end
   if not text then return nil end
-  if #text < DELIVERY then return readOldDelivery(text) end
-  local maturity, tries, token, till, owner = unpackAt('>I6I4c16I6c6', text)
-  return { maturity = maturity, tries = tries, token = token, till = till, owner = owner, record = text }
+  local maturity, tries, token, ends, owner, since, expiresAt = unpackAt('>I6I4c16I6c6I6c6', text)
+  return {
+    maturity = maturity, tries = tries, token = token, ends = ends, owner = owner, since = since,
+    expiresAt = expiresAt, reason = sub(text, RECORD + 1),
+  }
 end
 
-local function deliveryText(maturity, tries, token, till, owner)
-  return pack('>I6I4', maturity, tries) .. token .. six(till) .. owner
+local function recordText(d)
+  return pack('>I6I4', d.maturity, d.tries) .. d.token .. six(d.ends) .. d.owner .. six(d.since) .. d.expiresAt .. d.reason
 end
 
--- Since when a delivery is reserved, by its record.
-local function leasedAt(held)
-  return held.record and #held.record > DELIVERY and fromSix(held.record, DELIVERY + 1) or 0
+-- A delivery that waits and was never reserved, without looking whether it was popped; nil if there is none.
+local function readUntouched(q, gid, seq)
+  local d = { token = NO_TOKEN, owner = NOBODY, ends = 0, since = 0, reason = '', isUntouched = true }
+  if gid == PLAIN then
+    local value = db('HGET', q.h, 'e' .. seq)
+    if not value then return nil end
+    d.maturity, d.tries, d.expiresAt = unpackAt('>I6I4', value)
+    d.expiresAt = sub(value, 17, HEAD)
+    return d
+  end
+  local element = readElement(q, seq)
+  if not element or element.states[gid] ~= WAITING then return nil end
+  d.maturity, d.tries, d.expiresAt = element.maturities[gid], element.tries, element.expiresAt
+  return d
 end
 
-local function leaseMember(lane, till, seq)
-  return 'l' .. lane .. six(till) .. seq
+-- A delivery that waits or is reserved: popped ones leave their record or their element until the client is known to have
+-- them.
+local function findDelivery(q, gid, seq, text)
+  local d = readRecord(q, gid, seq, text) or readUntouched(q, gid, seq)
+  if d and (d.ends > 0 or db('ZSCORE', q.z, memberOf(gid, seq, d))) then return d end
 end
 
 -- Whether a lease's member in z belongs to this record. A member without its record, as another version or a manual
--- repair may leave it, says nothing of the delivery: it is removed as it is found.
-local function isHeldAt(held, till)
-  return held and held.till == till
+-- repair may leave it, says nothing of the delivery: it is removed when it is found.
+local function isReservedUntil(d, ends)
+  return d and d.ends == ends
 end
 
--- reserved -> waiting. A token other than NO_TOKEN stays good for a late commit.
-local function release(q, lane, seq, held, maturity, tries, token)
-  db('ZREM', q.z, leaseMember(lane, held.till, seq))
-  db('ZADD', q.z, 0, waitingMember(lane, maturity, seq, tries, true))
-  db('HSET', q.h, 'd' .. lane .. seq, deliveryText(maturity, tries, token, 0, held.owner))
-  if lane ~= NO_LANE then changeLane(q, seq, lane, TOUCHED, maturity) end
+-- Makes a delivery wait. A token other than NO_TOKEN stays good for a late commit.
+local function release(q, gid, seq, d, maturity, tries, token)
+  db('ZREM', q.z, memberOf(gid, seq, d))
+  if gid == PLAIN and d.expiresAt ~= NEVER then noteExpiry(q, d.expiresAt, seq) end
+  d.maturity, d.tries, d.token, d.ends, d.since, d.isUntouched = maturity, tries, token, 0, 0, false
+  add(q, waitingMember(gid, maturity, seq, tries, true))
+  store(q, 'd' .. gid .. seq, recordText(d))
+  if gid ~= PLAIN then changeGroup(q, seq, gid, TOUCHED, maturity) end
+  flush(q)
 end
 
 -- Forgets a delivery whose member in z is gone, and the element with its last delivery.
-local function finish(q, lane, seq)
+local function finish(q, gid, seq)
   local deleted = q.deleted
-  deleted[#deleted + 1] = 'd' .. lane .. seq
-  if lane == NO_LANE then
+  deleted[#deleted + 1] = 'd' .. gid .. seq
+  if gid == PLAIN then
     deleted[#deleted + 1] = 'e' .. seq
   else
-    changeLane(q, seq, lane, nil)
+    changeGroup(q, seq, gid, nil)
   end
+end
+
+-- The same with its member.
+local function removeDelivery(q, gid, seq, d)
+  remove(q, memberOf(gid, seq, d))
+  if gid == PLAIN and d.ends == 0 and d.expiresAt ~= NEVER then remove(q, 'x' .. d.expiresAt .. seq) end
+  finish(q, gid, seq)
+end
+
+-- Counts a failed try. Returns whether it was the last one.
+local function failTry(q, gid, seq, d, maturity, token, reason)
+  local _, maxTries = deadLetterPolicy(q)
+  local tries = d.tries + 1
+  if maxTries and tries >= maxTries and moveToDeadLetters(q, gid, seq, d, tries, reason) then return true end
+  d.reason = reason
+  release(q, gid, seq, d, maturity, tries, token)
+  return false
+end
+
+local LEASES_AT_ONCE = 1000
+
+local function endedLeases(q, gid)
+  return membersBetween(q.z, '[l' .. gid, '(l' .. gid .. six(call.now + 1), LEASES_AT_ONCE)
+end
+
+-- Whether a lease ran out while nobody could settle or extend it. A client that reaches the server ends a lease when it
+-- runs out. So if a client finds one that ran out while this client could not reach the server, no client could: the
+-- server was unavailable. The same holds for a little longer, as those who hold leases need a moment to return.
+local function isExcused(d, ends)
+  return ends < call.excused and d.since < call.contact
+end
+
+local function endLease(q, member)
+  local gid, ends, seq = sub(member, 2, 3), fromSix(member, 4), sub(member, 10, 15)
+  local d = readRecord(q, gid, seq)
+  if not isReservedUntil(d, ends) then
+    db('ZREM', q.z, member)
+    return
+  end
+  if isExcused(d, ends) then
+    release(q, gid, seq, d, d.maturity, d.tries, d.token)
+    call.released = true
+    return
+  end
+  if not failTry(q, gid, seq, d, ends, d.token, 'lease-expired') then call.released = true end
+end
+
+-- Ends up to LEASES_AT_ONCE leases of a group, in the order of their ends. Done before anything looks at a group, so no
+-- verb depends on a sweep.
+local function endLeases(q, gid)
+  for _, member in ipairs(endedLeases(q, gid)) do endLease(q, member) end
+end
+
+local function endsBefore(a, b)
+  local first, second = fromSix(a, 4), fromSix(b, 4)
+  if first ~= second then return first < second end
+  return fromSix(a, 10) < fromSix(b, 10)
+end
+
+-- The same over all groups: what goes to the dead-letter queue goes in the order in which it died. Returns how many
+-- leases ended.
+local function endAllLeases(q)
+  local ended = {}
+  for _, group in ipairs(allGroups(q)) do
+    for _, member in ipairs(endedLeases(q, group[1])) do ended[#ended + 1] = member end
+  end
+  table.sort(ended, endsBefore)
+  local count = math.min(#ended, LEASES_AT_ONCE)
+  for i = 1, count do endLease(q, ended[i]) end
+  return count
+end
+
+local EXPIRED_AT_ONCE = 500
+
+local function expireDelivery(q, gid, seq)
+  local d = findDelivery(q, gid, seq)
+  if not d or d.ends > 0 then return end
+  if not moveToDeadLetters(q, gid, seq, d, d.tries, 'expired') then removeDelivery(q, gid, seq, d) end
+  flush(q)
+end
+
+-- Removes what waits past its expiry, or moves it to the dead-letter queue. Returns whether there may be more. What is
+-- reserved is listed again when it is released.
+local function expireElements(q)
+  if not q.expires then return false end
+  local due = membersBetween(q.z, '[x', '(x' .. six(call.now + 1), EXPIRED_AT_ONCE)
+  for _, member in ipairs(due) do
+    local seq = sub(member, 8, 13)
+    local element = readElement(q, seq)
+    db('ZREM', q.z, member)
+    for _, gid in ipairs(element and element.order or { PLAIN }) do expireDelivery(q, gid, seq) end
+  end
+  return #due >= EXPIRED_AT_ONCE
 end

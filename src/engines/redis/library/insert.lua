@@ -1,45 +1,32 @@
--- insert <count> <columns> <dedup window> [<room> <sizes>], then per element: <content> [<timing>] [<groups>] [<dedup key>]
+-- insert <count> <columns> <dedup window> [<limit> <sizes>], then per element: <content> [<timing>] [<groups>] [<dedup key>]
 --
--- columns: 't' where timings are given, 'g' where groups are, 'd' where dedup keys are. Groups are joined by commas.
--- room, sizes: with groups only. See lanes.lua; and how many elements each of the calls has that came together.
--- timing: '' for an element that is due now and was never tried, else maturity + 1 or 0(6) delay(6) tries(4).
+-- columns: 't' if timings are given, 'g' if groups are, 'd' if dedup keys are. Groups are joined by commas.
+-- limit, sizes: with groups only. See groups.lua; and how many elements each of the calls has that were joined.
+-- timing: '' for an element that is ready now, was never tried and does not expire, else maturity + 1 or 0(6) delay(6)
+-- tries(4) expires at(6).
 -- dedup key: the key, and behind a zero byte the fingerprint(22) of the content, if there is one.
--- Answers the first number(6), then, where a dedup key may have met an earlier one, or there are groups, of each element
+-- Returns the first number(6), then, if a dedup key may have met an earlier one, or there are groups, of each element
 -- its number(6) and what became of it(1): STORED, REPEATED or MISMATCHED; the number 0 for those of a call whose groups
 -- do not fit, of which nothing is stored.
--- room <room> <groups>: makes these groups; answers nothing, but '!' where they do not fit.
 
 local function timingOf(text)
-  if text == '' then return call.now, 0 end
-  local maturity, delay, tries = unpackAt('>I6I6I4', text)
-  return maturity == 0 and call.now + delay or maturity - 1, tries
+  if text == '' then return call.now, 0, NEVER end
+  local maturity, delay, tries, expiresAt = unpackAt('>I6I6I4c6', text)
+  return maturity == 0 and call.now + delay or maturity - 1, tries, expiresAt
 end
 
--- The lanes of a list of groups, each once; nil where they do not fit.
-local function makeLanes(q, groups, room)
-  local lanes, seen = {}, {}
-  for group in string.gmatch(groups, '[^,]+') do
-    local lane = makeLane(q, group, room)
-    if not lane then return nil end
-    if not seen[lane] then
-      seen[lane] = true
-      lanes[#lanes + 1] = lane
-    end
-  end
-  return lanes
-end
-
--- Stores one element and answers its number. `lanes` is nil on a plain queue.
-local function put(q, maturity, tries, lanes, content)
+-- Stores one element and returns its number. `gids` is nil on a plain queue.
+local function put(q, maturity, tries, expiresAt, gids, content)
   q.seq = q.seq + 1
   local seq = six(q.seq)
-  store(q, 'e' .. seq, pack('>I6I4', maturity, tries) .. content)
-  if lanes then
-    for _, lane in ipairs(lanes) do add(q, waitingMember(lane, maturity, seq, tries, false)) end
-    newElement(q, seq, lanes, maturity, tries)
+  store(q, 'e' .. seq, pack('>I6I4I6', maturity, tries, call.now) .. expiresAt .. content)
+  if gids then
+    for _, gid in ipairs(gids) do add(q, waitingMember(gid, maturity, seq, tries, false)) end
+    newElement(q, seq, gids, maturity, tries, expiresAt)
   else
-    add(q, waitingMember(NO_LANE, maturity, seq, tries, false))
+    add(q, waitingMember(PLAIN, maturity, seq, tries, false))
   end
+  if expiresAt ~= NEVER then noteExpiry(q, expiresAt, seq) end
   flushIfLarge(q)
   return seq
 end
@@ -68,18 +55,19 @@ local function rememberKey(q, key, seq, fingerprint)
 end
 
 -- As `put`, unless the key was seen before. Returns what became of it as well.
+-- element: { timing, content, groups, key, gids }
 local function putOnce(q, element, window)
   local key, fingerprint
-  if element.key then
-    key, fingerprint = splitKey(element.key)
+  if element[4] ~= '' then
+    key, fingerprint = splitKey(element[4])
     local earlier, seen = findRepeat(q, key, window)
     if earlier then
       local isSame = seen == '' or fingerprint == '' or seen == fingerprint
       return earlier, isSame and REPEATED or MISMATCHED
     end
   end
-  local maturity, tries = timingOf(element.timing)
-  local seq = put(q, maturity, tries, element.lanes, element.content)
+  local maturity, tries, expiresAt = timingOf(element[1])
+  local seq = put(q, maturity, tries, expiresAt, element.gids, element[2])
   if key then rememberKey(q, key, seq, fingerprint) end
   return seq, STORED
 end
@@ -90,18 +78,18 @@ local function readElements(args, at, count, columns)
   local hasKeys = string.find(columns, 'd') ~= nil
   local elements = {}
   for i = 1, count do
-    local element = { timing = '', groups = '', content = args[at] }
+    local element = { '', args[at], '', '' }
     at = at + 1
     if hasTimings then
-      element.timing = args[at]
+      element[1] = args[at]
       at = at + 1
     end
     if hasGroups then
-      element.groups = args[at]
+      element[3] = args[at]
       at = at + 1
     end
     if hasKeys then
-      element.key = args[at] ~= '' and args[at] or nil
+      element[4] = args[at]
       at = at + 1
     end
     elements[i] = element
@@ -109,23 +97,26 @@ local function readElements(args, at, count, columns)
   return elements, at
 end
 
--- Gives the elements of one call their lanes. Where one has no room, none of them is stored.
-local function addressElements(q, elements, from, upTo, room)
+-- Gives the elements of one call their groups. If one does not fit, none of them is stored.
+local function resolveGroups(q, elements, from, upTo, limit)
   for i = from, upTo do
     local element = elements[i]
-    if element.groups ~= '' then element.lanes = makeLanes(q, element.groups, room) end
-    if element.groups ~= '' and not element.lanes then
-      for each = from, upTo do elements[each].isRefused = true end
-      return
+    if element[3] ~= '' then
+      element.gids = createGroups(q, element[3], limit)
+      if not element.gids then
+        for each = from, upTo do elements[each].isRejected = true end
+        return
+      end
     end
   end
 end
 
 -- The usual batch, without groups and keys, goes straight from the arguments to Redis; and an element that is
--- due now, by strings that are the same for all of them. With timings each element has two arguments, else one.
+-- ready now, by strings that are the same for all of them. With timings each element has two arguments, else one.
 local function insertPlain(q, args, at, count, width)
   local first = six(q.seq + 1)
-  local head, front, back = pack('>I6I4', call.now, 0), 'w' .. NO_LANE .. six(call.now), pack('>I4', 0)
+  local now = six(call.now)
+  local head, front, back = now .. '\0\0\0\0' .. now .. NEVER, 'w' .. PLAIN .. now, '\0\0\0\0'
   flush(q)
   local stored, added, used = q.stored, q.added, 0
   for i = at, at + width * count - 1, width do
@@ -135,11 +126,12 @@ local function insertPlain(q, args, at, count, width)
       stored[used + 1], stored[used + 2] = 'e' .. seq, head .. args[i]
       added[used + 1], added[used + 2] = '0', front .. seq .. back
     else
-      local maturity, tries = timingOf(args[i + 1])
-      put(q, maturity, tries, nil, args[i])
+      local maturity, tries, expiresAt = timingOf(args[i + 1])
+      put(q, maturity, tries, expiresAt, nil, args[i])
+      stored, added = q.stored, q.added
     end
-    used = used + 2
-    if used >= MOST_ARGUMENTS then
+    used = #stored
+    if used >= MAX_ARGUMENTS then
       flush(q)
       stored, added, used = q.stored, q.added, 0
     end
@@ -151,29 +143,26 @@ verbs.insert = function(q, args, at)
   local count, columns, window = tonumber(args[at]), args[at + 1], tonumber(args[at + 2])
   at = at + 3
   local width = 1 + #columns
+  createQueue(q)
   if columns == '' or columns == 't' then return insertPlain(q, args, at, count, width), at + width * count end
-  local room, sizes
+  local limit, sizes
   if string.find(columns, 'g') then
-    room, sizes = args[at], args[at + 1]
+    limit, sizes = args[at], args[at + 1]
     at = at + 2
   end
   local elements, behind = readElements(args, at, count, columns)
   if sizes then
     local from = 1
     for size in string.gmatch(sizes, '%d+') do
-      addressElements(q, elements, from, from + size - 1, room)
+      resolveGroups(q, elements, from, from + size - 1, limit)
       from = from + size
     end
   end
   local numbers = {}
   for i, element in ipairs(elements) do
     local seq, what = six(0), STORED
-    if not element.isRefused then seq, what = putOnce(q, element, window) end
+    if not element.isRejected then seq, what = putOnce(q, element, window) end
     numbers[i] = seq .. what
   end
   return sub(numbers[1], 1, 6) .. concat(numbers), behind
-end
-
-verbs.room = function(q, args, at)
-  return makeLanes(q, args[at + 1], args[at]) and '' or '!', at + 2
 end

@@ -1,11 +1,11 @@
 -- The list variant: a queue is a list, the next element at its right end.
 --
 -- push: keys: the list, then those of dedup keys. Arguments: window, then per element: number of its key or 0,
--- id and fingerprint, item. Answers ids and fingerprints, those of earlier elements where a key was seen.
--- drop: answers how many elements went.
+-- id and fingerprint, item. Returns ids and fingerprints, those of earlier elements if a key was seen.
+-- drop: returns how many elements went.
 
 redis.register_function('@RUN@_push', function(keys, args)
-  awake()
+  bind()
   local ids = {}
   for at = 2, #args, 3 do
     local key, id = keys[tonumber(args[at]) + 1], args[at + 1]
@@ -19,7 +19,7 @@ end)
 redis.register_function({
   function_name = '@RUN@_drop',
   callback = function(keys)
-    awake()
+    bind()
     local count = db('LLEN', keys[1])
     db('UNLINK', keys[1])
     return count

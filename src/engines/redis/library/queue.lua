@@ -1,39 +1,152 @@
+-- How a queue is stored. It has two keys under one hash tag:
+--
+-- h, a hash:
+--   m           the queue's tag, twelve hex digits, random when the queue is created: the first half of ids
+--   s           the last element number given
+--   O           options that were declared, as JSON: d: 0 or [dead-letter queue, max tries]; r: retention in ms or 0
+--   X           present while some element may expire
+--   L           group names by number (groups.lua)
+--   F           when group numbers were last freed because the queue had as many groups as it may
+--   e<seq>      an element: maturity(6) tries(4) as inserted, inserted at(6) expires at(6), then its content
+--   d<gid><seq> a delivery that was reserved once (deliveries.lua)
+--   g<seq>      an element of a stream: what each of its groups does with it (streams.lua)
+--   k<key>      a dedup key: seq(6) seen at(6), then the fingerprint(22) of the content if there was one
+--   c<client>   the session of a client: what its last call returned (session.lua)
+--   N, p<number>, o<source><run>   the outbox: the last number, entries, and high-water marks (outbox.lua)
+--
+-- z, a sorted set, all scores 0, so its order is the order of the members' bytes:
+--   w<gid><maturity><seq><tries and touched>   a waiting delivery
+--   l<gid><lease end><seq>                     a reserved delivery
+--   a<maturity><seq>, b<seq>                   an element of a stream that waits for some group, or is only reserved
+--   r<inserted at><seq>                        an element that retention may remove
+--   x<expires at><seq>                         an element that expires. Those of reserved or removed ones may remain.
+--   k<seen at><key>, c<seen at><client>, o<seen at><source><run>   for housekeeping
+--   p<to>\0<number>                            an outbox entry
+--   ~                                          keeps the key in existence
+--
+-- Both keys always exist once the queue does: while Redis moves a slot, a call that names a key which exists
+-- on neither side would be rejected until the slot has moved.
+--
+-- Moments are ms since 1970, as 6 bytes, big end first, so that bytes sort as numbers do. Group numbers (gid) are 2 bytes.
+
+-- These exist only while a function runs, so each function begins with `bind`.
+local db, pack, unpackAt, concat, spread, sub, byte
+
+local function bind()
+  db, pack, unpackAt = redis.call, struct.pack, struct.unpack
+  concat, spread, sub, byte = table.concat, unpack, string.sub, string.byte
+end
+
+-- The only group of a plain queue.
+local PLAIN = '\0\0'
+local HEAD = 22
+local LAST = '\255\255\255\255\255\255\255'
+
+-- What the running call knows: see session.lua.
+local call = {}
+
+-- The verbs by name, each `function(q, args, at)`: its result, where the next verb begins, and elements or nil.
+local verbs = {}
+
+-- Outcomes of settling, as `verbs/settle.ts` reads them.
+local DONE, DEAD_LETTERED, NOT_FOUND, NOT_RESERVED, LEASE_LOST, RESERVED, TOKEN_REQUIRED, NO_ROOM =
+  '0', '1', '2', '3', '4', '5', '6', '!'
+
+local function six(n)
+  return pack('>I6', n)
+end
+
+local function fromSix(text, at)
+  return (unpackAt('>I6', text, at))
+end
+
+-- More arguments than this do not fit on Lua's stack.
+local MAX_ARGUMENTS = 4000
+
+-- Runs a command of any number of arguments, in parts if there are many. The number is even, so pairs stay
+-- together.
+local function spreadCall(command, key, list)
+  local count = #list
+  if count == 0 then return 0 end
+  if count <= MAX_ARGUMENTS then return db(command, key, spread(list)) end
+  local sum = 0
+  for from = 1, count, MAX_ARGUMENTS do
+    sum = sum + db(command, key, spread(list, from, math.min(from + MAX_ARGUMENTS - 1, count)))
+  end
+  return sum
+end
+
+-- The values of many fields, in their order; false where there is none.
+local function fieldValues(key, fields)
+  local count = #fields
+  if count == 0 then return {} end
+  if count <= MAX_ARGUMENTS then return db('HMGET', key, spread(fields)) end
+  local values = {}
+  for from = 1, count, MAX_ARGUMENTS do
+    local part = db('HMGET', key, spread(fields, from, math.min(from + MAX_ARGUMENTS - 1, count)))
+    for i = 1, #part do values[from + i - 1] = part[i] end
+  end
+  return values
+end
+
+-- Members from `low` up to but without `high`, at most `limit`.
+local function membersBetween(z, low, high, limit)
+  return db('ZRANGE', z, low, high, 'BYLEX', 'LIMIT', 0, limit)
+end
+
+local function firstMember(z, prefix)
+  return membersBetween(z, '[' .. prefix, '(' .. prefix .. LAST, 1)[1]
+end
+
 -- A queue as one call sees it. Writes of the plain paths gather here and leave by `flush`: one command for
 -- many members costs far less than one each. Order within a flush: removed before added, stored before deleted.
-
 local function openQueue(h, z)
-  local head = db('HMGET', h, 'm', 's', 'c' .. call.client)
+  local head = db('HMGET', h, 'm', 's', 'X', 'O', 'c' .. call.client)
   local q = {
     h = h,
     z = z,
     tag = head[1] or '',
     seq = tonumber(head[2] or 0),
-    repeated = head[3],
-    retention = 0,
+    expires = head[3],
+    options = head[4] and cjson.decode(head[4]) or nil,
+    session = head[5],
     gone = {}, added = {}, stored = {}, deleted = {},
   }
   q.storedSeq = q.seq
   return q
 end
 
--- The queue of this number among the call's; nil where there is none.
-local function queueAt(number)
-  local q = call.opened[number]
-  if q or not number or not call.keys[2 * number] then return q end
-  q = openQueue(call.keys[2 * number - 1], call.keys[2 * number])
-  if call.retentions ~= '' then q.retention = fromSix(call.retentions, 6 * number - 5) end
-  call.opened[number] = q
+-- The queue of this name, escaped as in its keys; nil if its keys may be on another server. A single server allows to
+-- open keys that the call did not name.
+local function queueNamed(text)
+  local q = call.opened[text]
+  if q or call.isCluster then return q end
+  local base = call.base .. text .. '}:'
+  q = openQueue(base .. 'h', base .. 'z')
+  q.text = text
+  call.opened[text] = q
   return q
 end
 
--- A queue is made by the first call that may write to it. The tag is new even where the name is old, so ids
+-- Makes the name of a queue known in the step that creates it; see registry.ts.
+local function registerName(text)
+  local ns, name = string.match(text, '^(.-)/(.*)$')
+  if ns == 'due' or ns == 'tidy' then ns = '%' .. ns end
+  local names = sub(call.base, 1, -2) .. 'queues:' .. ns
+  name = string.gsub(name, '%%(%x%x)', function(code) return string.char(tonumber(code, 16)) end)
+  db('ZADD', '{' .. names .. '}:used', call.now, name)
+  db('SADD', names, name)
+end
+
+-- A queue is created by the first call that stores something in it. The tag is new even if the name is old, so ids
 -- from before the data were lost are never taken for new ones.
-local function ensureQueue(q)
+local function createQueue(q)
   if q.tag ~= '' then return end
   q.tag = sub(redis.sha1hex(q.h .. call.client .. call.micros .. string.format('%.0f', call.now)), 1, 12)
-  q.fresh = true
+  q.isNew = true
   db('HSET', q.h, 'm', q.tag)
   db('ZADD', q.z, 0, '~')
+  if q ~= call.home then registerName(q.text) end
 end
 
 local function flush(q)
@@ -68,9 +181,17 @@ local function store(q, field, value)
   stored[count + 1], stored[count + 2] = field, value
 end
 
+local function remove(q, member)
+  q.gone[#q.gone + 1] = member
+end
+
+local function delete(q, field)
+  q.deleted[#q.deleted + 1] = field
+end
+
 -- A growing batch is written now and then, so that a call of any size needs little memory.
 local function flushIfLarge(q)
-  if #q.added >= MOST_ARGUMENTS or #q.stored >= MOST_ARGUMENTS then flush(q) end
+  if #q.added >= MAX_ARGUMENTS or #q.stored >= MAX_ARGUMENTS then flush(q) end
 end
 
 local function saveQueue(q)
@@ -78,3 +199,36 @@ local function saveQueue(q)
   flush(q)
 end
 
+local function noteExpiry(q, expiresAt, seq)
+  add(q, 'x' .. expiresAt .. seq)
+  if not q.expires then
+    q.expires = '1'
+    store(q, 'X', '1')
+  end
+end
+
+-- The policy of the call's namespace, and what the queue's own options say instead.
+local function policyOf(q)
+  if not call.policy then
+    local policy = {}
+    policy.maxTries, policy.retention, policy.from, policy.groups, policy.to = unpackAt('>I4I6sss', call.policyText)
+    call.policy = policy
+  end
+  return call.policy, q.options
+end
+
+local function retentionOf(q)
+  local policy, options = policyOf(q)
+  return options and options.r or policy.retention
+end
+
+-- Where deliveries of the queue go that failed too often, and how many tries they have; nil: nowhere.
+local function deadLetterPolicy(q)
+  if q ~= call.home then return nil end
+  local policy, options = policyOf(q)
+  local to, maxTries = policy.to, policy.maxTries
+  if options and options.d == 0 then return nil end
+  if options and options.d then to, maxTries = options.d[1], options.d[2] end
+  if to == '' or to == q.text then return nil end
+  return to, maxTries, policy
+end

@@ -1,15 +1,16 @@
--- Names of queues, and the lists of those to look at. Functions, as plain commands would be refused where Redis
+-- Names of queues, and the lists of those to sweep. Functions, as plain commands would be rejected if Redis
 -- is out of memory, and then nobody could reserve.
 --
 -- name: keys: a set of names, and a sorted set of the same by when they were last used; arguments: the time to go by
 -- or 0, names. Makes them known, and notes that they are used.
--- use: the same keys; arguments: time, name. Notes a use; answers whether the name is known.
--- unused: the same keys; arguments: time, age, limit, cursor. Answers the next cursor, then names that were not used for
+-- use: the same keys; arguments: time, name. Returns whether the name is known, and notes the use if so.
+-- unused: the same keys; arguments: time, age, limit, cursor. Returns the next cursor, then names that were not used for
 -- that long, each with the moment of its last use.
--- unname: the same keys; arguments: name, the moment that was answered with it, '' or a moment to note instead. Without
--- one the name is removed. Answers 1, or 0 where the queue was used since.
+-- unname: the same keys; arguments: name, the moment that was returned with it, '' or a moment to note instead. Without
+-- one the name is removed. Returns 1, or 0 if the queue was used since.
 -- list: keys: a sorted set; arguments: moment, member.
--- forget: keys: those of a queue (values.lua), and others of its slot. Deletes an empty queue; answers 0 if it is not.
+-- forget: keys: those of a queue (queue.lua), and others of its slot. Deletes an empty queue; returns 0 if it is not empty, or
+-- was declared with options.
 
 local function timeOr(given)
   if tonumber(given) > 0 then return tonumber(given) end
@@ -20,7 +21,7 @@ end
 redis.register_function({
   function_name = '@RUN@_name',
   callback = function(keys, args)
-    awake()
+    bind()
     local now, names, used = timeOr(args[1]), {}, {}
     for i = 2, #args do
       names[i - 1] = args[i]
@@ -32,24 +33,24 @@ redis.register_function({
   flags = { 'allow-oom' },
 })
 
--- A name that is not known is noted as well: calls of an unknown queue may leave keys (queue.lua), which are found by it.
 redis.register_function({
   function_name = '@RUN@_use',
   callback = function(keys, args)
-    awake()
-    db('ZADD', keys[2], timeOr(args[1]), args[2])
-    return db('SISMEMBER', keys[1], args[2])
+    bind()
+    local isKnown = db('SISMEMBER', keys[1], args[2])
+    if isKnown == 1 then db('ZADD', keys[2], timeOr(args[1]), args[2]) end
+    return isKnown
   end,
   flags = { 'allow-oom' },
 })
 
--- Names of a version that noted no use count as used now: a few are looked at each time.
+-- Names of a version that noted no use count as used now: a few are read each time.
 local NAMES_AT_ONCE = 200
 
 redis.register_function({
   function_name = '@RUN@_unused',
   callback = function(keys, args)
-    awake()
+    bind()
     local now, cursor = timeOr(args[1]), args[4]
     local scanned = db('SSCAN', keys[1], cursor, 'COUNT', NAMES_AT_ONCE)
     local noted = {}
@@ -57,8 +58,8 @@ redis.register_function({
       noted[#noted + 1] = now
       noted[#noted + 1] = name
     end
-    for from = 1, #noted, MOST_ARGUMENTS do
-      db('ZADD', keys[2], 'NX', spread(noted, from, math.min(from + MOST_ARGUMENTS - 1, #noted)))
+    for from = 1, #noted, MAX_ARGUMENTS do
+      db('ZADD', keys[2], 'NX', spread(noted, from, math.min(from + MAX_ARGUMENTS - 1, #noted)))
     end
     local found = db('ZRANGE', keys[2], '-inf', now - args[2], 'BYSCORE', 'LIMIT', 0, args[3], 'WITHSCORES')
     return { scanned[1], unpack(found) }
@@ -69,7 +70,7 @@ redis.register_function({
 redis.register_function({
   function_name = '@RUN@_unname',
   callback = function(keys, args)
-    awake()
+    bind()
     local name, seen, instead = args[1], tonumber(args[2]), args[3]
     if tonumber(db('ZSCORE', keys[2], name) or -1) ~= seen then return 0 end
     if instead ~= '' then
@@ -83,13 +84,13 @@ redis.register_function({
   flags = { 'allow-oom' },
 })
 
--- An empty queue has nothing in z but the member that keeps it in existence: no delivery, no dedup key, no answer of a
--- client, nothing that is on its way. A list, which has no such member, does not exist when it is empty.
+-- An empty queue has nothing in z but the member that keeps it in existence: no delivery, no dedup key, no session, no
+-- outbox entry. A list, which has no such member, does not exist when it is empty.
 redis.register_function({
   function_name = '@RUN@_forget',
   callback = function(keys)
-    awake()
-    if db('ZCARD', keys[2]) > 1 or db('EXISTS', keys[4]) == 1 then return 0 end
+    bind()
+    if db('ZCARD', keys[2]) > 1 or db('HEXISTS', keys[1], 'O') == 1 or db('EXISTS', keys[4]) == 1 then return 0 end
     db('UNLINK', unpack(keys))
     return 1
   end,
@@ -99,7 +100,7 @@ redis.register_function({
 redis.register_function({
   function_name = '@RUN@_list',
   callback = function(keys, args)
-    awake()
+    bind()
     return db('ZADD', keys[1], args[1], args[2])
   end,
   flags = { 'allow-oom' },

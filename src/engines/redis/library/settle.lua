@@ -1,136 +1,374 @@
--- commit <groups> <references>; rollback <groups> <items>; extend <groups> <items>
+-- settle <groups> <items> <lead: 1 if leases that ran out end first>, then what single items need, in their order.
 --
--- groups: names, each with a comma behind it. A reference: tag(12) seq(6) token given(1) token(16) owner(6) number of
--- the group among them(2). A rollback adds delay(6) count the try(1), an extend the length of the lease(6). Each
--- answers an outcome per item; extend with the end of the lease(6) beside.
+-- groups: names, each with a comma behind it. An item: tag(12) seq(6) flags(1) token(16) owner(6) number of the group
+-- among them, 0 for all(2) action(1) value(6).
+-- flags: 1 a token is given, 2 from `waiting`, 4 count a try, 8 the value is a moment, 16 a reason follows
+-- actions, with what follows for them:
+--   f finish
+--   t finish with inserts: dedup window, count, then per insert: the queue's name, timing, content, groups, dedup key
+--   r release: the value is a delay or a moment, 0 for the maturity that it had; reason
+--   e extend: the value is the length of the lease
+--   d dead-letter: reason
+--   m move: the queue's name, groups, tries or '', headers as a JSON list of names and values
+-- Returns an outcome per item, then for each extend that is done the end of the lease(6).
 
-local REFERENCE = 43
+local ITEM = 50
 
--- The lanes of such a list of groups, false where no element ever named one.
-local function lanesOf(q, groups)
-  local lanes = {}
-  for group in string.gmatch(groups, '([^,]*),') do lanes[#lanes + 1] = findLane(q, group) or false end
-  return lanes
+-- Content with other headers. `patch`: name and value, or name and false to remove it. `defaults`: only if absent.
+local function withHeaders(content, patch, defaults)
+  assert(byte(content) == 80)
+  local restAt = 4 + math.max(0, unpackAt('>I2', content, 2) - 1)
+  local bodyAt = restAt + 4 + unpackAt('>I4', content, restAt)
+  assert(bodyAt <= #content + 1)
+  local rest = bodyAt > restAt + 4 and cjson.decode(sub(content, restAt + 4, bodyAt - 1)) or { cjson.null }
+  local replaced, found, kept = {}, {}, { rest[1] }
+  for i = 1, #patch, 2 do replaced[patch[i]] = true end
+  for i = 2, #rest, 2 do
+    found[rest[i]] = true
+    if not replaced[rest[i]] then kept[#kept + 1], kept[#kept + 2] = rest[i], rest[i + 1] end
+  end
+  for i = 1, #patch, 2 do
+    if patch[i + 1] then kept[#kept + 1], kept[#kept + 2] = patch[i], patch[i + 1] end
+  end
+  for i = 1, #defaults, 2 do
+    if not found[defaults[i]] then kept[#kept + 1], kept[#kept + 2] = defaults[i], defaults[i + 1] end
+  end
+  local text = cjson.encode(kept)
+  return sub(content, 1, restAt - 1) .. pack('>I4', #text) .. text .. sub(content, bodyAt)
 end
 
-local function endLapsedIn(q, lanes)
-  for _, lane in ipairs(lanes) do
-    if lane then endLapsed(q, lane) end
+-- The stored element of a number without its head, with other headers. Content that cannot be read stays as it is.
+local function contentWith(q, seq, patch, defaults)
+  local value = db('HGET', q.h, 'e' .. seq)
+  local content = value and sub(value, HEAD + 1) or ''
+  local isReadable, changed = pcall(withHeaders, content, patch, defaults)
+  return isReadable and changed or content
+end
+
+-- Where copies for a queue go: the queue if its keys are here, with the numbers of the groups, else the outbox. Nil if
+-- the groups do not fit.
+local function destination(to, groups)
+  local target = { to = to, groups = groups, q = queueNamed(to) }
+  if target.q then
+    createQueue(target.q)
+    if groups ~= '' then
+      target.gids = createGroups(target.q, groups)
+      if not target.gids then return nil end
+    end
+  end
+  return target
+end
+
+-- element: { timing, content, groups, dedup key }
+local function deliver(target, element, window)
+  if target.q then
+    element.gids = target.gids
+    putOnce(target.q, element, window)
+    flush(target.q)
+  else
+    addToOutbox(target.to, element)
   end
 end
 
--- Whether a waiting delivery is there that no record tells of: one that was never reserved.
-local function waitsUntouched(q, lane, seq)
-  if lane == NO_LANE then
-    local value = db('HGET', q.h, 'e' .. seq)
-    if not value then return false end
-    local maturity, tries = unpackAt('>I6I4', value)
-    return db('ZSCORE', q.z, waitingMember(lane, maturity, seq, tries, false)) ~= false
+local DIGITS = '0123456789abcdefghijklmnopqrstuv'
+
+-- The id of an element: as `elementId` in ids.ts.
+local function idOf(q, seq)
+  local number, digits = fromSix(seq, 1), {}
+  for i = 10, 1, -1 do
+    local digit = number % 32
+    digits[i] = sub(DIGITS, digit + 1, digit + 1)
+    number = math.floor(number / 32)
   end
-  local element = readElement(q, seq)
-  return element ~= nil and element.states[lane] == WAITING
+  return q.tag .. concat(digits)
 end
 
--- The record of a delivery that waits or is reserved: popped ones leave theirs until the client has heard.
-local function findDelivery(q, lane, seq, text)
-  local found = readDelivery(q, lane, seq, text)
-  if not found or found.till > 0 then return found end
-  local member = waitingMember(lane, found.maturity, seq, found.tries, true)
-  return db('ZSCORE', q.z, member) and found or nil
+-- A moment as `Date.toISOString` writes it: Redis has no `os.date`. Days are counted from March, so that leap days are last.
+local function isoTime(moment)
+  local days, rest = math.floor(moment / 86400000) + 719468, moment % 86400000
+  local era = math.floor(days / 146097)
+  local day = days - era * 146097
+  local year = math.floor((day - math.floor(day / 1460) + math.floor(day / 36524) - math.floor(day / 146096)) / 365)
+  day = day - (365 * year + math.floor(year / 4) - math.floor(year / 100))
+  local month = math.floor((5 * day + 2) / 153)
+  day = day - math.floor((153 * month + 2) / 5) + 1
+  year = year + era * 400 + (month >= 10 and 1 or 0)
+  month = month < 10 and month + 3 or month - 9
+  return string.format('%04d-%02d-%02dT%02d:%02d:%02d.%03dZ', year, month, day, math.floor(rest / 3600000),
+    math.floor(rest / 60000) % 60, math.floor(rest / 1000) % 60, rest % 1000)
 end
 
--- What a reference names: its lane and number, the delivery that it may settle or nil, and why not.
-local function readReference(q, lanes, items, at, text)
-  local tag, seq, given, token, owner, group = unpackAt('>c12c6I1c16c6I2', items, at)
-  local lane = lanes[group]
-  if not lane or tag ~= q.tag then return lane, seq, nil, NOT_FOUND end
-  local found = findDelivery(q, lane, seq, text)
-  local refusal = given == 1 and LEASE_LOST or NOT_RESERVED
-  if not found then return lane, seq, nil, waitsUntouched(q, lane, seq) and refusal or NOT_FOUND end
-  if found.till == 0 and found.token == NO_TOKEN then return lane, seq, nil, refusal end
+-- Text as a header's value: each byte is a character, and what would end the header is a space.
+local function headerValue(text)
+  local value = string.gsub(text, '[%z\1-\31\127]', ' ')
+  value = string.gsub(value, '[\128-\255]', function(char)
+    local code = byte(char)
+    return string.char(192 + math.floor(code / 64), 128 + code % 64)
+  end)
+  return value
+end
+
+-- As `deadLetterHeaders` in model/dead-letter.ts.
+local function deadLetterContent(q, seq, from, tries, reason)
+  return contentWith(q, seq, {
+    'x-dl-from-queue', from, 'x-dl-at', isoTime(call.now), 'x-dl-tries', tostring(tries),
+    'x-dl-reason', reason ~= '' and headerValue(reason),
+  }, { 'x-ks-origin-id', idOf(q, seq) })
+end
+
+-- Moves a delivery that waits or is reserved to the dead-letter queue. Returns whether there is one.
+moveToDeadLetters = function(q, gid, seq, d, tries, reason)
+  local to, _, policy = deadLetterPolicy(q)
+  local target = to and destination(to, policy.groups)
+  if not target then return false end
+  deliver(target, { '', deadLetterContent(q, seq, policy.from, tries, reason), policy.groups, '' }, 0)
+  removeDelivery(q, gid, seq, d)
+  flush(q)
+  call.died[gid] = (call.died[gid] or 0) + 1
+  call.diedTo = to
+  return true
+end
+
+-- The numbers of a list of groups, false for one that no element ever named.
+local function groupsOf(q, names)
+  local gids = {}
+  for name in string.gmatch(names, '([^,]*),') do gids[#gids + 1] = findGroup(q, name) or false end
+  return gids
+end
+
+-- The reservation that an item names, or nil and why there is none.
+local function findReserved(q, item, text)
+  local given = item.flags % 2 == 1
+  local d = findDelivery(q, item.gid, item.seq, text)
+  if not d then return nil, NOT_FOUND end
+  local isOver = d.ends == 0 and d.token == NO_TOKEN
+  -- Only a commit succeeds if the lease ran out.
+  if item.action ~= 'f' and item.action ~= 't' then isOver = d.ends <= call.now end
+  if isOver then return nil, given and LEASE_LOST or NOT_RESERVED end
   -- A token that is not ours arrives as NO_TOKEN, which is also what a record without a token has.
-  if given == 1 and (token == NO_TOKEN or token ~= found.token) then return lane, seq, nil, LEASE_LOST end
-  local isOfAnother = given == 0 and owner ~= NOBODY and found.owner ~= NOBODY and found.owner ~= owner
-  return lane, seq, found, refusal, isOfAnother
+  if given and (item.token == NO_TOKEN or item.token ~= d.token) then return nil, LEASE_LOST end
+  local isOfAnother = not given and item.owner ~= NOBODY and d.owner ~= NOBODY and d.owner ~= item.owner
+  if isOfAnother then return nil, TOKEN_REQUIRED end
+  return d
 end
 
-local function commitOne(q, lanes, items, at, text)
-  local lane, seq, found, refusal, isOfAnother = readReference(q, lanes, items, at, text)
-  if not found then return refusal end
-  if isOfAnother then return TOKEN_REQUIRED end
-  q.gone[#q.gone + 1] = found.till == 0 and waitingMember(lane, found.maturity, seq, found.tries, true)
-    or leaseMember(lane, found.till, seq)
-  finish(q, lane, seq)
-  return DONE
+local function findWaiting(q, item)
+  local d = findDelivery(q, item.gid, item.seq)
+  if not d then return nil, NOT_FOUND end
+  if d.ends > 0 then return nil, RESERVED end
+  return d
 end
 
--- The records of all deliveries that the references name, read in one go.
-local function readRecords(q, lanes, items)
-  local fields = {}
-  for from = 1, #items, REFERENCE do
-    local seq, _, _, group = unpackAt('>c6I1c22I2', items, from + 12)
-    fields[#fields + 1] = 'd' .. (lanes[group] or '') .. seq
+-- Removes what waits of a stream's element. Returns how many deliveries it was.
+local function removeWaiting(q, seq, element)
+  local removed = 0
+  for _, gid in ipairs(element.order) do
+    local d = element.states[gid] ~= HELD and findDelivery(q, gid, seq)
+    if d and d.ends == 0 then
+      removeDelivery(q, gid, seq, d)
+      flush(q)
+      removed = removed + 1
+    end
   end
-  return fieldValues(q.h, fields), fields
+  return removed
 end
 
-verbs.commit = function(q, args, at)
-  local lanes, items = lanesOf(q, args[at]), args[at + 1]
-  local records, fields = readRecords(q, lanes, items)
-  local outcomes, seen = {}, {}
-  for i, field in ipairs(fields) do
+-- Finishes what waits of an element for all of its groups.
+local function removeElement(q, seq)
+  local element = readElement(q, seq)
+  if not element then
+    local d, why = findWaiting(q, { gid = PLAIN, seq = seq })
+    if not d then return why end
+    removeDelivery(q, PLAIN, seq, d)
+    return DONE
+  end
+  for _, state in pairs(element.states) do
+    if state == HELD then return RESERVED end
+  end
+  return removeWaiting(q, seq, element) > 0 and DONE or NOT_FOUND
+end
+
+-- What follows the items in the arguments, one after the other.
+local function nextArgument(items)
+  items.at = items.at + 1
+  return items.args[items.at - 1]
+end
+
+local function readReason(items, flags)
+  return flags >= 16 and nextArgument(items) or ''
+end
+
+-- Per action: `read` what follows for it, before it is known whether the delivery is there; then do it, which returns the
+-- outcome.
+local actions = {
+  f = {
+    run = function(q, item, d)
+      removeDelivery(q, item.gid, item.seq, d)
+      return DONE
+    end,
+  },
+  t = {
+    read = function(item, items)
+      item.window, item.inserts = tonumber(nextArgument(items)), {}
+      for i = 1, tonumber(nextArgument(items)) do
+        local to = nextArgument(items)
+        item.inserts[i] = { nextArgument(items), nextArgument(items), nextArgument(items), nextArgument(items), to = to }
+      end
+    end,
+    run = function(q, item, d)
+      local targets = {}
+      for i, insert in ipairs(item.inserts) do
+        targets[i] = destination(insert.to, insert[3])
+        if not targets[i] then return NO_ROOM end
+      end
+      removeDelivery(q, item.gid, item.seq, d)
+      flush(q)
+      for i, insert in ipairs(item.inserts) do deliver(targets[i], insert, item.window) end
+      return DONE
+    end,
+  },
+  r = {
+    read = function(item, items) item.reason = readReason(items, item.flags) end,
+    run = function(q, item, d)
+      local isMoment, counts = math.floor(item.flags / 8) % 2 == 1, math.floor(item.flags / 4) % 2 == 1
+      local maturity = isMoment and item.value or call.now + item.value
+      if counts then
+        return failTry(q, item.gid, item.seq, d, maturity, NO_TOKEN, item.reason) and DEAD_LETTERED or DONE
+      end
+      if d.ends > 0 and not isMoment and item.value == 0 then maturity = d.maturity end
+      release(q, item.gid, item.seq, d, maturity, d.tries, NO_TOKEN)
+      return DONE
+    end,
+  },
+  e = {
+    run = function(q, item, d, items)
+      local ends = call.now + item.value
+      remove(q, leaseMember(item.gid, d.ends, item.seq))
+      flush(q)
+      d.ends, d.since = ends, call.now
+      add(q, leaseMember(item.gid, ends, item.seq))
+      store(q, 'd' .. item.gid .. item.seq, recordText(d))
+      flush(q)
+      items.moments[#items.moments + 1] = six(ends)
+      return DONE
+    end,
+  },
+  d = {
+    read = function(item, items) item.reason = readReason(items, item.flags) end,
+    run = function(q, item, d)
+      local tries = d.tries + math.floor(item.flags / 4) % 2
+      if moveToDeadLetters(q, item.gid, item.seq, d, tries, item.reason) then return DEAD_LETTERED end
+      -- Without a dead-letter queue it is finished.
+      removeDelivery(q, item.gid, item.seq, d)
+      return DONE
+    end,
+  },
+  m = {
+    read = function(item, items)
+      item.to, item.groups = nextArgument(items), nextArgument(items)
+      item.tries, item.patch = tonumber(nextArgument(items)), cjson.decode(nextArgument(items))
+    end,
+    run = function(q, item, d)
+      local target = destination(item.to, item.groups)
+      if not target then return NO_ROOM end
+      for i = 2, #item.patch, 2 do
+        if item.patch[i] == cjson.null then item.patch[i] = false end
+      end
+      local content = contentWith(q, item.seq, item.patch, {})
+      local timing = pack('>I6I6I4', d.maturity + 1, 0, item.tries or d.tries) .. d.expiresAt
+      removeDelivery(q, item.gid, item.seq, d)
+      flush(q)
+      deliver(target, { timing, content, item.groups, '' }, 0)
+      return DONE
+    end,
+  },
+}
+
+local function settleOne(q, item, items, text)
+  local action = actions[item.action]
+  if action.read then action.read(item, items) end
+  if not item.gid or item.tag ~= q.tag then return NOT_FOUND end
+  local isWaiting = math.floor(item.flags / 2) % 2 == 1
+  if item.gid == 'all' then return removeElement(q, item.seq) end
+  local d, why
+  if isWaiting then d, why = findWaiting(q, item) else d, why = findReserved(q, item, text) end
+  if not d then return why end
+  return action.run(q, item, d, items)
+end
+
+local function readItem(text, at, gids)
+  local item, group = {}, nil
+  item.tag, item.seq, item.flags, item.token, item.owner, group, item.action, item.value =
+    unpackAt('>c12c6I1c16c6I2c1I6', text, at)
+  item.gid = gids[group]
+  if group == 0 then item.gid = 'all' end
+  return item
+end
+
+verbs.settle = function(q, args, at)
+  local gids, text = groupsOf(q, args[at]), args[at + 1]
+  local items = { args = args, at = at + 3, moments = {} }
+  if args[at + 2] ~= '' and q.tag ~= '' then endAllLeases(q) end
+  local parsed, fields, outcomes, seen = {}, {}, {}, {}
+  for from = 1, #text, ITEM do
+    local item = readItem(text, from, gids)
+    parsed[#parsed + 1] = item
+    fields[#fields + 1] = 'd' .. (item.gid or '') .. item.seq
+  end
+  -- The records of all deliveries that the items name, read in one go.
+  local records = fieldValues(q.h, fields)
+  for i, item in ipairs(parsed) do
     local record = records[i]
-    if seen[field] then
+    if seen[item.seq] then
       -- Named twice in one batch: what the first one did must be seen by the second.
       flush(q)
       record = nil
     end
-    seen[field] = true
-    outcomes[i] = commitOne(q, lanes, items, 1 + (i - 1) * REFERENCE, record)
+    seen[item.seq] = true
+    outcomes[i] = settleOne(q, item, items, record)
   end
   flush(q)
-  return concat(outcomes), at + 2
+  return concat(outcomes) .. concat(items.moments), items.at
 end
 
--- The reservation that the reference holds, or nil and why it holds none.
-local function readHeld(q, lanes, items, at)
-  local lane, seq, found, refusal, isOfAnother = readReference(q, lanes, items, at)
-  if not found or found.till <= call.now then return lane, seq, nil, refusal end
-  if isOfAnother then return lane, seq, nil, TOKEN_REQUIRED end
-  return lane, seq, found
+-- purge <states: any of w (ready), s (scheduled), r (reserved)> <limit>, returns how many were removed(6), more(1)
+
+local function isStaleLease(q, gid, member)
+  if byte(member) ~= 108 then return false end
+  return not isReservedUntil(readRecord(q, gid, sub(member, 10, 15)), fromSix(member, 4))
 end
 
-local function rollbackOne(q, lanes, items, at)
-  local lane, seq, held, refusal = readHeld(q, lanes, items, at)
-  if not held then return refusal end
-  local delay, counts = unpackAt('>I6I1', items, at + REFERENCE)
-  if counts == 1 then return endTry(q, lane, seq, held, call.now + delay, NO_TOKEN) and DEAD or DONE end
-  release(q, lane, seq, held, delay > 0 and call.now + delay or held.maturity, held.tries, NO_TOKEN)
-  return DONE
+local function purgeRange(q, gid, low, high, limit)
+  local members = membersBetween(q.z, low, high, limit)
+  if #members == 0 then return 0 end
+  removeFirst(q, members, #members)
+  for _, member in ipairs(members) do
+    if not isStaleLease(q, gid, member) then finish(q, gid, sub(member, 10, 15)) end
+  end
+  flush(q)
+  return #members
 end
 
-verbs.rollback = function(q, args, at)
-  local lanes, items = lanesOf(q, args[at]), args[at + 1]
-  local outcomes = {}
-  endLapsedIn(q, lanes)
-  for from = 1, #items, REFERENCE + 7 do outcomes[#outcomes + 1] = rollbackOne(q, lanes, items, from) end
-  return concat(outcomes), at + 2
+local function purgeGroup(q, gid, states, limit)
+  local now, removed = six(call.now + 1), 0
+  local function range(state, low, high)
+    if removed < limit and string.find(states, state) then
+      removed = removed + purgeRange(q, gid, low, high, limit - removed)
+    end
+  end
+  range('w', '[w' .. gid, '(w' .. gid .. now)
+  range('s', '[w' .. gid .. now, '(w' .. gid .. LAST)
+  range('r', '[l' .. gid, '(l' .. gid .. LAST)
+  return removed
 end
 
-local function extendOne(q, lanes, items, at)
-  local lane, seq, held, refusal = readHeld(q, lanes, items, at)
-  if not held then return refusal .. six(0) end
-  local till = call.now + fromSix(items, at + REFERENCE)
-  db('ZREM', q.z, leaseMember(lane, held.till, seq))
-  db('ZADD', q.z, 0, leaseMember(lane, till, seq))
-  db('HSET', q.h, 'd' .. lane .. seq, deliveryText(held.maturity, held.tries, held.token, till, held.owner) .. six(call.now))
-  return DONE .. six(till)
-end
-
-verbs.extend = function(q, args, at)
-  local lanes, items = lanesOf(q, args[at]), args[at + 1]
-  local outcomes = {}
-  endLapsedIn(q, lanes)
-  for from = 1, #items, REFERENCE + 6 do outcomes[#outcomes + 1] = extendOne(q, lanes, items, from) end
-  return concat(outcomes), at + 2
+verbs.purge = function(q, args, at)
+  local states, limit, removed = args[at], tonumber(args[at + 1]), 0
+  if q.tag ~= '' then
+    endAllLeases(q)
+    for _, group in ipairs(allGroups(q)) do
+      if removed < limit then removed = removed + purgeGroup(q, group[1], states, limit - removed) end
+    end
+  end
+  return pack('>I6I1', removed, removed >= limit and 1 or 0), at + 2
 end

@@ -1,26 +1,31 @@
--- sweep <dedup window>: released(1) ready(1) more(1) next lease or retention(6) next housekeeping(6); 0 for never
--- bye: the client will not ask for its last answer again; answers nothing. In a call that is counted that answer has
--- made way already, and the one of the call itself is kept, and listed, where it was.
+-- sweep <dedup window>: released(1) ready(1) more(1) next lease, expiry or retention(6) next housekeeping(6); 0 for never
+-- options <options as JSON>: stored in place of those that were declared before; returns nothing
+-- settle-session: does nothing itself. The call settles the client's previous one.
 
 local AT_ONCE = 500
--- A client's answer is forgotten when it has not called for this long: it gives a call up far sooner.
-local IDLE_MS = 60000
--- A parcel that nobody brought over by then is brought by whoever sweeps.
-local PARCEL_MS = 1000
+-- A session is forgotten when its client has not called for this long: longer than LATE_MS, so that no earlier call can
+-- arrive any more.
+local SESSION_MS = 60000
+-- Entries that nobody relayed by then are relayed by the node that sweeps.
+local RELAY_MS = 1000
 
--- Drops what waits past its retention. What is held then is dropped when it comes back.
-local function dropOld(q)
-  if q.retention == 0 then return 0 end
-  local old = membersBetween(q.z, '[r', '(r' .. six(math.max(0, call.now - q.retention + 1)), AT_ONCE)
+-- Removes what waits past its retention. What is reserved then is removed when it is released.
+local function removeOld(q)
+  local retention = retentionOf(q)
+  if retention == 0 then return 0 end
+  local old = membersBetween(q.z, '[r', '(r' .. six(math.max(0, call.now - retention + 1)), AT_ONCE)
   for _, member in ipairs(old) do
     local seq = sub(member, 8, 13)
     local element = readElement(q, seq)
     db('ZREM', q.z, member)
     if element then
-      local before = elementMember(element, seq)
-      dropWaiting(q, seq, element)
-      element.age = OVERDUE
-      writeElement(q, seq, element, before)
+      removeWaiting(q, seq, element)
+      element = readElement(q, seq)
+      if element then
+        element.age = OVERDUE
+        local before = elementMember(element, seq)
+        writeElement(q, seq, element, before)
+      end
     end
   end
   return #old
@@ -33,47 +38,50 @@ local function forgetKeys(q, window)
   end
 end
 
--- What a silent client popped is its own by now: whether it ever heard of it, nobody can say.
-local function forgetClients(q)
-  for _, member in ipairs(membersBetween(q.z, '[c', '(c' .. six(math.max(0, call.now - IDLE_MS)), AT_ONCE)) do
+-- What a silent client popped is its own by now: whether it ever received it, nobody can say.
+local function forgetSessions(q)
+  for _, member in ipairs(membersBetween(q.z, '[c', '(c' .. six(math.max(0, call.now - SESSION_MS)), AT_ONCE)) do
     local client = sub(member, 8)
-    local answer = db('HGET', q.h, 'c' .. client)
-    local lastUse = answer and fromSix(answer, 7) or 0
+    local session = db('HGET', q.h, 'c' .. client)
+    local lastUse = session and fromSix(session, 7) or 0
     db('ZREM', q.z, member)
-    if lastUse > call.now - IDLE_MS then
+    if lastUse > call.now - SESSION_MS then
       db('ZADD', q.z, 0, 'c' .. six(lastUse) .. client)
-      db('HSET', q.h, 'c' .. client, sub(answer, 1, 12) .. six(lastUse) .. sub(answer, 19))
+      db('HSET', q.h, 'c' .. client, sub(session, 1, 12) .. six(lastUse) .. sub(session, 19))
     else
-      for _, taken in ipairs(answer and takesIn(answer) or {}) do finishPops(q, taken) end
-      q.deleted[#q.deleted + 1] = 'c' .. client
+      for _, taken in ipairs(session and takesOf(session) or {}) do finishPops(q, taken) end
+      delete(q, 'c' .. client)
     end
   end
   flush(q)
 end
 
-local function resendParcels(q)
-  for _, member in ipairs(membersBetween(q.z, '[p', '(p' .. six(math.max(0, call.now - PARCEL_MS + 1)), 20)) do
-    local id = sub(member, 8)
-    call.resent[#call.resent + 1] = readParcel(q, id)
+-- Deletes a queue that only a session created: nothing was ever stored in it.
+local function forgetUnused(q)
+  if q.tag ~= '' and q.seq == 0 and not q.options and db('ZCARD', q.z) == 1 then
+    db('UNLINK', q.h, q.z)
+    q.tag = ''
   end
 end
 
--- The moment in the first member under a prefix, and `later` beyond it; infinity where there is none.
+-- The moment in the first member under a prefix, and `later` on top of it; infinity if there is none.
 local function firstMoment(q, prefix, later)
-  local first = membersBetween(q.z, '[' .. prefix, '(' .. prefix .. LAST, 1)[1]
+  local first = firstMember(q.z, prefix)
   return first and fromSix(first, #prefix + 1) + later or math.huge
 end
 
-local function nextEnd(q)
-  local nextAt = q.retention > 0 and firstMoment(q, 'r', q.retention) or math.huge
-  for _, lane in ipairs(allLanes(q)) do nextAt = math.min(nextAt, firstMoment(q, 'l' .. lane[1], 0)) end
+local function nextDue(q)
+  local retention = retentionOf(q)
+  local nextAt = retention > 0 and firstMoment(q, 'r', retention) or math.huge
+  if q.expires then nextAt = math.min(nextAt, firstMoment(q, 'x', 0)) end
+  for _, group in ipairs(allGroups(q)) do nextAt = math.min(nextAt, firstMoment(q, 'l' .. group[1], 0)) end
   return nextAt
 end
 
-local function nextHousekeeping(q, window)
+local function nextHousekeeping(q, window, hasEntries)
   return math.min(
-    firstMoment(q, 'k', window), firstMoment(q, 'c', IDLE_MS),
-    firstMoment(q, 'p', PARCEL_MS), firstMoment(q, 'x', ARRIVED_MS)
+    firstMoment(q, 'k', window), firstMoment(q, 'c', SESSION_MS), firstMoment(q, 'o', MARK_MS),
+    hasEntries and call.now + RELAY_MS or math.huge
   )
 end
 
@@ -82,36 +90,43 @@ local function momentText(moment)
 end
 
 local function hasReady(q)
-  for _, lane in ipairs(allLanes(q)) do
-    local due = firstDue(q, lane[1])
-    if due and due <= call.now then return true end
+  for _, group in ipairs(allGroups(q)) do
+    local first = firstMaturity(q, group[1])
+    if first and first <= call.now then return true end
   end
   return false
 end
 
+local function flag(condition)
+  return condition and '\1' or '\0'
+end
+
 verbs.sweep = function(q, args, at)
+  if q.tag == '' then return '\0\0\0' .. six(0) .. six(0), at + 1 end
   local window = tonumber(args[at])
-  local more = endAllLapsed(q) >= LEASES_AT_ONCE
-  more = dropOld(q) >= AT_ONCE or more
+  local more = endAllLeases(q) >= LEASES_AT_ONCE
+  more = expireElements(q) or more
+  more = removeOld(q) >= AT_ONCE or more
   forgetKeys(q, window)
-  forgetClients(q)
-  resendParcels(q)
-  forgetArrived(q)
+  forgetSessions(q)
+  forgetMarks(q)
+  if q.expires and not firstMember(q.z, 'x') then db('HDEL', q.h, 'X') end
+  local hasEntries = call.isCluster and firstMember(q.z, 'p') ~= nil
+  if hasEntries then wantAll(q, 'hint') end
+  forgetUnused(q)
   return concat({
-    call.released and '\1' or '\0',
-    hasReady(q) and '\1' or '\0',
-    more and '\1' or '\0',
-    momentText(nextEnd(q)),
-    momentText(nextHousekeeping(q, window)),
+    flag(call.released), flag(hasReady(q)), flag(more),
+    momentText(nextDue(q)), momentText(nextHousekeeping(q, window, hasEntries)),
   }), at + 1
 end
 
-verbs.bye = function(q, _, at)
-  local answer = q.repeated
-  if call.number == 0 and answer and fromSix(answer, 1) <= call.received then
-    settlePrevious(q)
-    db('HDEL', q.h, 'c' .. call.client)
-    db('ZREM', q.z, 'c' .. sub(answer, 13, 18) .. call.client)
-  end
+verbs.options = function(q, args, at)
+  createQueue(q)
+  q.options = cjson.decode(args[at])
+  store(q, 'O', args[at])
+  return '', at + 1
+end
+
+verbs['settle-session'] = function(_, _, at)
   return '', at
 end

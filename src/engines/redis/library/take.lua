@@ -1,25 +1,33 @@
--- take <group> <count> <lease, ms; 0 to pop> <of a reserve: first token(16) owner(6)>
--- Answers as repeats.lua says, and the elements beside it.
+-- take <group> <count> <lease, ms; 0 to pop> <of a reserve: first token(16) owner(6)> <ids: tag(12) seq(6) each, or ''>
+-- Returns the elements and P (popped) or R (reserved)(1) gid(2) lease end(6) next known(1) next maturity(6), then the
+-- members of z that the deliveries had; of a reserve, the first token(16) at its end.
+
+local TAKE_HEAD, TAKE_STEP, POPS = 16, 19, 80
 
 local PAGE = 64
--- A take stops at this many bytes: a thousand elements of a megabyte would be a gigabyte in one answer.
-local LARGEST_ANSWER = 16 * 1024 * 1024
+-- A take stops at this many bytes: a thousand elements of a megabyte would be a gigabyte in one reply.
+local LARGEST_REPLY = 16 * 1024 * 1024
 
--- The elements of these members, or of as many as fit.
-local function readBodies(q, members, room)
-  local fields = {}
-  for i = 1, #members do fields[i] = 'e' .. sub(members[i], 10, 15) end
-  local bodies = db('HMGET', q.h, spread(fields))
-  for i = 1, #bodies do
-    if room <= 0 then
-      for j = #bodies, i, -1 do bodies[j] = nil end
-      break
-    end
-    room = room - (bodies[i] and #bodies[i] or 0)
-  end
-  return bodies, room
+local function isTouched(member)
+  return byte(member, 19) % 2 == 1
 end
 
+-- The elements of these members, or of as many as fit.
+local function readElementsAt(q, members, left)
+  local fields = {}
+  for i = 1, #members do fields[i] = 'e' .. sub(members[i], 10, 15) end
+  local values = db('HMGET', q.h, spread(fields))
+  for i = 1, #values do
+    if left <= 0 then
+      for j = #values, i, -1 do values[j] = nil end
+      break
+    end
+    left = left - (values[i] and #values[i] or 0)
+  end
+  return values, left
+end
+
+-- Removes neighbours in z.
 local function removeFirst(q, members, count)
   if count == 1 then
     db('ZREM', q.z, members[1])
@@ -28,67 +36,251 @@ local function removeFirst(q, members, count)
   end
 end
 
--- Reserves. Tokens are counted on from the first, `index` deliveries of the take being done.
-local function hold(q, lane, members, count, till, holder, index)
-  local ends, record, counter = six(till), 'd' .. lane, unpackAt('>I4', holder) + index - 1
-  local lease, stored, added = 'l' .. lane .. ends, {}, {}
-  local rest = sub(holder, 5, 16) .. ends .. sub(holder, 17) .. six(call.now)
+-- The reasons of the last failed tries, by their places, of those that have one.
+local function reasonsOf(q, gid, members, count)
+  local places, fields, reasons = {}, {}, {}
   for i = 1, count do
+    if isTouched(members[i]) then
+      places[#places + 1] = i
+      fields[#fields + 1] = 'd' .. gid .. sub(members[i], 10, 15)
+    end
+  end
+  for i, record in ipairs(fieldValues(q.h, fields)) do
+    reasons[places[i]] = record and sub(record, RECORD + 1) or ''
+  end
+  return reasons
+end
+
+-- Reserves. Tokens are counted up from the first, `index` deliveries of the take being done.
+local function reserve(q, gid, members, values, ends, holder, index)
+  local endText, field, counter = six(ends), 'd' .. gid, unpackAt('>I4', holder) + index - 1
+  local lease, stored, added = 'l' .. gid .. endText, {}, {}
+  local rest = sub(holder, 5, 16) .. endText .. sub(holder, 17) .. six(call.now)
+  local reasons = reasonsOf(q, gid, members, #values)
+  for i = 1, #values do
     local member, at = members[i], 2 * i
     local maturity, seq, tries = unpackAt('>c6c6I4', member, 4)
     added[at - 1], added[at] = '0', lease .. seq
-    stored[at - 1] = record .. seq
+    stored[at - 1] = field .. seq
     stored[at] = maturity .. pack('>I4I4', math.floor(tries / 2), (counter + i) % 4294967296) .. rest
+      .. (values[i] and sub(values[i], 17, HEAD) or NEVER) .. (reasons[i] or '')
   end
   q.stored, q.added = stored, added
   flush(q)
 end
 
-local function noteInStream(q, lane, members, count, state)
-  for i = 1, count do
-    changeLane(q, sub(members[i], 10, 15), lane, state, fromSix(members[i], 4))
+-- Removes what was taken from those that wait.
+local function takeMembers(q, gid, members, values, ends, holder, index)
+  if gid ~= PLAIN then
+    local state = ends > 0 and HELD or POPPED
+    for i = 1, #values do changeGroup(q, sub(members[i], 10, 15), gid, state, fromSix(members[i], 4)) end
+  elseif q.expires then
+    for i = 1, #values do
+      if values[i] then remove(q, 'x' .. sub(values[i], 17, HEAD) .. sub(members[i], 10, 15)) end
+    end
+    flush(q)
   end
+  if ends > 0 then reserve(q, gid, members, values, ends, holder, index) end
 end
 
-local function takePage(q, lane, members, count, till, holder, index)
-  removeFirst(q, members, count)
-  if till > 0 then hold(q, lane, members, count, till, holder, index) end
-  if lane ~= NO_LANE then noteInStream(q, lane, members, count, till > 0 and HELD or POPPED) end
-end
-
--- The earliest maturity of what waits in a lane, or nil.
-local function firstDue(q, lane)
-  local first = membersBetween(q.z, '[w' .. lane, '(w' .. lane .. '\255\255\255\255\255\255\255', 1)[1]
+-- The earliest maturity of what waits for a group, or nil.
+local function firstMaturity(q, gid)
+  local first = firstMember(q.z, 'w' .. gid)
   return first and fromSix(first, 4)
 end
 
-local function takeFrom(q, lane, count, till, holder)
-  local taken, bodies, got, room = {}, {}, 0, LARGEST_ANSWER
-  local low, high = '[w' .. lane, '(w' .. lane .. six(call.now + 1)
-  while got < count and room > 0 do
+local function takeFirst(q, gid, count, ends, holder)
+  local taken, found, got, left = {}, {}, 0, LARGEST_REPLY
+  local low, high = '[w' .. gid, '(w' .. gid .. six(call.now + 1)
+  while got < count and left > 0 do
     local limit = math.min(PAGE, count - got)
     local members = membersBetween(q.z, low, high, limit)
     if #members == 0 then break end
     local page
-    page, room = readBodies(q, members, room)
-    takePage(q, lane, members, #page, till, holder, got)
-    for i = 1, #page do taken[got + i], bodies[got + i] = members[i], page[i] end
+    page, left = readElementsAt(q, members, left)
+    removeFirst(q, members, #page)
+    takeMembers(q, gid, members, page, ends, holder, got)
+    for i = 1, #page do taken[got + i], found[got + i] = members[i], page[i] end
     got = got + #page
     if #members < limit then break end
   end
-  return taken, bodies
+  return taken, found
+end
+
+local function maturesBefore(a, b)
+  local first, second = fromSix(a, 4), fromSix(b, 4)
+  if first ~= second then return first < second end
+  return fromSix(a, 10) < fromSix(b, 10)
+end
+
+-- Calls `each` with the number of every id of this queue in a list, each once.
+local function eachId(q, ids, each)
+  local seen = {}
+  for at = 1, #ids, 18 do
+    local seq = sub(ids, at + 12, at + 17)
+    if sub(ids, at, at + 11) == q.tag and not seen[seq] then
+      seen[seq] = true
+      each(seq)
+    end
+  end
+end
+
+local function takeByIds(q, gid, ids, count, ends, holder)
+  local members = {}
+  eachId(q, ids, function(seq)
+    local d = findDelivery(q, gid, seq)
+    if d and d.ends == 0 and d.maturity <= call.now then members[#members + 1] = memberOf(gid, seq, d) end
+  end)
+  table.sort(members, maturesBefore)
+  for i = #members, count + 1, -1 do members[i] = nil end
+  if #members == 0 then return {}, {} end
+  local values = readElementsAt(q, members, LARGEST_REPLY)
+  for i = #members, #values + 1, -1 do members[i] = nil end
+  spreadCall('ZREM', q.z, members)
+  takeMembers(q, gid, members, values, ends, holder, 0)
+  return members, values
 end
 
 verbs.take = function(q, args, at)
   local group, count, lease = args[at], tonumber(args[at + 1]), tonumber(args[at + 2])
-  local lane, holder = findLane(q, group), args[at + 3]
-  local till = lease > 0 and call.now + lease or 0
-  local taken, bodies, due = {}, {}, nil
-  if lane then
-    endLapsed(q, lane)
-    taken, bodies = takeFrom(q, lane, count, till, holder)
-    if #taken < count then due = firstDue(q, lane) end
+  local gid, holder, ids = findGroup(q, group), args[at + 3], args[at + 4]
+  local ends = lease > 0 and call.now + lease or 0
+  local taken, found, next = {}, {}, nil
+  if gid and q.tag ~= '' then
+    endLeases(q, gid)
+    if expireElements(q) then
+      -- More has expired than one call removes: the caller is to call again at once.
+      next = call.now
+    elseif ids ~= '' then
+      taken, found = takeByIds(q, gid, ids, count, ends, holder)
+    else
+      taken, found = takeFirst(q, gid, count, ends, holder)
+      if #taken < count then next = firstMaturity(q, gid) end
+    end
   end
-  local head = pack('>I1c2I6I6I1I6', lease > 0 and 82 or 80, lane or NO_LANE, till, 0, due and 1 or 0, due or 0)
-  return head .. concat(taken) .. sub(holder, 1, 16), at + 4, bodies
+  local head = pack('>I1c2I6I1I6', lease > 0 and 82 or POPS, gid or PLAIN, ends, next and 1 or 0, next or 0)
+  return head .. concat(taken) .. sub(holder, 1, 16), at + 5, found
+end
+
+-- Calls `each` with the member, the number of the element, and the place of every delivery of a take.
+local function eachTaken(taken, each)
+  local index = 0
+  -- The token at the end is shorter than a step.
+  for at = TAKE_HEAD + 1, #taken - TAKE_STEP + 1, TAKE_STEP do
+    each(sub(taken, at, at + TAKE_STEP - 1), sub(taken, at + 9, at + 14), index)
+    index = index + 1
+  end
+end
+
+-- The token of the delivery at this place in a take.
+local function tokenAt(taken, index)
+  local first = sub(taken, -16)
+  return pack('>I4', (unpackAt('>I4', first) + index) % 4294967296) .. sub(first, 5)
+end
+
+-- The client has what it popped: nothing more is kept of it.
+local function finishPops(q, taken)
+  if byte(taken) ~= POPS then return end
+  local gid = sub(taken, 2, 3)
+  eachTaken(taken, function(member, seq)
+    if gid == PLAIN and not isTouched(member) then delete(q, 'e' .. seq) else finish(q, gid, seq) end
+  end)
+end
+
+-- The client does not know what it took: all of it returns to its place, and no try is counted.
+local function undoTake(q, taken)
+  local gid, ends = sub(taken, 2, 3), fromSix(taken, 4)
+  eachTaken(taken, function(member, seq, index)
+    if byte(taken) ~= POPS then
+      local d = readRecord(q, gid, seq)
+      if isReservedUntil(d, ends) and d.token == tokenAt(taken, index) then
+        release(q, gid, seq, d, d.maturity, d.tries, NO_TOKEN)
+      end
+      return
+    end
+    local value = db('HGET', q.h, 'e' .. seq)
+    if not value then return end
+    add(q, member)
+    if gid ~= PLAIN then
+      changeGroup(q, seq, gid, isTouched(member) and TOUCHED or WAITING, fromSix(member, 4))
+    elseif sub(value, 17, HEAD) ~= NEVER then
+      noteExpiry(q, sub(value, 17, HEAD), seq)
+    end
+  end)
+end
+
+-- The elements of a take whose reply is repeated, false for one that is not the client's any more: a lease may have ended
+-- since, or others may have settled or removed what it held.
+local function takenAgain(q, taken)
+  local gid, fields, records = sub(taken, 2, 3), {}, {}
+  eachTaken(taken, function(_, seq, index)
+    fields[index + 1], records[index + 1] = 'e' .. seq, 'd' .. gid .. seq
+  end)
+  local values = fieldValues(q.h, fields)
+  if byte(taken) == POPS then return values end
+  for i, text in ipairs(fieldValues(q.h, records)) do
+    local d = readRecord(q, gid, '', text)
+    if not d or d.token ~= tokenAt(taken, i - 1) or d.ends <= call.now then values[i] = false end
+  end
+  return values
+end
+
+-- undo <count>, then per delivery: <group> <tag(12) seq(6) maturity(6) tries(4) inserted at(6) expires at(6)> <content>;
+-- returns nothing, but NO_ROOM if the queue has more groups than fit: what is named from there on is not restored.
+--
+-- Undoes pops of this client. Its session is settled before any verb runs, so what it popped is forgotten by then, and
+-- what returns is stored as if it were new.
+
+local function restore(q, gid, seq, head, content)
+  local maturity, tries, _, expiresAt = unpackAt('>I6I4I6c6', head)
+  if gid == PLAIN then
+    delete(q, 'd' .. gid .. seq)
+    flush(q)
+    store(q, 'e' .. seq, head .. content)
+    add(q, waitingMember(gid, maturity, seq, tries, false))
+    if expiresAt ~= NEVER then noteExpiry(q, expiresAt, seq) end
+    flush(q)
+    return
+  end
+  -- If the other groups have finished, the record is made again: its age for retention starts again.
+  if db('HEXISTS', q.h, 'g' .. seq) == 0 then
+    store(q, 'e' .. seq, head .. content)
+    newElement(q, seq, { gid }, maturity, tries, expiresAt)
+    flush(q)
+  end
+  release(q, gid, seq, {
+    ends = 0, owner = NOBODY, expiresAt = expiresAt, reason = '', maturity = maturity, tries = tries, isUntouched = true,
+  }, maturity, tries, NO_TOKEN)
+end
+
+verbs.undo = function(q, args, at)
+  local count = tonumber(args[at])
+  local behind = at + 1 + 3 * count
+  createQueue(q)
+  for i = at + 1, behind - 1, 3 do
+    local gid, named, content = createGroup(q, args[i]), args[i + 1], args[i + 2]
+    if not gid then return NO_ROOM, behind end
+    local seq, head = sub(named, 13, 18), sub(named, 19)
+    if sub(named, 1, 12) ~= q.tag then
+      -- The queue lost its data since: the element is new here.
+      local maturity, tries, _, expiresAt = unpackAt('>I6I4I6c6', head)
+      put(q, maturity, tries, expiresAt, gid ~= PLAIN and { gid } or nil, content)
+      flush(q)
+    elseif not findDelivery(q, gid, seq) then
+      restore(q, gid, seq, head, content)
+    end
+  end
+  return '', behind
+end
+
+-- postpone <delay> <members that waiting deliveries have or had before they were reserved>: returns nothing. Delays those
+-- that still wait.
+verbs.postpone = function(q, args, at)
+  local maturity, members = call.now + tonumber(args[at]), args[at + 1]
+  for from = 1, #members, 19 do
+    local gid, seq = sub(members, from + 1, from + 2), sub(members, from + 9, from + 14)
+    local d = findDelivery(q, gid, seq)
+    if d and d.ends == 0 then release(q, gid, seq, d, maturity, d.tries, d.token) end
+  end
+  return '', at + 2
 end

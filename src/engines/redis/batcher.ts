@@ -1,0 +1,708 @@
+import { DeadlineQueue, Expiring } from '../../engine/deadline-queue.ts';
+import type { JsonValue } from '../../engine/definitions.ts';
+import type { EngineLog } from '../../engine/engine.ts';
+import type { ReadySignal } from '../../engine/signaller.ts';
+import type { CancelTimer, Clock } from '../../model/clock.ts';
+import type { QueueKey } from '../../model/names.ts';
+import type { Arg, Command } from './client/connection.ts';
+import {
+  DEADLINE_MS,
+  type Executed,
+  ExecutionError,
+  type Executor,
+  type Progress,
+} from './client/executor.ts';
+import type { Master } from './client/master.ts';
+import { slotOf } from './client/slots.ts';
+import { type Keys, queueText } from './keys.ts';
+import type { Library } from './library.ts';
+import type { Policies } from './policies.ts';
+import type { Registry } from './registry.ts';
+import type { GivenTime } from './settings.ts';
+import { SETTLE_SESSION } from './verbs/read.ts';
+import { POSTPONE, TAKE, UndecodableElements } from './verbs/take.ts';
+import { type LibraryReply, readReply, type Verb } from './verbs/verb.ts';
+
+/** What a storage operation says of a call, in addition to the call. */
+export interface CallOptions {
+  /** Calls next to each other with the same are executed as one; not given: this one is alone. */
+  readonly join?: string | null;
+  /** It may be executed twice, as it only reads, or does what is due anyway. All others are numbered. */
+  readonly isFree?: boolean;
+  /** It stores what needs memory: rejected if the server has none left. */
+  readonly stores?: boolean;
+  /** If changes wait for replicas, this one does. Not given: if it is numbered. */
+  readonly waits?: boolean;
+  /** It may create its queue. */
+  readonly creates?: boolean;
+  /** It moves elements to other queues, and is answered when they are there. */
+  readonly moves?: boolean;
+  /** Queues that must be swept within a time, since leases, elements or retention may end by then. */
+  readonly dues?: readonly Due[];
+  /** Published when it is done. */
+  readonly signal?: ReadySignal | null;
+  /** Elements or references, and bytes that it sends. */
+  readonly items?: number;
+  readonly bytes?: number;
+}
+
+export interface Due {
+  readonly queue: QueueKey;
+  readonly ms: number;
+}
+
+/** Publishes signals of stored elements. */
+export interface InsertSignals {
+  /** The command to send behind the batch that stores them; null if another server must have it. */
+  follower(topic: string, message: JsonValue): Command | null;
+  /** That batch is done. */
+  onStored(topic: string, message: JsonValue): void;
+}
+
+interface BatcherParts {
+  readonly clock: Clock;
+  readonly log: EngineLog;
+  readonly keys: Keys;
+  readonly executor: Executor;
+  readonly library: Library;
+  readonly givenTime: GivenTime | null;
+  /** 8 random bytes, which name this engine object to the server. */
+  readonly client: Buffer;
+  readonly policies: Policies;
+  readonly registry: Registry;
+  readonly topology: { readonly isCluster: boolean };
+  readonly signals: InsertSignals;
+  /**
+   * What a reply says of other queues, before its calls are answered. Returns what the calls that move elements wait for,
+   * up to their deadlines. @param moves whether there are such calls
+   */
+  readonly onReply: (queue: QueueKey, reply: LibraryReply, moves: boolean) => Promise<void> | null;
+}
+
+/** What one batch carries at most, unless a single call is larger. */
+const MAX_ITEMS = 1_000;
+const MAX_BYTES = 4 * 1024 * 1024;
+/** A queue that was not used for this long lets the server finish what it popped last. */
+const IDLE_MS = 5_000;
+const SETTLE_AGAIN_MS = 500;
+
+const CLIENT_BYTES = 8;
+const HEAD_BYTES = CLIENT_BYTES + 6 * 6 + 1;
+
+/** The batchers of all queues in use. */
+export class Batchers {
+  readonly #parts: BatcherParts;
+  readonly #deadlines: DeadlineQueue;
+  readonly #batchers = new Map<string, Batcher>();
+  readonly #scheduled = new Set<Batcher>();
+  #flushing: NodeJS.Immediate | null = null;
+  #isStopped = false;
+  /** Numbers of a new batcher start above all that were used, so that a call of an older one stays stale. */
+  #highest = 0;
+  readonly #onSettled = (call: PendingCall): void => {
+    this.#deadlines.remove(call);
+    this.#parts.executor.removePending(call.bytes);
+  };
+
+  constructor(parts: BatcherParts) {
+    this.#parts = parts;
+    this.#deadlines = new DeadlineQueue(parts.clock, DEADLINE_MS);
+  }
+
+  /** Calls a verb of a queue. @throws QuaysideError */
+  call<Call, Value>(
+    queue: QueueKey,
+    verb: Verb<Call, Value>,
+    args: Call,
+    options: CallOptions = {},
+  ): Promise<Value> {
+    const batcher = this.#batcherOf(queue);
+    return new Promise<Value>((resolve, reject) => {
+      const rejection = this.#rejection(batcher);
+      if (rejection !== null) {
+        reject(rejection);
+        return;
+      }
+      batcher.enqueue(
+        this.newCall(batcher, verb as Verb<unknown, unknown>, args, options, resolve as OnValue, reject),
+      );
+    });
+  }
+
+  /** What takes several calls, one after the other, has the time of one for all of them. @throws QuaysideError */
+  inTime<Value>(value: Promise<Value>): Promise<Value> {
+    return new Promise((resolve, reject) => {
+      const late = (): void => reject(new ExecutionError('outcome-unknown', 'Redis did not answer in time.'));
+      const entry = new Late(this.#deadlines.next(), late);
+      this.#deadlines.add(entry);
+      value.then(resolve, reject).finally(() => this.#deadlines.remove(entry));
+    });
+  }
+
+  newCall(
+    batcher: Batcher,
+    verb: Verb<unknown, unknown>,
+    args: unknown,
+    options: CallOptions,
+    resolve: OnValue,
+    reject: (error: unknown) => void,
+  ): PendingCall {
+    const deadlineAt = this.#deadlines.next();
+    const call = new PendingCall(batcher, verb, args, options, deadlineAt, resolve, reject, this.#onSettled);
+    this.#parts.executor.addPending(call.bytes);
+    this.#deadlines.add(call);
+    return call;
+  }
+
+  /** Sends the batch of a queue when this turn's calls are all made. */
+  schedule(batcher: Batcher): void {
+    if (this.#isStopped) return;
+    this.#scheduled.add(batcher);
+    this.#flushing ??= setImmediate(() => {
+      this.#flushing = null;
+      const ready = [...this.#scheduled];
+      this.#scheduled.clear();
+      for (const each of ready) each.flush();
+    });
+  }
+
+  /** The number that follows `number`. */
+  nextNumber(number: number): number {
+    this.#highest = Math.max(this.#highest, number + 1);
+    return number + 1;
+  }
+
+  forget(batcher: Batcher): void {
+    const text = queueText(batcher.queue);
+    // Another one may have taken its place. That one must stay: two batchers of one queue would use the same numbers.
+    if (!batcher.isIdle || this.#batchers.get(text) !== batcher) return;
+    this.#batchers.delete(text);
+    batcher.stop();
+  }
+
+  stop(): void {
+    this.#isStopped = true;
+    if (this.#flushing !== null) clearImmediate(this.#flushing);
+    for (const batcher of this.#batchers.values()) batcher.stop();
+    this.#batchers.clear();
+    this.#deadlines.stop();
+  }
+
+  #batcherOf(queue: QueueKey): Batcher {
+    const text = queueText(queue);
+    let batcher = this.#batchers.get(text);
+    if (batcher === undefined) {
+      batcher = new Batcher(queue, this, this.#parts, this.#highest);
+      this.#batchers.set(text, batcher);
+    }
+    return batcher;
+  }
+
+  /** Why a call would be in vain now; null: it may succeed. */
+  #rejection(batcher: Batcher): ExecutionError | null {
+    if (this.#isStopped) return new ExecutionError('storage-unavailable', 'The engine is stopped.');
+    const rejection = this.#parts.executor.rejection(batcher.slot);
+    // Names come from requests: a batcher that never sent anything must not stay.
+    if (rejection !== null && batcher.isUnused) this.forget(batcher);
+    return rejection;
+  }
+}
+
+/** Calls that are sent as one call of the library. */
+interface Batch {
+  readonly calls: readonly PendingCall[];
+  /** 0 if it may be repeated. */
+  readonly number: number;
+  /** The number up to which the outcomes are known. */
+  readonly received: number;
+  readonly progress: Progress;
+  /** By the monotonic clock. */
+  readonly deadlineAt: number;
+  readonly signals: readonly Signal[];
+  /** The name of its queue was made known for it. */
+  isDeclared: boolean;
+  /** Its calls are settled; what comes later changes nothing here. */
+  isOver: boolean;
+}
+
+interface Signal {
+  readonly topic: string;
+  readonly message: JsonValue;
+}
+
+/**
+ * The calls of one queue. One batch is in flight at a time, and what is called until it ends gathers for the next:
+ * so calls take effect in the order in which they were made, through whatever reconnections, and batches grow
+ * with the load.
+ *
+ * A batch waits for no other queue. Each call settles by its deadline, and a batch ends with the first deadline
+ * of its calls, whatever it waits for: the library rejects it from then on, since a later one has a higher number.
+ */
+class Batcher {
+  readonly queue: QueueKey;
+  readonly slot: number;
+  readonly #keys: readonly [string, string];
+  readonly #policy: Buffer;
+  readonly #owner: Batchers;
+  readonly #parts: BatcherParts;
+  readonly #waiting: PendingCall[] = [];
+  readonly #firstNumber: number;
+  /** The last number used, and the one up to which every outcome is known. */
+  #number: number;
+  #received: number;
+  #inFlight: Batch | null = null;
+  /** The server keeps what the last batch popped until the next one. */
+  #keepsPops = false;
+  /** By the namespace's policy, or the queue's own as its replies say. */
+  #retentionMs: number;
+  #cancelTimer: CancelTimer | null = null;
+
+  constructor(queue: QueueKey, owner: Batchers, parts: BatcherParts, firstNumber: number) {
+    this.queue = queue;
+    this.#owner = owner;
+    this.#parts = parts;
+    const { hash, order } = parts.keys.queue(queue);
+    this.#keys = [hash, order];
+    this.slot = slotOf(hash);
+    this.#policy = parts.policies.encode(queue);
+    this.#retentionMs = parts.policies.retentionMs(queue);
+    this.#firstNumber = firstNumber;
+    this.#number = firstNumber;
+    this.#received = firstNumber;
+  }
+
+  enqueue(call: PendingCall): void {
+    this.#waiting.push(call);
+    this.#owner.schedule(this);
+  }
+
+  /** Sends what waits, unless a batch is in flight. Called once a turn, so that the turn's calls go together. */
+  flush(): void {
+    if (this.#inFlight !== null) return;
+    this.stop();
+    const calls = this.#gather();
+    if (calls.length > 0) this.#send(calls);
+    else this.#rest();
+  }
+
+  /** The deadline of a call has passed: it is settled with what is known of it. */
+  expire(call: PendingCall): void {
+    const { batch } = call;
+    if (batch === null) {
+      call.reject(new ExecutionError('storage-unavailable', 'The calls before this one took too long.'));
+      while (this.#waiting[0]?.isSettled === true) this.#waiting.shift();
+    } else {
+      const unsent = new ExecutionError('storage-unavailable', 'Redis cannot be reached now.');
+      this.#onError(batch, batch.progress.giveUp?.() ?? unsent);
+    }
+  }
+
+  /** Nothing waits, and every outcome is known. */
+  get isIdle(): boolean {
+    return this.#waiting.length === 0 && this.#inFlight === null && this.#number === this.#received;
+  }
+
+  /** Nothing was ever sent, nor waits to be. */
+  get isUnused(): boolean {
+    return this.isIdle && this.#number === this.#firstNumber;
+  }
+
+  stop(): void {
+    this.#cancelTimer?.();
+    this.#cancelTimer = null;
+  }
+
+  #send(calls: readonly PendingCall[]): void {
+    const isFree = calls[0]?.isFree === true;
+    if (!isFree) this.#number = this.#owner.nextNumber(this.#number);
+    let deadlineAt = Number.POSITIVE_INFINITY;
+    for (const call of calls) deadlineAt = Math.min(deadlineAt, call.deadlineAt);
+    const batch: Batch = {
+      calls,
+      number: isFree ? 0 : this.#number,
+      received: this.#received,
+      progress: { giveUp: null },
+      deadlineAt,
+      signals: signalsOf(calls),
+      isDeclared: false,
+      isOver: false,
+    };
+    for (const call of calls) call.batch = batch;
+    this.#inFlight = batch;
+    const preparing = isFree && !createsQueue(calls) ? null : this.#prepare(batch);
+    const sending = preparing === null ? this.#execute(batch) : preparing.then(() => this.#execute(batch));
+    sending.then(
+      (executed) => this.#onExecuted(batch, executed),
+      (error: unknown) => this.#onError(batch, error),
+    );
+  }
+
+  /**
+   * Before a batch that creates its queue, the name is made known; before one that needs a sweep, the entry by which a
+   * sweep finds the queue. For queues that do not exist nothing is written. Null: nothing is to be done.
+   */
+  #prepare(batch: Batch): Promise<void> | null {
+    const { registry } = this.#parts;
+    const { calls, deadlineAt } = batch;
+    if (registry.isDeclared(this.queue)) {
+      registry.tidyLater(this.queue);
+      registry.noteUse(this.queue);
+      return this.#registerDues(calls, deadlineAt);
+    }
+    return this.#makeKnown(batch, createsQueue(calls)).then(async (isKnown) => {
+      if (!isKnown) return;
+      registry.tidyLater(this.queue);
+      await this.#registerDues(calls, deadlineAt);
+    }, nothingDone);
+  }
+
+  /** Returns whether the queue is known. */
+  async #makeKnown(batch: Batch, creates: boolean): Promise<boolean> {
+    const { registry } = this.#parts;
+    if (!creates) return registry.isKnown(this.queue, batch.deadlineAt);
+    await registry.declare([this.queue], batch.deadlineAt);
+    batch.isDeclared = true;
+    return true;
+  }
+
+  #registerDues(calls: readonly PendingCall[], deadlineAt: number): Promise<void> | null {
+    const { registry } = this.#parts;
+    let needed: Promise<void>[] | null = null;
+    const register = (queue: QueueKey, ms: number): void => {
+      const registering = registry.dueIn(queue, ms, deadlineAt);
+      if (registering !== null) needed = [...(needed ?? []), registering];
+    };
+    for (const { options } of calls) {
+      if (options.creates === true && this.#retentionMs > 0) register(this.queue, this.#retentionMs);
+      for (const { queue, ms } of options.dues ?? []) register(queue, ms);
+    }
+    return needed === null ? null : Promise.all(needed).then(() => {}, nothingDone);
+  }
+
+  #execute(batch: Batch): Promise<Executed> {
+    const { executor, library } = this.#parts;
+    const { calls, progress, deadlineAt } = batch;
+    const stores = calls.some(({ options }) => options.stores === true);
+    const args = this.#args(calls);
+    return executor.execute({
+      slot: this.slot,
+      name: 'FCALL',
+      args: (master, mayBeDone) => [
+        stores && !mayBeDone ? library.run : library.runWhenFull,
+        2,
+        ...this.#keys,
+        this.#head(batch, master),
+        ...args,
+      ],
+      writes: calls.some(({ options, isFree }) => options.waits ?? !isFree),
+      repeatable: true,
+      followers: batch.signals.flatMap(
+        ({ topic, message }) => this.#parts.signals.follower(topic, message) ?? [],
+      ),
+      progress,
+      deadlineAt,
+    });
+  }
+
+  /** What the server must know of this attempt: see `library/session.lua`. */
+  #head({ number, received }: Batch, master: Master): Buffer {
+    const { client, givenTime, topology } = this.#parts;
+    const head = Buffer.alloc(HEAD_BYTES);
+    head.set(client);
+    head.writeUIntBE(number, CLIENT_BYTES, 6);
+    head.writeUIntBE(received, CLIENT_BYTES + 6, 6);
+    head.writeUIntBE(givenTime?.now() ?? Math.max(0, master.serverTime), CLIENT_BYTES + 12, 6);
+    head.writeUIntBE(givenTime?.now() ?? 0, CLIENT_BYTES + 18, 6);
+    const { since, excusedUntil } = master.contact;
+    head.writeUIntBE(since, CLIENT_BYTES + 24, 6);
+    head.writeUIntBE(excusedUntil, CLIENT_BYTES + 30, 6);
+    head.writeUInt8(topology.isCluster ? 1 : 0, CLIENT_BYTES + 36);
+    return head;
+  }
+
+  #args(calls: readonly PendingCall[]): Arg[] {
+    const args: Arg[] = [this.#policy];
+    for (const { verb, calls: joined } of bundlesOf(calls)) {
+      args.push(verb.name);
+      for (const arg of verb.encode(joined.map((call) => call.args))) args.push(arg);
+    }
+    return args;
+  }
+
+  #onExecuted(batch: Batch, { reply, master }: Executed): void {
+    const { givenTime, signals, log } = this.#parts;
+    let read: LibraryReply;
+    try {
+      read = readReply(reply);
+    } catch (error) {
+      log.warn({ queue: queueText(this.queue), err: error }, 'a reply of Redis cannot be decoded');
+      this.#onError(batch, new ExecutionError('outcome-unknown', 'The reply of Redis cannot be decoded.'));
+      return;
+    }
+    if (givenTime === null) master.noteServerTime(read.now);
+    for (const { topic, message } of batch.signals) signals.onStored(topic, message);
+    if (batch.isOver) return;
+    batch.isOver = true;
+    const decoded = decodeAll(batch.calls, read);
+    const failed = decoded.find(({ error }) => error !== null);
+    if (failed !== undefined) this.#undoTakes(batch, failed.error);
+    else if (batch.number > 0) this.#received = batch.number;
+    if (batch.number > 0) this.#keepsPops = batch.calls.some(({ verb }) => verb.name === TAKE.name);
+    const registered = this.#afterwards(batch, read);
+    const moves = batch.calls.some(({ options }) => options.moves === true);
+    const moved = this.#parts.onReply(this.queue, read, moves);
+    const both = moved === null ? registered : Promise.all([registered, moved]).then(() => {});
+    for (const { calls, values, error } of decoded) {
+      for (const [at, call] of calls.entries()) {
+        call.settleAfter(call.options.moves === true ? both : registered, error ?? values[at]);
+      }
+    }
+    this.#next();
+  }
+
+  /**
+   * What a batch turned out to need outside its slot: the name of a queue that lost its data, and perhaps its name with
+   * them; sweeps of a queue that was unknown before, or has a retention of its own.
+   */
+  #afterwards(batch: Batch, { isNew, tag, retentionMs }: LibraryReply): Promise<void> | null {
+    const { registry } = this.#parts;
+    const isOtherRetention = retentionMs !== null && retentionMs !== this.#retentionMs;
+    if (retentionMs !== null) this.#retentionMs = retentionMs;
+    if (tag === '' || (batch.number === 0 && !createsQueue(batch.calls))) return null;
+    const isKnown = registry.isDeclared(this.queue);
+    if (isKnown && !isOtherRetention && (!isNew || batch.isDeclared)) return null;
+    const naming =
+      isNew && createsQueue(batch.calls) && !batch.isDeclared ? registry.declare([this.queue]) : null;
+    if (!isKnown) registry.tidyLater(this.queue);
+    return Promise.all([naming, this.#registerDues(batch.calls, batch.deadlineAt)]).then(
+      () => {},
+      () => registry.forgetDeclared(this.queue),
+    );
+  }
+
+  /**
+   * A reply that cannot be decoded counts as not received, so that the next batch of the queue makes the server undo the
+   * takes of this one: all of them. What cannot be decoded is postponed in that batch, or it would be taken again at once.
+   */
+  #undoTakes({ calls, number }: Batch, error: unknown): void {
+    const elements = error instanceof UndecodableElements ? error.elements : [];
+    const { log } = this.#parts;
+    const queue = queueText(this.queue);
+    if (elements.length === 0) log.warn({ queue, err: error }, 'a reply of Redis cannot be decoded');
+    for (const { id, cause } of elements) {
+      log.warn({ queue, id, err: cause }, 'the content of an element cannot be decoded; it is postponed');
+    }
+    if (number === 0) return;
+    for (const call of calls) if (call.verb.name === TAKE.name) call.reject(error);
+    const members = elements.map(({ member }) => member);
+    if (members.length > 0) this.#waiting.unshift(this.#ownCall(POSTPONE, members));
+  }
+
+  /** If a full server rejected the batch, what stores nothing is sent again without what does. */
+  #onError(batch: Batch, error: unknown): void {
+    if (batch.isOver) return;
+    batch.isOver = true;
+    const certain = error instanceof ExecutionError && error.certain;
+    // What was not done needs no reply. But while an earlier outcome is unknown, no number may pass it: the server
+    // would take the lost reply for received, and keep for good what it handed out.
+    if (certain && this.#received === batch.number - 1) this.#received = batch.number;
+    const isFull = error instanceof ExecutionError && error.code === 'storage-full';
+    const rest = isFull ? batch.calls.filter(({ options }) => options.stores !== true) : [];
+    for (const call of batch.calls) if (!rest.includes(call)) call.reject(error);
+    if (rest.length > 0) this.#send(rest);
+    else this.#next();
+  }
+
+  #next(): void {
+    this.#inFlight = null;
+    this.#owner.schedule(this);
+  }
+
+  /** Calls of one kind from the front, as many as fit; without those that have expired. */
+  #gather(): PendingCall[] {
+    const calls: PendingCall[] = [];
+    let items = 0;
+    let bytes = 0;
+    let used = 0;
+    for (const call of this.#waiting) {
+      if (!call.isSettled) {
+        items += call.items;
+        bytes += call.bytes;
+        const isFull = items > MAX_ITEMS || bytes > MAX_BYTES;
+        if (calls.length > 0 && (isFull || call.isFree !== calls[0]?.isFree)) break;
+        calls.push(call);
+      }
+      used++;
+    }
+    this.#waiting.splice(0, used);
+    return calls;
+  }
+
+  /**
+   * Nothing waits. A batch without effect of its own makes the server undo what it never replied, or finish what it
+   * popped; then the batcher is forgotten. The session that remains is removed by a sweep.
+   */
+  #rest(): void {
+    const isUnknown = this.#number !== this.#received;
+    this.#cancelTimer = this.#parts.clock.after(isUnknown ? SETTLE_AGAIN_MS : IDLE_MS, () => {
+      if (isUnknown || this.#keepsPops) this.enqueue(this.#ownCall(SETTLE_SESSION, undefined));
+      else this.#owner.forget(this);
+    });
+  }
+
+  #ownCall<Call>(verb: Verb<Call, undefined>, args: Call): PendingCall {
+    const done = (): void => {};
+    return this.#owner.newCall(this, verb as Verb<unknown, unknown>, args, {}, done, done);
+  }
+}
+
+type OnValue = (value: unknown) => void;
+
+/** One call of a verb, from when it is made until its caller has a result. */
+class PendingCall extends Expiring {
+  readonly verb: Verb<unknown, unknown>;
+  readonly args: unknown;
+  readonly options: CallOptions;
+  readonly isFree: boolean;
+  readonly items: number;
+  readonly bytes: number;
+  readonly deadlineAt: number;
+  /** The batch in which it is sent; null before. */
+  batch: Batch | null = null;
+  isSettled = false;
+  /** The result, while what the caller waits for is not done. */
+  #result: { readonly value: unknown } | null = null;
+  readonly #batcher: Batcher;
+  readonly #resolve: OnValue;
+  readonly #reject: (error: unknown) => void;
+  readonly #onSettled: (call: PendingCall) => void;
+
+  constructor(
+    batcher: Batcher,
+    verb: Verb<unknown, unknown>,
+    args: unknown,
+    options: CallOptions,
+    deadlineAt: number,
+    resolve: OnValue,
+    reject: (error: unknown) => void,
+    onSettled: (call: PendingCall) => void,
+  ) {
+    super();
+    this.verb = verb;
+    this.args = args;
+    this.options = options;
+    this.isFree = options.isFree === true;
+    this.items = options.items ?? 1;
+    this.bytes = options.bytes ?? 0;
+    this.deadlineAt = deadlineAt;
+    this.#batcher = batcher;
+    this.#resolve = resolve;
+    this.#reject = reject;
+    this.#onSettled = onSettled;
+  }
+
+  reject(error: unknown): void {
+    if (this.#settle()) this.#reject(error);
+  }
+
+  /** It is done and cannot be undone, so this is the result, after `others` or at the deadline. An error is at once. */
+  settleAfter(others: Promise<void> | null, value: unknown): void {
+    if (value instanceof Error) {
+      this.reject(value);
+    } else if (others === null) {
+      if (this.#settle()) this.#resolve(value);
+    } else {
+      this.#result = { value };
+      void others.then(() => this.settleAfter(null, value));
+    }
+  }
+
+  expire(): void {
+    if (this.#result !== null) this.settleAfter(null, this.#result.value);
+    else this.#batcher.expire(this);
+  }
+
+  #settle(): boolean {
+    if (this.isSettled) return false;
+    this.isSettled = true;
+    this.#onSettled(this);
+    return true;
+  }
+}
+
+class Late extends Expiring {
+  readonly deadlineAt: number;
+  readonly expire: () => void;
+
+  constructor(deadlineAt: number, expire: () => void) {
+    super();
+    this.deadlineAt = deadlineAt;
+    this.expire = expire;
+  }
+}
+
+/** Calls next to each other that one verb serves. */
+interface Bundle {
+  readonly verb: Verb<unknown, unknown>;
+  readonly calls: PendingCall[];
+}
+
+function bundlesOf(calls: readonly PendingCall[]): Bundle[] {
+  const bundles: Bundle[] = [];
+  let last: string | null = null;
+  for (const call of calls) {
+    const join = call.options.join ?? null;
+    if (join !== null && join === last) bundles.at(-1)?.calls.push(call);
+    else bundles.push({ verb: call.verb, calls: [call] });
+    last = join;
+  }
+  return bundles;
+}
+
+interface Decoded {
+  readonly calls: readonly PendingCall[];
+  readonly values: readonly unknown[];
+  /** Why there are no values; null if there are. */
+  readonly error: unknown;
+}
+
+function decodeAll(calls: readonly PendingCall[], { results }: LibraryReply): Decoded[] {
+  return bundlesOf(calls).map(({ verb, calls: joined }, i) => {
+    try {
+      const own = results[i];
+      if (own === undefined) throw new Error('a result of the library is missing');
+      const values = verb.decode(
+        own,
+        joined.map((call) => call.args),
+      );
+      return { calls: joined, values, error: null };
+    } catch (error) {
+      return { calls: joined, values: [], error };
+    }
+  });
+}
+
+function createsQueue(calls: readonly PendingCall[]): boolean {
+  return calls.some(({ options }) => options.creates === true);
+}
+
+const NO_SIGNALS: readonly Signal[] = [];
+
+/** One message for all calls that have the same signal. */
+function signalsOf(calls: readonly PendingCall[]): readonly Signal[] {
+  let counts: Map<ReadySignal, number> | null = null;
+  for (const { options, items } of calls) {
+    const signal = options.signal ?? null;
+    if (signal === null) continue;
+    counts ??= new Map();
+    counts.set(signal, (counts.get(signal) ?? 0) + items);
+  }
+  if (counts === null) return NO_SIGNALS;
+  return Array.from(counts, ([signal, count]) => ({ topic: signal.topic, message: signal.say(count) }));
+}
+
+/** Whatever became of the preparation: what was to follow it was not sent. */
+function nothingDone(error: unknown): never {
+  const why = error instanceof Error ? error.message : String(error);
+  throw new ExecutionError('storage-unavailable', why);
+}

@@ -1,0 +1,148 @@
+-- Groups by number. Number 0 is the plain group; a named group gets a number when an element first names it.
+-- `L` holds the names by number, '' where a number is free.
+
+local MAX_GROUPS = 65535
+-- Looking for numbers that can be freed is a scan, so it is done each time that the table has doubled.
+local FIRST_CLEARING = 256
+-- If the queue has as many groups as it may, it is done once in so long: a producer that continues to name new ones must
+-- not make each insert a scan.
+local CLEAR_AGAIN_MS = 1000
+
+-- In session.lua.
+local takesOf
+
+local function readGroups(q)
+  if q.groups == nil then
+    local stored = db('HGET', q.h, 'L')
+    q.groups = stored and cmsgpack.unpack(stored) or {}
+    q.gids, q.groupCount = {}, 0
+    -- Groups that this call speaks of: what it stores there may come after a clearing, and what it took there may be
+    -- undone.
+    q.wanted = {}
+    for number, name in ipairs(q.groups) do
+      if name ~= '' then
+        q.gids[name] = pack('>I2', number)
+        q.groupCount = q.groupCount + 1
+      end
+    end
+  end
+  return q.groups
+end
+
+-- The number of a group, or nil if no element ever named it.
+local function findGroup(q, name)
+  if name == '' then return PLAIN end
+  readGroups(q)
+  local gid = q.gids[name]
+  if gid then q.wanted[gid] = true end
+  return gid
+end
+
+-- All groups, the plain one included: { gid, name }.
+local function allGroups(q)
+  local found = { { PLAIN, '' } }
+  for number, name in ipairs(readGroups(q)) do
+    if name ~= '' then found[#found + 1] = { pack('>I2', number), name } end
+  end
+  return found
+end
+
+-- Groups that the sessions of clients still speak of: undoing a take returns deliveries there.
+local function groupsInSessions(q)
+  local used = {}
+  for _, member in ipairs(membersBetween(q.z, '[c', '(d', -1)) do
+    local client = sub(member, 8)
+    -- That of this client was settled when the call began.
+    local isSettled = client == call.client and q == call.home and call.number > 0
+    local session = not isSettled and db('HGET', q.h, 'c' .. client)
+    for _, taken in ipairs(session and takesOf(session) or {}) do used[sub(taken, 2, 3)] = true end
+  end
+  return used
+end
+
+-- Frees the numbers of groups that have nothing here: names come from producers and must not pile up.
+local function freeGroups(q)
+  flush(q)
+  local used = groupsInSessions(q)
+  for number, name in ipairs(q.groups) do
+    local gid = pack('>I2', number)
+    local isFree = name ~= '' and not used[gid] and not q.wanted[gid]
+    if isFree and not firstMember(q.z, 'w' .. gid) and not firstMember(q.z, 'l' .. gid) then
+      q.gids[name] = nil
+      q.groups[number] = ''
+      q.groupCount = q.groupCount - 1
+    end
+  end
+end
+
+local function freeNumber(q)
+  if q.groupCount == #q.groups then return nil end
+  for number, name in ipairs(q.groups) do
+    if name == '' then return number end
+  end
+end
+
+-- Whether a queue with these groups may have one more. `limit`: how many it may have in addition to the default ones,
+-- then those, each between commas; nil or '' for no bound.
+local function isWithinLimit(q, group, limit)
+  if not limit or limit == '' then return true end
+  local left = tonumber(string.match(limit, '^%d+')) - q.groupCount
+  if left > 0 or string.find(limit, ',' .. group .. ',', 1, true) then return true end
+  for default in string.gmatch(limit, ',([^,]+)') do
+    if q.gids[default] then left = left + 1 end
+  end
+  return left > 0
+end
+
+local function fits(q, group, limit)
+  if isWithinLimit(q, group, limit) then return true end
+  local clearedAt = tonumber(db('HGET', q.h, 'F') or 0)
+  if clearedAt <= call.now and call.now < clearedAt + CLEAR_AGAIN_MS then return false end
+  db('HSET', q.h, 'F', call.now)
+  freeGroups(q)
+  return isWithinLimit(q, group, limit)
+end
+
+local function newGroup(q, group, limit)
+  if not fits(q, group, limit) then return nil end
+  local number = freeNumber(q)
+  local count = #q.groups
+  if not number and count >= FIRST_CLEARING and math.frexp(count) == 0.5 then
+    freeGroups(q)
+    number = freeNumber(q)
+  end
+  number = number or count + 1
+  if number > MAX_GROUPS then return nil end
+  local gid = pack('>I2', number)
+  q.groups[number] = group
+  q.gids[group] = gid
+  q.groupCount = q.groupCount + 1
+  q.wanted[gid] = true
+  db('HSET', q.h, 'L', cmsgpack.pack(q.groups))
+  return gid
+end
+
+-- The number of a group that an element names; nil if it does not fit. `limit`: see `isWithinLimit`.
+local function createGroup(q, group, limit)
+  return findGroup(q, group) or newGroup(q, group, limit)
+end
+
+-- The numbers of a list of groups, each once; nil if they do not fit.
+local function createGroups(q, names, limit)
+  local gids, seen = {}, {}
+  for name in string.gmatch(names, '[^,]+') do
+    local gid = createGroup(q, name, limit)
+    if not gid then return nil end
+    if not seen[gid] then
+      seen[gid] = true
+      gids[#gids + 1] = gid
+    end
+  end
+  return gids
+end
+
+-- room <limit> <groups>: creates these groups; returns nothing, but NO_ROOM if they do not fit.
+verbs.room = function(q, args, at)
+  createQueue(q)
+  return createGroups(q, args[at + 1], args[at]) and '' or NO_ROOM, at + 2
+end

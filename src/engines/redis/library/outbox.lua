@@ -1,0 +1,192 @@
+-- Elements for a queue whose keys are in another slot of a cluster. The step that finishes them here writes entries
+-- into the outbox of its own queue; a relay (outbox.ts) applies them at the destination, which keeps a high-water mark
+-- per source and ignores what is not above it; then the source deletes them. So they are lost nowhere, arrive once, and
+-- keep their order.
+--
+-- N            the last entry number: max(last + 1, time * 128)
+-- p<number(7)>  run(8), then, packed: { timing, content, groups, dedup key } each
+-- o<tag of the source><run>  the mark: number(7) last use(6) listed under `o` at(6)
+--
+-- Waiting for replicas waits for what the same connection wrote last. So whoever returns entries, or finds them applied,
+-- writes something all the same: a failover must not undo a step whose entries have been applied.
+--
+-- The run of the server is part of the mark's key: after a failover that lost the last numbers, with a clock that is
+-- behind, new entries must not look like old ones. Entries that survived it keep the run in which they were written.
+
+local ENTRY_ELEMENTS = 200
+local ENTRY_BYTES = 1024 * 1024
+local PREFIX_ENTRIES = 100
+local PREFIX_BYTES = 4 * 1024 * 1024
+local MAX_DESTINATIONS = 20
+-- Longer than any relay may take to apply what it has read.
+local MARK_MS = 86400000
+local runId
+
+local function seven(n)
+  return pack('>I7', n)
+end
+
+local function runOfServer()
+  runId = runId or string.match(db('INFO', 'server'), 'run_id:(%x%x%x%x%x%x%x%x)')
+  return runId
+end
+
+local function lastEntry(q)
+  if not q.lastEntry then
+    local stored = db('HGET', q.h, 'N')
+    q.lastEntry = stored and unpackAt('>I7', stored) or 0
+  end
+  return q.lastEntry
+end
+
+local function writeEntry(q, to, elements)
+  local number = math.max(lastEntry(q) + 1, call.now * 128)
+  q.lastEntry = number
+  store(q, 'p' .. seven(number), runOfServer() .. cmsgpack.pack(elements))
+  add(q, 'p' .. to .. '\0' .. seven(number))
+  flushIfLarge(q)
+end
+
+-- Elements for one destination join one entry per call, unless they are many or large. What was relative to now is made
+-- absolute, as it may arrive later.
+local function addToOutbox(to, element)
+  local maturity, tries, expiresAt = timingOf(element[1])
+  local open = call.outbox[to]
+  if not open or #open >= ENTRY_ELEMENTS or open.bytes >= ENTRY_BYTES then
+    if open then writeEntry(call.home, to, open) end
+    open = { bytes = 0 }
+    call.outbox[to] = open
+  end
+  open.bytes = open.bytes + #element[2]
+  open[#open + 1] = { pack('>I6I6I4', maturity + 1, 0, tries) .. expiresAt, element[2], element[3], element[4] }
+end
+
+-- A call that does not wait for replicas only says that there are entries.
+local function writeEntries(q)
+  for to, elements in pairs(call.outbox) do
+    elements.bytes = nil
+    writeEntry(q, to, elements)
+    call.wanted[to] = call.number > 0 and 'entries' or 'hint'
+  end
+  if q.lastEntry then store(q, 'N', seven(q.lastEntry)) end
+end
+
+-- The oldest entries for a destination: { to, number(7) of the last one or zeros, number and entry each … }
+local function readPrefix(q, to, wanted)
+  local front = 'p' .. to .. '\0'
+  local low, high = '[' .. front, '(' .. front .. LAST .. '\255'
+  local members = membersBetween(q.z, low, high, PREFIX_ENTRIES)
+  local newest = db('ZRANGE', q.z, high, low, 'BYLEX', 'REV', 'LIMIT', 0, 1)[1]
+  local prefix, bytes = { to, newest and sub(newest, -7) or seven(0) }, 0
+  for _, member in ipairs(wanted == 'entries' and members or {}) do
+    if bytes >= PREFIX_BYTES then break end
+    local number = sub(member, -7)
+    local entry = number .. (db('HGET', q.h, 'p' .. number) or '')
+    prefix[#prefix + 1] = entry
+    bytes = bytes + #entry
+  end
+  return prefix
+end
+
+local function wantAll(q, wanted)
+  local low = '[p'
+  for _ = 1, MAX_DESTINATIONS do
+    local member = membersBetween(q.z, low, '(q', 1)[1]
+    if not member then return end
+    local to = sub(member, 2, -9)
+    call.wanted[to] = wanted
+    low = '[p' .. to .. '\1'
+  end
+end
+
+local function wantedEntries(q)
+  local prefixes = {}
+  for to, wanted in pairs(call.wanted) do prefixes[#prefixes + 1] = readPrefix(q, to, wanted) end
+  if #prefixes > 0 then db('HSET', q.h, 'N', seven(lastEntry(q))) end
+  return prefixes
+end
+
+-- entries: the reply has the entries of all destinations, as it has those of the ones that the call wrote for.
+verbs.entries = function(q, _, at)
+  wantAll(q, 'entries')
+  return '', at
+end
+
+-- acknowledge <to> <number(7)>: deletes the entries for a destination up to this number; the reply has those that follow.
+verbs.acknowledge = function(q, args, at)
+  local to, number = args[at], args[at + 1]
+  local front = 'p' .. to .. '\0'
+  local applied = db('ZRANGE', q.z, '[' .. front, '[' .. front .. number, 'BYLEX')
+  for _, member in ipairs(applied) do
+    remove(q, member)
+    delete(q, 'p' .. sub(member, -7))
+  end
+  flush(q)
+  call.wanted[to] = 'entries'
+  return '', at + 2
+end
+
+local function readMark(q, key)
+  local stored = db('HGET', q.h, 'o' .. key)
+  if not stored then return nil, 0 end
+  local number, _, listedAt = unpackAt('>I7I6I6', stored)
+  return listedAt, number
+end
+
+local function writeMark(q, key, number, listedAt)
+  if not listedAt then
+    listedAt = call.now
+    add(q, 'o' .. six(listedAt) .. key)
+  end
+  store(q, 'o' .. key, seven(number) .. six(call.now) .. six(listedAt))
+end
+
+-- Stores the elements of an entry, all or none. Returns whether their groups fit.
+local function applyEntry(q, entry, window)
+  local elements = cmsgpack.unpack(sub(entry, 16))
+  for _, element in ipairs(elements) do
+    element.gids = element[3] ~= '' and createGroups(q, element[3]) or nil
+    if element[3] ~= '' and not element.gids then return false end
+  end
+  for _, element in ipairs(elements) do putOnce(q, element, window) end
+  return true
+end
+
+-- apply <tag of the source> <window> <count> <entries>: returns nothing, but NO_ROOM if groups of an entry do not fit; those
+-- before it are applied.
+verbs.apply = function(q, args, at)
+  local source, window, count = args[at], tonumber(args[at + 1]), tonumber(args[at + 2])
+  local marks, outcome = {}, ''
+  createQueue(q)
+  for i = at + 3, at + 2 + count do
+    local number, run = unpackAt('>I7c8', args[i])
+    local mark = marks[run]
+    if not mark then
+      local listedAt, applied = readMark(q, source .. run)
+      mark = { listedAt = listedAt, number = applied }
+      marks[run] = mark
+    end
+    if number > mark.number and outcome == '' then
+      if applyEntry(q, args[i], window) then mark.number = number else outcome = NO_ROOM end
+    end
+  end
+  for run, mark in pairs(marks) do writeMark(q, source .. run, mark.number, mark.listedAt) end
+  return outcome, at + 3 + count
+end
+
+-- Forgets marks of sources that were silent for a day.
+local function forgetMarks(q)
+  for _, member in ipairs(membersBetween(q.z, '[o', '(o' .. six(math.max(0, call.now - MARK_MS)), 500)) do
+    local key = sub(member, 8)
+    local stored = db('HGET', q.h, 'o' .. key)
+    local lastUse = stored and fromSix(stored, 8) or 0
+    remove(q, member)
+    if lastUse > call.now - MARK_MS then
+      add(q, 'o' .. six(lastUse) .. key)
+      store(q, 'o' .. key, sub(stored, 1, 13) .. six(lastUse))
+    else
+      delete(q, 'o' .. key)
+    end
+  end
+  flush(q)
+end

@@ -1,0 +1,153 @@
+-- counts <group or *>: ready(6) scheduled(6) reserved(6) next known(1) next(6), then the same per group that has
+-- anything, before each the length of its name(2) and the name; of =group, or for * of the whole queue
+-- scan <group> <states: letters of w, s, r in order> <after: a cursor or ''> <limit> <bodies: 1 or ''> <ids>: the length of
+-- the next cursor(1) and the cursor, then per delivery its state(1) maturity(6) tries(4) lease end(6) seq(6) body length(6)
+-- length of the reason(2) and the reason; and the elements. A cursor is a state and a member of z.
+
+local function countBetween(q, low, high)
+  return db('ZLEXCOUNT', q.z, low, high)
+end
+
+-- Counts under a prefix what is mature and what is not.
+local function countWaiting(q, prefix)
+  local now = six(call.now + 1)
+  return countBetween(q, '[' .. prefix, '(' .. prefix .. now), countBetween(q, '[' .. prefix .. now, '(' .. prefix .. LAST)
+end
+
+local function countsOf(q, gid)
+  local ready, scheduled = countWaiting(q, 'w' .. gid)
+  local counts = { ready = ready, scheduled = scheduled, reserved = countBetween(q, '[l' .. gid, '(l' .. gid .. LAST) }
+  if ready + scheduled > 0 then counts.next = firstMaturity(q, gid) end
+  return counts
+end
+
+local function countsText(counts)
+  return pack('>I6I6I6I1I6', counts.ready, counts.scheduled, counts.reserved, counts.next and 1 or 0, counts.next or 0)
+end
+
+-- Elements, each once: those of the plain group, and those of streams by their own members.
+local function countElements(q)
+  local whole = countsOf(q, PLAIN)
+  local ready, scheduled = countWaiting(q, 'a')
+  whole.ready, whole.scheduled = whole.ready + ready, whole.scheduled + scheduled
+  whole.reserved = whole.reserved + countBetween(q, '[b', '(b' .. LAST)
+  local first = firstMember(q.z, 'a')
+  local next = first and fromSix(first, 2)
+  if next and (not whole.next or next < whole.next) then whole.next = next end
+  return whole
+end
+
+verbs.counts = function(q, args, at)
+  if q.tag ~= '' then endAllLeases(q) end
+  if args[at] ~= '*' then
+    local gid = findGroup(q, sub(args[at], 2))
+    return countsText(gid and countsOf(q, gid) or { ready = 0, scheduled = 0, reserved = 0 }), at + 1
+  end
+  local parts = { countsText(countElements(q)) }
+  for _, group in ipairs(allGroups(q)) do
+    local counts = group[2] ~= '' and countsOf(q, group[1])
+    if counts and counts.ready + counts.scheduled + counts.reserved > 0 then
+      parts[#parts + 1] = pack('>I2', #group[2]) .. group[2] .. countsText(counts)
+    end
+  end
+  return concat(parts), at + 1
+end
+
+-- A stored element without its body, and the length of that; of content that cannot be read, all of it.
+local function withoutBody(value)
+  local isReadable, bodyAt = pcall(function()
+    local restAt = HEAD + 4 + math.max(0, unpackAt('>I2', value, HEAD + 2) - 1)
+    return restAt + 4 + unpackAt('>I4', value, restAt)
+  end)
+  if not isReadable then return value, 0 end
+  return sub(value, 1, bodyAt - 1), math.max(0, #value - bodyAt + 1)
+end
+
+-- Adds a delivery to a page, by its member in z. Returns how many bytes it took.
+local function addToPage(q, page, gid, member, value)
+  local isReserved, seq = byte(member) == 108, sub(member, 10, 15)
+  local d = (isReserved or isTouched(member)) and readRecord(q, gid, seq)
+  if not value or (isReserved and not isReservedUntil(d, fromSix(member, 4))) then return 0 end
+  local state, maturity, tries, reason = 'r', fromSix(member, 4), 0, d and d.reason or ''
+  if isReserved then
+    maturity, tries = d.maturity, d.tries
+  else
+    state, tries = maturity <= call.now and 'w' or 's', math.floor(unpackAt('>I4', member, 16) / 2)
+  end
+  local short, length = withoutBody(value)
+  page[#page + 1] = pack('>c1I6I4I6c6I6I2', state, maturity, tries, isReserved and d.ends or 0, seq, length, #reason) .. reason
+  page.elements[#page] = page.bodies and value or short
+  return #page.elements[#page]
+end
+
+local function scanRange(gid, state)
+  local now = six(call.now + 1)
+  if state == 'w' then return 'w' .. gid, '(w' .. gid .. now end
+  if state == 's' then return 'w' .. gid .. now, '(w' .. gid .. LAST end
+  return 'l' .. gid, '(l' .. gid .. LAST
+end
+
+-- Whether a scan may continue behind `after`. Strings are not compared here: Lua would ask the server's locale.
+local function isCursor(after, low, state)
+  if #after < 15 or sub(after, 1, 3) ~= sub(low, 1, 3) then return false end
+  return state ~= 's' or fromSix(after, 4) > call.now
+end
+
+-- Adds a state's deliveries to a page until it is full. Returns the last member that was looked at, or nil.
+local function scanState(q, page, gid, state, after)
+  local low, high = scanRange(gid, state)
+  local last = nil
+  low = isCursor(after, low, state) and '(' .. after or '[' .. low
+  while page.looked < page.limit and page.left > 0 do
+    local members = membersBetween(q.z, low, high, math.min(PAGE, page.limit - page.looked))
+    if #members == 0 then return nil end
+    local values = readElementsAt(q, members, page.bodies and page.left or math.huge)
+    for i = 1, #values do
+      page.left = page.left - addToPage(q, page, gid, members[i], values[i])
+    end
+    page.looked = page.looked + #values
+    last = members[#values]
+    low = '(' .. last
+  end
+  return #membersBetween(q.z, low, high, 1) > 0 and (last or after) or nil
+end
+
+local function scanStates(q, page, gid, states, after)
+  local from = after ~= '' and string.find(states, sub(after, 1, 1), 1, true) or 1
+  for i = from, #states do
+    local state = sub(states, i, i)
+    local last = scanState(q, page, gid, state, i == from and sub(after, 2) or '')
+    if last then return state .. last end
+    if i < #states and (page.looked >= page.limit or page.left <= 0) then return sub(states, i + 1, i + 1) end
+  end
+  return ''
+end
+
+-- Those of the ids that are in one of the states, in order.
+local function scanIds(q, page, gid, states, ids)
+  local found = { w = {}, s = {}, r = {} }
+  eachId(q, ids, function(seq)
+    local d = findDelivery(q, gid, seq)
+    if d then
+      local of = found[d.ends > 0 and 'r' or d.maturity <= call.now and 'w' or 's']
+      of[#of + 1] = memberOf(gid, seq, d)
+    end
+  end)
+  for state in string.gmatch(states, '.') do
+    table.sort(found[state], maturesBefore)
+    for _, member in ipairs(found[state]) do
+      addToPage(q, page, gid, member, db('HGET', q.h, 'e' .. sub(member, 10, 15)))
+    end
+  end
+end
+
+verbs.scan = function(q, args, at)
+  local gid, states, after, ids = findGroup(q, args[at]), args[at + 1], args[at + 2], args[at + 5]
+  local page = { elements = {}, looked = 0, limit = tonumber(args[at + 3]), left = LARGEST_REPLY, bodies = args[at + 4] ~= '' }
+  local cursor = ''
+  if gid and q.tag ~= '' then
+    endLeases(q, gid)
+    if ids ~= '' then scanIds(q, page, gid, states, ids) else cursor = scanStates(q, page, gid, states, after) end
+  end
+  return string.char(#cursor) .. cursor .. concat(page), at + 6, page.elements
+end

@@ -1,0 +1,154 @@
+-- One call: its keys are h and z of its queue. Arguments:
+--
+--   1  client(8) number(6) received(6) sent(6) time(6) contact(6) excused(6) on a cluster(1)
+--   2  the policy of the namespace: max tries(4) retention(6), then the queue's name as a header's value, the groups of
+--      dead letters and the name of their queue, each ended by a zero byte
+--   3… verbs with their arguments
+--
+-- number: 0 for a call that may be repeated as it is, else one more than the client's last for this queue.
+-- received: the number up to which the client knows the outcomes. sent: its idea of the server's time.
+-- time: 0, or the time to go by, for tests.
+-- contact, excused: since when the client can reach this server, and until when leases from before may end without
+-- counting a try (deliveries.lua).
+--
+-- Returns { now, tag, whether the queue was created, results, elements, what died, entries of the outbox, its
+-- retention if it has options of its own }. LATE and STALE are errors, and nothing was done.
+--
+-- A session is what a client's last call returned, so that a call that is sent again is answered again and not done again.
+-- A client has one call in flight per queue, so one reply is enough: a higher number says that the client knows how the
+-- earlier calls ended. Bodies are not copied. What was popped stays in the hash until the client's next call; if that
+-- says that the reply never came, the take is undone.
+--
+--   number(6) last use(6) listed under `c` at(6), then, packed: the results, and which of them are takes
+
+-- A call that comes later than this after it was sent was given up long ago.
+local LATE_MS = 30000
+local SESSION_HEAD = 18
+
+takesOf = function(session)
+  local kept = cmsgpack.unpack(sub(session, SESSION_HEAD + 1))
+  local takes = {}
+  for i, at in ipairs(kept[2]) do takes[i] = kept[1][at] end
+  return takes
+end
+
+local function readTime(given)
+  local time = db('TIME')
+  call.micros = time[2]
+  return given > 0 and given or time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+-- Opens the queue of the call. Returns an error instead if it must not run.
+local function begin(keys, args)
+  local client, number, received, sent, given, contact, excused, isCluster = unpackAt('>c8I6I6I6I6I6I6I1', args[1])
+  call = {
+    client = client, number = number, received = received, contact = contact, excused = excused,
+    isCluster = isCluster == 1, policyText = args[2], opened = {}, died = {}, outbox = {}, wanted = {},
+  }
+  call.now = readTime(given)
+  if math.abs(call.now - sent) > LATE_MS then
+    return redis.error_reply('LATE ' .. string.format('%.0f', call.now))
+  end
+  local brace = string.find(keys[1], '{', 1, true)
+  call.base = sub(keys[1], 1, brace)
+  local q = openQueue(keys[1], keys[2])
+  q.text = sub(keys[1], brace + 1, -4)
+  call.home = q
+  call.opened[q.text] = q
+end
+
+-- Ends the client's previous call for good.
+local function settlePrevious(q)
+  local isReceived = fromSix(q.session, 1) <= call.received
+  for _, taken in ipairs(takesOf(q.session)) do
+    if isReceived then finishPops(q, taken) else undoTake(q, taken) end
+  end
+  flush(q)
+end
+
+local function runVerbs(q, args)
+  local results, elements, takes = {}, {}, {}
+  local at = 3
+  while at <= #args do
+    local name = args[at]
+    -- What the last verb leaves behind is written together with the session.
+    if at > 3 then flush(q) end
+    local result, behind, values = verbs[name](q, args, at + 1)
+    results[#results + 1] = result
+    elements[#results] = values or 0
+    if name == 'take' then takes[#takes + 1] = #results end
+    at = behind
+  end
+  return results, elements, takes
+end
+
+local function writeSession(q, results, takes)
+  local listedAt = q.session and fromSix(q.session, 13)
+  if not listedAt then
+    listedAt = call.now
+    add(q, 'c' .. six(listedAt) .. call.client)
+  end
+  local head = pack('>I6I6I6', call.number, call.now, listedAt)
+  store(q, 'c' .. call.client, head .. cmsgpack.pack({ results, takes }))
+end
+
+-- What died: where it went, then group and number of deliveries each.
+local function whatDied(q)
+  if not call.diedTo then return {} end
+  local died = { call.diedTo }
+  for _, group in ipairs(allGroups(q)) do
+    if call.died[group[1]] then
+      died[#died + 1] = group[2]
+      died[#died + 1] = call.died[group[1]]
+    end
+  end
+  return died
+end
+
+local function replyOf(results, elements)
+  local q = call.home
+  local options = q.options and { retentionOf(q) } or {}
+  return { call.now, q.tag, q.isNew and 1 or 0, results, elements, whatDied(q), wantedEntries(q), options }
+end
+
+-- Returns again what was returned before. The session is written again as well: waiting for replicas then waits
+-- for all that came before it.
+local function repeatReply(q)
+  db('HSET', q.h, 'c' .. call.client, q.session)
+  local kept = cmsgpack.unpack(sub(q.session, SESSION_HEAD + 1))
+  local elements = {}
+  for i = 1, #kept[1] do elements[i] = 0 end
+  for _, at in ipairs(kept[2]) do elements[at] = takenAgain(q, kept[1][at]) end
+  if call.isCluster then wantAll(q, 'entries') end
+  return replyOf(kept[1], elements)
+end
+
+-- Nothing is written for a queue that does not exist unless a verb creates it. But if the outcome of an earlier call is not
+-- known, that call may yet arrive, and only a session rejects it.
+local function needsSession(q)
+  return call.number > 0 and (q.tag ~= '' or call.received < call.number - 1)
+end
+
+local function run(keys, args)
+  bind()
+  local rejection = begin(keys, args)
+  if rejection then return rejection end
+  local q = call.home
+  if call.number > 0 and q.session then
+    local last = fromSix(q.session, 1)
+    if last == call.number then return repeatReply(q) end
+    if last > call.number then return redis.error_reply('STALE') end
+    settlePrevious(q)
+  end
+  local results, elements, takes = runVerbs(q, args)
+  writeEntries(q)
+  if needsSession(q) then
+    createQueue(q)
+    writeSession(q, results, takes)
+  end
+  for _, each in pairs(call.opened) do saveQueue(each) end
+  return replyOf(results, elements)
+end
+
+redis.register_function('@RUN@', run)
+redis.register_function({ function_name = '@RUN@_full', callback = run, flags = { 'allow-oom' } })

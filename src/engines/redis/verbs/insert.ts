@@ -1,0 +1,148 @@
+import type { NamespacePolicy } from '../../../engine/engine.ts';
+import { type GroupLimit, groupLimitOf } from '../../../engine/group-limit.ts';
+import type { OnRepeat } from '../../../engine/storage.ts';
+import { tooManyGroups } from '../../../engine/store-failures.ts';
+import { type ElementId, type NewElement, PLAIN_GROUP } from '../../../model/element.ts';
+import { QuaysideError } from '../../../model/errors.ts';
+import type { QueueKey } from '../../../model/names.ts';
+import type { Arg } from '../client/connection.ts';
+import { encodeContent } from '../content.ts';
+import { elementId } from '../ids.ts';
+import type { Verb } from './verb.ts';
+
+/** The elements of one call, ready to be sent. */
+export interface InsertCall {
+  readonly elements: readonly EncodedElement[];
+  readonly windowMs: number;
+  readonly room: GroupRoom;
+  readonly bytes: number;
+  readonly onRepeat: OnRepeat | null;
+}
+
+/** The bound on the groups of a queue. */
+export interface GroupRoom {
+  readonly queue: QueueKey;
+  readonly limit: GroupLimit | null;
+  /** The limit as `library/groups.lua` reads it. */
+  readonly text: string;
+}
+
+export function groupRoom(queue: QueueKey, policy: NamespacePolicy | undefined): GroupRoom {
+  const limit = groupLimitOf(policy);
+  return { queue, limit, text: limit === null ? '' : `${limit.most},${[...limit.defaults].join(',')},` };
+}
+
+/** Why groups do not fit. */
+export function groupsRejected({ queue, limit }: GroupRoom): QuaysideError {
+  return limit === null ? noNumberLeft() : tooManyGroups(queue.name, limit.most);
+}
+
+/** No limit but that of the numbers that groups have. */
+export const noNumberLeft = (): QuaysideError =>
+  new QuaysideError('too-many-groups', 'The queue has 65,535 consumer groups, which is as many as fit.');
+
+export interface EncodedElement {
+  readonly timing: Buffer;
+  readonly content: Buffer;
+  readonly groups: string;
+  readonly dedupKey: string;
+}
+
+export function encodeElement(element: NewElement): EncodedElement {
+  const { dedupKey, fingerprint } = element;
+  return {
+    timing: encodeTiming(element),
+    content: encodeContent(element),
+    groups: groupsText(element.groups),
+    // A key with its fingerprint behind a zero byte, which no key has.
+    dedupKey: dedupKey === null ? '' : fingerprint ? `${dedupKey}\0${fingerprint}` : dedupKey,
+  };
+}
+
+export function insertCall(
+  elements: readonly NewElement[],
+  windowMs: number,
+  room: GroupRoom,
+  onRepeat: OnRepeat | null,
+): InsertCall {
+  let bytes = 0;
+  const encoded = elements.map((element) => {
+    const each = encodeElement(element);
+    bytes += each.content.length;
+    return each;
+  });
+  return { elements: encoded, windowMs, room, bytes, onRepeat };
+}
+
+const COLUMNS = [
+  { letter: 't', of: 'timing' },
+  { letter: 'g', of: 'groups' },
+  { letter: 'd', of: 'dedupKey' },
+] as const;
+
+/** Names joined by commas, which no name has; '' on a plain queue. */
+export function groupsText(groups: readonly string[]): string {
+  return groups.length === 1 && groups[0] === PLAIN_GROUP ? '' : groups.join(',');
+}
+
+const READY = Buffer.alloc(0);
+
+/** See `library/insert.lua`. Fractions of a millisecond round up: never early. */
+function encodeTiming({ matureAt, delayMs, tries, expiresAt = null }: NewElement): Buffer {
+  if (matureAt === null && delayMs <= 0 && tries === 0 && expiresAt === null) return READY;
+  const timing = Buffer.allocUnsafe(22);
+  timing.writeUIntBE(matureAt === null ? 0 : Math.max(0, Math.ceil(matureAt)) + 1, 0, 6);
+  timing.writeUIntBE(Math.max(0, Math.ceil(delayMs)), 6, 6);
+  timing.writeUInt32BE(tries, 12);
+  // 0 stands for never. An expiry in 1970 has passed as well a millisecond later.
+  timing.writeUIntBE(expiresAt === null ? 0 : Math.max(1, Math.ceil(expiresAt)), 16, 6);
+  return timing;
+}
+
+/** What `library/insert.lua` returns of an element; a third value is a key that came with other content. */
+const STORED = 0x30;
+const REPEATED = 0x31;
+
+export const INSERT: Verb<InsertCall, ElementId[]> = {
+  name: 'insert',
+  encode(calls) {
+    const elements = calls.length === 1 ? (calls[0]?.elements ?? []) : calls.flatMap((call) => call.elements);
+    // The columns that are sent in addition to the content: those that any element needs.
+    const columns = COLUMNS.filter(({ of }) => elements.some((element) => element[of].length > 0));
+    const args: Arg[] = [
+      elements.length,
+      columns.map(({ letter }) => letter).join(''),
+      calls[0]?.windowMs ?? 0,
+    ];
+    if (columns.some(({ of }) => of === 'groups')) {
+      args.push(calls[0]?.room.text ?? '', calls.map((call) => call.elements.length).join(','));
+    }
+    for (const element of elements) {
+      args.push(element.content);
+      for (const { of } of columns) args.push(element[of]);
+    }
+    return args;
+  },
+  decode({ tag, text }, calls) {
+    const first = text.readUIntBE(0, 6);
+    let index = 0;
+    return calls.map(({ elements, room, onRepeat }) => {
+      const ids = elements.map((_, place) => {
+        const at = 6 + 7 * index;
+        const number = text.length === 6 ? first + index : text.readUIntBE(at, 6);
+        const what = text.length === 6 ? STORED : text.readUInt8(at + 6);
+        if (what !== STORED) onRepeat?.(place, what === REPEATED);
+        index++;
+        return number === 0 ? null : elementId(tag, number);
+      });
+      return ids.includes(null) ? groupsRejected(room) : (ids as ElementId[]);
+    });
+  },
+};
+
+/** Creates groups, all or none. */
+export const ROOM: Verb<{ readonly room: GroupRoom; readonly groups: string }, undefined> = {
+  name: 'room',
+  encode: ([call]) => (call === undefined ? [] : [call.room.text, call.groups]),
+  decode: ({ text }, calls) => calls.map(({ room }) => (text.length > 0 ? groupsRejected(room) : undefined)),
+};

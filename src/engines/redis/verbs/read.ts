@@ -1,0 +1,171 @@
+import type {
+  GroupCounts,
+  QueueCounts,
+  ScannedDelivery,
+  ScanOptions,
+  ScanPage,
+} from '../../../engine/storage.ts';
+import { textOfBytes } from '../../../model/byte-text.ts';
+import {
+  DELIVERY_STATES,
+  type DeliveryState,
+  type ElementContent,
+  type ElementHeaders,
+  type GroupName,
+} from '../../../model/element.ts';
+import { decodeContent, ELEMENT_HEAD } from '../content.ts';
+import { elementId, encodeIds } from '../ids.ts';
+import { STATE_LETTERS } from './settle.ts';
+import type { Result, Verb } from './verb.ts';
+
+const COUNTS_BYTES = 25;
+
+/** A group, or null for the whole queue. */
+export const COUNTS: Verb<GroupName | null, QueueCounts> = {
+  name: 'counts',
+  encode: ([group]) => [typeof group === 'string' ? `=${group}` : '*'],
+  decode({ text }) {
+    const groups = new Map<GroupName, GroupCounts>();
+    for (let at = COUNTS_BYTES; at < text.length; ) {
+      const nameAt = at + 2;
+      const countsAt = nameAt + text.readUInt16BE(at);
+      groups.set(text.toString('utf8', nameAt, countsAt), readCounts(text, countsAt));
+      at = countsAt + COUNTS_BYTES;
+    }
+    return [{ ...readCounts(text, 0), groups }];
+  },
+};
+
+function readCounts(text: Buffer, at: number): GroupCounts {
+  return {
+    ready: text.readUIntBE(at, 6),
+    scheduled: text.readUIntBE(at + 6, 6),
+    reserved: text.readUIntBE(at + 12, 6),
+    nextMatureAt: text.readUInt8(at + 18) === 1 ? text.readUIntBE(at + 19, 6) : null,
+  };
+}
+
+const STATES: Readonly<Record<string, DeliveryState>> = Object.fromEntries(
+  DELIVERY_STATES.map((state) => [STATE_LETTERS[state], state]),
+);
+/** A state(1) maturity(6) tries(4) lease end(6) seq(6) body length(6) length of the reason(2). */
+const SCANNED_BYTES = 31;
+const NO_BODY = Buffer.alloc(0);
+
+/** One page: see `library/read.lua`. */
+export const SCAN: Verb<ScanOptions, ScanPage> = {
+  name: 'scan',
+  encode([options]) {
+    if (options === undefined) return [];
+    const { group, states, after, limit, bodies, ids } = options;
+    const letters = DELIVERY_STATES.filter((state) => states.includes(state)).map(
+      (state) => STATE_LETTERS[state],
+    );
+    const cursor = Buffer.from(after ?? '', 'base64url');
+    return [
+      group,
+      letters.join(''),
+      cursor,
+      limit,
+      bodies ? '1' : '',
+      ids === undefined ? '' : encodeIds(ids),
+    ];
+  },
+  decode(result, [options]) {
+    const { text } = result;
+    const cursorEnd = 1 + text.readUInt8(0);
+    const deliveries: ScannedDelivery[] = [];
+    let at = cursorEnd;
+    for (const value of result.elements) {
+      const delivery = readScanned(result, at, value, options);
+      if (delivery !== null) deliveries.push(delivery);
+      at += SCANNED_BYTES + text.readUInt16BE(at + SCANNED_BYTES - 2);
+    }
+    return [{ deliveries, next: cursorEnd === 1 ? null : text.toString('base64url', 1, cursorEnd) }];
+  },
+};
+
+/** Null: a scan continues behind what cannot be decoded; a take logs it. */
+function readScanned(
+  { tag, text }: Result,
+  at: number,
+  value: Buffer | null,
+  options: ScanOptions | undefined,
+): ScannedDelivery | null {
+  const content = value === null ? null : decodable(value);
+  if (value === null || content === null) return null;
+  const state = STATES[String.fromCharCode(text.readUInt8(at))] ?? 'ready';
+  const reasonAt = at + SCANNED_BYTES;
+  const reason = text.toString('utf8', reasonAt, reasonAt + text.readUInt16BE(reasonAt - 2));
+  const expiresAt = value.readUIntBE(16, 6);
+  return {
+    ...content,
+    body: options?.bodies === false ? NO_BODY : content.body,
+    id: elementId(tag, text.readUIntBE(at + 17, 6)),
+    group: options?.group ?? '',
+    tries: text.readUInt32BE(at + 7),
+    matureAt: text.readUIntBE(at + 1, 6),
+    lease: state === 'reserved' ? { token: '', until: text.readUIntBE(at + 11, 6) } : null,
+    state,
+    insertedAt: value.readUIntBE(10, 6),
+    expiresAt: expiresAt === 0 ? null : expiresAt,
+    reason: reason === '' ? deathReason(content.headers) : reason,
+    bytes: text.readUIntBE(at + 23, 6),
+  };
+}
+
+function decodable(value: Buffer): ElementContent | null {
+  try {
+    return decodeContent(value, ELEMENT_HEAD);
+  } catch {
+    return null;
+  }
+}
+
+/** Why a dead letter died, by its header. */
+function deathReason(headers: ElementHeaders): string | null {
+  for (let i = 0; i < headers.length; i += 2) {
+    if (headers[i] === 'x-dl-reason') return textOfBytes(headers[i + 1] ?? '');
+  }
+  return null;
+}
+
+/** What sweeping one queue found. Moments are by the server's clock; null: never. */
+export interface Swept {
+  /** Leases ended, and what they held waits again. */
+  readonly released: boolean;
+  /** Something can be taken now. */
+  readonly ready: boolean;
+  readonly more: boolean;
+  /** When the next lease or element ends, or retention begins. */
+  readonly nextAt: number | null;
+  readonly nextTidyAt: number | null;
+}
+
+export const SWEEP: Verb<number, Swept> = {
+  name: 'sweep',
+  encode: ([windowMs]) => [windowMs ?? 0],
+  decode: ({ text }) => [
+    {
+      released: text.readUInt8(0) === 1,
+      ready: text.readUInt8(1) === 1,
+      more: text.readUInt8(2) === 1,
+      nextAt: text.readUIntBE(3, 6) || null,
+      nextTidyAt: text.readUIntBE(9, 6) || null,
+    },
+  ],
+};
+
+/** Stores what a queue was declared with. */
+export const OPTIONS: Verb<string, undefined> = {
+  name: 'options',
+  encode: (calls) => [calls.at(-1) ?? '{}'],
+  decode: (_, calls) => calls.map(() => undefined),
+};
+
+/** Settles the client's previous batch, whatever became of it, and returns nothing. */
+export const SETTLE_SESSION: Verb<undefined, undefined> = {
+  name: 'settle-session',
+  encode: () => [],
+  decode: () => [undefined],
+};

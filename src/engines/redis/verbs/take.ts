@@ -1,0 +1,155 @@
+import type { TakeResult } from '../../../engine/storage.ts';
+import type { Delivery, ElementId, GroupName } from '../../../model/element.ts';
+import { QuaysideError } from '../../../model/errors.ts';
+import { LeaseTokens, TOKEN_BYTES } from '../../../model/lease-token.ts';
+import { OWNER_BYTES } from '../../../model/owner.ts';
+import type { Arg } from '../client/connection.ts';
+import { decodeContent, ELEMENT_HEAD, encodeContent } from '../content.ts';
+import { elementId, encodeIds, ID_BYTES, tokenText, writeId } from '../ids.ts';
+import { noNumberLeft } from './insert.ts';
+import type { Result, Verb } from './verb.ts';
+
+export interface TakeCall {
+  readonly group: GroupName;
+  readonly count: number;
+  readonly leaseMs: number | null;
+  readonly owner: number;
+  readonly ids: readonly ElementId[] | null;
+}
+
+const TAKE_HEAD = 16;
+/** The members that the deliveries had: `w`, gid(2), maturity(6), seq(6), tries and touched(4). */
+const TAKE_STEP = 19;
+const RESERVED = 0x52;
+
+const tokens = new LeaseTokens();
+
+/** The first token(16) and the owner(6) of reservations. */
+function holderOf(owner: number): Buffer {
+  const holder = Buffer.allocUnsafe(TOKEN_BYTES + OWNER_BYTES);
+  holder.set(tokens.bytes());
+  holder.writeUIntBE(owner, TOKEN_BYTES, OWNER_BYTES);
+  return holder;
+}
+
+/** Calls of the same group, lease and owner, one after the other: the first gets the first. Those with ids are alone. */
+export const TAKE: Verb<TakeCall, TakeResult> = {
+  name: 'take',
+  encode(calls) {
+    const [first] = calls;
+    const count = calls.reduce((sum, call) => sum + call.count, 0);
+    const leaseMs = first?.leaseMs ?? 0;
+    const ids = first?.ids ?? null;
+    const holder = leaseMs === 0 ? '' : holderOf(first?.owner ?? 0);
+    return [first?.group ?? '', count, leaseMs, holder, ids === null ? '' : encodeIds(ids)];
+  },
+  decode(result, calls) {
+    const { deliveries, goneFrom } = readTaken(result, calls[0]?.group ?? '');
+    const { text } = result;
+    const next = goneFrom ?? (text.readUInt8(9) === 1 ? text.readUIntBE(10, 6) : null);
+    if (calls.length === 1) {
+      const isEnough = deliveries.length >= (calls[0]?.count ?? 0) || calls[0]?.ids != null;
+      return [{ deliveries, nextDueAt: isEnough ? null : next }];
+    }
+    let from = 0;
+    return calls.map(({ count }) => {
+      const own = deliveries.slice(from, from + count);
+      from += own.length;
+      return { deliveries: own, nextDueAt: own.length < count ? next : null };
+    });
+  },
+};
+
+/** A delivery of a take whose content cannot be decoded. */
+export interface Undecodable {
+  readonly id: ElementId;
+  /** The member of the sorted set that it had. */
+  readonly member: Buffer;
+  readonly cause: unknown;
+}
+
+const POSTPONE_MS = 60_000;
+
+/** Why a take failed that contains elements which this version cannot decode. */
+export class UndecodableElements extends QuaysideError {
+  readonly elements: readonly Undecodable[];
+
+  constructor(first: Undecodable, elements: readonly Undecodable[]) {
+    const message = `The content of element ${first.id} cannot be decoded; it was returned to its queue and is ready again in ${POSTPONE_MS / 1_000} s.`;
+    super('storage-unavailable', message, { retryAfterMs: 1_000, cause: first.cause });
+    this.elements = elements;
+  }
+}
+
+/** Delays waiting deliveries, so that those behind them can be taken. */
+export const POSTPONE: Verb<readonly Buffer[], undefined> = {
+  name: 'postpone',
+  encode: (calls) => [POSTPONE_MS, Buffer.concat(calls.flat())],
+  decode: (_, calls) => calls.map(() => undefined),
+};
+
+interface Taken {
+  readonly deliveries: Delivery[];
+  /**
+   * The maturity of the first that was gone when the reply was repeated; null: none was. It may wait again, and
+   * what waited behind it was perhaps not looked up: a caller that has too few calls again.
+   */
+  readonly goneFrom: number | null;
+}
+
+/** When popped elements were inserted, and when they expire, for those of which `undo` could not tell. */
+const insertedAndExpires = new WeakMap<Delivery, Buffer>();
+
+/** See `library/take.lua`. @throws UndecodableElements */
+function readTaken({ tag, text, elements }: Result, group: GroupName): Taken {
+  const isReserved = text[0] === RESERVED;
+  const until = text.readUIntBE(3, 6);
+  const token = text.subarray(text.length - TOKEN_BYTES);
+  const deliveries: Delivery[] = [];
+  const undecodable: Undecodable[] = [];
+  let goneFrom: number | null = null;
+  for (let i = 0; i < elements.length; i++) {
+    const value = elements[i] ?? null;
+    const at = TAKE_HEAD + TAKE_STEP * i + 3;
+    const matureAt = text.readUIntBE(at, 6);
+    if (value === null) {
+      goneFrom ??= matureAt;
+      continue;
+    }
+    const id = elementId(tag, text.readUIntBE(at + 6, 6));
+    try {
+      const { body, contentType, contentEncoding, headers } = decodeContent(value, ELEMENT_HEAD);
+      const lease = isReserved ? { token: tokenText(token, i), until } : null;
+      const tries = text.readUInt32BE(at + 12) >>> 1;
+      const delivery = { id, group, tries, matureAt, lease, body, contentType, contentEncoding, headers };
+      deliveries.push(delivery);
+      const isUsual = value.readUIntBE(16, 6) === 0 && value.readUIntBE(10, 6) === matureAt;
+      if (!isReserved && !isUsual) insertedAndExpires.set(delivery, value.subarray(10, 22));
+    } catch (cause) {
+      undecodable.push({ id, member: text.subarray(at - 3, at - 3 + TAKE_STEP), cause });
+    }
+  }
+  const [first] = undecodable;
+  if (first !== undefined) throw new UndecodableElements(first, undecodable);
+  return { deliveries, goneFrom };
+}
+
+/** Deliveries that this process popped, as arguments. */
+export function undoArgs(deliveries: readonly Delivery[]): Arg[] {
+  return deliveries.flatMap((delivery) => {
+    const named = Buffer.alloc(ID_BYTES + ELEMENT_HEAD);
+    writeId(delivery.id, named, 0);
+    named.writeUIntBE(delivery.matureAt, ID_BYTES, 6);
+    named.writeUInt32BE(delivery.tries, ID_BYTES + 6);
+    named.writeUIntBE(delivery.matureAt, ID_BYTES + 10, 6);
+    const stored = insertedAndExpires.get(delivery);
+    if (stored !== undefined) named.set(stored, ID_BYTES + 10);
+    return [delivery.group, named, encodeContent(delivery)];
+  });
+}
+
+export const UNDO: Verb<readonly Arg[], undefined> = {
+  name: 'undo',
+  encode: (calls) => [calls.flat().length / 3, ...calls.flat()],
+  decode: ({ text }, calls) => calls.map(() => (text[0] === 0x21 ? noNumberLeft() : undefined)),
+};
