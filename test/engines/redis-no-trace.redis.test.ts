@@ -1,0 +1,95 @@
+import assert from 'node:assert/strict';
+import { it } from 'node:test';
+import type { SettleAction } from '../../src/engine/storage.ts';
+import type { QueueKey } from '../../src/model/names.ts';
+import { plain } from '../support/broker.ts';
+import { FakeClock } from '../support/clock.ts';
+import { newElements } from '../support/elements.ts';
+import { redisCli } from '../support/redis-servers.ts';
+import { TcpProxy } from '../support/tcp-proxy.ts';
+import { freshPrefix, QUEUE_CALL, redisEngine, standalone } from './redis.ts';
+import { passGently, passTo, passUntil, refusalOf } from './redis-time.ts';
+
+const ID = '0123456789ab0000000001';
+const TAKE = { group: '', count: 1, leaseMs: null };
+const ACTIONS: readonly SettleAction[] = [
+  { kind: 'finish' },
+  { kind: 'release', delayMs: 0, countTry: true },
+  { kind: 'extend', leaseMs: 3_600_000 },
+  { kind: 'dead-letter', countTry: true, reason: 'x' },
+  { kind: 'move', to: { ns: 'plain', name: 'other' }, groups: [''], tries: null, headers: [] },
+];
+
+async function keysUnder(prefix: string): Promise<string[]> {
+  const { port } = await standalone();
+  const found = redisCli('-p', String(port), 'KEYS', `*${prefix}:*`);
+  return found.split('\n').filter(Boolean).sort();
+}
+
+/** Those of queues. */
+async function queueKeys(prefix: string): Promise<string[]> {
+  return (await keysUnder(prefix)).filter((key) => key.includes(':{'));
+}
+
+it('Reading a queue that does not exist leaves nothing on the Redis server, whatever is asked for', async () => {
+  const { url } = await standalone();
+  const prefix = freshPrefix();
+  const engine = redisEngine({ url, namespaces: [plain('plain')], clock: null, prefix });
+  await engine.start();
+  const { storage } = engine;
+  await storage.insert({ ns: 'plain', name: 'there' }, newElements('a'));
+  const before = await keysUnder(prefix);
+  const names = (): string[] => before.filter((key) => key.includes(':used') || key.endsWith(':tidy'));
+  const { port } = await standalone();
+  const sizes = (): string[] => names().map((key) => redisCli('-p', String(port), 'ZCARD', key).trim());
+  const sizesBefore = sizes();
+  for (let i = 0; i < 20; i++) {
+    const queue: QueueKey = { ns: 'plain', name: `unknown ${i}` };
+    const item = { queue, id: ID, group: '', token: null, from: 'reserved' } as const;
+    await Promise.all([
+      storage.take(queue, TAKE),
+      storage.take(queue, { ...TAKE, leaseMs: 3_600_000 }),
+      storage.take(queue, { ...TAKE, ids: [ID] }),
+      storage.settle([{ ...item, group: null, from: 'waiting', action: { kind: 'finish' } }]),
+      ...ACTIONS.map(async (action) => {
+        assert.equal((await storage.settle([{ ...item, action }]))[0]?.outcome, 'not-found', action.kind);
+      }),
+      storage.scan(queue, { group: '', states: ['ready'], after: null, limit: 1, bodies: true }),
+      storage.counts(queue),
+      storage.purge(queue),
+    ]);
+  }
+  assert.deepEqual(await keysUnder(prefix), before);
+  assert.deepEqual(sizes(), sizesBefore);
+  assert.deepEqual(await storage.queues('plain'), ['there']);
+  await engine.stop();
+});
+
+it('What is kept of a queue that does not exist, since the outcome of a call was lost, is gone a minute later', async () => {
+  const { url } = await standalone();
+  const proxy = await TcpProxy.start(Number(new URL(url).port));
+  const [clock, own, prefix] = [new FakeClock(), new FakeClock(), freshPrefix()];
+  const common = { namespaces: [plain('plain')], clock, prefix };
+  const engine = redisEngine({ ...common, url: `redis://127.0.0.1:${proxy.port}`, ownClock: own });
+  await engine.start();
+  const queue = { ns: 'plain', name: 'unknown' };
+  try {
+    const caught = proxy.catch(QUEUE_CALL, 'deaf');
+    const lost = refusalOf(engine.storage.take(queue, TAKE));
+    await caught;
+    proxy.state = 'dark';
+    assert.equal(await passTo(own, lost), 'outcome-unknown');
+    proxy.state = 'open';
+    proxy.reset();
+    // The call may arrive yet, so something rejects it then.
+    await passUntil(own, async () => assert.ok((await queueKeys(prefix)).length > 0));
+    for (let i = 0; i < 3; i++) {
+      clock.advance(61_000);
+      await passGently(own, engine.storage.sweep());
+    }
+    assert.deepEqual(await keysUnder(prefix), []);
+  } finally {
+    await passTo(own, engine.stop());
+    await proxy.stop();
+  }
+});

@@ -1,0 +1,219 @@
+import assert from 'node:assert/strict';
+import { once } from 'node:events';
+import { connect } from 'node:net';
+import { after, afterEach, before, beforeEach, describe, it } from 'node:test';
+import type { Engine } from '../../src/engine/engine.ts';
+import { Keys } from '../../src/engines/redis/keys.ts';
+import type { QueueKey } from '../../src/model/names.ts';
+import { plain } from '../support/broker.ts';
+import { FakeClock } from '../support/clock.ts';
+import { bodyTexts, newElement, newElements } from '../support/elements.ts';
+import { freePort, type RedisServer, redisCli, startRedis } from '../support/redis-servers.ts';
+import { rollback, transfer } from '../support/settle.ts';
+import { TcpProxy } from '../support/tcp-proxy.ts';
+import { freshPrefix, redisEngine } from './redis.ts';
+import { turns, until } from './redis-time.ts';
+
+const SOURCE: QueueKey = { ns: 'plain', name: 'source' };
+const TARGET: QueueKey = { ns: 'plain', name: 'target' };
+const APPLY = /\r\napply\r\n/;
+const ACKNOWLEDGE = /\r\nacknowledge\r\n/;
+const POP = { group: '', count: 100, leaseMs: null };
+const MINUTE = 60_000;
+const DAY = 24 * 60 * MINUTE;
+
+/** One master of a cluster, which is reached through a proxy: elements move between its queues as between servers. */
+describe('The outbox of a queue of a Redis cluster', () => {
+  let server: RedisServer;
+  let proxy: TcpProxy;
+  let engine: Engine;
+  /** The time that the library goes by. */
+  let clock: FakeClock;
+  let keys: Keys;
+  let url = '';
+  let prefix = '';
+
+  const cli = (...args: string[]): string => redisCli('-p', String(server.port), ...args).trim();
+
+  before(async () => {
+    server = await startRedis('--cluster-enabled', 'yes', '--cluster-port', String(await freePort()));
+    proxy = await TcpProxy.start(server.port);
+    url = `redis://127.0.0.1:${proxy.port}`;
+    cli('CONFIG', 'SET', 'cluster-announce-port', String(proxy.port));
+    cli('CLUSTER', 'ADDSLOTSRANGE', '0', '16383');
+    await until(() => cli('CLUSTER', 'INFO').includes('cluster_state:ok'));
+  });
+
+  beforeEach(async () => {
+    prefix = freshPrefix();
+    keys = new Keys(prefix);
+    clock = new FakeClock();
+    engine = redisEngine({ url, namespaces: [plain('plain')], clock, prefix });
+    await engine.start();
+  });
+
+  afterEach(() => engine.stop());
+
+  after(async () => {
+    await proxy.stop();
+    await server.stop();
+  });
+
+  async function move(...copies: string[]): Promise<void> {
+    await engine.storage.insert(SOURCE, newElements('moved'));
+    const take = { group: '', count: 1, leaseMs: MINUTE };
+    const [reserved] = (await engine.storage.take(SOURCE, take)).deliveries;
+    const finish = { id: reserved?.id ?? '', group: '', token: null };
+    const inserts = copies.map((body) => ({ queue: TARGET, element: newElement({ body }) }));
+    assert.deepEqual(await transfer(engine.storage, [{ from: SOURCE, finish, inserts }]), ['done']);
+  }
+
+  const fields = (queue: QueueKey, letter: string): number =>
+    cli('HKEYS', keys.queue(queue).hash)
+      .split('\n')
+      .filter((field) => field.startsWith(letter)).length;
+
+  /** Until nothing is left in the outbox of the source. */
+  const relayed = async (): Promise<void> => {
+    while (fields(SOURCE, 'p') > 0) await turns();
+  };
+
+  it('applies an entry once, although a node brings it again after its source has deleted it', async () => {
+    const caught = proxy.catch(APPLY, 'deaf');
+    const moving = move('copy');
+    const late = await caught;
+    proxy.reset();
+    await moving;
+    await relayed();
+    clock.advance(MINUTE);
+    await engine.storage.sweep();
+    const socket = connect(server.port, '127.0.0.1').end(late);
+    await once(socket, 'data');
+    assert.equal((await engine.storage.counts(TARGET)).ready, 1);
+  });
+
+  it('applies an entry once, although the reply to that was lost', async () => {
+    const caught = proxy.catch(APPLY, 'mute');
+    const moving = move('copy');
+    await caught;
+    proxy.reset();
+    await moving;
+    await relayed();
+    assert.equal((await engine.storage.counts(TARGET)).ready, 1);
+  });
+
+  it('applies entries once, although the source did not learn of it and a node sends them again with others', async () => {
+    const caught = proxy.catch(ACKNOWLEDGE, 'deaf');
+    await move('a');
+    await caught;
+    await engine.stop();
+    proxy.reset();
+    assert.equal(fields(SOURCE, 'p'), 1);
+    engine = redisEngine({ url, namespaces: [plain('plain')], clock, prefix });
+    await engine.start();
+    await move('b', 'c');
+    await relayed();
+    assert.deepEqual(bodyTexts((await engine.storage.take(TARGET, POP)).deliveries), ['a', 'b', 'c']);
+  });
+
+  it('is relayed by a node that sweeps, if the node that wrote it died', async () => {
+    const caught = proxy.catch(APPLY, 'deaf');
+    const moving = move('left');
+    await caught;
+    await engine.stop();
+    await moving;
+    proxy.reset();
+    engine = redisEngine({ url, namespaces: [plain('plain')], clock, prefix });
+    await engine.start();
+    assert.equal((await engine.storage.counts(TARGET)).ready, 0);
+    clock.advance(2 * MINUTE);
+    const { affected } = await engine.storage.sweep();
+    assert.ok(affected.some(({ name }) => name === TARGET.name));
+    assert.deepEqual(bodyTexts((await engine.storage.take(TARGET, POP)).deliveries), ['left']);
+  });
+
+  it('keeps the order in which elements left the source, whatever connections are lost', async () => {
+    const bodies = Array.from({ length: 40 }, (_, i) => `${i}`);
+    for (const [i, body] of bodies.entries()) {
+      const moving = move(body);
+      if (i % 8 === 3) {
+        await turns();
+        proxy.reset();
+      }
+      await moving;
+    }
+    await relayed();
+    assert.deepEqual(bodyTexts((await engine.storage.take(TARGET, POP)).deliveries), bodies);
+  });
+
+  it('splits what is large, in its order', async () => {
+    const body = 'x'.repeat(300_000);
+    const copies = Array.from({ length: 30 }, (_, i) => `${i} ${body}`);
+    await move(...copies);
+    await relayed();
+    const { deliveries } = await engine.storage.take(TARGET, POP);
+    assert.deepEqual(
+      deliveries.map((delivery) => Number.parseInt(Buffer.from(delivery.body).toString(), 10)),
+      copies.map((_, i) => i),
+    );
+  });
+
+  it('has one high-water mark per source at the destination, which is forgotten a day after the last use', async () => {
+    for (let i = 0; i < 5; i++) await move(`${i}`);
+    await relayed();
+    assert.equal(fields(TARGET, 'o'), 1);
+    for (let hour = 0; hour <= 23; hour++) {
+      clock.advance(60 * MINUTE);
+      await engine.storage.sweep();
+    }
+    assert.equal(fields(TARGET, 'o'), 1);
+    clock.advance(DAY);
+    await engine.storage.sweep();
+    await engine.storage.sweep();
+    assert.equal(fields(TARGET, 'o'), 0);
+  });
+
+  it('takes new entries for new after a failover that lost the last numbers, with a clock that is behind', async () => {
+    const { hash, order } = keys.queue(SOURCE);
+    const copy = (from: string, to: string): string => cli('COPY', from, to, 'REPLACE');
+    await move('first');
+    await relayed();
+    for (const key of [hash, order]) copy(key, `${key}:replica`);
+    clock.advance(60 * MINUTE);
+    await move('lost at the source only');
+    await relayed();
+    await engine.stop();
+    for (const key of [hash, order]) copy(`${key}:replica`, key);
+    // A master that takes over is another process.
+    await server.kill();
+    await server.restart();
+    await until(() => cli('CLUSTER', 'INFO').includes('cluster_state:ok'));
+    clock = new FakeClock();
+    engine = redisEngine({ url, namespaces: [plain('plain')], clock, prefix });
+    await engine.start();
+    await move('new');
+    await relayed();
+    clock.advance(2 * 60 * MINUTE);
+    const { deliveries } = await engine.storage.take(TARGET, POP);
+    assert.deepEqual(bodyTexts(deliveries).toSorted(), ['first', 'lost at the source only', 'new']);
+  });
+
+  it('moves elements and dead letters of queues with options of their own to other slots', async () => {
+    const { storage } = engine;
+    await storage.declare([SOURCE], { deadLetter: { maxTries: 1, queue: 'own' } });
+    await storage.insert(SOURCE, newElements('dies', 'moves'));
+    const { deliveries } = await storage.take(SOURCE, { ...POP, leaseMs: MINUTE });
+    const [dies, moves] = deliveries.map(({ id }) => ({ id, group: '', token: null }));
+    assert.ok(dies && moves);
+    const failed = { ...dies, delayMs: 0, countTry: true, reason: 'no good' };
+    assert.deepEqual(await rollback(storage, SOURCE, [failed]), ['dead-lettered']);
+    const action = { kind: 'move', to: TARGET, groups: [''], tries: 7, headers: ['x-note', 'ü'] } as const;
+    const [result] = await storage.settle([{ ...moves, queue: SOURCE, from: 'reserved', action }]);
+    assert.equal(result?.outcome, 'done');
+    const [dead] = (await storage.take({ ns: 'plain', name: 'own' }, POP)).deliveries;
+    assert.deepEqual(dead?.headers.slice(-4, -2), ['x-dl-reason', 'no good']);
+    const [moved] = (await storage.take(TARGET, POP)).deliveries;
+    assert.deepEqual([moved?.tries, moved?.headers], [7, ['x-note', 'ü']]);
+    assert.deepEqual(await storage.queues('plain'), ['own', 'source', 'target']);
+  });
+});
