@@ -62,7 +62,9 @@ export class Sweeper {
       ...due.filter(isSilent).map(({ queue }) => this.#registry.addDue(queue, again)),
       ...tidy.filter(isSilent).map(({ queue }) => this.#registry.addTidy(queue, again)),
     ]);
-    await Promise.all([this.#registry.remove('due', due), this.#registry.remove('tidy', tidy)]);
+    // The entry of a queue with more to end may be the one that was just added: its moment is now.
+    const done = due.filter(({ queue }) => swept.get(queueText(queue))?.found.more !== true);
+    await Promise.all([this.#registry.remove('due', done), this.#registry.remove('tidy', tidy)]);
     await this.#forgetter.step();
     const more = due.length === MAX_QUEUES || [...swept.values()].some(({ found }) => found.more);
     const nextAt = more ? now : await this.#nextAt(now, { swept, silent });

@@ -55,7 +55,7 @@ local function rememberKey(q, key, seq, fingerprint)
 end
 
 -- As `put`, unless the key was seen before. Returns what became of it as well.
--- element: { timing, content, groups, key, gids }
+-- element: { timing, content, groups, dedup key, the reason of a dead letter or nil }
 local function putOnce(q, element, window)
   local key, fingerprint
   if element[4] ~= '' then
@@ -69,6 +69,14 @@ local function putOnce(q, element, window)
   local maturity, tries, expiresAt = timingOf(element[1])
   local seq = put(q, maturity, tries, expiresAt, element.gids, element[2])
   if key then rememberKey(q, key, seq, fingerprint) end
+  if (element[5] or '') ~= '' then
+    for _, gid in ipairs(element.gids or { PLAIN }) do
+      local d = { maturity = maturity, tries = tries, owner = NOBODY, ends = 0, isUntouched = true }
+      d.expiresAt, d.reason = expiresAt, element[5]
+      flush(q)
+      release(q, gid, seq, d, maturity, tries, NO_TOKEN)
+    end
+  end
   return seq, STORED
 end
 
@@ -118,22 +126,22 @@ local function insertPlain(q, args, at, count, width)
   local now = six(call.now)
   local head, front, back = now .. '\0\0\0\0' .. now .. NEVER, 'w' .. PLAIN .. now, '\0\0\0\0'
   flush(q)
-  local stored, added, used = q.stored, q.added, 0
+  local stored, added, used, listed = q.stored, q.added, 0, 0
   for i = at, at + width * count - 1, width do
     if width == 1 or args[i + 1] == '' then
       q.seq = q.seq + 1
       local seq = pack('>I6', q.seq)
       stored[used + 1], stored[used + 2] = 'e' .. seq, head .. args[i]
-      added[used + 1], added[used + 2] = '0', front .. seq .. back
+      added[listed + 1], added[listed + 2] = '0', front .. seq .. back
+      used, listed = used + 2, listed + 2
     else
       local maturity, tries, expiresAt = timingOf(args[i + 1])
       put(q, maturity, tries, expiresAt, nil, args[i])
-      stored, added = q.stored, q.added
+      used, listed = #stored, #added
     end
-    used = #stored
-    if used >= MAX_ARGUMENTS then
+    if used >= MAX_ARGUMENTS or #q.stored == 0 then
       flush(q)
-      stored, added, used = q.stored, q.added, 0
+      stored, added, used, listed = q.stored, q.added, 0, 0
     end
   end
   return first

@@ -4,7 +4,7 @@
 -- keep their order.
 --
 -- N            the last entry number: max(last + 1, time * 128)
--- p<number(7)>  run(8), then, packed: { timing, content, groups, dedup key } each
+-- p<number(7)>  run(8), then, packed: { timing, content, groups, dedup key, reason } each
 -- o<tag of the source><run>  the mark: number(7) last use(6) listed under `o` at(6)
 --
 -- Waiting for replicas waits for what the same connection wrote last. So whoever returns entries, or finds them applied,
@@ -58,7 +58,8 @@ local function addToOutbox(to, element)
     call.outbox[to] = open
   end
   open.bytes = open.bytes + #element[2]
-  open[#open + 1] = { pack('>I6I6I4', maturity + 1, 0, tries) .. expiresAt, element[2], element[3], element[4] }
+  local timing = pack('>I6I6I4', maturity + 1, 0, tries) .. expiresAt
+  open[#open + 1] = { timing, element[2], element[3], element[4], element[5] or '' }
 end
 
 -- A call that does not wait for replicas only says that there are entries.

@@ -8,7 +8,7 @@
 --   t finish with inserts: dedup window, count, then per insert: the queue's name, timing, content, groups, dedup key
 --   r release: the value is a delay or a moment, 0 for the maturity that it had; reason
 --   e extend: the value is the length of the lease
---   d dead-letter: reason
+--   d dead-letter: reason; released without delay if there is no dead-letter queue
 --   m move: the queue's name, groups, tries or '', headers as a JSON list of names and values
 -- Returns an outcome per item, then for each extend that is done the end of the lease(6).
 
@@ -59,7 +59,7 @@ local function destination(to, groups)
   return target
 end
 
--- element: { timing, content, groups, dedup key }
+-- element: as `putOnce` takes it
 local function deliver(target, element, window)
   if target.q then
     element.gids = target.gids
@@ -121,7 +121,8 @@ moveToDeadLetters = function(q, gid, seq, d, tries, reason)
   local to, _, policy = deadLetterPolicy(q)
   local target = to and destination(to, policy.groups)
   if not target then return false end
-  deliver(target, { '', deadLetterContent(q, seq, policy.from, tries, reason), policy.groups, '' }, 0)
+  local content = deadLetterContent(q, seq, policy.from, tries, reason)
+  deliver(target, { '', content, policy.groups, '', reason }, 0)
   removeDelivery(q, gid, seq, d)
   flush(q)
   call.died[gid] = (call.died[gid] or 0) + 1
@@ -200,7 +201,8 @@ end
 
 -- Per action: `read` what follows for it, before it is known whether the delivery is there; then do it, which returns the
 -- outcome.
-local actions = {
+local actions
+actions = {
   f = {
     run = function(q, item, d)
       removeDelivery(q, item.gid, item.seq, d)
@@ -258,9 +260,7 @@ local actions = {
     run = function(q, item, d)
       local tries = d.tries + math.floor(item.flags / 4) % 2
       if moveToDeadLetters(q, item.gid, item.seq, d, tries, item.reason) then return DEAD_LETTERED end
-      -- Without a dead-letter queue it is finished.
-      removeDelivery(q, item.gid, item.seq, d)
-      return DONE
+      return actions.r.run(q, item, d)
     end,
   },
   m = {

@@ -5,12 +5,10 @@ import type {
   ScanOptions,
   ScanPage,
 } from '../../../engine/storage.ts';
-import { textOfBytes } from '../../../model/byte-text.ts';
 import {
   DELIVERY_STATES,
   type DeliveryState,
   type ElementContent,
-  type ElementHeaders,
   type GroupName,
 } from '../../../model/element.ts';
 import { decodeContent, ELEMENT_HEAD } from '../content.ts';
@@ -109,7 +107,7 @@ function readScanned(
     state,
     insertedAt: value.readUIntBE(10, 6),
     expiresAt: expiresAt === 0 ? null : expiresAt,
-    reason: reason === '' ? deathReason(content.headers) : reason,
+    reason: reason === '' ? null : reason,
     bytes: text.readUIntBE(at + 23, 6),
   };
 }
@@ -120,14 +118,6 @@ function decodable(value: Buffer): ElementContent | null {
   } catch {
     return null;
   }
-}
-
-/** Why a dead letter died, by its header. */
-function deathReason(headers: ElementHeaders): string | null {
-  for (let i = 0; i < headers.length; i += 2) {
-    if (headers[i] === 'x-dl-reason') return textOfBytes(headers[i + 1] ?? '');
-  }
-  return null;
 }
 
 /** What sweeping one queue found. Moments are by the server's clock; null: never. */
