@@ -3,6 +3,7 @@ import type { JsonValue } from '../../engine/definitions.ts';
 import type { EngineLog } from '../../engine/engine.ts';
 import type { ReadySignal } from '../../engine/signaller.ts';
 import type { CancelTimer, Clock } from '../../model/clock.ts';
+import type { QuaysideError } from '../../model/errors.ts';
 import type { QueueKey } from '../../model/names.ts';
 import type { Arg, Command } from './client/connection.ts';
 import {
@@ -199,7 +200,7 @@ export class Batchers {
   }
 
   /** Why a call would be in vain now; null: it may succeed. */
-  #rejection(batcher: Batcher): ExecutionError | null {
+  #rejection(batcher: Batcher): QuaysideError | null {
     if (this.#isStopped) return new ExecutionError('storage-unavailable', 'The engine is stopped.');
     const rejection = this.#parts.executor.rejection(batcher.slot);
     // Names come from requests: a batcher that never sent anything must not stay.
