@@ -1,22 +1,32 @@
 import { Worker } from 'node:worker_threads';
 import type { EngineLog } from '../../engine/engine.ts';
-import { type ErrorCode, QuaysideError } from '../../model/errors.ts';
+import { QuaysideError } from '../../model/errors.ts';
 import type { QueueKey } from '../../model/names.ts';
-import { MessageReader, type MessageWriter, type Packed } from './message.ts';
-import { ANSWERED, type Operation, operationNumber } from './operations.ts';
-import { PendingBatch } from './pending-batch.ts';
+import {
+  BodyWriter,
+  type Call,
+  type FromWorker,
+  type Operation,
+  type Operations,
+  type PackedBodies,
+  READS,
+  type Reply,
+  type ToWorker,
+} from './protocol.ts';
 import type { SteadyTime } from './steady-time.ts';
-import type { FromWorker, ToWorker } from './thread.ts';
 import type { WorkerData } from './worker/main.ts';
 
 /**
  * Batches at the worker at once. Whatever waits there when it is done with a transaction shares the next one, so
  * that more of them cost no more fsyncs. Inserts of 64 connections: 5,200/s with two of them, 8,600/s with eight
- * where a sync takes 3 ms; 13,300/s and 16,000/s where it takes 1 ms.
+ * if a sync takes 3 ms; 13,300/s and 16,000/s if it takes 1 ms.
  */
-const IN_FLIGHT = 8;
+const MAX_IN_FLIGHT = 8;
 /** Bodies at the worker at once, bytes, about: no further batch leaves beyond that. */
-const IN_FLIGHT_BYTES = 16 * 1024 * 1024;
+const MAX_IN_FLIGHT_BYTES = 16 * 1024 * 1024;
+/** A batch takes no more calls beyond these, so that one message stays of a handy size. */
+const MAX_BATCH_BYTES = 8 * 1024 * 1024;
+const MAX_BATCH_CALLS = 4096;
 
 /**
  * Names that have a handle at once: as many as a namespace has queues by default. Then all get new ones as they are
@@ -25,53 +35,62 @@ const IN_FLIGHT_BYTES = 16 * 1024 * 1024;
  */
 const MAX_HANDLES = 10_000;
 
-/** A thread that ended without a word may have stored any batch that it had. */
-const ALL = IN_FLIGHT;
+interface PendingCall {
+  /** Reads the result and settles the promise. */
+  resolve(result: unknown, bodies: PackedBodies): void;
+  reject(error: QuaysideError): void;
+  /** Whether the call may have changed something: decides the error if its outcome is unknown. */
+  readonly isChange: boolean;
+}
 
-/** Operations that change nothing: if the worker dies meanwhile, their callers lose only an answer. */
-const READS: ReadonlySet<Operation> = new Set([
-  'queues',
-  'browse',
-  'sizes',
-  'nextDueAt',
-  'usage',
-  'definitionGet',
-  'definitionList',
-  'statsRead',
-  'ping',
-]);
+/** Calls that travel together. */
+class Batch {
+  readonly calls: Call[] = [];
+  readonly pending: PendingCall[] = [];
+  readonly bodies = new BodyWriter();
+  /** Its calls name no handle below this one. */
+  readonly firstHandle: number;
+
+  constructor(firstHandle: number) {
+    this.firstHandle = firstHandle;
+  }
+
+  get isFull(): boolean {
+    return this.bodies.byteLength >= MAX_BATCH_BYTES || this.calls.length >= MAX_BATCH_CALLS;
+  }
+}
 
 /**
- * The main side of the worker thread: gathers calls into batches and hands the answers out.
+ * The main side of the worker thread: gathers calls into batches and hands the results out.
  *
  * What is called in one turn of the event loop leaves together at its end; what is called while
- * {@link IN_FLIGHT} batches, or {@link IN_FLIGHT_BYTES} of bodies, are under way gathers until some are answered. So
- * what one transaction holds grows with the load and with the disk's slowness, and a lone call waits for nothing.
- * Calls take effect in the order in which they are made.
+ * {@link MAX_IN_FLIGHT} batches, or {@link MAX_IN_FLIGHT_BYTES} of bodies, are in flight gathers until some have their
+ * reply. So what one transaction holds grows with the load and with the disk's slowness, and a lone call waits for
+ * nothing. Calls take effect in the order in which they are made.
  */
-export class Client {
+export class WorkerClient {
   readonly #time: SteadyTime;
   readonly #log: EngineLog;
   readonly #data: Omit<WorkerData, 'now'>;
-  readonly #waiting: PendingBatch[] = [];
-  readonly #inFlight: PendingBatch[] = [];
+  readonly #waiting: Batch[] = [];
+  readonly #inFlight: Batch[] = [];
   #inFlightBytes = 0;
   #handles = new Map<string, number>();
-  /** The same by object: callers keep one per queue, and making its name up again costs more than looking here. */
+  /** The same by object: callers keep one per queue, and to join its name again costs more than to look here. */
   #handleOf = new WeakMap<QueueKey, number>();
   /** No handle is given twice. Batches that are made from now on name none below the first. */
   #firstHandle = 0;
   #nextHandle = 0;
+  #newNames: string[] = [];
   readonly #failed = Promise.withResolvers<Error>();
   readonly #exited = Promise.withResolvers<void>();
   /** A backup that runs. */
   #backup: PromiseWithResolvers<number> | null = null;
-  #newNames: string[] = [];
   #worker: Worker | null = null;
   #opening: Promise<void> | null = null;
   #isOpen = false;
-  #flushPlanned = false;
-  #closing = false;
+  #isFlushPlanned = false;
+  #isClosing = false;
   /** Why no call is taken any more; null while calls are. */
   #down: QuaysideError | null = null;
 
@@ -103,46 +122,44 @@ export class Client {
         this.#isOpen = true;
         this.#planFlush();
         resolve();
-      } else if (message.kind === 'refused') {
-        reject(new Error(message.message));
-      } else {
-        this.#receive(message);
-      }
+      } else if (message.kind === 'rejected') reject(new Error(message.message));
+      else this.#onMessage(message);
     });
+    // A thread that ended without a message may have stored any batch that it had.
     worker.on('error', (error) => {
       reject(error);
-      this.#breakDown(error.message, ALL);
+      this.#breakDown(error.message, MAX_IN_FLIGHT);
     });
     worker.on('exit', () => {
       reject(new Error('The storage thread ended while it was opening the file.'));
       this.#exited.resolve();
-      if (!this.#closing) this.#breakDown('its thread ended', ALL);
+      if (!this.#isClosing) this.#breakDown('its thread ended', MAX_IN_FLIGHT);
     });
     return promise;
   }
 
   /**
-   * Begins a call; the caller then writes the arguments, in the order that the verb reads them, and ends
-   * it with `end` in the same turn.
+   * Calls an operation of the worker. Rejects with a QuaysideError.
+   * @param write returns the arguments; bodies are added to the batch's. What it throws is thrown here, and no call made
+   * @param read makes the result for the caller
    */
-  begin(operation: Operation): MessageWriter {
+  call<O extends Operation, T>(
+    operation: O,
+    write: (bodies: BodyWriter) => Parameters<Operations[O]>,
+    read: (result: ReturnType<Operations[O]>, bodies: PackedBodies) => T,
+  ): Promise<T> {
     let batch = this.#waiting.at(-1);
     if (batch === undefined || batch.isFull) {
-      batch = new PendingBatch(this.#firstHandle);
+      batch = new Batch(this.#firstHandle);
       this.#waiting.push(batch);
     }
-    return batch.begin(operationNumber(operation));
-  }
-
-  /** Ends the call that `begin` began. `read` is given the answer. Rejects with a QuaysideError. */
-  end<T>(operation: Operation, read: (reply: MessageReader) => T): Promise<T> {
-    const batch = this.#waiting.at(-1);
+    const { calls, pending, bodies } = batch;
+    calls.push([operation, ...write(bodies)]);
     return new Promise((resolve, reject) => {
-      if (batch === undefined) throw new Error('end without begin');
-      batch.calls.push({
-        answered: (reply) => resolve(read(reply)),
-        failed: reject,
-        changes: !READS.has(operation),
+      pending.push({
+        resolve: (result, received) => resolve(read(result as ReturnType<Operations[O]>, received)),
+        reject,
+        isChange: !READS.has(operation),
       });
       if (this.#down !== null) this.#rejectWaiting(this.#down);
       else this.#planFlush();
@@ -156,23 +173,19 @@ export class Client {
   handle(queue: QueueKey): number {
     const remembered = this.#handleOf.get(queue);
     if (remembered !== undefined) return remembered;
-    const handle = this.#handleByName(queue);
+    const key = `${queue.ns}\0${queue.name}`;
+    let handle = this.#handles.get(key);
+    if (handle === undefined) {
+      if (this.#handles.size >= MAX_HANDLES) this.#forgetHandles();
+      handle = this.#nextHandle++;
+      this.#handles.set(key, handle);
+      this.#newNames.push(queue.ns, queue.name);
+    }
     this.#handleOf.set(queue, handle);
     return handle;
   }
 
-  #handleByName(queue: QueueKey): number {
-    const key = `${queue.ns}\0${queue.name}`;
-    const known = this.#handles.get(key);
-    if (known !== undefined) return known;
-    if (this.#handles.size >= MAX_HANDLES) this.#forgetHandles();
-    const handle = this.#nextHandle++;
-    this.#handles.set(key, handle);
-    this.#newNames.push(queue.ns, queue.name);
-    return handle;
-  }
-
-  /** The worker forgets them after the last batch that may name one: see `PendingBatch.firstHandle`. */
+  /** The worker forgets them after the last batch that may name one: see `Batch.firstHandle`. */
   #forgetHandles(): void {
     this.#handles = new Map();
     this.#handleOf = new WeakMap();
@@ -189,15 +202,21 @@ export class Client {
     return this.#backup.promise;
   }
 
-  /** Lets the calls made before finish, refuses further ones, closes the file and ends the thread. */
+  /** Rejects if the worker does not reply to a call that needs nothing of the file. */
+  ping(): Promise<void> {
+    return this.call(
+      'ping',
+      () => [],
+      () => {},
+    );
+  }
+
+  /** Lets the calls made before finish, rejects further ones, closes the file and ends the thread. */
   async close(): Promise<void> {
-    this.#closing = true;
+    this.#isClosing = true;
     await this.#opening?.catch(() => {});
-    // Calls keep their order, so once this one is answered all before it are.
-    if (this.#isOpen && this.#down === null) {
-      this.begin('ping');
-      await this.end('ping', () => {}).catch(() => {});
-    }
+    // Calls keep their order, so once this one has its reply all before it have theirs.
+    if (this.#isOpen && this.#down === null) await this.ping().catch(() => {});
     this.#down ??= this.#unavailable('is closed');
     this.#rejectWaiting(this.#down);
     if (this.#worker === null) return;
@@ -206,69 +225,64 @@ export class Client {
   }
 
   #planFlush(): void {
-    if (!this.#isOpen || this.#flushPlanned || !this.#mayLeave) return;
-    this.#flushPlanned = true;
+    if (!this.#isOpen || this.#isFlushPlanned || !this.#maySend) return;
+    this.#isFlushPlanned = true;
     setImmediate(() => {
-      this.#flushPlanned = false;
+      this.#isFlushPlanned = false;
       this.#flush();
     });
   }
 
-  get #mayLeave(): boolean {
-    return this.#inFlight.length < IN_FLIGHT && this.#inFlightBytes < IN_FLIGHT_BYTES;
+  get #maySend(): boolean {
+    return this.#inFlight.length < MAX_IN_FLIGHT && this.#inFlightBytes < MAX_IN_FLIGHT_BYTES;
   }
 
   #flush(): void {
-    while (this.#mayLeave) {
+    while (this.#maySend) {
       const batch = this.#waiting.shift();
       if (batch === undefined) return;
-      batch.dropUnfinished();
-      if (batch.calls.length === 0) continue;
+      const { calls, bodies, firstHandle } = batch;
+      // All of its calls threw while their arguments were written.
+      if (calls.length === 0) continue;
       this.#inFlight.push(batch);
-      this.#inFlightBytes += batch.writer.byteLength;
-      const { message, transfer } = batch.writer.pack(false);
+      this.#inFlightBytes += bodies.byteLength;
       const names = this.#newNames;
       if (names.length > 0) this.#newNames = [];
+      const transfer: ArrayBuffer[] = [];
+      const packed = bodies.pack(false, transfer);
+      const now = this.#time.now();
       this.#worker?.postMessage(
-        {
-          kind: 'batch',
-          now: this.#time.now(),
-          names,
-          firstHandle: batch.firstHandle,
-          calls: batch.table,
-          batch: message,
-        } satisfies ToWorker,
+        { kind: 'batch', now, names, firstHandle, calls, bodies: packed } satisfies ToWorker,
         transfer,
       );
     }
   }
 
-  #receive(message: FromWorker): void {
-    if (message.kind === 'warn') this.#log.warn(message.fields, message.message);
+  #onMessage(message: FromWorker): void {
+    if (message.kind === 'replies') this.#onReplies(message.replies);
+    else if (message.kind === 'warn') this.#log.warn(message.fields, message.message);
     else if (message.kind === 'failed') this.#breakDown(message.message, message.uncertain);
-    else if (message.kind === 'answers') this.#handOut(message.batches);
-    else if (message.kind === 'backedUp') this.#takeBackup()?.resolve(message.bytes);
+    else if (message.kind === 'backedUp') this.#endBackup()?.resolve(message.bytes);
     else if (message.kind === 'backupFailed') {
-      this.#takeBackup()?.reject(new QuaysideError(message.code, message.message));
+      this.#endBackup()?.reject(new QuaysideError(message.code, message.message));
     }
   }
 
-  #takeBackup(): PromiseWithResolvers<number> | null {
+  #endBackup(): PromiseWithResolvers<number> | null {
     const backup = this.#backup;
     this.#backup = null;
     return backup;
   }
 
-  #handOut(replies: readonly Packed[]): void {
+  #onReplies(replies: readonly Reply[]): void {
     const answered = this.#inFlight.splice(0, replies.length);
-    for (const { writer } of answered) this.#inFlightBytes -= writer.byteLength;
+    for (const { bodies } of answered) this.#inFlightBytes -= bodies.byteLength;
     this.#planFlush();
     try {
-      for (const [i, reply] of replies.entries()) tellCallers(answered[i], new MessageReader(reply));
+      for (const [i, reply] of replies.entries()) settle(answered[i]?.pending ?? [], reply);
     } catch (error) {
-      // Where one answer cannot be read, nobody knows where the next begins.
       this.#inFlight.unshift(...answered);
-      this.#breakDown(`an answer cannot be read: ${error}`, ALL);
+      this.#breakDown(`an answer cannot be read: ${error}`, MAX_IN_FLIGHT);
     }
   }
 
@@ -281,17 +295,17 @@ export class Client {
     const error = this.#unavailable(`failed: ${why}`);
     this.#down = error;
     const unknown = new QuaysideError('outcome-unknown', error.message);
-    // To fail a call that was answered already does nothing.
-    for (const [index, batch] of this.#inFlight.splice(0).entries()) {
-      for (const call of batch.calls) call.failed(index < uncertain && call.changes ? unknown : error);
+    // To reject a call that is settled already does nothing.
+    for (const [index, { pending }] of this.#inFlight.splice(0).entries()) {
+      for (const call of pending) call.reject(index < uncertain && call.isChange ? unknown : error);
     }
     this.#rejectWaiting(error);
-    this.#takeBackup()?.reject(error);
+    this.#endBackup()?.reject(error);
     this.#failed.resolve(error);
   }
 
   #rejectWaiting(error: QuaysideError): void {
-    for (const batch of this.#waiting.splice(0)) for (const call of batch.calls) call.failed(error);
+    for (const { pending } of this.#waiting.splice(0)) for (const call of pending) call.reject(error);
   }
 
   #unavailable(what: string): QuaysideError {
@@ -299,14 +313,15 @@ export class Client {
   }
 }
 
-function tellCallers(batch: PendingBatch | undefined, reply: MessageReader): void {
-  for (const call of batch?.calls ?? []) {
-    if (reply.number() === ANSWERED) call.answered(reply);
-    else call.failed(new QuaysideError(reply.text() as ErrorCode, reply.text()));
+function settle(pending: readonly PendingCall[], { results, rejections, bodies }: Reply): void {
+  for (const [index, call] of pending.entries()) {
+    const rejection = rejections?.get(index);
+    if (rejection === undefined) call.resolve(results[index], bodies);
+    else call.reject(new QuaysideError(rejection.code, rejection.message));
   }
 }
 
-/** Beside this module, as TypeScript in the repository and as JavaScript where the package is installed. */
+/** Next to this module, as TypeScript in the repository and as JavaScript where the package is installed. */
 function workerModule(): URL {
   return new URL(import.meta.url.endsWith('.ts') ? './worker/main.ts' : './worker/main.js', import.meta.url);
 }

@@ -8,35 +8,33 @@ import {
   type JsonValue,
 } from '../../engine/definitions.ts';
 import type { EngineLog } from '../../engine/engine.ts';
-import type { Client } from './client.ts';
-import type { MessageReader, MessageWriter } from './message.ts';
+import type { WorkerClient } from './client.ts';
+import type { DefinitionRow } from './protocol.ts';
 
 /** The Definitions port over the worker. The file has one owner, so watching is a call in this process. */
 export class SqliteDefinitions implements Definitions {
-  readonly #client: Client;
+  readonly #client: WorkerClient;
   readonly #watchers: DefinitionWatchers;
 
-  constructor(client: Client, log: EngineLog) {
+  constructor(client: WorkerClient, log: EngineLog) {
     this.#client = client;
     this.#watchers = new DefinitionWatchers(log);
   }
 
   get(kind: DefinitionKind, key: string): Promise<Definition | null> {
-    const call = this.#client.begin('definitionGet');
-    call.value(kind);
-    call.value(key);
-    return this.#client.end('definitionGet', (reply) => {
-      const stored = reply.textOrNull();
-      return stored === null ? null : readDefinition(reply, stored);
-    });
+    return this.#client.call(
+      'definitionGet',
+      () => [kind, key],
+      (row) => (row === null ? null : readDefinition(row)),
+    );
   }
 
   list(kind: DefinitionKind): Promise<Definition[]> {
-    this.#client.begin('definitionList').value(kind);
-    return this.#client.end('definitionList', (reply) => {
-      const found = Array.from({ length: reply.number() }, () => readDefinition(reply, reply.text()));
-      return found.sort((a, b) => (a.key < b.key ? -1 : 1));
-    });
+    return this.#client.call(
+      'definitionList',
+      () => [kind],
+      (rows) => rows.map(readDefinition).sort((a, b) => (a.key < b.key ? -1 : 1)),
+    );
   }
 
   async put(
@@ -45,29 +43,25 @@ export class SqliteDefinitions implements Definitions {
     value: JsonValue,
     expected: string | null | 'any',
   ): Promise<string> {
-    const call = this.#client.begin('definitionPut');
-    call.value(kind);
-    call.value(key);
-    call.value(JSON.stringify(value));
-    writeExpected(call, expected);
-    const version = await this.#client.end('definitionPut', (reply) => reply.textOrNull());
+    const version = await this.#client.call(
+      'definitionPut',
+      () => [kind, key, JSON.stringify(value), expected],
+      (result) => result,
+    );
     if (version === null) throw definitionConflict(kind, key);
     this.#watchers.notify({ kind, key });
     return version;
   }
 
   async delete(kind: DefinitionKind, key: string, expected: string | 'any'): Promise<boolean> {
-    const call = this.#client.begin('definitionDelete');
-    call.value(kind);
-    call.value(key);
-    writeExpected(call, expected);
-    const { fits, found } = await this.#client.end('definitionDelete', (reply) => ({
-      fits: reply.flag(),
-      found: reply.flag(),
-    }));
-    if (!fits) throw definitionConflict(kind, key);
-    if (found) this.#watchers.notify({ kind, key });
-    return found;
+    const wasThere = await this.#client.call(
+      'definitionDelete',
+      () => [kind, key, expected],
+      (result) => result,
+    );
+    if (wasThere === null) throw definitionConflict(kind, key);
+    if (wasThere) this.#watchers.notify({ kind, key });
+    return wasThere;
   }
 
   watch(listener: (change: DefinitionChange) => void): () => void {
@@ -75,11 +69,6 @@ export class SqliteDefinitions implements Definitions {
   }
 }
 
-function writeExpected(call: MessageWriter, expected: string | null | 'any'): void {
-  call.flag(expected !== 'any');
-  call.value(expected);
-}
-
-function readDefinition(reply: MessageReader, key: string): Definition {
-  return { key, value: JSON.parse(reply.text()) as JsonValue, version: reply.text() };
+function readDefinition([key, value, version]: DefinitionRow): Definition {
+  return { key, value: JSON.parse(value) as JsonValue, version };
 }

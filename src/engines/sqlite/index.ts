@@ -1,17 +1,26 @@
+// SQLite: one file, owned by one worker thread of this process.
+//
+// Main thread: `storage.ts`, `definitions.ts` and `stats.ts` implement the ports; `client.ts` gathers their calls into
+// batches; `protocol.ts` has the operations, and what crosses the thread border.
+// Worker, in `worker/`: `main.ts` receives messages; `batch.ts` runs the batches that wait in one transaction, and
+// failed ones call by call. `operations.ts` lists the operations, each in the file of its subject: `insert.ts`,
+// `take.ts`, `settle.ts` with `moves.ts` (dead letters, copies), `queues.ts`, `scan.ts`, `sweep.ts`, `records.ts`.
+// Tables and what memory knows of them: `store.ts` (transactions, ids), `names.ts` (queues, subscriptions, policies),
+// `rows.ts` (deliveries, elements, counts, leases). A subscription is one group of one queue.
+// The file: `open.ts`, `schema.ts`, `check.ts` and `log-check.ts` (damage), `space.ts` (full disk, lost files),
+// `backup.ts`; `restore.ts` works on files that no engine has open.
 import { dirname } from 'node:path';
 import { BufferedStats } from '../../engine/buffered-stats.ts';
 import type { Definitions } from '../../engine/definitions.ts';
 import type { Engine, EngineOptions, OpenEngine } from '../../engine/engine.ts';
 import { LocalSignaller } from '../../engine/local-signaller.ts';
-import { OldStorage } from '../../engine/old-storage.ts';
 import type { Signaller } from '../../engine/signaller.ts';
 import type { Stats } from '../../engine/stats.ts';
 import type { Storage } from '../../engine/storage.ts';
 import { makeFolder } from '../../files/make-folder.ts';
-import { Client } from './client.ts';
+import { WorkerClient } from './client.ts';
 import { SqliteDefinitions } from './definitions.ts';
 import { diskUsage } from './disk-usage.ts';
-import { Housekeeping } from './housekeeping.ts';
 import { MEMORY, readSettings, type Settings } from './settings.ts';
 import { SqliteCounters } from './stats.ts';
 import { SteadyTime } from './steady-time.ts';
@@ -35,9 +44,8 @@ class SqliteEngine implements Engine {
   readonly disk: Engine['disk'];
   readonly backUp?: (file: string) => Promise<number>;
   readonly #settings: Settings;
-  readonly #client: Client;
+  readonly #client: WorkerClient;
   readonly #stats: BufferedStats;
-  readonly #housekeeping: Housekeeping;
   #stopped: Promise<void> | null = null;
 
   constructor(options: EngineOptions) {
@@ -45,7 +53,7 @@ class SqliteEngine implements Engine {
     this.url = options.url;
     this.#settings = readSettings(options);
     const time = new SteadyTime(clock);
-    this.#client = new Client(time, log, {
+    this.#client = new WorkerClient(time, log, {
       ...this.#settings,
       policies: options.namespaces,
       dedupWindowMs: options.dedupWindowMs,
@@ -54,12 +62,7 @@ class SqliteEngine implements Engine {
     const { file } = this.#settings;
     this.disk = file === MEMORY ? undefined : () => diskUsage(file);
     if (file !== MEMORY) this.backUp = (to) => this.#client.backUp(to);
-    this.#housekeeping = new Housekeeping(this.#client, clock, log);
-    this.storage = new OldStorage(
-      new SqliteStorage(this.#client, time, this.#housekeeping),
-      options.namespaces,
-      () => this.stats,
-    );
+    this.storage = new SqliteStorage(this.#client, time);
     this.definitions = new SqliteDefinitions(this.#client, log);
     this.signaller = new LocalSignaller(log);
     this.#stats = new BufferedStats(new SqliteCounters(this.#client), clock, log);
@@ -70,8 +73,6 @@ class SqliteEngine implements Engine {
     const { file } = this.#settings;
     if (file !== MEMORY) makeFolder(dirname(file));
     await this.#client.open();
-    // A purge that the last run did not finish clearing away.
-    this.#housekeeping.due();
   }
 
   stop(): Promise<void> {
@@ -79,15 +80,13 @@ class SqliteEngine implements Engine {
     return this.#stopped;
   }
 
-  async ping(): Promise<void> {
-    this.#client.begin('ping');
-    await this.#client.end('ping', () => {});
+  ping(): Promise<void> {
+    return this.#client.ping();
   }
 
   async #stop(): Promise<void> {
     // A store that failed cannot take the last counts; they are the one thing that a crash may lose.
     await this.#stats.stop();
-    this.#housekeeping.stop();
     await this.#client.close();
   }
 }

@@ -1,45 +1,51 @@
 import type { CounterDeltas, CounterStore, OnStoredCounters } from '../../engine/buffered-stats.ts';
-import { COUNTER_NAMES, type Counters, zeroCounters } from '../../engine/stats.ts';
+import { COUNTER_NAMES, zeroCounters } from '../../engine/stats.ts';
 import type { QueueKey } from '../../model/names.ts';
-import type { Client } from './client.ts';
-import type { MessageReader } from './message.ts';
+import type { WorkerClient } from './client.ts';
+import type { Fields } from './protocol.ts';
 
 /** Counters in the worker's file. Calls keep their order. */
 export class SqliteCounters implements CounterStore {
   readonly isOrdered = true;
-  readonly #client: Client;
+  readonly #client: WorkerClient;
 
-  constructor(client: Client) {
+  constructor(client: WorkerClient) {
     this.#client = client;
   }
 
   write(deltas: readonly CounterDeltas[]): Promise<void> {
-    const call = this.#client.begin('statsAdd');
-    call.value(deltas.reduce((sum, { groups }) => sum + groups.size, 0));
-    for (const { queue, groups } of deltas) {
-      for (const [group, counters] of groups) {
-        call.value(this.#client.handle(queue));
-        call.value(group);
-        for (const name of COUNTER_NAMES) call.value(counters[name]);
-      }
-    }
-    return this.#client.end('statsAdd', () => {});
+    return this.#client.call(
+      'statsAdd',
+      () => {
+        const fields: Fields = [];
+        for (const { queue, groups } of deltas) {
+          for (const [group, counters] of groups) {
+            fields.push(this.#client.handle(queue), group, ...COUNTER_NAMES.map((name) => counters[name]));
+          }
+        }
+        return [fields];
+      },
+      () => {},
+    );
   }
 
   async read(queues: readonly QueueKey[], found: OnStoredCounters): Promise<void> {
     await Promise.all(
-      queues.map((queue, index) => {
-        this.#client.begin('statsRead').value(this.#client.handle(queue));
-        return this.#client.end('statsRead', (reply) => {
-          for (let left = reply.number(); left > 0; left--) found(index, reply.text(), readCounters(reply));
-        });
-      }),
+      queues.map((queue, index) =>
+        this.#client.call(
+          'statsRead',
+          () => [this.#client.handle(queue)],
+          (fields) => readCounters(fields, index, found),
+        ),
+      ),
     );
   }
 }
 
-function readCounters(reply: MessageReader): Counters {
-  const counters = zeroCounters();
-  for (const name of COUNTER_NAMES) counters[name] = reply.number();
-  return counters;
+function readCounters(fields: Fields, index: number, found: OnStoredCounters): void {
+  for (let at = 0; at < fields.length; at += 1 + COUNTER_NAMES.length) {
+    const counters = zeroCounters();
+    for (const [i, name] of COUNTER_NAMES.entries()) counters[name] = fields[at + 1 + i] as number;
+    found(index, fields[at] as string, counters);
+  }
 }

@@ -1,74 +1,90 @@
-import type {
-  BrowseOptions,
-  BrowsePage,
-  DeliveryRef,
-  ExtendItem,
-  ExtendOutcome,
-  Move,
-  OnRepeat,
-  QueueSizes,
-  RemoveOutcome,
-  RollbackItem,
-  SettleOutcome,
-  Storage,
-  StorageCapabilities,
-  SweepResult,
-  TakeOptions,
-  TakeResult,
-  Usage,
-} from '../../engine/old-port.ts';
 import type { ReadySignal } from '../../engine/signaller.ts';
+import {
+  type GroupCounts,
+  MAX_REASON_BYTES,
+  type OnRepeat,
+  type PurgeStep,
+  type QueueCounts,
+  type QueueOptions,
+  type ScannedDelivery,
+  type ScanOptions,
+  type ScanPage,
+  SETTLED,
+  type SettleAction,
+  type SettleItem,
+  type SettleOutcome,
+  type SettleResult,
+  type Storage,
+  type StorageCapabilities,
+  type SweepResult,
+  type TakeOptions,
+  type TakeResult,
+  type Usage,
+} from '../../engine/storage.ts';
+import { cutText } from '../../model/cut-text.ts';
 import type { Delivery, DeliveryState, ElementId, GroupName, NewElement } from '../../model/element.ts';
 import type { QueueKey } from '../../model/names.ts';
 import { ownerNumber } from '../../model/owner.ts';
-import type { Client } from './client.ts';
+import type { WorkerClient } from './client.ts';
+import { fromMore, toMore } from './content.ts';
 import {
-  readDeliveries,
-  readInserted,
-  readOutcomes,
-  readSizes,
-  writeDeliveryBack,
-  writeNewElement,
-  writeRef,
-} from './codec.ts';
-import type { Housekeeping } from './housekeeping.ts';
-import type { MessageReader } from './message.ts';
-import { DONE, OUTCOMES } from './operations.ts';
+  type BodyWriter,
+  bodyAt,
+  type Extra,
+  type Fields,
+  type PackedBodies,
+  SCANNED_FIELDS,
+  type Scanned,
+  SETTLE_NEEDS,
+  type SettleDetails,
+  TAKEN_FIELDS,
+  type Taken,
+} from './protocol.ts';
 import type { SteadyTime } from './steady-time.ts';
 
-/**
- * The Storage port over the worker: each verb writes its arguments into the batch that gathers and reads
- * its answer. What the verbs do stands in `worker/verbs/`, one file per verb.
- */
+const NO_BODY = new Uint8Array(0);
+
+/** What a popped delivery has in addition, so that an undone take loses nothing of it. */
+interface Lost {
+  readonly expiresAt: number | null;
+  readonly reason: string | null;
+}
+
+/** The Storage port over the worker: flattens arguments, and makes objects of results. */
 export class SqliteStorage implements Storage {
-  readonly capabilities: StorageCapabilities = { sched: true, reserve: true, pipeline: true, remove: true };
+  readonly capabilities: StorageCapabilities = {
+    sched: true,
+    reserve: true,
+    pipeline: true,
+    remove: true,
+    expiry: true,
+  };
   readonly undoesLostTakes = false;
   readonly ordersTransfers = true;
-  readonly carries = null;
-  readonly #client: Client;
+  readonly insertSignaller = null;
+  readonly #client: WorkerClient;
   readonly #time: SteadyTime;
-  readonly #housekeeping: Housekeeping;
 
-  constructor(client: Client, time: SteadyTime, housekeeping: Housekeeping) {
+  constructor(client: WorkerClient, time: SteadyTime) {
     this.#client = client;
     this.#time = time;
-    this.#housekeeping = housekeeping;
   }
 
   now(): number {
     return this.#time.now();
   }
 
-  declare(queues: readonly QueueKey[]): Promise<void> {
-    const call = this.#client.begin('declare');
-    call.value(queues.length);
-    for (const queue of queues) call.value(this.#client.handle(queue));
-    return this.#client.end('declare', nothing);
+  declare(queues: readonly QueueKey[], options?: QueueOptions): Promise<void> {
+    const text = options === undefined ? null : JSON.stringify(options);
+    return this.#client.call(
+      'declare',
+      () => [queues.map((queue) => this.#client.handle(queue)), text],
+      nothing,
+    );
   }
 
   queues(ns: string): Promise<string[]> {
-    this.#client.begin('queues').value(ns);
-    return this.#client.end('queues', readTexts);
+    return this.#client.call('queues', () => [ns], same);
   }
 
   insert(
@@ -77,158 +93,257 @@ export class SqliteStorage implements Storage {
     _signal?: ReadySignal | null,
     onRepeat: OnRepeat | null = null,
   ): Promise<ElementId[]> {
-    const call = this.#client.begin('insert');
-    const count = elements.length;
-    const now = this.#time.now();
-    call.value(this.#client.handle(queue));
-    call.value(count);
-    for (const element of elements) writeNewElement(call, element, this.#dueAt(element, now));
-    return this.#client.end('insert', (reply) => readInserted(reply, elements, onRepeat));
+    return this.#client.call(
+      'insert',
+      (bodies) => {
+        const fields: Fields = [];
+        const now = this.#time.now();
+        for (const element of elements) this.#writeElement(element, now, bodies, fields);
+        return [this.#client.handle(queue), fields];
+      },
+      ([repeats, ids]) => {
+        if (repeats !== null && onRepeat !== null) {
+          for (let at = 0; at < repeats.length; at += 2) onRepeat(repeats[at] ?? 0, repeats[at + 1] === 1);
+        }
+        return ids;
+      },
+    );
   }
 
-  take(queue: QueueKey, { group, count, leaseMs, owner }: TakeOptions): Promise<TakeResult> {
-    this.#housekeeping.due();
-    const call = this.#client.begin('take');
-    call.value(this.#client.handle(queue));
-    call.value(group);
-    call.value(count);
-    call.value(leaseMs);
-    if (leaseMs !== null) call.value(ownerNumber(owner));
-    return this.#client.end('take', (reply) => ({
-      deliveries: readDeliveries(reply, group),
-      nextDueAt: reply.numberOrNull(),
-    }));
+  take(queue: QueueKey, { group, count, ids, leaseMs, owner }: TakeOptions): Promise<TakeResult> {
+    return this.#client.call(
+      'take',
+      () => [this.#client.handle(queue), group, count, ids ?? null, leaseMs, ownerNumber(owner)],
+      (taken, bodies) => ({ deliveries: readTaken(taken, group, bodies), nextDueAt: taken[0] }),
+    );
   }
 
-  commit(queue: QueueKey, refs: readonly DeliveryRef[]): Promise<SettleOutcome[]> {
-    const call = this.#client.begin('commit');
-    call.value(this.#client.handle(queue));
-    call.value(refs.length);
-    for (const ref of refs) writeRef(call, ref);
-    return this.#client.end('commit', (reply) => readOutcomes<SettleOutcome>(reply, refs.length));
+  settle(items: readonly SettleItem[]): Promise<SettleResult[]> {
+    return this.#client.call(
+      'settle',
+      (bodies) => {
+        let needs = 0;
+        let details: SettleDetails[] | null = null;
+        const fields: Fields = [];
+        const now = this.#time.now();
+        for (const [index, { queue, id, group, from, token, owner, action }] of items.entries()) {
+          const isWaiting = from === 'waiting';
+          const user = token === null ? ownerNumber(owner) : 0;
+          fields.push(this.#client.handle(queue), id, group, isWaiting ? 1 : 0, token, user, action.kind);
+          needs |= needsOf(action, isWaiting);
+          const more = this.#detailsOf(action, now, bodies);
+          if (more === null) continue;
+          details ??= items.map(() => null);
+          details[index] = more;
+        }
+        return [needs, fields, details];
+      },
+      (results) => items.map((_, index) => readSettled(results, index * 2)),
+    );
   }
 
-  rollback(queue: QueueKey, items: readonly RollbackItem[]): Promise<SettleOutcome[]> {
-    const call = this.#client.begin('rollback');
-    call.value(this.#client.handle(queue));
-    call.value(items.length);
-    for (const item of items) {
-      writeRef(call, item);
-      call.value(item.delayMs);
-      call.flag(item.countTry);
-    }
-    return this.#client.end('rollback', (reply) => readOutcomes<SettleOutcome>(reply, items.length));
+  undoTake(queue: QueueKey, deliveries: readonly Delivery[]): Promise<void> {
+    return this.#client.call(
+      'undoTake',
+      (bodies) => {
+        const fields: Fields = [];
+        for (const delivery of deliveries) {
+          const { id, group, tries, matureAt, contentType, contentEncoding, headers, body } = delivery;
+          const { expiresAt = null, reason = null } = delivery as Partial<Lost>;
+          const more = toMore(contentEncoding, headers);
+          fields.push(id, group, tries, matureAt, contentType, more, bodies.add(body), body.byteLength);
+          fields.push(expiresAt, reason);
+        }
+        return [this.#client.handle(queue), fields];
+      },
+      nothing,
+    );
   }
 
-  extend(queue: QueueKey, items: readonly ExtendItem[]): Promise<ExtendOutcome[]> {
-    const call = this.#client.begin('extend');
-    call.value(this.#client.handle(queue));
-    call.value(items.length);
-    for (const item of items) {
-      writeRef(call, item);
-      call.value(item.leaseMs);
-    }
-    return this.#client.end('extend', (reply) => items.map(() => readExtendOutcome(reply)));
+  scan(queue: QueueKey, { group, states, ids, after, limit, bodies }: ScanOptions): Promise<ScanPage> {
+    return this.#client.call(
+      'scan',
+      () => [this.#client.handle(queue), group, states, ids ?? null, after, limit, bodies],
+      (page, received) => ({ deliveries: readScanned(page, group, received), next: page[0] }),
+    );
   }
 
-  putBack(queue: QueueKey, deliveries: readonly Delivery[]): Promise<void> {
-    const call = this.#client.begin('putBack');
-    call.value(this.#client.handle(queue));
-    call.value(deliveries.length);
-    for (const delivery of deliveries) writeDeliveryBack(call, delivery);
-    return this.#client.end('putBack', nothing);
+  purge(queue: QueueKey, states?: readonly DeliveryState[]): Promise<PurgeStep> {
+    return this.#client.call(
+      'purge',
+      () => [this.#client.handle(queue), states ?? null],
+      ([removed, isDone]) => ({ removed, isDone }),
+    );
   }
 
-  remove(queue: QueueKey, ids: readonly ElementId[]): Promise<RemoveOutcome[]> {
-    const call = this.#client.begin('remove');
-    call.value(this.#client.handle(queue));
-    call.value(ids.length);
-    for (const id of ids) call.value(id);
-    return this.#client.end('remove', (reply) => readOutcomes<RemoveOutcome>(reply, ids.length));
-  }
-
-  transfer(moves: readonly Move[]): Promise<SettleOutcome[]> {
-    const call = this.#client.begin('transfer');
-    const now = this.#time.now();
-    call.value(moves.length);
-    for (const { from, finish, inserts } of moves) {
-      call.value(this.#client.handle(from));
-      writeRef(call, finish);
-      call.value(inserts.length);
-      for (const { queue, element } of inserts) {
-        call.value(this.#client.handle(queue));
-        writeNewElement(call, element, this.#dueAt(element, now));
-      }
-    }
-    return this.#client.end('transfer', (reply) => readOutcomes<SettleOutcome>(reply, moves.length));
-  }
-
-  browse(queue: QueueKey, { group, state, after, limit }: BrowseOptions): Promise<BrowsePage> {
-    const call = this.#client.begin('browse');
-    call.value(this.#client.handle(queue));
-    call.value(group);
-    call.value(state);
-    call.value(after);
-    call.value(limit);
-    return this.#client.end('browse', (reply) => ({
-      deliveries: readDeliveries(reply, group),
-      next: reply.textOrNull(),
-    }));
-  }
-
-  purge(queue: QueueKey, states?: readonly DeliveryState[]): Promise<number> {
-    const call = this.#client.begin('purge');
-    call.value(this.#client.handle(queue));
-    call.value(states === undefined ? null : states.join(','));
-    this.#housekeeping.due();
-    return this.#client.end('purge', (reply) => reply.number());
-  }
-
-  sizes(queue: QueueKey, group?: GroupName): Promise<QueueSizes> {
-    const call = this.#client.begin('sizes');
-    call.value(this.#client.handle(queue));
-    call.value(group ?? null);
-    return this.#client.end('sizes', readSizes);
-  }
-
-  nextDueAt(queue: QueueKey, group: GroupName): Promise<number | null> {
-    const call = this.#client.begin('nextDueAt');
-    call.value(this.#client.handle(queue));
-    call.value(group);
-    return this.#client.end('nextDueAt', (reply) => reply.numberOrNull());
-  }
-
-  #dueAt({ matureAt, delayMs }: NewElement, now: number): number {
-    return matureAt === null ? now + delayMs : this.#time.fromWall(matureAt);
+  counts(queue: QueueKey, group?: GroupName): Promise<QueueCounts> {
+    return this.#client.call('counts', () => [this.#client.handle(queue), group ?? null], readCounts);
   }
 
   usage(ns: string): Promise<Usage> {
-    this.#client.begin('usage').value(ns);
-    return this.#client.end('usage', (reply) => ({ elements: reply.number(), bytes: reply.number() }));
+    return this.#client.call(
+      'usage',
+      () => [ns],
+      ([elements, bytes]) => ({ elements, bytes }),
+    );
   }
 
   sweep(): Promise<SweepResult> {
-    this.#client.begin('sweep');
-    return this.#client.end('sweep', (reply) => {
-      const nextAt = reply.numberOrNull();
-      const touched = Array.from({ length: reply.number() }, () => ({
-        ns: reply.text(),
-        name: reply.text(),
-      }));
-      return { touched, nextAt };
-    });
+    return this.#client.call(
+      'sweep',
+      () => [],
+      ([nextAt, names]) => {
+        const affected: QueueKey[] = [];
+        for (let at = 0; at < names.length; at += 2) {
+          affected.push({ ns: names[at] ?? '', name: names[at + 1] ?? '' });
+        }
+        return { affected, nextAt };
+      },
+    );
+  }
+
+  #detailsOf(action: SettleAction, now: number, bodies: BodyWriter): SettleDetails {
+    switch (action.kind) {
+      case 'finish': {
+        if (action.inserts === undefined || action.inserts.length === 0) return null;
+        const fields: Fields = [];
+        for (const { queue, element } of action.inserts) {
+          fields.push(this.#client.handle(queue));
+          this.#writeElement(element, now, bodies, fields);
+        }
+        return fields;
+      }
+      case 'release': {
+        const dueAt = action.dueAt ?? null;
+        const moment = dueAt === null ? null : this.#time.fromWall(dueAt);
+        return [action.delayMs, moment, action.countTry ? 1 : 0, cutReason(action.reason)];
+      }
+      case 'extend':
+        return [action.leaseMs];
+      case 'dead-letter':
+        return [action.countTry ? 1 : 0, cutReason(action.reason)];
+      case 'move':
+        return [this.#client.handle(action.to), joined(action.groups), action.tries, ...action.headers];
+    }
+  }
+
+  /** Writes {@link ELEMENT_FIELDS}. */
+  #writeElement(element: NewElement, now: number, bodies: BodyWriter, fields: Fields): void {
+    const { contentType, contentEncoding, headers, body, matureAt, delayMs, tries, groups, dedupKey } =
+      element;
+    const dueAt = matureAt === null ? now + delayMs : this.#time.fromWall(matureAt);
+    const expiresAt = element.expiresAt ?? null;
+    let more: string | null = null;
+    if (dedupKey !== null || expiresAt !== null) {
+      const extra: Extra = {
+        ...(dedupKey !== null && { key: dedupKey, fingerprint: element.fingerprint ?? null }),
+        ...(expiresAt !== null && { expiresAt: this.#time.fromWall(expiresAt) }),
+      };
+      more = JSON.stringify(extra);
+    }
+    fields.push(contentType, toMore(contentEncoding, headers), bodies.add(body), body.byteLength);
+    fields.push(dueAt, tries, joined(groups), more);
   }
 }
 
 function nothing(): void {}
 
-function readTexts(reply: MessageReader): string[] {
-  return Array.from({ length: reply.number() }, () => reply.text());
+function same<T>(result: T): T {
+  return result;
 }
 
-function readExtendOutcome(reply: MessageReader): ExtendOutcome {
-  const outcome = reply.number();
-  const until = reply.number();
-  if (outcome === DONE) return { outcome: 'done', until };
-  return { outcome: OUTCOMES[outcome] as Exclude<SettleOutcome, 'done' | 'dead-lettered'> };
+function joined(groups: readonly GroupName[]): string {
+  return groups.length > 1 ? [...new Set(groups)].join(',') : (groups[0] ?? '');
+}
+
+function cutReason(reason: string | null | undefined): string | null {
+  return reason == null ? null : cutText(reason, MAX_REASON_BYTES);
+}
+
+/**
+ * What only moves leases needs no fsync before it is acknowledged: if a power loss takes it back, a lease ends early or
+ * an undelivered element stays reserved until its lease ends, and neither loses an element.
+ */
+function needsOf(action: SettleAction, isWaiting: boolean): number {
+  if (action.kind === 'extend') return 0;
+  if (action.kind === 'release') {
+    const isReturned =
+      !isWaiting && !action.countTry && action.delayMs === 0 && (action.dueAt ?? null) === null;
+    return isReturned ? 0 : SETTLE_NEEDS.sync;
+  }
+  const takesSpace = action.kind === 'move' || (action.kind === 'finish' && action.inserts !== undefined);
+  return takesSpace ? SETTLE_NEEDS.sync | SETTLE_NEEDS.space : SETTLE_NEEDS.sync;
+}
+
+function readTaken([, until, lost, fields]: Taken, group: GroupName, bodies: PackedBodies): Delivery[] {
+  const deliveries: Delivery[] = [];
+  for (let at = 0; at < fields.length; at += TAKEN_FIELDS) {
+    const { contentEncoding, headers } = fromMore(fields[at + 4] as string | null);
+    const token = fields[at + 7] as string | null;
+    deliveries.push({
+      id: fields[at] as string,
+      group,
+      tries: fields[at + 1] as number,
+      matureAt: fields[at + 2] as number,
+      contentType: fields[at + 3] as string | null,
+      contentEncoding,
+      headers,
+      body: bodyAt(bodies, fields[at + 5] as number, fields[at + 6] as number),
+      lease: token === null || until === null ? null : { token, until },
+    });
+  }
+  for (let at = 0; lost !== null && at < lost.length; at += 3) {
+    const more = { expiresAt: lost[at + 1] ?? null, reason: lost[at + 2] ?? null } as Lost;
+    Object.assign(deliveries[lost[at] as number] ?? {}, more);
+  }
+  return deliveries;
+}
+
+function readScanned([, fields]: Scanned, group: GroupName, bodies: PackedBodies): ScannedDelivery[] {
+  const deliveries: ScannedDelivery[] = [];
+  for (let at = 0; at < fields.length; at += SCANNED_FIELDS) {
+    const { contentEncoding, headers } = fromMore(fields[at + 9] as string | null);
+    const until = fields[at + 4] as number | null;
+    const offset = fields[at + 10] as number | null;
+    const bytes = fields[at + 11] as number;
+    deliveries.push({
+      id: fields[at] as string,
+      group,
+      state: fields[at + 1] as DeliveryState,
+      tries: fields[at + 2] as number,
+      matureAt: fields[at + 3] as number,
+      lease: until === null ? null : { token: '', until },
+      insertedAt: fields[at + 5] as number,
+      expiresAt: fields[at + 6] as number | null,
+      reason: fields[at + 7] as string | null,
+      contentType: fields[at + 8] as string | null,
+      contentEncoding,
+      headers,
+      body: offset === null ? NO_BODY : bodyAt(bodies, offset, bytes),
+      bytes,
+    });
+  }
+  return deliveries;
+}
+
+function readSettled(results: Fields, at: number): SettleResult {
+  const outcome = results[at] as SettleOutcome;
+  const until = results[at + 1] as number | null;
+  return until === null ? SETTLED[outcome] : { outcome, until };
+}
+
+/** Of the queue, then per group: name, counts. */
+function readCounts(fields: Fields): QueueCounts {
+  const groups = new Map<GroupName, GroupCounts>();
+  for (let at = 5; at < fields.length; at += 5) groups.set(fields[at] as string, groupCounts(fields, at));
+  return { ...groupCounts(fields, 0), groups };
+}
+
+function groupCounts(fields: Fields, at: number): GroupCounts {
+  return {
+    ready: fields[at + 1] as number,
+    scheduled: fields[at + 2] as number,
+    reserved: fields[at + 3] as number,
+    nextMatureAt: fields[at + 4] as number | null,
+  };
 }

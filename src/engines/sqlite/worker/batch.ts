@@ -1,50 +1,52 @@
-import { type MessageReader, MessageWriter } from '../message.ts';
-import { ANSWERED, operationNumber, REFUSED } from '../operations.ts';
-import { type Fault, faultOf, isFatal, isFull, Refusal } from './faults.ts';
+import {
+  BodyWriter,
+  byteLengthOf,
+  type Call,
+  type PackedBodies,
+  READS,
+  type Rejection,
+  SETTLE_NEEDS,
+} from '../protocol.ts';
+import { isFatal, isFull, Rejected, rejectionOf } from './faults.ts';
+import { endLeases } from './moves.ts';
+import { type Bodies, OPERATIONS } from './operations.ts';
 import type { Store } from './store.ts';
-import { endLapsedLeases } from './try-end.ts';
-import { VERBS } from './verbs/index.ts';
 
-/** Where each call of a message begins: operation, value, byte, large body; four numbers a call. */
-export type CallTable = readonly number[];
-const CALL_FIELDS = 4;
-
-/** What takes space, and is refused while the disk is nearly full. */
-const TAKES_SPACE: ReadonlySet<number> = new Set([operationNumber('insert'), operationNumber('transfer')]);
-const NO_SPACE: Fault = {
+const NO_SPACE: Rejection = {
   code: 'storage-full',
-  message: 'The disk is nearly full; consuming goes on, inserting when there is space again.',
+  message: 'The disk is nearly full; consuming continues, inserting when there is space again.',
 };
 
 /** Calls that came together, and when they did by the main side's clock. */
 export interface Batch {
   readonly now: number;
-  readonly calls: CallTable;
-  readonly message: MessageReader;
+  readonly calls: readonly Call[];
+  readonly bodies: PackedBodies;
+}
+
+/** What a batch is replied with, its bodies not packed yet. */
+export interface BatchResult {
+  readonly results: unknown[];
+  rejections: Map<number, Rejection> | null;
+  readonly bodies: BodyWriter;
 }
 
 /**
- * Runs batches of calls in their order, in one transaction, and answers only after its commit: one reply each.
+ * Runs batches of calls in their order, in one transaction; they have their replies only after its commit.
  *
  * If a call throws, the transaction is rolled back and each call runs again in one of its own, so that one
  * caller's failure never reaches another. A failure of the file itself (see `faults.ts`) is different: it is
- * thrown to the worker's loop, which answers for all.
+ * thrown to the worker's loop, which replies for all.
  * @throws whatever makes the store unusable
  */
-export function runBatches(store: Store, batches: readonly Batch[]): MessageWriter[] {
-  const bytes = batches.reduce((sum, { message }) => sum + message.byteLength, 0);
+export function runBatches(store: Store, batches: readonly Batch[]): BatchResult[] {
+  const bytes = batches.reduce((sum, { bodies }) => sum + byteLengthOf(bodies), 0);
   store.space?.look(bytes, batches[0]?.now ?? store.now);
+  const needsSync = batches.some(
+    ({ now, calls }) => store.rows.mayLeaseHaveEnded(now) || calls.some(isSynced),
+  );
   try {
-    let replies: MessageWriter[] = [];
-    inTransaction(store, () => {
-      replies = batches.map((batch) => {
-        const reply = new MessageWriter();
-        arriveAt(store, batch.now);
-        for (let at = 0; at < batch.calls.length; at += CALL_FIELDS) runCall(store, batch, at, reply);
-        return reply;
-      });
-    });
-    return replies;
+    return inTransaction(store, needsSync, () => batches.map((batch) => runBatch(store, batch)));
   } catch (error) {
     if (isFatal(error)) throw error;
     if (isFull(error)) store.space?.giveUpBallast();
@@ -52,64 +54,81 @@ export function runBatches(store: Store, batches: readonly Batch[]): MessageWrit
   return batches.map((batch) => runOneByOne(store, batch));
 }
 
-function runOneByOne(store: Store, batch: Batch): MessageWriter {
-  const { now, calls } = batch;
-  const reply = new MessageWriter();
-  for (let at = 0; at < calls.length; at += CALL_FIELDS) {
-    const start = reply.position();
+function runBatch(store: Store, { now, calls, bodies: received }: Batch): BatchResult {
+  const result: BatchResult = { results: [], rejections: null, bodies: new BodyWriter() };
+  const bodies: Bodies = { received, reply: result.bodies };
+  arriveAt(store, now);
+  for (const call of calls) runCall(store, call, bodies, result);
+  return result;
+}
+
+function runOneByOne(store: Store, { now, calls, bodies: received }: Batch): BatchResult {
+  const result: BatchResult = { results: [], rejections: null, bodies: new BodyWriter() };
+  const bodies: Bodies = { received, reply: result.bodies };
+  for (const [index, call] of calls.entries()) {
     try {
-      inTransaction(store, () => {
+      inTransaction(store, true, () => {
         arriveAt(store, now);
-        runCall(store, batch, at, reply);
+        runCall(store, call, bodies, result);
       });
     } catch (error) {
       if (isFatal(error)) throw error;
-      reply.rewind(start);
-      refuse(reply, faultOf(error, TAKES_SPACE.has(calls[at] ?? -1)));
+      result.results.length = index;
+      reject(result, rejectionOf(error, takesSpace(call)));
     }
   }
-  return reply;
+  return result;
 }
 
-/** Leases that have run out by then are over before a call of that time is looked at. */
+/** Leases that have ended by then are settled before a call of that time runs. */
 function arriveAt(store: Store, now: number): void {
   store.now = now;
-  endLapsedLeases(store);
+  endLeases(store);
 }
 
-function runCall(store: Store, { calls, message }: Batch, at: number, reply: MessageWriter): void {
-  const operation = calls[at] ?? -1;
-  const verb = VERBS[operation];
-  if (verb === undefined) throw new Error(`unknown operation ${operation}`);
-  if (store.space?.isTight && TAKES_SPACE.has(operation)) {
-    refuse(reply, NO_SPACE);
+function runCall(store: Store, call: Call, bodies: Bodies, result: BatchResult): void {
+  const [operation, ...args] = call;
+  if (store.space?.isTight && takesSpace(call)) {
+    reject(result, NO_SPACE);
     return;
   }
-  message.seek(calls[at + 1] ?? 0, calls[at + 2] ?? 0, calls[at + 3] ?? 0);
-  reply.value(ANSWERED);
+  const run = OPERATIONS[operation] as (store: Store, bodies: Bodies, ...args: unknown[]) => unknown;
   try {
-    verb(store, message, reply);
+    result.results.push(run(store, bodies, ...args));
   } catch (error) {
-    if (!(error instanceof Refusal)) throw error;
-    // Nothing else was written for this call.
-    reply.rewind({ ...reply.position(), value: reply.valueCount - 1 });
-    refuse(reply, error.fault);
+    if (!(error instanceof Rejected)) throw error;
+    reject(result, error.rejection);
   }
 }
 
-function inTransaction(store: Store, run: () => void): void {
-  store.begin();
+function reject(result: BatchResult, rejection: Rejection): void {
+  result.rejections ??= new Map();
+  result.rejections.set(result.results.push(null) - 1, rejection);
+}
+
+/** What is rejected while the disk is nearly full. */
+function takesSpace([operation, needs]: Call): boolean {
+  return operation === 'insert' || (operation === 'settle' && (Number(needs) & SETTLE_NEEDS.space) !== 0);
+}
+
+/**
+ * Whether the call must be on the disk before its reply. What moves only leases need not: a power loss that takes it back
+ * ends them early. What is read needs nothing.
+ */
+function isSynced([operation, needs, , , , leaseMs]: Call): boolean {
+  if (operation === 'take') return leaseMs === null;
+  if (operation === 'settle') return (Number(needs) & SETTLE_NEEDS.sync) !== 0;
+  return !READS.has(operation);
+}
+
+function inTransaction<T>(store: Store, needsSync: boolean, run: () => T): T {
+  store.begin(needsSync);
   try {
-    run();
+    const result = run();
     store.commit();
+    return result;
   } catch (error) {
     store.rollback();
     throw error;
   }
-}
-
-function refuse(reply: MessageWriter, fault: Fault): void {
-  reply.value(REFUSED);
-  reply.value(fault.code);
-  reply.value(fault.message);
 }

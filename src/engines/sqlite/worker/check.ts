@@ -10,15 +10,13 @@ import { SQLITE_CORRUPT } from './faults.ts';
  */
 const CHECKED_BYTES = 64 * 1024 * 1024;
 
-/** Of larger files, deliveries up to this number are checked all: 0.4 µs each. */
-const CHECKED_DELIVERIES = 1_000_000;
-/** If there are more of them, those inserted first are, for so long. Each takes 2 µs. */
+/** Of a larger file, deliveries are checked for so long, those inserted first. Each takes 2 µs. */
 const CHECK_MS = 500;
 /** Rows between two looks at the clock. */
 const ROWS_A_LOOK = 1000;
 
 /** What else decides which elements are found, and is small whatever the queues hold. */
-const SMALL_TABLES = ['meta', 'definition', 'queue', 'lane', 'stats', 'damaged'];
+const SMALL_TABLES = ['meta', 'definition', 'queue', 'subscription', 'stats', 'damaged'];
 
 /**
  * Looks for damage that would else show up later, under load: pages that make no sense, and rows that disagree with
@@ -43,9 +41,7 @@ export function checkFile(db: DatabaseSync, file: string, check: FileCheck): voi
 
 function checkPart(db: DatabaseSync): void {
   for (const table of SMALL_TABLES) checkAgree(db, table);
-  const row = db.prepare('SELECT total(ready + scheduled + reserved) AS n FROM lane').get();
-  if (Number(row?.n) <= CHECKED_DELIVERIES) checkAgree(db, 'delivery');
-  else checkDeliveries(db, systemClock.monotonic() + CHECK_MS);
+  checkDeliveries(db, systemClock.monotonic() + CHECK_MS);
 }
 
 /** @param what a table, or how many findings are enough @throws Error as SQLite does for a damaged file */
@@ -59,7 +55,7 @@ function checkDeliveries(db: DatabaseSync, until: number): void {
   const rows = db.prepare(
     `SELECT d.seq, d.lease_until IS NOT NULL OR EXISTS (
               SELECT 1 FROM delivery i INDEXED BY delivery_waiting
-              WHERE i.lane = d.lane AND i.due_at = d.due_at AND i.seq = d.seq AND i.lease_until IS NULL)
+              WHERE i.subscription = d.subscription AND i.due_at = d.due_at AND i.seq = d.seq AND i.lease_until IS NULL)
      FROM delivery d NOT INDEXED ORDER BY d.seq`,
   );
   rows.setReturnArrays(true);

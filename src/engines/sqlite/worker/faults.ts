@@ -1,4 +1,5 @@
-import { type ErrorCode, QuaysideError } from '../../../model/errors.ts';
+import { QuaysideError } from '../../../model/errors.ts';
+import type { Rejection } from '../protocol.ts';
 
 /** Primary result codes of SQLite that mean something to us. */
 export const SQLITE_ERROR = 1;
@@ -22,20 +23,14 @@ const FATAL: ReadonlySet<number> = new Set([
   SQLITE_NOTADB,
 ]);
 
-/** Why one call was refused, in the words of the port. */
-export interface Fault {
-  readonly code: ErrorCode;
-  readonly message: string;
-}
-
-/** Thrown by a verb that has neither changed nor answered anything: its call is refused, and no other. */
-export class Refusal extends Error {
-  readonly fault: Fault;
+/** Thrown by an operation that has not changed anything: its call is rejected, and no other. */
+export class Rejected extends Error {
+  readonly rejection: Rejection;
 
   constructor({ code, message }: QuaysideError) {
     super(message);
-    this.name = 'Refusal';
-    this.fault = { code, message };
+    this.name = 'Rejected';
+    this.rejection = { code, message };
   }
 }
 
@@ -77,10 +72,10 @@ export function isDamage(error: unknown): boolean {
 }
 
 /**
- * What a caller is told about an error that concerned its call alone. Nothing of the call was applied.
- * @param takesSpace whether the port lets this call answer `storage-full`
+ * Why a call is rejected after an error that concerned it alone. Nothing of it was applied.
+ * @param takesSpace whether the port lets this call be rejected with `storage-full`
  */
-export function faultOf(error: unknown, takesSpace: boolean): Fault {
+export function rejectionOf(error: unknown, takesSpace: boolean): Rejection {
   if (error instanceof QuaysideError) return { code: error.code, message: error.message };
   const message = messageOf(error);
   if (isFull(error) && takesSpace) return { code: 'storage-full', message: 'The disk is full.' };

@@ -1,11 +1,11 @@
 import { type MessagePort, parentPort, receiveMessageOnPort, workerData } from 'node:worker_threads';
 import type { NamespacePolicy } from '../../../engine/engine.ts';
 import { Faults } from '../fault-point.ts';
-import { MessageReader } from '../message.ts';
+import type { FromWorker, Reply, ToWorker } from '../protocol.ts';
 import { MEMORY } from '../settings.ts';
-import type { FromWorker, ToWorker } from '../thread.ts';
-import { type Batch, runBatches } from './batch.ts';
-import { faultOf, isFull, messageOf } from './faults.ts';
+import { Backup } from './backup.ts';
+import { runBatches } from './batch.ts';
+import { isFull, messageOf, rejectionOf } from './faults.ts';
 import { type OpenOptions, openDatabase, openError } from './open.ts';
 import { Space } from './space.ts';
 import { Store } from './store.ts';
@@ -27,25 +27,31 @@ const OLDER_CLOCK_MS = 1000;
 /** Log pages at which a checkpoint is made: 4 MiB. */
 const CHECKPOINT_PAGES = 1000;
 
+type BatchMessage = ToWorker & { readonly kind: 'batch' };
+
 const port = parentPort;
 if (port === null) throw new Error('this module is the body of a worker thread');
 
-const say = (message: FromWorker, transfer: ArrayBuffer[] = []): void => port.postMessage(message, transfer);
-const warn = (fields: object, message: string): void => say({ kind: 'warn', fields, message });
+const post = (message: FromWorker, transfer: ArrayBuffer[] = []): void => port.postMessage(message, transfer);
+const warn = (fields: object, message: string): void => post({ kind: 'warn', fields, message });
+
+let hasFailed = false;
 
 try {
-  const store = openStore(workerData as WorkerData);
-  say({ kind: 'opened' });
+  const options = workerData as WorkerData;
+  const store = openStore(options);
+  const backup = new Backup(store.db, options.minFreeBytes);
+  post({ kind: 'opened' });
   port.on('message', (first: ToWorker) => {
     const batches: BatchMessage[] = [];
     let message: ToWorker | undefined = first;
-    for (; message?.kind === 'batch'; message = nextAtPort(port)) batches.push(message);
-    if (batches.length > 0) answer(store, batches);
-    if (message?.kind === 'backup') void backUp(store, message.file);
-    if (message?.kind === 'close' && !hasFailed) void close(store);
+    for (; message?.kind === 'batch'; message = nextMessage(port)) batches.push(message);
+    if (batches.length > 0 && !hasFailed) run(store, batches);
+    if (message?.kind === 'backup') void backUp(backup, message.file);
+    if (message?.kind === 'close' && !hasFailed) void close(store, backup);
   });
 } catch (error) {
-  say({ kind: 'refused', message: messageOf(error) });
+  post({ kind: 'rejected', message: messageOf(error) });
   port.close();
 }
 
@@ -56,7 +62,7 @@ function openStore(options: WorkerData): Store {
   const open = (): Store => {
     const db = openDatabase(options, warn);
     try {
-      const store = new Store(db, { policies, durability, dedupWindowMs, minFreeBytes, faults, space, warn });
+      const store = new Store(db, { policies, durability, dedupWindowMs, faults, space, warn });
       space?.opened();
       warnOfOlderClock(store, options);
       return store;
@@ -75,8 +81,11 @@ function openStore(options: WorkerData): Store {
 }
 
 /** Elements keep the moments that the clock showed then; what is ready by them waits until it shows them again. */
-function warnOfOlderClock(store: Store, { file, now }: WorkerData): void {
-  const behindMs = store.counts.lastMoment() - now;
+function warnOfOlderClock({ names }: Store, { file, now }: WorkerData): void {
+  let behindMs = 0;
+  for (const { subscriptions } of names.all()) {
+    for (const { countedAt } of subscriptions.values()) behindMs = Math.max(behindMs, countedAt - now);
+  }
   if (behindMs < OLDER_CLOCK_MS) return;
   warn(
     { file, behindMs },
@@ -84,44 +93,37 @@ function warnOfOlderClock(store: Store, { file, now }: WorkerData): void {
   );
 }
 
-let hasFailed = false;
-
-type BatchMessage = ToWorker & { readonly kind: 'batch' };
-
 /** What came while the transaction before ran, and waits. */
-function nextAtPort(port: MessagePort): ToWorker | undefined {
-  return receiveMessageOnPort(port)?.message as ToWorker | undefined;
+function nextMessage(from: MessagePort): ToWorker | undefined {
+  return receiveMessageOnPort(from)?.message as ToWorker | undefined;
 }
 
 /** All of them in one transaction, with one sync. */
-function answer(store: Store, messages: readonly BatchMessage[]): void {
-  if (hasFailed) return;
+function run(store: Store, batches: readonly BatchMessage[]): void {
   try {
-    const batches = messages.map(({ names, now, calls, batch }): Batch => {
+    for (const { names } of batches) {
       for (let at = 0; at < names.length; at += 2) {
         store.names.addHandle({ ns: names[at] ?? '', name: names[at + 1] ?? '' });
       }
-      return { now, calls, message: new MessageReader(batch) };
-    });
-    const firstHandle = messages.at(-1)?.firstHandle ?? 0;
-    const packed = runBatches(store, batches).map((reply) => reply.pack(true));
-    say(
-      { kind: 'answers', batches: packed.map(({ message }) => message) },
-      packed.flatMap(({ transfer }) => transfer),
+    }
+    const transfer: ArrayBuffer[] = [];
+    const replies = runBatches(store, batches).map(
+      ({ bodies, ...rest }): Reply => ({ ...rest, bodies: bodies.pack(true, transfer) }),
     );
-    store.answered();
+    post({ kind: 'replies', replies }, transfer);
+    store.replied();
     // Not before: earlier batches of the transaction may name them.
-    store.names.forgetHandlesBelow(firstHandle);
+    store.names.forgetHandlesBelow(batches.at(-1)?.firstHandle ?? 0);
     checkpoint(store);
   } catch (error) {
-    fail(store, error, messages.length);
+    fail(store, error, batches.length);
   }
 }
 
-/** After the answer, so that nobody waits for it. On a full disk the log grows until there is space. */
+/** After the replies, so that nobody waits for it. On a full disk the log grows until there is space. */
 function checkpoint(store: Store): void {
   try {
-    store.checkpoint(store.freePages.takeGiven() ? 0 : CHECKPOINT_PAGES);
+    store.checkpoint(store.upkeep.takeReturned() ? 0 : CHECKPOINT_PAGES);
   } catch (error) {
     if (!isFull(error)) throw error;
     store.space?.giveUpBallast();
@@ -129,27 +131,26 @@ function checkpoint(store: Store): void {
 }
 
 /**
- * The file can no longer be relied on: say so once, then end the thread without another word. A batch that
+ * The file can no longer be relied on: say so once, then end the thread without another message. A batch that
  * waits in the port already must not run: its callers are told that it did not.
  */
 function fail(store: Store, error: unknown, batches: number): void {
   hasFailed = true;
-  say({ kind: 'failed', message: messageOf(error), uncertain: store.mayBeDurable ? batches : 0 });
+  post({ kind: 'failed', message: messageOf(error), uncertain: store.mayBeDurable ? batches : 0 });
   port?.close();
 }
 
-async function backUp(store: Store, file: string): Promise<void> {
+async function backUp(backup: Backup, file: string): Promise<void> {
   try {
-    say({ kind: 'backedUp', bytes: await store.backup.run(file) });
+    post({ kind: 'backedUp', bytes: await backup.run(file) });
   } catch (error) {
-    const { code, message } = faultOf(error, true);
-    say({ kind: 'backupFailed', code, message });
+    post({ kind: 'backupFailed', ...rejectionOf(error, true) });
   }
 }
 
 /** What the log still holds is in the file after this, but for a disk that is full: then the log stays. */
-async function close(store: Store): Promise<void> {
-  await store.backup.stop();
+async function close(store: Store, backup: Backup): Promise<void> {
+  await backup.stop();
   try {
     store.checkpoint(0);
   } catch (error) {

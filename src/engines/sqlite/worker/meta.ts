@@ -1,7 +1,6 @@
 import { randomInt } from 'node:crypto';
 import type { DatabaseSync } from 'node:sqlite';
 import type { Durability } from '../settings.ts';
-import { setDurability } from './durability.ts';
 import type { Tag } from './ids.ts';
 
 /** Keys of tags: `tag` for the first epoch's, then `tag@<epoch>`. */
@@ -15,14 +14,19 @@ export function markCopy(db: DatabaseSync): void {
   db.prepare('INSERT OR REPLACE INTO meta (key, value) VALUES (?, 1)').run(IS_COPY);
 }
 
+/** Whether a commit waits for its fsync. Takes effect outside a transaction only. */
+export function setSync(db: DatabaseSync, isSynced: boolean): void {
+  db.exec(`PRAGMA synchronous = ${isSynced ? 'FULL' : 'NORMAL'}`);
+}
+
 /** Facts about the file itself. */
 export class Meta {
   readonly #db: DatabaseSync;
-  readonly #durability: Durability;
+  readonly #isDurable: boolean;
 
   constructor(db: DatabaseSync, durability: Durability) {
     this.#db = db;
-    this.#durability = durability;
+    this.#isDurable = durability === 'full';
   }
 
   /** Random characters that start every id of the file, by the epochs that have them. */
@@ -39,7 +43,7 @@ export class Meta {
    * copy another one.
    */
   nextEpoch(): number {
-    setDurability(this.#db, 'full');
+    setSync(this.#db, true);
     this.#db.exec('BEGIN IMMEDIATE');
     const row = this.#db
       .prepare(
@@ -52,7 +56,7 @@ export class Meta {
     const add = this.#db.prepare('INSERT OR IGNORE INTO meta (key, value) VALUES (?, ?)');
     add.run(isCopy ? `${TAG}@${epoch}` : TAG, randomInt(36 ** 5, 36 ** 6).toString(36));
     this.#db.exec('COMMIT');
-    setDurability(this.#db, this.#durability);
+    setSync(this.#db, this.#isDurable);
     return epoch;
   }
 }

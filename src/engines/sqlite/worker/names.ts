@@ -1,264 +1,389 @@
 import type { DatabaseSync, StatementSync } from 'node:sqlite';
 import type { NamespacePolicy } from '../../../engine/engine.ts';
 import { type GroupLimit, groupLimitOf } from '../../../engine/group-limit.ts';
+import type { DeadLetterPolicy, QueueOptions } from '../../../engine/storage.ts';
+import { tooManyGroups } from '../../../engine/store-failures.ts';
 import type { GroupName } from '../../../model/element.ts';
 import type { QueueKey } from '../../../model/names.ts';
-import { COUNT_COLUMNS, type Counts, type CountsRow, countsOf, NO_COUNTS } from './counts.ts';
-import type { Undo } from './undo.ts';
+import { Rejected } from './faults.ts';
 
-/** A known queue, as kept in memory. */
+/** What applies to a queue: its own options over those of its namespace. */
+export interface QueuePolicy {
+  readonly deadLetter: DeadLetterPolicy | null;
+  readonly retentionMs: number | null;
+  /** The default groups, joined by commas; '' on a plain queue. */
+  readonly groups: string;
+}
+
+/** A queue, as kept in memory. */
 export interface Queue {
   readonly id: number;
   readonly key: QueueKey;
-  readonly policy: NamespacePolicy | null;
-  readonly lanes: Map<GroupName, Lane>;
+  readonly subscriptions: Map<GroupName, Subscription>;
+  /** JSON text of `QueueOptions`; null: none. */
+  options: string | null;
+  policy: QueuePolicy;
   /** When it was last used, to {@link USE_NOTED_MS}. */
   usedAt: number;
+  /** With a retention: nothing that waits there was inserted before this moment. Infinity: nothing waits. */
+  oldestAt: number;
+  /** False once it is removed; a handle may still refer to it. */
+  isStored: boolean;
 }
 
 /** A use is written down if the last one is older: one write an hour for a busy queue. */
 export const USE_NOTED_MS = 3_600_000;
+/** Empty groups that one call evicts. */
+const EVICTED_A_CALL = 1000;
 
-/** One consumer group of one queue. Deliveries name their queue and group by the lane's id. */
-export interface Lane {
+/**
+ * One consumer group of one queue, with its counts. These are kept in memory and, with each transaction that changes
+ * them, in its row: reading them costs no scan of ten million elements, not even after a start, which took seconds.
+ *
+ * "Ready" means due at `countedAt`, which follows the clock. Moving it over a time in which nothing is scheduled
+ * is free; else one count over the index range that it passes, so each delayed delivery is counted once in its life.
+ */
+export interface Subscription {
   readonly id: number;
   readonly queue: Queue;
   readonly group: GroupName;
-  readonly counts: Counts;
-  /** No lease of this lane ends before this moment; Infinity where none runs. */
+  countedAt: number;
+  ready: number;
+  scheduled: number;
+  reserved: number;
+  /** No scheduled delivery is due before this moment; Infinity if none is scheduled. */
+  scheduledFrom: number;
+  /** No lease ends before this moment; Infinity if none runs. */
   leaseEndsFrom: number;
+  /** This transaction changed it. */
+  isChanged: boolean;
 }
 
+interface Handle {
+  readonly key: QueueKey;
+  readonly limit: GroupLimit | null;
+  queue: Queue | null;
+}
+
+const SUBSCRIPTION_COLUMNS = 'id, queue, grp, counted_at AS countedAt, ready, scheduled, reserved';
+type SubscriptionRow = Pick<Subscription, 'countedAt' | 'ready' | 'scheduled' | 'reserved'> & {
+  readonly id: number;
+  readonly grp: string;
+};
+
 /**
- * Queues and lanes by name and by number. A name reaches SQL only as a bound value. What the main side
- * calls a queue is a handle: a number that names the queue until the main side says that it is used no more.
+ * All queues and subscriptions, in memory. A name reaches SQL only as a bound value. The main side names a queue by
+ * a handle: a number that is valid until the main side says that it is used no more.
+ *
+ * Every change of memory is noted by {@link changed} or {@link changedQueue}. What a failed transaction changed is read
+ * from the tables again, instead of undoing each change.
  */
 export class Names {
-  readonly #policies: ReadonlyMap<string, NamespacePolicy>;
-  readonly #limits: ReadonlyMap<string, GroupLimit | null>;
-  readonly #undo: Undo;
-  /** The next three are by handle, from the first one that may still be named. */
-  readonly #handles: QueueKey[] = [];
-  readonly #byHandle: (Queue | null)[] = [];
-  readonly #limitByHandle: (GroupLimit | null)[] = [];
+  readonly #namespaces: ReadonlyMap<string, NamespacePolicy>;
+  readonly #policies = new Map<string, QueuePolicy>();
+  readonly #limits = new Map<string, GroupLimit | null>();
+  readonly #handles: Handle[] = [];
   #firstHandle = 0;
-  readonly #byKey = new Map<string, Queue>();
+  readonly #byNs = new Map<string, Map<string, Queue>>();
   readonly #byId = new Map<number, Queue>();
-  readonly #laneById = new Map<number, Lane>();
+  readonly #subscriptionById = new Map<number, Subscription>();
+  readonly #changedQueues = new Set<Queue>();
+  readonly #changed: Subscription[] = [];
   readonly #findQueue: StatementSync;
-  readonly #findQueueById: StatementSync;
+  readonly #findSubscriptions: StatementSync;
   readonly #addQueue: StatementSync;
-  readonly #listLanes: StatementSync;
-  readonly #findLaneById: StatementSync;
-  readonly #addLane: StatementSync;
-  readonly #removeLane: StatementSync;
-  readonly #listQueues: StatementSync;
-  readonly #heldIn: StatementSync;
-  readonly #noteUse: StatementSync;
+  readonly #addSubscription: StatementSync;
   readonly #removeQueue: StatementSync;
-  readonly #unused: StatementSync;
+  readonly #removeSubscription: StatementSync;
+  readonly #noteUse: StatementSync;
+  readonly #setOptions: StatementSync;
+  readonly #save: StatementSync;
 
-  constructor(db: DatabaseSync, policies: readonly NamespacePolicy[], undo: Undo) {
-    this.#policies = new Map(policies.map((policy) => [policy.name, policy]));
-    this.#limits = new Map(policies.map((policy) => [policy.name, groupLimitOf(policy)]));
-    this.#undo = undo;
-    this.#findQueue = db.prepare('SELECT id, used_at FROM queue WHERE ns = ? AND name = ?');
-    this.#findQueueById = db.prepare('SELECT ns, name, used_at FROM queue WHERE id = ?');
-    this.#noteUse = db.prepare('UPDATE queue SET used_at = ? WHERE id = ?');
+  constructor(db: DatabaseSync, namespaces: readonly NamespacePolicy[]) {
+    this.#namespaces = new Map(namespaces.map((policy) => [policy.name, policy]));
+    for (const policy of namespaces) this.#limits.set(policy.name, groupLimitOf(policy));
+    this.#findQueue = db.prepare('SELECT id, ns, name, used_at, options FROM queue WHERE id = ?');
+    this.#findSubscriptions = db.prepare(`SELECT ${SUBSCRIPTION_COLUMNS} FROM subscription WHERE queue = ?`);
+    this.#addQueue = db.prepare('INSERT INTO queue (ns, name, used_at) VALUES (?, ?, 0) RETURNING id');
+    this.#addSubscription = db.prepare('INSERT INTO subscription (queue, grp) VALUES (?, ?) RETURNING id');
     this.#removeQueue = db.prepare('DELETE FROM queue WHERE id = ?');
-    this.#unused = db.prepare('SELECT id FROM queue WHERE used_at < ? AND id > ? ORDER BY id LIMIT ?');
-    this.#addQueue = db.prepare('INSERT INTO queue (ns, name) VALUES (?, ?) RETURNING id');
-    this.#listLanes = db.prepare(`SELECT id, grp, ${COUNT_COLUMNS} FROM lane WHERE queue = ?`);
-    this.#findLaneById = db.prepare('SELECT queue FROM lane WHERE id = ?');
-    this.#addLane = db.prepare(
-      `INSERT INTO lane (queue, grp, counted_at, ready, scheduled, reserved) VALUES (?, ?, 0, 0, 0, 0) RETURNING id`,
+    this.#removeSubscription = db.prepare('DELETE FROM subscription WHERE id = ?');
+    this.#noteUse = db.prepare('UPDATE queue SET used_at = ? WHERE id = ?');
+    this.#setOptions = db.prepare('UPDATE queue SET options = ? WHERE id = ?');
+    this.#save = db.prepare(
+      'UPDATE subscription SET counted_at = ?, ready = ?, scheduled = ?, reserved = ? WHERE id = ?',
     );
-    this.#removeLane = db.prepare('DELETE FROM lane WHERE id = ?');
-    this.#listQueues = db.prepare('SELECT name FROM queue WHERE ns = ? ORDER BY name');
-    this.#heldIn = db.prepare(
-      'SELECT coalesce(sum(l.ready + l.scheduled + l.reserved), 0) AS n FROM queue q JOIN lane l ON l.queue = q.id WHERE q.ns = ?',
-    );
+    for (const { id } of db.prepare('SELECT id FROM queue').all()) this.#load(Number(id));
+  }
+
+  all(): Iterable<Queue> {
+    return this.#byId.values();
   }
 
   /** Takes the next handle's name. Handles are numbered by both sides in the order of sending. */
   addHandle(key: QueueKey): void {
-    this.#handles.push(key);
-    this.#byHandle.push(null);
-    this.#limitByHandle.push(this.#limits.get(key.ns) ?? null);
+    this.#handles.push({ key, limit: this.#limits.get(key.ns) ?? null, queue: null });
   }
 
   /** Handles below this one are named no more. */
   forgetHandlesBelow(handle: number): void {
-    const count = handle - this.#firstHandle;
-    if (count === 0) return;
-    this.#handles.splice(0, count);
-    this.#byHandle.splice(0, count);
-    this.#limitByHandle.splice(0, count);
+    this.#handles.splice(0, handle - this.#firstHandle);
     this.#firstHandle = handle;
   }
 
-  keyOf(handle: number): QueueKey {
-    const key = this.#handles[handle - this.#firstHandle];
-    if (key === undefined) throw new Error(`unknown queue handle ${handle}`);
-    return key;
+  #handle(handle: number): Handle {
+    const named = this.#handles[handle - this.#firstHandle];
+    if (named === undefined) throw new Error(`unknown queue handle ${handle}`);
+    return named;
   }
 
-  /** What bounds the groups of the queue of a handle, known or not; null: nothing. */
-  limitOf(handle: number): GroupLimit | null {
-    return this.#limitByHandle[handle - this.#firstHandle] ?? null;
-  }
-
-  /** The queue of a handle, or null where it was never written. */
+  /** The queue of a handle, or null if it was never written. */
   find(handle: number): Queue | null {
-    const known = this.#byHandle[handle - this.#firstHandle];
-    if (known !== null && known !== undefined) return known;
-    const queue = this.findByKey(this.keyOf(handle));
-    this.#byHandle[handle - this.#firstHandle] = queue;
+    const named = this.#handle(handle);
+    if (named.queue?.isStored) return named.queue;
+    named.queue = this.findByKey(named.key);
+    return named.queue;
+  }
+
+  findByKey({ ns, name }: QueueKey): Queue | null {
+    return this.#byNs.get(ns)?.get(name) ?? null;
+  }
+
+  /** The queue of a handle, created if it is new, and used now. */
+  use(handle: number, now: number): Queue {
+    const named = this.#handle(handle);
+    const queue = this.find(handle) ?? this.#create(named.key);
+    named.queue = queue;
+    this.noteUse(queue, now);
     return queue;
   }
 
-  /** The queue of a handle, made known if it is new. */
-  make(handle: number): Queue {
-    const known = this.find(handle);
-    if (known !== null) return known;
-    const queue = this.makeByKey(this.keyOf(handle));
-    this.#byHandle[handle - this.#firstHandle] = queue;
+  /** The same by name. */
+  useByKey(key: QueueKey, now: number): Queue {
+    const queue = this.findByKey(key) ?? this.#create(key);
+    this.noteUse(queue, now);
     return queue;
   }
 
-  findByKey(key: QueueKey): Queue | null {
-    const known = this.#byKey.get(keyText(key));
+  /** The queue is used now: it is not forgotten for a day. */
+  noteUse(queue: Queue, now: number): void {
+    if (now - queue.usedAt < USE_NOTED_MS && now >= queue.usedAt) return;
+    this.#changedQueues.add(queue);
+    queue.usedAt = now;
+    this.#noteUse.run(now, queue.id);
+  }
+
+  setOptions(queue: Queue, options: string): void {
+    this.#changedQueues.add(queue);
+    queue.options = options;
+    queue.policy = this.#policyOf(queue.key.ns, options);
+    this.#setOptions.run(options, queue.id);
+  }
+
+  subscription(queue: Queue, group: GroupName): Subscription {
+    const known = queue.subscriptions.get(group);
     if (known !== undefined) return known;
-    const row = this.#findQueue.get(key.ns, key.name);
-    return row === undefined ? null : this.#remember(Number(row.id), key, Number(row.used_at));
+    const id = Number(this.#addSubscription.get(queue.id, group)?.id);
+    this.#changedQueues.add(queue);
+    return this.#remember(queue, { id, grp: group, countedAt: 0, ready: 0, scheduled: 0, reserved: 0 });
   }
 
-  makeByKey(key: QueueKey): Queue {
-    const known = this.findByKey(key);
-    if (known !== null) return known;
-    const row = this.#addQueue.get(key.ns, key.name);
-    const queue = this.#remember(Number(row?.id), key, 0);
-    this.#undo.add(() => this.#forget(queue));
-    return queue;
+  /** Null if there is no such subscription. */
+  subscriptionById(id: number): Subscription | null {
+    return this.#subscriptionById.get(id) ?? null;
   }
 
-  queueById(id: number): Queue | null {
-    const known = this.#byId.get(id);
-    if (known !== undefined) return known;
-    const row = this.#findQueueById.get(id);
-    if (row === undefined) return null;
-    return this.#remember(id, { ns: String(row.ns), name: String(row.name) }, Number(row.used_at));
+  /** Removes a subscription that holds nothing. */
+  removeSubscription(subscription: Subscription): void {
+    const { queue, group, id } = subscription;
+    this.#changedQueues.add(queue);
+    this.#removeSubscription.run(id);
+    queue.subscriptions.delete(group);
+    this.#subscriptionById.delete(id);
   }
 
-  makeLane(queue: Queue, group: GroupName): Lane {
-    const known = queue.lanes.get(group);
-    if (known !== undefined) return known;
-    const row = this.#addLane.get(queue.id, group);
-    const lane = this.#rememberLane(queue, Number(row?.id), group, NO_COUNTS);
-    this.#undo.add(() => {
-      queue.lanes.delete(group);
-      this.#laneById.delete(lane.id);
-    });
-    return lane;
-  }
-
-  /** Forgets a lane that is purged; the queue makes a new one when it needs it. */
-  detachLane(lane: Lane): void {
-    const { queue, group, id } = lane;
-    queue.lanes.delete(group);
-    this.#laneById.delete(id);
-    this.#undo.add(() => {
-      queue.lanes.set(group, lane);
-      this.#laneById.set(id, lane);
-    });
-  }
-
-  /** Forgets a lane that holds nothing. */
-  removeLane(lane: Lane): void {
-    this.#removeLane.run(lane.id);
-    this.detachLane(lane);
-  }
-
-  /** Null where there is no such lane, or it was purged. */
-  laneById(id: number): Lane | null {
-    const known = this.#laneById.get(id);
-    if (known !== undefined) return known;
-    const row = this.#findLaneById.get(id);
-    // A lane without a queue was purged.
-    if (row === undefined || row.queue === null) return null;
-    this.queueById(Number(row.queue));
-    return this.#laneById.get(id) ?? null;
+  /** Removes a queue that holds nothing. */
+  remove(queue: Queue): void {
+    for (const subscription of [...queue.subscriptions.values()]) this.removeSubscription(subscription);
+    this.#changedQueues.add(queue);
+    this.#removeQueue.run(queue.id);
+    this.#forget(queue);
   }
 
   /** Sorted by code unit, as the port's other engines do. */
   list(ns: string): string[] {
-    return this.#listQueues
-      .all(ns)
-      .map((row) => String(row.name))
-      .sort();
+    return [...(this.#byNs.get(ns)?.keys() ?? [])].sort();
   }
 
-  /** The queue is used now: it is not forgotten for a day. */
-  use(queue: Queue, now: number): void {
-    const { usedAt } = queue;
-    if (now - usedAt < USE_NOTED_MS && now >= usedAt) return;
-    queue.usedAt = now;
-    this.#noteUse.run(now, queue.id);
-    this.#undo.add(() => {
-      queue.usedAt = usedAt;
-    });
-  }
-
-  /** Queues that were last used before a moment, by their numbers behind `after`. */
-  unusedSince(moment: number, after: number, limit: number): Queue[] {
-    return this.#unused.all(moment, after, limit).flatMap(({ id }) => this.queueById(Number(id)) ?? []);
-  }
-
-  /** Forgets a queue that holds nothing. */
-  remove(queue: Queue): void {
-    const lanes = [...queue.lanes.values()];
-    for (const lane of lanes) this.#removeLane.run(lane.id);
-    this.#removeQueue.run(queue.id);
-    this.#forget(queue);
-    this.#undo.add(() => {
-      this.#byKey.set(keyText(queue.key), queue);
-      this.#byId.set(queue.id, queue);
-      for (const lane of lanes) this.#laneById.set(lane.id, lane);
-    });
-  }
-
-  /** Deliveries of a namespace, as the last transaction saved their counts. */
+  /** Deliveries of a namespace. */
   heldIn(ns: string): number {
-    return Number(this.#heldIn.get(ns)?.n);
+    let held = 0;
+    for (const { subscriptions } of this.#byNs.get(ns)?.values() ?? []) {
+      for (const subscription of subscriptions.values()) held += heldBy(subscription);
+    }
+    return held;
   }
 
-  #remember(id: number, key: QueueKey, usedAt: number): Queue {
-    const queue: Queue = { id, key, policy: this.#policies.get(key.ns) ?? null, lanes: new Map(), usedAt };
-    this.#byKey.set(keyText(key), queue);
-    this.#byId.set(id, queue);
-    for (const row of this.#listLanes.all(id)) {
-      this.#rememberLane(queue, Number(row.id), String(row.grp), row as unknown as CountsRow);
+  /**
+   * Sees that a queue has no more groups than its namespace allows once deliveries to these are stored. If it would,
+   * empty groups are evicted: names come from producers and must not pile up.
+   * Called before anything of a call is stored; a queue that was never written stays unknown.
+   * @param named per element, its groups joined by commas
+   * @throws Rejected if even that makes no room
+   */
+  makeRoom(handle: number, named: readonly string[]): void {
+    const { key, limit } = this.#handle(handle);
+    if (limit === null) return;
+    const queue = this.find(handle);
+    const groups = new Set<GroupName>();
+    // Elements of one call are mostly for the same groups.
+    for (const joined of new Set(named)) for (const group of joined.split(',')) groups.add(group);
+    let missing = 0;
+    for (const group of groups) if (!queue?.subscriptions.has(group) && !limit.defaults.has(group)) missing++;
+    if (missing === 0) return;
+    let counted = queue?.subscriptions.size ?? 0;
+    for (const group of limit.defaults) if (queue?.subscriptions.has(group)) counted--;
+    const excess = counted + missing - limit.most;
+    if (excess <= 0) return;
+    const empty: Subscription[] = [];
+    for (const subscription of queue?.subscriptions.values() ?? []) {
+      const { group } = subscription;
+      if (heldBy(subscription) > 0 || groups.has(group) || limit.defaults.has(group)) continue;
+      if (empty.push(subscription) === EVICTED_A_CALL) break;
+    }
+    if (empty.length < excess) throw new Rejected(tooManyGroups(key.name, limit.most));
+    for (const subscription of empty) this.removeSubscription(subscription);
+  }
+
+  /** Whether any queue of the handle's namespace has a bound on its groups. */
+  isLimited(handle: number): boolean {
+    return this.#handle(handle).limit !== null;
+  }
+
+  /** To be called before a subscription's counts or lease bound are changed. */
+  changed(subscription: Subscription): void {
+    if (subscription.isChanged) return;
+    subscription.isChanged = true;
+    this.#changed.push(subscription);
+  }
+
+  /** To be called before anything else of a queue is changed in memory. */
+  changedQueue(queue: Queue): void {
+    this.#changedQueues.add(queue);
+  }
+
+  /** Whether this transaction changed anything that memory knows, as everything but definitions, statistics and dedup keys does. */
+  get hasChanges(): boolean {
+    return this.#changed.length > 0 || this.#changedQueues.size > 0;
+  }
+
+  /** Writes the counts that this transaction changed, one row per subscription; called before its commit. */
+  save(): void {
+    for (const { countedAt, ready, scheduled, reserved, id } of this.#changed) {
+      this.#save.run(countedAt, ready, scheduled, reserved, id);
+    }
+  }
+
+  committed(): void {
+    for (const subscription of this.#changed) subscription.isChanged = false;
+    this.#changed.length = 0;
+    this.#changedQueues.clear();
+  }
+
+  /** Reads again what the transaction that failed had changed. Returns the queues that are stored. */
+  reload(): Queue[] {
+    for (const { queue } of this.#changed) this.#changedQueues.add(queue);
+    // Those that it had removed come first: a new one may have been given the number, or the name, of one of them.
+    const queues = [...this.#changedQueues].sort((a, b) => Number(a.isStored) - Number(b.isStored));
+    this.committed();
+    for (const { subscriptions } of queues) {
+      for (const { id } of subscriptions.values()) this.#subscriptionById.delete(id);
+      subscriptions.clear();
+    }
+    return queues.flatMap((queue) => this.#load(queue.id, queue) ?? []);
+  }
+
+  #load(id: number, known?: Queue): Queue | null {
+    const row = this.#findQueue.get(id);
+    const isReplaced = known?.isStored && this.#byId.get(id) !== known;
+    const isOther = known !== undefined && (row?.name !== known.key.name || row?.ns !== known.key.ns);
+    if (row === undefined || isReplaced || isOther) {
+      if (known !== undefined) this.#forget(known);
+      return null;
+    }
+    const key = known?.key ?? { ns: String(row.ns), name: String(row.name) };
+    const options = row.options === null ? null : String(row.options);
+    const facts = { options, policy: this.#policyOf(key.ns, options), usedAt: Number(row.used_at) };
+    const queue = known === undefined ? newQueue(id, key, facts) : Object.assign(known, facts);
+    this.#put(queue);
+    for (const one of this.#findSubscriptions.all(id)) {
+      this.#remember(queue, one as unknown as SubscriptionRow);
     }
     return queue;
   }
 
-  #rememberLane(queue: Queue, id: number, group: GroupName, row: CountsRow): Lane {
-    const counts = countsOf(row);
-    const lane: Lane = { id, queue, group, counts, leaseEndsFrom: Number.POSITIVE_INFINITY };
-    queue.lanes.set(group, lane);
-    this.#laneById.set(id, lane);
-    return lane;
+  #create(key: QueueKey): Queue {
+    const id = Number(this.#addQueue.get(key.ns, key.name)?.id);
+    const queue = newQueue(id, key, { options: null, policy: this.#policyOf(key.ns, null), usedAt: 0 });
+    this.#changedQueues.add(queue);
+    this.#put(queue);
+    return queue;
+  }
+
+  #put(queue: Queue): void {
+    const { ns, name } = queue.key;
+    let queues = this.#byNs.get(ns);
+    if (queues === undefined) {
+      queues = new Map();
+      this.#byNs.set(ns, queues);
+    }
+    queues.set(name, queue);
+    this.#byId.set(queue.id, queue);
+    queue.isStored = true;
   }
 
   #forget(queue: Queue): void {
-    this.#byKey.delete(keyText(queue.key));
-    this.#byId.delete(queue.id);
-    for (const lane of queue.lanes.values()) this.#laneById.delete(lane.id);
-    for (const [index, known] of this.#byHandle.entries()) if (known === queue) this.#byHandle[index] = null;
+    const { ns, name } = queue.key;
+    if (this.findByKey(queue.key) === queue) this.#byNs.get(ns)?.delete(name);
+    if (this.#byId.get(queue.id) === queue) this.#byId.delete(queue.id);
+    queue.isStored = false;
+  }
+
+  #remember(queue: Queue, { id, grp, countedAt, ready, scheduled, reserved }: SubscriptionRow): Subscription {
+    const subscription: Subscription = {
+      id,
+      queue,
+      group: grp,
+      countedAt,
+      ready,
+      scheduled,
+      reserved,
+      // If something is scheduled the first look finds out from when.
+      scheduledFrom: scheduled === 0 ? Number.POSITIVE_INFINITY : Number.NEGATIVE_INFINITY,
+      leaseEndsFrom: Number.POSITIVE_INFINITY,
+      isChanged: false,
+    };
+    queue.subscriptions.set(grp, subscription);
+    this.#subscriptionById.set(id, subscription);
+    return subscription;
+  }
+
+  #policyOf(ns: string, options: string | null): QueuePolicy {
+    let policy = this.#policies.get(ns);
+    if (policy === undefined) {
+      const { deadLetter = null, retentionMs = null, groups = null } = this.#namespaces.get(ns) ?? {};
+      policy = { deadLetter, retentionMs, groups: groups?.join(',') ?? '' };
+      this.#policies.set(ns, policy);
+    }
+    return options === null ? policy : { ...policy, ...(JSON.parse(options) as QueueOptions) };
   }
 }
 
-/** A NUL cannot be part of a name. */
-function keyText(key: QueueKey): string {
-  return `${key.ns}\0${key.name}`;
+/** Deliveries, in whatever state. */
+export function heldBy({ ready, scheduled, reserved }: Subscription): number {
+  return ready + scheduled + reserved;
+}
+
+function newQueue(id: number, key: QueueKey, facts: Pick<Queue, 'options' | 'policy' | 'usedAt'>): Queue {
+  return { id, key, subscriptions: new Map(), oldestAt: Number.POSITIVE_INFINITY, isStored: true, ...facts };
 }

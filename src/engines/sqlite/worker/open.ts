@@ -3,10 +3,10 @@ import { DatabaseSync } from 'node:sqlite';
 import { createPrivateFile, widerMode } from '../../../files/private-file.ts';
 import { type DamagedLog, type Durability, type FileCheck, MEMORY } from '../settings.ts';
 import { checkFile } from './check.ts';
-import { setDurability } from './durability.ts';
 import { isBusy, isDamage, messageOf, SQLITE_ERROR, sqliteCode } from './faults.ts';
 import { findLogDamage, holdsCommits } from './log-check.ts';
-import { migrate } from './schema.ts';
+import { setSync } from './meta.ts';
+import { createSchema } from './schema.ts';
 
 export interface OpenOptions {
   /** A path, or ':memory:'. */
@@ -37,11 +37,11 @@ export function checkSqliteVersion(version: string): void {
 }
 
 /**
- * Opens the file for this process alone and brings its schema up to date.
+ * Opens the file for this process alone and creates its tables if it is new.
  *
  * `locking_mode=EXCLUSIVE` takes the file's lock at the first access and keeps it: a second owner is refused,
  * the lock goes with the process however that ends, and no shared-memory file is needed.
- * Commits wait for their fsync until {@link setDurability} says otherwise.
+ * Commits wait for their fsync until {@link setSync} says otherwise.
  * @throws OpenError
  */
 export function openDatabase(options: OpenOptions, warn: Warn): DatabaseSync {
@@ -63,9 +63,9 @@ export function openDatabase(options: OpenOptions, warn: Warn): DatabaseSync {
         PRAGMA cache_size = ${-Math.floor(cacheBytes / 1024)};
         PRAGMA temp_store = MEMORY;
         PRAGMA foreign_keys = OFF;`);
-      setDurability(db, 'full');
+      setSync(db, true);
       if (file !== MEMORY) checkFile(db, file, check);
-      migrate(db);
+      createSchema(db);
       if (file !== MEMORY) warnOfWiderModes(file, warn);
       return db;
     } catch (error) {

@@ -1,0 +1,196 @@
+import { EXPIRED, LEASE_EXPIRED } from '../../../engine/storage.ts';
+import { bytesOfText } from '../../../model/byte-text.ts';
+import { letterHeaders } from '../../../model/dead-letter.ts';
+import { PLAIN_GROUP } from '../../../model/element.ts';
+import { fromMore, toMore } from '../content.ts';
+import { elementChecksum } from './checksums.ts';
+import { insertOne } from './insert.ts';
+import type { Queue, Subscription } from './names.ts';
+import { type DeliveryRow, type ElementRow, isWholeDelivery } from './rows.ts';
+import type { Store } from './store.ts';
+
+// What takes an element out of its queue although nobody consumed it: dead letters, copies to another queue, damage.
+
+/** A try that failed: by a release that counts it, or by a lease that ended. */
+interface FailedTry {
+  /** When the delivery is eligible again, if there is a next try. */
+  readonly dueAt: number;
+  /** Kept if the lease ended, so that the late worker may still commit. */
+  readonly token: string | null;
+  readonly reason: string | null;
+}
+
+/** Where failed elements of the queue go; null: they stay. Those of the dead-letter queue itself would only move to where they are. */
+function deadLetterQueue({ policy, key }: Queue): string | null {
+  const { deadLetter } = policy;
+  return deadLetter === null || deadLetter.queue === key.name ? null : deadLetter.queue;
+}
+
+/** Counts a failed try. The one that reaches the queue's `maxTries` moves the element to the dead-letter queue. */
+export function failTry(
+  store: Store,
+  subscription: Subscription,
+  row: DeliveryRow,
+  { dueAt, token, reason }: FailedTry,
+): 'done' | 'dead-lettered' | 'not-found' {
+  const { queue } = subscription;
+  const tries = row.tries + 1;
+  if (
+    tries >= (queue.policy.deadLetter?.maxTries ?? Number.POSITIVE_INFINITY) &&
+    deadLetterQueue(queue) !== null
+  ) {
+    return deadLetter(store, subscription, row, tries, reason ?? row.reason);
+  }
+  store.rows.wait(subscription, row, { dueAt, tries, token, reason: reason ?? row.reason }, store.now);
+  store.upkeep.releasedInto(queue);
+  return 'done';
+}
+
+/**
+ * Moves a delivery's element to the queue's dead-letter queue: a new element with the same content and some more headers,
+ * for the namespace's default groups, with no tries. In a stream only this group's delivery is finished; the
+ * others continue with the original. An element whose checksum does not fit is set aside instead.
+ * Without a dead-letter queue the element is removed, as it would never be.
+ */
+export function deadLetter(
+  store: Store,
+  subscription: Subscription,
+  row: DeliveryRow,
+  tries: number,
+  reason: string | null,
+): 'done' | 'dead-lettered' | 'not-found' {
+  const { queue, group } = subscription;
+  const to = deadLetterQueue(queue);
+  if (to === null) {
+    store.rows.remove(subscription, row);
+    return 'done';
+  }
+  const content = soundContent(store, row);
+  if (content === null) return 'not-found';
+  const { contentEncoding, headers } = fromMore(content.more);
+  const letter = letterHeaders(headers, {
+    from: bytesOfText(queue.key.name),
+    at: store.now,
+    tries,
+    id: store.ids.text(elementOf(row)),
+    reason,
+  });
+  const target = store.names.useByKey({ ns: queue.key.ns, name: to }, store.now);
+  const { groups } = queue.policy;
+  const facts = { dueAt: store.now, tries: 0, expiresAt: null, reason };
+  insertOne(store, target, {
+    ...content,
+    more: toMore(contentEncoding, letter),
+    ...facts,
+    groups,
+    extra: null,
+  });
+  store.rows.remove(subscription, row);
+  store.records.countOne(queue, group, 'deadletter');
+  store.records.countOne(target, PLAIN_GROUP, 'put');
+  if (groups !== '') for (const one of groups.split(',')) store.records.countOne(target, one, 'put');
+  store.affected(target);
+  return 'dead-lettered';
+}
+
+/** Finishes a delivery and stores a copy of its element, with its maturity and expiry. */
+export function move(
+  store: Store,
+  subscription: Subscription,
+  row: DeliveryRow,
+  target: Queue,
+  { groups, tries, headers }: { groups: string; tries: number | null; headers: readonly (string | null)[] },
+): 'done' | 'not-found' {
+  const content = soundContent(store, row);
+  if (content === null) return 'not-found';
+  const { contentEncoding, headers: own } = fromMore(content.more);
+  const replaced = new Map<string, string | null>();
+  for (let i = 0; i < headers.length; i += 2) replaced.set(headers[i] ?? '', headers[i + 1] ?? null);
+  const kept: string[] = [];
+  for (let i = 0; i < own.length; i += 2) {
+    if (!replaced.has(own[i] ?? '')) kept.push(own[i] ?? '', own[i + 1] ?? '');
+  }
+  for (const [name, value] of replaced) if (value !== null) kept.push(name, value);
+  const { dueAt, expiresAt } = row;
+  const facts = { dueAt, tries: tries ?? row.tries, expiresAt, reason: null };
+  store.rows.remove(subscription, row);
+  insertOne(store, target, {
+    ...content,
+    more: toMore(contentEncoding, kept),
+    ...facts,
+    groups,
+    extra: null,
+  });
+  store.affected(target);
+  return 'done';
+}
+
+/** An expired delivery goes to the dead-letter queue if there is one, else away. */
+export function expire(store: Store, subscription: Subscription, row: DeliveryRow): void {
+  if (!isWholeDelivery(row)) setAsideDamaged(store, elementOf(row));
+  else deadLetter(store, subscription, row, row.tries, EXPIRED);
+}
+
+/**
+ * Ends leases that ran out, each a failed try whose element waits again from the lease's end. Run before
+ * each batch in which one may have ended, so no operation depends on `sweep` being called in time.
+ */
+export function endLeases(store: Store): void {
+  const { rows, names, now } = store;
+  if (!rows.mayLeaseHaveEnded(now)) return;
+  for (const row of rows.endedLeases(now)) {
+    const subscription = names.subscriptionById(row.subscription);
+    // One that came before it may have set the element aside as damaged, with the deliveries of all groups.
+    if (subscription === null || !rows.has(row.seq)) continue;
+    store.affected(subscription.queue);
+    // A try counted on damaged fields would give them a sound checksum.
+    if (!isWholeDelivery(row)) setAsideDamaged(store, elementOf(row));
+    else {
+      const { token, leaseUntil } = row;
+      failTry(store, subscription, row, { dueAt: leaseUntil ?? now, token, reason: LEASE_EXPIRED });
+    }
+  }
+  rows.refreshLeases(now);
+}
+
+/**
+ * Takes an element whose checksum, or that of one of its deliveries, does not fit out of its queue, for all groups, and
+ * keeps its content in the table `damaged`. It is never handed out as good, does not block what is behind it, and is
+ * not lost to a person who can still make sense of it. A warning names its id and queue.
+ */
+export function setAsideDamaged(store: Store, element: number): void {
+  const { rows, names, now } = store;
+  const queues = new Set<Queue>();
+  let isKept = false;
+  for (const row of rows.ofElement(element)) {
+    const subscription = names.subscriptionById(row.subscription);
+    if (subscription === null) continue;
+    const { queue } = subscription;
+    queues.add(queue);
+    const content = isKept ? null : rows.contentOf(row);
+    if (content !== null) rows.setAside(element, queue.id, content, now);
+    isKept = true;
+    rows.remove(subscription, row);
+  }
+  // A damaged maturity, or group, was counted as the one that it had before.
+  for (const { subscriptions } of queues) for (const one of subscriptions.values()) rows.recount(one, now);
+  const [queue] = queues;
+  store.warn(
+    { element: store.ids.text(element), namespace: queue?.key.ns ?? '', queue: queue?.key.name ?? '' },
+    'an element fails its checksum; it was taken out of its queue and kept in the table "damaged"',
+  );
+}
+
+/** The content of a delivery, null if its checksum does not fit: then the element is set aside. */
+function soundContent(store: Store, row: DeliveryRow): ElementRow | null {
+  const content = store.rows.contentOf(row);
+  const element = elementOf(row);
+  if (elementChecksum(element, content.type, content.more, content.body) === content.crc) return content;
+  setAsideDamaged(store, element);
+  return null;
+}
+
+/** The number of a delivery's element. */
+export function elementOf({ seq, element }: Pick<DeliveryRow, 'seq' | 'element'>): number {
+  return element ?? seq;
+}

@@ -1,0 +1,620 @@
+import type { DatabaseSync, StatementSync } from 'node:sqlite';
+import { type DeliveryState, PLAIN_GROUP } from '../../../model/element.ts';
+import { deliveryChecksum, elementChecksum } from './checksums.ts';
+import type { Names, Queue, Subscription } from './names.ts';
+
+/** An element's content as it is stored: the content type, and all rarer fields as one JSON text or null. */
+export interface StoredContent {
+  readonly type: string | null;
+  readonly more: string | null;
+  readonly body: Uint8Array;
+}
+
+/** The facts of a new delivery. */
+export interface NewDelivery {
+  readonly dueAt: number;
+  readonly tries: number;
+  readonly expiresAt: number | null;
+  readonly reason: string | null;
+}
+
+/** A delivery's own fields. */
+export interface DeliveryRow extends NewDelivery {
+  readonly seq: number;
+  /** Where its content is; null: in its own row. */
+  readonly element: number | null;
+  readonly subscription: number;
+  readonly crc: number;
+  /** The last reservation's token; null once that reservation was released, or if there was none. */
+  readonly token: string | null;
+  /** Null: waiting. */
+  readonly leaseUntil: number | null;
+  /** Of the last reservation; 0 or null: nobody. */
+  readonly owner: number | null;
+}
+
+/** A new reservation. */
+export interface Reservation {
+  readonly token: string;
+  readonly until: number;
+  readonly owner: number;
+}
+
+/** An element's content, where it came from. */
+export interface ElementRow extends StoredContent {
+  readonly crc: number;
+  readonly insertedAt: number;
+}
+
+/** A delivery with its content: positions, not names, for speed. Those after the body are read by scans only. */
+export type Joined = [
+  seq: number,
+  element: number | null,
+  dueAt: number,
+  tries: number,
+  crc: number,
+  expiresAt: number | null,
+  reason: string | null,
+  type: string | null,
+  more: string | null,
+  contentCrc: number,
+  body: Uint8Array,
+  leaseUntil: number | null,
+  insertedAt: number,
+  bytes: number,
+];
+
+const DELIVERY =
+  'seq, element, subscription, due_at AS dueAt, tries, crc, expires_at AS expiresAt, reason, token, lease_until AS leaseUntil, owner';
+const TAKEN =
+  'd.seq, d.element, d.due_at, d.tries, d.crc, d.expires_at, d.reason, ifnull(d.type, e.type), ifnull(d.more, e.more), ifnull(d.content_crc, e.crc)';
+// The number of no element is null, so an element is looked up only if the content is not in the row.
+const FROM = 'FROM delivery d LEFT JOIN element e ON e.seq = d.element';
+
+/**
+ * A bound limit. A bare `?` would let SQLite look at its value for the plan and compile the statement again at
+ * each binding: 18 µs a call instead of 3, measured.
+ */
+const BOUND = '? + 0';
+
+/** Bodies up to this size stay in the row of their delivery, which a reservation rewrites. */
+const MAX_INLINE_BYTES = 1024;
+
+/** How many leases one call ends. More wait for the next call, which follows at once. */
+const LEASES_A_CALL = 1000;
+
+/**
+ * Deliveries and elements. Each method that changes a delivery is one change of state (`docs/lifecycle.md`), and keeps
+ * the counts and lease bounds of its subscription in step with the table.
+ */
+export class Rows {
+  readonly #names: Names;
+  readonly #add: StatementSync;
+  readonly #addElement: StatementSync;
+  readonly #findPlain: StatementSync;
+  readonly #findShared: StatementSync;
+  readonly #joinedPlain: StatementSync;
+  readonly #joinedShared: StatementSync;
+  readonly #ofElement: StatementSync;
+  readonly #ready: StatementSync;
+  readonly #pages: Record<DeliveryState, readonly [bodies: StatementSync, none: StatementSync]>;
+  readonly #remove: StatementSync;
+  readonly #removeHeld: StatementSync;
+  readonly #reserve: StatementSync;
+  readonly #wait: StatementSync;
+  readonly #extend: StatementSync;
+  readonly #content: StatementSync;
+  readonly #sharedContent: StatementSync;
+  readonly #removeElement: StatementSync;
+  readonly #anyOfElement: StatementSync;
+  readonly #exists: StatementSync;
+  readonly #markShared: StatementSync;
+  readonly #setAside: StatementSync;
+  readonly #inState: Record<DeliveryState, StatementSync>;
+  readonly #expired: StatementSync;
+  readonly #firstExpiry: StatementSync;
+  readonly #countDue: StatementSync;
+  readonly #countReserved: StatementSync;
+  readonly #firstDue: StatementSync;
+  readonly #firstDueAfter: StatementSync;
+  readonly #endedLeases: StatementSync;
+  readonly #firstLeaseEnd: StatementSync;
+  readonly #sharedStates: StatementSync;
+  /** Subscriptions with leases, and the first moment at which one of them may end. */
+  readonly #leased = new Set<Subscription>();
+  #leasesEndFrom = Number.POSITIVE_INFINITY;
+
+  constructor(db: DatabaseSync, names: Names) {
+    this.#names = names;
+    const arrays = (sql: string): StatementSync => {
+      const statement = db.prepare(sql);
+      statement.setReturnArrays(true);
+      return statement;
+    };
+    this.#add = db.prepare(
+      `INSERT INTO delivery (seq, subscription, due_at, tries, crc, expires_at, reason, element, inserted_at, type, more, content_crc, body)
+       VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+    );
+    this.#addElement = db.prepare(
+      'INSERT INTO element (seq, queue, groups, inserted_at, type, more, crc, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?)',
+    );
+    // A delivery of a named group has another number than its element: see `schema.ts`.
+    this.#findPlain = db.prepare(`SELECT ${DELIVERY} FROM delivery WHERE seq = ? AND subscription = ?`);
+    this.#findShared = db.prepare(`SELECT ${DELIVERY} FROM delivery WHERE element = ? AND subscription = ?`);
+    const scanned = `${TAKEN}, ifnull(d.body, e.body), d.lease_until, ifnull(d.inserted_at, e.inserted_at), length(ifnull(d.body, e.body))`;
+    this.#joinedPlain = arrays(`SELECT ${scanned} ${FROM} WHERE d.seq = ? AND d.subscription = ?`);
+    this.#joinedShared = arrays(`SELECT ${scanned} ${FROM} WHERE d.element = ? AND d.subscription = ?`);
+    this.#ofElement = db.prepare(
+      `SELECT ${DELIVERY} FROM delivery WHERE seq = :element AND (element IS NULL OR element = :element)
+       UNION ALL SELECT ${DELIVERY} FROM delivery WHERE element = :element AND seq <> :element`,
+    );
+    this.#ready = arrays(
+      `SELECT ${TAKEN}, ifnull(d.body, e.body) ${FROM}
+       WHERE d.subscription = ? AND d.lease_until IS NULL AND d.due_at <= ? ORDER BY d.due_at, d.seq LIMIT ${BOUND}`,
+    );
+    const none = `${TAKEN}, NULL, d.lease_until, ifnull(d.inserted_at, e.inserted_at), ifnull(length(d.body), length(e.body))`;
+    const page = (where: string, key: string): readonly [StatementSync, StatementSync] => {
+      const rest = `${FROM} WHERE d.subscription = :subscription AND ${where} AND (${key}, d.seq) > (:moment, :seq) ORDER BY ${key}, d.seq LIMIT :limit`;
+      return [arrays(`SELECT ${scanned} ${rest}`), arrays(`SELECT ${none} ${rest}`)];
+    };
+    this.#pages = {
+      ready: page('d.lease_until IS NULL AND d.due_at <= :now', 'd.due_at'),
+      scheduled: page('d.lease_until IS NULL AND d.due_at > :now', 'd.due_at'),
+      reserved: page('d.lease_until IS NOT NULL AND :now IS NOT NULL', 'd.lease_until'),
+    };
+    this.#remove = db.prepare('DELETE FROM delivery WHERE seq = ?');
+    this.#removeHeld = db.prepare(
+      'DELETE FROM delivery WHERE seq = ? AND subscription = ? AND token = ? AND lease_until IS NOT NULL AND element IS NULL',
+    );
+    this.#reserve = db.prepare('UPDATE delivery SET token = ?, lease_until = ?, owner = ? WHERE seq = ?');
+    this.#wait = db.prepare(
+      'UPDATE delivery SET due_at = ?, tries = ?, crc = ?, token = ?, reason = ?, lease_until = NULL WHERE seq = ?',
+    );
+    this.#extend = db.prepare('UPDATE delivery SET lease_until = ? WHERE seq = ?');
+    this.#content = db.prepare(
+      'SELECT type, more, content_crc AS crc, body, inserted_at AS insertedAt FROM delivery WHERE seq = ?',
+    );
+    this.#sharedContent = db.prepare(
+      'SELECT type, more, crc, body, inserted_at AS insertedAt FROM element WHERE seq = ?',
+    );
+    this.#removeElement = db.prepare('DELETE FROM element WHERE seq = ?');
+    this.#anyOfElement = db.prepare('SELECT 1 FROM delivery WHERE element = ? LIMIT 1');
+    this.#exists = db.prepare('SELECT 1 FROM delivery WHERE seq = ?');
+    this.#markShared = db.prepare('UPDATE element SET groups = 2 WHERE seq = ? AND groups < 2');
+    this.#setAside = db.prepare(
+      'INSERT OR REPLACE INTO damaged (seq, queue, found_at, type, more, crc, body) VALUES (?, ?, ?, ?, ?, ?, ?)',
+    );
+    const inState = (where: string): StatementSync =>
+      db.prepare(
+        `SELECT ${DELIVERY} FROM delivery WHERE subscription = :subscription AND ${where} LIMIT :limit`,
+      );
+    this.#inState = {
+      ready: inState('lease_until IS NULL AND due_at <= :now'),
+      scheduled: inState('lease_until IS NULL AND due_at > :now'),
+      reserved: inState('lease_until IS NOT NULL AND :now IS NOT NULL'),
+    };
+    const expiring = 'FROM delivery WHERE expires_at IS NOT NULL AND lease_until IS NULL';
+    this.#expired = db.prepare(
+      `SELECT ${DELIVERY} ${expiring} AND expires_at <= ? ORDER BY expires_at LIMIT ${BOUND}`,
+    );
+    this.#firstExpiry = db.prepare(`SELECT expires_at AS at ${expiring} ORDER BY expires_at LIMIT 1`);
+    const waiting = 'FROM delivery WHERE subscription = ? AND lease_until IS NULL';
+    const reserved = 'FROM delivery WHERE subscription = ? AND lease_until IS NOT NULL';
+    this.#countDue = db.prepare(`SELECT count(*) AS n ${waiting} AND due_at > ? AND due_at <= ?`);
+    this.#countReserved = db.prepare(`SELECT count(*) AS n ${reserved}`);
+    this.#firstDue = db.prepare(`SELECT due_at AS at ${waiting} ORDER BY due_at LIMIT 1`);
+    this.#firstDueAfter = db.prepare(`SELECT due_at AS at ${waiting} AND due_at > ? ORDER BY due_at LIMIT 1`);
+    this.#endedLeases = db.prepare(
+      `SELECT ${DELIVERY} ${reserved} AND lease_until <= ? ORDER BY lease_until, seq LIMIT ${BOUND}`,
+    );
+    this.#firstLeaseEnd = db.prepare(`SELECT lease_until AS at ${reserved} ORDER BY lease_until LIMIT 1`);
+    this.#sharedStates = db.prepare(
+      `SELECT sum(d.lease_until IS NULL AND d.due_at <= ?) AS ready,
+              sum(d.lease_until IS NULL AND d.due_at > ?) AS scheduled,
+              sum(d.lease_until IS NOT NULL) AS reserved
+       FROM element e INDEXED BY element_shared CROSS JOIN delivery d ON d.element = e.seq
+       WHERE e.queue = ? AND e.groups > 1 GROUP BY e.seq`,
+    );
+    for (const queue of names.all()) this.loaded(queue);
+  }
+
+  // Elements.
+
+  /** Stores the content of an element: of one that is plain and small with its delivery, which is added here. */
+  addPlain(
+    subscription: Subscription,
+    seq: number,
+    content: StoredContent,
+    facts: NewDelivery,
+    now: number,
+  ): void {
+    const { type, more, body } = content;
+    const crc = elementChecksum(seq, type, more, body);
+    const isInline = body.byteLength <= MAX_INLINE_BYTES;
+    if (!isInline) this.#addElement.run(seq, subscription.queue.id, 0, now, type, more, crc, body);
+    this.#addDelivery(subscription, seq, isInline ? null : seq, facts, now, isInline ? content : null, crc);
+  }
+
+  /** @param groups how many groups the element is for */
+  addElement(queue: Queue, seq: number, groups: number, content: StoredContent, now: number): void {
+    const { type, more, body } = content;
+    this.#addElement.run(
+      seq,
+      queue.id,
+      groups,
+      now,
+      type,
+      more,
+      elementChecksum(seq, type, more, body),
+      body,
+    );
+  }
+
+  /** (none) -> waiting, for a group of an element that `addElement` stored */
+  addShared(subscription: Subscription, seq: number, element: number, facts: NewDelivery, now: number): void {
+    this.#addDelivery(subscription, seq, element, facts, now, null, null);
+  }
+
+  #addDelivery(
+    subscription: Subscription,
+    seq: number,
+    element: number | null,
+    { dueAt, tries, expiresAt, reason }: NewDelivery,
+    now: number,
+    content: StoredContent | null,
+    contentCrc: number | null,
+  ): void {
+    const crc = deliveryChecksum(seq, element, subscription.id, dueAt, tries, expiresAt);
+    if (content === null) {
+      this.#add.run(
+        seq,
+        subscription.id,
+        dueAt,
+        tries,
+        crc,
+        expiresAt,
+        reason,
+        element,
+        null,
+        null,
+        null,
+        null,
+        null,
+      );
+    } else {
+      const { type, more, body } = content;
+      this.#add.run(
+        seq,
+        subscription.id,
+        dueAt,
+        tries,
+        crc,
+        expiresAt,
+        reason,
+        null,
+        now,
+        type,
+        more,
+        contentCrc,
+        body,
+      );
+    }
+    this.#waitingAdded(subscription, dueAt, now);
+  }
+
+  /** Content of a delivery. */
+  contentOf({ seq, element }: DeliveryRow): ElementRow {
+    const row = element === null ? this.#content.get(seq) : this.#sharedContent.get(element);
+    if (row === undefined) throw new Error(`delivery ${seq} has no element`);
+    return row as unknown as ElementRow;
+  }
+
+  hasElement(seq: number): boolean {
+    return this.#sharedContent.get(seq) !== undefined;
+  }
+
+  /** A second group has a delivery of this element again. */
+  markShared(seq: number): void {
+    this.#markShared.run(seq);
+  }
+
+  /** Whether a delivery has this number. */
+  has(seq: number): boolean {
+    return this.#exists.get(seq) !== undefined;
+  }
+
+  /** Copies an element whose checksum does not fit to the table `damaged`. */
+  setAside(element: number, queue: number, { type, more, crc, body }: ElementRow, now: number): void {
+    this.#setAside.run(element, queue, now, type, more, crc, body);
+  }
+
+  // Deliveries.
+
+  /** @param element the number of its element */
+  find(subscription: Subscription, element: number): DeliveryRow | null {
+    const statement = subscription.group === PLAIN_GROUP ? this.#findPlain : this.#findShared;
+    return (statement.get(element, subscription.id) as unknown as DeliveryRow | undefined) ?? null;
+  }
+
+  findJoined(subscription: Subscription, element: number): Joined | null {
+    const statement = subscription.group === PLAIN_GROUP ? this.#joinedPlain : this.#joinedShared;
+    return (statement.get(element, subscription.id) as unknown as Joined | undefined) ?? null;
+  }
+
+  /** All deliveries of an element, whatever their state. */
+  ofElement(element: number): DeliveryRow[] {
+    return this.#ofElement.all({ element }) as unknown as DeliveryRow[];
+  }
+
+  /** The first `limit` eligible deliveries, by maturity, then by insertion. */
+  ready(subscription: Subscription, now: number, limit: number): Joined[] {
+    return this.#ready.all(subscription.id, now, limit) as unknown as Joined[];
+  }
+
+  /** Deliveries in a state behind a moment (maturity, or lease end) and number, in the order of both. */
+  page(
+    { id: subscription }: Subscription,
+    state: DeliveryState,
+    now: number,
+    after: { readonly moment: number; readonly seq: number },
+    limit: number,
+    bodies: boolean,
+  ): Joined[] {
+    const statement = this.#pages[state][bodies ? 0 : 1];
+    return statement.all({ subscription, now, ...after, limit }) as unknown as Joined[];
+  }
+
+  /** Some deliveries of a subscription in a state, in no promised order. */
+  inState(
+    { id: subscription }: Subscription,
+    state: DeliveryState,
+    now: number,
+    limit: number,
+  ): DeliveryRow[] {
+    return this.#inState[state].all({ subscription, now, limit }) as unknown as DeliveryRow[];
+  }
+
+  /** waiting -> finished */
+  removeWaiting(subscription: Subscription, seq: number, element: number | null, dueAt: number): void {
+    this.#remove.run(seq);
+    if (element !== null) this.#removeIfFinished(seq, element);
+    this.#waitingRemoved(subscription, dueAt);
+  }
+
+  /** reserved -> finished */
+  removeReserved(subscription: Subscription, { seq, element }: DeliveryRow): void {
+    this.#remove.run(seq);
+    if (element !== null) this.#removeIfFinished(seq, element);
+    this.#reservedChanged(subscription, -1);
+  }
+
+  /** reserved or waiting -> finished */
+  remove(subscription: Subscription, row: DeliveryRow): void {
+    if (row.leaseUntil === null) this.removeWaiting(subscription, row.seq, row.element, row.dueAt);
+    else this.removeReserved(subscription, row);
+  }
+
+  /** reserved -> finished, if it is plain and small and the reservation has this token. Returns whether it was. */
+  removeHeld(subscription: Subscription, seq: number, token: string): boolean {
+    if (this.#removeHeld.run(seq, subscription.id, token).changes === 0) return false;
+    this.#reservedChanged(subscription, -1);
+    return true;
+  }
+
+  /** An element goes with its last delivery. */
+  #removeIfFinished(seq: number, element: number): void {
+    if (seq === element || this.#anyOfElement.get(element) === undefined) this.#removeElement.run(element);
+  }
+
+  /** waiting -> reserved */
+  reserve(
+    subscription: Subscription,
+    seq: number,
+    dueAt: number,
+    { token, until, owner }: Reservation,
+  ): void {
+    this.#reserve.run(token, until, owner, seq);
+    this.#waitingRemoved(subscription, dueAt);
+    this.#reservedChanged(subscription, 1);
+    this.#leaseStarted(subscription, until);
+  }
+
+  /**
+   * reserved or waiting -> waiting
+   * @param token the reservation's token if it may still be committed, as after its lease ended; else null
+   */
+  wait(
+    subscription: Subscription,
+    row: DeliveryRow,
+    { dueAt, tries, token, reason }: Pick<DeliveryRow, 'dueAt' | 'tries' | 'token' | 'reason'>,
+    now: number,
+  ): void {
+    const { seq, element, expiresAt, leaseUntil } = row;
+    const crc = deliveryChecksum(seq, element, subscription.id, dueAt, tries, expiresAt);
+    this.#wait.run(dueAt, tries, crc, token, reason, seq);
+    if (leaseUntil === null) this.#waitingRemoved(subscription, row.dueAt);
+    else this.#reservedChanged(subscription, -1);
+    this.#waitingAdded(subscription, dueAt, now);
+  }
+
+  /** reserved -> reserved, until another moment */
+  extend(subscription: Subscription, seq: number, until: number): void {
+    this.#names.changed(subscription);
+    this.#extend.run(until, seq);
+    this.#leaseStarted(subscription, until);
+  }
+
+  /** Waiting deliveries that expired, over all queues. */
+  expired(now: number, limit: number): DeliveryRow[] {
+    return this.#expired.all(now, limit) as unknown as DeliveryRow[];
+  }
+
+  /** When the next waiting delivery expires; null if none does. */
+  nextExpiry(): number | null {
+    return momentOf(this.#firstExpiry.get());
+  }
+
+  // Counts: see `Subscription`.
+
+  /** Brings a subscription's counts to `now`, which changes no fact. */
+  count(subscription: Subscription, now: number): Subscription {
+    if (now < subscription.countedAt) this.#goBack(subscription, now);
+    else if (subscription.scheduledFrom <= now) this.#advance(subscription, now);
+    subscription.countedAt = now;
+    return subscription;
+  }
+
+  /** The earliest maturity of what waits, due or not. */
+  firstDueAt({ id }: Subscription): number | null {
+    return momentOf(this.#firstDue.get(id));
+  }
+
+  /** Per element that several groups have: its deliveries by state. */
+  sharedStates(queue: Queue, now: number): Iterable<{ ready: number; scheduled: number; reserved: number }> {
+    const rows = this.#sharedStates.iterate(now, now, queue.id);
+    return rows as unknown as Iterable<{ ready: number; scheduled: number; reserved: number }>;
+  }
+
+  /** Counts the table's rows: slow, for when it can no longer be trusted to agree with what was counted. */
+  recount(subscription: Subscription, now: number): void {
+    this.#names.changed(subscription);
+    const { id } = subscription;
+    subscription.countedAt = now;
+    subscription.ready = Number(this.#countDue.get(id, Number.MIN_SAFE_INTEGER, now)?.n);
+    subscription.scheduled = Number(this.#countDue.get(id, now, Number.MAX_SAFE_INTEGER)?.n);
+    subscription.reserved = Number(this.#countReserved.get(id)?.n);
+    this.#lookAhead(subscription, now);
+  }
+
+  /** `now` lets the counts follow the clock if that is free. */
+  #waitingAdded(subscription: Subscription, dueAt: number, now: number): void {
+    this.#names.changed(subscription);
+    if (subscription.countedAt < now && subscription.scheduledFrom > now) subscription.countedAt = now;
+    if (dueAt <= subscription.countedAt) subscription.ready++;
+    else {
+      subscription.scheduled++;
+      if (dueAt < subscription.scheduledFrom) subscription.scheduledFrom = dueAt;
+    }
+  }
+
+  #waitingRemoved(subscription: Subscription, dueAt: number): void {
+    this.#names.changed(subscription);
+    if (dueAt <= subscription.countedAt) subscription.ready--;
+    else if (--subscription.scheduled === 0) subscription.scheduledFrom = Number.POSITIVE_INFINITY;
+  }
+
+  #reservedChanged(subscription: Subscription, difference: number): void {
+    this.#names.changed(subscription);
+    subscription.reserved += difference;
+  }
+
+  #advance(subscription: Subscription, now: number): void {
+    const due = Number(this.#countDue.get(subscription.id, subscription.countedAt, now)?.n);
+    subscription.ready += due;
+    subscription.scheduled -= due;
+    this.#lookAhead(subscription, now);
+  }
+
+  /** The clock was set back: what was ready only by the later time is scheduled again. */
+  #goBack(subscription: Subscription, now: number): void {
+    const due = Number(this.#countDue.get(subscription.id, now, subscription.countedAt)?.n);
+    subscription.ready -= due;
+    subscription.scheduled += due;
+    this.#lookAhead(subscription, now);
+  }
+
+  #lookAhead(subscription: Subscription, now: number): void {
+    const next =
+      subscription.scheduled === 0 ? null : momentOf(this.#firstDueAfter.get(subscription.id, now));
+    subscription.scheduledFrom = next ?? Number.POSITIVE_INFINITY;
+  }
+
+  // Leases. Their bounds are never too late: a reservation pulls them forward, a settled one leaves them, and reading
+  // the table makes them exact. So a batch in which no lease ends pays one comparison.
+
+  /** A queue was read from the tables. */
+  loaded(queue: Queue): void {
+    for (const subscription of this.#leased) {
+      if (subscription.queue === queue) this.#leased.delete(subscription);
+    }
+    for (const subscription of queue.subscriptions.values()) this.#refreshLease(subscription);
+  }
+
+  /** Whether `endedLeases` may find something. */
+  mayLeaseHaveEnded(now: number): boolean {
+    return this.#leasesEndFrom <= now;
+  }
+
+  /** Some reservations that ended at `now` or before, in the order of their ends, over all queues. */
+  endedLeases(now: number): DeliveryRow[] {
+    const found: DeliveryRow[] = [];
+    for (const { id, leaseEndsFrom } of this.#leased) {
+      if (leaseEndsFrom > now) continue;
+      if (found.length >= LEASES_A_CALL) break;
+      const rows = this.#endedLeases.all(id, now, LEASES_A_CALL - found.length);
+      found.push(...(rows as unknown as DeliveryRow[]));
+    }
+    return found.sort((a, b) => (a.leaseUntil ?? 0) - (b.leaseUntil ?? 0) || a.seq - b.seq);
+  }
+
+  /** Makes the bounds exact that have passed. Called after the leases that ended were settled. */
+  refreshLeases(now: number): void {
+    this.#leasesEndFrom = Number.POSITIVE_INFINITY;
+    for (const subscription of [...this.#leased]) {
+      if (subscription.leaseEndsFrom <= now) {
+        this.#names.changed(subscription);
+        this.#refreshLease(subscription);
+      } else this.#leasesEndFrom = Math.min(this.#leasesEndFrom, subscription.leaseEndsFrom);
+    }
+  }
+
+  /** The end of the lease that ends next, exactly; null if none runs. */
+  nextLeaseEnd(): number | null {
+    for (;;) {
+      const bound = this.#leasesEndFrom;
+      if (bound === Number.POSITIVE_INFINITY) return null;
+      this.refreshLeases(bound);
+      if (this.#leasesEndFrom === bound) return bound;
+    }
+  }
+
+  #refreshLease(subscription: Subscription): void {
+    const end = subscription.reserved === 0 ? null : momentOf(this.#firstLeaseEnd.get(subscription.id));
+    this.#leased.delete(subscription);
+    subscription.leaseEndsFrom = Number.POSITIVE_INFINITY;
+    if (end !== null) this.#leaseStarted(subscription, end);
+  }
+
+  #leaseStarted(subscription: Subscription, until: number): void {
+    if (until >= subscription.leaseEndsFrom) return;
+    subscription.leaseEndsFrom = until;
+    this.#leased.add(subscription);
+    if (until < this.#leasesEndFrom) this.#leasesEndFrom = until;
+  }
+}
+
+/** Whether the checksums of a delivery and its content fit. What fails is never handed out. */
+export function isWhole({ id }: Subscription, row: Joined, hasBody = true): boolean {
+  const [seq, element, dueAt, tries, crc, expiresAt, , type, more, contentCrc, body] = row;
+  return (
+    deliveryChecksum(seq, element, id, dueAt, tries, expiresAt) === crc &&
+    (!hasBody || elementChecksum(element ?? seq, type, more, body) === contentCrc)
+  );
+}
+
+/** Whether the checksum of a delivery fits. */
+export function isWholeDelivery({
+  seq,
+  element,
+  subscription,
+  dueAt,
+  tries,
+  expiresAt,
+  crc,
+}: DeliveryRow): boolean {
+  return deliveryChecksum(seq, element, subscription, dueAt, tries, expiresAt) === crc;
+}
+
+function momentOf(row: Record<string, unknown> | undefined): number | null {
+  return row === undefined ? null : Number(row.at);
+}

@@ -1,0 +1,198 @@
+import type { DatabaseSync, StatementSync } from 'node:sqlite';
+import { expire } from './moves.ts';
+import { heldBy, type Names, type Queue, USE_NOTED_MS } from './names.ts';
+import type { Store } from './store.ts';
+
+/** Elements that expired or passed their retention, and dedup keys past their window, that one call removes. */
+const ROWS_A_CALL = 1000;
+
+/** A queue that is empty, not paused and unused for so long is forgotten. Its use is known to the hour. */
+const FORGOTTEN_MS = 86_400_000 + USE_NOTED_MS;
+/** Between two rounds through all queues, and queues that one call forgets. */
+const REST_MS = 600_000;
+const QUEUES_A_CALL = 200;
+
+/** Free pages up to this number are kept for the next burst: growing the file again costs more. */
+const PAGES_KEPT = 4096;
+/** Pages returned at a time: a few milliseconds, since each may mean moving a page of the file's end. */
+const PAGES_A_CALL = 500;
+
+/** Housekeeping, in bounded steps. Leases that ended were ended before the batch, as before every batch. */
+export function sweep(store: Store): [nextAt: number | null, affected: string[]] {
+  const { now, rows, names, records, upkeep } = store;
+  const expired = rows.expired(now, ROWS_A_CALL);
+  for (const row of expired) {
+    const subscription = names.subscriptionById(row.subscription);
+    if (subscription !== null && rows.has(row.seq)) expire(store, subscription, row);
+  }
+  const old = upkeep.overdue(now, ROWS_A_CALL);
+  for (const element of old) dropWaiting(store, element);
+  const areKeysLeft = records.forgetKeys(now, ROWS_A_CALL);
+  upkeep.forgetUnused(store);
+  const arePagesLeft = upkeep.returnPages(store.space?.isTight ?? false);
+  const isMore = expired.length === ROWS_A_CALL || old.length === ROWS_A_CALL || areKeysLeft || arePagesLeft;
+  const next = [rows.nextLeaseEnd(), rows.nextExpiry(), upkeep.nextAt()].filter((at) => at !== null);
+  const nextAt = isMore ? now : next.length === 0 ? null : Math.min(...next);
+  return [nextAt, store.takeAffected().flatMap(({ ns, name }) => [ns, name])];
+}
+
+/** Reserved deliveries of the element stay until they are settled, and the element with them. */
+function dropWaiting({ rows, names }: Store, element: number): void {
+  for (const row of rows.ofElement(element)) {
+    const subscription = names.subscriptionById(row.subscription);
+    if (row.leaseUntil === null && subscription !== null) rows.remove(subscription, row);
+  }
+}
+
+/**
+ * What sweeping has of its own: the retention of streams, unused queues, and free pages.
+ *
+ * `Queue.oldestAt` says whether a queue may have an element that is past its retention, so that looking costs nothing
+ * until something is due.
+ */
+export class Upkeep {
+  readonly #names: Names;
+  readonly #retained = new Set<Queue>();
+  readonly #overdue: StatementSync;
+  readonly #insertedAfter: StatementSync;
+  readonly #isNeeded: StatementSync;
+  readonly #removeStats: StatementSync;
+  readonly #pages: StatementSync;
+  readonly #freePages: StatementSync;
+  readonly #vacuum: StatementSync;
+  readonly #pageBytes: number;
+  #forgetAt = Number.NEGATIVE_INFINITY;
+  #arePagesReturned = false;
+
+  constructor(db: DatabaseSync, names: Names) {
+    this.#names = names;
+    this.#overdue = db.prepare(
+      `SELECT DISTINCT e.seq, e.inserted_at
+       FROM element e INDEXED BY element_age
+       CROSS JOIN delivery d ON d.element = e.seq AND d.lease_until IS NULL
+       WHERE e.queue = ? AND e.groups > 0 AND e.inserted_at <= ? ORDER BY e.inserted_at LIMIT ?`,
+    );
+    this.#insertedAfter = db.prepare(
+      `SELECT inserted_at AS at FROM element INDEXED BY element_age
+       WHERE queue = ? AND groups > 0 AND inserted_at > ? ORDER BY inserted_at LIMIT 1`,
+    );
+    this.#isNeeded = db.prepare(
+      'SELECT EXISTS (SELECT 1 FROM dedup WHERE queue = :queue) OR EXISTS (SELECT 1 FROM damaged WHERE queue = :queue) AS is_needed',
+    );
+    this.#removeStats = db.prepare('DELETE FROM stats WHERE queue = ?');
+    this.#pages = db.prepare('PRAGMA page_count');
+    this.#freePages = db.prepare('PRAGMA freelist_count');
+    this.#pageBytes = Number(db.prepare('PRAGMA page_size').get()?.page_size);
+    this.#vacuum = db.prepare(`PRAGMA incremental_vacuum(${PAGES_A_CALL})`);
+    for (const queue of names.all()) this.loaded(queue);
+  }
+
+  /** A queue was read from the tables, or got another policy. */
+  loaded(queue: Queue): void {
+    if (queue.policy.retentionMs === null) this.#retained.delete(queue);
+    else this.#setOldest(queue, Number.MIN_SAFE_INTEGER);
+  }
+
+  /** A waiting element of that age is there now. */
+  added(queue: Queue, insertedAt: number): void {
+    if (queue.policy.retentionMs === null || insertedAt >= queue.oldestAt) return;
+    this.#names.changedQueue(queue);
+    queue.oldestAt = insertedAt;
+    this.#retained.add(queue);
+  }
+
+  /** A delivery waits again that may be older than all that waits. */
+  releasedInto(queue: Queue): void {
+    this.added(queue, Number.MIN_SAFE_INTEGER);
+  }
+
+  /** Waiting elements past their retention, at most `limit`. Called again after they went, it finds the next. */
+  overdue(now: number, limit: number): number[] {
+    const found: number[] = [];
+    for (const queue of [...this.#retained]) {
+      const last = now - (queue.policy.retentionMs ?? Number.POSITIVE_INFINITY);
+      if (queue.oldestAt > last) continue;
+      for (const { seq } of this.#overdue.all(queue.id, last, limit - found.length)) found.push(Number(seq));
+      if (found.length >= limit) break;
+      this.#names.changedQueue(queue);
+      this.#setOldest(queue, last);
+    }
+    return found;
+  }
+
+  /** When the next element is past its retention; null if none ever is. */
+  nextAt(): number | null {
+    let next = Number.POSITIVE_INFINITY;
+    for (const { oldestAt, policy } of this.#retained)
+      next = Math.min(next, oldestAt + (policy.retentionMs ?? 0));
+    return next === Number.POSITIVE_INFINITY ? null : next;
+  }
+
+  /** The first element that was inserted after a moment becomes the oldest. */
+  #setOldest(queue: Queue, moment: number): void {
+    const row = this.#insertedAfter.get(queue.id, moment);
+    queue.oldestAt = row === undefined ? Number.POSITIVE_INFINITY : Number(row.at);
+    if (row === undefined) this.#retained.delete(queue);
+    else this.#retained.add(queue);
+  }
+
+  /** Forgets queues that nobody needs any more, with their statistics: names must not pile up. */
+  forgetUnused(store: Store): void {
+    const { now, names } = store;
+    if (now < this.#forgetAt) return;
+    let left = QUEUES_A_CALL;
+    for (const queue of [...names.all()]) {
+      if (now - queue.usedAt < FORGOTTEN_MS || !this.#isForgettable(store, queue)) continue;
+      if (left-- === 0) return;
+      store.records.deleteDefinition('queue', definitionKey(queue));
+      this.#removeStats.run(queue.id);
+      this.#retained.delete(queue);
+      names.remove(queue);
+    }
+    this.#forgetAt = now + REST_MS;
+  }
+
+  #isForgettable({ records }: Store, queue: Queue): boolean {
+    if (queue.options !== null) return false;
+    for (const subscription of queue.subscriptions.values()) if (heldBy(subscription) > 0) return false;
+    if (records.definition('queue', definitionKey(queue))?.[1].includes('"paused":true')) return false;
+    return Number(this.#isNeeded.get({ queue: queue.id })?.is_needed) === 0;
+  }
+
+  /**
+   * Shrinks the file a little (`auto_vacuum = INCREMENTAL`) if a quarter of it is free. Returns whether more is to be done.
+   * @param isTight on a full disk: down to the last free page
+   */
+  returnPages(isTight: boolean): boolean {
+    if (!this.#isWorthWhile(isTight)) return false;
+    this.#vacuum.all();
+    this.#arePagesReturned = true;
+    return this.#isWorthWhile(isTight);
+  }
+
+  #isWorthWhile(isTight: boolean): boolean {
+    const free = Number(this.#freePages.get()?.freelist_count);
+    if (isTight) return free > 0;
+    return free > PAGES_KEPT && free * 4 > Number(this.#pages.get()?.page_count);
+  }
+
+  /** Whether pages were returned since the last call: the file shrinks only at the next checkpoint. */
+  takeReturned(): boolean {
+    const areReturned = this.#arePagesReturned;
+    this.#arePagesReturned = false;
+    return areReturned;
+  }
+
+  /** What the pages take that hold something. */
+  bytesInUse(): number {
+    return (
+      (Number(this.#pages.get()?.page_count) - Number(this.#freePages.get()?.freelist_count)) *
+      this.#pageBytes
+    );
+  }
+}
+
+/** As the broker writes it (`broker/namespace.ts`). */
+function definitionKey({ key: { ns, name } }: Queue): string {
+  return JSON.stringify([ns, name]);
+}

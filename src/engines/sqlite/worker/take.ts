@@ -1,0 +1,91 @@
+import { type BodyWriter, type Fields, TAKEN_FIELDS, type Taken } from '../protocol.ts';
+import { elementOf, expire, setAsideDamaged } from './moves.ts';
+import type { Subscription } from './names.ts';
+import { isWhole, type Joined } from './rows.ts';
+import type { Store } from './store.ts';
+
+/** Rows read at a time: enough for speed, few enough that a page of large bodies stays small. */
+const PAGE = 64;
+/**
+ * A call returns no more once its bodies have this many bytes, fewer than `count` or not: a thousand elements of a
+ * megabyte would be a gigabyte in one reply. The caller sees a `nextDueAt` that has passed and asks again.
+ */
+export const MAX_REPLY_BYTES = 16 * 1024 * 1024;
+/** Expired elements that one call ends; with more of them, the caller asks again. */
+const MAX_EXPIRED = 1000;
+
+const NONE: Taken = [null, null, null, []];
+
+/** Pops, or reserves for `leaseMs`, what is eligible. */
+export function take(
+  store: Store,
+  reply: BodyWriter,
+  handle: number,
+  group: string,
+  count: number,
+  ids: readonly string[] | null,
+  leaseMs: number | null,
+  owner: number,
+): Taken {
+  const { names, rows, now } = store;
+  const queue = names.find(handle);
+  if (queue !== null) names.noteUse(queue, now);
+  const subscription = queue?.subscriptions.get(group);
+  if (subscription === undefined) return NONE;
+  const until = leaseMs === null ? null : now + leaseMs;
+  const maxBytes = reply.byteLength + MAX_REPLY_BYTES;
+  const fields: Fields = [];
+  let lost: Fields | null = null;
+  let left = count;
+  let expired = 0;
+  for (let isLast = false; left > 0 && !isLast; ) {
+    const limit = Math.min(PAGE, left);
+    const page = ids === null ? rows.ready(subscription, now, limit) : named(store, subscription, ids);
+    isLast = page.length < limit || ids !== null;
+    for (const row of page) {
+      if (left === 0) break;
+      const [seq, element, dueAt, tries, , expiresAt, reason, type, more, , body] = row;
+      if (reply.byteLength >= maxBytes || expired === MAX_EXPIRED) {
+        isLast = true;
+        break;
+      }
+      if (expiresAt !== null && expiresAt <= now) {
+        const delivery = rows.find(subscription, elementOf({ seq, element }));
+        if (delivery !== null) expire(store, subscription, delivery);
+        expired++;
+        continue;
+      }
+      if (!isWhole(subscription, row)) {
+        setAsideDamaged(store, elementOf({ seq, element }));
+        continue;
+      }
+      let token: string | null = null;
+      if (until === null) {
+        rows.removeWaiting(subscription, seq, element, dueAt);
+        if (expiresAt !== null || reason !== null) {
+          lost ??= [];
+          lost.push(fields.length / TAKEN_FIELDS, expiresAt, reason);
+        }
+      } else {
+        token = store.tokens.text();
+        rows.reserve(subscription, seq, dueAt, { token, until, owner });
+      }
+      const id = store.ids.text(element ?? seq);
+      fields.push(id, tries, dueAt, type, more, reply.add(body), body.byteLength, token);
+      left--;
+    }
+  }
+  return [left > 0 && ids === null ? rows.firstDueAt(subscription) : null, until, lost, fields];
+}
+
+/** The eligible ones of these elements, by maturity, then by insertion. */
+function named({ rows, ids, now }: Store, subscription: Subscription, texts: readonly string[]): Joined[] {
+  const found = new Map<number, Joined>();
+  for (const text of texts) {
+    const element = ids.parse(text);
+    const row = element === null ? null : rows.findJoined(subscription, element);
+    const isEligible = row !== null && row[11] === null && row[2] <= now;
+    if (isEligible) found.set(row[0], row);
+  }
+  return [...found.values()].sort((a, b) => a[2] - b[2] || a[0] - b[0]);
+}
