@@ -39,9 +39,9 @@ export function failTry(
     tries >= (queue.policy.deadLetter?.maxTries ?? Number.POSITIVE_INFINITY) &&
     deadLetterQueue(queue) !== null
   ) {
-    return deadLetter(store, subscription, row, tries, reason ?? row.reason);
+    return deadLetter(store, subscription, row, tries, reason);
   }
-  store.rows.wait(subscription, row, { dueAt, tries, token, reason: reason ?? row.reason }, store.now);
+  store.rows.wait(subscription, row, { dueAt, tries, token, reason }, store.now);
   store.upkeep.releasedInto(queue);
   return 'done';
 }

@@ -185,12 +185,10 @@ function release(
   const isReturned = row.leaseUntil !== null && countTry === 0 && delayMs === 0;
   const moment = dueAt ?? (isReturned ? row.dueAt : store.now + delayMs);
   if (countTry === 1) return failTry(store, subscription, row, { dueAt: moment, token: null, reason });
-  // A waiting delivery may still be committed by the consumer whose lease ended.
-  const token = row.leaseUntil === null ? row.token : null;
   store.rows.wait(
     subscription,
     row,
-    { dueAt: moment, tries: row.tries, token, reason: row.reason },
+    { dueAt: moment, tries: row.tries, token: null, reason: row.reason },
     store.now,
   );
   store.upkeep.releasedInto(subscription.queue);
