@@ -14,10 +14,9 @@ import { join } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
 import { describe, it } from 'node:test';
 import { checkSqliteVersion } from '../../src/engines/sqlite/worker/open.ts';
-import { SCHEMA_VERSION, schemaOf } from '../../src/engines/sqlite/worker/schema.ts';
+import { SCHEMA_VERSION } from '../../src/engines/sqlite/worker/schema.ts';
 import { QUEUE, type SqliteFolder, withFolder } from '../engines/sqlite-folder.ts';
 import { bodyTexts, newElement, newElements } from '../support/elements.ts';
-import { commit } from '../support/settle.ts';
 
 const OWNER = new URL('../engines/sqlite-owner.ts', import.meta.url).pathname;
 
@@ -117,41 +116,6 @@ describe('opening a SQLite file', () => {
       appendFileSync(`${folder.file}-wal`, Buffer.alloc(5000, 1));
       const again = await folder.started();
       assert.equal((await again.storage.counts(QUEUE)).ready, 1);
-    });
-  });
-
-  it('brings a file of the first version up to date: elements, reservations and dedup keys stay', async () => {
-    await withFolder(async (folder) => {
-      const db = new DatabaseSync(folder.file);
-      db.exec(`${schemaOf(1)};
-        INSERT INTO meta VALUES ('tag', 'abcdef'), ('epoch', 7);
-        INSERT INTO queue VALUES (1, '${QUEUE.ns}', '${QUEUE.name}');
-        INSERT INTO lane VALUES (1, 1, '', 0, 1, 0, 1);
-        INSERT INTO element VALUES (1, 1, 0, 0, NULL, NULL, 0, x''), (2, 1, 0, 0, NULL, NULL, 0, x'');
-        INSERT INTO delivery VALUES (1, 1, 0, 2, 77, ${folder.clock.now() + 60_000}), (2, 1, 0, 0, NULL, NULL);
-        INSERT INTO dedup VALUES (1, 'k', 2, ${folder.clock.now()});
-        UPDATE element SET crc = seq;`);
-      db.close();
-      const { storage } = await folder.started();
-      const { ready, reserved } = await storage.counts(QUEUE);
-      assert.deepEqual([ready, reserved], [1, 1]);
-      const { deliveries } = await storage.scan(QUEUE, {
-        group: '',
-        states: ['reserved'],
-        bodies: true,
-        after: null,
-        limit: 9,
-      });
-      const [held] = deliveries;
-      assert.equal(held?.tries, 2);
-      const ref = { id: held?.id ?? '', group: '', token: null, owner: 'ann' };
-      assert.deepEqual(await commit(storage, QUEUE, [ref]), ['done']);
-      const repeats: boolean[] = [];
-      const again = { ...newElement({ dedupKey: 'k' }), fingerprint: 'x'.repeat(22) };
-      await storage.insert(QUEUE, [again], null, (_, isSame) => repeats.push(isSame));
-      assert.deepEqual(repeats, [true]);
-      const reserve = { group: '', count: 9, leaseMs: 1000, owner: 'ann' };
-      assert.equal((await storage.take(QUEUE, reserve)).deliveries.length, 1);
     });
   });
 

@@ -1,92 +1,64 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import fc from 'fast-check';
-import { MessageReader, MessageWriter } from '../../src/engines/sqlite/message.ts';
+import { BodyWriter, bodyAt, byteLengthOf, type PackedBodies } from '../../src/engines/sqlite/protocol.ts';
 
 /** Around the size from which a body travels in its own memory. */
 const LENGTHS = [0, 1, 46, 16_383, 16_384, 16_385, 70_000];
 
-const items = fc.oneof(
-  fc.record({
-    kind: fc.constant('value' as const),
-    value: fc.oneof(fc.integer(), fc.string(), fc.constant(null)),
-  }),
-  fc.record({ kind: fc.constant('flag' as const), value: fc.boolean() }),
-  fc.record({ kind: fc.constant('body' as const), value: fc.constantFrom(...LENGTHS), fill: fc.nat(255) }),
+const bodies = fc.array(
+  fc.record({ length: fc.constantFrom(...LENGTHS), fill: fc.nat(255), isWhole: fc.boolean() }),
+  { maxLength: 12 },
 );
-type Item = typeof items extends fc.Arbitrary<infer T> ? T : never;
 
-function write(writer: MessageWriter, item: Item): void {
-  if (item.kind === 'value') writer.value(item.value);
-  else if (item.kind === 'flag') writer.flag(item.value);
-  else writer.body(bodyOf(item.value, item.fill));
-}
-
-/** A view into a larger array, as bodies from a socket are. */
-function bodyOf(length: number, fill: number): Uint8Array {
+/** A body that fills its memory, or a view into a larger array, as bodies from a socket are. */
+function bodyOf(length: number, fill: number, isWhole = false): Uint8Array {
+  if (isWhole) return new Uint8Array(length).fill(fill);
   return new Uint8Array(length + 2).fill(fill).subarray(1, length + 1);
 }
 
-function assertReads(reader: MessageReader, item: Item): void {
-  if (item.kind === 'flag') assert.equal(reader.flag(), item.value);
-  else if (item.kind === 'body')
-    assert.deepEqual(Buffer.from(reader.body()), Buffer.from(bodyOf(item.value, item.fill)));
-  else if (item.value === null) assert.equal(reader.textOrNull(), null);
-  else if (typeof item.value === 'string') assert.equal(reader.text(), item.value);
-  else assert.equal(reader.number(), item.value);
+/** The bodies on the other side of a thread border. */
+function crossed(writer: BodyWriter, isOwned: boolean): PackedBodies {
+  const transfer: ArrayBuffer[] = [];
+  const packed = writer.pack(isOwned, transfer);
+  return structuredClone(packed, { transfer });
 }
 
-describe('messages between the SQLite engine and its thread', () => {
-  it('carry a large body once, however many elements have it', () => {
-    const writer = new MessageWriter();
-    const body = bodyOf(70_000, 7);
-    for (let i = 0; i < 100; i += 1) writer.body(body);
-    const { message, transfer } = writer.pack(false);
-    assert.equal(transfer.length, 1);
-    const reader = new MessageReader(structuredClone(message, { transfer }));
-    for (let i = 0; i < 100; i += 1) assert.deepEqual(Buffer.from(reader.body()), Buffer.from(body));
-  });
-
-  it('are read as they were written, after the copy that a thread border makes', () => {
+describe('bodies between the SQLite engine and its thread', () => {
+  it('are found by their offset and length, after the copy that a thread border makes', () => {
     fc.assert(
-      fc.property(fc.array(items, { maxLength: 12 }), fc.boolean(), (written, owned) => {
-        const writer = new MessageWriter();
-        for (const item of written) write(writer, item);
-        const { message, transfer } = writer.pack(owned);
-        const reader = new MessageReader(structuredClone(message, { transfer }));
-        for (const item of written) assertReads(reader, item);
-      }),
-    );
-  });
-
-  it('forget a call that failed half-way, and may be read from any call on', () => {
-    const calls = fc.array(items, { maxLength: 5 });
-    fc.assert(
-      fc.property(calls, calls, calls, (first, failed, last) => {
-        const writer = new MessageWriter();
-        for (const item of first) write(writer, item);
-        const at = writer.position();
+      fc.property(bodies, fc.boolean(), (written, isOwned) => {
+        const writer = new BodyWriter();
+        const offsets = written.map(({ length, fill, isWhole }) => writer.add(bodyOf(length, fill, isWhole)));
         const bytes = writer.byteLength;
-        for (const item of failed) write(writer, item);
-        writer.rewind(at);
-        assert.equal(writer.byteLength, bytes);
-        assert.deepEqual(writer.position(), at);
-        for (const item of last) write(writer, item);
-        const reader = new MessageReader(writer.pack(false).message);
-        for (let round = 0; round < 2; round++) {
-          reader.seek(at.value, at.byte, at.large);
-          for (const item of last) assertReads(reader, item);
+        const received = crossed(writer, isOwned);
+        assert.equal(byteLengthOf(received), bytes);
+        for (const [index, { length, fill }] of written.entries()) {
+          const body = bodyAt(received, offsets[index] ?? 0, length);
+          assert.deepEqual(Buffer.from(body), Buffer.from(bodyOf(length, fill)));
         }
       }),
     );
   });
 
-  it('leave the memory of bodies alone that are not theirs to give', () => {
+  it('are carried once if they are large, however many elements have them', () => {
+    const writer = new BodyWriter();
+    const body = bodyOf(70_000, 7);
+    const offsets = Array.from({ length: 100 }, () => writer.add(body));
+    const transfer: ArrayBuffer[] = [];
+    const packed = writer.pack(false, transfer);
+    assert.equal(transfer.length, 1);
+    const received = structuredClone(packed, { transfer });
+    for (const offset of offsets) {
+      assert.deepEqual(Buffer.from(bodyAt(received, offset, 70_000)), Buffer.from(body));
+    }
+  });
+
+  it('keep their memory if it is not theirs to give', () => {
     const body = new Uint8Array(20_000).fill(7);
-    const writer = new MessageWriter();
-    writer.body(body);
-    const { message, transfer } = writer.pack(false);
-    structuredClone(message, { transfer });
+    const writer = new BodyWriter();
+    writer.add(body);
+    crossed(writer, false);
     assert.equal(body.byteLength, 20_000);
   });
 });

@@ -290,7 +290,7 @@ export class Names {
     this.#changedQueues.clear();
   }
 
-  /** Reads again what the transaction that failed had changed. Returns the queues that are stored. */
+  /** Reads again what the transaction that failed had changed. Returns its queues, also those that are not stored now. */
   reload(): Queue[] {
     for (const { queue } of this.#changed) this.#changedQueues.add(queue);
     // Those that it had removed come first: a new one may have been given the number, or the name, of one of them.
@@ -300,16 +300,17 @@ export class Names {
       for (const { id } of subscriptions.values()) this.#subscriptionById.delete(id);
       subscriptions.clear();
     }
-    return queues.flatMap((queue) => this.#load(queue.id, queue) ?? []);
+    for (const queue of queues) this.#load(queue.id, queue);
+    return queues;
   }
 
-  #load(id: number, known?: Queue): Queue | null {
+  #load(id: number, known?: Queue): void {
     const row = this.#findQueue.get(id);
     const isReplaced = known?.isStored && this.#byId.get(id) !== known;
     const isOther = known !== undefined && (row?.name !== known.key.name || row?.ns !== known.key.ns);
     if (row === undefined || isReplaced || isOther) {
       if (known !== undefined) this.#forget(known);
-      return null;
+      return;
     }
     const key = known?.key ?? { ns: String(row.ns), name: String(row.name) };
     const options = row.options === null ? null : String(row.options);
@@ -319,7 +320,6 @@ export class Names {
     for (const one of this.#findSubscriptions.all(id)) {
       this.#remember(queue, one as unknown as SubscriptionRow);
     }
-    return queue;
   }
 
   #create(key: QueueKey): Queue {

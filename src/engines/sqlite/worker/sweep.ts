@@ -89,7 +89,7 @@ export class Upkeep {
 
   /** A queue was read from the tables, or got another policy. */
   loaded(queue: Queue): void {
-    if (queue.policy.retentionMs === null) this.#retained.delete(queue);
+    if (!queue.isStored || queue.policy.retentionMs === null) this.#retained.delete(queue);
     else this.#setOldest(queue, Number.MIN_SAFE_INTEGER);
   }
 
