@@ -4,6 +4,7 @@ import { describe, it } from 'node:test';
 import { QUEUE, type SqliteFolder, withFolder } from '../engines/sqlite-folder.ts';
 import { bodyTexts, newElement } from '../support/elements.ts';
 import { freshSeed, type Random, seededRandom } from '../support/random.ts';
+import { extend } from '../support/settle.ts';
 
 /** More by `SQLITE_FLIPS`. */
 const FLIPS = Number(process.env.SQLITE_FLIPS ?? 30);
@@ -29,6 +30,27 @@ async function killedAfter(folder: SqliteFolder, random: Random, count: number):
   const engine = await folder.started();
   const bodies = Array.from({ length: count }, (_, index) => bodyOf(random, `element ${index}`));
   for (const body of bodies) await engine.storage.insert(QUEUE, [newElement({ body })]);
+  return left(folder, bodies, engine);
+}
+
+/** Transactions that only extend leases, each of its own, at the log's end. */
+const LEASES = 6;
+
+/** Elements are stored, then the lease of another one is extended again and again; the last insert may follow. */
+async function killedAfterLeases(folder: SqliteFolder, random: Random, last = ''): Promise<Rest> {
+  const engine = await folder.started();
+  const { storage } = engine;
+  const other = { ns: 'N', name: 'leased' };
+  await storage.insert(other, [newElement()]);
+  const [held] = (await storage.take(other, { group: '', count: 1, leaseMs: 600_000 })).deliveries;
+  const bodies = Array.from({ length: 8 }, (_, index) => bodyOf(random, `element ${index}`));
+  for (const body of bodies) await storage.insert(QUEUE, [newElement({ body })]);
+  const ref = { id: held?.id ?? '', group: '', token: held?.lease?.token ?? '' };
+  for (let i = 0; i < LEASES; i++) await extend(storage, other, [{ ...ref, leaseMs: 700_000 }]);
+  if (last !== '') {
+    bodies.push(last);
+    await storage.insert(QUEUE, [newElement({ body: last })]);
+  }
   return left(folder, bodies, engine);
 }
 
@@ -109,12 +131,19 @@ function framesOf(log: Buffer): { offset: number; isCommit: boolean }[] {
   return frames;
 }
 
-/** Where the last transaction starts. */
+/** Where each transaction starts and ends. */
+function transactionsOf(log: Buffer): { start: number; end: number }[] {
+  let start = HEADER_BYTES;
+  return framesOf(log).flatMap(({ offset, isCommit }) => {
+    if (!isCommit) return [];
+    const transaction = { start, end: offset + FRAME_BYTES };
+    start = transaction.end;
+    return [transaction];
+  });
+}
+
 function lastTransaction(log: Buffer): { start: number; end: number } {
-  const frames = framesOf(log);
-  const commits = frames.filter(({ isCommit }) => isCommit).map(({ offset }) => offset);
-  const [before = 0, last = 0] = commits.slice(-2);
-  return { start: before + FRAME_BYTES, end: last + FRAME_BYTES };
+  return transactionsOf(log).at(-1) ?? { start: 0, end: 0 };
 }
 
 describe("SQLite's write-ahead log at rest", () => {
@@ -188,6 +217,52 @@ describe("SQLite's write-ahead log at rest", () => {
         assert.deepEqual(await startedOn(folder, { ...rest, log: torn }), rest.bodies.slice(0, -1));
       }
       assert.deepEqual(folder.told, []);
+    });
+  });
+
+  it('starts silently without transactions at its end that only moved leases, however a power loss tore them', async (t) => {
+    const seed = freshSeed();
+    t.diagnostic(`seed ${seed}`);
+    const random = seededRandom(seed);
+    await withFolder(async (folder) => {
+      const rest = await killedAfterLeases(folder, random);
+      const transactions = transactionsOf(rest.log);
+      const end = transactions.at(-1)?.end ?? 0;
+      for (let round = 0; round < 20; round++) {
+        const first = random.between(transactions.length - LEASES, transactions.length - 1);
+        const { start = 0 } = transactions[first] ?? {};
+        const log = Buffer.from(rest.log);
+        const lost = random.between(start, end - 1);
+        log.fill(0, lost, Math.min(end, lost + random.between(1, end - start)));
+        assert.deepEqual(await startedOn(folder, { ...rest, log }), rest.bodies, `zeros from ${lost}`);
+      }
+      assert.deepEqual(folder.told, []);
+    });
+  });
+
+  it('starts without its last synced transaction if a power loss tore that and took leases before it', async () => {
+    await withFolder(async (folder) => {
+      const random = seededRandom(8);
+      const rest = await killedAfterLeases(folder, random, 'in progress');
+      const transactions = transactionsOf(rest.log);
+      for (let lost = 2; lost <= LEASES + 1; lost++) {
+        const { start = 0, end = 0 } = transactions.at(-lost) ?? {};
+        const log = Buffer.from(rest.log);
+        log.fill(0, start, end);
+        assert.deepEqual(await startedOn(folder, { ...rest, log }), rest.bodies.slice(0, -1));
+      }
+    });
+  });
+
+  it('is refused with a flipped bit before two synced transactions that leases follow', async () => {
+    await withFolder(async (folder) => {
+      const random = seededRandom(9);
+      const rest = await killedAfterLeases(folder, random);
+      const { start, end } = transactionsOf(rest.log).at(-LEASES - 2) ?? { start: 0, end: 0 };
+      for (let round = 0; round < 20; round++) {
+        const bit = random.between(start * 8, end * 8 - 1);
+        assertRefused(await startedOn(folder, { ...rest, log: flipped(rest.log, bit) }), `bit ${bit}`);
+      }
     });
   });
 

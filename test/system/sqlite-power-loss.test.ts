@@ -3,9 +3,16 @@ import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { createInterface } from 'node:readline';
 import { describe, it } from 'node:test';
-import { withFolder } from '../engines/sqlite-folder.ts';
+import type { Engine } from '../../src/engine/engine.ts';
+import type { ScanPage } from '../../src/engine/storage.ts';
+import { DELIVERY_STATES } from '../../src/model/element.ts';
+import type { Line } from '../engines/sqlite-caller.ts';
+import { QUEUE, withFolder } from '../engines/sqlite-folder.ts';
 import { losePower, powerLossEnvironment } from '../support/power-loss.ts';
+import { freshSeed, seededRandom } from '../support/random.ts';
+import { purge } from '../support/settle.ts';
 
+const CALLER = new URL('../engines/sqlite-caller.ts', import.meta.url).pathname;
 const HOLDER = new URL('../engines/sqlite-holder.ts', import.meta.url).pathname;
 
 interface Held {
@@ -56,3 +63,112 @@ describe('a SQLite store whose power fails soon after each start', () => {
     });
   }
 });
+
+/** More by `SQLITE_POWER_LOSSES`. */
+const LOSSES = Number(process.env.SQLITE_POWER_LOSSES ?? 8);
+
+/** What the calls of one run had acknowledged, and what the one that was in flight may have done. */
+interface Acknowledged {
+  readonly stored: Set<string>;
+  readonly gone: Set<string>;
+  readonly tokens: readonly string[];
+  readonly inFlight: Line | null;
+}
+
+/** Calls the engine at random in a process that loses its power after some acknowledgements. */
+async function callAndLosePower(
+  folder: string,
+  seed: number,
+  after: number,
+  env: Readonly<Record<string, string>>,
+): Promise<Line[]> {
+  const caller = spawn(process.execPath, [CALLER, folder, String(seed)], {
+    stdio: ['ignore', 'pipe', 'inherit'],
+    env: { ...process.env, ...env },
+  });
+  const lines: Line[] = [];
+  for await (const text of createInterface({ input: caller.stdout })) {
+    lines.push(JSON.parse(text) as Line);
+    if (lines.length === after) caller.kill('SIGKILL');
+  }
+  losePower(folder);
+  return lines;
+}
+
+function acknowledgedBy(lines: readonly Line[]): Acknowledged {
+  const stored = new Set<string>();
+  const gone = new Set<string>();
+  const tokens: string[] = [];
+  for (const { is, call, id = '', token } of lines) {
+    if (is === 'calling') continue;
+    if (token !== undefined) tokens.push(token);
+    if (call === 'insert' || call === 'undo') stored.add(id);
+    else if (call === 'pop' || call === 'commit') stored.delete(id);
+    if (call === 'pop' || call === 'commit') gone.add(id);
+    else gone.delete(id);
+  }
+  const last = lines.at(-1);
+  return { stored, gone, tokens, inFlight: last?.is === 'calling' ? last : null };
+}
+
+describe('a SQLite store that acknowledges some calls before they are on the disk', () => {
+  it(`loses no element, hands none out twice that was popped, and repeats no token, over ${LOSSES} power losses`, async (t) => {
+    const seed = freshSeed();
+    t.diagnostic(`seed ${seed}`);
+    const random = seededRandom(seed);
+    await withFolder(async (folder) => {
+      const env = powerLossEnvironment(folder.path);
+      const tokens = new Set<string>();
+      let reserved = 0;
+      for (let loss = 0; loss < LOSSES; loss++) {
+        const lines = await callAndLosePower(folder.path, seed + loss, random.between(60, 400), env);
+        const { stored, gone, tokens: given, inFlight } = acknowledgedBy(lines);
+        for (const token of given) assert.ok(!tokens.has(token), 'a token was given twice');
+        for (const token of given) tokens.add(token);
+        reserved += given.length;
+        folder.clock.setWallTime(Date.now());
+        const engine = await folder.started();
+        assert.deepEqual(folder.told, []);
+        const left = new Set(await everything(engine));
+        const missing = [...stored].filter((id) => !left.has(id));
+        const mayBeMissing = inFlight?.call === 'pop' || inFlight?.call === 'commit' ? 1 : 0;
+        assert.ok(missing.length <= mayBeMissing, `${missing} of ${JSON.stringify(inFlight)}`);
+        for (const id of gone) assert.ok(!left.has(id) || inFlight?.id === id, `${id} is back`);
+        while ((await purge(engine.storage, QUEUE)) > 0);
+        await engine.stop();
+      }
+      assert.ok(reserved > LOSSES);
+    });
+  });
+
+  it('may lose the last reservations, extensions and returns, which ends leases early and nothing more', async () => {
+    await withFolder(async (folder) => {
+      const { path } = folder;
+      const env = powerLossEnvironment(path);
+      const { id } = await runAndLosePower(path, 'full', env);
+      folder.clock.setWallTime(Date.now());
+      const { storage } = await folder.started();
+      const { ready, reserved } = await storage.counts(QUEUE);
+      // What shows that the reservation cost no fsync.
+      assert.deepEqual({ ready, reserved }, { ready: 1, reserved: 0 });
+      const { deliveries } = await storage.take(QUEUE, { group: '', count: 1, leaseMs: 1000 });
+      assert.deepEqual([deliveries[0]?.id, deliveries[0]?.tries], [id, 0]);
+    });
+  });
+});
+
+async function everything({ storage }: Engine): Promise<string[]> {
+  const ids: string[] = [];
+  for (let after: string | null = null, isFirst = true; isFirst || after !== null; isFirst = false) {
+    const page: ScanPage = await storage.scan(QUEUE, {
+      group: '',
+      states: DELIVERY_STATES,
+      after,
+      limit: 100,
+      bodies: false,
+    });
+    ids.push(...page.deliveries.map(({ id }) => id));
+    after = page.next;
+  }
+  return ids;
+}

@@ -1,12 +1,15 @@
 import { closeSync, fstatSync, openSync, readSync, statSync } from 'node:fs';
+import { UNSYNCED_PAGE } from './schema.ts';
 
 /**
  * Finds damage in a write-ahead log at rest. SQLite itself stops at the first frame that does not fit and silently
  * drops what follows, since it cannot know whether a crash tore the tail or a fault changed a bit.
  *
- * The difference is in what follows: each commit is fsynced before the next one starts, so a crash tears one
- * transaction at most. Two commits of this log behind the break were both acknowledged, and the break is damage.
- * A break in the last transaction cannot be distinguished from a torn one.
+ * The difference is in what follows: a commit that is fsynced has all frames before it on the disk, and the next one
+ * starts after that. So a power loss tears one such transaction at most, and those behind the last one that were not
+ * fsynced, which only moved leases. Two synced commits at the break or behind it were both acknowledged: the break is damage.
+ * A break in the last synced transaction cannot be distinguished from a torn one. A transaction is an unsynced one if it
+ * writes the page that no other does (`schema.ts`).
  *
  * Format: https://www.sqlite.org/fileformat2.html#the_write_ahead_log. A log is reused from its start, with new
  * salts, so behind its end there may be sound frames of an earlier generation; those were checkpointed.
@@ -14,7 +17,7 @@ import { closeSync, fstatSync, openSync, readSync, statSync } from 'node:fs';
 export interface LogDamage {
   /** Of the first frame that does not fit, or 0 for the header. */
   readonly offset: number;
-  /** Commits at the break and behind it, which SQLite would drop. */
+  /** Synced commits at the break and behind it, which SQLite would drop. */
   readonly commits: number;
 }
 
@@ -67,6 +70,8 @@ interface Header {
 interface Frame {
   readonly offset: number;
   readonly salts: Sum;
+  /** Has the page that only unsynced transactions write. */
+  readonly isMark: boolean;
   /** Names a page and is the last one of its transaction. */
   readonly isCommit: boolean;
   /** Its checksum continues the one stored in the frame, or the header, before it. */
@@ -110,14 +115,19 @@ function readHeader(descriptor: number): Header {
 function damageInFrames({ each }: Frames, header: Header): LogDamage | null {
   let offset: number | null = null;
   let commits = 0;
+  let isUnsynced = false;
   each(header.pageBytes, header.isLittle, header.stored, (frame) => {
-    const isOurs = hasSalts(frame, header);
-    if (offset === null) {
-      if (isOurs && frame.fits) return true;
-      offset = frame.offset;
-      // A frame that continues the log but for its salts is one of ours whose salts were changed.
-      if (frame.isCommit && (isOurs || frame.fits)) commits++;
-    } else if (isOurs && frame.isCommit) commits++;
+    const { fits, isCommit, isMark } = frame;
+    const isSalted = hasSalts(frame, header);
+    // At the break, a frame that continues the log but for its salts is one of ours whose salts were changed.
+    const isOurs = isSalted || (fits && offset === null);
+    if (offset === null && !(isSalted && fits)) offset = frame.offset;
+    if (!isOurs) return true;
+    // Not in the frame of the break, whose page number may be what was changed.
+    if (isMark && offset !== frame.offset) isUnsynced = true;
+    if (!isCommit) return true;
+    if (offset !== null && !isUnsynced) commits++;
+    isUnsynced = false;
     return true;
   });
   return offset === null || commits < 2 ? null : { offset, commits };
@@ -166,8 +176,10 @@ function eachFrame(
       const stored = pairAt(view, at + 16);
       const sum = checksum(view, at, 8, isLittle, before);
       const fits = isSame(checksum(view, at + FRAME_HEADER_BYTES, pageBytes, isLittle, sum), stored);
-      const isCommit = view.getUint32(at) !== 0 && view.getUint32(at + 4) !== 0;
-      if (!visit({ offset: start + at, salts: pairAt(view, at + 8), isCommit, fits })) return;
+      const page = view.getUint32(at);
+      const isCommit = page !== 0 && view.getUint32(at + 4) !== 0;
+      const isMark = page === UNSYNCED_PAGE;
+      if (!visit({ offset: start + at, salts: pairAt(view, at + 8), isMark, isCommit, fits })) return;
       before = stored;
     }
   }

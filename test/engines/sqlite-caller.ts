@@ -1,0 +1,89 @@
+/**
+ * A process of its own that opens the database in the folder given and calls it at random, one call after the other. It
+ * prints a line before each call and another one after it: the test kills it, and knows what had been acknowledged.
+ */
+
+import type { DeliveryRef, SettleAction } from '../../src/engine/storage.ts';
+import { open } from '../../src/engines/sqlite/index.ts';
+import { systemClock } from '../../src/model/clock.ts';
+import type { Delivery } from '../../src/model/element.ts';
+import { newElement } from '../support/elements.ts';
+import { seededRandom } from '../support/random.ts';
+
+const [folder = '', seed = '0'] = process.argv.slice(2);
+const random = seededRandom(Number(seed));
+const queue = { ns: 'N', name: 'orders' };
+const engine = open({
+  url: 'sqlite:test.db',
+  dataDir: folder,
+  namespaces: [],
+  clock: systemClock,
+  dedupWindowMs: 1000,
+  settings: { ballastBytes: 0, minFreeBytes: 0 },
+  log: { info: () => {}, warn: () => {} },
+});
+await engine.start();
+const { storage } = engine;
+
+const held: DeliveryRef[] = [];
+let popped: Delivery | null = null;
+
+/** What is certain once the call is acknowledged; before it, what may happen. */
+export interface Line {
+  readonly is: 'calling' | 'done';
+  readonly call: string;
+  readonly id?: string | undefined;
+  readonly token?: string | undefined;
+}
+
+function print(line: Line): void {
+  process.stdout.write(`${JSON.stringify(line)}\n`);
+}
+
+async function settle(call: string, action: SettleAction): Promise<void> {
+  const [ref] = held.splice(random.between(0, held.length - 1), 1);
+  if (ref === undefined) return;
+  print({ is: 'calling', call, id: ref.id });
+  const [result] = await storage.settle([{ ...ref, queue, from: 'reserved', action }]);
+  if (result?.outcome !== 'done') throw new Error(`${call}: ${result?.outcome}`);
+  print({ is: 'done', call, id: ref.id });
+  if (call === 'extend') held.push(ref);
+}
+
+async function take(call: 'pop' | 'reserve'): Promise<void> {
+  print({ is: 'calling', call });
+  const leaseMs = call === 'pop' ? null : 600_000;
+  const [delivery] = (await storage.take(queue, { group: '', count: 1, leaseMs })).deliveries;
+  const token = delivery?.lease?.token;
+  if (delivery !== undefined) print({ is: 'done', call, id: delivery.id, token });
+  if (delivery === undefined) return;
+  if (token === undefined) popped = delivery;
+  else held.push({ id: delivery.id, group: '', token });
+}
+
+const calls: readonly (() => Promise<void>)[] = [
+  async () => {
+    print({ is: 'calling', call: 'insert' });
+    const [id] = await storage.insert(queue, [
+      newElement({ body: Buffer.alloc(random.pick([10, 900, 3000])) }),
+    ]);
+    print({ is: 'done', call: 'insert', id });
+  },
+  () => take('pop'),
+  () => take('reserve'),
+  () => take('reserve'),
+  () => settle('commit', { kind: 'finish' }),
+  () => settle('release', { kind: 'release', delayMs: 0, countTry: false }),
+  () => settle('extend', { kind: 'extend', leaseMs: 700_000 }),
+  async () => {
+    if (popped === null) return;
+    const { id } = popped;
+    print({ is: 'calling', call: 'undo', id });
+    await storage.undoTake(queue, [popped]);
+    popped = null;
+    print({ is: 'done', call: 'undo', id });
+  },
+];
+
+for (let i = 0; i < 20; i++) await calls[0]?.();
+for (;;) await random.pick(calls)();
