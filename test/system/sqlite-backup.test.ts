@@ -116,7 +116,7 @@ describe('a backup of a SQLite engine that runs', () => {
       assert.ok(calls > 10, `${calls} rounds while the backup ran`);
       const db = new DatabaseSync(copy);
       assert.equal(db.prepare('PRAGMA integrity_check').get()?.integrity_check, 'ok');
-      assert.equal(db.prepare('SELECT count(*) AS n FROM element').get()?.n, 140);
+      assert.equal(db.prepare('SELECT count(*) AS n FROM delivery').get()?.n, 140);
       db.close();
     });
   });
