@@ -8,11 +8,9 @@ export class RawSqlite {
   readonly #db: DatabaseSync;
   readonly #begin: StatementSync;
   readonly #commit: StatementSync;
-  readonly #insertElement: StatementSync;
-  readonly #insertDelivery: StatementSync;
+  readonly #insert: StatementSync;
   readonly #ready: StatementSync;
-  readonly #deleteDelivery: StatementSync;
-  readonly #deleteElement: StatementSync;
+  readonly #delete: StatementSync;
   #seq = 0;
 
   /** @param model a file that the engine made and closed; its schema is copied */
@@ -24,28 +22,23 @@ export class RawSqlite {
     for (const statement of schemaOf(model)) this.#db.exec(statement);
     this.#begin = this.#db.prepare('BEGIN IMMEDIATE');
     this.#commit = this.#db.prepare('COMMIT');
-    this.#insertElement = this.#db.prepare(
-      'INSERT INTO element (seq, queue, groups, inserted_at, type, more, crc, body) VALUES (?, 1, 0, ?, ?, NULL, 0, ?)',
-    );
-    this.#insertDelivery = this.#db.prepare(
-      'INSERT INTO delivery (seq, lane, due_at, tries) VALUES (?, 1, ?, 0)',
+    this.#insert = this.#db.prepare(
+      `INSERT INTO delivery (seq, subscription, due_at, tries, crc, inserted_at, type, content_crc, body)
+       VALUES (?, 1, ?, 0, 0, ?, ?, 0, ?)`,
     );
     this.#ready = this.#db.prepare(
-      `SELECT d.seq, d.due_at, d.tries, e.type, e.more, e.body FROM delivery d CROSS JOIN element e ON e.seq = d.seq
-       WHERE d.lane = 1 AND d.lease_until IS NULL AND d.due_at <= ? ORDER BY d.due_at, d.seq LIMIT ?`,
+      `SELECT seq, due_at, tries, type, more, body FROM delivery
+       WHERE subscription = 1 AND lease_until IS NULL AND due_at <= ? ORDER BY due_at, seq LIMIT ?`,
     );
     this.#ready.setReturnArrays(true);
-    this.#deleteDelivery = this.#db.prepare('DELETE FROM delivery WHERE seq = ? AND lane = 1');
-    this.#deleteElement = this.#db.prepare('DELETE FROM element WHERE seq = ?');
+    this.#delete = this.#db.prepare('DELETE FROM delivery WHERE seq = ?');
   }
 
   insert(count: number, contentType: string, body: Uint8Array): void {
     const now = Date.now();
     this.#begin.run();
     for (let left = count; left > 0; left--) {
-      const seq = ++this.#seq;
-      this.#insertElement.run(seq, now, contentType, body);
-      this.#insertDelivery.run(seq, now);
+      this.#insert.run(++this.#seq, now, now, contentType, body);
     }
     this.#commit.run();
   }
@@ -54,10 +47,7 @@ export class RawSqlite {
   take(count: number): number {
     this.#begin.run();
     const rows = this.#ready.all(Date.now(), count) as unknown as [seq: number][];
-    for (const [seq] of rows) {
-      this.#deleteDelivery.run(seq);
-      this.#deleteElement.run(seq);
-    }
+    for (const [seq] of rows) this.#delete.run(seq);
     this.#commit.run();
     return rows.length;
   }

@@ -35,23 +35,16 @@ export function failTry(
 ): 'done' | 'dead-lettered' | 'not-found' {
   const { queue } = subscription;
   const tries = row.tries + 1;
-  if (
-    tries >= (queue.policy.deadLetter?.maxTries ?? Number.POSITIVE_INFINITY) &&
-    deadLetterQueue(queue) !== null
-  ) {
-    return deadLetter(store, subscription, row, tries, reason);
+  const to = deadLetterQueue(queue);
+  if (to !== null && tries >= (queue.policy.deadLetter?.maxTries ?? 0)) {
+    return toDeadLetterQueue(store, subscription, row, to, tries, reason);
   }
   store.rows.wait(subscription, row, { dueAt, tries, token, reason }, store.now);
   store.upkeep.releasedInto(queue);
   return 'done';
 }
 
-/**
- * Moves a delivery's element to the queue's dead-letter queue: a new element with the same content and some more headers,
- * for the namespace's default groups, with no tries. In a stream only this group's delivery is finished; the
- * others continue with the original. An element whose checksum does not fit is set aside instead.
- * Without a dead-letter queue the element is removed, as it would never be.
- */
+/** Moves an element to the dead-letter queue whatever its tries. If there is none, it waits again. */
 export function deadLetter(
   store: Store,
   subscription: Subscription,
@@ -59,12 +52,29 @@ export function deadLetter(
   tries: number,
   reason: string | null,
 ): 'done' | 'dead-lettered' | 'not-found' {
+  const to = deadLetterQueue(subscription.queue);
+  if (to !== null) return toDeadLetterQueue(store, subscription, row, to, tries, reason);
+  const { now } = store;
+  const last = tries > row.tries ? reason : row.reason;
+  store.rows.wait(subscription, row, { dueAt: now, tries, token: null, reason: last }, now);
+  store.upkeep.releasedInto(subscription.queue);
+  return 'done';
+}
+
+/**
+ * Moves a delivery's element to the queue's dead-letter queue: a new element with the same content and some more headers,
+ * for the namespace's default groups, with no tries. In a stream only this group's delivery is finished; the
+ * others continue with the original. An element whose checksum does not fit is set aside instead.
+ */
+function toDeadLetterQueue(
+  store: Store,
+  subscription: Subscription,
+  row: DeliveryRow,
+  to: string,
+  tries: number,
+  reason: string | null,
+): 'dead-lettered' | 'not-found' {
   const { queue, group } = subscription;
-  const to = deadLetterQueue(queue);
-  if (to === null) {
-    store.rows.remove(subscription, row);
-    return 'done';
-  }
   const content = soundContent(store, row);
   if (content === null) return 'not-found';
   const { contentEncoding, headers } = fromMore(content.more);
@@ -127,8 +137,10 @@ export function move(
 
 /** An expired delivery goes to the dead-letter queue if there is one, else away. */
 export function expire(store: Store, subscription: Subscription, row: DeliveryRow): void {
+  const to = deadLetterQueue(subscription.queue);
   if (!isWholeDelivery(row)) setAsideDamaged(store, elementOf(row));
-  else deadLetter(store, subscription, row, row.tries, EXPIRED);
+  else if (to === null) store.rows.remove(subscription, row);
+  else toDeadLetterQueue(store, subscription, row, to, row.tries, EXPIRED);
 }
 
 /**
