@@ -41,7 +41,7 @@ export const SUITES = {
   contract: { files: ['test/contract/engines.test.ts'], pattern: 'port: sqlite::memory: ' },
   'sqlite messages': { files: ['test/unit/sqlite-message.test.ts'], pattern: null },
   'sqlite faults': { files: ['test/system/sqlite-faults.test.ts'], pattern: null },
-  'sqlite undo': { files: ['test/system/sqlite-undo.test.ts'], pattern: null },
+  'sqlite reload': { files: ['test/system/sqlite-reload.test.ts'], pattern: null },
   'sqlite damage': { files: ['test/system/sqlite-damage.test.ts'], pattern: null },
   'sqlite log': { files: ['test/system/sqlite-log.test.ts'], pattern: null },
   'sqlite files': { files: ['test/system/sqlite-files.test.ts'], pattern: null },

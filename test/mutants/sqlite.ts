@@ -15,28 +15,34 @@ export const SQLITE: readonly Mutant[] = [
     suite: 'storage model',
     edits: [
       inWorker(
-        'verbs/settle.ts',
-        'const lane = queue?.lanes.get(group);',
-        'const lane = [...(queue?.lanes.values() ?? [])][0];',
+        'settle.ts',
+        'const subscription = group === null ? undefined : queue.subscriptions.get(group);',
+        'const subscription = [...queue.subscriptions.values()][0];',
       ),
     ],
   },
   {
     name: 'tries are not raised',
     suite: 'storage model',
-    edits: [inWorker('try-end.ts', 'const tries = failed.tries + 1;', 'const tries = failed.tries;')],
+    edits: [inWorker('moves.ts', 'const tries = row.tries + 1;', 'const tries = row.tries;')],
   },
   {
     name: 'equal maturities are handed out last in, first out',
     suite: 'storage model',
     edits: [
-      inWorker('deliveries.ts', 'ORDER BY d.due_at, d.seq LIMIT', 'ORDER BY d.due_at, d.seq DESC LIMIT'),
+      inWorker('rows.ts', 'ORDER BY d.due_at, d.seq LIMIT ${', 'ORDER BY d.due_at, d.seq DESC LIMIT ${'),
     ],
   },
   {
     name: 'another user settles a reservation without its token',
     suite: 'storage model',
-    edits: [inWorker('verbs/settle.ts', 'if (isOfAnother(named)) return TOKEN_REQUIRED;', '')],
+    edits: [
+      inWorker(
+        'settle.ts',
+        "return isOfAnother ? 'token-required' : null;",
+        'return isOfAnother ? null : null;',
+      ),
+    ],
   },
   {
     name: 'a repeated key with other content is taken for a repeat',
@@ -49,13 +55,17 @@ export const SQLITE: readonly Mutant[] = [
     name: 'a queue that holds elements is forgotten',
     suite: 'sqlite forgotten queues',
     edits: [
-      inWorker('unused.ts', 'if (counts.ready + counts.scheduled + counts.reserved > 0) return false;', ''),
+      inWorker(
+        'sweep.ts',
+        'for (const subscription of queue.subscriptions.values()) if (heldBy(subscription) > 0) return false;',
+        'for (const subscription of queue.subscriptions.values()) if (heldBy(subscription) < 0) return false;',
+      ),
     ],
   },
   {
     name: 'the storage thread keeps each name that was ever asked for',
     suite: 'sqlite names',
-    edits: [inWorker('main.ts', 'store.names.forgetHandlesBelow(firstHandle);', '')],
+    edits: [inWorker('main.ts', 'store.names.forgetHandlesBelow(batches.at(-1)?.firstHandle ?? 0);', '')],
   },
   {
     name: 'the main thread keeps each name that was ever asked for',
@@ -74,68 +84,68 @@ export const SQLITE: readonly Mutant[] = [
     edits: [
       {
         file: 'src/engines/sqlite/client.ts',
-        search: 'firstHandle: batch.firstHandle,',
-        replace: 'firstHandle: this.#firstHandle,',
+        search: 'const { calls, bodies, firstHandle } = batch;',
+        replace: 'const { calls, bodies } = batch;\n      const firstHandle = this.#firstHandle;',
       },
     ],
   },
   {
     name: 'each reservation has the same token',
     suite: 'storage model',
-    edits: [inWorker('verbs/take.ts', 'const token = store.tokens.text();', "const token = 'same';")],
+    edits: [inWorker('take.ts', 'token = store.tokens.text();', "token = 'same';")],
   },
   {
     name: 'elements are handed out a second early',
     suite: 'storage model',
     edits: [
-      inWorker('verbs/take.ts', 'ready(lane, store.now, limit)', 'ready(lane, store.now + 1000, limit)'),
+      inWorker(
+        'take.ts',
+        'rows.ready(subscription, now, limit)',
+        'rows.ready(subscription, now + 1000, limit)',
+      ),
     ],
   },
   {
     name: 'the dead letter comes one try too late',
     suite: 'storage model',
-    edits: [inWorker('try-end.ts', 'tries >= policy.maxTries', 'tries > policy.maxTries')],
+    edits: [inWorker('moves.ts', 'tries >= (queue.policy', 'tries > (queue.policy')],
   },
   {
     name: 'an element put back forgets its tries',
     suite: 'storage model',
     edits: [
       inWorker(
-        'verbs/put-back.ts',
-        'add(lane, seq, dueAt, tries, store.now)',
-        'add(lane, seq, dueAt, 0, store.now)',
+        'queues.ts',
+        'const facts = { dueAt, tries, expiresAt, reason };',
+        'const facts = { dueAt, tries: tries * 0, expiresAt, reason };',
       ),
     ],
   },
   {
     name: 'an element put back to two groups is counted twice',
     suite: 'storage model',
-    edits: [inWorker('verbs/put-back.ts', 'store.elements.markShared(seq);', '')],
+    edits: [inWorker('queues.ts', 'rows.markShared(element);', 'rows.hasElement(element);')],
   },
   {
     name: 'remove takes reserved elements',
     suite: 'storage model',
     edits: [
-      inWorker(
-        'verbs/remove.ts',
-        'if (deliveries.some((delivery) => delivery.leaseUntil !== null)) return RESERVED;',
-        '',
-      ),
+      inWorker('settle.ts', "if (row.leaseUntil !== null) return 'reserved';\n    found.push", 'found.push'),
     ],
   },
   {
     name: 'remove takes elements of other queues',
     suite: 'storage model',
-    edits: [inWorker('verbs/remove.ts', 'lanes[0]?.queue !== queue', 'lanes[0]?.queue === undefined')],
+    edits: [inWorker('settle.ts', 'subscription?.queue.id !== queue', 'subscription === null || queue < 0')],
   },
   {
     name: 'a reserve is not taken off the count of what is ready',
     suite: 'storage model',
     edits: [
       inWorker(
-        'deliveries.ts',
-        'this.#reserve.run(token, until, owner, seq, lane.id);\n    this.#counts.waitingRemoved(lane, dueAt);',
-        'this.#reserve.run(token, until, owner, seq, lane.id);',
+        'rows.ts',
+        'this.#reserve.run(token, until, owner, seq);\n    this.#waitingRemoved(subscription, dueAt);',
+        'this.#reserve.run(token, until, owner, seq + dueAt * 0);',
       ),
     ],
   },
@@ -143,100 +153,98 @@ export const SQLITE: readonly Mutant[] = [
     name: 'what matures is never counted as ready',
     suite: 'storage model',
     edits: [
-      inWorker('counts.ts', 'else if (counts.scheduledFrom <= now) this.#advance(lane, counts, now);', ''),
+      inWorker(
+        'rows.ts',
+        'else if (subscription.scheduledFrom <= now) this.#advance(subscription, now);',
+        'else if (now < 0) this.#advance(subscription, now);',
+      ),
     ],
   },
   {
     name: 'a lease that ran out matures when it was noticed, not when it ended',
     suite: 'storage model',
-    edits: [inWorker('try-end.ts', 'nextDueAt: until', 'nextDueAt: store.now')],
+    edits: [inWorker('moves.ts', 'dueAt: leaseUntil ?? now,', 'dueAt: leaseUntil === 0 ? 0 : now,')],
   },
   {
     name: 'a lease that ran out cannot be committed any more',
     suite: 'storage model',
     edits: [
-      inWorker(
-        'verbs/settle.ts',
-        'if (row.leaseUntil === null && row.token === null) {',
-        'if (row.leaseUntil === null) {',
-      ),
+      inWorker('settle.ts', 'row.leaseUntil !== null || row.token !== null :', 'row.leaseUntil !== null :'),
     ],
   },
   {
     name: 'what was rolled back can still be committed',
     suite: 'storage model',
-    edits: [
-      inWorker(
-        'verbs/settle.ts',
-        'dueAt, row.tries, null, store.now)',
-        'dueAt, row.tries, row.token, store.now)',
-      ),
-    ],
+    edits: [inWorker('settle.ts', 'tries: row.tries, token: null,', 'tries: row.tries, token: row.token,')],
   },
   {
     name: 'an uncounted rollback loses its place',
     suite: 'storage model',
     edits: [
-      inWorker(
-        'verbs/settle.ts',
-        'const dueAt = delayMs > 0 ? store.now + delayMs : row.dueAt;',
-        'const dueAt = store.now + delayMs;',
-      ),
+      inWorker('settle.ts', 'isReturned ? row.dueAt : store.now', 'isReturned ? store.now : store.now'),
     ],
   },
   {
     name: 'an old token settles the next reservation',
     suite: 'storage model',
     edits: [
-      inWorker(
-        'verbs/settle.ts',
-        'named.token !== row.token) return',
-        'named.token > (row.token ?? 0)) return',
-      ),
+      inWorker('settle.ts', 'return token === row.token ? null', "return token <= (row.token ?? '') ? null"),
     ],
   },
   {
     name: 'an extended lease ends when it would have ended before',
     suite: 'storage model',
-    edits: [inWorker('deliveries.ts', 'this.#extend.run(until, seq, lane.id);', '')],
+    edits: [inWorker('rows.ts', 'this.#extend.run(until, seq);', 'this.#extend.run(until, -seq);')],
   },
   {
     name: 'the first group to finish takes the element from the others',
     suite: 'storage model',
     edits: [
       inWorker(
-        'elements.ts',
-        'if (shared && this.#otherDelivery.get(seq) !== undefined) return;',
-        'if (shared && seq < 0) return;',
+        'rows.ts',
+        'if (seq === element || this.#anyOfElement.get(element) === undefined)',
+        'if (seq === element || this.#anyOfElement.get(element) !== null)',
       ),
     ],
   },
   {
     name: 'a transfer inserts although its element was lost',
     suite: 'storage model',
-    edits: [inWorker('verbs/transfer.ts', 'if (outcome !== DONE) continue;', '')],
+    edits: [
+      inWorker(
+        'settle.ts',
+        "if (outcome === 'done' && kind === 'finish') insertAll",
+        "if (kind === 'finish') insertAll",
+      ),
+    ],
   },
   {
     name: 'a dedup key of one queue stops inserts into another',
     suite: 'storage model',
     edits: [
-      inWorker('dedup.ts', 'WHERE queue = ? AND key = ? AND', 'WHERE (queue = ? OR 1) AND key = ? AND'),
+      inWorker('records.ts', 'WHERE queue = ? AND key = ? AND', 'WHERE (queue = ? OR 1) AND key = ? AND'),
     ],
   },
   {
     name: 'a dedup key is remembered for ever',
     suite: 'contract',
-    edits: [inWorker('dedup.ts', 'key, now - this.#windowMs) as', 'key, -1) as')],
+    edits: [inWorker('records.ts', 'key, now - this.#windowMs) as', 'key, now * 0 - 1) as')],
   },
   {
     name: 'a page of browse skips what has the same maturity as its last row',
     suite: 'storage model',
-    edits: [inWorker('verbs/browse.ts', ', d.seq) > (:moment, :seq)', ') > (:moment) AND :seq >= 0')],
+    edits: [inWorker('rows.ts', ', d.seq) > (:moment, :seq)', ') > (:moment) AND :seq >= 0')],
   },
   {
-    name: 'purge leaves the leases of what it purged running',
-    suite: 'contract',
-    edits: [inWorker('verbs/purge.ts', 'store.names.detachLane(lane);\n', '')],
+    name: 'purge leaves what is reserved',
+    suite: 'storage model',
+    edits: [
+      inWorker(
+        'queues.ts',
+        'for (const row of found) rows.remove(subscription, row);',
+        'for (const row of found) if (row.leaseUntil === null) rows.remove(subscription, row);',
+      ),
+    ],
   },
   {
     name: 'answers leave before the commit',
@@ -264,28 +272,87 @@ export const SQLITE: readonly Mutant[] = [
   {
     name: 'the counts of a queue are not stored',
     suite: 'storage model with crashes',
-    edits: [inWorker('store.ts', 'this.counts.save();', 'this.counts.discard();')],
+    edits: [inWorker('store.ts', 'this.names.save();', '')],
   },
   {
     name: 'leases are forgotten by a restart',
     suite: 'storage model with crashes',
+    edits: [inWorker('rows.ts', 'for (const queue of names.all()) this.loaded(queue);', '')],
+  },
+  {
+    name: 'a rolled-back lease stays in memory',
+    suite: 'sqlite reload',
+    edits: [inWorker('store.ts', 'this.rows.loaded(queue);', '')],
+  },
+  {
+    name: 'a rolled-back retention stays in memory',
+    suite: 'sqlite reload',
+    edits: [inWorker('store.ts', 'this.upkeep.loaded(queue);', '')],
+  },
+  {
+    name: 'a queue that a transaction created stays in memory when it is rolled back',
+    suite: 'sqlite reload',
+    edits: [inWorker('names.ts', 'if (known !== undefined) this.#forget(known);', '')],
+  },
+  {
+    name: 'a pop is acknowledged before its fsync',
+    suite: 'sqlite power loss',
     edits: [
       inWorker(
-        'leases.ts',
-        'if (lane !== null) this.#put(',
-        'if (lane !== null && rows.length < 0) this.#put(',
+        'batch.ts',
+        "if (operation === 'take') return leaseMs === null;",
+        "if (operation === 'take') return leaseMs === 0;",
       ),
     ],
   },
   {
-    name: 'a rolled-back lease stays in memory',
-    suite: 'sqlite undo',
-    edits: [inWorker('leases.ts', 'this.#undo.add(() => this.#put(lane, before));', '')],
+    name: 'a commit is acknowledged before its fsync',
+    suite: 'sqlite power loss',
+    edits: [
+      {
+        file: 'src/engines/sqlite/storage.ts',
+        search: ': SETTLE_NEEDS.sync;\n}',
+        replace: ': 0;\n}',
+      },
+    ],
   },
   {
-    name: 'a rolled-back retention stays in memory',
-    suite: 'sqlite undo',
-    edits: [inWorker('retention.ts', 'this.#undo.add(() => this.#put(queue, before));', '')],
+    name: 'the undo of a pop is acknowledged before its fsync',
+    suite: 'sqlite power loss',
+    edits: [
+      inWorker(
+        'batch.ts',
+        'return !READS.has(operation);',
+        "return !READS.has(operation) && operation !== 'undoTake';",
+      ),
+    ],
+  },
+  {
+    name: 'a reservation waits for an fsync',
+    suite: 'sqlite power loss',
+    edits: [
+      inWorker(
+        'batch.ts',
+        "if (operation === 'take') return leaseMs === null;",
+        "if (operation === 'take') return leaseMs !== 0;",
+      ),
+    ],
+  },
+  {
+    name: 'transactions without an fsync do not say so in the log',
+    suite: 'sqlite log',
+    edits: [inWorker('store.ts', 'this.#markUnsynced.run();', '')],
+  },
+  {
+    name: 'an expired element is handed out',
+    suite: 'contract',
+    edits: [
+      inWorker(
+        'take.ts',
+        'if (expiresAt !== null && expiresAt <= now) {',
+        'if (expiresAt !== null && expiresAt < 0) {',
+      ),
+    ],
   },
   {
     name: 'only the first of several batches is said to be unknown',
@@ -299,7 +366,7 @@ export const SQLITE: readonly Mutant[] = [
       inWorker(
         'store.ts',
         "this.#faults?.reach('begin');",
-        "this.mayBeDurable = false;\nthis.#faults?.reach('begin');",
+        "this.mayBeDurable = false;\n    this.#faults?.reach('begin');",
       ),
     ],
   },
@@ -319,9 +386,9 @@ export const SQLITE: readonly Mutant[] = [
     suite: 'sqlite faults',
     edits: [
       {
-        file: 'src/engines/sqlite/pending-batch.ts',
-        search: 'if (this.table.length === finished) return;',
-        replace: 'if (this.table.length >= finished) return;',
+        file: 'src/engines/sqlite/client.ts',
+        search: 'calls.push([operation, ...write(bodies)]);',
+        replace: "calls.push(['ping']);\n    calls[calls.length - 1] = [operation, ...write(bodies)];",
       },
     ],
   },
@@ -330,9 +397,9 @@ export const SQLITE: readonly Mutant[] = [
     suite: 'sqlite messages',
     edits: [
       {
-        file: 'src/engines/sqlite/message.ts',
-        search: 'owned && fillsItsMemory(body) ? body : new Uint8Array(body)',
-        replace: '(fillsItsMemory(body) ? body : new Uint8Array(body))',
+        file: 'src/engines/sqlite/protocol.ts',
+        search: 'isOwned && fillsItsMemory(body) ? body : new Uint8Array(body)',
+        replace: '(isOwned || fillsItsMemory(body)) && fillsItsMemory(body) ? body : new Uint8Array(body)',
       },
     ],
   },
@@ -355,21 +422,23 @@ export const SQLITE: readonly Mutant[] = [
   {
     name: 'counts stay changed when a transaction is rolled back',
     suite: 'sqlite faults',
-    edits: [inWorker('counts.ts', 'this.#undo.add(() => Object.assign(counts, before));', 'void before;')],
+    edits: [
+      inWorker('names.ts', 'for (const { queue } of this.#changed) this.#changedQueues.add(queue);', ''),
+    ],
   },
   {
     name: 'a batch that waits in the port runs after the store has failed',
     suite: 'sqlite faults',
-    edits: [inWorker('main.ts', 'if (hasFailed) return;', '')],
+    edits: [inWorker('main.ts', 'if (batches.length > 0 && !hasFailed) run', 'if (batches.length > 0) run')],
   },
   {
     name: 'a body whose checksum does not fit is handed out',
     suite: 'sqlite damage',
     edits: [
       inWorker(
-        'deliveries.ts',
-        'elementChecksum(seq, type, more, body) === crc',
-        'elementChecksum(seq, type, more, body) >= -crc',
+        'rows.ts',
+        'elementChecksum(element ?? seq, type, more, body) === contentCrc',
+        'elementChecksum(element ?? seq, type, more, body) >= -contentCrc',
       ),
     ],
   },
@@ -378,9 +447,9 @@ export const SQLITE: readonly Mutant[] = [
     suite: 'sqlite damage',
     edits: [
       inWorker(
-        'deliveries.ts',
-        'deliveryChecksum(seq, lane.id, dueAt, tries) === deliveryCrc &&',
-        'deliveryCrc >= 0 &&',
+        'rows.ts',
+        'deliveryChecksum(seq, element, id, dueAt, tries, expiresAt) === crc &&',
+        'deliveryChecksum(seq, element, id, dueAt, tries, expiresAt) >= -crc &&',
       ),
     ],
   },
@@ -388,11 +457,7 @@ export const SQLITE: readonly Mutant[] = [
     name: 'a rollback gives damaged tries a sound checksum',
     suite: 'sqlite damage',
     edits: [
-      inWorker(
-        'verbs/settle.ts',
-        'if (!isWholeDelivery(lane, seq, row)) {',
-        'if (!isWholeDelivery(lane, seq, row) && seq < 0) {',
-      ),
+      inWorker('settle.ts', 'if (!isWholeDelivery(row)) {', 'if (!isWholeDelivery(row) && row.seq < 0) {'),
     ],
   },
   {
@@ -417,7 +482,11 @@ export const SQLITE: readonly Mutant[] = [
     name: 'sound frames of an older generation of the log are taken for its own',
     suite: 'sqlite log',
     edits: [
-      inWorker('log-check.ts', 'const isOurs = hasSalts(frame, header);', 'const isOurs = frame.isCommit;'),
+      inWorker(
+        'log-check.ts',
+        'const isSalted = hasSalts(frame, header);',
+        'const isSalted = frame.isCommit;',
+      ),
     ],
   },
   {
@@ -472,9 +541,7 @@ export const SQLITE: readonly Mutant[] = [
   {
     name: 'a power loss takes the count of starts back',
     suite: 'sqlite power loss',
-    edits: [
-      inWorker('meta.ts', "setDurability(this.#db, 'full');", 'setDurability(this.#db, this.#durability);'),
-    ],
+    edits: [inWorker('meta.ts', 'setSync(this.#db, true);', 'setSync(this.#db, this.#isDurable);')],
   },
   {
     name: 'the ballast is kept on a full disk',
@@ -487,8 +554,8 @@ export const SQLITE: readonly Mutant[] = [
     edits: [
       inWorker(
         'batch.ts',
-        'if (store.space?.isTight && TAKES_SPACE.has(operation)) {',
-        'if (operation < 0) {',
+        'if (store.space?.isTight && takesSpace(call)) {',
+        'if (store.space?.isTight && call.length === 0) {',
       ),
     ],
   },
