@@ -7,8 +7,8 @@ import type { CrashMoment } from '../engines.ts';
  * moments of its own. To cut there would be to cut before the call began.
  */
 const NO_CALLS = new Set([
-  ...['wake queues', 'wake lanes', 'wake used lanes', 'make queues', 'make lanes', 'find lanes', 'alive'],
-  ...['probe', 'sum tally', 'drop old', 'forget keys', 'tend lanes', 'tend queues'],
+  ...['groups', 'alive', 'note use', 'probe', 'sum counts', 'apply retention', 'forget keys'],
+  ...['forget unused groups', 'forget unused queues'],
 ]);
 
 const FLUSH = Buffer.from([0x48, 0, 0, 0, 4]);

@@ -134,7 +134,7 @@ async function openDurable(
     close: async () => {
       try {
         await end();
-        await assertTally(control, schema);
+        await assertCounts(control, schema);
         await control.query(`DROP SCHEMA ${schema} CASCADE`);
       } finally {
         await control.end();
@@ -153,18 +153,18 @@ async function openDurable(
   };
 }
 
-/** The counts of the tally, which nothing else corrects, are those of the rows. */
-async function assertTally(control: pg.Client, schema: string): Promise<void> {
+/** The recorded counts, which nothing else corrects, are those of the rows. */
+async function assertCounts(control: pg.Client, schema: string): Promise<void> {
   const { rows } = await control.query(`SELECT * FROM
-      (SELECT lane, sum(waiting) AS waiting, sum(reserved) AS reserved, sum(bytes) AS bytes FROM ${schema}.tally GROUP BY 1) t
+      (SELECT subscription, sum(waiting) AS waiting, sum(reserved) AS reserved, sum(bytes) AS bytes FROM ${schema}.counter GROUP BY 1) t
     FULL JOIN
-      (SELECT lane, count(*) FILTER (WHERE lease_until IS NULL) AS waiting, count(lease_until) AS reserved,
+      (SELECT subscription, count(*) FILTER (WHERE lease_until IS NULL) AS waiting, count(lease_until) AS reserved,
         coalesce(sum(bytes) FILTER (WHERE head IS NOT NULL), 0) AS bytes FROM ${schema}.delivery GROUP BY 1
       UNION ALL SELECT -queue, count(*), 0, sum(octet_length(head) + octet_length(body)) FROM ${schema}.element GROUP BY 1) d
-    USING (lane)
+    USING (subscription)
     WHERE (coalesce(t.waiting, 0), coalesce(t.reserved, 0), coalesce(t.bytes, 0))
       <> (coalesce(d.waiting, 0), coalesce(d.reserved, 0), coalesce(d.bytes, 0))`);
-  assert.deepEqual(rows, [], 'the tally differs from what is stored');
+  assert.deepEqual(rows, [], 'the counts differ from what is stored');
 }
 
 /** What `kill -9` leaves: connections that end at that moment of the next transaction, and no answer. */

@@ -40,6 +40,11 @@ export function int8Array(values: readonly (number | null)[]): Buffer {
   return bytes.subarray(0, at);
 }
 
+/** Numbers of 64 bits, each as its 8 bytes. */
+export function idArray(values: readonly Uint8Array[]): Buffer {
+  return bytesArray(OID.int8, values);
+}
+
 export function boolArray(values: readonly boolean[]): Buffer {
   const bytes = fixedArray(OID.bool, values.length, 1);
   let at = HEADER_BYTES;

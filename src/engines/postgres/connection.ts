@@ -4,7 +4,7 @@ import type { Host } from '../../engine/server-url.ts';
 import { ConnectionLost, fromDriver, Refused } from './errors.ts';
 import { checkSession, SESSION_CHECK, sessionSettings, UnfitServer } from './session.ts';
 import type { Settings } from './settings.ts';
-import type { Parameter, Row, Statement } from './statement.ts';
+import type { Parameter, Query, Row, Statement } from './statement.ts';
 
 /** How long a connect may take, name resolution, TLS and login included. */
 const CONNECT_TIMEOUT_MS = 3000;
@@ -17,6 +17,17 @@ const END_SESSION: Statement = {
   name: 'end session',
   text: 'SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = $1 AND usename = current_user',
 };
+
+const ALIVE: Statement = { name: 'alive', text: 'SELECT 1' };
+
+/** How a transaction ended, as far as this side can know. */
+export type Ended =
+  /** It is committed; the rows of each statement. */
+  | { readonly how: 'committed'; readonly results: readonly (readonly Row[])[] }
+  /** It was rolled back, wholly and for sure. */
+  | { readonly how: 'refused'; readonly error: Refused }
+  /** The connection ended before the reply: it was committed or it was not. */
+  | { readonly how: 'lost'; readonly error: ConnectionLost };
 
 export interface ConnectionEvents {
   /** The connection ended for whatever reason; called once, and never after `close`. */
@@ -115,15 +126,39 @@ export class Connection {
     }
   }
 
-  /** Sends all that `send` asks for in one go: one system call instead of one for each statement. */
-  together<T>(send: () => T): T {
+  /**
+   * Runs statements as one transaction, all sent before the first is answered: one system call, one round trip. One
+   * statement is a transaction of its own.
+   */
+  async transact(queries: readonly Query[]): Promise<Ended> {
+    const [only] = queries;
+    if (only !== undefined && queries.length === 1) {
+      try {
+        return { how: 'committed', results: [await this.query(only.statement, only.values)] };
+      } catch (error) {
+        return this.#confirmed(failed(error));
+      }
+    }
     const { stream } = this.#client.connection;
     stream.cork();
-    try {
-      return send();
-    } finally {
-      stream.uncork();
+    const sent = [
+      this.run('BEGIN').then(() => []),
+      ...queries.map(({ statement, values }) => this.query(statement, values)),
+    ];
+    const committed = this.run('COMMIT');
+    stream.uncork();
+    const [[, ...results], [commit]] = await Promise.all([
+      Promise.allSettled(sent),
+      Promise.allSettled([committed]),
+    ]);
+    const rows: (readonly Row[])[] = [];
+    for (const result of results) {
+      // What follows a rejected statement cannot be committed any more, whatever happens to the connection.
+      if (result.status === 'rejected') return failed(result.reason);
+      rows.push(result.value);
     }
+    if (commit.status === 'rejected') return this.#confirmed(failed(commit.reason));
+    return { how: 'committed', results: rows };
   }
 
   /**
@@ -151,11 +186,32 @@ export class Connection {
     await this.#client.end();
   }
 
+  /**
+   * An error that came in place of a commit's reply means a rollback only if the server lives on: one that
+   * ends while it writes its log may have written the commit.
+   */
+  async #confirmed(ended: Ended): Promise<Ended> {
+    if (ended.how !== 'refused') return ended;
+    try {
+      await this.query(ALIVE, []);
+      return ended;
+    } catch (error) {
+      return failed(error);
+    }
+  }
+
   #lose(reason: Error): void {
     const lost = this.#lost;
     this.#lost = null;
     lost?.(reason);
   }
+}
+
+function failed(error: unknown): Ended {
+  if (error instanceof Refused) return { how: 'refused', error };
+  // Anything else is no reply of PostgreSQL's, so nothing is known.
+  const lost = error instanceof ConnectionLost ? error : new ConnectionLost('The connection failed.', error);
+  return { how: 'lost', error: lost };
 }
 
 function asText(value: string): string {

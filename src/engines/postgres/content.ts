@@ -1,9 +1,22 @@
-import type { Delivery, ElementContent, GroupName, Lease } from '../../model/element.ts';
+import { bytesOfText } from '../../model/byte-text.ts';
+import { letterHeaders } from '../../model/dead-letter.ts';
+import type { ElementContent, ElementHeaders } from '../../model/element.ts';
+import type { Ids } from './ids.ts';
 
-/** What stands in the column `head`: content type, content encoding, then header names and values. */
+/**
+ * What is in the column `head`: everything of an element but its body. Lines of JSON, which keeps each character as it
+ * came, those included that PostgreSQL's text type does not have. The first line is
+ * `[contentType, contentEncoding, name, value, …]`. Statements that copy an element add a line, so that no SQL has
+ * to parse one, and headers are composed when an element is read:
+ * - `["d", queue, at, tries, seq, reason]`: it became a dead letter.
+ * - `["h", name, value, …]`: a move replaced these headers; the value null removed one.
+ */
 type Head = readonly [contentType: string | null, contentEncoding: string | null, ...headers: string[]];
+type Line =
+  | readonly ['d', queue: string, at: number, tries: number, seq: number, reason: string | null]
+  | readonly ['h', ...changes: (string | null)[]];
 
-/** Elements of a queue mostly have the same head, so a few are kept on either way. */
+/** Elements of a queue mostly have the same head, so a few are kept in both forms. */
 const KEPT_HEADS = 256;
 /** Longer ones are rarely alike, and not worth the memory. */
 const KEPT_LENGTH = 200;
@@ -11,51 +24,63 @@ const KEPT_LENGTH = 200;
 const encoded = new Map<string, Buffer>();
 const decoded = new Map<string, DecodedHead>();
 
-export interface DecodedHead {
-  readonly contentType: string | null;
-  readonly contentEncoding: string | null;
-  readonly headers: readonly string[];
-}
+export type DecodedHead = Omit<ElementContent, 'body'>;
 
-/**
- * Everything of an element but its body, as the bytes of one JSON text. JSON keeps each character as it
- * came, those included that PostgreSQL's text type does not know.
- */
-export function encodeHead({ contentType, contentEncoding, headers }: ElementContent): Buffer {
+export function encodeHead({ contentType, contentEncoding, headers }: DecodedHead): Buffer {
   const head: Head = [contentType, contentEncoding, ...headers];
   const json = JSON.stringify(head);
   return json.length > KEPT_LENGTH ? Buffer.from(json) : kept(encoded, json, () => Buffer.from(json));
 }
 
-/** The head of a stored text. What is answered may be shared: nobody writes into it. */
-function decodeHead(json: string): DecodedHead {
-  const decode = (): DecodedHead => {
-    const [contentType, contentEncoding, ...headers] = JSON.parse(json) as Head;
-    return { contentType, contentEncoding, headers };
+/** The line that a move adds to a head; empty if it replaces no headers. */
+export function encodeChanges(headers: readonly (string | null)[]): Buffer {
+  return Buffer.from(headers.length === 0 ? '' : `\n${JSON.stringify(['h', ...headers])}`);
+}
+
+/** The head of a stored text. What is returned may be shared and must not be changed. */
+export function decodeHead(text: string, ids: Ids): DecodedHead {
+  const end = text.indexOf('\n');
+  if (end < 0) return text.length > KEPT_LENGTH ? decodeFirst(text) : kept(decoded, text, () => decodeFirst(text));
+  const { headers, ...types } = decodeFirst(text.slice(0, end));
+  const lines = text.slice(end + 1).split('\n').map((line) => JSON.parse(line) as Line);
+  return { ...types, headers: lines.reduce((before, line) => applied(before, line, ids), headers) };
+}
+
+function decodeFirst(json: string): DecodedHead {
+  const [contentType, contentEncoding, ...headers] = JSON.parse(json) as Head;
+  return { contentType, contentEncoding, headers };
+}
+
+function applied(headers: ElementHeaders, line: Line, ids: Ids): ElementHeaders {
+  if (line[0] === 'd') {
+    const [, queue, at, tries, seq, reason] = line;
+    return letterHeaders(headers, { from: bytesOfText(queue), at, tries, id: ids.text(seq), reason });
+  }
+  const [, ...changes] = line;
+  const replaced = new Set(changes.filter((_, index) => index % 2 === 0));
+  const result: string[] = [];
+  const add = (name: string | null | undefined, value: string | null | undefined): void => {
+    if (typeof name === 'string' && typeof value === 'string') result.push(name, value);
   };
-  return json.length > KEPT_LENGTH ? decode() : kept(decoded, json, decode);
+  for (let i = 0; i < headers.length; i += 2) if (!replaced.has(headers[i] ?? '')) add(headers[i], headers[i + 1]);
+  for (let i = 0; i < changes.length; i += 2) add(changes[i], changes[i + 1]);
+  return result;
 }
 
 /** A body as PostgreSQL writes it in text: `\x` and two digits a byte. */
-function decodeBody(hex: string): Buffer {
+export function decodeBody(hex: string): Buffer {
   return Buffer.from(hex.slice(2), 'hex');
 }
 
-/** A handed-out delivery from its stored parts. */
-export function delivery(
-  id: string,
-  group: GroupName,
-  { tries, matureAt, lease }: { tries: number; matureAt: number; lease: Lease | null },
-  { head, body }: { head: string; body: string },
-): Delivery {
-  const { contentType, contentEncoding, headers } = decodeHead(head);
-  return { id, group, tries, matureAt, lease, contentType, contentEncoding, headers, body: decodeBody(body) };
+/** A reason as it is stored: JSON, for the same characters' sake. */
+export function encodeReason(reason: string | null | undefined): Buffer | null {
+  return reason === null || reason === undefined ? null : Buffer.from(JSON.stringify(reason));
 }
 
-function kept<T>(cache: Map<string, T>, key: string, make: () => T): T {
+function kept<T>(cache: Map<string, T>, key: string, create: () => T): T {
   let value = cache.get(key);
   if (value === undefined) {
-    value = make();
+    value = create();
     if (cache.size >= KEPT_HEADS) cache.clear();
     cache.set(key, value);
   }

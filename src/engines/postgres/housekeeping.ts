@@ -1,31 +1,30 @@
 import type { NamespacePolicy } from '../../engine/engine.ts';
 import { int8Array, textArray } from './arrays.ts';
 import type { DatabaseClock } from './database-clock.ts';
-import type { DeadLetters } from './dead-letters.ts';
-import { IdleLanes } from './idle-lanes.ts';
+import type { Subscription } from './registry.ts';
 import type { Side } from './side.ts';
-import { number, type Query, type Statement } from './statement.ts';
-import { UnusedQueues } from './unused-queues.ts';
-import { CONTENT_BYTES, finishShared, NOW, tally, WENT, withList } from './verbs/fragments.ts';
+import { CONTENT_BYTES, count, finishShared, NOW, WENT_WAITING, withList } from './sql.ts';
+import { number, type Parameter, type Query, type Statement, text } from './statement.ts';
 
 /** Deliveries or keys that go in one statement. */
 const AT_ONCE = 1000;
 
-/** Deliveries past the retention of their namespace that nobody holds. */
-const DROP_OLD: Statement = {
-  name: 'drop old',
+/** Deliveries of streams that are past the retention of their queue and not reserved. */
+const APPLY_RETENTION: Statement = {
+  name: 'apply retention',
   text: `${withList(
     NOW,
-    `x AS MATERIALIZED (SELECT d.tid FROM t CROSS JOIN unnest($1::text[], $2::bigint[]) AS n(ns, keep)
-      JOIN queue q ON q.ns = n.ns JOIN lane l ON l.queue = q.id CROSS JOIN LATERAL (
-        SELECT ctid AS tid FROM delivery
-        WHERE lane = l.id AND inserted_at <= t.now - n.keep AND lease_until IS NULL
+    `x AS MATERIALIZED (SELECT d.tid FROM t CROSS JOIN unnest($1::text[], $2::bigint[]) AS n(ns, retention)
+      JOIN subscription q ON q.ns = n.ns AND q.grp = '' AND coalesce(q.retention, n.retention) > 0
+      JOIN subscription s ON s.queue = q.id CROSS JOIN LATERAL (
+        SELECT ctid AS tid FROM delivery WHERE subscription = s.id AND head IS NULL
+          AND inserted_at <= t.now - coalesce(q.retention, n.retention) AND lease_until IS NULL
         ORDER BY inserted_at LIMIT ${AT_ONCE} FOR UPDATE SKIP LOCKED) d
       LIMIT ${AT_ONCE})`,
     `g AS (DELETE FROM delivery d USING x WHERE d.ctid = x.tid AND d.lease_until IS NULL
-      RETURNING d.seq, d.lane, d.due_at, d.head, ${CONTENT_BYTES})`,
+      RETURNING d.seq, d.subscription, d.due_at, d.head, ${CONTENT_BYTES})`,
     finishShared('g'),
-    tally('gt', 'g', { waiting: '-count(*)', reserved: '0', bytes: WENT }),
+    count('gc', 'g', WENT_WAITING),
   )} SELECT count(*) FROM x`,
 };
 
@@ -41,90 +40,176 @@ const FORGET_KEYS: Statement = {
 
 const SUMMED_AT_ONCE = 20_000;
 
-/** Adds up the tally of lanes that have many more rows than steps of due time. */
-const SUM_TALLY: Statement = {
-  name: 'sum tally',
-  text: `WITH f AS MATERIALIZED (SELECT lane FROM tally GROUP BY lane HAVING count(*) > 64 + 2 * count(DISTINCT step) LIMIT 100),
-    x AS MATERIALIZED (SELECT y.ctid AS tid FROM f JOIN tally y ON y.lane = f.lane LIMIT ${SUMMED_AT_ONCE}
+/** Adds up the counts of subscriptions that have many more rows than steps of due time. */
+const SUM_COUNTS: Statement = {
+  name: 'sum counts',
+  text: `WITH f AS MATERIALIZED (SELECT subscription FROM counter GROUP BY 1 HAVING count(*) > 64 + 2 * count(DISTINCT step) LIMIT 100),
+    x AS MATERIALIZED (SELECT y.ctid AS tid FROM f JOIN counter y ON y.subscription = f.subscription LIMIT ${SUMMED_AT_ONCE}
       FOR UPDATE OF y SKIP LOCKED),
-    g AS (DELETE FROM tally y USING x WHERE y.ctid = x.tid RETURNING y.lane, y.step, y.waiting, y.reserved, y.bytes),
-    s AS (INSERT INTO tally (lane, step, waiting, reserved, bytes)
-      SELECT lane, step, sum(waiting), sum(reserved), sum(bytes) FROM g GROUP BY lane, step
+    g AS (DELETE FROM counter y USING x WHERE y.ctid = x.tid RETURNING y.subscription, y.step, y.waiting, y.reserved, y.bytes),
+    s AS (INSERT INTO counter (subscription, step, waiting, reserved, bytes)
+      SELECT subscription, step, sum(waiting), sum(reserved), sum(bytes) FROM g GROUP BY subscription, step
       HAVING sum(waiting) <> 0 OR sum(reserved) <> 0 OR sum(bytes) <> 0)
     SELECT count(*) FROM x`,
 };
 
-/** Rounds of this node after which the tally is worth adding up: at once, or with what else there is to do. */
-const ROUNDS_BETWEEN_SUMS = 2000;
-const ROUNDS_WORTH_A_SUM = 200;
+/** Batches of this node after which the counts are worth adding up: at once, or with what else there is to do. */
+const BATCHES_BETWEEN_SUMS = 2000;
+const BATCHES_WORTH_A_SUM = 200;
 
 /**
- * What has to be done from time to time and belongs to no call: on the second connection, in small
+ * A subscription that holds nothing gets a mark, `idle_from`. Whatever stores something for it removes the mark in its own
+ * transaction (`register` in `sql.ts`), and a node that takes from it does so within five minutes. A mark that stays for
+ * this long says that nobody uses it: the row is deleted, a queue's with its statistics and all that is known about it.
+ */
+const GROUP_UNUSED_MS = 15 * 60_000;
+const QUEUE_UNUSED_MS = 24 * 3_600_000;
+/** Between two looks through all groups, and all queues. */
+const GROUPS_EVERY_MS = 60_000;
+const QUEUES_EVERY_MS = 600_000;
+
+/** As the broker writes it (`broker/namespace.ts`). */
+const IS_PAUSED = `value LIKE '%"paused":true%'`;
+const definitionKey = (of: string): string => `array_to_json(ARRAY[${of}.ns, ${of}.name])::text`;
+
+/**
+ * Marks idle rows, and deletes those whose mark is old. `c` has the rows to change, as they are when they are locked: a use
+ * that was committed since the snapshot is seen. A row that another node locks is left for the next look.
+ */
+function forgetUnused(of: 'groups' | 'queues'): Statement {
+  const isHeld = (subscription: string, where: string): string =>
+    `coalesce((SELECT sum(y.waiting + y.reserved) FROM ${subscription} JOIN counter y ON y.subscription = s.id ${where}), 0) <> 0`;
+  const isUsed =
+    of === 'groups'
+      ? `EXISTS (SELECT FROM delivery d WHERE d.subscription = q.id AND d.lease_until IS NULL)
+        OR EXISTS (SELECT FROM delivery d WHERE d.subscription = q.id AND d.head IS NULL AND d.lease_until IS NOT NULL)`
+      : `coalesce(q.max_tries::bigint, q.retention) IS NOT NULL
+        OR ${isHeld('subscription s', 'WHERE s.queue = q.id')}
+        OR EXISTS (SELECT FROM dedup d WHERE d.queue = q.id)
+        OR EXISTS (SELECT FROM definition f WHERE f.kind = 'queue' AND f.key = ${definitionKey('q')} AND f.${IS_PAUSED})`;
+  const which =
+    of === 'groups'
+      ? `q.grp <> '' AND NOT EXISTS (SELECT FROM unnest($3::text[], $4::text[]) AS g(ns, grp) WHERE g.ns = q.ns AND g.grp = q.grp)`
+      : "q.grp = ''";
+  return {
+    name: `forget unused ${of}`,
+    text: `${withList(
+      NOW,
+      `x AS MATERIALIZED (SELECT q.id, ${isUsed} AS is_used FROM subscription q
+        WHERE q.id > $1::bigint AND q.ns = ANY ($2::text[]) AND ${which} ORDER BY q.id LIMIT ${AT_ONCE})`,
+      `c AS MATERIALIZED (SELECT q.id, q.ns, q.name, x.is_used, q.idle_from FROM t CROSS JOIN x JOIN subscription q ON q.id = x.id
+        WHERE CASE WHEN x.is_used THEN q.idle_from IS NOT NULL
+          ELSE q.idle_from IS NULL OR q.idle_from <= t.now - ${of === 'groups' ? GROUP_UNUSED_MS : QUEUE_UNUSED_MS} END
+        ORDER BY q.id FOR UPDATE OF q SKIP LOCKED)`,
+      `m AS (UPDATE subscription q SET idle_from = CASE WHEN NOT c.is_used THEN t.now END FROM c, t
+        WHERE q.id = c.id AND (c.is_used OR c.idle_from IS NULL))`,
+      `g AS (DELETE FROM subscription q USING c
+        WHERE q.${of === 'groups' ? 'id' : 'queue'} = c.id AND NOT c.is_used AND c.idle_from IS NOT NULL RETURNING q.id, q.ns, q.name)`,
+      'gc AS (DELETE FROM counter y USING g WHERE y.subscription IN (g.id, -g.id))',
+      of === 'queues' &&
+        `gs AS (DELETE FROM stats s USING g WHERE s.ns = g.ns AND s.queue = g.name),
+        gd AS (DELETE FROM definition f USING g WHERE f.kind = 'queue' AND f.key = ${definitionKey('g')} AND NOT f.${IS_PAUSED})`,
+    )} SELECT count(*), (SELECT id FROM x ORDER BY id DESC LIMIT 1) FROM x`,
+  };
+}
+
+/** Removes the marks of subscriptions, which are used, and of their queues; those that are not there stay so. */
+const NOTE_USE: Statement = {
+  name: 'note use',
+  text: `WITH x AS MATERIALIZED (SELECT id FROM subscription WHERE id IN ($1::bigint, $2::bigint) AND idle_from IS NOT NULL
+      ORDER BY ns, name, grp FOR UPDATE)
+    UPDATE subscription s SET idle_from = NULL FROM x WHERE s.id = x.id`,
+};
+
+/** Goes through all rows, some at a time, and rests in between. */
+class Rounds {
+  readonly #statement: Statement;
+  readonly #values: readonly Parameter[];
+  readonly #everyMs: number;
+  #after = '0';
+  #nextAt = Number.NEGATIVE_INFINITY;
+
+  constructor(statement: Statement, values: readonly Parameter[], everyMs: number) {
+    this.#statement = statement;
+    this.#values = values;
+    this.#everyMs = everyMs;
+  }
+
+  /** One step, if it is time for one. @throws QuaysideError as the Storage port says */
+  async run(side: Side, now: number): Promise<void> {
+    if (now < this.#nextAt) return;
+    const [row = []] = await side.change({ statement: this.#statement, values: [this.#after, ...this.#values] });
+    const hasMore = number(row, 0) >= AT_ONCE;
+    this.#after = hasMore ? text(row, 1) : '0';
+    if (!hasMore) this.#nextAt = now + this.#everyMs;
+  }
+}
+
+/**
+ * What has to be done from time to time and belongs to no call: on the auxiliary connection, in small
  * statements, each row locked by at most one node (`SKIP LOCKED`).
  */
 export class Housekeeping {
   readonly #side: Side;
-  readonly #dropOld: Query | null;
+  readonly #clock: DatabaseClock;
+  readonly #retention: Query | null;
   readonly #forgetKeys: Query;
-  readonly #idleLanes: IdleLanes;
-  readonly #unusedQueues: UnusedQueues;
-  #rounds = 0;
+  readonly #rounds: readonly Rounds[];
+  #batches = 0;
   #summing: Promise<void> | null = null;
 
   constructor(
     side: Side,
     policies: readonly NamespacePolicy[],
-    {
-      dedupWindowMs,
-      clock,
-      deadLetters,
-    }: {
-      readonly dedupWindowMs: number;
-      readonly clock: DatabaseClock;
-      readonly deadLetters: DeadLetters;
-    },
+    { dedupWindowMs, clock }: { readonly dedupWindowMs: number; readonly clock: DatabaseClock },
   ) {
     this.#side = side;
-    this.#idleLanes = new IdleLanes(side, policies, clock);
-    this.#unusedQueues = new UnusedQueues(side, policies, { clock, deadLetters });
-    const kept = policies.flatMap(({ name, retentionMs }) =>
-      retentionMs === null ? [] : [{ name, retentionMs }],
-    );
-    this.#dropOld =
-      kept.length === 0
+    this.#clock = clock;
+    const names = (of: readonly { readonly name: string }[]) => textArray(of.map(({ name }) => Buffer.from(name)));
+    const streams = policies.filter(({ groups }) => groups !== null);
+    const defaults = streams.flatMap(({ name, groups }) => (groups ?? []).map((group) => ({ name, group })));
+    this.#retention =
+      streams.length === 0
         ? null
         : {
-            statement: DROP_OLD,
-            values: [
-              textArray(kept.map(({ name }) => Buffer.from(name))),
-              int8Array(kept.map((of) => of.retentionMs)),
-            ],
+            statement: APPLY_RETENTION,
+            values: [names(streams), int8Array(streams.map(({ retentionMs }) => retentionMs))],
           };
     this.#forgetKeys = { statement: FORGET_KEYS, values: [String(dedupWindowMs)] };
+    const groups = [names(streams), names(defaults), textArray(defaults.map(({ group }) => Buffer.from(group)))];
+    this.#rounds = [
+      ...(streams.length === 0 ? [] : [new Rounds(forgetUnused('groups'), groups, GROUPS_EVERY_MS)]),
+      new Rounds(forgetUnused('queues'), [names(policies)], QUEUES_EVERY_MS),
+    ];
   }
 
-  /** Answers whether something was left for another call. @throws QuaysideError as the Storage port says */
+  /** Returns whether something was left for another call. @throws QuaysideError as the Storage port says */
   async run(): Promise<boolean> {
+    const { now } = this.#clock;
     const [dropped, forgotten] = await Promise.all([
-      this.#dropOld === null ? 0 : this.#count(this.#dropOld),
+      this.#retention === null ? 0 : this.#count(this.#retention),
       this.#count(this.#forgetKeys),
-      this.#rounds < ROUNDS_WORTH_A_SUM ? null : this.#sum(),
-      this.#idleLanes.tend(),
-      this.#unusedQueues.tend(),
+      this.#batches < BATCHES_WORTH_A_SUM ? null : this.#sum(),
+      ...this.#rounds.map((rounds) => rounds.run(this.#side, now)),
     ]);
     return Math.max(dropped, forgotten) >= AT_ONCE;
   }
 
-  /** A round changed something. Adds the tally up after many of them; never throws. */
-  noteRound(): void {
-    this.#rounds += 1;
-    if (this.#rounds < ROUNDS_BETWEEN_SUMS) return;
-    // A failure is no loss: the sums are the same, and the next attempt comes as surely as more rounds.
+  /** A subscription is taken from, so it is kept. A failure is no loss: the next note comes long before it would be deleted. */
+  noteUse({ idText, queue }: Subscription): void {
+    this.#side.change({ statement: NOTE_USE, values: [idText, queue.whole.idText] }).catch(() => {});
+  }
+
+  /** A batch changed something. Adds the counts up after many of them; never throws. */
+  noteBatch(): void {
+    this.#batches += 1;
+    if (this.#batches < BATCHES_BETWEEN_SUMS) return;
+    // A failure is no loss: the sums are the same, and the next attempt comes as surely as more batches.
     this.#sum().catch(() => {});
   }
 
   #sum(): Promise<void> {
-    this.#rounds = 0;
+    this.#batches = 0;
     this.#summing ??= this.#sumAll().finally(() => {
       this.#summing = null;
     });
@@ -132,7 +217,7 @@ export class Housekeeping {
   }
 
   async #sumAll(): Promise<void> {
-    while ((await this.#count({ statement: SUM_TALLY, values: [] })) >= SUMMED_AT_ONCE);
+    while ((await this.#count({ statement: SUM_COUNTS, values: [] })) >= SUMMED_AT_ONCE);
   }
 
   async #count(query: Query): Promise<number> {

@@ -1,31 +1,35 @@
 import { BufferedStats } from '../../engine/buffered-stats.ts';
 import type { Definitions } from '../../engine/definitions.ts';
 import type { Engine, EngineOptions, OpenEngine } from '../../engine/engine.ts';
-import { OldStorage } from '../../engine/old-storage.ts';
 import type { Signaller } from '../../engine/signaller.ts';
 import { countLetters, type Stats } from '../../engine/stats.ts';
 import type { Storage } from '../../engine/storage.ts';
 import { LeaseTokens } from '../../model/lease-token.ts';
 import type { QueueKey } from '../../model/names.ts';
-import { type AnyStep, Step } from './call.ts';
+import { Batcher } from './batcher.ts';
 import type { Connection } from './connection.ts';
 import { DatabaseClock } from './database-clock.ts';
-import { DeadLetters } from './dead-letters.ts';
 import { PostgresDefinitions } from './definitions.ts';
+import { Expiries } from './expire.ts';
 import { Housekeeping } from './housekeeping.ts';
 import { Ids } from './ids.ts';
-import { Leases } from './leases.ts';
 import { Link } from './link.ts';
-import { Names, type Queue } from './names.ts';
-import { Pipeline } from './pipeline.ts';
+import type { Context } from './operations.ts';
 import { Prober } from './prober.ts';
-import { migrate } from './schema.ts';
+import { Registry } from './registry.ts';
+import { prepareSchema } from './schema.ts';
 import { readSettings, type Settings } from './settings.ts';
 import { Side } from './side.ts';
 import { channelOf, PostgresSignaller } from './signaller.ts';
 import { PostgresCounters } from './stats.ts';
 import { PostgresStorage } from './storage.ts';
-import { makeVerbs, type Verbs } from './verbs/index.ts';
+
+// The PostgreSQL engine. `storage.ts` turns calls of the Storage port into items; `batcher.ts` places them into batches, one
+// transaction after another on the main connection. Each kind of item is an operation with one SQL statement, which takes rows as
+// columns and returns results by their number: `insert.ts`, `take.ts`, `settle.ts`, `expire.ts`, `scan.ts`, `counts.ts`, and
+// `queues.ts` for the rest; `sql.ts` has what statements share, `statement.ts` and `arrays.ts` their parameters. `registry.ts` knows
+// queues and computes ids, `watermark.ts` where reads begin, `content.ts` and `ids.ts` how elements are stored. `schema.ts` has the tables.
+// `link.ts` keeps a connection (`connection.ts`, `session.ts`) open. All else, such as `housekeeping.ts`, runs on the auxiliary one, `side.ts`.
 
 /**
  * The PostgreSQL engine: `postgres://user:password@host:port/database`, one schema, three connections a node.
@@ -40,7 +44,7 @@ class PostgresEngine implements Engine {
   readonly definitions: Definitions;
   readonly signaller: Signaller;
   readonly stats: Stats;
-  /** Never: what PostgreSQL has lost, a reconnect finds out about, and says no until it is mended. */
+  /** Never: what PostgreSQL has lost is found by a reconnect, which fails until it is mended. */
   readonly failed = new Promise<Error>(() => {});
 
   readonly #settings: Settings;
@@ -48,31 +52,23 @@ class PostgresEngine implements Engine {
   readonly #second: Link;
   readonly #listener: Link;
   readonly #side: Side;
-  readonly #pipeline: Pipeline;
-  readonly #names: Names;
-  readonly #leases = new Leases();
-  readonly #ids = new Ids();
-  readonly #deadLetters: DeadLetters;
-  readonly #databaseClock: DatabaseClock;
-  readonly #verbs: Verbs;
+  readonly #batcher: Batcher;
+  readonly #context: Context;
+  readonly #storage: PostgresStorage;
   readonly #stats: BufferedStats;
   readonly #definitions: PostgresDefinitions;
   readonly #signaller: PostgresSignaller;
-  readonly #touched = new Set<Queue>();
+  readonly #affected = new Map<string, QueueKey>();
   #stopped: Promise<void> | null = null;
 
   constructor(options: EngineOptions) {
     const { clock, log, namespaces, dedupWindowMs } = options;
     this.url = options.url;
     this.#settings = readSettings(options);
-    this.#databaseClock = new DatabaseClock(clock);
-    this.#names = new Names(namespaces, this.#databaseClock);
-    this.#deadLetters = new DeadLetters(this.#names, namespaces);
-
     this.#main = new Link(this.#settings, 'main', options, {
       prepare: (connection) => this.#prepareMain(connection),
-      lost: () => {},
-      back: () => this.#pipeline.resume(),
+      lost: () => this.#batcher.onLost(),
+      back: () => this.#batcher.resume(),
     });
     this.#second = new Link(this.#settings, 'second', options, {
       prepare: async () => {},
@@ -91,46 +87,38 @@ class PostgresEngine implements Engine {
     this.#signaller = new PostgresSignaller({ side, listener: this.#listener, channel, clock, log });
     this.#stats = new BufferedStats(new PostgresCounters(side), clock, log);
     this.#definitions = new PostgresDefinitions(side, this.#signaller, log);
-    const housekeeping = new Housekeeping(side, namespaces, {
-      dedupWindowMs,
-      clock: this.#databaseClock,
-      deadLetters: this.#deadLetters,
-    });
 
-    this.#verbs = makeVerbs({
-      ids: this.#ids,
+    const databaseClock = new DatabaseClock(clock);
+    const registry = new Registry(namespaces, databaseClock);
+    const housekeeping = new Housekeeping(side, namespaces, { dedupWindowMs, clock: databaseClock });
+    this.#context = {
+      ids: new Ids(),
       tokens: new LeaseTokens(),
-      names: this.#names,
-      clock: this.#databaseClock,
-      leases: this.#leases,
+      registry,
+      clock: databaseClock,
+      expiries: new Expiries(),
       prober: new Prober(side, clock, log),
+      dedupWindow: String(dedupWindowMs),
       monotonic: () => clock.monotonic(),
-      deadLetters: this.#deadLetters,
-      policies: namespaces,
-      dedupWindowMs,
-      touched: (queue) => this.#touched.add(queue),
-      died: (queue, group, count) => {
-        const target = this.#deadLetters.targetOf(queue);
-        const to = target && { queue: { ns: target.ns, name: target.queue }, groups: target.groups };
-        countLetters(this.#stats, { queue: queue.key, group }, to, count);
+      onAffected: (queue) => this.#affected.set(JSON.stringify([queue.ns, queue.name]), queue),
+      onDied: (queue, group, to, count) => {
+        const target = { queue: { ns: queue.ns, name: to }, groups: registry.defaultGroups(queue) };
+        countLetters(this.#stats, { queue, group }, target, count);
       },
-    });
-    this.#pipeline = new Pipeline({
+    };
+    this.#batcher = new Batcher({
       clock,
       link: this.#main,
-      names: this.#names,
-      before: () => this.#before(),
-      done: () => housekeeping.noteRound(),
+      registry,
+      first: () => this.#storage.first(),
+      onBatch: () => housekeeping.noteBatch(),
     });
-    const storage = new PostgresStorage({
-      pipeline: this.#pipeline,
-      names: this.#names,
-      verbs: this.#verbs,
+    this.#storage = new PostgresStorage(this.#context, {
+      batcher: this.#batcher,
       housekeeping,
-      clock: this.#databaseClock,
-      takeTouched: () => this.#takeTouched(),
+      takeAffected: () => this.#takeAffected(),
     });
-    this.storage = new OldStorage(storage, namespaces, () => this.#stats);
+    this.storage = this.#storage;
     this.definitions = this.#definitions;
     this.signaller = this.#signaller;
     this.stats = this.#stats;
@@ -153,36 +141,30 @@ class PostgresEngine implements Engine {
     return this.#stopped;
   }
 
-  async ping(): Promise<void> {
-    const step = new Step(this.#verbs.ping, null, []);
-    const now = await this.#pipeline.call({ changes: false, inserts: false, bytes: 0, rows: 1 }, step);
-    this.#databaseClock.see(now);
+  ping(): Promise<void> {
+    return this.#storage.ping();
   }
 
   async #stop(): Promise<void> {
-    await this.#pipeline.stop();
+    await this.#batcher.stop();
     await this.#signaller.stop();
     await this.#stats.stop(this.#second.connection !== null);
     this.#side.stop();
     await Promise.all([this.#main.stop(), this.#second.stop(), this.#listener.stop()]);
   }
 
-  /** What this node remembers of the store may be of another one: after a failover, or a restore. */
+  /** What this node remembers about the store may be about another one: after a failover, or a restore. */
   async #prepareMain(connection: Connection): Promise<void> {
-    this.#names.reset();
-    this.#leases.reset();
-    this.#ids.setTag(await migrate(connection, this.#settings));
-    await this.#databaseClock.read(connection);
-    await this.#deadLetters.prepare(connection);
+    const { ids, clock, expiries, registry } = this.#context;
+    expiries.reset();
+    registry.forgetPlaces();
+    ids.setTag(await prepareSchema(connection, this.#settings));
+    await clock.read(connection);
   }
 
-  #before(): AnyStep | null {
-    return this.#leases.mayHaveEnded(this.#databaseClock.now) ? new Step(this.#verbs.lapse, null, []) : null;
-  }
-
-  #takeTouched(): QueueKey[] {
-    const keys = [...this.#touched].map(({ key }) => key);
-    this.#touched.clear();
+  #takeAffected(): QueueKey[] {
+    const keys = [...this.#affected.values()];
+    this.#affected.clear();
     return keys;
   }
 }

@@ -1,7 +1,7 @@
 import type { EngineLog } from '../../engine/engine.ts';
 import type { Clock } from '../../model/clock.ts';
-import { type Probed, TAKEN_BETWEEN_PROBES } from './mark.ts';
-import type { Lane } from './names.ts';
+import { type Probed, TAKEN_BETWEEN_PROBES } from './watermark.ts';
+import type { Subscription } from './registry.ts';
 import type { Side } from './side.ts';
 import { number, numberOrNull, type Row, type Statement } from './statement.ts';
 
@@ -17,19 +17,19 @@ const PROBE: Statement = {
       pg_stat_get_xact_blocks_fetched('delivery'::regclass)
       + pg_stat_get_xact_blocks_fetched('delivery_waiting'::regclass) - b.pages
     FROM b LEFT JOIN LATERAL (SELECT due_at, seq FROM delivery
-      WHERE lane = $1::int AND lease_until IS NULL AND (due_at, seq) >= ($2::bigint, $3::bigint)
+      WHERE subscription = $1::bigint AND lease_until IS NULL AND (due_at, seq) >= ($2::bigint, $3::bigint)
       ORDER BY due_at, seq LIMIT 1) f ON true`,
 };
 
-/** At once; more than these lanes wait for their turn. */
-const MOST_PROBES = 2;
+/** At once; a subscription that is taken from in addition is probed later. */
+const MAX_PROBES = 2;
 
-/** Keeps the marks of busy lanes (see `mark.ts`) by looking where their waiting deliveries begin. */
+/** Keeps the watermarks of busy subscriptions by reading, on the auxiliary connection, where their waiting deliveries begin. */
 export class Prober {
   readonly #side: Side;
   readonly #clock: Clock;
   readonly #log: EngineLog;
-  readonly #probing = new Set<Lane>();
+  readonly #probing = new Set<Subscription>();
 
   constructor(side: Side, clock: Clock, log: EngineLog) {
     this.#side = side;
@@ -37,40 +37,40 @@ export class Prober {
     this.#log = log;
   }
 
-  /** A take handed out so many deliveries of a lane. */
-  took(lane: Lane, count: number): void {
-    lane.mark.took(count);
+  /** A take returned so many deliveries. */
+  took(subscription: Subscription, count: number): void {
+    subscription.watermark.took(count);
     const now = this.#clock.monotonic();
     const from =
-      this.#probing.size >= MOST_PROBES || this.#probing.has(lane) ? null : lane.mark.probeFrom(now);
+      this.#probing.size >= MAX_PROBES || this.#probing.has(subscription) ? null : subscription.watermark.probeFrom(now);
     if (from === null) return;
-    const done = lane.mark.probing(from, now);
-    this.#probing.add(lane);
-    const values = [String(lane.id), String(from.dueAt), String(from.seq)];
+    const done = subscription.watermark.probing(from, now);
+    this.#probing.add(subscription);
+    const values = [subscription.idText, String(from.dueAt), String(from.seq)];
     this.#side
       .ask({ statement: PROBE, values })
       .then(
         ([row]) => done(readProbe(row ?? [])),
         (error: unknown) => {
           done(null);
-          this.#log.info({ err: error, queue: lane.queue.key }, 'a look at the front of a queue failed');
+          this.#log.info({ err: error, queue: subscription.queue.key }, 'reading the front of a queue failed');
         },
       )
-      .finally(() => this.#probing.delete(lane));
+      .finally(() => this.#probing.delete(subscription));
   }
 
-  /** Somebody asked where a lane's waiting deliveries begin: worth a look, also where this node takes none. */
-  asked(lane: Lane): void {
-    this.took(lane, TAKEN_BETWEEN_PROBES);
+  /** A read that began at the front was slow: worth a probe even if this node takes nothing. */
+  asked(subscription: Subscription): void {
+    this.took(subscription, TAKEN_BETWEEN_PROBES);
   }
 
   /**
    * When a take that found too few should be made again: at the next maturity that it knows, and at the
-   * latest when another node's give-backs before the mark will have been looked for.
+   * latest when the next full probe has found what another node returned before the watermark.
    */
-  lookAgainAt({ mark }: Lane, now: number, nextDueAt: number | null): number | null {
-    if (!mark.isSet) return nextDueAt;
-    const again = now + mark.fullProbeInMs(this.#clock.monotonic());
+  lookAgainAt({ watermark }: Subscription, now: number, nextDueAt: number | null): number | null {
+    if (!watermark.isSet) return nextDueAt;
+    const again = now + watermark.fullProbeInMs(this.#clock.monotonic());
     return nextDueAt === null ? again : Math.min(nextDueAt, again);
   }
 }

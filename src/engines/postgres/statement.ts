@@ -1,3 +1,5 @@
+import { boolArray, byteaArray, idArray, int4Array, int8Array, textArray } from './arrays.ts';
+
 /**
  * One SQL statement, prepared once on each connection under its name. The text is a constant: values travel
  * as parameters, and the schema by the session's `search_path`.
@@ -19,7 +21,75 @@ export interface Query {
   readonly values: readonly Parameter[];
 }
 
-/** The text of a column that is never null. @throws Error where it is: a fault of the statement */
+/** One column of the rows that a statement takes: they travel as one array per column, whatever their number. */
+interface Column<T> {
+  readonly name: string;
+  readonly type: string;
+  readonly encode: (rows: readonly T[]) => Parameter;
+}
+
+type Of<T, V> = (row: T) => V;
+
+/** The rows that a statement takes, as columns in the order of its parameters. */
+export class Columns<T> {
+  readonly #columns: Column<T>[] = [];
+
+  /** A 63-bit id, see `registry.ts`. */
+  id(name: string, of: Of<T, Buffer>): this {
+    return this.#add(name, 'bigint', (rows) => idArray(rows.map(of)));
+  }
+
+  bigint(name: string, of: Of<T, number | null>): this {
+    return this.#add(name, 'bigint', (rows) => int8Array(rows.map(of)));
+  }
+
+  int(name: string, of: Of<T, number | null>): this {
+    return this.#add(name, 'int', (rows) => int4Array(rows.map(of)));
+  }
+
+  bool(name: string, of: Of<T, boolean>): this {
+    return this.#add(name, 'bool', (rows) => boolArray(rows.map(of)));
+  }
+
+  /** Text in its UTF-8 bytes. */
+  text(name: string, of: Of<T, Uint8Array | null>): this {
+    return this.#add(name, 'text', (rows) => textArray(rows.map(of)));
+  }
+
+  bytea(name: string, of: Of<T, Uint8Array | null>): this {
+    return this.#add(name, 'bytea', (rows) => byteaArray(rows.map(of)));
+  }
+
+  get count(): number {
+    return this.#columns.length;
+  }
+
+  values(rows: readonly T[]): Parameter[] {
+    return this.#columns.map(({ encode }) => encode(rows));
+  }
+
+  /**
+   * The rows as an item of `FROM`; `ord` numbers them from 1, and by it results name the row they are about.
+   * @param first the number of the first parameter
+   */
+  from(alias: string, first = 1): string {
+    const types = this.#columns.map(({ type }, index) => `$${first + index}::${type}[]`);
+    const names = this.#columns.map(({ name }) => name);
+    return `unnest(${types.join(', ')}) WITH ORDINALITY AS ${alias}(${names.join(', ')}, ord)`;
+  }
+
+  #add(name: string, type: string, encode: Column<T>['encode']): this {
+    this.#columns.push({ name, type, encode });
+    return this;
+  }
+}
+
+/** The place, from 0, of the row that a result is about: its first column. */
+export function placeOf(row: Row): number {
+  return number(row, 0) - 1;
+}
+
+/** The text of a column that is never null. @throws Error if it is: a bug of the statement */
 export function text(row: Row, column: number): string {
   const value = row[column];
   if (value === null || value === undefined) throw new Error(`column ${column} has no value`);

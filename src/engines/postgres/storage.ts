@@ -1,23 +1,21 @@
-import type {
-  BrowseOptions,
-  BrowsePage,
-  DeliveryRef,
-  ExtendItem,
-  ExtendOutcome,
-  Move,
-  OnRepeat,
-  QueueSizes,
-  RemoveOutcome,
-  RollbackItem,
-  SettleOutcome,
-  Storage,
-  StorageCapabilities,
-  SweepResult,
-  TakeOptions,
-  TakeResult,
-  Usage,
-} from '../../engine/old-port.ts';
 import type { ReadySignal } from '../../engine/signaller.ts';
+import {
+  type OnRepeat,
+  type PurgeStep,
+  type QueueCounts,
+  type QueueOptions,
+  type ScanOptions,
+  type ScanPage,
+  SETTLED,
+  type SettleItem,
+  type SettleResult,
+  type Storage,
+  type StorageCapabilities,
+  type SweepResult,
+  type TakeOptions,
+  type TakeResult,
+  type Usage,
+} from '../../engine/storage.ts';
 import {
   DELIVERY_STATES,
   type Delivery,
@@ -28,59 +26,84 @@ import {
   type NewElement,
 } from '../../model/element.ts';
 import type { QueueKey } from '../../model/names.ts';
-import { type CallKind, Step, type Verb } from './call.ts';
-import type { DatabaseClock } from './database-clock.ts';
+import type { Batcher, CallSize, Item } from './batcher.ts';
+import { countsOperation, streamCountsOperation } from './counts.ts';
+import { expireOperation } from './expire.ts';
 import type { Housekeeping } from './housekeeping.ts';
-import type { Names, Need } from './names.ts';
-import type { Pipeline } from './pipeline.ts';
-import type { Extended } from './verbs/extend.ts';
-import type { Verbs } from './verbs/index.ts';
-import { type PurgeState, purgeSteps } from './verbs/purge.ts';
-import { nameOfRef, type Part, RACED, type Settled, withoutRepeats } from './verbs/refs.ts';
-import { namesOfMove } from './verbs/transfer.ts';
+import { insertOperations, kindsOf } from './insert.ts';
+import type { Context } from './operations.ts';
+import { declareOperation, PING_OPERATION, purgeOperations, QUEUES_OPERATION, undoOperations, USAGE_OPERATION } from './queues.ts';
+import type { GroupUse } from './registry.ts';
+import { scanOperations } from './scan.ts';
+import { settlements } from './settle.ts';
+import { takeOperations } from './take.ts';
 
-const QUESTION: CallKind = { changes: false, inserts: false, bytes: 0, rows: 1 };
-const CHANGE: CallKind = { changes: true, inserts: false, bytes: 0, rows: 1 };
-
-/** What one element or reference weighs beside its body: about its other columns on the wire. */
+/** What one element or reference takes in addition to its body: about its other columns on the wire. */
 const ROW_BYTES = 100;
 
-export interface StorageHost {
-  readonly pipeline: Pipeline;
-  readonly names: Names;
-  readonly verbs: Verbs;
-  readonly housekeeping: Housekeeping;
-  readonly clock: DatabaseClock;
-  /** The queues that gained eligible elements since this was last asked. */
-  takeTouched(): QueueKey[];
-}
-
-/**
- * The Storage port: each verb becomes one or several steps for the pipeline. What the steps do stands in
- * `verbs/`, one file per verb.
- */
+/** The Storage port: each operation becomes items for the batcher. What their statements do is in the operations' files. */
 export class PostgresStorage implements Storage {
-  readonly capabilities: StorageCapabilities = { sched: true, reserve: true, pipeline: true, remove: true };
+  readonly capabilities: StorageCapabilities = {
+    sched: true,
+    reserve: true,
+    pipeline: true,
+    remove: true,
+    expiry: true,
+  };
   readonly undoesLostTakes = false;
   readonly ordersTransfers = true;
-  readonly carries = null;
-  readonly #host: StorageHost;
+  readonly insertSignaller = null;
 
-  constructor(host: StorageHost) {
-    this.#host = host;
+  readonly #context: Context;
+  readonly #batcher: Batcher;
+  readonly #housekeeping: Housekeeping;
+  readonly #takeAffected: () => QueueKey[];
+  readonly #declare = declareOperation(false);
+  readonly #declareOptions = declareOperation(true);
+  readonly #insert: ReturnType<typeof insertOperations>;
+  readonly #take: ReturnType<typeof takeOperations>;
+  readonly #settlement: ReturnType<typeof settlements>;
+  readonly #undo: ReturnType<typeof undoOperations>;
+  readonly #scan: ReturnType<typeof scanOperations>;
+  readonly #purge = purgeOperations();
+  readonly #counts: ReturnType<typeof countsOperation>;
+  readonly #streamCounts: ReturnType<typeof streamCountsOperation>;
+  readonly #expire: ReturnType<typeof expireOperation>;
+
+  /** @param takeAffected returns the queues that gained eligible elements since its last call */
+  constructor(
+    context: Context,
+    { batcher, housekeeping, takeAffected }: { batcher: Batcher; housekeeping: Housekeeping; takeAffected: () => QueueKey[] },
+  ) {
+    this.#context = context;
+    this.#batcher = batcher;
+    this.#housekeeping = housekeeping;
+    this.#takeAffected = takeAffected;
+    this.#insert = insertOperations(context);
+    this.#take = takeOperations(context);
+    this.#settlement = settlements(context);
+    this.#undo = undoOperations(context);
+    this.#scan = scanOperations(context);
+    this.#counts = countsOperation(context);
+    this.#streamCounts = streamCountsOperation(context);
+    this.#expire = expireOperation(context);
   }
 
   now(): number {
-    return this.#host.clock.now;
+    return this.#context.clock.now;
   }
 
-  async declare(queues: readonly QueueKey[]): Promise<void> {
-    const needs = queues.map((key) => this.#need(key, [], true));
-    await this.#call(CHANGE, this.#host.verbs.nothing, null, needs);
+  async declare(keys: readonly QueueKey[], options: QueueOptions | null = null): Promise<void> {
+    const operation = options === null ? this.#declare : this.#declareOptions;
+    const items = keys.map((key) => {
+      const queue = this.#context.registry.queue(key);
+      return { operation, item: { queue, options }, queues: [queue] };
+    });
+    await this.#batcher.submitAll(items, rowsOf(keys.length));
   }
 
   queues(ns: string): Promise<string[]> {
-    return this.#call(QUESTION, this.#host.verbs.queues, ns, []);
+    return this.#batcher.submit(QUEUES_OPERATION, ns, null);
   }
 
   insert(
@@ -89,196 +112,128 @@ export class PostgresStorage implements Storage {
     _signal?: ReadySignal | null,
     onRepeat: OnRepeat | null = null,
   ): Promise<ElementId[]> {
-    const need = this.#need(key, groupsOf(elements), true);
-    const kind = { changes: true, inserts: true, bytes: weigh(elements), rows: elements.length };
-    const args = { queue: need.queue, elements, onRepeat };
-    return this.#call(kind, this.#host.verbs.insert(args), args, [need]);
+    const queue = this.#context.registry.queue(key);
+    const size = { bytes: weigh(elements), rows: elements.length };
+    const uses = queue.limit === null ? size : { ...size, uses: [{ queue, groups: groupsOf(elements) }] };
+    return this.#batcher.submit(
+      this.#insert(kindsOf(queue, elements)),
+      { queue, elements, onRepeat },
+      queue,
+      uses,
+    );
   }
 
   take(key: QueueKey, options: TakeOptions): Promise<TakeResult> {
-    const need = this.#need(key, [options.group], false, true);
-    const args = { queue: need.queue, ...options };
-    return this.#call({ ...CHANGE, rows: options.count }, this.#host.verbs.take(args), args, [need]);
+    const { registry } = this.#context;
+    const queue = registry.queue(key);
+    const subscription = registry.subscription(queue, options.group);
+    if (registry.isToBeNoted(subscription)) this.#housekeeping.noteUse(subscription);
+    const item = { ...options, subscription, seqs: options.ids === undefined ? null : this.#seqs(options.ids) };
+    return this.#batcher.submit(this.#take(item), item, queue, { bytes: 0, rows: options.count });
   }
 
-  async commit(key: QueueKey, refs: readonly DeliveryRef[]): Promise<SettleOutcome[]> {
-    return this.#untilUnraced(refs, (some) => {
-      const need = this.#need(key, groupsOfRefs(some), false, true);
-      const verb = this.#host.verbs.commit(need.queue);
-      return this.#inParts(withoutRepeats(some, nameOfRef), verb, [need], (part) => ({
-        queue: need.queue,
-        refs: part,
-      }));
-    });
-  }
-
-  async rollback(key: QueueKey, items: readonly RollbackItem[]): Promise<SettleOutcome[]> {
-    return this.#untilUnraced(items, (some) => {
-      const need = this.#need(key, groupsOfRefs(some), false, true);
-      const verb = this.#host.verbs.rollback(need.queue);
-      return this.#inParts(withoutRepeats(some, nameOfRef), verb, [need], (part) => ({
-        queue: need.queue,
-        items: part,
-      }));
-    });
-  }
-
-  async extend(key: QueueKey, items: readonly ExtendItem[]): Promise<ExtendOutcome[]> {
-    const need = this.#need(key, groupsOfRefs(items), false, true);
-    const parts = withoutRepeats(items, nameOfRef);
-    const extended = await this.#inParts(parts, this.#host.verbs.extend, [need], (part) => ({
-      queue: need.queue,
-      items: part,
-    }));
-    return extended.map(extendOutcome);
-  }
-
-  async putBack(key: QueueKey, deliveries: readonly Delivery[]): Promise<void> {
-    const need = this.#need(key, [...new Set(deliveries.map(({ group }) => group))], true);
-    const kind = { ...CHANGE, bytes: weigh(deliveries), rows: deliveries.length };
-    await this.#call(kind, this.#host.verbs.putBack(need.queue), { queue: need.queue, deliveries }, [need]);
-  }
-
-  remove(key: QueueKey, ids: readonly ElementId[]): Promise<RemoveOutcome[]> {
-    const need = this.#need(key, [], false);
-    const args = { queue: need.queue, ids };
-    return this.#call(changeOf(ids.length), this.#host.verbs.remove, args, [need]);
-  }
-
-  async transfer(moves: readonly Move[]): Promise<SettleOutcome[]> {
-    return this.#untilUnraced(moves, (some) => {
-      const needs = some.flatMap(({ from, finish, inserts }) => [
-        this.#need(from, [finish.group], false, true),
-        ...inserts.map(({ queue, element }) => this.#need(queue, element.groups, true)),
-      ]);
-      const elements = some.flatMap(({ inserts }) => inserts.map(({ element }) => element));
-      const kind = {
-        changes: true,
-        inserts: true,
-        bytes: weigh(elements),
-        rows: some.length + elements.length,
-      };
-      return this.#inParts(
-        withoutRepeats(some, namesOfMove),
-        this.#host.verbs.transfer(some),
-        needs,
-        (part) => part,
-        kind,
-      );
-    });
-  }
-
-  browse(key: QueueKey, options: BrowseOptions): Promise<BrowsePage> {
-    const need = this.#need(key, [options.group], false);
-    const kind = { ...QUESTION, rows: options.limit };
-    return this.#call(kind, this.#host.verbs.browse(options.state), { ...options, queue: need.queue }, [
-      need,
-    ]);
-  }
-
-  /** All or nothing up to ten thousand deliveries; more go in steps, and an error may leave some of them. */
-  async purge(key: QueueKey, states: readonly DeliveryState[] = DELIVERY_STATES): Promise<number> {
-    const { verbs, pipeline } = this.#host;
-    const need = { ...this.#need(key, [], false), all: true };
-    const { queue } = need;
-    const left = purgeSteps(states);
-    const first = left[0];
-    if (first === undefined) return 0;
-    let gone = 0;
-    let upTo: number | null = null;
-    const step = (state: PurgeState) => new Step(verbs.purge(state), { queue, upTo }, [need]);
-    await pipeline.callUntilDone(CHANGE, step(first), (purged) => {
-      gone += purged.gone;
-      upTo = purged.upTo;
-      if (!purged.isCut) left.shift();
-      return left[0] === undefined ? null : step(left[0]);
-    });
-    return gone;
-  }
-
-  async sizes(key: QueueKey, group?: GroupName): Promise<QueueSizes> {
-    const { verbs } = this.#host;
-    const need = this.#need(key, [], false);
-    const { queue } = need;
-    if (group === undefined && queue.isStream) {
-      return this.#call(QUESTION, verbs.streamSizes, queue, [{ ...need, all: true }]);
+  async settle(items: readonly SettleItem[]): Promise<SettleResult[]> {
+    const { registry } = this.#context;
+    const found = items.map(this.#settlement);
+    const settled = found.filter((item) => item !== null);
+    let bytes = items.length * ROW_BYTES;
+    const uses: GroupUse[] = [];
+    for (const { action } of items) {
+      if (action.kind === 'move') uses.push({ queue: registry.queue(action.to), groups: action.groups });
+      for (const { queue, element } of (action.kind === 'finish' && action.inserts) || []) {
+        uses.push({ queue: registry.queue(queue), groups: element.groups });
+        bytes += weigh([element]);
+      }
     }
-    const args = { queue, group: group ?? '' };
-    const sizes = await this.#call(QUESTION, verbs.sizes, args, [this.#need(key, [args.group], false)]);
-    return { ...sizes, groups: new Map() };
+    const results = await this.#batcher.submitAll(settled, {
+      bytes,
+      rows: items.length + uses.length,
+      ...(uses.length === 0 ? {} : { uses }),
+    });
+    if (settled.length === items.length) return results;
+    const left = results[Symbol.iterator]();
+    return found.map((item) => (item === null ? SETTLED['not-found'] : (left.next().value ?? SETTLED['not-found'])));
   }
 
-  nextDueAt(key: QueueKey, group: GroupName): Promise<number | null> {
-    const need = this.#need(key, [group], false);
-    return this.#call(QUESTION, this.#host.verbs.nextDueAt, { queue: need.queue, group }, [need]);
+  async undoTake(key: QueueKey, deliveries: readonly Delivery[]): Promise<void> {
+    const queue = this.#context.registry.queue(key);
+    const size = { bytes: weigh(deliveries), rows: deliveries.length };
+    await this.#batcher.submit(this.#undo(queue), { queue, deliveries }, queue, size);
+  }
+
+  scan(key: QueueKey, options: ScanOptions): Promise<ScanPage> {
+    const { registry } = this.#context;
+    const queue = registry.queue(key);
+    const subscription = registry.subscription(queue, options.group);
+    const item = { ...options, subscription, seqs: options.ids === undefined ? null : this.#seqs(options.ids) };
+    return this.#batcher.submit(this.#scan(item), item, queue, rowsOf(options.limit));
+  }
+
+  /**
+   * One step: 10,000 deliveries of each state, those that wait together. A delivery must not slip from one state into another
+   * between two statements, so what was released in the meantime is looked for once more.
+   */
+  async purge(key: QueueKey, states: readonly DeliveryState[] = DELIVERY_STATES): Promise<PurgeStep> {
+    const queue = this.#context.registry.queue(key);
+    const isWaiting = states.includes('ready') && states.includes('scheduled');
+    const all = ['waiting', 'reserved', 'waiting'] as const;
+    const steps = !isWaiting ? [...new Set(states)] : states.includes('reserved') ? all : all.slice(0, 1);
+    const items = steps.map((state) => ({ operation: this.#purge(state), item: queue, queues: [queue] }));
+    const done = await this.#batcher.submitAll(items, rowsOf(1));
+    return {
+      removed: done.reduce((sum, { removed }) => sum + removed, 0),
+      isDone: done.every(({ isDone }) => isDone),
+    };
+  }
+
+  async counts(key: QueueKey, group?: GroupName): Promise<QueueCounts> {
+    const { registry } = this.#context;
+    const queue = registry.queue(key);
+    if (group === undefined && queue.isStream) return this.#batcher.submit(this.#streamCounts, queue, queue);
+    const subscription = group === undefined ? queue.whole : registry.subscription(queue, group);
+    const counts = await this.#batcher.submit(this.#counts, subscription, queue);
+    return { ...counts, groups: new Map() };
   }
 
   usage(ns: string): Promise<Usage> {
-    return this.#call(QUESTION, this.#host.verbs.usage, ns, []);
+    return this.#batcher.submit(USAGE_OPERATION, ns, null);
   }
 
   async sweep(): Promise<SweepResult> {
-    const { verbs, housekeeping, clock, takeTouched } = this.#host;
-    const nextAt = await this.#call(CHANGE, verbs.lapse, null, []);
-    const hasMore = await housekeeping.run();
-    return { touched: takeTouched(), nextAt: hasMore ? Math.floor(clock.now) : nextAt };
+    const nextAt = await this.#batcher.submit(this.#expire, null, null);
+    const hasMore = await this.#housekeeping.run();
+    return { affected: this.#takeAffected(), nextAt: hasMore ? Math.floor(this.#context.clock.now) : nextAt };
   }
 
-  #need(key: QueueKey, groups: readonly GroupName[], make: boolean, uses = make): Need {
-    return { queue: this.#host.names.queue(key), groups, make, uses };
+  /** Reads the database's clock. */
+  async ping(): Promise<void> {
+    this.#context.clock.see(await this.#batcher.submit(PING_OPERATION, null, null));
   }
 
-  #call<A, R>(kind: CallKind, verb: Verb<A, R>, args: A, needs: readonly Need[]): Promise<R> {
-    return this.#host.pipeline.call(kind, new Step(verb, args, needs));
+  /** What has to come before all else in a batch, if something may have expired. */
+  first(): Item<unknown, unknown> | null {
+    const { expiries, clock } = this.#context;
+    return expiries.nextAt <= clock.now ? { operation: this.#expire, item: null, queues: [] } : null;
   }
 
-  /** Runs the parts one after the other in one transaction; answers in the order of the whole. */
-  async #inParts<T, A, R>(
-    parts: readonly Part<T>[],
-    verb: Verb<A, R[]>,
-    needs: readonly Need[],
-    argsOf: (items: readonly T[]) => A,
-    kind: CallKind = changeOf(parts.reduce((rows, { items }) => rows + items.length, 0)),
-  ): Promise<R[]> {
-    const steps = parts.map(({ items }) => new Step(verb, argsOf(items), needs));
-    const answers = await this.#host.pipeline.callAll(kind, steps);
-    const whole: R[] = [];
-    for (const [index, { places }] of parts.entries()) {
-      for (const [at, place] of places.entries()) {
-        const answer = answers[index]?.[at];
-        if (answer !== undefined) whole[place] = answer;
-      }
+  #seqs(ids: readonly ElementId[]): number[] {
+    const seqs = new Set<number>();
+    for (const id of ids) {
+      const seq = this.#context.ids.parse(id);
+      if (seq !== null) seqs.add(seq);
     }
-    return whole;
+    return [...seqs];
   }
+}
 
-  /** Asks again for what another node changed at the same moment; rare, and done after a try or two. */
-  async #untilUnraced<T>(
-    items: readonly T[],
-    run: (items: readonly T[]) => Promise<Settled[]>,
-  ): Promise<SettleOutcome[]> {
-    if (items.length === 0) return [];
-    const settled = await run(items);
-    if (!settled.includes(RACED)) return settled as SettleOutcome[];
-    const raced = items.filter((_, place) => settled[place] === RACED);
-    const again = await this.#untilUnraced(raced, run);
-    return settled.map((outcome) => (outcome === RACED ? (again.shift() ?? 'not-found') : outcome));
-  }
+function rowsOf(rows: number): CallSize {
+  return { bytes: rows * ROW_BYTES, rows };
 }
 
 function groupsOf(elements: readonly NewElement[]): readonly GroupName[] {
   const [first] = elements;
   if (elements.length <= 1) return first?.groups ?? [];
   return [...new Set(elements.flatMap(({ groups }) => groups))];
-}
-
-function groupsOfRefs(refs: readonly DeliveryRef[]): GroupName[] {
-  return [...new Set(refs.map(({ group }) => group))];
-}
-
-/** A change of so many rows that sends no elements. */
-function changeOf(rows: number): CallKind {
-  return { changes: true, inserts: false, bytes: rows * ROW_BYTES, rows };
 }
 
 function weigh(elements: readonly ElementContent[]): number {
@@ -288,11 +243,4 @@ function weigh(elements: readonly ElementContent[]): number {
     for (const text of headers) bytes += text.length;
   }
   return bytes;
-}
-
-function extendOutcome({ outcome, until }: Extended): ExtendOutcome {
-  if (outcome === 'done' && until !== null) return { outcome: 'done', until };
-  if (outcome === 'done' || outcome === 'dead-lettered' || outcome === RACED)
-    return { outcome: 'lease-lost' };
-  return { outcome };
 }

@@ -1,0 +1,268 @@
+import { hash } from 'node:crypto';
+import type { OnRepeat } from '../../engine/storage.ts';
+import type { ElementId, NewElement } from '../../model/element.ts';
+import { isSameContent } from '../../model/fingerprint.ts';
+import type { Operation, Prepared } from './batcher.ts';
+import { encodeHead } from './content.ts';
+import type { Expiries } from './expire.ts';
+import type { Context } from './operations.ts';
+import { type Queue, REGISTERED, type Registry, type Subscription } from './registry.ts';
+import { CAME_WAITING, CONTENT_BYTES, count, countElements, elementColumns, NOW, register, withList } from './sql.ts';
+import { Columns, number, type Parameter, type Row, type Statement, text } from './statement.ts';
+
+/** Which of the rarer things some element of a statement has; each costs something, so each has a text of its own. */
+export interface ElementKinds {
+  /** The queue is a stream, whose groups share elements. */
+  readonly shared: boolean;
+  /** A dedup key. */
+  readonly keyed: boolean;
+}
+
+export function kindsOf(queue: Queue, elements: readonly NewElement[]): ElementKinds {
+  let keyed = false;
+  for (const { dedupKey } of elements) keyed ||= dedupKey !== null;
+  return { shared: queue.isStream, keyed };
+}
+
+/** A new element as statements take it. */
+interface NewRow {
+  readonly queue: Queue;
+  readonly element: NewElement;
+  readonly subscriptions: readonly Subscription[];
+  readonly dueAt: number | null;
+  readonly key: Buffer | null;
+  /** The place of the settlement with which it is stored, from 1; 0: none. */
+  readonly settled: number;
+}
+
+function newColumns({ shared, keyed }: ElementKinds): Columns<NewRow> {
+  const columns = new Columns<NewRow>();
+  if (shared) {
+    columns.text('subscriptions', ({ subscriptions }) =>
+      Buffer.from(`{${subscriptions.map(({ idText }) => idText).join(',')}}`),
+    );
+    columns.bool('in_stream', ({ queue }) => queue.isStream);
+  } else columns.id('subscription', ({ subscriptions: [only], queue }) => (only ?? queue.whole).id);
+  columns
+    .bigint('due', ({ dueAt }) => dueAt)
+    .bigint('delay', ({ element }) => Math.ceil(element.delayMs))
+    .bigint('expires', ({ element: { expiresAt } }) => (expiresAt == null ? null : Math.ceil(expiresAt)))
+    .int('tries', ({ element }) => element.tries)
+    .text('head', ({ element }) => encodeHead(element))
+    .bytea('body', ({ element }) => element.body);
+  if (shared || keyed) columns.id('queue', ({ queue }) => queue.whole.id);
+  if (!keyed) return columns;
+  return columns
+    .bytea('key', ({ key }) => key)
+    .text('fingerprint', ({ element: { fingerprint } }) => (fingerprint == null ? null : Buffer.from(fingerprint)));
+}
+
+const COLUMNS = new Map(
+  [false, true].flatMap((shared) =>
+    [false, true].map((keyed): [string, Columns<NewRow>] => [`${shared} ${keyed}`, newColumns({ shared, keyed })]),
+  ),
+);
+
+function columnsFor({ shared, keyed }: ElementKinds): Columns<NewRow> {
+  const columns = COLUMNS.get(`${shared} ${keyed}`);
+  if (columns === undefined) throw new Error('there are columns for each kind');
+  return columns;
+}
+
+/** New elements of one statement, collected, and what the statement needs in addition to their columns. */
+export class NewElements {
+  readonly #registry: Registry;
+  readonly #expiries: Expiries;
+  readonly #columns: Columns<NewRow>;
+  readonly #rows: NewRow[] = [];
+  readonly #subscriptions = new Set<Subscription>();
+  /** By queue and key, the place of the first element. */
+  readonly #byKey = new Map<string, number>();
+  /** What matures at a moment of the producer's choice, which may be in the past. */
+  readonly #chosen: { readonly subscription: Subscription; readonly dueAt: number }[] = [];
+
+  constructor(kinds: ElementKinds, { registry, expiries }: Context) {
+    this.#registry = registry;
+    this.#expiries = expiries;
+    this.#columns = columnsFor(kinds);
+  }
+
+  /** Adds an element, unless an earlier one has its key. Returns the place of the one that stands for it. */
+  add(queue: Queue, element: NewElement, settled = 0): { readonly at: number; readonly isFirst: boolean } {
+    const { dedupKey, groups, matureAt } = element;
+    const key = dedupKey === null ? null : hash('sha256', dedupKey, 'buffer');
+    const at = this.#rows.length;
+    if (key !== null) {
+      const name = keyName(queue, `\\x${key.toString('hex')}`);
+      const earlier = this.#byKey.get(name);
+      if (earlier !== undefined) return { at: earlier, isFirst: false };
+      this.#byKey.set(name, at);
+    }
+    const subscriptions = this.#subscriptionsOf(queue, groups);
+    const dueAt = matureAt === null ? null : Math.ceil(matureAt);
+    if (dueAt !== null) for (const subscription of subscriptions) this.#choose(subscription, dueAt);
+    if (element.expiresAt != null) this.#expiries.add(element.expiresAt);
+    this.#rows.push({ queue, element, subscriptions, dueAt, key, settled });
+    return { at, isFirst: true };
+  }
+
+  /** The place of the element with this key of the database's reply. */
+  placeOfKey(queue: string, key: string): number | undefined {
+    return this.#byKey.get(`${queue} ${key}`);
+  }
+
+  /** They are stored. A probe may have looked before that, so watermarks are lowered once more. */
+  onStored(): void {
+    for (const { subscription, dueAt } of this.#chosen) subscription.watermark.lower(dueAt);
+  }
+
+  /** In the order of {@link storing}'s parameters, without those of its `extra`. */
+  values(): Parameter[] {
+    return [...REGISTERED.values([...this.#subscriptions]), ...this.#columns.values(this.#rows)];
+  }
+
+  /** For each element the place of its settlement. */
+  get settled(): number[] {
+    return this.#rows.map(({ settled }) => settled);
+  }
+
+  #subscriptionsOf(queue: Queue, groups: NewElement['groups']): Subscription[] {
+    const [first] = groups;
+    const named = groups.length === 1 && first !== undefined ? groups : new Set(groups);
+    const subscriptions: Subscription[] = [];
+    for (const group of named) subscriptions.push(this.#registry.subscription(queue, group));
+    this.#subscriptions.add(queue.whole);
+    for (const subscription of subscriptions) this.#subscriptions.add(subscription);
+    return subscriptions;
+  }
+
+  #choose(subscription: Subscription, dueAt: number): void {
+    subscription.watermark.lower(dueAt);
+    this.#chosen.push({ subscription, dueAt });
+  }
+}
+
+/** How a key is named: by its queue's id and PostgreSQL's text of its hash. */
+function keyName(queue: Queue, key: string): string {
+  return `${queue.whole.idText} ${key}`;
+}
+
+/**
+ * The `WITH` entries that store elements: `i` has all that were given, `n` those that are new. Need `t`.
+ * @param first the number of the first parameter of {@link NewElements.values}
+ * @param window the dedup window, as an expression
+ * @param settled if they are stored with settlements: the array of their places, and which places are done
+ */
+export function storing(
+  kinds: ElementKinds,
+  { first, window, settled }: { first: number; window: string; settled?: { array: string; done: string } },
+): string[] {
+  const columns = columnsFor(kinds);
+  const elements = `i AS MATERIALIZED (SELECT nextval('element_seq') AS seq, u.* FROM ${columns.from('u', first + REGISTERED.count)}`;
+  const where = settled
+    ? ` WHERE ((${settled.array})[u.ord::int] IN (SELECT s.ord FROM ${settled.done} s)) IS TRUE`
+    : '';
+  return [
+    register('reg', REGISTERED.from('u', first)),
+    `${elements}${where})`,
+    ...(kinds.keyed ? checkingKeys(window) : []),
+    ...storingNew(kinds.shared, kinds.keyed ? 'n' : 'i'),
+  ];
+}
+
+/**
+ * A key that is there and not too old keeps its element and its age. The row is written anyway: that is
+ * what makes PostgreSQL wait for another node's insert of the same key and return whose it is.
+ */
+function checkingKeys(window: string): string[] {
+  const isOld = `x.seen_at <= excluded.seen_at - ${window}::bigint`;
+  return [
+    `q AS (INSERT INTO dedup AS x (queue, key, seq, seen_at, fingerprint)
+      SELECT i.queue, i.key, i.seq, t.now, i.fingerprint FROM i, t WHERE i.key IS NOT NULL ORDER BY i.queue, i.key
+      ON CONFLICT (queue, key) DO UPDATE SET
+        seq = CASE WHEN ${isOld} THEN excluded.seq ELSE x.seq END,
+        seen_at = CASE WHEN ${isOld} THEN excluded.seen_at ELSE x.seen_at END,
+        fingerprint = CASE WHEN ${isOld} THEN excluded.fingerprint ELSE x.fingerprint END
+      RETURNING queue, key, seq, fingerprint)`,
+    // "IS TRUE" keeps the planner from turning the look-up in a hash into a comparison of each with each.
+    'n AS MATERIALIZED (SELECT i.* FROM i WHERE i.key IS NULL OR (i.seq IN (SELECT q.seq FROM q)) IS TRUE)',
+  ];
+}
+
+function storingNew(shared: boolean, from: string): string[] {
+  const content = (column: string): string =>
+    shared ? `CASE WHEN NOT n.in_stream THEN n.${column} END` : `n.${column}`;
+  return [
+    `d AS (INSERT INTO delivery AS d (seq, due_at, inserted_at, expires_at, subscription, tries, bytes, head, body)
+      SELECT n.seq, coalesce(n.due, t.now + n.delay), t.now, n.expires, ${shared ? 'l.id' : 'n.subscription'}, n.tries,
+        octet_length(n.head) + octet_length(n.body), ${content('head')}, ${content('body')}
+      FROM ${from} n CROSS JOIN t${shared ? ' CROSS JOIN LATERAL unnest(n.subscriptions::bigint[]) AS l(id)' : ''}
+      RETURNING d.subscription, d.due_at, ${CONTENT_BYTES})`,
+    ...(shared
+      ? [
+          `e AS (INSERT INTO element AS e (seq, queue, remaining, head, body)
+            SELECT n.seq, n.queue, cardinality(n.subscriptions::bigint[]), n.head, n.body
+            FROM ${from} n WHERE n.in_stream RETURNING ${elementColumns('e')})`,
+          countElements('ec', 'e', ''),
+        ]
+      : []),
+    count('dc', 'd', CAME_WAITING),
+  ];
+}
+
+export interface InsertItem {
+  readonly queue: Queue;
+  readonly elements: readonly NewElement[];
+  readonly onRepeat: OnRepeat | null;
+}
+
+export type InsertOperation = Operation<InsertItem, ElementId[]>;
+
+/** The operation for some elements: the plainest that can store them all. Parameter 1 is the dedup window. */
+export function insertOperations(context: Context): (kinds: ElementKinds) => InsertOperation {
+  const operation = (kinds: ElementKinds): InsertOperation => {
+    const ids = `SELECT 0 AS queue, NULL::bytea AS key, array_agg(i.seq ORDER BY i.ord)::text AS seq, t.now, NULL::text FROM i, t GROUP BY t.now`;
+    const keys = 'UNION ALL SELECT q.queue, q.key, q.seq::text, NULL, q.fingerprint FROM q';
+    const name = `insert${kinds.shared ? ' shared' : ''}${kinds.keyed ? ' keyed' : ''}`;
+    const statement: Statement = {
+      name,
+      text: `${withList(NOW, ...storing(kinds, { first: 1, window: context.dedupWindow }))} ${ids} ${kinds.keyed ? keys : ''}`,
+    };
+    const prepare = (items: readonly InsertItem[]) => prepareInsert(context, kinds, statement, items);
+    return { name, changes: true, stores: true, prepare };
+  };
+  const [plain, keyed] = [operation({ shared: false, keyed: false }), operation({ shared: false, keyed: true })];
+  const [shared, both] = [operation({ shared: true, keyed: false }), operation({ shared: true, keyed: true })];
+  return (kinds) => (kinds.shared ? (kinds.keyed ? both : shared) : kinds.keyed ? keyed : plain);
+}
+
+function prepareInsert(
+  context: Context,
+  kinds: ElementKinds,
+  statement: Statement,
+  items: readonly InsertItem[],
+): Prepared<ElementId[]> {
+  const stored = new NewElements(kinds, context);
+  const places = items.map(({ queue, elements }) => elements.map((element) => stored.add(queue, element)));
+  return {
+    query: { statement, values: stored.values() },
+    read: ([head = [], ...keyRows]) => {
+      stored.onStored();
+      context.clock.see(number(head, 3));
+      const seqs = text(head, 2).slice(1, -1).split(',').map(Number);
+      const seen = new Map<number | undefined, Row>();
+      for (const row of keyRows) seen.set(stored.placeOfKey(text(row, 0), text(row, 1)), row);
+      return items.map(({ elements, onRepeat }, item) =>
+        (places[item] ?? []).map(({ at, isFirst }, index) => {
+          const row = seen.get(at);
+          const seq = row === undefined ? seqs[at] : number(row, 2);
+          if (seq === undefined) throw new Error('an insert returned too few numbers');
+          if (row !== undefined && !(isFirst && seq === seqs[at])) {
+            onRepeat?.(index, isSameContent(elements[index]?.fingerprint, row[4]));
+          }
+          return context.ids.text(seq);
+        }),
+      );
+    },
+  };
+}

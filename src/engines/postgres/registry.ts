@@ -1,0 +1,283 @@
+import { hash } from 'node:crypto';
+import type { NamespacePolicy } from '../../engine/engine.ts';
+import { type GroupLimit, groupLimitOf } from '../../engine/group-limit.ts';
+import { type GroupName, PLAIN_GROUP } from '../../model/element.ts';
+import type { QueueKey } from '../../model/names.ts';
+import { idArray, int4Array, textArray } from './arrays.ts';
+import type { Connection } from './connection.ts';
+import type { DatabaseClock } from './database-clock.ts';
+import { Columns, number, type Parameter, type Statement, text } from './statement.ts';
+import { CounterWatermark, Watermark } from './watermark.ts';
+
+/**
+ * The id by which deliveries know their subscription: 63 bits of a hash of its names, so no node has to ask for it. The
+ * function `subscription_id` of the schema computes the same. The registry holds the names, and its keys reject a collision.
+ */
+function subscriptionId({ ns, name }: QueueKey, group: GroupName): Buffer {
+  const names = `${Buffer.byteLength(ns)}:${Buffer.byteLength(name)}:${ns}${name}${group}`;
+  const id = Buffer.from(hash('sha256', names, 'buffer').subarray(0, 8));
+  id[0] = (id[0] ?? 0) & 0x7f;
+  return id;
+}
+
+/** One consumer group of one queue, and what this node remembers about it. */
+export class Subscription {
+  readonly id: Buffer;
+  readonly queue: Queue;
+  readonly group: GroupName;
+  readonly groupText: Buffer;
+  readonly watermark = new Watermark();
+  readonly counted = new CounterWatermark();
+  /** When a take of it was last noted in the registry, by the database's clock. */
+  notedAt = Number.NEGATIVE_INFINITY;
+  usedIn = 0;
+  #idText: string | null = null;
+
+  constructor(queue: Queue, group: GroupName) {
+    this.id = subscriptionId(queue.key, group);
+    this.queue = queue;
+    this.group = group;
+    this.groupText = Buffer.from(group);
+  }
+
+  get idText(): string {
+    this.#idText ??= this.id.readBigInt64BE().toString();
+    return this.#idText;
+  }
+}
+
+export class Queue {
+  readonly key: QueueKey;
+  readonly policy: NamespacePolicy | null;
+  readonly limit: GroupLimit | null;
+  readonly nsText: Buffer;
+  readonly nameText: Buffer;
+  /** That of a plain queue; in a stream it stands for the queue itself, and has no deliveries. */
+  readonly whole: Subscription;
+  readonly subscriptions = new Map<GroupName, Subscription>();
+  /** Of the counts of a stream's elements. */
+  readonly countedElements = new CounterWatermark();
+  /** Of a stream with a limit, the groups in the registry, and when they were read by the database's clock. */
+  groups: ReadonlySet<GroupName> = new Set();
+  groupsReadAt = Number.NEGATIVE_INFINITY;
+  usedIn = 0;
+
+  constructor(key: QueueKey, policy: NamespacePolicy | null) {
+    this.key = key;
+    this.policy = policy;
+    this.limit = groupLimitOf(policy);
+    this.nsText = Buffer.from(key.ns);
+    this.nameText = Buffer.from(key.name);
+    this.whole = new Subscription(this, PLAIN_GROUP);
+    this.subscriptions.set(PLAIN_GROUP, this.whole);
+  }
+
+  /** Whether elements may have several groups. */
+  get isStream(): boolean {
+    return this.policy !== null && this.policy.groups !== null;
+  }
+}
+
+/** What a statement that stores elements writes into the registry, with `register` of `sql.ts`. */
+export const REGISTERED = new Columns<Subscription>()
+  .id('id', ({ id }) => id)
+  .id('queue', ({ queue }) => queue.whole.id)
+  .text('ns', ({ queue }) => queue.nsText)
+  .text('name', ({ queue }) => queue.nameText)
+  .text('grp', ({ groupText }) => groupText);
+
+/** Objects that were not used while so many were created are forgotten: their names come from requests. */
+const FORGET_AFTER = 10_000;
+/** How long the groups of a queue are remembered. A group that is not used is deleted later than that (`housekeeping.ts`). */
+const REMEMBERED_MS = 5 * 60_000;
+/** A queue that has all the groups it may have is not read again for so long: a rejection costs nothing. */
+const FULL_MS = 1000;
+/** A take is noted so rarely; a subscription is deleted no sooner than three times that after its last one. */
+const NOTE_EVERY_MS = 5 * 60_000;
+
+const GROUPS: Statement = {
+  name: 'groups',
+  text: `SELECT u.ord, s.grp FROM unnest($1::bigint[]) WITH ORDINALITY AS u(id, ord)
+    JOIN subscription s ON s.queue = u.id WHERE s.grp <> ''`,
+};
+
+/** Groups for which a call is going to store something. */
+export interface GroupUse {
+  readonly queue: Queue;
+  readonly groups: readonly GroupName[];
+}
+
+/** The queues and subscriptions of which this node has heard, as one object each. */
+export class Registry {
+  readonly #clock: DatabaseClock;
+  readonly #policies: ReadonlyMap<string, NamespacePolicy>;
+  readonly #queues = new Map<string, Map<string, Queue>>();
+  /** The parameters of `policyOf` in `sql.ts`. */
+  readonly policies: readonly Parameter[];
+  #created = 0;
+  #epoch = 0;
+
+  constructor(policies: readonly NamespacePolicy[], clock: DatabaseClock) {
+    this.#clock = clock;
+    this.#policies = new Map(policies.map((policy) => [policy.name, policy]));
+    this.policies = [
+      textArray(policies.map(({ name }) => Buffer.from(name))),
+      int4Array(policies.map(({ deadLetter }) => clampTries(deadLetter?.maxTries ?? 0))),
+      textArray(policies.map(({ deadLetter }) => (deadLetter === null ? null : Buffer.from(deadLetter.queue)))),
+      textArray(policies.map(({ groups }) => textArrayLiteral(groups ?? [PLAIN_GROUP]))),
+    ];
+  }
+
+  queue({ ns, name }: QueueKey): Queue {
+    let inNamespace = this.#queues.get(ns);
+    if (inNamespace === undefined) {
+      inNamespace = new Map();
+      this.#queues.set(ns, inNamespace);
+    }
+    let queue = inNamespace.get(name);
+    if (queue === undefined) {
+      queue = new Queue({ ns, name }, this.#policies.get(ns) ?? null);
+      inNamespace.set(name, queue);
+      this.#noteCreated();
+    }
+    queue.usedIn = this.#epoch;
+    return queue;
+  }
+
+  subscription(queue: Queue, group: GroupName): Subscription {
+    let subscription = queue.subscriptions.get(group);
+    if (subscription === undefined) {
+      subscription = new Subscription(queue, group);
+      queue.subscriptions.set(group, subscription);
+      this.#noteCreated();
+    }
+    subscription.usedIn = this.#epoch;
+    return subscription;
+  }
+
+  defaultGroups({ ns }: QueueKey): readonly GroupName[] {
+    return this.#policies.get(ns)?.groups ?? [PLAIN_GROUP];
+  }
+
+  /** Something that matures at `dueAt` or later may begin to wait in any subscription. */
+  lowerWatermarks(dueAt: number): void {
+    for (const inNamespace of this.#queues.values()) {
+      for (const { subscriptions } of inNamespace.values()) {
+        for (const { watermark } of subscriptions.values()) watermark.lower(dueAt);
+      }
+    }
+  }
+
+  /** The store may be another one: what is remembered about its rows does not hold any more. */
+  forgetPlaces(): void {
+    for (const inNamespace of this.#queues.values()) {
+      for (const queue of inNamespace.values()) {
+        queue.groupsReadAt = Number.NEGATIVE_INFINITY;
+        queue.countedElements.reset();
+        for (const subscription of queue.subscriptions.values()) {
+          subscription.notedAt = Number.NEGATIVE_INFINITY;
+          subscription.counted.reset();
+          subscription.watermark.lower(Number.NEGATIVE_INFINITY);
+        }
+      }
+    }
+  }
+
+  /** Whether a take should be noted now: as a use, so that housekeeping keeps the queue and the group. */
+  isToBeNoted(subscription: Subscription): boolean {
+    if (this.#isWithin(subscription.notedAt, NOTE_EVERY_MS)) return false;
+    subscription.notedAt = this.#clock.now;
+    return true;
+  }
+
+  /**
+   * The queues in which some use would create more groups than they may have, or null for uses that fit; counted in the order
+   * of the uses. Asks the database only about groups that are not known.
+   * @throws Refused, ConnectionLost
+   */
+  async overLimit(connection: Connection, calls: readonly (readonly GroupUse[])[]): Promise<(Queue | null)[]> {
+    const unread = new Set<Queue>();
+    for (const uses of calls) for (const use of uses) if (this.#isToBeRead(use)) unread.add(use.queue);
+    if (unread.size > 0) await this.#readGroups(connection, [...unread]);
+    const coming = new Map<Queue, Set<GroupName>>();
+    return calls.map((uses) => {
+      const added = new Map<Queue, Set<GroupName>>();
+      for (const use of uses) {
+        const { queue } = use;
+        const fresh = newGroups(use);
+        if (queue.limit === null || fresh.length === 0) continue;
+        const all = added.get(queue) ?? new Set(coming.get(queue));
+        for (const group of fresh) all.add(group);
+        added.set(queue, all);
+        if (limitedCount(queue, queue.limit) + all.size > queue.limit.most) return queue;
+      }
+      for (const [queue, groups] of added) coming.set(queue, groups);
+      return null;
+    });
+  }
+
+  #isToBeRead(use: GroupUse): boolean {
+    const { queue } = use;
+    if (queue.limit === null || use.groups.every((group) => queue.limit?.defaults.has(group))) return false;
+    if (!this.#isWithin(queue.groupsReadAt, REMEMBERED_MS)) return true;
+    const isFull = limitedCount(queue, queue.limit) >= queue.limit.most;
+    return newGroups(use).length > 0 && !(isFull && this.#isWithin(queue.groupsReadAt, FULL_MS));
+  }
+
+  async #readGroups(connection: Connection, queues: readonly Queue[]): Promise<void> {
+    const readAt = this.#clock.now;
+    const found = queues.map(() => new Set<GroupName>());
+    for (const row of await connection.query(GROUPS, [idArray(queues.map(({ whole }) => whole.id))])) {
+      found[number(row, 0) - 1]?.add(text(row, 1));
+    }
+    for (const [place, queue] of queues.entries()) {
+      queue.groups = found[place] ?? new Set();
+      queue.groupsReadAt = readAt;
+    }
+  }
+
+  /** Whether a moment of the database's clock is less than that long ago. If the clock was set back, nothing is known. */
+  #isWithin(moment: number, withinMs: number): boolean {
+    const age = this.#clock.now - moment;
+    return age >= 0 && age < withinMs;
+  }
+
+  /** A queue that is forgotten while a call holds its object gets a second one: until the next probe, one may miss what the other knows. */
+  #noteCreated(): void {
+    this.#created += 1;
+    if (this.#created < FORGET_AFTER) return;
+    this.#created = 0;
+    for (const inNamespace of this.#queues.values()) {
+      for (const [name, queue] of inNamespace) {
+        if (queue.usedIn < this.#epoch) inNamespace.delete(name);
+        for (const [group, { usedIn }] of queue.subscriptions) {
+          if (usedIn < this.#epoch && group !== PLAIN_GROUP) queue.subscriptions.delete(group);
+        }
+      }
+    }
+    this.#epoch += 1;
+  }
+}
+
+/** How many groups a queue has in addition to the default ones. */
+function limitedCount({ groups }: Queue, { defaults }: GroupLimit): number {
+  let limited = groups.size;
+  for (const group of defaults) if (groups.has(group)) limited -= 1;
+  return limited;
+}
+
+function newGroups({ queue, groups }: GroupUse): GroupName[] {
+  return groups.filter((group) => !queue.groups.has(group) && queue.limit?.defaults.has(group) === false);
+}
+
+/** PostgreSQL's largest `int`: no tries reach more. */
+const MAX_TRIES = 2 ** 31 - 1;
+
+export function clampTries(tries: number): number {
+  return Math.min(tries, MAX_TRIES);
+}
+
+/** An array of texts in the form of PostgreSQL's input. */
+export function textArrayLiteral(values: readonly string[]): Buffer {
+  return Buffer.from(`{${values.map((value) => `"${value.replace(/["\\]/g, '\\$&')}"`).join(',')}}`);
+}

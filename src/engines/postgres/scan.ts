@@ -1,0 +1,137 @@
+import { type ScannedDelivery, type ScanOptions, type ScanPage } from '../../engine/storage.ts';
+import { DELIVERY_STATES, type DeliveryState } from '../../model/element.ts';
+import { int4Array, int8Array } from './arrays.ts';
+import type { Operation } from './batcher.ts';
+import { decodeBody, decodeHead } from './content.ts';
+import type { Context } from './operations.ts';
+import type { Subscription } from './registry.ts';
+import { NOW, withList } from './sql.ts';
+import { number, numberOrNull, type Row, type Statement, text } from './statement.ts';
+
+export interface ScanItem extends ScanOptions {
+  readonly subscription: Subscription;
+  /** The numbers of `ids`; null if any delivery may be read. */
+  readonly seqs: readonly number[] | null;
+}
+
+/** As for a take: a page ends early rather than growing past this. */
+const MAX_BYTES = 16 * 1024 * 1024;
+
+/** Per state: which deliveries are in it, and the moment by which they are sorted, before their numbers. */
+const STATES: Record<DeliveryState, { readonly where: string; readonly moment: string }> = {
+  ready: { where: 'd.lease_until IS NULL AND d.due_at <= t.now', moment: 'd.due_at' },
+  scheduled: { where: 'd.lease_until IS NULL AND d.due_at > t.now', moment: 'd.due_at' },
+  reserved: { where: 'd.lease_until IS NOT NULL', moment: 'd.lease_until' },
+};
+
+/**
+ * Waiting deliveries come by maturity, then insertion; reserved ones by the end of their lease. A page ends
+ * with the sort key of its last row, so pages hold together while elements come and go between them.
+ */
+function scanStatement(bodies: boolean, byIds: boolean): Statement {
+  const parts = DELIVERY_STATES.map((state, place) => {
+    const { where, moment } = STATES[state];
+    const from = byIds
+      ? 'unnest($6::bigint[]) AS i(seq) JOIN delivery d ON d.seq = i.seq'
+      : 'delivery d';
+    return `(SELECT s.state, d.ctid AS tid, ${moment} AS moment, d.seq, d.bytes FROM ${from}
+      WHERE s.state = ${place} AND d.subscription = $1::bigint AND ${where} AND (${moment}, d.seq) > (s.from_moment, s.from_seq)
+      ORDER BY ${moment}, d.seq LIMIT $5::int + 1)`;
+  });
+  return {
+    name: `scan${bodies ? '' : ' without bodies'}${byIds ? ' by ids' : ''}`,
+    text: `${withList(
+      NOW,
+      `p AS MATERIALIZED (SELECT x.* FROM t CROSS JOIN unnest($2::int[], $3::bigint[], $4::bigint[]) AS s(state, from_moment, from_seq)
+        CROSS JOIN LATERAL (${parts.join('\nUNION ALL ')}) x ORDER BY 1, 3, 4 LIMIT $5::int + 1)`,
+      `k AS MATERIALIZED (SELECT p.*, row_number() OVER w AS place, sum(p.bytes) OVER w - p.bytes AS before
+        FROM p WINDOW w AS (ORDER BY p.state, p.moment, p.seq))`,
+    )}
+    SELECT k.state, k.moment, d.seq, d.due_at, d.tries, d.lease_until, d.inserted_at, d.expires_at, d.reason,
+      octet_length(coalesce(d.body, e.body)), (SELECT count(*) FROM p), coalesce(d.head, e.head)
+      ${bodies ? ', coalesce(d.body, e.body)' : ''}
+    FROM k JOIN delivery d ON d.ctid = k.tid LEFT JOIN element e ON d.head IS NULL AND e.seq = d.seq
+    WHERE k.place <= $5::int AND k.before < ${MAX_BYTES} ORDER BY k.place`,
+  };
+}
+
+export type ScanOperation = Operation<ScanItem, ScanPage>;
+
+/** One page a statement: people ask for pages, one at a time. */
+export function scanOperations(context: Context): (item: ScanItem) => ScanOperation {
+  const operation = (bodies: boolean, byIds: boolean): ScanOperation => {
+    const statement = scanStatement(bodies, byIds);
+    return {
+      name: statement.name,
+      changes: false,
+      isSingle: true,
+      prepare: ([item]) => {
+        if (item === undefined) throw new Error('a scan has an item');
+        const froms = startsOf(context, item);
+        const values = [
+          item.subscription.idText,
+          int4Array(froms.map(({ state }) => state)),
+          int8Array(froms.map(({ moment }) => moment)),
+          int8Array(froms.map(({ seq }) => seq)),
+          String(item.limit),
+          ...(item.seqs === null ? [] : [int8Array(item.seqs)]),
+        ];
+        return { query: { statement, values }, read: (rows) => [readPage(context, item, rows)] };
+      },
+    };
+  };
+  const [whole, wholeByIds] = [operation(true, false), operation(true, true)];
+  const [bare, bareByIds] = [operation(false, false), operation(false, true)];
+  return ({ bodies, seqs }) => (bodies ? (seqs === null ? whole : wholeByIds) : seqs === null ? bare : bareByIds);
+}
+
+/** The sort key of a row: its state's place in `DELIVERY_STATES`, a moment, and an element's number. */
+interface Cursor {
+  readonly state: number;
+  readonly moment: number;
+  readonly seq: number;
+}
+
+/** Where to begin in each state that is wanted and not done. */
+function startsOf({ ids }: Context, { states, after }: ScanItem): Cursor[] {
+  const cursor = readCursor(after, (id) => ids.parse(id));
+  const starts: Cursor[] = [];
+  for (const [state, name] of DELIVERY_STATES.entries()) {
+    if (!states.includes(name) || state < (cursor?.state ?? 0)) continue;
+    starts.push(cursor?.state === state ? cursor : { state, moment: Number.MIN_SAFE_INTEGER, seq: 0 });
+  }
+  return starts;
+}
+
+/** A text that is none of ours begins at the start, as a bookmark from before a restore would. */
+function readCursor(after: string | null, parse: (id: string) => number | null): Cursor | null {
+  const [, state, moment, id] = /^([012])\.(-?\d{1,16})\.(.+)$/.exec(after ?? '') ?? [];
+  const seq = id === undefined ? null : parse(id);
+  if (seq === null || !Number.isSafeInteger(Number(moment))) return null;
+  return { state: Number(state), moment: Number(moment), seq };
+}
+
+const NO_BODY = new Uint8Array(0);
+
+function readPage({ ids }: Context, { subscription, bodies }: ScanItem, rows: readonly Row[]): ScanPage {
+  const deliveries = rows.map((row): ScannedDelivery => {
+    const until = numberOrNull(row, 5);
+    return {
+      id: ids.text(number(row, 2)),
+      group: subscription.group,
+      tries: number(row, 4),
+      matureAt: number(row, 3),
+      lease: until === null ? null : { token: '', until },
+      ...decodeHead(text(row, 11), ids),
+      body: bodies ? decodeBody(text(row, 12)) : NO_BODY,
+      state: DELIVERY_STATES[number(row, 0)] ?? 'ready',
+      insertedAt: number(row, 6),
+      expiresAt: numberOrNull(row, 7),
+      reason: row[8] == null ? null : (JSON.parse(row[8]) as string),
+      bytes: number(row, 9),
+    };
+  });
+  const last = rows.at(-1);
+  if (last === undefined || rows.length >= number(last, 10)) return { deliveries, next: null };
+  return { deliveries, next: `${text(last, 0)}.${text(last, 1)}.${ids.text(number(last, 2))}` };
+}

@@ -1,0 +1,404 @@
+import { SETTLED, type SettleItem, type SettleOutcome, type SettleResult } from '../../engine/storage.ts';
+import { ownerNumber } from '../../model/owner.ts';
+import { int4Array } from './arrays.ts';
+import { type Item, type Operation, type Prepared, RETRY } from './batcher.ts';
+import { encodeChanges, encodeReason } from './content.ts';
+import { parseToken, type Token } from './ids.ts';
+import { type ElementKinds, kindsOf, NewElements, storing } from './insert.ts';
+import type { Context } from './operations.ts';
+import { type Queue, type Subscription, textArrayLiteral } from './registry.ts';
+import {
+  CONTENT_BYTES,
+  copyMoved,
+  count,
+  deadLine,
+  finishShared,
+  NOW,
+  policyOf,
+  WENT_EITHER,
+  WENT_WAITING,
+  withList,
+} from './sql.ts';
+import { Columns, flag, number, numberOrNull, placeOf, type Row, type Statement } from './statement.ts';
+
+/** A settlement of one delivery as statements take it. */
+interface Ref {
+  readonly item: SettleItem;
+  readonly queue: Queue;
+  readonly subscription: Subscription;
+  readonly seq: number;
+  readonly isWaiting: boolean;
+  readonly token: Token | null;
+  /** Who settles without a token; 0: the service itself. */
+  readonly owner: number;
+}
+
+type Settled = SettleResult | typeof RETRY;
+type SettleOperation = Operation<Ref, SettleResult>;
+
+function refColumns(): Columns<Ref> {
+  return new Columns<Ref>()
+    .id('subscription', ({ subscription }) => subscription.id)
+    .bigint('seq', ({ seq }) => seq)
+    .bool('waiting', ({ isWaiting }) => isWaiting)
+    .bigint('token', ({ token }) => token?.number ?? null)
+    .bytea('secret', ({ token }) => token?.secret ?? null)
+    .bigint('owner', ({ owner }) => owner);
+}
+
+function refs(columns: Columns<Ref>): string {
+  return `r AS MATERIALIZED (SELECT * FROM ${columns.from('r')})`;
+}
+
+/** Whether a reference `r` names the reservation in `d`: by its token, or as its owner or one who may be any. */
+const IS_HOLDER = `(CASE WHEN r.token IS NULL THEN r.owner = 0 OR coalesce(d.owner, 0) IN (0, r.owner)
+  ELSE d.token = r.token AND d.secret = r.secret END)`;
+
+/** Whether the delivery `d` of a reference `r` is in the state that it names; a commit counts a lease that ran out, too. */
+const isHeld = (reserved: string): string => `d.seq = r.seq AND d.subscription = r.subscription
+  AND CASE WHEN r.waiting THEN d.lease_until IS NULL ELSE ${reserved} AND ${IS_HOLDER} END`;
+const MAY_FINISH = isHeld('d.token IS NOT NULL');
+const MAY_CHANGE = isHeld('d.lease_until > t.now');
+
+/** The entry `g`: deliveries that the references `r` name, which it deletes. */
+const FINISHED = `g AS (DELETE FROM delivery d USING r WHERE ${MAY_FINISH}
+    RETURNING r.ord, d.seq, d.subscription, d.due_at, d.lease_until, d.head, ${CONTENT_BYTES})`;
+
+/**
+ * What a settling statement returns: of each reference whose delivery it changed (an entry `g`) a detail, of each other one
+ * what is there now.
+ */
+function outcomes(detail: string): string {
+  return `SELECT g.ord, true, ${detail}, NULL::bigint, NULL::bigint, NULL::bool FROM g
+    UNION ALL
+    SELECT r.ord, false, d.seq, d.token, d.lease_until - t.now, ${IS_HOLDER} FROM t CROSS JOIN r
+    LEFT JOIN delivery d ON d.seq = r.seq AND d.subscription = r.subscription WHERE (r.ord IN (SELECT g.ord FROM g)) IS NOT TRUE`;
+}
+
+/** Why a delivery was not changed. If it could have been, another node changed it at the same moment. */
+function rejection(row: Row, { item, isWaiting, token }: Ref): Settled {
+  const [seq, storedToken, leftMs] = [numberOrNull(row, 2), numberOrNull(row, 3), numberOrNull(row, 4)];
+  if (seq === null) return SETTLED['not-found'];
+  if (isWaiting) return leftMs === null ? RETRY : SETTLED.reserved;
+  const { kind } = item.action;
+  // Whatever finishes the delivery is accepted after the end of the lease, while the token is still there.
+  const isStillHeld = kind === 'finish' ? storedToken !== null : leftMs !== null && leftMs > 0;
+  const isHolder = flag(row, 5);
+  if (token !== null && !(isHolder && isStillHeld)) return SETTLED['lease-lost'];
+  if (!isStillHeld) return SETTLED['not-reserved'];
+  return isHolder ? RETRY : SETTLED['token-required'];
+}
+
+/** Reads {@link outcomes}. */
+function readOutcomes(
+  items: readonly Ref[],
+  rows: readonly Row[],
+  done: (row: Row, ref: Ref) => SettleResult,
+): Settled[] {
+  const results: Settled[] = [];
+  for (const row of rows) {
+    const place = placeOf(row);
+    const ref = items[place];
+    if (ref !== undefined) results[place] = flag(row, 1) ? done(row, ref) : rejection(row, ref);
+  }
+  return results;
+}
+
+function settleOperation(
+  statement: Statement,
+  locksElements: boolean,
+  prepare: (items: readonly Ref[]) => Prepared<SettleResult>,
+  keysOf: (ref: Ref) => readonly string[] = deliveryKey,
+): SettleOperation {
+  return { name: statement.name, changes: true, locksElements, keysOf, prepare };
+}
+
+function deliveryKey({ subscription, seq }: Ref): readonly string[] {
+  return [`${subscription.idText} ${seq}`];
+}
+
+const isDone = (): SettleResult => SETTLED.done;
+
+/** Finishes: commits and removals. */
+function finishOperation(shared: boolean): SettleOperation {
+  const columns = refColumns();
+  const text = `${withList(NOW, refs(columns), FINISHED, shared && finishShared('g'), count('gc', 'g', WENT_EITHER))}
+    ${outcomes('NULL::bigint')}`;
+  const statement = { name: `finish${shared ? ' shared' : ''}`, text };
+  return settleOperation(statement, shared, (items) => ({
+    query: { statement, values: columns.values(items) },
+    read: (rows) => readOutcomes(items, rows, isDone),
+  }));
+}
+
+/** Finishes with inserts, in one statement: an element is stored only if its delivery was finished. */
+function transferOperation(context: Context, kinds: ElementKinds): SettleOperation {
+  const columns = refColumns();
+  const first = columns.count + 2;
+  const array = `$${columns.count + 1}::int[]`;
+  const isPlain = !kinds.shared && !kinds.keyed;
+  const stored = storing(kinds, { first, window: context.dedupWindow, settled: { array, done: 'g' } });
+  const statement = {
+    name: `transfer${isPlain ? '' : ' of any kind'}`,
+    text: `${withList(NOW, refs(columns), FINISHED, !isPlain && finishShared('g'), count('gc', 'g', WENT_EITHER), ...stored)}
+      ${outcomes('NULL::bigint')}`,
+  };
+  const prepare = (items: readonly Ref[]): Prepared<SettleResult> => {
+    const elements = new NewElements(kinds, context);
+    for (const [place, { item }] of items.entries()) {
+      // A key that the same settlement gives twice is stored once.
+      for (const { queue, element } of insertsOf(item)) elements.add(context.registry.queue(queue), element, place + 1);
+    }
+    return {
+      query: { statement, values: [...columns.values(items), int4Array(elements.settled), ...elements.values()] },
+      read: (rows) => {
+        elements.onStored();
+        return readOutcomes(items, rows, isDone);
+      },
+    };
+  };
+  // Which of two elements with one key is stored depends on their settlements, so these share no statement.
+  const keysOf = (ref: Ref): string[] => [
+    ...deliveryKey(ref),
+    ...new Set(
+      insertsOf(ref.item).flatMap(({ queue, element: { dedupKey } }) =>
+        dedupKey === null ? [] : [`${queue.ns}/${queue.name}/${dedupKey}`],
+      ),
+    ),
+  ];
+  return settleOperation(statement, kinds.shared, prepare, keysOf);
+}
+
+function insertsOf({ action }: SettleItem) {
+  return (action.kind === 'finish' ? action.inserts : null) ?? [];
+}
+
+function extendOperation({ expiries }: Context): SettleOperation {
+  const columns = refColumns().bigint('lease', ({ item: { action } }) =>
+    action.kind === 'extend' ? Math.ceil(action.leaseMs) : 0,
+  );
+  const changed = `g AS (UPDATE delivery d SET lease_until = t.now + r.lease FROM r, t
+    WHERE NOT r.waiting AND ${MAY_CHANGE} RETURNING r.ord, d.lease_until)`;
+  const statement = {
+    name: 'extend',
+    text: `${withList(NOW, refs(columns), changed)} ${outcomes('g.lease_until')}`,
+  };
+  return settleOperation(statement, false, (items) => ({
+    query: { statement, values: columns.values(items) },
+    read: (rows) =>
+      readOutcomes(items, rows, (row) => {
+        const until = number(row, 2);
+        expiries.add(until);
+        return { outcome: 'done', until };
+      }),
+  }));
+}
+
+/** When a released delivery is due. What was reserved, and is neither delayed nor counted, keeps its place. */
+const DUE = `CASE WHEN r.due IS NOT NULL THEN r.due WHEN r.counts OR r.delay > 0 OR r.waiting THEN t.now + r.delay ELSE d.due_at END`;
+
+function releaseColumns(): Columns<Ref> {
+  return refColumns()
+    .bigint('delay', ({ item: { action } }) => (action.kind === 'release' ? Math.ceil(action.delayMs) : 0))
+    .bigint('due', ({ item: { action } }) =>
+      action.kind === 'release' && action.dueAt != null ? Math.ceil(action.dueAt) : null,
+    )
+    .bool('counts', ({ item: { action } }) => 'countTry' in action && action.countTry);
+}
+
+/** Releases of reservations that count no try: the short form of {@link changeOperation}, for what a consumer never saw. */
+function releaseOperation(): SettleOperation {
+  const columns = releaseColumns();
+  const changed = `g AS (UPDATE delivery d SET lease_until = NULL, token = NULL, due_at = ${DUE} FROM r, t
+    WHERE ${MAY_CHANGE} RETURNING r.ord, d.subscription, d.due_at)`;
+  const counted = count('gc', 'g', { waiting: 'count(*)', reserved: '-count(*)', bytes: '0' });
+  const statement = {
+    name: 'release',
+    text: `${withList(NOW, refs(columns), changed, counted)} ${outcomes('NULL::bigint')}`,
+  };
+  return settleOperation(statement, false, (items) => {
+    lowerWatermarks(items);
+    return {
+      query: { statement, values: columns.values(items) },
+      read: (rows) => {
+        lowerWatermarks(items);
+        return readOutcomes(items, rows, isDone);
+      },
+    };
+  });
+}
+
+/** Before a statement is sent and after it is done: a probe in between may not have seen what it returned to an old place. */
+function lowerWatermarks(items: readonly Ref[]): void {
+  for (const { subscription } of items) subscription.watermark.lower(Number.NEGATIVE_INFINITY);
+}
+
+/**
+ * All that may move an element, or that changes a waiting one: counted releases, dead letters, moves, releases of what waits. The
+ * rows are locked first, then each stays (an update) or goes (a copy elsewhere).
+ */
+function changeOperation(context: Context): SettleOperation {
+  const target = ({ item: { action } }: Ref) => (action.kind === 'move' ? action : null);
+  const columns = releaseColumns()
+    .bool('dies', ({ item: { action } }) => action.kind === 'dead-letter')
+    .text('reason', ({ item: { action } }) => encodeReason('reason' in action ? action.reason : null))
+    .text('to_ns', (ref) => textOrNull(target(ref)?.to.ns))
+    .text('to_name', (ref) => textOrNull(target(ref)?.to.name))
+    .text('to_groups', (ref) => groupsText(target(ref)?.groups))
+    .int('to_tries', (ref) => target(ref)?.tries ?? null)
+    .text('line', (ref) => encodeChanges(target(ref)?.headers ?? []));
+  const tries = 'x.tries + x.counts::int';
+  const moved = `moved AS (DELETE FROM delivery d USING x, t WHERE d.ctid = x.tid AND x.goes
+    RETURNING x.ord, d.seq, d.subscription, d.due_at, d.lease_until, d.head, d.body, ${CONTENT_BYTES},
+      CASE WHEN x.to_name IS NULL THEN x.target END AS died_in, coalesce(x.to_ns, x.ns) AS to_ns, coalesce(x.to_name, x.target) AS to_name,
+      CASE WHEN x.to_name IS NULL THEN x.dead_groups ELSE x.to_groups END AS to_groups,
+      CASE WHEN x.to_name IS NULL THEN t.now ELSE d.due_at END AS to_due,
+      CASE WHEN x.to_name IS NULL THEN 0 ELSE coalesce(x.to_tries, x.tries) END AS to_tries,
+      CASE WHEN x.to_name IS NOT NULL THEN d.expires_at END AS to_expires,
+      CASE WHEN x.to_name IS NULL THEN x.reason END AS to_reason,
+      CASE WHEN x.to_name IS NULL THEN ${deadLine('x.name', tries, 'd.seq', 'x.reason')} ELSE x.line END AS line)`;
+  const locked = `x AS MATERIALIZED (SELECT d.ctid AS tid, r.*, d.due_at AS old_due, d.lease_until IS NULL AS was_waiting, d.tries,
+      y.ns, y.name, y.target, y.dead_groups, ${DUE} AS new_due,
+      r.to_name IS NOT NULL OR y.target IS NOT NULL AND (r.dies OR r.counts AND d.tries + 1 >= y.max_tries) AS goes
+    FROM t CROSS JOIN r JOIN delivery d ON d.seq = r.seq AND d.subscription = r.subscription
+    LEFT JOIN ${policyOf('r.subscription', columns.count + 1)} y ON true
+    WHERE ${MAY_CHANGE} ORDER BY d.seq, d.subscription FOR UPDATE OF d)`;
+  const stays = `s AS (UPDATE delivery d SET lease_until = NULL, token = NULL, due_at = x.new_due, tries = ${tries},
+      reason = CASE WHEN x.counts THEN x.reason ELSE d.reason END
+    FROM x WHERE d.ctid = x.tid AND x.goes IS NOT TRUE RETURNING x.ord, d.subscription, d.due_at, x.old_due, x.was_waiting)`;
+  const counted = count(
+    'sc',
+    `(SELECT subscription, due_at, 1 AS waiting, (NOT was_waiting)::int AS released FROM s
+      UNION ALL SELECT subscription, old_due, -1, 0 FROM s WHERE was_waiting) v`,
+    { waiting: 'sum(waiting)', reserved: '-sum(released)', bytes: '0' },
+  );
+  const statement = {
+    name: 'change',
+    text: `${withList(
+      NOW,
+      refs(columns),
+      locked,
+      stays,
+      counted,
+      moved,
+      ...copyMoved(),
+      'g AS (SELECT ord, NULL AS died_in FROM s UNION ALL SELECT ord, died_in FROM moved)',
+    )}
+    SELECT g.ord, true, NULL::bigint, NULL::bigint, NULL::bigint, NULL::bool, g.died_in FROM g
+    UNION ALL SELECT r.*, NULL FROM (${outcomes('NULL::bigint')}) r(ord, is_done) WHERE NOT r.is_done`,
+  };
+  return settleOperation(statement, true, (items) => {
+    const lower = (): void => {
+      lowerWatermarks(items);
+      for (const { item } of items) if (item.action.kind === 'move') lowerTargets(context, item.action);
+    };
+    lower();
+    return {
+      query: { statement, values: [...columns.values(items), ...context.registry.policies] },
+      read: (rows) => {
+        lower();
+        return readOutcomes(items, rows, (row, { subscription }) => {
+          const diedIn = row[6] ?? null;
+          if (diedIn === null) return SETTLED.done;
+          context.onDied(subscription.queue.key, subscription.group, diedIn, 1);
+          return SETTLED['dead-lettered'];
+        });
+      },
+    };
+  });
+}
+
+function lowerTargets({ registry }: Context, { to, groups }: { to: Queue['key']; groups: readonly string[] }): void {
+  const queue = registry.queue(to);
+  for (const group of groups) registry.subscription(queue, group).watermark.lower(Number.NEGATIVE_INFINITY);
+}
+
+function textOrNull(value: string | undefined): Buffer | null {
+  return value === undefined ? null : Buffer.from(value);
+}
+
+function groupsText(groups: readonly string[] | undefined): Buffer | null {
+  return groups === undefined ? null : textArrayLiteral([...new Set(groups)]);
+}
+
+/** An element with all its deliveries, which must all be waiting. */
+interface Removal {
+  readonly queue: Queue;
+  readonly seq: number;
+}
+
+/** All deliveries of an element are locked before the first one goes, so that it goes wholly or not at all. */
+function removeOperation(): Operation<Removal, SettleResult> {
+  const columns = new Columns<Removal>().id('queue', ({ queue }) => queue.whole.id).bigint('seq', ({ seq }) => seq);
+  const statement = {
+    name: 'remove',
+    text: `${withList(
+      NOW,
+      `f AS MATERIALIZED (SELECT r.ord, d.seq, d.subscription, d.lease_until FROM ${columns.from('r')}
+        JOIN delivery d ON d.seq = r.seq JOIN subscription s ON s.id = d.subscription AND s.queue = r.queue
+        ORDER BY d.seq, d.subscription FOR UPDATE OF d)`,
+      'h AS MATERIALIZED (SELECT f.*, bool_or(f.lease_until IS NOT NULL) OVER (PARTITION BY f.ord) AS held FROM f)',
+      `g AS (DELETE FROM delivery d USING h WHERE d.seq = h.seq AND d.subscription = h.subscription AND NOT h.held
+        RETURNING d.seq, d.subscription, d.due_at, d.head, ${CONTENT_BYTES})`,
+      finishShared('g'),
+      count('gc', 'g', WENT_WAITING),
+    )} SELECT DISTINCT h.ord, h.held FROM h`,
+  };
+  return {
+    name: statement.name,
+    changes: true,
+    locksElements: true,
+    keysOf: ({ queue, seq }) => [`${queue.whole.idText} ${seq}`],
+    prepare: (items) => ({
+      query: { statement, values: columns.values(items) },
+      read: (rows) => {
+        const found: SettleOutcome[] = [];
+        for (const row of rows) found[placeOf(row)] = flag(row, 1) ? 'reserved' : 'done';
+        return items.map((_, place) => SETTLED[found[place] ?? 'not-found']);
+      },
+    }),
+  };
+}
+
+/** Turns settlements into items for batches; null for one that can name nothing here. */
+export function settlements(context: Context): (item: SettleItem) => Item<unknown, SettleResult> | null {
+  const { registry, ids } = context;
+  const remove = removeOperation();
+  const [finish, finishInStream] = [finishOperation(false), finishOperation(true)];
+  const transfer = transferOperation(context, { shared: false, keyed: false });
+  const transferAny = transferOperation(context, { shared: true, keyed: true });
+  const [extend, release, change] = [extendOperation(context), releaseOperation(), changeOperation(context)];
+
+  const operationFor = ({ item, queue, isWaiting }: Ref): SettleOperation => {
+    const { action } = item;
+    if (action.kind === 'extend') return extend;
+    if (action.kind === 'release' && !action.countTry && !isWaiting) return release;
+    if (action.kind !== 'finish') return change;
+    const inserts = action.inserts ?? [];
+    if (inserts.length === 0) return queue.isStream ? finishInStream : finish;
+    const isAny = inserts.some(({ queue: to, element }) => {
+      const { shared, keyed } = kindsOf(registry.queue(to), [element]);
+      return shared || keyed;
+    });
+    return isAny || queue.isStream ? transferAny : transfer;
+  };
+  return (item) => {
+    const seq = ids.parse(item.id);
+    if (seq === null) return null;
+    const queue = registry.queue(item.queue);
+    if (item.group === null) return { operation: remove, item: { queue, seq }, queues: [queue] } as Item<unknown, SettleResult>;
+    const token = item.token === null ? null : parseToken(item.token);
+    const ref: Ref = {
+      item,
+      queue,
+      subscription: registry.subscription(queue, item.group),
+      seq,
+      isWaiting: item.from === 'waiting',
+      token,
+      owner: token === null ? ownerNumber(item.owner) : 0,
+    };
+    const { action } = item;
+    const to = action.kind === 'move' ? [registry.queue(action.to)] : insertsOf(item).map((of) => registry.queue(of.queue));
+    return { operation: operationFor(ref), item: ref, queues: [queue, ...to] } as Item<unknown, SettleResult>;
+  };
+}

@@ -1,0 +1,131 @@
+/** Parts that several statements have in common. Each is a `WITH` entry or an expression, and names the entries it reads. */
+
+/** The one moment that all of a statement agrees on. */
+export const NOW = 't AS MATERIALIZED (SELECT now_ms() AS now)';
+
+/** Due times are counted in steps of 2^20 ms. */
+export const STEP_BITS = 20;
+
+/** What a row of `delivery` adds to its subscription's bytes: in a stream, the element has the content. */
+export const CONTENT_BYTES = 'CASE WHEN d.head IS NULL THEN 0 ELSE d.bytes END AS content_bytes';
+
+/** The sum over the column {@link CONTENT_BYTES} of deliveries that came or went. */
+export const CAME = 'sum(content_bytes)';
+export const WENT = '-sum(content_bytes)';
+
+interface Deltas {
+  readonly waiting: string;
+  readonly reserved: string;
+  readonly bytes: string;
+}
+
+export const CAME_WAITING: Deltas = { waiting: 'count(*)', reserved: '0', bytes: CAME };
+export const WENT_WAITING: Deltas = { waiting: '-count(*)', reserved: '0', bytes: WENT };
+/** For deliveries that were waiting or reserved, with a column lease_until. */
+export const WENT_EITHER: Deltas = {
+  waiting: '-count(*) FILTER (WHERE lease_until IS NULL)',
+  reserved: '-count(*) FILTER (WHERE lease_until IS NOT NULL)',
+  bytes: WENT,
+};
+
+/** Records changes of counts. `from` has columns subscription and due_at; the deltas are aggregates over it. */
+export function count(name: string, from: string, { waiting, reserved, bytes }: Deltas): string {
+  return `${name} AS (INSERT INTO counter (subscription, step, waiting, reserved, bytes)
+    SELECT subscription, due_at >> ${STEP_BITS}, ${waiting}, ${reserved}, ${bytes} FROM ${from} GROUP BY 1, 2)`;
+}
+
+/** What {@link countElements} needs of a row of `element`. */
+export function elementColumns(alias: string): string {
+  return `${alias}.queue, octet_length(${alias}.head) + octet_length(${alias}.body) AS content_bytes`;
+}
+
+/** Records that elements of streams came or went. `from` has {@link elementColumns}. */
+export function countElements(name: string, from: string, sign: '' | '-'): string {
+  return `${name} AS (INSERT INTO counter (subscription, step, waiting, reserved, bytes)
+    SELECT -queue, 0, ${sign}count(*), 0, ${sign}sum(content_bytes) FROM ${from} GROUP BY queue)`;
+}
+
+/**
+ * Finishes elements of streams: deliveries of them that have just gone are in `from`, with columns seq and
+ * head. The element goes with its last delivery. Its row is locked first, in the order of numbers, so that
+ * of two groups that finish it at once the second one sees what the first has left.
+ */
+export function finishShared(from: string): string {
+  return `sg AS MATERIALIZED (SELECT seq, count(*)::int AS gone FROM ${from} WHERE head IS NULL GROUP BY seq),
+  sl AS MATERIALIZED (SELECT e.seq, e.remaining - sg.gone AS remaining FROM sg JOIN element e ON e.seq = sg.seq
+    ORDER BY e.seq FOR UPDATE OF e),
+  sd AS (DELETE FROM element e USING sl WHERE e.seq = sl.seq AND sl.remaining <= 0 RETURNING ${elementColumns('e')}),
+  su AS (UPDATE element e SET remaining = sl.remaining FROM sl WHERE e.seq = sl.seq AND sl.remaining > 0),
+  ${countElements('sec', 'sd', '-')}`;
+}
+
+/**
+ * Makes sure that subscriptions are in the registry and not marked as idle, in the transaction that stores something
+ * for them. `from` has columns id, queue, ns, name, grp. Sorted, so that two nodes that store for the same
+ * subscriptions do not wait for each other in a circle. Another subscription with the same id violates the primary
+ * key, so that its elements are never mixed with these.
+ */
+export function register(name: string, from: string): string {
+  return `${name} AS (INSERT INTO subscription AS s (id, queue, ns, name, grp)
+    SELECT u.id, u.queue, u.ns, u.name, u.grp FROM ${from}
+    WHERE NOT EXISTS (SELECT FROM subscription o
+      WHERE o.id = u.id AND o.ns = u.ns AND o.name = u.name AND o.grp = u.grp AND o.idle_from IS NULL)
+    ORDER BY u.ns, u.name, u.grp ON CONFLICT (ns, name, grp) DO UPDATE SET idle_from = NULL)`;
+}
+
+/**
+ * The policy that holds for a subscription, as a lateral item of `FROM`: names, and if its elements may become dead
+ * letters, `target` (the name of the queue they go to) and `max_tries`. What `declare` stored comes before what the namespace has.
+ * @param first the number of the first of the four parameters of `Registry.policies`
+ */
+export function policyOf(subscription: string, first: number): string {
+  return `LATERAL (SELECT q.ns, q.name, s.grp, coalesce(q.max_tries, n.max_tries) AS max_tries, n.groups AS dead_groups,
+      CASE WHEN coalesce(q.max_tries, n.max_tries) > 0 THEN nullif(coalesce(q.dead_queue, n.dead_queue), q.name) END AS target
+    FROM subscription s JOIN subscription q ON q.id = s.queue
+    JOIN unnest($${first}::text[], $${first + 1}::int[], $${first + 2}::text[], $${first + 3}::text[]) AS n(ns, max_tries, dead_queue, groups)
+      ON n.ns = q.ns
+    WHERE s.id = ${subscription} LIMIT 1)`;
+}
+
+/** The line that makes a head that of a dead letter, see `content.ts`. */
+export function deadLine(queue: string, tries: string, seq: string, reason: string): string {
+  return `E'\\n' || concat('["d",', to_json(${queue}), ',', t.now, ',', ${tries}, ',', ${seq}, ',', coalesce(${reason}, 'null'), ']')`;
+}
+
+/**
+ * The `WITH` entries that store copies of elements whose deliveries have just gone. These are in `moved`, with
+ * columns ord, seq, subscription, due_at, lease_until, head, body and {@link CONTENT_BYTES}; and of the copy to_ns, to_name,
+ * to_groups (an array as text; null: no copy), to_due, to_tries, to_expires, to_reason, and line, which is added to the head. In a
+ * stream the other groups keep the element.
+ */
+export function copyMoved(): string[] {
+  return [
+    `c AS MATERIALIZED (SELECT nextval('element_seq') AS seq, m.to_ns, m.to_name, m.to_groups::text[] AS groups, m.to_due,
+        m.to_tries, m.to_expires, m.to_reason, coalesce(m.head, e.head) || m.line AS head, coalesce(m.body, e.body) AS body,
+        m.to_groups::text[] <> '{""}' AS in_stream, subscription_id(m.to_ns, m.to_name, '') AS queue
+      FROM (SELECT * FROM moved WHERE to_groups IS NOT NULL ORDER BY ord) m
+      LEFT JOIN element e ON m.head IS NULL AND e.seq = m.seq)`,
+    `cd AS (INSERT INTO delivery AS d (seq, due_at, inserted_at, expires_at, subscription, tries, bytes, reason, head, body)
+      SELECT c.seq, c.to_due, t.now, c.to_expires, subscription_id(c.to_ns, c.to_name, g.grp), c.to_tries,
+        octet_length(c.head) + octet_length(c.body), c.to_reason,
+        CASE WHEN NOT c.in_stream THEN c.head END, CASE WHEN NOT c.in_stream THEN c.body END
+      FROM c CROSS JOIN t CROSS JOIN LATERAL unnest(c.groups) AS g(grp)
+      RETURNING d.subscription, d.due_at, ${CONTENT_BYTES})`,
+    count('cc', 'cd', CAME_WAITING),
+    `ce AS (INSERT INTO element AS e (seq, queue, remaining, head, body)
+      SELECT c.seq, c.queue, cardinality(c.groups), c.head, c.body FROM c WHERE c.in_stream RETURNING ${elementColumns('e')})`,
+    countElements('cec', 'ce', ''),
+    register(
+      'cr',
+      `(SELECT DISTINCT subscription_id(c.to_ns, c.to_name, g.grp) AS id, c.queue, c.to_ns AS ns, c.to_name AS name, g.grp
+        FROM c CROSS JOIN LATERAL unnest(c.groups || ''::text) AS g(grp)) u`,
+    ),
+    finishShared('moved'),
+    count('mc', 'moved', WENT_EITHER),
+  ];
+}
+
+/** Non-empty parts of a `WITH` list. */
+export function withList(...parts: readonly (string | false)[]): string {
+  return `WITH ${parts.filter((part) => part !== false).join(',\n')}`;
+}

@@ -1,0 +1,228 @@
+import type { TakeOptions, TakeResult } from '../../engine/storage.ts';
+import type { Delivery } from '../../model/element.ts';
+import { ownerNumber } from '../../model/owner.ts';
+import { int8Array } from './arrays.ts';
+import type { Operation, Prepared } from './batcher.ts';
+import { decodeBody, decodeHead } from './content.ts';
+import { drawToken, type Token, tokenText } from './ids.ts';
+import type { Context } from './operations.ts';
+import type { Subscription } from './registry.ts';
+import { CONTENT_BYTES, count, finishShared, NOW, WENT_WAITING, withList } from './sql.ts';
+import { Columns, number, numberOrNull, placeOf, type Row, type Statement, text } from './statement.ts';
+
+export interface TakeItem extends TakeOptions {
+  readonly subscription: Subscription;
+  /** The numbers of `ids`; null if any delivery may be taken. */
+  readonly seqs: readonly number[] | null;
+}
+
+/** A popped delivery, with what `undoTake` needs to restore it. */
+export interface Popped extends Delivery {
+  readonly expiresAt?: number;
+}
+
+/**
+ * A statement returns no more bytes than this, however many deliveries were asked for: a thousand bodies
+ * of a megabyte would be two gigabytes of text on the wire. A caller that gets too few sees a `nextDueAt` that has
+ * passed and asks again.
+ */
+const MAX_BYTES = 16 * 1024 * 1024;
+
+/**
+ * A server that was frozen runs what it had received when it continues, and the caller is long gone. Up to
+ * this long after it was sent, by the database's clock, a take returns something, and not later.
+ */
+const TAKE_WITHIN_MS = 4000;
+
+/** What is asked for one subscription, by several items if they ask alike: these share what is found in their order. */
+interface Request {
+  readonly subscription: Subscription;
+  readonly leaseMs: number;
+  /** What the tokens of its reservations are counted from; null for pops. */
+  readonly token: Token | null;
+  readonly owner: number;
+  count: number;
+}
+
+const POPS = new Columns<Request>()
+  .id('subscription', ({ subscription }) => subscription.id)
+  .int('n', (request) => request.count)
+  .bigint('from_due', ({ subscription }) => subscription.watermark.place.dueAt)
+  .bigint('from_seq', ({ subscription }) => subscription.watermark.place.seq);
+
+const RESERVES = new Columns<Request>()
+  .id('subscription', ({ subscription }) => subscription.id)
+  .int('n', (request) => request.count)
+  .bigint('from_due', ({ subscription }) => subscription.watermark.place.dueAt)
+  .bigint('from_seq', ({ subscription }) => subscription.watermark.place.seq)
+  .bigint('lease', ({ leaseMs }) => Math.ceil(leaseMs))
+  .bigint('token', ({ token }) => token?.number ?? null)
+  .bytea('secret', ({ token }) => token?.secret ?? null)
+  .bigint('owner', ({ owner }) => owner);
+
+interface TakeKind {
+  readonly reserves: boolean;
+  readonly shared: boolean;
+  readonly byIds: boolean;
+}
+
+/**
+ * Row locks make sure that no two takers get the same delivery; `SKIP LOCKED` that no taker waits for another
+ * node's. Rows are changed by their place in the table, which their lock keeps from moving. Measured against
+ * a join by key: 15 % less work. Expired elements are locked and left alone: the next batch removes them.
+ */
+function takeStatement({ reserves, shared, byIds }: TakeKind): Statement {
+  const columns = reserves ? RESERVES : POPS;
+  const [until, ids] = [`$${columns.count + 1}::bigint`, `$${columns.count + 2}::bigint[]`];
+  const requests = columns.from('r');
+  const where = 'subscription = r.subscription AND lease_until IS NULL AND due_at <= t.now';
+  const found = 'ctid AS tid, due_at, seq, bytes, expires_at <= t.now AS is_expired';
+  // One look-up each: a join with the numbers might read the whole index of waiting deliveries for its order.
+  const eligible = byIds
+    ? `SELECT d.* FROM unnest(${ids}) AS x(seq) CROSS JOIN LATERAL (
+        SELECT ${found} FROM delivery WHERE seq = x.seq AND ${where} LIMIT 1 FOR UPDATE SKIP LOCKED) d
+      WHERE d.is_expired IS NOT TRUE ORDER BY d.due_at, d.seq LIMIT r.n`
+    : `SELECT ${found} FROM delivery WHERE ${where} AND (due_at, seq) >= (r.from_due, r.from_seq)
+      ORDER BY due_at, seq LIMIT r.n FOR UPDATE SKIP LOCKED`;
+  const chosen = `d.ctid = k.tid AND k.before < ${MAX_BYTES}`;
+  const taken = `k.ord, d.seq, d.subscription, d.due_at, d.tries, d.lease_until, d.token, d.secret, d.expires_at, d.head, d.body`;
+  const content = shared ? 'coalesce(g.head, e.head), coalesce(g.body, e.body)' : 'g.head, g.body';
+  const next = `(SELECT d.due_at FROM delivery d WHERE d.subscription = r.subscription AND d.lease_until IS NULL AND d.due_at > t.now
+      ORDER BY d.due_at, d.seq LIMIT 1)`;
+  return {
+    name: `${reserves ? 'reserve' : 'pop'}${shared ? ' shared' : ''}${byIds ? ' by ids' : ''}`,
+    text: `${withList(
+      NOW,
+      `picked AS MATERIALIZED (SELECT r.ord${reserves ? ', t.now + r.lease AS until, r.token, r.secret, r.owner' : ''}, d.*
+        FROM t CROSS JOIN ${requests} CROSS JOIN LATERAL (${eligible}) d WHERE t.now <= ${until})`,
+      `k AS MATERIALIZED (SELECT p.*, row_number() OVER w AS place, sum(p.bytes) OVER w - p.bytes AS before
+        FROM picked p WHERE p.is_expired IS NOT TRUE WINDOW w AS (ORDER BY p.ord, p.due_at, p.seq))`,
+      reserves
+        ? `g AS (UPDATE delivery d SET lease_until = k.until, token = k.token + k.place, secret = k.secret, owner = k.owner
+            FROM k WHERE ${chosen} RETURNING ${taken})`
+        : `g AS (DELETE FROM delivery d USING k WHERE ${chosen} RETURNING ${taken}, ${CONTENT_BYTES})`,
+      shared && !reserves && finishShared('g'),
+      count('gc', 'g', reserves ? { waiting: '-count(*)', reserved: 'count(*)', bytes: '0' } : WENT_WAITING),
+    )}
+    SELECT g.ord, g.due_at, g.seq, g.tries, g.lease_until, g.token, g.expires_at, ${content}
+    FROM g ${shared ? 'LEFT JOIN element e ON g.head IS NULL AND e.seq = g.seq' : ''}
+    UNION ALL
+    SELECT r.ord, ${byIds ? 'NULL' : next}, NULL, NULL, t.now, (SELECT max(k.before) FROM k)::bigint,
+      (SELECT count(*) FROM picked p WHERE p.is_expired), NULL, NULL
+    FROM t CROSS JOIN ${requests} ORDER BY 1, 2, 3`,
+  };
+}
+
+export type TakeOperation = Operation<TakeItem, TakeResult>;
+
+/** The operation for a take: pop or reserve, of a stream or not, by ids or not. */
+export function takeOperations(context: Context): (item: TakeItem) => TakeOperation {
+  const operation = (kind: TakeKind): TakeOperation => {
+    const statement = takeStatement(kind);
+    return {
+      name: statement.name,
+      changes: true,
+      locksElements: kind.shared && !kind.reserves,
+      isSingle: kind.byIds,
+      keysOf: ({ subscription }) => [subscription.idText],
+      isAlike: (a, b) => a.leaseMs === b.leaseMs && ownerNumber(a.owner) === ownerNumber(b.owner),
+      prepare: (items) => prepareTake(context, kind, statement, items),
+    };
+  };
+  const both = (shared: boolean, byIds: boolean) => ({
+    pop: operation({ reserves: false, shared, byIds }),
+    reserve: operation({ reserves: true, shared, byIds }),
+  });
+  const [plain, stream, plainByIds, streamByIds] = [
+    both(false, false),
+    both(true, false),
+    both(false, true),
+    both(true, true),
+  ];
+  return ({ subscription: { queue }, seqs, leaseMs }) => {
+    const operations = queue.isStream ? (seqs ? streamByIds : stream) : seqs ? plainByIds : plain;
+    return leaseMs === null ? operations.pop : operations.reserve;
+  };
+}
+
+function prepareTake(
+  context: Context,
+  { reserves }: TakeKind,
+  statement: Statement,
+  items: readonly TakeItem[],
+): Prepared<TakeResult> {
+  const requests: Request[] = [];
+  const bySubscription = new Map<Subscription, number>();
+  /** Per item its request, and how many deliveries of it earlier items get. */
+  const shares = items.map(({ subscription, count: wanted, leaseMs, owner }) => {
+    let at = bySubscription.get(subscription);
+    if (at === undefined) {
+      const token = reserves ? drawToken(context.tokens) : null;
+      at = requests.push({ subscription, leaseMs: leaseMs ?? 0, token, owner: ownerNumber(owner), count: 0 }) - 1;
+      bySubscription.set(subscription, at);
+    }
+    const request = requests[at] as Request;
+    const from = request.count;
+    request.count += wanted;
+    return { at, from, to: request.count };
+  });
+  const { now } = context.clock;
+  const until = Number.isFinite(now) ? Math.ceil(now) + TAKE_WITHIN_MS : Number.MAX_SAFE_INTEGER;
+  const seqs = items[0]?.seqs ?? null;
+  const values = [...(reserves ? RESERVES : POPS).values(requests), String(until)];
+  return {
+    query: { statement, values: seqs === null ? values : [...values, int8Array(seqs)] },
+    read: (rows) => {
+      const taken = readTaken(context, { requests, until, byIds: seqs !== null }, rows);
+      return shares.map(({ at, from, to }) => {
+        const { deliveries, nextDueAt } = taken[at] as TakeResult;
+        if (deliveries.length <= to - from && from === 0) return { deliveries, nextDueAt };
+        const own = deliveries.slice(from, to);
+        return { deliveries: own, nextDueAt: own.length < to - from ? nextDueAt : null };
+      });
+    },
+  };
+}
+
+/** The deliveries of each request come in their order, and after them a row with its next maturity. */
+function readTaken(
+  { clock, ids, expiries, prober }: Context,
+  { requests, until, byIds }: { requests: readonly Request[]; until: number; byIds: boolean },
+  rows: readonly Row[],
+): TakeResult[] {
+  const secrets = requests.map(({ token }) => token?.secret.toString('hex') ?? '');
+  let deliveries: Popped[] = [];
+  const results: TakeResult[] = [];
+  for (const row of rows) {
+    const place = placeOf(row);
+    const { subscription, count: wanted } = requests[place] as Request;
+    if (row[2] !== null) {
+      const leaseUntil = numberOrNull(row, 4);
+      if (leaseUntil !== null) expiries.add(leaseUntil);
+      const expiresAt = numberOrNull(row, 6);
+      const delivery: Popped = {
+        id: ids.text(number(row, 2)),
+        group: subscription.group,
+        tries: number(row, 3),
+        matureAt: number(row, 1),
+        lease:
+          leaseUntil === null ? null : { token: tokenText(number(row, 5), secrets[place] ?? ''), until: leaseUntil },
+        ...decodeHead(text(row, 7), ids),
+        body: decodeBody(text(row, 8)),
+      };
+      deliveries.push(expiresAt === null ? delivery : { ...delivery, expiresAt });
+      continue;
+    }
+    const now = number(row, 4);
+    clock.see(now);
+    prober.took(subscription, deliveries.length);
+    const [wasCut, hasExpired] = [(numberOrNull(row, 5) ?? 0) >= MAX_BYTES, number(row, 6) > 0];
+    if (hasExpired) expiries.add(Number.NEGATIVE_INFINITY);
+    // If the database's clock was set forward, the limit was wrong; it is right the next time.
+    const isCut = wasCut || hasExpired || now > until;
+    const next = isCut ? now : prober.lookAgainAt(subscription, now, numberOrNull(row, 1));
+    results[place] = { deliveries, nextDueAt: byIds || deliveries.length >= wanted ? null : next };
+    deliveries = [];
+  }
+  return results;
+}

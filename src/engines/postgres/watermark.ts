@@ -1,0 +1,147 @@
+/** A place in the order of delivery: maturity, then the element's number. */
+export interface Place {
+  readonly dueAt: number;
+  readonly seq: number;
+}
+
+const START: Place = { dueAt: Number.MIN_SAFE_INTEGER, seq: 0 };
+
+/** Takes between two probes, at least: a queue that hardly moves leaves nothing to step over. */
+export const TAKEN_BETWEEN_PROBES = 500;
+const PROBE_EVERY_MS = 250;
+/** The next full probe waits this many times as long as the last one took, which bounds the share of time that they cost. */
+const FULL_PROBE_PAUSE = 20;
+/** Pages that a probe from the start may read before a watermark is worth its inexactness: about half a millisecond. */
+const CHEAP_PAGES = 64;
+/**
+ * How far a watermark stays behind the present: another node's insert may commit a little after a younger one.
+ * What comes even later is found by the next full probe.
+ */
+const LAG_MS = 300;
+
+/**
+ * The low watermark of a subscription: where its waiting deliveries begin, as far as this node knows.
+ *
+ * Index entries of deliveries that are gone stay at the front of the index until a vacuum removes them, and
+ * no vacuum can while some transaction, anywhere in the database, is older than they are. A take
+ * that begins at the very front steps over all of them: at a million, a quarter of a second each time. So,
+ * if a probe from the front turns out to be slow, takes begin at the first delivery that it found.
+ *
+ * What can appear before the watermark: what this node does itself (inserts with a past maturity, undone takes,
+ * expired leases) lowers the watermark at once; what another node does is found by the next full probe.
+ */
+export class Watermark {
+  #place: Place = START;
+  /** Counts lowerings: what a probe saw before one must not raise the watermark again. */
+  #lowered = 0;
+  #taken = 0;
+  #probedAt = Number.NEGATIVE_INFINITY;
+  #fullProbeAt = Number.NEGATIVE_INFINITY;
+  #fullCostMs = 0;
+
+  /** Takes and other reads of what waits begin here. */
+  get place(): Place {
+    return this.#place;
+  }
+
+  /** While true, what another node returned may be before the watermark until the next full probe. */
+  get isSet(): boolean {
+    return this.#place !== START;
+  }
+
+  /** Something that matures at `dueAt` begins to wait, or may do so within a moment; -Infinity: at any time. */
+  lower(dueAt: number): void {
+    this.#lowered += 1;
+    if (!this.isSet || dueAt > this.#place.dueAt) return;
+    this.#place = dueAt > START.dueAt ? { dueAt, seq: 0 } : START;
+  }
+
+  took(count: number): void {
+    this.#taken += count;
+  }
+
+  /** Where to probe from at `nowMs` (monotonic), or null if it is not worth it yet. */
+  probeFrom(nowMs: number): Place | null {
+    if (nowMs - this.#probedAt < PROBE_EVERY_MS) return null;
+    const isBusy = this.#taken >= TAKEN_BETWEEN_PROBES;
+    if (this.#isFullProbeDue(nowMs)) return this.isSet || isBusy ? START : null;
+    return this.isSet && isBusy ? this.#place : null;
+  }
+
+  /** How long until a full probe has been made again, ms. */
+  fullProbeInMs(nowMs: number): number {
+    return Math.max(this.#fullProbeAt + this.#fullCostMs * FULL_PROBE_PAUSE - nowMs, PROBE_EVERY_MS);
+  }
+
+  /** Begins a probe. Returns the function that takes what it found; null: it failed. */
+  probing(from: Place, nowMs: number): (found: Probed | null) => void {
+    const lowered = this.#lowered;
+    const isFull = from === START;
+    this.#taken = 0;
+    this.#probedAt = nowMs;
+    return (probed) => {
+      if (isFull) {
+        this.#fullProbeAt = nowMs;
+        this.#fullCostMs = probed?.costMs ?? Math.max(this.#fullCostMs * 2, PROBE_EVERY_MS);
+      }
+      if (probed === null || lowered !== this.#lowered) return;
+      this.#place = isFull && probed.pages < CHEAP_PAGES ? START : placeAt(probed);
+    };
+  }
+
+  #isFullProbeDue(nowMs: number): boolean {
+    return nowMs - this.#fullProbeAt >= this.#fullCostMs * FULL_PROBE_PAUSE;
+  }
+}
+
+/** What a probe saw. */
+export interface Probed {
+  /** The first waiting delivery; null if none waits. */
+  readonly first: Place | null;
+  /** The database's clock. */
+  readonly now: number;
+  /** What the probe cost: time, and pages of table and index, which do not depend on what else runs. */
+  readonly costMs: number;
+  readonly pages: number;
+}
+
+function placeAt({ first, now }: Probed): Place {
+  const latest = now - LAG_MS;
+  return first !== null && first.dueAt < latest ? first : { dueAt: latest, seq: 0 };
+}
+
+/** Longer than any of our transactions lives: statements, locks and idle transactions all have limits of seconds. */
+const SETTLED_AFTER_MS = 60_000;
+
+/**
+ * The same for the rows of `counter`: below which number none is left, as far as this node knows.
+ *
+ * Those rows are added up into new ones all the time, and a read from the first number on would step over all that
+ * cannot be removed yet. No probe is needed, since numbers only grow: what a read found to be the first number is
+ * the first for ever, except for rows whose transactions were in flight at that time. When those must have ended, one
+ * more read from the old place shows whether there were any.
+ */
+export class CounterWatermark {
+  #from = 0;
+  /** The first number that a read has found, and when (monotonic, ms). */
+  #candidate: { readonly first: number; readonly foundAt: number } | null = null;
+
+  /** Reads begin here. */
+  get from(): number {
+    return this.#from;
+  }
+
+  /** As at the start: nothing is known. */
+  reset(): void {
+    this.#from = 0;
+    this.#candidate = null;
+  }
+
+  /** A read from {@link from} on ended at `nowMs` (monotonic). @param first null if it found no row */
+  read(first: number | null, nowMs: number): void {
+    const candidate = this.#candidate;
+    if (candidate !== null && nowMs - candidate.foundAt < SETTLED_AFTER_MS) return;
+    if (candidate !== null && (first === null || first >= candidate.first)) this.#from = candidate.first;
+    this.#candidate = first === null ? null : { first, foundAt: nowMs };
+  }
+}
