@@ -221,7 +221,7 @@ export type InsertOperation = Operation<InsertItem, ElementId[]>;
 /** The operation for some elements: the plainest that can store them all. Parameter 1 is the dedup window. */
 export function insertOperations(context: Context): (kinds: ElementKinds) => InsertOperation {
   const operation = (kinds: ElementKinds): InsertOperation => {
-    const ids = `SELECT 0 AS queue, NULL::bytea AS key, array_agg(i.seq ORDER BY i.ord)::text AS seq, t.now, NULL::text FROM i, t GROUP BY t.now`;
+    const ids = `SELECT 0 AS queue, NULL::bytea AS key, (SELECT array_agg(i.seq ORDER BY i.ord) FROM i)::text AS seq, t.now, NULL::text FROM t`;
     const keys = 'UNION ALL SELECT q.queue, q.key, q.seq::text, NULL, q.fingerprint FROM q';
     const name = `insert${kinds.shared ? ' shared' : ''}${kinds.keyed ? ' keyed' : ''}`;
     const statement: Statement = {
@@ -249,7 +249,7 @@ function prepareInsert(
     read: ([head = [], ...keyRows]) => {
       stored.onStored();
       context.clock.see(number(head, 3));
-      const seqs = text(head, 2).slice(1, -1).split(',').map(Number);
+      const seqs = (head[2] ?? '').slice(1, -1).split(',').map(Number);
       const seen = new Map<number | undefined, Row>();
       for (const row of keyRows) seen.set(stored.placeOfKey(text(row, 0), text(row, 1)), row);
       return items.map(({ elements, onRepeat }, item) =>
