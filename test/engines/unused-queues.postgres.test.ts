@@ -54,7 +54,7 @@ describe('A queue on PostgreSQL that is unused, with several nodes,', () => {
     }
   };
   const rows = async (sql: string): Promise<unknown[]> => (await runSql(server, sql)).rows;
-  const numbers = () => rows(`SELECT id FROM ${schema}.queue WHERE name = 'q'`);
+  const numbers = () => rows(`SELECT id FROM ${schema}.subscription WHERE name = 'q'`);
   const insert = ({ storage }: Engine, body: string) => storage.insert(QUEUE, newElements(body));
   const pop = async ({ storage }: Engine) => bodyTexts((await storage.take(QUEUE, POP)).deliveries);
 
@@ -69,7 +69,7 @@ describe('A queue on PostgreSQL that is unused, with several nodes,', () => {
     assert.equal((await numbers()).length, 1);
     await passHours(26);
     assert.deepEqual(await numbers(), []);
-    assert.deepEqual(await rows(`SELECT 1 FROM ${schema}.tally`), []);
+    assert.deepEqual(await rows(`SELECT 1 FROM ${schema}.counter`), []);
     // Both nodes knew the number that is gone.
     await insert(b, 'second');
     assert.equal((await a.storage.counts(QUEUE)).ready, 1);
@@ -108,7 +108,7 @@ describe('A queue on PostgreSQL that is unused, with several nodes,', () => {
     await client.connect();
     try {
       // As the other node's use does, which is not committed yet.
-      await client.query(`BEGIN; UPDATE ${schema}.queue SET idle_from = NULL WHERE name = 'q'`);
+      await client.query(`BEGIN; UPDATE ${schema}.subscription SET idle_from = NULL WHERE name = 'q'`);
       await a.storage.sweep();
       await client.query('COMMIT');
     } finally {

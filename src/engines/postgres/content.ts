@@ -1,4 +1,6 @@
+import { MAX_REASON_BYTES } from '../../engine/storage.ts';
 import { bytesOfText } from '../../model/byte-text.ts';
+import { cutText } from '../../model/cut-text.ts';
 import { letterHeaders } from '../../model/dead-letter.ts';
 import type { ElementContent, ElementHeaders } from '../../model/element.ts';
 import type { Ids } from './ids.ts';
@@ -72,9 +74,9 @@ export function decodeBody(hex: string): Buffer {
   return Buffer.from(hex.slice(2), 'hex');
 }
 
-/** A reason as it is stored: JSON, for the same characters' sake. */
+/** A reason as it is stored: JSON, so that it may have the same characters as headers. */
 export function encodeReason(reason: string | null | undefined): Buffer | null {
-  return reason === null || reason === undefined ? null : Buffer.from(JSON.stringify(reason));
+  return reason == null ? null : Buffer.from(JSON.stringify(cutText(reason, MAX_REASON_BYTES)));
 }
 
 function kept<T>(cache: Map<string, T>, key: string, create: () => T): T {

@@ -32,12 +32,12 @@ describe('A group of a stream on PostgreSQL that holds nothing', () => {
   /** Both nodes keep house each minute, as their sweepers have them do. */
   const passMinutes = async (
     minutes: number,
-    meanwhile: () => Promise<unknown> = async () => {},
+    inEach: () => Promise<unknown> = async () => {},
   ): Promise<void> => {
     for (let minute = 0; minute <= minutes; minute++) {
       if (minute > 0) now += MINUTE_MS;
       await showTime();
-      await meanwhile();
+      await inEach();
       await Promise.all(nodes.map(({ storage }) => storage.sweep()));
     }
   };
@@ -54,8 +54,8 @@ describe('A group of a stream on PostgreSQL that holds nothing', () => {
     const { deliveries } = await node.storage.take(QUEUE, { group: 'group', count: 9, leaseMs: null });
     return bodyTexts(deliveries);
   };
-  const lanes = async (): Promise<string[]> => {
-    const { rows } = await runSql(server, `SELECT grp FROM ${schema}.lane WHERE grp <> '' ORDER BY grp`);
+  const groups = async (): Promise<string[]> => {
+    const { rows } = await runSql(server, `SELECT grp FROM ${schema}.subscription WHERE grp <> '' ORDER BY grp`);
     return rows.map(({ grp }) => String(grp));
   };
 
@@ -64,13 +64,13 @@ describe('A group of a stream on PostgreSQL that holds nothing', () => {
     await a.storage.insert(QUEUE, [newElement({ groups: ['g1', 'group'] })]);
     await pop(a);
     await passMinutes(14);
-    assert.deepEqual(await lanes(), ['g1', 'group']);
+    assert.deepEqual(await groups(), ['g1', 'group']);
     // A round that comes a moment early waits for the next minute: some more than the fifteen are due.
     await passMinutes(10);
-    assert.deepEqual(await lanes(), ['g1']);
+    assert.deepEqual(await groups(), ['g1']);
     const { rows } = await runSql(
       server,
-      `SELECT 1 FROM ${schema}.tally WHERE lane > 0 AND lane NOT IN (SELECT id FROM ${schema}.lane)`,
+      `SELECT 1 FROM ${schema}.counter WHERE subscription > 0 AND subscription NOT IN (SELECT id FROM ${schema}.subscription)`,
     );
     assert.equal(rows.length, 0);
   });
@@ -80,7 +80,7 @@ describe('A group of a stream on PostgreSQL that holds nothing', () => {
     await insert(a, 'first');
     assert.deepEqual(await pop(b), ['first']);
     await passMinutes(30);
-    assert.deepEqual(await lanes(), []);
+    assert.deepEqual(await groups(), []);
     await insert(b, 'second');
     assert.deepEqual(await pop(a), ['second']);
     await insert(a, 'third');
@@ -92,7 +92,7 @@ describe('A group of a stream on PostgreSQL that holds nothing', () => {
     await insert(a, 'first');
     await pop(a);
     await passMinutes(40, () => pop(b));
-    assert.deepEqual(await lanes(), ['group']);
+    assert.deepEqual(await groups(), ['group']);
     await insert(a, 'second');
     assert.deepEqual(await pop(b), ['second']);
   });
@@ -116,7 +116,7 @@ describe('A group of a stream on PostgreSQL that holds nothing', () => {
     await passMinutes(30);
     await b.storage.take(QUEUE, { group: 'group', count: 1, leaseMs: 60 * MINUTE_MS });
     await passMinutes(30);
-    assert.deepEqual(await lanes(), ['group']);
+    assert.deepEqual(await groups(), ['group']);
     assert.equal((await a.storage.counts(QUEUE)).groups.get('group')?.reserved, 1);
   });
 });

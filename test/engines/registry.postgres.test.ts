@@ -1,0 +1,97 @@
+import assert from 'node:assert/strict';
+import { after, before, describe, it } from 'node:test';
+import type { Engine } from '../../src/engine/engine.ts';
+import { DatabaseClock } from '../../src/engines/postgres/database-clock.ts';
+import { Registry } from '../../src/engines/postgres/registry.ts';
+import { systemClock } from '../../src/model/clock.ts';
+import { newElement, newElements } from '../support/elements.ts';
+import { codeOf } from '../support/outcome.ts';
+import type { PostgresServer } from '../support/postgres-server.ts';
+import { freshSchema, runSql, sharedServer } from './postgres.ts';
+import { openNode } from './postgres-node.ts';
+
+const registry = () => new Registry([], new DatabaseClock(systemClock));
+
+describe('The queues that a PostgreSQL engine remembers', () => {
+  it('are one object for one name, and so are their groups', () => {
+    const names = registry();
+    const queue = names.queue({ ns: 'a', name: 'q' });
+    assert.equal(names.queue({ ns: 'a', name: 'q' }), queue);
+    assert.notEqual(names.queue({ ns: 'b', name: 'q' }), queue);
+    assert.equal(names.subscription(queue, 'g'), names.subscription(queue, 'g'));
+  });
+
+  it('do not grow with names that come from requests; those in use stay', () => {
+    const names = registry();
+    const idle = names.queue({ ns: 'a', name: 'idle' });
+    const stream = names.queue({ ns: 'a', name: 'stream' });
+    const group = names.subscription(stream, 'idle');
+    const used = names.queue({ ns: 'a', name: 'used' });
+    for (let index = 0; index < 25_000; index += 1) {
+      names.queue({ ns: 'a', name: 'used' });
+      names.queue({ ns: 'a', name: `asked ${index}` });
+      names.subscription(names.queue({ ns: 'a', name: 'stream' }), `asked ${index}`);
+    }
+    assert.equal(names.queue({ ns: 'a', name: 'used' }), used);
+    assert.notEqual(names.queue({ ns: 'a', name: 'idle' }), idle);
+    assert.notEqual(names.subscription(stream, 'idle'), group);
+    assert.ok(stream.subscriptions.size < 20_000);
+  });
+
+  it('have ids that do not depend on where one name ends and the next begins', () => {
+    const names = registry();
+    const ids = [
+      ['a', 'bc', 'd'],
+      ['ab', 'c', 'd'],
+      ['a', 'b', 'cd'],
+      ['a', 'bcd', ''],
+    ].map(([ns = '', name = '', group = '']) => names.subscription(names.queue({ ns, name }), group).idText);
+    assert.equal(new Set(ids).size, ids.length);
+    for (const id of ids) assert.ok(BigInt(id) > 0n, 'ids are positive: negative ones stand for elements');
+  });
+});
+
+describe('The registry of queues in PostgreSQL', () => {
+  let server: PostgresServer;
+  let schema: string;
+  let engine: Engine;
+
+  before(async () => {
+    server = await sharedServer();
+    schema = freshSchema();
+    engine = await openNode(server, { schema });
+  });
+  after(async () => {
+    await engine.stop();
+    await runSql(server, `DROP SCHEMA ${schema} CASCADE`);
+  });
+
+  it('has the ids that the database computes, whatever characters names have', async () => {
+    for (const name of ['plain', 'é€😀', '1:2:3', "it's {a} \"name\"", '\\']) {
+      await engine.storage.insert({ ns: 'plain', name }, newElements('x'));
+      await engine.storage.insert({ ns: 'stream', name }, [newElement({ groups: ['g1', name] })]);
+    }
+    const { rows } = await runSql(
+      server,
+      `SET search_path = ${schema}; SELECT count(*) FILTER (WHERE id = subscription_id(ns, name, grp)
+        AND queue = subscription_id(ns, name, '')) AS same, count(*) AS total FROM subscription`,
+    ).then((results) => (Array.isArray(results) ? results[1] : results));
+    assert.equal(rows[0].total, '20');
+    assert.equal(rows[0].same, '20');
+  });
+
+  it('rejects a queue whose id another one has, and stores nothing of it', async () => {
+    const queue = { ns: 'plain', name: 'collides' };
+    await runSql(
+      server,
+      `SET search_path = ${schema}; INSERT INTO subscription (id, queue, ns, name, grp)
+        SELECT subscription_id('plain', 'collides', ''), 1, 'plain', 'another', ''`,
+    );
+    const [collided, other] = await Promise.all([
+      codeOf(engine.storage.insert(queue, newElements('x'))),
+      codeOf(engine.storage.insert({ ...queue, name: 'no collision' }, newElements('y'))),
+    ]);
+    assert.deepEqual([collided, other], ['storage-unavailable', 'done']);
+    assert.equal((await engine.storage.counts(queue)).ready, 0);
+  });
+});

@@ -1,0 +1,43 @@
+import assert from 'node:assert/strict';
+import { after, before, describe, it } from 'node:test';
+import { newElements } from '../support/elements.ts';
+import type { PostgresServer } from '../support/postgres-server.ts';
+import { freshSchema, runSql, sharedServer } from './postgres.ts';
+import { openNode } from './postgres-node.ts';
+
+describe('A PostgreSQL schema', () => {
+  let server: PostgresServer;
+  let schema: string;
+
+  before(async () => {
+    server = await sharedServer();
+    schema = freshSchema();
+  });
+  after(() => runSql(server, `DROP SCHEMA ${schema} CASCADE`));
+
+  it('is used as it is by the next node that starts: ids go on where they were', async () => {
+    const queue = { ns: 'plain', name: 'q' };
+    const first = await openNode(server, { schema });
+    const [before = ''] = await first.storage.insert(queue, newElements('a'));
+    await first.stop();
+    const second = await openNode(server, { schema });
+    const [after = ''] = await second.storage.insert(queue, newElements('b'));
+    assert.equal(after.slice(0, 4), before.slice(0, 4), 'the tag of the schema');
+    assert.ok(after > before);
+    assert.equal((await second.storage.counts(queue)).ready, 2);
+    await second.stop();
+  });
+
+  it('of another version is rejected at the start, and left as it is', async () => {
+    for (const [version, message] of [
+      [99, /written by a newer version of Quayside \(99, this one knows 1\); use that version/],
+      [0, /written by an older version/],
+    ] as const) {
+      await runSql(server, `UPDATE ${schema}.meta SET value = '${version}' WHERE key = 'version'`);
+      await assert.rejects(openNode(server, { schema }), message);
+      const { rows } = await runSql(server, `SELECT value FROM ${schema}.meta WHERE key = 'version'`);
+      assert.equal(rows[0].value, String(version));
+    }
+    await runSql(server, `UPDATE ${schema}.meta SET value = '1' WHERE key = 'version'`);
+  });
+});

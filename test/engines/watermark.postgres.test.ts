@@ -1,0 +1,124 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import { CounterWatermark, type Place, type Probed, Watermark } from '../../src/engines/postgres/watermark.ts';
+
+const FRONT = { dueAt: Number.MIN_SAFE_INTEGER, seq: 0 };
+const NOW = 1_000_000;
+const MINUTE_MS = 60_000;
+
+/** What a probe finds that has had to step over very much. */
+function costly(first: Place | null, costMs = 10): Probed {
+  return { first, now: NOW, costMs, pages: 1000 };
+}
+
+/** Probes from where the watermark wants it at `nowMs`. */
+function probe(watermark: Watermark, nowMs: number, found: Probed | null): void {
+  watermark.took(1000);
+  const from = watermark.probeFrom(nowMs);
+  assert.notEqual(from, null, 'a probe is due');
+  if (from !== null) watermark.probing(from, nowMs)(found);
+}
+
+describe('The low watermark of waiting deliveries', () => {
+  it('stays at the front while reading from there is cheap', () => {
+    const watermark = new Watermark();
+    probe(watermark, 0, { first: { dueAt: NOW - 5000, seq: 7 }, now: NOW, costMs: 50, pages: 3 });
+    assert.deepEqual(watermark.place, FRONT);
+    assert.equal(watermark.isSet, false);
+  });
+
+  it('moves to the first that waits where reading from the front is costly', () => {
+    const watermark = new Watermark();
+    probe(watermark, 0, costly({ dueAt: NOW - 5000, seq: 7 }));
+    assert.deepEqual(watermark.place, { dueAt: NOW - 5000, seq: 7 });
+  });
+
+  it('stays a little behind the present, for what other nodes are just storing', () => {
+    for (const first of [{ dueAt: NOW, seq: 7 }, null]) {
+      const watermark = new Watermark();
+      probe(watermark, 0, costly(first));
+      assert.ok(watermark.isSet && watermark.place.dueAt < NOW);
+    }
+  });
+
+  it('is lowered at once by what this node stores before it', () => {
+    const watermark = new Watermark();
+    probe(watermark, 0, costly({ dueAt: NOW - 5000, seq: 7 }));
+    watermark.lower(NOW - 4000);
+    assert.equal(watermark.place.dueAt, NOW - 5000);
+    watermark.lower(NOW - 9000);
+    assert.deepEqual(watermark.place, { dueAt: NOW - 9000, seq: 0 });
+    watermark.lower(Number.NEGATIVE_INFINITY);
+    assert.deepEqual(watermark.place, FRONT);
+  });
+
+  it('is not raised by a probe that may have looked before something was stored', () => {
+    const watermark = new Watermark();
+    watermark.took(1000);
+    const from = watermark.probeFrom(0);
+    assert.deepEqual(from, FRONT);
+    const done = watermark.probing(from ?? FRONT, 0);
+    watermark.lower(NOW - 9000);
+    done(costly({ dueAt: NOW - 5000, seq: 7 }));
+    assert.deepEqual(watermark.place, FRONT);
+  });
+
+  it('is looked past from the front again after a pause of twenty times what that costs', () => {
+    const watermark = new Watermark();
+    probe(watermark, 0, costly({ dueAt: NOW - 5000, seq: 7 }, 100));
+    watermark.took(1000);
+    assert.deepEqual(watermark.probeFrom(1000), { dueAt: NOW - 5000, seq: 7 });
+    assert.deepEqual(watermark.probeFrom(2000), FRONT);
+    assert.equal(watermark.fullProbeInMs(1500), 500);
+  });
+
+  it('is not probed for a queue that hardly moves', () => {
+    const watermark = new Watermark();
+    watermark.took(10);
+    assert.equal(watermark.probeFrom(10_000), null);
+  });
+
+  it('waits longer after a probe that failed', () => {
+    const watermark = new Watermark();
+    probe(watermark, 0, null);
+    watermark.took(1000);
+    assert.equal(watermark.probeFrom(300), null);
+    assert.deepEqual(watermark.probeFrom(10_000), FRONT);
+  });
+});
+
+
+describe('The low watermark of the rows of counts', () => {
+  it('is not moved by one read, since rows with smaller numbers may be in flight', () => {
+    const watermark = new CounterWatermark();
+    watermark.read(500, 0);
+    assert.equal(watermark.from, 0);
+    watermark.read(700, MINUTE_MS - 1);
+    assert.equal(watermark.from, 0);
+  });
+
+  it('is what a read found, when a later one has seen nothing before it', () => {
+    const watermark = new CounterWatermark();
+    watermark.read(500, 0);
+    watermark.read(700, MINUTE_MS);
+    assert.equal(watermark.from, 500);
+    watermark.read(null, 2 * MINUTE_MS);
+    assert.equal(watermark.from, 700);
+  });
+
+  it('waits again if a smaller number came late', () => {
+    const watermark = new CounterWatermark();
+    watermark.read(500, 0);
+    watermark.read(490, MINUTE_MS);
+    assert.equal(watermark.from, 0);
+    watermark.read(510, 2 * MINUTE_MS);
+    assert.equal(watermark.from, 490);
+  });
+
+  it('stays if reads find nothing', () => {
+    const watermark = new CounterWatermark();
+    watermark.read(null, 0);
+    watermark.read(null, 2 * MINUTE_MS);
+    assert.equal(watermark.from, 0);
+  });
+});
