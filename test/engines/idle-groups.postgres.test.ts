@@ -55,7 +55,10 @@ describe('A group of a stream on PostgreSQL that holds nothing', () => {
     return bodyTexts(deliveries);
   };
   const groups = async (): Promise<string[]> => {
-    const { rows } = await runSql(server, `SELECT grp FROM ${schema}.subscription WHERE grp <> '' ORDER BY grp`);
+    const { rows } = await runSql(
+      server,
+      `SELECT grp FROM ${schema}.subscription WHERE grp <> '' ORDER BY grp`,
+    );
     return rows.map(({ grp }) => String(grp));
   };
 

@@ -13,8 +13,8 @@ import { freshSchema, runSql, sharedServer } from './postgres.ts';
 import { endSessions, openNode, until } from './postgres-node.ts';
 
 const NODES = 3;
-const LANES_PER_NODE = 8;
-/** Calls of each lane; `MIXTURE_CALLS=5000` for a night. */
+const CALLERS_PER_NODE = 8;
+/** Calls of each caller; `MIXTURE_CALLS=5000` for a night. */
 const CALLS = Number(process.env.MIXTURE_CALLS ?? 150);
 const SEED = Number(process.env.SEED ?? freshSeed());
 
@@ -50,16 +50,16 @@ describe('PostgreSQL with several nodes that do everything at once', () => {
 
   it(`counts what is there after it, from seed ${SEED}`, async () => {
     const world: World = { held: [], codes: [] };
-    const lanes = nodes.flatMap(({ storage }, node) =>
-      Array.from({ length: LANES_PER_NODE }, (_, lane) =>
-        doAnything(storage, world, seededRandom(SEED + node * 100 + lane)),
+    const callers = nodes.flatMap(({ storage }, node) =>
+      Array.from({ length: CALLERS_PER_NODE }, (_, caller) =>
+        doAnything(storage, world, seededRandom(SEED + node * 100 + caller)),
       ),
     );
     for (const part of [0.25, 0.5, 0.75]) {
-      await until(() => world.codes.length >= part * lanes.length * CALLS);
+      await until(() => world.codes.length >= part * callers.length * CALLS);
       await endSessions(server, 'main');
     }
-    await Promise.all(lanes);
+    await Promise.all(callers);
     const { codes } = world;
     assert.deepEqual(
       [...new Set(codes)].filter((code) => !ANSWERS.includes(code)),
@@ -73,23 +73,23 @@ describe('PostgreSQL with several nodes that do everything at once', () => {
     assert.deepEqual((await runSql(server, `SELECT seq FROM ${schema}.element`)).rows, []);
   });
 
-  /** Where the tally, or what remains of an element, is not what the deliveries are. */
+  /** Where the counts, or what remains of an element, is not what the deliveries are. */
   async function miscounted(): Promise<unknown[]> {
     const { rows } = await runSql(
       server,
       `SET search_path = ${schema};
-      SELECT 'deliveries' AS what, coalesce(t.lane, d.lane) AS of FROM
-        (SELECT lane, step, sum(waiting) AS waiting FROM tally WHERE lane > 0 GROUP BY 1, 2) t FULL JOIN
-        (SELECT lane, due_at >> 20 AS step, count(*) AS waiting FROM delivery WHERE lease_until IS NULL GROUP BY 1, 2) d
-        ON d.lane = t.lane AND d.step = t.step WHERE coalesce(t.waiting, 0) <> coalesce(d.waiting, 0)
-      UNION ALL SELECT 'reserved', coalesce(t.lane, d.lane) FROM
-        (SELECT lane, sum(reserved) AS reserved FROM tally WHERE lane > 0 GROUP BY 1) t FULL JOIN
-        (SELECT lane, count(*) AS reserved FROM delivery WHERE lease_until IS NOT NULL GROUP BY 1) d
-        ON d.lane = t.lane WHERE coalesce(t.reserved, 0) <> coalesce(d.reserved, 0)
-      UNION ALL SELECT 'elements', coalesce(-t.lane, e.queue) FROM
-        (SELECT lane, sum(waiting) AS n FROM tally WHERE lane < 0 GROUP BY 1) t FULL JOIN
+      SELECT 'deliveries' AS what, coalesce(t.subscription, d.subscription) AS of FROM
+        (SELECT subscription, step, sum(waiting) AS waiting FROM counter WHERE subscription > 0 GROUP BY 1, 2) t FULL JOIN
+        (SELECT subscription, due_at >> 20 AS step, count(*) AS waiting FROM delivery WHERE lease_until IS NULL GROUP BY 1, 2) d
+        ON d.subscription = t.subscription AND d.step = t.step WHERE coalesce(t.waiting, 0) <> coalesce(d.waiting, 0)
+      UNION ALL SELECT 'reserved', coalesce(t.subscription, d.subscription) FROM
+        (SELECT subscription, sum(reserved) AS reserved FROM counter WHERE subscription > 0 GROUP BY 1) t FULL JOIN
+        (SELECT subscription, count(*) AS reserved FROM delivery WHERE lease_until IS NOT NULL GROUP BY 1) d
+        ON d.subscription = t.subscription WHERE coalesce(t.reserved, 0) <> coalesce(d.reserved, 0)
+      UNION ALL SELECT 'elements', coalesce(-t.subscription, e.queue) FROM
+        (SELECT subscription, sum(waiting) AS n FROM counter WHERE subscription < 0 GROUP BY 1) t FULL JOIN
         (SELECT queue, count(*) AS n FROM element GROUP BY 1) e
-        ON e.queue = -t.lane WHERE coalesce(t.n, 0) <> coalesce(e.n, 0)
+        ON e.queue = -t.subscription WHERE coalesce(t.n, 0) <> coalesce(e.n, 0)
       UNION ALL SELECT 'remaining', coalesce(e.seq, d.seq) FROM element e FULL JOIN
         (SELECT seq, count(*) AS n FROM delivery WHERE head IS NULL GROUP BY 1) d
         ON d.seq = e.seq WHERE coalesce(e.remaining, 0) <> coalesce(d.n, 0)`,
@@ -103,8 +103,8 @@ describe('PostgreSQL with several nodes that do everything at once', () => {
       const sizes = await nodes[0]?.storage.counts(queue);
       const { rows } = await runSql(
         server,
-        `SELECT count(DISTINCT d.seq) FROM ${schema}.delivery d JOIN ${schema}.lane l ON l.id = d.lane
-          JOIN ${schema}.queue q ON q.id = l.queue WHERE q.ns = '${queue.ns}' AND q.name = '${queue.name}'`,
+        `SELECT count(DISTINCT d.seq) FROM ${schema}.delivery d JOIN ${schema}.subscription q
+          ON q.id = d.subscription WHERE q.ns = '${queue.ns}' AND q.name = '${queue.name}'`,
       );
       const total = (sizes?.ready ?? 0) + (sizes?.scheduled ?? 0) + (sizes?.reserved ?? 0);
       assert.equal(total, Number(rows[0].count), `${queue.ns} ${queue.name}`);
@@ -112,7 +112,7 @@ describe('PostgreSQL with several nodes that do everything at once', () => {
   }
 });
 
-/** What the lanes share. */
+/** What the callers share. */
 interface World {
   /** Reservations, the newest last; some are settled long since. */
   readonly held: Held[];

@@ -1,6 +1,11 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
-import { CounterWatermark, type Place, type Probed, Watermark } from '../../src/engines/postgres/watermark.ts';
+import {
+  CounterWatermark,
+  type Place,
+  type Probed,
+  Watermark,
+} from '../../src/engines/postgres/watermark.ts';
 
 const FRONT = { dueAt: Number.MIN_SAFE_INTEGER, seq: 0 };
 const NOW = 1_000_000;
@@ -86,7 +91,6 @@ describe('The low watermark of waiting deliveries', () => {
     assert.deepEqual(watermark.probeFrom(10_000), FRONT);
   });
 });
-
 
 describe('The low watermark of the rows of counts', () => {
   it('is not moved by one read, since rows with smaller numbers may be in flight', () => {

@@ -4,6 +4,7 @@ import { BROKER, EXCHANGE } from './broker.ts';
 import { EXCHANGE_USERS } from './exchange.ts';
 import { HTTP } from './http.ts';
 import { NODES } from './nodes.ts';
+import { POSTGRES } from './postgres.ts';
 import { REDIS } from './redis.ts';
 import { SQLITE } from './sqlite.ts';
 import { STOMP } from './stomp.ts';
@@ -52,6 +53,16 @@ export const SUITES = {
   'sqlite clock': { files: ['test/system/sqlite-clock.test.ts'], pattern: null },
   'sqlite power loss': { files: ['test/system/sqlite-power-loss.test.ts'], pattern: null },
   'sqlite disk full': { files: ['test/system/sqlite-disk-full.test.ts'], pattern: 'said to be full' },
+  'postgres contract': { files: ['test/contract/engines.test.ts'], pattern: 'Storage port: postgres ' },
+  'postgres model with crashes': {
+    files: ['test/contract/model.test.ts'],
+    pattern: 'Storage model: postgres ',
+  },
+  'postgres registry': { files: ['test/engines/registry.postgres.test.ts'], pattern: null },
+  'postgres unused queues': { files: ['test/engines/unused-queues.postgres.test.ts'], pattern: null },
+  'postgres faults': { files: ['test/engines/faults.postgres.test.ts'], pattern: null },
+  'postgres dead entries': { files: ['test/engines/dead-entries.postgres.test.ts'], pattern: null },
+  'postgres watermark': { files: ['test/engines/watermark.postgres.test.ts'], pattern: null },
   'redis batches': { files: ['test/engines/redis-batches.test.ts'], pattern: null },
   'redis outages': { files: ['test/engines/redis-outage.redis.test.ts'], pattern: null },
   'redis damage': { files: ['test/engines/redis-damage.redis.test.ts'], pattern: null },
@@ -105,6 +116,7 @@ export type SuiteName = keyof typeof SUITES;
 /** By part of the program. */
 export const MUTANTS: Readonly<Record<string, readonly Mutant[]>> = {
   sqlite: SQLITE,
+  postgres: POSTGRES,
   redis: REDIS,
   access: ACCESS,
   broker: BROKER,

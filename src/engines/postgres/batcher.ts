@@ -177,7 +177,8 @@ class Group {
     this.items.push(item);
     this.owners.push({ results, index });
     for (const key of this.operation.keysOf?.(item) ?? []) this.#byKey.set(key, item);
-    if (this.operation.locksElements === true) for (const queue of queues) if (queue.isStream) this.streams.add(queue);
+    if (this.operation.locksElements === true)
+      for (const queue of queues) if (queue.isStream) this.streams.add(queue);
   }
 }
 
@@ -302,7 +303,12 @@ export class Batcher {
   }
 
   /** Runs one item. @throws QuaysideError as the Storage port says */
-  submit<I, R>(operation: Operation<I, R>, item: I, queue: Queue | null, size: CallSize = ONE_ROW): Promise<R> {
+  submit<I, R>(
+    operation: Operation<I, R>,
+    item: I,
+    queue: Queue | null,
+    size: CallSize = ONE_ROW,
+  ): Promise<R> {
     const queues = queue === null ? [] : [queue];
     return new Promise((resolve, reject) => {
       this.#enqueue([{ operation, item, queues }], size, {
@@ -356,7 +362,8 @@ export class Batcher {
     const isSent = this.#mayBeApplied && call.changes && this.#sent.includes(call);
     call.fail(isSent ? unknownOutcome(NO_REPLY) : unavailable(NOT_REACHABLE, NO_REPLY));
     this.#pending = this.#pending.filter(({ isSettled }) => !isSettled);
-    if (this.#sent.length > 0 && clock.monotonic() - this.#sentAt > BATCH_TIMEOUT_MS) link.drop('it does not reply');
+    if (this.#sent.length > 0 && clock.monotonic() - this.#sentAt > BATCH_TIMEOUT_MS)
+      link.drop('it does not reply');
     this.#onRest();
   }
 
@@ -386,7 +393,8 @@ export class Batcher {
   #rejection(): Error | null {
     const { awayMs } = this.#options.link;
     if (this.#stopped) return unavailable(NOT_REACHABLE, STOPPED);
-    if (awayMs > FAIL_FAST_AFTER_MS) return unavailable(NOT_REACHABLE, new ConnectionLost('There is no connection.'));
+    if (awayMs > FAIL_FAST_AFTER_MS)
+      return unavailable(NOT_REACHABLE, new ConnectionLost('There is no connection.'));
     if (this.#bytes < (awayMs > 0 ? MAX_BYTES_AWAY : MAX_BYTES)) return null;
     return unavailable(
       'The store does not answer as fast as it is called; nothing was changed.',
@@ -520,7 +528,8 @@ export class Batcher {
   }
 
   #onBatchLost(calls: readonly Call[], error: ConnectionLost): void {
-    for (const call of calls) call.fail(call.changes ? unknownOutcome(error) : unavailable(NOT_REACHABLE, error));
+    for (const call of calls)
+      call.fail(call.changes ? unknownOutcome(error) : unavailable(NOT_REACHABLE, error));
     this.#options.link.drop('it did not reply');
   }
 

@@ -42,9 +42,13 @@ export function encodeChanges(headers: readonly (string | null)[]): Buffer {
 /** The head of a stored text. What is returned may be shared and must not be changed. */
 export function decodeHead(text: string, ids: Ids): DecodedHead {
   const end = text.indexOf('\n');
-  if (end < 0) return text.length > KEPT_LENGTH ? decodeFirst(text) : kept(decoded, text, () => decodeFirst(text));
+  if (end < 0)
+    return text.length > KEPT_LENGTH ? decodeFirst(text) : kept(decoded, text, () => decodeFirst(text));
   const { headers, ...types } = decodeFirst(text.slice(0, end));
-  const lines = text.slice(end + 1).split('\n').map((line) => JSON.parse(line) as Line);
+  const lines = text
+    .slice(end + 1)
+    .split('\n')
+    .map((line) => JSON.parse(line) as Line);
   return { ...types, headers: lines.reduce((before, line) => applied(before, line, ids), headers) };
 }
 
@@ -64,7 +68,8 @@ function applied(headers: ElementHeaders, line: Line, ids: Ids): ElementHeaders 
   const add = (name: string | null | undefined, value: string | null | undefined): void => {
     if (typeof name === 'string' && typeof value === 'string') result.push(name, value);
   };
-  for (let i = 0; i < headers.length; i += 2) if (!replaced.has(headers[i] ?? '')) add(headers[i], headers[i + 1]);
+  for (let i = 0; i < headers.length; i += 2)
+    if (!replaced.has(headers[i] ?? '')) add(headers[i], headers[i + 1]);
   for (let i = 0; i < changes.length; i += 2) add(changes[i], changes[i + 1]);
   return result;
 }

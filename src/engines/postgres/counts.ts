@@ -77,7 +77,12 @@ function readCounts(row: Row): GroupCounts {
 }
 
 /** What a read shows about where the next one may begin. */
-function noteRead({ prober, monotonic }: Context, subscription: Subscription, row: Row, sentAt: number): void {
+function noteRead(
+  { prober, monotonic }: Context,
+  subscription: Subscription,
+  row: Row,
+  sentAt: number,
+): void {
   const now = monotonic();
   subscription.counted.read(numberOrNull(row, 4), now);
   if (now - sentAt > SLOW_MS) prober.asked(subscription);

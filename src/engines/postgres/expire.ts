@@ -83,7 +83,13 @@ const LOOK_BACK_MS = 10_000;
 const FULL_LOOK_EVERY_MS = 60_000;
 
 /** Returns when something expires next, or now if this was not enough for all; null if nothing does. */
-export function expireOperation({ expiries, clock, registry, onAffected, onDied }: Context): Operation<null, number | null> {
+export function expireOperation({
+  expiries,
+  clock,
+  registry,
+  onAffected,
+  onDied,
+}: Context): Operation<null, number | null> {
   // Entries of leases that are gone stay at the front of their index until a vacuum. So the look begins near the last one.
   let [lastAt, fullAt] = [Number.NEGATIVE_INFINITY, Number.NEGATIVE_INFINITY];
 

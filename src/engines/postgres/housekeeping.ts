@@ -138,7 +138,10 @@ class Rounds {
   /** One step, if it is time for one. @throws QuaysideError as the Storage port says */
   async run(side: Side, now: number): Promise<void> {
     if (now < this.#nextAt) return;
-    const [row = []] = await side.change({ statement: this.#statement, values: [this.#after, ...this.#values] });
+    const [row = []] = await side.change({
+      statement: this.#statement,
+      values: [this.#after, ...this.#values],
+    });
     const hasMore = number(row, 0) >= AT_ONCE;
     this.#after = hasMore ? text(row, 1) : '0';
     if (!hasMore) this.#nextAt = now + this.#everyMs;
@@ -165,7 +168,8 @@ export class Housekeeping {
   ) {
     this.#side = side;
     this.#clock = clock;
-    const names = (of: readonly { readonly name: string }[]) => textArray(of.map(({ name }) => Buffer.from(name)));
+    const names = (of: readonly { readonly name: string }[]) =>
+      textArray(of.map(({ name }) => Buffer.from(name)));
     const streams = policies.filter(({ groups }) => groups !== null);
     const defaults = streams.flatMap(({ name, groups }) => (groups ?? []).map((group) => ({ name, group })));
     this.#retention =
@@ -176,7 +180,11 @@ export class Housekeeping {
             values: [names(streams), int8Array(streams.map(({ retentionMs }) => retentionMs))],
           };
     this.#forgetKeys = { statement: FORGET_KEYS, values: [String(dedupWindowMs)] };
-    const groups = [names(streams), names(defaults), textArray(defaults.map(({ group }) => Buffer.from(group)))];
+    const groups = [
+      names(streams),
+      names(defaults),
+      textArray(defaults.map(({ group }) => Buffer.from(group))),
+    ];
     this.#rounds = [
       ...(streams.length === 0 ? [] : [new Rounds(forgetUnused('groups'), groups, GROUPS_EVERY_MS)]),
       new Rounds(forgetUnused('queues'), [names(policies)], QUEUES_EVERY_MS),

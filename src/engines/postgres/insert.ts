@@ -7,7 +7,16 @@ import { encodeHead } from './content.ts';
 import type { Expiries } from './expire.ts';
 import type { Context } from './operations.ts';
 import { type Queue, REGISTERED, type Registry, type Subscription } from './registry.ts';
-import { CAME_WAITING, CONTENT_BYTES, count, countElements, elementColumns, NOW, register, withList } from './sql.ts';
+import {
+  CAME_WAITING,
+  CONTENT_BYTES,
+  count,
+  countElements,
+  elementColumns,
+  NOW,
+  register,
+  withList,
+} from './sql.ts';
 import { Columns, number, type Parameter, type Row, type Statement, text } from './statement.ts';
 
 /** Which of the rarer things some element of a statement has; each costs something, so each has a text of its own. */
@@ -54,12 +63,17 @@ function newColumns({ shared, keyed }: ElementKinds): Columns<NewRow> {
   if (!keyed) return columns;
   return columns
     .bytea('key', ({ key }) => key)
-    .text('fingerprint', ({ element: { fingerprint } }) => (fingerprint == null ? null : Buffer.from(fingerprint)));
+    .text('fingerprint', ({ element: { fingerprint } }) =>
+      fingerprint == null ? null : Buffer.from(fingerprint),
+    );
 }
 
 const COLUMNS = new Map(
   [false, true].flatMap((shared) =>
-    [false, true].map((keyed): [string, Columns<NewRow>] => [`${shared} ${keyed}`, newColumns({ shared, keyed })]),
+    [false, true].map((keyed): [string, Columns<NewRow>] => [
+      `${shared} ${keyed}`,
+      newColumns({ shared, keyed }),
+    ]),
   ),
 );
 
@@ -231,8 +245,14 @@ export function insertOperations(context: Context): (kinds: ElementKinds) => Ins
     const prepare = (items: readonly InsertItem[]) => prepareInsert(context, kinds, statement, items);
     return { name, changes: true, stores: true, prepare };
   };
-  const [plain, keyed] = [operation({ shared: false, keyed: false }), operation({ shared: false, keyed: true })];
-  const [shared, both] = [operation({ shared: true, keyed: false }), operation({ shared: true, keyed: true })];
+  const [plain, keyed] = [
+    operation({ shared: false, keyed: false }),
+    operation({ shared: false, keyed: true }),
+  ];
+  const [shared, both] = [
+    operation({ shared: true, keyed: false }),
+    operation({ shared: true, keyed: true }),
+  ];
   return (kinds) => (kinds.shared ? (kinds.keyed ? both : shared) : kinds.keyed ? keyed : plain);
 }
 

@@ -1,9 +1,9 @@
 import type { EngineLog } from '../../engine/engine.ts';
 import type { Clock } from '../../model/clock.ts';
-import { type Probed, TAKEN_BETWEEN_PROBES } from './watermark.ts';
 import type { Subscription } from './registry.ts';
 import type { Side } from './side.ts';
 import { number, numberOrNull, type Row, type Statement } from './statement.ts';
+import { type Probed, TAKEN_BETWEEN_PROBES } from './watermark.ts';
 
 /**
  * The first waiting delivery from a place on, and what finding it cost. Pages are those that this statement
@@ -42,7 +42,9 @@ export class Prober {
     subscription.watermark.took(count);
     const now = this.#clock.monotonic();
     const from =
-      this.#probing.size >= MAX_PROBES || this.#probing.has(subscription) ? null : subscription.watermark.probeFrom(now);
+      this.#probing.size >= MAX_PROBES || this.#probing.has(subscription)
+        ? null
+        : subscription.watermark.probeFrom(now);
     if (from === null) return;
     const done = subscription.watermark.probing(from, now);
     this.#probing.add(subscription);
@@ -53,7 +55,10 @@ export class Prober {
         ([row]) => done(readProbe(row ?? [])),
         (error: unknown) => {
           done(null);
-          this.#log.info({ err: error, queue: subscription.queue.key }, 'reading the front of a queue failed');
+          this.#log.info(
+            { err: error, queue: subscription.queue.key },
+            'reading the front of a queue failed',
+          );
         },
       )
       .finally(() => this.#probing.delete(subscription));

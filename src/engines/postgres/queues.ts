@@ -34,8 +34,12 @@ const DECLARED = new Columns<DeclareItem>()
     const deadLetter = options?.deadLetter;
     return deadLetter === undefined ? null : clampTries(deadLetter?.maxTries ?? 0);
   })
-  .text('dead_queue', ({ options }) => (options?.deadLetter == null ? null : Buffer.from(options.deadLetter.queue)))
-  .bigint('retention', ({ options }) => (options?.retentionMs === undefined ? null : (options.retentionMs ?? 0)));
+  .text('dead_queue', ({ options }) =>
+    options?.deadLetter == null ? null : Buffer.from(options.deadLetter.queue),
+  )
+  .bigint('retention', ({ options }) =>
+    options?.retentionMs === undefined ? null : (options.retentionMs ?? 0),
+  );
 
 const DECLARE: Statement = {
   name: 'declare',
@@ -66,7 +70,10 @@ export function declareOperation(sets: boolean): Operation<DeclareItem, void> {
   };
 }
 
-const QUEUES: Statement = { name: 'queues', text: "SELECT name FROM subscription WHERE ns = $1 AND grp = ''" };
+const QUEUES: Statement = {
+  name: 'queues',
+  text: "SELECT name FROM subscription WHERE ns = $1 AND grp = ''",
+};
 
 /** The queues of a namespace, sorted. */
 export const QUEUES_OPERATION: Operation<string, string[]> = {
@@ -240,7 +247,13 @@ export function undoOperations(context: Context): (queue: Queue) => Operation<Un
 
 function restoredFrom({ ids, registry, expiries }: Context, queue: Queue, delivery: Popped): Restored {
   const seq = ids.parse(delivery.id);
-  if (seq === null) throw new Error(`undo of a take of an element that this engine never popped: ${delivery.id}`);
+  if (seq === null)
+    throw new Error(`undo of a take of an element that this engine never popped: ${delivery.id}`);
   if (delivery.expiresAt !== undefined) expiries.add(delivery.expiresAt);
-  return { subscription: registry.subscription(queue, delivery.group), seq, delivery, head: encodeHead(delivery) };
+  return {
+    subscription: registry.subscription(queue, delivery.group),
+    seq,
+    delivery,
+    head: encodeHead(delivery),
+  };
 }

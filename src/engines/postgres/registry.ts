@@ -123,7 +123,9 @@ export class Registry {
     this.policies = [
       textArray(policies.map(({ name }) => Buffer.from(name))),
       int4Array(policies.map(({ deadLetter }) => clampTries(deadLetter?.maxTries ?? 0))),
-      textArray(policies.map(({ deadLetter }) => (deadLetter === null ? null : Buffer.from(deadLetter.queue)))),
+      textArray(
+        policies.map(({ deadLetter }) => (deadLetter === null ? null : Buffer.from(deadLetter.queue))),
+      ),
       textArray(policies.map(({ groups }) => textArrayLiteral(groups ?? [PLAIN_GROUP]))),
     ];
   }
@@ -195,7 +197,10 @@ export class Registry {
    * of the uses. Asks the database only about groups that are not known.
    * @throws Refused, ConnectionLost
    */
-  async overLimit(connection: Connection, calls: readonly (readonly GroupUse[])[]): Promise<(Queue | null)[]> {
+  async overLimit(
+    connection: Connection,
+    calls: readonly (readonly GroupUse[])[],
+  ): Promise<(Queue | null)[]> {
     const unread = new Set<Queue>();
     for (const uses of calls) for (const use of uses) if (this.#isToBeRead(use)) unread.add(use.queue);
     if (unread.size > 0) await this.#readGroups(connection, [...unread]);

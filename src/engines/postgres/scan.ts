@@ -1,4 +1,4 @@
-import { type ScannedDelivery, type ScanOptions, type ScanPage } from '../../engine/storage.ts';
+import type { ScannedDelivery, ScanOptions, ScanPage } from '../../engine/storage.ts';
 import { DELIVERY_STATES, type DeliveryState } from '../../model/element.ts';
 import { int4Array, int8Array } from './arrays.ts';
 import type { Operation } from './batcher.ts';
@@ -31,9 +31,7 @@ const STATES: Record<DeliveryState, { readonly where: string; readonly moment: s
 function scanStatement(bodies: boolean, byIds: boolean): Statement {
   const parts = DELIVERY_STATES.map((state, place) => {
     const { where, moment } = STATES[state];
-    const from = byIds
-      ? 'unnest($6::bigint[]) AS i(seq) JOIN delivery d ON d.seq = i.seq'
-      : 'delivery d';
+    const from = byIds ? 'unnest($6::bigint[]) AS i(seq) JOIN delivery d ON d.seq = i.seq' : 'delivery d';
     return `(SELECT s.state, d.ctid AS tid, ${moment} AS moment, d.seq, d.bytes FROM ${from}
       WHERE s.state = ${place} AND d.subscription = $1::bigint AND ${where} AND (${moment}, d.seq) > (s.from_moment, s.from_seq)
       ORDER BY ${moment}, d.seq LIMIT $5::int + 1)`;
@@ -82,7 +80,8 @@ export function scanOperations(context: Context): (item: ScanItem) => ScanOperat
   };
   const [whole, wholeByIds] = [operation(true, false), operation(true, true)];
   const [bare, bareByIds] = [operation(false, false), operation(false, true)];
-  return ({ bodies, seqs }) => (bodies ? (seqs === null ? whole : wholeByIds) : seqs === null ? bare : bareByIds);
+  return ({ bodies, seqs }) =>
+    bodies ? (seqs === null ? whole : wholeByIds) : seqs === null ? bare : bareByIds;
 }
 
 /** The sort key of a row: its state's place in `DELIVERY_STATES`, a moment, and an element's number. */

@@ -147,10 +147,14 @@ function transferOperation(context: Context, kinds: ElementKinds): SettleOperati
     const elements = new NewElements(kinds, context);
     for (const [place, { item }] of items.entries()) {
       // A key that the same settlement gives twice is stored once.
-      for (const { queue, element } of insertsOf(item)) elements.add(context.registry.queue(queue), element, place + 1);
+      for (const { queue, element } of insertsOf(item))
+        elements.add(context.registry.queue(queue), element, place + 1);
     }
     return {
-      query: { statement, values: [...columns.values(items), int4Array(elements.settled), ...elements.values()] },
+      query: {
+        statement,
+        values: [...columns.values(items), int4Array(elements.settled), ...elements.values()],
+      },
       read: (rows) => {
         elements.onStored();
         return readOutcomes(items, rows, isDone);
@@ -308,7 +312,10 @@ function changeOperation(context: Context): SettleOperation {
   });
 }
 
-function lowerTargets({ registry }: Context, { to, groups }: { to: Queue['key']; groups: readonly string[] }): void {
+function lowerTargets(
+  { registry }: Context,
+  { to, groups }: { to: Queue['key']; groups: readonly string[] },
+): void {
   const queue = registry.queue(to);
   for (const group of groups) registry.subscription(queue, group).watermark.lower(Number.NEGATIVE_INFINITY);
 }
@@ -329,7 +336,9 @@ interface Removal {
 
 /** All deliveries of an element are locked before the first one goes, so that it goes wholly or not at all. */
 function removeOperation(): Operation<Removal, SettleResult> {
-  const columns = new Columns<Removal>().id('queue', ({ queue }) => queue.whole.id).bigint('seq', ({ seq }) => seq);
+  const columns = new Columns<Removal>()
+    .id('queue', ({ queue }) => queue.whole.id)
+    .bigint('seq', ({ seq }) => seq);
   const statement = {
     name: 'remove',
     text: `${withList(
@@ -386,7 +395,8 @@ export function settlements(context: Context): (item: SettleItem) => Item<unknow
     const seq = ids.parse(item.id);
     if (seq === null) return null;
     const queue = registry.queue(item.queue);
-    if (item.group === null) return { operation: remove, item: { queue, seq }, queues: [queue] } as Item<unknown, SettleResult>;
+    if (item.group === null)
+      return { operation: remove, item: { queue, seq }, queues: [queue] } as Item<unknown, SettleResult>;
     const token = item.token === null ? null : parseToken(item.token);
     const ref: Ref = {
       item,
@@ -398,7 +408,10 @@ export function settlements(context: Context): (item: SettleItem) => Item<unknow
       owner: token === null ? ownerNumber(item.owner) : 0,
     };
     const { action } = item;
-    const to = action.kind === 'move' ? [registry.queue(action.to)] : insertsOf(item).map((of) => registry.queue(of.queue));
+    const to =
+      action.kind === 'move'
+        ? [registry.queue(action.to)]
+        : insertsOf(item).map((of) => registry.queue(of.queue));
     return { operation: operationFor(ref), item: ref, queues: [queue, ...to] } as Item<unknown, SettleResult>;
   };
 }

@@ -32,7 +32,14 @@ import { expireOperation } from './expire.ts';
 import type { Housekeeping } from './housekeeping.ts';
 import { insertOperations, kindsOf } from './insert.ts';
 import type { Context } from './operations.ts';
-import { declareOperation, PING_OPERATION, purgeOperations, QUEUES_OPERATION, undoOperations, USAGE_OPERATION } from './queues.ts';
+import {
+  declareOperation,
+  PING_OPERATION,
+  purgeOperations,
+  QUEUES_OPERATION,
+  USAGE_OPERATION,
+  undoOperations,
+} from './queues.ts';
 import type { GroupUse } from './registry.ts';
 import { scanOperations } from './scan.ts';
 import { settlements } from './settle.ts';
@@ -73,7 +80,11 @@ export class PostgresStorage implements Storage {
   /** @param takeAffected returns the queues that gained eligible elements since its last call */
   constructor(
     context: Context,
-    { batcher, housekeeping, takeAffected }: { batcher: Batcher; housekeeping: Housekeeping; takeAffected: () => QueueKey[] },
+    {
+      batcher,
+      housekeeping,
+      takeAffected,
+    }: { batcher: Batcher; housekeeping: Housekeeping; takeAffected: () => QueueKey[] },
   ) {
     this.#context = context;
     this.#batcher = batcher;
@@ -128,7 +139,11 @@ export class PostgresStorage implements Storage {
     const queue = registry.queue(key);
     const subscription = registry.subscription(queue, options.group);
     if (registry.isToBeNoted(subscription)) this.#housekeeping.noteUse(subscription);
-    const item = { ...options, subscription, seqs: options.ids === undefined ? null : this.#seqs(options.ids) };
+    const item = {
+      ...options,
+      subscription,
+      seqs: options.ids === undefined ? null : this.#seqs(options.ids),
+    };
     return this.#batcher.submit(this.#take(item), item, queue, { bytes: 0, rows: options.count });
   }
 
@@ -152,7 +167,9 @@ export class PostgresStorage implements Storage {
     });
     if (settled.length === items.length) return results;
     const left = results[Symbol.iterator]();
-    return found.map((item) => (item === null ? SETTLED['not-found'] : (left.next().value ?? SETTLED['not-found'])));
+    return found.map((item) =>
+      item === null ? SETTLED['not-found'] : (left.next().value ?? SETTLED['not-found']),
+    );
   }
 
   async undoTake(key: QueueKey, deliveries: readonly Delivery[]): Promise<void> {
@@ -165,7 +182,11 @@ export class PostgresStorage implements Storage {
     const { registry } = this.#context;
     const queue = registry.queue(key);
     const subscription = registry.subscription(queue, options.group);
-    const item = { ...options, subscription, seqs: options.ids === undefined ? null : this.#seqs(options.ids) };
+    const item = {
+      ...options,
+      subscription,
+      seqs: options.ids === undefined ? null : this.#seqs(options.ids),
+    };
     return this.#batcher.submit(this.#scan(item), item, queue, rowsOf(options.limit));
   }
 

@@ -158,7 +158,9 @@ function prepareTake(
     let at = bySubscription.get(subscription);
     if (at === undefined) {
       const token = reserves ? drawToken(context.tokens) : null;
-      at = requests.push({ subscription, leaseMs: leaseMs ?? 0, token, owner: ownerNumber(owner), count: 0 }) - 1;
+      at =
+        requests.push({ subscription, leaseMs: leaseMs ?? 0, token, owner: ownerNumber(owner), count: 0 }) -
+        1;
       bySubscription.set(subscription, at);
     }
     const request = requests[at] as Request;
@@ -206,7 +208,9 @@ function readTaken(
         tries: number(row, 3),
         matureAt: number(row, 1),
         lease:
-          leaseUntil === null ? null : { token: tokenText(number(row, 5), secrets[place] ?? ''), until: leaseUntil },
+          leaseUntil === null
+            ? null
+            : { token: tokenText(number(row, 5), secrets[place] ?? ''), until: leaseUntil },
         ...decodeHead(text(row, 7), ids),
         body: decodeBody(text(row, 8)),
       };

@@ -1,0 +1,96 @@
+import assert from 'node:assert/strict';
+import { after, before, describe, it } from 'node:test';
+import pg from 'pg';
+import type { Engine } from '../../src/engine/engine.ts';
+import { FakeClock } from '../support/clock.ts';
+import { newElement } from '../support/elements.ts';
+import type { PostgresServer } from '../support/postgres-server.ts';
+import { freshSchema, runSql, sharedServer } from './postgres.ts';
+import { openNode, until } from './postgres-node.ts';
+
+/** `DEAD_ENTRIES=1000000` is what the page of the engine names. */
+const DEAD = Number(process.env.DEAD_ENTRIES ?? 100_000);
+const QUEUE = { ns: 'plain', name: 'q' };
+const TAKES = 20;
+
+/**
+ * While some transaction stays open, PostgreSQL can remove nothing that was finished since, and a plain read of the index
+ * steps over all of it. Pages read are counted, not time: they do not depend on what else the machine does.
+ */
+describe('A queue on PostgreSQL whose finished elements cannot be removed', () => {
+  let server: PostgresServer;
+  let schema: string;
+  let engine: Engine;
+  let holder: pg.Client;
+  /** Probes go by it: while it stands still, none is made and counted. */
+  const clock = new FakeClock();
+
+  before(async () => {
+    server = await sharedServer();
+    schema = freshSchema();
+    engine = await openNode(server, { schema, clock });
+    await engine.storage.declare([QUEUE]);
+    holder = new pg.Client({ connectionString: server.url() });
+    await holder.connect();
+    await holder.query('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT pg_current_xact_id()');
+    await runSql(
+      server,
+      `SET search_path = ${schema};
+      INSERT INTO delivery (seq, due_at, inserted_at, subscription, tries, bytes, head, body)
+        SELECT nextval('element_seq'), now_ms() - 100000000 + n, now_ms(), s.id, 0, 12, '[null,null]', ''
+        FROM subscription s, generate_series(1, ${DEAD}) n;
+      DELETE FROM delivery`,
+    );
+  });
+  after(async () => {
+    await holder.end();
+    await engine.stop();
+    await runSql(server, `DROP SCHEMA ${schema} CASCADE`);
+  });
+
+  const pop = async (count: number): Promise<number> => {
+    const { deliveries } = await engine.storage.take(QUEUE, { group: '', count, leaseMs: null });
+    return deliveries.length;
+  };
+
+  /** Pages of the table and the index of waiting deliveries that all sessions have read. */
+  async function pages(): Promise<number> {
+    const { rows } = await runSql(
+      server,
+      `SELECT (SELECT heap_blks_read + heap_blks_hit FROM pg_statio_user_tables WHERE schemaname = '${schema}' AND relname = 'delivery')
+        + (SELECT idx_blks_read + idx_blks_hit FROM pg_statio_user_indexes
+          WHERE schemaname = '${schema}' AND indexrelname = 'delivery_waiting') AS pages`,
+    );
+    return Number(rows[0].pages);
+  }
+
+  /** Sessions report what they counted at most once a second, and when they next do something. */
+  async function settledPages(): Promise<number> {
+    let last = -1;
+    await until(async () => {
+      await new Promise((resolve) => setTimeout(resolve, 1100));
+      await engine.ping();
+      await engine.definitions.list('queue');
+      const now = await pages();
+      const isSettled = now === last;
+      last = now;
+      return isSettled;
+    });
+    return last;
+  }
+
+  it('costs a take some pages, and not all that a read from the front costs', async () => {
+    const elements = Array.from({ length: 500 }, () => newElement());
+    for (let i = 0; i < 3; i += 1) await engine.storage.insert(QUEUE, elements);
+    const before = await settledPages();
+    assert.equal(await pop(500), 500);
+    // The take asked for a probe on the other connection, which has replied when a later question has.
+    await engine.definitions.list('queue');
+    const from = await settledPages();
+    assert.ok(from - before > DEAD, `the first take and the probe read ${from - before} pages`);
+    for (let i = 0; i < TAKES; i += 1) assert.equal(await pop(10), 10);
+    const perTake = ((await settledPages()) - from) / TAKES;
+    assert.ok(perTake < 200, `${perTake} pages a take`);
+    assert.equal((await engine.storage.counts(QUEUE)).ready, 1000 - 10 * TAKES);
+  });
+});

@@ -1,0 +1,156 @@
+import type { Edit, Mutant } from './mutants.ts';
+
+const inPostgres = (file: string, search: string, replace: string): Edit => ({
+  file: `src/engines/postgres/${file}`,
+  search,
+  replace,
+});
+
+/** Bugs of the PostgreSQL engine, most of them in its SQL. */
+export const POSTGRES: readonly Mutant[] = [
+  {
+    name: 'a batch ignores the order of calls about a queue',
+    suite: 'postgres contract',
+    edits: [
+      inPostgres(
+        'batcher.ts',
+        'for (const queue of queues) from = Math.max(from, this.#latestAbout.get(queue) ?? 0);',
+        '',
+      ),
+    ],
+  },
+  {
+    name: 'one rejected call fails the calls of its batch',
+    suite: 'postgres registry',
+    edits: [
+      inPostgres(
+        'batcher.ts',
+        '    this.#alone = [...calls];\n',
+        '    for (const call of calls) this.#reject(call, error);\n',
+      ),
+    ],
+  },
+  {
+    name: 'a change whose reply was lost is said not to have been made',
+    suite: 'postgres model with crashes',
+    edits: [
+      inPostgres(
+        'batcher.ts',
+        'call.fail(call.changes ? unknownOutcome(error) : unavailable(NOT_REACHABLE, error));',
+        'call.fail(unavailable(NOT_REACHABLE, error));',
+      ),
+    ],
+  },
+  {
+    name: 'the id of another queue is taken for the own one',
+    suite: 'postgres registry',
+    edits: [
+      inPostgres(
+        'sql.ts',
+        'o.id = u.id AND o.ns = u.ns AND o.name = u.name AND o.grp = u.grp AND',
+        'o.id = u.id AND',
+      ),
+    ],
+  },
+  {
+    name: 'ids of two groups are those of one',
+    suite: 'postgres registry',
+    edits: [
+      inPostgres(
+        'registry.ts',
+        // biome-ignore lint/suspicious/noTemplateCurlyInString: source text
+        '`${Buffer.byteLength(ns)}:${Buffer.byteLength(name)}:${ns}${name}${group}`',
+        // biome-ignore lint/suspicious/noTemplateCurlyInString: source text
+        '`${ns}${name}${group}`',
+      ),
+    ],
+  },
+  {
+    name: 'an insert leaves the mark of an unused queue',
+    suite: 'postgres unused queues',
+    edits: [inPostgres('sql.ts', ' AND o.idle_from IS NULL)', ')')],
+  },
+  {
+    name: 'the content of a stream goes with the last delivery but one',
+    suite: 'postgres contract',
+    edits: [
+      inPostgres('sql.ts', 'sl.remaining <= 0 RETURNING', 'sl.remaining <= 1 RETURNING'),
+      inPostgres('sql.ts', 'AND sl.remaining > 0)', 'AND sl.remaining > 1)'),
+    ],
+  },
+  {
+    name: 'the token of an earlier reservation settles a later one',
+    suite: 'postgres contract',
+    edits: [inPostgres('settle.ts', 'ELSE d.token = r.token AND d.secret = r.secret END)', 'ELSE true END)')],
+  },
+  {
+    name: 'an uncounted release loses the place of the element',
+    suite: 'postgres contract',
+    edits: [
+      inPostgres(
+        'settle.ts',
+        'THEN t.now + r.delay ELSE d.due_at END`',
+        'THEN t.now + r.delay ELSE t.now END`',
+      ),
+    ],
+  },
+  {
+    name: 'a release of what waits is counted twice',
+    suite: 'postgres contract',
+    edits: [
+      inPostgres(
+        'settle.ts',
+        '\n      UNION ALL SELECT subscription, old_due, -1, 0 FROM s WHERE was_waiting',
+        '',
+      ),
+    ],
+  },
+  {
+    name: 'a known key is overwritten by its repeat',
+    suite: 'postgres contract',
+    edits: [
+      inPostgres(
+        'insert.ts',
+        // biome-ignore lint/suspicious/noTemplateCurlyInString: source text
+        'const isOld = `x.seen_at <= excluded.seen_at - ${window}::bigint`;',
+        'const isOld = `x.seen_at <= excluded.seen_at`;',
+      ),
+    ],
+  },
+  {
+    name: 'the namespace’s dead letter comes before that of the queue',
+    suite: 'postgres contract',
+    edits: [
+      inPostgres(
+        'sql.ts',
+        'nullif(coalesce(q.dead_queue, n.dead_queue), q.name)',
+        'nullif(coalesce(n.dead_queue, q.dead_queue), q.name)',
+      ),
+    ],
+  },
+  {
+    name: 'what expires while it is reserved stays when its lease expires',
+    suite: 'postgres contract',
+    edits: [
+      inPostgres('expire.ts', 'v.dies OR v.expires_at <= t.now AS goes', 'v.dies OR NOT v.is_lease AS goes'),
+    ],
+  },
+  {
+    name: 'takes are not limited by the database’s clock',
+    suite: 'postgres faults',
+    edits: [
+      // biome-ignore lint/suspicious/noTemplateCurlyInString: source text
+      inPostgres('take.ts', ' WHERE t.now <= ${until})`', ' WHERE ${until} > 0)`'),
+    ],
+  },
+  {
+    name: 'takes begin at the front of the index',
+    suite: 'postgres dead entries',
+    edits: [inPostgres('watermark.ts', 'isFull && probed.pages < CHEAP_PAGES ? START', 'isFull ? START')],
+  },
+  {
+    name: 'a probe raises the watermark over what was stored while it ran',
+    suite: 'postgres watermark',
+    edits: [inPostgres('watermark.ts', ' || lowered !== this.#lowered) return;', ') return;')],
+  },
+];
