@@ -369,8 +369,8 @@ function removeOperation(): Operation<Removal, SettleResult> {
   };
 }
 
-/** Turns settlements into items for batches; null for one that can name nothing here. */
-export function settlements(context: Context): (item: SettleItem) => Item<unknown, SettleResult> | null {
+/** Turns settlements into items for batches. An id that this store never gave out is that of no element: 0. */
+export function settlements(context: Context): (item: SettleItem) => Item<unknown, SettleResult> {
   const { registry, ids } = context;
   const remove = removeOperation();
   const [finish, finishInStream] = [finishOperation(false), finishOperation(true)];
@@ -392,8 +392,7 @@ export function settlements(context: Context): (item: SettleItem) => Item<unknow
     return isAny || queue.isStream ? transferAny : transfer;
   };
   return (item) => {
-    const seq = ids.parse(item.id);
-    if (seq === null) return null;
+    const seq = ids.parse(item.id) ?? 0;
     const queue = registry.queue(item.queue);
     if (item.group === null)
       return { operation: remove, item: { queue, seq }, queues: [queue] } as Item<unknown, SettleResult>;

@@ -1,20 +1,19 @@
 import type { ReadySignal } from '../../engine/signaller.ts';
-import {
-  type OnRepeat,
-  type PurgeStep,
-  type QueueCounts,
-  type QueueOptions,
-  type ScanOptions,
-  type ScanPage,
-  SETTLED,
-  type SettleItem,
-  type SettleResult,
-  type Storage,
-  type StorageCapabilities,
-  type SweepResult,
-  type TakeOptions,
-  type TakeResult,
-  type Usage,
+import type {
+  OnRepeat,
+  PurgeStep,
+  QueueCounts,
+  QueueOptions,
+  ScanOptions,
+  ScanPage,
+  SettleItem,
+  SettleResult,
+  Storage,
+  StorageCapabilities,
+  SweepResult,
+  TakeOptions,
+  TakeResult,
+  Usage,
 } from '../../engine/storage.ts';
 import {
   DELIVERY_STATES,
@@ -147,29 +146,27 @@ export class PostgresStorage implements Storage {
     return this.#batcher.submit(this.#take(item), item, queue, { bytes: 0, rows: options.count });
   }
 
-  async settle(items: readonly SettleItem[]): Promise<SettleResult[]> {
+  settle(items: readonly SettleItem[]): Promise<SettleResult[]> {
     const { registry } = this.#context;
-    const found = items.map(this.#settlement);
-    const settled = found.filter((item) => item !== null);
-    let bytes = items.length * ROW_BYTES;
+    let [bytes, rows] = [items.length * ROW_BYTES, items.length];
     const uses: GroupUse[] = [];
     for (const { action } of items) {
-      if (action.kind === 'move') uses.push({ queue: registry.queue(action.to), groups: action.groups });
+      const use = (key: QueueKey, groups: readonly GroupName[]): void => {
+        const queue = registry.queue(key);
+        if (queue.limit !== null) uses.push({ queue, groups });
+      };
+      if (action.kind === 'move') use(action.to, action.groups);
       for (const { queue, element } of (action.kind === 'finish' && action.inserts) || []) {
-        uses.push({ queue: registry.queue(queue), groups: element.groups });
+        use(queue, element.groups);
         bytes += weigh([element]);
+        rows += 1;
       }
     }
-    const results = await this.#batcher.submitAll(settled, {
+    return this.#batcher.submitAll(items.map(this.#settlement), {
       bytes,
-      rows: items.length + uses.length,
+      rows,
       ...(uses.length === 0 ? {} : { uses }),
     });
-    if (settled.length === items.length) return results;
-    const left = results[Symbol.iterator]();
-    return found.map((item) =>
-      item === null ? SETTLED['not-found'] : (left.next().value ?? SETTLED['not-found']),
-    );
   }
 
   async undoTake(key: QueueKey, deliveries: readonly Delivery[]): Promise<void> {
