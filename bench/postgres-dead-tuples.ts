@@ -4,7 +4,7 @@
  * finished since, and the index of waiting deliveries begins with ever more entries that are dead.
  *
  * Beside each figure stands the same look taken from the very front of the index, as a plain
- * `ORDER BY … LIMIT` does it. The engine begins where it last found something (`mark.ts`).
+ * `ORDER BY … LIMIT` does it. The engine begins where it last found something (`watermark.ts`).
  */
 import { parseArgs } from 'node:util';
 import pg from 'pg';
@@ -26,7 +26,7 @@ const STOCK = 20_000;
 
 /** How a plain query finds the first eligible deliveries. */
 const FROM_THE_FRONT = `SELECT seq FROM ${SCHEMA}.delivery
-  WHERE lane = (SELECT min(id) FROM ${SCHEMA}.lane) AND lease_until IS NULL AND due_at <= ${SCHEMA}.now_ms()
+  WHERE subscription = (SELECT min(id) FROM ${SCHEMA}.subscription) AND lease_until IS NULL AND due_at <= ${SCHEMA}.now_ms()
   ORDER BY due_at, seq LIMIT ${BATCH} FOR UPDATE SKIP LOCKED`;
 
 const { values } = parseArgs({ options: { quick: { type: 'boolean', default: false } } });
@@ -108,13 +108,13 @@ async function timed(run: () => Promise<unknown>): Promise<number> {
 
 async function repeat(count: number, run: () => Promise<unknown>): Promise<void> {
   let left = count;
-  const lane = async (): Promise<void> => {
+  const caller = async (): Promise<void> => {
     while (left > 0) {
       left -= 1;
       await run();
     }
   };
-  await Promise.all(Array.from({ length: WINDOW }, lane));
+  await Promise.all(Array.from({ length: WINDOW }, caller));
 }
 
 async function connected(): Promise<pg.Client> {
