@@ -75,7 +75,7 @@ for (const variant of ['simple', 'list'] as const) {
         assert.deepEqual(new Set(await settledOf(late)), new Set([true]), 'no time passed, all were refused');
 
         await back();
-        // A frozen server still does what reached it: what was told is that nobody knows.
+        // A frozen server still executes what reached it: those calls failed with `outcome-unknown`.
         await purge(storage, used);
         const marks = newElements('first', 'second');
         await storage.insert(used, marks);
@@ -103,7 +103,7 @@ for (const variant of ['simple', 'list'] as const) {
 }
 
 describe('a Redis server that was frozen', () => {
-  it('gives back what a pop took that nobody heard of', async () => {
+  it('returns what a pop took whose reply was lost', async () => {
     const server = await startRedis();
     const clock = new FakeClock();
     const engine = redisEngine({ url: server.url, namespaces: NAMESPACES, clock: null, ownClock: clock });
@@ -154,7 +154,7 @@ describe('a Redis server that begins to evict', () => {
   });
 });
 
-describe('Redis that can be heard before it can be read', () => {
+describe('Redis whose channels work before its keys can be read', () => {
   it('tells what changed in the gap once it can be read', async () => {
     const server = await startRedis();
     const clock = new FakeClock();

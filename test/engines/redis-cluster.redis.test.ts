@@ -163,22 +163,22 @@ describe('the Redis engine on a cluster', () => {
     }
   }
 
-  it('hears signals after their channel has moved to another server', async () => {
+  it('receives signals after their channel has moved to another server', async () => {
     const prefix = freshPrefix();
     const [one, two] = [await open(prefix), await open(prefix)];
-    let heard = 0;
-    const stop = two.signaller.subscribe('moving', () => heard++);
+    let received = 0;
+    const stop = two.signaller.subscribe('moving', () => received++);
     const publishing = setInterval(() => one.signaller.publish('moving', 'x'), 20);
-    await until(() => heard > 0);
+    await until(() => received > 0);
     await moveSlot(slotOf(new Keys(prefix).signalChannel('moving')), async () => {});
-    const before = heard;
-    await until(() => heard > before + 5);
+    const before = received;
+    await until(() => received > before + 5);
     clearInterval(publishing);
     stop();
     await Promise.all([one.stop(), two.stop()]);
   });
 
-  it('brings an element over to a queue of another server that could not take it, once, whoever sweeps', async () => {
+  it('brings an element over to a queue of another server that could not take it, once, whichever node sweeps', async () => {
     const prefix = freshPrefix();
     const clock = new FakeClock();
     const engine = await open(prefix, clock);
@@ -242,12 +242,12 @@ describe('the Redis engine on a cluster', () => {
   it('brings signals and changed definitions to other nodes', async () => {
     const prefix = freshPrefix();
     const [one, two] = [await open(prefix), await open(prefix)];
-    const heard = Promise.withResolvers<unknown>();
-    const stop = two.signaller.subscribe('topic', heard.resolve);
+    const received = Promise.withResolvers<unknown>();
+    const stop = two.signaller.subscribe('topic', received.resolve);
     const changed = Promise.withResolvers<unknown>();
     const unwatch = two.definitions.watch(changed.resolve);
     const publishing = setInterval(() => one.signaller.publish('topic', { n: 1 }), 20);
-    assert.deepEqual(await heard.promise, { n: 1 });
+    assert.deepEqual(await received.promise, { n: 1 });
     clearInterval(publishing);
     await one.definitions.put('exchange', 'x', 1, null);
     assert.deepEqual(await changed.promise, { kind: 'exchange', key: 'x' });

@@ -2,12 +2,10 @@ import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { type AddressInfo, createServer, type Server, type Socket } from 'node:net';
 import { afterEach, beforeEach, describe, it } from 'node:test';
-import {
-  Connection,
-  ConnectionLost,
-  NotReplicated,
-  ReplyError,
-} from '../../src/engines/redis/client/connection.ts';
+import { CommandLost, RedisConnection, ReplyError } from '../../src/engines/redis/client/connection.ts';
+import { Master, NotReplicated } from '../../src/engines/redis/client/master.ts';
+import type { Library } from '../../src/engines/redis/library.ts';
+import type { Settings } from '../../src/engines/redis/settings.ts';
 import { FakeClock } from '../support/clock.ts';
 import { turns, until } from './redis-time.ts';
 
@@ -17,7 +15,7 @@ describe('A connection to Redis', () => {
   /** Its replies are written by hand. */
   let server: Server;
   let clock: FakeClock;
-  let connection: Connection;
+  let connection: RedisConnection;
   const sockets: Socket[] = [];
   const requests: string[] = [];
   const downs: string[] = [];
@@ -38,7 +36,7 @@ describe('A connection to Redis', () => {
     server.listen(0, '127.0.0.1');
     await once(server, 'listening');
     clock = new FakeClock();
-    connection = new Connection({
+    connection = new RedisConnection({
       clock,
       login: LOGIN,
       locate: async () => ({ host: '127.0.0.1', port: (server.address() as AddressInfo).port }),
@@ -121,33 +119,71 @@ describe('A connection to Redis', () => {
       return error.message === 'ERR no';
     });
   });
+});
 
-  it('sends what is executed in a turn in one packet, with one WAIT behind it that only writes heed', async () => {
-    connection.wait = 1;
-    const write1 = assert.rejects(
-      connection.execute({ name: 'SET', args: ['a', '1'], writes: true }),
-      NotReplicated,
-    );
-    const write2 = assert.rejects(connection.execute({ name: 'SET', args: ['b', '1'], writes: true }), {
-      message: 'ERR no',
+/** What a server replies to the check of a new connection. */
+const CHECK: Readonly<Record<string, string>> = {
+  client: '+OK\r\n',
+  INFO: bulk('redis_version:7.0.15\r\nrole:master\r\nconnected_slaves:1\r\nmaxmemory_policy:noeviction'),
+  TIME: `*2\r\n${bulk('1767225600')}${bulk('0')}`,
+  FUNCTION: '*1\r\n:1\r\n',
+  CONFIG: '*0\r\n',
+};
+
+describe('A Redis master with a replica', () => {
+  it('is sent the commands of a turn in one packet, with one WAIT behind it that only writes depend on', async () => {
+    const packets: string[][] = [];
+    const server = createServer({ noDelay: true }, (socket) => {
+      socket.on('error', () => {});
+      socket.on('data', (data) => {
+        const names = namesIn(data);
+        const isCheck = names.every((name) => name in CHECK);
+        if (isCheck) socket.write(names.map((name) => CHECK[name]).join(''));
+        else {
+          packets.push(names);
+          socket.write('+OK\r\n-ERR no\r\n+OK\r\n$1\r\n1\r\n:0\r\n:0\r\n');
+        }
+      });
     });
-    const read = connection.execute({
-      name: 'GET',
-      args: ['a'],
-      writes: false,
-      asking: true,
-      followers: [{ name: 'PUBLISH', args: ['c', 'm'] }],
+    server.listen(0, '127.0.0.1');
+    await once(server, 'listening');
+    const { port } = server.address() as AddressInfo;
+    const settings = { login: LOGIN, wait: null, givenTime: null } as unknown as Settings;
+    const master = new Master({
+      clock: new FakeClock(),
+      library: { name: 'test' } as Library,
+      settings,
+      locate: async () => ({ host: '127.0.0.1', port }),
+      isSuccessor: false,
+      onReady: () => {},
+      onDown: () => {},
     });
-    await until(() => requests.length > 0);
-    const names = [...(requests[0] ?? '').matchAll(/\*\d+\r\n\$\d+\r\n(\w+)/g)].map(([, name]) => name);
-    assert.deepEqual(names, ['SET', 'SET', 'ASKING', 'GET', 'PUBLISH', 'WAIT']);
-    write('+OK\r\n-ERR no\r\n+OK\r\n$1\r\n1\r\n:0\r\n:0\r\n');
-    assert.deepEqual(await read, Buffer.from('1'));
-    await Promise.all([write1, write2]);
-    assert.equal(requests.length, 1);
+    await master.ready;
+    const followers = [{ name: 'PUBLISH', args: ['c', 'm'] }];
+    const written = master.execute({ name: 'SET', args: ['a', '1'], writes: true });
+    const failed = master.execute({ name: 'SET', args: ['b', '1'], writes: true });
+    const read = master.execute({ name: 'GET', args: ['a'], writes: false, asking: true, followers });
+    await Promise.all([
+      assert.rejects(written, NotReplicated),
+      assert.rejects(failed, new ReplyError('ERR no')),
+      read.then((reply) => assert.deepEqual(reply, Buffer.from('1'))),
+    ]);
+    assert.deepEqual(packets, [['SET', 'SET', 'ASKING', 'GET', 'PUBLISH', 'WAIT']]);
+    master.stop();
+    server.close();
+    await once(server, 'close');
   });
 });
 
+function bulk(text: string): string {
+  return `$${text.length}\r\n${text}\r\n`;
+}
+
+/** The commands in a packet. */
+function namesIn(packet: Buffer): string[] {
+  return [...`${packet}`.matchAll(/\*\d+\r\n\$\d+\r\n(\w+)/g)].map(([, name = '']) => name);
+}
+
 function isLost(error: unknown, sent: boolean): boolean {
-  return error instanceof ConnectionLost && error.sent === sent;
+  return error instanceof CommandLost && error.sent === sent;
 }

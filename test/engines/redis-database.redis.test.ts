@@ -37,7 +37,7 @@ describe('A database of Redis that cannot be selected', () => {
     await withoutOne.stop();
   });
 
-  it('any more is not used by connections that are made anew, and is again when the user may', async () => {
+  it('any more is not used by new connections, and is again once the user may', async () => {
     cli('ACL', 'SETUSER', 'other', 'on', '>pw', '~*', '&*', '+@all');
     const url = `redis://other:pw@127.0.0.1:${server.port}/1`;
     const downs: object[] = [];

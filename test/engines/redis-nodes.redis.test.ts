@@ -146,17 +146,17 @@ describe('several nodes on one Redis', () => {
     await stop([one, other]);
   });
 
-  it('hear of what another inserts when it is stored', async () => {
-    const [inserting, hearing] = await nodes(2, null);
-    assert.ok(inserting && hearing);
-    const heard = Promise.withResolvers<JsonValue>();
-    await listening(hearing, inserting, 'stored', heard.resolve);
+  it('receive a signal of what another inserts once it is stored', async () => {
+    const [inserting, subscriber] = await nodes(2, null);
+    assert.ok(inserting && subscriber);
+    const received = Promise.withResolvers<JsonValue>();
+    await listening(subscriber, inserting, 'stored', received.resolve);
     const signal = { topic: 'stored', say: (count: number) => `${count} more` };
     const inserted = inserting.storage.insert(QUEUE, newElements('x', 'y'), signal);
-    assert.equal(await heard.promise, '2 more');
-    assert.deepEqual(bodyTexts((await hearing.storage.take(QUEUE, POP)).deliveries), ['x', 'y']);
+    assert.equal(await received.promise, '2 more');
+    assert.deepEqual(bodyTexts((await subscriber.storage.take(QUEUE, POP)).deliveries), ['x', 'y']);
     await inserted;
-    await stop([inserting, hearing]);
+    await stop([inserting, subscriber]);
   });
 
   it('look at a definition whose change has an unknown outcome, the one that made it included', async () => {
@@ -168,12 +168,12 @@ describe('several nodes on one Redis', () => {
     const settings = { wait: 1 };
     const own = redisEngine({ url, namespaces: NAMESPACES, clock: null, prefix, settings });
     await own.start();
-    const told: string[] = [];
+    const changes: string[] = [];
     const tellings = [Promise.withResolvers<void>(), Promise.withResolvers<void>()];
     const unknown = { code: 'outcome-unknown' };
-    own.definitions.watch(({ key }) => told.push(`${key}, own`));
+    own.definitions.watch(({ key }) => changes.push(`${key}, own`));
     other.definitions.watch(({ key }) => {
-      told.push(`${key}, other`);
+      changes.push(`${key}, other`);
       tellings.shift()?.resolve();
     });
     for (const change of ['put', 'delete'] as const) {
@@ -183,7 +183,7 @@ describe('several nodes on one Redis', () => {
         change === 'put' ? definitions.put('queue', 'q', 1, null) : definitions.delete('queue', 'q', 'any');
       await assert.rejects(changed, unknown);
       await telling?.promise;
-      assert.deepEqual(told.splice(0).sort(), ['q, other', 'q, own'], change);
+      assert.deepEqual(changes.splice(0).sort(), ['q, other', 'q, own'], change);
     }
     await stop([own, other]);
   });
@@ -207,49 +207,49 @@ describe('several nodes on one Redis', () => {
     await stop([own, other]);
   });
 
-  it('hear nothing of those on another database of the server', async () => {
+  it('receive nothing from those on another database of the server', async () => {
     const prefix = freshPrefix();
     const { url } = await standalone();
     const engines = [0, 0, 1, 1].map((db) =>
       redisEngine({ url: `${url}/${db}`, namespaces: NAMESPACES, clock: null, prefix }),
     );
     await Promise.all(engines.map((engine) => engine.start()));
-    const [hearing, speaking, hearingElsewhere, speakingElsewhere] = engines;
-    assert.ok(hearing && speaking && hearingElsewhere && speakingElsewhere);
-    const heard: JsonValue[] = [];
+    const [subscriber, publisher, listeningElsewhere, publishingElsewhere] = engines;
+    assert.ok(subscriber && publisher && listeningElsewhere && publishingElsewhere);
+    const received: JsonValue[] = [];
     const [here, elsewhere] = [Promise.withResolvers<JsonValue>(), Promise.withResolvers<JsonValue>()];
-    await listening(hearing, speaking, 'topic', (message) => {
-      heard.push(message);
+    await listening(subscriber, publisher, 'topic', (message) => {
+      received.push(message);
       here.resolve(message);
     });
-    await listening(hearingElsewhere, speakingElsewhere, 'topic', elsewhere.resolve);
-    speakingElsewhere.signaller.publish('topic', 'elsewhere');
+    await listening(listeningElsewhere, publishingElsewhere, 'topic', elsewhere.resolve);
+    publishingElsewhere.signaller.publish('topic', 'elsewhere');
     await elsewhere.promise;
-    speaking.signaller.publish('topic', 'here');
+    publisher.signaller.publish('topic', 'here');
     await here.promise;
-    assert.deepEqual(heard, ['here']);
+    assert.deepEqual(received, ['here']);
 
     const changed: (string | null)[] = [];
     const change = Promise.withResolvers<void>();
-    hearing.definitions.watch(({ key }) => {
+    subscriber.definitions.watch(({ key }) => {
       changed.push(key);
       change.resolve();
     });
-    await speakingElsewhere.definitions.put('queue', 'elsewhere', 1, null);
-    await speaking.definitions.put('queue', 'here', 1, null);
+    await publishingElsewhere.definitions.put('queue', 'elsewhere', 1, null);
+    await publisher.definitions.put('queue', 'here', 1, null);
     await change.promise;
     assert.deepEqual(changed, ['here']);
     await stop(engines);
   });
 
-  it('hear what another says right before it stops', async () => {
+  it('receive what another publishes right before it stops', async () => {
     const [leaving, staying] = await nodes(2, null);
     assert.ok(leaving && staying);
-    const heard = Promise.withResolvers<JsonValue>();
-    await listening(staying, leaving, 'farewell', heard.resolve);
-    leaving.signaller.publish('farewell', 'gone');
+    const received = Promise.withResolvers<JsonValue>();
+    await listening(staying, leaving, 'last words', received.resolve);
+    leaving.signaller.publish('last words', 'gone');
     await leaving.stop();
-    assert.equal(await heard.promise, 'gone');
+    assert.equal(await received.promise, 'gone');
     await staying.stop();
   });
 });

@@ -32,7 +32,7 @@ describe('URLs and settings of the Redis engine', () => {
     assert.deepEqual(read('redis://:with@sign@h').login.password, 'with@sign');
   });
 
-  it('takes several servers, and asks them what they are unless it is told', () => {
+  it('takes several servers, and asks them what they are unless a setting says so', () => {
     const { addresses, cluster } = read('redis://a:1,b:2,c');
     assert.deepEqual(addresses, [
       { host: 'a', port: 1 },

@@ -5,7 +5,7 @@ import {
   type Executed,
   ExecutionError,
   type Executor,
-  type Request,
+  type RedisRequest,
 } from '../../src/engines/redis/client/executor.ts';
 import type { Master } from '../../src/engines/redis/client/master.ts';
 import { Keys } from '../../src/engines/redis/keys.ts';
@@ -66,7 +66,7 @@ export class StubbedStorage {
       addPending: () => {},
       removePending: () => {},
       rejection: () => (this.isReachable ? null : new ExecutionError('storage-unavailable', 'Unreachable.')),
-      execute: (request: Request) => this.#execute(request),
+      execute: (request: RedisRequest) => this.#execute(request),
     } as unknown as Executor;
     this.#batchers = new Batchers({
       clock,
@@ -109,7 +109,7 @@ export class StubbedStorage {
     this.#outbox.stop();
   }
 
-  #execute({ args }: Request): Promise<Executed> {
+  #execute({ args }: RedisRequest): Promise<Executed> {
     const master = { serverTime: 0, contact: { since: 0, excusedUntil: 0 }, noteServerTime: () => {} };
     const [, , key, , head, , ...rest] = args(master as unknown as Master, false);
     const verbs = rest.map(String).filter((arg) => VERBS.includes(arg));
@@ -121,7 +121,6 @@ export class StubbedStorage {
         resolve({
           reply: [0, tag, 0, results, elements, [], outbox, []],
           master: master as unknown as Master,
-          repeated: false,
         });
       };
       const queue = /\{\w+\/(.*)\}/.exec(String(key))?.[1] ?? String(key);

@@ -1,11 +1,11 @@
 import type { EngineLog } from '../../engine/engine.ts';
 import { type Listener, Topics } from '../../engine/topics.ts';
-import type { Connection } from './client/connection.ts';
+import type { RedisConnection } from './client/connection.ts';
 import type { Master } from './client/master.ts';
 import { slotOf } from './client/slots.ts';
 import type { Topology } from './client/topology.ts';
 
-interface Channel {
+interface AssignedChannel {
   readonly name: string;
   /** On a cluster: published only to the master of the channel's slot. */
   readonly sharded: boolean;
@@ -21,7 +21,7 @@ interface Channel {
 export class Subscriptions {
   readonly #topology: Topology;
   readonly #topics: Topics<string>;
-  readonly #channels = new Map<string, Channel>();
+  readonly #channels = new Map<string, AssignedChannel>();
   readonly #subscribers = new Map<Master, Subscriber>();
   readonly #onGap: ((channel: string) => void)[] = [];
   #isRunning = false;
@@ -110,16 +110,16 @@ export class Subscriptions {
 interface SubscriberOptions {
   readonly topology: Topology;
   readonly onMessage: (name: string, message: string) => void;
-  readonly onSubscribed: (channel: Channel) => void;
+  readonly onSubscribed: (channel: AssignedChannel) => void;
 }
 
 /** A connection to one master that only subscribes. */
 class Subscriber {
   readonly #options: SubscriberOptions;
-  readonly #connection: Connection;
-  #channels: ReadonlySet<Channel> = new Set();
+  readonly #connection: RedisConnection;
+  #channels: ReadonlySet<AssignedChannel> = new Set();
   /** What the server was asked for on this connection; null while there is none. */
-  #subscribed: ReadonlySet<Channel> | null = null;
+  #subscribed: ReadonlySet<AssignedChannel> | null = null;
 
   constructor(master: Master, options: SubscriberOptions) {
     this.#options = options;
@@ -142,7 +142,7 @@ class Subscriber {
   }
 
   /** Subscribes to what is new and unsubscribes from the rest: now, or when it is connected. */
-  assign(channels: ReadonlySet<Channel>): void {
+  assign(channels: ReadonlySet<AssignedChannel>): void {
     this.#channels = channels;
     if (this.#subscribed === null) return;
     this.#update(this.#subscribed).catch((error: Error) => this.#connection.reconnect(error));
@@ -152,7 +152,7 @@ class Subscriber {
     this.#connection.close();
   }
 
-  async #update(before: ReadonlySet<Channel>): Promise<void> {
+  async #update(before: ReadonlySet<AssignedChannel>): Promise<void> {
     const channels = this.#channels;
     this.#subscribed = channels;
     const removed = [...before].filter((channel) => !channels.has(channel));
@@ -164,7 +164,7 @@ class Subscriber {
     for (const channel of added) this.#options.onSubscribed(channel);
   }
 
-  #send(command: 'subscribe' | 'unsubscribe', { name, sharded }: Channel): Promise<unknown> {
+  #send(command: 'subscribe' | 'unsubscribe', { name, sharded }: AssignedChannel): Promise<unknown> {
     const isSharded = sharded && this.#options.topology.isCluster;
     return this.#connection.send(isSharded ? `s${command}` : command, [name]);
   }

@@ -16,21 +16,11 @@ export interface Command {
   readonly args: readonly Arg[];
 }
 
-/** One command for a master. */
-export interface MasterCommand extends Command {
-  /** It changes something: if the master has replicas to wait for, the command counts only with them. */
-  readonly writes: boolean;
-  /** The slot is moving to this master, which shall serve it already. */
-  readonly asking?: boolean;
-  /** Sent right behind it on the same connection. Their replies are ignored. */
-  readonly followers?: readonly Command[];
-}
-
 /** An error reply of Redis. The driver's own error holds the arguments, hence bodies, so only its message is kept. */
 export class ReplyError extends Error {}
 
 /** The connection closed before the reply came. */
-export class ConnectionLost extends Error {
+export class CommandLost extends Error {
   /** False if no byte of the command can have arrived. */
   readonly sent: boolean;
 
@@ -40,23 +30,13 @@ export class ConnectionLost extends Error {
   }
 }
 
-/** The master executed the command, but too few replicas had it in time. */
-export class NotReplicated extends Error {}
-
-/** What was sent since a turn of the event loop began. */
-interface Turn {
-  writes: boolean;
-  /** The reply to the `WAIT` behind it. */
-  readonly replicas: PromiseWithResolvers<Reply>;
-}
-
 export interface ConnectionOptions {
   readonly clock: Clock;
   readonly login: Login;
   /** Where the server is; asked before each connect, since a Sentinel may name another after a failover. */
   readonly locate: () => Promise<Address>;
   /** Prepares a new connection. If it fails, the connection is closed and another one is opened. */
-  readonly setUp: (connection: Connection) => Promise<void>;
+  readonly setUp: (connection: RedisConnection) => Promise<void>;
   /** The connection is set up and in use. */
   readonly onReady?: () => void;
   /** It was lost or could not be made. The message says why, without credentials. */
@@ -64,7 +44,7 @@ export interface ConnectionOptions {
   /** Every reply that is not an error, once the connection is set up. */
   readonly onReply?: () => void;
   /** Sends something every two seconds, so that a dead peer is noticed by its silence. Does not reject. */
-  readonly heartbeat?: (connection: Connection) => void;
+  readonly heartbeat?: (connection: RedisConnection) => void;
   readonly connectMs?: number;
 }
 
@@ -75,8 +55,6 @@ const TICK_MS = 500;
 const TICKS_PER_HEARTBEAT = 4;
 /** A server that owes a reply for this long is sent nothing more until it replies. */
 const SUSPECT_MS = 1_000;
-/** Shorter than the silence after which a master is suspected. */
-const WAIT_MS = 700;
 /** A server that owes a reply for this long is disconnected: it may have vanished without closing. */
 const SILENCE_MS = 3_000;
 const SILENT = 'no answer in time';
@@ -89,7 +67,7 @@ const CUT_OFF = /ECONNRESET|EPIPE/;
  * ioredis connects, logs in, encodes and decodes. It neither queues nor retries: it rejects all pending commands when
  * a connection closes (`retryStrategy: null`), and the next one is opened here, on the injected clock.
  */
-export class Connection {
+export class RedisConnection {
   /** The first connect, or why it failed. */
   readonly ready: Promise<void>;
   /** Replicas that must have a write on this connection. Set by `setUp`. */
@@ -102,7 +80,6 @@ export class Connection {
   /** When the server last sent something, or a connect or a command began to wait for it. */
   #aliveAt = 0;
   #ticks = 0;
-  #turn: Turn | null = null;
   #reason: Error | null = null;
   #retryMs = FIRST_RETRY_MS;
   #cancelTick: CancelTimer = () => {};
@@ -150,27 +127,22 @@ export class Connection {
     return this.#redis.commandQueue.length;
   }
 
-  /** @throws ReplyError, ConnectionLost */
+  /** @throws ReplyError, CommandLost */
   send(name: string, args: readonly Arg[]): Promise<Reply> {
     const redis = this.#redis;
-    if (redis.status !== 'ready' || !redis.stream.writable) return Promise.reject(new ConnectionLost(false));
+    if (redis.status !== 'ready' || !redis.stream.writable) return Promise.reject(new CommandLost(false));
     if (redis.commandQueue.length === 0) this.#noteAlive();
     const command = new RedisCommand(name, args as Arg[]);
     return (redis.sendCommand(command) as Promise<Reply>).then(this.#onReply, throwOwn);
   }
 
-  /**
-   * The same for a master. Everything that is sent within a turn leaves in one packet, with one `WAIT` behind it.
-   * @throws ReplyError, ConnectionLost, NotReplicated
-   */
-  execute({ name, args, writes, asking = false, followers = [] }: MasterCommand): Promise<Reply> {
-    this.#turn ??= this.#openTurn();
-    if (asking) this.send('ASKING', []).catch(() => {});
-    const reply = this.send(name, args);
-    for (const follower of followers) this.send(follower.name, follower.args).catch(() => {});
-    if (!writes || this.wait === 0) return reply;
-    this.#turn.writes = true;
-    return this.#replicated(reply, this.#turn.replicas.promise);
+  /** What is sent until `uncork` leaves in one packet. */
+  cork(): void {
+    this.#redis.stream.cork();
+  }
+
+  uncork(): void {
+    this.#redis.stream.uncork();
   }
 
   /** @param onMoved a sharded channel has moved to another server */
@@ -195,7 +167,6 @@ export class Connection {
     this.#isReady = false;
     this.#cancelTick();
     this.#cancelRetry();
-    this.#endTurn();
     this.#redis.stream?.destroy();
   }
 
@@ -203,29 +174,6 @@ export class Connection {
     const { status } = this.#redis;
     const isOwed = this.pending > 0 || status === 'connecting' || status === 'connect';
     return isOwed ? this.#options.clock.monotonic() - this.#aliveAt : 0;
-  }
-
-  #openTurn(): Turn {
-    this.#redis.stream.cork();
-    process.nextTick(() => this.#endTurn());
-    return { writes: false, replicas: Promise.withResolvers() };
-  }
-
-  #endTurn(): void {
-    if (this.#turn === null) return;
-    const { writes, replicas } = this.#turn;
-    this.#turn = null;
-    if (writes) replicas.resolve(this.send('WAIT', [this.wait, WAIT_MS]));
-    this.#redis.stream.uncork();
-  }
-
-  async #replicated(reply: Promise<Reply>, replicas: Promise<Reply>): Promise<Reply> {
-    const { wait } = this;
-    const [replied, count] = await Promise.allSettled([reply, replicas]);
-    if (replied.status === 'rejected') throw replied.reason;
-    if (count.status === 'fulfilled' && Number(count.value) >= wait) return replied.value;
-    if (count.status === 'rejected' && count.reason instanceof ConnectionLost) throw count.reason;
-    throw new NotReplicated();
   }
 
   #connect(): void {
@@ -237,7 +185,7 @@ export class Connection {
   async #open(): Promise<Socket> {
     const { locate, login } = this.#options;
     const address = await locate();
-    if (this.#isClosed) throw new ConnectionLost(false);
+    if (this.#isClosed) throw new CommandLost(false);
     const socket =
       login.tls === null
         ? connectTcp(address)
@@ -278,7 +226,7 @@ export class Connection {
     this.#isReady = false;
     if (this.#isClosed) return;
     const { clock, onDown } = this.#options;
-    const reason = this.#reason ?? new ConnectionLost(false);
+    const reason = this.#reason ?? new CommandLost(false);
     this.#reason = null;
     this.#cancelRetry = clock.after(this.#retryMs, () => this.#connect());
     this.#retryMs = Math.min(2 * this.#retryMs, MAX_RETRY_MS);
@@ -324,7 +272,7 @@ export async function ask(
   connectMs: number,
 ): Promise<Reply> {
   let reply: Reply = null;
-  const connection = new Connection({
+  const connection = new RedisConnection({
     clock,
     login,
     connectMs,
@@ -365,7 +313,7 @@ function connectorOf(open: () => Promise<Socket>): new () => AbstractConnector {
 
 function throwOwn(error: Error): never {
   if (error.name === 'ReplyError') throw new ReplyError(error.message);
-  throw new ConnectionLost(true);
+  throw new CommandLost(true);
 }
 
 const TLS_SETTINGS = {

@@ -2,15 +2,8 @@ import type { EngineLog } from '../../../engine/engine.ts';
 import { PendingLimit } from '../../../engine/pending-limit.ts';
 import type { CancelTimer, Clock } from '../../../model/clock.ts';
 import { QuaysideError } from '../../../model/errors.ts';
-import {
-  type Arg,
-  type Command,
-  ConnectionLost,
-  NotReplicated,
-  type Reply,
-  ReplyError,
-} from './connection.ts';
-import type { Master } from './master.ts';
+import { type Arg, type Command, CommandLost, type Reply, ReplyError } from './connection.ts';
+import { type Master, NotReplicated } from './master.ts';
 import { slotOf } from './slots.ts';
 import type { Topology } from './topology.ts';
 
@@ -18,7 +11,7 @@ import type { Topology } from './topology.ts';
 export const DEADLINE_MS = 4_500;
 
 /** A command for the master that has the slot, whichever that is. */
-export interface Request {
+export interface RedisRequest {
   readonly slot: number;
   readonly name: string;
   /** Made for each attempt. @param mayBeDone an earlier attempt may have been executed */
@@ -42,8 +35,6 @@ export interface Progress {
 export interface Executed {
   readonly reply: Reply;
   readonly master: Master;
-  /** It was sent more than once: the first one may still arrive. */
-  readonly repeated: boolean;
 }
 
 /** A request that failed. */
@@ -127,7 +118,7 @@ export class Executor {
   }
 
   /** Settles by the deadline. @throws ExecutionError */
-  async execute(request: Request): Promise<Executed> {
+  async execute(request: RedisRequest): Promise<Executed> {
     const { clock, topology, shown } = this.#options;
     const { slot, name, args, writes, followers = [], progress } = request;
     const execution = new Execution(request, clock, shown);
@@ -145,7 +136,7 @@ export class Executor {
         const command = { name, args: args(master, mayBeDone), writes, asking: redirect !== null, followers };
         try {
           const reply = await execution.attempt(master.execute(command));
-          return { reply, master, repeated: mayBeDone };
+          return { reply, master };
         } catch (error) {
           if (!(await this.#learn(execution, master, error))) await this.#pause(execution);
         }
@@ -166,7 +157,7 @@ export class Executor {
     key: string,
     name: string,
     args: readonly Arg[],
-    options: Pick<Request, 'writes' | 'repeatable' | 'deadlineAt'>,
+    options: Pick<RedisRequest, 'writes' | 'repeatable' | 'deadlineAt'>,
   ): Promise<Reply> {
     const slot = slotOf(key);
     const rejection = this.rejection(slot);
@@ -186,7 +177,7 @@ export class Executor {
       const why = 'did not reach a replica in time; whether it lasts is unknown';
       throw new ExecutionError('outcome-unknown', `The change on ${this.#options.shown} ${why}.`);
     }
-    if (!(error instanceof ConnectionLost)) throw error;
+    if (!(error instanceof CommandLost)) throw error;
     execution.mayBeDone ||= writes && error.sent;
     if (execution.mayBeDone && !repeatable) throw execution.failure();
     return false;
@@ -271,7 +262,7 @@ class Execution {
   /** Where the next attempt goes instead of the master that has the slot. */
   redirect: Master | null = null;
   reason = 'there is no connection';
-  readonly request: Request;
+  readonly request: RedisRequest;
   readonly #clock: Clock;
   readonly #shown: string;
   readonly #expired = Promise.withResolvers<never>();
@@ -281,7 +272,7 @@ class Execution {
   #pauseMs = FIRST_PAUSE_MS;
   #redirects = 0;
 
-  constructor(request: Request, clock: Clock, shown: string) {
+  constructor(request: RedisRequest, clock: Clock, shown: string) {
     this.request = request;
     this.#clock = clock;
     this.#shown = shown;

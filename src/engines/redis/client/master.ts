@@ -1,13 +1,34 @@
 import type { Library } from '../library.ts';
 import type { Settings } from '../settings.ts';
 import {
-  Connection,
-  ConnectionLost,
+  type Command,
+  CommandLost,
   type ConnectionOptions,
-  type MasterCommand,
+  RedisConnection,
   type Reply,
 } from './connection.ts';
-import { checkServer, loadLibrary, recheckServer, type ServerFacts, UnfitServer } from './server-check.ts';
+import { checkServer, loadLibrary, recheckServer, type ServerFacts, UnfitRedis } from './server-check.ts';
+
+/** One command for a master. */
+export interface MasterCommand extends Command {
+  /** It changes something: if the master has replicas to wait for, the command counts only with them. */
+  readonly writes: boolean;
+  /** The slot is moving to this master, which shall serve it already. */
+  readonly asking?: boolean;
+  /** Sent right behind it on the same connection. Their replies are ignored. */
+  readonly followers?: readonly Command[];
+}
+
+/** The master executed the command, but too few replicas had it in time. */
+export class NotReplicated extends Error {}
+
+/** What was sent since a turn of the event loop began: in one packet, with one `WAIT` behind it. */
+interface Turn {
+  readonly connection: RedisConnection;
+  writes: boolean;
+  /** The reply to `WAIT`. */
+  readonly replicas: PromiseWithResolvers<Reply>;
+}
 
 /** Since when a server has been reachable. Moments are by its clock. */
 export interface Contact {
@@ -26,21 +47,22 @@ export interface MasterOptions extends Pick<ConnectionOptions, 'clock' | 'locate
   readonly onReady: (facts: ServerFacts) => void;
 }
 
+/** Shorter than the silence after which a server is suspected: one that waits for its replicas is not silent. */
+const WAIT_MS = 700;
 /** A server that answered nothing for this long was unavailable: it is asked something every two seconds. */
 const UNAVAILABLE_MS = 3_000;
 /** Leases that end so soon after a server is back could hardly be settled or extended. */
 const GRACE_MS = 5_000;
 const ALWAYS: Contact = { since: 0, excusedUntil: 0 };
 
-/** One master server. Commands of the same turn take the same of its connections. */
+/** One master server. */
 export class Master {
   /** Why a connection was last lost or not made. */
   problem: Error | null = null;
   readonly #options: MasterOptions;
   /** Two, so that one works while the other waits for replicas. Commands with an order are never in flight together. */
-  readonly #connections: readonly Connection[];
-  /** Which connection has the commands of this turn. */
-  #chosen: Connection | null = null;
+  readonly #connections: readonly RedisConnection[];
+  #turn: Turn | null = null;
   #later: (() => void)[] = [];
   /** Since when nothing can be sent, by the monotonic clock; null while something can. */
   #downSince: number | null;
@@ -91,10 +113,17 @@ export class Master {
     this.#timeOffset = now - this.#options.clock.monotonic();
   }
 
-  /** @throws ReplyError, ConnectionLost, NotReplicated */
-  execute(command: MasterCommand): Promise<Reply> {
-    if (this.#chosen === null) this.#choose();
-    return this.#chosen?.execute(command) ?? Promise.reject(new ConnectionLost(false));
+  /** @throws ReplyError, CommandLost, NotReplicated */
+  execute({ name, args, writes, asking = false, followers = [] }: MasterCommand): Promise<Reply> {
+    this.#turn ??= this.#openTurn();
+    if (this.#turn === null) return Promise.reject(new CommandLost(false));
+    const { connection, replicas } = this.#turn;
+    if (asking) connection.send('ASKING', []).catch(() => {});
+    const reply = connection.send(name, args);
+    for (const follower of followers) connection.send(follower.name, follower.args).catch(() => {});
+    if (!writes || connection.wait === 0) return reply;
+    this.#turn.writes = true;
+    return replicated(reply, replicas.promise, connection.wait);
   }
 
   /** The same for a command without hurry: it leaves with the next one, at the end of this turn at the latest. */
@@ -103,34 +132,35 @@ export class Master {
     return new Promise((resolve) => this.#later.push(() => resolve(this.execute(command))));
   }
 
-  /** Loads our functions again, after the server replied that it has none. @throws ReplyError, ConnectionLost */
+  /** Loads our functions again, after the server replied that it has none. @throws ReplyError, CommandLost */
   async loadLibrary(): Promise<void> {
     const connection = this.#leastBusy();
     if (connection !== null) await loadLibrary(connection, this.#options.library);
   }
 
   /** A further connection to the same server, for subscriptions. */
-  connect(options: Omit<ConnectionOptions, 'clock' | 'locate' | 'login'>): Connection {
+  connect(options: Omit<ConnectionOptions, 'clock' | 'locate' | 'login'>): RedisConnection {
     const { clock, locate, settings } = this.#options;
-    return new Connection({ ...options, clock, locate, login: settings.login });
+    return new RedisConnection({ ...options, clock, locate, login: settings.login });
   }
 
   /** Opens new connections: the server replied that it is no longer a master. */
   reconnect(): void {
-    for (const connection of this.#connections) connection.reconnect(new ConnectionLost(false));
+    for (const connection of this.#connections) connection.reconnect(new CommandLost(false));
   }
 
   /** What waits is sent before. */
   stop(): void {
     this.#executeLater();
+    this.#endTurn();
     for (const connection of this.#connections) connection.close();
   }
 
-  #open(): Connection {
+  #open(): RedisConnection {
     const { clock, locate, library, settings, onReady, onDown } = this.#options;
     const { login, wait } = settings;
     let facts: ServerFacts;
-    return new Connection({
+    return new RedisConnection({
       clock,
       locate,
       login,
@@ -151,7 +181,7 @@ export class Master {
             if (wait === null && replicas > 0) connection.wait = 1;
           },
           (error: Error) => {
-            if (error instanceof UnfitServer) connection.reconnect(error);
+            if (error instanceof UnfitRedis) connection.reconnect(error);
           },
         );
       },
@@ -166,16 +196,27 @@ export class Master {
     for (const execute of this.#later.splice(0)) execute();
   }
 
-  #choose(): void {
-    this.#chosen = this.#leastBusy();
+  #openTurn(): Turn | null {
+    const connection = this.#leastBusy();
+    if (connection === null) return null;
+    connection.cork();
     process.nextTick(() => {
       this.#executeLater();
-      this.#chosen = null;
+      this.#endTurn();
     });
+    return { connection, writes: false, replicas: Promise.withResolvers() };
   }
 
-  #leastBusy(): Connection | null {
-    let found: Connection | null = null;
+  #endTurn(): void {
+    if (this.#turn === null) return;
+    const { connection, writes, replicas } = this.#turn;
+    this.#turn = null;
+    if (writes) replicas.resolve(connection.send('WAIT', [connection.wait, WAIT_MS]));
+    connection.uncork();
+  }
+
+  #leastBusy(): RedisConnection | null {
+    let found: RedisConnection | null = null;
     for (const connection of this.#connections) {
       if (connection.isHealthy && (found === null || connection.pending < found.pending)) found = connection;
     }
@@ -189,4 +230,12 @@ export class Master {
     if (this.#repliedAt === null ? isSuccessor : now - this.#repliedAt > UNAVAILABLE_MS) this.renewContact();
     this.#repliedAt = now;
   }
+}
+
+async function replicated(reply: Promise<Reply>, replicas: Promise<Reply>, wait: number): Promise<Reply> {
+  const [replied, count] = await Promise.allSettled([reply, replicas]);
+  if (replied.status === 'rejected') throw replied.reason;
+  if (count.status === 'fulfilled' && Number(count.value) >= wait) return replied.value;
+  if (count.status === 'rejected' && count.reason instanceof CommandLost) throw count.reason;
+  throw new NotReplicated();
 }

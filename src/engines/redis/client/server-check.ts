@@ -1,5 +1,5 @@
 import type { Library } from '../library.ts';
-import { asString, type Connection, type Reply, ReplyError } from './connection.ts';
+import { asString, type RedisConnection, type Reply, ReplyError } from './connection.ts';
 
 /** What a server reports about itself on a new connection. */
 export interface ServerFacts {
@@ -13,17 +13,17 @@ export interface ServerFacts {
 }
 
 /** A server that must not be used as it is; the message says what to change. */
-export class UnfitServer extends Error {}
+export class UnfitRedis extends Error {}
 
 const OLDEST_VERSION = 7;
 
 /**
  * Selects the database, checks that the server is a master on which elements are safe, and loads our functions if it
  * lacks them.
- * @throws UnfitServer, ReplyError, ConnectionLost
+ * @throws UnfitRedis, ReplyError, CommandLost
  */
 export async function checkServer(
-  connection: Connection,
+  connection: RedisConnection,
   library: Library,
   db: number,
 ): Promise<ServerFacts> {
@@ -34,7 +34,7 @@ export async function checkServer(
   checkEviction(info);
   if (info.get('role') === 'slave') {
     const isCluster = info.get('cluster_enabled') === '1';
-    throw new UnfitServer(
+    throw new UnfitRedis(
       `it is a replica${isCluster ? '' : '; name its master, or its Sentinels with ?sentinel=NAME'}`,
     );
   }
@@ -49,16 +49,16 @@ export async function checkServer(
 
 /**
  * Checks what may have changed since, and returns the number of replicas that are connected now.
- * @throws UnfitServer, ReplyError, ConnectionLost
+ * @throws UnfitRedis, ReplyError, CommandLost
  */
-export async function recheckServer(connection: Connection): Promise<number> {
+export async function recheckServer(connection: RedisConnection): Promise<number> {
   const info = readInfo(await connection.send('INFO', ['replication', 'memory']));
   checkEviction(info);
   return replicasIn(info);
 }
 
-/** Loads our functions if they are missing. Another node may do so at the same moment. @throws ReplyError, ConnectionLost */
-export async function loadLibrary(connection: Connection, library: Library): Promise<void> {
+/** Loads our functions if they are missing. Another node may do so at the same moment. @throws ReplyError, CommandLost */
+export async function loadLibrary(connection: RedisConnection, library: Library): Promise<void> {
   const found = await connection.send('FUNCTION', ['LIST', 'LIBRARYNAME', library.name]);
   if (Array.isArray(found) && found.length > 0) return;
   try {
@@ -69,12 +69,12 @@ export async function loadLibrary(connection: Connection, library: Library): Pro
 }
 
 /** The driver's own SELECT would continue in database 0 if it failed. */
-async function selectDatabase(connection: Connection, db: number): Promise<void> {
+async function selectDatabase(connection: RedisConnection, db: number): Promise<void> {
   try {
     await connection.send('SELECT', [db]);
   } catch (error) {
     if (!(error instanceof ReplyError)) throw error;
-    throw new UnfitServer(
+    throw new UnfitRedis(
       `database ${db} cannot be selected (${error.message}); name one that it has, which is 0 alone on a cluster, and let the user run SELECT`,
     );
   }
@@ -83,18 +83,18 @@ async function selectDatabase(connection: Connection, db: number): Promise<void>
 function checkVersion(info: ReadonlyMap<string, string>): void {
   const version = info.get('redis_version') ?? 'unknown';
   if (Number.parseInt(version, 10) >= OLDEST_VERSION) return;
-  throw new UnfitServer(`it is version ${version}; use Redis 7 or Valkey, or a later one`);
+  throw new UnfitRedis(`it is version ${version}; use Redis 7 or Valkey, or a later one`);
 }
 
 function checkEviction(info: ReadonlyMap<string, string>): void {
   const policy = info.get('maxmemory_policy') ?? 'noeviction';
   if (policy === 'noeviction') return;
-  throw new UnfitServer(
+  throw new UnfitRedis(
     `its maxmemory-policy is ${policy}, which throws elements away when memory is short; set maxmemory-policy noeviction`,
   );
 }
 
-async function readSetting(connection: Connection, name: string): Promise<string | null> {
+async function readSetting(connection: RedisConnection, name: string): Promise<string | null> {
   try {
     const reply = await connection.send('CONFIG', ['GET', name]);
     return Array.isArray(reply) && reply.length > 1 ? asString(reply[1]) : null;
