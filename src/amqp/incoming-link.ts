@@ -1,4 +1,5 @@
 import type { Delivery, EventContext, Receiver } from 'rhea';
+import { momentIn } from '../broker/engine-time.ts';
 import { needsFor } from '../broker/needs.ts';
 import { invalidParameter, QuaysideError } from '../model/errors.ts';
 import { maskUrl } from '../model/mask.ts';
@@ -84,11 +85,13 @@ export class IncomingLink extends Link {
     const { host } = this;
     const { namespace, queue } = host.destinations.find(this.#address, 'write');
     if (bytes.length > host.bodyLimit + LINK_LIMITS.sectionBytes) throw this.#tooLarge('more');
-    const element = elementOf(bytes);
-    if (element.body.length > host.bodyLimit) throw this.#tooLarge(String(element.body.length));
+    const sent = elementOf(bytes);
+    if (sent.body.length > host.bodyLimit) throw this.#tooLarge(String(sent.body.length));
+    // A length needs no clock that sender and server agree on, so it goes before a moment.
+    const expiresAt = sent.ttlMs === null ? sent.expiresAt : momentIn(sent.ttlMs, namespace, queue.key);
+    const element = { ...sent, expiresAt, groups: queue.groups(sent.groups), dedupKey: null };
     needsFor(namespace, element);
-    const groups = queue.groups(element.groups);
-    host.storing.add(queue, { ...element, groups, dedupKey: null }, { link: this, delivery });
+    host.storing.add(queue, element, { link: this, delivery });
     host.planTurn();
   }
 

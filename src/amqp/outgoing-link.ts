@@ -245,8 +245,9 @@ export class OutgoingLink extends Link implements FeedHost {
 
   #rejected(delivery: RheaDelivery | undefined): void {
     const held = this.#take(delivery);
-    if (held !== null)
-      this.#settle(held, { kind: 'release', delayMs: delayAfter(held.one.tries), countTry: true });
+    if (held === null) return;
+    const reason = reasonOf((delivery?.remote_state as { error?: unknown } | undefined)?.error);
+    this.#settle(held, { kind: 'release', delayMs: delayAfter(held.one.tries), countTry: true, reason });
   }
 
   #back(delivery: RheaDelivery | undefined, countTry: boolean): void {
@@ -310,6 +311,13 @@ export class OutgoingLink extends Link implements FeedHost {
     this.#tags = (this.#tags + 1) % 2 ** 32;
     return tag;
   }
+}
+
+/** The error of a `rejected` outcome as the reason of a failed try; the engine cuts what is too long. */
+function reasonOf(error: unknown): string | null {
+  const { condition, description } = (error ?? {}) as { condition?: unknown; description?: unknown };
+  const parts = [condition, description].filter((part) => typeof part === 'string' && part !== '');
+  return parts.length === 0 ? null : parts.join(': ');
 }
 
 interface Taken {

@@ -17,6 +17,11 @@ export function engineNow({ storage, clock }: Clocks, queue?: QueueKey): number 
   return Number.isFinite(now) ? now : clock.now();
 }
 
+/** The moment of the engine's clock `ms` from now, as an element's `expiresAt`. */
+export function momentIn(ms: number, clocks: Clocks, queue: QueueKey): number {
+  return Math.ceil(engineNow(clocks, queue) + ms);
+}
+
 interface Clocks {
   readonly storage: Pick<Storage, 'now'>;
   readonly clock: Clock;

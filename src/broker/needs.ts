@@ -20,10 +20,23 @@ export function needs(namespace: Namespace, capability: keyof Capabilities): voi
   );
 }
 
-/** @throws QuaysideError `not-supported` where an element is due later and the namespace cannot keep it */
+/** @throws QuaysideError `not-supported` if the namespace's engine keeps neither expiries nor reasons */
+export function needsExpiry(namespace: Namespace, meaning: string): void {
+  if (namespace.hasExpiry) return;
+  throw new QuaysideError(
+    'not-supported',
+    `Queues of namespace ${namespace.name} do not support ${meaning}.`,
+  );
+}
+
+/** @throws QuaysideError `not-supported` if an element is due later, or expires, and the namespace cannot keep that */
 export function needsFor(
   namespace: Namespace,
-  { matureAt, delayMs }: Pick<NewElement, 'matureAt' | 'delayMs'>,
+  { matureAt, delayMs, expiresAt = null }: Pick<NewElement, 'matureAt' | 'delayMs' | 'expiresAt'>,
 ): void {
   if (matureAt !== null || delayMs > 0) needs(namespace, 'sched');
+  if (expiresAt !== null) needsExpiry(namespace, EXPIRY);
 }
+
+/** What `needsExpiry` calls an element's end. */
+export const EXPIRY = 'elements that expire';

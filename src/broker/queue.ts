@@ -3,6 +3,7 @@ import { countPuts } from '../engine/stats.ts';
 import {
   type DeliveryRef,
   type OnRepeat,
+  type ReleaseAction,
   SETTLED,
   type SettleAction,
   type SettleItem,
@@ -22,7 +23,7 @@ import { countedAs, isSettled, refusalOf } from './refusal.ts';
 import { type PendingConsumer, Waiting } from './waiting.ts';
 
 /** Front ends settle with these types and know nothing of storage. */
-export type { DeliveryRef, SettleAction, SettleItem, SettleOutcome, SettleResult };
+export type { DeliveryRef, ReleaseAction, SettleAction, SettleItem, SettleOutcome, SettleResult };
 
 const ONE_GET = { get: 1 } as const;
 const ONE_RESERVE = { reserve: 1 } as const;

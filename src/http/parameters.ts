@@ -72,6 +72,34 @@ export function seconds<T>(description: string, mostMs: number, fallback: T): Pa
   };
 }
 
+/** Seconds that something lasts, more than 0, read as milliseconds; null if not given. */
+export function duration(description: string, maxMs: number): Parameter<number | null> {
+  const anyLength = seconds(description, maxMs, null);
+  return {
+    ...anyLength,
+    schema: Type.Number({ minimum: 0.001, maximum: maxMs / 1000 }),
+    read(name, value) {
+      const ms = anyLength.read(name, value);
+      if (ms === null || ms > 0) return ms;
+      throw wrongValue(name, value, `seconds from 0.001 to ${maxMs / 1000}, fractions allowed`);
+    },
+  };
+}
+
+/** Text of 1 to so many bytes of UTF-8; null if not given. */
+export function text(description: string, maxBytes: number): Parameter<string | null> {
+  return {
+    description,
+    schema: Type.String({ minLength: 1, description: `1 to ${maxBytes} bytes of UTF-8` }),
+    fallback: null,
+    read(name, value) {
+      const bytes = Buffer.byteLength(value);
+      if (bytes >= 1 && bytes <= maxBytes) return value;
+      throw invalidParameter(name, `${name} has ${bytes} bytes. Allowed: 1 to ${maxBytes} bytes of UTF-8.`);
+    },
+  };
+}
+
 /** Unix time in seconds, read as milliseconds; null where not given. */
 export function unixTime(description: string): Parameter<number | null> {
   return {

@@ -19,7 +19,9 @@ export const LIMITS = {
   contentTypeLength: 255,
   /** The largest number of tries that can be given at insertion. */
   tries: 1_000_000,
-  /** The longest delay or lease, in milliseconds: ten years. */
+  /** Bytes of the reason of a failed try. */
+  reasonBytes: 1024,
+  /** The longest delay, lease or time to live, in milliseconds: ten years. */
   delayMs: 10 * 365 * 24 * 3600 * 1000,
   /** The last moment that can be a maturity: the end of the year 4999. Anything later is milliseconds by mistake. */
   matureAt: Date.UTC(5000, 0, 1) - 1,

@@ -1,4 +1,4 @@
-import type { Queue, SettleResult } from '../broker/queue.ts';
+import type { Queue, SettleAction, SettleResult } from '../broker/queue.ts';
 import { isSettled, type Refused, refusalOf } from '../broker/refusal.ts';
 import type { NewElement } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
@@ -11,11 +11,11 @@ export interface Send {
   readonly element: NewElement;
 }
 
-/** An ACK (`delayMs` null) or NACK of one element. */
+/** An ACK (a finish) or NACK (a release) of one element. */
 export interface Settlement {
   readonly subscription: Subscription;
   readonly held: Held;
-  readonly delayMs: number | null;
+  readonly action: SettleAction;
 }
 
 /**
@@ -93,12 +93,13 @@ export class Commit {
   /** Whether an ACK is about the engine of `queue`: what is stored in that engine travels with it. */
   #isAcknowledgedIn(queue: Queue): boolean {
     return this.#settlements.some(
-      ({ subscription, delayMs }) => delayMs === null && subscription.options.queue.sharesEngineWith(queue),
+      ({ subscription, action }) =>
+        action.kind === 'finish' && subscription.options.queue.sharesEngineWith(queue),
     );
   }
 
   async #acknowledge(): Promise<void> {
-    const acks = new Set(this.#settlements.filter(({ delayMs }) => delayMs === null));
+    const acks = new Set(this.#settlements.filter(({ action }) => action.kind === 'finish'));
     for (const anchor of acks) {
       const { queue } = anchor.subscription.options;
       const together = [...acks].filter(({ subscription }) =>
@@ -116,11 +117,9 @@ export class Commit {
   }
 
   async #rollBack(): Promise<void> {
-    const nacks = this.#settlements.filter(({ delayMs }) => delayMs !== null);
+    const nacks = this.#settlements.filter(({ action }) => action.kind !== 'finish');
     for (const [queue, settlements] of byQueue(nacks)) {
-      const items = settlements.map(({ held, delayMs }) =>
-        queue.item(held, { kind: 'release', delayMs: delayMs ?? 0, countTry: true }),
-      );
+      const items = settlements.map(({ held, action }) => queue.item(held, action));
       await this.#settle(settlements, queue.settleAll(items));
     }
   }

@@ -16,6 +16,7 @@ export const OWN_HEADERS: ReadonlySet<string> = new Set([
   'ack',
   'x-ks-groups',
   'x-ks-group',
+  'x-ks-ttl',
   'x-next-t',
   'x-delta-t',
   'x-tries',

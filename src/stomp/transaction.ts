@@ -1,4 +1,4 @@
-import type { Queue } from '../broker/queue.ts';
+import type { Queue, SettleAction } from '../broker/queue.ts';
 import type { NewElement } from '../model/element.ts';
 import type { Held } from '../session/handout.ts';
 import { Commit, type Send, type Settlement } from './commit.ts';
@@ -35,11 +35,11 @@ export class Transaction {
   }
 
   /** @throws QuaysideError `overloaded` */
-  settle(subscription: Subscription, held: readonly Held[], delayMs: number | null): void {
+  settle(subscription: Subscription, held: readonly Held[], action: SettleAction): void {
     this.#take(held.length, 0);
     for (const one of held) {
       one.isClaimed = true;
-      this.#settlements.push({ subscription, held: one, delayMs });
+      this.#settlements.push({ subscription, held: one, action });
     }
   }
 

@@ -22,8 +22,12 @@ import type { SimpleType, SimpleValue } from './reader.ts';
 import { type Message, type NamedValue, readMessage } from './sections.ts';
 
 /** What a message says of the element that it is to be; groups as given, null where none were. */
-export type SentElement = Omit<NewElement, 'groups' | 'dedupKey'> & {
+export type SentElement = Omit<NewElement, 'groups' | 'dedupKey' | 'expiresAt'> & {
   readonly groups: readonly string[] | null;
+  /** The message expires so long after it came; null: not given. */
+  readonly ttlMs: number | null;
+  /** When it expires, by its sender's clock; null: not given. */
+  readonly expiresAt: number | null;
 };
 
 /**
@@ -32,7 +36,7 @@ export type SentElement = Omit<NewElement, 'groups' | 'dedupKey'> & {
  */
 export function elementOf(bytes: Buffer): SentElement {
   const message = readMessage(bytes);
-  const { body, properties, deliveryCount } = message;
+  const { body, properties, deliveryCount, ttlMs } = message;
   const draft = new HeaderDraft();
   const given = new Map<string, string>();
   addAnnotations(message, draft, given);
@@ -54,6 +58,9 @@ export function elementOf(bytes: Buffer): SentElement {
     matureAt: moment(...timeOf(DELIVERY_TIME_ANNOTATION, NEXT_T_PROPERTY)),
     delayMs: delayOf(...timeOf(DELIVERY_DELAY_ANNOTATION, DELTA_T_PROPERTY)),
     tries: whole('delivery-count', String(deliveryCount), { to: LIMITS.tries, unit: 'a count' }, 0),
+    // Clients that have no limit send 0, or a moment that is further away than any maturity.
+    ttlMs: ttlMs === 0 ? null : ttlMs,
+    expiresAt: expiryOf(properties.get('absolute-expiry-time')),
     groups: groupsOf(GROUPS_PROPERTY, given.get(GROUPS_PROPERTY) ?? null),
   };
 }
@@ -118,6 +125,11 @@ function isTaken(name: NamedValue['name']): boolean {
 
 function delayOf(name: string, value: string | null): number {
   return milliseconds(name, value, 0, 0);
+}
+
+function expiryOf(value: SimpleValue | undefined): number | null {
+  const at = value?.type === 'timestamp' ? Number(value.text) : Number.NaN;
+  return at <= LIMITS.matureAt ? Math.max(0, at) : null;
 }
 
 const PLAIN = /^[!-~](?:[ -~]*[!-~])?$/;

@@ -32,6 +32,8 @@ export interface NamedValue {
 export interface Message {
   readonly body: Buffer;
   readonly form: BodyForm;
+  /** `ttl` of the header section, in milliseconds; null if it has none. */
+  readonly ttlMs: number | null;
   /** `delivery-count` of the header section. */
   readonly deliveryCount: number;
   readonly annotations: readonly NamedValue[];
@@ -52,6 +54,8 @@ const BY_SYMBOL: Readonly<Record<string, number>> = {
   'amqp:footer:map': 0x78,
 };
 
+/** Fields of the header section (messaging, 3.2.1). */
+const TTL_AT = 2;
 const DELIVERY_COUNT_AT = 4;
 /** A message of more sections than this has nothing to say in them. */
 const MOST_SECTIONS = 4096;
@@ -66,6 +70,7 @@ export function readMessage(bytes: Buffer): Message {
   const draft: Draft = {
     data: [],
     value: null,
+    ttlMs: null,
     deliveryCount: 0,
     annotations: NONE,
     properties: NO_PROPERTIES,
@@ -86,6 +91,7 @@ export function readMessage(bytes: Buffer): Message {
 interface Draft {
   readonly data: Buffer[];
   value: { readonly body: Buffer; readonly form: BodyForm } | null;
+  ttlMs: number | null;
   deliveryCount: number;
   annotations: readonly NamedValue[];
   properties: ReadonlyMap<PropertyField, SimpleValue>;
@@ -100,7 +106,7 @@ function readSection(reader: ValueReader, draft: Draft): void {
   const code = typeof descriptor === 'number' ? descriptor : BY_SYMBOL[descriptor];
   switch (code) {
     case 0x70:
-      draft.deliveryCount = readDeliveryCount(reader);
+      readHeader(reader, draft);
       return;
     case 0x72:
       draft.annotations = readMap(reader, 'symbol');
@@ -133,16 +139,16 @@ function readSection(reader: ValueReader, draft: Draft): void {
   }
 }
 
-function readDeliveryCount(reader: ValueReader): number {
+function readHeader(reader: ValueReader, draft: Draft): void {
   const list = reader.open('list');
-  if (list === null) return 0;
-  let count = 0;
+  if (list === null) return;
   for (let at = 0; at < list.count; at++) {
     const value = reader.simple();
-    if (at === DELIVERY_COUNT_AT && value.type === 'uint') count = Number(value.text);
+    if (value.type !== 'uint') continue;
+    if (at === TTL_AT) draft.ttlMs = Number(value.text);
+    else if (at === DELIVERY_COUNT_AT) draft.deliveryCount = Number(value.text);
   }
   list.close();
-  return count;
 }
 
 function readProperties(reader: ValueReader): ReadonlyMap<PropertyField, SimpleValue> {

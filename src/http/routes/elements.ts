@@ -1,4 +1,5 @@
-import { needs } from '../../broker/needs.ts';
+import { momentIn } from '../../broker/engine-time.ts';
+import { EXPIRY, needs, needsExpiry } from '../../broker/needs.ts';
 import type { Queue } from '../../broker/queue.ts';
 import { userKey } from '../../model/dedup-key.ts';
 import type { NewElement } from '../../model/element.ts';
@@ -9,7 +10,17 @@ import { LIMITS } from '../../model/limits.ts';
 import { quote } from '../../model/quote.ts';
 import { readBody } from '../body.ts';
 import type { Call } from '../call.ts';
-import { checkOpaque, flag, group, groups, nameOf, seconds, unixTime, whole } from '../parameters.ts';
+import {
+  checkOpaque,
+  duration,
+  flag,
+  group,
+  groups,
+  nameOf,
+  seconds,
+  unixTime,
+  whole,
+} from '../parameters.ts';
 import { preferredWait } from '../prefer.ts';
 import { type Route, route } from '../route.ts';
 import { Inserted } from '../schemas.ts';
@@ -28,6 +39,10 @@ export const elementRoutes: readonly Route[] = [
     query: {
       mature: unixTime('Not handed out before this moment: unix time in seconds. Beats `delay`.'),
       delay: seconds('Not handed out before so many seconds have passed.', LIMITS.delayMs, 0),
+      ttl: duration(
+        'Not handed out when so many seconds have passed: it expires, and goes to the dead-letter queue, if there is one.',
+        LIMITS.delayMs,
+      ),
       tries: whole('The initial count of failed tries.', { from: 0, to: LIMITS.tries, unit: 'a count' }, 0),
       groups: groups("On a stream: the groups that may consume it; not given: the namespace's."),
     },
@@ -62,8 +77,9 @@ export const elementRoutes: readonly Route[] = [
     ],
     handle(call, query) {
       const { head, namespace, queue } = call;
-      const { mature, delay, tries } = query;
+      const { mature, delay, ttl, tries } = query;
       if (mature !== null || delay > 0) needs(namespace, 'sched');
+      if (ttl !== null) needsExpiry(namespace, EXPIRY);
       const groups = queue.groups(query.groups);
       const headers = checkHeaders(head.elementHeaders);
       const dedupKey = dedupKeyOf(call);
@@ -79,8 +95,9 @@ export const elementRoutes: readonly Route[] = [
           tries,
           groups,
         };
-        const fingerprint = dedupKey === null ? null : contentFingerprint(content);
-        insert(call, queue, { ...content, dedupKey, fingerprint });
+        const fingerprint = dedupKey === null ? null : contentFingerprint(content, ttl);
+        const expiresAt = ttl === null ? null : momentIn(ttl, namespace, queue.key);
+        insert(call, queue, { ...content, dedupKey, fingerprint, expiresAt });
       });
     },
   }),

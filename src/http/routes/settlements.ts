@@ -1,8 +1,8 @@
-import { needs } from '../../broker/needs.ts';
+import { needs, needsExpiry } from '../../broker/needs.ts';
 import { FINISH, type Receipt } from '../../broker/queue.ts';
 import { LIMITS } from '../../model/limits.ts';
 import type { Call } from '../call.ts';
-import { checkOpaque, group, opaque, whole } from '../parameters.ts';
+import { checkOpaque, group, opaque, text, whole } from '../parameters.ts';
 import { prefersRepresentation } from '../prefer.ts';
 import { type Route, route } from '../route.ts';
 import { Extended, Nothing, RolledBack } from '../schemas.ts';
@@ -57,6 +57,10 @@ export const settlementRoutes: readonly Route[] = [
         { from: 0, to: LIMITS.delayMs, unit: 'milliseconds' },
         0,
       ),
+      reason: text(
+        'Why it failed: kept with the element, and `x-dl-reason` of a dead letter.',
+        LIMITS.reasonBytes,
+      ),
       ...which,
     },
     headers: [
@@ -75,11 +79,12 @@ export const settlementRoutes: readonly Route[] = [
       },
     ],
     problems,
-    handle(call, { delay, group, token }) {
+    handle(call, { delay, reason, group, token }) {
       needs(call.namespace, 'reserve');
       if (delay > 0) needs(call.namespace, 'sched');
+      if (reason !== null) needsExpiry(call.namespace, 'reasons');
       call.queue
-        .settle(receipt(call, group, token), { kind: 'release', delayMs: delay, countTry: true })
+        .settle(receipt(call, group, token), { kind: 'release', delayMs: delay, countTry: true, reason })
         .then(
           ({ outcome }) => {
             if (!prefersRepresentation(call.head)) call.json(200, '{}');

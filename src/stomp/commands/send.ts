@@ -1,3 +1,4 @@
+import { momentIn } from '../../broker/engine-time.ts';
 import { needsFor } from '../../broker/needs.ts';
 import { type ElementHeaders, type NewElement, NO_HEADERS } from '../../model/element.ts';
 import { checkContentHeader, checkHeaders } from '../../model/headers.ts';
@@ -11,7 +12,7 @@ import type { Session } from '../session.ts';
 import { needed } from '../values.ts';
 
 /** Of the headers that are not passed on; a client that forwards a MESSAGE sends those of MESSAGE as well. */
-const SLIPS = new HeaderSlips(['x-ks-groups', 'x-next-t', 'x-delta-t', 'x-tries'], OWN_HEADERS);
+const SLIPS = new HeaderSlips(['x-ks-groups', 'x-ks-ttl', 'x-next-t', 'x-delta-t', 'x-tries'], OWN_HEADERS);
 const EXTENSION = /^x-(?!ks-hdr-)/i;
 
 /** The headers of a SEND that mean something here; null where one was not sent. */
@@ -25,6 +26,7 @@ interface SendHeaders {
   nextT: string | null;
   deltaT: string | null;
   tries: string | null;
+  ttl: string | null;
   /** Flat pairs, names in lower case and without prefix. */
   own: string[] | null;
 }
@@ -45,7 +47,9 @@ export function send(session: Session, { headers, body }: Frame): void {
 function elementOf(given: SendHeaders, body: Buffer, { namespace, queue }: Destination): NewElement {
   const matureAt = moment('x-next-t', given.nextT);
   const delayMs = milliseconds('x-delta-t', given.deltaT, 0, 0);
-  needsFor(namespace, { matureAt, delayMs });
+  const ttlMs = milliseconds('x-ks-ttl', given.ttl, 1, null);
+  const expiresAt = ttlMs === null ? null : momentIn(ttlMs, namespace, queue.key);
+  needsFor(namespace, { matureAt, delayMs, expiresAt });
   return {
     body,
     contentType: checkContentHeader('content-type', given.contentType),
@@ -56,6 +60,7 @@ function elementOf(given: SendHeaders, body: Buffer, { namespace, queue }: Desti
     tries: whole('x-tries', given.tries, { to: LIMITS.tries, unit: 'a count' }, 0),
     groups: queue.groups(groupsOf('x-ks-groups', given.groups)),
     dedupKey: null,
+    expiresAt,
   };
 }
 
@@ -75,6 +80,7 @@ function readHeaders(headers: readonly string[]): SendHeaders {
     nextT: null,
     deltaT: null,
     tries: null,
+    ttl: null,
     own: null,
   };
   for (let at = 0; at + 1 < headers.length; at += 2) {
@@ -108,6 +114,9 @@ function readHeader(given: SendHeaders, name: string, value: string): void {
       return;
     case 'x-delta-t':
       given.deltaT ??= value;
+      return;
+    case 'x-ks-ttl':
+      given.ttl ??= value;
       return;
     case 'x-tries':
       given.tries ??= value;

@@ -1,11 +1,12 @@
 import { engineNow } from '../../broker/engine-time.ts';
-import { FINISH } from '../../broker/queue.ts';
+import { needsExpiry } from '../../broker/needs.ts';
+import { FINISH, type ReleaseAction } from '../../broker/queue.ts';
 import { textOfBytes } from '../../model/byte-text.ts';
-import { QuaysideError } from '../../model/errors.ts';
+import { invalidParameter, QuaysideError } from '../../model/errors.ts';
 import { LIMITS } from '../../model/limits.ts';
 import { quoteBytes } from '../../model/quote.ts';
 import type { Held } from '../../session/handout.ts';
-import { milliseconds, moment } from '../../session/values.ts';
+import { milliseconds, moment, textOf } from '../../session/values.ts';
 import { type Frame, headerOf } from '../codec/frame.ts';
 import { HeaderSlips } from '../header-slips.ts';
 import { STOMP_LIMITS } from '../limits.ts';
@@ -14,7 +15,7 @@ import type { Subscription } from '../subscription.ts';
 import { needed } from '../values.ts';
 
 /** A misspelt group or delay would settle otherwise than the client means. */
-const SLIPS = new HeaderSlips(['x-ks-group', 'x-next-t', 'x-delta-t']);
+const SLIPS = new HeaderSlips(['x-ks-group', 'x-ks-reason', 'x-next-t', 'x-delta-t']);
 const EXTENSION = /^x-/i;
 
 /** ACK: commits, now or when its transaction is committed. */
@@ -33,18 +34,17 @@ function settle(session: Session, command: 'ACK' | 'NACK', { headers }: Frame): 
     if (EXTENSION.test(name)) SLIPS.check(name);
   }
   const { subscription, held } = find(session, command, headers);
-  const delayMs = command === 'ACK' ? null : delayOf(subscription, headers);
+  const action = command === 'ACK' ? FINISH : releaseOf(subscription, headers);
   const receipt = headerOf(headers, 'receipt');
   const transaction = headerOf(headers, 'transaction');
   if (transaction !== null) {
-    session.transactions.find(transaction).settle(subscription, held, delayMs);
+    session.transactions.find(transaction).settle(subscription, held, action);
     session.receiptIf(receipt);
     return;
   }
   subscription.settle(held);
   session.subscriptions.roomIn(subscription);
   const { queue } = subscription.options;
-  const action = delayMs === null ? FINISH : ({ kind: 'release', delayMs, countTry: true } as const);
   session.settling.settle(queue, held, action, receipt);
 }
 
@@ -102,6 +102,23 @@ function* everywhere(session: Session, key: string): Iterable<Candidate> {
 /** A group that is given must be the one of the reserve (spec 4.3); not given, that one is meant. */
 function fits(group: string | null, subscription: Subscription): boolean {
   return group === null || textOfBytes(group) === subscription.group;
+}
+
+function releaseOf(subscription: Subscription, headers: readonly string[]): ReleaseAction {
+  const reason = headerOf(headers, 'x-ks-reason');
+  if (reason !== null) {
+    needsExpiry(subscription.options.namespace, 'reasons');
+    if (reason.length === 0 || reason.length > LIMITS.reasonBytes) {
+      const allowed = `Allowed: 1 to ${LIMITS.reasonBytes} bytes of UTF-8.`;
+      throw invalidParameter('x-ks-reason', `x-ks-reason has ${reason.length} bytes. ${allowed}`);
+    }
+  }
+  return {
+    kind: 'release',
+    delayMs: delayOf(subscription, headers),
+    countTry: true,
+    reason: reason === null ? null : textOf('x-ks-reason', reason),
+  };
 }
 
 /** Until when a NACK puts off. A moment is one of the engine's clock, as everywhere. */
