@@ -1,6 +1,7 @@
 import type { Definitions } from '../../src/engine/definitions.ts';
 import type { Engine } from '../../src/engine/engine.ts';
 import type { Storage } from '../../src/engine/storage.ts';
+import type { EngineUnderTest, OpenTestEngine, TestEngine } from '../engines.ts';
 
 /** The engine, with some verbs of its storage as a test has them; they may call those of the real one. */
 export function engineWith(engine: Engine, verbs: (real: Storage) => Partial<Storage>): Engine {
@@ -26,4 +27,16 @@ export function engineWithoutNews(engine: Engine): Engine {
     watch: () => () => {},
   };
   return Object.create(engine, { definitions: { value: definitions } });
+}
+
+/** An engine that keeps neither expiries nor reasons, as `redis:list` is. */
+export function withoutExpiry(kind: EngineUnderTest): EngineUnderTest {
+  const open = async (options: OpenTestEngine): Promise<TestEngine> => {
+    const opened = await kind.open(options);
+    const engine = engineWith(opened.engine, ({ capabilities }) => ({
+      capabilities: { ...capabilities, expiry: false },
+    }));
+    return { ...opened, engine };
+  };
+  return { ...kind, open, openDurable: null };
 }

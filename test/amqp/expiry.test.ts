@@ -1,0 +1,83 @@
+import assert from 'node:assert/strict';
+import { afterEach, describe, it } from 'node:test';
+import { MEMORY_SQLITE } from '../engines/sqlite.ts';
+import { withoutExpiry } from '../support/engine-with.ts';
+import { AmqpNode, until } from './node.ts';
+
+const YEAR_9999 = Date.UTC(9999, 11, 31);
+
+describe('a message with a time to live', () => {
+  let node: AmqpNode;
+  afterEach(() => node.stop());
+
+  it('is rejected on an engine that has none; one that lasts for ever is not', async () => {
+    node = await AmqpNode.start({ engine: withoutExpiry(MEMORY_SQLITE) });
+    const sender = await (await node.client()).sender('N/a');
+    const at = new Date(node.clock.now() + 1000);
+    for (const fields of [{ ttl: 1000 }, { absolute_expiry_time: at }]) {
+      const { kind } = await sender.send({ body: 'x', ...fields });
+      assert.equal(kind, 'rejected');
+    }
+    for (const fields of [{ ttl: 0 }, { absolute_expiry_time: new Date(YEAR_9999) }, {}]) {
+      const { kind } = await sender.send({ body: 'x', ...fields });
+      assert.equal(kind, 'accepted');
+    }
+    assert.equal((await node.sizes('a')).ready, 3);
+  });
+
+  it('of a rejected delivery on such an engine the reason is lost, and the element stays', async () => {
+    node = await AmqpNode.start({ engine: withoutExpiry(MEMORY_SQLITE) });
+    await node.insert('a', 'x');
+    const receiver = await (await node.client()).receiver('N/a', {}, 1);
+    (await receiver.next()).delivery.reject({ condition: 'app:bad', description: 'why' });
+    await until(() => node.server.counts.unacknowledged === 0);
+    while ((await node.sizes('a')).scheduled !== 1);
+  });
+
+  describe('on an engine that has it', { skip: MEMORY_SQLITE.isOnNewPort !== true }, () => {
+    for (const [name, fields] of [
+      ['ttl', () => ({ ttl: 2000 })],
+      ['absolute-expiry-time', (now: number) => ({ absolute_expiry_time: new Date(now + 2000) })],
+      ['ttl, whatever the sender’s clock says', () => ({ ttl: 2000, absolute_expiry_time: new Date(1000) })],
+    ] as const) {
+      it(`expires by its ${name}`, async () => {
+        node = await AmqpNode.start({ engine: MEMORY_SQLITE });
+        const sender = await (await node.client()).sender('N/a');
+        for (const body of ['a', 'b']) {
+          assert.equal((await sender.send({ body, ...fields(node.clock.now()) })).kind, 'accepted');
+        }
+        assert.notEqual(await node.pop('a'), null);
+        node.clock.advance(2000);
+        assert.equal(await node.pop('a'), null);
+      });
+    }
+
+    it('keeps the moment for its receiver', async () => {
+      node = await AmqpNode.start({ engine: MEMORY_SQLITE });
+      const client = await node.client();
+      const at = new Date(node.clock.now() + 2000);
+      await (await client.sender('N/a')).send({ body: 'x', absolute_expiry_time: at });
+      const { message } = await (await client.receiver('N/a', {}, 1)).next();
+      assert.deepEqual(message.absolute_expiry_time, at);
+    });
+
+    it('that is rejected tells the dead-letter queue why', async () => {
+      node = await AmqpNode.start({ engine: MEMORY_SQLITE });
+      const client = await node.client();
+      for (const [error, expected] of [
+        [{ condition: 'app:bad', description: 'no customer 7' }, 'app:bad: no customer 7'],
+        [{ condition: 'app:bad' }, 'app:bad'],
+        [undefined, undefined],
+      ] as const) {
+        await node.insertInto('D', 'a', { body: Buffer.from('x'), tries: 1 });
+        const receiver = await client.receiver('D/a', {}, 1);
+        (await receiver.next()).delivery.reject(error);
+        let letter = await node.pop('__deadletter__', 'D');
+        while (letter === null) letter = await node.pop('__deadletter__', 'D');
+        const at = letter.headers.indexOf('x-dl-reason');
+        assert.equal(at < 0 ? undefined : letter.headers[at + 1], expected);
+        await receiver.close();
+      }
+    });
+  });
+});

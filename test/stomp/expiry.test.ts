@@ -1,0 +1,87 @@
+import assert from 'node:assert/strict';
+import { afterEach, describe, it } from 'node:test';
+import { MEMORY_SQLITE } from '../engines/sqlite.ts';
+import { withoutExpiry } from '../support/engine-with.ts';
+import { StompNode, until } from './node.ts';
+
+describe('x-ks-ttl and x-ks-reason', () => {
+  let node: StompNode;
+  afterEach(() => node.stop());
+
+  it('are rejected on an engine that keeps neither', async () => {
+    node = await StompNode.start({ engine: withoutExpiry(MEMORY_SQLITE) });
+    const sender = await node.client();
+    sender.send('SEND', { destination: '/q/N/a', 'x-ks-ttl': '1000' }, 'x');
+    await sender.expectError('not-supported');
+    await node.insert('a', 'x');
+    const client = await node.client();
+    await client.ask('SUBSCRIBE', { destination: '/q/N/a', id: 's', ack: 'client-individual' });
+    const id = (await client.expect('MESSAGE')).headers.get('ack') ?? '';
+    client.send('NACK', { id, 'x-ks-reason': 'why' });
+    await client.expectError('not-supported');
+    await until(() => node.server.counts.unacknowledged === 0);
+  });
+
+  it('are rejected if they are out of bounds or misspelt', async () => {
+    node = await StompNode.start();
+    for (const header of [{ 'x-ks-ttl': '0' }, { 'x-ks-ttl': '1.5' }, { 'x-ks-ttl': '' }]) {
+      const client = await node.client();
+      client.send('SEND', { destination: '/q/N/a', ...header }, 'x');
+      await client.expectError('invalid-parameter');
+    }
+    assert.deepEqual(await node.sizes('a'), { ready: 0, scheduled: 0, reserved: 0 });
+  });
+
+  describe('on an engine that keeps them', { skip: MEMORY_SQLITE.isOnNewPort !== true }, () => {
+    it('end an element, which keeps neither as a header', async () => {
+      node = await StompNode.start({ engine: MEMORY_SQLITE });
+      const client = await node.client();
+      for (const body of ['a', 'b']) {
+        await client.ask('SEND', { destination: '/q/N/a', 'x-ks-ttl': '2000' }, body);
+      }
+      const first = await node.pop('a');
+      assert.deepEqual([...(first?.headers ?? [])], []);
+      node.clock.advance(2000);
+      assert.equal(await node.pop('a'), null);
+    });
+
+    it('end an element of a transaction so long after its SEND', async () => {
+      node = await StompNode.start({ engine: MEMORY_SQLITE });
+      const client = await node.client();
+      await client.ask('BEGIN', { transaction: 't' });
+      await client.ask('SEND', { destination: '/q/N/a', transaction: 't', 'x-ks-ttl': '2000' }, 'x');
+      node.clock.advance(2000);
+      await client.ask('COMMIT', { transaction: 't' });
+      assert.equal(await node.pop('a'), null);
+    });
+
+    for (const transaction of [undefined, 't']) {
+      it(`tell the dead-letter queue why, ${transaction === undefined ? 'alone' : 'in a transaction'}`, async () => {
+        node = await StompNode.start({ engine: MEMORY_SQLITE });
+        await node.insertInto('D', 'a', { body: Buffer.from('x'), tries: 1 });
+        const client = await node.client();
+        await client.ask('SUBSCRIBE', { destination: '/q/D/a', id: 's', ack: 'client-individual' });
+        const id = (await client.expect('MESSAGE')).headers.get('ack') ?? '';
+        if (transaction !== undefined) await client.ask('BEGIN', { transaction });
+        const headers = transaction === undefined ? {} : { transaction };
+        await client.ask('NACK', { id, 'x-ks-reason': 'schlüssel fehlt', ...headers });
+        if (transaction !== undefined) await client.ask('COMMIT', { transaction });
+        const letter = await node.pop('__deadletter__', 'D');
+        const own = letter?.headers ?? [];
+        const reason = own[own.indexOf('x-dl-reason') + 1] ?? '';
+        assert.equal(Buffer.from(reason, 'latin1').toString(), 'schlüssel fehlt');
+      });
+    }
+
+    it('may have 1024 bytes', async () => {
+      node = await StompNode.start({ engine: MEMORY_SQLITE });
+      await node.insert('a', 'x');
+      const client = await node.client();
+      await client.ask('SUBSCRIBE', { destination: '/q/N/a', id: 's', ack: 'client-individual' });
+      const id = (await client.expect('MESSAGE')).headers.get('ack') ?? '';
+      client.send('NACK', { id, 'x-ks-reason': 'é'.repeat(513) });
+      await client.expectError('invalid-parameter');
+      await until(() => node.server.counts.unacknowledged === 0);
+    });
+  });
+});
