@@ -6,10 +6,13 @@ import type { FrontEnd, FrontEndParts } from './front-ends.ts';
 import { networksOf } from './networks.ts';
 import { sessionFrontEnd } from './session-front-end.ts';
 
-/** The AMQP front end, where the configuration gives it a port; else null. */
-export function makeAmqp(config: Config, tls: TlsMaterial | null, parts: FrontEndParts): FrontEnd | null {
-  const { port } = config.amqp;
-  if (port === undefined) return null;
+/** The AMQP front end, on the port that the configuration gives it. */
+export function makeAmqp(
+  config: Config,
+  port: number,
+  tls: TlsMaterial | null,
+  parts: FrontEndParts,
+): FrontEnd {
   const trustedProxies = networksOf(config.amqp.trustedProxies, ['amqp', 'trustedProxies'], parts.sourceOf);
   const server = new AmqpServer({ ...parts, options: { ...amqpOptions(config, port, tls), trustedProxies } });
   return sessionFrontEnd('amqp', tls === null ? 'amqp' : 'amqps', server);

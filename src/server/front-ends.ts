@@ -5,9 +5,7 @@ import type { SessionCounts } from '../metrics/session-families.ts';
 import type { Clock } from '../model/clock.ts';
 import type { FrontEndLog, TlsMaterial } from '../model/listener.ts';
 import type { Service } from '../model/service.ts';
-import { makeAmqp } from './amqp.ts';
 import { listening } from './listener.ts';
-import { makeStomp } from './stomp.ts';
 import { type ListenerGroup, loadTls } from './tls.ts';
 import type { SourceOf } from './users.ts';
 
@@ -32,7 +30,11 @@ export interface FrontEndParts {
   readonly sourceOf: SourceOf;
 }
 
-const MAKERS = { stomp: makeStomp, amqp: makeAmqp };
+/** Loaded only if they are configured: the two are a fifth of the time that a start takes. */
+const MAKERS = {
+  stomp: async () => (await import('./stomp.ts')).makeStomp,
+  amqp: async () => (await import('./amqp.ts')).makeAmqp,
+};
 
 /** The front ends that a configuration turns on besides HTTP, as one service. */
 export class FrontEnds implements Service {
@@ -54,8 +56,10 @@ export class FrontEnds implements Service {
     for (const name of ['stomp', 'amqp'] as const) {
       const tls = await loadTls(config, name, sourceOf);
       for (const warning of tls.warnings) log.warn({}, warning);
-      const made = MAKERS[name](config, tls.material, parts);
-      if (made !== null) all.push(made);
+      const { port } = config[name];
+      if (port === undefined) continue;
+      const make = await MAKERS[name]();
+      all.push(make(config, port, tls.material, parts));
     }
     return new FrontEnds(config, parts, all);
   }

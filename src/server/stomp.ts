@@ -6,10 +6,13 @@ import type { FrontEnd, FrontEndParts } from './front-ends.ts';
 import { networksOf } from './networks.ts';
 import { sessionFrontEnd } from './session-front-end.ts';
 
-/** The STOMP front end, where the configuration gives it a port; else null. */
-export function makeStomp(config: Config, tls: TlsMaterial | null, parts: FrontEndParts): FrontEnd | null {
-  const { port } = config.stomp;
-  if (port === undefined) return null;
+/** The STOMP front end, on the port that the configuration gives it. */
+export function makeStomp(
+  config: Config,
+  port: number,
+  tls: TlsMaterial | null,
+  parts: FrontEndParts,
+): FrontEnd {
   const trustedProxies = networksOf(config.stomp.trustedProxies, ['stomp', 'trustedProxies'], parts.sourceOf);
   const server = new StompServer({
     ...parts,

@@ -1,4 +1,3 @@
-import assert from 'node:assert/strict';
 import type { Broker } from '../../src/broker/broker.ts';
 import { type Declaration, parseDeclaration } from '../../src/exchange/declaration.ts';
 import { Exchanges } from '../../src/exchange/exchanges.ts';
@@ -6,7 +5,8 @@ import type { FindOwner } from '../../src/exchange/owners.ts';
 import type { SelectorSandbox } from '../../src/exchange/sandbox/sandbox.ts';
 import type { Clock } from '../../src/model/clock.ts';
 import type { Delivery } from '../../src/model/element.ts';
-import { ENGINES, type TestEngine } from '../engines.ts';
+import { MEMORY_SQLITE } from '../engines/sqlite.ts';
+import type { TestEngine } from '../engines.ts';
 import { brokerOn, plain, SILENT_LOG, type TestNamespace } from '../support/broker.ts';
 import { DEFAULTS } from '../support/defaults.ts';
 import { newElement } from '../support/elements.ts';
@@ -84,10 +84,8 @@ export class ExchangeNode {
 export async function openEngine(
   ...names: readonly string[]
 ): Promise<TestEngine & { namespaces: TestNamespace[] }> {
-  const kind = ENGINES.find(({ name }) => name === 'sqlite::memory:');
-  assert.ok(kind !== undefined);
   const policies = names.map((name) => plain(name));
-  const opened = await kind.open({ namespaces: policies });
+  const opened = await MEMORY_SQLITE.open({ namespaces: policies });
   return { ...opened, namespaces: policies.map((policy) => ({ policy, engine: opened.engine })) };
 }
 

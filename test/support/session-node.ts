@@ -6,7 +6,8 @@ import type { NamespacePolicy } from '../../src/engine/engine.ts';
 import type { Delivery, NewElement } from '../../src/model/element.ts';
 import { QuaysideError } from '../../src/model/errors.ts';
 import type { SessionServer } from '../../src/session/server.ts';
-import { ENGINES, type EngineUnderTest, type TestEngine } from '../engines.ts';
+import { MEMORY_SQLITE } from '../engines/sqlite.ts';
+import type { EngineUnderTest, TestEngine } from '../engines.ts';
 import { brokerOn, plain } from './broker.ts';
 import { FakeClock } from './clock.ts';
 import { newElement } from './elements.ts';
@@ -68,9 +69,7 @@ export interface NodeParts {
 
 /** Opens the engine of a test. */
 export function openFor(given: SessionNodeOptions): Promise<TestEngine> {
-  const kind = given.engine ?? ENGINES.find(({ name }) => name === 'sqlite::memory:');
-  assert.ok(kind !== undefined);
-  return kind.open({ namespaces: given.policies ?? POLICIES });
+  return (given.engine ?? MEMORY_SQLITE).open({ namespaces: given.policies ?? POLICIES });
 }
 
 /** A node with one front end whose clients keep a session, on an engine of its own. */
