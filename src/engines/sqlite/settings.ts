@@ -19,7 +19,7 @@ export interface Settings {
   readonly check: FileCheck;
   /** What a start does if the write-ahead log is damaged before its end. */
   readonly damagedLog: DamagedLog;
-  /** Size of the file kept beside the database for the day when the disk is full; 0: none. */
+  /** Size of the file kept next to the database for the day when the disk is full; 0: none. */
   readonly ballastBytes: number;
   /** Inserts are refused while less than this is free on the disk. */
   readonly minFreeBytes: number;

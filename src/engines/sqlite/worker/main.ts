@@ -132,7 +132,7 @@ function checkpoint(store: Store): void {
 
 /**
  * The file can no longer be relied on: say so once, then end the thread without another message. A batch that
- * waits in the port already must not run: its callers are told that it did not.
+ * waits in the port already must not run: its callers learn that it did not.
  */
 function fail(store: Store, error: unknown, batches: number): void {
   hasFailed = true;

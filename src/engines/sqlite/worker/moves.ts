@@ -78,7 +78,7 @@ function toDeadLetterQueue(
   const content = soundContent(store, row);
   if (content === null) return 'not-found';
   const { contentEncoding, headers } = fromMore(content.more);
-  const letter = letterHeaders(headers, {
+  const deadHeaders = letterHeaders(headers, {
     from: bytesOfText(queue.key.name),
     at: store.now,
     tries,
@@ -90,7 +90,7 @@ function toDeadLetterQueue(
   const facts = { dueAt: store.now, tries: 0, expiresAt: null, reason };
   insertOne(store, target, {
     ...content,
-    more: toMore(contentEncoding, letter),
+    more: toMore(contentEncoding, deadHeaders),
     ...facts,
     groups,
     extra: null,

@@ -1,4 +1,4 @@
-import type { DatabaseSync, StatementSync } from 'node:sqlite';
+import type { DatabaseSync } from 'node:sqlite';
 import type { NamespacePolicy } from '../../../engine/engine.ts';
 import { type GroupLimit, groupLimitOf } from '../../../engine/group-limit.ts';
 import type { DeadLetterPolicy, QueueOptions } from '../../../engine/storage.ts';
@@ -6,6 +6,7 @@ import { tooManyGroups } from '../../../engine/store-failures.ts';
 import type { GroupName } from '../../../model/element.ts';
 import type { QueueKey } from '../../../model/names.ts';
 import { Rejected } from './faults.ts';
+import { prepareAll, type Statements } from './statements.ts';
 
 /** What applies to a queue: its own options over those of its namespace. */
 export interface QueuePolicy {
@@ -71,6 +72,18 @@ type SubscriptionRow = Pick<Subscription, 'countedAt' | 'ready' | 'scheduled' | 
   readonly grp: string;
 };
 
+const SQL = {
+  findQueue: 'SELECT id, ns, name, used_at, options FROM queue WHERE id = ?',
+  findSubscriptions: `SELECT ${SUBSCRIPTION_COLUMNS} FROM subscription WHERE queue = ?`,
+  addQueue: 'INSERT INTO queue (ns, name, used_at) VALUES (?, ?, 0) RETURNING id',
+  addSubscription: 'INSERT INTO subscription (queue, grp) VALUES (?, ?) RETURNING id',
+  removeQueue: 'DELETE FROM queue WHERE id = ?',
+  removeSubscription: 'DELETE FROM subscription WHERE id = ?',
+  noteUse: 'UPDATE queue SET used_at = ? WHERE id = ?',
+  setOptions: 'UPDATE queue SET options = ? WHERE id = ?',
+  save: 'UPDATE subscription SET counted_at = ?, ready = ?, scheduled = ?, reserved = ? WHERE id = ?',
+} as const;
+
 /**
  * All queues and subscriptions, in memory. A name reaches SQL only as a bound value. The main side names a queue by
  * a handle: a number that is valid until the main side says that it is used no more.
@@ -89,30 +102,13 @@ export class Names {
   readonly #subscriptionById = new Map<number, Subscription>();
   readonly #changedQueues = new Set<Queue>();
   readonly #changed: Subscription[] = [];
-  readonly #findQueue: StatementSync;
-  readonly #findSubscriptions: StatementSync;
-  readonly #addQueue: StatementSync;
-  readonly #addSubscription: StatementSync;
-  readonly #removeQueue: StatementSync;
-  readonly #removeSubscription: StatementSync;
-  readonly #noteUse: StatementSync;
-  readonly #setOptions: StatementSync;
-  readonly #save: StatementSync;
+
+  readonly #sql: Statements<typeof SQL>;
 
   constructor(db: DatabaseSync, namespaces: readonly NamespacePolicy[]) {
+    this.#sql = prepareAll(db, SQL);
     this.#namespaces = new Map(namespaces.map((policy) => [policy.name, policy]));
     for (const policy of namespaces) this.#limits.set(policy.name, groupLimitOf(policy));
-    this.#findQueue = db.prepare('SELECT id, ns, name, used_at, options FROM queue WHERE id = ?');
-    this.#findSubscriptions = db.prepare(`SELECT ${SUBSCRIPTION_COLUMNS} FROM subscription WHERE queue = ?`);
-    this.#addQueue = db.prepare('INSERT INTO queue (ns, name, used_at) VALUES (?, ?, 0) RETURNING id');
-    this.#addSubscription = db.prepare('INSERT INTO subscription (queue, grp) VALUES (?, ?) RETURNING id');
-    this.#removeQueue = db.prepare('DELETE FROM queue WHERE id = ?');
-    this.#removeSubscription = db.prepare('DELETE FROM subscription WHERE id = ?');
-    this.#noteUse = db.prepare('UPDATE queue SET used_at = ? WHERE id = ?');
-    this.#setOptions = db.prepare('UPDATE queue SET options = ? WHERE id = ?');
-    this.#save = db.prepare(
-      'UPDATE subscription SET counted_at = ?, ready = ?, scheduled = ?, reserved = ? WHERE id = ?',
-    );
     for (const { id } of db.prepare('SELECT id FROM queue').all()) this.#load(Number(id));
   }
 
@@ -170,20 +166,20 @@ export class Names {
     if (now - queue.usedAt < USE_NOTED_MS && now >= queue.usedAt) return;
     this.#changedQueues.add(queue);
     queue.usedAt = now;
-    this.#noteUse.run(now, queue.id);
+    this.#sql.noteUse.run(now, queue.id);
   }
 
   setOptions(queue: Queue, options: string): void {
     this.#changedQueues.add(queue);
     queue.options = options;
     queue.policy = this.#policyOf(queue.key.ns, options);
-    this.#setOptions.run(options, queue.id);
+    this.#sql.setOptions.run(options, queue.id);
   }
 
   subscription(queue: Queue, group: GroupName): Subscription {
     const known = queue.subscriptions.get(group);
     if (known !== undefined) return known;
-    const id = Number(this.#addSubscription.get(queue.id, group)?.id);
+    const id = Number(this.#sql.addSubscription.get(queue.id, group)?.id);
     this.#changedQueues.add(queue);
     return this.#remember(queue, { id, grp: group, countedAt: 0, ready: 0, scheduled: 0, reserved: 0 });
   }
@@ -197,7 +193,7 @@ export class Names {
   removeSubscription(subscription: Subscription): void {
     const { queue, group, id } = subscription;
     this.#changedQueues.add(queue);
-    this.#removeSubscription.run(id);
+    this.#sql.removeSubscription.run(id);
     queue.subscriptions.delete(group);
     this.#subscriptionById.delete(id);
   }
@@ -206,7 +202,7 @@ export class Names {
   remove(queue: Queue): void {
     for (const subscription of [...queue.subscriptions.values()]) this.removeSubscription(subscription);
     this.#changedQueues.add(queue);
-    this.#removeQueue.run(queue.id);
+    this.#sql.removeQueue.run(queue.id);
     this.#forget(queue);
   }
 
@@ -280,7 +276,7 @@ export class Names {
   /** Writes the counts that this transaction changed, one row per subscription; called before its commit. */
   save(): void {
     for (const { countedAt, ready, scheduled, reserved, id } of this.#changed) {
-      this.#save.run(countedAt, ready, scheduled, reserved, id);
+      this.#sql.save.run(countedAt, ready, scheduled, reserved, id);
     }
   }
 
@@ -305,7 +301,7 @@ export class Names {
   }
 
   #load(id: number, known?: Queue): void {
-    const row = this.#findQueue.get(id);
+    const row = this.#sql.findQueue.get(id);
     const isReplaced = known?.isStored && this.#byId.get(id) !== known;
     const isOther = known !== undefined && (row?.name !== known.key.name || row?.ns !== known.key.ns);
     if (row === undefined || isReplaced || isOther) {
@@ -317,13 +313,13 @@ export class Names {
     const facts = { options, policy: this.#policyOf(key.ns, options), usedAt: Number(row.used_at) };
     const queue = known === undefined ? newQueue(id, key, facts) : Object.assign(known, facts);
     this.#put(queue);
-    for (const one of this.#findSubscriptions.all(id)) {
+    for (const one of this.#sql.findSubscriptions.all(id)) {
       this.#remember(queue, one as unknown as SubscriptionRow);
     }
   }
 
   #create(key: QueueKey): Queue {
-    const id = Number(this.#addQueue.get(key.ns, key.name)?.id);
+    const id = Number(this.#sql.addQueue.get(key.ns, key.name)?.id);
     const queue = newQueue(id, key, { options: null, policy: this.#policyOf(key.ns, null), usedAt: 0 });
     this.#changedQueues.add(queue);
     this.#put(queue);

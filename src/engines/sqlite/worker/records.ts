@@ -1,8 +1,9 @@
-import type { DatabaseSync, StatementSync } from 'node:sqlite';
+import type { DatabaseSync } from 'node:sqlite';
 import { COUNTER_NAMES, type CounterName, MAX_COUNTED_GROUPS } from '../../../engine/stats.ts';
 import type { GroupName } from '../../../model/element.ts';
 import type { DefinitionRow, Fields } from '../protocol.ts';
 import type { Queue } from './names.ts';
+import { prepareAll, prepareArrays, type Statements } from './statements.ts';
 import type { Store } from './store.ts';
 
 const COLUMNS = COUNTER_NAMES.map((name) => `"${name}"`);
@@ -13,88 +14,77 @@ export interface Seen {
   readonly fingerprint: string | null;
 }
 
+const PLACES = COLUMNS.map(() => '?').join(', ');
+const SUMS = COLUMNS.map((column) => `${column} = ${column} + excluded.${column}`).join(', ');
+
+const SQL = {
+  findKey: 'SELECT seq, fingerprint FROM dedup WHERE queue = ? AND key = ? AND seen_at > ?',
+  putKey: 'INSERT OR REPLACE INTO dedup (queue, key, seq, seen_at, fingerprint) VALUES (?, ?, ?, ?, ?)',
+  forgetKeys:
+    'DELETE FROM dedup WHERE (queue, key) IN (SELECT queue, key FROM dedup WHERE seen_at <= ? ORDER BY seen_at LIMIT ?)',
+  putDefinition: 'INSERT OR REPLACE INTO definition (kind, key, value, version) VALUES (?, ?, ?, ?)',
+  deleteDefinition: 'DELETE FROM definition WHERE kind = ? AND key = ?',
+  addCounts: `INSERT INTO stats (queue, grp, ${COLUMNS.join(', ')}) VALUES (?, ?, ${PLACES})
+              ON CONFLICT (queue, grp) DO UPDATE SET ${SUMS}`,
+  forgetCounts: `DELETE FROM stats WHERE queue = :queue AND grp IN (SELECT grp FROM stats WHERE queue = :queue AND grp <> ''
+                 ORDER BY ${COLUMNS.join(' + ')} DESC, grp LIMIT -1 OFFSET ${MAX_COUNTED_GROUPS})`,
+} as const;
+
+// Versions are numbers of the same sequence as elements, and compared as texts.
+const DEFINITIONS = 'SELECT key, value, CAST(version AS TEXT) FROM definition WHERE kind = ?';
+const ARRAYS_SQL = {
+  definition: `${DEFINITIONS} AND key = ?`,
+  definitions: `${DEFINITIONS} ORDER BY key`,
+  counts: `SELECT grp, ${COLUMNS.join(', ')} FROM stats WHERE queue = ?`,
+} as const;
+
 /** Small tables that are no elements: dedup keys, definitions, counters. */
 export class Records {
   readonly #windowMs: number;
-  readonly #findKey: StatementSync;
-  readonly #putKey: StatementSync;
-  readonly #forgetKeys: StatementSync;
-  readonly #definition: StatementSync;
-  readonly #definitions: StatementSync;
-  readonly #putDefinition: StatementSync;
-  readonly #deleteDefinition: StatementSync;
-  readonly #addCounts: StatementSync;
-  readonly #counts: StatementSync;
-  readonly #forgetCounts: StatementSync;
+  readonly #sql: Statements<typeof SQL>;
+  readonly #arrays: Statements<typeof ARRAYS_SQL>;
 
   constructor(db: DatabaseSync, windowMs: number) {
     this.#windowMs = windowMs;
-    this.#findKey = db.prepare(
-      'SELECT seq, fingerprint FROM dedup WHERE queue = ? AND key = ? AND seen_at > ?',
-    );
-    this.#putKey = db.prepare(
-      'INSERT OR REPLACE INTO dedup (queue, key, seq, seen_at, fingerprint) VALUES (?, ?, ?, ?, ?)',
-    );
-    this.#forgetKeys = db.prepare(
-      'DELETE FROM dedup WHERE (queue, key) IN (SELECT queue, key FROM dedup WHERE seen_at <= ? ORDER BY seen_at LIMIT ?)',
-    );
-    // Versions are numbers of the same sequence as elements, and compared as texts.
-    const columns = 'key, value, CAST(version AS TEXT) FROM definition WHERE kind = ?';
-    this.#definition = db.prepare(`SELECT ${columns} AND key = ?`);
-    this.#definition.setReturnArrays(true);
-    this.#definitions = db.prepare(`SELECT ${columns} ORDER BY key`);
-    this.#definitions.setReturnArrays(true);
-    this.#putDefinition = db.prepare(
-      'INSERT OR REPLACE INTO definition (kind, key, value, version) VALUES (?, ?, ?, ?)',
-    );
-    this.#deleteDefinition = db.prepare('DELETE FROM definition WHERE kind = ? AND key = ?');
-    const places = COLUMNS.map(() => '?').join(', ');
-    const sums = COLUMNS.map((column) => `${column} = ${column} + excluded.${column}`).join(', ');
-    this.#addCounts = db.prepare(
-      `INSERT INTO stats (queue, grp, ${COLUMNS.join(', ')}) VALUES (?, ?, ${places})
-       ON CONFLICT (queue, grp) DO UPDATE SET ${sums}`,
-    );
-    this.#counts = db.prepare(`SELECT grp, ${COLUMNS.join(', ')} FROM stats WHERE queue = ?`);
-    this.#counts.setReturnArrays(true);
-    this.#forgetCounts = db.prepare(
-      `DELETE FROM stats WHERE queue = :queue AND grp IN (SELECT grp FROM stats WHERE queue = :queue AND grp <> ''
-       ORDER BY ${COLUMNS.join(' + ')} DESC, grp LIMIT -1 OFFSET ${MAX_COUNTED_GROUPS})`,
-    );
+    this.#sql = prepareAll(db, SQL);
+    this.#arrays = prepareArrays(db, ARRAYS_SQL);
   }
 
   /** The element that this dedup key stored, within the window. */
   seen(queue: Queue, key: string, now: number): Seen | null {
-    return (this.#findKey.get(queue.id, key, now - this.#windowMs) as unknown as Seen | undefined) ?? null;
+    return (
+      (this.#sql.findKey.get(queue.id, key, now - this.#windowMs) as unknown as Seen | undefined) ?? null
+    );
   }
 
   remember(queue: Queue, key: string, { seq, fingerprint }: Seen, now: number): void {
-    this.#putKey.run(queue.id, key, seq, now, fingerprint);
+    this.#sql.putKey.run(queue.id, key, seq, now, fingerprint);
   }
 
   /** Forgets up to `limit` dedup keys that are past the window. Returns whether there may be more. */
   forgetKeys(now: number, limit: number): boolean {
-    return Number(this.#forgetKeys.run(now - this.#windowMs, limit).changes) === limit;
+    return Number(this.#sql.forgetKeys.run(now - this.#windowMs, limit).changes) === limit;
   }
 
   definition(kind: string, key: string): DefinitionRow | null {
-    return (this.#definition.get(kind, key) as unknown as DefinitionRow | undefined) ?? null;
+    return (this.#arrays.definition.get(kind, key) as unknown as DefinitionRow | undefined) ?? null;
   }
 
   definitions(kind: string): DefinitionRow[] {
-    return this.#definitions.all(kind) as unknown as DefinitionRow[];
+    return this.#arrays.definitions.all(kind) as unknown as DefinitionRow[];
   }
 
   putDefinition(kind: string, key: string, value: string, version: number): void {
-    this.#putDefinition.run(kind, key, value, version);
+    this.#sql.putDefinition.run(kind, key, value, version);
   }
 
   deleteDefinition(kind: string, key: string): boolean {
-    return this.#deleteDefinition.run(kind, key).changes === 1;
+    return this.#sql.deleteDefinition.run(kind, key).changes === 1;
   }
 
   /** @param counts in the order of `COUNTER_NAMES` */
   addCounts(queue: Queue, group: GroupName, counts: readonly number[]): void {
-    this.#addCounts.run(queue.id, group, ...counts);
+    this.#sql.addCounts.run(queue.id, group, ...counts);
   }
 
   /** Counts one of what the engine does itself: only it knows when an element is moved to a dead-letter queue. */
@@ -108,11 +98,11 @@ export class Records {
 
   /** Forgets the groups that were counted the least, if there are too many. */
   forgetLeastCounted(queue: Queue): void {
-    this.#forgetCounts.run({ queue: queue.id });
+    this.#sql.forgetCounts.run({ queue: queue.id });
   }
 
   counts(queue: Queue): Fields[] {
-    return this.#counts.all(queue.id) as unknown as Fields[];
+    return this.#arrays.counts.all(queue.id) as unknown as Fields[];
   }
 }
 

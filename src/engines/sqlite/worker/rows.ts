@@ -1,7 +1,8 @@
-import type { DatabaseSync, StatementSync } from 'node:sqlite';
+import type { DatabaseSync } from 'node:sqlite';
 import { type DeliveryState, PLAIN_GROUP } from '../../../model/element.ts';
 import { deliveryChecksum, elementChecksum } from './checksums.ts';
 import type { Names, Queue, Subscription } from './names.ts';
+import { prepareAll, prepareArrays, type Statements } from './statements.ts';
 
 /** An element's content as it is stored: the content type, and all rarer fields as one JSON text or null. */
 export interface StoredContent {
@@ -77,6 +78,84 @@ const FROM = 'FROM delivery d LEFT JOIN element e ON e.seq = d.element';
  */
 const BOUND = '? + 0';
 
+const SCANNED = `${TAKEN}, ifnull(d.body, e.body), d.lease_until, ifnull(d.inserted_at, e.inserted_at), length(ifnull(d.body, e.body))`;
+const SCANNED_WITHOUT_BODY = `${TAKEN}, NULL, d.lease_until, ifnull(d.inserted_at, e.inserted_at), ifnull(length(d.body), length(e.body))`;
+
+const WAITING = 'FROM delivery WHERE subscription = ? AND lease_until IS NULL';
+const RESERVED = 'FROM delivery WHERE subscription = ? AND lease_until IS NOT NULL';
+const EXPIRING = 'FROM delivery WHERE expires_at IS NOT NULL AND lease_until IS NULL';
+
+const SQL = {
+  add: `INSERT INTO delivery (seq, subscription, due_at, tries, crc, expires_at, reason, element, inserted_at, type, more, content_crc, body)
+       VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+  addElement:
+    'INSERT INTO element (seq, queue, groups, inserted_at, type, more, crc, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?)',
+  // A delivery of a named group has another number than its element: see `schema.ts`.
+  findPlain: `SELECT ${DELIVERY} FROM delivery WHERE seq = ? AND subscription = ?`,
+  findShared: `SELECT ${DELIVERY} FROM delivery WHERE element = ? AND subscription = ?`,
+  ofElement: `SELECT ${DELIVERY} FROM delivery WHERE seq = :element AND (element IS NULL OR element = :element)
+       UNION ALL SELECT ${DELIVERY} FROM delivery WHERE element = :element AND seq <> :element`,
+  remove: 'DELETE FROM delivery WHERE seq = ?',
+  removeHeld:
+    'DELETE FROM delivery WHERE seq = ? AND subscription = ? AND token = ? AND lease_until IS NOT NULL AND element IS NULL',
+  reserve: 'UPDATE delivery SET token = ?, lease_until = ?, owner = ? WHERE seq = ?',
+  wait: 'UPDATE delivery SET due_at = ?, tries = ?, crc = ?, token = ?, reason = ?, lease_until = NULL WHERE seq = ?',
+  extend: 'UPDATE delivery SET lease_until = ? WHERE seq = ?',
+  content:
+    'SELECT type, more, content_crc AS crc, body, inserted_at AS insertedAt FROM delivery WHERE seq = ?',
+  sharedContent: 'SELECT type, more, crc, body, inserted_at AS insertedAt FROM element WHERE seq = ?',
+  removeElement: 'DELETE FROM element WHERE seq = ?',
+  anyOfElement: 'SELECT 1 FROM delivery WHERE element = ? LIMIT 1',
+  exists: 'SELECT 1 FROM delivery WHERE seq = ?',
+  markShared: 'UPDATE element SET groups = 2 WHERE seq = ? AND groups < 2',
+  setAside:
+    'INSERT OR REPLACE INTO damaged (seq, queue, found_at, type, more, crc, body) VALUES (?, ?, ?, ?, ?, ?, ?)',
+  expired: `SELECT ${DELIVERY} ${EXPIRING} AND expires_at <= ? ORDER BY expires_at LIMIT ${BOUND}`,
+  firstExpiry: `SELECT expires_at AS at ${EXPIRING} ORDER BY expires_at LIMIT 1`,
+  countDue: `SELECT count(*) AS n ${WAITING} AND due_at > ? AND due_at <= ?`,
+  countReserved: `SELECT count(*) AS n ${RESERVED}`,
+  firstDue: `SELECT due_at AS at ${WAITING} ORDER BY due_at LIMIT 1`,
+  firstDueAfter: `SELECT due_at AS at ${WAITING} AND due_at > ? ORDER BY due_at LIMIT 1`,
+  endedLeases: `SELECT ${DELIVERY} ${RESERVED} AND lease_until <= ? ORDER BY lease_until, seq LIMIT ${BOUND}`,
+  firstLeaseEnd: `SELECT lease_until AS at ${RESERVED} ORDER BY lease_until LIMIT 1`,
+  sharedStates: `SELECT sum(d.lease_until IS NULL AND d.due_at <= ?) AS ready,
+              sum(d.lease_until IS NULL AND d.due_at > ?) AS scheduled,
+              sum(d.lease_until IS NOT NULL) AS reserved
+       FROM element e INDEXED BY element_shared CROSS JOIN delivery d ON d.element = e.seq
+       WHERE e.queue = ? AND e.groups > 1 GROUP BY e.seq`,
+} as const;
+
+const JOINED_SQL = {
+  joinedPlain: `SELECT ${SCANNED} ${FROM} WHERE d.seq = ? AND d.subscription = ?`,
+  joinedShared: `SELECT ${SCANNED} ${FROM} WHERE d.element = ? AND d.subscription = ?`,
+  ready: `SELECT ${TAKEN}, ifnull(d.body, e.body) ${FROM}
+       WHERE d.subscription = ? AND d.lease_until IS NULL AND d.due_at <= ? ORDER BY d.due_at, d.seq LIMIT ${BOUND}`,
+} as const;
+
+const BY_STATE: Readonly<Record<DeliveryState, string>> = {
+  ready: 'lease_until IS NULL AND due_at <= :now',
+  scheduled: 'lease_until IS NULL AND due_at > :now',
+  reserved: 'lease_until IS NOT NULL AND :now IS NOT NULL',
+};
+
+const IN_STATE = ofStates(
+  (state) =>
+    `SELECT ${DELIVERY} FROM delivery WHERE subscription = :subscription AND ${BY_STATE[state]} LIMIT :limit`,
+);
+
+/** Pages of deliveries behind a moment and a number. */
+function pagesOf(columns: string): Record<DeliveryState, string> {
+  return ofStates((state) => {
+    const key = state === 'reserved' ? 'd.lease_until' : 'd.due_at';
+    return `SELECT ${columns} ${FROM} WHERE d.subscription = :subscription AND ${BY_STATE[state]}
+            AND (${key}, d.seq) > (:moment, :seq) ORDER BY ${key}, d.seq LIMIT :limit`;
+  });
+}
+
+function ofStates(sql: (state: DeliveryState) => string): Record<DeliveryState, string> {
+  return { ready: sql('ready'), scheduled: sql('scheduled'), reserved: sql('reserved') };
+}
+
 /** Bodies up to this size stay in the row of their delivery, which a reservation rewrites. */
 const MAX_INLINE_BYTES = 1024;
 
@@ -89,132 +168,23 @@ const LEASES_A_CALL = 1000;
  */
 export class Rows {
   readonly #names: Names;
-  readonly #add: StatementSync;
-  readonly #addElement: StatementSync;
-  readonly #findPlain: StatementSync;
-  readonly #findShared: StatementSync;
-  readonly #joinedPlain: StatementSync;
-  readonly #joinedShared: StatementSync;
-  readonly #ofElement: StatementSync;
-  readonly #ready: StatementSync;
-  readonly #pages: Record<DeliveryState, readonly [bodies: StatementSync, none: StatementSync]>;
-  readonly #remove: StatementSync;
-  readonly #removeHeld: StatementSync;
-  readonly #reserve: StatementSync;
-  readonly #wait: StatementSync;
-  readonly #extend: StatementSync;
-  readonly #content: StatementSync;
-  readonly #sharedContent: StatementSync;
-  readonly #removeElement: StatementSync;
-  readonly #anyOfElement: StatementSync;
-  readonly #exists: StatementSync;
-  readonly #markShared: StatementSync;
-  readonly #setAside: StatementSync;
-  readonly #inState: Record<DeliveryState, StatementSync>;
-  readonly #expired: StatementSync;
-  readonly #firstExpiry: StatementSync;
-  readonly #countDue: StatementSync;
-  readonly #countReserved: StatementSync;
-  readonly #firstDue: StatementSync;
-  readonly #firstDueAfter: StatementSync;
-  readonly #endedLeases: StatementSync;
-  readonly #firstLeaseEnd: StatementSync;
-  readonly #sharedStates: StatementSync;
   /** Subscriptions with leases, and the first moment at which one of them may end. */
   readonly #leased = new Set<Subscription>();
   #leasesEndFrom = Number.POSITIVE_INFINITY;
 
+  readonly #sql: Statements<typeof SQL>;
+  readonly #joined: Statements<typeof JOINED_SQL>;
+  readonly #pages: Statements<Record<DeliveryState, string>>;
+  readonly #pagesWithoutBodies: Statements<Record<DeliveryState, string>>;
+  readonly #inState: Statements<Record<DeliveryState, string>>;
+
   constructor(db: DatabaseSync, names: Names) {
     this.#names = names;
-    const arrays = (sql: string): StatementSync => {
-      const statement = db.prepare(sql);
-      statement.setReturnArrays(true);
-      return statement;
-    };
-    this.#add = db.prepare(
-      `INSERT INTO delivery (seq, subscription, due_at, tries, crc, expires_at, reason, element, inserted_at, type, more, content_crc, body)
-       VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-    );
-    this.#addElement = db.prepare(
-      'INSERT INTO element (seq, queue, groups, inserted_at, type, more, crc, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?)',
-    );
-    // A delivery of a named group has another number than its element: see `schema.ts`.
-    this.#findPlain = db.prepare(`SELECT ${DELIVERY} FROM delivery WHERE seq = ? AND subscription = ?`);
-    this.#findShared = db.prepare(`SELECT ${DELIVERY} FROM delivery WHERE element = ? AND subscription = ?`);
-    const scanned = `${TAKEN}, ifnull(d.body, e.body), d.lease_until, ifnull(d.inserted_at, e.inserted_at), length(ifnull(d.body, e.body))`;
-    this.#joinedPlain = arrays(`SELECT ${scanned} ${FROM} WHERE d.seq = ? AND d.subscription = ?`);
-    this.#joinedShared = arrays(`SELECT ${scanned} ${FROM} WHERE d.element = ? AND d.subscription = ?`);
-    this.#ofElement = db.prepare(
-      `SELECT ${DELIVERY} FROM delivery WHERE seq = :element AND (element IS NULL OR element = :element)
-       UNION ALL SELECT ${DELIVERY} FROM delivery WHERE element = :element AND seq <> :element`,
-    );
-    this.#ready = arrays(
-      `SELECT ${TAKEN}, ifnull(d.body, e.body) ${FROM}
-       WHERE d.subscription = ? AND d.lease_until IS NULL AND d.due_at <= ? ORDER BY d.due_at, d.seq LIMIT ${BOUND}`,
-    );
-    const none = `${TAKEN}, NULL, d.lease_until, ifnull(d.inserted_at, e.inserted_at), ifnull(length(d.body), length(e.body))`;
-    const page = (where: string, key: string): readonly [StatementSync, StatementSync] => {
-      const rest = `${FROM} WHERE d.subscription = :subscription AND ${where} AND (${key}, d.seq) > (:moment, :seq) ORDER BY ${key}, d.seq LIMIT :limit`;
-      return [arrays(`SELECT ${scanned} ${rest}`), arrays(`SELECT ${none} ${rest}`)];
-    };
-    this.#pages = {
-      ready: page('d.lease_until IS NULL AND d.due_at <= :now', 'd.due_at'),
-      scheduled: page('d.lease_until IS NULL AND d.due_at > :now', 'd.due_at'),
-      reserved: page('d.lease_until IS NOT NULL AND :now IS NOT NULL', 'd.lease_until'),
-    };
-    this.#remove = db.prepare('DELETE FROM delivery WHERE seq = ?');
-    this.#removeHeld = db.prepare(
-      'DELETE FROM delivery WHERE seq = ? AND subscription = ? AND token = ? AND lease_until IS NOT NULL AND element IS NULL',
-    );
-    this.#reserve = db.prepare('UPDATE delivery SET token = ?, lease_until = ?, owner = ? WHERE seq = ?');
-    this.#wait = db.prepare(
-      'UPDATE delivery SET due_at = ?, tries = ?, crc = ?, token = ?, reason = ?, lease_until = NULL WHERE seq = ?',
-    );
-    this.#extend = db.prepare('UPDATE delivery SET lease_until = ? WHERE seq = ?');
-    this.#content = db.prepare(
-      'SELECT type, more, content_crc AS crc, body, inserted_at AS insertedAt FROM delivery WHERE seq = ?',
-    );
-    this.#sharedContent = db.prepare(
-      'SELECT type, more, crc, body, inserted_at AS insertedAt FROM element WHERE seq = ?',
-    );
-    this.#removeElement = db.prepare('DELETE FROM element WHERE seq = ?');
-    this.#anyOfElement = db.prepare('SELECT 1 FROM delivery WHERE element = ? LIMIT 1');
-    this.#exists = db.prepare('SELECT 1 FROM delivery WHERE seq = ?');
-    this.#markShared = db.prepare('UPDATE element SET groups = 2 WHERE seq = ? AND groups < 2');
-    this.#setAside = db.prepare(
-      'INSERT OR REPLACE INTO damaged (seq, queue, found_at, type, more, crc, body) VALUES (?, ?, ?, ?, ?, ?, ?)',
-    );
-    const inState = (where: string): StatementSync =>
-      db.prepare(
-        `SELECT ${DELIVERY} FROM delivery WHERE subscription = :subscription AND ${where} LIMIT :limit`,
-      );
-    this.#inState = {
-      ready: inState('lease_until IS NULL AND due_at <= :now'),
-      scheduled: inState('lease_until IS NULL AND due_at > :now'),
-      reserved: inState('lease_until IS NOT NULL AND :now IS NOT NULL'),
-    };
-    const expiring = 'FROM delivery WHERE expires_at IS NOT NULL AND lease_until IS NULL';
-    this.#expired = db.prepare(
-      `SELECT ${DELIVERY} ${expiring} AND expires_at <= ? ORDER BY expires_at LIMIT ${BOUND}`,
-    );
-    this.#firstExpiry = db.prepare(`SELECT expires_at AS at ${expiring} ORDER BY expires_at LIMIT 1`);
-    const waiting = 'FROM delivery WHERE subscription = ? AND lease_until IS NULL';
-    const reserved = 'FROM delivery WHERE subscription = ? AND lease_until IS NOT NULL';
-    this.#countDue = db.prepare(`SELECT count(*) AS n ${waiting} AND due_at > ? AND due_at <= ?`);
-    this.#countReserved = db.prepare(`SELECT count(*) AS n ${reserved}`);
-    this.#firstDue = db.prepare(`SELECT due_at AS at ${waiting} ORDER BY due_at LIMIT 1`);
-    this.#firstDueAfter = db.prepare(`SELECT due_at AS at ${waiting} AND due_at > ? ORDER BY due_at LIMIT 1`);
-    this.#endedLeases = db.prepare(
-      `SELECT ${DELIVERY} ${reserved} AND lease_until <= ? ORDER BY lease_until, seq LIMIT ${BOUND}`,
-    );
-    this.#firstLeaseEnd = db.prepare(`SELECT lease_until AS at ${reserved} ORDER BY lease_until LIMIT 1`);
-    this.#sharedStates = db.prepare(
-      `SELECT sum(d.lease_until IS NULL AND d.due_at <= ?) AS ready,
-              sum(d.lease_until IS NULL AND d.due_at > ?) AS scheduled,
-              sum(d.lease_until IS NOT NULL) AS reserved
-       FROM element e INDEXED BY element_shared CROSS JOIN delivery d ON d.element = e.seq
-       WHERE e.queue = ? AND e.groups > 1 GROUP BY e.seq`,
-    );
+    this.#sql = prepareAll(db, SQL);
+    this.#joined = prepareArrays(db, JOINED_SQL);
+    this.#pages = prepareArrays(db, pagesOf(SCANNED));
+    this.#pagesWithoutBodies = prepareArrays(db, pagesOf(SCANNED_WITHOUT_BODY));
+    this.#inState = prepareAll(db, IN_STATE);
     for (const queue of names.all()) this.loaded(queue);
   }
 
@@ -231,14 +201,14 @@ export class Rows {
     const { type, more, body } = content;
     const crc = elementChecksum(seq, type, more, body);
     const isInline = body.byteLength <= MAX_INLINE_BYTES;
-    if (!isInline) this.#addElement.run(seq, subscription.queue.id, 0, now, type, more, crc, body);
+    if (!isInline) this.#sql.addElement.run(seq, subscription.queue.id, 0, now, type, more, crc, body);
     this.#addDelivery(subscription, seq, isInline ? null : seq, facts, now, isInline ? content : null, crc);
   }
 
   /** @param groups how many groups the element is for */
   addElement(queue: Queue, seq: number, groups: number, content: StoredContent, now: number): void {
     const { type, more, body } = content;
-    this.#addElement.run(
+    this.#sql.addElement.run(
       seq,
       queue.id,
       groups,
@@ -266,7 +236,7 @@ export class Rows {
   ): void {
     const crc = deliveryChecksum(seq, element, subscription.id, dueAt, tries, expiresAt);
     if (content === null) {
-      this.#add.run(
+      this.#sql.add.run(
         seq,
         subscription.id,
         dueAt,
@@ -283,7 +253,7 @@ export class Rows {
       );
     } else {
       const { type, more, body } = content;
-      this.#add.run(
+      this.#sql.add.run(
         seq,
         subscription.id,
         dueAt,
@@ -304,51 +274,52 @@ export class Rows {
 
   /** Content of a delivery. */
   contentOf({ seq, element }: DeliveryRow): ElementRow {
-    const row = element === null ? this.#content.get(seq) : this.#sharedContent.get(element);
+    const row = element === null ? this.#sql.content.get(seq) : this.#sql.sharedContent.get(element);
     if (row === undefined) throw new Error(`delivery ${seq} has no element`);
     return row as unknown as ElementRow;
   }
 
   hasElement(seq: number): boolean {
-    return this.#sharedContent.get(seq) !== undefined;
+    return this.#sql.sharedContent.get(seq) !== undefined;
   }
 
   /** A second group has a delivery of this element again. */
   markShared(seq: number): void {
-    this.#markShared.run(seq);
+    this.#sql.markShared.run(seq);
   }
 
   /** Whether a delivery has this number. */
   has(seq: number): boolean {
-    return this.#exists.get(seq) !== undefined;
+    return this.#sql.exists.get(seq) !== undefined;
   }
 
   /** Copies an element whose checksum does not fit to the table `damaged`. */
   setAside(element: number, queue: number, { type, more, crc, body }: ElementRow, now: number): void {
-    this.#setAside.run(element, queue, now, type, more, crc, body);
+    this.#sql.setAside.run(element, queue, now, type, more, crc, body);
   }
 
   // Deliveries.
 
   /** @param element the number of its element */
   find(subscription: Subscription, element: number): DeliveryRow | null {
-    const statement = subscription.group === PLAIN_GROUP ? this.#findPlain : this.#findShared;
+    const statement = subscription.group === PLAIN_GROUP ? this.#sql.findPlain : this.#sql.findShared;
     return (statement.get(element, subscription.id) as unknown as DeliveryRow | undefined) ?? null;
   }
 
   findJoined(subscription: Subscription, element: number): Joined | null {
-    const statement = subscription.group === PLAIN_GROUP ? this.#joinedPlain : this.#joinedShared;
+    const statement =
+      subscription.group === PLAIN_GROUP ? this.#joined.joinedPlain : this.#joined.joinedShared;
     return (statement.get(element, subscription.id) as unknown as Joined | undefined) ?? null;
   }
 
   /** All deliveries of an element, whatever their state. */
   ofElement(element: number): DeliveryRow[] {
-    return this.#ofElement.all({ element }) as unknown as DeliveryRow[];
+    return this.#sql.ofElement.all({ element }) as unknown as DeliveryRow[];
   }
 
   /** The first `limit` eligible deliveries, by maturity, then by insertion. */
   ready(subscription: Subscription, now: number, limit: number): Joined[] {
-    return this.#ready.all(subscription.id, now, limit) as unknown as Joined[];
+    return this.#joined.ready.all(subscription.id, now, limit) as unknown as Joined[];
   }
 
   /** Deliveries in a state behind a moment (maturity, or lease end) and number, in the order of both. */
@@ -360,7 +331,7 @@ export class Rows {
     limit: number,
     bodies: boolean,
   ): Joined[] {
-    const statement = this.#pages[state][bodies ? 0 : 1];
+    const statement = (bodies ? this.#pages : this.#pagesWithoutBodies)[state];
     return statement.all({ subscription, now, ...after, limit }) as unknown as Joined[];
   }
 
@@ -376,14 +347,14 @@ export class Rows {
 
   /** waiting -> finished */
   removeWaiting(subscription: Subscription, seq: number, element: number | null, dueAt: number): void {
-    this.#remove.run(seq);
+    this.#sql.remove.run(seq);
     if (element !== null) this.#removeIfFinished(seq, element);
     this.#waitingRemoved(subscription, dueAt);
   }
 
   /** reserved -> finished */
   removeReserved(subscription: Subscription, { seq, element }: DeliveryRow): void {
-    this.#remove.run(seq);
+    this.#sql.remove.run(seq);
     if (element !== null) this.#removeIfFinished(seq, element);
     this.#reservedChanged(subscription, -1);
   }
@@ -396,14 +367,15 @@ export class Rows {
 
   /** reserved -> finished, if it is plain and small and the reservation has this token. Returns whether it was. */
   removeHeld(subscription: Subscription, seq: number, token: string): boolean {
-    if (this.#removeHeld.run(seq, subscription.id, token).changes === 0) return false;
+    if (this.#sql.removeHeld.run(seq, subscription.id, token).changes === 0) return false;
     this.#reservedChanged(subscription, -1);
     return true;
   }
 
   /** An element goes with its last delivery. */
   #removeIfFinished(seq: number, element: number): void {
-    if (seq === element || this.#anyOfElement.get(element) === undefined) this.#removeElement.run(element);
+    if (seq === element || this.#sql.anyOfElement.get(element) === undefined)
+      this.#sql.removeElement.run(element);
   }
 
   /** waiting -> reserved */
@@ -413,7 +385,7 @@ export class Rows {
     dueAt: number,
     { token, until, owner }: Reservation,
   ): void {
-    this.#reserve.run(token, until, owner, seq);
+    this.#sql.reserve.run(token, until, owner, seq);
     this.#waitingRemoved(subscription, dueAt);
     this.#reservedChanged(subscription, 1);
     this.#leaseStarted(subscription, until);
@@ -431,7 +403,7 @@ export class Rows {
   ): void {
     const { seq, element, expiresAt, leaseUntil } = row;
     const crc = deliveryChecksum(seq, element, subscription.id, dueAt, tries, expiresAt);
-    this.#wait.run(dueAt, tries, crc, token, reason, seq);
+    this.#sql.wait.run(dueAt, tries, crc, token, reason, seq);
     if (leaseUntil === null) this.#waitingRemoved(subscription, row.dueAt);
     else this.#reservedChanged(subscription, -1);
     this.#waitingAdded(subscription, dueAt, now);
@@ -440,18 +412,18 @@ export class Rows {
   /** reserved -> reserved, until another moment */
   extend(subscription: Subscription, seq: number, until: number): void {
     this.#names.changed(subscription);
-    this.#extend.run(until, seq);
+    this.#sql.extend.run(until, seq);
     this.#leaseStarted(subscription, until);
   }
 
   /** Waiting deliveries that expired, over all queues. */
   expired(now: number, limit: number): DeliveryRow[] {
-    return this.#expired.all(now, limit) as unknown as DeliveryRow[];
+    return this.#sql.expired.all(now, limit) as unknown as DeliveryRow[];
   }
 
   /** When the next waiting delivery expires; null if none does. */
   nextExpiry(): number | null {
-    return momentOf(this.#firstExpiry.get());
+    return momentOf(this.#sql.firstExpiry.get());
   }
 
   // Counts: see `Subscription`.
@@ -466,12 +438,12 @@ export class Rows {
 
   /** The earliest maturity of what waits, due or not. */
   firstDueAt({ id }: Subscription): number | null {
-    return momentOf(this.#firstDue.get(id));
+    return momentOf(this.#sql.firstDue.get(id));
   }
 
   /** Per element that several groups have: its deliveries by state. */
   sharedStates(queue: Queue, now: number): Iterable<{ ready: number; scheduled: number; reserved: number }> {
-    const rows = this.#sharedStates.iterate(now, now, queue.id);
+    const rows = this.#sql.sharedStates.iterate(now, now, queue.id);
     return rows as unknown as Iterable<{ ready: number; scheduled: number; reserved: number }>;
   }
 
@@ -480,9 +452,9 @@ export class Rows {
     this.#names.changed(subscription);
     const { id } = subscription;
     subscription.countedAt = now;
-    subscription.ready = Number(this.#countDue.get(id, Number.MIN_SAFE_INTEGER, now)?.n);
-    subscription.scheduled = Number(this.#countDue.get(id, now, Number.MAX_SAFE_INTEGER)?.n);
-    subscription.reserved = Number(this.#countReserved.get(id)?.n);
+    subscription.ready = Number(this.#sql.countDue.get(id, Number.MIN_SAFE_INTEGER, now)?.n);
+    subscription.scheduled = Number(this.#sql.countDue.get(id, now, Number.MAX_SAFE_INTEGER)?.n);
+    subscription.reserved = Number(this.#sql.countReserved.get(id)?.n);
     this.#lookAhead(subscription, now);
   }
 
@@ -509,7 +481,7 @@ export class Rows {
   }
 
   #advance(subscription: Subscription, now: number): void {
-    const due = Number(this.#countDue.get(subscription.id, subscription.countedAt, now)?.n);
+    const due = Number(this.#sql.countDue.get(subscription.id, subscription.countedAt, now)?.n);
     subscription.ready += due;
     subscription.scheduled -= due;
     this.#lookAhead(subscription, now);
@@ -517,7 +489,7 @@ export class Rows {
 
   /** The clock was set back: what was ready only by the later time is scheduled again. */
   #goBack(subscription: Subscription, now: number): void {
-    const due = Number(this.#countDue.get(subscription.id, now, subscription.countedAt)?.n);
+    const due = Number(this.#sql.countDue.get(subscription.id, now, subscription.countedAt)?.n);
     subscription.ready -= due;
     subscription.scheduled += due;
     this.#lookAhead(subscription, now);
@@ -525,7 +497,7 @@ export class Rows {
 
   #lookAhead(subscription: Subscription, now: number): void {
     const next =
-      subscription.scheduled === 0 ? null : momentOf(this.#firstDueAfter.get(subscription.id, now));
+      subscription.scheduled === 0 ? null : momentOf(this.#sql.firstDueAfter.get(subscription.id, now));
     subscription.scheduledFrom = next ?? Number.POSITIVE_INFINITY;
   }
 
@@ -551,7 +523,7 @@ export class Rows {
     for (const { id, leaseEndsFrom } of this.#leased) {
       if (leaseEndsFrom > now) continue;
       if (found.length >= LEASES_A_CALL) break;
-      const rows = this.#endedLeases.all(id, now, LEASES_A_CALL - found.length);
+      const rows = this.#sql.endedLeases.all(id, now, LEASES_A_CALL - found.length);
       found.push(...(rows as unknown as DeliveryRow[]));
     }
     return found.sort((a, b) => (a.leaseUntil ?? 0) - (b.leaseUntil ?? 0) || a.seq - b.seq);
@@ -579,7 +551,7 @@ export class Rows {
   }
 
   #refreshLease(subscription: Subscription): void {
-    const end = subscription.reserved === 0 ? null : momentOf(this.#firstLeaseEnd.get(subscription.id));
+    const end = subscription.reserved === 0 ? null : momentOf(this.#sql.firstLeaseEnd.get(subscription.id));
     this.#leased.delete(subscription);
     subscription.leaseEndsFrom = Number.POSITIVE_INFINITY;
     if (end !== null) this.#leaseStarted(subscription, end);

@@ -31,7 +31,7 @@ const SHARE_A_LOOK = 1 / 8;
  * the kernel lets it continue on a file that nobody can open again.
  *
  * SQLite needs space even to delete. So inserts are refused while the disk has less than a margin free, and a
- * ballast file beside the database is given up if takes and commits run out of space all the same. Both
+ * ballast file next to the database is given up if takes and commits run out of space all the same. Both
  * undo themselves: the ballast is made again and inserts go on once there is room for both.
  */
 export class Space {

@@ -1,6 +1,7 @@
-import type { DatabaseSync, StatementSync } from 'node:sqlite';
+import type { DatabaseSync } from 'node:sqlite';
 import { expire } from './moves.ts';
 import { heldBy, type Names, type Queue, USE_NOTED_MS } from './names.ts';
+import { prepareAll, type Statements } from './statements.ts';
 import type { Store } from './store.ts';
 
 /** Elements that expired or passed their retention, and dedup keys past their window, that one call removes. */
@@ -44,6 +45,21 @@ function dropWaiting({ rows, names }: Store, element: number): void {
   }
 }
 
+const SQL = {
+  overdue: `SELECT DISTINCT e.seq, e.inserted_at
+       FROM element e INDEXED BY element_age
+       CROSS JOIN delivery d ON d.element = e.seq AND d.lease_until IS NULL
+       WHERE e.queue = ? AND e.groups > 0 AND e.inserted_at <= ? ORDER BY e.inserted_at LIMIT ?`,
+  insertedAfter: `SELECT inserted_at AS at FROM element INDEXED BY element_age
+       WHERE queue = ? AND groups > 0 AND inserted_at > ? ORDER BY inserted_at LIMIT 1`,
+  isNeeded:
+    'SELECT EXISTS (SELECT 1 FROM dedup WHERE queue = :queue) OR EXISTS (SELECT 1 FROM damaged WHERE queue = :queue) AS is_needed',
+  removeStats: 'DELETE FROM stats WHERE queue = ?',
+  pages: 'PRAGMA page_count',
+  freePages: 'PRAGMA freelist_count',
+  vacuum: `PRAGMA incremental_vacuum(${PAGES_A_CALL})`,
+} as const;
+
 /**
  * What sweeping has of its own: the retention of streams, unused queues, and free pages.
  *
@@ -51,39 +67,17 @@ function dropWaiting({ rows, names }: Store, element: number): void {
  * until something is due.
  */
 export class Upkeep {
+  readonly #sql: Statements<typeof SQL>;
   readonly #names: Names;
   readonly #retained = new Set<Queue>();
-  readonly #overdue: StatementSync;
-  readonly #insertedAfter: StatementSync;
-  readonly #isNeeded: StatementSync;
-  readonly #removeStats: StatementSync;
-  readonly #pages: StatementSync;
-  readonly #freePages: StatementSync;
-  readonly #vacuum: StatementSync;
   readonly #pageBytes: number;
   #forgetAt = Number.NEGATIVE_INFINITY;
   #arePagesReturned = false;
 
   constructor(db: DatabaseSync, names: Names) {
+    this.#sql = prepareAll(db, SQL);
     this.#names = names;
-    this.#overdue = db.prepare(
-      `SELECT DISTINCT e.seq, e.inserted_at
-       FROM element e INDEXED BY element_age
-       CROSS JOIN delivery d ON d.element = e.seq AND d.lease_until IS NULL
-       WHERE e.queue = ? AND e.groups > 0 AND e.inserted_at <= ? ORDER BY e.inserted_at LIMIT ?`,
-    );
-    this.#insertedAfter = db.prepare(
-      `SELECT inserted_at AS at FROM element INDEXED BY element_age
-       WHERE queue = ? AND groups > 0 AND inserted_at > ? ORDER BY inserted_at LIMIT 1`,
-    );
-    this.#isNeeded = db.prepare(
-      'SELECT EXISTS (SELECT 1 FROM dedup WHERE queue = :queue) OR EXISTS (SELECT 1 FROM damaged WHERE queue = :queue) AS is_needed',
-    );
-    this.#removeStats = db.prepare('DELETE FROM stats WHERE queue = ?');
-    this.#pages = db.prepare('PRAGMA page_count');
-    this.#freePages = db.prepare('PRAGMA freelist_count');
     this.#pageBytes = Number(db.prepare('PRAGMA page_size').get()?.page_size);
-    this.#vacuum = db.prepare(`PRAGMA incremental_vacuum(${PAGES_A_CALL})`);
     for (const queue of names.all()) this.loaded(queue);
   }
 
@@ -112,7 +106,8 @@ export class Upkeep {
     for (const queue of [...this.#retained]) {
       const last = now - (queue.policy.retentionMs ?? Number.POSITIVE_INFINITY);
       if (queue.oldestAt > last) continue;
-      for (const { seq } of this.#overdue.all(queue.id, last, limit - found.length)) found.push(Number(seq));
+      for (const { seq } of this.#sql.overdue.all(queue.id, last, limit - found.length))
+        found.push(Number(seq));
       if (found.length >= limit) break;
       this.#names.changedQueue(queue);
       this.#setOldest(queue, last);
@@ -130,7 +125,7 @@ export class Upkeep {
 
   /** The first element that was inserted after a moment becomes the oldest. */
   #setOldest(queue: Queue, moment: number): void {
-    const row = this.#insertedAfter.get(queue.id, moment);
+    const row = this.#sql.insertedAfter.get(queue.id, moment);
     queue.oldestAt = row === undefined ? Number.POSITIVE_INFINITY : Number(row.at);
     if (row === undefined) this.#retained.delete(queue);
     else this.#retained.add(queue);
@@ -145,7 +140,7 @@ export class Upkeep {
       if (now - queue.usedAt < FORGOTTEN_MS || !this.#isForgettable(store, queue)) continue;
       if (left-- === 0) return;
       store.records.deleteDefinition('queue', definitionKey(queue));
-      this.#removeStats.run(queue.id);
+      this.#sql.removeStats.run(queue.id);
       this.#retained.delete(queue);
       names.remove(queue);
     }
@@ -156,7 +151,7 @@ export class Upkeep {
     if (queue.options !== null) return false;
     for (const subscription of queue.subscriptions.values()) if (heldBy(subscription) > 0) return false;
     if (records.definition('queue', definitionKey(queue))?.[1].includes('"paused":true')) return false;
-    return Number(this.#isNeeded.get({ queue: queue.id })?.is_needed) === 0;
+    return Number(this.#sql.isNeeded.get({ queue: queue.id })?.is_needed) === 0;
   }
 
   /**
@@ -165,15 +160,15 @@ export class Upkeep {
    */
   returnPages(isTight: boolean): boolean {
     if (!this.#isWorthWhile(isTight)) return false;
-    this.#vacuum.all();
+    this.#sql.vacuum.all();
     this.#arePagesReturned = true;
     return this.#isWorthWhile(isTight);
   }
 
   #isWorthWhile(isTight: boolean): boolean {
-    const free = Number(this.#freePages.get()?.freelist_count);
+    const free = Number(this.#sql.freePages.get()?.freelist_count);
     if (isTight) return free > 0;
-    return free > PAGES_KEPT && free * 4 > Number(this.#pages.get()?.page_count);
+    return free > PAGES_KEPT && free * 4 > Number(this.#sql.pages.get()?.page_count);
   }
 
   /** Whether pages were returned since the last call: the file shrinks only at the next checkpoint. */
@@ -186,7 +181,7 @@ export class Upkeep {
   /** What the pages take that hold something. */
   bytesInUse(): number {
     return (
-      (Number(this.#pages.get()?.page_count) - Number(this.#freePages.get()?.freelist_count)) *
+      (Number(this.#sql.pages.get()?.page_count) - Number(this.#sql.freePages.get()?.freelist_count)) *
       this.#pageBytes
     );
   }
