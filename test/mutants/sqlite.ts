@@ -144,8 +144,8 @@ export const SQLITE: readonly Mutant[] = [
     edits: [
       inWorker(
         'rows.ts',
-        'this.#reserve.run(token, until, owner, seq);\n    this.#waitingRemoved(subscription, dueAt);',
-        'this.#reserve.run(token, until, owner, seq + dueAt * 0);',
+        'this.#sql.reserve.run(token, until, owner, seq);\n    this.#waitingRemoved(subscription, dueAt);',
+        'this.#sql.reserve.run(token, until, owner, seq + dueAt * 0);',
       ),
     ],
   },
@@ -194,7 +194,7 @@ export const SQLITE: readonly Mutant[] = [
   {
     name: 'an extended lease ends when it would have ended before',
     suite: 'storage model',
-    edits: [inWorker('rows.ts', 'this.#extend.run(until, seq);', 'this.#extend.run(until, -seq);')],
+    edits: [inWorker('rows.ts', 'this.#sql.extend.run(until, seq);', 'this.#sql.extend.run(until, -seq);')],
   },
   {
     name: 'the first group to finish takes the element from the others',
@@ -202,8 +202,8 @@ export const SQLITE: readonly Mutant[] = [
     edits: [
       inWorker(
         'rows.ts',
-        'if (seq === element || this.#anyOfElement.get(element) === undefined)',
-        'if (seq === element || this.#anyOfElement.get(element) !== null)',
+        'if (seq === element || this.#sql.anyOfElement.get(element) === undefined)',
+        'if (seq === element || this.#sql.anyOfElement.get(element) !== null)',
       ),
     ],
   },
