@@ -42,8 +42,6 @@ export interface EngineUnderTest {
   open(options: OpenTestEngine): Promise<TestEngine>;
   /** Null where data do not outlive the process. */
   readonly openDurable: ((options: OpenTestEngine) => Promise<DurableTestEngine>) | null;
-  /** Whether it implements the Storage port itself, not behind `src/engine/old-storage.ts`; the flag goes with that. */
-  readonly isOnNewPort?: boolean;
 }
 
 /** Every engine and mode. The only such list: a suite that should hold for all engines goes through it. */

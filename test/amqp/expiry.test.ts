@@ -34,7 +34,7 @@ describe('a message with a time to live', () => {
     while ((await node.sizes('a')).scheduled !== 1);
   });
 
-  describe('on an engine that has it', { skip: MEMORY_SQLITE.isOnNewPort !== true }, () => {
+  describe('on an engine that has it', () => {
     for (const [name, fields] of [
       ['ttl', () => ({ ttl: 2000 })],
       ['absolute-expiry-time', (now: number) => ({ absolute_expiry_time: new Date(now + 2000) })],

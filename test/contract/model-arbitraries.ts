@@ -38,7 +38,7 @@ export const contents = fc.record({
   matureIn: fc.constantFrom(null, null, null, -5000, -1000, 1000, 5000),
   dedupKey: fc.constantFrom(null, null, null, 'k1', 'k2'),
   fingerprint: fc.constantFrom(null, 'x'.repeat(22), 'y'.repeat(22)),
-  /** Relative to now; not given to an engine that has no expiry. */
+  /** Relative to now. */
   expiresIn: fc.constantFrom(null, null, null, null, 1000, 5000, 60_000),
   groups: groupSets,
 });
@@ -47,10 +47,10 @@ export type Content = typeof contents extends fc.Arbitrary<infer T> ? T : never;
 export function elementFor(
   queue: QueueKey,
   { matureIn, expiresIn, groups, ...rest }: Content,
-  { now, hasExpiry }: Model,
+  { now }: Pick<Model, 'now'>,
 ): NewElement {
   const matureAt = matureIn === null ? null : now + matureIn;
-  const expiresAt = expiresIn === null || !hasExpiry ? null : now + expiresIn;
+  const expiresAt = expiresIn === null ? null : now + expiresIn;
   return newElement({ ...rest, matureAt, expiresAt, groups: queue.ns === 'stream' ? groups : [''] });
 }
 

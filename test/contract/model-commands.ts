@@ -284,13 +284,7 @@ const reasonScans = fc.tuple(queues, fc.constantFrom(...STREAM_GROUPS)).map(([qu
 });
 
 /** Weighted by repetition: histories need elements to be about something. */
-export function commandArbitraries({
-  durable,
-  isOnNewPort,
-}: {
-  readonly durable: boolean;
-  readonly isOnNewPort: boolean;
-}): fc.Arbitrary<Command>[] {
+export function commandArbitraries(durable: boolean): fc.Arbitrary<Command>[] {
   const common = [
     ...[
       inserts,
@@ -307,7 +301,7 @@ export function commandArbitraries({
       rollbacks,
     ],
     ...[extensions, removals, putBacks, transfers, purges, browses, passings, passings],
-    ...(isOnNewPort ? [takesByIds, settles, settles, reasonScans] : []),
+    ...[takesByIds, settles, settles, reasonScans],
   ];
   if (!durable) return common;
   // Opening the data again takes as long as dozens of other steps, so one history in two has a crash.

@@ -66,12 +66,9 @@ interface State {
 export class Model {
   readonly #policies: ReadonlyMap<string, NamespacePolicy>;
   readonly #dedupWindowMs: number;
-  readonly hasExpiry: boolean;
   #state: State;
 
-  /** @param hasExpiry whether elements expire, and failed tries have reasons */
-  constructor(namespaces: readonly NamespacePolicy[], dedupWindowMs: number, now: number, hasExpiry = false) {
-    this.hasExpiry = hasExpiry;
+  constructor(namespaces: readonly NamespacePolicy[], dedupWindowMs: number, now: number) {
     this.#policies = new Map(namespaces.map((policy) => [policy.name, policy]));
     this.#dedupWindowMs = dedupWindowMs;
     this.#state = { now, inserted: 0, deliveries: [], hasExpired: false, dedup: [] };
@@ -79,12 +76,7 @@ export class Model {
 
   /** A second model in the same state: what would be, had a call not happened. */
   clone(): Model {
-    const copy = new Model(
-      [...this.#policies.values()],
-      this.#dedupWindowMs,
-      this.#state.now,
-      this.hasExpiry,
-    );
+    const copy = new Model([...this.#policies.values()], this.#dedupWindowMs, this.#state.now);
     copy.#state = structuredClone(this.#state);
     return copy;
   }
@@ -349,7 +341,7 @@ export class Model {
     const { content, id } = delivery.element;
     const at = new Date(this.now).toISOString();
     const headers = ['x-dl-from-queue', name, 'x-dl-at', at, 'x-dl-tries', String(tries)];
-    if (this.hasExpiry && reason !== null) headers.push('x-dl-reason', reason);
+    if (reason !== null) headers.push('x-dl-reason', reason);
     this.#finish(delivery);
     this.insert(
       { ns, name: policy.queue },

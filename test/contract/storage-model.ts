@@ -22,19 +22,14 @@ const HISTORY_MS = 30_000;
  * Compares the engine with the model after every step of random histories, crashes included where data are
  * durable: the invariants I1 to I6, I8, I10 and I12 (I7, I9 and I11 are the broker's).
  */
-export function storageModel(
-  name: string,
-  { open, openDurable, isOnNewPort = false }: EngineUnderTest,
-): void {
+export function storageModel(name: string, { open, openDurable }: EngineUnderTest): void {
   const runs = ENGINES_IN_FULL.includes(name) ? RUNS : RUNS_OF_MODES;
   describe(`Storage model: ${name}`, () => {
     it(`agrees with the model in ${runs} random histories`, async () => {
       const stage = new Stage(openDurable ?? open);
       const options = { runs, maxCommands: LENGTH, timeoutMs: HISTORY_MS };
-      await checkHistories(
-        commandArbitraries({ durable: openDurable !== null, isOnNewPort }),
-        options,
-        (commands) => stage.run(commands),
+      await checkHistories(commandArbitraries(openDurable !== null), options, (commands) =>
+        stage.run(commands),
       ).finally(() => stage.close());
     });
   });
@@ -72,9 +67,7 @@ class Stage {
 
   async #play(commands: Iterable<Command>, world: World): Promise<void> {
     await forgetAll(world);
-    const { engine, now } = world.opened;
-    const { expiry } = engine.storage.capabilities;
-    const model = { current: new Model(MODEL_NAMESPACES, DEDUP_WINDOW_MS, now(), expiry) };
+    const model = { current: new Model(MODEL_NAMESPACES, DEDUP_WINDOW_MS, world.opened.now()) };
     await fc.asyncModelRun(() => ({ model, real: world }), commands as Iterable<Command>);
     await drain(model.current, world);
     await checkAll(model.current, world);

@@ -46,7 +46,6 @@ export function storageContract(engine: EngineUnderTest): void {
     forgottenStreamsContract(open);
     contentContract(open);
     batchContract(open);
-    if (engine.isOnNewPort !== true) return;
     takeIdsContract(engine);
     scanContract(engine);
     settleWaitingContract(engine);

@@ -78,7 +78,6 @@ export class CountingClock implements Clock {
 export const POSTGRES: EngineUnderTest = {
   name: 'postgres',
   type: 'postgres',
-  isOnNewPort: true,
   open: (options) => openDurable(options, freshSchema(), new FakeClock()),
   openDurable: (options) => openDurable(options, freshSchema(), new FakeClock()),
 };

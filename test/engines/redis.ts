@@ -101,7 +101,6 @@ const sharedSentinel = urlOfShared(RUN_SERVERS.sentinel, async () => (await star
 export const REDIS: EngineUnderTest = {
   name: 'redis',
   type: 'redis',
-  isOnNewPort: true,
   open: async (options) => openOn(await sharedRedis(), options),
   openDurable: (options) => openBehindProxy({ ...options, clock: new FakeClock(), prefix: freshPrefix() }),
 };
@@ -152,7 +151,6 @@ async function openBehindProxy(options: Durable): Promise<DurableTestEngine> {
 export const REDIS_CLUSTER: EngineUnderTest = {
   name: 'redis, cluster with replicas',
   type: 'redis',
-  isOnNewPort: true,
   open: async (options) => openOn(await sharedCluster(), options),
   openDurable: null,
 };
@@ -160,7 +158,6 @@ export const REDIS_CLUSTER: EngineUnderTest = {
 export const REDIS_SENTINEL: EngineUnderTest = {
   name: 'redis, found by Sentinels',
   type: 'redis',
-  isOnNewPort: true,
   open: async (options) => openOn(await sharedSentinel(), options),
   openDurable: null,
 };

@@ -37,7 +37,6 @@ export const NORMAL_SQLITE = durable('sqlite, durability normal', { durability: 
 export const MEMORY_SQLITE: EngineUnderTest = {
   name: 'sqlite::memory:',
   type: 'sqlite',
-  isOnNewPort: true,
   open: async (options) =>
     openOnce({ ...options, url: 'sqlite::memory:', folder: tmpdir(), clock: new FakeClock(), settings: {} }),
   openDurable: null,
@@ -52,7 +51,7 @@ function durable(name: string, settings: Readonly<Record<string, unknown>>): Eng
       clock: new FakeClock(),
       settings,
     });
-  return { name, type: 'sqlite', isOnNewPort: true, open: openDurable, openDurable };
+  return { name, type: 'sqlite', open: openDurable, openDurable };
 }
 
 async function openOnce(setUp: SqliteSetUp): Promise<TestEngine> {

@@ -36,7 +36,7 @@ describe('an insert with ttl, and a rollback with a reason', () => {
   });
 });
 
-describe('an element with a time to live', { skip: MEMORY_SQLITE.isOnNewPort !== true }, () => {
+describe('an element with a time to live', () => {
   const harness = sharedHarness({ engine: MEMORY_SQLITE });
 
   it('is delivered before its end, and not after it', async () => {

@@ -32,7 +32,7 @@ describe('x-ks-ttl and x-ks-reason', () => {
     assert.deepEqual(await node.sizes('a'), { ready: 0, scheduled: 0, reserved: 0 });
   });
 
-  describe('on an engine that keeps them', { skip: MEMORY_SQLITE.isOnNewPort !== true }, () => {
+  describe('on an engine that keeps them', () => {
     it('end an element, which keeps neither as a header', async () => {
       node = await StompNode.start({ engine: MEMORY_SQLITE });
       const client = await node.client();
