@@ -198,7 +198,8 @@ export class RedisStorage implements Storage {
     let moves = false;
     for (const { action } of items) {
       if (action.kind === 'extend') dues.push({ queue, ms: action.leaseMs });
-      if (action.kind === 'move') dues.push(...this.#retentionOf(action.to));
+      if (action.kind === 'move')
+        dues.push(...this.#retentionOf(action.to), { queue: action.to, ms: MOVED_SWEEP_MS });
       if (action.kind !== 'finish' && action.kind !== 'extend') moves = true;
       if (action.kind === 'move') stores = true;
       if (action.kind !== 'finish' || action.inserts === undefined) continue;
@@ -212,7 +213,18 @@ export class RedisStorage implements Storage {
     const deadLetters = moves ? policies.deadLetterQueue(queue) : null;
     if (deadLetters !== null) dues.push(...this.#retentionOf(deadLetters));
     const options = { join: 'settle', items: items.length, bytes, stores, moves, dues };
-    return this.#batchers.call(queue, SETTLE, { items, windowMs: dedupWindowMs }, options);
+    const settling = this.#batchers.call(queue, SETTLE, { items, windowMs: dedupWindowMs }, options);
+    return stores ? settling.then((results) => this.#sweepTargets(items, results)) : settling;
+  }
+
+  /** Only the server knows when what it moved expires: a sweep of the target looks, as soon as there is one. */
+  #sweepTargets(items: readonly SettleItem[], results: SettleResult[]): SettleResult[] {
+    for (const [i, { action }] of items.entries()) {
+      if (action.kind !== 'move' || results[i]?.outcome !== 'done') continue;
+      // If this fails, the entry from before the batch is there.
+      this.#parts.registry.addDue(action.to, this.now(action.to)).catch(() => {});
+    }
+    return results;
   }
 
   #retentionOf(queue: QueueKey): Due[] {
@@ -266,6 +278,9 @@ export class RedisStorage implements Storage {
 function isSame(a: QueueKey, b: QueueKey): boolean {
   return a.name === b.name && a.ns === b.ns;
 }
+
+/** A queue is swept so long after a move to it was sent: later than its deadline, in case its reply is lost. */
+const MOVED_SWEEP_MS = 10_000;
 
 /** The error of items in several queues of which some failed: what changed nothing is said only if nothing changed. */
 function inPart(settled: readonly PromiseSettledResult<SettleResult[]>[], cause: unknown): unknown {
