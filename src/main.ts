@@ -1,13 +1,9 @@
 import { readFile } from 'node:fs/promises';
 import { type LoadedConfig, loadConfig } from './config/load.ts';
 import { showConfig } from './config/show.ts';
-import { type BackupIo, backUpCommand, restoreCommand } from './process/backup.ts';
+import type { BackupIo } from './process/backup.ts';
 import { type CommandLine, parseCommandLine } from './process/command-line.ts';
 import { EXIT, faultText } from './process/fault-text.ts';
-import { hashPasswordCommand } from './process/hash-password.ts';
-import { helpText } from './process/help.ts';
-import { resetAdministrator } from './process/reset-admin.ts';
-import { serve } from './process/serve.ts';
 
 /** The process edge: the only file that may end the process. */
 process.exit(await main(process.argv.slice(2)));
@@ -25,31 +21,42 @@ async function main(args: readonly string[]): Promise<number> {
   }
 }
 
+/** Each command loads what it needs: a configuration with an error is reported before the server is loaded. */
 async function run(line: CommandLine): Promise<number> {
   const { command, configFile } = line;
   const load = () => loadConfig({ file: configFile, env: process.env, cwd: process.cwd() });
   switch (command) {
     case 'help':
-      return say(helpText());
+      return say((await import('./process/help.ts')).helpText());
     case 'version':
       return say(`${await version()}\n`);
     case 'print-config':
       return say(showConfig((await load()).config));
-    case 'hash-password':
+    case 'hash-password': {
+      const { hashPasswordCommand } = await import('./process/hash-password.ts');
       return hashPasswordCommand({ input: process.stdin, ask: process.stderr, output: process.stdout });
-    case 'reset-admin':
+    }
+    case 'reset-admin': {
+      const { resetAdministrator } = await import('./process/reset-admin.ts');
       return say(await resetAdministrator(await load()));
+    }
     case 'backup':
-      return say(await backUpCommand(line, await backupIo(load)));
-    case 'restore':
-      return say(restoreCommand(line, await backupIo(load)));
-    case 'serve':
+    case 'restore': {
+      const { backUpCommand, restoreCommand } = await import('./process/backup.ts');
+      const io = await backupIo(load);
+      return say(command === 'backup' ? await backUpCommand(line, io) : restoreCommand(line, io));
+    }
+    case 'serve': {
+      const loaded = await load();
+      const { serve } = await import('./process/serve.ts');
       return serve({
+        loaded,
         load,
         version: await version(),
         output: process.stdout,
         exitNow: (code) => process.exit(code),
       });
+    }
   }
 }
 

@@ -1,4 +1,4 @@
-import { hasRawUserInfo, MASK, maskUrl } from '../model/mask.ts';
+import { hasRawUserInfo, maskUrl } from '../model/mask.ts';
 
 /** A TCP host, or a folder that holds a Unix socket (it begins with `/`). */
 export interface Host {
@@ -16,7 +16,7 @@ export interface ServerUrl {
   /** What follows the hosts: a database. */
   readonly path: string | null;
   readonly parameters: Readonly<Record<string, string>>;
-  /** The URL without credentials and parameters, for messages. */
+  /** The URL with its credentials masked and without parameters, for messages. */
   readonly shown: string;
 }
 
@@ -44,7 +44,7 @@ export function parseServerUrl(url: string, { schemes, defaultPort, example }: U
       `${maskUrl(url)} is not a URL of this engine; write ${example}, and percent-encode the rest`,
     );
   }
-  const shown = maskUrl(url).replace(/\?.*$/s, '').replace(`${MASK}@`, '');
+  const shown = maskUrl(url).replace(/\?.*$/s, '');
   const decode = (text: string): string | null => decoded(text, shown);
   const colon = userInfo.indexOf(':');
   const parameters = Object.fromEntries(new URLSearchParams(query));

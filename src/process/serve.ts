@@ -11,7 +11,8 @@ import { followSignals } from './signals.ts';
 import { startText } from './start-text.ts';
 
 export interface ServeIo {
-  /** Reads the configuration, each time that it is called. */
+  readonly loaded: LoadedConfig;
+  /** Reads the configuration again. */
   readonly load: () => Promise<LoadedConfig>;
   readonly version: string;
   readonly output: NodeJS.WritableStream;
@@ -27,7 +28,7 @@ const CLOSING_MS = 5_000;
  * @throws ConfigError, or what else kept it from starting
  */
 export async function serve(io: ServeIo): Promise<number> {
-  const { config, sourceOf, warnings } = await io.load();
+  const { config, sourceOf, warnings } = io.loaded;
   const log = createLog(config.log);
   for (const warning of warnings) log.logger.warn({}, warning);
   const server = createServer(config, { log: log.logger, version: io.version, sourceOf });
