@@ -2,7 +2,7 @@ import type { QuaysideError } from '../model/errors.ts';
 import { NOT_REACHABLE, unavailable } from './store-failures.ts';
 
 /** Once a server is unreachable for this long, a call to it is rejected at once: it would most likely wait in vain. */
-const UNREACHABLE_MS = 2_000;
+export const UNREACHABLE_MS = 2_000;
 /** What unsettled calls may hold together: a server that does not reply gets no more than this. */
 const MAX_BYTES = 64 * 1024 * 1024;
 /** And while there is no connection: most of what gathers then is in vain. */

@@ -1,4 +1,5 @@
 import { DeadlineQueue, Expiring } from '../../engine/deadline-queue.ts';
+import { PendingLimit, UNREACHABLE_MS } from '../../engine/pending-limit.ts';
 import { NOT_REACHABLE, tooManyGroups, unavailable, unknownOutcome } from '../../engine/store-failures.ts';
 import type { CancelTimer, Clock } from '../../model/clock.ts';
 import { QuaysideError } from '../../model/errors.ts';
@@ -62,14 +63,6 @@ const NO_USES: readonly GroupUse[] = [];
 const TIMEOUT_MS = 4500;
 /** A batch that takes longer has lost its server: each of its statements would have ended before. */
 const BATCH_TIMEOUT_MS = 4000;
-/** After so long without a connection calls are rejected at once: all of them would wait in vain. */
-const FAIL_FAST_AFTER_MS = 2000;
-/** What calls without a result may hold together: a server that does not reply gets no more than this. */
-const MAX_BYTES = 64 * 1024 * 1024;
-/** And while there is no connection: most of what gathers then is in vain. */
-const MAX_BYTES_AWAY = 16 * 1024 * 1024;
-/** What a call holds in addition to what it sends. */
-const CALL_BYTES = 500;
 /** What one batch has at most. A call that is larger by itself has a batch to itself. */
 const BATCH_BYTES = 8 * 1024 * 1024;
 const BATCH_ROWS = 5000;
@@ -283,7 +276,7 @@ export interface BatcherOptions {
 export class Batcher {
   readonly #options: BatcherOptions;
   readonly #deadlines: DeadlineQueue;
-  #bytes = 0;
+  readonly #limit = new PendingLimit();
   #pending: Call[] = [];
   /** Of a batch that was rejected, the calls that have still to be made one by one. */
   #alone: Call[] = [];
@@ -338,7 +331,7 @@ export class Batcher {
 
   /** There is no connection any more. What waits for one is not kept for long. */
   onLost(): void {
-    this.#cancelFailFast ??= this.#options.clock.after(FAIL_FAST_AFTER_MS, () => {
+    this.#cancelFailFast ??= this.#options.clock.after(UNREACHABLE_MS, () => {
       this.#cancelFailFast = null;
       for (const call of [...this.#alone, ...this.#pending]) call.fail(unavailable(NOT_REACHABLE, NO_REPLY));
       this.#onRest();
@@ -369,7 +362,7 @@ export class Batcher {
 
   onSettled(call: Call): void {
     this.#deadlines.remove(call);
-    this.#bytes -= CALL_BYTES + call.size.bytes;
+    this.#limit.remove(call.size.bytes);
   }
 
   #enqueue(
@@ -377,29 +370,18 @@ export class Batcher {
     size: CallSize,
     end: { resolve: (results: unknown[]) => void; reject: (error: Error) => void },
   ): void {
-    const error = this.#rejection();
+    const error = this.#stopped
+      ? unavailable(NOT_REACHABLE, STOPPED)
+      : this.#limit.rejection(this.#options.link.awayMs);
     if (error !== null) {
       end.reject(error);
       return;
     }
     const call = new Call(this, items, { size, deadlineAt: this.#deadlines.next() }, end);
-    this.#bytes += CALL_BYTES + size.bytes;
+    this.#limit.add(size.bytes);
     this.#deadlines.add(call);
     this.#pending.push(call);
     this.#schedule();
-  }
-
-  /** Why no call can be accepted now; null if one can. */
-  #rejection(): Error | null {
-    const { awayMs } = this.#options.link;
-    if (this.#stopped) return unavailable(NOT_REACHABLE, STOPPED);
-    if (awayMs > FAIL_FAST_AFTER_MS)
-      return unavailable(NOT_REACHABLE, new ConnectionLost('There is no connection.'));
-    if (this.#bytes < (awayMs > 0 ? MAX_BYTES_AWAY : MAX_BYTES)) return null;
-    return unavailable(
-      'The store does not answer as fast as it is called; nothing was changed.',
-      new Error('Too much waits for a reply.'),
-    );
   }
 
   /** After the current turn, so that what it still asks for shares the batch. */

@@ -1,12 +1,12 @@
+import { isUnreachable } from '../../engine/pending-limit.ts';
 import { NOT_REACHABLE, unavailable, unknownOutcome } from '../../engine/store-failures.ts';
 import type { Clock } from '../../model/clock.ts';
 import { ConnectionLost, Refused, refusedError } from './errors.ts';
 import type { Link } from './link.ts';
 import type { Query, Row } from './statement.ts';
 
-/** As in `pipeline.ts`: a caller has its answer, or a clear no, within this time. */
+/** As in `batcher.ts`: a caller has its result, or a clear error, within this time. */
 const ANSWER_WITHIN_MS = 4500;
-const FAIL_FAST_AFTER_MS = 2000;
 /** Calls without an answer, at most. Each is small, so a count bounds their memory. */
 const MOST_CALLS = 5000;
 
@@ -55,7 +55,7 @@ export class Side {
   }
 
   async #run(query: Query, changes: boolean): Promise<Row[]> {
-    if (this.#stopped || this.#link.awayMs > FAIL_FAST_AFTER_MS) throw away();
+    if (this.#stopped || isUnreachable(this.#link.awayMs)) throw away();
     if (this.#calls >= MOST_CALLS) throw unavailable(NOT_REACHABLE, new Error('Too many calls wait.'));
     this.#calls += 1;
     try {
