@@ -36,7 +36,7 @@ import { type UsageParts, usage } from './usage.ts';
 import { type GroupRoom, groupsRejected, INSERT, insertCall, ROOM } from './verbs/insert.ts';
 import { COUNTS, OPTIONS, SCAN } from './verbs/read.ts';
 import { PURGE, SETTLE } from './verbs/settle.ts';
-import { TAKE, UNDO, undoArgs } from './verbs/take.ts';
+import { expiryOf, TAKE, UNDO, undoArgs } from './verbs/take.ts';
 
 export interface StorageParts extends UsageParts {
   readonly batchers: Batchers;
@@ -142,12 +142,17 @@ export class RedisStorage implements Storage {
     if (deliveries.length === 0) return;
     const args = undoArgs(deliveries);
     const bytes = deliveries.reduce((sum, { body }) => sum + body.length, 0);
+    const expiries = deliveries.map((delivery) => ({ expiresAt: expiryOf(delivery) }));
+    const dues = this.#expiries(queue, expiries);
     await this.#batchers.call(queue, UNDO, args, {
       join: 'undo',
       creates: true,
       items: deliveries.length,
       bytes,
+      dues,
     });
+    // A sweep for what expired in the consumer's hands may have been before it was back.
+    if (dues.length > 0) this.#sweepSoon(queue);
   }
 
   scan(queue: QueueKey, options: ScanOptions): Promise<ScanPage> {
@@ -221,10 +226,14 @@ export class RedisStorage implements Storage {
   #sweepTargets(items: readonly SettleItem[], results: SettleResult[]): SettleResult[] {
     for (const [i, { action }] of items.entries()) {
       if (action.kind !== 'move' || results[i]?.outcome !== 'done') continue;
-      // If this fails, the entry from before the batch is there.
-      this.#parts.registry.addDue(action.to, this.now(action.to)).catch(() => {});
+      this.#sweepSoon(action.to);
     }
     return results;
+  }
+
+  /** If this fails, there is the entry from before the batch. */
+  #sweepSoon(queue: QueueKey): void {
+    this.#parts.registry.addDue(queue, this.now(queue)).catch(() => {});
   }
 
   #retentionOf(queue: QueueKey): Due[] {
@@ -233,7 +242,7 @@ export class RedisStorage implements Storage {
   }
 
   /** When to sweep a queue for the first of these elements that expires. */
-  #expiries(queue: QueueKey, elements: readonly NewElement[]): Due[] {
+  #expiries(queue: QueueKey, elements: readonly Pick<NewElement, 'expiresAt'>[]): Due[] {
     let first = Number.POSITIVE_INFINITY;
     for (const { expiresAt } of elements) first = Math.min(first, expiresAt ?? first);
     if (first === Number.POSITIVE_INFINITY) return [];

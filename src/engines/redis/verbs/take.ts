@@ -135,6 +135,11 @@ function readTaken({ tag, text, elements }: Result, group: GroupName): Taken {
 }
 
 /** Deliveries that this process popped, as arguments. */
+/** When a popped delivery expires; null if it does not. */
+export function expiryOf(delivery: Delivery): number | null {
+  return insertedAndExpires.get(delivery)?.readUIntBE(6, 6) || null;
+}
+
 export function undoArgs(deliveries: readonly Delivery[]): Arg[] {
   return deliveries.flatMap((delivery) => {
     const named = Buffer.alloc(ID_BYTES + ELEMENT_HEAD);
