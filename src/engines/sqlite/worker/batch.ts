@@ -45,8 +45,12 @@ export function runBatches(store: Store, batches: readonly Batch[]): BatchResult
   const needsSync = batches.some(
     ({ now, calls }) => store.rows.mayLeaseHaveEnded(now) || calls.some(isSynced),
   );
+  const results = batches.map(newResult);
   try {
-    return inTransaction(store, needsSync, () => batches.map((batch) => runBatch(store, batch)));
+    inTransaction(store, needsSync, () => {
+      for (const [index, batch] of batches.entries()) runCalls(store, batch, batch.calls, results[index]);
+    });
+    return results;
   } catch (error) {
     if (isFatal(error)) throw error;
     if (isFull(error)) store.space?.giveUpBallast();
@@ -54,51 +58,44 @@ export function runBatches(store: Store, batches: readonly Batch[]): BatchResult
   return batches.map((batch) => runOneByOne(store, batch));
 }
 
-function runBatch(store: Store, { now, calls, bodies: received }: Batch): BatchResult {
-  const result: BatchResult = { results: [], rejections: null, bodies: new BodyWriter() };
-  const bodies: Bodies = { received, reply: result.bodies };
-  arriveAt(store, now);
-  for (const call of calls) runCall(store, call, bodies, result);
-  return result;
-}
-
-function runOneByOne(store: Store, { now, calls, bodies: received }: Batch): BatchResult {
-  const result: BatchResult = { results: [], rejections: null, bodies: new BodyWriter() };
-  const bodies: Bodies = { received, reply: result.bodies };
-  for (const [index, call] of calls.entries()) {
+function runOneByOne(store: Store, batch: Batch): BatchResult {
+  const result = newResult();
+  for (const [index, call] of batch.calls.entries()) {
     try {
-      inTransaction(store, true, () => {
-        arriveAt(store, now);
-        runCall(store, call, bodies, result);
-      });
+      inTransaction(store, true, () => runCalls(store, batch, [call], result));
     } catch (error) {
       if (isFatal(error)) throw error;
       result.results.length = index;
+      result.rejections?.delete(index);
       reject(result, rejectionOf(error, takesSpace(call)));
     }
   }
   return result;
 }
 
-/** Leases that have ended by then are settled before a call of that time runs. */
-function arriveAt(store: Store, now: number): void {
-  store.now = now;
+/** Leases that have ended by the batch's moment are settled before its calls run. */
+function runCalls(store: Store, batch: Batch, calls: readonly Call[], result = newResult()): void {
+  store.now = batch.now;
   endLeases(store);
+  const bodies: Bodies = { received: batch.bodies, reply: result.bodies };
+  for (const call of calls) {
+    const [operation, ...args] = call;
+    if (store.space?.isTight && takesSpace(call)) {
+      reject(result, NO_SPACE);
+      continue;
+    }
+    const run = OPERATIONS[operation] as (store: Store, bodies: Bodies, ...args: unknown[]) => unknown;
+    try {
+      result.results.push(run(store, bodies, ...args));
+    } catch (error) {
+      if (!(error instanceof Rejected)) throw error;
+      reject(result, error.rejection);
+    }
+  }
 }
 
-function runCall(store: Store, call: Call, bodies: Bodies, result: BatchResult): void {
-  const [operation, ...args] = call;
-  if (store.space?.isTight && takesSpace(call)) {
-    reject(result, NO_SPACE);
-    return;
-  }
-  const run = OPERATIONS[operation] as (store: Store, bodies: Bodies, ...args: unknown[]) => unknown;
-  try {
-    result.results.push(run(store, bodies, ...args));
-  } catch (error) {
-    if (!(error instanceof Rejected)) throw error;
-    reject(result, error.rejection);
-  }
+function newResult(): BatchResult {
+  return { results: [], rejections: null, bodies: new BodyWriter() };
 }
 
 function reject(result: BatchResult, rejection: Rejection): void {
@@ -121,12 +118,11 @@ function isSynced([operation, needs, , , , leaseMs]: Call): boolean {
   return !READS.has(operation);
 }
 
-function inTransaction<T>(store: Store, needsSync: boolean, run: () => T): T {
+function inTransaction(store: Store, needsSync: boolean, run: () => void): void {
   store.begin(needsSync);
   try {
-    const result = run();
+    run();
     store.commit();
-    return result;
   } catch (error) {
     store.rollback();
     throw error;

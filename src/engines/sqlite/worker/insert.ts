@@ -1,6 +1,7 @@
 import { isSameContent } from '../../../model/fingerprint.ts';
 import { bodyAt, ELEMENT_FIELDS, type Extra, type Fields, type PackedBodies } from '../protocol.ts';
 import type { Queue } from './names.ts';
+import type { Bodies } from './operations.ts';
 import type { NewDelivery, StoredContent } from './rows.ts';
 import type { Store } from './store.ts';
 
@@ -14,7 +15,7 @@ export interface Incoming extends StoredContent, NewDelivery {
 /** @throws Rejected */
 export function insert(
   store: Store,
-  bodies: PackedBodies,
+  { received }: Bodies,
   handle: number,
   fields: Fields,
 ): [repeats: number[] | null, ids: string[]] {
@@ -27,7 +28,7 @@ export function insert(
   let repeats: number[] | null = null;
   const ids: string[] = [];
   for (let at = 0; at < fields.length; at += ELEMENT_FIELDS) {
-    const element = elementAt(fields, at, bodies);
+    const element = elementAt(fields, at, received);
     const key = element.extra?.key;
     const seen = key === undefined ? null : store.records.seen(queue, key, store.now);
     if (seen !== null) {

@@ -256,7 +256,7 @@ export class Names {
     return this.#handle(handle).limit !== null;
   }
 
-  /** To be called before a subscription's counts or lease bound are changed. */
+  /** To be called before a subscription's counts are changed. */
   changed(subscription: Subscription): void {
     if (subscription.isChanged) return;
     subscription.isChanged = true;

@@ -1,6 +1,7 @@
 import { DELIVERY_STATES, PLAIN_GROUP } from '../../../model/element.ts';
-import { bodyAt, type Fields, type PackedBodies, UNDONE_FIELDS } from '../protocol.ts';
+import { bodyAt, type Fields, UNDONE_FIELDS } from '../protocol.ts';
 import type { Queue, Subscription } from './names.ts';
+import type { Bodies } from './operations.ts';
 import type { Store } from './store.ts';
 
 /** Deliveries that one step of a purge removes, about: 10 ms. */
@@ -8,6 +9,7 @@ const PURGED_A_STEP = 2000;
 
 export function declare(
   { names, upkeep, now }: Store,
+  _: Bodies,
   handles: readonly number[],
   options: string | null,
 ): null {
@@ -23,6 +25,7 @@ export function declare(
 /** A step may be of several groups, and is done once it found less than it may remove. */
 export function purge(
   { names, rows, now }: Store,
+  _: Bodies,
   handle: number,
   given: readonly string[] | null,
 ): [removed: number, isDone: boolean] {
@@ -45,7 +48,7 @@ export function purge(
  */
 export function undoTake(
   { names, ids, rows, upkeep, now }: Store,
-  bodies: PackedBodies,
+  { received }: Bodies,
   handle: number,
   deliveries: Fields,
 ): null {
@@ -70,7 +73,7 @@ export function undoTake(
     if (element === null) throw new Error(`undo of the take of an element that this engine never had: ${id}`);
     const subscription = names.subscription(queue, group);
     if (rows.find(subscription, element) !== null) continue;
-    const content = { type, more, body: bodyAt(bodies, offset, length) };
+    const content = { type, more, body: bodyAt(received, offset, length) };
     const facts = { dueAt, tries, expiresAt, reason };
     if (group === PLAIN_GROUP) {
       rows.addPlain(subscription, element, content, facts, now);
@@ -95,7 +98,7 @@ interface Counts {
 }
 
 /** Of one group, or of the queue, with its groups behind it. */
-export function counts(store: Store, handle: number, group: string | null): Fields {
+export function counts(store: Store, _: Bodies, handle: number, group: string | null): Fields {
   const queue = store.names.find(handle);
   if (queue === null || group !== null) {
     const subscription = queue?.subscriptions.get(group ?? '');

@@ -3,6 +3,7 @@ import { COUNTER_NAMES, type CounterName, MAX_COUNTED_GROUPS } from '../../../en
 import type { GroupName } from '../../../model/element.ts';
 import type { DefinitionRow, Fields } from '../protocol.ts';
 import type { Queue } from './names.ts';
+import type { Bodies } from './operations.ts';
 import { prepareAll, prepareArrays, type Statements } from './statements.ts';
 import type { Store } from './store.ts';
 
@@ -108,6 +109,7 @@ export class Records {
 
 export function definitionPut(
   { records, ids }: Store,
+  _: Bodies,
   kind: string,
   key: string,
   value: string,
@@ -121,6 +123,7 @@ export function definitionPut(
 
 export function definitionDelete(
   { records }: Store,
+  _: Bodies,
   kind: string,
   key: string,
   expected: string,
@@ -130,7 +133,7 @@ export function definitionDelete(
   return records.deleteDefinition(kind, key);
 }
 
-export function statsAdd({ records, names, now }: Store, entries: Fields): null {
+export function statsAdd({ records, names, now }: Store, _: Bodies, entries: Fields): null {
   const streams = new Set<Queue>();
   const stride = 2 + COUNTER_NAMES.length;
   for (let at = 0; at < entries.length; at += stride) {
@@ -144,7 +147,7 @@ export function statsAdd({ records, names, now }: Store, entries: Fields): null 
   return null;
 }
 
-export function statsRead({ records, names }: Store, handle: number): Fields {
+export function statsRead({ records, names }: Store, _: Bodies, handle: number): Fields {
   const queue = names.find(handle);
   return queue === null ? [] : records.counts(queue).flat();
 }

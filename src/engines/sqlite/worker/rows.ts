@@ -411,7 +411,7 @@ export class Rows {
 
   /** reserved -> reserved, until another moment */
   extend(subscription: Subscription, seq: number, until: number): void {
-    this.#names.changed(subscription);
+    this.#names.changedQueue(subscription.queue);
     this.#sql.extend.run(until, seq);
     this.#leaseStarted(subscription, until);
   }
@@ -534,7 +534,7 @@ export class Rows {
     this.#leasesEndFrom = Number.POSITIVE_INFINITY;
     for (const subscription of [...this.#leased]) {
       if (subscription.leaseEndsFrom <= now) {
-        this.#names.changed(subscription);
+        this.#names.changedQueue(subscription.queue);
         this.#refreshLease(subscription);
       } else this.#leasesEndFrom = Math.min(this.#leasesEndFrom, subscription.leaseEndsFrom);
     }

@@ -1,6 +1,7 @@
 import { DELIVERY_STATES, type DeliveryState } from '../../../model/element.ts';
 import type { BodyWriter, Fields, Scanned } from '../protocol.ts';
 import type { Subscription } from './names.ts';
+import type { Bodies } from './operations.ts';
 import { isWhole, type Joined } from './rows.ts';
 import type { Store } from './store.ts';
 import { MAX_REPLY_BYTES } from './take.ts';
@@ -19,7 +20,7 @@ interface Cursor {
  */
 export function scan(
   store: Store,
-  reply: BodyWriter,
+  { reply }: Bodies,
   handle: number,
   group: string,
   given: readonly string[],

@@ -9,6 +9,7 @@ import {
 import { elementAt, insertOne } from './insert.ts';
 import { deadLetter, elementOf, failTry, move, setAsideDamaged } from './moves.ts';
 import type { Subscription } from './names.ts';
+import type { Bodies } from './operations.ts';
 import { type DeliveryRow, isWholeDelivery } from './rows.ts';
 import type { Store } from './store.ts';
 
@@ -28,7 +29,7 @@ interface Reference {
  */
 export function settle(
   store: Store,
-  bodies: PackedBodies,
+  { received }: Bodies,
   _needs: number,
   items: Fields,
   details: readonly SettleDetails[] | null,
@@ -54,7 +55,7 @@ export function settle(
         outcome = settleReserved(store, subscription, reference, kind, rest);
       }
     }
-    if (outcome === 'done' && kind === 'finish') insertAll(store, bodies, rest);
+    if (outcome === 'done' && kind === 'finish') insertAll(store, received, rest);
     results.push(outcome, outcome === 'done' && kind === 'extend' ? store.now + Number(rest[0]) : null);
   }
   return results;

@@ -1,6 +1,7 @@
-import { type BodyWriter, type Fields, TAKEN_FIELDS, type Taken } from '../protocol.ts';
+import { type Fields, TAKEN_FIELDS, type Taken } from '../protocol.ts';
 import { elementOf, expire, setAsideDamaged } from './moves.ts';
 import type { Subscription } from './names.ts';
+import type { Bodies } from './operations.ts';
 import { isWhole, type Joined } from './rows.ts';
 import type { Store } from './store.ts';
 
@@ -19,7 +20,7 @@ const NONE: Taken = [null, null, null, []];
 /** Pops, or reserves for `leaseMs`, what is eligible. */
 export function take(
   store: Store,
-  reply: BodyWriter,
+  { reply }: Bodies,
   handle: number,
   group: string,
   count: number,
