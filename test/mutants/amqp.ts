@@ -23,8 +23,8 @@ export const AMQP: readonly Mutant[] = [
     suite: 'model through AMQP',
     edits: edit(
       'outgoing-link.ts',
-      'delayMs: delayAfter(held.one.tries), countTry: true }',
-      'delayMs: 0, countTry: true }',
+      'delayMs: delayAfter(held.one.tries), countTry: true, reason }',
+      'delayMs: 0, countTry: true, reason }',
     ),
   },
   {

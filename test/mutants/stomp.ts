@@ -69,11 +69,7 @@ export const STOMP: readonly Mutant[] = [
   {
     name: 'the delay of a NACK is left out',
     suite: 'model through STOMP',
-    edits: edit(
-      'commands/settle.ts',
-      "{ kind: 'release', delayMs, countTry: true }",
-      "{ kind: 'release', delayMs: 0, countTry: true }",
-    ),
+    edits: edit('commands/settle.ts', 'delayMs: delayOf(subscription, headers),', 'delayMs: 0,'),
   },
   {
     name: 'a COMMIT does not look whether the client still holds what it acknowledges',
