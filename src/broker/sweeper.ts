@@ -1,7 +1,7 @@
 import type { Storage, SweepResult } from '../engine/storage.ts';
 import type { CancelTimer, Clock } from '../model/clock.ts';
+import { LogOnChange } from '../model/log-on-change.ts';
 import type { QueueKey } from '../model/names.ts';
-import { ToldOnce } from '../model/told-once.ts';
 import { toLocal } from './engine-time.ts';
 import type { BrokerLog } from './ports.ts';
 
@@ -19,7 +19,7 @@ export class Sweeper {
   readonly #storage: Storage;
   readonly #clock: Clock;
   readonly #random: () => number;
-  readonly #told: ToldOnce;
+  readonly #failures: LogOnChange;
   readonly #onAffected: (queues: readonly QueueKey[]) => void;
   #timer: CancelTimer | null = null;
   #timerAt = Number.POSITIVE_INFINITY;
@@ -35,7 +35,7 @@ export class Sweeper {
     this.#clock = environment.clock;
     this.#random = environment.random;
     const { log } = environment;
-    this.#told = new ToldOnce({
+    this.#failures = new LogOnChange({
       failed: (err) => log.warn({ err }, 'ended leases could not be returned; that is tried until it works'),
       worksAgain: () => log.info({}, 'ended leases are returned again'),
     });
@@ -67,11 +67,11 @@ export class Sweeper {
     try {
       result = await this.#storage.sweep();
     } catch (error) {
-      this.#told.failed(error);
+      this.#failures.failed(error);
       if (!this.#stopped) this.#arm(this.#clock.now() + RETRY_MS);
       return;
     }
-    this.#told.worked();
+    this.#failures.worked();
     this.#onAffected(result.affected);
     const now = this.#clock.now();
     const pollAt = now + POLL_MS * (0.5 + this.#random());

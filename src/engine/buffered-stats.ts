@@ -1,7 +1,7 @@
 import type { CancelTimer, Clock } from '../model/clock.ts';
 import { type GroupName, PLAIN_GROUP } from '../model/element.ts';
+import { LogOnChange } from '../model/log-on-change.ts';
 import type { QueueKey } from '../model/names.ts';
-import { ToldOnce } from '../model/told-once.ts';
 import type { EngineLog } from './engine.ts';
 import { type CounterName, type Counters, MAX_COUNTED_GROUPS, type Stats, zeroCounters } from './stats.ts';
 import { isUnknownOutcome, NOT_REACHABLE, unavailable } from './store-failures.ts';
@@ -10,7 +10,7 @@ import { isUnknownOutcome, NOT_REACHABLE, unavailable } from './store-failures.t
 const FLUSH_AFTER_MS = 900;
 /** Groups of all queues that are buffered, at most. While the store is unavailable, no more are added; plain groups always are. */
 const MAX_BUFFERED_GROUPS = 50_000;
-/** Reads in flight, at most: each is small, so a count bounds their memory. */
+/** Reads without a reply, at most: each is small, so a count bounds their memory. */
 const MAX_READS = 20_000;
 /** After this long a read is not repeated because of another flush: the last reply counts. */
 const REPEAT_READ_MS = 2000;
@@ -51,7 +51,7 @@ interface Reader {
 export class BufferedStats implements Stats {
   readonly #store: CounterStore;
   readonly #clock: Clock;
-  readonly #failures: ToldOnce;
+  readonly #failures: LogOnChange;
   /** By namespace and name: a key of both would be made for each count. */
   #buffer = new Map<string, Map<string, Buffered>>();
   #bufferedGroups = 0;
@@ -67,7 +67,7 @@ export class BufferedStats implements Stats {
   constructor(store: CounterStore, clock: Clock, log: EngineLog) {
     this.#store = store;
     this.#clock = clock;
-    this.#failures = new ToldOnce({
+    this.#failures = new LogOnChange({
       failed: (err) => log.warn({ err }, 'statistics could not be stored'),
       worksAgain: () => log.info({}, 'statistics are stored again'),
     });

@@ -55,7 +55,7 @@ export interface NamespacePolicy {
   readonly deadLetter: { readonly maxTries: number; readonly queue: string } | null;
   /** How long after insertion an element of a stream may stay; null: until its last group finished it. */
   readonly retentionMs: number | null;
-  /** How many groups a queue may have beside the default ones, see `Storage`; not given: no such bound. */
+  /** How many groups a queue may have in addition to the default ones, see `Storage`; not given: no such bound. */
   readonly maxGroups?: number;
 }
 

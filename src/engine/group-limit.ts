@@ -1,14 +1,14 @@
 import type { GroupName, NewElement } from '../model/element.ts';
 import type { NamespacePolicy } from './engine.ts';
 
-/** How many groups a queue may have beside the default ones. */
+/** How many groups a queue may have in addition to the default ones. */
 export interface GroupLimit {
   readonly most: number;
   /** The default groups of the namespace, which always fit and are not counted. */
   readonly defaults: ReadonlySet<GroupName>;
 }
 
-/** Null where nothing bounds them: on plain queues, and where the policy does not say. */
+/** Null if nothing bounds them: on plain queues, and if the policy does not say. */
 export function groupLimitOf(policy: NamespacePolicy | null | undefined): GroupLimit | null {
   const { groups = null, maxGroups } = policy ?? {};
   return groups === null || maxGroups === undefined ? null : { most: maxGroups, defaults: new Set(groups) };
@@ -24,7 +24,7 @@ export function limitedGroups(
   return named;
 }
 
-/** Whether elements name more groups than even an empty queue may have: then no engine need be asked. */
+/** Whether elements name more groups than even an empty queue may have: then the store need not be read. */
 export function isBeyond(limit: GroupLimit, elements: readonly Pick<NewElement, 'groups'>[]): boolean {
   let count = 0;
   for (const { groups } of elements) count += groups.length;

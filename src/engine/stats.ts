@@ -22,7 +22,7 @@ export const COUNTER_NAMES = ['put', 'get', 'reserve', 'commit', 'rollback', 'de
 export type CounterName = (typeof COUNTER_NAMES)[number];
 export type Counters = Record<CounterName, number>;
 
-/** Groups of one queue that have counters. As many are counted anew between two flushes. */
+/** Groups of one queue that have counters. As many new ones are counted between two flushes. */
 export const MAX_COUNTED_GROUPS = 1000;
 
 export function zeroCounters(): Counters {
@@ -36,7 +36,7 @@ export function countPuts(stats: Stats, queue: QueueKey, groups: readonly GroupN
 }
 
 /** Deliveries of a group that an engine moved to the dead-letter queue: nobody else knows when it does. */
-export function countLetters(
+export function countDeadLetters(
   stats: Stats,
   from: { readonly queue: QueueKey; readonly group: GroupName },
   to: { readonly queue: QueueKey; readonly groups: readonly GroupName[] } | null,

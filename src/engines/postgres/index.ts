@@ -2,7 +2,7 @@ import { BufferedStats } from '../../engine/buffered-stats.ts';
 import type { Definitions } from '../../engine/definitions.ts';
 import type { Engine, EngineOptions, OpenEngine } from '../../engine/engine.ts';
 import type { Signaller } from '../../engine/signaller.ts';
-import { countLetters, type Stats } from '../../engine/stats.ts';
+import { countDeadLetters, type Stats } from '../../engine/stats.ts';
 import type { Storage } from '../../engine/storage.ts';
 import { LeaseTokens } from '../../model/lease-token.ts';
 import type { QueueKey } from '../../model/names.ts';
@@ -103,7 +103,7 @@ class PostgresEngine implements Engine {
       onAffected: (queue) => this.#affected.set(JSON.stringify([queue.ns, queue.name]), queue),
       onDied: (queue, group, to, count) => {
         const target = { queue: { ns: queue.ns, name: to }, groups: registry.defaultGroups(queue) };
-        countLetters(this.#stats, { queue, group }, target, count);
+        countDeadLetters(this.#stats, { queue, group }, target, count);
       },
     };
     this.#batcher = new Batcher({

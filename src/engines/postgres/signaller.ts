@@ -4,7 +4,7 @@ import type { EngineLog } from '../../engine/engine.ts';
 import type { Signaller } from '../../engine/signaller.ts';
 import { type Listener, Topics } from '../../engine/topics.ts';
 import type { CancelTimer, Clock } from '../../model/clock.ts';
-import { ToldOnce } from '../../model/told-once.ts';
+import { LogOnChange } from '../../model/log-on-change.ts';
 import type { Link } from './link.ts';
 import type { Side } from './side.ts';
 import type { Statement } from './statement.ts';
@@ -14,7 +14,7 @@ interface Payload {
   /** The node that sent it, which has delivered the signals to itself already. */
   readonly from: string;
   readonly signals: readonly (readonly [topic: string, message: JsonValue])[];
-  /** A probe: the sender wants to hear itself. */
+  /** A probe: the sender checks that it receives its own notifications. */
   readonly probe?: number;
 }
 
@@ -25,8 +25,8 @@ const PAYLOAD_BYTES = 7800;
 /** Signals are gathered this long after a notification, so that a busy node sends at most 200 a second. */
 const GAP_MS = 5;
 /** While PostgreSQL is away, more hints than these are not worth keeping. */
-const MOST_WAITING = 10_000;
-/** How long what is said last, such as a node's farewell, may hold up `stop`. */
+const MAX_WAITING = 10_000;
+/** How long the last signals, such as that a node stops, may delay `stop`. */
 const LAST_SEND_MS = 1000;
 const PROBE_EVERY_MS = 15_000;
 const PROBE_TIMEOUT_MS = 5000;
@@ -50,14 +50,14 @@ export interface SignallerHost {
  * transaction: a transaction that notifies holds a lock that all such transactions of the cluster wait for
  * in turn. Equal signals that wait at the same time are sent once.
  *
- * The listening connection does nothing else. That it still hears is tried from time to time with a
- * notification to oneself: a connection that a proxy has dropped, or a pooler has given to somebody else, looks
- * well and hears nothing.
+ * The listening connection does nothing else. From time to time a notification to oneself checks that it still
+ * receives: a connection that a proxy has dropped, or that a pooler has given to another client, looks
+ * open and receives nothing.
  */
 export class PostgresSignaller implements Signaller {
   readonly type = 'postgres';
   readonly #host: SignallerHost;
-  readonly #told: ToldOnce;
+  readonly #failures: LogOnChange;
   readonly #node = randomBytes(6).toString('base64url');
   readonly #topics: Topics<JsonValue>;
   /** By topic and message as JSON, so that equal ones are one. */
@@ -66,14 +66,14 @@ export class PostgresSignaller implements Signaller {
   #cancelSend: CancelTimer | null = null;
   #sentAt = Number.NEGATIVE_INFINITY;
   #probe = 0;
-  #heard = 0;
+  #receivedProbe = 0;
   #cancelProbe: CancelTimer | null = null;
   #stopped = false;
 
   constructor(host: SignallerHost) {
     this.#host = host;
     this.#topics = new Topics(host.log);
-    this.#told = new ToldOnce({
+    this.#failures = new LogOnChange({
       failed: (err) => host.log.info({ err }, 'signals to other nodes are lost'),
       worksAgain: () => host.log.info({}, 'signals to other nodes are sent again'),
     });
@@ -96,7 +96,7 @@ export class PostgresSignaller implements Signaller {
 
   publish(topic: string, message: JsonValue): void {
     this.#topics.deliverSoon(topic, message);
-    if (this.#waiting.size >= MOST_WAITING || this.#stopped) return;
+    if (this.#waiting.size >= MAX_WAITING || this.#stopped) return;
     this.#waiting.set(JSON.stringify([topic, message]), [topic, message]);
     this.#scheduleSend();
   }
@@ -114,7 +114,7 @@ export class PostgresSignaller implements Signaller {
       this.#host.log.warn({ channel: this.#host.channel }, 'a notification that is none of ours was ignored');
       return;
     }
-    if (parsed.from === this.#node) this.#heard = Math.max(this.#heard, parsed.probe ?? 0);
+    if (parsed.from === this.#node) this.#receivedProbe = Math.max(this.#receivedProbe, parsed.probe ?? 0);
     else for (const [topic, message] of parsed.signals) this.#topics.deliver(topic, message);
   }
 
@@ -142,9 +142,9 @@ export class PostgresSignaller implements Signaller {
     const payloads = this.#payloads(waiting);
     try {
       await Promise.all(payloads.map((payload) => this.#notify(payload)));
-      if (payloads.length > 0) this.#told.worked();
+      if (payloads.length > 0) this.#failures.worked();
     } catch (error) {
-      this.#told.failed(error);
+      this.#failures.failed(error);
     }
     this.#isSending = false;
     if (this.#waiting.size > 0 && !this.#stopped) this.#scheduleSend();
@@ -193,8 +193,13 @@ export class PostgresSignaller implements Signaller {
     this.#cancelProbe = clock.after(PROBE_TIMEOUT_MS, () => {
       this.#probeAfter(PROBE_EVERY_MS);
       void sent.then((wasSent) => {
-        if (wasSent && this.#heard < probe && connection !== null && listener.connection === connection) {
-          listener.drop('it does not hear');
+        if (
+          wasSent &&
+          this.#receivedProbe < probe &&
+          connection !== null &&
+          listener.connection === connection
+        ) {
+          listener.drop('it receives no notifications');
         }
       });
     });

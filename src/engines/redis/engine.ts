@@ -3,7 +3,7 @@ import { BufferedStats } from '../../engine/buffered-stats.ts';
 import type { Definitions } from '../../engine/definitions.ts';
 import type { Engine, EngineOptions } from '../../engine/engine.ts';
 import type { Signaller } from '../../engine/signaller.ts';
-import { countLetters, type Stats } from '../../engine/stats.ts';
+import { countDeadLetters, type Stats } from '../../engine/stats.ts';
 import type { Storage } from '../../engine/storage.ts';
 import { Batchers } from './batcher.ts';
 import { Executor } from './client/executor.ts';
@@ -92,7 +92,7 @@ export class RedisEngine implements Engine {
           const target = parseQueueText(reply.died.to);
           const groups = policies.deadLetterGroups(queue);
           for (const [group, count] of reply.died.counts) {
-            countLetters(stats, { queue, group }, { queue: target, groups }, count);
+            countDeadLetters(stats, { queue, group }, { queue: target, groups }, count);
           }
           sweeper.noteAffected(target);
         }
