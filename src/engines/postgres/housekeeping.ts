@@ -1,5 +1,5 @@
 import type { NamespacePolicy } from '../../engine/engine.ts';
-import { int8Array, textArray } from './arrays.ts';
+import { idArray, int8Array, textArray } from './arrays.ts';
 import type { DatabaseClock } from './database-clock.ts';
 import type { Subscription } from './registry.ts';
 import type { Side } from './side.ts';
@@ -116,7 +116,7 @@ function forgetUnused(of: 'groups' | 'queues'): Statement {
 /** Removes the marks of subscriptions, which are used, and of their queues; those that are not there stay so. */
 const NOTE_USE: Statement = {
   name: 'note use',
-  text: `WITH x AS MATERIALIZED (SELECT id FROM subscription WHERE id IN ($1::bigint, $2::bigint) AND idle_from IS NOT NULL
+  text: `WITH x AS MATERIALIZED (SELECT id FROM subscription WHERE id = ANY ($1::bigint[]) AND idle_from IS NOT NULL
       ORDER BY ns, name, grp FOR UPDATE)
     UPDATE subscription s SET idle_from = NULL FROM x WHERE s.id = x.id`,
 };
@@ -158,6 +158,7 @@ export class Housekeeping {
   readonly #retention: Query | null;
   readonly #forgetKeys: Query;
   readonly #rounds: readonly Rounds[];
+  readonly #used = new Set<Subscription>();
   #batches = 0;
   #summing: Promise<void> | null = null;
 
@@ -204,8 +205,15 @@ export class Housekeeping {
   }
 
   /** A subscription is taken from, so it is kept. A failure is no loss: the next note comes long before it would be deleted. */
-  noteUse({ idText, queue }: Subscription): void {
-    this.#side.change({ statement: NOTE_USE, values: [idText, queue.whole.idText] }).catch(() => {});
+  noteUse(subscription: Subscription): void {
+    if (this.#used.size === 0) {
+      setImmediate(() => {
+        const ids = idArray([...this.#used].flatMap(({ id, queue }) => [id, queue.whole.id]));
+        this.#used.clear();
+        this.#side.change({ statement: NOTE_USE, values: [ids] }).catch(() => {});
+      });
+    }
+    this.#used.add(subscription);
   }
 
   /** A batch changed something. Adds the counts up after many of them; never throws. */

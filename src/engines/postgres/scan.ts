@@ -42,7 +42,7 @@ function scanStatement(bodies: boolean, byIds: boolean): Statement {
       NOW,
       `p AS MATERIALIZED (SELECT x.* FROM t CROSS JOIN unnest($2::int[], $3::bigint[], $4::bigint[]) AS s(state, from_moment, from_seq)
         CROSS JOIN LATERAL (${parts.join('\nUNION ALL ')}) x ORDER BY 1, 3, 4 LIMIT $5::int + 1)`,
-      `k AS MATERIALIZED (SELECT p.*, row_number() OVER w AS place, sum(p.bytes) OVER w - p.bytes AS before
+      `k AS MATERIALIZED (SELECT p.*, row_number() OVER w AS place, ${bodies ? 'sum(p.bytes) OVER w - p.bytes' : '0'} AS before
         FROM p WINDOW w AS (ORDER BY p.state, p.moment, p.seq))`,
     )}
     SELECT k.state, k.moment, d.seq, d.due_at, d.tries, d.lease_until, d.inserted_at, d.expires_at, d.reason,

@@ -211,7 +211,7 @@ function releaseColumns(): Columns<Ref> {
 }
 
 /** Releases of reservations that count no try: the short form of {@link changeOperation}, for what a consumer never saw. */
-function releaseOperation(): SettleOperation {
+function releaseOperation(context: Context): SettleOperation {
   const columns = releaseColumns();
   const changed = `g AS (UPDATE delivery d SET lease_until = NULL, token = NULL, due_at = ${DUE} FROM r, t
     WHERE ${MAY_CHANGE} RETURNING r.ord, d.subscription, d.due_at)`;
@@ -221,25 +221,40 @@ function releaseOperation(): SettleOperation {
     text: `${withList(NOW, refs(columns), changed, counted)} ${outcomes('NULL::bigint')}`,
   };
   return settleOperation(statement, false, (items) => {
-    lowerWatermarks(items);
+    lowerWatermarks(items, context);
     return {
       query: { statement, values: columns.values(items) },
       read: (rows) => {
-        lowerWatermarks(items);
+        lowerWatermarks(items, context);
         return readOutcomes(items, rows, isDone);
       },
     };
   });
 }
 
-/** Before a statement is sent and after it is done: a probe in between may not have seen what it returned to an old place. */
-function lowerWatermarks(items: readonly Ref[]): void {
-  for (const { subscription } of items) subscription.watermark.lower(Number.NEGATIVE_INFINITY);
+/**
+ * Lowers watermarks for what may regain a maturity in the past. Before a statement is sent and after it is done: a probe in
+ * between may not have seen it.
+ */
+function lowerWatermarks(items: readonly Ref[], { registry }: Context): void {
+  for (const { item, subscription, isWaiting } of items) {
+    const { action } = item;
+    if (action.kind === 'release' && action.dueAt != null) subscription.watermark.lower(action.dueAt);
+    else if (action.kind === 'move') {
+      const queue = registry.queue(action.to);
+      for (const group of action.groups) {
+        registry.subscription(queue, group).watermark.lower(Number.NEGATIVE_INFINITY);
+      }
+    } else if (!isWaiting && 'countTry' in action && !action.countTry) {
+      subscription.watermark.lower(Number.NEGATIVE_INFINITY);
+    }
+  }
 }
 
 /**
- * All that may move an element, or that changes a waiting one: counted releases, dead letters, moves, releases of what waits. The
- * rows are locked first, then each stays (an update) or goes (a copy elsewhere).
+ * All that may move an element, or that changes a waiting one: counted releases, dead letters, moves, releases of what waits.
+ * The rows are locked first, then each stays (an update) or goes (a copy elsewhere). Without the lock, a row that another node
+ * changes in between would be changed once more: PostgreSQL does not compare its place again.
  */
 function changeOperation(context: Context): SettleOperation {
   const target = ({ item: { action } }: Ref) => (action.kind === 'move' ? action : null);
@@ -292,15 +307,11 @@ function changeOperation(context: Context): SettleOperation {
     UNION ALL SELECT r.*, NULL FROM (${outcomes('NULL::bigint')}) r(ord, is_done) WHERE NOT r.is_done`,
   };
   return settleOperation(statement, true, (items) => {
-    const lower = (): void => {
-      lowerWatermarks(items);
-      for (const { item } of items) if (item.action.kind === 'move') lowerTargets(context, item.action);
-    };
-    lower();
+    lowerWatermarks(items, context);
     return {
       query: { statement, values: [...columns.values(items), ...context.registry.policies] },
       read: (rows) => {
-        lower();
+        lowerWatermarks(items, context);
         return readOutcomes(items, rows, (row, { subscription }) => {
           const diedIn = row[6] ?? null;
           if (diedIn === null) return SETTLED.done;
@@ -310,14 +321,6 @@ function changeOperation(context: Context): SettleOperation {
       },
     };
   });
-}
-
-function lowerTargets(
-  { registry }: Context,
-  { to, groups }: { to: Queue['key']; groups: readonly string[] },
-): void {
-  const queue = registry.queue(to);
-  for (const group of groups) registry.subscription(queue, group).watermark.lower(Number.NEGATIVE_INFINITY);
 }
 
 function textOrNull(value: string | undefined): Buffer | null {
@@ -376,7 +379,11 @@ export function settlements(context: Context): (item: SettleItem) => Item<unknow
   const [finish, finishInStream] = [finishOperation(false), finishOperation(true)];
   const transfer = transferOperation(context, { shared: false, keyed: false });
   const transferAny = transferOperation(context, { shared: true, keyed: true });
-  const [extend, release, change] = [extendOperation(context), releaseOperation(), changeOperation(context)];
+  const [extend, release, change] = [
+    extendOperation(context),
+    releaseOperation(context),
+    changeOperation(context),
+  ];
 
   const operationFor = ({ item, queue, isWaiting }: Ref): SettleOperation => {
     const { action } = item;
