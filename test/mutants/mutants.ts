@@ -53,7 +53,18 @@ export const SUITES = {
   'sqlite clock': { files: ['test/system/sqlite-clock.test.ts'], pattern: null },
   'sqlite power loss': { files: ['test/system/sqlite-power-loss.test.ts'], pattern: null },
   'sqlite disk full': { files: ['test/system/sqlite-disk-full.test.ts'], pattern: 'said to be full' },
-  'postgres contract': { files: ['test/contract/engines.test.ts'], pattern: 'Storage port: postgres ' },
+  'postgres order': {
+    files: ['test/contract/engines.test.ts'],
+    pattern: 'Storage port: postgres calls that overlap (take|settle)',
+  },
+  'postgres streams': { files: ['test/contract/engines.test.ts'], pattern: 'Storage port: postgres streams' },
+  'postgres settlements': {
+    files: ['test/contract/engines.test.ts'],
+    pattern: 'Storage port: postgres (commit|leases|settle)',
+  },
+  'postgres keys': { files: ['test/contract/engines.test.ts'], pattern: 'Storage port: postgres declare' },
+  'postgres options': { files: ['test/contract/engines.test.ts'], pattern: 'Storage port: postgres options' },
+  'postgres expiry': { files: ['test/contract/engines.test.ts'], pattern: 'Storage port: postgres expiry' },
   'postgres model with crashes': {
     files: ['test/contract/model.test.ts'],
     pattern: 'Storage model: postgres ',

@@ -10,7 +10,7 @@ const inPostgres = (file: string, search: string, replace: string): Edit => ({
 export const POSTGRES: readonly Mutant[] = [
   {
     name: 'a batch ignores the order of calls about a queue',
-    suite: 'postgres contract',
+    suite: 'postgres order',
     edits: [
       inPostgres(
         'batcher.ts',
@@ -72,7 +72,7 @@ export const POSTGRES: readonly Mutant[] = [
   },
   {
     name: 'the content of a stream goes with the last delivery but one',
-    suite: 'postgres contract',
+    suite: 'postgres streams',
     edits: [
       inPostgres('sql.ts', 'sl.remaining <= 0 RETURNING', 'sl.remaining <= 1 RETURNING'),
       inPostgres('sql.ts', 'AND sl.remaining > 0)', 'AND sl.remaining > 1)'),
@@ -80,12 +80,12 @@ export const POSTGRES: readonly Mutant[] = [
   },
   {
     name: 'the token of an earlier reservation settles a later one',
-    suite: 'postgres contract',
+    suite: 'postgres settlements',
     edits: [inPostgres('settle.ts', 'ELSE d.token = r.token AND d.secret = r.secret END)', 'ELSE true END)')],
   },
   {
     name: 'an uncounted release loses the place of the element',
-    suite: 'postgres contract',
+    suite: 'postgres settlements',
     edits: [
       inPostgres(
         'settle.ts',
@@ -96,7 +96,7 @@ export const POSTGRES: readonly Mutant[] = [
   },
   {
     name: 'a release of what waits is counted twice',
-    suite: 'postgres contract',
+    suite: 'postgres settlements',
     edits: [
       inPostgres(
         'settle.ts',
@@ -107,7 +107,7 @@ export const POSTGRES: readonly Mutant[] = [
   },
   {
     name: 'a known key is overwritten by its repeat',
-    suite: 'postgres contract',
+    suite: 'postgres keys',
     edits: [
       inPostgres(
         'insert.ts',
@@ -119,7 +119,7 @@ export const POSTGRES: readonly Mutant[] = [
   },
   {
     name: 'the namespace’s dead letter comes before that of the queue',
-    suite: 'postgres contract',
+    suite: 'postgres options',
     edits: [
       inPostgres(
         'sql.ts',
@@ -130,7 +130,7 @@ export const POSTGRES: readonly Mutant[] = [
   },
   {
     name: 'what expires while it is reserved stays when its lease expires',
-    suite: 'postgres contract',
+    suite: 'postgres expiry',
     edits: [
       inPostgres('expire.ts', 'v.dies OR v.expires_at <= t.now AS goes', 'v.dies OR NOT v.is_lease AS goes'),
     ],
