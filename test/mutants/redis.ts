@@ -6,16 +6,16 @@ const inRedis = (file: string, search: string, replace: string): Edit => ({
   replace,
 });
 
-/** Bugs of the Redis engine that only an outage or a failover brings to light. */
+/** Bugs of the Redis engine, most of which only an outage, a failover or a lost reply brings to light. */
 export const REDIS: readonly Mutant[] = [
   {
     name: 'a batch waits until what it sent elsewhere has arrived',
     suite: 'redis batches',
     edits: [
       inRedis(
-        'calls/lanes.ts',
-        'return { reply, after: around.behind(queues, reply) };',
-        'const after = around.behind(queues, reply);\n    for (const task of tasks) await after?.(task);\n    return { reply, after: null };',
+        'batcher.ts',
+        '    this.#next();\n  }\n\n  /**\n   * What a batch turned out',
+        '    void both?.then(() => this.#next());\n    if (both === null) this.#next();\n  }\n\n  /**\n   * What a batch turned out',
       ),
     ],
   },
@@ -23,35 +23,146 @@ export const REDIS: readonly Mutant[] = [
     name: 'an idle queue that was used again is forgotten, and a second batch overtakes the first',
     suite: 'redis batches',
     edits: [
-      inRedis('calls/lanes.ts', 'refusal !== null && lane.isUnused', 'refusal !== null && lane.isSettled'),
-      inRedis('calls/lanes.ts', '|| this.#lanes.get(text) !== lane) return;', ') return;'),
+      inRedis('batcher.ts', 'rejection !== null && batcher.isUnused', 'rejection !== null && batcher.isIdle'),
+      inRedis('batcher.ts', '|| this.#batchers.get(text) !== batcher) return;', ') return;'),
       inRedis(
-        'calls/lanes.ts',
-        '    this.#lanes.delete(text);\n    lane.stopTimer();',
-        '    this.#lanes.delete(text);',
+        'batcher.ts',
+        '    this.#batchers.delete(text);\n    batcher.stop();',
+        '    this.#batchers.delete(text);',
       ),
     ],
   },
   {
-    name: 'a lease that ran out while the server was away counts a try',
+    name: 'numbers of batches start again after a queue was idle, so that the server takes new batches for old ones',
+    suite: 'redis batches',
+    edits: [inRedis('batcher.ts', 'this.#highest = Math.max(this.#highest, number + 1);', '')],
+  },
+  {
+    name: 'two relays bring the entries of one outbox to one queue at once',
+    suite: 'redis batches',
+    edits: [inRedis('outbox.ts', 'if (!relay.isRunning) void this.#run', 'void this.#run')],
+  },
+  {
+    name: 'an outbox entry that is sent again is applied again',
+    suite: 'redis outbox',
+    edits: [inRedis('library/outbox.lua', "if number > mark.number and outcome == ''", "if outcome == ''")],
+  },
+  {
+    name: 'after a failover with a clock that is behind, new outbox entries look like old ones',
+    suite: 'redis outbox',
+    edits: [
+      inRedis(
+        'library/outbox.lua',
+        "runId = runId or string.match(db('INFO', 'server'), 'run_id:(%x%x%x%x%x%x%x%x)')",
+        "runId = 'any run.'",
+      ),
+    ],
+  },
+  {
+    name: 'the mark of an outbox that is still in use is forgotten after a day',
+    suite: 'redis outbox',
+    edits: [inRedis('library/outbox.lua', 'if lastUse > call.now - MARK_MS then', 'if false then')],
+  },
+  {
+    name: 'a sweep leaves the outbox of a node that died',
+    suite: 'redis outbox',
+    edits: [inRedis('library/sweep.lua', "if hasEntries then wantAll(q, 'hint') end", '')],
+  },
+  {
+    name: 'a call that is sent again is done again',
+    suite: 'redis calls',
+    edits: [inRedis('library/session.lua', 'if last == call.number then return repeatReply(q) end', '')],
+  },
+  {
+    name: 'what a pop took whose reply was lost stays gone',
+    suite: 'redis answers',
+    edits: [
+      inRedis(
+        'library/session.lua',
+        'if isReceived then finishPops(q, taken) else undoTake(q, taken) end',
+        'finishPops(q, taken)',
+      ),
+    ],
+  },
+  {
+    name: 'a reserve whose reply is repeated hands out what it no longer holds',
+    suite: 'redis answers',
+    edits: [
+      inRedis(
+        'library/take.lua',
+        'if not d or d.token ~= tokenAt(taken, i - 1) or d.ends <= call.now then values[i] = false end',
+        '',
+      ),
+    ],
+  },
+  {
+    name: 'reading a queue that does not exist creates it',
+    suite: 'redis no trace',
+    edits: [
+      inRedis(
+        'library/session.lua',
+        "return call.number > 0 and (q.tag ~= '' or call.received < call.number - 1)",
+        'return call.number > 0',
+      ),
+    ],
+  },
+  {
+    name: 'names that are only asked for pile up in the list of used queues',
+    suite: 'redis no trace',
+    edits: [inRedis('library/registry.lua', 'if isKnown == 1 then db', 'if true then db')],
+  },
+  {
+    name: 'a call of a queue that does not exist may be executed after the client gave it up',
+    suite: 'redis no trace',
+    edits: [inRedis('library/session.lua', ' or call.received < call.number - 1)', ')')],
+  },
+  {
+    name: 'a take hands out what has expired',
+    suite: 'redis expiry',
+    edits: [inRedis('library/take.lua', 'if expireElements(q) then', 'if false then')],
+  },
+  {
+    name: 'an element that was released does not expire any more',
+    suite: 'redis expiry',
+    edits: [
+      inRedis(
+        'library/deliveries.lua',
+        'if gid == PLAIN and d.expiresAt ~= NEVER then noteExpiry(q, d.expiresAt, seq) end',
+        '',
+      ),
+    ],
+  },
+  {
+    name: 'of elements that are inserted with others, some are not listed for their expiry',
+    suite: 'redis expiry',
+    edits: [
+      inRedis('library/insert.lua', 'used, listed = #stored, #added', 'used, listed = #stored, #stored'),
+    ],
+  },
+  {
+    name: 'a lease that ran out while the server was unavailable counts a try',
     suite: 'redis outages',
-    edits: [inRedis('library/leases.lua', 'if isExcused(held, till) then', 'if false then')],
+    edits: [inRedis('library/deliveries.lua', 'if isExcused(d, ends) then', 'if false then')],
   },
   {
     name: 'a lease that is given out soon after an outage counts no try',
     suite: 'redis outages',
-    edits: [inRedis('library/leases.lua', ' and leasedAt(held) < call.contact', '')],
+    edits: [inRedis('library/deliveries.lua', ' and d.since < call.contact', '')],
   },
   {
     name: 'a lease without its delivery ends as if it had one',
     suite: 'redis damage',
-    edits: [inRedis('library/leases.lua', 'if not isHeldAt(held, till) then', 'if false then')],
+    edits: [inRedis('library/deliveries.lua', 'if not isReservedUntil(d, ends) then', 'if false then')],
   },
   {
     name: 'a malformed token commits a reservation whose record has no token',
     suite: 'redis damage',
     edits: [
-      inRedis('library/settle.lua', '(token == NO_TOKEN or token ~= found.token)', 'token ~= found.token'),
+      inRedis(
+        'library/settle.lua',
+        '(item.token == NO_TOKEN or item.token ~= d.token)',
+        'item.token ~= d.token',
+      ),
     ],
   },
   {
@@ -79,15 +190,15 @@ export const REDIS: readonly Mutant[] = [
         'const SURELY_KNOWN_MS = 12 * USE_NOTED_MS;',
         'const SURELY_KNOWN_MS = Number.POSITIVE_INFINITY;',
       ),
-      inRedis('around.ts', 'if (!unknown.includes(each)) registry.noteUse(each);', 'unknown.includes(each);'),
+      inRedis('batcher.ts', '      registry.noteUse(this.queue);\n', ''),
     ],
   },
   {
-    name: 'a take whose answer cannot be decoded counts as received',
+    name: 'a take whose reply cannot be decoded counts as received',
     suite: 'redis damage',
     edits: [
       inRedis(
-        'calls/lane.ts',
+        'batcher.ts',
         'else if (batch.number > 0) this.#received',
         'if (batch.number > 0) this.#received',
       ),
@@ -96,7 +207,9 @@ export const REDIS: readonly Mutant[] = [
   {
     name: 'an element that cannot be decoded is taken again and again',
     suite: 'redis damage',
-    edits: [inRedis('calls/lane.ts', 'if (members.length > 0) this', 'if (members.length < 0) this')],
+    edits: [
+      inRedis('batcher.ts', 'if (members.length > 0) this.#waiting', 'if (members.length < 0) this.#waiting'),
+    ],
   },
   {
     name: 'the bytes of a namespace leave out the content of its elements',
