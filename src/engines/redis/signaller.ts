@@ -49,7 +49,7 @@ export class RedisSignaller implements Signaller, InsertSignals {
   }
 
   /**
-   * Behind an insert on the same connection other nodes hear of it when this one does, a round trip earlier. On
+   * Behind an insert on the same connection other nodes learn of it when this one does, a round trip earlier. On
    * a cluster the channel may be another server's, which could be quicker than the one that stores.
    */
   follower(topic: string, message: JsonValue): Command | null {

@@ -161,7 +161,7 @@ local function endAllLeases(q)
   return count
 end
 
-local EXPIRED_AT_ONCE = 500
+local EXPIRED_AT_ONCE = 1000
 
 local function expireDelivery(q, gid, seq)
   local d = findDelivery(q, gid, seq)

@@ -7,7 +7,7 @@
 -- p<number(7)>  run(8), then, packed: { timing, content, groups, dedup key, reason } each
 -- o<tag of the source><run>  the mark: number(7) last use(6) listed under `o` at(6)
 --
--- Waiting for replicas waits for what the same connection wrote last. So whoever returns entries, or finds them applied,
+-- Waiting for replicas waits for what the same connection wrote last. So a call that returns entries, or finds them applied,
 -- writes something all the same: a failover must not undo a step whose entries have been applied.
 --
 -- The run of the server is part of the mark's key: after a failover that lost the last numbers, with a clock that is

@@ -1,6 +1,6 @@
 -- counts <group or *>: ready(6) scheduled(6) reserved(6) next known(1) next(6), then the same per group that has
 -- anything, before each the length of its name(2) and the name; of =group, or for * of the whole queue
--- scan <group> <states: letters of w, s, r in order> <after: a cursor or ''> <limit> <bodies: 1 or ''> <ids>: the length of
+-- scan <group> <states: any of w, s, r, in this order> <after: a cursor or ''> <limit> <bodies: 1 or ''> <ids>: the length of
 -- the next cursor(1) and the cursor, then per delivery its state(1) maturity(6) tries(4) lease end(6) seq(6) body length(6)
 -- length of the reason(2) and the reason; and the elements. A cursor is a state and a member of z.
 

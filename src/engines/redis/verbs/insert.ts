@@ -75,9 +75,9 @@ export function insertCall(
 }
 
 const COLUMNS = [
-  { letter: 't', of: 'timing' },
-  { letter: 'g', of: 'groups' },
-  { letter: 'd', of: 'dedupKey' },
+  { code: 't', of: 'timing' },
+  { code: 'g', of: 'groups' },
+  { code: 'd', of: 'dedupKey' },
 ] as const;
 
 /** Names joined by commas, which no name has; '' on a plain queue. */
@@ -109,11 +109,7 @@ export const INSERT: Verb<InsertCall, ElementId[]> = {
     const elements = calls.length === 1 ? (calls[0]?.elements ?? []) : calls.flatMap((call) => call.elements);
     // The columns that are sent in addition to the content: those that any element needs.
     const columns = COLUMNS.filter(({ of }) => elements.some((element) => element[of].length > 0));
-    const args: Arg[] = [
-      elements.length,
-      columns.map(({ letter }) => letter).join(''),
-      calls[0]?.windowMs ?? 0,
-    ];
+    const args: Arg[] = [elements.length, columns.map(({ code }) => code).join(''), calls[0]?.windowMs ?? 0];
     if (columns.some(({ of }) => of === 'groups')) {
       args.push(calls[0]?.room.text ?? '', calls.map((call) => call.elements.length).join(','));
     }

@@ -13,7 +13,7 @@ import {
 } from '../../../model/element.ts';
 import { decodeContent, ELEMENT_HEAD } from '../content.ts';
 import { elementId, encodeIds } from '../ids.ts';
-import { STATE_LETTERS } from './settle.ts';
+import { STATE_CODES } from './settle.ts';
 import type { Result, Verb } from './verb.ts';
 
 const COUNTS_BYTES = 25;
@@ -44,7 +44,7 @@ function readCounts(text: Buffer, at: number): GroupCounts {
 }
 
 const STATES: Readonly<Record<string, DeliveryState>> = Object.fromEntries(
-  DELIVERY_STATES.map((state) => [STATE_LETTERS[state], state]),
+  DELIVERY_STATES.map((state) => [STATE_CODES[state], state]),
 );
 /** A state(1) maturity(6) tries(4) lease end(6) seq(6) body length(6) length of the reason(2). */
 const SCANNED_BYTES = 31;
@@ -56,18 +56,11 @@ export const SCAN: Verb<ScanOptions, ScanPage> = {
   encode([options]) {
     if (options === undefined) return [];
     const { group, states, after, limit, bodies, ids } = options;
-    const letters = DELIVERY_STATES.filter((state) => states.includes(state)).map(
-      (state) => STATE_LETTERS[state],
+    const codes = DELIVERY_STATES.filter((state) => states.includes(state)).map(
+      (state) => STATE_CODES[state],
     );
     const cursor = Buffer.from(after ?? '', 'base64url');
-    return [
-      group,
-      letters.join(''),
-      cursor,
-      limit,
-      bodies ? '1' : '',
-      ids === undefined ? '' : encodeIds(ids),
-    ];
+    return [group, codes.join(''), cursor, limit, bodies ? '1' : '', ids === undefined ? '' : encodeIds(ids)];
   },
   decode(result, [options]) {
     const { text } = result;

@@ -144,7 +144,7 @@ export interface PurgeCall {
   readonly limit: number;
 }
 
-export const STATE_LETTERS: Readonly<Record<DeliveryState, string>> = {
+export const STATE_CODES: Readonly<Record<DeliveryState, string>> = {
   ready: 'w',
   scheduled: 's',
   reserved: 'r',
@@ -153,6 +153,6 @@ export const STATE_LETTERS: Readonly<Record<DeliveryState, string>> = {
 /** One step: how many went, and whether there may be more. */
 export const PURGE: Verb<PurgeCall, { readonly removed: number; readonly isDone: boolean }> = {
   name: 'purge',
-  encode: ([call]) => [(call?.states ?? []).map((state) => STATE_LETTERS[state]).join(''), call?.limit ?? 0],
+  encode: ([call]) => [(call?.states ?? []).map((state) => STATE_CODES[state]).join(''), call?.limit ?? 0],
   decode: ({ text }) => [{ removed: text.readUIntBE(0, 6), isDone: text.readUInt8(6) === 0 }],
 };
