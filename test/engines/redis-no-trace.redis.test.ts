@@ -36,33 +36,36 @@ it('Reading a queue that does not exist leaves nothing on the Redis server, what
   const prefix = freshPrefix();
   const engine = redisEngine({ url, namespaces: [plain('plain')], clock: null, prefix });
   await engine.start();
-  const { storage } = engine;
-  await storage.insert({ ns: 'plain', name: 'there' }, newElements('a'));
-  const before = await keysUnder(prefix);
-  const names = (): string[] => before.filter((key) => key.includes(':used') || key.endsWith(':tidy'));
-  const { port } = await standalone();
-  const sizes = (): string[] => names().map((key) => redisCli('-p', String(port), 'ZCARD', key).trim());
-  const sizesBefore = sizes();
-  for (let i = 0; i < 20; i++) {
-    const queue: QueueKey = { ns: 'plain', name: `unknown ${i}` };
-    const item = { queue, id: ID, group: '', token: null, from: 'reserved' } as const;
-    await Promise.all([
-      storage.take(queue, TAKE),
-      storage.take(queue, { ...TAKE, leaseMs: 3_600_000 }),
-      storage.take(queue, { ...TAKE, ids: [ID] }),
-      storage.settle([{ ...item, group: null, from: 'waiting', action: { kind: 'finish' } }]),
-      ...ACTIONS.map(async (action) => {
-        assert.equal((await storage.settle([{ ...item, action }]))[0]?.outcome, 'not-found', action.kind);
-      }),
-      storage.scan(queue, { group: '', states: ['ready'], after: null, limit: 1, bodies: true }),
-      storage.counts(queue),
-      storage.purge(queue),
-    ]);
+  try {
+    const { storage } = engine;
+    await storage.insert({ ns: 'plain', name: 'there' }, newElements('a'));
+    const before = await keysUnder(prefix);
+    const names = (): string[] => before.filter((key) => key.includes(':used') || key.endsWith(':tidy'));
+    const { port } = await standalone();
+    const sizes = (): string[] => names().map((key) => redisCli('-p', String(port), 'ZCARD', key).trim());
+    const sizesBefore = sizes();
+    for (let i = 0; i < 20; i++) {
+      const queue: QueueKey = { ns: 'plain', name: `unknown ${i}` };
+      const item = { queue, id: ID, group: '', token: null, from: 'reserved' } as const;
+      await Promise.all([
+        storage.take(queue, TAKE),
+        storage.take(queue, { ...TAKE, leaseMs: 3_600_000 }),
+        storage.take(queue, { ...TAKE, ids: [ID] }),
+        storage.settle([{ ...item, group: null, from: 'waiting', action: { kind: 'finish' } }]),
+        ...ACTIONS.map(async (action) => {
+          assert.equal((await storage.settle([{ ...item, action }]))[0]?.outcome, 'not-found', action.kind);
+        }),
+        storage.scan(queue, { group: '', states: ['ready'], after: null, limit: 1, bodies: true }),
+        storage.counts(queue),
+        storage.purge(queue),
+      ]);
+    }
+    assert.deepEqual(await keysUnder(prefix), before);
+    assert.deepEqual(sizes(), sizesBefore);
+    assert.deepEqual(await storage.queues('plain'), ['there']);
+  } finally {
+    await engine.stop();
   }
-  assert.deepEqual(await keysUnder(prefix), before);
-  assert.deepEqual(sizes(), sizesBefore);
-  assert.deepEqual(await storage.queues('plain'), ['there']);
-  await engine.stop();
 });
 
 it('What is kept of a queue that does not exist, since the outcome of a call was lost, is gone a minute later', async () => {

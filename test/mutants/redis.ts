@@ -38,9 +38,9 @@ export const REDIS: readonly Mutant[] = [
     edits: [inRedis('batcher.ts', 'this.#highest = Math.max(this.#highest, number + 1);', '')],
   },
   {
-    name: 'two relays bring the entries of one outbox to one queue at once',
+    name: 'a call is answered before what it moved has arrived',
     suite: 'redis batches',
-    edits: [inRedis('outbox.ts', 'if (!relay.isRunning) void this.#run', 'void this.#run')],
+    edits: [inRedis('outbox.ts', 'upTo === null || Buffer.compare(number, upTo) <= 0', 'number !== upTo')],
   },
   {
     name: 'an outbox entry that is sent again is applied again',

@@ -177,7 +177,7 @@ end
 
 -- Forgets marks of sources that were silent for a day.
 local function forgetMarks(q)
-  for _, member in ipairs(membersBetween(q.z, '[o', '(o' .. six(math.max(0, call.now - MARK_MS)), 500)) do
+  for _, member in ipairs(membersBetween(q.z, '[o', '(o' .. six(math.max(0, call.now - MARK_MS + 1)), 500)) do
     local key = sub(member, 8)
     local stored = db('HGET', q.h, 'o' .. key)
     local lastUse = stored and fromSix(stored, 8) or 0

@@ -40,7 +40,7 @@ end
 
 -- What a silent client popped is its own by now: whether it ever received it, nobody can say.
 local function forgetSessions(q)
-  for _, member in ipairs(membersBetween(q.z, '[c', '(c' .. six(math.max(0, call.now - SESSION_MS)), AT_ONCE)) do
+  for _, member in ipairs(membersBetween(q.z, '[c', '(c' .. six(math.max(0, call.now - SESSION_MS + 1)), AT_ONCE)) do
     local client = sub(member, 8)
     local session = db('HGET', q.h, 'c' .. client)
     local lastUse = session and fromSix(session, 7) or 0

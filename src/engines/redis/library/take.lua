@@ -181,10 +181,18 @@ end
 -- The client has what it popped: nothing more is kept of it.
 local function finishPops(q, taken)
   if byte(taken) ~= POPS then return end
-  local gid = sub(taken, 2, 3)
-  eachTaken(taken, function(member, seq)
-    if gid == PLAIN and not isTouched(member) then delete(q, 'e' .. seq) else finish(q, gid, seq) end
-  end)
+  local gid, deleted = sub(taken, 2, 3), q.deleted
+  local count = #deleted
+  for at = TAKE_HEAD + 1, #taken - TAKE_STEP + 1, TAKE_STEP do
+    local seq = sub(taken, at + 9, at + 14)
+    if gid == PLAIN and byte(taken, at + 18) % 2 == 0 then
+      count = count + 1
+      deleted[count] = 'e' .. seq
+    else
+      finish(q, gid, seq)
+      count = #deleted
+    end
+  end
 end
 
 -- The client does not know what it took: all of it returns to its place, and no try is counted.

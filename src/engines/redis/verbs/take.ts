@@ -123,8 +123,7 @@ function readTaken({ tag, text, elements }: Result, group: GroupName): Taken {
       const tries = text.readUInt32BE(at + 12) >>> 1;
       const delivery = { id, group, tries, matureAt, lease, body, contentType, contentEncoding, headers };
       deliveries.push(delivery);
-      const isUsual = value.readUIntBE(16, 6) === 0 && value.readUIntBE(10, 6) === matureAt;
-      if (!isReserved && !isUsual) insertedAndExpires.set(delivery, value.subarray(10, 22));
+      if (!isReserved && !isUsual(value, text, at)) insertedAndExpires.set(delivery, value.subarray(10, 22));
     } catch (cause) {
       undecodable.push({ id, member: text.subarray(at - 3, at - 3 + TAKE_STEP), cause });
     }
@@ -132,6 +131,12 @@ function readTaken({ tag, text, elements }: Result, group: GroupName): Taken {
   const [first] = undecodable;
   if (first !== undefined) throw new UndecodableElements(first, undecodable);
   return { deliveries, goneFrom };
+}
+
+/** Whether a stored element does not expire, and was inserted at the moment(6) at `at` of `text`. */
+function isUsual(value: Buffer, text: Buffer, at: number): boolean {
+  for (let i = 0; i < 6; i++) if (value[i + 10] !== text[at + i] || value[i + 16] !== 0) return false;
+  return true;
 }
 
 /** Deliveries that this process popped, as arguments. */
