@@ -1,5 +1,5 @@
-import { STATUS_CODES } from 'node:http';
 import type { ErrorCode, QuaysideError } from '../model/errors.ts';
+import { STATUS_CODES } from './node-http.ts';
 
 /** How HTTP says one error. */
 interface HttpError {

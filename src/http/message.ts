@@ -1,5 +1,5 @@
-import { IncomingMessage } from 'node:http';
 import type { Socket } from 'node:net';
+import { IncomingMessage } from './node-http.ts';
 
 /** What a request that nobody has asked for the body of may hold; then its socket waits. */
 const UNCLAIMED_BYTES = 65_536;

@@ -1,6 +1,6 @@
-import { STATUS_CODES } from 'node:http';
 import type { ErrorCode } from '../model/errors.ts';
 import { httpError, PROBLEM_JSON } from './errors.ts';
+import { STATUS_CODES } from './node-http.ts';
 import { type AnswerNote, parametersOf, problemsOf, type Route } from './route.ts';
 import { Problem } from './schemas.ts';
 

@@ -1,4 +1,4 @@
-import { createServer, type Server, type ServerOptions, type ServerResponse } from 'node:http';
+import type { Server, ServerOptions, ServerResponse } from 'node:http';
 import { createServer as createTlsServer, type Server as TlsServer } from 'node:https';
 import type { AddressInfo, Socket } from 'node:net';
 import type { Histogram } from '../model/histogram.ts';
@@ -6,6 +6,7 @@ import type { TlsMaterial } from '../model/listener.ts';
 import type { Service } from '../model/service.ts';
 import { Front } from './front.ts';
 import { HttpRequest } from './message.ts';
+import { createServer } from './node-http.ts';
 import type { HttpOptions, HttpParts } from './options.ts';
 import { answerUnreadable, refuseTunnel } from './unreadable.ts';
 
