@@ -75,6 +75,35 @@ describe('HTTP and AMQP alike', () => {
     await client.close();
   });
 
+  it('time to live: seconds here are milliseconds there', async () => {
+    fresh();
+    await send({ ttl: 1500 });
+    await send({ absolute_expiry_time: new Date(node.harness.opened.now() + 1500) });
+    await http.insert('N', queue, 'x', { query: { ttl: '1.5' } });
+    await node.harness.passTime(1499);
+    assert.deepEqual(await sizes(), [3, 0, 0]);
+    await node.harness.passTime(1);
+    assert.equal((await http.get('N', queue, { to: 0 })).status, 504);
+  });
+
+  it('reason: what one says at a rollback, the other reads in the dead-letter queue', async () => {
+    const reason = 'schlüssel "7" fehlt';
+    fresh();
+    await http.insert('jobs', queue, 'x', { tries: 1 });
+    const { client, got } = await holding(addressOf(queue, 'jobs'));
+    got.delivery.reject({ condition: 'app:bad', description: reason });
+    await client.close();
+    const dead = await http.get('jobs', '__deadletter__');
+    const bytes = elementHeadersOf(dead).get('x-dl-reason') ?? '';
+    assert.equal(Buffer.from(bytes, 'latin1').toString(), `app:bad: ${reason}`);
+    await http.insert('jobs', queue, 'x', { tries: 1 });
+    const id = headerOf(await http.reserve('jobs', queue, { to: 0 }), 'x-ks-id');
+    await http.rollback('jobs', queue, id, { query: { reason } });
+    const letter = await holding(addressOf('__deadletter__', 'jobs'), { snd_settle_mode: 1 });
+    assert.equal(letter.got.message.application_properties?.['x-dl-reason'], reason);
+    await letter.client.close();
+  });
+
   it('pop: what one took, the other does not find', async () => {
     fresh();
     await insert();

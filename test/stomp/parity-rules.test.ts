@@ -75,6 +75,35 @@ describe('HTTP and STOMP alike', () => {
     await client.disconnect();
   });
 
+  it('time to live: seconds here are milliseconds there', async () => {
+    fresh();
+    await send({ 'x-ks-ttl': 1500 });
+    await http.insert('N', queue, 'x', { query: { ttl: '1.5' } });
+    await node.harness.passTime(1499);
+    assert.deepEqual(await sizes(), [2, 0, 0]);
+    await node.harness.passTime(1);
+    assert.equal((await http.get('N', queue, { to: 0 })).status, 504);
+  });
+
+  it('reason: what one says at a rollback, the other reads in the dead-letter queue', async () => {
+    const reason = 'schlüssel "7" fehlt';
+    fresh();
+    await http.insert('jobs', queue, 'x', { tries: 1 });
+    const [client, message] = await subscribed('client', {}, 'jobs');
+    await client.ask('NACK', { ...ackOf(message), 'x-ks-reason': reason });
+    await client.disconnect();
+    const dead = await http.get('jobs', '__deadletter__', { to: 0 });
+    const bytes = elementHeadersOf(dead).get('x-dl-reason') ?? '';
+    assert.equal(Buffer.from(bytes, 'latin1').toString(), reason);
+    await http.insert('jobs', queue, 'x', { tries: 1 });
+    const id = headerOf(await http.reserve('jobs', queue, { to: 0 }), 'x-ks-id');
+    await http.rollback('jobs', queue, id, { query: { reason } });
+    await stomp.ask('SUBSCRIBE', { destination: destination('__deadletter__', 'jobs'), id: 'dead' });
+    const { headers } = await stomp.expect('MESSAGE');
+    assert.equal(headers.get('x-dl-reason'), reason);
+    await stomp.ask('UNSUBSCRIBE', { id: 'dead' });
+  });
+
   it('pop: what one took, the other does not find', async () => {
     fresh();
     await insert();
