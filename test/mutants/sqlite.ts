@@ -63,6 +63,17 @@ export const SQLITE: readonly Mutant[] = [
     ],
   },
   {
+    name: 'the bound of an evicted group ends leases of the group that has its number',
+    suite: 'sqlite forgotten queues',
+    edits: [
+      inWorker(
+        'rows.ts',
+        'leaseEndsFrom > now || this.#names.subscriptionById(id) !== subscription',
+        'leaseEndsFrom > now',
+      ),
+    ],
+  },
+  {
     name: 'the storage thread keeps each name that was ever asked for',
     suite: 'sqlite names',
     edits: [inWorker('main.ts', 'store.names.forgetHandlesBelow(batches.at(-1)?.firstHandle ?? 0);', '')],

@@ -4,6 +4,7 @@ import type { Engine } from '../../src/engine/engine.ts';
 import type { QueueKey } from '../../src/model/names.ts';
 import { type SqliteFolder, withFolder } from '../engines/sqlite-folder.ts';
 import { bodyTexts, newElement, newElements } from '../support/elements.ts';
+import { commit } from '../support/settle.ts';
 
 const HOUR_MS = 3_600_000;
 const POP = { group: '', count: 10, leaseMs: null };
@@ -87,6 +88,30 @@ describe('a queue of SQLite that is empty and unused for a day', () => {
       await engine.stop();
       const again = await folder.started();
       assert.deepEqual(bodyTexts((await again.storage.take(named('q'), POP)).deliveries), ['a']);
+    });
+  });
+});
+
+describe('a group of SQLite that is evicted', () => {
+  it('leaves no lease behind for the next new group, which may be given its number', async () => {
+    await withFolder(async (folder) => {
+      const stream = { name: 'S', groups: [], deadLetter: null, retentionMs: null, maxGroups: 1 };
+      const { storage } = await folder.started({}, [stream]);
+      const queue = { ns: 'S', name: 'q' };
+      const reserve = async (group: string): Promise<string> => {
+        await storage.insert(queue, [newElement({ groups: [group] })]);
+        const { deliveries } = await storage.take(queue, { group, count: 1, leaseMs: 1000 });
+        return deliveries[0]?.id ?? '';
+      };
+      const first = await reserve('a');
+      assert.deepEqual(await commit(storage, queue, [{ id: first, group: 'a', token: null }]), ['done']);
+      const second = await reserve('b');
+      folder.clock.advance(2000);
+      await storage.sweep();
+      const { ready, reserved } = await storage.counts(queue);
+      assert.deepEqual({ ready, reserved }, { ready: 1, reserved: 0 });
+      const { deliveries } = await storage.take(queue, { group: 'b', count: 1, leaseMs: null });
+      assert.deepEqual([deliveries[0]?.id, deliveries[0]?.tries], [second, 1]);
     });
   });
 });

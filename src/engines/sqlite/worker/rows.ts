@@ -520,8 +520,10 @@ export class Rows {
   /** Some reservations that ended at `now` or before, in the order of their ends, over all queues. */
   endedLeases(now: number): DeliveryRow[] {
     const found: DeliveryRow[] = [];
-    for (const { id, leaseEndsFrom } of this.#leased) {
-      if (leaseEndsFrom > now) continue;
+    for (const subscription of this.#leased) {
+      const { id, leaseEndsFrom } = subscription;
+      // Another one may have the number of one that was removed, whose bound stays here until it is refreshed.
+      if (leaseEndsFrom > now || this.#names.subscriptionById(id) !== subscription) continue;
       if (found.length >= LEASES_A_CALL) break;
       const rows = this.#sql.endedLeases.all(id, now, LEASES_A_CALL - found.length);
       found.push(...(rows as unknown as DeliveryRow[]));
