@@ -86,6 +86,17 @@ describe('A queue on PostgreSQL that is unused, with several nodes,', () => {
     assert.deepEqual(await registered(), before);
   });
 
+  it('stays if something was stored and removed between two looks at it', async () => {
+    const [a] = nodes;
+    await insert(a, 'first');
+    await pop(a);
+    await passHours(23);
+    await insert(a, 'second');
+    await a.storage.purge(QUEUE);
+    await passHours(3);
+    assert.deepEqual(await a.storage.queues('plain'), ['q']);
+  });
+
   it('is not kept by a node that only reads it, which sees what is stored later', async () => {
     const [a, b] = nodes;
     await insert(a, 'first');

@@ -64,11 +64,7 @@ export const SUITES = {
   },
   'postgres keys': { files: ['test/contract/engines.test.ts'], pattern: 'Storage port: postgres declare' },
   'postgres options': { files: ['test/contract/engines.test.ts'], pattern: 'Storage port: postgres options' },
-  'postgres expiry': { files: ['test/contract/engines.test.ts'], pattern: 'Storage port: postgres expiry' },
-  'postgres model with crashes': {
-    files: ['test/contract/model.test.ts'],
-    pattern: 'Storage model: postgres ',
-  },
+  'postgres expiry': { files: ['test/engines/expiry.postgres.test.ts'], pattern: null },
   'postgres registry': { files: ['test/engines/registry.postgres.test.ts'], pattern: null },
   'postgres unused queues': { files: ['test/engines/unused-queues.postgres.test.ts'], pattern: null },
   'postgres faults': { files: ['test/engines/faults.postgres.test.ts'], pattern: null },

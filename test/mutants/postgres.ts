@@ -32,7 +32,7 @@ export const POSTGRES: readonly Mutant[] = [
   },
   {
     name: 'a change whose reply was lost is said not to have been made',
-    suite: 'postgres model with crashes',
+    suite: 'postgres faults',
     edits: [
       inPostgres(
         'batcher.ts',
@@ -129,10 +129,10 @@ export const POSTGRES: readonly Mutant[] = [
     ],
   },
   {
-    name: 'what expires while it is reserved stays when its lease expires',
+    name: 'a take delivers what another node stored and has expired',
     suite: 'postgres expiry',
     edits: [
-      inPostgres('expire.ts', 'v.dies OR v.expires_at <= t.now AS goes', 'v.dies OR NOT v.is_lease AS goes'),
+      inPostgres('take.ts', 'FROM picked p WHERE p.is_expired IS NOT TRUE WINDOW', 'FROM picked p WINDOW'),
     ],
   },
   {
