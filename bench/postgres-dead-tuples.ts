@@ -3,7 +3,7 @@
  * nothing to do with the queue, stays open. PostgreSQL can then remove nothing that the queue has
  * finished since, and the index of waiting deliveries begins with ever more entries that are dead.
  *
- * Beside each figure stands the same look taken from the very front of the index, as a plain
+ * Next to each figure stands the same look taken from the very front of the index, as a plain
  * `ORDER BY … LIMIT` does it. The engine begins where it last found something (`watermark.ts`).
  */
 import { parseArgs } from 'node:util';

@@ -264,7 +264,7 @@ export interface BatcherOptions {
 }
 
 /**
- * The one ordered way to the database: gathers the calls that are made while a batch is in flight, arranges
+ * The one ordered way to the database: gathers the calls that are made while a batch is in progress, arranges
  * their items as few statements, and sends these as the next batch, one transaction.
  *
  * - Calls about a queue take effect in the order in which they were made, since there is one connection and
@@ -282,7 +282,7 @@ export class Batcher {
   #alone: Call[] = [];
   #sent: readonly Call[] = [];
   #sentAt = 0;
-  /** Whether the calls' own statements are in flight, and not only what prepares them. */
+  /** Whether the calls' own statements are on their way, and not only what prepares them. */
   #mayBeApplied = false;
   #isRunning = false;
   #isScheduled = false;

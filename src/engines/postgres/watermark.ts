@@ -118,7 +118,7 @@ const SETTLED_AFTER_MS = 60_000;
  *
  * Those rows are added up into new ones all the time, and a read from the first number on would step over all that
  * cannot be removed yet. No probe is needed, since numbers only grow: what a read found to be the first number is
- * the first for ever, except for rows whose transactions were in flight at that time. When those must have ended, one
+ * the first for ever, except for rows whose transactions were in progress at that time. When those must have ended, one
  * more read from the old place shows whether there were any.
  */
 export class CounterWatermark {
