@@ -11,7 +11,10 @@ import { turns, until } from './redis-time.ts';
 
 const LOGIN = { username: null, password: null, db: 0, tls: null };
 
-describe('A connection to Redis', () => {
+/** A reply that never comes fails its test. */
+const TIMEOUT = { timeout: 20_000 };
+
+describe('A connection to Redis', TIMEOUT, () => {
   /** Its replies are written by hand. */
   let server: Server;
   let clock: FakeClock;
@@ -130,8 +133,8 @@ const CHECK: Readonly<Record<string, string>> = {
   CONFIG: '*0\r\n',
 };
 
-describe('A Redis master with a replica', () => {
-  it('is sent the commands of a turn in one packet, with one WAIT behind it that only writes depend on', async () => {
+describe('A Redis master with a replica', TIMEOUT, () => {
+  it('is sent the commands of a turn in one packet, with one WAIT behind it that only writes depend on', async (t) => {
     const packets: string[][] = [];
     const server = createServer({ noDelay: true }, (socket) => {
       socket.on('error', () => {});
@@ -158,6 +161,10 @@ describe('A Redis master with a replica', () => {
       onReady: () => {},
       onDown: () => {},
     });
+    t.after(() => {
+      master.stop();
+      server.close();
+    });
     await master.ready;
     const followers = [{ name: 'PUBLISH', args: ['c', 'm'] }];
     const written = master.execute({ name: 'SET', args: ['a', '1'], writes: true });
@@ -169,9 +176,6 @@ describe('A Redis master with a replica', () => {
       read.then((reply) => assert.deepEqual(reply, Buffer.from('1'))),
     ]);
     assert.deepEqual(packets, [['SET', 'SET', 'ASKING', 'GET', 'PUBLISH', 'WAIT']]);
-    master.stop();
-    server.close();
-    await once(server, 'close');
   });
 });
 

@@ -6,6 +6,7 @@ import { HTTP } from './http.ts';
 import { NODES } from './nodes.ts';
 import { POSTGRES } from './postgres.ts';
 import { REDIS } from './redis.ts';
+import { REDIS_DRIVER } from './redis-driver.ts';
 import { SQLITE } from './sqlite.ts';
 import { STOMP } from './stomp.ts';
 
@@ -80,6 +81,12 @@ export const SUITES = {
   'redis damage': { files: ['test/engines/redis-damage.redis.test.ts'], pattern: null },
   'redis capacity': { files: ['test/engines/redis-capacity.redis.test.ts'], pattern: null },
   'redis forgotten queues': { files: ['test/engines/redis-forgotten.redis.test.ts'], pattern: null },
+  'redis connection': { files: ['test/engines/redis-connection.test.ts'], pattern: null },
+  'redis unfit': { files: ['test/engines/redis-calls.redis.test.ts'], pattern: 'that evicts' },
+  'redis bad network': { files: ['test/engines/redis-calls.redis.test.ts'], pattern: 'brings its functions' },
+  'redis away': { files: ['test/engines/redis-away.redis.test.ts'], pattern: 'begins to evict' },
+  'redis database': { files: ['test/engines/redis-database.redis.test.ts'], pattern: 'cannot be selected' },
+  'redis nodes': { files: ['test/engines/redis-nodes.redis.test.ts'], pattern: 'was cut' },
   logins: { files: ['test/unit/access-logins.test.ts'], pattern: null },
   'client addresses': { files: ['test/unit/http-client-address.test.ts'], pattern: null },
   'differences of nodes': { files: ['test/broker/agreement.test.ts'], pattern: 'until one of them is gone' },
@@ -130,6 +137,7 @@ export const MUTANTS: Readonly<Record<string, readonly Mutant[]>> = {
   sqlite: SQLITE,
   postgres: POSTGRES,
   redis: REDIS,
+  'redis-driver': REDIS_DRIVER,
   access: ACCESS,
   broker: BROKER,
   nodes: NODES,

@@ -1,0 +1,90 @@
+import type { Edit, Mutant } from './mutants.ts';
+
+const inClient = (file: string, search: string, replace: string): Edit => ({
+  file: `src/engines/redis/client/${file}`,
+  search,
+  replace,
+});
+
+/** Bugs of the connections to Redis. */
+export const REDIS_DRIVER: readonly Mutant[] = [
+  {
+    name: 'a command that was sent on a lost connection counts as never sent',
+    suite: 'redis connection',
+    edits: [inClient('connection.ts', 'throw new CommandLost(true);', 'throw new CommandLost(false);')],
+  },
+  {
+    name: 'the driver sends a lost command again',
+    suite: 'redis connection',
+    edits: [
+      inClient('connection.ts', 'retryStrategy: null,', 'retryStrategy: () => 60,'),
+      inClient(
+        'connection.ts',
+        'autoResendUnfulfilledCommands: false',
+        'autoResendUnfulfilledCommands: true',
+      ),
+    ],
+  },
+  {
+    name: 'a server that vanished without closing is waited for',
+    suite: 'redis connection',
+    edits: [inClient('connection.ts', 'const SILENCE_MS = 3_000;', 'const SILENCE_MS = 30_000;')],
+  },
+  {
+    name: 'a connection is closed while a long reply arrives',
+    suite: 'redis connection',
+    edits: [inClient('connection.ts', "socket.on('data', () => this.#noteAlive());", '')],
+  },
+  {
+    name: 'an error reply holds the arguments of its command',
+    suite: 'redis connection',
+    edits: [
+      inClient(
+        'connection.ts',
+        'throw new ReplyError(error.message);',
+        'throw Object.assign(new ReplyError(error.message), error);',
+      ),
+    ],
+  },
+  {
+    name: 'a write counts although no replica has it',
+    suite: 'redis connection',
+    edits: [inClient('master.ts', 'Number(count.value) >= wait)', 'Number(count.value) >= 0)')],
+  },
+  {
+    name: 'each command leaves in a packet of its own',
+    suite: 'redis connection',
+    edits: [inClient('master.ts', '    connection.cork();\n', '')],
+  },
+  {
+    name: 'a server that evicts is used',
+    suite: 'redis unfit',
+    edits: [inClient('server-check.ts', "if (policy === 'noeviction') return;", 'if (policy) return;')],
+  },
+  {
+    name: 'a server that begins to evict is still used',
+    suite: 'redis away',
+    edits: [inClient('master.ts', 'if (error instanceof UnfitRedis) connection.reconnect(error);', '')],
+  },
+  {
+    name: 'a server without our functions stays without them',
+    suite: 'redis bad network',
+    edits: [inClient('executor.ts', 'return execution.inTime(loading);', 'throw execution.failure();')],
+  },
+  {
+    name: 'a failed SELECT leaves the connection in database 0',
+    suite: 'redis database',
+    edits: [inClient('server-check.ts', 'if (db !== 0) await selectDatabase(connection, db);', '')],
+  },
+  {
+    name: 'watchers are not notified that a subscription had a gap',
+    suite: 'redis nodes',
+    edits: [
+      {
+        file: 'src/engines/redis/subscriptions.ts',
+        search: '        channel.wasSubscribed = true;\n',
+        replace: '',
+      },
+    ],
+  },
+];
