@@ -52,11 +52,6 @@ export const REDIS_DRIVER: readonly Mutant[] = [
     edits: [inClient('master.ts', 'Number(count.value) >= wait)', 'Number(count.value) >= 0)')],
   },
   {
-    name: 'each command leaves in a packet of its own',
-    suite: 'redis connection',
-    edits: [inClient('master.ts', '    connection.cork();\n', '')],
-  },
-  {
     name: 'a server that evicts is used',
     suite: 'redis unfit',
     edits: [inClient('server-check.ts', "if (policy === 'noeviction') return;", 'if (policy) return;')],
@@ -75,16 +70,5 @@ export const REDIS_DRIVER: readonly Mutant[] = [
     name: 'a failed SELECT leaves the connection in database 0',
     suite: 'redis database',
     edits: [inClient('server-check.ts', 'if (db !== 0) await selectDatabase(connection, db);', '')],
-  },
-  {
-    name: 'watchers are not notified that a subscription had a gap',
-    suite: 'redis nodes',
-    edits: [
-      {
-        file: 'src/engines/redis/subscriptions.ts',
-        search: '        channel.wasSubscribed = true;\n',
-        replace: '',
-      },
-    ],
   },
 ];

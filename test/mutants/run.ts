@@ -73,7 +73,9 @@ function plant(copy: string, { file, search, replace }: Edit): void {
 
 async function passes(copy: string, { files, pattern }: Suite, modelRuns: string): Promise<boolean> {
   const filter = pattern === null ? [] : [`--test-name-pattern=${pattern}`];
-  const tests = spawn(process.execPath, ['--test', '--test-reporter=tap', ...filter, ...files], {
+  // A failed test leaves servers and sockets open, for which the process would wait until the limit.
+  const options = ['--test', '--test-force-exit', '--test-reporter=tap'];
+  const tests = spawn(process.execPath, [...options, ...filter, ...files], {
     cwd: copy,
     stdio: ['ignore', 'pipe', 'ignore'],
     env: { ...process.env, MODEL_RUNS: modelRuns, MODEL_SHRINK: '0' },
