@@ -8,9 +8,9 @@ import type { Clock } from '../model/clock.ts';
 import type { Delivery, GroupName } from '../model/element.ts';
 import { LIMITS } from '../model/limits.ts';
 import { Feed, type FeedHost } from '../session/feed.ts';
-import { giveBack } from '../session/give-back.ts';
 import { Held, Popped } from '../session/handout.ts';
 import { LeaseKeeper } from '../session/lease-keeper.ts';
+import { releaseHeld } from '../session/release-held.ts';
 import { Carried } from './carried.ts';
 import { REJECT_DELAY } from './limits.ts';
 import { Link, type LinkHost } from './link.ts';
@@ -142,7 +142,7 @@ export class OutgoingLink extends Link implements FeedHost {
   handOut(delivery: Delivery): number {
     // Another link of the session may have filled what they share, since this one joined the line.
     if (!hasRoom(this.#sender)) {
-      this.#queue.giveBack(delivery);
+      this.#queue.returnUndelivered(delivery);
       return delivery.body.byteLength;
     }
     const bytes = messageOf(delivery, this.#shownGroup);
@@ -168,7 +168,7 @@ export class OutgoingLink extends Link implements FeedHost {
     this.#leases?.stop();
     const held = [...this.#held.values()];
     for (const one of held) this.#release(one);
-    if (held.length > 0) void giveBack(this.#queue, held, countSeen, this.host);
+    if (held.length > 0) void releaseHeld(this.#queue, held, countSeen, this.host);
   }
 
   #listen(): void {

@@ -34,7 +34,7 @@ export interface GetRequest {
 export interface Sink {
   /**
    * An element is yours; `more` holds those beyond the first of a call that asked for several. What cannot
-   * be passed on goes back by `queue.giveBack(delivery)`.
+   * be passed on goes back by `queue.returnUndelivered(delivery)`.
    */
   deliver(delivery: Delivery, more: readonly Delivery[]): void;
   /** No element: cancelled, timed out, the server stops, or the engine said no. */

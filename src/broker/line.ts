@@ -24,7 +24,7 @@ export interface LineHost {
   /** A consumer is gone from the line for good: forget its tid, its place in the limits. */
   released(consumer: Consumer): void;
   /** Nobody is left to take this: undo the take. */
-  giveBack(delivery: Delivery): void;
+  returnUndelivered(delivery: Delivery): void;
   /** A consumer's sink threw: a fault of its front end, for the log. */
   sinkFailed(error: unknown): void;
   /** Nobody waits in this line any more, and nothing is under way for it. */
@@ -265,7 +265,7 @@ export class Line {
       this.#waiting.remove(consumer);
       served += this.#hand(consumer, deliveries, served);
     }
-    for (const spare of deliveries.slice(served)) this.#host.giveBack(spare);
+    for (const spare of deliveries.slice(served)) this.#host.returnUndelivered(spare);
   }
 
   /** Hands a consumer what it asked for, as far as there is; answers how many that were. */
@@ -279,7 +279,7 @@ export class Line {
       this.#host.served(consumer, handed);
     } else {
       // Nobody knows how far it got: an element may come twice, but none is lost.
-      for (const delivery of handed) this.#host.giveBack(delivery);
+      for (const delivery of handed) this.#host.returnUndelivered(delivery);
     }
     return handed.length;
   }

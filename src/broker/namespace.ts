@@ -16,10 +16,10 @@ import { MANY } from './line.ts';
 import { Meter } from './meter.ts';
 import type { NodeInfo } from './peers.ts';
 import type { BrokerLog, NamespaceSetup } from './ports.ts';
-import { PutBacks } from './put-backs.ts';
 import { Queue } from './queue.ts';
 import { type Capabilities, type QueueRecord, queueRecord } from './record.ts';
 import type { Sweeper } from './sweeper.ts';
+import { UndoneTakes } from './undone-takes.ts';
 import type { PendingConsumer, Waiting } from './waiting.ts';
 
 /** What all namespaces of a broker share. */
@@ -61,7 +61,7 @@ export class Namespace {
   readonly meter: Meter;
   readonly admission: Admission;
   readonly makeTid: () => string;
-  readonly putBacks: PutBacks;
+  readonly undoneTakes: UndoneTakes;
   /** New exchanges that read from here are refused beyond this many. */
   readonly maxExchanges: number;
   /** Null: the namespace may hold any amount. */
@@ -103,7 +103,7 @@ export class Namespace {
     this.meter = new Meter(parts.clock);
     this.admission = parts.admission;
     this.makeTid = parts.makeTid;
-    this.putBacks = new PutBacks(this);
+    this.undoneTakes = new UndoneTakes(this);
     const isBounded = setup.maxElements !== null || setup.maxBytes !== null;
     this.capacity = isBounded ? new Capacity(setup, this.name, storage, parts.clock) : null;
     this.#channel = new Channel({
@@ -168,7 +168,7 @@ export class Namespace {
     this.#isStopped = true;
     this.#rereadTimer?.();
     this.#pauseFlags.stop();
-    this.putBacks.stop();
+    this.undoneTakes.stop();
     this.#channel.stop();
     this.#agreement.stop();
   }

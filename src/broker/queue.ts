@@ -212,26 +212,26 @@ export class Queue {
   }
 
   /**
-   * Undoes a hand-out whose answer did not reach the client: a pop returns to its place, a reserve is
-   * rolled back with no try counted. Never throws; a failure is logged, since nobody is left to hear it.
+   * Undoes a delivery whose response did not reach the client: a pop returns to its place, a reserve is released
+   * with no try counted. Never throws; a failure is logged, since no client is left that could be answered.
    */
-  giveBack(delivery: Delivery): void {
-    this.giveBackAll([delivery]);
+  returnUndelivered(delivery: Delivery): void {
+    this.returnAllUndelivered([delivery]);
   }
 
-  /** Undoes several in one call, each as `giveBack` does; they keep their order. */
-  giveBackAll(deliveries: readonly Delivery[]): void {
+  /** Undoes several in one call, each as `returnUndelivered` does; they keep their order. */
+  returnAllUndelivered(deliveries: readonly Delivery[]): void {
     for (const { group, lease } of deliveries) {
       this.#ns.stats.add(this.key, group, lease === null ? ONE_GET_UNDONE : ONE_RESERVE_UNDONE);
     }
-    this.#putBack(deliveries);
+    this.#returnUncounted(deliveries);
   }
 
   /** The same for deliveries that reached no consumer, and so were never counted. */
-  #putBack(deliveries: readonly Delivery[]): void {
+  #returnUncounted(deliveries: readonly Delivery[]): void {
     const { popped, reserved } = this.#split(deliveries, RETURN);
     if (popped.length > 0) {
-      this.#ns.putBacks.begin(this.key, popped, (isLate) => {
+      this.#ns.undoneTakes.begin(this.key, popped, (isLate) => {
         if (isLate) this.match(popped.length);
         this.#ns.announce(this.key, popped.length);
       });
@@ -244,9 +244,9 @@ export class Queue {
    * Requeues elements that cannot be processed now: a reserved one is released after `delayMs`, with a failed try if
    * `countTry` is true; a popped one returns to its place. Never throws; a failure is logged, and the lease expires.
    */
-  async putOff(deliveries: readonly Delivery[], delayMs: number, countTry: boolean): Promise<void> {
+  async requeue(deliveries: readonly Delivery[], delayMs: number, countTry: boolean): Promise<void> {
     const { popped, reserved } = this.#split(deliveries, { kind: 'release', delayMs, countTry });
-    this.giveBackAll(popped);
+    this.returnAllUndelivered(popped);
     if (reserved.length === 0) return;
     try {
       await this.settleAll(reserved);
@@ -322,7 +322,8 @@ export class Queue {
   #noteSettled(items: readonly SettleItem[], results: readonly SettleResult[]): void {
     const { meter, stats, defaultGroup } = this.#ns;
     let released = 0;
-    for (const [i, item] of items.entries()) {
+    for (let i = 0; i < items.length; i += 1) {
+      const item = items[i] as SettleItem;
       const { outcome, until } = results[i] ?? SETTLED['not-found'];
       meter.count(settleOperation(item), countedAs(outcome));
       if (!isSettled(outcome)) continue;
@@ -401,7 +402,7 @@ export class Queue {
       },
       served: (consumer, deliveries) => this.#served(consumer, deliveries),
       released: (consumer) => ns.admission.exit(consumer.request.owner),
-      giveBack: (delivery) => this.#putBack([delivery]),
+      returnUndelivered: (delivery) => this.#returnUncounted([delivery]),
       sinkFailed: (error) => ns.log.warn({ err: error, queue: key }, 'a consumer failed'),
       emptied: () => ns.dropIdle(key.name),
     });

@@ -54,7 +54,7 @@ export class Waiting {
       },
       served: (consumer, deliveries) => host.served(consumer, deliveries),
       released: (consumer) => this.#released(consumer),
-      giveBack: (delivery: Delivery) => host.giveBack(delivery),
+      returnUndelivered: (delivery: Delivery) => host.returnUndelivered(delivery),
       sinkFailed: (error) => host.sinkFailed(error),
       emptied: (line) => {
         this.#forget(line);

@@ -10,7 +10,7 @@ export interface ExchangeTotals {
   noRoute: number;
   tooManyHops: number;
   /** Elements that went back because a destination, or the sandbox, failed. */
-  putBack: number;
+  requeued: number;
   /** Wall time in which it waited for its selectors, ms. */
   selectorMs: number;
 }
@@ -29,7 +29,7 @@ export interface DestinationCounters {
 
 export function zeroExchangeCounters(destinations: number): ExchangeCounters {
   return {
-    totals: { noRoute: 0, tooManyHops: 0, putBack: 0, selectorMs: 0 },
+    totals: { noRoute: 0, tooManyHops: 0, requeued: 0, selectorMs: 0 },
     destinations: Array.from({ length: destinations }, zeroDestination),
   };
 }

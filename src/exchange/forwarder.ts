@@ -55,7 +55,7 @@ type Unroutable = 'no-route' | 'too-many-hops';
 type Overrun = Extract<SelectorAnswer, { outcome: 'overrun' }>;
 
 /** An element that cannot be forwarded now comes back after this long. */
-const PUT_OFF_MS = 5_000;
+const REQUEUE_MS = 5_000;
 
 /**
  * Decides and carries out what happens to a batch of elements.
@@ -87,7 +87,7 @@ export class Forwarder implements Stages {
     const answers = await program.select(asked);
     counters.totals.selectorMs += this.#parts.clock.monotonic() - startedAt;
     const plans: Plan[] = lost.map((delivery) => this.#unroutable(delivery, 'too-many-hops'));
-    const putOff: Delivery[] = [];
+    const requeued: Delivery[] = [];
     const returning = this.#parts.returning();
     const unasked: Delivery[] = [];
     for (const [i, delivery] of asked.entries()) {
@@ -97,13 +97,13 @@ export class Forwarder implements Stages {
         plans.push(this.#plan(delivery, answer.verdicts, returning));
       } else if (answer?.outcome === 'overrun') {
         if (this.#gaveUp(delivery, answer)) plans.push(this.#unroutable(delivery, 'no-route', answer.error));
-        else putOff.push(delivery);
+        else requeued.push(delivery);
       } else unasked.push(delivery);
     }
     this.#parts.sightings.add(plans.slice(lost.length));
     return async () => {
-      route.source.giveBackAll(unasked);
-      return this.#carryOut(plans, putOff);
+      route.source.returnAllUndelivered(unasked);
+      return this.#carryOut(plans, requeued);
     };
   }
 
@@ -168,12 +168,12 @@ export class Forwarder implements Stages {
   }
 
   /** Everything that can be asked now is asked before the first wait, so that batches keep their order. */
-  async #carryOut(plans: readonly Plan[], putOff: readonly Delivery[]): Promise<boolean> {
+  async #carryOut(plans: readonly Plan[], requeued: readonly Delivery[]): Promise<boolean> {
     // The element may be to blame for what it does to a selector: its tries end in the dead-letter queue.
-    const puttingOff = this.#putOff(putOff, true);
+    const requeuing = this.#requeue(requeued, true);
     const isLocal = plans.every((plan) => plan.copies.every((copy) => !this.#isRemote(plan, copy)));
     const carriedOut = isLocal ? this.#finish(plans) : this.#storeThenFinish(plans);
-    await puttingOff;
+    await requeuing;
     return carriedOut;
   }
 
@@ -181,7 +181,7 @@ export class Forwarder implements Stages {
   async #storeThenFinish(plans: readonly Plan[]): Promise<boolean> {
     const failed = await this.#storeRemote(plans);
     const ready = failed.size === 0 ? plans : plans.filter((plan) => !failed.has(plan));
-    await this.#putOff(
+    await this.#requeue(
       plans.filter((plan) => failed.has(plan)).map(({ delivery }) => delivery),
       false,
     );
@@ -232,7 +232,7 @@ export class Forwarder implements Stages {
         reserved.flatMap((plan) => plan.copies.filter((copy) => !this.#isRemote(plan, copy))),
         error,
       );
-      await this.#putOff(
+      await this.#requeue(
         reserved.map(({ delivery }) => delivery),
         false,
       );
@@ -276,10 +276,10 @@ export class Forwarder implements Stages {
    * Takes them in their order. An engine that is away is no fault of the element, so that no try is counted then: it
    * would end in the dead-letter queue after `maxTries` times 5 s.
    */
-  async #putOff(deliveries: readonly Delivery[], countTry: boolean): Promise<void> {
+  async #requeue(deliveries: readonly Delivery[], countTry: boolean): Promise<void> {
     if (deliveries.length === 0) return;
-    this.#parts.counters.totals.putBack += deliveries.length;
-    await this.#parts.route.source.putOff(deliveries, PUT_OFF_MS, countTry);
+    this.#parts.counters.totals.requeued += deliveries.length;
+    await this.#parts.route.source.requeue(deliveries, REQUEUE_MS, countTry);
   }
 
   #count({ copies, unroutable }: Plan): void {

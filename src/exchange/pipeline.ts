@@ -197,7 +197,7 @@ export class Pipeline {
     try {
       await before;
       if (this.#state === 'stopping') {
-        this.#options.source.giveBackAll(batch);
+        this.#options.source.returnAllUndelivered(batch);
         return;
       }
       const store = await decided;
@@ -207,7 +207,7 @@ export class Pipeline {
       else this.#grow();
     } catch {
       // Unforeseen: all of it goes back at once; the loop goes on, more slowly.
-      this.#options.source.giveBackAll(batch);
+      this.#options.source.returnAllUndelivered(batch);
       this.#grow();
     } finally {
       markSent();

@@ -89,7 +89,7 @@ export function exchangeRecord(
     stats: {
       no_route: totals.noRoute,
       too_many_hops: totals.tooManyHops,
-      put_back: totals.putBack,
+      put_back: totals.requeued,
       selector_ms: Math.round(totals.selectorMs),
       dst: counters.destinations.map((own, i) => (isSeen[i] ? own : NOTHING)),
     },

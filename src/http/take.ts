@@ -81,7 +81,7 @@ export class Take implements Sink {
   #undo(): void {
     const delivery = this.#delivery;
     this.#delivery = null;
-    if (delivery !== null) this.#queue.giveBack(delivery);
+    if (delivery !== null) this.#queue.returnUndelivered(delivery);
   }
 }
 

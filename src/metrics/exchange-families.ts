@@ -70,8 +70,8 @@ function destinationSamples(exchange: ExchangeOverview): Sample[] {
 }
 
 function straySamples(exchange: ExchangeOverview): Sample[] {
-  const { noRoute, tooManyHops, putBack } = exchange.counters.totals;
-  return Object.entries({ no_route: noRoute, too_many_hops: tooManyHops, put_back: putBack }).map(
+  const { noRoute, tooManyHops, requeued } = exchange.counters.totals;
+  return Object.entries({ no_route: noRoute, too_many_hops: tooManyHops, put_back: requeued }).map(
     ([outcome, value]) => sample(exchange, { outcome }, value),
   );
 }

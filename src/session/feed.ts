@@ -128,14 +128,14 @@ export class Feed implements Sink {
       bytes += this.#host.handOut(delivery);
       handedOut += 1;
     }
-    if (handedOut < more.length) bytes += this.#giveBack(more.slice(handedOut));
+    if (handedOut < more.length) bytes += this.#returnUndelivered(more.slice(handedOut));
     this.#estimateBytes = Math.max(bytes / (1 + more.length), this.#estimateBytes / 4);
     this.fill();
   }
 
   /** They go back to their places. Answers how many bytes they are, about. */
-  #giveBack(deliveries: readonly Delivery[]): number {
-    this.#options.queue.giveBackAll(deliveries);
+  #returnUndelivered(deliveries: readonly Delivery[]): number {
+    this.#options.queue.returnAllUndelivered(deliveries);
     let bytes = 0;
     for (const { body } of deliveries) bytes += body.byteLength;
     return bytes;

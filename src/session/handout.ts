@@ -59,6 +59,6 @@ export class Popped implements Cargo {
   }
 
   lost(): void {
-    this.#queue.giveBack(this.#delivery);
+    this.#queue.returnUndelivered(this.#delivery);
   }
 }

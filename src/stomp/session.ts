@@ -6,9 +6,9 @@ import { QuaysideError } from '../model/errors.ts';
 import { quoteBytes } from '../model/quote.ts';
 import type { SessionCounts } from '../session/counts.ts';
 import { Destinations } from '../session/destinations.ts';
-import { giveBack } from '../session/give-back.ts';
 import type { Held } from '../session/handout.ts';
 import { authenticate } from '../session/login.ts';
+import { releaseHeld } from '../session/release-held.ts';
 import { Settling, type SettlingHost } from '../session/settling.ts';
 import { Storing, type StoringHost } from '../session/storing.ts';
 import { Work } from '../session/work.ts';
@@ -245,7 +245,7 @@ export class Session implements SubscriptionHost, StoringHost<string>, SettlingH
     } catch (error) {
       // The session leaves its lines first, or it would be handed again what goes back.
       this.fail(error, receipt);
-      for (const [queue, held] of transaction.left) await this.giveBack(queue, held, true);
+      for (const [queue, held] of transaction.left) await this.releaseHeld(queue, held, true);
     } finally {
       this.work.end(size + 1, bytes);
       this.onRoom();
@@ -256,8 +256,8 @@ export class Session implements SubscriptionHost, StoringHost<string>, SettlingH
     this.fail(reason, null, { subscription: subscription.options.id });
   }
 
-  giveBack(queue: Queue, held: readonly Held[], countSeen: boolean): Promise<void> {
-    return giveBack(queue, held, countSeen, this);
+  releaseHeld(queue: Queue, held: readonly Held[], countSeen: boolean): Promise<void> {
+    return releaseHeld(queue, held, countSeen, this);
   }
 
   warn(error: unknown, message: string): void {

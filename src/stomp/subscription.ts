@@ -45,7 +45,7 @@ export interface SubscriptionHost {
   /** The queue ended it: cancelled, or the node stops. */
   ended(subscription: Subscription, reason: unknown): void;
   /** Gives elements back; resolves when the engine has them, or has failed to. */
-  giveBack(queue: Queue, held: readonly Held[], countSeen: boolean): Promise<void>;
+  releaseHeld(queue: Queue, held: readonly Held[], countSeen: boolean): Promise<void>;
   warn(error: unknown, message: string): void;
 }
 
@@ -182,7 +182,7 @@ export class Subscription implements FeedHost {
     this.#leases?.stop();
     const held = [...this.#held.values()];
     this.settle(held);
-    if (held.length > 0) await this.#host.giveBack(queue, held, countSeen);
+    if (held.length > 0) await this.#host.releaseHeld(queue, held, countSeen);
   }
 
   /** Answers how many bytes it was, about. */

@@ -24,7 +24,7 @@ export class TransactionBudget {
     this.#bytes += bytes;
   }
 
-  giveBack(frames: number, bytes: number): void {
+  release(frames: number, bytes: number): void {
     this.#frames -= frames;
     this.#bytes -= bytes;
   }

@@ -46,7 +46,7 @@ export class Transaction {
   /** Forgets everything: what it would have settled, the client still holds. */
   abort(): void {
     for (const { held } of this.#settlements) held.isClaimed = false;
-    this.#budget.giveBack(this.#frames, this.#bytes);
+    this.#budget.release(this.#frames, this.#bytes);
   }
 
   /**
@@ -60,7 +60,7 @@ export class Transaction {
       this.#commit = new Commit(this.#sends, this.#settlements);
       await this.#commit.run();
     } finally {
-      this.#budget.giveBack(this.#frames, this.#bytes);
+      this.#budget.release(this.#frames, this.#bytes);
     }
   }
 

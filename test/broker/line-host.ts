@@ -71,7 +71,7 @@ export class LineUnderTest implements LineHost {
     }
   }
 
-  giveBack(delivery: Delivery): void {
+  returnUndelivered(delivery: Delivery): void {
     this.givenBack.push(delivery.id);
     this.#add(delivery.id, delivery.matureAt);
     this.line.match(1);

@@ -106,7 +106,7 @@ describe('a blocked get is woken', () => {
     await queue.insert([newElement({ body: 'e' })]);
     const unseen = await get(queue);
     const { answer } = await blocked();
-    queue.giveBack(unseen);
+    queue.returnUndelivered(unseen);
     assert.equal((await answer).tries, 0);
   });
 

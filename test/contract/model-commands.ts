@@ -121,12 +121,12 @@ const removals = refSpecs.map((spec) =>
   }),
 );
 
-const putBacks = fc.nat({ max: 3 }).map((back) =>
-  command(`putBack(${back})`, async ({ current }, world) => {
+const undoTakes = fc.nat({ max: 3 }).map((back) =>
+  command(`undoTake(${back})`, async ({ current }, world) => {
     const [popped] = world.popped.splice(Math.max(0, world.popped.length - 1 - back), 1);
     if (popped === undefined) return;
     await world.opened.engine.storage.undoTake(popped.queue, [popped.delivery]);
-    current.putBack(popped.model);
+    current.undoTake(popped.model);
   }),
 );
 
@@ -294,13 +294,13 @@ export function commandArbitraries(durable: boolean): fc.Arbitrary<Command>[] {
       takes,
       takes,
       takes,
-      putBacks,
+      undoTakes,
       commits,
       commits,
       rollbacks,
       rollbacks,
     ],
-    ...[extensions, removals, putBacks, transfers, purges, browses, passings, passings],
+    ...[extensions, removals, undoTakes, transfers, purges, browses, passings, passings],
     ...[takesByIds, settles, settles, reasonScans],
   ];
   if (!durable) return common;

@@ -167,7 +167,7 @@ export class Model {
     return taken;
   }
 
-  putBack(popped: ModelDelivery): void {
+  undoTake(popped: ModelDelivery): void {
     const reason = popped.reason === null ? null : undefined;
     this.#state.deliveries.push({ ...popped, reason, token: null });
   }

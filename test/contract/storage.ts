@@ -12,7 +12,6 @@ import { leaseContract } from './storage/lease.ts';
 import { moveContract } from './storage/move.ts';
 import { optionsContract } from './storage/options.ts';
 import { purgeContract } from './storage/purge.ts';
-import { putBackContract } from './storage/put-back.ts';
 import { reasonContract } from './storage/reason.ts';
 import { removeContract } from './storage/remove.ts';
 import { scanContract } from './storage/scan.ts';
@@ -24,6 +23,7 @@ import { sweepContract } from './storage/sweep.ts';
 import { takeContract } from './storage/take.ts';
 import { takeIdsContract } from './storage/take-ids.ts';
 import { transferContract } from './storage/transfer.ts';
+import { undoTakeContract } from './storage/undo-take.ts';
 
 /** Every promise that the comments of `src/engine/storage.ts` make, as tests. */
 export function storageContract(engine: EngineUnderTest): void {
@@ -36,7 +36,7 @@ export function storageContract(engine: EngineUnderTest): void {
     deadLetterContract(open);
     streamContract(open);
     groupsContract(open);
-    putBackContract(open);
+    undoTakeContract(open);
     removeContract(open);
     transferContract(open);
     browseContract(open);

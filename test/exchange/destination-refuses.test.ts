@@ -15,7 +15,7 @@ import { patientSandbox } from './sandbox-elements.ts';
 const MAX_TRIES = 2;
 /** More than would have moved the element to the dead-letter queue. */
 const REFUSALS = 2 * MAX_TRIES;
-const PUT_OFF_MS = 5_000;
+const REQUEUE_MS = 5_000;
 
 describe('an element whose copies a destination does not take', () => {
   const sandbox = patientSandbox();
@@ -79,7 +79,7 @@ describe('an element whose copies a destination does not take', () => {
       for (let refused = 1; refused <= REFUSALS; refused += 1) {
         await reached(async () => (await node.broker.namespace('N').record(src, null)).schedSize === 1);
         const due = await nextDueAt(here.engine.storage, queue.key, '');
-        assert.equal(due, here.now() + PUT_OFF_MS);
+        assert.equal(due, here.now() + REQUEUE_MS);
         const page = { group: '', states: ['scheduled'], bodies: true, after: null, limit: 1 } as const;
         const { deliveries } = await here.engine.storage.scan(queue.key, page);
         assert.equal(deliveries[0]?.tries, 0);

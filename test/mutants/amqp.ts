@@ -37,7 +37,7 @@ export const AMQP: readonly Mutant[] = [
     suite: 'model through AMQP',
     edits: edit(
       'outgoing-link.ts',
-      'if (held.length > 0) void giveBack(this.#queue, held, countSeen, this.host);',
+      'if (held.length > 0) void releaseHeld(this.#queue, held, countSeen, this.host);',
       '',
     ),
   },

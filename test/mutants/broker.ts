@@ -40,7 +40,7 @@ export const BROKER: readonly Mutant[] = [
     suite: 'waiting line',
     edits: edit(
       'broker/line.ts',
-      'for (const spare of deliveries.slice(served)) this.#host.giveBack(spare);',
+      'for (const spare of deliveries.slice(served)) this.#host.returnUndelivered(spare);',
       '',
     ),
   },
@@ -89,7 +89,7 @@ export const BROKER: readonly Mutant[] = [
   {
     name: 'a hand-out that came to nobody is counted as undone',
     suite: 'wake-ups',
-    edits: edit('broker/queue.ts', 'this.#putBack([delivery]),', 'this.giveBack(delivery),'),
+    edits: edit('broker/queue.ts', 'this.#returnUncounted([delivery]),', 'this.returnUndelivered(delivery),'),
   },
   {
     name: 'resume wakes nobody',

@@ -55,14 +55,14 @@ export const STOMP: readonly Mutant[] = [
   {
     name: 'what a client saw and gave back is not a failed try',
     suite: 'model through STOMP',
-    edits: shared('give-back.ts', 'countTry: countSeen && one.isSeen', 'countTry: false'),
+    edits: shared('release-held.ts', 'countTry: countSeen && one.isSeen', 'countTry: false'),
   },
   {
     name: 'an UNSUBSCRIBE forgets what the client holds',
     suite: 'model through STOMP',
     edits: edit(
       'subscription.ts',
-      'if (held.length > 0) await this.#host.giveBack(queue, held, countSeen);',
+      'if (held.length > 0) await this.#host.releaseHeld(queue, held, countSeen);',
       '',
     ),
   },
@@ -94,7 +94,7 @@ export const STOMP: readonly Mutant[] = [
   {
     name: 'a popped element that the client never saw is lost',
     suite: 'STOMP clients that go away',
-    edits: shared('handout.ts', 'this.#queue.giveBack(this.#delivery);', ''),
+    edits: shared('handout.ts', 'this.#queue.returnUndelivered(this.#delivery);', ''),
   },
   {
     name: 'a receipt comes before the element is stored',

@@ -117,7 +117,7 @@ export class StompWorld {
     const [subscription] = subscriptions.splice(index % Math.max(1, subscriptions.length), 1);
     if (subscription === undefined) return;
     assert.equal(await session.ask('UNSUBSCRIBE', { id: subscription.id }), null);
-    this.#giveBack(subscription);
+    this.#release(subscription);
     await this.#settle();
   }
 
@@ -231,10 +231,10 @@ export class StompWorld {
   #ended(session: ModelSession): void {
     for (const [client, one] of this.#sessions) if (one === session) this.#sessions.delete(client);
     this.#transactions.delete(session);
-    for (const subscription of session.subscriptions) this.#giveBack(subscription);
+    for (const subscription of session.subscriptions) this.#release(subscription);
   }
 
-  #giveBack({ queue, held }: SubscriptionInModel): void {
+  #release({ queue, held }: SubscriptionInModel): void {
     for (const one of held) this.#model.rollback(queue, refOf(one), 0, true);
   }
 

@@ -23,7 +23,7 @@ const EXCHANGE: ExchangeOverview = {
   declaration: { src: { ns: 'N', queue: 'src' }, dst: [{ ns: 'N', queue: 'to' }], consumer: {} },
   stopped: true,
   counters: {
-    totals: { noRoute: 1, tooManyHops: 2, putBack: 3, selectorMs: 1500 },
+    totals: { noRoute: 1, tooManyHops: 2, requeued: 3, selectorMs: 1500 },
     destinations: [{ matched: 4, skipped: 5, failed: 6 }],
   },
 };

@@ -55,7 +55,7 @@ describe('popped elements that are given back while their engine is away', () =>
     const unavailable = new QuaysideError('storage-unavailable', 'planted');
     failures = [unavailable, unavailable];
     const [first, second] = [await get(), await get()];
-    queue.giveBackAll([first, second]);
+    queue.returnAllUndelivered([first, second]);
     const waiting = get();
     await pass(1_000);
     assert.equal(await size(), 0);
@@ -66,14 +66,14 @@ describe('popped elements that are given back while their engine is away', () =>
 
   it('are not put back twice where the first time may have worked', async () => {
     failures = [new QuaysideError('outcome-unknown', 'planted')];
-    queue.giveBack(await get());
+    queue.returnUndelivered(await get());
     await pass(10_000);
     assert.equal(await size(), 1);
   });
 
   it('are tried for no longer than the node runs', async () => {
     failures = Array.from({ length: 10 }, () => new QuaysideError('storage-unavailable', 'planted'));
-    queue.giveBack(await get());
+    queue.returnUndelivered(await get());
     await pass(1_000);
     await broker.stop();
     const left = failures.length;

@@ -6,28 +6,28 @@ import type { QueueKey } from '../model/names.ts';
 import { Retries } from '../model/retries.ts';
 import type { BrokerLog } from './ports.ts';
 
-interface PutBacksHost {
+interface UndoneTakesHost {
   readonly storage: Storage;
   readonly clock: Clock;
   readonly log: BrokerLog;
 }
 
 const RETRY_MS = 1_000;
-/** Bodies that are kept for an engine that is away, in one namespace; what comes beyond is tried once. */
-const MOST_BYTES = 64 * 1_048_576;
+/** Bodies that are kept for an engine that is unavailable, in one namespace; what exceeds this is tried once. */
+const MAX_BYTES = 64 * 1_048_576;
 
 /**
- * Pops that are undone: while their engine is away, this node has the only copy of what it popped, so it tries
- * until they are back, or it stops.
+ * Pops that are undone. While their engine is unavailable, this node has the only copy of what it popped, so it retries
+ * until they are stored again, or it stops.
  */
-export class PutBacks {
-  readonly #host: PutBacksHost;
+export class UndoneTakes {
+  readonly #host: UndoneTakesHost;
   readonly #retries: Retries;
   #bytes = 0;
   #count = 0;
   #made = 0;
 
-  constructor(host: PutBacksHost) {
+  constructor(host: UndoneTakesHost) {
     this.#host = host;
     this.#retries = new Retries({
       clock: host.clock,
@@ -35,18 +35,18 @@ export class PutBacks {
       failed: (_name, error) =>
         host.log.warn(
           { err: error },
-          'popped elements could not be given back yet; that is tried until it works',
+          'popped elements could not be returned to their queue yet; the node retries until they are',
         ),
     });
   }
 
   /**
-   * Asks for it in this turn, so that takes which follow share the round trip. Never throws.
-   * @param done they are back; `isLate`: not by the first try
+   * Calls the engine in this turn, so that takes which follow share the batch. Never throws.
+   * @param done called when they are stored; `isLate`: not by the first try
    */
   begin(queue: QueueKey, popped: readonly Delivery[], done: (isLate: boolean) => void): void {
     const bytes = popped.reduce((sum, { body }) => sum + body.byteLength, 0);
-    const mayRepeat = this.#bytes + bytes <= MOST_BYTES;
+    const mayRepeat = this.#bytes + bytes <= MAX_BYTES;
     this.#bytes += bytes;
     this.#count += popped.length;
     this.#made += 1;
@@ -69,16 +69,16 @@ export class PutBacks {
   stop(): void {
     this.#retries.stop();
     if (this.#count === 0) return;
-    this.#host.log.warn({ count: this.#count }, 'popped elements may be lost: their engine is away');
+    this.#host.log.warn({ count: this.#count }, 'popped elements may be lost: their engine is unavailable');
   }
 
   #lost(error: unknown, queue: QueueKey, popped: readonly Delivery[]): void {
     const ids = popped.map(({ id }) => id);
-    this.#host.log.warn({ err: error, queue, ids }, 'elements could not be given back');
+    this.#host.log.warn({ err: error, queue, ids }, 'elements could not be returned to their queue');
   }
 }
 
-/** Where it may have worked, somebody may have the element by now: a pop hands out at most once. */
+/** If the outcome is unknown, a consumer may have the element by now: a pop delivers at most once. */
 function isCertain(error: unknown): boolean {
   return (
     error instanceof QuaysideError && (error.code === 'storage-unavailable' || error.code === 'storage-full')

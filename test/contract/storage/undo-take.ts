@@ -5,8 +5,8 @@ import { bodyTexts, newElement, newElements } from '../../support/elements.ts';
 import { commit, remove } from '../../support/settle.ts';
 import { byId, byToken, Fixture } from '../fixture.ts';
 
-export function putBackContract(open: EngineUnderTest['open']): void {
-  describe('putBack', () => {
+export function undoTakeContract(open: EngineUnderTest['open']): void {
+  describe('undoTake', () => {
     const on = new Fixture(open);
 
     it('undoes a pop: the same element at the same place', async () => {
