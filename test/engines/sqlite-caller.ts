@@ -1,5 +1,5 @@
 /**
- * A process of its own that opens the database in the folder given and calls it at random, one call after the other. It
+ * A process of its own that opens the database in the folder given and calls it, one call after the other: those given, or at random and without end. It
  * prints a line before each call and another one after it: the test kills it, and knows what had been acknowledged.
  */
 
@@ -10,7 +10,7 @@ import type { Delivery } from '../../src/model/element.ts';
 import { newElement } from '../support/elements.ts';
 import { seededRandom } from '../support/random.ts';
 
-const [folder = '', seed = '0'] = process.argv.slice(2);
+const [folder = '', seed = '0', script = ''] = process.argv.slice(2);
 const random = seededRandom(Number(seed));
 const queue = { ns: 'N', name: 'orders' };
 const engine = open({
@@ -61,21 +61,21 @@ async function take(call: 'pop' | 'reserve'): Promise<void> {
   else held.push({ id: delivery.id, group: '', token });
 }
 
-const calls: readonly (() => Promise<void>)[] = [
-  async () => {
+const calls: Readonly<Record<string, () => Promise<void>>> = {
+  insert: async () => {
     print({ is: 'calling', call: 'insert' });
     const [id] = await storage.insert(queue, [
       newElement({ body: Buffer.alloc(random.pick([10, 900, 3000])) }),
     ]);
     print({ is: 'done', call: 'insert', id });
   },
-  () => take('pop'),
-  () => take('reserve'),
-  () => take('reserve'),
-  () => settle('commit', { kind: 'finish' }),
-  () => settle('release', { kind: 'release', delayMs: 0, countTry: false }),
-  () => settle('extend', { kind: 'extend', leaseMs: 700_000 }),
-  async () => {
+  pop: () => take('pop'),
+  reserve: () => take('reserve'),
+  commit: () => settle('commit', { kind: 'finish' }),
+  release: () => settle('release', { kind: 'release', delayMs: 0, countTry: false }),
+  rollback: () => settle('rollback', { kind: 'release', delayMs: 0, countTry: true }),
+  extend: () => settle('extend', { kind: 'extend', leaseMs: 700_000 }),
+  undo: async () => {
     if (popped === null) return;
     const { id } = popped;
     print({ is: 'calling', call: 'undo', id });
@@ -83,7 +83,13 @@ const calls: readonly (() => Promise<void>)[] = [
     popped = null;
     print({ is: 'done', call: 'undo', id });
   },
-];
+};
 
-for (let i = 0; i < 20; i++) await calls[0]?.();
-for (;;) await random.pick(calls)();
+if (script === '') {
+  for (let i = 0; i < 20; i++) await calls.insert?.();
+  const any = [...Object.values(calls), () => take('reserve')];
+  for (;;) await random.pick(any)();
+}
+for (const call of script.split(',')) await calls[call]?.();
+print({ is: 'done', call: 'script' });
+process.stdin.resume();
