@@ -139,12 +139,12 @@ function isUsual(value: Buffer, text: Buffer, at: number): boolean {
   return true;
 }
 
-/** Deliveries that this process popped, as arguments. */
 /** When a popped delivery expires; null if it does not. */
 export function expiryOf(delivery: Delivery): number | null {
   return insertedAndExpires.get(delivery)?.readUIntBE(6, 6) || null;
 }
 
+/** Deliveries that this process popped, as arguments. */
 export function undoArgs(deliveries: readonly Delivery[]): Arg[] {
   return deliveries.flatMap((delivery) => {
     const named = Buffer.alloc(ID_BYTES + ELEMENT_HEAD);
