@@ -33,6 +33,7 @@ describe('A SQLite transaction that is rolled back', () => {
       const { storage } = await folder.started({ faults }, namespaces({ retentionMs: HOUR_MS }));
       faults.arm('commit', SQLITE_FULL);
       await assert.rejects(storage.insert(FIRST, [element()]), { code: 'storage-full' });
+      assert.deepEqual(await storage.queues(FIRST.ns), []);
       for (let i = 0; i < 3; i++) {
         // The first ones may be refused: the disk was full a moment ago.
         await storage.insert(SECOND, [element()]).catch(() => {});
