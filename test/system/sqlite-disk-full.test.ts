@@ -83,10 +83,11 @@ describe('a SQLite store whose disk is said to be full', () => {
       await assert.rejects(storage.insert(QUEUE, [newElement()]), { code: 'storage-full' });
       const [held] = (await storage.take(QUEUE, { group: '', count: 1, leaseMs: 1000 })).deliveries;
       const ref = { id: held?.id ?? '', group: '', token: null };
-      await assert.rejects(transfer(storage, [{ from: QUEUE, finish: ref, inserts: [] }]), {
+      const inserts = [{ queue: QUEUE, element: newElement() }];
+      await assert.rejects(transfer(storage, [{ from: QUEUE, finish: ref, inserts }]), {
         code: 'storage-full',
       });
-      assert.deepEqual(await commit(storage, QUEUE, [ref]), ['done']);
+      assert.deepEqual(await transfer(storage, [{ from: QUEUE, finish: ref, inserts: [] }]), ['done']);
       assert.equal((await storage.take(QUEUE, { ...popping, count: 1 })).deliveries.length, 1);
     });
   });

@@ -58,13 +58,11 @@ export class Sweeper {
     }
     const again = now + AGAIN_MS;
     await Promise.all([
-      this.#registerNext(swept),
+      this.#registerNext(swept, now + 1),
       ...due.filter(isSilent).map(({ queue }) => this.#registry.addDue(queue, again)),
       ...tidy.filter(isSilent).map(({ queue }) => this.#registry.addTidy(queue, again)),
     ]);
-    // The entry of a queue with more to end may be the one that was just added: its moment is now.
-    const done = due.filter(({ queue }) => swept.get(queueText(queue))?.found.more !== true);
-    await Promise.all([this.#registry.remove('due', done), this.#registry.remove('tidy', tidy)]);
+    await Promise.all([this.#registry.remove('due', due), this.#registry.remove('tidy', tidy)]);
     await this.#forgetter.step();
     const more = due.length === MAX_QUEUES || [...swept.values()].some(({ found }) => found.more);
     const nextAt = more ? now : await this.#nextAt(now, { swept, silent });
@@ -90,13 +88,18 @@ export class Sweeper {
     return { swept, silent };
   }
 
-  /** Before the old entries are removed: a queue that must be swept is in a list at any moment. */
-  async #registerNext(swept: ReadonlyMap<string, SweptQueue>): Promise<void> {
+  /**
+   * Before the old entries are removed: a queue that must be swept is in a list at any moment.
+   * @param earliest later than all of those, so that no new entry is one of them: a server whose clock is behind the
+   *   registry's may return a moment that the registry has reached
+   */
+  async #registerNext(swept: ReadonlyMap<string, SweptQueue>, earliest: number): Promise<void> {
     const adding: Promise<void>[] = [];
     for (const { queue, found } of swept.values()) {
-      const nextAt = found.more ? this.#registry.now() : found.nextAt;
-      if (nextAt !== null) adding.push(this.#registry.addDue(queue, nextAt));
-      if (found.nextTidyAt !== null) adding.push(this.#registry.addTidy(queue, found.nextTidyAt));
+      const { nextTidyAt } = found;
+      const nextAt = found.more ? earliest : found.nextAt;
+      if (nextAt !== null) adding.push(this.#registry.addDue(queue, Math.max(nextAt, earliest)));
+      if (nextTidyAt !== null) adding.push(this.#registry.addTidy(queue, Math.max(nextTidyAt, earliest)));
     }
     await Promise.all(adding);
   }
@@ -115,7 +118,10 @@ export class Sweeper {
       if ((step[0]?.at ?? 0) >= next) break;
       const found = await this.#sweepAll(step.filter(({ queue }) => !asked.has(queueText(queue))));
       for (const text of [...found.swept.keys(), ...found.silent]) asked.add(text);
-      for (const { found: each } of found.swept.values()) next = Math.min(next, each.nextAt ?? next);
+      for (const { queue, found: each } of found.swept.values()) {
+        if (each.released) this.noteAffected(queue);
+        next = Math.min(next, each.nextAt ?? next);
+      }
       for (const { queue, at } of step) if (found.silent.has(queueText(queue))) next = Math.min(next, at);
     }
     const last = later.at(-1);

@@ -271,7 +271,8 @@ function needsOf(action: SettleAction, isWaiting: boolean): number {
       !isWaiting && !action.countTry && action.delayMs === 0 && (action.dueAt ?? null) === null;
     return isReturned ? 0 : SETTLE_NEEDS.sync;
   }
-  const takesSpace = action.kind === 'move' || (action.kind === 'finish' && action.inserts !== undefined);
+  const inserts = action.kind === 'finish' ? (action.inserts?.length ?? 0) : 0;
+  const takesSpace = action.kind === 'move' || inserts > 0;
   return takesSpace ? SETTLE_NEEDS.sync | SETTLE_NEEDS.space : SETTLE_NEEDS.sync;
 }
 

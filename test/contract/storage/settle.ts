@@ -167,6 +167,33 @@ export function settleContract(open: EngineUnderTest['open']): void {
       assert.deepEqual(await commit(on.storage, queue, [byToken(next)]), ['done']);
     });
 
+    it('keeps every old token away from the next reservation, however the two compare', async () => {
+      const queue = on.queue();
+      const bodies = Array.from({ length: 64 }, (_, n) => `element ${n}`);
+      const reserved = async () =>
+        (await on.reserve(queue)).map(({ id, group, lease }) => ({ id, group, token: lease?.token ?? '' }));
+      await on.storage.insert(queue, newElements(...bodies));
+      const old = await reserved();
+      await rollback(
+        on.storage,
+        queue,
+        old.map((ref) => ({ ...ref, delayMs: 0, countTry: false })),
+      );
+      const current = await reserved();
+      assert.deepEqual(
+        current.map(({ id }) => id),
+        old.map(({ id }) => id),
+      );
+      const lost = bodies.map(() => 'lease-lost');
+      const late = old.map((ref) => ({ ...ref, ...back }));
+      assert.deepEqual(await rollback(on.storage, queue, late), lost);
+      assert.deepEqual(await commit(on.storage, queue, old), lost);
+      assert.deepEqual(
+        await commit(on.storage, queue, current),
+        bodies.map(() => 'done'),
+      );
+    });
+
     it('lets nobody commit what was rolled back', async () => {
       const queue = on.queue();
       await on.storage.insert(queue, newElements('a'));

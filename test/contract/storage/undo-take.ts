@@ -51,6 +51,33 @@ export function undoTakeContract(open: EngineUnderTest['open']): void {
       assert.deepEqual(again === undefined ? [] : bodyTexts([again]), ['x']);
     });
 
+    it('counts an element once after it came back to several groups one by one', async () => {
+      for (const order of [
+        ['g1', 'g2'],
+        ['g2', 'g1'],
+      ]) {
+        const queue = on.queue('stream');
+        const [id] = await on.storage.insert(queue, [newElement({ body: 'x', groups: ['g1', 'g2'] })]);
+        const popped = new Map([
+          ['g1', await on.pop(queue, 1, 'g1')],
+          ['g2', await on.pop(queue, 1, 'g2')],
+        ]);
+        assert.equal((await on.storage.counts(queue)).ready, 0);
+        for (const group of order) await on.storage.undoTake(queue, popped.get(group) ?? []);
+        const { ready, scheduled, reserved, groups } = await on.storage.counts(queue);
+        assert.deepEqual({ ready, scheduled, reserved }, { ready: 1, scheduled: 0, reserved: 0 });
+        for (const group of order) {
+          assert.equal(groups.get(group)?.ready, 1, group);
+          const again = await on.pop(queue, 9, group);
+          assert.deepEqual(
+            again.map((delivery) => delivery.id),
+            [id],
+          );
+        }
+        assert.equal((await on.storage.counts(queue)).ready, 0);
+      }
+    });
+
     it('leaves an element that can be reserved, committed and removed like any other', async () => {
       const queue = on.queue();
       await on.storage.insert(queue, newElements('a', 'b'));

@@ -32,10 +32,12 @@ local function removeOld(q)
 end
 
 local function forgetKeys(q, window)
-  for _, member in ipairs(membersBetween(q.z, '[k', '(k' .. six(math.max(0, call.now - window + 1)), AT_ONCE)) do
+  local old = membersBetween(q.z, '[k', '(k' .. six(math.max(0, call.now - window + 1)), AT_ONCE)
+  for _, member in ipairs(old) do
     db('ZREM', q.z, member)
     db('HDEL', q.h, 'k' .. sub(member, 8))
   end
+  return #old
 end
 
 -- What a silent client popped is its own by now: whether it ever received it, nobody can say.
@@ -107,7 +109,7 @@ verbs.sweep = function(q, args, at)
   local more = endAllLeases(q) >= LEASES_AT_ONCE
   more = expireElements(q) or more
   more = removeOld(q) >= AT_ONCE or more
-  forgetKeys(q, window)
+  more = forgetKeys(q, window) >= AT_ONCE or more
   forgetSessions(q)
   forgetMarks(q)
   if q.expires and not firstMember(q.z, 'x') then db('HDEL', q.h, 'X') end
