@@ -235,40 +235,21 @@ export class Rows {
     contentCrc: number | null,
   ): void {
     const crc = deliveryChecksum(seq, element, subscription.id, dueAt, tries, expiresAt);
-    if (content === null) {
-      this.#sql.add.run(
-        seq,
-        subscription.id,
-        dueAt,
-        tries,
-        crc,
-        expiresAt,
-        reason,
-        element,
-        null,
-        null,
-        null,
-        null,
-        null,
-      );
-    } else {
-      const { type, more, body } = content;
-      this.#sql.add.run(
-        seq,
-        subscription.id,
-        dueAt,
-        tries,
-        crc,
-        expiresAt,
-        reason,
-        null,
-        now,
-        type,
-        more,
-        contentCrc,
-        body,
-      );
-    }
+    this.#sql.add.run(
+      seq,
+      subscription.id,
+      dueAt,
+      tries,
+      crc,
+      expiresAt,
+      reason,
+      element,
+      content === null ? null : now,
+      content?.type ?? null,
+      content?.more ?? null,
+      content === null ? null : contentCrc,
+      content?.body ?? null,
+    );
     this.#waitingAdded(subscription, dueAt, now);
   }
 
