@@ -3,9 +3,9 @@
  * answer, in batches of 100, one batch at a time. The kinds of selectors take turns, so that a neighbour's
  * noise falls on all; the main thread's share is what a front end on the same thread loses.
  */
-import type { SelectorProgram, SelectorSandbox } from '../src/exchange/sandbox/sandbox.ts';
-import { makeSandbox } from '../src/exchange/sandbox/worker-sandbox.ts';
-import { json } from '../test/exchange/sandbox-elements.ts';
+import type { SelectorProgram, SelectorSandbox } from '../src/sandbox/sandbox.ts';
+import { makeSandbox } from '../src/sandbox/worker-sandbox.ts';
+import { json } from '../test/sandbox/elements.ts';
 import { median } from './scenario.ts';
 
 const rounds = Number(process.argv[2] ?? 20);

@@ -25,6 +25,7 @@ const COMPOSITION = [
   'engine',
   'access',
   'broker',
+  'sandbox',
   'exchange',
   'http',
   'session',
@@ -44,7 +45,8 @@ const RULES: Readonly<Record<string, Rule>> = {
   files: { parts: [], packages: ['node:*'] },
   access: { parts: ['model', 'files'], packages: ['node:*'] },
   broker: { parts: ['model', 'engine'], packages: [] },
-  exchange: { parts: ['model', 'engine', 'broker'], packages: ['node:*', 'acorn', 'quickjs-wasi'] },
+  sandbox: { parts: ['model'], packages: ['node:*', 'acorn', 'quickjs-wasi'] },
+  exchange: { parts: ['model', 'engine', 'broker', 'sandbox'], packages: ['node:*'] },
   http: { parts: ['model', 'access', 'broker', 'exchange'], packages: ['node:*', 'typebox', 'find-my-way'] },
   // What front ends whose clients keep a session share.
   session: { parts: ['model', 'access', 'broker'], packages: ['node:*'] },
@@ -81,9 +83,9 @@ const RESERVED: readonly { readonly what: RegExp; readonly only: readonly string
     {
       what: /'acorn'/,
       only: [
-        'src/exchange/sandbox/thread/source.ts',
-        'src/exchange/sandbox/thread/looks-only.ts',
-        'src/exchange/sandbox/thread/nodes.ts',
+        'src/sandbox/thread/source.ts',
+        'src/sandbox/thread/looks-only.ts',
+        'src/sandbox/thread/nodes.ts',
       ],
       why: 'a selector is parsed in the thread that can be ended, never on the main thread',
     },
@@ -96,7 +98,7 @@ const RESERVED: readonly { readonly what: RegExp; readonly only: readonly string
       // A socket's idle timer is the socket's: it alone knows whether bytes still move.
       what: /\bDate\s*\.\s*now\b|\bperformance\s*\.\s*now\b|(?<!socket\.)\bset(Timeout|Interval)\s*\(/,
       // What a selector's thread may take is measured where nothing is injected.
-      only: ['src/model/clock.ts', 'src/exchange/sandbox/thread/deadline.ts'],
+      only: ['src/model/clock.ts', 'src/sandbox/thread/deadline.ts'],
       why: 'time comes from the injected clock',
     },
     {

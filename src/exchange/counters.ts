@@ -1,4 +1,4 @@
-import type { Place } from './sandbox/protocol.ts';
+import type { Place } from '../sandbox/protocol.ts';
 
 /** What an exchange did since this node started it, for the record and for metrics. */
 export interface ExchangeCounters {

@@ -4,6 +4,7 @@ import type { BrokerLog } from '../broker/ports.ts';
 import type { Clock } from '../model/clock.ts';
 import type { Delivery } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
+import type { SelectorProgram, SelectorSandbox } from '../sandbox/sandbox.ts';
 import { cannotReserve, mustRunSelectors } from './check.ts';
 import { continuedCounters, type ExchangeCounters, Faults, zeroExchangeCounters } from './counters.ts';
 import { CONSUMER_DEFAULTS, type Declaration, versionOf } from './declaration.ts';
@@ -12,7 +13,6 @@ import { Forwarder, type Route } from './forwarder.ts';
 import { idOf } from './ids.ts';
 import type { InFlightLimit } from './in-flight-limit.ts';
 import { Pipeline } from './pipeline.ts';
-import type { SelectorProgram, SelectorSandbox } from './sandbox/sandbox.ts';
 import { Sightings } from './sightings.ts';
 
 /** What all exchanges of a node share. */

@@ -1,9 +1,9 @@
 import type { Definition, Definitions } from '../engine/definitions.ts';
 import type { Service } from '../model/service.ts';
+import { CheckLimit } from '../sandbox/check-limit.ts';
 import { type Asker, NODE } from './asker.ts';
 import { logSelectors } from './audit.ts';
 import { checkDeclaration, checkRoom, mustRunSelectors } from './check.ts';
-import { CheckLimit } from './check-limit.ts';
 import { type Declaration, versionOf } from './declaration.ts';
 import { cannotMove, exists, isCode, isConflict, otherVersion } from './errors.ts';
 import { Exchange, type ExchangeParts } from './exchange.ts';

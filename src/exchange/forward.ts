@@ -1,25 +1,8 @@
 import type { Namespace } from '../broker/namespace.ts';
 import { bytesOfText } from '../model/byte-text.ts';
-import { LETTER_HEADERS } from '../model/dead-letter.ts';
 import type { Delivery, ElementContent, NewElement } from '../model/element.ts';
-import type { SelectorVerdict } from './sandbox/sandbox.ts';
-
-/** Headers that exchanges write on what they forward (decisions, "Exchanges"). */
-export const HOP_COUNT = 'x-hop-count';
-export const EXCHANGE_NAME = 'x-exchange-name';
-/** Why an element went to `__no_route__` although no selector said no to it. */
-const EXCHANGE_ERROR = 'x-exchange-error';
-/** How many copies an element's original has become, as far as they can come back; not there for one. */
-const COPY_COUNT = 'x-copy-count';
-
-/** What the service itself writes beside what clients set: an element that has all of these may still be forwarded. */
-export const SERVICE_HEADERS: ReadonlySet<string> = new Set([
-  HOP_COUNT,
-  COPY_COUNT,
-  EXCHANGE_NAME,
-  EXCHANGE_ERROR,
-  ...LETTER_HEADERS,
-]);
+import { COPY_COUNT, EXCHANGE_ERROR, EXCHANGE_NAME, HOP_COUNT } from '../model/service-headers.ts';
+import type { SelectorVerdict } from '../sandbox/sandbox.ts';
 
 /** Where elements go that no destination accepted, and those that went round too often: in the source's namespace. */
 export const NO_ROUTE = '__no_route__';

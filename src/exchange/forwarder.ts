@@ -4,11 +4,11 @@ import type { Queue, QueueMove } from '../broker/queue.ts';
 import type { Clock } from '../model/clock.ts';
 import type { Delivery, NewElement } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
+import type { SelectorAnswer, SelectorProgram, SelectorVerdict } from '../sandbox/sandbox.ts';
 import type { ExchangeCounters, Faults } from './counters.ts';
 import { changed, copiesOf, copyOf, hopsOf, keepable, unroutable } from './forward.ts';
 import { Overruns } from './overruns.ts';
 import type { Decided, Stages } from './pipeline.ts';
-import type { SelectorAnswer, SelectorProgram, SelectorVerdict } from './sandbox/sandbox.ts';
 import type { Sightings } from './sightings.ts';
 
 /** The queues that an exchange works with, resolved once. */

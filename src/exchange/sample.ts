@@ -2,7 +2,7 @@ import { invalidParameter } from '../model/errors.ts';
 import { checkHeaders } from '../model/headers.ts';
 import { LIMITS } from '../model/limits.ts';
 import { memberPath, membersOf, wrongMember } from '../model/members.ts';
-import { SERVICE_HEADERS } from './forward.ts';
+import { SERVICE_HEADERS } from '../model/service-headers.ts';
 import type { Sample } from './trial.ts';
 
 const BODY_MEMBERS = ['msg', 'content_type', 'declaration'];

@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
-import type { ProgramOptions, SelectorAnswer, SelectorSandbox } from '../../src/exchange/sandbox/sandbox.ts';
+import type { ProgramOptions, SelectorAnswer, SelectorSandbox } from '../../src/sandbox/sandbox.ts';
+import { element } from '../sandbox/elements.ts';
 import { declare, ExchangeNode, openEngine } from './node.ts';
-import { element } from './sandbox-elements.ts';
 
 const OVERLOADED = { code: 'overloaded', details: { retryAfterMs: 1000 } };
 const DECLARATION = declare('N/a', [['N/b', 'true']]);

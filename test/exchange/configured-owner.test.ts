@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { it } from 'node:test';
+import { patientSandbox } from '../sandbox/elements.ts';
 import { declare, ExchangeNode, openEngine } from './node.ts';
-import { patientSandbox } from './sandbox-elements.ts';
 
 it('an exchange of the configuration file belongs to the server, though a user who is gone declared the same', async () => {
   const sandbox = patientSandbox();

@@ -5,12 +5,12 @@ import type { Storage } from '../../src/engine/storage.ts';
 import { QuaysideError } from '../../src/model/errors.ts';
 import { MEMORY_SQLITE } from '../engines/sqlite.ts';
 import type { TestEngine } from '../engines.ts';
+import { patientSandbox } from '../sandbox/elements.ts';
 import { plain } from '../support/broker.ts';
 import { bodyText } from '../support/elements.ts';
 import { engineWith } from '../support/engine-with.ts';
 import { nextDueAt } from '../support/settle.ts';
 import { declare, ExchangeNode, header } from './node.ts';
-import { patientSandbox } from './sandbox-elements.ts';
 
 const MAX_TRIES = 2;
 /** More than would have moved the element to the dead-letter queue. */

@@ -4,8 +4,8 @@ import { setImmediate as turn } from 'node:timers/promises';
 import type { Definitions } from '../../src/engine/definitions.ts';
 import { toStored, toValue } from '../../src/exchange/stored.ts';
 import { QuaysideError } from '../../src/model/errors.ts';
+import { patientSandbox } from '../sandbox/elements.ts';
 import { declare, ExchangeNode, openEngine } from './node.ts';
-import { patientSandbox } from './sandbox-elements.ts';
 
 type Opened = Awaited<ReturnType<typeof openEngine>>;
 type Verb = 'get' | 'list' | 'put' | 'delete';

@@ -3,10 +3,10 @@ import { after, before, describe, it } from 'node:test';
 import type { Operation } from '../../src/broker/meter.ts';
 import { QuaysideError } from '../../src/model/errors.ts';
 import type { TestEngine } from '../engines.ts';
+import { patientSandbox } from '../sandbox/elements.ts';
 import type { TestNamespace } from '../support/broker.ts';
 import { bodyText, newElement } from '../support/elements.ts';
 import { declare, ExchangeNode, header, openEngine } from './node.ts';
-import { patientSandbox } from './sandbox-elements.ts';
 
 type Opened = TestEngine & { namespaces: TestNamespace[] };
 

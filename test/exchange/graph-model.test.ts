@@ -2,9 +2,9 @@ import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import fc from 'fast-check';
 import type { Delivery } from '../../src/model/element.ts';
+import { patientSandbox } from '../sandbox/elements.ts';
 import { bodyText, newElement } from '../support/elements.ts';
 import { declare, ExchangeNode, openEngine } from './node.ts';
-import { patientSandbox } from './sandbox-elements.ts';
 
 const RUNS = Number(process.env.MODEL_RUNS ?? 25);
 /** Loops may double an element at every hop, so that the default of 17 would make a test of minutes. */

@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import { LIMITS } from '../../src/model/limits.ts';
+import { patientSandbox } from '../sandbox/elements.ts';
 import { newElement } from '../support/elements.ts';
 import { declare, ExchangeNode, header, openEngine } from './node.ts';
-import { patientSandbox } from './sandbox-elements.ts';
 
 describe('an element with as many headers as a client may set', () => {
   const sandbox = patientSandbox();

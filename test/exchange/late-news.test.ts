@@ -1,10 +1,10 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
+import { patientSandbox } from '../sandbox/elements.ts';
 import type { TestNamespace } from '../support/broker.ts';
 import { bodyText } from '../support/elements.ts';
 import { engineWithoutNews } from '../support/engine-with.ts';
 import { declare, ExchangeNode, openEngine } from './node.ts';
-import { patientSandbox } from './sandbox-elements.ts';
 
 type Opened = Awaited<ReturnType<typeof openEngine>>;
 

@@ -1,10 +1,10 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import { setImmediate as turn } from 'node:timers/promises';
+import { patientSandbox } from '../sandbox/elements.ts';
 import type { TestNamespace } from '../support/broker.ts';
 import { bodyText } from '../support/elements.ts';
 import { declare, ExchangeNode, header, openEngine } from './node.ts';
-import { patientSandbox } from './sandbox-elements.ts';
 
 const MAX_QUEUES = 3;
 

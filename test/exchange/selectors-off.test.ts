@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
+import { patientSandbox } from '../sandbox/elements.ts';
 import { bodyText, newElement } from '../support/elements.ts';
 import { declare, ExchangeNode, openEngine } from './node.ts';
-import { patientSandbox } from './sandbox-elements.ts';
 
 describe('a stored exchange with a selector on a node with selectors: off', () => {
   const sandbox = patientSandbox();

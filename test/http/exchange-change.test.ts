@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';
 import { describe, it } from 'node:test';
 import { ExchangeNode } from '../exchange/node.ts';
-import { patientSandbox } from '../exchange/sandbox-elements.ts';
+import { patientSandbox } from '../sandbox/elements.ts';
 import { plain } from '../support/broker.ts';
 import { type Answer, headerOf } from '../support/http-client.ts';
 import { codeOf, Names } from './exchange-names.ts';

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { parseDeclaration } from '../../src/exchange/declaration.ts';
 import { ExchangeNode } from '../exchange/node.ts';
-import { patientSandbox } from '../exchange/sandbox-elements.ts';
+import { patientSandbox } from '../sandbox/elements.ts';
 import { plain } from '../support/broker.ts';
 import type { Answer } from '../support/http-client.ts';
 import { codeOf, Names } from './exchange-names.ts';

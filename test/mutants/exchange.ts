@@ -1,7 +1,7 @@
 import type { Mutant } from './mutants.ts';
 
 const edit = (file: string, search: string, replace: string): Mutant['edits'] => [
-  { file: `src/exchange/${file}`, search, replace },
+  { file: `src/${file}`, search, replace },
 ];
 
 /** Bugs of exchanges that let one user harm another. */
@@ -30,18 +30,22 @@ export const EXCHANGE_USERS: readonly Mutant[] = [
   {
     name: 'a payload that is slow to parse counts against the selector',
     suite: 'overruns of exchanges',
-    edits: edit('overruns.ts', 'if (inPayload || this.#inARow.has(id))', 'if (this.#inARow.has(id))'),
+    edits: edit(
+      'exchange/overruns.ts',
+      'if (inPayload || this.#inARow.has(id))',
+      'if (this.#inARow.has(id))',
+    ),
   },
   {
     name: 'one element that overruns again and again stops the exchange',
     suite: 'overruns of exchanges',
-    edits: edit('overruns.ts', 'this.#inARow.add(id);', 'this.#inARow.add(`${id} ${count}`);'),
+    edits: edit('exchange/overruns.ts', 'this.#inARow.add(id);', 'this.#inARow.add(`${id} ${count}`);'),
   },
   {
     name: 'an element multiplies in a loop without bound',
     suite: 'copies in loops',
     edits: edit(
-      'forwarder.ts',
+      'exchange/forwarder.ts',
       'const copiesBack = copies * Math.max(1, back.length);',
       'const copiesBack = Math.max(1, back.length);',
     ),
@@ -50,7 +54,7 @@ export const EXCHANGE_USERS: readonly Mutant[] = [
     name: 'a record shows the selector of a destination that its reader may not see',
     suite: 'hidden exchanges',
     edits: edit(
-      'record.ts',
+      'exchange/record.ts',
       "{ q: '', ns: '', hidden: true }",
       "{ q: '', ns: '', hidden: true, ...(selector !== undefined && { selector }) }",
     ),
@@ -59,7 +63,7 @@ export const EXCHANGE_USERS: readonly Mutant[] = [
     name: 'a create tells that a hidden exchange has the id',
     suite: 'hidden exchanges',
     edits: edit(
-      'exchanges.ts',
+      'exchange/exchanges.ts',
       'if (id !== key || mayKnow(asker, found.definition)) throw exists(idOf(id));',
       'throw exists(idOf(id));',
     ),
@@ -68,7 +72,7 @@ export const EXCHANGE_USERS: readonly Mutant[] = [
     name: 'a change does not look at the version',
     suite: 'changed exchanges',
     edits: edit(
-      'exchanges.ts',
+      'exchange/exchanges.ts',
       'if (versions !== null && !versions.has(versionOf(stored.declaration)))',
       'if (versions === undefined)',
     ),
@@ -77,7 +81,7 @@ export const EXCHANGE_USERS: readonly Mutant[] = [
     name: 'a changed exchange counts from zero',
     suite: 'changed exchanges',
     edits: edit(
-      'exchange.ts',
+      'exchange/exchange.ts',
       'before === null ? zeroExchangeCounters(declaration.dst.length) : continued(before, declaration);',
       'zeroExchangeCounters(declaration.dst.length);',
     ),
@@ -85,6 +89,6 @@ export const EXCHANGE_USERS: readonly Mutant[] = [
   {
     name: 'a slow user holds all bytes that may be in flight',
     suite: 'bytes in flight',
-    edits: edit('in-flight-limit.ts', 'return own === 0 || own', 'return own'),
+    edits: edit('exchange/in-flight-limit.ts', 'return own === 0 || own', 'return own'),
   },
 ];

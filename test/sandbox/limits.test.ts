@@ -1,11 +1,11 @@
 import assert from 'node:assert/strict';
 import { describe, it, type TestContext } from 'node:test';
 import { setImmediate as turn } from 'node:timers/promises';
-import type { SandboxLimits } from '../../src/exchange/sandbox/limits.ts';
-import type { SelectorAnswer, SelectorProgram, SelectorSandbox } from '../../src/exchange/sandbox/sandbox.ts';
-import { makeSandbox } from '../../src/exchange/sandbox/worker-sandbox.ts';
 import { QuaysideError } from '../../src/model/errors.ts';
-import { element, json, verdictsOf } from './sandbox-elements.ts';
+import type { SandboxLimits } from '../../src/sandbox/limits.ts';
+import type { SelectorAnswer, SelectorProgram, SelectorSandbox } from '../../src/sandbox/sandbox.ts';
+import { makeSandbox } from '../../src/sandbox/worker-sandbox.ts';
+import { element, json, verdictsOf } from './elements.ts';
 
 const FOREVER = 3_600_000;
 

@@ -1,11 +1,11 @@
+import { type Clock, systemClock } from '../../src/model/clock.ts';
 import type {
   SelectorInput,
   SelectorProgram,
   SelectorSandbox,
   SelectorVerdict,
-} from '../../src/exchange/sandbox/sandbox.ts';
-import { makeSandbox } from '../../src/exchange/sandbox/worker-sandbox.ts';
-import { type Clock, systemClock } from '../../src/model/clock.ts';
+} from '../../src/sandbox/sandbox.ts';
+import { makeSandbox } from '../../src/sandbox/worker-sandbox.ts';
 
 /**
  * A sandbox for tests that are not about limits of time. Some hypervisors count the time that they take from

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { after, describe, it } from 'node:test';
 import fc from 'fast-check';
 import { checkHeaders } from '../../src/model/headers.ts';
-import { element, json, patientSandbox, textOf, verdictsOf } from './sandbox-elements.ts';
+import { element, json, patientSandbox, textOf, verdictsOf } from './elements.ts';
 
 /** Runs of each property; `SANDBOX_RUNS=20000` for a long search. */
 const numRuns = Number(process.env.SANDBOX_RUNS ?? 300);

@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
-import type { SelectorAnswer, SelectorProgram } from '../../src/exchange/sandbox/sandbox.ts';
-import { makeSandbox } from '../../src/exchange/sandbox/worker-sandbox.ts';
-import { ATTACKS } from './sandbox-attacks.ts';
-import { element, json } from './sandbox-elements.ts';
+import type { SelectorAnswer, SelectorProgram } from '../../src/sandbox/sandbox.ts';
+import { makeSandbox } from '../../src/sandbox/worker-sandbox.ts';
+import { ATTACKS } from './attacks.ts';
+import { element, json } from './elements.ts';
 
 const sandbox = makeSandbox();
 const neighbour = sandbox.open(['env => env.msg.hdrs.a === "1"', 'env => ({ tries: env.msg.payload.n })']);

@@ -1,6 +1,6 @@
-import { QuaysideError } from '../../../model/errors.ts';
-import { checkHeaders } from '../../../model/headers.ts';
-import { SERVICE_HEADERS } from '../../forward.ts';
+import { QuaysideError } from '../../model/errors.ts';
+import { checkHeaders } from '../../model/headers.ts';
+import { SERVICE_HEADERS } from '../../model/service-headers.ts';
 import type { Host } from '../guest/ask.ts';
 import { bodyAllowanceMs, type SandboxLimits } from '../limits.ts';
 import {

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { after, describe, it } from 'node:test';
-import { element, json, patientSandbox, textOf, verdictsOf } from './sandbox-elements.ts';
+import { element, json, patientSandbox, textOf, verdictsOf } from './elements.ts';
 
 const sandbox = patientSandbox();
 after(() => sandbox.stop());

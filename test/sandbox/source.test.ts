@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict';
 import { after, describe, it } from 'node:test';
-import { readSelector, SELECTOR_BYTES } from '../../src/exchange/sandbox/thread/source.ts';
 import { QuaysideError } from '../../src/model/errors.ts';
-import { patientSandbox } from './sandbox-elements.ts';
+import { readSelector, SELECTOR_BYTES } from '../../src/sandbox/thread/source.ts';
+import { patientSandbox } from './elements.ts';
 
 const sandbox = patientSandbox();
 after(() => sandbox.stop());

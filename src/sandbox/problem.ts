@@ -1,4 +1,4 @@
-import { QuaysideError } from '../../model/errors.ts';
+import { QuaysideError } from '../model/errors.ts';
 
 /** Why a selector cannot be used. Line and column count from 1, and are null if nothing points there. */
 export interface SourceProblem {

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
-import { type InLine, Line } from '../../src/exchange/sandbox/line.ts';
+import { type InLine, Line } from '../../src/sandbox/line.ts';
 
 /** `N1a`: paid by user N, of program 1, a. */
 interface Item extends InLine {

@@ -5,7 +5,7 @@ import {
   QuickJS,
   type QuickJSOptions,
 } from 'quickjs-wasi';
-import { LIMITS } from '../../../model/limits.ts';
+import { LIMITS } from '../../model/limits.ts';
 import { type GuestLimits, type Host, makeGuest } from '../guest/ask.ts';
 import { harden } from '../guest/harden.ts';
 import type { SandboxLimits } from '../limits.ts';

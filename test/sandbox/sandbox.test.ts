@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict';
 import { after, describe, it } from 'node:test';
-import type { SelectorVerdict } from '../../src/exchange/sandbox/sandbox.ts';
 import { QuaysideError } from '../../src/model/errors.ts';
 import { LIMITS } from '../../src/model/limits.ts';
-import { element, json, patientSandbox, textOf, verdictsOf } from './sandbox-elements.ts';
+import type { SelectorVerdict } from '../../src/sandbox/sandbox.ts';
+import { element, json, patientSandbox, textOf, verdictsOf } from './elements.ts';
 
 const sandbox = patientSandbox();
 after(() => sandbox.stop());

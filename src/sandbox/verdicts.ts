@@ -1,4 +1,4 @@
-import type { ElementHeaders } from '../../model/element.ts';
+import type { ElementHeaders } from '../model/element.ts';
 import { type Called, type Extra, type LogLine, VERDICT_CODES } from './protocol.ts';
 import type { SelectorAnswer, SelectorVerdict } from './sandbox.ts';
 

@@ -1,15 +1,15 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
-import { DEFAULT_LIMITS } from '../../src/exchange/sandbox/limits.ts';
-import { callSize, packElements } from '../../src/exchange/sandbox/pack.ts';
-import { readAnswer } from '../../src/exchange/sandbox/thread/answer.ts';
-import { Call } from '../../src/exchange/sandbox/thread/call.ts';
-import { Deadline } from '../../src/exchange/sandbox/thread/deadline.ts';
-import { readSelector } from '../../src/exchange/sandbox/thread/source.ts';
-import { makeImage, SelectorVm } from '../../src/exchange/sandbox/thread/vm.ts';
-import { VmCache } from '../../src/exchange/sandbox/thread/vm-cache.ts';
-import { loadWasm } from '../../src/exchange/sandbox/wasm.ts';
-import { element, json } from './sandbox-elements.ts';
+import { DEFAULT_LIMITS } from '../../src/sandbox/limits.ts';
+import { callSize, packElements } from '../../src/sandbox/pack.ts';
+import { readAnswer } from '../../src/sandbox/thread/answer.ts';
+import { Call } from '../../src/sandbox/thread/call.ts';
+import { Deadline } from '../../src/sandbox/thread/deadline.ts';
+import { readSelector } from '../../src/sandbox/thread/source.ts';
+import { makeImage, SelectorVm } from '../../src/sandbox/thread/vm.ts';
+import { VmCache } from '../../src/sandbox/thread/vm-cache.ts';
+import { loadWasm } from '../../src/sandbox/wasm.ts';
+import { element, json } from './elements.ts';
 
 const wasm = await loadWasm();
 const image = await makeImage(wasm, DEFAULT_LIMITS);
