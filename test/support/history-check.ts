@@ -9,6 +9,7 @@ import {
 } from './history-rules.ts';
 import {
   earliestEligibleWallAt,
+  firstInvokedAt,
   isAcknowledged,
   laneOf,
   type Story,
@@ -91,6 +92,7 @@ function isRecovered(story: Story): boolean {
 
 /** An acknowledged insert that some group never got. */
 interface Absent extends Violation {
+  /** It may be stored from here on: an insert without a reply comes before its repeat that has one. */
   readonly invokedAt: number;
 }
 
@@ -108,7 +110,7 @@ function missing(stories: readonly Story[], around: Surroundings): Pick<Verdict,
       const lane = laneOf(insert.queue, group);
       const what = `acknowledged as ${insert.id} to ${insert.client}, never delivered`;
       const list = absent.get(lane) ?? [];
-      list.push({ value: story.value, group, what, invokedAt: insert.invokedAt });
+      list.push({ value: story.value, group, what, invokedAt: firstInvokedAt(story) });
       absent.set(lane, list);
     }
   }

@@ -116,7 +116,7 @@ function groupOf(story: Story, group: string): GroupStory {
   return found;
 }
 
-/** The moments of an insert, its repeats taken together. */
+/** When an insert was first invoked, its repeats under one idempotency key included. */
 export function firstInvokedAt(story: Story): number {
   return Math.min(...story.inserts.map((insert) => insert.invokedAt));
 }

@@ -25,6 +25,8 @@ interface Timed {
   readonly invokedWallAt: number;
   readonly endedWallAt: number;
   readonly outcome: Outcome;
+  /** What `outcome` was concluded from: the status of the reply, with its body if it is an error, or why there was none. */
+  readonly reply?: string;
 }
 
 export interface InsertOperation extends Timed {

@@ -154,20 +154,23 @@ export class RecordedClient {
 interface Sent {
   /** The answer of a request that was done; null otherwise. */
   readonly answer: Answer | null;
-  readonly end: { readonly endedAt: number; readonly endedWallAt: number; readonly outcome: Outcome };
+  readonly end: Pick<Operation, 'endedAt' | 'endedWallAt' | 'outcome'> & { readonly reply: string };
 }
 
 async function attempt(send: (signal: AbortSignal) => Promise<Answer>, waitMs = 0): Promise<Sent> {
   let answer: Answer | null = null;
   let outcome: Outcome;
+  let reply: string;
   try {
     answer = await send(AbortSignal.timeout(waitMs + PATIENCE_MS));
     outcome = outcomeOf(answer);
+    reply = outcome === 'ok' ? `${answer.status}` : `${answer.status} ${answer.body}`;
   } catch (error) {
     // A connection that was refused carried no request.
     outcome = error instanceof Error && 'code' in error && error.code === 'ECONNREFUSED' ? 'fail' : 'unknown';
+    reply = String(error);
   }
-  const end = { endedAt: performance.now(), endedWallAt: Date.now(), outcome };
+  const end = { endedAt: performance.now(), endedWallAt: Date.now(), outcome, reply };
   return { answer: outcome === 'ok' ? answer : null, end };
 }
 

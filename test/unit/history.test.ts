@@ -176,6 +176,15 @@ describe('the history checker', () => {
     assertFault(verdictWith([insert('x', 100, 101), unknown('reserve', 90, 120)]), /^lost: x/);
   });
 
+  it('lets an unknown pop take what an insert without a reply stored before its repeat was acknowledged', () => {
+    const first = insert('x', 100, 110, { outcome: 'unknown', id: null });
+    const repeat = insert('x', 200, 201);
+    const verdict = verdictWith([first, unknown('pop', 90, 110), crash(109, 112), repeat]);
+    assert.deepEqual(verdict.lost, []);
+    assert.ok(verdict.eaten.some(({ value }) => value === 'x'));
+    assertFault(verdictWith([first, unknown('pop', 90, 99), repeat]), /^lost: x/);
+  });
+
   it('does not let an unknown pop of another queue or group eat an element', () => {
     assertFault(
       verdictWith([insert('x', 100, 101), { ...unknown('pop', 90, 120), queue: 'N/other' }]),
