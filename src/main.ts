@@ -1,9 +1,9 @@
 import { readFile } from 'node:fs/promises';
+import type { BackupIo } from './app/backup.ts';
+import { type CommandLine, parseCommandLine } from './app/command-line.ts';
+import { EXIT, faultText } from './app/fault-text.ts';
 import { type LoadedConfig, loadConfig } from './config/load.ts';
 import { showConfig } from './config/show.ts';
-import type { BackupIo } from './process/backup.ts';
-import { type CommandLine, parseCommandLine } from './process/command-line.ts';
-import { EXIT, faultText } from './process/fault-text.ts';
 
 /** The process edge: the only file that may end the process. */
 process.exit(await main(process.argv.slice(2)));
@@ -27,28 +27,28 @@ async function run(line: CommandLine): Promise<number> {
   const load = () => loadConfig({ file: configFile, env: process.env, cwd: process.cwd() });
   switch (command) {
     case 'help':
-      return say((await import('./process/help.ts')).helpText());
+      return say((await import('./app/help.ts')).helpText());
     case 'version':
       return say(`${await version()}\n`);
     case 'print-config':
       return say(showConfig((await load()).config));
     case 'hash-password': {
-      const { hashPasswordCommand } = await import('./process/hash-password.ts');
+      const { hashPasswordCommand } = await import('./app/hash-password.ts');
       return hashPasswordCommand({ input: process.stdin, ask: process.stderr, output: process.stdout });
     }
     case 'reset-admin': {
-      const { resetAdministrator } = await import('./process/reset-admin.ts');
+      const { resetAdministrator } = await import('./app/reset-admin.ts');
       return say(await resetAdministrator(await load()));
     }
     case 'backup':
     case 'restore': {
-      const { backUpCommand, restoreCommand } = await import('./process/backup.ts');
+      const { backUpCommand, restoreCommand } = await import('./app/backup.ts');
       const io = await backupIo(load);
       return say(command === 'backup' ? await backUpCommand(line, io) : restoreCommand(line, io));
     }
     case 'serve': {
       const loaded = await load();
-      const { serve } = await import('./process/serve.ts');
+      const { serve } = await import('./app/serve.ts');
       return serve({
         loaded,
         load,

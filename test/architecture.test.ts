@@ -59,11 +59,9 @@ const RULES: Readonly<Record<string, Rule>> = {
   config: { parts: ['model'], packages: ['node:*', 'typebox', 'yaml'] },
   client: { parts: ['model'], packages: ['node:*'] },
   cli: { parts: ['client'], packages: ['node:*'] },
-  // The composition root and the process edge: the only ones that know the configuration.
-  server: { parts: [...COMPOSITION, 'files', ...Object.keys(DRIVERS)], packages: ['node:*'] },
-  'server.ts': { parts: [...COMPOSITION, 'server'], packages: ['node:*'] },
-  process: { parts: [...COMPOSITION, 'files', 'server', 'server.ts'], packages: ['node:*', 'pino'] },
-  'main.ts': { parts: ['config', 'process'], packages: ['node:*'] },
+  // The composition root and the process edge: the only ones that know the configuration and the concrete engines.
+  app: { parts: [...COMPOSITION, 'files', ...Object.keys(DRIVERS)], packages: ['node:*', 'pino'] },
+  'main.ts': { parts: ['config', 'app'], packages: ['node:*'] },
   ...Object.fromEntries(
     Object.entries(DRIVERS).map(([part, driver]) => [
       part,
@@ -91,7 +89,7 @@ const RESERVED: readonly { readonly what: RegExp; readonly only: readonly string
     },
     {
       what: /\bconsole\b/,
-      only: ['src/process/library-output.ts'],
+      only: ['src/app/library-output.ts'],
       why: 'what a server has to say goes to its log',
     },
     {

@@ -59,7 +59,7 @@ export interface NamespacePolicy {
   readonly maxGroups?: number;
 }
 
-/** What every engine module exports as `open`; `server/engines.ts` imports it by the URL's scheme. */
+/** What every engine module exports as `open`; `app/engines.ts` imports it by the URL's scheme. */
 export type OpenEngine = (options: EngineOptions) => Engine;
 
 export interface EngineOptions {

@@ -4,11 +4,11 @@ import { connect } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, afterEach, before, describe, it } from 'node:test';
+import { createServer, type Server } from '../../src/app/server.ts';
+import { ServiceStack } from '../../src/app/stack.ts';
 import { loadConfig } from '../../src/config/load.ts';
 import type { Config } from '../../src/config/options.ts';
 import { ConfigError } from '../../src/config/problem.ts';
-import { ServiceStack } from '../../src/server/stack.ts';
-import { createServer, type Server } from '../../src/server.ts';
 import { jsonOf, QueueClient } from '../support/http-client.ts';
 
 const SILENT = {

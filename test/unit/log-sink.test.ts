@@ -4,8 +4,8 @@ import { closeSync, constants, mkdtempSync, openSync, readSync, rmSync } from 'n
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
+import { LogSink } from '../../src/app/log-sink.ts';
 import { systemClock } from '../../src/model/clock.ts';
-import { LogSink } from '../../src/process/log-sink.ts';
 
 const LINE = `${'x'.repeat(1023)}\n`;
 

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
-import { makeLogger } from '../../src/process/log.ts';
-import { textLine } from '../../src/process/log-text.ts';
+import { makeLogger } from '../../src/app/log.ts';
+import { textLine } from '../../src/app/log-text.ts';
 
 /** What a logger of this level writes for what `say` says. */
 function linesOf(say: (logger: ReturnType<typeof makeLogger>) => void, level = 'info'): string[] {

@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict';
 import { it } from 'node:test';
+import { loadEngines } from '../../src/app/engines.ts';
+import { namespaceSetups } from '../../src/app/namespaces.ts';
 import type { Config, NamespaceConfig } from '../../src/config/options.ts';
 import { systemClock } from '../../src/model/clock.ts';
-import { loadEngines } from '../../src/server/engines.ts';
-import { namespaceSetups } from '../../src/server/namespaces.ts';
 import { SILENT_LOG } from '../support/broker.ts';
 
 const GIB = 2 ** 30;

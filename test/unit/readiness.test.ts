@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
+import { Readiness } from '../../src/app/readiness.ts';
 import type { Engine } from '../../src/engine/engine.ts';
-import { Readiness } from '../../src/server/readiness.ts';
 import { FakeClock } from '../support/clock.ts';
 
 const URL = 'redis://***@r:6379';

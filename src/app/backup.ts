@@ -8,11 +8,11 @@ import type { Config } from '../config/options.ts';
 import { makeFolder } from '../files/make-folder.ts';
 import type { BackupReport } from '../http/options.ts';
 import { systemClock } from '../model/clock.ts';
-import { Backups, hasSqliteFiles } from '../server/backups.ts';
-import { loadEngines } from '../server/engines.ts';
-import { restoreBackup } from '../server/restore.ts';
+import { Backups, hasSqliteFiles } from './backups.ts';
 import { CommandFailed } from './command-line.ts';
+import { loadEngines } from './engines.ts';
 import { type PasswordSource, readPassword } from './prompt.ts';
+import { restoreBackup } from './restore.ts';
 
 export interface BackupCommand {
   /** Where the backup goes, or comes from. */

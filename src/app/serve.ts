@@ -1,14 +1,14 @@
 import type { LoadedConfig } from '../config/load.ts';
 import type { Config } from '../config/options.ts';
 import { systemClock } from '../model/clock.ts';
-import { hasConfiguredUsers, usersFileOf } from '../server/users.ts';
-import { createServer, type Server } from '../server.ts';
 import { EXIT } from './fault-text.ts';
 import { followLibraries } from './library-output.ts';
 import { createLog, type Log } from './log.ts';
 import { type PidFile, writePidFile } from './pid-file.ts';
+import { createServer, type Server } from './server.ts';
 import { followSignals } from './signals.ts';
 import { startText } from './start-text.ts';
+import { hasConfiguredUsers, usersFileOf } from './users.ts';
 
 export interface ServeIo {
   readonly loaded: LoadedConfig;

@@ -1,7 +1,7 @@
 import { newAdministrator } from '../access/users-file.ts';
 import type { LoadedConfig } from '../config/load.ts';
 import { ConfigError } from '../config/problem.ts';
-import { hasConfiguredUsers, saveUsers, usersFileOf } from '../server/users.ts';
+import { hasConfiguredUsers, saveUsers, usersFileOf } from './users.ts';
 
 /**
  * `reset-admin`: creates the administrator again and returns the text to show.
