@@ -1,7 +1,7 @@
 import { readdirSync, readFileSync } from 'node:fs';
 import type { Engine } from '../src/engine/engine.ts';
 import { open } from '../src/engines/postgres/index.ts';
-import { systemClock } from '../src/model/clock.ts';
+import { systemClock } from '../src/util/clock.ts';
 import type { PostgresServer } from '../test/support/postgres-server.ts';
 import { NAMESPACE } from './quayside.ts';
 

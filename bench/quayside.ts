@@ -1,8 +1,8 @@
 import type { Engine } from '../src/engine/engine.ts';
 import { open } from '../src/engines/sqlite/index.ts';
-import { systemClock } from '../src/model/clock.ts';
 import type { NewElement } from '../src/model/element.ts';
 import { PLAIN_GROUP } from '../src/model/element.ts';
+import { systemClock } from '../src/util/clock.ts';
 import { queuePath } from '../test/support/http-client.ts';
 import { ServerProcess } from '../test/support/server-process.ts';
 import type { BenchContext } from './scenario.ts';

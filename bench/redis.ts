@@ -1,6 +1,6 @@
 import type { Engine } from '../src/engine/engine.ts';
 import { open } from '../src/engines/redis/index.ts';
-import { systemClock } from '../src/model/clock.ts';
+import { systemClock } from '../src/util/clock.ts';
 import { type RedisServer, redisCli } from '../test/support/redis-servers.ts';
 import { NAMESPACE } from './quayside.ts';
 

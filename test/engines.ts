@@ -1,5 +1,5 @@
 import type { Engine, NamespacePolicy } from '../src/engine/engine.ts';
-import type { Clock } from '../src/model/clock.ts';
+import type { Clock } from '../src/util/clock.ts';
 import { POSTGRES } from './engines/postgres.ts';
 import { REDIS, REDIS_CLUSTER, REDIS_SENTINEL } from './engines/redis.ts';
 import { MEMORY_SQLITE, NORMAL_SQLITE, SQLITE } from './engines/sqlite.ts';

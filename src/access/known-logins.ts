@@ -1,7 +1,7 @@
 import { readFile } from 'node:fs/promises';
-import { replaceFile } from '../files/replace-file.ts';
-import type { CancelTimer, Clock } from '../model/clock.ts';
-import type { Service } from '../model/service.ts';
+import type { CancelTimer, Clock } from '../util/clock.ts';
+import { replaceFile } from '../util/replace-file.ts';
+import type { Service } from '../util/service.ts';
 
 /** How long a pair is known after it was right. */
 const KNOWN_MS = 30 * 24 * 3_600_000;

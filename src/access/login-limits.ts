@@ -1,5 +1,5 @@
-import type { Clock } from '../model/clock.ts';
 import { QuaysideError } from '../model/errors.ts';
+import type { Clock } from '../util/clock.ts';
 import { FailedNames } from './failed-names.ts';
 import { FailureLimit } from './failure-limit.ts';
 

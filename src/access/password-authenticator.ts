@@ -1,7 +1,7 @@
 import { hash, randomBytes } from 'node:crypto';
 import { isDeepStrictEqual } from 'node:util';
-import type { Clock } from '../model/clock.ts';
 import { QuaysideError } from '../model/errors.ts';
+import type { Clock } from '../util/clock.ts';
 import type { Account } from './account.ts';
 import { addressBlock } from './address.ts';
 import { type Credentials, credentialsPart, readBasic } from './basic.ts';

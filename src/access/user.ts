@@ -1,5 +1,5 @@
 import { namespaceNotFound, QuaysideError } from '../model/errors.ts';
-import { quote } from '../model/quote.ts';
+import { quote } from '../util/quote.ts';
 
 /**
  * What a user may do in a namespace (decisions, "Requests in general").

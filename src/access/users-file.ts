@@ -1,6 +1,6 @@
 import { randomBytes } from 'node:crypto';
 import { readFile } from 'node:fs/promises';
-import { replaceFile } from '../files/replace-file.ts';
+import { replaceFile } from '../util/replace-file.ts';
 import type { UserDefinition } from './account.ts';
 import { hashPassword } from './password.ts';
 

@@ -1,9 +1,9 @@
 import { invalidParameter, QuaysideError } from '../model/errors.ts';
-import { maskUrl } from '../model/mask.ts';
 import { checkName } from '../model/names.ts';
-import { quote } from '../model/quote.ts';
-import { didYouMean } from '../model/slip.ts';
 import { groupOf, milliseconds } from '../session/values.ts';
+import { didYouMean } from '../util/did-you-mean.ts';
+import { maskUrl } from '../util/mask.ts';
+import { quote } from '../util/quote.ts';
 
 /** What an address names, and what its options ask for. */
 export interface Address {

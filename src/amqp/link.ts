@@ -1,14 +1,14 @@
 import type { EventContext, link as RheaLink, Session } from 'rhea';
 import type { Broker } from '../broker/broker.ts';
 import type { ConsumerOrigin } from '../broker/consumer.ts';
-import type { Clock } from '../model/clock.ts';
 import { QuaysideError } from '../model/errors.ts';
-import { quote } from '../model/quote.ts';
 import type { SessionCounts } from '../session/counts.ts';
 import type { Destinations } from '../session/destinations.ts';
 import type { Settling } from '../session/settling.ts';
 import type { Storing } from '../session/storing.ts';
 import type { Work } from '../session/work.ts';
+import type { Clock } from '../util/clock.ts';
+import { quote } from '../util/quote.ts';
 import { wireError } from './errors.ts';
 import type { Guard } from './guard/guard.ts';
 import { forgetLink } from './rhea.ts';

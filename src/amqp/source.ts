@@ -1,7 +1,7 @@
 import rhea, { type Sender, type Source, type Typed } from 'rhea';
 import { QuaysideError } from '../model/errors.ts';
-import { quote } from '../model/quote.ts';
 import { groupOf } from '../session/values.ts';
+import { quote } from '../util/quote.ts';
 import { type Address, parseAddress } from './address.ts';
 import { addressOf } from './link.ts';
 

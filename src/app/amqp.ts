@@ -1,7 +1,7 @@
 import { AMQP_DEFAULTS, type AmqpOptions } from '../amqp/options.ts';
 import { AmqpServer } from '../amqp/server.ts';
 import type { Config } from '../config/options.ts';
-import type { TlsMaterial } from '../model/listener.ts';
+import type { TlsMaterial } from '../util/log.ts';
 import type { FrontEnd, FrontEndParts } from './front-ends.ts';
 import { networksOf } from './networks.ts';
 import { sessionFrontEnd } from './session-front-end.ts';

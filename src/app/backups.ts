@@ -3,14 +3,14 @@ import { basename, dirname, join } from 'node:path';
 import type { Config } from '../config/options.ts';
 import type { Engine } from '../engine/engine.ts';
 import { fileOf } from '../engines/sqlite/settings.ts';
-import { makeFolder } from '../files/make-folder.ts';
-import { PRIVATE_MODE } from '../files/private-file.ts';
-import { syncFolder } from '../files/sync-folder.ts';
 import type { BackupReport } from '../http/options.ts';
-import type { Clock } from '../model/clock.ts';
 import { invalidParameter, QuaysideError } from '../model/errors.ts';
-import { maskUrl } from '../model/mask.ts';
-import { quote } from '../model/quote.ts';
+import type { Clock } from '../util/clock.ts';
+import { makeFolder } from '../util/make-folder.ts';
+import { maskUrl } from '../util/mask.ts';
+import { PRIVATE_MODE } from '../util/private-file.ts';
+import { quote } from '../util/quote.ts';
+import { syncFolder } from '../util/sync-folder.ts';
 import type { EngineSet } from './engines.ts';
 
 /** The list in a backup's folder: which file is of which namespaces. */

@@ -1,7 +1,7 @@
 import { nodeText, VariantConflict } from '../broker/agreement.ts';
 import type { Broker } from '../broker/broker.ts';
 import { ConfigError, pathText } from '../config/problem.ts';
-import type { Service } from '../model/service.ts';
+import type { Service } from '../util/service.ts';
 import type { SourceOf } from './users.ts';
 
 /** The broker; what other nodes forbid is an error of the configuration that names it. */

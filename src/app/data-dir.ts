@@ -2,7 +2,7 @@ import { statSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import type { Config } from '../config/options.ts';
 import { ConfigError } from '../config/problem.ts';
-import { widerMode } from '../files/private-file.ts';
+import { widerMode } from '../util/private-file.ts';
 import type { SourceOf } from './users.ts';
 
 /** Names of the files in `dataDir` that are no engine's. */

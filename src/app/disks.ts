@@ -1,6 +1,6 @@
 import type { Config } from '../config/options.ts';
 import type { DiskSource } from '../metrics/disk-families.ts';
-import { maskUrl } from '../model/mask.ts';
+import { maskUrl } from '../util/mask.ts';
 import type { EngineSet } from './engines.ts';
 
 /** The engines with files on this machine, each with the namespaces that it serves: for metrics. */

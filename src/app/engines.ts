@@ -1,9 +1,9 @@
 import type { NamespaceConfig } from '../config/options.ts';
 import { ConfigError, pathText } from '../config/problem.ts';
 import type { Engine, EngineLog, NamespacePolicy, OpenEngine } from '../engine/engine.ts';
-import type { Clock } from '../model/clock.ts';
-import { hasRawUserInfo, maskText } from '../model/mask.ts';
-import type { Service } from '../model/service.ts';
+import type { Clock } from '../util/clock.ts';
+import { hasRawUserInfo, maskText } from '../util/mask.ts';
+import type { Service } from '../util/service.ts';
 
 /** How to load an engine, and which settings of a namespace it takes. */
 interface EngineSource {

@@ -3,7 +3,7 @@ import { ConfigError, pathText } from '../config/problem.ts';
 import { type Declaration, parseDeclaration } from '../exchange/declaration.ts';
 import type { Exchanges } from '../exchange/exchanges.ts';
 import { QuaysideError } from '../model/errors.ts';
-import type { Service } from '../model/service.ts';
+import type { Service } from '../util/service.ts';
 import type { SourceOf } from './users.ts';
 
 /** The exchanges that the configuration declares. @throws ConfigError */

@@ -1,5 +1,5 @@
 import { ConfigError } from '../config/problem.ts';
-import { maskText } from '../model/mask.ts';
+import { maskText } from '../util/mask.ts';
 import { CommandFailed, UsageError } from './command-line.ts';
 
 export const EXIT = { done: 0, fault: 1, configuration: 2 } as const;

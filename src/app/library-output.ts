@@ -1,6 +1,6 @@
 import { format } from 'node:util';
 import type { Logger } from 'pino';
-import { maskDeep } from '../model/mask.ts';
+import { maskDeep } from '../util/mask.ts';
 
 const LEVELS = { debug: 'debug', log: 'info', info: 'info', warn: 'warn', error: 'error' } as const;
 type Name = keyof typeof LEVELS;

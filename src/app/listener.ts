@@ -2,7 +2,7 @@ import type { AddressInfo } from 'node:net';
 import type { Config } from '../config/options.ts';
 import { ConfigError } from '../config/problem.ts';
 import { HTTP_DEFAULTS, type HttpOptions } from '../http/options.ts';
-import type { Service } from '../model/service.ts';
+import type { Service } from '../util/service.ts';
 import { networksOf } from './networks.ts';
 import type { ListenerGroup } from './tls.ts';
 import { isSocketPath, listenOnSocket } from './unix-socket.ts';

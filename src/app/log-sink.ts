@@ -1,7 +1,7 @@
 import { write } from 'node:fs';
 import { promisify } from 'node:util';
 import { MessageChannel } from 'node:worker_threads';
-import type { Clock } from '../model/clock.ts';
+import type { Clock } from '../util/clock.ts';
 
 /** What is kept for a reader that is slow, or a disk that is full, in characters; further lines are left out. */
 const KEPT_MOST = 4 * 1024 * 1024;

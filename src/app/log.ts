@@ -1,6 +1,6 @@
 import pino, { type DestinationStream, type Logger } from 'pino';
-import { systemClock } from '../model/clock.ts';
-import { maskDeep } from '../model/mask.ts';
+import { systemClock } from '../util/clock.ts';
+import { maskDeep } from '../util/mask.ts';
 import { LogSink } from './log-sink.ts';
 import { textLine } from './log-text.ts';
 

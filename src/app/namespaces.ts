@@ -4,7 +4,7 @@ import type { NamespaceSetup } from '../broker/ports.ts';
 import type { Config, NamespaceConfig } from '../config/options.ts';
 import type { EngineLog } from '../engine/engine.ts';
 import { LocalSignaller } from '../engine/local-signaller.ts';
-import { maskUrl } from '../model/mask.ts';
+import { maskUrl } from '../util/mask.ts';
 import { type EngineSet, LOCAL_SIGNALS, policyOf } from './engines.ts';
 import { JointStats } from './joint-stats.ts';
 import { StatsCollection, USUAL_COLLECTION } from './stats-collection.ts';

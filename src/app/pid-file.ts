@@ -1,7 +1,7 @@
 import { readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { makeFolder } from '../files/make-folder.ts';
-import { PRIVATE_MODE } from '../files/private-file.ts';
+import { makeFolder } from '../util/make-folder.ts';
+import { PRIVATE_MODE } from '../util/private-file.ts';
 
 const FILE = 'quayside.pid';
 

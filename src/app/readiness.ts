@@ -1,6 +1,6 @@
 import type { Engine } from '../engine/engine.ts';
 import { NODE_CHECK, type ReadyReport } from '../http/options.ts';
-import type { Clock } from '../model/clock.ts';
+import type { Clock } from '../util/clock.ts';
 
 /** An engine that has not answered after this long is taken to be away. Probes wait for a second, by default. */
 const PING_MS = 800;

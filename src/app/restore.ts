@@ -3,9 +3,9 @@ import { dirname, join } from 'node:path';
 import type { Config } from '../config/options.ts';
 import { checkNotInUse, draftCopy, draftOf, dropDraft, existingFiles } from '../engines/sqlite/restore.ts';
 import { fileOf, MEMORY } from '../engines/sqlite/settings.ts';
-import { makeFolder } from '../files/make-folder.ts';
-import { syncFolder } from '../files/sync-folder.ts';
-import { quote } from '../model/quote.ts';
+import { makeFolder } from '../util/make-folder.ts';
+import { quote } from '../util/quote.ts';
+import { syncFolder } from '../util/sync-folder.ts';
 import { MANIFEST } from './backups.ts';
 
 export interface Restored {

@@ -1,6 +1,6 @@
 import type { LoadedConfig } from '../config/load.ts';
 import type { Config } from '../config/options.ts';
-import { systemClock } from '../model/clock.ts';
+import { systemClock } from '../util/clock.ts';
 import { EXIT } from './fault-text.ts';
 import { followLibraries } from './library-output.ts';
 import { createLog, type Log } from './log.ts';

@@ -1,4 +1,4 @@
-import type { Clock } from '../model/clock.ts';
+import type { Clock } from '../util/clock.ts';
 
 export interface SignalHandlers {
   /** SIGTERM or SIGINT. */

@@ -1,4 +1,4 @@
-import type { Service } from '../model/service.ts';
+import type { Service } from '../util/service.ts';
 
 /** Services that were started one after the other, to be stopped the other way round. */
 export class ServiceStack {

@@ -1,7 +1,7 @@
 import type { Config } from '../config/options.ts';
-import type { TlsMaterial } from '../model/listener.ts';
 import { STOMP_DEFAULTS, type StompOptions } from '../stomp/options.ts';
 import { StompServer } from '../stomp/server.ts';
+import type { TlsMaterial } from '../util/log.ts';
 import type { FrontEnd, FrontEndParts } from './front-ends.ts';
 import { networksOf } from './networks.ts';
 import { sessionFrontEnd } from './session-front-end.ts';

@@ -2,7 +2,7 @@ import { readFile, stat } from 'node:fs/promises';
 import { createSecureContext } from 'node:tls';
 import type { Config } from '../config/options.ts';
 import { ConfigError } from '../config/problem.ts';
-import type { TlsMaterial } from '../model/listener.ts';
+import type { TlsMaterial } from '../util/log.ts';
 import type { SourceOf } from './users.ts';
 
 /** Groups of options that are a listener's each. */

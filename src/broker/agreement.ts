@@ -1,6 +1,6 @@
 import type { Definitions, JsonValue } from '../engine/definitions.ts';
-import type { CancelTimer, Clock } from '../model/clock.ts';
 import { QuaysideError } from '../model/errors.ts';
+import type { CancelTimer, Clock } from '../util/clock.ts';
 import { type Configured, GREETING_MS, type NodeInfo, type Peer } from './peers.ts';
 import type { BrokerLog } from './ports.ts';
 

@@ -1,8 +1,8 @@
 import type { Storage } from '../engine/storage.ts';
-import type { Clock } from '../model/clock.ts';
 import { namespaceNotFound, type QuaysideError } from '../model/errors.ts';
 import type { QueueKey } from '../model/names.ts';
-import type { Service } from '../model/service.ts';
+import type { Clock } from '../util/clock.ts';
+import type { Service } from '../util/service.ts';
 import { Admission, shuttingDown, type WaitingLimits } from './admission.ts';
 import { type Difference, nodeText } from './agreement.ts';
 import { type BrokerParts, Namespace } from './namespace.ts';

@@ -1,8 +1,8 @@
 import type { Storage } from '../engine/storage.ts';
-import type { Clock } from '../model/clock.ts';
 import type { NewElement } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
-import { quote } from '../model/quote.ts';
+import type { Clock } from '../util/clock.ts';
+import { quote } from '../util/quote.ts';
 
 /** What a namespace may hold; null: no bound. */
 export interface CapacityLimits {

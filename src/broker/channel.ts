@@ -1,6 +1,6 @@
 import type { JsonValue } from '../engine/definitions.ts';
 import type { ReadySignal, Signaller } from '../engine/signaller.ts';
-import type { Clock } from '../model/clock.ts';
+import type { Clock } from '../util/clock.ts';
 import { MANY } from './line.ts';
 import { type Configured, type NodeInfo, type Peer, Peers } from './peers.ts';
 import type { PendingConsumer } from './waiting.ts';

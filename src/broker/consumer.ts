@@ -1,6 +1,6 @@
-import type { CancelTimer } from '../model/clock.ts';
 import type { Delivery, GroupName } from '../model/element.ts';
 import type { QuaysideError } from '../model/errors.ts';
+import type { CancelTimer } from '../util/clock.ts';
 
 /** The connection on which a consumer waits, as listings of consumers show it. */
 export interface ConsumerOrigin {

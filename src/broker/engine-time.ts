@@ -1,6 +1,6 @@
 import type { Storage } from '../engine/storage.ts';
-import type { Clock } from '../model/clock.ts';
 import type { QueueKey } from '../model/names.ts';
+import type { Clock } from '../util/clock.ts';
 
 /**
  * A moment of the engine's clock, as this node's own will show it. The two may be hours apart, and a timer that

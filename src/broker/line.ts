@@ -1,8 +1,8 @@
 import type { Storage, TakeResult } from '../engine/storage.ts';
-import type { CancelTimer, Clock } from '../model/clock.ts';
 import type { Delivery, GroupName } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { QueueKey } from '../model/names.ts';
+import type { CancelTimer, Clock } from '../util/clock.ts';
 import { type Consumer, ConsumerList } from './consumer.ts';
 import { toLocal } from './engine-time.ts';
 import { type Meter, takeOperation } from './meter.ts';

@@ -1,7 +1,7 @@
 import type { SettleItem } from '../engine/storage.ts';
-import type { Clock } from '../model/clock.ts';
 import { type ErrorCode, QuaysideError } from '../model/errors.ts';
-import { Histogram } from '../model/histogram.ts';
+import type { Clock } from '../util/clock.ts';
+import { Histogram } from '../util/histogram.ts';
 
 /** What a front end can ask of a queue, as metrics name it. */
 export const OPERATIONS = [

@@ -14,7 +14,7 @@ import { keyOfUser } from '../model/dedup-key.ts';
 import type { Delivery, ElementId, GroupName, NewElement } from '../model/element.ts';
 import { invalidParameter, QuaysideError } from '../model/errors.ts';
 import type { QueueKey } from '../model/names.ts';
-import { quote } from '../model/quote.ts';
+import { quote } from '../util/quote.ts';
 import { amountOf } from './capacity.ts';
 import type { Consumer, GetRequest, Sink } from './consumer.ts';
 import { settleOperation, takeOperation } from './meter.ts';

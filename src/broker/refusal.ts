@@ -2,7 +2,7 @@ import type { SettleOutcome } from '../engine/storage.ts';
 import type { ElementId, GroupName } from '../model/element.ts';
 import { type ErrorCode, QuaysideError } from '../model/errors.ts';
 import type { QueueKey } from '../model/names.ts';
-import { quote } from '../model/quote.ts';
+import { quote } from '../util/quote.ts';
 import type { Outcome } from './meter.ts';
 
 /** The outcomes of settling that did what was asked. */

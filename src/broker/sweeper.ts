@@ -1,7 +1,7 @@
 import type { Storage, SweepResult } from '../engine/storage.ts';
-import type { CancelTimer, Clock } from '../model/clock.ts';
-import { LogOnChange } from '../model/log-on-change.ts';
 import type { QueueKey } from '../model/names.ts';
+import type { CancelTimer, Clock } from '../util/clock.ts';
+import { LogOnChange } from '../util/log-on-change.ts';
 import { toLocal } from './engine-time.ts';
 import type { BrokerLog } from './ports.ts';
 

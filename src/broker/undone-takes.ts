@@ -1,9 +1,9 @@
 import type { Storage } from '../engine/storage.ts';
-import type { Clock } from '../model/clock.ts';
 import type { Delivery } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { QueueKey } from '../model/names.ts';
-import { Retries } from '../model/retries.ts';
+import type { Clock } from '../util/clock.ts';
+import { Retries } from '../util/retries.ts';
 import type { BrokerLog } from './ports.ts';
 
 interface UndoneTakesHost {

@@ -1,6 +1,6 @@
 import { Errors } from 'typebox/value';
-import { quote } from '../model/quote.ts';
-import { didYouMean } from '../model/slip.ts';
+import { didYouMean } from '../util/did-you-mean.ts';
+import { quote } from '../util/quote.ts';
 import { type Config, Options } from './options.ts';
 import { type ConfigProblem, type Path, pathText } from './problem.ts';
 import { entrySchema, isTree, type OptionSchema, schemaAt, type Tree, typeText } from './schema.ts';

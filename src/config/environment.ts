@@ -1,6 +1,6 @@
 import { resolve } from 'node:path';
-import { quote } from '../model/quote.ts';
-import { nearestName } from '../model/slip.ts';
+import { nearestName } from '../util/did-you-mean.ts';
+import { quote } from '../util/quote.ts';
 import type { ConfigProblem, Path } from './problem.ts';
 import { RENAMED } from './renamed.ts';
 import { entrySchema, isTree, type OptionSchema, ROOT, schemaAt, type Tree } from './schema.ts';

@@ -1,6 +1,6 @@
 import { QuaysideError } from '../model/errors.ts';
 import { checkGroup, checkName } from '../model/names.ts';
-import { quote } from '../model/quote.ts';
+import { quote } from '../util/quote.ts';
 import type { Config, NamespaceConfig } from './options.ts';
 import type { Path } from './problem.ts';
 

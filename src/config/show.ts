@@ -1,5 +1,5 @@
 import { stringify } from 'yaml';
-import { MASK, maskUrl } from '../model/mask.ts';
+import { MASK, maskUrl } from '../util/mask.ts';
 import type { Config } from './options.ts';
 import { entrySchema, isTree, type OptionSchema, ROOT } from './schema.ts';
 

@@ -1,7 +1,7 @@
-import type { CancelTimer, Clock } from '../model/clock.ts';
 import { type GroupName, PLAIN_GROUP } from '../model/element.ts';
-import { LogOnChange } from '../model/log-on-change.ts';
 import type { QueueKey } from '../model/names.ts';
+import type { CancelTimer, Clock } from '../util/clock.ts';
+import { LogOnChange } from '../util/log-on-change.ts';
 import type { EngineLog } from './engine.ts';
 import { type CounterName, type Counters, MAX_COUNTED_GROUPS, type Stats, zeroCounters } from './stats.ts';
 import { isUnknownOutcome, NOT_REACHABLE, unavailable } from './store-failures.ts';

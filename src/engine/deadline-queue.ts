@@ -1,4 +1,4 @@
-import type { CancelTimer, Clock } from '../model/clock.ts';
+import type { CancelTimer, Clock } from '../util/clock.ts';
 
 /** A call that has to settle in time. */
 export abstract class Expiring {

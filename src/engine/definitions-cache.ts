@@ -1,5 +1,5 @@
-import type { Clock } from '../model/clock.ts';
-import { Retries } from '../model/retries.ts';
+import type { Clock } from '../util/clock.ts';
+import { Retries } from '../util/retries.ts';
 import type { Definition, DefinitionKind, Definitions } from './definitions.ts';
 
 /** What changed and could not be read is read again after this long. */

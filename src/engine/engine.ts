@@ -1,6 +1,6 @@
-import type { Clock } from '../model/clock.ts';
 import type { GroupName } from '../model/element.ts';
-import type { Service } from '../model/service.ts';
+import type { Clock } from '../util/clock.ts';
+import type { Service } from '../util/service.ts';
 import type { Definitions } from './definitions.ts';
 import type { Signaller } from './signaller.ts';
 import type { Stats } from './stats.ts';

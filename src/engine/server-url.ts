@@ -1,4 +1,4 @@
-import { hasRawUserInfo, maskUrl } from '../model/mask.ts';
+import { hasRawUserInfo, maskUrl } from '../util/mask.ts';
 
 /** A TCP host, or a folder that holds a Unix socket (it begins with `/`). */
 export interface Host {

@@ -1,5 +1,5 @@
 import type { ConnectionOptions } from 'node:tls';
-import { trustSystemAuthorities } from '../files/authorities.ts';
+import { trustSystemAuthorities } from '../util/authorities.ts';
 import type { EngineSettings } from './settings.ts';
 
 export type TlsFiles = Pick<ConnectionOptions, 'ca' | 'cert' | 'key'>;

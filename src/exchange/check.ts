@@ -1,6 +1,6 @@
 import type { Namespace } from '../broker/namespace.ts';
 import { invalidParameter, type QuaysideError } from '../model/errors.ts';
-import { quote } from '../model/quote.ts';
+import { quote } from '../util/quote.ts';
 import type { Asker } from './asker.ts';
 import { type Declaration, pathWithin } from './declaration.ts';
 import type { ExchangesOptions } from './exchanges.ts';

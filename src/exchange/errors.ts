@@ -1,5 +1,5 @@
 import { type ErrorCode, invalidParameter, QuaysideError } from '../model/errors.ts';
-import { quote } from '../model/quote.ts';
+import { quote } from '../util/quote.ts';
 import type { Declaration } from './declaration.ts';
 
 export function exists(id: string): QuaysideError {

@@ -1,10 +1,10 @@
 import type { Broker } from '../broker/broker.ts';
 import type { Namespace } from '../broker/namespace.ts';
 import type { BrokerLog } from '../broker/ports.ts';
-import type { Clock } from '../model/clock.ts';
 import type { Delivery } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { SelectorProgram, SelectorSandbox } from '../sandbox/sandbox.ts';
+import type { Clock } from '../util/clock.ts';
 import { cannotReserve, mustRunSelectors } from './check.ts';
 import { continuedCounters, type ExchangeCounters, Faults, zeroExchangeCounters } from './counters.ts';
 import { CONSUMER_DEFAULTS, type Declaration, versionOf } from './declaration.ts';

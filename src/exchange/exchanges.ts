@@ -1,6 +1,6 @@
 import type { Definition, Definitions } from '../engine/definitions.ts';
-import type { Service } from '../model/service.ts';
 import { CheckLimit } from '../sandbox/check-limit.ts';
+import type { Service } from '../util/service.ts';
 import { type Asker, NODE } from './asker.ts';
 import { logSelectors } from './audit.ts';
 import { checkDeclaration, checkRoom, mustRunSelectors } from './check.ts';

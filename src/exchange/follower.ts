@@ -1,6 +1,6 @@
 import type { Definition, Definitions } from '../engine/definitions.ts';
 import { DefinitionsCache } from '../engine/definitions-cache.ts';
-import type { CancelTimer } from '../model/clock.ts';
+import type { CancelTimer } from '../util/clock.ts';
 import type { Exchange, ExchangeParts } from './exchange.ts';
 import { type KnownExchanges, notFound } from './known.ts';
 import { toStored } from './stored.ts';

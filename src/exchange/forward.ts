@@ -1,8 +1,8 @@
 import type { Namespace } from '../broker/namespace.ts';
-import { bytesOfText } from '../model/byte-text.ts';
 import type { Delivery, ElementContent, NewElement } from '../model/element.ts';
 import { COPY_COUNT, EXCHANGE_ERROR, EXCHANGE_NAME, HOP_COUNT } from '../model/service-headers.ts';
 import type { SelectorVerdict } from '../sandbox/sandbox.ts';
+import { bytesOfText } from '../util/byte-text.ts';
 
 /** Where elements go that no destination accepted, and those that went round too often: in the source's namespace. */
 export const NO_ROUTE = '__no_route__';

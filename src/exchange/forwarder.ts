@@ -1,10 +1,10 @@
 import type { Namespace } from '../broker/namespace.ts';
 import type { BrokerLog } from '../broker/ports.ts';
 import type { Queue, QueueMove } from '../broker/queue.ts';
-import type { Clock } from '../model/clock.ts';
 import type { Delivery, NewElement } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { SelectorAnswer, SelectorProgram, SelectorVerdict } from '../sandbox/sandbox.ts';
+import type { Clock } from '../util/clock.ts';
 import type { ExchangeCounters, Faults } from './counters.ts';
 import { changed, copiesOf, copyOf, hopsOf, keepable, unroutable } from './forward.ts';
 import { Overruns } from './overruns.ts';

@@ -1,5 +1,5 @@
 import { QuaysideError } from '../model/errors.ts';
-import { quote } from '../model/quote.ts';
+import { quote } from '../util/quote.ts';
 import type { Asker } from './asker.ts';
 import { sameDeclaration } from './declaration.ts';
 import type { Exchange, ExchangeSetup } from './exchange.ts';

@@ -1,6 +1,6 @@
 import type { BrokerLog } from '../broker/ports.ts';
 import type { Definitions, JsonValue } from '../engine/definitions.ts';
-import { quote } from '../model/quote.ts';
+import { quote } from '../util/quote.ts';
 import { isConflict } from './errors.ts';
 import { type StoredExchange, toStored, toValue } from './stored.ts';
 

@@ -1,8 +1,8 @@
 import type { Consumer } from '../broker/consumer.ts';
 import type { Queue } from '../broker/queue.ts';
-import type { CancelTimer, Clock } from '../model/clock.ts';
 import type { Delivery } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
+import type { CancelTimer, Clock } from '../util/clock.ts';
 
 /** What a loop does with what it took. */
 export interface Stages {

@@ -1,6 +1,6 @@
-import type { Clock } from '../model/clock.ts';
 import type { Delivery } from '../model/element.ts';
 import { payloadName } from '../sandbox/kinds.ts';
+import type { Clock } from '../util/clock.ts';
 
 /** How selectors saw an element. */
 export interface Sighting {

@@ -1,9 +1,9 @@
 import type { Broker } from '../broker/broker.ts';
-import type { Clock } from '../model/clock.ts';
 import type { Delivery } from '../model/element.ts';
 import { payloadName } from '../sandbox/kinds.ts';
 import type { LogLine } from '../sandbox/protocol.ts';
 import type { SelectorSandbox, SelectorVerdict } from '../sandbox/sandbox.ts';
+import type { Clock } from '../util/clock.ts';
 import type { Asker } from './asker.ts';
 import type { Declaration } from './declaration.ts';
 import { changed, copiesOf, copyOf, hopsOf, keepable, NO_ROUTE, TOO_MANY_HOPS } from './forward.ts';

@@ -1,6 +1,6 @@
 import { QuaysideError } from '../model/errors.ts';
 import { ELEMENT_HEADER_PREFIX } from '../model/headers.ts';
-import { quote } from '../model/quote.ts';
+import { quote } from '../util/quote.ts';
 import type { Head } from './head.ts';
 import type { HttpRequest } from './message.ts';
 import { METHODS } from './route.ts';

@@ -4,7 +4,7 @@ import { addressBlock } from '../access/address.ts';
 import { refusal, type User } from '../access/user.ts';
 import { namespaceNotFound, QuaysideError } from '../model/errors.ts';
 import { checkName } from '../model/names.ts';
-import { quote } from '../model/quote.ts';
+import { quote } from '../util/quote.ts';
 import { checkPage, preflightHeaders } from './browser.ts';
 import { Call } from './call.ts';
 import { readHead } from './head.ts';

@@ -2,7 +2,7 @@ import { type ElementHeaders, NO_HEADERS } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
 import { checkContentHeader, ELEMENT_HEADER_PREFIX } from '../model/headers.ts';
 import { LIMITS } from '../model/limits.ts';
-import { quote } from '../model/quote.ts';
+import { quote } from '../util/quote.ts';
 
 /** The headers of a request that mean something to this server; null where one was not sent. */
 export interface Head {

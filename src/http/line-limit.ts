@@ -1,4 +1,4 @@
-import type { CancelTimer, Clock } from '../model/clock.ts';
+import type { CancelTimer, Clock } from '../util/clock.ts';
 
 /** Networks that are counted by themselves; all further ones share one count. */
 const MAX_NETWORKS = 1_000;

@@ -2,8 +2,8 @@ import { Networks } from '../access/networks.ts';
 import type { Authenticator, User } from '../access/user.ts';
 import type { Broker } from '../broker/broker.ts';
 import type { Exchanges } from '../exchange/exchanges.ts';
-import type { Clock } from '../model/clock.ts';
-import type { LeveledLog, TlsMaterial } from '../model/listener.ts';
+import type { Clock } from '../util/clock.ts';
+import type { LeveledLog, TlsMaterial } from '../util/log.ts';
 
 /** What an operator may set, checked by `config` before it comes here. Lengths are in ms, sizes in bytes. */
 export interface HttpOptions {

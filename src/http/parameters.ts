@@ -3,7 +3,7 @@ import type { GroupName } from '../model/element.ts';
 import { invalidParameter } from '../model/errors.ts';
 import { LIMITS } from '../model/limits.ts';
 import { checkGroup, checkGroups, checkName } from '../model/names.ts';
-import { quote } from '../model/quote.ts';
+import { quote } from '../util/quote.ts';
 
 /** One query parameter: what it means, for people and OpenAPI, and how it is read. */
 export interface Parameter<T> {

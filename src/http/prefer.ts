@@ -1,6 +1,6 @@
 import { invalidParameter } from '../model/errors.ts';
 import { LIMITS } from '../model/limits.ts';
-import { quote } from '../model/quote.ts';
+import { quote } from '../util/quote.ts';
 import type { Head } from './head.ts';
 
 const WAIT = /(?:^|,)\s*wait\s*=\s*"?([^",;\s]*)"?/i;

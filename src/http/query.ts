@@ -1,6 +1,6 @@
 import { invalidParameter, QuaysideError } from '../model/errors.ts';
-import { quote } from '../model/quote.ts';
-import { nearestName } from '../model/slip.ts';
+import { nearestName } from '../util/did-you-mean.ts';
+import { quote } from '../util/quote.ts';
 import type { Parameter } from './parameters.ts';
 
 /** The parameters of a route, by name. */

@@ -1,4 +1,4 @@
-import { Histogram } from '../model/histogram.ts';
+import { Histogram } from '../util/histogram.ts';
 import type { Route } from './route.ts';
 
 /** Upper bounds in seconds. The last ones are for gets that wait. */

@@ -1,9 +1,9 @@
 import type { Server, ServerOptions, ServerResponse } from 'node:http';
 import { createServer as createTlsServer, type Server as TlsServer } from 'node:https';
 import type { AddressInfo, Socket } from 'node:net';
-import type { Histogram } from '../model/histogram.ts';
-import type { TlsMaterial } from '../model/listener.ts';
-import type { Service } from '../model/service.ts';
+import type { Histogram } from '../util/histogram.ts';
+import type { TlsMaterial } from '../util/log.ts';
+import type { Service } from '../util/service.ts';
 import { Front } from './front.ts';
 import { HttpRequest } from './message.ts';
 import { createServer } from './node-http.ts';

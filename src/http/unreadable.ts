@@ -1,8 +1,8 @@
 import type { ServerResponse } from 'node:http';
 import type { Duplex } from 'node:stream';
 import { type ErrorCode, QuaysideError } from '../model/errors.ts';
-import { quote } from '../model/quote.ts';
-import { didYouMean } from '../model/slip.ts';
+import { didYouMean } from '../util/did-you-mean.ts';
+import { quote } from '../util/quote.ts';
 import { errorAnswer } from './errors.ts';
 import { METHODS } from './route.ts';
 

@@ -1,6 +1,6 @@
 import { OPERATIONS, STORAGE_TIME_BUCKETS_S } from '../broker/meter.ts';
 import type { Namespace } from '../broker/namespace.ts';
-import { Histogram } from '../model/histogram.ts';
+import { Histogram } from '../util/histogram.ts';
 import type { Family, Sample } from './family.ts';
 import { histogram } from './family.ts';
 

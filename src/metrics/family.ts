@@ -1,4 +1,4 @@
-import type { Histogram } from '../model/histogram.ts';
+import type { Histogram } from '../util/histogram.ts';
 
 /** One metric with its samples, as plain numbers read at the moment of the scrape. */
 export interface Family {

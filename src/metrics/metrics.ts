@@ -1,7 +1,7 @@
 import type { Broker } from '../broker/broker.ts';
 import type { Exchanges } from '../exchange/exchanges.ts';
-import type { Clock } from '../model/clock.ts';
-import type { Histogram } from '../model/histogram.ts';
+import type { Clock } from '../util/clock.ts';
+import type { Histogram } from '../util/histogram.ts';
 import { brokerFamilies } from './broker-families.ts';
 import { type DiskSource, diskFamilies } from './disk-families.ts';
 import { exchangeFamilies } from './exchange-families.ts';

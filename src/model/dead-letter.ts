@@ -1,4 +1,4 @@
-import { bytesOfText } from './byte-text.ts';
+import { bytesOfText } from '../util/byte-text.ts';
 import type { ElementHeaders, ElementId } from './element.ts';
 
 /** What a dead letter says of the element that it was, beside that one's own headers. */

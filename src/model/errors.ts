@@ -1,4 +1,4 @@
-import { quote } from './quote.ts';
+import { quote } from '../util/quote.ts';
 
 /**
  * Every way in which Quayside says no, as one list of codes.

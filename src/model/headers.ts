@@ -1,7 +1,7 @@
+import { quote } from '../util/quote.ts';
 import type { ElementHeaders } from './element.ts';
 import { QuaysideError } from './errors.ts';
 import { LIMITS } from './limits.ts';
-import { quote } from './quote.ts';
 
 // A header goes out of a get's answer as it is stored, so what HTTP cannot carry is refused on its way in,
 // by whichever protocol it comes: an element whose headers cannot be written would be popped and then lost.

@@ -1,6 +1,6 @@
+import { didYouMean } from '../util/did-you-mean.ts';
+import { quote } from '../util/quote.ts';
 import { invalidParameter, type QuaysideError } from './errors.ts';
-import { quote } from './quote.ts';
-import { didYouMean } from './slip.ts';
 
 /** The members of a JSON object that a client sent. */
 export type Members = Readonly<Record<string, unknown>>;

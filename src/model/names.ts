@@ -1,7 +1,7 @@
+import { quote } from '../util/quote.ts';
 import type { GroupName } from './element.ts';
 import { invalidParameter, QuaysideError } from './errors.ts';
 import { LIMITS } from './limits.ts';
-import { quote } from './quote.ts';
 
 /** A queue's full name. One object per queue is made by the broker and passed on; compare by its fields. */
 export interface QueueKey {

@@ -1,5 +1,5 @@
-import type { Clock } from '../model/clock.ts';
 import { QuaysideError } from '../model/errors.ts';
+import type { Clock } from '../util/clock.ts';
 import type { SandboxLimits } from './limits.ts';
 import { type InLine, Line, type Payer } from './line.ts';
 import type {

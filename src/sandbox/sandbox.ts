@@ -1,5 +1,5 @@
 import type { Delivery, ElementHeaders } from '../model/element.ts';
-import type { Service } from '../model/service.ts';
+import type { Service } from '../util/service.ts';
 import type { Payer } from './line.ts';
 import type { LogLine, OverrunCause, Place } from './protocol.ts';
 

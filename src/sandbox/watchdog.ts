@@ -1,4 +1,4 @@
-import type { CancelTimer, Clock } from '../model/clock.ts';
+import type { CancelTimer, Clock } from '../util/clock.ts';
 
 /** How far the watched thread has come; any difference is a sign of life. */
 export interface Pulse {

@@ -1,4 +1,4 @@
-import { type Clock, systemClock } from '../model/clock.ts';
+import { type Clock, systemClock } from '../util/clock.ts';
 import { Dispatcher } from './dispatcher.ts';
 import { bodyAllowanceMs, DEFAULT_LIMITS, type SandboxLimits } from './limits.ts';
 import type { Payer } from './line.ts';

@@ -1,9 +1,9 @@
 import type { Consumer, ConsumerOrigin, Sink } from '../broker/consumer.ts';
 import type { Namespace } from '../broker/namespace.ts';
 import type { Queue } from '../broker/queue.ts';
-import type { CancelTimer, Clock } from '../model/clock.ts';
 import type { Delivery, GroupName } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
+import type { CancelTimer, Clock } from '../util/clock.ts';
 
 /** Where a consumer that goes on takes from, and how. */
 export interface FeedOptions {

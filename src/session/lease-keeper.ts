@@ -1,5 +1,5 @@
 import type { Queue } from '../broker/queue.ts';
-import type { CancelTimer, Clock } from '../model/clock.ts';
+import type { CancelTimer, Clock } from '../util/clock.ts';
 import type { Held } from './handout.ts';
 
 export interface LeaseHost {

@@ -1,6 +1,6 @@
 import type { Authenticator, User } from '../access/user.ts';
-import { textOfBytes } from '../model/byte-text.ts';
 import { QuaysideError } from '../model/errors.ts';
+import { textOfBytes } from '../util/byte-text.ts';
 
 /** A name and a password as bytes, one character for each. */
 export interface Credentials {

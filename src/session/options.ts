@@ -1,6 +1,6 @@
 import type { Networks } from '../access/networks.ts';
-import type { Clock } from '../model/clock.ts';
-import type { FrontEndLog, TlsMaterial } from '../model/listener.ts';
+import type { Clock } from '../util/clock.ts';
+import type { FrontEndLog, TlsMaterial } from '../util/log.ts';
 
 /** What every front end with sessions lets an operator set, checked by `config` before. */
 export interface ListenerOptions {

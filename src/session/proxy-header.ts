@@ -1,5 +1,5 @@
 import { type Socket, SocketAddress } from 'node:net';
-import type { Clock } from '../model/clock.ts';
+import type { Clock } from '../util/clock.ts';
 
 // The PROXY protocol, version 2 (https://www.haproxy.org/download/2.6/doc/proxy-protocol.txt, section 2.2).
 

@@ -1,4 +1,4 @@
-import { bytesOfText, textOfBytes } from '../model/byte-text.ts';
+import { bytesOfText, textOfBytes } from '../util/byte-text.ts';
 
 /**
  * A stored value as it is sent where text is UTF-8: bytes that came over HTTP and are not are taken for

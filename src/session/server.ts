@@ -3,8 +3,8 @@ import { createServer as createTlsServer, type Server as TlsServer } from 'node:
 import type { RenewUser } from '../access/user.ts';
 import { shuttingDown } from '../broker/admission.ts';
 import type { QuaysideError } from '../model/errors.ts';
-import type { TlsMaterial } from '../model/listener.ts';
-import type { Service } from '../model/service.ts';
+import type { TlsMaterial } from '../util/log.ts';
+import type { Service } from '../util/service.ts';
 import { type SessionCounts, zeroCounts } from './counts.ts';
 import type { ListenerParts } from './options.ts';
 import { readProxyHeader } from './proxy-header.ts';

@@ -1,9 +1,9 @@
-import { textOfBytes } from '../model/byte-text.ts';
 import type { GroupName } from '../model/element.ts';
 import { invalidParameter } from '../model/errors.ts';
 import { LIMITS } from '../model/limits.ts';
 import { checkGroup, checkGroups } from '../model/names.ts';
-import { quoteBytes } from '../model/quote.ts';
+import { textOfBytes } from '../util/byte-text.ts';
+import { quoteBytes } from '../util/quote.ts';
 
 // Readers of single header values as bytes, one character for each; null stands for one that was not sent.
 

@@ -1,5 +1,5 @@
 import type { Socket } from 'node:net';
-import type { CancelTimer, Clock } from '../model/clock.ts';
+import type { CancelTimer, Clock } from '../util/clock.ts';
 import type { SessionCounts } from './counts.ts';
 import type { Cargo } from './handout.ts';
 

@@ -1,9 +1,9 @@
 import type { Socket } from 'node:net';
 import type { RenewUser } from '../access/user.ts';
-import type { CancelTimer } from '../model/clock.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { SessionCounts } from '../session/counts.ts';
 import type { Arrival, Conversation } from '../session/server.ts';
+import type { CancelTimer } from '../util/clock.ts';
 import { FrameParser } from './codec/parser.ts';
 import type { HeadRules } from './codec/version.ts';
 import { HeartBeat } from './heart-beat.ts';

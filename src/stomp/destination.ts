@@ -1,7 +1,7 @@
-import { textOfBytes } from '../model/byte-text.ts';
 import { QuaysideError } from '../model/errors.ts';
 import { checkName } from '../model/names.ts';
-import { quoteBytes } from '../model/quote.ts';
+import { textOfBytes } from '../util/byte-text.ts';
+import { quoteBytes } from '../util/quote.ts';
 
 const FORM = /^\/(?:q|queue)\/([^/]+)\/([^/]+)$/;
 

@@ -1,5 +1,5 @@
-import { bytesOfText } from '../model/byte-text.ts';
 import type { ErrorCode, QuaysideError } from '../model/errors.ts';
+import { bytesOfText } from '../util/byte-text.ts';
 import { frameText } from './codec/serialise.ts';
 import type { HeadRules } from './codec/version.ts';
 

@@ -1,6 +1,6 @@
 import { invalidParameter } from '../model/errors.ts';
-import { quoteBytes } from '../model/quote.ts';
-import { nearestName } from '../model/slip.ts';
+import { nearestName } from '../util/did-you-mean.ts';
+import { quoteBytes } from '../util/quote.ts';
 
 /** Other protocols and older pages write the same header with or without `ks-`. */
 const PREFIX = /^x-(?:ks-)?/;

@@ -1,5 +1,5 @@
-import type { CancelTimer, Clock } from '../model/clock.ts';
 import { BEAT_PACE } from '../session/pace.ts';
+import type { CancelTimer, Clock } from '../util/clock.ts';
 
 export interface HeartBeatOptions {
   readonly clock: Clock;

@@ -1,5 +1,5 @@
-import { quoteBytes } from '../model/quote.ts';
 import type { Credentials } from '../session/login.ts';
+import { quoteBytes } from '../util/quote.ts';
 import { type Frame, headerOf } from './codec/frame.ts';
 import { malformed } from './codec/malformed.ts';
 import { VERSIONS, type Version } from './codec/version.ts';

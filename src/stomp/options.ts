@@ -1,9 +1,9 @@
 import { Networks } from '../access/networks.ts';
 import type { Authenticator } from '../access/user.ts';
 import type { Broker } from '../broker/broker.ts';
-import type { Clock } from '../model/clock.ts';
-import type { FrontEndLog } from '../model/listener.ts';
 import type { ListenerOptions } from '../session/options.ts';
+import type { Clock } from '../util/clock.ts';
+import type { FrontEndLog } from '../util/log.ts';
 
 /** What an operator may set, checked by `config` before it comes here. Lengths are in ms, sizes in bytes. */
 export interface StompOptions extends ListenerOptions {

@@ -1,9 +1,7 @@
 import { loginLost, type RenewUser, type User } from '../access/user.ts';
 import type { ConsumerOrigin } from '../broker/consumer.ts';
 import type { Queue } from '../broker/queue.ts';
-import type { CancelTimer } from '../model/clock.ts';
 import { QuaysideError } from '../model/errors.ts';
-import { quoteBytes } from '../model/quote.ts';
 import type { SessionCounts } from '../session/counts.ts';
 import { Destinations } from '../session/destinations.ts';
 import type { Held } from '../session/handout.ts';
@@ -12,6 +10,8 @@ import { releaseHeld } from '../session/release-held.ts';
 import { Settling, type SettlingHost } from '../session/settling.ts';
 import { Storing, type StoringHost } from '../session/storing.ts';
 import { Work } from '../session/work.ts';
+import type { CancelTimer } from '../util/clock.ts';
+import { quoteBytes } from '../util/quote.ts';
 import { type Frame, headerOf } from './codec/frame.ts';
 import { malformed } from './codec/malformed.ts';
 import { frameText } from './codec/serialise.ts';

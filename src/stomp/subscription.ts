@@ -1,13 +1,13 @@
 import type { ConsumerOrigin } from '../broker/consumer.ts';
 import type { Namespace } from '../broker/namespace.ts';
 import type { Queue } from '../broker/queue.ts';
-import { bytesOfText } from '../model/byte-text.ts';
-import type { Clock } from '../model/clock.ts';
 import type { Delivery, ElementId, GroupName } from '../model/element.ts';
 import type { SessionCounts } from '../session/counts.ts';
 import { Feed, type FeedHost, LARGEST_TAKE } from '../session/feed.ts';
 import { Held, Popped } from '../session/handout.ts';
 import { LeaseKeeper } from '../session/lease-keeper.ts';
+import { bytesOfText } from '../util/byte-text.ts';
+import type { Clock } from '../util/clock.ts';
 import type { HeadRules } from './codec/version.ts';
 import { messageHead, messageStart } from './message.ts';
 import type { Outbox } from './outbox.ts';

@@ -1,5 +1,5 @@
 import { QuaysideError } from '../model/errors.ts';
-import { quoteBytes } from '../model/quote.ts';
+import { quoteBytes } from '../util/quote.ts';
 import { malformed } from './codec/malformed.ts';
 import { STOMP_LIMITS } from './limits.ts';
 import { Transaction } from './transaction.ts';

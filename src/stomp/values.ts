@@ -1,4 +1,4 @@
-import { quoteBytes } from '../model/quote.ts';
+import { quoteBytes } from '../util/quote.ts';
 import { malformed } from './codec/malformed.ts';
 
 /** How many of those that exist are named. */

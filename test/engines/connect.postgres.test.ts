@@ -7,7 +7,7 @@ import { after, before, describe, it } from 'node:test';
 import { inspect } from 'node:util';
 import type { Engine } from '../../src/engine/engine.ts';
 import { open } from '../../src/engines/postgres/index.ts';
-import { systemClock } from '../../src/model/clock.ts';
+import { systemClock } from '../../src/util/clock.ts';
 import { PostgresServer } from '../support/postgres-server.ts';
 import { freshSchema, runSql, sharedServer } from './postgres.ts';
 

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import type { Engine, EngineLog, NamespacePolicy } from '../../src/engine/engine.ts';
 import { open } from '../../src/engines/postgres/index.ts';
-import type { Clock } from '../../src/model/clock.ts';
+import type { Clock } from '../../src/util/clock.ts';
 import type { PostgresServer } from '../support/postgres-server.ts';
 import { CountingClock, runSql, SILENT } from './postgres.ts';
 

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import pg from 'pg';
 import type { EngineLog } from '../../src/engine/engine.ts';
 import { open } from '../../src/engines/postgres/index.ts';
-import { type CancelTimer, type Clock, systemClock } from '../../src/model/clock.ts';
+import { type CancelTimer, type Clock, systemClock } from '../../src/util/clock.ts';
 import type { CrashMoment, DurableTestEngine, EngineUnderTest, OpenTestEngine } from '../engines.ts';
 import { FakeClock } from '../support/clock.ts';
 import type { PostgresServer } from '../support/postgres-server.ts';

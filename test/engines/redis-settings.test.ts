@@ -7,7 +7,7 @@ import { elementId, ID_BYTES, writeId } from '../../src/engines/redis/ids.ts';
 import { Keys, parseQueueText, queueText } from '../../src/engines/redis/keys.ts';
 import { readSettings, type Settings } from '../../src/engines/redis/settings.ts';
 import { tlsTo } from '../../src/engines/redis/tls.ts';
-import { systemClock } from '../../src/model/clock.ts';
+import { systemClock } from '../../src/util/clock.ts';
 
 function read(url: string, settings: Record<string, unknown> = {}): Settings {
   const log = { info: () => {}, warn: () => {} };

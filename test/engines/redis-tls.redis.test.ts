@@ -7,7 +7,7 @@ import { after, before, describe, it } from 'node:test';
 import type { Engine } from '../../src/engine/engine.ts';
 import { ask } from '../../src/engines/redis/client/connection.ts';
 import { readSettings } from '../../src/engines/redis/settings.ts';
-import { systemClock } from '../../src/model/clock.ts';
+import { systemClock } from '../../src/util/clock.ts';
 import { plain } from '../support/broker.ts';
 import { bodyTexts, newElements } from '../support/elements.ts';
 import { freePort, type RedisServer, startRedis } from '../support/redis-servers.ts';

@@ -3,7 +3,7 @@ import type { JsonValue } from '../../src/engine/definitions.ts';
 import type { Engine, EngineLog } from '../../src/engine/engine.ts';
 import { open } from '../../src/engines/redis/index.ts';
 import { GivenTime } from '../../src/engines/redis/settings.ts';
-import { type Clock, systemClock } from '../../src/model/clock.ts';
+import { type Clock, systemClock } from '../../src/util/clock.ts';
 import type { DurableTestEngine, EngineUnderTest, OpenTestEngine, TestEngine } from '../engines.ts';
 import { FakeClock } from '../support/clock.ts';
 import { type RedisServer, startRedis } from '../support/redis-servers.ts';

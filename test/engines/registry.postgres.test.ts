@@ -3,7 +3,7 @@ import { after, before, describe, it } from 'node:test';
 import type { Engine } from '../../src/engine/engine.ts';
 import { DatabaseClock } from '../../src/engines/postgres/database-clock.ts';
 import { Registry } from '../../src/engines/postgres/registry.ts';
-import { systemClock } from '../../src/model/clock.ts';
+import { systemClock } from '../../src/util/clock.ts';
 import { newElement, newElements } from '../support/elements.ts';
 import { codeOf } from '../support/outcome.ts';
 import type { PostgresServer } from '../support/postgres-server.ts';

@@ -5,8 +5,8 @@
 
 import type { DeliveryRef, SettleAction } from '../../src/engine/storage.ts';
 import { open } from '../../src/engines/sqlite/index.ts';
-import { systemClock } from '../../src/model/clock.ts';
 import type { Delivery } from '../../src/model/element.ts';
+import { systemClock } from '../../src/util/clock.ts';
 import { newElement } from '../support/elements.ts';
 import { seededRandom } from '../support/random.ts';
 

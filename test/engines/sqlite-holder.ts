@@ -4,7 +4,7 @@
  */
 
 import { open } from '../../src/engines/sqlite/index.ts';
-import { systemClock } from '../../src/model/clock.ts';
+import { systemClock } from '../../src/util/clock.ts';
 import { newElement } from '../support/elements.ts';
 
 const [folder = '', durability = 'full'] = process.argv.slice(2);

@@ -23,7 +23,11 @@ export const HTTP: readonly Mutant[] = [
   {
     name: 'a parameter in another case is ignored',
     suite: 'HTTP slips',
-    edits: edit('model/slip.ts', 'if (candidate.toLowerCase() === name.toLowerCase()) return candidate;', ''),
+    edits: edit(
+      'util/did-you-mean.ts',
+      'if (candidate.toLowerCase() === name.toLowerCase()) return candidate;',
+      '',
+    ),
   },
   {
     name: 'an unknown member of a JSON body is ignored',

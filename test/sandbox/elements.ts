@@ -1,4 +1,3 @@
-import { type Clock, systemClock } from '../../src/model/clock.ts';
 import type {
   SelectorInput,
   SelectorProgram,
@@ -6,6 +5,7 @@ import type {
   SelectorVerdict,
 } from '../../src/sandbox/sandbox.ts';
 import { makeSandbox } from '../../src/sandbox/worker-sandbox.ts';
+import { type Clock, systemClock } from '../../src/util/clock.ts';
 
 /**
  * A sandbox for tests that are not about limits of time. Some hypervisors count the time that they take from

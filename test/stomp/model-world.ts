@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import type { NamespacePolicy } from '../../src/engine/engine.ts';
-import { bytesOfText } from '../../src/model/byte-text.ts';
 import type { QueueKey } from '../../src/model/names.ts';
+import { bytesOfText } from '../../src/util/byte-text.ts';
 import { Model } from '../contract/model.ts';
 import { newElement } from '../support/elements.ts';
 import { type ServerFrame, type StompVersion, show } from './client.ts';

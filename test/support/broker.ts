@@ -2,7 +2,7 @@ import { Broker } from '../../src/broker/broker.ts';
 import type { Configured } from '../../src/broker/peers.ts';
 import type { NamespaceSetup } from '../../src/broker/ports.ts';
 import type { Engine, NamespacePolicy } from '../../src/engine/engine.ts';
-import type { Clock } from '../../src/model/clock.ts';
+import type { Clock } from '../../src/util/clock.ts';
 import { seededRandom } from './random.ts';
 
 export const SILENT_LOG = { debug: () => {}, info: () => {}, warn: () => {} };

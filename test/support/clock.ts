@@ -1,4 +1,4 @@
-import type { CancelTimer, Clock } from '../../src/model/clock.ts';
+import type { CancelTimer, Clock } from '../../src/util/clock.ts';
 
 interface Timer {
   readonly at: number;

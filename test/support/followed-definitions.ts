@@ -1,6 +1,6 @@
 import type { DefinitionKind, Definitions } from '../../src/engine/definitions.ts';
 import { DefinitionsCache } from '../../src/engine/definitions-cache.ts';
-import { type Clock, systemClock } from '../../src/model/clock.ts';
+import { type Clock, systemClock } from '../../src/util/clock.ts';
 
 /** A cache of definitions as a node has it, with what it read and could not read. */
 export interface Followed {

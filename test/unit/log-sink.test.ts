@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
 import { LogSink } from '../../src/app/log-sink.ts';
-import { systemClock } from '../../src/model/clock.ts';
+import { systemClock } from '../../src/util/clock.ts';
 
 const LINE = `${'x'.repeat(1023)}\n`;
 

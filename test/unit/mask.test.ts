@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import fc from 'fast-check';
-import { hasRawUserInfo, MASK, maskDeep, maskText, maskUrl } from '../../src/model/mask.ts';
+import { hasRawUserInfo, MASK, maskDeep, maskText, maskUrl } from '../../src/util/mask.ts';
 
 describe('maskUrl', () => {
   const cases: [given: string, shown: string][] = [

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
-import { quote } from '../../src/model/quote.ts';
-import { didYouMean, nearestName } from '../../src/model/slip.ts';
+import { didYouMean, nearestName } from '../../src/util/did-you-mean.ts';
+import { quote } from '../../src/util/quote.ts';
 
 describe('A value that an error message quotes', () => {
   it('is quoted and whole up to 64 characters', () => {

@@ -10,7 +10,7 @@ import { Metrics, type MetricsSources } from '../../src/metrics/metrics.ts';
 import { QUEUES_SHOWN } from '../../src/metrics/queue-families.ts';
 import type { SessionCounts } from '../../src/metrics/session-families.ts';
 import { PLAIN_GROUP } from '../../src/model/element.ts';
-import { Histogram } from '../../src/model/histogram.ts';
+import { Histogram } from '../../src/util/histogram.ts';
 import { MEMORY_SQLITE } from '../engines/sqlite.ts';
 import type { TestEngine } from '../engines.ts';
 import { brokerOn, plain } from '../support/broker.ts';

@@ -3,7 +3,7 @@ import { it } from 'node:test';
 import { loadEngines } from '../../src/app/engines.ts';
 import { namespaceSetups } from '../../src/app/namespaces.ts';
 import type { Config, NamespaceConfig } from '../../src/config/options.ts';
-import { systemClock } from '../../src/model/clock.ts';
+import { systemClock } from '../../src/util/clock.ts';
 import { SILENT_LOG } from '../support/broker.ts';
 
 const GIB = 2 ** 30;

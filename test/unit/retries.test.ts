@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { beforeEach, describe, it } from 'node:test';
-import { Retries } from '../../src/model/retries.ts';
+import { Retries } from '../../src/util/retries.ts';
 import { FakeClock } from '../support/clock.ts';
 
 const DELAY_MS = 500;

@@ -1,6 +1,6 @@
 import type { Authenticator, User } from '../../access/user.ts';
-import type { Clock } from '../../model/clock.ts';
 import type { SessionCounts } from '../../session/counts.ts';
+import type { Clock } from '../../util/clock.ts';
 import type { Refusal } from './refusal.ts';
 
 export interface GuardOptions {

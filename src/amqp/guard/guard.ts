@@ -1,7 +1,7 @@
 import type { Socket } from 'node:net';
 import type { User } from '../../access/user.ts';
-import type { CancelTimer } from '../../model/clock.ts';
 import type { Cargo } from '../../session/handout.ts';
+import type { CancelTimer } from '../../util/clock.ts';
 import { farewell } from './farewell.ts';
 import { HEART_BEAT } from './frames.ts';
 import type { GuardOptions, GuardOwner } from './guard-options.ts';

@@ -1,6 +1,6 @@
 import type { Authenticator, User } from '../../access/user.ts';
-import { quoteBytes } from '../../model/quote.ts';
 import type { SessionCounts } from '../../session/counts.ts';
+import { quoteBytes } from '../../util/quote.ts';
 import { FrameCutter } from './cutter.ts';
 import { AMQP_HEADER, SASL_HEADER } from './frames.ts';
 import { Inbound, VERDICT } from './inbound.ts';

@@ -1,7 +1,7 @@
 import type { Authenticator, User } from '../../access/user.ts';
 import { QuaysideError } from '../../model/errors.ts';
-import { quoteBytes } from '../../model/quote.ts';
 import { authenticate } from '../../session/login.ts';
+import { quoteBytes } from '../../util/quote.ts';
 import { Breach } from './refusal.ts';
 import { CHALLENGE, readPlain, readSasl } from './sasl.ts';
 

@@ -2,8 +2,8 @@ import type { NewElement } from '../../model/element.ts';
 import { QuaysideError } from '../../model/errors.ts';
 import { checkContentHeader, checkHeaders } from '../../model/headers.ts';
 import { LIMITS } from '../../model/limits.ts';
-import { quoteBytes } from '../../model/quote.ts';
 import { groupsOf, milliseconds, moment, whole } from '../../session/values.ts';
+import { quoteBytes } from '../../util/quote.ts';
 import {
   ANNOTATION_PREFIX,
   BODY_HEADER,

@@ -1,6 +1,6 @@
-import { textOfBytes } from '../../model/byte-text.ts';
 import { QuaysideError } from '../../model/errors.ts';
 import { LIMITS } from '../../model/limits.ts';
+import { textOfBytes } from '../../util/byte-text.ts';
 
 /** The simple types of AMQP (types, 1.6), by which values are told apart where they are kept as text. */
 export type SimpleType =

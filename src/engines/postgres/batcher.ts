@@ -1,8 +1,8 @@
 import { DeadlineQueue, Expiring } from '../../engine/deadline-queue.ts';
 import { PendingLimit, UNREACHABLE_MS } from '../../engine/pending-limit.ts';
 import { NOT_REACHABLE, tooManyGroups, unavailable, unknownOutcome } from '../../engine/store-failures.ts';
-import type { CancelTimer, Clock } from '../../model/clock.ts';
 import { QuaysideError } from '../../model/errors.ts';
+import type { CancelTimer, Clock } from '../../util/clock.ts';
 import { int4Array } from './arrays.ts';
 import type { Connection } from './connection.ts';
 import { ConnectionLost, isReadOnly, isWorthRetry, Refused, refusedError } from './errors.ts';

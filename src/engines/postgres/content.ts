@@ -1,8 +1,8 @@
 import { MAX_REASON_BYTES } from '../../engine/storage.ts';
-import { bytesOfText } from '../../model/byte-text.ts';
-import { cutText } from '../../model/cut-text.ts';
 import { letterHeaders } from '../../model/dead-letter.ts';
 import type { ElementContent, ElementHeaders } from '../../model/element.ts';
+import { bytesOfText } from '../../util/byte-text.ts';
+import { cutText } from '../../util/cut-text.ts';
 import type { Ids } from './ids.ts';
 
 /**

@@ -1,4 +1,4 @@
-import type { Clock } from '../../model/clock.ts';
+import type { Clock } from '../../util/clock.ts';
 import type { Connection } from './connection.ts';
 import { number, type Statement } from './statement.ts';
 

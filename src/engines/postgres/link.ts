@@ -1,7 +1,7 @@
 import { randomInt } from 'node:crypto';
 import type { EngineLog } from '../../engine/engine.ts';
 import { withTlsHint } from '../../engine/tls.ts';
-import type { CancelTimer, Clock } from '../../model/clock.ts';
+import type { CancelTimer, Clock } from '../../util/clock.ts';
 import { Connection } from './connection.ts';
 import type { Settings } from './settings.ts';
 

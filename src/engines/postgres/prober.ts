@@ -1,5 +1,5 @@
 import type { EngineLog } from '../../engine/engine.ts';
-import type { Clock } from '../../model/clock.ts';
+import type { Clock } from '../../util/clock.ts';
 import type { Subscription } from './registry.ts';
 import type { Side } from './side.ts';
 import { number, numberOrNull, type Row, type Statement } from './statement.ts';

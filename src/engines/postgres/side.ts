@@ -1,6 +1,6 @@
 import { isUnreachable } from '../../engine/pending-limit.ts';
 import { NOT_REACHABLE, unavailable, unknownOutcome } from '../../engine/store-failures.ts';
-import type { Clock } from '../../model/clock.ts';
+import type { Clock } from '../../util/clock.ts';
 import { ConnectionLost, Refused, refusedError } from './errors.ts';
 import type { Link } from './link.ts';
 import type { Query, Row } from './statement.ts';

@@ -2,9 +2,9 @@ import { DeadlineQueue, Expiring } from '../../engine/deadline-queue.ts';
 import type { JsonValue } from '../../engine/definitions.ts';
 import type { EngineLog } from '../../engine/engine.ts';
 import type { ReadySignal } from '../../engine/signaller.ts';
-import type { CancelTimer, Clock } from '../../model/clock.ts';
 import type { QuaysideError } from '../../model/errors.ts';
 import type { QueueKey } from '../../model/names.ts';
+import type { CancelTimer, Clock } from '../../util/clock.ts';
 import type { Arg, Command } from './client/connection.ts';
 import {
   DEADLINE_MS,

@@ -1,6 +1,6 @@
 import type { EngineLog } from '../../engine/engine.ts';
-import type { CancelTimer, Clock } from '../../model/clock.ts';
 import type { QueueKey } from '../../model/names.ts';
+import type { CancelTimer, Clock } from '../../util/clock.ts';
 import type { Batchers, CallOptions } from './batcher.ts';
 import { parseQueueText, queueText } from './keys.ts';
 import { noNumberLeft } from './verbs/insert.ts';

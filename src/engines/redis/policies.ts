@@ -1,8 +1,8 @@
 import type { NamespacePolicy } from '../../engine/engine.ts';
 import type { QueueOptions } from '../../engine/storage.ts';
-import { bytesOfText } from '../../model/byte-text.ts';
 import { type GroupName, PLAIN_GROUP } from '../../model/element.ts';
 import type { QueueKey } from '../../model/names.ts';
+import { bytesOfText } from '../../util/byte-text.ts';
 import { queueText } from './keys.ts';
 import { type GroupRoom, groupRoom } from './verbs/insert.ts';
 

@@ -1,4 +1,4 @@
-import type { Clock } from '../../model/clock.ts';
+import type { Clock } from '../../util/clock.ts';
 
 /** A clock that is behind what it should show by more than this was set back; less is how it is read. */
 const SET_BACK_MS = 1000;

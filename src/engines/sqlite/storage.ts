@@ -21,10 +21,10 @@ import {
   type TakeResult,
   type Usage,
 } from '../../engine/storage.ts';
-import { cutText } from '../../model/cut-text.ts';
 import type { Delivery, DeliveryState, ElementId, GroupName, NewElement } from '../../model/element.ts';
 import type { QueueKey } from '../../model/names.ts';
 import { ownerNumber } from '../../model/owner.ts';
+import { cutText } from '../../util/cut-text.ts';
 import type { WorkerClient } from './client.ts';
 import { fromMore, toMore } from './content.ts';
 import {

@@ -7,7 +7,7 @@ import { invalidParameter, QuaysideError } from '../../model/errors.ts';
 import { contentFingerprint } from '../../model/fingerprint.ts';
 import { checkHeaders } from '../../model/headers.ts';
 import { LIMITS } from '../../model/limits.ts';
-import { quote } from '../../model/quote.ts';
+import { quote } from '../../util/quote.ts';
 import { readBody } from '../body.ts';
 import type { Call } from '../call.ts';
 import {

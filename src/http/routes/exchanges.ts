@@ -9,7 +9,7 @@ import type { ExchangeRecord } from '../../exchange/record.ts';
 import { parseSample } from '../../exchange/sample.ts';
 import { QuaysideError } from '../../model/errors.ts';
 import { checkName } from '../../model/names.ts';
-import { quote } from '../../model/quote.ts';
+import { quote } from '../../util/quote.ts';
 import { readBody } from '../body.ts';
 import type { Call } from '../call.ts';
 import { joined } from '../listing.ts';

@@ -1,6 +1,6 @@
 import type { Namespace } from '../../broker/namespace.ts';
 import { invalidParameter, namespaceNotFound } from '../../model/errors.ts';
-import { quote } from '../../model/quote.ts';
+import { quote } from '../../util/quote.ts';
 import type { Call } from '../call.ts';
 import {
   arrayPieces,

@@ -1,5 +1,5 @@
 import { invalidParameter } from '../../model/errors.ts';
-import { quote } from '../../model/quote.ts';
+import { quote } from '../../util/quote.ts';
 import { group } from '../parameters.ts';
 import { type Route, route } from '../route.ts';
 import { Paused, QueueInformation } from '../schemas.ts';

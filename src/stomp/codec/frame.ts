@@ -1,5 +1,5 @@
 /**
- * One frame. Header names and values are bytes, one character for each (see `model/byte-text.ts`), free of
+ * One frame. Header names and values are bytes, one character for each (see `util/byte-text.ts`), free of
  * escapes, as flat pairs in the order in which they came: name, value, name, value, …
  */
 export interface Frame {

@@ -1,5 +1,5 @@
 import { QuaysideError } from '../../model/errors.ts';
-import { quoteBytes } from '../../model/quote.ts';
+import { quoteBytes } from '../../util/quote.ts';
 import { malformed } from './malformed.ts';
 import { type HeadRules, unescapeHeader } from './version.ts';
 

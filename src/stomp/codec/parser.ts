@@ -1,6 +1,6 @@
 import { isUtf8 } from 'node:buffer';
 import { QuaysideError } from '../../model/errors.ts';
-import { quoteBytes } from '../../model/quote.ts';
+import { quoteBytes } from '../../util/quote.ts';
 import { BodyBuffer } from './body-buffer.ts';
 import { type Frame, headerOf } from './frame.ts';
 import { type Head, noCommand, parseHead } from './head.ts';

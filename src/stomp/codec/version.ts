@@ -1,4 +1,4 @@
-import { quoteBytes } from '../../model/quote.ts';
+import { quoteBytes } from '../../util/quote.ts';
 import { malformed } from './malformed.ts';
 
 /** The protocol versions that are served, oldest first. */

@@ -1,12 +1,12 @@
 import { engineNow } from '../../broker/engine-time.ts';
 import { needsExpiry } from '../../broker/needs.ts';
 import { FINISH, type ReleaseAction } from '../../broker/queue.ts';
-import { textOfBytes } from '../../model/byte-text.ts';
 import { invalidParameter, QuaysideError } from '../../model/errors.ts';
 import { LIMITS } from '../../model/limits.ts';
-import { quoteBytes } from '../../model/quote.ts';
 import type { Held } from '../../session/handout.ts';
 import { milliseconds, moment, textOf } from '../../session/values.ts';
+import { textOfBytes } from '../../util/byte-text.ts';
+import { quoteBytes } from '../../util/quote.ts';
 import { type Frame, headerOf } from '../codec/frame.ts';
 import { HeaderSlips } from '../header-slips.ts';
 import { STOMP_LIMITS } from '../limits.ts';

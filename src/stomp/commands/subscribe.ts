@@ -1,7 +1,7 @@
 import { needs } from '../../broker/needs.ts';
 import { invalidParameter, QuaysideError } from '../../model/errors.ts';
-import { quoteBytes } from '../../model/quote.ts';
 import { groupOf, milliseconds, whole } from '../../session/values.ts';
+import { quoteBytes } from '../../util/quote.ts';
 import { type Frame, headerOf } from '../codec/frame.ts';
 import { HeaderSlips } from '../header-slips.ts';
 import { STOMP_LIMITS } from '../limits.ts';

@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { MAX_REASON_BYTES } from '../../../src/engine/storage.ts';
-import { bytesOfText } from '../../../src/model/byte-text.ts';
 import type { QueueKey } from '../../../src/model/names.ts';
+import { bytesOfText } from '../../../src/util/byte-text.ts';
 import type { EngineUnderTest } from '../../engines.ts';
 import { bodyTexts, newElement, newElements } from '../../support/elements.ts';
 import { rollback, settle } from '../../support/settle.ts';

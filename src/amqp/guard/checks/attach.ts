@@ -1,4 +1,4 @@
-import { quote } from '../../../model/quote.ts';
+import { quote } from '../../../util/quote.ts';
 import type { Link } from '../channels.ts';
 import type { Fields } from '../fields.ts';
 import { ABSENT } from '../fields.ts';

@@ -1,7 +1,7 @@
 import type { EngineLog } from '../../../engine/engine.ts';
 import { PendingLimit } from '../../../engine/pending-limit.ts';
-import type { CancelTimer, Clock } from '../../../model/clock.ts';
 import { QuaysideError } from '../../../model/errors.ts';
+import type { CancelTimer, Clock } from '../../../util/clock.ts';
 import { type Arg, type Command, CommandLost, type Reply, ReplyError } from './connection.ts';
 import { type Master, NotReplicated } from './master.ts';
 import { slotOf } from './slots.ts';

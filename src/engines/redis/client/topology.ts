@@ -1,4 +1,4 @@
-import type { CancelTimer, Clock } from '../../../model/clock.ts';
+import type { CancelTimer, Clock } from '../../../util/clock.ts';
 import type { Library } from '../library.ts';
 import type { Address, Login, Settings } from '../settings.ts';
 import { ask, asString, type Command, type Reply } from './connection.ts';

@@ -1,8 +1,8 @@
 import { closeSync, fdatasync, openSync, renameSync, rmSync, statfsSync, statSync } from 'node:fs';
 import { dirname } from 'node:path';
 import { backup, DatabaseSync } from 'node:sqlite';
-import { createPrivateFile } from '../../../files/private-file.ts';
 import { QuaysideError } from '../../../model/errors.ts';
+import { createPrivateFile } from '../../../util/private-file.ts';
 import { isBusy, isFull, messageOf, sqliteCode } from './faults.ts';
 import { markCopy } from './meta.ts';
 

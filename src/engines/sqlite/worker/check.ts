@@ -1,6 +1,6 @@
 import { existsSync, statSync } from 'node:fs';
 import type { DatabaseSync } from 'node:sqlite';
-import { systemClock } from '../../../model/clock.ts';
+import { systemClock } from '../../../util/clock.ts';
 import type { FileCheck } from '../settings.ts';
 import { SQLITE_CORRUPT } from './faults.ts';
 

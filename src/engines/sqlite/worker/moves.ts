@@ -1,7 +1,7 @@
 import { EXPIRED, LEASE_EXPIRED } from '../../../engine/storage.ts';
-import { bytesOfText } from '../../../model/byte-text.ts';
 import { letterHeaders } from '../../../model/dead-letter.ts';
 import { PLAIN_GROUP } from '../../../model/element.ts';
+import { bytesOfText } from '../../../util/byte-text.ts';
 import { fromMore, toMore } from '../content.ts';
 import { elementChecksum } from './checksums.ts';
 import { insertOne } from './insert.ts';

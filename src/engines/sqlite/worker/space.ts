@@ -9,7 +9,7 @@ import {
   writeSync,
 } from 'node:fs';
 import { dirname } from 'node:path';
-import { openPrivateFile } from '../../../files/private-file.ts';
+import { openPrivateFile } from '../../../util/private-file.ts';
 import { FileLost } from './faults.ts';
 
 export interface SpaceOptions {
