@@ -1,14 +1,14 @@
 import type { Delivery } from 'rhea';
-import type { Cargo } from '../session/handout.ts';
+import type { WriteObserver } from '../session/outstanding.ts';
 import { forgetBytes } from './rhea.ts';
 
 /** An element on its way to the client, as rhea's delivery: it hears its fate once, whoever knows it first. */
-export class Carried implements Cargo {
+export class Carried implements WriteObserver {
   #delivery: Delivery | null = null;
-  #cargo: Cargo | null = null;
+  #cargo: WriteObserver | null = null;
 
   /** What it is, known only when rhea has given it a number. */
-  ride(delivery: Delivery, cargo: Cargo): void {
+  ride(delivery: Delivery, cargo: WriteObserver): void {
     this.#delivery = delivery;
     this.#cargo = cargo;
   }

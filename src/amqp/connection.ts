@@ -6,10 +6,11 @@ import type { ConsumerOrigin } from '../broker/consumer.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { SessionCounts } from '../session/counts.ts';
 import { Destinations } from '../session/destinations.ts';
-import type { Arrival, Conversation } from '../session/server.ts';
-import { Settling, type SettlingHost } from '../session/settling.ts';
-import { Storing, type StoringHost } from '../session/storing.ts';
-import { Work } from '../session/work.ts';
+import { InsertBatcher, type InsertHost } from '../session/insert-batcher.ts';
+import { PendingWork } from '../session/pending-work.ts';
+import type { PushConsumer } from '../session/push-consumer.ts';
+import type { Arrival, ServedSession } from '../session/server.ts';
+import { SettleBatcher, type SettleHost } from '../session/settle-batcher.ts';
 import type { CancelTimer, Clock } from '../util/clock.ts';
 import { parseAddress } from './address.ts';
 import { wireError } from './errors.ts';
@@ -45,7 +46,7 @@ type State = 'new' | 'open' | 'finishing' | 'gone';
  * - `gone`: the connection is lost or closed. Reached from every state, and final.
  */
 export class AmqpConnection
-  implements Conversation, GuardOwner, LinkHost, StoringHost<SentTicket>, SettlingHost<HeldTicket>
+  implements ServedSession, GuardOwner, LinkHost, InsertHost<SentTicket>, SettleHost<HeldTicket>
 {
   /** Resolves when the connection is closed and the engine has answered all that it asked for. */
   readonly done: Promise<void>;
@@ -53,10 +54,11 @@ export class AmqpConnection
   readonly id: string;
   readonly counts: SessionCounts;
   readonly guard: Guard;
-  readonly from: ConsumerOrigin;
-  readonly work: Work;
-  readonly storing: Storing<SentTicket>;
-  readonly settling: Settling<HeldTicket>;
+  readonly origin: ConsumerOrigin;
+  readonly consumers = new Set<PushConsumer>();
+  readonly work: PendingWork;
+  readonly storing: InsertBatcher<SentTicket>;
+  readonly settling: SettleBatcher<HeldTicket>;
   readonly #parts: AmqpParts;
   readonly #over = Promise.withResolvers<void>();
   readonly #links = new Set<Link>();
@@ -74,7 +76,7 @@ export class AmqpConnection
     this.id = id;
     this.counts = counts;
     this.#parts = parts;
-    this.from = { protocol: 'amqp', address };
+    this.origin = { protocol: 'amqp', address };
     const { clock, authenticator, options } = parts;
     this.guard = new Guard(
       socket,
@@ -91,9 +93,9 @@ export class AmqpConnection
       },
       this,
     );
-    this.work = new Work(() => this.guard.hold(this.work.isFull));
-    this.storing = new Storing(this);
-    this.settling = new Settling(this);
+    this.work = new PendingWork(() => this.guard.hold(this.work.isFull));
+    this.storing = new InsertBatcher(this);
+    this.settling = new SettleBatcher(this);
   }
 
   get broker(): Broker {
@@ -106,6 +108,10 @@ export class AmqpConnection
 
   get bodyLimit(): number {
     return this.#parts.options.bodyLimit;
+  }
+
+  get capacity(): number {
+    return this.guard.room;
   }
 
   get owner(): string {
@@ -200,11 +206,11 @@ export class AmqpConnection
     }
   }
 
-  stored(tickets: readonly SentTicket[]): void {
+  inserted(tickets: readonly SentTicket[]): void {
     for (const { link, delivery } of tickets) link.accepted(delivery);
   }
 
-  notStored(tickets: readonly SentTicket[], error: unknown): void {
+  notInserted(tickets: readonly SentTicket[], error: unknown): void {
     for (const { link, delivery } of tickets) link.refused(delivery, error);
   }
 

@@ -1,13 +1,10 @@
 import type { EventContext, link as RheaLink, Session } from 'rhea';
 import type { Broker } from '../broker/broker.ts';
-import type { ConsumerOrigin } from '../broker/consumer.ts';
 import { QuaysideError } from '../model/errors.ts';
-import type { SessionCounts } from '../session/counts.ts';
 import type { Destinations } from '../session/destinations.ts';
-import type { Settling } from '../session/settling.ts';
-import type { Storing } from '../session/storing.ts';
-import type { Work } from '../session/work.ts';
-import type { Clock } from '../util/clock.ts';
+import type { InsertBatcher } from '../session/insert-batcher.ts';
+import type { ConsumerSession } from '../session/push-consumer.ts';
+import type { SettleBatcher } from '../session/settle-batcher.ts';
 import { quote } from '../util/quote.ts';
 import { wireError } from './errors.ts';
 import type { Guard } from './guard/guard.ts';
@@ -15,20 +12,14 @@ import { forgetLink } from './rhea.ts';
 import type { HeldTicket, SentTicket } from './tickets.ts';
 
 /** The connection as its links see it. */
-export interface LinkHost {
+export interface LinkHost extends ConsumerSession {
   readonly broker: Broker;
-  readonly clock: Clock;
-  readonly counts: SessionCounts;
   readonly guard: Guard;
   readonly bodyLimit: number;
-  readonly work: Work;
-  readonly storing: Storing<SentTicket>;
-  readonly settling: Settling<HeldTicket>;
+  readonly storing: InsertBatcher<SentTicket>;
+  readonly settling: SettleBatcher<HeldTicket>;
   /** Of the user, as they are now. */
   readonly destinations: Destinations;
-  /** The user's name. */
-  readonly owner: string;
-  readonly from: ConsumerOrigin;
   /** What was gathered is asked of the engine at the end of this turn. */
   planTurn(): void;
   /** The links of this session, which share its room, may take more: they are asked at the end of this turn. */
@@ -39,7 +30,6 @@ export interface LinkHost {
   end(reason: QuaysideError): void;
   /** A listener that never throws into rhea: a fault of ours ends the connection. */
   heard(listener: (context: EventContext) => void): (context: EventContext) => void;
-  warn(error: unknown, message: string): void;
   /** What the client may know of anything that was thrown. What an operator should know is logged. */
   shown(thrown: unknown): QuaysideError;
 }

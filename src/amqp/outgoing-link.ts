@@ -1,16 +1,12 @@
 import type { Delivery as RheaDelivery, Sender } from 'rhea';
-import type { ConsumerOrigin } from '../broker/consumer.ts';
 import type { Namespace } from '../broker/namespace.ts';
 import { needs } from '../broker/needs.ts';
 import { FINISH, type Queue, type SettleAction } from '../broker/queue.ts';
-import type { Delivery, GroupName } from '../model/element.ts';
+import type { Delivery } from '../model/element.ts';
 import { LIMITS } from '../model/limits.ts';
-import { Feed, type FeedHost } from '../session/feed.ts';
-import { Held, Popped } from '../session/handout.ts';
-import { LeaseKeeper } from '../session/lease-keeper.ts';
-import { releaseHeld } from '../session/release-held.ts';
+import type { Outstanding, WriteObserver } from '../session/outstanding.ts';
+import { type ConsumerOptions, PushConsumer } from '../session/push-consumer.ts';
 import { bytesOfText } from '../util/byte-text.ts';
-import type { Clock } from '../util/clock.ts';
 import { Carried } from './carried.ts';
 import { REJECT_DELAY } from './limits.ts';
 import { Link, type LinkHost } from './link.ts';
@@ -33,13 +29,43 @@ import { answerSource, readSource, type SourceRequest } from './source.ts';
 /** Elements of this settle mode are popped. */
 const SETTLED = 1;
 
-/** A reserved element that the client holds, by its delivery's id. */
-class HeldDelivery extends Held<number> {
-  readonly tries: number;
+/** The consumer of a link by which a client receives. An element is known by its delivery's id. */
+class LinkConsumer extends PushConsumer<number> {
+  readonly #link: OutgoingLink;
+  readonly #sender: Sender;
 
-  constructor(key: number, delivery: Delivery, leasedAt: number) {
-    super(key, delivery, leasedAt);
-    this.tries = delivery.tries;
+  constructor(link: OutgoingLink, sender: Sender, host: LinkHost, options: ConsumerOptions) {
+    super(host, options);
+    this.#link = link;
+    this.#sender = sender;
+  }
+
+  override get free(): number {
+    return sendable(this.#sender);
+  }
+
+  /** All credit is used: the client may have no more to give before that. */
+  protected override get minTake(): number {
+    return 1;
+  }
+
+  protected override send(delivery: Delivery): number {
+    return this.#link.send(delivery);
+  }
+
+  protected override onEnded(reason: unknown): void {
+    this.#link.fail(reason);
+  }
+
+  /** What the client gives an outcome is not outstanding any more. Undefined if it has given one before. */
+  take(id: number): Outstanding<number> | undefined {
+    const one = this.outstanding.get(id);
+    if (one !== undefined) this.settle([one]);
+    return one;
+  }
+
+  observe(id: number, delivery: Delivery): WriteObserver {
+    return this.track(id, delivery);
   }
 }
 
@@ -47,19 +73,14 @@ class HeldDelivery extends Held<number> {
  * A link by which a client receives: a consumer of the queue that its source names, with its credit for the
  * window. Settled, it pops; else it reserves, and the client's outcomes settle.
  */
-export class OutgoingLink extends Link implements FeedHost {
+export class OutgoingLink extends Link {
   readonly #sender: Sender;
   readonly #source: SourceRequest;
   readonly #namespace: Namespace;
   readonly #queue: Queue;
-  readonly #leaseMs: number | null;
-  readonly #shownGroup: string | null;
-  readonly #feed: Feed;
-  readonly #held = new Map<number, HeldDelivery>();
-  readonly #leases: LeaseKeeper | null;
+  readonly #publicGroup: string | null;
+  readonly #consumer: LinkConsumer;
   #tags = 0;
-  /** The most credit that the client has granted. */
-  #window = 0;
   #isDraining = false;
   #isDrained = false;
 
@@ -76,52 +97,13 @@ export class OutgoingLink extends Link implements FeedHost {
     this.#source = source;
     this.#namespace = namespace;
     this.#queue = queue;
-    this.#leaseMs = isPop ? null : (source.leaseMs ?? namespace.leaseMs);
-    this.#shownGroup = namespace.isStream ? bytesOfText(this.group) : null;
-    this.#feed = new Feed({ namespace, queue, group: source.group, leaseMs: this.#leaseMs }, this);
-    this.#leases =
-      this.#leaseMs === null || source.leaseMs !== null
-        ? null
-        : new LeaseKeeper(queue, this.#leaseMs, host, this.#held);
-    host.counts.subscriptions += 1;
+    const { group, leaseMs } = source;
+    this.#consumer = new LinkConsumer(this, sender, host, { namespace, queue, group, isPop, leaseMs });
+    this.#publicGroup = namespace.isStream ? bytesOfText(this.#consumer.group) : null;
     mendSender(sender);
     setSettling(sender, isPop);
     answerSource(sender, source);
     this.#listen();
-  }
-
-  /** The group that it reads as; on a plain queue the one without a name. */
-  get group(): GroupName {
-    return this.#source.group ?? this.#namespace.defaultGroup;
-  }
-
-  get clock(): Clock {
-    return this.host.clock;
-  }
-
-  get owner(): string {
-    return this.host.owner;
-  }
-
-  get from(): ConsumerOrigin {
-    return this.host.from;
-  }
-
-  get window(): number {
-    return this.#window;
-  }
-
-  get free(): number {
-    return sendable(this.#sender);
-  }
-
-  /** All credit is used: the client may have no more to give before that. */
-  get worthwhile(): number {
-    return 1;
-  }
-
-  get room(): number {
-    return this.host.guard.room;
   }
 
   override checkRight(): void {
@@ -131,26 +113,20 @@ export class OutgoingLink extends Link implements FeedHost {
   override fill(): void {
     if (this.isOver) return;
     if (this.#isDrained) this.#tellDrained();
-    else if (this.#isDraining) this.#feed.drain(() => this.#tellDrained());
-    else this.#feed.fill();
+    else if (this.#isDraining) this.#consumer.drain(() => this.#tellDrained());
+    else this.#consumer.fill();
   }
 
-  ended(reason: unknown): void {
-    this.fail(reason);
-  }
-
-  handOut(delivery: Delivery): number {
-    // Another link of the session may have filled what they share, since this one joined the line.
+  send(delivery: Delivery): number {
+    // Another link of the session may have filled what they share, since this one joined the wait queue.
     if (!hasRoom(this.#sender)) {
       this.#queue.returnUndelivered(delivery);
       return delivery.body.byteLength;
     }
-    const bytes = messageOf(delivery, this.#shownGroup);
-    this.host.counts.messages += 1;
-    const popped = delivery.lease === null ? new Popped(this.#queue, delivery, () => {}) : null;
+    const bytes = messageOf(delivery, this.#publicGroup);
     const carried = new Carried();
     const sent = sendBytes(this.#sender, bytes, this.#nextTag(), () => carried.lost());
-    carried.ride(sent, popped ?? this.#hold(sent.id, delivery));
+    carried.ride(sent, this.#consumer.observe(sent.id, delivery));
     this.host.guard.carry(channelOf(this.#sender), sent.id, carried);
     return bytes.length;
   }
@@ -161,14 +137,7 @@ export class OutgoingLink extends Link implements FeedHost {
   }
 
   protected override letGo(countSeen: boolean): void {
-    const { counts } = this.host;
-    counts.subscriptions -= 1;
-    counts.window -= this.#window;
-    this.#feed.stop();
-    this.#leases?.stop();
-    const held = [...this.#held.values()];
-    for (const one of held) this.#release(one);
-    if (held.length > 0) void releaseHeld(this.#queue, held, countSeen, this.host);
+    void this.#consumer.stop(countSeen);
   }
 
   #listen(): void {
@@ -213,13 +182,10 @@ export class OutgoingLink extends Link implements FeedHost {
     this.#isDraining = false;
     this.#isDrained = false;
     const credit = creditOf(this.#sender);
-    if (credit > this.#window) {
-      this.host.counts.window += credit - this.#window;
-      this.#window = credit;
-    }
-    this.#feed.endDrain();
+    if (credit > this.#consumer.window) this.#consumer.setWindow(credit);
+    this.#consumer.endDrain();
     // The client took credit back: what comes for it now would be too much.
-    if (this.#feed.asked > this.free) this.#feed.rest();
+    if (this.#consumer.asked > this.#consumer.free) this.#consumer.leave();
     this.host.roomIn(this.session);
   }
 
@@ -273,7 +239,7 @@ export class OutgoingLink extends Link implements FeedHost {
   }
 
   #settle({ one, ticket }: Taken, action: SettleAction): void {
-    this.host.settling.settle(this.#queue, [one], action, ticket);
+    this.host.settling.add(this.#queue, [one], action, ticket);
   }
 
   /** The client knows it no longer; without an outcome it was a failed try. */
@@ -286,23 +252,10 @@ export class OutgoingLink extends Link implements FeedHost {
 
   /** What a client gives an outcome, it holds no longer. Null where it has given one before. */
   #take(delivery: RheaDelivery | undefined): Taken | null {
-    const one = delivery === undefined ? undefined : this.#held.get(delivery.id);
+    const one = delivery === undefined ? undefined : this.#consumer.take(delivery.id);
     if (delivery === undefined || one === undefined) return null;
-    this.#release(one);
     this.host.planTurn();
     return { one, ticket: { link: this, delivery } };
-  }
-
-  #hold(id: number, delivery: Delivery): HeldDelivery {
-    const held = new HeldDelivery(id, delivery, this.clock.monotonic());
-    this.#held.set(id, held);
-    this.host.counts.unacknowledged += 1;
-    this.#leases?.watch();
-    return held;
-  }
-
-  #release({ key }: HeldDelivery): void {
-    if (this.#held.delete(key)) this.host.counts.unacknowledged -= 1;
   }
 
   #nextTag(): Buffer {
@@ -321,7 +274,7 @@ function reasonOf(error: unknown): string | null {
 }
 
 interface Taken {
-  readonly one: HeldDelivery;
+  readonly one: Outstanding<number>;
   readonly ticket: { readonly link: OutgoingLink; readonly delivery: RheaDelivery };
 }
 

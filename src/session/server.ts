@@ -14,11 +14,11 @@ const TCP_KEEP_ALIVE_MS = 30_000;
 const TLS_HANDSHAKE_MS = 10_000;
 const TLS_VERSION = { minVersion: 'TLSv1.2' } as const;
 
-/** One connection as its server sees it. */
-export interface Conversation {
-  /** Resolves when it is closed and the engine has answered all that it asked for. */
+/** One client's session as its server knows it. */
+export interface ServedSession {
+  /** Resolves when the connection is closed and the engine has answered everything that the session asked. */
   readonly done: Promise<void>;
-  /** Tells the client, then closes. */
+  /** Ends it with an error that the client is sent. */
   end(reason: QuaysideError): void;
   /** Users were reloaded: it continues with its user's rights of now, or ends. */
   renewUser(renew: RenewUser): void;
@@ -33,15 +33,15 @@ export interface Arrival {
   readonly counts: SessionCounts;
 }
 
-/** Takes a connection. */
-export type Converse = (socket: Socket, arrival: Arrival) => Conversation;
+/** Begins the session of a connection. */
+export type OpenSession = (socket: Socket, arrival: Arrival) => ServedSession;
 
 /** A front end whose clients keep a session: one listener, plain or TLS, and the connections that it took. */
 export class SessionServer implements Service {
   readonly counts: SessionCounts = zeroCounts();
   readonly #protocol: string;
   readonly #parts: ListenerParts;
-  readonly #converse: Converse;
+  readonly #openSession: OpenSession;
   readonly #server: Server;
   /** Over TLS: does the handshakes of what `#server` takes. It listens nowhere itself. */
   readonly #tls: TlsServer | null;
@@ -49,15 +49,15 @@ export class SessionServer implements Service {
   readonly #sockets = new Set<Socket>();
   /** Addresses of clients behind trusted proxies, by the address and port of the proxy's connection. */
   readonly #behindProxies = new Map<string, string>();
-  readonly #conversations = new Set<Conversation>();
+  readonly #sessions = new Set<ServedSession>();
   readonly #startedAt: string;
   #stopping: Promise<void> | null = null;
 
   /** @param protocol its name, for people */
-  constructor(protocol: string, parts: ListenerParts, converse: Converse) {
+  constructor(protocol: string, parts: ListenerParts, openSession: OpenSession) {
     this.#protocol = protocol;
     this.#parts = parts;
-    this.#converse = converse;
+    this.#openSession = openSession;
     this.#startedAt = parts.clock.now().toString(36);
     const { tls, maxSockets } = parts.options;
     // A client may close its sending side first; what it asked for is answered all the same. TLS has no such
@@ -113,7 +113,7 @@ export class SessionServer implements Service {
 
   /** Users were reloaded: sessions end if their user is gone or may no longer read what they read. */
   renewUsers(renew: RenewUser): void {
-    for (const conversation of this.#conversations) conversation.renewUser(renew);
+    for (const session of this.#sessions) session.renewUser(renew);
   }
 
   #connected(socket: Socket): void {
@@ -161,11 +161,11 @@ export class SessionServer implements Service {
     this.counts.connections += 1;
     const id = `${this.#startedAt}-${this.counts.connections.toString(36)}`;
     const address = this.#behindProxies.get(peerOf(socket)) ?? socket.remoteAddress ?? '';
-    const conversation = this.#converse(socket, { id, address, counts: this.counts });
-    this.#conversations.add(conversation);
+    const session = this.#openSession(socket, { id, address, counts: this.counts });
+    this.#sessions.add(session);
     const openedAt = this.#parts.clock.monotonic();
-    void conversation.done.then(() => {
-      this.#conversations.delete(conversation);
+    void session.done.then(() => {
+      this.#sessions.delete(session);
       this.#logEnd({ connection: id, address }, openedAt);
     });
   }
@@ -183,7 +183,7 @@ export class SessionServer implements Service {
     const late = Promise.withResolvers<void>();
     const cancelDeadline = clock.after(options.drainMs, () => {
       log.warn(
-        { connections: this.#conversations.size },
+        { connections: this.#sessions.size },
         `${this.#protocol} sessions were cut: they took too long to end`,
       );
       for (const socket of this.#sockets) socket.destroy();
@@ -192,8 +192,8 @@ export class SessionServer implements Service {
     const closed = new Promise<void>((resolve) => {
       this.#server.close(() => resolve());
     });
-    const ended = [...this.#conversations].map(({ done }) => done);
-    for (const conversation of this.#conversations) conversation.end(shuttingDown());
+    const ended = [...this.#sessions].map(({ done }) => done);
+    for (const session of this.#sessions) session.end(shuttingDown());
     await Promise.race([Promise.all(ended), late.promise]);
     // Whatever is open still was never a session: a TLS handshake that has not ended.
     for (const socket of this.#sockets) socket.destroy();

@@ -2,7 +2,7 @@ import type { GroupName } from '../model/element.ts';
 import { invalidParameter } from '../model/errors.ts';
 import { LIMITS } from '../model/limits.ts';
 import { checkGroup, checkGroups } from '../model/names.ts';
-import { textOfBytes } from '../util/byte-text.ts';
+import { bytesOfText, textOfBytes } from '../util/byte-text.ts';
 import { quoteBytes } from '../util/quote.ts';
 
 // Readers of single header values as bytes, one character for each; null stands for one that was not sent.
@@ -52,9 +52,17 @@ export function groupsOf(name: string, value: string | null): readonly GroupName
   return value === null ? null : checkGroups(name, textOf(name, value));
 }
 
-/** A header's bytes as text. @throws QuaysideError `invalid-parameter` where they are not UTF-8 */
+/** A header's bytes as text. @throws QuaysideError `invalid-parameter` if they are not UTF-8 */
 export function textOf(name: string, value: string): string {
   const text = textOfBytes(value);
   if (text !== null) return text;
   throw invalidParameter(name, `Invalid ${name} ${quoteBytes(value)}. Allowed: text in UTF-8.`);
+}
+
+/**
+ * A stored value as it is sent by protocols whose text is UTF-8: bytes that came over HTTP and are not UTF-8 are
+ * taken for ISO 8859-1. One character for each byte.
+ */
+export function sentValue(bytes: string): string {
+  return textOfBytes(bytes) === null ? bytesOfText(bytes) : bytes;
 }

@@ -2,7 +2,7 @@ import type { Queue, SettleAction, SettleResult } from '../broker/queue.ts';
 import { isSettled, type Refused, refusalOf } from '../broker/refusal.ts';
 import type { NewElement } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
-import type { Held } from '../session/handout.ts';
+import type { Outstanding } from '../session/outstanding.ts';
 import type { Subscription } from './subscription.ts';
 
 /** A SEND of a transaction. */
@@ -14,7 +14,7 @@ export interface Send {
 /** An ACK (a finish) or NACK (a release) of one element. */
 export interface Settlement {
   readonly subscription: Subscription;
-  readonly held: Held;
+  readonly outstanding: Outstanding<string>;
   readonly action: SettleAction;
 }
 
@@ -53,17 +53,19 @@ export class Commit {
     }
   }
 
-  /** After it failed: what is not settled, for all that is known, and nobody's now. */
-  get left(): Map<Queue, Held[]> {
+  /** After it failed: what is certainly not settled, and outstanding to no client any more. */
+  get left(): ReadonlyMap<Queue, readonly Outstanding[]> {
     const left = byQueue(this.#settlements.filter((one) => this.#left.has(one)));
-    return new Map([...left].map(([queue, settlements]) => [queue, settlements.map(({ held }) => held)]));
+    return new Map(
+      [...left].map(([queue, settlements]) => [queue, settlements.map(({ outstanding }) => outstanding)]),
+    );
   }
 
   async #confirmHeld(): Promise<void> {
     await allEnded(
       [...byQueue(this.#settlements)].map(async ([queue, settlements]) => {
-        const items = settlements.map(({ subscription, held }) =>
-          queue.item(held, { kind: 'extend', leaseMs: subscription.leaseMs ?? 0 }),
+        const items = settlements.map(({ subscription, outstanding }) =>
+          queue.item(outstanding, { kind: 'extend', leaseMs: subscription.leaseMs ?? 0 }),
         );
         const results = await queue.settleAll(items);
         for (const [i, settlement] of settlements.entries()) {
@@ -93,23 +95,20 @@ export class Commit {
   /** Whether an ACK is about the engine of `queue`: what is stored in that engine travels with it. */
   #isAcknowledgedIn(queue: Queue): boolean {
     return this.#settlements.some(
-      ({ subscription, action }) =>
-        action.kind === 'finish' && subscription.options.queue.sharesEngineWith(queue),
+      ({ subscription, action }) => action.kind === 'finish' && subscription.queue.sharesEngineWith(queue),
     );
   }
 
   async #acknowledge(): Promise<void> {
     const acks = new Set(this.#settlements.filter(({ action }) => action.kind === 'finish'));
     for (const anchor of acks) {
-      const { queue } = anchor.subscription.options;
-      const together = [...acks].filter(({ subscription }) =>
-        subscription.options.queue.sharesEngineWith(queue),
-      );
+      const { queue } = anchor.subscription;
+      const together = [...acks].filter(({ subscription }) => subscription.queue.sharesEngineWith(queue));
       for (const one of together) acks.delete(one);
       const sends = this.#sends.filter((send) => send.queue.sharesEngineWith(queue));
       const moves = together.map((one) => ({
-        from: one.subscription.options.queue,
-        finish: one.held,
+        from: one.subscription.queue,
+        finish: one.outstanding,
         inserts: one === anchor ? sends : [],
       }));
       await this.#settle(together, queue.transfer(moves));
@@ -119,7 +118,7 @@ export class Commit {
   async #rollBack(): Promise<void> {
     const nacks = this.#settlements.filter(({ action }) => action.kind !== 'finish');
     for (const [queue, settlements] of byQueue(nacks)) {
-      const items = settlements.map(({ held, action }) => queue.item(held, action));
+      const items = settlements.map(({ outstanding, action }) => queue.item(outstanding, action));
       await this.#settle(settlements, queue.settleAll(items));
     }
   }
@@ -139,7 +138,7 @@ export class Commit {
         else refusal ??= refused(outcome, settlement);
       }
     } catch (error) {
-      // What may be settled is left to its lease: given back, it would come again beside what was stored for it.
+      // What may be settled is left to its lease: returned, it would be delivered again in addition to what was stored for it.
       if (!isCertain(error)) for (const one of settlements) this.#left.delete(one);
       throw error;
     }
@@ -172,7 +171,7 @@ function doneInPart(cause: QuaysideError): QuaysideError {
 function byQueue(settlements: readonly Settlement[]): Map<Queue, Settlement[]> {
   const groups = new Map<Queue, Settlement[]>();
   for (const one of settlements) {
-    const { queue } = one.subscription.options;
+    const { queue } = one.subscription;
     const group = groups.get(queue);
     if (group === undefined) groups.set(queue, [one]);
     else group.push(one);
@@ -180,6 +179,6 @@ function byQueue(settlements: readonly Settlement[]): Map<Queue, Settlement[]> {
   return groups;
 }
 
-function refused(outcome: Refused, { held, subscription }: Settlement): QuaysideError {
-  return refusalOf(outcome, { id: held.id, group: null }, subscription.options.queue.key);
+function refused(outcome: Refused, { outstanding, subscription }: Settlement): QuaysideError {
+  return refusalOf(outcome, { id: outstanding.id, group: null }, subscription.queue.key);
 }

@@ -1,10 +1,12 @@
+import { LOGIN_BYTES } from '../session/client-session.ts';
+
 /**
  * Bounds on what one client may make this server keep (reliability, S18). `docs/protocols/stomp.md` lists the
  * same numbers, and a test compares them.
  */
 export const STOMP_LIMITS = {
   /** Bytes that are read before CONNECTED. */
-  loginBytes: 4096,
+  loginBytes: LOGIN_BYTES,
   /** Bytes of a command and its headers: all element headers that may be, each character escaped, and the rest. */
   headBytes: 24_576,
   /** Headers of one frame: all element headers that may be, and the rest. */

@@ -1,6 +1,6 @@
 import type { Delivery } from '../model/element.ts';
 import { ELEMENT_HEADER_PREFIX } from '../model/headers.ts';
-import { sentValue } from '../session/sent-value.ts';
+import { sentValue } from '../session/values.ts';
 import { headerLine } from './codec/serialise.ts';
 import type { HeadRules } from './codec/version.ts';
 import { OWN_HEADERS } from './element-headers.ts';

@@ -4,7 +4,7 @@ import { Inbound, VERDICT } from '../../src/amqp/guard/inbound.ts';
 import { Outbound } from '../../src/amqp/guard/outbound.ts';
 import { Breach } from '../../src/amqp/guard/refusal.ts';
 import { ConnectionState } from '../../src/amqp/guard/state.ts';
-import type { Cargo } from '../../src/session/handout.ts';
+import type { WriteObserver } from '../../src/session/outstanding.ts';
 import {
   AMQP,
   attachReceiver,
@@ -67,7 +67,7 @@ export class FrameChecks {
 
   /** Puts cargo on a delivery. Answers what becomes of it: who rides on the frame that was said last. */
   carry(channel: number, deliveryId: number): () => boolean {
-    const cargo: Cargo = { written: () => {}, lost: () => {} };
+    const cargo: WriteObserver = { written: () => {}, lost: () => {} };
     this.#outbound.carry(channel, deliveryId, cargo);
     return () => this.#outbound.cargo === cargo;
   }

@@ -35,11 +35,7 @@ export const AMQP: readonly Mutant[] = [
   {
     name: 'a link that ends forgets what the client holds',
     suite: 'model through AMQP',
-    edits: edit(
-      'outgoing-link.ts',
-      'if (held.length > 0) void releaseHeld(this.#queue, held, countSeen, this.host);',
-      '',
-    ),
+    edits: edit('outgoing-link.ts', 'void this.#consumer.stop(countSeen);', ''),
   },
   {
     name: 'credit that is drained still waits in the line',
@@ -47,10 +43,10 @@ export const AMQP: readonly Mutant[] = [
     edits: edit('outgoing-link.ts', '    writeDrained(this.#sender);\n', ''),
   },
   {
-    name: 'a consumer that heard at once is taken for one that waits',
+    name: 'a consumer that was answered at once is taken for one that waits',
     suite: 'AMQP credit',
     edits: shared(
-      'feed.ts',
+      'push-consumer.ts',
       "if (consumer.state !== 'gone') this.#consumer = consumer;",
       'this.#consumer = consumer;',
     ),

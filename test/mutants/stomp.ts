@@ -12,7 +12,7 @@ export const STOMP: readonly Mutant[] = [
   {
     name: 'no LF follows a frame with a large body',
     suite: 'STOMP frame ends',
-    edits: edit('outbox.ts', 'this.#text = this.#frameEnd;', "this.#text = '\\0';"),
+    edits: edit('writer.ts', 'this.#text = this.#frameEnd;', "this.#text = '\\0';"),
   },
   {
     name: 'a SUBSCRIBE that asks to browse pops',
@@ -43,26 +43,26 @@ export const STOMP: readonly Mutant[] = [
     suite: 'model through STOMP',
     edits: edit(
       'subscription.ts',
-      'return this.options.window - this.#held.size - this.#unwritten;',
-      'return this.options.window - this.#unwritten;',
+      'return this.window - this.outstanding.size - this.unwritten;',
+      'return this.window - this.unwritten;',
     ),
   },
   {
     name: 'a window that has room again is not filled',
     suite: 'model through STOMP',
-    edits: edit('commands/settle.ts', 'session.subscriptions.roomIn(subscription);', ''),
+    edits: edit('commands/settle.ts', 'session.planFill(subscription);', ''),
   },
   {
     name: 'what a client saw and gave back is not a failed try',
     suite: 'model through STOMP',
-    edits: shared('release-held.ts', 'countTry: countSeen && one.isSeen', 'countTry: false'),
+    edits: shared('outstanding.ts', 'countTry: countTries && one.isSeen', 'countTry: false'),
   },
   {
     name: 'an UNSUBSCRIBE forgets what the client holds',
     suite: 'model through STOMP',
-    edits: edit(
-      'subscription.ts',
-      'if (held.length > 0) await this.#host.releaseHeld(queue, held, countSeen);',
+    edits: shared(
+      'push-consumer.ts',
+      'if (left.length > 0) await returnOutstanding(this.queue, left, countTries, this.session);',
       '',
     ),
   },
@@ -79,7 +79,11 @@ export const STOMP: readonly Mutant[] = [
   {
     name: 'an ABORT leaves claimed what the transaction acknowledged',
     suite: 'model through STOMP',
-    edits: edit('transaction.ts', 'for (const { held } of this.#settlements) held.isClaimed = false;', ''),
+    edits: edit(
+      'transactions.ts',
+      'for (const { outstanding } of this.#settlements) outstanding.isClaimed = false;',
+      '',
+    ),
   },
   {
     name: 'a COMMIT loses the SENDs that go with an ACK',
@@ -87,22 +91,22 @@ export const STOMP: readonly Mutant[] = [
     edits: edit('commit.ts', 'inserts: one === anchor ? sends : []', 'inserts: []'),
   },
   {
-    name: 'a session does not keep the leases of what its client holds',
+    name: 'a session does not renew the leases of what its client holds',
     suite: 'STOMP subscriptions',
-    edits: shared('lease-keeper.ts', 'if (old.length === 0) return;', 'if (old.length >= 0) return;'),
+    edits: shared('lease-renewer.ts', 'if (old.length === 0) return;', 'if (old.length >= 0) return;'),
   },
   {
     name: 'a popped element that the client never saw is lost',
     suite: 'STOMP clients that go away',
-    edits: shared('handout.ts', 'this.#queue.returnUndelivered(this.#delivery);', ''),
+    edits: shared('outstanding.ts', 'this.#queue.returnUndelivered(this.#delivery);', ''),
   },
   {
     name: 'a receipt comes before the element is stored',
     suite: 'STOMP conformance',
     edits: shared(
-      'storing.ts',
-      'await queue.insert(elements);\n      this.#host.stored(tickets);',
-      'this.#host.stored(tickets);\n      await queue.insert(elements);',
+      'insert-batcher.ts',
+      'await queue.insert(elements);\n      this.#host.inserted(tickets);',
+      'this.#host.inserted(tickets);\n      await queue.insert(elements);',
     ),
   },
 ];

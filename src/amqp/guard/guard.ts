@@ -1,6 +1,6 @@
 import type { Socket } from 'node:net';
 import type { User } from '../../access/user.ts';
-import type { Cargo } from '../../session/handout.ts';
+import type { WriteObserver } from '../../session/outstanding.ts';
 import type { CancelTimer } from '../../util/clock.ts';
 import { farewell } from './farewell.ts';
 import { HEART_BEAT } from './frames.ts';
@@ -86,7 +86,7 @@ export class Guard {
       clock,
       counts,
       stallTimeoutMs,
-      onRoom: () => this.#onRoom(),
+      onCapacity: () => this.#onRoom(),
       onStall: () => socket.destroy(),
     });
     this.stream = new RheaStream({
@@ -105,7 +105,7 @@ export class Guard {
 
   /** Bytes that may be handed out now: none while the peer is behind. */
   get room(): number {
-    return this.#outbox.room;
+    return this.#outbox.capacity;
   }
 
   /**
@@ -114,7 +114,7 @@ export class Guard {
    * hears `written` when the kernel has the last byte of the delivery; `lost` when it cannot get it any more.
    * Where the connection was cut in the middle of a write, deliveries in it but the last may hear nothing.
    */
-  carry(channel: number, deliveryId: number, cargo: Cargo): void {
+  carry(channel: number, deliveryId: number, cargo: WriteObserver): void {
     if (this.#isRheaOver) cargo.lost();
     else this.#outbound.carry(channel, deliveryId, cargo);
   }
@@ -334,7 +334,7 @@ export class Guard {
     this.#intake.stop();
     this.#stopTimer();
     this.#cancelBeat();
-    this.#outbox.abandon();
+    this.#outbox.close();
     this.#endRhea();
     this.#owner.gone();
   }

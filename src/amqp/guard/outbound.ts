@@ -1,4 +1,4 @@
-import type { Cargo } from '../../session/handout.ts';
+import type { WriteObserver } from '../../session/outstanding.ts';
 
 import { ABSENT, Fields } from './fields.ts';
 import { HEADER_BYTES } from './frames.ts';
@@ -18,15 +18,15 @@ const CHANNEL_STRIDE = 2 ** 32;
 export class Outbound {
   readonly #state: ConnectionState;
   readonly #fields = new Fields(AMQP_LIMITS);
-  readonly #riders = new Map<number, Cargo>();
+  readonly #riders = new Map<number, WriteObserver>();
   /** Who rides on the frame that `observe` saw last. */
-  cargo: Cargo | null = null;
+  cargo: WriteObserver | null = null;
 
   constructor(state: ConnectionState) {
     this.#state = state;
   }
 
-  carry(channel: number, deliveryId: number, cargo: Cargo): void {
+  carry(channel: number, deliveryId: number, cargo: WriteObserver): void {
     this.#riders.set(channel * CHANNEL_STRIDE + deliveryId, cargo);
   }
 

@@ -1,33 +1,39 @@
-import type { Cargo } from '../../session/handout.ts';
-import { JOINED_BYTES, newPiece, PIECE_BYTES, type Piece, WayOut } from '../../session/way-out.ts';
+import type { WriteObserver } from '../../session/outstanding.ts';
+import {
+  CHUNK_BYTES,
+  type Chunk,
+  JOINED_BYTES,
+  newChunk,
+  SocketWriter,
+} from '../../session/socket-writer.ts';
 
-/** The way out of one AMQP connection, frame by frame. */
-export class Outbox extends WayOut<Buffer> {
-  /** Adds a whole frame; `cargo` rides on it. */
-  add(frame: Buffer, cargo: Cargo | null): void {
-    if (this.isOver) {
-      cargo?.lost();
+/** Writes to one AMQP connection, frame by frame. */
+export class Outbox extends SocketWriter<Buffer> {
+  /** Adds a whole frame; `observer` observes its write. */
+  add(frame: Buffer, observer: WriteObserver | null): void {
+    if (this.isClosed) {
+      observer?.lost();
       return;
     }
-    const piece = this.#open();
-    piece.parts.push(frame);
-    piece.endsInCargo = cargo !== null;
-    if (cargo !== null) piece.cargo.push(cargo);
-    this.grow(piece, frame.length);
+    const chunk = this.#open();
+    chunk.parts.push(frame);
+    chunk.endsObserved = observer !== null;
+    if (observer !== null) chunk.observers.push(observer);
+    this.grow(chunk, frame.length);
   }
 
-  protected override nextPiece(): Piece<Buffer> | undefined {
-    const piece = this.pieces.shift();
-    if (piece !== undefined) piece.parts = joined(piece.parts);
-    return piece;
+  protected override nextChunk(): Chunk<Buffer> | undefined {
+    const chunk = this.chunks.shift();
+    if (chunk !== undefined) chunk.parts = joined(chunk.parts);
+    return chunk;
   }
 
-  #open(): Piece<Buffer> {
-    const last = this.pieces.at(-1);
-    if (last !== undefined && last.bytes < PIECE_BYTES) return last;
-    const piece = newPiece<Buffer>();
-    this.pieces.push(piece);
-    return piece;
+  #open(): Chunk<Buffer> {
+    const last = this.chunks.at(-1);
+    if (last !== undefined && last.bytes < CHUNK_BYTES) return last;
+    const chunk = newChunk<Buffer>();
+    this.chunks.push(chunk);
+    return chunk;
   }
 }
 

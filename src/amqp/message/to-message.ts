@@ -1,6 +1,6 @@
 import { isUtf8 } from 'node:buffer';
 import type { Delivery } from '../../model/element.ts';
-import { sentValue } from '../../session/sent-value.ts';
+import { sentValue } from '../../session/values.ts';
 import {
   ANNOTATION_PREFIX,
   BODY_HEADER,

@@ -8,7 +8,7 @@ import { groupsOf, milliseconds, moment, whole } from '../../session/values.ts';
 import type { Frame } from '../codec/frame.ts';
 import { elementHeaderName, OWN_HEADERS } from '../element-headers.ts';
 import { HeaderSlips } from '../header-slips.ts';
-import type { Session } from '../session.ts';
+import type { StompSession } from '../session.ts';
 import { needed } from '../values.ts';
 
 /** Of the headers that are not passed on; a client that forwards a MESSAGE sends those of MESSAGE as well. */
@@ -32,16 +32,16 @@ interface SendHeaders {
 }
 
 /** SEND: one element into one queue, now or when its transaction is committed. */
-export function send(session: Session, { headers, body }: Frame): void {
+export function send(session: StompSession, { headers, body }: Frame): void {
   const given = readHeaders(headers);
   const destination = session.destinations.find(needed('SEND', 'destination', given.destination), 'write');
   const element = elementOf(given, body, destination);
   if (given.transaction === null) {
-    session.storing.add(destination.queue, element, given.receipt);
+    session.inserts.add(destination.queue, element, given.receipt);
     return;
   }
   session.transactions.find(given.transaction).send(destination.queue, element);
-  session.receiptIf(given.receipt);
+  session.confirm(given.receipt);
 }
 
 function elementOf(given: SendHeaders, body: Buffer, { namespace, queue }: Destination): NewElement {

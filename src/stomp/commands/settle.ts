@@ -3,14 +3,14 @@ import { needsExpiry } from '../../broker/needs.ts';
 import { FINISH, type ReleaseAction } from '../../broker/queue.ts';
 import { invalidParameter, QuaysideError } from '../../model/errors.ts';
 import { LIMITS } from '../../model/limits.ts';
-import type { Held } from '../../session/handout.ts';
+import type { Outstanding } from '../../session/outstanding.ts';
 import { milliseconds, moment, textOf } from '../../session/values.ts';
 import { textOfBytes } from '../../util/byte-text.ts';
 import { quoteBytes } from '../../util/quote.ts';
 import { type Frame, headerOf } from '../codec/frame.ts';
 import { HeaderSlips } from '../header-slips.ts';
 import { STOMP_LIMITS } from '../limits.ts';
-import type { Session } from '../session.ts';
+import type { StompSession } from '../session.ts';
 import type { Subscription } from '../subscription.ts';
 import { needed } from '../values.ts';
 
@@ -19,41 +19,40 @@ const SLIPS = new HeaderSlips(['x-ks-group', 'x-ks-reason', 'x-next-t', 'x-delta
 const EXTENSION = /^x-/i;
 
 /** ACK: commits, now or when its transaction is committed. */
-export function ack(session: Session, frame: Frame): void {
+export function ack(session: StompSession, frame: Frame): void {
   settle(session, 'ACK', frame);
 }
 
 /** NACK: rolls back, to come again after a delay. */
-export function nack(session: Session, frame: Frame): void {
+export function nack(session: StompSession, frame: Frame): void {
   settle(session, 'NACK', frame);
 }
 
-function settle(session: Session, command: 'ACK' | 'NACK', { headers }: Frame): void {
+function settle(session: StompSession, command: 'ACK' | 'NACK', { headers }: Frame): void {
   for (let at = 0; at < headers.length; at += 2) {
     const name = headers[at] as string;
     if (EXTENSION.test(name)) SLIPS.check(name);
   }
-  const { subscription, held } = find(session, command, headers);
+  const { subscription, settled } = find(session, command, headers);
   const action = command === 'ACK' ? FINISH : releaseOf(subscription, headers);
   const receipt = headerOf(headers, 'receipt');
   const transaction = headerOf(headers, 'transaction');
   if (transaction !== null) {
-    session.transactions.find(transaction).settle(subscription, held, action);
-    session.receiptIf(receipt);
+    session.transactions.find(transaction).settle(subscription, settled, action);
+    session.confirm(receipt);
     return;
   }
-  subscription.settle(held);
-  session.subscriptions.roomIn(subscription);
-  const { queue } = subscription.options;
-  session.settling.settle(queue, held, action, receipt);
+  subscription.settle(settled);
+  session.planFill(subscription);
+  session.settles.add(subscription.queue, settled, action, receipt);
 }
 
 /** What the frame is about: one element, or in mode `client` all up to that one. */
 function find(
-  session: Session,
+  session: StompSession,
   command: string,
   headers: readonly string[],
-): { subscription: Subscription; held: Held[] } {
+): { subscription: Subscription; settled: Outstanding<string>[] } {
   const id = needed(
     command,
     session.version === '1.2' ? 'id' : 'message-id',
@@ -61,8 +60,8 @@ function find(
   );
   const group = headerOf(headers, 'x-ks-group');
   for (const { subscription, key } of candidates(session, command, headers, id)) {
-    const held = subscription.select(key);
-    if (held.length > 0 && fits(group, subscription)) return { subscription, held };
+    const settled = subscription.select(key);
+    if (settled.length > 0 && fits(group, subscription)) return { subscription, settled };
   }
   const about = group === null ? '' : ` for group ${quoteBytes(group)}`;
   throw new QuaysideError(
@@ -78,7 +77,7 @@ interface Candidate {
 
 /** Where the element may be held, by the rules of the session's version. */
 function candidates(
-  session: Session,
+  session: StompSession,
   command: string,
   headers: readonly string[],
   id: string,
@@ -95,7 +94,7 @@ function candidates(
   return subscription === undefined ? [] : [{ subscription, key: id }];
 }
 
-function* everywhere(session: Session, key: string): Iterable<Candidate> {
+function* everywhere(session: StompSession, key: string): Iterable<Candidate> {
   for (const subscription of session.subscriptions.all()) yield { subscription, key };
 }
 
@@ -107,7 +106,7 @@ function fits(group: string | null, subscription: Subscription): boolean {
 function releaseOf(subscription: Subscription, headers: readonly string[]): ReleaseAction {
   const reason = headerOf(headers, 'x-ks-reason');
   if (reason !== null) {
-    needsExpiry(subscription.options.namespace, 'reasons');
+    needsExpiry(subscription.namespace, 'reasons');
     if (reason.length === 0 || reason.length > LIMITS.reasonBytes) {
       const allowed = `Allowed: 1 to ${LIMITS.reasonBytes} bytes of UTF-8.`;
       throw invalidParameter('x-ks-reason', `x-ks-reason has ${reason.length} bytes. ${allowed}`);
@@ -121,8 +120,8 @@ function releaseOf(subscription: Subscription, headers: readonly string[]): Rele
   };
 }
 
-/** Until when a NACK puts off. A moment is one of the engine's clock, as everywhere. */
-function delayOf({ options: { namespace, queue } }: Subscription, headers: readonly string[]): number {
+/** How long an element stays away after a NACK. A moment is one of the engine's clock, as everywhere. */
+function delayOf({ namespace, queue }: Subscription, headers: readonly string[]): number {
   const at = moment('x-next-t', headerOf(headers, 'x-next-t'));
   const delayMs = milliseconds('x-delta-t', headerOf(headers, 'x-delta-t'), 0, STOMP_LIMITS.nackDelayMs);
   if (at === null) return delayMs;

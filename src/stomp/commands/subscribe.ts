@@ -5,7 +5,7 @@ import { quoteBytes } from '../../util/quote.ts';
 import { type Frame, headerOf } from '../codec/frame.ts';
 import { HeaderSlips } from '../header-slips.ts';
 import { STOMP_LIMITS } from '../limits.ts';
-import type { Session } from '../session.ts';
+import type { StompSession } from '../session.ts';
 import { ACK_MODES, type AckMode, type SubscriptionOptions } from '../subscription.ts';
 import { needed } from '../values.ts';
 
@@ -16,7 +16,7 @@ const BROWSER = /^(?:.*[.-])?browser$/i;
 const NO = /^\s*(?:0|false|no|off)\s*$/i;
 
 /** SUBSCRIBE: a consumer that goes on until UNSUBSCRIBE or the end of the session. */
-export function subscribe(session: Session, { headers }: Frame): void {
+export function subscribe(session: StompSession, { headers }: Frame): void {
   const get = (name: string): string | null => headerOf(headers, name);
   const destination = needed('SUBSCRIBE', 'destination', get('destination'));
   // Before 1.1 a subscription was known by its destination, unless the client gave an id.
@@ -44,23 +44,24 @@ export function subscribe(session: Session, { headers }: Frame): void {
     namespace,
     queue,
     mode,
+    isPop: mode === 'auto',
     group: groupOf('x-ks-group', get('x-ks-group')),
     window: readWindow(get),
     leaseMs: readLease(mode, get('x-lease')),
   };
   session.subscriptions.open(options);
-  session.receiptIf(get('receipt'));
+  session.confirm(get('receipt'));
 }
 
 /** UNSUBSCRIBE: what the client holds goes back; its receipt says that it has. */
-export function unsubscribe(session: Session, { headers }: Frame): void {
+export function unsubscribe(session: StompSession, { headers }: Frame): void {
   const id = headerOf(headers, 'id');
   const key = session.version === '1.0' ? (id ?? headerOf(headers, 'destination')) : id;
   const name = session.version === '1.0' ? 'id or destination' : 'id';
   // What was acknowledged before stays so.
   session.endTurn();
   const closing = session.subscriptions.close(needed('UNSUBSCRIBE', name, key));
-  void session.receiptAfter(closing, headerOf(headers, 'receipt'));
+  void session.confirmAfter(closing, headerOf(headers, 'receipt'));
 }
 
 /** A client that means to browse must not consume. */

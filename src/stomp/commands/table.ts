@@ -1,13 +1,13 @@
 import { type Frame, headerOf } from '../codec/frame.ts';
 import type { Version } from '../codec/version.ts';
-import type { Session } from '../session.ts';
+import type { StompSession } from '../session.ts';
 import { send } from './send.ts';
 import { ack, nack } from './settle.ts';
 import { subscribe, unsubscribe } from './subscribe.ts';
 import { abort, begin, commit } from './transactions.ts';
 
 /** What a logged-in client may send. @throws QuaysideError what is answered with ERROR */
-export type Command = (session: Session, frame: Frame) => void;
+export type Command = (session: StompSession, frame: Frame) => void;
 
 /** Every command but CONNECT and STOMP; `docs/protocols/stomp.md` lists the same. */
 export const COMMANDS: Readonly<Record<string, { readonly since: Version; readonly run: Command }>> = {

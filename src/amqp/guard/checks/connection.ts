@@ -1,4 +1,4 @@
-import { BEAT_PACE } from '../../../session/pace.ts';
+import { BEAT_PACE } from '../../../session/heart-beat.ts';
 import { ABSENT } from '../fields.ts';
 import type { FrameInHand } from '../frame-in-hand.ts';
 import { AMQP_LIMITS } from '../limits.ts';

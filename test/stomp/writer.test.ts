@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import type { Socket } from 'node:net';
 import { it } from 'node:test';
 import { zeroCounts } from '../../src/session/counts.ts';
-import { Outbox } from '../../src/stomp/outbox.ts';
+import { StompWriter } from '../../src/stomp/writer.ts';
 import { FakeClock } from '../support/clock.ts';
 
 /** A connection whose kernel never says that it took what was written. */
@@ -19,13 +19,13 @@ class StuckSocket {
 
 it('a connection that is lost during a write gives back its last MESSAGE and all behind it', async () => {
   const socket = new StuckSocket();
-  const outbox = new Outbox(
+  const writer = new StompWriter(
     socket as unknown as Socket,
     {
       clock: new FakeClock(),
       counts: zeroCounts(),
       stallTimeoutMs: 1000,
-      onRoom: () => {},
+      onCapacity: () => {},
       onStall: () => {},
     },
     true,
@@ -33,15 +33,15 @@ it('a connection that is lost during a write gives back its last MESSAGE and all
   const lost: number[] = [];
   const numbers = Array.from({ length: 40 }, (_, i) => i);
   for (const number of numbers) {
-    const cargo = { written: () => assert.fail(), lost: () => lost.push(number) };
-    outbox.addMessage('MESSAGE\n\n', Buffer.alloc(1024), cargo);
+    const observer = { written: () => assert.fail(), lost: () => lost.push(number) };
+    writer.addMessage('MESSAGE\n\n', Buffer.alloc(1024), observer);
   }
   await new Promise(setImmediate);
-  const underWay = socket.text.split('MESSAGE').length - 1;
-  assert.ok(underWay > 1 && underWay < numbers.length, `${underWay} are in the write under way`);
-  outbox.abandon();
+  const inFlight = socket.text.split('MESSAGE').length - 1;
+  assert.ok(inFlight > 1 && inFlight < numbers.length, `${inFlight} are in the write in flight`);
+  writer.close();
   assert.deepEqual(
     lost.sort((a, b) => a - b),
-    numbers.slice(underWay - 1),
+    numbers.slice(inFlight - 1),
   );
 });

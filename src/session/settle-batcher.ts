@@ -1,46 +1,47 @@
 import type { Queue, SettleAction, SettleItem, SettleResult } from '../broker/queue.ts';
 import { isSettled, refusalOf } from '../broker/refusal.ts';
-import type { Held } from './handout.ts';
-import type { Work } from './work.ts';
+import type { Outstanding } from './outstanding.ts';
+import type { PendingWork } from './pending-work.ts';
 
-/** Who hears how settling ended. A ticket is what a protocol answers with; null: the client wants no answer. */
-export interface SettlingHost<Ticket> {
-  readonly work: Work;
+/** The session that a {@link SettleBatcher} belongs to. A ticket is what a protocol confirms; null: nothing. */
+export interface SettleHost<Ticket> {
+  readonly work: PendingWork;
   /** All elements of that ticket's frame were settled. */
   settled(ticket: Ticket | null): void;
-  /** Of these frames at least one element each was not. */
+  /** Of each of these frames at least one element was not settled. */
   notSettled(tickets: readonly (Ticket | null)[], error: unknown): void;
 }
 
-/** The elements of several frames, and where each frame's own end. */
+/** The elements of several frames, and where those of each frame end. */
 interface Batch<Ticket> {
   readonly items: SettleItem[];
   readonly frames: { readonly end: number; readonly ticket: Ticket | null }[];
 }
 
 /** Gathers the settlements of one turn of the event loop, so that each queue gets one call for each kind. */
-export class Settling<Ticket> {
-  readonly #host: SettlingHost<Ticket>;
-  /** A call of their own: they need no space, and so succeed when a dead letter cannot be stored. */
+export class SettleBatcher<Ticket> {
+  readonly #host: SettleHost<Ticket>;
+  /** A call of their own: they need no space, and so succeed if a dead letter cannot be stored. */
   readonly #commits = new Map<Queue, Batch<Ticket>>();
   readonly #returns = new Map<Queue, Batch<Ticket>>();
 
-  constructor(host: SettlingHost<Ticket>) {
+  constructor(host: SettleHost<Ticket>) {
     this.#host = host;
   }
 
-  /** All of `held` is of one frame, and at least one. */
-  settle(queue: Queue, held: readonly Held<unknown>[], action: SettleAction, ticket: Ticket | null): void {
+  /** @param settled the elements that one frame is about, at least one */
+  add(queue: Queue, settled: readonly Outstanding[], action: SettleAction, ticket: Ticket | null): void {
     const batches = action.kind === 'finish' ? this.#commits : this.#returns;
     let batch = batches.get(queue);
     if (batch === undefined) {
       batch = { items: [], frames: [] };
       batches.set(queue, batch);
     }
-    for (const one of held) batch.items.push(queue.item(one, action));
+    for (const one of settled) batch.items.push(queue.item(one, action));
     batch.frames.push({ end: batch.items.length, ticket });
   }
 
+  /** Settles what was gathered. To be called at the end of each turn. */
   flush(): void {
     for (const batches of [this.#commits, this.#returns]) {
       for (const [queue, batch] of batches) void this.#settle(queue, batch);
@@ -53,7 +54,7 @@ export class Settling<Ticket> {
     const count = batch.items.length;
     work.begin(count, 0);
     try {
-      this.#answer(queue, batch, await queue.settleAll(batch.items));
+      this.#confirm(queue, batch, await queue.settleAll(batch.items));
     } catch (error) {
       this.#host.notSettled(
         batch.frames.map(({ ticket }) => ticket),
@@ -64,19 +65,19 @@ export class Settling<Ticket> {
     }
   }
 
-  /** A frame took effect where each of its elements was settled. */
-  #answer(queue: Queue, { items, frames }: Batch<Ticket>, results: readonly SettleResult[]): void {
+  /** A frame took effect if each of its elements was settled. */
+  #confirm(queue: Queue, { items, frames }: Batch<Ticket>, results: readonly SettleResult[]): void {
     let from = 0;
     for (const { end, ticket } of frames) {
-      const refusal = firstRefusal(queue, items, results, from, end);
-      if (refusal !== null) this.#host.notSettled([ticket], refusal);
+      const error = firstError(queue, items, results, from, end);
+      if (error !== null) this.#host.notSettled([ticket], error);
       else this.#host.settled(ticket);
       from = end;
     }
   }
 }
 
-function firstRefusal(
+function firstError(
   queue: Queue,
   items: readonly SettleItem[],
   results: readonly SettleResult[],

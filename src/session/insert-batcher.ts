@@ -1,12 +1,12 @@
 import type { Queue } from '../broker/queue.ts';
 import type { NewElement } from '../model/element.ts';
-import type { Work } from './work.ts';
+import type { PendingWork } from './pending-work.ts';
 
-/** Who hears how storing ended. A ticket is what a protocol answers with: a receipt, a delivery. */
-export interface StoringHost<Ticket> {
-  readonly work: Work;
-  stored(tickets: readonly Ticket[]): void;
-  notStored(tickets: readonly Ticket[], error: unknown): void;
+/** The session that an {@link InsertBatcher} belongs to. A ticket is what a protocol confirms: a receipt, a delivery. */
+export interface InsertHost<Ticket> {
+  readonly work: PendingWork;
+  inserted(tickets: readonly Ticket[]): void;
+  notInserted(tickets: readonly Ticket[], error: unknown): void;
 }
 
 interface Batch<Ticket> {
@@ -15,16 +15,16 @@ interface Batch<Ticket> {
   bytes: number;
 }
 
-/** Gathers the elements that one turn of the event loop brought, so that each queue is asked once. */
-export class Storing<Ticket> {
-  readonly #host: StoringHost<Ticket>;
+/** Gathers the elements that one turn of the event loop brought, so that each queue gets one insert. */
+export class InsertBatcher<Ticket> {
+  readonly #host: InsertHost<Ticket>;
   readonly #batches = new Map<Queue, Batch<Ticket>>();
 
-  constructor(host: StoringHost<Ticket>) {
+  constructor(host: InsertHost<Ticket>) {
     this.#host = host;
   }
 
-  /** @param ticket null where the client wants no answer */
+  /** @param ticket null if the client wants no confirmation */
   add(queue: Queue, element: NewElement, ticket: Ticket | null): void {
     let batch = this.#batches.get(queue);
     if (batch === undefined) {
@@ -36,20 +36,21 @@ export class Storing<Ticket> {
     if (ticket !== null) batch.tickets.push(ticket);
   }
 
+  /** Inserts what was gathered. To be called at the end of each turn. */
   flush(): void {
     if (this.#batches.size === 0) return;
-    for (const [queue, batch] of this.#batches) void this.#store(queue, batch);
+    for (const [queue, batch] of this.#batches) void this.#insert(queue, batch);
     this.#batches.clear();
   }
 
-  async #store(queue: Queue, { elements, tickets, bytes }: Batch<Ticket>): Promise<void> {
+  async #insert(queue: Queue, { elements, tickets, bytes }: Batch<Ticket>): Promise<void> {
     const { work } = this.#host;
     work.begin(elements.length, bytes);
     try {
       await queue.insert(elements);
-      this.#host.stored(tickets);
+      this.#host.inserted(tickets);
     } catch (error) {
-      this.#host.notStored(tickets, error);
+      this.#host.notInserted(tickets, error);
     } finally {
       work.end(elements.length, bytes);
     }

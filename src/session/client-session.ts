@@ -1,0 +1,421 @@
+import { type Authenticator, loginLost, type RenewUser, type User } from '../access/user.ts';
+import type { Broker } from '../broker/broker.ts';
+import type { ConsumerOrigin } from '../broker/consumer.ts';
+import { QuaysideError } from '../model/errors.ts';
+import type { CancelTimer, Clock } from '../util/clock.ts';
+import type { FrontEndLog } from '../util/log.ts';
+import type { SessionCounts } from './counts.ts';
+import { Destinations, type ParseDestination } from './destinations.ts';
+import { HeartBeat } from './heart-beat.ts';
+import { InsertBatcher, type InsertHost } from './insert-batcher.ts';
+import { PendingWork } from './pending-work.ts';
+import type { ConsumerSession, PushConsumer } from './push-consumer.ts';
+import type { Arrival, ServedSession } from './server.ts';
+import { SettleBatcher, type SettleHost } from './settle-batcher.ts';
+import type { ClientSocket, SocketWriter, WriterOptions } from './socket-writer.ts';
+
+/** What a session of any protocol needs. */
+export interface SessionParts {
+  readonly broker: Broker;
+  readonly authenticator: Authenticator;
+  readonly log: FrontEndLog;
+  readonly clock: Clock;
+  readonly options: {
+    /** How long a client may take none of the bytes that wait for it, ms. */
+    readonly stallTimeoutMs: number;
+  };
+}
+
+/** Reasons not to read from a client. Each is one bit. */
+export const PAUSE = {
+  /** Its login is being checked. */
+  login: 1,
+  /** It has too much in flight to the engine. */
+  work: 2,
+  /** It does not take its responses. */
+  output: 4,
+  /** Other clients have their turn first. */
+  turn: 8,
+} as const;
+
+/** Bytes that are read before the login. */
+export const LOGIN_BYTES = 4096;
+/** Reading pauses while more than this waits for a client that does not take its responses. */
+const MAX_OUTPUT_BYTES = 1024 * 1024;
+/** How long the end of a session waits for what was asked of the engine before. */
+const FINISH_MS = 2_000;
+/** How long a client has to read the last frame and close, before the connection is cut. */
+const LINGER_MS = 2_000;
+
+type State = 'new' | 'open' | 'finishing' | 'gone';
+
+/**
+ * One client, from its first byte to its last. Reads its frames, pauses reading while the client has too much in flight
+ * so that TCP slows it down, and ends it such that nothing is lost.
+ *
+ * States, and what moves it:
+ * - `new`: the user is unknown. At most `LOGIN_BYTES` are read. Left by `login`, or an error.
+ * - `open`: consumers come and go. Left by `finish` and `fail`, and by the end of the stream.
+ * - `finishing`: consumers are stopped, and what the client held returns to its queues. What was asked of the
+ *   engine before is waited for and confirmed; then comes the closing frame, and the connection closes. What the
+ *   client still sends is discarded.
+ * - `gone`: the connection is lost or closed. Reached from every state, and final.
+ *
+ * A protocol implements: `writer`; `receive` and `readFrame`, which take bytes and execute whole frames; `fail`, by
+ * `failWith`; `checkRights`; and what its tickets confirm (`inserted`, `notInserted`, `settled`, `notSettled`). It
+ * calls `expectWithin` for the login's deadline, `login`, `startHeartBeat`, `planFill` and `finish`. A frame only adds
+ * to `inserts` and `settles`: the engine is asked at the end of the turn.
+ */
+export abstract class ClientSession<InsertTicket, SettleTicket>
+  implements ServedSession, ConsumerSession, InsertHost<InsertTicket>, SettleHost<SettleTicket>
+{
+  /** Resolves when the connection is closed and the engine has answered everything that the session asked. */
+  readonly done: Promise<void>;
+  /** Names the connection in the log. */
+  readonly id: string;
+  readonly counts: SessionCounts;
+  readonly origin: ConsumerOrigin;
+  readonly work = new PendingWork(() => this.#workChanged());
+  readonly inserts = new InsertBatcher<InsertTicket>(this);
+  readonly settles = new SettleBatcher<SettleTicket>(this);
+  readonly consumers = new Set<PushConsumer>();
+  abstract readonly writer: SocketWriter;
+  protected readonly socket: ClientSocket;
+  readonly #parts: SessionParts;
+  readonly #parse: ParseDestination;
+  readonly #closed = Promise.withResolvers<void>();
+  /** Consumers with places that became free in this turn. */
+  readonly #toFill = new Set<PushConsumer>();
+  #state: State = 'new';
+  #user: User | null = null;
+  #destinations: Destinations | null = null;
+  #pauses = 0;
+  #isAdvancing = false;
+  #hasPeerEnded = false;
+  #loginBytes = 0;
+  #heartBeat: HeartBeat | null = null;
+  /** The one deadline that a session has at a time: for the login, for its end, for the client to close. */
+  #cancelDeadline: CancelTimer = () => {};
+
+  /** @param parse reads the destinations, or addresses, of the protocol */
+  constructor(
+    protocol: ConsumerOrigin['protocol'],
+    parts: SessionParts,
+    socket: ClientSocket,
+    { id, address, counts }: Arrival,
+    parse: ParseDestination,
+  ) {
+    this.done = this.#closed.promise;
+    this.id = id;
+    this.counts = counts;
+    this.origin = { protocol, address };
+    this.socket = socket;
+    this.#parts = parts;
+    this.#parse = parse;
+    socket.on('data', (bytes: Buffer) => this.#read(bytes));
+    socket.on('end', () => {
+      this.#hasPeerEnded = true;
+      this.#advance();
+    });
+    // The reason does not matter: `close` follows.
+    socket.on('error', () => {});
+    socket.on('close', () => this.#onClose());
+  }
+
+  /** Takes bytes that came. @throws anything, which goes to `fail` */
+  protected abstract receive(bytes: Buffer): void;
+
+  /** Executes the next whole frame. @returns false if there is none. @throws anything, which goes to `fail` */
+  protected abstract readFrame(): boolean;
+
+  /** Ends the session with an error, by `failWith`. Harmless if it ends already. */
+  abstract fail(thrown: unknown): void;
+
+  /** Checks the rights of what is open after the user's have changed, and ends what is not allowed any more. */
+  protected abstract checkRights(): void;
+
+  abstract inserted(tickets: readonly InsertTicket[]): void;
+  abstract notInserted(tickets: readonly InsertTicket[], error: unknown): void;
+  abstract settled(ticket: SettleTicket | null): void;
+  abstract notSettled(tickets: readonly (SettleTicket | null)[], error: unknown): void;
+
+  get clock(): Clock {
+    return this.#parts.clock;
+  }
+
+  /** The user's name; '' before the login. */
+  get owner(): string {
+    return this.#user?.name ?? '';
+  }
+
+  /** The queues that the user may reach. */
+  get destinations(): Destinations {
+    if (this.#destinations === null) throw new Error('A session without a user has no destinations.');
+    return this.#destinations;
+  }
+
+  get capacity(): number {
+    return this.writer.capacity;
+  }
+
+  get isOpen(): boolean {
+    return this.#state === 'open';
+  }
+
+  /** Whether the session ends, or is gone. */
+  get isEnding(): boolean {
+    return this.#state === 'finishing' || this.#state === 'gone';
+  }
+
+  /** Fills a consumer at the end of this turn. */
+  planFill(consumer: PushConsumer): void {
+    this.#toFill.add(consumer);
+  }
+
+  /** Asks the engine for all that the frames of this turn want. */
+  endTurn(): void {
+    this.inserts.flush();
+    this.settles.flush();
+    for (const consumer of this.#toFill) {
+      // Before it is filled: if that fails, the session ends, and with it the turn once more.
+      this.#toFill.delete(consumer);
+      consumer.fill();
+    }
+  }
+
+  /** Ends the session because the server wants it. */
+  end(reason: QuaysideError): void {
+    this.fail(reason);
+  }
+
+  /** Users were reloaded: the session continues with its user's rights of now, or ends. */
+  renewUser(renew: RenewUser): void {
+    if (this.#state !== 'open' || this.#user === null) return;
+    const user = renew(this.#user);
+    if (user === null) {
+      this.fail(loginLost());
+      return;
+    }
+    this.#user = user;
+    this.#destinations = new Destinations(this.#parts.broker, user, this.#parse);
+    this.checkRights();
+  }
+
+  warn(error: unknown, message: string): void {
+    this.#parts.log.warn({ err: error, connection: this.id }, message);
+  }
+
+  /** Anything that was thrown, as the client may know it. Failures of the server and missing rights are logged. */
+  publicError(thrown: unknown): QuaysideError {
+    const { log } = this.#parts;
+    if (!(thrown instanceof QuaysideError) || thrown.code === 'internal') {
+      log.error({ err: thrown, connection: this.id }, 'a session failed');
+      return new QuaysideError(
+        'internal',
+        `The server failed; its log says why, under connection ${this.id}.`,
+      );
+    }
+    if (thrown.code === 'forbidden') {
+      const fields = { event: 'forbidden', user: this.owner, connection: this.id, detail: thrown.message };
+      log.warn(fields, 'a frame without the right was rejected');
+    }
+    return thrown;
+  }
+
+  protected get isPaused(): boolean {
+    return this.#pauses !== 0;
+  }
+
+  /** For the constructor of the writer. */
+  protected get writerOptions(): WriterOptions {
+    return {
+      clock: this.clock,
+      counts: this.counts,
+      stallTimeoutMs: this.#parts.options.stallTimeoutMs,
+      onCapacity: () => this.#onCapacity(),
+      onStall: () => this.socket.destroy(),
+    };
+  }
+
+  /** Ends the session with `request-timeout` unless `stopExpecting` or `login` is called in time. */
+  protected expectWithin(ms: number, message: string): void {
+    this.#setDeadline(ms, () => this.fail(new QuaysideError('request-timeout', message)));
+  }
+
+  protected stopExpecting(): void {
+    this.#cancelDeadline();
+  }
+
+  /**
+   * Pauses reading until a login is checked. If it is right, opens the session and calls `opened`.
+   * @param check from `authenticate`
+   */
+  protected login(check: Promise<User>, opened: () => void): void {
+    // The client has sent what it had to; the time that this takes is the server's.
+    this.stopExpecting();
+    this.setPause(PAUSE.login, true);
+    check
+      .then((user) => {
+        if (this.#state !== 'new') return;
+        this.#state = 'open';
+        this.#user = user;
+        this.#destinations = new Destinations(this.#parts.broker, user, this.#parse);
+        this.counts.sessions += 1;
+        opened();
+      })
+      .catch((error: unknown) => this.fail(error))
+      .finally(() => this.setPause(PAUSE.login, false));
+  }
+
+  /**
+   * Starts the heart-beats that were agreed.
+   * @param sendMs something is sent at least this often; 0: nothing need be
+   * @param receiveMs the client sends something at least this often, and may be late once; 0: it need not
+   * @param send sends a heart-beat unless other bytes wait to be written
+   */
+  protected startHeartBeat(sendMs: number, receiveMs: number, send: () => void): void {
+    this.#heartBeat = new HeartBeat({
+      clock: this.clock,
+      sendMs,
+      receiveMs,
+      send,
+      onSilence: () => {
+        const message = `Nothing came for twice the ${receiveMs} ms of the agreed heart-beat.`;
+        this.fail(new QuaysideError('request-timeout', message));
+      },
+    });
+  }
+
+  /** Reads nothing from the client while there is a reason for it. */
+  protected setPause(reason: number, isPaused: boolean): void {
+    const before = this.#pauses;
+    this.#pauses = isPaused ? before | reason : before & ~reason;
+    if (before === this.#pauses || this.isEnding) return;
+    if (before === 0) {
+      this.socket.pause();
+      this.#heartBeat?.pause(true);
+    }
+    if (this.#pauses === 0) {
+      this.#heartBeat?.pause(false);
+      this.socket.resume();
+      this.#advance();
+    }
+  }
+
+  /**
+   * Ends the session with an error. A stop of the server is no failure of the client: it counts as no error, and
+   * what the client holds returns without a failed try.
+   * @param writeClose writes the closing frame
+   */
+  protected failWith(thrown: unknown, writeClose: (error: QuaysideError) => void): void {
+    if (this.isEnding) return;
+    const error = this.publicError(thrown);
+    const isStop = error.code === 'shutting-down';
+    if (!isStop) this.counts.errors += 1;
+    this.finish(() => writeClose(error), !isStop);
+  }
+
+  /**
+   * Ends the session: releases what it holds, waits for what was asked of the engine, writes the closing frame,
+   * and closes the connection. Harmless if it ends already.
+   * @param writeClose writes the closing frame; null: there is none
+   * @param countTries whether what the client holds returns as failed tries
+   */
+  protected finish(writeClose: (() => void) | null, countTries: boolean): void {
+    if (this.isEnding) return;
+    this.endTurn();
+    this.#state = 'finishing';
+    this.#heartBeat?.stop();
+    // What still comes is discarded, so that the end of the stream is seen.
+    this.socket.resume();
+    this.release(countTries);
+    let isClosing = false;
+    const close = (): void => {
+      if (isClosing || this.#state === 'gone') return;
+      isClosing = true;
+      writeClose?.();
+      this.close();
+    };
+    this.#setDeadline(FINISH_MS, close);
+    this.work.whenIdle(close);
+  }
+
+  /** Stops all consumers, and whatever else the session holds. */
+  protected release(countTries: boolean): void {
+    for (const consumer of [...this.consumers]) void consumer.stop(countTries);
+  }
+
+  /** Closes the connection once everything is written, and cuts it after a while. */
+  protected close(): void {
+    this.#setDeadline(LINGER_MS, () => this.socket.destroy());
+    this.writer.whenEmpty(() => this.socket.end());
+  }
+
+  #setDeadline(ms: number, then: () => void): void {
+    this.#cancelDeadline();
+    this.#cancelDeadline = this.clock.after(ms, then);
+  }
+
+  #read(bytes: Buffer): void {
+    this.#heartBeat?.received();
+    this.counts.receivedBytes += bytes.length;
+    if (this.isEnding) return;
+    if (this.#user === null) {
+      this.#loginBytes += bytes.length;
+      if (this.#loginBytes > LOGIN_BYTES) {
+        const message = `More than the ${LOGIN_BYTES} bytes that are allowed came before the login.`;
+        this.fail(new QuaysideError('headers-too-large', message));
+        return;
+      }
+    }
+    try {
+      this.receive(bytes);
+    } catch (error) {
+      this.fail(error);
+    }
+    this.#advance();
+  }
+
+  /** Executes every whole frame, unless there is a reason to pause. */
+  #advance(): void {
+    if (this.#isAdvancing) return;
+    this.#isAdvancing = true;
+    try {
+      while (this.#pauses === 0 && !this.isEnding && this.readFrame());
+    } catch (error) {
+      this.fail(error);
+    }
+    this.#isAdvancing = false;
+    if (this.isEnding) return;
+    this.endTurn();
+    this.#workChanged();
+    // One turn of the event loop may bring two megabytes, so this does not wait until bytes have been written.
+    this.#outputChanged();
+    if (this.#hasPeerEnded && this.#pauses === 0) this.finish(null, true);
+  }
+
+  #workChanged(): void {
+    this.setPause(PAUSE.work, this.work.isFull);
+  }
+
+  #outputChanged(): void {
+    this.setPause(PAUSE.output, this.writer.bytes > MAX_OUTPUT_BYTES);
+  }
+
+  #onCapacity(): void {
+    this.#outputChanged();
+    if (this.#state !== 'open') return;
+    for (const consumer of this.consumers) consumer.fill();
+  }
+
+  #onClose(): void {
+    this.#state = 'gone';
+    this.#cancelDeadline();
+    this.#heartBeat?.stop();
+    this.writer.close();
+    if (this.#user !== null) this.counts.sessions -= 1;
+    this.endTurn();
+    this.release(true);
+    this.work.whenIdle(() => this.#closed.resolve());
+  }
+}

@@ -1,0 +1,216 @@
+import type { Duplex } from 'node:stream';
+import type { CancelTimer, Clock } from '../util/clock.ts';
+import type { SessionCounts } from './counts.ts';
+import type { WriteObserver } from './outstanding.ts';
+
+/** A TCP or TLS socket, or a stream that runs over one. */
+export interface ClientSocket extends Duplex {
+  /** The socket that carries it; not given: it is a socket itself. */
+  readonly transport?: Duplex;
+}
+
+export interface WriterOptions {
+  readonly clock: Clock;
+  readonly counts: SessionCounts;
+  readonly stallTimeoutMs: number;
+  /** There is capacity again, or more than before. */
+  onCapacity(): void;
+  /** The client has taken nothing for `stallTimeoutMs`. */
+  onStall(): void;
+}
+
+/**
+ * Bytes of one write, about. A write that the kernel takes only in part leaves open how much of it the client
+ * saw, so that small writes keep small what a lost connection leaves open.
+ */
+export const CHUNK_BYTES = 16 * 1024;
+/** Buffers from this size on are written from where they are; smaller ones are joined with what surrounds them. */
+export const JOINED_BYTES = 4096;
+/** Consumers send more while fewer bytes than this wait. With 1,000 slow readers it is 64 MB. */
+const CAPACITY_BYTES = 64 * 1024;
+
+/** Frames that leave in one write. Strings have one character for each byte. */
+export interface Chunk<Part> {
+  parts: Part[];
+  readonly observers: WriteObserver[];
+  /** Whether the last frame ends something that has an observer. */
+  endsObserved: boolean;
+  bytes: number;
+}
+
+export function newChunk<Part>(): Chunk<Part> {
+  return { parts: [], observers: [], endsObserved: false, bytes: 0 };
+}
+
+/**
+ * Writes to one connection; each protocol adds its frames to `chunks`. What is added during one turn of the event
+ * loop leaves together at its end, in few writes; the next write begins when the kernel has taken the one before,
+ * so that it is known which frames a lost connection has cost.
+ */
+export abstract class SocketWriter<Part extends string | Buffer = string | Buffer> {
+  /** Not written yet; frames are added to the last one until it is large enough. */
+  protected readonly chunks: Chunk<Part>[] = [];
+  readonly #socket: ClientSocket;
+  readonly #options: WriterOptions;
+  #writing: Chunk<Part> | null = null;
+  #bytes = 0;
+  #isFlushPlanned = false;
+  #isClosed = false;
+  #onEmpty: (() => void) | null = null;
+  #cancelStall: CancelTimer | null = null;
+
+  constructor(socket: ClientSocket, options: WriterOptions) {
+    this.#socket = socket;
+    this.#options = options;
+  }
+
+  /** Takes out the next chunk, ready to be written; undefined if there is none. */
+  protected abstract nextChunk(): Chunk<Part> | undefined;
+
+  /** Bytes that the kernel does not have yet. */
+  get bytes(): number {
+    return this.#bytes;
+  }
+
+  /** Bytes of elements that may be added now: none while the client is behind. */
+  get capacity(): number {
+    return this.#writing === null ? CAPACITY_BYTES - this.#bytes : 0;
+  }
+
+  /** Whether the kernel has not taken all of the last write. */
+  get isBehind(): boolean {
+    return this.#writing !== null;
+  }
+
+  /** The connection is lost, or cut: nothing more is added. */
+  protected get isClosed(): boolean {
+    return this.#isClosed;
+  }
+
+  /** Calls `then` when the kernel has all that was added; not at all if the connection is lost. */
+  whenEmpty(then: () => void): void {
+    if (this.#bytes === 0) then();
+    else this.#onEmpty = then;
+  }
+
+  /** Drops everything but the write in flight: its observers learn that it is lost. */
+  drop(): void {
+    const chunks = this.chunks.splice(0);
+    for (const { bytes } of chunks) this.#count(-bytes);
+    for (const { observers } of chunks) for (const observer of observers) observer.lost();
+  }
+
+  /** The connection is lost, or cut: what was not written is lost. */
+  close(): void {
+    if (this.#isClosed) return;
+    this.#isClosed = true;
+    this.#endStall();
+    // The kernel has an unknown part of the write in flight; only its last frame cannot be whole there.
+    if (this.#writing?.endsObserved) this.#writing.observers.at(-1)?.lost();
+    this.drop();
+    this.#count(-this.#bytes);
+  }
+
+  /** Counts bytes that were added to a chunk: they leave at the end of this turn. */
+  protected grow(chunk: Chunk<Part>, bytes: number): void {
+    chunk.bytes += bytes;
+    this.#count(bytes);
+    if (this.#isFlushPlanned) return;
+    this.#isFlushPlanned = true;
+    setImmediate(() => {
+      this.#isFlushPlanned = false;
+      this.#flush();
+    });
+  }
+
+  #count(bytes: number): void {
+    this.#bytes += bytes;
+    this.#options.counts.outgoingBytes += bytes;
+  }
+
+  #flush(): void {
+    if (this.#isClosed || this.#socket.destroyed) return;
+    while (this.#writing === null) {
+      const chunk = this.nextChunk();
+      if (chunk === undefined) break;
+      if (!this.#write(chunk)) return;
+    }
+    if (this.#bytes === 0) this.#notifyEmpty();
+    this.#options.onCapacity();
+  }
+
+  /** @returns false if the connection is lost and took nothing of it */
+  #write(chunk: Chunk<Part>): boolean {
+    const socket = this.#socket;
+    this.#writing = chunk;
+    const { parts } = chunk;
+    if (parts.length > 1) socket.cork();
+    for (const [i, part] of parts.entries()) {
+      const isLast = i === parts.length - 1;
+      socket.write(part, 'latin1', isLast ? (error) => this.#written(chunk, error) : undefined);
+    }
+    if (parts.length > 1) socket.uncork();
+    if (socket.errored !== null) {
+      this.#writing = null;
+      this.chunks.unshift(chunk);
+      return false;
+    }
+    // Most writes are taken whole and at once; their callbacks come later and change nothing.
+    if (socket.writableLength === 0) this.#done(chunk);
+    else this.#watchStall();
+    return true;
+  }
+
+  #written(chunk: Chunk<Part>, error: Error | null | undefined): void {
+    if (this.#writing !== chunk || error) return;
+    this.#done(chunk);
+    this.#flush();
+  }
+
+  #notifyEmpty(): void {
+    const then = this.#onEmpty;
+    this.#onEmpty = null;
+    then?.();
+  }
+
+  #done(chunk: Chunk<Part>): void {
+    this.#writing = null;
+    this.#endStall();
+    this.#count(-chunk.bytes);
+    for (const observer of chunk.observers) observer.written();
+  }
+
+  #watchStall(): void {
+    this.#options.counts.stalled += 1;
+    this.#planStallCheck();
+  }
+
+  /** A large body is one write: while the kernel takes some of it, however slowly, the client reads. */
+  #planStallCheck(): void {
+    const { clock, stallTimeoutMs, onStall } = this.#options;
+    const left = untaken(this.#socket);
+    this.#cancelStall = clock.after(stallTimeoutMs, () => {
+      if (untaken(this.#socket) === left) onStall();
+      else this.#planStallCheck();
+    });
+  }
+
+  #endStall(): void {
+    if (this.#cancelStall === null) return;
+    this.#options.counts.stalled -= 1;
+    this.#cancelStall();
+    this.#cancelStall = null;
+  }
+}
+
+/** Of a socket, what Node itself checks before it reports a time-out. A TLS handle has that of TCP in it. */
+interface Handle {
+  readonly writeQueueSize?: number;
+  readonly _parent?: Handle;
+}
+
+/** Bytes that were written and the kernel does not have. */
+function untaken(socket: ClientSocket): number | undefined {
+  const { _handle: handle } = (socket.transport ?? socket) as { readonly _handle?: Handle | null };
+  return (handle?._parent ?? handle)?.writeQueueSize;
+}
