@@ -138,7 +138,9 @@ export abstract class PushConsumer<Key = unknown> implements Sink {
     return this.#consumer?.count ?? 0;
   }
 
+  /** Harmless if it is stopped: its client may not know yet. */
   setWindow(window: number): void {
+    if (this.#isStopped) return;
     this.session.counts.window += window - this.#window;
     this.#window = window;
   }
@@ -199,10 +201,10 @@ export abstract class PushConsumer<Key = unknown> implements Sink {
    */
   async stop(countTries: boolean): Promise<void> {
     if (this.#isStopped) return;
+    this.setWindow(0);
     this.#isStopped = true;
     this.session.counts.subscriptions -= 1;
     this.session.consumers.delete(this);
-    this.setWindow(0);
     this.leave();
     this.#cancelRetry?.();
     this.#cancelTopUp?.();
