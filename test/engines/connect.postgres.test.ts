@@ -140,15 +140,6 @@ describe('The URL and the settings of a PostgreSQL engine', () => {
     await runSql(server, `DROP SCHEMA ${schema} CASCADE; DROP ROLE guest`);
   });
 
-  it('name a schema that a newer program wrote', async () => {
-    const server = await sharedServer();
-    const schema = freshSchema();
-    assert.equal(await refusal(server.url(), { schema }), 'started');
-    await runSql(server, `UPDATE ${schema}.meta SET value = '999' WHERE key = 'version'`);
-    assert.match(await refusal(server.url(), { schema }), /newer version of Quayside/);
-    await runSql(server, `DROP SCHEMA ${schema} CASCADE`);
-  });
-
   it('may name several hosts, of which one answers', async () => {
     const server = await sharedServer();
     const schema = freshSchema();

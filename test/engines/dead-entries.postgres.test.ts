@@ -8,8 +8,8 @@ import type { PostgresServer } from '../support/postgres-server.ts';
 import { freshSchema, runSql, sharedServer } from './postgres.ts';
 import { openNode, until } from './postgres-node.ts';
 
-/** `DEAD_ENTRIES=1000000` is what the page of the engine names. */
-const DEAD = Number(process.env.DEAD_ENTRIES ?? 100_000);
+/** As the page of the engine names them. */
+const DEAD = Number(process.env.DEAD_ENTRIES ?? 1_000_000);
 const QUEUE = { ns: 'plain', name: 'q' };
 const TAKES = 20;
 
@@ -92,5 +92,29 @@ describe('A queue on PostgreSQL whose finished elements cannot be removed', () =
     const perTake = ((await settledPages()) - from) / TAKES;
     assert.ok(perTake < 100, `${perTake} pages a take`);
     assert.equal((await engine.storage.counts(QUEUE)).ready, 1000 - 10 * TAKES);
+  });
+
+  it('hides nothing that another node was storing for longer than everything that was taken', async (t) => {
+    const other = await openNode(server, { schema });
+    t.after(() => other.stop());
+    await runSql(
+      server,
+      `CREATE FUNCTION ${schema}.sleep() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(2); RETURN NULL; END $$;
+      CREATE CONSTRAINT TRIGGER sleeping AFTER INSERT ON ${schema}.delivery DEFERRABLE INITIALLY DEFERRED
+        FOR EACH ROW WHEN (NEW.tries = 7) EXECUTE FUNCTION ${schema}.sleep()`,
+    );
+    const stored = other.storage.insert(QUEUE, [newElement({ tries: 7 })]);
+    const startedAt = performance.now();
+    const elements = Array.from({ length: 500 }, () => newElement());
+    // Whenever the clock is set forward, the next take asks for a probe.
+    while (performance.now() - startedAt < 1500) {
+      await engine.storage.insert(QUEUE, elements);
+      clock.advance(10_000);
+      while ((await pop(1000)) > 0);
+      await engine.definitions.list('queue');
+    }
+    assert.equal((await engine.storage.counts(QUEUE)).ready, 0, 'it is not committed yet');
+    await stored;
+    assert.equal(await pop(1), 1);
   });
 });

@@ -7,7 +7,7 @@ import type { CrashMoment } from '../engines.ts';
  * moments of its own. To cut there would be to cut before the call began.
  */
 const NO_CALLS = new Set([
-  ...['groups', 'alive', 'note use', 'probe', 'sum counts', 'apply retention', 'forget keys'],
+  ...['groups', 'alive', 'note use', 'probe', 'sum counts', 'apply retention', 'forget keys', 'expire'],
   ...['forget unused groups', 'forget unused queues'],
 ]);
 
@@ -94,7 +94,7 @@ class Pair {
   readonly #requests = new Framing(true);
   readonly #answers = new Framing(false);
   #statement = '';
-  /** Commands of the transaction that is to be cut, sent and not answered. */
+  /** Commands that are sent and not answered. */
   #unanswered = 0;
   #isCutting = false;
   #isHeld = false;
@@ -140,16 +140,17 @@ class Pair {
         return;
       }
     }
-    if (this.#isCutting && ends) this.#unanswered += 1;
+    // The first message, which has no letter, is answered when the session is ready.
+    if (ends || kind === '') this.#unanswered += 1;
     this.#server.write(bytes);
   }
 
   #answer({ kind, bytes }: Message): void {
+    if (kind === 'Z') this.#unanswered -= 1;
     if (!this.#isCutting) {
       this.#client.write(bytes);
       return;
     }
-    if (kind === 'Z') this.#unanswered -= 1;
     const isDone =
       this.#proxy.moment === 'before-commit'
         ? this.#isHeld && (kind === 'C' || kind === 'E' || kind === 'Z') && this.#unanswered <= 0

@@ -151,6 +151,83 @@ export const POSTGRES: readonly Mutant[] = [
   {
     name: 'a probe raises the watermark over what was stored while it ran',
     suite: 'postgres watermark',
-    edits: [inPostgres('watermark.ts', ' || lowered !== this.#lowered) return;', ') return;')],
+    edits: [inPostgres('watermark.ts', '      this.lower(this.#lowest);\n', '')],
+  },
+  {
+    name: 'a watermark follows the present more closely than a slow commit',
+    suite: 'postgres dead entries',
+    edits: [inPostgres('watermark.ts', 'const LAG_MS = 5000;', 'const LAG_MS = 300;')],
+  },
+  {
+    name: 'a call of which a part happened is said not to have been made',
+    suite: 'postgres races',
+    edits: [
+      inPostgres(
+        'batcher.ts',
+        'this.isPartlyApplied && !isUnknownOutcome(error) ? unknownOutcome(error) : error',
+        'error',
+      ),
+    ],
+  },
+  {
+    name: 'a take finds nothing to wait for while another node has locked it',
+    suite: 'postgres races',
+    edits: [inPostgres('take.ts', '(ctid IN (SELECT p.tid FROM picked p)) IS NOT TRUE', 'due_at > t.now')],
+  },
+  {
+    name: 'a rejected transfer creates its queues',
+    suite: 'postgres races',
+    edits: [
+      // biome-ignore lint/suspicious/noTemplateCurlyInString: source text
+      inPostgres('insert.ts', 'settled && `(u.id IN (${stored})) IS TRUE`', "settled && 'true'"),
+    ],
+  },
+  {
+    name: 'two nodes may not create one queue at the same moment',
+    suite: 'postgres races',
+    edits: [inPostgres('errors.ts', ", '23505']", ']')],
+  },
+  {
+    name: 'a call that takes too long is repeated while others wait for it',
+    suite: 'postgres races',
+    edits: [inPostgres('batcher.ts', 'isTimeout(ended.error) ? batch.callOf(ended.query) : null', 'null')],
+  },
+  {
+    name: 'a failure to expire is repeated before every batch',
+    suite: 'postgres housekeeping',
+    edits: [inPostgres('expire.ts', 'this.#pauseUntil = monotonic() + this.#pauseMs;', '')],
+  },
+  {
+    name: 'each look for what expires begins with what others have to expire',
+    suite: 'postgres housekeeping',
+    edits: [inPostgres('expire.ts', 'more.size === 0 ? null :', 'more.size >= 0 ? null :')],
+  },
+  {
+    name: 'as many bytes expire at once as there are',
+    suite: 'postgres housekeeping',
+    edits: [inPostgres('expire.ts', 'const BYTES_PER_ROW = 8192;', 'const BYTES_PER_ROW = 8192 * 1024;')],
+  },
+  {
+    name: 'elements of a stream are finished without its lock',
+    suite: 'postgres housekeeping',
+    edits: [
+      inPostgres(
+        'sql.ts',
+        "pg_try_advisory_xact_lock_shared('element'::regclass::oid::int, (queue << 32 >> 32)::int) AS is_locked",
+        'true AS is_locked',
+      ),
+    ],
+  },
+  {
+    name: 'a row of counts stays for each step of due time',
+    suite: 'postgres housekeeping',
+    edits: [
+      inPostgres(
+        'housekeeping.ts',
+        // biome-ignore lint/suspicious/noTemplateCurlyInString: source text
+        'CASE WHEN y.step >= t.now >> ${STEP_BITS} THEN y.step ELSE 0 END AS step',
+        'y.step',
+      ),
+    ],
   },
 ];

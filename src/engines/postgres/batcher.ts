@@ -1,11 +1,18 @@
 import { DeadlineQueue, Expiring } from '../../engine/deadline-queue.ts';
 import { PendingLimit, UNREACHABLE_MS } from '../../engine/pending-limit.ts';
-import { NOT_REACHABLE, tooManyGroups, unavailable, unknownOutcome } from '../../engine/store-failures.ts';
+import {
+  isUnknownOutcome,
+  NOT_REACHABLE,
+  tooManyGroups,
+  unavailable,
+  unknownOutcome,
+} from '../../engine/store-failures.ts';
 import { QuaysideError } from '../../model/errors.ts';
 import type { CancelTimer, Clock } from '../../util/clock.ts';
 import { int4Array } from './arrays.ts';
 import type { Connection } from './connection.ts';
-import { ConnectionLost, isReadOnly, isWorthRetry, Refused, refusedError } from './errors.ts';
+import { ConnectionLost, isReadOnly, isTimeout, isWorthRetry, Refused, refusedError } from './errors.ts';
+import type { Expirer } from './expire.ts';
 import type { Link } from './link.ts';
 import type { GroupUse, Queue, Registry } from './registry.ts';
 import type { Query, Row, Statement } from './statement.ts';
@@ -27,6 +34,8 @@ export interface Operation<I, R> {
   isAlike?(item: I, other: I): boolean;
   /** Whether each item has a statement of its own. */
   readonly isSingle?: boolean;
+  /** By what an item is done again if another node changed its delivery at the same moment; not given: by this one. */
+  readonly onRace?: Operation<I, R>;
   /** The statement for some items, and what reads its rows: one result per item. */
   prepare(items: readonly I[]): Prepared<R>;
 }
@@ -49,14 +58,21 @@ export interface Item<I, R> {
 
 /** What bounds a batch, and what a call stores. */
 export interface CallSize {
-  /** Sent or asked for. */
+  /** Sent. */
   readonly bytes: number;
   readonly rows: number;
+  /** What may be returned by a statement that no other call shares, bytes. */
+  readonly returned?: number;
   /** Groups for which it stores something. */
   readonly uses?: readonly GroupUse[];
 }
 
 const ONE_ROW: CallSize = { bytes: 0, rows: 1 };
+/**
+ * A statement returns no more bytes than this, however many deliveries were asked for: a thousand bodies of a megabyte would be
+ * two gigabytes of text on the wire. What calls of a batch may return by statements of their own is bounded by as much.
+ */
+export const MAX_RETURNED_BYTES = 16 * 1024 * 1024;
 const NO_USES: readonly GroupUse[] = [];
 
 /** A caller has its result, or a clear error, within this time. */
@@ -65,7 +81,7 @@ const TIMEOUT_MS = 4500;
 const BATCH_TIMEOUT_MS = 4000;
 /** What one batch has at most. A call that is larger by itself has a batch to itself. */
 const BATCH_BYTES = 8 * 1024 * 1024;
-const BATCH_ROWS = 5000;
+export const BATCH_ROWS = 5000;
 const BATCH_CALLS = 2000;
 /** Of a call that PostgreSQL rejected to end a deadlock. */
 const MAX_ATTEMPTS = 4;
@@ -81,6 +97,8 @@ class Call extends Expiring {
   readonly stores: boolean;
   items: readonly Item<unknown, unknown>[];
   isSettled = false;
+  /** Some items are done and others, which another node changed at the same moment, are not yet. */
+  isPartlyApplied = false;
   readonly #results: unknown[] = [];
   /** The place in the results of each item that is left. */
   #places: readonly number[];
@@ -114,11 +132,12 @@ class Call extends Expiring {
     for (const [index, item] of this.items.entries()) {
       const place = this.#places[index] ?? 0;
       if (results[index] === RETRY) {
-        again.push(item);
+        again.push({ ...item, operation: item.operation.onRace ?? item.operation });
         places.push(place);
       } else this.#results[place] = results[index];
     }
     if (again.length > 0) {
+      this.isPartlyApplied ||= this.changes && again.length < this.items.length;
       this.items = again;
       this.#places = places;
       return true;
@@ -131,7 +150,7 @@ class Call extends Expiring {
   fail(error: Error): void {
     if (this.isSettled) return;
     this.#settle();
-    this.#reject(error);
+    this.#reject(this.isPartlyApplied && !isUnknownOutcome(error) ? unknownOutcome(error) : error);
   }
 
   expire(): void {
@@ -188,11 +207,9 @@ class Batch {
   readonly #prepared: readonly { readonly group: Group; readonly prepared: Prepared<unknown> }[];
   readonly #lock: Query | null;
 
-  /** @param first an item that comes before all others; null for none */
-  constructor(calls: readonly Call[], first: Item<unknown, unknown> | null) {
+  constructor(calls: readonly Call[]) {
     this.calls = calls;
     this.#results = calls.map(() => []);
-    if (first !== null) this.#place(first, 0, [], 0);
     for (const [place, call] of calls.entries()) this.#placeCall(call, this.#results[place] ?? []);
     this.#prepared = this.#groups.map((group) => ({ group, prepared: group.operation.prepare(group.items) }));
     this.#lock = lockStreams(this.#groups.map(({ streams }) => streams).filter(({ size }) => size > 0));
@@ -212,6 +229,14 @@ class Batch {
       for (const [place, owner] of group.owners.entries()) owner.results[owner.index] = results[place];
     }
     return this.calls.filter((call, place) => call.succeed(this.#results[place] ?? []));
+  }
+
+  /** The call whose statement alone is at that place of {@link queries}; null: several calls share it. */
+  callOf(query: number): Call | null {
+    const owners = this.#groups[query - (this.#lock === null ? 0 : 1)]?.owners ?? [];
+    const results = owners[0]?.results;
+    if (results === undefined || owners.some((owner) => owner.results !== results)) return null;
+    return this.calls[this.#results.indexOf(results)] ?? null;
   }
 
   #placeCall({ items }: Call, results: unknown[]): void {
@@ -257,8 +282,7 @@ export interface BatcherOptions {
   readonly clock: Clock;
   readonly link: Link;
   readonly registry: Registry;
-  /** An item that has to come before all others now, such as expiring leases; null for none. */
-  readonly first: () => Item<unknown, unknown> | null;
+  readonly expirer: Expirer;
   /** A batch was committed. */
   readonly onBatch: () => void;
 }
@@ -412,13 +436,15 @@ export class Batcher {
   /** The first pending calls, as many as fit into a batch. */
   #gather(): Call[] {
     const calls: Call[] = [];
-    let [bytes, rows, next] = [0, 0, 0];
+    let [bytes, rows, returned, next] = [0, 0, 0, 0];
     for (; next < this.#pending.length && calls.length < BATCH_CALLS; next++) {
       const call = this.#pending[next];
       if (call === undefined || call.isSettled) continue;
       bytes += call.size.bytes;
       rows += call.size.rows;
-      if (calls.length > 0 && (bytes > BATCH_BYTES || rows > BATCH_ROWS)) break;
+      returned += call.size.returned ?? 0;
+      const isTooMuch = bytes > BATCH_BYTES || rows > BATCH_ROWS || returned > MAX_RETURNED_BYTES;
+      if (calls.length > 0 && isTooMuch) break;
       calls.push(call);
     }
     this.#pending = next === this.#pending.length ? [] : this.#pending.slice(next);
@@ -433,9 +459,12 @@ export class Batcher {
       return;
     }
     this.#alone = [...calls];
+    let rejected = calls.length === 1 ? error : null;
     for (let call = this.#alone[0]; call !== undefined; call = this.#alone[0]) {
-      if (!(await this.#runAlone(call, calls.length === 1 ? error : null))) break;
-      this.#alone.shift();
+      if (!(await this.#runAlone(call, rejected))) break;
+      rejected = null;
+      // If some of its items are to be done again, it comes before the next call.
+      if (call.isSettled) this.#alone.shift();
     }
     this.#pending = [...this.#alone, ...this.#pending];
     this.#alone = [];
@@ -473,10 +502,20 @@ export class Batcher {
       // A caller that was rejected in the meantime must not have its element taken after all.
       const inTime = calls.filter(({ isSettled }) => !isSettled);
       if (inTime.length === 0) return null;
-      const batch = new Batch(inTime, this.#options.first());
+      const { expirer } = this.#options;
+      const expired = expirer.isDue ? expirer.run(connection) : null;
+      const batch = new Batch(inTime);
       this.#mayBeApplied = true;
       const ended = await connection.transact(batch.queries);
-      if (ended.how === 'refused') return ended.error;
+      await expired;
+      if (ended.how === 'refused') {
+        const slow = isTimeout(ended.error) ? batch.callOf(ended.query) : null;
+        // It would most likely take as long again, and the others would wait for it in vain.
+        if (slow === null) return ended.error;
+        this.#reject(slow, ended.error);
+        this.#pending = [...inTime.filter(({ isSettled }) => !isSettled), ...this.#pending];
+        return null;
+      }
       if (ended.how === 'lost') this.#onBatchLost(inTime, ended.error);
       else this.#onBatchDone(batch, ended.results);
       return null;
@@ -490,7 +529,7 @@ export class Batcher {
 
   /** A call that would create more groups than a queue may have is not sent. */
   async #rejectGroups(connection: Connection, calls: readonly Call[]): Promise<void> {
-    const limited = calls.filter(({ size }) => size.uses !== undefined);
+    const limited = calls.filter(({ size, isPartlyApplied }) => size.uses !== undefined && !isPartlyApplied);
     if (limited.length === 0) return;
     const uses = limited.map(({ size }) => size.uses ?? NO_USES);
     for (const [place, queue] of (await this.#options.registry.overLimit(connection, uses)).entries()) {
@@ -502,7 +541,7 @@ export class Batcher {
     this.#options.onBatch();
     try {
       const again = batch.settle(rows);
-      if (again.length > 0) this.#pending = [...again, ...this.#pending];
+      if (this.#alone.length === 0 && again.length > 0) this.#pending = [...again, ...this.#pending];
     } catch (error) {
       // Rows that make no sense; it is too late to say that nothing happened.
       for (const call of batch.calls) call.fail(internal(error));

@@ -15,7 +15,7 @@ const AS_TEXT = { getTypeParser: () => asText } as unknown as pg.CustomTypesConf
 
 const END_SESSION: Statement = {
   name: 'end session',
-  text: 'SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = $1 AND usename = current_user',
+  text: 'SELECT pg_terminate_backend(pid, 1000) FROM pg_stat_activity WHERE application_name = $1 AND usename = current_user',
 };
 
 const ALIVE: Statement = { name: 'alive', text: 'SELECT 1' };
@@ -24,8 +24,8 @@ const ALIVE: Statement = { name: 'alive', text: 'SELECT 1' };
 export type Ended =
   /** It is committed; the rows of each statement. */
   | { readonly how: 'committed'; readonly results: readonly (readonly Row[])[] }
-  /** It was rolled back, wholly and for sure. */
-  | { readonly how: 'refused'; readonly error: Refused }
+  /** It was rolled back, wholly and for sure, because of the query at that place. */
+  | { readonly how: 'refused'; readonly error: Refused; readonly query: number }
   /** The connection ended before the reply: it was committed or it was not. */
   | { readonly how: 'lost'; readonly error: ConnectionLost };
 
@@ -152,9 +152,9 @@ export class Connection {
       Promise.allSettled([committed]),
     ]);
     const rows: (readonly Row[])[] = [];
-    for (const result of results) {
+    for (const [query, result] of results.entries()) {
       // What follows a rejected statement cannot be committed any more, whatever happens to the connection.
-      if (result.status === 'rejected') return failed(result.reason);
+      if (result.status === 'rejected') return failed(result.reason, query);
       rows.push(result.value);
     }
     if (commit.status === 'rejected') return this.#confirmed(failed(commit.reason));
@@ -207,8 +207,8 @@ export class Connection {
   }
 }
 
-function failed(error: unknown): Ended {
-  if (error instanceof Refused) return { how: 'refused', error };
+function failed(error: unknown, query = 0): Ended {
+  if (error instanceof Refused) return { how: 'refused', error, query };
   // Anything else is no reply of PostgreSQL's, so nothing is known.
   const lost = error instanceof ConnectionLost ? error : new ConnectionLost('The connection failed.', error);
   return { how: 'lost', error: lost };

@@ -24,8 +24,13 @@ export class Refused extends Error {
 
 const DISK_FULL = '53100';
 const READ_ONLY = '25006';
-/** Deadlock and serialization failure: the same call may well pass when made again. */
-const WORTH_A_RETRY = new Set(['40P01', '40001']);
+/**
+ * The same call may well pass when made again: deadlock, serialization failure, and a unique violation, as two nodes see that
+ * create the same queue at the same moment.
+ */
+const WORTH_A_RETRY = new Set(['40P01', '40001', '23505']);
+/** A statement, or its wait for a lock, took too long. */
+const TIMEOUTS = new Set(['57014', '55P03']);
 /** Errors after which the server closes the connection: shutdown, crash, dropped database, idle too long. */
 const ENDS_CONNECTION = /^(?:57P0[1-5]|25P03|08...)$/;
 
@@ -51,6 +56,10 @@ function describe(error: unknown): Error {
 
 export function isWorthRetry(error: Error): boolean {
   return error instanceof Refused && WORTH_A_RETRY.has(error.code);
+}
+
+export function isTimeout(error: Refused): boolean {
+  return TIMEOUTS.has(error.code);
 }
 
 /** Whether another server has become the writable one, so that this connection is of no use any more. */

@@ -1,46 +1,48 @@
+import type { EngineLog } from '../../engine/engine.ts';
 import { EXPIRED, LEASE_EXPIRED } from '../../engine/storage.ts';
-import type { Operation } from './batcher.ts';
+import type { QueueKey } from '../../model/names.ts';
+import { LogOnChange } from '../../util/log-on-change.ts';
+import type { Connection } from './connection.ts';
+import { ConnectionLost } from './errors.ts';
 import type { Context } from './operations.ts';
-import { CONTENT_BYTES, copyMoved, count, deadLine, NOW, policyOf, withList } from './sql.ts';
+import { CONTENT_BYTES, copyMoved, count, deadLine, lockStreamsOf, NOW, policyOf, withList } from './sql.ts';
 import { number, numberOrNull, type Row, type Statement, text } from './statement.ts';
+import { type Place, START } from './watermark.ts';
 
-/** How many leases, and as many elements, one statement expires. If there are more, it is worth calling again at once. */
-const AT_ONCE = 1000;
+/** How many leases, and as many elements, one statement expires. If there are more, another one follows at once. */
+const MAX_ROWS = 1000;
+/** Bytes of each of them, on average, that one statement may move: 8 MiB of leases and as much of elements. */
+const BYTES_PER_ROW = 8192;
+/** After a failure nothing is expired for so long, doubled each time. */
+const FIRST_PAUSE_MS = 1000;
+const MAX_PAUSE_MS = 60_000;
+/** What ended so long before the last look is gone or was expired; older ones are found by the next full look. */
+const LOOK_BACK_MS = 10_000;
+/** A full look waits at least so long after the last one, and this many times as long as that took. */
+const FULL_LOOK_EVERY_MS = 1000;
+const FULL_LOOK_PAUSE = 20;
+/** If a stream is locked by another node, its elements are left for another look. */
+const LOCKED_FOR_MS = 50;
 
 /**
- * The earliest moment at which a lease or an element may expire, as far as this node knows; never too late for what it
- * stored itself. So a batch in which nothing expires pays one comparison, and another one begins with {@link expireOperation}.
+ * What is found by one index from a place on, locked. The limit comes before the join with the policies, so that rows of
+ * namespaces that this node does not have are stepped over once, and not locked by every statement.
  */
-export class Expiries {
-  /** Until the tables were read, something may have expired long ago. */
-  #nextAt = Number.NEGATIVE_INFINITY;
-
-  /** Something expires at that moment. */
-  add(at: number): void {
-    if (at < this.#nextAt) this.#nextAt = at;
-  }
-
-  get nextAt(): number {
-    return this.#nextAt;
-  }
-
-  /** The tables were read: nothing expires before that moment; null: nothing at all. */
-  set(nextAt: number | null): void {
-    this.#nextAt = nextAt ?? Number.POSITIVE_INFINITY;
-  }
-
-  /** As at the start: nothing is known. */
-  reset(): void {
-    this.#nextAt = Number.NEGATIVE_INFINITY;
-  }
+function found(name: string, moment: string, where: string, [fromMoment, fromSeq]: [string, string]): string {
+  return `${name} AS MATERIALIZED (SELECT d.*, ${name === 'xl'} AS is_lease,
+      sum(d.bytes) OVER (ORDER BY d.moment, d.seq) - d.bytes AS before FROM (
+    SELECT d.ctid AS tid, ${moment} AS moment, d.seq, d.subscription, d.tries, d.bytes, d.expires_at, d.head IS NULL AS is_shared
+    FROM t CROSS JOIN delivery d
+    WHERE (${moment}, d.seq) > (${fromMoment}::bigint, ${fromSeq}::bigint) AND ${moment} <= t.now AND ${where}
+    ORDER BY ${moment}, d.seq LIMIT $5::int FOR UPDATE OF d SKIP LOCKED) d)`;
 }
 
-/** What is found by one index, locked, with the policy of its subscription. */
-function found(name: string, where: string, order: string, isLease: boolean): string {
-  return `${name} AS MATERIALIZED (SELECT d.*, y.*, ${isLease} AS is_lease FROM (
-      SELECT d.ctid AS tid, d.subscription, d.tries, d.expires_at FROM t CROSS JOIN delivery d
-      WHERE ${where} ORDER BY ${order} FOR UPDATE OF d SKIP LOCKED) d
-    CROSS JOIN ${policyOf('d.subscription', 2)} y LIMIT ${AT_ONCE})`;
+/** Where the next statement continues; null if this one has seen all. */
+function last(of: 'xl' | 'xe'): string {
+  const fits = `d.before < ${BYTES_PER_ROW}::bigint * $5::int`;
+  return `SELECT '${of}', NULL, NULL, NULL, d.moment, d.seq, NULL FROM (SELECT d.moment, d.seq FROM ${of} d WHERE ${fits}
+      ORDER BY d.moment DESC, d.seq DESC LIMIT 1) d
+    WHERE (SELECT count(*) FROM ${of}) >= $5::int OR EXISTS (SELECT FROM ${of} d WHERE NOT ${fits})`;
 }
 
 /**
@@ -52,12 +54,16 @@ const EXPIRE: Statement = {
   name: 'expire',
   text: `${withList(
     NOW,
-    found('xl', 'd.lease_until >= $1::bigint AND d.lease_until <= t.now', 'd.lease_until, d.seq', true),
-    found('xe', 'd.expires_at <= t.now AND d.lease_until IS NULL', 'd.expires_at, d.seq', false),
-    `x AS MATERIALIZED (SELECT v.*, row_number() OVER () AS ord, v.dies OR v.expires_at <= t.now AS goes,
+    found('xl', 'd.lease_until', 'd.lease_until IS NOT NULL', ['$1', '$2']),
+    found('xe', 'd.expires_at', 'd.expires_at IS NOT NULL AND d.lease_until IS NULL', ['$3', '$4']),
+    `v AS MATERIALIZED (SELECT v.*, v.dies OR v.expires_at <= t.now AS goes FROM t CROSS JOIN (
+      SELECT w.*, y.*, w.is_lease AND y.target IS NOT NULL AND w.tries + 1 >= y.max_tries AS dies
+      FROM (SELECT * FROM xl UNION ALL SELECT * FROM xe) w CROSS JOIN ${policyOf('w.subscription', 6)} y
+      WHERE w.before < ${BYTES_PER_ROW}::bigint * $5::int) v)`,
+    lockStreamsOf('v WHERE v.is_shared AND v.goes'),
+    `x AS MATERIALIZED (SELECT v.*, row_number() OVER () AS ord,
         to_json(CASE WHEN v.dies THEN '${LEASE_EXPIRED}' ELSE '${EXPIRED}' END)::text AS reason
-      FROM t CROSS JOIN (SELECT *, is_lease AND target IS NOT NULL AND tries + 1 >= max_tries AS dies
-        FROM (SELECT * FROM xl UNION ALL SELECT * FROM xe) w) v)`,
+      FROM v WHERE (v.queue IN (SELECT queue FROM locked WHERE NOT is_locked) AND v.is_shared AND v.goes) IS NOT TRUE)`,
     `s AS (UPDATE delivery d SET lease_until = NULL, due_at = d.lease_until, tries = d.tries + 1,
         reason = to_json('${LEASE_EXPIRED}'::text)::text
       FROM x WHERE d.ctid = x.tid AND x.goes IS NOT TRUE RETURNING d.subscription, d.due_at, x.ns, x.name, x.grp)`,
@@ -71,69 +77,170 @@ const EXPIRE: Statement = {
   )}
   SELECT 'stays', ns, name, grp, count(*), min(due_at), NULL FROM s GROUP BY ns, name, grp
   UNION ALL SELECT 'moved', to_ns, name, grp, count(*), NULL, to_name FROM moved WHERE to_name IS NOT NULL GROUP BY to_ns, name, grp, to_name
+  UNION ALL ${last('xl')} UNION ALL ${last('xe')}
   UNION ALL SELECT 'next', NULL, NULL, NULL, t.now, least(
-      CASE WHEN (SELECT count(*) FROM xl) >= ${AT_ONCE} OR (SELECT count(*) FROM xe) >= ${AT_ONCE} THEN t.now END,
+      CASE WHEN EXISTS (SELECT FROM locked WHERE NOT is_locked) THEN t.now + ${LOCKED_FOR_MS} END,
       (SELECT d.lease_until FROM delivery d WHERE d.lease_until > t.now ORDER BY d.lease_until, d.seq LIMIT 1),
       (SELECT d.expires_at FROM delivery d WHERE d.expires_at > t.now AND d.lease_until IS NULL ORDER BY d.expires_at, d.seq LIMIT 1)),
-    NULL FROM t`,
+    EXISTS (SELECT FROM locked WHERE NOT is_locked)::text FROM t`,
 };
 
-/** Leases that ended so long before the last look are gone or were expired; very old ones are looked for again. */
-const LOOK_BACK_MS = 10_000;
-const FULL_LOOK_EVERY_MS = 60_000;
+/** Where a look begins in each of the two indexes. */
+interface Looks {
+  readonly leases: Place;
+  readonly elements: Place;
+}
 
-/** Returns when something expires next, or now if this was not enough for all; null if nothing does. */
-export function expireOperation({
-  expiries,
-  clock,
-  registry,
-  onAffected,
-  onDied,
-}: Context): Operation<null, number | null> {
-  // Entries of leases that are gone stay at the front of their index until a vacuum. So the look begins near the last one.
-  let [lastAt, fullAt] = [Number.NEGATIVE_INFINITY, Number.NEGATIVE_INFINITY];
+type ExpirerContext = Omit<Context, 'expirer'>;
 
-  const read = (rows: readonly Row[], isFull: boolean): number | null => {
-    let nextAt: number | null = null;
-    for (const row of rows) {
-      if (row[0] === 'next') {
-        const now = number(row, 4);
-        nextAt = numberOrNull(row, 5);
-        clock.see(now);
-        if (nextAt === now) continue;
-        lastAt = now;
-        if (isFull) fullAt = now;
-        continue;
-      }
-      const key = { ns: text(row, 1), name: text(row, 2) };
-      const group = text(row, 3);
-      onAffected(key);
-      if (row[0] === 'stays') {
-        registry.queue(key).subscriptions.get(group)?.watermark.lower(number(row, 5));
-        continue;
-      }
-      onDied(key, group, text(row, 6), number(row, 4));
-      onAffected({ ns: key.ns, name: text(row, 6) });
+const FULL: Looks = { leases: START, elements: START };
+
+/**
+ * Expires leases and elements before a batch, if this node knows of any that are due: one comparison for each batch in
+ * which none is. A transaction of its own, pipelined with the batch's, so that a failure never fails calls.
+ *
+ * Entries of what is gone stay at the front of both indexes until a vacuum, so most looks begin near the last one.
+ */
+export class Expirer {
+  readonly #context: ExpirerContext;
+  readonly #failures: LogOnChange;
+  /** The earliest moment at which something may expire, never too late for what this node stored itself. At first unknown. */
+  #nextAt = Number.NEGATIVE_INFINITY;
+  /** While a pass needs several statements: where the next one begins. */
+  #pass: Looks | null = null;
+  #isFull = true;
+  #wantsFull = true;
+  #passedAt = Number.NEGATIVE_INFINITY;
+  /** When the last full pass ended (monotonic), and how long it took. */
+  #fullAt = Number.NEGATIVE_INFINITY;
+  #fullCostMs = 0;
+  /** The earliest expiry of what a take found expired. */
+  #foundAt = Number.POSITIVE_INFINITY;
+  #maxRows = MAX_ROWS;
+  #pauseMs = 0;
+  #pauseUntil = Number.NEGATIVE_INFINITY;
+
+  constructor(context: ExpirerContext, log: EngineLog) {
+    this.#context = context;
+    this.#failures = new LogOnChange({
+      failed: (err) => log.warn({ err }, 'Leases and elements could not be expired. This is retried.'),
+      worksAgain: () => log.info({}, 'Leases and elements are expired again.'),
+    });
+  }
+
+  /** Something expires at that moment. */
+  add(at: number): void {
+    if (at < this.#nextAt) this.#nextAt = at;
+  }
+
+  /** A take found elements that expired at that moment or later, and left them. */
+  found(at: number): void {
+    this.#foundAt = Math.min(this.#foundAt, at);
+    this.#nextAt = Number.NEGATIVE_INFINITY;
+  }
+
+  /** When it has to run next by the database's clock; null: nothing expires. */
+  get nextAt(): number | null {
+    if (this.#nextAt === Number.POSITIVE_INFINITY) return null;
+    const { clock, monotonic } = this.#context;
+    const pauseMs = this.#pauseUntil - monotonic();
+    if (pauseMs > 0) return Math.ceil(Math.max(this.#nextAt, clock.now + pauseMs));
+    return this.#nextAt === Number.NEGATIVE_INFINITY ? Math.floor(clock.now) : this.#nextAt;
+  }
+
+  /** After a failure: nothing is expired for a while. */
+  get isPaused(): boolean {
+    return this.#context.monotonic() < this.#pauseUntil;
+  }
+
+  get isDue(): boolean {
+    return this.#nextAt <= this.#context.clock.now && !this.isPaused;
+  }
+
+  /** The next look is due now, and a full one unless these are costly. */
+  lookSoon(): void {
+    this.#wantsFull = true;
+    this.#nextAt = Number.NEGATIVE_INFINITY;
+  }
+
+  /** The store may be another one: nothing is known. */
+  reset(): void {
+    this.#nextAt = Number.NEGATIVE_INFINITY;
+    this.#pass = null;
+    this.#fullAt = Number.NEGATIVE_INFINITY;
+  }
+
+  /** One statement, sent at once. Never rejects. */
+  async run(connection: Connection): Promise<void> {
+    const { registry, monotonic } = this.#context;
+    const [from, sentAt] = [this.#begin(), monotonic()];
+    // What follows must see what becomes eligible here, whenever it matures.
+    registry.lowerWatermarks(this.#nextAt);
+    // What is added from now on is not in the reply.
+    this.#nextAt = Number.POSITIVE_INFINITY;
+    const places = [from.leases, from.elements].flatMap(({ dueAt, seq }) => [String(dueAt), String(seq)]);
+    try {
+      const rows = await connection.query(EXPIRE, [...places, String(this.#maxRows), ...registry.policies]);
+      this.#read(rows);
+      if (this.#isFull) this.#fullCostMs += monotonic() - sentAt;
+      this.#pauseMs = 0;
+      this.#maxRows = Math.min(this.#maxRows * 2, MAX_ROWS);
+      this.#failures.worked();
+    } catch (error) {
+      // If the connection ended, the next one resets this.
+      if (error instanceof ConnectionLost) return;
+      this.#nextAt = Number.NEGATIVE_INFINITY;
+      this.#pauseMs = Math.min(Math.max(this.#pauseMs * 2, FIRST_PAUSE_MS), MAX_PAUSE_MS);
+      this.#pauseUntil = monotonic() + this.#pauseMs;
+      // It may have been too much for the time that a statement has.
+      this.#maxRows = Math.max(this.#maxRows >> 1, 1);
+      this.#failures.failed(error);
     }
-    expiries.set(nextAt);
-    return nextAt;
-  };
+  }
 
-  return {
-    name: EXPIRE.name,
-    changes: true,
-    prepare: (items) => {
-      const isFull = !(lastAt - fullAt < FULL_LOOK_EVERY_MS);
-      const from = isFull ? Number.MIN_SAFE_INTEGER : lastAt - LOOK_BACK_MS;
-      // What follows in this batch must see what becomes eligible here, whenever it matures.
-      registry.lowerWatermarks(expiries.nextAt);
-      return {
-        query: { statement: EXPIRE, values: [String(from), ...registry.policies] },
-        read: (rows) => {
-          const nextAt = read(rows, isFull);
-          return items.map(() => nextAt);
-        },
-      };
-    },
-  };
+  #begin(): Looks {
+    if (this.#pass !== null) return this.#pass;
+    const agoMs = this.#context.monotonic() - this.#fullAt;
+    const costs = agoMs < this.#fullCostMs * FULL_LOOK_PAUSE;
+    this.#isFull = !costs && (this.#wantsFull || agoMs >= FULL_LOOK_EVERY_MS);
+    this.#wantsFull &&= !this.#isFull;
+    const lookBack = { dueAt: this.#passedAt - LOOK_BACK_MS, seq: 0 };
+    const elements = { dueAt: Math.min(lookBack.dueAt, this.#foundAt - 1), seq: 0 };
+    this.#foundAt = Number.POSITIVE_INFINITY;
+    if (!this.#isFull) return { leases: lookBack, elements };
+    this.#fullCostMs = 0;
+    return FULL;
+  }
+
+  #read(rows: readonly Row[]): void {
+    const { clock, registry, monotonic, onAffected, onDied } = this.#context;
+    const more = new Map<string, Place>();
+    for (const row of rows) {
+      const kind = text(row, 0);
+      if (kind === 'xl' || kind === 'xe') {
+        more.set(kind, { dueAt: number(row, 4), seq: number(row, 5) });
+      } else if (kind === 'next') {
+        const now = number(row, 4);
+        clock.see(now);
+        const done = { dueAt: now - LOOK_BACK_MS, seq: 0 };
+        this.#pass =
+          more.size === 0 ? null : { leases: more.get('xl') ?? done, elements: more.get('xe') ?? done };
+        this.add(more.size === 0 ? (numberOrNull(row, 5) ?? Number.POSITIVE_INFINITY) : now);
+        if (row[6] === 'true') this.#wantsFull = true;
+        if (more.size > 0) continue;
+        this.#passedAt = now;
+        if (this.#isFull) this.#fullAt = monotonic();
+      } else {
+        const key: QueueKey = { ns: text(row, 1), name: text(row, 2) };
+        const group = text(row, 3);
+        onAffected(key);
+        if (kind === 'stays') {
+          registry.queue(key).subscriptions.get(group)?.watermark.lower(number(row, 5));
+          continue;
+        }
+        onDied(key, group, text(row, 6), number(row, 4));
+        onAffected({ ns: key.ns, name: text(row, 6) });
+      }
+    }
+  }
 }

@@ -1,9 +1,19 @@
-import type { NamespacePolicy } from '../../engine/engine.ts';
+import type { EngineLog, NamespacePolicy } from '../../engine/engine.ts';
+import { LogOnChange } from '../../util/log-on-change.ts';
 import { idArray, int8Array, textArray } from './arrays.ts';
 import type { DatabaseClock } from './database-clock.ts';
 import type { Subscription } from './registry.ts';
 import type { Side } from './side.ts';
-import { CONTENT_BYTES, count, finishShared, NOW, WENT_WAITING, withList } from './sql.ts';
+import {
+  CONTENT_BYTES,
+  count,
+  finishShared,
+  lockStreamsOf,
+  NOW,
+  STEP_BITS,
+  WENT_WAITING,
+  withList,
+} from './sql.ts';
 import { number, type Parameter, type Query, type Statement, text } from './statement.ts';
 
 /** Deliveries or keys that go in one statement. */
@@ -14,14 +24,16 @@ const APPLY_RETENTION: Statement = {
   name: 'apply retention',
   text: `${withList(
     NOW,
-    `x AS MATERIALIZED (SELECT d.tid FROM t CROSS JOIN unnest($1::text[], $2::bigint[]) AS n(ns, retention)
+    `x AS MATERIALIZED (SELECT d.tid, q.id AS queue FROM t CROSS JOIN unnest($1::text[], $2::bigint[]) AS n(ns, retention)
       JOIN subscription q ON q.ns = n.ns AND q.grp = '' AND coalesce(q.retention, n.retention) > 0
       JOIN subscription s ON s.queue = q.id CROSS JOIN LATERAL (
         SELECT ctid AS tid FROM delivery WHERE subscription = s.id AND head IS NULL
           AND inserted_at <= t.now - coalesce(q.retention, n.retention) AND lease_until IS NULL
         ORDER BY inserted_at LIMIT ${AT_ONCE} FOR UPDATE SKIP LOCKED) d
       LIMIT ${AT_ONCE})`,
-    `g AS (DELETE FROM delivery d USING x WHERE d.ctid = x.tid AND d.lease_until IS NULL
+    lockStreamsOf('x'),
+    `g AS (DELETE FROM delivery d USING x
+      WHERE d.ctid = x.tid AND d.lease_until IS NULL AND (x.queue IN (SELECT queue FROM locked WHERE is_locked)) IS TRUE
       RETURNING d.seq, d.subscription, d.due_at, d.head, ${CONTENT_BYTES})`,
     finishShared('g'),
     count('gc', 'g', WENT_WAITING),
@@ -38,20 +50,35 @@ const FORGET_KEYS: Statement = {
   )} SELECT count(*) FROM x`,
 };
 
+/** Rows of counts that one statement reads, and statements that follow each other; the next ones continue there. */
 const SUMMED_AT_ONCE = 20_000;
+const SUMS_AT_ONCE = 10;
 
-/** Adds up the counts of subscriptions that have many more rows than steps of due time. */
+/**
+ * Adds up the counts of subscriptions that have many more rows than steps of due time, from a row on. Only those of waiting
+ * deliveries need their step, and only if it is not past: all others go to step 0, or a row would stay for each step in
+ * which something was reserved and for each in which it was finished.
+ */
 const SUM_COUNTS: Statement = {
   name: 'sum counts',
-  text: `WITH f AS MATERIALIZED (SELECT subscription FROM counter GROUP BY 1 HAVING count(*) > 64 + 2 * count(DISTINCT step) LIMIT 100),
-    x AS MATERIALIZED (SELECT y.ctid AS tid FROM f JOIN counter y ON y.subscription = f.subscription LIMIT ${SUMMED_AT_ONCE}
-      FOR UPDATE OF y SKIP LOCKED),
-    g AS (DELETE FROM counter y USING x WHERE y.ctid = x.tid RETURNING y.subscription, y.step, y.waiting, y.reserved, y.bytes),
-    s AS (INSERT INTO counter (subscription, step, waiting, reserved, bytes)
-      SELECT subscription, step, sum(waiting), sum(reserved), sum(bytes) FROM g GROUP BY subscription, step
-      HAVING sum(waiting) <> 0 OR sum(reserved) <> 0 OR sum(bytes) <> 0)
-    SELECT count(*) FROM x`,
+  text: `${withList(
+    NOW,
+    `p AS MATERIALIZED (SELECT y.ctid AS tid, y.subscription, y.id, CASE WHEN y.step >= t.now >> ${STEP_BITS} THEN y.step ELSE 0 END AS step
+      FROM t CROSS JOIN counter y WHERE (y.subscription, y.id) > ($1::bigint, $2::bigint)
+      ORDER BY y.subscription, y.id LIMIT ${SUMMED_AT_ONCE})`,
+    'f AS MATERIALIZED (SELECT subscription FROM p GROUP BY 1 HAVING count(*) > 64 + 2 * count(DISTINCT step))',
+    `x AS MATERIALIZED (SELECT y.ctid AS tid, p.step AS due_step FROM p JOIN counter y ON y.ctid = p.tid
+      WHERE (p.subscription IN (SELECT subscription FROM f)) IS TRUE FOR UPDATE OF y SKIP LOCKED)`,
+    `g AS (DELETE FROM counter y USING x WHERE y.ctid = x.tid RETURNING y.subscription, x.due_step, y.waiting, y.reserved, y.bytes)`,
+    `s AS (INSERT INTO counter (subscription, step, waiting, reserved, bytes)
+      SELECT subscription, step, sum(waiting), sum(reserved), sum(bytes) FROM (
+        SELECT subscription, due_step AS step, waiting, 0 AS reserved, 0 AS bytes FROM g
+        UNION ALL SELECT subscription, 0, 0, reserved, bytes FROM g) v GROUP BY subscription, step
+      HAVING sum(waiting) <> 0 OR sum(reserved) <> 0 OR sum(bytes) <> 0)`,
+  )} SELECT (SELECT count(*) FROM p), p.subscription, p.id FROM p ORDER BY p.subscription DESC, p.id DESC LIMIT 1`,
 };
+
+const SUM_FROM_START = [String(-(2n ** 63n)), '0'] as const;
 
 /** Batches of this node after which the counts are worth adding up: at once, or with what else there is to do. */
 const BATCHES_BETWEEN_SUMS = 2000;
@@ -159,16 +186,28 @@ export class Housekeeping {
   readonly #forgetKeys: Query;
   readonly #rounds: readonly Rounds[];
   readonly #used = new Set<Subscription>();
+  readonly #failures: LogOnChange;
   #batches = 0;
   #summing: Promise<void> | null = null;
+  /** The row of `counter` after which the next sum begins. */
+  #summedTo: readonly [subscription: string, id: string] = SUM_FROM_START;
 
   constructor(
     side: Side,
     policies: readonly NamespacePolicy[],
-    { dedupWindowMs, clock }: { readonly dedupWindowMs: number; readonly clock: DatabaseClock },
+    {
+      dedupWindowMs,
+      clock,
+      log,
+    }: { readonly dedupWindowMs: number; readonly clock: DatabaseClock; readonly log: EngineLog },
   ) {
     this.#side = side;
     this.#clock = clock;
+    this.#failures = new LogOnChange({
+      failed: (err) =>
+        log.warn({ err }, 'A step of housekeeping failed. It is repeated with the next sweep.'),
+      worksAgain: () => log.info({}, 'Housekeeping works again.'),
+    });
     const names = (of: readonly { readonly name: string }[]) =>
       textArray(of.map(({ name }) => Buffer.from(name)));
     const streams = policies.filter(({ groups }) => groups !== null);
@@ -192,16 +231,19 @@ export class Housekeeping {
     ];
   }
 
-  /** Returns whether something was left for another call. @throws QuaysideError as the Storage port says */
+  /** Runs each step. One that fails is logged, and left for the next call. Returns whether something was left for another call. */
   async run(): Promise<boolean> {
     const { now } = this.#clock;
-    const [dropped, forgotten] = await Promise.all([
+    const steps = await Promise.allSettled([
       this.#retention === null ? 0 : this.#count(this.#retention),
       this.#count(this.#forgetKeys),
-      this.#batches < BATCHES_WORTH_A_SUM ? null : this.#sum(),
+      this.#batches < BATCHES_WORTH_A_SUM ? 0 : this.#sum(),
       ...this.#rounds.map((rounds) => rounds.run(this.#side, now)),
     ]);
-    return Math.max(dropped, forgotten) >= AT_ONCE;
+    const failed = steps.find((step) => step.status === 'rejected');
+    if (failed === undefined) this.#failures.worked();
+    else this.#failures.failed(failed.reason);
+    return steps.some((step) => step.status === 'fulfilled' && Number(step.value) >= AT_ONCE);
   }
 
   /** A subscription is taken from, so it is kept. A failure is no loss: the next note comes long before it would be deleted. */
@@ -233,7 +275,12 @@ export class Housekeeping {
   }
 
   async #sumAll(): Promise<void> {
-    while ((await this.#count({ statement: SUM_COUNTS, values: [] })) >= SUMMED_AT_ONCE);
+    for (let sums = 0; sums < SUMS_AT_ONCE; sums++) {
+      const [row] = await this.#side.change({ statement: SUM_COUNTS, values: this.#summedTo });
+      const hasMore = row !== undefined && number(row, 0) >= SUMMED_AT_ONCE;
+      this.#summedTo = hasMore ? [text(row, 1), text(row, 2)] : SUM_FROM_START;
+      if (!hasMore) return;
+    }
   }
 
   async #count(query: Query): Promise<number> {

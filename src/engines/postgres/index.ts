@@ -11,13 +11,14 @@ import type { Engine, EngineOptions, OpenEngine } from '../../engine/engine.ts';
 import type { Signaller } from '../../engine/signaller.ts';
 import { countDeadLetters, type Stats } from '../../engine/stats.ts';
 import type { Storage } from '../../engine/storage.ts';
+import type { GroupName } from '../../model/element.ts';
 import { LeaseTokens } from '../../model/lease-token.ts';
 import type { QueueKey } from '../../model/names.ts';
 import { Batcher } from './batcher.ts';
 import type { Connection } from './connection.ts';
 import { DatabaseClock } from './database-clock.ts';
 import { PostgresDefinitions } from './definitions.ts';
-import { Expiries } from './expire.ts';
+import { Expirer } from './expire.ts';
 import { Housekeeping } from './housekeeping.ts';
 import { Ids } from './ids.ts';
 import { Link } from './link.ts';
@@ -90,27 +91,27 @@ class PostgresEngine implements Engine {
 
     const databaseClock = new DatabaseClock(clock);
     const registry = new Registry(namespaces, databaseClock);
-    const housekeeping = new Housekeeping(side, namespaces, { dedupWindowMs, clock: databaseClock });
-    this.#context = {
+    const housekeeping = new Housekeeping(side, namespaces, { dedupWindowMs, clock: databaseClock, log });
+    const context = {
       ids: new Ids(),
       tokens: new LeaseTokens(),
       registry,
       clock: databaseClock,
-      expiries: new Expiries(),
       prober: new Prober(side, clock, log),
       dedupWindow: String(dedupWindowMs),
       monotonic: () => clock.monotonic(),
-      onAffected: (queue) => this.#affected.set(JSON.stringify([queue.ns, queue.name]), queue),
-      onDied: (queue, group, to, count) => {
+      onAffected: (queue: QueueKey) => void this.#affected.set(JSON.stringify([queue.ns, queue.name]), queue),
+      onDied: (queue: QueueKey, group: GroupName, to: string, count: number) => {
         const target = { queue: { ns: queue.ns, name: to }, groups: registry.defaultGroups(queue) };
         countDeadLetters(this.#stats, { queue, group }, target, count);
       },
     };
+    this.#context = { ...context, expirer: new Expirer(context, log) };
     this.#batcher = new Batcher({
       clock,
       link: this.#main,
       registry,
-      first: () => this.#storage.first(),
+      expirer: this.#context.expirer,
       onBatch: () => housekeeping.noteBatch(),
     });
     this.#storage = new PostgresStorage(this.#context, {
@@ -155,8 +156,8 @@ class PostgresEngine implements Engine {
 
   /** What this node remembers about the store may be about another one: after a failover, or a restore. */
   async #prepareMain(connection: Connection): Promise<void> {
-    const { ids, clock, expiries, registry } = this.#context;
-    expiries.reset();
+    const { ids, clock, expirer, registry } = this.#context;
+    expirer.reset();
     registry.forgetPlaces();
     ids.setTag(await prepareSchema(connection, this.#settings));
     await clock.read(connection);

@@ -4,7 +4,7 @@ import type { ElementId, NewElement } from '../../model/element.ts';
 import { isSameContent } from '../../model/fingerprint.ts';
 import type { Operation, Prepared } from './batcher.ts';
 import { encodeHead } from './content.ts';
-import type { Expiries } from './expire.ts';
+import type { Expirer } from './expire.ts';
 import type { Context } from './operations.ts';
 import { type Queue, REGISTERED, type Registry, type Subscription } from './registry.ts';
 import {
@@ -86,7 +86,7 @@ function columnsFor({ shared, keyed }: ElementKinds): Columns<NewRow> {
 /** New elements of one statement, collected, and what the statement needs in addition to their columns. */
 export class NewElements {
   readonly #registry: Registry;
-  readonly #expiries: Expiries;
+  readonly #expirer: Expirer;
   readonly #columns: Columns<NewRow>;
   readonly #rows: NewRow[] = [];
   readonly #subscriptions = new Set<Subscription>();
@@ -95,9 +95,9 @@ export class NewElements {
   /** What matures at a moment of the producer's choice, which may be in the past. */
   readonly #chosen: { readonly subscription: Subscription; readonly dueAt: number }[] = [];
 
-  constructor(kinds: ElementKinds, { registry, expiries }: Context) {
+  constructor(kinds: ElementKinds, { registry, expirer }: Context) {
     this.#registry = registry;
-    this.#expiries = expiries;
+    this.#expirer = expirer;
     this.#columns = columnsFor(kinds);
   }
 
@@ -115,7 +115,7 @@ export class NewElements {
     const subscriptions = this.#subscriptionsOf(queue, groups);
     const dueAt = matureAt === null ? null : Math.ceil(matureAt);
     if (dueAt !== null) for (const subscription of subscriptions) this.#choose(subscription, dueAt);
-    if (element.expiresAt != null) this.#expiries.add(element.expiresAt);
+    if (element.expiresAt != null) this.#expirer.add(element.expiresAt);
     this.#rows.push({ queue, element, subscriptions, dueAt, key, settled });
     return { at, isFirst: true };
   }
@@ -125,8 +125,9 @@ export class NewElements {
     return this.#byKey.get(`${queue} ${key}`);
   }
 
-  /** They are stored. A probe may have looked before that, so watermarks are lowered once more. */
-  onStored(): void {
+  /** They are stored, at that moment. A probe may have looked before that, so watermarks are lowered once more. */
+  onStored(now: number): void {
+    for (const subscription of this.#subscriptions) subscription.watermark.lower(now);
     for (const { subscription, dueAt } of this.#chosen) subscription.watermark.lower(dueAt);
   }
 
@@ -176,9 +177,13 @@ export function storing(
   const where = settled
     ? ` WHERE ((${settled.array})[u.ord::int] IN (SELECT s.ord FROM ${settled.done} s)) IS TRUE`
     : '';
+  // What is not stored, as its delivery was not finished, leaves no trace.
+  const stored = kinds.shared
+    ? 'SELECT i.queue FROM i UNION ALL SELECT l.id FROM i CROSS JOIN LATERAL unnest(i.subscriptions::bigint[]) AS l(id)'
+    : 'SELECT i.subscription FROM i';
   return [
-    register('reg', REGISTERED.from('u', first)),
     `${elements}${where})`,
+    register('reg', REGISTERED.from('u', first), settled && `(u.id IN (${stored})) IS TRUE`),
     ...(kinds.keyed ? checkingKeys(window) : []),
     ...storingNew(kinds.shared, kinds.keyed ? 'n' : 'i'),
   ];
@@ -267,8 +272,9 @@ function prepareInsert(
   return {
     query: { statement, values: stored.values() },
     read: ([head = [], ...keyRows]) => {
-      stored.onStored();
-      context.clock.see(number(head, 3));
+      const now = number(head, 3);
+      stored.onStored(now);
+      context.clock.see(now);
       const seqs = (head[2] ?? '').slice(1, -1).split(',').map(Number);
       const seen = new Map<number | undefined, Row>();
       for (const row of keyRows) seen.set(stored.placeOfKey(text(row, 0), text(row, 1)), row);

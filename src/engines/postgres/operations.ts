@@ -2,7 +2,7 @@ import type { GroupName } from '../../model/element.ts';
 import type { LeaseTokens } from '../../model/lease-token.ts';
 import type { QueueKey } from '../../model/names.ts';
 import type { DatabaseClock } from './database-clock.ts';
-import type { Expiries } from './expire.ts';
+import type { Expirer } from './expire.ts';
 import type { Ids } from './ids.ts';
 import type { Prober } from './prober.ts';
 import type { Registry } from './registry.ts';
@@ -13,7 +13,7 @@ export interface Context {
   readonly tokens: LeaseTokens;
   readonly registry: Registry;
   readonly clock: DatabaseClock;
-  readonly expiries: Expiries;
+  readonly expirer: Expirer;
   readonly prober: Prober;
   /** How long a dedup key is remembered, ms, as SQL. */
   readonly dedupWindow: string;

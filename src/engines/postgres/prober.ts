@@ -21,7 +21,7 @@ const PROBE: Statement = {
       ORDER BY due_at, seq LIMIT 1) f ON true`,
 };
 
-/** At once; a subscription that is taken from in addition is probed later. */
+/** At once. Others wait for their turn, the one that has waited longest first. */
 const MAX_PROBES = 2;
 
 /** Keeps the watermarks of busy subscriptions by reading, on the auxiliary connection, where their waiting deliveries begin. */
@@ -30,6 +30,7 @@ export class Prober {
   readonly #clock: Clock;
   readonly #log: EngineLog;
   readonly #probing = new Set<Subscription>();
+  readonly #waiting = new Set<Subscription>();
 
   constructor(side: Side, clock: Clock, log: EngineLog) {
     this.#side = side;
@@ -40,28 +41,9 @@ export class Prober {
   /** A take returned so many deliveries. */
   took(subscription: Subscription, count: number): void {
     subscription.watermark.took(count);
-    const now = this.#clock.monotonic();
-    const from =
-      this.#probing.size >= MAX_PROBES || this.#probing.has(subscription)
-        ? null
-        : subscription.watermark.probeFrom(now);
-    if (from === null) return;
-    const done = subscription.watermark.probing(from, now);
-    this.#probing.add(subscription);
-    const values = [subscription.idText, String(from.dueAt), String(from.seq)];
-    this.#side
-      .ask({ statement: PROBE, values })
-      .then(
-        ([row]) => done(readProbe(row ?? [])),
-        (error: unknown) => {
-          done(null);
-          this.#log.info(
-            { err: error, queue: subscription.queue.key },
-            'reading the front of a queue failed',
-          );
-        },
-      )
-      .finally(() => this.#probing.delete(subscription));
+    if (this.#probing.has(subscription)) return;
+    if (subscription.watermark.probeFrom(this.#clock.monotonic()) !== null) this.#waiting.add(subscription);
+    this.#probeNext();
   }
 
   /** A read that began at the front was slow: worth a probe even if this node takes nothing. */
@@ -77,6 +59,37 @@ export class Prober {
     if (!watermark.isSet) return nextDueAt;
     const again = now + watermark.fullProbeInMs(this.#clock.monotonic());
     return nextDueAt === null ? again : Math.min(nextDueAt, again);
+  }
+
+  #probeNext(): void {
+    const [subscription] = this.#waiting;
+    if (subscription === undefined || this.#probing.size >= MAX_PROBES) return;
+    this.#waiting.delete(subscription);
+    const now = this.#clock.monotonic();
+    const from = subscription.watermark.probeFrom(now);
+    if (from === null) {
+      this.#probeNext();
+      return;
+    }
+    const done = subscription.watermark.probing(from, now);
+    this.#probing.add(subscription);
+    const values = [subscription.idText, String(from.dueAt), String(from.seq)];
+    this.#side
+      .ask({ statement: PROBE, values })
+      .then(
+        ([row]) => done(readProbe(row ?? [])),
+        (error: unknown) => {
+          done(null);
+          this.#log.info(
+            { err: error, queue: subscription.queue.key },
+            'reading the front of a queue failed',
+          );
+        },
+      )
+      .finally(() => {
+        this.#probing.delete(subscription);
+        this.#probeNext();
+      });
   }
 }
 

@@ -245,11 +245,11 @@ export function undoOperations(context: Context): (queue: Queue) => Operation<Un
   return ({ isStream }) => (isStream ? stream : plain);
 }
 
-function restoredFrom({ ids, registry, expiries }: Context, queue: Queue, delivery: Popped): Restored {
+function restoredFrom({ ids, registry, expirer }: Context, queue: Queue, delivery: Popped): Restored {
   const seq = ids.parse(delivery.id);
   if (seq === null)
     throw new Error(`undo of a take of an element that this engine never popped: ${delivery.id}`);
-  if (delivery.expiresAt !== undefined) expiries.add(delivery.expiresAt);
+  if (delivery.expiresAt !== undefined) expirer.add(delivery.expiresAt);
   return {
     subscription: registry.subscription(queue, delivery.group),
     seq,

@@ -1,7 +1,7 @@
 import type { ScannedDelivery, ScanOptions, ScanPage } from '../../engine/storage.ts';
 import { DELIVERY_STATES, type DeliveryState } from '../../model/element.ts';
 import { int4Array, int8Array } from './arrays.ts';
-import type { Operation } from './batcher.ts';
+import { MAX_RETURNED_BYTES, type Operation } from './batcher.ts';
 import { decodeBody, decodeHead } from './content.ts';
 import type { Context } from './operations.ts';
 import type { Subscription } from './registry.ts';
@@ -14,9 +14,6 @@ export interface ScanItem extends ScanOptions {
   readonly seqs: readonly number[] | null;
 }
 
-/** As for a take: a page ends early rather than growing past this. */
-const MAX_BYTES = 16 * 1024 * 1024;
-
 /** Per state: which deliveries are in it, and the moment by which they are sorted, before their numbers. */
 const STATES: Record<DeliveryState, { readonly where: string; readonly moment: string }> = {
   ready: { where: 'd.lease_until IS NULL AND d.due_at <= t.now', moment: 'd.due_at' },
@@ -26,7 +23,8 @@ const STATES: Record<DeliveryState, { readonly where: string; readonly moment: s
 
 /**
  * Waiting deliveries come by maturity, then insertion; reserved ones by the end of their lease. A page ends
- * with the sort key of its last row, so pages hold together while elements come and go between them.
+ * with the sort key of its last row, so pages hold together while elements come and go between them; early rather than with
+ * more bytes than a statement may return.
  */
 function scanStatement(bodies: boolean, byIds: boolean): Statement {
   const parts = DELIVERY_STATES.map((state, place) => {
@@ -49,7 +47,7 @@ function scanStatement(bodies: boolean, byIds: boolean): Statement {
       octet_length(coalesce(d.body, e.body)), (SELECT count(*) FROM p), coalesce(d.head, e.head)
       ${bodies ? ', coalesce(d.body, e.body)' : ''}
     FROM k JOIN delivery d ON d.ctid = k.tid LEFT JOIN element e ON d.head IS NULL AND e.seq = d.seq
-    WHERE k.place <= $5::int AND k.before < ${MAX_BYTES} ORDER BY k.place`,
+    WHERE k.place <= $5::int AND k.before < ${MAX_RETURNED_BYTES} ORDER BY k.place`,
   };
 }
 

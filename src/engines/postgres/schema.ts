@@ -1,8 +1,9 @@
 import { randomInt } from 'node:crypto';
+import { cutText } from '../../util/cut-text.ts';
 import type { Connection } from './connection.ts';
 import { Refused } from './errors.ts';
 import type { Settings } from './settings.ts';
-import { flag, number, type Statement, text } from './statement.ts';
+import { flag, type Statement } from './statement.ts';
 
 /**
  * What each table is for is in `docs/engines/postgres.md`.
@@ -154,7 +155,7 @@ AS $$ SELECT ('x' || encode(substr(sha256(convert_to(
 `;
 
 /** Changes with the tables. Nodes of another version must be stopped first (`docs/engines.md`, Upgrading). */
-const VERSION = 1;
+const VERSION = '1';
 
 /** Creating may wait for another node that does it. */
 const CREATE_TIMEOUT_MS = 600_000;
@@ -194,15 +195,16 @@ export async function prepareSchema(connection: Connection, { schema }: Settings
     if (!hasSchema) await connection.run(`CREATE SCHEMA ${schema}`);
     if (!hasTables) await connection.run(`${INITIAL}; ${recordVersion()}`);
     const [row = []] = await connection.query(FIND_VERSION, []);
-    const version = number(row, 0);
-    if (version !== VERSION) {
-      const age = version > VERSION ? 'a newer' : 'an older';
+    const [version, tag] = row;
+    if (version !== VERSION || tag == null) {
+      const found =
+        version == null ? 'tables without a version' : `tables of version "${cutText(version, 64)}"`;
       throw new Error(
-        `schema "${schema}" was written by ${age} version of Quayside (${version}, this one knows ${VERSION}); use that version`,
+        `schema "${schema}" has ${found}; this Quayside needs version "${VERSION}". Start the Quayside that wrote them, or name another schema`,
       );
     }
     await connection.run('COMMIT');
-    return text(row, 1);
+    return tag;
   } catch (error) {
     await connection.run('ROLLBACK').catch(() => {});
     if (!(error instanceof Refused) || !NOT_ALLOWED.has(error.code)) throw error;

@@ -79,8 +79,10 @@ function outcomes(detail: string): string {
 function rejection(row: Row, { item, isWaiting, token }: Ref): Settled {
   const [seq, storedToken, leftMs] = [numberOrNull(row, 2), numberOrNull(row, 3), numberOrNull(row, 4)];
   if (seq === null) return SETTLED['not-found'];
-  if (isWaiting) return leftMs === null ? RETRY : SETTLED.reserved;
   const { kind } = item.action;
+  // What waits has no lease to extend.
+  if (isWaiting && kind === 'extend') return SETTLED['not-reserved'];
+  if (isWaiting) return leftMs === null ? RETRY : SETTLED.reserved;
   // Whatever finishes the delivery is accepted after the end of the lease, while the token is still there.
   const isStillHeld = kind === 'finish' ? storedToken !== null : leftMs !== null && leftMs > 0;
   const isHolder = flag(row, 5);
@@ -141,7 +143,7 @@ function transferOperation(context: Context, kinds: ElementKinds): SettleOperati
   const statement = {
     name: `transfer${isPlain ? '' : ' of any kind'}`,
     text: `${withList(NOW, refs(columns), FINISHED, !isPlain && finishShared('g'), count('gc', 'g', WENT_EITHER), ...stored)}
-      ${outcomes('NULL::bigint')}`,
+      ${outcomes('(SELECT now FROM t)')}`,
   };
   const prepare = (items: readonly Ref[]): Prepared<SettleResult> => {
     const elements = new NewElements(kinds, context);
@@ -156,7 +158,8 @@ function transferOperation(context: Context, kinds: ElementKinds): SettleOperati
         values: [...columns.values(items), int4Array(elements.settled), ...elements.values()],
       },
       read: (rows) => {
-        elements.onStored();
+        const done = rows.find((row) => flag(row, 1));
+        if (done !== undefined) elements.onStored(number(done, 2));
         return readOutcomes(items, rows, isDone);
       },
     };
@@ -177,7 +180,7 @@ function insertsOf({ action }: SettleItem) {
   return (action.kind === 'finish' ? action.inserts : null) ?? [];
 }
 
-function extendOperation({ expiries }: Context): SettleOperation {
+function extendOperation({ expirer }: Context): SettleOperation {
   const columns = refColumns().bigint('lease', ({ item: { action } }) =>
     action.kind === 'extend' ? Math.ceil(action.leaseMs) : 0,
   );
@@ -192,7 +195,7 @@ function extendOperation({ expiries }: Context): SettleOperation {
     read: (rows) =>
       readOutcomes(items, rows, (row) => {
         const until = number(row, 2);
-        expiries.add(until);
+        expirer.add(until);
         return { outcome: 'done', until };
       }),
   }));

@@ -1,5 +1,16 @@
 /** Parts that several statements have in common. Each is a `WITH` entry or an expression, and names the entries it reads. */
 
+/**
+ * The entry `locked`: streams whose elements a statement is going to finish, and whether it has their locks (see `lockStreams`
+ * in `batcher.ts`). It does not wait for one: it holds rows already, so it leaves the elements of a locked stream.
+ * @param from has a column queue
+ */
+export function lockStreamsOf(from: string): string {
+  return `locked AS MATERIALIZED (SELECT queue,
+      pg_try_advisory_xact_lock_shared('element'::regclass::oid::int, (queue << 32 >> 32)::int) AS is_locked
+    FROM (SELECT DISTINCT queue FROM ${from}) q)`;
+}
+
 /** The one moment that all of a statement agrees on. */
 export const NOW = 't AS MATERIALIZED (SELECT now_ms() AS now)';
 
@@ -65,10 +76,10 @@ export function finishShared(from: string): string {
  * subscriptions do not wait for each other in a circle. Another subscription with the same id violates the primary
  * key, so that its elements are never mixed with these.
  */
-export function register(name: string, from: string): string {
+export function register(name: string, from: string, where = 'true'): string {
   return `${name} AS (INSERT INTO subscription AS s (id, queue, ns, name, grp)
     SELECT u.id, u.queue, u.ns, u.name, u.grp FROM ${from}
-    WHERE NOT EXISTS (SELECT FROM subscription o
+    WHERE ${where} AND NOT EXISTS (SELECT FROM subscription o
       WHERE o.id = u.id AND o.ns = u.ns AND o.name = u.name AND o.grp = u.grp AND o.idle_from IS NULL)
     ORDER BY u.ns, u.name, u.grp ON CONFLICT (ns, name, grp) DO UPDATE SET idle_from = NULL)`;
 }
@@ -79,7 +90,7 @@ export function register(name: string, from: string): string {
  * @param first the number of the first of the four parameters of `Registry.policies`
  */
 export function policyOf(subscription: string, first: number): string {
-  return `LATERAL (SELECT q.ns, q.name, s.grp, coalesce(q.max_tries, n.max_tries) AS max_tries, n.groups AS dead_groups,
+  return `LATERAL (SELECT q.id AS queue, q.ns, q.name, s.grp, coalesce(q.max_tries, n.max_tries) AS max_tries, n.groups AS dead_groups,
       CASE WHEN coalesce(q.max_tries, n.max_tries) > 0 THEN nullif(coalesce(q.dead_queue, n.dead_queue), q.name) END AS target
     FROM subscription s JOIN subscription q ON q.id = s.queue
     JOIN unnest($${first}::text[], $${first + 1}::int[], $${first + 2}::text[], $${first + 3}::text[]) AS n(ns, max_tries, dead_queue, groups)

@@ -25,9 +25,8 @@ import {
   type NewElement,
 } from '../../model/element.ts';
 import type { QueueKey } from '../../model/names.ts';
-import type { Batcher, CallSize, Item } from './batcher.ts';
+import { BATCH_ROWS, type Batcher, type CallSize, MAX_RETURNED_BYTES } from './batcher.ts';
 import { countsOperation, streamCountsOperation } from './counts.ts';
-import { expireOperation } from './expire.ts';
 import type { Housekeeping } from './housekeeping.ts';
 import { insertOperations, kindsOf } from './insert.ts';
 import type { Context } from './operations.ts';
@@ -46,6 +45,10 @@ import { takeOperations } from './take.ts';
 
 /** What one element or reference takes in addition to its body: about its other columns on the wire. */
 const ROW_BYTES = 100;
+/** What a body is assumed to have at most, as long as it is not known. */
+const BODY_BYTES = 1024 * 1024;
+/** Of a statement that may read or change very much: no other call should wait for it. */
+const A_BATCH: CallSize = { bytes: 0, rows: BATCH_ROWS };
 
 /** The Storage port: each operation becomes items for the batcher. What their statements do is in the operations' files. */
 export class PostgresStorage implements Storage {
@@ -74,7 +77,6 @@ export class PostgresStorage implements Storage {
   readonly #purge = purgeOperations();
   readonly #counts: ReturnType<typeof countsOperation>;
   readonly #streamCounts: ReturnType<typeof streamCountsOperation>;
-  readonly #expire: ReturnType<typeof expireOperation>;
 
   /** @param takeAffected returns the queues that gained eligible elements since its last call */
   constructor(
@@ -96,7 +98,6 @@ export class PostgresStorage implements Storage {
     this.#scan = scanOperations(context);
     this.#counts = countsOperation(context);
     this.#streamCounts = streamCountsOperation(context);
-    this.#expire = expireOperation(context);
   }
 
   now(): number {
@@ -143,7 +144,15 @@ export class PostgresStorage implements Storage {
       subscription,
       seqs: options.ids === undefined ? null : this.#seqs(options.ids),
     };
-    return this.#batcher.submit(this.#take(item), item, queue, { bytes: 0, rows: options.count });
+    const size = { bytes: 0, rows: options.count };
+    return this.#batcher.submit(
+      this.#take(item),
+      item,
+      queue,
+      item.seqs === null
+        ? size
+        : { ...size, returned: Math.min(options.count * BODY_BYTES, MAX_RETURNED_BYTES) },
+    );
   }
 
   settle(items: readonly SettleItem[]): Promise<SettleResult[]> {
@@ -184,7 +193,8 @@ export class PostgresStorage implements Storage {
       subscription,
       seqs: options.ids === undefined ? null : this.#seqs(options.ids),
     };
-    return this.#batcher.submit(this.#scan(item), item, queue, rowsOf(options.limit));
+    const size = { bytes: 0, rows: options.limit, returned: options.bodies ? MAX_RETURNED_BYTES : 0 };
+    return this.#batcher.submit(this.#scan(item), item, queue, size);
   }
 
   /**
@@ -197,7 +207,7 @@ export class PostgresStorage implements Storage {
     const all = ['waiting', 'reserved', 'waiting'] as const;
     const steps = !isWaiting ? [...new Set(states)] : states.includes('reserved') ? all : all.slice(0, 1);
     const items = steps.map((state) => ({ operation: this.#purge(state), item: queue, queues: [queue] }));
-    const done = await this.#batcher.submitAll(items, rowsOf(1));
+    const done = await this.#batcher.submitAll(items, A_BATCH);
     return {
       removed: done.reduce((sum, { removed }) => sum + removed, 0),
       isDone: done.every(({ isDone }) => isDone),
@@ -207,7 +217,9 @@ export class PostgresStorage implements Storage {
   async counts(key: QueueKey, group?: GroupName): Promise<QueueCounts> {
     const { registry } = this.#context;
     const queue = registry.queue(key);
-    if (group === undefined && queue.isStream) return this.#batcher.submit(this.#streamCounts, queue, queue);
+    if (group === undefined && queue.isStream) {
+      return this.#batcher.submit(this.#streamCounts, queue, queue, A_BATCH);
+    }
     const subscription = group === undefined ? queue.whole : registry.subscription(queue, group);
     const counts = await this.#batcher.submit(this.#counts, subscription, queue);
     return { ...counts, groups: new Map() };
@@ -218,20 +230,16 @@ export class PostgresStorage implements Storage {
   }
 
   async sweep(): Promise<SweepResult> {
-    const nextAt = await this.#batcher.submit(this.#expire, null, null);
+    const { clock, expirer } = this.#context;
+    expirer.lookSoon();
+    await this.ping();
     const hasMore = await this.#housekeeping.run();
-    return { affected: this.#takeAffected(), nextAt: hasMore ? Math.floor(this.#context.clock.now) : nextAt };
+    return { affected: this.#takeAffected(), nextAt: hasMore ? Math.floor(clock.now) : expirer.nextAt };
   }
 
   /** Reads the database's clock. */
   async ping(): Promise<void> {
     this.#context.clock.see(await this.#batcher.submit(PING_OPERATION, null, null));
-  }
-
-  /** What has to come before all else in a batch, if something may have expired. */
-  first(): Item<unknown, unknown> | null {
-    const { expiries, clock } = this.#context;
-    return expiries.nextAt <= clock.now ? { operation: this.#expire, item: null, queues: [] } : null;
   }
 
   #seqs(ids: readonly ElementId[]): number[] {

@@ -2,7 +2,7 @@ import type { TakeOptions, TakeResult } from '../../engine/storage.ts';
 import type { Delivery } from '../../model/element.ts';
 import { ownerNumber } from '../../model/owner.ts';
 import { int8Array } from './arrays.ts';
-import type { Operation, Prepared } from './batcher.ts';
+import { MAX_RETURNED_BYTES, type Operation, type Prepared } from './batcher.ts';
 import { decodeBody, decodeHead } from './content.ts';
 import { drawToken, type Token, tokenText } from './ids.ts';
 import type { Context } from './operations.ts';
@@ -22,17 +22,12 @@ export interface Popped extends Delivery {
 }
 
 /**
- * A statement returns no more bytes than this, however many deliveries were asked for: a thousand bodies
- * of a megabyte would be two gigabytes of text on the wire. A caller that gets too few sees a `nextDueAt` that has
- * passed and asks again.
- */
-const MAX_BYTES = 16 * 1024 * 1024;
-
-/**
  * A server that was frozen runs what it had received when it continues, and the caller is long gone. Up to
  * this long after it was sent, by the database's clock, a take returns something, and not later.
  */
 const TAKE_WITHIN_MS = 4000;
+/** If another node has locked what waits, a take is worth repeating after so long. */
+const LOCKED_FOR_MS = 50;
 
 /** What is asked for one subscription, by several items if they ask alike: these share what is found in their order. */
 interface Request {
@@ -69,26 +64,36 @@ interface TakeKind {
 /**
  * Row locks make sure that no two takers get the same delivery; `SKIP LOCKED` that no taker waits for another
  * node's. Rows are changed by their place in the table, which their lock keeps from moving. Measured against
- * a join by key: 15 % less work. Expired elements are locked and left alone: the next batch removes them.
+ * a join by key: 15 % less work. Expired elements are locked and left alone, and expired before the next batch; while that
+ * fails, they are stepped over.
+ *
+ * A caller that gets too few because of the bytes that a statement may return sees a `nextDueAt` that has passed and asks again.
  */
 function takeStatement({ reserves, shared, byIds }: TakeKind): Statement {
   const columns = reserves ? RESERVES : POPS;
-  const [until, ids] = [`$${columns.count + 1}::bigint`, `$${columns.count + 2}::bigint[]`];
+  const [until, stepsOver, ids] = ['bigint', 'bool', 'bigint[]'].map(
+    (type, index) => `$${columns.count + 1 + index}::${type}`,
+  );
   const requests = columns.from('r');
-  const where = 'subscription = r.subscription AND lease_until IS NULL AND due_at <= t.now';
-  const found = 'ctid AS tid, due_at, seq, bytes, expires_at <= t.now AS is_expired';
+  const waiting = 'subscription = r.subscription AND lease_until IS NULL';
+  const where = `${waiting} AND due_at <= t.now AND (NOT ${stepsOver} OR expires_at IS NULL OR expires_at > t.now)`;
+  const from = '(due_at, seq) >= (r.from_due, r.from_seq)';
+  const found = 'ctid AS tid, due_at, seq, bytes, expires_at, expires_at <= t.now AS is_expired';
   // One look-up each: a join with the numbers might read the whole index of waiting deliveries for its order.
   const eligible = byIds
     ? `SELECT d.* FROM unnest(${ids}) AS x(seq) CROSS JOIN LATERAL (
         SELECT ${found} FROM delivery WHERE seq = x.seq AND ${where} LIMIT 1 FOR UPDATE SKIP LOCKED) d
       WHERE d.is_expired IS NOT TRUE ORDER BY d.due_at, d.seq LIMIT r.n`
-    : `SELECT ${found} FROM delivery WHERE ${where} AND (due_at, seq) >= (r.from_due, r.from_seq)
+    : `SELECT ${found} FROM delivery WHERE ${where} AND ${from}
       ORDER BY due_at, seq LIMIT r.n FOR UPDATE SKIP LOCKED`;
-  const chosen = `d.ctid = k.tid AND k.before < ${MAX_BYTES}`;
+  const chosen = `d.ctid = k.tid AND k.before < ${MAX_RETURNED_BYTES}`;
   const taken = `k.ord, d.seq, d.subscription, d.due_at, d.tries, d.lease_until, d.token, d.expires_at, d.head, d.body`;
   const content = shared ? 'coalesce(g.head, e.head), coalesce(g.body, e.body)' : 'g.head, g.body';
-  const next = `(SELECT d.due_at FROM delivery d WHERE d.subscription = r.subscription AND d.lease_until IS NULL AND d.due_at > t.now
-      ORDER BY d.due_at, d.seq LIMIT 1)`;
+  // What is due and was not picked is locked by another node, which may leave it there.
+  const next = `CASE WHEN (SELECT count(*) FROM picked p WHERE p.ord = r.ord) < r.n THEN
+      (SELECT greatest(due_at, t.now + ${LOCKED_FOR_MS} * (due_at <= t.now)::int) FROM delivery
+      WHERE ${waiting} AND ${from} AND (ctid IN (SELECT p.tid FROM picked p)) IS NOT TRUE
+      ORDER BY delivery.due_at, seq LIMIT 1) END`;
   return {
     name: `${reserves ? 'reserve' : 'pop'}${shared ? ' shared' : ''}${byIds ? ' by ids' : ''}`,
     text: `${withList(
@@ -108,7 +113,7 @@ function takeStatement({ reserves, shared, byIds }: TakeKind): Statement {
     FROM g ${shared ? 'LEFT JOIN element e ON g.head IS NULL AND e.seq = g.seq' : ''}
     UNION ALL
     SELECT r.ord, ${byIds ? 'NULL' : next}, NULL, NULL, t.now, (SELECT max(k.before) FROM k)::bigint,
-      (SELECT count(*) FROM picked p WHERE p.is_expired), NULL, NULL
+      (SELECT min(p.expires_at) FROM picked p WHERE p.is_expired), NULL, NULL
     FROM t CROSS JOIN ${requests} ORDER BY 1, 2, 3`,
   };
 }
@@ -171,7 +176,8 @@ function prepareTake(
   const { now } = context.clock;
   const until = Number.isFinite(now) ? Math.ceil(now) + TAKE_WITHIN_MS : Number.MAX_SAFE_INTEGER;
   const seqs = items[0]?.seqs ?? null;
-  const values = [...(reserves ? RESERVES : POPS).values(requests), String(until)];
+  const columns = reserves ? RESERVES : POPS;
+  const values = [...columns.values(requests), String(until), String(context.expirer.isPaused)];
   return {
     query: { statement, values: seqs === null ? values : [...values, int8Array(seqs)] },
     read: (rows) => {
@@ -188,7 +194,7 @@ function prepareTake(
 
 /** The deliveries of each request come in their order, and after them a row with its next maturity. */
 function readTaken(
-  { clock, ids, expiries, prober }: Context,
+  { clock, ids, expirer, prober }: Context,
   { requests, until, byIds }: { requests: readonly Request[]; until: number; byIds: boolean },
   rows: readonly Row[],
 ): TakeResult[] {
@@ -200,7 +206,7 @@ function readTaken(
     const { subscription, count: wanted } = requests[place] as Request;
     if (row[2] !== null) {
       const leaseUntil = numberOrNull(row, 4);
-      if (leaseUntil !== null) expiries.add(leaseUntil);
+      if (leaseUntil !== null) expirer.add(leaseUntil);
       const expiresAt = numberOrNull(row, 6);
       const { contentType, contentEncoding, headers } = decodeHead(text(row, 7), ids);
       // Field by field: spreading the head took 5 % of the node's time for a take.
@@ -224,10 +230,10 @@ function readTaken(
     const now = number(row, 4);
     clock.see(now);
     prober.took(subscription, deliveries.length);
-    const [wasCut, hasExpired] = [(numberOrNull(row, 5) ?? 0) >= MAX_BYTES, number(row, 6) > 0];
-    if (hasExpired) expiries.add(now);
+    const [wasCut, expiredAt] = [(numberOrNull(row, 5) ?? 0) >= MAX_RETURNED_BYTES, numberOrNull(row, 6)];
+    if (expiredAt !== null) expirer.found(expiredAt);
     // If the database's clock was set forward, the limit was wrong; it is right the next time.
-    const isCut = wasCut || hasExpired || now > until;
+    const isCut = wasCut || expiredAt !== null || now > until;
     const next = isCut ? now : prober.lookAgainAt(subscription, now, numberOrNull(row, 1));
     results[place] = { deliveries, nextDueAt: byIds || deliveries.length >= wanted ? null : next };
     deliveries = [];

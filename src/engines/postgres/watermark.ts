@@ -4,7 +4,8 @@ export interface Place {
   readonly seq: number;
 }
 
-const START: Place = { dueAt: Number.MIN_SAFE_INTEGER, seq: 0 };
+/** Before all that waits. */
+export const START: Place = { dueAt: Number.MIN_SAFE_INTEGER, seq: 0 };
 
 /** Takes between two probes, at least: a queue that hardly moves leaves nothing to step over. */
 export const TAKEN_BETWEEN_PROBES = 500;
@@ -14,10 +15,11 @@ const FULL_PROBE_PAUSE = 20;
 /** Pages that a probe from the start may read before a watermark is worth its inexactness: about half a millisecond. */
 const CHEAP_PAGES = 64;
 /**
- * How far a watermark stays behind the present: another node's insert may commit a little after a younger one.
- * What comes even later is found by the next full probe.
+ * How far a watermark stays behind the present: longer than a batch may take (`BATCH_TIMEOUT_MS` in `batcher.ts`, and what a
+ * session may still do after it), since what a slow batch stores is due before what others stored and committed
+ * in that time. Anything that comes even later is found by the next full probe.
  */
-const LAG_MS = 300;
+const LAG_MS = 5000;
 
 /**
  * The low watermark of a subscription: where its waiting deliveries begin, as far as this node knows.
@@ -27,13 +29,13 @@ const LAG_MS = 300;
  * that begins at the very front steps over all of them: at a million, a quarter of a second each time. So,
  * if a probe from the front turns out to be slow, takes begin at the first delivery that it found.
  *
- * What can appear before the watermark: what this node does itself (inserts with a past maturity, undone takes,
- * expired leases) lowers the watermark at once; what another node does is found by the next full probe.
+ * What can appear before the watermark: what this node does itself (inserts, undone takes, expired leases) lowers the
+ * watermark at once, and a probe that was in flight raises it no higher; what another node does is found by the next full probe.
  */
 export class Watermark {
   #place: Place = START;
-  /** Counts lowerings: what a probe saw before one must not raise the watermark again. */
-  #lowered = 0;
+  /** The lowest maturity since the probe in flight began, which it may not have seen. */
+  #lowest = Number.POSITIVE_INFINITY;
   #taken = 0;
   #probedAt = Number.NEGATIVE_INFINITY;
   #fullProbeAt = Number.NEGATIVE_INFINITY;
@@ -51,7 +53,7 @@ export class Watermark {
 
   /** Something that matures at `dueAt` begins to wait, or may do so within a moment; -Infinity: at any time. */
   lower(dueAt: number): void {
-    this.#lowered += 1;
+    this.#lowest = Math.min(this.#lowest, dueAt);
     if (!this.isSet || dueAt > this.#place.dueAt) return;
     this.#place = dueAt > START.dueAt ? { dueAt, seq: 0 } : START;
   }
@@ -75,7 +77,7 @@ export class Watermark {
 
   /** Begins a probe. Returns the function that takes what it found; null: it failed. */
   probing(from: Place, nowMs: number): (found: Probed | null) => void {
-    const lowered = this.#lowered;
+    this.#lowest = Number.POSITIVE_INFINITY;
     const isFull = from === START;
     this.#taken = 0;
     this.#probedAt = nowMs;
@@ -84,8 +86,9 @@ export class Watermark {
         this.#fullProbeAt = nowMs;
         this.#fullCostMs = probed?.costMs ?? Math.max(this.#fullCostMs * 2, PROBE_EVERY_MS);
       }
-      if (probed === null || lowered !== this.#lowered) return;
+      if (probed === null) return;
       this.#place = isFull && probed.pages < CHEAP_PAGES ? START : placeAt(probed);
+      this.lower(this.#lowest);
     };
   }
 

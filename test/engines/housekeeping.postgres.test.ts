@@ -1,0 +1,194 @@
+import assert from 'node:assert/strict';
+import { afterEach, before, beforeEach, describe, it } from 'node:test';
+import pg from 'pg';
+import type { Engine, NamespacePolicy } from '../../src/engine/engine.ts';
+import { bodyTexts, newElement, newElements } from '../support/elements.ts';
+import { codeOf } from '../support/outcome.ts';
+import type { PostgresServer } from '../support/postgres-server.ts';
+import { commit } from '../support/settle.ts';
+import { freshSchema, runSql, sharedServer } from './postgres.ts';
+import { openNode, until } from './postgres-node.ts';
+
+const MEGABYTE = 1024 * 1024;
+const NAMESPACES: readonly NamespacePolicy[] = [
+  { name: 'jobs', groups: null, deadLetter: { maxTries: 1, queue: 'dead' }, retentionMs: null },
+  { name: 'stream', groups: ['g1'], deadLetter: { maxTries: 1, queue: 'dead' }, retentionMs: 60_000 },
+];
+const OTHERS: readonly NamespacePolicy[] = [
+  { name: 'others', groups: null, deadLetter: null, retentionMs: null },
+];
+const JOBS = { ns: 'jobs', name: 'q' };
+const DEAD = { ns: 'jobs', name: 'dead' };
+const STREAM = { ns: 'stream', name: 'q' };
+const LEASE_MS = 1000;
+const RESERVE = { group: '', count: 1000, leaseMs: LEASE_MS };
+
+describe('What PostgreSQL does by itself', () => {
+  let server: PostgresServer;
+  let schema: string;
+  let engine: Engine;
+  let other: pg.Client;
+  let now: number;
+  let warnings: string[];
+
+  before(async () => {
+    server = await sharedServer();
+  });
+  beforeEach(async () => {
+    schema = freshSchema();
+    now = Date.UTC(2026, 0, 1);
+    warnings = [];
+    const log = { info: () => {}, warn: (_: object, message: string) => void warnings.push(message) };
+    engine = await openNode(server, { schema, namespaces: NAMESPACES, log });
+    other = new pg.Client({ connectionString: server.url() });
+    await other.connect();
+    await other.query(`SET search_path = ${schema}`);
+    await pass(0);
+  });
+  afterEach(async () => {
+    await other.end();
+    await engine.stop();
+    await runSql(server, `DROP SCHEMA ${schema} CASCADE`);
+  });
+
+  const pass = async (ms: number): Promise<void> => {
+    now += ms;
+    await runSql(
+      server,
+      `CREATE OR REPLACE FUNCTION ${schema}.now_ms() RETURNS bigint LANGUAGE sql VOLATILE AS 'SELECT ${now}::bigint'`,
+    );
+    await engine.ping();
+  };
+  const sweepAll = async (): Promise<void> => {
+    for (;;) {
+      const { nextAt } = await engine.storage.sweep();
+      if (nextAt === null || nextAt > now) return;
+    }
+  };
+  const ready = async (queue: { ns: string; name: string }, node = engine): Promise<number> =>
+    (await node.storage.counts(queue)).ready;
+  const numberOf = async (sql: string): Promise<number> => Number((await other.query(sql)).rows[0].n);
+
+  it('fails no call while leases cannot be expired, and expires them when that works again', async () => {
+    await other.query(`CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'asked for by a test'; END $$;
+      CREATE TRIGGER failing BEFORE INSERT ON delivery FOR EACH ROW WHEN (NEW.reason IS NOT NULL) EXECUTE FUNCTION fail()`);
+    await engine.storage.insert(JOBS, newElements('dies'));
+    await engine.storage.take(JOBS, RESERVE);
+    await engine.storage.insert(JOBS, [newElement({ body: 'expires', expiresAt: now + LEASE_MS })]);
+    await engine.storage.insert(JOBS, newElements('stays'));
+    await pass(LEASE_MS);
+    for (let call = 0; call < 5; call++)
+      assert.equal(await codeOf(engine.storage.insert(JOBS, newElements('more'))), 'done');
+    const { deliveries } = await engine.storage.take(JOBS, { ...RESERVE, leaseMs: null });
+    assert.deepEqual(bodyTexts(deliveries), ['stays', ...Array(5).fill('more')]);
+    const { nextAt } = await engine.storage.sweep();
+    assert.ok(nextAt !== null && nextAt > now, 'it is not tried again at once');
+    assert.equal(warnings.length, 1);
+    await other.query('DROP TRIGGER failing ON delivery');
+    await until(async () => {
+      await engine.storage.sweep();
+      return (await ready(DEAD)) === 2;
+    });
+  });
+
+  it('moves no more bytes at once than a statement has the time for', async () => {
+    const body = Buffer.alloc(MEGABYTE);
+    for (let i = 0; i < 4; i++) {
+      await engine.storage.insert(
+        JOBS,
+        Array.from({ length: 5 }, () => newElement({ body })),
+      );
+      await engine.storage.take(JOBS, RESERVE);
+    }
+    await pass(LEASE_MS);
+    await sweepAll();
+    assert.equal(await ready(DEAD), 20);
+    const most = await numberOf(
+      `SELECT max(c) AS n FROM (SELECT count(*) AS c FROM delivery WHERE reason IS NOT NULL GROUP BY xmin::text) x`,
+    );
+    assert.ok(most <= 9, `${most} MiB in one transaction`);
+  });
+
+  it('expires what is behind very much of a namespace that this node does not have', async () => {
+    const far = await openNode(server, { schema, namespaces: OTHERS });
+    const theirs = { ns: 'others', name: 'q' };
+    const many = Array.from({ length: 1250 }, () => newElement({ expiresAt: now + LEASE_MS / 2 }));
+    for (let i = 0; i < 2; i++) await far.storage.insert(theirs, many);
+    for (let i = 0; i < 2; i++) await far.storage.take(theirs, { ...RESERVE, leaseMs: 10 });
+    await far.stop();
+    await engine.storage.insert(JOBS, newElements('a'));
+    await engine.storage.take(JOBS, RESERVE);
+    await engine.storage.insert(JOBS, [newElement({ body: 'b', expiresAt: now + LEASE_MS })]);
+    await pass(LEASE_MS);
+    await sweepAll();
+    assert.equal(await ready(DEAD), 2);
+    assert.equal(
+      await numberOf('SELECT count(*) AS n FROM delivery WHERE reason IS NULL'),
+      2500,
+      'theirs are left',
+    );
+  });
+
+  it('finds an expired element that was reserved when others were expired', async () => {
+    await engine.storage.insert(JOBS, [newElement({ body: 'a', expiresAt: now + LEASE_MS })]);
+    const { deliveries } = await engine.storage.take(JOBS, { ...RESERVE, leaseMs: 3_600_000 });
+    await pass(30 * LEASE_MS);
+    await sweepAll();
+    const action = { kind: 'release', delayMs: 0, countTry: false } as const;
+    const [id = ''] = deliveries.map((delivery) => delivery.id);
+    await engine.storage.settle([{ queue: JOBS, id, group: '', token: null, from: 'reserved', action }]);
+    assert.deepEqual((await engine.storage.take(JOBS, { ...RESERVE, leaseMs: null })).deliveries, []);
+    assert.deepEqual(bodyTexts((await engine.storage.take(DEAD, RESERVE)).deliveries), ['a']);
+  });
+
+  it('does not wait for a stream that another node has locked', async () => {
+    const element = newElement({ groups: ['g1'] });
+    await engine.storage.insert(STREAM, [element, element]);
+    await engine.storage.take(STREAM, { ...RESERVE, group: 'g1', count: 1 });
+    await other.query(`BEGIN; SELECT pg_advisory_xact_lock('element'::regclass::oid::int, (id << 32 >> 32)::int)
+      FROM subscription WHERE grp = '' AND name = 'q'`);
+    await pass(120_000);
+    const startedAt = performance.now();
+    const { nextAt } = await engine.storage.sweep();
+    assert.ok(performance.now() - startedAt < 1000, 'it does not wait for the lock');
+    assert.ok(nextAt !== null && nextAt - now <= 50, 'it is worth looking again soon');
+    assert.equal(await numberOf('SELECT count(*) AS n FROM delivery WHERE reason IS NULL'), 2);
+    await other.query('COMMIT');
+    await until(async () => {
+      await pass(100);
+      await sweepAll();
+      return (await numberOf('SELECT count(*) AS n FROM delivery WHERE reason IS NULL')) === 0;
+    });
+    assert.deepEqual([await ready(STREAM), await ready({ ns: 'stream', name: 'dead' })], [0, 1]);
+  });
+
+  it('names the queues that gained elements although another step failed', async () => {
+    await engine.storage.declare([JOBS], { deadLetter: null });
+    await engine.storage.insert(JOBS, newElements('a'));
+    await engine.storage.take(JOBS, RESERVE);
+    await other.query('ALTER TABLE dedup RENAME TO elsewhere');
+    await pass(LEASE_MS);
+    const { affected } = await engine.storage.sweep();
+    assert.deepEqual(affected, [JOBS]);
+    assert.equal(warnings.length, 1);
+    await other.query('ALTER TABLE elsewhere RENAME TO dedup');
+    await engine.storage.sweep();
+  });
+
+  it('leaves few rows of counts, whatever happened at how many times', async () => {
+    const queue = { ns: 'jobs', name: 'counted' };
+    await engine.storage.insert(queue, [newElement({ delayMs: 10 ** 12 })]);
+    for (let step = 0; step < 80; step++) {
+      await pass(2 ** 20);
+      await engine.storage.insert(queue, newElements('x', 'y'));
+      const { deliveries } = await engine.storage.take(queue, RESERVE);
+      const refs = deliveries.map(({ id }) => ({ id, group: '', token: null }));
+      await commit(engine.storage, queue, refs);
+    }
+    const before = await engine.storage.counts(queue);
+    await engine.storage.sweep();
+    await until(async () => (await numberOf('SELECT count(*) AS n FROM counter')) <= 3);
+    assert.deepEqual(await engine.storage.counts(queue), before);
+    assert.equal(before.scheduled, 1);
+  });
+});
