@@ -1,10 +1,15 @@
 import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, it } from 'node:test';
+import { setFlagsFromString } from 'node:v8';
+import { runInNewContext } from 'node:vm';
 import type { Reply } from '../../src/engines/redis/client/connection.ts';
 import { newElement, newElements } from '../support/elements.ts';
 import { rollback, type Transfer, transfer } from '../support/settle.ts';
-import { entryFor, StubbedStorage } from './redis-stub.ts';
+import { entryFor, olderFor, StubbedStorage } from './redis-stub.ts';
 import { ANSWERED_MS, inTime, refusalOf, settledOf, turns } from './redis-time.ts';
+
+setFlagsFromString('--expose-gc');
+const collectGarbage = runInNewContext('gc') as () => void;
 
 const [HERE, THERE] = [
   { ns: 'jobs', name: 'here' },
@@ -70,7 +75,7 @@ describe('Batches of the Redis engine on a cluster', () => {
     await reply('settle', [entryFor('jobs/dead', 1)]);
     const second = transfer(storage, move(HERE, THERE));
     await turns();
-    await reply('settle', [entryFor('jobs/dead', 2)]);
+    await reply('settle', [olderFor('jobs/dead', 2)]);
     const applying = stub.sent.filter(({ verbs }) => verbs.includes('apply'));
     assert.equal(applying.length, 1, 'one at a time');
     await reply('apply');
@@ -93,10 +98,59 @@ describe('Batches of the Redis engine on a cluster', () => {
     await turns();
     clock.advance(1_000);
     await turns();
-    await reply('entries', [entryFor('jobs/dead', 1)]);
-    // The batch that never ended may yet be executed: it is settled first.
+    await reply('acknowledge', [entryFor('jobs/dead', 1)]);
     await reply('apply');
     await reply('acknowledge');
+  });
+
+  it('try again ever more seldom, and never twice at a time, however many calls send to a server that is away', async () => {
+    const { storage, clock } = stub;
+    const attempts: number[] = [];
+    const transfers: Promise<unknown>[] = [];
+    for (let second = 0; second < 60; second++) {
+      transfers.push(transfer(storage, move(HERE, THERE)));
+      await turns();
+      await reply('settle', [second === 0 ? entryFor('jobs/dead', 1) : olderFor('jobs/dead', second + 1)]);
+      clock.advance(1_000);
+      await turns();
+      assert.ok(stub.sent.length <= 1);
+      for (const { verbs, reply: answer } of stub.sent.splice(0)) {
+        if (verbs.includes('apply')) attempts.push(second);
+        else answer([entryFor('jobs/dead', 1)]);
+      }
+      await turns();
+    }
+    assert.ok(attempts.length >= 5 && attempts.length <= 10, `attempts after ${attempts} s`);
+    for (let second = 0; second < 5; second++) {
+      clock.advance(1_000);
+      await turns();
+    }
+    await Promise.all(transfers);
+  });
+
+  it('keep nothing of calls that were answered at their deadline, while what they moved waits for its server', async () => {
+    const { storage, clock } = stub;
+    const elements: WeakRef<object>[] = [];
+    for (let i = 1; i <= 20; i++) {
+      const [moved] = move(HERE, THERE);
+      assert.ok(moved);
+      for (const { element } of moved.inserts) elements.push(new WeakRef(element));
+      const moving = transfer(storage, [moved]);
+      await turns();
+      await reply('settle', [i === 1 ? entryFor('jobs/dead', 1) : olderFor('jobs/dead', i)]);
+      if (i === 1) stub.take('apply');
+      clock.advance(ANSWERED_MS);
+      assert.deepEqual(await moving, ['done']);
+      await turns();
+      for (const { verbs, reply: answer } of stub.sent.splice(0)) {
+        if (!verbs.includes('apply')) answer([entryFor('jobs/dead', 1)]);
+      }
+    }
+    clock.advance(10 * ANSWERED_MS);
+    await turns();
+    collectGarbage();
+    const kept = elements.filter((element) => element.deref() !== undefined);
+    assert.ok(kept.length <= 1, `${kept.length} are kept`);
   });
 
   it('that never end do not keep their calls, nor those behind them, from an answer', async () => {

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { type AddressInfo, createServer, type Server, type Socket } from 'node:net';
-import { afterEach, beforeEach, describe, it } from 'node:test';
+import { afterEach, beforeEach, describe, it, type TestContext } from 'node:test';
 import { CommandLost, RedisConnection, ReplyError } from '../../src/engines/redis/client/connection.ts';
 import { Master, NotReplicated } from '../../src/engines/redis/client/master.ts';
 import type { Library } from '../../src/engines/redis/library.ts';
@@ -134,18 +134,18 @@ const CHECK: Readonly<Record<string, string>> = {
 };
 
 describe('A Redis master with a replica', TIMEOUT, () => {
-  it('is sent the commands of a turn in one packet, with one WAIT behind it that only writes depend on', async (t) => {
-    const packets: string[][] = [];
+  /** A master whose server passes commands to `onPacket`, the checks of new connections left out. */
+  async function masterOn(
+    t: TestContext,
+    onPacket: (names: readonly string[], socket: Socket) => void,
+  ): Promise<Master> {
     const server = createServer({ noDelay: true }, (socket) => {
       socket.on('error', () => {});
       socket.on('data', (data) => {
         const names = namesIn(data);
         const isCheck = names.every((name) => name in CHECK);
         if (isCheck) socket.write(names.map((name) => CHECK[name]).join(''));
-        else {
-          packets.push(names);
-          socket.write('+OK\r\n-ERR no\r\n+OK\r\n$1\r\n1\r\n:0\r\n:0\r\n');
-        }
+        else onPacket(names, socket);
       });
     });
     server.listen(0, '127.0.0.1');
@@ -166,6 +166,15 @@ describe('A Redis master with a replica', TIMEOUT, () => {
       server.close();
     });
     await master.ready;
+    return master;
+  }
+
+  it('is sent the commands of a turn in one packet, with one WAIT behind it that only writes depend on', async (t) => {
+    const packets: (readonly string[])[] = [];
+    const master = await masterOn(t, (names, socket) => {
+      packets.push(names);
+      socket.write('+OK\r\n-ERR no\r\n+OK\r\n$1\r\n1\r\n:0\r\n:0\r\n');
+    });
     const followers = [{ name: 'PUBLISH', args: ['c', 'm'] }];
     const written = master.execute({ name: 'SET', args: ['a', '1'], writes: true });
     const failed = master.execute({ name: 'SET', args: ['b', '1'], writes: true });
@@ -176,6 +185,46 @@ describe('A Redis master with a replica', TIMEOUT, () => {
       read.then((reply) => assert.deepEqual(reply, Buffer.from('1'))),
     ]);
     assert.deepEqual(packets, [['SET', 'SET', 'ASKING', 'GET', 'PUBLISH', 'WAIT']]);
+  });
+
+  it('has one WAIT to reply to on each connection, however many turns wait for a replica that stalls', async (t) => {
+    let waits = 0;
+    // While a connection waits for a replica, the server executes nothing of it: so many replies are due after that.
+    const stalled = new Map<Socket, number>();
+    let isStalled = true;
+    const master = await masterOn(t, (names, socket) => {
+      for (const name of names) {
+        const due = stalled.get(socket);
+        if (name === 'WAIT') waits++;
+        if (due !== undefined) stalled.set(socket, due + 1);
+        else if (name === 'SET') socket.write('+OK\r\n');
+        else if (isStalled) stalled.set(socket, 0);
+        else socket.write(':1\r\n');
+      }
+    });
+    const write = (value: string) => master.execute({ name: 'SET', args: ['a', value], writes: true });
+    const outcomes: Promise<unknown>[] = [];
+    for (let i = 0; i < 20; i++) {
+      outcomes.push(
+        write(`${i}`).then(
+          () => 'done',
+          (error) => error,
+        ),
+      );
+      await turns();
+      await until(() => stalled.size > 0);
+    }
+    await until(() => [...stalled.values()].reduce((sum, due) => sum + due + 1, 0) >= 20);
+    assert.equal(waits, stalled.size);
+    isStalled = false;
+    for (const [socket, due] of stalled) {
+      stalled.delete(socket);
+      socket.write(`:0\r\n${'+OK\r\n'.repeat(due)}`);
+    }
+    const failed = (await Promise.all(outcomes)).filter((outcome) => outcome !== 'done');
+    assert.equal(failed.length, waits / 2);
+    assert.ok(failed.every((error) => error instanceof NotReplicated));
+    assert.deepEqual(await write('late'), Buffer.from('OK'));
   });
 });
 

@@ -131,6 +131,55 @@ describe('The outbox of a queue of a Redis cluster', () => {
     assert.deepEqual(bodyTexts((await engine.storage.take(TARGET, POP)).deliveries), ['left']);
   });
 
+  it('is relayed although the queues of twenty destinations in front cannot take anything', async () => {
+    const names = Array.from({ length: 21 }, (_, i) => ({ ns: 'plain', name: `target ${10 + i}` }));
+    for (const queue of names.slice(0, 20)) cli('SET', keys.queue(queue).hash, 'no hash');
+    await engine.storage.insert(SOURCE, newElements('moved'));
+    const [reserved] = (await engine.storage.take(SOURCE, { ...POP, leaseMs: MINUTE })).deliveries;
+    const finish = { id: reserved?.id ?? '', group: '', token: null };
+    const inserts = names.map((queue) => ({ queue, element: newElement({ body: 'copy' }) }));
+    const caught = proxy.catch(APPLY, 'deaf');
+    const moving = transfer(engine.storage, [{ from: SOURCE, finish, inserts }]);
+    await caught;
+    await engine.stop();
+    await moving;
+    proxy.reset();
+    engine = redisEngine({ url, namespaces: [plain('plain')], clock, prefix });
+    await engine.start();
+    const end = performance.now() + 4_000;
+    const last = names.at(-1) ?? TARGET;
+    while ((await engine.storage.counts(last)).ready === 0) {
+      assert.ok(performance.now() < end, 'waited in vain');
+      clock.advance(2 * MINUTE);
+      // A sweep waits for what it relays.
+      engine.storage.sweep().catch(() => {});
+      await turns();
+    }
+  });
+
+  it('is not read again by each call that adds to it while its destination is unavailable', async () => {
+    const body = 'x'.repeat(500_000);
+    cli('SET', keys.queue(TARGET).hash, 'no hash');
+    void move(body, body).catch(() => {});
+    await until(() => fields(SOURCE, 'p') > 0);
+    await engine.storage.counts(SOURCE);
+    cli('CONFIG', 'RESETSTAT');
+    await engine.storage.insert(SOURCE, newElements(...Array.from({ length: 10 }, () => 'moved')));
+    const { deliveries } = await engine.storage.take(SOURCE, { ...POP, leaseMs: MINUTE });
+    const moving: Promise<unknown>[] = [];
+    for (const { id } of deliveries) {
+      const finish = { id, group: '', token: null };
+      const inserts = [{ queue: TARGET, element: newElement() }];
+      moving.push(transfer(engine.storage, [{ from: SOURCE, finish, inserts }]));
+      // Each in a batch of its own.
+      await until(() => fields(SOURCE, 'p') > moving.length);
+    }
+    const [, sent] = /total_net_output_bytes:(\d+)/.exec(cli('INFO', 'stats')) ?? [];
+    assert.ok(Number(sent) < 4 * body.length, `${sent} bytes`);
+    cli('DEL', keys.queue(TARGET).hash);
+    await Promise.all(moving);
+  });
+
   it('keeps the order in which elements left the source, whatever connections are lost', async () => {
     const bodies = Array.from({ length: 40 }, (_, i) => `${i}`);
     for (const [i, body] of bodies.entries()) {

@@ -23,7 +23,7 @@ const RESULTS: Readonly<Record<string, Buffer>> = {
   insert: Buffer.from([0, 0, 0, 0, 0, 1]),
   settle: DONE,
 };
-const VERBS = ['insert', 'settle', 'apply', 'acknowledge', 'entries', 'settle-session'];
+const VERBS = ['insert', 'settle', 'apply', 'acknowledge', 'settle-session'];
 
 /** One call of the library as it was sent. */
 export interface SentCall {
@@ -37,9 +37,19 @@ export interface SentCall {
 
 /** An entry for a queue, as a reply has it. */
 export function entryFor(to: string, number: number): Reply {
-  const written = Buffer.alloc(7);
-  written.writeUIntBE(number, 1, 6);
+  const written = numberText(number);
   return [Buffer.from(to), written, Buffer.concat([written, Buffer.alloc(8)])];
+}
+
+/** What a reply has of a queue for which there are older entries: the number of the newest one. */
+export function olderFor(to: string, number: number): Reply {
+  return [Buffer.from(to), numberText(number)];
+}
+
+function numberText(number: number): Buffer {
+  const text = Buffer.alloc(7);
+  text.writeUIntBE(number, 1, 6);
+  return text;
 }
 
 /** The storage of the Redis engine on a cluster, on a transport that a test answers by hand. */
@@ -80,7 +90,7 @@ export class StubbedStorage {
       client: Buffer.alloc(8),
       topology: { isCluster: true },
       signals: {} as InsertSignals,
-      onReply: (queue, reply, moves) => this.#outbox.onReply(queue, reply, moves),
+      onReply: (queue, reply, awaitedUntil) => this.#outbox.onReply(queue, reply, awaitedUntil),
     });
     const batchers = this.#batchers;
     this.#outbox = new Outbox({ batchers, clock, log, dedupWindowMs: 0, onArrival: () => {} });

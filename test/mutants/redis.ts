@@ -40,7 +40,7 @@ export const REDIS: readonly Mutant[] = [
   {
     name: 'a call is answered before what it moved has arrived',
     suite: 'redis batches',
-    edits: [inRedis('outbox.ts', 'upTo === null || Buffer.compare(number, upTo) <= 0', 'number !== upTo')],
+    edits: [inRedis('outbox.ts', 'Buffer.compare(each.number, number) <= 0', 'each.number !== number')],
   },
   {
     name: 'an outbox entry that is sent again is applied again',
@@ -66,7 +66,7 @@ export const REDIS: readonly Mutant[] = [
   {
     name: 'a sweep leaves the outbox of a node that died',
     suite: 'redis outbox',
-    edits: [inRedis('library/sweep.lua', "if hasEntries then wantAll(q, 'hint') end", '')],
+    edits: [inRedis('library/sweep.lua', 'if hasEntries then nameDestinations(q) end', '')],
   },
   {
     name: 'a call that is sent again is done again',

@@ -75,9 +75,13 @@ interface BatcherParts {
   readonly signals: InsertSignals;
   /**
    * What a reply says of other queues, before its calls are answered. Returns what the calls that move elements wait for,
-   * up to their deadlines. @param moves whether there are such calls
+   * up to their deadlines. @param awaitedUntil the last of those deadlines; null: there are no such calls
    */
-  readonly onReply: (queue: QueueKey, reply: LibraryReply, moves: boolean) => Promise<void> | null;
+  readonly onReply: (
+    queue: QueueKey,
+    reply: LibraryReply,
+    awaitedUntil: number | null,
+  ) => Promise<void> | null;
 }
 
 /** What one batch carries at most, unless a single call is larger. */
@@ -450,8 +454,8 @@ class Batcher {
     else if (batch.number > 0) this.#received = batch.number;
     if (batch.number > 0) this.#keepsPops = batch.calls.some(({ verb }) => verb.name === TAKE.name);
     const registered = this.#afterwards(batch, read);
-    const moves = batch.calls.some(({ options }) => options.moves === true);
-    const moved = this.#parts.onReply(this.queue, read, moves);
+    const last = batch.calls.findLast(({ options }) => options.moves === true);
+    const moved = this.#parts.onReply(this.queue, read, last?.deadlineAt ?? null);
     const both = moved === null ? registered : Promise.all([registered, moved]).then(() => {});
     for (const { calls, values, error } of decoded) {
       for (const [at, call] of calls.entries()) {

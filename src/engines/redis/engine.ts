@@ -87,7 +87,7 @@ export class RedisEngine implements Engine {
       registry,
       topology,
       signals: signaller,
-      onReply: (queue, reply, moves) => {
+      onReply: (queue, reply, awaitedUntil) => {
         if (reply.died !== null) {
           const target = parseQueueText(reply.died.to);
           const groups = policies.deadLetterGroups(queue);
@@ -96,7 +96,7 @@ export class RedisEngine implements Engine {
           }
           sweeper.noteAffected(target);
         }
-        return this.#outbox.onReply(queue, reply, moves);
+        return this.#outbox.onReply(queue, reply, awaitedUntil);
       },
     });
     this.#batchers = batchers;

@@ -6,8 +6,11 @@ import { parseQueueText, queueText } from './keys.ts';
 import { noNumberLeft } from './verbs/insert.ts';
 import type { LibraryReply, Prefix, Verb } from './verbs/verb.ts';
 
-const AGAIN_MS = 1_000;
+/** How long a relay that failed waits: the first time, and at most. Each attempt reads the entries again. */
+const FIRST_PAUSE_MS = 1_000;
+const MAX_PAUSE_MS = 8_000;
 const NUMBER_BYTES = 7;
+const NO_NUMBER = Buffer.alloc(NUMBER_BYTES);
 /** Done twice they are done once; what follows on them must not be undone by a failover. */
 const REPEATABLE: CallOptions = { isFree: true, waits: true };
 
@@ -30,12 +33,6 @@ const ACKNOWLEDGE: Verb<{ readonly to: string; readonly number: Buffer }, undefi
   decode: () => [undefined],
 };
 
-const ENTRIES: Verb<undefined, undefined> = {
-  name: 'entries',
-  encode: () => [],
-  decode: (_, calls) => calls.map(() => undefined),
-};
-
 interface OutboxParts {
   readonly batchers: Batchers;
   readonly clock: Clock;
@@ -56,8 +53,6 @@ interface OutboxParts {
 export class Outbox {
   readonly #parts: OutboxParts;
   readonly #relays = new Map<string, Relay>();
-  /** Sources whose entries are read again soon, by their names. */
-  readonly #retries = new Map<string, CancelTimer>();
   #isStopped = false;
 
   constructor(parts: OutboxParts) {
@@ -65,83 +60,91 @@ export class Outbox {
   }
 
   /**
-   * Relays the entries that a reply has. Resolves when those that its outbox holds by now are applied; null: there are
-   * none. @param isAwaited whether somebody waits for that
+   * Relays the entries that a reply has or announces. Resolves when those that its outbox holds by now are applied; null:
+   * there are none, or nobody waits.
+   * @param awaitedUntil when those who wait for that stop, by the monotonic clock; null: nobody waits
    */
-  onReply(source: QueueKey, { tag, outbox }: LibraryReply, isAwaited: boolean): Promise<void> | null {
+  onReply(
+    source: QueueKey,
+    { tag, outbox }: LibraryReply,
+    awaitedUntil: number | null,
+  ): Promise<void> | null {
     const applied: Promise<void>[] = [];
     for (const prefix of outbox) {
-      const key = keyOf(source, prefix.to);
-      const relay = this.#relays.get(key) ?? { next: null, waiters: [], isRunning: false };
-      if (prefix.entries.length === 0 && !relay.isRunning) {
-        if (prefix.last.some((byte) => byte !== 0)) applied.push(this.relayAll(source));
-        continue;
-      }
-      this.#relays.set(key, relay);
+      if (prefix.last.equals(NO_NUMBER)) continue;
+      const key = `${queueText(source)}\0${prefix.to}`;
+      const running = this.#relays.get(key);
+      const relay = running ?? { source, to: prefix.to, next: null, waiters: [], cancelPause: () => {} };
       if (prefix.entries.length > 0) relay.next = { tag, prefix };
-      if (isAwaited) {
-        applied.push(new Promise((resolve) => relay.waiters.push({ number: prefix.last, resolve })));
-      }
-      if (!relay.isRunning) void this.#run(source, key, relay);
+      if (awaitedUntil !== null) applied.push(this.#applied(relay, prefix.last, awaitedUntil));
+      if (running !== undefined) continue;
+      this.#relays.set(key, relay);
+      void this.#run(key, relay);
     }
     return applied.length === 0 ? null : Promise.all(applied).then(() => {});
   }
 
-  /** Relays what the outbox of a queue holds. Never rejects: what fails is tried again later. */
-  async relayAll(source: QueueKey): Promise<void> {
-    const options = { ...REPEATABLE, join: 'entries', moves: true };
-    await this.#parts.batchers
-      .call(source, ENTRIES, undefined, options)
-      .catch(() => this.#retryLater(source));
-  }
-
   stop(): void {
     this.#isStopped = true;
-    for (const cancel of this.#retries.values()) cancel();
-    this.#retries.clear();
+    for (const { cancelPause } of this.#relays.values()) cancelPause();
   }
 
-  /** Until the outbox has nothing more for the destination. Never rejects. */
-  async #run(source: QueueKey, key: string, relay: Relay): Promise<void> {
-    relay.isRunning = true;
-    try {
-      while (relay.next !== null) {
-        const read: Read = relay.next;
+  /** Until the outbox has nothing more for the destination. Never rejects: what fails is tried again later. */
+  async #run(key: string, relay: Relay): Promise<void> {
+    let number: Buffer = NO_NUMBER;
+    let pauseMs = FIRST_PAUSE_MS;
+    while (!this.#isStopped) {
+      try {
+        if (relay.next !== null) number = await this.#apply(relay, relay.next);
         relay.next = null;
-        await this.#apply(source, relay, read);
+        await this.#parts.batchers.call(relay.source, ACKNOWLEDGE, { to: relay.to, number }, REPEATABLE);
+        if (relay.next === null) break;
+        pauseMs = FIRST_PAUSE_MS;
+      } catch (error) {
+        relay.next = null;
+        if (this.#isStopped) return;
+        const { log } = this.#parts;
+        log.warn({ queue: relay.source, err: error }, 'elements could not be brought to their queue yet');
+        await this.#pause(relay, pauseMs);
+        pauseMs = Math.min(2 * pauseMs, MAX_PAUSE_MS);
       }
-      this.#relays.delete(key);
-      settle(relay, null);
-    } catch (error) {
-      if (this.#isStopped) return;
-      this.#parts.log.warn({ queue: source, err: error }, 'elements could not be brought to their queue yet');
-      this.#retryLater(source);
-    } finally {
-      relay.isRunning = false;
     }
+    this.#relays.delete(key);
+    for (const { onApplied } of relay.waiters) onApplied();
   }
 
-  async #apply(source: QueueKey, relay: Relay, { tag, prefix }: Read): Promise<void> {
+  /** Returns the number up to which the destination has the entries. */
+  async #apply({ waiters, to }: Relay, { tag, prefix: { entries } }: Read): Promise<Buffer> {
     const { batchers, dedupWindowMs, onArrival } = this.#parts;
-    const { to, entries } = prefix;
     const target = parseQueueText(to);
     const bytes = entries.reduce((sum, { length }) => sum + length, 0);
     const options = { ...REPEATABLE, creates: true, stores: true, bytes };
     await batchers.call(target, APPLY, { tag, windowMs: dedupWindowMs, entries }, options);
-    const number = entries.at(-1)?.subarray(0, NUMBER_BYTES) ?? Buffer.alloc(NUMBER_BYTES);
+    const number = entries.at(-1)?.subarray(0, NUMBER_BYTES) ?? NO_NUMBER;
     onArrival(target);
-    settle(relay, number);
-    await batchers.call(source, ACKNOWLEDGE, { to, number }, REPEATABLE);
+    for (const { onApplied } of takeWhile(waiters, (each) => Buffer.compare(each.number, number) <= 0)) {
+      onApplied();
+    }
+    return number;
   }
 
-  #retryLater(source: QueueKey): void {
-    const text = queueText(source);
-    if (this.#isStopped || this.#retries.has(text)) return;
-    const cancel = this.#parts.clock.after(AGAIN_MS, () => {
-      this.#retries.delete(text);
-      void this.relayAll(source);
+  /** Resolves when the destination has the entries up to this number, unless it is too late for those who wait. */
+  #applied(relay: Relay, number: Buffer, deadlineAt: number): Promise<void> {
+    this.#dropLate(relay);
+    return new Promise((resolve) => relay.waiters.push({ number, deadlineAt, onApplied: resolve }));
+  }
+
+  #pause(relay: Relay, ms: number): Promise<void> {
+    this.#dropLate(relay);
+    return new Promise((resolve) => {
+      relay.cancelPause = this.#parts.clock.after(ms, resolve);
     });
-    this.#retries.set(text, cancel);
+  }
+
+  /** Those whose deadlines have passed hold the calls that they were for, which are settled. */
+  #dropLate({ waiters }: Relay): void {
+    const now = this.#parts.clock.monotonic();
+    takeWhile(waiters, ({ deadlineAt }) => deadlineAt <= now);
   }
 }
 
@@ -152,21 +155,24 @@ interface Read {
 }
 
 interface Relay {
+  readonly source: QueueKey;
+  /** The full name of the destination. */
+  readonly to: string;
   /** What is to be applied next. */
   next: Read | null;
-  waiters: { readonly number: Buffer; readonly resolve: () => void }[];
-  isRunning: boolean;
+  /** In the order of their numbers and deadlines. */
+  readonly waiters: Waiter[];
+  cancelPause: CancelTimer;
 }
 
-function keyOf(source: QueueKey, to: string): string {
-  return `${queueText(source)}\0${to}`;
+interface Waiter {
+  readonly number: Buffer;
+  readonly deadlineAt: number;
+  readonly onApplied: () => void;
 }
 
-/** Resolves those who wait for a number up to this one; null: all. */
-function settle(relay: Relay, upTo: Buffer | null): void {
-  const before = relay.waiters;
-  const isApplied = ({ number }: { number: Buffer }): boolean =>
-    upTo === null || Buffer.compare(number, upTo) <= 0;
-  relay.waiters = before.filter((waiter) => !isApplied(waiter));
-  for (const waiter of before) if (isApplied(waiter)) waiter.resolve();
+/** Removes the first waiters for which it holds, and returns them. */
+function takeWhile(waiters: Waiter[], holds: (waiter: Waiter) => boolean): Waiter[] {
+  const end = waiters.findIndex((waiter) => !holds(waiter));
+  return waiters.splice(0, end < 0 ? waiters.length : end);
 }

@@ -1,6 +1,6 @@
 import type { QueueKey } from '../../model/names.ts';
 import { type Arg, asString, type Reply } from './client/connection.ts';
-import type { Executor } from './client/executor.ts';
+import { DEADLINE_MS, type Executor } from './client/executor.ts';
 import { type Keys, parseQueueText, queueText } from './keys.ts';
 import type { Library } from './library.ts';
 import type { GivenTime } from './settings.ts';
@@ -30,7 +30,7 @@ interface UnusedOptions {
 }
 
 /** An entry this close to its moment may be taken by a sweep while a call that relies on it is in flight. */
-const MARGIN_MS = 1_000;
+const MARGIN_MS = DEADLINE_MS + 1_000;
 const TIDY_AFTER_MS = 60_000;
 /** A use is noted if the last one is older: one write an hour for a busy queue. */
 const USE_NOTED_MS = 3_600_000;
@@ -196,7 +196,11 @@ export class Registry {
     const now = this.now();
     const registered = this.#due.get(queueText(queue)) ?? 0;
     if (registered > now + MARGIN_MS && registered <= now + ms) return null;
-    return this.addDue(queue, now + ms, deadlineAt);
+    const adding = this.addDue(queue, now + ms, deadlineAt);
+    if (ms > MARGIN_MS) return adding;
+    // If the call arrives late, only a second entry is left then.
+    const late = this.addDue(queue, now + ms + MARGIN_MS, deadlineAt);
+    return Promise.all([adding, late]).then(() => {});
   }
 
   async addDue(queue: QueueKey, at: number, deadlineAt = this.#executor.deadline()): Promise<void> {

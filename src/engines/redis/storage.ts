@@ -218,7 +218,9 @@ export class RedisStorage implements Storage {
     const deadLetters = moves ? policies.deadLetterQueue(queue) : null;
     if (deadLetters !== null) dues.push(...this.#retentionOf(deadLetters));
     const options = { join: 'settle', items: items.length, bytes, stores, moves, dues };
-    const settling = this.#batchers.call(queue, SETTLE, { items, windowMs: dedupWindowMs }, options);
+    const retentionMs = (to: QueueKey): number => policies.retentionMs(to);
+    const call = { items, windowMs: dedupWindowMs, retentionMs };
+    const settling = this.#batchers.call(queue, SETTLE, call, options);
     return stores ? settling.then((results) => this.#sweepTargets(items, results)) : settling;
   }
 

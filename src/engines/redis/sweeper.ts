@@ -120,7 +120,7 @@ export class Sweeper {
       for (const text of [...found.swept.keys(), ...found.silent]) asked.add(text);
       for (const { queue, found: each } of found.swept.values()) {
         if (each.released) this.noteAffected(queue);
-        next = Math.min(next, each.nextAt ?? next);
+        next = Math.min(next, each.more ? now : (each.nextAt ?? next));
       }
       for (const { queue, at } of step) if (found.silent.has(queueText(queue))) next = Math.min(next, at);
     }

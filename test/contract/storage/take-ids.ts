@@ -31,6 +31,21 @@ export function takeIdsContract({ open }: EngineUnderTest): void {
       assert.equal((await on.storage.counts(queue)).scheduled, 1);
     });
 
+    it('takes them although thousands of others have expired, and none that has', async () => {
+      const queue = on.queue();
+      const expiresAt = on.opened.now() + 1000;
+      const expiring = Array.from({ length: 1000 }, () => newElement({ expiresAt }));
+      const [expired = ''] = await on.storage.insert(queue, expiring);
+      for (let i = 0; i < 2; i++) await on.storage.insert(queue, expiring);
+      const ids = await on.storage.insert(queue, [
+        newElement({ body: 'stays' }),
+        newElement({ body: 'expires with them', expiresAt }),
+      ]);
+      await on.opened.passTime(1000);
+      const { deliveries } = await take(queue, [...ids, expired], { leaseMs: 1000 });
+      assert.deepEqual(bodyTexts(deliveries), ['stays']);
+    });
+
     it('takes no more than `count`, and each of them once', async () => {
       const queue = on.queue();
       const ids = await on.storage.insert(queue, newElements('a', 'b', 'c'));

@@ -1,8 +1,9 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
+import type { QueueKey } from '../../../src/model/names.ts';
 import type { EngineUnderTest } from '../../engines.ts';
 import { bodyTexts, newElement, newElements } from '../../support/elements.ts';
-import { commit, transfer } from '../../support/settle.ts';
+import { commit, settle, transfer } from '../../support/settle.ts';
 import { byId, byToken, Fixture } from '../fixture.ts';
 
 export function transferContract(open: EngineUnderTest['open']): void {
@@ -33,6 +34,28 @@ export function transferContract(open: EngineUnderTest['open']): void {
       assert.equal((await on.storage.counts(one)).scheduled, 1);
       assert.deepEqual(bodyTexts(await on.pop(two, 9, 'g1')), ['copy']);
       assert.deepEqual(bodyTexts(await on.pop(two, 9, 'g2')), ['copy']);
+    });
+
+    it('keeps copies by the retention of their own namespace, not by that of the source', async () => {
+      const [kept, long] = [on.queue('kept'), on.queue('stream')];
+      const both = async (from: QueueKey, to: QueueKey, group: string): Promise<void> => {
+        await on.storage.insert(
+          from,
+          newElements('moved', 'copied').map((each) => ({ ...each, groups: [group] })),
+        );
+        const [moved, copied] = [await on.reserveOne(from, group), await on.reserveOne(from, group)];
+        const inserts = [{ queue: to, element: newElement({ body: 'copied', groups: ['g1'] }) }];
+        const finish = { kind: 'finish', inserts } as const;
+        const move = { kind: 'move', to, groups: ['g1'], tries: null, headers: [] } as const;
+        assert.deepEqual(await settle(on.storage, from, [byToken(copied)], finish), ['done']);
+        assert.deepEqual(await settle(on.storage, from, [byToken(moved)], move), ['done']);
+      };
+      await both(on.queue('stream'), kept, 'g1');
+      await both(on.queue('kept'), long, 'g1');
+      await on.opened.passTime(60_000);
+      await on.storage.sweep();
+      assert.equal((await on.storage.counts(kept)).ready, 0);
+      assert.equal((await on.storage.counts(long)).ready, 2);
     });
 
     it('inserts nothing for a move whose element is not held, and does the other moves', async () => {

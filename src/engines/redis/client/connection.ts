@@ -53,6 +53,8 @@ const FIRST_RETRY_MS = 50;
 const MAX_RETRY_MS = 1_000;
 const TICK_MS = 500;
 const TICKS_PER_HEARTBEAT = 4;
+/** Shorter than the silence after which a server is suspected: one that waits for its replicas is not silent. */
+const WAIT_MS = 700;
 /** A server that owes a reply for this long is sent nothing more until it replies. */
 const SUSPECT_MS = 1_000;
 /** A server that owes a reply for this long is disconnected: it may have vanished without closing. */
@@ -77,6 +79,9 @@ export class RedisConnection {
   readonly #first = Promise.withResolvers<void>();
   #isReady = false;
   #isClosed = false;
+  /** The reply to `WAIT`, and to the one that follows it. */
+  #waiting: Promise<Reply> | null = null;
+  #waitingNext: Promise<Reply> | null = null;
   /** When the server last sent something, or a connect or a command began to wait for it. */
   #aliveAt = 0;
   #ticks = 0;
@@ -136,6 +141,20 @@ export class RedisConnection {
     return (redis.sendCommand(command) as Promise<Reply>).then(this.#onReply, throwOwn);
   }
 
+  /**
+   * Resolves with how many replicas have all that was sent on this connection. One `WAIT` at a time: behind it the server
+   * executes nothing of this connection, so with a replica that stalls, one for each turn would pile up.
+   * @throws ReplyError, CommandLost
+   */
+  replicated(): Promise<Reply> {
+    if (this.#waiting === null) return this.#sendWait();
+    this.#waitingNext ??= this.#waiting.then(
+      () => this.#sendWait(),
+      () => this.#sendWait(),
+    );
+    return this.#waitingNext;
+  }
+
   /** What is sent until `uncork` leaves in one packet. */
   cork(): void {
     this.#redis.stream.cork();
@@ -174,6 +193,15 @@ export class RedisConnection {
     const { status } = this.#redis;
     const isOwed = this.pending > 0 || status === 'connecting' || status === 'connect';
     return isOwed ? this.#options.clock.monotonic() - this.#aliveAt : 0;
+  }
+
+  #sendWait(): Promise<Reply> {
+    this.#waitingNext = null;
+    this.#waiting = this.send('WAIT', [this.wait, WAIT_MS]).finally(() => {
+      // Those who wait for the next one come first.
+      if (this.#waitingNext === null) this.#waiting = null;
+    });
+    return this.#waiting;
   }
 
   #connect(): void {

@@ -47,8 +47,6 @@ export interface MasterOptions extends Pick<ConnectionOptions, 'clock' | 'locate
   readonly onReady: (facts: ServerFacts) => void;
 }
 
-/** Shorter than the silence after which a server is suspected: one that waits for its replicas is not silent. */
-const WAIT_MS = 700;
 /** A server that answered nothing for this long was unavailable: it is asked something every two seconds. */
 const UNAVAILABLE_MS = 3_000;
 /** Leases that end so soon after a server is back could hardly be settled or extended. */
@@ -211,7 +209,7 @@ export class Master {
     if (this.#turn === null) return;
     const { connection, writes, replicas } = this.#turn;
     this.#turn = null;
-    if (writes) replicas.resolve(connection.send('WAIT', [connection.wait, WAIT_MS]));
+    if (writes) replicas.resolve(connection.replicated());
     connection.uncork();
   }
 
@@ -236,6 +234,6 @@ async function replicated(reply: Promise<Reply>, replicas: Promise<Reply>, wait:
   const [replied, count] = await Promise.allSettled([reply, replicas]);
   if (replied.status === 'rejected') throw replied.reason;
   if (count.status === 'fulfilled' && Number(count.value) >= wait) return replied.value;
-  if (count.status === 'rejected' && count.reason instanceof CommandLost) throw count.reason;
+  if (count.status === 'rejected' && count.reason instanceof CommandLost) throw new CommandLost(true);
   throw new NotReplicated();
 }

@@ -76,6 +76,10 @@ local function release(q, gid, seq, d, maturity, tries, token)
   d.maturity, d.tries, d.token, d.ends, d.since, d.isUntouched = maturity, tries, token, 0, 0, false
   add(q, waitingMember(gid, maturity, seq, tries, true))
   store(q, 'd' .. gid .. seq, recordText(d))
+  if d.reason ~= '' and not q.hasReasons then
+    q.hasReasons = '1'
+    store(q, 'R', '1')
+  end
   if gid ~= PLAIN then changeGroup(q, seq, gid, TOUCHED, maturity) end
   flush(q)
 end

@@ -4,6 +4,7 @@
 -- keep their order.
 --
 -- N            the last entry number: max(last + 1, time * 128)
+-- P            the destination behind which the next sweep looks for others
 -- p<number(7)>  run(8), then, packed: { timing, content, groups, dedup key, reason } each
 -- o<tag of the source><run>  the mark: number(7) last use(6) listed under `o` at(6)
 --
@@ -17,7 +18,9 @@ local ENTRY_ELEMENTS = 200
 local ENTRY_BYTES = 1024 * 1024
 local PREFIX_ENTRIES = 100
 local PREFIX_BYTES = 4 * 1024 * 1024
-local MAX_DESTINATIONS = 20
+local DESTINATIONS_AT_ONCE = 20
+-- In `call.wanted`: the reply names the destination, without entries.
+local ONLY_NAMED = 1e300
 -- Longer than any relay may take to apply what it has read.
 local MARK_MS = 86400000
 local runId
@@ -45,6 +48,7 @@ local function writeEntry(q, to, elements)
   store(q, 'p' .. seven(number), runOfServer() .. cmsgpack.pack(elements))
   add(q, 'p' .. to .. '\0' .. seven(number))
   flushIfLarge(q)
+  call.wanted[to] = call.wanted[to] or number
 end
 
 -- Elements for one destination join one entry per call, unless they are many or large. What was relative to now is made
@@ -67,19 +71,22 @@ local function writeEntries(q)
   for to, elements in pairs(call.outbox) do
     elements.bytes = nil
     writeEntry(q, to, elements)
-    call.wanted[to] = call.number > 0 and 'entries' or 'hint'
+    if call.number == 0 then call.wanted[to] = ONLY_NAMED end
   end
   if q.lastEntry then store(q, 'N', seven(q.lastEntry)) end
 end
 
--- The oldest entries for a destination: { to, number(7) of the last one or zeros, number and entry each … }
-local function readPrefix(q, to, wanted)
+-- The oldest entries for a destination: { to, number(7) of the newest one or zeros, number and entry each … }. No entries if
+-- some are older than `from`: a relay is at work on those, or will be when it is time to try again, and while a
+-- destination is unavailable each reply would have the same ones.
+local function readPrefix(q, to, from)
   local front = 'p' .. to .. '\0'
   local low, high = '[' .. front, '(' .. front .. LAST .. '\255'
-  local members = membersBetween(q.z, low, high, PREFIX_ENTRIES)
+  local members = membersBetween(q.z, low, high, from < ONLY_NAMED and PREFIX_ENTRIES or 1)
   local newest = db('ZRANGE', q.z, high, low, 'BYLEX', 'REV', 'LIMIT', 0, 1)[1]
   local prefix, bytes = { to, newest and sub(newest, -7) or seven(0) }, 0
-  for _, member in ipairs(wanted == 'entries' and members or {}) do
+  if not newest or unpackAt('>I7', sub(members[1], -7)) < from then return prefix end
+  for _, member in ipairs(members) do
     if bytes >= PREFIX_BYTES then break end
     local number = sub(member, -7)
     local entry = number .. (db('HGET', q.h, 'p' .. number) or '')
@@ -89,28 +96,24 @@ local function readPrefix(q, to, wanted)
   return prefix
 end
 
-local function wantAll(q, wanted)
-  local low = '[p'
-  for _ = 1, MAX_DESTINATIONS do
-    local member = membersBetween(q.z, low, '(q', 1)[1]
-    if not member then return end
-    local to = sub(member, 2, -9)
-    call.wanted[to] = wanted
-    low = '[p' .. to .. '\1'
+-- Names destinations that have entries, from where the last such call ended: those in front may be unavailable.
+local function nameDestinations(q)
+  local last = db('HGET', q.h, 'P')
+  local to = last
+  for _ = 1, DESTINATIONS_AT_ONCE do
+    local member = membersBetween(q.z, to and '[p' .. to .. '\1' or '[p', '(q', 1)[1]
+    to = member and sub(member, 2, -9)
+    if not to then break end
+    call.wanted[to] = ONLY_NAMED
   end
+  if to then db('HSET', q.h, 'P', to) elseif last then db('HDEL', q.h, 'P') end
 end
 
 local function wantedEntries(q)
   local prefixes = {}
-  for to, wanted in pairs(call.wanted) do prefixes[#prefixes + 1] = readPrefix(q, to, wanted) end
+  for to, from in pairs(call.wanted) do prefixes[#prefixes + 1] = readPrefix(q, to, from) end
   if #prefixes > 0 then db('HSET', q.h, 'N', seven(lastEntry(q))) end
   return prefixes
-end
-
--- entries: the reply has the entries of all destinations, as it has those of the ones that the call wrote for.
-verbs.entries = function(q, _, at)
-  wantAll(q, 'entries')
-  return '', at
 end
 
 -- acknowledge <to> <number(7)>: deletes the entries for a destination up to this number; the reply has those that follow.
@@ -123,7 +126,7 @@ verbs.acknowledge = function(q, args, at)
     delete(q, 'p' .. sub(member, -7))
   end
   flush(q)
-  call.wanted[to] = 'entries'
+  call.wanted[to] = 0
   return '', at + 2
 end
 

@@ -5,6 +5,7 @@
 --   s           the last element number given
 --   O           options that were declared, as JSON: d: 0 or [dead-letter queue, max tries]; r: retention in ms or 0
 --   X           present while some element may expire
+--   R           present once a failed try had a reason
 --   L           group names by number (groups.lua)
 --   F           when group numbers were last freed because the queue had as many groups as it may
 --   e<seq>      an element: maturity(6) tries(4) as inserted, inserted at(6) expires at(6), then its content
@@ -101,7 +102,7 @@ end
 -- A queue as one call sees it. Writes of the plain paths gather here and leave by `flush`: one command for
 -- many members costs far less than one each. Order within a flush: removed before added, stored before deleted.
 local function openQueue(h, z)
-  local head = db('HMGET', h, 'm', 's', 'X', 'O', 'c' .. call.client)
+  local head = db('HMGET', h, 'm', 's', 'X', 'O', 'c' .. call.client, 'R')
   local q = {
     h = h,
     z = z,
@@ -110,6 +111,7 @@ local function openQueue(h, z)
     expires = head[3],
     options = head[4] and cjson.decode(head[4]) or nil,
     session = head[5],
+    hasReasons = head[6],
     gone = {}, added = {}, stored = {}, deleted = {},
   }
   q.storedSeq = q.seq
@@ -217,9 +219,10 @@ local function policyOf(q)
   return call.policy, q.options
 end
 
+-- `q.retention`: of the queue's own namespace, if that is not the call's.
 local function retentionOf(q)
   local policy, options = policyOf(q)
-  return options and options.r or policy.retention
+  return options and options.r or q.retention or policy.retention
 end
 
 -- Where deliveries of the queue go that failed too often, and how many tries they have; nil: nowhere.

@@ -19,7 +19,8 @@
 -- earlier calls ended. Bodies are not copied. What was popped stays in the hash until the client's next call; if that
 -- says that the reply never came, the take is undone.
 --
---   number(6) last use(6) listed under `c` at(6), then, packed: the results, and which of them are takes
+--   number(6) last use(6) listed under `c` at(6), then, packed: the results, which of them are takes, and for which
+--   queues it wrote to the outbox, if for any
 
 -- A call that comes later than this after it was sent was given up long ago.
 local LATE_MS = 30000
@@ -89,7 +90,12 @@ local function writeSession(q, results, takes)
     add(q, 'c' .. six(listedAt) .. call.client)
   end
   local head = pack('>I6I6I6', call.number, call.now, listedAt)
-  store(q, 'c' .. call.client, head .. cmsgpack.pack({ results, takes }))
+  local written = nil
+  for to in pairs(call.outbox) do
+    written = written or {}
+    written[#written + 1] = to
+  end
+  store(q, 'c' .. call.client, head .. cmsgpack.pack({ results, takes, written }))
 end
 
 -- What died: where it went, then group and number of deliveries each.
@@ -119,7 +125,7 @@ local function repeatReply(q)
   local elements = {}
   for i = 1, #kept[1] do elements[i] = 0 end
   for _, at in ipairs(kept[2]) do elements[at] = takenAgain(q, kept[1][at]) end
-  if call.isCluster then wantAll(q, 'entries') end
+  for _, to in ipairs(kept[3] or {}) do call.wanted[to] = ONLY_NAMED end
   return replyOf(kept[1], elements)
 end
 

@@ -5,11 +5,12 @@
 -- flags: 1 a token is given, 2 from `waiting`, 4 count a try, 8 the value is a moment, 16 a reason follows
 -- actions, with what follows for them:
 --   f finish
---   t finish with inserts: dedup window, count, then per insert: the queue's name, timing, content, groups, dedup key
+--   t finish with inserts: dedup window, count, then per insert: the queue's name, the retention of its namespace, timing,
+--     content, groups, dedup key
 --   r release: the value is a delay or a moment, 0 for the maturity that it had; reason
 --   e extend: the value is the length of the lease
 --   d dead-letter: reason; released without delay if there is no dead-letter queue
---   m move: the queue's name, groups, tries or '', headers as a JSON list of names and values
+--   m move: the queue's name, the retention of its namespace, groups, tries or '', headers as a JSON list of names and values
 -- Returns an outcome per item, then for each extend that is done the end of the lease(6).
 
 local ITEM = 50
@@ -47,9 +48,10 @@ end
 
 -- Where copies for a queue go: the queue if its keys are here, with the numbers of the groups, else the outbox. Nil if
 -- the groups do not fit.
-local function destination(to, groups)
+local function destination(to, groups, retention)
   local target = { to = to, groups = groups, q = queueNamed(to) }
   if target.q then
+    target.q.retention = retention
     createQueue(target.q)
     if groups ~= '' then
       target.gids = createGroups(target.q, groups)
@@ -213,14 +215,15 @@ actions = {
     read = function(item, items)
       item.window, item.inserts = tonumber(nextArgument(items)), {}
       for i = 1, tonumber(nextArgument(items)) do
-        local to = nextArgument(items)
-        item.inserts[i] = { nextArgument(items), nextArgument(items), nextArgument(items), nextArgument(items), to = to }
+        local to, retention = nextArgument(items), tonumber(nextArgument(items))
+        item.inserts[i] = { nextArgument(items), nextArgument(items), nextArgument(items), nextArgument(items) }
+        item.inserts[i].to, item.inserts[i].retention = to, retention
       end
     end,
     run = function(q, item, d)
       local targets = {}
       for i, insert in ipairs(item.inserts) do
-        targets[i] = destination(insert.to, insert[3])
+        targets[i] = destination(insert.to, insert[3], insert.retention)
         if not targets[i] then return NO_ROOM end
       end
       removeDelivery(q, item.gid, item.seq, d)
@@ -265,11 +268,11 @@ actions = {
   },
   m = {
     read = function(item, items)
-      item.to, item.groups = nextArgument(items), nextArgument(items)
+      item.to, item.retention, item.groups = nextArgument(items), tonumber(nextArgument(items)), nextArgument(items)
       item.tries, item.patch = tonumber(nextArgument(items)), cjson.decode(nextArgument(items))
     end,
     run = function(q, item, d)
-      local target = destination(item.to, item.groups)
+      local target = destination(item.to, item.groups, item.retention)
       if not target then return NO_ROOM end
       for i = 2, #item.patch, 2 do
         if item.patch[i] == cjson.null then item.patch[i] = false end
@@ -338,37 +341,38 @@ local function isStaleLease(q, gid, member)
   return not isReservedUntil(readRecord(q, gid, sub(member, 10, 15)), fromSix(member, 4))
 end
 
-local function purgeRange(q, gid, low, high, limit)
-  local members = membersBetween(q.z, low, high, limit)
-  if #members == 0 then return 0 end
-  removeFirst(q, members, #members)
-  for _, member in ipairs(members) do
-    if not isStaleLease(q, gid, member) then finish(q, gid, sub(member, 10, 15)) end
-  end
-  flush(q)
-  return #members
-end
-
-local function purgeGroup(q, gid, states, limit)
-  local now, removed = six(call.now + 1), 0
-  local function range(state, low, high)
-    if removed < limit and string.find(states, state) then
-      removed = removed + purgeRange(q, gid, low, high, limit - removed)
+-- `step`: how many deliveries may still be removed, how many bytes read, and how many were removed. Of a plain queue in which
+-- something expires the elements are read, as they may be listed under `x`.
+local function purgeRange(q, gid, low, high, step)
+  local expires = gid == PLAIN and q.expires and sub(low, 2, 2) == 'w'
+  while step.left > 0 do
+    local members = membersBetween(q.z, low, high, expires and math.min(step.left, PAGE) or step.left)
+    if #members == 0 then return end
+    removeFirst(q, members, #members)
+    step.left, step.removed = step.left - #members, step.removed + #members
+    if expires then
+      local values = readElementsAt(q, members, math.huge)
+      unlistExpiries(q, members, values)
+      for i = 1, #values do step.bytes = step.bytes - (values[i] and #values[i] or 0) end
+      if step.bytes <= 0 then step.left = 0 end
     end
+    for _, member in ipairs(members) do
+      if not isStaleLease(q, gid, member) then finish(q, gid, sub(member, 10, 15)) end
+    end
+    flush(q)
   end
-  range('w', '[w' .. gid, '(w' .. gid .. now)
-  range('s', '[w' .. gid .. now, '(w' .. gid .. LAST)
-  range('r', '[l' .. gid, '(l' .. gid .. LAST)
-  return removed
 end
 
 verbs.purge = function(q, args, at)
-  local states, limit, removed = args[at], tonumber(args[at + 1]), 0
-  if q.tag ~= '' then
-    endAllLeases(q)
-    for _, group in ipairs(allGroups(q)) do
-      if removed < limit then removed = removed + purgeGroup(q, group[1], states, limit - removed) end
-    end
+  local states, limit = args[at], tonumber(args[at + 1])
+  local step = { left = q.tag ~= '' and limit or 0, bytes = LARGEST_REPLY, removed = 0 }
+  if step.left > 0 then endAllLeases(q) end
+  local now = six(call.now + 1)
+  for _, group in ipairs(allGroups(q)) do
+    local front = 'w' .. group[1]
+    if string.find(states, 'w') then purgeRange(q, group[1], '[' .. front, '(' .. front .. now, step) end
+    if string.find(states, 's') then purgeRange(q, group[1], '[' .. front .. now, '(' .. front .. LAST, step) end
+    if string.find(states, 'r') then purgeRange(q, group[1], '[l' .. group[1], '(l' .. group[1] .. LAST, step) end
   end
-  return pack('>I6I1', removed, removed >= limit and 1 or 0), at + 2
+  return pack('>I6I1', step.removed, q.tag ~= '' and step.left <= 0 and 1 or 0), at + 2
 end

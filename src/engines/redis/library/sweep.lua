@@ -114,7 +114,7 @@ verbs.sweep = function(q, args, at)
   forgetMarks(q)
   if q.expires and not firstMember(q.z, 'x') then db('HDEL', q.h, 'X') end
   local hasEntries = call.isCluster and firstMember(q.z, 'p') ~= nil
-  if hasEntries then wantAll(q, 'hint') end
+  if hasEntries then nameDestinations(q) end
   forgetUnused(q)
   return concat({
     flag(call.released), flag(hasReady(q)), flag(more),

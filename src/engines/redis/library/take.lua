@@ -1,5 +1,5 @@
 -- take <group> <count> <lease, ms; 0 to pop> <of a reserve: first token(16) owner(6)> <ids: tag(12) seq(6) each, or ''>
--- Returns the elements and P (popped) or R (reserved)(1) gid(2) lease end(6) next known(1) next maturity(6), then the
+-- Returns the elements, behind popped ones the reasons of those that were touched, and P (popped) or R (reserved)(1) gid(2) lease end(6) next known(1) next maturity(6), then the
 -- members of z that the deliveries had; of a reserve, the first token(16) at its end.
 
 local TAKE_HEAD, TAKE_STEP, POPS = 16, 19, 80
@@ -36,10 +36,10 @@ local function removeFirst(q, members, count)
   end
 end
 
--- The reasons of the last failed tries, by their places, of those that have one.
+-- The reasons of the last failed tries, by their places, of those that may have one.
 local function reasonsOf(q, gid, members, count)
   local places, fields, reasons = {}, {}, {}
-  for i = 1, count do
+  for i = 1, q.hasReasons and count or 0 do
     if isTouched(members[i]) then
       places[#places + 1] = i
       fields[#fields + 1] = 'd' .. gid .. sub(members[i], 10, 15)
@@ -49,6 +49,13 @@ local function reasonsOf(q, gid, members, count)
     reasons[places[i]] = record and sub(record, RECORD + 1) or ''
   end
   return reasons
+end
+
+-- Adds to popped elements what is not in them: an undo of the pop brings it back.
+local function addReasons(q, gid, members, values)
+  local count = #members
+  local reasons = reasonsOf(q, gid, members, count)
+  for i = 1, count do values[#values + 1] = reasons[i] end
 end
 
 -- Reserves. Tokens are counted up from the first, `index` deliveries of the take being done.
@@ -69,16 +76,21 @@ local function reserve(q, gid, members, values, ends, holder, index)
   flush(q)
 end
 
+-- These elements of a plain queue do not wait any more.
+local function unlistExpiries(q, members, values)
+  for i = 1, #values do
+    if values[i] then remove(q, 'x' .. sub(values[i], 17, HEAD) .. sub(members[i], 10, 15)) end
+  end
+  flush(q)
+end
+
 -- Removes what was taken from those that wait.
 local function takeMembers(q, gid, members, values, ends, holder, index)
   if gid ~= PLAIN then
     local state = ends > 0 and HELD or POPPED
     for i = 1, #values do changeGroup(q, sub(members[i], 10, 15), gid, state, fromSix(members[i], 4)) end
   elseif q.expires then
-    for i = 1, #values do
-      if values[i] then remove(q, 'x' .. sub(values[i], 17, HEAD) .. sub(members[i], 10, 15)) end
-    end
-    flush(q)
+    unlistExpiries(q, members, values)
   end
   if ends > 0 then reserve(q, gid, members, values, ends, holder, index) end
 end
@@ -129,7 +141,9 @@ local function takeByIds(q, gid, ids, count, ends, holder)
   local members = {}
   eachId(q, ids, function(seq)
     local d = findDelivery(q, gid, seq)
-    if d and d.ends == 0 and d.maturity <= call.now then members[#members + 1] = memberOf(gid, seq, d) end
+    local isReady = d and d.ends == 0 and d.maturity <= call.now
+    local isExpired = isReady and d.expiresAt ~= NEVER and fromSix(d.expiresAt, 1) <= call.now
+    if isReady and not isExpired then members[#members + 1] = memberOf(gid, seq, d) end
   end)
   table.sort(members, maturesBefore)
   for i = #members, count + 1, -1 do members[i] = nil end
@@ -148,16 +162,18 @@ verbs.take = function(q, args, at)
   local taken, found, next = {}, {}, nil
   if gid and q.tag ~= '' then
     endLeases(q, gid)
-    if expireElements(q) then
+    local mayExpireMore = expireElements(q)
+    if ids ~= '' then
+      taken, found = takeByIds(q, gid, ids, count, ends, holder)
+    elseif mayExpireMore then
       -- More has expired than one call removes: the caller is to call again at once.
       next = call.now
-    elseif ids ~= '' then
-      taken, found = takeByIds(q, gid, ids, count, ends, holder)
     else
       taken, found = takeFirst(q, gid, count, ends, holder)
       if #taken < count then next = firstMaturity(q, gid) end
     end
   end
+  if lease == 0 and q.hasReasons then addReasons(q, gid, taken, found) end
   local head = pack('>I1c2I6I1I6', lease > 0 and 82 or POPS, gid or PLAIN, ends, next and 1 or 0, next or 0)
   return head .. concat(taken) .. sub(holder, 1, 16), at + 5, found
 end
@@ -220,12 +236,15 @@ end
 -- The elements of a take whose reply is repeated, false for one that is not the client's any more: a lease may have ended
 -- since, or others may have settled or removed what it held.
 local function takenAgain(q, taken)
-  local gid, fields, records = sub(taken, 2, 3), {}, {}
-  eachTaken(taken, function(_, seq, index)
-    fields[index + 1], records[index + 1] = 'e' .. seq, 'd' .. gid .. seq
+  local gid, members, fields, records = sub(taken, 2, 3), {}, {}, {}
+  eachTaken(taken, function(member, seq, index)
+    members[index + 1], fields[index + 1], records[index + 1] = member, 'e' .. seq, 'd' .. gid .. seq
   end)
   local values = fieldValues(q.h, fields)
-  if byte(taken) == POPS then return values end
+  if byte(taken) == POPS then
+    addReasons(q, gid, members, values)
+    return values
+  end
   for i, text in ipairs(fieldValues(q.h, records)) do
     local d = readRecord(q, gid, '', text)
     if not d or d.token ~= tokenAt(taken, i - 1) or d.ends <= call.now then values[i] = false end
@@ -233,40 +252,33 @@ local function takenAgain(q, taken)
   return values
 end
 
--- undo <count>, then per delivery: <group> <tag(12) seq(6) maturity(6) tries(4) inserted at(6) expires at(6)> <content>;
--- returns nothing, but NO_ROOM if the queue has more groups than fit: what is named from there on is not restored.
+-- undo <count>, then per delivery: <group> <tag(12) seq(6) maturity(6) tries(4) inserted at(6) expires at(6)> <content>
+-- <reason>; returns nothing, but NO_ROOM if the queue has more groups than fit: what is named from there on is not restored.
 --
 -- Undoes pops of this client. Its session is settled before any verb runs, so what it popped is forgotten by then, and
 -- what returns is stored as if it were new.
 
-local function restore(q, gid, seq, head, content)
+local function restore(q, gid, seq, head, content, reason)
   local maturity, tries, _, expiresAt = unpackAt('>I6I4I6c6', head)
   if gid == PLAIN then
-    delete(q, 'd' .. gid .. seq)
-    flush(q)
     store(q, 'e' .. seq, head .. content)
-    add(q, waitingMember(gid, maturity, seq, tries, false))
-    if expiresAt ~= NEVER then noteExpiry(q, expiresAt, seq) end
-    flush(q)
-    return
-  end
-  -- If the other groups have finished, the record is made again: its age for retention starts again.
-  if db('HEXISTS', q.h, 'g' .. seq) == 0 then
+  elseif db('HEXISTS', q.h, 'g' .. seq) == 0 then
+    -- If the other groups have finished, the record is made again: its age for retention starts again.
     store(q, 'e' .. seq, head .. content)
     newElement(q, seq, { gid }, maturity, tries, expiresAt)
-    flush(q)
   end
+  flush(q)
   release(q, gid, seq, {
-    ends = 0, owner = NOBODY, expiresAt = expiresAt, reason = '', maturity = maturity, tries = tries, isUntouched = true,
+    ends = 0, owner = NOBODY, expiresAt = expiresAt, reason = reason, maturity = maturity, tries = tries, isUntouched = true,
   }, maturity, tries, NO_TOKEN)
 end
 
 verbs.undo = function(q, args, at)
   local count = tonumber(args[at])
-  local behind = at + 1 + 3 * count
+  local behind = at + 1 + 4 * count
   createQueue(q)
-  for i = at + 1, behind - 1, 3 do
-    local gid, named, content = createGroup(q, args[i]), args[i + 1], args[i + 2]
+  for i = at + 1, behind - 1, 4 do
+    local gid, named, content, reason = createGroup(q, args[i]), args[i + 1], args[i + 2], args[i + 3]
     if not gid then return NO_ROOM, behind end
     local seq, head = sub(named, 13, 18), sub(named, 19)
     if sub(named, 1, 12) ~= q.tag then
@@ -275,7 +287,7 @@ verbs.undo = function(q, args, at)
       put(q, maturity, tries, expiresAt, gid ~= PLAIN and { gid } or nil, content)
       flush(q)
     elseif not findDelivery(q, gid, seq) then
-      restore(q, gid, seq, head, content)
+      restore(q, gid, seq, head, content, reason)
     end
   end
   return '', behind

@@ -8,6 +8,7 @@ import {
 import type { DeliveryState } from '../../../model/element.ts';
 import { QuaysideError } from '../../../model/errors.ts';
 import { TOKEN_BYTES } from '../../../model/lease-token.ts';
+import type { QueueKey } from '../../../model/names.ts';
 import { OWNER_BYTES, ownerNumber } from '../../../model/owner.ts';
 import type { Arg } from '../client/connection.ts';
 import { ID_BYTES, writeId, writeToken } from '../ids.ts';
@@ -19,6 +20,8 @@ import type { Verb } from './verb.ts';
 export interface SettleCall {
   readonly items: readonly SettleItem[];
   readonly windowMs: number;
+  /** By the policy of the queue's namespace; 0: none. */
+  readonly retentionMs: (queue: QueueKey) => number;
 }
 
 /** The outcomes by the digits that `library/queue.lua` gives them. */
@@ -48,11 +51,11 @@ export const SETTLE: Verb<SettleCall, SettleResult[]> = {
     const details: Arg[] = [];
     let endsLeases = false;
     let at = 0;
-    for (const { items, windowMs } of calls) {
-      for (const item of items) {
+    for (const call of calls) {
+      for (const item of call.items) {
         endsLeases ||= item.from === 'waiting' || item.action.kind !== 'finish';
         writeItem(item, groups, target, at);
-        writeDetails(item, windowMs, details);
+        writeDetails(item, call, details);
         at += ITEM_BYTES;
       }
     }
@@ -116,18 +119,18 @@ function writeItem(item: SettleItem, groups: Map<string, number>, target: Buffer
 }
 
 /** What follows the items, for those that need it. */
-function writeDetails({ action }: SettleItem, windowMs: number, details: Arg[]): void {
+function writeDetails({ action }: SettleItem, { windowMs, retentionMs }: SettleCall, details: Arg[]): void {
   if (action.kind === 'finish' && action.inserts !== undefined) {
     details.push(windowMs, action.inserts.length);
     for (const { queue, element } of action.inserts) {
       const { timing, content, groups, dedupKey } = encodeElement(element);
-      details.push(queueText(queue), timing, content, groups, dedupKey);
+      details.push(queueText(queue), retentionMs(queue), timing, content, groups, dedupKey);
     }
   } else if (action.kind === 'release' || action.kind === 'dead-letter') {
     if (action.reason != null) details.push(cutReason(action.reason));
   } else if (action.kind === 'move') {
     const { to, groups, tries, headers } = action;
-    details.push(queueText(to), groupsText(groups), tries ?? '', JSON.stringify(headers));
+    details.push(queueText(to), retentionMs(to), groupsText(groups), tries ?? '', JSON.stringify(headers));
   }
 }
 

@@ -17,6 +17,7 @@ export interface TakeCall {
   readonly ids: readonly ElementId[] | null;
 }
 
+const NO_REASON = Buffer.alloc(0);
 const TAKE_HEAD = 16;
 /** The members that the deliveries had: `w`, gid(2), maturity(6), seq(6), tries and touched(4). */
 const TAKE_STEP = 19;
@@ -97,8 +98,16 @@ interface Taken {
   readonly goneFrom: number | null;
 }
 
-/** When popped elements were inserted, and when they expire, for those of which `undo` could not tell. */
-const insertedAndExpires = new WeakMap<Delivery, Buffer>();
+/** What is stored with a popped element and not in its delivery. */
+interface Unseen {
+  /** When it was inserted, and when it expires. */
+  readonly times: Buffer;
+  /** Of the last failed try. */
+  readonly reason: Buffer;
+}
+
+/** For those popped elements that have something which `undo` could not tell. */
+const unseen = new WeakMap<Delivery, Unseen>();
 
 /** See `library/take.lua`. @throws UndecodableElements */
 function readTaken({ tag, text, elements }: Result, group: GroupName): Taken {
@@ -108,10 +117,14 @@ function readTaken({ tag, text, elements }: Result, group: GroupName): Taken {
   const deliveries: Delivery[] = [];
   const undecodable: Undecodable[] = [];
   let goneFrom: number | null = null;
-  for (let i = 0; i < elements.length; i++) {
+  const count = Math.floor((text.length - TAKE_HEAD) / TAKE_STEP);
+  let reasonAt = count;
+  for (let i = 0; i < count; i++) {
     const value = elements[i] ?? null;
     const at = TAKE_HEAD + TAKE_STEP * i + 3;
     const matureAt = text.readUIntBE(at, 6);
+    const isTouched = elements.length > count && ((text[at + TAKE_STEP - 4] ?? 0) & 1) === 1;
+    const reason = (isTouched ? elements[reasonAt++] : null) ?? NO_REASON;
     if (value === null) {
       goneFrom ??= matureAt;
       continue;
@@ -123,7 +136,9 @@ function readTaken({ tag, text, elements }: Result, group: GroupName): Taken {
       const tries = text.readUInt32BE(at + 12) >>> 1;
       const delivery = { id, group, tries, matureAt, lease, body, contentType, contentEncoding, headers };
       deliveries.push(delivery);
-      if (!isReserved && !isUsual(value, text, at)) insertedAndExpires.set(delivery, value.subarray(10, 22));
+      if (!isReserved && (reason.length > 0 || !isUsual(value, text, at))) {
+        unseen.set(delivery, { times: value.subarray(10, 22), reason });
+      }
     } catch (cause) {
       undecodable.push({ id, member: text.subarray(at - 3, at - 3 + TAKE_STEP), cause });
     }
@@ -141,7 +156,7 @@ function isUsual(value: Buffer, text: Buffer, at: number): boolean {
 
 /** When a popped delivery expires; null if it does not. */
 export function expiryOf(delivery: Delivery): number | null {
-  return insertedAndExpires.get(delivery)?.readUIntBE(6, 6) || null;
+  return unseen.get(delivery)?.times.readUIntBE(6, 6) || null;
 }
 
 /** Deliveries that this process popped, as arguments. */
@@ -152,14 +167,14 @@ export function undoArgs(deliveries: readonly Delivery[]): Arg[] {
     named.writeUIntBE(delivery.matureAt, ID_BYTES, 6);
     named.writeUInt32BE(delivery.tries, ID_BYTES + 6);
     named.writeUIntBE(delivery.matureAt, ID_BYTES + 10, 6);
-    const stored = insertedAndExpires.get(delivery);
-    if (stored !== undefined) named.set(stored, ID_BYTES + 10);
-    return [delivery.group, named, encodeContent(delivery)];
+    const { times, reason = NO_REASON } = unseen.get(delivery) ?? {};
+    if (times !== undefined) named.set(times, ID_BYTES + 10);
+    return [delivery.group, named, encodeContent(delivery), reason];
   });
 }
 
 export const UNDO: Verb<readonly Arg[], undefined> = {
   name: 'undo',
-  encode: (calls) => [calls.flat().length / 3, ...calls.flat()],
+  encode: (calls) => [calls.flat().length / 4, ...calls.flat()],
   decode: ({ text }, calls) => calls.map(() => (text[0] === 0x21 ? noNumberLeft() : undefined)),
 };

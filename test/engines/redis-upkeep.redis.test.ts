@@ -1,0 +1,163 @@
+import assert from 'node:assert/strict';
+import { afterEach, beforeEach, describe, it } from 'node:test';
+import type { Engine } from '../../src/engine/engine.ts';
+import { Keys } from '../../src/engines/redis/keys.ts';
+import type { QueueKey } from '../../src/model/names.ts';
+import { plain } from '../support/broker.ts';
+import { FakeClock } from '../support/clock.ts';
+import { bodyText, newElement, newElements } from '../support/elements.ts';
+import { redisCli } from '../support/redis-servers.ts';
+import { purge, rollback } from '../support/settle.ts';
+import { TcpProxy } from '../support/tcp-proxy.ts';
+import { freshPrefix, QUEUE_CALL, redisEngine, standalone } from './redis.ts';
+import { passGently } from './redis-time.ts';
+
+const QUEUE: QueueKey = { ns: 'plain', name: 'kept' };
+const NAMESPACES = [plain('plain'), plain('stream', { groups: ['g'] })];
+const WINDOW_MS = 10_000;
+const POP = { group: '', count: 1000, leaseMs: null };
+
+describe('The upkeep of a Redis engine', () => {
+  let clock: FakeClock;
+  let prefix: string;
+  let engine: Engine;
+
+  beforeEach(async () => {
+    const { url } = await standalone();
+    [clock, prefix] = [new FakeClock(), freshPrefix()];
+    engine = redisEngine({ url, namespaces: NAMESPACES, clock, prefix, dedupWindowMs: WINDOW_MS });
+    await engine.start();
+  });
+
+  afterEach(() => engine.stop());
+
+  const cli = async (...args: string[]): Promise<string> =>
+    redisCli('-p', String((await standalone()).port), ...args).trim();
+
+  const reserve = (leaseMs: number) => engine.storage.take(QUEUE, { ...POP, leaseMs });
+
+  /** Sweeps while the registry's clock shows a later, or an earlier, time than that of the queue. */
+  const sweepApart = async (ms: number): Promise<readonly QueueKey[]> => {
+    const sweeping = engine.storage.sweep();
+    const now = clock.now();
+    clock.setWallTime(now + ms);
+    const { affected } = await sweeping;
+    clock.setWallTime(now);
+    return affected;
+  };
+
+  it('a sweep keeps the entry that it adds, if the clock of the queue is behind that of the list', async () => {
+    await engine.storage.insert(QUEUE, newElements('a'));
+    await reserve(10_000);
+    clock.advance(10_000);
+    assert.deepEqual(await sweepApart(-500), []);
+    clock.advance(1_000);
+    assert.deepEqual((await engine.storage.sweep()).affected, [QUEUE]);
+  });
+
+  it('a sweep returns a queue whose lease it ended while it looked for the next one', async () => {
+    await engine.storage.insert(QUEUE, newElements('a'));
+    await reserve(10_000);
+    clock.advance(9_900);
+    assert.deepEqual(await sweepApart(200), [QUEUE]);
+  });
+
+  it('sweeps forget all keys that are too old, as long as one says that there are more', async () => {
+    const keyed = (i: number) => newElement({ dedupKey: `key ${i}` });
+    await engine.storage.insert(
+      QUEUE,
+      Array.from({ length: 900 }, (_, i) => keyed(i)),
+    );
+    await engine.storage.insert(
+      QUEUE,
+      Array.from({ length: 900 }, (_, i) => keyed(900 + i)),
+    );
+    clock.advance(60_000);
+    let nextAt: number | null;
+    do {
+      ({ nextAt } = await engine.storage.sweep());
+    } while (nextAt !== null && nextAt <= clock.now());
+    const fields = await cli('HKEYS', new Keys(prefix).queue(QUEUE).hash);
+    assert.equal(fields.split('\n').filter((field) => field.startsWith('kkey')).length, 0);
+  });
+
+  it('a purge leaves nothing of elements that were to expire', async () => {
+    const expiring = Array.from({ length: 300 }, (_, i) =>
+      newElement({ expiresAt: clock.now() + 60_000 + i, delayMs: i % 2 }),
+    );
+    await engine.storage.insert(QUEUE, expiring);
+    assert.equal(await purge(engine.storage, QUEUE), 300);
+    const members = await cli('ZRANGE', new Keys(prefix).queue(QUEUE).order, '-', '+', 'BYLEX');
+    assert.deepEqual(members.match(/^[xwl]/gm), null);
+  });
+
+  it('a purge of large elements that are to expire takes several steps', async () => {
+    const body = Buffer.alloc(2_000_000);
+    const expiresAt = clock.now() + 60_000;
+    for (let i = 0; i < 9; i++) await engine.storage.insert(QUEUE, [newElement({ body, expiresAt })]);
+    await engine.storage.insert(QUEUE, newElements(...Array.from({ length: 100 }, () => 'small')));
+    const { removed, isDone } = await engine.storage.purge(QUEUE);
+    assert.ok(!isDone && removed < 100, `${removed} at once`);
+    assert.equal(await purge(engine.storage, QUEUE), 109 - removed);
+  });
+
+  it('an undone pop keeps the reason of the last failed try', async () => {
+    for (const [queue, group] of [
+      [QUEUE, ''],
+      [{ ns: 'stream', name: 'q' }, 'g'],
+    ] as const) {
+      const { storage } = engine;
+      const insert = (body: string) => storage.insert(queue, [newElement({ body, groups: [group] })]);
+      await insert('a');
+      await insert('b');
+      const { deliveries } = await storage.take(queue, { group, count: 1, leaseMs: 60_000 });
+      const failed = { group, token: null, delayMs: 0, countTry: true, reason: 'no good' };
+      await rollback(
+        storage,
+        queue,
+        deliveries.map(({ id }) => ({ id, ...failed })),
+      );
+      const popped = await storage.take(queue, { ...POP, group });
+      assert.equal(popped.deliveries.length, 2);
+      // With the next call of the node what it popped is final.
+      await insert('c');
+      await storage.undoTake(queue, popped.deliveries);
+      const states = ['ready', 'scheduled', 'reserved'] as const;
+      const page = await storage.scan(queue, { group, states, after: null, limit: 9, bodies: true });
+      assert.deepEqual(page.deliveries.map((each) => [bodyText(each), each.reason]).toSorted(), [
+        ['a', 'no good'],
+        ['b', null],
+        ['c', null],
+      ]);
+    }
+  });
+
+  it('a reserve that arrives late finds an entry for its lease, although a sweep was before it', async () => {
+    const proxy = await TcpProxy.start(Number(new URL((await standalone()).url).port));
+    const own = new FakeClock();
+    const url = `redis://127.0.0.1:${proxy.port}`;
+    const dying = redisEngine({ url, namespaces: NAMESPACES, clock, prefix, ownClock: own });
+    await dying.start();
+    try {
+      for (const leaseMs of [20_000, 2_500]) {
+        await engine.storage.insert(QUEUE, newElements('early', 'late'));
+        await dying.storage.take(QUEUE, { group: '', count: 1, leaseMs: 2_000 });
+        const caught = proxy.catch(QUEUE_CALL, 'deaf');
+        const reserving = dying.storage.take(QUEUE, { group: '', count: 1, leaseMs });
+        await caught;
+        clock.advance(3_000);
+        assert.deepEqual((await engine.storage.sweep()).affected, [QUEUE]);
+        assert.equal((await engine.storage.take(QUEUE, { ...POP, count: 1 })).deliveries.length, 1);
+        clock.advance(1_000);
+        proxy.reset();
+        assert.equal((await passGently(own, reserving)).deliveries.length, 1);
+        clock.advance(leaseMs + 5_000);
+        assert.deepEqual((await engine.storage.sweep()).affected, [QUEUE], `${leaseMs}`);
+        await engine.storage.take(QUEUE, POP);
+      }
+    } finally {
+      await passGently(own, dying.stop());
+      await proxy.stop();
+    }
+  });
+});
