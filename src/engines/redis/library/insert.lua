@@ -137,9 +137,10 @@ local function insertPlain(q, args, at, count, width)
     else
       local maturity, tries, expiresAt = timingOf(args[i + 1])
       put(q, maturity, tries, expiresAt, nil, args[i])
+      stored, added = q.stored, q.added
       used, listed = #stored, #added
     end
-    if used >= MAX_ARGUMENTS or #q.stored == 0 then
+    if used >= MAX_ARGUMENTS then
       flush(q)
       stored, added, used, listed = q.stored, q.added, 0, 0
     end
