@@ -194,6 +194,92 @@ describe('a SQLite file with a changed delivery', () => {
     });
   }
 
+  for (const [what, element] of [
+    ["another one's", '(SELECT max(seq) FROM element)'],
+    ['missing', '12345'],
+  ]) {
+    it(`is set aside alone if its element is ${what}: elements of others are sound`, async () => {
+      await withFolder(async (folder) => {
+        const stream = { ns: 'S', name: 'orders' };
+        const large = bodies(3).map((body) => body.padEnd(3000, '.'));
+        const first = await folder.started();
+        const shared = [...bodies(3), 'of b'].map((body) =>
+          newElement({ body, groups: [body === 'of b' ? 'b' : 'a'] }),
+        );
+        await first.storage.insert(stream, shared);
+        await first.storage.insert(
+          QUEUE,
+          large.map((body) => newElement({ body })),
+        );
+        await first.stop();
+        change(
+          folder,
+          `CREATE TEMP TABLE hit AS SELECT seq FROM delivery WHERE element IN (
+             SELECT seq FROM element WHERE groups > 0 ORDER BY seq LIMIT 1 OFFSET 1) OR element IN (
+             SELECT seq FROM element WHERE groups = 0 ORDER BY seq LIMIT 1 OFFSET 1);
+           UPDATE delivery SET element = ${element} WHERE seq IN hit`,
+        );
+        const { storage } = await folder.started();
+        const rest = async (queue: typeof QUEUE, group: string): Promise<string[]> =>
+          bodyTexts((await storage.take(queue, { group, leaseMs: null, count: 9 })).deliveries);
+        assert.deepEqual(await rest(stream, 'a'), [bodies(3)[0], bodies(3)[2]]);
+        assert.deepEqual(await rest(QUEUE, ''), [large[0], large[2]]);
+        assert.deepEqual(await rest(stream, 'b'), ['of b']);
+        for (const queue of [stream, QUEUE]) assert.equal((await storage.counts(queue)).ready, 0);
+        assert.equal(folder.told.length, 2);
+      });
+    });
+  }
+
+  const unreadable = {
+    'whose element is gone': 'DELETE FROM element WHERE seq = hit.seq',
+    'whose checksum is of more than 53 bits': 'UPDATE element SET crc = 1 << 60 WHERE seq = hit.seq',
+    'whose maturity is of more than 53 bits': 'UPDATE delivery SET due_at = 1 << 60 WHERE seq = hit.seq',
+  };
+  for (const [what, sql] of Object.entries(unreadable)) {
+    it(`holds up neither its queue nor others: one ${what}`, async () => {
+      await withFolder(async (folder) => {
+        const large = bodies(3).map((body) => body.padEnd(3000, '.'));
+        const first = await folder.started();
+        await first.storage.insert(
+          QUEUE,
+          large.map((body) => newElement({ body, tries: 1 })),
+        );
+        await first.storage.take(QUEUE, { group: '', count: 2, leaseMs: LEASE_MS });
+        await first.stop();
+        change(folder, sql.replace('hit.seq', '(SELECT seq FROM element ORDER BY seq LIMIT 1 OFFSET 1)'));
+        const { storage } = await folder.started();
+        const other = { ns: 'N', name: 'other' };
+        await storage.insert(other, [newElement()]);
+        folder.clock.advance(LEASE_MS);
+        assert.equal((await storage.take(other, { ...popping, count: 9 })).deliveries.length, 1);
+        const { deliveries } = await storage.take(QUEUE, { ...popping, count: 9 });
+        assert.deepEqual(bodyTexts(deliveries), [large[2]]);
+        const dead = await storage.take({ ns: 'N', name: '__deadletter__' }, { ...popping, count: 9 });
+        assert.deepEqual(bodyTexts(dead.deliveries), [large[0]]);
+        const { ready, scheduled, reserved } = await storage.counts(QUEUE);
+        assert.deepEqual({ ready, scheduled, reserved }, { ready: 0, scheduled: 0, reserved: 0 });
+        assert.equal(folder.told.length, 1);
+      });
+    });
+  }
+
+  it('is set aside, and shown by no scan, if its content is gone', async () => {
+    await withFolder(async (folder) => {
+      const first = await folder.started();
+      await first.storage.insert(QUEUE, [newElement({ body: Buffer.alloc(3000) }), newElement()]);
+      await first.stop();
+      change(folder, 'DELETE FROM element');
+      const { storage } = await folder.started();
+      for (const withBodies of [true, false]) {
+        const page = { group: '', states: ['ready'], bodies: withBodies, after: null, limit: 9 } as const;
+        assert.equal((await storage.scan(QUEUE, page)).deliveries.length, 1);
+      }
+      assert.equal((await storage.take(QUEUE, { ...popping, count: 9 })).deliveries.length, 1);
+      assert.match(folder.told[0]?.message ?? '', /its content is missing/);
+    });
+  });
+
   for (const end of ['rollback', 'lease expiry'] as const) {
     it(`sets its element aside at the ${end} of a reservation instead of counting on from changed tries`, async () => {
       await withFolder(async (folder) => {

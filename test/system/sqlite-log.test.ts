@@ -254,6 +254,42 @@ describe("SQLite's write-ahead log at rest", () => {
     });
   });
 
+  it('starts silently if a power loss tore its last transaction soon after another one had torn one', async () => {
+    await withFolder(async (folder) => {
+      const engine = await folder.started();
+      const { storage } = engine;
+      await storage.insert(QUEUE, [newElement({ body: 'first' })]);
+      const torn = newElement({ body: 'x'.repeat(100_000) });
+      await storage.insert(QUEUE, [torn]);
+      const first = await left(folder, [], engine);
+      first.log.fill(0, lastTransaction(first.log).start, lastTransaction(first.log).start + FRAME_BYTES);
+      put(folder, first);
+      const again = await folder.started();
+      await again.storage.insert(QUEUE, [newElement({ body: 'second' })]);
+      await again.storage.insert(QUEUE, [torn]);
+      const second = await left(folder, [], again);
+      const { start } = lastTransaction(second.log);
+      second.log.fill(0, start, start + FRAME_BYTES);
+      assert.deepEqual(await startedOn(folder, second), ['first', 'second']);
+      assert.deepEqual(folder.told, []);
+    });
+  });
+
+  it('is refused with two synced transactions behind one of leases whose commit is damaged', async () => {
+    await withFolder(async (folder) => {
+      const engine = await folder.started();
+      const { storage } = engine;
+      const other = { ns: 'N', name: 'leased' };
+      await storage.insert(other, [newElement()]);
+      await storage.take(other, { group: '', count: 1, leaseMs: 600_000 });
+      for (const body of ['first', 'second']) await storage.insert(QUEUE, [newElement({ body })]);
+      const rest = await left(folder, [], engine);
+      const { end } = transactionsOf(rest.log).at(-3) ?? { end: 0 };
+      rest.log.fill(0, end - FRAME_BYTES, end);
+      assertRefused(await startedOn(folder, rest), 'the commit of a reservation');
+    });
+  });
+
   it('is refused with a flipped bit before two synced transactions that leases follow', async () => {
     await withFolder(async (folder) => {
       const random = seededRandom(9);

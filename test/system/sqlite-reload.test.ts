@@ -1,11 +1,14 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import type { NamespacePolicy } from '../../src/engine/engine.ts';
+import type { DeliveryRef } from '../../src/engine/storage.ts';
 import { Faults } from '../../src/engines/sqlite/fault-point.ts';
 import type { NewElement } from '../../src/model/element.ts';
 import { withFolder } from '../engines/sqlite-folder.ts';
 import { newElement } from '../support/elements.ts';
+import { commit } from '../support/settle.ts';
 
+const SQLITE_NOMEM = 7;
 const SQLITE_FULL = 13;
 const HOUR_MS = 3_600_000;
 
@@ -64,6 +67,35 @@ describe('A SQLite transaction that is rolled back', () => {
       const { ready, reserved } = await storage.counts(SECOND);
       assert.deepEqual({ ready, reserved }, { ready: 1, reserved: 0 });
       assert.equal((await storage.counts({ ns: FIRST.ns, name: 'dead' })).ready, 0);
+    });
+  });
+
+  it('does not bring back what memory knew of a queue that was forgotten before', async () => {
+    await withFolder(async (folder) => {
+      const faults = new Faults();
+      const { storage } = await folder.started({ faults });
+      const { clock } = folder;
+      const queue = { ns: 'N', name: 'forgotten' };
+      const reserve = async (name: string, leaseMs: number): Promise<DeliveryRef> => {
+        await storage.insert({ ns: 'N', name }, [newElement()]);
+        const { deliveries } = await storage.take({ ns: 'N', name }, { group: '', count: 1, leaseMs });
+        return { id: deliveries[0]?.id ?? '', group: '', token: deliveries[0]?.lease?.token ?? '' };
+      };
+      // Committed at once, but memory keeps its end until that comes, or until no other lease ends before it.
+      await reserve('other', 50 * HOUR_MS);
+      await commit(storage, queue, [await reserve(queue.name, 60 * HOUR_MS)]);
+      clock.advance(27 * HOUR_MS);
+      await storage.sweep();
+      assert.deepEqual(await storage.queues('N'), ['other']);
+      await storage.insert(queue, [newElement()]);
+      clock.advance(40 * HOUR_MS);
+      faults.arm('commit', SQLITE_NOMEM);
+      await storage.counts({ ns: 'N', name: 'other' });
+      await storage.take(queue, { group: '', count: 1, leaseMs: null });
+      await reserve(queue.name, 1000);
+      clock.advance(2000);
+      const { ready, reserved } = await storage.counts(queue);
+      assert.deepEqual({ ready, reserved }, { ready: 1, reserved: 0 });
     });
   });
 });

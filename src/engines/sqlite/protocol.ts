@@ -175,6 +175,9 @@ export interface PackedBodies {
   readonly large: readonly Uint8Array<ArrayBuffer>[];
 }
 
+/** How many bodies a writer had, small and large, and their bytes. */
+type Mark = readonly [small: number, large: number, smallBytes: number, largeBytes: number];
+
 /** Collects the bodies of a batch. They are copied when it is packed, not before. */
 export class BodyWriter {
   readonly #small: Uint8Array[] = [];
@@ -198,6 +201,18 @@ export class BodyWriter {
     if (length > 0) this.#small.push(body);
     this.#smallBytes += length;
     return offset;
+  }
+
+  mark(): Mark {
+    return [this.#small.length, this.#large.length, this.#smallBytes, this.#largeBytes];
+  }
+
+  /** Drops the bodies that were added since a mark. */
+  cut([small, large, smallBytes, largeBytes]: Mark = [0, 0, 0, 0]): void {
+    this.#small.length = small;
+    this.#large.length = large;
+    this.#smallBytes = smallBytes;
+    this.#largeBytes = largeBytes;
   }
 
   /** @param isOwned whether the bodies' memory may be given away (it is gone on this side afterwards) */

@@ -4,7 +4,7 @@ import { PRIVATE_MODE } from '../../util/private-file.ts';
 import { checkAgree } from './worker/check.ts';
 import { markCopy } from './worker/meta.ts';
 import { openError, refuseIfInUse } from './worker/open.ts';
-import { SCHEMA_VERSION } from './worker/schema.ts';
+import { hasSchema } from './worker/schema.ts';
 
 /** What belongs to a database and must not meet another one. */
 const SUFFIXES = ['', '-wal', '-shm'];
@@ -22,7 +22,7 @@ export function existingFiles(file: string): string[] {
 /**
  * Copies a backup to a draft next to its target, checks the whole copy, and marks it, so that its first start
  * gives ids that the lost file never gave.
- * @throws Error that names the backup, if it is damaged or of a newer version
+ * @throws Error that names the backup, if it is damaged or of another version
  */
 export function draftCopy(backup: string, file: string): void {
   const draft = draftOf(file);
@@ -35,8 +35,7 @@ export function draftCopy(backup: string, file: string): void {
       // No file for shared memory, which its close would have to remove.
       db.exec('PRAGMA locking_mode = EXCLUSIVE');
       checkAgree(db, '1');
-      const version = Number(db.prepare('PRAGMA user_version').get()?.user_version);
-      if (version > SCHEMA_VERSION) throw new Error('it was written by a newer version of Quayside');
+      hasSchema(db);
       markCopy(db);
     } finally {
       db.close();

@@ -7,7 +7,7 @@ import {
   type Rejection,
   SETTLE_NEEDS,
 } from '../protocol.ts';
-import { isFatal, isFull, Rejected, rejectionOf } from './faults.ts';
+import { isFatal, isFull, isUnreadable, messageOf, Rejected, rejectionOf, StoreLost } from './faults.ts';
 import { endLeases } from './moves.ts';
 import { type Bodies, OPERATIONS } from './operations.ts';
 import type { Store } from './store.ts';
@@ -31,80 +31,102 @@ export interface BatchResult {
   readonly bodies: BodyWriter;
 }
 
+/** The calls of a batch from one index up to another, and where their results go. */
+interface Part {
+  readonly batch: Batch;
+  readonly result: BatchResult;
+  readonly from: number;
+  readonly to: number;
+}
+
 /**
  * Runs batches of calls in their order, in one transaction; they have their replies only after its commit.
  *
- * If a call throws, the transaction is rolled back and each call runs again in one of its own, so that one
- * caller's failure never reaches another. A failure of the file itself (see `faults.ts`) is different: it is
- * thrown to the worker's loop, which replies for all.
+ * If a call throws, the transaction is rolled back and its halves run again, each in a transaction of its own, until the
+ * call that throws is alone: one caller's failure never reaches another. A failure of the file itself (see `faults.ts`)
+ * is different: it is thrown to the worker's loop, which replies for all.
  * @throws whatever makes the store unusable
  */
 export function runBatches(store: Store, batches: readonly Batch[]): BatchResult[] {
   const bytes = batches.reduce((sum, { bodies }) => sum + byteLengthOf(bodies), 0);
   store.space?.look(bytes, batches[0]?.now ?? store.now);
-  const needsSync = batches.some(
-    ({ now, calls }) => store.rows.mayLeaseHaveEnded(now) || calls.some(isSynced),
+  const parts = batches.map(
+    (batch): Part => ({
+      batch,
+      result: { results: [], rejections: null, bodies: new BodyWriter() },
+      from: 0,
+      to: batch.calls.length,
+    }),
   );
-  const results = batches.map(newResult);
+  runParts(store, parts);
+  return parts.map(({ result }) => result);
+}
+
+/** @param isRepeated whether a single call has failed before: an error may have been a passing one, so it has two attempts */
+function runParts(store: Store, parts: readonly Part[], isRepeated = false): void {
+  const marks = parts.map(({ result }) => result.bodies.mark());
+  const isSyncNeeded = parts.some((part) => needsSync(store, part));
   try {
-    inTransaction(store, needsSync, () => {
-      for (const [index, batch] of batches.entries()) runCalls(store, batch, batch.calls, results[index]);
+    inTransaction(store, isSyncNeeded, () => {
+      for (const part of parts) runCalls(store, part);
     });
-    return results;
   } catch (error) {
     if (isFatal(error)) throw error;
     if (isFull(error)) store.space?.giveUpBallast();
+    if (isUnreadable(error)) inTransaction(store, true, () => store.rows.makeReadable());
+    for (const [index, { result }] of parts.entries()) result.bodies.cut(marks[index]);
+    const [part] = parts;
+    const halves = halvesOf(parts);
+    for (const half of halves) runParts(store, half);
+    if (halves.length > 0 || part === undefined) return;
+    if (!isRepeated) runParts(store, parts, true);
+    else reject(part.result, part.from, rejectionOf(error, takesSpace(part.batch.calls[part.from])));
   }
-  return batches.map((batch) => runOneByOne(store, batch));
 }
 
-function runOneByOne(store: Store, batch: Batch): BatchResult {
-  const result = newResult();
-  for (const [index, call] of batch.calls.entries()) {
-    try {
-      inTransaction(store, true, () => runCalls(store, batch, [call], result));
-    } catch (error) {
-      if (isFatal(error)) throw error;
-      result.results.length = index;
-      result.rejections?.delete(index);
-      reject(result, rejectionOf(error, takesSpace(call)));
-    }
-  }
-  return result;
+/** Empty if there is one call. */
+function halvesOf(parts: readonly Part[]): (readonly Part[])[] {
+  const [part] = parts;
+  const middle = parts.length >> 1;
+  if (part === undefined || parts.length > 1) return [parts.slice(0, middle), parts.slice(middle)];
+  const at = (part.from + part.to) >> 1;
+  return at === part.from ? [] : [[{ ...part, to: at }], [{ ...part, from: at }]];
 }
 
 /** Leases that have ended by the batch's moment are settled before its calls run. */
-function runCalls(store: Store, batch: Batch, calls: readonly Call[], result = newResult()): void {
+function runCalls(store: Store, { batch, result, from, to }: Part): void {
   store.now = batch.now;
   endLeases(store);
   const bodies: Bodies = { received: batch.bodies, reply: result.bodies };
-  for (const call of calls) {
-    const [operation, ...args] = call;
+  for (let index = from; index < to; index++) {
+    const call = batch.calls[index];
+    if (call === undefined) continue;
+    // The transaction that failed may have come to it.
+    result.rejections?.delete(index);
     if (store.space?.isTight && takesSpace(call)) {
-      reject(result, NO_SPACE);
+      reject(result, index, NO_SPACE);
       continue;
     }
+    const [operation, ...args] = call;
     const run = OPERATIONS[operation] as (store: Store, bodies: Bodies, ...args: unknown[]) => unknown;
     try {
-      result.results.push(run(store, bodies, ...args));
+      result.results[index] = run(store, bodies, ...args);
     } catch (error) {
       if (!(error instanceof Rejected)) throw error;
-      reject(result, error.rejection);
+      reject(result, index, error.rejection);
     }
   }
 }
 
-function newResult(): BatchResult {
-  return { results: [], rejections: null, bodies: new BodyWriter() };
-}
-
-function reject(result: BatchResult, rejection: Rejection): void {
+function reject(result: BatchResult, index: number, rejection: Rejection): void {
+  result.results[index] = null;
   result.rejections ??= new Map();
-  result.rejections.set(result.results.push(null) - 1, rejection);
+  result.rejections.set(index, rejection);
 }
 
 /** What is rejected while the disk is nearly full. */
-function takesSpace([operation, needs]: Call): boolean {
+function takesSpace(call: Call | undefined): boolean {
+  const [operation, needs] = call ?? [];
   return operation === 'insert' || (operation === 'settle' && (Number(needs) & SETTLE_NEEDS.space) !== 0);
 }
 
@@ -118,13 +140,27 @@ function isSynced([operation, needs, , , , leaseMs]: Call): boolean {
   return !READS.has(operation);
 }
 
-function inTransaction(store: Store, needsSync: boolean, run: () => void): void {
-  store.begin(needsSync);
+function needsSync(store: Store, { batch, from, to }: Part): boolean {
+  if (store.rows.mayLeaseHaveEnded(batch.now)) return true;
+  for (let index = from; index < to; index++) {
+    const call = batch.calls[index];
+    if (call !== undefined && isSynced(call)) return true;
+  }
+  return false;
+}
+
+/** @throws what `run` throws, once the transaction is rolled back; StoreLost if that fails as well */
+function inTransaction(store: Store, isSyncNeeded: boolean, run: () => void): void {
   try {
+    store.begin(isSyncNeeded);
     run();
     store.commit();
   } catch (error) {
-    store.rollback();
+    try {
+      store.rollback();
+    } catch (second) {
+      throw new StoreLost(`${messageOf(error)}; the rollback failed as well: ${messageOf(second)}`);
+    }
     throw error;
   }
 }

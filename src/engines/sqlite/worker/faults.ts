@@ -34,12 +34,9 @@ export class Rejected extends Error {
   }
 }
 
-/** A file that is open has no name any more, or another file has it: what is written now would not survive the end. */
-export class FileLost extends Error {
-  constructor(file: string) {
-    super(`${file} was deleted or replaced while it was in use`);
-    this.name = 'FileLost';
-  }
+/** What the file, or memory, says can no longer be relied on. */
+export class StoreLost extends Error {
+  override readonly name = 'StoreLost';
 }
 
 /** SQLite's primary result code, or null if the error is not SQLite's. */
@@ -53,13 +50,18 @@ export function messageOf(error: unknown): string {
 }
 
 export function isFatal(error: unknown): boolean {
-  if (error instanceof FileLost) return true;
+  if (error instanceof StoreLost) return true;
   const code = sqliteCode(error);
   return code !== null && FATAL.has(code);
 }
 
 export function isFull(error: unknown): boolean {
   return sqliteCode(error) === SQLITE_FULL;
+}
+
+/** Node throws it for a number of more than 53 bits, which we never store. */
+export function isUnreadable(error: unknown): boolean {
+  return error instanceof Error && 'code' in error && error.code === 'ERR_OUT_OF_RANGE';
 }
 
 export function isBusy(error: unknown): boolean {

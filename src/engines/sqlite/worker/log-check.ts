@@ -9,7 +9,8 @@ import { UNSYNCED_PAGE } from './schema.ts';
  * starts after that. So a power loss tears one such transaction at most, and those behind the last one that were not
  * fsynced, which only moved leases. Two synced commits at the break or behind it were both acknowledged: the break is damage.
  * A break in the last synced transaction cannot be distinguished from a torn one. A transaction is an unsynced one if it
- * writes the page that no other does (`schema.ts`).
+ * writes the page that no other does (`schema.ts`). SQLite writes the pages of a transaction in the order of their numbers,
+ * so a number that is not above the one before begins the next transaction, although the commit between them was lost.
  *
  * Format: https://www.sqlite.org/fileformat2.html#the_write_ahead_log. A log is reused from its start, with new
  * salts, so behind its end there may be sound frames of an earlier generation; those were checkpointed.
@@ -70,8 +71,7 @@ interface Header {
 interface Frame {
   readonly offset: number;
   readonly salts: Sum;
-  /** Has the page that only unsynced transactions write. */
-  readonly isMark: boolean;
+  readonly page: number;
   /** Names a page and is the last one of its transaction. */
   readonly isCommit: boolean;
   /** Its checksum continues the one stored in the frame, or the header, before it. */
@@ -116,18 +116,24 @@ function damageInFrames({ each }: Frames, header: Header): LogDamage | null {
   let offset: number | null = null;
   let commits = 0;
   let isUnsynced = false;
+  let lastPage = 0;
   each(header.pageBytes, header.isLittle, header.stored, (frame) => {
-    const { fits, isCommit, isMark } = frame;
+    const { fits, isCommit, page } = frame;
     const isSalted = hasSalts(frame, header);
     // At the break, a frame that continues the log but for its salts is one of ours whose salts were changed.
     const isOurs = isSalted || (fits && offset === null);
     if (offset === null && !(isSalted && fits)) offset = frame.offset;
     if (!isOurs) return true;
     // Not in the frame of the break, whose page number may be what was changed.
-    if (isMark && offset !== frame.offset) isUnsynced = true;
+    if (offset !== frame.offset) {
+      if (page <= lastPage) isUnsynced = false;
+      if (page === UNSYNCED_PAGE) isUnsynced = true;
+      lastPage = page;
+    }
     if (!isCommit) return true;
     if (offset !== null && !isUnsynced) commits++;
     isUnsynced = false;
+    lastPage = 0;
     return true;
   });
   return offset === null || commits < 2 ? null : { offset, commits };
@@ -178,8 +184,7 @@ function eachFrame(
       const fits = isSame(checksum(view, at + FRAME_HEADER_BYTES, pageBytes, isLittle, sum), stored);
       const page = view.getUint32(at);
       const isCommit = page !== 0 && view.getUint32(at + 4) !== 0;
-      const isMark = page === UNSYNCED_PAGE;
-      if (!visit({ offset: start + at, salts: pairAt(view, at + 8), isMark, isCommit, fits })) return;
+      if (!visit({ offset: start + at, salts: pairAt(view, at + 8), page, isCommit, fits })) return;
       before = stored;
     }
   }

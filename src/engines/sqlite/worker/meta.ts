@@ -1,6 +1,5 @@
 import { randomInt } from 'node:crypto';
 import type { DatabaseSync } from 'node:sqlite';
-import type { Durability } from '../settings.ts';
 import type { Tag } from './ids.ts';
 
 /** Keys of tags: `tag` for the first epoch's, then `tag@<epoch>`. */
@@ -22,11 +21,9 @@ export function setSync(db: DatabaseSync, isSynced: boolean): void {
 /** Facts about the file itself. */
 export class Meta {
   readonly #db: DatabaseSync;
-  readonly #isDurable: boolean;
 
-  constructor(db: DatabaseSync, durability: Durability) {
+  constructor(db: DatabaseSync) {
     this.#db = db;
-    this.#isDurable = durability === 'full';
   }
 
   /** Random characters that start every id of the file, by the epochs that have them. */
@@ -38,12 +35,11 @@ export class Meta {
   }
 
   /**
-   * Counts the openings of the file: each starts its own range of element numbers. The count is fsynced whatever the
-   * durability, since a power loss that took it back would have ids issued twice. A new file is given a tag, and a
-   * copy another one.
+   * Counts the openings of the file: each starts its own range of element numbers. A new file is given a tag, and a copy
+   * another one. To be called while commits wait for their fsync, whatever the durability: a power loss that took the
+   * count back would have ids issued twice.
    */
   nextEpoch(): number {
-    setSync(this.#db, true);
     this.#db.exec('BEGIN IMMEDIATE');
     const row = this.#db
       .prepare(
@@ -56,7 +52,6 @@ export class Meta {
     const add = this.#db.prepare('INSERT OR IGNORE INTO meta (key, value) VALUES (?, ?)');
     add.run(isCopy ? `${TAG}@${epoch}` : TAG, randomInt(36 ** 5, 36 ** 6).toString(36));
     this.#db.exec('COMMIT');
-    setSync(this.#db, this.#isDurable);
     return epoch;
   }
 }

@@ -138,7 +138,7 @@ export function move(
 /** An expired delivery goes to the dead-letter queue if there is one, else away. */
 export function expire(store: Store, subscription: Subscription, row: DeliveryRow): void {
   const to = deadLetterQueue(subscription.queue);
-  if (!isWholeDelivery(row)) setAsideDamaged(store, elementOf(row));
+  if (!isWholeDelivery(row)) setAsideDamaged(store, row.seq);
   else if (to === null) store.rows.remove(subscription, row);
   else toDeadLetterQueue(store, subscription, row, to, row.tries, EXPIRED);
 }
@@ -153,10 +153,10 @@ export function endLeases(store: Store): void {
   for (const row of rows.endedLeases(now)) {
     const subscription = names.subscriptionById(row.subscription);
     // One that came before it may have set the element aside as damaged, with the deliveries of all groups.
-    if (subscription === null || !rows.has(row.seq)) continue;
+    if (subscription === null || rows.bySeq(row.seq) === null) continue;
     store.affected(subscription.queue);
     // A try counted on damaged fields would give them a sound checksum.
-    if (!isWholeDelivery(row)) setAsideDamaged(store, elementOf(row));
+    if (!isWholeDelivery(row)) setAsideDamaged(store, row.seq);
     else {
       const { token, leaseUntil } = row;
       failTry(store, subscription, row, { dueAt: leaseUntil ?? now, token, reason: LEASE_EXPIRED });
@@ -166,39 +166,49 @@ export function endLeases(store: Store): void {
 }
 
 /**
- * Takes an element whose checksum, or that of one of its deliveries, does not fit out of its queue, for all groups, and
- * keeps its content in the table `damaged`. It is never handed out as good, does not block what is behind it, and is
- * not lost to a person who can still make sense of it. A warning names its id and queue.
+ * Takes a delivery whose checksum, or that of its content, does not fit out of its queue, and keeps its content in the table
+ * `damaged`. It is never handed out as good, does not block what is behind it, and is not lost to a person who can still
+ * make sense of it. A warning names its id and queue. If it is the content that does not fit, it goes for all groups;
+ * a damaged delivery goes alone, since its field `element` may name the element of another.
  */
-export function setAsideDamaged(store: Store, element: number): void {
+export function setAsideDamaged(store: Store, seq: number): void {
   const { rows, names, now } = store;
+  const found = rows.bySeq(seq);
+  const group = names.subscriptionById(found?.subscription ?? 0)?.group;
+  if (found === null || group === undefined) return;
+  // On a plain queue both have one number.
+  const first = group === PLAIN_GROUP && found.element !== null ? { ...found, element: seq } : found;
+  const element = elementOf(first);
   const queues = new Set<Queue>();
   let isKept = false;
-  for (const row of rows.ofElement(element)) {
+  for (const row of isWholeDelivery(found) ? rows.ofElement(element) : [first]) {
     const subscription = names.subscriptionById(row.subscription);
     if (subscription === null) continue;
     const { queue } = subscription;
     queues.add(queue);
-    const content = isKept ? null : rows.contentOf(row);
+    const content: ElementRow | null = isKept ? null : rows.contentOf(row);
     if (content !== null) rows.setAside(element, queue.id, content, now);
-    isKept = true;
+    isKept ||= content !== null;
     rows.remove(subscription, row);
   }
   // A damaged maturity, or group, was counted as the one that it had before.
   for (const { subscriptions } of queues) for (const one of subscriptions.values()) rows.recount(one, now);
   const [queue] = queues;
+  const rest = isKept ? 'kept in the table "damaged"' : 'lost: its content is missing';
   store.warn(
     { element: store.ids.text(element), namespace: queue?.key.ns ?? '', queue: queue?.key.name ?? '' },
-    'an element fails its checksum; it was taken out of its queue and kept in the table "damaged"',
+    `an element fails its checksum; it was taken out of its queue and ${rest}`,
   );
 }
 
-/** The content of a delivery, null if its checksum does not fit: then the element is set aside. */
+/** The content of a delivery, null if it is missing or its checksum does not fit: then the element is set aside. */
 function soundContent(store: Store, row: DeliveryRow): ElementRow | null {
   const content = store.rows.contentOf(row);
-  const element = elementOf(row);
-  if (elementChecksum(element, content.type, content.more, content.body) === content.crc) return content;
-  setAsideDamaged(store, element);
+  if (content !== null) {
+    const { type, more, body, crc } = content;
+    if (elementChecksum(elementOf(row), type, more, body) === crc) return content;
+  }
+  setAsideDamaged(store, row.seq);
   return null;
 }
 

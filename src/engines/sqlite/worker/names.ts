@@ -292,22 +292,20 @@ export class Names {
     // Those that it had removed come first: a new one may have been given the number, or the name, of one of them.
     const queues = [...this.#changedQueues].sort((a, b) => Number(a.isStored) - Number(b.isStored));
     this.committed();
-    for (const { subscriptions } of queues) {
-      for (const { id } of subscriptions.values()) this.#subscriptionById.delete(id);
-      subscriptions.clear();
+    for (const queue of queues) {
+      for (const { id } of queue.subscriptions.values()) this.#subscriptionById.delete(id);
+      queue.subscriptions.clear();
+      this.#forget(queue);
     }
     for (const queue of queues) this.#load(queue.id, queue);
     return queues;
   }
 
+  /** @param known the queue that had this number, which is filled again if it still has it */
   #load(id: number, known?: Queue): void {
     const row = this.#sql.findQueue.get(id);
-    const isReplaced = known?.isStored && this.#byId.get(id) !== known;
     const isOther = known !== undefined && (row?.name !== known.key.name || row?.ns !== known.key.ns);
-    if (row === undefined || isReplaced || isOther) {
-      if (known !== undefined) this.#forget(known);
-      return;
-    }
+    if (row === undefined || isOther || this.#byId.has(id)) return;
     const key = known?.key ?? { ns: String(row.ns), name: String(row.name) };
     const options = row.options === null ? null : String(row.options);
     const facts = { options, policy: this.#policyOf(key.ns, options), usedAt: Number(row.used_at) };

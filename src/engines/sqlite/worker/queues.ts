@@ -83,7 +83,7 @@ export function undoTake(
     else rows.addElement(queue, element, 1, content, now);
     // The insert drew a number for each group behind the element's: any that is free is in the same place.
     let seq = element + 1;
-    while (rows.has(seq)) seq++;
+    while (rows.bySeq(seq) !== null) seq++;
     rows.addShared(subscription, seq, element, facts, now);
     upkeep.releasedInto(queue);
   }

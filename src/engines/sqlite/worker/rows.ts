@@ -58,11 +58,12 @@ export type Joined = [
   reason: string | null,
   type: string | null,
   more: string | null,
-  contentCrc: number,
-  body: Uint8Array,
+  contentCrc: number | null,
+  /** Null if it was not asked for, or is missing. */
+  body: Uint8Array | null,
   leaseUntil: number | null,
   insertedAt: number,
-  bytes: number,
+  bytes: number | null,
 ];
 
 const DELIVERY =
@@ -106,7 +107,7 @@ const SQL = {
   sharedContent: 'SELECT type, more, crc, body, inserted_at AS insertedAt FROM element WHERE seq = ?',
   removeElement: 'DELETE FROM element WHERE seq = ?',
   anyOfElement: 'SELECT 1 FROM delivery WHERE element = ? LIMIT 1',
-  exists: 'SELECT 1 FROM delivery WHERE seq = ?',
+  bySeq: `SELECT ${DELIVERY} FROM delivery WHERE seq = ?`,
   markShared: 'UPDATE element SET groups = 2 WHERE seq = ? AND groups < 2',
   setAside:
     'INSERT OR REPLACE INTO damaged (seq, queue, found_at, type, more, crc, body) VALUES (?, ?, ?, ?, ?, ?, ?)',
@@ -156,6 +157,22 @@ function ofStates(sql: (state: DeliveryState) => string): Record<DeliveryState, 
   return { ready: sql('ready'), scheduled: sql('scheduled'), reserved: sql('reserved') };
 }
 
+const REPAIRS = [
+  repairOf('delivery', 'due_at tries lease_until owner expires_at element inserted_at content_crc crc'),
+  repairOf('element', 'queue groups inserted_at crc'),
+];
+
+/** Replaces numbers that cannot be read; no checksum is -1. */
+function repairOf(table: string, names: string): string {
+  const columns = names.split(' ');
+  const isTooLarge = (column: string): string =>
+    `${column} NOT BETWEEN ${Number.MIN_SAFE_INTEGER} AND ${Number.MAX_SAFE_INTEGER}`;
+  const repaired = columns.map((column) =>
+    column === 'crc' ? 'crc = -1' : `${column} = iif(${isTooLarge(column)}, 0, ${column})`,
+  );
+  return `UPDATE ${table} SET ${repaired.join(', ')} WHERE ${columns.map(isTooLarge).join(' OR ')}`;
+}
+
 /** Bodies up to this size stay in the row of their delivery, which a reservation rewrites. */
 const MAX_INLINE_BYTES = 1024;
 
@@ -167,6 +184,7 @@ const LEASES_A_CALL = 1000;
  * the counts and lease bounds of its subscription in step with the table.
  */
 export class Rows {
+  readonly #db: DatabaseSync;
   readonly #names: Names;
   /** Subscriptions with leases, and the first moment at which one of them may end. */
   readonly #leased = new Set<Subscription>();
@@ -179,6 +197,7 @@ export class Rows {
   readonly #inState: Statements<Record<DeliveryState, string>>;
 
   constructor(db: DatabaseSync, names: Names) {
+    this.#db = db;
     this.#names = names;
     this.#sql = prepareAll(db, SQL);
     this.#joined = prepareArrays(db, JOINED_SQL);
@@ -253,11 +272,10 @@ export class Rows {
     this.#waitingAdded(subscription, dueAt, now);
   }
 
-  /** Content of a delivery. */
-  contentOf({ seq, element }: DeliveryRow): ElementRow {
+  /** Content of a delivery; null if a fault of the disk took it. */
+  contentOf({ seq, element }: DeliveryRow): ElementRow | null {
     const row = element === null ? this.#sql.content.get(seq) : this.#sql.sharedContent.get(element);
-    if (row === undefined) throw new Error(`delivery ${seq} has no element`);
-    return row as unknown as ElementRow;
+    return row === undefined || row.crc === null || row.body === null ? null : (row as unknown as ElementRow);
   }
 
   hasElement(seq: number): boolean {
@@ -269,9 +287,16 @@ export class Rows {
     this.#sql.markShared.run(seq);
   }
 
-  /** Whether a delivery has this number. */
-  has(seq: number): boolean {
-    return this.#sql.exists.get(seq) !== undefined;
+  bySeq(seq: number): DeliveryRow | null {
+    return (this.#sql.bySeq.get(seq) as unknown as DeliveryRow | undefined) ?? null;
+  }
+
+  /**
+   * Makes rows readable again in which a fault of the disk left a number of more than 53 bits, so that they can be set aside.
+   * Reads both tables, once for each such fault.
+   */
+  makeReadable(): void {
+    for (const sql of REPAIRS) this.#db.exec(sql);
   }
 
   /** Copies an element whose checksum does not fit to the table `damaged`. */
@@ -516,7 +541,8 @@ export class Rows {
   refreshLeases(now: number): void {
     this.#leasesEndFrom = Number.POSITIVE_INFINITY;
     for (const subscription of [...this.#leased]) {
-      if (subscription.leaseEndsFrom <= now) {
+      if (this.#names.subscriptionById(subscription.id) !== subscription) this.#leased.delete(subscription);
+      else if (subscription.leaseEndsFrom <= now) {
         this.#names.changedQueue(subscription.queue);
         this.#refreshLease(subscription);
       } else this.#leasesEndFrom = Math.min(this.#leasesEndFrom, subscription.leaseEndsFrom);
@@ -548,13 +574,15 @@ export class Rows {
   }
 }
 
-/** Whether the checksums of a delivery and its content fit. What fails is never handed out. */
+/**
+ * Whether the checksums of a delivery and its content fit. What fails is never handed out.
+ * @param hasBody whether the body was asked for
+ */
 export function isWhole({ id }: Subscription, row: Joined, hasBody = true): boolean {
   const [seq, element, dueAt, tries, crc, expiresAt, , type, more, contentCrc, body] = row;
-  return (
-    deliveryChecksum(seq, element, id, dueAt, tries, expiresAt) === crc &&
-    (!hasBody || elementChecksum(element ?? seq, type, more, body) === contentCrc)
-  );
+  if (deliveryChecksum(seq, element, id, dueAt, tries, expiresAt) !== crc || contentCrc === null)
+    return false;
+  return !hasBody || (body !== null && elementChecksum(element ?? seq, type, more, body) === contentCrc);
 }
 
 /** Whether the checksum of a delivery fits. */

@@ -93,7 +93,7 @@ function writeScanned(
   const [seq, element, dueAt, tries, , expiresAt, reason, type, more, , body, leaseUntil, insertedAt, bytes] =
     row;
   fields.push(ids.text(element ?? seq), state, tries, dueAt, leaseUntil, insertedAt, expiresAt, reason);
-  fields.push(type, more, bodies ? reply.add(body) : null, bytes);
+  fields.push(type, more, bodies && body !== null ? reply.add(body) : null, bytes ?? 0);
 }
 
 function momentOf(row: Joined, state: DeliveryState): number {

@@ -123,17 +123,17 @@ export const SCHEMA_VERSION = 1;
 /** Page 1 is the schema's, page 2 the first map of pages that `auto_vacuum` keeps. */
 export const UNSYNCED_PAGE = 3;
 
-/**
- * Creates the tables of a new file.
- * @throws Error if the file is from another version of the program
- */
-export function createSchema(db: DatabaseSync): void {
+/** @returns whether the file has our tables @throws Error if it has those of another version of the program */
+export function hasSchema(db: DatabaseSync): boolean {
   const version = Number(db.prepare('PRAGMA user_version').get()?.user_version ?? 0);
-  if (version > SCHEMA_VERSION) {
-    throw new Error(
-      `it was written by a newer version of Quayside (schema ${version}, this one knows ${SCHEMA_VERSION}); use that version`,
-    );
-  }
-  if (version === SCHEMA_VERSION) return;
+  if (version === 0 || version === SCHEMA_VERSION) return version !== 0;
+  throw new Error(
+    `it has schema ${version}, and this version of Quayside needs schema ${SCHEMA_VERSION}; use the version that wrote it`,
+  );
+}
+
+/** Creates the tables of a new file. @throws as {@link hasSchema} */
+export function createSchema(db: DatabaseSync): void {
+  if (hasSchema(db)) return;
   db.exec(`BEGIN IMMEDIATE; ${SCHEMA}; PRAGMA user_version = ${SCHEMA_VERSION}; COMMIT`);
 }

@@ -7,7 +7,7 @@ import {
   type SettleDetails,
 } from '../protocol.ts';
 import { elementAt, insertOne } from './insert.ts';
-import { deadLetter, elementOf, failTry, move, setAsideDamaged } from './moves.ts';
+import { deadLetter, failTry, move, setAsideDamaged } from './moves.ts';
 import type { Subscription } from './names.ts';
 import type { Bodies } from './operations.ts';
 import { type DeliveryRow, isWholeDelivery } from './rows.ts';
@@ -161,7 +161,7 @@ function apply(
   }
   // A change that is computed from damaged fields would give them a sound checksum.
   if (!isWholeDelivery(row)) {
-    setAsideDamaged(store, elementOf(row));
+    setAsideDamaged(store, row.seq);
     return 'not-found';
   }
   if (kind === 'dead-letter') {

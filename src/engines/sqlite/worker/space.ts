@@ -10,7 +10,7 @@ import {
 } from 'node:fs';
 import { dirname } from 'node:path';
 import { openPrivateFile } from '../../../util/private-file.ts';
-import { FileLost } from './faults.ts';
+import { StoreLost } from './faults.ts';
 
 export interface SpaceOptions {
   readonly file: string;
@@ -69,7 +69,7 @@ export class Space {
    * what comes unseen is a part of the margin, or one transaction. Inserts stop below the margin and go on a quarter above it, so that they do not
    * flutter.
    * @param bytes of the bodies that the transaction may store
-   * @throws FileLost
+   * @throws StoreLost if the file or its log has no name any more, or another file has it
    */
   look(bytes: number, now: number): void {
     this.#transactionsUntilLook -= 1;
@@ -108,7 +108,9 @@ export class Space {
 
   #checkFiles(): void {
     for (const [path, identity] of this.#identities) {
-      if (identityOf(path) !== identity) throw new FileLost(path);
+      if (identityOf(path) === identity) continue;
+      // What is written now would not survive the end of the process.
+      throw new StoreLost(`${path} was deleted or replaced while it was in use`);
     }
   }
 

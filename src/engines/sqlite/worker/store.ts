@@ -48,7 +48,8 @@ export class Store {
   readonly #meta: Meta;
   readonly #faults: Faults | null;
   readonly #isDurable: boolean;
-  #isSynced: boolean;
+  /** Whether the next commit waits for its fsync; null: not known yet. */
+  #isSynced: boolean | null = null;
   readonly #begin: StatementSync;
   readonly #commit: StatementSync;
   readonly #markUnsynced: StatementSync;
@@ -61,9 +62,8 @@ export class Store {
     this.space = options.space;
     this.#faults = options.faults;
     this.#isDurable = options.durability === 'full';
-    this.#isSynced = this.#isDurable;
-    this.#meta = new Meta(db, options.durability);
-    const epoch = this.#meta.nextEpoch();
+    this.#meta = new Meta(db);
+    const epoch = this.#nextEpoch();
     this.ids = new Ids(this.#meta.tags(), epoch);
     this.names = new Names(db, options.policies);
     this.rows = new Rows(db, this.names);
@@ -78,12 +78,21 @@ export class Store {
 
   /** @param needsSync whether the transaction is acknowledged only after an fsync, if the engine's mode promises one */
   begin(needsSync: boolean): void {
-    if (this.ids.nearlySpent) this.ids.beginEpoch(this.#meta.nextEpoch());
-    const isSynced = needsSync && this.#isDurable;
-    if (isSynced !== this.#isSynced) setSync(this.db, isSynced);
-    this.#isSynced = isSynced;
+    if (this.ids.nearlySpent) this.ids.beginEpoch(this.#nextEpoch());
+    this.#setSync(needsSync && this.#isDurable);
     this.#faults?.reach('begin');
     this.#begin.run();
+  }
+
+  #nextEpoch(): number {
+    this.#setSync(true);
+    return this.#meta.nextEpoch();
+  }
+
+  #setSync(isSynced: boolean): void {
+    if (isSynced === this.#isSynced) return;
+    setSync(this.db, isSynced);
+    this.#isSynced = isSynced;
   }
 
   commit(): void {

@@ -24,7 +24,7 @@ export function sweep(store: Store): [nextAt: number | null, affected: string[]]
   const expired = rows.expired(now, ROWS_A_CALL);
   for (const row of expired) {
     const subscription = names.subscriptionById(row.subscription);
-    if (subscription !== null && rows.has(row.seq)) expire(store, subscription, row);
+    if (subscription !== null && rows.bySeq(row.seq) !== null) expire(store, subscription, row);
   }
   const old = upkeep.overdue(now, ROWS_A_CALL);
   for (const element of old) dropWaiting(store, element);

@@ -1,5 +1,5 @@
 import { type Fields, TAKEN_FIELDS, type Taken } from '../protocol.ts';
-import { elementOf, expire, setAsideDamaged } from './moves.ts';
+import { expire, setAsideDamaged } from './moves.ts';
 import type { Subscription } from './names.ts';
 import type { Bodies } from './operations.ts';
 import { isWhole, type Joined } from './rows.ts';
@@ -51,13 +51,13 @@ export function take(
         break;
       }
       if (expiresAt !== null && expiresAt <= now) {
-        const delivery = rows.find(subscription, elementOf({ seq, element }));
+        const delivery = rows.bySeq(seq);
         if (delivery !== null) expire(store, subscription, delivery);
         expired++;
         continue;
       }
-      if (!isWhole(subscription, row)) {
-        setAsideDamaged(store, elementOf({ seq, element }));
+      if (body === null || !isWhole(subscription, row)) {
+        setAsideDamaged(store, seq);
         continue;
       }
       let token: string | null = null;

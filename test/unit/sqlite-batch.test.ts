@@ -1,0 +1,98 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import type { Call } from '../../src/engines/sqlite/protocol.ts';
+import { type BatchResult, runBatches } from '../../src/engines/sqlite/worker/batch.ts';
+import { openDatabase } from '../../src/engines/sqlite/worker/open.ts';
+import { Store } from '../../src/engines/sqlite/worker/store.ts';
+
+const NO_BODIES = { small: new Uint8Array(0), large: [] };
+const PING: Call = ['ping'];
+/** Takes the lease of no element: nothing waits for an fsync. */
+const RESERVE: Call = ['take', 0, '', 1, null, 1000, 0];
+const DECLARE: Call = ['declare', [0], null];
+/** No handle has this number. */
+const BAD: Call = ['declare', [99], null];
+
+interface OpenStore {
+  readonly store: Store;
+  /** Whether each transaction so far was to be fsynced. */
+  readonly synced: boolean[];
+  run(...batches: Call[][]): BatchResult[];
+}
+
+function openStore(): OpenStore {
+  const settings = { file: ':memory:', durability: 'full', check: 'never', damagedLog: 'refuse' } as const;
+  const warn = (): void => {};
+  const db = openDatabase({ ...settings, cacheBytes: 1_000_000 }, warn);
+  const options = { policies: [], durability: 'full', dedupWindowMs: 1000 } as const;
+  const store = new Store(db, { ...options, space: null, faults: null, warn });
+  store.names.addHandle({ ns: 'N', name: 'queue' });
+  const synced: boolean[] = [];
+  const begin = store.begin.bind(store);
+  store.begin = (needsSync) => {
+    synced.push(needsSync);
+    begin(needsSync);
+  };
+  const run = (...batches: Call[][]): BatchResult[] =>
+    runBatches(
+      store,
+      batches.map((calls) => ({ now: 1, calls, bodies: NO_BODIES })),
+    );
+  return { store, synced, run };
+}
+
+describe('a batch of calls in the SQLite engine', () => {
+  it('is halved until the call that throws is alone, and every other call has its result', () => {
+    const { run, synced } = openStore();
+    const calls = (bad: number): Call[] => Array.from({ length: 64 }, (_, i) => (i === bad ? BAD : DECLARE));
+    const results = run(calls(-1), calls(37), calls(-1), calls(0));
+    for (const [index, bad] of [-1, 37, -1, 0].entries()) {
+      const { results: own = [], rejections } = results[index] ?? {};
+      assert.equal(own.length, 64);
+      assert.deepEqual([...(rejections?.keys() ?? [])], bad === -1 ? [] : [bad]);
+    }
+    assert.ok(synced.length < 40, `${synced.length} transactions`);
+  });
+
+  it('waits for an fsync after a failure only if its part of the calls needs one', () => {
+    const { run, synced } = openStore();
+    run([RESERVE, RESERVE, PING, BAD]);
+    assert.deepEqual(synced, [true, false, true, false, true, true]);
+  });
+
+  it('sends no bodies that a transaction read which failed', () => {
+    const { store, run } = openStore();
+    const { names, rows, ids } = store;
+    const body = new Uint8Array(100);
+    const facts = { dueAt: 1, tries: 0, expiresAt: null, reason: null };
+    const content = { type: null, more: null, body };
+    store.begin(true);
+    const subscription = names.subscription(names.use(0, 1), '');
+    for (let i = 0; i < 4; i++) rows.addPlain(subscription, ids.next(), content, facts, 1);
+    store.commit();
+    const pop: Call = ['take', 0, '', 1, null, null, 0];
+    const [result] = run([pop, pop, pop, BAD]);
+    assert.equal(result?.bodies.byteLength, 300);
+  });
+
+  it('leaves no transaction open if the next epoch of ids cannot be stored', () => {
+    const { store, run } = openStore();
+    Object.defineProperty(store.ids, 'nearlySpent', { get: () => true });
+    store.db.exec("CREATE TRIGGER full BEFORE UPDATE ON meta BEGIN SELECT raise(ABORT, 'no epoch'); END");
+    assert.match(run([DECLARE])[0]?.rejections?.get(0)?.message ?? '', /no epoch/);
+    assert.equal(store.db.isTransaction, false);
+    store.db.exec('DROP TRIGGER full');
+    assert.equal(run([DECLARE])[0]?.rejections, null);
+  });
+
+  it('ends the engine if it cannot be rolled back, and names the first error, too', () => {
+    const { store, run } = openStore();
+    store.rollback = () => {
+      throw new Error('no rollback');
+    };
+    assert.throws(() => run([BAD]), {
+      name: 'StoreLost',
+      message: 'unknown queue handle 99; the rollback failed as well: no rollback',
+    });
+  });
+});
