@@ -134,7 +134,7 @@ export const SQLITE: readonly Mutant[] = [
   },
   {
     name: 'an element put back to two groups is counted twice',
-    suite: 'storage model',
+    suite: 'contract',
     edits: [inWorker('queues.ts', 'rows.markShared(element);', 'rows.hasElement(element);')],
   },
   {
@@ -197,7 +197,7 @@ export const SQLITE: readonly Mutant[] = [
   },
   {
     name: 'an old token settles the next reservation',
-    suite: 'storage model',
+    suite: 'contract',
     edits: [
       inWorker('settle.ts', 'return token === row.token ? null', "return token <= (row.token ?? '') ? null"),
     ],
@@ -303,7 +303,7 @@ export const SQLITE: readonly Mutant[] = [
   {
     name: 'a queue that a transaction created stays in memory when it is rolled back',
     suite: 'sqlite reload',
-    edits: [inWorker('names.ts', 'if (known !== undefined) this.#forget(known);', '')],
+    edits: [inWorker('names.ts', 'queue.subscriptions.clear();\n      this.#forget(queue);', '')],
   },
   {
     name: 'a pop is acknowledged before its fsync',
@@ -420,8 +420,8 @@ export const SQLITE: readonly Mutant[] = [
     edits: [
       inWorker(
         'batch.ts',
-        'return batches.map((batch) => runOneByOne(store, batch));',
-        "throw new Error('the batch failed');",
+        'for (const half of halves) runParts(store, half);',
+        "if (halves.length > 0) throw new Error('the batch failed');",
       ),
     ],
   },
@@ -459,8 +459,8 @@ export const SQLITE: readonly Mutant[] = [
     edits: [
       inWorker(
         'rows.ts',
-        'deliveryChecksum(seq, element, id, dueAt, tries, expiresAt) === crc &&',
-        'deliveryChecksum(seq, element, id, dueAt, tries, expiresAt) >= -crc &&',
+        'if (deliveryChecksum(seq, element, id, dueAt, tries, expiresAt) !== crc ||',
+        'if (deliveryChecksum(seq, element, id, dueAt, tries, expiresAt) < -crc ||',
       ),
     ],
   },
@@ -470,6 +470,41 @@ export const SQLITE: readonly Mutant[] = [
     edits: [
       inWorker('settle.ts', 'if (!isWholeDelivery(row)) {', 'if (!isWholeDelivery(row) && row.seq < 0) {'),
     ],
+  },
+  {
+    name: 'a damaged delivery takes the element with it that it names by mistake',
+    suite: 'sqlite damage',
+    edits: [
+      inWorker(
+        'moves.ts',
+        'isWholeDelivery(found) ? rows.ofElement(element) : [first]',
+        'isWholeDelivery(found) || found.seq > 0 ? rows.ofElement(element) : [first]',
+      ),
+    ],
+  },
+  {
+    name: 'an element without its content holds up every batch',
+    suite: 'sqlite damage',
+    edits: [
+      inWorker('rows.ts', 'return row === undefined || row.crc === null ||', 'return row?.crc === null ||'),
+    ],
+  },
+  {
+    name: 'the lease of a forgotten queue brings it back',
+    suite: 'sqlite reload',
+    edits: [
+      inWorker(
+        'rows.ts',
+        'if (this.#names.subscriptionById(subscription.id) !== subscription) this.#leased.delete(subscription);\n      else if',
+        'if',
+      ),
+      inWorker('names.ts', 'isOther || this.#byId.has(id)) return;', 'isOther) return;'),
+    ],
+  },
+  {
+    name: 'a transaction of leases whose commit is lost hides the synced one behind it',
+    suite: 'sqlite log',
+    edits: [inWorker('log-check.ts', 'if (page <= lastPage) isUnsynced = false;', '')],
   },
   {
     name: 'indices are left out of the check at the start',
@@ -508,7 +543,13 @@ export const SQLITE: readonly Mutant[] = [
   {
     name: 'a deleted database file goes unnoticed',
     suite: 'sqlite files',
-    edits: [inWorker('space.ts', 'if (identityOf(path) !== identity) throw', 'if (path === identity) throw')],
+    edits: [
+      inWorker(
+        'space.ts',
+        'if (identityOf(path) === identity) continue;',
+        'if (path !== identity) continue;',
+      ),
+    ],
   },
   {
     name: 'a clock that is set back withholds what is ready',
@@ -550,7 +591,7 @@ export const SQLITE: readonly Mutant[] = [
   {
     name: 'a power loss takes the count of starts back',
     suite: 'sqlite power loss',
-    edits: [inWorker('meta.ts', 'setSync(this.#db, true);', 'setSync(this.#db, this.#isDurable);')],
+    edits: [inWorker('store.ts', 'this.#setSync(true);', 'this.#setSync(this.#isDurable);')],
   },
   {
     name: 'the ballast is kept on a full disk',
