@@ -288,3 +288,118 @@ describe('a SQLite store that fails', () => {
     });
   });
 });
+
+describe('a SQLite store whose disk stands still', () => {
+  const POP = { group: '', count: 9, leaseMs: null };
+
+  /** Makes calls while the worker stands still before a commit, and lets their deadline pass. */
+  async function stalled(
+    folder: SqliteFolder,
+    calls: (engine: Engine) => Promise<unknown>[],
+  ): Promise<{ engine: Engine; codes: string[]; resume(): void }> {
+    const faults = new Faults();
+    const engine = await folder.started({ faults });
+    await engine.storage.insert(QUEUE, newElements('first', 'second', 'third'));
+    const frozen = faults.freeze('commit');
+    const made = calls(engine).map(codeOf);
+    await frozen;
+    folder.clock.advance(4999);
+    return { engine, codes: await Promise.all(made), resume: () => faults.resume() };
+  }
+
+  it('answers every call within 5 s: changes with outcome-unknown, reads with storage-unavailable', async () => {
+    await withFolder(async (folder) => {
+      const { engine, codes, resume } = await stalled(folder, ({ storage, definitions }) => [
+        storage.insert(QUEUE, newElements('late')),
+        storage.take(QUEUE, POP),
+        storage.counts(QUEUE),
+        definitions.list('queue'),
+        storage.purge(QUEUE),
+      ]);
+      const unknown = 'outcome-unknown';
+      assert.deepEqual(codes, [unknown, unknown, 'storage-unavailable', 'storage-unavailable', unknown]);
+      resume();
+      await engine.storage.counts(QUEUE);
+    });
+  });
+
+  it('returns what a late take took, with its place, tries and id, and stores what a late insert stored', async () => {
+    await withFolder(async (folder) => {
+      const { engine, resume } = await stalled(folder, ({ storage }) => [
+        storage.take(QUEUE, { ...POP, count: 1 }),
+        storage.take(QUEUE, { ...POP, count: 1, leaseMs: 600_000 }),
+        storage.insert(QUEUE, newElements('late')),
+      ]);
+      const { storage } = engine;
+      resume();
+      // Its reply comes behind those that are late, and what follows it behind what undoes them.
+      await storage.counts(QUEUE);
+      const { deliveries } = await storage.take(QUEUE, POP);
+      assert.deepEqual(bodyTexts(deliveries), ['first', 'second', 'third', 'late']);
+      assert.deepEqual(
+        deliveries.map(({ tries }) => tries),
+        [0, 0, 0, 0],
+      );
+      const { ready, reserved } = await storage.counts(QUEUE);
+      assert.deepEqual({ ready, reserved }, { ready: 0, reserved: 0 });
+      assert.deepEqual(folder.told, []);
+    });
+  });
+
+  it('never applies a call that expired before it was sent, and answers it with storage-unavailable', async () => {
+    await withFolder(async (folder) => {
+      const faults = new Faults();
+      const { storage } = await folder.started({ faults });
+      const frozen = faults.freeze('commit');
+      const sent: Promise<string>[] = [];
+      // A message each, until no more may be at the worker.
+      for (let i = 0; i < 8; i++) {
+        sent.push(codeOf(storage.insert(QUEUE, newElements(`sent ${i}`))));
+        await turn();
+      }
+      await frozen;
+      const unsent = [codeOf(storage.insert(QUEUE, newElements('unsent'))), codeOf(storage.take(QUEUE, POP))];
+      folder.clock.advance(4000);
+      const waiting = storage.insert(QUEUE, newElements('waiting'));
+      folder.clock.advance(999);
+      assert.deepEqual(new Set(await Promise.all(sent)), new Set(['outcome-unknown']));
+      assert.deepEqual(await Promise.all(unsent), ['storage-unavailable', 'storage-unavailable']);
+      faults.resume();
+      await waiting;
+      const { deliveries } = await storage.take(QUEUE, POP);
+      assert.deepEqual(bodyTexts(deliveries), [...sent.map((_, i) => `sent ${i}`), 'waiting']);
+    });
+  });
+
+  it('finishes calls at its stop that were made before, however late', async () => {
+    await withFolder(async (folder) => {
+      const { engine, resume } = await stalled(folder, ({ storage }) => [
+        storage.insert(QUEUE, newElements('late')),
+      ]);
+      const stopping = engine.stop();
+      folder.clock.advance(10_000);
+      resume();
+      await stopping;
+      assert.equal(folder.clock.pending, 0);
+      assert.deepEqual(await leftIn(folder), ['first', 'second', 'third', 'late']);
+    });
+  });
+});
+
+describe('a function that an insert calls for repeats', () => {
+  it('fails only its own insert if it throws', async () => {
+    await withFolder(async (folder) => {
+      const { storage } = await folder.started();
+      const keyed = [newElement({ dedupKey: 'k' })];
+      const thrown = new Error('thrown by the caller');
+      await storage.insert(QUEUE, keyed);
+      const repeated = storage.insert(QUEUE, keyed, null, () => {
+        throw thrown;
+      });
+      const other = storage.insert(QUEUE, newElements('other'));
+      await assert.rejects(repeated, thrown);
+      await other;
+      assert.equal((await storage.counts(QUEUE)).ready, 2);
+    });
+  });
+});

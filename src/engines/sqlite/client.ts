@@ -1,5 +1,8 @@
 import { Worker } from 'node:worker_threads';
+import { DeadlineQueue, Expiring } from '../../engine/deadline-queue.ts';
 import type { EngineLog } from '../../engine/engine.ts';
+import { unavailable, unknownOutcome } from '../../engine/store-failures.ts';
+import type { Clock } from '../../model/clock.ts';
 import { QuaysideError } from '../../model/errors.ts';
 import type { QueueKey } from '../../model/names.ts';
 import {
@@ -35,28 +38,109 @@ const MAX_BATCH_CALLS = 4096;
  */
 const MAX_HANDLES = 10_000;
 
-interface PendingCall {
-  /** Reads the result and settles the promise. */
-  resolve(result: unknown, bodies: PackedBodies): void;
+/** A caller has its result, or a clear error, within this time. */
+const TIMEOUT_MS = 4500;
+const NOT_IN_TIME = 'The store did not reply in time; nothing was changed.';
+const NO_DEADLINE = Number.POSITIVE_INFINITY;
+const NO_REPLY = new Error('No reply in time.');
+
+/** What a call does with its result, and with one that comes after its deadline. */
+interface Outlet<T> {
+  /** Makes the result for the caller. */
+  read(result: unknown, bodies: PackedBodies): T;
+  resolve(result: T): void;
   reject(error: QuaysideError): void;
-  /** Whether the call may have changed something: decides the error if its outcome is unknown. */
+  readonly onLate: ((result: T) => void) | null;
+}
+
+/** A call of the worker: settled by its reply, by its deadline, or by the end of the store. */
+class PendingCall extends Expiring {
+  readonly deadlineAt: number;
+  readonly batch: Batch;
+  /** Whether it may have changed something: decides the error if its outcome is unknown. */
   readonly isChange: boolean;
+  isSettled = false;
+  readonly #deadlines: DeadlineQueue;
+  readonly #outlet: Outlet<unknown>;
+
+  constructor(
+    deadlines: DeadlineQueue,
+    batch: Batch,
+    isChange: boolean,
+    deadlineAt: number,
+    outlet: Outlet<unknown>,
+  ) {
+    super();
+    this.#deadlines = deadlines;
+    this.batch = batch;
+    this.isChange = isChange;
+    this.deadlineAt = deadlineAt;
+    this.#outlet = outlet;
+  }
+
+  reply(result: unknown, bodies: PackedBodies): void {
+    const { read, resolve, onLate } = this.#outlet;
+    if (this.isSettled && onLate === null) return;
+    const value = read(result, bodies);
+    if (this.isSettled) onLate?.(value);
+    else {
+      this.#settle();
+      resolve(value);
+    }
+  }
+
+  fail(error: QuaysideError): void {
+    if (this.isSettled) return;
+    this.#settle();
+    this.#outlet.reject(error);
+  }
+
+  expire(): void {
+    const isUnknown = this.batch.isSent && this.isChange;
+    this.fail(isUnknown ? unknownOutcome(NO_REPLY) : unavailable(NOT_IN_TIME, NO_REPLY));
+    this.batch.onExpired();
+  }
+
+  #settle(): void {
+    this.isSettled = true;
+    this.#deadlines.remove(this);
+  }
 }
 
 /** Calls that travel together. */
 class Batch {
-  readonly calls: Call[] = [];
-  readonly pending: PendingCall[] = [];
+  calls: Call[] = [];
+  pending: PendingCall[] = [];
   readonly bodies = new BodyWriter();
   /** Its calls name no handle below this one. */
   readonly firstHandle: number;
+  isSent = false;
+  /** Calls that expired before it was sent. */
+  #expired = 0;
+  readonly #drop: (batch: Batch) => void;
 
-  constructor(firstHandle: number) {
+  /** @param drop called when none of its calls is to be sent any more */
+  constructor(firstHandle: number, drop: (batch: Batch) => void) {
     this.firstHandle = firstHandle;
+    this.#drop = drop;
   }
 
   get isFull(): boolean {
     return this.bodies.byteLength >= MAX_BATCH_BYTES || this.calls.length >= MAX_BATCH_CALLS;
+  }
+
+  onExpired(): void {
+    if (this.isSent) return;
+    this.#expired += 1;
+    if (this.#expired === this.calls.length) this.#drop(this);
+  }
+
+  /** Leaves out the calls that expired. */
+  send(): void {
+    this.isSent = true;
+    if (this.#expired === 0) return;
+    this.calls = this.calls.filter((_, index) => this.pending[index]?.isSettled === false);
+    this.pending = this.pending.filter(({ isSettled }) => !isSettled);
   }
 }
 
@@ -66,12 +150,14 @@ class Batch {
  * What is called in one turn of the event loop leaves together at its end; what is called while
  * {@link MAX_IN_FLIGHT} batches, or {@link MAX_IN_FLIGHT_BYTES} of bodies, are in flight gathers until some have their
  * reply. So what one transaction holds grows with the load and with the disk's slowness, and a lone call waits for
- * nothing. Calls take effect in the order in which they are made.
+ * nothing. Calls take effect in the order in which they are made, and are settled by their deadline: a disk that
+ * stands still holds up no caller.
  */
 export class WorkerClient {
   readonly #time: SteadyTime;
   readonly #log: EngineLog;
   readonly #data: Omit<WorkerData, 'now'>;
+  readonly #deadlines: DeadlineQueue;
   readonly #waiting: Batch[] = [];
   readonly #inFlight: Batch[] = [];
   #inFlightBytes = 0;
@@ -94,7 +180,8 @@ export class WorkerClient {
   /** Why no call is taken any more; null while calls are. */
   #down: QuaysideError | null = null;
 
-  constructor(time: SteadyTime, log: EngineLog, data: Omit<WorkerData, 'now'>) {
+  constructor(clock: Clock, time: SteadyTime, log: EngineLog, data: Omit<WorkerData, 'now'>) {
+    this.#deadlines = new DeadlineQueue(clock, TIMEOUT_MS);
     this.#time = time;
     this.#log = log;
     this.#data = data;
@@ -142,29 +229,55 @@ export class WorkerClient {
    * Calls an operation of the worker. Rejects with a QuaysideError.
    * @param write returns the arguments; bodies are added to the batch's. What it throws is thrown here, and no call made
    * @param read makes the result for the caller
+   * @param onLate receives the result if it comes after the call's deadline
    */
   call<O extends Operation, T>(
     operation: O,
     write: (bodies: BodyWriter) => Parameters<Operations[O]>,
     read: (result: ReturnType<Operations[O]>, bodies: PackedBodies) => T,
+    onLate: ((result: T) => void) | null = null,
+  ): Promise<T> {
+    return this.#call(operation, write, read, this.#deadlines.next(), onLate);
+  }
+
+  /** Calls an operation that nobody waits for: it has no deadline, and `failure` is logged if it is rejected. */
+  run<O extends Operation>(
+    operation: O,
+    write: (bodies: BodyWriter) => Parameters<Operations[O]>,
+    failure: string,
+  ): void {
+    this.#call(operation, write, () => {}, NO_DEADLINE, null).catch((error) =>
+      this.#log.warn({ err: error, file: this.#data.file }, failure),
+    );
+  }
+
+  #call<O extends Operation, T>(
+    operation: O,
+    write: (bodies: BodyWriter) => Parameters<Operations[O]>,
+    read: (result: ReturnType<Operations[O]>, bodies: PackedBodies) => T,
+    deadlineAt: number,
+    onLate: ((result: T) => void) | null,
   ): Promise<T> {
     let batch = this.#waiting.at(-1);
     if (batch === undefined || batch.isFull) {
-      batch = new Batch(this.#firstHandle);
+      batch = new Batch(this.#firstHandle, this.#drop);
       this.#waiting.push(batch);
     }
     const { calls, pending, bodies } = batch;
     calls.push([operation, ...write(bodies)]);
-    return new Promise((resolve, reject) => {
-      pending.push({
-        resolve: (result, received) => resolve(read(result as ReturnType<Operations[O]>, received)),
-        reject,
-        isChange: !READS.has(operation),
-      });
-      if (this.#down !== null) this.#rejectWaiting(this.#down);
-      else this.#planFlush();
-    });
+    const { promise, resolve, reject } = Promise.withResolvers<T>();
+    const outlet = { read, resolve, reject, onLate } as Outlet<unknown>;
+    const call = new PendingCall(this.#deadlines, batch, !READS.has(operation), deadlineAt, outlet);
+    pending.push(call);
+    if (deadlineAt !== NO_DEADLINE) this.#deadlines.add(call);
+    if (this.#down !== null) this.#rejectWaiting(this.#down);
+    else this.#planFlush();
+    return promise;
   }
+
+  readonly #drop = (batch: Batch): void => {
+    this.#waiting.splice(this.#waiting.indexOf(batch), 1);
+  };
 
   /**
    * The number by which the worker knows a queue, for a call that is being written: it may be forgotten after that.
@@ -216,9 +329,19 @@ export class WorkerClient {
     this.#isClosing = true;
     await this.#opening?.catch(() => {});
     // Calls keep their order, so once this one has its reply all before it have theirs.
-    if (this.#isOpen && this.#down === null) await this.ping().catch(() => {});
+    if (this.#isOpen && this.#down === null) {
+      const last = this.#call(
+        'ping',
+        () => [],
+        () => {},
+        NO_DEADLINE,
+        null,
+      );
+      await last.catch(() => {});
+    }
     this.#down ??= this.#unavailable('is closed');
     this.#rejectWaiting(this.#down);
+    this.#deadlines.stop();
     if (this.#worker === null) return;
     this.#worker.postMessage({ kind: 'close' } satisfies ToWorker);
     await this.#exited.promise;
@@ -241,6 +364,7 @@ export class WorkerClient {
     while (this.#maySend) {
       const batch = this.#waiting.shift();
       if (batch === undefined) return;
+      batch.send();
       const { calls, bodies, firstHandle } = batch;
       // All of its calls threw while their arguments were written.
       if (calls.length === 0) continue;
@@ -295,9 +419,8 @@ export class WorkerClient {
     const error = this.#unavailable(`failed: ${why}`);
     this.#down = error;
     const unknown = new QuaysideError('outcome-unknown', error.message);
-    // To reject a call that is settled already does nothing.
     for (const [index, { pending }] of this.#inFlight.splice(0).entries()) {
-      for (const call of pending) call.reject(index < uncertain && call.isChange ? unknown : error);
+      for (const call of pending) call.fail(index < uncertain && call.isChange ? unknown : error);
     }
     this.#rejectWaiting(error);
     this.#endBackup()?.reject(error);
@@ -305,7 +428,7 @@ export class WorkerClient {
   }
 
   #rejectWaiting(error: QuaysideError): void {
-    for (const { pending } of this.#waiting.splice(0)) for (const call of pending) call.reject(error);
+    for (const { pending } of this.#waiting.splice(0)) for (const call of pending) call.fail(error);
   }
 
   #unavailable(what: string): QuaysideError {
@@ -316,8 +439,8 @@ export class WorkerClient {
 function settle(pending: readonly PendingCall[], { results, rejections, bodies }: Reply): void {
   for (const [index, call] of pending.entries()) {
     const rejection = rejections?.get(index);
-    if (rejection === undefined) call.resolve(results[index], bodies);
-    else call.reject(new QuaysideError(rejection.code, rejection.message));
+    if (rejection === undefined) call.reply(results[index], bodies);
+    else call.fail(new QuaysideError(rejection.code, rejection.message));
   }
 }
 

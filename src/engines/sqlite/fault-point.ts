@@ -9,6 +9,10 @@ const CODE = 2;
 const FROZEN = 3;
 const RELEASED = 4;
 
+/** How a frozen worker is released. */
+const INTO_FAILURE = 1;
+const UNHARMED = 2;
+
 /** In place of an error code: stop until released, then fail as after an I/O error. */
 const FREEZE = -1;
 const SQLITE_IOERR = 10;
@@ -37,6 +41,7 @@ export class Faults {
   /** The next time that `point` is reached the worker stands still. Resolves when it does. */
   async freeze(point: FaultPoint): Promise<void> {
     Atomics.store(this.#cells, FROZEN, 0);
+    Atomics.store(this.#cells, RELEASED, 0);
     this.arm(point, FREEZE);
     const wait = Atomics.waitAsync(this.#cells, FROZEN, 0);
     if (wait.async) await wait.value;
@@ -44,7 +49,16 @@ export class Faults {
 
   /** Lets a frozen worker go on, into its failure. */
   release(): void {
-    Atomics.store(this.#cells, RELEASED, 1);
+    this.#release(INTO_FAILURE);
+  }
+
+  /** Lets a frozen worker go on as if nothing had happened. */
+  resume(): void {
+    this.#release(UNHARMED);
+  }
+
+  #release(how: number): void {
+    Atomics.store(this.#cells, RELEASED, how);
     Atomics.notify(this.#cells, RELEASED);
   }
 
@@ -63,6 +77,7 @@ export class Faults {
       Atomics.store(cells, FROZEN, 1);
       Atomics.notify(cells, FROZEN);
       Atomics.wait(cells, RELEASED, 0);
+      if (Atomics.load(cells, RELEASED) === UNHARMED) return;
     }
     throw Object.assign(new Error(`injected fault at ${point}`), {
       errcode: code === FREEZE ? SQLITE_IOERR : code,

@@ -53,7 +53,7 @@ class SqliteEngine implements Engine {
     this.url = options.url;
     this.#settings = readSettings(options);
     const time = new SteadyTime(clock);
-    this.#client = new WorkerClient(time, log, {
+    this.#client = new WorkerClient(clock, time, log, {
       ...this.#settings,
       policies: options.namespaces,
       dedupWindowMs: options.dedupWindowMs,

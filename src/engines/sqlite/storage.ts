@@ -93,21 +93,20 @@ export class SqliteStorage implements Storage {
     _signal?: ReadySignal | null,
     onRepeat: OnRepeat | null = null,
   ): Promise<ElementId[]> {
-    return this.#client.call(
-      'insert',
-      (bodies) => {
-        const fields: Fields = [];
-        const now = this.#time.now();
-        for (const element of elements) this.#writeElement(element, now, bodies, fields);
-        return [this.#client.handle(queue), fields];
-      },
-      ([repeats, ids]) => {
-        if (repeats !== null && onRepeat !== null) {
-          for (let at = 0; at < repeats.length; at += 2) onRepeat(repeats[at] ?? 0, repeats[at + 1] === 1);
-        }
-        return ids;
-      },
-    );
+    const write = (bodies: BodyWriter): [queue: number, elements: Fields] => {
+      const fields: Fields = [];
+      const now = this.#time.now();
+      for (const element of elements) this.#writeElement(element, now, bodies, fields);
+      return [this.#client.handle(queue), fields];
+    };
+    if (onRepeat === null) return this.#client.call('insert', write, ([, ids]) => ids);
+    // Not where the reply is read: what the caller's function throws is the caller's alone.
+    return this.#client.call('insert', write, same).then(([repeats, ids]) => {
+      for (let at = 0; repeats !== null && at < repeats.length; at += 2) {
+        onRepeat(repeats[at] ?? 0, repeats[at + 1] === 1);
+      }
+      return ids;
+    });
   }
 
   take(queue: QueueKey, { group, count, ids, leaseMs, owner }: TakeOptions): Promise<TakeResult> {
@@ -115,7 +114,26 @@ export class SqliteStorage implements Storage {
       'take',
       () => [this.#client.handle(queue), group, count, ids ?? null, leaseMs, ownerNumber(owner)],
       (taken, bodies) => ({ deliveries: readTaken(taken, group, bodies), nextDueAt: taken[0] }),
+      ({ deliveries }) => this.#returnLate(queue, deliveries),
     );
+  }
+
+  /** The taker was answered `outcome-unknown`: what it would have had regains its place. */
+  #returnLate(queue: QueueKey, deliveries: readonly Delivery[]): void {
+    const failure = 'elements of a take whose reply came too late could not be returned to their queue';
+    const popped = deliveries.filter(({ lease }) => lease === null);
+    const reserved = deliveries.filter(({ lease }) => lease !== null);
+    if (popped.length > 0) {
+      this.#client.run('undoTake', (bodies) => this.#undone(queue, popped, bodies), failure);
+    }
+    const write = (): [needs: number, items: Fields, details: SettleDetails[]] => {
+      const handle = this.#client.handle(queue);
+      const items = reserved.flatMap(({ id, group, lease }) => {
+        return [handle, id, group, 0, lease?.token ?? null, 0, 'release'];
+      });
+      return [0, items, reserved.map(() => [0, null, 0, null])];
+    };
+    if (reserved.length > 0) this.#client.run('settle', write, failure);
   }
 
   settle(items: readonly SettleItem[]): Promise<SettleResult[]> {
@@ -143,21 +161,24 @@ export class SqliteStorage implements Storage {
   }
 
   undoTake(queue: QueueKey, deliveries: readonly Delivery[]): Promise<void> {
-    return this.#client.call(
-      'undoTake',
-      (bodies) => {
-        const fields: Fields = [];
-        for (const delivery of deliveries) {
-          const { id, group, tries, matureAt, contentType, contentEncoding, headers, body } = delivery;
-          const { expiresAt = null, reason = null } = delivery as Partial<Lost>;
-          const more = toMore(contentEncoding, headers);
-          fields.push(id, group, tries, matureAt, contentType, more, bodies.add(body), body.byteLength);
-          fields.push(expiresAt, reason);
-        }
-        return [this.#client.handle(queue), fields];
-      },
-      nothing,
-    );
+    return this.#client.call('undoTake', (bodies) => this.#undone(queue, deliveries, bodies), nothing);
+  }
+
+  /** The arguments of `undoTake`. */
+  #undone(
+    queue: QueueKey,
+    deliveries: readonly Delivery[],
+    bodies: BodyWriter,
+  ): [queue: number, deliveries: Fields] {
+    const fields: Fields = [];
+    for (const delivery of deliveries) {
+      const { id, group, tries, matureAt, contentType, contentEncoding, headers, body } = delivery;
+      const { expiresAt = null, reason = null } = delivery as Partial<Lost>;
+      const more = toMore(contentEncoding, headers);
+      fields.push(id, group, tries, matureAt, contentType, more, bodies.add(body), body.byteLength);
+      fields.push(expiresAt, reason);
+    }
+    return [this.#client.handle(queue), fields];
   }
 
   scan(queue: QueueKey, { group, states, ids, after, limit, bodies }: ScanOptions): Promise<ScanPage> {
