@@ -297,7 +297,7 @@ describe('a SQLite store whose disk stands still', () => {
     folder: SqliteFolder,
     calls: (engine: Engine) => Promise<unknown>[],
   ): Promise<{ engine: Engine; codes: string[]; resume(): void }> {
-    const faults = new Faults();
+    const faults = new Faults(folder.clock);
     const engine = await folder.started({ faults });
     await engine.storage.insert(QUEUE, newElements('first', 'second', 'third'));
     const frozen = faults.freeze('commit');
@@ -348,7 +348,7 @@ describe('a SQLite store whose disk stands still', () => {
 
   it('never applies a call that expired before it was sent, and answers it with storage-unavailable', async () => {
     await withFolder(async (folder) => {
-      const faults = new Faults();
+      const faults = new Faults(folder.clock);
       const { storage } = await folder.started({ faults });
       const frozen = faults.freeze('commit');
       const sent: Promise<string>[] = [];

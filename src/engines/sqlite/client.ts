@@ -269,7 +269,7 @@ export class WorkerClient {
     const outlet = { read, resolve, reject, onLate } as Outlet<unknown>;
     const call = new PendingCall(this.#deadlines, batch, !READS.has(operation), deadlineAt, outlet);
     pending.push(call);
-    if (deadlineAt !== NO_DEADLINE) this.#deadlines.add(call);
+    if (deadlineAt !== NO_DEADLINE && this.#down === null) this.#deadlines.add(call);
     if (this.#down !== null) this.#rejectWaiting(this.#down);
     else this.#planFlush();
     return promise;

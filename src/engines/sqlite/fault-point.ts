@@ -1,3 +1,5 @@
+import { type Clock, systemClock } from '../../model/clock.ts';
+
 /** Where a test can make the worker fail, in the life of one transaction. */
 const FAULT_POINTS = ['begin', 'commit', 'committed', 'checkpoint'] as const;
 export type FaultPoint = (typeof FAULT_POINTS)[number];
@@ -24,9 +26,15 @@ const SQLITE_IOERR = 10;
  */
 export class Faults {
   readonly memory: SharedArrayBuffer;
+  /** By which calls expire. */
+  readonly clock: Clock;
   readonly #cells: Int32Array<SharedArrayBuffer>;
 
-  constructor(memory: SharedArrayBuffer = new SharedArrayBuffer(5 * Int32Array.BYTES_PER_ELEMENT)) {
+  constructor(
+    clock: Clock = systemClock,
+    memory: SharedArrayBuffer = new SharedArrayBuffer(5 * Int32Array.BYTES_PER_ELEMENT),
+  ) {
+    this.clock = clock;
     this.memory = memory;
     this.#cells = new Int32Array(memory);
   }

@@ -53,8 +53,9 @@ class SqliteEngine implements Engine {
     this.url = options.url;
     this.#settings = readSettings(options);
     const time = new SteadyTime(clock);
-    this.#client = new WorkerClient(clock, time, log, {
-      ...this.#settings,
+    const { deadlineClock, ...settings } = this.#settings;
+    this.#client = new WorkerClient(deadlineClock, time, log, {
+      ...settings,
       policies: options.namespaces,
       dedupWindowMs: options.dedupWindowMs,
     });

@@ -1,6 +1,7 @@
 import { isAbsolute, join } from 'node:path';
 import type { EngineOptions } from '../../engine/engine.ts';
 import { EngineSettings } from '../../engine/settings.ts';
+import { type Clock, systemClock } from '../../model/clock.ts';
 import { Faults } from './fault-point.ts';
 
 export type Durability = 'full' | 'normal';
@@ -25,6 +26,8 @@ export interface Settings {
   readonly minFreeBytes: number;
   /** For tests: where to fail. Null in a server. */
   readonly faultMemory: SharedArrayBuffer | null;
+  /** By which calls expire: the system's, since it is a real thread, on a real disk, that they wait for. */
+  readonly deadlineClock: Clock;
 }
 
 export const MEMORY = ':memory:';
@@ -54,6 +57,7 @@ export function readSettings(options: EngineOptions): Settings {
     ballastBytes: given.whole('ballastBytes') ?? 16 * MIB,
     minFreeBytes: given.whole('minFreeBytes') ?? 64 * MIB,
     faultMemory: faults instanceof Faults ? faults.memory : null,
+    deadlineClock: faults instanceof Faults ? faults.clock : systemClock,
   };
 }
 

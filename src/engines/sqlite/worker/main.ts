@@ -1,5 +1,6 @@
 import { type MessagePort, parentPort, receiveMessageOnPort, workerData } from 'node:worker_threads';
 import type { NamespacePolicy } from '../../../engine/engine.ts';
+import { systemClock } from '../../../model/clock.ts';
 import { Faults } from '../fault-point.ts';
 import type { FromWorker, Reply, ToWorker } from '../protocol.ts';
 import { MEMORY } from '../settings.ts';
@@ -58,7 +59,7 @@ try {
 function openStore(options: WorkerData): Store {
   const { file, ballastBytes, minFreeBytes, policies, durability, dedupWindowMs, faultMemory } = options;
   const space = file === MEMORY ? null : new Space({ file, ballastBytes, minFreeBytes, warn });
-  const faults = faultMemory === null ? null : new Faults(faultMemory);
+  const faults = faultMemory === null ? null : new Faults(systemClock, faultMemory);
   const open = (): Store => {
     const db = openDatabase(options, warn);
     try {
