@@ -2,9 +2,9 @@ import { Worker } from 'node:worker_threads';
 import { DeadlineQueue, Expiring } from '../../engine/deadline-queue.ts';
 import type { EngineLog } from '../../engine/engine.ts';
 import { unavailable, unknownOutcome } from '../../engine/store-failures.ts';
-import type { Clock } from '../../model/clock.ts';
 import { QuaysideError } from '../../model/errors.ts';
 import type { QueueKey } from '../../model/names.ts';
+import type { Clock } from '../../util/clock.ts';
 import {
   BodyWriter,
   type Call,

@@ -1,4 +1,4 @@
-import { type Clock, systemClock } from '../../model/clock.ts';
+import { type Clock, systemClock } from '../../util/clock.ts';
 
 /** Where a test can make the worker fail, in the life of one transaction. */
 const FAULT_POINTS = ['begin', 'commit', 'committed', 'checkpoint'] as const;

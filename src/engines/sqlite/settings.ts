@@ -1,7 +1,7 @@
 import { isAbsolute, join } from 'node:path';
 import type { EngineOptions } from '../../engine/engine.ts';
 import { EngineSettings } from '../../engine/settings.ts';
-import { type Clock, systemClock } from '../../model/clock.ts';
+import { type Clock, systemClock } from '../../util/clock.ts';
 import { Faults } from './fault-point.ts';
 
 export type Durability = 'full' | 'normal';

@@ -1,6 +1,6 @@
 import { type MessagePort, parentPort, receiveMessageOnPort, workerData } from 'node:worker_threads';
 import type { NamespacePolicy } from '../../../engine/engine.ts';
-import { systemClock } from '../../../model/clock.ts';
+import { systemClock } from '../../../util/clock.ts';
 import { Faults } from '../fault-point.ts';
 import type { FromWorker, Reply, ToWorker } from '../protocol.ts';
 import { MEMORY } from '../settings.ts';
