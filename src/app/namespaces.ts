@@ -1,5 +1,5 @@
 import { hash } from 'node:crypto';
-import type { Configured } from '../broker/peers.ts';
+import type { Configured } from '../broker/cluster.ts';
 import type { NamespaceSetup } from '../broker/ports.ts';
 import type { Config, NamespaceConfig } from '../config/options.ts';
 import type { EngineLog } from '../engine/engine.ts';

@@ -1,13 +1,11 @@
-import type { Definitions, JsonValue } from '../engine/definitions.ts';
+import type { JsonValue } from '../engine/definitions.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { CancelTimer, Clock } from '../util/clock.ts';
-import { type Configured, GREETING_MS, type NodeInfo, type Peer } from './peers.ts';
-import type { BrokerLog } from './ports.ts';
+import { ALL_SEEN_MS, type Cluster, type NodeInfo, type Peer } from './cluster.ts';
+import type { BrokerLog, NamespaceSetup } from './ports.ts';
 
 /** The option that decides how elements are stored. */
 const VARIANT = 'variant';
-/** Every node that is alive has greeted within this, even if one signal was lost. */
-const ALIVE_MS = 2 * GREETING_MS + 500;
 
 /** An option of a namespace that two nodes configure differently. */
 export interface Difference {
@@ -34,40 +32,36 @@ export class VariantConflict extends Error {
   }
 }
 
-export interface AgreementParts {
-  readonly namespace: string;
-  readonly configured: Configured;
-  readonly definitions: Definitions;
-  readonly clock: Clock;
-  readonly log: BrokerLog;
-  /** The other nodes that are there. */
-  readonly peers: () => readonly Peer[];
-}
-
 /** Whether the nodes of a namespace configure it alike. */
 export class Agreement {
-  readonly #parts: AgreementParts;
+  readonly #setup: NamespaceSetup;
+  readonly #cluster: Cluster;
+  readonly #clock: Clock;
+  readonly #log: BrokerLog;
   /** Ends the wait of a start. */
   #onPeer: (() => void) | null = null;
 
-  constructor(parts: AgreementParts) {
-    this.#parts = parts;
+  constructor(setup: NamespaceSetup, cluster: Cluster, { clock, log }: { clock: Clock; log: BrokerLog }) {
+    this.#setup = setup;
+    this.#cluster = cluster;
+    this.#clock = clock;
+    this.#log = log;
   }
 
   /** By node: the options in which it differs from this one; nodes that differ in none are left out. */
   differences(): ReadonlyMap<string, readonly Difference[]> {
-    const found = this.#parts.peers().map((peer) => [peer.info.id, this.#differencesWith(peer)] as const);
+    const found = this.#cluster.peers().map((peer) => [peer.info.id, this.#differencesWith(peer)] as const);
     return new Map(found.filter(([, differences]) => differences.length > 0));
   }
 
   /** A node is there, or configures something else than before: each option in which it differs is logged once. */
   noteNode(peer: Peer): void {
-    const { namespace, log } = this.#parts;
+    const ns = this.#setup.policy.name;
     const { id, host, pid } = peer.info;
     for (const { option, here, there } of this.#differencesWith(peer)) {
-      log.warn(
-        { event: 'configuration-conflict', ns: namespace, option, here, there, node: { id, host, pid } },
-        `nodes configure a namespace differently: ${namespace}.${option} is ${here} here and ${there} on node ${nodeText(peer.info)}`,
+      this.#log.warn(
+        { event: 'configuration-conflict', ns, option, here, there, node: { id, host, pid } },
+        `nodes configure a namespace differently: ${ns}.${option} is ${here} here and ${there} on node ${nodeText(peer.info)}`,
       );
     }
     this.#onPeer?.();
@@ -79,7 +73,8 @@ export class Agreement {
    * @throws VariantConflict
    */
   async claimVariant(): Promise<void> {
-    const { namespace, configured, definitions, log } = this.#parts;
+    const { policy, configured, definitions } = this.#setup;
+    const namespace = policy.name;
     const variant = configured[VARIANT];
     if (variant === undefined) return;
     for (;;) {
@@ -95,9 +90,9 @@ export class Agreement {
         throw error;
       }
       if (before === null) return;
-      log.warn(
+      this.#log.warn(
         { event: 'variant-changed', ns: namespace, before, variant },
-        `the variant of namespace ${namespace} was ${before} and is ${variant}: elements that were stored before are not handed out`,
+        `the variant of namespace ${namespace} was ${before} and is ${variant}: elements that were stored before are not delivered`,
       );
       return;
     }
@@ -110,7 +105,7 @@ export class Agreement {
   /** Waits for all nodes that are alive. @throws VariantConflict */
   async #refuseIfServed(): Promise<void> {
     const { promise: over, resolve } = Promise.withResolvers<void>();
-    const cancel: CancelTimer = this.#parts.clock.after(ALIVE_MS, resolve);
+    const cancel: CancelTimer = this.#clock.after(ALL_SEEN_MS, resolve);
     this.#onPeer = () => {
       if (this.#other() !== null) resolve();
     };
@@ -123,15 +118,16 @@ export class Agreement {
   }
 
   #other(): VariantConflict | null {
-    for (const peer of this.#parts.peers()) {
+    for (const peer of this.#cluster.peers()) {
       const difference = this.#differencesWith(peer).find(({ option }) => option === VARIANT);
-      if (difference !== undefined) return new VariantConflict(this.#parts.namespace, difference, peer.info);
+      if (difference !== undefined)
+        return new VariantConflict(this.#setup.policy.name, difference, peer.info);
     }
     return null;
   }
 
   #differencesWith({ configured: theirs }: Peer): Difference[] {
-    return Object.entries(this.#parts.configured).flatMap(([option, here]) => {
+    return Object.entries(this.#setup.configured).flatMap(([option, here]) => {
       const there = theirs[option];
       return there === undefined || there === here ? [] : [{ option, here, there }];
     });

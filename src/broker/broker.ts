@@ -3,12 +3,12 @@ import { namespaceNotFound, type QuaysideError } from '../model/errors.ts';
 import type { QueueKey } from '../model/names.ts';
 import type { Clock } from '../util/clock.ts';
 import type { Service } from '../util/service.ts';
-import { Admission, shuttingDown, type WaitingLimits } from './admission.ts';
 import { type Difference, nodeText } from './agreement.ts';
-import { type BrokerParts, Namespace } from './namespace.ts';
-import type { NodeInfo } from './peers.ts';
+import type { NodeInfo } from './cluster.ts';
+import { Namespace, type Shared } from './namespace.ts';
 import type { BrokerLog, NamespaceSetup } from './ports.ts';
 import { Sweeper } from './sweeper.ts';
+import { shuttingDown, WaitingLimit, type WaitingLimits } from './waiting-limit.ts';
 
 export interface BrokerOptions {
   readonly namespaces: readonly NamespaceSetup[];
@@ -17,7 +17,7 @@ export interface BrokerOptions {
   readonly random: () => number;
   readonly waiting: WaitingLimits;
   readonly log: BrokerLog;
-  /** What other nodes are told of this one. */
+  /** What other nodes learn of this one. */
   readonly node?: Pick<NodeInfo, 'host' | 'pid' | 'version'>;
 }
 
@@ -42,7 +42,7 @@ export interface ServingNode extends NodeInfo {
  * The engines are started before it and stopped after it.
  */
 export class Broker implements Service {
-  readonly admission: Admission;
+  readonly #waitingLimit: WaitingLimit;
   readonly #namespaces = new Map<string, Namespace>();
   readonly #sweepers = new Map<Storage, Sweeper>();
   readonly #self: NodeInfo;
@@ -51,14 +51,14 @@ export class Broker implements Service {
   #stopping: Promise<void> | null = null;
 
   constructor(options: BrokerOptions) {
-    this.admission = new Admission(options.waiting);
+    this.#waitingLimit = new WaitingLimit(options.waiting);
     const id = Math.floor(options.random() * 2 ** 48).toString(36);
     this.#self = { id, startedAt: options.clock.now(), ...(options.node ?? UNNAMED) };
-    const parts: BrokerParts = {
+    const parts: Shared = {
       clock: options.clock,
       random: options.random,
       log: options.log,
-      admission: this.admission,
+      waitingLimit: this.#waitingLimit,
       self: this.#self,
       noteNode: (node) => this.#noteNode(node, options.log),
       makeTid: () => {
@@ -77,20 +77,18 @@ export class Broker implements Service {
     await Promise.all([...this.#sweepers.values()].map((sweeper) => sweeper.sweep()));
   }
 
-  /** Lets nobody new wait, and answers everybody who does with `shutting-down`. Settling goes on. */
+  /** Rejects new calls that would wait, and ends those that do with `shutting-down`. Settling continues. */
   drain(): void {
-    this.admission.close();
-    for (const namespace of this.#namespaces.values()) {
-      for (const waiting of namespace.allWaiting()) waiting.end(shuttingDown);
-    }
+    this.#waitingLimit.close();
+    for (const namespace of this.#namespaces.values()) namespace.endConsumers(shuttingDown);
   }
 
-  /** Ends calls that wait, of users for whom there is a reason in a namespace. */
+  /** Ends blocked calls of users for whom there is a reason in a namespace. */
   endWaiting(reasonFor: (owner: string, namespace: string) => QuaysideError | null): void {
     for (const namespace of this.#namespaces.values()) {
-      for (const waiting of namespace.allWaiting()) {
-        waiting.end((owner) => (owner === null ? null : reasonFor(owner, namespace.name)));
-      }
+      namespace.endConsumers(({ request: { owner } }) =>
+        owner === null ? null : reasonFor(owner, namespace.name),
+      );
     }
   }
 
@@ -103,6 +101,11 @@ export class Broker implements Service {
     this.drain();
     for (const namespace of this.#namespaces.values()) namespace.stop();
     await Promise.all([...this.#sweepers.values()].map((sweeper) => sweeper.stop()));
+  }
+
+  /** How many calls of users wait on this node. */
+  get waiting(): number {
+    return this.#waitingLimit.waiting;
   }
 
   /** In the order of the configuration. */
@@ -152,7 +155,7 @@ export class Broker implements Service {
     );
   }
 
-  #sweeperFor(storage: Storage, parts: BrokerParts): Sweeper {
+  #sweeperFor(storage: Storage, parts: Shared): Sweeper {
     let sweeper = this.#sweepers.get(storage);
     if (sweeper === undefined) {
       sweeper = new Sweeper(storage, parts, (queues) => this.#wake(queues));
@@ -162,6 +165,6 @@ export class Broker implements Service {
   }
 
   #wake(queues: readonly QueueKey[]): void {
-    for (const { ns, name } of queues) this.#namespaces.get(ns)?.wake(name);
+    for (const queue of queues) this.#namespaces.get(queue.ns)?.wake(queue);
   }
 }

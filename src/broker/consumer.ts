@@ -9,21 +9,21 @@ export interface ConsumerOrigin {
   readonly address: string;
 }
 
-/** How a get or reserve asks to be served. Its front end has checked every field. */
+/** How a get or reserve is to be served. Its front end has checked every field. */
 export interface GetRequest {
   /** The group to read as; null: the namespace's default. */
   readonly group: GroupName | null;
   /** Reserve for this long, in ms; null: pop. */
   readonly leaseMs: number | null;
-  /** Take up to this many at once, 1 to 1000; answered as soon as there is one. Not given: 1. */
+  /** Take up to this many at once, 1 to 1000; answered as soon as there is one. Defaults to 1. */
   readonly count?: number;
   /** How long to wait, in ms: null for ever, 0 answers at once. */
   readonly timeoutMs: number | null;
-  /** The consumer's own name, or null: one is made when somebody asks for it. */
+  /** The consumer's own name, or null: one is made when it is listed. */
   readonly tid: string | null;
   /**
    * The user on whose behalf it waits: limits are counted, and cancels allowed, by it. Null for loops of
-   * this node itself, which no limit refuses.
+   * this node itself, which no limit rejects.
    */
   readonly owner: string | null;
   /** Not given: an exchange of this node. */
@@ -33,45 +33,41 @@ export interface GetRequest {
 /** Where a waiting call is answered. Exactly one of the two is called, once, unless the consumer leaves. */
 export interface Sink {
   /**
-   * An element is yours; `more` holds those beyond the first of a call that asked for several. What cannot
+   * The consumer now owns the element; `more` holds those beyond the first of a call that requested several. What cannot
    * be passed on goes back by `queue.returnUndelivered(delivery)`.
    */
   deliver(delivery: Delivery, more: readonly Delivery[]): void;
-  /** No element: cancelled, timed out, the server stops, or the engine said no. */
+  /** No element: cancelled, timed out, the server stops, or the engine failed. */
   end(reason: QuaysideError): void;
 }
 
 /**
- * One blocked get or reserve: a small object, a link in its line, and nothing else.
+ * One blocked get or reserve: a small object, a link in its wait queue, and nothing else.
  *
- * States, and who moves it:
- * - `waiting`: in its line. Entered by joining, and again after a round that brought too little.
- * - `asked`: a take that may serve it is under way; it is out of the line. Entered by the line's round.
- *   A timeout that fires now is only noted, since an element may already be on its way to it.
- * - `gone`: served, ended or left. Final; whatever still arrives for it goes to somebody else or back.
+ * States, and what changes them:
+ * - `waiting`: in its wait queue. Entered by joining, and again after a match that brought too little.
+ * - `taking`: a take that may serve it is in flight; it is out of the wait queue. Entered by a match. A timeout that fires now
+ *   is only noted, since an element may already be on its way to it.
+ * - `gone`: served, ended or left. Final; whatever still arrives for it goes to another consumer or back.
  */
 export class Consumer {
-  static #made = 0;
+  static #created = 0;
   readonly request: GetRequest;
   /** The group it waits for: the request's, or the namespace's default. */
   readonly group: GroupName;
   readonly sink: Sink;
   /** Wall time at which it began to wait, ms. */
   readonly since: number;
-  /** Tells in which order those came that began in one millisecond. */
-  readonly order = Consumer.#made++;
-  state: 'waiting' | 'asked' | 'gone' = 'waiting';
+  /** The order of those that began in one millisecond. */
+  readonly order = Consumer.#created++;
+  state: 'waiting' | 'taking' | 'gone' = 'waiting';
   timedOut = false;
   cancelTimeout: CancelTimer | null = null;
-  /** Made on demand where the request gave none. */
+  /** Made on demand if the request gave none. */
   tid: string | null;
-  // The line's links; only ConsumerList touches them.
+  // The wait queue's links; only ConsumerList touches them.
   previous: Consumer | null = null;
   next: Consumer | null = null;
-
-  get count(): number {
-    return this.request.count ?? 1;
-  }
 
   constructor(request: GetRequest, group: GroupName, sink: Sink, since: number) {
     this.request = request;
@@ -80,9 +76,28 @@ export class Consumer {
     this.since = since;
     this.tid = request.tid;
   }
+
+  get count(): number {
+    return this.request.count ?? 1;
+  }
 }
 
-/** A doubly linked line: join at the end, return to the front, leave from anywhere, all in constant time. */
+/** A consumer that waits, as the spec shows it (2.3). */
+export interface PendingConsumer {
+  readonly tid: string;
+  readonly since: string;
+  readonly callback: 'set' | 'unset';
+  readonly cleanup_timeout: 'set' | 'unset';
+  readonly wakeup_timeout: 'set' | 'unset';
+  /** Null: an exchange. */
+  readonly user: string | null;
+  readonly protocol: ConsumerOrigin['protocol'] | 'exchange';
+  readonly address: string | null;
+  /** On a stream, the group that it reads as. */
+  readonly group: GroupName | null;
+}
+
+/** A doubly linked list: append, return to the front, remove from anywhere, all in constant time. */
 export class ConsumerList {
   #first: Consumer | null = null;
   #last: Consumer | null = null;

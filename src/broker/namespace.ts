@@ -8,26 +8,25 @@ import { QuaysideError } from '../model/errors.ts';
 import type { QueueKey } from '../model/names.ts';
 import type { CancelTimer, Clock } from '../util/clock.ts';
 import { quote } from '../util/quote.ts';
-import type { Admission } from './admission.ts';
 import { Agreement, type Difference } from './agreement.ts';
 import { Capacity } from './capacity.ts';
-import { Channel } from './channel.ts';
-import { MANY } from './line.ts';
+import { Cluster, type ClusterListener, type NodeInfo, type Peer } from './cluster.ts';
+import type { Consumer, PendingConsumer } from './consumer.ts';
 import { Meter } from './meter.ts';
-import type { NodeInfo } from './peers.ts';
 import type { BrokerLog, NamespaceSetup } from './ports.ts';
 import { Queue } from './queue.ts';
-import { type Capabilities, type QueueRecord, queueRecord } from './record.ts';
+import type { Capabilities } from './record.ts';
 import type { Sweeper } from './sweeper.ts';
 import { UndoneTakes } from './undone-takes.ts';
-import type { PendingConsumer, Waiting } from './waiting.ts';
+import { MANY, type WaitQueue } from './wait-queue.ts';
+import type { WaitingLimit } from './waiting-limit.ts';
 
 /** What all namespaces of a broker share. */
-export interface BrokerParts {
+export interface Shared {
   readonly clock: Clock;
   readonly random: () => number;
   readonly log: BrokerLog;
-  readonly admission: Admission;
+  readonly waitingLimit: WaitingLimit;
   /** This node, as the others see it. */
   readonly self: NodeInfo;
   /** Another node serves one of the namespaces. */
@@ -42,7 +41,7 @@ const REREAD_MS = 60_000;
  * One namespace: what its queues share, the consumers that wait on this node, and copies of the names and pause flags
  * that the engine knows.
  */
-export class Namespace {
+export class Namespace implements ClusterListener {
   readonly name: string;
   readonly isStream: boolean;
   readonly defaultGroups: readonly GroupName[];
@@ -59,19 +58,22 @@ export class Namespace {
   readonly random: () => number;
   readonly log: BrokerLog;
   readonly meter: Meter;
-  readonly admission: Admission;
+  readonly waitingLimit: WaitingLimit;
   readonly makeTid: () => string;
   readonly undoneTakes: UndoneTakes;
   /** New exchanges that read from here are refused beyond this many. */
   readonly maxExchanges: number;
   /** Null: the namespace may hold any amount. */
   readonly capacity: Capacity | null;
-  readonly #setup: NamespaceSetup;
+  /** Whether other nodes may serve this namespace as well. */
+  readonly isShared: boolean;
+  readonly setup: NamespaceSetup;
+  readonly #shared: Shared;
   readonly #sweeper: Sweeper;
   /** Handles of known queues. */
   readonly #queues = new Map<string, Queue>();
-  /** The consumers that wait on this node, by queue. */
-  readonly #waiting = new Map<string, Waiting>();
+  /** The consumers that wait on this node, by queue and group. */
+  readonly #waitQueues = new Map<string, Map<GroupName, WaitQueue>>();
   /** Names that the engine knows, so that first uses can be told apart and counted. */
   #known = new Set<string>();
   /** Names that became known while names are being read, by read: what is read may be older. */
@@ -79,13 +81,14 @@ export class Namespace {
   readonly #paused = new Set<string>();
   readonly #pauseFlags: DefinitionsCache;
   #isStopped = false;
-  readonly #channel: Channel;
+  readonly #cluster: Cluster;
   readonly #agreement: Agreement;
   #rereadTimer: CancelTimer | null = null;
 
-  constructor(setup: NamespaceSetup, parts: BrokerParts, sweeper: Sweeper) {
-    const { policy, storage } = setup;
-    this.#setup = setup;
+  constructor(setup: NamespaceSetup, shared: Shared, sweeper: Sweeper) {
+    const { policy, storage, signaller } = setup;
+    this.setup = setup;
+    this.#shared = shared;
     this.#sweeper = sweeper;
     this.name = policy.name;
     this.isStream = policy.groups !== null;
@@ -94,51 +97,33 @@ export class Namespace {
     this.leaseMs = setup.leaseMs;
     this.maxExchanges = setup.maxExchanges;
     this.type = setup.type;
+    this.isShared = signaller.type !== 'local';
     this.storage = storage;
     this.definitions = setup.definitions;
     this.stats = setup.stats;
-    this.clock = parts.clock;
-    this.random = parts.random;
-    this.log = parts.log;
-    this.meter = new Meter(parts.clock);
-    this.admission = parts.admission;
-    this.makeTid = parts.makeTid;
+    this.clock = shared.clock;
+    this.random = shared.random;
+    this.log = shared.log;
+    this.meter = new Meter(shared.clock);
+    this.waitingLimit = shared.waitingLimit;
+    this.makeTid = shared.makeTid;
     this.undoneTakes = new UndoneTakes(this);
     const isBounded = setup.maxElements !== null || setup.maxBytes !== null;
-    this.capacity = isBounded ? new Capacity(setup, this.name, storage, parts.clock) : null;
-    this.#channel = new Channel({
+    this.capacity = isBounded ? new Capacity(setup, this.name, storage, shared.clock) : null;
+    this.#cluster = new Cluster({
       namespace: this.name,
-      signaller: setup.signaller,
+      signaller,
       topic: setup.shown.signaller.channel,
-      self: parts.self,
+      self: shared.self,
       configured: setup.configured,
-      clock: parts.clock,
-      listener: {
-        ready: (queue, count) => {
-          // Elsewhere something was stored in it.
-          this.noteStored({ ns: this.name, name: queue });
-          this.#waiting.get(queue)?.match(count);
-        },
-        cancel: (queue, tid, owner) => this.visit(queue).cancelHere(tid, owner),
-        consumers: (queue) => this.#waiting.get(queue)?.pending() ?? [],
-        peer: (peer) => {
-          this.#agreement.noteNode(peer);
-          parts.noteNode(peer.info);
-        },
-      },
+      clock: shared.clock,
+      listener: this,
     });
-    this.#agreement = new Agreement({
-      namespace: this.name,
-      configured: setup.configured,
-      definitions: setup.definitions,
-      clock: parts.clock,
-      log: parts.log,
-      peers: () => this.#channel.peers(),
-    });
+    this.#agreement = new Agreement(setup, this.#cluster, shared);
     this.#pauseFlags = new DefinitionsCache({
       definitions: setup.definitions,
       kind: 'queue',
-      clock: parts.clock,
+      clock: shared.clock,
       isWanted: (key) => this.#queueOfKey(key) !== null,
       onRead: (key, definition) => {
         const name = this.#queueOfKey(key);
@@ -158,7 +143,7 @@ export class Namespace {
   /** Reads what the engine knows and follows its changes. Called once, before the first request. */
   async start(): Promise<void> {
     this.#pauseFlags.start();
-    this.#channel.start();
+    this.#cluster.start();
     if (this.isShared) await this.#agreement.claimVariant();
     await Promise.all([this.reload(), this.capacity?.start()]);
     this.#rereadLater();
@@ -169,7 +154,7 @@ export class Namespace {
     this.#rereadTimer?.();
     this.#pauseFlags.stop();
     this.undoneTakes.stop();
-    this.#channel.stop();
+    this.#cluster.stop();
     this.#agreement.stop();
   }
 
@@ -181,7 +166,7 @@ export class Namespace {
       const [names] = await Promise.all([this.storage.queues(this.name), this.#pauseFlags.reload()]);
       this.#known = new Set([...names, ...added]);
       for (const name of [...this.#queues.keys()]) if (!this.#known.has(name)) this.#queues.delete(name);
-      for (const name of [...this.#waiting.keys()]) this.dropIdle(name);
+      for (const name of [...this.#waitQueues.keys()]) this.#dropIdle(name);
     } finally {
       this.#reloads.delete(added);
     }
@@ -192,7 +177,7 @@ export class Namespace {
    * @throws QuaysideError `too-many-queues` if it does not exist yet and there is no room for it
    */
   queue(name: string): Queue {
-    const { maxQueues } = this.#setup;
+    const { maxQueues } = this.setup;
     if (!this.#known.has(name) && this.#known.size >= maxQueues) {
       throw new QuaysideError(
         'too-many-queues',
@@ -202,7 +187,7 @@ export class Namespace {
     return this.visit(name);
   }
 
-  /** A queue for a call that makes none, such as a status or a commit, or that the service itself needs: beside the limit. */
+  /** A queue for a call that creates none, such as a status or a commit, or that the service itself needs: exempt from the limit. */
   visit(name: string): Queue {
     let queue = this.#queues.get(name);
     if (queue !== undefined) return queue;
@@ -212,29 +197,47 @@ export class Namespace {
     return queue;
   }
 
-  /** The consumers that wait for a queue on this node, if there are any. */
-  waitingAt(name: string): Waiting | undefined {
-    return this.#waiting.get(name);
+  /** The wait queues of a queue on this node, by group; undefined if there are none. */
+  waitQueues(name: string): ReadonlyMap<GroupName, WaitQueue> | undefined {
+    return this.#waitQueues.get(name);
   }
 
-  /** The same for one that joins them. */
-  waiting(name: string, make: () => Waiting): Waiting {
-    let waiting = this.#waiting.get(name);
-    if (waiting === undefined) {
-      waiting = make();
-      this.#waiting.set(name, waiting);
+  addWaitQueue({ name }: QueueKey, waitQueue: WaitQueue): WaitQueue {
+    const byGroup = this.#waitQueues.get(name);
+    if (byGroup === undefined) this.#waitQueues.set(name, new Map([[waitQueue.group, waitQueue]]));
+    else byGroup.set(waitQueue.group, waitQueue);
+    return waitQueue;
+  }
+
+  /** A wait queue is empty. Group names come from requests, so only that of a known queue's default group is kept. */
+  noteIdle({ name }: QueueKey, waitQueue: WaitQueue): void {
+    const byGroup = this.#waitQueues.get(name);
+    // It may have been removed before, and another may have its place.
+    if (waitQueue.group !== this.defaultGroup && byGroup?.get(waitQueue.group) === waitQueue) {
+      byGroup.delete(waitQueue.group);
     }
-    return waiting;
+    this.#dropIdle(name);
   }
 
-  /** All consumers that wait on this node. */
-  allWaiting(): Waiting[] {
-    return [...this.#waiting.values()];
+  #dropIdle(name: string): void {
+    if (this.#known.has(name)) return;
+    const waitQueues = this.#waitQueues.get(name)?.values() ?? [];
+    if ([...waitQueues].every(({ isEmpty }) => isEmpty)) this.#waitQueues.delete(name);
   }
 
-  /** Nobody waits here any more. What a known queue needs for its next consumer is kept. */
-  dropIdle(name: string): void {
-    if (!this.#known.has(name) && this.#waiting.get(name)?.isIdle === true) this.#waiting.delete(name);
+  /** Ends the blocked calls of this node for which there is a reason. */
+  endConsumers(reasonFor: (consumer: Consumer) => QuaysideError | null): void {
+    for (const name of [...this.#waitQueues.keys()]) this.visit(name).endConsumers(reasonFor);
+  }
+
+  /** How many calls of users wait on this node, by queue. */
+  waitingOfUsers(): Map<string, number> {
+    return new Map(
+      [...this.#waitQueues].map(([name, byGroup]) => [
+        name,
+        [...byGroup.values()].reduce((sum, { ofUsers }) => sum + ofUsers, 0),
+      ]),
+    );
   }
 
   isPaused(name: string): boolean {
@@ -277,23 +280,6 @@ export class Namespace {
     });
   }
 
-  /** The queue information record (spec 2.2); with `group`, counted for that group alone. */
-  async record(name: string, group: GroupName | null): Promise<QueueRecord> {
-    const queue = this.visit(name);
-    const [counts, counters] = await Promise.all([
-      this.storage.counts(queue.key, group ?? undefined),
-      this.stats.read(queue.key),
-    ]);
-    return queueRecord({
-      namespace: this,
-      shown: this.#setup.shown,
-      paused: queue.paused,
-      counts,
-      counters,
-      group,
-    });
-  }
-
   async writePaused({ ns, name }: QueueKey, paused: boolean): Promise<void> {
     await this.storage.declare([{ ns, name }]);
     this.noteStored({ ns, name });
@@ -303,39 +289,39 @@ export class Namespace {
     this.#setPaused(name, paused);
   }
 
-  /** Tells other nodes, at the end of this turn, that `count` elements became eligible, or {@link MANY}. */
+  /** Whether no other node needs to be notified of elements. */
+  get isAlone(): boolean {
+    return this.#cluster.isAlone;
+  }
+
+  /** Notifies other nodes, at the end of this turn, that `count` elements became eligible, or {@link MANY}. */
   announce({ name }: QueueKey, count: number): void {
-    this.#channel.announce(name, count);
+    this.#cluster.announce(name, count);
   }
 
   /** The same as a signal that the engine takes along with an insert; null where it takes none. */
   readySignal({ name }: QueueKey): ReadySignal | null {
-    return this.storage.insertSignaller === this.#setup.signaller ? this.#channel.readySignal(name) : null;
+    return this.storage.insertSignaller === this.setup.signaller ? this.#cluster.readySignal(name) : null;
   }
 
   announceCancel({ name }: QueueKey, tid: string, owner: string | null): void {
-    this.#channel.cancel(name, tid, owner);
+    this.#cluster.cancel(name, tid, owner);
   }
 
   /** The calls that wait for a queue on other nodes; without those of a node that does not answer in time. */
   consumersElsewhere({ name }: QueueKey): Promise<readonly PendingConsumer[]> {
-    return this.#channel.consumersElsewhere(name);
-  }
-
-  /** Whether other nodes may serve this namespace as well. */
-  get isShared(): boolean {
-    return this.#setup.signaller.type !== 'local';
+    return this.#cluster.consumersElsewhere(name);
   }
 
   /** The URLs, masked, of the engines that it needs: for elements, signals and statistics. */
   get engineUrls(): readonly string[] {
-    const { url, signaller, stats } = this.#setup.shown;
+    const { url, signaller, stats } = this.setup.shown;
     return [url, signaller.url, stats.url];
   }
 
-  /** The other nodes that serve this namespace, as far as they can be heard. */
+  /** The other nodes that serve this namespace, as far as this one knows. */
   peers(): NodeInfo[] {
-    return this.#channel.peers().map(({ info }) => info);
+    return this.#cluster.peers().map(({ info }) => info);
   }
 
   /** The options that other nodes configure differently, by the id of the node. */
@@ -350,21 +336,40 @@ export class Namespace {
 
   /** Where failed elements go; null: nowhere. */
   get deadLetterQueue(): string | null {
-    return this.#setup.policy.deadLetter?.queue ?? null;
+    return this.setup.policy.deadLetter?.queue ?? null;
   }
 
-  /** An element went to the dead-letter queue: who waits there may have it. */
+  /** An element went to its queue's dead-letter queue. The engine knows which one that is, and names it to a sweep. */
   elementDied(): void {
     const name = this.deadLetterQueue;
-    if (name === null) return;
-    this.noteStored({ ns: this.name, name });
-    this.wake(name);
+    if (name !== null) this.noteStored({ ns: this.name, name });
+    this.#sweeper.sweepForDeadLetters();
   }
 
-  /** Something may be eligible in a queue, nobody knows how much. */
-  wake(name: string): void {
-    this.#waiting.get(name)?.match(MANY);
-    this.announce({ ns: this.name, name }, MANY);
+  /** An unknown number of elements may have become eligible in a queue, by a step of the engine's own. */
+  wake(key: QueueKey): void {
+    this.noteStored(key);
+    this.onReady(key.name, MANY);
+    this.announce(key, MANY);
+  }
+
+  onReady(queue: string, count: number): void {
+    // Another node stored elements in it.
+    this.noteStored({ ns: this.name, name: queue });
+    if (this.#waitQueues.has(queue)) this.visit(queue).match(count);
+  }
+
+  onCancel(queue: string, tid: string, owner: string | null): void {
+    this.visit(queue).cancelHere(tid, owner);
+  }
+
+  pendingConsumers(queue: string): PendingConsumer[] {
+    return this.visit(queue).consumers();
+  }
+
+  onPeer(peer: Peer): void {
+    this.#agreement.noteNode(peer);
+    this.#shared.noteNode(peer.info);
   }
 
   #rereadLater(): void {
@@ -381,20 +386,15 @@ export class Namespace {
   #forget(name: string): void {
     this.#known.delete(name);
     this.#queues.delete(name);
-    this.dropIdle(name);
+    this.#dropIdle(name);
     for (const added of this.#reloads) added.delete(name);
   }
 
   #setPaused(name: string, paused: boolean): void {
     if (this.#paused.has(name) === paused) return;
-    const waiting = this.#waiting.get(name);
-    if (paused) {
-      this.#paused.add(name);
-      waiting?.pause();
-    } else {
-      this.#paused.delete(name);
-      waiting?.resume();
-    }
+    if (paused) this.#paused.add(name);
+    else this.#paused.delete(name);
+    this.visit(name).onPaused(paused);
   }
 
   #queueOfKey(key: string): string | null {

@@ -3,9 +3,9 @@ import type { NamespacePolicy } from '../engine/engine.ts';
 import type { Signaller } from '../engine/signaller.ts';
 import type { Stats } from '../engine/stats.ts';
 import type { Storage } from '../engine/storage.ts';
-import type { Configured } from './peers.ts';
+import type { Configured } from './cluster.ts';
 
-/** What the broker has to say that no client hears. */
+/** Where the broker reports what no client is answered with. */
 export interface BrokerLog {
   info(fields: object, message: string): void;
   warn(fields: object, message: string): void;
@@ -26,7 +26,7 @@ export interface NamespaceSetup {
   readonly maxBytes: number | null;
   /** New exchanges that read from the namespace are refused beyond this many. */
   readonly maxExchanges: number;
-  /** What all nodes that serve the namespace should configure alike: told to the others, and compared. */
+  /** What all nodes that serve the namespace should configure alike: published to the others, and compared. */
   readonly configured: Configured;
   readonly storage: Storage;
   readonly definitions: Definitions;

@@ -11,22 +11,28 @@ import {
   type SettleResult,
 } from '../engine/storage.ts';
 import { keyOfUser } from '../model/dedup-key.ts';
-import type { Delivery, ElementId, GroupName, NewElement } from '../model/element.ts';
+import {
+  type Delivery,
+  type ElementId,
+  type GroupName,
+  type NewElement,
+  PLAIN_GROUP,
+} from '../model/element.ts';
 import { invalidParameter, QuaysideError } from '../model/errors.ts';
 import type { QueueKey } from '../model/names.ts';
 import { quote } from '../util/quote.ts';
 import { amountOf } from './capacity.ts';
-import type { Consumer, GetRequest, Sink } from './consumer.ts';
+import type { Consumer, GetRequest, PendingConsumer, Sink } from './consumer.ts';
+import { toLocal } from './engine-time.ts';
 import { settleOperation, takeOperation } from './meter.ts';
 import type { Namespace } from './namespace.ts';
+import { type QueueRecord, queueRecord } from './record.ts';
 import { countedAs, isSettled, refusalOf } from './refusal.ts';
-import { type PendingConsumer, Waiting } from './waiting.ts';
+import { MANY, WaitQueue } from './wait-queue.ts';
 
 /** Front ends settle with these types and know nothing of storage. */
 export type { DeliveryRef, ReleaseAction, SettleAction, SettleItem, SettleOutcome, SettleResult };
 
-const ONE_GET = { get: 1 } as const;
-const ONE_RESERVE = { reserve: 1 } as const;
 const ONE_GET_UNDONE = { get: -1 } as const;
 const ONE_RESERVE_UNDONE = { reserve: -1 } as const;
 const ONE_COMMIT = { commit: 1 } as const;
@@ -56,137 +62,116 @@ export interface QueueMove {
 }
 
 /**
- * One queue as its users see it. A handle without state: what it holds is in the engine, and the consumers that wait on
- * this node are in `Namespace.waiting`, so any number of handles may exist.
- * Every verb answers after the engine said yes, or throws a `QuaysideError`.
+ * One queue as its users see it. A handle without state: elements are in the engine, and the consumers that wait on this node
+ * in the namespace's wait queues, so any number of handles may exist.
+ * Every operation returns after the engine confirmed it, or throws a `QuaysideError`.
  */
 export class Queue {
   readonly key: QueueKey;
-  readonly #ns: Namespace;
-  /** Goes with each insert, where the engine takes it along. */
+  readonly namespace: Namespace;
+  /** Published with each insert, by engines that do so in the same round trip. */
   readonly #signal: ReadySignal | null;
 
-  constructor(ns: Namespace, key: QueueKey) {
-    this.#ns = ns;
+  constructor(namespace: Namespace, key: QueueKey) {
+    this.namespace = namespace;
     this.key = key;
-    this.#signal = ns.readySignal(key);
+    this.#signal = namespace.readySignal(key);
   }
 
   get paused(): boolean {
-    return this.#ns.isPaused(this.key.name);
-  }
-
-  /** The consumers that wait on this node; undefined if there have been none of late. */
-  get #waiting(): Waiting | undefined {
-    return this.#ns.waitingAt(this.key.name);
+    return this.namespace.isPaused(this.key.name);
   }
 
   /**
    * The groups that an insert is for (spec 4.3): those given, or the namespace's default.
-   * @throws QuaysideError `invalid-parameter` where groups are given and the namespace has none
+   * @throws QuaysideError `invalid-parameter` if groups are given and the namespace has none
    */
   groups(given: readonly GroupName[] | null): readonly GroupName[] {
-    if (given !== null && !this.#ns.isStream) throw this.#noGroups('groups', given.join(','));
-    return given ?? this.#ns.defaultGroups;
+    if (given !== null && !this.namespace.isStream) throw this.#noGroups('groups', given.join(','));
+    return given ?? this.namespace.defaultGroups;
   }
 
   /**
    * Stores elements, all or none, and returns their ids (spec 4.1, Insert).
    * @param onRepeat called for each element whose dedup key was seen with the same content; see `NewElement.dedupKey`
-   * @throws QuaysideError `idempotency-mismatch` if one was seen with other content; the others are stored
+   * @throws QuaysideError `namespace-full`; `idempotency-mismatch` if a key was seen with other content, then the others are
+   * stored
    */
   insert(
     elements: readonly NewElement[],
     onRepeat: ((index: number) => void) | null = null,
   ): Promise<ElementId[]> {
+    const { storage, capacity, meter, isAlone } = this.namespace;
     const repeats = elements.some(({ dedupKey }) => dedupKey !== null) ? new Repeats() : null;
+    const signal = isAlone ? null : this.#signal;
+    const store = (): Promise<ElementId[]> => storage.insert(this.key, elements, signal, repeats?.note);
     let stored: Promise<ElementId[]>;
     try {
-      stored = this.#store(elements, repeats);
+      stored = capacity === null ? store() : capacity.admit(amountOf(elements), store);
     } catch (error) {
-      return this.#ns.meter.observe('insert', Promise.reject(error));
+      return meter.observe('insert', Promise.reject(error));
     }
-    this.expect(elements, stored);
-    return this.#ns.meter.observe('insert', stored, (ids) => {
-      this.#ns.noteStored(this.key);
-      this.#countPuts(repeats === null ? elements : repeats.without(elements));
+    this.#expect(elements, stored);
+    return meter.observe('insert', stored, (ids) => {
+      this.#noteStored(repeats === null ? elements : repeats.without(elements));
       if (repeats !== null && repeats.mismatched !== null) {
-        this.#ns.meter.count('insert', 'idempotency-mismatch');
+        meter.count('insert', 'idempotency-mismatch');
         throw mismatch(elements[repeats.mismatched], this.key);
       }
       if (onRepeat !== null && repeats !== null) for (const index of repeats.indices) onRepeat(index);
-      if (this.#signal === null) this.#ns.announce(this.key, elements.length);
-      this.#ns.meter.count('insert', 'ok', elements.length);
+      if (signal === null) this.namespace.announce(this.key, elements.length);
+      meter.count('insert', 'ok', elements.length);
       return ids;
     });
   }
 
-  /** @throws QuaysideError `namespace-full` */
-  #store(elements: readonly NewElement[], repeats: Repeats | null): Promise<ElementId[]> {
-    const { storage, capacity } = this.#ns;
-    const store = (): Promise<ElementId[]> => storage.insert(this.key, elements, this.#signal, repeats?.note);
-    return capacity === null ? store() : capacity.admit(amountOf(elements), store);
-  }
-
-  /**
-   * Elements were just asked to be stored here, and the engine has not answered yet: the takes for those who
-   * wait share that round trip. If the storing fails, the takes find nothing and no harm is done.
-   */
-  expect(elements: readonly NewElement[], storing: Promise<unknown>): void {
-    this.#ns.noteStoring(this.key, storing);
-    this.#waiting?.expect(elements);
-  }
-
-  /** The engine has stored elements here: count them, and tell other nodes. */
-  arrived(elements: readonly NewElement[]): void {
-    this.#ns.noteStored(this.key);
-    this.#countPuts(elements);
-    this.#ns.announce(this.key, elements.length);
-  }
-
   /** Whether both queues live in one engine, so that `transfer` can join them. */
   sharesEngineWith(other: Queue): boolean {
-    return this.#ns.storage === other.#ns.storage;
+    return this.namespace.storage === other.namespace.storage;
   }
 
   /**
    * Finishes reserved elements and stores others in queues of the same engine, each move atomically. Returns, per move, how
-   * settling ended; only `done` stored anything.
+   * settling ended; only `done` stored anything. A move without inserts is a commit.
    */
   async transfer(moves: readonly QueueMove[]): Promise<SettleResult[]> {
-    const items = moves.map(({ from = this, finish, inserts }) => {
-      const action = { kind: 'finish', inserts: inserts.map(storedIn) } as const;
-      return from.item(finish, action);
-    });
-    const transferring = this.#admitMoves(moves, () => this.#ns.storage.settle(items));
-    const inOrder = this.#ns.storage.ordersTransfers;
+    const { storage, meter } = this.namespace;
+    const items = moves.map(({ from = this, finish, inserts }) =>
+      from.item(finish, inserts.length === 0 ? FINISH : { kind: 'finish', inserts: inserts.map(storedIn) }),
+    );
+    const transferring = this.#admitMoves(moves, () => storage.settle(items));
     for (const [queue, elements] of byTarget(moves)) {
-      if (inOrder) {
-        queue.expect(elements, transferring);
+      if (storage.ordersTransfers) {
+        queue.#expect(elements, transferring);
         continue;
       }
-      queue.#ns.noteStoring(queue.key, transferring);
-      const wake = (): void => queue.#waiting?.expect(elements);
+      queue.namespace.noteStoring(queue.key, transferring);
+      const wake = (): void => queue.#wakeFor(elements);
       transferring.then(wake, wake);
     }
-    const results = await this.#ns.meter.observe('commit', transferring);
-    for (const { outcome } of results) this.#ns.meter.count('commit', countedAs(outcome));
+    const results = await meter.observe('commit', transferring);
+    for (const { outcome } of results) meter.count('commit', countedAs(outcome));
     const done = moves.filter((_, i) => results[i]?.outcome === 'done');
-    for (const { from = this, finish } of done) from.#ns.stats.add(from.key, finish.group, ONE_COMMIT);
-    for (const [queue, elements] of byTarget(done)) queue.arrived(elements);
+    for (const { from = this, finish } of done) {
+      from.namespace.stats.add(from.key, finish.group, ONE_COMMIT);
+    }
+    for (const [queue, elements] of byTarget(done)) {
+      queue.#noteStored(elements);
+      queue.namespace.announce(queue.key, elements.length);
+    }
     return results;
   }
 
-  /** Where a namespace would grow, there must be room; one that gives up as many as it gets may be full. */
+  /** If a namespace would grow, it must have capacity; one that gives up as many elements as it gets may be full. */
   #admitMoves<T>(moves: readonly QueueMove[], transfer: () => Promise<T>): Promise<T> {
     let call = transfer;
-    for (const ns of new Set(moves.flatMap(({ inserts }) => inserts.map(({ queue }) => queue.#ns)))) {
+    for (const ns of new Set(moves.flatMap(({ inserts }) => inserts.map(({ queue }) => queue.namespace)))) {
       const { capacity } = ns;
       if (capacity === null) continue;
       const coming = moves.flatMap(({ inserts }) =>
-        inserts.filter(({ queue }) => queue.#ns === ns).map(({ element }) => element),
+        inserts.filter(({ queue }) => queue.namespace === ns).map(({ element }) => element),
       );
-      const going = moves.filter(({ from = this }) => from.#ns === ns).length;
+      const going = moves.filter(({ from = this }) => from.namespace === ns).length;
       const { elements, bytes } = amountOf(coming);
       if (elements <= going) continue;
       const inner = call;
@@ -196,19 +181,55 @@ export class Queue {
   }
 
   /**
-   * Waits for an element (spec 4.1, Get or reserve). The sink hears once, unless `leave` is called first.
+   * Elements are being stored: consumers that wait for them share the round trip, or wake at their maturity. If the storing
+   * fails, their takes find nothing and no harm is done.
+   */
+  #expect(elements: readonly NewElement[], storing: Promise<unknown>): void {
+    this.namespace.noteStoring(this.key, storing);
+    this.#wakeFor(elements);
+  }
+
+  #wakeFor(elements: readonly NewElement[]): void {
+    const waitQueues = this.namespace.waitQueues(this.key.name);
+    if (waitQueues === undefined) return;
+    const { clock } = this.namespace;
+    for (const { matureAt, delayMs, groups } of elements) {
+      const inMs = matureAt === null ? delayMs : toLocal(matureAt, this.namespace, this.key) - clock.now();
+      for (const group of groups) waitQueues.get(group)?.expect(inMs);
+    }
+  }
+
+  /** The engine has stored elements: counts them. On a stream an element is put once, and once for each of its groups. */
+  #noteStored(elements: readonly NewElement[]): void {
+    this.namespace.noteStored(this.key);
+    for (const { groups } of elements) countPuts(this.namespace.stats, this.key, groups, 1);
+  }
+
+  /**
+   * Waits for an element (spec 4.1, Get or reserve). The sink is called once, unless `leave` is called first.
    * @throws QuaysideError `invalid-parameter`, `too-many-consumers`, `shutting-down`
    */
   get(request: GetRequest, sink: Sink): Consumer {
-    const group = this.#admit(request);
-    // A call that does not wait reads, and reading makes no queue.
-    if (request.timeoutMs !== 0) this.#ns.noteUse(this.key);
-    return this.#ns.waiting(this.key.name, () => this.#newWaiting()).join(request, group, sink);
+    const { namespace, key } = this;
+    let group: GroupName;
+    try {
+      if (request.group !== null && !namespace.isStream) throw this.#noGroups('group', request.group);
+      group = request.group ?? namespace.defaultGroup;
+      namespace.waitingLimit.enter(request.owner);
+    } catch (error) {
+      namespace.meter.countError(takeOperation(request.leaseMs), error);
+      throw error;
+    }
+    // A call that does not wait reads, and reading creates no queue.
+    if (request.timeoutMs !== 0) namespace.noteUse(key);
+    const waitQueue =
+      namespace.waitQueues(key.name)?.get(group) ?? namespace.addWaitQueue(key, new WaitQueue(this, group));
+    return waitQueue.join(request, sink);
   }
 
-  /** The client of this call is gone: it takes no element any more. Harmless when it was answered. */
+  /** The client of this call disconnected: it takes no element any more. Harmless after it was answered. */
   leave(consumer: Consumer): void {
-    this.#waiting?.leave(consumer);
+    this.namespace.waitQueues(this.key.name)?.get(consumer.group)?.leave(consumer);
   }
 
   /**
@@ -222,22 +243,31 @@ export class Queue {
   /** Undoes several in one call, each as `returnUndelivered` does; they keep their order. */
   returnAllUndelivered(deliveries: readonly Delivery[]): void {
     for (const { group, lease } of deliveries) {
-      this.#ns.stats.add(this.key, group, lease === null ? ONE_GET_UNDONE : ONE_RESERVE_UNDONE);
+      this.namespace.stats.add(this.key, group, lease === null ? ONE_GET_UNDONE : ONE_RESERVE_UNDONE);
     }
-    this.#returnUncounted(deliveries);
+    this.returnUncounted(deliveries);
   }
 
   /** The same for deliveries that reached no consumer, and so were never counted. */
-  #returnUncounted(deliveries: readonly Delivery[]): void {
+  returnUncounted(deliveries: readonly Delivery[]): void {
+    const { undoneTakes, storage, log } = this.namespace;
     const { popped, reserved } = this.#split(deliveries, RETURN);
     if (popped.length > 0) {
-      this.#ns.undoneTakes.begin(this.key, popped, (isLate) => {
+      undoneTakes.begin(this.key, popped, (isLate) => {
         if (isLate) this.match(popped.length);
-        this.#ns.announce(this.key, popped.length);
+        this.namespace.announce(this.key, popped.length);
       });
-      for (const { group } of popped) this.#waiting?.wake(group, 0);
     }
-    if (reserved.length > 0) this.#returned(reserved, this.#ns.storage.settle(reserved));
+    if (reserved.length > 0) {
+      storage.settle(reserved).then(
+        () => this.namespace.announce(this.key, reserved.length),
+        (error: unknown) => {
+          const ids = reserved.map(({ id }) => id);
+          log.warn({ err: error, queue: this.key, ids }, 'elements could not be returned to their queue');
+        },
+      );
+    }
+    for (const { group } of deliveries) this.#wake(group, 0);
   }
 
   /**
@@ -252,8 +282,22 @@ export class Queue {
       await this.settleAll(reserved);
     } catch (error) {
       const fields = { err: error, queue: this.key, count: reserved.length };
-      this.#ns.log.warn(fields, 'elements could not be requeued; their leases will end');
+      this.namespace.log.warn(fields, 'elements could not be requeued; their leases will end');
     }
+  }
+
+  #split(
+    deliveries: readonly Delivery[],
+    action: SettleAction,
+  ): { readonly popped: Delivery[]; readonly reserved: SettleItem[] } {
+    const popped: Delivery[] = [];
+    const reserved: SettleItem[] = [];
+    for (const delivery of deliveries) {
+      const { id, group, lease } = delivery;
+      if (lease === null) popped.push(delivery);
+      else reserved.push(this.item({ id, group, token: lease.token }, action));
+    }
+    return { popped, reserved };
   }
 
   /** An item of `settleAll`. On a plain queue any group but the default finds nothing and changes nothing. */
@@ -261,7 +305,7 @@ export class Queue {
     return {
       queue: this.key,
       id,
-      group: group ?? this.#ns.defaultGroup,
+      group: group ?? this.namespace.defaultGroup,
       from: 'reserved',
       token,
       owner,
@@ -284,14 +328,18 @@ export class Queue {
 
   /** Renews a lease to `leaseMs` from now (null: the namespace's) and returns its end. @throws as `settle` */
   async extend(receipt: Receipt, leaseMs: number | null): Promise<number> {
-    const { until } = await this.settle(receipt, { kind: 'extend', leaseMs: leaseMs ?? this.#ns.leaseMs });
+    const { until } = await this.settle(receipt, {
+      kind: 'extend',
+      leaseMs: leaseMs ?? this.namespace.leaseMs,
+    });
     return until ?? 0;
   }
 
   /** Removes a waiting element (spec 4.1). @throws `not-supported`, `element-not-found`, `element-reserved` */
   async remove(id: ElementId): Promise<void> {
-    if (!this.#ns.capabilities.remove) {
-      throw new QuaysideError('not-supported', `Queues of ${this.#ns.name} do not support remove by id.`);
+    const { capabilities, name } = this.namespace;
+    if (!capabilities.remove) {
+      throw new QuaysideError('not-supported', `Queues of ${name} do not support remove by id.`);
     }
     const item = { queue: this.key, id, group: null, from: 'waiting', token: null, action: FINISH } as const;
     await this.#settleOne(item, null);
@@ -301,18 +349,19 @@ export class Queue {
     return this.#settle([item], ([result = SETTLED['not-found']]) => {
       const { outcome } = result;
       if (isSettled(outcome)) return result;
-      const shown = group ?? (this.#ns.isStream ? this.#ns.defaultGroup : null);
-      throw refusalOf(outcome, { id: item.id, group: shown }, this.key);
+      const { isStream, defaultGroup } = this.namespace;
+      throw refusalOf(outcome, { id: item.id, group: group ?? (isStream ? defaultGroup : null) }, this.key);
     });
   }
 
   /** Consumers that wait for what is released share its batch. One promise: this is on the path of every settlement. */
   #settle<R>(items: readonly SettleItem[], done: (results: readonly SettleResult[]) => R): Promise<R> {
-    const settling = this.#ns.storage.settle(items);
+    const { storage, meter, defaultGroup } = this.namespace;
+    const settling = storage.settle(items);
     for (const { action, group } of items) {
-      if (action.kind === 'release') this.#waiting?.wake(group ?? this.#ns.defaultGroup, action.delayMs);
+      if (action.kind === 'release') this.#wake(group ?? defaultGroup, action.delayMs);
     }
-    return this.#ns.meter.observe(settleOperation(items[0]), settling, (results) => {
+    return meter.observe(settleOperation(items[0]), settling, (results) => {
       this.#noteSettled(items, results);
       return done(results);
     });
@@ -320,7 +369,7 @@ export class Queue {
 
   /** Counts how settling ended, and notifies those who wait for what it made eligible. */
   #noteSettled(items: readonly SettleItem[], results: readonly SettleResult[]): void {
-    const { meter, stats, defaultGroup } = this.#ns;
+    const { meter, stats, defaultGroup } = this.namespace;
     let released = 0;
     for (let i = 0; i < items.length; i += 1) {
       const item = items[i] as SettleItem;
@@ -329,148 +378,123 @@ export class Queue {
       if (!isSettled(outcome)) continue;
       const { action, from } = item;
       const group = item.group ?? defaultGroup;
-      if (action.kind === 'extend') this.#ns.leaseEndsAt(until ?? 0);
+      if (action.kind === 'extend') this.namespace.leaseEndsAt(until ?? 0);
       else if (action.kind === 'release') {
         stats.add(this.key, group, action.countTry ? ONE_ROLLBACK : ONE_RESERVE_UNDONE);
         if (outcome === 'done') released += 1;
       } else if (action.kind === 'dead-letter') stats.add(this.key, group, ONE_ROLLBACK);
       else if (from === 'reserved') stats.add(this.key, group, ONE_COMMIT);
-      if (outcome === 'dead-lettered') this.#ns.elementDied();
+      if (outcome === 'dead-lettered') this.namespace.elementDied();
     }
-    if (released > 0) this.#ns.announce(this.key, released);
+    if (released > 0) this.namespace.announce(this.key, released);
+  }
+
+  /** One element becomes eligible for a group in `inMs`. */
+  #wake(group: GroupName, inMs: number): void {
+    this.namespace.waitQueues(this.key.name)?.get(group)?.expect(inMs);
+  }
+
+  /** Up to `count` elements, or {@link MANY}, may have become eligible in each group. */
+  match(count: number): void {
+    for (const waitQueue of this.namespace.waitQueues(this.key.name)?.values() ?? []) waitQueue.match(count);
   }
 
   /** Holds back all consumers of the queue, on every node (spec 3.2). Durable; idempotent. */
   async pause(): Promise<void> {
-    await this.#ns.meter.observe('pause', this.#ns.writePaused(this.key, true));
-    this.#ns.meter.count('pause', 'ok');
+    await this.namespace.meter.observe('pause', this.namespace.writePaused(this.key, true));
+    this.namespace.meter.count('pause', 'ok');
   }
 
-  /** Lets them go on. */
+  /** Lets its consumers continue. */
   async resume(): Promise<void> {
-    await this.#ns.meter.observe('resume', this.#ns.writePaused(this.key, false));
-    this.#ns.meter.count('resume', 'ok');
+    await this.namespace.meter.observe('resume', this.namespace.writePaused(this.key, false));
+    this.namespace.meter.count('resume', 'ok');
   }
 
-  /** The blocked calls of this node (spec 2.3), whatever their group and protocol. */
+  /** Its pause flag changed. */
+  onPaused(paused: boolean): void {
+    if (!paused) this.match(MANY);
+    else for (const waitQueue of this.namespace.waitQueues(this.key.name)?.values() ?? []) waitQueue.pause();
+  }
+
+  /** The queue information record (spec 2.2); with `group`, counted for that group alone. */
+  async status(group: GroupName | null): Promise<QueueRecord> {
+    const { storage, stats } = this.namespace;
+    const [counts, counters] = await Promise.all([
+      storage.counts(this.key, group ?? undefined),
+      stats.read(this.key),
+    ]);
+    return queueRecord(this, group, counts, counters);
+  }
+
+  /** The blocked calls of this node (spec 2.3), whatever their group and protocol, in the order in which they came. */
   consumers(): PendingConsumer[] {
-    return this.#waiting?.pending() ?? [];
+    const pending: { consumer: Consumer; awaitsMaturity: boolean }[] = [];
+    for (const waitQueue of this.namespace.waitQueues(this.key.name)?.values() ?? []) {
+      const { awaitsMaturity } = waitQueue;
+      for (const consumer of waitQueue.consumers()) pending.push({ consumer, awaitsMaturity });
+    }
+    pending.sort((a, b) => a.consumer.since - b.consumer.since || a.consumer.order - b.consumer.order);
+    return pending.map(({ consumer, awaitsMaturity }) => {
+      const { request, group, since, cancelTimeout } = consumer;
+      consumer.tid ??= this.namespace.makeTid();
+      return {
+        tid: consumer.tid,
+        since: new Date(since).toISOString(),
+        callback: 'set',
+        cleanup_timeout: cancelTimeout === null ? 'unset' : 'set',
+        wakeup_timeout: awaitsMaturity ? 'set' : 'unset',
+        user: request.owner,
+        protocol: request.from?.protocol ?? 'exchange',
+        address: request.from?.address ?? null,
+        group: group === PLAIN_GROUP ? null : group,
+      };
+    });
   }
 
   /** Those of all nodes, in the order in which they came. */
   async allConsumers(): Promise<PendingConsumer[]> {
     const here = this.consumers();
-    const elsewhere = await this.#ns.consumersElsewhere(this.key);
+    const elsewhere = await this.namespace.consumersElsewhere(this.key);
     if (elsewhere.length === 0) return here;
     return [...here, ...elsewhere].sort((a, b) => (a.since < b.since ? -1 : a.since > b.since ? 1 : 0));
   }
 
   /**
-   * Ends every blocked call with this tid, on all nodes (spec 3.3). Where `owner` is given, only that user's.
-   * Answers how many ended here; none is no error.
+   * Ends every blocked call with this tid, on all nodes (spec 3.3). If `owner` is given, only that user's.
+   * Returns how many ended here; none is no error.
    */
   cancel(tid: string, owner: string | null): number {
-    this.#ns.announceCancel(this.key, tid, owner);
-    this.#ns.meter.count('cancel', 'ok');
+    this.namespace.announceCancel(this.key, tid, owner);
+    this.namespace.meter.count('cancel', 'ok');
     return this.cancelHere(tid, owner);
   }
 
-  /** The part of `cancel` that each node does. */
+  /** The part of `cancel` that each node does. Reads all that wait: cancels are rare, and an index by tid costs each get. */
   cancelHere(tid: string, owner: string | null): number {
-    return this.#waiting?.cancel(tid, owner, new QuaysideError('pop-cancelled', 'cancel')) ?? 0;
-  }
-
-  /** Up to `count` elements may have become eligible in each group. */
-  match(count: number): void {
-    this.#waiting?.match(count);
-  }
-
-  #newWaiting(): Waiting {
-    const { key } = this;
-    const ns = this.#ns;
-    return new Waiting({
-      key,
-      storage: ns.storage,
-      clock: ns.clock,
-      random: ns.random,
-      isShared: ns.isShared,
-      meter: ns.meter,
-      defaultGroup: ns.defaultGroup,
-      makeTid: ns.makeTid,
-      get paused() {
-        return ns.isPaused(key.name);
-      },
-      served: (consumer, deliveries) => this.#served(consumer, deliveries),
-      released: (consumer) => ns.admission.exit(consumer.request.owner),
-      returnUndelivered: (delivery) => this.#returnUncounted([delivery]),
-      sinkFailed: (error) => ns.log.warn({ err: error, queue: key }, 'a consumer failed'),
-      emptied: () => ns.dropIdle(key.name),
+    let cancelled = 0;
+    this.endConsumers((consumer) => {
+      if (consumer.tid !== tid || (owner !== null && consumer.request.owner !== owner)) return null;
+      cancelled += 1;
+      return new QuaysideError('pop-cancelled', 'cancel');
     });
+    return cancelled;
   }
 
-  /** Lets a get in, and answers the group that it waits for; one that is refused ends here, and is counted. */
-  #admit({ group, leaseMs, owner }: GetRequest): GroupName {
-    try {
-      const admitted = this.#groupFor(group);
-      this.#ns.admission.enter(owner);
-      return admitted;
-    } catch (error) {
-      this.#ns.meter.countError(takeOperation(leaseMs), error);
-      throw error;
+  /** Ends the blocked calls of this node for which there is a reason. */
+  endConsumers(reasonFor: (consumer: Consumer) => QuaysideError | null): void {
+    for (const waitQueue of [...(this.namespace.waitQueues(this.key.name)?.values() ?? [])]) {
+      for (const consumer of waitQueue.consumers()) {
+        const reason = reasonFor(consumer);
+        if (reason !== null) waitQueue.end(consumer, reason);
+      }
     }
-  }
-
-  /** On a stream an element is put once, and once for each of its groups. */
-  #countPuts(elements: readonly NewElement[]): void {
-    for (const { groups } of elements) countPuts(this.#ns.stats, this.key, groups, 1);
-  }
-
-  #served(consumer: Consumer, deliveries: readonly Delivery[]): void {
-    const { leaseMs } = consumer.request;
-    for (const { group, lease } of deliveries) {
-      this.#ns.stats.add(this.key, group, leaseMs === null ? ONE_GET : ONE_RESERVE);
-      if (lease !== null) this.#ns.leaseEndsAt(lease.until);
-    }
-    this.#ns.meter.count(takeOperation(leaseMs), 'ok', deliveries.length);
-  }
-
-  #split(
-    deliveries: readonly Delivery[],
-    action: SettleAction,
-  ): { readonly popped: Delivery[]; readonly reserved: SettleItem[] } {
-    const popped: Delivery[] = [];
-    const reserved: SettleItem[] = [];
-    for (const delivery of deliveries) {
-      const { id, group, lease } = delivery;
-      if (lease === null) popped.push(delivery);
-      else reserved.push(this.item({ id, group, token: lease.token }, action));
-    }
-    return { popped, reserved };
-  }
-
-  /** Reservations are being returned undelivered. If that fails, their leases expire. */
-  #returned(items: readonly SettleItem[], returning: Promise<unknown>): void {
-    for (const { group } of items) this.#waiting?.wake(group ?? this.#ns.defaultGroup, 0);
-    const ids = items.map(({ id }) => id);
-    returning.then(
-      () => this.#ns.announce(this.key, items.length),
-      (error: unknown) =>
-        this.#ns.log.warn(
-          { err: error, queue: this.key, ids },
-          'elements could not be returned to their queue',
-        ),
-    );
-  }
-
-  #groupFor(given: GroupName | null): GroupName {
-    if (given !== null && !this.#ns.isStream) throw this.#noGroups('group', given);
-    return given ?? this.#ns.defaultGroup;
   }
 
   #noGroups(parameter: string, given: string): QuaysideError {
     return invalidParameter(
       parameter,
-      `${parameter} ${quote(given)} cannot be used: namespace ${this.#ns.name} has plain queues. Leave ${parameter} out, or use a stream namespace.`,
+      `${parameter} ${quote(given)} cannot be used: namespace ${this.namespace.name} has plain queues. Leave ${parameter} out, or use a stream namespace.`,
     );
   }
 }

@@ -1,7 +1,7 @@
 import { COUNTER_NAMES, type Counters, zeroCounters } from '../engine/stats.ts';
 import type { GroupCounts, QueueCounts, StorageCapabilities } from '../engine/storage.ts';
 import { type GroupName, PLAIN_GROUP } from '../model/element.ts';
-import type { ShownSetup } from './ports.ts';
+import type { Queue } from './queue.ts';
 
 /** What a queue can do (spec 2.2): the engine's, and whether several groups read the same element. */
 export interface Capabilities extends Omit<StorageCapabilities, 'expiry'> {
@@ -42,60 +42,46 @@ export interface QueueRecord extends ShownSizes {
   readonly groups?: Readonly<Record<GroupName, ShownSizes>>;
 }
 
-export interface RecordParts {
-  readonly namespace: {
-    readonly name: string;
-    readonly type: string;
-    readonly isStream: boolean;
-    readonly capabilities: Capabilities;
-  };
-  readonly shown: ShownSetup;
-  readonly paused: boolean;
-  readonly counts: QueueCounts;
-  readonly counters: ReadonlyMap<GroupName, Counters>;
-  /** Counted for this group alone, or null. */
-  readonly group: GroupName | null;
-}
-
-export function queueRecord(parts: RecordParts): QueueRecord {
-  const { namespace, shown, counts } = parts;
-  const { name, type } = namespace;
+/** @param group counted for this group alone, or null */
+export function queueRecord(
+  { namespace, paused }: Queue,
+  group: GroupName | null,
+  counts: QueueCounts,
+  counters: ReadonlyMap<GroupName, Counters>,
+): QueueRecord {
+  const { name, type, capabilities, isStream } = namespace;
+  const { url, signaller, stats } = namespace.setup.shown;
   return {
     type,
-    capabilities: namespace.capabilities,
+    capabilities,
     factory: {
       name,
       type,
-      opts: { name, url: shown.url },
+      opts: { name, url },
       signaller: {
-        type: shown.signaller.type,
-        opts: {
-          url: shown.signaller.url,
-          mongo_opts: {},
-          channel: shown.signaller.channel,
-        },
+        type: signaller.type,
+        opts: { url: signaller.url, mongo_opts: {}, channel: signaller.channel },
       },
-      stats: { type: shown.stats.type, opts: { url: shown.stats.url, coll: shown.stats.coll } },
+      stats: { type: stats.type, opts: { url: stats.url, coll: stats.coll } },
     },
-    stats: shownCounters(parts),
-    paused: parts.paused,
+    stats: group === null ? total(counters, isStream) : (counters.get(group) ?? zeroCounters()),
+    paused,
     ...shownSizes(counts),
-    ...(namespace.isStream && parts.group === null && { groups: byGroup(counts.groups, shownSizes) }),
+    ...(isStream && group === null && { groups: byGroup(counts.groups, shownSizes) }),
   };
 }
 
 /** A stream's puts are counted once for the queue, under the plain group, and once for each named group. */
-function shownCounters({ namespace, counters, group }: RecordParts): QueueRecord['stats'] {
-  if (group !== null) return counters.get(group) ?? zeroCounters();
-  const total = zeroCounters();
-  for (const [of, own] of counters) {
+function total(counters: ReadonlyMap<GroupName, Counters>, isStream: boolean): QueueRecord['stats'] {
+  const sum = zeroCounters();
+  for (const [group, own] of counters) {
     for (const name of COUNTER_NAMES) {
-      if (name !== 'put' || of === PLAIN_GROUP) total[name] += own[name];
+      if (name !== 'put' || group === PLAIN_GROUP) sum[name] += own[name];
     }
   }
-  if (!namespace.isStream) return total;
-  const named = new Map([...counters].filter(([of]) => of !== PLAIN_GROUP));
-  return { ...total, groups: byGroup(named, (own) => own) };
+  if (!isStream) return sum;
+  const named = new Map([...counters].filter(([group]) => group !== PLAIN_GROUP));
+  return { ...sum, groups: byGroup(named, (own) => own) };
 }
 
 function shownSizes({ ready, scheduled, reserved, nextMatureAt }: GroupCounts): ShownSizes {

@@ -8,8 +8,10 @@ import type { BrokerLog } from './ports.ts';
 /** Even if no lease of ours runs out, that of a node that died may: look at least this often, ± half. */
 const POLL_MS = 5_000;
 const RETRY_MS = 1_000;
-/** Where the next end seems past, the engine is asked again after this long. */
+/** If the next end seems past, the engine is queried again after this long. */
 const REST_MS = 20;
+/** Between two sweeps for dead letters: the first one is reported at once, many at once cost few sweeps. */
+const DEAD_LETTER_MS = 100;
 
 /**
  * Ends leases on time, for all queues of one engine, whether or not anybody waits there: dead letters and
@@ -24,6 +26,8 @@ export class Sweeper {
   #timer: CancelTimer | null = null;
   #timerAt = Number.POSITIVE_INFINITY;
   #sweeping: Promise<void> | null = null;
+  /** When it last swept for dead letters. */
+  #deadLettersAt = Number.NEGATIVE_INFINITY;
   #stopped = false;
 
   constructor(
@@ -53,6 +57,17 @@ export class Sweeper {
       this.#sweeping = null;
     });
     return this.#sweeping;
+  }
+
+  /** An element died, and the engine's next sweep names its dead-letter queue: sweeps now, or if it just did, soon. */
+  sweepForDeadLetters(): void {
+    const now = this.#clock.now();
+    const at = Math.max(now, this.#deadLettersAt + DEAD_LETTER_MS);
+    if (at > now || this.#sweeping !== null) this.#wakeAt(at);
+    else {
+      this.#deadLettersAt = now;
+      void this.sweep();
+    }
   }
 
   async stop(): Promise<void> {

@@ -79,7 +79,7 @@ export async function readRecords(namespace: Namespace, names: readonly string[]
   const listed: ListedQueue[] = [];
   for (let from = 0; from < names.length; from += RECORDS_AT_ONCE) {
     const some = names.slice(from, from + RECORDS_AT_ONCE);
-    const records = await Promise.all(some.map((name) => namespace.record(name, null)));
+    const records = await Promise.all(some.map((name) => namespace.visit(name).status(null)));
     for (const [i, record] of records.entries()) {
       listed.push(new ListedQueue(namespace.name, some[i] ?? '', record));
     }

@@ -43,7 +43,7 @@ export function brokerFamilies(namespaces: readonly Namespace[]): Family[] {
 
 function waitingIn(namespace: Namespace): number {
   let waiting = 0;
-  for (const { ofUsers } of namespace.allWaiting()) waiting += ofUsers;
+  for (const ofUsers of namespace.waitingOfUsers().values()) waiting += ofUsers;
   return waiting;
 }
 

@@ -49,7 +49,7 @@ async function contentsOf(namespace: Namespace, perQueue: boolean): Promise<Cont
   try {
     const names = await namespace.queueNames();
     const queues: QueueContents[] = [];
-    const how = { perQueue, waiting: waitingByQueue(namespace) };
+    const how = { perQueue, waiting: namespace.waitingOfUsers() };
     for (let at = 0; at < names.length; at += READ_AT_ONCE) {
       const step = names.slice(at, at + READ_AT_ONCE);
       queues.push(...(await Promise.all(step.map((name) => queueContents(namespace, name, how)))));
@@ -82,10 +82,6 @@ function oldestReadyS({ storage }: Namespace, key: QueueKey, { ready, nextMature
   if (ready === 0 || nextMatureAt === null) return 0;
   const ageMs = storage.now(key) - nextMatureAt;
   return Number.isFinite(ageMs) ? Math.max(0, ageMs) / 1000 : 0;
-}
-
-function waitingByQueue(namespace: Namespace): Map<string, number> {
-  return new Map(namespace.allWaiting().map(({ key, ofUsers }) => [key.name, ofUsers]));
 }
 
 function deadLettersOf(counters: ReadonlyMap<GroupName, Counters>): number {

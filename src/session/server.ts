@@ -1,7 +1,7 @@
 import { type AddressInfo, createServer, type Server, type Socket } from 'node:net';
 import { createServer as createTlsServer, type Server as TlsServer } from 'node:tls';
 import type { RenewUser } from '../access/user.ts';
-import { shuttingDown } from '../broker/admission.ts';
+import { shuttingDown } from '../broker/waiting-limit.ts';
 import type { QuaysideError } from '../model/errors.ts';
 import type { TlsMaterial } from '../util/log.ts';
 import type { Service } from '../util/service.ts';

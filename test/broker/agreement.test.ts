@@ -2,13 +2,12 @@ import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, it } from 'node:test';
 import { setImmediate } from 'node:timers/promises';
 import type { Broker } from '../../src/broker/broker.ts';
-import type { Configured } from '../../src/broker/peers.ts';
+import type { Configured } from '../../src/broker/cluster.ts';
 import type { Engine } from '../../src/engine/engine.ts';
-import { LocalSignaller } from '../../src/engine/local-signaller.ts';
 import type { Signaller } from '../../src/engine/signaller.ts';
 import { MEMORY_SQLITE } from '../engines/sqlite.ts';
 import type { TestEngine } from '../engines.ts';
-import { brokerOn, plain, SILENT_LOG } from '../support/broker.ts';
+import { betweenProcesses, brokerOn, plain } from '../support/broker.ts';
 
 const POLICY = plain('N');
 
@@ -28,13 +27,8 @@ describe('Nodes of a namespace', () => {
 
   beforeEach(async () => {
     opened = await MEMORY_SQLITE.open({ namespaces: [POLICY] });
-    const local = new LocalSignaller(SILENT_LOG);
-    signaller = {
-      type: 'memory',
-      publish: (topic, message) => local.publish(topic, message),
-      subscribe: (topic, listener) => local.subscribe(topic, listener),
-    };
-    engine = Object.create(opened.engine, { signaller: { value: signaller } });
+    engine = betweenProcesses(opened.engine);
+    ({ signaller } = engine);
   });
 
   afterEach(async () => {

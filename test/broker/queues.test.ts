@@ -3,10 +3,11 @@ import { afterEach, beforeEach, describe, it } from 'node:test';
 import type { Broker } from '../../src/broker/broker.ts';
 import type { Namespace } from '../../src/broker/namespace.ts';
 import { FINISH } from '../../src/broker/queue.ts';
+import type { Engine } from '../../src/engine/engine.ts';
 import { QuaysideError } from '../../src/model/errors.ts';
 import { MEMORY_SQLITE } from '../engines/sqlite.ts';
 import type { TestEngine } from '../engines.ts';
-import { brokerOn, plain } from '../support/broker.ts';
+import { betweenProcesses, brokerOn, plain } from '../support/broker.ts';
 import { newElement } from '../support/elements.ts';
 import { engineWith } from '../support/engine-with.ts';
 
@@ -16,6 +17,7 @@ const STRANGER = { id: 'x', group: null, token: null };
 
 describe('the queues of a namespace', () => {
   let opened: TestEngine;
+  let engine: Engine;
   let broker: Broker;
   let namespace: Namespace;
   /** What the engine is asked for names waits for this. */
@@ -28,7 +30,8 @@ describe('the queues of a namespace', () => {
     held = Promise.resolve();
     refusal = null;
     opened = await MEMORY_SQLITE.open({ namespaces: [policy] });
-    const slow = engineWith(opened.engine, (real) => ({
+    engine = betweenProcesses(opened.engine);
+    const slow = engineWith(engine, (real) => ({
       insert: async (...args) => {
         if (refusal !== null) throw refusal;
         return real.insert(...args);
@@ -74,7 +77,7 @@ describe('the queues of a namespace', () => {
   });
 
   it('are counted here when another node makes them', async () => {
-    const setup = { policy: plain('N'), engine: opened.engine, maxQueues: MAX_QUEUES };
+    const setup = { policy: plain('N'), engine, maxQueues: MAX_QUEUES };
     const other = brokerOn([setup], opened.clock, 2);
     await other.start();
     for (let i = 0; i < MAX_QUEUES; i += 1) {
@@ -110,7 +113,7 @@ describe('the queues of a namespace', () => {
     }
     assert.deepEqual(new Set(ends), new Set(['pop-timeout']));
     await new Promise(setImmediate);
-    assert.deepEqual(namespace.allWaiting(), []);
+    assert.deepEqual(namespace.waitingOfUsers(), new Map());
     assert.deepEqual(await namespace.queueNames(), []);
   });
 

@@ -6,7 +6,7 @@ import type { Engine } from '../../src/engine/engine.ts';
 import type { Delivery } from '../../src/model/element.ts';
 import { MEMORY_SQLITE } from '../engines/sqlite.ts';
 import type { TestEngine } from '../engines.ts';
-import { brokerOn, plain } from '../support/broker.ts';
+import { betweenProcesses, brokerOn, plain } from '../support/broker.ts';
 import { newElement } from '../support/elements.ts';
 import { engineWith } from '../support/engine-with.ts';
 
@@ -27,7 +27,8 @@ describe('the ends of leases', () => {
     held = Promise.resolve();
     sweeps = 0;
     opened = await MEMORY_SQLITE.open({ namespaces: [POLICY] });
-    const { engine, clock } = opened;
+    const { clock } = opened;
+    const engine = betweenProcesses(opened.engine);
     const first = brokerOn([{ policy: POLICY, engine: withSlowSweeps(engine) }], clock);
     const second = brokerOn([{ policy: POLICY, engine }], clock, 2);
     brokers = [first, second];

@@ -49,7 +49,7 @@ describe('popped elements that are given back while their engine is away', () =>
     await opened.passTime(ms);
     await opened.engine.ping();
   };
-  const size = async (): Promise<number> => (await broker.namespace('N').record('q', null)).totalSize;
+  const size = async (): Promise<number> => (await broker.namespace('N').visit('q').status(null)).totalSize;
 
   it('are back in their place when it answers again, and wake who waits', async () => {
     const unavailable = new QuaysideError('storage-unavailable', 'planted');

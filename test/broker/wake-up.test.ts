@@ -140,13 +140,13 @@ describe('a blocked get of a group that asks again while it is ended', () => {
         });
       });
     const answer = ask(0);
-    while (queue.consumers().length === 0 || broker.admission.waiting > 1) await new Promise(setImmediate);
+    while (queue.consumers().length === 0 || broker.waiting > 1) await new Promise(setImmediate);
     await opened.engine.ping();
     await new Promise(setImmediate);
     assert.equal(queue.consumers().length, 1);
     await queue.insert([newElement({ body: 'e', groups: ['g'] })]);
     assert.equal(bodyText(await answer), 'e');
-    assert.equal(broker.admission.waiting, 0);
+    assert.equal(broker.waiting, 0);
     await close();
   });
 });
@@ -159,7 +159,7 @@ describe('a consumer that leaves while the engine is asked for it', () => {
       const request = { group: null, leaseMs, timeoutMs: null, tid: null, owner: null };
       const unexpected = (): void => assert.fail('it has gone');
       queue.leave(queue.get(request, { deliver: unexpected, end: unexpected }));
-      const record = () => broker.namespace('N').record('q', null);
+      const record = () => broker.namespace('N').visit('q').status(null);
       while ((await record()).size !== 1) await new Promise(setImmediate);
       const { get, reserve } = (await record()).stats;
       assert.deepEqual([get, reserve], [0, 0]);

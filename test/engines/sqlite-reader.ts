@@ -33,7 +33,7 @@ function get(queue: Queue): Promise<void> {
 }
 
 const READS: readonly ((queue: Queue) => Promise<unknown>)[] = [
-  ({ key }) => namespace.record(key.name, null),
+  ({ key }) => namespace.visit(key.name).status(null),
   get,
   (queue) => queue.settle({ id: 'x', group: null, token: null }, FINISH).catch(isNotThere),
   async (queue) => queue.cancel('nobody', null),
@@ -49,7 +49,7 @@ for (let asked = 0; asked < Number(names); asked += AT_ONCE) {
   const reads = Array.from({ length: AT_ONCE }, (_, i) => read(asked + i));
   await Promise.all([used.insert([newElement()]), ...reads]);
 }
-const { size, stats } = await namespace.record('used', null);
+const { size, stats } = await namespace.visit('used').status(null);
 const queues = await namespace.queueNames();
 process.stdout.write(`${JSON.stringify({ size, put: stats.put, queues })}\n`);
 await broker.stop();

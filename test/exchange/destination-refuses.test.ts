@@ -77,7 +77,7 @@ describe('an element whose copies a destination does not take', () => {
       const queue = node.broker.namespace('N').queue(src);
       await node.insert('N', src, 'patient');
       for (let refused = 1; refused <= REFUSALS; refused += 1) {
-        await reached(async () => (await node.broker.namespace('N').record(src, null)).schedSize === 1);
+        await reached(async () => (await node.broker.namespace('N').visit(src).status(null)).schedSize === 1);
         const due = await nextDueAt(here.engine.storage, queue.key, '');
         assert.equal(due, here.now() + REQUEUE_MS);
         const page = { group: '', states: ['scheduled'], bodies: true, after: null, limit: 1 } as const;
@@ -117,7 +117,7 @@ describe('an element whose copies a destination does not take', () => {
   /** Only while nothing is under way, lest a lease runs out. The loop waits as well, up to 7.5 s after a fault. */
   async function passTime(src: string, isOver: () => boolean): Promise<void> {
     while (!isOver()) {
-      const { resvSize } = await node.broker.namespace('N').record(src, null);
+      const { resvSize } = await node.broker.namespace('N').visit(src).status(null);
       if (resvSize === 0) await here.passTime(500);
       await turn();
     }

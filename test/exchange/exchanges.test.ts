@@ -86,7 +86,7 @@ describe('an exchange', () => {
     await node.insert('N', src, 'later');
     const popped = node.pop('N', a);
     await settled(node, 'N', src);
-    assert.equal((await node.broker.namespace('N').record(a, null)).schedSize, 1);
+    assert.equal((await node.broker.namespace('N').visit(a).status(null)).schedSize, 1);
     await here.passTime(60_000);
     const copy = await popped;
     assert.equal(copy.tries, 2);
@@ -388,7 +388,7 @@ describe('an exchange', () => {
 /** Resolves when nothing of a queue is reserved and nothing eligible is left. */
 async function settled(node: ExchangeNode, ns: string, queue: string): Promise<void> {
   for (;;) {
-    const { size, resvSize } = await node.broker.namespace(ns).record(queue, null);
+    const { size, resvSize } = await node.broker.namespace(ns).visit(queue).status(null);
     if (size === 0 && resvSize === 0) return;
     await new Promise(setImmediate);
   }

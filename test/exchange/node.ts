@@ -76,7 +76,7 @@ export class ExchangeNode {
 
   /** Elements in a queue, whatever their state. */
   async total(ns: string, queue: string): Promise<number> {
-    return (await this.broker.namespace(ns).record(queue, null)).totalSize;
+    return (await this.broker.namespace(ns).visit(queue).status(null)).totalSize;
   }
 }
 

@@ -259,7 +259,7 @@ describe('Bad input', () => {
       data.filter(({ totalSize }) => totalSize > 0),
       [],
     );
-    assert.equal(harness().broker.admission.waiting, 0);
+    assert.equal(harness().broker.waiting, 0);
   });
 });
 

@@ -100,7 +100,7 @@ describe('A client that closes its sending side after its request, as nc -N does
       const { code, detail } = JSON.parse(answer.body);
       assert.equal(code, 'malformed-request');
       assert.match(detail, /closed its sending side/);
-      assert.equal(harness().broker.admission.waiting, 0);
+      assert.equal(harness().broker.waiting, 0);
       await harness().client().insert('N', queue, 'a');
       assert.equal(await sizeOf(queue), 1);
     });

@@ -173,7 +173,7 @@ export class Harness {
 
   /** Resolves when exactly so many calls wait. */
   async waiting(count: number): Promise<void> {
-    while (this.broker.admission.waiting !== count) await turn();
+    while (this.broker.waiting !== count) await turn();
   }
 
   /** Resolves when `holds` answers true; asked again at each turn of the event loop. */
@@ -198,7 +198,7 @@ export class Harness {
     await this.exchanges.stop();
     await this.#sandbox.stop();
     await this.broker.stop();
-    assert.equal(this.broker.admission.waiting, 0, 'nobody waits after the end');
+    assert.equal(this.broker.waiting, 0, 'nobody waits after the end');
     await this.opened.close();
   }
 }

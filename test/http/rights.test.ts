@@ -133,7 +133,7 @@ describe('Rights', () => {
     await harness().waiting(2);
     assert.equal((await reader.cancel('N', queue, 't')).status, 200);
     assert.equal((await own).status, 410);
-    assert.equal(harness().broker.admission.waiting, 1);
+    assert.equal(harness().broker.waiting, 1);
     await manager.cancel('N', queue, 't');
     assert.equal((await foreign).status, 410);
   });

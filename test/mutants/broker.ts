@@ -4,63 +4,67 @@ const edit = (file: string, search: string, replace: string): Mutant['edits'] =>
   { file: `src/${file}`, search, replace },
 ];
 
-/** Bugs of the broker: found by the line's interleavings, or by the model through HTTP. */
+/** Bugs of the broker: found by the wait queue's interleavings, or by the model through HTTP. */
 export const BROKER: readonly Mutant[] = [
   {
-    name: 'an element that comes while the engine is being asked wakes nobody',
-    suite: 'waiting line',
-    edits: edit('broker/line.ts', 'this.#matchAgain += count;', ''),
+    name: 'an element that is inserted while a take is in flight wakes no consumer',
+    suite: 'wait queue',
+    edits: edit('broker/wait-queue.ts', 'this.#matchAgain += count;', ''),
   },
   {
-    name: 'an element that matures while the engine is being asked is asked for later',
-    suite: 'waiting line',
-    edits: edit('broker/line.ts', 'return at > askedAt ? at', 'return at > this.#host.clock.now() ? at'),
+    name: 'an element that matures while a take is in flight is taken later',
+    suite: 'wait queue',
+    edits: edit(
+      'broker/wait-queue.ts',
+      'return at > matchedAt ? at',
+      'return at > this.#ns.clock.now() ? at',
+    ),
   },
   {
     name: 'the timer is not re-armed when an earlier maturity is stored',
-    suite: 'waiting line',
-    edits: edit('broker/line.ts', 'earlier(this.#dueAt, at) !== this.#dueAt', 'this.#dueAt === null'),
+    suite: 'wait queue',
+    edits: edit('broker/wait-queue.ts', 'earlier(this.#dueAt, at) !== this.#dueAt', 'this.#dueAt === null'),
   },
   {
-    name: 'consumers that were not served go to the end of the line',
+    name: 'consumers that were not served go to the end of the wait queue',
     suite: 'model through HTTP',
-    edits: edit('broker/line.ts', 'this.#waiting.prepend(consumer);', 'this.#waiting.append(consumer);'),
+    edits: edit(
+      'broker/wait-queue.ts',
+      'this.#waiting.prepend(consumer);',
+      'this.#waiting.append(consumer);',
+    ),
   },
   {
     name: 'a cancelled call still takes an element',
-    suite: 'waiting line',
+    suite: 'wait queue',
     edits: edit(
-      'broker/line.ts',
-      "if (consumer.state === 'asked') served += this.#hand(consumer, deliveries, served);",
-      'served += this.#hand(consumer, deliveries, served);',
+      'broker/wait-queue.ts',
+      "if (consumer.state === 'taking') served += this.#deliver(consumer, deliveries, served);",
+      'served += this.#deliver(consumer, deliveries, served);',
     ),
   },
   {
     name: 'an element whose consumer left is dropped',
-    suite: 'waiting line',
+    suite: 'wait queue',
     edits: edit(
-      'broker/line.ts',
-      'for (const spare of deliveries.slice(served)) this.#host.returnUndelivered(spare);',
+      'broker/wait-queue.ts',
+      'if (served < deliveries.length) this.#queue.returnUncounted(deliveries.slice(served));',
       '',
     ),
   },
   {
-    name: 'paused queues hand out',
-    suite: 'waiting line',
+    name: 'paused queues deliver',
+    suite: 'wait queue',
     edits: edit(
-      'broker/line.ts',
-      'if (this.#waiting.size === 0 || this.#host.paused) return;\n    this.#disarm();',
+      'broker/wait-queue.ts',
+      'if (this.#waiting.size === 0 || this.#queue.paused) return;\n    this.#disarm();',
       'if (this.#waiting.size === 0) return;\n    this.#disarm();',
     ),
   },
   {
     name: 'a rollback wakes nobody',
     suite: 'wake-ups',
-    edits: edit(
-      'broker/queue.ts',
-      'this.#waiting?.wake(group ?? this.#ns.defaultGroup, action.delayMs);',
-      '{}',
-    ),
+    edits: edit('broker/queue.ts', 'this.#wake(group ?? defaultGroup, action.delayMs);', '{}'),
   },
   {
     name: 'a lease that ends wakes nobody and is not counted',
@@ -79,7 +83,7 @@ export const BROKER: readonly Mutant[] = [
   {
     name: 'leases that end wake one consumer on another node, however many wait there',
     suite: 'ends of leases',
-    edits: edit('broker/namespace.ts', 'name }, MANY);', 'name }, 1);'),
+    edits: edit('broker/namespace.ts', 'this.announce(key, MANY);', 'this.announce(key, 1);'),
   },
   {
     name: 'timers go by this machine’s clock',
@@ -87,14 +91,32 @@ export const BROKER: readonly Mutant[] = [
     edits: edit('broker/engine-time.ts', 'at + (clocks.clock.now() - engineNow(clocks, queue))', 'at'),
   },
   {
-    name: 'a hand-out that came to nobody is counted as undone',
+    name: 'a delivery that no consumer received is counted as undone',
     suite: 'wake-ups',
-    edits: edit('broker/queue.ts', 'this.#returnUncounted([delivery]),', 'this.returnUndelivered(delivery),'),
+    edits: edit(
+      'broker/wait-queue.ts',
+      'this.#queue.returnUncounted(deliveries.slice',
+      'this.#queue.returnAllUndelivered(deliveries.slice',
+    ),
   },
   {
-    name: 'resume wakes nobody',
+    name: 'resume wakes no consumer',
     suite: 'wake-ups',
-    edits: edit('broker/waiting.ts', 'this.match(MANY);', 'this.match(0);'),
+    edits: edit('broker/queue.ts', 'if (!paused) this.match(MANY);', 'if (!paused) this.match(0);'),
+  },
+  {
+    name: 'a dead letter wakes no consumer of a queue that queue options name',
+    suite: 'dead letters',
+    edits: edit(
+      'broker/namespace.ts',
+      'this.#sweeper.sweepForDeadLetters();',
+      'if (name !== null) this.onReady(name, 1);',
+    ),
+  },
+  {
+    name: 'a node publishes its inserts although it is alone',
+    suite: 'a lone node',
+    edits: edit('broker/cluster.ts', 'if (this.#isAlone) return;', ''),
   },
 ];
 

@@ -221,7 +221,7 @@ describe('a COMMIT across two engines', () => {
       await there.close();
     });
     const sizeOf = async (ns: string, queue: string): Promise<number> =>
-      (await broker.namespace(ns).record(queue, null)).size;
+      (await broker.namespace(ns).visit(queue).status(null)).size;
     const transaction = 't';
     await client.ask('SEND', { destination: '/q/N/from' }, 'x');
     await client.ask('SUBSCRIBE', { destination: '/q/N/from', id: 's', ack: 'client' });

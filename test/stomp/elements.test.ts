@@ -75,11 +75,11 @@ describe('an element sent over STOMP', () => {
   it('matures at x-next-t, or x-delta-t later; the first of the two counts', async () => {
     const now = node.clock.now();
     await send({ 'x-next-t': now + 5000 });
-    assert.equal((await node.broker.namespace('N').record(queue, null)).next_mature_t, iso(now + 5000));
+    assert.equal((await node.broker.namespace('N').visit(queue).status(null)).next_mature_t, iso(now + 5000));
     await send({ 'x-delta-t': 7000 });
-    assert.equal((await node.broker.namespace('N').record(queue, null)).next_mature_t, iso(now + 7000));
+    assert.equal((await node.broker.namespace('N').visit(queue).status(null)).next_mature_t, iso(now + 7000));
     await send({ 'x-next-t': now + 1000, 'x-delta-t': 9000 });
-    assert.equal((await node.broker.namespace('N').record(queue, null)).next_mature_t, iso(now + 1000));
+    assert.equal((await node.broker.namespace('N').visit(queue).status(null)).next_mature_t, iso(now + 1000));
     await send({ 'x-delta-t': 0 });
     assert.equal((await node.sizes(queue)).ready, 1);
   });

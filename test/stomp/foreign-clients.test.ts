@@ -144,7 +144,7 @@ function foreignSuite(library: ForeignLibrary, version: string): void {
       assert.equal(text(message), 'for two');
       assert.equal(message.headers['x-ks-group'], 'G2');
       await client.ack(message);
-      const { groups } = await node.broker.namespace('S').record('groups', null);
+      const { groups } = await node.broker.namespace('S').visit('groups').status(null);
       assert.deepEqual([groups?.G1?.totalSize, groups?.G2?.totalSize ?? 0], [2, 0]);
     });
 

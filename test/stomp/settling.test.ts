@@ -54,7 +54,7 @@ describe('NACK', () => {
     await node.insert('a', 'x');
     const [id = ''] = await take('/q/N/a', 1);
     await client.ask('NACK', { id, 'x-next-t': node.clock.now() + 60_000, 'x-delta-t': 0 });
-    const { next_mature_t } = await node.broker.namespace('N').record('a', null);
+    const { next_mature_t } = await node.broker.namespace('N').visit('a').status(null);
     assert.equal(next_mature_t, new Date(node.clock.now() + 60_000).toISOString());
     await node.pass(60_000, 'a');
     const again = await client.expect('MESSAGE');
@@ -180,7 +180,7 @@ describe('consumer groups', () => {
       await other.ask(command, { id: ids[1] ?? '', ...later(command) });
       other.send(command, { id: ids[2] ?? '', 'x-ks-group': 'G1' });
       await other.expectError('element-not-found');
-      const { groups } = await node.broker.namespace('S').record(command, null);
+      const { groups } = await node.broker.namespace('S').visit(command).status(null);
       assert.equal(groups?.G2?.size, 1);
       assert.equal(groups?.G1?.size, 3);
     }

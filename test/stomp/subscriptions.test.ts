@@ -255,7 +255,7 @@ describe('a subscription', () => {
     const other = await node.client();
     await other.ask('SUBSCRIBE', { destination: '/q/N/a', id: 's', ack: 'client' });
     await other.ask('DISCONNECT', {});
-    await until(() => node.broker.admission.waiting === 0);
+    await until(() => node.broker.waiting === 0);
     assert.deepEqual(outcomes(), { ok: 1 });
     await client.ask('SUBSCRIBE', { destination: '/q/N/a', id: 's', ack: 'client' });
     const queue = node.broker.namespace('N').queue('a');

@@ -1,7 +1,9 @@
 import { Broker } from '../../src/broker/broker.ts';
-import type { Configured } from '../../src/broker/peers.ts';
+import type { Configured } from '../../src/broker/cluster.ts';
 import type { NamespaceSetup } from '../../src/broker/ports.ts';
 import type { Engine, NamespacePolicy } from '../../src/engine/engine.ts';
+import { LocalSignaller } from '../../src/engine/local-signaller.ts';
+import type { Signaller } from '../../src/engine/signaller.ts';
 import type { Clock } from '../../src/util/clock.ts';
 import { seededRandom } from './random.ts';
 
@@ -21,6 +23,17 @@ export interface TestNamespace {
 
 export function plain(name: string, policy: Partial<NamespacePolicy> = {}): NamespacePolicy {
   return { name, groups: null, deadLetter: null, retentionMs: null, ...policy };
+}
+
+/** The engine with signals as between processes, for several nodes in this one. */
+export function betweenProcesses(engine: Engine): Engine {
+  const local = new LocalSignaller(SILENT_LOG);
+  const signaller: Signaller = {
+    type: 'memory',
+    publish: (topic, message) => local.publish(topic, message),
+    subscribe: (topic, listener) => local.subscribe(topic, listener),
+  };
+  return Object.create(engine, { signaller: { value: signaller } });
 }
 
 /**

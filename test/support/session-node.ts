@@ -122,7 +122,7 @@ export abstract class SessionNode<Server extends SessionServer> {
   async stop(): Promise<void> {
     this.cut();
     await this.server.stop();
-    const { waiting } = this.broker.admission;
+    const { waiting } = this.broker;
     await this.broker.stop();
     await this.engine.close();
     const { sessions, subscriptions, links, unacknowledged, window, outgoingBytes, stalled } =
@@ -215,7 +215,7 @@ export abstract class SessionNode<Server extends SessionServer> {
 
   /** Elements of a queue by state. */
   async sizes(name: string, ns = 'N'): Promise<{ ready: number; scheduled: number; reserved: number }> {
-    const { size, schedSize, resvSize } = await this.broker.namespace(ns).record(name, null);
+    const { size, schedSize, resvSize } = await this.broker.namespace(ns).visit(name).status(null);
     return { ready: size, scheduled: schedSize, reserved: resvSize };
   }
 }
@@ -228,5 +228,5 @@ export async function until(condition: () => boolean): Promise<void> {
 /** Resolves when that many clients have taken all that their kernels would hold, and nothing moves any more. */
 export async function stalled(node: SessionNode<SessionServer>, clients: number): Promise<void> {
   const { counts } = node.server;
-  await until(() => counts.stalled === clients && node.broker.admission.waiting === 0);
+  await until(() => counts.stalled === clients && node.broker.waiting === 0);
 }

@@ -319,6 +319,7 @@ function changeOperation(context: Context): SettleOperation {
           const diedIn = row[6] ?? null;
           if (diedIn === null) return SETTLED.done;
           context.onDied(subscription.queue.key, subscription.group, diedIn, 1);
+          context.onAffected({ ns: subscription.queue.key.ns, name: diedIn });
           return SETTLED['dead-lettered'];
         });
       },

@@ -30,7 +30,7 @@ export const queueRoutes: readonly Route[] = [
           `Group ${quote(query.group)} does not exist: namespace ${namespace.name} has plain queues. Leave group out.`,
         );
       }
-      answerJson(call, await namespace.record(queue.key.name, query.group));
+      answerJson(call, await queue.status(query.group));
     },
   }),
   route({

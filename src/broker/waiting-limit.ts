@@ -7,8 +7,8 @@ export interface WaitingLimits {
   readonly perUser: number;
 }
 
-/** Counts who waits on this node, and refuses more than the limits allow (reliability, S18). */
-export class Admission {
+/** Counts the blocked calls of this node, and rejects more than the limits allow (reliability, S18). Null: an exchange. */
+export class WaitingLimit {
   readonly #limits: WaitingLimits;
   readonly #byUser = new Map<string, number>();
   #total = 0;
@@ -46,7 +46,7 @@ export class Admission {
     else this.#byUser.delete(user);
   }
 
-  /** From now on nobody enters. */
+  /** From now on every call is rejected. */
   close(): void {
     this.#closed = true;
   }

@@ -1,0 +1,312 @@
+import type { JsonValue } from '../engine/definitions.ts';
+import type { ReadySignal, Signaller } from '../engine/signaller.ts';
+import type { CancelTimer, Clock } from '../util/clock.ts';
+import type { PendingConsumer } from './consumer.ts';
+import { MANY } from './wait-queue.ts';
+
+/** A node as others see it. */
+export interface NodeInfo {
+  readonly id: string;
+  /** Name of its machine. */
+  readonly host: string;
+  readonly pid: number;
+  readonly version: string;
+  /** ms since 1970, by its own clock. */
+  readonly startedAt: number;
+}
+
+/** What a node configures for a namespace: option name to a short text of its value. */
+export type Configured = Readonly<Record<string, string>>;
+
+/** Another node of a namespace. */
+export interface Peer {
+  readonly info: NodeInfo;
+  readonly configured: Configured;
+}
+
+/**
+ * What nodes publish about one namespace. Hints: losing one delays, never loses. `ns` is there since namespaces may share a
+ * topic, `from` since a node receives its own signals.
+ */
+type Signal = Content & { readonly ns: string; readonly from: string };
+
+type Content =
+  | {
+      readonly kind: 'ready';
+      readonly queue: string;
+      /** Null: an unknown number. */
+      readonly count: number | null;
+      /** Sets it apart from others of the same node: signallers send equal signals once. */
+      readonly number: number;
+    }
+  | {
+      readonly kind: 'cancel';
+      readonly queue: string;
+      readonly tid: string;
+      readonly owner: string | null;
+    }
+  | {
+      readonly kind: 'node';
+      readonly node: NodeInfo;
+      /** Not given by nodes of earlier versions. */
+      readonly configured?: Configured;
+      readonly first: boolean;
+    }
+  | { readonly kind: 'gone' }
+  | { readonly kind: 'who-waits'; readonly queue: string; readonly question: number }
+  | ({ readonly kind: 'waits'; readonly to: string } & PartOfReply);
+
+interface PartOfReply {
+  readonly question: number;
+  readonly consumers: readonly PendingConsumer[];
+  readonly isLast: boolean;
+}
+
+/** What other nodes cause on this one. */
+export interface ClusterListener {
+  /** Another node stored or returned so many elements, or `MANY`. */
+  onReady(queue: string, count: number): void;
+  onCancel(queue: string, tid: string, owner: string | null): void;
+  /** The calls that wait on this node. */
+  pendingConsumers(queue: string): PendingConsumer[];
+  /** Another node is there, or configures something else than before. */
+  onPeer(peer: Peer): void;
+}
+
+interface ClusterOptions {
+  readonly namespace: string;
+  readonly signaller: Signaller;
+  readonly topic: string;
+  readonly self: NodeInfo;
+  /** What this node configures for the namespace. */
+  readonly configured: Configured;
+  readonly clock: Clock;
+  readonly listener: ClusterListener;
+}
+
+/** A node publishes its presence this often. */
+const PRESENCE_MS = 2_000;
+/** A node that was silent for three periods is taken to be gone. */
+const SILENT_MS = 3.5 * PRESENCE_MS;
+/** Every live node has published its presence within this, even if one signal was lost. */
+export const ALL_SEEN_MS = 2 * PRESENCE_MS + 500;
+/** A list that some node does not complete within this is returned without it. */
+const REPLY_MS = 1_000;
+/** Of consumers in one signal: PostgreSQL carries 8,000 bytes at once, in which this JSON is a string. */
+const MAX_CONSUMER_BYTES = 3_000;
+
+/** A list of consumers that is being gathered. */
+interface Question {
+  readonly missing: Set<string>;
+  readonly found: PendingConsumer[];
+  readonly done: () => void;
+}
+
+/**
+ * The nodes that serve one namespace, and the signals between them. Nothing correct depends on them: they wake consumers
+ * early, and name the nodes to query for a list and those to wait for.
+ */
+export class Cluster {
+  readonly #options: ClusterOptions;
+  readonly #peers = new Map<string, Peer & { readonly seenAt: number }>();
+  readonly #questions = new Map<number, Question>();
+  /** Elements that became eligible here in this turn, per queue: one signal each, not one an element. */
+  readonly #ready = new Map<string, number>();
+  #lastReady = 0;
+  #lastQuestion = 0;
+  #startedAt = 0;
+  #isAlone: boolean;
+  #timer: CancelTimer | null = null;
+  #unsubscribe: (() => void) | null = null;
+
+  constructor(options: ClusterOptions) {
+    this.#options = options;
+    this.#isAlone = this.#isLocal;
+  }
+
+  /** Signals that end at this process have no other node to reach. */
+  get #isLocal(): boolean {
+    return this.#options.signaller.type === 'local';
+  }
+
+  /**
+   * Whether there is certainly no other node to be notified of elements, as far as one can know: none was seen within the time
+   * in which each has published its presence.
+   */
+  get isAlone(): boolean {
+    return this.#isAlone;
+  }
+
+  start(): void {
+    const { signaller, topic, clock } = this.#options;
+    this.#unsubscribe = signaller.subscribe(topic, (message) => this.#receive(message as unknown as Signal));
+    if (this.#isLocal) return;
+    this.#startedAt = clock.monotonic();
+    this.#publishPresence(true);
+    this.#repeatPresence();
+  }
+
+  stop(): void {
+    if (!this.#isLocal) this.#publish({ kind: 'gone' });
+    this.#timer?.();
+    this.#timer = null;
+    this.#peers.clear();
+    this.#unsubscribe?.();
+    this.#unsubscribe = null;
+    for (const { done } of this.#questions.values()) done();
+  }
+
+  /** The other nodes that serve this namespace. */
+  peers(): Peer[] {
+    this.#forgetSilent();
+    return [...this.#peers.values()];
+  }
+
+  /** Notifies other nodes, at the end of this turn, that elements became eligible. */
+  announce(queue: string, count: number): void {
+    if (this.#isAlone) return;
+    if (this.#ready.size === 0) {
+      queueMicrotask(() => {
+        for (const [name, total] of this.#ready) this.#publish(this.#readyContent(name, total));
+        this.#ready.clear();
+      });
+    }
+    this.#ready.set(queue, (this.#ready.get(queue) ?? 0) + count);
+  }
+
+  /** The same for one queue, to travel with what is stored there. */
+  readySignal(queue: string): ReadySignal {
+    return {
+      topic: this.#options.topic,
+      say: (count) => this.#signal(this.#readyContent(queue, count)),
+    };
+  }
+
+  cancel(queue: string, tid: string, owner: string | null): void {
+    this.#publish({ kind: 'cancel', queue, tid, owner });
+  }
+
+  /** The calls that wait on other nodes. Resolves without those of a node that does not reply in time. */
+  async consumersElsewhere(queue: string): Promise<readonly PendingConsumer[]> {
+    const peers = this.peers();
+    if (peers.length === 0) return [];
+    this.#lastQuestion += 1;
+    const question = this.#lastQuestion;
+    const { promise, resolve } = Promise.withResolvers<void>();
+    const found: PendingConsumer[] = [];
+    const missing = new Set(peers.map(({ info }) => info.id));
+    this.#questions.set(question, { missing, found, done: resolve });
+    const cancel = this.#options.clock.after(REPLY_MS, resolve);
+    this.#publish({ kind: 'who-waits', queue, question });
+    await promise;
+    cancel();
+    this.#questions.delete(question);
+    return found;
+  }
+
+  #repeatPresence(): void {
+    this.#timer = this.#options.clock.after(PRESENCE_MS, () => {
+      this.#publishPresence(false);
+      this.#forgetSilent();
+      this.#repeatPresence();
+    });
+  }
+
+  #publishPresence(first: boolean): void {
+    const { self: node, configured } = this.#options;
+    this.#publish({ kind: 'node', node, configured, first });
+  }
+
+  #readyContent(queue: string, count: number): Content {
+    this.#lastReady += 1;
+    return { kind: 'ready', queue, count: count === MANY ? null : count, number: this.#lastReady };
+  }
+
+  #publish(content: Content): void {
+    const { signaller, topic } = this.#options;
+    signaller.publish(topic, this.#signal(content));
+  }
+
+  #signal(content: Content): JsonValue {
+    const { namespace, self } = this.#options;
+    return { ...content, ns: namespace, from: self.id } as unknown as JsonValue;
+  }
+
+  #receive(signal: Signal): void {
+    const { namespace, self, listener } = this.#options;
+    if (signal.from === self.id || signal.ns !== namespace) return;
+    switch (signal.kind) {
+      case 'ready':
+        listener.onReady(signal.queue, signal.count ?? MANY);
+        break;
+      case 'cancel':
+        listener.onCancel(signal.queue, signal.tid, signal.owner);
+        break;
+      case 'node':
+        this.#notePeer({ info: signal.node, configured: signal.configured ?? {} });
+        if (signal.first) this.#publishPresence(false);
+        break;
+      case 'gone':
+        this.#peers.delete(signal.from);
+        for (const question of this.#questions.values()) noteReply(question, signal.from);
+        break;
+      case 'who-waits':
+        this.#reply(signal.from, signal.question, listener.pendingConsumers(signal.queue));
+        break;
+      case 'waits': {
+        const question = signal.to === self.id ? this.#questions.get(signal.question) : undefined;
+        question?.found.push(...signal.consumers);
+        if (question !== undefined && signal.isLast) noteReply(question, signal.from);
+        break;
+      }
+    }
+  }
+
+  #notePeer(peer: Peer): void {
+    const { id } = peer.info;
+    const known = this.#peers.get(id);
+    this.#peers.set(id, { ...peer, seenAt: this.#options.clock.monotonic() });
+    this.#isAlone = false;
+    const isSame =
+      known !== undefined && JSON.stringify(known.configured) === JSON.stringify(peer.configured);
+    if (!isSame) this.#options.listener.onPeer(peer);
+  }
+
+  #forgetSilent(): void {
+    const now = this.#options.clock.monotonic();
+    for (const [id, { seenAt }] of this.#peers) if (seenAt < now - SILENT_MS) this.#peers.delete(id);
+    this.#isAlone = this.#isLocal || (this.#peers.size === 0 && now - this.#startedAt >= ALL_SEEN_MS);
+  }
+
+  #reply(to: string, question: number, consumers: readonly PendingConsumer[]): void {
+    const parts = inParts(consumers);
+    for (const [at, some] of parts.entries()) {
+      this.#publish({ kind: 'waits', to, question, consumers: some, isLast: at === parts.length - 1 });
+    }
+  }
+}
+
+/** A node has completed its part of a list, or is gone. */
+function noteReply({ missing, done }: Question, id: string): void {
+  missing.delete(id);
+  if (missing.size === 0) done();
+}
+
+/** As many in each part as a signal carries; one empty part if there are none. */
+function inParts(consumers: readonly PendingConsumer[]): PendingConsumer[][] {
+  const parts: PendingConsumer[][] = [];
+  let part: PendingConsumer[] = [];
+  let bytes = 0;
+  for (const consumer of consumers) {
+    const own = Buffer.byteLength(JSON.stringify(consumer));
+    if (part.length > 0 && bytes + own > MAX_CONSUMER_BYTES) {
+      parts.push(part);
+      part = [];
+      bytes = 0;
+    }
+    part.push(consumer);
+    bytes += own;
+  }
+  parts.push(part);
+  return parts;
+}

@@ -1,0 +1,421 @@
+import type { TakeResult } from '../engine/storage.ts';
+import type { Delivery, GroupName } from '../model/element.ts';
+import { QuaysideError } from '../model/errors.ts';
+import type { CancelTimer } from '../util/clock.ts';
+import { Consumer, ConsumerList, type GetRequest, type Sink } from './consumer.ts';
+import { toLocal } from './engine-time.ts';
+import { takeOperation } from './meter.ts';
+import type { Namespace } from './namespace.ts';
+import type { Queue } from './queue.ts';
+
+/** Elements requested by one match, at most: bounds the work of one turn, not the throughput. */
+const MAX_PER_MATCH = 1000;
+/** Different leases (a pop is one, too) and users in one match: each is a `take` of its own in the same round trip. */
+const MAX_TAKES = 64;
+/**
+ * The safety net: with consumers waiting, the engine is queried at least this often, ± half. Signals from other nodes may be
+ * lost with a connection; those within this process are not.
+ */
+const POLL_MS = { alone: 30_000, shared: 3_000 };
+/** After an engine error the next try waits this long, doubled up to {@link MAX_BACKOFF_MS}, ± half. */
+const MIN_BACKOFF_MS = 100;
+const MAX_BACKOFF_MS = 5_000;
+/** If a due moment seems past, the engine is queried again after this long. */
+const CLOCK_SKEW_RETRY_MS = 20;
+
+/** For `match`: an unknown number of elements became eligible. */
+export const MANY = Number.POSITIVE_INFINITY;
+
+const NOTHING_MORE: readonly Delivery[] = Object.freeze([]);
+const ONE_GET = { get: 1 } as const;
+const ONE_RESERVE = { reserve: 1 } as const;
+
+/** Neighbours in the wait queue whose requests are alike, and so are served by one `take`. */
+interface SharedTake {
+  readonly leaseMs: number | null;
+  /** The user to whom its reservations belong; null for pops. */
+  readonly owner: string | null;
+  readonly consumers: Consumer[];
+  /** How many elements they request together. */
+  count: number;
+}
+
+/** The match in flight: for whom elements are being taken, and how many more elements there might be. */
+interface Match {
+  readonly takes: readonly SharedTake[];
+  readonly consumers: readonly Consumer[];
+  readonly beyond: number;
+  /** When it began, on the monotonic clock and on the wall clock. */
+  readonly startedAt: number;
+  readonly wallAt: number;
+  /** The earliest maturity stored since it began, which the takes may not have seen. */
+  storedDueAt: number | null;
+}
+
+/**
+ * The consumers of one group of one queue that wait on this node, and the one place where elements meet consumers.
+ *
+ * Insert, rollback, resume, lease expiry, maturity and signals from other nodes all end in {@link match} with the number of
+ * elements that became eligible, so that one insert wakes one consumer, however many wait. An idle wait queue implies that
+ * every eligible element has triggered a match. At most one match is in flight; a `match` during it is added up and done
+ * after it, so that an element stored between the engine's look and its reply is never missed. One timer sleeps until the
+ * next due moment, or the next poll of the safety net.
+ *
+ * A `match` that directly follows an `insert` travels in the same round trip (the storage port promises the order), so that
+ * waking a consumer costs no second fsync.
+ */
+export class WaitQueue {
+  readonly group: GroupName;
+  readonly #queue: Queue;
+  readonly #ns: Namespace;
+  readonly #waiting = new ConsumerList();
+  #inFlight: Match | null = null;
+  /** Elements that became eligible during the match in flight. */
+  #matchAgain = 0;
+  /** The earliest known maturity that has not come, or null. */
+  #dueAt: number | null = null;
+  #timer: CancelTimer | null = null;
+  #backoffMs = 0;
+  /** Consumers that timed out while a take for them was in flight: they end as soon as it is sure that it has nothing for them. */
+  #timedOut = 0;
+  #ofUsers = 0;
+
+  constructor(queue: Queue, group: GroupName) {
+    this.#queue = queue;
+    this.#ns = queue.namespace;
+    this.group = group;
+  }
+
+  get isEmpty(): boolean {
+    return this.#waiting.size === 0 && this.#inFlight === null;
+  }
+
+  /** How many wait on behalf of users: all but exchanges. */
+  get ofUsers(): number {
+    return this.#ofUsers;
+  }
+
+  /** Whether it sleeps until a known maturity (`wakeup_timeout` of the consumer record). */
+  get awaitsMaturity(): boolean {
+    return this.#timer !== null && this.#dueAt !== null;
+  }
+
+  /** In the order in which they came. */
+  consumers(): Consumer[] {
+    const taking = this.#inFlight?.consumers.filter(({ state }) => state === 'taking') ?? [];
+    return [...taking, ...this.#waiting];
+  }
+
+  /** Joins at the end and looks for an element. */
+  join(request: GetRequest, sink: Sink): Consumer {
+    const { clock } = this.#ns;
+    const consumer = new Consumer(request, this.group, sink, clock.now());
+    if (request.owner !== null) this.#ofUsers += 1;
+    this.#waiting.append(consumer);
+    const { timeoutMs } = request;
+    if (timeoutMs === 0) this.#noteTimeout(consumer);
+    else if (timeoutMs !== null) {
+      consumer.cancelTimeout = clock.after(timeoutMs, () => {
+        this.#noteTimeout(consumer);
+        if (consumer.state === 'waiting') this.end(consumer, timeoutError(consumer));
+      });
+    }
+    if (this.#queue.paused) this.#endTimedOut();
+    // Signals are counted in elements: of several that join during a match each is due a look of its own.
+    else this.match(consumer.count);
+    return consumer;
+  }
+
+  /** The client disconnected. Elements that arrive for it later go to another consumer, or back. */
+  leave(consumer: Consumer): void {
+    if (consumer.state === 'gone') return;
+    if (consumer.state === 'waiting') this.#waiting.remove(consumer);
+    this.#release(consumer);
+    this.#restIfEmpty();
+  }
+
+  /** Ends a consumer without an element, which is counted; leaving is not. */
+  end(consumer: Consumer, reason: QuaysideError): void {
+    if (consumer.state === 'gone') return;
+    this.leave(consumer);
+    this.#ns.meter.countError(takeOperation(consumer.request.leaseMs), reason);
+    this.#callSink(() => consumer.sink.end(reason));
+  }
+
+  /** One element becomes eligible in `inMs`. */
+  expect(inMs: number): void {
+    if (inMs <= 0) this.match(1);
+    else this.#matureAt(this.#ns.clock.now() + inMs);
+  }
+
+  /** `count` elements became eligible, or {@link MANY}: pairs them with the first consumers. */
+  match(count: number): void {
+    if (this.#inFlight !== null) {
+      this.#matchAgain += count;
+      return;
+    }
+    if (this.#waiting.size === 0 || this.#queue.paused) return;
+    this.#disarm();
+    const { takes, consumers, requested } = this.#startTakes(Math.min(count, MAX_PER_MATCH));
+    const { storage, clock } = this.#ns;
+    this.#inFlight = {
+      takes,
+      consumers,
+      beyond: Math.max(0, count - requested),
+      startedAt: clock.monotonic(),
+      wallAt: clock.now(),
+      storedDueAt: null,
+    };
+    const results = takes.map((take) =>
+      storage.take(this.#queue.key, {
+        group: this.group,
+        count: take.count,
+        leaseMs: take.leaseMs,
+        owner: take.owner,
+      }),
+    );
+    // Each outcome counts alone: a failed take must not lose what another one returned.
+    void Promise.allSettled(results).then((outcomes) => this.#endMatch(outcomes));
+  }
+
+  /** The queue was paused: the timer rests. Consumers that timed out are answered now. */
+  pause(): void {
+    this.#disarm();
+    this.#endTimedOut();
+  }
+
+  /** An element that matures at `at` was stored: sleeps no longer than until then. */
+  #matureAt(at: number): void {
+    if (this.#inFlight !== null) {
+      this.#inFlight.storedDueAt = earlier(this.#inFlight.storedDueAt, at);
+    } else if (this.#waiting.size > 0 && earlier(this.#dueAt, at) !== this.#dueAt) {
+      this.#dueAt = at;
+      if (this.#backoffMs === 0) this.#sleep();
+    }
+  }
+
+  /** Removes consumers for `count` elements from the wait queue, neighbours that are alike together. */
+  #startTakes(count: number): { takes: SharedTake[]; consumers: Consumer[]; requested: number } {
+    const takes: SharedTake[] = [];
+    const consumers: Consumer[] = [];
+    let requested = 0;
+    let take: SharedTake | undefined;
+    for (const consumer of this.#waiting) {
+      if (requested >= count) break;
+      if (requested > 0 && requested + consumer.count > MAX_PER_MATCH) break;
+      if (take === undefined || !fits(consumer, take)) {
+        if (takes.length === MAX_TAKES) break;
+        const { leaseMs, owner } = consumer.request;
+        take = { leaseMs, owner: leaseMs === null ? null : owner, consumers: [], count: 0 };
+        takes.push(take);
+      }
+      this.#waiting.remove(consumer);
+      consumer.state = 'taking';
+      take.consumers.push(consumer);
+      take.count += consumer.count;
+      consumers.push(consumer);
+      requested += consumer.count;
+    }
+    return { takes, consumers, requested };
+  }
+
+  #endMatch(outcomes: readonly PromiseSettledResult<TakeResult>[]): void {
+    const match = this.#inFlight;
+    if (match === null) return;
+    let isShort = false;
+    let failure: QuaysideError | null = null;
+    for (const [i, take] of match.takes.entries()) {
+      const outcome = outcomes[i];
+      // The takes of a match travel together, and are timed together.
+      this.#ns.meter.observeSince(takeOperation(take.leaseMs), match.startedAt);
+      if (outcome === undefined || outcome.status === 'rejected') {
+        failure = asError(outcome?.reason);
+        // The take may have succeeded although its reply was lost, and then its elements are in no wait queue.
+        if (failure.code === 'outcome-unknown' && !this.#ns.storage.undoesLostTakes) {
+          for (const consumer of take.consumers) if (consumer.state === 'taking') this.end(consumer, failure);
+        }
+        continue;
+      }
+      const { deliveries, nextDueAt } = outcome.value;
+      if (deliveries.length < take.count) {
+        isShort = true;
+        this.#dueAt = nextDueAt === null ? null : this.#reachable(nextDueAt, match.wallAt);
+      }
+      this.#serve(take, deliveries);
+    }
+    this.#dueAt = earlier(this.#dueAt, match.storedDueAt);
+    this.#returnUnserved(match.consumers);
+    this.#inFlight = null;
+    const more = this.#matchAgain + (isShort ? 0 : match.beyond) + this.#maturedDuringMatch();
+    this.#matchAgain = 0;
+    if (failure === null) this.#continue(more, isShort);
+    else this.#backOff(failure);
+    this.#restIfEmpty();
+  }
+
+  /** Passes what a take returned to its consumers in order, skipping those that are gone. */
+  #serve(take: SharedTake, deliveries: readonly Delivery[]): void {
+    let served = 0;
+    for (const consumer of take.consumers) {
+      if (served === deliveries.length) return;
+      if (consumer.state === 'taking') served += this.#deliver(consumer, deliveries, served);
+    }
+    while (served < deliveries.length) {
+      const { first } = this.#waiting;
+      if (first === null || !fits(first, take)) break;
+      this.#waiting.remove(first);
+      served += this.#deliver(first, deliveries, served);
+    }
+    if (served < deliveries.length) this.#queue.returnUncounted(deliveries.slice(served));
+  }
+
+  /** Passes on what a consumer requested, as far as there is; returns how many that were. */
+  #deliver(consumer: Consumer, deliveries: readonly Delivery[], from: number): number {
+    const first = deliveries[from];
+    if (first === undefined) return 0;
+    const more = consumer.count === 1 ? NOTHING_MORE : deliveries.slice(from + 1, from + consumer.count);
+    const delivered = more.length === 0 ? [first] : [first, ...more];
+    this.#release(consumer);
+    if (this.#callSink(() => consumer.sink.deliver(first, more))) this.#noteServed(consumer, delivered);
+    // How far the sink got is unknown: an element may come twice, but none is lost.
+    else this.#queue.returnUncounted(delivered);
+    return delivered.length;
+  }
+
+  #noteServed({ request }: Consumer, deliveries: readonly Delivery[]): void {
+    const { stats, meter } = this.#ns;
+    for (const { group, lease } of deliveries) {
+      stats.add(this.#queue.key, group, request.leaseMs === null ? ONE_GET : ONE_RESERVE);
+      if (lease !== null) this.#ns.leaseEndsAt(lease.until);
+    }
+    meter.count(takeOperation(request.leaseMs), 'ok', deliveries.length);
+  }
+
+  /** Returns false if the sink throws: a bug of its front end, which must not affect other consumers. */
+  #callSink(call: () => void): boolean {
+    try {
+      call();
+      return true;
+    } catch (error) {
+      this.#ns.log.warn({ err: error, queue: this.#queue.key }, 'a consumer failed');
+      return false;
+    }
+  }
+
+  /** Consumers without an element regain their places. */
+  #returnUnserved(consumers: readonly Consumer[]): void {
+    for (const consumer of consumers.toReversed()) {
+      if (consumer.state !== 'taking') continue;
+      consumer.state = 'waiting';
+      this.#waiting.prepend(consumer);
+    }
+  }
+
+  #continue(more: number, isShort: boolean): void {
+    this.#backoffMs = 0;
+    if (this.#queue.paused) this.#endTimedOut();
+    else if (more > 0) this.match(more);
+    else if (isShort) this.#endTimedOut();
+    // Their signal served consumers before them; they have a right to a look of their own.
+    else if (this.#timedOut > 0) this.match(this.#waiting.size);
+    if (this.#inFlight === null) this.#sleep();
+  }
+
+  /** The engine is unavailable: consumers continue to wait, but those that timed out end with the error. */
+  #backOff(failure: QuaysideError): void {
+    this.#endTimedOut(failure);
+    this.#backoffMs = Math.min(Math.max(this.#backoffMs * 2, MIN_BACKOFF_MS), MAX_BACKOFF_MS);
+    this.#arm(this.#backoffMs * (0.5 + this.#ns.random()));
+  }
+
+  #restIfEmpty(): void {
+    if (this.#waiting.size > 0) return;
+    this.#disarm();
+    this.#dueAt = null;
+    if (this.#inFlight === null) this.#ns.noteIdle(this.#queue.key, this);
+  }
+
+  #sleep(): void {
+    const { isShared, random, clock } = this.#ns;
+    const pollMs = POLL_MS[isShared ? 'shared' : 'alone'] * (0.5 + random());
+    this.#arm(this.#dueAt === null ? pollMs : Math.min(pollMs, this.#dueAt - clock.now()));
+  }
+
+  #arm(delayMs: number): void {
+    this.#disarm();
+    if (this.#waiting.size === 0 || this.#queue.paused) return;
+    const { clock } = this.#ns;
+    this.#timer = clock.after(Math.max(0, delayMs), () => {
+      this.#timer = null;
+      if (this.#dueAt !== null && this.#dueAt <= clock.now()) this.#dueAt = null;
+      this.match(MANY);
+    });
+  }
+
+  #disarm(): void {
+    this.#timer?.();
+    this.#timer = null;
+  }
+
+  /**
+   * A due moment by this node's clock. What is known of the engine's clock may be a little ahead of it: an element that seemed
+   * due before the match began is looked for a little later, not in a circle.
+   */
+  #reachable(dueAt: number, matchedAt: number): number {
+    const at = toLocal(dueAt, this.#ns, this.#queue.key);
+    return at > matchedAt ? at : this.#ns.clock.now() + CLOCK_SKEW_RETRY_MS;
+  }
+
+  /** How many elements matured during the match, too late for its takes: {@link MANY} or none. */
+  #maturedDuringMatch(): number {
+    if (this.#dueAt === null || this.#dueAt > this.#ns.clock.now()) return 0;
+    this.#dueAt = null;
+    return MANY;
+  }
+
+  /** A take for it may be in flight, and an element on its way: then it ends only if that has nothing for it. */
+  #noteTimeout(consumer: Consumer): void {
+    consumer.timedOut = true;
+    this.#timedOut += 1;
+  }
+
+  #endTimedOut(failure?: QuaysideError): void {
+    if (this.#timedOut === 0) return;
+    for (const consumer of this.#waiting) {
+      if (consumer.timedOut) this.end(consumer, failure ?? timeoutError(consumer));
+    }
+  }
+
+  #release(consumer: Consumer): void {
+    consumer.state = 'gone';
+    consumer.cancelTimeout?.();
+    consumer.cancelTimeout = null;
+    if (consumer.timedOut) this.#timedOut -= 1;
+    const { owner } = consumer.request;
+    if (owner !== null) this.#ofUsers -= 1;
+    this.#ns.waitingLimit.exit(owner);
+  }
+}
+
+/** Whether what a take returns may go to the consumer: a reservation belongs to the user who requested it. */
+function fits({ request }: Consumer, { leaseMs, owner }: SharedTake): boolean {
+  return request.leaseMs === leaseMs && (leaseMs === null || request.owner === owner);
+}
+
+function earlier(a: number | null, b: number | null): number | null {
+  if (a === null) return b;
+  return b === null ? a : Math.min(a, b);
+}
+
+function timeoutError({ request, tid, since }: Consumer): QuaysideError {
+  return new QuaysideError('pop-timeout', `No element became eligible within ${request.timeoutMs} ms.`, {
+    extra: { timeout: true, tid, since: new Date(since).toISOString() },
+  });
+}
+
+function asError(failure: unknown): QuaysideError {
+  if (failure instanceof QuaysideError) return failure;
+  return new QuaysideError('internal', 'The take failed for a reason that is no fault of the request.', {
+    cause: failure,
+  });
+}

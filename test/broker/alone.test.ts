@@ -1,0 +1,77 @@
+import assert from 'node:assert/strict';
+import { afterEach, beforeEach, describe, it } from 'node:test';
+import { setImmediate } from 'node:timers/promises';
+import type { Broker } from '../../src/broker/broker.ts';
+import type { Engine } from '../../src/engine/engine.ts';
+import type { SettleItem } from '../../src/engine/storage.ts';
+import { MEMORY_SQLITE } from '../engines/sqlite.ts';
+import type { TestEngine } from '../engines.ts';
+import { betweenProcesses, brokerOn, plain } from '../support/broker.ts';
+import { newElement } from '../support/elements.ts';
+import { engineWith } from '../support/engine-with.ts';
+
+const POLICY = plain('N');
+
+describe('a node', () => {
+  let opened: TestEngine;
+  let engine: Engine;
+  const brokers: Broker[] = [];
+  const settled: SettleItem[] = [];
+  let signals = 0;
+
+  beforeEach(async () => {
+    opened = await MEMORY_SQLITE.open({ namespaces: [POLICY] });
+    engine = engineWith(betweenProcesses(opened.engine), (real) => ({
+      settle: (items) => {
+        settled.push(...items);
+        return real.settle(items);
+      },
+    }));
+    signals = 0;
+    engine.signaller.subscribe('N', (message) => {
+      if ((message as { kind: string }).kind === 'ready') signals += 1;
+    });
+  });
+  afterEach(async () => {
+    for (const broker of brokers.splice(0)) await broker.stop();
+    await opened.close();
+  });
+
+  async function start(): Promise<Broker> {
+    const broker = brokerOn([{ policy: POLICY, engine }], opened.clock, brokers.length + 1);
+    brokers.push(broker);
+    await broker.start();
+    return broker;
+  }
+
+  async function insert(broker: Broker): Promise<number> {
+    const before = signals;
+    await broker.namespace('N').queue('q').insert([newElement()]);
+    await setImmediate();
+    return signals - before;
+  }
+
+  it('publishes its inserts while there may be another one, and not while it is alone', async () => {
+    const broker = await start();
+    assert.equal(await insert(broker), 1, 'another node may not have published its presence yet');
+    for (let i = 0; i < 3; i += 1) await opened.passTime(2_000);
+    assert.equal(await insert(broker), 0);
+    const other = await start();
+    await setImmediate();
+    assert.deepEqual([await insert(broker), await insert(other)], [1, 1]);
+    await other.stop();
+    for (let i = 0; i < 2; i += 1) await opened.passTime(2_000);
+    assert.equal(await insert(broker), 0);
+  });
+
+  it('finishes an element that becomes none by a plain commit', async () => {
+    const queue = (await start()).namespace('N').queue('q');
+    await queue.insert([newElement()]);
+    const [delivery] = (await engine.storage.take(queue.key, { group: '', count: 1, leaseMs: 60_000 }))
+      .deliveries;
+    assert.ok(delivery?.lease);
+    const finish = { id: delivery.id, group: '', token: delivery.lease.token };
+    assert.deepEqual(await queue.transfer([{ finish, inserts: [] }]), [{ outcome: 'done', until: null }]);
+    assert.deepEqual(settled.at(-1)?.action, { kind: 'finish' });
+  });
+});

@@ -1,0 +1,62 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import type { Broker } from '../../src/broker/broker.ts';
+import type { Queue } from '../../src/broker/queue.ts';
+import type { Delivery } from '../../src/model/element.ts';
+import { ENGINES } from '../engines.ts';
+import { betweenProcesses, brokerOn, plain } from '../support/broker.ts';
+import { bodyText, newElement } from '../support/elements.ts';
+
+const POLICY = plain('N', { deadLetter: { maxTries: 5, queue: 'dead' } });
+const FAIL = { kind: 'release', delayMs: 0, countTry: true } as const;
+
+/** The engine's clock does not pass, so no poll helps: a get is woken, or the test times out. */
+describe('a blocked get on a dead-letter queue', { timeout: 120_000 }, () => {
+  for (const kind of ENGINES) {
+    for (const where of ['this node', 'another node'] as const) {
+      for (const named of ['the namespace', 'the options of its queue'] as const) {
+        it(`is woken on ${where} when an element dies into the queue that ${named} names, on ${kind.name}`, async () => {
+          const opened = await kind.open({ namespaces: [POLICY] });
+          const engine =
+            opened.engine.signaller.type === 'local' ? betweenProcesses(opened.engine) : opened.engine;
+          const brokers = [1, 2].map((seed) => brokerOn([{ policy: POLICY, engine }], opened.clock, seed));
+          try {
+            for (const broker of brokers) await broker.start();
+            const [here, elsewhere] = brokers as [Broker, Broker];
+            const queue = here.namespace('N').queue('q');
+            const isOwn = named === 'the options of its queue';
+            const dead = isOwn ? 'own-dead' : 'dead';
+            const deadLetter = { maxTries: isOwn ? 1 : 5, queue: dead };
+            await engine.storage.declare([queue.key], isOwn ? { deadLetter } : undefined);
+            const node = where === 'this node' ? here : elsewhere;
+            const waiting = get(node.namespace('N').queue(dead), null);
+            await empty(engine.storage.take({ ns: 'N', name: dead }, TAKE));
+            await queue.insert([newElement({ body: 'hopeless' })]);
+            for (let tries = 1; tries <= deadLetter.maxTries; tries += 1) {
+              const { id, lease } = await get(queue, 60_000);
+              const ref = { id, group: null, token: lease?.token ?? null };
+              const { outcome } = await queue.settle(ref, FAIL);
+              assert.equal(outcome, tries === deadLetter.maxTries ? 'dead-lettered' : 'done');
+            }
+            assert.equal(bodyText(await waiting), 'hopeless');
+          } finally {
+            for (const broker of brokers) await broker.stop();
+            await opened.close();
+          }
+        });
+      }
+    }
+  }
+});
+
+const TAKE = { group: '', count: 1, leaseMs: null } as const;
+
+/** After this take the wait queue's own, which was called before, has found nothing either. */
+async function empty(taking: Promise<{ readonly deliveries: readonly Delivery[] }>): Promise<void> {
+  assert.deepEqual((await taking).deliveries, []);
+}
+
+function get(queue: Queue, leaseMs: number | null): Promise<Delivery> {
+  const request = { group: null, leaseMs, timeoutMs: null, tid: null, owner: null };
+  return new Promise((deliver, end) => queue.get(request, { deliver, end }));
+}
