@@ -2,7 +2,7 @@
  * Prints the table of `docs/configuration.md` from the declared options. A test compares the two; after an
  * option changed, run `node scripts/options-table.ts` and put its output in the place of the old table.
  */
-import { describeOptions, type OptionDescription } from '../src/config/describe.ts';
+import { describeOptions, type OptionDescription } from '../src/config/schema.ts';
 
 const HEAD = '| option | must be | default | what it does |\n|---|---|---|---|';
 

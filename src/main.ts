@@ -1,21 +1,19 @@
 import { readFile } from 'node:fs/promises';
-import type { BackupIo } from './app/backup.ts';
-import { type CommandLine, parseCommandLine } from './app/command-line.ts';
-import { EXIT, faultText } from './app/fault-text.ts';
-import { type LoadedConfig, loadConfig } from './config/load.ts';
-import { showConfig } from './config/show.ts';
+import { type CommandLine, describeExit, EXIT, helpText, parseCommandLine } from './app/command-line.ts';
+import { loadConfig } from './config/load.ts';
+import { showConfig } from './config/schema.ts';
 
 /** The process edge: the only file that may end the process. */
 process.exit(await main(process.argv.slice(2)));
 
 async function main(args: readonly string[]): Promise<number> {
-  // Who reads our output may go away; that is their business.
+  // The readers of the output may disconnect; that ends nothing here.
   process.stdout.on('error', () => {});
   process.stderr.on('error', () => {});
   try {
     return await run(parseCommandLine(args));
-  } catch (fault) {
-    const { text, code } = faultText(fault);
+  } catch (error) {
+    const { text, code } = describeExit(error);
     process.stderr.write(text);
     return code;
   }
@@ -25,26 +23,29 @@ async function main(args: readonly string[]): Promise<number> {
 async function run(line: CommandLine): Promise<number> {
   const { command, configFile } = line;
   const load = () => loadConfig({ file: configFile, env: process.env, cwd: process.cwd() });
+  const passwords = { input: process.stdin, ask: process.stderr };
   switch (command) {
     case 'help':
-      return say((await import('./app/help.ts')).helpText());
+      return print(helpText());
     case 'version':
-      return say(`${await version()}\n`);
+      return print(`${await version()}\n`);
     case 'print-config':
-      return say(showConfig((await load()).config));
+      return print(showConfig((await load()).config));
     case 'hash-password': {
-      const { hashPasswordCommand } = await import('./app/hash-password.ts');
-      return hashPasswordCommand({ input: process.stdin, ask: process.stderr, output: process.stdout });
+      const { hashPasswordCommand } = await import('./app/passwords.ts');
+      return hashPasswordCommand(passwords, process.stdout);
     }
     case 'reset-admin': {
-      const { resetAdministrator } = await import('./app/reset-admin.ts');
-      return say(await resetAdministrator(await load()));
+      const { resetAdministrator } = await import('./app/passwords.ts');
+      return print(await resetAdministrator(await load()));
     }
-    case 'backup':
+    case 'backup': {
+      const { backUpCommand } = await import('./app/backup-commands.ts');
+      return print(await backUpCommand(line, await load(), passwords, await version()));
+    }
     case 'restore': {
-      const { backUpCommand, restoreCommand } = await import('./app/backup.ts');
-      const io = await backupIo(load);
-      return say(command === 'backup' ? await backUpCommand(line, io) : restoreCommand(line, io));
+      const { restoreCommand } = await import('./app/backup-commands.ts');
+      return print(restoreCommand(line, (await load()).config));
     }
     case 'serve': {
       const loaded = await load();
@@ -60,12 +61,8 @@ async function run(line: CommandLine): Promise<number> {
   }
 }
 
-async function backupIo(load: () => Promise<LoadedConfig>): Promise<BackupIo> {
-  return { input: process.stdin, ask: process.stderr, loaded: await load(), version: await version() };
-}
-
-/** Answers once the text is written: a pipe's reader would miss what is still buffered at the exit. */
-function say(text: string): Promise<number> {
+/** Resolves once the text is written: the reader of a pipe would miss what is still buffered at the exit. */
+function print(text: string): Promise<number> {
   const { promise, resolve } = Promise.withResolvers<number>();
   process.stdout.write(text, () => resolve(EXIT.done));
   return promise;

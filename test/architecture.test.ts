@@ -94,7 +94,7 @@ const RESERVED: readonly { readonly what: RegExp; readonly only: readonly string
     },
     {
       what: /\bconsole\b/,
-      only: ['src/app/library-output.ts'],
+      only: ['src/app/log.ts'],
       why: 'what a server has to say goes to its log',
     },
     {

@@ -20,14 +20,14 @@ export interface Account {
 export class UserDefinitionError extends Error {
   readonly user: string;
   readonly field: readonly string[];
-  readonly remedy: string;
+  readonly hint: string;
 
-  constructor(user: string, field: readonly string[], problem: string, remedy: string) {
+  constructor(user: string, field: readonly string[], problem: string, hint: string) {
     super(problem);
     this.name = 'UserDefinitionError';
     this.user = user;
     this.field = field;
-    this.remedy = remedy;
+    this.hint = hint;
   }
 }
 
@@ -64,15 +64,15 @@ function readPassword({ name, password }: UserDefinition): StoredPassword {
 
 function readUser({ name, rights }: UserDefinition, namespaces: readonly string[]): User {
   if (name === '' || name.includes(':')) {
-    const remedy = 'Choose a name of at least one character, without a colon';
-    throw new UserDefinitionError(name, [], 'a name that Basic credentials cannot carry', remedy);
+    const hint = 'Choose a name of at least one character, without a colon';
+    throw new UserDefinitionError(name, [], 'a name that Basic credentials cannot carry', hint);
   }
   if (rights === null) return { name, isAdministrator: true, may: () => true, maySee: () => true };
   const sets = new Map<string, ReadonlySet<Right>>();
   for (const [namespace, names] of Object.entries(rights)) {
     if (namespace !== EVERY_NAMESPACE && !namespaces.includes(namespace)) {
-      const remedy = `Name one of ${namespaces.join(', ')}, or *`;
-      throw new UserDefinitionError(name, ['rights', namespace], 'there is no such namespace', remedy);
+      const hint = `Name one of ${namespaces.join(', ')}, or *`;
+      throw new UserDefinitionError(name, ['rights', namespace], 'there is no such namespace', hint);
     }
     sets.set(namespace, new Set(names.map((right) => readRight(name, namespace, right))));
   }
@@ -82,8 +82,8 @@ function readUser({ name, rights }: UserDefinition, namespaces: readonly string[
 function readRight(user: string, namespace: string, right: string): Right {
   const known = RIGHTS.find((one) => one === right);
   if (known !== undefined) return known;
-  const remedy = `Choose among ${RIGHTS.join(', ')}`;
-  throw new UserDefinitionError(user, ['rights', namespace], `there is no right "${right}"`, remedy);
+  const hint = `Choose among ${RIGHTS.join(', ')}`;
+  throw new UserDefinitionError(user, ['rights', namespace], `there is no right "${right}"`, hint);
 }
 
 /** A user with a list of rights: what is not in it is denied. */

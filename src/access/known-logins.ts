@@ -1,6 +1,6 @@
 import { readFile } from 'node:fs/promises';
 import type { CancelTimer, Clock } from '../util/clock.ts';
-import { replaceFile } from '../util/replace-file.ts';
+import { replaceFile } from '../util/files.ts';
 import type { Service } from '../util/service.ts';
 
 /** How long a pair is known after it was right. */

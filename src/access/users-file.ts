@@ -1,6 +1,6 @@
 import { randomBytes } from 'node:crypto';
 import { readFile } from 'node:fs/promises';
-import { replaceFile } from '../util/replace-file.ts';
+import { replaceFile } from '../util/files.ts';
 import type { UserDefinition } from './account.ts';
 import { hashPassword } from './password.ts';
 
@@ -16,11 +16,11 @@ const PASSWORD_RANDOM_BYTES = 18;
 
 /** A users file that cannot be used. */
 export class UsersFileError extends Error {
-  readonly remedy: string;
+  readonly hint: string;
 
-  constructor(message: string, remedy: string) {
+  constructor(message: string, hint: string) {
     super(message);
-    this.remedy = remedy;
+    this.hint = hint;
   }
 }
 
@@ -82,7 +82,7 @@ export class UsersFile {
 
 function unusable(
   why: string,
-  remedy = 'Create the administrator again with `npm start -- reset-admin`',
+  hint = 'Create the administrator again with `npm start -- reset-admin`',
 ): UsersFileError {
-  return new UsersFileError(`cannot be used: ${why}`, remedy);
+  return new UsersFileError(`cannot be used: ${why}`, hint);
 }

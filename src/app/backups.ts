@@ -1,16 +1,12 @@
 import { existsSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { basename, dirname, join } from 'node:path';
 import type { Config } from '../config/options.ts';
-import type { Engine } from '../engine/engine.ts';
-import { fileOf } from '../engines/sqlite/settings.ts';
 import type { BackupReport } from '../http/options.ts';
 import { invalidParameter, QuaysideError } from '../model/errors.ts';
 import type { Clock } from '../util/clock.ts';
-import { makeFolder } from '../util/make-folder.ts';
+import { makeFolder, PRIVATE_MODE, syncFolder } from '../util/files.ts';
 import { maskUrl } from '../util/mask.ts';
-import { PRIVATE_MODE } from '../util/private-file.ts';
 import { quote } from '../util/quote.ts';
-import { syncFolder } from '../util/sync-folder.ts';
 import type { EngineSet } from './engines.ts';
 
 /** The list in a backup's folder: which file is of which namespaces. */
@@ -27,15 +23,8 @@ export interface BackupsOptions {
 }
 
 /** The folder that backups are written to. */
-export function backupFolderOf({ backupDir, dataDir }: Config): string {
+function backupFolderOf({ backupDir, dataDir }: Config): string {
   return backupDir ?? join(dataDir, 'backups');
-}
-
-/** Whether a namespace has a SQLite file that exists; to open a missing one makes it. */
-export function hasSqliteFiles({ namespaces, dataDir }: Config): boolean {
-  return Object.values(namespaces)
-    .filter(({ url }) => url.startsWith('sqlite:'))
-    .some(({ url }) => existsSync(fileOf({ url, dataDir })));
 }
 
 /**
@@ -105,7 +94,7 @@ export class Backups {
   async #copyAll(folder: string): Promise<Pick<BackupReport, 'files' | 'skipped'>> {
     const files: BackupReport['files'][number][] = [];
     const skipped: BackupReport['skipped'][number][] = [];
-    for (const [engine, namespaces] of this.#namespacesByEngine()) {
+    for (const { engine, namespaces } of this.#options.engines.all()) {
       const url = maskUrl(engine.url);
       if (engine.backUp === undefined) {
         skipped.push({ url, namespaces });
@@ -115,15 +104,6 @@ export class Backups {
       files.push({ file, url, namespaces, bytes: await engine.backUp(join(folder, file)) });
     }
     return { files, skipped };
-  }
-
-  #namespacesByEngine(): Map<Engine, string[]> {
-    const { config, engines } = this.#options;
-    const found = new Map<Engine, string[]>(engines.all().map((engine) => [engine, []]));
-    for (const [name, namespace] of Object.entries(config.namespaces)) {
-      found.get(engines.of(namespace))?.push(name);
-    }
-    return found;
   }
 }
 

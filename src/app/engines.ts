@@ -1,33 +1,34 @@
-import type { NamespaceConfig } from '../config/options.ts';
-import { ConfigError, pathText } from '../config/problem.ts';
+import type { Config, NamespaceConfig } from '../config/options.ts';
+import type { ConfigError, ErrorAt } from '../config/problem.ts';
 import type { Engine, EngineLog, NamespacePolicy, OpenEngine } from '../engine/engine.ts';
 import type { Clock } from '../util/clock.ts';
 import { hasRawUserInfo, maskText } from '../util/mask.ts';
 import type { Service } from '../util/service.ts';
+import { withStartError } from './stack.ts';
 
 /** How to load an engine, and which settings of a namespace it takes. */
-interface EngineSource {
+interface EngineModule {
   load(): Promise<{ open: OpenEngine }>;
   settings(config: NamespaceConfig): Readonly<Record<string, unknown>>;
 }
 
-const SQLITE: EngineSource = {
+const SQLITE: EngineModule = {
   load: () => import('../engines/sqlite/index.ts'),
   settings: ({ durability, cacheBytes, damagedLog }) => ({ durability, cacheBytes, damagedLog }),
 };
 
-const REDIS: EngineSource = {
+const REDIS: EngineModule = {
   load: () => import('../engines/redis/index.ts'),
   settings: ({ variant }) => (variant === 'list' ? { variant } : {}),
 };
 
-const POSTGRES: EngineSource = {
+const POSTGRES: EngineModule = {
   load: () => import('../engines/postgres/index.ts'),
   settings: () => ({}),
 };
 
-/** Concrete engines, by the scheme of their URLs. An engine's code and driver are loaded only where it is used. */
-const ENGINES: Readonly<Record<string, EngineSource>> = {
+/** Concrete engines, by the scheme of their URLs. An engine's code and driver are loaded only if it is used. */
+const ENGINES: Readonly<Record<string, EngineModule>> = {
   sqlite: SQLITE,
   redis: REDIS,
   rediss: REDIS,
@@ -35,113 +36,82 @@ const ENGINES: Readonly<Record<string, EngineSource>> = {
   postgresql: POSTGRES,
 };
 
-export interface EngineSources {
-  readonly namespaces: Readonly<Record<string, NamespaceConfig>>;
-  readonly dataDir: string;
-  readonly dedupWindowMs: number;
+/** Signals that end at this process need no engine. */
+export const LOCAL_SIGNALS = 'local:';
+
+/** What engines are opened with. */
+export interface EngineParts {
   readonly clock: Clock;
   readonly log: EngineLog;
-  /** Where the value at a path of the configuration came from. */
-  readonly sourceOf: (path: readonly string[]) => string | null;
+  readonly errorAt: ErrorAt;
 }
 
-/** An engine that a configuration asks for. */
-interface Wanted {
-  readonly url: string;
-  /** Where the URL stands first, for what is wrong with it. */
-  readonly path: readonly string[];
-  /** Namespaces whose elements it keeps; none where it only carries signals or statistics. */
-  readonly namespaces: string[];
+/** An engine, and what the configuration uses it for. */
+interface LoadedEngine {
+  readonly engine: Engine;
+  /** Namespaces whose elements it stores; none if it only carries signals or statistics. */
+  readonly namespaces: readonly string[];
+  /** The engine; a failure to start is a ConfigError. */
+  readonly service: Service;
 }
 
 /** The engines of a server, by what names them. */
 export class EngineSet {
-  readonly #engines: ReadonlyMap<string, Engine>;
-  readonly #paths: ReadonlyMap<Engine, readonly string[]>;
+  readonly #engines: ReadonlyMap<string, LoadedEngine>;
 
-  constructor(engines: ReadonlyMap<string, Engine>, paths: ReadonlyMap<Engine, readonly string[]>) {
+  constructor(engines: ReadonlyMap<string, LoadedEngine>) {
     this.#engines = engines;
-    this.#paths = paths;
   }
 
-  all(): Engine[] {
+  all(): LoadedEngine[] {
     return [...this.#engines.values()];
   }
 
   /** The engine of a namespace's elements. */
   of(config: NamespaceConfig): Engine {
-    return this.#find(keyOf(config));
+    return this.at(keyOf(config));
   }
 
   /** The engine of a URL that carries signals or statistics. */
   at(url: string): Engine {
-    return this.#find(url);
-  }
-
-  /** Where in the configuration an engine is named first. */
-  pathOf(engine: Engine): readonly string[] {
-    return this.#paths.get(engine) ?? [];
-  }
-
-  #find(key: string): Engine {
-    const engine = this.#engines.get(key);
-    if (engine === undefined) throw new Error('an engine that the configuration names was not loaded');
-    return engine;
+    const loaded = this.#engines.get(url);
+    if (loaded === undefined) throw new Error('an engine that the configuration names was not loaded');
+    return loaded.engine;
   }
 }
-
-/** Signals that end at this process need no engine. */
-export const LOCAL_SIGNALS = 'local:';
 
 /**
  * One engine for each URL that the namespaces name, for elements, signals or statistics; namespaces
- * that name the same URL share it.
+ * that name the same URL share it. None is started.
  * @throws ConfigError for a URL that no engine of this version can open
  */
-export async function loadEngines(sources: EngineSources): Promise<EngineSet> {
-  const engines = new Map<string, Engine>();
-  const paths = new Map<Engine, readonly string[]>();
-  for (const [key, wanted] of wantedBy(sources.namespaces)) {
-    const engine = await loadEngine(sources, wanted);
-    engines.set(key, engine);
-    paths.set(engine, wanted.path);
-  }
-  return new EngineSet(engines, paths);
-}
-
-function wantedBy(namespaces: EngineSources['namespaces']): Map<string, Wanted> {
-  const wanted = new Map<string, Wanted>();
-  const want = (key: string, url: string, path: readonly string[]): Wanted => {
-    const known = wanted.get(key) ?? { url, path, namespaces: [] };
-    wanted.set(key, known);
-    return known;
-  };
-  for (const [name, config] of Object.entries(namespaces)) {
-    want(keyOf(config), config.url, ['namespaces', name, 'url']).namespaces.push(name);
-  }
-  for (const [name, { signaller, stats }] of Object.entries(namespaces)) {
-    if (signaller?.url !== undefined && signaller.url !== LOCAL_SIGNALS) {
-      want(signaller.url, signaller.url, ['namespaces', name, 'signaller', 'url']);
+export async function loadEngines(
+  config: Pick<Config, 'namespaces' | 'dataDir' | 'dedup'>,
+  parts: EngineParts,
+): Promise<EngineSet> {
+  const engines = new Map<string, LoadedEngine>();
+  for (const [key, { url, path, namespaces }] of requiredEngines(config.namespaces)) {
+    const explain = (error: unknown, what: string): ConfigError => engineError(error, what, path, parts);
+    const { load, settings } = engineModule(url, path, parts.errorAt);
+    const first = namespaces[0]?.[1];
+    try {
+      const { open } = await load();
+      const engine = open({
+        url,
+        dataDir: config.dataDir,
+        namespaces: namespaces.map(([name, namespace]) => policyOf(name, namespace)),
+        clock: parts.clock,
+        dedupWindowMs: config.dedup.window * 1000,
+        settings: first === undefined ? {} : settings(first),
+        log: parts.log,
+      });
+      const service = withStartError(engine, (error) => explain(error, 'cannot be opened'));
+      engines.set(key, { engine, namespaces: namespaces.map(([name]) => name), service });
+    } catch (error) {
+      throw explain(missingDriver(error) ?? error, 'cannot be used');
     }
-    if (stats?.url !== undefined) want(stats.url, stats.url, ['namespaces', name, 'stats', 'url']);
   }
-  return wanted;
-}
-
-/** Lists are stored and promised otherwise, so they have an engine of their own even at the same URL. */
-function keyOf({ url, variant }: NamespaceConfig): string {
-  return variant === 'list' ? `list ${url}` : url;
-}
-
-/** Starts an engine; its failure is reported as an error of the configuration that names it. */
-export function startable(engine: Engine, path: readonly string[], sources: EngineSources): Service {
-  return {
-    start: () =>
-      engine.start().catch((fault: unknown) => {
-        throw engineRefusal(sources, path, 'cannot be opened', fault);
-      }),
-    stop: () => engine.stop(),
-  };
+  return new EngineSet(engines);
 }
 
 /** The part of a namespace's configuration that engines use. */
@@ -155,72 +125,73 @@ export function policyOf(name: string, config: NamespaceConfig): NamespacePolicy
   };
 }
 
-async function loadEngine(sources: EngineSources, { url, path, namespaces }: Wanted): Promise<Engine> {
+/** An engine that a configuration names. */
+interface RequiredEngine {
+  readonly url: string;
+  /** Where the URL is named first, for errors. */
+  readonly path: readonly string[];
+  /** Namespaces whose elements it stores. */
+  readonly namespaces: [name: string, config: NamespaceConfig][];
+}
+
+function requiredEngines(namespaces: Config['namespaces']): Map<string, RequiredEngine> {
+  const required = new Map<string, RequiredEngine>();
+  const require = (key: string, url: string, path: readonly string[]): RequiredEngine => {
+    const known = required.get(key) ?? { url, path, namespaces: [] };
+    required.set(key, known);
+    return known;
+  };
+  for (const [name, config] of Object.entries(namespaces)) {
+    require(keyOf(config), config.url, ['namespaces', name, 'url']).namespaces.push([name, config]);
+  }
+  for (const [name, { signaller, stats }] of Object.entries(namespaces)) {
+    if (signaller?.url !== undefined && signaller.url !== LOCAL_SIGNALS) {
+      require(signaller.url, signaller.url, ['namespaces', name, 'signaller', 'url']);
+    }
+    if (stats?.url !== undefined) require(stats.url, stats.url, ['namespaces', name, 'stats', 'url']);
+  }
+  return required;
+}
+
+/** Lists are stored and promised otherwise, so they have an engine of their own even at the same URL. */
+function keyOf({ url, variant }: NamespaceConfig): string {
+  return variant === 'list' ? `list ${url}` : url;
+}
+
+function engineModule(url: string, path: readonly string[], errorAt: ErrorAt): EngineModule {
   const scheme = url.slice(0, url.indexOf(':'));
-  const source = Object.hasOwn(ENGINES, scheme) ? ENGINES[scheme] : undefined;
-  if (source === undefined) {
-    const served = `${Object.keys(ENGINES).join(':, ')}:`;
+  const found = Object.hasOwn(ENGINES, scheme) ? ENGINES[scheme] : undefined;
+  if (found === undefined) {
     // A removed engine (docs/adr/0007-no-mongodb.md), which a configuration may still name.
-    const removed = scheme === 'mongodb' || scheme === 'mongodb+srv';
-    const problem = removed ? `${scheme}: (MongoDB) is not served` : `there is no engine "${scheme}:"`;
-    throw refusal(sources, path, problem, `Use one of ${served}`);
+    const isRemoved = scheme === 'mongodb' || scheme === 'mongodb+srv';
+    const problem = isRemoved ? `${scheme}: (MongoDB) is not served` : `there is no engine "${scheme}:"`;
+    throw errorAt(path, problem, `Use one of ${Object.keys(ENGINES).join(':, ')}:`);
   }
   if (hasRawUserInfo(url)) {
-    const problem = 'has an @ after a /, ? or #, so it is not clear where its password ends';
-    throw refusal(
-      sources,
+    throw errorAt(
       path,
-      problem,
+      'has an @ after a /, ? or #, so it is not clear where its password ends',
       'Percent-encode user and password: / as %2F, ? as %3F, # as %23, @ as %40',
     );
   }
-  const [first] = namespaces;
-  try {
-    const { open } = await source.load();
-    return open({
-      url,
-      dataDir: sources.dataDir,
-      namespaces: namespaces.map((name) => policyOf(name, configOf(sources, name))),
-      clock: sources.clock,
-      dedupWindowMs: sources.dedupWindowMs,
-      settings: first === undefined ? {} : source.settings(configOf(sources, first)),
-      log: sources.log,
-    });
-  } catch (fault) {
-    throw engineRefusal(sources, path, 'cannot be used', missingDriver(fault) ?? fault);
-  }
+  return found;
 }
 
 /** Drivers are optional dependencies: an installation without them serves the embedded engine. */
-function missingDriver(fault: unknown): Error | null {
-  const { code, message } = fault as NodeJS.ErrnoException;
+function missingDriver(error: unknown): Error | null {
+  const { code, message } = error as NodeJS.ErrnoException;
   const [, driver] = (code === 'ERR_MODULE_NOT_FOUND' && /package '([^']+)'/.exec(message)) || [];
   return driver === undefined ? null : new Error(`its driver is not installed; run npm install ${driver}`);
 }
 
-function configOf({ namespaces }: EngineSources, name: string): NamespaceConfig {
-  const config = namespaces[name];
-  if (config === undefined) throw new Error(`There is no namespace ${name}.`);
-  return config;
-}
-
-function refusal(
-  sources: EngineSources,
-  path: readonly string[],
-  problem: string,
-  remedy: string,
-): ConfigError {
-  return new ConfigError([{ source: sources.sourceOf(path), path: pathText(path), problem, remedy }]);
-}
-
-/** Engines say what is wrong, and after a semicolon what to do about it. */
-function engineRefusal(
-  sources: EngineSources,
-  path: readonly string[],
+/** Messages of engines say what is wrong, and after a semicolon what to do about it. */
+function engineError(
+  error: unknown,
   what: string,
-  fault: unknown,
+  path: readonly string[],
+  { errorAt }: EngineParts,
 ): ConfigError {
-  const text = maskText(fault instanceof Error ? fault.message : String(fault)).replace(/\.$/, '');
-  const [, problem = text, remedy = 'Mend it, or name another'] = /^(.*); ([^;]+)$/s.exec(text) ?? [];
-  return refusal(sources, path, `${what}: ${problem}`, remedy.charAt(0).toUpperCase() + remedy.slice(1));
+  const message = maskText(error instanceof Error ? error.message : String(error)).replace(/\.$/, '');
+  const [, problem = message, hint = 'Mend it, or name another'] = /^(.*); ([^;]+)$/s.exec(message) ?? [];
+  return errorAt(path, `${what}: ${problem}`, hint.charAt(0).toUpperCase() + hint.slice(1));
 }

@@ -4,10 +4,14 @@ import type { NamespaceSetup } from '../broker/ports.ts';
 import type { Config, NamespaceConfig } from '../config/options.ts';
 import type { EngineLog } from '../engine/engine.ts';
 import { LocalSignaller } from '../engine/local-signaller.ts';
+import { COUNTER_NAMES, type CounterName, type Counters, type Stats, zeroCounters } from '../engine/stats.ts';
+import type { GroupName } from '../model/element.ts';
+import type { QueueKey } from '../model/names.ts';
 import { maskUrl } from '../util/mask.ts';
 import { type EngineSet, LOCAL_SIGNALS, policyOf } from './engines.ts';
-import { JointStats } from './joint-stats.ts';
-import { StatsCollection, USUAL_COLLECTION } from './stats-collection.ts';
+
+/** What counters are stored under if a namespace names no collection. */
+const USUAL_COLLECTION = 'stats';
 
 const MEMORY = 'sqlite::memory:';
 /** What a store in memory may take if nothing else is configured: 1 GiB. */
@@ -38,8 +42,8 @@ export function namespaceSetups(config: Config, engines: EngineSet, log: EngineL
   });
 }
 
-/** Other nodes are told this in every greeting, so each value is short. */
-const MAX_TEXT = 200;
+/** Of one value: each announcement of a node to the others has them all. */
+const MAX_VALUE = 200;
 
 /** What all nodes that serve a namespace should configure alike, by option. */
 function configuredOf({ variant, lease, deadLetter, groups, retention }: NamespaceConfig): Configured {
@@ -54,8 +58,8 @@ function configuredOf({ variant, lease, deadLetter, groups, retention }: Namespa
 
 function shortText(value: unknown): string {
   const text = typeof value === 'string' ? value : value === null ? 'not set' : JSON.stringify(value);
-  if (text.length <= MAX_TEXT) return text;
-  return `${text.slice(0, MAX_TEXT / 2)}… (SHA-256 ${hash('sha256', text).slice(0, 16)})`;
+  if (text.length <= MAX_VALUE) return text;
+  return `${text.slice(0, MAX_VALUE / 2)}… (SHA-256 ${hash('sha256', text).slice(0, 16)})`;
 }
 
 function signalsOf(
@@ -67,8 +71,7 @@ function signalsOf(
   const { url, channel = `namespace:${name}` } = config.signaller ?? {};
   const signaller =
     url === LOCAL_SIGNALS ? local : (url === undefined ? engines.of(config) : engines.at(url)).signaller;
-  const carrier = url ?? config.url;
-  return { signaller, shown: { type: signaller.type, url: maskUrl(carrier), channel } };
+  return { signaller, shown: { type: signaller.type, url: maskUrl(url ?? config.url), channel } };
 }
 
 function countsOf(
@@ -78,9 +81,81 @@ function countsOf(
   const { url, coll = USUAL_COLLECTION } = config.stats ?? {};
   const own = engines.of(config);
   const { type, stats } = url === undefined ? own : engines.at(url);
-  const kept = coll === USUAL_COLLECTION ? stats : new StatsCollection(stats, coll);
+  const chosen = coll === USUAL_COLLECTION ? stats : new StatsCollection(stats, coll);
   return {
-    stats: kept === own.stats ? kept : new JointStats(kept, own.stats),
+    stats: chosen === own.stats ? chosen : new JointStats(chosen, own.stats),
     shown: { type, url: maskUrl(url ?? config.url), coll },
   };
+}
+
+/**
+ * Counters of a namespace that names a collection of its own (`stats: {coll: …}`): two installations may
+ * share one store of statistics though their namespaces have the same names.
+ */
+class StatsCollection implements Stats {
+  readonly #stats: Stats;
+  readonly #collection: string;
+  /** Engines know their queues by the object: each key has one counterpart. */
+  readonly #keys = new WeakMap<QueueKey, QueueKey>();
+
+  constructor(stats: Stats, collection: string) {
+    this.#stats = stats;
+    this.#collection = collection;
+  }
+
+  add(queue: QueueKey, group: GroupName, deltas: Partial<Record<CounterName, number>>): void {
+    this.#stats.add(this.#keyOf(queue), group, deltas);
+  }
+
+  read(queue: QueueKey): Promise<ReadonlyMap<GroupName, Counters>> {
+    return this.#stats.read(this.#keyOf(queue));
+  }
+
+  flush(): Promise<void> {
+    return this.#stats.flush();
+  }
+
+  /** No namespace's name has a slash, so none can be meant by two keys. */
+  #keyOf(queue: QueueKey): QueueKey {
+    let key = this.#keys.get(queue);
+    if (key === undefined) {
+      key = { ns: `${this.#collection}/${queue.ns}`, name: queue.name };
+      this.#keys.set(queue, key);
+    }
+    return key;
+  }
+}
+
+/**
+ * Counters of a namespace that stores them apart from its elements (`stats: {url, coll}`). What the elements' engine
+ * counts by itself, such as dead letters, it stores with them; reads return the sums.
+ */
+class JointStats implements Stats {
+  readonly #chosen: Stats;
+  readonly #ofElements: Stats;
+
+  /** @param ofElements of the engine that has the elements */
+  constructor(chosen: Stats, ofElements: Stats) {
+    this.#chosen = chosen;
+    this.#ofElements = ofElements;
+  }
+
+  add(queue: QueueKey, group: GroupName, deltas: Partial<Record<CounterName, number>>): void {
+    this.#chosen.add(queue, group, deltas);
+  }
+
+  async read(queue: QueueKey): Promise<ReadonlyMap<GroupName, Counters>> {
+    const [chosen, ofElements] = await Promise.all([this.#chosen.read(queue), this.#ofElements.read(queue)]);
+    const joint = new Map<GroupName, Counters>();
+    for (const [group, counters] of [...chosen, ...ofElements]) {
+      const sums = joint.get(group) ?? zeroCounters();
+      for (const name of COUNTER_NAMES) sums[name] += counters[name];
+      joint.set(group, sums);
+    }
+    return joint;
+  }
+
+  async flush(): Promise<void> {
+    await Promise.all([this.#chosen.flush(), this.#ofElements.flush()]);
+  }
 }

@@ -1,15 +1,16 @@
+import { readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
 import type { LoadedConfig } from '../config/load.ts';
 import type { Config } from '../config/options.ts';
-import { systemClock } from '../util/clock.ts';
-import { EXIT } from './fault-text.ts';
-import { followLibraries } from './library-output.ts';
-import { createLog, type Log } from './log.ts';
-import { type PidFile, writePidFile } from './pid-file.ts';
+import { type Clock, systemClock } from '../util/clock.ts';
+import { makeFolder, PRIVATE_MODE } from '../util/files.ts';
+import { EXIT } from './command-line.ts';
+import { createLog, type Log, logLibraryOutput } from './log.ts';
 import { createServer, type Server } from './server.ts';
-import { followSignals } from './signals.ts';
 import { startText } from './start-text.ts';
 import { hasConfiguredUsers, usersFileOf } from './users.ts';
 
+/** What the process lends to {@link serve}. */
 export interface ServeIo {
   readonly loaded: LoadedConfig;
   /** Reads the configuration again. */
@@ -24,24 +25,24 @@ export interface ServeIo {
 const CLOSING_MS = 5_000;
 
 /**
- * Serves until a signal or a fault ends it; answers the exit code.
+ * Serves until a signal or a failure ends it; returns the exit code.
  * @throws ConfigError, or what else kept it from starting
  */
 export async function serve(io: ServeIo): Promise<number> {
-  const { config, sourceOf, warnings } = io.loaded;
+  const { config, errorAt, warnings } = io.loaded;
   const log = createLog(config.log);
   for (const warning of warnings) log.logger.warn({}, warning);
-  const server = createServer(config, { log: log.logger, version: io.version, sourceOf });
+  const server = createServer(config, { log: log.logger, version: io.version, errorAt });
   const { promise: ending, resolve: end } = Promise.withResolvers<number>();
-  const unfollow = followProcess({ server, log, io, end });
+  const unfollow = followProcess(server, log, io, end);
   let pidFile: PidFile | null = null;
-  const started = async (): Promise<void> => {
+  const start = async (): Promise<void> => {
     await server.start();
     pidFile = tryPidFile(config, log);
-    greet(server, config, io, pidFile);
+    printStart(server, config, io, pidFile);
   };
   try {
-    await Promise.race([started(), ending]);
+    await Promise.race([start(), ending]);
     return await ending;
   } finally {
     await stopInTime(server, config, log, io);
@@ -51,26 +52,19 @@ export async function serve(io: ServeIo): Promise<number> {
   }
 }
 
-interface Followed {
-  readonly server: Server;
-  readonly log: Log;
-  readonly io: ServeIo;
-  readonly end: (code: number) => void;
-}
-
-/** Everything that may end the process, or change it while it runs. */
-function followProcess({ server, log, io, end }: Followed): () => void {
+/** Subscribes to everything that may end the process, or change it while it runs. Returns a function that undoes it. */
+function followProcess(server: Server, log: Log, io: ServeIo, end: (code: number) => void): () => void {
   const { logger } = log;
-  const onFault = (err: unknown): void => {
+  const onUncaught = (err: unknown): void => {
     logger.fatal({ event: 'fault', err }, 'an error that nobody caught: the server stops');
-    end(EXIT.fault);
+    end(EXIT.failed);
   };
   void server.failed.then((err) => {
     logger.fatal({ event: 'engine-failed', err }, 'an engine cannot keep its promises: the server stops');
-    end(EXIT.fault);
+    end(EXIT.failed);
   });
-  process.on('uncaughtException', onFault);
-  const unfollowLibraries = followLibraries(logger);
+  process.on('uncaughtException', onUncaught);
+  const restoreOutput = logLibraryOutput(logger);
   const unfollowSignals = followSignals(systemClock, {
     stop: (signal) => {
       logger.info({ event: 'stop', signal }, 'stopping');
@@ -84,8 +78,8 @@ function followProcess({ server, log, io, end }: Followed): () => void {
   });
   return () => {
     unfollowSignals();
-    unfollowLibraries();
-    process.off('uncaughtException', onFault);
+    restoreOutput();
+    process.off('uncaughtException', onUncaught);
   };
 }
 
@@ -100,19 +94,12 @@ async function reload(server: Server, { logger }: Log, io: ServeIo): Promise<voi
   }
 }
 
-/** A server without one can still be signalled by the number that it prints. */
-function tryPidFile({ dataDir }: Config, { logger }: Log): PidFile | null {
-  try {
-    const file = writePidFile(dataDir);
-    if (file.warning !== null) logger.warn({ event: 'start' }, file.warning);
-    return file;
-  } catch (err) {
-    logger.warn({ event: 'start', err }, `the process id cannot be written to ${dataDir}`);
-    return null;
-  }
-}
-
-function greet(server: Server, config: Config, { version, output }: ServeIo, pidFile: PidFile | null): void {
+function printStart(
+  server: Server,
+  config: Config,
+  { version, output }: ServeIo,
+  pidFile: PidFile | null,
+): void {
   output.write(
     startText({
       version,
@@ -127,11 +114,6 @@ function greet(server: Server, config: Config, { version, output }: ServeIo, pid
   );
 }
 
-/** The last lines are to be seen, but nobody waits for them long. */
-function cutOff(log: Log, io: ServeIo): void {
-  void log.flush().then(() => io.exitNow(EXIT.fault));
-}
-
 async function stopInTime(server: Server, config: Config, log: Log, io: ServeIo): Promise<void> {
   const cancel = systemClock.after(config.shutdown.deadline * 1000 + CLOSING_MS, () => {
     log.logger.error({ event: 'stop' }, 'the stop took too long and was cut off');
@@ -140,4 +122,111 @@ async function stopInTime(server: Server, config: Config, log: Log, io: ServeIo)
   await server.stop();
   cancel();
   log.logger.info({ event: 'stop' }, 'stopped');
+}
+
+/** Ends the process once the log is written, or its short deadline is over. */
+function cutOff(log: Log, io: ServeIo): void {
+  void log.flush().then(() => io.exitNow(EXIT.failed));
+}
+
+interface SignalHandlers {
+  /** SIGTERM or SIGINT. */
+  stop(signal: string): void;
+  /** SIGTERM or SIGINT once more. */
+  stopNow(signal: string): void;
+  /** SIGHUP. */
+  reload(): void;
+}
+
+/**
+ * One Ctrl-C under `npm start` comes twice: from the terminal, which signals the whole group, and from npm,
+ * which passes its own on. A second signal counts as another one after this long.
+ */
+const SAME_PRESS_MS = 300;
+
+/** Subscribes to the signals of this process. Returns a function that undoes it. */
+function followSignals(clock: Clock, handlers: SignalHandlers): () => void {
+  let firstAt: number | null = null;
+  const onStop = (signal: string): void => {
+    if (firstAt === null) {
+      firstAt = clock.monotonic();
+      handlers.stop(signal);
+    } else if (clock.monotonic() - firstAt >= SAME_PRESS_MS) {
+      handlers.stopNow(signal);
+    }
+  };
+  const onReload = (): void => handlers.reload();
+  process.on('SIGTERM', onStop).on('SIGINT', onStop).on('SIGHUP', onReload);
+  return () => {
+    process.off('SIGTERM', onStop).off('SIGINT', onStop).off('SIGHUP', onReload);
+  };
+}
+
+const PID_FILE = 'quayside.pid';
+
+/** A pid file that was written. */
+interface PidFile {
+  readonly path: string;
+  /** Removes it, unless another server has written its own since. */
+  remove(): void;
+}
+
+/** A server without one can still be signalled by the number that it prints. */
+function tryPidFile({ dataDir }: Config, { logger }: Log): PidFile | null {
+  try {
+    return writePidFile(dataDir, (warning) => logger.warn({ event: 'start' }, warning));
+  } catch (err) {
+    logger.warn({ event: 'start', err }, `the process id cannot be written to ${dataDir}`);
+    return null;
+  }
+}
+
+/**
+ * Writes the process's id into `dataDir`, so that it can be signalled: npm forwards SIGTERM and SIGINT, but not SIGHUP.
+ * The server that starts last owns the file. One that a crash left is replaced, even if another process has its number
+ * by now: a file that names the wrong process would let an operator signal that one.
+ * @throws Error of the system if the file cannot be written
+ */
+function writePidFile(dataDir: string, warn: (message: string) => void): PidFile {
+  makeFolder(dataDir);
+  const path = join(dataDir, PID_FILE);
+  const before = readPid(path);
+  const draft = `${path}.${process.pid}.tmp`;
+  try {
+    writeFileSync(draft, `${process.pid}\n`, { mode: PRIVATE_MODE, flag: 'wx' });
+    renameSync(draft, path);
+  } catch (error) {
+    rmSync(draft, { force: true });
+    throw error;
+  }
+  if (before !== null && before !== process.pid && isAlive(before)) {
+    warn(
+      `${path} named process ${before}, which is alive, and now names process ${process.pid}: if both are servers, signal ${before} by its number`,
+    );
+  }
+  return {
+    path,
+    remove: () => {
+      if (readPid(path) === process.pid) rmSync(path, { force: true });
+    },
+  };
+}
+
+/** Null if there is no such file, or none that holds a process's id. */
+function readPid(path: string): number | null {
+  try {
+    const pid = Number(readFileSync(path, 'utf8'));
+    return Number.isSafeInteger(pid) && pid > 0 ? pid : null;
+  } catch {
+    return null;
+  }
+}
+
+function isAlive(pid: number): boolean {
+  try {
+    process.kill(pid, 0);
+    return true;
+  } catch (error) {
+    return (error as NodeJS.ErrnoException).code === 'EPERM';
+  }
 }

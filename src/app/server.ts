@@ -1,50 +1,44 @@
 import { hostname } from 'node:os';
 import { join } from 'node:path';
+import { isDeepStrictEqual } from 'node:util';
 import { KnownLogins } from '../access/known-logins.ts';
 import { PasswordAuthenticator } from '../access/password-authenticator.ts';
 import { loginLost, refusal } from '../access/user.ts';
 import type { NewAdministrator } from '../access/users-file.ts';
+import { nodeText, VariantConflict } from '../broker/agreement.ts';
 import { Broker } from '../broker/broker.ts';
 import type { Config } from '../config/options.ts';
-import { ConfigError } from '../config/problem.ts';
+import { ConfigError, type ErrorAt, type Path, pathText } from '../config/problem.ts';
+import { type Declaration, parseDeclaration } from '../exchange/declaration.ts';
 import { Exchanges } from '../exchange/exchanges.ts';
-import type { FindOwner } from '../exchange/owners.ts';
-import type { HttpOptions } from '../http/options.ts';
+import { HTTP_DEFAULTS } from '../http/options.ts';
 import { HttpServer } from '../http/server.ts';
-import type { DiskSource } from '../metrics/disk-families.ts';
 import { Metrics } from '../metrics/metrics.ts';
+import { QuaysideError } from '../model/errors.ts';
 import { makeSandbox } from '../sandbox/worker-sandbox.ts';
+import type { SessionServer } from '../session/server.ts';
 import { type Clock, systemClock } from '../util/clock.ts';
 import type { LeveledLog } from '../util/log.ts';
 import { maskUrl } from '../util/mask.ts';
 import type { Service } from '../util/service.ts';
 import { Backups } from './backups.ts';
-import { startableBroker } from './broker.ts';
-import { changedOptions } from './changed-options.ts';
-import { checkDataDir, DATA_FILES, dataDirWarnings } from './data-dir.ts';
-import { disksOf } from './disks.ts';
-import { type EngineSet, type EngineSources, loadEngines, startable } from './engines.ts';
-import { configuredExchanges, startableExchanges } from './exchanges.ts';
-import { FrontEnds } from './front-ends.ts';
-import { httpOptions, listening, urlOf } from './listener.ts';
+import { type EngineSet, loadEngines } from './engines.ts';
+import { checkDataDir, DATA_FILES, hostWarnings } from './host-checks.ts';
+import { Listener, loadSessionServer, readCertificate, readListener } from './listeners.ts';
 import { namespaceSetups } from './namespaces.ts';
-import { openFilesWarning } from './open-files.ts';
 import { Readiness } from './readiness.ts';
-import { sharedUsersWarnings } from './shared-users.ts';
-import { ServiceStack } from './stack.ts';
-import { loadTls } from './tls.ts';
-import { isSocketPath } from './unix-socket.ts';
-import { loadUsers, type SourceOf, saveUsers } from './users.ts';
+import { ServiceStack, withStartError } from './stack.ts';
+import { type LoadedUsers, loadUsers, saveUsers, sharedUsersWarnings } from './users.ts';
 
-/** What a server needs beside its configuration. */
+/** What a server needs in addition to its configuration. */
 export interface ServerParts {
   readonly log: LeveledLog;
   readonly version: string;
   readonly clock?: Clock;
   /** 0 (inclusive) to 1. */
   readonly random?: () => number;
-  /** Where the value at a path of the configuration came from: for start-up errors. */
-  readonly sourceOf?: SourceOf;
+  /** Makes the errors of values of the configuration that cannot be used. */
+  readonly errorAt?: ErrorAt;
 }
 
 /** A server that is not started yet. Nothing is opened, bound or read before `start`. */
@@ -52,20 +46,34 @@ export function createServer(config: Config, parts: ServerParts): Server {
   return new Server(config, {
     clock: systemClock,
     random: Math.random,
-    sourceOf: () => null,
+    errorAt: (path, problem, hint) =>
+      new ConfigError([{ source: null, path: pathText(path), problem, hint }]),
     ...parts,
   });
 }
 
-/** A configuration as parts that work together: engines, broker, HTTP. */
+/** The parts that are called after the start. */
+interface Running {
+  readonly broker: Broker;
+  readonly exchanges: Exchanges;
+  readonly authenticator: PasswordAuthenticator;
+  readonly http: Listener<HttpServer>;
+  /** The front ends besides HTTP that have a port. */
+  readonly sessions: readonly Listener<SessionServer>[];
+}
+
+/**
+ * The composition root: builds engines, broker, exchanges and front ends from a configuration, starts them in this
+ * order, and stops them in the reverse one.
+ */
 export class Server implements Service {
-  /** Resolves, once, when an engine cannot keep its promises any more: stop, and say why. */
+  /** Resolves, once, when an engine cannot keep its promises any more: stop, and report why. */
   readonly failed: Promise<Error>;
   readonly #config: Config;
   readonly #parts: Required<ServerParts>;
   readonly #stack = new ServiceStack();
   readonly #readiness: Readiness;
-  readonly #fail: (fault: Error) => void;
+  readonly #fail: (error: Error) => void;
   #running: Running | null = null;
   #newAdministrator: NewAdministrator | null = null;
   #starting: Promise<void> | null = null;
@@ -82,16 +90,12 @@ export class Server implements Service {
 
   /** Base address of the HTTP interface; `unix:` and a path for a Unix socket. @throws Error before `start` has resolved */
   get url(): string {
-    if (this.#running === null) throw new Error('The server is not started.');
-    const { host } = this.#config.http;
-    if (isSocketPath(host)) return `unix:${host}`;
-    return urlOf(this.#config.http.tls === undefined ? 'http' : 'https', this.#running.http.address);
+    return this.#started.http.url;
   }
 
   /** Addresses of the front ends besides HTTP, by name. @throws Error before `start` has resolved */
   get otherUrls(): Readonly<Record<string, string>> {
-    if (this.#running === null) throw new Error('The server is not started.');
-    return this.#running.frontEnds.urls();
+    return Object.fromEntries(this.#started.sessions.map(({ name, url }) => [name, url]));
   }
 
   /** Set after a first start: to be shown once, then forgotten. */
@@ -99,9 +103,14 @@ export class Server implements Service {
     return this.#newAdministrator;
   }
 
+  get #started(): Running {
+    if (this.#running === null) throw new Error('The server is not started.');
+    return this.#running;
+  }
+
   /**
    * Resolves when requests are answered.
-   * @throws ConfigError where something that the configuration names cannot be used
+   * @throws ConfigError if something that the configuration names cannot be used
    */
   start(): Promise<void> {
     this.#starting ??= this.#start();
@@ -109,13 +118,13 @@ export class Server implements Service {
   }
 
   /**
-   * Lets no request in that would wait, ends those that do, and tells `/readyz`. Everything else goes on, though
-   * each answer over HTTP ends its connection.
+   * Rejects new requests that would wait, ends those that do, and changes `/readyz`. Everything else continues, though
+   * each response over HTTP ends its connection.
    */
   drain(): void {
     this.#readiness.drain();
-    // The answers to those that wait are to end their connections, too.
-    this.#running?.http.drain();
+    // First, so that the responses to requests that wait end their connections, too.
+    this.#running?.http.server.drain();
     this.#running?.broker.drain();
   }
 
@@ -125,28 +134,38 @@ export class Server implements Service {
   }
 
   /**
-   * Takes users and the certificate from a configuration that was read again. All or nothing.
+   * Applies the users and certificates of a configuration that was read again. All or nothing.
    * @throws ConfigError
    */
   async reload(config: Config): Promise<void> {
-    const { log, sourceOf } = this.#parts;
     if (this.#running === null) return;
-    const { accounts, created, warnings } = await loadUsers(config, sourceOf);
-    const tls = await loadTls(config, 'http', sourceOf);
-    const useTls = await this.#running.frontEnds.readTls(config);
-    if (created !== null) throw noUsersLeft();
-    const { authenticator, broker, exchanges, frontEnds } = this.#running;
-    const renewed = authenticator.replaceAccounts(accounts);
-    frontEnds.renewUsers((user) => authenticator.renew(user));
-    // Those of sessions that ended are gone from their lines by now: these wait over HTTP.
+    const { authenticator, broker, exchanges, http, sessions } = this.#running;
+    const { log, errorAt } = this.#parts;
+    const { accounts, created, warnings } = await loadUsers(config, errorAt);
+    if (created !== null) {
+      const problem = 'names no users, and there are none in users.json';
+      throw new ConfigError([{ source: null, path: 'http.users', problem, hint: 'Name one, or restart' }]);
+    }
+    const messages = [...warnings];
+    const listeners: readonly Listener[] = [http, ...sessions];
+    const certificates = await Promise.all(
+      listeners.map(({ name }) =>
+        readCertificate(config, name, errorAt, (message) => messages.push(message)),
+      ),
+    );
+    const renew = authenticator.replaceAccounts(accounts);
+    for (const { server } of sessions) server.renewUsers((user) => authenticator.renew(user));
+    // Consumers of sessions that ended have left their wait queues by now: these wait over HTTP.
     broker.endWaiting((owner, namespace) => {
-      const user = renewed(owner);
+      const user = renew(owner);
       return user === null ? loginLost() : refusal(user, 'read', namespace);
     });
     await exchanges.stopUnowned();
-    if (tls.material !== null) this.#running.http.reloadTls(tls.material);
-    useTls();
-    for (const warning of [...warnings, ...tls.warnings]) log.warn({}, warning);
+    for (const [i, { server }] of listeners.entries()) {
+      const tls = certificates[i];
+      if (tls) server.reloadTls(tls);
+    }
+    for (const message of messages) log.warn({}, message);
     log.info({ event: 'reload', users: accounts.size }, 'users and certificate were read again');
     const options = changedOptions(this.#config, config);
     if (options.length > 0) {
@@ -155,70 +174,121 @@ export class Server implements Service {
   }
 
   async #start(): Promise<void> {
-    this.#refuseIfStopping();
-    const { log, sourceOf } = this.#parts;
+    this.#checkNotStopping();
+    const { clock, log, version, errorAt } = this.#parts;
     const config = this.#config;
-    checkDataDir(config, sourceOf);
-    const tls = await loadTls(config, 'http', sourceOf);
-    const options = httpOptions(config, tls.material, sourceOf);
-    const users = await loadUsers(config, sourceOf);
-    const warnings = [
-      ...dataDirWarnings(config),
-      ...users.warnings,
-      ...tls.warnings,
-      ...sharedUsersWarnings(config),
-    ];
-    const openFiles = openFilesWarning(config);
-    if (openFiles !== null) warnings.push(openFiles);
+    checkDataDir(config, errorAt);
+    const warnings: string[] = [];
+    const warn = (message: string): unknown => warnings.push(message);
+    const settings = {
+      http: await readListener(config, 'http', errorAt, warn),
+      stomp: await readListener(config, 'stomp', errorAt, warn),
+      amqp: await readListener(config, 'amqp', errorAt, warn),
+    };
+    const users = await loadUsers(config, errorAt);
+    warnings.push(...users.warnings, ...sharedUsersWarnings(config), ...hostWarnings(config));
     for (const warning of warnings) log.warn({}, warning);
+
     const engines = await this.#startEngines();
-    const namespaces = namespaceSetups(config, engines, log);
-    const node = { host: hostname(), pid: process.pid, version: this.#parts.version };
-    const broker = new Broker({ ...this.#parts, node, namespaces, waiting: config.waiting });
-    await this.#stack.start(startableBroker(broker, sourceOf));
-    this.#refuseIfStopping();
-    const known = new KnownLogins(join(config.dataDir, DATA_FILES.logins), this.#parts.clock, log);
-    await this.#stack.start(known);
-    const authenticator = new PasswordAuthenticator({ ...this.#parts, accounts: users.accounts, known });
-    const exchanges = await this.#startExchanges(broker, (name) => authenticator.userNamed(name));
-    const frontEnds = await FrontEnds.load(config, { ...this.#parts, broker, authenticator });
-    const fronts = { authenticator, frontEnds };
-    const disks = disksOf(config, engines);
-    const { clock, version } = this.#parts;
+    const broker = await this.#startBroker(engines);
+    const authenticator = await this.#startAuthenticator(users);
+    const exchanges = await this.#startExchanges(broker, authenticator);
+    const shared = { broker, authenticator, clock, log, version };
+    const sessions: Listener<SessionServer>[] = [];
+    for (const name of ['stomp', 'amqp'] as const) {
+      const own = settings[name];
+      if (own === null) continue;
+      sessions.push(new Listener(name, await loadSessionServer(name, config, own, shared), config, errorAt));
+    }
     const backups = new Backups({ config, engines, clock, version });
-    const http = this.#makeHttp({ broker, exchanges, disks, backups }, fronts, options);
-    await this.#stack.start(listening(http, 'http', config, sourceOf));
-    this.#refuseIfStopping();
-    await this.#stack.start(frontEnds);
-    this.#refuseIfStopping();
-    if (users.created !== null) await saveUsers(config, [users.created.definition], sourceOf);
+    const metrics = new Metrics({
+      broker,
+      clock,
+      exchanges,
+      disks: engines.all().flatMap(({ engine: { disk, url }, namespaces }) => {
+        return disk === undefined ? [] : [{ engine: maskUrl(url), namespaces, usage: disk }];
+      }),
+      version,
+      perQueue: config.metrics.perQueue,
+      requestTimes: () => http.server.requestTimes,
+      logins: () => ({ ...authenticator.counts }),
+      sessions: () => new Map(sessions.map(({ name, server }) => [name, server.counts])),
+    });
+    const { allowedOrigins, metricsWithoutLogin } = config.http;
+    const httpServer = new HttpServer({
+      ...shared,
+      exchanges,
+      options: { ...HTTP_DEFAULTS, ...settings.http, allowedOrigins, metricsWithoutLogin },
+      metricsText: (viewer) => metrics.text(viewer),
+      ready: () => this.#readiness.report(),
+      backUp: (name) => backups.make(name),
+    });
+    const http = new Listener('http', httpServer, config, errorAt);
+    await this.#startParts(http, ...sessions);
+    if (users.created !== null) await saveUsers(config, [users.created.definition], errorAt);
     this.#newAdministrator = users.created;
-    this.#running = { broker, exchanges, http, ...fronts };
+    this.#running = { broker, exchanges, authenticator, http, sessions };
     this.#readiness.open();
-    log.info({ event: 'start', pid: process.pid, url: this.url, ...frontEnds.urls() }, 'listening');
+    log.info({ event: 'start', pid: process.pid, url: this.url, ...this.otherUrls }, 'listening');
   }
 
   async #startEngines(): Promise<EngineSet> {
-    const { clock, log, sourceOf } = this.#parts;
-    const { namespaces, dataDir, dedup } = this.#config;
-    const dedupWindowMs = dedup.window * 1000;
-    const sources: EngineSources = { namespaces, dataDir, dedupWindowMs, clock, log, sourceOf };
-    const engines = await loadEngines(sources);
-    const all = engines.all();
-    await this.#stack.startAll(all.map((engine) => startable(engine, engines.pathOf(engine), sources)));
-    this.#refuseIfStopping();
-    for (const engine of all) {
+    const engines = await loadEngines(this.#config, this.#parts);
+    await this.#startParts(...engines.all().map(({ service }) => service));
+    for (const { engine } of engines.all()) {
       this.#readiness.watch(maskUrl(engine.url), engine);
-      void engine.failed.then((fault) => this.#fail(fault));
+      void engine.failed.then((error) => this.#fail(error));
     }
     return engines;
   }
 
-  async #startExchanges(broker: Broker, owners: FindOwner): Promise<Exchanges> {
-    const { clock, random, log, sourceOf } = this.#parts;
+  /** A variant that other nodes forbid is an error of the configuration that names it. */
+  async #startBroker(engines: EngineSet): Promise<Broker> {
+    const { log, version, errorAt } = this.#parts;
+    const broker = new Broker({
+      ...this.#parts,
+      node: { host: hostname(), pid: process.pid, version },
+      namespaces: namespaceSetups(this.#config, engines, log),
+      waiting: this.#config.waiting,
+    });
+    await this.#startParts(
+      withStartError(broker, (error) => {
+        if (!(error instanceof VariantConflict)) return error;
+        const { namespace, here, there, node } = error;
+        return errorAt(
+          ['namespaces', namespace, 'variant'],
+          `is ${here}, and node ${nodeText(node)} serves the namespace as ${there}`,
+          'Use the variant of the other nodes, or stop them first',
+        );
+      }),
+    );
+    return broker;
+  }
+
+  async #startAuthenticator({ accounts }: LoadedUsers): Promise<PasswordAuthenticator> {
+    const { clock, log } = this.#parts;
+    const known = new KnownLogins(join(this.#config.dataDir, DATA_FILES.logins), clock, log);
+    await this.#startParts(known);
+    return new PasswordAuthenticator({ ...this.#parts, accounts, known });
+  }
+
+  /** What keeps a configured exchange from starting (a namespace, a selector) is an error of the configuration. */
+  async #startExchanges(broker: Broker, authenticator: PasswordAuthenticator): Promise<Exchanges> {
+    const { clock, random, log, errorAt } = this.#parts;
     const { selectors, maxHops, maxCopies } = this.#config;
+    const explain = (id: string, error: unknown): unknown => {
+      if (!(error instanceof QuaysideError)) return error;
+      return errorAt(['exchanges', id], error.message.replace(/\.$/, ''), 'Mend its declaration');
+    };
+    const configured = new Map<string, Declaration>();
+    for (const [id, declared] of Object.entries(this.#config.exchanges)) {
+      try {
+        configured.set(id, parseDeclaration(declared));
+      } catch (error) {
+        throw explain(id, error);
+      }
+    }
     const sandbox = makeSandbox({ clock });
-    const configured = configuredExchanges(this.#config, sourceOf);
     const exchanges = new Exchanges({
       broker,
       sandbox,
@@ -229,81 +299,64 @@ export class Server implements Service {
       maxCopies,
       selectors: selectors === 'on',
       configured,
-      owners,
+      owners: (name) => authenticator.userNamed(name),
     });
-    if (selectors === 'on') await this.#stack.start(sandbox);
-    await this.#stack.start(startableExchanges(exchanges, configured, sourceOf));
-    this.#refuseIfStopping();
+    if (selectors === 'on') await this.#startParts(sandbox);
+    await this.#startParts({
+      async start() {
+        for (const [id, declaration] of configured) {
+          await exchanges.check(declaration).catch((error: unknown) => {
+            throw explain(id, error);
+          });
+        }
+        await exchanges.start();
+      },
+      stop: () => exchanges.stop(),
+    });
     return exchanges;
   }
 
-  #makeHttp(
-    { broker, exchanges, disks, backups }: Served,
-    { authenticator, frontEnds }: Fronts,
-    options: HttpOptions,
-  ): HttpServer {
-    const { clock, log, version } = this.#parts;
-    const metrics = new Metrics({
-      broker,
-      clock,
-      exchanges,
-      disks,
-      version,
-      perQueue: this.#config.metrics.perQueue,
-      requestTimes: () => http.requestTimes,
-      logins: () => ({ ...authenticator.counts }),
-      sessions: () => frontEnds.counts(),
-    });
-    const http = new HttpServer({
-      broker,
-      exchanges,
-      authenticator,
-      options,
-      log,
-      clock,
-      version,
-      metricsText: (viewer) => metrics.text(viewer),
-      ready: () => this.#readiness.report(),
-      backUp: (name) => backups.make(name),
-    });
-    return http;
+  /** Starts parts that do not depend on each other. @throws Error if the server was stopped meanwhile */
+  async #startParts(...parts: readonly Service[]): Promise<void> {
+    await this.#stack.startAll(parts);
+    this.#checkNotStopping();
   }
 
   async #stop(): Promise<void> {
     this.drain();
-    // A start that is under way sees that it should stop at its next step.
+    // A start in progress ends at its next step.
     await this.#starting?.catch(() => {});
     this.drain();
     await this.#stack.stop();
   }
 
-  #refuseIfStopping(): void {
+  #checkNotStopping(): void {
     if (this.#stopping !== null) throw new Error('The server was stopped before it had started.');
   }
 }
 
-/** What HTTP serves. */
-interface Served {
-  readonly broker: Broker;
-  readonly exchanges: Exchanges;
-  readonly disks: readonly DiskSource[];
-  readonly backups: Backups;
+/** Options that a reload does not apply and whose values differ, by their paths, in the order of the first. */
+function changedOptions(before: Config, after: Config): string[] {
+  return differences(restartOptions(before), restartOptions(after)).map(pathText);
 }
 
-/** What all front ends share, and those besides HTTP. */
-interface Fronts {
-  readonly authenticator: PasswordAuthenticator;
-  readonly frontEnds: FrontEnds;
+/** What takes a restart. Of a certificate that is whether there is one. */
+function restartOptions({ http: { users, tls, ...http }, stomp, amqp, ...config }: Config): object {
+  return {
+    ...config,
+    http: { ...http, tls: tls !== undefined },
+    stomp: { ...stomp, tls: stomp.tls !== undefined },
+    amqp: { ...amqp, tls: amqp.tls !== undefined },
+  };
 }
 
-/** The parts that are talked to after the start. */
-interface Running extends Fronts {
-  readonly broker: Broker;
-  readonly exchanges: Exchanges;
-  readonly http: HttpServer;
+function differences(before: unknown, after: unknown, path: Path = []): Path[] {
+  if (isDeepStrictEqual(before, after)) return [];
+  if (!isGroup(before) || !isGroup(after)) return [path];
+  const keys = new Set([...Object.keys(before), ...Object.keys(after)]);
+  return [...keys].flatMap((key) => differences(before[key], after[key], [...path, key]));
 }
 
-function noUsersLeft(): ConfigError {
-  const problem = 'names no users, and there are none in users.json';
-  return new ConfigError([{ source: null, path: 'http.users', problem, remedy: 'Name one, or restart' }]);
+function isGroup(value: unknown): value is Readonly<Record<string, unknown>> {
+  return typeof value === 'object' && value !== null && !Array.isArray(value);
 }

@@ -1,37 +1,44 @@
 import type { Service } from '../util/service.ts';
 
-/** Services that were started one after the other, to be stopped the other way round. */
+/** Services that were started one after the other, to be stopped in the reverse order. */
 export class ServiceStack {
-  readonly #services: Service[] = [];
+  /** What was started together is stopped together. */
+  readonly #groups: (readonly Service[])[] = [];
 
-  /** Starts a service; it will be stopped also where its start failed, since part of it may run. */
+  /** Starts a service. It is stopped even if its start fails, since a part of it may run. */
   async start(service: Service): Promise<void> {
-    this.#services.push(service);
-    await service.start();
+    await this.startAll([service]);
   }
 
-  /** As `start`, for services that do not depend on each other. Waits for all, also where one fails. */
+  /** As `start`, for services that do not depend on each other. Waits for all, even if one fails. */
   async startAll(services: readonly Service[]): Promise<void> {
-    this.#services.push(...services);
+    this.#groups.push(services);
     const outcomes = await Promise.allSettled(services.map((service) => service.start()));
-    const faults = outcomes.filter((outcome) => outcome.status === 'rejected').map(({ reason }) => reason);
-    if (faults.length > 0) throw joined(faults, 'Some parts could not be started.');
+    throwReasons(outcomes, 'Some parts could not be started.');
   }
 
-  /** Stops all, the last one first. What fails does not keep the others from being stopped. */
+  /** Stops all, the last group first. A failure does not keep the others from being stopped. */
   async stop(): Promise<void> {
-    const faults: unknown[] = [];
-    for (let service = this.#services.pop(); service !== undefined; service = this.#services.pop()) {
-      try {
-        await service.stop();
-      } catch (fault) {
-        faults.push(fault);
-      }
+    const outcomes: PromiseSettledResult<void>[] = [];
+    for (let group = this.#groups.pop(); group !== undefined; group = this.#groups.pop()) {
+      outcomes.push(...(await Promise.allSettled(group.toReversed().map((service) => service.stop()))));
     }
-    if (faults.length > 0) throw joined(faults, 'Some parts could not be stopped.');
+    throwReasons(outcomes, 'Some parts could not be stopped.');
   }
 }
 
-function joined(faults: unknown[], message: string): unknown {
-  return faults.length === 1 ? faults[0] : new AggregateError(faults, message);
+/** The same service; `explain` turns the error of a failed start into the one to report. */
+export function withStartError(service: Service, explain: (error: unknown) => unknown): Service {
+  return {
+    start: () =>
+      service.start().catch((error: unknown) => {
+        throw explain(error);
+      }),
+    stop: () => service.stop(),
+  };
+}
+
+function throwReasons(outcomes: readonly PromiseSettledResult<void>[], message: string): void {
+  const reasons = outcomes.flatMap((outcome) => (outcome.status === 'rejected' ? [outcome.reason] : []));
+  if (reasons.length > 0) throw reasons.length === 1 ? reasons[0] : new AggregateError(reasons, message);
 }

@@ -1,61 +1,50 @@
 import { Errors } from 'typebox/value';
+import { QuaysideError } from '../model/errors.ts';
+import { checkGroup, checkName } from '../model/names.ts';
 import { didYouMean } from '../util/did-you-mean.ts';
 import { quote } from '../util/quote.ts';
-import { type Config, Options } from './options.ts';
-import { type ConfigProblem, type Path, pathText } from './problem.ts';
+import { type Config, type NamespaceConfig, Options } from './options.ts';
+import { type Path, pathText, type Report } from './problem.ts';
 import { entrySchema, isTree, type OptionSchema, schemaAt, type Tree, typeText } from './schema.ts';
 
-/** Where the value at a path came from: the file or an environment variable. */
-export type SourceOf = (path: Path) => string | null;
-
-/** Compares a whole tree, defaults filled in, with the declared options. Answers everything that is wrong. */
-export function checkTree(tree: Tree, sourceOf: SourceOf): ConfigProblem[] {
-  const problems = new Map<string, ConfigProblem>();
-  const note = (path: Path, problem: string, remedy: string): void => {
+/** Compares a whole tree, defaults filled in, with the declared options, and reports each path once. */
+export function checkTree(tree: Tree, report: Report): void {
+  const reported = new Set<string>();
+  const note: Report = (path, problem, hint) => {
     const text = pathText(path);
-    if (!problems.has(text)) problems.set(text, { source: sourceOf(path), path: text, problem, remedy });
+    if (!reported.has(text)) report(path, problem, hint);
+    reported.add(text);
   };
   for (const error of Errors(Options, tree)) {
     const path = pathOf(error.instancePath);
     if (error.keyword === 'boolean') {
-      // The schema of a key that is not declared is `false`; `additionalProperties` says the same again.
+      // The schema of a key that is not declared is `false`; `additionalProperties` reports the same again.
       noteUnknown(path.slice(0, -1), path.at(-1) ?? '', note);
     } else if (error.keyword === 'required') {
-      for (const key of error.params.requiredProperties) noteMissing([...path, key], note);
+      for (const key of error.params.requiredProperties) {
+        note([...path, key], 'is missing', hintFor(schemaAt([...path, key])));
+      }
     } else if (error.keyword !== 'additionalProperties') {
       noteWrong(path, tree, note, error.keyword);
     }
   }
-  return [...problems.values()];
 }
 
-/** A tree in which {@link checkTree} found nothing is a configuration. */
-export function asConfig(tree: Tree): Config {
-  return tree as Config;
-}
-
-type Note = (path: Path, problem: string, remedy: string) => void;
-
-function noteUnknown(path: Path, key: string, note: Note): void {
+function noteUnknown(path: Path, key: string, note: Report): void {
   const known = Object.keys(schemaAt(path)?.properties ?? {});
   const hint = didYouMean(key, known).trim() || `Known here are ${known.join(', ')}`;
   note([...path, key], 'there is no such option', hint);
 }
 
-function noteMissing(path: Path, note: Note): void {
-  const schema = schemaAt(path);
-  note(path, 'is missing', remedyFor(schema));
-}
-
-function noteWrong(path: Path, tree: Tree, note: Note, keyword: string): void {
+function noteWrong(path: Path, tree: Tree, note: Report, keyword: string): void {
   const schema = schemaAt(path) ?? {};
   const value = valueAt(tree, path);
   const right = typeText(schema);
   const shown = shownValue(schema, value);
-  // The remedy says which form: a pattern would tell nobody.
-  const isText = keyword === 'pattern' && typeof value === 'string' && value !== '';
-  const problem = isText ? 'does not have the right form' : `must be ${right}`;
-  note(path, `${problem}${shown}`, remedyFor(schema));
+  // The hint says which form; the pattern itself would help few.
+  const isWrongForm = keyword === 'pattern' && typeof value === 'string' && value !== '';
+  const problem = isWrongForm ? 'does not have the right form' : `must be ${right}`;
+  note(path, `${problem}${shown}`, hintFor(schema));
 }
 
 /** What a message says of a wrong value; nothing if it is a secret. */
@@ -65,8 +54,8 @@ function shownValue(schema: OptionSchema, value: unknown): string {
   return value === '' ? ', and not empty' : `, not ${quote(value)}`;
 }
 
-function remedyFor(schema: OptionSchema | undefined): string {
-  if (schema?.remedy !== undefined) return schema.remedy;
+function hintFor(schema: OptionSchema | undefined): string {
+  if (schema?.hint !== undefined) return schema.hint;
   const { default: usual, description } = schema ?? {};
   if (schema?.type === 'object') return 'Write its options below it';
   if (usual === undefined) return description === undefined ? 'Give it' : `Give it: ${description}`;
@@ -84,4 +73,130 @@ function valueAt(tree: Tree, path: Path): unknown {
   let at: unknown = tree;
   for (const key of path) at = isTree(at) || Array.isArray(at) ? (at as Tree)[key] : undefined;
   return at;
+}
+
+/** Checks the rules that concern several options, or that a type cannot express. */
+export function checkRules(config: Config, report: Report): void {
+  if (config.http.host.startsWith('/')) checkSocket(config.http, report);
+  else checkListening('http', config.http, report);
+  for (const group of ['stomp', 'amqp'] as const) {
+    if (config[group].port === undefined) continue;
+    if (config[group].host.startsWith('/')) {
+      report([group, 'host'], 'is a Unix socket, which only HTTP listens on', 'Name an address');
+    } else checkListening(group, config[group], report);
+  }
+  for (const [i, origin] of config.http.allowedOrigins.entries()) checkOrigin(origin, i, report);
+  for (const [name, namespace] of Object.entries(config.namespaces)) checkNamespace(name, namespace, report);
+  checkSharedEngines(config.namespaces, report);
+}
+
+type Listening = Pick<Config['http'], 'host' | 'tls' | 'insecure'>;
+
+function checkListening(group: string, { host, tls, insecure }: Listening, report: Report): void {
+  if (tls !== undefined || insecure || isLoopback(host)) return;
+  report(
+    [group, 'host'],
+    `${host} can be reached from other machines, and without TLS passwords travel in the clear`,
+    `Give ${group}.tls a certificate, or set ${group}.insecure: true where a proxy or a private network protects it`,
+  );
+}
+
+/** The mode of a Unix socket says who may connect, and nobody in between can listen. */
+function checkSocket({ tls }: Listening, report: Report): void {
+  if (process.platform === 'win32') {
+    report(['http', 'host'], 'is a Unix socket, which Windows does not have', 'Name an address');
+  }
+  if (tls !== undefined) {
+    report(['http', 'tls'], 'is not for a Unix socket', 'Leave it out, or name an address as http.host');
+  }
+}
+
+function isLoopback(host: string): boolean {
+  return host === 'localhost' || host === '::1' || /^127\.\d+\.\d+\.\d+$/.test(host);
+}
+
+/** An origin that no browser sends as it stands, such as one with the default port, would match nothing. */
+function checkOrigin(origin: string, place: number, report: Report): void {
+  const sent = URL.parse(origin)?.origin;
+  if (sent === origin.toLowerCase()) return;
+  const hint = sent === undefined ? 'Write it as https://jobs.example' : `Write ${sent}`;
+  report(
+    ['http', 'allowedOrigins', String(place)],
+    `${quote(origin)} is not what a browser sends as an origin`,
+    hint,
+  );
+}
+
+function checkNamespace(name: string, namespace: NamespaceConfig, report: Report): void {
+  const path = ['namespaces', name];
+  attempt(() => checkName('namespace', name), path, 'Choose another name', report);
+  if (name.includes('/') || name === '*') {
+    report(path, 'is a name with a slash, or the one that stands for all', 'Choose another name');
+  }
+  if (namespace.deadLetter !== undefined) {
+    const { queue } = namespace.deadLetter;
+    attempt(() => checkName('queue', queue), [...path, 'deadLetter', 'queue'], 'Choose another name', report);
+  }
+  for (const [i, group] of (namespace.groups ?? []).entries()) {
+    attempt(() => checkGroup('groups', group), [...path, 'groups', String(i)], 'Choose another name', report);
+  }
+  for (const option of ['groups', 'retention'] as const) {
+    if (namespace[option] === undefined || namespace.variant === 'stream') continue;
+    report([...path, option], 'is for streams only', 'Set variant: stream, or leave it out');
+  }
+  checkEngineOptions(namespace, path, report);
+}
+
+const isSqlite = (url: string): boolean => url.startsWith('sqlite:');
+const isRedis = (url: string): boolean => /^rediss?:/.test(url);
+
+/** Options that only some engines have. */
+function checkEngineOptions(namespace: NamespaceConfig, path: Path, report: Report): void {
+  const { url, variant, signaller } = namespace;
+  for (const option of ['durability', 'cacheBytes'] as const) {
+    if (namespace[option] === undefined || isSqlite(url)) continue;
+    report([...path, option], 'is for sqlite: only', 'Leave it out');
+  }
+  if (variant === 'list' && !isRedis(url)) {
+    report([...path, 'variant'], 'list is for redis: only', 'Use simple or stream, or a redis: URL');
+  }
+  if (variant === 'list' && namespace.deadLetter !== undefined) {
+    report([...path, 'deadLetter'], 'is not for lists, which count no tries', 'Leave it out, or use simple');
+  }
+  if (signaller?.url !== undefined && signaller.url !== url && isSqlite(signaller.url)) {
+    report(
+      [...path, 'signaller', 'url'],
+      'is a SQLite file, which no other process can use',
+      'Name local: or a networked engine',
+    );
+  }
+}
+
+/** Namespaces with the same URL use one engine, so what they say of it must be the same. */
+function checkSharedEngines(namespaces: Config['namespaces'], report: Report): void {
+  const first = new Map<string, [string, NamespaceConfig]>();
+  for (const [name, namespace] of Object.entries(namespaces)) {
+    const shared = first.get(namespace.url);
+    if (shared === undefined) {
+      first.set(namespace.url, [name, namespace]);
+      continue;
+    }
+    for (const option of ['durability', 'cacheBytes'] as const) {
+      if (shared[1][option] === namespace[option]) continue;
+      report(
+        ['namespaces', name, option],
+        `is ${namespace[option] ?? 'not given'}, but ${shared[1][option] ?? 'not given'} in namespace ${shared[0]} of the same engine`,
+        'Give both the same, or give them different URLs',
+      );
+    }
+  }
+}
+
+function attempt(check: () => void, path: Path, hint: string, report: Report): void {
+  try {
+    check();
+  } catch (error) {
+    if (!(error instanceof QuaysideError)) throw error;
+    report(path, error.message.replace(/\.$/, ''), hint);
+  }
 }

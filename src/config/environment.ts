@@ -1,12 +1,21 @@
 import { resolve } from 'node:path';
 import { nearestName } from '../util/did-you-mean.ts';
 import { quote } from '../util/quote.ts';
+import { type ConfigNotes, readSecretFile } from './files.ts';
 import type { ConfigProblem, Path } from './problem.ts';
-import { RENAMED } from './renamed.ts';
-import { entrySchema, isTree, type OptionSchema, ROOT, schemaAt, type Tree } from './schema.ts';
-import { readSecretFile } from './secret-file.ts';
+import {
+  entrySchema,
+  isTree,
+  type OptionSchema,
+  PREFIX,
+  RENAMED,
+  ROOT,
+  schemaAt,
+  segmentOf,
+  type Tree,
+  variableName,
+} from './schema.ts';
 
-const PREFIX = 'QUAYSIDE_';
 const FROM_FILE = '_FILE';
 
 /** The port of a person who does not know the two underscores, or of Kubernetes, which writes a URL. */
@@ -16,11 +25,9 @@ const SERVICE_URL = /^(tcp|udp|sctp):\/\//;
 /** Kubernetes sets these for every service in the namespace, one named `quayside` included. */
 const SERVICE_LINK = /^QUAYSIDE_(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT|PORT_\d+_(TCP|UDP|SCTP)(_.*)?)$/;
 
-/** What the environment says, as found: not yet checked. */
-export interface EnvironmentOverlay {
+/** The options of the environment, as found: not yet checked. */
+export interface EnvironmentOverlay extends ConfigNotes {
   readonly settings: readonly EnvironmentSetting[];
-  readonly problems: readonly ConfigProblem[];
-  readonly warnings: readonly string[];
 }
 
 export interface EnvironmentSetting {
@@ -58,11 +65,6 @@ export function readEnvironment(env: NodeJS.ProcessEnv, base: string): Environme
     }
   }
   return { settings, problems, warnings };
-}
-
-/** The variable that sets an option; what users name stands between angle brackets. */
-export function variableName(path: Path): string {
-  return PREFIX + path.map((part) => (part.startsWith('<') ? part : segmentOf(part))).join('__');
 }
 
 /** Puts a value into the tree, making the groups above it. */
@@ -110,11 +112,6 @@ function walk(variable: string): { path: Path; schema: OptionSchema } | null {
   return { path, schema: at };
 }
 
-/** `bodyLimit` -> `BODY_LIMIT` */
-function segmentOf(name: string): string {
-  return name.replace(/[A-Z]/g, (letter) => `_${letter}`).toUpperCase();
-}
-
 function convert(schema: OptionSchema, text: string): unknown {
   switch (schema.type) {
     case 'integer':
@@ -142,11 +139,11 @@ function parsed(json: string): unknown {
 
 function unknownVariable(variable: string): ConfigProblem {
   const meant = meantVariable(variable);
-  const remedy =
+  const hint =
     meant === null
       ? 'Take the variable away, or find its name with `npm start -- --help`'
       : `Did you mean ${meant}?`;
-  return { source: variable, path: '', problem: 'there is no such option', remedy };
+  return { source: variable, path: '', problem: 'there is no such option', hint };
 }
 
 function portWarning(text: string): string {

@@ -1,13 +1,17 @@
 import { dirname, resolve } from 'node:path';
-import { asConfig, checkTree, type SourceOf } from './check.ts';
+import { checkRules, checkTree } from './check.ts';
 import { type EnvironmentSetting, readEnvironment, setIn } from './environment.ts';
-import { readConfigFile } from './file.ts';
+import { type ConfigNotes, readConfigFile, readSecretsOf } from './files.ts';
 import type { Config, NamespaceConfig } from './options.ts';
-import { ConfigError, type ConfigProblem, type Path, pathText } from './problem.ts';
-import { type Renaming, renamedText, renameOptions } from './renamed.ts';
-import { checkRules } from './rules.ts';
-import { isTree, ROOT, schemaAt, type Tree, withDefaults } from './schema.ts';
-import { readSecretsOf, type SecretNotes } from './secret-file.ts';
+import {
+  ConfigError,
+  type ConfigProblem,
+  type ErrorAt,
+  type Path,
+  pathText,
+  type Report,
+} from './problem.ts';
+import { isTree, RENAMED, ROOT, schemaAt, type Tree, withDefaults } from './schema.ts';
 
 export interface ConfigSources {
   /** As given on the command line; null: defaults and environment only. */
@@ -20,8 +24,9 @@ export interface ConfigSources {
 export interface LoadedConfig {
   /** Checked, defaults filled in, paths absolute. */
   readonly config: Config;
-  readonly sourceOf: SourceOf;
   readonly warnings: readonly string[];
+  /** For values that turn out to be wrong when they are used. */
+  readonly errorAt: ErrorAt;
 }
 
 /**
@@ -32,39 +37,43 @@ export async function loadConfig({ file, env, cwd }: ConfigSources): Promise<Loa
   const base = file === null ? cwd : dirname(resolve(cwd, file));
   const tree = file === null ? {} : await readConfigFile(resolve(cwd, file));
   const overlay = readEnvironment(env, base);
-  const sourceOf = sourceFinder(file, overlay.settings);
-  const secrets: SecretNotes = { problems: [], warnings: [] };
-  readSecretsOf(tree, ROOT, { source: file, path: [], base }, secrets);
-  for (const { variable, path, value } of overlay.settings) {
-    if (isTree(value)) readSecretsOf(value, schemaAt(path) ?? {}, { source: variable, path, base }, secrets);
+  const { settings } = overlay;
+  const sourceOf = (path: Path): string | null =>
+    settings.findLast(({ path: own }) => own.every((part, i) => part === path[i]))?.variable ?? file;
+  const problemAt = (path: Path, problem: string, hint: string): ConfigProblem => {
+    return { source: sourceOf(path), path: pathText(path), problem, hint };
+  };
+  const notes: ConfigNotes = { problems: [...overlay.problems], warnings: [...overlay.warnings] };
+  const { problems, warnings } = notes;
+  const report: Report = (...wrong) => problems.push(problemAt(...wrong));
+
+  readSecretsOf(tree, ROOT, { source: file, path: [], base }, notes);
+  checkNames(tree, report);
+  for (const { variable, path, value } of settings) {
+    if (!isTree(value)) continue;
+    readSecretsOf(value, schemaAt(path) ?? {}, { source: variable, path, base }, notes);
+    checkNames(value, report, path);
   }
-  const problems = [
-    ...overlay.problems,
-    ...secrets.problems,
-    ...repeatedSettings(overlay.settings),
-    ...unusableNames(tree, sourceOf),
-    ...overlay.settings.flatMap(({ path, value }) =>
-      isTree(value) ? unusableNames(value, sourceOf, path) : [],
-    ),
-  ];
+  problems.push(...repeatedSettings(settings));
   expandShortUsers(tree);
-  for (const { path, value } of overlay.settings) setIn(tree, path, value);
+  for (const { path, value } of settings) setIn(tree, path, value);
   expandShortUsers(tree);
-  const warnings = [...overlay.warnings, ...secrets.warnings];
-  for (const renaming of renameOptions(tree)) {
-    const source = sourceOf(renaming.from);
-    warnings.push(`${source}: ${renamedText(renaming)}`);
-    if (renaming.isRepeated) problems.push(givenTwice(source, renaming));
-  }
-  const filled = withDefaults(ROOT, tree) as Tree;
-  problems.push(...checkTree(filled, sourceOf));
-  if (problems.length > 0) throw new ConfigError(problems);
-  const config = asConfig(filled);
-  checkRules(config, (path, problem, remedy) => {
-    problems.push({ source: sourceOf(path), path: pathText(path), problem, remedy });
+  renameOptions(tree, (from, to, isRepeated) => {
+    warnings.push(`${sourceOf(from)}: ${pathText(from)} is now called ${pathText(to)}`);
+    if (isRepeated)
+      report(from, `is now called ${pathText(to)}, which is given as well`, 'Take the old name away');
   });
+  const filled = withDefaults(ROOT, tree) as Tree;
+  checkTree(filled, report);
   if (problems.length > 0) throw new ConfigError(problems);
-  return { config: withAbsolutePaths(config, base), sourceOf, warnings };
+  const config = filled as Config;
+  checkRules(config, report);
+  if (problems.length > 0) throw new ConfigError(problems);
+  return {
+    config: withAbsolutePaths(config, base),
+    warnings,
+    errorAt: (...wrong) => new ConfigError([problemAt(...wrong)]),
+  };
 }
 
 /** `users: { test1: secret }` is short for `users: { test1: { password: secret } }`. */
@@ -74,13 +83,6 @@ function expandShortUsers(tree: Tree): void {
   for (const [name, user] of Object.entries(users)) {
     if (typeof user === 'string') users[name] = { password: user };
   }
-}
-
-function sourceFinder(file: string | null, settings: readonly EnvironmentSetting[]): SourceOf {
-  return (path) => {
-    const set = settings.findLast(({ path: own }) => own.every((part, i) => part === path[i]));
-    return set?.variable ?? file;
-  };
 }
 
 /** `X` and `X_FILE`, or two spellings of one option: which one counts would be a guess. */
@@ -95,7 +97,7 @@ function repeatedSettings(settings: readonly EnvironmentSetting[]): ConfigProble
         source: variable,
         path: text,
         problem: `is given by ${before} as well`,
-        remedy: 'Take one of them away',
+        hint: 'Take one of them away',
       });
     }
     seen.set(text, variable);
@@ -103,23 +105,37 @@ function repeatedSettings(settings: readonly EnvironmentSetting[]): ConfigProble
   return problems;
 }
 
-/** An option under its old and its new name. */
-function givenTwice(source: string | null, { from, to }: Renaming): ConfigProblem {
-  const path = pathText(from);
-  const problem = `is now called ${pathText(to)}, which is given as well`;
-  return { source, path, problem, remedy: 'Take the old name away' };
+/** A key of this name would change objects instead of being one of their keys. */
+function checkNames(tree: Tree, report: Report, path: Path = []): void {
+  for (const [key, value] of Object.entries(tree)) {
+    if (key === '__proto__') report([...path, key], 'cannot be a name', 'Choose another name');
+    else if (isTree(value)) checkNames(value, report, [...path, key]);
+  }
 }
 
-/** A key of this name would change objects instead of being one of their keys. */
-function unusableNames(tree: Tree, sourceOf: SourceOf, path: Path = []): ConfigProblem[] {
-  return Object.entries(tree).flatMap(([key, value]) => {
-    const at = [...path, key];
-    if (key === '__proto__') {
-      const problem = 'cannot be a name';
-      return [{ source: sourceOf(at), path: pathText(at), problem, remedy: 'Choose another name' }];
-    }
-    return isTree(value) ? unusableNames(value, sourceOf, at) : [];
-  });
+/**
+ * Moves the values of old names to their new ones.
+ * @param onRenamed called for each old name that is given, and with whether the new one is, too
+ */
+function renameOptions(tree: Tree, onRenamed: (from: Path, to: Path, isRepeated: boolean) => void): void {
+  for (const { from, to } of RENAMED) {
+    const group = groupOf(tree, from);
+    const oldName = from.at(-1) ?? '';
+    if (group === undefined || !Object.hasOwn(group, oldName)) continue;
+    const target = groupOf(tree, to) ?? group;
+    const newName = to.at(-1) ?? '';
+    const isRepeated = Object.hasOwn(target, newName);
+    if (!isRepeated) target[newName] = group[oldName];
+    delete group[oldName];
+    onRenamed(from, to, isRepeated);
+  }
+}
+
+/** The group that an option is in; undefined if it is not there. */
+function groupOf(tree: Tree, path: Path): Tree | undefined {
+  let at: unknown = tree;
+  for (const key of path.slice(0, -1)) at = isTree(at) ? at[key] : undefined;
+  return isTree(at) ? at : undefined;
 }
 
 function withAbsolutePaths(config: Config, base: string): Config {

@@ -1,20 +1,100 @@
-import Type, { type Static } from 'typebox';
-import {
-  AmqpOptions,
-  CLOSED,
-  HOST_OR_SOCKET,
-  INSECURE,
-  StompOptions,
-  tlsOptions,
-} from './listener-options.ts';
+import Type, { type Static, type TProperties } from 'typebox';
 
 /**
  * Every option, declared once: its type, default, bounds and help. The check of the file, the reading of the
  * environment, `--help`, `--print-config` and the table in `docs/configuration.md` all come from here.
  *
  * Lengths are in seconds, sizes in bytes. `secret` marks what is masked when shown, wholly or as
- * a URL, and may be given by a file (`…_FILE`); `remedy` says what to do where the value is wrong.
+ * a URL, and may be given by a file (`…_FILE`); `hint` says what to do where the value is wrong.
  */
+
+/** Keys that are not declared are errors. */
+const CLOSED = { additionalProperties: false };
+
+/** A certificate for a listener. */
+const tlsOptions = (description: string) =>
+  Type.Optional(
+    Type.Object(
+      {
+        cert: Type.String({ minLength: 1, description: 'PEM file of the certificate chain' }),
+        key: Type.String({ minLength: 1, description: 'PEM file of its private key' }),
+      },
+      { ...CLOSED, description: `${description}; both files are read again on SIGHUP` },
+    ),
+  );
+
+const hostOption = (description: string) => Type.String({ minLength: 1, default: '127.0.0.1', description });
+
+/** Where a listener is bound, and what protects it. */
+const HOST = hostOption('address or name to listen on');
+const HOST_OR_SOCKET = hostOption(
+  'address or name to listen on, or the absolute path of a Unix socket, which gets mode `0660`',
+);
+
+const INSECURE = Type.Boolean({
+  default: false,
+  description: 'allows listening beyond this machine without TLS: passwords then travel in the clear',
+});
+
+/** A front end besides HTTP: off unless it is given a port. Its users are those of `http.users`. */
+const frontEndOptions = <More extends TProperties>(
+  name: string,
+  customaryPort: number,
+  tooLarge: string,
+  more: More,
+) =>
+  Type.Object(
+    {
+      host: HOST,
+      port: Type.Optional(
+        Type.Integer({
+          minimum: 0,
+          maximum: 65_535,
+          description: `port, ${customaryPort} by custom; 0 takes a free one; without it ${name} is off`,
+        }),
+      ),
+      bodyLimit: Type.Integer({
+        minimum: 1,
+        maximum: 1_073_741_824,
+        default: 1_048_576,
+        description: tooLarge,
+      }),
+      maxSockets: Type.Integer({
+        minimum: 1,
+        default: 10_000,
+        description: 'connections kept at once; further ones are closed',
+      }),
+      tls: tlsOptions(`serves ${name} over TLS (1.2 and up)`),
+      insecure: INSECURE,
+      trustedProxies: Type.Array(Type.String(), {
+        default: [],
+        description:
+          'proxies that send a PROXY protocol header (version 2), which says where a client connects from: addresses or networks (`10.0.0.0/8`); their connections without one are closed',
+      }),
+      ...more,
+    },
+    { ...CLOSED, default: {} },
+  );
+
+const StompOptions = frontEndOptions(
+  'STOMP',
+  61613,
+  'largest body of a SEND, bytes; larger ones end the session with an ERROR',
+  {
+    trailingNewline: Type.Boolean({
+      default: true,
+      description:
+        'sends one LF after each frame, which some clients wait for, such as the stomp extension of PHP',
+    }),
+  },
+);
+
+const AmqpOptions = frontEndOptions(
+  'AMQP 1.0',
+  5672,
+  'largest body of a message, bytes; larger ones are rejected',
+  {},
+);
 
 const ENGINE_URL = '^[a-z][a-z0-9+.-]*:';
 
@@ -22,7 +102,7 @@ const UserOptions = Type.Object(
   {
     password: Type.String({
       secret: 'whole',
-      remedy: 'Make a hash with `npm start -- hash-password` and write it between single quotes',
+      hint: 'Make a hash with `npm start -- hash-password` and write it between single quotes',
       description:
         'argon2id hash as `npm start -- hash-password` prints it; a plain one is taken with a warning',
     }),
@@ -33,7 +113,7 @@ const UserOptions = Type.Object(
       }),
     ),
   },
-  { ...CLOSED, remedy: 'Write a password between quotes, or { password: …, rights: … }' },
+  { ...CLOSED, hint: 'Write a password between quotes, or { password: …, rights: … }' },
 );
 
 const HttpOptions = Type.Object(
@@ -64,7 +144,7 @@ const HttpOptions = Type.Object(
     tls: tlsOptions('serves HTTPS (TLS 1.2 and up)'),
     insecure: INSECURE,
     allowedOrigins: Type.Array(
-      Type.String({ pattern: '^https?://[^/]+$', remedy: 'Write it as https://jobs.example' }),
+      Type.String({ pattern: '^https?://[^/]+$', hint: 'Write it as https://jobs.example' }),
       {
         default: [],
         description:
@@ -133,7 +213,7 @@ const StatsOptions = Type.Object(
     coll: Type.Optional(
       Type.String({
         pattern: '^[^/]{1,64}$',
-        remedy: 'Choose up to 64 characters without a slash',
+        hint: 'Choose up to 64 characters without a slash',
         description:
           'name that sets them apart from those of other installations; `stats` where it is not given',
       }),
@@ -147,7 +227,7 @@ const NamespaceOptions = Type.Object(
     url: Type.String({
       secret: 'in-url',
       pattern: ENGINE_URL,
-      remedy: 'Name an engine, as in "sqlite:N.db"',
+      hint: 'Name an engine, as in "sqlite:N.db"',
       description:
         'engine: `sqlite:FILE` (relative to `dataDir`), `sqlite::memory:`, `redis://…` or `postgres://…`; a URL given twice is one engine',
     }),
@@ -298,7 +378,7 @@ export const Options = Type.Object(
         N: { url: 'sqlite:N.db' },
         events: { url: 'sqlite:events.db', variant: 'stream', groups: ['default'] },
       },
-      remedy: 'Name at least one, or leave it out for N and events',
+      hint: 'Name at least one, or leave it out for N and events',
       description: 'namespaces by name; `N` and `events` (a stream) where none is given',
     }),
     exchanges: Type.Record(Type.String({ minLength: 1 }), ExchangeOptions, {

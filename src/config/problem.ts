@@ -6,8 +6,14 @@ export interface ConfigProblem {
   readonly path: string;
   /** What is wrong; reads on from the path. Never holds a secret. */
   readonly problem: string;
-  readonly remedy: string;
+  readonly hint: string;
 }
+
+/** Reports that the value at a path cannot be used. */
+export type Report = (path: Path, problem: string, hint: string) => void;
+
+/** Makes the error for the value at a path, with where it came from. */
+export type ErrorAt = (path: Path, problem: string, hint: string) => ConfigError;
 
 /** A configuration with which the server does not start. One line a problem, for people to read. */
 export class ConfigError extends Error {
@@ -32,7 +38,7 @@ export function pathText(path: Path): string {
     .join('');
 }
 
-function problemLine({ source, path, problem, remedy }: ConfigProblem): string {
+function problemLine({ source, path, problem, hint }: ConfigProblem): string {
   const where = [source, path].filter((part) => part !== null && part !== '').join(': ');
-  return `${where}: ${problem}. ${remedy}${remedy.endsWith('?') ? '' : '.'}`;
+  return `${where}: ${problem}. ${hint}${hint.endsWith('?') ? '' : '.'}`;
 }

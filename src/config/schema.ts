@@ -1,4 +1,6 @@
-import { Options } from './options.ts';
+import { stringify } from 'yaml';
+import { MASK, maskUrl } from '../util/mask.ts';
+import { type Config, Options } from './options.ts';
 import type { Path } from './problem.ts';
 
 /** What the walks over the declared options need to know of a schema. */
@@ -11,13 +13,19 @@ export interface OptionSchema {
   readonly default?: unknown;
   readonly description?: string;
   readonly secret?: 'whole' | 'in-url';
-  readonly remedy?: string;
+  readonly hint?: string;
   readonly minimum?: number;
   readonly maximum?: number;
   readonly exclusiveMinimum?: number;
 }
 
+/** All options. */
 export const ROOT = Options as OptionSchema;
+
+/** Options that had another name before. The old name works, with a warning. */
+export const RENAMED: readonly { readonly from: Path; readonly to: Path }[] = [
+  { from: ['http', 'openMetrics'], to: ['http', 'metricsWithoutLogin'] },
+];
 
 /** The schema of whatever is named freely under a map option; undefined where the option is no map. */
 export function entrySchema(schema: OptionSchema): OptionSchema | undefined {
@@ -83,4 +91,74 @@ function rangeText({ minimum, maximum, exclusiveMinimum }: OptionSchema): string
   const from = exclusiveMinimum === undefined ? minimum && ` from ${minimum}` : ` above ${exclusiveMinimum}`;
   const low = minimum === 0 ? ' from 0' : (from ?? '');
   return maximum === undefined ? String(low) : `${low} to ${maximum}`;
+}
+
+/** What the names of all variables begin with. */
+export const PREFIX = 'QUAYSIDE_';
+
+/** The variable that sets an option; what users name stands between angle brackets. */
+export function variableName(path: Path): string {
+  return PREFIX + path.map((part) => (part.startsWith('<') ? part : segmentOf(part))).join('__');
+}
+
+/** `bodyLimit` -> `BODY_LIMIT` */
+export function segmentOf(name: string): string {
+  return name.replace(/[A-Z]/g, (letter) => `_${letter}`).toUpperCase();
+}
+
+/** One option, as the help and `docs/configuration.md` show it. */
+export interface OptionDescription {
+  /** What the user names stands between angle brackets: `namespaces.<name>.url`. */
+  readonly path: string;
+  readonly type: string;
+  /** As written in the file; '' where there is none. */
+  readonly default: string;
+  readonly help: string;
+  readonly variable: string;
+}
+
+/** All options, in the order of their declaration. */
+export function describeOptions(): OptionDescription[] {
+  return describe(ROOT, []);
+}
+
+function describe(schema: OptionSchema, path: readonly string[]): OptionDescription[] {
+  const own = schema.description === undefined ? [] : [describeOne(schema, schema.description, path)];
+  const entry = entrySchema(schema);
+  if (entry !== undefined && entry.type === 'object') own.push(...describe(entry, [...path, '<name>']));
+  for (const [key, inner] of Object.entries(schema.properties ?? {}))
+    own.push(...describe(inner, [...path, key]));
+  return own;
+}
+
+function describeOne(schema: OptionSchema, help: string, path: readonly string[]): OptionDescription {
+  const isGroup = schema.type === 'object';
+  return {
+    path: path.map((part, i) => (i === 0 ? part : `.${part}`)).join(''),
+    type: typeText(schema),
+    default: isGroup || schema.default === undefined ? '' : JSON.stringify(schema.default),
+    help,
+    variable: variableName(path),
+  };
+}
+
+/** What is in force, as YAML that could be a configuration file, secrets masked. */
+export function showConfig(config: Config): string {
+  return stringify(masked(ROOT, config), { lineWidth: 0 });
+}
+
+/** A secret that is in a URL leaves the rest of the URL to be seen. */
+function masked(schema: OptionSchema, value: unknown): unknown {
+  if (typeof value === 'string') {
+    if (schema.secret === undefined) return value;
+    return schema.secret === 'whole' ? MASK : maskUrl(value);
+  }
+  if (!isTree(value)) return value;
+  const entry = entrySchema(schema);
+  return Object.fromEntries(
+    Object.entries(value).map(([key, inner]) => [
+      key,
+      masked(schema.properties?.[key] ?? entry ?? {}, inner),
+    ]),
+  );
 }

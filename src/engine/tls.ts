@@ -1,5 +1,4 @@
-import type { ConnectionOptions } from 'node:tls';
-import { trustSystemAuthorities } from '../util/authorities.ts';
+import { type ConnectionOptions, getCACertificates, setDefaultCACertificates } from 'node:tls';
 import type { EngineSettings } from './settings.ts';
 
 export type TlsFiles = Pick<ConnectionOptions, 'ca' | 'cert' | 'key'>;
@@ -15,6 +14,18 @@ export function readTlsFiles<Name extends string>(
   const [ca, cert, key] = [settings.file(names.ca), settings.file(names.cert), settings.file(names.key)];
   if (ca === null) trustSystemAuthorities();
   return { ...(ca !== null && { ca }), ...(cert !== null && { cert }), ...(key !== null && { key }) };
+}
+
+let areTrusted = false;
+
+/**
+ * Makes TLS clients of this process trust the system's authorities in addition to those that come with Node. Takes a
+ * tenth of a second, so it is for engines that are reached over TLS and name no authority of their own.
+ */
+function trustSystemAuthorities(): void {
+  if (areTrusted) return;
+  areTrusted = true;
+  setDefaultCACertificates([...new Set([...getCACertificates('default'), ...getCACertificates('system')])]);
 }
 
 /** How the TLS settings of an engine's URL are written. */

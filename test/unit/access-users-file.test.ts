@@ -61,7 +61,7 @@ describe('The users file', () => {
       await file.write([(await newAdministrator()).definition]);
       process.seteuid?.(NOBODY);
       try {
-        await assert.rejects(file.read(), { message: /EACCES/, remedy: /^Let the user .* read it$/ });
+        await assert.rejects(file.read(), { message: /EACCES/, hint: /^Let the user .* read it$/ });
       } finally {
         process.seteuid?.(0);
       }

@@ -85,8 +85,8 @@ describe('A user definition is refused', () => {
           assert.ok(error instanceof UserDefinitionError);
           assert.equal(error.field.join('.'), field);
           assert.match(error.message, message);
-          assert.notEqual(error.remedy, '');
-          if (whole.password !== '') assert.ok(!`${error.message} ${error.remedy}`.includes(whole.password));
+          assert.notEqual(error.hint, '');
+          if (whole.password !== '') assert.ok(!`${error.message} ${error.hint}`.includes(whole.password));
           return true;
         },
       );

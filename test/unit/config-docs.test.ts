@@ -4,8 +4,8 @@ import { before, describe, it } from 'node:test';
 import { optionsTable } from '../../scripts/options-table.ts';
 import { DEFAULT_COST } from '../../src/access/phc.ts';
 import { RIGHTS } from '../../src/access/user.ts';
-import { describeOptions } from '../../src/config/describe.ts';
 import { loadConfig } from '../../src/config/load.ts';
+import { describeOptions } from '../../src/config/schema.ts';
 
 describe('docs/configuration.md', () => {
   let text: string;

@@ -104,9 +104,9 @@ describe('The environment', () => {
       ['QUAYSIDE_NAMESPACES_jobs_URL', 'QUAYSIDE_NAMESPACES__jobs__URL'],
       ['QUAYSIDE_HTTP_USERS_ann_PASSWORD_FILE', 'QUAYSIDE_HTTP__USERS__ann__PASSWORD_FILE'],
     ] as const) {
-      const [{ remedy } = { remedy: '' }] = await problemsOf(null, { [variable]: '1' });
-      if (meant === null) assert.match(remedy, /^Take the variable away/);
-      else assert.equal(remedy, `Did you mean ${meant}?`);
+      const [{ hint } = { hint: '' }] = await problemsOf(null, { [variable]: '1' });
+      if (meant === null) assert.match(hint, /^Take the variable away/);
+      else assert.equal(hint, `Did you mean ${meant}?`);
     }
   });
 

@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { describe, it } from 'node:test';
 import { loadConfig } from '../../src/config/load.ts';
 import { ConfigError } from '../../src/config/problem.ts';
-import { showConfig } from '../../src/config/show.ts';
+import { showConfig } from '../../src/config/schema.ts';
 import { configOf, folder, problemsOf } from '../support/loaded-config.ts';
 
 describe('The configuration', () => {
@@ -68,7 +68,7 @@ describe('The configuration', () => {
   });
 });
 
-describe('A wrong configuration is refused with source, path and remedy:', () => {
+describe('A wrong configuration is refused with source, path and hint:', () => {
   const cases: [why: string, text: string, path: string, problem: RegExp][] = [
     ['an unknown key', 'htpp: {}', 'htpp', /no such option/],
     ['an unknown key below', 'http: { prot: 1 }', 'http.prot', /no such option/],
@@ -203,7 +203,7 @@ describe('A wrong configuration is refused with source, path and remedy:', () =>
       assert.match(String(found.source), /quayside\.yaml$/);
       assert.equal(found.path, path);
       assert.match(found.problem, problem);
-      assert.notEqual(found.remedy, '');
+      assert.notEqual(found.hint, '');
       assert.ok(!JSON.stringify(found).includes('CANARY'));
     });
   }
@@ -214,11 +214,11 @@ describe('A wrong configuration is refused with source, path and remedy:', () =>
   });
 
   it('a near miss, with the name that was meant', async () => {
-    const remedy = async (text: string) => (await problemsOf(text))[0]?.remedy;
-    assert.equal(await remedy('http: { prot: 1 }'), 'Did you mean "port"?');
-    assert.equal(await remedy('http: { bodylimit: 1 }'), 'Did you mean "bodyLimit"?');
-    assert.equal(await remedy('datadir: x'), 'Did you mean "dataDir"?');
-    assert.match(String(await remedy('http: { frobnicate: 1 }')), /^Known here are host, port, /);
+    const hint = async (text: string) => (await problemsOf(text))[0]?.hint;
+    assert.equal(await hint('http: { prot: 1 }'), 'Did you mean "port"?');
+    assert.equal(await hint('http: { bodylimit: 1 }'), 'Did you mean "bodyLimit"?');
+    assert.equal(await hint('datadir: x'), 'Did you mean "dataDir"?');
+    assert.match(String(await hint('http: { frobnicate: 1 }')), /^Known here are host, port, /);
   });
 
   it('many unknown keys, none of which may slip through', async () => {

@@ -1,7 +1,6 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
-import { makeLogger } from '../../src/app/log.ts';
-import { textLine } from '../../src/app/log-text.ts';
+import { makeLogger, textLine } from '../../src/app/log.ts';
 
 /** What a logger of this level writes for what `say` says. */
 function linesOf(say: (logger: ReturnType<typeof makeLogger>) => void, level = 'info'): string[] {

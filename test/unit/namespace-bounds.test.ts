@@ -15,14 +15,10 @@ it('a namespace in memory holds 1 GiB if nothing is configured, and no other has
     file: { ...usual, url: 'sqlite:bounds.db' },
     bounded: { ...usual, url: 'sqlite:bounded.db', maxElements: 5, maxBytes: 2_000_000 },
   };
-  const engines = await loadEngines({
-    namespaces,
-    dataDir: '/nowhere',
-    dedupWindowMs: 1000,
-    clock: systemClock,
-    log: SILENT_LOG,
-    sourceOf: () => null,
-  });
+  const engines = await loadEngines(
+    { namespaces, dataDir: '/nowhere', dedup: { window: 1 } },
+    { clock: systemClock, log: SILENT_LOG, errorAt: () => assert.fail('the engines can be opened') },
+  );
   const setups = namespaceSetups({ namespaces } as unknown as Config, engines, SILENT_LOG);
   assert.deepEqual(
     setups.map(({ maxElements, maxBytes }) => [maxElements, maxBytes]),

@@ -17,7 +17,7 @@ import { LocalSignaller } from '../../engine/local-signaller.ts';
 import type { Signaller } from '../../engine/signaller.ts';
 import type { Stats } from '../../engine/stats.ts';
 import type { Storage } from '../../engine/storage.ts';
-import { makeFolder } from '../../util/make-folder.ts';
+import { makeFolder } from '../../util/files.ts';
 import { WorkerClient } from './client.ts';
 import { SqliteDefinitions } from './definitions.ts';
 import { diskUsage } from './disk-usage.ts';

@@ -1,6 +1,6 @@
 import { chmodSync, copyFileSync, existsSync, rmSync } from 'node:fs';
 import { DatabaseSync } from 'node:sqlite';
-import { PRIVATE_MODE } from '../../util/private-file.ts';
+import { PRIVATE_MODE } from '../../util/files.ts';
 import { checkAgree } from './worker/check.ts';
 import { markCopy } from './worker/meta.ts';
 import { openError, refuseIfInUse } from './worker/open.ts';

@@ -2,7 +2,7 @@ import { closeSync, fdatasync, openSync, renameSync, rmSync, statfsSync, statSyn
 import { dirname } from 'node:path';
 import { backup, DatabaseSync } from 'node:sqlite';
 import { QuaysideError } from '../../../model/errors.ts';
-import { createPrivateFile } from '../../../util/private-file.ts';
+import { createPrivateFile } from '../../../util/files.ts';
 import { isBusy, isFull, messageOf, sqliteCode } from './faults.ts';
 import { markCopy } from './meta.ts';
 

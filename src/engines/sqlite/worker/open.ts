@@ -1,6 +1,6 @@
 import { copyFileSync, existsSync, rmSync, statSync } from 'node:fs';
 import { DatabaseSync } from 'node:sqlite';
-import { createPrivateFile, widerMode } from '../../../util/private-file.ts';
+import { createPrivateFile, widerMode } from '../../../util/files.ts';
 import { type DamagedLog, type Durability, type FileCheck, MEMORY } from '../settings.ts';
 import { checkFile } from './check.ts';
 import { isBusy, isDamage, messageOf, SQLITE_ERROR, sqliteCode } from './faults.ts';

@@ -9,7 +9,7 @@ import {
   writeSync,
 } from 'node:fs';
 import { dirname } from 'node:path';
-import { openPrivateFile } from '../../../util/private-file.ts';
+import { openPrivateFile } from '../../../util/files.ts';
 import { StoreLost } from './faults.ts';
 
 export interface SpaceOptions {

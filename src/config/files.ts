@@ -1,13 +1,66 @@
 import { readFileSync, statSync } from 'node:fs';
+import { readFile } from 'node:fs/promises';
 import { resolve } from 'node:path';
-import { type ConfigProblem, type Path, pathText } from './problem.ts';
+import { parseDocument, type YAMLError } from 'yaml';
+import { ConfigError, type ConfigProblem, type Path, pathText } from './problem.ts';
 import { entrySchema, isTree, type OptionSchema, type Tree } from './schema.ts';
+
+const MAX_ALIASES = 100;
+const QUOTE = 'Mend it there; values with special characters go between single quotes';
+
+/**
+ * Reads a YAML file; JSON is YAML.
+ * @throws ConfigError if it cannot be read, is no YAML, or is no map of options
+ */
+export async function readConfigFile(file: string): Promise<Tree> {
+  let text: string;
+  try {
+    text = await readFile(file, 'utf8');
+  } catch (error) {
+    throw wrongFile(
+      file,
+      `cannot be read (${(error as NodeJS.ErrnoException).code})`,
+      'Name a file that this user may read with --config',
+    );
+  }
+  return parseConfig(file, text);
+}
+
+function parseConfig(file: string, text: string): Tree {
+  const document = parseDocument(text);
+  const error = document.errors[0] ?? document.warnings[0];
+  if (error !== undefined) throw wrongFile(file, `is not YAML: ${describe(error)}`, QUOTE);
+  const content: unknown = toValue(file, document);
+  if (content === null) return {};
+  if (!isTree(content))
+    throw wrongFile(file, 'holds no options', 'Write a map, such as "http: { port: 3444 }"');
+  return content;
+}
+
+/** What is wrong and where. The rest of the parser's message may quote the file, secrets included. */
+function describe({ message, linePos }: YAMLError): string {
+  const [what = ''] = message.split(/: | at line |\n/);
+  const [at] = linePos ?? [];
+  return at === undefined ? what : `${what}, at line ${at.line}, column ${at.col}`;
+}
+
+function toValue(file: string, document: ReturnType<typeof parseDocument>): unknown {
+  try {
+    return document.toJS({ maxAliasCount: MAX_ALIASES });
+  } catch {
+    throw wrongFile(file, 'has an alias (*name) that stands for nothing, or too many of them', QUOTE);
+  }
+}
+
+function wrongFile(file: string, problem: string, hint: string): ConfigError {
+  return new ConfigError([{ source: file, path: '', problem, hint }]);
+}
 
 /** Ends the name of a key that names the file with a secret: `passwordFile` for `password`. */
 const SUFFIX = 'File';
 
-/** What came of reading secrets: values are in their places. */
-export interface SecretNotes {
+/** What was found while a configuration was read. */
+export interface ConfigNotes {
   readonly problems: ConfigProblem[];
   readonly warnings: string[];
 }
@@ -22,7 +75,7 @@ export interface SecretFile {
 }
 
 /** The secret, without the file's last line end; null, with a problem, if the file cannot be read. */
-export function readSecretFile({ source, file, path }: SecretFile, notes: SecretNotes): string | null {
+export function readSecretFile({ source, file, path }: SecretFile, notes: ConfigNotes): string | null {
   try {
     const value = readFileSync(file, 'utf8').replace(/\r?\n$/, '');
     if (process.platform !== 'win32' && (statSync(file).mode & 0o007) !== 0) {
@@ -34,7 +87,7 @@ export function readSecretFile({ source, file, path }: SecretFile, notes: Secret
       source,
       path: pathText(path),
       problem: `the file ${file} cannot be read (${(error as NodeJS.ErrnoException).code})`,
-      remedy: 'Name a file that this user may read',
+      hint: 'Name a file that this user may read',
     });
     return null;
   }
@@ -48,7 +101,7 @@ export function readSecretsOf(
   tree: Tree,
   schema: OptionSchema,
   from: { readonly source: string | null; readonly path: Path; readonly base: string },
-  notes: SecretNotes,
+  notes: ConfigNotes,
 ): void {
   const { source, path, base } = from;
   for (const [key, own] of Object.entries(schema.properties ?? {})) {
@@ -62,7 +115,7 @@ export function readSecretsOf(
         source,
         path: pathText([...path, key]),
         problem,
-        remedy: 'Take one of them away',
+        hint: 'Take one of them away',
       });
       continue;
     }

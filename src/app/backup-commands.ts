@@ -1,0 +1,281 @@
+import { cpSync, existsSync, readFileSync, renameSync, rmSync } from 'node:fs';
+import { request as httpRequest } from 'node:http';
+import { request as httpsRequest } from 'node:https';
+import { dirname, join, resolve } from 'node:path';
+import { text } from 'node:stream/consumers';
+import type { LoadedConfig } from '../config/load.ts';
+import type { Config } from '../config/options.ts';
+import { checkNotInUse, draftCopy, draftOf, dropDraft, existingFiles } from '../engines/sqlite/restore.ts';
+import { fileOf, MEMORY } from '../engines/sqlite/settings.ts';
+import type { BackupReport } from '../http/options.ts';
+import { systemClock } from '../util/clock.ts';
+import { makeFolder, syncFolder } from '../util/files.ts';
+import { quote } from '../util/quote.ts';
+import { Backups, MANIFEST } from './backups.ts';
+import { CommandFailed, type CommandLine } from './command-line.ts';
+import { type EngineParts, loadEngines } from './engines.ts';
+import { type PasswordSource, readPassword } from './passwords.ts';
+
+/**
+ * `backup`: copies all SQLite files into a new folder. A server that runs is asked to do it; else the files are opened
+ * here, as a start would, and so are checked. Returns the text to show.
+ * @throws CommandFailed
+ */
+export async function backUpCommand(
+  command: CommandLine,
+  { config, errorAt }: LoadedConfig,
+  passwords: PasswordSource,
+  version: string,
+): Promise<string> {
+  const folder = resolve(command.folder);
+  if (existsSync(folder)) throw new CommandFailed(`${folder} is there already; name a new folder.`);
+  try {
+    makeFolder(dirname(folder));
+    const log = {
+      info: () => {},
+      warn: (_fields: object, message: string) => void passwords.ask.write(`${message}\n`),
+    };
+    const parts = { clock: systemClock, log, errorAt };
+    const report =
+      (await backUpStopped(folder, config, parts, version)) ??
+      (await backUpRunning(folder, command, config, passwords));
+    return describe(folder, report);
+  } catch (error) {
+    throw error instanceof CommandFailed ? error : new CommandFailed(messageOf(error));
+  }
+}
+
+/**
+ * `restore`: puts a backup in the place of the files of a server that is stopped. Returns the text to show.
+ * @throws CommandFailed
+ */
+export function restoreCommand({ folder, replace }: CommandLine, config: Config): string {
+  const replacedAt = new Date(systemClock.now()).toISOString().replaceAll(':', '-');
+  try {
+    const restored = restoreBackup(resolve(folder), config, replace ? replacedAt : null);
+    const lines = restored.flatMap(({ file, namespaces, kept }) => [
+      `${namespaces.join(', ')}: ${file}`,
+      ...kept.map((path) => `  what was there is ${path} now`),
+    ]);
+    return `Restored:\n${lines.map((line) => `  ${line}\n`).join('')}`;
+  } catch (error) {
+    throw new CommandFailed(messageOf(error));
+  }
+}
+
+/** Null if a server has one of the files open. */
+async function backUpStopped(
+  folder: string,
+  config: Config,
+  parts: EngineParts,
+  version: string,
+): Promise<BackupReport | null> {
+  if (!hasSqliteFiles(config))
+    throw new CommandFailed(`There is no SQLite file to back up in ${config.dataDir}.`);
+  const engines = await loadEngines(config, parts);
+  const copied = engines.all().flatMap(({ engine }) => (engine.backUp === undefined ? [] : [engine]));
+  try {
+    for (const engine of copied) await engine.start();
+    return await new Backups({ config, engines, clock: parts.clock, version }).makeAt(folder);
+  } catch (error) {
+    if (messageOf(error).includes('is in use by another process')) return null;
+    throw error;
+  } finally {
+    await Promise.all(copied.map((engine) => engine.stop()));
+  }
+}
+
+/** The server writes into its own folder of backups, from where this process takes it. */
+async function backUpRunning(
+  folder: string,
+  command: CommandLine,
+  config: Config,
+  passwords: PasswordSource,
+): Promise<BackupReport> {
+  const password = await readPassword(passwords, `The server runs. Password of ${command.user}: `);
+  if (password === null) throw new CommandFailed('Nothing was backed up.');
+  const authorization = `Basic ${Buffer.from(`${command.user}:${password}`).toString('base64')}`;
+  const { status, body } = await post(addressOf(command, config), config, authorization);
+  const response = parse(body);
+  if (status !== 201) {
+    throw new CommandFailed(`The server answered ${status}: ${response.detail ?? 'no reason'}`);
+  }
+  const report = response as unknown as BackupReport;
+  try {
+    move(report.folder, folder);
+  } catch (error) {
+    throw new CommandFailed(`The backup is in ${report.folder}; it cannot be moved (${messageOf(error)}).`);
+  }
+  return report;
+}
+
+function addressOf({ url }: CommandLine, { http }: Config): URL {
+  if (url !== null) return new URL('/backup', url);
+  const local: Readonly<Record<string, string>> = { '0.0.0.0': '127.0.0.1', '::': '::1' };
+  const host = local[http.host] ?? http.host;
+  const named = host.startsWith('/') ? 'localhost' : host.includes(':') ? `[${host}]` : host;
+  return new URL(`http${http.tls === undefined ? '' : 's'}://${named}:${http.port}/backup`);
+}
+
+/** A response of the server. */
+interface ServerResponse {
+  readonly status: number;
+  readonly body: string;
+}
+
+async function post(address: URL, { http }: Config, authorization: string): Promise<ServerResponse> {
+  const { promise, resolve: onResponse, reject } = Promise.withResolvers<ServerResponse>();
+  const isTls = address.protocol === 'https:';
+  const options = {
+    method: 'POST',
+    headers: { authorization, 'content-length': 0 },
+    ...(http.host.startsWith('/') && { socketPath: http.host }),
+    // The certificate is the server's own, so it is known without an authority, under whatever name.
+    ...(isTls &&
+      http.tls !== undefined && { ca: readFileSync(http.tls.cert), checkServerIdentity: () => undefined }),
+  };
+  const call = (isTls ? httpsRequest : httpRequest)(address, options, (response) => {
+    text(response).then((body) => onResponse({ status: response.statusCode ?? 0, body }), reject);
+  });
+  call.on('error', (error) => {
+    const advice = 'A server has the files open, but does not answer; say where it listens with --url';
+    reject(new CommandFailed(`${advice} (${address.origin}: ${error.message}).`));
+  });
+  call.end();
+  return promise;
+}
+
+function parse(body: string): Readonly<Record<string, unknown>> {
+  try {
+    return JSON.parse(body) as Record<string, unknown>;
+  } catch {
+    return {};
+  }
+}
+
+/** Also to another file system. */
+function move(from: string, to: string): void {
+  try {
+    renameSync(from, to);
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code !== 'EXDEV') throw error;
+    cpSync(from, to, { recursive: true, errorOnExist: true, preserveTimestamps: true });
+    rmSync(from, { recursive: true });
+  }
+}
+
+function describe(folder: string, { files, skipped }: BackupReport): string {
+  const lines = files.map(
+    ({ file, namespaces, bytes }) => `${file}: ${namespaces.join(', ')} (${bytes} bytes)`,
+  );
+  const left = skipped.map(({ url, namespaces }) => `not in it: ${namespaces.join(', ')} (${url})`);
+  return `Backed up to ${folder}:\n${[...lines, ...left].map((line) => `  ${line}\n`).join('')}`;
+}
+
+function messageOf(error: unknown): string {
+  return error instanceof Error ? error.message : String(error);
+}
+
+/** Whether a namespace has a SQLite file that exists; to open a missing one makes it. */
+function hasSqliteFiles({ namespaces, dataDir }: Config): boolean {
+  return Object.values(namespaces)
+    .filter(({ url }) => url.startsWith('sqlite:'))
+    .some(({ url }) => existsSync(fileOf({ url, dataDir })));
+}
+
+/** A file of a backup that was put in its place. */
+interface RestoredFile {
+  /** Where the file is now. */
+  readonly file: string;
+  readonly namespaces: readonly string[];
+  /** Where the files that were in its place are now. */
+  readonly kept: readonly string[];
+}
+
+/** A file of a backup, and where it goes. */
+interface PlannedFile {
+  readonly backup: string;
+  readonly file: string;
+  readonly namespaces: readonly string[];
+}
+
+/**
+ * Puts the files of a backup where the configuration's namespaces have theirs. Everything is copied and checked before
+ * the first file gets its place.
+ * @param replacedAt part of the names that files which are in the way are given; null: they are not replaced
+ * @throws Error that says what is in the way, or wrong with the backup
+ */
+function restoreBackup(folder: string, config: Config, replacedAt: string | null): RestoredFile[] {
+  const planned = plan(folder, config);
+  for (const { file } of planned) checkPlace(file, replacedAt !== null);
+  try {
+    for (const { backup, file } of planned) {
+      makeFolder(dirname(file));
+      draftCopy(backup, file);
+    }
+    return planned.map(({ file, namespaces }) => {
+      const kept = existingFiles(file).map((path) => {
+        const aside = path.replace(file, `${file}.replaced-${replacedAt}`);
+        renameSync(path, aside);
+        return aside;
+      });
+      renameSync(draftOf(file), file);
+      syncFolder(dirname(file));
+      return { file, namespaces, kept };
+    });
+  } catch (error) {
+    for (const { file } of planned) dropDraft(file);
+    throw error;
+  }
+}
+
+/** @throws Error if the file may not be replaced, or cannot be as a server has it open */
+function checkPlace(file: string, mayReplace: boolean): void {
+  checkNotInUse(file);
+  const [first] = existingFiles(file);
+  if (first === undefined || mayReplace) return;
+  throw new Error(
+    `${first} is there already. Move it away, or give --replace, which keeps it under another name.`,
+  );
+}
+
+function plan(folder: string, config: Config): PlannedFile[] {
+  return readManifest(folder).map(({ file, namespaces }) => {
+    const targets = new Set(namespaces.map((name) => targetOf(name, config)));
+    const [target] = targets;
+    if (target === undefined || targets.size > 1) {
+      throw new Error(
+        `The backup's ${quote(file)} is of the namespaces ${namespaces.join(', ')}, which have no file in common now.`,
+      );
+    }
+    return { backup: join(folder, file), file: target, namespaces };
+  });
+}
+
+function targetOf(name: string, { namespaces, dataDir }: Config): string {
+  const url = Object.hasOwn(namespaces, name) ? namespaces[name]?.url : undefined;
+  if (url === undefined) {
+    throw new Error(`The backup has a namespace ${quote(name)}, which the configuration does not name.`);
+  }
+  const file = url.startsWith('sqlite:') ? fileOf({ url, dataDir }) : MEMORY;
+  if (file === MEMORY) throw new Error(`The namespace ${quote(name)} has no SQLite file now.`);
+  return file;
+}
+
+interface ManifestFile {
+  readonly file: string;
+  readonly namespaces: readonly string[];
+}
+
+function readManifest(folder: string): ManifestFile[] {
+  const path = join(folder, MANIFEST);
+  try {
+    const { files } = JSON.parse(readFileSync(path, 'utf8')) as { files: ManifestFile[] };
+    // A file that only carries statistics or signals belongs to no namespace; it starts empty.
+    return files.filter(({ namespaces }) => namespaces.length > 0);
+  } catch (error) {
+    throw new Error(
+      `${path} is not the list of a backup (${error instanceof Error ? error.message : error}).`,
+    );
+  }
+}

@@ -1,0 +1,94 @@
+import { randomBytes } from 'node:crypto';
+import { closeSync, constants, fsyncSync, mkdirSync, openSync, statSync } from 'node:fs';
+import { type FileHandle, open, rename, rm, stat } from 'node:fs/promises';
+import { dirname } from 'node:path';
+
+// What Node's own calls on files do not do well enough.
+
+/** What only the owner of a folder may enter. */
+const PRIVATE_FOLDER = 0o700;
+
+/**
+ * Creates a folder for its owner alone, and those above it that are missing. Node's own recursive `mkdir` never ends if
+ * the folder above exists and `mkdir` fails with ENOENT all the same, as below /proc.
+ * @throws Error of the system
+ */
+export function makeFolder(path: string): void {
+  const parent = dirname(path);
+  if (parent !== path && statSync(parent, { throwIfNoEntry: false }) === undefined) makeFolder(parent);
+  try {
+    mkdirSync(path, PRIVATE_FOLDER);
+  } catch (error) {
+    // Systems reject in several ways what exists already.
+    if (statSync(path, { throwIfNoEntry: false })?.isDirectory() !== true) throw error;
+  }
+}
+
+/** What only the owner of a file may read. */
+export const PRIVATE_MODE = 0o600;
+
+/** Opens a file for writing, made or emptied. Follows no link: others who may write to the folder could choose its target. */
+export function openPrivateFile(path: string): number {
+  const { O_WRONLY, O_CREAT, O_TRUNC, O_NOFOLLOW = 0 } = constants;
+  return openSync(path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW, PRIVATE_MODE);
+}
+
+/** Creates an empty file that only its owner may read. Does nothing if it exists, or if its folder is missing. */
+export function createPrivateFile(path: string): void {
+  try {
+    closeSync(openSync(path, 'wx', PRIVATE_MODE));
+  } catch (error) {
+    const { code } = error as NodeJS.ErrnoException;
+    if (code !== 'EEXIST' && code !== 'ENOENT') throw error;
+  }
+}
+
+/** The mode of a file that others than its owner may read or write, such as `0644`; null if only its owner may. */
+export function widerMode(path: string): string | null {
+  // Windows has other rights, which Node does not show.
+  if (process.platform === 'win32') return null;
+  const mode = (statSync(path, { throwIfNoEntry: false })?.mode ?? 0) & 0o777;
+  return (mode & 0o077) === 0 ? null : `0${mode.toString(8)}`;
+}
+
+/**
+ * Replaces a file, readable by its owner alone, as one step: a crash leaves the old one or the new one.
+ * @throws Error of the system
+ */
+export async function replaceFile(path: string, content: string): Promise<void> {
+  makeFolder(dirname(path));
+  const draft = `${path}.${randomBytes(6).toString('hex')}.tmp`;
+  try {
+    const file = await open(draft, 'wx', PRIVATE_MODE);
+    try {
+      await leaveToOwner(file, path);
+      await file.writeFile(content);
+      await file.sync();
+    } finally {
+      await file.close();
+    }
+    await rename(draft, path);
+  } catch (error) {
+    await rm(draft, { force: true });
+    throw error;
+  }
+}
+
+/** What root writes is for the user that the server runs as. */
+async function leaveToOwner(draft: FileHandle, path: string): Promise<void> {
+  if (process.getuid?.() !== 0) return;
+  const kept = await stat(path).catch(() => stat(dirname(path)));
+  await draft.chown(kept.uid, kept.gid);
+}
+
+/** Makes names that were given in a folder durable; the files' own syncs do not. */
+export function syncFolder(path: string): void {
+  // Windows opens no folder; its names are durable with the files.
+  if (process.platform === 'win32') return;
+  const descriptor = openSync(path, 'r');
+  try {
+    fsyncSync(descriptor);
+  } finally {
+    closeSync(descriptor);
+  }
+}
