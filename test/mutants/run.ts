@@ -1,5 +1,5 @@
 /**
- * `npm run test:mutants -- [--part NAME] [--only TEXT]`: plants each bug of `mutants.ts` in a copy of the
+ * `npm run test:mutants -- [--part NAME] [--suite NAME] [--only TEXT]`: plants each bug of `mutants.ts` in a copy of the
  * source and tells whether the tests find it. Exit code 1 if one was not found.
  *
  * A suite must pass without a bug first, or a failure would say nothing. A suite that hangs found its bug.
@@ -19,10 +19,13 @@ const MODEL_RUNS = '300';
 /** After this a suite counts as hung. */
 const LIMIT_MS = 4 * 60 * 1000;
 
-const { values } = parseArgs({ options: { part: { type: 'string' }, only: { type: 'string' } } });
+const { values } = parseArgs({
+  options: { part: { type: 'string' }, suite: { type: 'string' }, only: { type: 'string' } },
+});
 const mutants = Object.entries(MUTANTS)
   .filter(([part]) => values.part === undefined || part === values.part)
   .flatMap(([, ofPart]) => ofPart)
+  .filter(({ suite }) => values.suite === undefined || suite === values.suite)
   .filter(({ name }) => name.includes(values.only ?? ''));
 
 const folder = mkdtempSync(join(tmpdir(), 'quayside-mutants-'));
