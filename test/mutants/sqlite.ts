@@ -74,33 +74,6 @@ export const SQLITE: readonly Mutant[] = [
     ],
   },
   {
-    name: 'the storage thread keeps each name that was ever asked for',
-    suite: 'sqlite names',
-    edits: [inWorker('main.ts', 'store.names.forgetHandlesBelow(batches.at(-1)?.firstHandle ?? 0);', '')],
-  },
-  {
-    name: 'the main thread keeps each name that was ever asked for',
-    suite: 'sqlite names',
-    edits: [
-      {
-        file: 'src/engines/sqlite/client.ts',
-        search: 'if (this.#handles.size >= MAX_HANDLES) this.#forgetHandles();',
-        replace: '',
-      },
-    ],
-  },
-  {
-    name: 'names are forgotten while batches that name their queues wait',
-    suite: 'sqlite names',
-    edits: [
-      {
-        file: 'src/engines/sqlite/client.ts',
-        search: 'const { calls, bodies, firstHandle } = batch;',
-        replace: 'const { calls, bodies } = batch;\n      const firstHandle = this.#firstHandle;',
-      },
-    ],
-  },
-  {
     name: 'each reservation has the same token',
     suite: 'storage model',
     edits: [inWorker('take.ts', 'token = store.tokens.text();', "token = 'same';")],

@@ -1,17 +1,17 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
-import type { Call } from '../../src/engines/sqlite/protocol.ts';
+import { type Call, nameOf } from '../../src/engines/sqlite/protocol.ts';
 import { type BatchResult, runBatches } from '../../src/engines/sqlite/worker/batch.ts';
 import { openDatabase } from '../../src/engines/sqlite/worker/open.ts';
 import { Store } from '../../src/engines/sqlite/worker/store.ts';
 
+const QUEUE = nameOf({ ns: 'N', name: 'queue' });
 const NO_BODIES = { small: new Uint8Array(0), large: [] };
 const PING: Call = ['ping'];
 /** Takes the lease of no element: nothing waits for an fsync. */
-const RESERVE: Call = ['take', 0, '', 1, null, 1000, 0];
-const DECLARE: Call = ['declare', [0], null];
-/** No handle has this number. */
-const BAD: Call = ['declare', [99], null];
+const RESERVE: Call = ['take', QUEUE, '', 1, null, 1000, 0];
+const DECLARE: Call = ['declare', [QUEUE], null];
+const BAD: Call = ['undoTake', QUEUE, ['no id']];
 
 interface OpenStore {
   readonly store: Store;
@@ -26,7 +26,6 @@ function openStore(): OpenStore {
   const db = openDatabase({ ...settings, cacheBytes: 1_000_000 }, warn);
   const options = { policies: [], durability: 'full', dedupWindowMs: 1000 } as const;
   const store = new Store(db, { ...options, space: null, faults: null, warn });
-  store.names.addHandle({ ns: 'N', name: 'queue' });
   const synced: boolean[] = [];
   const begin = store.begin.bind(store);
   store.begin = (needsSync) => {
@@ -67,10 +66,10 @@ describe('a batch of calls in the SQLite engine', () => {
     const facts = { dueAt: 1, tries: 0, expiresAt: null, reason: null };
     const content = { type: null, more: null, body };
     store.begin(true);
-    const subscription = names.subscription(names.use(0, 1), '');
+    const subscription = names.subscription(names.use(QUEUE, 1), '');
     for (let i = 0; i < 4; i++) rows.addPlain(subscription, ids.next(), content, facts, 1);
     store.commit();
-    const pop: Call = ['take', 0, '', 1, null, null, 0];
+    const pop: Call = ['take', QUEUE, '', 1, null, null, 0];
     const [result] = run([pop, pop, pop, BAD]);
     assert.equal(result?.bodies.byteLength, 300);
   });
@@ -92,7 +91,7 @@ describe('a batch of calls in the SQLite engine', () => {
     };
     assert.throws(() => run([BAD]), {
       name: 'StoreLost',
-      message: 'unknown queue handle 99; the rollback failed as well: no rollback',
+      message: /never had: no id; the rollback failed as well: no rollback/,
     });
   });
 });

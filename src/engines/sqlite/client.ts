@@ -3,7 +3,6 @@ import { DeadlineQueue, Expiring } from '../../engine/deadline-queue.ts';
 import type { EngineLog } from '../../engine/engine.ts';
 import { unavailable, unknownOutcome } from '../../engine/store-failures.ts';
 import { QuaysideError } from '../../model/errors.ts';
-import type { QueueKey } from '../../model/names.ts';
 import type { Clock } from '../../util/clock.ts';
 import {
   BodyWriter,
@@ -30,13 +29,6 @@ const MAX_IN_FLIGHT_BYTES = 16 * 1024 * 1024;
 /** A batch takes no more calls beyond these, so that one message stays of a handy size. */
 const MAX_BATCH_BYTES = 8 * 1024 * 1024;
 const MAX_BATCH_CALLS = 4096;
-
-/**
- * Names that have a handle at once: as many as a namespace has queues by default. Then all get new ones as they are
- * used, which costs about what the first use did. Names come from requests, those of queues that do not exist too, so
- * neither side may keep them all.
- */
-const MAX_HANDLES = 10_000;
 
 /** A caller has its result, or a clear error, within this time. */
 const TIMEOUT_MS = 4500;
@@ -112,16 +104,13 @@ class Batch {
   calls: Call[] = [];
   pending: PendingCall[] = [];
   readonly bodies = new BodyWriter();
-  /** Its calls name no handle below this one. */
-  readonly firstHandle: number;
   isSent = false;
   /** Calls that expired before it was sent. */
   #expired = 0;
   readonly #drop: (batch: Batch) => void;
 
   /** @param drop called when none of its calls is to be sent any more */
-  constructor(firstHandle: number, drop: (batch: Batch) => void) {
-    this.firstHandle = firstHandle;
+  constructor(drop: (batch: Batch) => void) {
     this.#drop = drop;
   }
 
@@ -161,13 +150,6 @@ export class WorkerClient {
   readonly #waiting: Batch[] = [];
   readonly #inFlight: Batch[] = [];
   #inFlightBytes = 0;
-  #handles = new Map<string, number>();
-  /** The same by object: callers keep one per queue, and to join its name again costs more than to look here. */
-  #handleOf = new WeakMap<QueueKey, number>();
-  /** No handle is given twice. Batches that are made from now on name none below the first. */
-  #firstHandle = 0;
-  #nextHandle = 0;
-  #newNames: string[] = [];
   readonly #failed = Promise.withResolvers<Error>();
   readonly #exited = Promise.withResolvers<void>();
   /** A backup that runs. */
@@ -260,7 +242,7 @@ export class WorkerClient {
   ): Promise<T> {
     let batch = this.#waiting.at(-1);
     if (batch === undefined || batch.isFull) {
-      batch = new Batch(this.#firstHandle, this.#drop);
+      batch = new Batch(this.#drop);
       this.#waiting.push(batch);
     }
     const { calls, pending, bodies } = batch;
@@ -278,32 +260,6 @@ export class WorkerClient {
   readonly #drop = (batch: Batch): void => {
     this.#waiting.splice(this.#waiting.indexOf(batch), 1);
   };
-
-  /**
-   * The number by which the worker knows a queue, for a call that is being written: it may be forgotten after that.
-   * The name crosses with the first batch that leaves.
-   */
-  handle(queue: QueueKey): number {
-    const remembered = this.#handleOf.get(queue);
-    if (remembered !== undefined) return remembered;
-    const key = `${queue.ns}\0${queue.name}`;
-    let handle = this.#handles.get(key);
-    if (handle === undefined) {
-      if (this.#handles.size >= MAX_HANDLES) this.#forgetHandles();
-      handle = this.#nextHandle++;
-      this.#handles.set(key, handle);
-      this.#newNames.push(queue.ns, queue.name);
-    }
-    this.#handleOf.set(queue, handle);
-    return handle;
-  }
-
-  /** The worker forgets them after the last batch that may name one: see `Batch.firstHandle`. */
-  #forgetHandles(): void {
-    this.#handles = new Map();
-    this.#handleOf = new WeakMap();
-    this.#firstHandle = this.#nextHandle;
-  }
 
   /** Copies the database, as it is when it is done, into a new file. Returns its bytes. Rejects with a QuaysideError. */
   backUp(file: string): Promise<number> {
@@ -365,20 +321,15 @@ export class WorkerClient {
       const batch = this.#waiting.shift();
       if (batch === undefined) return;
       batch.send();
-      const { calls, bodies, firstHandle } = batch;
+      const { calls, bodies } = batch;
       // All of its calls threw while their arguments were written.
       if (calls.length === 0) continue;
       this.#inFlight.push(batch);
       this.#inFlightBytes += bodies.byteLength;
-      const names = this.#newNames;
-      if (names.length > 0) this.#newNames = [];
       const transfer: ArrayBuffer[] = [];
       const packed = bodies.pack(false, transfer);
       const now = this.#time.now();
-      this.#worker?.postMessage(
-        { kind: 'batch', now, names, firstHandle, calls, bodies: packed } satisfies ToWorker,
-        transfer,
-      );
+      this.#worker?.postMessage({ kind: 'batch', now, calls, bodies: packed } satisfies ToWorker, transfer);
     }
   }
 

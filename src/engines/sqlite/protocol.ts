@@ -1,4 +1,5 @@
 import type { ErrorCode } from '../../model/errors.ts';
+import type { QueueKey } from '../../model/names.ts';
 
 /**
  * What crosses the thread border. Results and arguments are flat arrays of primitives: 64 small elements as objects with
@@ -7,17 +8,29 @@ import type { ErrorCode } from '../../model/errors.ts';
 export type Field = string | number | null;
 export type Fields = Field[];
 
+/** Namespace and name of a queue as one text. */
+export type QueueName = string;
+
+export function nameOf({ ns, name }: QueueKey): QueueName {
+  return `${ns}\0${name}`;
+}
+
+export function keyOf(queue: QueueName): QueueKey {
+  const at = queue.indexOf('\0');
+  return { ns: queue.slice(0, at), name: queue.slice(at + 1) };
+}
+
 /**
- * The operations of the worker, with their arguments. A queue is a handle (`WorkerClient.handle`), a body an
+ * The operations of the worker, with their arguments. A body is an
  * offset and a length within the batch ({@link BodyWriter}); `…Fields` below say what a flat array holds.
  */
 export interface Operations {
-  declare(queues: readonly number[], options: string | null): null;
+  declare(queues: readonly QueueName[], options: string | null): null;
   queues(ns: string): string[];
   /** Per element {@link ElementFields}. Returns repeats (index, 1 or 0 for the same content, …) or null, then ids. */
-  insert(queue: number, elements: Fields): [repeats: number[] | null, ids: string[]];
+  insert(queue: QueueName, elements: Fields): [repeats: number[] | null, ids: string[]];
   take(
-    queue: number,
+    queue: QueueName,
     group: string,
     count: number,
     ids: readonly string[] | null,
@@ -30,9 +43,9 @@ export interface Operations {
    */
   settle(needs: number, items: Fields, details: readonly SettleDetails[] | null): Fields;
   /** Per delivery {@link UndoneFields}. */
-  undoTake(queue: number, deliveries: Fields): null;
+  undoTake(queue: QueueName, deliveries: Fields): null;
   scan(
-    queue: number,
+    queue: QueueName,
     group: string,
     states: readonly string[],
     ids: readonly string[] | null,
@@ -40,9 +53,9 @@ export interface Operations {
     limit: number,
     bodies: boolean,
   ): Scanned;
-  purge(queue: number, states: readonly string[] | null): [removed: number, isDone: boolean];
+  purge(queue: QueueName, states: readonly string[] | null): [removed: number, isDone: boolean];
   /** Of the queue, then of each group: name, ready, scheduled, reserved, next maturity. */
-  counts(queue: number, group: string | null): Fields;
+  counts(queue: QueueName, group: string | null): Fields;
   usage(ns: string): [elements: number, bytes: number];
   /** Namespace and name of each affected queue. */
   sweep(): [nextAt: number | null, affected: string[]];
@@ -55,7 +68,7 @@ export interface Operations {
   /** Per entry: queue, group, one number per counter. */
   statsAdd(entries: Fields): null;
   /** Per group: name, one number per counter. */
-  statsRead(queue: number): Fields;
+  statsRead(queue: QueueName): Fields;
   ping(): null;
 }
 
@@ -99,7 +112,7 @@ export type Scanned = [next: string | null, deliveries: Fields];
 /** Whether a settle may take space on the disk, and whether it is acknowledged only after an fsync. */
 export const SETTLE_NEEDS = { space: 1, sync: 2 } as const;
 
-/** queue, id, group, 1 if it must be waiting, token, number of the owner (0: nobody), kind of the action */
+/** queue (null: that of the item before), id, group, 1 if it must be waiting, token, number of the owner (0: nobody), kind of the action */
 export const SETTLE_FIELDS = 7;
 
 /**
@@ -118,10 +131,6 @@ export type ToWorker =
       readonly kind: 'batch';
       /** By the main side's `SteadyTime`. */
       readonly now: number;
-      /** Namespace and name of each queue that is named for the first time, in the order of their handles. */
-      readonly names: readonly string[];
-      /** Handles below this one are named neither by this batch nor by a later one. */
-      readonly firstHandle: number;
       /** Each an operation and its arguments. */
       readonly calls: readonly Call[];
       readonly bodies: PackedBodies;

@@ -2,7 +2,7 @@ import type { CounterDeltas, CounterStore, OnStoredCounters } from '../../engine
 import { COUNTER_NAMES, zeroCounters } from '../../engine/stats.ts';
 import type { QueueKey } from '../../model/names.ts';
 import type { WorkerClient } from './client.ts';
-import type { Fields } from './protocol.ts';
+import { type Fields, nameOf } from './protocol.ts';
 
 /** Counters in the worker's file. Calls keep their order. */
 export class SqliteCounters implements CounterStore {
@@ -20,7 +20,7 @@ export class SqliteCounters implements CounterStore {
         const fields: Fields = [];
         for (const { queue, groups } of deltas) {
           for (const [group, counters] of groups) {
-            fields.push(this.#client.handle(queue), group, ...COUNTER_NAMES.map((name) => counters[name]));
+            fields.push(nameOf(queue), group, ...COUNTER_NAMES.map((name) => counters[name]));
           }
         }
         return [fields];
@@ -34,7 +34,7 @@ export class SqliteCounters implements CounterStore {
       queues.map((queue, index) =>
         this.#client.call(
           'statsRead',
-          () => [this.#client.handle(queue)],
+          () => [nameOf(queue)],
           (fields) => readCounters(fields, index, found),
         ),
       ),

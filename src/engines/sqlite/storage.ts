@@ -32,7 +32,9 @@ import {
   bodyAt,
   type Extra,
   type Fields,
+  nameOf,
   type PackedBodies,
+  type QueueName,
   SCANNED_FIELDS,
   type Scanned,
   SETTLE_NEEDS,
@@ -76,11 +78,7 @@ export class SqliteStorage implements Storage {
 
   declare(queues: readonly QueueKey[], options?: QueueOptions): Promise<void> {
     const text = options === undefined ? null : JSON.stringify(options);
-    return this.#client.call(
-      'declare',
-      () => [queues.map((queue) => this.#client.handle(queue)), text],
-      nothing,
-    );
+    return this.#client.call('declare', () => [queues.map(nameOf), text], nothing);
   }
 
   queues(ns: string): Promise<string[]> {
@@ -93,11 +91,11 @@ export class SqliteStorage implements Storage {
     _signal?: ReadySignal | null,
     onRepeat: OnRepeat | null = null,
   ): Promise<ElementId[]> {
-    const write = (bodies: BodyWriter): [queue: number, elements: Fields] => {
+    const write = (bodies: BodyWriter): [queue: QueueName, elements: Fields] => {
       const fields: Fields = [];
       const now = this.#time.now();
       for (const element of elements) this.#writeElement(element, now, bodies, fields);
-      return [this.#client.handle(queue), fields];
+      return [nameOf(queue), fields];
     };
     if (onRepeat === null) return this.#client.call('insert', write, ([, ids]) => ids);
     // Not where the reply is read: what the caller's function throws is the caller's alone.
@@ -112,7 +110,7 @@ export class SqliteStorage implements Storage {
   take(queue: QueueKey, { group, count, ids, leaseMs, owner }: TakeOptions): Promise<TakeResult> {
     return this.#client.call(
       'take',
-      () => [this.#client.handle(queue), group, count, ids ?? null, leaseMs, ownerNumber(owner)],
+      () => [nameOf(queue), group, count, ids ?? null, leaseMs, ownerNumber(owner)],
       (taken, bodies) => ({ deliveries: readTaken(taken, group, bodies), nextDueAt: taken[0] }),
       ({ deliveries }) => this.#returnLate(queue, deliveries),
     );
@@ -127,9 +125,8 @@ export class SqliteStorage implements Storage {
       this.#client.run('undoTake', (bodies) => this.#undone(queue, popped, bodies), failure);
     }
     const write = (): [needs: number, items: Fields, details: SettleDetails[]] => {
-      const handle = this.#client.handle(queue);
       const items = reserved.flatMap(({ id, group, lease }) => {
-        return [handle, id, group, 0, lease?.token ?? null, 0, 'release'];
+        return [nameOf(queue), id, group, 0, lease?.token ?? null, 0, 'release'];
       });
       return [0, items, reserved.map(() => [0, null, 0, null])];
     };
@@ -141,13 +138,16 @@ export class SqliteStorage implements Storage {
       'settle',
       (bodies) => {
         let needs = 0;
+        let last: QueueKey | null = null;
         let details: SettleDetails[] | null = null;
         const fields: Fields = [];
         const now = this.#time.now();
         for (const [index, { queue, id, group, from, token, owner, action }] of items.entries()) {
           const isWaiting = from === 'waiting';
           const user = token === null ? ownerNumber(owner) : 0;
-          fields.push(this.#client.handle(queue), id, group, isWaiting ? 1 : 0, token, user, action.kind);
+          const name = queue === last ? null : nameOf(queue);
+          last = queue;
+          fields.push(name, id, group, isWaiting ? 1 : 0, token, user, action.kind);
           needs |= needsOf(action, isWaiting);
           const more = this.#detailsOf(action, now, bodies);
           if (more === null) continue;
@@ -169,7 +169,7 @@ export class SqliteStorage implements Storage {
     queue: QueueKey,
     deliveries: readonly Delivery[],
     bodies: BodyWriter,
-  ): [queue: number, deliveries: Fields] {
+  ): [queue: QueueName, deliveries: Fields] {
     const fields: Fields = [];
     for (const delivery of deliveries) {
       const { id, group, tries, matureAt, contentType, contentEncoding, headers, body } = delivery;
@@ -178,13 +178,13 @@ export class SqliteStorage implements Storage {
       fields.push(id, group, tries, matureAt, contentType, more, bodies.add(body), body.byteLength);
       fields.push(expiresAt, reason);
     }
-    return [this.#client.handle(queue), fields];
+    return [nameOf(queue), fields];
   }
 
   scan(queue: QueueKey, { group, states, ids, after, limit, bodies }: ScanOptions): Promise<ScanPage> {
     return this.#client.call(
       'scan',
-      () => [this.#client.handle(queue), group, states, ids ?? null, after, limit, bodies],
+      () => [nameOf(queue), group, states, ids ?? null, after, limit, bodies],
       (page, received) => ({ deliveries: readScanned(page, group, received), next: page[0] }),
     );
   }
@@ -192,13 +192,13 @@ export class SqliteStorage implements Storage {
   purge(queue: QueueKey, states?: readonly DeliveryState[]): Promise<PurgeStep> {
     return this.#client.call(
       'purge',
-      () => [this.#client.handle(queue), states ?? null],
+      () => [nameOf(queue), states ?? null],
       ([removed, isDone]) => ({ removed, isDone }),
     );
   }
 
   counts(queue: QueueKey, group?: GroupName): Promise<QueueCounts> {
-    return this.#client.call('counts', () => [this.#client.handle(queue), group ?? null], readCounts);
+    return this.#client.call('counts', () => [nameOf(queue), group ?? null], readCounts);
   }
 
   usage(ns: string): Promise<Usage> {
@@ -229,7 +229,7 @@ export class SqliteStorage implements Storage {
         if (action.inserts === undefined || action.inserts.length === 0) return null;
         const fields: Fields = [];
         for (const { queue, element } of action.inserts) {
-          fields.push(this.#client.handle(queue));
+          fields.push(nameOf(queue));
           this.#writeElement(element, now, bodies, fields);
         }
         return fields;
@@ -244,7 +244,7 @@ export class SqliteStorage implements Storage {
       case 'dead-letter':
         return [action.countTry ? 1 : 0, cutReason(action.reason)];
       case 'move':
-        return [this.#client.handle(action.to), joined(action.groups), action.tries, ...action.headers];
+        return [nameOf(action.to), joined(action.groups), action.tries, ...action.headers];
     }
   }
 

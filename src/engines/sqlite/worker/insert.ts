@@ -1,5 +1,12 @@
 import { isSameContent } from '../../../model/fingerprint.ts';
-import { bodyAt, ELEMENT_FIELDS, type Extra, type Fields, type PackedBodies } from '../protocol.ts';
+import {
+  bodyAt,
+  ELEMENT_FIELDS,
+  type Extra,
+  type Fields,
+  type PackedBodies,
+  type QueueName,
+} from '../protocol.ts';
 import type { Queue } from './names.ts';
 import type { Bodies } from './operations.ts';
 import type { NewDelivery, StoredContent } from './rows.ts';
@@ -16,15 +23,15 @@ export interface Incoming extends StoredContent, NewDelivery {
 export function insert(
   store: Store,
   { received }: Bodies,
-  handle: number,
+  name: QueueName,
   fields: Fields,
 ): [repeats: number[] | null, ids: string[]] {
-  if (store.names.isLimited(handle)) {
+  if (store.names.isLimited(name)) {
     const groups: string[] = [];
     for (let at = 6; at < fields.length; at += ELEMENT_FIELDS) groups.push(fields[at] as string);
-    store.names.makeRoom(handle, groups);
+    store.names.makeRoom(name, groups);
   }
-  const queue = store.names.use(handle, store.now);
+  const queue = store.names.use(name, store.now);
   let repeats: number[] | null = null;
   const ids: string[] = [];
   for (let at = 0; at < fields.length; at += ELEMENT_FIELDS) {

@@ -102,19 +102,12 @@ function nextMessage(from: MessagePort): ToWorker | undefined {
 /** All of them in one transaction, with one sync. */
 function run(store: Store, batches: readonly BatchMessage[]): void {
   try {
-    for (const { names } of batches) {
-      for (let at = 0; at < names.length; at += 2) {
-        store.names.addHandle({ ns: names[at] ?? '', name: names[at + 1] ?? '' });
-      }
-    }
     const transfer: ArrayBuffer[] = [];
     const replies = runBatches(store, batches).map(
       ({ bodies, ...rest }): Reply => ({ ...rest, bodies: bodies.pack(true, transfer) }),
     );
     post({ kind: 'replies', replies }, transfer);
     store.replied();
-    // Not before: earlier batches of the transaction may name them.
-    store.names.forgetHandlesBelow(batches.at(-1)?.firstHandle ?? 0);
     checkpoint(store);
   } catch (error) {
     fail(store, error, batches.length);

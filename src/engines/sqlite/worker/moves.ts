@@ -3,6 +3,7 @@ import { letterHeaders } from '../../../model/dead-letter.ts';
 import { PLAIN_GROUP } from '../../../model/element.ts';
 import { bytesOfText } from '../../../util/byte-text.ts';
 import { fromMore, toMore } from '../content.ts';
+import { nameOf } from '../protocol.ts';
 import { elementChecksum } from './checksums.ts';
 import { insertOne } from './insert.ts';
 import type { Queue, Subscription } from './names.ts';
@@ -85,7 +86,7 @@ function toDeadLetterQueue(
     id: store.ids.text(elementOf(row)),
     reason,
   });
-  const target = store.names.useByKey({ ns: queue.key.ns, name: to }, store.now);
+  const target = store.names.use(nameOf({ ns: queue.key.ns, name: to }), store.now);
   const { groups } = queue.policy;
   const facts = { dueAt: store.now, tries: 0, expiresAt: null, reason };
   insertOne(store, target, {

@@ -5,6 +5,7 @@ import type { DeadLetterPolicy, QueueOptions } from '../../../engine/storage.ts'
 import { tooManyGroups } from '../../../engine/store-failures.ts';
 import type { GroupName } from '../../../model/element.ts';
 import type { QueueKey } from '../../../model/names.ts';
+import { keyOf, nameOf, type QueueName } from '../protocol.ts';
 import { Rejected } from './faults.ts';
 import { prepareAll, type Statements } from './statements.ts';
 
@@ -14,6 +15,8 @@ export interface QueuePolicy {
   readonly retentionMs: number | null;
   /** The default groups, joined by commas; '' on a plain queue. */
   readonly groups: string;
+  /** How many groups it may have; null: any number. */
+  readonly groupLimit: GroupLimit | null;
 }
 
 /** A queue, as kept in memory. */
@@ -28,7 +31,7 @@ export interface Queue {
   usedAt: number;
   /** With a retention: nothing that waits there was inserted before this moment. Infinity: nothing waits. */
   oldestAt: number;
-  /** False once it is removed; a handle may still refer to it. */
+  /** False once it is removed; what was found before may still refer to it. */
   isStored: boolean;
 }
 
@@ -60,12 +63,6 @@ export interface Subscription {
   isChanged: boolean;
 }
 
-interface Handle {
-  readonly key: QueueKey;
-  readonly limit: GroupLimit | null;
-  queue: Queue | null;
-}
-
 const SUBSCRIPTION_COLUMNS = 'id, queue, grp, counted_at AS countedAt, ready, scheduled, reserved';
 type SubscriptionRow = Pick<Subscription, 'countedAt' | 'ready' | 'scheduled' | 'reserved'> & {
   readonly id: number;
@@ -85,8 +82,7 @@ const SQL = {
 } as const;
 
 /**
- * All queues and subscriptions, in memory. A name reaches SQL only as a bound value. The main side names a queue by
- * a handle: a number that is valid until the main side says that it is used no more.
+ * All queues and subscriptions, in memory. A name reaches SQL only as a bound value.
  *
  * Every change of memory is noted by {@link changed} or {@link changedQueue}. What a failed transaction changed is read
  * from the tables again, instead of undoing each change.
@@ -94,10 +90,7 @@ const SQL = {
 export class Names {
   readonly #namespaces: ReadonlyMap<string, NamespacePolicy>;
   readonly #policies = new Map<string, QueuePolicy>();
-  readonly #limits = new Map<string, GroupLimit | null>();
-  readonly #handles: Handle[] = [];
-  #firstHandle = 0;
-  readonly #byNs = new Map<string, Map<string, Queue>>();
+  readonly #byName = new Map<QueueName, Queue>();
   readonly #byId = new Map<number, Queue>();
   readonly #subscriptionById = new Map<number, Subscription>();
   readonly #changedQueues = new Set<Queue>();
@@ -108,7 +101,6 @@ export class Names {
   constructor(db: DatabaseSync, namespaces: readonly NamespacePolicy[]) {
     this.#sql = prepareAll(db, SQL);
     this.#namespaces = new Map(namespaces.map((policy) => [policy.name, policy]));
-    for (const policy of namespaces) this.#limits.set(policy.name, groupLimitOf(policy));
     for (const { id } of db.prepare('SELECT id FROM queue').all()) this.#load(Number(id));
   }
 
@@ -116,47 +108,14 @@ export class Names {
     return this.#byId.values();
   }
 
-  /** Takes the next handle's name. Handles are numbered by both sides in the order of sending. */
-  addHandle(key: QueueKey): void {
-    this.#handles.push({ key, limit: this.#limits.get(key.ns) ?? null, queue: null });
+  /** Null if the queue was never written. */
+  find(name: QueueName): Queue | null {
+    return this.#byName.get(name) ?? null;
   }
 
-  /** Handles below this one are named no more. */
-  forgetHandlesBelow(handle: number): void {
-    this.#handles.splice(0, handle - this.#firstHandle);
-    this.#firstHandle = handle;
-  }
-
-  #handle(handle: number): Handle {
-    const named = this.#handles[handle - this.#firstHandle];
-    if (named === undefined) throw new Error(`unknown queue handle ${handle}`);
-    return named;
-  }
-
-  /** The queue of a handle, or null if it was never written. */
-  find(handle: number): Queue | null {
-    const named = this.#handle(handle);
-    if (named.queue?.isStored) return named.queue;
-    named.queue = this.findByKey(named.key);
-    return named.queue;
-  }
-
-  findByKey({ ns, name }: QueueKey): Queue | null {
-    return this.#byNs.get(ns)?.get(name) ?? null;
-  }
-
-  /** The queue of a handle, created if it is new, and used now. */
-  use(handle: number, now: number): Queue {
-    const named = this.#handle(handle);
-    const queue = this.find(handle) ?? this.#create(named.key);
-    named.queue = queue;
-    this.noteUse(queue, now);
-    return queue;
-  }
-
-  /** The same by name. */
-  useByKey(key: QueueKey, now: number): Queue {
-    const queue = this.findByKey(key) ?? this.#create(key);
+  /** The queue of a name, created if it is new, and used now. */
+  use(name: QueueName, now: number): Queue {
+    const queue = this.find(name) ?? this.#create(name);
     this.noteUse(queue, now);
     return queue;
   }
@@ -208,16 +167,22 @@ export class Names {
 
   /** Sorted by code unit, as the port's other engines do. */
   list(ns: string): string[] {
-    return [...(this.#byNs.get(ns)?.keys() ?? [])].sort();
+    return this.#in(ns)
+      .map(({ key }) => key.name)
+      .sort();
   }
 
   /** Deliveries of a namespace. */
   heldIn(ns: string): number {
     let held = 0;
-    for (const { subscriptions } of this.#byNs.get(ns)?.values() ?? []) {
+    for (const { subscriptions } of this.#in(ns)) {
       for (const subscription of subscriptions.values()) held += heldBy(subscription);
     }
     return held;
+  }
+
+  #in(ns: string): Queue[] {
+    return [...this.#byId.values()].filter(({ key }) => key.ns === ns);
   }
 
   /**
@@ -227,10 +192,11 @@ export class Names {
    * @param named per element, its groups joined by commas
    * @throws Rejected if even that makes no room
    */
-  makeRoom(handle: number, named: readonly string[]): void {
-    const { key, limit } = this.#handle(handle);
+  makeRoom(name: QueueName, named: readonly string[]): void {
+    const key = keyOf(name);
+    const limit = this.#policyOf(key.ns, null).groupLimit;
     if (limit === null) return;
-    const queue = this.find(handle);
+    const queue = this.find(name);
     const groups = new Set<GroupName>();
     // Elements of one call are mostly for the same groups.
     for (const joined of new Set(named)) for (const group of joined.split(',')) groups.add(group);
@@ -251,9 +217,9 @@ export class Names {
     for (const subscription of empty) this.removeSubscription(subscription);
   }
 
-  /** Whether any queue of the handle's namespace has a bound on its groups. */
-  isLimited(handle: number): boolean {
-    return this.#handle(handle).limit !== null;
+  /** Whether the queues of the namespace have a bound on their groups. */
+  isLimited(name: QueueName): boolean {
+    return (this.find(name)?.policy ?? this.#policyOf(keyOf(name).ns, null)).groupLimit !== null;
   }
 
   /** To be called before a subscription's counts are changed. */
@@ -316,7 +282,8 @@ export class Names {
     }
   }
 
-  #create(key: QueueKey): Queue {
+  #create(name: QueueName): Queue {
+    const key = keyOf(name);
     const id = Number(this.#sql.addQueue.get(key.ns, key.name)?.id);
     const queue = newQueue(id, key, { options: null, policy: this.#policyOf(key.ns, null), usedAt: 0 });
     this.#changedQueues.add(queue);
@@ -325,20 +292,14 @@ export class Names {
   }
 
   #put(queue: Queue): void {
-    const { ns, name } = queue.key;
-    let queues = this.#byNs.get(ns);
-    if (queues === undefined) {
-      queues = new Map();
-      this.#byNs.set(ns, queues);
-    }
-    queues.set(name, queue);
+    this.#byName.set(nameOf(queue.key), queue);
     this.#byId.set(queue.id, queue);
     queue.isStored = true;
   }
 
   #forget(queue: Queue): void {
-    const { ns, name } = queue.key;
-    if (this.findByKey(queue.key) === queue) this.#byNs.get(ns)?.delete(name);
+    const name = nameOf(queue.key);
+    if (this.find(name) === queue) this.#byName.delete(name);
     if (this.#byId.get(queue.id) === queue) this.#byId.delete(queue.id);
     queue.isStored = false;
   }
@@ -365,9 +326,12 @@ export class Names {
   #policyOf(ns: string, options: string | null): QueuePolicy {
     let policy = this.#policies.get(ns);
     if (policy === undefined) {
-      const { deadLetter = null, retentionMs = null, groups = null } = this.#namespaces.get(ns) ?? {};
-      policy = { deadLetter, retentionMs, groups: groups?.join(',') ?? '' };
-      this.#policies.set(ns, policy);
+      const given = this.#namespaces.get(ns);
+      const { deadLetter = null, retentionMs = null, groups = null } = given ?? {};
+      const groupLimit = given === undefined ? null : groupLimitOf(given);
+      policy = { deadLetter, retentionMs, groups: groups?.join(',') ?? '', groupLimit };
+      // Names of namespaces that are not configured come from callers.
+      if (given !== undefined) this.#policies.set(ns, policy);
     }
     return options === null ? policy : { ...policy, ...(JSON.parse(options) as QueueOptions) };
   }

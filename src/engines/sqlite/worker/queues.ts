@@ -1,5 +1,5 @@
 import { DELIVERY_STATES, PLAIN_GROUP } from '../../../model/element.ts';
-import { bodyAt, type Fields, UNDONE_FIELDS } from '../protocol.ts';
+import { bodyAt, type Fields, type QueueName, UNDONE_FIELDS } from '../protocol.ts';
 import type { Queue, Subscription } from './names.ts';
 import type { Bodies } from './operations.ts';
 import type { Store } from './store.ts';
@@ -10,11 +10,11 @@ const PURGED_A_STEP = 2000;
 export function declare(
   { names, upkeep, now }: Store,
   _: Bodies,
-  handles: readonly number[],
+  queues: readonly QueueName[],
   options: string | null,
 ): null {
-  for (const handle of handles) {
-    const queue = names.use(handle, now);
+  for (const name of queues) {
+    const queue = names.use(name, now);
     if (options === null) continue;
     names.setOptions(queue, options);
     upkeep.loaded(queue);
@@ -26,12 +26,12 @@ export function declare(
 export function purge(
   { names, rows, now }: Store,
   _: Bodies,
-  handle: number,
+  name: QueueName,
   given: readonly string[] | null,
 ): [removed: number, isDone: boolean] {
   const states = DELIVERY_STATES.filter((state) => given === null || given.includes(state));
   let removed = 0;
-  for (const subscription of names.find(handle)?.subscriptions.values() ?? []) {
+  for (const subscription of names.find(name)?.subscriptions.values() ?? []) {
     for (const state of states) {
       const found = rows.inState(subscription, state, now, PURGED_A_STEP - removed);
       for (const row of found) rows.remove(subscription, row);
@@ -49,10 +49,10 @@ export function purge(
 export function undoTake(
   { names, ids, rows, upkeep, now }: Store,
   { received }: Bodies,
-  handle: number,
+  name: QueueName,
   deliveries: Fields,
 ): null {
-  const queue = names.use(handle, now);
+  const queue = names.use(name, now);
   for (let at = 0; at < deliveries.length; at += UNDONE_FIELDS) {
     const [id, group, tries, dueAt, type, more, offset, length, expiresAt, reason] = deliveries.slice(
       at,
@@ -98,8 +98,8 @@ interface Counts {
 }
 
 /** Of one group, or of the queue, with its groups behind it. */
-export function counts(store: Store, _: Bodies, handle: number, group: string | null): Fields {
-  const queue = store.names.find(handle);
+export function counts(store: Store, _: Bodies, name: QueueName, group: string | null): Fields {
+  const queue = store.names.find(name);
   if (queue === null || group !== null) {
     const subscription = queue?.subscriptions.get(group ?? '');
     return flat(null, subscription === undefined ? noCounts() : countsOf(store, subscription));

@@ -1,7 +1,7 @@
 import type { DatabaseSync } from 'node:sqlite';
 import { COUNTER_NAMES, type CounterName, MAX_COUNTED_GROUPS } from '../../../engine/stats.ts';
 import type { GroupName } from '../../../model/element.ts';
-import type { DefinitionRow, Fields } from '../protocol.ts';
+import type { DefinitionRow, Fields, QueueName } from '../protocol.ts';
 import type { Queue } from './names.ts';
 import type { Bodies } from './operations.ts';
 import { prepareAll, prepareArrays, type Statements } from './statements.ts';
@@ -138,7 +138,7 @@ export function statsAdd({ records, names, now }: Store, _: Bodies, entries: Fie
   const stride = 2 + COUNTER_NAMES.length;
   for (let at = 0; at < entries.length; at += stride) {
     // Statistics of a namespace that is stored elsewhere, or of another collection, are all that is known of its queues.
-    const queue = names.use(entries[at] as number, now);
+    const queue = names.use(entries[at] as QueueName, now);
     const group = entries[at + 1] as string;
     if (group !== '') streams.add(queue);
     records.addCounts(queue, group, entries.slice(at + 2, at + stride) as number[]);
@@ -147,7 +147,7 @@ export function statsAdd({ records, names, now }: Store, _: Bodies, entries: Fie
   return null;
 }
 
-export function statsRead({ records, names }: Store, _: Bodies, handle: number): Fields {
-  const queue = names.find(handle);
+export function statsRead({ records, names }: Store, _: Bodies, name: QueueName): Fields {
+  const queue = names.find(name);
   return queue === null ? [] : records.counts(queue).flat();
 }

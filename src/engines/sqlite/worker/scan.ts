@@ -1,5 +1,5 @@
 import { DELIVERY_STATES, type DeliveryState } from '../../../model/element.ts';
-import type { BodyWriter, Fields, Scanned } from '../protocol.ts';
+import type { BodyWriter, Fields, QueueName, Scanned } from '../protocol.ts';
 import type { Subscription } from './names.ts';
 import type { Bodies } from './operations.ts';
 import { isWhole, type Joined } from './rows.ts';
@@ -21,7 +21,7 @@ interface Cursor {
 export function scan(
   store: Store,
   { reply }: Bodies,
-  handle: number,
+  name: QueueName,
   group: string,
   given: readonly string[],
   ids: readonly string[] | null,
@@ -30,7 +30,7 @@ export function scan(
   bodies: boolean,
 ): Scanned {
   const { rows, now } = store;
-  const subscription = store.names.find(handle)?.subscriptions.get(group);
+  const subscription = store.names.find(name)?.subscriptions.get(group);
   const states = DELIVERY_STATES.filter((state) => given.includes(state));
   const fields: Fields = [];
   if (subscription === undefined) return [null, fields];

@@ -3,12 +3,13 @@ import {
   ELEMENT_FIELDS,
   type Fields,
   type PackedBodies,
+  type QueueName,
   SETTLE_FIELDS,
   type SettleDetails,
 } from '../protocol.ts';
 import { elementAt, insertOne } from './insert.ts';
 import { deadLetter, failTry, move, setAsideDamaged } from './moves.ts';
-import type { Subscription } from './names.ts';
+import type { Queue, Subscription } from './names.ts';
 import type { Bodies } from './operations.ts';
 import { type DeliveryRow, isWholeDelivery } from './rows.ts';
 import type { Store } from './store.ts';
@@ -36,8 +37,9 @@ export function settle(
 ): Fields {
   if (details !== null) makeRoom(store, items, details);
   const results: Fields = [];
+  let queue: Queue | null = null;
   for (let at = 0; at < items.length; at += SETTLE_FIELDS) {
-    const queue = store.names.find(items[at] as number);
+    if (items[at] !== null) queue = store.names.find(items[at] as QueueName);
     const element = store.ids.parse(items[at + 1] as string);
     const group = items[at + 2] as string | null;
     const isWaiting = items[at + 3] === 1;
@@ -63,24 +65,24 @@ export function settle(
 
 /** Groups of what is inserted: before anything of the call is changed. */
 function makeRoom({ names }: Store, items: Fields, details: readonly SettleDetails[]): void {
-  const targets = new Map<number, string[]>();
-  const add = (queue: number, groups: string): void => {
+  const targets = new Map<QueueName, string[]>();
+  const add = (queue: QueueName, groups: string): void => {
     if (groups !== '') targets.set(queue, [...(targets.get(queue) ?? []), groups]);
   };
   for (const [index, rest] of details.entries()) {
     const kind = items[index * SETTLE_FIELDS + 6];
     if (rest === null) continue;
-    if (kind === 'move') add(rest[0] as number, rest[1] as string);
+    if (kind === 'move') add(rest[0] as QueueName, rest[1] as string);
     if (kind !== 'finish') continue;
     for (let at = 0; at < rest.length; at += 1 + ELEMENT_FIELDS)
-      add(rest[at] as number, rest[at + 7] as string);
+      add(rest[at] as QueueName, rest[at + 7] as string);
   }
   for (const [queue, groups] of targets) names.makeRoom(queue, groups);
 }
 
 function insertAll(store: Store, bodies: PackedBodies, inserts: Fields): void {
   for (let at = 0; at < inserts.length; at += 1 + ELEMENT_FIELDS) {
-    const queue = store.names.use(inserts[at] as number, store.now);
+    const queue = store.names.use(inserts[at] as QueueName, store.now);
     insertOne(store, queue, elementAt(inserts, at + 1, bodies));
   }
 }
@@ -170,7 +172,7 @@ function apply(
   }
   if (kind === 'move') {
     const [to, groups, tries, ...headers] = rest;
-    const target = store.names.use(to as number, now);
+    const target = store.names.use(to as QueueName, now);
     const copy = { groups: groups as string, tries: tries as number | null, headers: headers as string[] };
     return move(store, subscription, row, target, copy);
   }

@@ -3,6 +3,7 @@ import type { NamespacePolicy } from '../../../engine/engine.ts';
 import { LeaseTokens } from '../../../model/lease-token.ts';
 import type { QueueKey } from '../../../model/names.ts';
 import type { Faults } from '../fault-point.ts';
+import { nameOf, type QueueName } from '../protocol.ts';
 import type { Durability } from '../settings.ts';
 import { Ids } from './ids.ts';
 import { Meta, setSync } from './meta.ts';
@@ -41,10 +42,10 @@ export class Store {
   now = 0;
   /** Whether something without a reply may be durable: after a failure nobody knows whether it is. */
   mayBeDurable = false;
-  /** Queues that gained eligible elements by themselves since the last `sweep` returned, by namespace and name. */
-  readonly #affected = new Map<string, QueueKey>();
+  /** Queues that gained eligible elements by themselves since the last `sweep` returned. */
+  readonly #affected = new Map<QueueName, QueueKey>();
   /** Those that this transaction's `sweep` returned. */
-  #reported: [string, QueueKey][] = [];
+  #reported: [QueueName, QueueKey][] = [];
   readonly #meta: Meta;
   readonly #faults: Faults | null;
   readonly #isDurable: boolean;
@@ -125,7 +126,7 @@ export class Store {
 
   /** A queue gained eligible elements without a call that says so to its caller. */
   affected({ key }: Queue): void {
-    this.#affected.set(`${key.ns}\0${key.name}`, key);
+    this.#affected.set(nameOf(key), key);
   }
 
   takeAffected(): QueueKey[] {

@@ -1,4 +1,4 @@
-import { type Fields, TAKEN_FIELDS, type Taken } from '../protocol.ts';
+import { type Fields, type QueueName, TAKEN_FIELDS, type Taken } from '../protocol.ts';
 import { expire, setAsideDamaged } from './moves.ts';
 import type { Subscription } from './names.ts';
 import type { Bodies } from './operations.ts';
@@ -21,7 +21,7 @@ const NONE: Taken = [null, null, null, []];
 export function take(
   store: Store,
   { reply }: Bodies,
-  handle: number,
+  name: QueueName,
   group: string,
   count: number,
   ids: readonly string[] | null,
@@ -29,7 +29,7 @@ export function take(
   owner: number,
 ): Taken {
   const { names, rows, now } = store;
-  const queue = names.find(handle);
+  const queue = names.find(name);
   if (queue !== null) names.noteUse(queue, now);
   const subscription = queue?.subscriptions.get(group);
   if (subscription === undefined) return NONE;
