@@ -126,8 +126,8 @@ describe('reading a selector', () => {
   });
 });
 
-describe('whether a selector leaves the payload alone', () => {
-  const LOOKS = [
+describe('whether a selector is pure', () => {
+  const PURE = [
     'env => env.msg.payload.type === "order"',
     'env.msg.payload.items.some((item) => item.price > 100)',
     'env => { let sum = 0; for (const { price } of env.msg.payload.items) sum += price; return sum > 5 }',
@@ -151,13 +151,25 @@ describe('whether a selector leaves the payload alone', () => {
     'env => env.msg.payload.tag`text`',
     'env => new Proxy(env.msg.payload, {})',
     'env => { const { push } = []; push.call(env.msg.payload, 1) }',
+    'env => { const Number = env.constructor.assign; return Number(env.msg.payload, { a: 1 }) }',
+    'env => ((String = env.constructor.assign) => String(env.msg.payload, { a: 1 }))()',
+    'env => { let Date; Date = env.constructor.assign; return Date(env.msg.payload, { a: 1 }) }',
+    'env => ({ keys: env.constructor.assign }).keys(env.msg.payload, { a: 1 })',
+    'env => ({ ["keys"]: env.constructor.assign }).keys(env.msg.payload, { a: 1 })',
+    'env => env.msg.payload.map(env.constructor.assign)',
+    'env => { const f = [].push; return [1].map(f) }',
+    'env => ({ get a() { return env.msg.payload.pop() } }).a',
+    'env => env.msg.payload.items?.[`push`](1)',
+    'function (env) { for (const each of env.msg.payload) each.seen = 1 }',
+    'env => { env.msg.payload ??= 1 }',
+    'env => class { static { env.msg.payload.a = 1 } }',
   ];
 
-  it('is known of selectors that only look', () => {
-    for (const source of LOOKS) assert.equal(readSelector(source).looksOnly, true, source);
+  it('is proven of selectors that only read', () => {
+    for (const source of PURE) assert.equal(readSelector(source).isPure, true, source);
   });
 
-  it('is doubted of all others', () => {
-    for (const source of MAY_CHANGE) assert.equal(readSelector(source).looksOnly, false, source);
+  it('is proven of no other', () => {
+    for (const source of MAY_CHANGE) assert.equal(readSelector(source).isPure, false, source);
   });
 });

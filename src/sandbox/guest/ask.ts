@@ -40,9 +40,9 @@ export interface GuestLimits {
 export interface Guest {
   /**
    * Adds the next destination of the program: its selector, null for "always", or why it cannot be asked.
-   * One that `looksOnly` does not change the payload.
+   * One that `isPure` changes nothing, if it finds only data in the message.
    */
-  add(step: Selector | string | null, looksOnly: boolean): void;
+  add(step: Selector | string | null, isPure: boolean): void;
   /**
    * Asks every destination for each element of `PackedElements.input`, in order, until `softMs` have passed.
    * Returns JSON: `[how many elements, codes, extras]` as in `Called`.
@@ -53,6 +53,9 @@ export interface Guest {
 
 export type Selector = (env: object) => unknown;
 
+/** What a selector is called with. */
+type Env = object;
+
 /**
  * Runs inside the VM, after {@link harden}; the VM gets this function's text. Everything that a selector
  * gives or throws is looked at in here, under the deadline: a getter, a `toString` or a proxy trap of its
@@ -60,7 +63,7 @@ export type Selector = (env: object) => unknown;
  */
 export function makeGuest(host: Host, limits: GuestLimits, sink: ConsoleSink): Guest {
   const { parse, stringify } = JSON;
-  const { freeze, getOwnPropertyDescriptor, keys, setPrototypeOf } = Object;
+  const { freeze, getOwnPropertyDescriptor, getPrototypeOf, keys, setPrototypeOf } = Object;
   const { defineProperty, deleteProperty, ownKeys } = Reflect;
   const { isInteger, isNaN: isNotNumber } = Number;
   const { now } = Date;
@@ -69,7 +72,7 @@ export function makeGuest(host: Host, limits: GuestLimits, sink: ConsoleSink): G
 
   type Headers = Record<string, unknown>;
   type Element = [id: string, tries: number, mature: number, kind: number, headers: Headers];
-  const program: { step: Selector | string | null; looksOnly: boolean }[] = [];
+  const program: { step: Selector | string | null; isPure: boolean }[] = [];
 
   const asSecond = (name: string, value: unknown, most: number): number | null => {
     if (value === undefined || value === null) return null;
@@ -108,6 +111,13 @@ export function makeGuest(host: Host, limits: GuestLimits, sink: ConsoleSink): G
     #payload: unknown;
     /** Whether `#payload` is set; until then the body stays with the worker. */
     #touched = false;
+    /** The running selector read or wrote the payload. */
+    #isUsed = false;
+    /** A selector that is not pure ran: there may be more than data in the message. */
+    #isMixed = false;
+    /** A selector that used the payload may have left a way to it elsewhere in `env`. */
+    #isReachable = false;
+    #wroteHeaders = false;
     /** The payload as the worker has it, where that is text. */
     #text: string | null = null;
 
@@ -141,6 +151,7 @@ export function makeGuest(host: Host, limits: GuestLimits, sink: ConsoleSink): G
     }
 
     get payload(): unknown {
+      this.#isUsed = true;
       if (!this.#touched) {
         const body = host.payload(this.#at);
         if (typeof body === 'string') {
@@ -155,13 +166,29 @@ export function makeGuest(host: Host, limits: GuestLimits, sink: ConsoleSink): G
       return this.#payload;
     }
     set payload(given: unknown) {
+      this.#isUsed = true;
       this.#touched = true;
       this.#payload = given;
     }
 
-    /** Stores what the running selector changed. @throws TypeError where it cannot be stored */
-    static seal(message: Message, at: number, looksOnly: boolean): void {
-      const payload = message.#touched && !looksOnly ? message.#written() : null;
+    /** To be called before each selector. */
+    static begin(message: Message, isPure: boolean): void {
+      message.#isUsed = false;
+      if (!isPure) message.#isMixed = true;
+    }
+
+    /**
+     * Stores what the running selector changed. The payload is written out, to see whether it changed, only if it may have
+     * been: not if every selector so far is pure, nor if this one had no way to it.
+     * @throws TypeError if it cannot be stored
+     */
+    static seal(message: Message, at: number, env: Env, state: object): void {
+      const mayHaveChanged = message.#isMixed && (message.#isUsed || message.#isReachable);
+      if (message.#before !== null) message.#wroteHeaders = true;
+      if (message.#isMixed && message.#touched && !message.#isReachable) {
+        message.#isReachable = message.#wroteHeaders || !message.#isUntouched(env, state);
+      }
+      const payload = message.#touched && mayHaveChanged ? message.#written() : null;
       const headers = message.#before === null ? null : message.#flat();
       if (payload === null && headers === null) return;
       const refusal = host.seal(at, headers, payload);
@@ -170,8 +197,24 @@ export function makeGuest(host: Host, limits: GuestLimits, sink: ConsoleSink): G
       if (typeof payload === 'string') message.#text = payload.slice(1);
     }
 
-    /** Takes back what a failed selector changed. */
+    /** Whether `env` has nothing but what it began with, so that it holds no reference to the payload but the getter's. */
+    #isUntouched(env: Env, state: object): boolean {
+      return (
+        ownKeys(env).length === 2 &&
+        getOwnPropertyDescriptor(env, 'msg')?.value === this &&
+        getOwnPropertyDescriptor(env, 'state')?.value === state &&
+        getPrototypeOf(env) === objectPrototype &&
+        ownKeys(state).length === 0 &&
+        getPrototypeOf(state) === objectPrototype &&
+        ownKeys(this).length === 0 &&
+        getPrototypeOf(this) === messagePrototype &&
+        getPrototypeOf(this.#headers) === null
+      );
+    }
+
+    /** Takes back what a failed selector changed. What it left elsewhere in `env` stays. */
     static undo(message: Message): void {
+      message.#isReachable = true;
       if (message.#before !== null) {
         message.#headers = message.#before;
         message.#view = null;
@@ -243,7 +286,9 @@ export function makeGuest(host: Host, limits: GuestLimits, sink: ConsoleSink): G
       return text === this.#text ? null : `=${text}`;
     }
   }
-  const { keep, seal, undo } = Message;
+  const { begin, keep, seal, undo } = Message;
+  const messagePrototype = Message.prototype;
+  const objectPrototype = Object.prototype;
   // A selector that has a message must not come from it to the class, nor leave anything on its prototype.
   deleteProperty(Message.prototype, 'constructor');
   for (const name of ownKeys(Message.prototype)) {
@@ -296,12 +341,12 @@ export function makeGuest(host: Host, limits: GuestLimits, sink: ConsoleSink): G
     }
   }
 
-  function add(step: Selector | string | null, looksOnly: boolean): void {
+  function add(step: Selector | string | null, isPure: boolean): void {
     if (typeof step === 'function') {
       freeze(step);
       if (step.prototype !== undefined) freeze(step.prototype);
     }
-    program.push({ step, looksOnly });
+    program.push({ step, isPure });
   }
 
   function ask(input: string, softMs: number, logs: boolean): string {
@@ -323,16 +368,18 @@ export function makeGuest(host: Host, limits: GuestLimits, sink: ConsoleSink): G
       if (count > 0 && now() > stopAt) break;
       const message = new Message(count, element);
       current = message;
-      const env = { msg: message, state: {} };
-      for (const { step, looksOnly } of program) {
+      const state = {};
+      const env = { msg: message, state };
+      for (const { step, isPure } of program) {
         const at = codes.length;
         position = at;
         let answer: string | Extra = '1';
         if (typeof step === 'string') answer = [at, step, null, null, null, null];
         else if (step !== null) {
           try {
+            begin(message, isPure);
             answer = reduce(step(env), at);
-            seal(message, at, looksOnly);
+            seal(message, at, env, state);
           } catch (thrown) {
             const error = describe(thrown);
             if (error === null) throw thrown;

@@ -1,7 +1,7 @@
 import { type AnyNode, type Options, Parser, type Program } from 'acorn';
 import type { SourceProblem } from '../problem.ts';
-import { looksOnly } from './looks-only.ts';
 import { nodesOf } from './nodes.ts';
+import { isPure } from './pure.ts';
 
 /** The longest selector, bytes of UTF-8 (reliability 1.7). */
 export const SELECTOR_BYTES = 8192;
@@ -10,8 +10,8 @@ export const SELECTOR_BYTES = 8192;
 export interface SelectorScript {
   /** Evaluates to a function of `env`. The selector begins on its second line. */
   readonly script: string;
-  /** It certainly leaves the payload alone: nobody need look whether it did. */
-  readonly looksOnly: boolean;
+  /** It changes nothing, unless another selector of its exchange does: see `pure.ts`. */
+  readonly isPure: boolean;
 }
 
 /** What {@link readSelector} throws: why a selector cannot be used. */
@@ -78,7 +78,7 @@ export function readSelector(source: string): SelectorScript {
   }
   const expression = parseAlone(text);
   rejectUnavailable(expression);
-  return { script: scriptOf(text, expression), looksOnly: looksOnly(expression) };
+  return { script: scriptOf(text, expression), isPure: isPure(expression) };
 }
 
 function scriptOf(text: string, expression: AnyNode): string {

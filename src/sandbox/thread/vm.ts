@@ -130,7 +130,7 @@ export class SelectorVm {
       if (step === null) this.#addStep(this.#vm.null);
       else if ('broken' in step) this.#addText(step.broken);
       else {
-        const problem = this.compile(step.script, (selector) => this.#addStep(selector, step.looksOnly));
+        const problem = this.compile(step.script, (selector) => this.#addStep(selector, step.isPure));
         if (problem !== null) this.#addText(`SyntaxError: ${problem.message}`);
       }
     }
@@ -194,10 +194,8 @@ export class SelectorVm {
     };
   }
 
-  #addStep(step: JSValueHandle, looksOnly = false): void {
-    this.#vm
-      .callFunction(this.#add, this.#vm.null, step, looksOnly ? this.#vm.true : this.#vm.false)
-      .dispose();
+  #addStep(step: JSValueHandle, isPure = false): void {
+    this.#vm.callFunction(this.#add, this.#vm.null, step, isPure ? this.#vm.true : this.#vm.false).dispose();
   }
 
   #addText(text: string): void {
