@@ -44,7 +44,7 @@ const RULES: Readonly<Record<string, Rule>> = {
   operations: { parts: [...BASE, 'engine', 'broker', 'sandbox', 'exchange'], packages: ['node:*'] },
   http: { parts: CORE, packages: ['node:*', 'typebox', 'find-my-way'] },
   // What front ends whose clients keep a session share.
-  session: { parts: [...BASE, 'access', 'broker'], packages: ['node:*'] },
+  session: { parts: [...BASE, 'access', 'broker'], packages: ['node:*', 'ws'] },
   stomp: { parts: [...CORE, 'session'], packages: ['node:*'] },
   amqp: { parts: [...CORE, 'session'], packages: ['node:*', 'rhea'] },
   metrics: {

@@ -32,6 +32,9 @@ export const AMQP_DEFAULTS: AmqpOptions = {
   logsAccess: false,
 };
 
+/** AMQP over WebSocket (OASIS, "AMQP WebSocket Binding", 1.0). */
+export const AMQP_WEB_SOCKET = { subprotocols: ['amqp'], sendsText: false };
+
 /** Everything that the front end stands on. */
 export interface AmqpParts {
   readonly broker: Broker;

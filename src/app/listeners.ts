@@ -7,6 +7,7 @@ import type { Authenticator } from '../access/user.ts';
 import type { Broker } from '../broker/broker.ts';
 import type { Config } from '../config/options.ts';
 import type { ErrorAt } from '../config/problem.ts';
+import type { UpgradeHandler } from '../http/options.ts';
 import type { SessionServer } from '../session/server.ts';
 import type { Clock } from '../util/clock.ts';
 import type { FrontEndLog, TlsMaterial } from '../util/log.ts';
@@ -177,6 +178,23 @@ export async function loadSessionServer(
   const { AmqpServer } = await import('../amqp/server.ts');
   const { AMQP_DEFAULTS } = await import('../amqp/options.ts');
   return new AmqpServer({ ...parts, options: { ...AMQP_DEFAULTS, ...settings } });
+}
+
+/** Room of a WebSocket message for what surrounds the largest body, or for many small frames. */
+const MESSAGE_BYTES = 131_072;
+
+/** Loads what serves STOMP or AMQP over WebSocket: imported only if it is on. */
+export async function loadWebSocket(
+  name: 'stomp' | 'amqp',
+  server: SessionServer,
+  { bodyLimit }: ListenerSettings,
+): Promise<UpgradeHandler> {
+  const { WebSocketListener } = await import('../session/websocket.ts');
+  const protocol =
+    name === 'stomp'
+      ? (await import('../stomp/options.ts')).STOMP_WEB_SOCKET
+      : (await import('../amqp/options.ts')).AMQP_WEB_SOCKET;
+  return new WebSocketListener(server, { ...protocol, maxMessageBytes: bodyLimit + MESSAGE_BYTES });
 }
 
 /** @throws ConfigError that names the entry that is no network */

@@ -11,7 +11,7 @@ import type { Config } from '../config/options.ts';
 import { ConfigError, type ErrorAt, type Path, pathText } from '../config/problem.ts';
 import { type Declaration, parseDeclaration } from '../exchange/declaration.ts';
 import { Exchanges } from '../exchange/exchanges.ts';
-import { HTTP_DEFAULTS } from '../http/options.ts';
+import { HTTP_DEFAULTS, type UpgradeHandler } from '../http/options.ts';
 import { HttpServer } from '../http/server.ts';
 import { Metrics } from '../metrics/metrics.ts';
 import { QuaysideError } from '../model/errors.ts';
@@ -24,7 +24,7 @@ import type { Service } from '../util/service.ts';
 import { Backups } from './backups.ts';
 import { type EngineSet, loadEngines } from './engines.ts';
 import { checkDataDir, DATA_FILES, hostWarnings } from './host-checks.ts';
-import { Listener, loadSessionServer, readCertificate, readListener } from './listeners.ts';
+import { Listener, loadSessionServer, loadWebSocket, readCertificate, readListener } from './listeners.ts';
 import { namespaceSetups } from './namespaces.ts';
 import { Readiness } from './readiness.ts';
 import { ServiceStack, withStartError } from './stack.ts';
@@ -195,10 +195,13 @@ export class Server implements Service {
     const exchanges = await this.#startExchanges(broker, authenticator);
     const shared = { broker, authenticator, clock, log, version };
     const sessions: Listener<SessionServer>[] = [];
+    const upgrades = new Map<string, UpgradeHandler>();
     for (const name of ['stomp', 'amqp'] as const) {
       const own = settings[name];
       if (own === null) continue;
-      sessions.push(new Listener(name, await loadSessionServer(name, config, own, shared), config, errorAt));
+      const server = await loadSessionServer(name, config, own, shared);
+      sessions.push(new Listener(name, server, config, errorAt));
+      if (config[name].webSocket) upgrades.set(`/${name}`, await loadWebSocket(name, server, own));
     }
     const backups = new Backups({ config, engines, clock, version });
     const metrics = new Metrics({
@@ -222,6 +225,7 @@ export class Server implements Service {
       metricsText: (viewer) => metrics.text(viewer),
       ready: () => this.#readiness.report(),
       backUp: (name) => backups.make(name),
+      upgrades,
     });
     const http = new Listener('http', httpServer, config, errorAt);
     await this.#startParts(http, ...sessions);

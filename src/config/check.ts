@@ -80,7 +80,12 @@ export function checkRules(config: Config, report: Report): void {
   if (config.http.host.startsWith('/')) checkSocket(config.http, report);
   else checkListening('http', config.http, report);
   for (const group of ['stomp', 'amqp'] as const) {
-    if (config[group].port === undefined) continue;
+    if (config[group].port === undefined) {
+      if (config[group].webSocket) {
+        report([group, 'webSocket'], `is on, but ${group} is off`, `Give ${group}.port, or leave it out`);
+      }
+      continue;
+    }
     if (config[group].host.startsWith('/')) {
       report([group, 'host'], 'is a Unix socket, which only HTTP listens on', 'Name an address');
     } else checkListening(group, config[group], report);

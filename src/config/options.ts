@@ -39,6 +39,7 @@ const INSECURE = Type.Boolean({
 /** A front end besides HTTP: off unless it is given a port. Its users are those of `http.users`. */
 const frontEndOptions = <More extends TProperties>(
   name: string,
+  path: string,
   customaryPort: number,
   tooLarge: string,
   more: More,
@@ -71,6 +72,10 @@ const frontEndOptions = <More extends TProperties>(
         description:
           'proxies that send a PROXY protocol header (version 2), which says where a client connects from: addresses or networks (`10.0.0.0/8`); their connections without one are closed',
       }),
+      webSocket: Type.Boolean({
+        default: false,
+        description: `also serves ${name} over WebSocket, at \`${path}\` of the HTTP port, with the TLS, the trusted proxies and the allowed origins of HTTP`,
+      }),
       ...more,
     },
     { ...CLOSED, default: {} },
@@ -78,6 +83,7 @@ const frontEndOptions = <More extends TProperties>(
 
 const StompOptions = frontEndOptions(
   'STOMP',
+  '/stomp',
   61613,
   'largest body of a SEND, bytes; larger ones end the session with an ERROR',
   {
@@ -91,6 +97,7 @@ const StompOptions = frontEndOptions(
 
 const AmqpOptions = frontEndOptions(
   'AMQP 1.0',
+  '/amqp',
   5672,
   'largest body of a message, bytes; larger ones are rejected',
   {},

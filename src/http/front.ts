@@ -2,6 +2,7 @@ import type { ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';
 import { addressBlock } from '../access/address.ts';
 import { refusal, type User } from '../access/user.ts';
+import { shuttingDown } from '../broker/waiting-limit.ts';
 import { namespaceNotFound, QuaysideError } from '../model/errors.ts';
 import { checkName } from '../model/names.ts';
 import { quote } from '../util/quote.ts';
@@ -11,6 +12,7 @@ import { readHead } from './head.ts';
 import { LineLimit } from './line-limit.ts';
 import { QueueLists } from './listing.ts';
 import type { HttpRequest } from './message.ts';
+import { ServerResponse as Response } from './node-http.ts';
 import type { HttpParts } from './options.ts';
 import { RequestTimes } from './request-times.ts';
 import { isRight } from './route.ts';
@@ -133,6 +135,44 @@ export class Front {
       // Node is in the middle of handing over the socket, and would take a response for one that was buffered.
       queueMicrotask(() => this.#start(call));
     });
+  }
+
+  /** Whether a request to upgrade its connection goes to {@link upgrade}; others are requests like any. */
+  isUpgrade({ url = '', rawHeaders }: HttpRequest): boolean {
+    if (this.parts.upgrades?.has(pathOf(url)) !== true) return false;
+    const at = rawHeaders.findIndex((name, i) => i % 2 === 0 && name.toLowerCase() === 'upgrade');
+    return rawHeaders[at + 1]?.toLowerCase() === 'websocket';
+  }
+
+  /**
+   * Hands a connection over to the protocol of that path. Browsers send the request on behalf of any page, and so it
+   * has to pass the rules for pages.
+   */
+  upgrade(request: HttpRequest, socket: Socket, head: Buffer): void {
+    // Responses of earlier requests on this connection would be written among the frames.
+    if ((socket as Socket & { _httpMessage?: ServerResponse | null })._httpMessage) {
+      socket.destroy();
+      return;
+    }
+    const answer = new Response(request);
+    answer.assignSocket(socket);
+    answer.shouldKeepAlive = false;
+    answer.once('finish', () => socket.destroySoon());
+    const call = new Call(this, request, answer);
+    try {
+      call.head = readHead(request.rawHeaders, request.httpVersionMinor === 0);
+      call.origin = checkPage(call.head, this.#origins);
+      splitTarget(call, request.url ?? '');
+      const handler = this.parts.upgrades?.get(call.path);
+      if (handler === undefined) throw this.#noRoute(call);
+      if (this.#isClosing) throw shuttingDown();
+      handler.check(request.rawHeaders);
+      const { address } = call;
+      answer.detachSocket(socket);
+      handler.upgrade({ rawHeaders: request.rawHeaders, address, socket, head });
+    } catch (error) {
+      call.fail(error);
+    }
   }
 
   /** What to tell the client of anything that was thrown. A fault of ours is logged under an id. */
@@ -299,6 +339,12 @@ function splitTarget(call: Call, target: string): void {
       `The request target ${quote(target)} has no path. It must start with /.`,
     );
   }
+}
+
+/** The target without its query. */
+function pathOf(target: string): string {
+  const queryAt = target.indexOf('?');
+  return queryAt === -1 ? target : target.slice(0, queryAt);
 }
 
 const SLASH = 0x2f;

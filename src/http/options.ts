@@ -1,3 +1,4 @@
+import type { Socket } from 'node:net';
 import { Networks } from '../access/networks.ts';
 import type { Authenticator, User } from '../access/user.ts';
 import type { Broker } from '../broker/broker.ts';
@@ -86,6 +87,25 @@ export interface BackupReport {
   readonly skipped: readonly { readonly url: string; readonly namespaces: readonly string[] }[];
 }
 
+/** A request to turn its connection into a WebSocket, and the connection behind it. */
+export interface UpgradeRequest {
+  /** Flat pairs: name, value, … */
+  readonly rawHeaders: readonly string[];
+  /** The client's, as far as trusted proxies say it. */
+  readonly address: string;
+  readonly socket: Socket;
+  /** The first bytes behind the request. */
+  readonly head: Buffer;
+}
+
+/** Answers upgrade requests of one path. */
+export interface UpgradeHandler {
+  /** @throws QuaysideError the reason for which the request is rejected */
+  check(rawHeaders: readonly string[]): void;
+  /** Takes over the connection of a request that passed `check`. */
+  upgrade(request: UpgradeRequest): void;
+}
+
 /** Everything that the front end stands on. */
 export interface HttpParts {
   readonly broker: Broker;
@@ -101,4 +121,6 @@ export interface HttpParts {
   readonly backUp: (name: string | null) => Promise<BackupReport>;
   /** Of the program; shown in `/openapi.json`. */
   readonly version: string;
+  /** Paths on which a connection may become a WebSocket; not given: none. */
+  readonly upgrades?: ReadonlyMap<string, UpgradeHandler>;
 }

@@ -32,7 +32,7 @@ export class HttpServer implements Service {
   constructor(parts: HttpParts) {
     this.#parts = parts;
     this.#front = new Front(parts);
-    this.#server = makeServer(parts.options);
+    this.#server = makeServer(parts.options, (request) => this.#front.isUpgrade(request));
     this.#listenTo(this.#server);
   }
 
@@ -89,6 +89,7 @@ export class HttpServer implements Service {
     server.on('checkExpectation', handle);
     server.on('clientError', (error, socket) => answerUnreadable(error, socket, front.inertHeaders));
     server.on('connect', (_request, socket) => refuseTunnel(socket, front.inertHeaders));
+    server.on('upgrade', (request, socket, head) => front.upgrade(request, socket as Socket, head));
     server.on('connection', (socket) => {
       this.#sockets.add(socket);
       socket.on('close', () => this.#sockets.delete(socket));
@@ -109,6 +110,7 @@ export class HttpServer implements Service {
     server.prependListener('request', used);
     server.prependListener('checkContinue', used);
     server.prependListener('checkExpectation', used);
+    server.prependListener('upgrade', used);
   }
 
   #stop(): Promise<void> {
@@ -136,9 +138,13 @@ function peerOf({ remoteAddress, remotePort }: Socket): string {
   return `${remoteAddress} ${remotePort}`;
 }
 
-function makeServer(options: HttpOptions): Server<typeof HttpRequest> | TlsServer<typeof HttpRequest> {
+function makeServer(
+  options: HttpOptions,
+  isUpgrade: (request: HttpRequest) => boolean,
+): Server<typeof HttpRequest> | TlsServer<typeof HttpRequest> {
   const settings: ServerOptions<typeof HttpRequest> = {
     IncomingMessage: HttpRequest,
+    shouldUpgradeCallback: isUpgrade,
     // A header that is missing is answered by us, with a body that says so.
     requireHostHeader: false,
     insecureHTTPParser: false,

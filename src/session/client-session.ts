@@ -261,6 +261,7 @@ export abstract class ClientSession<InsertTicket, SettleTicket>
         this.#user = user;
         this.#destinations = new Destinations(this.#parts.broker, user, this.#parse);
         this.counts.sessions += 1;
+        this.socket.onLogin?.();
         opened();
       })
       .catch((error: unknown) => this.fail(error))

@@ -2,12 +2,13 @@ import { type AddressInfo, createServer, type Server, type Socket } from 'node:n
 import { createServer as createTlsServer, type Server as TlsServer } from 'node:tls';
 import type { RenewUser } from '../access/user.ts';
 import { shuttingDown } from '../broker/waiting-limit.ts';
-import type { QuaysideError } from '../model/errors.ts';
+import { QuaysideError } from '../model/errors.ts';
 import type { TlsMaterial } from '../util/log.ts';
 import type { Service } from '../util/service.ts';
 import { type SessionCounts, zeroCounts } from './counts.ts';
 import type { ListenerParts } from './options.ts';
 import { readProxyHeader } from './proxy-header.ts';
+import type { ClientSocket } from './socket-writer.ts';
 
 /** TCP keep-alive finds peers that vanished without a word and owe nothing. */
 const TCP_KEEP_ALIVE_MS = 30_000;
@@ -34,7 +35,7 @@ export interface Arrival {
 }
 
 /** Begins the session of a connection. */
-export type OpenSession = (socket: Socket, arrival: Arrival) => ServedSession;
+export type OpenSession = (socket: ClientSocket, arrival: Arrival) => ServedSession;
 
 /** A front end whose clients keep a session: one listener, plain or TLS, and the connections that it took. */
 export class SessionServer implements Service {
@@ -46,7 +47,7 @@ export class SessionServer implements Service {
   /** Over TLS: does the handshakes of what `#server` takes. It listens nowhere itself. */
   readonly #tls: TlsServer | null;
   /** Raw sockets, those in a TLS handshake included. */
-  readonly #sockets = new Set<Socket>();
+  readonly #sockets = new Set<ClientSocket>();
   /** Addresses of clients behind trusted proxies, by the address and port of the proxy's connection. */
   readonly #behindProxies = new Map<string, string>();
   readonly #sessions = new Set<ServedSession>();
@@ -59,11 +60,10 @@ export class SessionServer implements Service {
     this.#parts = parts;
     this.#openSession = openSession;
     this.#startedAt = parts.clock.now().toString(36);
-    const { tls, maxSockets } = parts.options;
+    const { tls } = parts.options;
     // A client may close its sending side first; what it asked for is answered all the same. TLS has no such
     // state in practice, and one that ends in the middle of a handshake would be kept until that times out.
     this.#server = createServer({ allowHalfOpen: tls === null });
-    this.#server.maxConnections = maxSockets;
     this.#server.on('connection', (socket: Socket) => this.#connected(socket));
     this.#tls =
       tls === null
@@ -116,7 +116,30 @@ export class SessionServer implements Service {
     for (const session of this.#sessions) session.renewUser(renew);
   }
 
+  /** @throws QuaysideError if no further client is taken now */
+  checkCapacity(): void {
+    if (this.#stopping !== null) throw shuttingDown();
+    const { maxSockets } = this.#parts.options;
+    if (this.#sockets.size < maxSockets) return;
+    throw new QuaysideError(
+      'overloaded',
+      `${this.#protocol} has ${maxSockets} connections, the most that are allowed.`,
+    );
+  }
+
+  /** Takes a client whose connection came to another listener. `checkCapacity` has passed. */
+  accept(socket: ClientSocket, address: string): void {
+    this.#sockets.add(socket);
+    socket.on('close', () => this.#sockets.delete(socket));
+    this.#begin(socket, address);
+  }
+
   #connected(socket: Socket): void {
+    // The listener counts its own connections alone.
+    if (this.#sockets.size >= this.#parts.options.maxSockets) {
+      socket.destroy();
+      return;
+    }
     this.#sockets.add(socket);
     const peer = peerOf(socket);
     socket.on('close', () => {
@@ -126,7 +149,7 @@ export class SessionServer implements Service {
     const { remoteAddress: proxy = '' } = socket;
     const { options, clock, log } = this.#parts;
     if (!options.trustedProxies.has(proxy)) {
-      this.#begin(socket);
+      this.#handshake(socket);
       return;
     }
     readProxyHeader(socket, clock, (said) => {
@@ -140,12 +163,12 @@ export class SessionServer implements Service {
         return;
       }
       if (said.address !== null) this.#behindProxies.set(peer, said.address);
-      this.#begin(socket);
+      this.#handshake(socket);
     });
   }
 
   /** Everything before the protocol's own first byte is read. */
-  #begin(socket: Socket): void {
+  #handshake(socket: Socket): void {
     if (this.#tls === null) this.#admit(socket);
     else this.#tls.emit('connection', socket);
   }
@@ -158,9 +181,12 @@ export class SessionServer implements Service {
     }
     socket.setNoDelay(true);
     socket.setKeepAlive(true, TCP_KEEP_ALIVE_MS);
+    this.#begin(socket, this.#behindProxies.get(peerOf(socket)) ?? socket.remoteAddress ?? '');
+  }
+
+  #begin(socket: ClientSocket, address: string): void {
     this.counts.connections += 1;
     const id = `${this.#startedAt}-${this.counts.connections.toString(36)}`;
-    const address = this.#behindProxies.get(peerOf(socket)) ?? socket.remoteAddress ?? '';
     const session = this.#openSession(socket, { id, address, counts: this.counts });
     this.#sessions.add(session);
     const openedAt = this.#parts.clock.monotonic();

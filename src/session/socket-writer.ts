@@ -7,6 +7,8 @@ import type { WriteObserver } from './outstanding.ts';
 export interface ClientSocket extends Duplex {
   /** The socket that carries it; not given: it is a socket itself. */
   readonly transport?: Duplex;
+  /** To be called when the client has logged in. */
+  onLogin?(): void;
 }
 
 export interface WriterOptions {

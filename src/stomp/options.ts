@@ -38,6 +38,9 @@ export const STOMP_DEFAULTS: StompOptions = {
   logsAccess: false,
 };
 
+/** STOMP over WebSocket. A name says no more than that it is STOMP: the version is agreed on by CONNECT. */
+export const STOMP_WEB_SOCKET = { subprotocols: ['v12.stomp', 'v11.stomp', 'v10.stomp'], sendsText: true };
+
 /** Everything that the front end stands on. */
 export interface StompParts {
   readonly broker: Broker;

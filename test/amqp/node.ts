@@ -1,4 +1,4 @@
-import { AMQP_DEFAULTS, type AmqpOptions } from '../../src/amqp/options.ts';
+import { AMQP_DEFAULTS, AMQP_WEB_SOCKET, type AmqpOptions } from '../../src/amqp/options.ts';
 import { AmqpServer } from '../../src/amqp/server.ts';
 import { openFor, SessionNode, type SessionNodeOptions } from '../support/session-node.ts';
 import { AmqpClient } from './client.ts';
@@ -25,6 +25,10 @@ export class AmqpNode extends SessionNode<AmqpServer> {
     const client = await AmqpClient.open(this.port, user, fields);
     this.#clients.push(client);
     return client;
+  }
+
+  protected override get webSocket() {
+    return { path: '/amqp', webSocket: AMQP_WEB_SOCKET };
   }
 
   protected override cut(): void {

@@ -36,7 +36,11 @@ function foreignSuite(library: ForeignLibrary, version: string): void {
       await node.stop();
     });
 
-    const start = (): Promise<StompNode> => StompNode.start({ options: { sendBeatMs: 50, wantBeatMs: 100 } });
+    const start = (): Promise<StompNode> =>
+      StompNode.start({
+        options: { sendBeatMs: 50, wantBeatMs: 100 },
+        overWebSocket: library.isOverWebSocket === true,
+      });
     const open = (more: object = {}): Promise<ForeignClient> =>
       library.open({ port: proxy.port, version, login: 'test', passcode: 'test', beats: [0, 0], ...more });
 

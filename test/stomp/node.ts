@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { STOMP_DEFAULTS, type StompOptions } from '../../src/stomp/options.ts';
+import { STOMP_DEFAULTS, STOMP_WEB_SOCKET, type StompOptions } from '../../src/stomp/options.ts';
 import { StompServer } from '../../src/stomp/server.ts';
 import { openFor, SessionNode, type SessionNodeOptions, stalled, until } from '../support/session-node.ts';
 import { StompClient, type StompVersion } from './client.ts';
@@ -37,6 +37,10 @@ export class StompNode extends SessionNode<StompServer> {
     const client = await StompClient.open(this.port);
     this.#clients.push(client);
     return client;
+  }
+
+  protected override get webSocket() {
+    return { path: '/stomp', webSocket: STOMP_WEB_SOCKET };
   }
 
   protected override cut(): void {

@@ -3,6 +3,7 @@ import type { Authenticator, Right, User } from '../../src/access/user.ts';
 import type { Broker } from '../../src/broker/broker.ts';
 import type { Queue } from '../../src/broker/queue.ts';
 import type { NamespacePolicy } from '../../src/engine/engine.ts';
+import type { HttpServer } from '../../src/http/server.ts';
 import type { Delivery, NewElement } from '../../src/model/element.ts';
 import { QuaysideError } from '../../src/model/errors.ts';
 import type { SessionServer } from '../../src/session/server.ts';
@@ -11,6 +12,7 @@ import type { EngineUnderTest, TestEngine } from '../engines.ts';
 import { brokerOn, plain } from './broker.ts';
 import { FakeClock } from './clock.ts';
 import { newElement } from './elements.ts';
+import { startWebSocketPort, type WebSocketPortOptions } from './web-socket-port.ts';
 
 /** Users of the tests: password as the name, rights by namespace or all. */
 const USERS: Readonly<Record<string, Readonly<Record<string, readonly Right[]>> | null>> = {
@@ -44,6 +46,8 @@ export interface SessionNodeOptions {
   readonly policies?: readonly NamespacePolicy[];
   readonly engine?: EngineUnderTest;
   readonly authenticator?: Authenticator;
+  /** Whether clients connect by WebSocket, on an HTTP port. */
+  readonly overWebSocket?: boolean;
 }
 
 /** Plain queues, a stream, and queues with a dead letter. */
@@ -78,12 +82,16 @@ export abstract class SessionNode<Server extends SessionServer> {
   readonly broker: Broker;
   readonly server: Server;
   readonly clock: FakeClock;
+  /** Serves clients over WebSocket. */
+  #webSocketPort: HttpServer | null = null;
+  readonly #given: SessionNodeOptions;
   /** What was logged, at whatever level. */
   readonly logged: { fields: object; message: string }[] = [];
 
   constructor(engine: TestEngine, given: SessionNodeOptions, makeServer: (parts: NodeParts) => Server) {
     assert.ok(engine.clock instanceof FakeClock);
     this.engine = engine;
+    this.#given = given;
     this.clock = engine.clock;
     this.broker = brokerOn(
       (given.policies ?? POLICIES).map((policy) => ({ policy, engine: engine.engine })),
@@ -102,8 +110,11 @@ export abstract class SessionNode<Server extends SessionServer> {
   }
 
   get port(): number {
-    return this.server.address.port;
+    return (this.#webSocketPort ?? this.server).address.port;
   }
+
+  /** Where and how it is served over WebSocket. */
+  protected abstract get webSocket(): Pick<WebSocketPortOptions, 'path' | 'webSocket'>;
 
   /** Cuts clients that are still there. */
   protected abstract cut(): void;
@@ -112,6 +123,10 @@ export abstract class SessionNode<Server extends SessionServer> {
     await this.broker.start();
     try {
       await this.server.start();
+      if (this.#given.overWebSocket === true) {
+        const { server, clock, webSocket } = this;
+        this.#webSocketPort = await startWebSocketPort({ server, clock, ...webSocket });
+      }
     } catch (error) {
       await this.stop();
       throw error;
@@ -122,6 +137,7 @@ export abstract class SessionNode<Server extends SessionServer> {
   async stop(): Promise<void> {
     this.cut();
     await this.server.stop();
+    await this.#webSocketPort?.stop();
     const { waiting } = this.broker;
     await this.broker.stop();
     await this.engine.close();

@@ -40,6 +40,8 @@ export interface ForeignOptions {
 export interface ForeignLibrary {
   readonly name: string;
   readonly versions: readonly string[];
+  /** Whether it connects by WebSocket. */
+  readonly isOverWebSocket?: boolean;
   /** Whether it sends heart-beats. */
   readonly beats: boolean;
   /** Rejects where the server refuses the login. */
@@ -58,8 +60,7 @@ export class Mailbox<T> {
   }
 
   take(): Promise<T> {
-    const value = this.#values.shift();
-    if (value !== undefined) return Promise.resolve(value);
+    if (this.#values.length > 0) return Promise.resolve(this.#values.shift() as T);
     return new Promise((resolve) => {
       this.#waiting.push(resolve);
     });

@@ -1,7 +1,7 @@
 import type { ForeignLibrary } from './client.ts';
 import { drivenLibrary } from './driven.ts';
 import { STOMPIT } from './stompit.ts';
-import { STOMPJS } from './stompjs.ts';
+import { STOMPJS, STOMPJS_OVER_WEBSOCKET } from './stompjs.ts';
 
 const STOMP_PY = drivenLibrary({
   name: 'stomp.py',
@@ -44,6 +44,7 @@ const RUBY_STOMP = drivenLibrary({
 /** Every library that is tried; none of them knows this server. */
 export const LIBRARIES: readonly ForeignLibrary[] = [
   STOMPJS,
+  STOMPJS_OVER_WEBSOCKET,
   STOMPIT,
   STOMP_PY,
   NET_STOMP,

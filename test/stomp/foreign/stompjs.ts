@@ -57,16 +57,18 @@ class StompJs implements ForeignClient {
   readonly #rejects = new Set<(error: Error) => void>();
   #receipts = 0;
 
-  private constructor(options: ForeignOptions, refused: (error: Error) => void) {
+  private constructor(options: ForeignOptions, isOverWebSocket: boolean, refused: (error: Error) => void) {
     const { port, version, login, passcode, beats } = options;
     this.#client = new Client({
-      webSocketFactory: () => new TcpSocket(port) as unknown as IStompSocket,
+      ...(isOverWebSocket
+        ? { brokerURL: `ws://127.0.0.1:${port}/stomp` }
+        : { webSocketFactory: () => new TcpSocket(port) as unknown as IStompSocket }),
       stompVersions: new Versions([version]),
       connectHeaders: { login, passcode, host: 'localhost' },
       heartbeatOutgoing: beats[0],
       heartbeatIncoming: beats[1],
       reconnectDelay: 20,
-      forceBinaryWSFrames: true,
+      forceBinaryWSFrames: !isOverWebSocket,
       onConnect: async () => {
         for (const again of this.#subscriptions) await again();
         this.#connects.put();
@@ -80,9 +82,9 @@ class StompJs implements ForeignClient {
     });
   }
 
-  static async open(options: ForeignOptions): Promise<ForeignClient> {
+  static async open(options: ForeignOptions, isOverWebSocket: boolean): Promise<ForeignClient> {
     const { promise, resolve, reject } = Promise.withResolvers<ForeignClient>();
-    const own = new StompJs(options, reject);
+    const own = new StompJs(options, isOverWebSocket, reject);
     own.#client.activate();
     void own.#connects.take().then(() => resolve(own));
     return promise;
@@ -175,5 +177,13 @@ export const STOMPJS: ForeignLibrary = {
   name: '@stomp/stompjs',
   versions: ['1.0', '1.1', '1.2'],
   beats: true,
-  open: (options) => StompJs.open(options),
+  open: (options) => StompJs.open(options, false),
+};
+
+/** As it is used in browsers. */
+export const STOMPJS_OVER_WEBSOCKET: ForeignLibrary = {
+  ...STOMPJS,
+  name: '@stomp/stompjs over WebSocket',
+  isOverWebSocket: true,
+  open: (options) => StompJs.open(options, true),
 };

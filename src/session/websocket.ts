@@ -1,0 +1,175 @@
+import { isUtf8 } from 'node:buffer';
+import { Duplex } from 'node:stream';
+import { type WebSocket, WebSocketServer } from 'ws';
+import { QuaysideError } from '../model/errors.ts';
+import { quote } from '../util/quote.ts';
+import { LOGIN_BYTES } from './client-session.ts';
+import type { SessionServer } from './server.ts';
+import type { ClientSocket } from './socket-writer.ts';
+
+/** How a protocol runs over WebSocket. */
+export interface WebSocketOptions {
+  /** The names under which clients ask for it, the preferred one first. */
+  readonly subprotocols: readonly string[];
+  /** Bytes of one message from a client. */
+  readonly maxMessageBytes: number;
+  /** Whether messages that are UTF-8 are sent as text, which some clients expect; others are binary. */
+  readonly sendsText: boolean;
+}
+
+/** A request to turn its connection into a WebSocket, as HTTP hands it over. */
+export interface UpgradeRequest {
+  /** Flat pairs: name, value, … */
+  readonly rawHeaders: readonly string[];
+  readonly address: string;
+  readonly socket: Duplex;
+  readonly head: Buffer;
+}
+
+/** The overhead of WebSocket for a client that sends its login byte by byte. */
+const LOGIN_OVERHEAD = 8;
+/** A client that does not read gets no replies to its pings while more than this waits for it. */
+const MAX_PONG_BACKLOG = 64 * 1024;
+const NORMAL_CLOSURE = 1000;
+const TOO_BIG = 1009;
+
+/**
+ * Lets clients of a session server connect by WebSocket. The server's limits hold as they do over TCP: connections,
+ * bytes before the login, frames, heart-beats, and pauses in reading.
+ */
+export class WebSocketListener {
+  readonly #server: SessionServer;
+  readonly #options: WebSocketOptions;
+  readonly #webSockets: WebSocketServer;
+
+  constructor(server: SessionServer, options: WebSocketOptions) {
+    this.#server = server;
+    this.#options = options;
+    this.#webSockets = new WebSocketServer({
+      noServer: true,
+      clientTracking: false,
+      // A few bytes could unpack to many, and to a different number for each secret next to what a client chose.
+      perMessageDeflate: false,
+      autoPong: false,
+      maxPayload: options.maxMessageBytes,
+      handleProtocols: (offered) => this.#choose(offered) ?? false,
+    });
+  }
+
+  /** @throws QuaysideError the reason for which a request is rejected */
+  check(rawHeaders: readonly string[]): void {
+    const offer = headersOf(rawHeaders)['sec-websocket-protocol'] ?? '';
+    const offered = new Set(offer.split(',').map((name) => name.trim()));
+    if (this.#choose(offered) === undefined) {
+      const { subprotocols } = this.#options;
+      throw new QuaysideError(
+        'invalid-parameter',
+        `The WebSocket subprotocol ${quote(offer)} is not served here. Allowed: ${subprotocols.join(', ')}.`,
+        { parameter: 'sec-websocket-protocol' },
+      );
+    }
+    this.#server.checkCapacity();
+  }
+
+  /** Takes over a connection. `check` has passed. */
+  upgrade({ rawHeaders, address, socket, head }: UpgradeRequest): void {
+    const request = { method: 'GET', headers: headersOf(rawHeaders) };
+    this.#webSockets.handleUpgrade(request, socket, head, (webSocket) => {
+      this.#server.accept(new WebSocketStream(webSocket, socket, this.#options.sendsText), address);
+    });
+  }
+
+  #choose(offered: ReadonlySet<string>): string | undefined {
+    return this.#options.subprotocols.find((name) => offered.has(name));
+  }
+}
+
+/**
+ * A WebSocket as a stream of bytes. Where messages begin and end means nothing to what is received; what is written at
+ * once, which is whole frames, leaves as one message.
+ */
+class WebSocketStream extends Duplex implements ClientSocket {
+  readonly transport: Duplex;
+  readonly #webSocket: WebSocket;
+  readonly #sendsText: boolean;
+  #loginBytes: number | null = LOGIN_BYTES * LOGIN_OVERHEAD;
+
+  constructor(webSocket: WebSocket, transport: Duplex, sendsText: boolean) {
+    super();
+    this.transport = transport;
+    this.#webSocket = webSocket;
+    this.#sendsText = sendsText;
+    webSocket.on('message', (data: Buffer) => {
+      if (!this.push(data)) webSocket.pause();
+    });
+    webSocket.on('ping', (data: Buffer) => {
+      if (transport.writableLength < MAX_PONG_BACKLOG) webSocket.pong(data);
+    });
+    // The reason does not matter: `close` follows.
+    webSocket.on('error', () => {});
+    webSocket.on('close', () => this.push(null));
+    transport.on('data', this.#countLogin);
+  }
+
+  /** From now on messages may be as long as the listener allows. */
+  onLogin(): void {
+    this.#loginBytes = null;
+    this.transport.off('data', this.#countLogin);
+  }
+
+  override _read(): void {
+    this.#webSocket.resume();
+  }
+
+  override _write(chunk: Buffer, _encoding: BufferEncoding, done: (error?: Error | null) => void): void {
+    this.#send(chunk, done);
+  }
+
+  override _writev(chunks: { readonly chunk: Buffer }[], done: (error?: Error | null) => void): void {
+    this.#send(Buffer.concat(chunks.map(({ chunk }) => chunk)), done);
+  }
+
+  override _final(done: () => void): void {
+    this.#webSocket.close(NORMAL_CLOSURE);
+    done();
+  }
+
+  override _destroy(error: Error | null, done: (error?: Error | null) => void): void {
+    this.#webSocket.terminate();
+    done(error);
+  }
+
+  #send(bytes: Buffer, done: (error?: Error | null) => void): void {
+    let isDone = false;
+    const once = (error?: Error): void => {
+      if (isDone) return;
+      isDone = true;
+      done(error);
+    };
+    const webSocket = this.#webSocket;
+    webSocket.send(bytes, { binary: !(this.#sendsText && isUtf8(bytes)) }, once);
+    // At once if the kernel has all of it, as a socket does: the writer goes by it.
+    if (webSocket.readyState === webSocket.OPEN && this.transport.writableLength === 0) once();
+  }
+
+  /** A message is kept until it is whole, so before the login its length is bounded here. */
+  readonly #countLogin = (bytes: Buffer): void => {
+    if (this.#loginBytes === null) return;
+    this.#loginBytes -= bytes.length;
+    if (this.#loginBytes >= 0) return;
+    this.#webSocket.close(TOO_BIG, 'Too many bytes came before the login.');
+    this.destroy();
+  };
+}
+
+/** By name in lower case. The first of repeated headers counts, but for lists. */
+function headersOf(rawHeaders: readonly string[]): Readonly<Record<string, string>> {
+  const headers: Record<string, string> = {};
+  for (let at = 0; at + 1 < rawHeaders.length; at += 2) {
+    const name = (rawHeaders[at] as string).toLowerCase();
+    const value = rawHeaders[at + 1] as string;
+    if (name === 'sec-websocket-protocol' && headers[name] !== undefined) headers[name] += `, ${value}`;
+    else headers[name] ??= value;
+  }
+  return headers;
+}

@@ -1,0 +1,301 @@
+import assert from 'node:assert/strict';
+import { once } from 'node:events';
+import { type IncomingMessage, request } from 'node:http';
+import { connect, type Socket } from 'node:net';
+import { after, afterEach, before, describe, it } from 'node:test';
+import type { HttpServer } from '../../src/http/server.ts';
+import { STOMP_WEB_SOCKET } from '../../src/stomp/options.ts';
+import { basic } from '../http/harness.ts';
+import { StompNode, type StompNodeOptions, until } from '../stomp/node.ts';
+import { makeCertificate } from '../support/certificate.ts';
+import { startWebSocketPort, type WebSocketPortOptions } from '../support/web-socket-port.ts';
+
+const KEY = 'dGhlIHNhbXBsZSBub25jZQ==';
+const OFFER = {
+  connection: 'Upgrade',
+  upgrade: 'websocket',
+  'sec-websocket-version': '13',
+  'sec-websocket-key': KEY,
+  'sec-websocket-protocol': 'v12.stomp',
+};
+
+/** What a server answered to an upgrade request. */
+interface Reply {
+  readonly status: number;
+  readonly headers: IncomingMessage['headers'];
+  readonly text: string;
+  readonly socket: Socket;
+}
+
+async function upgrade(port: number, headers: Record<string, string> = {}, path = '/stomp'): Promise<Reply> {
+  const asked = request({ port, host: '127.0.0.1', path, headers: { ...OFFER, ...headers } });
+  asked.end();
+  const reply = Promise.withResolvers<Reply>();
+  asked.on('error', reply.reject);
+  asked.on('upgrade', ({ statusCode = 0, headers: got }, socket) => {
+    socket.on('error', () => {});
+    reply.resolve({ status: statusCode, headers: got, text: '', socket: socket as Socket });
+  });
+  asked.on('response', async (response) => {
+    const { socket } = response;
+    const chunks: Buffer[] = await response.toArray();
+    const text = Buffer.concat(chunks).toString();
+    reply.resolve({
+      status: response.statusCode ?? 0,
+      headers: response.headers,
+      text,
+      socket,
+    });
+  });
+  return reply.promise;
+}
+
+/** A control frame of a client, masked with zeros. */
+function control(opcode: number, payload: string | Buffer): Buffer {
+  const head = Buffer.from([0x80 | opcode, 0x80 | payload.length, 0, 0, 0, 0]);
+  return Buffer.concat([head, Buffer.from(payload)]);
+}
+
+/** A message of a client, masked with zeros. */
+function message(payload: string | Buffer, opcode = 1, length = Buffer.byteLength(payload)): Buffer {
+  const head = Buffer.alloc(8);
+  head[0] = 0x80 | opcode;
+  head[1] = 0x80 | 126;
+  head.writeUInt16BE(length, 2);
+  return Buffer.concat([head, Buffer.from(payload)]);
+}
+
+const CONNECT = message('CONNECT\naccept-version:1.2\nlogin:test\npasscode:test\n\n\0');
+
+/** What comes as one frame: its first byte, and its payload of less than 64 KiB. */
+async function frameOf(socket: Socket): Promise<{ first: number; payload: Buffer }> {
+  let bytes = Buffer.alloc(0);
+  for (;;) {
+    const at = (bytes[1] ?? 0) < 126 ? 2 : 4;
+    const length = at === 2 ? (bytes[1] ?? 0) : bytes.length < 4 ? 65_536 : bytes.readUInt16BE(2);
+    if (bytes.length >= at + length && bytes.length >= 2) {
+      socket.unshift(bytes.subarray(at + length));
+      return { first: bytes[0] ?? 0, payload: bytes.subarray(at, at + length) };
+    }
+    const chunk = socket.read() as Buffer | null;
+    if (chunk !== null) bytes = Buffer.concat([bytes, chunk]);
+    else await once(socket, 'readable');
+  }
+}
+
+describe('STOMP over WebSocket', () => {
+  let node: StompNode;
+  let port: HttpServer;
+  const sockets: Socket[] = [];
+
+  const start = async (
+    options: StompNodeOptions['options'] = {},
+    more: Partial<WebSocketPortOptions> = {},
+  ): Promise<void> => {
+    node = await StompNode.start({ options });
+    const { server, clock } = node;
+    port = await startWebSocketPort({ server, clock, path: '/stomp', webSocket: STOMP_WEB_SOCKET, ...more });
+  };
+  const ask = async (headers: Record<string, string> = {}, path = '/stomp'): Promise<Reply> => {
+    const reply = await upgrade(port.address.port, headers, path);
+    sockets.push(reply.socket);
+    return reply;
+  };
+  afterEach(async () => {
+    for (const socket of sockets.splice(0)) socket.destroy();
+    await node.server.stop();
+    await port.stop();
+    await node.stop();
+  });
+
+  it('begins with a handshake that names the preferred subprotocol', async () => {
+    await start();
+    const { status, headers } = await ask({ 'sec-websocket-protocol': 'v10.stomp, v12.stomp' });
+    assert.equal(status, 101);
+    assert.equal(headers['sec-websocket-protocol'], 'v12.stomp');
+    assert.equal(headers['sec-websocket-accept'], 's3pPLMBiTxaQ9kYGzzhZRbK+xOo=');
+  });
+
+  it('is rejected without a subprotocol that is served', async () => {
+    await start();
+    for (const offer of ['mqtt', 'v12.stompx, ']) {
+      const { status, text } = await ask({ 'sec-websocket-protocol': offer });
+      assert.equal(status, 400);
+      assert.match(text, /Allowed: v12\.stomp, v11\.stomp, v10\.stomp/);
+    }
+  });
+
+  it('is not served at another path, nor as a request without an upgrade to a WebSocket', async () => {
+    await start();
+    for (const [headers, path] of [
+      [{}, '/amqp'],
+      [{ upgrade: 'h2c' }, '/stomp'],
+    ] as const) {
+      assert.notEqual((await ask(headers, path)).status, 101);
+    }
+    assert.equal(node.server.counts.connections, 0);
+  });
+
+  it('is for pages of this server and of allowed origins only', async () => {
+    const logged: { fields: object; message: string }[] = [];
+    await start({}, { http: { allowedOrigins: ['https://jobs.example'] }, logged });
+    const own = `http://127.0.0.1:${port.address.port}`;
+    for (const headers of [
+      { origin: own },
+      { origin: own, 'sec-fetch-site': 'same-origin' },
+      { origin: 'https://jobs.example', 'sec-fetch-site': 'cross-site' },
+    ]) {
+      assert.equal((await ask(headers)).status, 101);
+    }
+    for (const headers of [{ origin: 'https://foreign.example' }, { 'sec-fetch-site': 'cross-site' }]) {
+      const { status, text } = await ask(headers);
+      assert.equal(status, 403);
+      assert.match(text, /forbidden-origin/);
+    }
+    assert.equal(logged.filter(({ message }) => /foreign page/.test(message)).length, 1);
+  });
+
+  it('counts among the connections of STOMP', async () => {
+    await start({ maxSockets: 2 });
+    const tcp = await node.client();
+    assert.equal((await ask()).status, 101);
+    assert.equal((await ask()).status, 503);
+    const third = await node.stranger();
+    assert.equal(await third.nextOrEnd(), null);
+    await tcp.disconnect();
+    await until(() => node.server.counts.sessions === 0);
+    assert.equal((await ask()).status, 101);
+  });
+
+  it('reads 4 KiB before the login, however they are sent', async () => {
+    await start();
+    const whole = await ask();
+    whole.socket.write(message(`CONNECT\nx:${'x'.repeat(5000)}\n\n\0`));
+    assert.match((await frameOf(whole.socket)).payload.toString(), /^ERROR\nmessage:headers-too-large\n/);
+    // One message of which the end never comes: it would be kept until then.
+    const part = await ask();
+    part.socket.write(message('x'.repeat(40_000), 1, 60_000));
+    const { first, payload } = await frameOf(part.socket);
+    assert.deepEqual([first, payload.readUInt16BE(0)], [0x88, 1009]);
+    await once(part.socket, 'close');
+  });
+
+  it('takes 10 seconds for the login and no more', async () => {
+    await start();
+    const { socket } = await ask();
+    node.clock.advance(10_000);
+    assert.match((await frameOf(socket)).payload.toString(), /^ERROR\nmessage:request-timeout\n/);
+  });
+
+  it('closes behind a message that is too long', async () => {
+    await start({ bodyLimit: 1000 }, { maxMessageBytes: 2000 });
+    const { socket } = await ask();
+    socket.write(CONNECT);
+    await frameOf(socket);
+    socket.write(message('x'.repeat(2001)));
+    const { first, payload } = await frameOf(socket);
+    assert.deepEqual([first, payload.readUInt16BE(0)], [0x88, 1009]);
+    await until(() => node.server.counts.sessions === 0);
+  });
+
+  it('sends text as text, and what is not UTF-8 as bytes; a frame may span messages', async () => {
+    await start();
+    const { socket } = await ask();
+    socket.write(CONNECT);
+    assert.equal((await frameOf(socket)).first, 0x81);
+    socket.write(message('SUBSCRIBE\nid:s\nack:auto\ndestination:/q/N/a\n'));
+    socket.write(message('\n\0', 2));
+    await node.insert('a', 'Grüße');
+    assert.equal((await frameOf(socket)).first, 0x81);
+    await node.insert('a', { body: Buffer.from([0xff, 0]) });
+    const { first, payload } = await frameOf(socket);
+    assert.equal(first, 0x82);
+    assert.match(payload.toString('latin1'), /^MESSAGE\n[\s\S]*\n\n\xff\0\0\n$/);
+  });
+
+  it('answers pings', async () => {
+    await start();
+    const { socket } = await ask();
+    socket.write(control(9, 'hello'));
+    const { first, payload } = await frameOf(socket);
+    assert.deepEqual([first, payload.toString()], [0x8a, 'hello']);
+  });
+
+  it('answers a close with a close, after what was asked for before', async () => {
+    await start();
+    const { socket } = await ask();
+    socket.write(CONNECT);
+    await frameOf(socket);
+    socket.write(message('SEND\ndestination:/q/N/a\n\nx\0'));
+    socket.write(control(8, Buffer.from([0x03, 0xe8])));
+    const { first, payload } = await frameOf(socket);
+    assert.deepEqual([first, payload.readUInt16BE(0)], [0x88, 1000]);
+    await until(() => node.server.counts.sessions === 0);
+    assert.equal((await node.sizes('a')).ready, 1);
+  });
+
+  it('is not taken any more once the server stops', async () => {
+    await start();
+    const open = await ask();
+    open.socket.write(CONNECT);
+    await frameOf(open.socket);
+    const stopped = node.server.stop();
+    assert.equal((await ask()).status, 503);
+    assert.equal((await frameOf(open.socket)).first, 0x88);
+    open.socket.destroy();
+    await stopped;
+    port.drain();
+    assert.equal((await ask()).status, 503);
+  });
+
+  it('never starts among the responses of earlier requests', async () => {
+    await start();
+    const socket = connect(port.address.port, '127.0.0.1');
+    sockets.push(socket);
+    const lines = Object.entries({ host: 'here', ...OFFER }).map(([name, value]) => `${name}: ${value}\r\n`);
+    // Its login is not checked before the second request has come.
+    const first = `GET /q HTTP/1.1\r\nhost: here\r\nauthorization: ${basic('test', 'test')}\r\n\r\n`;
+    socket.write(`${first}GET /stomp HTTP/1.1\r\n${lines.join('')}\r\n`);
+    assert.equal((await socket.toArray()).length, 0);
+    assert.equal(node.server.counts.connections, 0);
+  });
+});
+
+describe('STOMP over WebSocket over TLS', () => {
+  const certificate = makeCertificate();
+  let node: StompNode;
+  let port: HttpServer;
+
+  before(async () => {
+    node = await StompNode.start();
+    const { server, clock } = node;
+    const http = { tls: certificate };
+    port = await startWebSocketPort({ server, clock, path: '/stomp', webSocket: STOMP_WEB_SOCKET, http });
+  });
+  after(async () => {
+    await node.stop();
+    await port.stop();
+  });
+
+  it('is served by the certificate of HTTP', async () => {
+    const { request: ask } = await import('node:https');
+    const asked = ask({
+      port: port.address.port,
+      host: '127.0.0.1',
+      servername: 'localhost',
+      path: '/stomp',
+      headers: OFFER,
+      ca: certificate.cert,
+    });
+    asked.end();
+    const [, socket] = (await once(asked, 'upgrade')) as [IncomingMessage, Socket];
+    socket.write(CONNECT);
+    assert.match((await frameOf(socket)).payload.toString(), /^CONNECTED\n/);
+    // A stop cuts connections on which there was no request; this is none of them.
+    const stopped = port.stop();
+    socket.write(message('SEND\ndestination:/q/N/a\nreceipt:r\n\nx\0'));
+    assert.match((await frameOf(socket)).payload.toString(), /^RECEIPT\n/);
+    socket.destroy();
+    await stopped;
+  });
+});

@@ -1,0 +1,36 @@
+import { HTTP_DEFAULTS, type HttpOptions, type HttpParts } from '../../src/http/options.ts';
+import { HttpServer } from '../../src/http/server.ts';
+import type { SessionServer } from '../../src/session/server.ts';
+import { WebSocketListener } from '../../src/session/websocket.ts';
+import type { Clock } from '../../src/util/clock.ts';
+import { SILENT_LOG } from './broker.ts';
+
+/** What a WebSocket port serves, and how. */
+export interface WebSocketPortOptions {
+  readonly server: SessionServer;
+  readonly clock: Clock;
+  readonly path: string;
+  readonly webSocket: { readonly subprotocols: readonly string[]; readonly sendsText: boolean };
+  readonly maxMessageBytes?: number;
+  readonly http?: Partial<HttpOptions>;
+  /** Lines of the log. */
+  readonly logged?: { fields: object; message: string }[];
+}
+
+/** An HTTP server that serves one protocol over WebSocket; other requests wait for ever, or fail. */
+export async function startWebSocketPort(given: WebSocketPortOptions): Promise<HttpServer> {
+  const { server, clock, path, webSocket, maxMessageBytes = 2_000_000, http, logged = [] } = given;
+  const log = (fields: object, message: string): void => {
+    logged.push({ fields, message });
+  };
+  const parts = {
+    options: { ...HTTP_DEFAULTS, port: 0, ...http },
+    log: { ...SILENT_LOG, warn: log, error: log, debug: () => {}, isLevelEnabled: () => false },
+    clock,
+    authenticator: { recall: () => null, loginBasic: () => new Promise(() => {}) },
+    upgrades: new Map([[path, new WebSocketListener(server, { ...webSocket, maxMessageBytes })]]),
+  };
+  const port = new HttpServer(parts as unknown as HttpParts);
+  await port.start();
+  return port;
+}
