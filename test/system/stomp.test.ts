@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict';
+import { once } from 'node:events';
 import { readFileSync } from 'node:fs';
 import { after, before, describe, it } from 'node:test';
 import { StompClient } from '../stomp/client.ts';
@@ -34,6 +35,29 @@ describe('STOMP in the server', () => {
     assert.equal(program.stdout.split('\n')[0], `Quayside 0.1.0 listens on ${program.url}`);
     assert.doesNotMatch(await (await call(program, '/metrics')).text(), /protocol="stomp"/);
     assert.equal(await program.stop(), 0);
+  });
+
+  it('is served over WebSocket only if it is told to, and has a port', async () => {
+    const closed = await serve('closed.json', { port: 0 });
+    assert.equal((await call(closed, '/stomp')).status, 404);
+    const refused = new WebSocket(`${closed.url.replace('http', 'ws')}/stomp`, ['v12.stomp']);
+    await once(refused, 'error');
+    assert.equal(await closed.stop(), 0);
+
+    const open = await serve('open.json', { port: 0, webSocket: true });
+    const socket = new WebSocket(`${open.url.replace('http', 'ws')}/stomp`, ['v12.stomp']);
+    await once(socket, 'open');
+    socket.send('CONNECT\naccept-version:1.2\nlogin:test1\npasscode:test1\n\n\0');
+    const [{ data }] = (await once(socket, 'message')) as [MessageEvent];
+    assert.match(String(data), /^CONNECTED\n/);
+    const ended = once(socket, 'close');
+    assert.equal(await open.stop(), 0);
+    await ended;
+
+    await folder.write('without.json', { stomp: { webSocket: true }, namespaces: {} });
+    const { code, stderr } = await folder.run(['--config', 'without.json']);
+    assert.equal(code, 2);
+    assert.match(stderr, /stomp\.webSocket: is on, but stomp is off\. Give stomp\.port, or leave it out/);
   });
 
   it('shares users, queues, lists of consumers and metrics with HTTP', async () => {
