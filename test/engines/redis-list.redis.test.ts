@@ -146,6 +146,42 @@ for (const { name, url } of servers) {
       );
     });
 
+    it('returns no more than fits in a reply, and says that there is more', async () => {
+      const queue = freshQueue();
+      const bodies = Array.from({ length: 18 }, (_, i) => Buffer.alloc(1_200_000, i));
+      for (const body of bodies) await storage.insert(queue, [newElement({ body })]);
+      const page = { group: '', states: ['ready'], bodies: true, after: null, limit: 100 } as const;
+      const listed = await storage.scan(queue, page);
+      assert.ok(listed.next !== null && listed.deliveries.length < 18);
+      const after = await storage.scan(queue, { ...page, after: listed.next });
+      assert.equal(after.deliveries[0]?.body[0], listed.deliveries.length);
+      const [first, second] = await Promise.all([pop(queue, 100), pop(queue, 100)]);
+      assert.ok(first.deliveries.length < 18, `${first.deliveries.length} at once`);
+      assert.ok(first.nextDueAt !== null && first.nextDueAt <= storage.now(queue));
+      assert.deepEqual(second.deliveries, []);
+      assert.deepEqual(second.nextDueAt, first.nextDueAt);
+      const popped = [...first.deliveries];
+      for (;;) {
+        const { deliveries, nextDueAt } = await pop(queue, 100);
+        popped.push(...deliveries);
+        if (nextDueAt === null) break;
+      }
+      assert.deepEqual(
+        popped.map(({ body }) => body[0]),
+        bodies.map((_, i) => i),
+      );
+    });
+
+    it('remembers no dedup key if the window is 0', async () => {
+      const options = { namespaces: [plain('plain')], clock: null, settings: { variant: 'list' } };
+      const own = redisEngine({ ...options, url: await url(), dedupWindowMs: 0 });
+      await own.start();
+      const queue = freshQueue();
+      for (const body of ['a', 'b']) await own.storage.insert(queue, [newElement({ body, dedupKey: 'k' })]);
+      assert.equal((await own.storage.counts(queue)).ready, 2);
+      await own.stop();
+    });
+
     it('puts popped elements back to their places', async () => {
       const queue = freshQueue();
       await storage.insert(queue, newElements('a', 'b', 'c'));

@@ -89,6 +89,7 @@ export class StubbedStorage {
       givenTime: null,
       client: Buffer.alloc(8),
       topology: { isCluster: true },
+      isList: false,
       signals: {} as InsertSignals,
       onReply: (queue, reply, awaitedUntil) => this.#outbox.onReply(queue, reply, awaitedUntil),
     });

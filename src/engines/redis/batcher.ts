@@ -72,6 +72,8 @@ interface BatcherParts {
   readonly policies: Policies;
   readonly registry: Registry;
   readonly topology: { readonly isCluster: boolean };
+  /** The queues are lists: what is not free has no number, and is sent once (`library/list.lua`). */
+  readonly isList: boolean;
   readonly signals: InsertSignals;
   /**
    * What a reply says of other queues, before its calls are answered. Returns what the calls that move elements wait for,
@@ -246,7 +248,7 @@ interface Signal {
 class Batcher {
   readonly queue: QueueKey;
   readonly slot: number;
-  readonly #keys: readonly [string, string];
+  readonly #keys: readonly string[];
   readonly #policy: Buffer;
   readonly #owner: Batchers;
   readonly #parts: BatcherParts;
@@ -267,7 +269,7 @@ class Batcher {
     this.#owner = owner;
     this.#parts = parts;
     const { hash, order } = parts.keys.queue(queue);
-    this.#keys = [hash, order];
+    this.#keys = parts.isList ? [parts.keys.list(queue)] : [hash, order];
     this.slot = slotOf(hash);
     this.#policy = parts.policies.encode(queue);
     this.#retentionMs = parts.policies.retentionMs(queue);
@@ -318,13 +320,13 @@ class Batcher {
   }
 
   #send(calls: readonly PendingCall[]): void {
-    const isFree = calls[0]?.isFree === true;
-    if (!isFree) this.#number = this.#owner.nextNumber(this.#number);
+    const isNumbered = calls[0]?.isFree !== true && !this.#parts.isList;
+    if (isNumbered) this.#number = this.#owner.nextNumber(this.#number);
     let deadlineAt = Number.POSITIVE_INFINITY;
     for (const call of calls) deadlineAt = Math.min(deadlineAt, call.deadlineAt);
     const batch: Batch = {
       calls,
-      number: isFree ? 0 : this.#number,
+      number: isNumbered ? this.#number : 0,
       received: this.#received,
       progress: { giveUp: null },
       deadlineAt,
@@ -334,7 +336,7 @@ class Batcher {
     };
     for (const call of calls) call.batch = batch;
     this.#inFlight = batch;
-    const preparing = isFree && !createsQueue(calls) ? null : this.#prepare(batch);
+    const preparing = calls[0]?.isFree === true && !createsQueue(calls) ? null : this.#prepare(batch);
     const sending = preparing === null ? this.#execute(batch) : preparing.then(() => this.#execute(batch));
     sending.then(
       (executed) => this.#onExecuted(batch, executed),
@@ -350,15 +352,20 @@ class Batcher {
     const { registry } = this.#parts;
     const { calls, deadlineAt } = batch;
     if (registry.isDeclared(this.queue)) {
-      registry.tidyLater(this.queue);
+      this.#tidyLater();
       registry.noteUse(this.queue);
       return this.#registerDues(calls, deadlineAt);
     }
     return this.#makeKnown(batch, createsQueue(calls)).then(async (isKnown) => {
       if (!isKnown) return;
-      registry.tidyLater(this.queue);
+      this.#tidyLater();
       await this.#registerDues(calls, deadlineAt);
     }, nothingDone);
+  }
+
+  /** What a list remembers ends by itself. */
+  #tidyLater(): void {
+    if (!this.#parts.isList) this.#parts.registry.tidyLater(this.queue);
   }
 
   /** Returns whether the queue is known. */
@@ -385,22 +392,31 @@ class Batcher {
   }
 
   #execute(batch: Batch): Promise<Executed> {
-    const { executor, library } = this.#parts;
+    const { executor, library, isList } = this.#parts;
     const { calls, progress, deadlineAt } = batch;
     const stores = calls.some(({ options }) => options.stores === true);
-    const args = this.#args(calls);
+    const run = isList ? library.runList : library.run;
+    const runWhenFull = isList ? library.runListWhenFull : library.runWhenFull;
+    const args: Arg[] = [this.#policy];
+    let keys = this.#keys;
+    for (const { verb, calls: joined } of bundlesOf(calls)) {
+      const own = joined.map((call) => call.args);
+      if (verb.keys !== undefined) keys = [...keys, ...verb.keys(own)];
+      args.push(verb.name);
+      for (const arg of verb.encode(own)) args.push(arg);
+    }
     return executor.execute({
       slot: this.slot,
       name: 'FCALL',
       args: (master, mayBeDone) => [
-        stores && !mayBeDone ? library.run : library.runWhenFull,
-        2,
-        ...this.#keys,
+        stores && !mayBeDone ? run : runWhenFull,
+        keys.length,
+        ...keys,
         this.#head(batch, master),
         ...args,
       ],
       writes: calls.some(({ options, isFree }) => options.waits ?? !isFree),
-      repeatable: true,
+      repeatable: !isList || calls[0]?.isFree === true,
       followers: batch.signals.flatMap(
         ({ topic, message }) => this.#parts.signals.follower(topic, message) ?? [],
       ),
@@ -423,15 +439,6 @@ class Batcher {
     head.writeUIntBE(excusedUntil, CLIENT_BYTES + 30, 6);
     head.writeUInt8(topology.isCluster ? 1 : 0, CLIENT_BYTES + 36);
     return head;
-  }
-
-  #args(calls: readonly PendingCall[]): Arg[] {
-    const args: Arg[] = [this.#policy];
-    for (const { verb, calls: joined } of bundlesOf(calls)) {
-      args.push(verb.name);
-      for (const arg of verb.encode(joined.map((call) => call.args))) args.push(arg);
-    }
-    return args;
   }
 
   #onExecuted(batch: Batch, { reply, master }: Executed): void {
@@ -478,7 +485,7 @@ class Batcher {
     if (isKnown && !isOtherRetention && (!isNew || batch.isDeclared)) return null;
     const naming =
       isNew && createsQueue(batch.calls) && !batch.isDeclared ? registry.declare([this.queue]) : null;
-    if (!isKnown) registry.tidyLater(this.queue);
+    if (!isKnown) this.#tidyLater();
     return Promise.all([naming, this.#registerDues(batch.calls, batch.deadlineAt)]).then(
       () => {},
       () => registry.forgetDeclared(this.queue),

@@ -86,6 +86,7 @@ export class RedisEngine implements Engine {
       policies,
       registry,
       topology,
+      isList: settings.variant === 'list',
       signals: signaller,
       onReply: (queue, reply, awaitedUntil) => {
         if (reply.died !== null) {
@@ -124,7 +125,7 @@ export class RedisEngine implements Engine {
     this.stats = stats;
     this.storage =
       settings.variant === 'list'
-        ? new ListStorage({ ...shared, registry, forgetter, dedupWindowMs, givenTime })
+        ? new ListStorage({ ...shared, batchers, registry, forgetter, dedupWindowMs, signaller })
         : new RedisStorage({ ...shared, batchers, registry, sweeper, policies, dedupWindowMs, signaller });
     this.#stopBuffers = () => stats.stop();
   }

@@ -4,7 +4,7 @@ import { readFileSync } from 'node:fs';
 /** In the order in which one needs the other. */
 const SHARED = ['queue', 'groups', 'streams', 'deliveries', 'insert', 'outbox', 'take', 'settle'] as const;
 /** Each in a block of its own: nothing else uses their functions, and Lua has room for 200 local ones in one block. */
-const SEPARATE = ['read', 'session', 'sweep', 'definitions', 'counters', 'registry', 'list'] as const;
+const SEPARATE = ['read', 'list', 'session', 'sweep', 'definitions', 'counters', 'registry'] as const;
 
 /**
  * The functions that run inside Redis (`library/*.lua`), as one library. Its name has a digest of the text, so
@@ -21,6 +21,9 @@ export interface Library {
   readonly run: string;
   /** The same for verbs that free memory, or need little: allowed if Redis is out of memory. */
   readonly runWhenFull: string;
+  /** The same two for lists. */
+  readonly runList: string;
+  readonly runListWhenFull: string;
   readonly putDefinition: string;
   readonly deleteDefinition: string;
   readonly addCounters: string;
@@ -29,9 +32,7 @@ export interface Library {
   readonly unusedNames: string;
   readonly removeName: string;
   readonly forgetQueue: string;
-  readonly addToList: string;
-  readonly pushOnce: string;
-  readonly dropList: string;
+  readonly addMoments: string;
 }
 
 export function readLibrary(): Library {
@@ -44,6 +45,8 @@ export function readLibrary(): Library {
     source: `#!lua name=${name}\n${text.replaceAll('@RUN@', name)}`,
     run: name,
     runWhenFull: `${name}_full`,
+    runList: `${name}_list`,
+    runListWhenFull: `${name}_list_full`,
     putDefinition: `${name}_put`,
     deleteDefinition: `${name}_delete`,
     addCounters: `${name}_count`,
@@ -52,8 +55,6 @@ export function readLibrary(): Library {
     unusedNames: `${name}_unused`,
     removeName: `${name}_unname`,
     forgetQueue: `${name}_forget`,
-    addToList: `${name}_list`,
-    pushOnce: `${name}_push`,
-    dropList: `${name}_drop`,
+    addMoments: `${name}_moments`,
   };
 }

@@ -241,7 +241,7 @@ export class Registry {
   async #add(key: string, queue: QueueKey, at: number, deadlineAt: number): Promise<void> {
     const moment = Math.floor(at);
     const member = `${moment}:${queueText(queue)}`;
-    const call = [this.#library.addToList, 1, key, moment, member];
+    const call = [this.#library.addMoments, 1, key, moment, member];
     await this.#executor.write(key, 'FCALL', call, deadlineAt);
   }
 

@@ -1,28 +1,86 @@
--- The list variant: a queue is a list, the next element at its right end.
+-- The list variant: the elements of a queue are a list, the next one at its right end. A call has the form of session.lua's,
+-- but no session: it is sent once. Its keys are the list, then those of dedup keys in the order of their elements. An item is
+-- maturity(6) tries(4) id(22), then the content.
 --
--- push: keys: the list, then those of dedup keys. Arguments: window, then per element: number of its key or 0,
--- id and fingerprint, item. Returns ids and fingerprints, those of earlier elements if a key was seen.
--- drop: returns how many elements went.
+-- lpush <window> <count>, then per element: <1 if it has a dedup key, else ''> <id and fingerprint> <item>; returns, as
+-- elements, what each key holds: id and fingerprint of the first element that had it; '' for those without a key
+-- rpop <count>: the items, no more than fit in a reply; maturity(6) of the next one if there is one and `count` was not
+-- reached, else ''
+-- rpush <count> <items>: they return to the right end; returns nothing
+-- lrange <skip> <limit>: items from the right, no more than fit in a reply; whether there are more(1)
+-- llen: the length(6), maturity(6) of the next item or ''
+-- drop: deletes the list; the length that it had(6)
 
-redis.register_function('@RUN@_push', function(keys, args)
-  bind()
-  local ids = {}
-  for at = 2, #args, 3 do
-    local key, id = keys[tonumber(args[at]) + 1], args[at + 1]
-    local earlier = args[at] ~= '0' and db('SET', key, id, 'PX', args[1], 'NX', 'GET')
-    ids[#ids + 1] = earlier or id
-    if not earlier then db('LPUSH', keys[1], args[at + 2]) end
+local ITEMS_AT_ONCE = 16
+
+local function pushOnce(q, window, item, identity)
+  local key = q.dedupKeys[q.nextKey]
+  q.nextKey = q.nextKey + 1
+  local earlier = db('SET', key, identity, 'PX', window, 'NX', 'GET')
+  if not earlier then db('LPUSH', q.list, item) end
+  return earlier or identity
+end
+
+verbs.lpush = function(q, args, at)
+  local window, count = args[at], tonumber(args[at + 1])
+  local behind, items, kept = at + 2 + 3 * count, {}, {}
+  for i = at + 2, behind - 1, 3 do
+    if args[i] == '' then
+      items[#items + 1] = args[i + 2]
+      kept[#kept + 1] = ''
+    else
+      -- In the order of the elements.
+      spreadCall('LPUSH', q.list, items)
+      items = {}
+      kept[#kept + 1] = pushOnce(q, window, args[i + 2], args[i + 1])
+    end
   end
-  return ids
-end)
+  spreadCall('LPUSH', q.list, items)
+  return '', behind, kept
+end
 
-redis.register_function({
-  function_name = '@RUN@_drop',
-  callback = function(keys)
-    bind()
-    local count = db('LLEN', keys[1])
-    db('UNLINK', keys[1])
-    return count
-  end,
-  flags = { 'allow-oom' },
-})
+verbs.rpop = function(q, args, at)
+  local count, items, left = tonumber(args[at]), {}, LARGEST_REPLY
+  while #items < count and left > 0 do
+    local popped = db('RPOP', q.list, math.min(count - #items, ITEMS_AT_ONCE))
+    if not popped then break end
+    for _, item in ipairs(popped) do
+      items[#items + 1] = item
+      left = left - #item
+    end
+  end
+  local next = #items < count and db('LINDEX', q.list, -1)
+  return next and sub(next, 1, 6) or '', at + 1, items
+end
+
+verbs.rpush = function(q, args, at)
+  local count, items = tonumber(args[at]), {}
+  for i = 1, count do items[i] = args[at + i] end
+  spreadCall('RPUSH', q.list, items)
+  return '', at + 1 + count
+end
+
+verbs.lrange = function(q, args, at)
+  local skip, limit, items, left = tonumber(args[at]), tonumber(args[at + 1]), {}, LARGEST_REPLY
+  while #items < limit and left > 0 do
+    local seen = skip + #items
+    local range = db('LRANGE', q.list, -seen - math.min(limit - #items, ITEMS_AT_ONCE), -seen - 1)
+    if #range == 0 then break end
+    for i = #range, 1, -1 do
+      items[#items + 1] = range[i]
+      left = left - #range[i]
+    end
+  end
+  return db('LLEN', q.list) > skip + #items and '1' or '0', at + 2, items
+end
+
+verbs.llen = function(q, _, at)
+  local next = db('LINDEX', q.list, -1)
+  return six(db('LLEN', q.list)) .. (next and sub(next, 1, 6) or ''), at
+end
+
+verbs.drop = function(q, _, at)
+  local count = db('LLEN', q.list)
+  db('UNLINK', q.list)
+  return six(count), at
+end

@@ -8,7 +8,7 @@
 -- that long, each with the moment of its last use.
 -- unname: the same keys; arguments: name, the moment that was returned with it, '' or a moment to note instead. Without
 -- one the name is removed. Returns 1, or 0 if the queue was used since.
--- list: keys: a sorted set; arguments: moment, member.
+-- moments: keys: a sorted set; arguments: moments, each with a member.
 -- forget: keys: those of a queue (queue.lua), and others of its slot. Deletes an empty queue; returns 0 if it is not empty, or
 -- was declared with options.
 
@@ -98,10 +98,10 @@ redis.register_function({
 })
 
 redis.register_function({
-  function_name = '@RUN@_list',
+  function_name = '@RUN@_moments',
   callback = function(keys, args)
     bind()
-    return db('ZADD', keys[1], args[1], args[2])
+    return db('ZADD', keys[1], unpack(args))
   end,
   flags = { 'allow-oom' },
 })

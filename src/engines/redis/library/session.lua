@@ -39,8 +39,8 @@ local function readTime(given)
   return given > 0 and given or time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
--- Opens the queue of the call. Returns an error instead if it must not run.
-local function begin(keys, args)
+-- Reads what every call begins with. Returns an error if it must not run.
+local function begin(args)
   local client, number, received, sent, given, contact, excused, isCluster = unpackAt('>c8I6I6I6I6I6I6I1', args[1])
   call = {
     client = client, number = number, received = received, contact = contact, excused = excused,
@@ -50,12 +50,16 @@ local function begin(keys, args)
   if math.abs(call.now - sent) > LATE_MS then
     return redis.error_reply('LATE ' .. string.format('%.0f', call.now))
   end
+end
+
+local function openHome(keys)
   local brace = string.find(keys[1], '{', 1, true)
   call.base = sub(keys[1], 1, brace)
   local q = openQueue(keys[1], keys[2])
   q.text = sub(keys[1], brace + 1, -4)
   call.home = q
   call.opened[q.text] = q
+  return q
 end
 
 -- Ends the client's previous call for good.
@@ -137,9 +141,9 @@ end
 
 local function run(keys, args)
   bind()
-  local rejection = begin(keys, args)
+  local rejection = begin(args)
   if rejection then return rejection end
-  local q = call.home
+  local q = openHome(keys)
   if call.number > 0 and q.session then
     local last = fromSix(q.session, 1)
     if last == call.number then return repeatReply(q) end
@@ -156,5 +160,19 @@ local function run(keys, args)
   return replyOf(results, elements)
 end
 
-redis.register_function('@RUN@', run)
-redis.register_function({ function_name = '@RUN@_full', callback = run, flags = { 'allow-oom' } })
+-- See list.lua.
+local function runList(keys, args)
+  bind()
+  local rejection = begin(args)
+  if rejection then return rejection end
+  call.home = { tag = '', list = keys[1], dedupKeys = keys, nextKey = 2, gone = {}, added = {}, stored = {}, deleted = {} }
+  return replyOf(runVerbs(call.home, args))
+end
+
+local function register(name, callback)
+  redis.register_function('@RUN@' .. name, callback)
+  redis.register_function({ function_name = '@RUN@' .. name .. '_full', callback = callback, flags = { 'allow-oom' } })
+end
+
+register('', run)
+register('_list', runList)

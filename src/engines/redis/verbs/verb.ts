@@ -16,6 +16,8 @@ export interface Result {
  */
 export interface Verb<Call, Value> {
   readonly name: string;
+  /** Keys in addition to those of the queue. */
+  keys?(calls: readonly Call[]): readonly string[];
   encode(calls: readonly Call[]): readonly Arg[];
   /** One value per call, in their order; an error for a call that was rejected. */
   decode(result: Result, calls: readonly Call[]): readonly (Value | QuaysideError)[];
