@@ -136,22 +136,7 @@ it('nothing is left of forgotten queues, nor of queues that were only asked for 
     assert.deepEqual(await one.storage.queues('plain'), ['used']);
     await passHours(nodes, clock, 28);
     assert.deepEqual(keys(), []);
-    const { names, used } = { names: new Keys(prefix).names('plain'), used: new Keys(prefix).used('plain') };
-    assert.equal(redisCli('-p', port, 'EXISTS', names, used).trim(), '0');
-  });
-});
-
-it('names that a version wrote which noted no use are forgotten a day after they were first seen', async () => {
-  await withNodes(1, async (nodes, clock, prefix) => {
-    const [one] = nodes;
-    assert.ok(one);
-    const port = String((await standalone()).port);
-    redisCli('-p', port, 'SADD', new Keys(prefix).names('plain'), 'old', 'older');
-    await one.storage.insert(named('old'), newElements('a'));
-    await passHours(nodes, clock, 24);
-    assert.deepEqual(await one.storage.queues('plain'), ['old', 'older']);
-    await passHours(nodes, clock, 4);
-    assert.deepEqual(await one.storage.queues('plain'), ['old']);
+    assert.equal(redisCli('-p', port, 'EXISTS', new Keys(prefix).names('plain')).trim(), '0');
   });
 });
 

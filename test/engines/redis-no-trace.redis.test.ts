@@ -40,7 +40,7 @@ it('Reading a queue that does not exist leaves nothing on the Redis server, what
     const { storage } = engine;
     await storage.insert({ ns: 'plain', name: 'there' }, newElements('a'));
     const before = await keysUnder(prefix);
-    const names = (): string[] => before.filter((key) => key.includes(':used') || key.endsWith(':tidy'));
+    const names = (): string[] => before.filter((key) => key.includes(':queues:') || key.endsWith(':tidy'));
     const { port } = await standalone();
     const sizes = (): string[] => names().map((key) => redisCli('-p', String(port), 'ZCARD', key).trim());
     const sizesBefore = sizes();

@@ -10,7 +10,6 @@ import { Executor } from './client/executor.ts';
 import type { ServerFacts } from './client/server-check.ts';
 import { Topology } from './client/topology.ts';
 import { RedisDefinitions } from './definitions.ts';
-import { Forgetter } from './forgetter.ts';
 import { Keys, parseQueueText } from './keys.ts';
 import { type Library, readLibrary } from './library.ts';
 import { ListStorage } from './list.ts';
@@ -108,13 +107,9 @@ export class RedisEngine implements Engine {
       subscriptions: this.#subscriptions,
     };
     this.definitions = new RedisDefinitions({ ...shared, log });
-    const forgetter = new Forgetter({
-      namespaces: options.namespaces,
-      registry,
-      definitions: this.definitions,
-      sweepQueue: (queue) => sweeper.sweepQueue(queue),
-    });
-    const sweeper = new Sweeper({ batchers, registry, dedupWindowMs, forgetter });
+    const { definitions } = this;
+    const { namespaces } = options;
+    const sweeper = new Sweeper({ batchers, registry, definitions, namespaces, dedupWindowMs });
     this.#outbox = new Outbox({
       batchers,
       clock,
@@ -125,7 +120,7 @@ export class RedisEngine implements Engine {
     this.stats = stats;
     this.storage =
       settings.variant === 'list'
-        ? new ListStorage({ ...shared, batchers, registry, forgetter, dedupWindowMs, signaller })
+        ? new ListStorage({ ...shared, batchers, registry, sweeper, dedupWindowMs, signaller })
         : new RedisStorage({ ...shared, batchers, registry, sweeper, policies, dedupWindowMs, signaller });
     this.#stopBuffers = () => stats.stop();
   }

@@ -5,7 +5,7 @@
 //   client/         sends a batch to the master that has its slot, again until there is a reply; ioredis
 //   library/*.lua   what runs inside Redis; queue.lua describes the keys, session.lua a call and its reply
 //   outbox.ts       brings elements to queues in other slots of a cluster (library/outbox.lua)
-//   registry.ts     names of queues, and which to sweep when; sweeper.ts and forgetter.ts go by it
+//   registry.ts     names of queues, and which to sweep when; sweeper.ts goes by it, and forgets unused queues
 //   list.ts         the `list` variant, another Storage
 //   definitions, stats, signaller and subscriptions: the other ports
 // A take: RedisStorage.take → Batchers.call → Batcher.#send → Executor.execute → Master.execute → `take` in library/take.lua

@@ -50,14 +50,9 @@ export class Keys {
     return `${this.#prefix}:{${queueText(queue)}}:k:${key}`;
   }
 
-  /** Names of the known queues of a namespace. */
+  /** Names of the known queues of a namespace, by when they were last used. */
   names(ns: string): string {
     return `${this.#prefix}:queues:${escaped(ns).replace(OWN_WORDS, '%$1')}`;
-  }
-
-  /** The same names by when their queues were last used, in the slot of `names`. */
-  used(ns: string): string {
-    return `{${this.names(ns)}}:used`;
   }
 
   /** Queues in which a lease or an element may end, or retention begin, by when to sweep. */

@@ -27,9 +27,7 @@ export interface Library {
   readonly putDefinition: string;
   readonly deleteDefinition: string;
   readonly addCounters: string;
-  readonly addNames: string;
   readonly noteUse: string;
-  readonly unusedNames: string;
   readonly removeName: string;
   readonly forgetQueue: string;
   readonly addMoments: string;
@@ -50,9 +48,7 @@ export function readLibrary(): Library {
     putDefinition: `${name}_put`,
     deleteDefinition: `${name}_delete`,
     addCounters: `${name}_count`,
-    addNames: `${name}_name`,
     noteUse: `${name}_use`,
-    unusedNames: `${name}_unused`,
     removeName: `${name}_unname`,
     forgetQueue: `${name}_forget`,
     addMoments: `${name}_moments`,

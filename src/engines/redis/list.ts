@@ -24,15 +24,15 @@ import {
 import { QuaysideError } from '../../model/errors.ts';
 import type { QueueKey } from '../../model/names.ts';
 import type { Batchers } from './batcher.ts';
-import type { Forgetter } from './forgetter.ts';
 import { elementId } from './ids.ts';
+import type { Sweeper } from './sweeper.ts';
 import { listUsage, type UsageParts } from './usage.ts';
 import { DROP, encodeItem, LLEN, LPUSH, LRANGE, RPOP, RPUSH } from './verbs/list.ts';
 
 interface ListParts extends UsageParts {
   /** Of lists: what changes something is sent once. */
   readonly batchers: Batchers;
-  readonly forgetter: Forgetter;
+  readonly sweeper: Sweeper;
   readonly dedupWindowMs: number;
   readonly signaller: Signaller;
 }
@@ -143,7 +143,7 @@ export class ListStorage implements Storage {
 
   /** Dedup keys end by themselves, and there is no lease. */
   async sweep(): Promise<SweepResult> {
-    await this.#parts.forgetter.step();
+    await this.#parts.sweeper.forgetUnused();
     return { affected: [], nextAt: null };
   }
 }

@@ -1,5 +1,5 @@
 import type { QueueKey } from '../../model/names.ts';
-import { type Arg, asString, type Reply } from './client/connection.ts';
+import { asString } from './client/connection.ts';
 import { DEADLINE_MS, type Executor } from './client/executor.ts';
 import { type Keys, parseQueueText, queueText } from './keys.ts';
 import type { Library } from './library.ts';
@@ -18,24 +18,13 @@ export interface UnusedName {
   readonly usedAt: number;
 }
 
-export interface UnusedNames {
-  readonly names: readonly UnusedName[];
-  readonly cursor: string;
-}
-
-interface UnusedOptions {
-  readonly ageMs: number;
-  readonly limit: number;
-  readonly cursor: string;
-}
-
 /** An entry this close to its moment may be taken by a sweep while a call that relies on it is in flight. */
 const MARGIN_MS = DEADLINE_MS + 1_000;
 const TIDY_AFTER_MS = 60_000;
 /** A use is noted if the last one is older: one write an hour for a busy queue. */
 const USE_NOTED_MS = 3_600_000;
 /**
- * A queue that was noted as used within this time is certainly known: names are forgotten after a day (`forgetter.ts`).
+ * A queue that was noted as used within this time is certainly known: names are forgotten after a day (`sweeper.ts`).
  * The rest of the day is for clocks that differ, and for notes that a failover lost.
  */
 const SURELY_KNOWN_MS = 12 * USE_NOTED_MS;
@@ -97,10 +86,13 @@ export class Registry {
     const now = this.now();
     const byNamespace = Map.groupBy(queues, ({ ns }) => ns);
     await Promise.all(
-      [...byNamespace].map(([ns, of]) => {
-        const names = of.map(({ name }) => name);
-        return this.#callNames(this.#library.addNames, ns, [this.#given, ...names], deadlineAt);
-      }),
+      Array.from(byNamespace, ([ns, of]) =>
+        this.#addMoments(
+          this.#keys.names(ns),
+          of.map(({ name }) => [now, name]),
+          deadlineAt,
+        ),
+      ),
     );
     for (const queue of queues) {
       remember(this.#declared, queueText(queue), now);
@@ -119,12 +111,9 @@ export class Registry {
     const now = this.now();
     remember(this.#used, text, now);
     try {
-      const found = await this.#callNames(
-        this.#library.noteUse,
-        queue.ns,
-        [this.#given, queue.name],
-        deadlineAt,
-      );
+      const key = this.#keys.names(queue.ns);
+      const call = [this.#library.noteUse, 1, key, Math.floor(now), queue.name];
+      const found = await this.#executor.write(key, 'FCALL', call, deadlineAt);
       if (found === 1) remember(this.#declared, text, now);
       return found === 1;
     } catch (error) {
@@ -133,18 +122,15 @@ export class Registry {
     }
   }
 
-  /**
-   * Up to `limit` names that were not used for so long, those that are not known included. `cursor`: that of the last
-   * answer; empty to begin.
-   * @throws ExecutionError
-   */
-  async unused(ns: string, { ageMs, limit, cursor }: UnusedOptions): Promise<UnusedNames> {
-    const args = [this.#given, ageMs, limit, cursor === '' ? 0 : cursor];
-    const reply = await this.#callNames(this.#library.unusedNames, ns, args);
-    const [next = '', ...flat] = Array.isArray(reply) ? reply.map(asString) : [];
+  /** Up to `limit` names that were not used for so long. @throws ExecutionError */
+  async unused(ns: string, ageMs: number, limit: number): Promise<UnusedName[]> {
+    const key = this.#keys.names(ns);
+    const args = [key, '-inf', this.now() - ageMs, 'BYSCORE', 'LIMIT', 0, limit, 'WITHSCORES'];
+    const reply = await this.#executor.read(key, 'ZRANGE', args);
+    const flat = Array.isArray(reply) ? reply.map(asString) : [];
     const names: UnusedName[] = [];
     for (let i = 0; i < flat.length; i += 2) names.push({ name: flat[i] ?? '', usedAt: Number(flat[i + 1]) });
-    return { names, cursor: next };
+    return names;
   }
 
   /** Deletes what is stored of a queue, unless it is not empty. @throws ExecutionError */
@@ -154,29 +140,11 @@ export class Registry {
     return (await this.#executor.write(hash, 'FCALL', call)) === 1;
   }
 
-  /** Makes a queue unknown, unless it was used since. @throws ExecutionError */
-  async removeName(ns: string, { name, usedAt }: UnusedName): Promise<void> {
-    await this.#callNames(this.#library.removeName, ns, [name, usedAt, '']);
-  }
-
-  /** Keeps a name for this much longer, unless it was used since. @throws ExecutionError */
-  async keepName(ns: string, { name, usedAt }: UnusedName, ms: number): Promise<void> {
-    await this.#callNames(this.#library.removeName, ns, [name, usedAt, usedAt + ms]);
-  }
-
-  #callNames(
-    name: string,
-    ns: string,
-    args: readonly Arg[],
-    deadlineAt = this.#executor.deadline(),
-  ): Promise<Reply> {
+  /** Makes a queue unknown, or keeps its name for this much longer, unless it was used since. @throws ExecutionError */
+  async unname(ns: string, { name, usedAt }: UnusedName, keepMs: number | null): Promise<void> {
     const key = this.#keys.names(ns);
-    return this.#executor.write(key, 'FCALL', [name, 2, key, this.#keys.used(ns), ...args], deadlineAt);
-  }
-
-  /** The time for functions to go by; 0: their server's. */
-  get #given(): number {
-    return Math.floor(this.#givenTime?.now() ?? 0);
+    const instead = keepMs === null ? '' : usedAt + keepMs;
+    await this.#executor.write(key, 'FCALL', [this.#library.removeName, 1, key, name, usedAt, instead]);
   }
 
   #isWithin(moment: number | undefined, ms: number): boolean {
@@ -187,7 +155,7 @@ export class Registry {
   /** @throws ExecutionError */
   async names(ns: string): Promise<string[]> {
     const key = this.#keys.names(ns);
-    const reply = await this.#executor.read(key, 'SMEMBERS', [key]);
+    const reply = await this.#executor.read(key, 'ZRANGE', [key, 0, -1]);
     return Array.isArray(reply) ? reply.map(asString).sort() : [];
   }
 
@@ -239,10 +207,16 @@ export class Registry {
 
   /** The moment is part of the member: each entry is its own. */
   async #add(key: string, queue: QueueKey, at: number, deadlineAt: number): Promise<void> {
-    const moment = Math.floor(at);
-    const member = `${moment}:${queueText(queue)}`;
-    const call = [this.#library.addMoments, 1, key, moment, member];
-    await this.#executor.write(key, 'FCALL', call, deadlineAt);
+    await this.#addMoments(key, [[at, `${Math.floor(at)}:${queueText(queue)}`]], deadlineAt);
+  }
+
+  async #addMoments(
+    key: string,
+    moments: readonly (readonly [at: number, member: string])[],
+    deadlineAt: number,
+  ): Promise<void> {
+    const args = moments.flatMap(([at, member]) => [Math.floor(at), member]);
+    await this.#executor.write(key, 'FCALL', [this.#library.addMoments, 1, key, ...args], deadlineAt);
   }
 
   async #entries(

@@ -1,9 +1,10 @@
+import type { Definitions } from '../../engine/definitions.ts';
+import type { NamespacePolicy } from '../../engine/engine.ts';
 import type { SweepResult } from '../../engine/storage.ts';
 import type { QueueKey } from '../../model/names.ts';
 import type { Batchers } from './batcher.ts';
-import type { Forgetter } from './forgetter.ts';
 import { queueText } from './keys.ts';
-import type { Entry, Registry } from './registry.ts';
+import type { Entry, Registry, UnusedName } from './registry.ts';
 import { SWEEP, type Swept } from './verbs/read.ts';
 
 /** Queues that one call sweeps, at most. */
@@ -13,25 +14,35 @@ const STEP = 50;
 /** Queues whose server is unavailable are swept again after this long. */
 const AGAIN_MS = 5_000;
 
-/** Ends leases and does the housekeeping for all queues of the engine, by the registry's lists. */
+const HOUR_MS = 3_600_000;
+/** A queue that is empty, not paused and unused for so long is forgotten. Its use is known to the hour. */
+const FORGOTTEN_MS = 25 * HOUR_MS;
+/** A queue that is unused and needed all the same is checked again after this long. */
+const NEEDED_MS = HOUR_MS;
+/** Between two checks, and names of a namespace that are checked in one. */
+const REST_MS = 600_000;
+const NAMES_AT_ONCE = 200;
+
+interface SweeperParts {
+  readonly batchers: Batchers;
+  readonly registry: Registry;
+  readonly definitions: Definitions;
+  readonly namespaces: readonly NamespacePolicy[];
+  readonly dedupWindowMs: number;
+}
+
+/** Ends leases and does the housekeeping for all queues of the engine, by the registry's lists; forgets unused queues. */
 export class Sweeper {
-  readonly #batchers: Batchers;
+  readonly #parts: SweeperParts;
   readonly #registry: Registry;
-  readonly #windowMs: number;
-  readonly #forgetter: Forgetter;
   /** Queues that gained elements outside a sweep, until one reports them. */
   readonly #affected = new Map<string, QueueKey>();
+  /** When unused queues are looked for again. */
+  #forgetAt = Number.NEGATIVE_INFINITY;
 
-  constructor(parts: {
-    readonly batchers: Batchers;
-    readonly registry: Registry;
-    readonly dedupWindowMs: number;
-    readonly forgetter: Forgetter;
-  }) {
-    this.#batchers = parts.batchers;
+  constructor(parts: SweeperParts) {
+    this.#parts = parts;
     this.#registry = parts.registry;
-    this.#windowMs = parts.dedupWindowMs;
-    this.#forgetter = parts.forgetter;
   }
 
   /** The next sweep names this queue. */
@@ -39,8 +50,9 @@ export class Sweeper {
     this.#affected.set(queueText(queue), queue);
   }
 
-  async sweepQueue(queue: QueueKey): Promise<Swept> {
-    return this.#batchers.call(queue, SWEEP, this.#windowMs, { isFree: true, moves: true });
+  #sweepQueue(queue: QueueKey): Promise<Swept> {
+    const { batchers, dedupWindowMs } = this.#parts;
+    return batchers.call(queue, SWEEP, dedupWindowMs, { isFree: true, moves: true });
   }
 
   /** See `Storage.sweep`. @throws ExecutionError */
@@ -63,7 +75,7 @@ export class Sweeper {
       ...tidy.filter(isSilent).map(({ queue }) => this.#registry.addTidy(queue, again)),
     ]);
     await Promise.all([this.#registry.remove('due', due), this.#registry.remove('tidy', tidy)]);
-    await this.#forgetter.step();
+    await this.forgetUnused();
     const more = due.length === MAX_QUEUES || [...swept.values()].some(({ found }) => found.more);
     const nextAt = more ? now : await this.#nextAt(now, { swept, silent });
     const affected = [...this.#affected.values()];
@@ -79,7 +91,7 @@ export class Sweeper {
     await Promise.all(
       Array.from(queues, async ([text, queue]) => {
         try {
-          swept.set(text, { queue, found: await this.sweepQueue(queue) });
+          swept.set(text, { queue, found: await this.#sweepQueue(queue) });
         } catch {
           silent.add(text);
         }
@@ -127,6 +139,52 @@ export class Sweeper {
     const last = later.at(-1);
     if (later.length === MAX_QUEUES && last !== undefined) next = Math.min(next, last.at);
     return next === Number.POSITIVE_INFINITY ? null : next;
+  }
+
+  /**
+   * Forgets queues that are no longer needed, with their statistics: names must not pile up. One step, if it is time for one.
+   * Never rejects: an unavailable server is asked again at the next.
+   *
+   * The name and the queue may be on two servers, and other nodes insert at any moment. A node inserts only within twelve
+   * hours of a moment at which it made the name known, or noted its use (`Registry.isDeclared`). So what comes to a queue
+   * that was unused for a day either came before it was checked, and then the queue is not empty; or its use was noted
+   * since, and then the name stays. Whatever breaks between two steps, no element is in a queue without a name.
+   */
+  async forgetUnused(): Promise<void> {
+    const now = this.#registry.now();
+    if (now < this.#forgetAt && now >= this.#forgetAt - REST_MS) return;
+    this.#forgetAt = now + REST_MS;
+    const steps = this.#parts.namespaces.map((policy) => this.#forgetIn(policy).catch(() => false));
+    if ((await Promise.all(steps)).includes(true)) this.#forgetAt = now;
+  }
+
+  /** Returns whether there may be more. */
+  async #forgetIn(policy: NamespacePolicy): Promise<boolean> {
+    const names = await this.#registry.unused(policy.name, FORGOTTEN_MS, NAMES_AT_ONCE);
+    const outcomes = await Promise.allSettled(names.map((name) => this.#forget(policy, name)));
+    return names.length === NAMES_AT_ONCE && outcomes.every(({ status }) => status === 'fulfilled');
+  }
+
+  async #forget({ name: ns, deadLetter }: NamespacePolicy, unused: UnusedName): Promise<void> {
+    const queue = { ns, name: unused.name };
+    // Dead letters come in the same step in which they die: there is no moment before it to make their queue known.
+    const isNeeded = unused.name === deadLetter?.queue || (await this.#isPaused(queue));
+    // What it remembers for a while is removed first.
+    if (!isNeeded) await this.#sweepQueue(queue);
+    const isForgotten = !isNeeded && (await this.#registry.forget(queue));
+    await this.#registry.unname(ns, unused, isForgotten ? null : NEEDED_MS);
+  }
+
+  /** A definition that pauses nothing is deleted. One that changes at this moment is a use, which is noted before. */
+  async #isPaused({ ns, name }: QueueKey): Promise<boolean> {
+    const { definitions } = this.#parts;
+    // As the broker writes it (`broker/namespace.ts`).
+    const key = JSON.stringify([ns, name]);
+    const definition = await definitions.get('queue', key);
+    if (definition === null) return false;
+    if ((definition.value as { readonly paused?: unknown }).paused === true) return true;
+    await definitions.delete('queue', key, definition.version);
+    return false;
   }
 }
 

@@ -134,10 +134,8 @@ end
 local function registerName(text)
   local ns, name = string.match(text, '^(.-)/(.*)$')
   if ns == 'due' or ns == 'tidy' then ns = '%' .. ns end
-  local names = sub(call.base, 1, -2) .. 'queues:' .. ns
   name = string.gsub(name, '%%(%x%x)', function(code) return string.char(tonumber(code, 16)) end)
-  db('ZADD', '{' .. names .. '}:used', call.now, name)
-  db('SADD', names, name)
+  db('ZADD', sub(call.base, 1, -2) .. 'queues:' .. ns, call.now, name)
 end
 
 -- A queue is created by the first call that stores something in it. The tag is new even if the name is old, so ids
