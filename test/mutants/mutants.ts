@@ -82,6 +82,13 @@ export const SUITES = {
   'redis damage': { files: ['test/engines/redis-damage.redis.test.ts'], pattern: null },
   'redis capacity': { files: ['test/engines/redis-capacity.redis.test.ts'], pattern: null },
   'redis forgotten queues': { files: ['test/engines/redis-forgotten.redis.test.ts'], pattern: null },
+  'redis upkeep': { files: ['test/engines/redis-upkeep.redis.test.ts'], pattern: null },
+  'redis transfers': { files: ['test/contract/engines.test.ts'], pattern: 'port: redis transfer ' },
+  'redis takes by ids': { files: ['test/contract/engines.test.ts'], pattern: 'port: redis take by ids ' },
+  'redis lists': {
+    files: ['test/engines/redis-list.redis.test.ts'],
+    pattern: 'one server (returns no more|remembers no dedup)',
+  },
   'redis connection': { files: ['test/engines/redis-connection.test.ts'], pattern: null },
   'redis unfit': { files: ['test/engines/redis-calls.redis.test.ts'], pattern: 'that evicts' },
   'redis bad network': { files: ['test/engines/redis-calls.redis.test.ts'], pattern: 'brings its functions' },

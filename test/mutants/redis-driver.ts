@@ -71,4 +71,15 @@ export const REDIS_DRIVER: readonly Mutant[] = [
     suite: 'redis database',
     edits: [inClient('server-check.ts', 'if (db !== 0) await selectDatabase(connection, db);', '')],
   },
+  {
+    name: 'each turn has a WAIT of its own, however many a stalled replica holds up',
+    suite: 'redis connection',
+    edits: [
+      inClient(
+        'connection.ts',
+        'if (this.#waiting === null) return this.#sendWait();',
+        'return this.#sendWait();',
+      ),
+    ],
+  },
 ];

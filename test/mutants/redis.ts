@@ -109,7 +109,7 @@ export const REDIS: readonly Mutant[] = [
   {
     name: 'names that are only asked for pile up in the list of used queues',
     suite: 'redis no trace',
-    edits: [inRedis('library/registry.lua', 'if isKnown == 1 then db', 'if true then db')],
+    edits: [inRedis('library/registry.lua', "if not db('ZSCORE', keys[1], args[2]) then return 0 end", '')],
   },
   {
     name: 'a call of a queue that does not exist may be executed after the client gave it up',
@@ -119,7 +119,7 @@ export const REDIS: readonly Mutant[] = [
   {
     name: 'a take hands out what has expired',
     suite: 'redis expiry',
-    edits: [inRedis('library/take.lua', 'if expireElements(q) then', 'if false then')],
+    edits: [inRedis('library/take.lua', 'mayExpireMore = expireElements(q)', 'mayExpireMore = false')],
   },
   {
     name: 'an element that was released does not expire any more',
@@ -171,7 +171,7 @@ export const REDIS: readonly Mutant[] = [
     edits: [
       inRedis(
         'library/registry.lua',
-        "if tonumber(db('ZSCORE', keys[2], name) or -1) ~= seen then return 0 end",
+        "if tonumber(db('ZSCORE', keys[1], name) or -1) ~= seen then return 0 end",
         '',
       ),
     ],
@@ -221,5 +221,105 @@ export const REDIS: readonly Mutant[] = [
         '[memoryOf(executor, order)]',
       ),
     ],
+  },
+  {
+    name: 'a sweep removes an entry that it has just added',
+    suite: 'redis upkeep',
+    edits: [
+      inRedis(
+        'sweeper.ts',
+        'this.#registry.addDue(queue, Math.max(nextAt, earliest))',
+        'this.#registry.addDue(queue, nextAt)',
+      ),
+    ],
+  },
+  {
+    name: 'old dedup keys beyond those of one sweep stay until housekeeping is due again',
+    suite: 'redis upkeep',
+    edits: [
+      inRedis(
+        'library/sweep.lua',
+        'more = forgetKeys(q, window) >= AT_ONCE or more',
+        'forgetKeys(q, window)',
+      ),
+    ],
+  },
+  {
+    name: 'a sweep does not return a queue whose lease it ended while it looked for the next one',
+    suite: 'redis upkeep',
+    edits: [inRedis('sweeper.ts', 'if (each.released) this.noteAffected(queue);', '')],
+  },
+  {
+    name: 'an entry for a sweep counts although the sweep may be before the reserve',
+    suite: 'redis upkeep',
+    edits: [inRedis('registry.ts', 'const MARGIN_MS = DEADLINE_MS + 1_000;', 'const MARGIN_MS = 1_000;')],
+  },
+  {
+    name: 'a purge leaves the expiries of what it removes',
+    suite: 'redis upkeep',
+    edits: [inRedis('library/settle.lua', 'unlistExpiries(q, members, values)', '')],
+  },
+  {
+    name: 'an undone pop forgets why its last try failed',
+    suite: 'redis upkeep',
+    edits: [inRedis('library/take.lua', 'addReasons(q, gid, taken, found)', 'local _ = found')],
+  },
+  {
+    name: 'a relay keeps calls that were answered at their deadlines',
+    suite: 'redis batches',
+    edits: [inRedis('outbox.ts', 'takeWhile(waiters, ({ deadlineAt }) => deadlineAt <= now);', 'void now;')],
+  },
+  {
+    name: 'a relay whose destination is unavailable tries again every second',
+    suite: 'redis batches',
+    edits: [inRedis('outbox.ts', 'pauseMs = Math.min(2 * pauseMs, MAX_PAUSE_MS);', '')],
+  },
+  {
+    name: 'each call that adds to an outbox returns all that is in it',
+    suite: 'redis outbox',
+    edits: [inRedis('library/outbox.lua', ' < from then return prefix end', ' < 0 then return prefix end')],
+  },
+  {
+    name: 'twenty destinations that are unavailable keep the others from being relayed',
+    suite: 'redis outbox',
+    edits: [
+      inRedis(
+        'library/outbox.lua',
+        "if to then db('HSET', q.h, 'P', to) elseif",
+        'if to then last = nil elseif',
+      ),
+    ],
+  },
+  {
+    name: 'a copy for another namespace is kept by the retention of its source',
+    suite: 'redis transfers',
+    edits: [inRedis('library/queue.lua', 'options.r or q.retention or policy', 'options.r or policy')],
+  },
+  {
+    name: 'a take by ids returns nothing while much has expired',
+    suite: 'redis takes by ids',
+    edits: [
+      inRedis(
+        'library/take.lua',
+        "    if ids ~= '' then\n      taken, found = takeByIds",
+        "    if mayExpireMore then\n      next = call.now\n    elseif ids ~= '' then\n      taken, found = takeByIds",
+      ),
+    ],
+  },
+  {
+    name: 'a pop of a list returns any number of bytes',
+    suite: 'redis lists',
+    edits: [
+      inRedis(
+        'library/list.lua',
+        'while #items < count and left > 0 do\n    local popped',
+        'while #items < count do\n    local popped',
+      ),
+    ],
+  },
+  {
+    name: 'a dedup key of a list fails if none is remembered',
+    suite: 'redis lists',
+    edits: [inRedis('list.ts', 'dedupKey === null || windowMs === 0', 'dedupKey === null')],
   },
 ];
