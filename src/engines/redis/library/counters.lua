@@ -33,17 +33,12 @@ local function forgetLeast(key)
   spreadCall('HDEL', key, least)
 end
 
-redis.register_function({
-  function_name = '@RUN@_count',
-  callback = function(keys, args)
-    bind()
-    local isNew = false
-    for i = 1, #args, 2 do
-      local count = db('HINCRBY', keys[1], args[i], args[i + 1])
-      isNew = isNew or count == tonumber(args[i + 1])
-    end
-    if isNew and db('HLEN', keys[1]) > MAX_COUNTED then forgetLeast(keys[1]) end
-    return #args / 2
-  end,
-  flags = { 'allow-oom' },
-})
+register('_count', function(keys, args)
+  local isNew = false
+  for i = 1, #args, 2 do
+    local count = db('HINCRBY', keys[1], args[i], args[i + 1])
+    isNew = isNew or count == tonumber(args[i + 1])
+  end
+  if isNew and db('HLEN', keys[1]) > MAX_COUNTED then forgetLeast(keys[1]) end
+  return #args / 2
+end)

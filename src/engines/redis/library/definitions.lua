@@ -15,8 +15,7 @@ local function fits(stored, expected)
   return version ~= nil and '=' .. version == expected
 end
 
-redis.register_function('@RUN@_put', function(keys, args)
-  bind()
+register('_put', function(keys, args)
   local stored = db('HGET', keys[1], args[1])
   if versionOf(stored) == args[2] then
     -- Written again, so that waiting for replicas waits for it.
@@ -27,18 +26,13 @@ redis.register_function('@RUN@_put', function(keys, args)
   db('HSET', keys[1], args[1], args[2] .. ' ' .. args[3])
   db('PUBLISH', args[5], args[6])
   return 1
-end)
+end, true)
 
-redis.register_function({
-  function_name = '@RUN@_delete',
-  callback = function(keys, args)
-    bind()
-    local stored = db('HGET', keys[1], args[1])
-    if not fits(stored, args[2]) then return 0 end
-    if not stored then return -1 end
-    db('HDEL', keys[1], args[1])
-    db('PUBLISH', args[3], args[4])
-    return 1
-  end,
-  flags = { 'allow-oom' },
-})
+register('_delete', function(keys, args)
+  local stored = db('HGET', keys[1], args[1])
+  if not fits(stored, args[2]) then return 0 end
+  if not stored then return -1 end
+  db('HDEL', keys[1], args[1])
+  db('PUBLISH', args[3], args[4])
+  return 1
+end)

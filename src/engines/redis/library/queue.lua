@@ -30,12 +30,25 @@
 --
 -- Moments are ms since 1970, as 6 bytes, big end first, so that bytes sort as numbers do. Group numbers (gid) are 2 bytes.
 
--- These exist only while a function runs, so each function begins with `bind`.
+-- These exist only while a function runs, so each begins with `bind`.
 local db, pack, unpackAt, concat, spread, sub, byte
 
 local function bind()
   db, pack, unpackAt = redis.call, struct.pack, struct.unpack
   concat, spread, sub, byte = table.concat, unpack, string.sub, string.byte
+end
+
+-- Makes a function of the library callable, under the name of the library and `suffix`. Plain: rejected, before anything
+-- happens, if Redis is out of memory.
+local function register(suffix, callback, isPlain)
+  redis.register_function({
+    function_name = '@RUN@' .. suffix,
+    callback = function(keys, args)
+      bind()
+      return callback(keys, args)
+    end,
+    flags = isPlain and {} or { 'allow-oom' },
+  })
 end
 
 -- The only group of a plain queue.

@@ -8,28 +8,17 @@
 -- forget: keys: those of a queue (queue.lua), and others of its slot. Deletes an empty queue; returns 0 if it is not empty, or
 -- was declared with options.
 
-local function registerAllowed(name, callback)
-  redis.register_function({
-    function_name = '@RUN@_' .. name,
-    callback = function(keys, args)
-      bind()
-      return callback(keys, args)
-    end,
-    flags = { 'allow-oom' },
-  })
-end
-
-registerAllowed('moments', function(keys, args)
+register('_moments', function(keys, args)
   return spreadCall('ZADD', keys[1], args)
 end)
 
-registerAllowed('use', function(keys, args)
+register('_use', function(keys, args)
   if not db('ZSCORE', keys[1], args[2]) then return 0 end
   db('ZADD', keys[1], args[1], args[2])
   return 1
 end)
 
-registerAllowed('unname', function(keys, args)
+register('_unname', function(keys, args)
   local name, seen, instead = args[1], tonumber(args[2]), args[3]
   if tonumber(db('ZSCORE', keys[1], name) or -1) ~= seen then return 0 end
   if instead ~= '' then db('ZADD', keys[1], instead, name) else db('ZREM', keys[1], name) end
@@ -38,7 +27,7 @@ end)
 
 -- An empty queue has nothing in z but the member that keeps it in existence: no delivery, no dedup key, no session, no
 -- outbox entry. A list, which has no such member, does not exist when it is empty.
-registerAllowed('forget', function(keys)
+register('_forget', function(keys)
   if db('ZCARD', keys[2]) > 1 or db('HEXISTS', keys[1], 'O') == 1 or db('EXISTS', keys[4]) == 1 then return 0 end
   db('UNLINK', unpack(keys))
   return 1

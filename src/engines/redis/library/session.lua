@@ -140,7 +140,6 @@ local function needsSession(q)
 end
 
 local function run(keys, args)
-  bind()
   local rejection = begin(args)
   if rejection then return rejection end
   local q = openHome(keys)
@@ -162,17 +161,13 @@ end
 
 -- See list.lua.
 local function runList(keys, args)
-  bind()
   local rejection = begin(args)
   if rejection then return rejection end
   call.home = { tag = '', list = keys[1], dedupKeys = keys, nextKey = 2, gone = {}, added = {}, stored = {}, deleted = {} }
   return replyOf(runVerbs(call.home, args))
 end
 
-local function register(name, callback)
-  redis.register_function('@RUN@' .. name, callback)
-  redis.register_function({ function_name = '@RUN@' .. name .. '_full', callback = callback, flags = { 'allow-oom' } })
-end
-
-register('', run)
-register('_list', runList)
+register('', run, true)
+register('_full', run)
+register('_list', runList, true)
+register('_list_full', runList)
