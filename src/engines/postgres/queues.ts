@@ -65,7 +65,10 @@ export function declareOperation(sets: boolean): Operation<DeclareItem, void> {
         statement,
         values: [...REGISTERED.values(items.map(({ queue }) => queue.whole)), ...DECLARED.values(items)],
       },
-      read: () => items.map(() => undefined),
+      read: () => {
+        for (const { queue, options } of items) queue.mayDie ||= options?.deadLetter != null;
+        return items.map(() => undefined);
+      },
     }),
   };
 }
