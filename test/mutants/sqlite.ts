@@ -63,17 +63,6 @@ export const SQLITE: readonly Mutant[] = [
     ],
   },
   {
-    name: 'the bound of an evicted group ends leases of the group that has its number',
-    suite: 'sqlite forgotten queues',
-    edits: [
-      inWorker(
-        'rows.ts',
-        'leaseEndsFrom > now || this.#names.subscriptionById(id) !== subscription',
-        'leaseEndsFrom > now',
-      ),
-    ],
-  },
-  {
     name: 'each reservation has the same token',
     suite: 'storage model',
     edits: [inWorker('take.ts', 'token = store.tokens.text();', "token = 'same';")],
@@ -261,17 +250,23 @@ export const SQLITE: readonly Mutant[] = [
   {
     name: 'leases are forgotten by a restart',
     suite: 'storage model with crashes',
-    edits: [inWorker('rows.ts', 'for (const queue of names.all()) this.loaded(queue);', '')],
+    edits: [inWorker('rows.ts', 'this.refreshLeases(UNKNOWN);', '')],
   },
   {
     name: 'a rolled-back lease stays in memory',
     suite: 'sqlite reload',
-    edits: [inWorker('store.ts', 'this.rows.loaded(queue);', '')],
+    edits: [inWorker('store.ts', 'this.rows.refreshLeases(UNKNOWN);', '')],
   },
   {
     name: 'a rolled-back retention stays in memory',
     suite: 'sqlite reload',
-    edits: [inWorker('store.ts', 'this.upkeep.loaded(queue);', '')],
+    edits: [
+      inWorker(
+        'names.ts',
+        'usedAt: Number(row.used_at), oldestAt: UNKNOWN',
+        'usedAt: Number(row.used_at), oldestAt: known?.oldestAt ?? UNKNOWN',
+      ),
+    ],
   },
   {
     name: 'a queue that a transaction created stays in memory when it is rolled back',
@@ -460,18 +455,6 @@ export const SQLITE: readonly Mutant[] = [
     suite: 'sqlite damage',
     edits: [
       inWorker('rows.ts', 'return row === undefined || row.crc === null ||', 'return row?.crc === null ||'),
-    ],
-  },
-  {
-    name: 'the lease of a forgotten queue brings it back',
-    suite: 'sqlite reload',
-    edits: [
-      inWorker(
-        'rows.ts',
-        'if (this.#names.subscriptionById(subscription.id) !== subscription) this.#leased.delete(subscription);\n      else if',
-        'if',
-      ),
-      inWorker('names.ts', 'isOther || this.#byId.has(id)) return;', 'isOther) return;'),
     ],
   },
   {

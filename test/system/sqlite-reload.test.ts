@@ -70,6 +70,22 @@ describe('A SQLite transaction that is rolled back', () => {
     });
   });
 
+  it('ends a lease and a retention again whose end it took back', async () => {
+    await withFolder(async (folder) => {
+      const faults = new Faults();
+      const { storage } = await folder.started({ faults }, namespaces({ retentionMs: HOUR_MS }));
+      await storage.insert(FIRST, [element()]);
+      await storage.insert(SECOND, [element()]);
+      await storage.take(SECOND, { group: 'g', count: 1, leaseMs: HOUR_MS });
+      folder.clock.advance(HOUR_MS + 1000);
+      faults.arm('commit', SQLITE_NOMEM);
+      await storage.sweep();
+      assert.equal((await storage.counts(FIRST)).ready, 0);
+      const { ready, reserved } = await storage.counts(SECOND);
+      assert.deepEqual({ ready, reserved }, { ready: 1, reserved: 0 });
+    });
+  });
+
   it('does not bring back what memory knew of a queue that was forgotten before', async () => {
     await withFolder(async (folder) => {
       const faults = new Faults();

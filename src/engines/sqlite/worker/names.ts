@@ -29,11 +29,14 @@ export interface Queue {
   policy: QueuePolicy;
   /** When it was last used, to {@link USE_NOTED_MS}. */
   usedAt: number;
-  /** With a retention: nothing that waits there was inserted before this moment. Infinity: nothing waits. */
+  /** With a retention: nothing that waits there was inserted before this moment. Infinity: nothing waits; or {@link UNKNOWN}. */
   oldestAt: number;
   /** False once it is removed; what was found before may still refer to it. */
   isStored: boolean;
 }
+
+/** A bound that was not looked up since the queue was read from the tables. */
+export const UNKNOWN = Number.NEGATIVE_INFINITY;
 
 /** A use is written down if the last one is older: one write an hour for a busy queue. */
 export const USE_NOTED_MS = 3_600_000;
@@ -57,7 +60,7 @@ export interface Subscription {
   reserved: number;
   /** No scheduled delivery is due before this moment; Infinity if none is scheduled. */
   scheduledFrom: number;
-  /** No lease ends before this moment; Infinity if none runs. */
+  /** No lease ends before this moment; Infinity if none runs; or {@link UNKNOWN}. */
   leaseEndsFrom: number;
   /** This transaction changed it. */
   isChanged: boolean;
@@ -132,6 +135,7 @@ export class Names {
     this.#changedQueues.add(queue);
     queue.options = options;
     queue.policy = this.#policyOf(queue.key.ns, options);
+    queue.oldestAt = UNKNOWN;
     this.#sql.setOptions.run(options, queue.id);
   }
 
@@ -141,6 +145,10 @@ export class Names {
     const id = Number(this.#sql.addSubscription.get(queue.id, group)?.id);
     this.#changedQueues.add(queue);
     return this.#remember(queue, { id, grp: group, countedAt: 0, ready: 0, scheduled: 0, reserved: 0 });
+  }
+
+  subscriptions(): Iterable<Subscription> {
+    return this.#subscriptionById.values();
   }
 
   /** Null if there is no such subscription. */
@@ -252,8 +260,8 @@ export class Names {
     this.#changedQueues.clear();
   }
 
-  /** Reads again what the transaction that failed had changed. Returns its queues, also those that are not stored now. */
-  reload(): Queue[] {
+  /** Reads again what the transaction that failed had changed. */
+  reload(): void {
     for (const { queue } of this.#changed) this.#changedQueues.add(queue);
     // Those that it had removed come first: a new one may have been given the number, or the name, of one of them.
     const queues = [...this.#changedQueues].sort((a, b) => Number(a.isStored) - Number(b.isStored));
@@ -264,7 +272,6 @@ export class Names {
       this.#forget(queue);
     }
     for (const queue of queues) this.#load(queue.id, queue);
-    return queues;
   }
 
   /** @param known the queue that had this number, which is filled again if it still has it */
@@ -274,7 +281,8 @@ export class Names {
     if (row === undefined || isOther || this.#byId.has(id)) return;
     const key = known?.key ?? { ns: String(row.ns), name: String(row.name) };
     const options = row.options === null ? null : String(row.options);
-    const facts = { options, policy: this.#policyOf(key.ns, options), usedAt: Number(row.used_at) };
+    const policy = this.#policyOf(key.ns, options);
+    const facts = { options, policy, usedAt: Number(row.used_at), oldestAt: UNKNOWN };
     const queue = known === undefined ? newQueue(id, key, facts) : Object.assign(known, facts);
     this.#put(queue);
     for (const one of this.#sql.findSubscriptions.all(id)) {
@@ -285,7 +293,12 @@ export class Names {
   #create(name: QueueName): Queue {
     const key = keyOf(name);
     const id = Number(this.#sql.addQueue.get(key.ns, key.name)?.id);
-    const queue = newQueue(id, key, { options: null, policy: this.#policyOf(key.ns, null), usedAt: 0 });
+    const queue = newQueue(id, key, {
+      options: null,
+      policy: this.#policyOf(key.ns, null),
+      usedAt: 0,
+      oldestAt: Number.POSITIVE_INFINITY,
+    });
     this.#changedQueues.add(queue);
     this.#put(queue);
     return queue;
@@ -313,9 +326,9 @@ export class Names {
       ready,
       scheduled,
       reserved,
-      // If something is scheduled the first look finds out from when.
-      scheduledFrom: scheduled === 0 ? Number.POSITIVE_INFINITY : Number.NEGATIVE_INFINITY,
-      leaseEndsFrom: Number.POSITIVE_INFINITY,
+      // The first look finds out.
+      scheduledFrom: scheduled === 0 ? Number.POSITIVE_INFINITY : UNKNOWN,
+      leaseEndsFrom: reserved === 0 ? Number.POSITIVE_INFINITY : UNKNOWN,
       isChanged: false,
     };
     queue.subscriptions.set(grp, subscription);
@@ -342,6 +355,8 @@ export function heldBy({ ready, scheduled, reserved }: Subscription): number {
   return ready + scheduled + reserved;
 }
 
-function newQueue(id: number, key: QueueKey, facts: Pick<Queue, 'options' | 'policy' | 'usedAt'>): Queue {
-  return { id, key, subscriptions: new Map(), oldestAt: Number.POSITIVE_INFINITY, isStored: true, ...facts };
+type Facts = Pick<Queue, 'options' | 'policy' | 'usedAt' | 'oldestAt'>;
+
+function newQueue(id: number, key: QueueKey, facts: Facts): Queue {
+  return { id, key, subscriptions: new Map(), isStored: true, ...facts };
 }

@@ -8,16 +8,14 @@ import type { Store } from './store.ts';
 const PURGED_A_STEP = 2000;
 
 export function declare(
-  { names, upkeep, now }: Store,
+  { names, now }: Store,
   _: Bodies,
   queues: readonly QueueName[],
   options: string | null,
 ): null {
   for (const name of queues) {
     const queue = names.use(name, now);
-    if (options === null) continue;
-    names.setOptions(queue, options);
-    upkeep.loaded(queue);
+    if (options !== null) names.setOptions(queue, options);
   }
   return null;
 }

@@ -1,7 +1,7 @@
 import type { DatabaseSync } from 'node:sqlite';
 import { type DeliveryState, PLAIN_GROUP } from '../../../model/element.ts';
 import { deliveryChecksum, elementChecksum } from './checksums.ts';
-import type { Names, Queue, Subscription } from './names.ts';
+import { type Names, type Queue, type Subscription, UNKNOWN } from './names.ts';
 import { prepareAll, prepareArrays, type Statements } from './statements.ts';
 
 /** An element's content as it is stored: the content type, and all rarer fields as one JSON text or null. */
@@ -186,8 +186,7 @@ const LEASES_A_CALL = 1000;
 export class Rows {
   readonly #db: DatabaseSync;
   readonly #names: Names;
-  /** Subscriptions with leases, and the first moment at which one of them may end. */
-  readonly #leased = new Set<Subscription>();
+  /** No lease of any queue ends before this moment. */
   #leasesEndFrom = Number.POSITIVE_INFINITY;
 
   readonly #sql: Statements<typeof SQL>;
@@ -204,7 +203,7 @@ export class Rows {
     this.#pages = prepareArrays(db, pagesOf(SCANNED));
     this.#pagesWithoutBodies = prepareArrays(db, pagesOf(SCANNED_WITHOUT_BODY));
     this.#inState = prepareAll(db, IN_STATE);
-    for (const queue of names.all()) this.loaded(queue);
+    this.refreshLeases(UNKNOWN);
   }
 
   // Elements.
@@ -510,14 +509,6 @@ export class Rows {
   // Leases. Their bounds are never too late: a reservation pulls them forward, a settled one leaves them, and reading
   // the table makes them exact. So a batch in which no lease ends pays one comparison.
 
-  /** A queue was read from the tables. */
-  loaded(queue: Queue): void {
-    for (const subscription of this.#leased) {
-      if (subscription.queue === queue) this.#leased.delete(subscription);
-    }
-    for (const subscription of queue.subscriptions.values()) this.#refreshLease(subscription);
-  }
-
   /** Whether `endedLeases` may find something. */
   mayLeaseHaveEnded(now: number): boolean {
     return this.#leasesEndFrom <= now;
@@ -526,10 +517,8 @@ export class Rows {
   /** Some reservations that ended at `now` or before, in the order of their ends, over all queues. */
   endedLeases(now: number): DeliveryRow[] {
     const found: DeliveryRow[] = [];
-    for (const subscription of this.#leased) {
-      const { id, leaseEndsFrom } = subscription;
-      // Another one may have the number of one that was removed, whose bound stays here until it is refreshed.
-      if (leaseEndsFrom > now || this.#names.subscriptionById(id) !== subscription) continue;
+    for (const { id, leaseEndsFrom } of this.#names.subscriptions()) {
+      if (leaseEndsFrom > now) continue;
       if (found.length >= LEASES_A_CALL) break;
       const rows = this.#sql.endedLeases.all(id, now, LEASES_A_CALL - found.length);
       found.push(...(rows as unknown as DeliveryRow[]));
@@ -537,15 +526,17 @@ export class Rows {
     return found.sort((a, b) => (a.leaseUntil ?? 0) - (b.leaseUntil ?? 0) || a.seq - b.seq);
   }
 
-  /** Makes the bounds exact that have passed. Called after the leases that ended were settled. */
+  /** Makes the bounds exact that have passed, after the leases that ended were settled, and those that are not known yet. */
   refreshLeases(now: number): void {
     this.#leasesEndFrom = Number.POSITIVE_INFINITY;
-    for (const subscription of [...this.#leased]) {
-      if (this.#names.subscriptionById(subscription.id) !== subscription) this.#leased.delete(subscription);
-      else if (subscription.leaseEndsFrom <= now) {
-        this.#names.changedQueue(subscription.queue);
-        this.#refreshLease(subscription);
-      } else this.#leasesEndFrom = Math.min(this.#leasesEndFrom, subscription.leaseEndsFrom);
+    for (const subscription of this.#names.subscriptions()) {
+      const { id, queue, leaseEndsFrom, reserved } = subscription;
+      if (leaseEndsFrom <= now) {
+        if (leaseEndsFrom !== UNKNOWN) this.#names.changedQueue(queue);
+        const end = reserved === 0 ? null : momentOf(this.#sql.firstLeaseEnd.get(id));
+        subscription.leaseEndsFrom = end ?? Number.POSITIVE_INFINITY;
+      }
+      this.#leasesEndFrom = Math.min(this.#leasesEndFrom, subscription.leaseEndsFrom);
     }
   }
 
@@ -559,18 +550,9 @@ export class Rows {
     }
   }
 
-  #refreshLease(subscription: Subscription): void {
-    const end = subscription.reserved === 0 ? null : momentOf(this.#sql.firstLeaseEnd.get(subscription.id));
-    this.#leased.delete(subscription);
-    subscription.leaseEndsFrom = Number.POSITIVE_INFINITY;
-    if (end !== null) this.#leaseStarted(subscription, end);
-  }
-
   #leaseStarted(subscription: Subscription, until: number): void {
-    if (until >= subscription.leaseEndsFrom) return;
-    subscription.leaseEndsFrom = until;
-    this.#leased.add(subscription);
-    if (until < this.#leasesEndFrom) this.#leasesEndFrom = until;
+    subscription.leaseEndsFrom = Math.min(subscription.leaseEndsFrom, until);
+    this.#leasesEndFrom = Math.min(this.#leasesEndFrom, until);
   }
 }
 
@@ -598,6 +580,7 @@ export function isWholeDelivery({
   return deliveryChecksum(seq, element, subscription, dueAt, tries, expiresAt) === crc;
 }
 
-function momentOf(row: Record<string, unknown> | undefined): number | null {
+/** The moment of a row, null if there is none. */
+export function momentOf(row: Record<string, unknown> | undefined): number | null {
   return row === undefined ? null : Number(row.at);
 }

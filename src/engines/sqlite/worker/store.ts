@@ -7,7 +7,7 @@ import { nameOf, type QueueName } from '../protocol.ts';
 import type { Durability } from '../settings.ts';
 import { Ids } from './ids.ts';
 import { Meta, setSync } from './meta.ts';
-import { Names, type Queue } from './names.ts';
+import { Names, type Queue, UNKNOWN } from './names.ts';
 import { Records } from './records.ts';
 import { Rows } from './rows.ts';
 import type { Space } from './space.ts';
@@ -111,10 +111,9 @@ export class Store {
   rollback(): void {
     // A failure that leaves the store usable, such as a full disk, is one before the commit took effect.
     if (this.db.isTransaction) this.db.exec('ROLLBACK');
-    for (const queue of this.names.reload()) {
-      this.rows.loaded(queue);
-      this.upkeep.loaded(queue);
-    }
+    this.names.reload();
+    this.rows.refreshLeases(UNKNOWN);
+
     for (const [name, key] of this.#reported) this.#affected.set(name, key);
     this.#reported = [];
   }

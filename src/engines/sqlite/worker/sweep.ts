@@ -1,6 +1,7 @@
 import type { DatabaseSync } from 'node:sqlite';
 import { expire } from './moves.ts';
 import { heldBy, type Names, type Queue, USE_NOTED_MS } from './names.ts';
+import { momentOf } from './rows.ts';
 import { prepareAll, type Statements } from './statements.ts';
 import type { Store } from './store.ts';
 
@@ -69,7 +70,6 @@ const SQL = {
 export class Upkeep {
   readonly #sql: Statements<typeof SQL>;
   readonly #names: Names;
-  readonly #retained = new Set<Queue>();
   readonly #pageBytes: number;
   #forgetAt = Number.NEGATIVE_INFINITY;
   #arePagesReturned = false;
@@ -78,13 +78,6 @@ export class Upkeep {
     this.#sql = prepareAll(db, SQL);
     this.#names = names;
     this.#pageBytes = Number(db.prepare('PRAGMA page_size').get()?.page_size);
-    for (const queue of names.all()) this.loaded(queue);
-  }
-
-  /** A queue was read from the tables, or got another policy. */
-  loaded(queue: Queue): void {
-    if (!queue.isStored || queue.policy.retentionMs === null) this.#retained.delete(queue);
-    else this.#setOldest(queue, Number.MIN_SAFE_INTEGER);
   }
 
   /** A waiting element of that age is there now. */
@@ -92,7 +85,6 @@ export class Upkeep {
     if (queue.policy.retentionMs === null || insertedAt >= queue.oldestAt) return;
     this.#names.changedQueue(queue);
     queue.oldestAt = insertedAt;
-    this.#retained.add(queue);
   }
 
   /** A delivery waits again that may be older than all that waits. */
@@ -103,32 +95,26 @@ export class Upkeep {
   /** Waiting elements past their retention, at most `limit`. Called again after they went, it finds the next. */
   overdue(now: number, limit: number): number[] {
     const found: number[] = [];
-    for (const queue of [...this.#retained]) {
-      const last = now - (queue.policy.retentionMs ?? Number.POSITIVE_INFINITY);
-      if (queue.oldestAt > last) continue;
-      for (const { seq } of this.#sql.overdue.all(queue.id, last, limit - found.length))
-        found.push(Number(seq));
+    for (const queue of this.#names.all()) {
+      const { id, oldestAt, policy } = queue;
+      if (policy.retentionMs === null || oldestAt > now - policy.retentionMs) continue;
+      const last = now - policy.retentionMs;
+      for (const { seq } of this.#sql.overdue.all(id, last, limit - found.length)) found.push(Number(seq));
       if (found.length >= limit) break;
       this.#names.changedQueue(queue);
-      this.#setOldest(queue, last);
+      // The first element that was inserted after that moment becomes the oldest.
+      queue.oldestAt = momentOf(this.#sql.insertedAfter.get(id, last)) ?? Number.POSITIVE_INFINITY;
     }
     return found;
   }
 
-  /** When the next element is past its retention; null if none ever is. */
+  /** When the next element is past its retention, to be called after `overdue`; null if none ever is. */
   nextAt(): number | null {
     let next = Number.POSITIVE_INFINITY;
-    for (const { oldestAt, policy } of this.#retained)
-      next = Math.min(next, oldestAt + (policy.retentionMs ?? 0));
-    return next === Number.POSITIVE_INFINITY ? null : next;
-  }
-
-  /** The first element that was inserted after a moment becomes the oldest. */
-  #setOldest(queue: Queue, moment: number): void {
-    const row = this.#sql.insertedAfter.get(queue.id, moment);
-    queue.oldestAt = row === undefined ? Number.POSITIVE_INFINITY : Number(row.at);
-    if (row === undefined) this.#retained.delete(queue);
-    else this.#retained.add(queue);
+    for (const { oldestAt, policy } of this.#names.all()) {
+      if (policy.retentionMs !== null) next = Math.min(next, oldestAt + policy.retentionMs);
+    }
+    return Number.isFinite(next) ? next : null;
   }
 
   /** Forgets queues that nobody needs any more, with their statistics: names must not pile up. */
@@ -141,7 +127,6 @@ export class Upkeep {
       if (left-- === 0) return;
       store.records.deleteDefinition('queue', definitionKey(queue));
       this.#sql.removeStats.run(queue.id);
-      this.#retained.delete(queue);
       names.remove(queue);
     }
     this.#forgetAt = now + REST_MS;
