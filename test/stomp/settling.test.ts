@@ -4,214 +4,220 @@ import { purge } from '../support/settle.ts';
 import type { StompClient } from './client.ts';
 import { StompNode } from './node.ts';
 
-let node: StompNode;
-let client: StompClient;
+describe('Settling over STOMP', () => {
+  let node: StompNode;
+  let client: StompClient;
 
-beforeEach(async () => {
-  node = await StompNode.start();
-  client = await node.client();
-});
-afterEach(() => node.stop());
-
-/** Subscribes and answers what the given number of messages are acknowledged by. */
-async function take(
-  destination: string,
-  count: number,
-  headers: Record<string, string> = {},
-): Promise<string[]> {
-  await client.ask('SUBSCRIBE', { destination, id: 's', ack: 'client-individual', ...headers });
-  const acks: string[] = [];
-  while (acks.length < count) acks.push((await client.expect('MESSAGE')).headers.get('ack') ?? '');
-  return acks;
-}
-
-describe('NACK', () => {
-  it('lets an element come again after five seconds, one failed try more', async () => {
-    await node.insert('a', 'x');
-    const [id = ''] = await take('/q/N/a', 1);
-    await client.ask('NACK', { id });
-    assert.deepEqual(await node.sizes('a'), { ready: 0, scheduled: 1, reserved: 0 });
-    await node.pass(4_999, 'a');
-    assert.equal((await node.sizes('a')).scheduled, 1);
-    await node.pass(1, 'a');
-    const { headers } = await client.expect('MESSAGE');
-    assert.equal(headers.get('x-tries'), '1');
-    assert.equal(headers.get('x-mature'), new Date(node.clock.now()).toISOString());
+  beforeEach(async () => {
+    node = await StompNode.start();
+    client = await node.client();
   });
+  afterEach(() => node.stop());
 
-  it('takes the delay of x-delta-t, and 0 means at once', async () => {
-    await node.insert('a', 'x');
-    const [id = ''] = await take('/q/N/a', 1);
-    await client.ask('NACK', { id, 'x-delta-t': 0 });
-    const again = await client.expect('MESSAGE');
-    await client.ask('NACK', { id: again.headers.get('ack') ?? '', 'x-delta-t': 100 });
-    assert.equal((await node.sizes('a')).scheduled, 1);
-    await node.pass(100, 'a');
-    assert.equal((await client.expect('MESSAGE')).headers.get('x-tries'), '2');
-  });
+  /** Subscribes and answers what the given number of messages are acknowledged by. */
+  async function take(
+    destination: string,
+    count: number,
+    headers: Record<string, string> = {},
+  ): Promise<string[]> {
+    await client.ask('SUBSCRIBE', { destination, id: 's', ack: 'client-individual', ...headers });
+    const acks: string[] = [];
+    while (acks.length < count) acks.push((await client.expect('MESSAGE')).headers.get('ack') ?? '');
+    return acks;
+  }
 
-  it('takes the moment of x-next-t, and one that has passed means at once', async () => {
-    await node.insert('a', 'x');
-    const [id = ''] = await take('/q/N/a', 1);
-    await client.ask('NACK', { id, 'x-next-t': node.clock.now() + 60_000, 'x-delta-t': 0 });
-    const { next_mature_t } = await node.broker.namespace('N').visit('a').status(null);
-    assert.equal(next_mature_t, new Date(node.clock.now() + 60_000).toISOString());
-    await node.pass(60_000, 'a');
-    const again = await client.expect('MESSAGE');
-    await client.ask('NACK', { id: again.headers.get('ack') ?? '', 'x-next-t': 1 });
-    await client.expect('MESSAGE');
-  });
-
-  it('is refused where its delay is none, and the element goes back all the same', async () => {
-    for (const headers of [{ 'x-delta-t': '-1' }, { 'x-delta-t': 'soon' }, { 'x-next-t': '1.5' }]) {
-      client = await node.client();
+  describe('NACK', () => {
+    it('lets an element come again after five seconds, one failed try more', async () => {
       await node.insert('a', 'x');
       const [id = ''] = await take('/q/N/a', 1);
-      client.send('NACK', { id, ...headers });
-      await client.expectError('invalid-parameter');
-      assert.deepEqual(await node.sizes('a'), { ready: 1, scheduled: 0, reserved: 0 });
-      await node.pop('a');
-    }
+      await client.ask('NACK', { id });
+      assert.deepEqual(await node.sizes('a'), { ready: 0, scheduled: 1, reserved: 0 });
+      await node.pass(4_999, 'a');
+      assert.equal((await node.sizes('a')).scheduled, 1);
+      await node.pass(1, 'a');
+      const { headers } = await client.expect('MESSAGE');
+      assert.equal(headers.get('x-tries'), '1');
+      assert.equal(headers.get('x-mature'), new Date(node.clock.now()).toISOString());
+    });
+
+    it('takes the delay of x-delta-t, and 0 means at once', async () => {
+      await node.insert('a', 'x');
+      const [id = ''] = await take('/q/N/a', 1);
+      await client.ask('NACK', { id, 'x-delta-t': 0 });
+      const again = await client.expect('MESSAGE');
+      await client.ask('NACK', { id: again.headers.get('ack') ?? '', 'x-delta-t': 100 });
+      assert.equal((await node.sizes('a')).scheduled, 1);
+      await node.pass(100, 'a');
+      assert.equal((await client.expect('MESSAGE')).headers.get('x-tries'), '2');
+    });
+
+    it('takes the moment of x-next-t, and one that has passed means at once', async () => {
+      await node.insert('a', 'x');
+      const [id = ''] = await take('/q/N/a', 1);
+      await client.ask('NACK', { id, 'x-next-t': node.clock.now() + 60_000, 'x-delta-t': 0 });
+      const { next_mature_t } = await node.broker.namespace('N').visit('a').status(null);
+      assert.equal(next_mature_t, new Date(node.clock.now() + 60_000).toISOString());
+      await node.pass(60_000, 'a');
+      const again = await client.expect('MESSAGE');
+      await client.ask('NACK', { id: again.headers.get('ack') ?? '', 'x-next-t': 1 });
+      await client.expect('MESSAGE');
+    });
+
+    it('is refused where its delay is none, and the element goes back all the same', async () => {
+      for (const headers of [{ 'x-delta-t': '-1' }, { 'x-delta-t': 'soon' }, { 'x-next-t': '1.5' }]) {
+        client = await node.client();
+        await node.insert('a', 'x');
+        const [id = ''] = await take('/q/N/a', 1);
+        client.send('NACK', { id, ...headers });
+        await client.expectError('invalid-parameter');
+        assert.deepEqual(await node.sizes('a'), { ready: 1, scheduled: 0, reserved: 0 });
+        await node.pop('a');
+      }
+    });
+
+    it('moves an element that failed too often to the dead-letter queue', async () => {
+      await node.insertInto('D', 'a', 'x');
+      const [id = ''] = await take('/q/D/a', 1);
+      await client.ask('SUBSCRIBE', { destination: '/q/D/__deadletter__', id: 'dead' });
+      await client.ask('NACK', { id, 'x-delta-t': 0 });
+      const again = await client.expect('MESSAGE');
+      await client.ask('NACK', { id: again.headers.get('ack') ?? '', 'x-delta-t': 0 });
+      const { headers, body } = await client.expect('MESSAGE');
+      assert.equal(headers.get('subscription'), 'dead');
+      assert.equal(body.toString(), 'x');
+      assert.equal(headers.get('x-ks-hdr-x-dl-from-queue'), 'a');
+      assert.equal(headers.get('x-ks-hdr-x-dl-tries'), '2');
+    });
   });
 
-  it('moves an element that failed too often to the dead-letter queue', async () => {
-    await node.insertInto('D', 'a', 'x');
-    const [id = ''] = await take('/q/D/a', 1);
-    await client.ask('SUBSCRIBE', { destination: '/q/D/__deadletter__', id: 'dead' });
-    await client.ask('NACK', { id, 'x-delta-t': 0 });
-    const again = await client.expect('MESSAGE');
-    await client.ask('NACK', { id: again.headers.get('ack') ?? '', 'x-delta-t': 0 });
-    const { headers, body } = await client.expect('MESSAGE');
-    assert.equal(headers.get('subscription'), 'dead');
-    assert.equal(body.toString(), 'x');
-    assert.equal(headers.get('x-ks-hdr-x-dl-from-queue'), 'a');
-    assert.equal(headers.get('x-ks-hdr-x-dl-tries'), '2');
-  });
-});
+  describe('ACK', () => {
+    it('of many messages in one write is one receipt each, when all is done', async () => {
+      await node.insert('a', ...Array.from({ length: 50 }, (_, i) => `${i}`));
+      const acks = await take('/q/N/a', 50);
+      client.write(Buffer.concat(acks.map((id, i) => client.frame('ACK', { id, receipt: `same ${i % 2}` }))));
+      for (let i = 0; i < 50; i++) await client.expect('RECEIPT');
+      assert.deepEqual(await node.sizes('a'), { ready: 0, scheduled: 0, reserved: 0 });
+    });
 
-describe('ACK', () => {
-  it('of many messages in one write is one receipt each, when all is done', async () => {
-    await node.insert('a', ...Array.from({ length: 50 }, (_, i) => `${i}`));
-    const acks = await take('/q/N/a', 50);
-    client.write(Buffer.concat(acks.map((id, i) => client.frame('ACK', { id, receipt: `same ${i % 2}` }))));
-    for (let i = 0; i < 50; i++) await client.expect('RECEIPT');
-    assert.deepEqual(await node.sizes('a'), { ready: 0, scheduled: 0, reserved: 0 });
-  });
-
-  it('and NACK of one write are each done', async () => {
-    await node.insert('a', '0', '1', '2', '3');
-    const acks = await take('/q/N/a', 4);
-    client.write(
-      Buffer.concat(
-        acks.map((id, i) =>
-          client.frame(i % 2 === 0 ? 'ACK' : 'NACK', { id, 'x-delta-t': 1000, receipt: i }),
+    it('and NACK of one write are each done', async () => {
+      await node.insert('a', '0', '1', '2', '3');
+      const acks = await take('/q/N/a', 4);
+      client.write(
+        Buffer.concat(
+          acks.map((id, i) =>
+            client.frame(i % 2 === 0 ? 'ACK' : 'NACK', { id, 'x-delta-t': 1000, receipt: i }),
+          ),
         ),
-      ),
-    );
-    for (let i = 0; i < 4; i++) await client.receipt(`${i}`);
-    assert.deepEqual(await node.sizes('a'), { ready: 0, scheduled: 2, reserved: 0 });
+      );
+      for (let i = 0; i < 4; i++) await client.receipt(`${i}`);
+      assert.deepEqual(await node.sizes('a'), { ready: 0, scheduled: 2, reserved: 0 });
+    });
+
+    it('that is refused among others: those take effect and are receipted, then comes the ERROR', async () => {
+      await node.insert('a', '0', '1', '2');
+      const acks = await take('/q/N/a', 3, { 'x-lease': '1000', 'x-wsize': '3' });
+      node.clock.advance(1001);
+      const stolen = [await node.reserve('a')];
+      assert.equal(stolen[0]?.tries, 1);
+      client.write(Buffer.concat(acks.map((id, i) => client.frame('ACK', { id, receipt: i }))));
+      const seen: string[] = [];
+      for (let frame = await client.nextOrEnd(); frame !== null; frame = await client.nextOrEnd()) {
+        seen.push(`${frame.command} ${frame.headers.get('receipt-id')}`);
+      }
+      assert.deepEqual(seen, ['RECEIPT 1', 'RECEIPT 2', 'ERROR 0']);
+      assert.deepEqual(await node.sizes('a'), { ready: 0, scheduled: 0, reserved: 1 });
+    });
+
+    it('of an element that was purged meanwhile is refused', async () => {
+      await node.insert('a', 'x');
+      const [id = ''] = await take('/q/N/a', 1);
+      await purge(node.engine.engine.storage, { ns: 'N', name: 'a' });
+      client.send('ACK', { id, receipt: 'r' });
+      assert.equal((await client.expectError('element-not-found')).headers.get('receipt-id'), 'r');
+    });
   });
 
-  it('that is refused among others: those take effect and are receipted, then comes the ERROR', async () => {
-    await node.insert('a', '0', '1', '2');
-    const acks = await take('/q/N/a', 3, { 'x-lease': '1000', 'x-wsize': '3' });
-    node.clock.advance(1001);
-    const stolen = [await node.reserve('a')];
-    assert.equal(stolen[0]?.tries, 1);
-    client.write(Buffer.concat(acks.map((id, i) => client.frame('ACK', { id, receipt: i }))));
-    const seen: string[] = [];
-    for (let frame = await client.nextOrEnd(); frame !== null; frame = await client.nextOrEnd()) {
-      seen.push(`${frame.command} ${frame.headers.get('receipt-id')}`);
-    }
-    assert.deepEqual(seen, ['RECEIPT 1', 'RECEIPT 2', 'ERROR 0']);
-    assert.deepEqual(await node.sizes('a'), { ready: 0, scheduled: 0, reserved: 1 });
+  describe('consumer groups', () => {
+    it('of SEND are the groups that read the element', async () => {
+      await client.ask('SEND', { destination: '/q/S/a', 'x-ks-groups': ' G1 , G2,G1' }, 'both');
+      await client.ask('SEND', { destination: '/q/S/a', 'x-ks-groups': 'G2' }, 'second');
+      await client.ask('SEND', { destination: '/q/S/a' }, 'default');
+      assert.equal(await bodies('G1'), 'both,default');
+      assert.equal(await bodies('G2'), 'both,second,default');
+    });
+
+    it('of SUBSCRIBE is the group that it reads as, the first of the namespace where none is given', async () => {
+      await client.ask('SEND', { destination: '/q/S/a', 'x-ks-groups': 'G1' }, 'first');
+      await client.ask('SEND', { destination: '/q/S/a', 'x-ks-groups': 'ünï' }, 'second');
+      await client.ask('SUBSCRIBE', { destination: '/q/S/a', id: '1' });
+      await client.ask('SUBSCRIBE', { destination: '/q/S/a', id: '2', 'x-ks-group': 'ünï' });
+      const got = [await client.expect('MESSAGE'), await client.expect('MESSAGE')];
+      assert.deepEqual(
+        got.map(({ headers, body }) => [
+          headers.get('x-ks-group'),
+          headers.get('subscription'),
+          body.toString(),
+        ]),
+        [
+          ['G1', '1', 'first'],
+          ['ünï', '2', 'second'],
+        ],
+      );
+    });
+
+    it('of ACK and NACK must be that of the reserve, or left out', async () => {
+      for (const command of ['ACK', 'NACK']) {
+        await node.insertInto('S', command, '1', '2', '3');
+        const other = await node.client();
+        await other.ask('SUBSCRIBE', {
+          destination: `/q/S/${command}`,
+          id: 's',
+          ack: 'client-individual',
+          'x-ks-group': 'G2',
+        });
+        const ids: string[] = [];
+        while (ids.length < 3) ids.push((await other.expect('MESSAGE')).headers.get('ack') ?? '');
+        await other.ask(command, { id: ids[0] ?? '', 'x-ks-group': 'G2', ...later(command) });
+        await other.ask(command, { id: ids[1] ?? '', ...later(command) });
+        other.send(command, { id: ids[2] ?? '', 'x-ks-group': 'G1' });
+        await other.expectError('element-not-found');
+        const { groups } = await node.broker.namespace('S').visit(command).status(null);
+        assert.equal(groups?.G2?.size, 1);
+        assert.equal(groups?.G1?.size, 3);
+      }
+    });
+
+    it('belong to streams: on a plain queue they are refused', async () => {
+      await node.insert('a', 'x');
+      for (const [command, headers, code] of [
+        ['SEND', { destination: '/q/N/a', 'x-ks-groups': 'G1' }, 'invalid-parameter'],
+        ['SUBSCRIBE', { destination: '/q/N/a', id: 's', 'x-ks-group': 'G1' }, 'invalid-parameter'],
+        ['SEND', { destination: '/q/S/a', 'x-ks-groups': 'a,,b' }, 'invalid-parameter'],
+        ['SEND', { destination: '/q/S/a', 'x-ks-groups': '' }, 'invalid-parameter'],
+        ['SEND', { destination: '/q/S/a', 'x-ks-groups': 'x'.repeat(65) }, 'invalid-parameter'],
+      ] as const) {
+        const other = await node.client();
+        other.send(command, headers);
+        await other.expectError(code);
+      }
+      const [id = ''] = await take('/q/N/a', 1);
+      client.send('ACK', { id, 'x-ks-group': 'G1' });
+      await client.expectError('element-not-found');
+    });
+
+    const bodies = async (group: string): Promise<string> => {
+      const popped: string[] = [];
+      for (
+        let next = await node.pop('a', 'S', group);
+        next !== null;
+        next = await node.pop('a', 'S', group)
+      ) {
+        popped.push(Buffer.from(next.body).toString());
+      }
+      return popped.join();
+    };
+
+    const later = (command: string): Record<string, string> =>
+      command === 'NACK' ? { 'x-delta-t': '60000' } : {};
   });
-
-  it('of an element that was purged meanwhile is refused', async () => {
-    await node.insert('a', 'x');
-    const [id = ''] = await take('/q/N/a', 1);
-    await purge(node.engine.engine.storage, { ns: 'N', name: 'a' });
-    client.send('ACK', { id, receipt: 'r' });
-    assert.equal((await client.expectError('element-not-found')).headers.get('receipt-id'), 'r');
-  });
-});
-
-describe('consumer groups', () => {
-  it('of SEND are the groups that read the element', async () => {
-    await client.ask('SEND', { destination: '/q/S/a', 'x-ks-groups': ' G1 , G2,G1' }, 'both');
-    await client.ask('SEND', { destination: '/q/S/a', 'x-ks-groups': 'G2' }, 'second');
-    await client.ask('SEND', { destination: '/q/S/a' }, 'default');
-    assert.equal(await bodies('G1'), 'both,default');
-    assert.equal(await bodies('G2'), 'both,second,default');
-  });
-
-  it('of SUBSCRIBE is the group that it reads as, the first of the namespace where none is given', async () => {
-    await client.ask('SEND', { destination: '/q/S/a', 'x-ks-groups': 'G1' }, 'first');
-    await client.ask('SEND', { destination: '/q/S/a', 'x-ks-groups': 'ünï' }, 'second');
-    await client.ask('SUBSCRIBE', { destination: '/q/S/a', id: '1' });
-    await client.ask('SUBSCRIBE', { destination: '/q/S/a', id: '2', 'x-ks-group': 'ünï' });
-    const got = [await client.expect('MESSAGE'), await client.expect('MESSAGE')];
-    assert.deepEqual(
-      got.map(({ headers, body }) => [
-        headers.get('x-ks-group'),
-        headers.get('subscription'),
-        body.toString(),
-      ]),
-      [
-        ['G1', '1', 'first'],
-        ['ünï', '2', 'second'],
-      ],
-    );
-  });
-
-  it('of ACK and NACK must be that of the reserve, or left out', async () => {
-    for (const command of ['ACK', 'NACK']) {
-      await node.insertInto('S', command, '1', '2', '3');
-      const other = await node.client();
-      await other.ask('SUBSCRIBE', {
-        destination: `/q/S/${command}`,
-        id: 's',
-        ack: 'client-individual',
-        'x-ks-group': 'G2',
-      });
-      const ids: string[] = [];
-      while (ids.length < 3) ids.push((await other.expect('MESSAGE')).headers.get('ack') ?? '');
-      await other.ask(command, { id: ids[0] ?? '', 'x-ks-group': 'G2', ...later(command) });
-      await other.ask(command, { id: ids[1] ?? '', ...later(command) });
-      other.send(command, { id: ids[2] ?? '', 'x-ks-group': 'G1' });
-      await other.expectError('element-not-found');
-      const { groups } = await node.broker.namespace('S').visit(command).status(null);
-      assert.equal(groups?.G2?.size, 1);
-      assert.equal(groups?.G1?.size, 3);
-    }
-  });
-
-  it('belong to streams: on a plain queue they are refused', async () => {
-    await node.insert('a', 'x');
-    for (const [command, headers, code] of [
-      ['SEND', { destination: '/q/N/a', 'x-ks-groups': 'G1' }, 'invalid-parameter'],
-      ['SUBSCRIBE', { destination: '/q/N/a', id: 's', 'x-ks-group': 'G1' }, 'invalid-parameter'],
-      ['SEND', { destination: '/q/S/a', 'x-ks-groups': 'a,,b' }, 'invalid-parameter'],
-      ['SEND', { destination: '/q/S/a', 'x-ks-groups': '' }, 'invalid-parameter'],
-      ['SEND', { destination: '/q/S/a', 'x-ks-groups': 'x'.repeat(65) }, 'invalid-parameter'],
-    ] as const) {
-      const other = await node.client();
-      other.send(command, headers);
-      await other.expectError(code);
-    }
-    const [id = ''] = await take('/q/N/a', 1);
-    client.send('ACK', { id, 'x-ks-group': 'G1' });
-    await client.expectError('element-not-found');
-  });
-
-  const bodies = async (group: string): Promise<string> => {
-    const popped: string[] = [];
-    for (let next = await node.pop('a', 'S', group); next !== null; next = await node.pop('a', 'S', group)) {
-      popped.push(Buffer.from(next.body).toString());
-    }
-    return popped.join();
-  };
-
-  const later = (command: string): Record<string, string> =>
-    command === 'NACK' ? { 'x-delta-t': '60000' } : {};
 });
