@@ -5,390 +5,394 @@ import { LIMITS } from '../../src/model/limits.ts';
 import type { SelectorVerdict } from '../../src/sandbox/sandbox.ts';
 import { element, json, patientSandbox, textOf, verdictsOf } from './elements.ts';
 
-const sandbox = patientSandbox();
-after(() => sandbox.stop());
+describe('A sandbox', () => {
+  const sandbox = patientSandbox();
+  after(() => sandbox.stop());
 
-const ask = (selectors: readonly (string | null)[], input = element()): Promise<readonly SelectorVerdict[]> =>
-  verdictsOf(sandbox.open(selectors), input);
+  const ask = (
+    selectors: readonly (string | null)[],
+    input = element(),
+  ): Promise<readonly SelectorVerdict[]> => verdictsOf(sandbox.open(selectors), input);
 
-/** The verdict of one selector. */
-async function verdict(selector: string, input = element()): Promise<SelectorVerdict> {
-  const [only] = await ask([selector], input);
-  assert.ok(only !== undefined);
-  return only;
-}
+  /** The verdict of one selector. */
+  async function verdict(selector: string, input = element()): Promise<SelectorVerdict> {
+    const [only] = await ask([selector], input);
+    assert.ok(only !== undefined);
+    return only;
+  }
 
-const UNCHANGED = { matureAt: null, delayMs: null, tries: null, headers: null, body: null };
-const YES = { accepted: true, error: null, place: null, ...UNCHANGED };
-const NO = { ...YES, accepted: false };
+  const UNCHANGED = { matureAt: null, delayMs: null, tries: null, headers: null, body: null };
+  const YES = { accepted: true, error: null, place: null, ...UNCHANGED };
+  const NO = { ...YES, accepted: false };
 
-describe('what a selector says', () => {
-  it('is yes for what is truthy and no for what is not', async () => {
-    for (const truthy of ['true', '1', '"no"', '[]', '({})', '-1', '10n', 'Symbol()']) {
-      assert.deepEqual(await verdict(`env => ${truthy}`), YES, truthy);
-    }
-    for (const falsy of ['false', '0', '""', 'null', 'undefined', 'NaN', '0n', '-0']) {
-      assert.deepEqual(await verdict(`env => (${falsy})`), NO, falsy);
-    }
-  });
-
-  it('is an override where an object has mature, delay or tries', async () => {
-    assert.deepEqual(await verdict('env => ({ delay: 1.5 })'), { ...YES, delayMs: 1500 });
-    assert.deepEqual(await verdict('env => ({ mature: 1700000000.25 })'), {
-      ...YES,
-      matureAt: 1700000000250,
+  describe('what a selector says', () => {
+    it('is yes for what is truthy and no for what is not', async () => {
+      for (const truthy of ['true', '1', '"no"', '[]', '({})', '-1', '10n', 'Symbol()']) {
+        assert.deepEqual(await verdict(`env => ${truthy}`), YES, truthy);
+      }
+      for (const falsy of ['false', '0', '""', 'null', 'undefined', 'NaN', '0n', '-0']) {
+        assert.deepEqual(await verdict(`env => (${falsy})`), NO, falsy);
+      }
     });
-    assert.deepEqual(await verdict('env => ({ tries: 3 })'), { ...YES, tries: 3 });
-    assert.deepEqual(await verdict('env => ({ mature: 5, delay: 9, tries: 0 })'), {
-      ...YES,
-      matureAt: 5000,
-      tries: 0,
+
+    it('is an override where an object has mature, delay or tries', async () => {
+      assert.deepEqual(await verdict('env => ({ delay: 1.5 })'), { ...YES, delayMs: 1500 });
+      assert.deepEqual(await verdict('env => ({ mature: 1700000000.25 })'), {
+        ...YES,
+        matureAt: 1700000000250,
+      });
+      assert.deepEqual(await verdict('env => ({ tries: 3 })'), { ...YES, tries: 3 });
+      assert.deepEqual(await verdict('env => ({ mature: 5, delay: 9, tries: 0 })'), {
+        ...YES,
+        matureAt: 5000,
+        tries: 0,
+      });
+      assert.deepEqual(await verdict('env => ({ mature: null, delay: undefined, other: 1 })'), YES);
     });
-    assert.deepEqual(await verdict('env => ({ mature: null, delay: undefined, other: 1 })'), YES);
-  });
 
-  it('keeps delays from 0 to ten years and maturities from 1970', async () => {
-    assert.equal((await verdict('env => ({ delay: -3 })')).delayMs, 0);
-    assert.equal((await verdict('env => ({ delay: Infinity })')).delayMs, LIMITS.delayMs);
-    assert.equal((await verdict('env => ({ delay: 1e300 })')).delayMs, LIMITS.delayMs);
-    assert.equal((await verdict('env => ({ mature: -1 })')).matureAt, 0);
-  });
-
-  it('is an error where an override makes no sense', async () => {
-    for (const [given, message] of [
-      ['{ delay: "3" }', /delay must be a number/],
-      ['{ delay: NaN }', /delay must be a number/],
-      ['{ mature: new Date() }', /mature must be a number/],
-      ['{ mature: Date.now() }', /seconds, not milliseconds/],
-      ['{ mature: Infinity }', /seconds, not milliseconds/],
-      ['{ tries: -1 }', /whole number/],
-      ['{ tries: 1.5 }', /whole number/],
-      ['{ tries: "1" }', /whole number/],
-      ['{ tries: 1e9 }', /whole number/],
-      ['{ then() {} }', /promise/],
-      ['() => true', /function/],
-      ['Math.max', /function/],
-    ] as const) {
-      const { accepted, error } = await verdict(`env => (${given})`);
-      assert.equal(accepted, false, given);
-      assert.match(error ?? '', message);
-    }
-  });
-
-  it('is no, with the error as text, where it throws', async () => {
-    assert.deepEqual(await verdict('env => env.msg.hdrs.a.b'), {
-      ...NO,
-      error: "TypeError: cannot read property 'b' of undefined (line 1, column 8)",
-      place: [1, 8],
+    it('keeps delays from 0 to ten years and maturities from 1970', async () => {
+      assert.equal((await verdict('env => ({ delay: -3 })')).delayMs, 0);
+      assert.equal((await verdict('env => ({ delay: Infinity })')).delayMs, LIMITS.delayMs);
+      assert.equal((await verdict('env => ({ delay: 1e300 })')).delayMs, LIMITS.delayMs);
+      assert.equal((await verdict('env => ({ mature: -1 })')).matureAt, 0);
     });
-    assert.equal((await verdict('env => { throw "plain" }')).error, 'plain');
-    assert.equal((await verdict('env => { throw null }')).error, 'null');
-    assert.equal((await verdict('env => { throw Symbol("s") }')).error, 'Symbol(s)');
-    assert.equal((await verdict('env => { throw "x".repeat(1000) }')).error?.length, 200);
-    assert.match(
-      (await verdict('env => { throw { toString() { throw 1 } } }')).error ?? '',
-      /cannot be shown/,
-    );
-    assert.match((await verdict('env => Promise.resolve(true)')).error ?? '', /not available/);
-    assert.match((await verdict('env => { kept = 1 }')).error ?? '', /kept/);
-  });
 
-  it('may be a bare expression, a function expression or an arrow function', async () => {
-    const input = element({ headers: ['type', 'order'] });
-    for (const selector of [
-      'env.msg.hdrs.type === "order"',
-      'function (env) { return env.msg.hdrs.type === "order" }',
-      '({ msg: { hdrs: { type } } }) => type === "order";',
-    ]) {
-      assert.deepEqual(await verdict(selector, input), YES);
-      assert.deepEqual(await verdict(selector), NO);
-    }
-  });
-});
-
-describe('what a selector sees', () => {
-  it('is id, tries, mature in seconds, headers and state', async () => {
-    const input = element({
-      id: 'Ab-9',
-      tries: 4,
-      matureAt: 1_700_000_000_125,
-      headers: ['a', '1', 'b-c', 'é'],
+    it('is an error where an override makes no sense', async () => {
+      for (const [given, message] of [
+        ['{ delay: "3" }', /delay must be a number/],
+        ['{ delay: NaN }', /delay must be a number/],
+        ['{ mature: new Date() }', /mature must be a number/],
+        ['{ mature: Date.now() }', /seconds, not milliseconds/],
+        ['{ mature: Infinity }', /seconds, not milliseconds/],
+        ['{ tries: -1 }', /whole number/],
+        ['{ tries: 1.5 }', /whole number/],
+        ['{ tries: "1" }', /whole number/],
+        ['{ tries: 1e9 }', /whole number/],
+        ['{ then() {} }', /promise/],
+        ['() => true', /function/],
+        ['Math.max', /function/],
+      ] as const) {
+        const { accepted, error } = await verdict(`env => (${given})`);
+        assert.equal(accepted, false, given);
+        assert.match(error ?? '', message);
+      }
     });
-    const shown = await verdict(
-      'env => { throw JSON.stringify([env.msg.id, env.msg.tries, env.msg.mature, env.msg.hdrs, env.state]) }',
-      input,
-    );
-    assert.equal(shown.error, '["Ab-9",4,1700000000.125,{"a":"1","b-c":"é"},{}]');
-  });
 
-  it('has headers of any name, whatever objects inherit elsewhere', async () => {
-    const input = element({ headers: ['__proto__', 'p', 'constructor', 'c', 'has own', 'x'] });
-    const all = 'env => { throw JSON.stringify(Object.entries(env.msg.hdrs)) }';
-    assert.equal(
-      (await verdict(all, input)).error,
-      '[["__proto__","p"],["constructor","c"],["has own","x"]]',
-    );
-    const none =
-      'env => { throw JSON.stringify([env.msg.hdrs.__proto__, env.msg.hdrs.constructor, "toString" in env.msg.hdrs]) }';
-    assert.equal((await verdict(none)).error, '[null,null,false]');
-  });
-
-  it('cannot change id, tries or mature', async () => {
-    for (const name of ['id', 'tries', 'mature']) {
-      assert.match((await verdict(`env => { env.msg.${name} = 1 }`)).error ?? '', /TypeError/);
-    }
-  });
-
-  it('is a payload by its content type', async () => {
-    const show =
-      'env => { const p = env.msg.payload; throw typeof p + " " + (p instanceof Uint8Array ? [...p] : JSON.stringify(p)) }';
-    const shown = async (
-      body: string | Uint8Array,
-      contentType: string | null,
-      contentEncoding: string | null = null,
-    ) => (await verdict(show, element({ body, contentType, contentEncoding }))).error;
-    assert.equal(await shown('{"a":[1,"é"]}', 'application/json'), 'object {"a":[1,"é"]}');
-    assert.equal(await shown('[1]', 'Application/Problem+JSON; charset=utf-8'), 'object [1]');
-    assert.equal(await shown('\ufeff3', 'text/json'), 'number 3');
-    assert.equal(await shown('null', 'application/json'), 'object null');
-    assert.equal(await shown('é€', 'text/plain'), 'string "é€"');
-    assert.equal(await shown('\ufeffa', 'text/plain; charset="UTF-8"'), 'string "\ufeffa"');
-    assert.equal(await shown(Buffer.from([0x61, 0xe9]), 'text/plain; charset=iso-8859-1'), 'string "aé"');
-    assert.equal(await shown(Buffer.from([0, 255]), 'application/octet-stream'), 'object 0,255');
-    assert.equal(await shown('ab', null), 'object 97,98');
-    assert.equal(await shown('ab', 'text/plain; charset=utf-16le'), 'object 97,98');
-    assert.equal(await shown('{}', 'application/json', 'gzip'), 'object 123,125');
-    assert.equal(await shown('{}', 'application/json', 'identity'), 'object {}');
-    assert.equal(await shown('', 'text/plain'), 'string ""');
-    assert.equal(await shown('', null), 'object ');
-  });
-
-  it('is an error at the first touch where the body is not what its type says', async () => {
-    const bad = element({ body: '{"a":', contentType: 'application/json', headers: ['a', '1'] });
-    assert.match((await verdict('env => env.msg.payload.a', bad)).error ?? '', /payload is not JSON/);
-    const deep = element({
-      body: '['.repeat(500_000) + ']'.repeat(500_000),
-      contentType: 'application/json',
+    it('is no, with the error as text, where it throws', async () => {
+      assert.deepEqual(await verdict('env => env.msg.hdrs.a.b'), {
+        ...NO,
+        error: "TypeError: cannot read property 'b' of undefined (line 1, column 8)",
+        place: [1, 8],
+      });
+      assert.equal((await verdict('env => { throw "plain" }')).error, 'plain');
+      assert.equal((await verdict('env => { throw null }')).error, 'null');
+      assert.equal((await verdict('env => { throw Symbol("s") }')).error, 'Symbol(s)');
+      assert.equal((await verdict('env => { throw "x".repeat(1000) }')).error?.length, 200);
+      assert.match(
+        (await verdict('env => { throw { toString() { throw 1 } } }')).error ?? '',
+        /cannot be shown/,
+      );
+      assert.match((await verdict('env => Promise.resolve(true)')).error ?? '', /not available/);
+      assert.match((await verdict('env => { kept = 1 }')).error ?? '', /kept/);
     });
-    assert.match((await verdict('env => env.msg.payload', deep)).error ?? '', /nested too deeply/);
-    assert.deepEqual(await verdict('env => env.msg.hdrs.a', bad), YES);
-    assert.deepEqual(await verdict('env => { try { env.msg.payload } catch { return true } }', bad), YES);
-    const broken = element({ body: Buffer.from([0xff]), contentType: 'text/plain' });
-    assert.match((await verdict('env => env.msg.payload', broken)).error ?? '', /not UTF-8/);
+
+    it('may be a bare expression, a function expression or an arrow function', async () => {
+      const input = element({ headers: ['type', 'order'] });
+      for (const selector of [
+        'env.msg.hdrs.type === "order"',
+        'function (env) { return env.msg.hdrs.type === "order" }',
+        '({ msg: { hdrs: { type } } }) => type === "order";',
+      ]) {
+        assert.deepEqual(await verdict(selector, input), YES);
+        assert.deepEqual(await verdict(selector), NO);
+      }
+    });
   });
 
-  it('is nothing of the host', async () => {
-    assert.match((await verdict('env => { throw Object.keys(env).join() }')).error ?? '', /^msg,state$/);
-  });
-});
-
-describe('what a selector changes', () => {
-  it('is stored for its destination and seen by the later ones', async () => {
-    const selectors = [
-      'env => env.msg.hdrs.step === undefined',
-      'env => { env.msg.hdrs.step = "1"; env.msg.payload.n += 1; return true }',
-      null,
-      'env => env.msg.hdrs.step === "1" && env.msg.payload.n === 2',
-      'env => { delete env.msg.hdrs.a; env.msg.hdrs = { ...env.msg.hdrs, step: 2 }; env.msg.payload = [env.msg.payload]; }',
-      null,
-    ];
-    const verdicts = await ask(selectors, json({ n: 1 }, ['a', 'x', 'b', 'y']));
-    assert.deepEqual(
-      verdicts.map(({ accepted }) => accepted),
-      [true, true, true, true, false, true],
-    );
-    const first = ['a', 'x', 'b', 'y', 'step', '1'];
-    const second = ['b', 'y', 'step', '2'];
-    assert.deepEqual(
-      verdicts.map(({ headers }) => headers),
-      [null, first, first, first, second, second],
-    );
-    assert.deepEqual(
-      verdicts.map(({ body }) => textOf(body)),
-      [null, '{"n":2}', '{"n":2}', '{"n":2}', '[{"n":2}]', '[{"n":2}]'],
-    );
-  });
-
-  it('shares env.state among the destinations of an element, and with no other element', async () => {
-    const selectors = [
-      'env => { env.state.n = (env.state.n ?? 0) + 1; return env.state.n === 1 }',
-      'env => env.state.n === 1',
-    ];
-    const answers = await sandbox.open(selectors).select([element(), element(), element()]);
-    for (const answer of answers)
-      assert.deepEqual(answer, { outcome: 'asked', verdicts: [YES, YES], logs: [] });
-  });
-
-  it('is nothing where it only looks', async () => {
-    const looks = 'env => { JSON.stringify([env.msg.hdrs, env.msg.payload]); return "a" in env.msg.hdrs }';
-    for (const input of [
-      element({ headers: ['a', '1'], body: ' { "b" : 1.0, "a" : 1e2 }', contentType: 'application/json' }),
-      element({ headers: ['a', '1'], body: '"\\ud800"', contentType: 'application/json' }),
-      element({ headers: ['a', '1'], body: 'text', contentType: 'text/plain' }),
-      element({ headers: ['a', '1'], body: Buffer.from([1, 2, 3]) }),
-      element({ headers: ['a', '1'] }),
-    ]) {
-      assert.deepEqual(await verdict(looks, input), YES);
-    }
-  });
-
-  it('is written as the kind of payload that it is', async () => {
-    const wrote = async (statement: string, input = element()) =>
-      (await verdict(`env => { ${statement}; return true }`, input)).body;
-    const text = element({ body: 'a', contentType: 'text/plain' });
-    const latin = element({ body: 'a', contentType: 'text/plain;charset=latin1' });
-    assert.equal(textOf(await wrote('env.msg.payload += "é€"', text)), 'aé€');
-    assert.equal(textOf(await wrote('env.msg.payload = "\ufeffx"', text)), '\ufeffx');
-    assert.deepEqual(Buffer.from((await wrote('env.msg.payload = "é"', latin)) ?? []), Buffer.from([0xe9]));
-    assert.deepEqual(
-      Buffer.from((await wrote('env.msg.payload[1] = 9', element({ body: Buffer.from([1, 2, 3]) }))) ?? []),
-      Buffer.from([1, 9, 3]),
-    );
-    assert.deepEqual(
-      Buffer.from((await wrote('env.msg.payload = new Uint8Array([1, 2, 3]).subarray(1)')) ?? []),
-      Buffer.from([2, 3]),
-    );
-    assert.equal(textOf(await wrote('env.msg.payload = 5', json({}))), '5');
-    assert.equal(await wrote('env.msg.payload = "a"', text), null);
-    assert.equal(
-      await wrote('env.msg.payload = JSON.parse(JSON.stringify(env.msg.payload))', json({ a: [1] })),
-      null,
-    );
-  });
-
-  it('is refused, with what came with it, where it could not be stored', async () => {
-    const text = element({ body: 'a', contentType: 'text/plain' });
-    const latin = element({ body: 'a', contentType: 'text/plain;charset=latin1' });
-    for (const [statement, message, input] of [
-      ['env.msg.hdrs.Upper = "x"', /lower-case/, element()],
-      ['env.msg.hdrs["a b"] = "x"', /lower-case HTTP token/, element()],
-      ['env.msg.hdrs.a = "x\\ny"', /control character/, element()],
-      ['env.msg.hdrs.a = "☃"', /U\+00FF/, element()],
-      ['env.msg.hdrs.a = {}', /must be a string/, element()],
-      ['env.msg.hdrs.a = []', /must be a string/, element()],
-      ['env.msg.hdrs = null', /must be an object/, element()],
-      ['for (let i = 0; i < 65; i += 1) env.msg.hdrs["h" + i] = i', /at most 64/, element()],
-      ['env.msg.hdrs.a = "x".repeat(8192)', /an element has at most 8192/, element()],
-      ['env.msg.payload = undefined', /not JSON any more/, json({})],
-      ['env.msg.payload = 10n', /bigint|BigInt/i, json({})],
-      ['env.msg.payload = {}', /must be a string/, text],
-      ['env.msg.payload = "\\ud800"', /well-formed/, text],
-      ['env.msg.payload = "€"', /U\+00FF/, latin],
-      ['env.msg.payload = "text"', /Uint8Array/, element()],
-      ['env.msg.payload = "x".repeat(2 ** 20)', /more than 1048576 bytes/, json({})],
-    ] as const) {
-      const [first, second] = await ask(
-        [`env => { env.msg.hdrs.also = "1"; ${statement}; return true }`, null],
+  describe('what a selector sees', () => {
+    it('is id, tries, mature in seconds, headers and state', async () => {
+      const input = element({
+        id: 'Ab-9',
+        tries: 4,
+        matureAt: 1_700_000_000_125,
+        headers: ['a', '1', 'b-c', 'é'],
+      });
+      const shown = await verdict(
+        'env => { throw JSON.stringify([env.msg.id, env.msg.tries, env.msg.mature, env.msg.hdrs, env.state]) }',
         input,
       );
-      assert.equal(first?.accepted, false, statement);
-      assert.match(first?.error ?? '', message);
-      assert.deepEqual(second, YES, statement);
-    }
+      assert.equal(shown.error, '["Ab-9",4,1700000000.125,{"a":"1","b-c":"é"},{}]');
+    });
+
+    it('has headers of any name, whatever objects inherit elsewhere', async () => {
+      const input = element({ headers: ['__proto__', 'p', 'constructor', 'c', 'has own', 'x'] });
+      const all = 'env => { throw JSON.stringify(Object.entries(env.msg.hdrs)) }';
+      assert.equal(
+        (await verdict(all, input)).error,
+        '[["__proto__","p"],["constructor","c"],["has own","x"]]',
+      );
+      const none =
+        'env => { throw JSON.stringify([env.msg.hdrs.__proto__, env.msg.hdrs.constructor, "toString" in env.msg.hdrs]) }';
+      assert.equal((await verdict(none)).error, '[null,null,false]');
+    });
+
+    it('cannot change id, tries or mature', async () => {
+      for (const name of ['id', 'tries', 'mature']) {
+        assert.match((await verdict(`env => { env.msg.${name} = 1 }`)).error ?? '', /TypeError/);
+      }
+    });
+
+    it('is a payload by its content type', async () => {
+      const show =
+        'env => { const p = env.msg.payload; throw typeof p + " " + (p instanceof Uint8Array ? [...p] : JSON.stringify(p)) }';
+      const shown = async (
+        body: string | Uint8Array,
+        contentType: string | null,
+        contentEncoding: string | null = null,
+      ) => (await verdict(show, element({ body, contentType, contentEncoding }))).error;
+      assert.equal(await shown('{"a":[1,"é"]}', 'application/json'), 'object {"a":[1,"é"]}');
+      assert.equal(await shown('[1]', 'Application/Problem+JSON; charset=utf-8'), 'object [1]');
+      assert.equal(await shown('\ufeff3', 'text/json'), 'number 3');
+      assert.equal(await shown('null', 'application/json'), 'object null');
+      assert.equal(await shown('é€', 'text/plain'), 'string "é€"');
+      assert.equal(await shown('\ufeffa', 'text/plain; charset="UTF-8"'), 'string "\ufeffa"');
+      assert.equal(await shown(Buffer.from([0x61, 0xe9]), 'text/plain; charset=iso-8859-1'), 'string "aé"');
+      assert.equal(await shown(Buffer.from([0, 255]), 'application/octet-stream'), 'object 0,255');
+      assert.equal(await shown('ab', null), 'object 97,98');
+      assert.equal(await shown('ab', 'text/plain; charset=utf-16le'), 'object 97,98');
+      assert.equal(await shown('{}', 'application/json', 'gzip'), 'object 123,125');
+      assert.equal(await shown('{}', 'application/json', 'identity'), 'object {}');
+      assert.equal(await shown('', 'text/plain'), 'string ""');
+      assert.equal(await shown('', null), 'object ');
+    });
+
+    it('is an error at the first touch where the body is not what its type says', async () => {
+      const bad = element({ body: '{"a":', contentType: 'application/json', headers: ['a', '1'] });
+      assert.match((await verdict('env => env.msg.payload.a', bad)).error ?? '', /payload is not JSON/);
+      const deep = element({
+        body: '['.repeat(500_000) + ']'.repeat(500_000),
+        contentType: 'application/json',
+      });
+      assert.match((await verdict('env => env.msg.payload', deep)).error ?? '', /nested too deeply/);
+      assert.deepEqual(await verdict('env => env.msg.hdrs.a', bad), YES);
+      assert.deepEqual(await verdict('env => { try { env.msg.payload } catch { return true } }', bad), YES);
+      const broken = element({ body: Buffer.from([0xff]), contentType: 'text/plain' });
+      assert.match((await verdict('env => env.msg.payload', broken)).error ?? '', /not UTF-8/);
+    });
+
+    it('is nothing of the host', async () => {
+      assert.match((await verdict('env => { throw Object.keys(env).join() }')).error ?? '', /^msg,state$/);
+    });
   });
 
-  it('is undone where the selector throws, and what an earlier one stored stays', async () => {
-    const verdicts = await ask(
-      [
-        'env => { env.msg.hdrs.a = "1"; env.msg.payload.a = 1; return true }',
-        'env => { env.msg.hdrs.b = "2"; delete env.msg.hdrs.a; env.msg.payload.b = 2; throw "late" }',
-        'env => !("b" in env.msg.hdrs) && env.msg.hdrs.a === "1" && env.msg.payload.a === 1 && !("b" in env.msg.payload)',
-      ],
-      json({ z: 0 }),
-    );
-    assert.deepEqual(
-      verdicts.map(({ accepted }) => accepted),
-      [true, false, true],
-    );
-    assert.deepEqual(
-      verdicts.map(({ headers }) => headers),
-      [
-        ['a', '1'],
-        ['a', '1'],
-        ['a', '1'],
-      ],
-    );
-    assert.deepEqual(
-      verdicts.map(({ body }) => textOf(body)),
-      Array(3).fill('{"z":0,"a":1}'),
-    );
+  describe('what a selector changes', () => {
+    it('is stored for its destination and seen by the later ones', async () => {
+      const selectors = [
+        'env => env.msg.hdrs.step === undefined',
+        'env => { env.msg.hdrs.step = "1"; env.msg.payload.n += 1; return true }',
+        null,
+        'env => env.msg.hdrs.step === "1" && env.msg.payload.n === 2',
+        'env => { delete env.msg.hdrs.a; env.msg.hdrs = { ...env.msg.hdrs, step: 2 }; env.msg.payload = [env.msg.payload]; }',
+        null,
+      ];
+      const verdicts = await ask(selectors, json({ n: 1 }, ['a', 'x', 'b', 'y']));
+      assert.deepEqual(
+        verdicts.map(({ accepted }) => accepted),
+        [true, true, true, true, false, true],
+      );
+      const first = ['a', 'x', 'b', 'y', 'step', '1'];
+      const second = ['b', 'y', 'step', '2'];
+      assert.deepEqual(
+        verdicts.map(({ headers }) => headers),
+        [null, first, first, first, second, second],
+      );
+      assert.deepEqual(
+        verdicts.map(({ body }) => textOf(body)),
+        [null, '{"n":2}', '{"n":2}', '{"n":2}', '[{"n":2}]', '[{"n":2}]'],
+      );
+    });
+
+    it('shares env.state among the destinations of an element, and with no other element', async () => {
+      const selectors = [
+        'env => { env.state.n = (env.state.n ?? 0) + 1; return env.state.n === 1 }',
+        'env => env.state.n === 1',
+      ];
+      const answers = await sandbox.open(selectors).select([element(), element(), element()]);
+      for (const answer of answers)
+        assert.deepEqual(answer, { outcome: 'asked', verdicts: [YES, YES], logs: [] });
+    });
+
+    it('is nothing where it only looks', async () => {
+      const looks = 'env => { JSON.stringify([env.msg.hdrs, env.msg.payload]); return "a" in env.msg.hdrs }';
+      for (const input of [
+        element({ headers: ['a', '1'], body: ' { "b" : 1.0, "a" : 1e2 }', contentType: 'application/json' }),
+        element({ headers: ['a', '1'], body: '"\\ud800"', contentType: 'application/json' }),
+        element({ headers: ['a', '1'], body: 'text', contentType: 'text/plain' }),
+        element({ headers: ['a', '1'], body: Buffer.from([1, 2, 3]) }),
+        element({ headers: ['a', '1'] }),
+      ]) {
+        assert.deepEqual(await verdict(looks, input), YES);
+      }
+    });
+
+    it('is written as the kind of payload that it is', async () => {
+      const wrote = async (statement: string, input = element()) =>
+        (await verdict(`env => { ${statement}; return true }`, input)).body;
+      const text = element({ body: 'a', contentType: 'text/plain' });
+      const latin = element({ body: 'a', contentType: 'text/plain;charset=latin1' });
+      assert.equal(textOf(await wrote('env.msg.payload += "é€"', text)), 'aé€');
+      assert.equal(textOf(await wrote('env.msg.payload = "\ufeffx"', text)), '\ufeffx');
+      assert.deepEqual(Buffer.from((await wrote('env.msg.payload = "é"', latin)) ?? []), Buffer.from([0xe9]));
+      assert.deepEqual(
+        Buffer.from((await wrote('env.msg.payload[1] = 9', element({ body: Buffer.from([1, 2, 3]) }))) ?? []),
+        Buffer.from([1, 9, 3]),
+      );
+      assert.deepEqual(
+        Buffer.from((await wrote('env.msg.payload = new Uint8Array([1, 2, 3]).subarray(1)')) ?? []),
+        Buffer.from([2, 3]),
+      );
+      assert.equal(textOf(await wrote('env.msg.payload = 5', json({}))), '5');
+      assert.equal(await wrote('env.msg.payload = "a"', text), null);
+      assert.equal(
+        await wrote('env.msg.payload = JSON.parse(JSON.stringify(env.msg.payload))', json({ a: [1] })),
+        null,
+      );
+    });
+
+    it('is refused, with what came with it, where it could not be stored', async () => {
+      const text = element({ body: 'a', contentType: 'text/plain' });
+      const latin = element({ body: 'a', contentType: 'text/plain;charset=latin1' });
+      for (const [statement, message, input] of [
+        ['env.msg.hdrs.Upper = "x"', /lower-case/, element()],
+        ['env.msg.hdrs["a b"] = "x"', /lower-case HTTP token/, element()],
+        ['env.msg.hdrs.a = "x\\ny"', /control character/, element()],
+        ['env.msg.hdrs.a = "☃"', /U\+00FF/, element()],
+        ['env.msg.hdrs.a = {}', /must be a string/, element()],
+        ['env.msg.hdrs.a = []', /must be a string/, element()],
+        ['env.msg.hdrs = null', /must be an object/, element()],
+        ['for (let i = 0; i < 65; i += 1) env.msg.hdrs["h" + i] = i', /at most 64/, element()],
+        ['env.msg.hdrs.a = "x".repeat(8192)', /an element has at most 8192/, element()],
+        ['env.msg.payload = undefined', /not JSON any more/, json({})],
+        ['env.msg.payload = 10n', /bigint|BigInt/i, json({})],
+        ['env.msg.payload = {}', /must be a string/, text],
+        ['env.msg.payload = "\\ud800"', /well-formed/, text],
+        ['env.msg.payload = "€"', /U\+00FF/, latin],
+        ['env.msg.payload = "text"', /Uint8Array/, element()],
+        ['env.msg.payload = "x".repeat(2 ** 20)', /more than 1048576 bytes/, json({})],
+      ] as const) {
+        const [first, second] = await ask(
+          [`env => { env.msg.hdrs.also = "1"; ${statement}; return true }`, null],
+          input,
+        );
+        assert.equal(first?.accepted, false, statement);
+        assert.match(first?.error ?? '', message);
+        assert.deepEqual(second, YES, statement);
+      }
+    });
+
+    it('is undone where the selector throws, and what an earlier one stored stays', async () => {
+      const verdicts = await ask(
+        [
+          'env => { env.msg.hdrs.a = "1"; env.msg.payload.a = 1; return true }',
+          'env => { env.msg.hdrs.b = "2"; delete env.msg.hdrs.a; env.msg.payload.b = 2; throw "late" }',
+          'env => !("b" in env.msg.hdrs) && env.msg.hdrs.a === "1" && env.msg.payload.a === 1 && !("b" in env.msg.payload)',
+        ],
+        json({ z: 0 }),
+      );
+      assert.deepEqual(
+        verdicts.map(({ accepted }) => accepted),
+        [true, false, true],
+      );
+      assert.deepEqual(
+        verdicts.map(({ headers }) => headers),
+        [
+          ['a', '1'],
+          ['a', '1'],
+          ['a', '1'],
+        ],
+      );
+      assert.deepEqual(
+        verdicts.map(({ body }) => textOf(body)),
+        Array(3).fill('{"z":0,"a":1}'),
+      );
+    });
+
+    it('takes numbers and booleans as header values and leaves out what is null or undefined', async () => {
+      const { headers } = await verdict(
+        'env => { const h = env.msg.hdrs; h.n = 1.5; h.t = true; h.a = undefined; h.b = null; h[Symbol()] = 1; return h }',
+        element({ headers: ['a', '1', 'b', '2', 'c', '3'] }),
+      );
+      assert.deepEqual(headers, ['c', '3', 'n', '1.5', 't', 'true']);
+    });
+
+    it('never mixes up the elements of a batch', async () => {
+      const program = sandbox.open([
+        'env => { if (env.msg.payload % 3 === 0) env.msg.payload = -env.msg.payload; return env.msg.payload % 2 === 0 }',
+        'env => { if (env.msg.tries % 5 === 0) throw env.msg.id; return { tries: env.msg.tries } }',
+      ]);
+      const numbers = Array.from({ length: 1234 }, (_, n) => n);
+      const inputs = numbers.map((n) =>
+        element({ id: `e${n}`, tries: n, body: `${n}`, contentType: 'text/json' }),
+      );
+      const answers = await program.select(inputs);
+      for (const [n, answer] of answers.entries()) {
+        assert.equal(answer.outcome, 'asked');
+        const [first, second] = answer.outcome === 'asked' ? answer.verdicts : [];
+        assert.equal(first?.accepted, n % 2 === 0);
+        assert.equal(textOf(second?.body), n % 3 === 0 && n !== 0 ? `${-n}` : null);
+        assert.equal(second?.error, n % 5 === 0 ? `e${n}` : null);
+        assert.equal(second?.tries, n % 5 === 0 ? null : n);
+      }
+      assert.equal(answers.length, 1234);
+    });
   });
 
-  it('takes numbers and booleans as header values and leaves out what is null or undefined', async () => {
-    const { headers } = await verdict(
-      'env => { const h = env.msg.hdrs; h.n = 1.5; h.t = true; h.a = undefined; h.b = null; h[Symbol()] = 1; return h }',
-      element({ headers: ['a', '1', 'b', '2', 'c', '3'] }),
-    );
-    assert.deepEqual(headers, ['c', '3', 'n', '1.5', 't', 'true']);
-  });
+  describe('checking selectors', () => {
+    const refusal = (selectors: { source: string; path: string }[]): Promise<QuaysideError> =>
+      sandbox.check(selectors, 'user').then(
+        () => assert.fail('accepted'),
+        (error) => {
+          assert.ok(error instanceof QuaysideError && error.code === 'invalid-body', String(error));
+          return error;
+        },
+      );
 
-  it('never mixes up the elements of a batch', async () => {
-    const program = sandbox.open([
-      'env => { if (env.msg.payload % 3 === 0) env.msg.payload = -env.msg.payload; return env.msg.payload % 2 === 0 }',
-      'env => { if (env.msg.tries % 5 === 0) throw env.msg.id; return { tries: env.msg.tries } }',
-    ]);
-    const numbers = Array.from({ length: 1234 }, (_, n) => n);
-    const inputs = numbers.map((n) =>
-      element({ id: `e${n}`, tries: n, body: `${n}`, contentType: 'text/json' }),
-    );
-    const answers = await program.select(inputs);
-    for (const [n, answer] of answers.entries()) {
-      assert.equal(answer.outcome, 'asked');
-      const [first, second] = answer.outcome === 'asked' ? answer.verdicts : [];
-      assert.equal(first?.accepted, n % 2 === 0);
-      assert.equal(textOf(second?.body), n % 3 === 0 && n !== 0 ? `${-n}` : null);
-      assert.equal(second?.error, n % 5 === 0 ? `e${n}` : null);
-      assert.equal(second?.tries, n % 5 === 0 ? null : n);
-    }
-    assert.equal(answers.length, 1234);
-  });
-});
+    it('accepts what runs', async () => {
+      const selectors = [
+        { source: 'env => true', path: 'dst[0].selector' },
+        { source: 'env.msg.hdrs.a', path: 'dst[1].selector' },
+      ];
+      await sandbox.check(selectors, 'user');
+      await sandbox.check([], 'user');
+    });
 
-describe('checking selectors', () => {
-  const refusal = (selectors: { source: string; path: string }[]): Promise<QuaysideError> =>
-    sandbox.check(selectors, 'user').then(
-      () => assert.fail('accepted'),
-      (error) => {
-        assert.ok(error instanceof QuaysideError && error.code === 'invalid-body', String(error));
-        return error;
-      },
-    );
+    it('names path, line and column of the first that does not parse', async () => {
+      const error = await refusal([
+        { source: 'env => true', path: 'dst[0].selector' },
+        { source: 'env =>\n  true true', path: 'dst[1].selector' },
+      ]);
+      assert.equal(error.details.parameter, 'dst[1].selector');
+      assert.deepEqual(error.details.extra, { line: 2, column: 8 });
+    });
 
-  it('accepts what runs', async () => {
-    const selectors = [
-      { source: 'env => true', path: 'dst[0].selector' },
-      { source: 'env.msg.hdrs.a', path: 'dst[1].selector' },
-    ];
-    await sandbox.check(selectors, 'user');
-    await sandbox.check([], 'user');
-  });
+    it('lets the VM compile them too, for what only it refuses', async () => {
+      const groups = `env => /${'()'.repeat(300)}/.test(env.msg.id)`;
+      const error = await refusal([
+        { source: 'env => true', path: 'dst[0].selector' },
+        { source: groups, path: 'dst[1].selector' },
+      ]);
+      assert.equal(error.details.parameter, 'dst[1].selector');
+      assert.match(error.message, /captures/);
+      assert.equal(error.details.extra, undefined);
+    });
 
-  it('names path, line and column of the first that does not parse', async () => {
-    const error = await refusal([
-      { source: 'env => true', path: 'dst[0].selector' },
-      { source: 'env =>\n  true true', path: 'dst[1].selector' },
-    ]);
-    assert.equal(error.details.parameter, 'dst[1].selector');
-    assert.deepEqual(error.details.extra, { line: 2, column: 8 });
-  });
-
-  it('lets the VM compile them too, for what only it refuses', async () => {
-    const groups = `env => /${'()'.repeat(300)}/.test(env.msg.id)`;
-    const error = await refusal([
-      { source: 'env => true', path: 'dst[0].selector' },
-      { source: groups, path: 'dst[1].selector' },
-    ]);
-    assert.equal(error.details.parameter, 'dst[1].selector');
-    assert.match(error.message, /captures/);
-    assert.equal(error.details.extra, undefined);
-  });
-
-  it('answers a stored selector that cannot be read any more with an error of its destination', async () => {
-    const verdicts = await ask(['env => {', null, 'env => true']);
-    assert.deepEqual(
-      verdicts.map(({ accepted }) => accepted),
-      [false, true, true],
-    );
-    assert.match(verdicts[0]?.error ?? '', /ends too soon/);
+    it('answers a stored selector that cannot be read any more with an error of its destination', async () => {
+      const verdicts = await ask(['env => {', null, 'env => true']);
+      assert.deepEqual(
+        verdicts.map(({ accepted }) => accepted),
+        [false, true, true],
+      );
+      assert.match(verdicts[0]?.error ?? '', /ends too soon/);
+    });
   });
 });
