@@ -114,7 +114,7 @@ export class Expirer {
   /** When the last full pass ended (monotonic), and how long it took. */
   #fullAt = Number.NEGATIVE_INFINITY;
   #fullCostMs = 0;
-  /** The earliest expiry of what a take found expired. */
+  /** The earliest expiry of elements that expired before they were stored, or that a take found. */
   #foundAt = Number.POSITIVE_INFINITY;
   #maxRows = MAX_ROWS;
   #pauseMs = 0;
@@ -128,12 +128,17 @@ export class Expirer {
     });
   }
 
-  /** Something expires at that moment. */
+  /** Something expires at that moment. If that is past, as after an undone take, looks have gone beyond it. */
   add(at: number): void {
+    if (at <= this.#context.clock.now) this.found(at);
+    else this.#lower(at);
+  }
+
+  #lower(at: number): void {
     if (at < this.#nextAt) this.#nextAt = at;
   }
 
-  /** A take found elements that expired at that moment or later, and left them. */
+  /** Elements that expired at that moment or later are there still. */
   found(at: number): void {
     this.#foundAt = Math.min(this.#foundAt, at);
     this.#nextAt = Number.NEGATIVE_INFINITY;
@@ -225,9 +230,11 @@ export class Expirer {
         const done = { dueAt: now - LOOK_BACK_MS, seq: 0 };
         this.#pass =
           more.size === 0 ? null : { leases: more.get('xl') ?? done, elements: more.get('xe') ?? done };
-        this.add(more.size === 0 ? (numberOrNull(row, 5) ?? Number.POSITIVE_INFINITY) : now);
+        this.#lower(more.size === 0 ? (numberOrNull(row, 5) ?? Number.POSITIVE_INFINITY) : now);
         if (row[6] === 'true') this.#wantsFull = true;
         if (more.size > 0) continue;
+        // Found while the pass had begun: the next one begins there.
+        if (this.#foundAt !== Number.POSITIVE_INFINITY) this.#lower(Number.NEGATIVE_INFINITY);
         this.#passedAt = now;
         if (this.#isFull) this.#fullAt = monotonic();
       } else {

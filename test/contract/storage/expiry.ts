@@ -198,6 +198,20 @@ export function expiryContract({ open }: EngineUnderTest): void {
       assert.deepEqual(await on.pop(queue), []);
     });
 
+    it('ends what comes back long after its moment because a pop is undone', async () => {
+      const queue = on.queue();
+      const other = on.queue();
+      await on.storage.insert(queue, [newElement({ body: 'undone', expiresAt: later(5_000) })]);
+      const popped = await on.pop(queue);
+      await on.opened.passTime(60_000);
+      // Calls between, so that an engine has looked for expired elements up to now.
+      await on.storage.insert(other, [newElement({ body: 'other' })]);
+      await sweep();
+      await on.storage.undoTake(queue, popped);
+      await sweep();
+      assert.deepEqual(await countsOf(queue), [0, 0, 0]);
+    });
+
     it('ends each group’s delivery of a stream by itself', async () => {
       const queue = on.queue('stream');
       const fields = { body: 'e', groups: ['g1', 'g2', 'g3'], expiresAt: later(1000) };
