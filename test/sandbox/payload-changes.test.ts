@@ -2,66 +2,72 @@ import assert from 'node:assert/strict';
 import { after, describe, it } from 'node:test';
 import { json, patientSandbox, textOf, verdictsOf } from './elements.ts';
 
-const sandbox = patientSandbox();
-after(() => sandbox.stop());
+describe('Whether a selector changes the payload', () => {
+  const sandbox = patientSandbox();
+  after(() => sandbox.stop());
 
-/** Where one selector leaves the payload, and how the next one changes it without reading `env.msg.payload`. */
-const WAYS: readonly (readonly [where: string, leave: string, change: string])[] = [
-  ['the state', 'env.state.p = p', 'env.state.p.a = 2'],
-  ['the state, until it is used', 'env.state.p = p', 'const { p } = env.state; delete env.state.p; p.a = 2'],
-  ['a symbol of the state', 'env.state[Symbol.iterator] = p', 'env.state[Symbol.iterator].a = 2'],
-  ['the prototype of the state', 'Object.setPrototypeOf(env.state, { p })', 'env.state.p.a = 2'],
-  ['another state', 'env.state = new Map([[1, p]])', 'env.state.get(1).a = 2'],
-  ['env', 'env.p = p', 'env.p.a = 2'],
-  ['the prototype of env', 'Object.setPrototypeOf(env, { p })', 'env.p.a = 2'],
-  ['another message', 'env.msg = { __proto__: env.msg, p }', 'env.msg.p.a = 2'],
-  ['the message', 'env.msg.p = p', 'env.msg.p.a = 2'],
-  ['the prototype of the message', 'Object.setPrototypeOf(env.msg, { p })', 'env.msg.p.a = 2'],
-  [
-    'a getter of a header',
-    'Object.defineProperty(env.msg.hdrs, "x", { get: () => { p.a += 0.5; return "v" }, enumerable: true, configurable: true }); p.a = 1',
-    'env.msg.hdrs.x; env.msg.hdrs.x',
-  ],
-  [
-    'the prototype of the headers',
-    'Object.setPrototypeOf(env.msg.hdrs, { get x() { p.a = 2 } })',
-    'env.msg.hdrs.x',
-  ],
-];
+  /** Where one selector leaves the payload, and how the next one changes it without reading `env.msg.payload`. */
+  const WAYS: readonly (readonly [where: string, leave: string, change: string])[] = [
+    ['the state', 'env.state.p = p', 'env.state.p.a = 2'],
+    [
+      'the state, until it is used',
+      'env.state.p = p',
+      'const { p } = env.state; delete env.state.p; p.a = 2',
+    ],
+    ['a symbol of the state', 'env.state[Symbol.iterator] = p', 'env.state[Symbol.iterator].a = 2'],
+    ['the prototype of the state', 'Object.setPrototypeOf(env.state, { p })', 'env.state.p.a = 2'],
+    ['another state', 'env.state = new Map([[1, p]])', 'env.state.get(1).a = 2'],
+    ['env', 'env.p = p', 'env.p.a = 2'],
+    ['the prototype of env', 'Object.setPrototypeOf(env, { p })', 'env.p.a = 2'],
+    ['another message', 'env.msg = { __proto__: env.msg, p }', 'env.msg.p.a = 2'],
+    ['the message', 'env.msg.p = p', 'env.msg.p.a = 2'],
+    ['the prototype of the message', 'Object.setPrototypeOf(env.msg, { p })', 'env.msg.p.a = 2'],
+    [
+      'a getter of a header',
+      'Object.defineProperty(env.msg.hdrs, "x", { get: () => { p.a += 0.5; return "v" }, enumerable: true, configurable: true }); p.a = 1',
+      'env.msg.hdrs.x; env.msg.hdrs.x',
+    ],
+    [
+      'the prototype of the headers',
+      'Object.setPrototypeOf(env.msg.hdrs, { get x() { p.a = 2 } })',
+      'env.msg.hdrs.x',
+    ],
+  ];
 
-describe('a payload that a selector changes by a reference that another one left', () => {
-  for (const [where, leave, change] of WAYS) {
-    it(`is stored changed: in ${where}`, async () => {
+  describe('a payload that a selector changes by a reference that another one left', () => {
+    for (const [where, leave, change] of WAYS) {
+      it(`is stored changed: in ${where}`, async () => {
+        const program = sandbox.open([
+          `env => { const p = env.msg.payload; ${leave}; return true }`,
+          `env => { ${change}; return true }`,
+          'env => true',
+        ]);
+        const verdicts = await verdictsOf(program, json({ a: 1 }));
+        assert.equal(verdicts[1]?.error, null);
+        const stored = JSON.parse(textOf(verdicts[1]?.body) ?? '{}');
+        assert.ok(stored.a >= 2, JSON.stringify(stored));
+        program.close();
+      });
+    }
+
+    it('is stored unchanged if the one that left it failed', async () => {
       const program = sandbox.open([
-        `env => { const p = env.msg.payload; ${leave}; return true }`,
-        `env => { ${change}; return true }`,
-        'env => true',
+        'env => { env.state.p = env.msg.payload; throw new Error("failed") }',
+        'env => { env.state.p.a = 2; return true }',
       ]);
-      const verdicts = await verdictsOf(program, json({ a: 1 }));
-      assert.equal(verdicts[1]?.error, null);
-      const stored = JSON.parse(textOf(verdicts[1]?.body) ?? '{}');
-      assert.ok(stored.a >= 2, JSON.stringify(stored));
-      program.close();
+      const [failed, next] = await verdictsOf(program, json({ a: 1 }));
+      assert.match(failed?.error ?? '', /failed/);
+      assert.equal(next?.body, null);
     });
-  }
 
-  it('is stored unchanged if the one that left it failed', async () => {
-    const program = sandbox.open([
-      'env => { env.state.p = env.msg.payload; throw new Error("failed") }',
-      'env => { env.state.p.a = 2; return true }',
-    ]);
-    const [failed, next] = await verdictsOf(program, json({ a: 1 }));
-    assert.match(failed?.error ?? '', /failed/);
-    assert.equal(next?.body, null);
-  });
-
-  it('is stored changed if it is read by a pure selector and changed by a getter in it', async () => {
-    const program = sandbox.open([
-      'env => { const p = env.msg.payload; let n = 0; Object.defineProperty(p, "b", { get: () => { n += 1; return n }, enumerable: true }); return true }',
-      'env => env.msg.payload.b > 0',
-    ]);
-    const [first, second] = await verdictsOf(program, json({ a: 1 }));
-    const [one, two] = [first, second].map((verdict) => JSON.parse(textOf(verdict?.body) ?? '{}').b);
-    assert.ok(two > one, `${one}, ${two}`);
+    it('is stored changed if it is read by a pure selector and changed by a getter in it', async () => {
+      const program = sandbox.open([
+        'env => { const p = env.msg.payload; let n = 0; Object.defineProperty(p, "b", { get: () => { n += 1; return n }, enumerable: true }); return true }',
+        'env => env.msg.payload.b > 0',
+      ]);
+      const [first, second] = await verdictsOf(program, json({ a: 1 }));
+      const [one, two] = [first, second].map((verdict) => JSON.parse(textOf(verdict?.body) ?? '{}').b);
+      assert.ok(two > one, `${one}, ${two}`);
+    });
   });
 });
