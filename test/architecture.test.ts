@@ -46,7 +46,7 @@ const RULES: Readonly<Record<string, Rule>> = {
   // What front ends whose clients keep a session share.
   session: { parts: [...BASE, 'access', 'broker'], packages: ['node:*', 'ws'] },
   stomp: { parts: [...CORE, 'session'], packages: ['node:*'] },
-  amqp: { parts: [...CORE, 'session'], packages: ['node:*', 'rhea'] },
+  amqp: { parts: [...CORE, 'session'], packages: ['node:*'] },
   metrics: {
     parts: [...BASE, 'engine', 'broker', 'exchange'],
     packages: ['node:*', '@prometheus-io/client'],

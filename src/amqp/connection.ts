@@ -1,349 +1,307 @@
-import type { Socket } from 'node:net';
-import type { Connection, EventContext, link as RheaLink, Session } from 'rhea';
-import { loginLost, type RenewUser, type User } from '../access/user.ts';
-import type { Broker } from '../broker/broker.ts';
-import type { ConsumerOrigin } from '../broker/consumer.ts';
 import { QuaysideError } from '../model/errors.ts';
-import type { SessionCounts } from '../session/counts.ts';
-import { Destinations } from '../session/destinations.ts';
-import { InsertBatcher, type InsertHost } from '../session/insert-batcher.ts';
-import { PendingWork } from '../session/pending-work.ts';
-import type { PushConsumer } from '../session/push-consumer.ts';
-import type { Arrival, ServedSession } from '../session/server.ts';
-import { SettleBatcher, type SettleHost } from '../session/settle-batcher.ts';
-import type { CancelTimer, Clock } from '../util/clock.ts';
+import { ClientSession, PAUSE } from '../session/client-session.ts';
+import type { WriteObserver } from '../session/outstanding.ts';
+import type { Arrival } from '../session/server.ts';
+import type { ClientSocket } from '../session/socket-writer.ts';
+import { quoteBytes } from '../util/quote.ts';
 import { parseAddress } from './address.ts';
-import { wireError } from './errors.ts';
-import { Guard, type GuardOwner } from './guard/guard.ts';
-import { AMQP_LIMITS } from './guard/limits.ts';
-import type { Refusal } from './guard/refusal.ts';
-import { IncomingLink } from './incoming-link.ts';
-import { LINK_LIMITS } from './limits.ts';
-import { type Link, type LinkHost, refuseAttach } from './link.ts';
+import { AmqpWriter } from './amqp-writer.ts';
+import { ConnectionEndpoint, type ConnectionHost } from './core/connection.ts';
+import { AMQP_HEADER, HEART_BEAT, SASL_HEADER, saslOutcomeFrame } from './core/frames.ts';
+import { type Endpoint, ReceiverEndpoint } from './core/link.ts';
+import { type AmqpError, framingError, ProtocolError } from './core/protocol-error.ts';
+import { MECHANISMS, SASL_CODE, SaslLogin, saslCodeOf } from './core/sasl.ts';
+import type { SessionEndpoint } from './core/session.ts';
+import { FrameSplitter } from './core/splitter.ts';
+import { CAPABILITIES, wireError } from './errors.ts';
+import { IncomingLink, type SentTicket } from './incoming-link.ts';
+import { AMQP_LIMITS } from './limits.ts';
+import type { AmqpLink } from './link.ts';
 import type { AmqpParts } from './options.ts';
-import { OutgoingLink } from './outgoing-link.ts';
-import { acceptConnection, mendSession } from './rhea.ts';
-import type { HeldTicket, SentTicket } from './tickets.ts';
-
-/** How long the end of a connection waits for what the engine was asked for before. */
-const FINISH_MS = 2_000;
-/** How long a client has to answer a `close`, before the connection is cut. */
-const LINGER_MS = 2_000;
-
-const ignore = (): void => {};
-
-type State = 'new' | 'open' | 'finishing' | 'gone';
+import { OutgoingLink, type SettleTicket } from './outgoing-link.ts';
 
 /**
- * One client: its links, and what the engine was asked for on its behalf. The guard stands before it, rhea knows
- * the protocol, this knows the broker.
- *
- * States, and who moves it:
- * - `new`: the guard has not said who it is. Left by `loggedIn`, or by the end.
- * - `open`: links come and go. Left by `end` and `gone`, and when the client closes.
- * - `finishing`: links are over, what the client held goes back. What the engine was asked for before is waited for
- *   and answered; then comes the `close`.
- * - `gone`: the connection is lost or closed. Reached from every state, and final.
+ * Other clients have their turn when this much was asked for: 2,000 frames, or the settling of 16,000 deliveries. A
+ * client may do so in a few hundred bytes, and one turn of the event loop may bring two megabytes of it.
  */
-export class AmqpConnection
-  implements ServedSession, GuardOwner, LinkHost, InsertHost<SentTicket>, SettleHost<HeldTicket>
-{
-  /** Resolves when the connection is closed and the engine has answered all that it asked for. */
-  readonly done: Promise<void>;
-  /** Names it in the log. */
-  readonly id: string;
-  readonly counts: SessionCounts;
-  readonly guard: Guard;
-  readonly origin: ConsumerOrigin;
-  readonly consumers = new Set<PushConsumer>();
-  readonly work: PendingWork;
-  readonly storing: InsertBatcher<SentTicket>;
-  readonly settling: SettleBatcher<HeldTicket>;
+const MAX_EFFORT = 16_384;
+
+const TLS_HANDSHAKE = 0x16;
+
+/** What comes next. */
+type Phase = 'sasl-header' | 'sasl' | 'amqp-header' | 'frames';
+
+/** The session of one AMQP client: its login, its links, and the endpoint that speaks the protocol. */
+export class AmqpConnection extends ClientSession<SentTicket, SettleTicket> implements ConnectionHost {
+  readonly writer: AmqpWriter;
+  readonly links = new Set<AmqpLink>();
+  /** The largest body of a message, and the largest encoded message. */
+  readonly bodyLimit: number;
+  readonly messageBytes: number;
   readonly #parts: AmqpParts;
-  readonly #over = Promise.withResolvers<void>();
-  readonly #links = new Set<Link>();
+  readonly #splitter = new FrameSplitter(AMQP_LIMITS.loginBytes);
+  readonly #saslLogin: SaslLogin;
+  readonly #endpoint: ConnectionEndpoint;
   /** Sessions whose links may have room for more. */
-  readonly #withRoom = new Set<Session>();
-  #state: State = 'new';
-  #user: User | null = null;
-  #destinations: Destinations | null = null;
-  #rhea: Connection | null = null;
+  readonly #withRoom = new Set<SessionEndpoint>();
+  #phase: Phase = 'sasl-header';
   #isTurnPlanned = false;
-  #cancelDeadline: CancelTimer | null = null;
 
-  constructor(parts: AmqpParts, socket: Socket, { id, address, counts }: Arrival) {
-    this.done = this.#over.promise;
-    this.id = id;
-    this.counts = counts;
+  constructor(parts: AmqpParts, socket: ClientSocket, arrival: Arrival) {
+    super('amqp', parts, socket, arrival, parseAddress);
+    const { authenticator, version, options } = parts;
     this.#parts = parts;
-    this.origin = { protocol: 'amqp', address };
-    const { clock, authenticator, options } = parts;
-    this.guard = new Guard(
-      socket,
-      {
-        clock,
-        authenticator,
-        address,
-        counts,
-        containerId: this.#containerId,
-        messageBytes: options.bodyLimit + LINK_LIMITS.sectionBytes,
-        loginTimeoutMs: options.loginTimeoutMs,
-        idleTimeoutMs: options.idleTimeoutMs,
-        stallTimeoutMs: options.stallTimeoutMs,
-      },
-      this,
-    );
-    this.work = new PendingWork(() => this.guard.hold(this.work.isFull));
-    this.storing = new InsertBatcher(this);
-    this.settling = new SettleBatcher(this);
-  }
-
-  get broker(): Broker {
-    return this.#parts.broker;
-  }
-
-  get clock(): Clock {
-    return this.#parts.clock;
-  }
-
-  get bodyLimit(): number {
-    return this.#parts.options.bodyLimit;
-  }
-
-  get capacity(): number {
-    return this.guard.room;
-  }
-
-  get owner(): string {
-    return this.#user?.name ?? '';
-  }
-
-  get destinations(): Destinations {
-    if (this.#destinations === null) throw new Error('A connection without a user has no destinations.');
-    return this.#destinations;
-  }
-
-  loggedIn(user: User): void {
-    this.#state = 'open';
-    this.#user = user;
-    this.#destinations = new Destinations(this.broker, user, parseAddress);
-    this.counts.sessions += 1;
-    const rhea = acceptConnection(this.guard.stream, {
-      containerId: this.#containerId,
-      version: this.#parts.version,
+    this.bodyLimit = options.bodyLimit;
+    this.messageBytes = options.bodyLimit + AMQP_LIMITS.sectionBytes;
+    this.writer = new AmqpWriter(socket, this.writerOptions);
+    this.#saslLogin = new SaslLogin(authenticator, arrival.address, (frame) => this.send(frame, null));
+    this.#endpoint = new ConnectionEndpoint(this, {
+      containerId: `quayside-${this.id}`,
       frameBytes: AMQP_LIMITS.frameBytes,
       channelMax: AMQP_LIMITS.channelMax,
-      idleTimeoutMs: this.#parts.options.idleTimeoutMs,
-      unsettled: AMQP_LIMITS.unsettled,
+      idleTimeoutMs: options.idleTimeoutMs,
+      capabilities: CAPABILITIES,
+      version,
+      messageBytes: this.messageBytes,
+      firstId: parts.firstId ?? 0,
     });
-    this.#rhea = rhea;
-    this.#listen(rhea);
+    this.#expectOpen();
   }
 
-  onRoom(): void {
-    for (const link of this.#links) link.fill();
-  }
-
-  refused(reason: Refusal): void {
-    const { log } = this.#parts;
-    const fields = { connection: this.id, address: this.guard.address, ...reason };
-    if (reason.err === undefined) log.info(fields, 'an AMQP connection was ended');
-    else log.error(fields, 'an AMQP connection failed');
-  }
-
-  gone(): void {
-    if (this.#state === 'gone') return;
-    if (this.#user !== null) this.counts.sessions -= 1;
-    this.#endTurn();
-    this.#letGo(true);
-    this.#state = 'gone';
-    this.#cancelDeadline?.();
-    this.work.whenIdle(() => this.#over.resolve());
-  }
-
-  /** Tells the client why, after what it asked for before, and closes. Harmless where it ends already. */
-  end(reason: QuaysideError): void {
-    if (this.#state === 'finishing' || this.#state === 'gone') return;
-    if (this.#rhea === null) {
-      const { condition, description } = wireError(reason);
-      this.guard.close({ condition, description });
+  /** Ends the session with a `close`, or before the login with an outcome. Harmless if it ends already. */
+  override fail(thrown: unknown): void {
+    if (!(thrown instanceof ProtocolError)) {
+      this.failWith(thrown, (error) => this.#writeClose(wireError(error)));
       return;
     }
-    this.#endTurn();
-    this.#state = 'finishing';
-    // A node that stops is no failure of the client's.
-    const isOurs = reason.code === 'shutting-down';
-    if (!isOurs) this.counts.errors += 1;
-    this.#letGo(!isOurs);
-    let isSaid = false;
-    const sayLast = (): void => {
-      if (isSaid || this.#state === 'gone') return;
-      isSaid = true;
-      this.#cancelDeadline?.();
-      this.#cancelDeadline = this.clock.after(LINGER_MS, () => this.guard.destroy());
-      this.#rhea?.close(wireError(reason));
-    };
-    this.#cancelDeadline = this.clock.after(FINISH_MS, sayLast);
-    this.work.whenIdle(sayLast);
+    if (this.isEnding) return;
+    const { condition, description } = thrown;
+    const fields = { connection: this.id, address: this.origin.address, condition, description };
+    this.#parts.log.info(fields, 'an AMQP connection was ended');
+    this.counts.errors += 1;
+    this.finish(() => this.#writeClose(thrown), true);
   }
 
-  /** Users were read anew: links go on as who their client is now, or end. */
-  renewUser(renew: RenewUser): void {
-    if (this.#state !== 'open' || this.#user === null) return;
-    const user = renew(this.#user);
-    if (user === null) {
-      this.end(loginLost());
-      return;
-    }
-    this.#user = user;
-    this.#destinations = new Destinations(this.broker, user, parseAddress);
-    for (const link of [...this.#links]) {
-      try {
-        link.checkRight();
-      } catch (error) {
-        link.fail(error);
+  /** Ends a link with an error. Harmless if it is over. */
+  failLink(link: AmqpLink, thrown: unknown): void {
+    if (!this.links.has(link)) return;
+    const error = this.publicError(thrown);
+    link.stop(true);
+    // Every link would end for the same reason.
+    if (error.code === 'shutting-down') this.end(error);
+    else link.endpoint.detach(wireError(error));
+  }
+
+  override endTurn(): void {
+    if (this.#withRoom.size > 0) {
+      for (const link of this.links) {
+        if (link instanceof OutgoingLink && this.#withRoom.has(link.endpoint.session)) this.planFill(link);
       }
+      this.#withRoom.clear();
     }
+    super.endTurn();
+    this.#endpoint.flush();
   }
 
   inserted(tickets: readonly SentTicket[]): void {
-    for (const { link, delivery } of tickets) link.accepted(delivery);
+    for (const ticket of tickets) ticket.link.accept(ticket);
   }
 
   notInserted(tickets: readonly SentTicket[], error: unknown): void {
-    for (const { link, delivery } of tickets) link.refused(delivery, error);
+    for (const ticket of tickets) ticket.link.refuse(ticket, error);
   }
 
-  settled(ticket: HeldTicket | null): void {
-    if (ticket !== null) ticket.link.settled(ticket.delivery);
+  settled(ticket: SettleTicket | null): void {
+    if (ticket === null || ticket.deliveryId === null) return;
+    ticket.link.endpoint.settle(ticket.deliveryId);
   }
 
-  notSettled(tickets: readonly (HeldTicket | null)[], error: unknown): void {
-    for (const ticket of tickets) ticket?.link.fail(error);
+  notSettled(tickets: readonly (SettleTicket | null)[], error: unknown): void {
+    for (const ticket of tickets) if (ticket !== null) this.failLink(ticket.link, error);
   }
 
-  planTurn(): void {
+  // What the protocol endpoint calls.
+
+  send(frame: Buffer, observer: WriteObserver | null): void {
+    this.writer.add(frame, observer);
+  }
+
+  planFlush(): void {
     if (this.#isTurnPlanned) return;
     this.#isTurnPlanned = true;
-    process.nextTick(() => this.#endTurn());
-  }
-
-  roomIn(session: Session): void {
-    this.#withRoom.add(session);
-    this.planTurn();
-  }
-
-  over(link: Link): void {
-    this.#links.delete(link);
-  }
-
-  heard(listener: (context: EventContext) => void): (context: EventContext) => void {
-    return (context) => {
+    process.nextTick(() => {
+      this.#isTurnPlanned = false;
       try {
-        listener(context);
+        this.endTurn();
       } catch (error) {
-        this.#fault(error);
+        this.fail(error);
       }
-    };
-  }
-
-  warn(error: unknown, message: string): void {
-    this.#parts.log.warn({ err: error, connection: this.id }, message);
-  }
-
-  shown(thrown: unknown): QuaysideError {
-    const { log } = this.#parts;
-    if (!(thrown instanceof QuaysideError)) {
-      log.error({ err: thrown, connection: this.id }, 'an AMQP link failed');
-      return new QuaysideError(
-        'internal',
-        `The server failed; its log says why, under connection ${this.id}.`,
-      );
-    }
-    if (thrown.code === 'forbidden') {
-      const fields = { event: 'forbidden', user: this.owner, connection: this.id, detail: thrown.message };
-      log.warn(fields, 'a link or message without the right was refused');
-    }
-    return thrown;
-  }
-
-  /** As `open` and the log have it. */
-  get #containerId(): string {
-    return `quayside-${this.id}`;
-  }
-
-  #listen(rhea: Connection): void {
-    const on = (event: string, listener: (context: EventContext) => void): void => {
-      rhea.on(event, this.heard(listener));
-    };
-    on('session_open', ({ session }) => {
-      if (session !== undefined) mendSession(session, () => this.roomIn(session));
     });
-    on('receiver_open', ({ receiver }) => this.#attach(receiver, IncomingLink));
-    on('sender_open', ({ sender }) => this.#attach(sender, OutgoingLink));
-    for (const event of ['session_close', 'session_error']) {
-      on(event, ({ session }) => {
-        for (const link of [...this.#links]) if (link.session === session) link.stop(true);
-      });
-    }
-    for (const event of ['connection_close', 'connection_error']) on(event, () => this.#letGo(true));
-    // Links that were refused, and the end of the stream: nothing is left to do.
-    for (const event of [
-      'receiver_close',
-      'receiver_error',
-      'sender_close',
-      'sender_error',
-      'disconnected',
-    ]) {
-      rhea.on(event, ignore);
-    }
-    for (const event of ['error', 'protocol_error']) {
-      rhea.on(event, (error: unknown) => this.#fault(error));
-    }
   }
 
-  #attach<Rhea extends RheaLink>(
-    rheaLink: Rhea | undefined,
-    Kind: new (host: LinkHost, rheaLink: Rhea) => Link,
-  ): void {
-    if (rheaLink === undefined) return;
+  onOpen(idleTimeoutMs: number): void {
+    this.stopExpecting();
+    this.startHeartBeat(idleTimeoutMs, this.#parts.options.idleTimeoutMs, () => {
+      if (this.writer.bytes === 0) this.send(HEART_BEAT, null);
+    });
+  }
+
+  onAttach(endpoint: Endpoint): void {
     try {
-      if (this.#state !== 'open') throw new QuaysideError('shutting-down', 'This connection is ending.');
-      if (this.#links.size >= LINK_LIMITS.links) {
+      if (this.links.size >= AMQP_LIMITS.links) {
         throw new QuaysideError(
           'overloaded',
-          `This connection has ${LINK_LIMITS.links} links, the most that are allowed.`,
+          `This connection has ${AMQP_LIMITS.links} links, the most that are allowed.`,
         );
       }
-      this.#links.add(new Kind(this, rheaLink));
+      this.links.add(
+        endpoint instanceof ReceiverEndpoint
+          ? new IncomingLink(this, endpoint)
+          : new OutgoingLink(this, endpoint),
+      );
     } catch (error) {
-      refuseAttach(rheaLink, error, this);
+      endpoint.refuse(wireError(this.publicError(error)));
     }
   }
 
-  /** What this turn of the event loop brought is asked of the engine together. */
-  #endTurn(): void {
-    this.#isTurnPlanned = false;
-    this.storing.flush();
-    this.settling.flush();
-    this.#fill();
-    this.guard.hold(this.work.isFull);
+  onRoom(session: SessionEndpoint): void {
+    this.#withRoom.add(session);
+    this.planFlush();
   }
 
-  #fill(): void {
-    if (this.#withRoom.size === 0) return;
-    const sessions = new Set(this.#withRoom);
-    this.#withRoom.clear();
-    for (const link of this.#links) if (sessions.has(link.session)) link.fill();
+  onClose(): void {
+    this.finish(() => this.#endpoint.close(null), true);
   }
 
-  #letGo(countSeen: boolean): void {
-    for (const link of [...this.#links]) link.stop(countSeen);
+  protected override receive(bytes: Buffer): void {
+    this.#splitter.push(bytes);
   }
 
-  #fault(error: unknown): void {
-    this.#parts.log.error({ err: error, connection: this.id }, 'an AMQP connection failed');
-    const description = `The server failed; its log says why, under connection ${this.id}.`;
-    this.guard.close({ condition: 'amqp:internal-error', description });
+  protected override readFrame(): boolean {
+    switch (this.#phase) {
+      case 'sasl-header':
+        return this.#readSaslHeader();
+      case 'sasl':
+        return this.#readSaslFrame();
+      case 'amqp-header':
+        return this.#readAmqpHeader();
+      case 'frames':
+        return this.#readFrame();
+    }
   }
+
+  protected override checkRights(): void {
+    for (const link of [...this.links]) {
+      try {
+        link.checkRight();
+      } catch (error) {
+        this.failLink(link, error);
+      }
+    }
+  }
+
+  protected override release(countTries: boolean): void {
+    for (const link of [...this.links]) link.stop(countTries);
+  }
+
+  #expectOpen(): void {
+    const { loginTimeoutMs } = this.#parts.options;
+    this.expectWithin(
+      loginTimeoutMs,
+      `The client has not logged in and opened the connection within ${loginTimeoutMs} ms.`,
+    );
+  }
+
+  #readSaslHeader(): boolean {
+    const header = this.#splitter.raw(SASL_HEADER.length);
+    if (header === null) return false;
+    if (!header.equals(SASL_HEADER)) {
+      throw wrongHeader(header, 'the SASL header of AMQP 1.0 (protocol 3, version 1.0.0)');
+    }
+    this.send(SASL_HEADER, null);
+    this.send(MECHANISMS, null);
+    this.#phase = 'sasl';
+    return true;
+  }
+
+  #readSaslFrame(): boolean {
+    const splitter = this.#splitter;
+    if (!splitter.next()) return false;
+    const check = this.#saslLogin.take(splitter.bytes, splitter.start, splitter.end);
+    if (check !== null) this.login(check, () => this.#loggedIn());
+    return true;
+  }
+
+  #loggedIn(): void {
+    this.send(saslOutcomeFrame(SASL_CODE.ok), null);
+    this.#phase = 'amqp-header';
+    this.#splitter.maxBytes = AMQP_LIMITS.frameBytes;
+    this.#expectOpen();
+  }
+
+  #readAmqpHeader(): boolean {
+    const header = this.#splitter.raw(AMQP_HEADER.length);
+    if (header === null) return false;
+    if (!header.equals(AMQP_HEADER)) {
+      throw wrongHeader(header, 'the header of AMQP 1.0 (protocol 0, version 1.0.0) behind the login');
+    }
+    this.send(AMQP_HEADER, null);
+    this.#phase = 'frames';
+    return true;
+  }
+
+  #readFrame(): boolean {
+    const splitter = this.#splitter;
+    const endpoint = this.#endpoint;
+    if (!splitter.next()) {
+      endpoint.releaseFrame();
+      return false;
+    }
+    this.counts.frames += 1;
+    endpoint.receive(splitter.bytes, splitter.start, splitter.end);
+    if (endpoint.effort > MAX_EFFORT) this.#waitATurn();
+    return true;
+  }
+
+  #waitATurn(): void {
+    this.#endpoint.effort = 0;
+    this.setPause(PAUSE.turn, true);
+    setImmediate(() => this.setPause(PAUSE.turn, false));
+  }
+
+  /** The last that the client is sent, by how far its connection was. */
+  #writeClose(error: AmqpError): void {
+    switch (this.#phase) {
+      case 'sasl-header':
+        this.send(SASL_HEADER, null);
+        break;
+      case 'sasl':
+        this.send(saslOutcomeFrame(saslCodeOf(error.condition)), null);
+        break;
+      case 'amqp-header':
+        this.send(AMQP_HEADER, null);
+        break;
+      case 'frames':
+        this.#endpoint.close(error);
+        break;
+    }
+  }
+}
+
+/** What a client sent instead of the header that it should begin with. */
+function wrongHeader(header: Buffer, expected: string): ProtocolError {
+  if (header[0] === TLS_HANDSHAKE) {
+    return framingError(`The client starts TLS, but this port is without TLS. Expected: ${expected}.`);
+  }
+  if (header.toString('latin1', 0, 4) !== 'AMQP') {
+    return framingError(
+      `The connection starts with ${quoteBytes(header.toString('latin1'))}. Expected: ${expected}.`,
+    );
+  }
+  const [id, major, minor, revision] = header.subarray(4);
+  // RabbitMQ's clients and most others use 0-9-1, whose header counts differently.
+  const old = id === 0 && major === 0 ? ` (AMQP 0-${minor}-${revision}, another protocol)` : '';
+  return framingError(
+    `The client sent the header of protocol ${id}, version ${major}.${minor}.${revision}${old}. Expected: ${expected}.`,
+  );
 }

@@ -1,4 +1,11 @@
 import type { ErrorCode, QuaysideError } from '../model/errors.ts';
+import type { AmqpError } from './core/protocol-error.ts';
+
+/**
+ * What `open` and each `attach` of a receiver offer. Without it Qpid JMS refuses to send with a delay, and with it sends
+ * `x-opt-delivery-time`.
+ */
+export const CAPABILITIES: readonly string[] = ['DELAYED_DELIVERY'];
 
 /** How AMQP says one error. */
 interface AmqpErrorRule {
@@ -59,14 +66,8 @@ export const AMQP_ERRORS = {
   internal: { condition: 'amqp:internal-error', message: 'detach' },
 } as const satisfies Record<ErrorCode, AmqpErrorRule>;
 
-/** An error as `rejected`, `detach`, `end` and `close` carry it; `info.code` is the code of the model. */
-export interface WireError {
-  readonly condition: string;
-  readonly description: string;
-  readonly info: Readonly<Record<string, string>>;
-}
-
-export function wireError({ code, message, details }: QuaysideError): WireError {
+/** An error as it is sent; `info.code` is the code of the model. */
+export function wireError({ code, message, details }: QuaysideError): AmqpError {
   const info: Record<string, string> = { code };
   if (details.parameter !== undefined) info.parameter = details.parameter;
   return { condition: AMQP_ERRORS[code].condition, description: message, info };

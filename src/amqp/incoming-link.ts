@@ -1,115 +1,133 @@
-import type { Delivery, EventContext, Receiver } from 'rhea';
 import { momentIn } from '../broker/engine-time.ts';
 import { needsFor } from '../broker/needs.ts';
 import { invalidParameter, QuaysideError } from '../model/errors.ts';
 import { maskUrl } from '../util/mask.ts';
 import { quote } from '../util/quote.ts';
 import { parseAddress } from './address.ts';
-import { AMQP_ERRORS, wireError } from './errors.ts';
-import { LINK_LIMITS } from './limits.ts';
-import { addressOf, Link, type LinkHost } from './link.ts';
+import type { AmqpConnection } from './connection.ts';
+import type { ReceiverEndpoint, ReceiverHandler } from './core/link.ts';
+import { AMQP_ERRORS, CAPABILITIES, wireError } from './errors.ts';
+import { AMQP_LIMITS } from './limits.ts';
+import { type AmqpLink, addressOf } from './link.ts';
 import { elementOf } from './message/from-message.ts';
-import { setReceiving } from './rhea.ts';
 
 /** Credit is replenished when this part of it was used and settled. */
-const GRANTED_AT_ONCE = LINK_LIMITS.credit / 4;
+const REPLENISHED = AMQP_LIMITS.credit / 4;
+
+/** A message of a client, on its way to the engine. */
+export interface SentTicket {
+  readonly link: IncomingLink;
+  readonly deliveryId: number;
+  /** It came settled: there is no outcome to send. */
+  readonly isSettled: boolean;
+}
 
 /** A link by which a client sends: each message is one element of the queue that its target names. */
-export class IncomingLink extends Link {
-  readonly #receiver: Receiver;
+export class IncomingLink implements AmqpLink, ReceiverHandler {
+  readonly endpoint: ReceiverEndpoint;
+  readonly #connection: AmqpConnection;
   readonly #address: string;
   /** Messages that were settled since credit was granted last. */
   #settled = 0;
+  #isStopped = false;
 
-  /** @throws QuaysideError what the target, or the right to write there, lacks */
-  constructor(host: LinkHost, receiver: Receiver) {
-    const address = addressOf(receiver.target);
+  /** @throws QuaysideError if the target, or the right to write there, is not what it must be */
+  constructor(connection: AmqpConnection, endpoint: ReceiverEndpoint) {
+    const { source, target } = endpoint.request;
+    const address = addressOf(target);
     checkTarget(address);
-    host.destinations.find(address, 'write');
-    super(host, receiver);
-    this.#receiver = receiver;
+    connection.destinations.find(address, 'write');
+    this.endpoint = endpoint;
+    this.#connection = connection;
     this.#address = address;
-    receiver.set_source({ address: receiver.source?.address ?? '' });
-    receiver.set_target({ address });
-    setReceiving(receiver, host.bodyLimit + LINK_LIMITS.sectionBytes);
-    receiver.on(
-      'message',
-      host.heard((context) => this.#receive(context)),
-    );
-    const over = host.heard(() => this.stop(true));
-    receiver.on('receiver_close', over);
-    receiver.on('receiver_error', over);
-    receiver.add_credit(LINK_LIMITS.credit);
+    connection.counts.links += 1;
+    endpoint.accept(this, {
+      source: source?.address ?? '',
+      target: address,
+      maxMessageBytes: connection.messageBytes,
+      capabilities: CAPABILITIES,
+    });
+    endpoint.grant(AMQP_LIMITS.credit);
   }
 
-  override checkRight(): void {
-    this.host.destinations.find(this.#address, 'write');
+  checkRight(): void {
+    this.#connection.destinations.find(this.#address, 'write');
   }
 
-  override fill(): void {}
+  stop(): void {
+    if (this.#isStopped) return;
+    this.#isStopped = true;
+    this.#connection.counts.links -= 1;
+    this.#connection.links.delete(this);
+    this.endpoint.release();
+  }
 
-  protected override letGo(): void {}
+  onDetach(): void {
+    this.stop();
+  }
+
+  onCreditLost(count: number): void {
+    this.#replenish(count);
+  }
+
+  onMessage(deliveryId: number, payload: Buffer, isSettled: boolean): void {
+    const ticket = { link: this, deliveryId, isSettled };
+    try {
+      this.#insert(payload, ticket);
+    } catch (error) {
+      this.refuse(ticket, error);
+    }
+  }
 
   /** The engine has it. */
-  accepted(delivery: Delivery): void {
-    delivery.accept();
-    this.#answered();
+  accept({ deliveryId, isSettled }: SentTicket): void {
+    if (!isSettled) this.endpoint.session.settleReceived(deliveryId, 'accepted');
+    this.#replenish(1);
   }
 
-  /** It was not stored, or nobody knows. */
-  refused(delivery: Delivery, thrown: unknown): void {
-    const error = this.host.shown(thrown);
+  /** It was not stored, or that is unknown. */
+  refuse({ deliveryId, isSettled }: SentTicket, thrown: unknown): void {
+    const { session } = this.endpoint;
+    const error = this.#connection.publicError(thrown);
     const { message } = AMQP_ERRORS[error.code];
-    // A message that came settled has no outcome by which its sender would hear of this.
-    if (message === 'detach' || delivery.remote_settled) this.fail(error);
-    else if (message === 'released') delivery.release();
-    else delivery.reject(wireError(error));
-    this.#answered();
+    if (message === 'detach' || isSettled) {
+      // There is no outcome that would be true, or none that its sender would see.
+      if (!isSettled) session.forgetReceived();
+      this.#connection.failLink(this, error);
+    } else {
+      session.settleReceived(deliveryId, message, message === 'rejected' ? wireError(error) : null);
+    }
+    this.#replenish(1);
   }
 
-  #receive({ delivery, message }: EventContext): void {
-    if (delivery === undefined) return;
-    if (this.isOver) {
-      delivery.release();
-      this.#answered();
-      return;
-    }
-    try {
-      this.#store(delivery, message as unknown as Buffer);
-    } catch (error) {
-      this.refused(delivery, error);
-    }
-  }
-
-  #store(delivery: Delivery, bytes: Buffer): void {
-    const { host } = this;
-    const { namespace, queue } = host.destinations.find(this.#address, 'write');
-    if (bytes.length > host.bodyLimit + LINK_LIMITS.sectionBytes) throw this.#tooLarge('more');
+  #insert(bytes: Buffer, ticket: SentTicket): void {
+    const connection = this.#connection;
+    const { namespace, queue } = connection.destinations.find(this.#address, 'write');
+    if (bytes.length > connection.messageBytes) throw this.#tooLarge('more');
     const sent = elementOf(bytes);
-    if (sent.body.length > host.bodyLimit) throw this.#tooLarge(String(sent.body.length));
+    if (sent.body.length > connection.bodyLimit) throw this.#tooLarge(String(sent.body.length));
     // A length needs no clock that sender and server agree on, so it goes before a moment.
     const expiresAt = sent.ttlMs === null ? sent.expiresAt : momentIn(sent.ttlMs, namespace, queue.key);
     const element = { ...sent, expiresAt, groups: queue.groups(sent.groups), dedupKey: null };
     needsFor(namespace, element);
-    host.storing.add(queue, element, { link: this, delivery });
-    host.planTurn();
+    connection.inserts.add(queue, element, ticket);
   }
 
-  #answered(): void {
-    if (this.isOver) return;
-    this.#settled += 1;
-    if (this.#settled < GRANTED_AT_ONCE) return;
-    this.#receiver.add_credit(this.#settled);
+  #replenish(count: number): void {
+    if (this.#isStopped) return;
+    this.#settled += count;
+    if (this.#settled < REPLENISHED) return;
+    this.endpoint.grant(this.#settled);
     this.#settled = 0;
   }
 
   #tooLarge(bytes: string): QuaysideError {
-    const allowed = `Allowed: at most ${this.host.bodyLimit}.`;
+    const allowed = `Allowed: at most ${this.#connection.bodyLimit}.`;
     return new QuaysideError('body-too-large', `The body has ${bytes} bytes. ${allowed}`);
   }
 }
 
-/** @throws QuaysideError `invalid-parameter` where it has options, which would have no effect */
+/** @throws QuaysideError `invalid-parameter` if it has options, which would have no effect */
 function checkTarget(address: string): void {
   const { group, leaseMs } = parseAddress(address);
   if (group === null && leaseMs === null) return;

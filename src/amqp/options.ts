@@ -44,4 +44,6 @@ export interface AmqpParts {
   readonly clock: Clock;
   /** Of the program; shown in `open`. */
   readonly version: string;
+  /** The first id of transfers and deliveries, which wrap at 2^32; 0 by default. */
+  readonly firstId?: number;
 }

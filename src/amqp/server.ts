@@ -1,4 +1,3 @@
-import type { Socket } from 'node:net';
 import { SessionServer } from '../session/server.ts';
 import { AmqpConnection } from './connection.ts';
 import type { AmqpParts } from './options.ts';
@@ -6,6 +5,6 @@ import type { AmqpParts } from './options.ts';
 /** The AMQP 1.0 front end. Connections that the server's stop ends get a `close` with `amqp:connection:forced`. */
 export class AmqpServer extends SessionServer {
   constructor(parts: AmqpParts) {
-    super('AMQP', parts, (socket, arrival) => new AmqpConnection(parts, socket as Socket, arrival));
+    super('AMQP', parts, (socket, arrival) => new AmqpConnection(parts, socket, arrival));
   }
 }

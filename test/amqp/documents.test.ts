@@ -3,8 +3,7 @@ import { readdirSync, readFileSync } from 'node:fs';
 import { describe, it } from 'node:test';
 import rhea from 'rhea';
 import { AMQP_ERRORS } from '../../src/amqp/errors.ts';
-import { AMQP_LIMITS } from '../../src/amqp/guard/limits.ts';
-import { LINK_LIMITS, REJECT_DELAY } from '../../src/amqp/limits.ts';
+import { AMQP_LIMITS, REJECT_DELAY } from '../../src/amqp/limits.ts';
 import * as names from '../../src/amqp/message/names.ts';
 import { PROPERTY_FIELDS } from '../../src/amqp/message/sections.ts';
 import { AMQP_DEFAULTS } from '../../src/amqp/options.ts';
@@ -63,7 +62,7 @@ describe('docs/protocols/amqp.md and the code', () => {
   it('list the same limits', () => {
     assert.deepEqual(
       table('limit').map(([name, value = '']) => [bare(name), Number.parseInt(value, 10)]),
-      Object.entries({ ...AMQP_LIMITS, ...LINK_LIMITS }),
+      Object.entries(AMQP_LIMITS),
     );
     for (const { loginTimeoutMs, idleTimeoutMs, stallTimeoutMs } of [AMQP_DEFAULTS]) {
       for (const ms of [loginTimeoutMs, idleTimeoutMs, stallTimeoutMs]) {

@@ -156,6 +156,7 @@ function foreignSuite(library: ForeignLibrary): void {
     if (library.knowsConnections) {
       it('keeps its connection by heart-beats, notices when the server sends none, and is noticed', async () => {
         const patient = await start({ idleTimeoutMs: SILENCE_MS / 2 });
+        patient.runClock();
         const line = await TcpProxy.start(patient.port);
         const beating = library.start();
         const { counts } = patient.server;

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import rhea from 'rhea';
 import type { User } from '../../src/access/user.ts';
-import { LINK_LIMITS } from '../../src/amqp/limits.ts';
+import { AMQP_LIMITS } from '../../src/amqp/limits.ts';
 import { plain } from '../support/broker.ts';
 import { type AmqpClient, Ended, textOf } from './client.ts';
 import { AmqpNode, TestAuthenticator } from './node.ts';
@@ -135,14 +135,14 @@ describe('a link', () => {
 
   it('to send by tells how large a message may be', async () => {
     const sender = await client.sender('N/a');
-    assert.equal(sender.link.max_message_size, 1_048_576 + LINK_LIMITS.sectionBytes);
+    assert.equal(sender.link.max_message_size, 1_048_576 + AMQP_LIMITS.sectionBytes);
     await sender.close();
   });
 
   it('beyond as many as a connection may have is refused, in whichever session', async () => {
     const other = await node.client();
     const links = [];
-    for (let i = 0; i < LINK_LIMITS.links; i++) links.push(other.sender('N/a'));
+    for (let i = 0; i < AMQP_LIMITS.links; i++) links.push(other.sender('N/a'));
     await Promise.all(links);
     const session = other.session();
     session.begin();

@@ -2,20 +2,35 @@ import { AMQP_DEFAULTS, AMQP_WEB_SOCKET, type AmqpOptions } from '../../src/amqp
 import { AmqpServer } from '../../src/amqp/server.ts';
 import { openFor, SessionNode, type SessionNodeOptions } from '../support/session-node.ts';
 import { AmqpClient } from './client.ts';
+import { KIND, RawClient } from './raw-client.ts';
+import { AMQP, NULL, open, plain, SASL, uint } from './wire.ts';
 
 export { stalled, TestAuthenticator, until } from '../support/session-node.ts';
 
 export interface AmqpNodeOptions extends SessionNodeOptions {
   readonly options?: Partial<AmqpOptions>;
+  /** The first id of transfers and deliveries. */
+  readonly firstId?: number;
 }
+
+/** `max-frame-size` of clients that are logged in. */
+const CLIENT_FRAME_BYTES = 131_072;
 
 /** A node with AMQP and no other front end, on an engine of its own. */
 export class AmqpNode extends SessionNode<AmqpServer> {
   readonly #clients: AmqpClient[] = [];
+  readonly #rawClients: RawClient[] = [];
+  #timer: NodeJS.Timeout | undefined;
 
   static async start(given: AmqpNodeOptions = {}): Promise<AmqpNode> {
-    const options = { ...AMQP_DEFAULTS, port: 0, ...given.options };
-    const node = new AmqpNode(await openFor(given), given, (parts) => new AmqpServer({ ...parts, options }));
+    // Clients send their heart-beats by the time of the machine, of which the node's clock knows nothing.
+    const options = { ...AMQP_DEFAULTS, idleTimeoutMs: 0, port: 0, ...given.options };
+    const node = new AmqpNode(
+      await openFor(given),
+      given,
+      (parts) =>
+        new AmqpServer({ ...parts, options, ...(given.firstId !== undefined && { firstId: given.firstId }) }),
+    );
     await node.start();
     return node;
   }
@@ -31,7 +46,47 @@ export class AmqpNode extends SessionNode<AmqpServer> {
     return { path: '/amqp', webSocket: AMQP_WEB_SOCKET };
   }
 
+  /** Lets the node's clock run with that of the machine, by which clients send their heart-beats, until it stops. */
+  runClock(): void {
+    let last = performance.now();
+    this.#timer = setInterval(() => {
+      const now = performance.now();
+      this.clock.advance(now - last);
+      last = now;
+    }, 10);
+  }
+
+  override async stop(): Promise<void> {
+    clearInterval(this.#timer);
+    await super.stop();
+  }
+
+  /** A connection on which nothing was sent. */
+  async stranger(): Promise<RawClient> {
+    const client = await RawClient.open(this.port);
+    this.#rawClients.push(client);
+    return client;
+  }
+
+  /** A client that sends bytes, logged in, which has sent these frames behind its `open`. */
+  async rawClient(...frames: readonly Buffer[]): Promise<RawClient> {
+    const client = await this.stranger();
+    client.write(SASL, plain('test', 'test'));
+    await client.until(KIND.outcome);
+    client.write(AMQP, open(NULL, uint(CLIENT_FRAME_BYTES)), ...frames);
+    await client.until(KIND.open);
+    return client;
+  }
+
+  /** The reasons that the log has for connections that were ended. */
+  get endReasons(): unknown[] {
+    return this.logged
+      .filter(({ message }) => message === 'an AMQP connection was ended')
+      .map(({ fields }) => (fields as { condition?: unknown }).condition);
+  }
+
   protected override cut(): void {
     for (const client of this.#clients) client.cut();
+    for (const { socket } of this.#rawClients) socket.destroy();
   }
 }

@@ -46,7 +46,7 @@ export class ParityNode {
       clock: harness.opened.clock,
       version: '0.0.0',
     };
-    const options = { port: 0, bodyLimit: BODY_LIMIT };
+    const options = { port: 0, bodyLimit: BODY_LIMIT, idleTimeoutMs: 0 };
     this.#amqp = new AmqpServer({ ...parts, options: { ...AMQP_DEFAULTS, ...options } });
     this.#stomp = new StompServer({ ...parts, options: { ...STOMP_DEFAULTS, ...options } });
   }

@@ -118,7 +118,7 @@ describe('an outcome of a client that receives', () => {
 
   it('that a client does not settle itself is settled by the server when the engine has settled', async () => {
     const { got } = await held('N', { rcv_settle_mode: 1, autosettle: false });
-    assert.equal(got.delivery.link.rcv_settle_mode, 0);
+    assert.equal(got.delivery.link.rcv_settle_mode, 1);
     const answered = new Promise((resolve) => got.delivery.link.once('settled', resolve));
     got.delivery.accept();
     await answered;

@@ -40,7 +40,7 @@ import {
   uint32,
   ushort,
   type Wire,
-} from '../amqp/guard-wire.ts';
+} from '../amqp/wire.ts';
 import { type Mutation, place } from './mutations.ts';
 
 /** What a client said: its login, then its frames. */

@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { codeOf, conditionOf, KIND, RawClient, type Said } from '../amqp/guard-client.ts';
+import { codeOf, conditionOf, KIND, RawClient, type Said } from '../amqp/raw-client.ts';
 
 /** In which a server may answer. Nothing depends on its length. */
 function aMoment(): Promise<void> {

@@ -1,18 +1,8 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
-import { KIND, RawClient } from '../amqp/guard-client.ts';
-import {
-  AMQP,
-  attachSender,
-  begin,
-  close,
-  dataSection,
-  open,
-  plain,
-  SASL,
-  transfer,
-} from '../amqp/guard-wire.ts';
 import { AmqpNode } from '../amqp/node.ts';
+import { KIND, RawClient } from '../amqp/raw-client.ts';
+import { AMQP, attachSender, begin, close, dataSection, open, plain, SASL, transfer } from '../amqp/wire.ts';
 import { purge } from '../support/settle.ts';
 import { SESSIONS, sayBroken, sayCut, type Target } from './amqp-runs.ts';
 import { ConsoleWatch } from './amqp-talk.ts';

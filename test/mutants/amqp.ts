@@ -14,8 +14,8 @@ export const AMQP: readonly Mutant[] = [
     suite: 'model through AMQP',
     edits: edit(
       'outgoing-link.ts',
-      'host.heard(({ delivery }) => this.#back(delivery, false)),',
-      'host.heard(({ delivery }) => this.#back(delivery, true)),',
+      "case DESCRIBED.released:\n        return { kind: 'release', delayMs: 0, countTry: false };",
+      "case DESCRIBED.released:\n        return { kind: 'release', delayMs: 0, countTry: true };",
     ),
   },
   {
@@ -23,24 +23,32 @@ export const AMQP: readonly Mutant[] = [
     suite: 'model through AMQP',
     edits: edit(
       'outgoing-link.ts',
-      'delayMs: delayAfter(held.one.tries), countTry: true, reason }',
-      'delayMs: 0, countTry: true, reason }',
+      'delayMs: delayAfter(tries), countTry: true, reason: reasonOf(state) }',
+      'delayMs: 0, countTry: true, reason: reasonOf(state) }',
     ),
   },
   {
     name: 'a delivery that is settled without an outcome stays with its client',
     suite: 'model through AMQP',
-    edits: edit('outgoing-link.ts', '    this.#back(delivery, true);\n', ''),
+    edits: edit(
+      'outgoing-link.ts',
+      "return isSettled ? { kind: 'release', delayMs: 0, countTry: true } : null;",
+      'return null;',
+    ),
   },
   {
     name: 'a link that ends forgets what the client holds',
     suite: 'model through AMQP',
-    edits: edit('outgoing-link.ts', 'void this.#consumer.stop(countSeen);', ''),
+    edits: edit(
+      'outgoing-link.ts',
+      'const stopped = super.stop(countTries);',
+      'const stopped = Promise.resolve(countTries);',
+    ),
   },
   {
     name: 'credit that is drained still waits in the line',
     suite: 'model through AMQP',
-    edits: edit('outgoing-link.ts', '    writeDrained(this.#sender);\n', ''),
+    edits: edit('outgoing-link.ts', '      this.endpoint.drained();\n', ''),
   },
   {
     name: 'a consumer that was answered at once is taken for one that waits',
@@ -63,22 +71,35 @@ export const AMQP: readonly Mutant[] = [
   {
     name: 'credit is granted once and never again',
     suite: 'AMQP sending',
-    edits: edit('incoming-link.ts', 'this.#receiver.add_credit(this.#settled);', ''),
-  },
-  {
-    name: 'outcomes are heard after the detach behind them',
-    suite: 'AMQP credit',
-    edits: edit('rhea.ts', '    disposition(frame);\n    outgoing.process();', '    disposition(frame);'),
+    edits: edit('incoming-link.ts', 'this.endpoint.grant(this.#settled);', ''),
   },
   {
     name: 'an old disposition settles the delivery that took its place',
-    suite: 'AMQP and rhea',
-    edits: edit('rhea.ts', '(id < (deliveries.get_head()?.id ?? 0) ? undefined : byId(id))', 'byId(id)'),
+    suite: 'AMQP deliveries',
+    edits: edit(
+      'core/session.ts',
+      'if ((id - this.#oldestId) >>> 0 >= (this.#nextDeliveryId - this.#oldestId) >>> 0) return undefined;',
+      '',
+    ),
+  },
+  {
+    name: 'ids of the session are not serial numbers',
+    suite: 'AMQP deliveries',
+    edits: edit('core/session.ts', '  return (a - b) | 0;', '  return a - b;'),
+  },
+  {
+    name: 'a flow that reports used credit overtakes a transfer',
+    suite: 'AMQP deliveries',
+    edits: edit(
+      'core/session.ts',
+      'if (this.#queue.some((other) => other.endpoint === endpoint)) this.#queue.push(flow);\n    else this',
+      'this',
+    ),
   },
   {
     name: 'a popped element that the client never saw is lost',
     suite: 'AMQP clients that go away',
-    edits: edit('carried.ts', '    this.#cargo?.lost();\n', ''),
+    edits: edit('amqp-writer.ts', '    if (observer !== null) chunk.observers.push(observer);\n', ''),
   },
   {
     name: 'types of application properties are not kept',

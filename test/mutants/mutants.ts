@@ -132,7 +132,7 @@ export const SUITES = {
   'AMQP sending': { files: ['test/amqp/sending.test.ts'], pattern: null },
   'AMQP elements': { files: ['test/amqp/elements.test.ts'], pattern: null },
   'AMQP clients that go away': { files: ['test/amqp/client-gone.test.ts'], pattern: null },
-  'AMQP and rhea': { files: ['test/amqp/rhea.test.ts'], pattern: null },
+  'AMQP deliveries': { files: ['test/amqp/deliveries.test.ts'], pattern: null },
   'exchange graphs': { files: ['test/exchange/graph-model.test.ts'], pattern: null },
   exchanges: { files: ['test/exchange/exchanges.test.ts'], pattern: null },
   'selector wait queue': { files: ['test/sandbox/line.test.ts'], pattern: null },

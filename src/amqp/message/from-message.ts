@@ -4,6 +4,7 @@ import { checkContentHeader, checkHeaders } from '../../model/headers.ts';
 import { LIMITS } from '../../model/limits.ts';
 import { groupsOf, milliseconds, moment, whole } from '../../session/values.ts';
 import { quoteBytes } from '../../util/quote.ts';
+import type { SimpleType, SimpleValue } from '../core/reader.ts';
 import {
   ANNOTATION_PREFIX,
   BODY_HEADER,
@@ -18,7 +19,6 @@ import {
   SHOWN_ANNOTATIONS,
   TYPES_HEADER,
 } from './names.ts';
-import type { SimpleType, SimpleValue } from './reader.ts';
 import { type Message, type NamedValue, readMessage } from './sections.ts';
 
 /** What a message says of the element that it is to be; groups as given, null where none were. */

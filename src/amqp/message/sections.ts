@@ -1,5 +1,5 @@
 import { QuaysideError } from '../../model/errors.ts';
-import { broken, type SimpleValue, ValueReader } from './reader.ts';
+import { broken, type SimpleValue, ValueReader } from '../core/reader.ts';
 
 /** The fields of the properties section, in their order (messaging, 3.2.4). */
 export const PROPERTY_FIELDS = [

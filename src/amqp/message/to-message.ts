@@ -1,6 +1,8 @@
 import { isUtf8 } from 'node:buffer';
 import type { Delivery } from '../../model/element.ts';
 import { sentValue } from '../../session/values.ts';
+import type { SimpleType } from '../core/reader.ts';
+import { Writer } from '../core/writer.ts';
 import {
   ANNOTATION_PREFIX,
   BODY_HEADER,
@@ -11,9 +13,7 @@ import {
   PROPERTY_PREFIX,
   TYPES_HEADER,
 } from './names.ts';
-import type { SimpleType } from './reader.ts';
 import { PROPERTY_FIELDS } from './sections.ts';
-import { ValueWriter } from './writer.ts';
 
 /** A header as it leaves: its name as AMQP has it, its bytes, and the type that it had when it came. */
 interface Sent {
@@ -36,21 +36,23 @@ const CONTENT_ENCODING_AT = PROPERTY_FIELDS.indexOf('content-encoding');
 const ASCII = /^[\x00-\x7f]*$/;
 
 /** One for all: nothing is written between two turns. */
-const writer = new ValueWriter();
+const writer = new Writer();
 
 /**
  * A delivery as an encoded message of format 0 (docs/protocols/amqp.md, "Messages").
  * @param group on a stream: the group that reads, as bytes; else null
+ * @param headroom so many bytes are left free in front of it
  */
-export function messageOf(delivery: Delivery, group: string | null): Buffer {
+export function messageOf(delivery: Delivery, group: string | null, headroom = 0): Buffer {
   const { body } = delivery;
+  writer.reset();
   const sorted = sort(delivery);
   writeHeader(delivery.tries);
   writeAnnotations(delivery, group, sorted.annotations);
   writeProperties(sorted);
   writer.compound(0x74, 'map', () => writeMap(sorted.properties, (name) => writer.string(name)));
   const form = writeBodyStart(sorted.form, body);
-  return form === 'null' ? writer.finish() : writer.finish(body);
+  return writer.finish(headroom, form === 'null' ? null : body);
 }
 
 function writeHeader(tries: number): void {

@@ -1,0 +1,629 @@
+import type { WriteObserver } from '../../session/outstanding.ts';
+import { quote } from '../../util/quote.ts';
+import { AMQP_LIMITS } from '../limits.ts';
+import { CODE } from './codes.ts';
+import { DESCRIBED, descriptorNumber, PERFORMATIVE } from './descriptors.ts';
+import { ABSENT, Fields } from './fields.ts';
+import { closeFrame, FRAME_TYPE, HEADER_BYTES, type OpenFields, openFrame } from './frames.ts';
+import {
+  type AttachRequest,
+  type DeliveryState,
+  type Endpoint,
+  ReceiverEndpoint,
+  type ReceiverHandler,
+  SenderEndpoint,
+  type Terminus,
+} from './link.ts';
+import {
+  type AmqpError,
+  decodeError,
+  framingError,
+  hex,
+  illegalState,
+  invalidField,
+  limitExceeded,
+  notImplemented,
+  ProtocolError,
+} from './protocol-error.ts';
+import { SessionEndpoint, type SessionHost } from './session.ts';
+
+/** What a frame costs at least, in settled deliveries; one is 20 to 500 ns. */
+const FRAME_EFFORT = 8;
+/** The least `max-frame-size` that AMQP allows (transport, 2.7.1). */
+const MIN_FRAME_BYTES = 512;
+const MAX_TAG_BYTES = 32;
+/** A client may announce no limit; then this server has one of its own. */
+const MAX_PEER_FRAME_BYTES = 2 ** 31;
+
+/** The user of a protocol connection. */
+export interface ConnectionHost {
+  /** A frame for the client; the message that `observer` is for ends with it. */
+  send(frame: Buffer, observer: WriteObserver | null): void;
+  /** Calls `flush` at the end of this turn. */
+  planFlush(): void;
+  /** The client opened the connection. @param idleTimeoutMs what the client wants to be sent something within; 0: nothing */
+  onOpen(idleTimeoutMs: number): void;
+  /** A link: `accept` or `refuse` it. */
+  onAttach(endpoint: Endpoint): void;
+  /** Links of this session may have room for more deliveries. */
+  onRoom(session: SessionEndpoint): void;
+  /** The client closes: `close` has to be called. */
+  onClose(): void;
+}
+
+export interface ConnectionOptions extends OpenFields {
+  /** The largest encoded message. */
+  readonly messageBytes: number;
+  /** The first id of the transfers and deliveries of each session; they wrap at 2^32. */
+  readonly firstId: number;
+}
+
+/**
+ * The server's end of one AMQP connection (transport, 2.4) behind its protocol headers: frames in, calls and frames
+ * out. It has no socket, clock or event loop. What a client does against the rules ends in a `ProtocolError`, thrown
+ * by `receive`; what it asks for within them is answered before `receive` returns, or by `flush`.
+ */
+export class ConnectionEndpoint implements SessionHost {
+  peerFrameBytes = MIN_FRAME_BYTES;
+  isPeerOpen = false;
+  isPeerClosed = false;
+  isCloseSent = false;
+  /**
+   * What the frames have cost, about, since it was set to 0. A client may ask for much in few bytes: others have their
+   * turn before this grows large.
+   */
+  effort = 0;
+  readonly #host: ConnectionHost;
+  readonly #options: ConnectionOptions;
+  readonly #fields = new Fields(AMQP_LIMITS);
+  /** In a described list that is one of those fields, and in one that is a field of that. */
+  readonly #inner = new Fields(AMQP_LIMITS);
+  readonly #innermost = new Fields(AMQP_LIMITS);
+  readonly #state: DeliveryState = {
+    kind: 0,
+    condition: null,
+    description: null,
+    isFailed: false,
+    isUndeliverable: false,
+  };
+  /** By the client's channels. */
+  readonly #sessions: (SessionEndpoint | undefined)[] = [];
+  readonly #ownChannels: boolean[] = [];
+  /** The number of sessions that the client allows. */
+  #peerChannels = 0;
+  /** Links by direction and name (transport, 2.6.1). */
+  readonly #links = new Map<string, Endpoint>();
+  /** Bytes that all deliveries that have begun and not ended retain at most. */
+  #begunCost = 0;
+
+  constructor(host: ConnectionHost, options: ConnectionOptions) {
+    this.#host = host;
+    this.#options = options;
+  }
+
+  send(frame: Buffer, observer: WriteObserver | null): void {
+    // Nothing may follow a close (transport, 2.4.3).
+    if (this.isCloseSent) observer?.lost();
+    else this.#host.send(frame, observer);
+  }
+
+  planFlush(): void {
+    this.#host.planFlush();
+  }
+
+  onRoom(session: SessionEndpoint): void {
+    this.#host.onRoom(session);
+  }
+
+  /** What was gathered in this turn leaves. */
+  flush(): void {
+    if (this.isCloseSent) return;
+    for (const session of this.#sessions) session?.flush();
+  }
+
+  /** Closes from this side, behind an `open` if none was sent yet. Harmless if it was closed. */
+  close(error: AmqpError | null): void {
+    if (this.isCloseSent) return;
+    this.flush();
+    if (!this.isPeerOpen) this.#sendOpen();
+    this.isCloseSent = true;
+    this.#host.send(closeFrame(error), null);
+  }
+
+  /** Releases the last frame, so that an idle connection does not retain what it read. */
+  releaseFrame(): void {
+    for (const fields of [this.#fields, this.#inner, this.#innermost]) fields.leave();
+  }
+
+  /**
+   * Takes one whole frame.
+   * @throws ProtocolError
+   */
+  receive(bytes: Buffer, start: number, end: number): void {
+    this.effort += FRAME_EFFORT;
+    const offset = 4 * (bytes[start + 4] ?? 0);
+    if (offset < HEADER_BYTES || start + offset > end) {
+      throw framingError(`The data offset ${offset} is outside the frame of ${end - start} bytes.`);
+    }
+    if (bytes[start + 5] !== FRAME_TYPE.amqp) {
+      throw framingError(`Frame type ${bytes[start + 5]} is not known. Allowed after the login: 0.`);
+    }
+    if (this.isPeerClosed) return;
+    // A heart-beat.
+    if (start + offset === end) return;
+    const type = descriptorNumber(this.#fields.enter(bytes, start + offset, end));
+    if (!this.isPeerOpen && type !== PERFORMATIVE.open) {
+      throw illegalState(`The first performative is ${hex(type)}. Allowed: open (0x10).`);
+    }
+    if (this.isCloseSent && type !== PERFORMATIVE.close) return;
+    this.#performative(type, bytes.readUInt16BE(start + 6), bytes, end);
+  }
+
+  #performative(type: number, channel: number, bytes: Buffer, end: number): void {
+    switch (type) {
+      case PERFORMATIVE.transfer:
+        this.#transfer(this.#session(channel), bytes, end);
+        break;
+      case PERFORMATIVE.disposition:
+        this.#disposition(this.#session(channel), end);
+        break;
+      case PERFORMATIVE.flow:
+        this.#flow(this.#session(channel), end);
+        break;
+      case PERFORMATIVE.attach:
+        this.#attach(this.#session(channel), end);
+        break;
+      case PERFORMATIVE.detach:
+        this.#detach(this.#session(channel), end);
+        break;
+      case PERFORMATIVE.begin:
+        this.#begin(channel, end);
+        break;
+      case PERFORMATIVE.end:
+        this.#end(this.#session(channel), end);
+        break;
+      case PERFORMATIVE.open:
+        this.#open(channel, end);
+        break;
+      case PERFORMATIVE.close:
+        this.#close(end);
+        break;
+      default:
+        throw decodeError(`Performative ${hex(type)} is not known.`);
+    }
+  }
+
+  #open(channel: number, end: number): void {
+    const fields = this.#fields;
+    if (this.isPeerOpen) throw illegalState('The connection is open already.');
+    if (channel !== 0) throw illegalState(`open came on channel ${channel}. Allowed: channel 0.`);
+    if (fields.oneOf('container-id', CODE.string8, CODE.string32) === CODE.null) {
+      throw invalidField('container-id is missing.');
+    }
+    fields.oneOf('hostname', CODE.string8, CODE.string32);
+    const frameBytes = fields.uint('max-frame-size');
+    if (frameBytes !== ABSENT && frameBytes < MIN_FRAME_BYTES) {
+      throw invalidField(`max-frame-size is ${frameBytes}. Allowed: ${MIN_FRAME_BYTES} or more.`);
+    }
+    const channelMax = fields.ushort('channel-max');
+    const idleMs = fields.uint('idle-time-out');
+    if (idleMs > 0 && idleMs < AMQP_LIMITS.shortestIdleMs) {
+      throw limitExceeded(
+        `idle-time-out is ${idleMs} ms. Allowed: 0, or ${AMQP_LIMITS.shortestIdleMs} and more.`,
+      );
+    }
+    fields.symbols('outgoing-locales');
+    fields.symbols('incoming-locales');
+    this.#extensions();
+    this.#finish(end);
+    this.peerFrameBytes = frameBytes === ABSENT ? MAX_PEER_FRAME_BYTES : frameBytes;
+    this.#peerChannels = (channelMax === ABSENT ? AMQP_LIMITS.channelMax : channelMax) + 1;
+    this.#sendOpen();
+    this.isPeerOpen = true;
+    this.#host.onOpen(Math.max(0, idleMs));
+  }
+
+  #sendOpen(): void {
+    this.#host.send(openFrame(this.#options), null);
+  }
+
+  #close(end: number): void {
+    this.#error();
+    this.#finish(end);
+    this.isPeerClosed = true;
+    this.#host.onClose();
+  }
+
+  #begin(channel: number, end: number): void {
+    const fields = this.#fields;
+    if (channel > AMQP_LIMITS.channelMax) {
+      throw framingError(`Channel ${channel} is too high. Allowed: 0 to ${AMQP_LIMITS.channelMax}.`);
+    }
+    if (this.#sessions[channel] !== undefined) {
+      throw illegalState(`Channel ${channel} has a session already. End it first.`);
+    }
+    if (fields.ushort('remote-channel') !== ABSENT) {
+      throw invalidField('remote-channel answers a session that this server did not begin.');
+    }
+    const nextIncomingId = fields.neededUint('next-outgoing-id');
+    const remoteWindow = fields.neededUint('incoming-window');
+    fields.neededUint('outgoing-window');
+    const handleMax = fields.uint('handle-max');
+    this.#extensions();
+    this.#finish(end);
+    const free = this.#ownChannels.indexOf(false);
+    const ownChannel = free === -1 ? this.#ownChannels.length : free;
+    if (ownChannel >= this.#peerChannels) {
+      throw new ProtocolError(
+        'amqp:not-allowed',
+        `The client begins more sessions than the ${this.#peerChannels} that its own channel-max allows.`,
+      );
+    }
+    this.#ownChannels[ownChannel] = true;
+    this.#sessions[channel] = new SessionEndpoint(this, {
+      channel: ownChannel,
+      peerChannel: channel,
+      peerHandles: handleMax === ABSENT ? Infinity : handleMax + 1,
+      nextIncomingId,
+      remoteWindow,
+      firstId: this.#options.firstId,
+    });
+  }
+
+  #end(session: SessionEndpoint, end: number): void {
+    this.#error();
+    this.#finish(end);
+    for (const endpoint of session.endpoints) if (endpoint !== undefined) this.#over(endpoint);
+    session.end();
+    this.#sessions[session.peerChannel] = undefined;
+    this.#ownChannels[session.channel] = false;
+  }
+
+  #session(channel: number): SessionEndpoint {
+    const session = this.#sessions[channel];
+    if (session === undefined) throw framingError(`There is no session on channel ${channel}.`);
+    return session;
+  }
+
+  #attach(session: SessionEndpoint, end: number): void {
+    const request = this.#readAttach(session);
+    this.#finish(end);
+    const ownHandle = session.takeHandle();
+    if (ownHandle === null) {
+      throw new ProtocolError(
+        'amqp:not-allowed',
+        `The client attaches more links than the ${session.peerHandles} that its own handle-max allows.`,
+      );
+    }
+    const endpoint = request.isPeerSender
+      ? new ReceiverEndpoint(session, request, ownHandle)
+      : new SenderEndpoint(session, request, ownHandle);
+    const key = linkKey(endpoint);
+    // The newer link wins, and the older one ends with an error (transport, 2.6.1, "link stealing").
+    this.#links.get(key)?.steal();
+    this.#links.set(key, endpoint);
+    session.endpoints[request.handle] = endpoint;
+    this.#host.onAttach(endpoint);
+  }
+
+  #readAttach(session: SessionEndpoint): AttachRequest {
+    const fields = this.#fields;
+    const name = fields.string('name');
+    if (name === null) throw invalidField('A link has no name.');
+    const nameBytes = Buffer.byteLength(name);
+    if (nameBytes > AMQP_LIMITS.nameBytes) {
+      throw limitExceeded(`A link's name has ${nameBytes} bytes. Allowed: at most ${AMQP_LIMITS.nameBytes}.`);
+    }
+    const handle = fields.neededUint('handle');
+    if (handle > AMQP_LIMITS.handleMax) {
+      throw framingError(`Handle ${handle} is too high. Allowed: 0 to ${AMQP_LIMITS.handleMax}.`);
+    }
+    if (session.endpoints[handle] !== undefined) {
+      throw new ProtocolError(
+        'amqp:session:handle-in-use',
+        `Handle ${handle} has a link already, so ${quote(name)} cannot use it. Detach that first.`,
+      );
+    }
+    const role = fields.boolean('role');
+    if (role === ABSENT) throw invalidField('A link has no role.');
+    const isPeerSender = role === 0;
+    const sndSettleMode = this.#mode('snd-settle-mode', 2);
+    const rcvSettleMode = this.#mode('rcv-settle-mode', 1);
+    const source = this.#terminus(DESCRIBED.source);
+    const target = this.#terminus(DESCRIBED.target);
+    fields.oneOf('unsettled', CODE.map8, CODE.map32);
+    fields.boolean('incomplete-unsettled');
+    const initialDeliveryCount = fields.uint('initial-delivery-count');
+    if (initialDeliveryCount === ABSENT && isPeerSender) {
+      throw invalidField('A sender has no initial-delivery-count.');
+    }
+    fields.oneOf('max-message-size', CODE.ulong, CODE.smallUlong, CODE.ulong0);
+    this.#extensions();
+    return {
+      name,
+      handle,
+      isPeerSender,
+      sndSettleMode: sndSettleMode === ABSENT ? MIXED : sndSettleMode,
+      rcvSettleMode: Math.max(0, rcvSettleMode),
+      source,
+      target,
+      initialDeliveryCount,
+    };
+  }
+
+  #mode(name: string, max: number): number {
+    const mode = this.#fields.ubyte(name);
+    if (mode <= max) return mode;
+    throw invalidField(`${name} is ${mode}. Allowed: ${max === 2 ? '0, 1, 2' : '0, 1'}.`);
+  }
+
+  #terminus(expected: number): Terminus | null {
+    if (this.#fields.isAbsent) {
+      this.#fields.skip();
+      return null;
+    }
+    const inner = this.#inner;
+    const type = descriptorNumber(inner.enterField(this.#fields));
+    if (type === DESCRIBED.coordinator) {
+      throw notImplemented('Transactions are not served, so no link may have a coordinator.');
+    }
+    const isSource = expected === DESCRIBED.source;
+    if (type !== expected) {
+      throw decodeError(`A ${isSource ? 'source' : 'target'} has the descriptor ${hex(type)}.`);
+    }
+    const address = inner.string('address');
+    inner.uint('durable');
+    inner.oneOf('expiry-policy', CODE.symbol8, CODE.symbol32);
+    inner.uint('timeout');
+    const isDynamic = inner.boolean('dynamic') === 1;
+    inner.oneOf('dynamic-node-properties', CODE.map8, CODE.map32);
+    const distributionMode = isSource ? inner.symbol('distribution-mode') : null;
+    const filter = isSource ? inner.map('filter') : null;
+    if (isSource) {
+      inner.skip();
+      inner.symbols('outcomes');
+    }
+    inner.symbols('capabilities');
+    return { address, isDynamic, distributionMode, filter };
+  }
+
+  #detach(session: SessionEndpoint, end: number): void {
+    const endpoint = this.#endpoint(session, this.#fields.neededUint('handle'));
+    this.#fields.boolean('closed');
+    this.#error();
+    this.#finish(end);
+    this.#over(endpoint);
+    endpoint.detach(null);
+    session.removeEndpoint(endpoint);
+  }
+
+  /** The client ended a link, or its session. */
+  #over(endpoint: Endpoint): void {
+    if (endpoint instanceof ReceiverEndpoint && endpoint.begunId !== -1) this.#endDelivery(endpoint);
+    endpoint.handler?.onDetach();
+    endpoint.release();
+    const key = linkKey(endpoint);
+    if (this.#links.get(key) === endpoint) this.#links.delete(key);
+  }
+
+  #endpoint(session: SessionEndpoint, handle: number): Endpoint {
+    const endpoint = session.endpoints[handle];
+    if (endpoint !== undefined) return endpoint;
+    throw new ProtocolError('amqp:session:unattached-handle', `No link is attached to handle ${handle}.`);
+  }
+
+  #flow(session: SessionEndpoint, end: number): void {
+    const fields = this.#fields;
+    const nextIncomingId = fields.uint('next-incoming-id');
+    const incomingWindow = fields.neededUint('incoming-window');
+    fields.neededUint('next-outgoing-id');
+    fields.neededUint('outgoing-window');
+    const handle = fields.uint('handle');
+    const endpoint = handle === ABSENT ? null : this.#endpoint(session, handle);
+    const deliveryCount = fields.uint('delivery-count');
+    const credit = fields.uint('link-credit');
+    const isPeerReceiver = endpoint instanceof SenderEndpoint;
+    if (isPeerReceiver && credit === ABSENT) throw invalidField('A flow for a link has no link-credit.');
+    fields.uint('available');
+    const isDraining = fields.boolean('drain') === 1;
+    const isEcho = fields.boolean('echo') === 1;
+    fields.oneOf('properties', CODE.map8, CODE.map32);
+    this.#finish(end);
+    session.flow(nextIncomingId, incomingWindow);
+    if (isPeerReceiver) endpoint.flow(deliveryCount, credit, isDraining);
+    else if (deliveryCount !== ABSENT) endpoint?.advanceTo(deliveryCount);
+    this.#host.onRoom(session);
+    if (!isEcho) return;
+    if (endpoint === null || endpoint.isDetachSent) session.writeFlow(null);
+    else if (isPeerReceiver) session.sendFlow(endpoint, false, 0);
+    else session.writeFlow(endpoint.linkFlow());
+  }
+
+  #transfer(session: SessionEndpoint, bytes: Buffer, end: number): void {
+    const fields = this.#fields;
+    const handle = fields.neededUint('handle');
+    const endpoint = this.#endpoint(session, handle);
+    if (!(endpoint instanceof ReceiverEndpoint)) {
+      throw illegalState(`A transfer came on link ${handle}, by which the client only receives.`);
+    }
+    session.countTransfer();
+    const deliveryId = fields.uint('delivery-id');
+    const tag = fields.binary('delivery-tag');
+    if (tag !== null && tag.length > MAX_TAG_BYTES) {
+      throw invalidField(`A delivery-tag has ${tag.length} bytes. Allowed: at most ${MAX_TAG_BYTES}.`);
+    }
+    const format = fields.uint('message-format');
+    const isSettled = fields.boolean('settled') === 1;
+    const hasMore = fields.boolean('more') === 1;
+    this.#mode('rcv-settle-mode', 1);
+    if (fields.isAbsent) fields.skip();
+    else this.#readState();
+    if (fields.boolean('resume') === 1) {
+      throw notImplemented('resume is true, but deliveries cannot be resumed.');
+    }
+    const isAborted = fields.boolean('aborted') === 1;
+    fields.boolean('batchable');
+    const payload = bytes.subarray(fields.finish(), end);
+
+    const isFirst = endpoint.begunId === -1;
+    if (isFirst) {
+      if (deliveryId === ABSENT) throw invalidField('A delivery has no delivery-id.');
+      if (tag === null) throw invalidField('A delivery has no delivery-tag.');
+      if (format > 0) throw notImplemented(`message-format ${format} is not known. Allowed: 0.`);
+      // Behind a `detach` of this side it is discarded: the client may not have seen that yet.
+      if (endpoint.credit <= 0 && !endpoint.isDetachSent) {
+        throw new ProtocolError(
+          'amqp:link:transfer-limit-exceeded',
+          `Delivery ${deliveryId} came on link ${handle}, which has no credit left.`,
+        );
+      }
+      session.beginDelivery(deliveryId);
+      endpoint.begin(deliveryId, isSettled);
+    } else if (deliveryId !== ABSENT && deliveryId !== endpoint.begunId) {
+      throw illegalState(`Delivery ${deliveryId} starts before delivery ${endpoint.begunId} has ended.`);
+    }
+    // It may be said with any transfer of a delivery (transport, 2.7.5).
+    if (isSettled) endpoint.isBegunSettled = true;
+    if (isAborted) this.#aborted(endpoint);
+    else if (endpoint.handler === null) this.#discarded(endpoint, hasMore);
+    else if (isFirst && !hasMore) this.#received(endpoint, endpoint.handler, payload);
+    else {
+      this.#keepPart(endpoint, payload);
+      if (!hasMore) this.#received(endpoint, endpoint.handler, null);
+    }
+  }
+
+  #keepPart(endpoint: ReceiverEndpoint, payload: Buffer): void {
+    const { messageBytes } = this.#options;
+    this.#begunCost += endpoint.keepPart(payload, messageBytes);
+    if (this.#begunCost <= 2 * AMQP_LIMITS.begunMessages * messageBytes) return;
+    throw limitExceeded(
+      `Deliveries that have not ended hold more than ${AMQP_LIMITS.begunMessages} messages of ${messageBytes} bytes, the limit.`,
+    );
+  }
+
+  /** A delivery has come whole. @param payload of its only transfer; null: it came in parts */
+  #received(endpoint: ReceiverEndpoint, handler: ReceiverHandler, payload: Buffer | null): void {
+    const { begunId, isBegunSettled, session } = endpoint;
+    const kept = this.#endDelivery(endpoint);
+    const whole = payload ?? kept;
+    if (whole.length === 0) throw decodeError('A delivery has no payload.');
+    // One that came settled needs no place among the unsettled ones.
+    if (isBegunSettled) session.forgetReceived();
+    handler.onMessage(begunId, whole, isBegunSettled);
+  }
+
+  /** The link has ended on this side, and this was on its way. */
+  #discarded(endpoint: ReceiverEndpoint, hasMore: boolean): void {
+    if (hasMore) return;
+    const { begunId, isBegunSettled, session } = endpoint;
+    this.#endDelivery(endpoint);
+    if (isBegunSettled) session.forgetReceived();
+    else session.settleReceived(begunId, 'released');
+  }
+
+  /** The sender gave a delivery up, which settles it (transport, 2.7.5). */
+  #aborted(endpoint: ReceiverEndpoint): void {
+    this.#endDelivery(endpoint);
+    endpoint.session.forgetReceived();
+    // Its credit is used.
+    endpoint.handler?.onCreditLost(1);
+  }
+
+  #endDelivery(endpoint: ReceiverEndpoint): Buffer {
+    this.#begunCost -= endpoint.begunCost;
+    return endpoint.endDelivery();
+  }
+
+  #disposition(session: SessionEndpoint, end: number): void {
+    const fields = this.#fields;
+    const role = fields.boolean('role');
+    if (role === ABSENT) throw invalidField('A disposition has no role.');
+    const first = fields.neededUint('first');
+    const lastGiven = fields.uint('last');
+    const last = lastGiven === ABSENT ? first : lastGiven;
+    const isPeerReceiver = role === 1;
+    session.checkRange(isPeerReceiver, first, last);
+    this.effort += (last - first) >>> 0;
+    const isSettled = fields.boolean('settled') === 1;
+    this.#state.kind = 0;
+    if (fields.isAbsent) fields.skip();
+    else this.#readState();
+    fields.boolean('batchable');
+    this.#finish(end);
+    // What the client sent is settled by this side with its outcome: there is nothing left to settle.
+    if (isPeerReceiver) session.disposition(first, last, this.#state, isSettled);
+  }
+
+  /** Reads a field with the state of a delivery (messaging, 3.4). */
+  #readState(): void {
+    const inner = this.#inner;
+    const state = this.#state;
+    state.kind = descriptorNumber(inner.enterField(this.#fields));
+    state.condition = null;
+    state.description = null;
+    state.isFailed = false;
+    state.isUndeliverable = false;
+    switch (state.kind) {
+      case DESCRIBED.received:
+        inner.neededUint('section-number');
+        inner.oneOf('section-offset', CODE.ulong, CODE.smallUlong, CODE.ulong0);
+        break;
+      case DESCRIBED.accepted:
+      case DESCRIBED.released:
+        break;
+      case DESCRIBED.rejected:
+        if (inner.isAbsent) break;
+        this.#readError(inner, this.#innermost);
+        break;
+      case DESCRIBED.modified:
+        state.isFailed = inner.boolean('delivery-failed') === 1;
+        state.isUndeliverable = inner.boolean('undeliverable-here') === 1;
+        inner.oneOf('message-annotations', CODE.map8, CODE.map32);
+        break;
+      case DESCRIBED.transactionalState:
+        throw notImplemented('Transactions are not served, so no delivery has a transactional-state.');
+      default:
+        throw decodeError(
+          `Delivery state ${hex(state.kind)} is not known. Allowed: received, accepted, rejected, released, modified.`,
+        );
+    }
+  }
+
+  /** Reads the error that `outer` is at into the state. @param reader a free one */
+  #readError(outer: Fields, reader: Fields): void {
+    if (descriptorNumber(reader.enterField(outer)) !== DESCRIBED.error) {
+      throw decodeError('An error is of another type.');
+    }
+    this.#state.condition = reader.symbol('condition');
+    if (this.#state.condition === null) throw invalidField('An error has no condition.');
+    this.#state.description = reader.string('description');
+    reader.oneOf('info', CODE.map8, CODE.map32);
+  }
+
+  /** Skips a field of the performative that is an error, or absent. */
+  #error(): void {
+    if (this.#fields.isAbsent) this.#fields.skip();
+    else this.#readError(this.#fields, this.#inner);
+  }
+
+  /** Skips the fields that `open`, `begin` and `attach` end with. */
+  #extensions(): void {
+    const fields = this.#fields;
+    fields.symbols('offered-capabilities');
+    fields.symbols('desired-capabilities');
+    fields.oneOf('properties', CODE.map8, CODE.map32);
+  }
+
+  /** Reads the rest of a performative that has no payload. */
+  #finish(end: number): void {
+    if (this.#fields.finish() !== end) throw decodeError('A frame that is no transfer has a payload.');
+  }
+}
+
+/** `snd-settle-mode` if it is absent (transport, 2.8.2). */
+const MIXED = 2;
+
+function linkKey({ request: { isPeerSender, name } }: Endpoint): string {
+  return (isPeerSender ? 's' : 'r') + name;
+}

@@ -1,0 +1,307 @@
+import type { WriteObserver } from '../../session/outstanding.ts';
+import { attachFrame, detachFrame, type LinkFlow, type TerminusFields } from './frames.ts';
+import type { AmqpError } from './protocol-error.ts';
+import type { SessionEndpoint } from './session.ts';
+
+/** The source or target of an `attach`, as the client wrote it. */
+export interface Terminus {
+  readonly address: string | null;
+  readonly isDynamic: boolean;
+  /** Sources only. */
+  readonly distributionMode: string | null;
+  /** Sources only: a map, encoded. */
+  readonly filter: Buffer | null;
+}
+
+/** An `attach` of the client (transport, 2.7.3). */
+export interface AttachRequest {
+  readonly name: string;
+  readonly handle: number;
+  readonly isPeerSender: boolean;
+  readonly sndSettleMode: number;
+  readonly rcvSettleMode: number;
+  readonly source: Terminus | null;
+  readonly target: Terminus | null;
+  readonly initialDeliveryCount: number;
+}
+
+/** The outcome or state that a client gave a delivery. One object serves all; it is valid during the call. */
+export interface DeliveryState {
+  /** The number of its descriptor; 0: none was given. */
+  kind: number;
+  /** Of the error of `rejected`. */
+  condition: string | null;
+  description: string | null;
+  /** Of `modified`. */
+  isFailed: boolean;
+  isUndeliverable: boolean;
+}
+
+interface EndpointHandler {
+  /** The client, or a link of the same name, ended the link. Called at most once, and never after `detach`. */
+  onDetach(): void;
+}
+
+/** The user of a link by which the client sends. */
+export interface ReceiverHandler extends EndpointHandler {
+  /** @param payload the encoded message; longer than allowed if it is too large, but not much */
+  onMessage(deliveryId: number, payload: Buffer, isSettled: boolean): void;
+  /** The client used so much credit up without sending. */
+  onCreditLost(count: number): void;
+}
+
+/** The user of a link by which the client receives. */
+export interface SenderHandler extends EndpointHandler {
+  onFlow(): void;
+  /** Each disposition of the client that names the delivery, until it is settled. */
+  onDisposition(deliveryId: number, state: DeliveryState, isSettled: boolean): void;
+}
+
+/** This server's end of a link (transport, 2.6). */
+export abstract class LinkEndpoint<Handler extends EndpointHandler = EndpointHandler> {
+  readonly session: SessionEndpoint;
+  readonly request: AttachRequest;
+  readonly ownHandle: number;
+  /** Null before it is accepted, and once the link is over. */
+  handler: Handler | null = null;
+  /** The client still has to confirm it; what comes until then is discarded. */
+  isDetachSent = false;
+
+  constructor(session: SessionEndpoint, request: AttachRequest, ownHandle: number) {
+    this.session = session;
+    this.request = request;
+    this.ownHandle = ownHandle;
+  }
+
+  /** Ends it from this side. Harmless if it is over. */
+  detach(error: AmqpError | null): void {
+    if (this.isDetachSent || this.session.isOver) return;
+    this.release();
+    this.isDetachSent = true;
+    this.session.write(detachFrame(this.session.channel, this.ownHandle, error));
+  }
+
+  /** Answers an `attach` that is refused: without a terminus, then `detach` (transport, 2.6.3). */
+  refuse(error: AmqpError): void {
+    const { sndSettleMode, rcvSettleMode } = this.request;
+    const modes = { sndSettleMode, rcvSettleMode };
+    this.answerAttach({ ...modes, source: null, target: null, maxMessageBytes: 0, capabilities: [] });
+    this.detach(error);
+  }
+
+  /** Another link took its name (transport, 2.6.1). */
+  steal(): void {
+    const { handler } = this;
+    handler?.onDetach();
+    this.detach({ condition: 'amqp:link:stolen', description: 'Another link was attached under its name.' });
+  }
+
+  /** Drops what it holds: it is over. Harmless when repeated. */
+  release(): void {
+    this.handler = null;
+  }
+
+  protected answerAttach(fields: {
+    readonly source: TerminusFields | null;
+    readonly target: TerminusFields | null;
+    readonly maxMessageBytes: number;
+    readonly sndSettleMode: number;
+    readonly rcvSettleMode: number;
+    readonly capabilities: readonly string[];
+  }): void {
+    const { name, isPeerSender } = this.request;
+    const { session, ownHandle: handle } = this;
+    session.write(attachFrame(session.channel, { name, handle, isReceiver: isPeerSender, ...fields }));
+  }
+}
+
+/** The end of a link by which the client sends. */
+export class ReceiverEndpoint extends LinkEndpoint<ReceiverHandler> {
+  /** Deliveries that the client may still begin. */
+  credit = 0;
+  #deliveryCount: number;
+  /** Of the delivery that has begun and not ended; -1: there is none. */
+  begunId = -1;
+  isBegunSettled = false;
+  #parts: Buffer[] = [];
+  #begunBytes = 0;
+  /** Bytes that the begun delivery retains at most. */
+  begunCost = 0;
+
+  constructor(session: SessionEndpoint, request: AttachRequest, ownHandle: number) {
+    super(session, request, ownHandle);
+    this.#deliveryCount = request.initialDeliveryCount;
+  }
+
+  accept(
+    handler: ReceiverHandler,
+    fields: {
+      readonly source: string | null;
+      readonly target: string | null;
+      readonly maxMessageBytes: number;
+      readonly capabilities: readonly string[];
+    },
+  ): void {
+    this.handler = handler;
+    this.answerAttach({
+      ...fields,
+      source: { address: fields.source },
+      target: { address: fields.target },
+      sndSettleMode: this.request.sndSettleMode,
+      // The receiver decides. uamqp asks for `second`, and then never settles what it sent.
+      rcvSettleMode: 0,
+    });
+  }
+
+  grant(credit: number): void {
+    this.credit += credit;
+    this.session.writeFlow(this.linkFlow());
+  }
+
+  linkFlow(): LinkFlow {
+    const { ownHandle, credit } = this;
+    return { ownHandle, deliveryCount: this.#deliveryCount, credit, drain: false };
+  }
+
+  /** A delivery has begun: its credit is used. */
+  begin(deliveryId: number, isSettled: boolean): void {
+    this.credit -= 1;
+    this.#deliveryCount = (this.#deliveryCount + 1) >>> 0;
+    this.begunId = deliveryId;
+    this.isBegunSettled = isSettled;
+  }
+
+  /** A sender may use credit up without sending (transport, 2.6.7). */
+  advanceTo(deliveryCount: number): void {
+    const lost = (deliveryCount - this.#deliveryCount) | 0;
+    if (lost <= 0 || lost > this.credit) return;
+    this.#deliveryCount = deliveryCount;
+    this.credit -= lost;
+    this.handler?.onCreditLost(lost);
+  }
+
+  /**
+   * Keeps a part of the begun delivery, up to one byte above the largest message: that shows whom it is for.
+   * @returns by how much `begunCost` grew
+   */
+  keepPart(part: Buffer, maxBytes: number): number {
+    const wanted = Math.max(0, maxBytes + 1 - this.#begunBytes);
+    this.#begunBytes += part.length;
+    if (wanted === 0 || part.length === 0) return 0;
+    const kept = part.length > wanted ? part.subarray(0, wanted) : part;
+    // A view of what was read would retain all of that until the delivery ends.
+    this.#parts.push(2 * kept.length < kept.buffer.byteLength ? copyOf(kept) : kept);
+    const cost = 2 * kept.length + PART_BYTES;
+    this.begunCost += cost;
+    return cost;
+  }
+
+  /** The delivery has ended, or was aborted. Returns what was kept of it. */
+  endDelivery(): Buffer {
+    const parts = this.#parts;
+    const [first] = parts;
+    if (parts.length > 0) this.#parts = [];
+    this.#begunBytes = 0;
+    this.begunCost = 0;
+    this.begunId = -1;
+    return parts.length === 1 && first !== undefined ? first : Buffer.concat(parts);
+  }
+}
+
+/** What is retained for a part of a delivery in addition to its bytes, about. */
+const PART_BYTES = 256;
+
+/** Outside of the pool that small buffers share. */
+function copyOf(bytes: Buffer): Buffer {
+  const copy = Buffer.allocUnsafeSlow(bytes.length);
+  bytes.copy(copy);
+  return copy;
+}
+
+/** The end of a link by which the client receives. */
+export class SenderEndpoint extends LinkEndpoint<SenderHandler> {
+  /** Deliveries that may still be sent. */
+  credit = 0;
+  /** Whether the client wants the credit used up. */
+  isDraining = false;
+  /** Of what was written (transport, 2.6.7). What waits in the session's queue is not in it. */
+  deliveryCount = 0;
+  /** Credit that is used by what waits there. */
+  queued = 0;
+  unsettledCount = 0;
+
+  accept(
+    handler: SenderHandler,
+    fields: {
+      readonly source: string;
+      readonly target: string | null;
+      readonly sndSettleMode: number;
+      readonly filter: Buffer | null;
+    },
+  ): void {
+    this.handler = handler;
+    this.answerAttach({
+      source: { address: fields.source, filter: fields.filter, delivers: true },
+      target: { address: fields.target },
+      maxMessageBytes: 0,
+      sndSettleMode: fields.sndSettleMode,
+      // Both are served: what the client does not settle with its outcome is settled by this side.
+      rcvSettleMode: this.request.rcvSettleMode,
+      capabilities: [],
+    });
+  }
+
+  /** How many messages may be sent now, and leave at once. */
+  get sendable(): number {
+    return Math.max(0, Math.min(this.credit, this.session.sendable));
+  }
+
+  linkFlow(): LinkFlow {
+    const { ownHandle, deliveryCount, queued, isDraining: drain } = this;
+    return { ownHandle, deliveryCount, credit: this.credit + queued, drain };
+  }
+
+  /**
+   * Sends a message as the session's `nextDeliveryId`. There must be credit, and the session must have room.
+   * @param bytes the encoded message behind `TRANSFER_HEAD_BYTES` of room, which are overwritten
+   * @param observer learns what becomes of it
+   * @param isSettled it needs no outcome
+   */
+  send(bytes: Buffer, observer: WriteObserver, isSettled: boolean): void {
+    this.credit -= 1;
+    this.queued += 1;
+    this.session.send(this, bytes, observer, isSettled);
+  }
+
+  /** Nothing is left to send: the rest of the credit is used up, behind all that was sent before. */
+  drained(): void {
+    if (this.isDetachSent || this.session.isOver) return;
+    this.isDraining = false;
+    const advance = this.credit;
+    this.credit = 0;
+    this.queued += advance;
+    this.session.sendFlow(this, true, advance);
+  }
+
+  /** The client's view of the link (transport, 2.6.7). */
+  flow(deliveryCount: number, credit: number, isDraining: boolean): void {
+    const sent = (this.deliveryCount + this.queued) >>> 0;
+    const unseen = deliveryCount < 0 ? sent : Math.max(0, (sent - deliveryCount) | 0);
+    this.credit = Math.max(0, credit - unseen);
+    this.isDraining = isDraining;
+    this.handler?.onFlow();
+  }
+
+  /** Tells the client that a delivery is settled which it did not settle itself. Harmless if it did. */
+  settle(deliveryId: number): void {
+    this.session.settleSent(this, deliveryId);
+  }
+
+  override release(): void {
+    if (this.handler === null) return;
+    super.release();
+    this.session.forgetSent(this);
+  }
+}
+
+export type Endpoint = ReceiverEndpoint | SenderEndpoint;

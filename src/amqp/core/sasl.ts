@@ -1,0 +1,113 @@
+import type { Authenticator, User } from '../../access/user.ts';
+import { QuaysideError } from '../../model/errors.ts';
+import { authenticate, type Credentials } from '../../session/login.ts';
+import { quoteBytes } from '../../util/quote.ts';
+import { AMQP_LIMITS } from '../limits.ts';
+import { descriptorNumber, SASL } from './descriptors.ts';
+import { Fields } from './fields.ts';
+import { FRAME_TYPE, saslChallengeFrame, saslMechanismsFrame } from './frames.ts';
+import { decodeError, framingError, hex, ProtocolError } from './protocol-error.ts';
+
+/** Codes of `sasl-outcome` (security, 5.3.3.6). */
+export const SASL_CODE = {
+  ok: 0,
+  /** The credentials are wrong. */
+  auth: 1,
+  /** Something else is wrong with what the client sent. */
+  sys: 2,
+  /** It may succeed later. */
+  sysTemp: 4,
+} as const;
+
+const PLAIN = 'PLAIN';
+const NEED = 'SASL PLAIN needs the name and password of a user.';
+
+export const MECHANISMS = saslMechanismsFrame([PLAIN]);
+const CHALLENGE = saslChallengeFrame();
+
+/** The server's side of one SASL exchange, from behind its protocol header to the check of a password. */
+export class SaslLogin {
+  readonly #authenticator: Authenticator;
+  readonly #address: string;
+  readonly #send: (frame: Buffer) => void;
+  #isChallenged = false;
+
+  constructor(authenticator: Authenticator, address: string, send: (frame: Buffer) => void) {
+    this.#authenticator = authenticator;
+    this.#address = address;
+    this.#send = send;
+  }
+
+  /**
+   * Takes a whole frame. Returns null if another one has to follow, else the user, who may take a while.
+   * @throws ProtocolError, and so does the promise
+   */
+  take(bytes: Buffer, start: number, end: number): Promise<User> | null {
+    const response = this.#read(bytes, start, end);
+    if (response === null) {
+      if (this.#isChallenged) throw unauthorized(NEED);
+      this.#isChallenged = true;
+      this.#send(CHALLENGE);
+      return null;
+    }
+    const credentials = readPlain(response);
+    if (credentials === null) throw unauthorized(NEED);
+    return authenticate(this.#authenticator, credentials, this.#address, NEED).catch(reject);
+  }
+
+  /** The response of a `sasl-init`, or of a `sasl-response` if one was asked for; null if it has none. */
+  #read(bytes: Buffer, start: number, end: number): Buffer | null {
+    const offset = start + 4 * (bytes[start + 4] ?? 0);
+    if (offset < start + 8 || offset > end) {
+      throw framingError('The data offset of a SASL frame is outside of the frame.');
+    }
+    if (bytes[start + 5] !== FRAME_TYPE.sasl) {
+      throw framingError(`Frame type ${bytes[start + 5]} came before the login. Allowed: 1 (SASL).`);
+    }
+    const fields = new Fields(AMQP_LIMITS);
+    const type = descriptorNumber(fields.enter(bytes, offset, end));
+    if (type !== (this.#isChallenged ? SASL.response : SASL.init)) {
+      throw decodeError(
+        `The SASL frame ${hex(type)} came. Expected: ${this.#isChallenged ? 'sasl-response' : 'sasl-init'}.`,
+      );
+    }
+    const mechanism = this.#isChallenged ? PLAIN : fields.symbol('mechanism');
+    const response = fields.binary(this.#isChallenged ? 'response' : 'initial-response');
+    if (!this.#isChallenged) fields.string('hostname');
+    fields.finish();
+    if (mechanism === PLAIN) return response;
+    throw unauthorized(`SASL mechanism ${quoteBytes(mechanism ?? '')} is not served. Allowed: ${PLAIN}.`);
+  }
+}
+
+/** The credentials of a PLAIN response (RFC 4616); null if it is none, or acts as another user. */
+export function readPlain(response: Buffer): Credentials | null {
+  const parts = response.toString('latin1').split('\0');
+  const [authorizedAs, login, passcode] = parts;
+  if (parts.length !== 3 || login === undefined || passcode === undefined) return null;
+  if (authorizedAs !== '' && authorizedAs !== login) return null;
+  return { login, passcode };
+}
+
+/** The code of the outcome for a login that was rejected with this condition. */
+export function saslCodeOf(condition: string): number {
+  switch (condition) {
+    case 'amqp:unauthorized-access':
+      return SASL_CODE.auth;
+    case 'amqp:decode-error':
+    case 'amqp:connection:framing-error':
+      return SASL_CODE.sys;
+    default:
+      return SASL_CODE.sysTemp;
+  }
+}
+
+function reject(error: unknown): never {
+  if (!(error instanceof QuaysideError)) throw error;
+  if (error.code === 'unauthorized') throw unauthorized(error.message);
+  throw new ProtocolError('amqp:resource-limit-exceeded', error.message);
+}
+
+function unauthorized(description: string): ProtocolError {
+  return new ProtocolError('amqp:unauthorized-access', description);
+}

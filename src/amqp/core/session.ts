@@ -1,0 +1,450 @@
+import type { WriteObserver } from '../../session/outstanding.ts';
+import { AMQP_LIMITS } from '../limits.ts';
+import {
+  beginFrame,
+  dispositionFrame,
+  endFrame,
+  flowFrame,
+  type LinkFlow,
+  type ReplyOutcome,
+  TRANSFER_HEAD_BYTES,
+  writeTransferHead,
+} from './frames.ts';
+import type { DeliveryState, Endpoint, SenderEndpoint } from './link.ts';
+import { type AmqpError, invalidField, limitExceeded, ProtocolError } from './protocol-error.ts';
+
+/** The connection as its sessions see it. */
+export interface SessionHost {
+  /** The largest frame that the client takes. */
+  readonly peerFrameBytes: number;
+  /** A frame for the client; the message that `observer` is for ends with it. */
+  send(frame: Buffer, observer: WriteObserver | null): void;
+  /** Calls `flush` of the connection at the end of this turn. */
+  planFlush(): void;
+  /** There may be room for more deliveries. */
+  onRoom(session: SessionEndpoint): void;
+}
+
+/** A message on its way to the client. */
+interface Departure {
+  readonly endpoint: SenderEndpoint;
+  readonly deliveryId: number;
+  readonly observer: WriteObserver;
+  /** Encoded, behind `TRANSFER_HEAD_BYTES` of room. */
+  readonly bytes: Buffer;
+  readonly isSettled: boolean;
+  /** The next byte to send. */
+  at: number;
+}
+
+/** A flow of a link that has to stay behind its messages. */
+interface DepartingFlow {
+  readonly endpoint: SenderEndpoint;
+  readonly bytes: null;
+  /** Whether the client's drain is done; else it asked for an echo. */
+  readonly isDrained: boolean;
+  /** Credit that is used up by it. */
+  readonly advance: number;
+}
+
+/** Settlements that one disposition carries. */
+interface PendingSettlement {
+  readonly isReceiver: boolean;
+  readonly first: number;
+  last: number;
+  readonly outcome: ReplyOutcome | null;
+}
+
+/** `a` - `b` in the arithmetic of serial numbers (RFC 1982; transport, 2.8.10). */
+export function serialDifference(a: number, b: number): number {
+  return (a - b) | 0;
+}
+
+function next(id: number): number {
+  return (id + 1) >>> 0;
+}
+
+const WINDOW = AMQP_LIMITS.unsettled;
+const INITIAL_RING = 16;
+
+/**
+ * This server's end of a session (transport, 2.5). All ids are serial numbers of 32 bits, which wrap.
+ *
+ * Sent deliveries that are not settled are in a ring by their ids. The ring grows to `AMQP_LIMITS.unsettled`; the
+ * next id is given out when its place is free, that is, when the oldest is settled. Messages that the client's window
+ * has no room for wait in one queue with the flows that report used credit, so that a drained link's flow never
+ * overtakes a transfer.
+ */
+export class SessionEndpoint {
+  /** This server's channel, and the client's. */
+  readonly channel: number;
+  readonly peerChannel: number;
+  /** By the client's handles. A link whose `detach` was sent stays until the client confirms it. */
+  readonly endpoints: (Endpoint | undefined)[] = [];
+  /** The number of handles that the client allows. */
+  readonly peerHandles: number;
+  isOver = false;
+  readonly #host: SessionHost;
+  readonly #ownHandles: boolean[] = [];
+
+  // What the client sends.
+  #nextIncomingId: number;
+  /** Transfers that the client may still send by what was announced. */
+  #incomingLeft: number = WINDOW;
+  /** Deliveries that have begun and that are not settled. */
+  #unsettledIn = 0;
+  /** -1: any will do. */
+  #nextPeerDeliveryId = -1;
+
+  // What is sent to the client.
+  readonly #firstOutgoingId: number;
+  #nextOutgoingId: number;
+  #remoteWindow: number;
+  #nextDeliveryId: number;
+  /** No delivery before it is unsettled. */
+  #oldestId: number;
+  #hasSent = false;
+  /** The links of unsettled deliveries, by ids modulo the ring's length. */
+  #ring: (SenderEndpoint | undefined)[] = Array<undefined>(INITIAL_RING).fill(undefined);
+  readonly #queue: (Departure | DepartingFlow)[] = [];
+  #pending: PendingSettlement | null = null;
+
+  constructor(
+    host: SessionHost,
+    fields: {
+      readonly channel: number;
+      readonly peerChannel: number;
+      readonly peerHandles: number;
+      readonly nextIncomingId: number;
+      readonly remoteWindow: number;
+      /** The first id of transfers and of deliveries. */
+      readonly firstId: number;
+    },
+  ) {
+    this.#host = host;
+    this.channel = fields.channel;
+    this.peerChannel = fields.peerChannel;
+    this.peerHandles = fields.peerHandles;
+    this.#nextIncomingId = fields.nextIncomingId;
+    this.#remoteWindow = fields.remoteWindow;
+    this.#firstOutgoingId = fields.firstId;
+    this.#nextOutgoingId = fields.firstId;
+    this.#nextDeliveryId = fields.firstId;
+    this.#oldestId = fields.firstId;
+    host.send(
+      beginFrame(this.channel, {
+        remoteChannel: this.peerChannel,
+        nextOutgoingId: this.#nextOutgoingId,
+        incomingWindow: WINDOW,
+        outgoingWindow: WINDOW,
+        handleMax: AMQP_LIMITS.handleMax,
+      }),
+      null,
+    );
+  }
+
+  /** The id of the next delivery that is sent. */
+  get nextDeliveryId(): number {
+    return this.#nextDeliveryId;
+  }
+
+  /** Deliveries that may still be unsettled. */
+  get available(): number {
+    return WINDOW - ((this.#nextDeliveryId - this.#oldestId) >>> 0);
+  }
+
+  /** Deliveries that may be sent now, and leave at once. */
+  get sendable(): number {
+    return Math.min(this.available, this.#remoteWindow - this.#queue.length);
+  }
+
+  // Links.
+
+  /** The lowest handle of this side that is free; the client allows `peerHandles`. Null: there is none. */
+  takeHandle(): number | null {
+    const free = this.#ownHandles.indexOf(false);
+    const handle = free === -1 ? this.#ownHandles.length : free;
+    if (handle >= this.peerHandles) return null;
+    this.#ownHandles[handle] = true;
+    return handle;
+  }
+
+  /** Both sides have detached. */
+  removeEndpoint({ request, ownHandle }: Endpoint): void {
+    this.endpoints[request.handle] = undefined;
+    this.#ownHandles[ownHandle] = false;
+  }
+
+  /** A frame behind the settlements that came before it. */
+  write(frame: Buffer): void {
+    this.#flushSettlements();
+    this.#host.send(frame, null);
+  }
+
+  /** The client has ended it. */
+  end(): void {
+    this.write(endFrame(this.channel));
+    this.isOver = true;
+    for (const departure of this.#queue.splice(0)) if (departure.bytes !== null) departure.observer.lost();
+  }
+
+  /** What was gathered in this turn leaves. */
+  flush(): void {
+    if (this.isOver) return;
+    this.#flushSettlements();
+    if (this.#incomingLeft < (WINDOW - this.#unsettledIn) / 2) this.writeFlow(null);
+  }
+
+  writeFlow(link: LinkFlow | null): void {
+    this.#flushSettlements();
+    this.#incomingLeft = WINDOW - this.#unsettledIn;
+    const state = {
+      nextIncomingId: this.#nextIncomingId,
+      incomingWindow: this.#incomingLeft,
+      nextOutgoingId: this.#nextOutgoingId,
+      outgoingWindow: WINDOW,
+    };
+    this.#host.send(flowFrame(this.channel, state, link), null);
+  }
+
+  /**
+   * The client's view of the session (transport, 2.5.6).
+   * @param nextIncomingId -1: it has not seen the `begin` of this side
+   */
+  flow(nextIncomingId: number, incomingWindow: number): void {
+    const seen = nextIncomingId < 0 ? this.#firstOutgoingId : nextIncomingId;
+    const unseen = Math.max(0, serialDifference(this.#nextOutgoingId, seen));
+    this.#remoteWindow = Math.max(0, incomingWindow - unseen);
+    this.#pump();
+  }
+
+  // What the client sends.
+
+  /** Counts a transfer of the client. @throws ProtocolError if it has no window */
+  countTransfer(): void {
+    if (this.#incomingLeft <= 0) {
+      throw new ProtocolError(
+        'amqp:session:window-violation',
+        'A transfer came although the incoming-window of its session is 0.',
+      );
+    }
+    this.#incomingLeft -= 1;
+    this.#nextIncomingId = next(this.#nextIncomingId);
+    if (this.#incomingLeft < (WINDOW - this.#unsettledIn) / 2) this.#host.planFlush();
+  }
+
+  /** A delivery of the client begins. @throws ProtocolError if its id is not the next */
+  beginDelivery(deliveryId: number): void {
+    if (this.#nextPeerDeliveryId !== -1 && deliveryId !== this.#nextPeerDeliveryId) {
+      throw invalidField(`delivery-id is ${deliveryId}. Expected: ${this.#nextPeerDeliveryId}.`);
+    }
+    this.#nextPeerDeliveryId = next(deliveryId);
+    this.#unsettledIn += 1;
+  }
+
+  /** Settles a delivery of the client with an outcome; adjacent ones share a disposition. */
+  settleReceived(deliveryId: number, outcome: ReplyOutcome, error: AmqpError | null = null): void {
+    this.#unsettledIn -= 1;
+    if (this.isOver) return;
+    if (error === null) {
+      this.#settle(true, deliveryId, outcome);
+      return;
+    }
+    this.#flushSettlements();
+    this.#host.send(dispositionFrame(this.channel, true, deliveryId, deliveryId, outcome, error), null);
+    this.#host.planFlush();
+  }
+
+  /** A delivery of the client is over, and needs no word: it came settled, or its link ended. */
+  forgetReceived(): void {
+    this.#unsettledIn -= 1;
+    if (!this.isOver) this.#host.planFlush();
+  }
+
+  // What is sent to the client.
+
+  /** Sends a message as `nextDeliveryId`, or queues it until the client's window opens. */
+  send(endpoint: SenderEndpoint, bytes: Buffer, observer: WriteObserver, isSettled: boolean): void {
+    if (this.available <= 0) throw new Error('The session has no room for another unsettled delivery.');
+    const deliveryId = this.#nextDeliveryId;
+    this.#hasSent = true;
+    this.#nextDeliveryId = next(deliveryId);
+    if (isSettled) this.#advanceOldest();
+    else this.#remember(deliveryId, endpoint);
+    this.#queue.push({ endpoint, deliveryId, observer, bytes, isSettled, at: TRANSFER_HEAD_BYTES });
+    if (this.#queue.length === 1) this.#pump();
+  }
+
+  /** Sends a flow of a link behind all messages of that link that were sent before. */
+  sendFlow(endpoint: SenderEndpoint, isDrained: boolean, advance: number): void {
+    const flow: DepartingFlow = { endpoint, bytes: null, isDrained, advance };
+    if (this.#queue.some((other) => other.endpoint === endpoint)) this.#queue.push(flow);
+    else this.#writeLinkFlow(flow);
+  }
+
+  /**
+   * Checks the range of a disposition of the client, so that going over it is bounded.
+   * @param isPeerReceiver about what was sent to the client
+   */
+  checkRange(isPeerReceiver: boolean, first: number, last: number): void {
+    const newest =
+      ((isPeerReceiver ? this.#nextDeliveryId : Math.max(0, this.#nextPeerDeliveryId)) - 1) >>> 0;
+    const length = serialDifference(last, first);
+    if (length < 0) {
+      throw invalidField(`A disposition is from ${first} to ${last}. last must not be lower than first.`);
+    }
+    const hasNone = isPeerReceiver ? !this.#hasSent : this.#nextPeerDeliveryId < 0;
+    if (hasNone) throw invalidField(`A disposition is about delivery ${last}, but there was none.`);
+    if (serialDifference(last, newest) > 0) {
+      throw invalidField(`A disposition is about delivery ${last}. The newest is ${newest}.`);
+    }
+    if (length >= WINDOW) {
+      throw limitExceeded(`A disposition is about ${length + 1} deliveries. Allowed: at most ${WINDOW}.`);
+    }
+  }
+
+  /** A disposition of the client about what was sent to it. What is settled already is passed over. */
+  disposition(first: number, last: number, state: DeliveryState, isSettled: boolean): void {
+    for (let id = first; ; id = next(id)) {
+      const endpoint = this.#unsettled(id);
+      if (endpoint !== undefined) {
+        if (isSettled) this.#forget(id);
+        endpoint.handler?.onDisposition(id, state, isSettled);
+      }
+      if (id === last) break;
+    }
+    if (isSettled) this.#host.onRoom(this);
+  }
+
+  settleSent(endpoint: SenderEndpoint, deliveryId: number): void {
+    if (this.isOver || this.#unsettled(deliveryId) !== endpoint) return;
+    this.#forget(deliveryId);
+    this.#settle(false, deliveryId, null);
+    this.#host.onRoom(this);
+  }
+
+  /** A link is over: what it has not sent is lost, and nothing of it will be settled. */
+  forgetSent(endpoint: SenderEndpoint): void {
+    for (let id = this.#oldestId; endpoint.unsettledCount > 0; id = next(id)) {
+      if (this.#unsettled(id) === endpoint) this.#forget(id);
+    }
+    if (this.#queue.length > 0) {
+      for (const departure of this.#queue.splice(0)) {
+        if (departure.endpoint !== endpoint) this.#queue.push(departure);
+        else if (departure.bytes !== null) departure.observer.lost();
+      }
+      endpoint.queued = 0;
+      this.#pump();
+    }
+    this.#host.onRoom(this);
+  }
+
+  #pump(): void {
+    for (let first = this.#queue[0]; first !== undefined; first = this.#queue[0]) {
+      if (first.bytes === null) this.#writeLinkFlow(first);
+      else if (!this.#transfer(first)) return;
+      this.#queue.shift();
+    }
+  }
+
+  #writeLinkFlow({ endpoint, isDrained, advance }: DepartingFlow): void {
+    endpoint.queued -= advance;
+    endpoint.deliveryCount = (endpoint.deliveryCount + advance) >>> 0;
+    this.writeFlow({ ...endpoint.linkFlow(), drain: isDrained || endpoint.isDraining });
+  }
+
+  /** Sends what the client's window has room for; returns whether that was the rest of the message. */
+  #transfer(departure: Departure): boolean {
+    const { endpoint, deliveryId, observer, bytes, isSettled } = departure;
+    const maxPayload = this.#host.peerFrameBytes - TRANSFER_HEAD_BYTES;
+    while (this.#remoteWindow > 0) {
+      const { at } = departure;
+      const isFirst = at === TRANSFER_HEAD_BYTES;
+      if (isFirst) {
+        endpoint.queued -= 1;
+        endpoint.deliveryCount = next(endpoint.deliveryCount);
+        this.#flushSettlements();
+      }
+      const end = Math.min(bytes.length, at + maxPayload);
+      departure.at = end;
+      // Only in front of the first part is there room for a head.
+      const frame = isFirst ? bytes : Buffer.allocUnsafe(TRANSFER_HEAD_BYTES + end - at);
+      if (!isFirst) bytes.copy(frame, TRANSFER_HEAD_BYTES, at, end);
+      const head = { channel: this.channel, handle: endpoint.ownHandle, deliveryId };
+      const hasMore = end < bytes.length;
+      const frameEnd = TRANSFER_HEAD_BYTES + end - at;
+      const start = writeTransferHead(frame, frameEnd, head, isSettled, hasMore);
+      this.#remoteWindow -= 1;
+      this.#nextOutgoingId = next(this.#nextOutgoingId);
+      this.#host.send(frame.subarray(start, frameEnd), hasMore ? null : observer);
+      if (!hasMore) return true;
+    }
+    return false;
+  }
+
+  // The ring.
+
+  #unsettled(id: number): SenderEndpoint | undefined {
+    if ((id - this.#oldestId) >>> 0 >= (this.#nextDeliveryId - this.#oldestId) >>> 0) return undefined;
+    return this.#ring[id & (this.#ring.length - 1)];
+  }
+
+  #remember(id: number, endpoint: SenderEndpoint): void {
+    while ((id - this.#oldestId) >>> 0 >= this.#ring.length) this.#growRing();
+    this.#ring[id & (this.#ring.length - 1)] = endpoint;
+    endpoint.unsettledCount += 1;
+  }
+
+  #growRing(): void {
+    const { length } = this.#ring;
+    const ring = Array<SenderEndpoint | undefined>(2 * length).fill(undefined);
+    for (let i = 0; i < length; i++) {
+      const id = this.#oldestId + i;
+      ring[id & (ring.length - 1)] = this.#ring[id & (length - 1)];
+    }
+    this.#ring = ring;
+  }
+
+  #forget(id: number): void {
+    const at = id & (this.#ring.length - 1);
+    const endpoint = this.#ring[at];
+    if (endpoint !== undefined) endpoint.unsettledCount -= 1;
+    this.#ring[at] = undefined;
+    this.#advanceOldest();
+  }
+
+  #advanceOldest(): void {
+    while (
+      this.#oldestId !== this.#nextDeliveryId &&
+      this.#ring[this.#oldestId & (this.#ring.length - 1)] === undefined
+    ) {
+      this.#oldestId = next(this.#oldestId);
+    }
+  }
+
+  // Settlements that share dispositions.
+
+  #settle(isReceiver: boolean, id: number, outcome: ReplyOutcome | null): void {
+    const pending = this.#pending;
+    if (
+      pending !== null &&
+      pending.isReceiver === isReceiver &&
+      pending.outcome === outcome &&
+      id === next(pending.last)
+    ) {
+      pending.last = id;
+      return;
+    }
+    this.#flushSettlements();
+    this.#pending = { isReceiver, first: id, last: id, outcome };
+    this.#host.planFlush();
+  }
+
+  #flushSettlements(): void {
+    const pending = this.#pending;
+    if (pending === null) return;
+    this.#pending = null;
+    const { isReceiver, first, last, outcome } = pending;
+    this.#host.send(dispositionFrame(this.channel, isReceiver, first, last, outcome, null), null);
+  }
+}

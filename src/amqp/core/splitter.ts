@@ -1,0 +1,109 @@
+import { framingError } from './protocol-error.ts';
+
+const HEADER_BYTES = 8;
+const EMPTY: Buffer = Buffer.alloc(0);
+/** The buffer of a frame that came in part has this size at first; it grows with what has come. */
+const FIRST_BUFFER_BYTES = 512;
+
+/**
+ * Splits a stream of bytes into frames. Whole frames stay in the chunk that they came in; only one that came in parts is
+ * copied, to a buffer of at most twice the bytes that have come of it.
+ */
+export class FrameSplitter {
+  /** The largest frame. */
+  maxBytes: number;
+  #chunk: Buffer = EMPTY;
+  #at = 0;
+  /** The start of a frame whose end has not come yet. */
+  #part: Buffer = EMPTY;
+  #partBytes = 0;
+  /** The frame that `next` found. */
+  bytes: Buffer = EMPTY;
+  start = 0;
+  end = 0;
+
+  constructor(maxBytes: number) {
+    this.maxBytes = maxBytes;
+  }
+
+  push(chunk: Buffer): void {
+    const isUsedUp = this.#at === this.#chunk.length;
+    this.#chunk = isUsedUp ? chunk : Buffer.concat([this.#chunk.subarray(this.#at), chunk]);
+    this.#at = 0;
+  }
+
+  /**
+   * Finds the next whole frame; false if there is none yet.
+   * @throws ProtocolError `amqp:connection:framing-error`, as soon as a size is read that no frame may have
+   */
+  next(): boolean {
+    if (this.#partBytes > 0) return this.#finishPart();
+    const left = this.#chunk.length - this.#at;
+    if (left >= 4) {
+      const size = this.#checked(this.#chunk.readUInt32BE(this.#at));
+      if (size <= left) {
+        this.bytes = this.#chunk;
+        this.start = this.#at;
+        this.end = this.#at + size;
+        this.#at = this.end;
+        return true;
+      }
+    }
+    if (left > 0) this.#keep(left);
+    this.#release();
+    return false;
+  }
+
+  /** The next `count` bytes; null if they have not all come. */
+  raw(count: number): Buffer | null {
+    if (this.#chunk.length - this.#at < count) return null;
+    this.#at += count;
+    return this.#chunk.subarray(this.#at - count, this.#at);
+  }
+
+  #finishPart(): boolean {
+    if (this.#partBytes < 4) this.#keep(Math.min(4 - this.#partBytes, this.#chunk.length - this.#at));
+    if (this.#partBytes >= 4) {
+      const size = this.#checked(this.#part.readUInt32BE(0));
+      this.#keep(Math.min(size - this.#partBytes, this.#chunk.length - this.#at));
+      if (this.#partBytes === size) {
+        this.bytes = this.#part;
+        this.start = 0;
+        this.end = size;
+        this.#part = EMPTY;
+        this.#partBytes = 0;
+        return true;
+      }
+    }
+    this.#release();
+    return false;
+  }
+
+  #keep(count: number): void {
+    const needed = this.#partBytes + count;
+    if (needed > this.#part.length) {
+      const capacity = Math.min(this.maxBytes, Math.max(FIRST_BUFFER_BYTES, 2 * needed));
+      const larger = Buffer.allocUnsafeSlow(Math.max(needed, capacity));
+      this.#part.copy(larger, 0, 0, this.#partBytes);
+      this.#part = larger;
+    }
+    this.#chunk.copy(this.#part, this.#partBytes, this.#at, this.#at + count);
+    this.#partBytes = needed;
+    this.#at += count;
+  }
+
+  /** Releases a chunk that is used up. */
+  #release(): void {
+    this.#chunk = EMPTY;
+    this.bytes = EMPTY;
+    this.#at = 0;
+  }
+
+  #checked(size: number): number {
+    if (size < HEADER_BYTES) throw framingError(`A frame has ${size} bytes, less than its header.`);
+    if (size > this.maxBytes) {
+      throw framingError(`A frame has ${size} bytes. Allowed: at most ${this.maxBytes}.`);
+    }
+    return size;
+  }
+}

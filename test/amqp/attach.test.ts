@@ -1,0 +1,171 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import { answers, EndpointDriver } from './endpoint.ts';
+import { conditionOf, KIND } from './raw-client.ts';
+import {
+  attachReceiver,
+  attachSender,
+  begin,
+  bytes,
+  dataSection,
+  described,
+  detach,
+  FALSE,
+  list8,
+  map8,
+  NULL,
+  open,
+  smallUlong,
+  str,
+  sym,
+  TRUE,
+  transfer,
+  ubyte,
+  uint,
+  type Wire,
+} from './wire.ts';
+
+const FRAMING = 'amqp:connection:framing-error';
+const DECODE = 'amqp:decode-error';
+const FIELD = 'amqp:invalid-field';
+const LIMIT = 'amqp:resource-limit-exceeded';
+const NOT_IMPLEMENTED = 'amqp:not-implemented';
+
+describe('The endpoint of a connection, of attach', () => {
+  const source = described(0x28, list8(str('N/q')));
+  const target = described(0x29, list8(str('N/q')));
+  const sender = [str('l'), uint(0), FALSE, NULL, NULL, source, target, NULL, NULL, uint(0)];
+  const receiver = [str('l'), uint(0), TRUE, ubyte(2), ubyte(1)];
+  const withSource = (...fields: Wire[]): Wire[] => [...receiver, described(0x28, list8(...fields))];
+  const withTarget = (...fields: Wire[]): Wire[] => [...receiver, NULL, described(0x29, list8(...fields))];
+
+  answers('attach', {
+    'a sender': [sender, 'passed'],
+    'a receiver': [receiver, 'passed'],
+    'no name': [[NULL, uint(0), TRUE], FIELD],
+    'a name that is no UTF-8': [[str(Buffer.from([0xff])), uint(0), TRUE], DECODE],
+    'a name of 513 bytes': [[str('n'.repeat(513)), uint(0), TRUE], LIMIT],
+    'a name of 512 bytes': [[str('n'.repeat(512)), uint(0), TRUE], 'passed'],
+    'no handle': [[str('l'), NULL, TRUE], DECODE],
+    'a handle above the highest': [[str('l'), uint(256), TRUE], FRAMING],
+    'no role': [[str('l'), uint(0)], FIELD],
+    'a role that is a number': [[str('l'), uint(0), uint(1)], DECODE],
+    'a snd-settle-mode of 3': [[str('l'), uint(0), TRUE, ubyte(3)], FIELD],
+    'a rcv-settle-mode of 2': [[str('l'), uint(0), TRUE, NULL, ubyte(2)], FIELD],
+    'a source that is a target': [[...receiver, target], DECODE],
+    'a source that is a string': [[...receiver, str('N/q')], DECODE],
+    'a target that is a source': [[...receiver, NULL, source], DECODE],
+    'a coordinator': [[...receiver, NULL, described(0x30, list8())], NOT_IMPLEMENTED],
+    'an address of a source that is no UTF-8': [
+      withSource(str(Buffer.from('N/M\xfcller', 'latin1'))),
+      DECODE,
+    ],
+    'an address of a target that is no UTF-8': [
+      withTarget(str(Buffer.from('N/M\xfcller', 'latin1'))),
+      DECODE,
+    ],
+    'an address that is a symbol': [withSource(sym('N/q')), DECODE],
+    'an address that is a map': [withTarget(map8()), DECODE],
+    'a durable that is a boolean': [withSource(NULL, TRUE), DECODE],
+    'an expiry-policy that is a string': [withSource(NULL, NULL, str('never')), DECODE],
+    'a dynamic that is a number': [withSource(NULL, NULL, NULL, NULL, uint(1)), DECODE],
+    'a filter that is a list': [withSource(NULL, NULL, NULL, NULL, NULL, NULL, NULL, list8()), DECODE],
+    'a filter': [
+      withSource(NULL, NULL, NULL, NULL, NULL, NULL, NULL, map8(sym('f'), described('x:y', str('G')))),
+      'passed',
+    ],
+    'a default-outcome and outcomes': [
+      withSource(...Array<Wire>(8).fill(NULL), described(0x26, list8()), sym('amqp:released:list')),
+      'passed',
+    ],
+    'capabilities of a source that are a list': [
+      withSource(...Array<Wire>(9).fill(NULL), sym('amqp:released:list'), list8()),
+      DECODE,
+    ],
+    'offered-capabilities that are a string': [[...sender, NULL, str('x')], DECODE],
+    'desired-capabilities that are a string': [[...sender, NULL, NULL, str('x')], DECODE],
+    'properties that are a list': [[...sender, NULL, NULL, NULL, list8()], DECODE],
+    'outcomes that are a list': [withSource(...Array<Wire>(9).fill(NULL), list8()), DECODE],
+    'capabilities of a target that are a string': [
+      withTarget(...Array<Wire>(6).fill(NULL), str('queue')),
+      DECODE,
+    ],
+    'an unsettled that is a list': [[...receiver, NULL, NULL, list8()], DECODE],
+    'a sender without initial-delivery-count': [sender.slice(0, 9), FIELD],
+    'a max-message-size that is an uint': [[...sender, uint(1)], DECODE],
+    'a max-message-size': [[...sender, smallUlong(1)], 'passed'],
+    'a list within lists within lists': [
+      [...sender, NULL, NULL, NULL, map8(sym('p'), list8(list8(list8())))],
+      'passed',
+    ],
+  });
+
+  it('refuses a handle that is in use', () => {
+    const driver = new EndpointDriver().begun();
+    driver.receive(attachReceiver());
+    assert.equal(driver.refusal(attachReceiver({ name: 'other' })), 'amqp:session:handle-in-use');
+  });
+
+  it('tells links of one name apart by their direction, and ends an older one of the same', () => {
+    const driver = new EndpointDriver().begun();
+    driver.receive(attachReceiver({ handle: 0 }), attachSender({ handle: 1 })).forget();
+    driver.receive(attachSender({ handle: 2 }));
+    assert.deepEqual(driver.kinds, [KIND.detach, KIND.attach, KIND.flow]);
+    assert.equal(conditionOf(driver.frames[0] ?? Buffer.alloc(0)), 'amqp:link:stolen');
+    assert.deepEqual(driver.detached, [driver.links[1]]);
+    // The client confirms it, and then has the handle again.
+    assert.deepEqual(driver.forget().receive(detach(1)).frames, []);
+    assert.equal(driver.refusal(attachSender({ name: 'other', handle: 1 })), 'passed');
+  });
+
+  it('ends an older link of the same name in another session', () => {
+    const driver = new EndpointDriver().begun().receive(begin(1), attachSender()).forget();
+    driver.receive(attachSender({ channel: 1 }));
+    assert.deepEqual(
+      driver.frames.map((bytes) => [bytes[10], bytes.readUInt16BE(6)]),
+      [
+        [KIND.detach, 0],
+        [KIND.attach, 1],
+        [KIND.flow, 1],
+      ],
+    );
+  });
+
+  it('answers one that is refused without a terminus and with a detach, and discards what came behind it', () => {
+    const driver = new EndpointDriver({ refused: 'N/no' }).begun().forget();
+    driver.receive(
+      attachSender({ address: 'N/no' }),
+      transfer(dataSection('x')),
+      transfer(dataSection('y'), { id: 1 }),
+    );
+    assert.deepEqual(driver.kinds, [KIND.attach, KIND.detach]);
+    assert.ok(driver.frames[0]?.includes(bytes(0x40, 0x40)));
+    driver.endpoint.flush();
+    assert.deepEqual(driver.kinds, [KIND.attach, KIND.detach, KIND.disposition]);
+    assert.deepEqual(driver.messages, []);
+    assert.equal(driver.receive(detach()).refusal(attachSender()), 'passed');
+  });
+
+  it('refuses more links than the peer has handles', () => {
+    const driver = new EndpointDriver();
+    driver.receive(open());
+    driver.receive(begin(0, uint(0)));
+    driver.receive(attachReceiver());
+    assert.equal(driver.refusal(attachReceiver({ handle: 1, name: 'b' })), 'amqp:not-allowed');
+  });
+
+  it('lets a name and a handle be used again after a detach', () => {
+    const driver = new EndpointDriver().begun();
+    driver.receive(attachReceiver());
+    driver.receive(detach());
+    assert.equal(driver.refusal(attachReceiver()), 'passed');
+  });
+
+  for (const name of ['l', '__proto__', 'constructor', 'ä', 'n'.repeat(300)]) {
+    it(`answers the link ${name.slice(0, 12)} with its name`, () => {
+      const driver = new EndpointDriver().begun().forget();
+      driver.receive(attachReceiver({ name }));
+      assert.ok(driver.frames[0]?.includes(str(name)));
+    });
+  }
+});

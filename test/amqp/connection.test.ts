@@ -1,0 +1,339 @@
+import assert from 'node:assert/strict';
+import { afterEach, beforeEach, describe, it } from 'node:test';
+import { AmqpNode, until } from './node.ts';
+import { conditionOf, KIND, type RawClient, type Said } from './raw-client.ts';
+import {
+  AMQP,
+  attachReceiver,
+  attachSender,
+  begin,
+  bin,
+  bytes,
+  close,
+  credit,
+  dataSection,
+  described,
+  detach,
+  disposition,
+  end,
+  frame,
+  furtherTransfer,
+  HEART_BEAT,
+  list8,
+  NULL,
+  open,
+  plain,
+  rawFrame,
+  SASL,
+  str,
+  transfer,
+  uint,
+  uint32,
+} from './wire.ts';
+
+const BODY = dataSection('body');
+const SENDING = [begin(), attachSender()];
+
+function kinds(said: readonly Said[]): Said['kind'][] {
+  return said.map(({ kind }) => kind);
+}
+
+/** The condition of the `close` that the server sends last. */
+async function closed(client: RawClient): Promise<string | null> {
+  const last = (await client.rest()).at(-1);
+  assert.equal(last?.kind, KIND.close);
+  return conditionOf(last.bytes);
+}
+
+describe('An AMQP connection', () => {
+  let node: AmqpNode;
+
+  beforeEach(async () => {
+    node = await AmqpNode.start();
+  });
+  afterEach(() => node.stop());
+
+  const gone = (): Promise<void> => until(() => node.server.counts.sessions === 0);
+  const bodyOf = async (name = 'q'): Promise<string> =>
+    Buffer.from((await node.pop(name))?.body ?? []).toString();
+
+  it('takes messages of one transfer and of several', async () => {
+    const client = await node.rawClient(...SENDING);
+    await client.until(KIND.flow);
+    client.write(transfer(BODY, { id: 0 }), transfer(BODY, { id: 1, more: true }));
+    client.write(furtherTransfer(BODY, true), furtherTransfer(BODY, false));
+    await client.until(KIND.disposition);
+    while ((await node.sizes('q')).ready < 2);
+    assert.deepEqual([await bodyOf(), await bodyOf()], ['body', 'bodybodybody']);
+  });
+
+  it('lets a sender and a receiver have the same name', async () => {
+    const client = await node.rawClient(begin(), attachSender({ name: 'q' }));
+    client.write(attachReceiver({ name: 'q', handle: 1 }));
+    for (const _ of [1, 2]) assert.ok((await client.until(KIND.attach)).includes(str('q')));
+    assert.deepEqual([node.server.counts.links, node.server.counts.subscriptions], [2, 1]);
+  });
+
+  it('lets a name, a handle and a channel be used again at once', async () => {
+    const client = await node.rawClient(...SENDING, detach(), attachSender(), end(), begin(), attachSender());
+    const said: Said['kind'][] = [];
+    while (said.filter((kind) => kind === KIND.attach).length < 3)
+      said.push((await client.next())?.kind ?? null);
+    assert.deepEqual(
+      said.filter((kind) => kind !== KIND.flow),
+      [KIND.begin, KIND.attach, KIND.detach, KIND.attach, KIND.end, KIND.begin, KIND.attach],
+    );
+  });
+
+  it('ends a link whose name another one takes, and gives back what it held', async () => {
+    await node.insert('q', 'x');
+    const client = await node.rawClient(begin(), attachReceiver(), credit(0, 1));
+    await client.until(KIND.transfer);
+    client.write(attachReceiver({ handle: 1 }), credit(1, 1));
+    assert.equal(conditionOf(await client.until(KIND.detach)), 'amqp:link:stolen');
+    await client.until(KIND.transfer);
+    assert.deepEqual([node.server.counts.links, node.server.counts.unacknowledged], [1, 1]);
+  });
+
+  it('takes what is sent without waiting for any answer', async () => {
+    const client = await node.stranger();
+    client.write(SASL, plain('test', 'test'), AMQP, open(), ...SENDING, transfer(BODY), close());
+    const said = kinds(await client.rest());
+    const answers = [KIND.open, KIND.begin, KIND.attach, KIND.flow, KIND.disposition, KIND.close];
+    assert.deepEqual(said, ['SASL', KIND.mechanisms, KIND.outcome, 'AMQP', ...answers]);
+    assert.equal(await bodyOf(), 'body');
+  });
+
+  it('drops an aborted delivery, and takes the next', async () => {
+    const client = await node.rawClient(...SENDING);
+    await client.until(KIND.flow);
+    client.write(transfer(dataSection('part'), { id: 0, more: true }));
+    client.write(
+      frame('transfer', [uint(0), ...Array<undefined>(8), bytes(0x41)]),
+      transfer(BODY, { id: 1 }),
+    );
+    await client.until(KIND.disposition);
+    assert.deepEqual([await bodyOf(), await node.pop('q')], ['body', null]);
+  });
+
+  it('lets others have their turn, however much a client sends at once', async () => {
+    const client = await node.rawClient(...SENDING);
+    await client.until(KIND.flow);
+    const { counts } = node.server;
+    const { frames } = counts;
+    const turns = new Set<number>();
+    const count = (): void => {
+      turns.add(counts.frames);
+      if (counts.frames < frames + 8_001) setImmediate(count);
+    };
+    setImmediate(count);
+    client.write(...Array<Buffer>(8_000).fill(HEART_BEAT), transfer(BODY));
+    await client.until(KIND.disposition);
+    assert.ok(turns.size > 3, `${turns.size} turns`);
+  });
+
+  it('answers a close with a close, and closes', async () => {
+    const client = await node.rawClient(begin(), close());
+    assert.deepEqual(kinds(await client.rest()), [KIND.begin, KIND.close]);
+    client.socket.end();
+    await gone();
+    assert.deepEqual(node.endReasons, []);
+  });
+
+  it('lets heart-beats pass', async () => {
+    const client = await node.rawClient(HEART_BEAT, begin());
+    await client.until(KIND.begin);
+  });
+
+  it('sends empty frames at three quarters of the idle-time-out that the client asks for', async () => {
+    const client = await node.stranger();
+    client.write(SASL, plain('test', 'test'), AMQP, open(NULL, NULL, NULL, uint32(10_000)));
+    await client.until(KIND.open);
+    node.clock.advance(7_500);
+    const beat = await client.next();
+    assert.deepEqual(beat?.bytes, HEART_BEAT);
+  });
+
+  it('ends a client that is silent for twice its idle-time-out', async () => {
+    await node.stop();
+    node = await AmqpNode.start({ options: { idleTimeoutMs: 30_000 } });
+    const client = await node.rawClient();
+    node.clock.advance(59_999);
+    assert.equal(node.server.counts.errors, 0);
+    node.clock.advance(1);
+    // Heart-beats of its own were not asked for.
+    assert.equal(await closed(client), 'amqp:resource-limit-exceeded');
+  });
+
+  const errors: Readonly<Record<string, [readonly Buffer[], string]>> = {
+    'a frame of 7 bytes': [[Buffer.from([0, 0, 0, 7, 2, 0, 0])], 'amqp:connection:framing-error'],
+    'a frame of 0 bytes': [[Buffer.alloc(8)], 'amqp:connection:framing-error'],
+    'a frame of 2^31 bytes': [[Buffer.from([0x80, 0, 0, 0])], 'amqp:connection:framing-error'],
+    'a frame of 2^32-1 bytes': [[Buffer.alloc(4, 0xff)], 'amqp:connection:framing-error'],
+    'a frame of one byte too many': [[Buffer.from([0, 2, 0, 1])], 'amqp:connection:framing-error'],
+    'a frame of SASL': [[rawFrame(1, 0, described(0x41, list8()))], 'amqp:connection:framing-error'],
+    'a list that is none': [[rawFrame(0, 0, described(0x11, str('x')))], 'amqp:decode-error'],
+    'a second open': [[open()], 'amqp:illegal-state'],
+    'a link without a session': [[attachSender()], 'amqp:connection:framing-error'],
+    'a disposition of 2^32 deliveries': [[begin(), disposition(0, 2 ** 32 - 1)], 'amqp:invalid-field'],
+    'a delivery without a tag': [
+      [...SENDING, frame('transfer', [uint(0), uint(0)], { payload: BODY })],
+      'amqp:invalid-field',
+    ],
+    'a coordinator': [
+      [
+        begin(),
+        frame('attach', [
+          str('l'),
+          uint(0),
+          bytes(0x42),
+          NULL,
+          NULL,
+          NULL,
+          described(0x30, list8()),
+          NULL,
+          NULL,
+          uint(0),
+        ]),
+      ],
+      'amqp:not-implemented',
+    ],
+    'a delivery with the state of a transaction': [
+      [
+        ...SENDING,
+        frame(
+          'transfer',
+          [uint(0), uint(0), bin('t'), NULL, NULL, NULL, NULL, described(0x34, list8(bin('x')))],
+          { payload: BODY },
+        ),
+      ],
+      'amqp:not-implemented',
+    ],
+  };
+  for (const [what, [frames, condition]] of Object.entries(errors)) {
+    it(`answers ${what} with a close that says ${condition}`, async () => {
+      const client = await node.rawClient(...frames);
+      assert.equal(await closed(client), condition);
+      assert.deepEqual(node.endReasons, [condition]);
+      assert.equal(node.server.counts.errors, 1);
+    });
+  }
+
+  it('executes what came before a protocol error, and reports it before it closes', async () => {
+    const client = await node.rawClient(...SENDING);
+    await client.until(KIND.flow);
+    client.write(transfer(BODY), Buffer.alloc(8));
+    assert.deepEqual(kinds(await client.rest()), [KIND.disposition, KIND.close]);
+    assert.equal(await bodyOf(), 'body');
+  });
+
+  it('opens before it closes, if the open of the client is what is wrong', async () => {
+    const client = await node.stranger();
+    client.write(SASL, plain('test', 'test'), AMQP, frame('open', []));
+    const said = kinds(await client.rest());
+    assert.deepEqual(said, ['SASL', KIND.mechanisms, KIND.outcome, 'AMQP', KIND.open, KIND.close]);
+  });
+
+  it('executes nothing behind a protocol error', async () => {
+    const client = await node.rawClient(...SENDING, Buffer.alloc(8), transfer(BODY));
+    await client.rest();
+    client.write(transfer(BODY));
+    assert.equal((await node.sizes('q')).ready, 0);
+  });
+
+  it('cuts a client that does not close after a protocol error', async () => {
+    const client = await node.rawClient(Buffer.alloc(8));
+    await closed(client);
+    assert.equal(node.server.counts.sessions, 1);
+    node.clock.advance(2_000);
+    await gone();
+  });
+
+  it('logs why it ended, in words', async () => {
+    const client = await node.rawClient(Buffer.alloc(8));
+    await closed(client);
+    const { fields } = node.logged[0] ?? assert.fail();
+    assert.equal(
+      (fields as { description?: string }).description,
+      'A frame has 0 bytes, less than its header.',
+    );
+  });
+
+  it('ends in the middle of a login with an outcome, if the server stops', async () => {
+    const client = await node.stranger();
+    client.write(SASL);
+    await client.until(KIND.mechanisms);
+    node.server.renewUsers((user) => user);
+    const stopped = node.server.stop();
+    assert.deepEqual(kinds(await client.rest()), [KIND.outcome]);
+    client.socket.end();
+    await stopped;
+  });
+
+  it('executes what a client sent that closes its side behind it', async () => {
+    const client = await node.rawClient(...SENDING);
+    await client.until(KIND.flow);
+    client.write(transfer(BODY));
+    client.socket.end();
+    await gone();
+    assert.equal(await bodyOf(), 'body');
+  });
+
+  it('reads nothing while too much is in flight to the engine', async () => {
+    const { asked, letGo } = node.holdInserts();
+    const client = await node.rawClient(...SENDING);
+    await client.until(KIND.flow);
+    const large = dataSection(Buffer.alloc(100_000));
+    for (let id = 0; id < 100; id++) client.write(transfer(large, { id }));
+    await asked;
+    const other = await node.rawClient();
+    other.socket.end();
+    await until(() => node.server.counts.sessions === 1);
+    const { receivedBytes } = node.server.counts;
+    assert.ok(receivedBytes < 9_000_000, `${receivedBytes}`);
+    letGo();
+    while ((await node.sizes('q')).ready < 100);
+  });
+
+  it('survives a fault of the server: the link ends, and the log says why', async () => {
+    const fault = new TypeError('a bug');
+    const client = await node.rawClient(begin());
+    const { broker } = node;
+    const { namespace } = broker;
+    broker.namespace = () => {
+      throw fault;
+    };
+    client.write(attachSender());
+    assert.equal(conditionOf(await client.until(KIND.detach)), 'amqp:internal-error');
+    broker.namespace = namespace;
+    assert.ok(node.logged.some(({ fields }) => (fields as { err?: unknown }).err === fault));
+  });
+
+  it('goes on where ids wrap at 2^32: sends, receives and settles', async () => {
+    await node.stop();
+    node = await AmqpNode.start({ firstId: 2 ** 32 - 5 });
+    const count = 20;
+    await node.insert('q', ...Array.from({ length: count }, (_, i) => String(i)));
+    const client = await node.rawClient(begin(), attachReceiver());
+    await client.until(KIND.attach);
+    client.write(
+      frame('flow', [uint(2 ** 32 - 5), uint(2048), uint(0), uint(2048), uint(0), uint(0), uint(count)]),
+    );
+    for (let i = 0; i < count; i++) {
+      const id = (2 ** 32 - 5 + i) % 2 ** 32;
+      assert.equal((await client.until(KIND.transfer)).readUInt32BE(17), id);
+    }
+    client.write(disposition(2 ** 32 - 5, 14));
+    await until(() => node.server.counts.unacknowledged === 0);
+    while ((await node.sizes('q')).reserved > 0);
+    assert.deepEqual(await node.sizes('q'), { ready: 0, scheduled: 0, reserved: 0 });
+    // What a client sends wraps as well.
+    client.write(attachSender({ name: 's', handle: 1, address: 'N/p' }));
+    await client.until(KIND.flow);
+    for (let i = 0; i < count; i++) {
+      client.write(transfer(BODY, { handle: 1, id: (2 ** 32 - 5 + i) % 2 ** 32 }));
+    }
+    while ((await node.sizes('p')).ready < count);
+    assert.equal(node.server.counts.sessions, 1);
+  });
+});

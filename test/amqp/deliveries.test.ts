@@ -1,0 +1,539 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import fc from 'fast-check';
+import { AMQP_LIMITS } from '../../src/amqp/limits.ts';
+import { EndpointDriver } from './endpoint.ts';
+import { KIND } from './raw-client.ts';
+import {
+  ACCEPTED,
+  attachReceiver,
+  attachSender,
+  begin,
+  bin,
+  bytes,
+  credit,
+  dataSection,
+  described,
+  detach,
+  disposition,
+  end,
+  FALSE,
+  frame,
+  furtherTransfer,
+  list8,
+  map8,
+  NULL,
+  str,
+  sym,
+  TRUE,
+  transfer,
+  ubyte,
+  uint,
+  uint32,
+  type Wire,
+} from './wire.ts';
+
+const DECODE = 'amqp:decode-error';
+const FIELD = 'amqp:invalid-field';
+const STATE = 'amqp:illegal-state';
+const LIMIT = 'amqp:resource-limit-exceeded';
+const NOT_IMPLEMENTED = 'amqp:not-implemented';
+const NO_CREDIT = 'amqp:link:transfer-limit-exceeded';
+const NO_WINDOW = 'amqp:session:window-violation';
+
+const BODY = dataSection('body');
+
+/** A session with a link by which the client sends, and credit for it. */
+function sending(credit = 10, messageBytes?: number): EndpointDriver {
+  return new EndpointDriver({ credit, ...(messageBytes === undefined ? {} : { messageBytes }) })
+    .begun()
+    .receive(attachSender());
+}
+
+/** A session with a link by which the client receives, and that much credit. */
+function receiving(
+  granted: number,
+  firstId = 0,
+  open: Buffer = frame('open', [str('client')]),
+): EndpointDriver {
+  return new EndpointDriver({ firstId })
+    .receive(open, begin(), attachReceiver())
+    .receive(frame('flow', [uint(firstId), uint(2048), uint(0), uint(2048), uint(0), uint(0), uint(granted)]))
+    .forget();
+}
+
+/** The ids of frames that the client was sent, by the place of the field. */
+function idOf(frameBytes: Buffer, at: number): number {
+  return frameBytes.readUInt32BE(at);
+}
+
+/** A transfer with other fields than usual, by their places. */
+function odd(fields: Readonly<Record<number, Wire>>, payload = BODY): Buffer {
+  const usual = [uint(0), uint(0), bin('t'), uint(0), FALSE, FALSE, ...Array<Wire>(5).fill(NULL)];
+  return frame(
+    'transfer',
+    usual.map((field, i) => fields[i] ?? field),
+    { payload },
+  );
+}
+
+describe('The endpoint of a session, of transfers', () => {
+  const cases: Readonly<Record<string, [Buffer, string]>> = {
+    'no handle': [odd({ 0: NULL }), DECODE],
+    'a handle that nothing is attached to': [odd({ 0: uint(5) }), 'amqp:session:unattached-handle'],
+    'no delivery-id': [odd({ 1: NULL }), FIELD],
+    'no delivery-tag': [odd({ 2: NULL }), FIELD],
+    'a delivery-tag of 33 bytes': [odd({ 2: bin('t'.repeat(33)) }), FIELD],
+    'a delivery-tag that is a string': [odd({ 2: str('t') }), DECODE],
+    'another message-format': [odd({ 3: uint(1) }), NOT_IMPLEMENTED],
+    'a settled that is a number': [odd({ 4: uint(1) }), DECODE],
+    'a more that is a number': [odd({ 5: uint(1) }), DECODE],
+    'a rcv-settle-mode of 2': [odd({ 6: ubyte(2) }), FIELD],
+    'a state': [odd({ 7: ACCEPTED }), 'passed'],
+    'a state of a transaction': [odd({ 7: described(0x34, list8(bin('x'))) }), NOT_IMPLEMENTED],
+    'a state of no type': [odd({ 7: described(0x99, list8()) }), DECODE],
+    'a delivery that goes on from another link': [odd({ 8: TRUE }), NOT_IMPLEMENTED],
+    'an aborted delivery': [odd({ 9: TRUE }), 'passed'],
+    'no payload': [odd({}, Buffer.alloc(0)), DECODE],
+  };
+  for (const [what, [given, expected]] of Object.entries(cases)) {
+    it(`answers ${what} with ${expected}`, () => assert.equal(sending().refusal(given), expected));
+  }
+
+  it('refuses one on a link that the peer receives on', () => {
+    const driver = new EndpointDriver().begun().receive(attachReceiver());
+    assert.equal(driver.refusal(transfer(BODY)), STATE);
+  });
+
+  it('lets as many begin as there is credit', () => {
+    const driver = sending(2).receive(transfer(BODY, { id: 0 }), transfer(BODY, { id: 1 }));
+    assert.equal(driver.refusal(transfer(BODY, { id: 2 })), NO_CREDIT);
+    const [link] = driver.links;
+    assert.ok(link !== undefined && 'grant' in link);
+    link.grant(1);
+    assert.equal(driver.refusal(transfer(BODY, { id: 2 })), 'passed');
+  });
+
+  it('takes transfers that are sent with open, begin and attach, without waiting for their answers', () => {
+    const driver = new EndpointDriver().begun().receive(attachSender(), transfer(BODY));
+    assert.deepEqual(driver.messages, [[0, BODY, false]]);
+  });
+
+  it('does not count a delivery twice that has begun when new credit comes', () => {
+    const driver = sending(1).receive(transfer(BODY, { id: 0, more: true }));
+    const [link] = driver.links;
+    assert.ok(link !== undefined && 'grant' in link);
+    link.grant(1);
+    driver.receive(furtherTransfer(BODY, false), transfer(BODY, { id: 1 }));
+    assert.equal(driver.refusal(transfer(BODY, { id: 2 })), NO_CREDIT);
+  });
+
+  it('lets as many come as the window of the session has room for, and opens it again', () => {
+    const driver = sending(AMQP_LIMITS.unsettled + 10);
+    for (let id = 0; id < AMQP_LIMITS.unsettled; id++) driver.receive(transfer(BODY, { id }));
+    assert.equal(driver.refusal(transfer(BODY, { id: AMQP_LIMITS.unsettled })), NO_WINDOW);
+    const { session } = driver.links[0] ?? assert.fail();
+    driver.forget();
+    for (let id = 0; id < 10; id++) session.settleReceived(id, 'accepted');
+    driver.endpoint.flush();
+    assert.deepEqual(driver.kinds, [KIND.disposition, KIND.flow]);
+    for (let id = 0; id < 10; id++) driver.receive(transfer(BODY, { id: AMQP_LIMITS.unsettled + id }));
+    assert.equal(driver.refusal(transfer(BODY, { id: AMQP_LIMITS.unsettled + 10 })), NO_WINDOW);
+  });
+
+  it('wants delivery-ids in their order, from wherever they begin', () => {
+    const driver = sending().receive(transfer(BODY, { id: 4_000_000_000 }));
+    assert.equal(driver.refusal(transfer(BODY, { id: 4_000_000_002 })), FIELD);
+    const back = sending().receive(transfer(BODY, { id: 5 }));
+    assert.equal(back.refusal(transfer(BODY, { id: 5 })), FIELD);
+  });
+
+  it('takes delivery-ids that wrap at 2^32, and settles them by one disposition', () => {
+    const driver = sending().receive(
+      transfer(BODY, { id: 2 ** 32 - 2 }),
+      transfer(BODY, { id: 2 ** 32 - 1 }),
+    );
+    driver.receive(transfer(BODY, { id: 0 }), transfer(BODY, { id: 1 }));
+    assert.deepEqual(
+      driver.messages.map(([id]) => id),
+      [2 ** 32 - 2, 2 ** 32 - 1, 0, 1],
+    );
+    const { session } = driver.links[0] ?? assert.fail();
+    driver.forget();
+    for (const [id] of driver.messages) session.settleReceived(id, 'accepted');
+    driver.endpoint.flush();
+    assert.deepEqual(driver.kinds, [KIND.disposition]);
+    assert.ok(driver.frames[0]?.includes(bytes(0x41, uint32(2 ** 32 - 2), uint(1), 0x41)));
+    const settle = (first: number, last: number): Buffer =>
+      frame('disposition', [FALSE, uint(first), uint(last), TRUE]);
+    assert.equal(driver.refusal(settle(2 ** 32 - 1, 1)), 'passed');
+    assert.equal(driver.refusal(settle(2 ** 32 - 1, 2)), FIELD);
+  });
+
+  it('wants a delivery to end before another begins on its link', () => {
+    const driver = sending().receive(transfer(BODY, { id: 0, more: true }));
+    assert.equal(driver.refusal(transfer(BODY, { id: 1 })), STATE);
+  });
+
+  it('lets deliveries of two links mingle', () => {
+    const driver = sending().receive(attachSender({ name: 'm', handle: 1 }));
+    driver.receive(transfer(BODY, { id: 0, more: true }), transfer(BODY, { id: 1, handle: 1, more: true }));
+    driver.receive(furtherTransfer(BODY, false), furtherTransfer(BODY, false, 1));
+    const twice = Buffer.concat([BODY, BODY]);
+    assert.deepEqual(driver.messages, [
+      [0, twice, false],
+      [1, twice, false],
+    ]);
+  });
+
+  it('takes a delivery as settled that any of its transfers settles', () => {
+    const driver = sending().receive(transfer(BODY, { id: 0, more: true }));
+    driver.receive(frame('transfer', [uint(0), undefined, undefined, undefined, TRUE], { payload: BODY }));
+    assert.deepEqual(driver.messages, [[0, Buffer.concat([BODY, BODY]), true]]);
+  });
+
+  it('drops an aborted delivery, whose credit is used', () => {
+    const driver = sending(2).receive(transfer(BODY, { id: 0, more: true }));
+    driver.receive(frame('transfer', [uint(0), ...Array<undefined>(8), TRUE]));
+    assert.deepEqual([driver.messages, driver.creditLost], [[], 1]);
+    driver.receive(transfer(BODY, { id: 1 }));
+    assert.deepEqual(driver.messages, [[1, BODY, false]]);
+    assert.equal(driver.refusal(transfer(BODY, { id: 2 })), NO_CREDIT);
+  });
+
+  it('cuts a delivery that is too large one byte behind the limit', () => {
+    const part = Buffer.alloc(400, 'x');
+    const driver = sending(10, 1000);
+    driver.receive(transfer(part, { more: true }), furtherTransfer(part, true), furtherTransfer(part, true));
+    driver.receive(furtherTransfer(part, true), furtherTransfer(part, false));
+    assert.equal(driver.messages[0]?.[1].length, 1001);
+    driver.receive(transfer(Buffer.alloc(1002), { id: 1 }));
+    assert.equal(driver.messages[1]?.[1].length, 1002);
+  });
+
+  it('keeps of a small part no more than itself', () => {
+    const driver = sending();
+    const around = Buffer.concat([transfer(BODY, { more: true }), Buffer.alloc(60_000)]);
+    driver.endpoint.receive(around, 0, around.length - 60_000);
+    driver.receive(furtherTransfer(Buffer.alloc(0), false));
+    const [, kept] = driver.messages[0] ?? assert.fail();
+    assert.ok(kept.equals(BODY) && kept.buffer.byteLength < 200);
+  });
+
+  /** Begins deliveries of 8000 bytes, each on a link of its own, until there are too many. */
+  const fillBegun = (driver: EndpointDriver, from: number): number => {
+    for (let i = from; ; i++) {
+      driver.receive(attachSender({ name: `l${i}`, handle: i }));
+      const refusal = driver.refusal(transfer(Buffer.alloc(8000), { id: i, handle: i, more: true }));
+      if (refusal !== 'passed') {
+        assert.equal(refusal, LIMIT);
+        return i;
+      }
+    }
+  };
+
+  it('bounds what all deliveries that have begun keep', () => {
+    const count = fillBegun(new EndpointDriver({ messageBytes: 8192 }).begun(), 0);
+    assert.equal(count, AMQP_LIMITS.begunMessages);
+  });
+
+  it('forgets a delivery with its link, and with its session', () => {
+    const driver = new EndpointDriver({ messageBytes: 8192 }).begun();
+    for (let id = 0; id < 20; id++) {
+      const more = transfer(Buffer.alloc(8000), { id, more: true });
+      driver.receive(attachSender(), more, detach());
+    }
+    for (let round = 0; round < 20; round++) {
+      const more = transfer(Buffer.alloc(8000), { more: true, channel: 1 });
+      driver.receive(begin(1), attachSender({ channel: 1 }), more, end(1));
+    }
+    assert.equal(fillBegun(driver, 20), 20 + AMQP_LIMITS.begunMessages);
+  });
+});
+
+describe('The endpoint of a session, of dispositions', () => {
+  /** A session on which that many deliveries were sent to the peer. */
+  const sent = (count: number): EndpointDriver => receiving(count).sendMessages(count);
+  const stated = (state: Wire): Buffer => disposition(0, 0, state);
+  const error = described(0x1d, list8(sym('a:b')));
+
+  const states: Readonly<Record<string, [Wire, string]>> = {
+    accepted: [ACCEPTED, 'passed'],
+    'accepted by its symbol': [described('amqp:accepted:list', list8()), 'passed'],
+    released: [described(0x26, list8()), 'passed'],
+    rejected: [described(0x25, list8()), 'passed'],
+    'rejected with an error': [described(0x25, list8(error)), 'passed'],
+    'rejected with something else': [described(0x25, list8(str('no'))), DECODE],
+    modified: [described(0x27, list8(TRUE, FALSE, map8(sym('x'), uint(1)))), 'passed'],
+    'modified with a number': [described(0x27, list8(uint(1))), DECODE],
+    'modified with annotations that are a list': [described(0x27, list8(TRUE, TRUE, list8())), DECODE],
+    received: [described(0x23, list8(uint(0), bytes(0x44))), 'passed'],
+    'received of no section': [described(0x23, list8()), DECODE],
+    'a transaction': [described(0x34, list8(bin('x'), ACCEPTED)), NOT_IMPLEMENTED],
+    'a type that there is not': [described(0x28, list8()), DECODE],
+    'a string': [str('accepted'), DECODE],
+    'an accepted that is no list': [described(0x24, map8()), DECODE],
+  };
+  for (const [what, [state, expected]] of Object.entries(states)) {
+    it(`answers the state ${what} with ${expected}`, () => {
+      assert.equal(sent(1).refusal(stated(state)), expected);
+    });
+  }
+
+  const ranges: Readonly<Record<string, [Buffer, string]>> = {
+    'no role': [frame('disposition', [NULL, uint(0)]), FIELD],
+    'no first': [frame('disposition', [TRUE, NULL, uint(0)]), DECODE],
+    'a delivery that was not sent': [disposition(5, 5), FIELD],
+    'deliveries up to one that was not sent': [disposition(0, 2 ** 32 - 1), FIELD],
+    'an end before the beginning': [disposition(3, 1), FIELD],
+    'a batchable that is a number': [
+      frame('disposition', [TRUE, uint(0), NULL, TRUE, NULL, uint(1)]),
+      DECODE,
+    ],
+    'all that was sent': [disposition(0, 4), 'passed'],
+    'one, without last': [frame('disposition', [TRUE, uint(4)]), 'passed'],
+    'deliveries of the peer that have not come': [frame('disposition', [FALSE, uint(0)]), FIELD],
+  };
+  for (const [what, [given, expected]] of Object.entries(ranges)) {
+    it(`answers ${what} with ${expected}`, () => assert.equal(sent(5).refusal(given), expected));
+  }
+
+  it('refuses one about more deliveries than can be unsettled', () => {
+    const { unsettled } = AMQP_LIMITS;
+    const driver = receiving(2 * unsettled)
+      .sendMessages(unsettled)
+      .receive(disposition(0, 0))
+      .sendMessages(1);
+    assert.equal(driver.refusal(disposition(1, unsettled)), 'passed');
+    assert.equal(driver.refusal(disposition(0, unsettled)), LIMIT);
+  });
+
+  it('counts what it costs to go over them', () => {
+    const { endpoint } = sent(100);
+    const cost = (first: number, last: number): number => {
+      const before = endpoint.effort;
+      const bytes = disposition(first, last);
+      endpoint.receive(bytes, 0, bytes.length);
+      return endpoint.effort - before;
+    };
+    assert.equal(cost(0, 99), cost(0, 0) + 99);
+  });
+
+  it('lets the peer settle what it sent', () => {
+    const driver = sending().receive(transfer(BODY, { id: 7 }));
+    const settle = (id: number): Buffer => frame('disposition', [FALSE, uint(id), uint(id), TRUE]);
+    assert.equal(driver.refusal(settle(7)), 'passed');
+    assert.equal(driver.refusal(settle(8)), FIELD);
+  });
+
+  it('settles each delivery once, whatever is repeated', () => {
+    const driver = sent(3).receive(disposition(1, 1), disposition(0, 2), disposition(0, 2));
+    assert.deepEqual(
+      driver.dispositions.map(([id]) => id),
+      [1, 0, 2],
+    );
+  });
+
+  it('leaves a delivery unsettled that has an outcome only, and is settled by this side then', () => {
+    const driver = sent(2).receive(frame('disposition', [TRUE, uint(0), uint(1), FALSE, ACCEPTED]));
+    assert.deepEqual(driver.dispositions, [
+      [0, 0x24, false],
+      [1, 0x24, false],
+    ]);
+    driver.forget();
+    const { sender } = driver;
+    for (const id of [0, 1, 1]) sender.settle(id);
+    driver.endpoint.flush();
+    assert.deepEqual(driver.kinds, [KIND.disposition]);
+    assert.equal(sender.unsettledCount, 0);
+    assert.equal(driver.receive(disposition(0, 1)).dispositions.length, 2);
+  });
+
+  it('keeps an old id from settling the delivery that took its place', () => {
+    const { unsettled } = AMQP_LIMITS;
+    const driver = receiving(3 * unsettled)
+      .sendMessages(unsettled)
+      .receive(disposition(0, unsettled - 1));
+    driver.sendMessages(unsettled);
+    const { length } = driver.dispositions;
+    driver.receive(disposition(0, unsettled - 1));
+    assert.equal(driver.dispositions.length, length);
+    assert.equal(driver.sender.unsettledCount, unsettled);
+  });
+});
+
+describe('The endpoint of a session, of what it sends', () => {
+  const window = (nextIncomingId: number, size: number): Buffer =>
+    frame('flow', [uint(nextIncomingId), uint(size), uint(0), uint(2048)]);
+
+  it('sends no more than the window of the client has room for, and the rest when it opens', () => {
+    const driver = receiving(10).receive(window(0, 2)).sendMessages(5);
+    assert.deepEqual([driver.kinds.length, driver.sender.sendable], [2, 0]);
+    driver.receive(window(1, 2));
+    assert.equal(driver.kinds.length, 3);
+    driver.receive(window(3, 2048));
+    assert.equal(driver.kinds.length, 5);
+    assert.equal(driver.sender.sendable, 5);
+  });
+
+  it('goes on where the ids wrap at 2^32: transfers, deliveries and their dispositions', () => {
+    const firstId = 2 ** 32 - 3;
+    const driver = receiving(10, firstId).sendMessages(6);
+    const ids = driver.frames.map((bytes) => idOf(bytes, 17));
+    assert.deepEqual(ids, [2 ** 32 - 3, 2 ** 32 - 2, 2 ** 32 - 1, 0, 1, 2]);
+    driver.receive(disposition(2 ** 32 - 1, 1));
+    assert.deepEqual(
+      driver.dispositions.map(([id]) => id),
+      [2 ** 32 - 1, 0, 1],
+    );
+    // The client has seen five of six transfers, and has room for four.
+    driver.receive(frame('flow', [uint(2), uint(4), uint(0), uint(2048)]));
+    assert.equal(driver.sender.session.sendable, 3);
+    assert.equal(driver.refusal(disposition(2, 3)), FIELD);
+  });
+
+  it('counts what may be unsettled across 2^32', () => {
+    const { unsettled } = AMQP_LIMITS;
+    const driver = receiving(2 * unsettled, 2 ** 32 - 100).sendMessages(unsettled);
+    assert.equal(driver.sender.session.available, 0);
+    assert.throws(() => driver.sendMessages(1), /no room/);
+    driver.receive(disposition(2 ** 32 - 100, 99));
+    assert.equal(driver.sender.session.available, 200);
+  });
+
+  it('splits messages by the frames that the client takes', () => {
+    const open = frame('open', [str('client'), NULL, uint(512)]);
+    const driver = receiving(3, 0, open).sendMessages(1, 1500);
+    assert.equal(driver.kinds.length, 4);
+    assert.ok(driver.frames.every(({ length }) => length <= 512));
+    assert.deepEqual(
+      driver.observers.map((observer) => observer !== null),
+      [false, false, false, true],
+    );
+    const sizes = driver.frames.map((bytes) => bytes.length - 13 - (bytes[12] ?? 0));
+    assert.equal(
+      sizes.reduce((sum, size) => sum + size),
+      1500,
+    );
+  });
+
+  it('reports used credit behind the messages that wait for the window, and not behind those of other links', () => {
+    const driver = receiving(10).receive(window(0, 1)).sendMessages(3);
+    driver.receive(
+      frame('flow', [uint(0), uint(1), uint(0), uint(2048), uint(0), uint(0), uint(10), NULL, TRUE]),
+    );
+    const drained = driver.sender;
+    assert.equal(drained.isDraining, true);
+    drained.drained();
+    assert.deepEqual([driver.kinds, drained.sendable], [[KIND.transfer], 0]);
+    driver.receive(attachReceiver({ name: 'other', handle: 1 })).forget();
+    driver.sender.drained();
+    assert.deepEqual(driver.kinds, [KIND.flow]);
+    driver.forget().receive(window(1, 10));
+    assert.deepEqual(driver.kinds, [KIND.transfer, KIND.transfer, KIND.flow]);
+    // Delivery-count 10, credit 0, drain.
+    const tail = bytes(0x52, 10, 0x43, 0x40, 0x41);
+    assert.deepEqual(driver.frames.at(-1)?.subarray(-tail.length), tail);
+  });
+
+  it('counts what is on its way against new credit', () => {
+    const driver = receiving(5).sendMessages(3);
+    driver.receive(credit(0, 4));
+    assert.equal(driver.sender.credit, 1);
+    driver.receive(frame('flow', [uint(3), uint(2048), uint(0), uint(2048), uint(0), uint(3), uint(4)]));
+    assert.equal(driver.sender.credit, 4);
+    driver.receive(credit(0, 2));
+    assert.equal(driver.sender.credit, 0);
+    driver.receive(
+      frame('flow', [uint(3), uint(2048), uint(0), uint(2048), uint(0), uint(3), uint32(2 ** 32 - 1)]),
+    );
+    assert.equal(driver.sender.credit, 2 ** 32 - 1);
+  });
+
+  it('drops what waits of a link that ends, and sends what is behind it', () => {
+    const driver = receiving(10).receive(attachReceiver({ name: 'm', handle: 1 }), window(0, 1));
+    driver
+      .receive(frame('flow', [uint(0), uint(1), uint(0), uint(2048), uint(1), uint(0), uint(9)]))
+      .forget();
+    const [first, second] = driver.links;
+    assert.ok(first !== undefined && 'drained' in first && second !== undefined && 'drained' in second);
+    driver.links.reverse();
+    driver.sendMessages(3);
+    driver.links.reverse();
+    driver.sendMessages(1);
+    driver.receive(detach(0));
+    assert.deepEqual(driver.lost, [1, 2]);
+    assert.deepEqual(driver.kinds, [KIND.transfer, KIND.detach]);
+    driver.receive(window(1, 5));
+    assert.deepEqual(driver.kinds, [KIND.transfer, KIND.detach, KIND.transfer]);
+    assert.deepEqual([first.unsettledCount, second.unsettledCount], [0, 1]);
+  });
+
+  it('keeps its books over any order of sends, dispositions, windows and credit', () => {
+    const step = fc.oneof(
+      fc.record({ kind: fc.constant('send' as const), count: fc.integer({ min: 1, max: 40 }) }),
+      fc.record({
+        kind: fc.constant('settle' as const),
+        from: fc.nat(50),
+        count: fc.integer({ min: 1, max: 60 }),
+      }),
+      fc.record({ kind: fc.constant('window' as const), size: fc.nat(60) }),
+      fc.record({ kind: fc.constant('credit' as const), count: fc.nat(80) }),
+    );
+    fc.assert(
+      fc.property(
+        fc.array(step, { maxLength: 60 }),
+        fc.constantFrom(0, 2 ** 32 - 70, 2 ** 31 - 60),
+        (steps, firstId) => {
+          const driver = receiving(100, firstId);
+          const { sender } = driver;
+          const { session } = sender;
+          const unsettled = new Set<number>();
+          const at = (offset: number): number => (firstId + offset) >>> 0;
+          const transfers = (): number => driver.kinds.filter((kind) => kind === KIND.transfer).length;
+          let sent = 0;
+          let size = 2048;
+          let seen = 0;
+          for (const one of steps) {
+            if (one.kind === 'send') {
+              const count = Math.min(one.count, sender.sendable);
+              for (let i = 0; i < count; i++) unsettled.add(sent + i);
+              sent += count;
+              driver.sendMessages(count);
+            } else if (one.kind === 'settle') {
+              const last = Math.min(one.from + one.count, sent) - 1;
+              if (last < one.from) continue;
+              driver.receive(disposition(at(one.from), at(last)));
+              for (let i = one.from; i <= last; i++) unsettled.delete(i);
+            } else if (one.kind === 'window') {
+              seen = transfers();
+              size = one.size;
+              driver.receive(window(at(seen), size));
+            } else {
+              const flow = [
+                uint(at(seen)),
+                uint(size),
+                uint(0),
+                uint(2048),
+                uint(0),
+                uint(seen),
+                uint(one.count),
+              ];
+              driver.receive(frame('flow', flow));
+              assert.equal(sender.credit, Math.max(0, one.count - (sent - seen)));
+            }
+            assert.ok(transfers() - seen <= size);
+            assert.equal(sender.unsettledCount, unsettled.size);
+            const oldest = unsettled.size === 0 ? sent : Math.min(...unsettled);
+            assert.equal(session.available, AMQP_LIMITS.unsettled - (sent - oldest));
+          }
+          driver.receive(window(at(transfers()), 2048));
+          assert.equal(transfers(), sent);
+          assert.equal(new Set(driver.dispositions.map(([id]) => id)).size, driver.dispositions.length);
+          assert.equal(driver.dispositions.length, sent - unsettled.size);
+        },
+      ),
+      { numRuns: 200 },
+    );
+  });
+});

@@ -1,0 +1,262 @@
+import assert from 'node:assert/strict';
+import { afterEach, beforeEach, describe, it } from 'node:test';
+import { readAccounts } from '../../src/access/account.ts';
+import { PasswordAuthenticator } from '../../src/access/password-authenticator.ts';
+import { AMQP_LIMITS } from '../../src/amqp/limits.ts';
+import { FakeClock } from '../support/clock.ts';
+import { AmqpNode, until } from './node.ts';
+import { codeOf, KIND, type RawClient, type Said } from './raw-client.ts';
+import {
+  AMQP,
+  bin,
+  bytes,
+  described,
+  HEART_BEAT,
+  list8,
+  NULL,
+  open,
+  plain,
+  rawFrame,
+  SASL,
+  saslInit,
+  str,
+  sym,
+} from './wire.ts';
+
+const FRAMING = 'amqp:connection:framing-error';
+const DECODE = 'amqp:decode-error';
+
+const response = (content: string): Buffer => rawFrame(1, 0, described(0x43, list8(bin(content))));
+
+function kinds(said: readonly Said[]): Said['kind'][] {
+  return said.map(({ kind }) => kind);
+}
+
+/** The code of the outcome, which is the last that the server says. */
+async function outcome(client: RawClient): Promise<number | undefined> {
+  const said = await client.rest();
+  assert.equal(said.at(-1)?.kind, KIND.outcome);
+  return codeOf(said.at(-1)?.bytes ?? Buffer.alloc(0));
+}
+
+describe('The login by SASL', () => {
+  let node: AmqpNode;
+
+  beforeEach(async () => {
+    node = await AmqpNode.start();
+  });
+  afterEach(() => node.stop());
+
+  it('offers PLAIN and nothing else', async () => {
+    const client = await node.stranger();
+    client.write(SASL);
+    await client.until('SASL');
+    const offered = sym('PLAIN');
+    assert.deepEqual((await client.until(KIND.mechanisms)).subarray(-offered.length), offered);
+  });
+
+  it('takes the name and the password of a user, and then AMQP', async () => {
+    const client = await node.stranger();
+    client.write(SASL, plain('test', 'test'));
+    assert.equal(codeOf(await client.until(KIND.outcome)), 0);
+    client.write(AMQP, open());
+    assert.deepEqual(await client.until('AMQP'), AMQP);
+    await client.until(KIND.open);
+    const { counts } = node.server;
+    assert.deepEqual([counts.frames, counts.sessions], [1, 1]);
+    const sent = Buffer.concat([SASL, plain('test', 'test'), AMQP, open()]);
+    assert.equal(counts.receivedBytes, sent.length);
+  });
+
+  it('takes what a client says without waiting for answers', async () => {
+    const client = await node.stranger();
+    client.write(SASL, plain('test', 'test'), AMQP, open());
+    await client.until(KIND.open);
+  });
+
+  it('takes bytes one by one', async () => {
+    const client = await node.stranger();
+    for (const byte of Buffer.concat([SASL, plain('test', 'test'), AMQP, open()])) {
+      client.write(Buffer.from([byte]));
+      await new Promise(setImmediate);
+    }
+    await client.until(KIND.open);
+  });
+
+  it('asks for a response that did not come at first', async () => {
+    const client = await node.stranger();
+    client.write(SASL, saslInit('PLAIN', null));
+    await client.until(KIND.challenge);
+    client.write(response('\0test\0test'));
+    assert.equal(codeOf(await client.until(KIND.outcome)), 0);
+  });
+
+  it('takes the name of a user as whom it acts, if it is the same', async () => {
+    const client = await node.stranger();
+    client.write(SASL, plain('test', 'test', 'test'));
+    assert.equal(codeOf(await client.until(KIND.outcome)), 0);
+  });
+
+  for (const [what, init] of [
+    ['a wrong password', plain('test', 'wrong')],
+    ['an unknown user', plain('nobody', 'nobody')],
+    ['another user to act as', plain('test', 'test', 'reader')],
+    ['a colon in the name', plain('te:st', 'test')],
+    ['no name', plain('', 'test')],
+    ['a response without NULs', saslInit('PLAIN', 'test')],
+    ['a response with too many NULs', saslInit('PLAIN', '\0test\0test\0')],
+    ['ANONYMOUS', saslInit('ANONYMOUS', 'test')],
+    ['EXTERNAL', saslInit('EXTERNAL', '')],
+    ['no mechanism', rawFrame(1, 0, described(0x41, list8(NULL, bin('\0test\0test'))))],
+  ] as const) {
+    it(`answers ${what} with outcome 1 and closes`, async () => {
+      const client = await node.stranger();
+      client.write(SASL, init, AMQP, open());
+      assert.equal(await outcome(client), 1);
+      assert.equal(node.server.counts.sessions, 0);
+      assert.deepEqual(node.endReasons, ['amqp:unauthorized-access']);
+    });
+  }
+
+  for (const [what, frames, condition] of [
+    ['a frame of AMQP', [open()], FRAMING],
+    ['a SASL frame of the type of AMQP', [rawFrame(0, 0, saslInit('PLAIN', 'x').subarray(8))], FRAMING],
+    ['a heart-beat', [HEART_BEAT], FRAMING],
+    ['a SASL frame that was not asked for', [response('\0test\0test')], DECODE],
+    ['an outcome', [rawFrame(1, 0, described(0x44, list8(sym('PLAIN'), bin('\0test\0test'))))], DECODE],
+    ['a response of another type', [rawFrame(1, 0, described(0x41, list8(sym('PLAIN'), str('x'))))], DECODE],
+    ['a frame of 7 bytes', [Buffer.from([0, 0, 0, 7, 2, 1, 0])], FRAMING],
+    ['a frame of 0 bytes', [Buffer.alloc(8)], FRAMING],
+    ['a frame of 2^32-1 bytes', [Buffer.alloc(8, 0xff)], FRAMING],
+    ['a data offset past the end', [rawFrame(1, 0, Buffer.alloc(0), 3)], FRAMING],
+    ['a data offset in the header', [rawFrame(1, 0, saslInit('PLAIN', 'x').subarray(8), 1)], FRAMING],
+    ['lists within lists', [rawFrame(1, 0, described(0x41, bytes(Buffer.alloc(64, 0xc0))))], DECODE],
+  ] as const) {
+    it(`answers ${what} with outcome 2 and closes`, async () => {
+      const client = await node.stranger();
+      client.write(SASL, ...frames);
+      assert.equal(await outcome(client), 2);
+      assert.deepEqual(node.endReasons, [condition]);
+    });
+  }
+
+  it('asks for a response once', async () => {
+    const client = await node.stranger();
+    client.write(SASL, saslInit('PLAIN', null), rawFrame(1, 0, described(0x43, list8(NULL))));
+    assert.deepEqual(kinds(await client.rest()), ['SASL', KIND.mechanisms, KIND.challenge, KIND.outcome]);
+  });
+
+  for (const [what, header] of [
+    ['AMQP without SASL', AMQP],
+    ['AMQP 0-9-1', Buffer.from('AMQP\0\0\x09\x01', 'latin1')],
+    ['TLS by AMQP', Buffer.from('AMQP\x02\x01\0\0', 'latin1')],
+    ['HTTP', Buffer.from('GET / HTTP/1.1\r\n\r\n')],
+  ] as const) {
+    it(`answers ${what} with the header that should have come, and closes`, async () => {
+      const client = await node.stranger();
+      client.write(header);
+      assert.deepEqual(kinds(await client.rest()), ['SASL']);
+    });
+  }
+
+  it('answers another header behind the login with that of AMQP, and closes', async () => {
+    const client = await node.stranger();
+    client.write(SASL, plain('test', 'test'), SASL);
+    assert.deepEqual(kinds(await client.rest()), ['SASL', KIND.mechanisms, KIND.outcome, 'AMQP']);
+  });
+
+  it('reads 4 KiB before it, and no more', async () => {
+    const client = await node.stranger();
+    const frame = rawFrame(1, 0, Buffer.alloc(AMQP_LIMITS.loginBytes - 8 - SASL.length));
+    client.write(SASL, frame.subarray(0, -1));
+    await client.until(KIND.mechanisms);
+    client.write(Buffer.alloc(100));
+    assert.equal(await outcome(client), 4);
+  });
+
+  it('does not wait for a frame that is larger than what is read', async () => {
+    const client = await node.stranger();
+    client.write(SASL, Buffer.from([0, 0, 0x10, 0x01]));
+    assert.equal(await outcome(client), 2);
+  });
+
+  it('takes 10 seconds and no more', async () => {
+    const client = await node.stranger();
+    client.write(SASL);
+    await client.until(KIND.mechanisms);
+    node.clock.advance(9_999);
+    assert.equal(node.server.counts.errors, 0);
+    node.clock.advance(1);
+    assert.equal(await outcome(client), 4);
+  });
+
+  it('is followed by open within 10 seconds', async () => {
+    const client = await node.stranger();
+    client.write(SASL, plain('test', 'test'));
+    await client.until(KIND.outcome);
+    client.write(AMQP);
+    await client.until('AMQP');
+    node.clock.advance(10_000);
+    assert.deepEqual(kinds(await client.rest()), [KIND.open, KIND.close]);
+  });
+
+  it('leaves no timer behind once the client is gone, whenever that is', async () => {
+    const before = node.clock.pending;
+    const frames = [SASL, plain('test', 'test'), AMQP, open()];
+    for (let sent = 0; sent <= frames.length; sent++) {
+      const client = await node.stranger();
+      const { receivedBytes } = node.server.counts;
+      const bytes = Buffer.concat(frames.slice(0, sent));
+      client.write(bytes);
+      await until(() => node.server.counts.receivedBytes === receivedBytes + bytes.length);
+      client.socket.destroy();
+      await until(() => node.clock.pending === before);
+    }
+  });
+});
+
+describe('The login by SASL, where logins cannot be checked', () => {
+  it('may be tried again later', async () => {
+    const fault = new Error('no logins today');
+    const authenticator = {
+      recall: () => null,
+      loginBasic: () => Promise.reject(fault),
+    };
+    const node = await AmqpNode.start({ authenticator });
+    try {
+      const client = await node.stranger();
+      client.write(SASL, plain('test', 'test'));
+      assert.equal(await outcome(client), 4);
+      assert.ok(node.logged.some(({ fields }) => (fields as { err?: unknown }).err === fault));
+    } finally {
+      await node.stop();
+    }
+  });
+});
+
+describe('The login by SASL, with real users', () => {
+  it('shares the limit on failures with all other doors', async () => {
+    const clock = new FakeClock();
+    const authenticator = new PasswordAuthenticator({
+      accounts: readAccounts([{ name: 'u', password: 'right', rights: null }], []),
+      clock,
+      log: { debug: () => {}, warn: () => {} },
+    });
+    const node = await AmqpNode.start({ authenticator });
+    try {
+      const attempt = async (password: string): Promise<number | undefined> => {
+        const client = await node.stranger();
+        client.write(SASL, plain('u', password));
+        return codeOf(await client.until(KIND.outcome));
+      };
+      for (let i = 0; i < 10; i++) assert.equal(await attempt(`wrong ${i}`), 1);
+      assert.equal(await attempt('right'), 4);
+      const right = `Basic ${Buffer.from('u:right').toString('base64')}`;
+      await assert.rejects(authenticator.loginBasic(right, '127.0.0.1'), /Too many/);
+      clock.advance(5_000);
+      assert.equal(await attempt('right'), 0);
+    } finally {
+      await node.stop();
+    }
+  });
+});

@@ -1,0 +1,112 @@
+import { once } from 'node:events';
+import { connect, type Socket } from 'node:net';
+
+/** What a server said: a protocol header, or a frame. */
+export interface Said {
+  readonly bytes: Buffer;
+  /** `AMQP`, `SASL`, or the number of the descriptor; null: a heart-beat. */
+  readonly kind: 'AMQP' | 'SASL' | number | null;
+}
+
+export const KIND = {
+  open: 0x10,
+  begin: 0x11,
+  attach: 0x12,
+  flow: 0x13,
+  transfer: 0x14,
+  disposition: 0x15,
+  detach: 0x16,
+  end: 0x17,
+  close: 0x18,
+  mechanisms: 0x40,
+  challenge: 0x42,
+  outcome: 0x44,
+} as const;
+
+/** A client that says whatever bytes it is told, and cuts what it hears into frames. */
+export class RawClient {
+  readonly socket: Socket;
+  #bytes = Buffer.alloc(0);
+  #hasEnded = false;
+  #wake: () => void = () => {};
+
+  private constructor(socket: Socket) {
+    this.socket = socket;
+    socket.setNoDelay(true);
+    socket.on('data', (bytes: Buffer) => {
+      this.#bytes = Buffer.concat([this.#bytes, bytes]);
+      this.#wake();
+    });
+    const ended = (): void => {
+      this.#hasEnded = true;
+      this.#wake();
+    };
+    socket.on('error', ended);
+    socket.on('end', ended);
+    socket.on('close', ended);
+  }
+
+  static async open(port: number): Promise<RawClient> {
+    const client = new RawClient(connect({ port, host: '127.0.0.1', allowHalfOpen: true }));
+    await once(client.socket, 'connect');
+    return client;
+  }
+
+  /** In one write. */
+  write(...parts: readonly Buffer[]): void {
+    if (!this.socket.destroyed) this.socket.write(Buffer.concat(parts));
+  }
+
+  /** The next thing that the server says; null where it closes instead. */
+  async next(): Promise<Said | null> {
+    for (;;) {
+      const said = this.#cut();
+      if (said !== null || this.#hasEnded) return said;
+      await new Promise<void>((resolve) => {
+        this.#wake = resolve;
+      });
+    }
+  }
+
+  /** Reads up to the next thing of that kind. @throws Error where the server closes before */
+  async until(kind: Said['kind']): Promise<Buffer> {
+    for (let said = await this.next(); said !== null; said = await this.next()) {
+      if (said.kind === kind) return said.bytes;
+    }
+    throw new Error(`The server closed without ${kind}.`);
+  }
+
+  /** All that it says until it closes. */
+  async rest(): Promise<Said[]> {
+    const all: Said[] = [];
+    for (let said = await this.next(); said !== null; said = await this.next()) all.push(said);
+    return all;
+  }
+
+  #cut(): Said | null {
+    if (this.#bytes.length < 8) return null;
+    const isHeader = this.#bytes.toString('latin1', 0, 4) === 'AMQP';
+    const size = isHeader ? 8 : this.#bytes.readUInt32BE(0);
+    if (this.#bytes.length < size) return null;
+    const bytes = this.#bytes.subarray(0, size);
+    this.#bytes = this.#bytes.subarray(size);
+    return splitFrame(bytes);
+  }
+}
+
+/** What a whole frame, or a protocol header, is. */
+export function splitFrame(bytes: Buffer): Said {
+  if (bytes.toString('latin1', 0, 4) === 'AMQP') return { bytes, kind: bytes[4] === 3 ? 'SASL' : 'AMQP' };
+  return { bytes, kind: bytes[10] ?? null };
+}
+
+/** The condition of a `close`, a `detach` or an `end`; null where there is none. */
+export function conditionOf(bytes: Buffer): string | null {
+  const found = /\xa3[\s\S]([a-z]+:[a-z:-]+)/.exec(bytes.toString('latin1'));
+  return found?.[1] ?? null;
+}
+
+/** The code of a SASL outcome. */
+export function codeOf(outcome: Buffer): number | undefined {
+  return outcome.at(-1);
+}

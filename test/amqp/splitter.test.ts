@@ -1,0 +1,113 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import fc from 'fast-check';
+import { ProtocolError } from '../../src/amqp/core/protocol-error.ts';
+import { FrameSplitter } from '../../src/amqp/core/splitter.ts';
+import { rawFrame } from './wire.ts';
+
+const MAX = 4096;
+
+function split(splitter: FrameSplitter, chunks: readonly Buffer[]): Buffer[] {
+  const found: Buffer[] = [];
+  for (const chunk of chunks) {
+    splitter.push(chunk);
+    while (splitter.next()) found.push(Buffer.from(splitter.bytes.subarray(splitter.start, splitter.end)));
+  }
+  return found;
+}
+
+/** Bytes in pieces of these lengths, again and again. */
+function pieces(bytes: Buffer, lengths: readonly number[]): Buffer[] {
+  const found: Buffer[] = [];
+  for (let at = 0, i = 0; at < bytes.length; i++) {
+    const length = lengths[i % lengths.length] ?? 1;
+    found.push(bytes.subarray(at, at + length));
+    at += length;
+  }
+  return found;
+}
+
+const frames = fc.array(
+  fc.uint8Array({ maxLength: 3000 }).map((body) => rawFrame(0, 0, Buffer.from(body))),
+  { maxLength: 8 },
+);
+const lengths = fc.array(fc.integer({ min: 1, max: 1500 }), { minLength: 1, maxLength: 6 });
+
+describe('The frame splitter', () => {
+  it('finds the same frames however the stream comes in parts', () => {
+    fc.assert(
+      fc.property(frames, lengths, (said, parts) => {
+        assert.deepEqual(split(new FrameSplitter(MAX), pieces(Buffer.concat(said), parts)), said);
+      }),
+    );
+  });
+
+  it('finds them when they are taken late', () => {
+    const said = [1, 2, 3, 4].map((size) => rawFrame(0, 0, Buffer.alloc(size * 100, size)));
+    const splitter = new FrameSplitter(MAX);
+    for (const chunk of pieces(Buffer.concat(said), [130])) splitter.push(chunk);
+    assert.deepEqual(split(splitter, [Buffer.alloc(0)]), said);
+  });
+
+  it('leaves a frame that comes whole where it came', () => {
+    const chunk = Buffer.concat([rawFrame(0, 0, Buffer.alloc(9)), rawFrame(0, 0, Buffer.alloc(5))]);
+    const splitter = new FrameSplitter(MAX);
+    splitter.push(chunk);
+    const places: [number, number][] = [];
+    while (splitter.next()) {
+      assert.equal(splitter.bytes, chunk);
+      places.push([splitter.start, splitter.end]);
+    }
+    assert.deepEqual(places, [
+      [0, 17],
+      [17, 30],
+    ]);
+  });
+
+  it('does not touch a frame any more that it put together', () => {
+    const said = [1, 2].map((fill) => rawFrame(0, 0, Buffer.alloc(50, fill)));
+    const splitter = new FrameSplitter(MAX);
+    const found = pieces(Buffer.concat(said), [40]).flatMap((chunk) => {
+      splitter.push(chunk);
+      return splitter.next() ? [splitter.bytes.subarray(splitter.start, splitter.end)] : [];
+    });
+    assert.deepEqual(found, said);
+  });
+
+  it('takes frames from 8 bytes to the most', () => {
+    const said = [Buffer.alloc(0), Buffer.alloc(MAX - 8)].map((body) => rawFrame(0, 0, body));
+    assert.deepEqual(split(new FrameSplitter(MAX), said), said);
+  });
+
+  for (const size of [0, 1, 7, MAX + 1, 2 ** 31 - 1, 2 ** 31, 2 ** 32 - 1]) {
+    it(`refuses a size of ${size} as soon as it is seen, however it comes`, () => {
+      const head = Buffer.alloc(4);
+      head.writeUInt32BE(size);
+      for (const length of [1, 2, 3, 4]) {
+        const before = rawFrame(0, 0, Buffer.alloc(3));
+        const chunks = [before, ...pieces(head, [length])];
+        assert.throws(() => split(new FrameSplitter(MAX), chunks), ProtocolError);
+      }
+    });
+  }
+
+  it('puts a frame of many parts together in no more room than a frame may have', () => {
+    const splitter = new FrameSplitter(1024 * 1024);
+    const whole = rawFrame(0, 0, Buffer.alloc(1_000_000));
+    for (const [i, chunk] of pieces(whole, [10_000]).entries()) {
+      splitter.push(chunk);
+      const isWhole = splitter.next();
+      assert.equal(isWhole, i === 100);
+      if (isWhole) assert.ok(splitter.bytes.length <= 1024 * 1024);
+    }
+  });
+
+  it('gives bytes that are no frame only when all have come', () => {
+    const splitter = new FrameSplitter(MAX);
+    splitter.push(Buffer.from('AMQP'));
+    assert.equal(splitter.raw(8), null);
+    splitter.push(Buffer.from('\0\x01\0\0more', 'latin1'));
+    assert.deepEqual(splitter.raw(8), Buffer.from('AMQP\0\x01\0\0', 'latin1'));
+    assert.deepEqual(splitter.raw(4), Buffer.from('more'));
+  });
+});
