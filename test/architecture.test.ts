@@ -48,7 +48,7 @@ const RULES: Readonly<Record<string, Rule>> = {
   stomp: { parts: [...CORE, 'session'], packages: ['node:*'] },
   amqp: { parts: [...CORE, 'session'], packages: ['node:*'] },
   metrics: {
-    parts: [...BASE, 'engine', 'broker', 'exchange'],
+    parts: [...BASE, 'engine', 'broker', 'exchange', 'session'],
     packages: ['node:*', '@prometheus-io/client'],
   },
   config: { parts: BASE, packages: ['node:*', 'typebox', 'yaml'] },
@@ -156,6 +156,55 @@ describe('The source', () => {
   });
 });
 
+/** Type names that still have several meanings. Each goes when its files choose other names; none may be added. */
+const AMBIGUOUS_TYPES: ReadonlySet<string> = new Set([
+  'Address',
+  'Batch',
+  'Call',
+  'Command',
+  'ConnectionOptions',
+  'ConsumerOptions',
+  'Counts',
+  'DeliveryState',
+  'Destination',
+  'Extra',
+  'Faults',
+  'Fields',
+  'Frame',
+  'Head',
+  'Host',
+  'Line',
+  'Operation',
+  'Overrun',
+  'PackedBodies',
+  'Place',
+  'Queue',
+  'QueueName',
+  'Read',
+  'Refused',
+  'Route',
+  'Seen',
+  'Sent',
+  'Settled',
+  'Signal',
+  'Subscription',
+  'Subscriptions',
+  'Sweeper',
+  'Usage',
+  'Waiting',
+]);
+
+describe('A type name', () => {
+  // Engines never see each other, and each implements the same ports: a batch of one is not a batch of another.
+  it('means one thing in all of src, but for the private types of different engines', () => {
+    assert.deepEqual(
+      ambiguousTypes(SOURCES).filter((line) => !AMBIGUOUS_TYPES.has(line.split(':', 1)[0] ?? '')),
+      [],
+      'give one of them another name',
+    );
+  });
+});
+
 describe('The test of the architecture', () => {
   it('sees imports of every form, and none in comments and texts', () => {
     const source = parse(
@@ -190,6 +239,22 @@ describe('The test of the architecture', () => {
     );
   });
 
+  it('finds a type name with two meanings', () => {
+    const files = [
+      parse('src/http/x.ts', 'export interface Call {}\nclass Own {}\n  type Call = 1;'),
+      parse('src/sandbox/y.ts', "import type { Own } from './own.ts';\ntype Call = number;"),
+      parse('src/engines/redis/z.ts', 'class Batch {}\ninterface Row {}'),
+      parse('src/engines/sqlite/z.ts', 'class Batch {}\ninterface Slot {}'),
+      parse('src/engines/sqlite/y.ts', 'interface Slot {}'),
+      parse('src/model/z.ts', 'export type Row = string;'),
+    ];
+    assert.deepEqual(ambiguousTypes(files), [
+      'Call: src/http/x.ts, src/sandbox/y.ts',
+      'Row: src/engines/redis/z.ts, src/model/z.ts',
+      'Slot: src/engines/sqlite/z.ts, src/engines/sqlite/y.ts',
+    ]);
+  });
+
   it('finds a forbidden arrow and a cycle', () => {
     const model = parse('src/model/x.ts', "import { Y } from '../broker/y.ts'; import fs from 'node:fs';");
     const broker = parse('src/broker/y.ts', "import { X } from '../model/x.ts';");
@@ -200,6 +265,25 @@ describe('The test of the architecture', () => {
     assert.deepEqual(cycles([model, broker]), ['src/model/x.ts -> src/broker/y.ts -> src/model/x.ts']);
   });
 });
+
+/**
+ * Names of interfaces, classes and type aliases that more than one file declares at its top level, exported or not.
+ * Engines may repeat each other's names, but not one of their own, nor one of the rest of the source.
+ */
+function ambiguousTypes(files: readonly SourceFile[]): string[] {
+  const declared = files.flatMap(({ path, code }) =>
+    [...code.matchAll(TYPE_DECLARATION)].map(([, name = '']) => ({ name, path })),
+  );
+  return [...Map.groupBy(declared, ({ name }) => name)].flatMap(([name, all]) => {
+    const paths = [...new Set(all.map(({ path }) => path))];
+    const engines = paths.filter((path) => path.startsWith('src/engines/')).map(partOf);
+    const isOfEngines = engines.length === paths.length && new Set(engines).size === engines.length;
+    return paths.length === 1 || isOfEngines ? [] : [`${name}: ${paths.join(', ')}`];
+  });
+}
+
+const TYPE_DECLARATION =
+  /^(?:export )?(?:default )?(?:declare )?(?:abstract )?(?:interface|class|type) (\w+)/gm;
 
 function forbiddenImports({ path, imports }: SourceFile): string[] {
   const part = partOf(path);

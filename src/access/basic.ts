@@ -3,7 +3,7 @@ import { PASSWORD_BYTES } from './password.ts';
 /** A longer `Authorization` header is refused before anything is decoded (reliability, S5). */
 export const HEADER_BYTES = 1024;
 
-export interface Credentials {
+export interface BasicCredentials {
   readonly name: string;
   readonly password: string;
 }
@@ -17,7 +17,7 @@ const utf8 = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
  * The user name and password of a Basic header (RFC 7617), or null where it is anything else: another
  * scheme, base64 that is not canonical, bytes that are not UTF-8, control characters, no colon.
  */
-export function readBasic(authorization: string): Credentials | null {
+export function readBasic(authorization: string): BasicCredentials | null {
   if (authorization.length > HEADER_BYTES) return null;
   const encoded = BASIC.exec(authorization)?.[1];
   if (encoded === undefined) return null;

@@ -2,10 +2,10 @@ import { hash, randomBytes } from 'node:crypto';
 import { isDeepStrictEqual } from 'node:util';
 import { QuaysideError } from '../model/errors.ts';
 import type { Clock } from '../util/clock.ts';
+import { ConcurrencyLimit } from '../util/concurrency-limit.ts';
 import type { Account } from './account.ts';
 import { addressBlock } from './address.ts';
-import { type Credentials, credentialsPart, readBasic } from './basic.ts';
-import { Gate } from './gate.ts';
+import { type BasicCredentials, credentialsPart, readBasic } from './basic.ts';
 import { LoginLimits, type Origin } from './login-limits.ts';
 import { decoyHash, PASSWORD_BYTES, passwordMatches, type StoredPassword } from './password.ts';
 import { type Argon2Hash, DEFAULT_COST } from './phc.ts';
@@ -48,7 +48,7 @@ const PROVEN_MS = 30 * 24 * 3_600_000;
 const MAX_REMEMBERED = 10_000;
 /** A use renews an entry after this long: not with each request. */
 const RENEW_MS = 10_000;
-/** Credentials that were wrong are wrong until the users change; so many are remembered. */
+/** BasicCredentials that were wrong are wrong until the users change; so many are remembered. */
 const MAX_WRONG = 10_000;
 /** How often the log says that the same wrong credentials still come. */
 const WRONG_LOG_MS = 60_000;
@@ -73,7 +73,18 @@ export class PasswordAuthenticator implements Authenticator {
   readonly #clock: Clock;
   readonly #log: AccessLog;
   readonly #known: KnownPairs;
-  readonly #gate = new Gate(HASHES_AT_ONCE, HASHES_WAITING);
+  /**
+   * Hashing a password fills one of libuv's four threads for tens of milliseconds; the rest of the process needs the
+   * others (reliability, S2).
+   */
+  readonly #hashes = new ConcurrencyLimit({
+    perKey: HASHES_AT_ONCE,
+    maxWaiting: HASHES_WAITING,
+    rejection: () =>
+      new QuaysideError('overloaded', 'Too many logins wait to be checked; try again soon.', {
+        retryAfterMs: 1000,
+      }),
+  });
   readonly #limits: LoginLimits;
   readonly #verify: typeof passwordMatches;
   /** Keys are digests with this secret, so that the maps hold no password and lookup time tells nothing. */
@@ -161,12 +172,12 @@ export class PasswordAuthenticator implements Authenticator {
     for (const { user, password } of this.#accounts.values()) this.#passwords.set(user, password);
   }
 
-  async #login(key: string, credentials: Credentials, address: string): Promise<User> {
+  async #login(key: string, credentials: BasicCredentials, address: string): Promise<User> {
     const user = this.#recallKey(key);
     if (user !== null) return user;
     this.#rejectIfWrong(key, credentials.name, address);
     const network = addressBlock(address);
-    // Credentials that were right are no guess: no limit applies to them.
+    // BasicCredentials that were right are no guess: no limit applies to them.
     const origin = this.#remembered.has(key)
       ? null
       : { name: credentials.name, network, isKnown: this.#known.has(credentials.name, network) };
@@ -174,7 +185,7 @@ export class PasswordAuthenticator implements Authenticator {
       if (origin !== null) await this.#limited(() => this.#limits.approach(origin));
       let isChecked = false;
       try {
-        return await this.#gate.run(async () => {
+        return await this.#hashes.run('', async () => {
           // The turn may come after clients from another network sent the same credentials.
           const recalled = this.#recallKey(key);
           if (recalled !== null) return recalled;
@@ -200,7 +211,7 @@ export class PasswordAuthenticator implements Authenticator {
 
   async #check(
     key: string,
-    { name, password }: Credentials,
+    { name, password }: BasicCredentials,
     from: { readonly address: string; readonly network: string; readonly origin: Origin | null },
   ): Promise<User> {
     const accounts = this.#accounts;

@@ -7,11 +7,11 @@ import type { Authenticator } from '../access/user.ts';
 import type { Broker } from '../broker/broker.ts';
 import type { Config } from '../config/options.ts';
 import type { ErrorAt } from '../config/problem.ts';
-import type { UpgradeHandler } from '../http/options.ts';
 import type { SessionServer } from '../session/server.ts';
 import type { Clock } from '../util/clock.ts';
 import type { FrontEndLog, TlsMaterial } from '../util/log.ts';
 import type { Service } from '../util/service.ts';
+import type { UpgradeHandler } from '../util/upgrade.ts';
 
 /** The scheme of each front end's URL, without and with TLS. The configuration has a group of options by each name. */
 const SCHEMES = {
@@ -95,7 +95,7 @@ export async function readCertificate(
 }
 
 /** A front end's server. */
-interface ListeningServer extends Service {
+interface FrontEndServer extends Service {
   /** @throws Error before `start` has resolved */
   readonly address: AddressInfo;
   /** Uses another certificate for connections from now on. */
@@ -103,7 +103,7 @@ interface ListeningServer extends Service {
 }
 
 /** A front end at the address that the configuration gives it. An address that cannot be had is a ConfigError. */
-export class Listener<S extends ListeningServer = ListeningServer> implements Service {
+export class FrontEnd<S extends FrontEndServer = FrontEndServer> implements Service {
   readonly name: ListenerName;
   readonly server: S;
   readonly #config: Config;

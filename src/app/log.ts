@@ -88,7 +88,7 @@ function describeError(error: Error, depth = 0): object {
 }
 
 /** An event of the log, parsed from its line of JSON. */
-interface LogLine {
+interface LogEvent {
   readonly level: string;
   /** ISO 8601, UTC. */
   readonly time: string;
@@ -106,13 +106,13 @@ const CONTROL = /[\u0000-\u001f]/g;
  */
 export function textLine(json: string): string {
   try {
-    return eventText(JSON.parse(json) as LogLine);
+    return eventText(JSON.parse(json) as LogEvent);
   } catch {
     return `${escaped(json.trimEnd())}\n`;
   }
 }
 
-function eventText({ level, time, msg = '', ...fields }: LogLine): string {
+function eventText({ level, time, msg = '', ...fields }: LogEvent): string {
   const stacks: string[] = [];
   const shown = Object.entries(fields).map(([name, value]) => {
     if (isError(value)) stacks.push(stackText(value));

@@ -11,7 +11,7 @@ import type { Config } from '../config/options.ts';
 import { ConfigError, type ErrorAt, type Path, pathText } from '../config/problem.ts';
 import { type Declaration, parseDeclaration } from '../exchange/declaration.ts';
 import { Exchanges } from '../exchange/exchanges.ts';
-import { HTTP_DEFAULTS, type UpgradeHandler } from '../http/options.ts';
+import { HTTP_DEFAULTS } from '../http/options.ts';
 import { HttpServer } from '../http/server.ts';
 import { Metrics } from '../metrics/metrics.ts';
 import { QuaysideError } from '../model/errors.ts';
@@ -21,10 +21,11 @@ import { type Clock, systemClock } from '../util/clock.ts';
 import type { LeveledLog } from '../util/log.ts';
 import { maskUrl } from '../util/mask.ts';
 import type { Service } from '../util/service.ts';
+import type { UpgradeHandler } from '../util/upgrade.ts';
 import { Backups } from './backups.ts';
 import { type EngineSet, loadEngines } from './engines.ts';
 import { checkDataDir, DATA_FILES, hostWarnings } from './host-checks.ts';
-import { Listener, loadSessionServer, loadWebSocket, readCertificate, readListener } from './listeners.ts';
+import { FrontEnd, loadSessionServer, loadWebSocket, readCertificate, readListener } from './listeners.ts';
 import { namespaceSetups } from './namespaces.ts';
 import { Readiness } from './readiness.ts';
 import { ServiceStack, withStartError } from './stack.ts';
@@ -57,9 +58,9 @@ interface Running {
   readonly broker: Broker;
   readonly exchanges: Exchanges;
   readonly authenticator: PasswordAuthenticator;
-  readonly http: Listener<HttpServer>;
+  readonly http: FrontEnd<HttpServer>;
   /** The front ends besides HTTP that have a port. */
-  readonly sessions: readonly Listener<SessionServer>[];
+  readonly sessions: readonly FrontEnd<SessionServer>[];
 }
 
 /**
@@ -147,7 +148,7 @@ export class Server implements Service {
       throw new ConfigError([{ source: null, path: 'http.users', problem, hint: 'Name one, or restart' }]);
     }
     const messages = [...warnings];
-    const listeners: readonly Listener[] = [http, ...sessions];
+    const listeners: readonly FrontEnd[] = [http, ...sessions];
     const certificates = await Promise.all(
       listeners.map(({ name }) =>
         readCertificate(config, name, errorAt, (message) => messages.push(message)),
@@ -194,13 +195,13 @@ export class Server implements Service {
     const authenticator = await this.#startAuthenticator(users);
     const exchanges = await this.#startExchanges(broker, authenticator);
     const shared = { broker, authenticator, clock, log, version };
-    const sessions: Listener<SessionServer>[] = [];
+    const sessions: FrontEnd<SessionServer>[] = [];
     const upgrades = new Map<string, UpgradeHandler>();
     for (const name of ['stomp', 'amqp'] as const) {
       const own = settings[name];
       if (own === null) continue;
       const server = await loadSessionServer(name, config, own, shared);
-      sessions.push(new Listener(name, server, config, errorAt));
+      sessions.push(new FrontEnd(name, server, config, errorAt));
       if (config[name].webSocket) upgrades.set(`/${name}`, await loadWebSocket(name, server, own));
     }
     const backups = new Backups({ config, engines, clock, version });
@@ -227,7 +228,7 @@ export class Server implements Service {
       backUp: (name) => backups.make(name),
       upgrades,
     });
-    const http = new Listener('http', httpServer, config, errorAt);
+    const http = new FrontEnd('http', httpServer, config, errorAt);
     await this.#startParts(http, ...sessions);
     if (users.created !== null) await saveUsers(config, [users.created.definition], errorAt);
     this.#newAdministrator = users.created;

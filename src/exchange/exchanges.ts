@@ -1,5 +1,5 @@
 import type { Definition, Definitions } from '../engine/definitions.ts';
-import { CheckLimit } from '../sandbox/check-limit.ts';
+import { createCheckLimit } from '../sandbox/check-limit.ts';
 import type { Service } from '../util/service.ts';
 import { type Asker, NODE } from './asker.ts';
 import { logSelectors } from './audit.ts';
@@ -59,7 +59,7 @@ export class Exchanges implements Service {
   readonly #known: KnownExchanges;
   readonly #follower: Follower;
   readonly #turns = new Turns();
-  readonly #checks = new CheckLimit();
+  readonly #checks = createCheckLimit();
   #stopping: Promise<void> | null = null;
 
   constructor(options: ExchangesOptions) {
@@ -248,7 +248,7 @@ export class Exchanges implements Service {
    */
   tryOut(id: string, sample: Sample, given: Declaration | null, asking: Asking = {}): Promise<Trial> {
     const { asker = NODE } = asking;
-    return this.#checks.run(asker.name, async () => {
+    return this.#checks.runNow(asker.name, async () => {
       const tried = given ?? this.#known.find(id).exchange.declaration;
       if (given === null) mustRunSelectors(tried.dst, this.#options);
       else await this.check(given, asking);
@@ -265,7 +265,7 @@ export class Exchanges implements Service {
   }
 
   #checkInTurn(declaration: Declaration, asker: Asker): Promise<void> {
-    return this.#checks.runInTurn(asker.name, () => this.check(declaration, { asker }));
+    return this.#checks.run(asker.name, () => this.check(declaration, { asker }));
   }
 
   /**

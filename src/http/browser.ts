@@ -1,8 +1,8 @@
 import { QuaysideError } from '../model/errors.ts';
 import { ELEMENT_HEADER_PREFIX } from '../model/headers.ts';
 import { quote } from '../util/quote.ts';
-import type { Head } from './head.ts';
-import type { HttpRequest } from './message.ts';
+import type { RequestHead } from './head.ts';
+import type { HttpRequest } from './request.ts';
 import { METHODS } from './route.ts';
 
 /**
@@ -14,7 +14,7 @@ import { METHODS } from './route.ts';
  * @returns the allowed origin that the page is of, or null: its responses get CORS headers
  * @throws QuaysideError `forbidden-origin`
  */
-export function checkPage(head: Head, allowedOrigins: ReadonlySet<string>): string | null {
+export function checkPage(head: RequestHead, allowedOrigins: ReadonlySet<string>): string | null {
   const { fetchSite, purpose, origin } = head;
   const isAllowed = origin !== null && allowedOrigins.has(origin.toLowerCase());
   if (!isAllowed && fetchSite !== null && fetchSite !== 'same-origin' && fetchSite !== 'none') {

@@ -8,12 +8,11 @@ import type { Delivery } from '../model/element.ts';
 import { ELEMENT_HEADER_PREFIX } from '../model/headers.ts';
 import { corsHeaders } from './browser.ts';
 import { clientAddress } from './client-address.ts';
-import { errorHeaders } from './error-headers.ts';
-import { errorAnswer } from './errors.ts';
+import { errorAnswer, errorHeaders } from './errors.ts';
 import type { Front } from './front.ts';
-import type { Head } from './head.ts';
-import type { HttpRequest } from './message.ts';
-import type { Match } from './router.ts';
+import type { RequestHead } from './head.ts';
+import type { HttpRequest } from './request.ts';
+import type { RouteMatch } from './router.ts';
 
 /** Up to this size a body is joined with its head into one write, which costs less than two. */
 const JOINED_BYTES = 4_096;
@@ -23,7 +22,7 @@ const PIECE_LENGTH = 65_536;
 const MAX_LOGGED_PATH = 256;
 
 /** One request on its way to its answer. The front fills it in, step by step; then it is the route's. */
-export class Call {
+export class HttpCall {
   readonly front: Front;
   readonly request: HttpRequest;
   readonly answer: ServerResponse;
@@ -33,9 +32,9 @@ export class Call {
   search = '';
   /** The allowed origin whose page sent it; null if none did. */
   origin: string | null = null;
-  #head: Head | null = null;
+  #head: RequestHead | null = null;
   #user: User | null = null;
-  #match: Match | null = null;
+  #match: RouteMatch | null = null;
   #namespace: Namespace | null = null;
   #queue: Queue | null = null;
   readonly #startedAt: number;
@@ -48,11 +47,11 @@ export class Call {
     this.answer = answer;
   }
 
-  get head(): Head {
+  get head(): RequestHead {
     return present(this.#head);
   }
 
-  set head(head: Head) {
+  set head(head: RequestHead) {
     this.#head = head;
   }
 
@@ -81,11 +80,11 @@ export class Call {
     };
   }
 
-  get match(): Match {
+  get match(): RouteMatch {
     return present(this.#match);
   }
 
-  set match(match: Match) {
+  set match(match: RouteMatch) {
     this.#match = match;
   }
 
@@ -134,6 +133,11 @@ export class Call {
   /** Whether the connection is lost already. */
   get isGone(): boolean {
     return this.request.socket.destroyed;
+  }
+
+  /** Answers `value` as JSON, with 200. */
+  value(value: unknown, headers?: readonly string[]): void {
+    this.json(200, JSON.stringify(value), headers);
   }
 
   /** Answers JSON that is already text. */
@@ -254,7 +258,7 @@ export class Call {
 
   /** The headers that every response has, to be added to. */
   #headers(elementHeaders?: readonly string[]): string[] {
-    const headers = this.front.answerHeaders();
+    const headers = this.front.responseHeaders(this.#match?.route ?? null);
     if (this.origin !== null) headers.push(...corsHeaders(this.origin, elementHeaders));
     return headers;
   }
@@ -278,8 +282,8 @@ export class Call {
 
   /** The response is written, whether or not the kernel has all of it yet. */
   #observe(): void {
-    const { parts, times } = this.front;
-    times.observe(this.#match?.route ?? null, (parts.clock.monotonic() - this.#startedAt) / 1000);
+    const { front } = this;
+    front.observeTime(this.#match?.route ?? null, (front.parts.clock.monotonic() - this.#startedAt) / 1000);
   }
 }
 

@@ -5,35 +5,30 @@ import { refusal, type User } from '../access/user.ts';
 import { shuttingDown } from '../broker/waiting-limit.ts';
 import { namespaceNotFound, QuaysideError } from '../model/errors.ts';
 import { checkName } from '../model/names.ts';
+import { ConcurrencyLimit } from '../util/concurrency-limit.ts';
+import { Histogram } from '../util/histogram.ts';
+import { LineLimit } from '../util/line-limit.ts';
 import { quote } from '../util/quote.ts';
 import { checkPage, preflightHeaders } from './browser.ts';
-import { Call } from './call.ts';
+import { HttpCall } from './call.ts';
 import { readHead } from './head.ts';
-import { LineLimit } from './line-limit.ts';
 import { QueueLists } from './listing.ts';
-import type { HttpRequest } from './message.ts';
 import { ServerResponse as Response } from './node-http.ts';
 import type { HttpParts } from './options.ts';
-import { RequestTimes } from './request-times.ts';
-import { isRight } from './route.ts';
-import { isWellEncoded, type Match, Router } from './router.ts';
+import type { HttpRequest } from './request.ts';
+import { INERT, isRight, type Route } from './route.ts';
+import { isWellEncoded, type RouteMatch, Router } from './router.ts';
 import { routeTable } from './routes/table.ts';
-import { UserTurns } from './turns.ts';
 
-/** Makes an answer harmless in a browser, whatever a producer stored (decisions; reliability, S10). */
-const INERT: readonly string[] = [
-  'cache-control',
-  'no-store',
-  'content-security-policy',
-  "sandbox; default-src 'none'; base-uri 'none'; object-src 'none'; frame-ancestors 'none'",
-  'x-content-type-options',
-  'nosniff',
-  'cross-origin-resource-policy',
-  'same-origin',
-  'referrer-policy',
-  'no-referrer',
-];
-const HSTS: readonly string[] = ['strict-transport-security', 'max-age=31536000'];
+const HSTS = ['strict-transport-security', 'max-age=31536000'] as const;
+
+/** Listings of one user that wait for the one before them; further ones are rejected. */
+const MAX_WAITING_LISTINGS = 16;
+
+/** Upper bounds in seconds. The last ones are for gets that wait. */
+const REQUEST_TIME_BUCKETS_S = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 2.5, 10, 60];
+/** The operation of requests that no route took: without a login, or to a path that does not exist. */
+const UNMATCHED = 'unmatched';
 
 /** The characters of a request target, without `#`: everything else is percent-encoded by who follows the RFC. */
 const NOT_OF_A_TARGET = /[^\x21\x22\x24-\x7e]/;
@@ -48,25 +43,39 @@ const MAX_WAITING_READS = 100;
 export class Front {
   readonly parts: HttpParts;
   readonly router: Router;
-  readonly times: RequestTimes;
   readonly queueLists = new QueueLists();
-  /** Of listings. */
-  readonly turns = new UserTurns();
-  /** The headers that every answer has. */
+  /** How long requests took, from their head to their response being written, by operation. */
+  readonly requestTimes: ReadonlyMap<string, Histogram>;
+  /** The headers of responses that are no route's. */
   readonly inertHeaders: readonly string[];
+  readonly #listings = new ConcurrencyLimit({
+    perKey: 1,
+    maxWaiting: MAX_WAITING_LISTINGS,
+    rejection: () =>
+      new QuaysideError(
+        'overloaded',
+        `Listings run one at a time for each user, and ${MAX_WAITING_LISTINGS} are waiting; retry later, or read pages with limit.`,
+      ),
+  });
   readonly #origins: ReadonlySet<string>;
   readonly #startedAt: string;
   readonly #waitingReads = new WeakMap<Socket, number>();
   readonly #foreignPages: LineLimit;
   #isClosing = false;
-  #faults = 0;
+  #failures = 0;
 
   constructor(parts: HttpParts) {
     this.parts = parts;
-    const routes = routeTable(parts);
+    const secured = (headers: readonly string[]) =>
+      parts.options.tls === null ? headers : [...headers, ...HSTS];
+    const routes = routeTable(parts).map((route) => ({
+      ...route,
+      responseHeaders: secured(route.responseHeaders),
+    }));
     this.router = new Router(routes);
-    this.times = new RequestTimes(routes);
-    this.inertHeaders = parts.options.tls === null ? INERT : [...INERT, ...HSTS];
+    const operations = [...routes.map(({ id }) => id), UNMATCHED];
+    this.requestTimes = new Map(operations.map((id) => [id, new Histogram(REQUEST_TIME_BUCKETS_S)]));
+    this.inertHeaders = secured(INERT);
     this.#origins = new Set(parts.options.allowedOrigins.map((origin) => origin.toLowerCase()));
     this.#foreignPages = new LineLimit(parts.clock, (network, leftOut) => {
       const fields = { event: 'forbidden', network, leftOut };
@@ -89,23 +98,50 @@ export class Front {
     this.#foreignPages.flush();
   }
 
-  /** The headers of an answer, to be added to. */
-  answerHeaders(): string[] {
-    const headers = this.inertHeaders.slice();
+  /** The first headers of a response, to be added to. @param route null: no route took the request */
+  responseHeaders(route: Route | null): string[] {
+    const headers = (route === null ? this.inertHeaders : route.responseHeaders).slice();
     if (this.#isClosing) headers.push('connection', 'close');
     return headers;
   }
 
+  /** @param route null: none took the request */
+  observeTime(route: Route | null, seconds: number): void {
+    this.requestTimes.get(route?.id ?? UNMATCHED)?.observe(seconds);
+  }
+
+  /**
+   * Lists for each user one at a time, from its start until its response has left: a listing of thousands of queues
+   * costs processor time and memory that other users' requests need as well. Not at all if the client has disconnected
+   * when its turn comes.
+   * @throws QuaysideError `overloaded`, and what `list` throws
+   */
+  async listInTurn(call: HttpCall, list: () => Promise<void>): Promise<void> {
+    const leave = await this.#listings.enter(call.user.name);
+    if (call.isGone) {
+      leave();
+      return;
+    }
+    try {
+      await list();
+    } catch (error) {
+      leave();
+      throw error;
+    }
+    if (call.answer.closed || call.isGone) leave();
+    else call.answer.once('close', leave);
+  }
+
   /** Answers a request, now or later. Never throws. */
   handle(request: HttpRequest, answer: ServerResponse): void {
-    const call = new Call(this, request, answer);
+    const call = new HttpCall(this, request, answer);
     if (this.parts.options.logsAccess) this.#logAccess(call);
     // Node gives a response its socket when those in front of it on the connection have left.
     if (answer.socket === null && READ_METHODS.has(request.method)) this.#startInTurn(call);
     else this.#start(call);
   }
 
-  #start(call: Call): void {
+  #start(call: HttpCall): void {
     try {
       this.#admit(call);
     } catch (error) {
@@ -117,7 +153,7 @@ export class Front {
    * A pipelined GET or HEAD starts after the responses in front of it have left. Otherwise a client that does not
    * read would hold as many elements as it asked for, and a listing behind a blocked get its user's turn to list.
    */
-  #startInTurn(call: Call): void {
+  #startInTurn(call: HttpCall): void {
     const { socket } = call.request;
     const waiting = this.#waitingReads.get(socket) ?? 0;
     if (waiting >= MAX_WAITING_READS) {
@@ -158,7 +194,7 @@ export class Front {
     answer.assignSocket(socket);
     answer.shouldKeepAlive = false;
     answer.once('finish', () => socket.destroySoon());
-    const call = new Call(this, request, answer);
+    const call = new HttpCall(this, request, answer);
     try {
       call.head = readHead(request.rawHeaders, request.httpVersionMinor === 0);
       call.origin = checkPage(call.head, this.#origins);
@@ -175,16 +211,16 @@ export class Front {
     }
   }
 
-  /** What to tell the client of anything that was thrown. A fault of ours is logged under an id. */
-  errorOf(thrown: unknown, call: Call): QuaysideError {
+  /** The error to answer with, whatever was thrown. A failure of the server is logged under an id. */
+  errorOf(thrown: unknown, call: HttpCall): QuaysideError {
     if (thrown instanceof QuaysideError && thrown.code !== 'internal') {
       if (thrown.code === 'forbidden') this.#logForbidden(thrown, call);
       else if (thrown.code === 'forbidden-origin') this.#logForeignPage(thrown, call);
       else if (!ENDED_WAITS.has(thrown.code)) this.#logRejected(thrown, call);
       return thrown;
     }
-    this.#faults += 1;
-    const requestId = `${this.#startedAt}-${this.#faults.toString(36)}`;
+    this.#failures += 1;
+    const requestId = `${this.#startedAt}-${this.#failures.toString(36)}`;
     const { method } = call.request;
     this.parts.log.error({ err: thrown, requestId, method, path: bounded(call.path) }, 'a request failed');
     return new QuaysideError('internal', 'The server failed; its log says why, under this request id.', {
@@ -192,7 +228,7 @@ export class Front {
     });
   }
 
-  #logAccess(call: Call): void {
+  #logAccess(call: HttpCall): void {
     const { clock, log } = this.parts;
     const startedAt = clock.monotonic();
     const { answer } = call;
@@ -206,20 +242,20 @@ export class Front {
   }
 
   /** Without the message, which quotes what the client sent. */
-  #logRejected({ code, details: { parameter } }: QuaysideError, call: Call): void {
+  #logRejected({ code, details: { parameter } }: QuaysideError, call: HttpCall): void {
     const { log } = this.parts;
     if (!log.isLevelEnabled('debug')) return;
     log.debug({ event: 'rejected', code, parameter, ...call.logged }, 'a request was rejected');
   }
 
-  #logForbidden({ message }: QuaysideError, { user, match, address }: Call): void {
+  #logForbidden({ message }: QuaysideError, { user, match, address }: HttpCall): void {
     const by = { user: user.name, address, action: match.route.id };
     const fields = { ...boundedParams(match), event: 'forbidden', ...by, detail: message };
     this.parts.log.warn(fields, 'a request without the right was rejected');
   }
 
   /** Rejected before the login, so anybody can send any number of them, with anything in their fields. */
-  #logForeignPage({ message }: QuaysideError, call: Call): void {
+  #logForeignPage({ message }: QuaysideError, call: HttpCall): void {
     const { log } = this.parts;
     const isWarned = this.#foreignPages.admit(addressBlock(call.address));
     if (!isWarned && !log.isLevelEnabled('debug')) return;
@@ -229,8 +265,8 @@ export class Front {
     log[isWarned ? 'warn' : 'debug'](fields, 'a request of a foreign page was rejected');
   }
 
-  /** Who is it? Before anything is looked up, so that a stranger learns nothing of what exists. */
-  #admit(call: Call): void {
+  /** Authenticates before routing, so that anonymous callers cannot probe paths. */
+  #admit(call: HttpCall): void {
     const { request } = call;
     const head = readHead(request.rawHeaders, request.httpVersionMinor === 0);
     call.head = head;
@@ -253,7 +289,7 @@ export class Front {
     else void this.#login(call, authorization);
   }
 
-  async #login(call: Call, authorization: string): Promise<void> {
+  async #login(call: HttpCall, authorization: string): Promise<void> {
     try {
       const user = await this.parts.authenticator.loginBasic(authorization, call.address);
       if (!call.isGone) this.#dispatch(call, user);
@@ -262,7 +298,7 @@ export class Front {
     }
   }
 
-  #dispatch(call: Call, user: User | null): void {
+  #dispatch(call: HttpCall, user: User | null): void {
     const match = this.router.find(call.request.method ?? '', call.path);
     if (user === null && match?.route.access !== 'open') throw unauthorized();
     call.user = user;
@@ -279,8 +315,8 @@ export class Front {
     if (route.isAudited) this.#audit(call, match, answering);
   }
 
-  /** Says in the log who changed what (reliability, S19), once it is done. */
-  #audit({ user }: Call, match: Match, answering: Promise<void> | void): void {
+  /** Logs who changed what (reliability, S19), once it is done. */
+  #audit({ user }: HttpCall, match: RouteMatch, answering: Promise<void> | void): void {
     const fields = { ...boundedParams(match), event: 'admin', action: match.route.id, user: user.name };
     const note = (): void => this.parts.log.info(fields, 'an operator acted');
     if (answering === undefined) note();
@@ -288,7 +324,7 @@ export class Front {
   }
 
   /** Into the namespace and the queue of the path, if the user may. */
-  #enter(call: Call, user: User | null, { route, params }: Match): void {
+  #enter(call: HttpCall, user: User | null, { route, params }: RouteMatch): void {
     const { namespace: ns = '', queue } = params;
     const namespace = this.parts.broker.namespace(ns);
     if (user === null || !user.maySee(ns)) throw namespaceNotFound(ns);
@@ -300,7 +336,7 @@ export class Front {
     call.queue = route.makesQueue ? namespace.queue(name) : namespace.visit(name);
   }
 
-  #noRoute({ path, request }: Call): QuaysideError {
+  #noRoute({ path, request }: HttpCall): QuaysideError {
     if (!isWellEncoded(path)) {
       return new QuaysideError('malformed-request', `Path ${quote(path)} is not percent-encoded UTF-8.`);
     }
@@ -321,7 +357,7 @@ export class Front {
  * Splits the request target. The absolute form is read for its path alone: what it names as host is not
  * looked at, so it cannot differ from what a proxy in front of us saw.
  */
-function splitTarget(call: Call, target: string): void {
+function splitTarget(call: HttpCall, target: string): void {
   const [bad] = NOT_OF_A_TARGET.exec(target) ?? [];
   if (bad !== undefined) {
     throw new QuaysideError(
@@ -357,7 +393,7 @@ function bounded(text: string | null): string | null {
   return text === null || text.length <= 256 ? text : `${text.slice(0, 256)}…`;
 }
 
-function boundedParams({ params }: Match): Record<string, string | null> {
+function boundedParams({ params }: RouteMatch): Record<string, string | null> {
   return Object.fromEntries(Object.entries(params).map(([name, value]) => [name, bounded(value ?? null)]));
 }
 

@@ -5,7 +5,7 @@ import { LIMITS } from '../model/limits.ts';
 import { quote } from '../util/quote.ts';
 
 /** The headers of a request that mean something to this server; null where one was not sent. */
-export interface Head {
+export interface RequestHead {
   host: string | null;
   authorization: string | null;
   contentType: string | null;
@@ -34,8 +34,8 @@ export interface Head {
  * repetitions silently, and of two `Authorization` lines take the first, as some proxies take the last.
  * @throws QuaysideError `malformed-request`, `invalid-header`, `expectation-failed`
  */
-export function readHead(raw: readonly string[], isHttp10: boolean): Head {
-  const head: Head = {
+export function readHead(raw: readonly string[], isHttp10: boolean): RequestHead {
+  const head: RequestHead = {
     host: null,
     authorization: null,
     contentType: null,
@@ -77,7 +77,7 @@ export function readHead(raw: readonly string[], isHttp10: boolean): Head {
 }
 
 /** The length tells most names apart, so that a line costs one comparison or none. */
-function readLine(head: Head, name: string, value: string): void {
+function readLine(head: RequestHead, name: string, value: string): void {
   switch (name.length) {
     case 4:
       if (is(name, 'host')) head.host = once(head.host, name, value);
@@ -134,7 +134,7 @@ function readLine(head: Head, name: string, value: string): void {
   }
 }
 
-function readElementHeader(head: Head, name: string, value: string): void {
+function readElementHeader(head: RequestHead, name: string, value: string): void {
   if (name.length <= ELEMENT_HEADER_PREFIX.length) return;
   const first = name.charCodeAt(0);
   if (first !== 0x78 && first !== 0x58) return;

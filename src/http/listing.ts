@@ -1,6 +1,8 @@
+import { Type } from 'typebox';
 import type { Namespace } from '../broker/namespace.ts';
 import type { QueueRecord } from '../broker/record.ts';
-import { QuaysideError } from '../model/errors.ts';
+import { invalidParameter, QuaysideError } from '../model/errors.ts';
+import { type QueryParameter, whole } from './parameters.ts';
 
 /** A namespace as listings need it. `queues` is null if its engine is unavailable. */
 export interface Folder<Q = ListedQueue> {
@@ -178,4 +180,76 @@ function leaf({ id, queue, record }: ListedQueue): object {
     next_t: record.next_mature_t,
     paused: record.paused,
   };
+}
+
+/** The most entries of one page. */
+const MAX_PAGE = 1_000;
+
+/** How a page of a listing is asked for, with the form of the listing, which the next page has as well. */
+export interface PageQuery {
+  readonly limit: number | null;
+  readonly after: string | null;
+  readonly array: boolean;
+  readonly tree: boolean;
+}
+
+/** What one page shows, and the headers of its response. */
+export interface Page<T> {
+  readonly items: readonly T[];
+  readonly headers: readonly string[];
+}
+
+/** The parameters of a listing that can be read in pages. */
+export function paging(after: string): {
+  limit: QueryParameter<number | null>;
+  after: QueryParameter<string | null>;
+} {
+  return {
+    limit: whole<number | null>(
+      'At most so many entries; the header `link` says where the next page is.',
+      { from: 1, to: MAX_PAGE, unit: 'a count' },
+      null,
+    ),
+    after: {
+      description: after,
+      schema: Type.String({ minLength: 1 }),
+      fallback: null,
+      read(name, value) {
+        if (value !== '') return value;
+        throw invalidParameter(name, `${name} has no value; give the last entry of the page before.`);
+      },
+    },
+  };
+}
+
+export const NEXT_LINK = {
+  name: 'link',
+  description: 'The next page of a listing with `limit`, `<?…>; rel="next"`; left out on the last one.',
+} as const;
+
+/** The header that names the next page, relative to the request's own URL. */
+export function nextPage({ limit, array, tree }: PageQuery, after: string): readonly string[] {
+  const form = array ? 'array=1&' : tree ? 'tree=1&' : '';
+  return ['link', `<?${form}limit=${limit}&after=${encodeURIComponent(after)}>; rel="next"`];
+}
+
+/** The first page of what is left of a listing. */
+export function pageOf<T>(left: readonly T[], query: PageQuery, cursor: (item: T) => string): Page<T> {
+  const items = left.slice(0, query.limit ?? left.length);
+  const last = items.at(-1);
+  const isCut = items.length < left.length && last !== undefined;
+  return { items, headers: isCut ? nextPage(query, cursor(last)) : [] };
+}
+
+/** What follows `after` among sorted names; `after` itself may be gone. */
+export function itemsAfter(sorted: readonly string[], after: string): readonly string[] {
+  const first = sorted.findIndex((name) => name > after);
+  return first === -1 ? [] : sorted.slice(first);
+}
+
+/** How a listing is asked for (decisions, "Listings and status"). @throws QuaysideError `invalid-parameter` */
+export function listingForm({ array, tree }: { array: boolean; tree: boolean }): 'plain' | 'array' | 'tree' {
+  if (array && tree) throw invalidParameter('tree', 'array and tree are both set. Set one of them.');
+  if (array) return 'array';
+  return tree ? 'tree' : 'plain';
 }

@@ -1,10 +1,10 @@
-import type { Socket } from 'node:net';
 import { Networks } from '../access/networks.ts';
 import type { Authenticator, User } from '../access/user.ts';
 import type { Broker } from '../broker/broker.ts';
 import type { Exchanges } from '../exchange/exchanges.ts';
 import type { Clock } from '../util/clock.ts';
 import type { LeveledLog, TlsMaterial } from '../util/log.ts';
+import type { UpgradeHandler } from '../util/upgrade.ts';
 
 /** What an operator may set, checked by `config` before it comes here. Lengths are in ms, sizes in bytes. */
 export interface HttpOptions {
@@ -85,25 +85,6 @@ export interface BackupReport {
   }[];
   /** Engines that have other means, or are in memory. */
   readonly skipped: readonly { readonly url: string; readonly namespaces: readonly string[] }[];
-}
-
-/** A request to turn its connection into a WebSocket, and the connection behind it. */
-export interface UpgradeRequest {
-  /** Flat pairs: name, value, … */
-  readonly rawHeaders: readonly string[];
-  /** The client's, as far as trusted proxies say it. */
-  readonly address: string;
-  readonly socket: Socket;
-  /** The first bytes behind the request. */
-  readonly head: Buffer;
-}
-
-/** Answers upgrade requests of one path. */
-export interface UpgradeHandler {
-  /** @throws QuaysideError the reason for which the request is rejected */
-  check(rawHeaders: readonly string[]): void;
-  /** Takes over the connection of a request that passed `check`. */
-  upgrade(request: UpgradeRequest): void;
 }
 
 /** Everything that the front end stands on. */

@@ -1,12 +1,14 @@
 import { type TSchema, Type } from 'typebox';
 import type { GroupName } from '../model/element.ts';
-import { invalidParameter } from '../model/errors.ts';
+import { invalidParameter, QuaysideError } from '../model/errors.ts';
 import { LIMITS } from '../model/limits.ts';
 import { checkGroup, checkGroups, checkName } from '../model/names.ts';
+import { nearestName } from '../util/did-you-mean.ts';
 import { quote } from '../util/quote.ts';
+import type { RequestHead } from './head.ts';
 
 /** One query parameter: what it means, for people and OpenAPI, and how it is read. */
-export interface Parameter<T> {
+export interface QueryParameter<T> {
   readonly description: string;
   readonly schema: TSchema;
   /** What a request without it means. */
@@ -23,7 +25,7 @@ const DECIMAL = /^[0-9]{1,16}(?:\.[0-9]{1,9})?$/;
  * False as `0 false no off` in any case, else true: the spec says "truthy". An empty one is rejected, since
  * `?reserve` or `?reserve=` must not turn a reserve into a pop.
  */
-export function flag(description: string): Parameter<boolean> {
+export function flag(description: string): QueryParameter<boolean> {
   return {
     description,
     schema: Type.Boolean({ default: false }),
@@ -36,7 +38,7 @@ export function flag(description: string): Parameter<boolean> {
   };
 }
 
-interface Range {
+interface NumberRange {
   readonly from: number;
   readonly to: number;
   /** As the message says it. */
@@ -44,7 +46,7 @@ interface Range {
 }
 
 /** A whole number, or `fallback` where it is not given. */
-export function whole<T>(description: string, range: Range, fallback: T): Parameter<number | T> {
+export function whole<T>(description: string, range: NumberRange, fallback: T): QueryParameter<number | T> {
   const { from, to, unit } = range;
   return {
     description,
@@ -59,7 +61,7 @@ export function whole<T>(description: string, range: Range, fallback: T): Parame
 }
 
 /** Seconds with or without a fraction, read as milliseconds; `fallback` (ms) where not given. */
-export function seconds<T>(description: string, mostMs: number, fallback: T): Parameter<number | T> {
+export function seconds<T>(description: string, mostMs: number, fallback: T): QueryParameter<number | T> {
   return {
     description,
     schema: Type.Number({ minimum: 0, maximum: mostMs / 1000, ...shown(fallback) }),
@@ -73,7 +75,7 @@ export function seconds<T>(description: string, mostMs: number, fallback: T): Pa
 }
 
 /** Seconds that something lasts, more than 0, read as milliseconds; null if not given. */
-export function duration(description: string, maxMs: number): Parameter<number | null> {
+export function duration(description: string, maxMs: number): QueryParameter<number | null> {
   const anyLength = seconds(description, maxMs, null);
   return {
     ...anyLength,
@@ -87,7 +89,7 @@ export function duration(description: string, maxMs: number): Parameter<number |
 }
 
 /** Text of 1 to so many bytes of UTF-8; null if not given. */
-export function text(description: string, maxBytes: number): Parameter<string | null> {
+export function text(description: string, maxBytes: number): QueryParameter<string | null> {
   return {
     description,
     schema: Type.String({ minLength: 1, description: `1 to ${maxBytes} bytes of UTF-8` }),
@@ -101,7 +103,7 @@ export function text(description: string, maxBytes: number): Parameter<string | 
 }
 
 /** Unix time in seconds, read as milliseconds; null where not given. */
-export function unixTime(description: string): Parameter<number | null> {
+export function unixTime(description: string): QueryParameter<number | null> {
   return {
     description,
     schema: Type.Number({ minimum: 0, maximum: LIMITS.matureAt / 1000 }),
@@ -120,7 +122,7 @@ export function unixTime(description: string): Parameter<number | null> {
 }
 
 /** A name as queues and consumers have them; null where not given. */
-export function nameOf(kind: string, description: string): Parameter<string | null> {
+export function nameOf(kind: string, description: string): QueryParameter<string | null> {
   return {
     description,
     schema: Type.String({ minLength: 1, description: `1 to ${LIMITS.nameBytes} bytes of UTF-8` }),
@@ -130,7 +132,7 @@ export function nameOf(kind: string, description: string): Parameter<string | nu
 }
 
 /** What this server made earlier: an id or a token. Null where not given. */
-export function opaque(description: string): Parameter<string | null> {
+export function opaque(description: string): QueryParameter<string | null> {
   return {
     description,
     schema: Type.String({ minLength: 1, maxLength: LIMITS.idLength }),
@@ -147,7 +149,7 @@ export function checkOpaque(name: string, value: string): string {
 
 const OPAQUE = new RegExp(`^[\\x21-\\x7e]{1,${LIMITS.idLength}}$`);
 
-export function group(description: string): Parameter<GroupName | null> {
+export function group(description: string): QueryParameter<GroupName | null> {
   return {
     description,
     schema: Type.String({ minLength: 1, maxLength: LIMITS.groupLength }),
@@ -157,7 +159,7 @@ export function group(description: string): Parameter<GroupName | null> {
 }
 
 /** Groups with commas between them, trimmed, each once. */
-export function groups(description: string): Parameter<readonly GroupName[] | null> {
+export function groups(description: string): QueryParameter<readonly GroupName[] | null> {
   return {
     description,
     schema: Type.String({ description: `1 to ${LIMITS.groups} names, separated by commas` }),
@@ -172,4 +174,114 @@ function shown(fallback: unknown): { default?: unknown } {
 
 function wrongValue(name: string, value: string, allowed: string): Error {
   return invalidParameter(name, `${name} cannot be ${quote(value)}; give ${allowed}.`);
+}
+
+/** The parameters of a route, by name. */
+export type Parameters<Q> = { readonly [Name in keyof Q]: QueryParameter<Q[Name]> };
+
+/** A shorter name is one edit away from too many others. */
+const MIN_EDITED_NAME = 4;
+
+/**
+ * Reads the query strings of one route, prepared once. A mistake that would otherwise go unnoticed is rejected: a
+ * known parameter that comes twice, is not well encoded or has a wrong value, and a name that differs from a
+ * known one by a slip. Other unknown ones are ignored.
+ */
+export class QueryReader<Q extends object> {
+  readonly parameters: Parameters<Q>;
+  readonly #byName: ReadonlyMap<string, QueryParameter<unknown>>;
+  readonly #fallbacks: Readonly<Q>;
+
+  constructor(parameters: Parameters<Q>) {
+    this.parameters = parameters;
+    const entries = Object.entries<QueryParameter<unknown>>(parameters);
+    this.#byName = new Map(entries);
+    this.#fallbacks = Object.freeze(
+      Object.fromEntries(entries.map(([name, { fallback }]) => [name, fallback])),
+    ) as Q;
+  }
+
+  /**
+   * The values of a query string, that is, what follows the `?`.
+   * @throws QuaysideError `invalid-parameter`, `invalid-name`, `malformed-request`
+   */
+  read(search: string): Readonly<Q> {
+    if (search === '') return this.#fallbacks;
+    const values: Record<string, unknown> = { ...this.#fallbacks };
+    let given = '';
+    for (let from = 0; from <= search.length; ) {
+      let end = search.indexOf('&', from);
+      if (end === -1) end = search.length;
+      const equals = search.indexOf('=', from);
+      const nameEnd = equals === -1 || equals > end ? end : equals;
+      const name = decoded(search.slice(from, nameEnd));
+      if (name === null) {
+        const sent = quote(search.slice(from, nameEnd));
+        throw new QuaysideError(
+          'malformed-request',
+          `The parameter name ${sent} is not percent-encoded UTF-8.`,
+        );
+      }
+      const parameter = this.#byName.get(name);
+      if (parameter !== undefined) {
+        // Known names have no space, so this says exactly whether the name was there before.
+        if (given.includes(` ${name} `)) {
+          throw invalidParameter(
+            name,
+            `Parameter ${name} was given more than once, again as ${quote(search.slice(nameEnd + 1, end))}. Give it once.`,
+          );
+        }
+        given += ` ${name} `;
+        const value = decoded(search.slice(Math.min(nameEnd + 1, end), end));
+        if (value === null) {
+          const sent = quote(search.slice(nameEnd + 1, end));
+          throw invalidParameter(name, `The value of ${name}, ${sent}, is not percent-encoded UTF-8.`);
+        }
+        values[name] = parameter.read(name, value);
+      } else if (name !== '') this.#rejectSlip(name);
+      from = end + 1;
+    }
+    return values as Q;
+  }
+
+  #rejectSlip(name: string): void {
+    const meant = nearestName(name, this.#byName.keys(), MIN_EDITED_NAME);
+    if (meant === null) return;
+    throw invalidParameter(name, `Unknown parameter ${quote(name)}. Did you mean "${meant}"?`);
+  }
+}
+
+/** A part of a query string as it was before it was encoded; null where it is no encoding of UTF-8. */
+function decoded(part: string): string | null {
+  if (!ENCODED.test(part)) return part;
+  try {
+    return decodeURIComponent(part.replaceAll('+', ' '));
+  } catch {
+    return null;
+  }
+}
+
+const ENCODED = /[%+]/;
+
+const WAIT = /(?:^|,)\s*wait\s*=\s*"?([^",;\s]*)"?/i;
+const SECONDS = /^[0-9]{1,9}$/;
+
+/** `Prefer: wait=N` (RFC 7240) in ms; other preferences are left alone, as the RFC asks. */
+export function preferredWait({ prefer }: RequestHead): number | null {
+  const wait = prefer === null ? null : WAIT.exec(prefer);
+  if (wait === null) return null;
+  const value = wait[1] ?? '';
+  const ms = SECONDS.test(value) ? Number(value) * 1000 : Number.NaN;
+  if (ms <= LIMITS.delayMs) return ms;
+  throw invalidParameter(
+    'prefer',
+    `Prefer: wait=${quote(value)} is not allowed. Give whole seconds from 0 to ${LIMITS.delayMs / 1000}.`,
+  );
+}
+
+const REPRESENTATION = /(?:^|,)\s*return\s*=\s*"?representation"?\s*(?:[,;]|$)/i;
+
+/** `Prefer: return=representation` (RFC 7240). */
+export function prefersRepresentation({ prefer }: RequestHead): boolean {
+  return prefer !== null && REPRESENTATION.test(prefer);
 }

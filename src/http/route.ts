@@ -1,9 +1,8 @@
 import type { TSchema } from 'typebox';
 import type { Right } from '../access/user.ts';
 import type { ErrorCode } from '../model/errors.ts';
-import type { Call } from './call.ts';
-import type { Parameter } from './parameters.ts';
-import { type Parameters, QueryReader } from './query.ts';
+import type { HttpCall } from './call.ts';
+import { type Parameters, type QueryParameter, QueryReader } from './parameters.ts';
 
 /**
  * Who may call:
@@ -42,6 +41,23 @@ export interface AnswerNote {
   readonly headers?: readonly HeaderNote[];
 }
 
+/**
+ * The headers of every response of a route that names no others. They make it harmless in a browser, whatever a producer
+ * stored (decisions; reliability, S10).
+ */
+export const INERT: readonly string[] = [
+  'cache-control',
+  'no-store',
+  'content-security-policy',
+  "sandbox; default-src 'none'; base-uri 'none'; object-src 'none'; frame-ancestors 'none'",
+  'x-content-type-options',
+  'nosniff',
+  'cross-origin-resource-policy',
+  'same-origin',
+  'referrer-policy',
+  'no-referrer',
+];
+
 /** One row of the table that dispatch, checks, `/openapi.json` and the tests of the documents stand on. */
 export interface Route {
   /** Unique; `operationId` in `/openapi.json`. */
@@ -61,13 +77,15 @@ export interface Route {
   readonly request: TSchema | null;
   readonly headers: readonly HeaderNote[];
   readonly answers: readonly AnswerNote[];
-  /** Beside those that every route may answer; see {@link problemsOf}. */
+  /** In addition to those that every route may answer with; see {@link problemsOf}. */
   readonly problems: readonly ErrorCode[];
+  /** Flat pairs that each response of the route begins with, errors included: pages need a policy of their own. */
+  readonly responseHeaders: readonly string[];
   /** Answers the call, now or later. What it throws, or its promise rejects with, is answered as an error. */
-  handle(call: Call): Promise<void> | void;
+  handle(call: HttpCall): Promise<void> | void;
 }
 
-/** A row as it is written down: what is usual may be left out. */
+/** A row as it is declared: what is usual may be left out. */
 export interface RouteDefinition<Q extends object> {
   readonly id: string;
   readonly methods: readonly Method[];
@@ -82,7 +100,8 @@ export interface RouteDefinition<Q extends object> {
   readonly headers?: readonly HeaderNote[];
   readonly answers: readonly AnswerNote[];
   readonly problems?: readonly ErrorCode[];
-  handle(call: Call, query: Readonly<Q>): Promise<void> | void;
+  readonly responseHeaders?: readonly string[];
+  handle(call: HttpCall, query: Readonly<Q>): Promise<void> | void;
 }
 
 /** Makes a row; ties the types of its parameters to its handler, which the table then forgets. */
@@ -96,6 +115,7 @@ export function route<Q extends object>(definition: RouteDefinition<Q>): Route {
     request = null,
     headers = [],
     problems = [],
+    responseHeaders = INERT,
     ...rest
   } = definition;
   const reader = new QueryReader<Q>(query ?? ({} as Parameters<Q>));
@@ -107,13 +127,14 @@ export function route<Q extends object>(definition: RouteDefinition<Q>): Route {
     request,
     headers,
     problems,
+    responseHeaders,
     query: reader,
     handle: (call) => handle(call, reader.read(call.search)),
   };
 }
 
 /** The query parameters of a route, for the documents. */
-export function parametersOf({ query }: Route): [string, Parameter<unknown>][] {
+export function parametersOf({ query }: Route): [string, QueryParameter<unknown>][] {
   return Object.entries(query.parameters);
 }
 

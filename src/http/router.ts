@@ -2,7 +2,7 @@ import findMyWay from 'find-my-way';
 import { LIMITS } from '../model/limits.ts';
 import { METHODS, type Method, type Route } from './route.ts';
 
-export interface Match {
+export interface RouteMatch {
   readonly route: Route;
   readonly params: Readonly<Record<string, string | undefined>>;
 }
@@ -22,7 +22,7 @@ export class Router {
   }
 
   /** `path` is as it came, without a query. Parameters are percent-decoded. Null: no such route. */
-  find(method: string, path: string): Match | null {
+  find(method: string, path: string): RouteMatch | null {
     const found = this.#finder.find(method as Method, path);
     return found === null ? null : { route: found.store as Route, params: found.params };
   }

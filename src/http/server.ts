@@ -5,9 +5,9 @@ import type { Histogram } from '../util/histogram.ts';
 import type { TlsMaterial } from '../util/log.ts';
 import type { Service } from '../util/service.ts';
 import { Front } from './front.ts';
-import { HttpRequest } from './message.ts';
 import { createServer } from './node-http.ts';
 import type { HttpOptions, HttpParts } from './options.ts';
+import { HttpRequest } from './request.ts';
 import { answerUnreadable, refuseTunnel } from './unreadable.ts';
 
 /** Request line and headers together: room for the names and element headers that the limits allow. */
@@ -45,7 +45,7 @@ export class HttpServer implements Service {
 
   /** How long requests took, by operation. */
   get requestTimes(): ReadonlyMap<string, Histogram> {
-    return this.#front.times.byOperation;
+    return this.#front.requestTimes;
   }
 
   /** Resolves when it listens; rejects where the address cannot be had. */

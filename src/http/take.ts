@@ -2,7 +2,7 @@ import type { Consumer, GetRequest, Sink } from '../broker/consumer.ts';
 import type { Queue } from '../broker/queue.ts';
 import type { Delivery } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
-import type { Call } from './call.ts';
+import type { HttpCall } from './call.ts';
 
 /**
  * A get or reserve: waits as a consumer, is answered once, and returns an element that the client did not get.
@@ -11,17 +11,18 @@ import type { Call } from './call.ts';
  * - waiting: `#consumer` is in its wait queue. If the client disconnects, it leaves and takes nothing. The end of
  *   the client's half of the connection counts as that: a client that half-closes and one that is gone both send
  *   a FIN, and only the first write after it would show which it was.
- * - delivered: `#delivery` is written, but the kernel does not have all of it. If the connection closes, the
- *   element is returned to its place.
+ * - delivered: `#unsent` is written, but the kernel does not have all of it. If the connection closes, each of its
+ *   elements is returned to its place.
  * - over: written, ended without an element, or disconnected.
  */
 export class Take implements Sink {
-  readonly #call: Call;
+  readonly #call: HttpCall;
   readonly #queue: Queue;
   #consumer: Consumer | null = null;
-  #delivery: Delivery | null = null;
+  /** Delivered to this request, and not yet handed over to the kernel. */
+  #unsent: readonly Delivery[] = [];
 
-  constructor(call: Call) {
+  constructor(call: HttpCall) {
     this.#call = call;
     this.#queue = call.queue;
   }
@@ -44,10 +45,10 @@ export class Take implements Sink {
   }
 
   deliver(delivery: Delivery): void {
-    this.#delivery = delivery;
+    this.#unsent = [delivery];
     try {
       this.#call.element(delivery, (error) => {
-        if (!error) this.#delivery = null;
+        if (!error) this.#unsent = [];
       });
     } catch (error) {
       this.#undo();
@@ -79,9 +80,9 @@ export class Take implements Sink {
   }
 
   #undo(): void {
-    const delivery = this.#delivery;
-    this.#delivery = null;
-    if (delivery !== null) this.#queue.returnUndelivered(delivery);
+    const unsent = this.#unsent;
+    this.#unsent = [];
+    for (const delivery of unsent) this.#queue.returnUndelivered(delivery);
   }
 }
 

@@ -1,7 +1,7 @@
 import { OPERATIONS, STORAGE_TIME_BUCKETS_S } from '../broker/meter.ts';
 import type { Namespace } from '../broker/namespace.ts';
 import { Histogram } from '../util/histogram.ts';
-import type { Family, Sample } from './family.ts';
+import type { Family, MetricSample } from './family.ts';
 import { histogram } from './family.ts';
 
 /** What this node did since its start, and who waits here now. */
@@ -47,7 +47,7 @@ function waitingIn(namespace: Namespace): number {
   return waiting;
 }
 
-function operationSamples({ name, meter }: Namespace): Sample[] {
+function operationSamples({ name, meter }: Namespace): MetricSample[] {
   return [...meter.operations()].flatMap(([operation, outcomes]) =>
     [...outcomes].map(([outcome, value]) => ({
       labels: { namespace: name, operation, outcome },

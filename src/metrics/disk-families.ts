@@ -1,5 +1,5 @@
 import type { DiskUsage } from '../engine/engine.ts';
-import type { Family, Sample } from './family.ts';
+import type { Family, MetricSample } from './family.ts';
 
 /** An engine whose files are on a disk of this machine. */
 export interface DiskSource {
@@ -12,8 +12,8 @@ export interface DiskSource {
 
 /** A disk that does not answer leaves its series out. */
 export async function diskFamilies(sources: readonly DiskSource[]): Promise<Family[]> {
-  const used: Sample[] = [];
-  const free: Sample[] = [];
+  const used: MetricSample[] = [];
+  const free: MetricSample[] = [];
   await Promise.all(
     sources.map(async ({ engine, namespaces, usage }) => {
       const found = await usage().catch(() => null);

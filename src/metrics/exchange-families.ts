@@ -2,7 +2,7 @@ import type { DestinationCounters } from '../exchange/counters.ts';
 import type { Exchanges } from '../exchange/exchanges.ts';
 import { idOf } from '../exchange/ids.ts';
 import type { ExchangeOverview } from '../exchange/record.ts';
-import type { Family, Sample } from './family.ts';
+import type { Family, MetricSample } from './family.ts';
 
 /** Exchanges with series of their own, by id: see `QUEUES_SHOWN`. */
 const EXCHANGES_SHOWN = 200;
@@ -50,7 +50,7 @@ export function exchangeFamilies(exchanges: Pick<Exchanges, 'overview'>): Family
 }
 
 /** Destinations with the same queue, each with a selector of its own, are one series. */
-function destinationSamples(exchange: ExchangeOverview): Sample[] {
+function destinationSamples(exchange: ExchangeOverview): MetricSample[] {
   const sums = new Map<string, DestinationCounters & { readonly ns: string }>();
   for (const [i, { ns, queue }] of exchange.declaration.dst.entries()) {
     const own = exchange.counters.destinations[i] ?? NOTHING;
@@ -69,7 +69,7 @@ function destinationSamples(exchange: ExchangeOverview): Sample[] {
   );
 }
 
-function straySamples(exchange: ExchangeOverview): Sample[] {
+function straySamples(exchange: ExchangeOverview): MetricSample[] {
   const { noRoute, tooManyHops, requeued } = exchange.counters.totals;
   return Object.entries({ no_route: noRoute, too_many_hops: tooManyHops, put_back: requeued }).map(
     ([outcome, value]) => sample(exchange, { outcome }, value),
@@ -79,19 +79,19 @@ function straySamples(exchange: ExchangeOverview): Sample[] {
 /** @param namespaces that it tells of in addition to the source's */
 function sample(
   { id, declaration }: ExchangeOverview,
-  more: Sample['labels'],
+  more: MetricSample['labels'],
   value: number,
   namespaces: readonly string[] = [],
-): Sample {
+): MetricSample {
   // Two namespaces may have exchanges of one id.
   const labels = { exchange: idOf(id), namespace: declaration.src.ns, ...more };
   return { labels, value, namespaces: [declaration.src.ns, ...namespaces] };
 }
 
-function gauge(name: string, help: string, samples: readonly Sample[]): Family {
+function gauge(name: string, help: string, samples: readonly MetricSample[]): Family {
   return { name, help, type: 'gauge', samples };
 }
 
-function counter(name: string, help: string, samples: readonly Sample[]): Family {
+function counter(name: string, help: string, samples: readonly MetricSample[]): Family {
   return { name, help, type: 'counter', samples };
 }

@@ -5,10 +5,10 @@ export interface Family {
   readonly name: string;
   readonly help: string;
   readonly type: 'counter' | 'gauge' | 'histogram';
-  readonly samples: readonly Sample[];
+  readonly samples: readonly MetricSample[];
 }
 
-export interface Sample {
+export interface MetricSample {
   readonly labels: Readonly<Record<string, string | number>>;
   readonly value: number;
   /** Of one series of a histogram: `_bucket`, `_sum`, `_count` behind the family's name. */
@@ -61,7 +61,7 @@ function histogramSamples(
   name: string,
   operation: string,
   { bounds, counts, sum, count }: Histogram,
-): Sample[] {
+): MetricSample[] {
   let upTo = 0;
   const buckets = bounds.map((le, i) => {
     upTo += counts[i] ?? 0;

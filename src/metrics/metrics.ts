@@ -1,5 +1,6 @@
 import type { Broker } from '../broker/broker.ts';
 import type { Exchanges } from '../exchange/exchanges.ts';
+import type { SessionCounts } from '../session/counts.ts';
 import type { Clock } from '../util/clock.ts';
 import type { Histogram } from '../util/histogram.ts';
 import { brokerFamilies } from './broker-families.ts';
@@ -8,7 +9,7 @@ import { exchangeFamilies } from './exchange-families.ts';
 import { exposition, type Family, histogram, type Viewer } from './family.ts';
 import { processFamilies } from './process-families.ts';
 import { queueFamilies } from './queue-families.ts';
-import { type SessionCounts, sessionFamilies } from './session-families.ts';
+import { sessionFamilies } from './session-families.ts';
 
 export interface MetricsSources {
   readonly broker: Broker;

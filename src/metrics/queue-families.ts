@@ -3,7 +3,7 @@ import type { Counters } from '../engine/stats.ts';
 import type { QueueCounts } from '../engine/storage.ts';
 import type { GroupName } from '../model/element.ts';
 import type { QueueKey } from '../model/names.ts';
-import type { Family, Sample } from './family.ts';
+import type { Family, MetricSample } from './family.ts';
 
 /**
  * Queues with series of their own, in all namespaces together, by the order of the configuration and then of their
@@ -96,7 +96,7 @@ function namespaceFamilies(contents: readonly Contents[]): Family[] {
   const gauge = (
     name: string,
     help: string,
-    samplesOf: (queues: readonly QueueContents[], namespace: Namespace) => Sample[],
+    samplesOf: (queues: readonly QueueContents[], namespace: Namespace) => MetricSample[],
   ): Family => ({
     name,
     help,
@@ -204,10 +204,10 @@ function sum(queues: readonly QueueContents[], read: (queue: QueueContents) => n
   return queues.reduce((total, queue) => total + read(queue), 0);
 }
 
-function sampleOf({ name }: Namespace, labels: Sample['labels'], value: number): Sample {
+function sampleOf({ name }: Namespace, labels: MetricSample['labels'], value: number): MetricSample {
   return { labels: { namespace: name, ...labels }, value, namespaces: [name] };
 }
 
-function queueSample(namespace: Namespace, labels: Sample['labels'], value: number): Sample {
+function queueSample(namespace: Namespace, labels: MetricSample['labels'], value: number): MetricSample {
   return { ...sampleOf(namespace, labels, value), needsRead: true };
 }

@@ -1,28 +1,5 @@
+import type { SessionCounts } from '../session/counts.ts';
 import type { Family } from './family.ts';
-
-/** Plain numbers of a front end whose clients keep a session. Those up to `stalled` are of now, the others since the start. */
-export interface SessionCounts {
-  /** Clients that are logged in. */
-  readonly sessions: number;
-  /** Consumers that go on: SUBSCRIBEs of STOMP, links of AMQP by which clients receive. */
-  readonly subscriptions: number;
-  /** AMQP only: links in both directions. */
-  readonly links: number;
-  /** Elements handed out under a lease and not settled. */
-  readonly unacknowledged: number;
-  /** The windows of all subscriptions together. */
-  readonly window: number;
-  /** Bytes that wait for clients to take them. */
-  readonly outgoingBytes: number;
-  /** Clients that have not taken all of the last write yet. */
-  readonly stalled: number;
-  readonly connections: number;
-  readonly receivedBytes: number;
-  readonly frames: number;
-  /** Elements sent to clients. */
-  readonly messages: number;
-  readonly errors: number;
-}
 
 const FAMILIES: readonly (Omit<Family, 'samples'> & { readonly of: keyof SessionCounts })[] = [
   { of: 'sessions', name: 'quayside_sessions', type: 'gauge', help: 'Clients that are logged in.' },

@@ -3,6 +3,7 @@ import { Duplex } from 'node:stream';
 import { type WebSocket, WebSocketServer } from 'ws';
 import { QuaysideError } from '../model/errors.ts';
 import { quote } from '../util/quote.ts';
+import type { UpgradeHandler, UpgradeRequest } from '../util/upgrade.ts';
 import { LOGIN_BYTES } from './client-session.ts';
 import type { SessionServer } from './server.ts';
 import type { ClientSocket } from './socket-writer.ts';
@@ -17,15 +18,6 @@ export interface WebSocketOptions {
   readonly sendsText: boolean;
 }
 
-/** A request to turn its connection into a WebSocket, as HTTP hands it over. */
-export interface UpgradeRequest {
-  /** Flat pairs: name, value, … */
-  readonly rawHeaders: readonly string[];
-  readonly address: string;
-  readonly socket: Duplex;
-  readonly head: Buffer;
-}
-
 /** The overhead of WebSocket for a client that sends its login byte by byte. */
 const LOGIN_OVERHEAD = 8;
 /** A client that does not read gets no replies to its pings while more than this waits for it. */
@@ -37,7 +29,7 @@ const TOO_BIG = 1009;
  * Lets clients of a session server connect by WebSocket. The server's limits hold as they do over TCP: connections,
  * bytes before the login, frames, heart-beats, and pauses in reading.
  */
-export class WebSocketListener {
+export class WebSocketListener implements UpgradeHandler {
   readonly #server: SessionServer;
   readonly #options: WebSocketOptions;
   readonly #webSockets: WebSocketServer;

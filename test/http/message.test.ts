@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { Socket } from 'node:net';
 import { describe, it } from 'node:test';
-import { HttpRequest } from '../../src/http/message.ts';
+import { HttpRequest } from '../../src/http/request.ts';
 
 class Reader {
   readonly heard: (Buffer | 'too large')[] = [];

@@ -1,8 +1,16 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import fc from 'fast-check';
-import { flag, groups, nameOf, opaque, seconds, unixTime, whole } from '../../src/http/parameters.ts';
-import { QueryReader } from '../../src/http/query.ts';
+import {
+  flag,
+  groups,
+  nameOf,
+  opaque,
+  QueryReader,
+  seconds,
+  unixTime,
+  whole,
+} from '../../src/http/parameters.ts';
 import { QuaysideError } from '../../src/model/errors.ts';
 
 const reader = new QueryReader({

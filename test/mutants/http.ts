@@ -18,7 +18,7 @@ export const HTTP: readonly Mutant[] = [
   {
     name: 'a misspelt parameter is ignored',
     suite: 'HTTP slips',
-    edits: edit('http/query.ts', 'if (meant === null) return;', 'return;'),
+    edits: edit('http/parameters.ts', 'if (meant === null) return;', 'return;'),
   },
   {
     name: 'a parameter in another case is ignored',
@@ -64,12 +64,12 @@ export const HTTP: readonly Mutant[] = [
   {
     name: 'listings of one user run at the same time',
     suite: 'HTTP listings under load',
-    edits: edit('http/turns.ts', 'await before;', ''),
+    edits: edit('http/front.ts', 'perKey: 1,', 'perKey: 100,'),
   },
   {
     name: 'the next page begins with the last entry of the one before',
     suite: 'HTTP pages',
-    edits: edit('http/paging.ts', '(name) => name > after', '(name) => name >= after'),
+    edits: edit('http/listing.ts', '(name) => name > after', '(name) => name >= after'),
   },
   {
     name: 'a page of any origin may read responses',

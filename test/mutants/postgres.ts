@@ -25,8 +25,8 @@ export const POSTGRES: readonly Mutant[] = [
     edits: [
       inPostgres(
         'batcher.ts',
-        'if (call === undefined || calls.length > 1) return;',
-        'if (call === undefined) return;\n    for (const other of calls.slice(1)) other.fail(internal(error));',
+        '    this.#alone = [...calls];\n',
+        '    for (const call of calls) this.#reject(call, error);\n',
       ),
     ],
   },

@@ -150,7 +150,8 @@ class PostgresEngine implements Engine {
     await this.#batcher.stop();
     await this.#signaller.stop();
     await this.#stats.stop(this.#second.connection !== null);
-    await Promise.all([this.#main.stop(), this.#side.stop(), this.#listener.stop()]);
+    this.#side.stop();
+    await Promise.all([this.#main.stop(), this.#second.stop(), this.#listener.stop()]);
   }
 
   /** What this node remembers about the store may be about another one: after a failover, or a restore. */

@@ -65,10 +65,7 @@ export function declareOperation(sets: boolean): Operation<DeclareItem, void> {
         statement,
         values: [...REGISTERED.values(items.map(({ queue }) => queue.whole)), ...DECLARED.values(items)],
       },
-      read: () => {
-        for (const { queue, options } of items) queue.mayDie ||= options?.deadLetter != null;
-        return items.map(() => undefined);
-      },
+      read: () => items.map(() => undefined),
     }),
   };
 }

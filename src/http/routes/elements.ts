@@ -8,8 +8,7 @@ import { contentFingerprint } from '../../model/fingerprint.ts';
 import { checkHeaders } from '../../model/headers.ts';
 import { LIMITS } from '../../model/limits.ts';
 import { quote } from '../../util/quote.ts';
-import { readBody } from '../body.ts';
-import type { Call } from '../call.ts';
+import type { HttpCall } from '../call.ts';
 import {
   checkOpaque,
   duration,
@@ -17,11 +16,12 @@ import {
   group,
   groups,
   nameOf,
+  preferredWait,
   seconds,
   unixTime,
   whole,
 } from '../parameters.ts';
-import { preferredWait } from '../prefer.ts';
+import { readBody } from '../request.ts';
 import { type Route, route } from '../route.ts';
 import { Inserted } from '../schemas.ts';
 import { Take } from '../take.ts';
@@ -183,7 +183,7 @@ export const elementRoutes: readonly Route[] = [
   }),
 ];
 
-function insert(call: Call, queue: Queue, element: NewElement): void {
+function insert(call: HttpCall, queue: Queue, element: NewElement): void {
   let headers: readonly string[] | undefined;
   const onRepeat = element.dedupKey === null ? null : () => (headers = REPEATED);
   queue.insert([element], onRepeat).then(
@@ -197,7 +197,7 @@ const REPEATED = ['x-ks-repeated', 'true'] as const;
 
 const KEY_LENGTH = 255;
 
-function dedupKeyOf({ head, user }: Call): string | null {
+function dedupKeyOf({ head, user }: HttpCall): string | null {
   const key = head.idempotencyKey;
   if (key === null) return null;
   if (key !== '' && key.length <= KEY_LENGTH) return userKey(user.name, key);

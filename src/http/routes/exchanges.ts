@@ -10,11 +10,10 @@ import { parseSample } from '../../exchange/sample.ts';
 import { QuaysideError } from '../../model/errors.ts';
 import { checkName } from '../../model/names.ts';
 import { quote } from '../../util/quote.ts';
-import { readBody } from '../body.ts';
-import type { Call } from '../call.ts';
-import { joined } from '../listing.ts';
-import { itemsAfter, NEXT_LINK, pageOf, paging } from '../paging.ts';
+import type { HttpCall } from '../call.ts';
+import { itemsAfter, joined, listingForm, NEXT_LINK, pageOf, paging } from '../listing.ts';
 import { flag } from '../parameters.ts';
+import { readBody } from '../request.ts';
 import { type Route, route } from '../route.ts';
 import {
   ExchangeArray,
@@ -24,8 +23,7 @@ import {
   ExchangeTree,
   ExchangeTrial,
   ExchangeTrialRequest,
-} from '../schemas-exchange.ts';
-import { answerJson, listingForm } from './shared.ts';
+} from '../schemas.ts';
 
 /** The largest body of a create or a trial: declarations are small, and are parsed on the main thread. */
 const MOST_JSON_BYTES = 65_536;
@@ -70,7 +68,7 @@ export const exchangeRoutes: readonly Route[] = [
     ],
     problems: ['storage-unavailable', 'outcome-unknown'],
     handle: (call, query) =>
-      call.front.turns.run(call, async () => {
+      call.front.listInTurn(call, async () => {
         const form = listingForm(query);
         const { exchanges } = call.front.parts;
         if (query.reload) await exchanges.reload((namespace) => call.user.maySee(namespace));
@@ -242,22 +240,19 @@ export const exchangeRoutes: readonly Route[] = [
         const id = await keyIn(call);
         if (declaration === null) mustControl(call.user, id, await exchanges.look(id));
         else mustRule(call.user, declaration, TRIED);
-        answerJson(
-          call,
-          await exchanges.tryOut(id, sample, declaration, { asker: call.user, within: TRIED }),
-        );
+        call.value(await exchanges.tryOut(id, sample, declaration, { asker: call.user, within: TRIED }));
       });
     },
   }),
 ];
 
 /** The key of the exchange that the user means by the id of the path. @throws QuaysideError `invalid-name` */
-async function keyIn(call: Call): Promise<string> {
+async function keyIn(call: HttpCall): Promise<string> {
   return call.front.parts.exchanges.ids.keyOf(checkName('exchange', call.param('id')), call.user);
 }
 
 /** Reads a JSON body. Resolves when `take` has dealt with it; never where none comes. */
-function readJson(call: Call, take: (payload: unknown) => Promise<void>): Promise<void> {
+function readJson(call: HttpCall, take: (payload: unknown) => Promise<void>): Promise<void> {
   const { promise, resolve } = Promise.withResolvers<unknown>();
   readBody(call, MOST_JSON_BYTES, (body) => resolve(parseJson(body)));
   return promise.then(take);
@@ -316,7 +311,7 @@ function readVersions(ifMatch: string): ReadonlySet<string> | null {
 }
 
 /** What is changed or deleted by a request, and declared in the configuration file, is there again after a restart. */
-function configuredNote(call: Call, id: string): string[] {
+function configuredNote(call: HttpCall, id: string): string[] {
   if (!call.front.parts.exchanges.isConfigured(id)) return [];
   return [CONFIGURED_NOTE.name, 'the configuration file declares this exchange; a restart brings that back'];
 }
@@ -346,7 +341,7 @@ type Listed = readonly [id: string, record: ExchangeRecord];
 const RECORDS_AT_ONCE = 16;
 
 async function readRecords(
-  { front, user }: Call,
+  { front, user }: HttpCall,
   items: readonly (readonly [id: string, key: string])[],
 ): Promise<Listed[]> {
   const { exchanges } = front.parts;

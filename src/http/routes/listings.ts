@@ -1,21 +1,27 @@
 import type { Namespace } from '../../broker/namespace.ts';
 import { invalidParameter, namespaceNotFound } from '../../model/errors.ts';
 import { quote } from '../../util/quote.ts';
-import type { Call } from '../call.ts';
+import type { HttpCall } from '../call.ts';
 import {
   arrayPieces,
   type Folder,
+  itemsAfter,
   type ListedQueue,
   listFolders,
+  listingForm,
+  NEXT_LINK,
+  nextPage,
   objectPieces,
+  type Page,
+  type PageQuery,
+  pageOf,
+  paging,
   readRecords,
   treePieces,
 } from '../listing.ts';
-import { itemsAfter, NEXT_LINK, nextPage, type Page, type PageQuery, pageOf, paging } from '../paging.ts';
 import { flag } from '../parameters.ts';
 import { type Route, route } from '../route.ts';
 import { NamespaceNames, QueueArray, QueuesByName, QueueTree } from '../schemas.ts';
-import { answerJson, listingForm } from './shared.ts';
 
 const forms = {
   array: flag('`{"data": […]}`, each a queue information record with `id`, as the web console reads it.'),
@@ -49,7 +55,7 @@ export const listingRoutes: readonly Route[] = [
     ],
     problems: ['storage-unavailable', 'outcome-unknown'],
     handle: (call, query) =>
-      call.front.turns.run(call, async () => {
+      call.front.listInTurn(call, async () => {
         const form = listingForm(query);
         const visible = call.front.parts.broker.namespaces().filter(({ name }) => call.user.maySee(name));
         if (form === 'plain') {
@@ -58,7 +64,7 @@ export const listingRoutes: readonly Route[] = [
           const at = query.after === null ? -1 : names.indexOf(query.after);
           if (query.after !== null && at === -1) throw namespaceNotFound(query.after);
           const { items, headers } = pageOf(names.slice(at + 1), query, (name) => name);
-          answerJson(call, items, headers);
+          call.value(items, headers);
         } else {
           const readable = visible.filter(({ name }) => call.user.may('read', name));
           const after = positionOf(query.after, readable);
@@ -84,7 +90,7 @@ export const listingRoutes: readonly Route[] = [
       ...formSchemas,
     ],
     handle: (call, query) =>
-      call.front.turns.run(call, async () => {
+      call.front.listInTurn(call, async () => {
         const form = listingForm(query);
         const { namespace } = call;
         const after = query.after === null ? null : { namespace: namespace.name, queue: query.after };
@@ -105,13 +111,13 @@ interface QueueQuery extends PageQuery {
   readonly reload: boolean;
 }
 
-async function answerFolders(call: Call, form: 'array' | 'tree', page: Page<Folder>): Promise<void> {
+async function answerFolders(call: HttpCall, form: 'array' | 'tree', page: Page<Folder>): Promise<void> {
   await call.jsonPieces(form === 'array' ? arrayPieces(page.items) : treePieces(page.items), page.headers);
 }
 
 /** The queues of namespaces: all of them if the request has neither `limit` nor `after`, else those of one page. */
 async function queuePage(
-  call: Call,
+  call: HttpCall,
   namespaces: readonly Namespace[],
   query: QueueQuery,
   after: Position | null,
@@ -154,7 +160,7 @@ async function queuePage(
 }
 
 /** On `/q` a position is written as the ids of the listing are. */
-function cursorOf({ match }: Call, { namespace, queue }: Position): string {
+function cursorOf({ match }: HttpCall, { namespace, queue }: Position): string {
   return match.params.namespace === undefined ? `${queue}@${namespace}` : queue;
 }
 

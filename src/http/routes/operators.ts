@@ -1,10 +1,10 @@
-import type { Call } from '../call.ts';
+import Type from 'typebox';
+import type { HttpCall } from '../call.ts';
 import { openApi } from '../openapi.ts';
 import { NODE_CHECK, type ReadyReport } from '../options.ts';
-import { flag, type Parameter } from '../parameters.ts';
+import { flag, type QueryParameter } from '../parameters.ts';
 import { type Route, route } from '../route.ts';
-import { Live, Nodes, Readiness } from '../schemas.ts';
-import { answerJson } from './shared.ts';
+import { Backup, Live, Nodes, Readiness } from '../schemas.ts';
 
 interface OperatorOptions {
   readonly metricsWithoutLogin: boolean;
@@ -19,9 +19,17 @@ const METRICS_TYPE = 'text/plain; version=0.0.4; charset=utf-8';
 
 const plainFlag = flag('Shows the nodes that share namespaces with this one. Without a value: yes.');
 /** `?verbose`, as operators write it, is a yes. */
-const verbose: Parameter<boolean> = {
+const verbose: QueryParameter<boolean> = {
   ...plainFlag,
   read: (name, value) => value === '' || plainFlag.read(name, value),
+};
+
+const backupName: QueryParameter<string | null> = {
+  description: 'Of the backup, and so of its folder; the time if it is not given.',
+  schema: Type.String({ pattern: '^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$' }),
+  fallback: null,
+  // Checked by those who make a path of it.
+  read: (_name, value) => value,
 };
 
 /** What those who run the server ask: is it alive, is it ready, how much does it do, what can it do. */
@@ -29,13 +37,34 @@ export function operatorRoutes({ metricsWithoutLogin, version, routes }: Operato
   let document: string | null = null;
   return [
     route({
+      id: 'backUp',
+      methods: ['POST'],
+      path: '/backup',
+      summary: 'Copy every SQLite file, while it is used, into a new folder of the folder of backups',
+      access: 'administrator',
+      isAudited: true,
+      query: { name: backupName },
+      answers: [
+        {
+          status: 201,
+          description: 'It is complete and on disk.',
+          contentType: 'application/json',
+          schema: Backup,
+        },
+      ],
+      problems: ['backup-conflict', 'storage-full', 'storage-unavailable', 'shutting-down'],
+      async handle(call, query) {
+        call.json(201, JSON.stringify(await call.front.parts.backUp(query.name)));
+      },
+    }),
+    route({
       id: 'live',
       methods: ['GET', 'HEAD'],
       path: '/livez',
       summary: 'Whether the process runs',
       access: 'open',
       answers: [{ status: 200, description: 'It does.', contentType: 'application/json', schema: Live }],
-      handle: (call) => answerJson(call, { status: 'live' }),
+      handle: (call) => call.value({ status: 'live' }),
     }),
     route({
       id: 'ready',
@@ -81,7 +110,7 @@ export function operatorRoutes({ metricsWithoutLogin, version, routes }: Operato
           schema: Nodes,
         },
       ],
-      handle: (call) => answerJson(call, shownNodes(call)),
+      handle: (call) => call.value(shownNodes(call)),
     }),
     route({
       id: 'metrics',
@@ -111,7 +140,7 @@ export function operatorRoutes({ metricsWithoutLogin, version, routes }: Operato
 }
 
 /** Of the node itself, and of the engines of namespaces that the user may know of: a URL tells where they are. */
-function shownChecks(call: Call, checks: ReadyReport['checks']): ReadyReport['checks'] {
+function shownChecks(call: HttpCall, checks: ReadyReport['checks']): ReadyReport['checks'] {
   const shown = new Set([NODE_CHECK]);
   for (const { name, engineUrls } of call.front.parts.broker.namespaces()) {
     if (call.user.maySee(name)) for (const url of engineUrls) shown.add(url);
@@ -120,7 +149,7 @@ function shownChecks(call: Call, checks: ReadyReport['checks']): ReadyReport['ch
 }
 
 /** Nodes, with those of their namespaces that the user may know of. */
-function shownNodes(call: Call): object[] {
+function shownNodes(call: HttpCall): object[] {
   return call.front.parts.broker.nodes().map(({ startedAt, namespaces, conflicts, ...node }) => ({
     ...node,
     startedAt: new Date(startedAt).toISOString(),

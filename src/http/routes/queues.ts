@@ -1,9 +1,9 @@
 import { invalidParameter } from '../../model/errors.ts';
+import { checkName } from '../../model/names.ts';
 import { quote } from '../../util/quote.ts';
 import { group } from '../parameters.ts';
 import { type Route, route } from '../route.ts';
-import { Paused, QueueInformation } from '../schemas.ts';
-import { answerJson } from './shared.ts';
+import { Paused, PendingConsumers, QueueInformation } from '../schemas.ts';
 
 export const queueRoutes: readonly Route[] = [
   route({
@@ -30,7 +30,7 @@ export const queueRoutes: readonly Route[] = [
           `Group ${quote(query.group)} does not exist: namespace ${namespace.name} has plain queues. Leave group out.`,
         );
       }
-      answerJson(call, await queue.status(query.group));
+      call.value(await queue.status(query.group));
     },
   }),
   route({
@@ -44,7 +44,7 @@ export const queueRoutes: readonly Route[] = [
       { status: 200, description: '`true` or `false`.', contentType: 'application/json', schema: Paused },
     ],
     handle(call) {
-      answerJson(call, call.queue.paused);
+      call.value(call.queue.paused);
     },
   }),
   route({
@@ -71,6 +71,52 @@ export const queueRoutes: readonly Route[] = [
     async handle(call) {
       await call.queue.resume();
       call.empty(201);
+    },
+  }),
+];
+
+export const consumerRoutes: readonly Route[] = [
+  route({
+    id: 'listConsumers',
+    methods: ['GET', 'HEAD'],
+    path: '/q/:namespace/:queue/consumers',
+    summary: 'List the get and reserve calls that wait, on any node, in the order in which they came',
+    access: 'manage',
+    makesQueue: false,
+    answers: [
+      {
+        status: 200,
+        description: 'Pending consumer records, of every group and protocol.',
+        contentType: 'application/json',
+        schema: PendingConsumers,
+      },
+    ],
+    async handle(call) {
+      call.value(await call.queue.allConsumers());
+    },
+  }),
+  route({
+    id: 'cancel',
+    methods: ['DELETE'],
+    path: '/q/:namespace/:queue/consumer/:tid',
+    summary:
+      'Cancel the waiting calls with this tid: all of them with the right `manage`, else those of the same user',
+    access: 'member',
+    makesQueue: false,
+    isAudited: true,
+    answers: [
+      {
+        status: 200,
+        description: 'Nobody waits with this tid any more; the calls answer 410.',
+        contentType: null,
+      },
+    ],
+    problems: ['invalid-name'],
+    handle(call) {
+      const { user, namespace, queue } = call;
+      const tid = checkName('tid', call.param('tid'));
+      queue.cancel(tid, user.may('manage', namespace.name) ? null : user.name);
+      call.empty(200);
     },
   }),
 ];

@@ -1,9 +1,8 @@
 import { needs, needsExpiry } from '../../broker/needs.ts';
 import { FINISH, type Receipt } from '../../broker/queue.ts';
 import { LIMITS } from '../../model/limits.ts';
-import type { Call } from '../call.ts';
-import { checkOpaque, group, opaque, text, whole } from '../parameters.ts';
-import { prefersRepresentation } from '../prefer.ts';
+import type { HttpCall } from '../call.ts';
+import { checkOpaque, group, opaque, prefersRepresentation, text, whole } from '../parameters.ts';
 import { type Route, route } from '../route.ts';
 import { Extended, Nothing, RolledBack } from '../schemas.ts';
 
@@ -134,6 +133,6 @@ export const settlementRoutes: readonly Route[] = [
 
 const REPRESENTATION = ['preference-applied', 'return=representation'] as const;
 
-function receipt(call: Call, group: string | null, token: string | null): Receipt {
+function receipt(call: HttpCall, group: string | null, token: string | null): Receipt {
   return { id: checkOpaque('id', call.param('id')), group, token, owner: call.user.name };
 }

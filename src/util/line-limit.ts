@@ -1,4 +1,4 @@
-import type { CancelTimer, Clock } from '../util/clock.ts';
+import type { CancelTimer, Clock } from './clock.ts';
 
 /** Networks that are counted by themselves; all further ones share one count. */
 const MAX_NETWORKS = 1_000;
