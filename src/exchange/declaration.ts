@@ -1,10 +1,14 @@
 import { createHash } from 'node:crypto';
+import type { Namespace } from '../broker/namespace.ts';
 import type { JsonValue } from '../engine/definitions.ts';
-import { invalidParameter } from '../model/errors.ts';
+import { invalidParameter, type QuaysideError } from '../model/errors.ts';
 import { type Members, membersOf, wrongMember } from '../model/members.ts';
 import { checkName } from '../model/names.ts';
+import { quote } from '../util/quote.ts';
+import type { Caller } from './caller.ts';
+import type { ExchangeContext } from './exchange.ts';
 
-/** An exchange as it was asked for (spec 4.2, Create payload). */
+/** An exchange as it was declared (spec 4.2, Create payload). */
 export interface Declaration {
   readonly src: QueueName;
   readonly dst: readonly Destination[];
@@ -22,33 +26,33 @@ export interface Destination extends QueueName {
 }
 
 export interface ConsumerOptions {
-  /** Loops that take side by side, 1 to 16. */
+  /** Concurrent loops, 1 to 16. */
   readonly parallel?: number;
-  /** Elements on their way at once, 1 to 65,536. */
+  /** Elements in flight at once, 1 to 65,536. */
   readonly wsize?: number;
-  /** Reserve and commit, or pop. Where all queues share an engine that can reserve, elements are always reserved. */
+  /** Reserve and commit, or pop. If all queues share an engine that can reserve, elements are always reserved. */
   readonly reserve?: boolean;
 }
 
 export const CONSUMER_DEFAULTS = { parallel: 1, wsize: 1000, reserve: false } as const;
-const MOST_PARALLEL = 16;
-const LARGEST_WINDOW = 65_536;
+const MAX_PARALLEL = 16;
+const MAX_WINDOW = 65_536;
 /** More destinations than this are a mistake, or an attack: each element is copied to every one. */
-const MOST_DESTINATIONS = 256;
+const MAX_DESTINATIONS = 256;
 
 /**
  * Parses a create payload. Unknown members are rejected: a misspelt `selector` would copy everything.
- * @param within the member of the body that it is; '' where it is the body
+ * @param within the member of the body that it is; '' if it is the body
  * @throws QuaysideError `invalid-parameter` with the path of the field
  */
 export function parseDeclaration(payload: unknown, within = ''): Declaration {
   const { src, dst, consumer } = membersOf(payload, within, ['src', 'dst', 'consumer']);
   const at = (path: string): string => pathWithin(within, path);
   if (!Array.isArray(dst)) throw wrongMember(at('dst'), dst, 'an array of destinations');
-  if (dst.length === 0 || dst.length > MOST_DESTINATIONS) {
+  if (dst.length === 0 || dst.length > MAX_DESTINATIONS) {
     throw invalidParameter(
       at('dst'),
-      `${at('dst')} must have 1 to ${MOST_DESTINATIONS} destinations, not ${dst.length}.`,
+      `${at('dst')} must have 1 to ${MAX_DESTINATIONS} destinations, not ${dst.length}.`,
     );
   }
   return {
@@ -73,8 +77,8 @@ function parseConsumer(value: unknown, path: string): ConsumerOptions {
     throw wrongMember(`${path}.reserve`, reserve, 'true or false');
   }
   return {
-    ...(parallel !== undefined && { parallel: whole(parallel, `${path}.parallel`, MOST_PARALLEL) }),
-    ...(wsize !== undefined && { wsize: whole(wsize, `${path}.wsize`, LARGEST_WINDOW) }),
+    ...(parallel !== undefined && { parallel: whole(parallel, `${path}.parallel`, MAX_PARALLEL) }),
+    ...(wsize !== undefined && { wsize: whole(wsize, `${path}.wsize`, MAX_WINDOW) }),
     ...(reserve !== undefined && { reserve }),
   };
 }
@@ -98,7 +102,7 @@ export function pathWithin(within: string, path: string): string {
   return within === '' ? path : `${within}.${path}`;
 }
 
-/** Whether two declarations ask for the same: field by field, options as given. */
+/** Whether two declarations are the same: field by field, options as given. */
 export function sameDeclaration(a: Declaration, b: Declaration): boolean {
   return JSON.stringify(canonical(a)) === JSON.stringify(canonical(b));
 }
@@ -121,4 +125,97 @@ export function canonical({ src, dst, consumer }: Declaration): JsonValue {
       ...(reserve !== undefined && { reserve }),
     },
   };
+}
+
+/**
+ * Whether a declaration could be created on this node.
+ * @param within the member of the body that it is, for the paths; '' if it is the body
+ * @throws QuaysideError `invalid-parameter` with the path of the field, `invalid-body` for a selector
+ */
+export async function checkDeclaration(
+  { src, dst, consumer }: Declaration,
+  options: Pick<ExchangeContext, 'broker' | 'sandbox' | 'selectors'>,
+  { name }: Caller,
+  within = '',
+): Promise<void> {
+  const source = namespaceAt(options, src.ns, pathWithin(within, 'src.ns'));
+  for (const [i, { ns }] of dst.entries()) namespaceAt(options, ns, pathWithin(within, `dst[${i}].ns`));
+  if (consumer.reserve === true && !source.capabilities.reserve) throw cannotReserve(source, within);
+  checkRepeated(dst, within);
+  const selectors = dst.flatMap(({ selector }, i) =>
+    selector === undefined ? [] : [{ source: selector, path: pathWithin(within, `dst[${i}].selector`) }],
+  );
+  if (selectors.length === 0) return;
+  mustRunSelectors(dst, options, within);
+  await options.sandbox.check(selectors, name);
+}
+
+/**
+ * The same destination twice without a selector is a mistake, or an attack: each element would be stored there twice.
+ * Stored exchanges are not checked for it.
+ */
+function checkRepeated(dst: Declaration['dst'], within: string): void {
+  const first = new Map<string, number>();
+  for (const [i, { ns, queue, selector }] of dst.entries()) {
+    if (selector !== undefined) continue;
+    const name = JSON.stringify([ns, queue]);
+    const before = first.get(name);
+    if (before !== undefined) {
+      const path = pathWithin(within, `dst[${i}]`);
+      const other = pathWithin(within, `dst[${before}]`);
+      throw invalidParameter(
+        path,
+        `${path} is queue ${quote(queue)} of namespace ${quote(ns)}, as ${other} is. Without selectors, a queue can be a destination once.`,
+      );
+    }
+    first.set(name, i);
+  }
+}
+
+/**
+ * Whether this server runs the selectors of a declaration, also of a stored one.
+ * @throws QuaysideError `invalid-parameter` with the path of the first selector
+ */
+export function mustRunSelectors(
+  dst: Declaration['dst'],
+  { selectors }: Pick<ExchangeContext, 'selectors'>,
+  within = '',
+): void {
+  const first = dst.findIndex(({ selector }) => selector !== undefined);
+  if (selectors || first < 0) return;
+  const path = pathWithin(within, `dst[${first}].selector`);
+  throw invalidParameter(path, `${path}: this server runs with selectors: off.`);
+}
+
+/**
+ * Whether the namespaces have capacity for the queues of a new exchange: one that is stored has its queues already.
+ * @throws QuaysideError `too-many-queues`
+ */
+export function checkQueueLimits(
+  { src, dst }: Declaration,
+  { broker }: Pick<ExchangeContext, 'broker'>,
+): void {
+  for (const { ns, queue } of [src, ...dst]) broker.namespace(ns).queue(queue);
+}
+
+/** The rejection of `reserve: true` on a source that has no reservations. */
+export function cannotReserve({ name }: Pick<Namespace, 'name'>, within = ''): QuaysideError {
+  const path = pathWithin(within, 'consumer.reserve');
+  return invalidParameter(
+    path,
+    `${path}: queues of namespace ${name} do not support reservations; leave it out, and elements are popped.`,
+  );
+}
+
+function namespaceAt({ broker }: Pick<ExchangeContext, 'broker'>, ns: string, path: string): Namespace {
+  try {
+    return broker.namespace(ns);
+  } catch {
+    throw noNamespace(path, ns);
+  }
+}
+
+/** The rejection of a declaration that names an unknown namespace. */
+export function noNamespace(path: string, ns: string): QuaysideError {
+  return invalidParameter(path, `${path}: there is no namespace ${quote(ns)}.`);
 }

@@ -1,29 +1,39 @@
 import type { Broker } from '../broker/broker.ts';
 import type { Namespace } from '../broker/namespace.ts';
 import type { BrokerLog } from '../broker/ports.ts';
-import type { Delivery } from '../model/element.ts';
+import type { ElementId } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { SelectorProgram, SelectorSandbox } from '../sandbox/sandbox.ts';
 import type { Clock } from '../util/clock.ts';
-import { cannotReserve, mustRunSelectors } from './check.ts';
-import { continuedCounters, type ExchangeCounters, Faults, zeroExchangeCounters } from './counters.ts';
-import { CONSUMER_DEFAULTS, type Declaration, versionOf } from './declaration.ts';
+import {
+  continuedCounters,
+  DestinationErrors,
+  type ExchangeCounters,
+  Sightings,
+  zeroExchangeCounters,
+} from './activity.ts';
+import {
+  CONSUMER_DEFAULTS,
+  cannotReserve,
+  type Declaration,
+  mustRunSelectors,
+  versionOf,
+} from './declaration.ts';
 import { NO_ROUTE, TOO_MANY_HOPS } from './forward.ts';
 import { Forwarder, type Route } from './forwarder.ts';
-import { idOf } from './ids.ts';
 import type { InFlightLimit } from './in-flight-limit.ts';
-import { Pipeline } from './pipeline.ts';
-import { Sightings } from './sightings.ts';
+import { Loop } from './loop.ts';
+import { idOf } from './stored.ts';
 
 /** What all exchanges of a node share. */
-export interface ExchangeParts {
+export interface ExchangeContext {
   readonly broker: Broker;
   readonly sandbox: SelectorSandbox;
   readonly clock: Clock;
   readonly random: () => number;
   readonly log: BrokerLog;
   readonly maxHops: number;
-  /** Copies that one element may become by going round, see `COPY_COUNT`. */
+  /** Copies that one element may become in a cycle, see `COPY_COUNT`. */
   readonly maxCopies: number;
   /** Whether selectors may be used at all (`selectors: off` in the configuration). */
   readonly selectors: boolean;
@@ -38,8 +48,8 @@ export interface ExchangeSetup {
   readonly before: Exchange | null;
 }
 
-/** What an exchange asks of those who know all exchanges, or tells them. */
-export interface ExchangeHooks {
+/** What an exchange needs of the registry of all exchanges. */
+interface ExchangeHooks {
   /** Per destination, whether elements can come back from it by declared exchanges. Null: from none. */
   readonly returning: () => readonly boolean[] | null;
   /** Its selectors overrun their limits: it is to be stopped. */
@@ -48,10 +58,10 @@ export interface ExchangeHooks {
 
 /**
  * One exchange on this node: its loops, its selectors, what it counted. Every node runs every exchange; the
- * engine's atomic verbs, not a lock, keep each element single.
+ * engine's atomic operations, not a lock, keep each element single.
  *
- * States: stopped (as made) and running, moved by `start` and `stop`. Which one is wanted stands in the
- * definition, not here.
+ * States: stopped (as made) and running, changed by `start` and `stop`. The definition says
+ * which one is required.
  */
 export class Exchange {
   readonly id: string;
@@ -60,78 +70,70 @@ export class Exchange {
   /** Identifies this node's consumer of the exchange in the record. */
   readonly cid: string;
   readonly counters: ExchangeCounters;
-  readonly faults = new Faults();
+  readonly errors = new DestinationErrors();
   readonly sightings: Sightings;
-  /** Why it does not run on this node, whatever is wanted; null: it may. */
+  /** Why it does not run on this node, whatever the definition says; null: it may. */
   readonly hindrance: string | null;
   readonly #program: SelectorProgram;
   readonly #forwarder: Forwarder;
-  readonly #pipelines: Pipeline[];
-  /** Elements taken and not settled, and since when, ms. */
-  readonly #underWay = new Map<string, number>();
-  readonly #clock: Clock;
+  readonly #loops: Loop[];
   #version: string | null = null;
-  /** Starts and stops happen one after the other, in the order in which they were asked for. */
+  /** Starts and stops happen one after the other, in the order of the calls. */
   #changes: Promise<void>;
 
   /**
-   * @throws QuaysideError `namespace-not-found`, `invalid-parameter` where the source is to be reserved from and
+   * @throws QuaysideError `namespace-not-found`, `invalid-parameter` if the source is to be reserved from and
    * cannot be
    */
   constructor(
     id: string,
     { declaration, owner, before }: ExchangeSetup,
-    parts: ExchangeParts & { readonly inFlight: InFlightLimit },
+    context: ExchangeContext & { readonly inFlightLimit: InFlightLimit },
     hooks: ExchangeHooks,
   ) {
-    const { inFlight, clock, random, log } = parts;
+    const { inFlightLimit, clock, random, log } = context;
     this.id = id;
     this.declaration = declaration;
     this.owner = owner;
     // What the one before took is stored first, so that a loop keeps the order of its source.
     this.#changes = before === null ? Promise.resolve() : before.stop();
     this.cid = `${idOf(id)}-${Math.floor(random() * 2 ** 48).toString(36)}`;
-    this.#clock = clock;
-    this.hindrance = hindranceOf(declaration, parts);
+    this.hindrance = hindranceOf(declaration, context);
     if (this.hindrance !== null) {
       log.warn({ exchange: id, hindrance: this.hindrance }, 'an exchange does not run on this node');
     }
     this.counters =
       before === null ? zeroExchangeCounters(declaration.dst.length) : continued(before, declaration);
     this.sightings = new Sightings(clock);
-    const route = routeOf(id, declaration, parts);
-    const leaseMs = leaseOf(declaration, parts.broker.namespace(declaration.src.ns), route);
+    const route = routeOf(id, declaration, context);
+    const leaseMs = leaseOf(declaration, context.broker.namespace(declaration.src.ns), route);
     const selectors = declaration.dst.map(({ selector }) => selector ?? null);
-    this.#program = parts.sandbox.open(selectors, { payer: owner });
+    this.#program = context.sandbox.open(selectors, { payer: owner });
     this.#forwarder = new Forwarder({
       route,
       program: this.#program,
       counters: this.counters,
-      faults: this.faults,
+      errors: this.errors,
       clock,
       log,
       sightings: this.sightings,
       ...hooks,
     });
     const { parallel, wsize } = { ...CONSUMER_DEFAULTS, ...declaration.consumer };
-    this.#pipelines = Array.from(
+    this.#loops = Array.from(
       { length: parallel },
       (_, i) =>
-        new Pipeline({
+        new Loop({
           source: route.source,
+          forwarder: this.#forwarder,
           clock,
           random,
           tid: `${this.cid}-${i}`,
           leaseMs,
           window: Math.max(1, Math.floor(wsize / parallel)),
           copies: Math.max(1, declaration.dst.length),
-          inFlight: {
-            enter: (bytes) => inFlight.enter(owner, bytes),
-            leave: (bytes) => inFlight.leave(owner, bytes),
-          },
-          stages: this.#forwarder,
-          took: (batch) => this.#took(batch),
-          settled: (batch) => this.#settled(batch),
+          inFlightLimit,
+          owner,
         }),
     );
   }
@@ -151,14 +153,14 @@ export class Exchange {
     if (this.hindrance !== null) return;
     this.#changes = this.#changes.then(() => {
       this.#forwarder.restart();
-      for (const pipeline of this.#pipelines) pipeline.start();
+      for (const loop of this.#loops) loop.start();
     });
   }
 
-  /** Resolves when no loop takes any more and what was under way has ended. */
+  /** Resolves when no loop takes any more and what was in flight has ended. */
   stop(): Promise<void> {
     this.#changes = this.#changes.then(async () => {
-      await Promise.all(this.#pipelines.map((pipeline) => pipeline.stop()));
+      await Promise.all(this.#loops.map((loop) => loop.stop()));
       this.#program.close();
     });
     return this.#changes;
@@ -166,23 +168,14 @@ export class Exchange {
 
   /** Loops that wait for an element, and since when: the record's `pending_tids`. */
   idleLoops(): { readonly tid: string; readonly since: number }[] {
-    return this.#pipelines.flatMap(({ tid, waitingSince }) =>
+    return this.#loops.flatMap(({ tid, waitingSince }) =>
       waitingSince === null ? [] : [{ tid, since: waitingSince }],
     );
   }
 
-  /** Elements on their way, and since when: the record's `pending_acks`. */
-  underWay(): ReadonlyMap<string, number> {
-    return this.#underWay;
-  }
-
-  #took(batch: readonly Delivery[]): void {
-    const now = this.#clock.now();
-    for (const { id } of batch) this.#underWay.set(id, now);
-  }
-
-  #settled(batch: readonly Delivery[]): void {
-    for (const { id } of batch) this.#underWay.delete(id);
+  /** Elements taken and not settled, and since when: the record's `pending_acks`. */
+  *inFlight(): Iterable<readonly [id: ElementId, since: number]> {
+    for (const loop of this.#loops) yield* loop.inFlight;
   }
 }
 
@@ -200,10 +193,10 @@ function continued({ declaration, counters }: Exchange, { dst }: Declaration): E
   return continuedCounters(counters, before);
 }
 
-/** A stored exchange may have been made where selectors were on. */
-function hindranceOf({ dst }: Declaration, parts: ExchangeParts): string | null {
+/** A stored exchange may have been created by a server with selectors. */
+function hindranceOf({ dst }: Declaration, context: ExchangeContext): string | null {
   try {
-    mustRunSelectors(dst, parts);
+    mustRunSelectors(dst, context);
     return null;
   } catch (error) {
     if (error instanceof QuaysideError) return error.message;
@@ -212,7 +205,7 @@ function hindranceOf({ dst }: Declaration, parts: ExchangeParts): string | null 
 }
 
 /**
- * How long an element is reserved, ms; null: it is popped. Where everything is in one engine that can reserve, it
+ * How long an element is reserved, ms; null: it is popped. If everything is in one engine that can reserve, it
  * always is: its finish and its copies are one step.
  */
 function leaseOf({ consumer }: Declaration, source: Namespace, route: Route): number | null {
@@ -226,13 +219,13 @@ function leaseOf({ consumer }: Declaration, source: Namespace, route: Route): nu
 }
 
 /**
- * Its queues stand beside `maxQueues`: those declared were allowed at the create (`checkRoom`), and must not fail a
- * restart once the namespace is full; where strays go is for the service to say, as with dead letters.
+ * Its queues are exempt from `maxQueues`: those declared were allowed at the create (`checkQueueLimits`), and must not fail a
+ * restart once the namespace is full; the queues for unroutable elements belong to the service, as dead-letter queues do.
  */
 function routeOf(
   id: string,
   { src, dst }: Declaration,
-  { broker, maxHops, maxCopies }: ExchangeParts,
+  { broker, maxHops, maxCopies }: ExchangeContext,
 ): Route {
   const source = broker.namespace(src.ns);
   return {

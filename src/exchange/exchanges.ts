@@ -1,89 +1,76 @@
+import { createHash } from 'node:crypto';
 import type { Definition, Definitions } from '../engine/definitions.ts';
+import { type ErrorCode, invalidParameter, QuaysideError } from '../model/errors.ts';
 import { createCheckLimit } from '../sandbox/check-limit.ts';
+import { quote } from '../util/quote.ts';
 import type { Service } from '../util/service.ts';
-import { type Asker, NODE } from './asker.ts';
-import { logSelectors } from './audit.ts';
-import { checkDeclaration, checkRoom, mustRunSelectors } from './check.ts';
-import { type Declaration, versionOf } from './declaration.ts';
-import { cannotMove, exists, isCode, isConflict, otherVersion } from './errors.ts';
-import { Exchange, type ExchangeParts } from './exchange.ts';
-import { ExchangeIds } from './exchange-ids.ts';
-import { Follower } from './follower.ts';
-import type { LoopIds } from './graph.ts';
-import { idOf, scopedKey } from './ids.ts';
-import { InFlightLimit } from './in-flight-limit.ts';
-import { KnownExchanges } from './known.ts';
+import { type Caller, NODE } from './caller.ts';
+import type { ExchangeGraph, LoopIds } from './cycles.ts';
+import {
+  checkDeclaration,
+  checkQueueLimits,
+  type Declaration,
+  mustRunSelectors,
+  versionOf,
+} from './declaration.ts';
+import { type DryRun, dryRun, type Sample } from './dry-run.ts';
+import type { ExchangeContext } from './exchange.ts';
 import { type FindOwner, lostOwner, stopUnowned } from './owners.ts';
 import { type ExchangeOverview, type ExchangeRecord, type ExchangeState, exchangeRecord } from './record.ts';
-import { declares, mayKnow, type StoredExchange, toStored, toValue } from './stored.ts';
-import { type Sample, type Trial, tryOut } from './trial.ts';
-import { Turns } from './turns.ts';
+import { ExchangeRegistry } from './registry.ts';
+import { declares, idOf, mayKnow, type StoredExchange, scopedKey, toStored, toValue } from './stored.ts';
 
-export interface ExchangesOptions extends ExchangeParts {
-  /** Exchanges of the configuration file, by id; the caller of this constructor starts this has checked them (`check`). */
+export interface ExchangesOptions extends ExchangeContext {
+  /** Exchanges of the configuration file, by id, already checked (`check`). */
   readonly configured: ReadonlyMap<string, Declaration>;
-  /** Whose exchanges may run. */
+  /** Finds the users whose exchanges may run. */
   readonly owners: FindOwner;
 }
 
 /** A change of a declaration, by whom, and which versions of the present one it may replace; null: any. */
 export interface DeclarationChange {
   readonly declaration: Declaration;
-  readonly asker: Asker;
+  readonly caller: Caller;
   readonly versions: ReadonlySet<string> | null;
 }
 
-/** Throws where this declaration may not be changed. */
+/** Throws if this declaration may not be changed. */
 export type CheckChange = (declaration: Declaration) => void;
 
-/** Who asks for a check or a trial, and which member of the body the declaration is; the body itself where not given. */
-interface Asking {
-  readonly asker?: Asker;
+/** By whom a check or a dry run is requested, and which member of the body the declaration is; not given: the body. */
+interface CheckRequest {
+  readonly caller?: Caller;
   readonly within?: string;
 }
 
-/** Elements and their copies that all exchanges have in flight together: a wide exchange copies each many times. */
-const MAX_BYTES = 64 * 1_048_576;
 const MAX_CONFLICTS = 10;
 const NEVER_CHANGED: ExchangeState = { stopped: null, lastError: null };
 
 /**
- * All exchanges of this node. What is declared, and whether it is stopped, stands in the definitions of the
- * source namespace's engine; this class makes the node do what stands there. Changes of one exchange are made one
- * at a time, and nothing waits for an engine that it does not need.
+ * All exchanges of this node. Their declarations, and whether they are stopped, are definitions in the engine of the source's
+ * namespace. Changes of one exchange are made one at a time, and nothing waits for an engine that it does not need.
+ * What every method takes as id is a key of `visible` and `keyOf`.
  */
 export class Exchanges implements Service {
   readonly #options: ExchangesOptions;
-  /** What every method takes as id is a key of these. */
-  readonly ids: ExchangeIds;
-  readonly #known: KnownExchanges;
-  readonly #follower: Follower;
-  readonly #turns = new Turns();
+  readonly #registry: ExchangeRegistry;
+  readonly #changes = new KeyMutex();
   readonly #checks = createCheckLimit();
   #stopping: Promise<void> | null = null;
 
   constructor(options: ExchangesOptions) {
     this.#options = options;
-    const parts = { ...options, inFlight: new InFlightLimit(MAX_BYTES) };
-    this.#known = new KnownExchanges(
-      (id, setup) =>
-        new Exchange(id, setup, parts, {
-          returning: () => this.#known.returning(id),
-          onStrikes: (error) => this.#strikeOut(id, error),
-        }),
-    );
-    this.#follower = new Follower(options, this.#known);
-    this.ids = new ExchangeIds(options.broker, this.#known, this.#follower);
+    this.#registry = new ExchangeRegistry(options, (id, error) => this.#strikeOut(id, error));
   }
 
   async start(): Promise<void> {
-    this.#follower.listen();
+    this.#registry.start();
     for (const [id, declaration] of this.#options.configured) {
       await this.#storeConfigured(id, declaration);
     }
-    await stopUnowned(this.#follower.stores(), this.#options);
+    await stopUnowned(this.#registry.stores(), this.#options);
     await this.reload();
-    this.#follower.relistLater();
+    this.#registry.relistLater();
   }
 
   stop(): Promise<void> {
@@ -92,20 +79,29 @@ export class Exchanges implements Service {
   }
 
   async #stop(): Promise<void> {
-    this.#known.close();
-    this.#follower.close();
-    await Promise.all([this.#turns.idle(), this.#follower.idle()]);
-    await this.#known.stop();
+    await Promise.all([this.#registry.close(), this.#changes.idle()]);
+    await this.#registry.stop();
+  }
+
+  /** The exchanges that the caller may see: ids, sorted, and keys. */
+  visible(caller: Caller): [id: string, key: string][] {
+    return [...this.#registry.visible(caller)].sort(([a], [b]) => (a < b ? -1 : 1));
+  }
+
+  /** The key of the exchange that the caller means by an id. */
+  keyOf(id: string, caller: Caller): Promise<string> {
+    return this.#registry.keyOf(id, caller);
   }
 
   /** The records by id, sorted (spec 4.2), of those whose source's namespace one may see. */
-  list(asker: Asker = NODE): [id: string, record: ExchangeRecord][] {
-    return this.ids.visible(asker).map(([id, key]) => [id, this.record(key, asker)]);
+  list(caller: Caller = NODE): [id: string, record: ExchangeRecord][] {
+    const graph = this.graph(caller);
+    return this.visible(caller).map(([id, key]) => [id, this.record(key, caller, graph)]);
   }
 
   /** Whether this node runs the exchange, or would if it were not stopped. */
   has(id: string): boolean {
-    return this.#known.get(id) !== null;
+    return this.#registry.get(id) !== null;
   }
 
   /** Whether the configuration file declares an exchange of this id. */
@@ -113,88 +109,87 @@ export class Exchanges implements Service {
     return this.#options.configured.has(id);
   }
 
-  /** The same without what costs: for those who look often. Sorted by id. */
+  /** What is cheap to read of each, for frequent use. Sorted by id. */
   overview(): ExchangeOverview[] {
-    return this.#known.overview();
+    return this.#registry.overview();
+  }
+
+  /** The declared graph as the caller may know it, for the records of a list. */
+  graph(caller: Caller): ExchangeGraph {
+    return this.#registry.graph(caller);
   }
 
   /** @throws QuaysideError `exchange-not-found` */
-  record(id: string, asker: Asker = NODE): ExchangeRecord {
-    const { exchange, state } = this.#known.find(id);
-    return exchangeRecord(exchange, state, this.#loopsThrough(id, asker), asker);
+  record(id: string, caller: Caller = NODE, graph: ExchangeGraph = this.graph(caller)): ExchangeRecord {
+    const { exchange, state } = this.#registry.mustGet(id);
+    return exchangeRecord(exchange, state, loopsIn(graph, id), caller);
   }
 
   /**
    * The declaration of an exchange, which this node then runs: another may have made it just now.
    * @throws QuaysideError as `delete`
    */
-  async look(id: string): Promise<Declaration> {
-    const known = this.#known.get(id);
-    if (known !== null) return known.exchange.declaration;
-    const [{ definition }] = await this.#follower.find(id);
+  async declarationOf(id: string): Promise<Declaration> {
+    const registered = this.#registry.get(id);
+    if (registered !== null) return registered.exchange.declaration;
+    const [{ definition }] = await this.#registry.find(id);
     return toStored(definition.value).declaration;
   }
 
   /**
-   * Creates and starts an exchange. The same declaration again changes nothing. Answers the loops that the declared
-   * graph now makes through it, as far as the asker may know them.
+   * Creates and starts an exchange. The same declaration again changes nothing. Returns the loops that the declared
+   * graph now has through it, as far as the caller may see them.
    * @throws QuaysideError `invalid-parameter`, `invalid-body` (a selector), `exchange-exists`, `too-many-queues`,
    * `too-many-exchanges`
    */
-  async create(id: string, declaration: Declaration, asker: Asker = NODE): Promise<LoopIds> {
-    await this.#checkInTurn(declaration, asker);
-    const create = async () => this.#create(await this.ids.keyOf(id, asker), declaration, asker);
-    const key = await this.#turns.take(id, create);
-    return this.#loopsThrough(key, asker);
-  }
-
-  #loopsThrough(key: string, asker: Asker): LoopIds {
-    return this.#known.loopsThrough(key, asker).map((loop) => loop.map(idOf));
+  async create(id: string, declaration: Declaration, caller: Caller = NODE): Promise<LoopIds> {
+    await this.#checkInTurn(declaration, caller);
+    const create = async () => this.#create(await this.keyOf(id, caller), declaration, caller);
+    const key = await this.#changes.run(id, create);
+    return loopsIn(this.graph(caller), key);
   }
 
   /**
    * Changes the declaration of an exchange; what it counted, and whether it is stopped, stays. Its new owner is who
    * changed it. Returns the loops as `create` does.
-   * @param check throws if the asker may not change the present declaration
+   * @param check throws if the caller may not change the present declaration
    * @throws QuaysideError `precondition-failed` if there is no such exchange, or it has another version; what `check`
    * throws; and as `create`
    */
   async change(id: string, change: DeclarationChange, check: CheckChange): Promise<LoopIds> {
-    const { declaration, asker, versions } = change;
-    await this.#checkInTurn(declaration, asker);
-    await this.#turns
-      .take(id, () =>
+    const { declaration, caller, versions } = change;
+    await this.#checkInTurn(declaration, caller);
+    await this.#changes
+      .run(id, () =>
         this.#update(id, (stored, definitions) => {
           check(stored.declaration);
           if (versions !== null && !versions.has(versionOf(stored.declaration))) throw otherVersion(idOf(id));
           if (versionOf(stored.declaration) === versionOf(declaration)) return stored;
           if (this.#storeOf(declaration) !== definitions) throw cannotMove(declaration);
-          checkRoom(declaration, this.#options);
-          if (stored.declaration.src.ns !== declaration.src.ns) {
-            const { maxExchanges } = this.#options.broker.namespace(declaration.src.ns);
-            this.#known.checkRoom(id, declaration.src.ns, maxExchanges);
-          }
-          return { ...stored, declaration, owner: asker.name };
+          checkQueueLimits(declaration, this.#options);
+          const { ns } = declaration.src;
+          if (stored.declaration.src.ns !== ns) this.#registry.checkLimit(id, ns);
+          return { ...stored, declaration, owner: caller.name };
         }),
       )
       .catch((error: unknown) => {
         throw isCode(error, 'exchange-not-found') ? otherVersion(idOf(id)) : error;
       });
-    logSelectors(this.#options.log, { id, declaration, user: asker.name });
-    return this.#loopsThrough(id, asker);
+    this.#logSelectors({ id, declaration, user: caller.name });
+    return loopsIn(this.graph(caller), id);
   }
 
   /** Idempotent; resolves when the wish is stored, the loops end on their own. @throws as `delete` */
   stopExchange(id: string, check?: CheckChange): Promise<void> {
-    return this.#turns.take(id, () => this.#set(id, { stopped: true }, check));
+    return this.#changes.run(id, () => this.#set(id, { stopped: true }, check));
   }
 
-  /** Idempotent. If its owner may not run it any more, the asker becomes the owner. @throws as `delete` */
-  startExchange(id: string, check: CheckChange = () => {}, asker: Asker = NODE): Promise<void> {
-    return this.#turns.take(id, () =>
+  /** Idempotent. If its owner may not run it any more, the caller becomes the owner. @throws as `delete` */
+  startExchange(id: string, check: CheckChange = () => {}, caller: Caller = NODE): Promise<void> {
+    return this.#changes.run(id, () =>
       this.#update(id, (stored) => {
         check(stored.declaration);
-        const owner = lostOwner(stored, this.#options.owners) === null ? stored.owner : asker.name;
+        const owner = lostOwner(stored, this.#options.owners) === null ? stored.owner : caller.name;
         return { ...stored, owner, stopped: false, lastError: null };
       }),
     );
@@ -206,8 +201,8 @@ export class Exchanges implements Service {
    */
   async stopUnowned(): Promise<void> {
     await Promise.all(
-      this.#known.ids().map(async (id) => {
-        const { exchange, state } = this.#known.find(id);
+      this.#registry.keys().map(async (id) => {
+        const { exchange, state } = this.#registry.mustGet(id);
         const lastError = state.stopped === true ? null : lostOwner(exchange, this.#options.owners);
         if (lastError !== null) await this.#stopWith(id, lastError);
       }),
@@ -221,14 +216,14 @@ export class Exchanges implements Service {
    * does not run it and an engine that may define it did not answer
    */
   delete(id: string, check: CheckChange = () => {}): Promise<void> {
-    return this.#turns.take(id, async () => {
-      const [shown, ...hidden] = await this.#follower.find(id);
+    return this.#changes.run(id, async () => {
+      const [shown, ...hidden] = await this.#registry.find(id);
       check(toStored(shown.definition.value).declaration);
       const going = hidden.filter(({ definition }) => passes(check, definition));
       // The one that counts goes last: should an engine fail, the exchange is still there to be deleted.
       for (const { definitions } of [...going, shown]) {
         await definitions.delete('exchange', id, 'any');
-        this.#follower.deleted(definitions, id);
+        this.#registry.deleted(definitions, id);
       }
     });
   }
@@ -239,20 +234,20 @@ export class Exchanges implements Service {
    * @throws QuaysideError `storage-unavailable`, `outcome-unknown` where an engine did not answer
    */
   reload(isWanted?: (namespace: string) => boolean): Promise<void> {
-    return this.#follower.reload(isWanted);
+    return this.#registry.reload(isWanted);
   }
 
   /**
    * Tries an exchange, or a declaration that is not one yet, with a sample. Nothing is stored or changed.
    * @throws QuaysideError `exchange-not-found`, `overloaded`, and as `check`
    */
-  tryOut(id: string, sample: Sample, given: Declaration | null, asking: Asking = {}): Promise<Trial> {
-    const { asker = NODE } = asking;
-    return this.#checks.runNow(asker.name, async () => {
-      const tried = given ?? this.#known.find(id).exchange.declaration;
+  dryRun(id: string, sample: Sample, given: Declaration | null, request: CheckRequest = {}): Promise<DryRun> {
+    const { caller = NODE } = request;
+    return this.#checks.runNow(caller.name, async () => {
+      const tried = given ?? this.#registry.mustGet(id).exchange.declaration;
       if (given === null) mustRunSelectors(tried.dst, this.#options);
-      else await this.check(given, asking);
-      return tryOut(tried, sample, this.#options, asker);
+      else await this.check(given, request);
+      return dryRun(tried, sample, this.#options, caller);
     });
   }
 
@@ -260,51 +255,50 @@ export class Exchanges implements Service {
    * Whether a declaration could be created here.
    * @throws QuaysideError `invalid-parameter` with the path of the field, `invalid-body` for a selector
    */
-  check(declaration: Declaration, { asker = NODE, within }: Asking = {}): Promise<void> {
-    return checkDeclaration(declaration, this.#options, asker, within);
+  check(declaration: Declaration, { caller = NODE, within }: CheckRequest = {}): Promise<void> {
+    return checkDeclaration(declaration, this.#options, caller, within);
   }
 
-  #checkInTurn(declaration: Declaration, asker: Asker): Promise<void> {
-    return this.#checks.run(asker.name, () => this.check(declaration, { asker }));
+  #checkInTurn(declaration: Declaration, caller: Caller): Promise<void> {
+    return this.#checks.run(caller.name, () => this.check(declaration, { caller }));
   }
 
   /**
    * Queries the stores, though this node may run it: another may have deleted it, or been first, just now.
    * @returns the key under which it is stored
    */
-  async #create(key: string, declaration: Declaration, asker: Asker): Promise<string> {
+  async #create(key: string, declaration: Declaration, caller: Caller): Promise<string> {
     let id = key;
     for (let conflicts = 0; ; conflicts += 1) {
-      const [found] = await this.#follower.known(id);
+      const [found] = await this.#registry.known(id);
       if (found !== undefined && declares(found.definition, declaration)) return id;
       if (found !== undefined) {
-        if (id !== key || mayKnow(asker, found.definition)) throw exists(idOf(id));
+        if (id !== key || mayKnow(caller, found.definition)) throw exists(idOf(id));
         id = scopedKey(key, declaration.src.ns);
         continue;
       }
       try {
-        await this.#storeNew(id, declaration, asker.name);
-        logSelectors(this.#options.log, { id, declaration, user: asker.name });
+        await this.#storeNew(id, declaration, caller.name);
+        this.#logSelectors({ id, declaration, user: caller.name });
         return id;
       } catch (error) {
         if (!isConflict(error) || conflicts === MAX_CONFLICTS) throw error;
-        await this.#follower.read(this.#storeOf(declaration), id);
+        await this.#registry.read(this.#storeOf(declaration), id);
       }
     }
   }
 
   async #storeNew(id: string, declaration: Declaration, owner: string): Promise<void> {
-    checkRoom(declaration, this.#options);
-    // Before it is stored: what cannot run here is refused, and then nothing of it may be left.
-    const { maxExchanges } = this.#options.broker.namespace(declaration.src.ns);
-    const made = this.#known.makeNew(id, { declaration, owner }, maxExchanges);
+    checkQueueLimits(declaration, this.#options);
+    // Before it is stored: what cannot run here is rejected, and then nothing of it may be left.
+    const created = this.#registry.createNew(id, { declaration, owner });
     try {
       const definitions = this.#storeOf(declaration);
       const value = toValue({ declaration, owner, ...NEVER_CHANGED });
       const version = await definitions.put('exchange', id, value, null);
-      this.#follower.wrote(definitions, { key: id, value, version }, made);
+      this.#registry.wrote(definitions, { key: id, value, version }, created);
     } finally {
-      this.#known.discard(made);
+      this.#registry.discard(created);
     }
   }
 
@@ -321,11 +315,11 @@ export class Exchanges implements Service {
     update: (stored: StoredExchange, definitions: Definitions) => StoredExchange,
   ): Promise<void> {
     for (let conflicts = 0; ; conflicts += 1) {
-      const [{ definitions, definition }] = await this.#follower.find(id);
+      const [{ definitions, definition }] = await this.#registry.find(id);
       const value = toValue(update(toStored(definition.value), definitions));
       try {
         const version = await definitions.put('exchange', id, value, definition.version);
-        this.#follower.wrote(definitions, { key: id, value, version });
+        this.#registry.wrote(definitions, { key: id, value, version });
         return;
       } catch (error) {
         if (!isConflict(error) || conflicts === MAX_CONFLICTS) throw error;
@@ -337,7 +331,7 @@ export class Exchanges implements Service {
   async #storeConfigured(id: string, declaration: Declaration): Promise<void> {
     const home = this.#storeOf(declaration);
     const stored = await Promise.all(
-      this.#follower.stores().map(async (definitions) => ({
+      this.#registry.stores().map(async (definitions) => ({
         definitions,
         definition: await definitions.get('exchange', id),
       })),
@@ -370,9 +364,21 @@ export class Exchanges implements Service {
 
   async #stopWith(id: string, lastError: string): Promise<void> {
     try {
-      await this.#turns.take(id, () => this.#set(id, { stopped: true, lastError }));
+      await this.#changes.run(id, () => this.#set(id, { stopped: true, lastError }));
     } catch (error) {
       this.#options.log.warn({ err: error, exchange: id }, 'an exchange could not be stopped');
+    }
+  }
+
+  /** Logs the hash of each selector that an exchange runs from now on. */
+  #logSelectors({ id, declaration, user }: { id: string; declaration: Declaration; user: string }): void {
+    for (const [destination, { selector }] of declaration.dst.entries()) {
+      if (selector === undefined) continue;
+      const sha256 = createHash('sha256').update(selector).digest('hex');
+      this.#options.log.info(
+        { event: 'selector', user, exchange: id, destination, sha256 },
+        'a selector was stored',
+      );
     }
   }
 
@@ -398,3 +404,57 @@ function passes(check: CheckChange, { value }: Definition): boolean {
     return false;
   }
 }
+
+function loopsIn(graph: ExchangeGraph, key: string): LoopIds {
+  return graph.loopsThrough(key).map((loop) => loop.map(idOf));
+}
+
+function exists(id: string): QuaysideError {
+  return new QuaysideError(
+    'exchange-exists',
+    `There is an exchange ${quote(id)} with another declaration. Choose another id, change it with If-Match, or delete it first.`,
+  );
+}
+
+function otherVersion(id: string): QuaysideError {
+  return new QuaysideError(
+    'precondition-failed',
+    `There is no exchange ${quote(id)} with the version that If-Match names. Read its record again.`,
+  );
+}
+
+function cannotMove({ src }: Declaration): QuaysideError {
+  return invalidParameter(
+    'src.ns',
+    `src.ns: namespace ${quote(src.ns)} has another engine than the present source. Delete the exchange, and create it again.`,
+  );
+}
+
+function isConflict(error: unknown): boolean {
+  return isCode(error, 'definition-conflict');
+}
+
+function isCode(error: unknown, code: ErrorCode): boolean {
+  return error instanceof QuaysideError && error.code === code;
+}
+
+/** Runs changes of the same key one after the other, in the order of the calls. */
+class KeyMutex {
+  readonly #last = new Map<string, Promise<void>>();
+
+  run<T>(key: string, change: () => Promise<T>): Promise<T> {
+    const result = (this.#last.get(key) ?? Promise.resolve()).then(change);
+    const ended = result.then(noop, noop).then(() => {
+      if (this.#last.get(key) === ended) this.#last.delete(key);
+    });
+    this.#last.set(key, ended);
+    return result;
+  }
+
+  /** Resolves when no change is in progress or waits. */
+  async idle(): Promise<void> {
+    while (this.#last.size > 0) await Promise.all(this.#last.values());
+  }
+}
+
+function noop(): void {}

@@ -1,7 +1,7 @@
 import type { BrokerLog } from '../broker/ports.ts';
 import type { Definitions, JsonValue } from '../engine/definitions.ts';
+import { QuaysideError } from '../model/errors.ts';
 import { quote } from '../util/quote.ts';
-import { isConflict } from './errors.ts';
 import { type StoredExchange, toStored, toValue } from './stored.ts';
 
 /** What a user may do, as far as exchanges need it. */
@@ -48,7 +48,7 @@ export async function stopUnowned(
         await definitions.put('exchange', key, toValue({ ...stored, stopped: true, lastError }), version);
       } catch (error) {
         // Another node changed it just now.
-        if (!isConflict(error)) throw error;
+        if (!(error instanceof QuaysideError && error.code === 'definition-conflict')) throw error;
       }
     }
   }

@@ -1,9 +1,8 @@
-import type { Asker } from './asker.ts';
-import type { DestinationFault, ExchangeCounters } from './counters.ts';
+import type { DestinationError, ExchangeCounters, LastSeen } from './activity.ts';
+import type { Caller } from './caller.ts';
+import type { LoopIds } from './cycles.ts';
 import type { Declaration } from './declaration.ts';
 import type { Exchange } from './exchange.ts';
-import type { LoopIds } from './graph.ts';
-import type { LastSeen } from './sightings.ts';
 
 /** The exchange record of the spec's 2.4; what follows `stopped` is ours. */
 export interface ExchangeRecord {
@@ -33,11 +32,11 @@ export interface ExchangeRecord {
     readonly selector_ms: number;
     readonly dst: readonly { readonly matched: number; readonly skipped: number; readonly failed: number }[];
   };
-  readonly errors: readonly DestinationFault[];
+  readonly errors: readonly DestinationError[];
   readonly lastError: string | null;
   /** How selectors saw the last elements. */
   readonly saw: LastSeen;
-  /** Loops of the declared graph that pass through this exchange, as far as the asker may know them. */
+  /** Loops of the declared graph that pass through this exchange, as far as the caller may see them. */
   readonly loops: LoopIds;
 }
 
@@ -45,7 +44,7 @@ export interface ExchangeRecord {
 export interface ExchangeOverview {
   readonly id: string;
   readonly declaration: Declaration;
-  /** Also where this node may not run it. */
+  /** Also if this node may not run it. */
   readonly stopped: boolean;
   readonly counters: Readonly<ExchangeCounters>;
 }
@@ -61,17 +60,17 @@ const MAX_PENDING = 1000;
 
 const NOTHING = { matched: 0, skipped: 0, failed: 0 };
 
-/** The record as `asker` may see it. */
+/** The record as the caller may see it. */
 export function exchangeRecord(
   exchange: Exchange,
   state: ExchangeState,
   loops: LoopIds,
-  asker: Asker,
+  caller: Caller,
 ): ExchangeRecord {
   const { declaration, counters } = exchange;
   const { src, dst, consumer } = declaration;
   const { totals } = counters;
-  const isSeen = dst.map(({ ns }) => asker.maySee(ns));
+  const isSeen = dst.map(({ ns }) => caller.maySee(ns));
   return {
     src: { q: src.queue, ns: src.ns },
     dst: dst.map(({ queue, ns, selector }, i) =>
@@ -81,7 +80,7 @@ export function exchangeRecord(
     ),
     opts: consumer,
     cid: exchange.cid,
-    pending_acks: pendingAcks(exchange.underWay()),
+    pending_acks: pendingAcks(exchange.inFlight()),
     pending_tids: Object.fromEntries(exchange.idleLoops().map(({ tid, since }) => [tid, iso(since)])),
     wsize: exchange.wsize,
     stopped: state.stopped,
@@ -93,17 +92,17 @@ export function exchangeRecord(
       selector_ms: Math.round(totals.selectorMs),
       dst: counters.destinations.map((own, i) => (isSeen[i] ? own : NOTHING)),
     },
-    errors: exchange.faults.list().filter(({ destination }) => isSeen[destination]),
+    errors: exchange.errors.list().filter(({ destination }) => isSeen[destination]),
     lastError: exchange.hindrance ?? state.lastError,
-    saw: exchange.sightings.show(),
+    saw: exchange.sightings.last(),
     loops,
   };
 }
 
-function pendingAcks(underWay: ReadonlyMap<string, number>): ExchangeRecord['pending_acks'] {
+function pendingAcks(inFlight: Iterable<readonly [string, number]>): ExchangeRecord['pending_acks'] {
   const acks: Record<string, { readonly t: string; readonly id: string }> = {};
   let left = MAX_PENDING;
-  for (const [id, since] of underWay) {
+  for (const [id, since] of inFlight) {
     if (left-- === 0) break;
     acks[id] = { t: iso(since), id };
   }

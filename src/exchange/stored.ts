@@ -1,5 +1,5 @@
 import type { Definition, JsonValue } from '../engine/definitions.ts';
-import type { Asker } from './asker.ts';
+import type { Caller } from './caller.ts';
 import { canonical, type Declaration, parseDeclaration, sameDeclaration } from './declaration.ts';
 import type { ExchangeState } from './record.ts';
 
@@ -17,7 +17,7 @@ export function toValue({ declaration, owner, stopped, lastError }: StoredExchan
   return { declaration: canonical(declaration), owner, stopped, lastError };
 }
 
-/** @throws QuaysideError `invalid-parameter` where the definition holds something else */
+/** @throws QuaysideError `invalid-parameter` if the definition holds something else */
 export function toStored(value: JsonValue): StoredExchange {
   const { declaration, owner, stopped, lastError } = value as {
     declaration?: unknown;
@@ -33,10 +33,10 @@ export function toStored(value: JsonValue): StoredExchange {
   };
 }
 
-/** Whether the asker may know of a stored exchange; of one that cannot be read, too. */
-export function mayKnow(asker: Asker, { value }: Pick<Definition, 'value'>): boolean {
+/** Whether the caller may know of a stored exchange; of one that cannot be read, too. */
+export function mayKnow(caller: Caller, { value }: Pick<Definition, 'value'>): boolean {
   try {
-    return asker.maySee(toStored(value).declaration.src.ns);
+    return caller.maySee(toStored(value).declaration.src.ns);
   } catch {
     return true;
   }
@@ -49,4 +49,38 @@ export function declares({ value }: Pick<Definition, 'value'>, declaration: Decl
   } catch {
     return false;
   }
+}
+
+/** In no name that a client may send. */
+const MARK = '\u001f';
+
+/**
+ * Ids of exchanges are unique on the whole server, and one whose source namespace a user may not see must not show by
+ * being taken. So if a user creates an exchange with such an id, it is stored under a key of its own, made of the id and the
+ * namespace of its source. For most exchanges id and key are the same.
+ */
+export function scopedKey(id: string, namespace: string): string {
+  return id + MARK + namespace;
+}
+
+/** The id that the creator of an exchange gave. */
+export function idOf(key: string): string {
+  const end = key.indexOf(MARK);
+  return end < 0 ? key : key.slice(0, end);
+}
+
+/**
+ * The keys by the ids under which a caller who sees all of them knows them: the given ids and, for the second exchange of
+ * an id, `<id>@<namespace of its source>`.
+ * @param keys sorted
+ */
+export function idsOf(keys: readonly string[]): Map<string, string> {
+  const byId = new Map<string, string>();
+  for (const key of keys) {
+    let id = idOf(key);
+    if (byId.has(id)) id = `${id}@${key.slice(id.length + MARK.length)}`;
+    while (byId.has(id)) id += '@';
+    byId.set(id, key);
+  }
+  return byId;
 }

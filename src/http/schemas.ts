@@ -1,5 +1,5 @@
 import { type TSchema, Type } from 'typebox';
-import { LONGEST_LOOP, MOST_LOOPS } from '../exchange/graph.ts';
+import { MAX_LOOP_LENGTH, MAX_LOOPS } from '../exchange/cycles.ts';
 
 // The shapes of JSON answers, for `/openapi.json`. Shown, not enforced: the types of the code enforce them.
 
@@ -272,8 +272,8 @@ const record = {
     last: Type.Union([Sighting, Type.Null()]),
     last_no_route: Type.Union([Sighting, Type.Null()]),
   }),
-  loops: Type.Array(Type.Array(Type.String(), { minItems: 1, maxItems: LONGEST_LOOP + 1 }), {
-    maxItems: MOST_LOOPS,
+  loops: Type.Array(Type.Array(Type.String(), { minItems: 1, maxItems: MAX_LOOP_LENGTH + 1 }), {
+    maxItems: MAX_LOOPS,
   }),
 };
 

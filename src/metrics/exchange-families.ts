@@ -1,7 +1,7 @@
-import type { DestinationCounters } from '../exchange/counters.ts';
+import type { DestinationCounters } from '../exchange/activity.ts';
 import type { Exchanges } from '../exchange/exchanges.ts';
-import { idOf } from '../exchange/ids.ts';
 import type { ExchangeOverview } from '../exchange/record.ts';
+import { idOf } from '../exchange/stored.ts';
 import type { Family, MetricSample } from './family.ts';
 
 /** Exchanges with series of their own, by id: see `QUEUES_SHOWN`. */

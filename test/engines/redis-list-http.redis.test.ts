@@ -141,7 +141,7 @@ describe('exchanges over the list variant of Redis', () => {
       assert.match(errors[0]?.message ?? '', /namespace L do not support a maturity/);
       assert.equal(await node.total('L', id), 0);
       const sample = { ...newElement({ body: 'late' }), id: 'sample', matureAt: 0 };
-      const { dst } = await node.exchanges.tryOut(id, sample, null);
+      const { dst } = await node.exchanges.dryRun(id, sample, null);
       assert.deepEqual(
         dst.map(({ accepted }) => accepted),
         [false, true],

@@ -43,7 +43,7 @@ describe('Tries of exchanges', () => {
   let node: ExchangeNode;
   let close: () => Promise<void>;
   const attempt = (name: string) =>
-    node.exchanges.tryOut('x', element(), DECLARATION, { asker: { name, maySee: () => true } });
+    node.exchanges.dryRun('x', element(), DECLARATION, { caller: { name, maySee: () => true } });
 
   before(async () => {
     const engine = await openEngine('N');
@@ -78,10 +78,10 @@ describe('Tries of exchanges', () => {
   it('and creates have two checks of one user in progress; further creates wait, in order', async () => {
     sandbox.holdsChecks = true;
     const before = sandbox.checks;
-    const asker = { name: 'evil', maySee: () => true };
+    const caller = { name: 'evil', maySee: () => true };
     const made: number[] = [];
     const create = (i: number) =>
-      node.exchanges.create(`c${i}`, declare(`N/c${i}`, [['N/d', 'true']]), asker).then(() => made.push(i));
+      node.exchanges.create(`c${i}`, declare(`N/c${i}`, [['N/d', 'true']]), caller).then(() => made.push(i));
     const all = Array.from({ length: 34 }, (_, i) => create(i));
     await assert.rejects(create(34), OVERLOADED);
     await assert.rejects(attempt('evil'), OVERLOADED);
@@ -96,7 +96,7 @@ describe('Tries of exchanges', () => {
 
   it('make room again where they fail', async () => {
     for (let i = 0; i < 20; i += 1) {
-      const missing = node.exchanges.tryOut('missing', element(), null);
+      const missing = node.exchanges.dryRun('missing', element(), null);
       await assert.rejects(missing, { code: 'exchange-not-found' });
     }
   });

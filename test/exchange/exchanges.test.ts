@@ -345,7 +345,7 @@ describe('an exchange', () => {
       id: 'sample',
       matureAt: 0,
     };
-    const tried = await node.exchanges.tryOut(id, sample, declaration);
+    const tried = await node.exchanges.dryRun(id, sample, declaration);
     assert.deepEqual(
       tried.dst.map(({ q, accepted, delay, payload, hdrs }) => ({
         q,
@@ -359,11 +359,11 @@ describe('an exchange', () => {
         { q: b, accepted: false, delay: null, payload: '{"n":2}', c: '1' },
       ],
     );
-    await assert.rejects(node.exchanges.tryOut(id, sample, null), { code: 'exchange-not-found' });
+    await assert.rejects(node.exchanges.dryRun(id, sample, null), { code: 'exchange-not-found' });
     await node.exchanges.create(id, declare(`N/${src}`, [[`N/${a}`, 'false']]));
-    assert.equal((await node.exchanges.tryOut(id, sample, null)).strays_to, '__no_route__');
+    assert.equal((await node.exchanges.dryRun(id, sample, null)).strays_to, '__no_route__');
     assert.equal(
-      (await node.exchanges.tryOut(id, { ...sample, headers: ['x-hop-count', '17'] }, null)).strays_to,
+      (await node.exchanges.dryRun(id, { ...sample, headers: ['x-hop-count', '17'] }, null)).strays_to,
       '__too_many_hops__',
     );
     assert.equal((await node.total('N', a)) + (await node.total('N', src)), 0);

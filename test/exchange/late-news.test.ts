@@ -93,7 +93,7 @@ describe('a node that has not heard yet what another one did to an exchange', ()
     assert.equal(node.exchanges.record(stopped).stopped, true);
     await node.exchanges.startExchange(await create(`${id}-started`));
     assert.equal(node.exchanges.record(`${id}-started`).stopped, false);
-    assert.equal((await node.exchanges.look(await create(`${id}-seen`))).src.queue, src);
+    assert.equal((await node.exchanges.declarationOf(await create(`${id}-seen`))).src.queue, src);
     assert.equal(node.exchanges.record(`${id}-seen`).stopped, null);
     await node.exchanges.delete(await create(`${id}-deleted`));
     await gone(node, `${id}-deleted`);
@@ -140,7 +140,7 @@ describe('a node that has not heard yet what another one did to an exchange', ()
       if (declaration.src.ns !== 'N') throw new Error('not yours');
     });
     assert.deepEqual(await stored(id), [false, true]);
-    assert.equal((await node.exchanges.look(id)).src.ns, 'far');
+    assert.equal((await node.exchanges.declarationOf(id)).src.ns, 'far');
     await node.exchanges.delete(id);
     await gone(node, id);
   });

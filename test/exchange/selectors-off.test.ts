@@ -54,7 +54,7 @@ describe('a stored exchange with a selector on a node with selectors: off', () =
     assert.match(lastError ?? '', off);
     assert.deepEqual(pending_tids, {});
     const sample = { ...newElement({ body: '1' }), id: 'sample', matureAt: 0 };
-    await assert.rejects(node.exchanges.tryOut('x', sample, null), {
+    await assert.rejects(node.exchanges.dryRun('x', sample, null), {
       code: 'invalid-parameter',
       details: { parameter: 'dst[1].selector' },
     });

@@ -31,7 +31,7 @@ export const EXCHANGE_USERS: readonly Mutant[] = [
     name: 'a payload that is slow to parse counts against the selector',
     suite: 'overruns of exchanges',
     edits: edit(
-      'exchange/overruns.ts',
+      'exchange/forwarder.ts',
       'if (inPayload || this.#inARow.has(id))',
       'if (this.#inARow.has(id))',
     ),
@@ -39,7 +39,7 @@ export const EXCHANGE_USERS: readonly Mutant[] = [
   {
     name: 'one element that overruns again and again stops the exchange',
     suite: 'overruns of exchanges',
-    edits: edit('exchange/overruns.ts', 'this.#inARow.add(id);', 'this.#inARow.add(`${id} ${count}`);'),
+    edits: edit('exchange/forwarder.ts', 'this.#inARow.add(id);', 'this.#inARow.add(`${id} ${count}`);'),
   },
   {
     name: 'an element multiplies in a loop without bound',
@@ -64,7 +64,7 @@ export const EXCHANGE_USERS: readonly Mutant[] = [
     suite: 'hidden exchanges',
     edits: edit(
       'exchange/exchanges.ts',
-      'if (id !== key || mayKnow(asker, found.definition)) throw exists(idOf(id));',
+      'if (id !== key || mayKnow(caller, found.definition)) throw exists(idOf(id));',
       'throw exists(idOf(id));',
     ),
   },

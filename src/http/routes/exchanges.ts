@@ -1,12 +1,17 @@
 import { isUtf8 } from 'node:buffer';
 import { setImmediate as turn } from 'node:timers/promises';
 import { refusal, type User } from '../../access/user.ts';
-import { noNamespace } from '../../exchange/check.ts';
-import { type Declaration, parseDeclaration, pathWithin, versionOf } from '../../exchange/declaration.ts';
-import type { LoopIds } from '../../exchange/graph.ts';
-import { notFound } from '../../exchange/known.ts';
+import type { LoopIds } from '../../exchange/cycles.ts';
+import {
+  type Declaration,
+  noNamespace,
+  parseDeclaration,
+  pathWithin,
+  versionOf,
+} from '../../exchange/declaration.ts';
+import { parseSample } from '../../exchange/dry-run.ts';
 import type { ExchangeRecord } from '../../exchange/record.ts';
-import { parseSample } from '../../exchange/sample.ts';
+import { notFound } from '../../exchange/registry.ts';
 import { QuaysideError } from '../../model/errors.ts';
 import { checkName } from '../../model/names.ts';
 import { quote } from '../../util/quote.ts';
@@ -72,7 +77,7 @@ export const exchangeRoutes: readonly Route[] = [
         const form = listingForm(query);
         const { exchanges } = call.front.parts;
         if (query.reload) await exchanges.reload((namespace) => call.user.maySee(namespace));
-        const keys = new Map(exchanges.ids.visible(call.user));
+        const keys = new Map(exchanges.visible(call.user));
         const ids = [...keys.keys()];
         const left = query.after === null ? ids : itemsAfter(ids, query.after);
         const { items, headers } = pageOf(left, query, (id) => id);
@@ -101,7 +106,7 @@ export const exchangeRoutes: readonly Route[] = [
     async handle(call) {
       const { exchanges } = call.front.parts;
       const id = await keyIn(call);
-      mustSee(call.user, id, await exchanges.look(id));
+      mustSee(call.user, id, await exchanges.declarationOf(id));
       const record = exchanges.record(id, call.user);
       const { version } = record;
       call.json(200, JSON.stringify(record), version === undefined ? [] : ['etag', entityTag(version)]);
@@ -163,7 +168,7 @@ export const exchangeRoutes: readonly Route[] = [
           call.empty(201, loopsHeader(loops));
           return;
         }
-        const change = { declaration, asker: call.user, versions: readVersions(ifMatch) };
+        const change = { declaration, caller: call.user, versions: readVersions(ifMatch) };
         const key = await keyIn(call);
         const loops = await exchanges.change(key, change, (present) => mustControl(call.user, key, present));
         const etag = ['etag', entityTag(versionOf(declaration))];
@@ -238,9 +243,9 @@ export const exchangeRoutes: readonly Route[] = [
         const declaration = given === undefined ? null : parseDeclaration(given, TRIED);
         const { exchanges } = call.front.parts;
         const id = await keyIn(call);
-        if (declaration === null) mustControl(call.user, id, await exchanges.look(id));
+        if (declaration === null) mustControl(call.user, id, await exchanges.declarationOf(id));
         else mustRule(call.user, declaration, TRIED);
-        call.value(await exchanges.tryOut(id, sample, declaration, { asker: call.user, within: TRIED }));
+        call.value(await exchanges.dryRun(id, sample, declaration, { caller: call.user, within: TRIED }));
       });
     },
   }),
@@ -248,7 +253,7 @@ export const exchangeRoutes: readonly Route[] = [
 
 /** The key of the exchange that the user means by the id of the path. @throws QuaysideError `invalid-name` */
 async function keyIn(call: HttpCall): Promise<string> {
-  return call.front.parts.exchanges.ids.keyOf(checkName('exchange', call.param('id')), call.user);
+  return call.front.parts.exchanges.keyOf(checkName('exchange', call.param('id')), call.user);
 }
 
 /** Reads a JSON body. Resolves when `take` has dealt with it; never where none comes. */
@@ -345,11 +350,12 @@ async function readRecords(
   items: readonly (readonly [id: string, key: string])[],
 ): Promise<Listed[]> {
   const { exchanges } = front.parts;
+  const graph = exchanges.graph(user);
   const listed: Listed[] = [];
   for (const [i, [id, key]] of items.entries()) {
     if (i % RECORDS_AT_ONCE === RECORDS_AT_ONCE - 1) await turn();
     // One that was deleted since is left out.
-    if (exchanges.has(key)) listed.push([id, exchanges.record(key, user)]);
+    if (exchanges.has(key)) listed.push([id, exchanges.record(key, user, graph)]);
   }
   return listed;
 }

@@ -1,67 +1,52 @@
 import type { Consumer } from '../broker/consumer.ts';
 import type { Queue } from '../broker/queue.ts';
-import type { Delivery } from '../model/element.ts';
+import type { Delivery, ElementId } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { CancelTimer, Clock } from '../util/clock.ts';
+import type { Decided, Forwarder } from './forwarder.ts';
+import type { InFlightLimit } from './in-flight-limit.ts';
 
-/** What a loop does with what it took. */
-export interface Stages {
-  /** Asks the selectors. May run while an earlier batch is still being stored. */
-  decide(batch: readonly Delivery[]): Promise<Decided>;
-}
-
-/**
- * Stores what was decided and settles the sources. What it asks of the source's engine is asked at once, before
- * it returns, so that batches keep their order. Resolves with false where a destination was away.
- */
-export type Decided = () => Promise<boolean>;
-
-export interface PipelineOptions {
+interface LoopOptions {
   readonly source: Queue;
+  readonly forwarder: Forwarder;
   readonly clock: Clock;
   readonly random: () => number;
   readonly tid: string;
   /** How elements are taken: reserved for this long, or popped (null). */
   readonly leaseMs: number | null;
-  /** Elements under way at once. */
+  /** Elements in flight at once. */
   readonly window: number;
   /** How often each element is copied, at most. */
   readonly copies: number;
-  /** Bytes that exchanges may have in flight. */
-  readonly inFlight: {
-    enter(bytes: number): Promise<void>;
-    leave(bytes: number): void;
-  };
-  readonly stages: Stages;
-  /** An element was taken, or is settled: the record's `pending_acks`. */
-  readonly took: (batch: readonly Delivery[]) => void;
-  readonly settled: (batch: readonly Delivery[]) => void;
+  /** Bounds the bytes of all exchanges, in the name of their owner. */
+  readonly inFlightLimit: InFlightLimit;
+  readonly owner: string;
 }
 
 /** Elements of one round trip: past this the gain of a larger batch was under 3 %, and its lease runs longer. */
-const LARGEST_BATCH = 256;
+const MAX_BATCH = 256;
 /** Bytes of one round trip, copies included: of large elements fewer are taken at once. */
 const BATCH_BYTES = 4 * 1_048_576;
-/** What an element is taken to weigh before one was seen. */
+/** The size assumed for an element before the first one. */
 const USUAL_BYTES = 4 * 1024;
-const FIRST_BACKOFF_MS = 100;
-const LAST_BACKOFF_MS = 5_000;
+const MIN_BACKOFF_MS = 100;
+const MAX_BACKOFF_MS = 5_000;
 
 /**
- * One loop of an exchange, as a pipeline of three stages: while some batches are being stored, the selectors
- * are asked for the next, and the one after is being taken. Batches are sent to be stored in the order in which
- * they were taken, and an engine keeps the order of calls, so a loop keeps the order of its source. None waits
- * for the answer to the one before: that took two fifths of the throughput.
+ * One loop of an exchange, as a pipeline of three stages: while some batches are being stored, the selectors run for the next,
+ * and the one after is being taken. Batches are sent to be stored in the order in which they were taken, and an engine keeps
+ * the order of calls, so a loop keeps the order of its source. Waiting for each reply cost 40 % of throughput.
  *
- * States: `idle` (before start, after stop), `running`, `stopping` (no new batch is taken; those that were
- * taken and not yet decided go back, those in their fan-out finish).
+ * States: `idle` (before start, after stop), `running`, `stopping` (no new batch is taken; those that were taken and not yet
+ * decided are returned undelivered, those in their fan-out finish).
  */
-export class Pipeline {
-  readonly #options: PipelineOptions;
+export class Loop {
+  readonly #options: LoopOptions;
   #state: 'idle' | 'running' | 'stopping' = 'idle';
   #consumer: Consumer | null = null;
   #waitingSince: number | null = null;
-  #underWay = 0;
+  /** Elements taken and not settled, and since when, ms. */
+  readonly #inFlight = new Map<ElementId, number>();
   /** What an element weighed lately. */
   #bytesEach = USUAL_BYTES;
   /** Resolves when every batch taken so far was sent to be stored. */
@@ -72,10 +57,10 @@ export class Pipeline {
   #endWait: ((batch: Delivery[]) => void) | null = null;
   #backoffMs = 0;
   #endPause: (() => void) | null = null;
-  #roomWanted: (() => void) | null = null;
+  #onCapacity: (() => void) | null = null;
   #run: Promise<void> = Promise.resolve();
 
-  constructor(options: PipelineOptions) {
+  constructor(options: LoopOptions) {
     this.#options = options;
   }
 
@@ -86,6 +71,11 @@ export class Pipeline {
   /** Since when the loop waits for an element, ms; null while it has something to do. */
   get waitingSince(): number | null {
     return this.#waitingSince;
+  }
+
+  /** Elements taken and not settled, and since when, ms. */
+  get inFlight(): ReadonlyMap<ElementId, number> {
+    return this.#inFlight;
   }
 
   start(): void {
@@ -100,7 +90,7 @@ export class Pipeline {
       if (this.#consumer !== null) this.#options.source.leave(this.#consumer);
       this.#endWait?.([]);
       this.#endPause?.();
-      this.#roomWanted?.();
+      this.#onCapacity?.();
     }
     await this.#run;
     this.#state = 'idle';
@@ -108,13 +98,13 @@ export class Pipeline {
 
   async #loop(): Promise<void> {
     while (this.#state === 'running') {
-      await this.#room();
-      await this.#pauseAfterFault();
+      await this.#capacity();
+      await this.#pauseAfterFailure();
       if (this.#state !== 'running') break;
       const batch = await this.#take();
       if (batch.length === 0) continue;
       const bytes = this.#weigh(batch);
-      await this.#options.inFlight.enter(bytes);
+      await this.#options.inFlightLimit.enter(this.#options.owner, bytes);
       this.#pass(batch, bytes);
     }
     await this.#allSettled();
@@ -129,14 +119,14 @@ export class Pipeline {
 
   /** How many elements the next batch is to have. */
   #batchSize(): number {
-    // After a fault one element is enough to find out whether the destination is back.
+    // After a failure one element is enough to find out whether the destination is available again.
     if (this.#backoffMs > 0) return 1;
     const { window, copies } = this.#options;
     const byBytes = Math.max(1, Math.floor(BATCH_BYTES / (this.#bytesEach * copies)));
-    return Math.min(LARGEST_BATCH, window - this.#underWay, byBytes);
+    return Math.min(MAX_BATCH, window - this.#inFlight.size, byBytes);
   }
 
-  /** Waits for a batch; an empty one means that the loop is to look whether it should go on. */
+  /** Waits for a batch; an empty one means that the loop is to check whether it should continue. */
   #take(): Promise<Delivery[]> {
     const { source, clock, tid, leaseMs } = this.#options;
     return new Promise((resolve) => {
@@ -170,11 +160,11 @@ export class Pipeline {
 
   /** @param bytes as they count in flight */
   #pass(batch: readonly Delivery[], bytes: number): void {
-    const { stages, took } = this.#options;
-    this.#underWay += batch.length;
-    took(batch);
-    const decided = stages.decide(batch);
-    // The batch's turn handles the failure; this keeps it from being reported as unhandled meanwhile.
+    const { forwarder, clock, inFlightLimit, owner } = this.#options;
+    const now = clock.now();
+    for (const { id } of batch) this.#inFlight.set(id, now);
+    const decided = forwarder.decide(batch);
+    // #settle handles a failure; until it does, this keeps the failure from being reported as unhandled.
     decided.catch(() => {});
     const before = this.#sent;
     const { promise: sent, resolve: markSent } = Promise.withResolvers<void>();
@@ -183,7 +173,7 @@ export class Pipeline {
     this.#open.add(settled);
     void settled.finally(() => {
       this.#open.delete(settled);
-      this.#options.inFlight.leave(bytes);
+      inFlightLimit.leave(owner, bytes);
     });
   }
 
@@ -206,14 +196,13 @@ export class Pipeline {
       if (await storing) this.#backoffMs = 0;
       else this.#grow();
     } catch {
-      // Unforeseen: all of it goes back at once; the loop goes on, more slowly.
+      // Unforeseen: all of it is returned at once; the loop continues, more slowly.
       this.#options.source.returnAllUndelivered(batch);
       this.#grow();
     } finally {
       markSent();
-      this.#underWay -= batch.length;
-      this.#options.settled(batch);
-      this.#roomWanted?.();
+      for (const { id } of batch) this.#inFlight.delete(id);
+      this.#onCapacity?.();
     }
   }
 
@@ -221,23 +210,23 @@ export class Pipeline {
     await Promise.all(this.#open);
   }
 
-  /** Resolves when the window has room again. */
-  async #room(): Promise<void> {
-    while (this.#state === 'running' && !this.#hasRoom()) {
+  /** Resolves when the window has capacity again. */
+  async #capacity(): Promise<void> {
+    while (this.#state === 'running' && !this.#hasCapacity()) {
       await new Promise<void>((resolve) => {
-        this.#roomWanted = resolve;
+        this.#onCapacity = resolve;
       });
-      this.#roomWanted = null;
+      this.#onCapacity = null;
     }
   }
 
-  /** Room for a full batch, or for half the window where that is less: no batches of one at the brim. */
-  #hasRoom(): boolean {
-    const free = this.#options.window - this.#underWay;
-    return free >= Math.min(LARGEST_BATCH, Math.max(1, Math.floor(this.#options.window / 2)));
+  /** For a full batch, or for half the window if that is less: no batches of one when the window is nearly full. */
+  #hasCapacity(): boolean {
+    const free = this.#options.window - this.#inFlight.size;
+    return free >= Math.min(MAX_BATCH, Math.max(1, Math.floor(this.#options.window / 2)));
   }
 
-  async #pauseAfterFault(): Promise<void> {
+  async #pauseAfterFailure(): Promise<void> {
     if (this.#backoffMs === 0) return;
     await this.#allSettled();
     if (this.#backoffMs === 0 || this.#state !== 'running') return;
@@ -251,6 +240,6 @@ export class Pipeline {
   }
 
   #grow(): void {
-    this.#backoffMs = Math.min(Math.max(this.#backoffMs * 2, FIRST_BACKOFF_MS), LAST_BACKOFF_MS);
+    this.#backoffMs = Math.min(Math.max(this.#backoffMs * 2, MIN_BACKOFF_MS), MAX_BACKOFF_MS);
   }
 }

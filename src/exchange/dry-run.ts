@@ -1,10 +1,15 @@
 import type { Broker } from '../broker/broker.ts';
 import type { Delivery } from '../model/element.ts';
+import { invalidParameter } from '../model/errors.ts';
+import { checkHeaders } from '../model/headers.ts';
+import { LIMITS } from '../model/limits.ts';
+import { memberPath, membersOf, wrongMember } from '../model/members.ts';
+import { SERVICE_HEADERS } from '../model/service-headers.ts';
 import { payloadName } from '../sandbox/kinds.ts';
 import type { LogLine } from '../sandbox/protocol.ts';
 import type { SelectorSandbox, SelectorVerdict } from '../sandbox/sandbox.ts';
 import type { Clock } from '../util/clock.ts';
-import type { Asker } from './asker.ts';
+import type { Caller } from './caller.ts';
 import type { Declaration } from './declaration.ts';
 import { changed, copiesOf, copyOf, hopsOf, keepable, NO_ROUTE, TOO_MANY_HOPS } from './forward.ts';
 
@@ -15,20 +20,20 @@ export type Sample = Pick<
 >;
 
 /** What would become of the sample. Nothing was stored. */
-export interface Trial {
+export interface DryRun {
   /** What `env.msg.payload` is, and by which headers of the element that was decided. */
   readonly saw: {
     readonly payload: 'json' | 'text' | 'bytes';
     readonly content_type: string;
     readonly content_encoding: string | null;
   };
-  /** Per destination; empty if no selector was asked. */
+  /** Per destination; empty if no selector ran. */
   readonly dst: readonly TriedDestination[];
   /** `__no_route__` or `__too_many_hops__` if it would go there, else null. */
   readonly strays_to: string | null;
-  /** Why the selectors could not be asked: they use more time or memory than they may. Else null. */
+  /** Why the selectors could not finish: they use more time or memory than they may. Else null. */
   readonly overrun: string | null;
-  /** If they could not: what they had written to the console until then, whatever their destination. */
+  /** If they could not: what they had written to the console until then, for all destinations. */
   readonly logs: readonly string[];
   readonly selector_ms: number;
 }
@@ -43,31 +48,31 @@ export interface TriedDestination {
   readonly column: number | null;
   /** What the selector wrote to the console. */
   readonly logs: readonly string[];
-  /** What the selector set on the copy; null where it set nothing. */
+  /** What the selector set on the copy; null if it set nothing. */
   readonly mature: string | null;
   readonly delay: number | null;
   readonly tries: number | null;
-  /** What this destination would store; where it is not `accepted`, would have stored. */
+  /** What this destination would store; if it is not `accepted`, would have stored. */
   readonly hdrs: Readonly<Record<string, string>>;
   readonly payload: string;
   /** Whether `payload` is text or, for other bytes, base64. */
   readonly payload_encoding: 'text' | 'base64';
 }
 
-export interface TrialParts {
+export interface DryRunContext {
   readonly broker: Broker;
   readonly sandbox: SelectorSandbox;
   readonly clock: Clock;
   readonly maxHops: number;
 }
 
-/** Asks the selectors of a declaration for one element, as the loop would, and stores nothing. */
-export async function tryOut(
+/** Runs the selectors of a declaration for one element, as the loop would, and stores nothing. */
+export async function dryRun(
   { dst }: Declaration,
   sample: Sample,
-  { broker, sandbox, clock, maxHops }: TrialParts,
-  { name }: Asker,
-): Promise<Trial> {
+  { broker, sandbox, clock, maxHops }: DryRunContext,
+  { name }: Caller,
+): Promise<DryRun> {
   const { contentType, contentEncoding } = sample;
   const saw = {
     payload: payloadName(contentType, contentEncoding),
@@ -96,7 +101,7 @@ export async function tryOut(
       const to = dst[i];
       if (to === undefined) return [];
       const kept = keepable(verdict, broker.namespace(to.ns), clock.now());
-      return [{ q: to.queue, ns: to.ns, ...shown(sample, kept, linesOf(logs, i)) }];
+      return [{ q: to.queue, ns: to.ns, ...verdictRecord(sample, kept, linesOf(logs, i)) }];
     });
     const strays_to = tried.some(({ accepted }) => accepted) ? null : NO_ROUTE;
     return { ...untouched, dst: tried, strays_to, selector_ms };
@@ -109,7 +114,7 @@ function linesOf(logs: readonly LogLine[], destination: number): string[] {
   return logs.filter(([at]) => at === destination).map(([, text]) => text);
 }
 
-function shown(
+function verdictRecord(
   sample: Sample,
   verdict: SelectorVerdict,
   logs: readonly string[],
@@ -140,4 +145,78 @@ function decode(body: Uint8Array): string | null {
   } catch {
     return null;
   }
+}
+
+const BODY_MEMBERS = ['msg', 'content_type', 'declaration'];
+const MESSAGE_MEMBERS = ['id', 'payload', 'hdrs', 'tries', 'mature'];
+
+/** What a dry run is requested with: the sample, and a declaration to try instead of the exchange's own. */
+export interface DryRunRequest {
+  readonly sample: Sample;
+  /** As it came; undefined if none was given. */
+  readonly declaration: unknown;
+}
+
+/**
+ * Reads `{msg: {payload, hdrs, tries, mature, id}, content_type, declaration}`, all optional. `payload` is any
+ * JSON: a string is the body's text, anything else is sent as JSON, and the content type follows unless given.
+ * @throws QuaysideError `invalid-parameter` with the path of the field, `invalid-header`
+ */
+export function parseSample(request: unknown, now: number): DryRunRequest {
+  const { msg, content_type, declaration } = membersOf(request, '', BODY_MEMBERS);
+  const {
+    id = 'sample',
+    payload = '',
+    hdrs,
+    tries = 0,
+    mature,
+  } = msg === undefined ? {} : membersOf(msg, 'msg', MESSAGE_MEMBERS);
+  if (content_type !== undefined && typeof content_type !== 'string') {
+    throw wrongMember('content_type', content_type, 'a string');
+  }
+  const isText = typeof payload === 'string';
+  return {
+    declaration,
+    sample: {
+      id: elementId(id),
+      body: Buffer.from(isText ? payload : written(payload)),
+      contentType: content_type ?? (isText ? 'text/plain; charset=utf-8' : 'application/json'),
+      contentEncoding: null,
+      headers: checkHeaders(pairs(hdrs), SERVICE_HEADERS),
+      tries: count(tries, 'msg.tries', LIMITS.tries),
+      matureAt: mature === undefined ? now : Math.round(seconds(mature) * 1000),
+    },
+  };
+}
+
+/** What was parsed can be written again, unless it is nested deeper than the stack: reading it needs none. */
+function written(payload: unknown): string {
+  try {
+    return JSON.stringify(payload);
+  } catch {
+    throw invalidParameter('msg.payload', 'msg.payload is nested too deeply.');
+  }
+}
+
+function elementId(value: unknown): string {
+  if (typeof value === 'string' && value !== '' && value.length <= LIMITS.idLength) return value;
+  throw wrongMember('msg.id', value, `a string of 1 to ${LIMITS.idLength} characters`);
+}
+
+function pairs(hdrs: unknown): string[] {
+  if (hdrs === undefined) return [];
+  return Object.entries(membersOf(hdrs, 'msg.hdrs', null)).flatMap(([name, value]) => {
+    if (typeof value !== 'string') throw wrongMember(memberPath('msg.hdrs', name), value, 'a string');
+    return [name.toLowerCase(), value];
+  });
+}
+
+function seconds(value: unknown): number {
+  if (typeof value === 'number' && value >= 0 && value * 1000 <= LIMITS.matureAt) return value;
+  throw wrongMember('msg.mature', value, 'unix time in seconds, before the year 5000');
+}
+
+function count(value: unknown, path: string, most: number): number {
+  if (typeof value === 'number' && Number.isInteger(value) && value >= 0 && value <= most) return value;
+  throw wrongMember(path, value, `a whole number from 0 to ${most}`);
 }
