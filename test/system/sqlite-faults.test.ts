@@ -136,6 +136,8 @@ describe('a SQLite store that fails', () => {
       const first = [engine.storage.insert(QUEUE, newElements('a')), engine.storage.counts(QUEUE)] as const;
       await frozen;
       const next = engine.storage.insert(QUEUE, newElements('b'));
+      // It is in the thread's port when the store fails.
+      await turn();
       const rejections = Promise.all([
         assert.rejects(first[0], { code: 'outcome-unknown' }),
         assert.rejects(first[1], { code: 'storage-unavailable' }),
