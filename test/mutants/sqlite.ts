@@ -236,7 +236,7 @@ export const SQLITE: readonly Mutant[] = [
     suite: 'storage model with crashes',
     edits: [
       inWorker(
-        'meta.ts',
+        'ids.ts',
         'DO UPDATE SET value = value + 1 RETURNING',
         'DO UPDATE SET value = value RETURNING',
       ),
@@ -526,7 +526,7 @@ export const SQLITE: readonly Mutant[] = [
   {
     name: 'a restored backup gives ids that the lost file gave',
     suite: 'sqlite backup',
-    edits: [inWorker('meta.ts', '.run(IS_COPY).changes > 0', '.run(IS_COPY).changes > 1')],
+    edits: [inWorker('ids.ts', '.run(IS_COPY).changes > 0', '.run(IS_COPY).changes > 1')],
   },
   {
     name: 'the name of a backup leads out of its folder',

@@ -1,3 +1,4 @@
+import { type ElementHeaders, NO_HEADERS } from '../../model/element.ts';
 import type { ErrorCode } from '../../model/errors.ts';
 import type { QueueKey } from '../../model/names.ts';
 
@@ -88,7 +89,7 @@ export const READS: ReadonlySet<Operation> = new Set([
 
 export type DefinitionRow = readonly [key: string, value: string, version: string];
 
-/** content type, further content (`content.ts`), body offset and length, due at, tries, groups joined by commas, {@link Extra} */
+/** content type, further content ({@link toMore}), body offset and length, due at, tries, groups joined by commas, {@link Extra} */
 export const ELEMENT_FIELDS = 8;
 /** The rarer facts of a new element as JSON text, null if it has none of them. */
 export interface Extra {
@@ -124,6 +125,21 @@ export const SETTLE_FIELDS = 7;
  * - `move`: queue, groups joined by commas, tries, header names and values
  */
 export type SettleDetails = Fields | null;
+
+/**
+ * The rarer fields of an element's content as one JSON text: `[content encoding, name, value, …]`, null
+ * where there are none. So the usual element, a body and a content type, costs no JSON at all.
+ */
+export function toMore(contentEncoding: string | null, headers: ElementHeaders): string | null {
+  if (contentEncoding === null && headers.length === 0) return null;
+  return JSON.stringify([contentEncoding, ...headers]);
+}
+
+export function fromMore(more: string | null): { contentEncoding: string | null; headers: ElementHeaders } {
+  if (more === null) return { contentEncoding: null, headers: NO_HEADERS };
+  const [contentEncoding = null, ...headers] = JSON.parse(more) as [string | null, ...string[]];
+  return { contentEncoding, headers };
+}
 
 /** What is posted to the worker. */
 export type ToWorker =

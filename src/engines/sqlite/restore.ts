@@ -2,7 +2,7 @@ import { chmodSync, copyFileSync, existsSync, rmSync } from 'node:fs';
 import { DatabaseSync } from 'node:sqlite';
 import { PRIVATE_MODE } from '../../util/files.ts';
 import { checkAgree } from './worker/check.ts';
-import { markCopy } from './worker/meta.ts';
+import { markCopy } from './worker/ids.ts';
 import { openError, refuseIfInUse } from './worker/open.ts';
 import { hasSchema } from './worker/schema.ts';
 

@@ -26,12 +26,12 @@ import type { QueueKey } from '../../model/names.ts';
 import { ownerNumber } from '../../model/owner.ts';
 import { cutText } from '../../util/cut-text.ts';
 import type { WorkerClient } from './client.ts';
-import { fromMore, toMore } from './content.ts';
 import {
   type BodyWriter,
   bodyAt,
   type Extra,
   type Fields,
+  fromMore,
   nameOf,
   type PackedBodies,
   type QueueName,
@@ -41,6 +41,7 @@ import {
   type SettleDetails,
   TAKEN_FIELDS,
   type Taken,
+  toMore,
 } from './protocol.ts';
 import type { SteadyTime } from './steady-time.ts';
 

@@ -4,7 +4,7 @@ import { backup, DatabaseSync } from 'node:sqlite';
 import { QuaysideError } from '../../../model/errors.ts';
 import { createPrivateFile } from '../../../util/files.ts';
 import { isBusy, isFull, messageOf, sqliteCode } from './faults.ts';
-import { markCopy } from './meta.ts';
+import { markCopy } from './ids.ts';
 
 /**
  * Pages copied at a time, on a thread of Node's pool. Statements of this connection wait for a step: 0.5 ms at the

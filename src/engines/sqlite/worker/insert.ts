@@ -9,6 +9,7 @@ import {
 } from '../protocol.ts';
 import type { Queue } from './names.ts';
 import type { Bodies } from './operations.ts';
+import type { Seen } from './records.ts';
 import type { NewDelivery, StoredContent } from './rows.ts';
 import type { Store } from './store.ts';
 
@@ -34,15 +35,12 @@ export function insert(
   const queue = store.names.use(name, store.now);
   let repeats: number[] | null = null;
   const ids: string[] = [];
+  const onRepeat = ({ extra }: Incoming, { fingerprint }: Seen): void => {
+    repeats ??= [];
+    repeats.push(ids.length, isSameContent(extra?.fingerprint ?? null, fingerprint) ? 1 : 0);
+  };
   for (let at = 0; at < fields.length; at += ELEMENT_FIELDS) {
-    const element = elementAt(fields, at, received);
-    const key = element.extra?.key;
-    const seen = key === undefined ? null : store.records.seen(queue, key, store.now);
-    if (seen !== null) {
-      repeats ??= [];
-      repeats.push(ids.length, isSameContent(element.extra?.fingerprint ?? null, seen.fingerprint) ? 1 : 0);
-    }
-    ids.push(store.ids.text(seen?.seq ?? insertNew(store, queue, element)));
+    ids.push(store.ids.text(insertOne(store, queue, elementAt(fields, at, received), onRepeat)));
   }
   return [repeats, ids];
 }
@@ -64,17 +62,18 @@ export function elementAt(fields: Fields, at: number, bodies: PackedBodies): Inc
 }
 
 /** Stores one element, or finds the one that its dedup key already stored. Returns its number. */
-export function insertOne(store: Store, queue: Queue, element: Incoming): number {
-  const key = element.extra?.key;
-  const seen = key === undefined ? null : store.records.seen(queue, key, store.now);
-  return seen?.seq ?? insertNew(store, queue, element);
-}
-
-function insertNew(
+export function insertOne(
   { ids, names, rows, records, upkeep, now }: Store,
   queue: Queue,
   element: Incoming,
+  onRepeat?: (element: Incoming, seen: Seen) => void,
 ): number {
+  const { key, fingerprint = null } = element.extra ?? {};
+  const seen = key === undefined ? null : records.seen(queue, key, now);
+  if (seen !== null) {
+    onRepeat?.(element, seen);
+    return seen.seq;
+  }
   const seq = ids.next();
   if (element.groups === '') {
     rows.addPlain(names.subscription(queue, ''), seq, element, element, now);
@@ -87,9 +86,6 @@ function insertNew(
     }
     upkeep.added(queue, now);
   }
-  if (element.extra?.key !== undefined) {
-    const { key, fingerprint = null } = element.extra;
-    records.remember(queue, key, { seq, fingerprint }, now);
-  }
+  if (key !== undefined) records.remember(queue, key, { seq, fingerprint }, now);
   return seq;
 }

@@ -5,7 +5,6 @@ import { type DamagedLog, type Durability, type FileCheck, MEMORY } from '../set
 import { checkFile } from './check.ts';
 import { isBusy, isDamage, messageOf, SQLITE_ERROR, sqliteCode } from './faults.ts';
 import { findLogDamage, holdsCommits } from './log-check.ts';
-import { setSync } from './meta.ts';
 import { createSchema } from './schema.ts';
 
 export interface OpenOptions {
@@ -41,7 +40,7 @@ export function checkSqliteVersion(version: string): void {
  *
  * `locking_mode=EXCLUSIVE` takes the file's lock at the first access and keeps it: a second owner is refused,
  * the lock goes with the process however that ends, and no shared-memory file is needed.
- * Commits wait for their fsync until {@link setSync} says otherwise.
+ * Commits wait for their fsync.
  * @throws OpenError
  */
 export function openDatabase(options: OpenOptions, warn: Warn): DatabaseSync {
@@ -58,12 +57,12 @@ export function openDatabase(options: OpenOptions, warn: Warn): DatabaseSync {
         PRAGMA locking_mode = EXCLUSIVE;
         PRAGMA auto_vacuum = INCREMENTAL;
         PRAGMA journal_mode = WAL;
+        PRAGMA synchronous = FULL;
         PRAGMA wal_autocheckpoint = 0;
         PRAGMA journal_size_limit = ${64 * 1024 * 1024};
         PRAGMA cache_size = ${-Math.floor(cacheBytes / 1024)};
         PRAGMA temp_store = MEMORY;
         PRAGMA foreign_keys = OFF;`);
-      setSync(db, true);
       if (file !== MEMORY) checkFile(db, file, check);
       createSchema(db);
       if (file !== MEMORY) warnOfWiderModes(file, warn);

@@ -1,5 +1,5 @@
 import type { DatabaseSync } from 'node:sqlite';
-import { type DeliveryState, PLAIN_GROUP } from '../../../model/element.ts';
+import { DELIVERY_STATES, type DeliveryState, PLAIN_GROUP } from '../../../model/element.ts';
 import { deliveryChecksum, elementChecksum } from './checksums.ts';
 import { type Names, type Queue, type Subscription, UNKNOWN } from './names.ts';
 import { prepareAll, prepareArrays, type Statements } from './statements.ts';
@@ -65,6 +65,8 @@ export type Joined = [
   insertedAt: number,
   bytes: number | null,
 ];
+
+const LEASE_UNTIL = 11;
 
 const DELIVERY =
   'seq, element, subscription, due_at AS dueAt, tries, crc, expires_at AS expiresAt, reason, token, lease_until AS leaseUntil, owner';
@@ -311,10 +313,28 @@ export class Rows {
     return (statement.get(element, subscription.id) as unknown as DeliveryRow | undefined) ?? null;
   }
 
-  findJoined(subscription: Subscription, element: number): Joined | null {
-    const statement =
-      subscription.group === PLAIN_GROUP ? this.#joined.joinedPlain : this.#joined.joinedShared;
-    return (statement.get(element, subscription.id) as unknown as Joined | undefined) ?? null;
+  /** Deliveries of these elements, in the order of pages: by state, then in delivery order. Null is no element. */
+  named(
+    { id, group }: Subscription,
+    elements: readonly (number | null)[],
+    now: number,
+  ): [Joined, DeliveryState][] {
+    const statement = group === PLAIN_GROUP ? this.#joined.joinedPlain : this.#joined.joinedShared;
+    const found = new Map<number, [Joined, DeliveryState]>();
+    for (const element of elements) {
+      const row =
+        element === null ? undefined : (statement.get(element, id) as unknown as Joined | undefined);
+      if (row === undefined) continue;
+      const [seq, , dueAt] = row;
+      const isReserved = row[LEASE_UNTIL] !== null;
+      found.set(seq, [row, isReserved ? 'reserved' : dueAt <= now ? 'ready' : 'scheduled']);
+    }
+    return [...found.values()].sort(
+      ([a, ofA], [b, ofB]) =>
+        DELIVERY_STATES.indexOf(ofA) - DELIVERY_STATES.indexOf(ofB) ||
+        placeOf(a, ofA) - placeOf(b, ofB) ||
+        a[0] - b[0],
+    );
   }
 
   /** All deliveries of an element, whatever their state. */
@@ -565,6 +585,11 @@ export function isWhole({ id }: Subscription, row: Joined, hasBody = true): bool
   if (deliveryChecksum(seq, element, id, dueAt, tries, expiresAt) !== crc || contentCrc === null)
     return false;
   return !hasBody || (body !== null && elementChecksum(element ?? seq, type, more, body) === contentCrc);
+}
+
+/** The moment by which deliveries of a state are in order. */
+export function placeOf(row: Joined, state: DeliveryState): number {
+  return state === 'reserved' ? (row[LEASE_UNTIL] ?? 0) : row[2];
 }
 
 /** Whether the checksum of a delivery fits. */

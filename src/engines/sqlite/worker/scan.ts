@@ -1,8 +1,7 @@
 import { DELIVERY_STATES, type DeliveryState } from '../../../model/element.ts';
 import type { BodyWriter, Fields, QueueName, Scanned } from '../protocol.ts';
-import type { Subscription } from './names.ts';
 import type { Bodies } from './operations.ts';
-import { isWhole, type Joined } from './rows.ts';
+import { isWhole, type Joined, placeOf } from './rows.ts';
 import type { Store } from './store.ts';
 import { MAX_REPLY_BYTES } from './take.ts';
 
@@ -39,7 +38,10 @@ export function scan(
       writeScanned(store, row, state, bodies, reply, fields);
   };
   if (ids !== null) {
-    for (const [row, state] of named(store, subscription, ids)) if (states.includes(state)) show(row, state);
+    const elements = ids.map((id) => store.ids.parse(id));
+    for (const [row, state] of rows.named(subscription, elements, now)) {
+      if (states.includes(state)) show(row, state);
+    }
     return [null, fields];
   }
   const maxBytes = reply.byteLength + MAX_REPLY_BYTES;
@@ -60,28 +62,6 @@ export function scan(
   return [null, fields];
 }
 
-/** In the order of the page: by state, then in delivery order. */
-function named(
-  { rows, ids, now }: Store,
-  subscription: Subscription,
-  texts: readonly string[],
-): [Joined, DeliveryState][] {
-  const found = new Map<number, [Joined, DeliveryState]>();
-  for (const text of texts) {
-    const element = ids.parse(text);
-    const row = element === null ? null : rows.findJoined(subscription, element);
-    if (row !== null)
-      found.set(row[0], [row, row[11] !== null ? 'reserved' : row[2] <= now ? 'ready' : 'scheduled']);
-  }
-  const order = ([row, state]: [Joined, DeliveryState]): number => momentOf(row, state);
-  return [...found.values()].sort(
-    (a, b) =>
-      DELIVERY_STATES.indexOf(a[1]) - DELIVERY_STATES.indexOf(b[1]) ||
-      order(a) - order(b) ||
-      a[0][0] - b[0][0],
-  );
-}
-
 function writeScanned(
   { ids }: Store,
   row: Joined,
@@ -96,17 +76,13 @@ function writeScanned(
   fields.push(type, more, bodies && body !== null ? reply.add(body) : null, bytes ?? 0);
 }
 
-function momentOf(row: Joined, state: DeliveryState): number {
-  return state === 'reserved' ? (row[11] ?? 0) : row[2];
-}
-
 function cursorText(
   { ids }: Store,
   state: DeliveryState,
   last: Joined | null,
   start: Omit<Cursor, 'state'>,
 ): string {
-  const { moment, seq } = last === null ? start : { moment: momentOf(last, state), seq: last[0] };
+  const { moment, seq } = last === null ? start : { moment: placeOf(last, state), seq: last[0] };
   return `${state}.${moment}.${seq === 0 ? '' : ids.text(seq)}`;
 }
 

@@ -5,8 +5,7 @@ import type { QueueKey } from '../../../model/names.ts';
 import type { Faults } from '../fault-point.ts';
 import { nameOf, type QueueName } from '../protocol.ts';
 import type { Durability } from '../settings.ts';
-import { Ids } from './ids.ts';
-import { Meta, setSync } from './meta.ts';
+import { Ids, nextEpoch, readTags } from './ids.ts';
 import { Names, type Queue, UNKNOWN } from './names.ts';
 import { Records } from './records.ts';
 import { Rows } from './rows.ts';
@@ -46,11 +45,10 @@ export class Store {
   readonly #affected = new Map<QueueName, QueueKey>();
   /** Those that this transaction's `sweep` returned. */
   #reported: [QueueName, QueueKey][] = [];
-  readonly #meta: Meta;
   readonly #faults: Faults | null;
   readonly #isDurable: boolean;
-  /** Whether the next commit waits for its fsync; null: not known yet. */
-  #isSynced: boolean | null = null;
+  /** As `openDatabase` leaves it. */
+  #isSynced = true;
   readonly #begin: StatementSync;
   readonly #commit: StatementSync;
   readonly #markUnsynced: StatementSync;
@@ -63,9 +61,8 @@ export class Store {
     this.space = options.space;
     this.#faults = options.faults;
     this.#isDurable = options.durability === 'full';
-    this.#meta = new Meta(db);
     const epoch = this.#nextEpoch();
-    this.ids = new Ids(this.#meta.tags(), epoch);
+    this.ids = new Ids(readTags(db), epoch);
     this.names = new Names(db, options.policies);
     this.rows = new Rows(db, this.names);
     this.records = new Records(db, options.dedupWindowMs);
@@ -87,12 +84,14 @@ export class Store {
 
   #nextEpoch(): number {
     this.#setSync(true);
-    return this.#meta.nextEpoch();
+    return nextEpoch(this.db);
   }
 
+  /** Whether commits wait for their fsync from now on. */
   #setSync(isSynced: boolean): void {
     if (isSynced === this.#isSynced) return;
-    setSync(this.db, isSynced);
+    // Takes effect outside a transaction only.
+    this.db.exec(`PRAGMA synchronous = ${isSynced ? 'FULL' : 'NORMAL'}`);
     this.#isSynced = isSynced;
   }
 

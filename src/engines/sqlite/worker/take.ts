@@ -41,7 +41,7 @@ export function take(
   let expired = 0;
   for (let isLast = false; left > 0 && !isLast; ) {
     const limit = Math.min(PAGE, left);
-    const page = ids === null ? rows.ready(subscription, now, limit) : named(store, subscription, ids);
+    const page = ids === null ? rows.ready(subscription, now, limit) : named(store, subscription, ids, now);
     isLast = page.length < limit || ids !== null;
     for (const row of page) {
       if (left === 0) break;
@@ -80,13 +80,12 @@ export function take(
 }
 
 /** The eligible ones of these elements, by maturity, then by insertion. */
-function named({ rows, ids, now }: Store, subscription: Subscription, texts: readonly string[]): Joined[] {
-  const found = new Map<number, Joined>();
-  for (const text of texts) {
-    const element = ids.parse(text);
-    const row = element === null ? null : rows.findJoined(subscription, element);
-    const isEligible = row !== null && row[11] === null && row[2] <= now;
-    if (isEligible) found.set(row[0], row);
-  }
-  return [...found.values()].sort((a, b) => a[2] - b[2] || a[0] - b[0]);
+function named(
+  { rows, ids }: Store,
+  subscription: Subscription,
+  texts: readonly string[],
+  now: number,
+): Joined[] {
+  const elements = texts.map((text) => ids.parse(text));
+  return rows.named(subscription, elements, now).flatMap(([row, state]) => (state === 'ready' ? [row] : []));
 }
