@@ -1,6 +1,10 @@
 /**
- * A process of its own that opens the database in the folder given and calls it, one call after the other: those given, or at random and without end. It
- * prints a line before each call and another one after it: the test kills it, and knows what had been acknowledged.
+ * A process of its own that opens the database in the folder given and calls it, until the test kills it. The mode says what it
+ * does and prints:
+ * - `random SEED`: calls at random and without end, one after the other; a line before each call and another one after it
+ * - `script CALLS`: the same for calls named by a list with commas, once
+ * - `insert FIRST`: inserts numbered elements without end, eight at a time; each number after its insert was answered
+ * - `hold DURABILITY`: inserts an element and reserves it; how many it found before, id and token
  */
 
 import type { DeliveryRef, SettleAction } from '../../src/engine/storage.ts';
@@ -10,8 +14,8 @@ import { systemClock } from '../../src/util/clock.ts';
 import { newElement } from '../support/elements.ts';
 import { seededRandom } from '../support/random.ts';
 
-const [folder = '', seed = '0', script = ''] = process.argv.slice(2);
-const random = seededRandom(Number(seed));
+const [folder = '', mode = 'insert', argument = '0'] = process.argv.slice(2);
+const random = seededRandom(mode === 'random' ? Number(argument) : 1);
 const queue = { ns: 'N', name: 'orders' };
 const engine = open({
   url: 'sqlite:test.db',
@@ -19,7 +23,7 @@ const engine = open({
   namespaces: [],
   clock: systemClock,
   dedupWindowMs: 1000,
-  settings: { ballastBytes: 0, minFreeBytes: 0 },
+  settings: { durability: mode === 'hold' ? argument : 'full', ballastBytes: 0, minFreeBytes: 0 },
   log: { info: () => {}, warn: () => {} },
 });
 await engine.start();
@@ -85,11 +89,36 @@ const calls: Readonly<Record<string, () => Promise<void>>> = {
   },
 };
 
-if (script === '') {
-  for (let i = 0; i < 20; i++) await calls.insert?.();
-  const any = [...Object.values(calls), () => take('reserve')];
-  for (;;) await random.pick(any)();
-}
-for (const call of script.split(',')) await calls[call]?.();
-print({ is: 'done', call: 'script' });
+const modes: Readonly<Record<string, () => Promise<void>>> = {
+  random: async () => {
+    for (let i = 0; i < 20; i++) await calls.insert?.();
+    const any = [...Object.values(calls), () => take('reserve')];
+    for (;;) await random.pick(any)();
+  },
+  script: async () => {
+    for (const call of argument.split(',')) await calls[call]?.();
+    print({ is: 'done', call: 'script' });
+  },
+  insert: async () => {
+    let next = Number(argument);
+    const insertAll = async (): Promise<void> => {
+      for (;;) {
+        const number = next++;
+        const body = Buffer.alloc(20 + (number % 400), `${number} `);
+        await storage.insert(queue, [newElement({ body })]);
+        process.stdout.write(`${number}\n`);
+      }
+    };
+    await Promise.all(Array.from({ length: 8 }, insertAll));
+  },
+  hold: async () => {
+    const { ready, reserved } = await storage.counts(queue);
+    const [id] = await storage.insert(queue, [newElement()]);
+    const { deliveries } = await storage.take(queue, { group: '', count: 100, leaseMs: 600_000 });
+    const token = deliveries.find((delivery) => delivery.id === id)?.lease?.token;
+    process.stdout.write(`${JSON.stringify({ found: ready + reserved, id, token })}\n`);
+  },
+};
+
+await modes[mode]?.();
 process.stdin.resume();

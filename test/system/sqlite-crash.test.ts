@@ -8,7 +8,7 @@ import { QUEUE, type SqliteFolder, withFolder } from '../engines/sqlite-folder.t
 import { bodyTexts } from '../support/elements.ts';
 import { freshSeed, seededRandom } from '../support/random.ts';
 
-const OWNER = new URL('../engines/sqlite-owner.ts', import.meta.url).pathname;
+const CALLER = new URL('../engines/sqlite-caller.ts', import.meta.url).pathname;
 /** More by `SQLITE_KILLS`. */
 const KILLS = Number(process.env.SQLITE_KILLS ?? 4);
 /** Answers after which the process is killed. */
@@ -52,7 +52,7 @@ async function runAndKill({ path }: SqliteFolder, first: number, when: Kill): Pr
   const { afterAnswers = Number.POSITIVE_INFINITY, afterMs } = when;
   const owner: ChildProcessByStdio<null, Readable, null> = spawn(
     process.execPath,
-    [OWNER, path, String(first)],
+    [CALLER, path, 'insert', String(first)],
     { stdio: ['ignore', 'pipe', 'inherit'] },
   );
   let printed = '';

@@ -18,7 +18,7 @@ import { SCHEMA_VERSION } from '../../src/engines/sqlite/worker/schema.ts';
 import { QUEUE, type SqliteFolder, withFolder } from '../engines/sqlite-folder.ts';
 import { bodyTexts, newElement, newElements } from '../support/elements.ts';
 
-const OWNER = new URL('../engines/sqlite-owner.ts', import.meta.url).pathname;
+const CALLER = new URL('../engines/sqlite-caller.ts', import.meta.url).pathname;
 
 describe('opening a SQLite file', () => {
   it('makes the file and the folders on its way, from a relative or an absolute path', async () => {
@@ -204,7 +204,7 @@ async function fill(folder: SqliteFolder): Promise<void> {
 
 /** Another process that holds the file, once it has said so. */
 async function startOwner({ path }: SqliteFolder): Promise<ChildProcess> {
-  const owner = spawn(process.execPath, [OWNER, path], { stdio: ['pipe', 'pipe', 'inherit'] });
+  const owner = spawn(process.execPath, [CALLER, path], { stdio: ['pipe', 'pipe', 'inherit'] });
   await once(owner.stdout, 'data');
   return owner;
 }

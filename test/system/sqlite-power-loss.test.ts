@@ -13,7 +13,6 @@ import { freshSeed, seededRandom } from '../support/random.ts';
 import { purge } from '../support/settle.ts';
 
 const CALLER = new URL('../engines/sqlite-caller.ts', import.meta.url).pathname;
-const HOLDER = new URL('../engines/sqlite-holder.ts', import.meta.url).pathname;
 
 interface Held {
   /** Elements that were there at the start. */
@@ -28,7 +27,7 @@ async function runAndLosePower(
   durability: string,
   env: Readonly<Record<string, string>>,
 ): Promise<Held> {
-  const holder = spawn(process.execPath, [HOLDER, folder, durability], {
+  const holder = spawn(process.execPath, [CALLER, folder, 'hold', durability], {
     stdio: ['pipe', 'pipe', 'inherit'],
     env: { ...process.env, ...env },
   });
@@ -78,12 +77,11 @@ interface Acknowledged {
 /** Calls the engine, at random or as given, in a process that loses its power after a number of lines, or the last call. */
 async function callAndLosePower(
   folder: string,
-  seed: number,
+  how: readonly [mode: 'random' | 'script', argument: string],
   env: Readonly<Record<string, string>>,
   after: number,
-  script = '',
 ): Promise<Line[]> {
-  const caller = spawn(process.execPath, [CALLER, folder, String(seed), script], {
+  const caller = spawn(process.execPath, [CALLER, folder, ...how], {
     stdio: ['pipe', 'pipe', 'inherit'],
     env: { ...process.env, ...env },
   });
@@ -122,7 +120,12 @@ describe('a SQLite store that acknowledges some calls before they are on the dis
       const tokens = new Set<string>();
       let reserved = 0;
       for (let loss = 0; loss < LOSSES; loss++) {
-        const lines = await callAndLosePower(folder.path, seed + loss, env, random.between(60, 400));
+        const lines = await callAndLosePower(
+          folder.path,
+          ['random', `${seed + loss}`],
+          env,
+          random.between(60, 400),
+        );
         const { stored, gone, tokens: given, inFlight } = acknowledgedBy(lines);
         for (const token of given) assert.ok(!tokens.has(token), 'a token was given twice');
         for (const token of given) tokens.add(token);
@@ -165,7 +168,7 @@ describe('a SQLite store that acknowledges some calls before they are on the dis
     });
     async function check(env: Readonly<Record<string, string>>, script: string, expected: readonly string[]) {
       await withFolder(async (folder) => {
-        await callAndLosePower(folder.path, 1, env, Number.POSITIVE_INFINITY, script);
+        await callAndLosePower(folder.path, ['script', script], env, Number.POSITIVE_INFINITY);
         folder.clock.setWallTime(Date.now());
         const left = await everything(await folder.started());
         assert.deepEqual(
