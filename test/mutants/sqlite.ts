@@ -388,7 +388,7 @@ export const SQLITE: readonly Mutant[] = [
     edits: [
       inWorker(
         'batch.ts',
-        'for (const half of halves) runParts(store, half);',
+        'for (const half of halves) runBatches(store, half);',
         "if (halves.length > 0) throw new Error('the batch failed');",
       ),
     ],

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { type Call, nameOf } from '../../src/engines/sqlite/protocol.ts';
-import { type BatchResult, runBatches } from '../../src/engines/sqlite/worker/batch.ts';
+import { type BatchResult, runBatches, wholeOf } from '../../src/engines/sqlite/worker/batch.ts';
 import { openDatabase } from '../../src/engines/sqlite/worker/open.ts';
 import { Store } from '../../src/engines/sqlite/worker/store.ts';
 
@@ -32,11 +32,11 @@ function openStore(): OpenStore {
     synced.push(needsSync);
     begin(needsSync);
   };
-  const run = (...batches: Call[][]): BatchResult[] =>
-    runBatches(
-      store,
-      batches.map((calls) => ({ now: 1, calls, bodies: NO_BODIES })),
-    );
+  const run = (...batches: Call[][]): BatchResult[] => {
+    const parts = batches.map((calls) => wholeOf({ now: 1, calls, bodies: NO_BODIES }));
+    runBatches(store, parts);
+    return parts.map(({ result }) => result);
+  };
   return { store, synced, run };
 }
 

@@ -1,6 +1,5 @@
 import {
   BodyWriter,
-  byteLengthOf,
   type Call,
   type PackedBodies,
   READS,
@@ -32,11 +31,16 @@ export interface BatchResult {
 }
 
 /** The calls of a batch from one index up to another, and where their results go. */
-interface Part {
+export interface Part {
   readonly batch: Batch;
   readonly result: BatchResult;
   readonly from: number;
   readonly to: number;
+}
+
+export function wholeOf(batch: Batch): Part {
+  const result = { results: [], rejections: null, bodies: new BodyWriter() };
+  return { batch, result, from: 0, to: batch.calls.length };
 }
 
 /**
@@ -45,25 +49,10 @@ interface Part {
  * If a call throws, the transaction is rolled back and its halves run again, each in a transaction of its own, until the
  * call that throws is alone: one caller's failure never reaches another. A failure of the file itself (see `faults.ts`)
  * is different: it is thrown to the worker's loop, which replies for all.
+ * @param isRepeated whether a single call has failed before: an error may have been a passing one, so it has two attempts
  * @throws whatever makes the store unusable
  */
-export function runBatches(store: Store, batches: readonly Batch[]): BatchResult[] {
-  const bytes = batches.reduce((sum, { bodies }) => sum + byteLengthOf(bodies), 0);
-  store.space?.look(bytes, batches[0]?.now ?? store.now);
-  const parts = batches.map(
-    (batch): Part => ({
-      batch,
-      result: { results: [], rejections: null, bodies: new BodyWriter() },
-      from: 0,
-      to: batch.calls.length,
-    }),
-  );
-  runParts(store, parts);
-  return parts.map(({ result }) => result);
-}
-
-/** @param isRepeated whether a single call has failed before: an error may have been a passing one, so it has two attempts */
-function runParts(store: Store, parts: readonly Part[], isRepeated = false): void {
+export function runBatches(store: Store, parts: readonly Part[], isRepeated = false): void {
   const marks = parts.map(({ result }) => result.bodies.mark());
   const isSyncNeeded = parts.some((part) => needsSync(store, part));
   try {
@@ -77,9 +66,9 @@ function runParts(store: Store, parts: readonly Part[], isRepeated = false): voi
     for (const [index, { result }] of parts.entries()) result.bodies.cut(marks[index]);
     const [part] = parts;
     const halves = halvesOf(parts);
-    for (const half of halves) runParts(store, half);
+    for (const half of halves) runBatches(store, half);
     if (halves.length > 0 || part === undefined) return;
-    if (!isRepeated) runParts(store, parts, true);
+    if (!isRepeated) runBatches(store, parts, true);
     else reject(part.result, part.from, rejectionOf(error, takesSpace(part.batch.calls[part.from])));
   }
 }
@@ -87,8 +76,9 @@ function runParts(store: Store, parts: readonly Part[], isRepeated = false): voi
 /** Empty if there is one call. */
 function halvesOf(parts: readonly Part[]): (readonly Part[])[] {
   const [part] = parts;
+  if (part === undefined) return [];
   const middle = parts.length >> 1;
-  if (part === undefined || parts.length > 1) return [parts.slice(0, middle), parts.slice(middle)];
+  if (middle > 0) return [parts.slice(0, middle), parts.slice(middle)];
   const at = (part.from + part.to) >> 1;
   return at === part.from ? [] : [[{ ...part, to: at }], [{ ...part, from: at }]];
 }

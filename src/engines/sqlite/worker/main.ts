@@ -2,10 +2,10 @@ import { type MessagePort, parentPort, receiveMessageOnPort, workerData } from '
 import type { NamespacePolicy } from '../../../engine/engine.ts';
 import { systemClock } from '../../../util/clock.ts';
 import { Faults } from '../fault-point.ts';
-import type { FromWorker, Reply, ToWorker } from '../protocol.ts';
+import { byteLengthOf, type FromWorker, type Reply, type ToWorker } from '../protocol.ts';
 import { MEMORY } from '../settings.ts';
 import { Backup } from './backup.ts';
-import { runBatches } from './batch.ts';
+import { runBatches, wholeOf } from './batch.ts';
 import { isFull, messageOf, rejectionOf } from './faults.ts';
 import { type OpenOptions, openDatabase, openError } from './open.ts';
 import { Space } from './space.ts';
@@ -103,9 +103,13 @@ function nextMessage(from: MessagePort): ToWorker | undefined {
 function run(store: Store, batches: readonly BatchMessage[]): void {
   try {
     const transfer: ArrayBuffer[] = [];
-    const replies = runBatches(store, batches).map(
-      ({ bodies, ...rest }): Reply => ({ ...rest, bodies: bodies.pack(true, transfer) }),
-    );
+    const bytes = batches.reduce((sum, { bodies }) => sum + byteLengthOf(bodies), 0);
+    store.space?.look(bytes, batches[0]?.now ?? store.now);
+    const parts = batches.map(wholeOf);
+    runBatches(store, parts);
+    const replies = parts.map(({ result: { bodies, ...rest } }): Reply => {
+      return { ...rest, bodies: bodies.pack(true, transfer) };
+    });
     post({ kind: 'replies', replies }, transfer);
     store.replied();
     checkpoint(store);
