@@ -1,7 +1,5 @@
 import { QuaysideError } from '../model/errors.ts';
 import type { Clock } from '../util/clock.ts';
-import { FailedNames } from './failed-names.ts';
-import { FailureLimit } from './failure-limit.ts';
 
 /** Where an attempt to log in comes from, and what is known of it. */
 export interface Origin {
@@ -110,4 +108,140 @@ function rejectAbove(maxMs: number, waitMs: number): void {
   throw new QuaysideError('too-many-attempts', 'Too many logins failed; wait before the next one.', {
     retryAfterMs: waitMs,
   });
+}
+
+interface FailureLimitOptions {
+  readonly clock: Clock;
+  /** Failures allowed at once. */
+  readonly burst: number;
+  /** One more is allowed after each of these. */
+  readonly refillMs: number;
+  /** Keys remembered at most; the one that failed longest ago is forgotten first. */
+  readonly maxKeys: number;
+}
+
+interface Bucket {
+  /** Below 0 for each check that waits until it may begin. */
+  tokens: number;
+  refilledAt: number;
+}
+
+/**
+ * A token bucket per key. A check of a password spends a token when it begins and refunds it if the
+ * password is right, so that only failures count, even if many checks run at once.
+ */
+class FailureLimit {
+  readonly #options: FailureLimitOptions;
+  readonly #buckets = new Map<string, Bucket>();
+
+  constructor(options: FailureLimitOptions) {
+    this.#options = options;
+  }
+
+  /** 0 if a check may begin; otherwise how long until one may, behind those that wait already. */
+  waitMs(key: string): number {
+    const bucket = this.#refilled(key);
+    if (bucket === undefined || bucket.tokens >= 1) return 0;
+    const { clock, refillMs } = this.#options;
+    return Math.max(1, Math.ceil(bucket.refilledAt + refillMs * (1 - bucket.tokens) - clock.monotonic()));
+  }
+
+  spend(key: string): void {
+    const bucket = this.#refilled(key) ?? {
+      tokens: this.#options.burst,
+      refilledAt: this.#options.clock.monotonic(),
+    };
+    bucket.tokens -= 1;
+    this.#buckets.delete(key);
+    this.#buckets.set(key, bucket);
+    if (this.#buckets.size <= this.#options.maxKeys) return;
+    for (const oldest of this.#buckets.keys()) {
+      this.#buckets.delete(oldest);
+      return;
+    }
+  }
+
+  refund(key: string): void {
+    const bucket = this.#refilled(key);
+    if (bucket === undefined) return;
+    bucket.tokens += 1;
+    if (bucket.tokens >= this.#options.burst) this.#buckets.delete(key);
+  }
+
+  /** Undefined if the bucket is full; full buckets are not kept. */
+  #refilled(key: string): Bucket | undefined {
+    const bucket = this.#buckets.get(key);
+    if (bucket === undefined) return undefined;
+    const { clock, burst, refillMs } = this.#options;
+    const gained = Math.floor((clock.monotonic() - bucket.refilledAt) / refillMs);
+    if (gained > 0) {
+      bucket.tokens += gained;
+      bucket.refilledAt += gained * refillMs;
+    }
+    if (bucket.tokens < burst) return bucket;
+    this.#buckets.delete(key);
+    return undefined;
+  }
+}
+
+interface FailedNamesOptions {
+  readonly clock: Clock;
+  /** How long a name counts after its last failure. */
+  readonly windowMs: number;
+  /** Names that may fail in one network within that time. */
+  readonly maxNames: number;
+  /** Networks remembered at most; the one that failed longest ago is forgotten first. */
+  readonly maxNetworks: number;
+}
+
+/**
+ * How many names failed lately in each network. Names are counted, not failures: a program that retries with a
+ * stale password is one name for ever, and a guesser that tries one password with many names is many.
+ */
+class FailedNames {
+  readonly #options: FailedNamesOptions;
+  /** By network: moments of the last failure by name. Both maps have the oldest first. */
+  readonly #networks = new Map<string, Map<string, number>>();
+
+  constructor(options: FailedNamesOptions) {
+    this.#options = options;
+  }
+
+  /** 0 if the name may fail in this network; otherwise how long until one more name may. */
+  waitMs(network: string, name: string): number {
+    const names = this.#recent(network);
+    const { maxNames, windowMs, clock } = this.#options;
+    if (names === undefined || names.size < maxNames || names.has(name)) return 0;
+    const [oldest = 0] = names.values();
+    return Math.max(1, Math.ceil(oldest + windowMs - clock.monotonic()));
+  }
+
+  add(network: string, name: string): void {
+    const names = this.#recent(network) ?? new Map<string, number>();
+    names.delete(name);
+    names.set(name, this.#options.clock.monotonic());
+    this.#networks.delete(network);
+    this.#networks.set(network, names);
+    if (this.#networks.size <= this.#options.maxNetworks) return;
+    const [oldest = ''] = this.#networks.keys();
+    this.#networks.delete(oldest);
+  }
+
+  remove(network: string, name: string): void {
+    const names = this.#networks.get(network);
+    names?.delete(name);
+    if (names?.size === 0) this.#networks.delete(network);
+  }
+
+  #recent(network: string): Map<string, number> | undefined {
+    const names = this.#networks.get(network);
+    if (names === undefined) return undefined;
+    const since = this.#options.clock.monotonic() - this.#options.windowMs;
+    for (const [name, at] of names) {
+      if (at > since) return names;
+      names.delete(name);
+    }
+    this.#networks.delete(network);
+    return undefined;
+  }
 }

@@ -4,11 +4,17 @@ import { QuaysideError } from '../model/errors.ts';
 import type { Clock } from '../util/clock.ts';
 import { ConcurrencyLimit } from '../util/concurrency-limit.ts';
 import type { Account } from './account.ts';
-import { addressBlock } from './address.ts';
 import { type BasicCredentials, credentialsPart, readBasic } from './basic.ts';
 import { LoginLimits, type Origin } from './login-limits.ts';
-import { decoyHash, PASSWORD_BYTES, passwordMatches, type StoredPassword } from './password.ts';
-import { type Argon2Hash, DEFAULT_COST } from './phc.ts';
+import { addressBlock } from './networks.ts';
+import {
+  type Argon2Hash,
+  DEFAULT_COST,
+  decoyHash,
+  PASSWORD_BYTES,
+  passwordMatches,
+  type StoredPassword,
+} from './password.ts';
 import type { Authenticator, User } from './user.ts';
 
 export interface AuthenticatorOptions {

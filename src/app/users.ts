@@ -1,6 +1,6 @@
 import { join } from 'node:path';
 import { type Account, readAccounts, type UserDefinition, UserDefinitionError } from '../access/account.ts';
-import { looksLikeHash } from '../access/phc.ts';
+import { looksLikeHash } from '../access/password.ts';
 import { type NewAdministrator, newAdministrator, UsersFile, UsersFileError } from '../access/users-file.ts';
 import type { Config } from '../config/options.ts';
 import { ConfigError, type ErrorAt, pathText } from '../config/problem.ts';

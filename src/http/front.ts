@@ -1,6 +1,6 @@
 import type { ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';
-import { addressBlock } from '../access/address.ts';
+import { addressBlock } from '../access/networks.ts';
 import { refusal, type User } from '../access/user.ts';
 import { shuttingDown } from '../broker/waiting-limit.ts';
 import { namespaceNotFound, QuaysideError } from '../model/errors.ts';

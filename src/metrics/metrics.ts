@@ -3,11 +3,9 @@ import type { Exchanges } from '../exchange/exchanges.ts';
 import type { SessionCounts } from '../session/counts.ts';
 import type { Clock } from '../util/clock.ts';
 import type { Histogram } from '../util/histogram.ts';
-import { brokerFamilies } from './broker-families.ts';
-import { type DiskSource, diskFamilies } from './disk-families.ts';
 import { exchangeFamilies } from './exchange-families.ts';
 import { exposition, type Family, histogram, type Viewer } from './family.ts';
-import { processFamilies } from './process-families.ts';
+import { brokerFamilies, type DiskSource, diskFamilies, processFamilies } from './node-families.ts';
 import { queueFamilies } from './queue-families.ts';
 import { sessionFamilies } from './session-families.ts';
 

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { readFile } from 'node:fs/promises';
 import { before, describe, it } from 'node:test';
 import { optionsTable } from '../../scripts/options-table.ts';
-import { DEFAULT_COST } from '../../src/access/phc.ts';
+import { DEFAULT_COST } from '../../src/access/password.ts';
 import { RIGHTS } from '../../src/access/user.ts';
 import { loadConfig } from '../../src/config/load.ts';
 import { describeOptions } from '../../src/config/schema.ts';
