@@ -5,7 +5,7 @@ import { Broker } from '../src/broker/broker.ts';
 import type { Engine } from '../src/engine/engine.ts';
 import type { Declaration } from '../src/exchange/declaration.ts';
 import { Exchanges } from '../src/exchange/exchanges.ts';
-import { makeSandbox } from '../src/sandbox/worker-sandbox.ts';
+import { makeSandbox } from '../src/sandbox/sandbox.ts';
 import { systemClock } from '../src/util/clock.ts';
 import { DEFAULTS } from '../test/support/defaults.ts';
 import { NAMESPACE, openEngine } from './quayside.ts';

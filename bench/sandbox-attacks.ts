@@ -4,7 +4,7 @@
  * pause. Exit code 1 where one lasted longer than 400 ms. Says nothing on a machine that is busy otherwise.
  */
 import { monitorEventLoopDelay } from 'node:perf_hooks';
-import { makeSandbox } from '../src/sandbox/worker-sandbox.ts';
+import { makeSandbox } from '../src/sandbox/sandbox.ts';
 import { ATTACKS } from '../test/sandbox/attacks.ts';
 import { element, json } from '../test/sandbox/elements.ts';
 import { percentile } from './scenario.ts';

@@ -4,7 +4,7 @@
  * noise falls on all; the main thread's share is what a front end on the same thread loses.
  */
 import type { SelectorProgram, SelectorSandbox } from '../src/sandbox/sandbox.ts';
-import { makeSandbox } from '../src/sandbox/worker-sandbox.ts';
+import { makeSandbox } from '../src/sandbox/sandbox.ts';
 import { json } from '../test/sandbox/elements.ts';
 import { median } from './scenario.ts';
 

@@ -85,7 +85,7 @@ const RESERVED: readonly { readonly what: RegExp; readonly only: readonly string
     },
     {
       what: /'acorn'/,
-      only: ['src/sandbox/thread/source.ts', 'src/sandbox/thread/pure.ts', 'src/sandbox/thread/nodes.ts'],
+      only: ['src/sandbox/thread/source.ts', 'src/sandbox/thread/pure.ts'],
       why: 'a selector is parsed in the thread that can be ended, never on the main thread',
     },
     {

@@ -1,7 +1,7 @@
 import type { Engine } from '../../src/engine/engine.ts';
 import { type Declaration, parseDeclaration } from '../../src/exchange/declaration.ts';
 import { type NewElement, PLAIN_GROUP } from '../../src/model/element.ts';
-import { makeSandbox } from '../../src/sandbox/worker-sandbox.ts';
+import { makeSandbox } from '../../src/sandbox/sandbox.ts';
 import { ExchangeNode } from '../exchange-node.ts';
 import { elements, NAMESPACE } from '../quayside.ts';
 import { type BenchContext, type Finding, grouped, interleave, median, type Scenario } from '../scenario.ts';

@@ -15,7 +15,7 @@ import { HTTP_DEFAULTS } from '../http/options.ts';
 import { HttpServer } from '../http/server.ts';
 import { Metrics } from '../metrics/metrics.ts';
 import { QuaysideError } from '../model/errors.ts';
-import { makeSandbox } from '../sandbox/worker-sandbox.ts';
+import { makeSandbox } from '../sandbox/sandbox.ts';
 import type { SessionServer } from '../session/server.ts';
 import { type Clock, systemClock } from '../util/clock.ts';
 import type { LeveledLog } from '../util/log.ts';

@@ -1,7 +1,7 @@
 import { QuaysideError } from '../model/errors.ts';
 import type { Clock } from '../util/clock.ts';
+import { type Payer, type QueuedRequest, RequestQueue } from './fair-queue.ts';
 import type { SandboxLimits } from './limits.ts';
-import { type InLine, Line, type Payer } from './line.ts';
 import type {
   Overrun,
   PackedElements,
@@ -35,7 +35,7 @@ export type Job =
       readonly allowanceMs: number;
     };
 
-interface Waiting extends InLine {
+interface Waiting extends QueuedRequest {
   readonly job: Job;
   readonly resolve: (answer: WorkerAnswer) => void;
   readonly reject: (error: Error) => void;
@@ -58,7 +58,7 @@ export class Dispatcher {
   readonly #limits: SandboxLimits;
   readonly #watchdog: Watchdog;
   readonly #ending = new Set<Promise<void>>();
-  readonly #waiting = new Line<Waiting>();
+  readonly #waiting = new RequestQueue<Waiting>();
   #sent: Sent[] = [];
   /** Programs that the present worker knows. */
   readonly #known = new Set<number>();
@@ -141,8 +141,8 @@ export class Dispatcher {
    */
   #next(): Waiting | null {
     if (this.#sent.length === 0) return this.#waiting.next();
-    const isQuick = ({ program }: InLine): boolean => this.#quick.has(program);
-    const isOthers = ({ payer }: InLine): boolean => this.#sent.every((sent) => sent.payer !== payer);
+    const isQuick = ({ program }: QueuedRequest): boolean => this.#quick.has(program);
+    const isOthers = ({ payer }: QueuedRequest): boolean => this.#sent.every((sent) => sent.payer !== payer);
     return this.#waiting.next((one) => isQuick(one) && isOthers(one)) ?? this.#waiting.next(isQuick);
   }
 

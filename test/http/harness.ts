@@ -12,7 +12,7 @@ import { Metrics } from '../../src/metrics/metrics.ts';
 import { QuaysideError } from '../../src/model/errors.ts';
 import type { SandboxLimits } from '../../src/sandbox/limits.ts';
 import type { SelectorSandbox } from '../../src/sandbox/sandbox.ts';
-import { makeSandbox } from '../../src/sandbox/worker-sandbox.ts';
+import { makeSandbox } from '../../src/sandbox/sandbox.ts';
 import { MEMORY_SQLITE } from '../engines/sqlite.ts';
 import type { EngineUnderTest, TestEngine } from '../engines.ts';
 import { patientSandbox } from '../sandbox/elements.ts';

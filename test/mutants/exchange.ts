@@ -10,7 +10,7 @@ export const EXCHANGE_USERS: readonly Mutant[] = [
     name: 'the selector thread is shared by requests and not by time',
     suite: 'selector wait queue',
     edits: edit(
-      'sandbox/line.ts',
+      'sandbox/fair-queue.ts',
       'const used = Math.max(this.#usage.get(key)?.used ?? 0, this.#least) + ms;',
       'const used = Math.max(this.#usage.get(key)?.used ?? 0, this.#least) + 1;',
     ),
@@ -19,9 +19,9 @@ export const EXCHANGE_USERS: readonly Mutant[] = [
     name: 'who was idle has saved up time on the selector thread',
     suite: 'selector wait queue',
     edits: [
-      ...edit('sandbox/line.ts', 'else usage.used = Math.max(usage.used, this.#least);', ''),
+      ...edit('sandbox/fair-queue.ts', 'else usage.used = Math.max(usage.used, this.#least);', ''),
       ...edit(
-        'sandbox/line.ts',
+        'sandbox/fair-queue.ts',
         'Math.max(this.#usage.get(key)?.used ?? 0, this.#least) + ms',
         '(this.#usage.get(key)?.used ?? 0) + ms',
       ),

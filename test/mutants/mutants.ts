@@ -135,7 +135,7 @@ export const SUITES = {
   'AMQP deliveries': { files: ['test/amqp/deliveries.test.ts'], pattern: null },
   'exchange graphs': { files: ['test/exchange/graph-model.test.ts'], pattern: null },
   exchanges: { files: ['test/exchange/exchanges.test.ts'], pattern: null },
-  'selector wait queue': { files: ['test/sandbox/line.test.ts'], pattern: null },
+  'selector wait queue': { files: ['test/sandbox/fair-queue.test.ts'], pattern: null },
   'overruns of exchanges': { files: ['test/http/exchange-overrun.test.ts'], pattern: null },
   'copies in loops': { files: ['test/http/exchange-copies.test.ts'], pattern: null },
   'hidden exchanges': { files: ['test/http/exchange-hidden.test.ts'], pattern: null },

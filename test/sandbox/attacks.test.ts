@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import type { SelectorAnswer, SelectorProgram } from '../../src/sandbox/sandbox.ts';
-import { makeSandbox } from '../../src/sandbox/worker-sandbox.ts';
+import { makeSandbox } from '../../src/sandbox/sandbox.ts';
 import { ATTACKS } from './attacks.ts';
 import { element, json } from './elements.ts';
 

@@ -4,7 +4,7 @@ import type {
   SelectorSandbox,
   SelectorVerdict,
 } from '../../src/sandbox/sandbox.ts';
-import { makeSandbox } from '../../src/sandbox/worker-sandbox.ts';
+import { makeSandbox } from '../../src/sandbox/sandbox.ts';
 import { type Clock, systemClock } from '../../src/util/clock.ts';
 
 /**

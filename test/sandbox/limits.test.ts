@@ -4,7 +4,7 @@ import { setImmediate as turn } from 'node:timers/promises';
 import { QuaysideError } from '../../src/model/errors.ts';
 import type { SandboxLimits } from '../../src/sandbox/limits.ts';
 import type { SelectorAnswer, SelectorProgram, SelectorSandbox } from '../../src/sandbox/sandbox.ts';
-import { makeSandbox } from '../../src/sandbox/worker-sandbox.ts';
+import { makeSandbox } from '../../src/sandbox/sandbox.ts';
 import { element, json, verdictsOf } from './elements.ts';
 
 const FOREVER = 3_600_000;

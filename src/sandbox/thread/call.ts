@@ -4,14 +4,16 @@ import { SERVICE_HEADERS } from '../../model/service-headers.ts';
 import type { Host } from '../guest/ask.ts';
 import { bodyAllowanceMs, type SandboxLimits } from '../limits.ts';
 import {
+  type Called,
   type Change,
+  type Extra,
   type LogLine,
   PAYLOAD_KINDS,
   type PackedElements,
   type PayloadKind,
+  type Place,
 } from '../protocol.ts';
 import type { Deadline } from './deadline.ts';
-import { showBody, writeBody } from './payload.ts';
 
 /** Characters of JSON that are always converted in no time: the slowest kind takes 5 ms. */
 export const QUICK_TEXT = 1024;
@@ -169,4 +171,101 @@ function readHeaders(json: string): readonly string[] | string {
     if (error instanceof QuaysideError) return error.message;
     throw error;
   }
+}
+
+/** How a body is shown to selectors (docs: decisions, "Exchanges"): the reading is lossless or refused. */
+const utf8 = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
+
+/** Text or bytes for the VM, or why there is none: see `Host.payload`. */
+function showBody(body: Uint8Array, kind: PayloadKind): string | Uint8Array {
+  switch (kind) {
+    case PAYLOAD_KINDS.bytes:
+      return body;
+    case PAYLOAD_KINDS.latin1:
+      return `=${Buffer.from(body.buffer, body.byteOffset, body.byteLength).toString('latin1')}`;
+    case PAYLOAD_KINDS.utf8:
+      try {
+        return `=${utf8.decode(body)}`;
+      } catch {
+        return '!the payload is not UTF-8';
+      }
+    case PAYLOAD_KINDS.json:
+      return showJson(body);
+    default:
+      return kind satisfies never;
+  }
+}
+
+/**
+ * JSON goes into the VM as this engine writes it: the VM's own writing of an unchanged value is then the
+ * same text, and one comparison tells that nothing was changed. The stored bytes stay as the producer sent them.
+ */
+function showJson(body: Uint8Array): string {
+  try {
+    const text = utf8.decode(body);
+    return `=${JSON.stringify(JSON.parse(text.charCodeAt(0) === 0xfeff ? text.slice(1) : text))}`;
+  } catch (error) {
+    // Writing what is nested deeper than the stack throws; reading it does not.
+    return error instanceof RangeError ? '!the payload is nested too deeply' : '!the payload is not JSON';
+  }
+}
+
+/** The bytes of a payload that a selector left behind, as its kind is stored; a text says why there are none. */
+function writeBody(payload: string | Uint8Array, kind: PayloadKind): Uint8Array | string {
+  if (typeof payload !== 'string') return payload;
+  const text = payload.slice(1);
+  if (kind === PAYLOAD_KINDS.latin1) {
+    const bytes = Buffer.from(text, 'latin1');
+    return bytes.toString('latin1') === text ? bytes : 'the payload has a character above U+00FF';
+  }
+  return text.isWellFormed() ? Buffer.from(text) : 'the payload is not well-formed Unicode';
+}
+
+/**
+ * Reads what the guest answered. Its shape is checked to the last value although the guest is ours: should a
+ * selector ever break out of the VM's language into the VM's memory, this is the wall behind it.
+ * @throws Error where it is not as the guest writes it
+ */
+export function readAnswer(json: string, elements: number, destinations: number, call: Call): Called {
+  const answer: unknown = JSON.parse(json);
+  if (!Array.isArray(answer) || answer.length !== 3) throw malformed('answer');
+  const [count, codes, extras] = answer;
+  if (!Number.isInteger(count) || count < 1 || count > elements) throw malformed('count');
+  if (typeof codes !== 'string' || codes.length !== count * destinations || !/^[0-3]*$/.test(codes)) {
+    throw malformed('codes');
+  }
+  if (!Array.isArray(extras)) throw malformed('extras');
+  return {
+    outcome: 'called',
+    count,
+    codes,
+    extras: extras.map((extra) => readExtra(extra, codes)),
+    changes: call.changes,
+    bodies: call.joinBodies(),
+    logs: call.logs,
+  };
+}
+
+function readExtra(extra: unknown, codes: string): Extra {
+  if (!Array.isArray(extra)) throw malformed('extra');
+  const [at, error, mature, delay, tries, place] = extra;
+  if (codes[at] === '3' ? typeof error !== 'string' : codes[at] !== '2') throw malformed('extra');
+  if (![mature, delay, tries].every((value) => value === null || (Number.isFinite(value) && value >= 0))) {
+    throw malformed('extra');
+  }
+  return [at, error === null ? null : error.slice(0, 200), mature, delay, tries, readPlace(place)];
+}
+
+/** The guest names a line of the script, of which the first is ours. */
+function readPlace(place: unknown): Place | null {
+  if (place === null) return null;
+  if (!Array.isArray(place) || place.length !== 2 || !place.every(Number.isSafeInteger)) {
+    throw malformed('place');
+  }
+  const [line, column] = place;
+  return line < 2 ? null : [line - 1, column];
+}
+
+function malformed(part: string): Error {
+  return new Error(`the guest's ${part} is malformed`);
 }

@@ -1,6 +1,5 @@
 import { type AnyNode, type Options, Parser, type Program } from 'acorn';
 import type { SourceProblem } from '../problem.ts';
-import { nodesOf } from './nodes.ts';
 import { isPure } from './pure.ts';
 
 /** The longest selector, bytes of UTF-8 (reliability 1.7). */
@@ -150,4 +149,21 @@ function invalidAt(node: AnyNode, message: string): SelectorError {
 
 function invalid(message: string, scriptLine?: number, column?: number): SelectorError {
   return new SelectorError(inSelector(message, scriptLine, column));
+}
+
+/** A node and all nodes below it, in no order. With a stack of its own: depth is the selector's to choose. */
+function* nodesOf(root: AnyNode): Generator<AnyNode> {
+  const open: unknown[] = [root];
+  while (open.length > 0) {
+    const next = open.pop();
+    if (Array.isArray(next)) open.push(...next);
+    else if (isNode(next)) {
+      yield next;
+      open.push(...Object.values(next));
+    }
+  }
+}
+
+function isNode(value: unknown): value is AnyNode {
+  return typeof value === 'object' && value !== null && 'type' in value && typeof value.type === 'string';
 }

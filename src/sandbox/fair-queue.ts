@@ -2,7 +2,7 @@
 export type Payer = string;
 
 /** What waits: who pays for it, and of which program it is. Checks are of program 0. */
-export interface InLine {
+export interface QueuedRequest {
   readonly payer: Payer;
   readonly program: number;
 }
@@ -92,7 +92,7 @@ const MAX_IDLE_KEYS = 1000;
  * each in the same way. So what one user runs, however much and however slow, holds up a request of another by one
  * request, and a slow exchange holds up a quick one of the same user no more than that.
  */
-export class Line<T extends InLine> {
+export class RequestQueue<T extends QueuedRequest> {
   readonly #payers = new FairQueue<Payer, FairQueue<number, T[]>>();
   /** Kept while the payer has nothing waiting: it knows what each program used. */
   readonly #programs = new Map<Payer, FairQueue<number, T[]>>();
@@ -119,7 +119,7 @@ export class Line<T extends InLine> {
   }
 
   /** The request whose turn it is, of those that may go. */
-  next(mayGo: (request: InLine) => boolean = () => true): T | null {
+  next(mayGo: (request: QueuedRequest) => boolean = () => true): T | null {
     const first = this.#first.findIndex(mayGo);
     if (first >= 0) return this.#first.splice(first, 1)[0] ?? null;
     const mayPay = (payer: Payer, own: FairQueue<number, T[]>): boolean =>
@@ -135,7 +135,7 @@ export class Line<T extends InLine> {
   }
 
   /** A request took so long. */
-  charge({ payer, program }: InLine, ms: number): void {
+  charge({ payer, program }: QueuedRequest, ms: number): void {
     this.#payers.charge(payer, ms);
     this.#programs.get(payer)?.charge(program, ms);
   }

@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
-import { type InLine, Line } from '../../src/sandbox/line.ts';
+import { type QueuedRequest, RequestQueue } from '../../src/sandbox/fair-queue.ts';
 
 /** `N1a`: paid by user N, of program 1, a. */
-interface Item extends InLine {
+interface Item extends QueuedRequest {
   readonly name: string;
 }
 
@@ -11,17 +11,17 @@ function item(name: string): Item {
   return { name, payer: name.slice(0, 1), program: Number(name.slice(1, 2)) };
 }
 
-function lineOf(names: string): Line<Item> {
-  const line = new Line<Item>();
+function lineOf(names: string): RequestQueue<Item> {
+  const line = new RequestQueue<Item>();
   for (const name of names.split(' ')) line.push(item(name));
   return line;
 }
 
 /** Takes all, and charges each so many ms by its payer and program. */
 function taken(
-  line: Line<Item>,
+  line: RequestQueue<Item>,
   cost: (name: string) => number = () => 1,
-  mayGo?: (request: InLine) => boolean,
+  mayGo?: (request: QueuedRequest) => boolean,
 ): string {
   const names: string[] = [];
   for (let next = line.next(mayGo); next !== null; next = line.next(mayGo)) {
