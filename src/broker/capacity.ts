@@ -20,19 +20,19 @@ const ELEMENT_BYTES = 100;
 const DELIVERY_BYTES = 60;
 
 const NOTHING: Amount = { elements: 0, bytes: 0 };
-/** While inserts come, the engine is asked at most this often what it holds. */
+/** While inserts come, usage is read at most this often. */
 const REFRESH_MS = 1_000;
 /** And for no larger part of the time than one in so many: an engine with many queues takes a while. */
 const REST_FACTOR = 20;
 
 /**
- * Refuses inserts into a namespace that holds as much as it may. The engine's count is read again while inserts come;
- * between two readings, what this node stores is added to it, so an insert costs two comparisons and no round trip.
+ * Rejects inserts into a namespace that holds as much as it may. The engine's count is read again while inserts come;
+ * between two reads, what this node stores is added to it, so an insert costs two comparisons and no round trip.
  *
  * What is added is never too little: inserts whose end is not known at a reading are added to it, although the engine
  * may have counted them. What was consumed, and what other nodes stored, shows at the next reading. So one node alone
- * never exceeds `maxElements`, and several exceed it by at most what the others store between two readings. Bytes are an
- * estimate between two readings, and those of other namespaces of the same store show at the next one.
+ * never exceeds `maxElements`, and several exceed it by at most what the others store between two reads. Bytes are an
+ * estimate between two reads, and those of other namespaces of the same store show at the next one.
  */
 export class Capacity {
   readonly #limits: CapacityLimits;

@@ -5,7 +5,7 @@ import type { CancelTimer } from '../util/clock.ts';
 /** The connection on which a consumer waits, as listings of consumers show it. */
 export interface ConsumerOrigin {
   readonly protocol: 'http' | 'stomp' | 'amqp';
-  /** The client's, as far as trusted proxies say it; '' for a peer of a Unix socket. */
+  /** The client's, as reported by trusted proxies; '' for a peer of a Unix socket. */
   readonly address: string;
 }
 

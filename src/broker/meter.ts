@@ -3,7 +3,7 @@ import { type ErrorCode, QuaysideError } from '../model/errors.ts';
 import type { Clock } from '../util/clock.ts';
 import { Histogram } from '../util/histogram.ts';
 
-/** What a front end can ask of a queue, as metrics name it. */
+/** What a front end can do with a queue, as metrics name it. */
 export const OPERATIONS = [
   'insert',
   'get',
@@ -80,7 +80,7 @@ interface Counts {
 
 /**
  * Counts what was done in one namespace on this node. Plain increments on the request path; the metrics page reads the numbers when
- * it is asked for.
+ * it is requested.
  */
 export class Meter {
   readonly #clock: Pick<Clock, 'monotonic'>;
@@ -129,7 +129,7 @@ export class Meter {
     );
   }
 
-  /** The time of a storage verb that was asked at `startedAt`, of `monotonic`, and has answered. */
+  /** The time of a storage operation that was called at `startedAt`, of `monotonic`, and has returned. */
   observeSince(operation: Operation, startedAt: number): void {
     this.#counts[operation].storage.observe((this.#clock.monotonic() - startedAt) / 1000);
   }

@@ -61,7 +61,7 @@ export class Namespace implements ClusterListener {
   readonly waitingLimit: WaitingLimit;
   readonly makeTid: () => string;
   readonly undoneTakes: UndoneTakes;
-  /** New exchanges that read from here are refused beyond this many. */
+  /** New exchanges that read from here are rejected beyond this many. */
   readonly maxExchanges: number;
   /** Null: the namespace may hold any amount. */
   readonly capacity: Capacity | null;
@@ -74,7 +74,7 @@ export class Namespace implements ClusterListener {
   readonly #queues = new Map<string, Queue>();
   /** The consumers that wait on this node, by queue and group. */
   readonly #waitQueues = new Map<string, Map<GroupName, WaitQueue>>();
-  /** Names that the engine knows, so that first uses can be told apart and counted. */
+  /** Names that the engine knows, so that first uses are recognized and counted. */
   #known = new Set<string>();
   /** Names that became known while names are being read, by read: what is read may be older. */
   readonly #reloads = new Set<Set<string>>();
@@ -299,7 +299,7 @@ export class Namespace implements ClusterListener {
     this.#cluster.announce(name, count);
   }
 
-  /** The same as a signal that the engine takes along with an insert; null where it takes none. */
+  /** The same as a signal that the engine publishes with an insert; null if it publishes none. */
   readySignal({ name }: QueueKey): ReadySignal | null {
     return this.storage.insertSignaller === this.setup.signaller ? this.#cluster.readySignal(name) : null;
   }
@@ -308,7 +308,7 @@ export class Namespace implements ClusterListener {
     this.#cluster.cancel(name, tid, owner);
   }
 
-  /** The calls that wait for a queue on other nodes; without those of a node that does not answer in time. */
+  /** The calls that wait for a queue on other nodes; without those of a node that does not reply in time. */
   consumersElsewhere({ name }: QueueKey): Promise<readonly PendingConsumer[]> {
     return this.#cluster.consumersElsewhere(name);
   }

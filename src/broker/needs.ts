@@ -11,7 +11,7 @@ const MEANING: Readonly<Record<keyof Capabilities, string>> = {
   remove: 'remove by id',
 };
 
-/** @throws QuaysideError `not-supported` where the namespace's engine cannot do it */
+/** @throws QuaysideError `not-supported` if the namespace's engine cannot do it */
 export function needs(namespace: Namespace, capability: keyof Capabilities): void {
   if (namespace.capabilities[capability]) return;
   throw new QuaysideError(

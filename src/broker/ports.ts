@@ -18,13 +18,13 @@ export interface NamespaceSetup {
   readonly type: string;
   /** The default length of a reservation, ms. */
   readonly leaseMs: number;
-  /** New queues beyond this many are refused. */
+  /** New queues beyond this many are rejected. */
   readonly maxQueues: number;
-  /** Inserts are refused while the namespace holds as many elements; null: no bound. */
+  /** Inserts are rejected while the namespace holds as many elements; null: no bound. */
   readonly maxElements: number | null;
   /** The same for the bytes of its store. */
   readonly maxBytes: number | null;
-  /** New exchanges that read from the namespace are refused beyond this many. */
+  /** New exchanges that read from the namespace are rejected beyond this many. */
   readonly maxExchanges: number;
   /** What all nodes that serve the namespace should configure alike: published to the others, and compared. */
   readonly configured: Configured;

@@ -55,7 +55,7 @@ export interface Receipt {
 
 /** One element to finish, and what is stored elsewhere in its place. */
 export interface QueueMove {
-  /** Whose element it is, a queue of the same engine; not given: the queue that is asked to transfer. */
+  /** Whose element it is, a queue of the same engine; not given: the queue whose `transfer` is called. */
   readonly from?: Queue;
   readonly finish: DeliveryRef;
   readonly inserts: readonly { readonly queue: Queue; readonly element: NewElement }[];

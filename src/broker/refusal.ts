@@ -5,7 +5,7 @@ import type { QueueKey } from '../model/names.ts';
 import { quote } from '../util/quote.ts';
 import type { Outcome } from './meter.ts';
 
-/** The outcomes of settling that did what was asked. */
+/** The outcomes of settling that did what was requested. */
 export type Settled = 'done' | 'dead-lettered';
 
 /** Those that changed nothing. */
@@ -15,7 +15,7 @@ export function isSettled(outcome: SettleOutcome): outcome is Settled {
   return outcome === 'done' || outcome === 'dead-lettered';
 }
 
-/** The code under which a client hears of a refusal, and metrics count it. */
+/** The code that a client is answered with, and that metrics count. */
 const REFUSAL_CODES = {
   'lease-lost': 'lease-lost',
   'token-required': 'token-required',
@@ -29,7 +29,7 @@ export function countedAs(outcome: SettleOutcome): Outcome {
   return isSettled(outcome) ? 'ok' : REFUSAL_CODES[outcome];
 }
 
-/** A refusal in words. `group`: the one that was looked in; null on a plain queue. */
+/** The error of a rejected settlement. `group`: where the element was looked for; null on a plain queue. */
 export function refusalOf(
   outcome: Refused,
   { id, group }: { readonly id: ElementId; readonly group: GroupName | null },

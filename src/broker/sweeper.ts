@@ -51,7 +51,7 @@ export class Sweeper {
     this.#wakeAt(this.#toLocal(at));
   }
 
-  /** Sweeps now, as at the start: leases may have run out while nobody was here. */
+  /** Sweeps now, as at the start: leases may have expired while no node was running. */
   sweep(): Promise<void> {
     this.#sweeping ??= this.#sweepOnce().finally(() => {
       this.#sweeping = null;

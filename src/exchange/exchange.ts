@@ -60,7 +60,7 @@ interface ExchangeHooks {
  * One exchange on this node: its loops, its selectors, what it counted. Every node runs every exchange; the
  * engine's atomic operations, not a lock, keep each element single.
  *
- * States: stopped (as made) and running, changed by `start` and `stop`. The definition says
+ * States: stopped (as created) and running, changed by `start` and `stop`. The definition says
  * which one is required.
  */
 export class Exchange {

@@ -213,7 +213,7 @@ export class Exchanges implements Service {
    * Stops and forgets an exchange, also one that is stored and cannot run on this node; its queues stay. What other
    * engines define under the id goes as well, lest it come to light, unless `check` throws for it.
    * @throws QuaysideError `exchange-not-found`; `storage-unavailable` and `outcome-unknown` also where this node
-   * does not run it and an engine that may define it did not answer
+   * does not run it and an engine that may define it failed
    */
   delete(id: string, check: CheckChange = () => {}): Promise<void> {
     return this.#changes.run(id, async () => {
@@ -229,9 +229,9 @@ export class Exchanges implements Service {
   }
 
   /**
-   * Makes this node do what the definitions say, after reading those of all namespaces, or of those wanted. The
-   * engines are asked side by side; what one answers counts, though another does not.
-   * @throws QuaysideError `storage-unavailable`, `outcome-unknown` where an engine did not answer
+   * Makes this node do what the definitions say, after reading those of all namespaces, or of the given ones. The
+   * engines are read concurrently; what one returns counts, though another fails.
+   * @throws QuaysideError `storage-unavailable`, `outcome-unknown` if an engine failed
    */
   reload(isWanted?: (namespace: string) => boolean): Promise<void> {
     return this.#registry.reload(isWanted);
@@ -387,7 +387,7 @@ export class Exchanges implements Service {
   }
 }
 
-/** Not where it has changed since: an engine that shares its store with another has the other's new one there. */
+/** Unless it has changed since: an engine that shares its store with another has the other's new one there. */
 async function deleteVersion(definitions: Definitions, { key, version }: Definition): Promise<void> {
   try {
     await definitions.delete('exchange', key, version);

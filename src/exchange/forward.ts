@@ -18,7 +18,7 @@ export function changed(content: ElementContent, verdict: SelectorVerdict): Elem
   };
 }
 
-/** How many exchanges an element has passed. A count that is no count, written by somebody else, is none. */
+/** How many exchanges an element has passed. A header that is no count was written by a client, and counts as none. */
 export function hopsOf(element: Pick<ElementContent, 'headers'>): number {
   return countIn(element, HOP_COUNT) ?? 0;
 }
@@ -39,7 +39,7 @@ function countIn({ headers }: Pick<ElementContent, 'headers'>, name: string): nu
 }
 
 /**
- * What the destination can store: a copy that is due later, where it keeps no maturity, never. That is a fault of
+ * What the destination can store. A copy that is due later needs a maturity; if the destination keeps none, that is a fault of
  * the selector and counts as no, since trying again would not help.
  */
 export function keepable(

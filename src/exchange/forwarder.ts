@@ -66,7 +66,7 @@ const REQUEUE_MS = 5_000;
  * Copies within the source's engine are stored in the same atomic step that finishes the element. Copies to
  * other engines are stored before it, under keys derived from element, exchange and destination: if the node
  * dies in between, the next try stores none of them twice. An element that was popped (no lease; its source
- * cannot reserve, or some destination is in another engine and the exchange did not ask for `reserve`) is finished
+ * cannot reserve, or some destination is in another engine and the exchange was declared without `reserve`) is finished
  * already: its copies are stored as they are, at most once.
  */
 export class Forwarder {

@@ -240,7 +240,7 @@ export class Dispatcher {
 
   #pulse(): { head: Sent | null; steps: number } {
     const { finished, steps } = this.#worker?.pulse ?? { finished: 0, steps: 0 };
-    // What the worker has finished is on its way here, even if this thread was too busy to hear of it.
+    // What the worker has finished is on its way here, even if this thread was too busy to receive it.
     return { head: this.#sent.find(({ seq }) => seq > finished) ?? null, steps };
   }
 }

@@ -90,7 +90,7 @@ export class Watchdog {
     if (this.#judging) return;
     this.#judging = true;
     const silence = this.#seen;
-    // A thread that cannot be asked has just ended, which is told elsewhere.
+    // A thread that cannot be queried has just ended, which is handled elsewhere.
     const busyMs = await this.#events.busyMs().catch(() => 0);
     this.#judging = false;
     this.#listen();

@@ -3,7 +3,7 @@ import type { SandboxLimits } from './limits.ts';
 import { PULSE, type VmImage, type WorkerMessage, type WorkerRequest, type WorkerSetup } from './protocol.ts';
 import { loadWasm } from './wasm.ts';
 
-/** Bounds of the worker's own heap, beside the VMs': answers and bodies pass through it. */
+/** Bounds of the worker's own heap, in addition to the VMs': replies and bodies pass through it. */
 const RESOURCES = { maxOldGenerationSizeMb: 256, maxYoungGenerationSizeMb: 32 };
 
 /** What happens to a worker thread. */

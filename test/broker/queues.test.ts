@@ -142,17 +142,17 @@ describe('the queues of a namespace', () => {
     const queue = namespace.queue('q');
     const get = definitions.get.bind(definitions);
     const asked = Promise.withResolvers<void>();
-    let readings = 0;
+    let reads = 0;
     definitions.get = async (kind, key) => {
-      readings += 1;
-      if (readings <= 2) throw new Error('planted');
+      reads += 1;
+      if (reads <= 2) throw new Error('planted');
       const found = await get(kind, key);
       asked.resolve();
       return found;
     };
     await definitions.put('queue', JSON.stringify(['N', 'q']), { paused: true }, null);
     for (let tries = 1; tries <= 2; tries += 1) {
-      while (readings < tries) await new Promise(setImmediate);
+      while (reads < tries) await new Promise(setImmediate);
       await new Promise(setImmediate);
       await opened.passTime(1_000);
     }

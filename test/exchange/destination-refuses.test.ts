@@ -101,16 +101,16 @@ describe('an element whose copies a destination does not take', () => {
     });
   }
 
-  it('is told apart from one that a selector overruns with, which ends in the dead letter', async () => {
+  it('differs from an overrun of a selector, whose element becomes a dead letter', async () => {
     const src = 'hopeless';
     await node.exchanges.create('x', declare(`N/${src}`, [['N/to', 'env => { while (true); }']]));
     await node.insert('N', src, 'poison');
     let isThere = false;
-    const letter = node.pop('N', '__deadletter__').finally(() => {
+    const dead = node.pop('N', '__deadletter__').finally(() => {
       isThere = true;
     });
     await passTime(src, () => isThere);
-    assert.equal(header(await letter, 'x-dl-tries'), String(MAX_TRIES));
+    assert.equal(header(await dead, 'x-dl-tries'), String(MAX_TRIES));
     assert.equal(node.exchanges.record('x').stats.put_back, MAX_TRIES);
   });
 

@@ -53,7 +53,7 @@ describe('exchanges of two engines of which one is away', () => {
   const has = (id: string): boolean => node.exchanges.list().some(([known]) => known === id);
   const away = new QuaysideError('storage-unavailable', 'planted');
 
-  it('creates, stops, starts and deletes those of the other meanwhile', async () => {
+  it('creates, stops, starts and deletes those of the other engine', async () => {
     const gets = hold(there.engine.definitions, 'get');
     const stuck = node.exchanges.stopExchange(far);
     await gets.called;

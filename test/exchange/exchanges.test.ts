@@ -95,11 +95,11 @@ describe('an exchange', () => {
   it('moves what nobody accepts to __no_route__, under the name of the exchange', async () => {
     const { src, a, id } = names();
     await node.exchanges.create(id, declare(`N/${src}`, [[`N/${a}`, 'false']]));
-    await node.insert('N', src, 'stray');
-    const stray = await node.pop('N', '__no_route__');
-    assert.equal(bodyText(stray), 'stray');
-    assert.equal(header(stray, 'x-exchange-name'), id);
-    assert.equal(header(stray, 'x-hop-count'), undefined);
+    await node.insert('N', src, 'unroutable');
+    const unroutable = await node.pop('N', '__no_route__');
+    assert.equal(bodyText(unroutable), 'unroutable');
+    assert.equal(header(unroutable, 'x-exchange-name'), id);
+    assert.equal(header(unroutable, 'x-hop-count'), undefined);
   });
 
   it('ends a loop after 17 hops in __too_many_hops__, and names it', async () => {
@@ -120,7 +120,7 @@ describe('an exchange', () => {
     await node.exchanges.create(id, declaration);
     await node.insert('N', src, 'x');
     await node.pop('N', b);
-    // The copy may be served before the exchange hears that its source was finished.
+    // The copy may be served before the exchange learns that its source was finished.
     await reached(() => node.exchanges.record(id).stats.dst[1]?.matched === 1);
     const { stats, errors } = node.exchanges.record(id);
     assert.deepEqual(stats.dst, [

@@ -69,7 +69,7 @@ describe('a graph of exchanges', () => {
   });
 });
 
-/** The model: where every element ends, by queue, sorted. Strays by the name of their queue and engine. */
+/** The model: where every element ends, by queue, sorted. Unroutable ones by the name of their queue and engine. */
 function forwardAll({ exchanges, inserts, engines }: Graph): Record<string, string[]> {
   const ended: Record<string, string[]> = {};
   const end = (queue: string, element: Element): void => {

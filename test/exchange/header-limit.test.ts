@@ -24,9 +24,18 @@ describe('an element with as many headers as a client may set', () => {
     await opened.close();
   });
 
-  it('passes exchanges that change one of them, whatever the service wrote beside them', async () => {
-    const letter = ['x-exchange-name', 'x', 'x-dl-from-queue', 'q', 'x-dl-at', 'a', 'x-dl-tries', '1'];
-    letter.push('x-ks-origin-id', 'i');
+  it('passes exchanges that change one of them, whatever the service wrote in addition', async () => {
+    const serviceHeaders = [
+      'x-exchange-name',
+      'x',
+      'x-dl-from-queue',
+      'q',
+      'x-dl-at',
+      'a',
+      'x-dl-tries',
+      '1',
+    ];
+    serviceHeaders.push('x-ks-origin-id', 'i');
     await node.exchanges.create(
       'second',
       declare('N/next', [['N/to', 'env => { env.msg.hdrs.h0 = "changed"; return true }']]),
@@ -34,7 +43,7 @@ describe('an element with as many headers as a client may set', () => {
     await node.broker
       .namespace('N')
       .queue('from')
-      .insert([newElement({ headers: [...own, ...letter] })]);
+      .insert([newElement({ headers: [...own, ...serviceHeaders] })]);
     const copy = await node.pop('N', 'to');
     assert.equal(header(copy, 'h0'), 'changed');
     assert.equal(header(copy, 'x-hop-count'), '2');

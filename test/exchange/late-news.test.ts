@@ -60,7 +60,7 @@ describe('a node that has not heard yet what another one did to an exchange', ()
     await there.close();
   });
 
-  it('creates it anew where it was deleted, whatever was declared before', async () => {
+  it('creates it again if it was deleted, whatever was declared before', async () => {
     const { src, a, b, id } = names();
     for (const to of [a, a, b]) {
       await node.exchanges.create(id, declare(`N/${src}`, [`N/${to}`]));

@@ -31,15 +31,15 @@ describe('an exchange in a namespace that has all the queues it may have', () =>
     await opened.close();
   });
 
-  it('runs after a restart, though its destination was never used, and its strays have a queue', async () => {
+  it('runs after a restart, though its destination was never used, and its unroutable elements have a queue', async () => {
     await node.exchanges.create('x', declare('N/from', [['N/to', 'env.msg.payload === "yes"']]));
     for (let i = 1; i < MAX_QUEUES; i += 1) await node.insert('N', `full ${i - 1}`, 'x');
     assert.throws(() => node.broker.namespace('N').queue('another'), { code: 'too-many-queues' });
     await restart();
     await node.insert('N', 'from', 'no');
     while (node.exchanges.record('x').stats.no_route === 0) await turn();
-    const stray = await node.pop('N', '__no_route__');
-    assert.deepEqual([bodyText(stray), header(stray, 'x-exchange-name')], ['no', 'x']);
+    const unroutable = await node.pop('N', '__no_route__');
+    assert.deepEqual([bodyText(unroutable), header(unroutable, 'x-exchange-name')], ['no', 'x']);
     await node.insert('N', 'from', 'yes');
     while (node.exchanges.record('x').stats.dst[0]?.matched !== 1) await turn();
     assert.equal(bodyText(await node.pop('N', 'to')), 'yes');

@@ -84,7 +84,7 @@ describe('a selector that takes too long', () => {
     assert.equal(ends(await program.select([good])), 'deadline');
   });
 
-  it('is told from a payload that takes too long to be read, or to be written', async (context) => {
+  it('differs from a payload that takes too long to be read, or to be written', async (context) => {
     const program = makeOne(context, { bodyMsPerMiB: 1 }).open([
       'env => { if (env.msg.hdrs.evil) while (1); return env.msg.payload.n > 1 }',
       // What may change the payload has it written out.
@@ -116,7 +116,7 @@ describe('a selector that takes too long', () => {
     assert.equal(ends(await sandbox.open(['env => true']).select([good])), 'deadline');
   });
 
-  it('does not lose what others asked meanwhile', async (context) => {
+  it('does not lose requests of others in that time', async (context) => {
     const sandbox = makeOne(context, { watchdogMs: 100, callMs: FOREVER });
     const [bad, neighbour] = [sandbox.open([STICKS]), sandbox.open(['env => env.msg.hdrs.a === "1"', null])];
     const inputs = [element({ headers: ['a', '1'] }), good];

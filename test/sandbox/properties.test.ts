@@ -50,7 +50,7 @@ describe('Properties of the sandbox', () => {
       );
     });
 
-    it('comes back the same where all of it is written anew', async () => {
+    it('comes back the same if all of it is written again', async () => {
       const rewrites = sandbox.open([
         'env => { env.msg.hdrs = { ...env.msg.hdrs }; env.msg.payload = [env.msg.payload]; return true }',
       ]);

@@ -43,7 +43,7 @@ describe('the watchdog of the selector worker', () => {
     assert.equal(clock.pending, 0);
   });
 
-  it('counts anew from every sign of life and every new head', async () => {
+  it('counts again from every sign of life and every new head', async () => {
     const { heard, thread, watchdog, pass } = watched();
     thread.busyMs = 1000;
     thread.pulse = { head, steps: 0 };
