@@ -6,9 +6,9 @@ import { quote } from '../util/quote.ts';
 import { parseAddress } from './address.ts';
 import type { AmqpConnection } from './connection.ts';
 import type { ReceiverEndpoint, ReceiverHandler } from './core/link.ts';
-import { AMQP_ERRORS, CAPABILITIES, wireError } from './errors.ts';
+import { AMQP_ERRORS, LINK_CAPABILITIES, wireError } from './errors.ts';
 import { AMQP_LIMITS } from './limits.ts';
-import { type AmqpLink, addressOf } from './link.ts';
+import { type AmqpLink, checkNotDynamic } from './link.ts';
 import { elementOf } from './message/from-message.ts';
 
 /** Credit is replenished when this part of it was used and settled. */
@@ -22,11 +22,15 @@ export interface SentTicket {
   readonly isSettled: boolean;
 }
 
-/** A link by which a client sends: each message is one element of the queue that its target names. */
+/**
+ * A link by which a client sends: each message is one element of the queue that its target names, or, if the target has
+ * no address, of the queue that the message names in `to` (the anonymous terminus).
+ */
 export class IncomingLink implements AmqpLink, ReceiverHandler {
   readonly endpoint: ReceiverEndpoint;
   readonly #connection: AmqpConnection;
-  readonly #address: string;
+  /** Null: that of each message. */
+  readonly #address: string | null;
   /** Messages that were settled since credit was granted last. */
   #settled = 0;
   #isStopped = false;
@@ -34,9 +38,12 @@ export class IncomingLink implements AmqpLink, ReceiverHandler {
   /** @throws QuaysideError if the target, or the right to write there, is not what it must be */
   constructor(connection: AmqpConnection, endpoint: ReceiverEndpoint) {
     const { source, target } = endpoint.request;
-    const address = addressOf(target);
-    checkTarget(address);
-    connection.destinations.find(address, 'write');
+    checkNotDynamic(target);
+    const address = target === null ? '' : target.address;
+    if (address !== null) {
+      checkTarget(address);
+      connection.destinations.find(address, 'write');
+    }
     this.endpoint = endpoint;
     this.#connection = connection;
     this.#address = address;
@@ -45,13 +52,13 @@ export class IncomingLink implements AmqpLink, ReceiverHandler {
       source: source?.address ?? '',
       target: address,
       maxMessageBytes: connection.messageBytes,
-      capabilities: CAPABILITIES,
+      capabilities: LINK_CAPABILITIES,
     });
     endpoint.grant(AMQP_LIMITS.credit);
   }
 
   checkRight(): void {
-    this.#connection.destinations.find(this.#address, 'write');
+    if (this.#address !== null) this.#connection.destinations.find(this.#address, 'write');
   }
 
   stop(): void {
@@ -102,9 +109,12 @@ export class IncomingLink implements AmqpLink, ReceiverHandler {
 
   #insert(bytes: Buffer, ticket: SentTicket): void {
     const connection = this.#connection;
-    const { namespace, queue } = connection.destinations.find(this.#address, 'write');
+    // Before the message is read, if its queue is known.
+    if (this.#address !== null) connection.destinations.find(this.#address, 'write');
     if (bytes.length > connection.messageBytes) throw this.#tooLarge('more');
-    const sent = elementOf(bytes);
+    const { to, ...sent } = elementOf(bytes);
+    if (this.#address === null) checkTarget(to ?? '');
+    const { namespace, queue } = connection.destinations.find(this.#address ?? to ?? '', 'write');
     if (sent.body.length > connection.bodyLimit) throw this.#tooLarge(String(sent.body.length));
     // A length needs no clock that sender and server agree on, so it goes before a moment.
     const expiresAt = sent.ttlMs === null ? sent.expiresAt : momentIn(sent.ttlMs, namespace, queue.key);

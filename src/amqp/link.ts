@@ -13,8 +13,8 @@ export interface AmqpLink {
   stop(countTries: boolean): unknown;
 }
 
-/** @throws QuaysideError `not-supported`, `invalid-name` if a source or target names no queue by itself */
-export function addressOf(terminus: Terminus | null): string {
+/** @throws QuaysideError `not-supported` if a source or target asks for a queue of its own */
+export function checkNotDynamic(terminus: Terminus | null): void {
   if (terminus?.isDynamic === true) {
     throw new QuaysideError(
       'not-supported',
@@ -22,11 +22,4 @@ export function addressOf(terminus: Terminus | null): string {
       { parameter: 'dynamic' },
     );
   }
-  const address = terminus?.address ?? '';
-  if (address !== '') return address;
-  throw new QuaysideError(
-    'invalid-name',
-    'The link has no address. Give that of a queue: <namespace>/<queue>.',
-    { parameter: 'address' },
-  );
 }

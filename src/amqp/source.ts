@@ -4,7 +4,7 @@ import { quoteBytes } from '../util/quote.ts';
 import { type Address, parseAddress } from './address.ts';
 import type { Terminus } from './core/link.ts';
 import { ValueReader } from './core/reader.ts';
-import { addressOf } from './link.ts';
+import { checkNotDynamic } from './link.ts';
 
 /** The filter by which a source names the group to read as. */
 const GROUP_FILTER = 'x-ks-group';
@@ -20,7 +20,8 @@ export interface SourceRequest extends Address {
  * @throws QuaysideError `invalid-name`, `invalid-parameter`, `not-supported`
  */
 export function readSource(source: Terminus | null): SourceRequest {
-  const address = addressOf(source);
+  checkNotDynamic(source);
+  const address = source?.address ?? '';
   if (source?.distributionMode === 'copy') {
     throw notSupported(
       'distribution-mode',

@@ -5,6 +5,8 @@ import { sampleBodies } from '../support/bodies.ts';
 import { newElement } from '../support/elements.ts';
 import type { AmqpClient, Outcome, TestReceiver, TestSender } from './client.ts';
 import { AmqpNode } from './node.ts';
+import { conditionOf, KIND } from './raw-client.ts';
+import { attachSender, begin, bytes, described, list8, str, transfer, uint } from './wire.ts';
 
 const { types, message: rheaMessage } = rhea;
 const data = (bytes: string | Buffer): object => rheaMessage.data_section(Buffer.from(bytes));
@@ -87,20 +89,56 @@ describe('a message and its element', () => {
     }
   });
 
-  it('take no other bodies: they are rejected as not implemented', async () => {
+  it('keep bodies that are maps, lists, numbers or sequences, and return them as they came', async () => {
     const bodies = [
-      { a: 'map' },
+      { a: 'map', nested: { list: [1, 'two', null] } },
       ['a', 'list'],
       42,
       true,
-      types.wrap_array([1, 2], 0x71, undefined as never),
-      rheaMessage.sequence_section([1, 2]),
+      Array.from({ length: 10_000 }, (_, i) => i),
     ];
     for (const body of bodies) {
-      const { kind, error } = await send({ body });
-      assert.equal(kind, 'rejected');
-      assert.equal(error?.condition, 'amqp:not-implemented');
-      assert.equal(await node.pop(queue), null);
+      await accept({ body });
+      const stored = (await node.pop(queue)) ?? assert.fail();
+      assert.deepEqual(stored.headers, ['x-amqp-body', 'value']);
+      await accept({ body });
+      assert.deepEqual((await receive()).body, body);
+    }
+    await accept({ body: types.wrap_array([1, 2], 0x71, undefined as never) });
+    assert.deepEqual((await receive()).body, [1, 2]);
+  });
+
+  it('keep each list of a sequence', async () => {
+    const body = rheaMessage.sequence_sections([[1, 2], [], ['three']]);
+    await accept({ body });
+    assert.deepEqual((await node.pop(queue))?.headers, ['x-amqp-body', 'sequence']);
+    await accept({ body });
+    const back = (await receive()).body as { typecode?: number; content: unknown; multiple?: boolean };
+    assert.deepEqual([back.typecode, back.multiple, back.content], [0x76, true, [[1, 2], [], ['three']]]);
+  });
+
+  it('reject bodies that are not well-formed', async () => {
+    await fresh();
+    const raw = await node.rawClient(begin(), attachSender({ address: `N/${queue}` }));
+    await raw.until(KIND.flow);
+    const broken = [
+      described(0x77, bytes(0xc0, 2, 9, 0x40)),
+      described(0x76, str('no list')),
+      Buffer.concat([described(0x77, uint(1)), described(0x76, list8())]),
+      described(0x77, bytes(0x3f)),
+    ];
+    for (const [id, payload] of broken.entries()) {
+      raw.write(transfer(payload, { id }));
+      assert.equal(conditionOf(await raw.until(KIND.disposition)), 'amqp:decode-error');
+    }
+    assert.equal(await node.pop(queue), null);
+  });
+
+  it('return what is not the encoding of a value as data', async () => {
+    for (const form of ['value', 'sequence']) {
+      await fresh();
+      await node.insert(queue, { body: Buffer.from('no encoding'), headers: ['x-amqp-body', form] });
+      assert.equal(((await receive()).body as { content: Buffer }).content.toString(), 'no encoding');
     }
   });
 

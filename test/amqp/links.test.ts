@@ -106,6 +106,53 @@ describe('a link', () => {
     await client.sender('S/a?');
   });
 
+  it('without an address sends each message to the queue that it names in its property to', async () => {
+    assert.ok([client.connection.offered_capabilities].flat().includes('ANONYMOUS-RELAY'));
+    const link = client.connection.open_sender({ target: {}, autosettle: true } as never);
+    await new Promise((resolve) => link.once('sendable', resolve));
+    const outcomes: [string, string | undefined][] = [];
+    const answered = (): Promise<unknown> => new Promise((resolve) => link.once('settled', resolve));
+    for (const kind of ['accepted', 'rejected'] as const) {
+      link.on(kind, ({ delivery }) => {
+        const { error } = (delivery?.remote_state ?? {}) as { error?: { condition: string } };
+        outcomes.push([kind, error?.condition]);
+      });
+    }
+    for (const to of ['N/relayed-1', '/queue/N/relayed-2', undefined, 'N', 'X/a', 'N/a?lease=1000']) {
+      const settled = answered();
+      link.send({ body: 'x', ...(to !== undefined && { to }) });
+      await settled;
+    }
+    const wrong = ['rejected', 'amqp:invalid-field'];
+    const unknown = ['rejected', 'amqp:not-found'];
+    assert.deepEqual(outcomes, [
+      ['accepted', undefined],
+      ['accepted', undefined],
+      wrong,
+      wrong,
+      unknown,
+      wrong,
+    ]);
+    const element = await node.pop('relayed-1');
+    assert.deepEqual(element?.headers.slice(0, 2), ['to', 'N/relayed-1']);
+    assert.equal((await node.sizes('relayed-2')).ready, 1);
+  });
+
+  it('without an address needs the right to write with each message', async () => {
+    const reader = await node.client('reader');
+    const link = reader.connection.open_sender({ target: {} } as never);
+    await new Promise((resolve) => link.once('sendable', resolve));
+    const rejected = new Promise<{ condition?: string }>((resolve) =>
+      link.once('rejected', ({ delivery }) => {
+        const { error } = (delivery?.remote_state ?? {}) as { error?: { condition?: string } };
+        resolve(error ?? {});
+      }),
+    );
+    link.send({ body: 'x', to: 'N/a' });
+    assert.equal((await rejected).condition, 'amqp:unauthorized-access');
+    await reader.close();
+  });
+
   it('that asks for what is not served is refused as not implemented', async () => {
     const selector = {
       'apache.org:selector-filter:string': types.wrap_described("colour = 'blue'", 0x468c00000004),

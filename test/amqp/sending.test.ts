@@ -85,8 +85,8 @@ describe('a message of a client that sends', () => {
     await settled.sendable();
     settled.link.send({ body: 'fine' });
     await until(() => node.queue('a') !== undefined);
-    settled.link.send({ body: { a: 'map' } });
-    assert.equal((await settled.ended)?.condition, 'amqp:not-implemented');
+    settled.link.send({ body: 'x', application_properties: { 'x-delta-t': 'soon' } });
+    assert.equal((await settled.ended)?.condition, 'amqp:invalid-field');
     while ((await node.sizes('a')).ready < 1);
   });
 
@@ -132,7 +132,7 @@ describe('a message of a client that sends', () => {
   });
 
   it('may be delayed as Qpid JMS does it, which asks for the capability and sends a timestamp', async () => {
-    assert.deepEqual([client.connection.offered_capabilities].flat(), ['DELAYED_DELIVERY']);
+    assert.ok([client.connection.offered_capabilities].flat().includes('DELAYED_DELIVERY'));
     const delayed = await client.sender('N/a', { desired_capabilities: ['DELAYED_DELIVERY'] });
     assert.deepEqual([delayed.link.offered_capabilities].flat(), ['DELAYED_DELIVERY']);
     const at = rhea.types.wrap_timestamp(node.clock.now() + 5000);

@@ -122,6 +122,13 @@ export class ValueReader {
     return { body, form: code === 0xa0 || code === 0xb0 ? 'binary' : 'string' };
   }
 
+  /** The next value, encoded. @param endOf the end of the value at a position; null: it is not well-formed */
+  encoded(endOf: (bytes: Buffer, at: number) => number | null): Buffer {
+    const end = endOf(this.#bytes, this.#at);
+    if (end === null || end > this.#end) throw broken('a value is not well-formed, or is nested too deeply');
+    return this.take(end - this.#at);
+  }
+
   take(length: number): Buffer {
     const end = this.#at + length;
     if (end > this.#end) throw broken('a value ends behind its message');

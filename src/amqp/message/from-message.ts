@@ -2,7 +2,7 @@ import type { NewElement } from '../../model/element.ts';
 import { QuaysideError } from '../../model/errors.ts';
 import { checkContentHeader, checkHeaders } from '../../model/headers.ts';
 import { LIMITS } from '../../model/limits.ts';
-import { groupsOf, milliseconds, moment, whole } from '../../session/values.ts';
+import { groupsOf, milliseconds, moment, textOf, whole } from '../../session/values.ts';
 import { quoteBytes } from '../../util/quote.ts';
 import type { SimpleType, SimpleValue } from '../core/reader.ts';
 import {
@@ -28,6 +28,8 @@ export type SentElement = Omit<NewElement, 'groups' | 'dedupKey' | 'expiresAt'> 
   readonly ttlMs: number | null;
   /** When it expires, by its sender's clock; null: not given. */
   readonly expiresAt: number | null;
+  /** The address that it is for, as the message says; null: it does not. */
+  readonly to: string | null;
 };
 
 /**
@@ -61,6 +63,7 @@ export function elementOf(bytes: Buffer): SentElement {
     // Clients that have no limit send 0, or a moment that is further away than any maturity.
     ttlMs: ttlMs === 0 ? null : ttlMs,
     expiresAt: expiryOf(properties.get('absolute-expiry-time')),
+    to: addressIn(properties.get('to')),
     groups: groupsOf(GROUPS_PROPERTY, given.get(GROUPS_PROPERTY) ?? null),
   };
 }
@@ -130,6 +133,10 @@ function delayOf(name: string, value: string | null): number {
 function expiryOf(value: SimpleValue | undefined): number | null {
   const at = value?.type === 'timestamp' ? Number(value.text) : Number.NaN;
   return at <= LIMITS.matureAt ? Math.max(0, at) : null;
+}
+
+function addressIn(value: SimpleValue | undefined): string | null {
+  return value?.type === 'string' ? textOf('to', value.text) : null;
 }
 
 const PLAIN = /^[!-~](?:[ -~]*[!-~])?$/;

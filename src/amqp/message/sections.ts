@@ -1,5 +1,6 @@
-import { QuaysideError } from '../../model/errors.ts';
+import { CODE } from '../core/codes.ts';
 import { broken, type SimpleValue, ValueReader } from '../core/reader.ts';
+import { listsIn, valueEnd } from './encoded.ts';
 
 /** The fields of the properties section, in their order (messaging, 3.2.4). */
 export const PROPERTY_FIELDS = [
@@ -19,8 +20,11 @@ export const PROPERTY_FIELDS = [
 ] as const;
 export type PropertyField = (typeof PROPERTY_FIELDS)[number];
 
-/** What the body was written as. An element has bytes only, so what is not `data` is remembered beside them. */
-export type BodyForm = 'data' | 'string' | 'binary' | 'null';
+/**
+ * What the body was written as. An element has bytes only, so what is not `data` is kept in a header. Of `value` (an
+ * `amqp-value` of any other type) and `sequence` (the lists of `amqp-sequence` sections) the bytes are the encoding.
+ */
+export type BodyForm = 'data' | 'string' | 'binary' | 'null' | 'value' | 'sequence';
 
 /** A named value of a map, in the order of the message; names are bytes. */
 export interface NamedValue {
@@ -61,14 +65,14 @@ const DELIVERY_COUNT_AT = 4;
 const MOST_SECTIONS = 4096;
 
 /**
- * Reads a message of format 0 (messaging, 3.2). Its data sections are joined; `amqp-value` is taken where it is
- * a string, a binary or null.
- * @throws QuaysideError `malformed-request`; `not-supported` for other bodies and compound values
+ * Reads a message of format 0 (messaging, 3.2). Data sections are joined, and so are the lists of sequences.
+ * @throws QuaysideError `malformed-request`; `not-supported` for compound values outside of the body
  */
 export function readMessage(bytes: Buffer): Message {
   const reader = new ValueReader(bytes);
   const draft: Draft = {
     data: [],
+    lists: [],
     value: null,
     ttlMs: null,
     deliveryCount: 0,
@@ -80,9 +84,11 @@ export function readMessage(bytes: Buffer): Message {
     if (sections >= MOST_SECTIONS) throw broken('it has too many sections');
     readSection(reader, draft);
   }
-  const { data, value, ...rest } = draft;
-  if (value !== null && data.length > 0) throw broken('it has two kinds of body');
+  const { data, lists, value, ...rest } = draft;
+  const kinds = [data.length > 0, lists.length > 0, value !== null].filter(Boolean).length;
+  if (kinds > 1) throw broken('it has two kinds of body');
   if (value !== null) return { ...rest, ...value };
+  if (lists.length > 0) return { ...rest, body: Buffer.concat(lists), form: 'sequence' };
   const [first] = data;
   const body = data.length === 1 && first !== undefined ? first : Buffer.concat(data);
   return { ...rest, body, form: 'data' };
@@ -90,6 +96,8 @@ export function readMessage(bytes: Buffer): Message {
 
 interface Draft {
   readonly data: Buffer[];
+  /** Of sequences, encoded. */
+  readonly lists: Buffer[];
   value: { readonly body: Buffer; readonly form: BodyForm } | null;
   ttlMs: number | null;
   deliveryCount: number;
@@ -123,8 +131,12 @@ function readSection(reader: ValueReader, draft: Draft): void {
       draft.data.push(data.body);
       return;
     }
-    case 0x76:
-      throw noBody();
+    case 0x76: {
+      const list = reader.encoded(valueEnd);
+      if (listsIn(list) === null) throw broken('a sequence is not a list');
+      draft.lists.push(list);
+      return;
+    }
     case 0x77:
       if (draft.value !== null) throw broken('it has two bodies');
       draft.value = readValue(reader);
@@ -183,12 +195,7 @@ function readMap(reader: ValueReader, names: 'string' | 'symbol'): NamedValue[] 
 function readValue(reader: ValueReader): { body: Buffer; form: BodyForm } {
   const body = reader.bytesOrNull();
   if (body !== null) return body;
-  const value = reader.simpleOrNull();
-  if (value?.type === 'null') return { body: Buffer.alloc(0), form: 'null' };
-  throw noBody();
-}
-
-function noBody(): QuaysideError {
-  const what = 'A body is data, or an amqp-value that is a string, a binary or null.';
-  return new QuaysideError('not-supported', what);
+  const value = reader.encoded(valueEnd);
+  if (value[0] === CODE.null) return { body: Buffer.alloc(0), form: 'null' };
+  return { body: value, form: 'value' };
 }

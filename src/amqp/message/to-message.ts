@@ -3,6 +3,7 @@ import type { Delivery } from '../../model/element.ts';
 import { sentValue } from '../../session/values.ts';
 import type { SimpleType } from '../core/reader.ts';
 import { Writer } from '../core/writer.ts';
+import { listsIn, valueEnd } from './encoded.ts';
 import {
   ANNOTATION_PREFIX,
   BODY_HEADER,
@@ -51,8 +52,7 @@ export function messageOf(delivery: Delivery, group: string | null, headroom = 0
   writeAnnotations(delivery, group, sorted.annotations);
   writeProperties(sorted);
   writer.compound(0x74, 'map', () => writeMap(sorted.properties, (name) => writer.string(name)));
-  const form = writeBodyStart(sorted.form, body);
-  return writer.finish(headroom, form === 'null' ? null : body);
+  return writer.finish(headroom, writeBody(sorted.form, body));
 }
 
 function writeHeader(tries: number): void {
@@ -126,20 +126,35 @@ function writeMap(values: readonly Sent[], writeName: (name: string) => void): n
   return values.length * 2;
 }
 
-/** The body's section up to its bytes: as it came, where it still can be that. */
-function writeBodyStart(form: string | null, body: Uint8Array): string | null {
-  if (form === 'null' && body.length === 0) {
+/** Writes the body as it came, if it still can be that. Returns the bytes that follow what is written. */
+function writeBody(form: string | null, body: Uint8Array): Uint8Array | null {
+  const bytes = Buffer.from(body.buffer, body.byteOffset, body.byteLength);
+  if (form === 'null' && bytes.length === 0) {
     writer.section(0x77);
-    writer.raw(0x40);
-    return form;
+    writer.null();
+    return null;
   }
-  const isString = form === 'string' && isUtf8(body as Uint8Array<ArrayBuffer>);
+  if (form === 'value' && valueEnd(bytes, 0) === bytes.length) {
+    writer.section(0x77);
+    return bytes;
+  }
+  const lists = form === 'sequence' ? listsIn(bytes) : null;
+  if (lists !== null) {
+    const last = lists.pop() ?? null;
+    for (const list of lists) {
+      writer.section(0x76);
+      writer.encoded(list);
+    }
+    writer.section(0x76);
+    return last;
+  }
+  const isString = form === 'string' && isUtf8(bytes);
   writer.section(isString || form === 'binary' ? 0x77 : 0x75);
-  const isShort = body.length < 256;
+  const isShort = bytes.length < 256;
   const code = isString ? 0xa1 : 0xa0;
   writer.raw(isShort ? code : code + 0x10);
-  writer.unsigned(body.length, isShort ? 1 : 4);
-  return null;
+  writer.unsigned(bytes.length, isShort ? 1 : 4);
+  return bytes;
 }
 
 function sort({ headers, contentType, contentEncoding }: Delivery): Sorted {
