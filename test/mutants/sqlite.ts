@@ -126,11 +126,7 @@ export const SQLITE: readonly Mutant[] = [
     name: 'what matures is never counted as ready',
     suite: 'storage model',
     edits: [
-      inWorker(
-        'rows.ts',
-        'else if (subscription.scheduledFrom <= now) this.#advance(subscription, now);',
-        'else if (now < 0) this.#advance(subscription, now);',
-      ),
+      inWorker('rows.ts', 'if (isBack || scheduledFrom <= now) {', 'if (isBack || scheduledFrom < -now) {'),
     ],
   },
   {

@@ -455,8 +455,16 @@ export class Rows {
 
   /** Brings a subscription's counts to `now`, which changes no fact. */
   count(subscription: Subscription, now: number): Subscription {
-    if (now < subscription.countedAt) this.#goBack(subscription, now);
-    else if (subscription.scheduledFrom <= now) this.#advance(subscription, now);
+    const { id, countedAt, scheduledFrom } = subscription;
+    // After a restart the clock may show an earlier time: what was ready only by the later one is scheduled again.
+    const isBack = now < countedAt;
+    if (isBack || scheduledFrom <= now) {
+      const [from, to] = isBack ? [now, countedAt] : [countedAt, now];
+      const due = Number(this.#sql.countDue.get(id, from, to)?.n);
+      subscription.ready += isBack ? -due : due;
+      subscription.scheduled -= isBack ? -due : due;
+      this.#lookAhead(subscription, now);
+    }
     subscription.countedAt = now;
     return subscription;
   }
@@ -503,21 +511,6 @@ export class Rows {
   #reservedChanged(subscription: Subscription, difference: number): void {
     this.#names.changed(subscription);
     subscription.reserved += difference;
-  }
-
-  #advance(subscription: Subscription, now: number): void {
-    const due = Number(this.#sql.countDue.get(subscription.id, subscription.countedAt, now)?.n);
-    subscription.ready += due;
-    subscription.scheduled -= due;
-    this.#lookAhead(subscription, now);
-  }
-
-  /** The clock was set back: what was ready only by the later time is scheduled again. */
-  #goBack(subscription: Subscription, now: number): void {
-    const due = Number(this.#sql.countDue.get(subscription.id, now, subscription.countedAt)?.n);
-    subscription.ready -= due;
-    subscription.scheduled += due;
-    this.#lookAhead(subscription, now);
   }
 
   #lookAhead(subscription: Subscription, now: number): void {
