@@ -357,6 +357,28 @@ export const SQLITE: readonly Mutant[] = [
     ],
   },
   {
+    name: 'what a late pop took is lost',
+    suite: 'sqlite faults',
+    edits: [
+      {
+        file: 'src/engines/sqlite/client.ts',
+        search: 'if (this.isSettled) onLate?.(value);',
+        replace: 'if (this.isSettled) return;',
+      },
+    ],
+  },
+  {
+    name: 'a call that was answered as not applied is sent',
+    suite: 'sqlite faults',
+    edits: [
+      {
+        file: 'src/engines/sqlite/client.ts',
+        search: 'if (this.#expired === 0) return;',
+        replace: 'if (this.#expired >= 0) return;',
+      },
+    ],
+  },
+  {
     name: 'a call that could not be written down shifts the answers behind it',
     suite: 'sqlite faults',
     edits: [

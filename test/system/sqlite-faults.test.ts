@@ -373,17 +373,24 @@ describe('a SQLite store whose disk stands still', () => {
     });
   });
 
-  it('finishes calls at its stop that were made before, however late', async () => {
+  it('finishes calls at its stop that were made before, however late, and returns what they took', async () => {
     await withFolder(async (folder) => {
-      const { engine, resume } = await stalled(folder, ({ storage }) => [
-        storage.insert(QUEUE, newElements('late')),
-      ]);
+      const faults = new Faults(folder.clock);
+      const engine = await folder.started({ faults });
+      const { storage } = engine;
+      await storage.insert(QUEUE, newElements('first', 'second'));
+      const frozen = faults.freeze('commit');
+      const taken = codeOf(storage.take(QUEUE, POP));
+      const stored = codeOf(storage.insert(QUEUE, newElements('late')));
+      // In the same turn, so that its last call shares their transaction.
       const stopping = engine.stop();
+      await frozen;
       folder.clock.advance(10_000);
-      resume();
+      assert.deepEqual([await taken, await stored], ['outcome-unknown', 'outcome-unknown']);
+      faults.resume();
       await stopping;
       assert.equal(folder.clock.pending, 0);
-      assert.deepEqual(await leftIn(folder), ['first', 'second', 'third', 'late']);
+      assert.deepEqual(await leftIn(folder), ['first', 'second', 'late']);
     });
   });
 });

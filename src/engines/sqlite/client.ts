@@ -150,6 +150,8 @@ export class WorkerClient {
   readonly #waiting: Batch[] = [];
   readonly #inFlight: Batch[] = [];
   #inFlightBytes = 0;
+  /** Calls of `run` that are in flight. */
+  #unattended = 0;
   readonly #failed = Promise.withResolvers<Error>();
   readonly #exited = Promise.withResolvers<void>();
   /** A backup that runs. */
@@ -228,9 +230,12 @@ export class WorkerClient {
     write: (bodies: BodyWriter) => Parameters<Operations[O]>,
     failure: string,
   ): void {
-    this.#call(operation, write, () => {}, NO_DEADLINE, null).catch((error) =>
-      this.#log.warn({ err: error, file: this.#data.file }, failure),
-    );
+    this.#unattended += 1;
+    this.#call(operation, write, nothing, NO_DEADLINE, null)
+      .catch((error) => this.#log.warn({ err: error, file: this.#data.file }, failure))
+      .finally(() => {
+        this.#unattended -= 1;
+      });
   }
 
   #call<O extends Operation, T>(
@@ -273,27 +278,18 @@ export class WorkerClient {
 
   /** Rejects if the worker does not reply to a call that needs nothing of the file. */
   ping(): Promise<void> {
-    return this.call(
-      'ping',
-      () => [],
-      () => {},
-    );
+    return this.call('ping', noArguments, nothing);
   }
 
   /** Lets the calls made before finish, rejects further ones, closes the file and ends the thread. */
   async close(): Promise<void> {
     this.#isClosing = true;
     await this.#opening?.catch(() => {});
-    // Calls keep their order, so once this one has its reply all before it have theirs.
-    if (this.#isOpen && this.#down === null) {
-      const last = this.#call(
-        'ping',
-        () => [],
-        () => {},
-        NO_DEADLINE,
-        null,
-      );
-      await last.catch(() => {});
+    // Calls keep their order, so once this one has its reply all before it have theirs. One of these may have been late.
+    const last = (): Promise<void> => this.#call('ping', noArguments, nothing, NO_DEADLINE, null);
+    while (this.#isOpen && this.#down === null) {
+      await last().catch(nothing);
+      if (this.#unattended === 0) break;
     }
     this.#down ??= this.#unavailable('is closed');
     this.#rejectWaiting(this.#down);
@@ -385,6 +381,12 @@ export class WorkerClient {
   #unavailable(what: string): QuaysideError {
     return new QuaysideError('storage-unavailable', `The SQLite store ${this.#data.file} ${what}.`);
   }
+}
+
+function nothing(): void {}
+
+function noArguments(): [] {
+  return [];
 }
 
 function settle(pending: readonly PendingCall[], { results, rejections, bodies }: Reply): void {
