@@ -144,7 +144,7 @@ describe('A PostgreSQL server that can be heard before it can be read', () => {
       while (isHeld) await proxy.catch(/quayside second/, 'deaf');
     })();
     await endSessions(server, 'second');
-    await until(() => said.includes('second PostgreSQL is away'));
+    await until(() => said.includes('second PostgreSQL is unavailable'));
     clock.advance(ANSWERED_MS / 2);
     await runSql(
       server,

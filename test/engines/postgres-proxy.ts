@@ -7,7 +7,17 @@ import type { CrashMoment } from '../engines.ts';
  * moments of its own. To cut there would be to cut before the call began.
  */
 const NO_CALLS = new Set([
-  ...['groups', 'alive', 'note use', 'probe', 'sum counts', 'apply retention', 'forget keys', 'expire'],
+  ...[
+    'groups',
+    'alive',
+    'note use',
+    'probe',
+    'oldest batch',
+    'sum counts',
+    'apply retention',
+    'forget keys',
+    'expire',
+  ],
   ...['forget unused groups', 'forget unused queues'],
 ]);
 

@@ -125,6 +125,24 @@ describe('A call on PostgreSQL that meets another node', () => {
     assert.deepEqual(await queuesOf('stream'), []);
   });
 
+  it('moves what failed to the dead-letter queue that another node has declared', async () => {
+    const own = queue();
+    const far = await openNode(server, { schema });
+    await engine.storage.insert(own, newElements('x', 'y'));
+    const { deliveries } = await engine.storage.take(own, RESERVE);
+    await far.storage.declare([own], { deadLetter: { maxTries: 1, queue: 'failed' } });
+    await far.stop();
+    for (const { id } of deliveries) {
+      const action = { kind: 'release', delayMs: 0, countTry: true } as const;
+      const [settled] = await engine.storage.settle([
+        { queue: own, id, group: '', token: null, from: 'reserved', action },
+      ]);
+      assert.equal(settled?.outcome, 'dead-lettered');
+    }
+    const { ready } = await engine.storage.counts({ ns: 'plain', name: 'failed' });
+    assert.equal(ready, 2);
+  });
+
   it('may not extend what waits', async () => {
     const own = queue();
     const [id = ''] = await engine.storage.insert(own, newElements('x'));

@@ -13,7 +13,7 @@ const MINUTE_MS = 60_000;
 
 /** What a probe finds that has had to step over very much. */
 function costly(first: Place | null, costMs = 10): Probed {
-  return { first, now: NOW, costMs, pages: 1000 };
+  return { first, now: NOW, inFlightMs: 0, costMs, pages: 1000 };
 }
 
 /** Probes from where the watermark wants it at `nowMs`. */
@@ -27,7 +27,13 @@ function probe(watermark: Watermark, nowMs: number, found: Probed | null): void 
 describe('The low watermark of waiting deliveries', () => {
   it('stays at the front while reading from there is cheap', () => {
     const watermark = new Watermark();
-    probe(watermark, 0, { first: { dueAt: NOW - 50_000, seq: 7 }, now: NOW, costMs: 50, pages: 3 });
+    probe(watermark, 0, {
+      first: { dueAt: NOW - 50_000, seq: 7 },
+      now: NOW,
+      inFlightMs: 0,
+      costMs: 50,
+      pages: 3,
+    });
     assert.deepEqual(watermark.place, FRONT);
     assert.equal(watermark.isSet, false);
   });
@@ -44,6 +50,12 @@ describe('The low watermark of waiting deliveries', () => {
       probe(watermark, 0, costly(first));
       assert.ok(watermark.isSet && watermark.place.dueAt < NOW);
     }
+  });
+
+  it('stays behind the start of the oldest batch in flight', () => {
+    const watermark = new Watermark();
+    probe(watermark, 0, { ...costly({ dueAt: NOW - 1000, seq: 7 }), inFlightMs: 3000 });
+    assert.ok(watermark.isSet && watermark.place.dueAt < NOW - 3000);
   });
 
   it('is lowered at once by what this node stores before it', () => {

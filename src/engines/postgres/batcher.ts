@@ -76,7 +76,7 @@ export const MAX_RETURNED_BYTES = 16 * 1024 * 1024;
 const NO_USES: readonly GroupUse[] = [];
 
 /** A caller has its result, or a clear error, within this time. */
-const TIMEOUT_MS = 4500;
+export const TIMEOUT_MS = 4500;
 /** A batch that takes longer has lost its server: each of its statements would have ended before. */
 const BATCH_TIMEOUT_MS = 4000;
 /** What one batch has at most. A call that is larger by itself has a batch to itself. */
@@ -97,6 +97,8 @@ class Call extends Expiring {
   readonly stores: boolean;
   items: readonly Item<unknown, unknown>[];
   isSettled = false;
+  /** How often a batch with it was rejected. After that it has one of its own. */
+  attempts = 0;
   /** Some items are done and others, which another node changed at the same moment, are not yet. */
   isPartlyApplied = false;
   readonly #results: unknown[] = [];
@@ -124,9 +126,9 @@ class Call extends Expiring {
     this.#reject = reject;
   }
 
-  /** Takes the results of all items that are left. Returns whether some are to be done again. */
-  succeed(results: readonly unknown[]): boolean {
-    if (this.isSettled) return false;
+  /** Takes the results of all items that are left. Those that are to be done again are left once more. */
+  succeed(results: readonly unknown[]): void {
+    if (this.isSettled) return;
     const again: Item<unknown, unknown>[] = [];
     const places: number[] = [];
     for (const [index, item] of this.items.entries()) {
@@ -140,11 +142,10 @@ class Call extends Expiring {
       this.isPartlyApplied ||= this.changes && again.length < this.items.length;
       this.items = again;
       this.#places = places;
-      return true;
+      return;
     }
     this.#settle();
     this.#resolve(this.#results);
-    return false;
   }
 
   fail(error: Error): void {
@@ -221,14 +222,14 @@ class Batch {
     return this.#lock === null ? queries : [this.#lock, ...queries];
   }
 
-  /** Gives each call its results. Returns the calls with items that are to be done again. */
-  settle(rows: readonly (readonly Row[])[]): Call[] {
+  /** Gives each call its results. */
+  settle(rows: readonly (readonly Row[])[]): void {
     const from = this.#lock === null ? 0 : 1;
     for (const [index, { group, prepared }] of this.#prepared.entries()) {
       const results = prepared.read(rows[from + index] ?? []);
       for (const [place, owner] of group.owners.entries()) owner.results[owner.index] = results[place];
     }
-    return this.calls.filter((call, place) => call.succeed(this.#results[place] ?? []));
+    for (const [place, call] of this.calls.entries()) call.succeed(this.#results[place] ?? []);
   }
 
   /** The call whose statement alone is at that place of {@link queries}; null: several calls share it. */
@@ -302,8 +303,6 @@ export class Batcher {
   readonly #deadlines: DeadlineQueue;
   readonly #limit = new PendingLimit();
   #pending: Call[] = [];
-  /** Of a batch that was rejected, the calls that have still to be made one by one. */
-  #alone: Call[] = [];
   #sent: readonly Call[] = [];
   #sentAt = 0;
   /** Whether the calls' own statements are on their way, and not only what prepares them. */
@@ -357,7 +356,7 @@ export class Batcher {
   onLost(): void {
     this.#cancelFailFast ??= this.#options.clock.after(UNREACHABLE_MS, () => {
       this.#cancelFailFast = null;
-      for (const call of [...this.#alone, ...this.#pending]) call.fail(unavailable(NOT_REACHABLE, NO_REPLY));
+      for (const call of [...this.#pending]) call.fail(unavailable(NOT_REACHABLE, NO_REPLY));
       this.#onRest();
     });
   }
@@ -425,7 +424,7 @@ export class Batcher {
       const { connection } = this.#options.link;
       const calls = connection === null ? [] : this.#gather();
       if (connection === null || calls.length === 0) break;
-      await this.#runTogether(connection, calls);
+      await this.#runBatch(connection, calls);
       // Results lead to new calls; those made before the next turn share the next batch.
       await turn();
     }
@@ -444,65 +443,23 @@ export class Batcher {
       rows += call.size.rows;
       returned += call.size.returned ?? 0;
       const isTooMuch = bytes > BATCH_BYTES || rows > BATCH_ROWS || returned > MAX_RETURNED_BYTES;
-      if (calls.length > 0 && isTooMuch) break;
+      if (calls.length > 0 && (isTooMuch || call.attempts > 0 || calls[0]?.attempts !== 0)) break;
       calls.push(call);
     }
     this.#pending = next === this.#pending.length ? [] : this.#pending.slice(next);
     return calls;
   }
 
-  async #runTogether(connection: Connection, calls: readonly Call[]): Promise<void> {
-    const error = await this.#runBatch(connection, calls);
-    if (error === null) return;
-    if (error instanceof ConnectionLost) {
-      this.#pending = [...calls, ...this.#pending];
-      return;
-    }
-    this.#alone = [...calls];
-    let rejected = calls.length === 1 ? error : null;
-    for (let call = this.#alone[0]; call !== undefined; call = this.#alone[0]) {
-      if (!(await this.#runAlone(call, rejected))) break;
-      rejected = null;
-      // If some of its items are to be done again, it comes before the next call.
-      if (call.isSettled) this.#alone.shift();
-    }
-    this.#pending = [...this.#alone, ...this.#pending];
-    this.#alone = [];
-  }
-
-  /**
-   * Runs one call until it is settled. Returns false if there is no connection for it any more.
-   * @param rejected why it was rejected alone already; null if it was not
-   */
-  async #runAlone(call: Call, rejected: Error | null): Promise<boolean> {
-    let error = rejected;
-    for (let attempt = error === null ? 1 : 2; ; attempt++) {
-      const { connection } = this.#options.link;
-      if (call.isSettled) return true;
-      if (error !== null && (attempt > MAX_ATTEMPTS || !isWorthRetry(error))) {
-        this.#reject(call, error);
-        return true;
-      }
-      if (connection === null) return false;
-      error = await this.#runBatch(connection, [call]);
-      if (error === null) return true;
-      if (error instanceof ConnectionLost) return false;
-    }
-  }
-
-  /**
-   * One transaction. Returns null if all calls are taken care of, otherwise why none of them happened:
-   * `ConnectionLost` if they were not even sent, and can wait for the next connection.
-   */
-  async #runBatch(connection: Connection, calls: readonly Call[]): Promise<Error | null> {
+  /** One transaction, after which each call is settled or pending again. */
+  async #runBatch(connection: Connection, calls: readonly Call[]): Promise<void> {
+    const { clock, expirer, onBatch } = this.#options;
     this.#sent = calls;
-    this.#sentAt = this.#options.clock.monotonic();
+    this.#sentAt = clock.monotonic();
     try {
       await this.#rejectGroups(connection, calls);
       // A caller that was rejected in the meantime must not have its element taken after all.
       const inTime = calls.filter(({ isSettled }) => !isSettled);
-      if (inTime.length === 0) return null;
-      const { expirer } = this.#options;
+      if (inTime.length === 0) return;
       const expired = expirer.isDue ? expirer.run(connection) : null;
       const batch = new Batch(inTime);
       this.#mayBeApplied = true;
@@ -511,20 +468,38 @@ export class Batcher {
       if (ended.how === 'refused') {
         const slow = isTimeout(ended.error) ? batch.callOf(ended.query) : null;
         // It would most likely take as long again, and the others would wait for it in vain.
-        if (slow === null) return ended.error;
-        this.#reject(slow, ended.error);
-        this.#pending = [...inTime.filter(({ isSettled }) => !isSettled), ...this.#pending];
-        return null;
+        if (slow === null) this.#onRejected(inTime, ended.error);
+        else this.#reject(slow, ended.error);
+        this.#repeat(inTime);
+      } else if (ended.how === 'lost') this.#onBatchLost(inTime, ended.error);
+      else {
+        onBatch();
+        this.#settle(batch, ended.results);
+        this.#repeat(inTime);
       }
-      if (ended.how === 'lost') this.#onBatchLost(inTime, ended.error);
-      else this.#onBatchDone(batch, ended.results);
-      return null;
     } catch (error) {
-      return error instanceof Error ? error : new Error(String(error));
+      // Nothing was sent: there is no connection, or the values make no sense.
+      if (!(error instanceof ConnectionLost)) this.#onRejected(calls, error);
+      this.#repeat(calls);
     } finally {
       this.#sent = [];
       this.#mayBeApplied = false;
     }
+  }
+
+  /** Nothing of a batch happened: its calls run again, each alone. */
+  #onRejected(calls: readonly Call[], error: unknown): void {
+    for (const call of calls) call.attempts += 1;
+    const [call] = calls;
+    if (call === undefined || calls.length > 1) return;
+    if (!(error instanceof Refused)) call.fail(internal(error));
+    else if (call.attempts >= MAX_ATTEMPTS || !isWorthRetry(error)) this.#reject(call, error);
+  }
+
+  /** What is not settled comes before all that was called later. */
+  #repeat(calls: readonly Call[]): void {
+    const again = calls.filter(({ isSettled }) => !isSettled);
+    if (again.length > 0) this.#pending = [...again, ...this.#pending];
   }
 
   /** A call that would create more groups than a queue may have is not sent. */
@@ -537,11 +512,9 @@ export class Batcher {
     }
   }
 
-  #onBatchDone(batch: Batch, rows: readonly (readonly Row[])[]): void {
-    this.#options.onBatch();
+  #settle(batch: Batch, rows: readonly (readonly Row[])[]): void {
     try {
-      const again = batch.settle(rows);
-      if (this.#alone.length === 0 && again.length > 0) this.#pending = [...again, ...this.#pending];
+      batch.settle(rows);
     } catch (error) {
       // Rows that make no sense; it is too late to say that nothing happened.
       for (const call of batch.calls) call.fail(internal(error));
@@ -554,12 +527,8 @@ export class Batcher {
     this.#options.link.drop('it did not reply');
   }
 
-  #reject(call: Call, error: Error): void {
-    if (!(error instanceof Refused)) {
-      call.fail(internal(error));
-      return;
-    }
-    call.fail(refusedError(error, { inserts: call.stores }));
+  #reject(call: Call, error: Refused): void {
+    call.fail(refusedError(error, call.stores));
     if (isReadOnly(error)) this.#options.link.drop('it became read-only');
   }
 

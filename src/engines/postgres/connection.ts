@@ -2,15 +2,14 @@ import { randomBytes } from 'node:crypto';
 import pg from 'pg';
 import type { Host } from '../../engine/server-url.ts';
 import { ConnectionLost, fromDriver, Refused } from './errors.ts';
-import { checkSession, SESSION_CHECK, sessionSettings, UnfitServer } from './session.ts';
 import type { Settings } from './settings.ts';
-import type { Parameter, Query, Row, Statement } from './statement.ts';
+import { flag, number, type Parameter, type Query, type Row, type Statement, text } from './statement.ts';
 
 /** How long a connect may take, name resolution, TLS and login included. */
 const CONNECT_TIMEOUT_MS = 3000;
 const KEEP_ALIVE_AFTER_MS = 10_000;
 
-/** Values stay as PostgreSQL's text: each verb reads its own columns, and a number needs no detour. */
+/** Values stay PostgreSQL's text: each operation reads its own columns. */
 const AS_TEXT = { getTypeParser: () => asText } as unknown as pg.CustomTypesConfig;
 
 const END_SESSION: Statement = {
@@ -20,39 +19,110 @@ const END_SESSION: Statement = {
 
 const ALIVE: Statement = { name: 'alive', text: 'SELECT 1' };
 
-/** How a transaction ended, as far as this side can know. */
+/** The oldest PostgreSQL that is supported, as `server_version_num` has it. */
+const OLDEST_VERSION = 140_000;
+
+/** The server cancels a statement after this time, before its call expires (`batcher.ts`). */
+const STATEMENT_TIMEOUT_MS = 3000;
+const LOCK_TIMEOUT_MS = 1500;
+/** A node that fails between BEGIN and COMMIT must not keep its rows locked until TCP notices. */
+const IDLE_IN_TRANSACTION_MS = 5000;
+/** Room for the largest batch, so that its bodies are not written to a temporary file on their way. */
+const WORK_MEMORY = '64MB';
+
+/**
+ * The settings of each of our sessions, as one round trip of SQL.
+ *
+ * Plans are forced: a plan that was made while a table was empty would read all of it when it holds a million rows. Each
+ * statement has one right plan, nested loops over the index that was made for it. So the other kinds are switched off, and
+ * the plan is made once and not for each set of values.
+ */
+function sessionSettings({ schema, synchronousCommit }: Settings): string {
+  const settings = {
+    search_path: schema,
+    synchronous_commit: synchronousCommit,
+    statement_timeout: STATEMENT_TIMEOUT_MS,
+    lock_timeout: LOCK_TIMEOUT_MS,
+    idle_in_transaction_session_timeout: IDLE_IN_TRANSACTION_MS,
+    default_transaction_isolation: 'read committed',
+    default_transaction_read_only: 'off',
+    plan_cache_mode: 'force_generic_plan',
+    enable_seqscan: 'off',
+    enable_bitmapscan: 'off',
+    enable_hashjoin: 'off',
+    enable_mergejoin: 'off',
+    jit: 'off',
+    work_mem: WORK_MEMORY,
+    client_encoding: 'UTF8',
+    bytea_output: 'hex',
+    timezone: 'UTC',
+    standard_conforming_strings: 'on',
+    client_min_messages: 'warning',
+  };
+  return Object.entries(settings)
+    .map(([name, value]) => `SET ${name} = '${value}'`)
+    .join('; ');
+}
+
+/** A server that replies and cannot be used. The message says what to do. */
+class UnfitServer extends Error {
+  constructor(message: string) {
+    super(message);
+    this.name = 'UnfitServer';
+  }
+}
+
+/** Sent in each new session, for `checkSession`. */
+const SESSION_CHECK: Statement = {
+  name: 'session',
+  text: `SELECT current_setting('server_version_num'), current_setting('server_encoding'), pg_is_in_recovery()`,
+};
+
+/** Checks that the engine can use the server. @throws UnfitServer */
+function checkSession(row: Row): void {
+  const version = number(row, 0);
+  if (version < OLDEST_VERSION) {
+    throw new UnfitServer(`it is PostgreSQL ${Math.floor(version / 10_000)}; use 14 or later`);
+  }
+  if (text(row, 1) !== 'UTF8') {
+    throw new UnfitServer(`the database has encoding ${text(row, 1)}; create one with ENCODING 'UTF8'`);
+  }
+  if (flag(row, 2)) throw new UnfitServer('it is a standby, which takes no writes; name the primary');
+}
+
+/** How a transaction ended, as far as this node can know. */
 export type Ended =
   /** It is committed; the rows of each statement. */
   | { readonly how: 'committed'; readonly results: readonly (readonly Row[])[] }
-  /** It was rolled back, wholly and for sure, because of the query at that place. */
+  /** It was certainly rolled back, because of the query at that place. */
   | { readonly how: 'refused'; readonly error: Refused; readonly query: number }
   /** The connection ended before the reply: it was committed or it was not. */
   | { readonly how: 'lost'; readonly error: ConnectionLost };
 
 export interface ConnectionEvents {
-  /** The connection ended for whatever reason; called once, and never after `close`. */
+  /** The connection ended. Called once, and never after `close`. */
   readonly lost: (reason: Error) => void;
   readonly notified: (channel: string, payload: string) => void;
-  /** Aborted where nobody wants the connection any more, opened or not. */
+  /** Aborted if the connection is not needed any more, opened or not. */
   readonly signal: AbortSignal;
 }
 
 /**
- * One connection. Statements are sent as soon as they are given, without waiting for earlier answers
- * (pipelining), and are run by PostgreSQL in that order.
+ * One connection. Statements are pipelined: they are sent at once, without waiting for earlier replies, and PostgreSQL
+ * executes them in that order.
  *
  * States: opening -> open -> closed. A closed one is not reopened; `link.ts` makes a new one.
  */
 export class Connection {
-  /** Shown in `pg_stat_activity`, and unique: by it, a successor finds the session of a lost connection. */
+  /** Visible in `pg_stat_activity`, and unique: a successor finds the session of a lost connection by it. */
   readonly name: string;
   readonly #client: pg.Client;
   #lost: ((reason: Error) => void) | null;
 
   /**
    * Connects, sets the session up and checks the server.
-   * @param role what the connection is for, as `pg_stat_activity` shows it
-   * @throws ConnectionLost where the host does not answer; Refused, UnfitServer where it is no server for us
+   * @param role the purpose of the connection, visible in `pg_stat_activity`
+   * @throws ConnectionLost if the host does not reply; Refused, UnfitServer if the server cannot be used
    */
   static async open(
     settings: Settings,
@@ -117,7 +187,7 @@ export class Connection {
     });
   }
 
-  /** Runs SQL text without parameters, one or several statements. @throws as `query` */
+  /** Executes SQL without parameters, one or several statements. @throws as `query` */
   async run(sql: string): Promise<void> {
     try {
       await this.#client.query(sql);
@@ -127,7 +197,7 @@ export class Connection {
   }
 
   /**
-   * Runs statements as one transaction, all sent before the first is answered: one system call, one round trip. One
+   * Executes statements as one transaction, all sent before the first reply: one system call, one round trip. One
    * statement is a transaction of its own.
    */
   async transact(queries: readonly Query[]): Promise<Ended> {
@@ -153,7 +223,7 @@ export class Connection {
     ]);
     const rows: (readonly Row[])[] = [];
     for (const [query, result] of results.entries()) {
-      // What follows a rejected statement cannot be committed any more, whatever happens to the connection.
+      // After a rejected statement nothing can be committed any more, even if the connection ends.
       if (result.status === 'rejected') return failed(result.reason, query);
       rows.push(result.value);
     }
@@ -162,7 +232,7 @@ export class Connection {
   }
 
   /**
-   * Ends the server's side of an earlier connection, if it is still there: what it has read and not run yet
+   * Ends the server's session of an earlier connection, if it is still there: statements that it has received and not executed
    * must not take effect after what is sent from now on.
    */
   async endSession(name: string): Promise<void> {
@@ -173,22 +243,22 @@ export class Connection {
     }
   }
 
-  /** Ends it at once. What is under way is rejected with `ConnectionLost`. */
+  /** Ends it at once. Pending statements are rejected with `ConnectionLost`. */
   destroy(): void {
     const { stream } = this.#client.connection;
-    this.#lose(new ConnectionLost('The connection was given up.'));
+    this.#lose(new ConnectionLost('The connection was closed.'));
     stream.destroy();
   }
 
-  /** Says goodbye after what is under way, and resolves when the socket is closed. */
+  /** Closes it after pending statements. Resolves when the socket is closed. */
   async close(): Promise<void> {
     this.#lost = null;
     await this.#client.end();
   }
 
   /**
-   * An error that came in place of a commit's reply means a rollback only if the server lives on: one that
-   * ends while it writes its log may have written the commit.
+   * An error in place of a commit's reply means a rollback only if the server continues: one that fails while it writes its
+   * log may have written the commit.
    */
   async #confirmed(ended: Ended): Promise<Ended> {
     if (ended.how !== 'refused') return ended;
@@ -209,7 +279,7 @@ export class Connection {
 
 function failed(error: unknown, query = 0): Ended {
   if (error instanceof Refused) return { how: 'refused', error, query };
-  // Anything else is no reply of PostgreSQL's, so nothing is known.
+  // Anything else is no reply of PostgreSQL, so the outcome is unknown.
   const lost = error instanceof ConnectionLost ? error : new ConnectionLost('The connection failed.', error);
   return { how: 'lost', error: lost };
 }

@@ -1,8 +1,4 @@
 import type { Clock } from '../../util/clock.ts';
-import type { Connection } from './connection.ts';
-import { number, type Statement } from './statement.ts';
-
-const READ: Statement = { name: 'ping', text: 'SELECT now_ms()' };
 
 /**
  * The database's clock as last seen, carried on by this process's own. Only a hint, never behind what was
@@ -15,12 +11,6 @@ export class DatabaseClock {
 
   constructor(clock: Clock) {
     this.#clock = clock;
-  }
-
-  /** @throws Refused, ConnectionLost */
-  async read(connection: Connection): Promise<void> {
-    const [row] = await connection.query(READ, []);
-    this.see(number(row ?? [], 0));
   }
 
   see(now: number): void {

@@ -67,13 +67,7 @@ export function isReadOnly(error: Refused): boolean {
   return error.code === READ_ONLY;
 }
 
-/** What a caller may assume of a call that failed. */
-export interface Failed {
-  /** Whether the call stores elements: a full disk is then its own answer. */
-  readonly inserts: boolean;
-}
-
-/** A refused call as the port has it: nothing of it happened. */
-export function refusedError(error: Refused, { inserts }: Failed): QuaysideError {
-  return refusedByStore(error, error.code === DISK_FULL && inserts);
+/** The port's error for a rejected call. @param stores whether it stores elements: a full disk is then an error of its own */
+export function refusedError(error: Refused, stores: boolean): QuaysideError {
+  return refusedByStore(error, error.code === DISK_FULL && stores);
 }

@@ -114,8 +114,8 @@ export class Expirer {
   /** When the last full pass ended (monotonic), and how long it took. */
   #fullAt = Number.NEGATIVE_INFINITY;
   #fullCostMs = 0;
-  /** The earliest expiry of elements that expired before they were stored, or that a take found. */
-  #foundAt = Number.POSITIVE_INFINITY;
+  /** The earliest moment that was added since the last look began: it may be long ago, if a pop of an element was undone. */
+  #addedAt = Number.POSITIVE_INFINITY;
   #maxRows = MAX_ROWS;
   #pauseMs = 0;
   #pauseUntil = Number.NEGATIVE_INFINITY;
@@ -128,20 +128,10 @@ export class Expirer {
     });
   }
 
-  /** Something expires at that moment. If that is past, as after an undone take, looks have gone beyond it. */
+  /** Something expires at that moment. */
   add(at: number): void {
-    if (at <= this.#context.clock.now) this.found(at);
-    else this.#lower(at);
-  }
-
-  #lower(at: number): void {
     if (at < this.#nextAt) this.#nextAt = at;
-  }
-
-  /** Elements that expired at that moment or later are there still. */
-  found(at: number): void {
-    this.#foundAt = Math.min(this.#foundAt, at);
-    this.#nextAt = Number.NEGATIVE_INFINITY;
+    if (at < this.#addedAt) this.#addedAt = at;
   }
 
   /** When it has to run next by the database's clock; null: nothing expires. */
@@ -209,10 +199,9 @@ export class Expirer {
     const costs = agoMs < this.#fullCostMs * FULL_LOOK_PAUSE;
     this.#isFull = !costs && (this.#wantsFull || agoMs >= FULL_LOOK_EVERY_MS);
     this.#wantsFull &&= !this.#isFull;
-    const lookBack = { dueAt: this.#passedAt - LOOK_BACK_MS, seq: 0 };
-    const elements = { dueAt: Math.min(lookBack.dueAt, this.#foundAt - 1), seq: 0 };
-    this.#foundAt = Number.POSITIVE_INFINITY;
-    if (!this.#isFull) return { leases: lookBack, elements };
+    const from = { dueAt: Math.floor(Math.min(this.#passedAt - LOOK_BACK_MS, this.#addedAt - 1)), seq: 0 };
+    this.#addedAt = Number.POSITIVE_INFINITY;
+    if (!this.#isFull) return { leases: from, elements: from };
     this.#fullCostMs = 0;
     return FULL;
   }
@@ -230,11 +219,10 @@ export class Expirer {
         const done = { dueAt: now - LOOK_BACK_MS, seq: 0 };
         this.#pass =
           more.size === 0 ? null : { leases: more.get('xl') ?? done, elements: more.get('xe') ?? done };
-        this.#lower(more.size === 0 ? (numberOrNull(row, 5) ?? Number.POSITIVE_INFINITY) : now);
+        const nextAt = more.size === 0 ? (numberOrNull(row, 5) ?? Number.POSITIVE_INFINITY) : now;
+        this.#nextAt = Math.min(this.#nextAt, this.#addedAt, nextAt);
         if (row[6] === 'true') this.#wantsFull = true;
         if (more.size > 0) continue;
-        // Found while the pass had begun: the next one begins there.
-        if (this.#foundAt !== Number.POSITIVE_INFINITY) this.#lower(Number.NEGATIVE_INFINITY);
         this.#passedAt = now;
         if (this.#isFull) this.#fullAt = monotonic();
       } else {

@@ -3,7 +3,7 @@
 // columns and returns results by their number: `insert.ts`, `take.ts`, `settle.ts`, `expire.ts`, `scan.ts`, `counts.ts`, and
 // `queues.ts` for the rest; `sql.ts` has what statements share, `statement.ts` and `arrays.ts` their parameters. `registry.ts` knows
 // queues and computes ids, `watermark.ts` where reads begin, `content.ts` and `ids.ts` how elements are stored. `schema.ts` has the tables.
-// `link.ts` keeps a connection (`connection.ts`, `session.ts`) open. All else, such as `housekeeping.ts`, runs on the auxiliary one, `side.ts`.
+// `link.ts` keeps a connection (`connection.ts`) open. All else, such as `housekeeping.ts`, runs on the auxiliary one, `side.ts`.
 
 import { BufferedStats } from '../../engine/buffered-stats.ts';
 import type { Definitions } from '../../engine/definitions.ts';
@@ -24,11 +24,13 @@ import { Ids } from './ids.ts';
 import { Link } from './link.ts';
 import type { Context } from './operations.ts';
 import { Prober } from './prober.ts';
+import { PING } from './queues.ts';
 import { Registry } from './registry.ts';
 import { prepareSchema } from './schema.ts';
 import { readSettings, type Settings } from './settings.ts';
 import { Side } from './side.ts';
 import { channelOf, PostgresSignaller } from './signaller.ts';
+import { number } from './statement.ts';
 import { PostgresCounters } from './stats.ts';
 import { PostgresStorage } from './storage.ts';
 
@@ -150,8 +152,7 @@ class PostgresEngine implements Engine {
     await this.#batcher.stop();
     await this.#signaller.stop();
     await this.#stats.stop(this.#second.connection !== null);
-    this.#side.stop();
-    await Promise.all([this.#main.stop(), this.#second.stop(), this.#listener.stop()]);
+    await Promise.all([this.#main.stop(), this.#side.stop(), this.#listener.stop()]);
   }
 
   /** What this node remembers about the store may be about another one: after a failover, or a restore. */
@@ -160,7 +161,8 @@ class PostgresEngine implements Engine {
     expirer.reset();
     registry.forgetPlaces();
     ids.setTag(await prepareSchema(connection, this.#settings));
-    await clock.read(connection);
+    const [row = []] = await connection.query(PING, []);
+    clock.see(number(row, 0));
   }
 
   #takeAffected(): QueueKey[] {

@@ -17,7 +17,7 @@ import {
   register,
   withList,
 } from './sql.ts';
-import { Columns, number, type Parameter, type Row, type Statement, text } from './statement.ts';
+import { Columns, everyKind, number, type Parameter, type Row, type Statement, text } from './statement.ts';
 
 /** Which of the rarer things some element of a statement has; each costs something, so each has a text of its own. */
 export interface ElementKinds {
@@ -44,7 +44,7 @@ interface NewRow {
   readonly settled: number;
 }
 
-function newColumns({ shared, keyed }: ElementKinds): Columns<NewRow> {
+const columnsFor = everyKind((shared, keyed): Columns<NewRow> => {
   const columns = new Columns<NewRow>();
   if (shared) {
     columns.text('subscriptions', ({ subscriptions }) =>
@@ -66,22 +66,7 @@ function newColumns({ shared, keyed }: ElementKinds): Columns<NewRow> {
     .text('fingerprint', ({ element: { fingerprint } }) =>
       fingerprint == null ? null : Buffer.from(fingerprint),
     );
-}
-
-const COLUMNS = new Map(
-  [false, true].flatMap((shared) =>
-    [false, true].map((keyed): [string, Columns<NewRow>] => [
-      `${shared} ${keyed}`,
-      newColumns({ shared, keyed }),
-    ]),
-  ),
-);
-
-function columnsFor({ shared, keyed }: ElementKinds): Columns<NewRow> {
-  const columns = COLUMNS.get(`${shared} ${keyed}`);
-  if (columns === undefined) throw new Error('there are columns for each kind');
-  return columns;
-}
+});
 
 /** New elements of one statement, collected, and what the statement needs in addition to their columns. */
 export class NewElements {
@@ -89,16 +74,15 @@ export class NewElements {
   readonly #expirer: Expirer;
   readonly #columns: Columns<NewRow>;
   readonly #rows: NewRow[] = [];
-  readonly #subscriptions = new Set<Subscription>();
+  /** In which something is stored, with the earliest maturity that a producer chose, which may be in the past. */
+  readonly #subscriptions = new Map<Subscription, number>();
   /** By queue and key, the place of the first element. */
   readonly #byKey = new Map<string, number>();
-  /** What matures at a moment of the producer's choice, which may be in the past. */
-  readonly #chosen: { readonly subscription: Subscription; readonly dueAt: number }[] = [];
 
   constructor(kinds: ElementKinds, { registry, expirer }: Context) {
     this.#registry = registry;
     this.#expirer = expirer;
-    this.#columns = columnsFor(kinds);
+    this.#columns = columnsFor(kinds.shared, kinds.keyed);
   }
 
   /** Adds an element, unless an earlier one has its key. Returns the place of the one that stands for it. */
@@ -112,9 +96,8 @@ export class NewElements {
       if (earlier !== undefined) return { at: earlier, isFirst: false };
       this.#byKey.set(name, at);
     }
-    const subscriptions = this.#subscriptionsOf(queue, groups);
     const dueAt = matureAt === null ? null : Math.ceil(matureAt);
-    if (dueAt !== null) for (const subscription of subscriptions) this.#choose(subscription, dueAt);
+    const subscriptions = this.#subscriptionsOf(queue, groups, dueAt ?? Number.POSITIVE_INFINITY);
     if (element.expiresAt != null) this.#expirer.add(element.expiresAt);
     this.#rows.push({ queue, element, subscriptions, dueAt, key, settled });
     return { at, isFirst: true };
@@ -127,13 +110,12 @@ export class NewElements {
 
   /** They are stored, at that moment. A probe may have looked before that, so watermarks are lowered once more. */
   onStored(now: number): void {
-    for (const subscription of this.#subscriptions) subscription.watermark.lower(now);
-    for (const { subscription, dueAt } of this.#chosen) subscription.watermark.lower(dueAt);
+    for (const [{ watermark }, dueAt] of this.#subscriptions) watermark.lower(Math.min(dueAt, now));
   }
 
   /** In the order of {@link storing}'s parameters, without those of its `extra`. */
   values(): Parameter[] {
-    return [...REGISTERED.values([...this.#subscriptions]), ...this.#columns.values(this.#rows)];
+    return [...REGISTERED.values([...this.#subscriptions.keys()]), ...this.#columns.values(this.#rows)];
   }
 
   /** For each element the place of its settlement. */
@@ -141,19 +123,19 @@ export class NewElements {
     return this.#rows.map(({ settled }) => settled);
   }
 
-  #subscriptionsOf(queue: Queue, groups: NewElement['groups']): Subscription[] {
+  #subscriptionsOf(queue: Queue, groups: NewElement['groups'], dueAt: number): Subscription[] {
     const [first] = groups;
     const named = groups.length === 1 && first !== undefined ? groups : new Set(groups);
     const subscriptions: Subscription[] = [];
-    for (const group of named) subscriptions.push(this.#registry.subscription(queue, group));
-    this.#subscriptions.add(queue.whole);
-    for (const subscription of subscriptions) this.#subscriptions.add(subscription);
+    if (!this.#subscriptions.has(queue.whole)) this.#subscriptions.set(queue.whole, Number.POSITIVE_INFINITY);
+    for (const group of named) {
+      const subscription = this.#registry.subscription(queue, group);
+      subscriptions.push(subscription);
+      const earliest = this.#subscriptions.get(subscription);
+      if (earliest === undefined || dueAt < earliest) this.#subscriptions.set(subscription, dueAt);
+      subscription.watermark.lower(dueAt);
+    }
     return subscriptions;
-  }
-
-  #choose(subscription: Subscription, dueAt: number): void {
-    subscription.watermark.lower(dueAt);
-    this.#chosen.push({ subscription, dueAt });
   }
 }
 
@@ -172,7 +154,7 @@ export function storing(
   kinds: ElementKinds,
   { first, window, settled }: { first: number; window: string; settled?: { array: string; done: string } },
 ): string[] {
-  const columns = columnsFor(kinds);
+  const columns = columnsFor(kinds.shared, kinds.keyed);
   const elements = `i AS MATERIALIZED (SELECT nextval('element_seq') AS seq, u.* FROM ${columns.from('u', first + REGISTERED.count)}`;
   const where = settled
     ? ` WHERE ((${settled.array})[u.ord::int] IN (SELECT s.ord FROM ${settled.done} s)) IS TRUE`
@@ -250,15 +232,8 @@ export function insertOperations(context: Context): (kinds: ElementKinds) => Ins
     const prepare = (items: readonly InsertItem[]) => prepareInsert(context, kinds, statement, items);
     return { name, changes: true, stores: true, prepare };
   };
-  const [plain, keyed] = [
-    operation({ shared: false, keyed: false }),
-    operation({ shared: false, keyed: true }),
-  ];
-  const [shared, both] = [
-    operation({ shared: true, keyed: false }),
-    operation({ shared: true, keyed: true }),
-  ];
-  return (kinds) => (kinds.shared ? (kinds.keyed ? both : shared) : kinds.keyed ? keyed : plain);
+  const operations = everyKind((shared, keyed) => operation({ shared, keyed }));
+  return ({ shared, keyed }) => operations(shared, keyed);
 }
 
 function prepareInsert(

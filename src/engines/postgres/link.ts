@@ -8,17 +8,17 @@ import type { Settings } from './settings.ts';
 /** After a failed connect the next one waits this long, doubled each time up to the longest, ± half. */
 const FIRST_BACKOFF_MS = 50;
 const LONGEST_BACKOFF_MS = 1000;
-/** A server that accepts connections and then says nothing must not hold up the next attempt. */
+/** A server that accepts a connection and sends nothing must not delay the next attempt. */
 const OPEN_TIMEOUT_MS = 5000;
-/** A reconnect prepares little; the first connection may bring a large schema up to date. */
+/** A reconnect prepares little; the first connection may wait for another node that creates the schema. */
 const PREPARE_TIMEOUT_MS = 10_000;
-/** How long a goodbye may take before the socket is closed without one. */
+/** How long a graceful close may take before the socket is destroyed. */
 const CLOSE_TIMEOUT_MS = 1000;
 
 export interface LinkEvents {
   /**
-   * A connection was made. It is used by others only when this has resolved; where it rejects, the
-   * connection is given up and another one is tried.
+   * A connection was opened. It is used only after this has resolved; if it rejects, the connection is closed and another one
+   * is tried.
    */
   readonly prepare: (connection: Connection) => Promise<void>;
   /** A connection that was ready is gone. */
@@ -29,7 +29,7 @@ export interface LinkEvents {
 }
 
 /**
- * Keeps one connection open: makes the first, and a new one whenever it ends, with growing pauses.
+ * Keeps one connection open: opens the first, and another one when it ends, with growing pauses.
  *
  * States: new -> `start` -> up <-> away -> `stop` -> stopped.
  */
@@ -46,7 +46,7 @@ export class Link {
   #predecessor: string | null = null;
   #cancelRetry: CancelTimer | null = null;
   #lastReason = '';
-  /** Settles when the attempt that is under way, if any, has ended. */
+  /** Settles when no attempt is in progress. */
   #retrying: Promise<void> = Promise.resolve();
   readonly #stopped = new AbortController();
 
@@ -73,25 +73,25 @@ export class Link {
     return this.#awaySince === null ? 0 : this.#clock.monotonic() - this.#awaySince;
   }
 
-  /** Makes the first connection, trying each host once. @throws Error naming the server and the reason */
+  /** Opens the first connection, trying each host once. @throws Error naming the server and the reason */
   async start(): Promise<void> {
-    const faults: string[] = [];
+    const reasons: string[] = [];
     for (const _ of this.#settings.hosts) {
       try {
         await this.#open(null);
         return;
       } catch (error) {
-        faults.push(withTlsHint(reasonOf(error), TLS_SETTINGS));
+        reasons.push(withTlsHint(reasonOf(error), TLS_SETTINGS));
       }
     }
-    const reason = faults.join(', ');
-    const remedy = reason.includes(';')
+    const reason = reasons.join(', ');
+    const hint = reason.includes(';')
       ? ''
       : '; see that the server runs, and that host, port, user and password are right';
-    throw new Error(`${this.#settings.shown}: ${reason}${remedy}`);
+    throw new Error(`${this.#settings.shown}: ${reason}${hint}`);
   }
 
-  /** Gives the connection up, as after an answer that did not come, and makes a new one. */
+  /** Closes the connection, as after a reply that did not come, and opens another one. */
   drop(reason: string): void {
     const connection = this.#connection;
     if (connection === null) return;
@@ -111,7 +111,7 @@ export class Link {
     cancel();
   }
 
-  /** @param prepareMs how long preparing may take; null where it may take what it takes */
+  /** @param prepareMs how long preparing may take; null: without limit */
   async #open(prepareMs: number | null): Promise<void> {
     const { hosts } = this.#settings;
     const host = hosts[this.#attempts % hosts.length];
@@ -149,12 +149,12 @@ export class Link {
       if (this.#predecessor !== null) await connection.endSession(this.#predecessor);
       await this.#events.prepare(connection);
     } finally {
-      // Or `#stopped` would keep the connection as long as the link lives, and `stop` could not say goodbye.
+      // Otherwise `#stopped` would reference the connection as long as the link exists, and `stop` would destroy it.
       signal.removeEventListener('abort', abandon);
     }
   }
 
-  /** Runs something that a signal can end, with a limit of time, and no longer than until `stop`. */
+  /** Runs something that a signal can end, until a time limit or `stop`. */
   async #within<T>(limitMs: number | null, run: (signal: AbortSignal) => Promise<T>): Promise<T> {
     const late = new AbortController();
     const cancel =
@@ -175,14 +175,14 @@ export class Link {
     this.#awaySince = this.#clock.monotonic();
     this.#log.warn(
       { server: this.#settings.shown, role: this.#role, reason: reason.message },
-      'PostgreSQL is away',
+      'PostgreSQL is unavailable',
     );
     this.#events.lost(reason);
     this.#retryAfter(0);
   }
 
   #retryAfter(delayMs: number): void {
-    // Spread, so that many nodes do not come back in the same instant.
+    // Spread, so that many nodes do not reconnect at the same moment.
     const spreadMs = delayMs / 2 + randomInt(delayMs + 1);
     this.#cancelRetry = this.#clock.after(spreadMs, () => {
       this.#retrying = this.#retry(delayMs);
@@ -195,22 +195,25 @@ export class Link {
       await this.#open(PREPARE_TIMEOUT_MS);
     } catch (error) {
       if (this.#stopped.signal.aborted) return;
-      this.#sayStillAway(reasonOf(error));
+      this.#logUnavailable(reasonOf(error));
       const next = Math.min(Math.max(waitedMs * 2, FIRST_BACKOFF_MS), LONGEST_BACKOFF_MS);
       this.#retryAfter(next);
       return;
     }
     this.#awaySince = null;
     this.#lastReason = '';
-    this.#log.info({ server: this.#settings.shown, role: this.#role }, 'PostgreSQL is back');
+    this.#log.info({ server: this.#settings.shown, role: this.#role }, 'PostgreSQL is available again');
     this.#events.back();
   }
 
-  /** Once for each reason: a server that is away for a day must not fill the log. */
-  #sayStillAway(reason: string): void {
+  /** Once for each reason: a server that is unavailable for a day must not fill the log. */
+  #logUnavailable(reason: string): void {
     if (reason === this.#lastReason) return;
     this.#lastReason = reason;
-    this.#log.warn({ server: this.#settings.shown, role: this.#role, reason }, 'PostgreSQL is still away');
+    this.#log.warn(
+      { server: this.#settings.shown, role: this.#role, reason },
+      'PostgreSQL is still unavailable',
+    );
   }
 }
 

@@ -2,7 +2,7 @@ import type { EngineLog } from '../../engine/engine.ts';
 import type { Clock } from '../../util/clock.ts';
 import type { Subscription } from './registry.ts';
 import type { Side } from './side.ts';
-import { number, numberOrNull, type Row, type Statement } from './statement.ts';
+import { flag, number, numberOrNull, type Row, type Statement } from './statement.ts';
 import { type Probed, TAKEN_BETWEEN_PROBES } from './watermark.ts';
 
 /**
@@ -15,11 +15,25 @@ const PROBE: Statement = {
       + pg_stat_get_xact_blocks_fetched('delivery_waiting'::regclass) AS pages)
     SELECT f.due_at, f.seq, now_ms(), extract(epoch FROM clock_timestamp() - statement_timestamp()) * 1000,
       pg_stat_get_xact_blocks_fetched('delivery'::regclass)
-      + pg_stat_get_xact_blocks_fetched('delivery_waiting'::regclass) - b.pages
+      + pg_stat_get_xact_blocks_fetched('delivery_waiting'::regclass) - b.pages, extract(epoch FROM clock_timestamp()) * 1000
     FROM b LEFT JOIN LATERAL (SELECT due_at, seq FROM delivery
       WHERE subscription = $1::bigint AND lease_until IS NULL AND (due_at, seq) >= ($2::bigint, $3::bigint)
       ORDER BY due_at, seq LIMIT 1) f ON true`,
 };
+
+/**
+ * The start of the oldest batch in flight of any node, or of this statement. It is sent before the probe: what the probe does
+ * not see is of a transaction that began earlier and is listed here, or of one that began later. The second column tells whether
+ * transactions of some node are hidden: it has another user, or the server does not track activities.
+ */
+const OLDEST_BATCH: Statement = {
+  name: 'oldest batch',
+  text: `SELECT extract(epoch FROM least(statement_timestamp(), min(xact_start))) * 1000,
+      coalesce(bool_or(coalesce(state, 'disabled') = 'disabled'), false)
+    FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'quayside main %'`,
+};
+/** A batch takes no longer: what is assumed of batches that are hidden. */
+const MAX_BATCH_MS = 5000;
 
 /** At once. Others wait for their turn, the one that has waited longest first. */
 const MAX_PROBES = 2;
@@ -74,10 +88,12 @@ export class Prober {
     const done = subscription.watermark.probing(from, now);
     this.#probing.add(subscription);
     const values = [subscription.idText, String(from.dueAt), String(from.seq)];
-    this.#side
-      .ask({ statement: PROBE, values })
+    Promise.all([
+      this.#side.ask({ statement: OLDEST_BATCH, values: [] }),
+      this.#side.ask({ statement: PROBE, values }),
+    ])
       .then(
-        ([row]) => done(readProbe(row ?? [])),
+        ([[oldest = []], [row = []]]) => done(readProbe(oldest, row)),
         (error: unknown) => {
           done(null);
           this.#log.info(
@@ -93,8 +109,9 @@ export class Prober {
   }
 }
 
-function readProbe(row: Row): Probed {
+function readProbe(oldest: Row, row: Row): Probed {
   const dueAt = numberOrNull(row, 0);
   const first = dueAt === null ? null : { dueAt, seq: number(row, 1) };
-  return { first, now: number(row, 2), costMs: number(row, 3), pages: number(row, 4) };
+  const inFlightMs = Math.max(number(row, 5) - number(oldest, 0), flag(oldest, 1) ? MAX_BATCH_MS : 0);
+  return { first, now: number(row, 2), inFlightMs, costMs: number(row, 3), pages: number(row, 4) };
 }

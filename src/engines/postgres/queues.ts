@@ -65,7 +65,10 @@ export function declareOperation(sets: boolean): Operation<DeclareItem, void> {
         statement,
         values: [...REGISTERED.values(items.map(({ queue }) => queue.whole)), ...DECLARED.values(items)],
       },
-      read: () => items.map(() => undefined),
+      read: () => {
+        for (const { queue, options } of items) queue.mayDie ||= options?.deadLetter != null;
+        return items.map(() => undefined);
+      },
     }),
   };
 }
@@ -109,7 +112,7 @@ export const USAGE_OPERATION: Operation<string, Usage> = {
   }),
 };
 
-const PING: Statement = { name: 'ping', text: 'SELECT now_ms()' };
+export const PING: Statement = { name: 'ping', text: 'SELECT now_ms()' };
 
 /** Reads the database's clock. */
 export const PING_OPERATION: Operation<null, number> = {

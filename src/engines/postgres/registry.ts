@@ -61,11 +61,14 @@ export class Queue {
   groups: ReadonlySet<GroupName> = new Set();
   groupsReadAt = Number.NEGATIVE_INFINITY;
   usedIn = 0;
+  /** Whether failed elements may become dead letters: by the namespace's policy, or as `declare` stored. */
+  mayDie: boolean;
 
   constructor(key: QueueKey, policy: NamespacePolicy | null) {
     this.key = key;
     this.policy = policy;
     this.limit = groupLimitOf(policy);
+    this.mayDie = policy?.deadLetter != null;
     this.nsText = Buffer.from(key.ns);
     this.nameText = Buffer.from(key.name);
     this.whole = new Subscription(this, PLAIN_GROUP);

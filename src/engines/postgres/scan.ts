@@ -6,7 +6,7 @@ import { decodeBody, decodeHead } from './content.ts';
 import type { Context } from './operations.ts';
 import type { Subscription } from './registry.ts';
 import { NOW, withList } from './sql.ts';
-import { number, numberOrNull, type Row, type Statement, text } from './statement.ts';
+import { everyKind, number, numberOrNull, type Row, type Statement, text } from './statement.ts';
 
 export interface ScanItem extends ScanOptions {
   readonly subscription: Subscription;
@@ -76,10 +76,8 @@ export function scanOperations(context: Context): (item: ScanItem) => ScanOperat
       },
     };
   };
-  const [whole, wholeByIds] = [operation(true, false), operation(true, true)];
-  const [bare, bareByIds] = [operation(false, false), operation(false, true)];
-  return ({ bodies, seqs }) =>
-    bodies ? (seqs === null ? whole : wholeByIds) : seqs === null ? bare : bareByIds;
+  const operations = everyKind(operation);
+  return ({ bodies, seqs }) => operations(bodies, seqs !== null);
 }
 
 /** The sort key of a row: its state's place in `DELIVERY_STATES`, a moment, and an element's number. */

@@ -1,6 +1,6 @@
 import { SETTLED, type SettleItem, type SettleOutcome, type SettleResult } from '../../engine/storage.ts';
 import { ownerNumber } from '../../model/owner.ts';
-import { int4Array } from './arrays.ts';
+import { idArray, int4Array } from './arrays.ts';
 import { type Item, type Operation, type Prepared, RETRY } from './batcher.ts';
 import { encodeChanges, encodeReason } from './content.ts';
 import { parseToken, type Token } from './ids.ts';
@@ -210,29 +210,46 @@ function releaseColumns(): Columns<Ref> {
     .bigint('due', ({ item: { action } }) =>
       action.kind === 'release' && action.dueAt != null ? Math.ceil(action.dueAt) : null,
     )
-    .bool('counts', ({ item: { action } }) => 'countTry' in action && action.countTry);
+    .bool('counts', counts)
+    .text('reason', ({ item: { action } }) => encodeReason('reason' in action ? action.reason : null));
 }
 
-/** Releases of reservations that count no try: the short form of {@link changeOperation}, for what a consumer never saw. */
-function releaseOperation(context: Context): SettleOperation {
-  const columns = releaseColumns();
-  const changed = `g AS (UPDATE delivery d SET lease_until = NULL, token = NULL, due_at = ${DUE} FROM r, t
-    WHERE ${MAY_CHANGE} RETURNING r.ord, d.subscription, d.due_at)`;
+function counts({ item: { action } }: Ref): boolean {
+  return 'countTry' in action && action.countTry;
+}
+
+/**
+ * Releases of reservations that cannot become dead letters, as no try is counted or the queue has no dead-letter queue: the
+ * short form of {@link changeOperation}. If another node has declared a dead-letter queue, nothing happens, and the long form
+ * does it.
+ */
+function releaseOperation(context: Context, onRace: SettleOperation): SettleOperation {
+  const columns = releaseColumns().id('queue', ({ queue }) => queue.whole.id);
+  const mayDie = `b AS MATERIALIZED (SELECT s.id FROM subscription s WHERE s.id = ANY ($${columns.count + 1}::bigint[]) AND s.max_tries > 0)`;
+  const changed = `g AS (UPDATE delivery d SET lease_until = NULL, token = NULL, due_at = ${DUE}, tries = d.tries + r.counts::int,
+      reason = CASE WHEN r.counts THEN r.reason ELSE d.reason END FROM r, t
+    WHERE ${MAY_CHANGE} AND (r.counts AND r.queue IN (SELECT b.id FROM b)) IS NOT TRUE RETURNING r.ord, d.subscription, d.due_at)`;
   const counted = count('gc', 'g', { waiting: 'count(*)', reserved: '-count(*)', bytes: '0' });
   const statement = {
     name: 'release',
-    text: `${withList(NOW, refs(columns), changed, counted)} ${outcomes('NULL::bigint')}`,
+    text: `${withList(NOW, refs(columns), mayDie, changed, counted)} ${outcomes('NULL::bigint')}`,
   };
-  return settleOperation(statement, false, (items) => {
+  const prepare = (items: readonly Ref[]): Prepared<SettleResult> => {
     lowerWatermarks(items, context);
+    const counting = new Set(items.filter(counts).map(({ queue }) => queue.whole.id));
     return {
-      query: { statement, values: columns.values(items) },
+      query: { statement, values: [...columns.values(items), idArray([...counting])] },
       read: (rows) => {
         lowerWatermarks(items, context);
-        return readOutcomes(items, rows, isDone);
+        const results = readOutcomes(items, rows, isDone);
+        for (const [place, ref] of items.entries()) {
+          if (results[place] === RETRY && counts(ref)) ref.queue.mayDie = true;
+        }
+        return results;
       },
     };
-  });
+  };
+  return { ...settleOperation(statement, false, prepare), onRace };
 }
 
 /**
@@ -263,7 +280,6 @@ function changeOperation(context: Context): SettleOperation {
   const target = ({ item: { action } }: Ref) => (action.kind === 'move' ? action : null);
   const columns = releaseColumns()
     .bool('dies', ({ item: { action } }) => action.kind === 'dead-letter')
-    .text('reason', ({ item: { action } }) => encodeReason('reason' in action ? action.reason : null))
     .text('to_ns', (ref) => textOrNull(target(ref)?.to.ns))
     .text('to_name', (ref) => textOrNull(target(ref)?.to.name))
     .text('to_groups', (ref) => groupsText(target(ref)?.groups))
@@ -383,16 +399,13 @@ export function settlements(context: Context): (item: SettleItem) => Item<unknow
   const [finish, finishInStream] = [finishOperation(false), finishOperation(true)];
   const transfer = transferOperation(context, { shared: false, keyed: false });
   const transferAny = transferOperation(context, { shared: true, keyed: true });
-  const [extend, release, change] = [
-    extendOperation(context),
-    releaseOperation(context),
-    changeOperation(context),
-  ];
+  const [extend, change] = [extendOperation(context), changeOperation(context)];
+  const release = releaseOperation(context, change);
 
   const operationFor = ({ item, queue, isWaiting }: Ref): SettleOperation => {
     const { action } = item;
     if (action.kind === 'extend') return extend;
-    if (action.kind === 'release' && !action.countTry && !isWaiting) return release;
+    if (action.kind === 'release' && !isWaiting && !(action.countTry && queue.mayDie)) return release;
     if (action.kind !== 'finish') return change;
     const inserts = action.inserts ?? [];
     if (inserts.length === 0) return queue.isStream ? finishInStream : finish;

@@ -1,39 +1,63 @@
+import { DeadlineQueue, Expiring } from '../../engine/deadline-queue.ts';
 import { isUnreachable } from '../../engine/pending-limit.ts';
 import { NOT_REACHABLE, unavailable, unknownOutcome } from '../../engine/store-failures.ts';
 import type { Clock } from '../../util/clock.ts';
+import { TIMEOUT_MS } from './batcher.ts';
 import { ConnectionLost, Refused, refusedError } from './errors.ts';
 import type { Link } from './link.ts';
 import type { Query, Row } from './statement.ts';
 
-/** As in `batcher.ts`: a caller has its result, or a clear error, within this time. */
-const ANSWER_WITHIN_MS = 4500;
-/** Calls without an answer, at most. Each is small, so a count bounds their memory. */
-const MOST_CALLS = 5000;
+/** Calls without a reply, at most. Each is small, so a count bounds their memory. */
+const MAX_CALLS = 5000;
 
-/** A call that has no connection yet. */
-interface Waiting {
-  readonly resume: () => void;
-  readonly refuse: () => void;
+const NO_CONNECTION = new ConnectionLost('There is no connection.');
+const NO_REPLY = new ConnectionLost('No reply in time.');
+
+class Call extends Expiring {
+  readonly query: Query;
+  readonly changes: boolean;
+  readonly deadlineAt: number;
+  isSent = false;
+  readonly resolve: (rows: Row[]) => void;
+  readonly reject: (error: Error) => void;
+  readonly #side: Side;
+
+  constructor(
+    side: Side,
+    { query, changes, deadlineAt }: { query: Query; changes: boolean; deadlineAt: number },
+    { resolve, reject }: { resolve: (rows: Row[]) => void; reject: (error: Error) => void },
+  ) {
+    super();
+    this.#side = side;
+    this.query = query;
+    this.changes = changes;
+    this.deadlineAt = deadlineAt;
+    this.resolve = resolve;
+    this.reject = reject;
+  }
+
+  expire(): void {
+    this.#side.onExpired(this);
+  }
 }
 
 /**
- * The second connection, for all that is not about the elements of one queue and must not hold those up:
- * definitions, statistics, signals, housekeeping. Each query is a transaction of its own; there is no order
- * among them but that in which they are sent.
+ * The auxiliary connection, for all that is not about the elements of one queue and must not delay those: definitions,
+ * statistics, signals, housekeeping. Each query is a transaction of its own; they are executed in the order in which they are sent.
  */
 export class Side {
   readonly #link: Link;
-  readonly #clock: Clock;
-  readonly #waiting = new Set<Waiting>();
-  #calls = 0;
+  readonly #deadlines: DeadlineQueue;
+  /** Those that are not settled. */
+  readonly #calls = new Set<Call>();
   #stopped = false;
 
   constructor(link: Link, clock: Clock) {
     this.#link = link;
-    this.#clock = clock;
+    this.#deadlines = new DeadlineQueue(clock, TIMEOUT_MS);
   }
 
-  /** A question. @throws QuaysideError `storage-unavailable` */
+  /** A query that changes nothing. @throws QuaysideError `storage-unavailable` */
   ask(query: Query): Promise<Row[]> {
     return this.#run(query, false);
   }
@@ -45,71 +69,55 @@ export class Side {
 
   /** There is a connection again. */
   resume(): void {
-    for (const { resume } of [...this.#waiting]) resume();
+    for (const call of [...this.#calls]) if (!call.isSent) this.#send(call);
   }
 
-  /** Nobody waits for a connection any more. */
-  stop(): void {
+  /** Rejects calls that wait for a connection, and closes it after the others. */
+  async stop(): Promise<void> {
     this.#stopped = true;
-    for (const { refuse } of [...this.#waiting]) refuse();
+    for (const call of [...this.#calls]) if (!call.isSent) this.#fail(call, NO_CONNECTION);
+    await this.#link.stop();
+    this.#deadlines.stop();
   }
 
-  async #run(query: Query, changes: boolean): Promise<Row[]> {
-    if (this.#stopped || isUnreachable(this.#link.awayMs)) throw away();
-    if (this.#calls >= MOST_CALLS) throw unavailable(NOT_REACHABLE, new Error('Too many calls wait.'));
-    this.#calls += 1;
-    try {
-      return await this.#send(query, changes);
-    } finally {
-      this.#calls -= 1;
-    }
+  onExpired(call: Call): void {
+    this.#fail(call, NO_REPLY);
+    if (call.isSent) this.#link.drop('it does not reply');
   }
 
-  #send({ statement, values }: Query, changes: boolean): Promise<Row[]> {
+  #run(query: Query, changes: boolean): Promise<Row[]> {
+    if (this.#stopped || isUnreachable(this.#link.awayMs) || this.#calls.size >= MAX_CALLS)
+      return Promise.reject(unavailable(NOT_REACHABLE, NO_CONNECTION));
     return new Promise((resolve, reject) => {
-      let isSent = false;
-      const lost = (error: Error): Error =>
-        changes ? unknownOutcome(error) : unavailable(NOT_REACHABLE, error);
-      const cancel = this.#clock.after(ANSWER_WITHIN_MS, () => {
-        this.#waiting.delete(waiting);
-        reject(isSent ? lost(new ConnectionLost('No answer in time.')) : away());
-        if (isSent) this.#link.drop('it does not answer');
-      });
-      const waiting: Waiting = {
-        refuse: () => {
-          this.#waiting.delete(waiting);
-          cancel();
-          reject(away());
-        },
-        resume: () => {
-          const { connection } = this.#link;
-          if (connection === null) return;
-          this.#waiting.delete(waiting);
-          isSent = true;
-          connection.query(statement, values).then(
-            (rows) => {
-              cancel();
-              resolve(rows);
-            },
-            (error: unknown) => {
-              cancel();
-              reject(
-                error instanceof Refused ? refusedError(error, { inserts: false }) : lost(asError(error)),
-              );
-            },
-          );
-        },
-      };
-      this.#waiting.add(waiting);
-      waiting.resume();
+      const deadlineAt = this.#deadlines.next();
+      const call = new Call(this, { query, changes, deadlineAt }, { resolve, reject });
+      this.#calls.add(call);
+      this.#deadlines.add(call);
+      this.#send(call);
     });
   }
-}
 
-function away(): Error {
-  return unavailable(NOT_REACHABLE, new ConnectionLost('There is no connection.'));
-}
+  #send(call: Call): void {
+    const { connection } = this.#link;
+    if (connection === null) return;
+    call.isSent = true;
+    connection.query(call.query.statement, call.query.values).then(
+      (rows) => {
+        this.#settle(call);
+        call.resolve(rows);
+      },
+      (error: Error) => this.#fail(call, error),
+    );
+  }
 
-function asError(error: unknown): Error {
-  return error instanceof Error ? error : new Error(String(error));
+  #fail(call: Call, error: Error): void {
+    this.#settle(call);
+    if (error instanceof Refused) call.reject(refusedError(error, false));
+    else call.reject(call.isSent && call.changes ? unknownOutcome(error) : unavailable(NOT_REACHABLE, error));
+  }
+
+  #settle(call: Call): void {
+    this.#calls.delete(call);
+    this.#deadlines.remove(call);
+  }
 }

@@ -84,6 +84,19 @@ export class Columns<T> {
   }
 }
 
+/**
+ * Variants of something by three properties, made once: a statement that does less costs less, so each has a text of its own.
+ * Returns the one with the given properties.
+ */
+export function everyKind<T>(
+  create: (a: boolean, b: boolean, c: boolean) => T,
+): (a: boolean, b: boolean, c?: boolean) => T {
+  const variants = Array.from({ length: 8 }, (_, bits) =>
+    create((bits & 1) !== 0, (bits & 2) !== 0, (bits & 4) !== 0),
+  );
+  return (a, b, c = false) => variants[(a ? 1 : 0) + (b ? 2 : 0) + (c ? 4 : 0)] as T;
+}
+
 /** The place, from 0, of the row that a result is about: its first column. */
 export function placeOf(row: Row): number {
   return number(row, 0) - 1;

@@ -50,6 +50,21 @@ const BODY_BYTES = 1024 * 1024;
 /** Of a statement that may read or change very much: no other call should wait for it. */
 const A_BATCH: CallSize = { bytes: 0, rows: BATCH_ROWS };
 
+function operationsOf(context: Context) {
+  return {
+    declare: declareOperation(false),
+    declareOptions: declareOperation(true),
+    insert: insertOperations(context),
+    take: takeOperations(context),
+    settlement: settlements(context),
+    undo: undoOperations(context),
+    scan: scanOperations(context),
+    purge: purgeOperations(),
+    counts: countsOperation(context),
+    streamCounts: streamCountsOperation(context),
+  };
+}
+
 /** The Storage port: each operation becomes items for the batcher. What their statements do is in the operations' files. */
 export class PostgresStorage implements Storage {
   readonly capabilities: StorageCapabilities = {
@@ -67,16 +82,7 @@ export class PostgresStorage implements Storage {
   readonly #batcher: Batcher;
   readonly #housekeeping: Housekeeping;
   readonly #takeAffected: () => QueueKey[];
-  readonly #declare = declareOperation(false);
-  readonly #declareOptions = declareOperation(true);
-  readonly #insert: ReturnType<typeof insertOperations>;
-  readonly #take: ReturnType<typeof takeOperations>;
-  readonly #settlement: ReturnType<typeof settlements>;
-  readonly #undo: ReturnType<typeof undoOperations>;
-  readonly #scan: ReturnType<typeof scanOperations>;
-  readonly #purge = purgeOperations();
-  readonly #counts: ReturnType<typeof countsOperation>;
-  readonly #streamCounts: ReturnType<typeof streamCountsOperation>;
+  readonly #operations: ReturnType<typeof operationsOf>;
 
   /** @param takeAffected returns the queues that gained eligible elements since its last call */
   constructor(
@@ -91,13 +97,7 @@ export class PostgresStorage implements Storage {
     this.#batcher = batcher;
     this.#housekeeping = housekeeping;
     this.#takeAffected = takeAffected;
-    this.#insert = insertOperations(context);
-    this.#take = takeOperations(context);
-    this.#settlement = settlements(context);
-    this.#undo = undoOperations(context);
-    this.#scan = scanOperations(context);
-    this.#counts = countsOperation(context);
-    this.#streamCounts = streamCountsOperation(context);
+    this.#operations = operationsOf(context);
   }
 
   now(): number {
@@ -105,7 +105,7 @@ export class PostgresStorage implements Storage {
   }
 
   async declare(keys: readonly QueueKey[], options: QueueOptions | null = null): Promise<void> {
-    const operation = options === null ? this.#declare : this.#declareOptions;
+    const operation = options === null ? this.#operations.declare : this.#operations.declareOptions;
     const items = keys.map((key) => {
       const queue = this.#context.registry.queue(key);
       return { operation, item: { queue, options }, queues: [queue] };
@@ -127,7 +127,7 @@ export class PostgresStorage implements Storage {
     const size = { bytes: weigh(elements), rows: elements.length };
     const uses = queue.limit === null ? size : { ...size, uses: [{ queue, groups: groupsOf(elements) }] };
     return this.#batcher.submit(
-      this.#insert(kindsOf(queue, elements)),
+      this.#operations.insert(kindsOf(queue, elements)),
       { queue, elements, onRepeat },
       queue,
       uses,
@@ -146,7 +146,7 @@ export class PostgresStorage implements Storage {
     };
     const size = { bytes: 0, rows: options.count };
     return this.#batcher.submit(
-      this.#take(item),
+      this.#operations.take(item),
       item,
       queue,
       item.seqs === null
@@ -171,7 +171,7 @@ export class PostgresStorage implements Storage {
         rows += 1;
       }
     }
-    return this.#batcher.submitAll(items.map(this.#settlement), {
+    return this.#batcher.submitAll(items.map(this.#operations.settlement), {
       bytes,
       rows,
       ...(uses.length === 0 ? {} : { uses }),
@@ -181,7 +181,7 @@ export class PostgresStorage implements Storage {
   async undoTake(key: QueueKey, deliveries: readonly Delivery[]): Promise<void> {
     const queue = this.#context.registry.queue(key);
     const size = { bytes: weigh(deliveries), rows: deliveries.length };
-    await this.#batcher.submit(this.#undo(queue), { queue, deliveries }, queue, size);
+    await this.#batcher.submit(this.#operations.undo(queue), { queue, deliveries }, queue, size);
   }
 
   scan(key: QueueKey, options: ScanOptions): Promise<ScanPage> {
@@ -194,7 +194,7 @@ export class PostgresStorage implements Storage {
       seqs: options.ids === undefined ? null : this.#seqs(options.ids),
     };
     const size = { bytes: 0, rows: options.limit, returned: options.bodies ? MAX_RETURNED_BYTES : 0 };
-    return this.#batcher.submit(this.#scan(item), item, queue, size);
+    return this.#batcher.submit(this.#operations.scan(item), item, queue, size);
   }
 
   /**
@@ -206,7 +206,11 @@ export class PostgresStorage implements Storage {
     const isWaiting = states.includes('ready') && states.includes('scheduled');
     const all = ['waiting', 'reserved', 'waiting'] as const;
     const steps = !isWaiting ? [...new Set(states)] : states.includes('reserved') ? all : all.slice(0, 1);
-    const items = steps.map((state) => ({ operation: this.#purge(state), item: queue, queues: [queue] }));
+    const items = steps.map((state) => ({
+      operation: this.#operations.purge(state),
+      item: queue,
+      queues: [queue],
+    }));
     const done = await this.#batcher.submitAll(items, A_BATCH);
     return {
       removed: done.reduce((sum, { removed }) => sum + removed, 0),
@@ -218,10 +222,10 @@ export class PostgresStorage implements Storage {
     const { registry } = this.#context;
     const queue = registry.queue(key);
     if (group === undefined && queue.isStream) {
-      return this.#batcher.submit(this.#streamCounts, queue, queue, A_BATCH);
+      return this.#batcher.submit(this.#operations.streamCounts, queue, queue, A_BATCH);
     }
     const subscription = group === undefined ? queue.whole : registry.subscription(queue, group);
-    const counts = await this.#batcher.submit(this.#counts, subscription, queue);
+    const counts = await this.#batcher.submit(this.#operations.counts, subscription, queue);
     return { ...counts, groups: new Map() };
   }
 

@@ -8,7 +8,16 @@ import { drawToken, type Token, tokenText } from './ids.ts';
 import type { Context } from './operations.ts';
 import type { Subscription } from './registry.ts';
 import { CONTENT_BYTES, count, finishShared, NOW, WENT_WAITING, withList } from './sql.ts';
-import { Columns, number, numberOrNull, placeOf, type Row, type Statement, text } from './statement.ts';
+import {
+  Columns,
+  everyKind,
+  number,
+  numberOrNull,
+  placeOf,
+  type Row,
+  type Statement,
+  text,
+} from './statement.ts';
 
 export interface TakeItem extends TakeOptions {
   readonly subscription: Subscription;
@@ -39,17 +48,16 @@ interface Request {
   count: number;
 }
 
-const POPS = new Columns<Request>()
-  .id('subscription', ({ subscription }) => subscription.id)
-  .int('n', (request) => request.count)
-  .bigint('from_due', ({ subscription }) => subscription.watermark.place.dueAt)
-  .bigint('from_seq', ({ subscription }) => subscription.watermark.place.seq);
+function popColumns(): Columns<Request> {
+  return new Columns<Request>()
+    .id('subscription', ({ subscription }) => subscription.id)
+    .int('n', (request) => request.count)
+    .bigint('from_due', ({ subscription }) => subscription.watermark.place.dueAt)
+    .bigint('from_seq', ({ subscription }) => subscription.watermark.place.seq);
+}
 
-const RESERVES = new Columns<Request>()
-  .id('subscription', ({ subscription }) => subscription.id)
-  .int('n', (request) => request.count)
-  .bigint('from_due', ({ subscription }) => subscription.watermark.place.dueAt)
-  .bigint('from_seq', ({ subscription }) => subscription.watermark.place.seq)
+const POPS = popColumns();
+const RESERVES = popColumns()
   .bigint('lease', ({ leaseMs }) => Math.ceil(leaseMs))
   .bigint('token', ({ token }) => token?.number ?? null)
   .bytea('secret', ({ token }) => token?.secret ?? null)
@@ -134,20 +142,9 @@ export function takeOperations(context: Context): (item: TakeItem) => TakeOperat
       prepare: (items) => prepareTake(context, kind, statement, items),
     };
   };
-  const both = (shared: boolean, byIds: boolean) => ({
-    pop: operation({ reserves: false, shared, byIds }),
-    reserve: operation({ reserves: true, shared, byIds }),
-  });
-  const [plain, stream, plainByIds, streamByIds] = [
-    both(false, false),
-    both(true, false),
-    both(false, true),
-    both(true, true),
-  ];
-  return ({ subscription: { queue }, seqs, leaseMs }) => {
-    const operations = queue.isStream ? (seqs ? streamByIds : stream) : seqs ? plainByIds : plain;
-    return leaseMs === null ? operations.pop : operations.reserve;
-  };
+  const operations = everyKind((reserves, shared, byIds) => operation({ reserves, shared, byIds }));
+  return ({ subscription: { queue }, seqs, leaseMs }) =>
+    operations(leaseMs !== null, queue.isStream, seqs !== null);
 }
 
 function prepareTake(
@@ -231,7 +228,7 @@ function readTaken(
     clock.see(now);
     prober.took(subscription, deliveries.length);
     const [wasCut, expiredAt] = [(numberOrNull(row, 5) ?? 0) >= MAX_RETURNED_BYTES, numberOrNull(row, 6)];
-    if (expiredAt !== null) expirer.found(expiredAt);
+    if (expiredAt !== null) expirer.add(expiredAt);
     // If the database's clock was set forward, the limit was wrong; it is right the next time.
     const isCut = wasCut || expiredAt !== null || now > until;
     const next = isCut ? now : prober.lookAgainAt(subscription, now, numberOrNull(row, 1));

@@ -15,11 +15,10 @@ const FULL_PROBE_PAUSE = 20;
 /** Pages that a probe from the start may read before a watermark is worth its inexactness: about half a millisecond. */
 const CHEAP_PAGES = 64;
 /**
- * How far a watermark stays behind the present: longer than a batch may take (`BATCH_TIMEOUT_MS` in `batcher.ts`, and what a
- * session may still do after it), since what a slow batch stores is due before what others stored and committed
- * in that time. Anything that comes even later is found by the next full probe.
+ * How far a watermark stays behind the start of the oldest batch in flight, for clocks that are read at different moments. What
+ * a slow batch stores is due before what others stored and committed while it ran.
  */
-const LAG_MS = 5000;
+const MARGIN_MS = 100;
 
 /**
  * The low watermark of a subscription: where its waiting deliveries begin, as far as this node knows.
@@ -103,13 +102,15 @@ export interface Probed {
   readonly first: Place | null;
   /** The database's clock. */
   readonly now: number;
+  /** How long the oldest batch of any node that the probe did not see may have been in flight. */
+  readonly inFlightMs: number;
   /** What the probe cost: time, and pages of table and index, which do not depend on what else runs. */
   readonly costMs: number;
   readonly pages: number;
 }
 
-function placeAt({ first, now }: Probed): Place {
-  const latest = now - LAG_MS;
+function placeAt({ first, now, inFlightMs }: Probed): Place {
+  const latest = now - inFlightMs - MARGIN_MS;
   return first !== null && first.dueAt < latest ? first : { dueAt: latest, seq: 0 };
 }
 
