@@ -14,7 +14,7 @@ const CONTROL = /[\u0000-\u001f\u007f-\u009f]/;
 const utf8 = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
 
 /**
- * The user name and password of a Basic header (RFC 7617), or null where it is anything else: another
+ * The user name and password of a Basic header (RFC 7617), or null if it is anything else: another
  * scheme, base64 that is not canonical, bytes that are not UTF-8, control characters, no colon.
  */
 export function readBasic(authorization: string): BasicCredentials | null {

@@ -17,7 +17,7 @@ export interface KnownLoginsLog {
 }
 
 /**
- * Which names logged in from which networks within the last 30 days: these are not locked out by strangers. The pairs
+ * Which names logged in from which networks within the last 30 days: others cannot lock them out. The pairs
  * are kept in a file, because a restart is when all clients log in again. It holds nothing that helps to log in.
  */
 export class KnownLogins implements Service {

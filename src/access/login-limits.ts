@@ -26,7 +26,7 @@ const NAME = { burst: 100, refillMs: 1_000 };
 /**
  * How often passwords may be guessed (reliability, S4). Each limit leaves a way in for the user itself:
  * - (name, network) has a limit of its own: failures elsewhere, or of other names, do not count.
- * - A pair that was right lately is not subject to what strangers can use up, the limits of its name and of its
+ * - A pair that was right lately is not subject to what anybody can use up, the limits of its name and of its
  *   network. Its own limit slows it down before it rejects.
  * - The limit of a name alone is far above, and slows down before it rejects.
  */

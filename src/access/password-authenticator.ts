@@ -93,7 +93,7 @@ export class PasswordAuthenticator implements Authenticator {
   });
   readonly #limits: LoginLimits;
   readonly #verify: typeof passwordMatches;
-  /** Keys are digests with this secret, so that the maps hold no password and lookup time tells nothing. */
+  /** Keys are digests with this secret, so that the maps hold no password and lookup time reveals nothing. */
   readonly #secret = randomBytes(32).toString('base64url');
   /** One entry for each (name, password) that was right; the one used longest ago first. */
   readonly #remembered = new Map<string, Remembered>();
@@ -101,7 +101,7 @@ export class PasswordAuthenticator implements Authenticator {
   readonly #wrong = new Map<string, Wrong>();
   /** Checks that run or wait; the same credentials from the same network share one. */
   readonly #checks = new Map<string, Promise<User>>();
-  /** Of every user that somebody may still be logged in as. */
+  /** Of every user who may still be logged in. */
   readonly #passwords = new WeakMap<User, StoredPassword>();
   #accounts: ReadonlyMap<string, Account>;
   #decoy: Argon2Hash;

@@ -25,7 +25,7 @@ export function readStoredPassword(stored: string): StoredPassword {
   return { kind: 'plain', digest: digest(Buffer.from(stored)) };
 }
 
-/** Makes the PHC string of a new password. @throws Error where it is empty or too long */
+/** Makes the PHC string of a new password. @throws Error if it is empty or too long */
 export async function hashPassword(password: string): Promise<string> {
   const message = Buffer.from(password);
   if (message.length === 0) throw new Error('is empty');

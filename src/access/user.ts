@@ -23,7 +23,7 @@ export interface User {
 }
 
 /**
- * Why a user may not do something in a namespace; null where it may. One that the user may not see is answered
+ * Why a user may not do something in a namespace; null if they may. One that the user may not see is answered
  * like one that is not there.
  */
 export function refusal(user: User, right: Right, namespace: string): QuaysideError | null {

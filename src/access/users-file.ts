@@ -32,7 +32,7 @@ export async function newAdministrator(): Promise<NewAdministrator> {
 
 /**
  * The users that the server made itself, in its data folder: `{"admin": {"password": "$argon2id$…"}}`.
- * Used only where the configuration names no users.
+ * Used only if the configuration names no users.
  */
 export class UsersFile {
   readonly path: string;
@@ -41,7 +41,7 @@ export class UsersFile {
     this.path = path;
   }
 
-  /** Null where there is no file. @throws UsersFileError where it cannot be read or used */
+  /** Null if there is no file. @throws UsersFileError if it cannot be read or used */
   async read(): Promise<UserDefinition[] | null> {
     let text: string;
     try {

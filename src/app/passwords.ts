@@ -59,7 +59,7 @@ Its hash is in ${usersFileOf(config).path}. A server that runs takes it on SIGHU
 }
 
 /**
- * Asks for a password without showing it, or takes the first line of a pipe. Null where the user gave up.
+ * Asks for a password without showing it, or takes the first line of a pipe. Null if the user gave up.
  * Never from the command line: everybody may list the arguments of a process.
  */
 export async function readPassword(source: PasswordSource, question: string): Promise<string | null> {

@@ -2,14 +2,14 @@ import type { Engine } from '../engine/engine.ts';
 import { NODE_CHECK, type ReadyReport } from '../http/options.ts';
 import type { Clock } from '../util/clock.ts';
 
-/** An engine that has not answered after this long is taken to be away. Probes wait for a second, by default. */
+/** An engine that has not replied after this long is reported as unavailable. Probes wait for a second, by default. */
 const PING_MS = 800;
 
 const OK = 'ok';
 
 /**
  * Whether this node should get requests: it has started, does not stop, and an engine answers. One of several
- * that is away is reported and no more: a client that is sent to another node finds it away there, too, and the
+ * that is unavailable is reported and no more: it is most likely unavailable to other nodes, too, and the
  * namespaces of the others would be cut off for nothing.
  */
 export class Readiness {

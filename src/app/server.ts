@@ -59,7 +59,7 @@ interface Running {
   readonly exchanges: Exchanges;
   readonly authenticator: PasswordAuthenticator;
   readonly http: FrontEnd<HttpServer>;
-  /** The front ends besides HTTP that have a port. */
+  /** The front ends other than HTTP that have a port. */
   readonly sessions: readonly FrontEnd<SessionServer>[];
 }
 
@@ -94,7 +94,7 @@ export class Server implements Service {
     return this.#started.http.url;
   }
 
-  /** Addresses of the front ends besides HTTP, by name. @throws Error before `start` has resolved */
+  /** Addresses of the front ends other than HTTP, by name. @throws Error before `start` has resolved */
   get otherUrls(): Readonly<Record<string, string>> {
     return Object.fromEntries(this.#started.sessions.map(({ name, url }) => [name, url]));
   }
@@ -321,7 +321,7 @@ export class Server implements Service {
     return exchanges;
   }
 
-  /** Starts parts that do not depend on each other. @throws Error if the server was stopped meanwhile */
+  /** Starts parts that do not depend on each other. @throws Error if the server was stopped by then */
   async #startParts(...parts: readonly Service[]): Promise<void> {
     await this.#stack.startAll(parts);
     this.#checkNotStopping();

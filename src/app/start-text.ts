@@ -6,7 +6,7 @@ export interface StartFacts {
   /** Null if it could not be written. */
   readonly pidFile: string | null;
   readonly url: string;
-  /** Addresses of the front ends besides HTTP. */
+  /** Addresses of the front ends other than HTTP. */
   readonly otherUrls: readonly string[];
   /** Of the configuration, in its order. */
   readonly namespaces: readonly string[];

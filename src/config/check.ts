@@ -106,7 +106,7 @@ function checkListening(group: string, { host, tls, insecure }: Listening, repor
   );
 }
 
-/** The mode of a Unix socket says who may connect, and nobody in between can listen. */
+/** The mode of a Unix socket says who may connect, and the traffic stays on this machine. */
 function checkSocket({ tls }: Listening, report: Report): void {
   if (process.platform === 'win32') {
     report(['http', 'host'], 'is a Unix socket, which Windows does not have', 'Name an address');

@@ -33,7 +33,7 @@ export interface EnvironmentOverlay extends ConfigNotes {
 export interface EnvironmentSetting {
   readonly variable: string;
   readonly path: Path;
-  /** Of the option's declared type where the text allows it; else the text, for the check to refuse. */
+  /** Of the option's declared type where the text allows it; else the text, which the check rejects. */
   readonly value: unknown;
 }
 

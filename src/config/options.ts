@@ -5,7 +5,7 @@ import Type, { type Static, type TProperties } from 'typebox';
  * environment, `--help`, `--print-config` and the table in `docs/configuration.md` all come from here.
  *
  * Lengths are in seconds, sizes in bytes. `secret` marks what is masked when shown, wholly or as
- * a URL, and may be given by a file (`…_FILE`); `hint` says what to do where the value is wrong.
+ * a URL, and may be given by a file (`…_FILE`); `hint` says what to do if the value is wrong.
  */
 
 /** Keys that are not declared are errors. */
@@ -36,7 +36,7 @@ const INSECURE = Type.Boolean({
   description: 'allows listening beyond this machine without TLS: passwords then travel in the clear',
 });
 
-/** A front end besides HTTP: off unless it is given a port. Its users are those of `http.users`. */
+/** A front end other than HTTP: off unless it is given a port. Its users are those of `http.users`. */
 const frontEndOptions = <More extends TProperties>(
   name: string,
   path: string,

@@ -27,7 +27,7 @@ export const RENAMED: readonly { readonly from: Path; readonly to: Path }[] = [
   { from: ['http', 'openMetrics'], to: ['http', 'metricsWithoutLogin'] },
 ];
 
-/** The schema of whatever is named freely under a map option; undefined where the option is no map. */
+/** The schema of whatever is named freely under a map option; undefined if the option is no map. */
 export function entrySchema(schema: OptionSchema): OptionSchema | undefined {
   return schema.patternProperties && Object.values(schema.patternProperties)[0];
 }
@@ -103,7 +103,7 @@ export function variableName(path: Path): string {
 
 /** `bodyLimit` -> `BODY_LIMIT` */
 export function segmentOf(name: string): string {
-  return name.replace(/[A-Z]/g, (letter) => `_${letter}`).toUpperCase();
+  return name.replace(/[A-Z]/g, (capital) => `_${capital}`).toUpperCase();
 }
 
 /** One option, as the help and `docs/configuration.md` show it. */

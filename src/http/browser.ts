@@ -8,7 +8,7 @@ import { METHODS } from './route.ts';
 /**
  * Rejects what a browser sends on behalf of a page of another site (decisions, "Requests in general").
  *
- * A browser adds remembered Basic credentials by itself, and a GET pops: an image tag on a stranger's page
+ * A browser adds remembered Basic credentials by itself, and a GET pops: an image tag on a foreign page
  * would empty a queue. Programs send none of these headers and pass. A page of an allowed origin names it in
  * `Origin` whenever it may read the response, and passes whatever its site.
  * @returns the allowed origin that the page is of, or null: its responses get CORS headers
@@ -49,7 +49,7 @@ function isOwnOrigin(origin: string, host: string | null): boolean {
   return lower === `http://${authority}` || lower === `https://${authority}`;
 }
 
-/** The response headers that a page may read besides element headers. */
+/** The response headers that a page may read in addition to element headers. */
 const EXPOSED =
   'x-ks-id, x-ks-tries, x-ks-mature, x-ks-lease, x-ks-lease-until, x-ks-repeated, x-ks-loops, content-encoding, link, allow, retry-after';
 

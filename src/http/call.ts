@@ -55,7 +55,7 @@ export class HttpCall {
     this.#head = head;
   }
 
-  /** Who asks. Only for routes that strangers may not call. */
+  /** The authenticated user. Only for routes that need one. */
   get user(): User {
     return present(this.#user);
   }
@@ -64,7 +64,7 @@ export class HttpCall {
     this.#user = user;
   }
 
-  get isStranger(): boolean {
+  get isAnonymous(): boolean {
     return this.#user === null;
   }
 
@@ -158,7 +158,7 @@ export class HttpCall {
 
   /**
    * Answers JSON that is made in pieces. Between two of them other requests are served, and the next one waits for
-   * the client to read. Resolves when all of it is written, or the client has gone.
+   * the client to read. Resolves when all of it is written, or the client has disconnected.
    */
   async jsonPieces(pieces: Iterable<string>, more: readonly string[] = []): Promise<void> {
     const texts: string[] = [];
@@ -193,7 +193,7 @@ export class HttpCall {
     this.#observe();
   }
 
-  /** Resolves when the client has read, or has gone. */
+  /** Resolves when the client has read, or has disconnected. */
   #drained(): Promise<void> {
     const { promise, resolve } = Promise.withResolvers<void>();
     this.answer.once('drain', resolve);
@@ -263,7 +263,7 @@ export class HttpCall {
     return headers;
   }
 
-  /** Answers an error, whatever was thrown. Harmless where the client has gone or an answer has begun. */
+  /** Answers an error, whatever was thrown. Harmless if the client has disconnected or a response has begun. */
   fail(thrown: unknown): void {
     this.request.discard();
     const error = this.front.errorOf(thrown, this);

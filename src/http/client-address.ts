@@ -4,7 +4,7 @@ import type { Networks } from '../access/networks.ts';
 /** Of each header. About twenty addresses of IPv6. */
 const MAX_LENGTH = 1_024;
 
-/** What proxies said of where a request comes from; null if they said nothing. */
+/** The headers by which proxies name the address of a client; null if not sent. */
 export interface ForwardedHeaders {
   /** `X-Forwarded-For`, all lines joined. */
   readonly forwardedFor: string | null;
@@ -16,7 +16,7 @@ export interface ForwardedHeaders {
  * The address that a request comes from: its peer, or what trusted proxies say of it. Each proxy appends who it got the
  * request from, so the list is read from its end, as long as those who wrote it are trusted; what stands before that
  * may be invented. A client can send the header that its proxy leaves alone: if both headers are sent and differ,
- * neither is believed. Nor are headers longer than a chain of proxies makes: strangers send them.
+ * neither is believed. Nor are headers longer than a chain of proxies makes: anonymous clients send them, too.
  */
 export function clientAddress(peer: string, headers: ForwardedHeaders, trusted: Networks): string {
   const { forwardedFor, forwarded } = headers;

@@ -2,10 +2,10 @@ import type { ErrorCode, QuaysideError } from '../model/errors.ts';
 import type { HttpCall } from './call.ts';
 import { STATUS_CODES } from './node-http.ts';
 
-/** How HTTP says one error. */
+/** How HTTP reports one error. */
 interface HttpError {
   readonly status: number;
-  /** `Retry-After` where the error itself does not know: for what passes by itself. */
+  /** `Retry-After` if the error itself has none: for what passes by itself. */
   readonly retryAfterMs?: number;
   /** Where the spec or the decisions name one other than the standard's. */
   readonly reason?: string;

@@ -4,13 +4,13 @@ import { checkContentHeader, ELEMENT_HEADER_PREFIX } from '../model/headers.ts';
 import { LIMITS } from '../model/limits.ts';
 import { quote } from '../util/quote.ts';
 
-/** The headers of a request that mean something to this server; null where one was not sent. */
+/** The headers of a request that mean something to this server; null if not sent. */
 export interface RequestHead {
   host: string | null;
   authorization: string | null;
   contentType: string | null;
   contentEncoding: string | null;
-  /** -1 where none was sent. The parser has checked it. */
+  /** -1 if not sent. The parser has checked it. */
   contentLength: number;
   accept: string | null;
   prefer: string | null;

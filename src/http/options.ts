@@ -16,7 +16,7 @@ export interface HttpOptions {
   readonly bodyLimit: number;
   /** PEM contents; null: plain HTTP. */
   readonly tls: TlsMaterial | null;
-  /** Origins (`https://jobs.example`) whose pages may call from a browser, besides the one that the request's `Host` names. */
+  /** Origins (`https://jobs.example`) whose pages may call from a browser, in addition to the one that the request's `Host` names. */
   readonly allowedOrigins: readonly string[];
   /** Whether `/metrics` is served without credentials. */
   readonly metricsWithoutLogin: boolean;
@@ -39,7 +39,7 @@ export interface HttpOptions {
   readonly drainMs: number;
 }
 
-/** What is used where the configuration says nothing. */
+/** The values of options that the configuration does not set. */
 export const HTTP_DEFAULTS: HttpOptions = {
   host: '127.0.0.1',
   port: 3444,
@@ -56,7 +56,7 @@ export const HTTP_DEFAULTS: HttpOptions = {
   drainMs: 10_000,
 };
 
-/** The part of a {@link ReadyReport} that tells of the node itself. */
+/** The entry of a {@link ReadyReport} that is about the node itself. */
 export const NODE_CHECK = 'node';
 
 /** Whether this node should get requests. */
@@ -95,7 +95,7 @@ export interface HttpParts {
   readonly options: HttpOptions;
   readonly log: LeveledLog;
   readonly clock: Clock;
-  /** The Prometheus text of `/metrics`, without what tells of namespaces that the viewer may not see. */
+  /** The Prometheus text of `/metrics`, without series of namespaces that the viewer may not see. */
   readonly metricsText: (viewer: Pick<User, 'may' | 'maySee'>) => Promise<string>;
   readonly ready: () => Promise<ReadyReport>;
   /** Backs up all engines that can, under that name, or that of the time. */

@@ -45,7 +45,7 @@ interface NumberRange {
   readonly unit: string;
 }
 
-/** A whole number, or `fallback` where it is not given. */
+/** A whole number, or `fallback` if it is not given. */
 export function whole<T>(description: string, range: NumberRange, fallback: T): QueryParameter<number | T> {
   const { from, to, unit } = range;
   return {
@@ -60,7 +60,7 @@ export function whole<T>(description: string, range: NumberRange, fallback: T): 
   };
 }
 
-/** Seconds with or without a fraction, read as milliseconds; `fallback` (ms) where not given. */
+/** Seconds with or without a fraction, read as milliseconds; `fallback` (ms) if not given. */
 export function seconds<T>(description: string, mostMs: number, fallback: T): QueryParameter<number | T> {
   return {
     description,
@@ -102,7 +102,7 @@ export function text(description: string, maxBytes: number): QueryParameter<stri
   };
 }
 
-/** Unix time in seconds, read as milliseconds; null where not given. */
+/** Unix time in seconds, read as milliseconds; null if not given. */
 export function unixTime(description: string): QueryParameter<number | null> {
   return {
     description,
@@ -121,7 +121,7 @@ export function unixTime(description: string): QueryParameter<number | null> {
   };
 }
 
-/** A name as queues and consumers have them; null where not given. */
+/** A name as queues and consumers have them; null if not given. */
 export function nameOf(kind: string, description: string): QueryParameter<string | null> {
   return {
     description,
@@ -131,7 +131,7 @@ export function nameOf(kind: string, description: string): QueryParameter<string
   };
 }
 
-/** What this server made earlier: an id or a token. Null where not given. */
+/** What this server made earlier: an id or a token. Null if not given. */
 export function opaque(description: string): QueryParameter<string | null> {
   return {
     description,
@@ -251,7 +251,7 @@ export class QueryReader<Q extends object> {
   }
 }
 
-/** A part of a query string as it was before it was encoded; null where it is no encoding of UTF-8. */
+/** A part of a query string as it was before it was encoded; null if it is not percent-encoded UTF-8. */
 function decoded(part: string): string | null {
   if (!ENCODED.test(part)) return part;
   try {

@@ -48,7 +48,7 @@ export class HttpServer implements Service {
     return this.#front.requestTimes;
   }
 
-  /** Resolves when it listens; rejects where the address cannot be had. */
+  /** Resolves when it listens; rejects if the address cannot be had. */
   start(): Promise<void> {
     const { host, port } = this.#parts.options;
     const { promise, resolve, reject } = Promise.withResolvers<void>();
@@ -67,7 +67,7 @@ export class HttpServer implements Service {
   }
 
   /**
-   * Lets nobody new in, waits for the answers under way (each with `Connection: close`), then cuts what is
+   * Accepts no further connection, waits for the responses in progress (each with `Connection: close`), then cuts what is
    * left after `drainMs`. Blocked gets end when the broker is drained; call that first.
    */
   stop(): Promise<void> {
@@ -75,7 +75,7 @@ export class HttpServer implements Service {
     return this.#stopping;
   }
 
-  /** Uses another certificate for connections from now on. @throws Error where it cannot be read */
+  /** Uses another certificate for connections from now on. @throws Error if it cannot be read */
   reloadTls(tls: TlsMaterial): void {
     if ('setSecureContext' in this.#server) this.#server.setSecureContext({ ...tls, ...TLS_VERSION });
   }

@@ -60,7 +60,7 @@ export class Take implements Sink {
     this.#call.fail(reason.code === 'pop-timeout' ? this.#timeout(reason) : reason);
   }
 
-  /** A call that gave no tid has one all the same (decisions, "Get and reserve"); mostly nobody asks for it. */
+  /** A call that gave no tid has one all the same (decisions, "Get and reserve"); which is rarely used. */
   #timeout({ code, message, details }: QuaysideError): QuaysideError {
     const tid = details.extra?.tid ?? this.#call.namespace.makeTid();
     return new QuaysideError(code, message, { extra: { ...details.extra, tid } });

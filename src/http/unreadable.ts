@@ -7,7 +7,7 @@ import { errorAnswer } from './errors.ts';
 import { METHODS } from './route.ts';
 
 // What Node's parser refuses never becomes a request. It is answered here, straight on the connection, which
-// then ends: after a line that could not be read, nobody knows where the next request begins.
+// then ends: after a line that could not be read, it is unknown where the next request begins.
 
 const TIMED_OUT = 'ERR_HTTP_REQUEST_TIMEOUT';
 
@@ -21,13 +21,13 @@ interface ParserError extends Error {
 /** Answers bytes that are no request, or one that did not come to its end in time. */
 export function answerUnreadable(thrown: Error, socket: Duplex, headers: readonly string[]): void {
   const error = thrown as ParserError;
-  // Anything else is a connection that broke, or one that never became TLS: nobody could read an answer.
+  // Anything else is a connection that broke, or one that never became TLS: no response could be read.
   const isOfHttp = error.code?.startsWith('HPE_') || error.code === TIMED_OUT;
   if (isOfHttp && socket.writable && isQuiet(socket)) endWith(socket, refusal(error), headers);
   else socket.destroy();
 }
 
-/** CONNECT asks for a tunnel, and Node hands over the bare connection. */
+/** CONNECT asks for a tunnel, and Node passes on the bare connection. */
 export function refuseTunnel(socket: Duplex, headers: readonly string[]): void {
   // Node has let go of this socket, and with it of its errors.
   socket.on('error', () => socket.destroy());

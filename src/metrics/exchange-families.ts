@@ -10,7 +10,7 @@ const EXCHANGES_SHOWN = 200;
 const NOTHING: Readonly<DestinationCounters> = { matched: 0, skipped: 0, failed: 0 };
 
 /**
- * What the exchanges of this node did since it started them. Each tells of its source's namespace, as `GET /x` does,
+ * What the exchanges of this node did since it started them. Each is about its source's namespace, as `GET /x` does,
  * and of a destination's if it names that.
  */
 export function exchangeFamilies(exchanges: Pick<Exchanges, 'overview'>): Family[] {
@@ -76,7 +76,7 @@ function straySamples(exchange: ExchangeOverview): MetricSample[] {
   );
 }
 
-/** @param namespaces that it tells of in addition to the source's */
+/** @param namespaces that it is about in addition to the source's */
 function sample(
   { id, declaration }: ExchangeOverview,
   more: MetricSample['labels'],

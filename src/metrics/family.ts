@@ -13,7 +13,7 @@ export interface MetricSample {
   readonly value: number;
   /** Of one series of a histogram: `_bucket`, `_sum`, `_count` behind the family's name. */
   readonly metricName?: string;
-  /** What it tells of: only those who may see all of these see it. Not given: everybody does. */
+  /** The namespaces that it is about: shown only to viewers who may see all of them. Not given: shown to all. */
   readonly namespaces?: readonly string[];
   /** Whether it takes the right `read` in these, as for queues, whose names and sizes a writer does not see elsewhere. */
   readonly needsRead?: true;

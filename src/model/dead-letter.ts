@@ -1,8 +1,8 @@
 import { bytesOfText } from '../util/byte-text.ts';
 import type { ElementHeaders, ElementId } from './element.ts';
 
-/** What a dead letter says of the element that it was, beside that one's own headers. */
-export interface LetterFacts {
+/** What the headers of a dead letter add about the element that it was. */
+export interface DeadLetterFacts {
   /** The queue that it left, in bytes as headers are. */
   readonly from: string;
   /** When it was moved. */
@@ -11,14 +11,14 @@ export interface LetterFacts {
   readonly tries: number;
   /** The id that it had there. */
   readonly id: ElementId;
-  /** Why it was moved; null or not given: nobody said. */
+  /** Why it was moved; null or not given: unknown. */
   readonly reason?: string | null;
 }
 
 /** Names the first id of a dead letter: that of the element which its producer inserted. */
 export const ORIGIN_ID = 'x-ks-origin-id';
 
-/** The headers that tell of the last move. */
+/** The headers that describe the last move. */
 const MOVE_HEADERS: ReadonlySet<string> = new Set([
   'x-dl-from-queue',
   'x-dl-at',
@@ -27,13 +27,13 @@ const MOVE_HEADERS: ReadonlySet<string> = new Set([
 ]);
 
 /** The headers that are written on dead letters. */
-export const LETTER_HEADERS: ReadonlySet<string> = new Set([...MOVE_HEADERS, ORIGIN_ID]);
+export const DEAD_LETTER_HEADERS: ReadonlySet<string> = new Set([...MOVE_HEADERS, ORIGIN_ID]);
 
 /**
  * The headers of an element that is moved to a dead-letter queue (decisions, "Dead letter"). Those of an earlier
  * move, if it was moved back and failed again, are replaced; the first id stays.
  */
-export function letterHeaders(headers: ElementHeaders, facts: LetterFacts): ElementHeaders {
+export function deadLetterHeaders(headers: ElementHeaders, facts: DeadLetterFacts): ElementHeaders {
   const { from, at, tries, id, reason = null } = facts;
   let isMovedAgain = false;
   const kept: string[] = [];

@@ -5,7 +5,7 @@
 /** Opaque, unique in the namespace, URL-safe, at most 64 characters. Assigned by the engine at insertion. */
 export type ElementId = string;
 
-/** The name of a consumer group. A plain queue has one group, {@link PLAIN_GROUP}, that nobody names. */
+/** The name of a consumer group. A plain queue has one group, {@link PLAIN_GROUP}, that is never named. */
 export type GroupName = string;
 
 /** The one unnamed group of a plain queue. */
@@ -23,7 +23,7 @@ export const NO_HEADERS: ElementHeaders = Object.freeze([]);
 /** What the producer gave and every consumer gets back, byte for byte and character for character. */
 export interface ElementContent {
   readonly body: Uint8Array;
-  /** The `content-type` as it came; null where the producer gave none. */
+  /** The `content-type` as it came; null if the producer gave none. */
   readonly contentType: string | null;
   /** The `content-encoding` as it came; the body is never decoded. */
   readonly contentEncoding: string | null;
@@ -32,7 +32,7 @@ export interface ElementContent {
 
 /** An element on its way in. */
 export interface NewElement extends ElementContent {
-  /** Before this moment (ms since 1970) nobody gets it. Null: `delayMs` after the engine's now. */
+  /** Before this moment (ms since 1970) it is not delivered. Null: `delayMs` after the engine's now. */
   readonly matureAt: number | null;
   /** Used where `matureAt` is null; 0 means eligible at once. */
   readonly delayMs: number;

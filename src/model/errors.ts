@@ -58,7 +58,7 @@ export const ERROR_CODES = [
 
 export type ErrorCode = (typeof ERROR_CODES)[number];
 
-/** More than the sentence: facts that a front end may show beside it. Never a secret, never a body. */
+/** More than the sentence: facts that a front end may show with it. Never a secret, never a body. */
 export interface ErrorDetails {
   /** The parameter, header or field that was wrong. */
   readonly parameter?: string;
@@ -68,7 +68,7 @@ export interface ErrorDetails {
   readonly extra?: Readonly<Record<string, unknown>>;
 }
 
-/** An answer of "no" that a client is meant to read. Anything else that is thrown is a fault of ours. */
+/** An error that a client is meant to read. Anything else that is thrown is a bug or a failure of the server. */
 export class QuaysideError extends Error {
   readonly code: ErrorCode;
   readonly details: ErrorDetails;

@@ -3,10 +3,10 @@ import type { ElementHeaders } from './element.ts';
 import { QuaysideError } from './errors.ts';
 import { LIMITS } from './limits.ts';
 
-// A header goes out of a get's answer as it is stored, so what HTTP cannot carry is refused on its way in,
+// The response to a get has each header as it is stored, so what HTTP cannot carry is rejected at the insert,
 // by whichever protocol it comes: an element whose headers cannot be written would be popped and then lost.
 
-/** What stands before the name of an element header on a wire that has headers of its own beside them. */
+/** The prefix of element headers on a wire that has headers of its own. */
 export const ELEMENT_HEADER_PREFIX = 'x-ks-hdr-';
 
 /** RFC 9110 token, lower-case: header names are compared as bytes everywhere behind the front ends. */
@@ -25,17 +25,17 @@ const NONE: ReadonlySet<string> = new Set();
  * Checks element headers, flat pairs without the `x-ks-hdr-` prefix: names are lower-case tokens, values
  * survive an HTTP answer unchanged, at most 64 pairs and 8 KiB of names and values (decisions, "Elements";
  * reliability F17, F18). Repeated names are the front end's to join. Answers what it was given.
- * @param beside names that the limits are not for, since the service writes them; each as long as a name may be
+ * @param exempt names that the limits are not for, since the service writes them; each as long as a name may be
  * @throws QuaysideError `invalid-header` naming the header
  */
-export function checkHeaders(flat: readonly string[], beside: ReadonlySet<string> = NONE): ElementHeaders {
+export function checkHeaders(flat: readonly string[], exempt: ReadonlySet<string> = NONE): ElementHeaders {
   if (flat.length % 2 !== 0) throw invalidHeader(null, 'Headers come as pairs of name and value.');
   let count = 0;
   let bytes = 0;
   for (let at = 0; at < flat.length; at += 2) {
     const name = flat[at] as string;
     const value = flat[at + 1] as string;
-    const isCounted = !beside.has(name) || value.length > LIMITS.nameBytes;
+    const isCounted = !exempt.has(name) || value.length > LIMITS.nameBytes;
     if (isCounted) count += 1;
     if (count > LIMITS.headerCount) {
       throw invalidHeader(name, `it is one too many, an element has at most ${LIMITS.headerCount} headers`);
@@ -57,7 +57,7 @@ export function checkHeaders(flat: readonly string[], beside: ReadonlySet<string
 /**
  * Checks a `content-type` or `content-encoding` that is to be stored: it survives an HTTP answer unchanged and
  * has at most 255 characters (decisions, "Elements"). The front end has written it as bytes, one character for each.
- * An empty one says nothing, and is answered as null.
+ * An empty one is returned as null.
  * @throws QuaysideError `invalid-header` naming the header
  */
 export function checkContentHeader(

@@ -6,7 +6,7 @@ export const TOKEN_BYTES = 16;
 /** Drawn in one go, since each draw has a fixed cost. */
 const POOL_TOKENS = 512;
 
-/** Draws lease tokens. Nobody who has not been given one can guess it. */
+/** Draws lease tokens, which cannot be guessed. */
 export class LeaseTokens {
   #pool = Buffer.alloc(0);
   #at = 0;

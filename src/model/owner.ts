@@ -8,7 +8,7 @@ const numbers = new Map<string, number>();
 
 /**
  * The number that an engine stores with a reservation for the user who made it: 48 bits of a hash of the name, so
- * that it has the same small size for every name and on every node. 0 stands for nobody.
+ * that it has the same small size for every name and on every node. 0 stands for no user.
  */
 export function ownerNumber(user: string | null | undefined): number {
   if (user === null || user === undefined) return 0;

@@ -1,4 +1,4 @@
-import { LETTER_HEADERS } from './dead-letter.ts';
+import { DEAD_LETTER_HEADERS } from './dead-letter.ts';
 
 // Headers that exchanges write on what they forward.
 export const HOP_COUNT = 'x-hop-count';
@@ -14,5 +14,5 @@ export const SERVICE_HEADERS: ReadonlySet<string> = new Set([
   COPY_COUNT,
   EXCHANGE_NAME,
   EXCHANGE_ERROR,
-  ...LETTER_HEADERS,
+  ...DEAD_LETTER_HEADERS,
 ]);

@@ -11,7 +11,7 @@ export function bytesOfText(text: string): string {
   return ASCII.test(text) ? text : Buffer.from(text, 'utf8').toString('latin1');
 }
 
-/** Bytes as the text that they are in UTF-8; null where they are not UTF-8. */
+/** Bytes as the text that they are in UTF-8; null if they are not UTF-8. */
 export function textOfBytes(bytes: string): string | null {
   if (ASCII.test(bytes)) return bytes;
   try {

@@ -8,7 +8,7 @@ export interface Clock {
   /** Milliseconds from an arbitrary start; never goes back. Lengths are measured with this one. */
   monotonic(): number;
   /**
-   * Calls `run` once, `delayMs` from now at the earliest, and answers a function that prevents it.
+   * Calls `run` once, `delayMs` from now at the earliest, and returns a function that prevents it.
    * Any length is allowed: lengths past the 2^31 ms that a Node timer can hold are split.
    * A pending timer never keeps the process alive.
    */

@@ -1,5 +1,5 @@
 /**
- * The known name that was probably meant: it differs only in case, or by one letter more, less, other or in the
+ * The known name that was probably meant: it differs only in case, or by one character more, less, other or in the
  * wrong place. Null if none is that close.
  * @param minEdited the shortest known name that may differ by more than case
  */

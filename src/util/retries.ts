@@ -4,11 +4,11 @@ interface RetriesParts {
   readonly clock: Clock;
   /** From a failure to the next try. */
   readonly delayMs: number;
-  /** Told of the first failure of work by this name, and no more of it until it has worked. */
+  /** Called at the first failure of work by this name, and not again until it has worked. */
   readonly failed: (name: string, error: unknown) => void;
 }
 
-/** Does work that may fail: again and again, until it works or nobody wants it any more. */
+/** Does work that may fail: again and again, until it works or is no longer wanted. */
 export class Retries {
   readonly #parts: RetriesParts;
   /** What failed last time, by name. */
@@ -38,7 +38,7 @@ export class Retries {
     }
   }
 
-  /** No try is made any more. */
+  /** Ends all retries. */
   stop(): void {
     this.#stopped = true;
     for (const name of [...this.#timers.keys()]) this.#cancel(name);

@@ -1,5 +1,5 @@
 import { MAX_REASON_BYTES } from '../../engine/storage.ts';
-import { letterHeaders } from '../../model/dead-letter.ts';
+import { deadLetterHeaders } from '../../model/dead-letter.ts';
 import type { ElementContent, ElementHeaders } from '../../model/element.ts';
 import { bytesOfText } from '../../util/byte-text.ts';
 import { cutText } from '../../util/cut-text.ts';
@@ -60,7 +60,7 @@ function decodeFirst(json: string): DecodedHead {
 function applied(headers: ElementHeaders, line: Line, ids: Ids): ElementHeaders {
   if (line[0] === 'd') {
     const [, queue, at, tries, seq, reason] = line;
-    return letterHeaders(headers, { from: bytesOfText(queue), at, tries, id: ids.text(seq), reason });
+    return deadLetterHeaders(headers, { from: bytesOfText(queue), at, tries, id: ids.text(seq), reason });
   }
   const [, ...changes] = line;
   const replaced = new Set(changes.filter((_, index) => index % 2 === 0));

@@ -31,10 +31,10 @@ import {
 } from '../schemas.ts';
 
 /** The largest body of a create or a trial: declarations are small, and are parsed on the main thread. */
-const MOST_JSON_BYTES = 65_536;
+const MAX_JSON_BYTES = 65_536;
 /** The header of the create answer that names loops, and its longest value: clients bound all headers together. */
 const LOOPS = 'x-ks-loops';
-const MOST_LOOPS_BYTES = 4096;
+const MAX_LOOPS_BYTES = 4096;
 /** The header of the answer to a change of an exchange that the configuration file declares. */
 const CONFIGURED_NOTE = {
   name: 'x-ks-note',
@@ -256,10 +256,10 @@ async function keyIn(call: HttpCall): Promise<string> {
   return call.front.parts.exchanges.keyOf(checkName('exchange', call.param('id')), call.user);
 }
 
-/** Reads a JSON body. Resolves when `take` has dealt with it; never where none comes. */
+/** Reads a JSON body. Resolves when `take` has dealt with it; never if none comes. */
 function readJson(call: HttpCall, take: (payload: unknown) => Promise<void>): Promise<void> {
   const { promise, resolve } = Promise.withResolvers<unknown>();
-  readBody(call, MOST_JSON_BYTES, (body) => resolve(parseJson(body)));
+  readBody(call, MAX_JSON_BYTES, (body) => resolve(parseJson(body)));
   return promise.then(take);
 }
 
@@ -276,7 +276,7 @@ async function parseJson(body: Buffer): Promise<unknown> {
   }
 }
 
-/** A selector is code that runs on every node: the right `exchange`, beside those of its queues. */
+/** A selector is code that runs on every node: the right `exchange`, in addition to those of its queues. */
 function mustRule(user: User, { src, dst }: Pick<Declaration, 'src' | 'dst'>, within = ''): void {
   const needed = [
     ['exchange', src.ns, 'src.ns'],
@@ -331,10 +331,10 @@ function loopsHeader(loops: LoopIds): string[] {
  */
 function shownLoops(loops: LoopIds): string {
   const [first = '', ...others] = loops.map((loop) => loop.map(encodeURIComponent).join('>'));
-  if (first.length > MOST_LOOPS_BYTES) return first.slice(0, first.lastIndexOf('>', MOST_LOOPS_BYTES));
+  if (first.length > MAX_LOOPS_BYTES) return first.slice(0, first.lastIndexOf('>', MAX_LOOPS_BYTES));
   let shown = first;
   for (const loop of others) {
-    if (shown.length + loop.length + 2 > MOST_LOOPS_BYTES) break;
+    if (shown.length + loop.length + 2 > MAX_LOOPS_BYTES) break;
     shown += `, ${loop}`;
   }
   return shown;

@@ -87,8 +87,8 @@ export function operatorRoutes({ metricsWithoutLogin, version, routes }: Operato
         const report = await call.front.parts.ready();
         const isReady = report.ready && !call.front.isClosing;
         const status = isReady ? 'ready' : 'not ready';
-        const shown = call.isStranger ? { status } : { status, checks: shownChecks(call, report.checks) };
-        const nodes = query.verbose && !call.isStranger ? { nodes: shownNodes(call) } : {};
+        const shown = call.isAnonymous ? { status } : { status, checks: shownChecks(call, report.checks) };
+        const nodes = query.verbose && !call.isAnonymous ? { nodes: shownNodes(call) } : {};
         call.json(
           isReady ? 200 : 503,
           JSON.stringify({ ...shown, ...nodes }),
@@ -139,7 +139,7 @@ export function operatorRoutes({ metricsWithoutLogin, version, routes }: Operato
   ];
 }
 
-/** Of the node itself, and of the engines of namespaces that the user may know of: a URL tells where they are. */
+/** Of the node itself, and of the engines of namespaces that the user may know of: a URL shows where they are. */
 function shownChecks(call: HttpCall, checks: ReadyReport['checks']): ReadyReport['checks'] {
   const shown = new Set([NODE_CHECK]);
   for (const { name, engineUrls } of call.front.parts.broker.namespaces()) {

@@ -1,5 +1,5 @@
 import { EXPIRED, LEASE_EXPIRED } from '../../../engine/storage.ts';
-import { letterHeaders } from '../../../model/dead-letter.ts';
+import { deadLetterHeaders } from '../../../model/dead-letter.ts';
 import { PLAIN_GROUP } from '../../../model/element.ts';
 import { bytesOfText } from '../../../util/byte-text.ts';
 import { fromMore, nameOf, toMore } from '../protocol.ts';
@@ -78,7 +78,7 @@ function toDeadLetterQueue(
   const content = soundContent(store, row);
   if (content === null) return 'not-found';
   const { contentEncoding, headers } = fromMore(content.more);
-  const deadHeaders = letterHeaders(headers, {
+  const deadHeaders = deadLetterHeaders(headers, {
     from: bytesOfText(queue.key.name),
     at: store.now,
     tries,
