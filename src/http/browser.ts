@@ -68,12 +68,12 @@ export function corsHeaders(origin: string, elementHeaders: readonly string[] = 
   ];
 }
 
-/** How long a browser may keep the answer to a preflight, in seconds. */
+/** How long a browser may keep the response to a preflight, in seconds. */
 const PREFLIGHT_AGE = '600';
 const FIELD_NAMES = /^[\w!#$%&'*+.^`|~-]+(?:[\t ]*,[\t ]*[\w!#$%&'*+.^`|~-]+)*$/;
 
 /**
- * Further headers of the answer to a preflight, or null if the request is none. It comes without credentials, so it
+ * Further headers of the response to a preflight, or null if the request is none. It comes without credentials, so it
  * is answered before they are checked, and in the same way for all paths.
  */
 export function preflightHeaders({ method, rawHeaders }: HttpRequest): string[] | null {

@@ -8,7 +8,7 @@ import type { Delivery } from '../model/element.ts';
 import { ELEMENT_HEADER_PREFIX } from '../model/headers.ts';
 import { corsHeaders } from './browser.ts';
 import { clientAddress } from './client-address.ts';
-import { errorAnswer, errorHeaders } from './errors.ts';
+import { errorHeaders, errorResponse } from './errors.ts';
 import type { Front } from './front.ts';
 import type { RequestHead } from './head.ts';
 import type { HttpRequest } from './request.ts';
@@ -21,11 +21,11 @@ const JOINED_BYTES = 4_096;
 const PIECE_LENGTH = 65_536;
 const MAX_LOGGED_PATH = 256;
 
-/** One request on its way to its answer. The front fills it in, step by step; then it is the route's. */
+/** One request on its way to its response. The front fills it in, step by step; then it is the route's. */
 export class HttpCall {
   readonly front: Front;
   readonly request: HttpRequest;
-  readonly answer: ServerResponse;
+  readonly response: ServerResponse;
   /** The target without its query, as it came. */
   path = '';
   /** What follows the `?`. */
@@ -40,11 +40,11 @@ export class HttpCall {
   readonly #startedAt: number;
   #peer: string | null = null;
 
-  constructor(front: Front, request: HttpRequest, answer: ServerResponse) {
+  constructor(front: Front, request: HttpRequest, response: ServerResponse) {
     this.front = front;
     this.#startedAt = front.parts.clock.monotonic();
     this.request = request;
-    this.answer = answer;
+    this.response = response;
   }
 
   get head(): RequestHead {
@@ -151,7 +151,7 @@ export class HttpCall {
     headers.push('content-type', contentType, 'content-length', String(length));
     if (more !== undefined) headers.push(...more);
     // As many bytes as characters: it is ASCII, and Latin-1 is written faster.
-    this.answer.writeHead(status, headers).end(text, length === text.length ? 'latin1' : 'utf8');
+    this.response.writeHead(status, headers).end(text, length === text.length ? 'latin1' : 'utf8');
     this.#observe();
     this.#watchReader();
   }
@@ -179,15 +179,15 @@ export class HttpCall {
     length += Buffer.byteLength(text);
     const headers = this.#headers();
     headers.push('content-type', 'application/json', 'content-length', String(length), ...more);
-    this.answer.writeHead(200, headers);
+    this.response.writeHead(200, headers);
     for (const one of texts) {
       if (this.isGone) break;
-      const wantsMore = this.answer.write(one);
+      const wantsMore = this.response.write(one);
       this.#watchReader();
       await (wantsMore ? turn() : this.#drained());
     }
     if (!this.isGone) {
-      this.answer.end(text);
+      this.response.end(text);
       this.#watchReader();
     }
     this.#observe();
@@ -196,11 +196,11 @@ export class HttpCall {
   /** Resolves when the client has read, or has disconnected. */
   #drained(): Promise<void> {
     const { promise, resolve } = Promise.withResolvers<void>();
-    this.answer.once('drain', resolve);
-    this.answer.once('close', resolve);
+    this.response.once('drain', resolve);
+    this.response.once('close', resolve);
     return promise.finally(() => {
-      this.answer.off('drain', resolve);
-      this.answer.off('close', resolve);
+      this.response.off('drain', resolve);
+      this.response.off('close', resolve);
     });
   }
 
@@ -209,7 +209,7 @@ export class HttpCall {
     const headers = this.#headers();
     if (status !== 204) headers.push('content-length', '0');
     if (more !== undefined) headers.push(...more);
-    this.answer.writeHead(status, headers).end();
+    this.response.writeHead(status, headers).end();
     this.#observe();
   }
 
@@ -233,23 +233,23 @@ export class HttpCall {
       headers.push(ELEMENT_HEADER_PREFIX + name, own[at + 1] as string);
       if (name === ORIGIN_ID) headers.push(name, own[at + 1] as string);
     }
-    this.answer.writeHead(200, headers);
+    this.response.writeHead(200, headers);
     const bytes = Buffer.from(body.buffer, body.byteOffset, body.byteLength);
-    if (bytes.length > JOINED_BYTES) this.answer.end(bytes, written);
-    else this.answer.end(bytes.toString('latin1'), 'latin1', written);
+    if (bytes.length > JOINED_BYTES) this.response.end(bytes, written);
+    else this.response.end(bytes.toString('latin1'), 'latin1', written);
     this.#observe();
     this.#watchReader();
   }
 
   /**
-   * Where the kernel did not take all of the answer at once, the client has to go on reading it: one that does
-   * not, for as long as a request may take, is cut off. Node ends this watch with the answer.
+   * If the kernel did not take all of the response at once, the client has to continue reading it: one that does
+   * not, for as long as a request may take, is cut off. Node ends this watch with the response.
    */
   #watchReader(): void {
-    const { socket } = this.answer;
+    const { socket } = this.response;
     if (socket === null) {
-      // Behind another answer on its connection: when its turn comes, all that it holds is written at once.
-      this.answer.once('socket', () => setImmediate(() => this.#watchReader()));
+      // Behind another response on its connection: when its turn comes, all that it holds is written at once.
+      this.response.once('socket', () => setImmediate(() => this.#watchReader()));
       return;
     }
     if (socket.writableLength === 0) return;
@@ -267,16 +267,16 @@ export class HttpCall {
   fail(thrown: unknown): void {
     this.request.discard();
     const error = this.front.errorOf(thrown, this);
-    if (this.answer.headersSent) {
-      // Half an answer cannot be taken back; cutting it short tells the client that it is not whole.
+    if (this.response.headersSent) {
+      // Half a response cannot be taken back; cutting it short tells the client that it is not whole.
       this.request.socket.destroy();
       return;
     }
-    const { status, reason, contentType, body } = errorAnswer(error, this.#head?.accept ?? null);
+    const { status, reason, contentType, body } = errorResponse(error, this.#head?.accept ?? null);
     const headers = this.#headers();
     headers.push('content-type', contentType, 'content-length', String(Buffer.byteLength(body)));
     headers.push(...errorHeaders(error, this));
-    this.answer.writeHead(status, reason, headers).end(body);
+    this.response.writeHead(status, reason, headers).end(body);
     this.#observe();
   }
 

@@ -10,10 +10,10 @@ interface HttpError {
   /** Where the spec or the decisions name one other than the standard's. */
   readonly reason?: string;
   /** The answer that the spec shows, byte for byte; all others are problem details (RFC 9457). */
-  readonly shown?: ShownAnswer;
+  readonly shown?: SpecResponse;
 }
 
-interface ShownAnswer {
+interface SpecResponse {
   readonly contentType: string;
   readonly body: (error: QuaysideError) => string;
 }
@@ -83,8 +83,8 @@ export function httpError(code: ErrorCode): HttpError {
   return HTTP_ERRORS[code];
 }
 
-/** Ready to be written: an error as an answer, without the headers that all answers have. */
-export interface ErrorAnswer {
+/** Ready to be written: an error as a response, without the headers that all responses have. */
+export interface ErrorResponse {
   readonly status: number;
   readonly reason: string;
   readonly contentType: string;
@@ -92,10 +92,14 @@ export interface ErrorAnswer {
 }
 
 /**
- * An error as an answer: as the spec shows it, or as problem details; always as problem details for a client
+ * An error as a response: as the spec shows it, or as problem details; always as problem details for a client
  * whose `Accept` names them.
  */
-export function errorAnswer(error: QuaysideError, accept: string | null, extra: object = {}): ErrorAnswer {
+export function errorResponse(
+  error: QuaysideError,
+  accept: string | null,
+  extra: object = {},
+): ErrorResponse {
   const { status, reason, shown } = httpError(error.code);
   const standard = STATUS_CODES[status] ?? 'Error';
   const line = { status, reason: reason ?? standard };

@@ -84,7 +84,7 @@ export class Front {
     this.#startedAt = parts.clock.now().toString(36);
   }
 
-  /** Set once the server stops: each answer from then on ends its connection. */
+  /** Set once the server stops: each response from then on ends its connection. */
   get isClosing(): boolean {
     return this.#isClosing;
   }
@@ -128,16 +128,16 @@ export class Front {
       leave();
       throw error;
     }
-    if (call.answer.closed || call.isGone) leave();
-    else call.answer.once('close', leave);
+    if (call.response.closed || call.isGone) leave();
+    else call.response.once('close', leave);
   }
 
   /** Answers a request, now or later. Never throws. */
-  handle(request: HttpRequest, answer: ServerResponse): void {
-    const call = new HttpCall(this, request, answer);
+  handle(request: HttpRequest, response: ServerResponse): void {
+    const call = new HttpCall(this, request, response);
     if (this.parts.options.logsAccess) this.#logAccess(call);
     // Node gives a response its socket when those in front of it on the connection have left.
-    if (answer.socket === null && READ_METHODS.has(request.method)) this.#startInTurn(call);
+    if (response.socket === null && READ_METHODS.has(request.method)) this.#startInTurn(call);
     else this.#start(call);
   }
 
@@ -166,7 +166,7 @@ export class Front {
       return;
     }
     this.#waitingReads.set(socket, waiting + 1);
-    call.answer.once('socket', () => {
+    call.response.once('socket', () => {
       this.#waitingReads.set(socket, (this.#waitingReads.get(socket) ?? 1) - 1);
       // Node is in the middle of handing over the socket, and would take a response for one that was buffered.
       queueMicrotask(() => this.#start(call));
@@ -190,11 +190,11 @@ export class Front {
       socket.destroy();
       return;
     }
-    const answer = new Response(request);
-    answer.assignSocket(socket);
-    answer.shouldKeepAlive = false;
-    answer.once('finish', () => socket.destroySoon());
-    const call = new HttpCall(this, request, answer);
+    const response = new Response(request);
+    response.assignSocket(socket);
+    response.shouldKeepAlive = false;
+    response.once('finish', () => socket.destroySoon());
+    const call = new HttpCall(this, request, response);
     try {
       call.head = readHead(request.rawHeaders, request.httpVersionMinor === 0);
       call.origin = checkPage(call.head, this.#origins);
@@ -204,7 +204,7 @@ export class Front {
       if (this.#isClosing) throw shuttingDown();
       handler.check(request.rawHeaders);
       const { address } = call;
-      answer.detachSocket(socket);
+      response.detachSocket(socket);
       handler.upgrade({ rawHeaders: request.rawHeaders, address, socket, head });
     } catch (error) {
       call.fail(error);
@@ -231,12 +231,12 @@ export class Front {
   #logAccess(call: HttpCall): void {
     const { clock, log } = this.parts;
     const startedAt = clock.monotonic();
-    const { answer } = call;
+    const { response } = call;
     call.keepAddress();
-    answer.once('close', () => {
+    response.once('close', () => {
       const ms = Math.round(clock.monotonic() - startedAt);
       // A client that left before its response began has seen no status.
-      const status = answer.headersSent ? answer.statusCode : null;
+      const status = response.headersSent ? response.statusCode : null;
       log.info({ event: 'access', ...call.logged, status, ms }, 'a request ended');
     });
   }
@@ -310,17 +310,17 @@ export class Front {
       throw new QuaysideError('forbidden', 'This needs an administrator: a user without a list of rights.');
     }
     if (params.namespace !== undefined) this.#enter(call, user, match);
-    const answering = route.handle(call);
-    if (answering !== undefined) answering.catch((error: unknown) => call.fail(error));
-    if (route.isAudited) this.#audit(call, match, answering);
+    const handling = route.handle(call);
+    if (handling !== undefined) handling.catch((error: unknown) => call.fail(error));
+    if (route.isAudited) this.#audit(call, match, handling);
   }
 
   /** Logs who changed what (reliability, S19), once it is done. */
-  #audit({ user }: HttpCall, match: RouteMatch, answering: Promise<void> | void): void {
+  #audit({ user }: HttpCall, match: RouteMatch, handling: Promise<void> | void): void {
     const fields = { ...boundedParams(match), event: 'admin', action: match.route.id, user: user.name };
     const note = (): void => this.parts.log.info(fields, 'an operator acted');
-    if (answering === undefined) note();
-    else answering.then(note, () => {});
+    if (handling === undefined) note();
+    else handling.then(note, () => {});
   }
 
   /** Into the namespace and the queue of the path, if the user may. */

@@ -1,7 +1,7 @@
 import type { ErrorCode } from '../model/errors.ts';
 import { httpError, PROBLEM_JSON } from './errors.ts';
 import { STATUS_CODES } from './node-http.ts';
-import { type AnswerNote, parametersOf, problemsOf, type Route } from './route.ts';
+import { parametersOf, problemsOf, type ResponseNote, type Route } from './route.ts';
 import { Problem } from './schemas.ts';
 
 /** The table of routes as an OpenAPI 3.1 document. A method that shares a row gets an operation id of its own. */
@@ -71,7 +71,7 @@ function operation(route: Route, operationId: string): object {
         content: { [BODY_TYPES[route.body]]: route.request === null ? {} : { schema: route.request } },
       },
     }),
-    responses: { ...answers(route), ...problems(route) },
+    responses: { ...responses(route), ...problems(route) },
   };
 }
 
@@ -102,13 +102,15 @@ function headerParameters({ headers }: Route): object[] {
   );
 }
 
-/** One entry per status: forms of one answer are alternatives of its schema. */
-function answers(route: Route): Record<string, object> {
-  const byStatus = Map.groupBy(route.answers, ({ status }) => status);
-  return Object.fromEntries([...byStatus].map(([status, notes]) => [String(status), answer(notes)]));
+/** One entry per status: forms of one response are alternatives of its schema. */
+function responses(route: Route): Record<string, object> {
+  const byStatus = Map.groupBy(route.responses, ({ status }) => status);
+  return Object.fromEntries(
+    [...byStatus].map(([status, notes]) => [String(status), describeResponse(notes)]),
+  );
 }
 
-function answer(notes: readonly AnswerNote[]): object {
+function describeResponse(notes: readonly ResponseNote[]): object {
   const headers = notes.flatMap((note) => note.headers ?? []);
   const contentType = notes.find((note) => note.contentType !== null)?.contentType;
   const schemas = notes.flatMap(({ schema }) => (schema === undefined ? [] : [schema]));
@@ -127,7 +129,7 @@ function answer(notes: readonly AnswerNote[]): object {
 
 function problems(route: Route): Record<string, object> {
   const byStatus = Map.groupBy(problemsOf(route), (code) => httpError(code).status);
-  const taken = new Set(route.answers.map(({ status }) => status));
+  const taken = new Set(route.responses.map(({ status }) => status));
   return Object.fromEntries(
     [...byStatus]
       .filter(([status]) => !taken.has(status))

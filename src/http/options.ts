@@ -30,12 +30,12 @@ export interface HttpOptions {
   readonly headersTimeoutMs: number;
   /**
    * From the first byte of a request to the last of its body; waiting for an element is not counted. Also how
-   * long a client may take without reading on in its answer.
+   * long a client may take without reading on in its response.
    */
   readonly requestTimeoutMs: number;
   /** How long an idle connection is kept. */
   readonly keepAliveTimeoutMs: number;
-  /** How long `stop` waits for answers under way before it cuts their connections. */
+  /** How long `stop` waits for responses under way before it cuts their connections. */
   readonly drainMs: number;
 }
 

@@ -141,9 +141,9 @@ const NOTHING = Object.freeze({});
  * else as soon as so much has arrived.
  */
 export function readBody(call: HttpCall, limit: number, take: (body: Buffer) => void): void {
-  const { request, head, answer } = call;
+  const { request, head, response } = call;
   if (head.contentLength > limit) throw tooLarge(limit, `has ${head.contentLength} bytes`);
-  if (head.expect !== null && request.httpVersionMinor > 0) answer.writeContinue();
+  if (head.expect !== null && request.httpVersionMinor > 0) response.writeContinue();
   request.claim(limit, {
     bodyEnded(body) {
       try {

@@ -31,8 +31,8 @@ export interface HeaderNote {
   readonly description: string;
 }
 
-/** A good answer of a route, for the documents. */
-export interface AnswerNote {
+/** A successful response of a route, for the documents. */
+export interface ResponseNote {
   readonly status: number;
   readonly description: string;
   /** Null: no body. */
@@ -76,7 +76,7 @@ export interface Route {
   /** The shape of a JSON body, for the documents; null if it takes none. */
   readonly request: TSchema | null;
   readonly headers: readonly HeaderNote[];
-  readonly answers: readonly AnswerNote[];
+  readonly responses: readonly ResponseNote[];
   /** In addition to those that every route may answer with; see {@link problemsOf}. */
   readonly problems: readonly ErrorCode[];
   /** Flat pairs that each response of the route begins with, errors included: pages need a policy of their own. */
@@ -98,7 +98,7 @@ export interface RouteDefinition<Q extends object> {
   readonly query?: Parameters<Q>;
   readonly request?: TSchema;
   readonly headers?: readonly HeaderNote[];
-  readonly answers: readonly AnswerNote[];
+  readonly responses: readonly ResponseNote[];
   readonly problems?: readonly ErrorCode[];
   readonly responseHeaders?: readonly string[];
   handle(call: HttpCall, query: Readonly<Q>): Promise<void> | void;

@@ -10,7 +10,7 @@ export interface RouteMatch {
 /** Finds the row of the table that a method and a path name. */
 export class Router {
   readonly #finder = findMyWay({
-    // A name that is too long gets an answer that says so, from the name's own check.
+    // A name that is too long gets a response that says so, from the name's own check.
     maxParamLength: LIMITS.nameBytes * 100,
   });
 

@@ -1,7 +1,7 @@
 import { type TSchema, Type } from 'typebox';
 import { MAX_LOOP_LENGTH, MAX_LOOPS } from '../exchange/cycles.ts';
 
-// The shapes of JSON answers, for `/openapi.json`. Shown, not enforced: the types of the code enforce them.
+// The shapes of JSON responses, for `/openapi.json`. Shown, not enforced: the types of the code enforce them.
 
 /** A schema that `/openapi.json` holds under this name, so that generated clients have a type of it. */
 export function named<T extends TSchema>($id: string, schema: T): T {

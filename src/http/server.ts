@@ -8,7 +8,7 @@ import { Front } from './front.ts';
 import { createServer } from './node-http.ts';
 import type { HttpOptions, HttpParts } from './options.ts';
 import { HttpRequest } from './request.ts';
-import { answerUnreadable, refuseTunnel } from './unreadable.ts';
+import { refuseTunnel, respondToUnreadable } from './unreadable.ts';
 
 /** Request line and headers together: room for the names and element headers that the limits allow. */
 const HEAD_BYTES = 16_384;
@@ -61,7 +61,7 @@ export class HttpServer implements Service {
     return promise;
   }
 
-  /** From now on each answer ends its connection. To be called before the broker is drained, which ends blocked gets. */
+  /** From now on each response ends its connection. To be called before the broker is drained, which ends blocked gets. */
   drain(): void {
     this.#front.close();
   }
@@ -82,12 +82,12 @@ export class HttpServer implements Service {
 
   #listenTo(server: Server<typeof HttpRequest>): void {
     const front = this.#front;
-    const handle = (request: HttpRequest, answer: ServerResponse): void => front.handle(request, answer);
+    const handle = (request: HttpRequest, response: ServerResponse): void => front.handle(request, response);
     server.on('request', handle);
     // With these two, Node leaves it to us when to say `100 Continue` and what to say of other expectations.
     server.on('checkContinue', handle);
     server.on('checkExpectation', handle);
-    server.on('clientError', (error, socket) => answerUnreadable(error, socket, front.inertHeaders));
+    server.on('clientError', (error, socket) => respondToUnreadable(error, socket, front.inertHeaders));
     server.on('connect', (_request, socket) => refuseTunnel(socket, front.inertHeaders));
     server.on('upgrade', (request, socket, head) => front.upgrade(request, socket as Socket, head));
     server.on('connection', (socket) => {

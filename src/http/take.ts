@@ -29,7 +29,7 @@ export class Take implements Sink {
 
   /** Joins the queue's consumers. @throws QuaysideError `malformed-request` after the client's end, and what `queue.get` throws */
   begin(request: GetRequest): void {
-    const { answer, request: message, isGone } = this.#call;
+    const { response, request: message, isGone } = this.#call;
     if (isGone) return;
     const { socket } = message;
     if (socket.readableEnded) throw halfClosed();
@@ -38,7 +38,7 @@ export class Take implements Sink {
     this.#consumer = consumer;
     const onEnd = (): void => this.#inputEnded();
     socket.on('end', onEnd);
-    answer.on('close', () => {
+    response.on('close', () => {
       socket.off('end', onEnd);
       this.#closed();
     });
@@ -68,7 +68,7 @@ export class Take implements Sink {
 
   /** Once an element is being written, a client that half-closed still reads: only the connection's end undoes that. */
   #inputEnded(): void {
-    if (this.#call.answer.headersSent || this.#call.isGone) return;
+    if (this.#call.response.headersSent || this.#call.isGone) return;
     if (this.#consumer !== null) this.#queue.leave(this.#consumer);
     this.#call.fail(halfClosed());
   }

@@ -3,7 +3,7 @@ import type { Duplex } from 'node:stream';
 import { type ErrorCode, QuaysideError } from '../model/errors.ts';
 import { didYouMean } from '../util/did-you-mean.ts';
 import { quote } from '../util/quote.ts';
-import { errorAnswer } from './errors.ts';
+import { errorResponse } from './errors.ts';
 import { METHODS } from './route.ts';
 
 // What Node's parser refuses never becomes a request. It is answered here, straight on the connection, which
@@ -19,7 +19,7 @@ interface ParserError extends Error {
 }
 
 /** Answers bytes that are no request, or one that did not come to its end in time. */
-export function answerUnreadable(thrown: Error, socket: Duplex, headers: readonly string[]): void {
+export function respondToUnreadable(thrown: Error, socket: Duplex, headers: readonly string[]): void {
   const error = thrown as ParserError;
   // Anything else is a connection that broke, or one that never became TLS: no response could be read.
   const isOfHttp = error.code?.startsWith('HPE_') || error.code === TIMED_OUT;
@@ -34,10 +34,10 @@ export function refuseTunnel(socket: Duplex, headers: readonly string[]): void {
   endWith(socket, unknownMethod('CONNECT'), headers);
 }
 
-/** Whether an answer can be written now without landing in the middle of another one. */
+/** Whether a response can be written now without landing in the middle of another one. */
 function isQuiet(socket: Duplex): boolean {
-  // Node's own field for the answer that is first in the row of this connection, null between answers. If it
-  // still waits for its body or its element, what is written now is its answer.
+  // Node's own field for the response that is first in the row of this connection, null between responses. If it
+  // still waits for its body or its element, what is written now is its response.
   const { _httpMessage: first } = socket as Duplex & { _httpMessage?: ServerResponse | null };
   return !first?.headersSent;
 }
@@ -89,7 +89,7 @@ function refused(code: ErrorCode, message: string): QuaysideError {
 }
 
 function endWith(socket: Duplex, error: QuaysideError, headers: readonly string[]): void {
-  const { status, reason, contentType, body } = errorAnswer(error, null);
+  const { status, reason, contentType, body } = errorResponse(error, null);
   const lines = [`HTTP/1.1 ${status} ${reason}`, `Date: ${new Date().toUTCString()}`];
   for (let at = 0; at + 1 < headers.length; at += 2) lines.push(`${headers[at]}: ${headers[at + 1]}`);
   if (error.code === 'method-not-allowed') lines.push(`allow: ${METHODS.join(', ')}`);

@@ -51,12 +51,12 @@ function codes(text: string): Set<string> {
 describe('docs/protocols/http.md and the code', () => {
   it('list the same operations, methods, paths, rights and statuses', () => {
     const documented = table(PAGE, 'operation');
-    const built = ROUTES.map(({ id, methods, path, access, answers }) => [
+    const built = ROUTES.map(({ id, methods, path, access, responses }) => [
       `\`${id}\``,
       methods.join(', '),
       `\`${path}\``,
       access,
-      [...new Set(answers.map(({ status }) => status))].join(', '),
+      [...new Set(responses.map(({ status }) => status))].join(', '),
     ]);
     assert.deepEqual(documented, built);
   });
@@ -92,8 +92,8 @@ describe('docs/protocols/http.md and the code', () => {
       assert.deepEqual(codes(line), new Set(own));
     });
 
-    it(`list the same headers in the answers of ${route.id}`, () => {
-      const names = route.answers.flatMap(({ headers = [] }) => headers).map(({ name }) => name);
+    it(`list the same headers in the responses of ${route.id}`, () => {
+      const names = route.responses.flatMap(({ headers = [] }) => headers).map(({ name }) => name);
       const section = operationSection(route).toLowerCase();
       for (const name of names) assert.ok(section.includes(`\`${name}\``), name);
       const documented = table(operationSection(route), 'header').map(([name]) => name);
@@ -151,7 +151,7 @@ describe('GET /openapi.json', () => {
           inQuery,
           parametersOf(route).map(([name]) => name),
         );
-        for (const { status } of route.answers) assert.ok(String(status) in operation.responses);
+        for (const { status } of route.responses) assert.ok(String(status) in operation.responses);
         for (const code of problemsOf(route)) {
           assert.ok(String(HTTP_ERRORS[code].status) in operation.responses, `${route.id}: ${code}`);
         }

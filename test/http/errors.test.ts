@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { STATUS_CODES } from 'node:http';
 import { describe, it } from 'node:test';
-import { errorAnswer, HTTP_ERRORS } from '../../src/http/errors.ts';
+import { errorResponse, HTTP_ERRORS } from '../../src/http/errors.ts';
 import { ERROR_CODES, QuaysideError } from '../../src/model/errors.ts';
 
 const PROBLEM = 'application/problem+json';
@@ -13,7 +13,7 @@ describe('Errors on the wire', () => {
         parameter: 'p',
         extra: { tid: 't', status: 'x' },
       });
-      const answer = errorAnswer(error, `text/html, ${PROBLEM}`);
+      const answer = errorResponse(error, `text/html, ${PROBLEM}`);
       assert.equal(answer.contentType, PROBLEM);
       const { status } = HTTP_ERRORS[code];
       assert.deepEqual(JSON.parse(answer.body), {
@@ -29,7 +29,7 @@ describe('Errors on the wire', () => {
 
   it('404 of an exchange: text/html; charset=utf-8, body no such exchange [<id>], escaped', () => {
     const of = (id: string) =>
-      errorAnswer(new QuaysideError('exchange-not-found', '', { extra: { id } }), null);
+      errorResponse(new QuaysideError('exchange-not-found', '', { extra: { id } }), null);
     assert.deepEqual(of('x1'), {
       status: 404,
       reason: 'Not Found',

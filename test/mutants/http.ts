@@ -43,7 +43,7 @@ export const HTTP: readonly Mutant[] = [
     suite: 'HTTP pipelining',
     edits: edit(
       'http/front.ts',
-      'if (answer.socket === null && READ_METHODS.has(request.method))',
+      'if (response.socket === null && READ_METHODS.has(request.method))',
       'if (answer === null)',
     ),
   },

@@ -56,7 +56,7 @@ export const elementRoutes: readonly Route[] = [
           'An insert of the same user with the same key and content stores nothing and returns the first id; with other content it is refused.',
       },
     ],
-    answers: [
+    responses: [
       {
         status: 200,
         description: 'Stored.',
@@ -123,7 +123,7 @@ export const elementRoutes: readonly Route[] = [
     headers: [
       { name: 'prefer', description: '`wait=N`, in seconds, stands for `to` where that is not given.' },
     ],
-    answers: [
+    responses: [
       {
         status: 200,
         description: 'The element, as it was inserted.',
@@ -173,7 +173,7 @@ export const elementRoutes: readonly Route[] = [
     access: 'manage',
     makesQueue: false,
     isAudited: true,
-    answers: [{ status: 204, description: 'Removed.', contentType: null }],
+    responses: [{ status: 204, description: 'Removed.', contentType: null }],
     problems: ['element-not-found', 'element-reserved', 'not-supported', 'invalid-parameter'],
     async handle(call) {
       needs(call.namespace, 'remove');

@@ -32,10 +32,10 @@ import {
 
 /** The largest body of a create or a trial: declarations are small, and are parsed on the main thread. */
 const MAX_JSON_BYTES = 65_536;
-/** The header of the create answer that names loops, and its longest value: clients bound all headers together. */
+/** The header of the create response that names loops, and its longest value: clients bound all headers together. */
 const LOOPS = 'x-ks-loops';
 const MAX_LOOPS_BYTES = 4096;
-/** The header of the answer to a change of an exchange that the configuration file declares. */
+/** The header of the response to a change of an exchange that the configuration file declares. */
 const CONFIGURED_NOTE = {
   name: 'x-ks-note',
   description: 'If the configuration file declares this exchange: that a restart brings that back.',
@@ -60,7 +60,7 @@ export const exchangeRoutes: readonly Route[] = [
     summary: 'List the exchanges whose source namespace the user may see',
     access: 'user',
     query: forms,
-    answers: [
+    responses: [
       {
         status: 200,
         description: 'Exchange records by id.',
@@ -94,7 +94,7 @@ export const exchangeRoutes: readonly Route[] = [
     path: '/x/:id',
     summary: 'One exchange record',
     access: 'user',
-    answers: [
+    responses: [
       {
         status: 200,
         description: 'The record.',
@@ -125,7 +125,7 @@ export const exchangeRoutes: readonly Route[] = [
     headers: [
       { name: 'if-match', description: 'Versions of the present declaration that this one may replace.' },
     ],
-    answers: [
+    responses: [
       {
         status: 201,
         description: 'Created and started, or changed.',
@@ -184,7 +184,7 @@ export const exchangeRoutes: readonly Route[] = [
       summary: verb === 'stop' ? 'Stop an exchange, on all nodes' : 'Start an exchange, on all nodes',
       access: 'user',
       isAudited: true,
-      answers: [{ status: 201, description: 'Done; idempotent.', contentType: null }],
+      responses: [{ status: 201, description: 'Done; idempotent.', contentType: null }],
       problems: [...idProblems, 'forbidden'],
       async handle(call) {
         const { exchanges } = call.front.parts;
@@ -203,7 +203,7 @@ export const exchangeRoutes: readonly Route[] = [
     summary: 'Stop and delete an exchange; its queues stay',
     access: 'user',
     isAudited: true,
-    answers: [{ status: 201, description: 'Deleted.', contentType: null, headers: [CONFIGURED_NOTE] }],
+    responses: [{ status: 201, description: 'Deleted.', contentType: null, headers: [CONFIGURED_NOTE] }],
     problems: [...idProblems, 'forbidden'],
     async handle(call) {
       const id = await keyIn(call);
@@ -220,7 +220,7 @@ export const exchangeRoutes: readonly Route[] = [
     access: 'user',
     body: 'json',
     request: ExchangeTrialRequest,
-    answers: [
+    responses: [
       {
         status: 200,
         description: 'Per destination what would become of the sample.',

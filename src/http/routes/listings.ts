@@ -43,7 +43,7 @@ export const listingRoutes: readonly Route[] = [
     summary: 'List the namespaces that the user may see; their queues, where a form shows them, need `read`',
     access: 'user',
     query: forms,
-    answers: [
+    responses: [
       {
         status: 200,
         description: 'The names.',
@@ -68,7 +68,7 @@ export const listingRoutes: readonly Route[] = [
         } else {
           const readable = visible.filter(({ name }) => call.user.may('read', name));
           const after = positionOf(query.after, readable);
-          await answerFolders(call, form, await queuePage(call, readable, query, after));
+          await respondWithFolders(call, form, await queuePage(call, readable, query, after));
         }
       }),
   }),
@@ -79,7 +79,7 @@ export const listingRoutes: readonly Route[] = [
     summary: 'List the queues of a namespace',
     access: 'read',
     query: forms,
-    answers: [
+    responses: [
       {
         status: 200,
         description: 'Queue information records by queue name.',
@@ -95,7 +95,7 @@ export const listingRoutes: readonly Route[] = [
         const { namespace } = call;
         const after = query.after === null ? null : { namespace: namespace.name, queue: query.after };
         const page = await queuePage(call, [namespace], query, after);
-        if (form !== 'plain') await answerFolders(call, form, page);
+        if (form !== 'plain') await respondWithFolders(call, form, page);
         else await call.jsonPieces(objectPieces(page.items[0]?.queues ?? []), page.headers);
       }),
   }),
@@ -111,7 +111,7 @@ interface QueueQuery extends PageQuery {
   readonly reload: boolean;
 }
 
-async function answerFolders(call: HttpCall, form: 'array' | 'tree', page: Page<Folder>): Promise<void> {
+async function respondWithFolders(call: HttpCall, form: 'array' | 'tree', page: Page<Folder>): Promise<void> {
   await call.jsonPieces(form === 'array' ? arrayPieces(page.items) : treePieces(page.items), page.headers);
 }
 

@@ -44,7 +44,7 @@ export function operatorRoutes({ metricsWithoutLogin, version, routes }: Operato
       access: 'administrator',
       isAudited: true,
       query: { name: backupName },
-      answers: [
+      responses: [
         {
           status: 201,
           description: 'It is complete and on disk.',
@@ -63,7 +63,7 @@ export function operatorRoutes({ metricsWithoutLogin, version, routes }: Operato
       path: '/livez',
       summary: 'Whether the process runs',
       access: 'open',
-      answers: [{ status: 200, description: 'It does.', contentType: 'application/json', schema: Live }],
+      responses: [{ status: 200, description: 'It does.', contentType: 'application/json', schema: Live }],
       handle: (call) => call.value({ status: 'live' }),
     }),
     route({
@@ -72,7 +72,7 @@ export function operatorRoutes({ metricsWithoutLogin, version, routes }: Operato
       path: '/readyz',
       summary: 'Whether this node should get requests; a known user sees each part',
       access: 'open',
-      answers: [
+      responses: [
         { status: 200, description: 'It should.', contentType: 'application/json', schema: Readiness },
         {
           status: 503,
@@ -102,7 +102,7 @@ export function operatorRoutes({ metricsWithoutLogin, version, routes }: Operato
       path: '/nodes',
       summary: 'List the nodes that share namespaces with this one, itself included, the oldest first',
       access: 'user',
-      answers: [
+      responses: [
         {
           status: 200,
           description: 'Who is there: a node that was silent for 7 s is not.',
@@ -118,7 +118,7 @@ export function operatorRoutes({ metricsWithoutLogin, version, routes }: Operato
       path: '/metrics',
       summary: 'Counters and gauges in the Prometheus text format',
       access: metricsWithoutLogin ? 'open' : 'user',
-      answers: [{ status: 200, description: 'The metrics.', contentType: METRICS_TYPE }],
+      responses: [{ status: 200, description: 'The metrics.', contentType: METRICS_TYPE }],
       async handle(call) {
         const viewer = metricsWithoutLogin ? EVERYBODY : call.user;
         call.text(200, METRICS_TYPE, await call.front.parts.metricsText(viewer));
@@ -130,7 +130,7 @@ export function operatorRoutes({ metricsWithoutLogin, version, routes }: Operato
       path: '/openapi.json',
       summary: 'This interface, as an OpenAPI 3.1 document',
       access: 'user',
-      answers: [{ status: 200, description: 'The document.', contentType: 'application/json' }],
+      responses: [{ status: 200, description: 'The document.', contentType: 'application/json' }],
       handle(call) {
         document ??= JSON.stringify(openApi(routes(), version));
         call.json(200, document);

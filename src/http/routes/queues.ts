@@ -14,7 +14,7 @@ export const queueRoutes: readonly Route[] = [
     access: 'read',
     makesQueue: false,
     query: { group: group('On a stream: count the deliveries of this group alone.') },
-    answers: [
+    responses: [
       {
         status: 200,
         description: 'The record. One of a queue that does not exist has zeros; reading makes none.',
@@ -40,7 +40,7 @@ export const queueRoutes: readonly Route[] = [
     summary: 'Read the pause flag',
     access: 'read',
     makesQueue: false,
-    answers: [
+    responses: [
       { status: 200, description: '`true` or `false`.', contentType: 'application/json', schema: Paused },
     ],
     handle(call) {
@@ -54,7 +54,7 @@ export const queueRoutes: readonly Route[] = [
     summary: 'Hold back all consumers of the queue, on every node; they wait, inserts go on',
     access: 'manage',
     isAudited: true,
-    answers: [{ status: 201, description: 'Paused, also if it was before.', contentType: null }],
+    responses: [{ status: 201, description: 'Paused, also if it was before.', contentType: null }],
     async handle(call) {
       await call.queue.pause();
       call.empty(201);
@@ -67,7 +67,7 @@ export const queueRoutes: readonly Route[] = [
     summary: 'Let the consumers of the queue go on',
     access: 'manage',
     isAudited: true,
-    answers: [{ status: 201, description: 'Running, also if it was before.', contentType: null }],
+    responses: [{ status: 201, description: 'Running, also if it was before.', contentType: null }],
     async handle(call) {
       await call.queue.resume();
       call.empty(201);
@@ -83,7 +83,7 @@ export const consumerRoutes: readonly Route[] = [
     summary: 'List the get and reserve calls that wait, on any node, in the order in which they came',
     access: 'manage',
     makesQueue: false,
-    answers: [
+    responses: [
       {
         status: 200,
         description: 'Pending consumer records, of every group and protocol.',
@@ -104,7 +104,7 @@ export const consumerRoutes: readonly Route[] = [
     access: 'member',
     makesQueue: false,
     isAudited: true,
-    answers: [
+    responses: [
       {
         status: 200,
         description: 'Nobody waits with this tid any more; the calls answer 410.',

@@ -33,7 +33,7 @@ export const settlementRoutes: readonly Route[] = [
     access: 'read',
     makesQueue: false,
     query: which,
-    answers: [done],
+    responses: [done],
     problems,
     handle(call, { group, token }) {
       needs(call.namespace, 'reserve');
@@ -68,7 +68,7 @@ export const settlementRoutes: readonly Route[] = [
         description: '`return=representation`: the response says what became of the element.',
       },
     ],
-    answers: [
+    responses: [
       {
         ...done,
         schema: RolledBack,
@@ -113,7 +113,7 @@ export const settlementRoutes: readonly Route[] = [
       ),
       ...which,
     },
-    answers: [
+    responses: [
       {
         status: 200,
         description: 'The new end of the lease.',
