@@ -10,13 +10,13 @@ export const LINK_CAPABILITIES: readonly string[] = ['DELAYED_DELIVERY'];
 /** What `open` offers: in addition, links whose messages name their queues (AMQP Anonymous Terminus, 1.0). */
 export const CAPABILITIES: readonly string[] = [...LINK_CAPABILITIES, 'ANONYMOUS-RELAY'];
 
-/** How AMQP says one error. */
+/** An error code on this wire. */
 interface AmqpErrorRule {
   /** The symbol of the standard (transport, 2.8; messaging, 3.5). */
   readonly condition: string;
   /**
-   * What becomes of a message that is refused with it: `rejected` as it is, `released` where the same message
-   * may do better later; `detach` where it may be stored or not, so that no outcome would be true.
+   * The outcome of a message that fails with it: `rejected` as it is, or `released` if the same message may succeed
+   * later. `detach`: it may be stored or not, so no outcome would be true.
    */
   readonly message: 'rejected' | 'released' | 'detach';
 }

@@ -17,7 +17,7 @@ export interface AmqpOptions extends ListenerOptions {
   readonly stallTimeoutMs: number;
 }
 
-/** What is used where the configuration says nothing. */
+/** The defaults of the configuration. */
 export const AMQP_DEFAULTS: AmqpOptions = {
   host: '127.0.0.1',
   port: 5672,

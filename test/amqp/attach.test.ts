@@ -10,6 +10,7 @@ import {
   dataSection,
   described,
   detach,
+  end,
   FALSE,
   list8,
   map8,
@@ -152,6 +153,21 @@ describe('The endpoint of a connection, of attach', () => {
     driver.receive(begin(0, uint(0)));
     driver.receive(attachReceiver());
     assert.equal(driver.refusal(attachReceiver({ handle: 1, name: 'b' })), 'amqp:not-allowed');
+  });
+
+  it('bounds links that are over and whose end the client does not confirm', () => {
+    const driver = new EndpointDriver({ refused: 'N/no' }).begun();
+    const attach = (i: number): Buffer => {
+      const channel = Math.floor(i / 256);
+      return attachSender({ address: 'N/no', name: `l${i}`, handle: i % 256, channel });
+    };
+    for (let channel = 1; channel <= 4; channel++) driver.receive(begin(channel));
+    for (let i = 0; i < 1024; i++) driver.receive(attach(i));
+    assert.equal(driver.refusal(attach(1024)), LIMIT);
+    assert.equal(driver.receive(detach(0)).refusal(attach(0)), 'passed');
+    driver.receive(end(1));
+    for (let i = 1024; i < 1280; i++) driver.receive(attach(i));
+    assert.equal(driver.refusal(attach(256)), 'amqp:connection:framing-error');
   });
 
   it('lets a name and a handle be used again after a detach', () => {

@@ -32,6 +32,8 @@ const FRAME_EFFORT = 8;
 /** The least `max-frame-size` that AMQP allows (transport, 2.7.1). */
 const MIN_FRAME_BYTES = 512;
 const MAX_TAG_BYTES = 32;
+/** A client has to confirm `detach` now and then: this side keeps a link until it does. */
+const MAX_ATTACHED = 4 * AMQP_LIMITS.links;
 /** A client may announce no limit; then this server has one of its own. */
 const MAX_PEER_FRAME_BYTES = 2 ** 31;
 
@@ -93,6 +95,8 @@ export class ConnectionEndpoint implements SessionHost {
   #peerChannels = 0;
   /** Links by direction and name (transport, 2.6.1). */
   readonly #links = new Map<string, Endpoint>();
+  /** Links whose `detach` the client has not sent, those that are over on this side included. */
+  #attached = 0;
   /** Bytes that all deliveries that have begun and not ended retain at most. */
   #begunCost = 0;
 
@@ -288,6 +292,9 @@ export class ConnectionEndpoint implements SessionHost {
   #attach(session: SessionEndpoint, end: number): void {
     const request = this.#readAttach(session);
     this.#finish(end);
+    if (this.#attached >= MAX_ATTACHED) {
+      throw limitExceeded(`The client has not confirmed the detach of ${MAX_ATTACHED} links.`);
+    }
     const ownHandle = session.takeHandle();
     if (ownHandle === null) {
       throw new ProtocolError(
@@ -303,6 +310,7 @@ export class ConnectionEndpoint implements SessionHost {
     this.#links.get(key)?.steal();
     this.#links.set(key, endpoint);
     session.endpoints[request.handle] = endpoint;
+    this.#attached += 1;
     this.#host.onAttach(endpoint);
   }
 
@@ -400,6 +408,7 @@ export class ConnectionEndpoint implements SessionHost {
   /** The client ended a link, or its session. */
   #over(endpoint: Endpoint): void {
     if (endpoint instanceof ReceiverEndpoint && endpoint.begunId !== -1) this.#endDelivery(endpoint);
+    this.#attached -= 1;
     endpoint.handler?.onDetach();
     endpoint.release();
     const key = linkKey(endpoint);
@@ -482,7 +491,7 @@ export class ConnectionEndpoint implements SessionHost {
     } else if (deliveryId !== ABSENT && deliveryId !== endpoint.begunId) {
       throw illegalState(`Delivery ${deliveryId} starts before delivery ${endpoint.begunId} has ended.`);
     }
-    // It may be said with any transfer of a delivery (transport, 2.7.5).
+    // Any transfer of a delivery may settle it (transport, 2.7.5).
     if (isSettled) endpoint.isBegunSettled = true;
     if (isAborted) this.#aborted(endpoint);
     else if (endpoint.handler === null) this.#discarded(endpoint, hasMore);

@@ -135,7 +135,7 @@ export interface TerminusFields {
   readonly delivers?: boolean;
 }
 
-export interface AttachFields {
+interface AttachFields {
   readonly name: string;
   readonly handle: number;
   readonly isReceiver: boolean;
@@ -206,7 +206,7 @@ export function detachFrame(channel: number, handle: number, error: AmqpError | 
   });
 }
 
-export interface FlowFields {
+interface FlowFields {
   readonly nextIncomingId: number;
   readonly incomingWindow: number;
   readonly nextOutgoingId: number;

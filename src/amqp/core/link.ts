@@ -58,7 +58,7 @@ export interface SenderHandler extends EndpointHandler {
 }
 
 /** This server's end of a link (transport, 2.6). */
-export abstract class LinkEndpoint<Handler extends EndpointHandler = EndpointHandler> {
+abstract class LinkEndpoint<Handler extends EndpointHandler = EndpointHandler> {
   readonly session: SessionEndpoint;
   readonly request: AttachRequest;
   readonly ownHandle: number;

@@ -2,7 +2,7 @@ import { QuaysideError } from '../../model/errors.ts';
 import { LIMITS } from '../../model/limits.ts';
 import { textOfBytes } from '../../util/byte-text.ts';
 
-/** The simple types of AMQP (types, 1.6), by which values are told apart where they are kept as text. */
+/** The simple types of AMQP (types, 1.6), which tell values apart that are kept as text. */
 export type SimpleType =
   | 'null'
   | 'boolean'
@@ -32,7 +32,7 @@ export interface SimpleValue {
   readonly text: string;
 }
 
-/** Descriptors within each other deeper than this are nobody's. */
+/** The nesting of descriptors that is read. */
 const DEEPEST_DESCRIPTOR = 4;
 
 /** Reads values from an encoded message (types, 1.2), each within the bytes that are there. */
@@ -60,7 +60,7 @@ export class ValueReader {
     throw broken('a descriptor is neither ulong nor symbol');
   }
 
-  /** A value of a simple type. @throws QuaysideError `not-supported` where it is a list, map, array or described */
+  /** A value of a simple type. @throws QuaysideError `not-supported` if it is a list, map, array or described */
   simple(): SimpleValue {
     const value = this.simpleOrNull();
     if (value === null) {
@@ -81,7 +81,7 @@ export class ValueReader {
     return this.simple();
   }
 
-  /** As `simple`; steps over any other value and answers null. */
+  /** As `simple`; skips any other value and returns null. */
   simpleOrNull(): SimpleValue | null {
     const code = this.#code();
     const read = SIMPLE[code];
@@ -90,7 +90,7 @@ export class ValueReader {
     return null;
   }
 
-  /** Opens a list or map, and answers how many values are in it; `close` steps behind it. Null: it is null. */
+  /** Opens a list or map, and returns how many values are in it; `close` moves to its end. Null: it is null. */
   open(kind: 'list' | 'map'): { count: number; close: () => void } | null {
     const code = this.#code();
     if (code === 0x40) return null;
@@ -112,7 +112,7 @@ export class ValueReader {
     };
   }
 
-  /** The bytes of a binary or string; null where the next value is something else, which stays unread. */
+  /** The bytes of a binary or string; null if the next value is something else, which stays unread. */
   bytesOrNull(): { body: Buffer; form: 'binary' | 'string' } | null {
     const code = this.#bytes[this.#at] ?? 0;
     const isShort = code === 0xa0 || code === 0xa1;
@@ -226,7 +226,7 @@ function uuid(bytes: Buffer): string {
   return [[0, 8], [8, 12], [12, 16], [16, 20], [20]].map(([from, to]) => text.slice(from, to)).join('-');
 }
 
-/** The bytes themselves; what is longer than all headers together may be is refused behind this. */
+/** The bytes themselves; a string that is longer than all headers together may be is rejected later. */
 function utf8(bytes: Buffer): string {
   const text = latin1(bytes);
   if (bytes.length <= LIMITS.headerBytes && textOfBytes(text) === null) throw broken('a string is not UTF-8');

@@ -81,7 +81,7 @@ export class SaslLogin {
 }
 
 /** The credentials of a PLAIN response (RFC 4616); null if it is none, or acts as another user. */
-export function readPlain(response: Buffer): Credentials | null {
+function readPlain(response: Buffer): Credentials | null {
   const parts = response.toString('latin1').split('\0');
   const [authorizedAs, login, passcode] = parts;
   if (parts.length !== 3 || login === undefined || passcode === undefined) return null;

@@ -56,7 +56,7 @@ interface PendingSettlement {
 }
 
 /** `a` - `b` in the arithmetic of serial numbers (RFC 1982; transport, 2.8.10). */
-export function serialDifference(a: number, b: number): number {
+function serialDifference(a: number, b: number): number {
   return (a - b) | 0;
 }
 

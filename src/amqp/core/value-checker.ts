@@ -114,7 +114,7 @@ export class ValueChecker {
   }
 }
 
-/** Where something ends that begins with its size: the size does not count itself, but the count behind it. */
+/** The end of something that begins with its size, which counts the count behind it but not itself. */
 function sizedEnd(bytes: Buffer, at: number, end: number, width: number): number {
   if (at + 2 * width > end) throw pastEnd();
   const size = sizeAt(bytes, at, width);

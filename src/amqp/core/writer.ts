@@ -4,8 +4,8 @@ import type { SimpleType } from './reader.ts';
 const INITIAL_BYTES = 4096;
 
 /**
- * Writes encoded values (types, 1.2) to a buffer that is reused. Strings hold bytes, one character for each, unless it
- * is said otherwise.
+ * Writes encoded values (types, 1.2) to a buffer that is reused. Strings hold bytes, one character for each, unless
+ * stated otherwise.
  */
 export class Writer {
   #bytes = Buffer.allocUnsafe(INITIAL_BYTES);
@@ -253,3 +253,7 @@ const WRITE: Readonly<Record<SimpleType, Write>> = {
   string: (writer, text) => done(void writer.string(text)),
   symbol: (writer, text) => done(void writer.symbol(text)),
 };
+
+export function isSimpleType(name: string): name is SimpleType {
+  return Object.hasOwn(WRITE, name);
+}

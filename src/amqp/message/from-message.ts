@@ -21,14 +21,14 @@ import {
 } from './names.ts';
 import { type Message, type NamedValue, readMessage } from './sections.ts';
 
-/** What a message says of the element that it is to be; groups as given, null where none were. */
-export type SentElement = Omit<NewElement, 'groups' | 'dedupKey' | 'expiresAt'> & {
+/** The element that a message describes; groups as given, null if none were. */
+type SentElement = Omit<NewElement, 'groups' | 'dedupKey' | 'expiresAt'> & {
   readonly groups: readonly string[] | null;
   /** The message expires so long after it came; null: not given. */
   readonly ttlMs: number | null;
   /** When it expires, by its sender's clock; null: not given. */
   readonly expiresAt: number | null;
-  /** The address that it is for, as the message says; null: it does not. */
+  /** The property `to`; null: not given. */
   readonly to: string | null;
 };
 
@@ -68,7 +68,7 @@ export function elementOf(bytes: Buffer): SentElement {
   };
 }
 
-/** The types that fields have unless it is said otherwise. */
+/** The types of fields by default. */
 const FIELD_TYPES: Readonly<Record<string, SimpleType>> = {
   'absolute-expiry-time': 'timestamp',
   'creation-time': 'timestamp',
@@ -78,13 +78,13 @@ const FIELD_TYPES: Readonly<Record<string, SimpleType>> = {
 const MEANT_ANNOTATIONS: ReadonlySet<string> = new Set([DELIVERY_TIME_ANNOTATION, DELIVERY_DELAY_ANNOTATION]);
 const MEANT_PROPERTIES: ReadonlySet<string> = new Set([GROUPS_PROPERTY, NEXT_T_PROPERTY, DELTA_T_PROPERTY]);
 
-/** Gathers element headers, and what they do not say of the names and values that they stand for. */
+/** Gathers element headers, and the spelling and types of what they stand for. */
 class HeaderDraft {
   readonly #flat: string[] = [];
   readonly #types: string[] = [];
   readonly #names = new Set<string>();
 
-  /** @throws QuaysideError `invalid-header` where the name is taken */
+  /** @throws QuaysideError `invalid-header` if the name is taken */
   add(name: string, { type, text }: SimpleValue, usual: SimpleType = 'string'): void {
     const lower = name.toLowerCase();
     if (this.#names.has(lower)) {
@@ -141,7 +141,7 @@ function addressIn(value: SimpleValue | undefined): string | null {
 
 const PLAIN = /^[!-~](?:[ -~]*[!-~])?$/;
 
-/** A user id is binary; where its bytes are plain text they are kept as that. */
+/** A user id is binary; if its bytes are plain text they are kept as that. */
 function shownUser(value: SimpleValue): SimpleValue {
   if (value.type !== 'binary') return value;
   const text = Buffer.from(value.text, 'base64').toString('latin1');

@@ -14,7 +14,7 @@ export const PROPERTY_PREFIX = 'x-amqp-property-';
 /** Everything that only AMQP knows. */
 export const OWN_PREFIX = 'x-amqp-';
 
-/** Annotations of what is sent: they say what the element's headers do not. */
+/** Annotations of what is sent, which the element's headers do not contain. */
 export const ID_ANNOTATION = 'x-opt-ks-id';
 export const MATURE_ANNOTATION = 'x-opt-ks-mature';
 export const GROUP_ANNOTATION = 'x-opt-ks-group';
@@ -33,7 +33,7 @@ export const GROUPS_PROPERTY = 'x-ks-groups';
 export const NEXT_T_PROPERTY = 'x-next-t';
 export const DELTA_T_PROPERTY = 'x-delta-t';
 
-/** An element has these two beside its headers. */
+/** An element has these two in addition to its headers. */
 const CONTENT_FIELDS: ReadonlySet<string> = new Set(['content-type', 'content-encoding']);
 
 /** Fields that are kept as element headers of their own names, and their places in the section. */

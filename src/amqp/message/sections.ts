@@ -24,7 +24,7 @@ export type PropertyField = (typeof PROPERTY_FIELDS)[number];
  * What the body was written as. An element has bytes only, so what is not `data` is kept in a header. Of `value` (an
  * `amqp-value` of any other type) and `sequence` (the lists of `amqp-sequence` sections) the bytes are the encoding.
  */
-export type BodyForm = 'data' | 'string' | 'binary' | 'null' | 'value' | 'sequence';
+type BodyForm = 'data' | 'string' | 'binary' | 'null' | 'value' | 'sequence';
 
 /** A named value of a map, in the order of the message; names are bytes. */
 export interface NamedValue {
@@ -61,7 +61,7 @@ const BY_SYMBOL: Readonly<Record<string, number>> = {
 /** Fields of the header section (messaging, 3.2.1). */
 const TTL_AT = 2;
 const DELIVERY_COUNT_AT = 4;
-/** A message of more sections than this has nothing to say in them. */
+/** More sections than any client writes. */
 const MOST_SECTIONS = 4096;
 
 /**

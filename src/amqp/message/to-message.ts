@@ -2,7 +2,7 @@ import { isUtf8 } from 'node:buffer';
 import type { Delivery } from '../../model/element.ts';
 import { sentValue } from '../../session/values.ts';
 import type { SimpleType } from '../core/reader.ts';
-import { Writer } from '../core/writer.ts';
+import { isSimpleType, Writer } from '../core/writer.ts';
 import { listsIn, valueEnd } from './encoded.ts';
 import {
   ANNOTATION_PREFIX,
@@ -80,7 +80,7 @@ function writeAnnotations({ id, matureAt }: Delivery, group: string | null, more
   });
 }
 
-/** What does not fit its field goes among the application properties, under the same name. */
+/** A value that does not fit its field becomes an application property of the same name. */
 function writeProperties({ fields, properties }: Sorted): void {
   writer.compound(0x73, 'list', () => {
     for (const [at, sent] of fields.entries()) {
@@ -195,31 +195,7 @@ interface Spelling {
   readonly type: SimpleType;
 }
 
-const TYPES: ReadonlySet<string> = new Set<SimpleType>([
-  'null',
-  'boolean',
-  'ubyte',
-  'ushort',
-  'uint',
-  'ulong',
-  'byte',
-  'short',
-  'int',
-  'long',
-  'float',
-  'double',
-  'decimal32',
-  'decimal64',
-  'decimal128',
-  'char',
-  'timestamp',
-  'uuid',
-  'binary',
-  'string',
-  'symbol',
-]);
-
-/** Reads {@link TYPES_HEADER}; what in it makes no sense is passed over, since anybody may have written it. */
+/** Reads {@link TYPES_HEADER}; what in it makes no sense is ignored, since any client may have written it. */
 function spellings(headers: readonly string[]): ReadonlyMap<string, Spelling> | null {
   let spelt: Map<string, Spelling> | null = null;
   for (let at = 0; at + 1 < headers.length; at += 2) {
@@ -227,7 +203,7 @@ function spellings(headers: readonly string[]): ReadonlyMap<string, Spelling> | 
     spelt ??= new Map();
     for (const entry of (headers[at + 1] as string).split(', ')) {
       const [name = '', type = 'string'] = entry.split('=');
-      if (TYPES.has(type)) spelt.set(name.toLowerCase(), { name, type: type as SimpleType });
+      if (isSimpleType(type)) spelt.set(name.toLowerCase(), { name, type });
     }
   }
   return spelt;
