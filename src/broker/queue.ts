@@ -139,8 +139,12 @@ export class Queue {
     const items = moves.map(({ from = this, finish, inserts }) =>
       from.item(finish, inserts.length === 0 ? FINISH : { kind: 'finish', inserts: inserts.map(storedIn) }),
     );
-    const transferring = this.#admitMoves(moves, () => storage.settle(items));
-    for (const [queue, elements] of byTarget(moves)) {
+    const targets = byTarget(moves);
+    const isBounded = [...targets.keys()].some(({ namespace }) => namespace.capacity !== null);
+    const transferring = isBounded
+      ? this.#admitMoves(moves, () => storage.settle(items))
+      : storage.settle(items);
+    for (const [queue, elements] of targets) {
       if (storage.ordersTransfers) {
         queue.#expect(elements, transferring);
         continue;
@@ -155,7 +159,7 @@ export class Queue {
     for (const { from = this, finish } of done) {
       from.namespace.stats.add(from.key, finish.group, ONE_COMMIT);
     }
-    for (const [queue, elements] of byTarget(done)) {
+    for (const [queue, elements] of done.length === moves.length ? targets : byTarget(done)) {
       queue.#noteStored(elements);
       queue.namespace.announce(queue.key, elements.length);
     }

@@ -106,7 +106,7 @@ export class Forwarder {
     }
     this.#options.sightings.add(plans.slice(lost.length));
     return async () => {
-      route.source.returnAllUndelivered(unasked);
+      if (unasked.length > 0) route.source.returnAllUndelivered(unasked);
       return this.#carryOut(plans, requeued);
     };
   }
