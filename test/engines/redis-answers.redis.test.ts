@@ -46,7 +46,7 @@ describe('A call of Redis whose answer was lost', () => {
   const setMemory = (bytes: number): string =>
     redisCli('-p', String(server.port), 'CONFIG', 'SET', 'maxmemory', String(bytes));
 
-  /** Two elements are popped, and whoever asked is told that nobody knows. From here on nothing passes. */
+  /** Two elements are popped, and the caller gets `outcome-unknown`. From here on nothing passes. */
   async function popInVain(): Promise<void> {
     await far.storage.insert(QUEUE, newElements('a', 'b'));
     const caught = proxy.catch(QUEUE_CALL, 'mute');
@@ -94,13 +94,13 @@ describe('A call of Redis whose answer was lost', () => {
   });
 
   /** A reserve of two by the engine behind the proxy; what happens before it is answered, at its second try. */
-  async function reserveAgainAfter(meanwhile: () => Promise<unknown>): Promise<TakeResult> {
+  async function reserveAgainAfter(change: () => Promise<unknown>): Promise<TakeResult> {
     const caught = proxy.catch(QUEUE_CALL, 'mute');
     const taking = far.storage.take(QUEUE, { group: '', count: 2, leaseMs: LEASE_MS });
     await caught;
     // It was sent; what the other engine sends now may yet come first.
     while ((await near.storage.counts(QUEUE)).reserved < 2);
-    await meanwhile();
+    await change();
     proxy.reset();
     return passGently(clock, taking);
   }
@@ -119,7 +119,7 @@ describe('A call of Redis whose answer was lost', () => {
     assert.deepEqual(await commit(far.storage, QUEUE, refs), ['done']);
   });
 
-  it('if it was a reserve, hands out nothing that was removed meanwhile', async () => {
+  it('if it was a reserve, hands out nothing that was removed in between', async () => {
     await far.storage.insert(QUEUE, newElements('a', 'b'));
     const { deliveries } = await reserveAgainAfter(() => purge(near.storage, QUEUE));
     assert.deepEqual(deliveries, []);

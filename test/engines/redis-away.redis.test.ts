@@ -172,19 +172,19 @@ describe('Redis whose channels work before its keys can be read', () => {
     await engine.start();
     const { cache, read, failures } = followDefinitions(engine.definitions, clock);
     const cli = (...command: string[]): string => redisCli('-p', String(server.port), ...command);
-    const toldOf = async (what: readonly string[], expected: RegExp): Promise<void> =>
+    const loggedOf = async (what: readonly string[], expected: RegExp): Promise<void> =>
       assert.match(what.join('\n'), expected);
 
     // A server that evicts is not used by the connections that read; the one that listens does not look.
     cli('CONFIG', 'SET', 'maxmemory-policy', 'volatile-ttl');
-    await passUntil(clock, () => toldOf(said, /cannot be reached/));
+    await passUntil(clock, () => loggedOf(said, /cannot be reached/));
     clock.advance(ANSWERED_MS);
     cli('HSET', new Keys(prefix).definitions('queue'), 'missed', 'v1 true');
     cli('CLIENT', 'KILL', 'TYPE', 'pubsub');
     await passUntil(clock, async () => assert.notEqual(failures.length, 0));
     assert.deepEqual(read, []);
     cli('CONFIG', 'SET', 'maxmemory-policy', 'noeviction');
-    await passUntil(clock, () => toldOf(read, /missed/));
+    await passUntil(clock, () => loggedOf(read, /missed/));
     cache.stop();
     await stopped(engine, clock);
     assert.equal(clock.pending, 0);

@@ -24,7 +24,7 @@ describe('calls of the Redis engine on a bad network', () => {
   let queues = 0;
   let prefix = '';
 
-  /** An engine behind the proxy, another beside it. */
+  /** An engine behind the proxy, another that reaches the server directly. */
   let far: Engine;
 
   const freshQueue = (): QueueKey => ({ ns: 'plain', name: `queue ${++queues}` });
@@ -123,7 +123,7 @@ describe('calls of the Redis engine on a bad network', () => {
     assert.equal((await near.storage.take(queue, POP)).deliveries[0]?.tries, 1);
   });
 
-  it('answers dead-lettered, and sends one letter, although the answer was lost', async () => {
+  it('answers dead-lettered, and sends one dead letter, although the answer was lost', async () => {
     const queue = { ns: 'jobs', name: 'failing' };
     await far.storage.insert(queue, newElements('poison'));
     const [reserved] = (await far.storage.take(queue, RESERVE)).deliveries;

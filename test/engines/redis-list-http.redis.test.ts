@@ -167,8 +167,8 @@ describe('exchanges over the list variant of Redis', () => {
   });
 
   it('moves what only lists would take, and late, to __no_route__', async () => {
-    await node.exchanges.create('stray', declare('L/stray', [['L/nowhere', '({ delay: 1 })']]));
-    await node.insert('L', 'stray', 'late');
+    await node.exchanges.create('leftover', declare('L/leftover', [['L/nowhere', '({ delay: 1 })']]));
+    await node.insert('L', 'leftover', 'late');
     assert.equal(bodyText(await node.pop('L', '__no_route__')), 'late');
   });
 });

@@ -67,10 +67,10 @@ describe('The outbox of a queue of a Redis cluster', () => {
     assert.deepEqual(await transfer(engine.storage, [{ from: SOURCE, finish, inserts }]), ['done']);
   }
 
-  const fields = (queue: QueueKey, letter: string): number =>
+  const fields = (queue: QueueKey, prefix: string): number =>
     cli('HKEYS', keys.queue(queue).hash)
       .split('\n')
-      .filter((field) => field.startsWith(letter)).length;
+      .filter((field) => field.startsWith(prefix)).length;
 
   /** Until nothing is left in the outbox of the source. */
   const relayed = async (): Promise<void> => {

@@ -98,6 +98,7 @@ export class StubbedStorage {
     this.storage = new RedisStorage({
       executor,
       keys,
+      isList: false,
       batchers,
       registry,
       sweeper: {} as Sweeper,

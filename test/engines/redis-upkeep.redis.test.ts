@@ -132,6 +132,17 @@ describe('The upkeep of a Redis engine', () => {
     }
   });
 
+  it('reserves with short leases add an entry for a sweep now and then, not each', async () => {
+    const bodies = Array.from({ length: 100 }, (_, i) => `${i}`);
+    await engine.storage.insert(QUEUE, newElements(...bodies));
+    for (const _ of bodies) {
+      await engine.storage.take(QUEUE, { group: '', count: 1, leaseMs: 2_000 });
+      clock.advance(10);
+    }
+    const entries = Number(await cli('ZCARD', new Keys(prefix).due));
+    assert.ok(entries <= 4, `${entries} entries`);
+  });
+
   it('a reserve that arrives late finds an entry for its lease, although a sweep was before it', async () => {
     const proxy = await TcpProxy.start(Number(new URL((await standalone()).url).port));
     const own = new FakeClock();

@@ -46,23 +46,23 @@ export function redisEngine(setUp: RedisSetUp): Engine {
 }
 
 /**
- * Listens on one engine to what another says, from when this resolves: a subscription begins a moment after it was
+ * Subscribes on one engine to what another publishes, from when this resolves: a subscription begins a moment after it was
  * asked for.
  */
 export async function listening(
-  hearing: Engine,
-  speaking: Engine,
+  subscriber: Engine,
+  publisher: Engine,
   topic: string,
   listener: (message: JsonValue) => void,
 ): Promise<void> {
   const begun = Promise.withResolvers<void>();
-  hearing.signaller.subscribe(topic, (message) => {
+  subscriber.signaller.subscribe(topic, (message) => {
     if (message === 'hello') begun.resolve();
     else listener(message);
   });
-  const greeting = setInterval(() => speaking.signaller.publish(topic, 'hello'), 5);
+  const timer = setInterval(() => publisher.signaller.publish(topic, 'hello'), 5);
   await begun.promise;
-  clearInterval(greeting);
+  clearInterval(timer);
 }
 
 export function freshPrefix(): string {

@@ -286,7 +286,7 @@ async function isInCluster(server: OwnServer): Promise<boolean> {
     server.ask('INFO', 'replication'),
     server.ask('INFO', 'persistence'),
   ]);
-  // A replica that has just been filled writes its log anew, and acknowledges late meanwhile.
+  // A replica that has just been filled rewrites its log, and acknowledges late until that is done.
   const calm = /aof_rewrite_in_progress:0\r\naof_rewrite_scheduled:0/.test(persistence);
   const whole = info.includes('cluster_state:ok') && info.includes('cluster_slots_ok:16384');
   const linked = replication.includes('state=online') || replication.includes('master_link_status:up');

@@ -74,6 +74,7 @@ export class RedisEngine implements Engine {
     const counters = new RedisCounters({ executor, keys: this.#keys, library });
     const stats = new BufferedStats(counters, clock, log);
     const policies = new Policies(options.namespaces);
+    const isList = settings.variant === 'list';
     const batchers = new Batchers({
       clock,
       log,
@@ -85,7 +86,7 @@ export class RedisEngine implements Engine {
       policies,
       registry,
       topology,
-      isList: settings.variant === 'list',
+      isList,
       signals: signaller,
       onReply: (queue, reply, awaitedUntil) => {
         if (reply.died !== null) {
@@ -102,6 +103,7 @@ export class RedisEngine implements Engine {
     this.#batchers = batchers;
     const shared = {
       executor,
+      isList,
       keys: this.#keys,
       library,
       subscriptions: this.#subscriptions,
@@ -118,10 +120,9 @@ export class RedisEngine implements Engine {
       onArrival: (queue) => sweeper.noteAffected(queue),
     });
     this.stats = stats;
-    this.storage =
-      settings.variant === 'list'
-        ? new ListStorage({ ...shared, batchers, registry, sweeper, dedupWindowMs, signaller })
-        : new RedisStorage({ ...shared, batchers, registry, sweeper, policies, dedupWindowMs, signaller });
+    this.storage = isList
+      ? new ListStorage({ ...shared, batchers, registry, sweeper, dedupWindowMs, signaller })
+      : new RedisStorage({ ...shared, batchers, registry, sweeper, policies, dedupWindowMs, signaller });
     this.#stopBuffers = () => stats.stop();
   }
 

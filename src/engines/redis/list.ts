@@ -26,7 +26,7 @@ import type { QueueKey } from '../../model/names.ts';
 import type { Batchers } from './batcher.ts';
 import { elementId } from './ids.ts';
 import type { Sweeper } from './sweeper.ts';
-import { listUsage, type UsageParts } from './usage.ts';
+import { type UsageParts, usage } from './usage.ts';
 import { DROP, encodeItem, LLEN, LPUSH, LRANGE, RPOP, RPUSH } from './verbs/list.ts';
 
 interface ListParts extends UsageParts {
@@ -138,7 +138,7 @@ export class ListStorage implements Storage {
   }
 
   usage(ns: string, needsBytes = true): Promise<Usage> {
-    return listUsage(this.#parts, ns, needsBytes);
+    return usage(this.#parts, ns, needsBytes);
   }
 
   /** Dedup keys end by themselves, and there is no lease. */

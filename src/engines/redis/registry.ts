@@ -51,6 +51,8 @@ export class Registry {
   readonly #used = new Map<string, number>();
   /** By queue: the last moment that was registered. */
   readonly #due = new Map<string, number>();
+  /** The same of calls for which `MARGIN_MS` is too long. */
+  readonly #soon = new Map<string, number>();
   readonly #tidy = new Map<string, number>();
 
   constructor(parts: {
@@ -162,17 +164,20 @@ export class Registry {
   /** Makes sure that the queue is swept by then. Null if there is such an entry already. @throws ExecutionError */
   dueIn(queue: QueueKey, ms: number, deadlineAt: number): Promise<void> | null {
     const now = this.now();
-    const registered = this.#due.get(queueText(queue)) ?? 0;
-    if (registered > now + MARGIN_MS && registered <= now + ms) return null;
-    const adding = this.addDue(queue, now + ms, deadlineAt);
-    if (ms > MARGIN_MS) return adding;
-    // If the call arrives late, only a second entry is left then.
-    const late = this.addDue(queue, now + ms + MARGIN_MS, deadlineAt);
-    return Promise.all([adding, late]).then(() => {});
+    const text = queueText(queue);
+    const isSoon = ms <= MARGIN_MS;
+    const registered = (isSoon ? this.#soon : this.#due).get(text) ?? 0;
+    if (registered > (isSoon ? now : now + MARGIN_MS) && registered <= now + ms) return null;
+    if (!isSoon) return this.addDue(queue, now + ms, deadlineAt);
+    // A sweep may take the first entry while the call is in flight; then the second one is left.
+    const moments = [now + ms, now + ms + MARGIN_MS];
+    return this.#add(this.#keys.due, queue, moments, deadlineAt).then(() =>
+      remember(this.#soon, text, now + ms),
+    );
   }
 
   async addDue(queue: QueueKey, at: number, deadlineAt = this.#executor.deadline()): Promise<void> {
-    await this.#add(this.#keys.due, queue, at, deadlineAt);
+    await this.#add(this.#keys.due, queue, [at], deadlineAt);
     remember(this.#due, queueText(queue), at);
   }
 
@@ -185,7 +190,7 @@ export class Registry {
   }
 
   addTidy(queue: QueueKey, at: number): Promise<void> {
-    return this.#add(this.#keys.tidy, queue, at, this.#executor.deadline());
+    return this.#add(this.#keys.tidy, queue, [at], this.#executor.deadline());
   }
 
   /** Entries whose moment has come, the earliest first. @throws ExecutionError */
@@ -205,9 +210,14 @@ export class Registry {
     await this.#executor.write(key, 'ZREM', [key, ...entries.map(({ member }) => member)]);
   }
 
-  /** The moment is part of the member: each entry is its own. */
-  async #add(key: string, queue: QueueKey, at: number, deadlineAt: number): Promise<void> {
-    await this.#addMoments(key, [[at, `${Math.floor(at)}:${queueText(queue)}`]], deadlineAt);
+  /** The moment is part of the member: each entry is its own. @throws ExecutionError */
+  #add(key: string, queue: QueueKey, moments: readonly number[], deadlineAt: number): Promise<void> {
+    const text = queueText(queue);
+    return this.#addMoments(
+      key,
+      moments.map((at) => [at, `${Math.floor(at)}:${text}`]),
+      deadlineAt,
+    );
   }
 
   async #addMoments(

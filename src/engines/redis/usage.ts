@@ -1,5 +1,4 @@
 import type { Usage } from '../../engine/storage.ts';
-import type { QueueKey } from '../../model/names.ts';
 import type { Executor } from './client/executor.ts';
 import type { Keys } from './keys.ts';
 import type { Registry } from './registry.ts';
@@ -8,6 +7,8 @@ export interface UsageParts {
   readonly registry: Registry;
   readonly executor: Executor;
   readonly keys: Keys;
+  /** The queues are lists. */
+  readonly isList: boolean;
 }
 
 /** Queues asked in one go. */
@@ -18,55 +19,32 @@ const AT_ONCE = 200;
  */
 const SAMPLES = 10_000;
 
-/** Waiting and reserved deliveries of all queues, by the order of members in their sorted sets; see `library/queue.lua`. */
-export function usage(parts: UsageParts, ns: string, needsBytes: boolean): Promise<Usage> {
-  const { executor, keys } = parts;
-  return usageOf(parts, ns, needsBytes, (queue) => {
-    const { hash, order } = keys.queue(queue);
-    return {
-      elements: [
-        executor.read(order, 'ZLEXCOUNT', [order, '[w', '(x']),
-        executor.read(order, 'ZLEXCOUNT', [order, '[l', '(m']),
-      ],
-      bytes: needsBytes ? [memoryOf(executor, hash), memoryOf(executor, order)] : [],
-    };
-  });
-}
-
-/** The same of lists. */
-export function listUsage(parts: UsageParts, ns: string, needsBytes: boolean): Promise<Usage> {
-  const { executor, keys } = parts;
-  return usageOf(parts, ns, needsBytes, (queue) => {
-    const key = keys.list(queue);
-    return {
-      elements: [executor.read(key, 'LLEN', [key])],
-      bytes: needsBytes ? [memoryOf(executor, key)] : [],
-    };
-  });
-}
-
-interface Asked {
-  readonly elements: readonly Promise<unknown>[];
-  readonly bytes: readonly Promise<unknown>[];
-}
-
-async function usageOf(
-  { registry }: UsageParts,
+/** What the queues of a namespace hold: see `library/queue.lua` and `library/list.lua`. */
+export async function usage(
+  { registry, executor, keys, isList }: UsageParts,
   ns: string,
   needsBytes: boolean,
-  ask: (queue: QueueKey) => Asked,
 ): Promise<Usage> {
   const names = await registry.names(ns);
   let elements = 0;
   let bytes = 0;
   for (let from = 0; from < names.length; from += AT_ONCE) {
-    const asked = names.slice(from, from + AT_ONCE).map((name) => ask({ ns, name }));
-    const [counts, sizes] = await Promise.all([
-      Promise.all(asked.flatMap((each) => each.elements)),
-      Promise.all(asked.flatMap((each) => each.bytes)),
-    ]);
-    for (const count of counts) elements += Number(count);
-    for (const size of sizes) bytes += Number(size);
+    const counting: Promise<unknown>[] = [];
+    const measuring: Promise<unknown>[] = [];
+    for (const name of names.slice(from, from + AT_ONCE)) {
+      const { hash, order } = keys.queue({ ns, name });
+      const list = keys.list({ ns, name });
+      if (isList) {
+        counting.push(executor.read(list, 'LLEN', [list]));
+      } else {
+        counting.push(executor.read(order, 'ZLEXCOUNT', [order, '[w', '(x']));
+        counting.push(executor.read(order, 'ZLEXCOUNT', [order, '[l', '(m']));
+      }
+      if (!needsBytes) continue;
+      for (const key of isList ? [list] : [hash, order]) measuring.push(memoryOf(executor, key));
+    }
+    for (const count of await Promise.all(counting)) elements += Number(count);
+    for (const size of await Promise.all(measuring)) bytes += Number(size);
   }
   return { elements, bytes: needsBytes ? bytes : null };
 }
