@@ -95,11 +95,13 @@ export class Outbox {
     let pauseMs = FIRST_PAUSE_MS;
     while (!this.#isStopped) {
       try {
-        if (relay.next !== null) number = await this.#apply(relay, relay.next);
-        relay.next = null;
+        if (relay.next !== null) {
+          number = await this.#apply(relay, relay.next);
+          relay.next = null;
+          pauseMs = FIRST_PAUSE_MS;
+        }
         await this.#parts.batchers.call(relay.source, ACKNOWLEDGE, { to: relay.to, number }, REPEATABLE);
         if (relay.next === null) break;
-        pauseMs = FIRST_PAUSE_MS;
       } catch (error) {
         relay.next = null;
         if (this.#isStopped) return;
