@@ -109,7 +109,13 @@ export const REDIS: readonly Mutant[] = [
   {
     name: 'names that are only asked for pile up in the list of used queues',
     suite: 'redis no trace',
-    edits: [inRedis('library/registry.lua', "if not db('ZSCORE', keys[1], args[2]) then return 0 end", '')],
+    edits: [
+      inRedis(
+        'library/registry.lua',
+        "if args[2] == '1' or db('ZSCORE', keys[1], args[i]) then",
+        'if true then',
+      ),
+    ],
   },
   {
     name: 'a call of a queue that does not exist may be executed after the client gave it up',

@@ -1,5 +1,5 @@
 import type { QueueKey } from '../../model/names.ts';
-import { asString } from './client/connection.ts';
+import { asString, type Reply } from './client/connection.ts';
 import { DEADLINE_MS, type Executor } from './client/executor.ts';
 import { type Keys, parseQueueText, queueText } from './keys.ts';
 import type { Library } from './library.ts';
@@ -88,13 +88,10 @@ export class Registry {
     const now = this.now();
     const byNamespace = Map.groupBy(queues, ({ ns }) => ns);
     await Promise.all(
-      Array.from(byNamespace, ([ns, of]) =>
-        this.#addMoments(
-          this.#keys.names(ns),
-          of.map(({ name }) => [now, name]),
-          deadlineAt,
-        ),
-      ),
+      Array.from(byNamespace, ([ns, of]) => {
+        const names = of.map(({ name }) => name);
+        return this.#use(ns, names, { creates: true, deadlineAt });
+      }),
     );
     for (const queue of queues) {
       remember(this.#declared, queueText(queue), now);
@@ -113,15 +110,25 @@ export class Registry {
     const now = this.now();
     remember(this.#used, text, now);
     try {
-      const key = this.#keys.names(queue.ns);
-      const call = [this.#library.noteUse, 1, key, Math.floor(now), queue.name];
-      const found = await this.#executor.write(key, 'FCALL', call, deadlineAt);
+      const found = await this.#use(queue.ns, [queue.name], { creates: false, deadlineAt });
       if (found === 1) remember(this.#declared, text, now);
       return found === 1;
     } catch (error) {
       this.#used.delete(text);
       throw error;
     }
+  }
+
+  /** The moments are by the server's clock: a name must never look unused that is about to be used. */
+  #use(
+    ns: string,
+    names: readonly string[],
+    { creates, deadlineAt }: { readonly creates: boolean; readonly deadlineAt: number },
+  ): Promise<Reply> {
+    const key = this.#keys.names(ns);
+    const now = Math.floor(this.#givenTime?.now() ?? 0);
+    const call = [this.#library.noteUse, 1, key, now, creates ? 1 : '', ...names];
+    return this.#executor.write(key, 'FCALL', call, deadlineAt);
   }
 
   /** Up to `limit` names that were not used for so long. @throws ExecutionError */
@@ -211,22 +218,9 @@ export class Registry {
   }
 
   /** The moment is part of the member: each entry is its own. @throws ExecutionError */
-  #add(key: string, queue: QueueKey, moments: readonly number[], deadlineAt: number): Promise<void> {
-    const text = queueText(queue);
-    return this.#addMoments(
-      key,
-      moments.map((at) => [at, `${Math.floor(at)}:${text}`]),
-      deadlineAt,
-    );
-  }
-
-  async #addMoments(
-    key: string,
-    moments: readonly (readonly [at: number, member: string])[],
-    deadlineAt: number,
-  ): Promise<void> {
-    const args = moments.flatMap(([at, member]) => [Math.floor(at), member]);
-    await this.#executor.write(key, 'FCALL', [this.#library.addMoments, 1, key, ...args], deadlineAt);
+  async #add(key: string, queue: QueueKey, moments: readonly number[], deadlineAt: number): Promise<void> {
+    const entries = moments.flatMap((at) => [Math.floor(at), `${Math.floor(at)}:${queueText(queue)}`]);
+    await this.#executor.write(key, 'FCALL', [this.#library.addMoments, 1, key, ...entries], deadlineAt);
   }
 
   async #entries(

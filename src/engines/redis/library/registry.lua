@@ -2,7 +2,8 @@
 -- commands would be rejected if Redis is out of memory, and then nobody could reserve.
 --
 -- moments: keys: a sorted set; arguments: moments, each with a member.
--- use: keys: the names of a namespace; arguments: moment, name. Returns whether the name is known, and notes the use if so.
+-- use: keys: the names of a namespace; arguments: the time to go by or 0, '1' to make names known, names. Notes that those
+-- that are known are used; returns how many they are.
 -- unname: the same key; arguments: name, the moment of its last use, '' or a moment to note instead. Without one the name is
 -- removed. Returns 1, or 0 if the queue was used since.
 -- forget: keys: those of a queue (queue.lua), and others of its slot. Deletes an empty queue; returns 0 if it is not empty, or
@@ -13,9 +14,15 @@ register('_moments', function(keys, args)
 end)
 
 register('_use', function(keys, args)
-  if not db('ZSCORE', keys[1], args[2]) then return 0 end
-  db('ZADD', keys[1], args[1], args[2])
-  return 1
+  local now, time, known = tonumber(args[1]), db('TIME'), 0
+  if now == 0 then now = time[1] * 1000 + math.floor(time[2] / 1000) end
+  for i = 3, #args do
+    if args[2] == '1' or db('ZSCORE', keys[1], args[i]) then
+      db('ZADD', keys[1], now, args[i])
+      known = known + 1
+    end
+  end
+  return known
 end)
 
 register('_unname', function(keys, args)
