@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { connect as connectTcp, type Socket } from 'node:net';
+import type { Duplex } from 'node:stream';
 import { connect as connectTls } from 'node:tls';
 
 /** A frame as a client sees it: header values decoded, of repeated ones the first. */
@@ -63,6 +64,11 @@ export class StompClient {
         : connectTls({ port, host: '127.0.0.1', ca, servername: 'localhost' });
     await once(socket, ca === undefined ? 'connect' : 'secureConnect');
     return new StompClient(socket);
+  }
+
+  /** On a connection that is open: a socket, or a stream over one. */
+  static over(socket: Duplex): StompClient {
+    return new StompClient(socket as Socket);
   }
 
   /** Opens and logs in. */

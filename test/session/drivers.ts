@@ -1,0 +1,281 @@
+import { once } from 'node:events';
+import { createRequire } from 'node:module';
+import { connect, type Socket } from 'node:net';
+import type { Duplex } from 'node:stream';
+import rhea, { type AmqpError } from 'rhea';
+import type { SessionServer } from '../../src/session/server.ts';
+import { AmqpClient, socketOf, type TestReceiver, type TestSender, textOf } from '../amqp/client.ts';
+import { AmqpNode } from '../amqp/node.ts';
+import { StompClient } from '../stomp/client.ts';
+import { StompNode } from '../stomp/node.ts';
+import type { SessionNode } from '../support/session-node.ts';
+
+/** How a consumer takes. */
+export interface Consume {
+  /** Whether it pops; otherwise it reserves. */
+  readonly isPop?: boolean;
+  /** How many elements it may hold. */
+  readonly window?: number;
+  /** Not given: for as long as the session lives. */
+  readonly leaseMs?: number;
+}
+
+export interface Taken {
+  readonly body: string;
+  readonly tries: number;
+  /** Commits it, without waiting. */
+  accept(): void;
+}
+
+export interface SessionConsumer {
+  /** What came and was not asked for yet. */
+  readonly inbox: readonly unknown[];
+  next(): Promise<Taken>;
+  /** The code of the error by which the server ended it; null if there was none. */
+  readonly ended: Promise<string | null>;
+}
+
+/** A client of either protocol that is logged in. */
+export interface SessionClient {
+  /** The TCP connection under everything. */
+  readonly socket: Socket;
+  consume(queue: string, options?: Consume): Promise<SessionConsumer>;
+  /** Resolves when the element is stored. */
+  send(queue: string, body: string | Buffer): Promise<void>;
+  /** Ends the session in the protocol's own way. */
+  leave(): void;
+  /** The code of the error by which the server ended the session; null if there was none. */
+  readonly ended: Promise<string | null>;
+}
+
+export interface NodeOptions {
+  readonly maxSockets?: number;
+}
+
+/** A protocol over a transport. */
+export interface SessionDriver {
+  readonly name: string;
+  readonly isOverWebSocket: boolean;
+  /** Of the protocol, in names of nodes. */
+  readonly path: string;
+  /** The error that clients get if the server stops. */
+  readonly stopCode: string | null;
+  start(options?: NodeOptions): Promise<SessionNode<SessionServer>>;
+  connect(node: SessionNode<SessionServer>, user?: string): Promise<SessionClient>;
+}
+
+interface WebSocketClient {
+  readonly _socket: Socket;
+  on(event: 'open' | 'error', listener: () => void): void;
+}
+
+const ws = createRequire(import.meta.url)('ws') as {
+  readonly WebSocket: new (url: string, protocols: readonly string[]) => WebSocketClient;
+  createWebSocketStream(socket: WebSocketClient): Duplex;
+};
+
+class StompSessionClient implements SessionClient {
+  readonly socket: Socket;
+  readonly ended: Promise<string | null>;
+  readonly #client: StompClient;
+  readonly #receipts = new Map<string, () => void>();
+  readonly #consumers = new Map<string, Inbox>();
+  #made = 0;
+
+  constructor(client: StompClient, socket: Socket) {
+    this.#client = client;
+    this.socket = socket;
+    this.ended = this.#read();
+  }
+
+  async consume(queue: string, { isPop = false, window = 1000, leaseMs }: Consume = {}): Promise<Inbox> {
+    this.#made += 1;
+    const id = `${this.#made}`;
+    const inbox = new Inbox(this.ended);
+    this.#consumers.set(id, inbox);
+    await this.#ask('SUBSCRIBE', {
+      destination: `/q/N/${queue}`,
+      id,
+      ack: isPop ? 'auto' : 'client-individual',
+      'x-wsize': `${window}`,
+      'x-lease': leaseMs === undefined ? null : `${leaseMs}`,
+    });
+    return inbox;
+  }
+
+  send(queue: string, body: string | Buffer): Promise<void> {
+    return this.#ask('SEND', { destination: `/q/N/${queue}` }, body);
+  }
+
+  leave(): void {
+    this.#client.send('DISCONNECT');
+  }
+
+  #ask(command: string, headers: Record<string, string | null>, body: string | Buffer = ''): Promise<void> {
+    this.#made += 1;
+    const receipt = `${this.#made}`;
+    return new Promise((resolve) => {
+      this.#receipts.set(receipt, resolve);
+      this.#client.send(command, { ...headers, receipt }, body);
+    });
+  }
+
+  async #read(): Promise<string | null> {
+    let code: string | null = null;
+    for (let frame = await this.#client.nextOrEnd(); frame !== null; frame = await this.#client.nextOrEnd()) {
+      const { command, headers, body } = frame;
+      if (command === 'ERROR') code = headers.get('message') ?? '';
+      else if (command === 'RECEIPT') this.#receipts.get(headers.get('receipt-id') ?? '')?.();
+      else {
+        this.#consumers.get(headers.get('subscription') ?? '')?.put({
+          body: body.toString(),
+          tries: Number(headers.get('x-tries')),
+          accept: () => this.#client.send('ACK', { id: headers.get('ack') ?? null }),
+        });
+      }
+    }
+    this.#client.socket.destroy();
+    return code;
+  }
+}
+
+class AmqpSessionClient implements SessionClient {
+  readonly socket: Socket;
+  readonly ended: Promise<string | null>;
+  readonly #client: AmqpClient;
+  readonly #senders = new Map<string, Promise<TestSender>>();
+
+  constructor(client: AmqpClient, socket: Socket) {
+    this.#client = client;
+    this.socket = socket;
+    this.ended = client.closed.then((error) => error?.info.code ?? null);
+  }
+
+  async consume(queue: string, { isPop = false, window = 1000, leaseMs }: Consume = {}): Promise<Inbox> {
+    const address = leaseMs === undefined ? `N/${queue}` : `N/${queue}?lease=${leaseMs}`;
+    const receiver = await this.#client.receiver(address, isPop ? { snd_settle_mode: 1 } : {}, window);
+    const inbox = new Inbox(receiver.ended().then((error) => error?.info.code ?? null));
+    void this.#pump(receiver, inbox, window);
+    return inbox;
+  }
+
+  async send(queue: string, body: string | Buffer): Promise<void> {
+    const sender = this.#senders.get(queue) ?? this.#client.sender(`N/${queue}`);
+    this.#senders.set(queue, sender);
+    const { kind, error } = await (await sender).send({ body });
+    if (kind !== 'accepted') throw new Error(`${kind}: ${(error as AmqpError | null)?.description}`);
+  }
+
+  leave(): void {
+    this.#client.connection.close();
+  }
+
+  async #pump(receiver: TestReceiver, inbox: Inbox, window: number): Promise<void> {
+    let accepted = 0;
+    for (;;) {
+      const got = await receiver.next();
+      inbox.put({
+        body: textOf(got),
+        tries: got.message.delivery_count ?? 0,
+        accept: () => {
+          got.delivery.accept();
+          accepted += 1;
+          if (accepted % Math.ceil(window / 2) === 0) receiver.link.add_credit(Math.ceil(window / 2));
+        },
+      });
+    }
+  }
+}
+
+/** Elements on their way to a test. */
+class Inbox implements SessionConsumer {
+  readonly inbox: Taken[] = [];
+  readonly ended: Promise<string | null>;
+  #wake: (() => void) | null = null;
+
+  constructor(ended: Promise<string | null>) {
+    this.ended = ended;
+  }
+
+  put(taken: Taken): void {
+    this.inbox.push(taken);
+    this.#wake?.();
+  }
+
+  async next(): Promise<Taken> {
+    for (;;) {
+      const taken = this.inbox.shift();
+      if (taken !== undefined) return taken;
+      await new Promise<void>((resolve) => {
+        this.#wake = resolve;
+      });
+    }
+  }
+}
+
+function stompDriver(isOverWebSocket: boolean): SessionDriver {
+  return {
+    name: isOverWebSocket ? 'STOMP over WebSocket' : 'STOMP',
+    isOverWebSocket,
+    path: '/stomp',
+    stopCode: null,
+    start: (options = {}) => StompNode.start({ options, overWebSocket: isOverWebSocket }),
+    connect: async ({ port }, user = 'test') => {
+      const { stream, socket } = isOverWebSocket
+        ? await overWebSocket(port, '/stomp', 'v12.stomp')
+        : await overTcp(port);
+      const client = StompClient.over(stream);
+      await client.connect({ login: user, passcode: user });
+      return new StompSessionClient(client, socket);
+    },
+  };
+}
+
+function amqpDriver(isOverWebSocket: boolean): SessionDriver {
+  return {
+    name: isOverWebSocket ? 'AMQP over WebSocket' : 'AMQP',
+    isOverWebSocket,
+    path: '/amqp',
+    stopCode: 'shutting-down',
+    start: (options = {}) => AmqpNode.start({ options, overWebSocket: isOverWebSocket }),
+    connect: async ({ port }, user = 'test') => {
+      if (!isOverWebSocket) {
+        const client = await AmqpClient.open(port, user);
+        return new AmqpSessionClient(client, socketOf(client.connection) as unknown as Socket);
+      }
+      const webSocket = new ws.WebSocket(`ws://127.0.0.1:${port}/amqp`, ['amqp']);
+      // rhea makes its own; this one's socket is known.
+      const made = function made(): WebSocketClient {
+        return webSocket;
+      };
+      const details = rhea.websocket_connect(made as never)('', [] as never, {} as never);
+      const client = await AmqpClient.open(port, user, { connection_details: details });
+      return new AmqpSessionClient(client, webSocket._socket);
+    },
+  };
+}
+
+async function overTcp(port: number): Promise<{ stream: Socket; socket: Socket }> {
+  const socket = connect({ port, host: '127.0.0.1', allowHalfOpen: true });
+  await once(socket, 'connect');
+  return { stream: socket, socket };
+}
+
+async function overWebSocket(
+  port: number,
+  path: string,
+  protocol: string,
+): Promise<{ stream: Duplex; socket: Socket }> {
+  const webSocket = new ws.WebSocket(`ws://127.0.0.1:${port}${path}`, [protocol]);
+  const stream = ws.createWebSocketStream(webSocket);
+  await new Promise<void>((resolve) => webSocket.on('open', resolve));
+  return { stream, socket: webSocket._socket };
+}
+
+/** Every way to have a session. */
+export const DRIVERS: readonly SessionDriver[] = [
+  stompDriver(false),
+  stompDriver(true),
+  amqpDriver(false),
+  amqpDriver(true),
+];

@@ -1,0 +1,406 @@
+import assert from 'node:assert/strict';
+import { once } from 'node:events';
+import { connect } from 'node:net';
+import { afterEach, describe, it } from 'node:test';
+import type { User } from '../../src/access/user.ts';
+import type { SessionServer } from '../../src/session/server.ts';
+import { type SessionNode, stalled, TestAuthenticator, until } from '../support/session-node.ts';
+import { DRIVERS, type NodeOptions, type SessionClient, type SessionDriver } from './drivers.ts';
+
+// What every session promises, whatever its protocol and transport: one suite for all.
+
+for (const driver of DRIVERS) sessionSuite(driver);
+
+function sessionSuite(driver: SessionDriver): void {
+  describe(`a session of ${driver.name}`, () => {
+    let node: SessionNode<SessionServer>;
+    const clients: SessionClient[] = [];
+
+    const start = async (options: NodeOptions = {}): Promise<void> => {
+      node = await driver.start(options);
+    };
+    const login = async (user = 'test'): Promise<SessionClient> => {
+      const client = await driver.connect(node, user);
+      clients.push(client);
+      return client;
+    };
+    afterEach(async () => {
+      for (const { socket } of clients.splice(0)) socket.destroy();
+      await node.stop();
+    });
+
+    const gone = (): Promise<void> => until(() => node.server.counts.sessions === 0);
+    const userOf = (name: string): User | null =>
+      new TestAuthenticator().recall(`Basic ${Buffer.from(`${name}:${name}`).toString('base64')}`);
+    const bodies = (count: number, bytes: number): { body: Buffer }[] =>
+      Array.from({ length: count }, (_, i) => ({ body: Buffer.alloc(bytes, `${i} `) }));
+    /** Body and tries of what is left in a queue, in order. */
+    const left = async (queue: string): Promise<[string, number][]> => {
+      const all: [string, number][] = [];
+      for (let next = await node.pop(queue); next !== null; next = await node.pop(queue)) {
+        all.push([Buffer.from(next.body).toString(), next.tries]);
+      }
+      return all;
+    };
+
+    describe('whose client goes away', () => {
+      const ways: readonly (readonly [string, (client: SessionClient) => void])[] = [
+        ['resets its connection', ({ socket }) => socket.resetAndDestroy()],
+        ['closes its connection', ({ socket }) => socket.destroy()],
+        ['closes its half of the connection', ({ socket }) => socket.end()],
+        ['says so', (client) => client.leave()],
+        ['sends what is no frame', ({ socket }) => socket.write('nonsense')],
+      ];
+
+      for (const [what, leave] of ways) {
+        it(`and ${what} while it waits: takes no element any more`, async () => {
+          await start();
+          const client = await login();
+          await client.consume('a', { window: 1 });
+          await client.consume('a', { window: 1, isPop: true });
+          await until(() => node.queue('a').consumers().length === 2);
+          leave(client);
+          await gone();
+          assert.deepEqual(node.queue('a').consumers(), []);
+          await node.insert('a', 'x');
+          assert.equal((await node.sizes('a')).ready, 1);
+        });
+
+        it(`and ${what} with elements that it did not settle: they return at once, a failed try more`, async () => {
+          await start();
+          await node.insert('a', '0', '1', '2');
+          const client = await login();
+          const consumer = await client.consume('a', { window: 3 });
+          const [, second] = [await consumer.next(), await consumer.next(), await consumer.next()];
+          second?.accept();
+          await until(() => node.server.counts.unacknowledged === 2);
+          leave(client);
+          await gone();
+          assert.deepEqual(await left('a'), [
+            ['0', 1],
+            ['2', 1],
+          ]);
+        });
+      }
+
+      it('leaves what the engine was asked for to be done', async () => {
+        await start();
+        const client = await login();
+        await client.send('a', 'first');
+        const { frames } = node.server.counts;
+        for (let i = 0; i < 30; i++) void client.send('a', 'x');
+        await until(() => node.server.counts.frames >= frames + 30);
+        client.socket.destroy();
+        await gone();
+        while ((await node.sizes('a')).ready < 31);
+        assert.equal((await node.sizes('a')).ready, 31);
+      });
+
+      it('hands what it waited for to the next in the line', async () => {
+        await start();
+        const first = await login();
+        await first.consume('a', { window: 1 });
+        await until(() => node.queue('a').consumers().length === 1);
+        const consumer = await (await login()).consume('a', { window: 1 });
+        await until(() => node.queue('a').consumers().length === 2);
+        first.socket.destroy();
+        await until(() => node.server.counts.sessions === 1);
+        await node.insert('a', 'x');
+        assert.equal((await consumer.next()).body, 'x');
+      });
+
+      it('counts no try for what it cannot have seen', async () => {
+        await start();
+        const count = 400;
+        await node.insert('a', ...bodies(count, 60_000));
+        const client = await login();
+        client.socket.pause();
+        void client.consume('a', { window: count });
+        client.socket.resume();
+        await until(() => node.server.counts.unacknowledged > 0);
+        client.socket.pause();
+        await stalled(node, 1);
+        const { reserved } = await node.sizes('a');
+        assert.ok(reserved < count, 'what waits to be written bounds what is reserved');
+        client.socket.destroy();
+        await gone();
+        const tries = (await left('a')).map(([, number]) => number);
+        assert.equal(tries.length, count);
+        const seen = tries.filter((number) => number === 1).length;
+        assert.ok(seen > 0 && seen < reserved, `${seen} of ${reserved} were counted`);
+        assert.ok(tries.every((number) => number <= 1));
+      });
+
+      it('returns to the queue, in its place, what was popped for it and not sent; nothing twice', async () => {
+        await start();
+        const count = 600;
+        await node.insert('a', ...bodies(count, 30_000));
+        const client = await login();
+        const numberOf = (body: string): number => Number.parseInt(body, 10);
+        const seen = new Set<number>();
+        const consumer = await client.consume('a', { window: count, isPop: true });
+        for (let i = 0; i < 20; i++) seen.add(numberOf((await consumer.next()).body));
+        client.socket.pause();
+        await stalled(node, 1);
+        const { ready } = await node.sizes('a');
+        client.socket.destroy();
+        await gone();
+        while (consumer.inbox.length > 0) seen.add(numberOf((await consumer.next()).body));
+        const rest = await left('a');
+        assert.ok(rest.length > ready, 'what waited for the client returned');
+        // What is left is the end of the queue, in order: what was lost was with the kernel, before it.
+        assert.deepEqual(
+          rest.map(([body, tries]) => [numberOf(body), tries]),
+          Array.from({ length: rest.length }, (_, i) => [count - rest.length + i, 0]),
+        );
+        assert.ok(rest.every(([body]) => !seen.has(numberOf(body))));
+      });
+
+      it('is noticed when it takes nothing for too long', async () => {
+        await start();
+        await node.insert('a', ...bodies(400, 60_000));
+        const client = await login();
+        await client.consume('a', { window: 400 });
+        await until(() => node.server.counts.unacknowledged > 0);
+        client.socket.pause();
+        await stalled(node, 1);
+        node.clock.advance(180_000);
+        await gone();
+        assert.deepEqual(await node.sizes('a'), { ready: 400, scheduled: 0, reserved: 0 });
+      });
+
+      it('is one of many that go at once: nothing is lost', async () => {
+        await start();
+        await node.insert('a', ...Array.from({ length: 500 }, (_, i) => `${i}`));
+        const many = await Promise.all(Array.from({ length: 40 }, () => login()));
+        await Promise.all(many.map((client) => client.consume('a', { window: 10 })));
+        await until(() => node.server.counts.unacknowledged === 400);
+        for (const { socket } of many) socket.destroy();
+        await gone();
+        await until(() => node.server.counts.unacknowledged === 0);
+        assert.deepEqual(await node.sizes('a'), { ready: 500, scheduled: 0, reserved: 0 });
+      });
+    });
+
+    describe('whose server stops', () => {
+      it('ends after the confirmation of everything that was sent before', async () => {
+        await start();
+        const idle = await login();
+        const busy = await login();
+        await busy.consume('b', { window: 1 });
+        await busy.send('c', 'first');
+        const { frames } = node.server.counts;
+        const sent = Array.from({ length: 20 }, () => busy.send('c', 'x'));
+        await until(() => node.server.counts.frames >= frames + 20);
+        const stopped = node.server.stop();
+        await Promise.all(sent);
+        for (const { ended } of [busy, idle]) assert.equal(await ended, driver.stopCode);
+        await stopped;
+        assert.equal((await node.sizes('c')).ready, 21);
+        assert.equal(node.server.counts.errors, 0);
+      });
+
+      it('returns what its client holds and counts no try, as the failure is not the client’s', async () => {
+        await start();
+        await node.insert('a', 'x', 'y');
+        const client = await login();
+        const consumer = await client.consume('a', { window: 2 });
+        await consumer.next();
+        await consumer.next();
+        const stopped = node.server.stop();
+        assert.equal(await client.ended, driver.stopCode);
+        await stopped;
+        assert.deepEqual(await left('a'), [
+          ['x', 0],
+          ['y', 0],
+        ]);
+      });
+
+      it('ends while it waits, if the broker is drained before', async () => {
+        await start();
+        const client = await login();
+        await client.consume('a', { window: 1 });
+        await until(() => node.queue('a').consumers().length === 1);
+        node.broker.drain();
+        assert.equal(await client.ended, driver.stopCode);
+        const late = await login();
+        void late.consume('a', { window: 1 }).catch(() => {});
+        assert.equal(await late.ended, driver.stopCode);
+      });
+
+      it('is cut soon after the last frame, if its client does not close', async () => {
+        await start();
+        const { socket } = await login();
+        socket.pause();
+        const stopped = node.server.stop();
+        await until(() => node.server.counts.outgoingBytes === 0);
+        let isStopped = false;
+        void stopped.then(() => {
+          isStopped = true;
+        });
+        await until(() => {
+          node.clock.advance(100);
+          return isStopped;
+        });
+      });
+
+      it('does not begin any more', async () => {
+        await start();
+        const { port } = node.server.address;
+        assert.equal(node.server.stop(), node.server.stop());
+        await node.server.stop();
+        const socket = connect({ port, host: '127.0.0.1' });
+        const [error] = await once(socket, 'error');
+        assert.equal((error as NodeJS.ErrnoException).code, 'ECONNREFUSED');
+      });
+    });
+
+    describe('whose client does not keep up', () => {
+      it('costs 128 KiB of what waits for it, however large its window', async () => {
+        await start();
+        for (let i = 0; i < 24; i++) await node.insert('a', ...bodies(25, 50_000));
+        const slow = await Promise.all(Array.from({ length: 3 }, () => login()));
+        for (const client of slow) {
+          await client.consume('a', { window: 2000 });
+          client.socket.pause();
+        }
+        await stalled(node, slow.length);
+        assert.ok(node.server.counts.outgoingBytes > 0);
+        assert.ok(node.server.counts.outgoingBytes <= slow.length * 128 * 1024);
+      });
+
+      for (const isPop of [true, false]) {
+        it(`gets everything in the end, in order, ${isPop ? 'popped' : 'reserved'}`, async () => {
+          await start();
+          const count = 300;
+          await node.insert('a', ...bodies(count, 40_000));
+          const client = await login();
+          const consumer = await client.consume('a', { window: 1000, isPop });
+          client.socket.pause();
+          await stalled(node, 1);
+          client.socket.resume();
+          for (let i = 0; i < count; i++) {
+            const taken = await consumer.next();
+            assert.equal(Number.parseInt(taken.body, 10), i);
+            assert.equal(taken.tries, 0);
+            if (!isPop) taken.accept();
+          }
+          await until(() => node.server.counts.unacknowledged === 0);
+          client.leave();
+          await gone();
+          while ((await node.sizes('a')).reserved > 0);
+          assert.deepEqual(await node.sizes('a'), { ready: 0, scheduled: 0, reserved: 0 });
+        });
+      }
+
+      it('is not read while it has too much in flight to the engine, and loses nothing', async () => {
+        await start();
+        const { asked, letGo } = node.holdInserts();
+        const client = await login();
+        const before = node.server.counts.receivedBytes;
+        const sent = Array.from({ length: 30 }, () => client.send('a', Buffer.alloc(500_000, 'x')));
+        await asked;
+        await until(() => node.server.counts.receivedBytes - before > 4_000_000);
+        for (let i = 0; i < 100; i++) await new Promise(setImmediate);
+        const received = node.server.counts.receivedBytes - before;
+        assert.ok(received < 8_000_000, `${received} bytes were read`);
+        letGo();
+        await Promise.all(sent);
+        assert.equal((await node.sizes('a')).ready, 30);
+      });
+    });
+
+    describe('that holds elements', () => {
+      it('renews their leases for as long as it lives', async () => {
+        await start();
+        await node.insert('a', 'x');
+        const consumer = await (await login()).consume('a', { window: 1 });
+        const taken = await consumer.next();
+        const leaseMs = node.broker.namespace('N').leaseMs;
+        for (let i = 0; i < 12; i++) {
+          node.clock.advance(leaseMs / 4);
+          await new Promise(setImmediate);
+          assert.equal((await node.sizes('a')).reserved, 1);
+        }
+        taken.accept();
+        await until(() => node.server.counts.unacknowledged === 0);
+        while ((await node.sizes('a')).reserved > 0);
+        assert.deepEqual(await left('a'), []);
+      });
+
+      it('loses them after a lease that its client asked for: a failed try', async () => {
+        await start();
+        await node.insert('a', 'x');
+        const consumer = await (await login()).consume('a', { window: 1, leaseMs: 1000 });
+        const taken = await consumer.next();
+        node.clock.advance(1001);
+        await new Promise(setImmediate);
+        assert.equal((await node.reserve('a'))?.tries, 1);
+        taken.accept();
+        assert.equal(await consumer.ended, 'lease-lost');
+      });
+
+      it('counts in the numbers for metrics, and its consumers', async () => {
+        await start();
+        await node.insert('a', 'x', 'y', 'z');
+        const client = await login();
+        const consumer = await client.consume('a', { window: 10 });
+        const taken = [await consumer.next(), await consumer.next(), await consumer.next()];
+        taken[0]?.accept();
+        await until(() => node.server.counts.unacknowledged === 2);
+        const { sessions, subscriptions, window, messages, connections } = node.server.counts;
+        assert.deepEqual(
+          { sessions, subscriptions, window, messages, connections },
+          { sessions: 1, subscriptions: 1, window: 10, messages: 3, connections: 1 },
+        );
+      });
+    });
+
+    describe('whose user changes', () => {
+      it('ends if the user is gone, or has another password', async () => {
+        await start();
+        const client = await login();
+        await client.send('a', 'x');
+        node.server.renewUsers((user) => user);
+        await client.send('a', 'y');
+        node.server.renewUsers(() => null);
+        assert.equal(await client.ended, 'unauthorized');
+      });
+
+      it('ends what is not allowed any more, and nothing else', async () => {
+        await start();
+        const reads = await login('reader');
+        const writes = await login('writer');
+        const consumer = await reads.consume('a', { window: 1 });
+        await writes.send('b', 'x');
+        // Both may only write from now on.
+        node.server.renewUsers(() => userOf('writer'));
+        assert.equal(await consumer.ended, 'forbidden');
+        await writes.send('b', 'x');
+        assert.equal((await node.sizes('b')).ready, 2);
+      });
+    });
+
+    describe('that waits', () => {
+      it('is listed, and may be cancelled by its tid', async () => {
+        await start();
+        const consumer = await (await login()).consume('a', { window: 1 });
+        await until(() => node.queue('a').consumers().length === 1);
+        const [listed] = node.queue('a').consumers();
+        assert.equal(node.queue('a').cancel(listed?.tid ?? '', null), 1);
+        assert.equal(await consumer.ended, 'pop-cancelled');
+      });
+
+      it('gets nothing while the queue is paused', async () => {
+        await start();
+        await node.queue('a').pause();
+        const consumer = await (await login()).consume('a', { window: 1 });
+        await node.insert('a', 'x');
+        await until(() => node.queue('a').consumers().length === 1);
+        assert.equal(consumer.inbox.length, 0);
+        await node.queue('a').resume();
+        assert.equal((await consumer.next()).body, 'x');
+      });
+    });
+  });
+}
