@@ -119,7 +119,10 @@ export const SUITES = {
   'HTTP CORS': { files: ['test/http/cors.test.ts', 'test/http/rights.test.ts'], pattern: null },
   'model through STOMP': { files: ['test/stomp/model.test.ts'], pattern: null },
   'STOMP subscriptions': { files: ['test/stomp/subscriptions.test.ts'], pattern: null },
-  'STOMP clients that go away': { files: ['test/stomp/client-gone.test.ts'], pattern: null },
+  'STOMP clients that go away': {
+    files: ['test/session/session.test.ts'],
+    pattern: '/a session of STOMP whose client goes away/',
+  },
   'STOMP frame ends': { files: ['test/stomp/trailing-newline.test.ts'], pattern: null },
   'STOMP slips': { files: ['test/stomp/slips.test.ts'], pattern: null },
   'PROXY headers': { files: ['test/system/proxy-header.test.ts'], pattern: 'a PROXY protocol header' },
@@ -131,7 +134,10 @@ export const SUITES = {
   'AMQP credit': { files: ['test/amqp/credit.test.ts'], pattern: null },
   'AMQP sending': { files: ['test/amqp/sending.test.ts'], pattern: null },
   'AMQP elements': { files: ['test/amqp/elements.test.ts'], pattern: null },
-  'AMQP clients that go away': { files: ['test/amqp/client-gone.test.ts'], pattern: null },
+  'AMQP clients that go away': {
+    files: ['test/session/session.test.ts'],
+    pattern: '/a session of AMQP whose client goes away/',
+  },
   'AMQP deliveries': { files: ['test/amqp/deliveries.test.ts'], pattern: null },
   'exchange graphs': { files: ['test/exchange/graph-model.test.ts'], pattern: null },
   exchanges: { files: ['test/exchange/exchanges.test.ts'], pattern: null },

@@ -49,19 +49,23 @@ export interface SessionClient {
 }
 
 export interface NodeOptions {
+  readonly port?: number;
   readonly maxSockets?: number;
+  /** Whether the server expects heart-beats of clients that promise them. */
+  readonly beats?: boolean;
 }
 
 /** A protocol over a transport. */
 export interface SessionDriver {
   readonly name: string;
   readonly isOverWebSocket: boolean;
-  /** Of the protocol, in names of nodes. */
-  readonly path: string;
+  /** How long a client that has promised heart-beats may be silent, ms. */
+  readonly silenceMs: number;
   /** The error that clients get if the server stops. */
   readonly stopCode: string | null;
   start(options?: NodeOptions): Promise<SessionNode<SessionServer>>;
-  connect(node: SessionNode<SessionServer>, user?: string): Promise<SessionClient>;
+  /** @param beats whether it promises heart-beats */
+  connect(node: SessionNode<SessionServer>, user?: string, beats?: boolean): Promise<SessionClient>;
 }
 
 interface WebSocketClient {
@@ -217,15 +221,15 @@ function stompDriver(isOverWebSocket: boolean): SessionDriver {
   return {
     name: isOverWebSocket ? 'STOMP over WebSocket' : 'STOMP',
     isOverWebSocket,
-    path: '/stomp',
+    silenceMs: 20_000,
     stopCode: null,
-    start: (options = {}) => StompNode.start({ options, overWebSocket: isOverWebSocket }),
-    connect: async ({ port }, user = 'test') => {
+    start: ({ beats: _, ...options } = {}) => StompNode.start({ options, overWebSocket: isOverWebSocket }),
+    connect: async ({ port }, user = 'test', beats = false) => {
       const { stream, socket } = isOverWebSocket
         ? await overWebSocket(port, '/stomp', 'v12.stomp')
         : await overTcp(port);
       const client = StompClient.over(stream);
-      await client.connect({ login: user, passcode: user });
+      await client.connect({ login: user, passcode: user, 'heart-beat': beats ? '10000,0' : null });
       return new StompSessionClient(client, socket);
     },
   };
@@ -235,9 +239,12 @@ function amqpDriver(isOverWebSocket: boolean): SessionDriver {
   return {
     name: isOverWebSocket ? 'AMQP over WebSocket' : 'AMQP',
     isOverWebSocket,
-    path: '/amqp',
+    silenceMs: 60_000,
     stopCode: 'shutting-down',
-    start: (options = {}) => AmqpNode.start({ options, overWebSocket: isOverWebSocket }),
+    start: ({ beats = false, ...given } = {}) => {
+      const options = { ...given, idleTimeoutMs: beats ? 30_000 : 0 };
+      return AmqpNode.start({ options, overWebSocket: isOverWebSocket });
+    },
     connect: async ({ port }, user = 'test') => {
       if (!isOverWebSocket) {
         const client = await AmqpClient.open(port, user);

@@ -19,8 +19,8 @@ function sessionSuite(driver: SessionDriver): void {
     const start = async (options: NodeOptions = {}): Promise<void> => {
       node = await driver.start(options);
     };
-    const login = async (user = 'test'): Promise<SessionClient> => {
-      const client = await driver.connect(node, user);
+    const login = async (user = 'test', beats = false): Promise<SessionClient> => {
+      const client = await driver.connect(node, user, beats);
       clients.push(client);
       return client;
     };
@@ -244,6 +244,16 @@ function sessionSuite(driver: SessionDriver): void {
         });
       });
 
+      it('ends before its login', async () => {
+        await start();
+        const socket = connect({ port: node.port, host: '127.0.0.1' });
+        if (!driver.isOverWebSocket) await until(() => node.server.counts.connections === 1);
+        const closed = once(socket.resume(), 'close');
+        await node.server.stop();
+        if (driver.isOverWebSocket) socket.destroy();
+        await closed;
+      });
+
       it('does not begin any more', async () => {
         await start();
         const { port } = node.server.address;
@@ -307,6 +317,39 @@ function sessionSuite(driver: SessionDriver): void {
         letGo();
         await Promise.all(sent);
         assert.equal((await node.sizes('a')).ready, 30);
+      });
+    });
+
+    describe('whose client has promised heart-beats', () => {
+      it('ends if nothing comes for twice their interval', async () => {
+        await start({ beats: true });
+        const client = await login('test', true);
+        node.clock.advance(driver.silenceMs - 1);
+        await client.send('a', 'a sign of life');
+        node.clock.advance(driver.silenceMs - 1);
+        await new Promise(setImmediate);
+        assert.equal(node.server.counts.errors, 0);
+        node.clock.advance(1);
+        assert.equal(await client.ended, 'request-timeout');
+      });
+
+      it('does not miss them while it does not read, and does again afterwards', async () => {
+        await start({ beats: true });
+        const client = await login('test', true);
+        await client.send('a', 'first');
+        const { asked, letGo } = node.holdInserts();
+        const sent = Array.from({ length: 10 }, () => client.send('a', Buffer.alloc(1_000_000, 'x')));
+        const { receivedBytes } = node.server.counts;
+        await asked;
+        await until(() => node.server.counts.receivedBytes - receivedBytes > 4_000_000);
+        for (let i = 0; i < 100; i++) await new Promise(setImmediate);
+        for (let i = 0; i < 10; i++) node.clock.advance(driver.silenceMs);
+        assert.equal(node.server.counts.errors, 0);
+        letGo();
+        await Promise.all(sent);
+        assert.equal((await node.sizes('a')).ready, 11);
+        node.clock.advance(driver.silenceMs);
+        assert.equal(await client.ended, 'request-timeout');
       });
     });
 
@@ -380,6 +423,21 @@ function sessionSuite(driver: SessionDriver): void {
         assert.equal((await node.sizes('b')).ready, 2);
       });
     });
+
+    if (!driver.isOverWebSocket) {
+      it('is one of as many as may be; further connections are closed when they come', async () => {
+        await start({ maxSockets: 2 });
+        await login();
+        await login();
+        const third = connect({ port: node.port, host: '127.0.0.1' });
+        await once(third.resume(), 'close');
+      });
+
+      it('needs an address that can be had', async () => {
+        await start();
+        await assert.rejects(driver.start({ port: node.port }), { code: 'EADDRINUSE' });
+      });
+    }
 
     describe('that waits', () => {
       it('is listed, and may be cancelled by its tid', async () => {

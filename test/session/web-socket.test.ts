@@ -3,8 +3,11 @@ import { once } from 'node:events';
 import { type IncomingMessage, request } from 'node:http';
 import { connect, type Socket } from 'node:net';
 import { after, afterEach, before, describe, it } from 'node:test';
+import rhea from 'rhea';
 import type { HttpServer } from '../../src/http/server.ts';
 import { STOMP_WEB_SOCKET } from '../../src/stomp/options.ts';
+import { AmqpClient, textOf } from '../amqp/client.ts';
+import { AmqpNode } from '../amqp/node.ts';
 import { basic } from '../http/harness.ts';
 import { StompNode, type StompNodeOptions, until } from '../stomp/node.ts';
 import { makeCertificate } from '../support/certificate.ts';
@@ -297,5 +300,25 @@ describe('STOMP over WebSocket over TLS', () => {
     assert.match((await frameOf(socket)).payload.toString(), /^RECEIPT\n/);
     socket.destroy();
     await stopped;
+  });
+});
+
+describe('AMQP over WebSocket', () => {
+  it('is spoken by rhea', async () => {
+    const node = await AmqpNode.start({ overWebSocket: true });
+    const connect = rhea.websocket_connect(WebSocket as never);
+    const details = connect(`ws://127.0.0.1:${node.port}/amqp`, ['amqp'] as never, {} as never);
+    const client = await AmqpClient.open(node.port, 'test', { connection_details: details });
+    const sender = await client.sender('N/a');
+    const receiver = await client.receiver('N/a', {}, 10);
+    for (const body of ['Grüße', 'x'.repeat(1_000_000)]) {
+      assert.equal((await sender.send({ body })).kind, 'accepted');
+      const got = await receiver.next();
+      assert.equal(textOf(got), body);
+      got.delivery.accept();
+    }
+    await client.close();
+    assert.deepEqual(await node.sizes('a'), { ready: 0, scheduled: 0, reserved: 0 });
+    await node.stop();
   });
 });
