@@ -12,7 +12,6 @@ import { quote } from '../util/quote.ts';
 import { checkPage, preflightHeaders } from './browser.ts';
 import { HttpCall } from './call.ts';
 import { readHead } from './head.ts';
-import { QueueLists } from './listing.ts';
 import { ServerResponse as Response } from './node-http.ts';
 import type { HttpParts } from './options.ts';
 import type { HttpRequest } from './request.ts';
@@ -43,7 +42,6 @@ const MAX_WAITING_READS = 100;
 export class Front {
   readonly parts: HttpParts;
   readonly router: Router;
-  readonly queueLists = new QueueLists();
   /** How long requests took, from their head to their response being written, by operation. */
   readonly requestTimes: ReadonlyMap<string, Histogram>;
   /** The headers of responses that are no route's. */

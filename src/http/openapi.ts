@@ -1,8 +1,21 @@
+import { Type } from 'typebox';
 import type { ErrorCode } from '../model/errors.ts';
 import { httpError, PROBLEM_JSON } from './errors.ts';
 import { STATUS_CODES } from './node-http.ts';
 import { parametersOf, problemsOf, type ResponseNote, type Route } from './route.ts';
-import { Problem } from './schemas.ts';
+import { named } from './schemas.ts';
+
+/** RFC 9457, with members of our own. */
+const Problem = named(
+  'Problem',
+  Type.Object({
+    title: Type.String(),
+    status: Type.Integer(),
+    code: Type.String(),
+    detail: Type.String(),
+    parameter: Type.Optional(Type.String()),
+  }),
+);
 
 /** The table of routes as an OpenAPI 3.1 document. A method that shares a row gets an operation id of its own. */
 export function openApi(routes: readonly Route[], version: string): object {

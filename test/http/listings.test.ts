@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
-import { QueueLists } from '../../src/http/listing.ts';
+import { QueueLists } from '../../src/http/routes/listings.ts';
 import { headerOf, jsonOf } from '../support/http-client.ts';
 import { sharedHarness } from './harness.ts';
 

@@ -1,3 +1,4 @@
+import { Type } from 'typebox';
 import { momentIn } from '../../broker/engine-time.ts';
 import { EXPIRY, needs, needsExpiry } from '../../broker/needs.ts';
 import type { Queue } from '../../broker/queue.ts';
@@ -23,8 +24,10 @@ import {
 } from '../parameters.ts';
 import { readBody } from '../request.ts';
 import { type Route, route } from '../route.ts';
-import { Inserted } from '../schemas.ts';
+import { named } from '../schemas.ts';
 import { Take } from '../take.ts';
+
+const Inserted = named('Inserted', Type.Object({ id: Type.String() }));
 
 const MILLISECONDS = { from: 0, to: LIMITS.delayMs, unit: 'milliseconds' } as const;
 

@@ -1,27 +1,72 @@
+import { Type } from 'typebox';
 import type { Namespace } from '../../broker/namespace.ts';
-import { invalidParameter, namespaceNotFound } from '../../model/errors.ts';
+import type { QueueRecord } from '../../broker/record.ts';
+import { invalidParameter, namespaceNotFound, QuaysideError } from '../../model/errors.ts';
 import { quote } from '../../util/quote.ts';
 import type { HttpCall } from '../call.ts';
 import {
-  arrayPieces,
-  type Folder,
   itemsAfter,
-  type ListedQueue,
-  listFolders,
+  joined,
   listingForm,
   NEXT_LINK,
   nextPage,
-  objectPieces,
   type Page,
   type PageQuery,
   pageOf,
   paging,
-  readRecords,
-  treePieces,
 } from '../listing.ts';
 import { flag } from '../parameters.ts';
 import { type Route, route } from '../route.ts';
-import { NamespaceNames, QueueArray, QueuesByName, QueueTree } from '../schemas.ts';
+import { Count, Moment, named } from '../schemas.ts';
+import { QueueInformation } from './queues.ts';
+
+const NamespaceNames = Type.Array(Type.String());
+
+const QueuesByName = named('QueuesByName', Type.Record(Type.String(), QueueInformation));
+
+const QueueArray = named(
+  'QueueArray',
+  Type.Object({
+    data: Type.Array(Type.Intersect([QueueInformation, Type.Object({ id: Type.String() })])),
+    unavailable: Type.Optional(
+      Type.Array(Type.String(), {
+        description: 'Namespaces whose engine is away, so that their queues are not here.',
+      }),
+    ),
+  }),
+);
+
+const QueueTree = Type.Array(
+  named(
+    'QueueFolder',
+    Type.Object({
+      title: Type.String(),
+      key: Type.String(),
+      folder: Type.Literal(true),
+      expanded: Type.Literal(true),
+      unavailable: Type.Optional(
+        Type.Literal(true, { description: 'Its engine is away, so that its queues are not here.' }),
+      ),
+      children: Type.Array(
+        Type.Object({
+          title: Type.String(),
+          key: Type.String(),
+          put: Count,
+          get: Count,
+          reserve: Count,
+          commit: Count,
+          rollback: Count,
+          size: Count,
+          total: Count,
+          sched: Count,
+          resv: Count,
+          next_t: Type.Union([Moment, Type.Null()]),
+          paused: Type.Boolean(),
+        }),
+      ),
+    }),
+  ),
+);
 
 const forms = {
   array: flag('`{"data": […]}`, each a queue information record with `id`, as the web console reads it.'),
@@ -126,7 +171,7 @@ async function queuePage(
   if (limit === null && after === null) {
     const list = async (namespace: Namespace): Promise<readonly ListedQueue[]> => {
       if (reload) await namespace.reload();
-      return call.front.queueLists.of(namespace);
+      return queueLists.of(namespace);
     };
     return { items: await listFolders(namespaces, list), headers: [] };
   }
@@ -176,4 +221,173 @@ function positionOf(after: string | null, namespaces: readonly Namespace[]): Pos
     'after',
     `after cannot be ${quote(after)}; give queue@namespace, the id of the last queue of the page before.`,
   );
+}
+
+/** A namespace as listings need it. `queues` is null if its engine is unavailable. */
+interface Folder<Q = ListedQueue> {
+  readonly name: string;
+  readonly queues: readonly Q[] | null;
+}
+
+/** A queue as listings need it. */
+class ListedQueue {
+  readonly namespace: string;
+  readonly queue: string;
+  readonly record: QueueRecord;
+  #json: string | null = null;
+
+  constructor(namespace: string, queue: string, record: QueueRecord) {
+    this.namespace = namespace;
+    this.queue = queue;
+    this.record = record;
+  }
+
+  get id(): string {
+    return `${this.queue}@${this.namespace}`;
+  }
+
+  /** The record as JSON, written once for all listings that share this object. */
+  get json(): string {
+    this.#json ??= JSON.stringify(this.record);
+    return this.#json;
+  }
+}
+
+/** Records read at once: enough to fill an engine's batch, few enough that other calls are not delayed by it. */
+const RECORDS_AT_ONCE = 32;
+
+/**
+ * The queues of namespaces, read once for all requests at the same time: of a namespace one reading is in progress, and
+ * at most one more waits for its end. No request gets a list that is older than itself.
+ */
+export class QueueLists {
+  readonly #reading = new Map<Namespace, Promise<readonly ListedQueue[]>>();
+  readonly #next = new Map<Namespace, Promise<readonly ListedQueue[]>>();
+
+  /** The records of all queues of a namespace, by name. */
+  of(namespace: Namespace): Promise<readonly ListedQueue[]> {
+    const reading = this.#reading.get(namespace);
+    if (reading === undefined) return this.#start(namespace);
+    let next = this.#next.get(namespace);
+    if (next === undefined) {
+      const start = (): Promise<readonly ListedQueue[]> => {
+        this.#next.delete(namespace);
+        return this.#start(namespace);
+      };
+      next = reading.then(start, start);
+      this.#next.set(namespace, next);
+    }
+    return next;
+  }
+
+  #start(namespace: Namespace): Promise<readonly ListedQueue[]> {
+    const listed = readQueues(namespace);
+    this.#reading.set(namespace, listed);
+    const done = (): void => {
+      if (this.#reading.get(namespace) === listed) this.#reading.delete(namespace);
+    };
+    listed.then(done, done);
+    return listed;
+  }
+}
+
+/** The queues of namespaces that are being read now, for all requests. */
+const queueLists = new QueueLists();
+
+async function readQueues(namespace: Namespace): Promise<ListedQueue[]> {
+  return readRecords(namespace, await namespace.queueNames());
+}
+
+/** The records of some queues of a namespace, in batches between which the engine and this thread serve others. */
+async function readRecords(namespace: Namespace, names: readonly string[]): Promise<ListedQueue[]> {
+  const listed: ListedQueue[] = [];
+  for (let from = 0; from < names.length; from += RECORDS_AT_ONCE) {
+    const some = names.slice(from, from + RECORDS_AT_ONCE);
+    const records = await Promise.all(some.map((name) => namespace.visit(name).status(null)));
+    for (const [i, record] of records.entries()) {
+      listed.push(new ListedQueue(namespace.name, some[i] ?? '', record));
+    }
+  }
+  return listed;
+}
+
+/**
+ * The queues of several namespaces. One whose engine is unavailable does not hide the others.
+ * @throws QuaysideError the first one's reason, if none of them can be listed
+ */
+async function listFolders<Q>(
+  namespaces: readonly Namespace[],
+  list: (namespace: Namespace) => Promise<readonly Q[]>,
+): Promise<Folder<Q>[]> {
+  const outcomes = await Promise.allSettled(namespaces.map(list));
+  const reasons = outcomes.flatMap((outcome) => (outcome.status === 'rejected' ? [outcome.reason] : []));
+  const failure = reasons.find((reason) => !isUnavailable(reason));
+  if (failure !== undefined) throw failure;
+  if (reasons.length > 0 && reasons.length === namespaces.length) throw reasons[0];
+  return outcomes.map((outcome, i) => ({
+    name: namespaces[i]?.name ?? '',
+    queues: outcome.status === 'fulfilled' ? outcome.value : null,
+  }));
+}
+
+function isUnavailable(reason: unknown): boolean {
+  return (
+    reason instanceof QuaysideError &&
+    (reason.code === 'storage-unavailable' || reason.code === 'outcome-unknown')
+  );
+}
+
+/** The default form of one namespace, an object by queue name, in pieces of JSON. */
+function* objectPieces(queues: readonly ListedQueue[]): Generator<string> {
+  yield* joined('{', queues, ({ queue, json }) => `${JSON.stringify(queue)}:${json}`, '}');
+}
+
+/** `array=1`, in pieces of JSON. */
+function* arrayPieces(folders: readonly Folder[]): Generator<string> {
+  const queues = folders.flatMap((folder) => folder.queues ?? []);
+  yield* joined(
+    '{"data":[',
+    queues,
+    ({ id, json }) => `${json.slice(0, -1)},"id":${JSON.stringify(id)}}`,
+    ']',
+  );
+  const unavailable = folders.flatMap(({ name, queues }) => (queues === null ? [name] : []));
+  yield unavailable.length === 0 ? '}' : `,"unavailable":${JSON.stringify(unavailable)}}`;
+}
+
+/** `tree=1`, in pieces of JSON: a folder for each namespace with its queues. */
+function* treePieces(folders: readonly Folder[]): Generator<string> {
+  let separator = '[';
+  for (const { name, queues } of folders) {
+    const folder = {
+      title: name,
+      key: name,
+      folder: true,
+      expanded: true,
+      ...(queues === null && { unavailable: true }),
+    };
+    const start = `${separator}${JSON.stringify(folder).slice(0, -1)},"children":[`;
+    yield* joined(start, queues ?? [], (queue) => JSON.stringify(leaf(queue)), ']}');
+    separator = ',';
+  }
+  yield separator === '[' ? '[]' : ']';
+}
+
+function leaf({ id, queue, record }: ListedQueue): object {
+  const { put, get, reserve, commit, rollback } = record.stats;
+  return {
+    title: queue,
+    key: id,
+    put,
+    get,
+    reserve,
+    commit,
+    rollback,
+    size: record.size,
+    total: record.totalSize,
+    sched: record.schedSize,
+    resv: record.resvSize,
+    next_t: record.next_mature_t,
+    paused: record.paused,
+  };
 }

@@ -4,7 +4,64 @@ import { openApi } from '../openapi.ts';
 import { NODE_CHECK, type ReadyReport } from '../options.ts';
 import { flag, type QueryParameter } from '../parameters.ts';
 import { type Route, route } from '../route.ts';
-import { Backup, Live, Nodes, Readiness } from '../schemas.ts';
+import { Moment, named } from '../schemas.ts';
+
+const Live = named('Live', Type.Object({ status: Type.Literal('live') }));
+
+const Nodes = Type.Array(
+  named(
+    'Node',
+    Type.Object({
+      id: Type.String(),
+      host: Type.String(),
+      pid: Type.Integer(),
+      version: Type.String(),
+      startedAt: Moment,
+      isSelf: Type.Boolean(),
+      namespaces: Type.Array(Type.String()),
+      conflicts: Type.Array(
+        Type.Object({
+          namespace: Type.String(),
+          option: Type.String(),
+          here: Type.String(),
+          there: Type.String(),
+        }),
+      ),
+    }),
+  ),
+);
+
+const Readiness = named(
+  'Readiness',
+  Type.Object({
+    status: Type.Union([Type.Literal('ready'), Type.Literal('not ready')]),
+    checks: Type.Optional(Type.Record(Type.String(), Type.String())),
+    nodes: Type.Optional(Nodes),
+  }),
+);
+
+const Backup = Type.Object({
+  name: Type.String(),
+  folder: Type.String({ description: 'Its path on the server.' }),
+  takenAt: Moment,
+  version: Type.String({ description: 'Of the server.' }),
+  files: Type.Array(
+    Type.Object({
+      file: Type.String(),
+      url: Type.String(),
+      namespaces: Type.Array(Type.String()),
+      bytes: Type.Integer(),
+    }),
+  ),
+  skipped: Type.Array(
+    Type.Object(
+      { url: Type.String(), namespaces: Type.Array(Type.String()) },
+      {
+        description: 'Engines that are backed up by other means, or that are in memory.',
+      },
+    ),
+  ),
+});
 
 interface OperatorOptions {
   readonly metricsWithoutLogin: boolean;

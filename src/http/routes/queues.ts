@@ -1,9 +1,87 @@
+import { Type } from 'typebox';
 import { invalidParameter } from '../../model/errors.ts';
 import { checkName } from '../../model/names.ts';
 import { quote } from '../../util/quote.ts';
 import { group } from '../parameters.ts';
 import { type Route, route } from '../route.ts';
-import { Paused, PendingConsumers, QueueInformation } from '../schemas.ts';
+import { Count, Moment, named } from '../schemas.ts';
+
+const Counters = named(
+  'QueueCounters',
+  Type.Object({
+    put: Count,
+    get: Count,
+    reserve: Count,
+    commit: Count,
+    rollback: Count,
+    deadletter: Count,
+  }),
+);
+
+const sizes = {
+  next_mature_t: Type.Union([Moment, Type.Null()]),
+  totalSize: Count,
+  size: Count,
+  schedSize: Count,
+  resvSize: Count,
+};
+
+/** Spec 2.2. */
+export const QueueInformation = named(
+  'QueueInformation',
+  Type.Object({
+    type: Type.String({ examples: ['sqlite:simple'] }),
+    capabilities: Type.Object({
+      sched: Type.Boolean(),
+      reserve: Type.Boolean(),
+      pipeline: Type.Boolean(),
+      tape: Type.Boolean(),
+      remove: Type.Boolean(),
+    }),
+    factory: Type.Object({
+      name: Type.String(),
+      type: Type.String(),
+      opts: Type.Object({ name: Type.String(), url: Type.String() }),
+      signaller: Type.Object({
+        type: Type.String(),
+        opts: Type.Object({ url: Type.String(), mongo_opts: Type.Object({}), channel: Type.String() }),
+      }),
+      stats: Type.Object({
+        type: Type.String(),
+        opts: Type.Object({ url: Type.String(), coll: Type.String() }),
+      }),
+    }),
+    stats: Type.Intersect([
+      Counters,
+      Type.Object({ groups: Type.Optional(Type.Record(Type.String(), Counters)) }),
+    ]),
+    paused: Type.Boolean(),
+    ...sizes,
+    groups: Type.Optional(Type.Record(Type.String(), Type.Object(sizes))),
+  }),
+);
+
+const SetOrUnset = Type.Union([Type.Literal('set'), Type.Literal('unset')]);
+
+/** Spec 2.3. */
+const PendingConsumers = Type.Array(
+  named(
+    'PendingConsumer',
+    Type.Object({
+      tid: Type.String(),
+      since: Moment,
+      callback: SetOrUnset,
+      cleanup_timeout: SetOrUnset,
+      wakeup_timeout: SetOrUnset,
+      user: Type.Union([Type.String(), Type.Null()], { description: 'Null: an exchange.' }),
+      protocol: Type.Enum(['http', 'stomp', 'amqp', 'exchange']),
+      address: Type.Union([Type.String(), Type.Null()]),
+      group: Type.Union([Type.String(), Type.Null()], { description: 'On a stream.' }),
+    }),
+  ),
+);
+
+const Paused = Type.Boolean();
 
 export const queueRoutes: readonly Route[] = [
   route({

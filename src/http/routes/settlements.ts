@@ -1,10 +1,20 @@
+import { Type } from 'typebox';
 import { needs, needsExpiry } from '../../broker/needs.ts';
 import { FINISH, type Receipt } from '../../broker/queue.ts';
 import { LIMITS } from '../../model/limits.ts';
 import type { HttpCall } from '../call.ts';
 import { checkOpaque, group, opaque, prefersRepresentation, text, whole } from '../parameters.ts';
 import { type Route, route } from '../route.ts';
-import { Extended, Nothing, RolledBack } from '../schemas.ts';
+import { Moment, named } from '../schemas.ts';
+
+const Nothing = named('Empty', Type.Object({}));
+
+const Extended = named('Extended', Type.Object({ until: Moment }));
+
+/** Empty, unless the request prefers a representation. */
+const RolledBack = Type.Object({
+  state: Type.Optional(Type.Union([Type.Literal('waiting'), Type.Literal('dead-lettered')])),
+});
 
 const which = {
   group: group('The group of the reserve, where one was given.'),
