@@ -10,7 +10,7 @@ import type { BrokerLog, NamespaceSetup } from './ports.ts';
 import { Sweeper } from './sweeper.ts';
 import { shuttingDown, WaitingLimit, type WaitingLimits } from './waiting-limit.ts';
 
-export interface BrokerOptions {
+interface BrokerOptions {
   readonly namespaces: readonly NamespaceSetup[];
   readonly clock: Clock;
   /** 0 (inclusive) to 1. */
@@ -30,7 +30,7 @@ type Writable<Node extends ServingNode> = Omit<Node, 'namespaces' | 'conflicts'>
 const UNNAMED = { host: '', pid: 0, version: '' };
 
 /** A node, and which namespaces it serves as far as this one knows. */
-export interface ServingNode extends NodeInfo {
+interface ServingNode extends NodeInfo {
   readonly isSelf: boolean;
   readonly namespaces: readonly string[];
   /** Options that it configures otherwise than this node. */

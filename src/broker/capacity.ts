@@ -5,7 +5,7 @@ import type { Clock } from '../util/clock.ts';
 import { quote } from '../util/quote.ts';
 
 /** What a namespace may hold; null: no bound. */
-export interface CapacityLimits {
+interface CapacityLimits {
   readonly maxElements: number | null;
   readonly maxBytes: number | null;
 }
@@ -60,10 +60,14 @@ export class Capacity {
   }
 
   /**
-   * Calls `store` if there is room for what it adds.
+   * Calls `store` if there is capacity for the elements that it adds.
+   * @param leaving how many leave in the same step; a namespace that does not grow may be full
    * @throws QuaysideError `namespace-full`
    */
-  admit<T>(amount: Amount, store: () => Promise<T>): Promise<T> {
+  admit<T>(elements: readonly NewElement[], store: () => Promise<T>, leaving = 0): Promise<T> {
+    const whole = amountOf(elements);
+    if (whole.elements <= leaving) return store();
+    const amount = { elements: whole.elements - leaving, bytes: whole.bytes };
     if (this.#clock.monotonic() >= this.#readFrom && !this.#isReading) this.#read().catch(() => {});
     this.#check(amount);
     const stored = store();
@@ -113,7 +117,7 @@ export class Capacity {
 }
 
 /** What some elements add, as `Storage.usage` counts it: in a stream an element counts once for each group. */
-export function amountOf(elements: readonly NewElement[]): Amount {
+function amountOf(elements: readonly NewElement[]): Amount {
   let deliveries = 0;
   let bytes = 0;
   for (const { body, headers, groups, contentType, dedupKey } of elements) {

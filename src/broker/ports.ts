@@ -36,7 +36,7 @@ export interface NamespaceSetup {
   readonly shown: ShownSetup;
 }
 
-export interface ShownSetup {
+interface ShownSetup {
   readonly url: string;
   readonly signaller: {
     readonly type: string;

@@ -21,7 +21,6 @@ import {
 import { invalidParameter, QuaysideError } from '../model/errors.ts';
 import type { QueueKey } from '../model/names.ts';
 import { quote } from '../util/quote.ts';
-import { amountOf } from './capacity.ts';
 import type { Consumer, GetRequest, PendingConsumer, Sink } from './consumer.ts';
 import { toLocal } from './engine-time.ts';
 import { settleOperation, takeOperation } from './meter.ts';
@@ -107,7 +106,7 @@ export class Queue {
     const store = (): Promise<ElementId[]> => storage.insert(this.key, elements, signal, repeats?.note);
     let stored: Promise<ElementId[]>;
     try {
-      stored = capacity === null ? store() : capacity.admit(amountOf(elements), store);
+      stored = capacity === null ? store() : capacity.admit(elements, store);
     } catch (error) {
       return meter.observe('insert', Promise.reject(error));
     }
@@ -176,10 +175,8 @@ export class Queue {
         inserts.filter(({ queue }) => queue.namespace === ns).map(({ element }) => element),
       );
       const going = moves.filter(({ from = this }) => from.namespace === ns).length;
-      const { elements, bytes } = amountOf(coming);
-      if (elements <= going) continue;
       const inner = call;
-      call = () => capacity.admit({ elements: elements - going, bytes }, inner);
+      call = () => capacity.admit(coming, inner, going);
     }
     return call();
   }

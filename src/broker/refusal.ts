@@ -6,7 +6,7 @@ import { quote } from '../util/quote.ts';
 import type { Outcome } from './meter.ts';
 
 /** The outcomes of settling that did what was requested. */
-export type Settled = 'done' | 'dead-lettered';
+type Settled = 'done' | 'dead-lettered';
 
 /** Those that changed nothing. */
 export type Refused = Exclude<SettleOutcome, Settled>;

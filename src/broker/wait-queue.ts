@@ -2,7 +2,7 @@ import type { TakeResult } from '../engine/storage.ts';
 import type { Delivery, GroupName } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { CancelTimer } from '../util/clock.ts';
-import { Consumer, ConsumerList, type GetRequest, type Sink } from './consumer.ts';
+import { Consumer, type GetRequest, type Sink } from './consumer.ts';
 import { toLocal } from './engine-time.ts';
 import { takeOperation } from './meter.ts';
 import type { Namespace } from './namespace.ts';
@@ -394,6 +394,60 @@ export class WaitQueue {
     const { owner } = consumer.request;
     if (owner !== null) this.#ofUsers -= 1;
     this.#ns.waitingLimit.exit(owner);
+  }
+}
+
+/** A doubly linked list: append, return to the front, remove from anywhere, all in constant time. */
+class ConsumerList {
+  #first: Consumer | null = null;
+  #last: Consumer | null = null;
+  #size = 0;
+
+  get first(): Consumer | null {
+    return this.#first;
+  }
+
+  get size(): number {
+    return this.#size;
+  }
+
+  append(consumer: Consumer): void {
+    consumer.previous = this.#last;
+    consumer.next = null;
+    if (this.#last === null) this.#first = consumer;
+    else this.#last.next = consumer;
+    this.#last = consumer;
+    this.#size += 1;
+  }
+
+  prepend(consumer: Consumer): void {
+    consumer.next = this.#first;
+    consumer.previous = null;
+    if (this.#first === null) this.#last = consumer;
+    else this.#first.previous = consumer;
+    this.#first = consumer;
+    this.#size += 1;
+  }
+
+  /** Takes out a consumer that is in this list. */
+  remove(consumer: Consumer): void {
+    if (consumer.previous === null) this.#first = consumer.next;
+    else consumer.previous.next = consumer.next;
+    if (consumer.next === null) this.#last = consumer.previous;
+    else consumer.next.previous = consumer.previous;
+    consumer.previous = null;
+    consumer.next = null;
+    this.#size -= 1;
+  }
+
+  *[Symbol.iterator](): Iterator<Consumer> {
+    let consumer = this.#first;
+    while (consumer !== null) {
+      // The caller may remove the one it was just given.
+      const { next } = consumer;
+      yield consumer;
+      consumer = next;
+    }
   }
 }
 

@@ -9,7 +9,7 @@ export interface ExchangeCounters {
   readonly destinations: readonly DestinationCounters[];
 }
 
-export interface ExchangeTotals {
+interface ExchangeTotals {
   noRoute: number;
   tooManyHops: number;
   /** Elements that were requeued because a destination, or the sandbox, failed. */
@@ -89,7 +89,7 @@ export class DestinationErrors {
 }
 
 /** How selectors saw an element. */
-export interface Sighting {
+interface Sighting {
   readonly id: string;
   readonly at: string;
   readonly payload: 'json' | 'text' | 'bytes';

@@ -21,11 +21,11 @@ export interface QueueName {
   readonly queue: string;
 }
 
-export interface Destination extends QueueName {
+interface Destination extends QueueName {
   readonly selector?: string;
 }
 
-export interface ConsumerOptions {
+interface ConsumerOptions {
   /** Concurrent loops, 1 to 16. */
   readonly parallel?: number;
   /** Elements in flight at once, 1 to 65,536. */

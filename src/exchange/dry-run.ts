@@ -38,7 +38,7 @@ export interface DryRun {
   readonly selector_ms: number;
 }
 
-export interface TriedDestination {
+interface TriedDestination {
   readonly q: string;
   readonly ns: string;
   readonly accepted: boolean;
@@ -59,7 +59,7 @@ export interface TriedDestination {
   readonly payload_encoding: 'text' | 'base64';
 }
 
-export interface DryRunContext {
+interface DryRunContext {
   readonly broker: Broker;
   readonly sandbox: SelectorSandbox;
   readonly clock: Clock;
@@ -151,7 +151,7 @@ const BODY_MEMBERS = ['msg', 'content_type', 'declaration'];
 const MESSAGE_MEMBERS = ['id', 'payload', 'hdrs', 'tries', 'mature'];
 
 /** What a dry run is requested with: the sample, and a declaration to try instead of the exchange's own. */
-export interface DryRunRequest {
+interface DryRunRequest {
   readonly sample: Sample;
   /** As it came; undefined if none was given. */
   readonly declaration: unknown;

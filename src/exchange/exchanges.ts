@@ -20,7 +20,7 @@ import { type ExchangeOverview, type ExchangeRecord, type ExchangeState, exchang
 import { ExchangeRegistry } from './registry.ts';
 import { declares, idOf, mayKnow, type StoredExchange, scopedKey, toStored, toValue } from './stored.ts';
 
-export interface ExchangesOptions extends ExchangeContext {
+interface ExchangesOptions extends ExchangeContext {
   /** Exchanges of the configuration file, by id, already checked (`check`). */
   readonly configured: ReadonlyMap<string, Declaration>;
   /** Finds the users whose exchanges may run. */
@@ -28,14 +28,14 @@ export interface ExchangesOptions extends ExchangeContext {
 }
 
 /** A change of a declaration, by whom, and which versions of the present one it may replace; null: any. */
-export interface DeclarationChange {
+interface DeclarationChange {
   readonly declaration: Declaration;
   readonly caller: Caller;
   readonly versions: ReadonlySet<string> | null;
 }
 
 /** Throws if this declaration may not be changed. */
-export type CheckChange = (declaration: Declaration) => void;
+type CheckChange = (declaration: Declaration) => void;
 
 /** By whom a check or a dry run is requested, and which member of the body the declaration is; not given: the body. */
 interface CheckRequest {

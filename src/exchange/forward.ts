@@ -55,7 +55,7 @@ export function keepable(
 }
 
 /** What a selector may set on the copy that it accepts. */
-export interface CopyTiming {
+interface CopyTiming {
   /** ms since 1970, or null. */
   readonly matureAt: number | null;
   readonly delayMs: number | null;
@@ -65,7 +65,7 @@ export interface CopyTiming {
 const NOW: CopyTiming = { matureAt: null, delayMs: null, tries: null };
 
 /** What a copy carries of the way that its original came. */
-export interface CopyHistory {
+interface CopyHistory {
   /** Exchanges that the element had passed before. */
   readonly hops: number;
   readonly copies: number;

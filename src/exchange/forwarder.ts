@@ -21,7 +21,7 @@ export interface Route {
   readonly maxCopies: number;
 }
 
-export interface ForwarderOptions {
+interface ForwarderOptions {
   readonly route: Route;
   readonly program: SelectorProgram;
   readonly counters: ExchangeCounters;

@@ -5,7 +5,7 @@ import { quote } from '../util/quote.ts';
 import { type StoredExchange, toStored, toValue } from './stored.ts';
 
 /** What a user may do, as far as exchanges need it. */
-export interface OwnerRights {
+interface OwnerRights {
   may(right: 'exchange' | 'read' | 'write', namespace: string): boolean;
 }
 

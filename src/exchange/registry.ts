@@ -17,7 +17,7 @@ const RELIST_MS = 60_000;
 const MAX_BYTES_IN_FLIGHT = 64 * 1_048_576;
 
 /** An exchange's definition, and the store that has it. */
-export interface Found {
+interface Found {
   readonly definitions: Definitions;
   readonly definition: Definition;
 }

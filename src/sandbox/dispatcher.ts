@@ -22,7 +22,7 @@ const IN_FLIGHT = 2;
 const QUICK_MS = 5;
 
 /** What is asked of the worker, and who pays for it. */
-export type Job =
+type Job =
   | { readonly kind: 'compile'; readonly payer: Payer; readonly sources: readonly string[] }
   | {
       readonly kind: 'call';

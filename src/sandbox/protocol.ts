@@ -134,7 +134,7 @@ export type Place = readonly [line: number, column: number];
 export type Change = readonly [at: number, headers: readonly string[] | null, end: number | null];
 
 /** A selector touched a payload that was not sent along: call again with bodies. Nothing else happened. */
-export interface NeedsBodies {
+interface NeedsBodies {
   readonly outcome: 'needs-bodies';
 }
 

@@ -37,7 +37,7 @@ export interface ProgramOptions {
   readonly logs?: boolean;
 }
 
-export interface SelectorSource {
+interface SelectorSource {
   readonly source: string;
   /** Where it stood in what the client sent: `dst[0].selector`. */
   readonly path: string;
@@ -104,7 +104,7 @@ export interface SelectorVerdict {
   readonly body: Uint8Array | null;
 }
 
-export interface SandboxOptions {
+interface SandboxOptions {
   readonly clock?: Clock;
   readonly limits?: Partial<SandboxLimits>;
 }

@@ -8,7 +8,7 @@ export interface Pulse {
 }
 
 /** What a watchdog asks and tells. */
-export interface WatchdogEvents {
+interface WatchdogEvents {
   /** Processor time that the thread has used since its last sign of life, ms. May reject once it has ended. */
   busyMs(): Promise<number>;
   /** Silent for two fifths of the limit: time to get a successor ready. Once for each silence. */

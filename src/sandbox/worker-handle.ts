@@ -7,7 +7,7 @@ import { loadWasm } from './wasm.ts';
 const RESOURCES = { maxOldGenerationSizeMb: 256, maxYoungGenerationSizeMb: 32 };
 
 /** What happens to a worker thread. */
-export interface WorkerEvents {
+interface WorkerEvents {
   /** Called once, before any message, when requests may be sent. The image serves later workers. */
   onReady(image: VmImage): void;
   onMessage(message: Extract<WorkerMessage, { kind: 'answer' }>): void;

@@ -37,7 +37,7 @@ export interface GuestLimits {
 }
 
 /** What the worker calls. */
-export interface Guest {
+interface Guest {
   /**
    * Adds the next destination of the program: its selector, null for "always", or why it cannot be asked.
    * One that `isPure` changes nothing, if it finds only data in the message.
@@ -51,7 +51,7 @@ export interface Guest {
   ask(input: string, softMs: number, logs: boolean): string;
 }
 
-export type Selector = (env: object) => unknown;
+type Selector = (env: object) => unknown;
 
 /** What a selector is called with. */
 type Env = object;
