@@ -1,6 +1,7 @@
 import { momentIn } from '../broker/engine-time.ts';
 import { needsFor } from '../broker/needs.ts';
 import { invalidParameter, QuaysideError } from '../model/errors.ts';
+import type { Destination } from '../session/destinations.ts';
 import { maskUrl } from '../util/mask.ts';
 import { quote } from '../util/quote.ts';
 import { parseAddress } from './address.ts';
@@ -109,18 +110,23 @@ export class IncomingLink implements AmqpLink, ReceiverHandler {
 
   #insert(bytes: Buffer, ticket: SentTicket): void {
     const connection = this.#connection;
-    // Before the message is read, if its queue is known.
-    if (this.#address !== null) connection.destinations.find(this.#address, 'write');
+    // The right is checked before the message is read, if its queue is known by then.
+    const known = this.#address === null ? null : connection.destinations.find(this.#address, 'write');
     if (bytes.length > connection.messageBytes) throw this.#tooLarge('more');
-    const { to, ...sent } = elementOf(bytes);
-    if (this.#address === null) checkTarget(to ?? '');
-    const { namespace, queue } = connection.destinations.find(this.#address ?? to ?? '', 'write');
+    const sent = elementOf(bytes);
+    const { namespace, queue } = known ?? this.#named(sent.to ?? '');
     if (sent.body.length > connection.bodyLimit) throw this.#tooLarge(String(sent.body.length));
     // A length needs no clock that sender and server agree on, so it goes before a moment.
     const expiresAt = sent.ttlMs === null ? sent.expiresAt : momentIn(sent.ttlMs, namespace, queue.key);
     const element = { ...sent, expiresAt, groups: queue.groups(sent.groups), dedupKey: null };
     needsFor(namespace, element);
     connection.inserts.add(queue, element, ticket);
+  }
+
+  /** The queue that a message names. */
+  #named(address: string): Destination {
+    checkTarget(address);
+    return this.#connection.destinations.find(address, 'write');
   }
 
   #replenish(count: number): void {
