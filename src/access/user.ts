@@ -56,4 +56,6 @@ export interface Authenticator {
    * @throws QuaysideError `unauthorized`, `too-many-attempts`, `overloaded`
    */
   loginBasic(authorization: string, address: string): Promise<User>;
+  /** The user of a name, whether logged in or not; null if there is none. */
+  userNamed(name: string): User | null;
 }

@@ -10,7 +10,7 @@ import { ConnectionEndpoint, type ConnectionHost } from './core/connection.ts';
 import { AMQP_HEADER, HEART_BEAT, SASL_HEADER, saslOutcomeFrame } from './core/frames.ts';
 import { type Endpoint, ReceiverEndpoint } from './core/link.ts';
 import { type AmqpError, framingError, ProtocolError } from './core/protocol-error.ts';
-import { MECHANISMS, SASL_CODE, SaslLogin, saslCodeOf } from './core/sasl.ts';
+import { SASL_CODE, SaslLogin, saslCodeOf } from './core/sasl.ts';
 import type { SessionEndpoint } from './core/session.ts';
 import { FrameSplitter } from './core/splitter.ts';
 import { CAPABILITIES, wireError } from './errors.ts';
@@ -54,7 +54,9 @@ export class AmqpConnection extends ClientSession<SentTicket, SettleTicket> impl
     this.bodyLimit = options.bodyLimit;
     this.messageBytes = options.bodyLimit + AMQP_LIMITS.sectionBytes;
     this.writer = new AmqpWriter(socket, this.writerOptions);
-    this.#saslLogin = new SaslLogin(authenticator, arrival.address, (frame) => this.send(frame, null));
+    this.#saslLogin = new SaslLogin(authenticator, options.anonymousUser, arrival.address, (frame) =>
+      this.send(frame, null),
+    );
     this.#endpoint = new ConnectionEndpoint(this, {
       containerId: `quayside-${this.id}`,
       frameBytes: AMQP_LIMITS.frameBytes,
@@ -219,7 +221,7 @@ export class AmqpConnection extends ClientSession<SentTicket, SettleTicket> impl
       throw wrongHeader(header, 'the SASL header of AMQP 1.0 (protocol 3, version 1.0.0)');
     }
     this.send(SASL_HEADER, null);
-    this.send(MECHANISMS, null);
+    this.#saslLogin.offer();
     this.#phase = 'sasl';
     return true;
   }

@@ -15,6 +15,8 @@ export interface AmqpOptions extends ListenerOptions {
   readonly idleTimeoutMs: number;
   /** How long a client may take none of the bytes that wait for it. */
   readonly stallTimeoutMs: number;
+  /** The user as whom clients of SASL ANONYMOUS act; null: it is not served. */
+  readonly anonymousUser: string | null;
 }
 
 /** The defaults of the configuration. */
@@ -28,6 +30,7 @@ export const AMQP_DEFAULTS: AmqpOptions = {
   loginTimeoutMs: 10_000,
   idleTimeoutMs: 30_000,
   stallTimeoutMs: 90_000,
+  anonymousUser: null,
   drainMs: 10_000,
   logsAccess: false,
 };

@@ -165,7 +165,7 @@ export interface SessionFrontEndParts {
 /** Loads STOMP or AMQP: imported only if it is on, since the two are a fifth of the time of a start. */
 export async function loadSessionServer(
   name: 'stomp' | 'amqp',
-  { stomp }: Config,
+  { stomp, amqp }: Config,
   settings: ListenerSettings,
   parts: SessionFrontEndParts,
 ): Promise<SessionServer> {
@@ -177,7 +177,8 @@ export async function loadSessionServer(
   }
   const { AmqpServer } = await import('../amqp/server.ts');
   const { AMQP_DEFAULTS } = await import('../amqp/options.ts');
-  return new AmqpServer({ ...parts, options: { ...AMQP_DEFAULTS, ...settings } });
+  const { anonymousUser = null } = amqp;
+  return new AmqpServer({ ...parts, options: { ...AMQP_DEFAULTS, ...settings, anonymousUser } });
 }
 
 /** Room of a WebSocket message for what surrounds the largest body, or for many small frames. */

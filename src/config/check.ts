@@ -90,6 +90,14 @@ export function checkRules(config: Config, report: Report): void {
       report([group, 'host'], 'is a Unix socket, which only HTTP listens on', 'Name an address');
     } else checkListening(group, config[group], report);
   }
+  const { anonymousUser } = config.amqp;
+  if (anonymousUser !== undefined && !Object.hasOwn(config.http.users, anonymousUser)) {
+    report(
+      ['amqp', 'anonymousUser'],
+      `${anonymousUser} is no user of http.users`,
+      'Add that user, or leave it out',
+    );
+  }
   for (const [i, origin] of config.http.allowedOrigins.entries()) checkOrigin(origin, i, report);
   for (const [name, namespace] of Object.entries(config.namespaces)) checkNamespace(name, namespace, report);
   checkSharedEngines(config.namespaces, report);

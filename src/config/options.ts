@@ -100,7 +100,15 @@ const AmqpOptions = frontEndOptions(
   '/amqp',
   5672,
   'largest body of a message, bytes; larger ones are rejected',
-  {},
+  {
+    anonymousUser: Type.Optional(
+      Type.String({
+        minLength: 1,
+        description:
+          'user of `http.users` with whose rights a client acts that logs in by SASL ANONYMOUS; without it, that is not served',
+      }),
+    ),
+  },
 );
 
 const ENGINE_URL = '^[a-z][a-z0-9+.-]*:';

@@ -5,9 +5,12 @@ import { PasswordAuthenticator } from '../../src/access/password-authenticator.t
 import { AMQP_LIMITS } from '../../src/amqp/limits.ts';
 import { FakeClock } from '../support/clock.ts';
 import { AmqpNode, until } from './node.ts';
-import { codeOf, KIND, type RawClient, type Said } from './raw-client.ts';
+import { codeOf, conditionOf, KIND, type RawClient, type Said } from './raw-client.ts';
 import {
   AMQP,
+  attachReceiver,
+  attachSender,
+  begin,
   bin,
   bytes,
   described,
@@ -215,12 +218,39 @@ describe('The login by SASL', () => {
   });
 });
 
+describe('The login by SASL ANONYMOUS', () => {
+  it('is offered and served if a user is configured for it, with that user’s rights', async () => {
+    const node = await AmqpNode.start({ options: { anonymousUser: 'reader' } });
+    const client = await node.stranger();
+    client.write(SASL, saslInit('ANONYMOUS', null));
+    const mechanisms = (await client.until(KIND.mechanisms)).toString('latin1');
+    assert.ok(mechanisms.includes('PLAIN') && mechanisms.includes('ANONYMOUS'));
+    assert.equal(codeOf(await client.until(KIND.outcome)), 0);
+    client.write(AMQP, open(), begin(), attachReceiver(), attachSender({ name: 'm', handle: 1 }));
+    assert.equal(conditionOf(await client.until(KIND.detach)), 'amqp:unauthorized-access');
+    assert.equal(node.server.counts.subscriptions, 1);
+    const plainly = await node.stranger();
+    plainly.write(SASL, plain('test', 'test'));
+    assert.equal(codeOf(await plainly.until(KIND.outcome)), 0);
+    await node.stop();
+  });
+
+  it('fails if its user is gone', async () => {
+    const node = await AmqpNode.start({ options: { anonymousUser: 'gone' } });
+    const client = await node.stranger();
+    client.write(SASL, saslInit('ANONYMOUS', ''));
+    assert.equal(await outcome(client), 1);
+    await node.stop();
+  });
+});
+
 describe('The login by SASL, where logins cannot be checked', () => {
   it('may be tried again later', async () => {
     const fault = new Error('no logins today');
     const authenticator = {
       recall: () => null,
       loginBasic: () => Promise.reject(fault),
+      userNamed: () => null,
     };
     const node = await AmqpNode.start({ authenticator });
     try {

@@ -223,6 +223,10 @@ export function sharedHarness(options: HarnessOptions = {}): () => Harness {
 export class NamedUsers implements Authenticator {
   readonly #users: ReadonlyMap<string, User>;
 
+  userNamed(name: string): User | null {
+    return [...this.#users.values()].find((user) => user.name === name) ?? null;
+  }
+
   constructor(accounts: ReadonlyMap<string, Account>, definitions: readonly UserDefinition[]) {
     this.#users = new Map(
       definitions.map(({ name, password }) => {

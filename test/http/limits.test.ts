@@ -210,6 +210,7 @@ describe('A login that takes its time', () => {
   const authenticator: Authenticator = {
     recall: () => null,
     loginBasic: () => login.promise,
+    userNamed: () => null,
   };
   const harness = sharedHarness({ authenticator: () => authenticator });
 

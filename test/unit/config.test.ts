@@ -82,6 +82,12 @@ describe('A wrong configuration is refused with source, path and hint:', () => {
     ['a fraction for a whole number', 'http: { port: 1.5 }', 'http.port', /whole number/],
     ['a number out of range', 'http: { port: 65536 }', 'http.port', /from 0 to 65535, not 65536/],
     ['a word for a flag', 'http: { insecure: yes }', 'http.insecure', /true or false, not "yes"/],
+    [
+      'an anonymous user whom there is not',
+      'amqp: { port: 1, anonymousUser: guest }',
+      'amqp.anonymousUser',
+      /guest is no user of http\.users/,
+    ],
     ['nothing for a text', 'dataDir:', 'dataDir', /must be a text/],
     ['a list for a group', 'http: [1]', 'http', /group of options/],
     ['an unknown choice', 'log: { level: loud }', 'log.level', /one of debug, info, warn, error, not "loud"/],

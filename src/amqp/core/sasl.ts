@@ -20,22 +20,40 @@ export const SASL_CODE = {
 } as const;
 
 const PLAIN = 'PLAIN';
+/** RFC 4505. */
+const ANONYMOUS = 'ANONYMOUS';
 const NEED = 'SASL PLAIN needs the name and password of a user.';
 
-export const MECHANISMS = saslMechanismsFrame([PLAIN]);
 const CHALLENGE = saslChallengeFrame();
 
 /** The server's side of one SASL exchange, from behind its protocol header to the check of a password. */
 export class SaslLogin {
   readonly #authenticator: Authenticator;
+  readonly #anonymousUser: string | null;
   readonly #address: string;
   readonly #send: (frame: Buffer) => void;
   #isChallenged = false;
 
-  constructor(authenticator: Authenticator, address: string, send: (frame: Buffer) => void) {
+  /** @param anonymousUser as whom clients of ANONYMOUS act; null: it is not served */
+  constructor(
+    authenticator: Authenticator,
+    anonymousUser: string | null,
+    address: string,
+    send: (frame: Buffer) => void,
+  ) {
     this.#authenticator = authenticator;
+    this.#anonymousUser = anonymousUser;
     this.#address = address;
     this.#send = send;
+  }
+
+  /** Offers the mechanisms. */
+  offer(): void {
+    this.#send(saslMechanismsFrame(this.#mechanisms));
+  }
+
+  get #mechanisms(): string[] {
+    return this.#anonymousUser === null ? [PLAIN] : [PLAIN, ANONYMOUS];
   }
 
   /**
@@ -43,7 +61,8 @@ export class SaslLogin {
    * @throws ProtocolError, and so does the promise
    */
   take(bytes: Buffer, start: number, end: number): Promise<User> | null {
-    const response = this.#read(bytes, start, end);
+    const { mechanism, response } = this.#read(bytes, start, end);
+    if (mechanism === ANONYMOUS) return Promise.resolve(this.#anonymous());
     if (response === null) {
       if (this.#isChallenged) throw unauthorized(NEED);
       this.#isChallenged = true;
@@ -55,8 +74,15 @@ export class SaslLogin {
     return authenticate(this.#authenticator, credentials, this.#address, NEED).catch(reject);
   }
 
-  /** The response of a `sasl-init`, or of a `sasl-response` if one was asked for; null if it has none. */
-  #read(bytes: Buffer, start: number, end: number): Buffer | null {
+  #anonymous(): User {
+    const name = this.#anonymousUser ?? '';
+    const user = this.#authenticator.userNamed(name);
+    if (user === null) throw unauthorized(`There is no user ${quoteBytes(name)} for SASL ANONYMOUS.`);
+    return user;
+  }
+
+  /** A `sasl-init`, or a `sasl-response` if one was asked for. @returns null for a response that it does not have */
+  #read(bytes: Buffer, start: number, end: number): { mechanism: string; response: Buffer | null } {
     const offset = start + 4 * (bytes[start + 4] ?? 0);
     if (offset < start + 8 || offset > end) {
       throw framingError('The data offset of a SASL frame is outside of the frame.');
@@ -75,8 +101,9 @@ export class SaslLogin {
     const response = fields.binary(this.#isChallenged ? 'response' : 'initial-response');
     if (!this.#isChallenged) fields.string('hostname');
     fields.finish();
-    if (mechanism === PLAIN) return response;
-    throw unauthorized(`SASL mechanism ${quoteBytes(mechanism ?? '')} is not served. Allowed: ${PLAIN}.`);
+    if (mechanism !== null && this.#mechanisms.includes(mechanism)) return { mechanism, response };
+    const allowed = this.#mechanisms.join(', ');
+    throw unauthorized(`SASL mechanism ${quoteBytes(mechanism ?? '')} is not served. Allowed: ${allowed}.`);
   }
 }
 
