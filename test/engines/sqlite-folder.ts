@@ -7,8 +7,8 @@ import { FakeClock } from '../support/clock.ts';
 
 const DAY_MS = 24 * 3600 * 1000;
 
-/** What an engine told its operator. */
-export interface Told {
+/** What an engine logged at the level warn. */
+export interface Warning {
   readonly fields: object;
   readonly message: string;
 }
@@ -17,7 +17,7 @@ export interface Told {
 export class SqliteFolder {
   readonly path: string;
   readonly clock = new FakeClock();
-  readonly told: Told[] = [];
+  readonly warnings: Warning[] = [];
   readonly #engines: Engine[] = [];
 
   /** @param path an existing folder, left in place afterwards; without it one is made and removed */
@@ -40,7 +40,7 @@ export class SqliteFolder {
   ): Engine {
     const log: EngineLog = {
       info: () => {},
-      warn: (fields, message) => this.told.push({ fields, message }),
+      warn: (fields, message) => this.warnings.push({ fields, message }),
     };
     const engine = open({
       url,

@@ -87,16 +87,16 @@ describe('a SQLite engine whose clock is set while it runs', () => {
       setBack(folder, HOUR_MS);
       const second = await folder.started();
       assert.match(
-        folder.told[0]?.message ?? '',
+        folder.warnings[0]?.message ?? '',
         /clock shows an earlier time than when the file was last used/,
       );
-      assert.deepEqual(folder.told[0]?.fields, { file: folder.file, behindMs: HOUR_MS });
+      assert.deepEqual(folder.warnings[0]?.fields, { file: folder.file, behindMs: HOUR_MS });
       assert.deepEqual(await popped(second), []);
       folder.clock.advance(HOUR_MS);
       assert.deepEqual(await popped(second), ['ready']);
       await second.stop();
       await folder.started();
-      assert.equal(folder.told.length, 1);
+      assert.equal(folder.warnings.length, 1);
     });
   });
 });

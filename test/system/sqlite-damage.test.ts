@@ -12,7 +12,7 @@ const popping = { group: '', leaseMs: null };
 /** More by `SQLITE_FLIPS`. */
 const FLIPS = Number(process.env.SQLITE_FLIPS ?? 25);
 
-/** Bodies that are told apart at a glance, so that a changed one shows. */
+/** Bodies that differ at a glance, so that a changed one shows. */
 function bodies(count: number): string[] {
   return Array.from({ length: count }, (_, index) => `element ${index} `.padEnd(300, `<${index}>`));
 }
@@ -37,7 +37,7 @@ function damage({ file }: SqliteFolder, text: string): void {
 }
 
 describe('a SQLite file with changed bytes', () => {
-  it('never hands a changed body out: the element is set aside, and the operator told its id', async () => {
+  it('never hands a changed body out: the element is set aside, and a warning names its id', async () => {
     await withFolder(async (folder) => {
       const texts = bodies(5);
       const ids = await fill(folder, texts);
@@ -55,8 +55,12 @@ describe('a SQLite file with changed bytes', () => {
       const { deliveries } = await storage.take(QUEUE, { ...popping, count: 9 });
       assert.deepEqual(bodyTexts(deliveries), [texts[0], texts[1], texts[3], texts[4]]);
       assert.equal((await storage.counts(QUEUE)).ready, 0);
-      assert.equal(folder.told.length, 1);
-      assert.deepEqual(folder.told[0]?.fields, { element: ids[2], namespace: QUEUE.ns, queue: QUEUE.name });
+      assert.equal(folder.warnings.length, 1);
+      assert.deepEqual(folder.warnings[0]?.fields, {
+        element: ids[2],
+        namespace: QUEUE.ns,
+        queue: QUEUE.name,
+      });
       await engine.stop();
       const db = new DatabaseSync(folder.file);
       const kept = db.prepare('SELECT body FROM damaged').all();
@@ -84,7 +88,7 @@ describe('a SQLite file with changed bytes', () => {
       assert.deepEqual(await rollback(storage, QUEUE, [back]), ['not-found']);
       assert.equal((await storage.counts({ ns: 'N', name: '__deadletter__' })).ready, 0);
       assert.equal((await storage.counts(QUEUE)).reserved, 0);
-      assert.equal(folder.told.length, 1);
+      assert.equal(folder.warnings.length, 1);
     });
   });
 
@@ -109,7 +113,7 @@ describe('a SQLite file with changed bytes', () => {
       }
       assert.equal((await storage.counts({ ns: QUEUE.ns, name: '__deadletter__' }, 'a')).ready, 3);
       assert.deepEqual(
-        folder.told.map(({ fields }) => fields),
+        folder.warnings.map(({ fields }) => fields),
         [{ element: id, namespace: QUEUE.ns, queue: QUEUE.name }],
       );
     });
@@ -187,7 +191,7 @@ describe('a SQLite file with a changed delivery', () => {
           assert.deepEqual({ ready, scheduled, reserved }, { ready: 0, scheduled: 0, reserved: 0 });
         }
         assert.deepEqual(
-          folder.told.map(({ fields }) => fields),
+          folder.warnings.map(({ fields }) => fields),
           [{ element: ids[1], namespace: 'S', queue: 'orders' }],
         );
       });
@@ -226,7 +230,7 @@ describe('a SQLite file with a changed delivery', () => {
         assert.deepEqual(await rest(QUEUE, ''), [large[0], large[2]]);
         assert.deepEqual(await rest(stream, 'b'), ['of b']);
         for (const queue of [stream, QUEUE]) assert.equal((await storage.counts(queue)).ready, 0);
-        assert.equal(folder.told.length, 2);
+        assert.equal(folder.warnings.length, 2);
       });
     });
   }
@@ -259,7 +263,7 @@ describe('a SQLite file with a changed delivery', () => {
         assert.deepEqual(bodyTexts(dead.deliveries), [large[0]]);
         const { ready, scheduled, reserved } = await storage.counts(QUEUE);
         assert.deepEqual({ ready, scheduled, reserved }, { ready: 0, scheduled: 0, reserved: 0 });
-        assert.equal(folder.told.length, 1);
+        assert.equal(folder.warnings.length, 1);
       });
     });
   }
@@ -276,7 +280,7 @@ describe('a SQLite file with a changed delivery', () => {
         assert.equal((await storage.scan(QUEUE, page)).deliveries.length, 1);
       }
       assert.equal((await storage.take(QUEUE, { ...popping, count: 9 })).deliveries.length, 1);
-      assert.match(folder.told[0]?.message ?? '', /its content is missing/);
+      assert.match(folder.warnings[0]?.message ?? '', /its content is missing/);
     });
   });
 
@@ -297,7 +301,7 @@ describe('a SQLite file with a changed delivery', () => {
         const { ready, reserved } = await storage.counts(QUEUE);
         assert.deepEqual({ ready, reserved }, { ready: 0, reserved: 0 });
         assert.equal((await storage.counts({ ns: 'N', name: '__deadletter__' })).ready, 0);
-        assert.equal(folder.told.length, 1);
+        assert.equal(folder.warnings.length, 1);
       });
     });
   }
@@ -330,8 +334,8 @@ describe('a SQLite file with a changed delivery', () => {
         const at = (random.pick(pages) - 1) * 4096 + random.between(0, 4095);
         bytes[at] = (bytes[at] ?? 0) ^ (1 << random.between(0, 7));
         writeFileSync(folder.file, bytes);
-        const { told } = folder;
-        told.length = 0;
+        const { warnings } = folder;
+        warnings.length = 0;
         const out = await deliveriesOf(folder);
         if (out === null) {
           refused++;
@@ -340,7 +344,7 @@ describe('a SQLite file with a changed delivery', () => {
         for (const { id, tries, matureAt: due } of out) {
           assert.equal(`${tries} at ${due}`, expected.get(id), `changed by a bit of byte ${at}`);
         }
-        assert.equal(out.length + told.length, elements.length, `hidden by a bit of byte ${at}`);
+        assert.equal(out.length + warnings.length, elements.length, `hidden by a bit of byte ${at}`);
       }
       assert.ok(refused > 0);
     });

@@ -107,7 +107,7 @@ describe('a SQLite store whose disk is said to be full', () => {
       });
       assert.equal((await taken).deliveries.length, 1);
       assert.equal(wasThere, false);
-      assert.ok(folder.told.some(({ message }) => message.includes('ballast file was given up')));
+      assert.ok(folder.warnings.some(({ message }) => message.includes('ballast file was given up')));
       await engine.storage.insert(QUEUE, [newElement({ body: 'b' })]);
       assert.ok(existsSync(ballast), 'the ballast is made again before inserts go on');
     });
@@ -134,7 +134,7 @@ if (mayMount())
           ]),
           { code: 'storage-full' },
         );
-        assert.ok(folder.told.some(({ message }) => message.includes('nearly full')));
+        assert.ok(folder.warnings.some(({ message }) => message.includes('nearly full')));
         assert.equal(await popAll(engine), stored);
       });
     });
@@ -177,7 +177,7 @@ if (mayMount())
           );
         }
         assert.ok(existsSync(`${folder.file}.ballast`));
-        assert.ok(folder.told.some(({ message }) => message.includes('inserts go on')));
+        assert.ok(folder.warnings.some(({ message }) => message.includes('inserts go on')));
         assert.ok((await fill(engine)) > stored / 2);
       });
     });

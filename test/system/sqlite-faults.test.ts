@@ -344,7 +344,7 @@ describe('a SQLite store whose disk stands still', () => {
       );
       const { ready, reserved } = await storage.counts(QUEUE);
       assert.deepEqual({ ready, reserved }, { ready: 0, reserved: 0 });
-      assert.deepEqual(folder.told, []);
+      assert.deepEqual(folder.warnings, []);
     });
   });
 

@@ -120,7 +120,7 @@ describe('who may read the files of a SQLite engine', () => {
       await withFolder(async (folder) => {
         await used(folder);
         for (const suffix of ['', '-wal', '.ballast']) assert.equal(modeOf(`${folder.file}${suffix}`), '600');
-        assert.deepEqual(folder.told, []);
+        assert.deepEqual(folder.warnings, []);
       });
     } finally {
       process.umask(before);
@@ -134,7 +134,7 @@ describe('who may read the files of a SQLite engine', () => {
       for (const path of paths) chmodSync(path, 0o644);
       const engine = await folder.started(SETTINGS);
       assert.deepEqual(
-        folder.told.map(({ fields }) => fields),
+        folder.warnings.map(({ fields }) => fields),
         // The log has the rights of its file.
         [folder.file, `${folder.file}-wal`, `${folder.file}.ballast`].map((file) => ({ file, mode: '0644' })),
       );

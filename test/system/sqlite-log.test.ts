@@ -170,7 +170,7 @@ describe("SQLite's write-ahead log at rest", () => {
           else if (bit < end * 8) assert.deepEqual(outcome, rest.bodies.slice(0, -1), where);
           else assert.deepEqual(outcome, rest.bodies, where);
         }
-        assert.deepEqual(folder.told, []);
+        assert.deepEqual(folder.warnings, []);
       });
     });
   }
@@ -216,7 +216,7 @@ describe("SQLite's write-ahead log at rest", () => {
         if (log.equals(rest.log)) continue;
         assert.deepEqual(await startedOn(folder, { ...rest, log: torn }), rest.bodies.slice(0, -1));
       }
-      assert.deepEqual(folder.told, []);
+      assert.deepEqual(folder.warnings, []);
     });
   });
 
@@ -236,7 +236,7 @@ describe("SQLite's write-ahead log at rest", () => {
         log.fill(0, lost, Math.min(end, lost + random.between(1, end - start)));
         assert.deepEqual(await startedOn(folder, { ...rest, log }), rest.bodies, `zeros from ${lost}`);
       }
-      assert.deepEqual(folder.told, []);
+      assert.deepEqual(folder.warnings, []);
     });
   });
 
@@ -271,7 +271,7 @@ describe("SQLite's write-ahead log at rest", () => {
       const { start } = lastTransaction(second.log);
       second.log.fill(0, start, start + FRAME_BYTES);
       assert.deepEqual(await startedOn(folder, second), ['first', 'second']);
-      assert.deepEqual(folder.told, []);
+      assert.deepEqual(folder.warnings, []);
     });
   });
 
@@ -332,7 +332,7 @@ describe("SQLite's write-ahead log at rest", () => {
       const copies = readdirSync(folder.path).filter((name) => name.startsWith('test.db-wal.damaged-'));
       assert.equal(copies.length, 1);
       assert.ok(readFileSync(`${folder.path}/${copies[0]}`).equals(log));
-      assert.match(folder.told[0]?.message ?? '', /is damaged at byte \d+.* with 2 commits/);
+      assert.match(folder.warnings[0]?.message ?? '', /is damaged at byte \d+.* with 2 commits/);
     });
   });
 
@@ -342,7 +342,7 @@ describe("SQLite's write-ahead log at rest", () => {
       const log = flipped(rest.log, (lastTransaction(rest.log).start - 10) * 8);
       const outcome = await startedOn(folder, { ...rest, log }, { durability: 'normal' });
       assert.deepEqual(outcome, rest.bodies.slice(0, -2));
-      assert.match(folder.told[0]?.message ?? '', /log ends early/);
+      assert.match(folder.warnings[0]?.message ?? '', /log ends early/);
     });
   });
 

@@ -132,7 +132,7 @@ describe('a SQLite store that acknowledges some calls before they are on the dis
         reserved += given.length;
         folder.clock.setWallTime(Date.now());
         const engine = await folder.started();
-        assert.deepEqual(folder.told, []);
+        assert.deepEqual(folder.warnings, []);
         const left = new Set((await everything(engine)).map(({ id }) => id));
         const missing = [...stored].filter((id) => !left.has(id));
         const mayBeMissing = inFlight?.call === 'pop' || inFlight?.call === 'commit' ? 1 : 0;
