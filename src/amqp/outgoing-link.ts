@@ -1,6 +1,7 @@
 import { needs } from '../broker/needs.ts';
 import { FINISH, type SettleAction } from '../broker/queue.ts';
 import type { Delivery } from '../model/element.ts';
+import { QuaysideError } from '../model/errors.ts';
 import { LIMITS } from '../model/limits.ts';
 import { PushConsumer } from '../session/push-consumer.ts';
 import { bytesOfText } from '../util/byte-text.ts';
@@ -122,11 +123,19 @@ export class OutgoingLink extends PushConsumer<number> implements AmqpLink, Send
     const { endpoint } = this;
     const { session } = endpoint;
     // Another link of the session may have filled what they share, since this one joined the wait queue.
-    if (session.available <= 0) {
+    if (this.isStopped || session.available <= 0) {
       this.queue.returnUndelivered(delivery);
       return delivery.body.byteLength;
     }
     const bytes = messageOf(delivery, this.#publicGroup, TRANSFER_HEAD_BYTES);
+    const { maxMessageBytes } = endpoint.request;
+    if (bytes.length - TRANSFER_HEAD_BYTES > maxMessageBytes) {
+      this.queue.returnUndelivered(delivery);
+      const size = `The next message has ${bytes.length - TRANSFER_HEAD_BYTES} bytes`;
+      const message = `${size}, but the client takes ${maxMessageBytes} (max-message-size).`;
+      this.#connection.failLink(this, new QuaysideError('body-too-large', message));
+      return bytes.length;
+    }
     const observer = this.track(session.nextDeliveryId, delivery);
     endpoint.send(bytes, observer, this.leaseMs === null);
     return bytes.length;

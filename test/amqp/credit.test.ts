@@ -152,6 +152,22 @@ describe('a message in many frames', () => {
     await node.stop();
   });
 
+  it('ends the link of a client that takes no message as large, which stays in the queue', async () => {
+    const node = await AmqpNode.start();
+    const client = await node.client();
+    await node.insert('a', 'small', { body: Buffer.alloc(10_000) }, 'next');
+    const receiver = await client.receiver('N/a', { max_message_size: 5_000 }, 10);
+    assert.equal(textOf(await receiver.next()), 'small');
+    assert.equal((await receiver.ended())?.condition, 'amqp:link:message-size-exceeded');
+    while ((await node.sizes('a')).reserved > 0);
+    assert.deepEqual(
+      [await node.pop('a'), await node.pop('a'), await node.pop('a')].map((one) => one?.tries),
+      [1, 0, 0],
+    );
+    await client.close();
+    await node.stop();
+  });
+
   it('goes on when the client’s window does, and a link that is closed in between leaves no rest', async () => {
     const node = await AmqpNode.start();
     const client = await node.client('test', { max_frame_size: 1000, session_buffer_size: 30 });

@@ -120,6 +120,13 @@ describe('The fields of a list', () => {
     assert.deepEqual(long.binary('a'), Buffer.alloc(300, 'x'));
   });
 
+  it('are numbers of 64 bits, in every form', () => {
+    const fields = of(bytes(0x44), smallUlong(7), bytes(0x80, Buffer.from('0000000300000005', 'hex')), NULL);
+    const read = ['a', 'b', 'c', 'd'].map((name) => fields.ulong(name));
+    assert.deepEqual(read, [0, 7, 3 * 2 ** 32 + 5, ABSENT]);
+    assert.throws(() => of(uint(1)).ulong('x'), /x is not of type ulong/);
+  });
+
   it('may be lists of their own', () => {
     const outer = of(described(0x28, list8(uint(5))), uint(6));
     const inner = new Fields(AMQP_LIMITS);

@@ -345,7 +345,7 @@ export class ConnectionEndpoint implements SessionHost {
     if (initialDeliveryCount === ABSENT && isPeerSender) {
       throw invalidField('A sender has no initial-delivery-count.');
     }
-    fields.oneOf('max-message-size', CODE.ulong, CODE.smallUlong, CODE.ulong0);
+    const maxMessageBytes = fields.ulong('max-message-size');
     this.#extensions();
     return {
       name,
@@ -356,6 +356,8 @@ export class ConnectionEndpoint implements SessionHost {
       source,
       target,
       initialDeliveryCount,
+      // 0 and null alike stand for no limit (transport, 2.7.3).
+      maxMessageBytes: maxMessageBytes > 0 ? maxMessageBytes : Number.POSITIVE_INFINITY,
     };
   }
 

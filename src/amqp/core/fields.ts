@@ -142,6 +142,18 @@ export class Fields {
     return value;
   }
 
+  /** Loses what is below one of 2^53. */
+  ulong(name: string): number {
+    const { code, at } = this;
+    if (code !== CODE.ulong0 && code !== CODE.smallUlong && code !== CODE.ulong) {
+      return this.#absent(name, code, 'ulong');
+    }
+    const end = this.skip();
+    const bytes = this.#bytes;
+    if (code === CODE.ulong) return bytes.readUInt32BE(at + 1) * 2 ** 32 + bytes.readUInt32BE(end - 4);
+    return code === CODE.smallUlong ? (bytes[at + 1] ?? 0) : 0;
+  }
+
   ushort(name: string): number {
     const code = this.code;
     const at = this.at;

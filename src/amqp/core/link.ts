@@ -23,6 +23,8 @@ export interface AttachRequest {
   readonly source: Terminus | null;
   readonly target: Terminus | null;
   readonly initialDeliveryCount: number;
+  /** The largest message that the client takes. */
+  readonly maxMessageBytes: number;
 }
 
 /** The outcome or state that a client gave a delivery. One object serves all; it is valid during the call. */
