@@ -17,7 +17,6 @@ import type { HttpParts } from './options.ts';
 import type { HttpRequest } from './request.ts';
 import { INERT, isRight, type Route } from './route.ts';
 import { isWellEncoded, type RouteMatch, Router } from './router.ts';
-import { routeTable } from './routes/table.ts';
 
 const HSTS = ['strict-transport-security', 'max-age=31536000'] as const;
 
@@ -62,11 +61,12 @@ export class Front {
   #isClosing = false;
   #failures = 0;
 
-  constructor(parts: HttpParts) {
+  /** @param table of routes */
+  constructor(parts: HttpParts, table: readonly Route[]) {
     this.parts = parts;
     const secured = (headers: readonly string[]) =>
       parts.options.tls === null ? headers : [...headers, ...HSTS];
-    const routes = routeTable(parts).map((route) => ({
+    const routes = table.map((route) => ({
       ...route,
       responseHeaders: secured(route.responseHeaders),
     }));

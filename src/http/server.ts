@@ -8,6 +8,8 @@ import { Front } from './front.ts';
 import { createServer } from './node-http.ts';
 import type { HttpOptions, HttpParts } from './options.ts';
 import { HttpRequest } from './request.ts';
+import type { Route } from './route.ts';
+import { routeTable } from './routes/table.ts';
 import { refuseTunnel, respondToUnreadable } from './unreadable.ts';
 
 /** Request line and headers together: room for the names and element headers that the limits allow. */
@@ -29,9 +31,9 @@ export class HttpServer implements Service {
   readonly #unused = new Map<string, Socket>();
   #stopping: Promise<void> | null = null;
 
-  constructor(parts: HttpParts) {
+  constructor(parts: HttpParts, table: readonly Route[] = routeTable(parts)) {
     this.#parts = parts;
-    this.#front = new Front(parts);
+    this.#front = new Front(parts, table);
     this.#server = makeServer(parts.options, (request) => this.#front.isUpgrade(request));
     this.#listenTo(this.#server);
   }

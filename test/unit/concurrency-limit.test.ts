@@ -1,0 +1,76 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import { ConcurrencyLimit } from '../../src/util/concurrency-limit.ts';
+
+const turn = (): Promise<void> => new Promise((resolve) => setImmediate(resolve));
+
+function limit(perKey: number, total?: number, maxWaiting = 10): ConcurrencyLimit {
+  const rejection = (): Error => new Error('too much waits');
+  return new ConcurrencyLimit({ perKey, maxWaiting, rejection, ...(total !== undefined && { total }) });
+}
+
+/** Enters under each key in turn, and returns the keys that are in, in order, with what ends each. */
+function enterAll(of: ConcurrencyLimit, keys: readonly string[]): { key: string; leave: () => void }[] {
+  const entered: { key: string; leave: () => void }[] = [];
+  for (const key of keys) void of.enter(key).then((leave) => entered.push({ key, leave }));
+  return entered;
+}
+
+describe('A limit of work in progress', () => {
+  it('starts work of one key in order, and does not let it delay other keys', async () => {
+    const entered = enterAll(limit(1), ['a', 'a', 'b', 'a']);
+    await turn();
+    assert.deepEqual(
+      entered.map(({ key }) => key),
+      ['a', 'b'],
+    );
+    entered[0]?.leave();
+    await turn();
+    assert.deepEqual(
+      entered.map(({ key }) => key),
+      ['a', 'b', 'a'],
+    );
+  });
+
+  it('bounds the work of all keys together', async () => {
+    const entered = enterAll(limit(2, 3), ['a', 'a', 'b', 'c', 'a']);
+    await turn();
+    assert.equal(entered.length, 3);
+    // The first that waits is of another key than the one that ended.
+    entered[2]?.leave();
+    await turn();
+    assert.deepEqual(
+      entered.map(({ key }) => key),
+      ['a', 'a', 'b', 'c'],
+    );
+  });
+
+  it('rejects work at once if too much of its key waits, or if it does not wait', async () => {
+    const of = limit(1, undefined, 1);
+    const leave = await of.enter('a');
+    const waiting = of.run('a', async () => 'done');
+    await assert.rejects(of.enter('a'), /too much waits/);
+    await assert.rejects(
+      of.runNow('a', async () => {}),
+      /too much waits/,
+    );
+    assert.equal(await of.runNow('b', async () => 'other'), 'other');
+    leave();
+    assert.equal(await waiting, 'done');
+    assert.equal(await of.runNow('a', async () => 'again'), 'again');
+  });
+
+  it('gives back a place once, also of work that fails', async () => {
+    const of = limit(1);
+    await assert.rejects(
+      of.run('a', () => Promise.reject(new Error('failed'))),
+      /failed/,
+    );
+    const leave = await of.enter('a');
+    const entered = enterAll(of, ['a', 'a']);
+    leave();
+    leave();
+    await turn();
+    assert.equal(entered.length, 1);
+  });
+});
