@@ -77,10 +77,12 @@ describe('A call on PostgreSQL that meets another node', () => {
 
   it('is repeated if both create the same queue', async () => {
     const own = queue();
+    // As if both had seen that the name is free: the second one finds the id.
     await other.query(`BEGIN; INSERT INTO subscription (id, queue, ns, name, grp)
-      SELECT subscription_id('plain', '${own.name}', ''), subscription_id('plain', '${own.name}', ''), 'plain', '${own.name}', ''`);
+      SELECT subscription_id('plain', '${own.name}', ''), subscription_id('plain', '${own.name}', ''), 'plain', 'not yet', ''`);
     const inserted = codeOf(engine.storage.insert(own, newElements('x')));
     await blocked();
+    await other.query(`UPDATE subscription SET name = '${own.name}' WHERE name = 'not yet'`);
     await other.query('COMMIT');
     assert.equal(await inserted, 'done');
   });
