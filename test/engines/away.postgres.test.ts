@@ -78,7 +78,7 @@ for (const [state, { begin, end }] of Object.entries(AWAY)) {
       );
 
       await back();
-      // What was told is that nobody knows; so some of it may have been done.
+      // The outcome is unknown, so some of it may have been done.
       await purge(engine.storage, used);
       await engine.storage.insert(used, newElements('first', 'second'));
       assert.deepEqual(bodyTexts((await engine.storage.take(used, POP)).deliveries), ['first', 'second']);

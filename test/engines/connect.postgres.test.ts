@@ -50,7 +50,7 @@ describe('The URL and the settings of a PostgreSQL engine', () => {
       /\*\*\*@h\/d is not a URL of this engine; write postgres:/,
     ],
     ['a port that is none', `postgres://u:${PASSWORD}@h:x/d`, {}, /"x" is not a port; write a number/],
-    ['a stray percent sign', `postgres://u:${PASSWORD}%@h/d`, {}, /write %25/],
+    ['a percent sign that encodes nothing', `postgres://u:${PASSWORD}%@h/d`, {}, /write %25/],
     [
       'an unknown parameter',
       `postgres://u:${PASSWORD}@h/d?a=b`,

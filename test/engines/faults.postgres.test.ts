@@ -41,7 +41,7 @@ describe('PostgreSQL that fails', () => {
     server.dispose();
   });
 
-  it(`loses nothing that was answered when it crashes under load, ${ROUNDS} times`, async () => {
+  it(`loses nothing that was acknowledged if it crashes under load, ${ROUNDS} times`, async () => {
     const other = await openNode(server, { schema });
     const traffic = new Traffic([engine.storage, other.storage], queue());
     for (let round = 0; round < ROUNDS; round++) {
@@ -54,7 +54,7 @@ describe('PostgreSQL that fails', () => {
     await other.stop();
   });
 
-  it('loses nothing when an administrator ends the sessions under load', async () => {
+  it('loses nothing if an administrator ends the sessions under load', async () => {
     const traffic = new Traffic([engine.storage], queue());
     for (let round = 0; round < ROUNDS; round++) {
       await traffic.acknowledged(200);
@@ -64,7 +64,7 @@ describe('PostgreSQL that fails', () => {
     assertNothingLost(await traffic.end());
   });
 
-  it('loses nothing when its connections are cut without a word under load', async () => {
+  it('loses nothing if its connections stop transmitting under load', async () => {
     const proxy = await TcpProxy.start(server.port);
     const far = await openNode(server, { schema, port: proxy.port });
     const traffic = new Traffic([engine.storage, far.storage], queue());
@@ -82,7 +82,7 @@ describe('PostgreSQL that fails', () => {
     await proxy.stop();
   });
 
-  it('answers every call while the server is frozen, and goes on after it thaws', async () => {
+  it('settles every call while the server is frozen, and continues after that', async () => {
     const traffic = new Traffic([engine.storage], queue());
     await traffic.acknowledged(200);
     server.signalAll('SIGSTOP');
@@ -94,7 +94,7 @@ describe('PostgreSQL that fails', () => {
     assertNothingLost(await traffic.end());
   });
 
-  it('refuses at once while the server is away for long, and says when to come back', async () => {
+  it('rejects calls at once while the server is unavailable for long, with the time of a retry', async () => {
     const own = queue();
     await server.stop('fast');
     await until(async () => (await codeOf(engine.storage.counts(own))) === 'storage-unavailable');
@@ -105,7 +105,7 @@ describe('PostgreSQL that fails', () => {
     assert.deepEqual(bodyTexts((await pop(engine, own)).deliveries), ['back']);
   });
 
-  it('says that the outcome is unknown where the connection ends before the answer', async () => {
+  it('fails with an unknown outcome if the connection ends before the reply', async () => {
     const proxy = await TcpProxy.start(server.port);
     const far = await openNode(server, { schema, port: proxy.port });
     const own = queue();
@@ -121,15 +121,15 @@ describe('PostgreSQL that fails', () => {
     await proxy.stop();
   });
 
-  it('has all nodes look at a definition whose change has an unknown outcome', async () => {
+  it('makes all nodes read a definition whose change has an unknown outcome', async () => {
     const proxy = await TcpProxy.start(server.port);
-    // Both new: they hear from now on, whatever became of the connections of others.
+    // Both are new: they receive changes from now on, whatever happened to the connections of others.
     const far = await openNode(server, { schema, port: proxy.port });
     const near = await openNode(server, { schema });
-    const told = new Set<string>();
+    const changed = new Set<string>();
     for (const node of [far, near]) {
       node.definitions.watch(({ key }) => {
-        if (key !== null) told.add(`${key}, ${node === far}`);
+        if (key !== null) changed.add(`${key}, ${node === far}`);
       });
     }
     const changes = {
@@ -137,19 +137,19 @@ describe('PostgreSQL that fails', () => {
       'delete definition': () => far.definitions.delete('queue', 'unsure', 'any'),
     };
     for (const [statement, change] of Object.entries(changes)) {
-      told.clear();
+      changed.clear();
       const swallowed = proxy.catch(new RegExp(statement), 'mute');
-      const changed = codeOf(change());
+      const outcome = codeOf(change());
       await swallowed;
       proxy.reset();
-      assert.equal(await changed, 'outcome-unknown');
-      await until(() => told.size === 2);
+      assert.equal(await outcome, 'outcome-unknown');
+      await until(() => changed.size === 2);
     }
     await Promise.all([far.stop(), near.stop()]);
     await proxy.stop();
   });
 
-  it('lets no pop take effect after its caller was told that nobody knows', async () => {
+  it('lets no pop take effect after it failed with an unknown outcome', async () => {
     const own = queue();
     await engine.storage.insert(own, newElements('kept'));
     const frozen = await sessionsOf(server, 'main');
@@ -161,7 +161,7 @@ describe('PostgreSQL that fails', () => {
     assert.deepEqual(bodyTexts((await pop(engine, own)).deliveries), ['kept']);
   });
 
-  it('notices a server that went dark without a word, and uses it again when it is back', async () => {
+  it('detects a server that stopped replying, and uses it again when it replies', async () => {
     const proxy = await TcpProxy.start(server.port);
     const far = await openNode(server, { schema, port: proxy.port });
     const own = queue();
@@ -176,7 +176,7 @@ describe('PostgreSQL that fails', () => {
     await proxy.stop();
   });
 
-  it('answers storage-full where the disk is, and lets consumers go on', async () => {
+  it('rejects inserts with storage-full if the disk is full, and consumers continue', async () => {
     const own = queue();
     await engine.storage.insert(own, newElements('a', 'b'));
     await failing(`WHEN (NEW.lease_until IS NULL) EXECUTE FUNCTION ${schema}.fail('53100')`, async () => {
@@ -190,7 +190,7 @@ describe('PostgreSQL that fails', () => {
     assert.equal(await codeOf(engine.storage.insert(own, newElements('room again'))), 'done');
   });
 
-  it("does not let one caller's failure reach another that travelled along", async () => {
+  it("does not let one caller's failure affect another of the same batch", async () => {
     const [good, bad] = [queue(), queue()];
     await engine.storage.insert(good, newElements('x'));
     await engine.storage.insert(bad, newElements('x'));
@@ -207,7 +207,7 @@ describe('PostgreSQL that fails', () => {
     assert.deepEqual(bodyTexts((await pop(engine, good)).deliveries), ['two']);
   });
 
-  it('tries again by itself where PostgreSQL ended a deadlock', async () => {
+  it('repeats a call that PostgreSQL rejected to end a deadlock', async () => {
     const own = queue();
     await runSql(server, `CREATE SEQUENCE ${schema}.failures`);
     await failing(
@@ -219,7 +219,7 @@ describe('PostgreSQL that fails', () => {
     assert.deepEqual(bodyTexts((await pop(engine, own)).deliveries), ['once']);
   });
 
-  it('does not wait for ever for a lock that somebody holds', async () => {
+  it('does not wait for ever for a lock', async () => {
     const own = queue();
     await engine.storage.insert(own, newElements('a'));
     const holder = runSql(server, `BEGIN; LOCK TABLE ${schema}.delivery; SELECT pg_sleep(3); COMMIT`);
@@ -238,7 +238,7 @@ describe('PostgreSQL that fails', () => {
     assert.deepEqual(bodyTexts((await pop(engine, own)).deliveries), ['a']);
   });
 
-  /** Makes inserts of some deliveries fail meanwhile, with an error of that code. */
+  /** Makes inserts of some deliveries fail during a test, with an error of that code. */
   async function failing(trigger: string, test: () => Promise<void>): Promise<void> {
     await runSql(
       server,

@@ -78,7 +78,7 @@ describe('A group of a stream on PostgreSQL that holds nothing', () => {
     assert.equal(rows.length, 0);
   });
 
-  it('is found anew by a node that knew it', async () => {
+  it('is created again by a node that knew it', async () => {
     const [a, b] = nodes;
     await insert(a, 'first');
     assert.deepEqual(await pop(b), ['first']);
@@ -90,7 +90,7 @@ describe('A group of a stream on PostgreSQL that holds nothing', () => {
     assert.deepEqual(await pop(b), ['third']);
   });
 
-  it('stays while some node asks for it, and so its number is the same for all', async () => {
+  it('stays while some node takes from it', async () => {
     const [a, b] = nodes;
     await insert(a, 'first');
     await pop(a);
@@ -113,7 +113,7 @@ describe('A group of a stream on PostgreSQL that holds nothing', () => {
     assert.deepEqual(await pop(b), ['second']);
   });
 
-  it('is not forgotten where it holds something, waiting or reserved', async () => {
+  it('is not forgotten if it holds something, waiting or reserved', async () => {
     const [a, b] = nodes;
     await insert(a, 'first');
     await passMinutes(30);

@@ -193,20 +193,20 @@ describe('PostgreSQL with several nodes', () => {
     for (const stop of stops) stop();
   });
 
-  it('brings what a node says right before it stops, and leaves nobody waiting where it cannot', async () => {
+  it('delivers what a node publishes right before it stops, and stops in time if that fails', async () => {
     const [, staying] = nodes;
     const leaving = await openNode(server, { schema });
-    const heard = Promise.withResolvers<JsonValue>();
-    const stop = staying.signaller.subscribe('farewell', heard.resolve);
-    leaving.signaller.publish('farewell', 'gone');
+    const received = Promise.withResolvers<JsonValue>();
+    const stop = staying.signaller.subscribe('last', received.resolve);
+    leaving.signaller.publish('last', 'gone');
     await leaving.stop();
-    assert.equal(await heard.promise, 'gone');
+    assert.equal(await received.promise, 'gone');
     stop();
 
     const proxy = await TcpProxy.start(server.port);
     const cut = await openNode(server, { schema, port: proxy.port });
     proxy.state = 'dark';
-    cut.signaller.publish('farewell', 'gone');
+    cut.signaller.publish('last', 'gone');
     await cut.stop();
     await proxy.stop();
   });

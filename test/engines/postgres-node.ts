@@ -24,7 +24,7 @@ export interface NodeOptions {
   readonly clock?: Clock & { readonly pending: number };
 }
 
-/** An engine as a node has it, on PostgreSQL's own time. Whoever opens one calls `stop`. */
+/** An engine as a node has it, on PostgreSQL's own time. The test that opens one calls `stop`. */
 export async function openNode(server: PostgresServer, options: NodeOptions): Promise<Engine> {
   const { schema, namespaces = NODE_NAMESPACES, port = server.port } = options;
   const { log = SILENT, clock = new CountingClock() } = options;

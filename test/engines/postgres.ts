@@ -30,7 +30,7 @@ export function freshSchema(): string {
   return `test_${process.pid}_${schemas}`;
 }
 
-/** Runs SQL beside the engines. */
+/** Executes SQL in a session of its own. */
 export async function runSql(server: PostgresServer, sql: string): Promise<pg.QueryResult> {
   const client = new pg.Client({ connectionString: server.url() });
   await client.connect();

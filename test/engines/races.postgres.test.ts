@@ -87,7 +87,7 @@ describe('A call on PostgreSQL that meets another node', () => {
     assert.equal(await inserted, 'done');
   });
 
-  it('is told to look again soon if what waits is locked', async () => {
+  it('is repeated soon if what waits is locked', async () => {
     const own = queue();
     await engine.storage.insert(own, newElements('locked', 'free'));
     await other.query(

@@ -13,7 +13,7 @@ const MINUTE_MS = 60_000;
 
 /** What a probe finds that has had to step over very much. */
 function costly(first: Place | null, costMs = 10): Probed {
-  return { first, now: NOW, inFlightMs: 0, costMs, pages: 1000 };
+  return { first, now: NOW, pendingMs: 0, costMs, pages: 1000 };
 }
 
 /** Probes from where the watermark wants it at `nowMs`. */
@@ -30,7 +30,7 @@ describe('The low watermark of waiting deliveries', () => {
     probe(watermark, 0, {
       first: { dueAt: NOW - 50_000, seq: 7 },
       now: NOW,
-      inFlightMs: 0,
+      pendingMs: 0,
       costMs: 50,
       pages: 3,
     });
@@ -52,9 +52,9 @@ describe('The low watermark of waiting deliveries', () => {
     }
   });
 
-  it('stays behind the start of the oldest batch in flight', () => {
+  it('stays behind the start of the oldest pending batch', () => {
     const watermark = new Watermark();
-    probe(watermark, 0, { ...costly({ dueAt: NOW - 1000, seq: 7 }), inFlightMs: 3000 });
+    probe(watermark, 0, { ...costly({ dueAt: NOW - 1000, seq: 7 }), pendingMs: 3000 });
     assert.ok(watermark.isSet && watermark.place.dueAt < NOW - 3000);
   });
 
@@ -105,7 +105,7 @@ describe('The low watermark of waiting deliveries', () => {
 });
 
 describe('The low watermark of the rows of counts', () => {
-  it('is not moved by one read, since rows with smaller numbers may be in flight', () => {
+  it('is not moved by one read, since rows with smaller numbers may not be committed yet', () => {
     const watermark = new CounterWatermark();
     watermark.read(500, 0);
     assert.equal(watermark.from, 0);

@@ -13,7 +13,7 @@ const ROUNDS = 20;
 
 /**
  * A plan that reads a whole table or index passes every other test, and fails its user at a million
- * elements. So: how much do the verbs read beside a queue that they are not about?
+ * elements. So this test counts what operations read while another queue is large.
  */
 describe('What the verbs read of PostgreSQL', () => {
   let server: PostgresServer;

@@ -156,7 +156,7 @@ export const POSTGRES: readonly Mutant[] = [
   {
     name: 'a watermark does not stay behind a slow commit',
     suite: 'postgres dead entries',
-    edits: [inPostgres('watermark.ts', 'now - inFlightMs - MARGIN_MS', 'now - MARGIN_MS')],
+    edits: [inPostgres('watermark.ts', 'now - pendingMs - MARGIN_MS', 'now - MARGIN_MS')],
   },
   {
     name: 'a call of which a part happened is said not to have been made',

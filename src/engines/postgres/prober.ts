@@ -22,7 +22,7 @@ const PROBE: Statement = {
 };
 
 /**
- * The start of the oldest batch in flight of any node, or of this statement. It is sent before the probe: what the probe does
+ * The start of the oldest pending batch of any node, or of this statement. It is sent before the probe: what the probe does
  * not see is of a transaction that began earlier and is listed here, or of one that began later. The second column tells whether
  * transactions of some node are hidden: it has another user, or the server does not track activities.
  */
@@ -112,6 +112,6 @@ export class Prober {
 function readProbe(oldest: Row, row: Row): Probed {
   const dueAt = numberOrNull(row, 0);
   const first = dueAt === null ? null : { dueAt, seq: number(row, 1) };
-  const inFlightMs = Math.max(number(row, 5) - number(oldest, 0), flag(oldest, 1) ? MAX_BATCH_MS : 0);
-  return { first, now: number(row, 2), inFlightMs, costMs: number(row, 3), pages: number(row, 4) };
+  const pendingMs = Math.max(number(row, 5) - number(oldest, 0), flag(oldest, 1) ? MAX_BATCH_MS : 0);
+  return { first, now: number(row, 2), pendingMs, costMs: number(row, 3), pages: number(row, 4) };
 }

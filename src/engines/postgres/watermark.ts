@@ -15,7 +15,7 @@ const FULL_PROBE_PAUSE = 20;
 /** Pages that a probe from the start may read before a watermark is worth its inexactness: about half a millisecond. */
 const CHEAP_PAGES = 64;
 /**
- * How far a watermark stays behind the start of the oldest batch in flight, for clocks that are read at different moments. What
+ * How far a watermark stays behind the start of the oldest pending batch, for clocks that are read at different moments. What
  * a slow batch stores is due before what others stored and committed while it ran.
  */
 const MARGIN_MS = 100;
@@ -29,11 +29,11 @@ const MARGIN_MS = 100;
  * if a probe from the front turns out to be slow, takes begin at the first delivery that it found.
  *
  * What can appear before the watermark: what this node does itself (inserts, undone takes, expired leases) lowers the
- * watermark at once, and a probe that was in flight raises it no higher; what another node does is found by the next full probe.
+ * watermark at once, and a probe that was pending raises it no higher; what another node does is found by the next full probe.
  */
 export class Watermark {
   #place: Place = START;
-  /** The lowest maturity since the probe in flight began, which it may not have seen. */
+  /** The lowest maturity since the current probe began, which it may not have seen. */
   #lowest = Number.POSITIVE_INFINITY;
   #taken = 0;
   #probedAt = Number.NEGATIVE_INFINITY;
@@ -102,15 +102,15 @@ export interface Probed {
   readonly first: Place | null;
   /** The database's clock. */
   readonly now: number;
-  /** How long the oldest batch of any node that the probe did not see may have been in flight. */
-  readonly inFlightMs: number;
+  /** How long the oldest batch of any node that the probe did not see may have been pending. */
+  readonly pendingMs: number;
   /** What the probe cost: time, and pages of table and index, which do not depend on what else runs. */
   readonly costMs: number;
   readonly pages: number;
 }
 
-function placeAt({ first, now, inFlightMs }: Probed): Place {
-  const latest = now - inFlightMs - MARGIN_MS;
+function placeAt({ first, now, pendingMs }: Probed): Place {
+  const latest = now - pendingMs - MARGIN_MS;
   return first !== null && first.dueAt < latest ? first : { dueAt: latest, seq: 0 };
 }
 
