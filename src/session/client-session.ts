@@ -30,7 +30,7 @@ export interface SessionParts {
 export const PAUSE = {
   /** Its login is being checked. */
   login: 1,
-  /** It has too much in flight to the engine. */
+  /** Too much of what it asked for is pending in the engine. */
   work: 2,
   /** It does not take its responses. */
   output: 4,
@@ -50,7 +50,7 @@ const LINGER_MS = 2_000;
 type State = 'new' | 'open' | 'finishing' | 'gone';
 
 /**
- * One client, from its first byte to its last. Reads its frames, pauses reading while the client has too much in flight
+ * One client, from its first byte to its last. Reads its frames, pauses reading while too much of it is pending in the engine
  * so that TCP slows it down, and ends it such that nothing is lost.
  *
  * States, and what moves it:

@@ -1,21 +1,18 @@
-/**
- * Plain numbers of one front end for the metrics page. Those up to `stalled` are of now, the others since the
- * start.
- */
+/** Numbers of one front end for `/metrics`. Those up to `stalled` are current, the others count from the start. */
 export interface SessionCounts {
   /** Clients that are logged in. */
   sessions: number;
-  /** Consumers that go on. */
+  /** Consumers of all sessions. */
   subscriptions: number;
   /** AMQP only: links in both directions, those of consumers included. */
   links: number;
-  /** Elements handed out under a lease and not settled. */
+  /** Reserved elements that were sent and are not settled. */
   unacknowledged: number;
   /** The windows of all subscriptions together. */
   window: number;
-  /** Bytes that wait for clients to take them. */
+  /** Bytes that the kernel does not have yet. */
   outgoingBytes: number;
-  /** Clients that have not taken all of the last write yet. */
+  /** Connections of which the kernel has not taken all of the last write. */
   stalled: number;
   connections: number;
   receivedBytes: number;

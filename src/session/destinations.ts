@@ -9,13 +9,13 @@ export interface Destination {
   readonly queue: Queue;
 }
 
-/** The names that a destination stands for. @throws QuaysideError `invalid-name` */
+/** Reads the names in a destination. @throws QuaysideError `invalid-name` */
 export type ParseDestination = (text: string) => { readonly ns: string; readonly name: string };
 
-/** Longer lists of remembered destinations begin anew. */
+/** The cache is cleared when it holds this many destinations. */
 const REMEMBERED = 100;
 
-/** Finds queues for one user, and asks for the right each time that it finds one. */
+/** Finds queues by their destinations, and checks one user's right each time. */
 export class Destinations {
   readonly #broker: Broker;
   readonly #user: User;

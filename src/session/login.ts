@@ -9,10 +9,9 @@ export interface Credentials {
 }
 
 /**
- * Checks a login as HTTP does, with the same limit on failures. It goes by way of Basic credentials, so that a
- * client that connects again is recognised without a hash: a thousand of them come back at once when a
- * node restarts.
- * @param need what is said where they cannot be a user's
+ * Checks a login as HTTP does, with the same limits on failures. It is checked as Basic credentials, so that a
+ * client that reconnects is recognised without a hash: a thousand of them reconnect at once when a node restarts.
+ * @param need the message of the error if they cannot be those of a user
  * @throws QuaysideError `unauthorized`, `too-many-attempts`, `overloaded`
  */
 export async function authenticate(

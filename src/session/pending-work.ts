@@ -1,4 +1,4 @@
-/** Frames (transfers) and bytes that a client may have in flight to the engine before its session pauses reading. */
+/** Frames (transfers) and bytes of a client that may be pending in the engine before its session pauses reading. */
 const MAX_FRAMES = 4096;
 const MAX_BYTES = 4 * 1024 * 1024;
 
@@ -34,7 +34,7 @@ export class PendingWork {
     this.#onChange();
   }
 
-  /** Calls `then` once nothing is in flight. */
+  /** Calls `then` once nothing is pending. */
   whenIdle(then: () => void): void {
     if (this.#frames === 0) then();
     else this.#onIdle.push(then);

@@ -20,22 +20,22 @@ const LENGTHS: ReadonlyMap<number, number> = new Map([
   [0x31, 216], // a Unix stream
 ]);
 
-/** What a header says: the client's address; null if that is the address of the connection itself. */
-type Said = { readonly address: string | null } | { readonly error: string };
+/** The client's address that a header names; null if it is the address of the connection itself. */
+type HeaderResult = { readonly address: string | null } | { readonly error: string };
 
 /**
  * Reads the PROXY protocol header with which a connection begins, and not one byte more.
  * @param done called at most once: with the client's address, or with what is wrong and the socket destroyed
  */
-export function readProxyHeader(socket: Socket, clock: Clock, done: (said: Said) => void): void {
+export function readProxyHeader(socket: Socket, clock: Clock, done: (result: HeaderResult) => void): void {
   let fixed: Buffer | null = null;
-  const finish = (said: Said): void => {
+  const finish = (result: HeaderResult): void => {
     cancel();
     socket.off('readable', read);
     socket.off('end', ended);
     socket.off('close', ended);
-    if ('error' in said) socket.destroy();
-    done(said);
+    if ('error' in result) socket.destroy();
+    done(result);
   };
   const read = (): void => {
     fixed ??= socket.read(FIXED_BYTES) as Buffer | null;

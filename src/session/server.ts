@@ -98,8 +98,8 @@ export class SessionServer implements Service {
   }
 
   /**
-   * Lets nobody new in and ends every session with `shutting-down`, after what it asked for before; cuts what is
-   * left after `drainMs`. What clients hold goes back, with no try counted.
+   * Accepts no further connection, and ends every session with `shutting-down` after what it asked for before; cuts
+   * those that are left after `drainMs`. What clients hold returns to its queues, with no try counted.
    */
   stop(): Promise<void> {
     this.#stopping ??= this.#stop();
@@ -152,17 +152,17 @@ export class SessionServer implements Service {
       this.#handshake(socket);
       return;
     }
-    readProxyHeader(socket, clock, (said) => {
-      if ('error' in said) {
-        // Health checks connect and say nothing.
+    readProxyHeader(socket, clock, (result) => {
+      if ('error' in result) {
+        // Health checks connect and send nothing.
         if (socket.bytesRead === 0 || this.#stopping !== null) return;
         log.warn(
-          { proxy, problem: said.error },
+          { proxy, problem: result.error },
           `${this.#protocol}: a trusted proxy sent no valid PROXY header`,
         );
         return;
       }
-      if (said.address !== null) this.#behindProxies.set(peer, said.address);
+      if (result.address !== null) this.#behindProxies.set(peer, result.address);
       this.#handshake(socket);
     });
   }

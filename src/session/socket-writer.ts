@@ -95,7 +95,7 @@ export abstract class SocketWriter<Part extends string | Buffer = string | Buffe
     else this.#onEmpty = then;
   }
 
-  /** Drops everything but the write in flight: its observers learn that it is lost. */
+  /** Drops everything but the pending write: its observers learn that it is lost. */
   drop(): void {
     const chunks = this.chunks.splice(0);
     for (const { bytes } of chunks) this.#count(-bytes);
@@ -107,7 +107,7 @@ export abstract class SocketWriter<Part extends string | Buffer = string | Buffe
     if (this.#isClosed) return;
     this.#isClosed = true;
     this.#endStall();
-    // The kernel has an unknown part of the write in flight; only its last frame cannot be whole there.
+    // The kernel has an unknown part of the pending write; only its last frame cannot be whole there.
     if (this.#writing?.endsObserved) this.#writing.observers.at(-1)?.lost();
     this.drop();
     this.#count(-this.#bytes);

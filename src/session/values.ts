@@ -12,7 +12,7 @@ const WHOLE = /^[0-9]{1,16}$/;
 interface Range {
   readonly from?: number;
   readonly to: number;
-  /** As the message says it. */
+  /** For the error message. */
   readonly unit: string;
 }
 

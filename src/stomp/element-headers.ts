@@ -1,8 +1,8 @@
 import { ELEMENT_HEADER_PREFIX } from '../model/headers.ts';
 
 /**
- * What SEND and MESSAGE themselves say. STOMP wants every other header of a SEND passed on to those who get the
- * message: each is kept as an element header, and MESSAGE shows it under both names.
+ * Headers that SEND and MESSAGE give a meaning. STOMP asks that every other header of a SEND is passed on to the
+ * receivers of the message: each is kept as an element header, and MESSAGE has it under both names.
  */
 export const OWN_HEADERS: ReadonlySet<string> = new Set([
   'destination',

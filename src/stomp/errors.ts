@@ -3,7 +3,7 @@ import { bytesOfText } from '../util/byte-text.ts';
 import { frameText } from './codec/serialise.ts';
 import type { HeadRules } from './codec/version.ts';
 
-/** How STOMP says one error. After every ERROR the connection closes: STOMP has no other kind. */
+/** An error in STOMP. The connection closes after every ERROR: STOMP has no other kind. */
 interface StompError {
   /**
    * Whether the same frames may do better later, unchanged: `x-ks-retry`. A client that connects again by
@@ -14,7 +14,7 @@ interface StompError {
 
 const WRONG: StompError = { retry: false };
 const LATER: StompError = { retry: true };
-/** Done or not: whoever sends it again may do it twice. */
+/** It may have taken effect: sent again, it may do so twice. */
 const UNSURE: StompError = { retry: false };
 
 /** Every error code on this wire; `docs/protocols/stomp.md` lists those that can occur. */
@@ -72,7 +72,7 @@ export interface ErrorSubject {
   readonly versions?: readonly string[];
 }
 
-/** An error as an ERROR frame: `message` is the code, the body says it to people. */
+/** An error as an ERROR frame: `message` is the code, the body is for people. */
 export function errorFrame(rules: HeadRules, error: QuaysideError, subject: ErrorSubject): string {
   const { code, details } = error;
   const { receipt = null, subscription = null, versions } = subject;
@@ -86,7 +86,7 @@ export function errorFrame(rules: HeadRules, error: QuaysideError, subject: Erro
   if (receipt !== null) headers.push('receipt-id', receipt);
   if (subscription !== null) headers.push('subscription', subscription);
   if (versions !== undefined) headers.push('version', versions.join(','));
-  // Said in full, since it costs nothing and stompit takes a bare `text/plain` for a reason to throw where nobody catches.
+  // With its charset: stompit throws where nothing can catch it on a bare `text/plain`.
   headers.push('content-type', 'text/plain;charset=utf-8', 'content-length', String(body.length));
   return frameText(rules, 'ERROR', headers, body);
 }

@@ -4,7 +4,7 @@ import { quoteBytes } from '../util/quote.ts';
 
 /** Other protocols and older pages write the same header with or without `ks-`. */
 const PREFIX = /^x-(?:ks-)?/;
-/** Names that are shorter differ by one letter from too much. */
+/** Too many names differ by one character from a shorter one. */
 const MIN_LENGTH = 4;
 const EXTENSION = /^x-/i;
 

@@ -27,7 +27,7 @@ export function readConnect({ headers }: Frame): ConnectRequest {
       'heart-beat',
     );
   }
-  // In 1.0 spaces around a value are padding; nobody has agreed on a version before this frame.
+  // In 1.0 spaces around a value are padding; no version is agreed on before this frame.
   const text = (value: string | null): string => (version === '1.0' ? (value ?? '').trim() : (value ?? ''));
   return {
     version,

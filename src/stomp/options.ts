@@ -15,13 +15,13 @@ export interface StompOptions extends ListenerOptions {
   readonly loginTimeoutMs: number;
   /** The shortest interval at which this server sends heart-beats, whatever a client asks for. */
   readonly sendBeatMs: number;
-  /** The interval at which this server wants heart-beats from those who can send them; 0: none. */
+  /** The interval at which this server wants heart-beats from clients that can send them; 0: none. */
   readonly wantBeatMs: number;
   /** How long a client may take none of the bytes that wait for it. */
   readonly stallTimeoutMs: number;
 }
 
-/** What is used where the configuration says nothing. */
+/** The defaults of the configuration. */
 export const STOMP_DEFAULTS: StompOptions = {
   host: '127.0.0.1',
   port: 61_613,

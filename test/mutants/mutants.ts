@@ -123,6 +123,8 @@ export const SUITES = {
     files: ['test/session/session.test.ts'],
     pattern: '/a session of STOMP whose client goes away/',
   },
+  WebSocket: { files: ['test/session/web-socket.test.ts'], pattern: null },
+  'heart-beats': { files: ['test/session/session.test.ts'], pattern: '/STOMP whose client has promised/' },
   'STOMP frame ends': { files: ['test/stomp/trailing-newline.test.ts'], pattern: null },
   'STOMP slips': { files: ['test/stomp/slips.test.ts'], pattern: null },
   'PROXY headers': { files: ['test/system/proxy-header.test.ts'], pattern: 'a PROXY protocol header' },

@@ -101,6 +101,41 @@ export const STOMP: readonly Mutant[] = [
     edits: shared('outstanding.ts', 'this.#queue.returnUndelivered(this.#delivery);', ''),
   },
   {
+    name: 'a WebSocket that closes loses what its client sent before',
+    suite: 'WebSocket',
+    edits: shared(
+      'websocket.ts',
+      "webSocket.on('close', () => this.push(null));",
+      "webSocket.on('close', () => this.destroy());",
+    ),
+  },
+  {
+    name: 'a WebSocket message may be kept for a client that is not logged in',
+    suite: 'WebSocket',
+    edits: shared('websocket.ts', 'if (this.#loginBytes >= 0) return;', 'if (bytes.length >= 0) return;'),
+  },
+  {
+    name: 'WebSockets do not count among the connections of STOMP',
+    suite: 'WebSocket',
+    edits: shared('websocket.ts', 'this.#server.checkCapacity();', ''),
+  },
+  {
+    name: 'a page of another site may connect by WebSocket',
+    suite: 'WebSocket',
+    edits: [
+      {
+        file: 'src/http/front.ts',
+        search: 'call.origin = checkPage(call.head, this.#origins);',
+        replace: '',
+      },
+    ],
+  },
+  {
+    name: 'a session that does not read misses heart-beats',
+    suite: 'heart-beats',
+    edits: shared('heart-beat.ts', 'this.#isPaused ? graceMs : this', 'this'),
+  },
+  {
     name: 'a receipt comes before the element is stored',
     suite: 'STOMP conformance',
     edits: shared(

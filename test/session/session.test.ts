@@ -303,7 +303,7 @@ function sessionSuite(driver: SessionDriver): void {
         });
       }
 
-      it('is not read while it has too much in flight to the engine, and loses nothing', async () => {
+      it('is not read while too much of it is pending in the engine, and loses nothing', async () => {
         await start();
         const { asked, letGo } = node.holdInserts();
         const client = await login();

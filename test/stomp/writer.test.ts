@@ -37,11 +37,11 @@ it('a connection that is lost during a write gives back its last MESSAGE and all
     writer.addMessage('MESSAGE\n\n', Buffer.alloc(1024), observer);
   }
   await new Promise(setImmediate);
-  const inFlight = socket.text.split('MESSAGE').length - 1;
-  assert.ok(inFlight > 1 && inFlight < numbers.length, `${inFlight} are in the write in flight`);
+  const pending = socket.text.split('MESSAGE').length - 1;
+  assert.ok(pending > 1 && pending < numbers.length, `${pending} are in the pending write`);
   writer.close();
   assert.deepEqual(
     lost.sort((a, b) => a - b),
-    numbers.slice(inFlight - 1),
+    numbers.slice(pending - 1),
   );
 });

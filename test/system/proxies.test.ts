@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { readFile } from 'node:fs/promises';
 import { request } from 'node:http';
+import { createRequire } from 'node:module';
 import { type AddressInfo, connect, createServer, type Server } from 'node:net';
 import { after, afterEach, before, describe, it } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
@@ -16,7 +17,7 @@ const PAGE = await readFile(new URL('../../docs/proxies.md', import.meta.url), '
 
 const CONFIG = {
   http: { host: '127.0.0.1', users: { test1: 'test1' }, trustedProxies: ['127.0.0.1'] },
-  stomp: { port: 0, trustedProxies: ['127.0.0.1'] },
+  stomp: { port: 0, trustedProxies: ['127.0.0.1'], webSocket: true },
   log: { access: true },
   namespaces: { N: { url: 'sqlite::memory:' } },
 };
@@ -99,6 +100,30 @@ describe('docs/proxies.md', () => {
 
   for (const kind of ['nginx', 'haproxy'] as const) {
     describe(`with ${kind}`, () => {
+      it('passes WebSocket on, and where its client connects from', async () => {
+        await through(kind);
+        const { WebSocket: WebSocketFrom } = createRequire(import.meta.url)('ws') as {
+          WebSocket: new (url: string, protocols: string[], options: { localAddress: string }) => WebSocket;
+        };
+        const url = `ws://127.0.0.1:${port}/stomp`;
+        const socket = new WebSocketFrom(url, ['v12.stomp'], { localAddress: CLIENT });
+        let replies = '';
+        socket.onmessage = ({ data }) => {
+          replies += data;
+        };
+        await new Promise((resolve) => {
+          socket.onopen = resolve;
+        });
+        const queue = queueName();
+        socket.send('CONNECT\naccept-version:1.2\nlogin:test1\npasscode:test1\n\n\0');
+        socket.send(`SUBSCRIBE\nid:s\ndestination:/q/N/${queue}\nreceipt:r\n\n\0`);
+        await until(async () => replies.includes('RECEIPT\n'));
+        const [consumer] = jsonOf<{ address: string }[]>(await direct.consumers('N', queue));
+        assert.equal(consumer?.address, CLIENT);
+        socket.close();
+        await until(async () => (await waitingAt(queue)).length === 0);
+      });
+
       it('passes elements on as they are: every header, 8 KiB of them, and %2F in names', async () => {
         const client = await through(kind);
         const own: Record<string, string> = {

@@ -5,7 +5,7 @@
 export interface Frame {
   readonly command: string;
   readonly headers: readonly string[];
-  /** A view of the memory that was read; whoever keeps it for long copies it. */
+  /** A view of the memory that was read; to be copied if it is kept for long. */
   readonly body: Buffer;
 }
 

@@ -31,7 +31,7 @@ export function parseHead(text: string, rules: HeadRules, mostHeaders: number): 
   return { command, headers };
 }
 
-/** Clients of other protocols land here. */
+/** The error for a client of another protocol, above all. */
 export function noCommand(start: string): QuaysideError {
   return malformed(
     `${quoteBytes(start)} is no STOMP command. A frame starts with one in capital letters, such as SEND.`,

@@ -25,7 +25,7 @@ const DECIMAL = /^[0-9]{1,15}$/;
 const WITH_BODY = 'SEND';
 
 /**
- * Cuts a client's bytes into frames, however they are chunked: `push` what came, then `next` until it answers
+ * Cuts a client's bytes into frames, however they are chunked: `push` what came, then `next` until it returns
  * null. After it has thrown it is of no use any more.
  *
  * States: `between` (line ends are skipped, which is also what heart-beats are), `head` (until a blank line),

@@ -49,8 +49,8 @@ const MEANINGS: Readonly<Record<string, string>> = { '\\': '\\', n: '\n', r: '\r
 /** The reverse. @throws QuaysideError `malformed-request` for a sequence that the version does not define */
 export function unescapeHeader({ escapes }: HeadRules, text: string): string {
   if (escapes.size === 0 || !text.includes('\\')) return text;
-  return text.replace(SEQUENCE, (sequence: string, letter: string) => {
-    const meaning = MEANINGS[letter];
+  return text.replace(SEQUENCE, (sequence: string, character: string) => {
+    const meaning = MEANINGS[character];
     if (meaning !== undefined && escapes.has(meaning)) return meaning;
     throw malformed(
       `Undefined escape sequence ${quoteBytes(sequence)} in a header. Allowed: ${[...escapes.values()].join(' ')}`,

@@ -53,7 +53,7 @@ export function subscribe(session: StompSession, { headers }: Frame): void {
   session.confirm(get('receipt'));
 }
 
-/** UNSUBSCRIBE: what the client holds goes back; its receipt says that it has. */
+/** UNSUBSCRIBE: what the client holds returns to the queue, and then comes its receipt. */
 export function unsubscribe(session: StompSession, { headers }: Frame): void {
   const id = headerOf(headers, 'id');
   const key = session.version === '1.0' ? (id ?? headerOf(headers, 'destination')) : id;
