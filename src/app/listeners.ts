@@ -9,8 +9,9 @@ import type { Config } from '../config/options.ts';
 import type { ErrorAt } from '../config/problem.ts';
 import type { SessionServer } from '../session/server.ts';
 import type { Clock } from '../util/clock.ts';
-import type { FrontEndLog, TlsMaterial } from '../util/log.ts';
+import type { FrontEndLog } from '../util/log.ts';
 import type { Service } from '../util/service.ts';
+import type { TlsMaterial } from '../util/sockets.ts';
 import type { UpgradeHandler } from '../util/upgrade.ts';
 
 /** The scheme of each front end's URL, without and with TLS. The configuration has a group of options by each name. */

@@ -3,7 +3,8 @@ import type { Authenticator, User } from '../access/user.ts';
 import type { Broker } from '../broker/broker.ts';
 import type { Exchanges } from '../exchange/exchanges.ts';
 import type { Clock } from '../util/clock.ts';
-import type { LeveledLog, TlsMaterial } from '../util/log.ts';
+import type { LeveledLog } from '../util/log.ts';
+import type { TlsMaterial } from '../util/sockets.ts';
 import type { UpgradeHandler } from '../util/upgrade.ts';
 
 /** What an operator may set, checked by `config` before it comes here. Lengths are in ms, sizes in bytes. */

@@ -2,8 +2,8 @@ import type { Server, ServerOptions, ServerResponse } from 'node:http';
 import { createServer as createTlsServer, type Server as TlsServer } from 'node:https';
 import type { AddressInfo, Socket } from 'node:net';
 import type { Histogram } from '../util/histogram.ts';
-import type { TlsMaterial } from '../util/log.ts';
 import type { Service } from '../util/service.ts';
+import { TCP_KEEP_ALIVE_MS, TLS_HANDSHAKE_MS, TLS_VERSION, type TlsMaterial } from '../util/sockets.ts';
 import { Front } from './front.ts';
 import { createServer } from './node-http.ts';
 import type { HttpOptions, HttpParts } from './options.ts';
@@ -14,12 +14,8 @@ import { refuseTunnel, respondToUnreadable } from './unreadable.ts';
 
 /** Request line and headers together: room for the names and element headers that the limits allow. */
 const HEAD_BYTES = 16_384;
-/** TCP keep-alive finds peers that vanished without a word. */
-const TCP_KEEP_ALIVE_MS = 30_000;
 /** How often Node looks for requests that take too long to arrive. */
 const TIMEOUT_CHECK_MS = 1_000;
-const TLS_HANDSHAKE_MS = 10_000;
-const TLS_VERSION = { minVersion: 'TLSv1.2' } as const;
 
 /** The HTTP front end: one listener, plain or TLS, and the connections that it took. */
 export class HttpServer implements Service {

@@ -1,6 +1,7 @@
 import type { Networks } from '../access/networks.ts';
 import type { Clock } from '../util/clock.ts';
-import type { FrontEndLog, TlsMaterial } from '../util/log.ts';
+import type { FrontEndLog } from '../util/log.ts';
+import type { TlsMaterial } from '../util/sockets.ts';
 
 /** What every front end with sessions lets an operator set, checked by `config` before. */
 export interface ListenerOptions {

@@ -3,17 +3,12 @@ import { createServer as createTlsServer, type Server as TlsServer } from 'node:
 import type { RenewUser } from '../access/user.ts';
 import { shuttingDown } from '../broker/waiting-limit.ts';
 import { QuaysideError } from '../model/errors.ts';
-import type { TlsMaterial } from '../util/log.ts';
 import type { Service } from '../util/service.ts';
+import { TCP_KEEP_ALIVE_MS, TLS_HANDSHAKE_MS, TLS_VERSION, type TlsMaterial } from '../util/sockets.ts';
 import { type SessionCounts, zeroCounts } from './counts.ts';
 import type { ListenerParts } from './options.ts';
 import { readProxyHeader } from './proxy-header.ts';
 import type { ClientSocket } from './socket-writer.ts';
-
-/** TCP keep-alive finds peers that vanished without a word and owe nothing. */
-const TCP_KEEP_ALIVE_MS = 30_000;
-const TLS_HANDSHAKE_MS = 10_000;
-const TLS_VERSION = { minVersion: 'TLSv1.2' } as const;
 
 /** One client's session as its server knows it. */
 export interface ServedSession {

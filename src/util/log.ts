@@ -1,9 +1,3 @@
-/** A certificate chain and its key, as PEM text. */
-export interface TlsMaterial {
-  readonly cert: string;
-  readonly key: string;
-}
-
 /** What front ends log for operators. Fields never hold a body, a password or an element header. */
 export interface FrontEndLog {
   debug(fields: object, message: string): void;
