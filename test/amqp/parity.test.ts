@@ -130,6 +130,23 @@ describe('what an element carries, over AMQP and over HTTP and STOMP', () => {
     assert.equal((await pop(queue)).body, 'Grüße, ☃');
   });
 
+  it('body: a map or a sequence comes back to AMQP as one, and is its encoding over HTTP, both ways', async () => {
+    const sequence = rhea.message.sequence_sections([[1], ['two']]);
+    for (const [form, body] of [
+      ['value', { a: 1, list: ['x', null] }],
+      ['sequence', sequence],
+    ] as const) {
+      const queue = harness.queue();
+      await send(queue, { body });
+      const { body: encoding, headers } = await http.get('N', queue, { to: 0 });
+      assert.equal(headers['x-ks-hdr-x-amqp-body'], form);
+      await http.insert('N', queue, encoding, { headers: { 'x-ks-hdr-x-amqp-body': form } });
+      const { body: back } = await pop(queue);
+      if (form === 'value') assert.deepEqual(back, body);
+      else assert.deepEqual((back as { content: unknown }).content, [[1], ['two']]);
+    }
+  });
+
   it('content type: where there is none, none is made up', async () => {
     const queue = harness.queue();
     await http.insert('N', queue, 'x');
