@@ -1,30 +1,17 @@
-import { type Authenticator, loginLost, type RenewUser, type User } from '../access/user.ts';
-import type { Broker } from '../broker/broker.ts';
+import { loginLost, type RenewUser, type User } from '../access/user.ts';
 import type { ConsumerOrigin } from '../broker/consumer.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { CancelTimer, Clock } from '../util/clock.ts';
-import type { FrontEndLog } from '../util/log.ts';
 import type { SessionCounts } from './counts.ts';
 import { Destinations, type ParseDestination } from './destinations.ts';
 import { HeartBeat } from './heart-beat.ts';
 import { InsertBatcher, type InsertHost } from './insert-batcher.ts';
+import type { SessionParts } from './options.ts';
 import { PendingWork } from './pending-work.ts';
 import type { ConsumerSession, PushConsumer } from './push-consumer.ts';
 import type { Arrival, ServedSession } from './server.ts';
 import { SettleBatcher, type SettleHost } from './settle-batcher.ts';
 import type { ClientSocket, SocketWriter, WriterOptions } from './socket-writer.ts';
-
-/** What a session of any protocol needs. */
-export interface SessionParts {
-  readonly broker: Broker;
-  readonly authenticator: Authenticator;
-  readonly log: FrontEndLog;
-  readonly clock: Clock;
-  readonly options: {
-    /** How long a client may take none of the bytes that wait for it, ms. */
-    readonly stallTimeoutMs: number;
-  };
-}
 
 /** Reasons not to read from a client. Each is one bit. */
 export const PAUSE = {

@@ -6,7 +6,7 @@ import { QuaysideError } from '../model/errors.ts';
 import type { Service } from '../util/service.ts';
 import { TCP_KEEP_ALIVE_MS, TLS_HANDSHAKE_MS, TLS_VERSION, type TlsMaterial } from '../util/sockets.ts';
 import { type SessionCounts, zeroCounts } from './counts.ts';
-import type { ListenerParts } from './options.ts';
+import type { SessionParts } from './options.ts';
 import { readProxyHeader } from './proxy-header.ts';
 import type { ClientSocket } from './socket-writer.ts';
 
@@ -36,7 +36,7 @@ export type OpenSession = (socket: ClientSocket, arrival: Arrival) => ServedSess
 export class SessionServer implements Service {
   readonly counts: SessionCounts = zeroCounts();
   readonly #protocol: string;
-  readonly #parts: ListenerParts;
+  readonly #parts: SessionParts;
   readonly #openSession: OpenSession;
   readonly #server: Server;
   /** Over TLS: does the handshakes of what `#server` takes. It listens nowhere itself. */
@@ -50,7 +50,7 @@ export class SessionServer implements Service {
   #stopping: Promise<void> | null = null;
 
   /** @param protocol its name, for people */
-  constructor(protocol: string, parts: ListenerParts, openSession: OpenSession) {
+  constructor(protocol: string, parts: SessionParts, openSession: OpenSession) {
     this.#protocol = protocol;
     this.#parts = parts;
     this.#openSession = openSession;
