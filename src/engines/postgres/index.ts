@@ -1,9 +1,10 @@
 // The PostgreSQL engine. `storage.ts` turns calls of the Storage port into items; `batcher.ts` places them into batches, one
 // transaction after another on the main connection. Each kind of item is an operation with one SQL statement, which takes rows as
-// columns and returns results by their number: `insert.ts`, `take.ts`, `settle.ts`, `expire.ts`, `scan.ts`, `counts.ts`, and
-// `queues.ts` for the rest; `sql.ts` has what statements share, `statement.ts` and `arrays.ts` their parameters. `registry.ts` knows
-// queues and computes ids, `watermark.ts` where reads begin, `content.ts` and `ids.ts` how elements are stored. `schema.ts` has the tables.
-// `link.ts` keeps a connection (`connection.ts`) open. All else, such as `housekeeping.ts`, runs on the auxiliary one, `side.ts`.
+// columns and returns results by their number: `insert.ts`, `take.ts`, `settle.ts`, `scan.ts`, `counts.ts`, and `queues.ts` for the
+// rest; `sql.ts` has what statements share, `statement.ts` and `arrays.ts` their parameters. `expire.ts` expires leases and elements
+// before a batch. `registry.ts` knows queues and computes ids, `watermark.ts` where reads begin, which `prober.ts` finds out,
+// `content.ts` and `ids.ts` how elements are stored. `schema.ts` has the tables. `link.ts` keeps a connection (`connection.ts`)
+// open. All else, such as `housekeeping.ts`, runs on the auxiliary one, `side.ts`.
 
 import { BufferedStats } from '../../engine/buffered-stats.ts';
 import type { Definitions } from '../../engine/definitions.ts';
