@@ -130,8 +130,8 @@ export class Cluster {
   }
 
   /**
-   * Whether there is certainly no other node to be notified of elements, as far as one can know: none was seen within the time
-   * in which each has published its presence.
+   * Whether no other node needs to be notified of elements: none has been seen within the time in which each publishes its
+   * presence.
    */
   get isAlone(): boolean {
     return this.#isAlone;
