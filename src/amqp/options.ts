@@ -17,7 +17,7 @@ export const AMQP_DEFAULTS: AmqpOptions = {
 };
 
 /** AMQP over WebSocket (OASIS, "AMQP WebSocket Binding", 1.0). */
-export const AMQP_WEB_SOCKET = { subprotocols: ['amqp'], sendsText: false };
+export const AMQP_WEB_SOCKET = { subprotocols: ['amqp'], usesText: false };
 
 /** What the AMQP front end needs. */
 export interface AmqpParts extends SessionParts<AmqpOptions> {

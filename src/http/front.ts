@@ -172,8 +172,8 @@ export class Front {
   }
 
   /** Whether a request to upgrade its connection goes to {@link upgrade}; others are requests like any. */
-  isUpgrade({ url = '', rawHeaders }: HttpRequest): boolean {
-    if (this.parts.upgrades?.has(pathOf(url)) !== true) return false;
+  isUpgrade({ method, url = '', rawHeaders }: HttpRequest): boolean {
+    if (method !== 'GET' || this.parts.upgrades?.has(pathOf(url)) !== true) return false;
     const at = rawHeaders.findIndex((name, i) => i % 2 === 0 && name.toLowerCase() === 'upgrade');
     return rawHeaders[at + 1]?.toLowerCase() === 'websocket';
   }
@@ -183,6 +183,8 @@ export class Front {
    * has to pass the rules for pages.
    */
   upgrade(request: HttpRequest, socket: Socket, head: Buffer): void {
+    // Node listens no more to what it hands over, and a client may reset the connection of a rejected request.
+    socket.on('error', () => socket.destroy());
     // Responses of earlier requests on this connection would be written among the frames.
     if ((socket as Socket & { _httpMessage?: ServerResponse | null })._httpMessage) {
       socket.destroy();

@@ -14,8 +14,11 @@ export interface WebSocketOptions {
   readonly subprotocols: readonly string[];
   /** Bytes of one message from a client. */
   readonly maxMessageBytes: number;
-  /** Whether messages that are UTF-8 are sent as text, which some clients expect; others are binary. */
-  readonly sendsText: boolean;
+  /**
+   * Whether clients may send text, and messages that are UTF-8 are sent as text, which some clients expect. Else all
+   * messages are binary.
+   */
+  readonly usesText: boolean;
 }
 
 /** The overhead of WebSocket for a client that sends its login byte by byte. */
@@ -23,6 +26,7 @@ const LOGIN_OVERHEAD = 8;
 /** A client that does not read gets no replies to its pings while more than this waits for it. */
 const MAX_PONG_BACKLOG = 64 * 1024;
 const NORMAL_CLOSURE = 1000;
+const UNSUPPORTED_DATA = 1003;
 const TOO_BIG = 1009;
 
 /**
@@ -67,7 +71,7 @@ export class WebSocketListener implements UpgradeHandler {
   upgrade({ rawHeaders, address, socket, head }: UpgradeRequest): void {
     const request = { method: 'GET', headers: headersOf(rawHeaders) };
     this.#webSockets.handleUpgrade(request, socket, head, (webSocket) => {
-      this.#server.accept(new WebSocketStream(webSocket, socket, this.#options.sendsText), address);
+      this.#server.accept(new WebSocketStream(webSocket, socket, this.#options.usesText), address);
     });
   }
 
@@ -83,16 +87,17 @@ export class WebSocketListener implements UpgradeHandler {
 class WebSocketStream extends Duplex implements ClientSocket {
   readonly transport: Duplex;
   readonly #webSocket: WebSocket;
-  readonly #sendsText: boolean;
+  readonly #usesText: boolean;
   #loginBytes: number | null = LOGIN_BYTES * LOGIN_OVERHEAD;
 
-  constructor(webSocket: WebSocket, transport: Duplex, sendsText: boolean) {
+  constructor(webSocket: WebSocket, transport: Duplex, usesText: boolean) {
     super();
     this.transport = transport;
     this.#webSocket = webSocket;
-    this.#sendsText = sendsText;
-    webSocket.on('message', (data: Buffer) => {
-      if (!this.push(data)) webSocket.pause();
+    this.#usesText = usesText;
+    webSocket.on('message', (data: Buffer, isBinary: boolean) => {
+      if (!isBinary && !usesText) webSocket.close(UNSUPPORTED_DATA);
+      else if (!this.push(data)) webSocket.pause();
     });
     webSocket.on('ping', (data: Buffer) => {
       if (transport.writableLength < MAX_PONG_BACKLOG) webSocket.pong(data);
@@ -139,7 +144,7 @@ class WebSocketStream extends Duplex implements ClientSocket {
       done(error);
     };
     const webSocket = this.#webSocket;
-    webSocket.send(bytes, { binary: !(this.#sendsText && isUtf8(bytes)) }, once);
+    webSocket.send(bytes, { binary: !(this.#usesText && isUtf8(bytes)) }, once);
     // At once if the kernel has all of it, as a socket does: the writer goes by it.
     if (webSocket.readyState === webSocket.OPEN && this.transport.writableLength === 0) once();
   }

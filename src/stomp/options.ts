@@ -20,7 +20,7 @@ export const STOMP_DEFAULTS: StompOptions = {
 };
 
 /** STOMP over WebSocket. A name says no more than that it is STOMP: the version is agreed on by CONNECT. */
-export const STOMP_WEB_SOCKET = { subprotocols: ['v12.stomp', 'v11.stomp', 'v10.stomp'], sendsText: true };
+export const STOMP_WEB_SOCKET = { subprotocols: ['v12.stomp', 'v11.stomp', 'v10.stomp'], usesText: true };
 
 /** What the STOMP front end needs. */
 export type StompParts = SessionParts<StompOptions>;

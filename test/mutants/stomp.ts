@@ -120,6 +120,13 @@ export const STOMP: readonly Mutant[] = [
     edits: shared('websocket.ts', 'this.#server.checkCapacity();', ''),
   },
   {
+    name: 'a rejected WebSocket whose client resets the connection stops the server',
+    suite: 'WebSocket',
+    edits: [
+      { file: 'src/http/front.ts', search: "socket.on('error', () => socket.destroy());", replace: '' },
+    ],
+  },
+  {
     name: 'a page of another site may connect by WebSocket',
     suite: 'WebSocket',
     edits: [

@@ -4,6 +4,7 @@ import { type IncomingMessage, request } from 'node:http';
 import { connect, type Socket } from 'node:net';
 import { after, afterEach, before, describe, it } from 'node:test';
 import rhea from 'rhea';
+import { AMQP_WEB_SOCKET } from '../../src/amqp/options.ts';
 import type { HttpServer } from '../../src/http/server.ts';
 import { STOMP_WEB_SOCKET } from '../../src/stomp/options.ts';
 import { AmqpClient, textOf } from '../amqp/client.ts';
@@ -30,8 +31,13 @@ interface Reply {
   readonly socket: Socket;
 }
 
-async function upgrade(port: number, headers: Record<string, string> = {}, path = '/stomp'): Promise<Reply> {
-  const asked = request({ port, host: '127.0.0.1', path, headers: { ...OFFER, ...headers } });
+async function upgrade(
+  port: number,
+  headers: Record<string, string> = {},
+  path = '/stomp',
+  method = 'GET',
+): Promise<Reply> {
+  const asked = request({ port, host: '127.0.0.1', method, path, headers: { ...OFFER, ...headers } });
   asked.end();
   const reply = Promise.withResolvers<Reply>();
   asked.on('error', reply.reject);
@@ -136,7 +142,23 @@ describe('STOMP over WebSocket', () => {
     ] as const) {
       assert.notEqual((await ask(headers, path)).status, 101);
     }
+    assert.notEqual((await upgrade(port.address.port, {}, '/stomp', 'POST')).status, 101);
     assert.equal(node.server.counts.connections, 0);
+  });
+
+  it('is rejected without harm to the server if the client resets the connection', async () => {
+    await start({}, { http: { allowedOrigins: [] } });
+    const rejected = [{ 'sec-websocket-protocol': 'mqtt' }, { origin: 'https://foreign.example' }];
+    for (const headers of [...rejected, ...rejected, ...rejected, ...rejected, ...rejected]) {
+      const socket = connect(port.address.port, '127.0.0.1');
+      sockets.push(socket);
+      socket.on('error', () => {});
+      await once(socket, 'connect');
+      const lines = Object.entries({ host: 'localhost', ...OFFER, ...headers }).map((one) => one.join(': '));
+      socket.write(`GET /stomp HTTP/1.1\r\n${lines.join('\r\n')}\r\n\r\n`, () => socket.resetAndDestroy());
+      await once(socket, 'close');
+    }
+    assert.equal((await ask()).status, 101);
   });
 
   it('is for pages of this server and of allowed origins only', async () => {
@@ -319,6 +341,19 @@ describe('AMQP over WebSocket', () => {
     }
     await client.close();
     assert.deepEqual(await node.sizes('a'), { ready: 0, scheduled: 0, reserved: 0 });
+    await node.stop();
+  });
+
+  it('consists of binary messages: text ends the connection', async () => {
+    const node = await AmqpNode.start();
+    const { server, clock } = node;
+    const port = await startWebSocketPort({ server, clock, path: '/amqp', webSocket: AMQP_WEB_SOCKET });
+    const { socket } = await upgrade(port.address.port, { 'sec-websocket-protocol': 'amqp' }, '/amqp');
+    socket.write(message('AMQP\u0003\u0001\u0000\u0000'));
+    const { first, payload } = await frameOf(socket);
+    assert.deepEqual([first, payload.readUInt16BE(0)], [0x88, 1003]);
+    socket.destroy();
+    await port.stop();
     await node.stop();
   });
 });

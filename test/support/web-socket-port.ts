@@ -10,7 +10,7 @@ export interface WebSocketPortOptions {
   readonly server: SessionServer;
   readonly clock: Clock;
   readonly path: string;
-  readonly webSocket: { readonly subprotocols: readonly string[]; readonly sendsText: boolean };
+  readonly webSocket: { readonly subprotocols: readonly string[]; readonly usesText: boolean };
   readonly maxMessageBytes?: number;
   readonly http?: Partial<HttpOptions>;
   /** Lines of the log. */
