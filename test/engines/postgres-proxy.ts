@@ -171,7 +171,10 @@ class Pair {
 
 /** Cuts a stream into messages. The first one of a client has no letter. */
 class Framing {
-  #left: Buffer = Buffer.alloc(0);
+  #chunks: Buffer[] = [];
+  #received = 0;
+  /** Bytes without which no message is complete: joining all chunks at each one would copy a large message again and again. */
+  #needed = 0;
   #isFirst: boolean;
 
   constructor(isClient: boolean) {
@@ -179,14 +182,19 @@ class Framing {
   }
 
   *read(bytes: Buffer): Iterable<Message> {
-    this.#left = this.#left.length === 0 ? bytes : Buffer.concat([this.#left, bytes]);
+    this.#chunks.push(bytes);
+    this.#received += bytes.length;
+    if (this.#received < this.#needed) return;
+    let left: Buffer = this.#chunks.length === 1 ? bytes : Buffer.concat(this.#chunks);
     for (;;) {
       const letters = this.#isFirst ? 0 : 1;
-      if (this.#left.length < letters + 4) return;
-      const length = letters + this.#left.readUInt32BE(letters);
-      if (this.#left.length < length) return;
-      const message = this.#left.subarray(0, length);
-      this.#left = this.#left.subarray(length);
+      this.#needed = letters + 4;
+      if (left.length >= this.#needed) this.#needed = letters + left.readUInt32BE(letters);
+      this.#chunks = left.length === 0 ? [] : [left];
+      this.#received = left.length;
+      if (left.length < this.#needed) return;
+      const message = left.subarray(0, this.#needed);
+      left = left.subarray(this.#needed);
       yield { kind: this.#isFirst ? '' : String.fromCharCode(message[0] ?? 0), bytes: message };
       this.#isFirst = false;
     }
