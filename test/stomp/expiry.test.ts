@@ -24,7 +24,12 @@ describe('x-ks-ttl and x-ks-reason', () => {
 
   it('are rejected if they are out of bounds or misspelt', async () => {
     node = await StompNode.start();
-    for (const header of [{ 'x-ks-ttl': '0' }, { 'x-ks-ttl': '1.5' }, { 'x-ks-ttl': '' }]) {
+    for (const header of [
+      { 'x-ks-ttl': '0' },
+      { 'x-ks-ttl': '1.5' },
+      { 'x-ks-ttl': '' },
+      { expires: 'soon' },
+    ]) {
       const client = await node.client();
       client.send('SEND', { destination: '/q/N/a', ...header }, 'x');
       await client.expectError('invalid-parameter');
@@ -43,6 +48,20 @@ describe('x-ks-ttl and x-ks-reason', () => {
       assert.deepEqual([...(first?.headers ?? [])], []);
       node.clock.advance(2000);
       assert.equal(await node.pop('a'), null);
+    });
+
+    it('end an element at a moment too, as other servers of STOMP have it; a length goes before that', async () => {
+      node = await StompNode.start({ engine: MEMORY_SQLITE });
+      const client = await node.client();
+      const expires = node.clock.now() + 2000;
+      await client.ask('SEND', { destination: '/q/N/a', expires }, 'x');
+      await client.ask('SEND', { destination: '/q/N/a', expires, 'x-ks-ttl': 5000 }, 'y');
+      await client.ask('SEND', { destination: '/q/N/a', expires: 0 }, 'z');
+      await client.ask('SEND', { destination: '/q/N/b', expires }, 'x');
+      assert.deepEqual([...((await node.pop('b'))?.headers ?? [])], ['expires', String(expires)]);
+      node.clock.advance(2000);
+      const bodyOf = async (): Promise<string> => Buffer.from((await node.pop('a'))?.body ?? []).toString();
+      assert.deepEqual([await bodyOf(), await bodyOf(), await bodyOf()], ['y', 'z', '']);
     });
 
     it('end an element of a transaction so long after its SEND', async () => {

@@ -27,6 +27,7 @@ interface SendHeaders {
   deltaT: string | null;
   tries: string | null;
   ttl: string | null;
+  expires: string | null;
   /** Flat pairs, names in lower case and without prefix. */
   own: string[] | null;
 }
@@ -44,11 +45,11 @@ export function send(session: StompSession, { headers, body }: Frame): void {
   session.confirm(given.receipt);
 }
 
-function elementOf(given: SendHeaders, body: Buffer, { namespace, queue }: Destination): NewElement {
+function elementOf(given: SendHeaders, body: Buffer, destination: Destination): NewElement {
+  const { namespace, queue } = destination;
   const matureAt = moment('x-next-t', given.nextT);
   const delayMs = milliseconds('x-delta-t', given.deltaT, 0, 0);
-  const ttlMs = milliseconds('x-ks-ttl', given.ttl, 1, null);
-  const expiresAt = ttlMs === null ? null : momentIn(ttlMs, namespace, queue.key);
+  const expiresAt = expiryOf(given, destination);
   needsFor(namespace, { matureAt, delayMs, expiresAt });
   return {
     body,
@@ -62,6 +63,13 @@ function elementOf(given: SendHeaders, body: Buffer, { namespace, queue }: Desti
     dedupKey: null,
     expiresAt,
   };
+}
+
+/** A length needs no clock that sender and server agree on, so it goes before a moment. `expires:0` is never. */
+function expiryOf({ ttl, expires }: SendHeaders, { namespace, queue }: Destination): number | null {
+  const ttlMs = milliseconds('x-ks-ttl', ttl, 1, null);
+  const expiresAt = moment('expires', expires) || null;
+  return ttlMs === null ? expiresAt : momentIn(ttlMs, namespace, queue.key);
 }
 
 function elementHeaders(own: string[] | null): ElementHeaders {
@@ -81,6 +89,7 @@ function readHeaders(headers: readonly string[]): SendHeaders {
     deltaT: null,
     tries: null,
     ttl: null,
+    expires: null,
     own: null,
   };
   for (let at = 0; at + 1 < headers.length; at += 2) {
@@ -117,6 +126,11 @@ function readHeader(given: SendHeaders, name: string, value: string): void {
       return;
     case 'x-ks-ttl':
       given.ttl ??= value;
+      return;
+    case 'expires':
+      given.expires ??= value;
+      // Its receiver may want to know: JMS has it as JMSExpiration.
+      keepHeader(given, name, value);
       return;
     case 'x-tries':
       given.tries ??= value;
