@@ -54,7 +54,7 @@ describe('STOMP in the server', () => {
     assert.equal(await open.stop(), 0);
     await ended;
 
-    await folder.write('without.json', { stomp: { webSocket: true }, namespaces: {} });
+    await folder.write('without.json', { stomp: { webSocket: true } });
     const { code, stderr } = await folder.run(['--config', 'without.json']);
     assert.equal(code, 2);
     assert.match(stderr, /stomp\.webSocket: is on, but stomp is off\. Give stomp\.port, or leave it out/);
