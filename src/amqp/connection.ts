@@ -133,11 +133,7 @@ export class AmqpConnection extends ClientSession<SentTicket, SettleTicket> impl
     this.#isTurnPlanned = true;
     process.nextTick(() => {
       this.#isTurnPlanned = false;
-      try {
-        this.endTurn();
-      } catch (error) {
-        this.fail(error);
-      }
+      this.guard(() => this.endTurn());
     });
   }
 
@@ -203,7 +199,7 @@ export class AmqpConnection extends ClientSession<SentTicket, SettleTicket> impl
   }
 
   protected override release(countTries: boolean): void {
-    for (const link of [...this.links]) link.stop(countTries);
+    for (const link of [...this.links]) this.guard(() => link.stop(countTries));
   }
 
   #expectOpen(): void {

@@ -70,7 +70,8 @@ export class OutgoingLink extends PushConsumer<number> implements AmqpLink, Send
     this.#connection.counts.links -= 1;
     this.#connection.links.delete(this);
     const stopped = super.stop(countTries);
-    this.endpoint.release();
+    // Other links of the session may send now.
+    this.#connection.guard(() => this.endpoint.release());
     await stopped;
   }
 

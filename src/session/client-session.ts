@@ -170,6 +170,20 @@ export abstract class ClientSession<InsertTicket, SettleTicket>
     }
   }
 
+  /**
+   * Runs a step that has no caller to fail to. Whatever it throws is a fault of the server: it ends this session with an
+   * error, and never the process.
+   */
+  guard(step: () => void): void {
+    try {
+      step();
+    } catch (error) {
+      // A session that ends already has no other way to show it than the log.
+      if (this.isEnding) this.publicError(error);
+      else this.fail(error);
+    }
+  }
+
   /** Ends the session because the server wants it. */
   end(reason: QuaysideError): void {
     this.fail(reason);
@@ -185,7 +199,7 @@ export abstract class ClientSession<InsertTicket, SettleTicket>
     }
     this.#user = user;
     this.#destinations = new Destinations(this.#parts.broker, user, this.#parse);
-    this.checkRights();
+    this.guard(() => this.checkRights());
   }
 
   warn(error: unknown, message: string): void {
@@ -311,17 +325,23 @@ export abstract class ClientSession<InsertTicket, SettleTicket>
    */
   protected finish(writeClose: (() => void) | null, countTries: boolean): void {
     if (this.isEnding) return;
-    this.endTurn();
+    try {
+      this.endTurn();
+    } catch (error) {
+      this.publicError(error);
+    }
+    // What this turn asked for may have ended it.
+    if (this.isEnding) return;
     this.#state = 'finishing';
     this.#heartBeat?.stop();
     // What still comes is discarded, so that the end of the stream is seen.
     this.socket.resume();
-    this.release(countTries);
+    this.guard(() => this.release(countTries));
     let isClosing = false;
     const close = (): void => {
       if (isClosing || this.#state === 'gone') return;
       isClosing = true;
-      writeClose?.();
+      this.guard(() => writeClose?.());
       this.close();
     };
     this.#setDeadline(FINISH_MS, close);
@@ -375,7 +395,7 @@ export abstract class ClientSession<InsertTicket, SettleTicket>
     }
     this.#isAdvancing = false;
     if (this.isEnding) return;
-    this.endTurn();
+    this.guard(() => this.endTurn());
     this.#workChanged();
     // One turn of the event loop may bring two megabytes, so this does not wait until bytes have been written.
     this.#outputChanged();
@@ -393,17 +413,17 @@ export abstract class ClientSession<InsertTicket, SettleTicket>
   #onCapacity(): void {
     this.#outputChanged();
     if (this.#state !== 'open') return;
-    for (const consumer of this.consumers) consumer.fill();
+    for (const consumer of this.consumers) this.guard(() => consumer.fill());
   }
 
   #onClose(): void {
     this.#state = 'gone';
     this.#cancelDeadline();
     this.#heartBeat?.stop();
-    this.writer.close();
+    this.guard(() => this.writer.close());
     if (this.#user !== null) this.counts.sessions -= 1;
-    this.endTurn();
-    this.release(true);
+    this.guard(() => this.endTurn());
+    this.guard(() => this.release(true));
     this.work.whenIdle(() => this.#closed.resolve());
   }
 }

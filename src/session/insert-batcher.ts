@@ -7,6 +7,8 @@ export interface InsertHost<Ticket> {
   readonly work: PendingWork;
   inserted(tickets: readonly Ticket[]): void;
   notInserted(tickets: readonly Ticket[], error: unknown): void;
+  /** Ends the session. */
+  fail(thrown: unknown): void;
 }
 
 interface Batch<Ticket> {
@@ -39,7 +41,8 @@ export class InsertBatcher<Ticket> {
   /** Inserts what was gathered. To be called at the end of each turn. */
   flush(): void {
     if (this.#batches.size === 0) return;
-    for (const [queue, batch] of this.#batches) void this.#insert(queue, batch);
+    for (const [queue, batch] of this.#batches)
+      this.#insert(queue, batch).catch((error: unknown) => this.#host.fail(error));
     this.#batches.clear();
   }
 

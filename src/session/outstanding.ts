@@ -80,11 +80,11 @@ export async function returnOutstanding(
   session: { readonly work: PendingWork; warn(error: unknown, message: string): void },
 ): Promise<void> {
   const { work } = session;
-  const items = outstanding.map((one) =>
-    queue.item(one, { kind: 'release', delayMs: 0, countTry: countTries && one.isSeen }),
-  );
-  work.begin(items.length, 0);
+  work.begin(outstanding.length, 0);
   try {
+    const items = outstanding.map((one) =>
+      queue.item(one, { kind: 'release', delayMs: 0, countTry: countTries && one.isSeen }),
+    );
     await queue.settleAll(items);
   } catch (error) {
     session.warn(
@@ -92,6 +92,6 @@ export async function returnOutstanding(
       'elements of a client that let go of them could not be returned; their leases will end',
     );
   } finally {
-    work.end(items.length, 0);
+    work.end(outstanding.length, 0);
   }
 }

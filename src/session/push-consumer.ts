@@ -37,6 +37,8 @@ export interface ConsumerSession {
   /** All consumers of the session that have not stopped. */
   readonly consumers: Set<PushConsumer>;
   warn(error: unknown, message: string): void;
+  /** Runs a step whose failure ends the session. */
+  guard(step: () => void): void;
 }
 
 /** Elements of one take. */
@@ -159,7 +161,7 @@ export abstract class PushConsumer<Key = unknown> implements Sink {
     else if (this.#consumer === null && !this.#isStopped) {
       this.#cancelTopUp ??= this.session.clock.after(TOP_UP_MS, () => {
         this.#cancelTopUp = null;
-        this.#take();
+        this.session.guard(() => this.#take());
       });
     }
   }
@@ -197,7 +199,7 @@ export abstract class PushConsumer<Key = unknown> implements Sink {
   /**
    * Leaves the wait queue for good and returns what is outstanding. Harmless when repeated.
    * @param countTries whether it is a failed try of each element that the client can have seen
-   * @returns a promise that resolves when the engine has the elements, or failed to
+   * @returns a promise that resolves when the engine has the elements, or failed to; it never rejects
    */
   async stop(countTries: boolean): Promise<void> {
     if (this.#isStopped) return;
@@ -205,7 +207,7 @@ export abstract class PushConsumer<Key = unknown> implements Sink {
     this.#isStopped = true;
     this.session.counts.subscriptions -= 1;
     this.session.consumers.delete(this);
-    this.leave();
+    this.session.guard(() => this.leave());
     this.#cancelRetry?.();
     this.#cancelTopUp?.();
     this.#leases?.stop();
@@ -271,7 +273,7 @@ export abstract class PushConsumer<Key = unknown> implements Sink {
       }
       this.#cancelRetry = this.session.clock.after(RETRY_MS, () => {
         this.#cancelRetry = null;
-        this.fill();
+        this.session.guard(() => this.fill());
       });
     }
   }

@@ -10,6 +10,8 @@ export interface SettleHost<Ticket> {
   settled(ticket: Ticket | null): void;
   /** Of each of these frames at least one element was not settled. */
   notSettled(tickets: readonly (Ticket | null)[], error: unknown): void;
+  /** Ends the session. */
+  fail(thrown: unknown): void;
 }
 
 /** The elements of several frames, and where those of each frame end. */
@@ -44,7 +46,8 @@ export class SettleBatcher<Ticket> {
   /** Settles what was gathered. To be called at the end of each turn. */
   flush(): void {
     for (const batches of [this.#commits, this.#returns]) {
-      for (const [queue, batch] of batches) void this.#settle(queue, batch);
+      for (const [queue, batch] of batches)
+        this.#settle(queue, batch).catch((error: unknown) => this.#host.fail(error));
       batches.clear();
     }
   }

@@ -436,6 +436,57 @@ describe('The endpoint of a session, of what it sends', () => {
     assert.deepEqual(driver.frames.at(-1)?.subarray(-tail.length), tail);
   });
 
+  /** A flow for a link. */
+  const linkFlow = (handle: number, size: number, given: object): Buffer => {
+    const {
+      seen,
+      count = 100,
+      drain = false,
+      echo = false,
+    } = given as {
+      seen?: number;
+      count?: number;
+      drain?: boolean;
+      echo?: boolean;
+    };
+    const fields = [uint(0), uint(size), uint(0), uint(2048), uint(handle)];
+    const ofLink = [seen === undefined ? NULL : uint(seen), uint(count), NULL];
+    return frame('flow', [...fields, ...ofLink, drain ? TRUE : FALSE, echo ? TRUE : FALSE]);
+  };
+
+  it('queues one flow of a link, however often the client asks for an echo, and sends it when the window opens', () => {
+    const driver = receiving(100).receive(window(0, 0)).sendMessages(2).forget();
+    const echo = linkFlow(0, 0, { seen: 0, echo: true });
+    for (let i = 0; i < 200_000; i++) driver.endpoint.receive(echo, 0, echo.length);
+    driver.receive(linkFlow(0, 0, { seen: 0, drain: true }));
+    driver.sender.drained();
+    assert.deepEqual(driver.kinds, []);
+    driver.receive(window(0, 10));
+    assert.deepEqual(driver.kinds, [KIND.transfer, KIND.transfer, KIND.flow]);
+    // Delivery-count 100, credit 0, drain.
+    const tail = bytes(0x52, 100, 0x43, 0x40, 0x41);
+    assert.deepEqual(driver.frames.at(-1)?.subarray(-tail.length), tail);
+  });
+
+  for (const [what, seen] of [
+    ['claims to have seen more than was sent', 100],
+    ['names no delivery-count', undefined],
+  ] as const) {
+    it(`grants no credit twice that a drain has used up, although the client ${what}`, () => {
+      const driver = receiving(100).receive(window(0, 0)).sendMessages(1);
+      for (let i = 0; i < 4; i++) {
+        driver.receive(
+          linkFlow(0, 0, { ...(seen !== undefined && { seen }), count: 2 ** 32 - 1, drain: true }),
+        );
+        driver.sender.drained();
+        const { credit: left, queued } = driver.sender;
+        assert.ok(left + queued < 2 ** 32, `${left} + ${queued}`);
+      }
+      driver.forget().receive(linkFlow(0, 10, { seen: 100, count: 2 ** 32 - 1, echo: true }));
+      assert.deepEqual(driver.kinds.slice(0, 2), [KIND.transfer, KIND.flow]);
+    });
+  }
+
   it('counts what is on its way against new credit', () => {
     const driver = receiving(5).sendMessages(3);
     driver.receive(credit(0, 4));

@@ -92,9 +92,19 @@ export const AMQP: readonly Mutant[] = [
     suite: 'AMQP deliveries',
     edits: edit(
       'core/session.ts',
-      'if (this.#queue.some((other) => other.endpoint === endpoint)) this.#queue.push(flow);\n    else this',
-      'this',
+      'if (lastWaiting === null) this.#writeLinkFlow',
+      'if (lastWaiting !== undefined) this.#writeLinkFlow',
     ),
+  },
+  {
+    name: 'credit that a drain has used up is granted again by a delivery-count that is not true',
+    suite: 'AMQP deliveries',
+    edits: edit('core/link.ts', 'Math.max(queued, (this', 'Math.max(0, (this'),
+  },
+  {
+    name: 'each echo that a client asks for is queued',
+    suite: 'AMQP deliveries',
+    edits: edit('core/session.ts', 'else if (lastWaiting.bytes !== null)', 'else if (lastWaiting !== null)'),
   },
   {
     name: 'a popped element that the client never saw is lost',

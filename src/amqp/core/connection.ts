@@ -128,10 +128,14 @@ export class ConnectionEndpoint implements SessionHost {
   /** Closes from this side, behind an `open` if none was sent yet. Harmless if it was closed. */
   close(error: AmqpError | null): void {
     if (this.isCloseSent) return;
-    this.flush();
-    if (!this.isPeerOpen) this.#sendOpen();
-    this.isCloseSent = true;
-    this.#host.send(closeFrame(error), null);
+    try {
+      this.flush();
+    } finally {
+      // What cannot be flushed may be why it closes.
+      if (!this.isPeerOpen) this.#sendOpen();
+      this.isCloseSent = true;
+      this.#host.send(closeFrame(error), null);
+    }
   }
 
   /** Releases the last frame, so that an idle connection does not retain what it read. */

@@ -1,7 +1,7 @@
 import type { WriteObserver } from '../../session/outstanding.ts';
 import { attachFrame, detachFrame, type LinkFlow, type TerminusFields } from './frames.ts';
 import type { AmqpError } from './protocol-error.ts';
-import type { SessionEndpoint } from './session.ts';
+import type { SessionEndpoint, Waiting } from './session.ts';
 
 /** The source or target of an `attach`, as the client wrote it. */
 export interface Terminus {
@@ -230,6 +230,8 @@ export class SenderEndpoint extends LinkEndpoint<SenderHandler> {
   deliveryCount = 0;
   /** Credit that is used by what waits there. */
   queued = 0;
+  /** What came last of that. */
+  lastWaiting: Waiting | null = null;
   unsettledCount = 0;
 
   accept(
@@ -287,8 +289,10 @@ export class SenderEndpoint extends LinkEndpoint<SenderHandler> {
 
   /** The client's view of the link (transport, 2.6.7). */
   flow(deliveryCount: number, credit: number, isDraining: boolean): void {
-    const sent = (this.deliveryCount + this.queued) >>> 0;
-    const unseen = deliveryCount < 0 ? sent : Math.max(0, (sent - deliveryCount) | 0);
+    const { queued } = this;
+    // No client has seen what waits here, whatever delivery-count it claims. So credit and queued are not more than it gave.
+    const unseen =
+      deliveryCount < 0 ? queued : Math.max(queued, (this.deliveryCount + queued - deliveryCount) | 0);
     this.credit = Math.max(0, credit - unseen);
     this.isDraining = isDraining;
     this.handler?.onFlow();

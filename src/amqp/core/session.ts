@@ -1,4 +1,5 @@
 import type { WriteObserver } from '../../session/outstanding.ts';
+import { Fifo } from '../../util/fifo.ts';
 import { AMQP_LIMITS } from '../limits.ts';
 import {
   beginFrame,
@@ -42,10 +43,13 @@ interface DepartingFlow {
   readonly endpoint: SenderEndpoint;
   readonly bytes: null;
   /** Whether the client's drain is done; else it asked for an echo. */
-  readonly isDrained: boolean;
+  isDrained: boolean;
   /** Credit that is used up by it. */
-  readonly advance: number;
+  advance: number;
 }
+
+/** What waits for the client's window. */
+export type Waiting = Departure | DepartingFlow;
 
 /** Settlements that one disposition carries. */
 interface PendingSettlement {
@@ -106,7 +110,7 @@ export class SessionEndpoint {
   #hasSent = false;
   /** The links of unsettled deliveries, by ids modulo the ring's length. */
   #ring: (SenderEndpoint | undefined)[] = Array<undefined>(INITIAL_RING).fill(undefined);
-  readonly #queue: (Departure | DepartingFlow)[] = [];
+  readonly #queue = new Fifo<Waiting>();
   #pending: PendingSettlement | null = null;
 
   constructor(
@@ -185,7 +189,7 @@ export class SessionEndpoint {
   end(): void {
     this.write(endFrame(this.channel));
     this.isOver = true;
-    for (const departure of this.#queue.splice(0)) if (departure.bytes !== null) departure.observer.lost();
+    for (const waiting of this.#queue.clear()) if (waiting.bytes !== null) waiting.observer.lost();
   }
 
   /** What was gathered in this turn leaves. */
@@ -271,15 +275,22 @@ export class SessionEndpoint {
     this.#nextDeliveryId = next(deliveryId);
     if (isSettled) this.#advanceOldest();
     else this.#remember(deliveryId, endpoint);
-    this.#queue.push({ endpoint, deliveryId, observer, bytes, isSettled, at: TRANSFER_HEAD_BYTES });
+    this.#enqueue({ endpoint, deliveryId, observer, bytes, isSettled, at: TRANSFER_HEAD_BYTES });
     if (this.#queue.length === 1) this.#pump();
   }
 
-  /** Sends a flow of a link behind all messages of that link that were sent before. */
+  /**
+   * Sends a flow of a link behind all messages of that link that were sent before. At most one flow waits behind each
+   * message: a client may ask for an echo in 29 bytes, as often as it likes.
+   */
   sendFlow(endpoint: SenderEndpoint, isDrained: boolean, advance: number): void {
-    const flow: DepartingFlow = { endpoint, bytes: null, isDrained, advance };
-    if (this.#queue.some((other) => other.endpoint === endpoint)) this.#queue.push(flow);
-    else this.#writeLinkFlow(flow);
+    const { lastWaiting } = endpoint;
+    if (lastWaiting === null) this.#writeLinkFlow({ endpoint, bytes: null, isDrained, advance });
+    else if (lastWaiting.bytes !== null) this.#enqueue({ endpoint, bytes: null, isDrained, advance });
+    else {
+      lastWaiting.isDrained ||= isDrained;
+      lastWaiting.advance += advance;
+    }
   }
 
   /**
@@ -329,21 +340,29 @@ export class SessionEndpoint {
       if (this.#unsettled(id) === endpoint) this.#forget(id);
     }
     if (this.#queue.length > 0) {
-      for (const departure of this.#queue.splice(0)) {
-        if (departure.endpoint !== endpoint) this.#queue.push(departure);
-        else if (departure.bytes !== null) departure.observer.lost();
+      for (const waiting of this.#queue.clear()) {
+        if (waiting.endpoint !== endpoint) this.#queue.push(waiting);
+        else if (waiting.bytes !== null) waiting.observer.lost();
       }
       endpoint.queued = 0;
+      endpoint.lastWaiting = null;
       this.#pump();
     }
     this.#host.onRoom(this);
   }
 
+  #enqueue(waiting: Waiting): void {
+    this.#queue.push(waiting);
+    waiting.endpoint.lastWaiting = waiting;
+  }
+
   #pump(): void {
-    for (let first = this.#queue[0]; first !== undefined; first = this.#queue[0]) {
-      if (first.bytes === null) this.#writeLinkFlow(first);
-      else if (!this.#transfer(first)) return;
+    for (let first = this.#queue.first; first !== undefined; first = this.#queue.first) {
+      if (first.bytes !== null && !this.#transfer(first)) return;
+      // Out of the queue before it is written: what cannot be written must not be tried again.
       this.#queue.shift();
+      if (first.endpoint.lastWaiting === first) first.endpoint.lastWaiting = null;
+      if (first.bytes === null) this.#writeLinkFlow(first);
     }
   }
 

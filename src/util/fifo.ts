@@ -1,0 +1,42 @@
+/** Taken elements are dropped from the array in blocks of at least this many. */
+const BLOCK = 1024;
+
+/** First in, first out. Taking one out costs the same however many there are; `shift` of a long array copies it. */
+export class Fifo<T> {
+  #all: (T | undefined)[] = [];
+  #head = 0;
+
+  get length(): number {
+    return this.#all.length - this.#head;
+  }
+
+  get first(): T | undefined {
+    return this.#all[this.#head];
+  }
+
+  push(one: T): void {
+    this.#all.push(one);
+  }
+
+  /** Takes the first out, if there is one. */
+  shift(): T | undefined {
+    const { first } = this;
+    if (this.length === 0) return undefined;
+    this.#all[this.#head] = undefined;
+    this.#head += 1;
+    if (this.length === 0) this.clear();
+    else if (this.#head >= BLOCK && 2 * this.#head >= this.#all.length) {
+      this.#all.splice(0, this.#head);
+      this.#head = 0;
+    }
+    return first;
+  }
+
+  /** Takes all out. */
+  clear(): T[] {
+    const all = this.#all.slice(this.#head) as T[];
+    this.#all = [];
+    this.#head = 0;
+    return all;
+  }
+}
