@@ -88,10 +88,13 @@ export class AmqpConnection extends ClientSession<SentTicket, SettleTicket> impl
   failLink(link: AmqpLink, thrown: unknown): void {
     if (!this.links.has(link)) return;
     const error = this.publicError(thrown);
+    // Every link would end for the same reason; what the client holds returns with the session, without a failed try.
+    if (error.code === 'shutting-down') {
+      this.end(error);
+      return;
+    }
     link.stop(true);
-    // Every link would end for the same reason.
-    if (error.code === 'shutting-down') this.end(error);
-    else link.endpoint.detach(wireError(error));
+    link.endpoint.detach(wireError(error));
   }
 
   override endTurn(): void {

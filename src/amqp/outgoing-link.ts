@@ -9,7 +9,7 @@ import type { AmqpConnection } from './connection.ts';
 import { DESCRIBED } from './core/descriptors.ts';
 import { TRANSFER_HEAD_BYTES } from './core/frames.ts';
 import type { DeliveryState, SenderEndpoint, SenderHandler } from './core/link.ts';
-import { REJECT_DELAY } from './limits.ts';
+import { AMQP_LIMITS, REJECT_DELAY } from './limits.ts';
 import type { AmqpLink } from './link.ts';
 import { messageOf } from './message/to-message.ts';
 import { readSource, type SourceRequest } from './source.ts';
@@ -94,7 +94,9 @@ export class OutgoingLink extends PushConsumer<number> implements AmqpLink, Send
 
   onFlow(): void {
     const { credit } = this.endpoint;
-    if (credit > this.window) this.setWindow(credit);
+    // Many clients give 2^32 - 1 and mean "no limit"; the session's is what they can hold.
+    const window = Math.min(credit, AMQP_LIMITS.unsettled);
+    if (window > this.window) this.setWindow(window);
     this.#isDraining = false;
     this.endDrain();
     // The client took credit back: what comes for it now would be too much.
@@ -113,6 +115,14 @@ export class OutgoingLink extends PushConsumer<number> implements AmqpLink, Send
 
   protected override get free(): number {
     return this.endpoint.sendable;
+  }
+
+  /**
+   * A closed window is no end of a drain: the client would take its queue for empty. It opens as the client reads. Of
+   * unsettled deliveries the client has to settle some first, for which it may wait for the end of the drain.
+   */
+  protected override get isUsedUp(): boolean {
+    return this.endpoint.credit <= 0 || this.endpoint.session.available <= 0;
   }
 
   /** All credit is used: the client may have no more to give before that. */
@@ -152,7 +162,7 @@ export class OutgoingLink extends PushConsumer<number> implements AmqpLink, Send
       case DESCRIBED.accepted:
         return FINISH;
       case DESCRIBED.rejected:
-        return { kind: 'release', delayMs: delayAfter(tries), countTry: true, reason: reasonOf(state) };
+        return { kind: 'release', delayMs: delayAfter(tries), countTry: true, reason: state.reason };
       case DESCRIBED.released:
         return { kind: 'release', delayMs: 0, countTry: false };
       case DESCRIBED.modified:
@@ -167,12 +177,6 @@ export class OutgoingLink extends PushConsumer<number> implements AmqpLink, Send
         return isSettled ? { kind: 'release', delayMs: 0, countTry: true } : null;
     }
   }
-}
-
-/** The error of a `rejected` outcome as the reason of a failed try; the engine cuts what is too long. */
-function reasonOf({ condition, description }: DeliveryState): string | null {
-  const parts = [condition, description].filter((part) => part !== null && part !== '');
-  return parts.length === 0 ? null : parts.join(': ');
 }
 
 /** How long a rejected element stays away, ms (decisions, "AMQP 1.0"). */

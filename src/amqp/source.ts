@@ -47,6 +47,8 @@ function readGroup(filter: Buffer | null): string | null {
         `Unknown filter ${quoteBytes(name)}. Allowed: ${GROUP_FILTER}; to select, use an exchange.`,
       );
     }
+    if (group !== null)
+      throw notSupported('filter', `The filter ${GROUP_FILTER} is given twice. Allowed: once.`);
     group = groupOf(GROUP_FILTER, reader.bare().text);
   }
   return group;

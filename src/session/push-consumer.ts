@@ -106,6 +106,10 @@ export abstract class PushConsumer<Key = unknown> implements Sink {
 
   /** How many elements the client may be sent now; 0 or less: none. */
   protected abstract get free(): number;
+  /** Whether a drain ends because no place is free; otherwise places become free without the client's doing more. */
+  protected get isUsedUp(): boolean {
+    return this.free <= 0;
+  }
   /** Fewer free places than this are not worth a take at once. */
   protected abstract get minTake(): number;
   /**
@@ -156,8 +160,9 @@ export abstract class PushConsumer<Key = unknown> implements Sink {
   /** Takes more if there is room; if that is little, a moment later. */
   fill(): void {
     const { free, minTake } = this;
-    if (free <= 0 && this.#consumer === null) this.#drained();
-    else if (free >= minTake) this.#take();
+    if (free <= 0 && this.#consumer === null) {
+      if (this.isUsedUp) this.#drained();
+    } else if (free >= minTake) this.#take();
     else if (this.#consumer === null && !this.#isStopped) {
       this.#cancelTopUp ??= this.session.clock.after(TOP_UP_MS, () => {
         this.#cancelTopUp = null;

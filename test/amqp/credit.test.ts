@@ -1,7 +1,10 @@
 import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, it } from 'node:test';
+import { AMQP_LIMITS } from '../../src/amqp/limits.ts';
 import { type AmqpClient, socketOf, textOf } from './client.ts';
 import { AmqpNode, stalled, until } from './node.ts';
+import { KIND } from './raw-client.ts';
+import { attachReceiver, frame, NULL, TRUE, uint } from './wire.ts';
 
 describe('credit of a client that receives', () => {
   let node: AmqpNode;
@@ -57,6 +60,31 @@ describe('credit of a client that receives', () => {
     await receiver.drain();
     assert.equal(receiver.link.has_credit(), false);
     assert.equal(node.queue('a').consumers().length, 0);
+  });
+
+  it('that is drained with more there than the session’s window sends all when the window opens, then ends', async () => {
+    await node.insert('a', ...numbers(20));
+    const window = (seen: number, size: number): Buffer[] => [uint(seen), uint(size), uint(0), uint(2048)];
+    const raw = await node.rawClient(
+      frame('begin', [NULL, uint(0), uint(5), uint(2048)]),
+      attachReceiver({ address: 'N/a' }),
+      frame('flow', [...window(0, 5), uint(0), uint(0), uint(100), NULL, TRUE]),
+    );
+    const kinds: unknown[] = [];
+    let seen = 0;
+    do {
+      const { kind } = (await raw.next()) ?? {};
+      if (kind === KIND.transfer && ++seen % 5 === 0) raw.write(frame('flow', window(seen, 5)));
+      if (kind === KIND.transfer || kind === KIND.flow) kinds.push(kind);
+    } while (kinds.at(-1) !== KIND.flow);
+    assert.equal(kinds.length, 21);
+  });
+
+  it('counts in the numbers for metrics as no more than a session may hold', async () => {
+    const receiver = await client.receiver('N/a', {}, 2 ** 32 - 1);
+    await until(() => node.queue('a').consumers().length === 1);
+    assert.equal(node.server.counts.window, AMQP_LIMITS.unsettled);
+    await receiver.close();
   });
 
   it('that is drained with more there than credit sends as many', async () => {

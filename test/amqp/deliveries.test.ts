@@ -237,6 +237,15 @@ describe('The endpoint of a session, of transfers', () => {
     assert.equal(count, AMQP_LIMITS.begunMessages);
   });
 
+  it('has its place in the window of the session back when its link ends before it does', () => {
+    const driver = new EndpointDriver().begun();
+    for (let id = 0; id < AMQP_LIMITS.unsettled + 10; id++) {
+      driver.receive(attachSender(), transfer(BODY, { id, more: true }), detach());
+      driver.endpoint.flush();
+    }
+    assert.equal(driver.links.length, AMQP_LIMITS.unsettled + 10);
+  });
+
   it('forgets a delivery with its link, and with its session', () => {
     const driver = new EndpointDriver({ messageBytes: 8192 }).begun();
     for (let id = 0; id < 20; id++) {
@@ -298,14 +307,16 @@ describe('The endpoint of a session, of dispositions', () => {
     it(`answers ${what} with ${expected}`, () => assert.equal(sent(5).refusal(given), expected));
   }
 
-  it('refuses one about more deliveries than can be unsettled', () => {
+  it('passes over any number of deliveries that are settled already', () => {
     const { unsettled } = AMQP_LIMITS;
     const driver = receiving(2 * unsettled)
       .sendMessages(unsettled)
       .receive(disposition(0, 0))
       .sendMessages(1);
-    assert.equal(driver.refusal(disposition(1, unsettled)), 'passed');
-    assert.equal(driver.refusal(disposition(0, unsettled)), LIMIT);
+    assert.equal(driver.refusal(disposition(0, unsettled)), 'passed');
+    assert.equal(driver.dispositions.length, unsettled + 1);
+    assert.equal(driver.refusal(disposition((unsettled + 3 + 2 ** 31) % 2 ** 32, 2)), 'passed');
+    assert.equal(driver.dispositions.length, unsettled + 1);
   });
 
   it('counts what it costs to go over them', () => {

@@ -6,7 +6,7 @@ import { newElement } from '../support/elements.ts';
 import type { AmqpClient, Outcome, TestReceiver, TestSender } from './client.ts';
 import { AmqpNode } from './node.ts';
 import { conditionOf, KIND } from './raw-client.ts';
-import { attachSender, begin, bytes, described, list8, str, transfer, uint } from './wire.ts';
+import { attachSender, begin, bytes, described, list8, map8, map32, str, transfer, uint } from './wire.ts';
 
 const { types, message: rheaMessage } = rhea;
 const data = (bytes: string | Buffer): object => rheaMessage.data_section(Buffer.from(bytes));
@@ -132,6 +132,62 @@ describe('a message and its element', () => {
       assert.equal(conditionOf(await raw.until(KIND.disposition)), 'amqp:decode-error');
     }
     assert.equal(await node.pop(queue), null);
+  });
+
+  /** The conditions by which messages are rejected, on one link that stays. */
+  const rejections = async (...payloads: Buffer[]): Promise<(string | null)[]> => {
+    await fresh();
+    const raw = await node.rawClient(begin(), attachSender({ address: `N/${queue}` }));
+    await raw.until(KIND.flow);
+    const conditions: (string | null)[] = [];
+    for (const [id, payload] of payloads.entries()) {
+      raw.write(transfer(payload, { id }));
+      conditions.push(conditionOf(await raw.until(KIND.disposition)));
+    }
+    assert.equal(await node.pop(queue), null);
+    return conditions;
+  };
+
+  it('reject descriptors that are nested, however deeply, and go on', async () => {
+    const nested = Buffer.concat([bytes(0x00, 0x53, 0x71), Buffer.alloc(100_000)]);
+    const described2 = bytes(0x00, 0x53, 0x71, 0x00, described(0x01, uint(1)), uint(1));
+    assert.deepEqual(await rejections(nested, described2), ['amqp:decode-error', 'amqp:decode-error']);
+    assert.deepEqual(node.logged, []);
+  });
+
+  it('reject symbols outside of ASCII and chars that are none, and never send them', async () => {
+    const values = [
+      bytes(0xa3, 2, 0xc3, 0xa9),
+      bytes(0x73, 0xff, 0xff, 0xff, 0xff),
+      bytes(0x73, 0, 0, 0xd8, 0),
+    ];
+    const messages = values.map((value) => described(0x74, map8(str('a'), value)));
+    assert.deepEqual(
+      await rejections(...messages),
+      values.map(() => 'amqp:decode-error'),
+    );
+    await fresh();
+    const headers = ['a', 'Ã©', 'b', '4294967295', 'x-amqp-types', 'a=symbol, b=char'];
+    await node.insert(queue, { body: Buffer.from('x'), headers });
+    assert.deepEqual((await receive()).application_properties, { a: 'é', b: '4294967295' });
+  });
+
+  it('reject a map of very many values before they are read', async () => {
+    const names = Array.from({ length: 10_000 }, (_, i) => [str(String(i)), bytes(0x3f)]).flat();
+    // The first value is of no known type, which shows that it was not read.
+    assert.deepEqual(await rejections(described(0x74, map32(...names))), ['amqp:invalid-field']);
+  });
+
+  it('return more lists than a message may have sections as data', async () => {
+    await fresh();
+    const headers = ['x-amqp-body', 'sequence'];
+    for (const [count, typecode] of [
+      [4096, 0x76],
+      [4097, 0x75],
+    ] as const) {
+      await node.insert(queue, { body: Buffer.alloc(count, 0x45), headers });
+      assert.equal(((await receive()).body as { typecode?: number }).typecode, typecode);
+    }
   });
 
   it('return what is not the encoding of a value as data', async () => {

@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, it } from 'node:test';
+import { LIMITS } from '../../src/model/limits.ts';
 import type { AmqpClient, Got, TestReceiver } from './client.ts';
 import { textOf } from './client.ts';
 import { AmqpNode, until } from './node.ts';
@@ -52,6 +53,37 @@ describe('an outcome of a client that receives', () => {
       node.clock.advance(1);
       assert.deepEqual(await node.sizes('a'), { ready: 1, scheduled: 0, reserved: 0 });
     }
+  });
+
+  it('rejected for a long reason gives the engine no more of it than is kept', async () => {
+    const { storage } = node.engine.engine;
+    const { settle } = storage;
+    const reasons: (string | null | undefined)[] = [];
+    storage.settle = (items) => {
+      for (const { action } of items) if (action.kind === 'release') reasons.push(action.reason);
+      return settle.call(storage, items);
+    };
+    const { got } = await held();
+    got.delivery.reject({ condition: 'a:b', description: 'x'.repeat(100_000) });
+    await settled();
+    assert.deepEqual(reasons, [`a:b: ${'x'.repeat(LIMITS.reasonBytes - 5)}`]);
+  });
+
+  it('counts no try when the node stops: the broker drains before the connections end', async () => {
+    await node.insert('a', 'x', 'y');
+    const receiver = await client.receiver('N/a', {}, 10);
+    await receiver.next();
+    await receiver.next();
+    await until(() => node.queue('a').consumers().length === 1);
+    node.broker.drain();
+    await settled();
+    await node.server.stop();
+    const request = { group: '', count: 5, leaseMs: null, owner: null };
+    const { deliveries } = await node.engine.engine.storage.take({ ns: 'N', name: 'a' }, request);
+    assert.deepEqual(
+      deliveries.map(({ tries }) => tries),
+      [0, 0],
+    );
   });
 
   it('released gives back at once, and counts no try', async () => {

@@ -107,6 +107,20 @@ export const AMQP: readonly Mutant[] = [
     edits: edit('core/session.ts', 'else if (lastWaiting.bytes !== null)', 'else if (lastWaiting !== null)'),
   },
   {
+    name: 'what a client holds returns with a failed try when the broker drains',
+    suite: 'AMQP settling',
+    edits: edit(
+      'connection.ts',
+      "    if (error.code === 'shutting-down') {",
+      "    if (error.code === 'shutting-down') {\n      link.stop(true);",
+    ),
+  },
+  {
+    name: 'the whole reason of a rejected outcome is kept until the engine has it',
+    suite: 'AMQP settling',
+    edits: edit('core/connection.ts', "cutText(parts.join(': '), LIMITS.reasonBytes)", "parts.join(': ')"),
+  },
+  {
     name: 'a popped element that the client never saw is lost',
     suite: 'AMQP clients that go away',
     edits: edit('amqp-writer.ts', '    if (observer !== null) chunk.observers.push(observer);\n', ''),

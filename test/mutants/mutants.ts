@@ -134,6 +134,7 @@ export const SUITES = {
   },
   'model through AMQP': { files: ['test/amqp/model.test.ts'], pattern: null },
   'AMQP credit': { files: ['test/amqp/credit.test.ts'], pattern: null },
+  'AMQP settling': { files: ['test/amqp/settling.test.ts'], pattern: null },
   'AMQP sending': { files: ['test/amqp/sending.test.ts'], pattern: null },
   'AMQP elements': { files: ['test/amqp/elements.test.ts'], pattern: null },
   'AMQP clients that go away': {

@@ -1,4 +1,6 @@
+import { LIMITS } from '../../model/limits.ts';
 import type { WriteObserver } from '../../session/outstanding.ts';
+import { cutText } from '../../util/cut-text.ts';
 import { quote } from '../../util/quote.ts';
 import { AMQP_LIMITS } from '../limits.ts';
 import { CODE } from './codes.ts';
@@ -83,8 +85,7 @@ export class ConnectionEndpoint implements SessionHost {
   readonly #innermost = new Fields(AMQP_LIMITS);
   readonly #state: DeliveryState = {
     kind: 0,
-    condition: null,
-    description: null,
+    reason: null,
     isFailed: false,
     isUndeliverable: false,
   };
@@ -413,7 +414,10 @@ export class ConnectionEndpoint implements SessionHost {
 
   /** The client ended a link, or its session. */
   #over(endpoint: Endpoint): void {
-    if (endpoint instanceof ReceiverEndpoint && endpoint.begunId !== -1) this.#endDelivery(endpoint);
+    if (endpoint instanceof ReceiverEndpoint && endpoint.begunId !== -1) {
+      this.#endDelivery(endpoint);
+      endpoint.session.forgetReceived();
+    }
     this.#attached -= 1;
     endpoint.handler?.onDetach();
     endpoint.release();
@@ -559,7 +563,6 @@ export class ConnectionEndpoint implements SessionHost {
     const last = lastGiven === ABSENT ? first : lastGiven;
     const isPeerReceiver = role === 1;
     session.checkRange(isPeerReceiver, first, last);
-    this.effort += (last - first) >>> 0;
     const isSettled = fields.boolean('settled') === 1;
     this.#state.kind = 0;
     if (fields.isAbsent) fields.skip();
@@ -567,7 +570,7 @@ export class ConnectionEndpoint implements SessionHost {
     fields.boolean('batchable');
     this.#finish(end);
     // What the client sent is settled by this side with its outcome: there is nothing left to settle.
-    if (isPeerReceiver) session.disposition(first, last, this.#state, isSettled);
+    if (isPeerReceiver) this.effort += session.disposition(first, last, this.#state, isSettled);
   }
 
   /** Reads a field with the state of a delivery (messaging, 3.4). */
@@ -575,8 +578,7 @@ export class ConnectionEndpoint implements SessionHost {
     const inner = this.#inner;
     const state = this.#state;
     state.kind = descriptorNumber(inner.enterField(this.#fields));
-    state.condition = null;
-    state.description = null;
+    state.reason = null;
     state.isFailed = false;
     state.isUndeliverable = false;
     switch (state.kind) {
@@ -610,9 +612,11 @@ export class ConnectionEndpoint implements SessionHost {
     if (descriptorNumber(reader.enterField(outer)) !== DESCRIBED.error) {
       throw decodeError('An error is of another type.');
     }
-    this.#state.condition = reader.symbol('condition');
-    if (this.#state.condition === null) throw invalidField('An error has no condition.');
-    this.#state.description = reader.string('description');
+    const condition = reader.symbol('condition');
+    if (condition === null) throw invalidField('An error has no condition.');
+    const parts = [condition, reader.string('description')].filter((part) => part !== null && part !== '');
+    // Once for all deliveries that the state is of: it may have 128 KiB, and be of 2048.
+    this.#state.reason = parts.length === 0 ? null : cutText(parts.join(': '), LIMITS.reasonBytes);
     reader.oneOf('info', CODE.map8, CODE.map32);
   }
 

@@ -31,9 +31,8 @@ export interface AttachRequest {
 export interface DeliveryState {
   /** The number of its descriptor; 0: none was given. */
   kind: number;
-  /** Of the error of `rejected`. */
-  condition: string | null;
-  description: string | null;
+  /** The error of `rejected`: its condition and description, cut to what is kept of a reason. */
+  reason: string | null;
   /** Of `modified`. */
   isFailed: boolean;
   isUndeliverable: boolean;

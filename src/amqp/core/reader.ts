@@ -1,3 +1,4 @@
+import { isAscii } from 'node:buffer';
 import { QuaysideError } from '../../model/errors.ts';
 import { LIMITS } from '../../model/limits.ts';
 import { textOfBytes } from '../../util/byte-text.ts';
@@ -54,10 +55,8 @@ export class ValueReader {
   /** The descriptor of a section: its number, or the symbol that stands for it. */
   descriptor(): number | string {
     if (this.#code() !== 0x00) throw broken('a section has no descriptor');
-    const { type, text } = this.simple();
-    if (type === 'ulong') return Number(text);
-    if (type === 'symbol') return text;
-    throw broken('a descriptor is neither ulong nor symbol');
+    const { type, text } = this.#descriptor();
+    return type === 'ulong' ? Number(text) : text;
   }
 
   /** A value of a simple type. @throws QuaysideError `not-supported` if it is a list, map, array or described */
@@ -76,7 +75,7 @@ export class ValueReader {
   bare(): SimpleValue {
     if (this.#bytes[this.#at] === 0x00) {
       this.#at += 1;
-      this.simple();
+      this.#descriptor();
     }
     return this.simple();
   }
@@ -145,10 +144,17 @@ export class ValueReader {
     return this.unsigned(1);
   }
 
+  /** What follows the code of a described value. It is not described itself, so that nothing here nests without bound. */
+  #descriptor(): SimpleValue {
+    const value = SIMPLE[this.#code()]?.(this);
+    if (value?.type === 'ulong' || value?.type === 'symbol') return value;
+    throw broken('a descriptor is neither ulong nor symbol');
+  }
+
   #skipCompound(code: number, depth: number): void {
     if (code === 0x00) {
       if (depth > DEEPEST_DESCRIPTOR) throw broken('descriptors are nested too deeply');
-      this.simpleOrNull();
+      this.#descriptor();
       const inner = this.#code();
       const read = SIMPLE[inner];
       if (read !== undefined) read(this);
@@ -200,7 +206,7 @@ const SIMPLE: Readonly<Record<number, Read>> = {
   112: fixed('uint', 4, (bytes) => String(bytes.readUInt32BE())),
   113: fixed('int', 4, (bytes) => String(bytes.readInt32BE())),
   114: fixed('float', 4, (bytes) => number(bytes.readFloatBE())),
-  115: fixed('char', 4, (bytes) => String(bytes.readUInt32BE())),
+  115: fixed('char', 4, char),
   116: fixed('decimal32', 4, hex),
   128: fixed('ulong', 8, (bytes) => String(bytes.readBigUInt64BE())),
   129: fixed('long', 8, signed64),
@@ -211,11 +217,27 @@ const SIMPLE: Readonly<Record<number, Read>> = {
   152: fixed('uuid', 16, uuid),
   160: variable('binary', 1, base64),
   161: variable('string', 1, utf8),
-  163: variable('symbol', 1, latin1),
+  163: variable('symbol', 1, symbol),
   176: variable('binary', 4, base64),
   177: variable('string', 4, utf8),
-  179: variable('symbol', 4, latin1),
+  179: variable('symbol', 4, symbol),
 };
+
+/** Surrogates are no characters, and nothing is above U+10FFFF. */
+export function isScalar(value: number): boolean {
+  return value < 0xd800 || (value > 0xdfff && value <= 0x10ffff);
+}
+
+function char(bytes: Buffer): string {
+  const value = bytes.readUInt32BE();
+  if (!isScalar(value)) throw broken('a char is no Unicode scalar value');
+  return String(value);
+}
+
+function symbol(bytes: Buffer): string {
+  if (!isAscii(bytes)) throw broken('a symbol is not ASCII');
+  return latin1(bytes);
+}
 
 function number(value: number): string {
   return Object.is(value, -0) ? '-0' : String(value);

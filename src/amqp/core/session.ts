@@ -12,7 +12,7 @@ import {
   writeTransferHead,
 } from './frames.ts';
 import type { DeliveryState, Endpoint, SenderEndpoint } from './link.ts';
-import { type AmqpError, invalidField, limitExceeded, ProtocolError } from './protocol-error.ts';
+import { type AmqpError, invalidField, ProtocolError } from './protocol-error.ts';
 
 /** The connection as its sessions see it. */
 export interface SessionHost {
@@ -294,14 +294,13 @@ export class SessionEndpoint {
   }
 
   /**
-   * Checks the range of a disposition of the client, so that going over it is bounded.
+   * Checks the range of a disposition of the client. It may be long: what is settled already may be in it (transport, 2.7.6).
    * @param isPeerReceiver about what was sent to the client
    */
   checkRange(isPeerReceiver: boolean, first: number, last: number): void {
     const newest =
       ((isPeerReceiver ? this.#nextDeliveryId : Math.max(0, this.#nextPeerDeliveryId)) - 1) >>> 0;
-    const length = serialDifference(last, first);
-    if (length < 0) {
+    if (serialDifference(last, first) < 0) {
       throw invalidField(`A disposition is from ${first} to ${last}. last must not be lower than first.`);
     }
     const hasNone = isPeerReceiver ? !this.#hasSent : this.#nextPeerDeliveryId < 0;
@@ -309,14 +308,17 @@ export class SessionEndpoint {
     if (serialDifference(last, newest) > 0) {
       throw invalidField(`A disposition is about delivery ${last}. The newest is ${newest}.`);
     }
-    if (length >= WINDOW) {
-      throw limitExceeded(`A disposition is about ${length + 1} deliveries. Allowed: at most ${WINDOW}.`);
-    }
   }
 
-  /** A disposition of the client about what was sent to it. What is settled already is passed over. */
-  disposition(first: number, last: number, state: DeliveryState, isSettled: boolean): void {
-    for (let id = first; ; id = next(id)) {
+  /**
+   * A disposition of the client about what was sent to it. What is settled already is passed over.
+   * @returns how many deliveries it went over behind the first
+   */
+  disposition(first: number, last: number, state: DeliveryState, isSettled: boolean): number {
+    const oldest = this.#oldestId;
+    if (serialDifference(last, oldest) < 0) return 0;
+    const from = serialDifference(oldest, first) > 0 ? oldest : first;
+    for (let id = from; ; id = next(id)) {
       const endpoint = this.#unsettled(id);
       if (endpoint !== undefined) {
         if (isSettled) this.#forget(id);
@@ -325,6 +327,7 @@ export class SessionEndpoint {
       if (id === last) break;
     }
     if (isSettled) this.#host.onRoom(this);
+    return serialDifference(last, from);
   }
 
   settleSent(endpoint: SenderEndpoint, deliveryId: number): void {

@@ -1,5 +1,6 @@
+import { isAscii } from 'node:buffer';
 import { CODE } from './codes.ts';
-import type { SimpleType } from './reader.ts';
+import { isScalar, type SimpleType } from './reader.ts';
 
 const INITIAL_BYTES = 4096;
 
@@ -246,12 +247,15 @@ const WRITE: Readonly<Record<SimpleType, Write>> = {
   decimal32: hex(0x74, 4, /^[0-9a-f]{8}$/),
   decimal64: hex(0x84, 8, /^[0-9a-f]{16}$/),
   decimal128: hex(0x94, 16, /^[0-9a-f]{32}$/),
-  char: whole(0x73, 4, (bytes, value, at) => bytes.writeUInt32BE(value, at)),
+  // Strict clients end their connection at anything that is no Unicode scalar value, or a symbol outside of ASCII.
+  char: (writer, text) =>
+    isScalar(Number(text)) &&
+    whole(0x73, 4, (bytes, value, at) => bytes.writeUInt32BE(value, at))(writer, text),
   timestamp: whole64(0x83, (bytes, value, at) => bytes.writeBigInt64BE(value, at)),
   uuid: hex(0x98, 16, UUID),
   binary: (writer, text) => BASE64.test(text) && done(void writer.binary(text, 'base64')),
   string: (writer, text) => done(void writer.string(text)),
-  symbol: (writer, text) => done(void writer.symbol(text)),
+  symbol: (writer, text) => isAscii(Buffer.from(text, 'latin1')) && done(void writer.symbol(text)),
 };
 
 export function isSimpleType(name: string): name is SimpleType {

@@ -16,10 +16,11 @@ export function valueEnd(bytes: Buffer, at: number): number | null {
   }
 }
 
-/** Encoded lists that follow each other, one by one; null if the bytes are anything else. */
-export function listsIn(bytes: Buffer): Buffer[] | null {
+/** Encoded lists that follow each other, one by one; null if the bytes are anything else, or more lists than `max`. */
+export function listsIn(bytes: Buffer, max: number): Buffer[] | null {
   const lists: Buffer[] = [];
   for (let at = 0; at < bytes.length; ) {
+    if (lists.length >= max) return null;
     const end = isList(bytes[at]) ? valueEnd(bytes, at) : null;
     if (end === null) return null;
     lists.push(bytes.subarray(at, end));

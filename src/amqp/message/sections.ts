@@ -1,3 +1,5 @@
+import { QuaysideError } from '../../model/errors.ts';
+import { LIMITS } from '../../model/limits.ts';
 import { CODE } from '../core/codes.ts';
 import { broken, type SimpleValue, ValueReader } from '../core/reader.ts';
 import { listsIn, valueEnd } from './encoded.ts';
@@ -62,7 +64,9 @@ const BY_SYMBOL: Readonly<Record<string, number>> = {
 const TTL_AT = 2;
 const DELIVERY_COUNT_AT = 4;
 /** More sections than any client writes. */
-const MOST_SECTIONS = 4096;
+export const MAX_SECTIONS = 4096;
+/** Values of a map that are read: those that can be element headers, and a few that are not kept. */
+const MAX_NAMES = LIMITS.headerCount + 16;
 
 /**
  * Reads a message of format 0 (messaging, 3.2). Data sections are joined, and so are the lists of sequences.
@@ -81,7 +85,7 @@ export function readMessage(bytes: Buffer): Message {
     applicationProperties: NONE,
   };
   for (let sections = 0; !reader.isAtEnd; sections++) {
-    if (sections >= MOST_SECTIONS) throw broken('it has too many sections');
+    if (sections >= MAX_SECTIONS) throw broken('it has too many sections');
     readSection(reader, draft);
   }
   const { data, lists, value, ...rest } = draft;
@@ -133,7 +137,7 @@ function readSection(reader: ValueReader, draft: Draft): void {
     }
     case 0x76: {
       const list = reader.encoded(valueEnd);
-      if (listsIn(list) === null) throw broken('a sequence is not a list');
+      if (listsIn(list, 1) === null) throw broken('a sequence is not a list');
       draft.lists.push(list);
       return;
     }
@@ -182,14 +186,21 @@ function readMap(reader: ValueReader, names: 'string' | 'symbol'): NamedValue[] 
   const map = reader.open('map');
   if (map === null) return [];
   if (map.count % 2 !== 0) throw broken('a map has a name without a value');
+  const { count } = map;
+  if (count > 2 * MAX_NAMES) throw tooManyNames(count / 2);
   const values: NamedValue[] = [];
-  for (let at = 0; at < map.count; at += 2) {
+  for (let at = 0; at < count; at += 2) {
     const name = reader.simple();
     if (name.type !== names) throw broken(`a name is no ${names}`);
     values.push({ name: name.text, value: reader.simple() });
   }
   map.close();
   return values;
+}
+
+function tooManyNames(count: number): QuaysideError {
+  const message = `A map of the message has ${count} values. Allowed: ${LIMITS.headerCount} element headers, and at most ${MAX_NAMES} values.`;
+  return new QuaysideError('invalid-header', message);
 }
 
 function readValue(reader: ValueReader): { body: Buffer; form: BodyForm } {

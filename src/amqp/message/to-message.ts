@@ -14,7 +14,7 @@ import {
   PROPERTY_PREFIX,
   TYPES_HEADER,
 } from './names.ts';
-import { PROPERTY_FIELDS } from './sections.ts';
+import { MAX_SECTIONS, PROPERTY_FIELDS } from './sections.ts';
 
 /** A header as it leaves: its name as AMQP has it, its bytes, and the type that it had when it came. */
 interface Sent {
@@ -138,7 +138,7 @@ function writeBody(form: string | null, body: Uint8Array): Uint8Array | null {
     writer.section(0x77);
     return bytes;
   }
-  const lists = form === 'sequence' ? listsIn(bytes) : null;
+  const lists = form === 'sequence' ? listsIn(bytes, MAX_SECTIONS) : null;
   if (lists !== null) {
     const last = lists.pop() ?? null;
     for (const list of lists) {
