@@ -34,6 +34,60 @@ describe('Whether a selector changes the payload', () => {
     ],
   ];
 
+  /** What makes a part of `env` a part of the payload, or runs with it, and what changes the payload then. */
+  const PARTS: readonly (readonly [what: string, leave: string, change: string, stored: object])[] = [
+    ['the headers', 'env.msg.payload.h = env.msg.hdrs', 'env.msg.hdrs.b = "2"', { a: 1, h: { b: '2' } }],
+    ['the state', 'env.msg.payload = env.state', 'env.state.x = 1', { x: 1 }],
+    [
+      'another message',
+      'env.msg.payload.e = { ...env }; env.msg.payload.e.msg = 0',
+      'env.state.x = 1',
+      { a: 1, e: { msg: 0, state: { x: 1 } } },
+    ],
+    [
+      'a toJSON',
+      'env.msg.payload = { toJSON() { env.state.p = this; return { n: this.n } } }',
+      'env.state.p.n = 3',
+      { n: 3 },
+    ],
+  ];
+
+  describe('a payload of which a part belongs to something else', () => {
+    for (const [what, leave, change, stored] of PARTS) {
+      it(`is stored changed when that changes: ${what}`, async () => {
+        const program = sandbox.open([
+          `env => { ${leave}; return true }`,
+          `env => { ${change}; return true }`,
+        ]);
+        const verdicts = await verdictsOf(program, json({ a: 1 }));
+        assert.equal(verdicts[1]?.error, null);
+        assert.deepEqual(JSON.parse(textOf(verdicts[1]?.body) ?? '{}'), stored);
+        program.close();
+      });
+    }
+
+    it('is stored changed when a getter of a header changed it while the headers were stored', async () => {
+      const program = sandbox.open([
+        'env => { Object.defineProperty(env.msg.hdrs, "x", { get: () => { env.msg.payload.a = 2; return "v" }, enumerable: true }); return true }',
+        'env => true',
+      ]);
+      const verdicts = await verdictsOf(program, json({ a: 1 }));
+      assert.deepEqual(JSON.parse(textOf(verdicts[1]?.body) ?? '{}'), { a: 2 });
+      program.close();
+    });
+
+    it('is stored as it is each time if it changes by itself', async () => {
+      const program = sandbox.open([
+        'env => { let n = 0; env.msg.payload = { toJSON() { n += 1; return { n } } }; return true }',
+        'env => true',
+        'env => env.msg.tries >= 0',
+      ]);
+      const bodies = (await verdictsOf(program, json({ a: 1 }))).map((verdict) => textOf(verdict.body));
+      assert.deepEqual(bodies, ['{"n":1}', '{"n":2}', '{"n":3}']);
+      program.close();
+    });
+  });
+
   describe('a payload that a selector changes by a reference that another one left', () => {
     for (const [where, leave, change] of WAYS) {
       it(`is stored changed: in ${where}`, async () => {

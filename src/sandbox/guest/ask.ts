@@ -53,9 +53,6 @@ interface Guest {
 
 type Selector = (env: object) => unknown;
 
-/** What a selector is called with. */
-type Env = object;
-
 /**
  * Runs inside the VM, after {@link harden}; the VM gets this function's text. Everything that a selector
  * gives or throws is looked at in here, under the deadline: a getter, a `toString` or a proxy trap of its
@@ -63,7 +60,7 @@ type Env = object;
  */
 export function makeGuest(host: Host, limits: GuestLimits, sink: ConsoleSink): Guest {
   const { parse, stringify } = JSON;
-  const { freeze, getOwnPropertyDescriptor, getPrototypeOf, keys, setPrototypeOf } = Object;
+  const { freeze, getOwnPropertyDescriptor, keys, setPrototypeOf } = Object;
   const { defineProperty, deleteProperty, ownKeys } = Reflect;
   const { isInteger, isNaN: isNotNumber } = Number;
   const { now } = Date;
@@ -111,13 +108,10 @@ export function makeGuest(host: Host, limits: GuestLimits, sink: ConsoleSink): G
     #payload: unknown;
     /** Whether `#payload` is set; until then the body stays with the worker. */
     #touched = false;
-    /** The running selector read or wrote the payload. */
-    #isUsed = false;
     /** A selector that is not pure ran: there may be more than data in the message. */
     #isMixed = false;
-    /** A selector that used the payload may have left a way to it elsewhere in `env`. */
-    #isReachable = false;
-    #wroteHeaders = false;
+    /** The payload was used since: it may refer to what selectors can change, be referred to from there, or change by itself. */
+    #isLive = false;
     /** The payload as the worker has it, where that is text. */
     #text: string | null = null;
 
@@ -151,7 +145,7 @@ export function makeGuest(host: Host, limits: GuestLimits, sink: ConsoleSink): G
     }
 
     get payload(): unknown {
-      this.#isUsed = true;
+      if (this.#isMixed) this.#isLive = true;
       if (!this.#touched) {
         const body = host.payload(this.#at);
         if (typeof body === 'string') {
@@ -166,29 +160,23 @@ export function makeGuest(host: Host, limits: GuestLimits, sink: ConsoleSink): G
       return this.#payload;
     }
     set payload(given: unknown) {
-      this.#isUsed = true;
+      if (this.#isMixed) this.#isLive = true;
       this.#touched = true;
       this.#payload = given;
     }
 
     /** To be called before each selector. */
     static begin(message: Message, isPure: boolean): void {
-      message.#isUsed = false;
       if (!isPure) message.#isMixed = true;
     }
 
     /**
-     * Stores what the running selector changed. The payload is written out, to see whether it changed, only if it may have
-     * been: not if every selector so far is pure, nor if this one had no way to it.
+     * Stores what the running selector changed. The payload is written out, to see whether it changed, unless it cannot have:
+     * until a selector uses it that is not pure, or comes after one that is not, it is data that only the getter leads to.
      * @throws TypeError if it cannot be stored
      */
-    static seal(message: Message, at: number, env: Env, state: object): void {
-      const mayHaveChanged = message.#isMixed && (message.#isUsed || message.#isReachable);
-      if (message.#before !== null) message.#wroteHeaders = true;
-      if (message.#isMixed && message.#touched && !message.#isReachable) {
-        message.#isReachable = message.#wroteHeaders || !message.#isUntouched(env, state);
-      }
-      const payload = message.#touched && mayHaveChanged ? message.#written() : null;
+    static seal(message: Message, at: number): void {
+      const payload = message.#touched && message.#isLive ? message.#written() : null;
       const headers = message.#before === null ? null : message.#flat();
       if (payload === null && headers === null) return;
       const refusal = host.seal(at, headers, payload);
@@ -197,24 +185,8 @@ export function makeGuest(host: Host, limits: GuestLimits, sink: ConsoleSink): G
       if (typeof payload === 'string') message.#text = payload.slice(1);
     }
 
-    /** Whether `env` has nothing but what it began with, so that it holds no reference to the payload but the getter's. */
-    #isUntouched(env: Env, state: object): boolean {
-      return (
-        ownKeys(env).length === 2 &&
-        getOwnPropertyDescriptor(env, 'msg')?.value === this &&
-        getOwnPropertyDescriptor(env, 'state')?.value === state &&
-        getPrototypeOf(env) === objectPrototype &&
-        ownKeys(state).length === 0 &&
-        getPrototypeOf(state) === objectPrototype &&
-        ownKeys(this).length === 0 &&
-        getPrototypeOf(this) === messagePrototype &&
-        getPrototypeOf(this.#headers) === null
-      );
-    }
-
     /** Takes back what a failed selector changed. What it left elsewhere in `env` stays. */
     static undo(message: Message): void {
-      message.#isReachable = true;
       if (message.#before !== null) {
         message.#headers = message.#before;
         message.#view = null;
@@ -287,8 +259,6 @@ export function makeGuest(host: Host, limits: GuestLimits, sink: ConsoleSink): G
     }
   }
   const { begin, keep, seal, undo } = Message;
-  const messagePrototype = Message.prototype;
-  const objectPrototype = Object.prototype;
   // A selector that has a message must not come from it to the class, nor leave anything on its prototype.
   deleteProperty(Message.prototype, 'constructor');
   for (const name of ownKeys(Message.prototype)) {
@@ -368,8 +338,7 @@ export function makeGuest(host: Host, limits: GuestLimits, sink: ConsoleSink): G
       if (count > 0 && now() > stopAt) break;
       const message = new Message(count, element);
       current = message;
-      const state = {};
-      const env = { msg: message, state };
+      const env = { msg: message, state: {} };
       for (const { step, isPure } of program) {
         const at = codes.length;
         position = at;
@@ -379,7 +348,7 @@ export function makeGuest(host: Host, limits: GuestLimits, sink: ConsoleSink): G
           try {
             begin(message, isPure);
             answer = reduce(step(env), at);
-            seal(message, at, env, state);
+            seal(message, at);
           } catch (thrown) {
             const error = describe(thrown);
             if (error === null) throw thrown;
