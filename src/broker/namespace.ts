@@ -339,10 +339,13 @@ export class Namespace implements ClusterListener {
     return this.setup.policy.deadLetter?.queue ?? null;
   }
 
-  /** An element went to its queue's dead-letter queue. The engine knows which one that is, and names it to a sweep. */
+  /**
+   * An element went to its queue's dead-letter queue: to that of the namespace, or to another one that the queue's own options
+   * name. The engine knows which one that is, and names it to a sweep.
+   */
   elementDied(): void {
     const name = this.deadLetterQueue;
-    if (name !== null) this.noteStored({ ns: this.name, name });
+    if (name !== null) this.wake({ ns: this.name, name });
     this.#sweeper.sweepForDeadLetters();
   }
 
