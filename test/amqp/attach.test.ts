@@ -185,3 +185,35 @@ describe('The endpoint of a connection, of attach', () => {
     });
   }
 });
+
+describe('The endpoint of a connection whose client takes frames of 512 bytes', () => {
+  const small = (): EndpointDriver => new EndpointDriver().receive(open(NULL, uint(512)), begin());
+  const fits = ({ frames }: EndpointDriver): boolean => frames.every(({ length }) => length <= 512);
+
+  it('sends no longer answer to an attach, and closes instead', () => {
+    const seen = new Set<string>();
+    for (let length = 1; length < 240; length += 7) {
+      for (const attach of [attachReceiver, attachSender]) {
+        const driver = small();
+        seen.add(driver.refusal(attach({ name: 'n'.repeat(length), address: `N/${'q'.repeat(length)}` })));
+        assert.ok(fits(driver), `${length}`);
+      }
+    }
+    assert.deepEqual([...seen], ['passed', LIMIT]);
+  });
+
+  it('cuts the descriptions of errors', () => {
+    const driver = small()
+      .receive(attachSender(), attachReceiver({ name: 'm', handle: 1 }))
+      .forget();
+    const info = { code: 'c'.repeat(100), parameter: 'p'.repeat(300) };
+    const error = { condition: 'amqp:link:message-size-exceeded', description: 'é'.repeat(2000), info };
+    driver.receive(transfer(Buffer.from('x')));
+    driver.links[0]?.session.settleReceived(0, 'rejected', error);
+    driver.sender.detach(error);
+    driver.endpoint.close(error);
+    assert.deepEqual(driver.kinds, [KIND.disposition, KIND.detach, KIND.close]);
+    assert.ok(fits(driver));
+    for (const bytes of driver.frames) assert.match(bytes.toString(), /message-size-exceeded.{3,5}é{50,}$/su);
+  });
+});

@@ -6,6 +6,8 @@ import { AMQP_LIMITS } from '../../src/amqp/limits.ts';
 import { plain } from '../support/broker.ts';
 import { type AmqpClient, Ended, textOf } from './client.ts';
 import { AmqpNode, TestAuthenticator } from './node.ts';
+import { conditionOf, KIND } from './raw-client.ts';
+import { begin, described, frame, list8, map8, NULL, str, sym, TRUE, uint } from './wire.ts';
 
 const { types, message: rheaMessage } = rhea;
 
@@ -236,6 +238,11 @@ describe('groups of a stream over AMQP', () => {
     await send('both');
     await send('second', 'G2');
     await send('third', ' G3 , G1');
+    const raw = await node.rawClient(begin());
+    const twice = map8(sym('x-ks-group'), str('G1'), sym('x-ks-group'), str('G2'));
+    const source = described(0x28, list8(str('S/a'), NULL, NULL, NULL, NULL, NULL, NULL, twice));
+    raw.write(frame('attach', [str('l'), uint(0), TRUE, NULL, NULL, source, described(0x29, list8())]));
+    assert.equal(conditionOf(await raw.until(KIND.detach)), 'amqp:not-implemented');
     const filter = { 'x-ks-group': types.wrap_described('G2', 'quayside:group') };
     const sources: [string, object | string, string[]][] = [
       ['G1', 'S/a', ['both', 'third']],

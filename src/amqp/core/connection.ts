@@ -6,7 +6,15 @@ import { AMQP_LIMITS } from '../limits.ts';
 import { CODE } from './codes.ts';
 import { DESCRIBED, descriptorNumber, PERFORMATIVE } from './descriptors.ts';
 import { ABSENT, Fields } from './fields.ts';
-import { closeFrame, FRAME_TYPE, HEADER_BYTES, type OpenFields, openFrame } from './frames.ts';
+import {
+  ATTACH_BYTES,
+  closeFrame,
+  FRAME_TYPE,
+  frameWithError,
+  HEADER_BYTES,
+  type OpenFields,
+  openFrame,
+} from './frames.ts';
 import {
   type AttachRequest,
   type DeliveryState,
@@ -135,7 +143,9 @@ export class ConnectionEndpoint implements SessionHost {
       // What cannot be flushed may be why it closes.
       if (!this.isPeerOpen) this.#sendOpen();
       this.isCloseSent = true;
-      this.#host.send(closeFrame(error), null);
+      const frame =
+        error === null ? closeFrame(null) : frameWithError(error, this.peerFrameBytes, closeFrame);
+      this.#host.send(frame, null);
     }
   }
 
@@ -299,6 +309,12 @@ export class ConnectionEndpoint implements SessionHost {
     this.#finish(end);
     if (this.#attached >= MAX_ATTACHED) {
       throw limitExceeded(`The client has not confirmed the detach of ${MAX_ATTACHED} links.`);
+    }
+    const answerBytes = ATTACH_BYTES + sizeOf(request);
+    if (answerBytes > this.peerFrameBytes) {
+      throw limitExceeded(
+        `The answer to the attach of ${quote(request.name)} may have ${answerBytes} bytes, but the client takes ${this.peerFrameBytes} (max-frame-size).`,
+      );
     }
     const ownHandle = session.takeHandle();
     if (ownHandle === null) {
@@ -642,6 +658,12 @@ export class ConnectionEndpoint implements SessionHost {
 
 /** `snd-settle-mode` if it is absent (transport, 2.8.2). */
 const MIXED = 2;
+
+/** Bytes that the answer to an `attach` repeats. */
+function sizeOf({ name, source, target }: AttachRequest): number {
+  const filterBytes = source?.filter?.length ?? 0;
+  return Buffer.byteLength(`${name}${source?.address ?? ''}${target?.address ?? ''}`) + filterBytes;
+}
 
 function linkKey({ request: { isPeerSender, name } }: Endpoint): string {
   return (isPeerSender ? 's' : 'r') + name;

@@ -1,3 +1,4 @@
+import { cutText } from '../../util/cut-text.ts';
 import { CODE } from './codes.ts';
 import { DESCRIBED, PERFORMATIVE, SASL } from './descriptors.ts';
 import type { AmqpError } from './protocol-error.ts';
@@ -35,6 +36,25 @@ function writeHeader(bytes: Buffer, at: number, size: number, type: number, chan
   bytes[at + 4] = DATA_OFFSET;
   bytes[at + 5] = type;
   bytes.writeUInt16BE(channel, at + 6);
+}
+
+/**
+ * A frame with an error that is at most `maxBytes` long: otherwise without its `info`, and with a shorter description.
+ * The smallest `max-frame-size` has room for the rest of each frame that carries one.
+ */
+export function frameWithError(
+  error: AmqpError,
+  maxBytes: number,
+  write: (error: AmqpError) => Buffer,
+): Buffer {
+  const whole = write(error);
+  if (whole.length <= maxBytes) return whole;
+  const { condition, description } = error;
+  const excess = write({ condition, description }).length - maxBytes;
+  return write({
+    condition,
+    description: cutText(description, Buffer.byteLength(description) - Math.max(0, excess)),
+  });
 }
 
 /** Returns 1, the number of fields that an error is. */
@@ -150,6 +170,9 @@ interface AttachFields {
 }
 
 const OUTCOMES = ['amqp:accepted:list', 'amqp:rejected:list', 'amqp:released:list', 'amqp:modified:list'];
+
+/** What the answer to an `attach` takes at most, in addition to its name, addresses and filter. */
+export const ATTACH_BYTES = 256;
 
 /** Transport, 2.7.3. */
 export function attachFrame(channel: number, fields: AttachFields): Buffer {

@@ -1,5 +1,5 @@
 import type { WriteObserver } from '../../session/outstanding.ts';
-import { attachFrame, detachFrame, type LinkFlow, type TerminusFields } from './frames.ts';
+import { attachFrame, detachFrame, frameWithError, type LinkFlow, type TerminusFields } from './frames.ts';
 import type { AmqpError } from './protocol-error.ts';
 import type { SessionEndpoint, Waiting } from './session.ts';
 
@@ -79,7 +79,9 @@ abstract class LinkEndpoint<Handler extends EndpointHandler = EndpointHandler> {
     if (this.isDetachSent || this.session.isOver) return;
     this.release();
     this.isDetachSent = true;
-    this.session.write(detachFrame(this.session.channel, this.ownHandle, error));
+    const { channel, peerFrameBytes } = this.session;
+    const write = (sent: AmqpError | null): Buffer => detachFrame(channel, this.ownHandle, sent);
+    this.session.write(error === null ? write(null) : frameWithError(error, peerFrameBytes, write));
   }
 
   /** Answers an `attach` that is refused: without a terminus, then `detach` (transport, 2.6.3). */

@@ -6,6 +6,7 @@ import {
   dispositionFrame,
   endFrame,
   flowFrame,
+  frameWithError,
   type LinkFlow,
   type ReplyOutcome,
   TRANSFER_HEAD_BYTES,
@@ -179,6 +180,11 @@ export class SessionEndpoint {
     this.#ownHandles[ownHandle] = false;
   }
 
+  /** The largest frame that the client takes. */
+  get peerFrameBytes(): number {
+    return this.#host.peerFrameBytes;
+  }
+
   /** A frame behind the settlements that came before it. */
   write(frame: Buffer): void {
     this.#flushSettlements();
@@ -255,7 +261,9 @@ export class SessionEndpoint {
       return;
     }
     this.#flushSettlements();
-    this.#host.send(dispositionFrame(this.channel, true, deliveryId, deliveryId, outcome, error), null);
+    const write = (sent: AmqpError): Buffer =>
+      dispositionFrame(this.channel, true, deliveryId, deliveryId, outcome, sent);
+    this.#host.send(frameWithError(error, this.#host.peerFrameBytes, write), null);
     this.#host.planFlush();
   }
 
