@@ -99,7 +99,7 @@ export class Broker implements Service {
 
   async #stop(): Promise<void> {
     this.drain();
-    for (const namespace of this.#namespaces.values()) namespace.stop();
+    await Promise.all([...this.#namespaces.values()].map((namespace) => namespace.stop()));
     await Promise.all([...this.#sweepers.values()].map((sweeper) => sweeper.stop()));
   }
 

@@ -149,11 +149,14 @@ export class Namespace implements ClusterListener {
     this.#rereadLater();
   }
 
-  stop(): void {
+  /** Ends what this node does in it. Its consumers have ended; what the last takes for them brought is returned first. */
+  async stop(): Promise<void> {
+    const waitQueues = [...this.#waitQueues.values()].flatMap((byGroup) => [...byGroup.values()]);
+    await Promise.all(waitQueues.map((waitQueue) => waitQueue.matched()));
+    await this.undoneTakes.stop();
     this.#isStopped = true;
     this.#rereadTimer?.();
     this.#pauseFlags.stop();
-    this.undoneTakes.stop();
     this.#cluster.stop();
     this.#agreement.stop();
   }

@@ -26,6 +26,8 @@ export class UndoneTakes {
   #bytes = 0;
   #count = 0;
   #made = 0;
+  /** First tries that have no outcome yet. */
+  readonly #begun = new Set<Promise<void>>();
 
   constructor(host: UndoneTakesHost) {
     this.#host = host;
@@ -63,10 +65,13 @@ export class UndoneTakes {
       this.#bytes -= bytes;
       this.#count -= popped.length;
     };
-    void this.#retries.do(String(this.#made), put);
+    const first = this.#retries.do(String(this.#made), put).finally(() => this.#begun.delete(first));
+    this.#begun.add(first);
   }
 
-  stop(): void {
+  /** Ends the retries, once all that was begun has been tried. */
+  async stop(): Promise<void> {
+    await Promise.all(this.#begun);
     this.#retries.stop();
     if (this.#count === 0) return;
     this.#host.log.warn({ count: this.#count }, 'popped elements may be lost: their engine is unavailable');

@@ -70,6 +70,7 @@ export class WaitQueue {
   readonly #ns: Namespace;
   readonly #waiting = new ConsumerList();
   #inFlight: Match | null = null;
+  #matchEnded: Promise<void> | null = null;
   /** Elements that became eligible during the match in flight. */
   #matchAgain = 0;
   /** The earliest known maturity that has not come, or null. */
@@ -175,7 +176,12 @@ export class WaitQueue {
       }),
     );
     // Each outcome counts alone: a failed take must not lose what another one returned.
-    void Promise.allSettled(results).then((outcomes) => this.#endMatch(outcomes));
+    this.#matchEnded = Promise.allSettled(results).then((outcomes) => this.#endMatch(outcomes));
+  }
+
+  /** Once the match in flight, if there is one, has handed out what it took, or begun to return it. */
+  async matched(): Promise<void> {
+    if (this.#inFlight !== null) await this.#matchEnded;
   }
 
   /** The queue was paused: the timer rests. Consumers that timed out are answered now. */

@@ -18,11 +18,19 @@ describe('popped elements that are given back while their engine is away', () =>
   let queue: Queue;
   /** What the next calls to put back fail with. */
   let failures: QuaysideError[] = [];
+  /** What the replies of takes wait for. */
+  let mayReply: Promise<void> = Promise.resolve();
 
   beforeEach(async () => {
     failures = [];
+    mayReply = Promise.resolve();
     opened = await MEMORY_SQLITE.open({ namespaces: [POLICY] });
     const engine = engineWith(opened.engine, (real) => ({
+      take: async (...args) => {
+        const result = await real.take(...args);
+        await mayReply;
+        return result;
+      },
       undoTake: async (...args) => {
         const failure = failures.shift();
         if (failure !== undefined) throw failure;
@@ -69,6 +77,17 @@ describe('popped elements that are given back while their engine is away', () =>
     queue.returnUndelivered(await get());
     await pass(10_000);
     assert.equal(await size(), 1);
+  });
+
+  it('are back before a stop ends, also if the take has its reply during the stop', async () => {
+    const { promise, resolve } = Promise.withResolvers<void>();
+    mayReply = promise;
+    const ended = assert.rejects(get(), { code: 'shutting-down' });
+    const stopped = broker.stop();
+    await ended;
+    resolve();
+    await stopped;
+    assert.equal((await opened.engine.storage.counts({ ns: 'N', name: 'q' })).ready, 2);
   });
 
   it('are tried for no longer than the node runs', async () => {
