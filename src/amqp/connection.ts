@@ -1,3 +1,4 @@
+import { addressBlock } from '../access/networks.ts';
 import { QuaysideError } from '../model/errors.ts';
 import { ClientSession, PAUSE } from '../session/client-session.ts';
 import type { WriteObserver } from '../session/outstanding.ts';
@@ -79,7 +80,8 @@ export class AmqpConnection extends ClientSession<SentTicket, SettleTicket> impl
     if (this.isEnding) return;
     const { condition, description } = thrown;
     const fields = { connection: this.id, address: this.origin.address, condition, description };
-    this.#parts.log.info(fields, 'an AMQP connection was ended');
+    const isLogged = this.isOpen || this.lineLimits.beforeLogin.admit(addressBlock(this.origin.address));
+    this.#parts.log[isLogged ? 'info' : 'debug'](fields, 'an AMQP connection was ended');
     this.counts.errors += 1;
     this.finish(() => this.#writeClose(thrown), true);
   }

@@ -62,6 +62,7 @@ export abstract class ClientSession<InsertTicket, SettleTicket>
   readonly id: string;
   readonly counts: SessionCounts;
   readonly origin: ConsumerOrigin;
+  protected readonly lineLimits: Arrival['lineLimits'];
   readonly work = new PendingWork(() => this.#workChanged());
   readonly inserts = new InsertBatcher<InsertTicket>(this);
   readonly settles = new SettleBatcher<SettleTicket>(this);
@@ -89,13 +90,14 @@ export abstract class ClientSession<InsertTicket, SettleTicket>
     protocol: ConsumerOrigin['protocol'],
     parts: SessionParts,
     socket: ClientSocket,
-    { id, address, counts }: Arrival,
+    { id, address, counts, lineLimits }: Arrival,
     parse: ParseDestination,
   ) {
     this.done = this.#closed.promise;
     this.id = id;
     this.counts = counts;
     this.origin = { protocol, address };
+    this.lineLimits = lineLimits;
     this.socket = socket;
     this.#parts = parts;
     this.#parse = parse;
@@ -218,7 +220,8 @@ export abstract class ClientSession<InsertTicket, SettleTicket>
     }
     if (thrown.code === 'forbidden') {
       const fields = { event: 'forbidden', user: this.owner, connection: this.id, detail: thrown.message };
-      log.warn(fields, 'a frame without the right was rejected');
+      const level = this.lineLimits.forbidden.admit(`${this.owner}: ${thrown.message}`) ? 'warn' : 'debug';
+      log[level](fields, 'a frame without the right was rejected');
     }
     return thrown;
   }

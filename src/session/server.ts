@@ -3,6 +3,7 @@ import { createServer as createTlsServer, type Server as TlsServer } from 'node:
 import type { RenewUser } from '../access/user.ts';
 import { shuttingDown } from '../broker/waiting-limit.ts';
 import { QuaysideError } from '../model/errors.ts';
+import { LineLimit } from '../util/line-limit.ts';
 import type { Service } from '../util/service.ts';
 import { TCP_KEEP_ALIVE_MS, TLS_HANDSHAKE_MS, TLS_VERSION, type TlsMaterial } from '../util/sockets.ts';
 import { type SessionCounts, zeroCounts } from './counts.ts';
@@ -27,6 +28,15 @@ export interface Arrival {
   /** Of the client, even if a proxy is in front of it. */
   readonly address: string;
   readonly counts: SessionCounts;
+  readonly lineLimits: LineLimits;
+}
+
+/** Limits of the log lines that clients cause by frames of a few bytes. */
+interface LineLimits {
+  /** Frames without the right, by user and what was rejected. */
+  readonly forbidden: LineLimit;
+  /** Connections that end before their login, by network. */
+  readonly beforeLogin: LineLimit;
 }
 
 /** Begins the session of a connection. */
@@ -47,6 +57,7 @@ export class SessionServer implements Service {
   readonly #behindProxies = new Map<string, string>();
   readonly #sessions = new Set<ServedSession>();
   readonly #startedAt: string;
+  readonly #lineLimits: LineLimits;
   #stopping: Promise<void> | null = null;
 
   /** @param protocol its name, for people */
@@ -55,6 +66,16 @@ export class SessionServer implements Service {
     this.#parts = parts;
     this.#openSession = openSession;
     this.#startedAt = parts.clock.now().toString(36);
+    this.#lineLimits = {
+      forbidden: new LineLimit(parts.clock, (detail, leftOut) => {
+        const fields = { event: 'forbidden', protocol, detail, leftOut };
+        parts.log.warn(fields, 'further frames without the right were rejected; their lines were left out');
+      }),
+      beforeLogin: new LineLimit(parts.clock, (network, leftOut) => {
+        const fields = { protocol, network, leftOut };
+        parts.log.info(fields, 'further connections ended before their login; their lines were left out');
+      }),
+    };
     const { tls } = parts.options;
     // A client may close its sending side first; what it asked for is answered all the same. TLS has no such
     // state in practice, and one that ends in the middle of a handshake would be kept until that times out.
@@ -182,7 +203,12 @@ export class SessionServer implements Service {
   #begin(socket: ClientSocket, address: string): void {
     this.counts.connections += 1;
     const id = `${this.#startedAt}-${this.counts.connections.toString(36)}`;
-    const session = this.#openSession(socket, { id, address, counts: this.counts });
+    const session = this.#openSession(socket, {
+      id,
+      address,
+      counts: this.counts,
+      lineLimits: this.#lineLimits,
+    });
     this.#sessions.add(session);
     const openedAt = this.#parts.clock.monotonic();
     void session.done.then(() => {
@@ -220,6 +246,8 @@ export class SessionServer implements Service {
     for (const socket of this.#sockets) socket.destroy();
     await closed;
     cancelDeadline();
+    this.#lineLimits.forbidden.flush();
+    this.#lineLimits.beforeLogin.flush();
   }
 }
 

@@ -1,11 +1,11 @@
 import type { CancelTimer, Clock } from './clock.ts';
 
-/** Networks that are counted by themselves; all further ones share one count. */
+/** Networks, or other causes, that are counted by themselves; all further ones share one count. */
 const MAX_NETWORKS = 1_000;
 const WINDOW_MS = 60_000;
 
 /**
- * Limits log lines of what anybody can cause to one for each network and minute. What is left out is counted, and each
+ * Limits log lines of what anybody can cause to one for each network, or other cause, and minute. What is left out is counted, and each
  * count is written: when its minute ends, or when the server stops.
  */
 export class LineLimit {

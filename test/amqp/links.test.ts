@@ -155,6 +155,28 @@ describe('a link', () => {
     await reader.close();
   });
 
+  it('without the right is logged once in a minute for each user and reason, and how often it was', async () => {
+    const own = await AmqpNode.start();
+    try {
+      const reader = await own.client('reader');
+      const manager = await own.client('manager');
+      for (let i = 0; i < 4; i++) await refusal(reader.sender('N/a'));
+      await refusal(manager.sender('N/a'));
+      const [line, ...more] = own.logged.map(({ fields }) => fields as { user?: string; detail?: string });
+      assert.deepEqual([line?.user, more.map(({ user }) => user)], ['reader', ['manager']]);
+      own.clock.advance(60_000);
+      const detail = `reader: ${line?.detail}`;
+      assert.deepEqual(own.logged.at(-1)?.fields, {
+        event: 'forbidden',
+        protocol: 'AMQP',
+        detail,
+        leftOut: 3,
+      });
+    } finally {
+      await own.stop();
+    }
+  });
+
   it('that asks for what is not served is refused as not implemented', async () => {
     const selector = {
       'apache.org:selector-filter:string': types.wrap_described("colour = 'blue'", 0x468c00000004),

@@ -143,6 +143,20 @@ describe('The login by SASL', () => {
     });
   }
 
+  it('logs one line for all connections of a network that end before their login in a minute, and their number', async () => {
+    for (let i = 0; i < 5; i++) {
+      const client = await node.stranger();
+      client.write(SASL, Buffer.alloc(8));
+      assert.equal(await outcome(client), 2);
+    }
+    assert.equal(node.endReasons.length, 1);
+    node.clock.advance(60_000);
+    assert.deepEqual(node.logged.at(-1), {
+      fields: { protocol: 'AMQP', network: '127.0.0.0/24', leftOut: 4 },
+      message: 'further connections ended before their login; their lines were left out',
+    });
+  });
+
   it('asks for a response once', async () => {
     const client = await node.stranger();
     client.write(SASL, saslInit('PLAIN', null), rawFrame(1, 0, described(0x43, list8(NULL))));
