@@ -143,7 +143,8 @@ export class DefinitionsCache {
   #keep(key: string, definition: Definition | null, moment: number): void {
     if (definition === null) this.#cached.delete(key);
     else this.#cached.set(key, definition);
-    if (this.#reads.size > 0) this.#newsAt.set(key, moment);
+    // A reply that says what is known already may be older than that news.
+    if (this.#reads.size > 0) this.#newsAt.set(key, Math.max(moment, this.#newsAt.get(key) ?? 0));
   }
 
   #track<T>(read: () => Promise<T>): Promise<T> {

@@ -66,7 +66,7 @@ export type SelectorInput = Pick<
  * - `asked`: one verdict per destination.
  * - `overrun`: one of the selectors used more time or memory than it may, or the payload took too long to be read for
  *   them (`inPayload`). No destination has a verdict.
- * - `unasked`: three elements before it overran, one after the other. It goes back without blame.
+ * - `unasked`: three elements before it overran, one after the other, or the program was closed. It goes back without blame.
  */
 export type SelectorAnswer =
   | {
@@ -184,6 +184,7 @@ class WorkerProgram implements SelectorProgram {
    * selector keeps nothing between calls, so that a call can be made once more with the bodies.
    */
   #withBodies = false;
+  #isClosed = false;
 
   constructor(
     dispatcher: Dispatcher,
@@ -211,7 +212,8 @@ class WorkerProgram implements SelectorProgram {
     let strikes = 0;
     while (answers.length < elements.length) {
       const from = answers.length;
-      if (strikes >= this.#limits.strikes) {
+      // A call after the end would give the worker the program once more, and nobody would take it away again.
+      if (this.#isClosed || strikes >= this.#limits.strikes) {
         answers.push({ outcome: 'unasked' });
         continue;
       }
@@ -235,6 +237,7 @@ class WorkerProgram implements SelectorProgram {
   }
 
   close(): void {
+    this.#isClosed = true;
     this.#dispatcher.close(this.#key);
   }
 

@@ -325,6 +325,15 @@ describe('A sandbox', () => {
       assert.deepEqual(headers, ['c', '3', 'n', '1.5', 't', 'true']);
     });
 
+    it('ends with the program: what was not asked by then is given back', async () => {
+      const program = sandbox.open(['env => true']);
+      const selected = program.select(Array.from({ length: 300 }, () => element()));
+      program.close();
+      const outcomes = (await selected).map(({ outcome }) => outcome);
+      assert.equal(outcomes.length, 300);
+      assert.deepEqual(new Set(outcomes.slice(100)), new Set(['unasked']));
+    });
+
     it('never mixes up the elements of a batch', async () => {
       const program = sandbox.open([
         'env => { if (env.msg.payload % 3 === 0) env.msg.payload = -env.msg.payload; return env.msg.payload % 2 === 0 }',

@@ -145,4 +145,21 @@ describe('A cache of definitions', () => {
     assert.equal((await reading)?.value, 'after');
     assert.equal(cache.get('a')?.value, 'after');
   });
+
+  it('is not set back by a read that replies late with an older state', async () => {
+    const definitions = new HeldDefinitions();
+    const { cache } = followDefinitions(definitions, new FakeClock());
+    const before = { key: 'a', value: 'before', version: '1' };
+    const after = { key: 'a', value: 'after', version: '2' };
+    const [first, second] = [Promise.withResolvers<Definition>(), Promise.withResolvers<Definition>()];
+    const replies = [first.promise, second.promise];
+    definitions.get = () => replies.shift() ?? Promise.resolve(after);
+    const reads = [cache.read('a'), cache.read('a')];
+    cache.note('a', after);
+    first.resolve(after);
+    await reads[0];
+    second.resolve(before);
+    await reads[1];
+    assert.equal(cache.get('a')?.value, 'after');
+  });
 });
