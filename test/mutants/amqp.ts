@@ -23,8 +23,8 @@ export const AMQP: readonly Mutant[] = [
     suite: 'model through AMQP',
     edits: edit(
       'outgoing-link.ts',
-      'delayMs: delayAfter(tries), countTry: true, reason: reasonOf(state) }',
-      'delayMs: 0, countTry: true, reason: reasonOf(state) }',
+      'delayMs: delayAfter(tries), countTry: true, reason: state.reason }',
+      'delayMs: 0, countTry: true, reason: state.reason }',
     ),
   },
   {
