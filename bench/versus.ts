@@ -1,7 +1,9 @@
 /**
- * `npm run bench:versus -- REVISION [scenario…] [--rounds N] [--least RATIO]`: runs scenarios of this tree and of an
+ * `npm run bench:versus -- REVISION [scenario…] [--rounds N] [--least RATIO] [--lines]`: runs scenarios of this tree and of an
  * earlier commit in turn, A B A B …, and prints for each figure how its ratio changed. 1 is unchanged, 2 is twice as
  * good. Exit code 1 if a figure came below `--least` (0.95), or has no counterpart since its scenario failed.
+ *
+ * `--lines` prints every line as well, with the absolute figures: a ratio also falls if its reference became faster.
  *
  * Each tree measures itself beside its own reference, so a change of the machine's speed cancels out twice.
  */
@@ -21,7 +23,11 @@ const LINE = /^(?<what>[^:]+: .*?): .*, ratio (?<ratio>[\d.]+), target (?<sign>[
 
 const { values, positionals } = parseArgs({
   allowPositionals: true,
-  options: { rounds: { type: 'string', default: '3' }, least: { type: 'string', default: '0.95' } },
+  options: {
+    rounds: { type: 'string', default: '3' },
+    least: { type: 'string', default: '0.95' },
+    lines: { type: 'boolean' },
+  },
 });
 const [revision, ...scenarios] = positionals;
 if (revision === undefined)
@@ -69,6 +75,7 @@ async function measure(tree: string, figures: Figures): Promise<void> {
   for (const line of output.split('\n')) {
     const { what, ratio, sign } = LINE.exec(line)?.groups ?? {};
     if (what === undefined) continue;
+    if (values.lines) console.log(`${tree === ROOT ? 'now' : 'before'}: ${line}`);
     const figure = figures.get(what) ?? { isHigherBetter: sign === '>', ratios: [] };
     figure.ratios.push(Number(ratio));
     figures.set(what, figure);
