@@ -184,7 +184,8 @@ class WorkerProgram implements SelectorProgram {
    * selector keeps nothing between calls, so that a call can be made once more with the bodies.
    */
   #withBodies = false;
-  #isClosed = false;
+  /** How often it was closed. */
+  #closes = 0;
 
   constructor(
     dispatcher: Dispatcher,
@@ -210,10 +211,11 @@ class WorkerProgram implements SelectorProgram {
     const answers: SelectorAnswer[] = [];
     let oneByOneUntil = 0;
     let strikes = 0;
+    const closes = this.#closes;
     while (answers.length < elements.length) {
       const from = answers.length;
-      // A call after the end would give the worker the program once more, and nobody would take it away again.
-      if (this.#isClosed || strikes >= this.#limits.strikes) {
+      // A call after the close would give the worker the program once more, and nobody would take it away again.
+      if (this.#closes !== closes || strikes >= this.#limits.strikes) {
         answers.push({ outcome: 'unasked' });
         continue;
       }
@@ -237,7 +239,7 @@ class WorkerProgram implements SelectorProgram {
   }
 
   close(): void {
-    this.#isClosed = true;
+    this.#closes += 1;
     this.#dispatcher.close(this.#key);
   }
 

@@ -325,7 +325,7 @@ describe('A sandbox', () => {
       assert.deepEqual(headers, ['c', '3', 'n', '1.5', 't', 'true']);
     });
 
-    it('ends with the program: what was not asked by then is given back', async () => {
+    it('ends if the program is closed: what was not asked by then is given back', async () => {
       const program = sandbox.open(['env => true']);
       const selected = program.select(Array.from({ length: 300 }, () => element()));
       program.close();

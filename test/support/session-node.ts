@@ -240,9 +240,16 @@ export abstract class SessionNode<Server extends SessionServer> {
   }
 }
 
-/** Resolves when the condition holds; the event loop turns meanwhile. */
+/** What takes longer does not come: the test says so, before a limit of the whole run does. */
+const PATIENCE_MS = 60_000;
+
+/** Resolves when the condition holds; the event loop turns in between. */
 export async function until(condition: () => boolean): Promise<void> {
-  while (!condition()) await new Promise(setImmediate);
+  const end = performance.now() + PATIENCE_MS;
+  while (!condition()) {
+    if (performance.now() > end) throw new Error(`Not reached within ${PATIENCE_MS} ms: ${condition}`);
+    await new Promise(setImmediate);
+  }
 }
 
 /** Resolves when that many clients have taken all that their kernels would hold, and nothing moves any more. */
