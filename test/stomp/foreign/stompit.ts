@@ -12,7 +12,8 @@ class StompIt implements ForeignClient {
   readonly #messages = new Mailbox<ForeignMessage & { readonly message: stompit.Message }>();
   readonly #subscriptions: (() => Promise<void>)[] = [];
   #client: stompit.Client;
-  #recovered = Promise.withResolvers<void>();
+  /** Reconnections that nobody has waited for yet. */
+  readonly #recoveries = new Mailbox<void>();
   #isOver = false;
 
   private constructor(failover: stompit.ConnectFailover, client: stompit.Client) {
@@ -90,7 +91,7 @@ class StompIt implements ForeignClient {
   }
 
   recover(): Promise<void> {
-    return this.#recovered.promise;
+    return this.#recoveries.take();
   }
 
   disconnect(): Promise<void> {
@@ -114,7 +115,7 @@ class StompIt implements ForeignClient {
         this.#client = connected;
         this.#watch(connected);
         for (const again of this.#subscriptions) void again();
-        this.#recovered.resolve();
+        this.#recoveries.put();
       });
     });
   }
