@@ -8,6 +8,8 @@ export interface UserDefinition {
   readonly password: string;
   /** Rights by namespace; `*` stands for every namespace that is not named. Null: all rights everywhere. */
   readonly rights: Readonly<Record<string, readonly string[]>> | null;
+  /** Hides bodies where the user may browse but not read; not given: false. */
+  readonly maskBodies?: boolean;
 }
 
 /** Who somebody is and how they prove it. */
@@ -62,12 +64,24 @@ function readPassword({ name, password }: UserDefinition): StoredPassword {
   }
 }
 
-function readUser({ name, rights }: UserDefinition, namespaces: readonly string[]): User {
+function readUser({ name, rights, maskBodies = false }: UserDefinition, namespaces: readonly string[]): User {
   if (name === '' || name.includes(':')) {
     const hint = 'Choose a name of at least one character, without a colon';
     throw new UserDefinitionError(name, [], 'a name that Basic credentials cannot carry', hint);
   }
-  if (rights === null) return { name, isAdministrator: true, may: () => true, maySee: () => true };
+  if (rights === null) {
+    if (maskBodies) {
+      const hint = 'Give the user rights, such as { N: [browse] }, or leave maskBodies out';
+      throw new UserDefinitionError(
+        name,
+        ['maskBodies'],
+        'a user without a list of rights may read all bodies',
+        hint,
+      );
+    }
+    const yes = () => true;
+    return { name, isAdministrator: true, may: yes, maySee: yes, maySeeBodies: yes };
+  }
   const sets = new Map<string, ReadonlySet<Right>>();
   for (const [namespace, names] of Object.entries(rights)) {
     if (namespace !== EVERY_NAMESPACE && !namespaces.includes(namespace)) {
@@ -76,7 +90,7 @@ function readUser({ name, rights }: UserDefinition, namespaces: readonly string[
     }
     sets.set(namespace, new Set(names.map((right) => readRight(name, namespace, right))));
   }
-  return new LimitedUser(name, sets);
+  return new LimitedUser(name, sets, maskBodies);
 }
 
 function readRight(user: string, namespace: string, right: string): Right {
@@ -91,14 +105,22 @@ class LimitedUser implements User {
   readonly name: string;
   readonly isAdministrator = false;
   readonly #rights: ReadonlyMap<string, ReadonlySet<Right>>;
+  readonly #maskBodies: boolean;
 
-  constructor(name: string, rights: ReadonlyMap<string, ReadonlySet<Right>>) {
+  constructor(name: string, rights: ReadonlyMap<string, ReadonlySet<Right>>, maskBodies: boolean) {
     this.name = name;
     this.#rights = rights;
+    this.#maskBodies = maskBodies;
   }
 
   may(right: Right, namespace: string): boolean {
-    return this.#rightsIn(namespace)?.has(right) ?? false;
+    const rights = this.#rightsIn(namespace);
+    if (rights === undefined) return false;
+    return rights.has(right) || (right === 'browse' && rights.has('read'));
+  }
+
+  maySeeBodies(namespace: string): boolean {
+    return this.may(this.#maskBodies ? 'read' : 'browse', namespace);
   }
 
   maySee(namespace: string): boolean {

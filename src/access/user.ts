@@ -6,9 +6,10 @@ import { quote } from '../util/quote.ts';
  * - `read`: get, reserve, commit, rollback, extend, status
  * - `write`: insert
  * - `manage`: pause, resume, remove, consumers, cancel
+ * - `browse`: look at elements without taking them; implied by `read`
  * - `exchange`: create and control exchanges that read from the namespace; a selector is code
  */
-export const RIGHTS = ['read', 'write', 'manage', 'exchange'] as const;
+export const RIGHTS = ['read', 'write', 'manage', 'browse', 'exchange'] as const;
 export type Right = (typeof RIGHTS)[number];
 
 /** Somebody who proved who they are. One object per user for the life of the configuration. */
@@ -20,6 +21,11 @@ export interface User {
   may(right: Right, namespace: string): boolean;
   /** True with any right there; a namespace that one may not see is answered as unknown. */
   maySee(namespace: string): boolean;
+  /**
+   * Whether browsing there shows the user bodies: always with `read`, which could take them; with `browse` alone unless
+   * the user's `maskBodies` is set. Decides only what is shown; the right itself is `may('browse', …)`.
+   */
+  maySeeBodies(namespace: string): boolean;
 }
 
 /**

@@ -53,7 +53,12 @@ export async function loadUsers(config: Config, errorAt: ErrorAt): Promise<Loade
   const file = usersFileOf(config);
   if (hasConfiguredUsers(config)) {
     const definitions = Object.entries(config.http.users).map(
-      ([name, { password, rights = null }]): UserDefinition => ({ name, password, rights }),
+      ([name, { password, rights = null, maskBodies = false }]): UserDefinition => ({
+        name,
+        password,
+        rights,
+        maskBodies,
+      }),
     );
     return {
       accounts: accountsOf(definitions, namespaces, (path, problem, hint) =>

@@ -124,7 +124,12 @@ const UserOptions = Type.Object(
     rights: Type.Optional(
       Type.Record(Type.String(), Type.Array(Type.String()), {
         description:
-          'lists of `read`, `write`, `manage`, `exchange` by namespace; `*` for those not named; without it, all',
+          'lists of `read`, `write`, `manage`, `browse`, `exchange` by namespace; `*` for those not named; without it, all',
+      }),
+    ),
+    maskBodies: Type.Optional(
+      Type.Boolean({
+        description: 'hides the bodies of elements where the user has `browse` but not `read`',
       }),
     ),
   },

@@ -205,6 +205,7 @@ describe('A login that takes its time', () => {
     isAdministrator: false,
     may: (right) => RIGHTS.includes(right),
     maySee: () => true,
+    maySeeBodies: () => true,
   };
   const login = Promise.withResolvers<User>();
   const authenticator: Authenticator = {

@@ -33,10 +33,13 @@ export class TestAuthenticator implements Authenticator {
   userNamed(name: string): User | null {
     const rights = USERS[name];
     if (rights === undefined) return null;
+    const has = (right: Right, ns: string) => rights === null || (rights[ns]?.includes(right) ?? false);
+    const may = (right: Right, ns: string) => has(right, ns) || (right === 'browse' && has('read', ns));
     return {
       name,
       isAdministrator: rights === null,
-      may: (right, ns) => rights === null || (rights[ns]?.includes(right) ?? false),
+      may,
+      maySeeBodies: (ns) => may('browse', ns),
       maySee: (ns) => rights === null || (rights[ns]?.length ?? 0) > 0,
     };
   }

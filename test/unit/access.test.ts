@@ -9,8 +9,8 @@ import { RIGHTS, type User } from '../../src/access/user.ts';
 
 const NAMESPACES = ['N', 'jobs', 'events'];
 
-function userWith(rights: UserDefinition['rights']): User {
-  const account = readAccounts([{ name: 'u', password: 'p', rights }], NAMESPACES).get('u');
+function userWith(rights: UserDefinition['rights'], maskBodies = false): User {
+  const account = readAccounts([{ name: 'u', password: 'p', rights, maskBodies }], NAMESPACES).get('u');
   assert.ok(account);
   return account.user;
 }
@@ -32,7 +32,7 @@ describe('Rights of a user', () => {
     const user = userWith({ N: ['read', 'write'] });
     assert.deepEqual(
       RIGHTS.filter((right) => user.may(right, 'N')),
-      ['read', 'write'],
+      ['read', 'write', 'browse'],
     );
     assert.equal(user.maySee('jobs'), false);
   });
@@ -41,9 +41,22 @@ describe('Rights of a user', () => {
     const user = userWith({ '*': ['read', 'write'], jobs: ['manage'], events: [] });
     assert.deepEqual(
       NAMESPACES.map((ns) => RIGHTS.filter((right) => user.may(right, ns))),
-      [['read', 'write'], ['manage'], []],
+      [['read', 'write', 'browse'], ['manage'], []],
     );
     assert.equal(user.maySee('events'), false);
+  });
+
+  it('to read include the right to browse, and not the other way round', () => {
+    const user = userWith({ N: ['read'], jobs: ['browse'] });
+    assert.deepEqual([user.may('read', 'N'), user.may('browse', 'N')], [true, true]);
+    assert.deepEqual([user.may('read', 'jobs'), user.may('browse', 'jobs')], [false, true]);
+  });
+
+  it('to browse show bodies, unless maskBodies is set and the user may not read there', () => {
+    const rights = { N: ['read'], jobs: ['browse'], events: ['manage'] };
+    const seen = (user: User) => NAMESPACES.map((ns) => user.maySeeBodies(ns));
+    assert.deepEqual(seen(userWith(rights)), [true, true, false]);
+    assert.deepEqual(seen(userWith(rights, true)), [true, false, false]);
   });
 
   it('do not come from names that every object has', () => {
@@ -56,6 +69,12 @@ describe('A user definition is refused', () => {
   const cases: [why: string, definition: Partial<UserDefinition>, field: string, message: RegExp][] = [
     ['for a right that does not exist', { rights: { N: ['reed'] } }, 'rights.N', /no right "reed"/],
     ['for a namespace that does not exist', { rights: { M: ['read'] } }, 'rights.M', /no such namespace/],
+    [
+      'for maskBodies without rights',
+      { rights: null, maskBodies: true },
+      'maskBodies',
+      /may read all bodies/,
+    ],
     ['for a name with a colon', { name: 'a:b' }, '', /Basic/],
     ['for an empty password', { password: '' }, 'password', /empty/],
     ['for a password of more than 256 bytes', { password: 'é'.repeat(129) }, 'password', /256 bytes/],
