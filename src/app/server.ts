@@ -218,11 +218,12 @@ export class Server implements Service {
       logins: () => ({ ...authenticator.counts }),
       sessions: () => new Map(sessions.map(({ name, server }) => [name, server.counts])),
     });
-    const { allowedOrigins, metricsWithoutLogin } = config.http;
+    const { allowedOrigins, metricsWithoutLogin, batchCount, batchBytes } = config.http;
+    const many = { batchCount, batchBytes };
     const httpServer = new HttpServer({
       ...shared,
       exchanges,
-      options: { ...HTTP_DEFAULTS, ...settings.http, allowedOrigins, metricsWithoutLogin },
+      options: { ...HTTP_DEFAULTS, ...settings.http, ...many, allowedOrigins, metricsWithoutLogin },
       metricsText: (viewer) => metrics.text(viewer),
       ready: () => this.#readiness.report(),
       backUp: (name) => backups.make(name),

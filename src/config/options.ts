@@ -151,6 +151,19 @@ const HttpOptions = Type.Object(
       default: 1_048_576,
       description: 'largest body of a request, bytes; larger ones are answered with 413',
     }),
+    batchCount: Type.Integer({
+      minimum: 1,
+      maximum: 100_000,
+      default: 10_000,
+      description: 'elements of one insert of many, and items of one settlement of many; more are answered with 413',
+    }),
+    batchBytes: Type.Integer({
+      minimum: 1,
+      maximum: 268_435_456,
+      default: 16_777_216,
+      description:
+        'largest body of an insert of many or a settlement of many, bytes, larger ones are answered with 413; and what a take of many returns at most',
+    }),
     maxSockets: Type.Integer({
       minimum: 1,
       default: 20_000,

@@ -3,11 +3,10 @@ import { setImmediate as turn } from 'node:timers/promises';
 import type { User } from '../access/user.ts';
 import type { Namespace } from '../broker/namespace.ts';
 import type { Queue } from '../broker/queue.ts';
-import { ORIGIN_ID } from '../model/dead-letter.ts';
 import type { Delivery } from '../model/element.ts';
-import { ELEMENT_HEADER_PREFIX } from '../model/headers.ts';
 import { corsHeaders } from './browser.ts';
 import { clientAddress } from './client-address.ts';
+import { pushElementHeaders } from './element-headers.ts';
 import { errorHeaders, errorResponse } from './errors.ts';
 import type { Front } from './front.ts';
 import type { RequestHead } from './head.ts';
@@ -218,21 +217,9 @@ export class HttpCall {
    * the kernel has all of it, and not at all if the connection ends before.
    */
   element(delivery: Delivery, written: (error?: Error | null) => void): void {
-    const { body, contentType, contentEncoding, headers: own, lease } = delivery;
-    const headers = this.#headers(own);
-    headers.push('content-type', contentType ?? 'application/octet-stream');
-    headers.push('content-length', String(body.byteLength));
-    if (contentEncoding !== null) headers.push('content-encoding', contentEncoding);
-    headers.push('x-ks-id', delivery.id, 'x-ks-tries', String(delivery.tries));
-    headers.push('x-ks-mature', new Date(delivery.matureAt).toISOString());
-    if (lease !== null) {
-      headers.push('x-ks-lease', lease.token, 'x-ks-lease-until', new Date(lease.until).toISOString());
-    }
-    for (let at = 0; at + 1 < own.length; at += 2) {
-      const name = own[at] as string;
-      headers.push(ELEMENT_HEADER_PREFIX + name, own[at + 1] as string);
-      if (name === ORIGIN_ID) headers.push(name, own[at + 1] as string);
-    }
+    const { body } = delivery;
+    const headers = this.#headers(delivery.headers);
+    pushElementHeaders(headers, delivery);
     this.response.writeHead(200, headers);
     const bytes = Buffer.from(body.buffer, body.byteOffset, body.byteLength);
     if (bytes.length > JOINED_BYTES) this.response.end(bytes, written);

@@ -15,6 +15,10 @@ export interface HttpOptions {
   readonly port: number;
   /** The largest body that is taken; a larger one is answered with 413. */
   readonly bodyLimit: number;
+  /** Elements of one insert of many, and items of one settlement of many. */
+  readonly batchCount: number;
+  /** The largest body of these requests, and of the response to a take of many. */
+  readonly batchBytes: number;
   /** PEM contents; null: plain HTTP. */
   readonly tls: TlsMaterial | null;
   /** Origins (`https://jobs.example`) whose pages may call from a browser, in addition to the one that the request's `Host` names. */
@@ -45,6 +49,8 @@ export const HTTP_DEFAULTS: HttpOptions = {
   host: '127.0.0.1',
   port: 3444,
   bodyLimit: 1_048_576,
+  batchCount: 10_000,
+  batchBytes: 16_777_216,
   tls: null,
   allowedOrigins: [],
   metricsWithoutLogin: false,

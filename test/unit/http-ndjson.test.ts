@@ -1,0 +1,130 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import fc from 'fast-check';
+import { elementLine } from '../../src/http/ndjson.ts';
+import type { Delivery } from '../../src/model/element.ts';
+import { PLAIN_GROUP } from '../../src/model/element.ts';
+
+const MATURE_AT = Date.UTC(2026, 10, 22, 20);
+
+function delivery(fields: Partial<Omit<Delivery, 'body'>> & { body?: string | Uint8Array } = {}): Delivery {
+  const { body = 'body', ...rest } = fields;
+  return {
+    id: 'e1',
+    group: PLAIN_GROUP,
+    tries: 0,
+    matureAt: MATURE_AT,
+    contentType: null,
+    contentEncoding: null,
+    headers: [],
+    lease: null,
+    body: typeof body === 'string' ? Buffer.from(body) : body,
+    ...rest,
+  };
+}
+
+/** The line, checked to be one line, and as a reader sees it. */
+function read(line: string): Record<string, unknown> {
+  assert.equal(line.indexOf('\n'), line.length - 1, 'a line ends with the only line feed');
+  assert.ok(!line.includes('\r'));
+  return JSON.parse(line) as Record<string, unknown>;
+}
+
+describe('An element as a line of NDJSON', () => {
+  it('has every member, null for what the element does not have', () => {
+    assert.deepEqual(read(elementLine(delivery(), false)), {
+      id: 'e1',
+      tries: 0,
+      mature: '2026-11-22T20:00:00.000Z',
+      contentType: null,
+      contentEncoding: null,
+      headers: {},
+      text: 'body',
+      lease: null,
+      leaseUntil: null,
+    });
+  });
+
+  it('carries the lease of a reserve, and the queue if it is named', () => {
+    const reserved = delivery({ tries: 3, lease: { token: 't-1', until: MATURE_AT + 1500 } });
+    const line = read(elementLine(reserved, false, { ns: 'N', queue: 'a "b"' }));
+    assert.deepEqual(
+      [line.ns, line.queue, line.tries, line.lease, line.leaseUntil],
+      ['N', 'a "b"', 3, 't-1', '2026-11-22T20:00:01.500Z'],
+    );
+  });
+
+  it('writes bytes that are not UTF-8 as base64, whatever their type says', () => {
+    const body = Buffer.from([0x7b, 0xff, 0x7d]);
+    const line = read(elementLine(delivery({ body, contentType: 'application/json' }), true));
+    assert.deepEqual([line.base64, line.text, line.json], [body.toString('base64'), undefined, undefined]);
+  });
+
+  it('writes values of JSON types in place of text if that is wanted', () => {
+    const typed = (contentType: string | null, contentEncoding: string | null = null) =>
+      read(elementLine(delivery({ body: '{"a":[1]}', contentType, contentEncoding }), true));
+    for (const type of ['application/json', 'Application/JSON; charset=utf-8', 'application/ld+json']) {
+      assert.deepEqual(typed(type).json, { a: [1] }, type);
+    }
+    assert.equal(typed('text/plain').text, '{"a":[1]}');
+    assert.equal(typed(null).text, '{"a":[1]}');
+    assert.equal(typed('application/json', 'gzip').text, '{"a":[1]}');
+    const unwanted = delivery({ body: '{"a":[1]}', contentType: 'application/json' });
+    assert.equal(read(elementLine(unwanted, false)).text, '{"a":[1]}');
+  });
+
+  it('keeps the digits of numbers, and JSON of several lines stays on one', () => {
+    const body = '{\r\n  "n": 12345678901234567890.50,\n  "s": "a\\nb"\n}\n';
+    const line = elementLine(delivery({ body, contentType: 'application/json' }), true);
+    assert.ok(line.includes('"n": 12345678901234567890.50,'), line);
+    assert.deepEqual(read(line).json, { n: 12345678901234567000, s: 'a\nb' });
+  });
+
+  it('writes a body that is not the JSON that its type says as text', () => {
+    const line = elementLine(delivery({ body: '{"a":', contentType: 'application/json' }), true);
+    assert.deepEqual([read(line).text, read(line).json], ['{"a":', undefined]);
+    const empty = elementLine(delivery({ body: '', contentType: 'application/json' }), true);
+    assert.equal(read(empty).text, '');
+  });
+
+  it('reads headers and types as UTF-8, and else as ISO 8859-1', () => {
+    const utf8 = Buffer.from('☃').toString('latin1');
+    const line = read(
+      elementLine(
+        delivery({ contentType: `text/${utf8}`, headers: ['snow', utf8, 'old', 'é', '__proto__', 'x'] }),
+        false,
+      ),
+    );
+    assert.equal(line.contentType, 'text/☃');
+    assert.deepEqual(Object.entries(line.headers as object), [
+      ['snow', '☃'],
+      ['old', 'é'],
+      ['__proto__', 'x'],
+    ]);
+  });
+
+  it('any body comes back byte for byte', () => {
+    fc.assert(
+      fc.property(
+        fc.oneof(
+          fc.uint8Array(),
+          fc.string({ unit: 'binary' }).map((text) => Buffer.from(text)),
+        ),
+        (body) => {
+          const { text, base64 } = read(elementLine(delivery({ body }), false));
+          const back = typeof text === 'string' ? Buffer.from(text) : Buffer.from(String(base64), 'base64');
+          assert.deepEqual(back, Buffer.from(body));
+        },
+      ),
+    );
+  });
+
+  it('any JSON value comes back equal', () => {
+    fc.assert(
+      fc.property(fc.json(), (body) => {
+        const line = elementLine(delivery({ body, contentType: 'application/json' }), true);
+        assert.deepEqual(read(line).json, JSON.parse(body));
+      }),
+    );
+  });
+});
