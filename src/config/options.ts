@@ -155,7 +155,8 @@ const HttpOptions = Type.Object(
       minimum: 1,
       maximum: 100_000,
       default: 10_000,
-      description: 'elements of one insert of many, and items of one settlement of many; more are answered with 413',
+      description:
+        'elements of one insert of many, and items of one settlement of many; more are answered with 413',
     }),
     batchBytes: Type.Integer({
       minimum: 1,

@@ -28,9 +28,9 @@ export function elementPart(boundary: string, delivery: Delivery, more: readonly
   head += '\r\n';
   const { body } = delivery;
   const part = Buffer.allocUnsafe(head.length + body.byteLength + 2);
-  part.latin1Write(head);
+  part.write(head, 'latin1');
   part.set(body, head.length);
-  part.latin1Write('\r\n', head.length + body.byteLength);
+  part.write('\r\n', head.length + body.byteLength, 'latin1');
   return part;
 }
 
