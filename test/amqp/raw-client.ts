@@ -1,5 +1,6 @@
 import { once } from 'node:events';
 import { connect, type Socket } from 'node:net';
+import { PERFORMATIVES } from './wire.ts';
 
 /** What a server said: a protocol header, or a frame. */
 export interface Said {
@@ -8,16 +9,9 @@ export interface Said {
   readonly kind: 'AMQP' | 'SASL' | number | null;
 }
 
+/** Descriptors of AMQP's and SASL's frames. */
 export const KIND = {
-  open: 0x10,
-  begin: 0x11,
-  attach: 0x12,
-  flow: 0x13,
-  transfer: 0x14,
-  disposition: 0x15,
-  detach: 0x16,
-  end: 0x17,
-  close: 0x18,
+  ...PERFORMATIVES,
   mechanisms: 0x40,
   challenge: 0x42,
   outcome: 0x44,

@@ -93,7 +93,7 @@ export function described(descriptor: number | string, value: Wire): Wire {
   return bytes(0, typeof descriptor === 'number' ? smallUlong(descriptor) : sym(descriptor), value);
 }
 
-const PERFORMATIVES = {
+export const PERFORMATIVES = {
   open: 0x10,
   begin: 0x11,
   attach: 0x12,

@@ -3,7 +3,7 @@ import { after, before, describe, it } from 'node:test';
 import type { Engine } from '../../src/engine/engine.ts';
 import { bodyTexts, newElement } from '../support/elements.ts';
 import type { PostgresServer } from '../support/postgres-server.ts';
-import { freshSchema, runSql, sharedServer } from './postgres.ts';
+import { clockAt, freshSchema, runSql, sharedServer } from './postgres.ts';
 import { openNode } from './postgres-node.ts';
 
 const RESERVE = { group: '', count: 9, leaseMs: 600_000 };
@@ -31,10 +31,7 @@ describe('Elements on PostgreSQL that expire, with several nodes,', () => {
   /** The database's clock is set forward; nodes see it at their next call. */
   const pass = async (ms: number): Promise<void> => {
     now += ms;
-    await runSql(
-      server,
-      `CREATE OR REPLACE FUNCTION ${schema}.now_ms() RETURNS bigint LANGUAGE sql VOLATILE AS 'SELECT ${now}::bigint'`,
-    );
+    await runSql(server, clockAt(schema, now));
     await Promise.all(nodes.map((node) => node.ping()));
   };
   /** Takes as a consumer does that asks again when the engine says so. */

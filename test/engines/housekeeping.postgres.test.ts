@@ -6,7 +6,7 @@ import { bodyTexts, newElement, newElements } from '../support/elements.ts';
 import { codeOf } from '../support/outcome.ts';
 import type { PostgresServer } from '../support/postgres-server.ts';
 import { commit } from '../support/settle.ts';
-import { freshSchema, runSql, sharedServer } from './postgres.ts';
+import { clockAt, freshSchema, runSql, sharedServer } from './postgres.ts';
 import { openNode, until } from './postgres-node.ts';
 
 const MEGABYTE = 1024 * 1024;
@@ -53,10 +53,7 @@ describe('What PostgreSQL does by itself', () => {
 
   const pass = async (ms: number): Promise<void> => {
     now += ms;
-    await runSql(
-      server,
-      `CREATE OR REPLACE FUNCTION ${schema}.now_ms() RETURNS bigint LANGUAGE sql VOLATILE AS 'SELECT ${now}::bigint'`,
-    );
+    await runSql(server, clockAt(schema, now));
     await engine.ping();
   };
   const sweepAll = async (): Promise<void> => {

@@ -3,7 +3,7 @@ import { afterEach, before, beforeEach, describe, it } from 'node:test';
 import type { Engine } from '../../src/engine/engine.ts';
 import { bodyTexts, newElement } from '../support/elements.ts';
 import type { PostgresServer } from '../support/postgres-server.ts';
-import { freshSchema, runSql, sharedServer } from './postgres.ts';
+import { clockAt, freshSchema, runSql, sharedServer } from './postgres.ts';
 import { openNode } from './postgres-node.ts';
 
 const QUEUE = { ns: 'stream', name: 'q' };
@@ -42,10 +42,7 @@ describe('A group of a stream on PostgreSQL that holds nothing', () => {
     }
   };
   const showTime = async (): Promise<void> => {
-    await runSql(
-      server,
-      `CREATE OR REPLACE FUNCTION ${schema}.now_ms() RETURNS bigint LANGUAGE sql VOLATILE AS 'SELECT ${now}::bigint'`,
-    );
+    await runSql(server, clockAt(schema, now));
     await Promise.all(nodes.map((node) => node.ping()));
   };
   const insert = (node: Engine, body: string): Promise<unknown> =>

@@ -30,6 +30,14 @@ export function freshSchema(): string {
   return `test_${process.pid}_${schemas}`;
 }
 
+/**
+ * SQL that stops a schema's clock. Nodes learn of it at their next call.
+ * @param now ms since 1970
+ */
+export function clockAt(schema: string, now: number): string {
+  return `CREATE OR REPLACE FUNCTION ${schema}.now_ms() RETURNS bigint LANGUAGE sql VOLATILE AS 'SELECT ${now}::bigint'`;
+}
+
 /** Executes SQL in a session of its own. */
 export async function runSql(server: PostgresServer, sql: string): Promise<pg.QueryResult> {
   const client = new pg.Client({ connectionString: server.url() });
@@ -110,9 +118,7 @@ async function openDurable(
   await control.connect();
 
   const showTime = async (now: number): Promise<void> => {
-    await control.query(
-      `CREATE OR REPLACE FUNCTION ${schema}.now_ms() RETURNS bigint LANGUAGE sql VOLATILE AS 'SELECT ${now}::bigint'`,
-    );
+    await control.query(clockAt(schema, now));
     await engine.ping();
   };
   const end = async (): Promise<void> => {

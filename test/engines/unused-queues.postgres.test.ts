@@ -5,7 +5,7 @@ import type { Engine } from '../../src/engine/engine.ts';
 import { bodyTexts, newElements } from '../support/elements.ts';
 import type { PostgresServer } from '../support/postgres-server.ts';
 import { rollback } from '../support/settle.ts';
-import { freshSchema, runSql, sharedServer } from './postgres.ts';
+import { clockAt, freshSchema, runSql, sharedServer } from './postgres.ts';
 import { NODE_NAMESPACES, openNode } from './postgres-node.ts';
 
 const QUEUE = { ns: 'plain', name: 'q' };
@@ -36,10 +36,7 @@ describe('A queue on PostgreSQL that is unused, with several nodes,', () => {
   /** The database's clock is set forward; nodes see it at their next call. */
   const setForward = async (ms: number): Promise<void> => {
     now += ms;
-    await runSql(
-      server,
-      `CREATE OR REPLACE FUNCTION ${schema}.now_ms() RETURNS bigint LANGUAGE sql VOLATILE AS 'SELECT ${now}::bigint'`,
-    );
+    await runSql(server, clockAt(schema, now));
   };
   const pass = async (ms: number): Promise<void> => {
     await setForward(ms);
