@@ -1,5 +1,5 @@
 /**
- * Prints the table of `docs/configuration.md` from the declared options. A test compares the two; after an
+ * Prints the table of `docs/reference/configuration.md` from the declared options. A test compares the two; after an
  * option changed, run `node scripts/options-table.ts` and put its output in the place of the old table.
  */
 import { describeOptions, type OptionDescription } from '../src/config/schema.ts';

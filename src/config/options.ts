@@ -2,7 +2,7 @@ import Type, { type Static, type TProperties } from 'typebox';
 
 /**
  * Every option, declared once: its type, default, bounds and help. The check of the file, the reading of the
- * environment, `--help`, `--print-config` and the table in `docs/configuration.md` all come from here.
+ * environment, `--help`, `--print-config` and the table in `docs/reference/configuration.md` all come from here.
  *
  * Lengths are in seconds, sizes in bytes. `secret` marks what is masked when shown, wholly or as
  * a URL, and may be given by a file (`…_FILE`); `hint` says what to do if the value is wrong.

@@ -106,7 +106,7 @@ export function segmentOf(name: string): string {
   return name.replace(/[A-Z]/g, (capital) => `_${capital}`).toUpperCase();
 }
 
-/** One option, as the help and `docs/configuration.md` show it. */
+/** One option, as the help and `docs/reference/configuration.md` show it. */
 export interface OptionDescription {
   /** What the user names stands between angle brackets: `namespaces.<name>.url`. */
   readonly path: string;

@@ -12,7 +12,7 @@ import type { ReadySignal, Signaller } from './signaller.ts';
  *   which they were made, awaited or not. So a `take` that is called right after an `insert` sees its
  *   elements, and a waiting consumer is served by the same batch that stored its element.
  * - **Durable before acknowledged.** A promise resolves after the change is as durable as the engine's mode
- *   promises (`docs/engines.md`).
+ *   promises (`docs/engines/README.md`).
  * - **All or nothing per call.** A rejected call had no effect, except with the error `outcome-unknown`, after which
  *   it was applied or not. A `settle` with several items may be applied in part if an engine's page says so. One caller's
  *   failure never affects another caller's call in the same batch.
@@ -32,7 +32,7 @@ import type { ReadySignal, Signaller } from './signaller.ts';
  *   A reservation that was made before may still be settled.
  *
  * One data model serves plain and stream queues: an element has one *delivery* per group; see
- * `docs/lifecycle.md`. The policy of a namespace (dead letter, retention) is given when the engine is
+ * `docs/concepts.md`. The policy of a namespace (dead letter, retention) is given when the engine is
  * opened, that of a queue by `declare`; the operations apply it.
  */
 export interface Storage {

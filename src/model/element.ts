@@ -1,5 +1,5 @@
 /**
- * What a queue holds, as plain values. See `docs/lifecycle.md` for the states and who moves them.
+ * What a queue holds, as plain values. See `docs/concepts.md` for the states and who moves them.
  */
 
 /** Opaque, unique in the namespace, URL-safe, at most 64 characters. Assigned by the engine at insertion. */

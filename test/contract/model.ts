@@ -12,7 +12,7 @@ import type { QueueKey } from '../../src/model/names.ts';
 
 /**
  * What the Storage port promises, as a sequential model: arrays and plain loops, nothing clever, so that it
- * can be read against `docs/lifecycle.md`. It knows nothing of engines, so the same model serves a front end.
+ * can be read against `docs/concepts.md`. It knows nothing of engines, so the same model serves a front end.
  */
 export interface ModelElement {
   /** Order of insertion over all queues: what decides among equal maturities. */

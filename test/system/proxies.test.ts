@@ -13,7 +13,7 @@ import { ServerProcess } from '../support/server-process.ts';
 /** An address of this machine that is not the proxy's. */
 const CLIENT = '127.0.0.2';
 const CREDENTIALS = 'test1:test1';
-const PAGE = await readFile(new URL('../../docs/proxies.md', import.meta.url), 'utf8');
+const PAGE = await readFile(new URL('../../docs/operate/proxies.md', import.meta.url), 'utf8');
 
 const CONFIG = {
   http: { host: '127.0.0.1', users: { test1: 'test1' }, trustedProxies: ['127.0.0.1'] },
@@ -31,7 +31,7 @@ interface Waiting {
 
 let queues = 0;
 
-describe('docs/proxies.md', () => {
+describe('docs/operate/proxies.md', () => {
   let server: ServerProcess;
   let direct: QueueClient;
   let port: number;
@@ -301,7 +301,7 @@ describe('docs/proxies.md', () => {
 /** The block of the page that configures a proxy. */
 function configOf(kind: ProxyKind): string {
   const found = [...PAGE.matchAll(new RegExp(`^\`\`\`${kind}\\n(.*?)^\`\`\`$`, 'gms'))];
-  assert.equal(found.length, 1, `docs/proxies.md has one block for ${kind}`);
+  assert.equal(found.length, 1, `docs/operate/proxies.md has one block for ${kind}`);
   return found[0]?.[1] ?? '';
 }
 

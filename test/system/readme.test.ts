@@ -9,8 +9,8 @@ import { fileURLToPath } from 'node:url';
 import { QueueClient } from '../support/http-client.ts';
 
 /**
- * A newcomer's first hour: the code blocks of README.md, in order, in a fresh clone of the last commit. The server is
- * started by README's own command. Packages come from npm's cache where it has them, so no network is needed after the
+ * A newcomer's first hour: the code blocks of README.md and of docs/get-started, in order, in a fresh clone of the last commit. The
+ * server is started by README's own command. Packages come from npm's cache where it has them, so no network is needed after the
  * `npm ci` that installed these tests.
  */
 const PROJECT = fileURLToPath(new URL('../..', import.meta.url));
@@ -25,10 +25,12 @@ interface Block {
   readonly text: string;
 }
 
-describe('README.md in a fresh clone', () => {
+describe('README.md and docs/get-started in a fresh clone', () => {
   let folder: string;
   let clone: string;
   let blocks: Block[];
+  let firstQueue: Block[];
+  let install: Block[];
   let server: Program;
   let shell: Shell;
 
@@ -36,7 +38,11 @@ describe('README.md in a fresh clone', () => {
     folder = await mkdtemp(path.join(tmpdir(), 'quayside-readme-'));
     clone = path.join(folder, 'quayside');
     execFileSync('git', ['clone', '--quiet', PROJECT, clone], { stdio: ['ignore', 'ignore', 'pipe'] });
-    blocks = blocksOf(await readFile(path.join(clone, 'README.md'), 'utf8'));
+    const blocksIn = async (page: string): Promise<Block[]> =>
+      blocksOf(await readFile(path.join(clone, page), 'utf8'));
+    blocks = await blocksIn('README.md');
+    firstQueue = await blocksIn('docs/get-started/first-queue.md');
+    install = await blocksIn('docs/get-started/install.md');
     server = new Program(textOf(blocks, 'sh', /^npm ci && npm start$/), clone);
     await server.prints(/address of the server/);
     shell = new Shell(clone);
@@ -50,7 +56,8 @@ describe('README.md in a fresh clone', () => {
 
   it('has shell blocks that any shell takes line by line: no comments, and no URL outside of quotes', () => {
     // zsh, the shell of macOS, takes an interactive # as a word and a ? as a pattern.
-    for (const { text } of blocks.filter(({ language }) => language === 'sh')) {
+    for (const { language, text } of [...blocks, ...firstQueue, ...install]) {
+      if (language !== 'sh') continue;
       assert.doesNotMatch(text, /(^|\s)#/m);
       assert.doesNotMatch(text.replaceAll(/"[^"]*"|'[^']*'/g, ''), /[?*]/);
     }
@@ -74,7 +81,7 @@ describe('README.md in a fresh clone', () => {
 
   it('says on its first screen what costs newcomers elements or hours', async () => {
     const page = await readFile(path.join(clone, 'README.md'), 'utf8');
-    const first = page.slice(0, page.indexOf('## A first queue')).replaceAll(/\s+/g, ' ');
+    const first = page.slice(0, page.indexOf('## A first job')).replaceAll(/\s+/g, ' ');
     for (const said of [
       'An exchange consumes its source',
       'A get is a pop: at most once',
@@ -90,43 +97,24 @@ describe('README.md in a fresh clone', () => {
     }
   });
 
-  it('has a first queue, a worker, a stream and an exchange that do what README says', async () => {
+  it('has a first job that is inserted, reserved and committed', async () => {
     const exported = server.output.split('\n').find((line) => line.startsWith('export '));
     assert.ok(exported !== undefined, server.output);
     await shell.run(exported);
     const credentials = await shell.run('echo "$U"');
     assert.match(credentials, /^admin:[\w-]{24}\n$/);
-    const commands = blocks
-      .filter(({ language, text }) => language === 'sh' && !text.startsWith('npm '))
-      .flatMap(({ text }) => commandsOf(text));
-    const steps: [command: RegExp, check: (printed: string) => void | Promise<void>][] = [
+    await paste(shell, blocks, [
       [
         /^export /,
         async () => assert.equal(await shell.run('echo "$U"'), credentials, 'the password is kept'),
       ],
       [/-X PUT .*orders"/, isInsert],
-      [/-X PUT .*delay=2"/, isInsert],
-      [/-i .*orders\?to=/, (printed) => hasElement(printed, 'application/json', '{"order": 1}')],
-      [/-i .*orders\?to=/, (printed) => hasElement(printed, 'text/plain', 'later')],
-      [/orders\/status/, (printed) => assert.equal(JSON.parse(printed).stats.get, 2)],
-      [/-X PUT .*orders"/, isInsert],
+      [/-X PUT .*delay=1"/, isInsert],
       [/^JOB=/, async () => assert.match(await shell.run('echo "$JOB"'), /^\S+\?token=\S+\n$/)],
-      [/^cat body$/, (printed) => assert.equal(printed, '{"order": 2}')],
-      [/rollback\/\$JOB/, (printed) => assert.equal(printed, '{}')],
-      [/-X PUT .*groups=/, isInsert],
-      [/group=mail/, (printed) => assert.equal(printed, 'ann')],
-      [/group=audit/, (printed) => assert.equal(printed, 'ann')],
-      [/-X PUT .*\/x\/big-orders".*"consumer"/s, (printed) => assert.equal(printed, '')],
-      [/-X PUT .*incoming"/, isInsert],
-      [/N\/big/, (printed) => assert.equal(printed, '{"amount": 250}')],
-      [/N\/all/, (printed) => assert.equal(printed, '{"amount": 250}')],
-    ];
-    for (const [at, command] of commands.entries()) {
-      const [pattern, check] = steps[at] ?? [/^$/, () => {}];
-      assert.match(command, pattern, `command ${at} of README.md is not the one that this test expects`);
-      await check(await shell.run(command));
-    }
-    assert.equal(commands.length, steps.length);
+      [/^cat body$/, (printed) => assert.equal(printed, '{"order": 1}')],
+      [/commit\/\$JOB/, (printed) => assert.equal(printed, '{}')],
+      [/orders\/status/, (printed) => assert.equal(JSON.parse(printed).stats.commit, 1)],
+    ]);
   });
 
   it('has a worker that reserves, commits with the token, and goes on', async () => {
@@ -141,12 +129,57 @@ describe('README.md in a fresh clone', () => {
       await worker.stop();
     }
     const { stats } = JSON.parse(await shell.run(`curl -s -u "$U" "$Q/q/N/orders/status"`));
-    assert.ok(stats.commit >= 1, 'the first element was committed before the second was reserved');
+    assert.ok(stats.commit >= 2, 'the first element was committed before the second was reserved');
+  });
+
+  it('has a worker that rolls back what fails, and takes it again', async () => {
+    const text = textOf(blocks, 'js', /token/);
+    const failing = text.replace(
+      "console.log('working on', body);",
+      "console.log('failing on', body); if (!globalThis.failed) throw (globalThis.failed = new Error('once'));",
+    );
+    assert.notEqual(failing, text);
+    await writeFile(path.join(clone, 'failing.mjs'), failing);
+    const [U = '', Q = ''] = (await shell.run('printf "%s\\n%s" "$U" "$Q"')).split('\n');
+    const worker = new Program(`exec '${process.execPath}' failing.mjs`, clone, { U, Q });
+    try {
+      isInsert(await shell.run(`curl -s -u "$U" -X PUT "$Q/q/N/orders" -d fragile`));
+      await worker.prints(/failing on fragile.*failing on fragile/s);
+      // The next one is reserved after this one was committed.
+      isInsert(await shell.run(`curl -s -u "$U" -X PUT "$Q/q/N/orders" -d last`));
+      await worker.prints(/failing on last/);
+    } finally {
+      await worker.stop();
+    }
+    const { stats } = JSON.parse(await shell.run(`curl -s -u "$U" "$Q/q/N/orders/status"`));
     assert.equal(stats.rollback, 1);
   });
 
+  it('leads to a first queue, a stream and an exchange that do what their page says', async () => {
+    await shell.run('curl -s -u "$U" "$Q/q/N/orders?to=0" > rest');
+    await paste(shell, firstQueue, [
+      [/^export /, () => {}],
+      [/-X PUT .*orders"/, isInsert],
+      [/-X PUT .*delay=2"/, isInsert],
+      [/-i .*orders\?to=/, (printed) => hasElement(printed, 'application/json', '{"order": 1}')],
+      [/-i .*orders\?to=/, (printed) => hasElement(printed, 'text/plain', 'later')],
+      [/orders\/status/, (printed) => assert.ok(JSON.parse(printed).stats.get >= 2)],
+      [/-X PUT .*orders"/, isInsert],
+      [/^JOB=/, async () => assert.match(await shell.run('echo "$JOB"'), /^\S+\?token=\S+\n$/)],
+      [/^cat body$/, (printed) => assert.equal(printed, '{"order": 2}')],
+      [/rollback\/\$JOB/, (printed) => assert.equal(printed, '{}')],
+      [/-X PUT .*groups=/, isInsert],
+      [/group=mail/, (printed) => assert.equal(printed, 'ann')],
+      [/group=audit/, (printed) => assert.equal(printed, 'ann')],
+      [/-X PUT .*\/x\/big-orders".*"consumer"/s, (printed) => assert.equal(printed, '')],
+      [/-X PUT .*incoming"/, isInsert],
+      [/N\/big/, (printed) => assert.equal(printed, '{"amount": 250}')],
+      [/N\/all/, (printed) => assert.equal(printed, '{"amount": 250}')],
+    ]);
+  });
+
   it('has a configuration that starts once each user has a hash, and means what README says of it', async () => {
-    const commands = commandsOf(textOf(blocks, 'sh', /hash-password/));
+    const commands = commandsOf(textOf(install, 'sh', /hash-password/));
     assert.equal(commands.length, 3);
     const [hashPassword = '', printConfig = '', start = ''] = commands;
     const hashed = spawnSync('sh', ['-c', hashPassword], {
@@ -157,7 +190,7 @@ describe('README.md in a fresh clone', () => {
     });
     const [hash = ''] = /^\$argon2id\$\S+$/m.exec(hashed.stdout) ?? [];
     assert.notEqual(hash, '', `${hashed.stdout}${hashed.stderr}`);
-    const yaml = textOf(blocks, 'yaml', /namespaces/).replaceAll('$argon2id$…', () => hash);
+    const yaml = textOf(install, 'yaml', /namespaces/).replaceAll('$argon2id$…', () => hash);
     assert.ok(yaml.includes(hash));
     await writeFile(path.join(clone, 'quayside.yaml'), yaml);
     const shown = await shell.run(printConfig);
@@ -281,6 +314,23 @@ function environment(): Record<string, string> {
     npm_config_prefer_offline: 'true',
     QUAYSIDE_HTTP__PORT: '0',
   };
+}
+
+/** Runs the shell commands of a page in order, and checks what each prints. */
+async function paste(
+  shell: Shell,
+  blocks: readonly Block[],
+  steps: readonly [command: RegExp, check: (printed: string) => void | Promise<void>][],
+): Promise<void> {
+  const commands = blocks
+    .filter(({ language, text }) => language === 'sh' && !text.startsWith('npm '))
+    .flatMap(({ text }) => commandsOf(text));
+  for (const [at, command] of commands.entries()) {
+    const [pattern, check] = steps[at] ?? [/^$/, () => {}];
+    assert.match(command, pattern, `command ${at} of the page is not the one that this test expects`);
+    await check(await shell.run(command));
+  }
+  assert.equal(commands.length, steps.length);
 }
 
 function blocksOf(markdown: string): Block[] {

@@ -7,10 +7,10 @@ import { RIGHTS } from '../../src/access/user.ts';
 import { loadConfig } from '../../src/config/load.ts';
 import { describeOptions } from '../../src/config/schema.ts';
 
-describe('docs/configuration.md', () => {
+describe('docs/reference/configuration.md', () => {
   let text: string;
   before(async () => {
-    text = await readFile(new URL('../../docs/configuration.md', import.meta.url), 'utf8');
+    text = await pageOf('reference/configuration.md');
   });
 
   it('has a row for every option, and no other', () => {
@@ -25,6 +25,13 @@ describe('docs/configuration.md', () => {
       if (variable.endsWith('_FILE')) continue;
       await loadConfig({ file: null, env: { [variable]: value }, cwd: '/' });
     }
+  });
+});
+
+describe('docs/operate/security.md', () => {
+  let text: string;
+  before(async () => {
+    text = await pageOf('operate/security.md');
   });
 
   it('lists the rights that there are', () => {
@@ -48,6 +55,10 @@ describe('Every option', () => {
     assert.equal(new Set(options.map(({ variable }) => variable)).size, options.length);
   });
 });
+
+function pageOf(path: string): Promise<string> {
+  return readFile(new URL(`../../docs/${path}`, import.meta.url), 'utf8');
+}
 
 function rows(table: string): string[] {
   return table.split('\n').filter((line) => line.startsWith('|'));

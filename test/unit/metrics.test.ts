@@ -385,8 +385,8 @@ describe('Metrics', () => {
     }
   });
 
-  it('are those that docs/configuration.md lists, and no others', async () => {
-    const page = await readFile(new URL('../../docs/configuration.md', import.meta.url), 'utf8');
+  it('are those that docs/reference/metrics.md lists, and no others', async () => {
+    const page = await readFile(new URL('../../docs/reference/metrics.md', import.meta.url), 'utf8');
     const listed = [...page.matchAll(/^\| `([a-z_]+)` \| (gauge|counter|histogram) \|/gm)].map(
       ([, name, type]) => `${name} ${type}`,
     );

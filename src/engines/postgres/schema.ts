@@ -154,7 +154,7 @@ AS $$ SELECT ('x' || encode(substr(sha256(convert_to(
   & 9223372036854775807 $$;
 `;
 
-/** Changes with the tables. Nodes of another version must be stopped first (`docs/engines.md`, Upgrading). */
+/** Changes with the tables. Nodes of another version must be stopped first (`docs/engines/README.md`, Upgrading). */
 const VERSION = '1';
 
 /** Creating may wait for another node that does it. */

@@ -182,7 +182,7 @@ const MAX_INLINE_BYTES = 1024;
 const LEASES_A_CALL = 1000;
 
 /**
- * Deliveries and elements. Each method that changes a delivery is one change of state (`docs/lifecycle.md`), and keeps
+ * Deliveries and elements. Each method that changes a delivery is one change of state (`docs/concepts.md`), and keeps
  * the counts and lease bounds of its subscription in step with the table.
  */
 export class Rows {

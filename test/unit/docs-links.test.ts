@@ -1,0 +1,66 @@
+import assert from 'node:assert/strict';
+import { existsSync, readdirSync, readFileSync } from 'node:fs';
+import path from 'node:path';
+import { describe, it } from 'node:test';
+import { fileURLToPath } from 'node:url';
+
+const ROOT = fileURLToPath(new URL('../..', import.meta.url));
+const PAGES = [
+  ...readdirSync(ROOT).filter((name) => name.endsWith('.md')),
+  ...readdirSync(path.join(ROOT, 'docs'), { recursive: true, encoding: 'utf8' })
+    .filter((name) => name.endsWith('.md'))
+    .map((name) => path.join('docs', name)),
+];
+
+describe('Links in README, CONTRIBUTING, CHANGELOG and docs', () => {
+  it('lead to files and headings that exist', () => {
+    const broken: string[] = [];
+    let links = 0;
+    for (const page of PAGES) {
+      for (const [, target = ''] of prose(page).matchAll(/\]\(([^)\s]+)\)/g)) {
+        if (/^[a-z]+:/.test(target)) continue;
+        links += 1;
+        const [file = '', anchor = null] = target.split('#');
+        const linked = file === '' ? page : path.join(path.dirname(page), file);
+        if (!existsSync(path.join(ROOT, linked)) || (anchor !== null && !headingsOf(linked).has(anchor)))
+          broken.push(`${page}: ${target}`);
+      }
+    }
+    assert.ok(links > 50);
+    assert.deepEqual(broken, []);
+  });
+
+  it('reach every page of docs from docs/README.md', () => {
+    const reached = new Set<string>();
+    const visit = (page: string): void => {
+      if (reached.has(page)) return;
+      reached.add(page);
+      for (const [, target = ''] of prose(page).matchAll(/\]\(([^)\s#]+\.md)(?:#[^)]*)?\)/g)) {
+        if (!/^[a-z]+:/.test(target)) visit(path.join(path.dirname(page), target));
+      }
+    };
+    visit('docs/README.md');
+    assert.deepEqual(
+      PAGES.filter((page) => page.startsWith('docs') && !reached.has(page)),
+      [],
+    );
+  });
+});
+
+/** A page without its code blocks. */
+function prose(page: string): string {
+  return readFileSync(path.join(ROOT, page), 'utf8').replaceAll(/^```.*?^```$/gms, '');
+}
+
+/** The anchors of a page's headings, as GitHub makes them. */
+function headingsOf(page: string): Set<string> {
+  return new Set(
+    [...prose(page).matchAll(/^#+ (.*)$/gm)].map(([, heading = '']) =>
+      heading
+        .toLowerCase()
+        .replaceAll(/[^\p{L}\p{N}\s_-]/gu, '')
+        .trim()
+        .replaceAll(/\s/g, '-'),
+    ),
+  );
+}
