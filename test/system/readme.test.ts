@@ -156,7 +156,6 @@ describe('README.md and docs/get-started in a fresh clone', () => {
   });
 
   it('leads to a first queue, a stream and an exchange that do what their page says', async () => {
-    await shell.run('curl -s -u "$U" "$Q/q/N/orders?to=0" > rest');
     await paste(shell, firstQueue, [
       [/^export /, () => {}],
       [/-X PUT .*orders"/, isInsert],
