@@ -1,4 +1,3 @@
-import { isUtf8 } from 'node:buffer';
 import { setImmediate as turn } from 'node:timers/promises';
 import { Type } from 'typebox';
 import { refusal, type User } from '../../access/user.ts';
@@ -16,11 +15,10 @@ import type { ExchangeRecord } from '../../exchange/record.ts';
 import { notFound } from '../../exchange/registry.ts';
 import { QuaysideError } from '../../model/errors.ts';
 import { checkName } from '../../model/names.ts';
-import { quote } from '../../util/quote.ts';
 import type { HttpCall } from '../call.ts';
+import { readJson } from '../json-body.ts';
 import { itemsAfter, joined, listingForm, NEXT_LINK, pageOf, paging } from '../listing.ts';
 import { flag } from '../parameters.ts';
-import { readBody } from '../request.ts';
 import { type Route, route } from '../route.ts';
 import { Count, Moment, named } from '../schemas.ts';
 
@@ -328,7 +326,7 @@ export const exchangeRoutes: readonly Route[] = [
     ],
     handle(call) {
       const id = checkName('exchange', call.param('id'));
-      return readJson(call, async (payload) => {
+      return readJson(call, MAX_JSON_BYTES, async (payload) => {
         const declaration = parseDeclaration(payload);
         mustRule(call.user, declaration);
         const { exchanges } = call.front.parts;
@@ -408,7 +406,7 @@ export const exchangeRoutes: readonly Route[] = [
     ],
     handle(call) {
       checkName('exchange', call.param('id'));
-      return readJson(call, async (payload) => {
+      return readJson(call, MAX_JSON_BYTES, async (payload) => {
         const { sample, declaration: given } = parseSample(payload, call.front.parts.clock.now());
         const declaration = given === undefined ? null : parseDeclaration(given, TRIED);
         const { exchanges } = call.front.parts;
@@ -424,26 +422,6 @@ export const exchangeRoutes: readonly Route[] = [
 /** The key of the exchange that the user means by the id of the path. @throws QuaysideError `invalid-name` */
 async function keyIn(call: HttpCall): Promise<string> {
   return call.front.parts.exchanges.keyOf(checkName('exchange', call.param('id')), call.user);
-}
-
-/** Reads a JSON body. Resolves when `take` has dealt with it; never if none comes. */
-function readJson(call: HttpCall, take: (payload: unknown) => Promise<void>): Promise<void> {
-  const { promise, resolve } = Promise.withResolvers<unknown>();
-  readBody(call, MAX_JSON_BYTES, (body) => resolve(parseJson(body)));
-  return promise.then(take);
-}
-
-async function parseJson(body: Buffer): Promise<unknown> {
-  if (!isUtf8(body))
-    throw new QuaysideError('invalid-body', 'The body is not UTF-8. It must be JSON in UTF-8.');
-  try {
-    return JSON.parse(body.toString('utf8'));
-  } catch (error) {
-    throw new QuaysideError(
-      'invalid-body',
-      `The body is not JSON: ${quote((error as SyntaxError).message)}.`,
-    );
-  }
 }
 
 /** A selector is code that runs on every node: the right `exchange`, in addition to those of its queues. */
