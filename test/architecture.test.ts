@@ -42,7 +42,7 @@ const RULES: Readonly<Record<string, Rule>> = {
   exchange: { parts: [...BASE, 'engine', 'broker', 'sandbox'], packages: ['node:*'] },
   // Work on many elements of a queue, which a caller starts and follows.
   operations: { parts: [...BASE, 'engine', 'broker', 'sandbox', 'exchange'], packages: ['node:*'] },
-  http: { parts: CORE, packages: ['node:*', 'typebox', 'find-my-way'] },
+  http: { parts: CORE, packages: ['node:*', 'find-my-way'] },
   // What front ends whose clients keep a session share.
   session: { parts: [...BASE, 'access', 'broker'], packages: ['node:*', 'ws'] },
   stomp: { parts: [...CORE, 'session'], packages: ['node:*'] },
@@ -51,7 +51,7 @@ const RULES: Readonly<Record<string, Rule>> = {
     parts: [...BASE, 'engine', 'broker', 'exchange', 'session'],
     packages: ['node:*', '@prometheus-io/client'],
   },
-  config: { parts: BASE, packages: ['node:*', 'typebox', 'yaml'] },
+  config: { parts: BASE, packages: ['node:*', 'yaml'] },
   // Runs in a browser: it knows the HTTP interface, and nothing of the server.
   console: { parts: [], packages: [] },
   // `fetch` is all that it needs.

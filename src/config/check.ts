@@ -1,50 +1,36 @@
-import { Errors } from 'typebox/value';
 import { QuaysideError } from '../model/errors.ts';
 import { checkGroup, checkName } from '../model/names.ts';
 import { didYouMean } from '../util/did-you-mean.ts';
 import { quote } from '../util/quote.ts';
+import { type SchemaError, schemaErrors } from '../util/schema.ts';
 import { type Config, type NamespaceConfig, Options } from './options.ts';
-import { type Path, pathText, type Report } from './problem.ts';
+import type { Path, Report } from './problem.ts';
 import { entrySchema, isTree, type OptionSchema, schemaAt, type Tree, typeText } from './schema.ts';
 
-/** Compares a whole tree, defaults filled in, with the declared options, and reports each path once. */
+/** Compares a whole tree, defaults filled in, with the declared options. */
 export function checkTree(tree: Tree, report: Report): void {
-  const reported = new Set<string>();
-  const note: Report = (path, problem, hint) => {
-    const text = pathText(path);
-    if (!reported.has(text)) report(path, problem, hint);
-    reported.add(text);
-  };
-  for (const error of Errors(Options, tree)) {
-    const path = pathOf(error.instancePath);
-    if (error.keyword === 'boolean') {
-      // The schema of a key that is not declared is `false`; `additionalProperties` reports the same again.
-      noteUnknown(path.slice(0, -1), path.at(-1) ?? '', note);
-    } else if (error.keyword === 'required') {
-      for (const key of error.params.requiredProperties) {
-        note([...path, key], 'is missing', hintFor(schemaAt([...path, key])));
-      }
-    } else if (error.keyword !== 'additionalProperties') {
-      noteWrong(path, tree, note, error.keyword);
-    }
+  for (const { path, rule } of schemaErrors(Options, tree)) {
+    if (rule === 'unknown') reportUnknown(path, report);
+    else if (rule === 'missing') report(path, 'is missing', hintFor(schemaAt(path)));
+    else reportWrong(path, tree, report, rule);
   }
 }
 
-function noteUnknown(path: Path, key: string, note: Report): void {
-  const known = Object.keys(schemaAt(path)?.properties ?? {});
-  const hint = didYouMean(key, known).trim() || `Known here are ${known.join(', ')}`;
-  note([...path, key], 'there is no such option', hint);
+function reportUnknown(path: Path, report: Report): void {
+  const known = Object.keys(schemaAt(path.slice(0, -1))?.properties ?? {});
+  const hint = didYouMean(path.at(-1) ?? '', known).trim() || `Known here are ${known.join(', ')}`;
+  report(path, 'there is no such option', hint);
 }
 
-function noteWrong(path: Path, tree: Tree, note: Report, keyword: string): void {
+function reportWrong(path: Path, tree: Tree, report: Report, rule: SchemaError['rule']): void {
   const schema = schemaAt(path) ?? {};
   const value = valueAt(tree, path);
   const right = typeText(schema);
   const shown = shownValue(schema, value);
   // The hint says which form; the pattern itself would help few.
-  const isWrongForm = keyword === 'pattern' && typeof value === 'string' && value !== '';
+  const isWrongForm = rule === 'pattern' && typeof value === 'string' && value !== '';
   const problem = isWrongForm ? 'does not have the right form' : `must be ${right}`;
-  note(path, `${problem}${shown}`, hintFor(schema));
+  report(path, `${problem}${shown}`, hintFor(schema));
 }
 
 /** What a message says of a wrong value; nothing if it is a secret. */
@@ -60,13 +46,6 @@ function hintFor(schema: OptionSchema | undefined): string {
   if (schema?.type === 'object') return 'Write its options below it';
   if (usual === undefined) return description === undefined ? 'Give it' : `Give it: ${description}`;
   return `Correct it, or leave it out for the default, ${JSON.stringify(usual)}`;
-}
-
-function pathOf(pointer: string): Path {
-  return pointer
-    .split('/')
-    .slice(1)
-    .map((part) => part.replaceAll('~1', '/').replaceAll('~0', '~'));
 }
 
 function valueAt(tree: Tree, path: Path): unknown {

@@ -1,4 +1,4 @@
-import Type, { type Static, type TProperties } from 'typebox';
+import { type Properties, type Static, Type } from '../util/schema.ts';
 
 /**
  * Every option, declared once: its type, default, bounds and help. The check of the file, the reading of the
@@ -37,7 +37,7 @@ const INSECURE = Type.Boolean({
 });
 
 /** A front end other than HTTP: off unless it is given a port. Its users are those of `http.users`. */
-const frontEndOptions = <More extends TProperties>(
+const frontEndOptions = <More extends Properties>(
   name: string,
   path: string,
   customaryPort: number,
@@ -122,7 +122,7 @@ const UserOptions = Type.Object(
         'argon2id hash as `npm start -- hash-password` prints it; a plain one is taken with a warning',
     }),
     rights: Type.Optional(
-      Type.Record(Type.String(), Type.Array(Type.String()), {
+      Type.Record(Type.Array(Type.String()), {
         description:
           'lists of `read`, `write`, `manage`, `browse`, `exchange` by namespace; `*` for those not named; without it, all',
       }),
@@ -170,7 +170,7 @@ const HttpOptions = Type.Object(
       default: 20_000,
       description: 'connections kept at once; further ones are closed',
     }),
-    users: Type.Record(Type.String({ minLength: 1 }), UserOptions, {
+    users: Type.Record(UserOptions, {
       default: {},
       description:
         'users by name; the short form `name: password` is meant for trials. Without any, the first start makes an administrator',
@@ -406,7 +406,7 @@ export const Options = Type.Object(
     http: HttpOptions,
     stomp: StompOptions,
     amqp: AmqpOptions,
-    namespaces: Type.Record(Type.String({ minLength: 1 }), NamespaceOptions, {
+    namespaces: Type.Record(NamespaceOptions, {
       minProperties: 1,
       default: {
         N: { url: 'sqlite:N.db' },
@@ -415,7 +415,7 @@ export const Options = Type.Object(
       hint: 'Name at least one, or leave it out for N and events',
       description: 'namespaces by name; `N` and `events` (a stream) where none is given',
     }),
-    exchanges: Type.Record(Type.String({ minLength: 1 }), ExchangeOptions, {
+    exchanges: Type.Record(ExchangeOptions, {
       default: {},
       description: 'exchanges by id; one of these wins over a stored one of the same id',
     }),

@@ -1,5 +1,5 @@
-import { Type } from 'typebox';
 import { invalidParameter } from '../model/errors.ts';
+import { Type } from '../util/schema.ts';
 import { type QueryParameter, whole } from './parameters.ts';
 
 // What all listings have: forms, pages, and JSON in pieces.

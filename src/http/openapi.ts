@@ -1,5 +1,5 @@
-import { Type } from 'typebox';
 import type { ErrorCode } from '../model/errors.ts';
+import { Type } from '../util/schema.ts';
 import { httpError, PROBLEM_JSON } from './errors.ts';
 import { STATUS_CODES } from './node-http.ts';
 import { parametersOf, problemsOf, type ResponseNote, type Route } from './route.ts';

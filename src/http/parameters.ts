@@ -1,16 +1,16 @@
-import { type TSchema, Type } from 'typebox';
 import type { GroupName } from '../model/element.ts';
 import { invalidParameter, QuaysideError } from '../model/errors.ts';
 import { LIMITS } from '../model/limits.ts';
 import { checkGroup, checkGroups, checkName } from '../model/names.ts';
 import { nearestName } from '../util/did-you-mean.ts';
 import { quote } from '../util/quote.ts';
+import { type Schema, Type } from '../util/schema.ts';
 import type { RequestHead } from './head.ts';
 
 /** One query parameter: what it means, for people and OpenAPI, and how it is read. */
 export interface QueryParameter<T> {
   readonly description: string;
-  readonly schema: TSchema;
+  readonly schema: Schema;
   /** What a request without it means. */
   readonly fallback: T;
   /** @throws QuaysideError `invalid-parameter` or `invalid-name`, saying what would be right */

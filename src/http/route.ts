@@ -1,6 +1,6 @@
-import type { TSchema } from 'typebox';
 import type { Right } from '../access/user.ts';
 import type { ErrorCode } from '../model/errors.ts';
+import type { Schema } from '../util/schema.ts';
 import type { HttpCall } from './call.ts';
 import { type Parameters, type QueryParameter, QueryReader } from './parameters.ts';
 
@@ -37,7 +37,7 @@ export interface ResponseNote {
   readonly description: string;
   /** Null: no body. */
   readonly contentType: string | null;
-  readonly schema?: TSchema;
+  readonly schema?: Schema;
   readonly headers?: readonly HeaderNote[];
 }
 
@@ -74,7 +74,7 @@ export interface Route {
   readonly makesQueue: boolean;
   readonly query: QueryReader<object>;
   /** The shape of a JSON body, for the documents; null if it takes none. */
-  readonly request: TSchema | null;
+  readonly request: Schema | null;
   readonly headers: readonly HeaderNote[];
   readonly responses: readonly ResponseNote[];
   /** In addition to those that every route may answer with; see {@link problemsOf}. */
@@ -96,7 +96,7 @@ export interface RouteDefinition<Q extends object> {
   readonly isAudited?: boolean;
   readonly makesQueue?: boolean;
   readonly query?: Parameters<Q>;
-  readonly request?: TSchema;
+  readonly request?: Schema;
   readonly headers?: readonly HeaderNote[];
   readonly responses: readonly ResponseNote[];
   readonly problems?: readonly ErrorCode[];

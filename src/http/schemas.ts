@@ -1,10 +1,10 @@
-import { type TSchema, Type } from 'typebox';
+import { type Schema, Type } from '../util/schema.ts';
 
 // The shapes of JSON responses stand with their routes, for `/openapi.json`. They are shown, not enforced: the types of the
 // code enforce them. These are their common parts.
 
 /** A schema that `/openapi.json` has under this name, so that generated clients have a type of it. */
-export function named<T extends TSchema>($id: string, schema: T): T {
+export function named<T extends Schema>($id: string, schema: T): T {
   return Object.assign(schema, { $id });
 }
 

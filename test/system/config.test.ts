@@ -79,7 +79,7 @@ describe('A start that cannot be', { concurrency: 2 }, () => {
     [
       'for a right that nobody has',
       { http: { users: { u: { password: 'x', rights: { N: ['reed'] } } } } },
-      /http\.users\.u\.rights\.N: there is no right "reed"\. Choose among read, write, manage, exchange/,
+      /http\.users\.u\.rights\.N: there is no right "reed"\. Choose among read, write, manage, browse, exchange/,
     ],
     [
       'for an exchange that cannot run',

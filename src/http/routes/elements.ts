@@ -1,4 +1,3 @@
-import { Type } from 'typebox';
 import { momentIn } from '../../broker/engine-time.ts';
 import { EXPIRY, needs, needsExpiry } from '../../broker/needs.ts';
 import type { Queue } from '../../broker/queue.ts';
@@ -9,6 +8,7 @@ import { contentFingerprint } from '../../model/fingerprint.ts';
 import { checkHeaders } from '../../model/headers.ts';
 import { LIMITS } from '../../model/limits.ts';
 import { quote } from '../../util/quote.ts';
+import { Type } from '../../util/schema.ts';
 import type { HttpCall } from '../call.ts';
 import {
   checkOpaque,

@@ -1,5 +1,4 @@
 import { setImmediate as turn } from 'node:timers/promises';
-import { Type } from 'typebox';
 import { refusal, type User } from '../../access/user.ts';
 import type { LoopIds } from '../../exchange/cycles.ts';
 import { MAX_LOOP_LENGTH, MAX_LOOPS } from '../../exchange/cycles.ts';
@@ -15,6 +14,7 @@ import type { ExchangeRecord } from '../../exchange/record.ts';
 import { notFound } from '../../exchange/registry.ts';
 import { QuaysideError } from '../../model/errors.ts';
 import { checkName } from '../../model/names.ts';
+import { Type } from '../../util/schema.ts';
 import type { HttpCall } from '../call.ts';
 import { readJson } from '../json-body.ts';
 import { itemsAfter, joined, listingForm, NEXT_LINK, pageOf, paging } from '../listing.ts';
@@ -51,8 +51,8 @@ const record = {
     reserve: Type.Optional(Type.Boolean()),
   }),
   cid: Type.String(),
-  pending_acks: Type.Record(Type.String(), Type.Object({ t: Moment, id: Type.String() })),
-  pending_tids: Type.Record(Type.String(), Moment),
+  pending_acks: Type.Record(Type.Object({ t: Moment, id: Type.String() })),
+  pending_tids: Type.Record(Moment),
   wsize: Type.Integer(),
   stopped: Type.Union([Type.Boolean(), Type.Null()]),
   version: Type.Optional(Type.String()),
@@ -86,7 +86,7 @@ const record = {
 /** Spec 2.4, and what we add to it. */
 const ExchangeInformation = named('ExchangeInformation', Type.Object(record));
 
-const ExchangesById = named('ExchangesById', Type.Record(Type.String(), ExchangeInformation));
+const ExchangesById = named('ExchangesById', Type.Record(ExchangeInformation));
 
 const ExchangeArray = named(
   'ExchangeArray',
@@ -123,7 +123,7 @@ const ExchangeTrial = named(
         mature: Type.Union([Moment, Type.Null()]),
         delay: Type.Union([Type.Number(), Type.Null()]),
         tries: Type.Union([Count, Type.Null()]),
-        hdrs: Type.Record(Type.String(), Type.String()),
+        hdrs: Type.Record(Type.String()),
         payload: Type.String(),
         payload_encoding: Type.Union([Type.Literal('text'), Type.Literal('base64')]),
       }),
@@ -184,7 +184,7 @@ const ExchangeTrialRequest = named(
           {
             id: Type.Optional(Type.String({ minLength: 1, maxLength: 64 })),
             payload: Type.Optional(Type.Unknown({ description: 'Text, or any JSON.' })),
-            hdrs: Type.Optional(Type.Record(Type.String(), Type.String())),
+            hdrs: Type.Optional(Type.Record(Type.String())),
             tries: Type.Optional(Count),
             mature: Type.Optional(Type.Number({ minimum: 0, description: 'Unix time in seconds.' })),
           },

@@ -1,8 +1,8 @@
-import { Type } from 'typebox';
 import type { Namespace } from '../../broker/namespace.ts';
 import type { QueueRecord } from '../../broker/record.ts';
 import { invalidParameter, namespaceNotFound, QuaysideError } from '../../model/errors.ts';
 import { quote } from '../../util/quote.ts';
+import { Type } from '../../util/schema.ts';
 import type { HttpCall } from '../call.ts';
 import {
   itemsAfter,
@@ -22,7 +22,7 @@ import { QueueInformation } from './queues.ts';
 
 const NamespaceNames = Type.Array(Type.String());
 
-const QueuesByName = named('QueuesByName', Type.Record(Type.String(), QueueInformation));
+const QueuesByName = named('QueuesByName', Type.Record(QueueInformation));
 
 const QueueArray = named(
   'QueueArray',

@@ -1,4 +1,4 @@
-import Type from 'typebox';
+import { Type } from '../../util/schema.ts';
 import type { HttpCall } from '../call.ts';
 import { openApi } from '../openapi.ts';
 import { NODE_CHECK, type ReadyReport } from '../options.ts';
@@ -35,7 +35,7 @@ const Readiness = named(
   'Readiness',
   Type.Object({
     status: Type.Union([Type.Literal('ready'), Type.Literal('not ready')]),
-    checks: Type.Optional(Type.Record(Type.String(), Type.String())),
+    checks: Type.Optional(Type.Record(Type.String())),
     nodes: Type.Optional(Nodes),
   }),
 );

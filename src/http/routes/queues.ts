@@ -1,7 +1,7 @@
-import { Type } from 'typebox';
 import { invalidParameter } from '../../model/errors.ts';
 import { checkName } from '../../model/names.ts';
 import { quote } from '../../util/quote.ts';
+import { Type } from '../../util/schema.ts';
 import { group } from '../parameters.ts';
 import { type Route, route } from '../route.ts';
 import { Count, Moment, named } from '../schemas.ts';
@@ -51,13 +51,10 @@ export const QueueInformation = named(
         opts: Type.Object({ url: Type.String(), coll: Type.String() }),
       }),
     }),
-    stats: Type.Intersect([
-      Counters,
-      Type.Object({ groups: Type.Optional(Type.Record(Type.String(), Counters)) }),
-    ]),
+    stats: Type.Intersect([Counters, Type.Object({ groups: Type.Optional(Type.Record(Counters)) })]),
     paused: Type.Boolean(),
     ...sizes,
-    groups: Type.Optional(Type.Record(Type.String(), Type.Object(sizes))),
+    groups: Type.Optional(Type.Record(Type.Object(sizes))),
   }),
 );
 

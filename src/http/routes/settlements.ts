@@ -1,7 +1,7 @@
-import { Type } from 'typebox';
 import { needs, needsExpiry } from '../../broker/needs.ts';
 import { FINISH, type Receipt } from '../../broker/queue.ts';
 import { LIMITS } from '../../model/limits.ts';
+import { Type } from '../../util/schema.ts';
 import type { HttpCall } from '../call.ts';
 import { checkOpaque, group, opaque, prefersRepresentation, text, whole } from '../parameters.ts';
 import { type Route, route } from '../route.ts';

@@ -1,0 +1,173 @@
+/**
+ * JSON Schema as this project uses it: built with types that TypeScript knows, for OpenAPI and the configuration, and
+ * checked by {@link schemaErrors}. A library for the whole of JSON Schema was most of the files that a start loaded.
+ */
+
+declare const VALUE: unique symbol;
+const OPTIONAL = Symbol('optional');
+
+/** A JSON Schema whose values have the type `T`. */
+export interface Schema<T = unknown> {
+  /** No such member exists: it carries the type alone. */
+  readonly [VALUE]?: T;
+  readonly [OPTIONAL]?: true;
+  readonly type?: string;
+  readonly const?: unknown;
+  readonly enum?: readonly unknown[];
+  readonly properties?: Properties;
+  readonly required?: readonly string[];
+  /** By pattern, as maps are written: one entry, which fits each key. */
+  readonly patternProperties?: Properties;
+  readonly additionalProperties?: boolean;
+  readonly items?: Schema;
+  readonly anyOf?: readonly Schema[];
+  readonly allOf?: readonly Schema[];
+  readonly minimum?: number;
+  readonly maximum?: number;
+  readonly exclusiveMinimum?: number;
+  readonly minLength?: number;
+  readonly maxLength?: number;
+  readonly pattern?: string;
+  readonly minItems?: number;
+  readonly maxItems?: number;
+  readonly minProperties?: number;
+}
+
+export type Properties = Readonly<Record<string, Schema>>;
+
+/** A member that may be absent. */
+export type OptionalSchema<T> = Schema<T> & { readonly [OPTIONAL]: true };
+
+/** The type of the values of a schema. */
+export type Static<S> = S extends Schema<infer T> ? T : never;
+
+type OptionalKeys<P> = { [K in keyof P]: P[K] extends { readonly [OPTIONAL]: true } ? K : never }[keyof P];
+type ObjectOf<P> = Flat<
+  { [K in Exclude<keyof P, OptionalKeys<P>>]: Static<P[K]> } & { [K in OptionalKeys<P>]?: Static<P[K]> }
+>;
+type Flat<T> = { [K in keyof T]: T[K] };
+type All<S> = S extends readonly [infer First, ...infer Rest] ? Static<First> & All<Rest> : unknown;
+
+/** Any further keywords: `default`, `description`, bounds, and those of our own. */
+type Keywords = Readonly<Record<string, unknown>>;
+
+const EVERY_KEY = '^.*$';
+
+/** Builders by JSON Schema's own words. Each takes further keywords last. */
+export const Type = {
+  String: (more: Keywords = {}): Schema<string> => ({ type: 'string', ...more }),
+  Integer: (more: Keywords = {}): Schema<number> => ({ type: 'integer', ...more }),
+  Number: (more: Keywords = {}): Schema<number> => ({ type: 'number', ...more }),
+  Boolean: (more: Keywords = {}): Schema<boolean> => ({ type: 'boolean', ...more }),
+  Null: (): Schema<null> => ({ type: 'null' }),
+  Unknown: (more: Keywords = {}): Schema<unknown> => ({ ...more }),
+  Literal: <const T extends string | boolean>(value: T, more: Keywords = {}): Schema<T> => ({
+    type: typeof value,
+    const: value,
+    ...more,
+  }),
+  Enum: <const T extends string>(values: readonly T[], more: Keywords = {}): Schema<T> => ({
+    enum: values,
+    ...more,
+  }),
+  Array: <T>(items: Schema<T>, more: Keywords = {}): Schema<T[]> => ({ type: 'array', items, ...more }),
+  /** A map with keys of any name. */
+  Record: <T>(values: Schema<T>, more: Keywords = {}): Schema<Record<string, T>> => ({
+    type: 'object',
+    patternProperties: { [EVERY_KEY]: values },
+    ...more,
+  }),
+  Object: <P extends Properties>(properties: P, more: Keywords = {}): Schema<ObjectOf<P>> => {
+    const required = Object.keys(properties).filter((key) => properties[key]?.[OPTIONAL] !== true);
+    return { type: 'object', ...(required.length > 0 && { required }), properties, ...more };
+  },
+  Optional: <T>(schema: Schema<T>): OptionalSchema<T> => ({ ...schema, [OPTIONAL]: true }),
+  Union: <const S extends readonly Schema[]>(anyOf: S, more: Keywords = {}): Schema<Static<S[number]>> => ({
+    anyOf,
+    ...more,
+  }),
+  Intersect: <const S extends readonly Schema[]>(allOf: S, more: Keywords = {}): Schema<All<S>> => ({
+    allOf,
+    ...more,
+  }),
+} as const;
+
+/** A value that does not fit: `missing` and `unknown` name the key of the object. */
+export interface SchemaError {
+  readonly path: readonly string[];
+  readonly rule: 'missing' | 'unknown' | 'pattern' | 'other';
+}
+
+/** Every place of a tree that does not fit its schema, each once; nothing below a value of the wrong type. */
+export function schemaErrors(schema: Schema, value: unknown, path: readonly string[] = []): SchemaError[] {
+  if (typeof value === 'string') return stringErrors(schema, value, path);
+  const isRight = fitsType(schema, value) && fitsBounds(schema, value);
+  if (!isRight) return [{ path, rule: 'other' }];
+  if (Array.isArray(value)) {
+    const { items = {} } = schema;
+    return value.flatMap((item, i) => schemaErrors(items, item, [...path, String(i)]));
+  }
+  if (typeof value !== 'object' || value === null) return [];
+  return memberErrors(schema, value as Readonly<Record<string, unknown>>, path);
+}
+
+function stringErrors(schema: Schema, value: string, path: readonly string[]): SchemaError[] {
+  const { minLength = 0, maxLength = Number.POSITIVE_INFINITY, pattern } = schema;
+  const isRight = fitsType(schema, value) && value.length >= minLength && value.length <= maxLength;
+  if (!isRight) return [{ path, rule: 'other' }];
+  return pattern === undefined || new RegExp(pattern, 'u').test(value) ? [] : [{ path, rule: 'pattern' }];
+}
+
+function memberErrors(
+  { properties = {}, patternProperties = {}, required = [], additionalProperties = true }: Schema,
+  value: Readonly<Record<string, unknown>>,
+  path: readonly string[],
+): SchemaError[] {
+  const [ofMap] = Object.values(patternProperties);
+  const missing = required.filter((key) => !Object.hasOwn(value, key));
+  return [
+    ...missing.map((key): SchemaError => ({ path: [...path, key], rule: 'missing' })),
+    ...Object.entries(value).flatMap(([key, inner]): SchemaError[] => {
+      const at = [...path, key];
+      const schema = Object.hasOwn(properties, key) ? properties[key] : ofMap;
+      if (schema !== undefined) return schemaErrors(schema, inner, at);
+      return additionalProperties ? [] : [{ path: at, rule: 'unknown' }];
+    }),
+  ];
+}
+
+function fitsType(schema: Schema, value: unknown): boolean {
+  const { const: literal = value, enum: values = [value], anyOf, allOf = [] } = schema;
+  const fits = (part: Schema): boolean => schemaErrors(part, value).length === 0;
+  if (value !== literal || !values.includes(value) || !allOf.every(fits)) return false;
+  if (anyOf !== undefined && !anyOf.some(fits)) return false;
+  switch (schema.type) {
+    case undefined:
+      return true;
+    case 'integer':
+      return Number.isInteger(value);
+    case 'number':
+      return Number.isFinite(value);
+    case 'null':
+      return value === null;
+    case 'array':
+      return Array.isArray(value);
+    case 'object':
+      return typeof value === 'object' && value !== null && !Array.isArray(value);
+    default:
+      return typeof value === schema.type;
+  }
+}
+
+function fitsBounds(schema: Schema, value: unknown): boolean {
+  if (typeof value === 'number') {
+    const { minimum = value, maximum = value, exclusiveMinimum = Number.NEGATIVE_INFINITY } = schema;
+    return value >= minimum && value <= maximum && value > exclusiveMinimum;
+  }
+  if (Array.isArray(value)) {
+    const { minItems = 0, maxItems = value.length } = schema;
+    return value.length >= minItems && value.length <= maxItems;
+  }
+  const { minProperties = 0 } = schema;
+  return typeof value !== 'object' || value === null || Object.keys(value).length >= minProperties;
+}
