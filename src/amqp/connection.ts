@@ -55,7 +55,7 @@ export class AmqpConnection extends ClientSession<SentTicket, SettleTicket> impl
     this.bodyLimit = options.bodyLimit;
     this.messageBytes = options.bodyLimit + AMQP_LIMITS.sectionBytes;
     this.writer = new AmqpWriter(socket, this.writerOptions);
-    this.#saslLogin = new SaslLogin(authenticator, options.anonymousUser, arrival.address, (frame) =>
+    this.#saslLogin = new SaslLogin(authenticator, options.anonymousUser, arrival, (frame) =>
       this.send(frame, null),
     );
     this.#endpoint = new ConnectionEndpoint(this, {

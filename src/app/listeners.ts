@@ -1,3 +1,4 @@
+import { X509Certificate } from 'node:crypto';
 import { lstatSync, rmSync } from 'node:fs';
 import { readFile, stat } from 'node:fs/promises';
 import { type AddressInfo, connect } from 'node:net';
@@ -71,18 +72,19 @@ export async function readCertificate(
   errorAt: ErrorAt,
   warn: (message: string) => void,
 ): Promise<TlsMaterial | null> {
-  const { tls } = config[name];
+  const tls: { readonly cert: string; readonly key: string; readonly clientCa?: string } | undefined =
+    config[name].tls;
   if (tls === undefined) return null;
   const hint = 'Name PEM files that belong together and that this user may read';
-  const read = async (option: 'cert' | 'key'): Promise<string> => {
+  const read = async (option: 'cert' | 'key' | 'clientCa', file: string): Promise<string> => {
     try {
-      return await readFile(tls[option], 'utf8');
+      return await readFile(file, 'utf8');
     } catch (error) {
       const { code } = error as NodeJS.ErrnoException;
-      throw errorAt([name, 'tls', option], `${tls[option]} cannot be read (${code})`, hint);
+      throw errorAt([name, 'tls', option], `${file} cannot be read (${code})`, hint);
     }
   };
-  const [cert, key] = await Promise.all([read('cert'), read('key')]);
+  const [cert, key] = await Promise.all([read('cert', tls.cert), read('key', tls.key)]);
   try {
     createSecureContext({ cert, key });
   } catch (error) {
@@ -92,7 +94,27 @@ export async function readCertificate(
   if (process.platform !== 'win32' && ((await stat(tls.key)).mode & 0o007) !== 0) {
     warn(`everybody on this machine may read ${tls.key}; run chmod 600 on it`);
   }
-  return { cert, key };
+  if (tls.clientCa === undefined) return { cert, key };
+  const clientCa = await read('clientCa', tls.clientCa);
+  checkAuthorities(clientCa, (problem) =>
+    errorAt([name, 'tls', 'clientCa'], `${tls.clientCa} ${problem}`, 'Name a PEM file of certificates'),
+  );
+  return { cert, key, clientCa };
+}
+
+const PEM_CERTIFICATE = /-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----/gs;
+
+/** TLS itself would pass over what it cannot read, and then accept no client. */
+function checkAuthorities(pem: string, error: (problem: string) => Error): void {
+  const certificates = pem.match(PEM_CERTIFICATE) ?? [];
+  if (certificates.length === 0) throw error('has no certificate in it');
+  for (const [i, certificate] of certificates.entries()) {
+    try {
+      new X509Certificate(certificate);
+    } catch {
+      throw error(`cannot be used: its certificate ${i + 1} is damaged`);
+    }
+  }
 }
 
 /** A front end's server. */

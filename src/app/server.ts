@@ -346,13 +346,14 @@ function changedOptions(before: Config, after: Config): string[] {
   return differences(restartOptions(before), restartOptions(after)).map(pathText);
 }
 
-/** What takes a restart. Of a certificate that is whether there is one. */
+/** What takes a restart. Of certificates that is which there are. */
 function restartOptions({ http: { users, tls, ...http }, stomp, amqp, ...config }: Config): object {
+  const namesOf = (files: object | undefined): string[] | undefined => files && Object.keys(files).sort();
   return {
     ...config,
-    http: { ...http, tls: tls !== undefined },
-    stomp: { ...stomp, tls: stomp.tls !== undefined },
-    amqp: { ...amqp, tls: amqp.tls !== undefined },
+    http: { ...http, tls: namesOf(tls) },
+    stomp: { ...stomp, tls: namesOf(stomp.tls) },
+    amqp: { ...amqp, tls: namesOf(amqp.tls) },
   };
 }
 

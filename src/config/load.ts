@@ -178,5 +178,6 @@ function withAbsoluteFiles(url: string, base: string): string {
 function withAbsoluteTls<T extends Pick<Config['http'], 'tls'>>(group: T, base: string): T {
   const { tls } = group;
   if (tls === undefined) return group;
-  return { ...group, tls: { cert: resolve(base, tls.cert), key: resolve(base, tls.key) } };
+  const files = Object.entries(tls).map(([name, file]) => [name, resolve(base, file)]);
+  return { ...group, tls: Object.fromEntries(files) };
 }

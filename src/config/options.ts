@@ -12,14 +12,15 @@ import { type Properties, type Static, Type } from '../util/schema.ts';
 const CLOSED = { additionalProperties: false };
 
 /** A certificate for a listener. */
-const tlsOptions = (description: string) =>
+const tlsOptions = <More extends Properties>(description: string, more: More) =>
   Type.Optional(
     Type.Object(
       {
         cert: Type.String({ minLength: 1, description: 'PEM file of the certificate chain' }),
         key: Type.String({ minLength: 1, description: 'PEM file of its private key' }),
+        ...more,
       },
-      { ...CLOSED, description: `${description}; both files are read again on SIGHUP` },
+      { ...CLOSED, description: `${description}; its files are read again on SIGHUP` },
     ),
   );
 
@@ -42,6 +43,7 @@ const frontEndOptions = <More extends Properties>(
   path: string,
   customaryPort: number,
   tooLarge: string,
+  certificateLogin: string,
   more: More,
 ) =>
   Type.Object(
@@ -65,7 +67,14 @@ const frontEndOptions = <More extends Properties>(
         default: 10_000,
         description: 'connections kept at once; further ones are closed',
       }),
-      tls: tlsOptions(`serves ${name} over TLS (1.2 and up)`),
+      tls: tlsOptions(`serves ${name} over TLS (1.2 and up)`, {
+        clientCa: Type.Optional(
+          Type.String({
+            minLength: 1,
+            description: `PEM file of the authorities that sign client certificates: whose certificate has the name of a user of \`http.users\` as its common name (CN) logs in as that user, ${certificateLogin}; without it clients are asked for no certificate`,
+          }),
+        ),
+      }),
       insecure: INSECURE,
       trustedProxies: Type.Array(Type.String(), {
         default: [],
@@ -86,6 +95,7 @@ const StompOptions = frontEndOptions(
   '/stomp',
   61613,
   'largest body of a SEND, bytes; larger ones end the session with an ERROR',
+  'if CONNECT has neither login nor passcode',
   {
     trailingNewline: Type.Boolean({
       default: true,
@@ -100,6 +110,7 @@ const AmqpOptions = frontEndOptions(
   '/amqp',
   5672,
   'largest body of a message, bytes; larger ones are rejected',
+  'by SASL EXTERNAL',
   {
     anonymousUser: Type.Optional(
       Type.String({
@@ -175,7 +186,7 @@ const HttpOptions = Type.Object(
       description:
         'users by name; the short form `name: password` is meant for trials. Without any, the first start makes an administrator',
     }),
-    tls: tlsOptions('serves HTTPS (TLS 1.2 and up)'),
+    tls: tlsOptions('serves HTTPS (TLS 1.2 and up)', {}),
     insecure: INSECURE,
     allowedOrigins: Type.Array(
       Type.String({ pattern: '^https?://[^/]+$', hint: 'Write it as https://jobs.example' }),

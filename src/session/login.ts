@@ -1,6 +1,8 @@
 import type { Authenticator, User } from '../access/user.ts';
 import { QuaysideError } from '../model/errors.ts';
 import { textOfBytes } from '../util/byte-text.ts';
+import { quote } from '../util/quote.ts';
+import type { ClientCertificate } from './client-certificate.ts';
 
 /** A name and a password as bytes, one character for each. */
 export interface Credentials {
@@ -26,4 +28,20 @@ export async function authenticate(
   }
   const basic = `Basic ${Buffer.from(`${login}:${passcode}`, 'latin1').toString('base64')}`;
   return authenticator.recall(basic) ?? authenticator.loginBasic(basic, address);
+}
+
+/**
+ * The user whom the client's certificate names.
+ * @throws QuaysideError `unauthorized` if it has none that counts, or there is no such user
+ */
+export function certifiedUser(authenticator: Authenticator, certificate: ClientCertificate): User {
+  if (certificate.name === null) {
+    throw new QuaysideError('unauthorized', `A login by client certificate failed: ${certificate.error}.`);
+  }
+  const user = authenticator.userNamed(certificate.name);
+  if (user !== null) return user;
+  throw new QuaysideError(
+    'unauthorized',
+    `There is no user ${quote(certificate.name)}, whom the client's certificate names.`,
+  );
 }

@@ -1,11 +1,17 @@
+import { constants } from 'node:crypto';
 import { type AddressInfo, createServer, type Server, type Socket } from 'node:net';
-import { createServer as createTlsServer, type Server as TlsServer } from 'node:tls';
+import {
+  createServer as createTlsServer,
+  type SecureContextOptions,
+  type Server as TlsServer,
+} from 'node:tls';
 import type { RenewUser } from '../access/user.ts';
 import { shuttingDown } from '../broker/waiting-limit.ts';
 import { QuaysideError } from '../model/errors.ts';
 import { LineLimit } from '../util/line-limit.ts';
 import type { Service } from '../util/service.ts';
 import { TCP_KEEP_ALIVE_MS, TLS_HANDSHAKE_MS, TLS_VERSION, type TlsMaterial } from '../util/sockets.ts';
+import { type ClientCertificate, readClientCertificate } from './client-certificate.ts';
 import { type SessionCounts, zeroCounts } from './counts.ts';
 import type { SessionParts } from './options.ts';
 import { readProxyHeader } from './proxy-header.ts';
@@ -27,6 +33,7 @@ export interface Arrival {
   readonly id: string;
   /** Of the client, even if a proxy is in front of it. */
   readonly address: string;
+  readonly certificate: ClientCertificate;
   readonly counts: SessionCounts;
   readonly lineLimits: LineLimits;
 }
@@ -84,8 +91,15 @@ export class SessionServer implements Service {
     this.#tls =
       tls === null
         ? null
-        : createTlsServer({ ...tls, ...TLS_VERSION, handshakeTimeout: TLS_HANDSHAKE_MS }, (socket) =>
-            this.#admit(socket),
+        : createTlsServer(
+            {
+              ...this.#contextOptions(tls),
+              requestCert: tls.clientCa !== undefined,
+              // A client without a certificate that is accepted may log in with a password.
+              rejectUnauthorized: false,
+              handshakeTimeout: TLS_HANDSHAKE_MS,
+            },
+            (socket) => this.#admit(socket),
           );
   }
 
@@ -124,7 +138,7 @@ export class SessionServer implements Service {
 
   /** Uses another certificate for connections from now on. @throws Error where it cannot be read */
   reloadTls(tls: TlsMaterial): void {
-    this.#tls?.setSecureContext({ ...tls, ...TLS_VERSION });
+    this.#tls?.setSecureContext(this.#contextOptions(tls));
   }
 
   /** Users were reloaded: sessions end if their user is gone or may no longer read what they read. */
@@ -148,6 +162,14 @@ export class SessionServer implements Service {
     this.#sockets.add(socket);
     socket.on('close', () => this.#sockets.delete(socket));
     this.#begin(socket, address);
+  }
+
+  #contextOptions({ cert, key, clientCa }: TlsMaterial): SecureContextOptions {
+    const options = { cert, key, ...TLS_VERSION };
+    if (this.#parts.options.tls?.clientCa === undefined) return options;
+    // Without `ca` those would be trusted that sign the world's websites. Without tickets no session is resumed, so each
+    // connection has its certificate checked, and by the authorities of now.
+    return { ...options, ca: clientCa ?? [], secureOptions: constants.SSL_OP_NO_TICKET };
   }
 
   #connected(socket: Socket): void {
@@ -206,6 +228,7 @@ export class SessionServer implements Service {
     const session = this.#openSession(socket, {
       id,
       address,
+      certificate: readClientCertificate(socket),
       counts: this.counts,
       lineLimits: this.#lineLimits,
     });

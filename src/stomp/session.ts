@@ -1,5 +1,7 @@
+import type { User } from '../access/user.ts';
+import type { ClientCertificate } from '../session/client-certificate.ts';
 import { ClientSession } from '../session/client-session.ts';
-import { authenticate } from '../session/login.ts';
+import { authenticate, certifiedUser } from '../session/login.ts';
 import { returnOutstanding } from '../session/outstanding.ts';
 import type { Arrival } from '../session/server.ts';
 import type { ClientSocket } from '../session/socket-writer.ts';
@@ -26,6 +28,7 @@ export class StompSession extends ClientSession<string, string> {
   readonly transactions: Transactions;
   readonly #parts: StompParts;
   readonly #parser: FrameParser;
+  readonly #certificate: ClientCertificate;
   /** Null before the login. */
   #version: Version | null = null;
 
@@ -34,6 +37,7 @@ export class StompSession extends ClientSession<string, string> {
     const { bodyLimit, trailingNewline, loginTimeoutMs } = parts.options;
     const { headBytes, headers } = STOMP_LIMITS;
     this.#parts = parts;
+    this.#certificate = arrival.certificate;
     this.#parser = new FrameParser({ headBytes, headers, bodyBytes: bodyLimit });
     this.writer = new StompWriter(socket, this.writerOptions, trailingNewline);
     this.subscriptions = new Subscriptions(this);
@@ -170,10 +174,16 @@ export class StompSession extends ClientSession<string, string> {
       this.fail(malformed(message, 'accept-version'), { versions: VERSIONS });
       return;
     }
+    this.login(this.#authenticate(request), () => this.#open(version, request));
+  }
+
+  /** @throws QuaysideError */
+  async #authenticate(request: ConnectRequest): Promise<User> {
+    const { authenticator } = this.#parts;
+    const isNameless = request.login === '' && request.passcode === '';
+    if (isNameless && this.#certificate.name !== null) return certifiedUser(authenticator, this.#certificate);
     const need = 'CONNECT needs the login and passcode of a user.';
-    this.login(authenticate(this.#parts.authenticator, request, this.origin.address, need), () =>
-      this.#open(version, request),
-    );
+    return authenticate(authenticator, request, this.origin.address, need);
   }
 
   #open(version: Version, { canSendMs, wantsMs }: ConnectRequest): void {

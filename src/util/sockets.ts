@@ -2,6 +2,8 @@
 export interface TlsMaterial {
   readonly cert: string;
   readonly key: string;
+  /** Certificates of the authorities that sign those of clients; without them, clients are asked for none. */
+  readonly clientCa?: string;
 }
 
 /** What every listener requires of its clients. */

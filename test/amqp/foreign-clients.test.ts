@@ -1,7 +1,14 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
+import { CertificateAuthority } from '../support/certificate.ts';
 import { TcpProxy } from '../support/tcp-proxy.ts';
-import { type DrivenClient, type ForeignLibrary, LIBRARIES, makeListenerTls } from './foreign/driven.ts';
+import {
+  type DrivenClient,
+  type ForeignLibrary,
+  LIBRARIES,
+  makeListenerTls,
+  startWithCertificate,
+} from './foreign/driven.ts';
 import { AmqpNode, until } from './node.ts';
 
 // Libraries that other people wrote, in two languages other than rhea's JavaScript, each put through the same suite.
@@ -192,3 +199,26 @@ function foreignSuite(library: ForeignLibrary): void {
     }
   });
 }
+
+describe('python3-qpid-proton with a client certificate', { timeout: PATIENCE_MS }, () => {
+  it('logs in by SASL EXTERNAL, with the rights of the user whom it names, or not at all', async () => {
+    const tls = makeListenerTls();
+    const authority = new CertificateAuthority();
+    const node = await AmqpNode.start({ options: { tls: { ...tls, clientCa: authority.cert } } });
+    const reader = startWithCertificate(authority.sign('/CN=reader'));
+    const nobody = startWithCertificate(authority.sign('/CN=nobody'));
+    try {
+      await node.insert('certified', 'for your eyes');
+      await reader.open(node.port, { scheme: 'amqps' });
+      await reader.receive('N/certified', 1);
+      assert.equal((await reader.next()).body.toString(), 'for your eyes');
+      await reader.settle('accepted');
+      await assert.rejects(reader.send('N/certified', Buffer.from('x')), /unauthorized-access/);
+      await assert.rejects(nobody.open(node.port, { scheme: 'amqps' }), /auth/i);
+    } finally {
+      await reader.end();
+      await nobody.end();
+      await node.stop();
+    }
+  });
+});

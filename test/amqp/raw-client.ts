@@ -1,5 +1,6 @@
 import { once } from 'node:events';
 import { connect, type Socket } from 'node:net';
+import { type ConnectionOptions, connect as connectTls } from 'node:tls';
 import { PERFORMATIVES } from './wire.ts';
 
 /** What a server said: a protocol header, or a frame. */
@@ -43,6 +44,15 @@ export class RawClient {
   static async open(port: number): Promise<RawClient> {
     const client = new RawClient(connect({ port, host: '127.0.0.1', allowHalfOpen: true }));
     await once(client.socket, 'connect');
+    return client;
+  }
+
+  /** Over TLS. */
+  static async openTls(port: number, options: ConnectionOptions): Promise<RawClient> {
+    const client = new RawClient(
+      connectTls({ port, host: '127.0.0.1', servername: 'localhost', ...options }),
+    );
+    await once(client.socket, 'secureConnect');
     return client;
   }
 

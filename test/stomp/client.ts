@@ -56,12 +56,16 @@ export class StompClient {
     socket.on('close', ended);
   }
 
-  static async open(port: number, options: { ca?: string } = {}): Promise<StompClient> {
+  /** @param options for TLS, if there are any; `cert` and `key` are the client's own */
+  static async open(
+    port: number,
+    options: { ca?: string; cert?: string; key?: string } = {},
+  ): Promise<StompClient> {
     const { ca } = options;
     const socket =
       ca === undefined
         ? connectTcp({ port, host: '127.0.0.1', allowHalfOpen: true })
-        : connectTls({ port, host: '127.0.0.1', ca, servername: 'localhost' });
+        : connectTls({ port, host: '127.0.0.1', servername: 'localhost', ...options });
     await once(socket, ca === undefined ? 'connect' : 'secureConnect');
     return new StompClient(socket);
   }

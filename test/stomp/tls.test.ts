@@ -5,7 +5,7 @@ import { Duplex } from 'node:stream';
 import { after, before, describe, it } from 'node:test';
 import { connect, type TLSSocket } from 'node:tls';
 import { sampleBody } from '../support/bodies.ts';
-import { makeCertificate } from '../support/certificate.ts';
+import { CertificateAuthority, makeCertificate } from '../support/certificate.ts';
 import { StompClient } from './client.ts';
 import { readSlowly, StompNode, until } from './node.ts';
 
@@ -117,6 +117,38 @@ describe('STOMP over TLS', () => {
     await stopped;
     late.destroy();
     await other.stop();
+  });
+
+  it('logs a client in by its certificate if CONNECT has neither login nor passcode', async () => {
+    const authority = new CertificateAuthority();
+    const other = await StompNode.start({ options: { tls: { ...first, clientCa: authority.cert } } });
+    const open = (subject: string): Promise<StompClient> =>
+      StompClient.open(other.port, { ca: first.cert, ...authority.sign(subject) });
+    const none = { login: null, passcode: null };
+
+    try {
+      const reader = await open('/CN=reader');
+      await reader.connect(none);
+      await reader.ask('SUBSCRIBE', { destination: '/q/N/c', id: 's' });
+      reader.send('SEND', { destination: '/q/N/c' }, 'x');
+      await reader.expectError('forbidden');
+
+      const named = await open('/CN=reader');
+      named.send('CONNECT', { login: 'reader', passcode: 'wrong' });
+      await named.expectError('unauthorized');
+      const nobody = await open('/CN=nobody');
+      nobody.send('CONNECT');
+      assert.match((await nobody.expectError('unauthorized')).body.toString(), /no user "nobody"/);
+      const foreign = new CertificateAuthority().sign('/CN=test');
+      const stranger = await StompClient.open(other.port, { ca: first.cert, ...foreign });
+      stranger.send('CONNECT');
+      assert.match(
+        (await stranger.expectError('unauthorized')).body.toString(),
+        /needs the login and passcode/,
+      );
+    } finally {
+      await other.stop();
+    }
   });
 
   const handshake = (options: object): Promise<TLSSocket> =>

@@ -1,5 +1,5 @@
 import { execFileSync } from 'node:child_process';
-import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
@@ -14,13 +14,65 @@ export function writeCertificate(files: { cert: string; key: string }, commonNam
 }
 
 /** The same in memory. */
-export function makeCertificate(): { cert: string; key: string } {
+export function makeCertificate(commonName?: string): { cert: string; key: string } {
   const folder = mkdtempSync(join(tmpdir(), 'quayside-certificate-'));
   try {
     const files = { cert: join(folder, 'cert.pem'), key: join(folder, 'key.pem') };
-    writeCertificate(files);
+    writeCertificate(files, commonName);
     return { cert: readFileSync(files.cert, 'utf8'), key: readFileSync(files.key, 'utf8') };
   } finally {
     rmSync(folder, { recursive: true });
+  }
+}
+
+/** What a client proves who it is by. */
+export interface ClientIdentity {
+  readonly cert: string;
+  readonly key: string;
+}
+
+/** Signs certificates of clients. */
+export class CertificateAuthority {
+  /** Of the authority itself, PEM. */
+  readonly cert: string;
+  readonly #key: string;
+
+  constructor() {
+    ({ cert: this.cert, key: this.#key } = makeCertificate());
+  }
+
+  /**
+   * @param subject such as `/CN=test`
+   * @param days for how many it is valid from now on; negative: it has expired
+   * @param usage of the key, of which a client needs `clientAuth`
+   */
+  sign(subject: string, { days = 2, usage = 'clientAuth' } = {}): ClientIdentity {
+    const folder = mkdtempSync(join(tmpdir(), 'quayside-certificate-'));
+    const file = (name: string): string => join(folder, name);
+    const openssl = (...words: readonly string[]): void => {
+      execFileSync('openssl', words, { stdio: 'pipe' });
+    };
+    try {
+      writeFileSync(file('ca.pem'), this.cert);
+      writeFileSync(file('ca.key'), this.#key);
+      writeFileSync(file('extensions'), `basicConstraints=CA:FALSE\nextendedKeyUsage=${usage}\n`);
+      const request = ['-subj', subject, '-keyout', file('key'), '-out', file('csr')];
+      openssl('req', '-nodes', '-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:prime256v1', ...request);
+      const signer = ['-CA', file('ca.pem'), '-CAkey', file('ca.key'), '-days', String(days)];
+      openssl(
+        'x509',
+        '-req',
+        '-in',
+        file('csr'),
+        ...signer,
+        '-extfile',
+        file('extensions'),
+        '-out',
+        file('cert'),
+      );
+      return { cert: readFileSync(file('cert'), 'utf8'), key: readFileSync(file('key'), 'utf8') };
+    } finally {
+      rmSync(folder, { recursive: true });
+    }
   }
 }

@@ -3,7 +3,7 @@ import { readFileSync } from 'node:fs';
 import { after, before, describe, it } from 'node:test';
 import rhea from 'rhea';
 import { AmqpClient, textOf } from '../amqp/client.ts';
-import { writeCertificate } from '../support/certificate.ts';
+import { CertificateAuthority, writeCertificate } from '../support/certificate.ts';
 import { Folder, type Program } from './program.ts';
 
 const USERS = { test1: 'test1' };
@@ -117,6 +117,38 @@ describe('AMQP in the server', () => {
     assert.equal(textOf(await (await client.receiver('N/a', {}, 1)).next()), 'secret');
     await client.close();
     assert.equal(await program.stop(), 0);
+  });
+
+  it('logs clients in by certificates of the authorities in a file, which are read again on SIGHUP', async () => {
+    writeCertificate({ cert: folder.file('cert.pem'), key: folder.file('key.pem') });
+    const ca = readFileSync(folder.file('cert.pem'), 'utf8');
+    const first = new CertificateAuthority();
+    const second = new CertificateAuthority();
+    const start = (): Promise<Program> =>
+      serve('certificates.json', { port: 0, tls: { cert: 'cert.pem', key: 'key.pem', clientCa: 'ca.pem' } });
+    const open = (program: Program, authority: CertificateAuthority): Promise<AmqpClient> =>
+      AmqpClient.open(portOf(program), '', {
+        ...{ transport: 'tls', ca, host: 'localhost', ...authority.sign('/CN=test1') },
+        ...{ enable_sasl_external: true, username: undefined, password: undefined },
+      });
+
+    await folder.write('ca.pem', first.cert);
+    const program = await start();
+    await (await open(program, first)).close();
+    await assert.rejects(open(program, second));
+    await folder.write('ca.pem', first.cert + second.cert);
+    const lines = program.logged().length;
+    program.signal('SIGHUP');
+    await program.logs((all) => all.slice(lines).some(({ event }) => event === 'reload'));
+    await (await open(program, second)).close();
+    assert.equal(await program.stop(), 0);
+
+    for (const wrong of ['nothing of the kind', first.cert.replace(/\n.{20}/, '\n')]) {
+      await folder.write('ca.pem', wrong);
+      const { code, stderr } = await folder.run(['--config', 'certificates.json']);
+      assert.equal(code, 2);
+      assert.match(stderr, /amqp\.tls\.clientCa: .*ca\.pem (has no certificate|cannot be used)/);
+    }
   });
 });
 

@@ -1,7 +1,9 @@
 import type { Authenticator, User } from '../../access/user.ts';
 import { QuaysideError } from '../../model/errors.ts';
-import { authenticate, type Credentials } from '../../session/login.ts';
-import { quoteBytes } from '../../util/quote.ts';
+import type { ClientCertificate } from '../../session/client-certificate.ts';
+import { authenticate, type Credentials, certifiedUser } from '../../session/login.ts';
+import { bytesOfText } from '../../util/byte-text.ts';
+import { quote, quoteBytes } from '../../util/quote.ts';
 import { AMQP_LIMITS } from '../limits.ts';
 import { descriptorNumber, SASL } from './descriptors.ts';
 import { Fields } from './fields.ts';
@@ -22,6 +24,8 @@ export const SASL_CODE = {
 const PLAIN = 'PLAIN';
 /** RFC 4505. */
 const ANONYMOUS = 'ANONYMOUS';
+/** RFC 4422, appendix A. */
+const EXTERNAL = 'EXTERNAL';
 const NEED = 'SASL PLAIN needs the name and password of a user.';
 
 const CHALLENGE = saslChallengeFrame();
@@ -30,20 +34,24 @@ const CHALLENGE = saslChallengeFrame();
 export class SaslLogin {
   readonly #authenticator: Authenticator;
   readonly #anonymousUser: string | null;
-  readonly #address: string;
+  readonly #client: { readonly address: string; readonly certificate: ClientCertificate };
   readonly #send: (frame: Buffer) => void;
-  #isChallenged = false;
+  /** Whose response was asked for. */
+  #challenged: string | null = null;
 
-  /** @param anonymousUser as whom clients of ANONYMOUS act; null: it is not served */
+  /**
+   * @param anonymousUser as whom clients of ANONYMOUS act; null: it is not served
+   * @param client EXTERNAL is served if its certificate counts
+   */
   constructor(
     authenticator: Authenticator,
     anonymousUser: string | null,
-    address: string,
+    client: { readonly address: string; readonly certificate: ClientCertificate },
     send: (frame: Buffer) => void,
   ) {
     this.#authenticator = authenticator;
     this.#anonymousUser = anonymousUser;
-    this.#address = address;
+    this.#client = client;
     this.#send = send;
   }
 
@@ -53,7 +61,12 @@ export class SaslLogin {
   }
 
   get #mechanisms(): string[] {
-    return this.#anonymousUser === null ? [PLAIN] : [PLAIN, ANONYMOUS];
+    // The first is what some clients choose.
+    return [
+      ...(this.#client.certificate.name === null ? [] : [EXTERNAL]),
+      PLAIN,
+      ...(this.#anonymousUser === null ? [] : [ANONYMOUS]),
+    ];
   }
 
   /**
@@ -64,14 +77,15 @@ export class SaslLogin {
     const { mechanism, response } = this.#read(bytes, start, end);
     if (mechanism === ANONYMOUS) return Promise.resolve(this.#anonymous());
     if (response === null) {
-      if (this.#isChallenged) throw unauthorized(NEED);
-      this.#isChallenged = true;
+      if (this.#challenged !== null) throw unauthorized(NEED);
+      this.#challenged = mechanism;
       this.#send(CHALLENGE);
       return null;
     }
+    if (mechanism === EXTERNAL) return Promise.resolve(this.#external(response));
     const credentials = readPlain(response);
     if (credentials === null) throw unauthorized(NEED);
-    return authenticate(this.#authenticator, credentials, this.#address, NEED).catch(reject);
+    return authenticate(this.#authenticator, credentials, this.#client.address, NEED).catch(reject);
   }
 
   #anonymous(): User {
@@ -79,6 +93,20 @@ export class SaslLogin {
     const user = this.#authenticator.userNamed(name);
     if (user === null) throw unauthorized(`There is no user ${quoteBytes(name)} for SASL ANONYMOUS.`);
     return user;
+  }
+
+  /** @param response the user as whom the client acts; empty: the one whom its certificate names */
+  #external(response: Buffer): User {
+    try {
+      const user = certifiedUser(this.#authenticator, this.#client.certificate);
+      const authorizedAs = response.toString('latin1');
+      if (authorizedAs === '' || authorizedAs === bytesOfText(user.name)) return user;
+      throw unauthorized(
+        `The client's certificate names ${quote(user.name)}, who may not act as ${quoteBytes(authorizedAs)}.`,
+      );
+    } catch (error) {
+      return reject(error);
+    }
   }
 
   /** A `sasl-init`, or a `sasl-response` if one was asked for. @returns null for a response that it does not have */
@@ -92,16 +120,19 @@ export class SaslLogin {
     }
     const fields = new Fields(AMQP_LIMITS);
     const type = descriptorNumber(fields.enter(bytes, offset, end));
-    if (type !== (this.#isChallenged ? SASL.response : SASL.init)) {
+    const isChallenged = this.#challenged !== null;
+    if (type !== (isChallenged ? SASL.response : SASL.init)) {
       throw decodeError(
-        `The SASL frame ${hex(type)} came. Expected: ${this.#isChallenged ? 'sasl-response' : 'sasl-init'}.`,
+        `The SASL frame ${hex(type)} came. Expected: ${isChallenged ? 'sasl-response' : 'sasl-init'}.`,
       );
     }
-    const mechanism = this.#isChallenged ? PLAIN : fields.symbol('mechanism');
-    const response = fields.binary(this.#isChallenged ? 'response' : 'initial-response');
-    if (!this.#isChallenged) fields.string('hostname');
+    const mechanism = this.#challenged ?? fields.symbol('mechanism');
+    const response = fields.binary(isChallenged ? 'response' : 'initial-response');
+    if (!isChallenged) fields.string('hostname');
     fields.finish();
     if (mechanism !== null && this.#mechanisms.includes(mechanism)) return { mechanism, response };
+    // Fails, and says why the certificate does not count.
+    if (mechanism === EXTERNAL) this.#external(Buffer.alloc(0));
     const allowed = this.#mechanisms.join(', ');
     throw unauthorized(`SASL mechanism ${quoteBytes(mechanism ?? '')} is not served. Allowed: ${allowed}.`);
   }

@@ -1,11 +1,11 @@
 import { type ChildProcess, execFileSync, spawn } from 'node:child_process';
-import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
 import { Mailbox } from '../../stomp/foreign/client.ts';
-import { writeCertificate } from '../../support/certificate.ts';
+import { type ClientIdentity, writeCertificate } from '../../support/certificate.ts';
 
 // Libraries of other languages run in a process of their own, a driver around them. Every line that goes to it is
 // a verb and its words; every line that comes back is `ok` or `error`, and words. Bodies are in hexadecimal; `-` is
@@ -93,6 +93,19 @@ export function makeListenerTls(): { cert: string; key: string } {
   return { cert: readFileSync(files.cert, 'utf8'), key: readFileSync(files.key, 'utf8') };
 }
 
+/** Debian's Python binding, which logs in by a certificate instead of a password. */
+export function startWithCertificate({ cert, key }: ClientIdentity): DrivenClient {
+  install('python3-qpid-proton', 'libsasl2-modules');
+  const folder = mkdtempSync(join(FOLDER, 'client-'));
+  const files = { DRIVER_CERT: join(folder, 'cert.pem'), DRIVER_KEY: join(folder, 'key.pem') };
+  writeFileSync(files.DRIVER_CERT, cert);
+  writeFileSync(files.DRIVER_KEY, key);
+  return new DrivenClient('/usr/bin/python3', [file('./proton-driver.py')], {
+    DRIVER_CA: CERTIFICATE,
+    ...files,
+  });
+}
+
 let compiled: string | null = null;
 
 function compile(): string {
@@ -136,8 +149,13 @@ export class DrivenClient {
     return answer;
   }
 
-  async open(port: number, { user = 'test', password = 'test', silenceMs = 0 } = {}): Promise<void> {
-    await this.ask('open', `amqp://127.0.0.1:${port}`, user, password, String(silenceMs));
+  async open(
+    port: number,
+    { scheme = 'amqp', user = 'test', password = 'test', silenceMs = 0 } = {},
+  ): Promise<void> {
+    // The certificate is that of `localhost`, and of this address.
+    const host = scheme === 'amqp' ? '127.0.0.1' : 'localhost';
+    await this.ask('open', `${scheme}://${host}:${port}`, user, password, String(silenceMs));
   }
 
   /** Resolves when the library has noticed that its connection is gone; then another may be opened. */

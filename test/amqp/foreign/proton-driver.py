@@ -1,9 +1,10 @@
 """Drives Debian's python3-qpid-proton by the lines that `driven.ts` describes."""
 
 import binascii
+import os
 import sys
 
-from proton import ConnectionException, Disposition, Message, symbol
+from proton import ConnectionException, Disposition, Message, SSLDomain, symbol
 from proton.reactor import AtLeastOnce, AtMostOnce, Filter
 from proton.utils import BlockingConnection, LinkDetached, SendException
 
@@ -18,15 +19,15 @@ OUTCOMES = {
 
 class Driver:
     def open(self, url, user, password, silence_ms):
-        self.connection = BlockingConnection(
-            url,
-            timeout=WAIT_S,
-            heartbeat=int(silence_ms) / 1000 or None,
-            user=user,
-            password=password,
-            allowed_mechs="PLAIN",
-            allow_insecure_mechs=True,
-        )
+        login = dict(user=user, password=password, allowed_mechs="PLAIN", allow_insecure_mechs=True)
+        if "DRIVER_CERT" in os.environ:
+            domain = SSLDomain(SSLDomain.MODE_CLIENT)
+            domain.set_trusted_ca_db(os.environ["DRIVER_CA"])
+            domain.set_credentials(os.environ["DRIVER_CERT"], os.environ["DRIVER_KEY"], None)
+            domain.set_peer_authentication(SSLDomain.VERIFY_PEER)
+            login = dict(ssl_domain=domain, allowed_mechs="EXTERNAL")
+        heartbeat = int(silence_ms) / 1000 or None
+        self.connection = BlockingConnection(url, timeout=WAIT_S, heartbeat=heartbeat, **login)
         self.senders = {}
         self.receivers = {}
 

@@ -1,0 +1,179 @@
+import assert from 'node:assert/strict';
+import { after, before, beforeEach, describe, it } from 'node:test';
+import type { SecureVersion, TLSSocket } from 'node:tls';
+import type { TlsMaterial } from '../../src/util/sockets.ts';
+import { CertificateAuthority, type ClientIdentity, makeCertificate } from '../support/certificate.ts';
+import { AmqpClient, textOf } from './client.ts';
+import { AmqpNode } from './node.ts';
+import { codeOf, conditionOf, KIND, RawClient } from './raw-client.ts';
+import {
+  AMQP,
+  attachReceiver,
+  attachSender,
+  begin,
+  bin,
+  described,
+  list8,
+  open,
+  plain,
+  rawFrame,
+  SASL,
+  saslInit,
+} from './wire.ts';
+
+const server = makeCertificate();
+const authority = new CertificateAuthority();
+const foreign = new CertificateAuthority();
+const TLS = { ...server, clientCa: authority.cert };
+
+describe('The login by SASL EXTERNAL', () => {
+  let node: AmqpNode;
+  const clients: RawClient[] = [];
+
+  before(async () => {
+    node = await AmqpNode.start({ options: { tls: TLS } });
+  });
+  // Of each network and minute one failure is logged.
+  beforeEach(() => node.clock.advance(60_000));
+  after(async () => {
+    for (const { socket } of clients) socket.destroy();
+    await node.stop();
+  });
+
+  /** A client that has sent the SASL header, and the mechanisms that it was offered. */
+  const connect = async (
+    identity: Partial<ClientIdentity> & { maxVersion?: SecureVersion; session?: Buffer },
+    to = node,
+  ): Promise<{ client: RawClient; offered: string[] }> => {
+    const client = await RawClient.openTls(to.port, { ca: server.cert, ...identity });
+    clients.push(client);
+    client.write(SASL);
+    const frame = (await client.until(KIND.mechanisms)).toString('latin1');
+    const offered = ['EXTERNAL', 'PLAIN', 'ANONYMOUS'].filter((name) => frame.includes(name));
+    return { client, offered };
+  };
+  const login = async (client: RawClient, init: Buffer): Promise<number | undefined> => {
+    client.write(init);
+    return codeOf(await client.until(KIND.outcome));
+  };
+  const reason = (): string => {
+    const last = node.logged.findLast(({ message }) => message === 'an AMQP connection was ended');
+    return String((last?.fields as { description?: string } | undefined)?.description);
+  };
+
+  it('gives a client the rights of the user whom the common name of its certificate names', async () => {
+    const { client, offered } = await connect(authority.sign('/O=Works/CN=reader'));
+    assert.deepEqual(offered, ['EXTERNAL', 'PLAIN']);
+    assert.equal(await login(client, saslInit('EXTERNAL', '')), 0);
+    client.write(AMQP, open(), begin(), attachReceiver(), attachSender({ name: 'm', handle: 1 }));
+    assert.equal(conditionOf(await client.until(KIND.detach)), 'amqp:unauthorized-access');
+    assert.equal(node.server.counts.subscriptions, 1);
+  });
+
+  it('serves rhea, which sends no password', async () => {
+    await node.insert('rhea', 'x');
+    const client = await AmqpClient.open(node.port, 'test', {
+      transport: 'tls',
+      ca: server.cert,
+      servername: 'localhost',
+      ...authority.sign('/CN=test'),
+      enable_sasl_external: true,
+      password: undefined,
+      username: undefined,
+    });
+    assert.equal(textOf(await (await client.receiver('N/rhea', {}, 1)).next()), 'x');
+    await client.close();
+  });
+
+  it('asks for the response if it did not come at first', async () => {
+    const { client } = await connect(authority.sign('/CN=test'));
+    client.write(saslInit('EXTERNAL', null));
+    await client.until(KIND.challenge);
+    assert.equal(await login(client, rawFrame(1, 0, described(0x43, list8(bin(''))))), 0);
+  });
+
+  it('takes the name of the user as whom the client acts, if it is the same', async () => {
+    const identity = authority.sign('/CN=test');
+    assert.equal(await login((await connect(identity)).client, saslInit('EXTERNAL', 'test')), 0);
+    assert.equal(await login((await connect(identity)).client, saslInit('EXTERNAL', 'reader')), 1);
+    assert.match(reason(), /names "test", who may not act as "reader"/);
+  });
+
+  it('is no must: the same client may log in by a password, as another user', async () => {
+    const { client } = await connect(authority.sign('/CN=reader'));
+    assert.equal(await login(client, plain('test', 'test')), 0);
+  });
+
+  for (const [what, identity, why] of [
+    ['no certificate', {}, /the client sent none/],
+    ['a certificate of another authority', foreign.sign('/CN=test'), /not accepted/],
+    ['a certificate that nobody but its owner signed', makeCertificate('test'), /not accepted/],
+    ['a certificate that has expired', authority.sign('/CN=test', { days: -1 }), /CERT_HAS_EXPIRED/],
+    ['a certificate for servers', authority.sign('/CN=test', { usage: 'serverAuth' }), /INVALID_PURPOSE/],
+    ['a certificate of two names', authority.sign('/CN=reader/CN=test'), /one common name/],
+    ['a certificate without a name', authority.sign('/O=test'), /one common name/],
+  ] as const) {
+    for (const maxVersion of ['TLSv1.2', 'TLSv1.3'] as const) {
+      it(`is neither offered to a client with ${what} nor taken, over ${maxVersion}`, async () => {
+        const { client, offered } = await connect({ ...identity, maxVersion });
+        assert.deepEqual(offered, ['PLAIN']);
+        assert.equal(await login(client, saslInit('EXTERNAL', '')), 1);
+        assert.match(reason(), why);
+      });
+    }
+  }
+
+  for (const [what, subject] of [
+    ['nobody', '/CN=nobody'],
+    ['a user in other letters', '/CN=Test'],
+    ['nobody, with a user behind a space', '/CN= test'],
+  ] as const) {
+    it(`fails if the certificate names ${what}`, async () => {
+      const { client } = await connect(authority.sign(subject));
+      assert.equal(await login(client, saslInit('EXTERNAL', '')), 1);
+      assert.match(reason(), /There is no user/);
+    });
+  }
+
+  it('checks the certificate on each connection: no TLS session is resumed', async () => {
+    for (const maxVersion of ['TLSv1.2', 'TLSv1.3'] as const) {
+      const { client } = await connect({ ...authority.sign('/CN=test'), maxVersion });
+      const session = (client.socket as TLSSocket).getSession();
+      const again = await connect({ maxVersion, ...(session !== undefined && { session }) });
+      assert.equal((again.client.socket as TLSSocket).isSessionReused(), false);
+      assert.deepEqual(again.offered, ['PLAIN'], maxVersion);
+    }
+  });
+
+  const reloading = async (tls: TlsMaterial, run: (node: AmqpNode) => Promise<void>): Promise<void> => {
+    const other = await AmqpNode.start({ options: { tls: TLS } });
+    try {
+      other.server.reloadTls(tls);
+      await run(other);
+    } finally {
+      for (const { socket } of clients) socket.destroy();
+      await other.stop();
+    }
+  };
+
+  it('goes by the authorities that were read last', async () => {
+    await reloading({ ...server, clientCa: foreign.cert }, async (other) => {
+      assert.deepEqual((await connect(authority.sign('/CN=test'), other)).offered, ['PLAIN']);
+      assert.deepEqual((await connect(foreign.sign('/CN=test'), other)).offered, ['EXTERNAL', 'PLAIN']);
+    });
+  });
+
+  it('trusts no authority once none is configured any more', async () => {
+    await reloading(server, async (other) => {
+      assert.deepEqual((await connect(authority.sign('/CN=test'), other)).offered, ['PLAIN']);
+    });
+  });
+
+  it('is off unless authorities are configured: clients are asked for no certificate', async () => {
+    const other = await AmqpNode.start({ options: { tls: server } });
+    const { client, offered } = await connect(authority.sign('/CN=test'), other);
+    assert.deepEqual(offered, ['PLAIN']);
+    assert.equal(await login(client, saslInit('EXTERNAL', '')), 1);
+    await other.stop();
+  });
+});
