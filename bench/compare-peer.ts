@@ -26,7 +26,7 @@ export interface PeerComparison {
   reference(round: number): Promise<PeerRate>;
 }
 
-/** Throughput in interleaved rounds. The CPU time for each, of the database and of this server, is printed beside it. */
+/** Throughput in interleaved rounds. The CPU time for each, of the database and of this server, is printed with it. */
 export async function comparePeer(
   { note, quick }: BenchContext,
   peers: Peers,

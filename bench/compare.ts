@@ -11,7 +11,7 @@ export interface Comparison {
 
 /**
  * Throughput against a reference, in interleaved rounds: the median of the rounds' own ratios decides. The
- * CPU time per request is printed beside it, since a neighbour on the machine disturbs that least.
+ * CPU time per request is printed with it, since a neighbour on the machine disturbs that least.
  */
 export async function compareThroughput(context: BenchContext, comparison: Comparison): Promise<Finding> {
   const { what, target, rounds } = comparison;

@@ -87,14 +87,14 @@ export function elements(count: number): NewElement[] {
 export async function fill(engine: Engine, queue: string, count: number): Promise<void> {
   const key = { ns: NAMESPACE, name: queue };
   let left = count;
-  const lane = async (): Promise<void> => {
+  const worker = async (): Promise<void> => {
     while (left > 0) {
       const batch = Math.min(FILL_BATCH, left);
       left -= batch;
       await engine.storage.insert(key, elements(batch));
     }
   };
-  await Promise.all(Array.from({ length: FILL_WINDOW }, lane));
+  await Promise.all(Array.from({ length: FILL_WINDOW }, worker));
 }
 
 /** Fills queues of a server that does not run. */

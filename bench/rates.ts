@@ -1,7 +1,7 @@
 import { cpuTimeOf, Helper } from './process.ts';
 import { type BenchContext, type Finding, grouped, interleave, median, type Target } from './scenario.ts';
 
-// Rates of protocols with sessions, beside RabbitMQ with the same client: one side sends, the same side consumes.
+// Rates of protocols with sessions, and of RabbitMQ with the same client: one side sends, the same side consumes.
 
 /** Messages without their answers, and elements without their acknowledgements, at once. */
 const WINDOW = 256;

@@ -1,5 +1,5 @@
 /**
- * `npm run bench -- [scenario…] [--quick] [--profile DIR]`: measures, each figure beside a reference of the
+ * `npm run bench -- [scenario…] [--quick] [--profile DIR]`: measures, each figure with a reference of the
  * same run, one line each. `--quick` proves that every scenario works and judges no figure: run it before a
  * change lands.
  * Exit code 1 where a scenario fails or, without `--quick`, where a figure falls short.

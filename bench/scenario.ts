@@ -13,7 +13,7 @@ export interface BenchContext {
   note(line: string): void;
 }
 
-/** A figure beside its reference and the target that the ratio must reach. */
+/** A figure with its reference and the target that the ratio must reach. */
 export interface Finding {
   readonly what: string;
   readonly figure: string;

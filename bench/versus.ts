@@ -5,7 +5,7 @@
  *
  * `--lines` prints every line as well, with the absolute figures: a ratio also falls if its reference became faster.
  *
- * Each tree measures itself beside its own reference, so a change of the machine's speed cancels out twice.
+ * Each tree measures itself and its own reference, so a change of the machine's speed cancels out twice.
  */
 import { execFileSync, spawn } from 'node:child_process';
 import { once } from 'node:events';
@@ -68,7 +68,7 @@ function git(...args: string[]): void {
 async function measure(tree: string, figures: Figures): Promise<void> {
   const program = spawn('node', ['bench/run.ts', ...scenarios], {
     cwd: tree,
-    env: { ...process.env, PATH: `${join(tree, 'node_modules/.bin')}:${process.env['PATH']}` },
+    env: { ...process.env, PATH: `${join(tree, 'node_modules/.bin')}:${process.env.PATH}` },
     stdio: ['ignore', 'pipe', 'inherit'],
   });
   const [output] = await Promise.all([text(program.stdout), once(program, 'close')]);

@@ -13,7 +13,7 @@ export interface TestEngine {
   now(): number;
   /** Returns when the engine's clock shows at least `ms` more. */
   passTime(ms: number): Promise<void>;
-  /** Stops the engine, removes its data, and fails if the engine broke down meanwhile. */
+  /** Stops the engine, removes its data, and fails if the engine failed while it ran. */
   close(): Promise<void>;
 }
 

@@ -73,13 +73,13 @@ async function add(concurrent: number, seconds: number): Promise<BullAnswer> {
   const from = performance.now();
   const until = from + seconds * 1000;
   let jobs = 0;
-  const lane = async (): Promise<void> => {
+  const worker = async (): Promise<void> => {
     while (performance.now() < until) {
       await added.add(TASK, payload);
       jobs += 1;
     }
   };
-  await Promise.all(Array.from({ length: concurrent }, lane));
+  await Promise.all(Array.from({ length: concurrent }, worker));
   return rateOf(jobs, from);
 }
 

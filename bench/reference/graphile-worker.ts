@@ -71,13 +71,13 @@ async function add(concurrent: number, seconds: number): Promise<GraphileAnswer>
   const from = performance.now();
   const until = from + seconds * 1000;
   let jobs = 0;
-  const lane = async (): Promise<void> => {
+  const worker = async (): Promise<void> => {
     while (performance.now() < until) {
       await utils.addJob(TASK, payload);
       jobs += 1;
     }
   };
-  await Promise.all(Array.from({ length: concurrent }, lane));
+  await Promise.all(Array.from({ length: concurrent }, worker));
   return rateOf(jobs, from);
 }
 

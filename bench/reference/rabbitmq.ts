@@ -8,7 +8,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 
 const INSTALL = fileURLToPath(new URL('../../scripts/debian-packages.sh', import.meta.url));
-/** Debian's wrapper would change to the user `rabbitmq`; the script behind it runs as whoever starts it. */
+/** Debian's wrapper would change to the user `rabbitmq`; the script behind it runs as the user who starts it. */
 const PROGRAM = '/usr/lib/rabbitmq/bin/rabbitmq-server';
 const START_MS = 60_000;
 
@@ -31,7 +31,7 @@ export class RabbitServer {
     this.#child = child;
   }
 
-  /** Installs the package where it is missing. Whoever starts one calls {@link stop}. */
+  /** Installs the package if it is missing. Its user calls {@link stop}. */
   static async start(note: (line: string) => void): Promise<RabbitServer> {
     execFileSync('sh', [INSTALL, 'rabbitmq-server'], { stdio: ['ignore', 'ignore', 'inherit'] });
     const folder = mkdtempSync(join(tmpdir(), 'quayside-rabbitmq-'));

@@ -1,6 +1,6 @@
 /**
  * The least that waking a call on another node can cost: of two such processes one publishes a body to Redis and
- * answers, the other has a waiting request answered with what it hears. Stores nothing.
+ * answers, the other answers a waiting request with what it receives. Stores nothing.
  *   node relay.ts REDIS_PORT
  */
 import { createServer, type ServerResponse } from 'node:http';

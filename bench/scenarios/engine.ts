@@ -82,14 +82,14 @@ async function takeRound(own: Engine, raw: RawSqlite, batches: number): Promise<
 /** Runs that many batches, {@link WINDOW} at a time. Answers elements per second. */
 async function rate(batches: number, run: () => unknown): Promise<number> {
   let left = batches;
-  const lane = async (): Promise<void> => {
+  const worker = async (): Promise<void> => {
     while (left > 0) {
       left--;
       await run();
     }
   };
   const from = performance.now();
-  await Promise.all(Array.from({ length: WINDOW }, lane));
+  await Promise.all(Array.from({ length: WINDOW }, worker));
   return (batches * BATCH * 1000) / (performance.now() - from);
 }
 

@@ -17,7 +17,7 @@ const CONTAINED_MS = 400;
 const HTTP_P99_MS = CONTAINED_MS / 10;
 
 /**
- * Exchanges whose selectors attack, started again as soon as they were stopped, beside HTTP inserts and an
+ * Exchanges whose selectors attack, started again as soon as they were stopped, together with HTTP inserts and an
  * honest exchange. Each honest element waits for at most one call of each attacker.
  */
 export const exchangeAttack: Scenario = {
@@ -63,7 +63,7 @@ function findings(free: Measured, attacked: Measured): Finding[] {
       inserts / HTTP_P99_MS,
     ),
     limit(
-      `longest of ${attacked.forwards.length} elements through another exchange meanwhile`,
+      `longest of ${attacked.forwards.length} elements through another exchange at the same time`,
       ms(longest),
       `${ms(most)} (without attacks ${ms(Math.max(...free.forwards))})`,
       longest / most,

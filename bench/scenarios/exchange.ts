@@ -126,7 +126,7 @@ async function moveByHand(
   const key = { ns: NAMESPACE, name: queue };
   const copies = Array.from({ length: BATCH }, () => sample[0] as NewElement);
   let moved = 0;
-  const lane = async (): Promise<void> => {
+  const worker = async (): Promise<void> => {
     for (;;) {
       const { deliveries } = await storage.take(key, { group: PLAIN_GROUP, count: BATCH, leaseMs: null });
       if (deliveries.length === 0) return;
@@ -136,7 +136,7 @@ async function moveByHand(
     }
   };
   const from = performance.now();
-  await Promise.all(Array.from({ length: WINDOW }, lane));
+  await Promise.all(Array.from({ length: WINDOW }, worker));
   if (moved !== count) throw new Error(`${moved} of ${count} elements were moved.`);
   return performance.now() - from;
 }

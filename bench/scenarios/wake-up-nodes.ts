@@ -30,7 +30,7 @@ export const wakeUpNodes: Scenario = {
       );
       for (const [mine, other] of pairs) {
         context.note(
-          `woken ${told(mine.wakes)} after the insert's answer, ${told(mine.whole)} after it was sent; bare ${told(other.whole)}`,
+          `woken ${summary(mine.wakes)} after the insert's answer, ${summary(mine.whole)} after it was sent; bare ${summary(other.whole)}`,
         );
       }
       const ours = pairs.map(([{ whole }]) => percentile(whole, 0.5));
@@ -63,6 +63,6 @@ async function startRelays(redisPort: number): Promise<[Helper[], Urls]> {
   return [[first, second], { waitingUrl: urlOf(waiting), insertingUrl: urlOf(inserting) }];
 }
 
-function told(samples: readonly number[]): string {
+function summary(samples: readonly number[]): string {
   return `p50 ${percentile(samples, 0.5).toFixed(3)} ms, p99 ${percentile(samples, 0.99).toFixed(3)} ms`;
 }

@@ -34,7 +34,7 @@ export const wakeUp: Scenario = {
       );
       for (const [{ wakes, whole }, trips] of pairs) {
         context.note(
-          `woken ${told(wakes)} after the insert's answer, ${told(whole)} after it was sent; bare ${told(trips)}`,
+          `woken ${summary(wakes)} after the insert's answer, ${summary(whole)} after it was sent; bare ${summary(trips)}`,
         );
       }
       return [0.5, 0.99].map((part) =>
@@ -74,6 +74,6 @@ function findingOf(part: number, rounds: readonly (readonly [number[], number[]]
   };
 }
 
-function told(samples: readonly number[]): string {
+function summary(samples: readonly number[]): string {
   return `p50 ${percentile(samples, 0.5).toFixed(3)} p99 ${percentile(samples, 0.99).toFixed(3)} ms`;
 }

@@ -84,7 +84,7 @@ export class AmqpClient {
     return wrapped;
   }
 
-  /** A session beside the one that links are in by themselves. Not begun. */
+  /** A session in addition to the default one of links. Not begun. */
   session(): Session {
     return (this.connection as unknown as { create_session(): Session }).create_session();
   }
@@ -99,7 +99,7 @@ export class AmqpClient {
   cut(): void {
     const socket = socketOf(this.connection);
     socket.destroy();
-    // rhea's client hears of nothing else, and would keep its timers.
+    // rhea's client gets no other event, and would keep its timers.
     socket.emit('end');
   }
 }

@@ -72,10 +72,10 @@ describe('a message with a time to live', () => {
         await node.insertInto('D', 'a', { body: Buffer.from('x'), tries: 1 });
         const receiver = await client.receiver('D/a', {}, 1);
         (await receiver.next()).delivery.reject(error);
-        let letter = await node.pop('__deadletter__', 'D');
-        while (letter === null) letter = await node.pop('__deadletter__', 'D');
-        const at = letter.headers.indexOf('x-dl-reason');
-        assert.equal(at < 0 ? undefined : letter.headers[at + 1], expected);
+        let deadLetter = await node.pop('__deadletter__', 'D');
+        while (deadLetter === null) deadLetter = await node.pop('__deadletter__', 'D');
+        const at = deadLetter.headers.indexOf('x-dl-reason');
+        assert.equal(at < 0 ? undefined : deadLetter.headers[at + 1], expected);
         await receiver.close();
       }
     });

@@ -131,11 +131,11 @@ function foreignSuite(library: ForeignLibrary): void {
       await client.settle('accepted');
     });
 
-    it('is told that a message is rejected', async () => {
+    it('learns that a message is rejected', async () => {
       assert.equal(await client.send(fresh(), Buffer.from('x'), '-', { 'x-delta-t': 'soon' }), 'rejected');
     });
 
-    it('is told that its password is wrong', async () => {
+    it('learns that its password is wrong', async () => {
       const other = library.start();
       const why = library.knowsConnections ? /auth/i : /ConnectionClose/;
       await assert.rejects(other.open(node.port, { password: 'wrong' }), why);
@@ -193,7 +193,7 @@ function foreignSuite(library: ForeignLibrary): void {
         await client.ask('same', fresh());
       });
 
-      it('is told why a link is refused', async () => {
+      it('learns why a link is refused', async () => {
         assert.deepEqual(await client.ask('refused', 'X/a'), ['amqp:not-found']);
       });
     }

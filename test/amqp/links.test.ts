@@ -71,7 +71,7 @@ describe('a link', () => {
     assert.equal(textOf(await receiver.next()), 'x');
   });
 
-  it('that names no queue is told so without the password of its URL', async () => {
+  it('that names no queue gets an error without the password of its URL', async () => {
     const { message } = await refusal(client.sender('amqps://test:hush@host/N'));
     assert.ok(message.includes('The address "amqps://***@host/N" names no queue.'), message);
   });
@@ -335,7 +335,7 @@ describe('rights over AMQP', () => {
     );
   });
 
-  it('are those of now after the users were read anew; links without them end, and others go on', async () => {
+  it('follow a reload of the users: links without them end, and others continue', async () => {
     const known = new TestAuthenticator();
     const writer = (): User | null =>
       known.recall(`Basic ${Buffer.from('writer:writer').toString('base64')}`);

@@ -99,9 +99,9 @@ describe('HTTP and AMQP alike', () => {
     await http.insert('jobs', queue, 'x', { tries: 1 });
     const id = headerOf(await http.reserve('jobs', queue, { to: 0 }), 'x-ks-id');
     await http.rollback('jobs', queue, id, { query: { reason } });
-    const letter = await holding(addressOf('__deadletter__', 'jobs'), { snd_settle_mode: 1 });
-    assert.equal(letter.got.message.application_properties?.['x-dl-reason'], reason);
-    await letter.client.close();
+    const deadLetter = await holding(addressOf('__deadletter__', 'jobs'), { snd_settle_mode: 1 });
+    assert.equal(deadLetter.got.message.application_properties?.['x-dl-reason'], reason);
+    await deadLetter.client.close();
   });
 
   it('pop: what one took, the other does not find', async () => {
@@ -173,7 +173,7 @@ describe('HTTP and AMQP alike', () => {
     await second.close();
   });
 
-  it('dead letter: failed tries count together, whoever failed', async () => {
+  it('dead letter: failed tries of all consumers count together', async () => {
     fresh();
     await send({ application_properties: { colour: 'blue' } }, 'jobs');
     const reserved = await http.reserve('jobs', queue, { to: 0 });
@@ -191,11 +191,12 @@ describe('HTTP and AMQP alike', () => {
       ['blue', queue, '2'],
     );
     await http.rollback('jobs', '__deadletter__', headerOf(dead, 'x-ks-id'));
-    const letter = await holding(addressOf('__deadletter__', 'jobs'), { snd_settle_mode: 1 });
-    const { 'x-dl-from-queue': from, 'x-dl-tries': tries } = letter.got.message.application_properties ?? {};
+    const deadLetter = await holding(addressOf('__deadletter__', 'jobs'), { snd_settle_mode: 1 });
+    const { 'x-dl-from-queue': from, 'x-dl-tries': tries } =
+      deadLetter.got.message.application_properties ?? {};
     assert.deepEqual([from, tries], [queue, '2']);
-    assert.equal(letter.got.message.application_properties?.['x-ks-origin-id'], first);
-    await letter.client.close();
+    assert.equal(deadLetter.got.message.application_properties?.['x-ks-origin-id'], first);
+    await deadLetter.client.close();
   });
 
   it('pause: holds back both, and lets inserts in', async () => {

@@ -18,7 +18,7 @@ export const KIND = {
   outcome: 0x44,
 } as const;
 
-/** A client that says whatever bytes it is told, and cuts what it hears into frames. */
+/** A client that sends the bytes that it is given, and cuts what it receives into frames. */
 export class RawClient {
   readonly socket: Socket;
   #bytes = Buffer.alloc(0);

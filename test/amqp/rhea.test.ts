@@ -37,8 +37,8 @@ describe('rhea’s client', () => {
     // It does not answer any more: rhea's own timers of the client are stopped with its stream.
     const inner = client.connection as unknown as { _write_frame(): void };
     inner._write_frame = () => {};
-    const told = await client.closed;
-    assert.equal(told?.condition, 'amqp:resource-limit-exceeded');
+    const error = await client.closed;
+    assert.equal(error?.condition, 'amqp:resource-limit-exceeded');
     await node.stop();
   });
 

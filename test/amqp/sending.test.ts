@@ -104,7 +104,7 @@ describe('a message of a client that sends', () => {
     assert.equal((await node.sizes('a')).ready, 1);
   });
 
-  it('is one of many: all are stored, in order, and credit is given anew', async () => {
+  it('is one of many: all are stored, in order, and new credit is given', async () => {
     const count = 3000;
     const outcomes = [];
     for (let i = 0; i < count; i++) {

@@ -116,13 +116,13 @@ describe('an outcome of a client that receives', () => {
     const { delivery } = await receiver.next();
     delivery.modified({ delivery_failed: true, undeliverable_here: true });
     await sizesAre({ ready: 0, scheduled: 0, reserved: 0 }, 'a', 'D');
-    const letter = await node.pop('__deadletter__', 'D');
-    assert.equal(Buffer.from(letter?.body ?? []).toString(), 'hopeless');
-    const [colour, blue, from, queue, at, , tries, count, origin, first] = letter?.headers ?? [];
+    const deadLetter = await node.pop('__deadletter__', 'D');
+    assert.equal(Buffer.from(deadLetter?.body ?? []).toString(), 'hopeless');
+    const [colour, blue, from, queue, at, , tries, count, origin, first] = deadLetter?.headers ?? [];
     assert.deepEqual([origin, first], ['x-ks-origin-id', id]);
     assert.deepEqual([colour, blue, from, queue, at], ['colour', 'blue', 'x-dl-from-queue', 'a', 'x-dl-at']);
     assert.deepEqual([tries, count], ['x-dl-tries', '1']);
-    assert.equal(letter?.tries, 0);
+    assert.equal(deadLetter?.tries, 0);
   });
 
   it('modified with undeliverable-here comes back later where there is no dead letter', async () => {

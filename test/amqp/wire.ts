@@ -84,7 +84,7 @@ export function array8(code: number, ...values: Buffer[]): Wire {
   return bytes(0xe0, content.length + 2, values.length, code, content);
 }
 
-/** An array32 that says whatever it is told. */
+/** An array32 with any size, count and content. */
 export function array32(size: number, count: number, ...rest: (number | Buffer)[]): Wire {
   return bytes(0xf0, u32(size), u32(count), ...rest);
 }

@@ -127,7 +127,7 @@ for (const { name, start } of MODES) {
       }
     });
 
-    it('are told at start to name users, which each would otherwise have of its own', async () => {
+    it('warn at start if no users are named, since each would have its own', async () => {
       const namespaces = { N: { url: engine.url }, M: { url: 'sqlite::memory:' } };
       const warning = /other nodes can share the engine of N, but http\.users names nobody/;
       for (const [config, warns] of [

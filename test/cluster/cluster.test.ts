@@ -69,7 +69,7 @@ for (const { name, start } of MODES) {
       assert.equal(answers.filter(({ status }) => status === 410).length, waiting - elements);
     });
 
-    it('hold the consumers of all of them when one is told to pause, until one is told to resume', async () => {
+    it('hold back the consumers of all of them after a pause on one, until a resume on one', async () => {
       await nodes.client(0).pause('N', 'held');
       const gets = [1, 2].map((at) => nodes.client(at).get('N', 'held', { to: 20_000, tid: `held-${at}` }));
       await reached('two that wait', async () => (await tidsAt(0, 'held')).length === 2);

@@ -108,7 +108,7 @@ describe(`Two nodes with exchanges in both directions on a Redis cluster, throug
     }
   });
 
-  it('stop when they are told to', async () => {
+  it('stop on SIGTERM', async () => {
     for (const at of [0, 1]) {
       const server = nodes.server(at);
       const exit = await server.stop();

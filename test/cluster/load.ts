@@ -11,7 +11,7 @@ const PRODUCERS = 48;
 const ROLLED_BACK = 0.05;
 
 /** What became of a load: how often each number was consumed, or committed. */
-export interface Tally {
+export interface Popped {
   readonly inserted: ReadonlySet<number>;
   readonly consumed: ReadonlyMap<number, number>;
   /** Commits by id that were answered as done. */
@@ -19,7 +19,7 @@ export interface Tally {
 }
 
 /** Inserts numbers through all nodes while consumers on all nodes pop them. */
-export function popAll(nodes: Nodes, queue: string): Promise<Tally> {
+export function popAll(nodes: Nodes, queue: string): Promise<Popped> {
   return run(nodes, queue, async (client, load) => {
     const answer = await tried(() => client.get('N', queue, { to: 500 }));
     if (answer?.status === 200) load.consume(Number(answer.body));
@@ -37,7 +37,7 @@ export function reserveAll(
   nodes: Nodes,
   queue: string,
   disturb: (committed: Committed) => Promise<void> = async () => {},
-): Promise<Tally> {
+): Promise<Popped> {
   const random = seededRandom(7).next;
   return run(
     nodes,
@@ -76,7 +76,7 @@ class Load {
     this.#onCommit();
   }
 
-  /** Resolves with the commit that makes it so many, so that whoever waits acts before the load is done. */
+  /** Resolves with the commit that makes it so many, so that the test acts before the load is done. */
   committed(count: number): Promise<void> {
     return new Promise((resolve) => {
       this.#onCommit = () => {
@@ -95,7 +95,7 @@ async function run(
   queue: string,
   consumeOne: (client: QueueClient, load: Load, at: number) => Promise<void>,
   disturb: (committed: Committed) => Promise<void> = async () => {},
-): Promise<Tally> {
+): Promise<Popped> {
   const load = new Load();
   const consuming = Array.from({ length: CONSUMERS }, async (_, i) => {
     while (!load.isDone) await consumeOne(nodes.client(i % nodes.count), load, i % nodes.count);

@@ -135,7 +135,7 @@ export function definitionsContract(name: string, open: EngineUnderTest['open'])
 async function until(holds: () => boolean): Promise<void> {
   const end = performance.now() + 10_000;
   while (!holds()) {
-    assert.ok(performance.now() < end, 'waited ten seconds for a change to be told');
+    assert.ok(performance.now() < end, 'waited ten seconds for a change to be reported');
     await new Promise((resolve) => setImmediate(resolve));
   }
 }

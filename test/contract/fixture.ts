@@ -25,7 +25,7 @@ export const NAMESPACES: readonly NamespacePolicy[] = [
   {
     name: 'crowded',
     groups: ['g1', 'g2'],
-    deadLetter: { maxTries: 3, queue: 'letters' },
+    deadLetter: { maxTries: 3, queue: 'dead-letters' },
     retentionMs: null,
     maxGroups: MOST_GROUPS,
   },
@@ -94,7 +94,7 @@ export function byToken({ id, group, lease }: Reserved): { id: string; group: st
   return { id, group, token: lease.token };
 }
 
-/** A reference to whoever holds the reservation. */
+/** A reference to the current reservation. */
 export function byId({ id, group }: { id: string; group: string }): {
   id: string;
   group: string;

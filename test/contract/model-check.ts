@@ -89,10 +89,12 @@ async function drainGroup(model: Model, world: World, queue: QueueKey, group: st
   const count = 1000;
   const { deliveries } = await world.opened.engine.storage.take(queue, { group, count, leaseMs: null });
   const expected = model.take(queue, group, count, null);
-  // Leases of two queues that ended in one sweep: no engine promises in which order their letters arrive.
+  // Leases of two queues that ended in one sweep: no engine promises in which order their dead letters arrive.
   const real = deliveries.toSorted((a, b) => bySource(a.headers, b.headers));
-  const letters = expected.toSorted((a, b) => bySource(a.element.content.headers, b.element.content.headers));
-  checkDeliveries(real, likeReal(real, letters));
+  const deadLetters = expected.toSorted((a, b) =>
+    bySource(a.element.content.headers, b.element.content.headers),
+  );
+  checkDeliveries(real, likeReal(real, deadLetters));
 }
 
 /** By the queue that a dead letter came from, those that expired last. Others keep their order. */

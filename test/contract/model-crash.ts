@@ -79,7 +79,7 @@ export const crashes: fc.Arbitrary<Command> = fc
         };
         call.real(opened.engine.storage).then(done, () => {});
       });
-      assert.equal(answered, false, 'nobody was told that the call is done');
+      assert.equal(answered, false, 'no caller got a result');
       if (moment === 'after-commit') call.model(model.current);
       model.current.reach(world.opened.now());
       // Pops that the old process made are nobody's to undo any more.

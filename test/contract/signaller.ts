@@ -65,7 +65,7 @@ export function signallerContract(name: string, open: EngineUnderTest['open']): 
       other.stop();
     });
 
-    it('takes a message that nobody hears', () => {
+    it('accepts a message without subscribers', () => {
       signaller().publish('silence', 'x');
     });
 

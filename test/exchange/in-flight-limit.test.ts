@@ -49,7 +49,7 @@ describe('The limit of bytes that exchanges have in flight', () => {
     assert.deepEqual(entered, ['evil', 'evil', 'honest', 'third', 'second']);
   });
 
-  it('has one batch at a time that is more than a quarter of it, beside the others', async () => {
+  it('has one batch at a time that is more than a quarter of it, in addition to others', async () => {
     const { entered, enter, leave } = limited();
     enter('user', 'small', 25);
     enter('user', 'large', 1000);

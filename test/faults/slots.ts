@@ -14,7 +14,7 @@ export function mastersAt(port: number): number[] {
     .map(portOf);
 }
 
-/** Moves a slot with its keys to another master, as an operator does; calls go on meanwhile. */
+/** Moves a slot with its keys to another master, as an operator does, while calls continue. */
 export function moveSlot(slot: number, from: number, to: number): void {
   const [fromId, toId] = [cli(from, 'CLUSTER', 'MYID'), cli(to, 'CLUSTER', 'MYID')];
   cli(to, 'CLUSTER', 'SETSLOT', String(slot), 'IMPORTING', fromId);

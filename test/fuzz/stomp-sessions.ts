@@ -77,7 +77,7 @@ const TRANSACTION: readonly Buffer[] = [
   frame('ABORT', [['transaction', 'u']]),
 ];
 
-const END = frame('DISCONNECT', [['receipt', 'bye']]);
+const END = frame('DISCONNECT', [['receipt', 'last']]);
 
 /** A session of each version in which every command comes at least once. */
 export const RECORDED: readonly Recorded[] = [

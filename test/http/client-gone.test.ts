@@ -125,7 +125,7 @@ describe('A client that goes away before its element was handed over', () => {
     });
   }
 
-  it('whoever waits gets what another one could not take', async () => {
+  it('a waiting client gets what another one could not take', async () => {
     const client = harness().client();
     const queue = harness().queue();
     const connection = await blockedGet(harness(), queue);

@@ -8,7 +8,7 @@ const PROBLEM = 'application/problem+json';
 
 describe('Errors on the wire', () => {
   for (const code of ERROR_CODES) {
-    it(`${code} is problem details for whoever accepts them`, () => {
+    it(`${code} is problem details for clients that accept them`, () => {
       const error = new QuaysideError(code, 'A sentence.', {
         parameter: 'p',
         extra: { tid: 't', status: 'x' },

@@ -79,9 +79,12 @@ describe('While another user has many slow exchanges in the same namespace', () 
     await harness().until(() => done() > 0);
     const before = done();
     for (let i = 0; i < 5; i += 1) await forward(`${i}`);
-    const meanwhile = done() - before;
+    const forwardedToOthers = done() - before;
     // One call of each, for each of five elements, would be all that there are.
-    assert.ok(meanwhile < (others.length * ELEMENTS) / 2, `${meanwhile} of theirs went before five`);
+    assert.ok(
+      forwardedToOthers < (others.length * ELEMENTS) / 2,
+      `${forwardedToOthers} of theirs went before five`,
+    );
   });
 });
 
@@ -114,9 +117,9 @@ describe('While the selector of one exchange attacks', () => {
         answered += 1;
       }
       await forwarding;
-      assert.ok(forwarded >= 1, 'nothing was forwarded meanwhile');
+      assert.ok(forwarded >= 1, 'nothing was forwarded during the attack');
       // Requests do not take turns with selectors: many are answered while one element waits for its own.
-      assert.ok(answered > forwarded, `${answered} requests beside ${forwarded} elements`);
+      assert.ok(answered > forwarded, `${answered} requests, ${forwarded} elements`);
       assert.notEqual((await evil.record()).lastError, null);
     });
   }

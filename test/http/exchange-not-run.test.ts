@@ -9,7 +9,7 @@ import { sharedHarness } from './harness.ts';
 
 const MAX_QUEUES = 10;
 
-/** Changes by other nodes are found, and never told of. */
+/** Changes by other nodes are found by reading; no signal tells of them. */
 const LATE_NEWS: EngineUnderTest = {
   ...MEMORY_SQLITE,
   open: async (options) => {

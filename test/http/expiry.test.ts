@@ -55,9 +55,9 @@ describe('an element with a time to live', () => {
     const waiting = client.get('jobs', DEAD);
     await harness().waiting(1);
     await harness().passTime(10_000);
-    const letter = await waiting;
-    assert.equal(letter.body.toString(), 'late');
-    const headers = elementHeadersOf(letter);
+    const deadLetter = await waiting;
+    assert.equal(deadLetter.body.toString(), 'late');
+    const headers = elementHeadersOf(deadLetter);
     assert.deepEqual(
       ['x-dl-from-queue', 'x-dl-tries', 'x-dl-reason'].map((name) => headers.get(name)),
       [queue, '0', 'expired'],

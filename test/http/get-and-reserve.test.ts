@@ -182,7 +182,7 @@ describe('Get and reserve', () => {
     assert.notEqual(headerOf(usual, 'x-ks-lease'), headerOf(short, 'x-ks-lease'));
   });
 
-  it('a lease on a pop is refused: whoever forgets reserve must not lose the element', async () => {
+  it('a lease on a pop is rejected, so that a forgotten reserve loses no element', async () => {
     const client = harness().client();
     const queue = harness().queue();
     await client.insert('N', queue, 'a');
@@ -208,7 +208,7 @@ describe('Get and reserve', () => {
     assert.deepEqual(jsonOf(usual), { until: new Date(harness().opened.now() + 120_000).toISOString() });
   });
 
-  it('a lease that ran out counts as a failed try, and whoever waits gets the element', async () => {
+  it('an expired lease counts as a failed try, and a waiting client gets the element', async () => {
     const client = harness().client();
     const queue = harness().queue();
     await client.insert('N', queue, 'a');

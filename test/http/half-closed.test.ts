@@ -89,7 +89,7 @@ describe('A client that closes its sending side after its request, as nc -N does
   });
 
   for (const query of ['', '?to=60000', '?reserve=1']) {
-    it(`takes nothing with a get that waits${query}, and is told so`, async () => {
+    it(`takes nothing with a get that waits${query}, and gets an error`, async () => {
       const queue = harness().queue();
       const connection = await RawConnection.open(harness().port);
       connection.send(request('GET', `${queuePath('N', queue)}${query}`));

@@ -215,7 +215,7 @@ describe('A login that takes its time', () => {
   };
   const harness = sharedHarness({ authenticator: () => authenticator });
 
-  it('the body waits in the socket meanwhile, and is whole afterwards; who left is forgotten', async () => {
+  it('the body waits in the socket until then, and is whole; a client that disconnected is forgotten', async () => {
     const body = Buffer.alloc(MIB, 'abcdefg');
     const connection = await RawConnection.open(harness().port);
     connection.send(put(`Content-Length: ${body.length}`, 'Connection: close'));

@@ -129,11 +129,11 @@ describe('Listings that are asked for at the same time', () => {
     await client.insert('N', 'old', 'x');
     const held = Promise.withResolvers<void>();
     const queues = storage.queues.bind(storage);
-    let readings = 0;
+    let reads = 0;
     storage.queues = async (ns) => {
-      readings += 1;
+      reads += 1;
       const names = await queues(ns);
-      if (readings === 1) await held.promise;
+      if (reads === 1) await held.promise;
       return names;
     };
     const lists = new QueueLists();
@@ -144,7 +144,7 @@ describe('Listings that are asked for at the same time', () => {
     held.resolve();
     assert.deepEqual(await first, ['old']);
     for (const names of await Promise.all(later)) assert.deepEqual(names, ['new', 'old']);
-    assert.equal(readings, 2);
+    assert.equal(reads, 2);
     await client.insert('N', 'newer', 'x');
     assert.equal((await list()).length, 3);
     storage.queues = queues;

@@ -18,7 +18,7 @@ const KEPT_BYTES = 64 * 1024;
 
 /**
  * A bare STOMP client for tests. It shares no code with the server, so that the two cannot agree on a mistake,
- * and sends whatever it is told to.
+ * and sends what it is given.
  */
 export class StompClient {
   readonly socket: Socket;
@@ -156,7 +156,7 @@ export class StompClient {
     this.socket.destroy();
   }
 
-  /** Sends a frame with a receipt and waits for that RECEIPT; what else comes meanwhile is kept. */
+  /** Sends a frame with a receipt and waits for that RECEIPT; other frames are kept. */
   async ask(command: string, headers: Headers = {}, body: string | Uint8Array = ''): Promise<void> {
     this.#receipts += 1;
     const receipt = `ask-${this.#receipts}`;
@@ -164,7 +164,7 @@ export class StompClient {
     await this.receipt(receipt);
   }
 
-  /** Waits for the RECEIPT of that id; what else comes meanwhile is kept. */
+  /** Waits for the RECEIPT of that id; other frames are kept. */
   async receipt(id: string): Promise<void> {
     const kept: ServerFrame[] = [];
     for (let frame = await this.next(); ; frame = await this.next()) {

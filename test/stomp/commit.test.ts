@@ -160,7 +160,7 @@ describe('a COMMIT that fails', () => {
     assert.deepEqual(await sizes('from'), [[2, 0, 0]]);
   });
 
-  /** Somebody finishes that element, whoever holds it, once the server has seen that the client does. */
+  /** Another client finishes that element once the server has seen that the client does. */
   const finishBefore = (step: 'finish' | 'release', queue: string, body: string): void => {
     replaceNext(storage, step, async (real) => {
       const key = { ns: 'N', name: queue };
@@ -174,7 +174,7 @@ describe('a COMMIT that fails', () => {
     });
   };
 
-  it('for one element that somebody finished meanwhile is outcome-unknown where others were settled', async () => {
+  it('for one element that another client finished is outcome-unknown if others were settled', async () => {
     await settle('ACK', ...(await take('from', '0', '1')));
     await send('to');
     finishBefore('finish', 'from', '1');
@@ -185,7 +185,7 @@ describe('a COMMIT that fails', () => {
     ]);
   });
 
-  it('for one element that somebody finished meanwhile says so where nothing else was to be done', async () => {
+  it('for one element that another client finished says so if nothing else was to be done', async () => {
     await settle('NACK', ...(await take('from', '0')));
     finishBefore('release', 'from', '0');
     await failsWith('element-not-found', false);

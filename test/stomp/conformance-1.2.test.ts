@@ -52,7 +52,7 @@ describe('STOMP 1.2', () => {
       await client.expect('RECEIPT');
     });
 
-    it('commands and header names are told apart by letter case', async () => {
+    it('commands and header names are case-sensitive', async () => {
       const lower = await node.client();
       lower.write('begin\ntransaction:1\n\n\0');
       await lower.expectError('malformed-request');
@@ -241,7 +241,7 @@ describe('STOMP 1.2', () => {
       }
     });
 
-    it('a rejected login is told why with an ERROR', async () => {
+    it('a rejected login gets an ERROR with the reason', async () => {
       const client = await node.stranger();
       client.send('CONNECT', { 'accept-version': '1.2', host: 'h', login: 'test', passcode: 'wrong' });
       await client.expectError('unauthorized');

@@ -85,8 +85,8 @@ describe('x-ks-ttl and x-ks-reason', () => {
         const headers = transaction === undefined ? {} : { transaction };
         await client.ask('NACK', { id, 'x-ks-reason': 'schlüssel fehlt', ...headers });
         if (transaction !== undefined) await client.ask('COMMIT', { transaction });
-        const letter = await node.pop('__deadletter__', 'D');
-        const own = letter?.headers ?? [];
+        const deadLetter = await node.pop('__deadletter__', 'D');
+        const own = deadLetter?.headers ?? [];
         const reason = own[own.indexOf('x-dl-reason') + 1] ?? '';
         assert.equal(Buffer.from(reason, 'latin1').toString(), 'schlüssel fehlt');
       });

@@ -152,7 +152,7 @@ function foreignSuite(library: ForeignLibrary, version: string): void {
       assert.deepEqual([groups?.G1?.totalSize, groups?.G2?.totalSize ?? 0], [2, 0]);
     });
 
-    it('is told that its password is wrong', async () => {
+    it('learns that its password is wrong', async () => {
       await assert.rejects(open({ passcode: 'wrong' }), /unauthorized/);
     });
 

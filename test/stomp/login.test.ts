@@ -148,7 +148,7 @@ describe('before CONNECTED', () => {
     await quick.ask('BEGIN', { transaction: 't' });
   });
 
-  it('other protocols are told off at once', async () => {
+  it('other protocols are rejected at once', async () => {
     for (const bytes of [
       'GET / HTTP/1.1\r\nHost: x\r\n\r\n',
       'AMQP\0\x01\0\0',

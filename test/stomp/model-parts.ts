@@ -5,7 +5,7 @@ import type { ModelDelivery, ModelRef } from '../contract/model.ts';
 import { type ServerFrame, show } from './client.ts';
 import type { AckMode, HeldInModel, SubscriptionInModel } from './model-session.ts';
 
-/** Tells elements apart before the server has told their ids. */
+/** Tells elements apart before the server has returned their ids. */
 export const NUMBER = 'n';
 
 export interface Sent {

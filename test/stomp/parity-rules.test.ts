@@ -173,7 +173,7 @@ describe('HTTP and STOMP alike', () => {
     await second.disconnect();
   });
 
-  it('dead letter: failed tries count together, whoever failed', async () => {
+  it('dead letter: failed tries of all consumers count together', async () => {
     fresh();
     await send({ 'x-ks-hdr-colour': 'blue' }, 'jobs');
     const reserved = await http.reserve('jobs', queue, { to: 0 });

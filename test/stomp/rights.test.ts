@@ -63,7 +63,7 @@ describe('rights over STOMP', () => {
     await client.expectError('forbidden');
   });
 
-  it('are those of now after the users were read anew; a session that may not read any more ends', async () => {
+  it('follow a reload of the users: a session that may not read any more ends', async () => {
     const known = new TestAuthenticator();
     const userOf = (name: string): User | null =>
       known.recall(`Basic ${Buffer.from(`${name}:${name}`).toString('base64')}`);

@@ -128,7 +128,7 @@ describe('Settling over STOMP', () => {
       assert.deepEqual(await node.sizes('a'), { ready: 0, scheduled: 0, reserved: 1 });
     });
 
-    it('of an element that was purged meanwhile is refused', async () => {
+    it('of an element that was purged in between is rejected', async () => {
       await node.insert('a', 'x');
       const [id = ''] = await take('/q/N/a', 1);
       await purge(node.engine.engine.storage, { ns: 'N', name: 'a' });

@@ -71,7 +71,7 @@ describe('a transaction', () => {
     assert.deepEqual(await node.sizes('from'), { ready: 0, scheduled: 0, reserved: 0 });
   });
 
-  it('that is aborted leaves messages as they were: they may be acknowledged anew', async () => {
+  it('that is aborted leaves messages as they were: they may be acknowledged again', async () => {
     const [first = ''] = await take(1);
     await client.ask('ACK', { id: first, transaction });
     await client.ask('SEND', { destination: '/q/N/to', transaction }, 'x');

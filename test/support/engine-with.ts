@@ -16,7 +16,7 @@ export function engineWith(engine: Engine, verbs: (real: Storage) => Partial<Sto
   return Object.create(engine, { storage: { value: storage } });
 }
 
-/** The engine as a node has it whose news of definitions are late: it hears of no change, and finds what it reads. */
+/** The engine as a node has it whose news of definitions are late: it gets no notification of changes, and finds what it reads. */
 export function engineWithoutNews(engine: Engine): Engine {
   const real = engine.definitions;
   const definitions: Definitions = {

@@ -11,7 +11,7 @@ import {
   earliestEligibleWallAt,
   firstInvokedAt,
   isAcknowledged,
-  laneOf,
+  queueGroupOf,
   type Story,
   type Surroundings,
   tellStories,
@@ -31,15 +31,15 @@ export interface Verdict extends Found {
 }
 
 export interface Counts {
-  readonly inserts: Tally;
-  readonly takes: Tally;
-  readonly settles: Tally;
+  readonly inserts: OutcomeCounts;
+  readonly takes: OutcomeCounts;
+  readonly settles: OutcomeCounts;
   /** Takes that handed something out. */
   readonly deliveries: number;
   readonly crashes: number;
 }
 
-export type Tally = Readonly<Record<Outcome, number>>;
+export type OutcomeCounts = Readonly<Record<Outcome, number>>;
 
 export interface CheckOptions {
   /** Also check that elements of one producer come in the order of their inserts, where nothing moved them. */
@@ -71,17 +71,17 @@ export function checkHistory(operations: readonly Operation[], options: CheckOpt
 
 /** What the verdict holds against the server, one line each; empty where all is well. */
 export function faultsOf(verdict: Verdict): string[] {
-  const told = (kind: string, list: readonly Violation[]): string[] =>
+  const lines = (kind: string, list: readonly Violation[]): string[] =>
     list.map(
       ({ value, group, what }) => `${kind}: ${value}${group === '' ? '' : ` (group ${group})`}: ${what}`,
     );
   return [
-    ...told('lost', verdict.lost),
-    ...told('unexpected', verdict.unexpected),
-    ...told('duplicated', verdict.duplicated),
-    ...told('early', verdict.early),
-    ...told('tries', verdict.wrongTries),
-    ...told('order', verdict.outOfOrder),
+    ...lines('lost', verdict.lost),
+    ...lines('unexpected', verdict.unexpected),
+    ...lines('duplicated', verdict.duplicated),
+    ...lines('early', verdict.early),
+    ...lines('tries', verdict.wrongTries),
+    ...lines('order', verdict.outOfOrder),
   ];
 }
 
@@ -107,15 +107,15 @@ function missing(stories: readonly Story[], around: Surroundings): Pick<Verdict,
     if (insert === undefined) continue;
     for (const { group, deliveries } of story.groups.values()) {
       if (deliveries.length > 0 || !insert.groups.includes(group)) continue;
-      const lane = laneOf(insert.queue, group);
+      const target = queueGroupOf(insert.queue, group);
       const what = `acknowledged as ${insert.id} to ${insert.client}, never delivered`;
-      const list = absent.get(lane) ?? [];
+      const list = absent.get(target) ?? [];
       list.push({ value: story.value, group, what, invokedAt: firstInvokedAt(story) });
-      absent.set(lane, list);
+      absent.set(target, list);
     }
   }
   const verdict: { lost: Violation[]; eaten: Violation[] } = { lost: [], eaten: [] };
-  for (const [lane, list] of absent) layToPops(list, around.unknownTakes.get(lane) ?? [], verdict);
+  for (const [target, list] of absent) layToPops(list, around.unknownTakes.get(target) ?? [], verdict);
   return verdict;
 }
 
@@ -140,7 +140,7 @@ function layToPops(
 
 /** Looks for an element that was handed out before a get for an older one of its producer was even invoked. */
 function outOfOrder(stories: readonly Story[]): Violation[] {
-  const lanes = new Map<
+  const targets = new Map<
     string,
     { insert: InsertOperation; first: TakeOperation; value: string; group: string }[]
   >();
@@ -150,14 +150,14 @@ function outOfOrder(stories: readonly Story[]): Violation[] {
     for (const { group, deliveries } of story.groups.values()) {
       const [first] = deliveries;
       if (first === undefined || !keepsItsPlace(story, first)) continue;
-      const lane = `${laneOf(insert.queue, group)}\u0000${insert.client}`;
-      const list = lanes.get(lane) ?? [];
+      const target = `${queueGroupOf(insert.queue, group)}\u0000${insert.client}`;
+      const list = targets.get(target) ?? [];
       list.push({ insert, first: first.take, value: story.value, group });
-      lanes.set(lane, list);
+      targets.set(target, list);
     }
   }
   const violations: Violation[] = [];
-  for (const list of lanes.values()) {
+  for (const list of targets.values()) {
     list.sort((a, b) => b.insert.seq - a.insert.seq);
     let younger: (typeof list)[number] | null = null;
     for (const one of list) {
@@ -177,8 +177,14 @@ function outOfOrder(stories: readonly Story[]): Violation[] {
 }
 
 function countOperations(operations: readonly Operation[]): Counts {
-  const tally = (): Record<Outcome, number> => ({ ok: 0, fail: 0, unknown: 0 });
-  const counts = { inserts: tally(), takes: tally(), settles: tally(), deliveries: 0, crashes: 0 };
+  const noOutcomes = (): Record<Outcome, number> => ({ ok: 0, fail: 0, unknown: 0 });
+  const counts = {
+    inserts: noOutcomes(),
+    takes: noOutcomes(),
+    settles: noOutcomes(),
+    deliveries: 0,
+    crashes: 0,
+  };
   for (const operation of operations) {
     switch (operation.kind) {
       case 'insert':

@@ -5,12 +5,12 @@ import {
   firstInvokedAt,
   type GroupStory,
   isAcknowledged,
-  laneOf,
+  queueGroupOf,
   type Story,
   type Surroundings,
 } from './history-story.ts';
 
-/** One thing that must not happen, told so that a person can look it up in the history. */
+/** One thing that must not happen, described so that a person can find it in the history. */
 export interface Violation {
   readonly value: string;
   readonly group: string;
@@ -65,19 +65,19 @@ function checkExpected(story: Story, { group }: GroupStory, { handed }: Delivere
 
 /** What changed between the insert and the delivery, in words; empty where nothing did. */
 function differences(given: Content, got: Content): string[] {
-  const told: string[] = [];
-  if (given.bytes !== got.bytes) told.push(`the body has ${got.bytes} bytes instead of ${given.bytes}`);
-  else if (given.digest !== got.digest) told.push('bytes of the body changed');
+  const changes: string[] = [];
+  if (given.bytes !== got.bytes) changes.push(`the body has ${got.bytes} bytes instead of ${given.bytes}`);
+  else if (given.digest !== got.digest) changes.push('bytes of the body changed');
   if (given.contentType !== got.contentType) {
-    told.push(`the content type is ${got.contentType} instead of ${given.contentType}`);
+    changes.push(`the content type is ${got.contentType} instead of ${given.contentType}`);
   }
   if (given.contentEncoding !== got.contentEncoding) {
-    told.push(`the content encoding is ${got.contentEncoding} instead of ${given.contentEncoding}`);
+    changes.push(`the content encoding is ${got.contentEncoding} instead of ${given.contentEncoding}`);
   }
   if (given.headers.join('\n') !== got.headers.join('\n')) {
-    told.push(`the headers are [${got.headers.join(', ')}] instead of [${given.headers.join(', ')}]`);
+    changes.push(`the headers are [${got.headers.join(', ')}] instead of [${given.headers.join(', ')}]`);
   }
-  return told;
+  return changes;
 }
 
 function checkEarly(story: Story, group: GroupStory, at: number, found: Found): void {
@@ -135,7 +135,7 @@ function unknownReserves(
 ): number {
   const from = firstInvokedAt(story);
   let count = 0;
-  for (const take of around.unknownTakes.get(laneOf(delivered.take.queue, group.group)) ?? []) {
+  for (const take of around.unknownTakes.get(queueGroupOf(delivered.take.queue, group.group)) ?? []) {
     if (take.invokedAt > delivered.take.endedAt) break;
     if (take.kind === 'reserve' && take.endedAt >= from) count++;
   }

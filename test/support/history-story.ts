@@ -34,7 +34,7 @@ export interface Delivered {
 export interface Surroundings {
   /** Sorted. */
   readonly crashes: readonly CrashOperation[];
-  /** Takes of unknown outcome, by {@link laneOf}, sorted by their start. */
+  /** Takes of unknown outcome, by {@link queueGroupOf}, sorted by their start. */
   readonly unknownTakes: ReadonlyMap<string, readonly TakeOperation[]>;
 }
 
@@ -46,7 +46,7 @@ export interface Telling {
 }
 
 /** A queue as one group sees it: where a take of unknown outcome may have eaten something. */
-export function laneOf(queue: string, group: string): string {
+export function queueGroupOf(queue: string, group: string): string {
   return `${queue}\u0000${group}`;
 }
 
@@ -90,9 +90,9 @@ function addTake(
   strangers: Delivered[],
 ): void {
   if (take.outcome === 'unknown') {
-    const lane = laneOf(take.queue, take.group);
-    const list = unknownTakes.get(lane);
-    if (list === undefined) unknownTakes.set(lane, [take]);
+    const target = queueGroupOf(take.queue, take.group);
+    const list = unknownTakes.get(target);
+    if (list === undefined) unknownTakes.set(target, [take]);
     else list.push(take);
   }
   const handed = take.delivery;

@@ -36,7 +36,7 @@ export function seededRandom(seed: number): Random {
   };
 }
 
-/** A seed for a run that was given none; printed by whoever uses it. */
+/** A seed for a run that was given none; printed by its user. */
 export function freshSeed(): number {
   return Math.floor(Math.random() * 2 ** 31);
 }

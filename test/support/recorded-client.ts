@@ -3,7 +3,7 @@ import { contentOf, type Handed, type History, type Operation, type Outcome } fr
 import { type Answer, elementHeadersOf, headerOf, jsonOf, type QueueClient } from './http-client.ts';
 
 /** Where the clients of one record play: a queue, and the group to read as (`''` on a plain queue). */
-export interface Lane {
+export interface QueueGroup {
   readonly ns: string;
   readonly queue: string;
   readonly group: string;
@@ -47,13 +47,13 @@ export class RecordedClient {
   }
 
   /** Answers how it ended, so that a caller may try again under the same idempotency key. */
-  async insert(lane: Lane, insert: RecordedInsert): Promise<Outcome> {
+  async insert(target: QueueGroup, insert: RecordedInsert): Promise<Outcome> {
     const { value, sample, delayMs = 0, matureWallAt, groups, idempotencyKey } = insert;
     const elementHeaders = { ...insert.headers, [VALUE_HEADER]: value };
-    const start = this.#start(lane);
+    const start = this.#start(target);
     const eligibleWallAt = matureWallAt ?? start.invokedWallAt + delayMs;
     const sent = await attempt((signal) =>
-      this.#http.insert(lane.ns, lane.queue, sample.bytes, {
+      this.#http.insert(target.ns, target.queue, sample.bytes, {
         signal,
         contentType: sample.contentType,
         headers: wireHeaders(elementHeaders, sample.contentEncoding, idempotencyKey),
@@ -71,33 +71,38 @@ export class RecordedClient {
       id: sent.answer === null ? null : jsonOf<{ id: string }>(sent.answer).id,
       eligibleWallAt,
       tries: 0,
-      groups: groups ?? [lane.group],
+      groups: groups ?? [target.group],
       content: contentOf(sample.bytes, contentType, contentEncoding, Object.entries(elementHeaders)),
     });
     return sent.end.outcome;
   }
 
   /** Waits up to `toMs`; answers what came, null where nothing did. */
-  pop(lane: Lane, toMs: number): Promise<Handed | null> {
-    return this.#take('pop', lane, toMs, null);
+  pop(target: QueueGroup, toMs: number): Promise<Handed | null> {
+    return this.#take('pop', target, toMs, null);
   }
 
-  reserve(lane: Lane, toMs: number, leaseMs: number): Promise<Handed | null> {
-    return this.#take('reserve', lane, toMs, leaseMs);
+  reserve(target: QueueGroup, toMs: number, leaseMs: number): Promise<Handed | null> {
+    return this.#take('reserve', target, toMs, leaseMs);
   }
 
   /** With `fenced` false by id alone, as the plain interface allows. */
-  commit(lane: Lane, handed: Handed, fenced = true): Promise<Outcome> {
-    return this.#settle('commit', lane, { handed, delayMs: 0 }, fenced);
+  commit(target: QueueGroup, handed: Handed, fenced = true): Promise<Outcome> {
+    return this.#settle('commit', target, { handed, delayMs: 0 }, fenced);
   }
 
-  rollback(lane: Lane, request: RollbackRequest, fenced = true): Promise<Outcome> {
-    return this.#settle('rollback', lane, request, fenced);
+  rollback(target: QueueGroup, request: RollbackRequest, fenced = true): Promise<Outcome> {
+    return this.#settle('rollback', target, request, fenced);
   }
 
-  async #take(kind: 'pop' | 'reserve', lane: Lane, to: number, lease: number | null): Promise<Handed | null> {
-    const start = this.#start(lane);
-    const { ns, queue, group } = lane;
+  async #take(
+    kind: 'pop' | 'reserve',
+    target: QueueGroup,
+    to: number,
+    lease: number | null,
+  ): Promise<Handed | null> {
+    const start = this.#start(target);
+    const { ns, queue, group } = target;
     const options = { to, ...(group === '' ? {} : { group }), ...(lease === null ? {} : { lease }) };
     const sent = await attempt(
       (signal) =>
@@ -113,12 +118,12 @@ export class RecordedClient {
 
   async #settle(
     kind: 'commit' | 'rollback',
-    lane: Lane,
+    target: QueueGroup,
     { handed, delayMs }: RollbackRequest,
     fenced: boolean,
   ): Promise<Outcome> {
-    const start = this.#start(lane);
-    const { ns, queue, group } = lane;
+    const start = this.#start(target);
+    const { ns, queue, group } = target;
     const token = fenced ? handed.token : null;
     const sent = await attempt((signal) =>
       this.#http[kind](ns, queue, handed.id, {
@@ -134,7 +139,7 @@ export class RecordedClient {
     return sent.end.outcome;
   }
 
-  #start(lane: Lane): {
+  #start(target: QueueGroup): {
     client: string;
     seq: number;
     queue: string;
@@ -142,7 +147,7 @@ export class RecordedClient {
     invokedWallAt: number;
   } {
     const seq = this.#history.nextSeq(this.name);
-    const queue = `${lane.ns}/${lane.queue}`;
+    const queue = `${target.ns}/${target.queue}`;
     return { client: this.name, seq, queue, invokedAt: performance.now(), invokedWallAt: Date.now() };
   }
 

@@ -3,7 +3,7 @@ import { type SampleBody, sampleBodies } from './bodies.ts';
 import type { Handed, History } from './history.ts';
 import { QueueClient } from './http-client.ts';
 import type { Random } from './random.ts';
-import { type Lane, RecordedClient } from './recorded-client.ts';
+import { type QueueGroup, RecordedClient } from './recorded-client.ts';
 
 /**
  * The stream's consumer groups; every element of the stream is for both. Nobody pops for the second: what it
@@ -11,14 +11,21 @@ import { type Lane, RecordedClient } from './recorded-client.ts';
  */
 const GROUPS = ['a', 'b'];
 const NEVER_POPS = 'b';
-const PLAIN: Lane = { ns: 'N', queue: 'crash', group: '' };
-const STREAM: Lane = { ns: 'events', queue: 'crash', group: 'a' };
+const PLAIN: QueueGroup = { ns: 'N', queue: 'crash', group: '' };
+const STREAM: QueueGroup = { ns: 'events', queue: 'crash', group: 'a' };
 
 /** Each queue once per group that reads it. */
-export const LANES: readonly Lane[] = [PLAIN, ...GROUPS.map((group) => ({ ...STREAM, group }))];
+export const TARGETS: readonly QueueGroup[] = [PLAIN, ...GROUPS.map((group) => ({ ...STREAM, group }))];
 
-const PRODUCERS: readonly Lane[] = [PLAIN, PLAIN, PLAIN, PLAIN, PLAIN, PLAIN, STREAM, STREAM];
-const CONSUMERS: readonly Lane[] = [PLAIN, PLAIN, PLAIN, PLAIN, ...LANES.slice(1), ...LANES.slice(1)];
+const PRODUCERS: readonly QueueGroup[] = [PLAIN, PLAIN, PLAIN, PLAIN, PLAIN, PLAIN, STREAM, STREAM];
+const CONSUMERS: readonly QueueGroup[] = [
+  PLAIN,
+  PLAIN,
+  PLAIN,
+  PLAIN,
+  ...TARGETS.slice(1),
+  ...TARGETS.slice(1),
+];
 
 /** Above this many unfinished deliveries producers rest, so that both idle and backed-up queues are met. */
 const BACKLOG = 1500;
@@ -53,7 +60,7 @@ export interface LoadOptions {
   readonly name?: string;
 }
 
-/** 8 producers and 8 consumers, each with a connection of its own, going on until they are told to stop. */
+/** 8 producers and 8 consumers, each with a connection of its own, running until they are stopped. */
 export class Load {
   readonly #options: LoadOptions;
   readonly #clients: QueueClient[] = [];
@@ -66,10 +73,10 @@ export class Load {
   }
 
   start(): void {
-    for (const [at, lane] of PRODUCERS.entries())
-      this.#running.push(this.#produce(this.#client(`p${at}`), lane, at));
-    for (const [at, lane] of CONSUMERS.entries())
-      this.#running.push(this.#consume(this.#client(`c${at}`), lane));
+    for (const [at, target] of PRODUCERS.entries())
+      this.#running.push(this.#produce(this.#client(`p${at}`), target, at));
+    for (const [at, target] of CONSUMERS.entries())
+      this.#running.push(this.#consume(this.#client(`c${at}`), target));
   }
 
   /** Resolves when every client has ended its last operation. The gate must be open. */
@@ -88,7 +95,7 @@ export class Load {
     return new RecordedClient(`${load}${name}`, http, history);
   }
 
-  async #produce(client: RecordedClient, lane: Lane, at: number): Promise<void> {
+  async #produce(client: RecordedClient, target: QueueGroup, at: number): Promise<void> {
     const { gate, random } = this.#options;
     for (let number = 0; !this.#stopping; number++) {
       await gate.passed();
@@ -96,54 +103,54 @@ export class Load {
         await delay(5);
         continue;
       }
-      await this.#insert(client, lane, `${client.name}-${number}`, at % 2 === 0);
+      await this.#insert(client, target, `${client.name}-${number}`, at % 2 === 0);
       if (random.chance(0.02)) await delay(random.between(1, 100));
     }
   }
 
-  async #insert(client: RecordedClient, lane: Lane, value: string, repeats: boolean): Promise<void> {
+  async #insert(client: RecordedClient, target: QueueGroup, value: string, repeats: boolean): Promise<void> {
     const { gate, random } = this.#options;
     const insert = {
       value,
       sample: randomBody(random),
       headers: randomHeaders(random),
       ...randomMaturity(random),
-      ...(lane.group === '' ? {} : { groups: GROUPS }),
+      ...(target.group === '' ? {} : { groups: GROUPS }),
       ...(repeats ? { idempotencyKey: value } : {}),
     };
-    let outcome = await client.insert(lane, insert);
+    let outcome = await client.insert(target, insert);
     // Half of the producers ask again until they know: the key keeps that from storing it twice.
     while (repeats && outcome === 'unknown') {
       await gate.passed();
-      outcome = await client.insert(lane, insert);
+      outcome = await client.insert(target, insert);
     }
     if (outcome === 'ok') this.#backlog += insert.groups?.length ?? 1;
   }
 
-  async #consume(client: RecordedClient, lane: Lane): Promise<void> {
+  async #consume(client: RecordedClient, target: QueueGroup): Promise<void> {
     const { gate, random } = this.#options;
     while (!this.#stopping) {
       await gate.passed();
       const toMs = random.pick([0, 50, 500]);
-      if (lane.group !== NEVER_POPS && random.chance(0.5)) {
-        if ((await client.pop(lane, toMs)) !== null) this.#backlog--;
+      if (target.group !== NEVER_POPS && random.chance(0.5)) {
+        if ((await client.pop(target, toMs)) !== null) this.#backlog--;
         continue;
       }
-      const handed = await client.reserve(lane, toMs, LEASE_MS);
-      if (handed !== null) await this.#settle(client, lane, handed);
+      const handed = await client.reserve(target, toMs, LEASE_MS);
+      if (handed !== null) await this.#settle(client, target, handed);
       else if (toMs === 0) await delay(random.between(0, 20));
     }
   }
 
   /** 5 % roll back, 2 % forget; some work a little first, and some settle by id alone. */
-  async #settle(client: RecordedClient, lane: Lane, handed: Handed): Promise<void> {
+  async #settle(client: RecordedClient, target: QueueGroup, handed: Handed): Promise<void> {
     const { random } = this.#options;
     if (random.chance(0.1)) await delay(random.between(1, 50));
     const fenced = random.chance(0.75);
     if (random.chance(0.05)) {
-      await client.rollback(lane, { handed, delayMs: random.pick([0, random.between(1, 300)]) }, fenced);
+      await client.rollback(target, { handed, delayMs: random.pick([0, random.between(1, 300)]) }, fenced);
     } else if (random.chance(0.98)) {
-      if ((await client.commit(lane, handed, fenced)) === 'ok') this.#backlog--;
+      if ((await client.commit(target, handed, fenced)) === 'ok') this.#backlog--;
     }
   }
 }

@@ -39,7 +39,7 @@ export function trialConfig(): Record<string, unknown> {
 
 /**
  * The real server as a child process on a free port, with a temporary folder of its own. It can be started
- * again on the same data after any kind of end. Whoever makes one calls {@link dispose}, also after a failure.
+ * again on the same data after any kind of end. Its user calls {@link dispose}, also after a failure.
  *
  * States: down -> `start` -> up -> `stop`, `kill` -> down. The process may also end by itself.
  */

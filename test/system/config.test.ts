@@ -162,7 +162,7 @@ describe('A start that cannot be', { concurrency: 2 }, () => {
     assertRefused(program);
   });
 
-  it('for an unusable users file says how to make it anew', async () => {
+  it('for an unusable users file says how to create a new one', async () => {
     await folder.write('data/users.json', '{"admin": {}}');
     const program = await folder.run([], { env: { QUAYSIDE_HTTP__PORT: '0' } });
     assert.match(

@@ -12,7 +12,7 @@ import { ServerProcess } from '../support/server-process.ts';
 export interface CrashOptions {
   readonly kills: number;
   readonly seed: number;
-  /** Told after every kill. */
+  /** Called after every kill. */
   readonly onKill?: (done: number) => void;
 }
 
@@ -139,9 +139,9 @@ class CrashRun {
       const file = path.join(this.#server.dataDir, name);
       const start = (await readFile(file)).subarray(0, SQLITE_MAGIC.length).toString('latin1');
       if (start !== SQLITE_MAGIC) continue;
-      const told = integrityOf(file);
-      if (told === 'ok') sound++;
-      else this.#faults.push(`integrity: ${name}: ${told}`);
+      const integrity = integrityOf(file);
+      if (integrity === 'ok') sound++;
+      else this.#faults.push(`integrity: ${name}: ${integrity}`);
     }
     if (sound === 0) this.#faults.push(`integrity: no database file was found in ${this.#server.dataDir}`);
     return sound;

@@ -70,7 +70,7 @@ describe('A log that nobody takes', {
   }
 });
 
-/** A pipe into which nothing more goes; whoever writes to the answered end would wait. */
+/** A full pipe: a write to the returned end would block. */
 function fullPipe(folder: Folder, opened: number[]): number {
   const path = folder.file(`pipe ${opened.length}`);
   execFileSync('mkfifo', [path]);

@@ -120,7 +120,7 @@ describe('A fault', () => {
 
   after(() => folder.dispose());
 
-  it('that nobody caught is logged, who waits is told, and the exit code is 1', async () => {
+  it('that nobody caught is logged, waiting clients get an error, and the exit code is 1', async () => {
     const thrower = "process.on('SIGUSR2', () => { throw new Error('planted'); });";
     const program = await folder.serve(['--config', 'q.json'], preload(thrower));
     const client = new QueueClient({ url: program.url });

@@ -37,7 +37,7 @@ describe('STOMP in the server', () => {
     assert.equal(await program.stop(), 0);
   });
 
-  it('is served over WebSocket only if it is told to, and has a port', async () => {
+  it('is served over WebSocket only if it is enabled, and has a port', async () => {
     const closed = await serve('closed.json', { port: 0 });
     assert.equal((await call(closed, '/stomp')).status, 404);
     const refused = new WebSocket(`${closed.url.replace('http', 'ws')}/stomp`, ['v12.stomp']);

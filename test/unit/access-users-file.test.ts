@@ -21,7 +21,7 @@ describe('The users file', () => {
     assert.equal(await file.read(), null);
   });
 
-  it('keeps the hash of a new administrator, for its owner alone, and no draft beside it', async () => {
+  it('keeps the hash of a new administrator, for its owner alone, and leaves no draft', async () => {
     const { definition, password } = await newAdministrator();
     await file.write([definition]);
     assert.deepEqual(await file.read(), [definition]);

@@ -264,7 +264,7 @@ describe('the history checker', () => {
     assert.deepEqual(faultsOf(verdictWith([...planted, maybe])), []);
   });
 
-  it('finds two acknowledged commits, and a commit beside a pop', () => {
+  it('finds two acknowledged commits, and a commit of a popped element', () => {
     const first = reserve('x', 100, 101);
     const second = reserve('x', 1200, 1201, { tries: 1 });
     const commits = [

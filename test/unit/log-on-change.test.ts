@@ -11,7 +11,7 @@ import { FakeClock } from '../support/clock.ts';
 
 const SECONDS_AWAY = 30;
 
-/** An engine that is away until a test says otherwise, and what a part that uses it says meanwhile. */
+/** An engine that is unavailable until a test makes it available, and what its user logs until then. */
 class AwayWorld {
   readonly clock = new FakeClock();
   readonly said: string[] = [];
@@ -36,7 +36,7 @@ class AwayWorld {
     }
   }
 
-  /** Half a minute away, then back: answers how often it was asked meanwhile. */
+  /** Unavailable for half a minute, then available: returns how often it was called. */
   async goThrough(use: () => void = () => {}): Promise<number> {
     for (let second = 0; second < SECONDS_AWAY; second++) {
       use();

@@ -30,7 +30,7 @@ describe('Readiness', () => {
     assert.equal((await readiness.report()).ready, true);
   });
 
-  it('is told before a probe gives up, though an engine says nothing', async () => {
+  it('is answered before a probe times out, although an engine does not answer', async () => {
     const clock = new FakeClock();
     const readiness = new Readiness(clock);
     readiness.watch(URL, { ping: () => new Promise<void>(() => {}) } as Engine);

@@ -29,7 +29,7 @@ describe('work that is tried until it works', () => {
     await new Promise(setImmediate);
   };
 
-  it('is done again a while after each failure, of which the first is told', async () => {
+  it('is repeated a while after each failure, of which the first is logged', async () => {
     await retries.do('read', failing(3));
     clock.advance(DELAY_MS - 1);
     assert.equal(tries, 1);
@@ -37,7 +37,7 @@ describe('work that is tried until it works', () => {
     assert.deepEqual([tries, failures, clock.pending], [4, ['read'], 0]);
     tries = 0;
     await retries.do('read', failing(1));
-    assert.deepEqual(failures, ['read', 'read'], 'it had worked meanwhile');
+    assert.deepEqual(failures, ['read', 'read'], 'it had worked in between');
   });
 
   it('waits once for each name', async () => {

@@ -85,7 +85,7 @@ export function browseContract(open: EngineUnderTest['open']): void {
       assert.deepEqual(bodyTexts(await on.pop(queue)), ['r2', 'r3', 'r4']);
     });
 
-    it('goes on where a page ended although its elements went meanwhile', async () => {
+    it('continues where a page ended although its elements are gone', async () => {
       const queue = await filled();
       const first = await on.storage.scan(queue, {
         group: '',

@@ -43,13 +43,13 @@ export function deadLetterContract(open: EngineUnderTest['open']): void {
       const [id] = await on.storage.insert(queue, [newElement({ ...content, tries: MAX_TRIES - 1 })]);
       const before = on.opened.now();
       await rollback(on.storage, queue, [{ ...byId(await on.reserveOne(queue)), ...COUNTED }]);
-      const [letter] = await on.pop(dead(queue));
-      assert.ok(letter !== undefined && letter.id !== id);
-      assert.deepEqual(Buffer.from(letter.body), content.body);
-      assert.equal(letter.contentType, content.contentType);
-      assert.equal(letter.contentEncoding, content.contentEncoding);
-      assert.equal(letter.tries, 0);
-      const headers = letter.headers;
+      const [deadLetter] = await on.pop(dead(queue));
+      assert.ok(deadLetter !== undefined && deadLetter.id !== id);
+      assert.deepEqual(Buffer.from(deadLetter.body), content.body);
+      assert.equal(deadLetter.contentType, content.contentType);
+      assert.equal(deadLetter.contentEncoding, content.contentEncoding);
+      assert.equal(deadLetter.tries, 0);
+      const headers = deadLetter.headers;
       assert.deepEqual(headers.slice(0, 6), [...content.headers, 'x-dl-from-queue', queue.name]);
       assert.deepEqual([headers[6], headers[8], headers[9]], ['x-dl-at', 'x-dl-tries', String(MAX_TRIES)]);
       const at = headers[7] ?? '';
@@ -62,9 +62,9 @@ export function deadLetterContract(open: EngineUnderTest['open']): void {
       const queue = { ...on.queue('jobs'), name: 'Bestellungen \u2603 \u00fc' };
       await on.storage.insert(queue, [newElement({ tries: MAX_TRIES - 1 })]);
       await rollback(on.storage, queue, [{ ...byId(await on.reserveOne(queue)), ...COUNTED }]);
-      const [letter] = await on.pop(dead(queue));
+      const [deadLetter] = await on.pop(dead(queue));
       const bytes = Buffer.from(queue.name).toString('latin1');
-      assert.deepEqual(letter?.headers.slice(0, 2), ['x-dl-from-queue', bytes]);
+      assert.deepEqual(deadLetter?.headers.slice(0, 2), ['x-dl-from-queue', bytes]);
     });
 
     it('replaces the headers of an earlier move', async () => {
@@ -72,21 +72,21 @@ export function deadLetterContract(open: EngineUnderTest['open']): void {
       const headers = ['x-dl-from-queue', 'old', 'kept', '1', 'x-dl-at', 'old', 'x-dl-tries', '99'];
       await on.storage.insert(queue, [newElement({ headers, tries: 50 })]);
       await rollback(on.storage, queue, [{ ...byId(await on.reserveOne(queue)), ...COUNTED }]);
-      const [letter] = await on.pop(dead(queue));
-      assert.deepEqual(letter?.headers.slice(0, 4), ['kept', '1', 'x-dl-from-queue', queue.name]);
-      assert.equal(letter?.headers.length, 10);
-      assert.equal(letter?.headers[7], '51');
+      const [deadLetter] = await on.pop(dead(queue));
+      assert.deepEqual(deadLetter?.headers.slice(0, 4), ['kept', '1', 'x-dl-from-queue', queue.name]);
+      assert.equal(deadLetter?.headers.length, 10);
+      assert.equal(deadLetter?.headers[7], '51');
     });
 
     it('names the first id of the element, also after it was moved back and failed again', async () => {
       const queue = on.queue('jobs');
       const [id] = await on.storage.insert(queue, [newElement({ tries: MAX_TRIES - 1 })]);
       await rollback(on.storage, queue, [{ ...byId(await on.reserveOne(queue)), ...COUNTED }]);
-      const letter = await on.reserveOne(dead(queue));
-      const { body, headers } = letter;
+      const deadLetter = await on.reserveOne(dead(queue));
+      const { body, headers } = deadLetter;
       const element = newElement({ body, headers, tries: MAX_TRIES - 1 });
       await transfer(on.storage, [
-        { from: dead(queue), finish: byToken(letter), inserts: [{ queue, element }] },
+        { from: dead(queue), finish: byToken(deadLetter), inserts: [{ queue, element }] },
       ]);
       await rollback(on.storage, queue, [{ ...byId(await on.reserveOne(queue)), ...COUNTED }]);
       const [again] = await on.pop(dead(queue));
@@ -103,9 +103,9 @@ export function deadLetterContract(open: EngineUnderTest['open']): void {
       const { affected } = await on.storage.sweep();
       assert.ok(affected.some(({ ns, name }) => ns === queue.ns && name === DEAD_LETTERS));
       assert.deepEqual(await commit(on.storage, queue, [byToken(reserved)]), ['not-found']);
-      const letters = await on.pop(dead(queue));
-      assert.deepEqual(letters.map(bodyText), ['abandoned']);
-      const [from, name, , , tries, count, ...rest] = letters[0]?.headers ?? [];
+      const deadLetters = await on.pop(dead(queue));
+      assert.deepEqual(deadLetters.map(bodyText), ['abandoned']);
+      const [from, name, , , tries, count, ...rest] = deadLetters[0]?.headers ?? [];
       const why = on.storage.capabilities.expiry ? ['x-dl-reason', LEASE_EXPIRED] : [];
       assert.deepEqual(
         [from, name, tries, count],
@@ -153,7 +153,7 @@ export function deadLetterContract(open: EngineUnderTest['open']): void {
       assert.equal((await on.pop(queue))[0]?.tries, 1_000_001);
     });
 
-    it('moves one group of a stream and leaves the others; the letter is for the default groups', async () => {
+    it('moves one group of a stream and leaves the others; the dead letter is for the default groups', async () => {
       const queue = on.queue('strict');
       await on.storage.insert(queue, [newElement({ body: 'shared', groups: ['g1', 'x'], tries: 1 })]);
       const reserved = await on.reserveOne(queue, 'x');

@@ -99,11 +99,11 @@ export function expiryContract({ open }: EngineUnderTest): void {
         'the sweep names its target',
       );
       const page = { group: '', states: ['ready'], after: null, limit: 9, bodies: true } as const;
-      const [letter, ...more] = (await on.storage.scan(dead, page)).deliveries;
+      const [deadLetter, ...more] = (await on.storage.scan(dead, page)).deliveries;
       assert.deepEqual(more, []);
-      const { reason, expiresAt, tries } = letter ?? {};
+      const { reason, expiresAt, tries } = deadLetter ?? {};
       assert.deepEqual({ reason, expiresAt, tries }, { reason: 'expired', expiresAt: null, tries: 0 });
-      const [from, name, at, moment, ...rest] = (letter?.headers ?? []).slice(2);
+      const [from, name, at, moment, ...rest] = (deadLetter?.headers ?? []).slice(2);
       assert.deepEqual([from, name, at], ['x-dl-from-queue', queue.name, 'x-dl-at']);
       assert.ok(new Date(moment ?? '').getTime() > 0);
       assert.deepEqual(rest, ['x-dl-tries', '1', 'x-dl-reason', 'expired', 'x-ks-origin-id', id]);
@@ -159,9 +159,9 @@ export function expiryContract({ open }: EngineUnderTest): void {
       assert.deepEqual(outcomes, ['done', 'done']);
       assert.deepEqual(await on.pop(queue), []);
       await sweep();
-      const letters = await on.pop(dead);
-      assert.deepEqual(bodyTexts(letters).sort(), ['counted', 'returned']);
-      for (const { headers } of letters) {
+      const deadLetters = await on.pop(dead);
+      assert.deepEqual(bodyTexts(deadLetters).sort(), ['counted', 'returned']);
+      for (const { headers } of deadLetters) {
         assert.equal(headers[headers.indexOf('x-dl-reason') + 1], 'expired');
       }
     });
@@ -176,10 +176,10 @@ export function expiryContract({ open }: EngineUnderTest): void {
       await on.opened.passTime(1001);
       assert.deepEqual(await on.pop(queue), []);
       await sweep();
-      const letters = await on.pop(dead);
-      const reasons = letters.map(({ headers }) => headers[headers.indexOf('x-dl-reason') + 1]);
+      const deadLetters = await on.pop(dead);
+      const reasons = deadLetters.map(({ headers }) => headers[headers.indexOf('x-dl-reason') + 1]);
       assert.deepEqual(
-        new Map(bodyTexts(letters).map((body, i) => [body, reasons[i]])),
+        new Map(bodyTexts(deadLetters).map((body, i) => [body, reasons[i]])),
         new Map([
           ['first try', 'expired'],
           ['last try', 'lease-expired'],

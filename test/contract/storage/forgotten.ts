@@ -155,15 +155,15 @@ export function forgottenStreamsContract(open: EngineUnderTest['open']): void {
             await rollback(storage, queue, refs);
           }
         };
-        const letters = async () =>
+        const deadLetters = async () =>
           bodyTexts((await storage.take(named(DEAD_LETTERS, 'jobs'), POP)).deliveries);
         await fail('a');
-        assert.deepEqual(await letters(), ['a']);
+        assert.deepEqual(await deadLetters(), ['a']);
         await passHours(opened, 60);
         assert.ok(!(await storage.queues('jobs')).includes('q'));
         await fail('b');
         assert.deepEqual(await storage.queues('jobs'), [DEAD_LETTERS, 'q']);
-        assert.deepEqual(await letters(), ['b']);
+        assert.deepEqual(await deadLetters(), ['b']);
       });
     });
   });

@@ -89,17 +89,17 @@ export function groupsContract(open: EngineUnderTest['open']): void {
     });
 
     it('never keeps a dead letter back', async () => {
-      const letters = { ns: 'crowded', name: 'letters' };
-      await on.storage.insert(letters, [newElement({ groups: FULL })]);
+      const deadLetters = { ns: 'crowded', name: 'dead-letters' };
+      await on.storage.insert(deadLetters, [newElement({ groups: FULL })]);
       const queue = on.queue('crowded');
       await on.storage.insert(queue, [newElement({ body: 'dying', groups: ['one more'], tries: 2 })]);
       const taken = await on.reserveOne(queue, 'one more');
       const failed = { ...byToken(taken), delayMs: 0, countTry: true };
       assert.deepEqual(await rollback(on.storage, queue, [failed]), ['dead-lettered']);
-      assert.deepEqual(bodyTexts(await on.pop(letters, 9, 'g2')), ['dying']);
+      assert.deepEqual(bodyTexts(await on.pop(deadLetters, 9, 'g2')), ['dying']);
     });
 
-    it('takes back what was popped, whoever came meanwhile', async () => {
+    it('takes back what was popped although other groups were created since', async () => {
       await on.alone(async (opened) => {
         const queue = { ns: 'crowded', name: 'q' };
         const { storage } = opened.engine;

@@ -20,8 +20,8 @@ export function reasonContract({ open }: EngineUnderTest): void {
     };
 
     const headersOf = async (): Promise<Map<string, string>> => {
-      const [letter] = await on.pop(dead);
-      const headers = letter?.headers ?? [];
+      const [deadLetter] = await on.pop(dead);
+      const headers = deadLetter?.headers ?? [];
       const pairs = headers.flatMap((name, i) =>
         i % 2 === 0 ? [[name, headers[i + 1] ?? ''] as const] : [],
       );
@@ -106,10 +106,10 @@ export function reasonContract({ open }: EngineUnderTest): void {
       const die = async (reason: string | null): Promise<Map<string, string>> => {
         const ref = byToken(await on.reserveOne(queue));
         await settle(on.storage, queue, [ref], { kind: 'dead-letter', countTry: true, reason });
-        const letter = await on.reserveOne(dead);
+        const deadLetter = await on.reserveOne(dead);
         const move = { kind: 'move', to: queue, groups: [''], tries: 0, headers: [] } as const;
-        const { headers } = letter;
-        assert.deepEqual(await settle(on.storage, dead, [byToken(letter)], move), ['done']);
+        const { headers } = deadLetter;
+        assert.deepEqual(await settle(on.storage, dead, [byToken(deadLetter)], move), ['done']);
         return new Map(headers.flatMap((name, i) => (i % 2 === 0 ? [[name, headers[i + 1] ?? '']] : [])));
       };
       const first = await die('first');
@@ -120,7 +120,7 @@ export function reasonContract({ open }: EngineUnderTest): void {
       assert.deepEqual(bodyTexts(await on.pop(queue)), ['mortal']);
     });
 
-    it('the action dead-letter moves at once, from reserved or waiting, and counts a try if it is told to', async () => {
+    it('the action dead-letter moves at once, from reserved or waiting, and counts a try if countTry is set', async () => {
       const queue = on.queue('jobs');
       const [, b = ''] = await on.storage.insert(queue, [
         newElement({ body: 'a' }),
@@ -142,10 +142,10 @@ export function reasonContract({ open }: EngineUnderTest): void {
         outcomes.map(({ outcome }) => outcome),
         ['dead-lettered', 'dead-lettered'],
       );
-      const letters = await on.pop(dead);
-      assert.deepEqual(bodyTexts(letters), ['a', 'b']);
+      const deadLetters = await on.pop(dead);
+      assert.deepEqual(bodyTexts(deadLetters), ['a', 'b']);
       const value = (i: number, name: string): string | undefined => {
-        const { headers = [] } = letters[i] ?? {};
+        const { headers = [] } = deadLetters[i] ?? {};
         const at = headers.indexOf(name);
         return at < 0 ? undefined : headers[at + 1];
       };

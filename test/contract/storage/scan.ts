@@ -88,7 +88,7 @@ export function scanContract({ open }: EngineUnderTest): void {
       assert.deepEqual(bodyTexts((await page(['reserved'])).deliveries), ['h2']);
     });
 
-    it('leaves bodies out if it is told to, with their lengths and everything else', async () => {
+    it('leaves bodies out if asked, and keeps their lengths and everything else', async () => {
       const queue = on.queue();
       const body = Buffer.alloc(100_000, 7);
       const content = { contentType: 'text/x', contentEncoding: 'gzip', headers: ['a', '1', 'b', 'é'] };

@@ -98,7 +98,7 @@ export function sizesContract(open: EngineUnderTest['open']): void {
       assert.deepEqual(await next(), [now + 3_600_000, now + 3_600_000]);
     });
 
-    it('counts a stream by elements, each once in its most advanced state, with the groups beside', async () => {
+    it('counts a stream by elements, each once in its most advanced state, and its groups', async () => {
       const queue = on.queue('stream');
       await on.storage.insert(queue, [
         newElement({ body: 'a', groups: ['g1', 'g2'] }),
