@@ -4,6 +4,8 @@ import {
   type DeliveryRef,
   type OnRepeat,
   type ReleaseAction,
+  type ScanOptions,
+  type ScanPage,
   SETTLED,
   type SettleAction,
   type SettleItem,
@@ -416,6 +418,21 @@ export class Queue {
   onPaused(paused: boolean): void {
     if (!paused) this.match(MANY);
     else for (const waitQueue of this.namespace.waitQueues(this.key.name)?.values() ?? []) waitQueue.pause();
+  }
+
+  /** A page of its deliveries; see `Storage.scan`. Creates no queue. */
+  scan(options: Omit<ScanOptions, 'group'> & { readonly group: GroupName | null }): Promise<ScanPage> {
+    return this.namespace.storage.scan(this.key, { ...options, group: this.groupFor(options.group) });
+  }
+
+  /**
+   * The group that a call reads as: the given one, or the namespace's default.
+   * @throws QuaysideError `invalid-parameter` if one is given and the namespace has none
+   */
+  groupFor(given: GroupName | null): GroupName {
+    if (given !== null && given !== PLAIN_GROUP && !this.namespace.isStream)
+      throw this.#noGroups('group', given);
+    return given ?? this.namespace.defaultGroup;
   }
 
   /** The queue information record (spec 2.2); with `group`, counted for that group alone. */

@@ -339,6 +339,8 @@ export interface ScannedDelivery extends Delivery {
   readonly reason: string | null;
   /** The length of the body. */
   readonly bytes: number;
+  /** For `ScanOptions.after`: a page that begins behind this delivery. Null if it was asked for by id. */
+  readonly cursor: string | null;
 }
 
 export interface PurgeStep {

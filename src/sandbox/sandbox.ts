@@ -51,6 +51,11 @@ export interface SelectorProgram {
    * @throws QuaysideError `shutting-down` after `stop`, `internal` where the thread cannot be started
    */
   select(elements: readonly SelectorInput[]): Promise<SelectorAnswer[]>;
+  /**
+   * The same for elements whose bodies were not read, and are empty. Null if a selector wants bodies, now or in an
+   * earlier call: `select` is to be called with them.
+   */
+  selectWithoutBodies(elements: readonly SelectorInput[]): Promise<SelectorAnswer[] | null>;
   /** Lets go of the VM. A `select` after it opens it again. */
   close(): void;
 }
@@ -168,6 +173,10 @@ class OpenProgram implements SelectorProgram {
     return elements.map(() => allAccept(this.#destinations));
   }
 
+  selectWithoutBodies(elements: readonly SelectorInput[]): Promise<SelectorAnswer[]> {
+    return this.select(elements);
+  }
+
   close(): void {}
 }
 
@@ -208,12 +217,21 @@ class WorkerProgram implements SelectorProgram {
    * culprit and answers the others (reliability 1.4).
    */
   async select(elements: readonly SelectorInput[]): Promise<SelectorAnswer[]> {
+    return (await this.#select(elements, true)) ?? [];
+  }
+
+  selectWithoutBodies(elements: readonly SelectorInput[]): Promise<SelectorAnswer[] | null> {
+    return this.#select(elements, false);
+  }
+
+  async #select(elements: readonly SelectorInput[], hasBodies: boolean): Promise<SelectorAnswer[] | null> {
     const answers: SelectorAnswer[] = [];
     let oneByOneUntil = 0;
     let strikes = 0;
     const closes = this.#closes;
     while (answers.length < elements.length) {
       const from = answers.length;
+      if (this.#withBodies && !hasBodies) return null;
       // A call after the close would give the worker the program once more, and nobody would take it away again.
       if (this.#closes !== closes || strikes >= this.#limits.strikes) {
         answers.push({ outcome: 'unasked' });

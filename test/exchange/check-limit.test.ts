@@ -28,6 +28,7 @@ class HeldSandbox implements SelectorSandbox {
     const unasked: SelectorAnswer[] = [{ outcome: 'unasked' }];
     return {
       select: () => new Promise<SelectorAnswer[]>((resolve) => this.#held.push(() => resolve(unasked))),
+      selectWithoutBodies: async () => unasked,
       close: () => {},
     };
   }

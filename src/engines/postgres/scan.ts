@@ -108,7 +108,11 @@ function readCursor(after: string | null, parse: (id: string) => number | null):
 
 const NO_BODY = new Uint8Array(0);
 
-function readPage({ ids }: Context, { subscription, bodies }: ScanItem, rows: readonly Row[]): ScanPage {
+function readPage(
+  { ids }: Context,
+  { subscription, bodies, seqs }: ScanItem,
+  rows: readonly Row[],
+): ScanPage {
   const deliveries = rows.map((row): ScannedDelivery => {
     const until = numberOrNull(row, 5);
     return {
@@ -124,9 +128,14 @@ function readPage({ ids }: Context, { subscription, bodies }: ScanItem, rows: re
       expiresAt: numberOrNull(row, 7),
       reason: row[8] == null ? null : (JSON.parse(row[8]) as string),
       bytes: number(row, 9),
+      cursor: seqs === null ? cursorOf(ids, row) : null,
     };
   });
   const last = rows.at(-1);
   if (last === undefined || rows.length >= number(last, 10)) return { deliveries, next: null };
-  return { deliveries, next: `${text(last, 0)}.${text(last, 1)}.${ids.text(number(last, 2))}` };
+  return { deliveries, next: cursorOf(ids, last) };
+}
+
+function cursorOf(ids: Context['ids'], row: Row): string {
+  return `${text(row, 0)}.${text(row, 1)}.${ids.text(number(row, 2))}`;
 }

@@ -106,8 +106,11 @@ export const TAKEN_FIELDS = 8;
 /** `lost`: index, expiry and reason of popped deliveries that have one of them: only an undone take needs these. */
 export type Taken = [nextDueAt: number | null, until: number | null, lost: Fields | null, deliveries: Fields];
 
-/** id, state, tries, due at, lease end, inserted at, expires at, reason, content type, further content, body offset and length */
-export const SCANNED_FIELDS = 12;
+/**
+ * id, state, tries, due at, lease end, inserted at, expires at, reason, content type, further content, body offset and length,
+ * the delivery's own id if it has another one than its element
+ */
+export const SCANNED_FIELDS = 13;
 export type Scanned = [next: string | null, deliveries: Fields];
 
 /** Whether a settle may take space on the disk, and whether it is acknowledged only after an fsync. */

@@ -186,7 +186,10 @@ export class SqliteStorage implements Storage {
     return this.#client.call(
       'scan',
       () => [nameOf(queue), group, states, ids ?? null, after, limit, bodies],
-      (page, received) => ({ deliveries: readScanned(page, group, received), next: page[0] }),
+      (page, received) => ({
+        deliveries: readScanned(page, group, received, ids !== undefined),
+        next: page[0],
+      }),
     );
   }
 
@@ -322,19 +325,28 @@ function readTaken([, until, lost, fields]: Taken, group: GroupName, bodies: Pac
   return deliveries;
 }
 
-function readScanned([, fields]: Scanned, group: GroupName, bodies: PackedBodies): ScannedDelivery[] {
+function readScanned(
+  [, fields]: Scanned,
+  group: GroupName,
+  bodies: PackedBodies,
+  byIds: boolean,
+): ScannedDelivery[] {
   const deliveries: ScannedDelivery[] = [];
   for (let at = 0; at < fields.length; at += SCANNED_FIELDS) {
     const { contentEncoding, headers } = fromMore(fields[at + 9] as string | null);
     const until = fields[at + 4] as number | null;
     const offset = fields[at + 10] as number | null;
     const bytes = fields[at + 11] as number;
+    const id = fields[at] as string;
+    const state = fields[at + 1] as DeliveryState;
+    const moment = fields[at + 3] as number;
+    const own = (fields[at + 12] as string | null) ?? id;
     deliveries.push({
-      id: fields[at] as string,
+      id,
       group,
-      state: fields[at + 1] as DeliveryState,
+      state,
       tries: fields[at + 2] as number,
-      matureAt: fields[at + 3] as number,
+      matureAt: moment,
       lease: until === null ? null : { token: '', until },
       insertedAt: fields[at + 5] as number,
       expiresAt: fields[at + 6] as number | null,
@@ -344,6 +356,8 @@ function readScanned([, fields]: Scanned, group: GroupName, bodies: PackedBodies
       headers,
       body: offset === null ? NO_BODY : bodyAt(bodies, offset, bytes),
       bytes,
+      // As `worker/scan.ts` reads it.
+      cursor: byIds ? null : `${state}.${until ?? moment}.${own}`,
     });
   }
   return deliveries;

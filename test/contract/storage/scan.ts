@@ -68,6 +68,35 @@ export function scanContract({ open }: EngineUnderTest): void {
       assert.deepEqual(await scanAll(queue, { states: [] }), []);
     });
 
+    it('continues behind any delivery by its cursor, also after that one has gone', async () => {
+      const queue = on.queue();
+      await fill(queue);
+      const found = await scanAll(queue);
+      const rest = async (cursor: string | null): Promise<string[]> => {
+        const options = { group: '', states: all, limit: 100, bodies: true };
+        return bodyTexts((await on.storage.scan(queue, { ...options, after: cursor })).deliveries);
+      };
+      for (const [i, { cursor }] of found.entries())
+        assert.deepEqual(await rest(cursor), bodyTexts(found.slice(i + 1)), `behind ${i}`);
+      await on.pop(queue, 1);
+      assert.deepEqual(await rest(found[0]?.cursor ?? null), ['r2', 's1', 's2', 'h1', 'h2']);
+    });
+
+    it('continues behind any delivery of a group of a stream', async () => {
+      const queue = on.queue('stream');
+      const groups = ['g1', 'g2'];
+      await on.storage.insert(
+        queue,
+        ['a', 'b', 'c'].map((body) => newElement({ body, groups })),
+      );
+      const found = await scanAll(queue, { group: 'g2' });
+      const options = { group: 'g2', states: all, limit: 100, bodies: true };
+      for (const [i, { cursor }] of found.entries()) {
+        const { deliveries } = await on.storage.scan(queue, { ...options, after: cursor });
+        assert.deepEqual(bodyTexts(deliveries), ['a', 'b', 'c'].slice(i + 1));
+      }
+    });
+
     it('finds those of the given ids that are in one of the states, in the same order, as one page', async () => {
       const [queue, other] = [on.queue(), on.queue()];
       const ids = await fill(queue);

@@ -1,7 +1,7 @@
 -- counts <group or *>: ready(6) scheduled(6) reserved(6) next known(1) next(6), then the same per group that has
 -- anything, before each the length of its name(2) and the name; of =group, or for * of the whole queue
 -- scan <group> <states: any of w, s, r, in this order> <after: a cursor or ''> <limit> <bodies: 1 or ''> <ids>: the length of
--- the next cursor(1) and the cursor, then per delivery its state(1) maturity(6) tries(4) lease end(6) seq(6) body length(6)
+-- the next cursor(1) and the cursor, the group's gid(2), then per delivery its state(1) maturity(6) tries(4) lease end(6) seq(6) body length(6)
 -- length of the reason(2) and the reason; and the elements. A cursor is a state and a member of z.
 
 local function countBetween(q, low, high)
@@ -149,5 +149,5 @@ verbs.scan = function(q, args, at)
     endLeases(q, gid)
     if ids ~= '' then scanIds(q, page, gid, states, ids) else cursor = scanStates(q, page, gid, states, after) end
   end
-  return string.char(#cursor) .. cursor .. concat(page), at + 6, page.elements
+  return string.char(#cursor) .. cursor .. (gid or PLAIN) .. concat(page), at + 6, page.elements
 end

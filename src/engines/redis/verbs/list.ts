@@ -75,7 +75,8 @@ export const LRANGE: Verb<RangeCall, ScanPage> = {
   name: 'lrange',
   encode: ([call]) => [call?.skip ?? 0, call?.limit ?? 0],
   decode({ text, elements }, [call]) {
-    const deliveries = elements.map((item) => {
+    const skip = call?.skip ?? 0;
+    const deliveries = elements.map((item, index) => {
       const delivery = decodeItem(item);
       return {
         ...delivery,
@@ -85,10 +86,11 @@ export const LRANGE: Verb<RangeCall, ScanPage> = {
         insertedAt: delivery.matureAt,
         expiresAt: null,
         reason: null,
+        cursor: String(skip + index + 1),
       };
     });
     const isLast = text.toString() === '0';
-    return [{ deliveries, next: isLast ? null : String((call?.skip ?? 0) + deliveries.length) }];
+    return [{ deliveries, next: isLast ? null : String(skip + deliveries.length) }];
   },
 };
 

@@ -48,6 +48,7 @@ const STATES: Readonly<Record<string, DeliveryState>> = Object.fromEntries(
 );
 /** A state(1) maturity(6) tries(4) lease end(6) seq(6) body length(6) length of the reason(2). */
 const SCANNED_BYTES = 31;
+const GID_BYTES = 2;
 const NO_BODY = Buffer.alloc(0);
 
 /** One page: see `library/read.lua`. */
@@ -66,9 +67,10 @@ export const SCAN: Verb<ScanOptions, ScanPage> = {
     const { text } = result;
     const cursorEnd = 1 + text.readUInt8(0);
     const deliveries: ScannedDelivery[] = [];
-    let at = cursorEnd;
+    let at = cursorEnd + GID_BYTES;
+    const gid = text.subarray(cursorEnd, at);
     for (const value of result.elements) {
-      const delivery = readScanned(result, at, value, options);
+      const delivery = readScanned(result, at, value, gid, options);
       if (delivery !== null) deliveries.push(delivery);
       at += SCANNED_BYTES + text.readUInt16BE(at + SCANNED_BYTES - 2);
     }
@@ -81,6 +83,7 @@ function readScanned(
   { tag, text }: Result,
   at: number,
   value: Buffer | null,
+  gid: Buffer,
   options: ScanOptions | undefined,
 ): ScannedDelivery | null {
   const content = value === null ? null : decodable(value);
@@ -102,7 +105,21 @@ function readScanned(
     expiresAt: expiresAt === 0 ? null : expiresAt,
     reason: reason === '' ? null : reason,
     bytes: text.readUIntBE(at + 23, 6),
+    cursor: options?.ids === undefined ? cursorAt(text, at, gid) : null,
   };
+}
+
+/** The largest tries that a member of z can have: a cursor is behind all members of its element. */
+const ANY_TRIES = Buffer.alloc(4, 0xff);
+
+/** The state and the member of z of a delivery in a page, from what the page says of it. */
+function cursorAt(text: Buffer, at: number, gid: Buffer): string {
+  const seq = text.subarray(at + 17, at + 23);
+  const isReserved = STATES[String.fromCharCode(text.readUInt8(at))] === 'reserved';
+  const [kind, moment] = isReserved ? ['l', at + 11] : ['w', at + 1];
+  const parts = [text.subarray(at, at + 1), Buffer.from(kind), gid, text.subarray(moment, moment + 6), seq];
+  if (!isReserved) parts.push(ANY_TRIES);
+  return Buffer.concat(parts).toString('base64url');
 }
 
 function decodable(value: Buffer): ElementContent | null {

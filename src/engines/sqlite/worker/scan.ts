@@ -74,6 +74,7 @@ function writeScanned(
     row;
   fields.push(ids.text(element ?? seq), state, tries, dueAt, leaseUntil, insertedAt, expiresAt, reason);
   fields.push(type, more, bodies && body !== null ? reply.add(body) : null, bytes ?? 0);
+  fields.push(element === null || element === seq ? null : ids.text(seq));
 }
 
 function cursorText(

@@ -1,0 +1,398 @@
+import type { Queue } from '../broker/queue.ts';
+import type { ScannedDelivery, ScanPage } from '../engine/storage.ts';
+import { DELIVERY_STATES, type DeliveryState, type ElementId, type GroupName } from '../model/element.ts';
+import { invalidParameter, QuaysideError } from '../model/errors.ts';
+import { createCheckLimit } from '../sandbox/check-limit.ts';
+import type { Payer } from '../sandbox/fair-queue.ts';
+import type { SelectorAnswer, SelectorProgram, SelectorSandbox } from '../sandbox/sandbox.ts';
+import type { Clock } from '../util/clock.ts';
+import type { ConcurrencyLimit } from '../util/concurrency-limit.ts';
+import { quote } from '../util/quote.ts';
+
+/** Which elements of a queue a search finds: those for which all of it holds. */
+export interface ElementFilter {
+  readonly states: readonly DeliveryState[];
+  /** On a stream; null: the namespace's default. */
+  readonly group: GroupName | null;
+  /** Only these; not given or null: any. */
+  readonly ids?: readonly ElementId[] | null;
+  /** Source text of a selector as exchanges have them; it decides only, what it changes is not stored. */
+  readonly selector?: string | null;
+  /** Only elements that were inserted before this moment, ms by the engine's clock: see `Storage.now`. */
+  readonly insertedBefore?: number | null;
+}
+
+/** How a search is done. */
+export interface SearchOptions {
+  /** Whose share of the selector thread it uses. */
+  readonly payer: Payer;
+  /** Where the selector stood in what the client sent, for errors: `where`, or `where.selector`. */
+  readonly path: string;
+  /** Whether the bodies of the matches are wanted; if not, they are empty. */
+  readonly bodies: boolean;
+  /** A selector that reads `env.msg.payload` is rejected: whoever searches may not see bodies. Not given: false. */
+  readonly hidesBodies?: boolean;
+}
+
+/** What one step of a search found. */
+export interface SearchPage {
+  /** In delivery order within each state; states in the order of `DELIVERY_STATES`. With ids: in the order of these, roughly. */
+  readonly matches: ScannedDelivery[];
+  /** How many elements were looked at, those that do not match included. */
+  readonly looked: number;
+  /** For how many of them the selector threw: they do not match. */
+  readonly failed: number;
+  /** The first of these errors; null if there was none. */
+  readonly error: SelectorFailure | null;
+  /** The cursor at which the next page begins; null: everything was looked at. */
+  readonly next: string | null;
+}
+
+/** What a selector threw. Line and column count from 1 and are null if nothing points there. */
+export interface SelectorFailure {
+  readonly id: ElementId;
+  readonly message: string;
+  readonly line: number | null;
+  readonly column: number | null;
+}
+
+export interface SearchContext {
+  readonly sandbox: SelectorSandbox;
+  readonly clock: Clock;
+  /** Whether selectors may be used at all (`selectors: off` in the configuration). */
+  readonly selectors: boolean;
+}
+
+/** A page looks at no more elements than about this, and takes no longer than about this; it ends earlier when it is full. */
+const MAX_LOOKED = 50_000;
+const MAX_PAGE_MS = 1_000;
+/** Bodies of the matches of one page, about; the last one may exceed it. */
+const MAX_BODY_BYTES = 16 * 1_048_576;
+/** Elements that are read at once: few at first, since the first ones may fill the page. */
+const FIRST_CHUNK = 100;
+/** More at once hold up other requests of this node: decoding 400 elements takes about a millisecond. */
+const MAX_CHUNK = 400;
+/** Of elements whose bodies a selector reads. */
+const MAX_CHUNK_WITH_BODIES = 100;
+/** Of elements that are found by their ids, if their bodies are read: an engine ends other reads at 16 MiB. */
+const MAX_IDS_WITH_BODIES = 16;
+
+/** Starts searches. One for all of a node: it bounds those that run selectors. */
+export class Searches {
+  readonly #context: SearchContext;
+  readonly #limit: ConcurrencyLimit = createCheckLimit();
+
+  constructor(context: SearchContext) {
+    this.#context = context;
+  }
+
+  /**
+   * Prepares a search; `close` it afterwards.
+   * @throws QuaysideError `invalid-body` for a selector that does not compile, with its line and column; `invalid-parameter` if
+   * selectors are switched off, or for a group of a namespace that has none
+   */
+  async open(queue: Queue, filter: ElementFilter, options: SearchOptions): Promise<ElementSearch> {
+    const { sandbox, selectors } = this.#context;
+    const source = filter.selector ?? null;
+    // Checked here, too: the namespace may have no such groups.
+    const group = queue.groupFor(filter.group);
+    let program: SelectorProgram | null = null;
+    if (source !== null) {
+      const { path, payer } = options;
+      if (!selectors) throw invalidParameter(path, `${path}: this server runs with selectors: off.`);
+      await sandbox.check([{ source, path }], payer);
+      program = sandbox.open([source], { payer });
+    }
+    return new ElementSearch(queue, { ...filter, group }, options, program, this.#context.clock);
+  }
+
+  /**
+   * One page of a search that is made for it alone, as a request for it is. Of those with a selector a user may have a few at once.
+   * @throws QuaysideError as `open` and `ElementSearch.page`; `overloaded`
+   */
+  async page(
+    queue: Queue,
+    filter: ElementFilter,
+    options: SearchOptions,
+    after: string | null,
+    limit: number,
+  ): Promise<SearchPage> {
+    const find = async (): Promise<SearchPage> => {
+      const search = await this.open(queue, filter, options);
+      try {
+        return await search.page(after, limit);
+      } finally {
+        search.close();
+      }
+    };
+    return filter.selector == null ? find() : this.#limit.run(options.payer, find);
+  }
+}
+
+/** Some elements that were read, and the decision about them, which may still be in progress. */
+interface ReadElements {
+  readonly deliveries: readonly ScannedDelivery[];
+  readonly next: string | null;
+  /** Whether the bodies were read. */
+  readonly hasBodies: boolean;
+  /** Null: a selector needs bodies that were not read. */
+  readonly deciding: Promise<readonly SelectorAnswer[] | null> | null;
+}
+
+/**
+ * Pages through the elements of a queue that match a filter, and changes nothing. A page does bounded work and needs bounded
+ * memory, whatever the size of the queue: it ends when it is full, or when it has looked at enough, and says how far it came.
+ * Bodies are read only if the selector or the caller needs them.
+ */
+export class ElementSearch {
+  readonly #queue: Queue;
+  readonly #filter: ElementFilter;
+  readonly #options: SearchOptions;
+  readonly #program: SelectorProgram | null;
+  readonly #clock: Clock;
+  readonly #states: readonly DeliveryState[];
+  /** Not all engines find elements by their ids; those need each body when they pass it. */
+  readonly #findsIds: boolean;
+  /** Whether the selector has asked for a body. */
+  #selectorNeedsBodies = false;
+
+  constructor(
+    queue: Queue,
+    filter: ElementFilter,
+    options: SearchOptions,
+    program: SelectorProgram | null,
+    clock: Clock,
+  ) {
+    this.#queue = queue;
+    this.#filter = filter;
+    this.#options = options;
+    this.#program = program;
+    this.#clock = clock;
+    this.#states = DELIVERY_STATES.filter((state) => filter.states.includes(state));
+    this.#findsIds = queue.namespace.storage.capabilities.remove;
+  }
+
+  /** Lets go of the selector's VM. */
+  close(): void {
+    this.#program?.close();
+  }
+
+  /**
+   * Up to `limit` matches behind `after`. A page may have few or none and yet not be the last: see `next`.
+   * @param after the `next` of an earlier page of the same filter; null for the first page
+   * @throws QuaysideError `invalid-parameter` if the selector uses more time or memory than it may; `forbidden` if it
+   * reads bodies that are hidden; `not-supported` with ids on an engine that does not find elements by them
+   */
+  async page(after: string | null, limit: number): Promise<SearchPage> {
+    const startedAt = this.#clock.monotonic();
+    const found = new PageContents(limit);
+    let size = FIRST_CHUNK;
+    let cursor: string | null = after;
+    let reading = this.#read(cursor, size, found.left);
+    try {
+      for (;;) {
+        const chunk = await reading;
+        size = Math.min(size * 2, MAX_CHUNK);
+        // The next ones are read, and the selector asked, while this one's answers are awaited; but not behind the first ones.
+        const isAhead = found.looked > 0 && chunk.deciding !== null && chunk.next !== null && !this.#byIds;
+        if (isAhead) reading = this.#read(chunk.next, size, found.left);
+        const answers = await chunk.deciding;
+        if (chunk.deciding !== null && answers === null) {
+          this.#noteNeedOfBodies();
+          await reading;
+          reading = this.#read(cursor, size, found.left);
+          continue;
+        }
+        const cutAt = this.#sift(chunk, answers, found);
+        cursor = cutAt ?? chunk.next;
+        const isOver =
+          cutAt !== null ||
+          cursor === null ||
+          found.isFull ||
+          found.looked >= MAX_LOOKED ||
+          this.#clock.monotonic() - startedAt >= MAX_PAGE_MS;
+        if (isOver) break;
+        if (!isAhead) reading = this.#read(cursor, size, found.left);
+      }
+    } finally {
+      // What was read ahead in vain, or failed with the page.
+      reading.then(({ deciding }) => deciding?.catch(ignore), ignore);
+    }
+    const matches =
+      this.#options.bodies && !this.#readsBodiesOfAll ? await this.#withBodies(found.matches) : found.matches;
+    const { looked, failed, error } = found;
+    return { matches, looked, failed, error, next: cursor };
+  }
+
+  get #byIds(): boolean {
+    return this.#filter.ids != null;
+  }
+
+  /** Whether elements that are read may be none that match. */
+  get #isSelective(): boolean {
+    return this.#program !== null || this.#filter.insertedBefore != null;
+  }
+
+  /** Whether the bodies of all elements are read for the caller. If few of them match, theirs are read later. */
+  get #readsBodiesOfAll(): boolean {
+    return this.#options.bodies && (!this.#findsIds || (!this.#isSelective && !this.#byIds));
+  }
+
+  get #readsBodies(): boolean {
+    return this.#selectorNeedsBodies || this.#readsBodiesOfAll;
+  }
+
+  #noteNeedOfBodies(): void {
+    const { hidesBodies = false, path } = this.#options;
+    if (hidesBodies) {
+      throw new QuaysideError(
+        'forbidden',
+        `${path}: this selector reads env.msg.payload, and you may not see bodies here. Use env.msg.hdrs, id, tries or mature.`,
+        { parameter: path },
+      );
+    }
+    this.#selectorNeedsBodies = true;
+  }
+
+  /** Reads up to `size` elements, no more than could match, and asks the selector. */
+  async #read(after: string | null, size: number, left: number): Promise<ReadElements> {
+    const bodies = this.#readsBodies;
+    const count = Math.min(size, this.#isSelective ? MAX_CHUNK : left);
+    const { deliveries, next } = await (this.#byIds
+      ? this.#readIds(after, Math.min(count, left), bodies)
+      : this.#scan({ after, limit: bodies ? Math.min(count, MAX_CHUNK_WITH_BODIES) : count, bodies }));
+    const old = deliveries.filter((delivery) => this.#isOld(delivery));
+    const asked = this.#program === null || old.length === 0 ? null : this.#ask(this.#program, old, bodies);
+    // Awaited later, if nothing fails before.
+    asked?.catch(ignore);
+    return { deliveries, next, hasBodies: bodies, deciding: asked };
+  }
+
+  /** Ids have places instead of cursors. */
+  async #readIds(after: string | null, size: number, bodies: boolean): Promise<ScanPage> {
+    const { ids } = this.#filter;
+    const all = ids ?? [];
+    const from = /^\d{1,15}$/.test(after ?? '') ? Number(after) : 0;
+    const to = from + Math.min(size, bodies || this.#options.bodies ? MAX_IDS_WITH_BODIES : size);
+    const some = all.slice(from, to);
+    if (some.length === 0) return { deliveries: [], next: null };
+    const { deliveries } = await this.#scan({ after: null, limit: some.length, bodies, ids: some });
+    return { deliveries, next: to < all.length ? String(to) : null };
+  }
+
+  #scan(options: {
+    after: string | null;
+    limit: number;
+    bodies: boolean;
+    ids?: readonly ElementId[];
+  }): Promise<ScanPage> {
+    return this.#queue.scan({ group: this.#filter.group, states: this.#states, ...options });
+  }
+
+  #isOld({ insertedAt }: ScannedDelivery): boolean {
+    const { insertedBefore } = this.#filter;
+    return insertedBefore == null || insertedAt < insertedBefore;
+  }
+
+  async #ask(
+    program: SelectorProgram,
+    deliveries: readonly ScannedDelivery[],
+    hasBodies: boolean,
+  ): Promise<readonly SelectorAnswer[] | null> {
+    return hasBodies ? program.select(deliveries) : program.selectWithoutBodies(deliveries);
+  }
+
+  /** Adds what matches. Returns the cursor behind the last one if the page is full before the end of the chunk; else null. */
+  #sift(
+    { deliveries, next }: ReadElements,
+    answers: readonly SelectorAnswer[] | null,
+    found: PageContents,
+  ): string | null {
+    let asked = 0;
+    for (const [index, delivery] of deliveries.entries()) {
+      found.looked += 1;
+      if (!this.#isOld(delivery)) continue;
+      if (this.#program !== null && !this.#accepts(delivery, answers?.[asked++], found)) continue;
+      const keepsBody = this.#options.bodies || delivery.body.length === 0;
+      found.add(keepsBody ? delivery : { ...delivery, body: NO_BODY }, this.#options.bodies);
+      const isLast = index === deliveries.length - 1 && next === null;
+      if (found.isFull && !isLast && delivery.cursor !== null) return delivery.cursor;
+    }
+    return null;
+  }
+
+  #accepts({ id }: ScannedDelivery, answer: SelectorAnswer | undefined, found: PageContents): boolean {
+    if (answer?.outcome === 'asked') {
+      const [verdict] = answer.verdicts;
+      if (verdict === undefined) return false;
+      const { accepted, error, place } = verdict;
+      if (error !== null)
+        found.fail({ id, message: error, line: place?.[0] ?? null, column: place?.[1] ?? null });
+      return accepted;
+    }
+    if (answer?.outcome === 'overrun' && answer.inPayload) {
+      found.fail({ id, message: answer.error, line: null, column: null });
+      return false;
+    }
+    const { path } = this.#options;
+    if (answer?.outcome !== 'overrun') throw new QuaysideError('shutting-down', 'The search was closed.');
+    throw new QuaysideError(
+      'invalid-parameter',
+      `${path}: the selector uses more time or memory than it may, with element ${quote(id)}: ${answer.error}.`,
+      { parameter: path, extra: { element: id, cause: answer.cause } },
+    );
+  }
+
+  /** The same deliveries with their bodies, without those that are in none of the states any more. */
+  async #withBodies(matches: readonly ScannedDelivery[]): Promise<ScannedDelivery[]> {
+    const full = new Map<ElementId, ScannedDelivery>();
+    const missing = matches.filter(({ body, bytes }) => body.length !== bytes).map(({ id }) => id);
+    for (let from = 0; from < missing.length; from += MAX_CHUNK) {
+      const ids = missing.slice(from, from + MAX_CHUNK);
+      const { deliveries } = await this.#scan({ after: null, limit: ids.length, bodies: true, ids });
+      for (const delivery of deliveries) full.set(delivery.id, delivery);
+    }
+    return matches.flatMap((delivery) => {
+      const whole = delivery.body.length === delivery.bytes ? delivery : full.get(delivery.id);
+      // It was found at its place, where a page may begin again.
+      return whole === undefined ? [] : [{ ...whole, cursor: delivery.cursor }];
+    });
+  }
+}
+
+const NO_BODY = new Uint8Array(0);
+
+function ignore(): void {}
+
+/** What a page has so far. */
+class PageContents {
+  readonly matches: ScannedDelivery[] = [];
+  readonly #limit: number;
+  looked = 0;
+  failed = 0;
+  error: SelectorFailure | null = null;
+  #bytes = 0;
+
+  constructor(limit: number) {
+    this.#limit = limit;
+  }
+
+  get left(): number {
+    return Math.max(1, this.#limit - this.matches.length);
+  }
+
+  get isFull(): boolean {
+    return this.matches.length >= this.#limit || this.#bytes >= MAX_BODY_BYTES;
+  }
+
+  /** @param withBody whether its body will be there, now or later */
+  add(delivery: ScannedDelivery, withBody: boolean): void {
+    this.matches.push(delivery);
+    if (withBody) this.#bytes += delivery.bytes;
+  }
+
+  fail(failure: SelectorFailure): void {
+    this.failed += 1;
+    this.error ??= failure;
+  }
+}
