@@ -7,6 +7,7 @@ import { loginLost, refusal } from '../access/user.ts';
 import type { NewAdministrator } from '../access/users-file.ts';
 import { nodeText, VariantConflict } from '../broker/agreement.ts';
 import { Broker } from '../broker/broker.ts';
+import { QueueWatch } from '../broker/queue-watch.ts';
 import type { Config } from '../config/options.ts';
 import { ConfigError, type ErrorAt, type Path, pathText } from '../config/problem.ts';
 import { type Declaration, parseDeclaration } from '../exchange/declaration.ts';
@@ -192,6 +193,8 @@ export class Server implements Service {
 
     const engines = await this.#startEngines();
     const broker = await this.#startBroker(engines);
+    const watch = new QueueWatch({ namespaces: broker.namespaces(), clock });
+    await this.#startParts(watch);
     const authenticator = await this.#startAuthenticator(users);
     const exchanges = await this.#startExchanges(broker, authenticator);
     const shared = { broker, authenticator, clock, log, version };

@@ -7,6 +7,7 @@ import { type Difference, nodeText } from './agreement.ts';
 import type { NodeInfo } from './cluster.ts';
 import { Namespace, type Shared } from './namespace.ts';
 import type { BrokerLog, NamespaceSetup } from './ports.ts';
+import { SeriesLimit } from './queue-series.ts';
 import { Sweeper } from './sweeper.ts';
 import { shuttingDown, WaitingLimit, type WaitingLimits } from './waiting-limit.ts';
 
@@ -59,6 +60,7 @@ export class Broker implements Service {
       random: options.random,
       log: options.log,
       waitingLimit: this.#waitingLimit,
+      seriesLimit: new SeriesLimit(),
       self: this.#self,
       noteNode: (node) => this.#noteNode(node, options.log),
       makeTid: () => {

@@ -8,6 +8,7 @@ import { QuaysideError } from '../model/errors.ts';
 import type { QueueKey } from '../model/names.ts';
 import type { CancelTimer, Clock } from '../util/clock.ts';
 import { quote } from '../util/quote.ts';
+import { Activity } from './activity.ts';
 import { Agreement, type Difference } from './agreement.ts';
 import { Capacity } from './capacity.ts';
 import { Cluster, type ClusterListener, type NodeInfo, type Peer } from './cluster.ts';
@@ -15,6 +16,7 @@ import type { Consumer, PendingConsumer } from './consumer.ts';
 import { Meter } from './meter.ts';
 import type { BrokerLog, NamespaceSetup } from './ports.ts';
 import { Queue } from './queue.ts';
+import type { SeriesLimit } from './queue-series.ts';
 import type { Capabilities } from './record.ts';
 import type { Sweeper } from './sweeper.ts';
 import { UndoneTakes } from './undone-takes.ts';
@@ -27,6 +29,7 @@ export interface Shared {
   readonly random: () => number;
   readonly log: BrokerLog;
   readonly waitingLimit: WaitingLimit;
+  readonly seriesLimit: SeriesLimit;
   /** This node, as the others see it. */
   readonly self: NodeInfo;
   /** Another node serves one of the namespaces. */
@@ -54,6 +57,7 @@ export class Namespace implements ClusterListener {
   readonly storage: Storage;
   readonly definitions: Definitions;
   readonly stats: Stats;
+  readonly activity: Activity;
   readonly clock: Clock;
   readonly random: () => number;
   readonly log: BrokerLog;
@@ -100,7 +104,8 @@ export class Namespace implements ClusterListener {
     this.isShared = signaller.type !== 'local';
     this.storage = storage;
     this.definitions = setup.definitions;
-    this.stats = setup.stats;
+    this.activity = new Activity(shared.clock, shared.seriesLimit);
+    this.stats = this.activity.watched(setup.stats);
     this.clock = shared.clock;
     this.random = shared.random;
     this.log = shared.log;
@@ -247,6 +252,11 @@ export class Namespace implements ClusterListener {
     return this.#paused.has(name);
   }
 
+  /** The names of the queues that the engine knows, as far as this node does. */
+  get knownNames(): ReadonlySet<string> {
+    return this.#known;
+  }
+
   /** The names of the queues that are paused. */
   get pausedNames(): ReadonlySet<string> {
     return this.#paused;
@@ -261,6 +271,7 @@ export class Namespace implements ClusterListener {
   noteStored({ name }: QueueKey): void {
     if (this.#known.has(name)) return;
     this.#known.add(name);
+    this.activity.noteNew(name);
     for (const added of this.#reloads) added.add(name);
   }
 
@@ -362,6 +373,7 @@ export class Namespace implements ClusterListener {
   onReady(queue: string, count: number): void {
     // Another node stored elements in it.
     this.noteStored({ ns: this.name, name: queue });
+    this.activity.note(queue);
     if (this.#waitQueues.has(queue)) this.visit(queue).match(count);
   }
 
@@ -400,6 +412,7 @@ export class Namespace implements ClusterListener {
     if (this.#paused.has(name) === paused) return;
     if (paused) this.#paused.add(name);
     else this.#paused.delete(name);
+    this.activity.note(name);
     this.visit(name).onPaused(paused);
   }
 

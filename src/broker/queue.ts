@@ -27,6 +27,7 @@ import type { Consumer, GetRequest, PendingConsumer, Sink } from './consumer.ts'
 import { toLocal } from './engine-time.ts';
 import { settleOperation, takeOperation } from './meter.ts';
 import type { Namespace } from './namespace.ts';
+import { historyLengthMs, INTERVAL_MS, type QueueHistory } from './queue-series.ts';
 import { type QueueRecord, queueRecord } from './record.ts';
 import { countedAs, isSettled, refusalOf } from './refusal.ts';
 import { MANY, WaitQueue } from './wait-queue.ts';
@@ -52,6 +53,13 @@ export interface Receipt {
   readonly token: string | null;
   /** The user who settles; not given: the service itself. */
   readonly owner?: string | null;
+}
+
+/** The last hour of a queue. */
+export interface QueueHistoryRecord extends QueueHistory {
+  /** When its first interval began, ISO 8601. */
+  readonly from: string;
+  readonly intervalMs: number;
 }
 
 /** One element to finish, and what is stored elsewhere in its place. */
@@ -387,6 +395,7 @@ export class Queue {
         if (outcome === 'done') released += 1;
       } else if (action.kind === 'dead-letter') stats.add(this.key, group, ONE_ROLLBACK);
       else if (from === 'reserved') stats.add(this.key, group, ONE_COMMIT);
+      else this.namespace.activity.note(this.key.name);
       if (outcome === 'dead-lettered') this.namespace.elementDied();
     }
     if (released > 0) this.namespace.announce(this.key, released);
@@ -443,6 +452,16 @@ export class Queue {
       stats.read(this.key),
     ]);
     return queueRecord(this, group, counts, counters);
+  }
+
+  /** The last hour as this node saw it, minute by minute; the last minute is not over. */
+  history(): QueueHistoryRecord {
+    const { activity, clock } = this.namespace;
+    return {
+      from: new Date(clock.now() - historyLengthMs(clock.monotonic())).toISOString(),
+      intervalMs: INTERVAL_MS,
+      ...activity.history(this.key.name),
+    };
   }
 
   /** The blocked calls of this node (spec 2.3), whatever their group and protocol, in the order in which they came. */

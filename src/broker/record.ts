@@ -2,6 +2,7 @@ import { COUNTER_NAMES, type Counters, zeroCounters } from '../engine/stats.ts';
 import type { GroupCounts, QueueCounts, StorageCapabilities } from '../engine/storage.ts';
 import { type GroupName, PLAIN_GROUP } from '../model/element.ts';
 import type { Queue } from './queue.ts';
+import type { QueueReading, RecentRates } from './queue-series.ts';
 
 /** What a queue can do (spec 2.2): the engine's, and whether several groups read the same element. */
 export interface Capabilities extends Omit<StorageCapabilities, 'expiry'> {
@@ -17,7 +18,7 @@ interface ShownSizes {
   readonly resvSize: number;
 }
 
-/** The queue information record of the spec's 2.2, field for field. */
+/** The queue information record of the spec's 2.2, field for field; what follows `groups` is ours. */
 export interface QueueRecord extends ShownSizes {
   readonly type: string;
   readonly capabilities: Capabilities;
@@ -40,16 +41,22 @@ export interface QueueRecord extends ShownSizes {
   readonly paused: boolean;
   /** Streams only. */
   readonly groups?: Readonly<Record<GroupName, ShownSizes>>;
+  /** For how many seconds the oldest ready element has been ready; null if none is. */
+  readonly oldestReadyAge: number | null;
+  /** Of the whole queue, so left out if one group was asked for; null: this node has just started. */
+  readonly rates?: RecentRates | null;
 }
 
 /** @param group counted for this group alone, or null */
 export function queueRecord(
-  { namespace, paused }: Queue,
+  queue: Queue,
   group: GroupName | null,
   counts: QueueCounts,
   counters: ReadonlyMap<GroupName, Counters>,
 ): QueueRecord {
+  const { namespace, paused } = queue;
   const { name, type, capabilities, isStream } = namespace;
+  const oldestMs = oldestReadyMs(queue, counts);
   const { url, signaller, stats } = namespace.setup.shown;
   return {
     type,
@@ -68,17 +75,49 @@ export function queueRecord(
     paused,
     ...shownSizes(counts),
     ...(isStream && group === null && { groups: byGroup(counts.groups, shownSizes) }),
+    oldestReadyAge: oldestMs === null ? null : oldestMs / 1000,
+    ...(group === null && { rates: namespace.activity.rates(queue.key.name, sumOf(counters)) }),
   };
 }
 
+/** Counts of a queue, and what was counted of it, as `QueueWatch` keeps them. */
+export async function readQueue(queue: Queue): Promise<QueueReading> {
+  const { storage, stats } = queue.namespace;
+  const [counts, counters] = await Promise.all([storage.counts(queue.key), stats.read(queue.key)]);
+  const { ready, scheduled, reserved, nextMatureAt } = counts;
+  return {
+    counts: { ready, scheduled, reserved, nextMatureAt },
+    totals: sumOf(counters),
+    oldestReadyMs: oldestReadyMs(queue, counts),
+  };
+}
+
+/**
+ * For how long the oldest ready element of a queue has been ready; null if none is. What became ready first is what has the
+ * earliest maturity of all that waits.
+ */
+export function oldestReadyMs(
+  { namespace: { storage }, key }: Pick<Queue, 'namespace' | 'key'>,
+  { ready, nextMatureAt }: GroupCounts,
+): number | null {
+  if (ready === 0 || nextMatureAt === null) return null;
+  const ageMs = storage.now(key) - nextMatureAt;
+  return Number.isFinite(ageMs) ? Math.max(0, ageMs) : 0;
+}
+
 /** A stream's puts are counted once for the queue, under the plain group, and once for each named group. */
-function total(counters: ReadonlyMap<GroupName, Counters>, isStream: boolean): QueueRecord['stats'] {
+function sumOf(counters: ReadonlyMap<GroupName, Counters>): Counters {
   const sum = zeroCounters();
   for (const [group, own] of counters) {
     for (const name of COUNTER_NAMES) {
       if (name !== 'put' || group === PLAIN_GROUP) sum[name] += own[name];
     }
   }
+  return sum;
+}
+
+function total(counters: ReadonlyMap<GroupName, Counters>, isStream: boolean): QueueRecord['stats'] {
+  const sum = sumOf(counters);
   if (!isStream) return sum;
   const named = new Map([...counters].filter(([group]) => group !== PLAIN_GROUP));
   return { ...sum, groups: byGroup(named, (own) => own) };

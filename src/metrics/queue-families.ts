@@ -1,8 +1,8 @@
 import type { Namespace } from '../broker/namespace.ts';
+import { oldestReadyMs } from '../broker/record.ts';
 import type { Counters } from '../engine/stats.ts';
 import type { QueueCounts } from '../engine/storage.ts';
 import type { GroupName } from '../model/element.ts';
-import type { QueueKey } from '../model/names.ts';
 import type { Family, MetricSample } from './family.ts';
 
 /**
@@ -71,17 +71,10 @@ async function queueContents(
   return {
     name,
     counts,
-    oldestReadyS: oldestReadyS(namespace, key, counts),
+    oldestReadyS: (oldestReadyMs({ namespace, key }, counts) ?? 0) / 1000,
     deadLetters: counters === null ? 0 : deadLettersOf(counters),
     waitingConsumers: waiting.get(name) ?? 0,
   };
-}
-
-/** What became ready first is what has the earliest maturity of all that waits. */
-function oldestReadyS({ storage }: Namespace, key: QueueKey, { ready, nextMatureAt }: QueueCounts): number {
-  if (ready === 0 || nextMatureAt === null) return 0;
-  const ageMs = storage.now(key) - nextMatureAt;
-  return Number.isFinite(ageMs) ? Math.max(0, ageMs) / 1000 : 0;
 }
 
 function deadLettersOf(counters: ReadonlyMap<GroupName, Counters>): number {

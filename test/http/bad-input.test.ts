@@ -122,6 +122,7 @@ function nameRows(): Refused[] {
     for (const [method, target, parameter] of [
       ['PUT', `/q/N/${name}`, 'queue'],
       ['GET', `/q/N/${name}/status`, 'queue'],
+      ['GET', `/q/N/${name}/history`, 'queue'],
       ['DELETE', `/q/N/bad/consumer/${name}`, 'tid'],
       ['GET', `/q/N/bad?tid=${name}`, 'tid'],
     ] as const) {

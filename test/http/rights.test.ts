@@ -10,6 +10,7 @@ import { sharedHarness } from './harness.ts';
 const ROUTES: readonly (readonly [string, string, string, Right | null])[] = [
   ['listQueues', 'GET', '', 'read'],
   ['queueStatus', 'GET', '/q/status', 'read'],
+  ['queueHistory', 'GET', '/q/history', 'read'],
   ['isPaused', 'GET', '/q/paused', 'read'],
   ['take', 'GET', '/q?to=0', 'read'],
   ['take', 'GET', '/q?to=0&reserve=1', 'read'],

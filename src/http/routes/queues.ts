@@ -26,7 +26,15 @@ const sizes = {
   resvSize: Count,
 };
 
-/** Spec 2.2. */
+const Rates = named(
+  'QueueRates',
+  Type.Object(
+    { insert: Type.Number(), take: Type.Number(), settle: Type.Number() },
+    { description: 'Per second; a take is a get or a reserve, a settlement a commit or a rollback.' },
+  ),
+);
+
+/** Spec 2.2, and what we add to it. */
 export const QueueInformation = named(
   'QueueInformation',
   Type.Object({
@@ -55,6 +63,31 @@ export const QueueInformation = named(
     paused: Type.Boolean(),
     ...sizes,
     groups: Type.Optional(Type.Record(Type.Object(sizes))),
+    oldestReadyAge: Type.Union([Type.Number({ minimum: 0 }), Type.Null()], {
+      description: 'For how many seconds the oldest ready element has been ready; null: none is.',
+    }),
+    rates: Type.Optional(
+      Type.Union([Type.Object({ '1m': Rates, '5m': Rates }), Type.Null()], {
+        description: 'Over one minute and over five. Left out with `group`; null just after the start.',
+      }),
+    ),
+  }),
+);
+
+const Column = Type.Array(Type.Union([Type.Number(), Type.Null()]));
+
+const History = named(
+  'QueueHistory',
+  Type.Object({
+    from: Moment,
+    intervalMs: Type.Integer(),
+    size: Column,
+    schedSize: Column,
+    resvSize: Column,
+    oldestReadyAge: Column,
+    insert: Column,
+    take: Column,
+    settle: Column,
   }),
 );
 
@@ -106,6 +139,25 @@ export const queueRoutes: readonly Route[] = [
         );
       }
       call.value(await queue.status(query.group));
+    },
+  }),
+  route({
+    id: 'queueHistory',
+    methods: ['GET', 'HEAD'],
+    path: '/q/:namespace/:queue/history',
+    summary: 'Read the last hour of a queue, minute by minute, as this node saw it',
+    access: 'read',
+    makesQueue: false,
+    responses: [
+      {
+        status: 200,
+        description: 'Columns of 60 values, the oldest first; null where this node knows nothing.',
+        contentType: 'application/json',
+        schema: History,
+      },
+    ],
+    handle(call) {
+      call.value(call.queue.history());
     },
   }),
   route({

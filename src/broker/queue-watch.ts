@@ -1,0 +1,245 @@
+import type { CancelTimer, Clock } from '../util/clock.ts';
+import type { Service } from '../util/service.ts';
+import { toLocal } from './engine-time.ts';
+import type { Namespace } from './namespace.ts';
+import type { QueueReading } from './queue-series.ts';
+import { readQueue } from './record.ts';
+
+/** Who follows all queues of this node as they change. */
+export interface QueueFollower {
+  /** A queue was read: at the start each one, and then those that changed. */
+  onQueue(namespace: Namespace, name: string, reading: QueueReading): void;
+  onGone(namespace: Namespace, name: string): void;
+  /** All queues of a namespace were read once, or its engine is unavailable. */
+  onFilled(namespace: Namespace): void;
+  /** A round ended in which something was read. */
+  onRound(namespace: Namespace): void;
+}
+
+/** Without a follower, rates and charts need a reading so often. */
+const RESTING_MS = 10_000;
+/** Queues that nothing is known to have changed in are read in turn: so many in a round. 10,000 take 200 s. */
+const RESTING_IN_TURN = 500;
+/** With a follower, changed queues are read so often at most, */
+const LIVE_MS = 500;
+/** and the others in turn: other nodes may have consumed from them. 10,000 take 200 s. */
+const LIVE_TURN_MS = 2_000;
+const LIVE_IN_TURN = 100;
+/** Changed queues of one round; the others wait for the next. */
+const MAX_CHANGED = 1_000;
+/** Queues read at once: enough to fill an engine's batch, few enough that other calls are not delayed by it. */
+const READ_AT_ONCE = 32;
+/** After a round that took long, the next waits for so many times as long: engines are there for others, too. */
+const REST_FACTOR = 4;
+const RETRY_MS = 5_000;
+
+/**
+ * Reads the counts of queues from their engines: one poller per namespace and node for all who need them. Each reading goes into the
+ * samples of its queue, from which rates and charts come, and to the follower, if there is one. What this node changes is
+ * read at once while somebody follows; what only other nodes change, in turn.
+ */
+export class QueueWatch implements Service {
+  readonly #polls: readonly NamespacePoll[];
+
+  constructor(parts: { readonly namespaces: readonly Namespace[]; readonly clock: Clock }) {
+    this.#polls = parts.namespaces.map((namespace) => new NamespacePoll(namespace, parts.clock));
+  }
+
+  async start(): Promise<void> {
+    for (const poll of this.#polls) poll.start();
+  }
+
+  async stop(): Promise<void> {
+    await Promise.all(this.#polls.map((poll) => poll.stop()));
+  }
+
+  /** Resolves when nothing is being read. */
+  async idle(): Promise<void> {
+    await Promise.all(this.#polls.map((poll) => poll.idle()));
+  }
+
+  /** From now on, `follower` is told of every queue; null: nobody follows. */
+  follow(follower: QueueFollower | null): void {
+    for (const poll of this.#polls) poll.follow(follower);
+  }
+}
+
+class NamespacePoll {
+  readonly #namespace: Namespace;
+  readonly #clock: Clock;
+  #follower: QueueFollower | null = null;
+  /** Whether the follower has not been told of all queues yet. */
+  #isFilling = false;
+  /** How often a follower came or went: a round that began before is not theirs. */
+  #follows = 0;
+  /** Names that are still to be read in this turn, the next one last. */
+  #turn: string[] = [];
+  #turnAt = Number.NEGATIVE_INFINITY;
+  /** When the next round may begin. */
+  #readyAt = 0;
+  /** Of queues whose next element becomes eligible then, by the monotonic clock. */
+  readonly #dueAt = new Map<string, number>();
+  #timer: CancelTimer | null = null;
+  #timerAt = Number.POSITIVE_INFINITY;
+  #reading: Promise<void> | null = null;
+  #isStopped = true;
+
+  constructor(namespace: Namespace, clock: Clock) {
+    this.#namespace = namespace;
+    this.#clock = clock;
+  }
+
+  start(): void {
+    this.#isStopped = false;
+    this.#namespace.activity.follow(() => this.#onChange());
+    // The first reading is what rates and charts begin with.
+    this.#arm(0);
+  }
+
+  async stop(): Promise<void> {
+    this.#isStopped = true;
+    this.#namespace.activity.follow(null);
+    this.#disarm();
+    await this.idle();
+  }
+
+  async idle(): Promise<void> {
+    await this.#reading;
+  }
+
+  follow(follower: QueueFollower | null): void {
+    this.#follower = follower;
+    this.#isFilling = follower !== null;
+    this.#follows += 1;
+    this.#turn = [];
+    if (follower === null) this.#dueAt.clear();
+    if (this.#isStopped || this.#reading !== null) return;
+    this.#readyAt = 0;
+    this.#arm(follower === null ? RESTING_MS : 0);
+  }
+
+  #onChange(): void {
+    if (this.#follower === null || this.#reading !== null) return;
+    this.#arm(Math.max(0, this.#readyAt - this.#clock.monotonic()));
+  }
+
+  /** The next round is at the latest in `delayMs`. */
+  #arm(delayMs: number): void {
+    const at = this.#clock.monotonic() + delayMs;
+    if (this.#isStopped || at >= this.#timerAt) return;
+    this.#disarm();
+    this.#timerAt = at;
+    this.#timer = this.#clock.after(delayMs, () => {
+      this.#timer = null;
+      this.#timerAt = Number.POSITIVE_INFINITY;
+      this.#reading = this.#round().finally(() => {
+        this.#reading = null;
+      });
+    });
+  }
+
+  #disarm(): void {
+    this.#timer?.();
+    this.#timer = null;
+    this.#timerAt = Number.POSITIVE_INFINITY;
+  }
+
+  async #round(): Promise<void> {
+    const startedAt = this.#clock.monotonic();
+    const { activity } = this.#namespace;
+    const changed = activity.takeChanged(MAX_CHANGED);
+    const follows = this.#follows;
+    let hasFailed = false;
+    try {
+      for (const name of this.#due(startedAt)) if (!changed.has(name)) changed.set(name, startedAt);
+      const names = [...new Set([...changed.keys(), ...this.#inTurn(startedAt)])];
+      await this.#readAll(names, changed);
+      if (this.#isFilling && this.#turn.length === 0 && this.#follows === follows) this.#filled();
+      if (names.length > 0) this.#follower?.onRound(this.#namespace);
+    } catch {
+      // The engine is unavailable, which is logged, and raises an alarm elsewhere.
+      hasFailed = true;
+      for (const name of changed.keys()) activity.note(name);
+      if (this.#isFilling && this.#follows === follows) this.#filled();
+      this.#follower?.onRound(this.#namespace);
+    }
+    this.#rest(startedAt, hasFailed);
+  }
+
+  #rest(startedAt: number, hasFailed: boolean): void {
+    const now = this.#clock.monotonic();
+    const isLive = this.#follower !== null;
+    const paceMs = isLive ? LIVE_MS : RESTING_MS;
+    const restMs = Math.max(startedAt + paceMs - now, REST_FACTOR * (now - startedAt));
+    const pauseMs = hasFailed ? RETRY_MS : this.#isFilling ? 0 : restMs;
+    this.#readyAt = now + pauseMs;
+    // The reading that ends now still counts as being under way.
+    queueMicrotask(() => {
+      const isDue = hasFailed || this.#isFilling || !isLive || this.#namespace.activity.hasChanged;
+      this.#arm(isDue ? pauseMs : Math.max(pauseMs, this.#nextDueIn(now)));
+    });
+  }
+
+  #nextDueIn(now: number): number {
+    let next = this.#turnAt + LIVE_TURN_MS;
+    for (const at of this.#dueAt.values()) if (at < next) next = at;
+    return Math.max(0, next - now);
+  }
+
+  #filled(): void {
+    this.#isFilling = false;
+    this.#follower?.onFilled(this.#namespace);
+  }
+
+  /** Queues whose next element has become eligible by itself. */
+  #due(now: number): string[] {
+    const due: string[] = [];
+    for (const [name, at] of this.#dueAt) if (at <= now) due.push(name);
+    for (const name of due) this.#dueAt.delete(name);
+    return due;
+  }
+
+  /** The queues whose turn it is. */
+  #inTurn(now: number): string[] {
+    const isLive = this.#follower !== null;
+    if (isLive && !this.#isFilling && now < this.#turnAt + LIVE_TURN_MS) return [];
+    if (this.#turn.length === 0) this.#startTurn();
+    this.#turnAt = now;
+    const count = this.#isFilling ? MAX_CHANGED : isLive ? LIVE_IN_TURN : RESTING_IN_TURN;
+    return this.#turn.splice(-count);
+  }
+
+  #startTurn(): void {
+    const { knownNames, activity } = this.#namespace;
+    for (const name of activity.forgetUnknown(knownNames)) {
+      this.#dueAt.delete(name);
+      this.#follower?.onGone(this.#namespace, name);
+    }
+    this.#turn = [...knownNames];
+  }
+
+  async #readAll(names: readonly string[], changed: ReadonlyMap<string, number>): Promise<void> {
+    for (let from = 0; from < names.length && !this.#isStopped; from += READ_AT_ONCE) {
+      const some = names.slice(from, from + READ_AT_ONCE);
+      await Promise.all(some.map((name) => this.#read(name, changed.get(name) ?? null)));
+    }
+  }
+
+  async #read(name: string, changedAt: number | null): Promise<void> {
+    const namespace = this.#namespace;
+    const reading = await readQueue(namespace.visit(name));
+    namespace.activity.noteReading(name, reading, changedAt);
+    if (this.#follower === null || this.#isStopped) return;
+    this.#noteDue(name, reading);
+    this.#follower.onQueue(namespace, name, reading);
+  }
+
+  #noteDue(name: string, { counts: { scheduled, nextMatureAt } }: QueueReading): void {
+    const namespace = this.#namespace;
+    const now = this.#clock.now();
+    const inMs =
+      nextMatureAt === null ? 0 : toLocal(nextMatureAt, namespace, namespace.visit(name).key) - now;
+    if (scheduled > 0 && inMs > 0) this.#dueAt.set(name, this.#clock.monotonic() + inMs);
+    else this.#dueAt.delete(name);
+  }
+}

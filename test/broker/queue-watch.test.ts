@@ -1,0 +1,201 @@
+import assert from 'node:assert/strict';
+import { afterEach, beforeEach, describe, it } from 'node:test';
+import { setImmediate as turn } from 'node:timers/promises';
+import type { Broker } from '../../src/broker/broker.ts';
+import type { Namespace } from '../../src/broker/namespace.ts';
+import type { QueueReading } from '../../src/broker/queue-series.ts';
+import { type QueueFollower, QueueWatch } from '../../src/broker/queue-watch.ts';
+import { unavailable } from '../../src/engine/store-failures.ts';
+import { MEMORY_SQLITE } from '../engines/sqlite.ts';
+import type { TestEngine } from '../engines.ts';
+import { betweenProcesses, brokerOn, plain } from '../support/broker.ts';
+import { newElement } from '../support/elements.ts';
+import { engineWith } from '../support/engine-with.ts';
+
+class Follower implements QueueFollower {
+  readonly readings = new Map<string, QueueReading>();
+  readonly gone: string[] = [];
+  filled = 0;
+  rounds = 0;
+
+  onQueue(_: Namespace, name: string, reading: QueueReading): void {
+    this.readings.set(name, reading);
+  }
+
+  onGone(_: Namespace, name: string): void {
+    this.gone.push(name);
+  }
+
+  onFilled(): void {
+    this.filled += 1;
+  }
+
+  onRound(): void {
+    this.rounds += 1;
+  }
+
+  readyIn(name: string): number | undefined {
+    return this.readings.get(name)?.counts.ready;
+  }
+}
+
+describe('The watch of queues', () => {
+  let opened: TestEngine;
+  let broker: Broker;
+  let other: Broker;
+  let namespace: Namespace;
+  let watch: QueueWatch;
+  let counted: string[] = [];
+  let isAway = false;
+  /** What the engine says that there is; null: the truth. */
+  let names: string[] | null = null;
+  const follower = (): Follower => {
+    const one = new Follower();
+    watch.follow(one);
+    return one;
+  };
+
+  beforeEach(async () => {
+    counted = [];
+    isAway = false;
+    names = null;
+    const policy = plain('N');
+    opened = await MEMORY_SQLITE.open({ namespaces: [policy] });
+    const shared = betweenProcesses(opened.engine);
+    const engine = engineWith(shared, (real) => ({
+      queues: async (ns) => names ?? real.queues(ns),
+      counts: async (queue, group) => {
+        counted.push(queue.name);
+        if (isAway) throw unavailable('The engine is away.', new Error('planted'));
+        return real.counts(queue, group);
+      },
+    }));
+    broker = brokerOn([{ policy, engine }], opened.clock);
+    other = brokerOn([{ policy, engine: shared }], opened.clock, 2);
+    await broker.start();
+    await other.start();
+    namespace = broker.namespace('N');
+    watch = new QueueWatch({ namespaces: broker.namespaces(), clock: opened.clock });
+    await watch.start();
+  });
+
+  afterEach(async () => {
+    await watch.stop();
+    await other.stop();
+    await broker.stop();
+    await opened.close();
+  });
+
+  const insert = (on: Broker, name: string): Promise<unknown> =>
+    on
+      .namespace('N')
+      .queue(name)
+      .insert([newElement({ body: 'a' })]);
+
+  /** Moves the clock on in small steps until `holds`; fails after an hour of it. */
+  async function passUntil(holds: () => boolean, stepMs = 100): Promise<number> {
+    for (let ms = 0; ms < 3_600_000; ms += stepMs) {
+      for (let i = 0; i < 20; i += 1) {
+        if (holds()) return ms;
+        await turn();
+        await watch.idle();
+      }
+      await opened.passTime(stepMs);
+    }
+    throw new Error('It did not come about within an hour.');
+  }
+
+  it('gives a status rates without anybody following', async () => {
+    await insert(broker, 'q');
+    await passUntil(() => counted.filter((name) => name === 'q').length >= 3, 1_000);
+    for (let i = 0; i < 59; i += 1) await insert(broker, 'q');
+    const { rates, oldestReadyAge } = await namespace.visit('q').status(null);
+    assert.ok(rates);
+    assert.ok(Math.abs(rates['1m'].insert - 1) < 0.02, `${rates['1m'].insert} a second`);
+    assert.ok((oldestReadyAge ?? 0) >= 10);
+    const { size, insert: inserted } = namespace.visit('q').history();
+    assert.ok((size.at(-1) ?? 0) >= 1);
+    assert.ok((inserted.at(-1) ?? -1) >= 0);
+  });
+
+  it('reads at rest each queue every ten seconds, and nothing in between', async () => {
+    await insert(broker, 'q');
+    await passUntil(() => counted.includes('q'));
+    const before = counted.length;
+    await passUntil(() => counted.length > before);
+    assert.deepEqual(counted.slice(before), ['q']);
+    const ms = await passUntil(() => counted.length > before + 1);
+    assert.ok(ms >= 9_000, `${ms} ms between two readings`);
+  });
+
+  it('tells a follower of every queue, and then of what this node changes at once', async () => {
+    for (const name of ['a', 'b']) await insert(other, name);
+    await namespace.reload();
+    const one = follower();
+    await passUntil(() => one.filled === 1);
+    assert.deepEqual([...one.readings.keys()].sort(), ['a', 'b']);
+    await insert(broker, 'a');
+    const ms = await passUntil(() => one.readyIn('a') === 2);
+    assert.ok(ms <= 500, `${ms} ms until a change of this node was seen`);
+  });
+
+  it('reads a queue that keeps changing twice a second at most', async () => {
+    const one = follower();
+    await passUntil(() => one.filled === 1);
+    counted = [];
+    const start = opened.clock.monotonic();
+    while (opened.clock.monotonic() < start + 5_000) {
+      await insert(broker, 'busy');
+      await turn();
+      await watch.idle();
+      await opened.passTime(50);
+    }
+    const times = counted.filter((name) => name === 'busy').length;
+    assert.ok(times >= 5 && times <= 12, `${times} readings in five seconds`);
+  });
+
+  it('sees within seconds what another node inserted, and what it consumed', async () => {
+    const one = follower();
+    await insert(broker, 'q');
+    await passUntil(() => one.readyIn('q') === 1);
+    await insert(other, 'q');
+    assert.ok((await passUntil(() => one.readyIn('q') === 2)) <= 600, 'a signal told of the insert');
+    const queue = other.namespace('N').queue('q');
+    const { storage } = other.namespace('N');
+    await storage.take(queue.key, { group: '', count: 1, leaseMs: null });
+    assert.ok((await passUntil(() => one.readyIn('q') === 1)) <= 5_000);
+  });
+
+  it('reads a queue when its next element becomes eligible', async () => {
+    const one = follower();
+    await passUntil(() => one.filled === 1);
+    await namespace.queue('q').insert([newElement({ body: 'a', delayMs: 1_000 })]);
+    await passUntil(() => one.readings.get('q')?.counts.scheduled === 1);
+    assert.ok((await passUntil(() => one.readyIn('q') === 1)) <= 1_600);
+  });
+
+  it('continues when the engine is back, and knows of all queues although it was away at first', async () => {
+    await insert(broker, 'q');
+    isAway = true;
+    const one = follower();
+    await passUntil(() => one.filled === 1);
+    assert.equal(one.readings.size, 0);
+    isAway = false;
+    await passUntil(() => one.readyIn('q') === 1);
+  });
+
+  it('says which queues are gone, and follows no more once nobody follows', async () => {
+    const one = follower();
+    await insert(broker, 'q');
+    await passUntil(() => one.readyIn('q') === 1);
+    names = [];
+    await namespace.reload();
+    await passUntil(() => one.gone.length > 0);
+    assert.deepEqual(one.gone, ['q']);
+    watch.follow(null);
+    const { rounds } = one;
+    await insert(broker, 'q');
+    await passUntil(() => counted.at(-1) === 'q' && !namespace.activity.hasChanged);
+    assert.equal(one.rounds, rounds);
+  });
+});
