@@ -149,7 +149,7 @@ export class QueueSeries {
     const now = minuteOf(toUnits(at));
     const rows = Array.from({ length: INTERVALS + 1 }, (_, i) => this.#rowOf(now - INTERVALS + i, at));
     const shown = rows.slice(1);
-    const column = (read: (row: Row) => number | null) =>
+    const column = (read: (row: MinuteOfQueue) => number | null) =>
       shown.map((row) => (row === null ? null : read(row)));
     const rate = (name: keyof Rates) =>
       shown.map((row, i) => {
@@ -225,7 +225,7 @@ export class QueueSeries {
   }
 
   /** The last reading of a minute, or if there is none, what was read before, which held to its end. */
-  #rowOf(minute: number, now: number): Row | null {
+  #rowOf(minute: number, now: number): MinuteOfQueue | null {
     const last = this.#last;
     if (last === null) return null;
     const end = Math.min((minute + 1) * MINUTE, toUnits(now));
@@ -248,7 +248,7 @@ interface Point extends Rates {
   readonly at: number;
 }
 
-interface Row extends Point {
+interface MinuteOfQueue extends Point {
   readonly size: number;
   readonly sched: number;
   readonly resv: number;
@@ -283,7 +283,11 @@ function pointOf(at: number, { put, get, reserve, commit, rollback }: Counters):
   return { at, insert: put, take: get + reserve, settle: commit + rollback };
 }
 
-function rowOf({ counts: { ready, scheduled, reserved }, totals, oldestReadyMs }: QueueReading): Row {
+function rowOf({
+  counts: { ready, scheduled, reserved },
+  totals,
+  oldestReadyMs,
+}: QueueReading): MinuteOfQueue {
   const age = oldestReadyMs === null ? NO_AGE : Math.round(oldestReadyMs / 1000);
   return { ...pointOf(0, totals), size: ready, sched: scheduled, resv: reserved, age };
 }

@@ -75,7 +75,7 @@ export function queueRecord(
     paused,
     ...shownSizes(counts),
     ...(isStream && group === null && { groups: byGroup(counts.groups, shownSizes) }),
-    oldestReadyAge: oldestMs === null ? null : oldestMs / 1000,
+    oldestReadyAge: oldestMs === null ? null : Math.round(oldestMs) / 1000,
     ...(group === null && { rates: namespace.activity.rates(queue.key.name, sumOf(counters)) }),
   };
 }

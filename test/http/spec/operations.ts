@@ -49,7 +49,9 @@ function listingRows(harness: () => Harness): void {
       const records = jsonOf<Record<string, { size: number; factory: { name: string } }>>(answer);
       assert.equal(records[queue]?.size, 1);
       assert.equal(records[queue]?.factory.name, 'jobs');
-      assert.deepEqual(records[queue], jsonOf(await client.status('jobs', queue)));
+      // Both change with the time.
+      const still = (record: object | undefined): object => ({ ...record, oldestReadyAge: 0, rates: {} });
+      assert.deepEqual(still(records[queue]), still(jsonOf(await client.status('jobs', queue))));
     });
 
     it('GET /q/:namespace with array=1 and tree=1: that namespace alone', async () => {

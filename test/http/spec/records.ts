@@ -113,6 +113,9 @@ export function recordRows(harness: () => Harness): void {
         size: 0,
         schedSize: 0,
         resvSize: 0,
+        // Ours.
+        oldestReadyAge: null,
+        rates: null,
       });
       assert.equal(typeof stats, 'object');
       checkFactory(factory as Factory);
