@@ -1,5 +1,5 @@
 import type { Delivery, GroupName } from '../model/element.ts';
-import type { QuaysideError } from '../model/errors.ts';
+import { QuaysideError } from '../model/errors.ts';
 import type { CancelTimer } from '../util/clock.ts';
 
 /** The connection on which a consumer waits, as listings of consumers show it. */
@@ -17,6 +17,10 @@ export interface GetRequest {
   readonly leaseMs: number | null;
   /** Take up to this many at once, 1 to 1000; answered as soon as there is one. Defaults to 1. */
   readonly count?: number;
+  /** The bodies of several come to no more than this; see `TakeOptions.maxBytes`. It then shares no take with others. */
+  readonly maxBytes?: number;
+  /** Whether it is one look on behalf of a call whose consumers wait already: no limit, metric or listing shows it. */
+  readonly isLook?: boolean;
   /** How long to wait, in ms: null for ever, 0 answers at once. */
   readonly timeoutMs: number | null;
   /** The consumer's own name, or null: one is made when it is listed. */
@@ -42,9 +46,23 @@ export interface Sink {
 }
 
 /**
+ * A call that has several consumers, or waits for several elements at once. It decides when its consumers take part in matches,
+ * and is counted as a whole.
+ */
+export interface Claim {
+  /** Whether this consumer may take now. If not, its wait queue is to be matched again as soon as it may. */
+  acquire(consumer: Consumer): boolean;
+  /** Its match has ended and brought it nothing. */
+  release(consumer: Consumer): void;
+  /** As many elements became eligible as it watches for: see `Consumer.wakeAt`. */
+  wake(consumer: Consumer): void;
+}
+
+/**
  * One blocked get or reserve: a small object, a link in its wait queue, and nothing else.
  *
  * States, and what changes them:
+ * - `watching`: only notified of elements; its call takes when enough are there. Entered by `WaitQueue.watch`.
  * - `waiting`: in its wait queue. Entered by joining, and again after a match that brought too little.
  * - `taking`: a take that may serve it is in flight; it is out of the wait queue. Entered by a match. A timeout that fires now
  *   is only noted, since an element may already be on its way to it.
@@ -56,11 +74,19 @@ export class Consumer {
   /** The group it waits for: the request's, or the namespace's default. */
   readonly group: GroupName;
   readonly sink: Sink;
+  readonly count: number;
+  /** Null: not bounded by bytes. */
+  readonly maxBytes: number | null;
+  readonly claim: Claim | null;
   /** Wall time at which it began to wait, ms. */
   readonly since: number;
   /** The order of those that began in one millisecond. */
   readonly order = Consumer.#created++;
-  state: 'waiting' | 'taking' | 'gone' = 'waiting';
+  state: 'watching' | 'waiting' | 'taking' | 'gone' = 'waiting';
+  /** While it watches: the count of eligible elements of its wait queue at which its claim is woken. */
+  wakeAt = 0;
+  /** Whether `maxBytes` ended the take that served it. */
+  isCut = false;
   timedOut = false;
   cancelTimeout: CancelTimer | null = null;
   /** Made on demand if the request gave none. */
@@ -69,17 +95,28 @@ export class Consumer {
   previous: Consumer | null = null;
   next: Consumer | null = null;
 
-  constructor(request: GetRequest, group: GroupName, sink: Sink, since: number) {
+  constructor(request: GetRequest, group: GroupName, sink: Sink, since: number, claim: Claim | null = null) {
     this.request = request;
     this.group = group;
     this.sink = sink;
+    this.count = request.count ?? 1;
+    this.maxBytes = request.maxBytes ?? null;
+    this.claim = claim;
     this.since = since;
     this.tid = request.tid;
   }
 
-  get count(): number {
-    return this.request.count ?? 1;
+  /** Whether the limit of blocked calls counts it by itself. */
+  get isCounted(): boolean {
+    return this.claim === null && this.request.isLook !== true;
   }
+}
+
+/** How a call ends that waited for nothing. @param since wall time at which it began */
+export function popTimeout(timeoutMs: number | null, tid: string | null, since: number): QuaysideError {
+  return new QuaysideError('pop-timeout', `No element became eligible within ${timeoutMs} ms.`, {
+    extra: { timeout: true, tid, since: new Date(since).toISOString() },
+  });
 }
 
 /** A consumer that waits, as the spec shows it (2.3). */

@@ -224,18 +224,33 @@ export class Queue {
     const { namespace, key } = this;
     let group: GroupName;
     try {
-      if (request.group !== null && !namespace.isStream) throw this.#noGroups('group', request.group);
-      group = request.group ?? namespace.defaultGroup;
-      namespace.waitingLimit.enter(request.owner);
+      group = this.groupOf(request.group);
+      if (request.isLook !== true) namespace.waitingLimit.enter(request.owner);
     } catch (error) {
       namespace.meter.countError(takeOperation(request.leaseMs), error);
       throw error;
     }
     // A call that does not wait reads, and reading creates no queue.
     if (request.timeoutMs !== 0) namespace.noteUse(key);
-    const waitQueue =
-      namespace.waitQueues(key.name)?.get(group) ?? namespace.addWaitQueue(key, new WaitQueue(this, group));
-    return waitQueue.join(request, sink);
+    return this.waitQueue(group).join(request, sink);
+  }
+
+  /**
+   * The group that a get or reserve reads as (spec 4.3): the one given, or the namespace's default.
+   * @throws QuaysideError `invalid-parameter` if one is given and the namespace has none
+   */
+  groupOf(given: GroupName | null): GroupName {
+    const { isStream, defaultGroup } = this.namespace;
+    if (given !== null && !isStream) throw this.#noGroups('group', given);
+    return given ?? defaultGroup;
+  }
+
+  /** The wait queue of a group. An empty one may be replaced by another. */
+  waitQueue(group: GroupName): WaitQueue {
+    const { namespace, key } = this;
+    return (
+      namespace.waitQueues(key.name)?.get(group) ?? namespace.addWaitQueue(key, new WaitQueue(this, group))
+    );
   }
 
   /** The client of this call disconnected: it takes no element any more. Harmless after it was answered. */
@@ -469,17 +484,19 @@ export class Queue {
     const pending: { consumer: Consumer; awaitsMaturity: boolean }[] = [];
     for (const waitQueue of this.namespace.waitQueues(this.key.name)?.values() ?? []) {
       const { awaitsMaturity } = waitQueue;
-      for (const consumer of waitQueue.consumers()) pending.push({ consumer, awaitsMaturity });
+      for (const consumer of waitQueue.consumers()) {
+        if (consumer.request.isLook !== true) pending.push({ consumer, awaitsMaturity });
+      }
     }
     pending.sort((a, b) => a.consumer.since - b.consumer.since || a.consumer.order - b.consumer.order);
     return pending.map(({ consumer, awaitsMaturity }) => {
-      const { request, group, since, cancelTimeout } = consumer;
+      const { request, group, since } = consumer;
       consumer.tid ??= this.namespace.makeTid();
       return {
         tid: consumer.tid,
         since: new Date(since).toISOString(),
         callback: 'set',
-        cleanup_timeout: cancelTimeout === null ? 'unset' : 'set',
+        cleanup_timeout: (request.timeoutMs ?? 0) === 0 ? 'unset' : 'set',
         wakeup_timeout: awaitsMaturity ? 'set' : 'unset',
         user: request.owner,
         protocol: request.from?.protocol ?? 'exchange',

@@ -1,12 +1,13 @@
-import type { TakeResult } from '../engine/storage.ts';
+import type { GroupCounts, TakeResult } from '../engine/storage.ts';
 import type { Delivery, GroupName } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { CancelTimer } from '../util/clock.ts';
-import { Consumer, type GetRequest, type Sink } from './consumer.ts';
+import { type Claim, Consumer, type GetRequest, popTimeout, type Sink } from './consumer.ts';
 import { toLocal } from './engine-time.ts';
 import { takeOperation } from './meter.ts';
 import type { Namespace } from './namespace.ts';
 import type { Queue } from './queue.ts';
+import { Watchers } from './watchers.ts';
 
 /** Elements requested by one match, at most: bounds the work of one turn, not the throughput. */
 const MAX_PER_MATCH = 1000;
@@ -36,6 +37,8 @@ interface SharedTake {
   /** The user to whom its reservations belong; null for pops. */
   readonly owner: string | null;
   readonly consumers: Consumer[];
+  /** Of its only consumer; null if it may have several. */
+  readonly maxBytes: number | null;
   /** How many elements they request together. */
   count: number;
 }
@@ -69,6 +72,8 @@ export class WaitQueue {
   readonly #queue: Queue;
   readonly #ns: Namespace;
   readonly #waiting = new ConsumerList();
+  /** Consumers that only watch; null if there were none yet. */
+  #watchers: Watchers | null = null;
   #inFlight: Match | null = null;
   #matchEnded: Promise<void> | null = null;
   /** Elements that became eligible during the match in flight. */
@@ -88,7 +93,11 @@ export class WaitQueue {
   }
 
   get isEmpty(): boolean {
-    return this.#waiting.size === 0 && this.#inFlight === null;
+    return !this.#hasConsumers && this.#inFlight === null;
+  }
+
+  get #hasConsumers(): boolean {
+    return this.#waiting.size > 0 || (this.#watchers !== null && this.#watchers.size > 0);
   }
 
   /** How many wait on behalf of users: all but exchanges. */
@@ -104,7 +113,7 @@ export class WaitQueue {
   /** In the order in which they came. */
   consumers(): Consumer[] {
     const taking = this.#inFlight?.consumers.filter(({ state }) => state === 'taking') ?? [];
-    return [...taking, ...this.#waiting];
+    return [...taking, ...this.#waiting, ...(this.#watchers?.consumers() ?? [])];
   }
 
   /** Joins at the end and looks for an element. */
@@ -123,14 +132,55 @@ export class WaitQueue {
     }
     if (this.#queue.paused) this.#endTimedOut();
     // Signals are counted in elements: of several that join during a match each is due a look of its own.
-    else this.match(consumer.count);
+    else this.#match(consumer.count);
     return consumer;
+  }
+
+  /**
+   * Adds a consumer that takes nothing until it is {@link promote}d: its claim is notified once `wakeAt` elements have become eligible
+   * ({@link eligible}), or an unknown number. The claim ends it in time.
+   */
+  watch(request: GetRequest, sink: Sink, claim: Claim): Consumer {
+    const consumer = new Consumer(request, this.group, sink, this.#ns.clock.now(), claim);
+    consumer.state = 'watching';
+    if (request.owner !== null) this.#ofUsers += 1;
+    this.#watchers ??= new Watchers(this.#queue, this.group);
+    this.#watchers.add(consumer);
+    if (this.#timer === null && this.#inFlight === null) this.#sleep();
+    return consumer;
+  }
+
+  /** How many elements have become eligible while consumers watched; only differences mean something. */
+  get eligible(): number {
+    return this.#watchers?.eligible ?? 0;
+  }
+
+  /** What the engine counts; see {@link Watchers.counts}. */
+  counts(): Promise<GroupCounts> {
+    this.#watchers ??= new Watchers(this.#queue, this.group);
+    return this.#watchers.counts();
+  }
+
+  /** A consumer that watches is to be woken when {@link eligible} reaches `wakeAt`; at once if it has. */
+  wakeWhen(consumer: Consumer, wakeAt: number): void {
+    if (consumer.state === 'watching') this.#watchers?.wakeWhen(consumer, wakeAt);
+  }
+
+  /** A consumer that watches waits from now on. @param mayServe whether elements for it may be there, so that it is due a look */
+  promote(consumer: Consumer, mayServe: boolean): void {
+    if (consumer.state === 'watching') {
+      this.#watchers?.remove(consumer);
+      consumer.state = 'waiting';
+      this.#waiting.append(consumer);
+    }
+    if (mayServe && consumer.state === 'waiting') this.#match(consumer.count);
   }
 
   /** The client disconnected. Elements that arrive for it later go to another consumer, or back. */
   leave(consumer: Consumer): void {
     if (consumer.state === 'gone') return;
     if (consumer.state === 'waiting') this.#waiting.remove(consumer);
+    else if (consumer.state === 'watching') this.#watchers?.remove(consumer);
     this.#release(consumer);
     this.#restIfEmpty();
   }
@@ -139,7 +189,8 @@ export class WaitQueue {
   end(consumer: Consumer, reason: QuaysideError): void {
     if (consumer.state === 'gone') return;
     this.leave(consumer);
-    this.#ns.meter.countError(takeOperation(consumer.request.leaseMs), reason);
+    const { leaseMs, isLook } = consumer.request;
+    if (isLook !== true) this.#ns.meter.countError(takeOperation(leaseMs), reason);
     this.#callSink(() => consumer.sink.end(reason));
   }
 
@@ -151,13 +202,24 @@ export class WaitQueue {
 
   /** `count` elements became eligible, or {@link MANY}: pairs them with the first consumers. */
   match(count: number): void {
+    this.#match(count);
+    // After the match, so that consumers which wait come first.
+    if (this.#watchers !== null && this.#watchers.size > 0 && !this.#queue.paused) this.#watchers.note(count);
+  }
+
+  /** Looks for `count` elements, or {@link MANY}, on behalf of the first consumers. */
+  #match(count: number): void {
     if (this.#inFlight !== null) {
       this.#matchAgain += count;
       return;
     }
-    if (this.#waiting.size === 0 || this.#queue.paused) return;
-    this.#disarm();
+    if (!this.#hasConsumers || this.#queue.paused) return;
     const { takes, consumers, requested } = this.#startTakes(Math.min(count, MAX_PER_MATCH));
+    if (takes.length === 0) {
+      if (this.#timer === null) this.#sleep();
+      return;
+    }
+    this.#disarm();
     const { storage, clock } = this.#ns;
     this.#inFlight = {
       takes,
@@ -173,6 +235,7 @@ export class WaitQueue {
         count: take.count,
         leaseMs: take.leaseMs,
         owner: take.owner,
+        ...(take.maxBytes !== null && { maxBytes: take.maxBytes }),
       }),
     );
     // Each outcome counts alone: a failed take must not lose what another one returned.
@@ -194,7 +257,7 @@ export class WaitQueue {
   #matureAt(at: number): void {
     if (this.#inFlight !== null) {
       this.#inFlight.storedDueAt = earlier(this.#inFlight.storedDueAt, at);
-    } else if (this.#waiting.size > 0 && earlier(this.#dueAt, at) !== this.#dueAt) {
+    } else if (this.#hasConsumers && earlier(this.#dueAt, at) !== this.#dueAt) {
       this.#dueAt = at;
       if (this.#backoffMs === 0) this.#sleep();
     }
@@ -209,10 +272,13 @@ export class WaitQueue {
     for (const consumer of this.#waiting) {
       if (requested >= count) break;
       if (requested > 0 && requested + consumer.count > MAX_PER_MATCH) break;
-      if (take === undefined || !fits(consumer, take)) {
-        if (takes.length === MAX_TAKES) break;
+      const isShared = take !== undefined && take.maxBytes === null && fits(consumer, take);
+      if (!isShared && takes.length === MAX_TAKES) break;
+      if (consumer.claim?.acquire(consumer) === false) continue;
+      if (take === undefined || !isShared) {
         const { leaseMs, owner } = consumer.request;
-        take = { leaseMs, owner: leaseMs === null ? null : owner, consumers: [], count: 0 };
+        const { maxBytes } = consumer;
+        take = { leaseMs, owner: leaseMs === null ? null : owner, consumers: [], count: 0, maxBytes };
         takes.push(take);
       }
       this.#waiting.remove(consumer);
@@ -242,7 +308,8 @@ export class WaitQueue {
         }
         continue;
       }
-      const { deliveries, nextDueAt } = outcome.value;
+      const { deliveries, nextDueAt, isCut = false } = outcome.value;
+      if (isCut) for (const consumer of take.consumers) consumer.isCut = true;
       if (deliveries.length < take.count) {
         isShort = true;
         this.#dueAt = nextDueAt === null ? null : this.#reachable(nextDueAt, match.wallAt);
@@ -257,6 +324,10 @@ export class WaitQueue {
     if (failure === null) this.#continue(more, isShort);
     else this.#backOff(failure);
     this.#restIfEmpty();
+    // Last, since a claim may then match other wait queues, or end its call.
+    for (const consumer of match.consumers) {
+      if (consumer.claim !== null && consumer.state === 'waiting') consumer.claim.release(consumer);
+    }
   }
 
   /** Passes what a take returned to its consumers in order, skipping those that are gone. */
@@ -320,10 +391,10 @@ export class WaitQueue {
   #continue(more: number, isShort: boolean): void {
     this.#backoffMs = 0;
     if (this.#queue.paused) this.#endTimedOut();
-    else if (more > 0) this.match(more);
+    else if (more > 0) this.#match(more);
     else if (isShort) this.#endTimedOut();
     // Their signal served consumers before them; they have a right to a look of their own.
-    else if (this.#timedOut > 0) this.match(this.#waiting.size);
+    else if (this.#timedOut > 0) this.#match(this.#waiting.size);
     if (this.#inFlight === null) this.#sleep();
   }
 
@@ -335,7 +406,7 @@ export class WaitQueue {
   }
 
   #restIfEmpty(): void {
-    if (this.#waiting.size > 0) return;
+    if (this.#hasConsumers) return;
     this.#disarm();
     this.#dueAt = null;
     if (this.#inFlight === null) this.#ns.noteIdle(this.#queue.key, this);
@@ -349,7 +420,7 @@ export class WaitQueue {
 
   #arm(delayMs: number): void {
     this.#disarm();
-    if (this.#waiting.size === 0 || this.#queue.paused) return;
+    if (!this.#hasConsumers || this.#queue.paused) return;
     const { clock } = this.#ns;
     this.#timer = clock.after(Math.max(0, delayMs), () => {
       this.#timer = null;
@@ -399,7 +470,7 @@ export class WaitQueue {
     if (consumer.timedOut) this.#timedOut -= 1;
     const { owner } = consumer.request;
     if (owner !== null) this.#ofUsers -= 1;
-    this.#ns.waitingLimit.exit(owner);
+    if (consumer.isCounted) this.#ns.waitingLimit.exit(owner);
   }
 }
 
@@ -457,9 +528,12 @@ class ConsumerList {
   }
 }
 
-/** Whether what a take returns may go to the consumer: a reservation belongs to the user who requested it. */
-function fits({ request }: Consumer, { leaseMs, owner }: SharedTake): boolean {
-  return request.leaseMs === leaseMs && (leaseMs === null || request.owner === owner);
+/**
+ * Whether what a take returns may go to the consumer: a reservation belongs to the user who requested it. A consumer that is
+ * bounded by bytes has a take of its own.
+ */
+function fits({ request, maxBytes }: Consumer, { leaseMs, owner }: SharedTake): boolean {
+  return maxBytes === null && request.leaseMs === leaseMs && (leaseMs === null || request.owner === owner);
 }
 
 function earlier(a: number | null, b: number | null): number | null {
@@ -468,9 +542,7 @@ function earlier(a: number | null, b: number | null): number | null {
 }
 
 function timeoutError({ request, tid, since }: Consumer): QuaysideError {
-  return new QuaysideError('pop-timeout', `No element became eligible within ${request.timeoutMs} ms.`, {
-    extra: { timeout: true, tid, since: new Date(since).toISOString() },
-  });
+  return popTimeout(request.timeoutMs, tid, since);
 }
 
 function asError(failure: unknown): QuaysideError {

@@ -22,26 +22,26 @@ export class WaitingLimit {
     return this.#total;
   }
 
-  /** @throws QuaysideError `too-many-consumers`, `shutting-down` */
-  enter(user: string | null): void {
+  /** @param count a call counts once for each queue on which it waits @throws QuaysideError `too-many-consumers`, `shutting-down` */
+  enter(user: string | null, count = 1): void {
     if (this.#closed) throw shuttingDown();
     if (user === null) return;
     const own = this.#byUser.get(user) ?? 0;
-    if (this.#total >= this.#limits.total || own >= this.#limits.perUser) {
+    if (this.#total + count > this.#limits.total || own + count > this.#limits.perUser) {
       throw new QuaysideError(
         'too-many-consumers',
         `Too many calls wait already: at most ${this.#limits.total} on this node and ${this.#limits.perUser} for one user.`,
         { retryAfterMs: 1000 },
       );
     }
-    this.#total += 1;
-    this.#byUser.set(user, own + 1);
+    this.#total += count;
+    this.#byUser.set(user, own + count);
   }
 
-  exit(user: string | null): void {
+  exit(user: string | null, count = 1): void {
     if (user === null) return;
-    this.#total -= 1;
-    const own = (this.#byUser.get(user) ?? 0) - 1;
+    this.#total -= count;
+    const own = (this.#byUser.get(user) ?? 0) - count;
     if (own > 0) this.#byUser.set(user, own);
     else this.#byUser.delete(user);
   }

@@ -180,7 +180,15 @@ export interface TakeOptions {
   readonly leaseMs: number | null;
   /** The user to whom the reservations belong; not given: nobody. */
   readonly owner?: string | null;
+  /**
+   * No element beyond the first is taken with which the bodies would come to more, 1 to {@link MAX_TAKE_BYTES}; an engine may
+   * count headers as well. Not given: an engine stops at about {@link MAX_TAKE_BYTES}, which takes that share a round trip may share.
+   */
+  readonly maxBytes?: number;
 }
+
+/** What one take returns at most: a thousand elements of a megabyte would be a gigabyte in one reply. */
+export const MAX_TAKE_BYTES = 16 * 1024 * 1024;
 
 export interface TakeResult {
   readonly deliveries: Delivery[];
@@ -189,6 +197,8 @@ export interface TakeResult {
    * none waits. If `count` was reached, or `ids` given: null, not looked up.
    */
   readonly nextDueAt: number | null;
+  /** Whether `maxBytes` ended it: another element is eligible, and would not have fit. */
+  readonly isCut?: boolean;
 }
 
 /**

@@ -149,9 +149,9 @@ export class PostgresStorage implements Storage {
       this.#operations.take(item),
       item,
       queue,
-      item.seqs === null
+      item.seqs === null && options.maxBytes === undefined
         ? size
-        : { ...size, returned: Math.min(options.count * BODY_BYTES, MAX_RETURNED_BYTES) },
+        : { ...size, returned: Math.min(options.count * BODY_BYTES, options.maxBytes ?? MAX_RETURNED_BYTES) },
     );
   }
 

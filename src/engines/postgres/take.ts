@@ -67,6 +67,8 @@ interface TakeKind {
   readonly reserves: boolean;
   readonly shared: boolean;
   readonly byIds: boolean;
+  /** Whether the item has a bound of its own on what it returns: then it shares no statement. */
+  readonly bounded: boolean;
 }
 
 /**
@@ -77,11 +79,12 @@ interface TakeKind {
  *
  * A caller that gets too few because of the bytes that a statement may return sees a `nextDueAt` that has passed and asks again.
  */
-function takeStatement({ reserves, shared, byIds }: TakeKind): Statement {
+function takeStatement({ reserves, shared, byIds, bounded }: TakeKind): Statement {
   const columns = reserves ? RESERVES : POPS;
-  const [until, stepsOver, ids] = ['bigint', 'bool', 'bigint[]'].map(
-    (type, index) => `$${columns.count + 1 + index}::${type}`,
-  );
+  const types = ['bigint', 'bool', ...(bounded ? ['bigint'] : []), 'bigint[]'];
+  const parameters = types.map((type, index) => `$${columns.count + 1 + index}::${type}`);
+  const [until, stepsOver] = parameters;
+  const [maxBytes, ids] = [parameters[2], parameters.at(-1)];
   const requests = columns.from('r');
   const waiting = 'subscription = r.subscription AND lease_until IS NULL';
   const where = `${waiting} AND due_at <= t.now AND (NOT ${stepsOver} OR expires_at IS NULL OR expires_at > t.now)`;
@@ -94,7 +97,10 @@ function takeStatement({ reserves, shared, byIds }: TakeKind): Statement {
       WHERE d.is_expired IS NOT TRUE ORDER BY d.due_at, d.seq LIMIT r.n`
     : `SELECT ${found} FROM delivery WHERE ${where} AND ${from}
       ORDER BY due_at, seq LIMIT r.n FOR UPDATE SKIP LOCKED`;
-  const chosen = `d.ctid = k.tid AND k.before < ${MAX_RETURNED_BYTES}`;
+  const fits = bounded
+    ? `(k.before = 0 OR k.before + k.bytes <= ${maxBytes})`
+    : `k.before < ${MAX_RETURNED_BYTES}`;
+  const chosen = `d.ctid = k.tid AND ${fits}`;
   const taken = `k.ord, d.seq, d.subscription, d.due_at, d.tries, d.lease_until, d.token, d.expires_at, d.head, d.body`;
   const content = shared ? 'coalesce(g.head, e.head), coalesce(g.body, e.body)' : 'g.head, g.body';
   // What is due and was not picked is locked by another node, which may leave it there.
@@ -103,7 +109,7 @@ function takeStatement({ reserves, shared, byIds }: TakeKind): Statement {
       WHERE ${waiting} AND ${from} AND (ctid IN (SELECT p.tid FROM picked p)) IS NOT TRUE
       ORDER BY delivery.due_at, seq LIMIT 1) END`;
   return {
-    name: `${reserves ? 'reserve' : 'pop'}${shared ? ' shared' : ''}${byIds ? ' by ids' : ''}`,
+    name: `${reserves ? 'reserve' : 'pop'}${shared ? ' shared' : ''}${byIds ? ' by ids' : ''}${bounded ? ' bounded' : ''}`,
     text: `${withList(
       NOW,
       `picked AS MATERIALIZED (SELECT r.ord${reserves ? ', t.now + r.lease AS until, r.token, r.secret, r.owner' : ''}, d.*
@@ -120,7 +126,7 @@ function takeStatement({ reserves, shared, byIds }: TakeKind): Statement {
     SELECT g.ord, g.due_at, g.seq, g.tries, g.lease_until, g.token, g.expires_at, ${content}
     FROM g ${shared ? 'LEFT JOIN element e ON g.head IS NULL AND e.seq = g.seq' : ''}
     UNION ALL
-    SELECT r.ord, ${byIds ? 'NULL' : next}, NULL, NULL, t.now, (SELECT max(k.before) FROM k)::bigint,
+    SELECT r.ord, ${byIds ? 'NULL' : next}, NULL, NULL, t.now, (SELECT max(k.before${bounded ? ' + k.bytes) FILTER (WHERE k.before > 0' : ''}) FROM k)::bigint,
       (SELECT min(p.expires_at) FROM picked p WHERE p.is_expired), NULL, NULL
     FROM t CROSS JOIN ${requests} ORDER BY 1, 2, 3`,
   };
@@ -136,15 +142,17 @@ export function takeOperations(context: Context): (item: TakeItem) => TakeOperat
       name: statement.name,
       changes: true,
       locksElements: kind.shared && !kind.reserves,
-      isSingle: kind.byIds,
+      isSingle: kind.byIds || kind.bounded,
       keysOf: ({ subscription }) => [subscription.idText],
       isAlike: (a, b) => a.leaseMs === b.leaseMs && ownerNumber(a.owner) === ownerNumber(b.owner),
       prepare: (items) => prepareTake(context, kind, statement, items),
     };
   };
-  const operations = everyKind((reserves, shared, byIds) => operation({ reserves, shared, byIds }));
-  return ({ subscription: { queue }, seqs, leaseMs }) =>
-    operations(leaseMs !== null, queue.isStream, seqs !== null);
+  const [usual, bounded] = [false, true].map((bounded) =>
+    everyKind((reserves, shared, byIds) => operation({ reserves, shared, byIds, bounded })),
+  ) as [ReturnType<typeof everyKind<TakeOperation>>, ReturnType<typeof everyKind<TakeOperation>>];
+  return ({ subscription: { queue }, seqs, leaseMs, maxBytes }) =>
+    (maxBytes === undefined ? usual : bounded)(leaseMs !== null, queue.isStream, seqs !== null);
 }
 
 function prepareTake(
@@ -172,16 +180,19 @@ function prepareTake(
   });
   const { now } = context.clock;
   const until = Number.isFinite(now) ? Math.ceil(now) + TAKE_WITHIN_MS : Number.MAX_SAFE_INTEGER;
-  const seqs = items[0]?.seqs ?? null;
+  const { seqs = null, maxBytes } = items[0] ?? {};
   const columns = reserves ? RESERVES : POPS;
   const values = [...columns.values(requests), String(until), String(context.expirer.isPaused)];
+  if (maxBytes !== undefined) values.push(String(maxBytes));
   return {
     query: { statement, values: seqs === null ? values : [...values, int8Array(seqs)] },
     read: (rows) => {
-      const taken = readTaken(context, { requests, until, byIds: seqs !== null }, rows);
+      const limits = { until, byIds: seqs !== null, maxBytes: maxBytes ?? null };
+      const taken = readTaken(context, requests, limits, rows);
       return shares.map(({ at, from, to }) => {
-        const { deliveries, nextDueAt } = taken[at] as TakeResult;
-        if (deliveries.length <= to - from && from === 0) return { deliveries, nextDueAt };
+        const result = taken[at] as TakeResult;
+        const { deliveries, nextDueAt } = result;
+        if (deliveries.length <= to - from && from === 0) return result;
         const own = deliveries.slice(from, to);
         return { deliveries: own, nextDueAt: own.length < to - from ? nextDueAt : null };
       });
@@ -192,7 +203,8 @@ function prepareTake(
 /** The deliveries of each request come in their order, and after them a row with its next maturity. */
 function readTaken(
   { clock, ids, expirer, prober }: Context,
-  { requests, until, byIds }: { requests: readonly Request[]; until: number; byIds: boolean },
+  requests: readonly Request[],
+  { until, byIds, maxBytes }: { until: number; byIds: boolean; maxBytes: number | null },
   rows: readonly Row[],
 ): TakeResult[] {
   const secrets = requests.map(({ token }) => token?.secret.toString('hex') ?? '');
@@ -227,12 +239,17 @@ function readTaken(
     const now = number(row, 4);
     clock.see(now);
     prober.took(subscription, deliveries.length);
-    const [wasCut, expiredAt] = [(numberOrNull(row, 5) ?? 0) >= MAX_RETURNED_BYTES, numberOrNull(row, 6)];
+    const [bytes, expiredAt] = [numberOrNull(row, 5) ?? 0, numberOrNull(row, 6)];
+    const wasCut = maxBytes === null ? bytes >= MAX_RETURNED_BYTES : bytes > maxBytes;
     if (expiredAt !== null) expirer.add(expiredAt);
     // If the database's clock was set forward, the limit was wrong; it is right the next time.
     const isCut = wasCut || expiredAt !== null || now > until;
     const next = isCut ? now : prober.lookAgainAt(subscription, now, numberOrNull(row, 1));
-    results[place] = { deliveries, nextDueAt: byIds || deliveries.length >= wanted ? null : next };
+    results[place] = {
+      deliveries,
+      nextDueAt: byIds || deliveries.length >= wanted ? null : next,
+      isCut: wasCut,
+    };
     deliveries = [];
   }
   return results;

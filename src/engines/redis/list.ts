@@ -99,11 +99,15 @@ export class ListStorage implements Storage {
     return batchers.call(queue, LPUSH, call, options);
   }
 
-  async take(queue: QueueKey, { group, count, leaseMs, ids }: TakeOptions): Promise<TakeResult> {
+  async take(queue: QueueKey, { group, count, leaseMs, ids, maxBytes }: TakeOptions): Promise<TakeResult> {
     if (leaseMs !== null) throw notSupported('reserve');
     if (ids !== undefined) throw notSupported('takes by id');
     if (group !== PLAIN_GROUP) return NOTHING;
-    return this.#parts.batchers.call(queue, RPOP, count, { join: 'rpop', items: count });
+    const call = { count, maxBytes: maxBytes ?? null };
+    return this.#parts.batchers.call(queue, RPOP, call, {
+      join: maxBytes === undefined ? 'rpop' : null,
+      items: count,
+    });
   }
 
   settle(): Promise<never> {

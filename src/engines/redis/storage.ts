@@ -119,12 +119,19 @@ export class RedisStorage implements Storage {
   }
 
   take(queue: QueueKey, options: TakeOptions): Promise<TakeResult> {
-    const { group, count, leaseMs, owner, ids = null } = options;
+    const { group, count, leaseMs, owner, ids = null, maxBytes = null } = options;
     if (ids?.length === 0) return Promise.resolve({ deliveries: [], nextDueAt: null });
     const lease = leaseMs === null ? null : Math.max(1, Math.ceil(leaseMs));
-    const call = { group, count, leaseMs: lease, owner: lease === null ? 0 : ownerNumber(owner), ids };
+    const call = {
+      group,
+      count,
+      leaseMs: lease,
+      owner: lease === null ? 0 : ownerNumber(owner),
+      ids,
+      maxBytes,
+    };
     return this.#batchers.call(queue, TAKE, call, {
-      join: ids === null ? `take ${lease} ${call.owner} ${group}` : null,
+      join: ids === null && maxBytes === null ? `take ${lease} ${call.owner} ${group}` : null,
       items: count,
       ...(lease === null ? {} : { dues: [{ queue, ms: lease }] }),
     });

@@ -37,6 +37,7 @@ export interface Operations {
     ids: readonly string[] | null,
     leaseMs: number | null,
     owner: number,
+    maxBytes: number | null,
   ): Taken;
   /**
    * Per item {@link SETTLE_FIELDS}, and its details if any item has some. Returns outcome and end of the lease of each.
@@ -104,7 +105,13 @@ export const UNDONE_FIELDS = 10;
 /** id, tries, due at, content type, further content, body offset and length, token */
 export const TAKEN_FIELDS = 8;
 /** `lost`: index, expiry and reason of popped deliveries that have one of them: only an undone take needs these. */
-export type Taken = [nextDueAt: number | null, until: number | null, lost: Fields | null, deliveries: Fields];
+export type Taken = [
+  nextDueAt: number | null,
+  until: number | null,
+  lost: Fields | null,
+  deliveries: Fields,
+  isCut: boolean,
+];
 
 /**
  * id, state, tries, due at, lease end, inserted at, expires at, reason, content type, further content, body offset and length,

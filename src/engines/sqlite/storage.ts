@@ -108,11 +108,15 @@ export class SqliteStorage implements Storage {
     });
   }
 
-  take(queue: QueueKey, { group, count, ids, leaseMs, owner }: TakeOptions): Promise<TakeResult> {
+  take(queue: QueueKey, { group, count, ids, leaseMs, owner, maxBytes }: TakeOptions): Promise<TakeResult> {
     return this.#client.call(
       'take',
-      () => [nameOf(queue), group, count, ids ?? null, leaseMs, ownerNumber(owner)],
-      (taken, bodies) => ({ deliveries: readTaken(taken, group, bodies), nextDueAt: taken[0] }),
+      () => [nameOf(queue), group, count, ids ?? null, leaseMs, ownerNumber(owner), maxBytes ?? null],
+      (taken, bodies) => ({
+        deliveries: readTaken(taken, group, bodies),
+        nextDueAt: taken[0],
+        isCut: taken[4],
+      }),
       ({ deliveries }) => this.#returnLate(queue, deliveries),
     );
   }

@@ -1,5 +1,7 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
+import { MAX_TAKE_BYTES, type TakeOptions, type TakeResult } from '../../../src/engine/storage.ts';
+import type { QueueKey } from '../../../src/model/names.ts';
 import type { EngineUnderTest } from '../../engines.ts';
 import { bodyTexts, newElement, newElements } from '../../support/elements.ts';
 import { commit, nextDueAt, rollback } from '../../support/settle.ts';
@@ -92,6 +94,91 @@ export function takeContract(open: EngineUnderTest['open']): void {
       const some = await on.storage.take(queue, { group: '', count: 5, leaseMs: null });
       assert.deepEqual(bodyTexts(some.deliveries), ['b']);
       assert.equal(some.nextDueAt, matureAt);
+    });
+
+    describe('with maxBytes', () => {
+      const body = (name: string): Buffer => Buffer.alloc(10_000, name);
+      const bounded = (
+        queue: QueueKey,
+        maxBytes: number,
+        more: Partial<TakeOptions> = {},
+      ): Promise<TakeResult> =>
+        on.storage.take(queue, { group: '', count: 100, leaseMs: null, maxBytes, ...more });
+      const names = ({ deliveries }: TakeResult): string =>
+        deliveries.map(({ body: [first = 0] }) => String.fromCharCode(first)).join('');
+
+      for (const leaseMs of [null, 60_000]) {
+        it(`${leaseMs === null ? 'pops' : 'reserves'} no more than fits, says that it was cut, and leaves the others in order`, async () => {
+          const queue = on.queue();
+          await on.storage.insert(
+            queue,
+            [...'abcde'].map((name) => newElement({ body: body(name) })),
+          );
+          const first = await bounded(queue, 25_000, { leaseMs });
+          assert.deepEqual([names(first), first.isCut], ['ab', true]);
+          assert.ok(first.nextDueAt !== null && first.nextDueAt <= on.opened.now());
+          assert.equal((await on.storage.counts(queue)).ready, 3);
+          const exact = await bounded(queue, 25_000, { leaseMs, count: 2 });
+          assert.deepEqual([names(exact), exact.isCut ?? false], ['cd', false]);
+          const last = await bounded(queue, 25_000, { leaseMs });
+          assert.deepEqual([names(last), last.isCut ?? false, last.nextDueAt], ['e', false, null]);
+        });
+      }
+
+      it('takes the first element, however large it is', async () => {
+        const queue = on.queue();
+        await on.storage.insert(
+          queue,
+          [...'ab'].map((name) => newElement({ body: body(name) })),
+        );
+        const first = await bounded(queue, 1);
+        assert.deepEqual([names(first), first.isCut], ['a', true]);
+        const last = await bounded(queue, 1);
+        assert.deepEqual([names(last), last.isCut ?? false], ['b', false]);
+      });
+
+      it('bounds each of several takes alone, made in one turn, of one queue and of several', async () => {
+        const [queue, other] = [on.queue(), on.queue()];
+        for (const each of [queue, other]) {
+          await on.storage.insert(
+            each,
+            [...'abcdefgh'].map((name) => newElement({ body: body(name) })),
+          );
+        }
+        const taken = await Promise.all([
+          bounded(queue, 25_000),
+          bounded(queue, 35_000),
+          bounded(other, 25_000, { leaseMs: 1000 }),
+          on.storage.take(queue, { group: '', count: 1, leaseMs: null }),
+        ]);
+        assert.deepEqual(taken.map(names), ['ab', 'cde', 'ab', 'f']);
+      });
+
+      it('bounds takes of a stream, and by ids', async () => {
+        const [stream, queue] = [on.queue('stream'), on.queue()];
+        const groups = ['g1', 'g2'];
+        await on.storage.insert(
+          stream,
+          [...'abc'].map((name) => newElement({ body: body(name), groups })),
+        );
+        assert.deepEqual(names(await bounded(stream, 25_000, { group: 'g1' })), 'ab');
+        assert.deepEqual(names(await bounded(stream, 25_000, { group: 'g2', leaseMs: 1000 })), 'ab');
+        const ids = await on.storage.insert(
+          queue,
+          [...'abc'].map((name) => newElement({ body: body(name) })),
+        );
+        assert.deepEqual(names(await bounded(queue, 25_000, { ids })), 'ab');
+      });
+
+      it('takes a thousand at once if they fit', async () => {
+        const queue = on.queue();
+        await on.storage.insert(
+          queue,
+          Array.from({ length: 1000 }, () => newElement()),
+        );
+        const all = await bounded(queue, MAX_TAKE_BYTES, { count: 1000 });
+        assert.deepEqual([all.deliveries.length, all.isCut ?? false, all.nextDueAt], [1000, false, null]);
+      });
     });
 
     it('hands out 16 MiB and a body more at most, however many were asked for, and says that there is more', async () => {

@@ -4,8 +4,8 @@
 --
 -- lpush <window> <count>, then per element: <1 if it has a dedup key, else ''> <id and fingerprint> <item>; returns, as
 -- elements, what each key holds: id and fingerprint of the first element that had it; '' for those without a key
--- rpop <count>: the items, no more than fit in a reply; maturity(6) of the next one if there is one and `count` was not
--- reached, else ''
+-- rpop <count> <bytes that no item after the first may exceed, or ''>: the items, no more than fit in a reply; if there is a next
+-- one and `count` was not reached, its maturity(6) and 1 if the bytes ended it(1), else ''
 -- rpush <count> <items>: they return to the right end; returns nothing
 -- lrange <skip> <limit>: items from the right, no more than fit in a reply; whether there are more(1)
 -- llen: the length(6), maturity(6) of the next item or ''
@@ -39,18 +39,31 @@ verbs.lpush = function(q, args, at)
   return '', behind, kept
 end
 
+-- Adds what was popped, as far as it fits; what does not returns to its place.
+local function addItems(q, popped, items, left, most)
+  for i, item in ipairs(popped) do
+    if most and #items > 0 and #item > left then
+      local rest = {}
+      for j = #popped, i, -1 do rest[#rest + 1] = popped[j] end
+      spreadCall('RPUSH', q.list, rest)
+      return left, true
+    end
+    items[#items + 1] = item
+    left = left - #item
+  end
+  return left, false
+end
+
 verbs.rpop = function(q, args, at)
-  local count, items, left = tonumber(args[at]), {}, LARGEST_REPLY
-  while #items < count and left > 0 do
+  local count, most = tonumber(args[at]), tonumber(args[at + 1])
+  local items, left, isCut = {}, most or LARGEST_REPLY, false
+  while #items < count and (left > 0 or most) and not isCut do
     local popped = db('RPOP', q.list, math.min(count - #items, ITEMS_AT_ONCE))
     if not popped then break end
-    for _, item in ipairs(popped) do
-      items[#items + 1] = item
-      left = left - #item
-    end
+    left, isCut = addItems(q, popped, items, left, most)
   end
   local next = #items < count and db('LINDEX', q.list, -1)
-  return next and sub(next, 1, 6) or '', at + 1, items
+  return next and sub(next, 1, 6) .. (isCut and '1' or '0') or '', at + 2, items
 end
 
 verbs.rpush = function(q, args, at)

@@ -1,5 +1,6 @@
 -- take <group> <count> <lease, ms; 0 to pop> <of a reserve: first token(16) owner(6)> <ids: tag(12) seq(6) each, or ''>
--- Returns the elements, behind popped ones the reasons of those that were touched, and P (popped) or R (reserved)(1) gid(2) lease end(6) next known(1) next maturity(6), then the
+-- <bytes that no element after the first may exceed, or ''>
+-- Returns the elements, behind popped ones the reasons of those that were touched, and P (popped) or R (reserved)(1) gid(2) lease end(6) next known(1), plus 2 if the bytes ended it, next maturity(6), then the
 -- members of z that the deliveries had; of a reserve, the first token(16) at its end.
 
 local TAKE_HEAD, TAKE_STEP, POPS = 16, 19, 80
@@ -12,19 +13,20 @@ local function isTouched(member)
   return byte(member, 19) % 2 == 1
 end
 
--- The elements of these members, or of as many as fit.
-local function readElementsAt(q, members, left)
+-- The elements of these members, or of as many as fit. Without `most` the last one may exceed what is left.
+local function readElementsAt(q, members, left, most)
   local fields = {}
   for i = 1, #members do fields[i] = 'e' .. sub(members[i], 10, 15) end
   local values = db('HMGET', q.h, spread(fields))
   for i = 1, #values do
-    if left <= 0 then
+    local size = values[i] and #values[i] or 0
+    if left <= 0 or most and left < most and size > left then
       for j = #values, i, -1 do values[j] = nil end
-      break
+      return values, left, true
     end
-    left = left - (values[i] and #values[i] or 0)
+    left = left - size
   end
-  return values, left
+  return values, left, false
 end
 
 -- Removes neighbours in z.
@@ -101,22 +103,23 @@ local function firstMaturity(q, gid)
   return first and fromSix(first, 4)
 end
 
-local function takeFirst(q, gid, count, ends, holder)
-  local taken, found, got, left = {}, {}, 0, LARGEST_REPLY
+local function takeFirst(q, gid, count, ends, holder, most)
+  local taken, found, got, left, isCut = {}, {}, 0, most or LARGEST_REPLY, false
   local low, high = '[w' .. gid, '(w' .. gid .. six(call.now + 1)
-  while got < count and left > 0 do
+  while got < count and (left > 0 or most) and not isCut do
     local limit = math.min(PAGE, count - got)
     local members = membersBetween(q.z, low, high, limit)
     if #members == 0 then break end
     local page
-    page, left = readElementsAt(q, members, left)
+    page, left, isCut = readElementsAt(q, members, left, most)
+    if #page == 0 then break end
     removeFirst(q, members, #page)
     takeMembers(q, gid, members, page, ends, holder, got)
     for i = 1, #page do taken[got + i], found[got + i] = members[i], page[i] end
     got = got + #page
     if #members < limit then break end
   end
-  return taken, found
+  return taken, found, isCut and most
 end
 
 local function maturesBefore(a, b)
@@ -137,7 +140,7 @@ local function eachId(q, ids, each)
   end
 end
 
-local function takeByIds(q, gid, ids, count, ends, holder)
+local function takeByIds(q, gid, ids, count, ends, holder, most)
   local members = {}
   eachId(q, ids, function(seq)
     local d = findDelivery(q, gid, seq)
@@ -148,34 +151,35 @@ local function takeByIds(q, gid, ids, count, ends, holder)
   table.sort(members, maturesBefore)
   for i = #members, count + 1, -1 do members[i] = nil end
   if #members == 0 then return {}, {} end
-  local values = readElementsAt(q, members, LARGEST_REPLY)
+  local values, _, isCut = readElementsAt(q, members, most or LARGEST_REPLY, most)
   for i = #members, #values + 1, -1 do members[i] = nil end
   spreadCall('ZREM', q.z, members)
   takeMembers(q, gid, members, values, ends, holder, 0)
-  return members, values
+  return members, values, isCut and most
 end
 
 verbs.take = function(q, args, at)
   local group, count, lease = args[at], tonumber(args[at + 1]), tonumber(args[at + 2])
-  local gid, holder, ids = findGroup(q, group), args[at + 3], args[at + 4]
+  local gid, holder, ids, most = findGroup(q, group), args[at + 3], args[at + 4], tonumber(args[at + 5])
   local ends = lease > 0 and call.now + lease or 0
-  local taken, found, next = {}, {}, nil
+  local taken, found, next, isCut = {}, {}, nil, false
   if gid and q.tag ~= '' then
     endLeases(q, gid)
     local mayExpireMore = expireElements(q)
     if ids ~= '' then
-      taken, found = takeByIds(q, gid, ids, count, ends, holder)
+      taken, found, isCut = takeByIds(q, gid, ids, count, ends, holder, most)
     elseif mayExpireMore then
       -- More has expired than one call removes: the caller is to call again at once.
       next = call.now
     else
-      taken, found = takeFirst(q, gid, count, ends, holder)
+      taken, found, isCut = takeFirst(q, gid, count, ends, holder, most)
       if #taken < count then next = firstMaturity(q, gid) end
     end
   end
   if lease == 0 and q.hasReasons then addReasons(q, gid, taken, found) end
-  local head = pack('>I1c2I6I1I6', lease > 0 and 82 or POPS, gid or PLAIN, ends, next and 1 or 0, next or 0)
-  return head .. concat(taken) .. sub(holder, 1, 16), at + 5, found
+  local flags = (next and 1 or 0) + (isCut and 2 or 0)
+  local head = pack('>I1c2I6I1I6', lease > 0 and 82 or POPS, gid or PLAIN, ends, flags, next or 0)
+  return head .. concat(taken) .. sub(holder, 1, 16), at + 6, found
 end
 
 -- Calls `each` with the member, the number of the element, and the place of every delivery of a take.

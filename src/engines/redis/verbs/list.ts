@@ -45,16 +45,27 @@ export const LPUSH: Verb<PushCall, ElementId[]> = {
   },
 };
 
-/** Pops of several calls are one: the first call gets the first elements. */
-export const RPOP: Verb<number, TakeResult> = {
+export interface PopCall {
+  readonly count: number;
+  readonly maxBytes: number | null;
+}
+
+const CUT = 0x31;
+
+/** Pops of several calls are one: the first call gets the first elements. Those with `maxBytes` are alone. */
+export const RPOP: Verb<PopCall, TakeResult> = {
   name: 'rpop',
-  encode: (calls) => [calls.reduce((sum, count) => sum + count, 0)],
+  encode: (calls) => [calls.reduce((sum, { count }) => sum + count, 0), calls[0]?.maxBytes ?? ''],
   decode({ text, elements }, calls) {
     const popped = elements.map(decodeItem);
     const nextDueAt = text.length === 0 ? null : text.readUIntBE(0, 6);
-    return calls.map((count) => {
+    return calls.map(({ count }) => {
       const deliveries = popped.splice(0, count);
-      return { deliveries, nextDueAt: deliveries.length < count ? nextDueAt : null };
+      return {
+        deliveries,
+        nextDueAt: deliveries.length < count ? nextDueAt : null,
+        isCut: text[6] === CUT,
+      };
     });
   },
 };

@@ -15,6 +15,7 @@ export interface TakeCall {
   readonly leaseMs: number | null;
   readonly owner: number;
   readonly ids: readonly ElementId[] | null;
+  readonly maxBytes: number | null;
 }
 
 const NO_REASON = Buffer.alloc(0);
@@ -22,6 +23,8 @@ const TAKE_HEAD = 16;
 /** The members that the deliveries had: `w`, gid(2), maturity(6), seq(6), tries and touched(4). */
 const TAKE_STEP = 19;
 const RESERVED = 0x52;
+const NEXT_KNOWN = 1;
+const CUT = 2;
 
 const tokens = new LeaseTokens();
 
@@ -33,7 +36,7 @@ function holderOf(owner: number): Buffer {
   return holder;
 }
 
-/** Calls of the same group, lease and owner, one after the other: the first gets the first. Those with ids are alone. */
+/** Calls of the same group, lease and owner, one after the other: the first gets the first. Those with ids or `maxBytes` are alone. */
 export const TAKE: Verb<TakeCall, TakeResult> = {
   name: 'take',
   encode(calls) {
@@ -42,15 +45,23 @@ export const TAKE: Verb<TakeCall, TakeResult> = {
     const leaseMs = first?.leaseMs ?? 0;
     const ids = first?.ids ?? null;
     const holder = leaseMs === 0 ? '' : holderOf(first?.owner ?? 0);
-    return [first?.group ?? '', count, leaseMs, holder, ids === null ? '' : encodeIds(ids)];
+    return [
+      first?.group ?? '',
+      count,
+      leaseMs,
+      holder,
+      ids === null ? '' : encodeIds(ids),
+      first?.maxBytes ?? '',
+    ];
   },
   decode(result, calls) {
     const { deliveries, goneFrom } = readTaken(result, calls[0]?.group ?? '');
     const { text } = result;
-    const next = goneFrom ?? (text.readUInt8(9) === 1 ? text.readUIntBE(10, 6) : null);
+    const flags = text.readUInt8(9);
+    const next = goneFrom ?? ((flags & NEXT_KNOWN) !== 0 ? text.readUIntBE(10, 6) : null);
     if (calls.length === 1) {
       const isEnough = deliveries.length >= (calls[0]?.count ?? 0) || calls[0]?.ids != null;
-      return [{ deliveries, nextDueAt: isEnough ? null : next }];
+      return [{ deliveries, nextDueAt: isEnough ? null : next, isCut: (flags & CUT) !== 0 }];
     }
     let from = 0;
     return calls.map(({ count }) => {

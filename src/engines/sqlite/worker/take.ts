@@ -1,3 +1,4 @@
+import { MAX_TAKE_BYTES } from '../../../engine/storage.ts';
 import { type Fields, type QueueName, TAKEN_FIELDS, type Taken } from '../protocol.ts';
 import { expire, setAsideDamaged } from './moves.ts';
 import type { Subscription } from './names.ts';
@@ -8,14 +9,14 @@ import type { Store } from './store.ts';
 /** Rows read at a time: enough for speed, few enough that a page of large bodies stays small. */
 const PAGE = 64;
 /**
- * A call returns no more once its bodies have this many bytes, fewer than `count` or not: a thousand elements of a
- * megabyte would be a gigabyte in one reply. The caller sees a `nextDueAt` that has passed and asks again.
+ * A call returns no more once its bodies have this many bytes, fewer than `count` or not. The caller sees a `nextDueAt` that
+ * has passed and asks again.
  */
-export const MAX_REPLY_BYTES = 16 * 1024 * 1024;
+export const MAX_REPLY_BYTES = MAX_TAKE_BYTES;
 /** Expired elements that one call ends; with more of them, the caller asks again. */
 const MAX_EXPIRED = 1000;
 
-const NONE: Taken = [null, null, null, []];
+const NONE: Taken = [null, null, null, [], false];
 
 /** Pops, or reserves for `leaseMs`, what is eligible. */
 export function take(
@@ -27,6 +28,7 @@ export function take(
   ids: readonly string[] | null,
   leaseMs: number | null,
   owner: number,
+  maxBytes: number | null,
 ): Taken {
   const { names, rows, now } = store;
   const queue = names.find(name);
@@ -34,7 +36,8 @@ export function take(
   const subscription = queue?.subscriptions.get(group);
   if (subscription === undefined) return NONE;
   const until = leaseMs === null ? null : now + leaseMs;
-  const maxBytes = reply.byteLength + MAX_REPLY_BYTES;
+  const from = reply.byteLength;
+  let isCut = false;
   const fields: Fields = [];
   let lost: Fields | null = null;
   let left = count;
@@ -46,7 +49,7 @@ export function take(
     for (const row of page) {
       if (left === 0) break;
       const [seq, element, dueAt, tries, , expiresAt, reason, type, more, , body] = row;
-      if (reply.byteLength >= maxBytes || expired === MAX_EXPIRED) {
+      if (reply.byteLength - from >= MAX_REPLY_BYTES || expired === MAX_EXPIRED) {
         isLast = true;
         break;
       }
@@ -59,6 +62,10 @@ export function take(
       if (body === null || !isWhole(subscription, row)) {
         setAsideDamaged(store, seq);
         continue;
+      }
+      if (maxBytes !== null && left < count && reply.byteLength - from + body.byteLength > maxBytes) {
+        isLast = isCut = true;
+        break;
       }
       let token: string | null = null;
       if (until === null) {
@@ -76,7 +83,7 @@ export function take(
       left--;
     }
   }
-  return [left > 0 && ids === null ? rows.firstDueAt(subscription) : null, until, lost, fields];
+  return [left > 0 && ids === null ? rows.firstDueAt(subscription) : null, until, lost, fields, isCut];
 }
 
 /** The eligible ones of these elements, by maturity, then by insertion. */

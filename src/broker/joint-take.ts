@@ -1,0 +1,440 @@
+import type { GroupCounts, Storage } from '../engine/storage.ts';
+import type { Delivery, GroupName } from '../model/element.ts';
+import type { QuaysideError } from '../model/errors.ts';
+import type { CancelTimer } from '../util/clock.ts';
+import { type Claim, type Consumer, type ConsumerOrigin, popTimeout, type Sink } from './consumer.ts';
+import { toLocal } from './engine-time.ts';
+import { takeOperation } from './meter.ts';
+import type { Queue } from './queue.ts';
+import type { WaitQueue } from './wait-queue.ts';
+
+/** One of the queues of a {@link JointTake}. */
+export interface TakeSource {
+  readonly queue: Queue;
+  /** Null: the namespace's default. */
+  readonly group: GroupName | null;
+  /** Reserve for this long, in ms; null: pop. */
+  readonly leaseMs: number | null;
+  /** Its share if the order is fair, more than 0. */
+  readonly weight: number;
+}
+
+/** A take from several queues, or of several elements at once. Its front end has checked every field. */
+export interface JointRequest {
+  /** No two of them name the same group of the same queue. */
+  readonly sources: readonly TakeSource[];
+  /** Which queue is looked at first: `strict`, always in the order of `sources`; `fair`, by chance, in proportion to the weights. */
+  readonly order: 'strict' | 'fair';
+  /** At most this many elements, 1 to 1000. */
+  readonly count: number;
+  /** Answered once there are this many, or at the timeout with fewer; 1 to `count`. */
+  readonly min: number;
+  /** The bodies of all come to no more than this, unless the first alone does. */
+  readonly maxBytes: number;
+  /** How long to wait, in ms: null for ever, 0 answers at once. */
+  readonly timeoutMs: number | null;
+  readonly tid: string | null;
+  readonly owner: string | null;
+  readonly from: ConsumerOrigin;
+}
+
+/** What a {@link JointTake} took from one queue. */
+export interface Portion {
+  readonly queue: Queue;
+  readonly deliveries: readonly Delivery[];
+}
+
+/** Where a {@link JointTake} is answered: exactly one of the two is called, once, unless it leaves. */
+export interface JointSink {
+  /** The caller owns the elements now. What cannot be passed on goes back by `queue.returnAllUndelivered`. */
+  deliver(portions: readonly Portion[]): void;
+  end(reason: QuaysideError): void;
+}
+
+/** One queue, and the consumer that stands for the call there; null if the call does not wait. */
+interface Place {
+  readonly source: TakeSource;
+  readonly group: GroupName;
+  readonly waitQueue: WaitQueue | null;
+  readonly consumer: Consumer | null;
+  /** Elements became eligible while its consumer could not take. */
+  isMissed: boolean;
+}
+
+/** Counts that brought too little are this far apart: other consumers may take elements as fast as they come. */
+const MIN_COUNT_INTERVAL_MS = 20;
+/** If scheduled elements would complete what is missing, or an engine did not count, it is counted again after this long. */
+const RECOUNT_MS = 500;
+/** After elements went back because they were too few, the next try waits this long, doubled up to {@link MAX_BACKOFF_MS}. */
+const MIN_BACKOFF_MS = 100;
+const MAX_BACKOFF_MS = 5_000;
+
+/**
+ * One blocked call that takes from several queues, of any namespaces and engines, or that waits for several elements at once.
+ * It never takes more than it returns.
+ *
+ * In each queue one consumer stands for it, which listings show and a cancel ends. First it looks through the queues in its order,
+ * one after the other, without waiting, and fills up to `count`. If that brings too little:
+ *
+ * - `min` is 1: its consumers wait like any others, but only one of them takes at a time ({@link Claim}). The first element ends
+ *   the call.
+ * - `min` is more: its consumers watch. Holding elements while it waits would lose them in a crash, and let leases run. So it
+ *   takes nothing until the engines count `min` ready elements; then it looks through the queues again. If others were faster,
+ *   what it got goes back to its place. Consumers that wait for less are served in the meantime. At its timeout it gets what there is.
+ *
+ * States: `looking` (a pass through the queues), `waiting`, `over`.
+ */
+export class JointTake implements Claim {
+  readonly #request: JointRequest;
+  readonly #sink: JointSink;
+  readonly #since: number;
+  readonly #tid: string;
+  #places: readonly Place[] = [];
+  #state: 'looking' | 'waiting' | 'over' = 'looking';
+  #portions: Portion[] = [];
+  #taken = 0;
+  #bytes = 0;
+  /** Whether no more fits into the answer. */
+  #isFull = false;
+  /** The look in flight. */
+  #look: { readonly queue: Queue; readonly consumer: Consumer } | null = null;
+  /** Why a look of this pass failed. */
+  #failure: QuaysideError | null = null;
+  /** The consumer that takes now. */
+  #holder: Consumer | null = null;
+  #hasTimedOut = false;
+  #isCounting = false;
+  /** Not counted before this moment of the monotonic clock. */
+  #restsUntil = 0;
+  /** When it is counted next, whether or not anything becomes eligible; Infinity: not at all. */
+  #countAt = Number.POSITIVE_INFINITY;
+  #backoffMs = 0;
+  #cancelTimeout: CancelTimer | null = null;
+  #cancelCount: CancelTimer | null = null;
+
+  /**
+   * Begins to look.
+   * @throws QuaysideError `invalid-parameter` (a group of a plain queue), `too-many-consumers`, `shutting-down`
+   */
+  constructor(request: JointRequest, sink: JointSink) {
+    const { sources, timeoutMs, tid, owner, min } = request;
+    const { namespace } = (sources[0] as TakeSource).queue;
+    this.#request = request;
+    this.#sink = sink;
+    this.#since = namespace.clock.now();
+    this.#tid = tid ?? namespace.makeTid();
+    const groups = sources.map(({ queue, group }) => queue.groupOf(group));
+    namespace.waitingLimit.enter(owner, sources.length);
+    this.#places = sources.map((source, index) => this.#stand(source, groups[index] as GroupName));
+    if (timeoutMs !== null && timeoutMs > 0) {
+      this.#cancelTimeout = namespace.clock.after(timeoutMs, () => this.#timeOut());
+    }
+    if (min === 1 || timeoutMs === 0) void this.#lookAround();
+    else {
+      this.#state = 'waiting';
+      void this.#count();
+    }
+  }
+
+  /** The client disconnected: what was taken goes back. Harmless after the call was answered. */
+  leave(): void {
+    if (this.#state === 'over') return;
+    this.#close();
+    this.#return();
+  }
+
+  acquire(consumer: Consumer): boolean {
+    if (this.#state === 'waiting' && (this.#holder === null || this.#holder === consumer)) {
+      this.#holder = consumer;
+      return true;
+    }
+    this.#noteMissed(consumer);
+    return false;
+  }
+
+  release(consumer: Consumer): void {
+    if (this.#state !== 'waiting' || this.#holder !== consumer) return;
+    this.#holder = null;
+    if (this.#hasTimedOut) {
+      this.#fail(this.#timeoutError());
+      return;
+    }
+    for (const place of this.#places) {
+      if (!place.isMissed || place.consumer === null) continue;
+      place.isMissed = false;
+      place.waitQueue?.promote(place.consumer, true);
+    }
+  }
+
+  wake(consumer: Consumer): void {
+    if (this.#state === 'looking') this.#noteMissed(consumer);
+    else void this.#count();
+  }
+
+  #noteMissed(consumer: Consumer): void {
+    const place = this.#places.find((one) => one.consumer === consumer);
+    if (place !== undefined) place.isMissed = true;
+  }
+
+  /** A call that waits is visible in each of its queues from the beginning, and notified of what becomes eligible there. */
+  #stand(source: TakeSource, group: GroupName): Place {
+    const { count, maxBytes, timeoutMs, owner, from } = this.#request;
+    const { queue, leaseMs } = source;
+    if (timeoutMs === 0) return { source, group, waitQueue: null, consumer: null, isMissed: false };
+    queue.namespace.noteUse(queue.key);
+    const waitQueue = queue.waitQueue(group);
+    const sink: Sink = {
+      deliver: (first, more) => {
+        this.#add(queue, [first, ...more]);
+        this.#finish();
+      },
+      end: (reason) => this.#endWith(reason),
+    };
+    const request = { group, leaseMs, count, maxBytes, timeoutMs, tid: this.#tid, owner, from };
+    return { source, group, waitQueue, consumer: waitQueue.watch(request, sink, this), isMissed: false };
+  }
+
+  /** Takes what there is, queue by queue. Of an engine that fails no further queue is looked at in this pass. */
+  async #lookAround(): Promise<void> {
+    this.#state = 'looking';
+    this.#failure = null;
+    const failed = new Set<Storage>();
+    for (const place of this.#inOrder()) {
+      const { queue } = place.source;
+      if (this.#isFull || this.#taken === this.#request.count) break;
+      if (failed.has(queue.namespace.storage)) place.isMissed = true;
+      else if (!queue.paused) {
+        const failure = await this.#lookAt(place);
+        if (this.#isOver) return;
+        if (failure !== null) {
+          this.#failure ??= failure;
+          place.isMissed = true;
+          failed.add(queue.namespace.storage);
+        }
+      }
+    }
+    this.#endPass();
+  }
+
+  /** Of the state that another method may have changed in the meantime. */
+  get #isOver(): boolean {
+    return this.#state === 'over';
+  }
+
+  /** Resolves when the look is over, with the error if it failed. */
+  async #lookAt({ source: { queue, leaseMs }, group }: Place): Promise<QuaysideError | null> {
+    const { count, maxBytes, owner, from } = this.#request;
+    const { promise, resolve } = Promise.withResolvers<QuaysideError | null>();
+    const request = {
+      group: queue.namespace.isStream ? group : null,
+      leaseMs,
+      count: count - this.#taken,
+      maxBytes: Math.max(1, maxBytes - this.#bytes),
+      timeoutMs: 0,
+      tid: null,
+      owner,
+      from,
+      isLook: true,
+    };
+    const consumer = queue.get(request, {
+      // At once: what is taken must be known to be when the client leaves.
+      deliver: (first, more) => {
+        this.#add(queue, [first, ...more]);
+        resolve(null);
+      },
+      end: (reason) => resolve(reason.code === 'pop-timeout' ? null : reason),
+    });
+    this.#look = { queue, consumer };
+    const failure = await promise;
+    this.#look = null;
+    if (consumer.isCut) this.#isFull = true;
+    return failure;
+  }
+
+  #add(queue: Queue, deliveries: readonly Delivery[]): void {
+    // The first element of a queue may be larger than what is left.
+    const bytes = deliveries.reduce((sum, { body }) => sum + body.byteLength, 0);
+    const { maxBytes } = this.#request;
+    if (this.#taken > 0 && this.#bytes + bytes > maxBytes) {
+      queue.returnAllUndelivered(deliveries);
+      this.#isFull = true;
+      return;
+    }
+    this.#portions.push({ queue, deliveries });
+    this.#taken += deliveries.length;
+    this.#bytes += bytes;
+    if (this.#bytes >= maxBytes) this.#isFull = true;
+  }
+
+  #endPass(): void {
+    const { timeoutMs, min } = this.#request;
+    const isLast = this.#hasTimedOut || timeoutMs === 0;
+    const isEnough = this.#taken >= min || this.#isFull || isLast;
+    if (this.#taken > 0 && isEnough) this.#finish();
+    else if (isLast) this.#fail(this.#failure ?? this.#timeoutError());
+    // Elements may have been popped for it although the reply was lost.
+    else if (this.#failure?.code === 'outcome-unknown') this.#fail(this.#failure);
+    else if (min === 1) this.#wait();
+    else this.#watchAgain();
+  }
+
+  /** Nothing was there: its consumers wait from now on. Those that were notified during the pass look again. */
+  #wait(): void {
+    this.#state = 'waiting';
+    for (const place of this.#places) {
+      if (this.#isOver || place.consumer === null) return;
+      const { isMissed } = place;
+      place.isMissed = false;
+      place.waitQueue?.promote(place.consumer, isMissed);
+    }
+  }
+
+  /** Others were faster, or an engine failed. */
+  #watchAgain(): void {
+    this.#return();
+    this.#state = 'waiting';
+    this.#backoffMs = Math.min(Math.max(this.#backoffMs * 2, MIN_BACKOFF_MS), MAX_BACKOFF_MS);
+    this.#restsUntil = this.#clock.monotonic() + this.#backoffMs;
+    this.#countAfter(this.#backoffMs);
+  }
+
+  /** Looks around if there are enough elements, else waits until there may be. */
+  async #count(): Promise<void> {
+    if (this.#state !== 'waiting' || this.#isCounting) return;
+    const inMs = this.#restsUntil - this.#clock.monotonic();
+    if (inMs > 0) {
+      this.#countAfter(inMs);
+      return;
+    }
+    this.#isCounting = true;
+    const eligible = this.#places.map(({ waitQueue }) => waitQueue?.eligible ?? 0);
+    const all = await Promise.all(this.#places.map(countsOf));
+    this.#isCounting = false;
+    if (this.#state !== 'waiting') return;
+    let [ready, scheduled, isUnknown] = [0, 0, false];
+    for (const counts of all) {
+      ready += counts?.ready ?? 0;
+      scheduled += counts?.scheduled ?? 0;
+      isUnknown ||= counts === null;
+    }
+    const missing = this.#request.min - ready;
+    if (missing <= 0) {
+      void this.#lookAround();
+      return;
+    }
+    this.#restsUntil = this.#clock.monotonic() + MIN_COUNT_INTERVAL_MS;
+    if (isUnknown) this.#countAfter(RECOUNT_MS);
+    else if (scheduled >= missing) this.#countAfter(ready > 0 ? RECOUNT_MS : this.#nextMaturityIn(all));
+    // One of several queues gets at least this part of what is missing before all of them together have got it.
+    const part = Math.ceil(missing / this.#places.length);
+    for (const [index, { waitQueue, consumer }] of this.#places.entries()) {
+      if (consumer !== null) waitQueue?.wakeWhen(consumer, (eligible[index] ?? 0) + part);
+    }
+  }
+
+  #countAfter(delayMs: number): void {
+    const at = this.#clock.monotonic() + delayMs;
+    if (at >= this.#countAt) return;
+    this.#countAt = at;
+    this.#cancelCount?.();
+    this.#cancelCount = this.#clock.after(delayMs, () => {
+      this.#countAt = Number.POSITIVE_INFINITY;
+      void this.#count();
+    });
+  }
+
+  #nextMaturityIn(all: readonly (GroupCounts | null)[]): number {
+    let next = Number.POSITIVE_INFINITY;
+    for (const [index, counts] of all.entries()) {
+      const { queue } = (this.#places[index] as Place).source;
+      if (counts?.nextMatureAt == null) continue;
+      next = Math.min(next, toLocal(counts.nextMatureAt, queue.namespace, queue.key));
+    }
+    return Math.max(MIN_COUNT_INTERVAL_MS, Math.min(next - this.#clock.now(), MAX_BACKOFF_MS));
+  }
+
+  /** A take may be in flight for it: then it ends only if that brings nothing. */
+  #timeOut(): void {
+    this.#hasTimedOut = true;
+    if (this.#state !== 'waiting') return;
+    if (this.#request.min > 1) void this.#lookAround();
+    else if (this.#holder === null) this.#fail(this.#timeoutError());
+  }
+
+  /** By weight: the queue with the largest of `random ** (1 / weight)` comes first. */
+  #inOrder(): readonly Place[] {
+    if (this.#request.order === 'strict' || this.#places.length === 1) return this.#places;
+    const { random } = this.#namespace;
+    return this.#places
+      .map((place) => ({ place, key: random() ** (1 / place.source.weight) }))
+      .sort((a, b) => b.key - a.key)
+      .map(({ place }) => place);
+  }
+
+  #finish(): void {
+    const portions = this.#portions;
+    this.#close();
+    try {
+      this.#sink.deliver(portions);
+    } catch (error) {
+      // How far the sink got is unknown: an element may come twice, but none is lost.
+      this.#namespace.log.warn({ err: error }, 'a take from several queues could not be answered');
+      this.#return();
+    }
+  }
+
+  #fail(reason: QuaysideError): void {
+    const { leaseMs, queue } = this.#request.sources[0] as TakeSource;
+    queue.namespace.meter.countError(takeOperation(leaseMs), reason);
+    this.#endWith(reason);
+  }
+
+  #endWith(reason: QuaysideError): void {
+    if (this.#isOver) return;
+    this.#close();
+    this.#return();
+    this.#sink.end(reason);
+  }
+
+  /** All that was taken goes back, and no try is counted. */
+  #return(): void {
+    for (const { queue, deliveries } of this.#portions) queue.returnAllUndelivered(deliveries);
+    this.#portions = [];
+    [this.#taken, this.#bytes, this.#isFull] = [0, 0, false];
+  }
+
+  #close(): void {
+    this.#state = 'over';
+    this.#cancelTimeout?.();
+    this.#cancelCount?.();
+    const { owner, sources } = this.#request;
+    this.#namespace.waitingLimit.exit(owner, sources.length);
+    for (const { waitQueue, consumer } of this.#places) if (consumer !== null) waitQueue?.leave(consumer);
+    if (this.#look !== null) this.#look.queue.leave(this.#look.consumer);
+  }
+
+  #timeoutError(): QuaysideError {
+    return popTimeout(this.#request.timeoutMs, this.#tid, this.#since);
+  }
+
+  /** Of the first queue: all of a broker share their clock, limits and random numbers. */
+  get #namespace(): Queue['namespace'] {
+    return (this.#request.sources[0] as TakeSource).queue.namespace;
+  }
+
+  get #clock(): Queue['namespace']['clock'] {
+    return this.#namespace.clock;
+  }
+}
+
+/** Null if the engine does not count now. A queue that is paused has nothing to give. */
+async function countsOf({ source: { queue }, waitQueue }: Place): Promise<GroupCounts | null> {
+  if (waitQueue === null || queue.paused) return NOTHING;
+  try {
+    return await waitQueue.counts();
+  } catch {
+    return null;
+  }
+}
+
+const NOTHING: GroupCounts = Object.freeze({ ready: 0, scheduled: 0, reserved: 0, nextMatureAt: null });
