@@ -181,14 +181,11 @@ export interface TakeOptions {
   /** The user to whom the reservations belong; not given: nobody. */
   readonly owner?: string | null;
   /**
-   * No element beyond the first is taken with which the bodies would come to more, 1 to {@link MAX_TAKE_BYTES}; an engine may
-   * count headers as well. Not given: an engine stops at about {@link MAX_TAKE_BYTES}, which takes that share a round trip may share.
+   * No element beyond the first is taken with which the bodies would come to more, 1 to `LIMITS.takeBytes`; an engine may
+   * count headers as well. Not given: an engine stops at about `LIMITS.takeBytes`, which takes that share a round trip may share.
    */
   readonly maxBytes?: number;
 }
-
-/** What one take returns at most: a thousand elements of a megabyte would be a gigabyte in one reply. */
-export const MAX_TAKE_BYTES = 16 * 1024 * 1024;
 
 export interface TakeResult {
   readonly deliveries: Delivery[];

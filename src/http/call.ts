@@ -16,8 +16,8 @@ import type { RouteMatch } from './router.ts';
 /** Up to this size a body is joined with its head into one write, which costs less than two. */
 const JOINED_BYTES = 4_096;
 
-/** Characters of a long response that are made and written at once. */
-const PIECE_LENGTH = 65_536;
+/** Characters, or bytes, of a long response that are made and written at once. */
+export const PIECE_LENGTH = 65_536;
 const MAX_LOGGED_PATH = 256;
 
 /** One request on its way to its response. The front fills it in, step by step; then it is the route's. */
@@ -159,34 +159,43 @@ export class HttpCall {
    * Answers JSON that is made in pieces. Between two of them other requests are served, and the next one waits for
    * the client to read. Resolves when all of it is written, or the client has disconnected.
    */
-  async jsonPieces(pieces: Iterable<string>, more: readonly string[] = []): Promise<void> {
-    const texts: string[] = [];
-    let text = '';
+  jsonPieces(pieces: Iterable<string>, more: readonly string[] = []): Promise<void> {
+    return this.pieces('application/json', joined(pieces), { more });
+  }
+
+  /**
+   * The same with any content type, for pieces that are worth a write each: {@link PIECE_LENGTH} or more.
+   * @param written called once the kernel has all of it, and not at all if the connection ends before
+   */
+  async pieces(
+    contentType: string,
+    pieces: Iterable<string | Buffer>,
+    { more = [], written }: { more?: readonly string[]; written?: (error?: Error | null) => void },
+  ): Promise<void> {
+    const made: (string | Buffer)[] = [];
     let length = 0;
     for (const piece of pieces) {
-      text += piece;
-      if (text.length < PIECE_LENGTH) continue;
-      length += Buffer.byteLength(text);
-      texts.push(text);
-      text = '';
-      await turn();
+      if (made.length > 0) await turn();
+      if (this.isGone) return;
+      length += Buffer.byteLength(piece);
+      made.push(piece);
     }
-    if (texts.length === 0) {
-      this.json(200, text, more);
-      return;
-    }
-    length += Buffer.byteLength(text);
+    // It may have failed in the meantime.
+    if (this.isGone || this.response.headersSent) return;
     const headers = this.#headers();
-    headers.push('content-type', 'application/json', 'content-length', String(length), ...more);
+    headers.push('content-type', contentType, 'content-length', String(length), ...more);
     this.response.writeHead(200, headers);
-    for (const one of texts) {
+    const last = made.pop() ?? '';
+    for (const piece of made) {
       if (this.isGone) break;
-      const wantsMore = this.response.write(one);
+      const wantsMore = this.response.write(piece);
       this.#watchReader();
       await (wantsMore ? turn() : this.#drained());
     }
     if (!this.isGone) {
-      this.response.end(text);
+      // As many bytes as characters: it is ASCII, and Latin-1 is written faster.
+      const isAscii = made.length === 0 && typeof last === 'string' && length === last.length;
+      this.response.end(last, isAscii ? 'latin1' : 'utf8', written);
       this.#watchReader();
     }
     this.#observe();
@@ -272,6 +281,18 @@ export class HttpCall {
     const { front } = this;
     front.observeTime(this.#match?.route ?? null, (front.parts.clock.monotonic() - this.#startedAt) / 1000);
   }
+}
+
+/** Joins what is too short for a write of its own. */
+function* joined(pieces: Iterable<string>): Iterable<string> {
+  let text = '';
+  for (const piece of pieces) {
+    text += piece;
+    if (text.length < PIECE_LENGTH) continue;
+    yield text;
+    text = '';
+  }
+  if (text !== '') yield text;
 }
 
 function present<T>(value: T | null): T {

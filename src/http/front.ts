@@ -135,8 +135,9 @@ export class Front {
     const call = new HttpCall(this, request, response);
     if (this.parts.options.logsAccess) this.#logAccess(call);
     // Node gives a response its socket when those in front of it on the connection have left.
-    if (response.socket === null && READ_METHODS.has(request.method)) this.#startInTurn(call);
-    else this.#start(call);
+    if (response.socket === null && READ_METHODS.has(request.method)) {
+      this.inTurn(call, () => this.#start(call));
+    } else this.#start(call);
   }
 
   #start(call: HttpCall): void {
@@ -148,17 +149,21 @@ export class Front {
   }
 
   /**
-   * A pipelined GET or HEAD starts after the responses in front of it have left. Otherwise a client that does not
+   * A pipelined GET or HEAD, or a take of many, starts after the responses in front of it have left. Otherwise a client that does not
    * read would hold as many elements as it asked for, and a listing behind a blocked get its user's turn to list.
    */
-  #startInTurn(call: HttpCall): void {
+  inTurn(call: HttpCall, start: () => void): void {
+    if (call.response.socket !== null) {
+      start();
+      return;
+    }
     const { socket } = call.request;
     const waiting = this.#waitingReads.get(socket) ?? 0;
     if (waiting >= MAX_WAITING_READS) {
       call.fail(
         new QuaysideError(
           'overloaded',
-          `${MAX_WAITING_READS} pipelined GETs and HEADs wait on this connection, the limit. Read their responses first.`,
+          `${MAX_WAITING_READS} pipelined GETs, HEADs and takes wait on this connection, the limit. Read their responses first.`,
         ),
       );
       return;
@@ -167,7 +172,7 @@ export class Front {
     call.response.once('socket', () => {
       this.#waitingReads.set(socket, (this.#waitingReads.get(socket) ?? 1) - 1);
       // Node is in the middle of handing over the socket, and would take a response for one that was buffered.
-      queueMicrotask(() => this.#start(call));
+      queueMicrotask(start);
     });
   }
 

@@ -13,12 +13,13 @@ export function readJson(
   maxBytes: number,
   take: (payload: unknown) => Promise<void>,
 ): Promise<void> {
-  const { promise, resolve } = Promise.withResolvers<unknown>();
-  readBody(call, maxBytes, (body) => resolve(parseJson(body)));
-  return promise.then(take);
+  const { promise, resolve } = Promise.withResolvers<Buffer>();
+  readBody(call, maxBytes, (body) => resolve(body));
+  return promise.then((body) => take(parseJson(body)));
 }
 
-async function parseJson(body: Buffer): Promise<unknown> {
+/** @throws QuaysideError `invalid-body` */
+export function parseJson(body: Buffer): unknown {
   if (!isUtf8(body))
     throw new QuaysideError('invalid-body', 'The body is not UTF-8. It must be JSON in UTF-8.');
   try {

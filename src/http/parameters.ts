@@ -1,6 +1,7 @@
 import type { GroupName } from '../model/element.ts';
 import { invalidParameter, QuaysideError } from '../model/errors.ts';
 import { LIMITS } from '../model/limits.ts';
+import { type Members, wrongMember } from '../model/members.ts';
 import { checkGroup, checkGroups, checkName } from '../model/names.ts';
 import { nearestName } from '../util/did-you-mean.ts';
 import { quote } from '../util/quote.ts';
@@ -166,6 +167,38 @@ export function groups(description: string): QueryParameter<readonly GroupName[]
     fallback: null,
     read: checkGroups,
   };
+}
+
+/** One of a few words; null if not given. */
+export function oneOf<T extends string>(description: string, words: readonly T[]): QueryParameter<T | null> {
+  return {
+    description,
+    schema: Type.String({ enum: words }),
+    fallback: null,
+    read(name, value) {
+      const word = words.find((one) => one === value);
+      if (word !== undefined) return word;
+      throw wrongValue(name, value, words.join(' or '));
+    },
+  };
+}
+
+/**
+ * Parameters that are the members of a JSON object: numbers, strings or booleans as their schemas say. One that is null, like one
+ * that is not there, is not given.
+ * @throws QuaysideError `invalid-parameter` or `invalid-name`, as for a query
+ */
+export function readMembers<Q extends object>(parameters: Parameters<Q>, members: Members): Q {
+  const values = Object.entries<QueryParameter<unknown>>(parameters).map(
+    ([name, { schema, fallback, read }]) => {
+      const value = members[name] ?? null;
+      if (value === null) return [name, fallback];
+      const type = schema.type === 'integer' ? 'number' : schema.type;
+      if (typeof value !== type) throw wrongMember(name, value, `a ${type}`);
+      return [name, read(name, String(value))];
+    },
+  );
+  return Object.fromEntries(values) as Q;
 }
 
 function shown(fallback: unknown): { default?: unknown } {

@@ -19,6 +19,14 @@ export const LIMITS = {
   contentTypeLength: 255,
   /** The largest number of tries that can be given at insertion. */
   tries: 1_000_000,
+  /** Elements of one take. */
+  takeCount: 1000,
+  /** Bytes of the bodies that one take returns: a thousand elements of a megabyte would be a gigabyte in one reply. */
+  takeBytes: 16 * 1024 * 1024,
+  /** Queues of one take from several. */
+  takeQueues: 100,
+  /** Weight of a queue in a fair take from several. */
+  takeWeight: 1000,
   /** Bytes of the reason of a failed try. */
   reasonBytes: 1024,
   /** The longest delay, lease or time to live, in milliseconds: ten years. */

@@ -158,14 +158,8 @@ export const elementRoutes: readonly Route[] = [
         throw invalidParameter('lease', `lease=${lease} needs reserve=1: a pop has no lease.`);
       const timeoutMs = to ?? preferredWait(call.head);
       if (timeoutMs !== 0) call.queue = namespace.queue(call.queue.key.name);
-      new Take(call).begin({
-        group,
-        leaseMs: reserve ? (lease ?? namespace.leaseMs) : null,
-        timeoutMs,
-        tid,
-        owner: user.name,
-        from: call,
-      });
+      const leaseMs = reserve ? (lease ?? namespace.leaseMs) : null;
+      new Take(call, { group, leaseMs, timeoutMs, tid, owner: user.name, from: call }).begin();
     },
   }),
   route({

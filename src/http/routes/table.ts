@@ -6,6 +6,7 @@ import { listingRoutes } from './listings.ts';
 import { operatorRoutes } from './operators.ts';
 import { consumerRoutes, queueRoutes } from './queues.ts';
 import { settlementRoutes } from './settlements.ts';
+import { takeRoutes } from './takes.ts';
 
 /** Every route of this server: the one table that dispatch and the documents stand on. */
 export function routeTable({ options, version }: Pick<HttpParts, 'options' | 'version'>): readonly Route[] {
@@ -14,6 +15,7 @@ export function routeTable({ options, version }: Pick<HttpParts, 'options' | 've
     ...queueRoutes,
     ...elementRoutes,
     ...settlementRoutes,
+    ...takeRoutes,
     ...consumerRoutes,
     ...exchangeRoutes,
     ...operatorRoutes({ metricsWithoutLogin: options.metricsWithoutLogin, version, routes: () => routes }),

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
-import { MAX_TAKE_BYTES, type TakeOptions, type TakeResult } from '../../../src/engine/storage.ts';
+import type { TakeOptions, TakeResult } from '../../../src/engine/storage.ts';
+import { LIMITS } from '../../../src/model/limits.ts';
 import type { QueueKey } from '../../../src/model/names.ts';
 import type { EngineUnderTest } from '../../engines.ts';
 import { bodyTexts, newElement, newElements } from '../../support/elements.ts';
@@ -176,7 +177,7 @@ export function takeContract(open: EngineUnderTest['open']): void {
           queue,
           Array.from({ length: 1000 }, () => newElement()),
         );
-        const all = await bounded(queue, MAX_TAKE_BYTES, { count: 1000 });
+        const all = await bounded(queue, LIMITS.takeBytes, { count: 1000 });
         assert.deepEqual([all.deliveries.length, all.isCut ?? false, all.nextDueAt], [1000, false, null]);
       });
     });

@@ -1,4 +1,4 @@
-import { MAX_TAKE_BYTES } from '../../../engine/storage.ts';
+import { LIMITS } from '../../../model/limits.ts';
 import { type Fields, type QueueName, TAKEN_FIELDS, type Taken } from '../protocol.ts';
 import { expire, setAsideDamaged } from './moves.ts';
 import type { Subscription } from './names.ts';
@@ -12,7 +12,7 @@ const PAGE = 64;
  * A call returns no more once its bodies have this many bytes, fewer than `count` or not. The caller sees a `nextDueAt` that
  * has passed and asks again.
  */
-export const MAX_REPLY_BYTES = MAX_TAKE_BYTES;
+export const MAX_REPLY_BYTES = LIMITS.takeBytes;
 /** Expired elements that one call ends; with more of them, the caller asks again. */
 const MAX_EXPIRED = 1000;
 

@@ -1,0 +1,352 @@
+import { refusal } from '../../access/user.ts';
+import type { JointRequest, TakeSource } from '../../broker/joint-take.ts';
+import type { Namespace } from '../../broker/namespace.ts';
+import { needs } from '../../broker/needs.ts';
+import { invalidParameter, namespaceNotFound } from '../../model/errors.ts';
+import { LIMITS } from '../../model/limits.ts';
+import { type Members, membersOf, wrongMember } from '../../model/members.ts';
+import { checkGroup, checkName } from '../../model/names.ts';
+import { type Schema, Type } from '../../util/schema.ts';
+import { acceptsRather } from '../accept.ts';
+import type { HttpCall } from '../call.ts';
+import { parseJson } from '../json-body.ts';
+import { MULTIPART } from '../multipart.ts';
+import { NDJSON } from '../ndjson.ts';
+import {
+  flag,
+  group,
+  nameOf,
+  oneOf,
+  preferredWait,
+  type QueryParameter,
+  readMembers,
+  whole,
+} from '../parameters.ts';
+import { readBody } from '../request.ts';
+import { type Route, route } from '../route.ts';
+import { Count, Moment, named } from '../schemas.ts';
+import { TakeMany } from '../take.ts';
+
+const MAX_BODY_BYTES = 65_536;
+const MILLISECONDS = { to: LIMITS.delayMs, unit: 'milliseconds' } as const;
+const ELEMENTS = { from: 1, to: LIMITS.takeCount, unit: 'a count' } as const;
+
+/** The options of a take of many, as members of its JSON body or as query parameters. Null: not given. */
+const options = {
+  count: whole('How many elements at most; not given: `min`, or 1.', ELEMENTS, null),
+  min: whole(
+    'Wait until so many are there at once, or `to` has passed; not given: 1. Nothing is held in the meantime.',
+    ELEMENTS,
+    null,
+  ),
+  to: whole('How long to wait; not given: for ever. 0 answers at once.', { ...MILLISECONDS, from: 0 }, null),
+  tid: nameOf('tid', "The consumer's name, by which it can be cancelled; not given: one is made."),
+  reserve: { ...flag('Reserve the elements instead of popping them.'), fallback: null as boolean | null },
+  lease: whole(
+    "With `reserve`: how long the reservations last; not given: the namespace's usual length.",
+    { ...MILLISECONDS, from: 1 },
+    null,
+  ),
+  as: oneOf('`json`: bodies of JSON types are values (`json`) and not `text`. For lines of JSON only.', [
+    'json',
+  ]),
+};
+
+const optionsOfQueue = {
+  ...options,
+  group: group("On a stream: the group to read as; not given: the namespace's first."),
+};
+
+type Options = { readonly [Name in keyof typeof options]: ReturnType<(typeof options)[Name]['read']> | null };
+
+const member = ({ description, schema }: QueryParameter<unknown>) =>
+  Type.Optional({ ...schema, description } as Schema);
+
+const bodyOptions = {
+  count: member(options.count),
+  min: member(options.min),
+  to: member(options.to),
+  tid: member(options.tid),
+  reserve: member(options.reserve),
+  lease: member(options.lease),
+  as: member(options.as),
+};
+
+const TakeOptions = named(
+  'TakeOptions',
+  Type.Object({ ...bodyOptions, group: member(optionsOfQueue.group) }),
+);
+
+const TakeFromSeveral = named(
+  'TakeFromSeveral',
+  Type.Object({
+    from: Type.Array(
+      Type.Object({
+        ns: Type.String(),
+        queue: Type.String(),
+        group: Type.Optional(Type.String({ description: 'As on one queue.' })),
+        weight: Type.Optional(
+          Type.Integer({
+            minimum: 1,
+            maximum: LIMITS.takeWeight,
+            description: 'With `fair`: its share; not given: 1.',
+          }),
+        ),
+      }),
+      { minItems: 1, maxItems: LIMITS.takeQueues },
+    ),
+    order: Type.Optional(
+      Type.String({
+        enum: ['strict', 'fair'],
+        description: '`strict`, the usual: as listed. `fair`: by chance, in proportion to the weights.',
+      }),
+    ),
+    ...bodyOptions,
+  }),
+);
+
+const line = {
+  id: Type.String(),
+  tries: Count,
+  mature: Moment,
+  contentType: Type.Union([Type.String(), Type.Null()]),
+  contentEncoding: Type.Union([Type.String(), Type.Null()]),
+  headers: Type.Record(Type.String()),
+  text: Type.Optional(Type.String({ description: 'The body, if its bytes are UTF-8.' })),
+  base64: Type.Optional(Type.String({ description: 'The body, if they are not.' })),
+  json: Type.Optional(Type.Unknown({ description: 'With `as=json`: the body, if its type is JSON.' })),
+  lease: Type.Union([Type.String(), Type.Null()]),
+  leaseUntil: Type.Union([Moment, Type.Null()]),
+};
+
+const TakenElement = named('TakenElement', Type.Object(line));
+const TakenFromSeveral = named(
+  'TakenFromSeveral',
+  Type.Object({ ns: Type.String(), queue: Type.String(), ...line }),
+);
+
+const headers = [
+  {
+    name: 'accept',
+    description: `\`${NDJSON}\`, the usual, or \`${MULTIPART}\`: one part for each element, byte for byte, with the headers of a get.`,
+  },
+  { name: 'prefer', description: '`wait=N`, in seconds, stands for `to` where that is not given.' },
+];
+
+const PARTS = {
+  status: 200,
+  description: 'The same as parts, if `Accept` prefers them.',
+  contentType: MULTIPART,
+} as const;
+
+const problems = [
+  'pop-cancelled',
+  'pop-timeout',
+  'too-many-consumers',
+  'too-many-queues',
+  'shutting-down',
+  'not-supported',
+  'invalid-parameter',
+  'invalid-body',
+  'body-too-large',
+] as const;
+
+export const takeRoutes: readonly Route[] = [
+  route({
+    id: 'takeMany',
+    methods: ['POST'],
+    path: '/q/:namespace/:queue/take',
+    summary: 'Get (pop) or reserve many elements at once; waits for the first, or for `min`',
+    access: 'read',
+    body: 'json',
+    // Only one that waits does, see below.
+    makesQueue: false,
+    query: optionsOfQueue,
+    request: TakeOptions,
+    headers,
+    responses: [
+      {
+        status: 200,
+        description: 'The elements, one a line, in the order of delivery.',
+        contentType: NDJSON,
+        schema: TakenElement,
+      },
+      PARTS,
+    ],
+    problems,
+    handle(call, query) {
+      readMany(call, (payload) => {
+        const members = membersOf(payload ?? {}, '', Object.keys(optionsOfQueue));
+        const given = merged(query, readMembers(optionsOfQueue, members));
+        const { namespace } = call;
+        const isWaiting = waitOf(call, given) !== 0;
+        if (isWaiting) call.queue = namespace.queue(call.queue.key.name);
+        const source = {
+          queue: call.queue,
+          group: given.group,
+          leaseMs: leaseIn(namespace, given),
+          weight: 1,
+        };
+        take(call, given, [source], 'strict');
+      });
+    },
+  }),
+  route({
+    id: 'takeFromSeveral',
+    methods: ['POST'],
+    path: '/take',
+    summary: 'Get (pop) or reserve elements of several queues with one blocked call',
+    access: 'user',
+    body: 'json',
+    request: TakeFromSeveral,
+    headers,
+    responses: [
+      {
+        status: 200,
+        description: 'The elements, one a line, each with the queue that it is from.',
+        contentType: NDJSON,
+        schema: TakenFromSeveral,
+      },
+      PARTS,
+    ],
+    problems: [
+      ...problems,
+      'invalid-name',
+      'forbidden',
+      'namespace-not-found',
+      'storage-unavailable',
+      'outcome-unknown',
+    ],
+    handle(call) {
+      readMany(call, (payload) => {
+        const members = membersOf(payload ?? undefined, '', ['from', 'order', ...Object.keys(options)]);
+        const given = readMembers(options, members) as Options;
+        const { order = 'strict' } = members;
+        if (order !== 'strict' && order !== 'fair') throw wrongMember('order', order, '"strict" or "fair"');
+        take(call, given, sourcesIn(call, members.from, given), order);
+      });
+    },
+  }),
+];
+
+/** Reads the body, null if there is none, and then waits for the call's turn on its connection. */
+function readMany(call: HttpCall, start: (payload: unknown) => void): void {
+  readBody(call, MAX_BODY_BYTES, (body) => {
+    const payload = body.length === 0 ? null : parseJson(body);
+    call.front.inTurn(call, () => {
+      try {
+        start(payload);
+      } catch (error) {
+        call.fail(error);
+      }
+    });
+  });
+}
+
+/** Options of the query and of the body. @throws QuaysideError `invalid-parameter` if one stands in both */
+function merged<O extends object>(query: Readonly<O>, body: Readonly<O>): O {
+  const values: Record<string, unknown> = { ...query };
+  for (const [name, value] of Object.entries(body)) {
+    if (value === null) continue;
+    if (values[name] !== null) {
+      throw invalidParameter(name, `${name} was given in the query and in the body. Give it once.`);
+    }
+    values[name] = value;
+  }
+  return values as O;
+}
+
+function waitOf(call: HttpCall, { to }: Pick<Options, 'to'>): number | null {
+  return to ?? preferredWait(call.head);
+}
+
+function leaseIn(
+  namespace: Namespace,
+  { reserve, lease }: Pick<Options, 'reserve' | 'lease'>,
+): number | null {
+  if (reserve === true) {
+    needs(namespace, 'reserve');
+    return lease ?? namespace.leaseMs;
+  }
+  if (lease === null) return null;
+  throw invalidParameter('lease', `lease=${lease} needs reserve: a pop has no lease.`);
+}
+
+/** @param namesSource whether each element says which queue it is from */
+function take(
+  call: HttpCall,
+  given: Options,
+  sources: readonly TakeSource[],
+  order: JointRequest['order'],
+): void {
+  const min = given.min ?? 1;
+  const count = given.count ?? min;
+  if (min > count) throw invalidParameter('min', `min=${min} is more than count=${count}.`);
+  const { batchBytes } = call.front.parts.options;
+  const request: JointRequest = {
+    sources,
+    order,
+    count,
+    min,
+    maxBytes: Math.min(batchBytes, LIMITS.takeBytes),
+    timeoutMs: waitOf(call, given),
+    tid: given.tid,
+    owner: call.user.name,
+    from: call,
+  };
+  const isMultipart = acceptsRather(call.head.accept, MULTIPART, NDJSON);
+  const namesSource = call.match.route.id === 'takeFromSeveral';
+  new TakeMany(call, request, { isMultipart, asJson: given.as === 'json', namesSource }).begin();
+}
+
+function sourcesIn(call: HttpCall, from: unknown, given: Options): TakeSource[] {
+  if (!Array.isArray(from) || from.length < 1 || from.length > LIMITS.takeQueues) {
+    const what = Array.isArray(from) ? `an array of ${from.length}` : from;
+    throw wrongMember('from', what, `an array of 1 to ${LIMITS.takeQueues} queues`);
+  }
+  const isWaiting = waitOf(call, given) !== 0;
+  const seen = new Map<string, number>();
+  const all = (from as readonly unknown[]).map((value, index) => {
+    const path = `from[${index}]`;
+    const members = membersOf(value, path, ['ns', 'queue', 'group', 'weight']);
+    const namespace = namespaceIn(call, members, path);
+    const { queue: name, group, weight = 1 } = members;
+    if (typeof name !== 'string') throw wrongMember(`${path}.queue`, name, 'a string');
+    if (group != null && typeof group !== 'string') throw wrongMember(`${path}.group`, group, 'a string');
+    const { from: least, to: most } = { from: 1, to: LIMITS.takeWeight };
+    if (!Number.isInteger(weight) || (weight as number) < least || (weight as number) > most) {
+      throw wrongMember(`${path}.weight`, weight, `a whole number from ${least} to ${most}`);
+    }
+    const queue = namespace.visit(checkName('queue', name));
+    const source = {
+      queue,
+      group: group == null ? null : checkGroup(`${path}.group`, group.trim()),
+      leaseMs: leaseIn(namespace, given),
+      weight: weight as number,
+    };
+    const key = JSON.stringify([namespace.name, name, queue.groupOf(source.group)]);
+    const earlier = seen.get(key);
+    if (earlier !== undefined) {
+      throw invalidParameter(path, `${path} names the same queue as from[${earlier}]. Name each once.`);
+    }
+    seen.set(key, index);
+    return source;
+  });
+  if (!isWaiting) return all;
+  // Only now, since a queue exists from a consumer that waits, and not from a request that was rejected.
+  return all.map((source) => ({
+    ...source,
+    queue: source.queue.namespace.queue(source.queue.key.name),
+  }));
+}
+
+/** The namespace, which the user may read. One that they may not see looks like one that does not exist. */
+function namespaceIn(call: HttpCall, { ns }: Members, path: string): Namespace {
+  if (typeof ns !== 'string') throw wrongMember(`${path}.ns`, ns, 'a string');
+  const { user } = call;
+  if (!user.maySee(ns)) throw namespaceNotFound(ns);
+  const namespace = call.front.parts.broker.namespace(ns);
+  const reason = refusal(user, 'read', ns);
+  if (reason !== null) throw reason;
+  return namespace;
+}

@@ -1,0 +1,47 @@
+import { type Answer, type QueueClient, queuePath } from '../support/http-client.ts';
+
+/** A line of a take of many, as it came. */
+export interface TakenLine {
+  readonly ns?: string;
+  readonly queue?: string;
+  readonly id: string;
+  readonly tries: number;
+  readonly mature: string;
+  readonly contentType: string | null;
+  readonly contentEncoding: string | null;
+  readonly headers: Readonly<Record<string, string>>;
+  readonly text?: string;
+  readonly base64?: string;
+  readonly json?: unknown;
+  readonly lease: string | null;
+  readonly leaseUntil: string | null;
+}
+
+/** A take of many with its options as a JSON body. */
+export function takeMany(
+  client: QueueClient,
+  queue: string,
+  options: object = {},
+  ns = 'N',
+): Promise<Answer> {
+  return client.request('POST', `${queuePath(ns, queue)}/take`, { body: JSON.stringify(options) });
+}
+
+/** A take from several queues. */
+export function takeFrom(client: QueueClient, options: object): Promise<Answer> {
+  return client.request('POST', '/take', { body: JSON.stringify(options) });
+}
+
+/** The lines of a response. */
+export function linesOf({ body }: Answer): TakenLine[] {
+  return body
+    .toString('utf8')
+    .split('\n')
+    .filter((line) => line !== '')
+    .map((line) => JSON.parse(line) as TakenLine);
+}
+
+/** The bodies of a response that are text. */
+export function textsOf(answer: Answer): (string | undefined)[] {
+  return linesOf(answer).map(({ text }) => text);
+}
