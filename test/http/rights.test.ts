@@ -14,6 +14,7 @@ const ROUTES: readonly (readonly [string, string, string, Right | null])[] = [
   ['isPaused', 'GET', '/q/paused', 'read'],
   ['take', 'GET', '/q?to=0', 'read'],
   ['take', 'GET', '/q?to=0&reserve=1', 'read'],
+  ['takeMany', 'POST', '/q/take?to=0', 'read'],
   ['commit', 'PATCH', '/q/commit/x', 'read'],
   ['rollback', 'PATCH', '/q/rollback/x', 'read'],
   ['extend', 'PATCH', '/q/extend/x', 'read'],
