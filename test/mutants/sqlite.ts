@@ -143,7 +143,7 @@ export const SQLITE: readonly Mutant[] = [
   },
   {
     name: 'what was rolled back can still be committed',
-    suite: 'storage model',
+    suite: 'contract',
     edits: [inWorker('settle.ts', 'tries: row.tries, token: null,', 'tries: row.tries, token: row.token,')],
   },
   {

@@ -194,15 +194,17 @@ export function settleContract(open: EngineUnderTest['open']): void {
       );
     });
 
-    it('lets nobody commit what was rolled back', async () => {
-      const queue = on.queue();
-      await on.storage.insert(queue, newElements('a'));
-      const reserved = await on.reserveOne(queue);
-      await rollback(on.storage, queue, [{ ...byToken(reserved), ...back }]);
-      assert.deepEqual(await commit(on.storage, queue, [byId(reserved)]), ['not-reserved']);
-      assert.deepEqual(await commit(on.storage, queue, [byToken(reserved)]), ['lease-lost']);
-      assert.deepEqual(bodyTexts(await on.pop(queue)), ['a']);
-    });
+    for (const countTry of [true, false]) {
+      it(`lets nobody commit what was rolled back, ${countTry ? 'with' : 'without'} a try counted`, async () => {
+        const queue = on.queue();
+        await on.storage.insert(queue, newElements('a'));
+        const reserved = await on.reserveOne(queue);
+        await rollback(on.storage, queue, [{ ...byToken(reserved), delayMs: 0, countTry }]);
+        assert.deepEqual(await commit(on.storage, queue, [byId(reserved)]), ['not-reserved']);
+        assert.deepEqual(await commit(on.storage, queue, [byToken(reserved)]), ['lease-lost']);
+        assert.deepEqual(bodyTexts(await on.pop(queue)), ['a']);
+      });
+    }
 
     it('counts a try at each rollback that asks for it, on top of the initial ones', async () => {
       const queue = on.queue();
