@@ -4,13 +4,14 @@ import { type IncomingMessage, request } from 'node:http';
 import { connect, type Socket } from 'node:net';
 import { after, afterEach, before, describe, it } from 'node:test';
 import rhea from 'rhea';
+import type { Authenticator, User } from '../../src/access/user.ts';
 import { AMQP_WEB_SOCKET } from '../../src/amqp/options.ts';
 import type { HttpServer } from '../../src/http/server.ts';
 import { STOMP_WEB_SOCKET } from '../../src/stomp/options.ts';
 import { AmqpClient, textOf } from '../amqp/client.ts';
 import { AmqpNode } from '../amqp/node.ts';
 import { basic } from '../http/harness.ts';
-import { StompNode, type StompNodeOptions, until } from '../stomp/node.ts';
+import { StompNode, type StompNodeOptions, TestAuthenticator, until } from '../stomp/node.ts';
 import { makeCertificate } from '../support/certificate.ts';
 import { startWebSocketPort, type WebSocketPortOptions } from '../support/web-socket-port.ts';
 
@@ -100,8 +101,9 @@ describe('STOMP over WebSocket', () => {
   const start = async (
     options: StompNodeOptions['options'] = {},
     more: Partial<WebSocketPortOptions> = {},
+    authenticator: Authenticator = new TestAuthenticator(),
   ): Promise<void> => {
-    node = await StompNode.start({ options });
+    node = await StompNode.start({ options, authenticator });
     const { server, clock } = node;
     port = await startWebSocketPort({ server, clock, path: '/stomp', webSocket: STOMP_WEB_SOCKET, ...more });
   };
@@ -256,6 +258,30 @@ describe('STOMP over WebSocket', () => {
     const { first, payload } = await frameOf(socket);
     assert.deepEqual([first, payload.readUInt16BE(0)], [0x88, 1000]);
     await until(() => node.server.counts.sessions === 0);
+    assert.equal((await node.sizes('a')).ready, 1);
+  });
+
+  it('executes what came before its close, also if the login took longer', async () => {
+    const login = Promise.withResolvers<void>();
+    class SlowAuthenticator extends TestAuthenticator {
+      override recall(): null {
+        return null;
+      }
+      override async loginBasic(): Promise<User> {
+        await login.promise;
+        return this.userNamed('test') as User;
+      }
+    }
+    await start({}, {}, new SlowAuthenticator());
+    const { socket } = await ask();
+    socket.write(CONNECT);
+    socket.write(message('SEND\ndestination:/q/N/a\n\nx\0'));
+    socket.write(control(8, Buffer.from([0x03, 0xe8])));
+    await Promise.all([once(socket, 'close'), socket.resume()]);
+    // Behind this the server has seen that close, too.
+    await ask();
+    login.resolve();
+    await until(() => node.server.counts.sessions === 1);
     assert.equal((await node.sizes('a')).ready, 1);
   });
 
