@@ -48,7 +48,7 @@ const RULES: Readonly<Record<string, Rule>> = {
   stomp: { parts: [...CORE, 'session'], packages: ['node:*'] },
   amqp: { parts: [...CORE, 'session'], packages: ['node:*'] },
   metrics: {
-    parts: [...BASE, 'engine', 'broker', 'exchange', 'session'],
+    parts: [...BASE, 'engine', 'broker', 'exchange', 'operations', 'session'],
     packages: ['node:*', '@prometheus-io/client'],
   },
   config: { parts: BASE, packages: ['node:*', 'yaml'] },

@@ -51,6 +51,8 @@ export const AMQP_ERRORS = {
   'idempotency-mismatch': rejected('amqp:precondition-failed'),
   'exchange-not-found': rejected('amqp:not-found'),
   'exchange-exists': rejected('amqp:precondition-failed'),
+  'operation-not-found': rejected('amqp:not-found'),
+  'queue-in-use': rejected('amqp:resource-locked'),
   'definition-conflict': released('amqp:precondition-failed'),
   'precondition-failed': rejected('amqp:precondition-failed'),
   'backup-conflict': rejected('amqp:precondition-failed'),

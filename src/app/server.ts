@@ -16,7 +16,9 @@ import { HTTP_DEFAULTS } from '../http/options.ts';
 import { HttpServer } from '../http/server.ts';
 import { Metrics } from '../metrics/metrics.ts';
 import { QuaysideError } from '../model/errors.ts';
-import { makeSandbox } from '../sandbox/sandbox.ts';
+import { BulkOperations } from '../operations/operations.ts';
+import { Searches } from '../operations/search.ts';
+import { makeSandbox, type SelectorSandbox } from '../sandbox/sandbox.ts';
 import type { SessionServer } from '../session/server.ts';
 import { type Clock, systemClock } from '../util/clock.ts';
 import type { LeveledLog } from '../util/log.ts';
@@ -196,7 +198,9 @@ export class Server implements Service {
     const watch = new QueueWatch({ namespaces: broker.namespaces(), clock });
     await this.#startParts(watch);
     const authenticator = await this.#startAuthenticator(users);
-    const exchanges = await this.#startExchanges(broker, authenticator);
+    const sandbox = await this.#startSandbox();
+    const exchanges = await this.#startExchanges(broker, authenticator, sandbox);
+    const operations = await this.#startOperations(broker, sandbox);
     const shared = { broker, authenticator, clock, log, version };
     const sessions: FrontEnd<SessionServer>[] = [];
     const upgrades = new Map<string, UpgradeHandler>();
@@ -212,6 +216,7 @@ export class Server implements Service {
       broker,
       clock,
       exchanges,
+      operations,
       disks: engines.all().flatMap(({ engine: { disk, url }, namespaces }) => {
         return disk === undefined ? [] : [{ engine: maskUrl(url), namespaces, usage: disk }];
       }),
@@ -226,6 +231,7 @@ export class Server implements Service {
     const httpServer = new HttpServer({
       ...shared,
       exchanges,
+      operations,
       options: { ...HTTP_DEFAULTS, ...settings.http, ...many, allowedOrigins, metricsWithoutLogin },
       metricsText: (viewer) => metrics.text(viewer),
       ready: () => this.#readiness.report(),
@@ -281,8 +287,27 @@ export class Server implements Service {
     return new PasswordAuthenticator({ ...this.#parts, accounts, known });
   }
 
+  /** Stopped after what uses it. */
+  async #startSandbox(): Promise<SelectorSandbox> {
+    const sandbox = makeSandbox({ clock: this.#parts.clock });
+    if (this.#config.selectors === 'on') await this.#startParts(sandbox);
+    return sandbox;
+  }
+
+  async #startOperations(broker: Broker, sandbox: SelectorSandbox): Promise<BulkOperations> {
+    const { clock, random, log } = this.#parts;
+    const searches = new Searches({ sandbox, clock, selectors: this.#config.selectors === 'on' });
+    const operations = new BulkOperations({ broker, searches, clock, random, log });
+    await this.#startParts(operations);
+    return operations;
+  }
+
   /** What keeps a configured exchange from starting (a namespace, a selector) is an error of the configuration. */
-  async #startExchanges(broker: Broker, authenticator: PasswordAuthenticator): Promise<Exchanges> {
+  async #startExchanges(
+    broker: Broker,
+    authenticator: PasswordAuthenticator,
+    sandbox: SelectorSandbox,
+  ): Promise<Exchanges> {
     const { clock, random, log, errorAt } = this.#parts;
     const { selectors, maxHops, maxCopies } = this.#config;
     const explain = (id: string, error: unknown): unknown => {
@@ -297,7 +322,6 @@ export class Server implements Service {
         throw explain(id, error);
       }
     }
-    const sandbox = makeSandbox({ clock });
     const exchanges = new Exchanges({
       broker,
       sandbox,
@@ -310,7 +334,6 @@ export class Server implements Service {
       configured,
       owners: (name) => authenticator.userNamed(name),
     });
-    if (selectors === 'on') await this.#startParts(sandbox);
     await this.#startParts({
       async start() {
         for (const [id, declaration] of configured) {

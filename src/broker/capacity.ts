@@ -67,7 +67,15 @@ export class Capacity {
   admit<T>(elements: readonly NewElement[], store: () => Promise<T>, leaving = 0): Promise<T> {
     const whole = amountOf(elements);
     if (whole.elements <= leaving) return store();
-    const amount = { elements: whole.elements - leaving, bytes: whole.bytes };
+    return this.admitAmount({ elements: whole.elements - leaving, bytes: whole.bytes }, store);
+  }
+
+  /**
+   * The same for elements that the engine copies.
+   * @param amount of deliveries, and the bytes of their content
+   * @throws QuaysideError `namespace-full`
+   */
+  admitAmount<T>(amount: Amount, store: () => Promise<T>): Promise<T> {
     if (this.#clock.monotonic() >= this.#readFrom && !this.#isReading) this.#read().catch(() => {});
     this.#check(amount);
     const stored = store();

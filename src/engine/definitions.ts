@@ -2,7 +2,7 @@ import { QuaysideError } from '../model/errors.ts';
 
 /**
  * The Definitions port: small durable documents that every node must see alike — pause flags of queues,
- * declarations of exchanges, variants of namespaces. Dozens to thousands, read often, changed seldom.
+ * declarations of exchanges, variants of namespaces, bulk operations and how far they came. Dozens to thousands, read often, changed seldom.
  *
  * - A change is durable when its promise resolves, and reaches the watchers of every node that shares the
  *   engine. Watching is a hint: if an engine may have missed changes it says so, and the node lists again, as it does
@@ -29,7 +29,13 @@ export interface Definitions {
   watch(listener: (change: DefinitionChange) => void): () => void;
 }
 
-export const DEFINITION_KINDS = ['queue', 'exchange', 'namespace'] as const;
+export const DEFINITION_KINDS = [
+  'queue',
+  'exchange',
+  'namespace',
+  'operation',
+  'operation-progress',
+] as const;
 export type DefinitionKind = (typeof DEFINITION_KINDS)[number];
 
 export type JsonValue =

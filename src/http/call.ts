@@ -34,6 +34,8 @@ export class HttpCall {
   #head: RequestHead | null = null;
   #user: User | null = null;
   #match: RouteMatch | null = null;
+  /** What the line of an audited route says in addition, once it is done. */
+  audited: object = {};
   #namespace: Namespace | null = null;
   #queue: Queue | null = null;
   readonly #startedAt: number;

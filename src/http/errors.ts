@@ -53,6 +53,8 @@ export const HTTP_ERRORS = {
     },
   },
   'exchange-exists': { status: 409 },
+  'operation-not-found': { status: 404 },
+  'queue-in-use': { status: 409 },
   'definition-conflict': { status: 409 },
   'precondition-failed': { status: 412 },
   'backup-conflict': { status: 409 },

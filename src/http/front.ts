@@ -321,9 +321,9 @@ export class Front {
   }
 
   /** Logs who changed what (reliability, S19), once it is done. */
-  #audit({ user }: HttpCall, match: RouteMatch, handling: Promise<void> | void): void {
-    const fields = { ...boundedParams(match), event: 'admin', action: match.route.id, user: user.name };
-    const note = (): void => this.parts.log.info(fields, 'an operator acted');
+  #audit(call: HttpCall, match: RouteMatch, handling: Promise<void> | void): void {
+    const fields = { ...boundedParams(match), event: 'admin', action: match.route.id, user: call.user.name };
+    const note = (): void => this.parts.log.info({ ...fields, ...call.audited }, 'an operator acted');
     if (handling === undefined) note();
     else handling.then(note, () => {});
   }

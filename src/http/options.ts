@@ -2,6 +2,7 @@ import { Networks } from '../access/networks.ts';
 import type { Authenticator, User } from '../access/user.ts';
 import type { Broker } from '../broker/broker.ts';
 import type { Exchanges } from '../exchange/exchanges.ts';
+import type { BulkOperations } from '../operations/operations.ts';
 import type { Clock } from '../util/clock.ts';
 import type { LeveledLog } from '../util/log.ts';
 import type { TlsMaterial } from '../util/sockets.ts';
@@ -98,6 +99,7 @@ export interface BackupReport {
 export interface HttpParts {
   readonly broker: Broker;
   readonly exchanges: Exchanges;
+  readonly operations: BulkOperations;
   readonly authenticator: Authenticator;
   readonly options: HttpOptions;
   readonly log: LeveledLog;

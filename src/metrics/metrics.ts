@@ -1,11 +1,13 @@
 import type { Broker } from '../broker/broker.ts';
 import type { Exchanges } from '../exchange/exchanges.ts';
+import type { BulkOperations } from '../operations/operations.ts';
 import type { SessionCounts } from '../session/counts.ts';
 import type { Clock } from '../util/clock.ts';
 import type { Histogram } from '../util/histogram.ts';
 import { exchangeFamilies } from './exchange-families.ts';
 import { exposition, type Family, histogram, type Viewer } from './family.ts';
 import { brokerFamilies, type DiskSource, diskFamilies, processFamilies } from './node-families.ts';
+import { operationFamilies } from './operation-families.ts';
 import { queueFamilies } from './queue-families.ts';
 import { sessionFamilies } from './session-families.ts';
 
@@ -13,6 +15,7 @@ export interface MetricsSources {
   readonly broker: Broker;
   readonly clock: Pick<Clock, 'monotonic'>;
   readonly exchanges: Pick<Exchanges, 'overview'>;
+  readonly operations: Pick<BulkOperations, 'overview'>;
   readonly version: string;
   /** Whether queues have series of their own: `metrics.perQueue`. */
   readonly perQueue: boolean;
@@ -71,7 +74,8 @@ export class Metrics {
   }
 
   async #collect(): Promise<readonly Family[]> {
-    const { broker, exchanges, version, perQueue, requestTimes, disks, logins, sessions } = this.#sources;
+    const { broker, exchanges, operations, version, perQueue, requestTimes, disks, logins, sessions } =
+      this.#sources;
     const namespaces = broker.namespaces();
     const [queues, files] = await Promise.all([queueFamilies(namespaces, perQueue), diskFamilies(disks)]);
     return [
@@ -79,6 +83,7 @@ export class Metrics {
       ...files,
       ...brokerFamilies(namespaces),
       ...exchangeFamilies(exchanges),
+      ...operationFamilies(operations),
       histogram(
         'quayside_http_request_duration_seconds',
         'Time from the head of an HTTP request to its response being written, waiting included, by operation.',

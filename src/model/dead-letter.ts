@@ -18,9 +18,12 @@ export interface DeadLetterFacts {
 /** Names the first id of a dead letter: that of the element which its producer inserted. */
 export const ORIGIN_ID = 'x-ks-origin-id';
 
-/** The headers that describe the last move. */
-const MOVE_HEADERS: ReadonlySet<string> = new Set([
-  'x-dl-from-queue',
+/** Names the queue that a dead letter left. */
+export const FROM_QUEUE = 'x-dl-from-queue';
+
+/** The headers that describe the last move. An element that returns to its queue loses them, and keeps its {@link ORIGIN_ID}. */
+export const MOVE_HEADERS: ReadonlySet<string> = new Set([
+  FROM_QUEUE,
   'x-dl-at',
   'x-dl-tries',
   'x-dl-reason',
@@ -43,7 +46,7 @@ export function deadLetterHeaders(headers: ElementHeaders, facts: DeadLetterFact
     if (name === ORIGIN_ID) isMovedAgain = true;
   }
   const moved = new Date(at).toISOString();
-  kept.push('x-dl-from-queue', from, 'x-dl-at', moved, 'x-dl-tries', String(tries));
+  kept.push(FROM_QUEUE, from, 'x-dl-at', moved, 'x-dl-tries', String(tries));
   if (reason !== null && reason !== '') kept.push('x-dl-reason', headerValue(reason));
   if (!isMovedAgain) kept.push(ORIGIN_ID, id);
   return kept;

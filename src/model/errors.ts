@@ -36,6 +36,8 @@ export const ERROR_CODES = [
   'idempotency-mismatch',
   'exchange-not-found',
   'exchange-exists',
+  'operation-not-found',
+  'queue-in-use',
   'definition-conflict',
   'precondition-failed',
   'backup-conflict',

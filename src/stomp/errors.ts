@@ -44,6 +44,8 @@ export const STOMP_ERRORS = {
   'idempotency-mismatch': WRONG,
   'exchange-not-found': WRONG,
   'exchange-exists': WRONG,
+  'operation-not-found': WRONG,
+  'queue-in-use': WRONG,
   'definition-conflict': LATER,
   'precondition-failed': WRONG,
   'backup-conflict': WRONG,

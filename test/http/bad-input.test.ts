@@ -103,6 +103,8 @@ function parameterRows(): Refused[] {
     refuse('GET', '/q/N', flag, FLAGS);
     refuse('GET', '/x', flag, FLAGS);
   }
+  refuse('DELETE', '/q/N/bad/elements', 'state', ['', 'waiting', 'READY', 'ready,scheduled']);
+  refuse('GET', '/operations', 'state', ['', 'gone']);
   refuse('GET', '/q/events/bad/status', 'group', ['', 'a,b']);
   return rows.map((row) => ({ ...row, bytes: fixQuery(row.bytes) }));
 }
@@ -151,6 +153,8 @@ function nameRows(): Refused[] {
       ['PATCH', `/q/N/bad/rollback/${id}`],
       ['PATCH', `/q/N/bad/extend/${id}`],
       ['DELETE', `/q/N/bad/${id}`],
+      ['GET', `/operations/${id}`],
+      ['DELETE', `/operations/${id}`],
     ] as const) {
       const bytes = request(method, target);
       rows.push({

@@ -10,6 +10,8 @@ import { HTTP_DEFAULTS, type HttpOptions, type ReadyReport } from '../../src/htt
 import { HttpServer } from '../../src/http/server.ts';
 import { Metrics } from '../../src/metrics/metrics.ts';
 import { QuaysideError } from '../../src/model/errors.ts';
+import { BulkOperations } from '../../src/operations/operations.ts';
+import { Searches } from '../../src/operations/search.ts';
 import type { SandboxLimits } from '../../src/sandbox/limits.ts';
 import type { SelectorSandbox } from '../../src/sandbox/sandbox.ts';
 import { makeSandbox } from '../../src/sandbox/sandbox.ts';
@@ -65,6 +67,7 @@ export class Harness {
   readonly opened: TestEngine;
   readonly broker: Broker;
   readonly exchanges: Exchanges;
+  readonly operations: BulkOperations;
   readonly server: HttpServer;
   readonly log: readonly LogLine[];
   readiness: ReadyReport = { ready: true, checks: { 'sqlite:test': 'ok' } };
@@ -108,10 +111,18 @@ export class Harness {
       selectors: true,
       configured: new Map(),
     });
+    this.operations = new BulkOperations({
+      broker: this.broker,
+      searches: new Searches({ sandbox: this.#sandbox, clock, selectors: true }),
+      clock,
+      random: () => 0.5,
+      log: { info: logAt('info'), warn: () => {} },
+    });
     const metrics = new Metrics({
       broker: this.broker,
       clock: opened.clock,
       exchanges: this.exchanges,
+      operations: this.operations,
       version: VERSION,
       perQueue: true,
       requestTimes: () => this.server.requestTimes,
@@ -122,6 +133,7 @@ export class Harness {
     this.server = new HttpServer({
       broker: this.broker,
       exchanges: this.exchanges,
+      operations: this.operations,
       authenticator: options.authenticator?.(opened) ?? new NamedUsers(accounts, users),
       options: { ...HTTP_DEFAULTS, port: 0, ...http },
       log: {
@@ -146,6 +158,7 @@ export class Harness {
     try {
       await harness.broker.start();
       await harness.exchanges.start();
+      await harness.operations.start();
       await harness.server.start();
     } catch (error) {
       await harness.close();
@@ -195,6 +208,7 @@ export class Harness {
     this.server.drain();
     this.broker.drain();
     await this.server.stop();
+    await this.operations.stop();
     await this.exchanges.stop();
     await this.#sandbox.stop();
     await this.broker.stop();

@@ -21,6 +21,7 @@ const ROUTES: readonly (readonly [string, string, string, Right | null])[] = [
   ['insert', 'PUT', '/q', 'write'],
   ['insert', 'POST', '/q', 'write'],
   ['remove', 'DELETE', '/q/x', 'manage'],
+  ['purge', 'DELETE', '/q/elements', 'manage'],
   ['pause', 'PATCH', '/q/pause', 'manage'],
   ['resume', 'PATCH', '/q/resume', 'manage'],
   ['listConsumers', 'GET', '/q/consumers', 'manage'],

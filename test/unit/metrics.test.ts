@@ -88,6 +88,12 @@ describe('Metrics', () => {
           return exchanges;
         },
       },
+      operations: {
+        overview: () => ({
+          running: [{ ns: 'N', action: 'move', count: 2 }],
+          changed: [{ ns: 'N', action: 'move', count: 700 }],
+        }),
+      },
       version: '1.2.3',
       logins: () => ({ accepted: 3, failed: 1 }),
       sessions: () => new Map([['stomp', { ...NO_SESSIONS, sessions: 2, unacknowledged: 7 }]]),
@@ -119,6 +125,8 @@ describe('Metrics', () => {
     const text = await metrics.text(EVERYTHING);
     for (const line of [
       'quayside_exchanges{namespace="N"} 1',
+      'quayside_bulk_operations_running{namespace="N",action="move"} 2',
+      'quayside_bulk_operation_elements_total{namespace="N",action="move"} 700',
       'quayside_exchange_stopped{exchange="x1",namespace="N"} 1',
       'quayside_exchange_copies_total{exchange="x1",namespace="N",destination="N/to",outcome="matched"} 4',
       'quayside_exchange_copies_total{exchange="x1",namespace="N",destination="N/to",outcome="failed"} 6',

@@ -3,6 +3,7 @@ import type { Route } from '../route.ts';
 import { elementRoutes } from './elements.ts';
 import { exchangeRoutes } from './exchanges.ts';
 import { listingRoutes } from './listings.ts';
+import { operationRoutes } from './operations.ts';
 import { operatorRoutes } from './operators.ts';
 import { consumerRoutes, queueRoutes } from './queues.ts';
 import { settlementRoutes } from './settlements.ts';
@@ -18,6 +19,7 @@ export function routeTable({ options, version }: Pick<HttpParts, 'options' | 've
     ...takeRoutes,
     ...consumerRoutes,
     ...exchangeRoutes,
+    ...operationRoutes,
     ...operatorRoutes({ metricsWithoutLogin: options.metricsWithoutLogin, version, routes: () => routes }),
   ];
   return routes;

@@ -1,0 +1,282 @@
+import { refusal, type User } from '../../access/user.ts';
+import { DELIVERY_STATES, type DeliveryState } from '../../model/element.ts';
+import { invalidParameter } from '../../model/errors.ts';
+import { LIMITS } from '../../model/limits.ts';
+import { purgeQueue } from '../../operations/purge.ts';
+import {
+  ACTIONS,
+  MAX_IDS,
+  MAX_RATE,
+  type OperationRequest,
+  parseRequest,
+  STATES,
+} from '../../operations/request.ts';
+import { OPERATION_STATES, type OperationState } from '../../operations/stored.ts';
+import { quote } from '../../util/quote.ts';
+import { type Schema, Type } from '../../util/schema.ts';
+import { readJson } from '../json-body.ts';
+import { checkOpaque, nameOf, type QueryParameter } from '../parameters.ts';
+import { type Route, route } from '../route.ts';
+import { Count, Moment, named } from '../schemas.ts';
+
+/** A request of an operation may name a thousand ids. */
+const MAX_JSON_BYTES = 131_072;
+
+const STRICT = { additionalProperties: false };
+const Name = Type.String({ minLength: 1, description: '1 to 255 bytes of UTF-8 without control characters' });
+const QueueName = Type.Object({ ns: Name, queue: Name }, STRICT);
+const State = Type.Enum([...STATES]);
+const Headers = Type.Record(Type.Union([Type.String(), Type.Null()]));
+
+const Where = Type.Object(
+  {
+    state: Type.Optional(State),
+    group: Type.Optional(Type.String({ minLength: 1, maxLength: LIMITS.groupLength })),
+    ids: Type.Optional(Type.Array(Type.String(), { minItems: 1, maxItems: MAX_IDS })),
+    selector: Type.Optional(
+      Type.String({ description: 'A function of the element, such as `env => env.msg.tries > 3`.' }),
+    ),
+    olderThan: Type.Optional(Type.Integer({ minimum: 0, description: 'Seconds since the insert.' })),
+  },
+  STRICT,
+);
+
+const members = {
+  action: Type.Enum([...ACTIONS]),
+  source: QueueName,
+  limit: Type.Integer({ minimum: 1, description: 'At most so many elements are changed.' }),
+  rate: Type.Integer({ minimum: 1, maximum: MAX_RATE, description: 'Elements a second.' }),
+};
+
+const OperationDeclaration = named(
+  'OperationRequest',
+  Type.Object(
+    {
+      action: members.action,
+      source: members.source,
+      where: Type.Optional(Where),
+      to: Type.Optional(QueueName),
+      delay: Type.Optional(Type.Integer({ minimum: 0, description: 'Of `delay`: ms from now.' })),
+      set: Type.Optional(
+        Type.Object(
+          { headers: Type.Optional(Headers), tries: Type.Optional(Count) },
+          { ...STRICT, description: 'Of `set`; the value null removes a header.' },
+        ),
+      ),
+      limit: Type.Optional(members.limit),
+      rate: Type.Optional(members.rate),
+      dryRun: Type.Optional(Type.Boolean({ description: 'Changes nothing: counts, and shows samples.' })),
+    },
+    STRICT,
+  ),
+);
+
+const orNull = (schema: Schema): Schema => Type.Union([schema, Type.Null()]);
+
+const Operation = named(
+  'Operation',
+  Type.Object({
+    id: Type.String(),
+    action: members.action,
+    source: members.source,
+    where: Where,
+    to: Type.Optional(orNull(QueueName)),
+    delay: Type.Optional(Count),
+    set: Type.Optional(Type.Object({ headers: Headers, tries: orNull(Count) })),
+    limit: orNull(members.limit),
+    rate: orNull(members.rate),
+    dryRun: Type.Boolean(),
+    state: Type.Enum([...OPERATION_STATES]),
+    seen: Count,
+    matched: Count,
+    changed: Count,
+    failed: Count,
+    estimate: Count,
+    samples: Type.Array(
+      Type.Object({
+        id: Type.String(),
+        state: Type.Enum([...DELIVERY_STATES]),
+        mature: Moment,
+        insertedAt: Moment,
+        tries: Count,
+        reason: orNull(Type.String()),
+        bytes: Count,
+        contentType: orNull(Type.String()),
+        headers: Type.Record(Type.String()),
+      }),
+    ),
+    by: Type.String(),
+    startedAt: Moment,
+    endedAt: orNull(Moment),
+    error: orNull(Type.String()),
+  }),
+);
+
+/** One of some words; null if not given. */
+function oneOf<T extends string>(description: string, words: readonly T[]): QueryParameter<T | null> {
+  return {
+    description,
+    schema: Type.Enum([...words]),
+    fallback: null,
+    read(name, value) {
+      const word = words.find((one) => one === value);
+      if (word !== undefined) return word;
+      throw invalidParameter(name, `${name} cannot be ${quote(value)}; give one of ${words.join(', ')}.`);
+    },
+  };
+}
+
+const filter = {
+  ns: nameOf('namespace', 'Only those whose source is in this namespace.'),
+  queue: nameOf('queue', 'Only those whose source has this name.'),
+  state: oneOf<OperationState>('Only those in this state.', OPERATION_STATES),
+};
+
+const WAITING: readonly DeliveryState[] = ['ready', 'scheduled'];
+
+const idProblems = ['operation-not-found', 'forbidden', 'storage-unavailable', 'outcome-unknown'] as const;
+
+export const operationRoutes: readonly Route[] = [
+  route({
+    id: 'startOperation',
+    methods: ['POST'],
+    path: '/operations',
+    summary:
+      'Start an operation on many elements of a queue; it runs in the background, also across restarts',
+    access: 'user',
+    isAudited: true,
+    body: 'json',
+    request: OperationDeclaration,
+    responses: [
+      {
+        status: 202,
+        description: 'It runs.',
+        contentType: 'application/json',
+        schema: Operation,
+        headers: [{ name: 'location', description: 'Where its progress is.' }],
+      },
+    ],
+    problems: [
+      'invalid-body',
+      'invalid-parameter',
+      'invalid-name',
+      'invalid-header',
+      'body-too-large',
+      'forbidden',
+      'namespace-not-found',
+      'not-supported',
+      'too-many-queues',
+      'overloaded',
+      'shutting-down',
+      'storage-full',
+      'storage-unavailable',
+      'outcome-unknown',
+    ],
+    handle: (call) =>
+      readJson(call, MAX_JSON_BYTES, async (payload) => {
+        const request = parseRequest(payload);
+        mustOperate(call.user, request);
+        const { operations } = call.front.parts;
+        const id = await operations.create(request, call.user);
+        const record = await operations.get(id, call.user);
+        call.json(202, JSON.stringify(record), ['location', `/operations/${id}`]);
+      }),
+  }),
+  route({
+    id: 'listOperations',
+    methods: ['GET', 'HEAD'],
+    path: '/operations',
+    summary: 'List operations, the last one first: those that run, and those that ended within a week',
+    access: 'user',
+    query: filter,
+    responses: [
+      {
+        status: 200,
+        description: 'Those whose source is in a namespace where the user has the right `manage`.',
+        contentType: 'application/json',
+        schema: Type.Array(Operation),
+      },
+    ],
+    problems: ['storage-unavailable', 'outcome-unknown'],
+    async handle(call, query) {
+      call.value(await call.front.parts.operations.list(query, call.user));
+    },
+  }),
+  route({
+    id: 'operationStatus',
+    methods: ['GET', 'HEAD'],
+    path: '/operations/:id',
+    summary: 'How far an operation came, or how it ended',
+    access: 'user',
+    responses: [
+      { status: 200, description: 'The operation.', contentType: 'application/json', schema: Operation },
+    ],
+    problems: [...idProblems, 'invalid-parameter'],
+    async handle(call) {
+      call.value(await call.front.parts.operations.get(checkOpaque('id', call.param('id')), call.user));
+    },
+  }),
+  route({
+    id: 'cancelOperation',
+    methods: ['DELETE'],
+    path: '/operations/:id',
+    summary: 'Cancel an operation; what it changed stays changed',
+    access: 'user',
+    isAudited: true,
+    responses: [
+      { status: 204, description: 'It has ended; idempotent.', contentType: null },
+      { status: 202, description: 'It will end: its node is slow, or gone.', contentType: null },
+    ],
+    problems: [...idProblems, 'invalid-parameter'],
+    async handle(call) {
+      const id = checkOpaque('id', call.param('id'));
+      const hasEnded = await call.front.parts.operations.cancel(id, call.user);
+      call.empty(hasEnded ? 204 : 202);
+    },
+  }),
+  route({
+    id: 'purge',
+    methods: ['DELETE'],
+    path: '/q/:namespace/:queue/elements',
+    summary: 'Remove all elements of a queue, or all of one state',
+    access: 'manage',
+    makesQueue: false,
+    isAudited: true,
+    query: {
+      state: oneOf(
+        'Which: `all` removes reserved ones, too. Not given: those that wait, ready or scheduled.',
+        STATES,
+      ),
+    },
+    responses: [
+      {
+        status: 200,
+        description: 'They are gone. On a stream an element counts once for each group.',
+        contentType: 'application/json',
+        schema: Type.Object({ removed: Count }),
+      },
+    ],
+    async handle(call, { state }) {
+      const states = state === null ? WAITING : state === 'all' ? DELIVERY_STATES : [state];
+      const removed = await purgeQueue(call.queue, states);
+      call.audited = { states, removed };
+      call.value({ removed });
+    },
+  }),
+];
+
+/** The right `manage` in the source's namespace, and `write` where elements are stored. */
+function mustOperate(user: User, { action, source, to, where, dryRun }: OperationRequest): void {
+  const storesInSource = action === 'redrive' || action === 'set';
+  const looks = dryRun || where.selector !== null;
+  const needed = [
+    ['manage', source.ns],
+    ...(storesInSource ? [['write', source.ns] as const] : []),
+    ...(looks ? [['browse', source.ns] as const] : []),
+    ...(to === null ? [] : [['write', to.ns] as const]),
+  ] as const;
+  for (const [right, namespace] of needed) {
+    const reason = refusal(user, right, namespace);
+    if (reason !== null) throw reason;
+  }
+}

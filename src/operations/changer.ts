@@ -1,0 +1,357 @@
+import type { Queue } from '../broker/queue.ts';
+import { countPuts } from '../engine/stats.ts';
+import type { MoveAction, ScannedDelivery, SettleAction, SettleItem } from '../engine/storage.ts';
+import { FROM_QUEUE, MOVE_HEADERS } from '../model/dead-letter.ts';
+import type { ElementHeaders, ElementId, GroupName, NewElement } from '../model/element.ts';
+import { QuaysideError } from '../model/errors.ts';
+import { checkHeaders } from '../model/headers.ts';
+import { checkName } from '../model/names.ts';
+import { SERVICE_HEADERS } from '../model/service-headers.ts';
+import { textOfBytes } from '../util/byte-text.ts';
+import { quote } from '../util/quote.ts';
+import { chunksOf, withBodies } from './bodies.ts';
+import type { ElementChange, OperationRequest, Route } from './request.ts';
+
+/** What became of some elements. What is neither was taken by a consumer in the meantime. */
+export interface Changes {
+  readonly changed: number;
+  readonly failed: number;
+  /** Why the last of those failed; null if none did. */
+  readonly error: string | null;
+}
+
+/** Elements that are changed, and whether some of them may have been changed before. */
+interface Batch {
+  readonly deliveries: readonly ScannedDelivery[];
+  /** The node that changed them died, or its call failed: elements that are gone were changed then. */
+  readonly isRepeated: boolean;
+}
+
+interface ChangerOptions {
+  /** Of the operation. */
+  readonly id: string;
+  readonly request: OperationRequest;
+  readonly route: Route;
+  /** Of `delay`: the maturity that it gives, by the engine's clock. */
+  readonly dueAt: number;
+}
+
+/** Elements on their way to another engine that are looked at in one go. */
+const AT_ONCE = 250;
+/** The first part of the name of a queue for elements on their way to another engine; the operation's id follows. */
+export const TRANSIT_QUEUE = '__operation__';
+
+const NOTHING: Changes = { changed: 0, failed: 0, error: null };
+const FINISH = { kind: 'finish' } as const;
+/** Removes what says of an element that it is a dead letter. */
+const NOT_DEAD: readonly (string | null)[] = [...MOVE_HEADERS].flatMap((name) => [name, null]);
+
+/**
+ * Does what an operation does to a batch of elements. Each element is changed in one atomic step of the engine, which does
+ * nothing if it was changed before or is reserved, so a batch may be repeated at any time.
+ *
+ * Elements that move to another engine are moved to a queue of their own first, in such a step, where no consumer finds them;
+ * from there they are stored at their destination under keys derived from operation and element, and then finished.
+ */
+export class ElementChanger {
+  readonly #options: ChangerOptions;
+  /** Where dead letters return to, by name; a text says why they cannot. */
+  readonly #returns = new Map<string, Queue | string>();
+
+  /** The queue for elements on their way to another engine; null: this operation needs none. */
+  readonly transit: Queue | null;
+
+  constructor(options: ChangerOptions) {
+    this.#options = options;
+    const { source, target } = options.route;
+    const isNear = options.request.action !== 'move' || target === null || source.sharesEngineWith(target);
+    this.transit = isNear ? null : source.namespace.visit(TRANSIT_QUEUE + options.id);
+  }
+
+  /** @throws QuaysideError as the engines do; then a part of the batch may have been changed */
+  async change(batch: Batch): Promise<Changes> {
+    if (batch.deliveries.length === 0) return NOTHING;
+    if (this.#options.request.action === 'copy') return this.#copy(batch);
+    const planned = batch.deliveries.map((delivery) => this.#plan(delivery));
+    const failures = planned.filter((plan) => typeof plan === 'string');
+    const plans = planned.filter((plan) => typeof plan !== 'string');
+    const changed = await this.#settle(plans, batch.isRepeated);
+    if (this.transit !== null) await this.forward();
+    return { changed, failed: failures.length, error: failures.at(-1) ?? null };
+  }
+
+  /** What becomes of one element; a text says why nothing can. */
+  #plan(delivery: ScannedDelivery): PlannedChange | string {
+    const { request, route, dueAt } = this.#options;
+    const { source, group, target } = route;
+    const waiting = (action: SettleAction, to: Queue | null = null): PlannedChange => ({
+      delivery,
+      to,
+      item: { queue: source.key, id: delivery.id, group, from: 'waiting', token: null, action },
+    });
+    switch (request.action) {
+      case 'delete':
+        return waiting(FINISH);
+      case 'delay':
+        return waiting({ kind: 'release', delayMs: 0, dueAt, countTry: false });
+      case 'release': {
+        const action = { kind: 'release', delayMs: 0, countTry: false } as const;
+        return { delivery, to: null, item: { ...waiting(action).item, from: 'reserved' } };
+      }
+      case 'set':
+        return this.#set(delivery, request.set, waiting);
+      case 'redrive': {
+        const to = this.#returnOf(delivery);
+        if (typeof to === 'string') return to;
+        return waiting(this.#moveTo(to, { tries: 0, headers: NOT_DEAD }), to);
+      }
+      default: {
+        const { transit } = this;
+        const to = transit ?? target;
+        if (to === null) return 'This action has no target.';
+        const problem = transit === null || target === null ? null : unfit(delivery, target);
+        return problem ?? waiting(this.#moveTo(to), to);
+      }
+    }
+  }
+
+  #set(
+    { headers }: ScannedDelivery,
+    change: ElementChange | null,
+    waiting: (action: SettleAction, to: Queue) => PlannedChange,
+  ): PlannedChange | string {
+    if (change === null) return 'This action has nothing to set.';
+    const { source } = this.#options.route;
+    try {
+      checkHeaders(changedHeaders(headers, change), SERVICE_HEADERS);
+    } catch (error) {
+      if (error instanceof QuaysideError) return error.message;
+      throw error;
+    }
+    return waiting(this.#moveTo(source, change), source);
+  }
+
+  /** A move within the source's engine. Within the namespace of a stream it is for the same group. */
+  #moveTo(to: Queue, { tries, headers }: Pick<MoveAction, 'tries' | 'headers'> = KEEP): MoveAction {
+    return { kind: 'move', to: to.key, groups: this.#groupsIn(to), tries, headers };
+  }
+
+  #groupsIn(to: Queue): readonly GroupName[] {
+    const { source, group } = this.#options.route;
+    return to.namespace === source.namespace ? [group] : to.namespace.defaultGroups;
+  }
+
+  /** The queue that a dead letter left; a text says why there is none. */
+  #returnOf({ id, headers }: ScannedDelivery): Queue | string {
+    const { namespace } = this.#options.route.source;
+    const from = headers[pairOf(headers, FROM_QUEUE) + 1];
+    if (from === undefined) return `Element ${id} has no header ${FROM_QUEUE}.`;
+    let found = this.#returns.get(from);
+    if (found === undefined) {
+      try {
+        found = namespace.queue(checkName(FROM_QUEUE, textOfBytes(from) ?? ''));
+      } catch (error) {
+        if (!(error instanceof QuaysideError)) throw error;
+        found = error.message;
+      }
+      // Headers come from producers, so that their values are without bound.
+      if (this.#returns.size >= AT_ONCE) this.#returns.clear();
+      this.#returns.set(from, found);
+    }
+    return found;
+  }
+
+  /** Returns how many were changed. */
+  async #settle(plans: readonly PlannedChange[], isRepeated: boolean): Promise<number> {
+    if (plans.length === 0) return 0;
+    const { source } = this.#options.route;
+    const { storage } = source.namespace;
+    const results = await this.#admit(plans, () => storage.settle(plans.map(({ item }) => item)));
+    let changed = 0;
+    let released = 0;
+    const arrived = new Map<Queue, number>();
+    for (const [i, { to, item }] of plans.entries()) {
+      const outcome = results[i]?.outcome;
+      if (isRepeated && (outcome === 'not-found' || outcome === 'not-reserved')) changed += 1;
+      if (outcome !== 'done') continue;
+      changed += 1;
+      if (to !== null) arrived.set(to, (arrived.get(to) ?? 0) + 1);
+      else if (item.action.kind === 'release') released += 1;
+    }
+    for (const [queue, count] of arrived) this.#noteArrived(queue, count);
+    if (released > 0) announce(source, released);
+    return changed;
+  }
+
+  /** Another namespace that gets elements must have capacity for them. */
+  #admit<T>(plans: readonly PlannedChange[], settle: () => Promise<T>): Promise<T> {
+    const to = plans[0]?.to?.namespace;
+    if (to === undefined || to.capacity === null || to === this.#options.route.source.namespace)
+      return settle();
+    const bytes = plans.reduce((sum, { delivery }) => sum + delivery.bytes, 0);
+    return to.capacity.admitAmount({ elements: plans.length * to.defaultGroups.length, bytes }, settle);
+  }
+
+  #noteArrived(queue: Queue, count: number): void {
+    const { key, namespace } = queue;
+    const { route } = this.#options;
+    if (queue !== route.source && queue !== this.transit) {
+      countPuts(namespace.stats, key, this.#groupsIn(queue), count);
+    }
+    namespace.noteStored(key);
+    announce(queue, count);
+  }
+
+  async #copy({ deliveries, isRepeated }: Batch): Promise<Changes> {
+    const { source, group, target } = this.#options.route;
+    if (target === null) return NOTHING;
+    let [changed, failed] = [0, 0];
+    let error: string | null = null;
+    for (const chunk of chunksOf(deliveries)) {
+      const found = await withBodies(source, group, chunk);
+      const fit = found.filter((delivery) => {
+        const problem = unfit(delivery, target);
+        if (problem === null) return true;
+        error = problem;
+        failed += 1;
+        return false;
+      });
+      const { stored, repeated } = await this.#store(target, fit);
+      // What matured meanwhile is met twice: scheduled, then ready.
+      changed += isRepeated ? stored + repeated : stored;
+    }
+    return { changed, failed, error };
+  }
+
+  /** Stores copies under derived keys. */
+  async #store(
+    target: Queue,
+    deliveries: readonly ScannedDelivery[],
+  ): Promise<{ stored: number; repeated: number }> {
+    if (deliveries.length === 0) return { stored: 0, repeated: 0 };
+    let repeated = 0;
+    const copies = deliveries.map((delivery) => this.#copyOf(delivery, target));
+    await target.insert(copies, () => {
+      repeated += 1;
+    });
+    return { stored: copies.length - repeated, repeated };
+  }
+
+  #copyOf(delivery: ScannedDelivery, target: Queue): NewElement {
+    const { body, contentType, contentEncoding, headers, matureAt, expiresAt, tries, id } = delivery;
+    const { id: operation, route } = this.#options;
+    const isNow = delivery.state === 'ready' && !target.namespace.capabilities.sched;
+    return {
+      body,
+      contentType,
+      contentEncoding,
+      headers,
+      matureAt: isNow ? null : matureAt,
+      delayMs: 0,
+      tries,
+      groups: this.#groupsIn(target),
+      dedupKey: JSON.stringify(['operation', operation, route.source.key.ns, id]),
+      expiresAt,
+    };
+  }
+
+  /**
+   * Stores what is on its way at its destination, and finishes it.
+   * @throws QuaysideError as the destination's engine; what is on its way stays there
+   */
+  async forward(): Promise<void> {
+    const { transit } = this;
+    const { target } = this.#options.route;
+    if (transit === null || target === null) return;
+    const { storage } = transit.namespace;
+    const group = this.#groupsIn(transit)[0] ?? '';
+    for (
+      let found = await waitingIn(transit, group);
+      found.length > 0;
+      found = await waitingIn(transit, group)
+    ) {
+      for (const chunk of chunksOf(found)) {
+        const deliveries = await withBodies(transit, group, chunk);
+        await this.#store(target, deliveries);
+        await storage.settle(deliveries.map(({ id }) => waitingItem(transit, id, group, FINISH)));
+      }
+    }
+  }
+
+  /** Returns what is on its way to the source, for an operation that cannot end it. Returns how many they are. */
+  async turnBack(): Promise<number> {
+    const { transit } = this;
+    if (transit === null) return 0;
+    const { source, group } = this.#options.route;
+    const { storage } = transit.namespace;
+    const back: MoveAction = { kind: 'move', to: source.key, groups: [group], ...KEEP };
+    let count = 0;
+    for (
+      let found = await waitingIn(transit, group);
+      found.length > 0;
+      found = await waitingIn(transit, group)
+    ) {
+      await storage.settle(found.map(({ id }) => waitingItem(transit, id, group, back)));
+      count += found.length;
+      announce(source, found.length);
+    }
+    return count;
+  }
+}
+
+/** What becomes of one element, and the queue that gets it; null: it stays, or goes. */
+interface PlannedChange {
+  readonly delivery: ScannedDelivery;
+  readonly to: Queue | null;
+  readonly item: SettleItem;
+}
+
+const KEEP = { tries: null, headers: [] } as const;
+
+/** Consumers, here and on other nodes, look for what became eligible, or for the moment at which it will be. */
+function announce(queue: Queue, count: number): void {
+  queue.match(count);
+  queue.namespace.announce(queue.key, count);
+}
+
+function waitingItem(queue: Queue, id: ElementId, group: GroupName, action: SettleAction): SettleItem {
+  return { queue: queue.key, id, group, from: 'waiting', token: null, action };
+}
+
+async function waitingIn(queue: Queue, group: GroupName): Promise<ScannedDelivery[]> {
+  const { deliveries } = await queue.namespace.storage.scan(queue.key, {
+    group,
+    states: ['ready', 'scheduled'],
+    after: null,
+    limit: AT_ONCE,
+    bodies: false,
+  });
+  return deliveries;
+}
+
+/** Why a namespace of another engine cannot keep an element; null: it can. */
+function unfit({ id, state, expiresAt }: ScannedDelivery, { namespace }: Queue): string | null {
+  const lacks = (what: string): string =>
+    `Element ${id} has ${what}, which queues of namespace ${quote(namespace.name)} do not support.`;
+  if (state === 'scheduled' && !namespace.capabilities.sched) return lacks('a maturity in the future');
+  return expiresAt !== null && !namespace.hasExpiry ? lacks('a time to live') : null;
+}
+
+/** Where the pair of a name begins in flat pairs; NaN: nowhere. */
+function pairOf(headers: ElementHeaders, name: string): number {
+  for (let at = 0; at < headers.length; at += 2) if (headers[at] === name) return at;
+  return Number.NaN;
+}
+
+function changedHeaders(own: ElementHeaders, { headers }: ElementChange): string[] {
+  const changed: string[] = [];
+  for (let at = 0; at + 1 < own.length; at += 2) {
+    if (Number.isNaN(pairOf(headers as ElementHeaders, own[at] ?? '')))
+      changed.push(own[at] ?? '', own[at + 1] ?? '');
+  }
+  for (let at = 0; at + 1 < headers.length; at += 2) {
+    const [name, value] = [headers[at], headers[at + 1]];
+    if (typeof name === 'string' && typeof value === 'string') changed.push(name, value);
+  }
+  return changed;
+}

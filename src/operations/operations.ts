@@ -1,0 +1,548 @@
+import type { Broker } from '../broker/broker.ts';
+import { engineNow } from '../broker/engine-time.ts';
+import type { Namespace } from '../broker/namespace.ts';
+import type { BrokerLog } from '../broker/ports.ts';
+import type { Definition, Definitions } from '../engine/definitions.ts';
+import { DefinitionsCache } from '../engine/definitions-cache.ts';
+import type { Storage } from '../engine/storage.ts';
+import { QuaysideError } from '../model/errors.ts';
+import type { CancelTimer, Clock } from '../util/clock.ts';
+import { ConcurrencyLimit } from '../util/concurrency-limit.ts';
+import { quote } from '../util/quote.ts';
+import type { Service } from '../util/service.ts';
+import { SELECTOR_PATH } from './pages.ts';
+import { type OperationRecord, operationRecord } from './record.ts';
+import { type Action, type OperationRequest, type Route, routeOf, statesOf } from './request.ts';
+import { OperationRun } from './run.ts';
+import type { Searches } from './search.ts';
+import {
+  BOUND_MS,
+  type OperationEnd,
+  type OperationProgress,
+  type OperationState,
+  operationValue,
+  type StoredOperation,
+  toOperation,
+  toProgress,
+} from './stored.ts';
+
+interface BulkOperationsOptions {
+  readonly broker: Broker;
+  readonly searches: Searches;
+  readonly clock: Clock;
+  /** 0 (inclusive) to 1. */
+  readonly random: () => number;
+  readonly log: BrokerLog;
+}
+
+/** On whose behalf operations are started and read. */
+export interface OperationCaller {
+  readonly name: string;
+  may(right: 'manage' | 'browse', namespace: string): boolean;
+  maySee(namespace: string): boolean;
+  /** Whether bodies of the namespace's elements may be shown. */
+  maySeeBodies(namespace: string): boolean;
+}
+
+/** Which operations a list shows; null: all. */
+export interface OperationFilter {
+  readonly ns: string | null;
+  readonly queue: string | null;
+  readonly state: OperationState | null;
+}
+
+/** BulkOperations of one store that run at a time. */
+const MAX_RUNNING = 16;
+/** Operations that ended are kept for so long, and of each store no more than the last ones. */
+const KEPT_MS = 7 * 24 * 3_600_000;
+const MAX_KEPT = 100;
+/** Operations that no node runs are looked for this often, ± half. */
+const LOOK_MS = 2_000;
+/** A node that has not written for so long is gone: it writes every second, and a call to an engine takes up to 5 s. */
+const SILENT_MS = 7_000;
+/** How long a cancel waits for the page in progress. */
+const CANCEL_MS = 5_000;
+const MAX_CONFLICTS = 10;
+/** Pages that wait for those of other operations on the same engine: each operation has one. */
+const MAX_WAITING_PAGES = 1_000;
+
+/** A definition of an operation, and where it is stored. */
+interface KnownOperation {
+  readonly definitions: Definitions;
+  readonly operation: StoredOperation;
+  readonly version: string;
+}
+
+/** What was last seen of an operation that another node runs. */
+interface SilenceWatch {
+  readonly version: string | null;
+  /** On the monotonic clock, when that version was seen first. */
+  readonly since: number;
+}
+
+/**
+ * The bulk operations of this node, and those of the others as far as their definitions show them. One is stored in the engine
+ * of its source, and run by the node that took the request; if that node stops or dies, another one, or a later start,
+ * continues where it was.
+ */
+export class BulkOperations implements Service {
+  readonly #options: BulkOperationsOptions;
+  readonly #caches: ReadonlyMap<Definitions, DefinitionsCache>;
+  readonly #runs = new Map<string, OperationRun>();
+  /** Operations that are being created, by store: they count before they are stored. */
+  readonly #creating = new Map<Definitions, number>();
+  readonly #seen = new Map<string, SilenceWatch>();
+  /** Those who wait for an operation to end. */
+  readonly #awaited = new Map<string, Set<() => void>>();
+  readonly #changed = new Map<string, { readonly ns: string; readonly action: Action; count: number }>();
+  readonly #pages = new ConcurrencyLimit({
+    perKey: 1,
+    maxWaiting: MAX_WAITING_PAGES,
+    rejection: () => new QuaysideError('overloaded', 'Too many operations run on this engine.'),
+  });
+  readonly #engines = new Map<Storage, string>();
+  readonly #node: string;
+  #made = 0;
+  #timer: CancelTimer | null = null;
+  #looking: Promise<void> = Promise.resolve();
+  #stopping: Promise<void> | null = null;
+
+  constructor(options: BulkOperationsOptions) {
+    this.#options = options;
+    const { broker, clock, random } = options;
+    this.#node = `${clock.now().toString(36)}-${Math.floor(random() * 2 ** 48).toString(36)}`;
+    const stores = new Set(broker.namespaces().map(({ definitions }) => definitions));
+    this.#caches = new Map([...stores].map((definitions) => [definitions, this.#cacheOf(definitions)]));
+  }
+
+  /** Reads what there is, and continues what no other node can. */
+  async start(): Promise<void> {
+    for (const cache of this.#caches.values()) cache.start();
+    await Promise.all([...this.#caches.values()].map((cache) => cache.reload()));
+    await this.#look(true);
+    this.#lookLater();
+  }
+
+  /** Ends after the pages in progress; other nodes, or the next start, continue. */
+  stop(): Promise<void> {
+    this.#stopping ??= this.#stop();
+    return this.#stopping;
+  }
+
+  async #stop(): Promise<void> {
+    this.#timer?.();
+    for (const cache of this.#caches.values()) cache.stop();
+    for (const waiting of this.#awaited.values()) for (const done of waiting) done();
+    await this.#looking;
+    await Promise.all([...this.#runs.values()].map((run) => run.stop()));
+    await Promise.all([...this.#caches.values()].map((cache) => cache.idle()));
+  }
+
+  /**
+   * Starts an operation and returns its id. The caller's rights were checked.
+   * @throws QuaysideError `invalid-parameter`, `invalid-body` (the selector), `not-supported`, `too-many-queues`, `overloaded`
+   */
+  async create(
+    request: OperationRequest,
+    caller: Pick<OperationCaller, 'name' | 'maySeeBodies'>,
+  ): Promise<string> {
+    const { broker, clock, log } = this.#options;
+    const route = routeOf(request, broker);
+    const { definitions } = route.source.namespace;
+    // The target's name counts from here on, as with an insert.
+    if (request.to !== null) broker.namespace(request.to.ns).queue(request.to.queue);
+    const hidesBodies = !caller.maySeeBodies(request.source.ns);
+    await this.#checkSelector(request, route, { payer: caller.name, hidesBodies });
+    const leave = this.#enter(definitions);
+    try {
+      const estimate = await estimateOf(request, route);
+      const id = this.#newId();
+      const operation: StoredOperation = {
+        request,
+        by: caller.name,
+        hidesBodies,
+        startedAt: clock.now(),
+        bound: Math.ceil(engineNow(route.source.namespace, route.source.key)) + BOUND_MS,
+        estimate,
+        isCancelled: false,
+        end: null,
+      };
+      const value = operationValue(operation);
+      const version = await definitions.put('operation', id, value, null);
+      this.#cache(definitions).note(id, { key: id, value, version });
+      log.info({ event: 'operation', ...logged(id, operation), estimate }, 'a bulk operation starts');
+      this.#run(id, { definitions, operation, version }, null);
+      return id;
+    } finally {
+      leave();
+    }
+  }
+
+  /**
+   * One operation. @throws QuaysideError `operation-not-found` also if its source's namespace may not be seen; `forbidden`
+   * without the right `manage` there
+   */
+  async get(id: string, caller: OperationCaller): Promise<OperationRecord> {
+    const found = await this.#visible(id, caller);
+    return this.#record(id, found, caller);
+  }
+
+  /** Those whose source the caller may manage, the last one first. */
+  async list(filter: OperationFilter, caller: OperationCaller): Promise<OperationRecord[]> {
+    const found = new Map<string, KnownOperation>();
+    for (const [definitions, cache] of this.#caches) {
+      for (const id of cache.keys()) {
+        const one = this.#cached(definitions, id);
+        if (one !== null && isListed(one.operation, filter, caller)) found.set(id, one);
+      }
+    }
+    const sorted = [...found].sort(([a, one], [b, other]) => {
+      return other.operation.startedAt - one.operation.startedAt || (a < b ? 1 : -1);
+    });
+    return Promise.all(sorted.map(([id, one]) => this.#record(id, one, caller)));
+  }
+
+  /**
+   * Ends an operation after the page in progress; what it changed stays changed. Idempotent. Returns whether it has ended: if its
+   * node is slow or gone, it ends later.
+   * @throws QuaysideError as `get`
+   */
+  async cancel(id: string, caller: OperationCaller): Promise<boolean> {
+    const { definitions, operation } = await this.#visible(id, caller);
+    if (operation.end !== null) return true;
+    const ended = this.#ended(id);
+    await this.#update(definitions, id, (stored) =>
+      stored.end === null ? { ...stored, isCancelled: true } : null,
+    );
+    this.#runs.get(id)?.cancel();
+    return ended;
+  }
+
+  /** Operations that run, by namespace and action, and elements that this node changed since its start: for metrics. */
+  overview(): { readonly running: OperationTotals; readonly changed: OperationTotals } {
+    const running = new Map<string, { readonly ns: string; readonly action: Action; count: number }>();
+    const ids = new Set<string>();
+    for (const [definitions, cache] of this.#caches) {
+      for (const id of cache.keys()) {
+        const operation = this.#cached(definitions, id)?.operation;
+        if (operation === undefined || operation.end !== null || ids.has(id)) continue;
+        ids.add(id);
+        addTo(running, operation.request, 1);
+      }
+    }
+    return { running: [...running.values()], changed: [...this.#changed.values()] };
+  }
+
+  /** @throws QuaysideError as `Searches.open` */
+  async #checkSelector(
+    { where: { selector } }: OperationRequest,
+    { source }: Route,
+    { payer, hidesBodies }: { readonly payer: string; readonly hidesBodies: boolean },
+  ): Promise<void> {
+    if (selector === null) return;
+    const filter = { states: ['ready'], group: null, selector } as const;
+    const options = { payer, path: SELECTOR_PATH, bodies: false, hidesBodies };
+    (await this.#options.searches.open(source, filter, options)).close();
+  }
+
+  /** @throws QuaysideError `overloaded` */
+  #enter(definitions: Definitions): () => void {
+    const running = this.#cache(definitions)
+      .keys()
+      .filter((id) => this.#cached(definitions, id)?.operation.end === null).length;
+    const creating = this.#creating.get(definitions) ?? 0;
+    if (running + creating >= MAX_RUNNING) {
+      throw new QuaysideError(
+        'overloaded',
+        `${running + creating} operations run on this engine, its limit is ${MAX_RUNNING}. Wait until one ends, or cancel one.`,
+      );
+    }
+    this.#creating.set(definitions, creating + 1);
+    return () => this.#creating.set(definitions, (this.#creating.get(definitions) ?? 1) - 1);
+  }
+
+  #newId(): string {
+    this.#made += 1;
+    return `${this.#node}-${this.#made.toString(36)}`;
+  }
+
+  /** An operation that the caller may manage; it may have been created by another node just now. */
+  async #visible(id: string, caller: OperationCaller): Promise<KnownOperation> {
+    const found = this.#known(id) ?? (await this.#find(id));
+    const ns = found?.operation.request.source.ns;
+    if (found === null || ns === undefined || !caller.maySee(ns)) throw notFound(id);
+    if (caller.may('manage', ns)) return found;
+    throw new QuaysideError(
+      'forbidden',
+      `User ${quote(caller.name)} does not have the right manage in namespace ${ns}.`,
+    );
+  }
+
+  #known(id: string): KnownOperation | null {
+    for (const definitions of this.#caches.keys()) {
+      const found = this.#cached(definitions, id);
+      if (found !== null) return found;
+    }
+    return null;
+  }
+
+  /** Reads all stores concurrently. @throws QuaysideError if a store that failed may have it */
+  async #find(id: string): Promise<KnownOperation | null> {
+    const reads = await Promise.allSettled([...this.#caches.values()].map((cache) => cache.read(id)));
+    const found = this.#known(id);
+    if (found !== null) return found;
+    for (const read of reads) if (read.status === 'rejected') throw read.reason;
+    return null;
+  }
+
+  #cached(definitions: Definitions, id: string): KnownOperation | null {
+    const definition = this.#cache(definitions).get(id);
+    if (definition === null) return null;
+    return { definitions, operation: toOperation(definition.value), version: definition.version };
+  }
+
+  async #record(id: string, found: KnownOperation, caller: OperationCaller): Promise<OperationRecord> {
+    const { definitions, operation } = found;
+    let progress: OperationProgress | null = this.#runs.get(id)?.progress ?? null;
+    if (operation.end === null && progress === null) {
+      const stored = await definitions.get('operation-progress', id);
+      progress = stored === null ? null : toProgress(stored.value);
+      // Without progress it may have ended since.
+      if (stored === null) await this.#cache(definitions).read(id);
+    }
+    const latest = this.#cached(definitions, id)?.operation ?? operation;
+    return operationRecord(id, latest, progress, caller);
+  }
+
+  #cacheOf(definitions: Definitions): DefinitionsCache {
+    const { clock, log } = this.#options;
+    return new DefinitionsCache({
+      definitions,
+      kind: 'operation',
+      clock,
+      onRead: (id, definition) => this.#follow(id, definition),
+      onFailedRead: (operation, error) =>
+        log.warn({ err: error, operation }, 'an operation that changed could not be read yet'),
+    });
+  }
+
+  #cache(definitions: Definitions): DefinitionsCache {
+    const cache = this.#caches.get(definitions);
+    if (cache === undefined) throw new Error('no namespace has these definitions');
+    return cache;
+  }
+
+  /** A definition was read. */
+  #follow(id: string, definition: Definition | null): void {
+    const operation = definition === null ? null : toOperation(definition.value);
+    if (operation === null || operation.end !== null) this.#noteEnd(id);
+    else if (operation.isCancelled) this.#runs.get(id)?.cancel();
+  }
+
+  #noteEnd(id: string): void {
+    this.#seen.delete(id);
+    for (const done of this.#awaited.get(id) ?? []) done();
+  }
+
+  /** Resolves with whether the operation ended within {@link CANCEL_MS}. */
+  async #ended(id: string): Promise<boolean> {
+    const { promise, resolve } = Promise.withResolvers<void>();
+    const waiting = this.#awaited.get(id) ?? new Set();
+    this.#awaited.set(id, waiting.add(resolve));
+    const cancel = this.#options.clock.after(CANCEL_MS, resolve);
+    await promise;
+    cancel();
+    waiting.delete(resolve);
+    if (waiting.size === 0) this.#awaited.delete(id);
+    return this.#known(id)?.operation.end !== null;
+  }
+
+  /** Stores what `update` makes of an operation; null: nothing. It may be gone. */
+  async #update(
+    definitions: Definitions,
+    id: string,
+    update: (stored: StoredOperation) => StoredOperation | null,
+  ): Promise<void> {
+    for (let conflicts = 0; ; conflicts += 1) {
+      const found = await this.#cache(definitions).read(id);
+      const updated = found === null ? null : update(toOperation(found.value));
+      if (found === null || updated === null) return;
+      const value = operationValue(updated);
+      try {
+        const version = await definitions.put('operation', id, value, found.version);
+        this.#cache(definitions).note(id, { key: id, value, version });
+        this.#follow(id, { key: id, value, version });
+        return;
+      } catch (error) {
+        const isConflict = error instanceof QuaysideError && error.code === 'definition-conflict';
+        if (!isConflict || conflicts === MAX_CONFLICTS) throw error;
+      }
+    }
+  }
+
+  #run(
+    id: string,
+    found: KnownOperation,
+    before: { progress: OperationProgress; version: string } | null,
+  ): void {
+    const { broker, clock, random, log, searches } = this.#options;
+    const { operation, definitions } = found;
+    if (this.#stopping !== null || this.#runs.has(id)) return;
+    let route: Route;
+    try {
+      route = routeOf(operation.request, broker);
+    } catch (error) {
+      log.warn({ err: error, operation: id }, 'a stored operation cannot run on this node');
+      return;
+    }
+    const { namespace, key } = route.source;
+    const run = new OperationRun({
+      id,
+      operation,
+      route,
+      definitions,
+      node: this.#node,
+      before,
+      now: () => engineNow(namespace, key),
+      clock,
+      random,
+      log,
+      searches,
+      pages: this.#pages,
+      engine: this.#engineOf(namespace),
+      onChanged: (count) => addTo(this.#changed, operation.request, count),
+      storeEnd: (end) => this.#storeEnd(id, found, end),
+    });
+    this.#runs.set(id, run);
+    void run.start().finally(() => this.#runs.delete(id));
+  }
+
+  #engineOf({ storage }: Namespace): string {
+    const name = this.#engines.get(storage) ?? String(this.#engines.size);
+    this.#engines.set(storage, name);
+    return name;
+  }
+
+  async #storeEnd(id: string, { definitions }: KnownOperation, end: OperationEnd): Promise<void> {
+    let ended: StoredOperation | null = null;
+    await this.#update(definitions, id, (stored) => {
+      ended = stored.end === null ? { ...stored, end } : null;
+      return ended;
+    });
+    await definitions.delete('operation-progress', id, 'any');
+    if (ended === null) return;
+    const { state, counters, error } = end;
+    const fields = { event: 'operation', ...logged(id, ended), state, ...counters, error };
+    this.#options.log.info(fields, 'a bulk operation ended');
+    await this.#forgetOld(definitions).catch(() => {});
+  }
+
+  /** Deletes operations that ended long ago, or before many others. */
+  async #forgetOld(definitions: Definitions): Promise<void> {
+    const cache = this.#cache(definitions);
+    const ended = cache.keys().flatMap((id) => {
+      const end = this.#cached(definitions, id)?.operation.end ?? null;
+      return end === null ? [] : [{ id, at: end.at }];
+    });
+    ended.sort((a, b) => b.at - a.at);
+    const oldest = this.#options.clock.now() - KEPT_MS;
+    for (const [i, { id, at }] of ended.entries()) {
+      if (i < MAX_KEPT && at >= oldest) continue;
+      await definitions.delete('operation', id, 'any');
+      await definitions.delete('operation-progress', id, 'any');
+      cache.note(id, null);
+    }
+  }
+
+  #lookLater(): void {
+    if (this.#stopping !== null) return;
+    const { clock, random } = this.#options;
+    this.#timer = clock.after(LOOK_MS * (0.5 + random()), () => {
+      this.#looking = this.#look(false);
+      void this.#looking.finally(() => this.#lookLater());
+    });
+  }
+
+  /** Takes over what no node runs. Never rejects. @param isStart whether nothing of before can still run on this process */
+  async #look(isStart: boolean): Promise<void> {
+    const looks: Promise<void>[] = [];
+    for (const [definitions, cache] of this.#caches) {
+      for (const id of cache.keys()) {
+        const found = this.#cached(definitions, id);
+        if (found !== null && found.operation.end === null && !this.#runs.has(id)) {
+          looks.push(this.#lookAt(id, found, isStart).catch(() => {}));
+        }
+      }
+    }
+    await Promise.all(looks);
+  }
+
+  async #lookAt(id: string, found: KnownOperation, isStart: boolean): Promise<void> {
+    const { broker, clock } = this.#options;
+    const { definitions, operation } = found;
+    const namespace = broker.namespaces().find(({ name }) => name === operation.request.source.ns);
+    if (namespace === undefined) return;
+    const stored = await definitions.get('operation-progress', id);
+    const before = stored === null ? null : { progress: toProgress(stored.value), version: stored.version };
+    const version = stored?.version ?? null;
+    const seen = this.#seen.get(id);
+    const since = seen === undefined || seen.version !== version ? clock.monotonic() : seen.since;
+    this.#seen.set(id, { version, since });
+    const isSilent = clock.monotonic() - since >= SILENT_MS;
+    const isAlone = isStart && !namespace.isShared;
+    if (!isSilent && !isAlone && before?.progress.node !== null) return;
+    // It may have ended since.
+    const latest = await this.#cache(definitions).read(id);
+    if (latest === null || toOperation(latest.value).end !== null) return;
+    this.#seen.delete(id);
+    this.#run(id, { ...found, operation: toOperation(latest.value), version: latest.version }, before);
+  }
+}
+
+type OperationTotals = readonly { readonly ns: string; readonly action: Action; readonly count: number }[];
+
+function addTo(
+  totals: Map<string, { readonly ns: string; readonly action: Action; count: number }>,
+  { source: { ns }, action }: OperationRequest,
+  count: number,
+): void {
+  const key = JSON.stringify([ns, action]);
+  const total = totals.get(key);
+  if (total === undefined) totals.set(key, { ns, action, count });
+  else total.count += count;
+}
+
+/** Who does what, for the log. */
+function logged(id: string, { request, by }: StoredOperation): object {
+  const { action, source, to, dryRun } = request;
+  return {
+    operation: id,
+    action,
+    user: by,
+    ...source,
+    ...(to !== null && { to }),
+    ...(dryRun && { dryRun }),
+  };
+}
+
+function isListed(
+  { request: { source }, end }: StoredOperation,
+  { ns, queue, state }: OperationFilter,
+  caller: OperationCaller,
+): boolean {
+  if (!caller.may('manage', source.ns)) return false;
+  if (ns !== null && ns !== source.ns) return false;
+  if (queue !== null && queue !== source.queue) return false;
+  return state === null || state === (end?.state ?? 'running');
+}
+
+async function estimateOf(request: OperationRequest, { source, group }: Route): Promise<number> {
+  if (request.where.ids !== null) return request.where.ids.length;
+  const { isStream, storage } = source.namespace;
+  const counts = await storage.counts(source.key, isStream ? group : undefined);
+  return statesOf(request).reduce((sum, state) => sum + counts[state], 0);
+}
+
+function notFound(id: string): QuaysideError {
+  return new QuaysideError('operation-not-found', `There is no operation ${quote(id)}.`, { parameter: 'id' });
+}

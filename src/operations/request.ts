@@ -1,0 +1,271 @@
+import type { Broker } from '../broker/broker.ts';
+import type { Namespace } from '../broker/namespace.ts';
+import type { Queue } from '../broker/queue.ts';
+import type { JsonValue } from '../engine/definitions.ts';
+import { DELIVERY_STATES, type DeliveryState, type ElementId, type GroupName } from '../model/element.ts';
+import { invalidParameter, QuaysideError } from '../model/errors.ts';
+import { checkHeaders } from '../model/headers.ts';
+import { LIMITS } from '../model/limits.ts';
+import { type Members, memberPath, membersOf, wrongMember } from '../model/members.ts';
+import { checkGroup, checkName } from '../model/names.ts';
+import { SERVICE_HEADERS } from '../model/service-headers.ts';
+import { bytesOfText } from '../util/byte-text.ts';
+import { quote } from '../util/quote.ts';
+
+/** What a bulk operation does to each element that matches. */
+export const ACTIONS = ['count', 'delete', 'move', 'copy', 'redrive', 'release', 'delay', 'set'] as const;
+export type Action = (typeof ACTIONS)[number];
+
+/** The states that `where.state` may name. */
+export const STATES = [...DELIVERY_STATES, 'all'] as const;
+
+/** A queue as the body of a request names it. */
+interface NamedQueue {
+  readonly ns: string;
+  readonly queue: string;
+}
+
+/** Which elements of the source an operation is about. */
+interface Where {
+  /** Null: the usual ones of the action. `all`: every one that the action may touch. */
+  readonly state: (typeof STATES)[number] | null;
+  /** On a stream; null: the namespace's default. */
+  readonly group: GroupName | null;
+  readonly ids: readonly ElementId[] | null;
+  /** Source text of a function of the element. */
+  readonly selector: string | null;
+  /** Only elements that were inserted longer ago than this, ms. */
+  readonly olderThanMs: number | null;
+}
+
+/** A bulk operation as it was requested. */
+export interface OperationRequest {
+  readonly action: Action;
+  readonly source: NamedQueue;
+  readonly where: Where;
+  /** Where `move` and `copy` go; null with all else. */
+  readonly to: NamedQueue | null;
+  /** Of `delay`: ms from the start of the operation; null with all else. */
+  readonly delayMs: number | null;
+  /** Of `set`: what is changed; null with all else. */
+  readonly set: ElementChange | null;
+  /** At most so many elements are changed. */
+  readonly limit: number | null;
+  /** Elements a second. */
+  readonly rate: number | null;
+  /** Changes nothing: counts, and shows samples. */
+  readonly dryRun: boolean;
+}
+
+/** What `set` changes of an element. */
+export interface ElementChange {
+  /** Flat: name, value, …; the value null removes. */
+  readonly headers: readonly (string | null)[];
+  /** Null: they stay. */
+  readonly tries: number | null;
+}
+
+/** Ids that one operation may name: what one call of an engine looks up. */
+export const MAX_IDS = 1000;
+export const MAX_RATE = 1_000_000;
+const MAX_LIMIT = 1_000_000_000;
+const MAX_SELECTOR = 16_384;
+
+const MEMBERS = ['action', 'source', 'where', 'to', 'delay', 'set', 'limit', 'rate', 'dryRun'] as const;
+
+/**
+ * Parses the body of a request for an operation. Unknown members are rejected: a misspelt `where` would match everything.
+ * @throws QuaysideError `invalid-parameter` with the path of the member
+ */
+export function parseRequest(payload: unknown): OperationRequest {
+  const members = membersOf(payload, '', MEMBERS);
+  const { action, dryRun = false } = members;
+  const known = ACTIONS.find((one) => one === action);
+  if (known === undefined) throw wrongMember('action', action, `one of ${ACTIONS.join(', ')}`);
+  if (typeof dryRun !== 'boolean') throw wrongMember('dryRun', dryRun, 'true or false');
+  const isMove = known === 'move' || known === 'copy';
+  const source = queueAt(members.source, 'source');
+  const where = parseWhere(members.where);
+  checkState(known, where);
+  return {
+    action: known,
+    source,
+    where,
+    to: only(members, 'to', known, isMove) ? queueAt(members.to, 'to') : null,
+    delayMs: only(members, 'delay', known, known === 'delay')
+      ? wholeAt(members.delay, 'delay', 0, LIMITS.delayMs, 'milliseconds')
+      : null,
+    set: only(members, 'set', known, known === 'set') ? parseSet(members.set) : null,
+    limit: optional(members.limit, (value) => wholeAt(value, 'limit', 1, MAX_LIMIT, 'a count')),
+    rate: optional(members.rate, (value) => wholeAt(value, 'rate', 1, MAX_RATE, 'elements a second')),
+    dryRun,
+  };
+}
+
+/** Whether a member is to be read: required by some actions, and rejected with all others. */
+function only(members: Members, name: string, action: Action, isMeant: boolean): boolean {
+  if (!isMeant && members[name] !== undefined) {
+    throw invalidParameter(name, `${name} has no meaning with the action ${action}. Leave it out.`);
+  }
+  return isMeant;
+}
+
+function parseWhere(value: unknown): Where {
+  const members = membersOf(value ?? {}, 'where', ['state', 'group', 'ids', 'selector', 'olderThan']);
+  const { state, group, ids, selector, olderThan } = members;
+  const named = STATES.find((one) => one === state);
+  if (state !== undefined && named === undefined) {
+    throw wrongMember('where.state', state, `one of ${STATES.join(', ')}`);
+  }
+  return {
+    state: named ?? null,
+    group: optional(group, (given) =>
+      checkGroup('where.group', textAt(given, 'where.group', LIMITS.groupLength)),
+    ),
+    ids: optional(ids, parseIds),
+    selector: optional(selector, (given) => textAt(given, 'where.selector', MAX_SELECTOR)),
+    olderThanMs: optional(
+      olderThan,
+      (given) => wholeAt(given, 'where.olderThan', 0, LIMITS.delayMs / 1000, 'seconds') * 1000,
+    ),
+  };
+}
+
+/** What an action may touch: only `release` changes what is reserved, and it changes nothing else. */
+function checkState(action: Action, { state }: Where): void {
+  if (action === 'count' || state === null || state === 'all') return;
+  if ((action === 'release') === (state === 'reserved')) return;
+  const allowed = action === 'release' ? 'reserved' : 'ready, scheduled, all';
+  throw invalidParameter(
+    'where.state',
+    `where.state cannot be ${state} with the action ${action}. Allowed: ${allowed}.`,
+  );
+}
+
+function parseIds(value: unknown): ElementId[] {
+  if (!Array.isArray(value)) throw wrongMember('where.ids', value, 'an array of ids');
+  if (value.length === 0 || value.length > MAX_IDS) {
+    throw invalidParameter('where.ids', `where.ids must have 1 to ${MAX_IDS} ids, not ${value.length}.`);
+  }
+  return [...new Set(value.map((id, i) => textAt(id, `where.ids[${i}]`, LIMITS.idLength)))];
+}
+
+function parseSet(value: unknown): ElementChange {
+  const { headers = {}, tries } = membersOf(value, 'set', ['headers', 'tries']);
+  const given = Object.entries(membersOf(headers, 'set.headers', null));
+  const removed: string[] = [];
+  const written: string[] = [];
+  for (const [name, text] of given) {
+    const path = memberPath('set.headers', name);
+    if (text !== null && typeof text !== 'string')
+      throw wrongMember(path, text, 'text, or null, which removes it');
+    if (text === null) removed.push(bytesOfText(name));
+    else if (SERVICE_HEADERS.has(name)) {
+      throw invalidParameter(
+        path,
+        `${path} is a header that the service writes. It can only be removed, with null.`,
+      );
+    } else written.push(bytesOfText(name), bytesOfText(text));
+  }
+  checkHeaders(written);
+  checkHeaders(removed.flatMap((name) => [name, '']));
+  if (given.length === 0 && tries === undefined) {
+    throw invalidParameter('set', 'set changes nothing. Give headers, tries, or both.');
+  }
+  return {
+    headers: [...written, ...removed.flatMap((name) => [name, null])],
+    tries: optional(tries, (one) => wholeAt(one, 'set.tries', 0, LIMITS.tries, 'a count')),
+  };
+}
+
+function optional<T>(value: unknown, read: (value: unknown) => T): T | null {
+  return value === undefined || value === null ? null : read(value);
+}
+
+function queueAt(value: unknown, path: string): NamedQueue {
+  const { ns, queue } = membersOf(value, path, ['ns', 'queue']);
+  return { ns: nameAt(ns, `${path}.ns`), queue: nameAt(queue, `${path}.queue`) };
+}
+
+function nameAt(value: unknown, path: string): string {
+  if (typeof value !== 'string') throw wrongMember(path, value, 'a string');
+  return checkName(path, value);
+}
+
+function textAt(value: unknown, path: string, maxLength: number): string {
+  if (typeof value === 'string' && value.length >= 1 && value.length <= maxLength) return value;
+  if (typeof value !== 'string') throw wrongMember(path, value, `text of 1 to ${maxLength} characters`);
+  throw invalidParameter(path, `${path} has ${value.length} characters. Allowed: 1 to ${maxLength}.`);
+}
+
+function wholeAt(value: unknown, path: string, from: number, to: number, unit: string): number {
+  if (typeof value === 'number' && Number.isInteger(value) && value >= from && value <= to) return value;
+  throw wrongMember(path, value, `${unit}, a whole number from ${from} to ${to}`);
+}
+
+/** The request as its definition holds it. */
+export function requestValue(request: OperationRequest): JsonValue {
+  return request as unknown as JsonValue;
+}
+
+/** The states whose deliveries are looked at, in the order in which they are. */
+export function statesOf({ action, where: { state } }: OperationRequest): DeliveryState[] {
+  if (action === 'release') return ['reserved'];
+  if (state !== null && state !== 'all') return [state];
+  // What matures while the operation runs is met where it is ready, if it was not met before.
+  const waiting: DeliveryState[] = ['scheduled', 'ready'];
+  return action === 'count' ? [...waiting, 'reserved'] : waiting;
+}
+
+/** The queues of a request on this node. */
+export interface Route {
+  readonly source: Queue;
+  readonly group: GroupName;
+  /** Of `move` and `copy`; null with all else. */
+  readonly target: Queue | null;
+}
+
+/**
+ * The queues that a request names, and whether their engines can do what it asks for.
+ * @throws QuaysideError `namespace-not-found`, `invalid-parameter`, `not-supported`
+ */
+export function routeOf(request: OperationRequest, broker: Broker): Route {
+  const { source, to, where, action, dryRun } = request;
+  const namespace = broker.namespace(source.ns);
+  if (where.group !== null && !namespace.isStream) {
+    throw invalidParameter(
+      'where.group',
+      `where.group ${quote(where.group)} does not exist: namespace ${quote(source.ns)} has plain queues. Leave it out.`,
+    );
+  }
+  const target = to === null ? null : broker.namespace(to.ns).visit(to.queue);
+  const route = {
+    source: namespace.visit(source.queue),
+    group: where.group ?? namespace.defaultGroup,
+    target,
+  };
+  if (to !== null && to.ns === source.ns && to.queue === source.queue) {
+    throw invalidParameter('to', `to is the source. Choose another queue to ${action} elements to.`);
+  }
+  if (where.ids !== null && !namespace.storage.capabilities.remove)
+    throw notSupported('where.ids', namespace);
+  if (action !== 'count' && !dryRun) mustSupport(action, namespace);
+  return route;
+}
+
+function mustSupport(action: Action, namespace: Namespace): void {
+  const { pipeline, remove, reserve } = namespace.storage.capabilities;
+  if (action === 'release' ? reserve : remove) {
+    const needsPipeline = action === 'move' || action === 'redrive' || action === 'set';
+    if (pipeline || !needsPipeline) return;
+  }
+  throw notSupported(`the action ${action}`, namespace);
+}
+
+function notSupported(what: string, { name, type }: Namespace): QuaysideError {
+  const hint = 'They can be counted, and purged with DELETE /q/:namespace/:queue/elements';
+  return new QuaysideError(
+    'not-supported',
+    `Queues of namespace ${quote(name)} (${type}) do not support ${what}. ${hint}.`,
+  );
+}

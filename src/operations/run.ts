@@ -1,0 +1,474 @@
+import { setImmediate as turn } from 'node:timers/promises';
+import type { BrokerLog } from '../broker/ports.ts';
+import type { Definitions } from '../engine/definitions.ts';
+import type { ScannedDelivery } from '../engine/storage.ts';
+import { QuaysideError } from '../model/errors.ts';
+import { textOfBytes } from '../util/byte-text.ts';
+import type { CancelTimer, Clock } from '../util/clock.ts';
+import type { ConcurrencyLimit } from '../util/concurrency-limit.ts';
+import { ElementChanger } from './changer.ts';
+import { FIRST_PAGE, Pages } from './pages.ts';
+import type { Route } from './request.ts';
+import type { Searches } from './search.ts';
+import {
+  BOUND_MS,
+  type ElementSample,
+  type OperationEnd,
+  type OperationProgress,
+  type PageCursor,
+  progressValue,
+  type StoredOperation,
+  toProgress,
+  ZERO,
+} from './stored.ts';
+
+export interface RunOptions {
+  readonly id: string;
+  readonly operation: StoredOperation;
+  readonly route: Route;
+  /** Of the source's namespace. */
+  readonly definitions: Definitions;
+  /** This node. */
+  readonly node: string;
+  /** What is known of how far it came, and its version; null: it has not begun. */
+  readonly before: { readonly progress: OperationProgress; readonly version: string } | null;
+  /** By the engine's clock. */
+  readonly now: () => number;
+  readonly clock: Clock;
+  readonly random: () => number;
+  readonly log: BrokerLog;
+  readonly searches: Searches;
+  /** One page of an engine at a time, whatever the number of operations. */
+  readonly pages: ConcurrencyLimit;
+  /** Names the engine for `pages`. */
+  readonly engine: string;
+  /** Elements were changed. */
+  readonly onChanged: (count: number) => void;
+  /** Stores the end. @throws QuaysideError as `Definitions.put` */
+  readonly storeEnd: (end: OperationEnd) => Promise<void>;
+}
+
+/** The node that runs an operation writes its progress at least this often. */
+const BEAT_MS = 1_000;
+/** While nothing is changed, progress is written this often, too. */
+const STORED_EVERY_MS = 1_000;
+
+/** A page that takes longer than this becomes smaller: what other calls wait for behind it. */
+const LONG_PAGE_MS = 10;
+const MIN_PAGE = 16;
+const FIRST_PAGE_SIZE = 128;
+const MAX_PAGE = 1_000;
+
+const MIN_BACKOFF_MS = 100;
+const MAX_BACKOFF_MS = 5_000;
+
+const MAX_SAMPLES = 10;
+/** Of the headers of a sample. */
+const MAX_SAMPLE_BYTES = 1_024;
+
+/** Failures that pass: the page is repeated. With all others the operation has failed. */
+const PASSING: ReadonlySet<string> = new Set([
+  'storage-unavailable',
+  'outcome-unknown',
+  'overloaded',
+  'shutting-down',
+]);
+
+/** Another node runs the operation now. */
+class Superseded extends Error {}
+
+/**
+ * Runs one operation on this node, from where it is to its end.
+ *
+ * Before a page of elements is changed, their ids are stored as pending, with the cursor behind them. Whoever continues,
+ * after a failed call or on another node, first repeats what is pending: elements that are still there were not changed
+ * yet, and the others were. So a crash at any moment neither skips an element nor changes one twice, and `limit` holds.
+ *
+ * OperationProgress is written with compare-and-set: a node that was silent for so long that another one took over notices at its
+ * next write, and stops. A page that it was changing meanwhile is one that the other repeats, and each element of it is
+ * changed once, by the one or the other.
+ */
+export class OperationRun {
+  readonly #options: RunOptions;
+  readonly #pages: Pages;
+  readonly #changer: ElementChanger;
+  #progress: OperationProgress;
+  /** Of the stored progress; null: none is stored; undefined: unknown, after a write whose outcome is. */
+  #version: string | null | undefined;
+  /** Writes of progress happen one after the other. */
+  #storing: Promise<void> = Promise.resolve();
+  #storedAt: number;
+  #beat: CancelTimer | null = null;
+  /** Whether what is pending may have been changed already. */
+  #isRepeated: boolean;
+  #pageSize = FIRST_PAGE_SIZE;
+  /** On the monotonic clock: `rate` allows the next page from then on. */
+  #nextPageAt = Number.NEGATIVE_INFINITY;
+  #backoffMs = 0;
+  #wake: (() => void) | null = null;
+  #isCancelled = false;
+  #isStopping = false;
+  #isClaimed = false;
+  #isSuperseded = false;
+  #running: Promise<void> | null = null;
+
+  constructor(options: RunOptions) {
+    this.#options = options;
+    const { id, operation, route, before, searches, clock, node } = options;
+    const { request, bound, by, hidesBodies } = operation;
+    const dueAt = bound - BOUND_MS + (request.delayMs ?? 0);
+    this.#pages = new Pages({ request, route, searches, by, hidesBodies, bound, dueAt });
+    this.#changer = new ElementChanger({ id, request, route, dueAt });
+    const begun: OperationProgress = {
+      node,
+      counters: ZERO,
+      samples: [],
+      error: null,
+      cursor: FIRST_PAGE,
+      pending: null,
+    };
+    this.#progress = before === null ? begun : { ...before.progress, node };
+    this.#version = before === null ? null : before.version;
+    this.#isRepeated = before !== null;
+    this.#isCancelled = operation.isCancelled;
+    this.#storedAt = clock.monotonic();
+  }
+
+  /** What it did so far. */
+  get progress(): OperationProgress {
+    return this.#progress;
+  }
+
+  /**
+   * Claims the operation and runs it. Resolves when it has ended, was stopped, or another node runs it. Never rejects.
+   */
+  start(): Promise<void> {
+    this.#running ??= this.#start();
+    return this.#running;
+  }
+
+  /** Ends it after the page in progress. */
+  cancel(): void {
+    this.#isCancelled = true;
+    this.#wake?.();
+  }
+
+  /** Leaves it to another node, or to a later start, after the page in progress. */
+  async stop(): Promise<void> {
+    this.#isStopping = true;
+    this.#wake?.();
+    await this.#running;
+  }
+
+  async #start(): Promise<void> {
+    const { log, id, operation } = this.#options;
+    try {
+      await this.#loop();
+    } catch (error) {
+      if (error instanceof Superseded) log.info({ operation: id }, 'another node runs this operation now');
+      else
+        log.warn(
+          { err: error, operation: id, ns: operation.request.source.ns },
+          'an operation could not go on',
+        );
+    } finally {
+      this.#isStopping = true;
+      this.#beat?.();
+      this.#pages.close();
+      await this.#storing.catch(() => {});
+    }
+  }
+
+  async #loop(): Promise<void> {
+    while (!this.#isStopping) {
+      try {
+        const end = await this.#step();
+        this.#backoffMs = 0;
+        if (end === null) continue;
+        await this.#end(end);
+        return;
+      } catch (error) {
+        if (error instanceof Superseded) throw error;
+        if (!isPassing(error)) {
+          await this.#fail(error);
+          return;
+        }
+        this.#isRepeated = true;
+        await this.#backOff(error);
+      }
+    }
+    await this.#release();
+  }
+
+  /** Does one page. Returns how the operation ended, null if it has not. */
+  async #step(): Promise<'done' | 'cancelled' | null> {
+    // The first write claims the operation; after one whose outcome is unknown another node may have it.
+    if (!this.#isClaimed || this.#version === undefined) await this.#store();
+    await this.#rest();
+    if (this.#isSuperseded) throw new Superseded();
+    if (this.#isStopping) return null;
+    const leave = await this.#options.pages.enter(this.#options.engine);
+    try {
+      if (this.#progress.pending !== null) await this.#changePending();
+      if (this.#isCancelled) return 'cancelled';
+      const { cursor } = this.#progress;
+      if (cursor === null || this.#left === 0) return 'done';
+      await this.#page(cursor);
+      return null;
+    } finally {
+      leave();
+      await turn();
+    }
+  }
+
+  /** How many elements may still be changed, as far as the next page needs to know. */
+  get #left(): number {
+    const { limit, dryRun, action } = this.#options.operation.request;
+    const { matched, changed } = this.#progress.counters;
+    if (limit === null) return MAX_PAGE;
+    return Math.min(MAX_PAGE, Math.max(0, limit - (dryRun || action === 'count' ? matched : changed)));
+  }
+
+  async #page(cursor: PageCursor): Promise<void> {
+    const { request } = this.#options.operation;
+    const { clock } = this.#options;
+    const isChange = !request.dryRun && request.action !== 'count';
+    const size = isChange ? this.#changeSize() : this.#left;
+    const { seen, matches, next, error } = await this.#pages.next(cursor, size);
+    if (error !== null) this.#progress = { ...this.#progress, error };
+    const { counters } = this.#progress;
+    const looked = { ...counters, seen: counters.seen + seen };
+    this.#pace(matches.length);
+    if (!isChange || matches.length === 0) {
+      const { samples: before } = this.#progress;
+      const samples =
+        isChange || before.length === MAX_SAMPLES ? before : [...before, ...matches.map(sampleOf)];
+      const found = { ...looked, matched: looked.matched + matches.length };
+      this.#progress = {
+        ...this.#progress,
+        counters: found,
+        samples: samples.slice(0, MAX_SAMPLES),
+        cursor: next,
+      };
+      if (clock.monotonic() - this.#storedAt >= STORED_EVERY_MS) await this.#store();
+      return;
+    }
+    const pending = matches.map(({ id, lease }) => [id, lease?.until ?? null] as const);
+    this.#progress = { ...this.#progress, counters: looked, cursor: next, pending };
+    this.#isRepeated = false;
+    await this.#store();
+    await this.#changePending(matches);
+  }
+
+  /** Elements of a page that is to be changed: no more than one second of `rate`, or the limit, has. */
+  #changeSize(): number {
+    const { rate } = this.#options.operation.request;
+    return Math.max(1, Math.min(this.#pageSize, rate ?? MAX_PAGE, this.#left));
+  }
+
+  /** The next page waits until this one fits into `rate`. */
+  #pace(matches: number): void {
+    const { clock, operation } = this.#options;
+    const { rate } = operation.request;
+    if (rate === null || matches === 0) return;
+    this.#nextPageAt = Math.max(this.#nextPageAt, clock.monotonic()) + (matches / rate) * 1000;
+  }
+
+  /** @param found the pending elements, as they were read just now; not given: they are read again */
+  async #changePending(found: readonly ScannedDelivery[] | null = null): Promise<void> {
+    const { clock, onChanged } = this.#options;
+    const pending = this.#progress.pending ?? [];
+    const isRepeated = found === null || this.#isRepeated;
+    const deliveries = found ?? (await this.#pages.named(pending));
+    if (this.#options.operation.request.action === 'set') await this.#passBound();
+    const startedAt = clock.monotonic();
+    const { changed, failed, error } = await this.#changer.change({ deliveries, isRepeated });
+    if (found === null) await this.#changer.forward();
+    this.#fitPage(clock.monotonic() - startedAt);
+    this.#pages.noteReleased(deliveries);
+    // Those that are gone were changed before.
+    const all = changed + pending.length - deliveries.length;
+    const { counters } = this.#progress;
+    this.#progress = {
+      ...this.#progress,
+      pending: null,
+      error: error ?? this.#progress.error,
+      counters: {
+        seen: counters.seen,
+        matched: counters.matched + pending.length,
+        changed: counters.changed + all,
+        failed: counters.failed + failed,
+      },
+    };
+    this.#isRepeated = false;
+    onChanged(all);
+  }
+
+  /**
+   * What this operation stores must be younger than what it is about, or it would meet its own copies: the first page waits
+   * for the moment after its bound.
+   */
+  async #passBound(): Promise<void> {
+    const { now, operation } = this.#options;
+    for (let left = operation.bound - now(); left >= 0 && !this.#isStopping; left = operation.bound - now()) {
+      await this.#wait(left + 1);
+    }
+  }
+
+  #fitPage(ms: number): void {
+    const size =
+      ms > LONG_PAGE_MS ? this.#pageSize / 2 : ms < LONG_PAGE_MS / 2 ? this.#pageSize * 1.25 : this.#pageSize;
+    this.#pageSize = Math.ceil(Math.min(MAX_PAGE, Math.max(MIN_PAGE, size)));
+  }
+
+  /** Waits until `rate` allows the next page. */
+  async #rest(): Promise<void> {
+    const { clock } = this.#options;
+    while (!this.#isStopping && !this.#isCancelled && !this.#isSuperseded) {
+      const left = this.#nextPageAt - clock.monotonic();
+      if (left <= 0) return;
+      await this.#wait(left);
+    }
+  }
+
+  async #backOff(error: unknown): Promise<void> {
+    const { log, id, random } = this.#options;
+    if (this.#backoffMs === 0) log.warn({ err: error, operation: id }, 'an operation waits for an engine');
+    this.#backoffMs = Math.min(Math.max(this.#backoffMs * 2, MIN_BACKOFF_MS), MAX_BACKOFF_MS);
+    // What is on its way to an engine that is unavailable is turned back by a cancel.
+    if (this.#isCancelled && this.#changer.transit !== null) await this.#turnBack().catch(() => {});
+    await this.#wait(this.#backoffMs * (0.5 + random()));
+  }
+
+  /** Ends early if the operation is cancelled, or stops. */
+  async #wait(ms: number): Promise<void> {
+    let cancel: CancelTimer | null = null;
+    await new Promise<void>((resolve) => {
+      this.#wake = resolve;
+      cancel = this.#options.clock.after(ms, resolve);
+    });
+    this.#wake = null;
+    (cancel as CancelTimer | null)?.();
+  }
+
+  async #end(state: OperationEnd['state']): Promise<void> {
+    const { clock, storeEnd } = this.#options;
+    // Only the node that runs it may say how it ended.
+    await this.#store();
+    this.#beat?.();
+    const { counters, samples, error } = this.#progress;
+    await storeEnd({ state, at: clock.now(), counters, samples, error });
+  }
+
+  /** Ends it with an error, once no element is on its way any more. */
+  async #fail(error: unknown): Promise<void> {
+    const { log, id } = this.#options;
+    if (!(error instanceof QuaysideError)) log.warn({ err: error, operation: id }, 'an operation failed');
+    this.#progress = {
+      ...this.#progress,
+      error: error instanceof QuaysideError ? error.message : 'The server failed.',
+    };
+    for (;;) {
+      try {
+        await this.#turnBack();
+        return await this.#end('failed');
+      } catch (failure) {
+        if (!isPassing(failure)) throw failure;
+        if (this.#isStopping) return this.#release();
+        await this.#backOff(failure);
+      }
+    }
+  }
+
+  async #turnBack(): Promise<void> {
+    await this.#changer.turnBack();
+    this.#progress = { ...this.#progress, pending: null };
+  }
+
+  async #release(): Promise<void> {
+    this.#progress = { ...this.#progress, node: null };
+    await this.#store().catch(() => {});
+  }
+
+  /** Writes how far it came. @throws Superseded, QuaysideError as `Definitions.put` */
+  #store(): Promise<void> {
+    const stored = this.#storing.catch(() => {}).then(() => this.#put());
+    this.#storing = stored;
+    return stored;
+  }
+
+  async #put(): Promise<void> {
+    const { definitions, id, node, clock } = this.#options;
+    if (this.#isSuperseded) throw new Superseded();
+    if (this.#version === undefined) {
+      const found = await definitions.get('operation-progress', id);
+      if (found !== null && toProgress(found.value).node !== node) this.#isSuperseded = true;
+      if (this.#isSuperseded) throw new Superseded();
+      this.#version = found?.version ?? null;
+    }
+    const expected = this.#version;
+    this.#version = undefined;
+    try {
+      this.#version = await definitions.put(
+        'operation-progress',
+        id,
+        progressValue(this.#progress),
+        expected,
+      );
+    } catch (error) {
+      if (!(error instanceof QuaysideError) || error.code !== 'definition-conflict') throw error;
+      this.#isSuperseded = true;
+      this.#wake?.();
+      throw new Superseded();
+    }
+    this.#isClaimed = true;
+    this.#storedAt = clock.monotonic();
+    this.#beatLater();
+  }
+
+  /** Says that this node is alive, while a page or a wait takes longer. */
+  #beatLater(): void {
+    this.#beat?.();
+    if (this.#isStopping) return;
+    this.#beat = this.#options.clock.after(BEAT_MS, () => {
+      this.#beat = null;
+      // A failure shows at the next step, which writes again.
+      this.#store().catch(() => this.#beatLater());
+    });
+  }
+}
+
+function isPassing(error: unknown): boolean {
+  return error instanceof QuaysideError && PASSING.has(error.code);
+}
+
+function sampleOf({
+  id,
+  state,
+  matureAt,
+  insertedAt,
+  tries,
+  reason,
+  bytes,
+  contentType,
+  headers,
+}: ScannedDelivery): ElementSample {
+  const shown: [string, string][] = [];
+  let left = MAX_SAMPLE_BYTES;
+  for (let at = 0; at + 1 < headers.length; at += 2) {
+    const [name = '', value = ''] = headers.slice(at, at + 2);
+    left -= name.length + value.length;
+    if (left >= 0) shown.push([name, textOfBytes(value) ?? value]);
+  }
+  return {
+    id,
+    state,
+    mature: new Date(matureAt).toISOString(),
+    insertedAt: new Date(insertedAt).toISOString(),
+    tries,
+    reason,
+    bytes,
+    contentType,
+    headers: Object.fromEntries(shown),
+  };
+}

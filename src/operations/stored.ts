@@ -1,0 +1,110 @@
+import type { JsonValue } from '../engine/definitions.ts';
+import type { DeliveryState, ElementId } from '../model/element.ts';
+import type { OperationRequest } from './request.ts';
+
+// What is stored of an operation: one definition for what it is and how it ended, which every node follows, and one for how
+// far it came, which only the node that runs it writes, with each page. That one is deleted at the end.
+
+export const OPERATION_STATES = ['running', 'done', 'cancelled', 'failed'] as const;
+export type OperationState = (typeof OPERATION_STATES)[number];
+
+/**
+ * The engine's clock is known to a few milliseconds. An operation is about what was inserted until so long after its start; what
+ * it stores in its own source comes later than that.
+ */
+export const BOUND_MS = 20;
+
+/** What an operation did so far. */
+export interface OperationCounters {
+  /** Elements that were looked at. */
+  readonly seen: number;
+  /** Those of them that it is about. */
+  readonly matched: number;
+  readonly changed: number;
+  /** Those that match and cannot be changed. */
+  readonly failed: number;
+}
+
+export const ZERO: OperationCounters = { seen: 0, matched: 0, changed: 0, failed: 0 };
+
+/** A matching element, without its body. */
+export interface ElementSample {
+  readonly id: ElementId;
+  readonly state: DeliveryState;
+  /** ISO 8601, as all moments here. */
+  readonly mature: string;
+  readonly insertedAt: string;
+  readonly tries: number;
+  readonly reason: string | null;
+  readonly bytes: number;
+  readonly contentType: string | null;
+  /** As far as they fit into 1 KiB. */
+  readonly headers: Readonly<Record<string, string>>;
+}
+
+/** An operation as its definition holds it. */
+export interface StoredOperation {
+  readonly request: OperationRequest;
+  /** The user who requested it. */
+  readonly by: string;
+  /** Whether that user may see no bodies of the source, and so no selector of theirs may. */
+  readonly hidesBodies: boolean;
+  /** ms since 1970, by the clock of the node that took the request. */
+  readonly startedAt: number;
+  /** The same by the engine's clock: only elements that were inserted until then are changed. */
+  readonly bound: number;
+  /** Elements in the states that it looks at, when it started. */
+  readonly estimate: number;
+  /** Somebody wants it to end. */
+  readonly isCancelled: boolean;
+  /** Null while it runs. */
+  readonly end: OperationEnd | null;
+}
+
+export interface OperationEnd {
+  readonly state: Exclude<OperationState, 'running'>;
+  readonly at: number;
+  readonly counters: OperationCounters;
+  readonly samples: readonly ElementSample[];
+  /** Why it failed, or why the last element could not be changed. */
+  readonly error: string | null;
+}
+
+/** Where the next page begins: which of the states that are looked at, one after the other, and the cursor of its search. */
+export interface PageCursor {
+  readonly part: number;
+  readonly after: string | null;
+}
+
+/** How far an operation came, and who runs it. */
+export interface OperationProgress {
+  /** The node; null: it stopped, and another may take over at once. */
+  readonly node: string | null;
+  readonly counters: OperationCounters;
+  readonly samples: readonly ElementSample[];
+  readonly error: string | null;
+  /** Null: every page was looked at. */
+  readonly cursor: PageCursor | null;
+  /** Elements that are being changed. */
+  readonly pending: readonly PendingElement[] | null;
+}
+
+/** With the end of its lease, which sets a reservation apart from a later one; null: it waits. */
+export type PendingElement = readonly [id: ElementId, until: number | null];
+
+export function operationValue(operation: StoredOperation): JsonValue {
+  return operation as unknown as JsonValue;
+}
+
+/** Only this service writes these definitions. */
+export function toOperation(value: JsonValue): StoredOperation {
+  return value as unknown as StoredOperation;
+}
+
+export function progressValue(progress: OperationProgress): JsonValue {
+  return progress as unknown as JsonValue;
+}
+
+export function toProgress(value: JsonValue): OperationProgress {
+  return value as unknown as OperationProgress;
+}

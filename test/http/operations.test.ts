@@ -1,0 +1,353 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import { setImmediate as turn } from 'node:timers/promises';
+import type { UserDefinition } from '../../src/access/account.ts';
+import type { OperationRecord } from '../../src/operations/record.ts';
+import { type Answer, jsonOf, type QueueClient } from '../support/http-client.ts';
+import { type Harness, sharedHarness } from './harness.ts';
+
+const json = { 'content-type': 'application/json' };
+
+function start(client: QueueClient, request: unknown): Promise<Answer> {
+  const body = typeof request === 'string' ? request : JSON.stringify(request);
+  return client.request('POST', '/operations', { body, headers: json });
+}
+
+/** How an operation ended. */
+async function ended(harness: Harness, client: QueueClient, location = ''): Promise<OperationRecord> {
+  for (;;) {
+    const record = jsonOf<OperationRecord>(await client.request('GET', location));
+    if (record.state !== 'running') return record;
+    await harness.passTime(1);
+    await turn();
+  }
+}
+
+const problemOf = (answer: Answer): unknown[] => {
+  const { code, parameter } = jsonOf<{ code: string; parameter?: string }>(answer);
+  return [answer.status, code, parameter];
+};
+
+describe('Bulk operations over HTTP', () => {
+  const harness = sharedHarness();
+
+  it('are started with 202 and a location, run to their end, and are listed until they are forgotten', async () => {
+    const client = harness().client();
+    for (let i = 0; i < 20; i += 1) await client.insert('N', 'from', String(i));
+    const source = { ns: 'N', queue: 'from' };
+    const answer = await start(client, { action: 'move', source, to: { ns: 'N', queue: 'to' }, limit: 15 });
+    const { location } = answer.headers;
+    assert.equal(answer.status, 202);
+    assert.match(location ?? '', /^\/operations\/[a-z0-9-]+$/);
+    const record = await ended(harness(), client, location);
+    assert.equal(`/operations/${record.id}`, location);
+    const { state, matched, changed, failed, by, limit, rate, to, error } = record;
+    assert.deepEqual(
+      { state, matched, changed, failed, by, limit, rate, to, error },
+      {
+        state: 'done',
+        matched: 15,
+        changed: 15,
+        failed: 0,
+        by: 'test1',
+        limit: 15,
+        rate: null,
+        to: { ns: 'N', queue: 'to' },
+        error: null,
+      },
+    );
+    assert.ok(Date.parse(record.startedAt) <= Date.parse(record.endedAt ?? ''));
+    assert.equal(jsonOf<{ size: number }>(await client.status('N', 'to')).size, 15);
+    const list = async (query: string): Promise<string[]> =>
+      jsonOf<OperationRecord[]>(await client.request('GET', `/operations${query}`)).map(({ id }) => id);
+    assert.deepEqual(await list('?ns=N&queue=from&state=done'), [record.id]);
+    assert.deepEqual(await list('?state=running'), []);
+    assert.deepEqual(await list('?ns=jobs'), []);
+    assert.deepEqual(await list('?queue=to'), []);
+  });
+
+  it('are logged when they start and when they end: who, what, how many', async () => {
+    const client = harness().client();
+    await client.insert('N', 'logged', 'a');
+    const { headers } = await start(client, { action: 'delete', source: { ns: 'N', queue: 'logged' } });
+    await ended(harness(), client, headers.location);
+    const lines = harness().log.filter(
+      ({ fields }) => fields.event === 'operation' && fields.queue === 'logged',
+    );
+    assert.deepEqual(
+      lines.map(({ fields: { action, user, ns, changed } }) => ({ action, user, ns, changed })),
+      [
+        { action: 'delete', user: 'test1', ns: 'N', changed: undefined },
+        { action: 'delete', user: 'test1', ns: 'N', changed: 1 },
+      ],
+    );
+  });
+
+  it('are cancelled with 204, again and again', async () => {
+    const client = harness().client();
+    for (let i = 0; i < 5; i += 1) await client.insert('N', 'slow', String(i));
+    const answer = await start(client, { action: 'delete', source: { ns: 'N', queue: 'slow' }, rate: 1 });
+    const location = answer.headers.location ?? '';
+    assert.equal((await client.request('DELETE', location)).status, 204);
+    assert.equal((await client.request('DELETE', location)).status, 204);
+    const record = await ended(harness(), client, location);
+    assert.equal(record.state, 'cancelled');
+    assert.equal(jsonOf<{ size: number }>(await client.status('N', 'slow')).size, 5 - record.changed);
+    assert.deepEqual(problemOf(await client.request('DELETE', '/operations/none')), [
+      404,
+      'operation-not-found',
+      'id',
+    ]);
+    assert.deepEqual(problemOf(await client.request('GET', '/operations/none')), [
+      404,
+      'operation-not-found',
+      'id',
+    ]);
+  });
+
+  it('are 16 at most on an engine at a time', async () => {
+    const client = harness().client();
+    for (let i = 0; i < 3; i += 1) await client.insert('N', 'many', String(i));
+    const request = {
+      action: 'delete',
+      source: { ns: 'N', queue: 'many' },
+      rate: 1,
+      where: { olderThan: 3600 },
+    };
+    const copies = { ...request, action: 'delay', delay: 5000, where: {} };
+    const answers = await Promise.all(Array.from({ length: 17 }, () => start(client, copies)));
+    const statuses = answers.map(({ status }) => status).sort();
+    assert.deepEqual([statuses.filter((one) => one === 202).length, statuses.at(-1)], [16, 503]);
+    for (const { headers } of answers) {
+      if (headers.location !== undefined) await client.request('DELETE', headers.location);
+    }
+  });
+
+  it('on many ids take a body of up to 128 KiB', async () => {
+    const client = harness().client();
+    const ids = Array.from({ length: 1000 }, (_, i) => `${'x'.repeat(60)}${i}`);
+    const source = { ns: 'N', queue: 'ids' };
+    const answer = await start(client, { action: 'delete', source, where: { ids } });
+    assert.equal(answer.status, 202);
+    assert.equal((await ended(harness(), client, answer.headers.location)).changed, 0);
+  });
+
+  const good = { action: 'move', source: { ns: 'N', queue: 'q' }, to: { ns: 'N', queue: 'r' } };
+  const count = { action: 'count', source: good.source };
+  const rows: readonly (readonly [string, unknown, unknown[]])[] = [
+    ['no object', [], [400, 'invalid-parameter', '']],
+    ['no JSON', '{', [400, 'invalid-body', undefined]],
+    ['an unknown action', { ...good, action: 'remove' }, [400, 'invalid-parameter', 'action']],
+    ['no action', { source: good.source }, [400, 'invalid-parameter', 'action']],
+    ['no source', { action: 'count' }, [400, 'invalid-parameter', 'source']],
+    ['a slip in a member', { ...good, dryrun: true }, [400, 'invalid-parameter', 'dryrun']],
+    ['a slip in where', { ...count, where: { selectr: '1' } }, [400, 'invalid-parameter', 'where.selectr']],
+    [
+      'a source without a queue',
+      { ...count, source: { ns: 'N' } },
+      [400, 'invalid-parameter', 'source.queue'],
+    ],
+    ['an empty name', { ...count, source: { ns: 'N', queue: '' } }, [400, 'invalid-name', 'source.queue']],
+    [
+      'an unknown namespace',
+      { ...count, source: { ns: 'X', queue: 'q' } },
+      [404, 'namespace-not-found', 'namespace'],
+    ],
+    [
+      'an unknown target',
+      { ...good, to: { ns: 'X', queue: 'q' } },
+      [404, 'namespace-not-found', 'namespace'],
+    ],
+    ['a move without a target', { action: 'move', source: good.source }, [400, 'invalid-parameter', 'to']],
+    ['a move to itself', { ...good, to: good.source }, [400, 'invalid-parameter', 'to']],
+    ['a target that means nothing', { ...good, action: 'delete' }, [400, 'invalid-parameter', 'to']],
+    ['a delay that means nothing', { ...count, delay: 5 }, [400, 'invalid-parameter', 'delay']],
+    ['a delay without a length', { ...count, action: 'delay' }, [400, 'invalid-parameter', 'delay']],
+    ['a negative delay', { ...count, action: 'delay', delay: -1 }, [400, 'invalid-parameter', 'delay']],
+    ['a set of nothing', { ...count, action: 'set', set: {} }, [400, 'invalid-parameter', 'set']],
+    ['a set without what', { ...count, action: 'set' }, [400, 'invalid-parameter', 'set']],
+    [
+      'a header that is the service’s',
+      { ...count, action: 'set', set: { headers: { 'x-dl-at': 'x' } } },
+      [400, 'invalid-parameter', 'set.headers["x-dl-at"]'],
+    ],
+    [
+      'a header that no answer can carry',
+      { ...count, action: 'set', set: { headers: { a: 'b\nc' } } },
+      [400, 'invalid-header', 'a'],
+    ],
+    [
+      'a fraction of a try',
+      { ...count, action: 'set', set: { tries: 1.5 } },
+      [400, 'invalid-parameter', 'set.tries'],
+    ],
+    ['a limit of 0', { ...good, limit: 0 }, [400, 'invalid-parameter', 'limit']],
+    ['a rate as text', { ...good, rate: '5' }, [400, 'invalid-parameter', 'rate']],
+    ['a dryRun of 1', { ...good, dryRun: 1 }, [400, 'invalid-parameter', 'dryRun']],
+    ['an unknown state', { ...count, where: { state: 'gone' } }, [400, 'invalid-parameter', 'where.state']],
+    [
+      'a move of reserved ones',
+      { ...good, where: { state: 'reserved' } },
+      [400, 'invalid-parameter', 'where.state'],
+    ],
+    [
+      'a release of ready ones',
+      { action: 'release', source: good.source, where: { state: 'ready' } },
+      [400, 'invalid-parameter', 'where.state'],
+    ],
+    ['no ids', { ...count, where: { ids: [] } }, [400, 'invalid-parameter', 'where.ids']],
+    [
+      '1001 ids',
+      { ...count, where: { ids: Array(1001).fill('a') } },
+      [400, 'invalid-parameter', 'where.ids'],
+    ],
+    [
+      'an id that is none',
+      { ...count, where: { ids: ['a', 5] } },
+      [400, 'invalid-parameter', 'where.ids[1]'],
+    ],
+    [
+      'a group of a plain queue',
+      { ...count, where: { group: 'G' } },
+      [400, 'invalid-parameter', 'where.group'],
+    ],
+    ['a negative age', { ...count, where: { olderThan: -1 } }, [400, 'invalid-parameter', 'where.olderThan']],
+    [
+      'a selector that does not parse',
+      { ...count, where: { selector: 'a b' } },
+      [400, 'invalid-body', 'where.selector'],
+    ],
+    [
+      'a selector of 17,000 characters',
+      { ...count, where: { selector: 'x'.repeat(17_000) } },
+      [400, 'invalid-parameter', 'where.selector'],
+    ],
+    ['a body of 200 KiB', ' '.repeat(200_000), [413, 'body-too-large', undefined]],
+  ];
+  for (const [what, body, expected] of rows) {
+    it(`${what} is rejected, and nothing is started`, async () => {
+      const client = harness().client();
+      const before = jsonOf<unknown[]>(await client.request('GET', '/operations')).length;
+      assert.deepEqual(problemOf(await start(client, body)), expected);
+      assert.equal(jsonOf<unknown[]>(await client.request('GET', '/operations')).length, before);
+    });
+  }
+});
+
+describe('A purge', () => {
+  const harness = sharedHarness();
+
+  it('removes what waits, all, or one state, and says how many; its line names them, too', async () => {
+    const client = harness().client();
+    const fill = async (): Promise<void> => {
+      for (let i = 0; i < 3; i += 1) await client.insert('N', 'full', 'a');
+      await client.insert('N', 'full', 'late', { delay: 60 });
+      await client.reserve('N', 'full');
+    };
+    const purge = async (query = ''): Promise<unknown> =>
+      jsonOf(await client.request('DELETE', `/q/N/full/elements${query}`));
+    await fill();
+    assert.deepEqual(await purge('?state=scheduled'), { removed: 1 });
+    assert.deepEqual(await purge(), { removed: 2 });
+    assert.deepEqual(await purge(), { removed: 0 });
+    await fill();
+    assert.deepEqual(await purge('?state=all'), { removed: 5 });
+    const line = harness().log.findLast(({ fields }) => fields.action === 'purge');
+    assert.deepEqual(
+      [line?.fields.user, line?.fields.queue, line?.fields.removed, line?.fields.states],
+      ['test1', 'full', 5, ['ready', 'scheduled', 'reserved']],
+    );
+  });
+
+  it('counts an element of a stream once for each group, and makes no queue', async () => {
+    const client = harness().client();
+    await client.insert('events', 's', 'a', { groups: 'g1,g2' });
+    assert.deepEqual(jsonOf(await client.request('DELETE', '/q/events/s/elements')), { removed: 2 });
+    assert.deepEqual(jsonOf(await client.request('DELETE', '/q/N/never/elements')), { removed: 0 });
+    assert.ok(!('never' in jsonOf<object>(await client.queues('N'))));
+  });
+});
+
+describe('The rights of bulk operations', () => {
+  const users: UserDefinition[] = [
+    { name: 'all', password: 'pw', rights: null },
+    { name: 'manager', password: 'pw', rights: { N: ['manage'] } },
+    { name: 'mover', password: 'pw', rights: { N: ['manage', 'write', 'browse'] } },
+    { name: 'masked', password: 'pw', rights: { N: ['manage', 'browse'] }, maskBodies: true },
+    { name: 'reader', password: 'pw', rights: { N: ['read', 'write'] } },
+    { name: 'stranger', password: 'pw', rights: { jobs: ['manage', 'write'] } },
+  ];
+  const harness = sharedHarness({ users });
+  const source = { ns: 'N', queue: 'q' };
+  const move = { action: 'move', source, to: { ns: 'N', queue: 'r' } };
+  const hidden = { action: 'move', source, to: { ns: 'hidden', queue: 'r' } };
+  const selecting = { action: 'count', source, where: { selector: 'true' } };
+  const reading = { action: 'count', source, where: { selector: 'env => env.msg.payload === "a"' } };
+
+  const rows: readonly (readonly [string, string, object, number])[] = [
+    ['manager', 'a count', { action: 'count', source }, 202],
+    ['manager', 'a delete', { action: 'delete', source }, 202],
+    ['manager', 'a release', { action: 'release', source }, 202],
+    ['manager', 'a move', move, 403],
+    ['manager', 'a redrive', { action: 'redrive', source }, 403],
+    ['manager', 'a set', { action: 'set', source, set: { tries: 0 } }, 403],
+    ['manager', 'a selector', selecting, 403],
+    ['manager', 'a dry run', { action: 'delete', source, dryRun: true }, 403],
+    ['mover', 'a move', move, 202],
+    ['mover', 'a move to a namespace that it may not see', hidden, 404],
+    ['mover', 'a selector that reads bodies', reading, 202],
+    ['masked', 'a selector', selecting, 202],
+    ['reader', 'a count', { action: 'count', source }, 403],
+    ['reader', 'a move', move, 403],
+    ['stranger', 'a count', { action: 'count', source }, 404],
+    ['stranger', 'a count of what is not there', { action: 'count', source: { ns: 'X', queue: 'q' } }, 404],
+  ];
+  for (const [user, what, request, status] of rows) {
+    it(`${user}: ${what}: ${status}`, async () => {
+      assert.equal((await start(harness().client(`${user}:pw`), request)).status, status);
+    });
+  }
+
+  it('a selector that reads bodies fails for a user who may not see them', async () => {
+    await harness().client('all:pw').insert('N', 'q', 'a');
+    const client = harness().client('masked:pw');
+    const { headers } = await start(client, reading);
+    const record = await ended(harness(), client, headers.location);
+    assert.deepEqual([record.state, record.matched], ['failed', 0]);
+    assert.match(record.error ?? '', /env\.msg\.payload/);
+  });
+
+  it('an operation is hidden from who may not see its source, and forbidden without manage; its target may be hidden', async () => {
+    const all = harness().client('all:pw');
+    const location = (await start(all, hidden)).headers.location ?? '';
+    await ended(harness(), all, location);
+    const seen = async (user: string, method = 'GET'): Promise<Answer> =>
+      harness().client(`${user}:pw`).request(method, location);
+    for (const method of ['GET', 'DELETE']) {
+      assert.deepEqual(problemOf(await seen('stranger', method)), [404, 'operation-not-found', 'id']);
+      assert.deepEqual(problemOf(await seen('reader', method)), [403, 'forbidden', undefined]);
+    }
+    assert.equal(jsonOf<OperationRecord>(await seen('manager')).to, null);
+    assert.deepEqual(jsonOf<OperationRecord>(await seen('all')).to, hidden.to);
+    for (const [user, shows] of [
+      ['stranger', false],
+      ['reader', false],
+      ['manager', true],
+    ] as const) {
+      const answer = await harness().client(`${user}:pw`).request('GET', '/operations');
+      assert.equal(jsonOf<unknown[]>(answer).length > 0, shows, user);
+    }
+  });
+
+  it('samples are shown to those who may browse', async () => {
+    const all = harness().client('all:pw');
+    await all.insert('N', 'q', 'a');
+    const { headers } = await start(all, { action: 'count', source });
+    const shown = await ended(harness(), all, headers.location);
+    assert.ok(shown.samples.length > 0);
+    const answer = await harness()
+      .client('manager:pw')
+      .request('GET', headers.location ?? '');
+    assert.deepEqual(jsonOf<OperationRecord>(answer).samples, []);
+  });
+});

@@ -1,0 +1,263 @@
+import assert from 'node:assert/strict';
+import { after, before, describe, it } from 'node:test';
+import { setImmediate as turn } from 'node:timers/promises';
+import { ENGINES, type TestEngine } from '../engines.ts';
+import { patientSandbox } from '../sandbox/elements.ts';
+import { plain } from '../support/broker.ts';
+import { OPERATOR, OperationNode } from './node.ts';
+
+const HOUR_MS = 3_600_000;
+
+for (const engine of ENGINES) {
+  describe(`Bulk operations on ${engine.name}`, () => {
+    let opened: TestEngine;
+    let node: OperationNode;
+    const sandbox = patientSandbox();
+    let queues = 0;
+    const queue = (): string => `q${++queues}`;
+    const namespaces = [
+      plain('N'),
+      plain('other'),
+      plain('jobs', { deadLetter: { maxTries: 2, queue: 'dead' } }),
+      plain('stream', { groups: ['g1', 'g2'] }),
+    ];
+
+    before(async () => {
+      opened = await engine.open({ namespaces });
+      const all = namespaces.map((policy) => ({ policy, engine: opened.engine }));
+      node = await new OperationNode(all, opened.clock, sandbox).start();
+    });
+    after(async () => {
+      await node.stop();
+      await sandbox.stop();
+      await opened.close();
+    });
+
+    it('count counts what matches, of all states, and changes nothing', async () => {
+      const q = queue();
+      await node.insertMany('N', q, 5);
+      await node.insert('N', q, { delayMs: HOUR_MS });
+      await node.reserve('N', q, 2);
+      const all = await node.run({ action: 'count', source: { ns: 'N', queue: q } }, opened);
+      assert.deepEqual([all.state, all.seen, all.matched, all.changed, all.estimate], ['done', 6, 6, 0, 6]);
+      const where = { state: 'reserved' };
+      const reserved = await node.run({ action: 'count', source: { ns: 'N', queue: q }, where }, opened);
+      assert.equal(reserved.matched, 2);
+      assert.equal((await node.elements('N', q)).length, 6);
+    });
+
+    it('delete removes what waits, over many pages, and leaves what is reserved', async () => {
+      const q = queue();
+      await node.insertMany('N', q, 700);
+      await node.insert('N', q, { delayMs: HOUR_MS });
+      const held = await node.reserve('N', q, 3);
+      const done = await node.run({ action: 'delete', source: { ns: 'N', queue: q } }, opened);
+      assert.deepEqual([done.state, done.matched, done.changed, done.failed], ['done', 698, 698, 0]);
+      const left = await node.elements('N', q);
+      assert.deepEqual(left.map(({ id }) => id).sort(), held.map(({ id }) => id).sort());
+    });
+
+    it('move keeps content, tries, maturity and order, and wakes who waits at the target', async () => {
+      const [from, to] = [queue(), queue()];
+      await node.insertMany('N', from, 300);
+      const waiting = new Promise<string>((resolve, reject) => {
+        const request = { group: null, leaseMs: null, timeoutMs: null, tid: null, owner: null };
+        const sink = {
+          deliver: ({ body }: { body: Uint8Array }) => resolve(Buffer.from(body).toString()),
+          end: reject,
+        };
+        node.broker.namespace('other').queue(to).get(request, sink);
+      });
+      const request = { action: 'move', source: { ns: 'N', queue: from }, to: { ns: 'other', queue: to } };
+      const done = await node.run(request, opened);
+      assert.deepEqual([done.state, done.changed, done.error], ['done', 300, null]);
+      const first = await waiting;
+      const rest = await node.bodies('other', to);
+      assert.deepEqual(
+        [first, ...rest],
+        Array.from({ length: 300 }, (_, i) => String(i)),
+      );
+      assert.deepEqual(await node.bodies('N', from), []);
+      const status = await node.broker.namespace('other').queue(to).status(null);
+      assert.equal(status.stats.put, 300);
+    });
+
+    it('copy stores copies and leaves the originals', async () => {
+      const [from, to] = [queue(), queue()];
+      const expiresAt = opened.now() + 10 * HOUR_MS;
+      await node.insertMany('N', from, 20);
+      await node.insert('N', from, {
+        body: 'late',
+        delayMs: HOUR_MS,
+        tries: 3,
+        headers: ['a', 'b'],
+        expiresAt,
+      });
+      const request = { action: 'copy', source: { ns: 'N', queue: from }, to: { ns: 'other', queue: to } };
+      const done = await node.run(request, opened);
+      assert.deepEqual([done.state, done.changed], ['done', 21]);
+      assert.equal((await node.elements('N', from)).length, 21);
+      const copies = await node.elements('other', to);
+      assert.equal(copies.length, 21);
+      const late = copies.find(({ state }) => state === 'scheduled');
+      assert.deepEqual(
+        [late?.tries, [...(late?.headers ?? [])], late?.expiresAt],
+        [3, ['a', 'b'], expiresAt],
+      );
+    });
+
+    it('redrive returns dead letters to their queues, with tries 0 and without the headers of a dead letter', async () => {
+      const [a, b] = [queue(), queue()];
+      for (const q of [a, b]) {
+        await node.insert('jobs', q, { body: q, headers: ['own', '1'] });
+        for (let tries = 0; tries < 2; tries += 1) {
+          const [held] = await node.reserve('jobs', q, 1);
+          const action = { kind: 'release', delayMs: 0, countTry: true, reason: 'broken' } as const;
+          const item = node.broker
+            .namespace('jobs')
+            .queue(q)
+            .item({ id: held?.id ?? '', group: null, token: held?.lease?.token ?? null }, action);
+          await node.broker.namespace('jobs').queue(q).settleAll([item]);
+        }
+      }
+      await node.insert('jobs', 'dead', 'no dead letter');
+      const done = await node.run({ action: 'redrive', source: { ns: 'jobs', queue: 'dead' } }, opened);
+      assert.deepEqual([done.state, done.matched, done.changed, done.failed], ['done', 3, 2, 1]);
+      assert.match(done.error ?? '', /no header x-dl-from-queue/);
+      for (const q of [a, b]) {
+        const [back] = await node.elements('jobs', q);
+        assert.equal(Buffer.from(back?.body ?? []).toString(), q);
+        assert.deepEqual([back?.tries, back?.headers[0], back?.headers[2]], [0, 'own', 'x-ks-origin-id']);
+        assert.equal(back?.headers.length, 4);
+      }
+      assert.deepEqual(await node.bodies('jobs', 'dead'), ['no dead letter']);
+    });
+
+    it('release ends leases, counts no try, and touches nothing else', async () => {
+      const q = queue();
+      await node.insertMany('N', q, 6);
+      const held = await node.reserve('N', q, 4);
+      const where = { ids: held.slice(0, 3).map(({ id }) => id) };
+      const done = await node.run({ action: 'release', source: { ns: 'N', queue: q }, where }, opened);
+      assert.deepEqual([done.state, done.changed], ['done', 3]);
+      assert.deepEqual(await node.bodies('N', q, ['ready']), ['0', '1', '2', '4', '5']);
+      const [first] = await node.elements('N', q);
+      assert.equal(first?.tries, 0);
+      const all = await node.run({ action: 'release', source: { ns: 'N', queue: q } }, opened);
+      assert.equal(all.changed, 1);
+    });
+
+    it('delay gives all one maturity, and 0 makes scheduled elements ready', async () => {
+      const q = queue();
+      await node.insertMany('N', q, 40);
+      await node.insert('N', q, { delayMs: 2 * HOUR_MS });
+      const source = { ns: 'N', queue: q };
+      const later = await node.run({ action: 'delay', source, delay: HOUR_MS }, opened);
+      assert.deepEqual([later.state, later.changed], ['done', 41]);
+      const moments = (await node.elements('N', q, ['scheduled'])).map(({ matureAt }) => matureAt);
+      assert.equal(moments.length, 41);
+      assert.equal(new Set(moments).size, 1);
+      const now = await node.run({ action: 'delay', source, delay: 0 }, opened);
+      assert.equal(now.changed, 41);
+      assert.equal((await node.elements('N', q, ['ready'])).length, 41);
+    });
+
+    it('set changes headers and tries of each element once, and ends although its results are in the same queue', async () => {
+      const q = queue();
+      await node.insert(
+        'N',
+        q,
+        ...Array.from({ length: 300 }, (_, i) => ({ body: String(i), headers: ['gone', 'x'] })),
+      );
+      const set = { headers: { colour: 'red', gone: null }, tries: 5 };
+      const done = await node.run({ action: 'set', source: { ns: 'N', queue: q }, set }, opened);
+      assert.deepEqual([done.state, done.changed, done.failed], ['done', 300, 0]);
+      const found = await node.elements('N', q);
+      assert.deepEqual(
+        found.map(({ body }) => Number(Buffer.from(body))),
+        [...Array(300).keys()],
+      );
+      assert.ok(found.every(({ headers, tries }) => headers.join() === 'colour,red' && tries === 5));
+    });
+
+    it('a selector, an age and ids choose elements; a limit ends it', async () => {
+      const q = queue();
+      const source = { ns: 'N', queue: q };
+      const headers = (i: number): string[] => ['n', String(i)];
+      const ids = await node.insert(
+        'N',
+        q,
+        ...Array.from({ length: 30 }, (_, i) => ({ headers: headers(i) })),
+      );
+      const even = { selector: 'env => env.msg.hdrs.n % 2 === 0' };
+      assert.equal((await node.run({ action: 'delete', source, where: even }, opened)).changed, 15);
+      const limited = await node.run({ action: 'delete', source, limit: 5 }, opened);
+      assert.deepEqual([limited.state, limited.changed], ['done', 5]);
+      const one = await node.run({ action: 'delete', source, where: { ids: [ids[0], ids[29]] } }, opened);
+      assert.deepEqual([one.changed, one.estimate], [1, 2]);
+      const young = await node.run({ action: 'delete', source, where: { olderThan: 3600 } }, opened);
+      assert.equal(young.changed, 0);
+      assert.equal((await node.elements('N', q)).length, 9);
+    });
+
+    it('a dry run shows ten samples and counts, and changes nothing', async () => {
+      const [q, to] = [queue(), queue()];
+      await node.insert('N', q, ...Array.from({ length: 25 }, () => ({ headers: ['a', 'é'] })));
+      const request = {
+        action: 'move',
+        source: { ns: 'N', queue: q },
+        to: { ns: 'N', queue: to },
+        dryRun: true,
+      };
+      const done = await node.run(request, opened);
+      assert.deepEqual([done.matched, done.changed, done.samples.length], [25, 0, 10]);
+      assert.equal(done.samples[0]?.bytes, 4);
+      assert.equal((await node.elements('N', q)).length, 25);
+    });
+
+    it('what arrives after its start is left alone', async () => {
+      const q = queue();
+      await node.insertMany('N', q, 50);
+      const id = await node.create({ action: 'delete', source: { ns: 'N', queue: q }, rate: 25 });
+      await opened.passTime(500);
+      await node.insert('N', q, 'new');
+      assert.equal((await node.ended(id, opened)).changed, 50);
+      assert.deepEqual(await node.bodies('N', q), ['new']);
+    });
+
+    it('a rate is kept, and a cancel ends it with what was changed until then', async () => {
+      const q = queue();
+      await node.insertMany('N', q, 100);
+      const started = opened.clock.monotonic();
+      const id = await node.create({ action: 'delete', source: { ns: 'N', queue: q }, rate: 10 });
+      while ((await node.get(id)).changed < 10) await turn();
+      while ((await node.get(id)).changed < 20) {
+        await opened.passTime(100);
+        await turn();
+      }
+      assert.ok(opened.clock.monotonic() - started >= 1000, 'the second ten came a second later');
+      const cancelling = node.operations.cancel(id, OPERATOR);
+      assert.equal(await cancelling, true);
+      const record = await node.get(id);
+      assert.equal(record.state, 'cancelled');
+      assert.equal((await node.elements('N', q)).length, 100 - record.changed);
+    });
+
+    it('one group of a stream is changed, and the others keep the element', async () => {
+      const [q, to] = [queue(), queue()];
+      await node.insertMany('stream', q, 5);
+      const source = { ns: 'stream', queue: q };
+      const where = { group: 'g1' };
+      const moved = await node.run(
+        { action: 'move', source, where, to: { ns: 'stream', queue: to }, limit: 2 },
+        opened,
+      );
+      assert.equal(moved.changed, 2);
+      assert.deepEqual(await node.bodies('stream', to, undefined, 'g1'), ['0', '1']);
+      assert.deepEqual(await node.bodies('stream', to, undefined, 'g2'), []);
+      assert.equal((await node.elements('stream', q, undefined, 'g2')).length, 5);
+      assert.equal((await node.run({ action: 'delete', source, where }, opened)).changed, 3);
+      assert.equal((await node.elements('stream', q, undefined, 'g1')).length, 0);
+    });
+  });
+}
