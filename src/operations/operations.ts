@@ -429,11 +429,12 @@ export class BulkOperations implements Service {
       ended = stored.end === null ? { ...stored, end } : null;
       return ended;
     });
+    if (ended !== null) {
+      const { state, counters, error } = end;
+      const fields = { event: 'operation', ...logged(id, ended), state, ...counters, error };
+      this.#options.log.info(fields, 'a bulk operation ended');
+    }
     await definitions.delete('operation-progress', id, 'any');
-    if (ended === null) return;
-    const { state, counters, error } = end;
-    const fields = { event: 'operation', ...logged(id, ended), state, ...counters, error };
-    this.#options.log.info(fields, 'a bulk operation ended');
     await this.#forgetOld(definitions).catch(() => {});
   }
 
