@@ -36,6 +36,8 @@ interface SharedTake {
   readonly leaseMs: number | null;
   /** The user to whom its reservations belong; null for pops. */
   readonly owner: string | null;
+  /** Of the consumers that its reservations are for; null for pops. By place if they differ. */
+  tids: string | null | (string | null)[];
   readonly consumers: Consumer[];
   /** Of its only consumer; null if it may have several. */
   readonly maxBytes: number | null;
@@ -235,6 +237,7 @@ export class WaitQueue {
         count: take.count,
         leaseMs: take.leaseMs,
         owner: take.owner,
+        tids: take.tids,
         ...(take.maxBytes !== null && { maxBytes: take.maxBytes }),
       }),
     );
@@ -278,9 +281,12 @@ export class WaitQueue {
       if (take === undefined || !isShared) {
         const { leaseMs, owner } = consumer.request;
         const { maxBytes } = consumer;
-        take = { leaseMs, owner: leaseMs === null ? null : owner, consumers: [], count: 0, maxBytes };
+        const tids = leaseMs === null ? null : consumer.request.tid;
+        const of = leaseMs === null ? null : owner;
+        take = { leaseMs, owner: of, tids, consumers: [], count: 0, maxBytes };
         takes.push(take);
       }
+      if (take.leaseMs !== null) noteTid(take, consumer);
       this.#waiting.remove(consumer);
       consumer.state = 'taking';
       take.consumers.push(consumer);
@@ -332,6 +338,10 @@ export class WaitQueue {
 
   /** Passes what a take returned to its consumers in order, skipping those that are gone. */
   #serve(take: SharedTake, deliveries: readonly Delivery[]): void {
+    if (Array.isArray(take.tids)) {
+      this.#serveByPlace(take, deliveries);
+      return;
+    }
     let served = 0;
     for (const consumer of take.consumers) {
       if (served === deliveries.length) return;
@@ -340,10 +350,25 @@ export class WaitQueue {
     while (served < deliveries.length) {
       const { first } = this.#waiting;
       if (first === null || !fits(first, take)) break;
+      if (take.leaseMs !== null && first.request.tid !== take.tids) break;
       this.#waiting.remove(first);
       served += this.#deliver(first, deliveries, served);
     }
     if (served < deliveries.length) this.#queue.returnUncounted(deliveries.slice(served));
+  }
+
+  /** Each reservation was made in the name of one consumer. What is for one that is gone is returned. */
+  #serveByPlace({ consumers }: SharedTake, deliveries: readonly Delivery[]): void {
+    const unserved: Delivery[] = [];
+    let from = 0;
+    for (const consumer of consumers) {
+      if (from >= deliveries.length) break;
+      const to = from + consumer.count;
+      if (consumer.state === 'taking') this.#deliver(consumer, deliveries, from);
+      else unserved.push(...deliveries.slice(from, to));
+      from = to;
+    }
+    if (unserved.length > 0) this.#queue.returnUncounted(unserved);
   }
 
   /** Passes on what a consumer requested, as far as there is; returns how many that were. */
@@ -534,6 +559,15 @@ class ConsumerList {
  */
 function fits({ request, maxBytes }: Consumer, { leaseMs, owner }: SharedTake): boolean {
   return maxBytes === null && request.leaseMs === leaseMs && (leaseMs === null || request.owner === owner);
+}
+
+/** A consumer joins a shared take: its reservations are kept in its name. */
+function noteTid(take: SharedTake, { request: { tid }, count }: Consumer): void {
+  if (!Array.isArray(take.tids)) {
+    if (take.tids === tid) return;
+    take.tids = new Array<string | null>(take.count).fill(take.tids);
+  }
+  for (let i = 0; i < count; i += 1) take.tids.push(tid);
 }
 
 function earlier(a: number | null, b: number | null): number | null {

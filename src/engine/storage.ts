@@ -1,5 +1,6 @@
 import type { Delivery, DeliveryState, ElementId, GroupName, NewElement } from '../model/element.ts';
 import type { QueueKey } from '../model/names.ts';
+import type { Holder, Tids } from '../model/owner.ts';
 import type { ReadySignal, Signaller } from './signaller.ts';
 
 /**
@@ -180,6 +181,8 @@ export interface TakeOptions {
   readonly leaseMs: number | null;
   /** The user to whom the reservations belong; not given: nobody. */
   readonly owner?: string | null;
+  /** The tids of the consumers that the reservations are for; not given: none. See `ScannedDelivery.holder`. */
+  readonly tids?: Tids;
   /**
    * No element beyond the first is taken with which the bodies would come to more, 1 to `LIMITS.takeBytes`; an engine may
    * count headers as well. Not given: an engine stops at about `LIMITS.takeBytes`, which takes that share a round trip may share.
@@ -346,6 +349,8 @@ export interface ScannedDelivery extends Delivery {
   readonly reason: string | null;
   /** The length of the body. */
   readonly bytes: number;
+  /** Who holds the reservation, and since when, ms since 1970; null if it is not reserved. Extending changes nothing. */
+  readonly holder: (Holder & { readonly since: number }) | null;
   /** For `ScanOptions.after`: a page that begins behind this delivery. Null if it was asked for by id. */
   readonly cursor: string | null;
 }

@@ -20,3 +20,38 @@ export function ownerNumber(user: string | null | undefined): number {
   }
   return number;
 }
+
+/** Who holds a reservation. */
+export interface Holder {
+  /** Null: the user is not known, or the node itself holds it, as an exchange. */
+  readonly user: string | null;
+  /** The tid of the consumer that it was made for; null if that gave none. */
+  readonly tid: string | null;
+}
+
+/** The tids of what is reserved together: one for all, or one by place. */
+export type Tids = string | null | readonly (string | null)[];
+
+/**
+ * How an engine keeps the holders of reservations that are made together: one text for all, or one by place. Empty texts
+ * stand for nobody.
+ */
+export function holderTexts(
+  user: string | null | undefined,
+  tids: Tids | undefined,
+): string | readonly string[] {
+  if (tids === undefined || tids === null || typeof tids === 'string') return holderText(user, tids);
+  return tids.map((tid) => holderText(user, tid));
+}
+
+// Tids have no control characters, so the last line feed separates the two.
+function holderText(user: string | null | undefined, tid: string | null | undefined): string {
+  if (tid == null) return user == null ? '' : `${user}\n`;
+  return `${user ?? ''}\n${tid}`;
+}
+
+export function readHolder(text: string | null): Holder {
+  const at = text?.lastIndexOf('\n') ?? -1;
+  if (text === null || at < 0) return { user: null, tid: null };
+  return { user: text.slice(0, at) || null, tid: text.slice(at + 1) || null };
+}

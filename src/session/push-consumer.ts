@@ -26,6 +26,8 @@ export interface ConsumerOptions {
 
 /** The session that a consumer belongs to. */
 export interface ConsumerSession {
+  /** Its name in the log, which clients know, too. */
+  readonly id: string;
   readonly clock: Clock;
   readonly counts: SessionCounts;
   readonly work: PendingWork;
@@ -95,7 +97,8 @@ export abstract class PushConsumer<Key = unknown> implements Sink {
     this.queue = queue;
     this.leaseMs = isPop ? null : (leaseMs ?? namespace.leaseMs);
     this.#group = group;
-    this.#tid = namespace.makeTid();
+    // It begins with the session's name: listings of consumers and of reserved elements show whose it is.
+    this.#tid = `${session.id}.${namespace.makeTid()}`;
     this.#leases =
       this.leaseMs === null || leaseMs !== null
         ? null

@@ -33,6 +33,8 @@ export class WaitQueueNode {
   readonly undone: string[] = [];
   readonly sinkErrors: unknown[] = [];
   takes = 0;
+  /** Of the last take. */
+  lastTids: TakeOptions['tids'];
   readonly #scheduler: Scheduler | null;
   readonly #taken = new Map<string, number>();
   #inserted = 0;
@@ -98,7 +100,7 @@ export class WaitQueueNode {
     this.#store(this.clock.now());
   }
 
-  join(options: { leaseMs?: number; timeoutMs?: number; count?: number } = {}): Waiter {
+  join(options: WaiterOptions = {}): Waiter {
     return new Waiter(this.queue, options);
   }
 
@@ -136,8 +138,9 @@ export class WaitQueueNode {
     this.#add(id, this.#taken.get(id) ?? this.clock.now());
   }
 
-  #take({ count, leaseMs }: TakeOptions): Promise<TakeResult> {
+  #take({ count, leaseMs, tids }: TakeOptions): Promise<TakeResult> {
     this.takes += 1;
+    this.lastTids = tids;
     const { failure } = this;
     if (failure !== null) return new Promise((_, reject) => this.#pending.push(() => reject(failure)));
     const result = this.#deliver(count, leaseMs);
@@ -167,6 +170,13 @@ export class WaitQueueNode {
   }
 }
 
+interface WaiterOptions {
+  readonly leaseMs?: number;
+  readonly timeoutMs?: number;
+  readonly count?: number;
+  readonly tid?: string;
+}
+
 /** A consumer that remembers how it was answered. */
 export class Waiter {
   readonly consumer: Consumer;
@@ -177,12 +187,12 @@ export class Waiter {
   failure: Error | null = null;
   readonly #queue: Queue;
 
-  constructor(queue: Queue, options: { leaseMs?: number; timeoutMs?: number; count?: number }) {
-    const { leaseMs = null, timeoutMs = null, count = 1 } = options;
+  constructor(queue: Queue, options: WaiterOptions) {
+    const { leaseMs = null, timeoutMs = null, count = 1, tid = null } = options;
     this.#queue = queue;
     this.count = count;
     this.consumer = queue.get(
-      { group: null, leaseMs, timeoutMs, count, tid: null, owner: null },
+      { group: null, leaseMs, timeoutMs, count, tid, owner: null },
       {
         deliver: (delivery, more) => {
           if (this.failure !== null) throw this.failure;

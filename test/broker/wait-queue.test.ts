@@ -173,6 +173,39 @@ describe('a wait queue', () => {
     );
   });
 
+  it('reserves for consumers with different tids in one take, each in its own name', async () => {
+    const node = new WaitQueueNode();
+    const waiters = [{ tid: 'a' }, {}, { tid: 'b', count: 2 }].map((options) =>
+      node.join({ leaseMs: 1000, ...options }),
+    );
+    await node.settle();
+    node.takes = 0;
+    node.setPaused(true);
+    const ids = [node.insert(), node.insert(), node.insert(), node.insert()];
+    node.setPaused(false);
+    await node.settle();
+    assert.equal(node.takes, 1);
+    assert.deepEqual(node.lastTids, ['a', null, 'b', 'b']);
+    assert.deepEqual(
+      waiters.map(({ got }) => got),
+      [[ids[0]], [ids[1]], [ids[2], ids[3]]],
+    );
+  });
+
+  it('gives what was reserved in the name of a consumer that left to no other, but returns it', async () => {
+    const node = new WaitQueueNode();
+    const [gone, other] = [node.join({ leaseMs: 1000, tid: 'a' }), node.join({ leaseMs: 1000, tid: 'b' })];
+    await node.settle();
+    node.setPaused(true);
+    const [first, second] = [node.insert(), node.insert()];
+    node.setPaused(false);
+    gone.leave();
+    const late = node.join({ leaseMs: 1000, tid: 'c' });
+    await node.settle();
+    assert.deepEqual([gone.got, other.got, late.got], [[], [second], [first]]);
+    assert.deepEqual(node.undone, [first]);
+  });
+
   it('does not pass a popped element to a consumer that wanted to reserve', async () => {
     const node = new WaitQueueNode();
     node.insert();

@@ -57,6 +57,9 @@ export function elementFor(
 /** Users to whom reservations belong, and who settle; null: the service itself. */
 export const owners = fc.constantFrom(null, 'ann', 'ben');
 
+/** The tids of consumers that take together; null: none of them gave one. */
+export const tids = fc.option(fc.array(fc.constantFrom(null, 'w1', 'w2'), { minLength: 4, maxLength: 4 }));
+
 /** How a call names a delivery: mostly as it should, sometimes wrong in one way. */
 export const refSpecs = fc.record({
   back: fc.nat({ max: 7 }),

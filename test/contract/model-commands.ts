@@ -15,6 +15,7 @@ import {
   queues,
   refSpecs,
   resolve,
+  tids,
 } from './model-arbitraries.ts';
 import { checkDeliveries, passTime } from './model-check.ts';
 import { crashes } from './model-crash.ts';
@@ -41,13 +42,14 @@ const inserts = fc.tuple(queues, fc.array(contents, { minLength: 1, maxLength: 3
 const leases = fc.option(lengths, { freq: 2 });
 
 const takes = fc
-  .tuple(queues, fc.constantFrom(...STREAM_GROUPS), fc.integer({ min: 1, max: 4 }), leases, owners)
-  .map(([queue, named, count, leaseMs, owner]) => {
+  .tuple(queues, fc.constantFrom(...STREAM_GROUPS), fc.integer({ min: 1, max: 4 }), leases, owners, tids)
+  .map(([queue, named, count, leaseMs, owner, of]) => {
     const group = queue.ns === 'stream' ? named : '';
-    const name = `take(${queue.ns}/${queue.name}, "${group}", ${count}, ${leaseMs}, ${owner})`;
+    const name = `take(${queue.ns}/${queue.name}, "${group}", ${count}, ${leaseMs}, ${owner}, ${of})`;
     return command(name, async ({ current }, world) => {
-      const taken = await world.opened.engine.storage.take(queue, { group, count, leaseMs, owner });
-      const expected = current.take(queue, group, count, leaseMs, owner);
+      const options = { group, count, leaseMs, owner, tids: of };
+      const taken = await world.opened.engine.storage.take(queue, options);
+      const expected = current.take(queue, group, count, leaseMs, owner, null, of);
       learnTaken(queue, taken.deliveries, expected, world);
       const due = expected.length < count ? current.nextDueAt(queue, group) : null;
       assert.equal(taken.nextDueAt, due, 'the next maturity, where too few were there');
@@ -283,6 +285,26 @@ const reasonScans = fc.tuple(queues, fc.constantFrom(...STREAM_GROUPS)).map(([qu
   });
 });
 
+/** Who holds what is reserved; leases that ran out may or may not have been expired yet. */
+const holderScans = fc.tuple(queues, fc.constantFrom(...STREAM_GROUPS)).map(([queue, named]) => {
+  const group = queue.ns === 'stream' ? named : '';
+  return command(`holders(${queue.ns}/${queue.name}, "${group}")`, async ({ current }, world) => {
+    const options = { group, states: ['reserved'], after: null, limit: 1000, bodies: false } as const;
+    const { deliveries } = await world.opened.engine.storage.scan(queue, options);
+    assert.deepEqual(
+      deliveries
+        .filter(({ lease }) => lease !== null && lease.until > current.now)
+        .map(({ holder, lease }) => [lease?.until, holder]),
+      current
+        .reserved(queue, group)
+        .map(({ owner, tid, reservedAt, leaseUntil }) => [
+          leaseUntil,
+          { user: owner, tid, since: reservedAt },
+        ]),
+    );
+  });
+});
+
 /** Weighted by repetition: histories need elements to be about something. */
 export function commandArbitraries(durable: boolean): fc.Arbitrary<Command>[] {
   const common = [
@@ -301,7 +323,7 @@ export function commandArbitraries(durable: boolean): fc.Arbitrary<Command>[] {
       rollbacks,
     ],
     ...[extensions, removals, undoTakes, transfers, purges, browses, passings, passings],
-    ...[takesByIds, settles, settles, reasonScans],
+    ...[takesByIds, settles, settles, reasonScans, holderScans],
   ];
   if (!durable) return common;
   // Opening the data again takes as long as dozens of other steps, so one history in two has a crash.

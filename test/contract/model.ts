@@ -37,6 +37,9 @@ export interface ModelDelivery {
   token: string | null;
   /** The user of the last reservation. */
   owner: string | null;
+  /** The tid for which the last reservation was made, and when. */
+  tid: string | null;
+  reservedAt: number;
   leaseUntil: number;
 }
 
@@ -156,13 +159,17 @@ export class Model {
     leaseMs: number | null,
     owner: string | null = null,
     ids: readonly string[] | null = null,
+    tids: readonly (string | null)[] | null = null,
   ): ModelDelivery[] {
     const taken = this.#waiting(queue, group)
       .filter(({ dueAt, element: { id } }) => dueAt <= this.now && (ids === null || ids.includes(id ?? '')))
       .slice(0, count);
-    for (const delivery of taken) {
+    for (const [place, delivery] of taken.entries()) {
       if (leaseMs === null) this.#finish(delivery);
-      else Object.assign(delivery, { state: 'reserved', token: '', owner, leaseUntil: this.now + leaseMs });
+      else {
+        const holder = { owner, tid: tids?.[place] ?? null, reservedAt: this.now };
+        Object.assign(delivery, { state: 'reserved', token: '', ...holder, leaseUntil: this.now + leaseMs });
+      }
     }
     return taken;
   }
@@ -277,6 +284,13 @@ export class Model {
     return this.#waiting(queue, group).filter((delivery) => this.#phase(delivery) === state);
   }
 
+  /** Reservations whose leases run, in the order of their ends. */
+  reserved(queue: QueueKey, group: string): ModelDelivery[] {
+    return this.of(queue)
+      .filter((one) => one.group === group && one.state === 'reserved' && one.leaseUntil > this.now)
+      .sort((a, b) => a.leaseUntil - b.leaseUntil || a.element.order - b.element.order);
+  }
+
   of(queue: QueueKey): ModelDelivery[] {
     return this.#state.deliveries.filter(({ element }) => text(element.queue) === text(queue));
   }
@@ -379,6 +393,8 @@ function fresh(element: ModelElement, group: string): ModelDelivery {
     reason: null,
     token: null,
     owner: null,
+    tid: null,
+    reservedAt: 0,
     leaseUntil: 0,
   };
 }

@@ -1,5 +1,6 @@
 import type { ScannedDelivery, ScanOptions, ScanPage } from '../../engine/storage.ts';
 import { DELIVERY_STATES, type DeliveryState } from '../../model/element.ts';
+import { readHolder } from '../../model/owner.ts';
 import { int4Array, int8Array } from './arrays.ts';
 import { MAX_RETURNED_BYTES, type Operation } from './batcher.ts';
 import { decodeBody, decodeHead } from './content.ts';
@@ -44,7 +45,8 @@ function scanStatement(bodies: boolean, byIds: boolean): Statement {
         FROM p WINDOW w AS (ORDER BY p.state, p.moment, p.seq))`,
     )}
     SELECT k.state, k.moment, d.seq, d.due_at, d.tries, d.lease_until, d.inserted_at, d.expires_at, d.reason,
-      octet_length(coalesce(d.body, e.body)), (SELECT count(*) FROM p), coalesce(d.head, e.head)
+      octet_length(coalesce(d.body, e.body)), (SELECT count(*) FROM p), coalesce(d.head, e.head),
+      d.reserved_at, d.holder
       ${bodies ? ', coalesce(d.body, e.body)' : ''}
     FROM k JOIN delivery d ON d.ctid = k.tid LEFT JOIN element e ON d.head IS NULL AND e.seq = d.seq
     WHERE k.place <= $5::int AND k.before < ${MAX_RETURNED_BYTES} ORDER BY k.place`,
@@ -122,12 +124,13 @@ function readPage(
       matureAt: number(row, 3),
       lease: until === null ? null : { token: '', until },
       ...decodeHead(text(row, 11), ids),
-      body: bodies ? decodeBody(text(row, 12)) : NO_BODY,
+      body: bodies ? decodeBody(text(row, 14)) : NO_BODY,
       state: DELIVERY_STATES[number(row, 0)] ?? 'ready',
       insertedAt: number(row, 6),
       expiresAt: numberOrNull(row, 7),
       reason: row[8] == null ? null : (JSON.parse(row[8]) as string),
       bytes: number(row, 9),
+      holder: until === null ? null : { ...readHolder(row[13] ?? null), since: numberOrNull(row, 12) ?? 0 },
       cursor: seqs === null ? cursorOf(ids, row) : null,
     };
   });

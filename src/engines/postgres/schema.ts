@@ -16,7 +16,7 @@ import { flag, type Statement } from './statement.ts';
  *   separate table of elements: insert 10 %, pop 25 %, reserve and commit 25 % less work. In a stream, where groups
  *   share elements, `head` and `body` are null and the content is in `element`.
  * - A delivery with a `lease_until` is reserved. A waiting one that still has a `token` is one whose lease
- *   ran out and that has not been reserved since. `reason` is a JSON text.
+ *   ran out and that has not been reserved since. `reserved_at` and `holder` are of its last reservation. `reason` is a JSON text.
  * - `counter` holds changes of the number of waiting and reserved deliveries, by subscription and by due time in steps
  *   of 2^20 ms (17 minutes); and under the negative id of a stream, of the number of its elements.
  *   Rows are only added; housekeeping adds them up into new ones, with larger numbers. A counter that every change updates in place
@@ -57,6 +57,8 @@ CREATE TABLE delivery (
   tries int NOT NULL,
   bytes int NOT NULL,
   secret bytea,
+  reserved_at bigint,
+  holder text,
   reason text,
   head text,
   body bytea,

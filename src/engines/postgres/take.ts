@@ -1,7 +1,7 @@
 import type { TakeOptions, TakeResult } from '../../engine/storage.ts';
 import type { Delivery } from '../../model/element.ts';
-import { ownerNumber } from '../../model/owner.ts';
-import { int8Array } from './arrays.ts';
+import { holderTexts, ownerNumber, type Tids } from '../../model/owner.ts';
+import { int8Array, textArray } from './arrays.ts';
 import { MAX_RETURNED_BYTES, type Operation, type Prepared } from './batcher.ts';
 import { decodeBody, decodeHead } from './content.ts';
 import { drawToken, type Token, tokenText } from './ids.ts';
@@ -45,6 +45,10 @@ interface Request {
   /** What the tokens of its reservations are counted from; null for pops. */
   readonly token: Token | null;
   readonly owner: number;
+  /** What is stored of the holders (`holderTexts`), one text for all; null if each reservation has its own. */
+  readonly holder: Buffer | null;
+  /** How many texts of other requests are before those of this one. */
+  holdersFrom: number;
   count: number;
 }
 
@@ -61,10 +65,17 @@ const RESERVES = popColumns()
   .bigint('lease', ({ leaseMs }) => Math.ceil(leaseMs))
   .bigint('token', ({ token }) => token?.number ?? null)
   .bytea('secret', ({ token }) => token?.secret ?? null)
-  .bigint('owner', ({ owner }) => owner);
+  .bigint('owner', ({ owner }) => owner)
+  .text('holder', ({ holder }) => holder)
+  .int('holders_from', ({ holdersFrom }) => holdersFrom);
+
+/** The number of a delivery among those of its request, from 1. */
+const NTH = 'row_number() OVER (PARTITION BY p.ord ORDER BY p.due_at, p.seq)';
 
 interface TakeKind {
   readonly reserves: boolean;
+  /** Whether reservations that are made together have different holders. */
+  readonly isNamed: boolean;
   readonly shared: boolean;
   readonly byIds: boolean;
   /** Whether the item has a bound of its own on what it returns: then it shares no statement. */
@@ -79,12 +90,18 @@ interface TakeKind {
  *
  * A caller that gets too few because of the bytes that a statement may return sees a `nextDueAt` that has passed and asks again.
  */
-function takeStatement({ reserves, shared, byIds, bounded }: TakeKind): Statement {
+function takeStatement({ reserves, isNamed, shared, byIds, bounded }: TakeKind): Statement {
   const columns = reserves ? RESERVES : POPS;
-  const types = ['bigint', 'bool', ...(bounded ? ['bigint'] : []), 'bigint[]'];
+  const types = [
+    'bigint',
+    'bool',
+    ...(bounded ? ['bigint'] : []),
+    ...(byIds ? ['bigint[]'] : []),
+    ...(isNamed ? ['text[]'] : []),
+  ];
   const parameters = types.map((type, index) => `$${columns.count + 1 + index}::${type}`);
   const [until, stepsOver] = parameters;
-  const [maxBytes, ids] = [parameters[2], parameters.at(-1)];
+  const [maxBytes, ids] = [parameters[2], parameters[bounded ? 3 : 2]];
   const requests = columns.from('r');
   const waiting = 'subscription = r.subscription AND lease_until IS NULL';
   const where = `${waiting} AND due_at <= t.now AND (NOT ${stepsOver} OR expires_at IS NULL OR expires_at > t.now)`;
@@ -109,15 +126,16 @@ function takeStatement({ reserves, shared, byIds, bounded }: TakeKind): Statemen
       WHERE ${waiting} AND ${from} AND (ctid IN (SELECT p.tid FROM picked p)) IS NOT TRUE
       ORDER BY delivery.due_at, seq LIMIT 1) END`;
   return {
-    name: `${reserves ? 'reserve' : 'pop'}${shared ? ' shared' : ''}${byIds ? ' by ids' : ''}${bounded ? ' bounded' : ''}`,
+    name: `${reserves ? 'reserve' : 'pop'}${isNamed ? ' named' : ''}${shared ? ' shared' : ''}${byIds ? ' by ids' : ''}${bounded ? ' bounded' : ''}`,
     text: `${withList(
       NOW,
-      `picked AS MATERIALIZED (SELECT r.ord${reserves ? ', t.now + r.lease AS until, r.token, r.secret, r.owner' : ''}, d.*
+      `picked AS MATERIALIZED (SELECT r.ord${reserves ? ', t.now + r.lease AS until, r.token, r.secret, r.owner, t.now, r.holder, r.holders_from' : ''}, d.*
         FROM t CROSS JOIN ${requests} CROSS JOIN LATERAL (${eligible}) d WHERE t.now <= ${until})`,
-      `k AS MATERIALIZED (SELECT p.*, row_number() OVER w AS place, sum(p.bytes) OVER w - p.bytes AS before
+      `k AS MATERIALIZED (SELECT p.*, ${isNamed ? `${NTH} AS nth, ` : ''}row_number() OVER w AS place, sum(p.bytes) OVER w - p.bytes AS before
         FROM picked p WHERE p.is_expired IS NOT TRUE WINDOW w AS (ORDER BY p.ord, p.due_at, p.seq))`,
       reserves
-        ? `g AS (UPDATE delivery d SET lease_until = k.until, token = k.token + k.place, secret = k.secret, owner = k.owner
+        ? `g AS (UPDATE delivery d SET lease_until = k.until, token = k.token + k.place, secret = k.secret, owner = k.owner,
+              reserved_at = k.now, holder = ${isNamed ? `(${parameters.at(-1)})[k.holders_from + k.nth]` : 'k.holder'}
             FROM k WHERE ${chosen} RETURNING ${taken})`
         : `g AS (DELETE FROM delivery d USING k WHERE ${chosen} RETURNING ${taken}, ${CONTENT_BYTES})`,
       shared && !reserves && finishShared('g'),
@@ -149,43 +167,54 @@ export function takeOperations(context: Context): (item: TakeItem) => TakeOperat
     };
   };
   const [usual, bounded] = [false, true].map((bounded) =>
-    everyKind((reserves, shared, byIds) => operation({ reserves, shared, byIds, bounded })),
+    everyKind((reserves, shared, byIds) => operation({ reserves, isNamed: false, shared, byIds, bounded })),
   ) as [ReturnType<typeof everyKind<TakeOperation>>, ReturnType<typeof everyKind<TakeOperation>>];
-  return ({ subscription: { queue }, seqs, leaseMs, maxBytes }) =>
-    (maxBytes === undefined ? usual : bounded)(leaseMs !== null, queue.isStream, seqs !== null);
+  const named = everyKind((shared, byIds, bounded) =>
+    operation({ reserves: true, isNamed: true, shared, byIds, bounded }),
+  );
+  return ({ subscription: { queue }, seqs, leaseMs, maxBytes, tids = null }) =>
+    leaseMs !== null && tids !== null
+      ? named(queue.isStream, seqs !== null, maxBytes !== undefined)
+      : (maxBytes === undefined ? usual : bounded)(leaseMs !== null, queue.isStream, seqs !== null);
 }
 
 function prepareTake(
   context: Context,
-  { reserves }: TakeKind,
+  { reserves, isNamed }: TakeKind,
   statement: Statement,
   items: readonly TakeItem[],
 ): Prepared<TakeResult> {
   const requests: Request[] = [];
   const bySubscription = new Map<Subscription, number>();
+  const holders: Buffer[][] = [];
   /** Per item its request, and how many deliveries of it earlier items get. */
-  const shares = items.map(({ subscription, count: wanted, leaseMs, owner }) => {
+  const shares = items.map(({ subscription, count: wanted, leaseMs, owner, tids }) => {
     let at = bySubscription.get(subscription);
     if (at === undefined) {
       const token = reserves ? drawToken(context.tokens) : null;
-      at =
-        requests.push({ subscription, leaseMs: leaseMs ?? 0, token, owner: ownerNumber(owner), count: 0 }) -
-        1;
+      const holder = isNamed ? null : holderBytes(owner);
+      const facts = { subscription, leaseMs: leaseMs ?? 0, token, owner: ownerNumber(owner), holder };
+      at = requests.push({ ...facts, holdersFrom: 0, count: 0 }) - 1;
+      holders.push([]);
       bySubscription.set(subscription, at);
     }
+    if (isNamed) holders[at]?.push(...holdersOf(owner, tids, wanted));
     const request = requests[at] as Request;
     const from = request.count;
     request.count += wanted;
     return { at, from, to: request.count };
   });
+  if (isNamed) setPlaces(requests);
   const { now } = context.clock;
   const until = Number.isFinite(now) ? Math.ceil(now) + TAKE_WITHIN_MS : Number.MAX_SAFE_INTEGER;
   const { seqs = null, maxBytes } = items[0] ?? {};
   const columns = reserves ? RESERVES : POPS;
   const values = [...columns.values(requests), String(until), String(context.expirer.isPaused)];
   if (maxBytes !== undefined) values.push(String(maxBytes));
+  if (seqs !== null) values.push(int8Array(seqs));
+  if (isNamed) values.push(textArray(holders.flat()));
   return {
-    query: { statement, values: seqs === null ? values : [...values, int8Array(seqs)] },
+    query: { statement, values },
     read: (rows) => {
       const limits = { until, byIds: seqs !== null, maxBytes: maxBytes ?? null };
       const taken = readTaken(context, requests, limits, rows);
@@ -198,6 +227,35 @@ function prepareTake(
       });
     },
   };
+}
+
+/** Of the same user for as many as ask. */
+let lastHolder: { readonly owner: string | null; readonly bytes: Buffer } | null = null;
+
+/** What is stored of a holder without a tid. */
+function holderBytes(owner: string | null = null): Buffer {
+  if (lastHolder?.owner !== owner) lastHolder = { owner, bytes: textBytes(String(holderTexts(owner, null))) };
+  return lastHolder.bytes;
+}
+
+/** As many texts as deliveries are wanted. */
+function holdersOf(owner: string | null | undefined, tids: Tids | undefined, count: number): Buffer[] {
+  const texts = holderTexts(owner, tids);
+  if (typeof texts === 'string') return new Array<Buffer>(count).fill(textBytes(texts));
+  return Array.from({ length: count }, (_, place) => textBytes(texts[place] ?? ''));
+}
+
+/** PostgreSQL stores no zero in a text. */
+function textBytes(text: string): Buffer {
+  return Buffer.from(text.replaceAll('\0', ''));
+}
+
+function setPlaces(requests: readonly Request[]): void {
+  let from = 0;
+  for (const request of requests) {
+    request.holdersFrom = from;
+    from += request.count;
+  }
 }
 
 /** The deliveries of each request come in their order, and after them a row with its next maturity. */

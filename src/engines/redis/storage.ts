@@ -26,7 +26,7 @@ import {
 } from '../../model/element.ts';
 import { QuaysideError } from '../../model/errors.ts';
 import type { QueueKey } from '../../model/names.ts';
-import { ownerNumber } from '../../model/owner.ts';
+import { holderTexts, ownerNumber } from '../../model/owner.ts';
 import type { Batchers, Due } from './batcher.ts';
 import { queueText } from './keys.ts';
 import { encodeOptions, type Policies } from './policies.ts';
@@ -119,7 +119,7 @@ export class RedisStorage implements Storage {
   }
 
   take(queue: QueueKey, options: TakeOptions): Promise<TakeResult> {
-    const { group, count, leaseMs, owner, ids = null, maxBytes = null } = options;
+    const { group, count, leaseMs, owner, tids, ids = null, maxBytes = null } = options;
     if (ids?.length === 0) return Promise.resolve({ deliveries: [], nextDueAt: null });
     const lease = leaseMs === null ? null : Math.max(1, Math.ceil(leaseMs));
     const call = {
@@ -127,6 +127,7 @@ export class RedisStorage implements Storage {
       count,
       leaseMs: lease,
       owner: lease === null ? 0 : ownerNumber(owner),
+      holders: lease === null ? '' : holderTexts(owner, tids),
       ids,
       maxBytes,
     };

@@ -37,6 +37,8 @@ export interface Operations {
     ids: readonly string[] | null,
     leaseMs: number | null,
     owner: number,
+    /** Of reservations: one text for all, or one by place. */
+    holders: string | readonly string[],
     maxBytes: number | null,
   ): Taken;
   /**
@@ -115,9 +117,9 @@ export type Taken = [
 
 /**
  * id, state, tries, due at, lease end, inserted at, expires at, reason, content type, further content, body offset and length,
- * the delivery's own id if it has another one than its element
+ * the delivery's own id if it has another one than its element, reserved at, holder
  */
-export const SCANNED_FIELDS = 13;
+export const SCANNED_FIELDS = 15;
 export type Scanned = [next: string | null, deliveries: Fields];
 
 /** Whether a settle may take space on the disk, and whether it is acknowledged only after an fsync. */

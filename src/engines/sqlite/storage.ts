@@ -23,7 +23,7 @@ import {
 } from '../../engine/storage.ts';
 import type { Delivery, DeliveryState, ElementId, GroupName, NewElement } from '../../model/element.ts';
 import type { QueueKey } from '../../model/names.ts';
-import { ownerNumber } from '../../model/owner.ts';
+import { holderTexts, ownerNumber, readHolder } from '../../model/owner.ts';
 import { cutText } from '../../util/cut-text.ts';
 import type { WorkerClient } from './client.ts';
 import {
@@ -108,10 +108,15 @@ export class SqliteStorage implements Storage {
     });
   }
 
-  take(queue: QueueKey, { group, count, ids, leaseMs, owner, maxBytes }: TakeOptions): Promise<TakeResult> {
+  take(queue: QueueKey, options: TakeOptions): Promise<TakeResult> {
+    const { group, count, ids, leaseMs, owner, tids, maxBytes } = options;
     return this.#client.call(
       'take',
-      () => [nameOf(queue), group, count, ids ?? null, leaseMs, ownerNumber(owner), maxBytes ?? null],
+      () => {
+        const holders = leaseMs === null ? '' : holderTexts(owner, tids);
+        const number = ownerNumber(owner);
+        return [nameOf(queue), group, count, ids ?? null, leaseMs, number, holders, maxBytes ?? null];
+      },
       (taken, bodies) => ({
         deliveries: readTaken(taken, group, bodies),
         nextDueAt: taken[0],
@@ -360,6 +365,13 @@ function readScanned(
       headers,
       body: offset === null ? NO_BODY : bodyAt(bodies, offset, bytes),
       bytes,
+      holder:
+        until === null
+          ? null
+          : {
+              ...readHolder(fields[at + 14] as string | null),
+              since: (fields[at + 13] as number | null) ?? 0,
+            },
       // As `worker/scan.ts` reads it.
       cursor: byIds ? null : `${state}.${until ?? moment}.${own}`,
     });

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
-import type { ScannedDelivery, ScanOptions, ScanPage } from '../../../src/engine/storage.ts';
+import type { ScannedDelivery, ScanOptions, ScanPage, TakeOptions } from '../../../src/engine/storage.ts';
 import type { QueueKey } from '../../../src/model/names.ts';
 import type { EngineUnderTest } from '../../engines.ts';
 import { bodyTexts, newElement, newElements } from '../../support/elements.ts';
@@ -158,6 +158,73 @@ export function scanContract({ open }: EngineUnderTest): void {
       for (const { insertedAt } of found) {
         assert.ok(insertedAt >= before && insertedAt <= after, `${before} <= ${insertedAt} <= ${after}`);
       }
+    });
+
+    it('shows who holds each reservation, and since when, until it ends', async () => {
+      const queue = on.queue();
+      await on.storage.insert(queue, newElements('a', 'b', 'c', 'd', 'e'));
+      const before = on.opened.now();
+      const reserve = (count: number, options: Partial<TakeOptions> = {}) =>
+        on.storage.take(queue, { group: '', count, leaseMs: 60_000, ...options });
+      await Promise.all([
+        reserve(1, { owner: 'ann' }),
+        reserve(2, { owner: 'ann', tids: ['w1', null] }),
+        reserve(1, { owner: 'ann', tids: 'wé' }),
+        reserve(1, { tids: 'loop' }),
+      ]);
+      const after = on.opened.now();
+      const reserved = await scanAll(queue, { states: ['reserved'] });
+      const holders = reserved.map(({ body, holder }) => [
+        Buffer.from(body).toString(),
+        holder?.user,
+        holder?.tid,
+      ]);
+      assert.deepEqual(holders.toSorted(), [
+        ['a', 'ann', null],
+        ['b', 'ann', 'w1'],
+        ['c', 'ann', null],
+        ['d', 'ann', 'wé'],
+        ['e', null, 'loop'],
+      ]);
+      for (const { holder } of reserved) {
+        assert.ok(holder !== null && holder.since >= before && holder.since <= after, `${holder?.since}`);
+      }
+      const [held] = reserved;
+      assert.ok(held);
+      await on.opened.passTime(1000);
+      const item = { queue, id: held.id, group: '', from: 'reserved', token: null } as const;
+      const extend = { ...item, action: { kind: 'extend', leaseMs: 120_000 } } as const;
+      assert.equal((await on.storage.settle([extend]))[0]?.outcome, 'done');
+      const holderOf = async (): Promise<ScannedDelivery['holder'] | undefined> =>
+        (await scanAll(queue, { ids: [held.id] }))[0]?.holder;
+      assert.deepEqual(await holderOf(), held.holder, 'an extension changes no holder');
+      const release = { kind: 'release', delayMs: 0, countTry: true, reason: 'why' } as const;
+      await on.storage.settle([{ ...item, action: release }]);
+      assert.equal(await holderOf(), null);
+      await on.storage.take(queue, { group: '', count: 1, leaseMs: 60_000, ids: [held.id], tids: ['again'] });
+      assert.equal((await holderOf())?.tid, 'again');
+      assert.equal((await scanAll(queue, { ids: [held.id] }))[0]?.reason, 'why', 'and a reason stays');
+    });
+
+    it('shows the holders of many reservations, each its own, in the order of delivery', async () => {
+      const queue = on.queue('stream');
+      const bodies = Array.from({ length: 150 }, (_, n) => String(n));
+      await on.storage.insert(
+        queue,
+        bodies.map((body) => newElement({ body, groups: ['g1', 'g2'] })),
+      );
+      await on.storage.take(queue, {
+        group: 'g2',
+        count: 200,
+        leaseMs: 60_000,
+        owner: 'ann',
+        tids: Array.from({ length: 200 }, (_, n) => `w${n}`),
+      });
+      const found = await scanAll(queue, { group: 'g2' });
+      assert.deepEqual(
+        found.map(({ body, holder }) => [Buffer.from(body).toString(), holder?.tid]),
+        bodies.map((body) => [body, `w${body}`]),
+      );
     });
 
     it('shows why the last counted try failed, in whatever state the delivery is', async () => {

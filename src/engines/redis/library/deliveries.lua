@@ -1,12 +1,13 @@
 -- Changes of one delivery's state, each keeping z, the delivery record and a stream's record in step; the ends of leases
 -- and of elements. A record, which a delivery has from its first reservation on:
 --
---   maturity(6) tries(4) token(16) lease end(6) owner(6) reserved or extended at(6) expires at(6) reason
+--   maturity(6) tries(4) token(16) lease end(6) owner(6) reserved or extended at(6) expires at(6) reserved at(6)
+--   length of the holder(2) holder, reason
 --
 -- Lease end 0: it waits; a token that is not all zeros is of a lease that ran out, and may still commit.
 
 local NO_TOKEN, NOBODY = '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0', '\0\0\0\0\0\0'
-local RECORD = 50
+local RECORD = 58
 
 -- In settle.lua.
 local moveToDeadLetters
@@ -29,15 +30,22 @@ end
 local function readRecord(q, gid, seq, text)
   if text == nil then text = db('HGET', q.h, 'd' .. gid .. seq) end
   if not text then return nil end
-  local maturity, tries, token, ends, owner, since, expiresAt = unpackAt('>I6I4c16I6c6I6c6', text)
+  local maturity, tries, token, ends, owner, since, expiresAt, reservedAt, holder = unpackAt('>I6I4c16I6c6I6c6I6I2', text)
   return {
     maturity = maturity, tries = tries, token = token, ends = ends, owner = owner, since = since,
-    expiresAt = expiresAt, reason = sub(text, RECORD + 1),
+    expiresAt = expiresAt, reservedAt = reservedAt, holder = sub(text, RECORD + 1, RECORD + holder),
+    reason = sub(text, RECORD + holder + 1),
   }
 end
 
 local function recordText(d)
-  return pack('>I6I4', d.maturity, d.tries) .. d.token .. six(d.ends) .. d.owner .. six(d.since) .. d.expiresAt .. d.reason
+  local holder = d.holder or ''
+  return pack('>I6I4', d.maturity, d.tries) .. d.token .. six(d.ends) .. d.owner .. six(d.since) .. d.expiresAt
+    .. pack('>I6I2', d.reservedAt or 0, #holder) .. holder .. d.reason
+end
+
+local function reasonIn(record)
+  return sub(record, RECORD + 1 + unpackAt('>I2', record, RECORD - 1))
 end
 
 -- A delivery that waits and was never reserved, without looking whether it was popped; nil if there is none.
@@ -74,6 +82,7 @@ local function release(q, gid, seq, d, maturity, tries, token)
   db('ZREM', q.z, memberOf(gid, seq, d))
   if gid == PLAIN and d.expiresAt ~= NEVER then noteExpiry(q, d.expiresAt, seq) end
   d.maturity, d.tries, d.token, d.ends, d.since, d.isUntouched = maturity, tries, token, 0, 0, false
+  d.reservedAt, d.holder = 0, ''
   add(q, waitingMember(gid, maturity, seq, tries, true))
   store(q, 'd' .. gid .. seq, recordText(d))
   if d.reason ~= '' and not q.hasReasons then

@@ -2,7 +2,7 @@
 -- anything, before each the length of its name(2) and the name; of =group, or for * of the whole queue
 -- scan <group> <states: any of w, s, r, in this order> <after: a cursor or ''> <limit> <bodies: 1 or ''> <ids>: the length of
 -- the next cursor(1) and the cursor, the group's gid(2), then per delivery its state(1) maturity(6) tries(4) lease end(6) seq(6) body length(6)
--- length of the reason(2) and the reason; and the elements. A cursor is a state and a member of z.
+-- reserved at(6) length of the reason(2) length of the holder(2) the reason, the holder; and the elements. A cursor is a state and a member of z.
 
 local function countBetween(q, low, high)
   return db('ZLEXCOUNT', q.z, low, high)
@@ -68,14 +68,15 @@ local function addToPage(q, page, gid, member, value)
   local isReserved, seq = byte(member) == 108, sub(member, 10, 15)
   local d = (isReserved or isTouched(member)) and readRecord(q, gid, seq)
   if not value or (isReserved and not isReservedUntil(d, fromSix(member, 4))) then return 0 end
-  local state, maturity, tries, reason = 'r', fromSix(member, 4), 0, d and d.reason or ''
+  local state, maturity, tries, reason, holder = 'r', fromSix(member, 4), 0, d and d.reason or '', isReserved and d.holder or ''
   if isReserved then
     maturity, tries = d.maturity, d.tries
   else
     state, tries = maturity <= call.now and 'w' or 's', math.floor(unpackAt('>I4', member, 16) / 2)
   end
   local short, length = withoutBody(value)
-  page[#page + 1] = pack('>c1I6I4I6c6I6I2', state, maturity, tries, isReserved and d.ends or 0, seq, length, #reason) .. reason
+  page[#page + 1] = pack('>c1I6I4I6c6I6I6I2I2', state, maturity, tries, isReserved and d.ends or 0, seq, length,
+    isReserved and d.reservedAt or 0, #reason, #holder) .. reason .. holder
   page.elements[#page] = page.bodies and value or short
   return #page.elements[#page]
 end

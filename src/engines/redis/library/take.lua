@@ -1,5 +1,6 @@
--- take <group> <count> <lease, ms; 0 to pop> <of a reserve: first token(16) owner(6)> <ids: tag(12) seq(6) each, or ''>
--- <bytes that no element after the first may exceed, or ''>
+-- take <group> <count> <lease, ms; 0 to pop> <of a reserve: first token(16) owner(6) and the holders> <ids: tag(12) seq(6)
+-- each, or ''> <bytes that no element after the first may exceed, or ''>
+-- holders: 1(1) and one text for all; or 2(1) and for each place the length(2) of its text and the text
 -- Returns the elements, behind popped ones the reasons of those that were touched, and P (popped) or R (reserved)(1) gid(2) lease end(6) next known(1), plus 2 if the bytes ended it, next maturity(6), then the
 -- members of z that the deliveries had; of a reserve, the first token(16) at its end.
 
@@ -48,7 +49,7 @@ local function reasonsOf(q, gid, members, count)
     end
   end
   for i, record in ipairs(fieldValues(q.h, fields)) do
-    reasons[places[i]] = record and sub(record, RECORD + 1) or ''
+    reasons[places[i]] = record and reasonIn(record) or ''
   end
   return reasons
 end
@@ -60,19 +61,37 @@ local function addReasons(q, gid, members, values)
   for i = 1, count do values[#values + 1] = reasons[i] end
 end
 
+local HOLDERS = 23
+
+-- What is stored of the holders of `count` deliveries, `index` of the take being done: a text for all, or nil and one for each.
+local function readHolders(holder, index, count)
+  if byte(holder, HOLDERS) == 49 then
+    local name = sub(holder, HOLDERS + 1)
+    return pack('>I2', #name) .. name
+  end
+  local names, at = {}, HOLDERS + 1
+  for i = 1, index + count do
+    local behind = at + 2 + unpackAt('>I2', holder, at)
+    if i > index then names[i - index] = sub(holder, at, behind - 1) end
+    at = behind
+  end
+  return nil, names
+end
+
 -- Reserves. Tokens are counted up from the first, `index` deliveries of the take being done.
 local function reserve(q, gid, members, values, ends, holder, index)
   local endText, field, counter = six(ends), 'd' .. gid, unpackAt('>I4', holder) + index - 1
   local lease, stored, added = 'l' .. gid .. endText, {}, {}
-  local rest = sub(holder, 5, 16) .. endText .. sub(holder, 17) .. six(call.now)
-  local reasons = reasonsOf(q, gid, members, #values)
+  local rest = sub(holder, 5, 16) .. endText .. sub(holder, 17, HOLDERS - 1) .. six(call.now)
+  local reasons, now = reasonsOf(q, gid, members, #values), six(call.now)
+  local name, names = readHolders(holder, index, #values)
   for i = 1, #values do
     local member, at = members[i], 2 * i
     local maturity, seq, tries = unpackAt('>c6c6I4', member, 4)
     added[at - 1], added[at] = '0', lease .. seq
     stored[at - 1] = field .. seq
     stored[at] = maturity .. pack('>I4I4', math.floor(tries / 2), (counter + i) % 4294967296) .. rest
-      .. (values[i] and sub(values[i], 17, HEAD) or NEVER) .. (reasons[i] or '')
+      .. (values[i] and sub(values[i], 17, HEAD) or NEVER) .. now .. (name or names[i]) .. (reasons[i] or '')
   end
   q.stored, q.added = stored, added
   flush(q)

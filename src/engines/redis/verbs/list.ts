@@ -97,6 +97,7 @@ export const LRANGE: Verb<RangeCall, ScanPage> = {
         insertedAt: delivery.matureAt,
         expiresAt: null,
         reason: null,
+        holder: null,
         cursor: String(skip + index + 1),
       };
     });

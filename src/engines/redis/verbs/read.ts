@@ -11,6 +11,7 @@ import {
   type ElementContent,
   type GroupName,
 } from '../../../model/element.ts';
+import { readHolder } from '../../../model/owner.ts';
 import { decodeContent, ELEMENT_HEAD } from '../content.ts';
 import { elementId, encodeIds } from '../ids.ts';
 import { STATE_CODES } from './settle.ts';
@@ -46,8 +47,11 @@ function readCounts(text: Buffer, at: number): GroupCounts {
 const STATES: Readonly<Record<string, DeliveryState>> = Object.fromEntries(
   DELIVERY_STATES.map((state) => [STATE_CODES[state], state]),
 );
-/** A state(1) maturity(6) tries(4) lease end(6) seq(6) body length(6) length of the reason(2). */
-const SCANNED_BYTES = 31;
+/**
+ * A state(1) maturity(6) tries(4) lease end(6) seq(6) body length(6) reserved at(6) length of the reason(2) length of the
+ * holder(2).
+ */
+const SCANNED_BYTES = 39;
 const GID_BYTES = 2;
 const NO_BODY = Buffer.alloc(0);
 
@@ -72,7 +76,8 @@ export const SCAN: Verb<ScanOptions, ScanPage> = {
     for (const value of result.elements) {
       const delivery = readScanned(result, at, value, gid, options);
       if (delivery !== null) deliveries.push(delivery);
-      at += SCANNED_BYTES + text.readUInt16BE(at + SCANNED_BYTES - 2);
+      at +=
+        SCANNED_BYTES + text.readUInt16BE(at + SCANNED_BYTES - 4) + text.readUInt16BE(at + SCANNED_BYTES - 2);
     }
     return [{ deliveries, next: cursorEnd === 1 ? null : text.toString('base64url', 1, cursorEnd) }];
   },
@@ -90,7 +95,8 @@ function readScanned(
   if (value === null || content === null) return null;
   const state = STATES[String.fromCharCode(text.readUInt8(at))] ?? 'ready';
   const reasonAt = at + SCANNED_BYTES;
-  const reason = text.toString('utf8', reasonAt, reasonAt + text.readUInt16BE(reasonAt - 2));
+  const holderAt = reasonAt + text.readUInt16BE(reasonAt - 4);
+  const reason = text.toString('utf8', reasonAt, holderAt);
   const expiresAt = value.readUIntBE(16, 6);
   return {
     ...content,
@@ -105,6 +111,13 @@ function readScanned(
     expiresAt: expiresAt === 0 ? null : expiresAt,
     reason: reason === '' ? null : reason,
     bytes: text.readUIntBE(at + 23, 6),
+    holder:
+      state === 'reserved'
+        ? {
+            ...readHolder(text.toString('utf8', holderAt, holderAt + text.readUInt16BE(reasonAt - 2))),
+            since: text.readUIntBE(at + 29, 6),
+          }
+        : null,
     cursor: options?.ids === undefined ? cursorAt(text, at, gid) : null,
   };
 }

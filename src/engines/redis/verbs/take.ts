@@ -14,6 +14,8 @@ export interface TakeCall {
   readonly count: number;
   readonly leaseMs: number | null;
   readonly owner: number;
+  /** See `holderTexts`. */
+  readonly holders: string | readonly string[];
   readonly ids: readonly ElementId[] | null;
   readonly maxBytes: number | null;
 }
@@ -28,12 +30,27 @@ const CUT = 2;
 
 const tokens = new LeaseTokens();
 
-/** The first token(16) and the owner(6) of reservations. */
-function holderOf(owner: number): Buffer {
-  const holder = Buffer.allocUnsafe(TOKEN_BYTES + OWNER_BYTES);
+/** The first token(16) and the owner(6) of reservations, and their holders. */
+function holderOf(calls: readonly TakeCall[]): Buffer {
+  const [{ owner, holders } = { owner: 0, holders: '' }] = calls;
+  const isOne = typeof holders === 'string' && calls.every((call) => call.holders === holders);
+  const texts = isOne ? `1${holders}` : '2';
+  const head = TOKEN_BYTES + OWNER_BYTES;
+  const holder = Buffer.allocUnsafe(head + Buffer.byteLength(texts));
   holder.set(tokens.bytes());
   holder.writeUIntBE(owner, TOKEN_BYTES, OWNER_BYTES);
-  return holder;
+  holder.write(texts, head);
+  return isOne ? holder : Buffer.concat([holder, ...calls.flatMap(eachHolder)]);
+}
+
+/** Each text of a call, its length before it. */
+function eachHolder({ holders, count }: TakeCall): Buffer[] {
+  return Array.from({ length: count }, (_, place) => {
+    const text = typeof holders === 'string' ? holders : (holders[place] ?? '');
+    const bytes = Buffer.from(`\0\0${text}`);
+    bytes.writeUInt16BE(bytes.length - 2);
+    return bytes;
+  });
 }
 
 /** Calls of the same group, lease and owner, one after the other: the first gets the first. Those with ids or `maxBytes` are alone. */
@@ -44,7 +61,7 @@ export const TAKE: Verb<TakeCall, TakeResult> = {
     const count = calls.reduce((sum, call) => sum + call.count, 0);
     const leaseMs = first?.leaseMs ?? 0;
     const ids = first?.ids ?? null;
-    const holder = leaseMs === 0 ? '' : holderOf(first?.owner ?? 0);
+    const holder = leaseMs === 0 ? '' : holderOf(calls);
     return [
       first?.group ?? '',
       count,

@@ -39,6 +39,10 @@ export interface Reservation {
   readonly token: string;
   readonly until: number;
   readonly owner: number;
+  /** When it is made. */
+  readonly at: number;
+  /** See `holderTexts`. */
+  readonly holder: string;
 }
 
 /** An element's content, where it came from. */
@@ -64,6 +68,9 @@ export type Joined = [
   leaseUntil: number | null,
   insertedAt: number,
   bytes: number | null,
+  /** Of the last reservation; null if there was none. */
+  reservedAt: number | null,
+  holder: string | null,
 ];
 
 const LEASE_UNTIL = 11;
@@ -81,8 +88,8 @@ const FROM = 'FROM delivery d LEFT JOIN element e ON e.seq = d.element';
  */
 const BOUND = '? + 0';
 
-const SCANNED = `${TAKEN}, ifnull(d.body, e.body), d.lease_until, ifnull(d.inserted_at, e.inserted_at), length(ifnull(d.body, e.body))`;
-const SCANNED_WITHOUT_BODY = `${TAKEN}, NULL, d.lease_until, ifnull(d.inserted_at, e.inserted_at), ifnull(length(d.body), length(e.body))`;
+const SCANNED = `${TAKEN}, ifnull(d.body, e.body), d.lease_until, ifnull(d.inserted_at, e.inserted_at), length(ifnull(d.body, e.body)), d.reserved_at, d.holder`;
+const SCANNED_WITHOUT_BODY = `${TAKEN}, NULL, d.lease_until, ifnull(d.inserted_at, e.inserted_at), ifnull(length(d.body), length(e.body)), d.reserved_at, d.holder`;
 
 const WAITING = 'FROM delivery WHERE subscription = ? AND lease_until IS NULL';
 const RESERVED = 'FROM delivery WHERE subscription = ? AND lease_until IS NOT NULL';
@@ -101,7 +108,8 @@ const SQL = {
   remove: 'DELETE FROM delivery WHERE seq = ?',
   removeHeld:
     'DELETE FROM delivery WHERE seq = ? AND subscription = ? AND token = ? AND lease_until IS NOT NULL AND element IS NULL',
-  reserve: 'UPDATE delivery SET token = ?, lease_until = ?, owner = ? WHERE seq = ?',
+  reserve:
+    'UPDATE delivery SET token = ?, lease_until = ?, owner = ?, reserved_at = ?, holder = ? WHERE seq = ?',
   wait: 'UPDATE delivery SET due_at = ?, tries = ?, crc = ?, token = ?, reason = ?, lease_until = NULL WHERE seq = ?',
   extend: 'UPDATE delivery SET lease_until = ? WHERE seq = ?',
   content:
@@ -160,7 +168,10 @@ function ofStates(sql: (state: DeliveryState) => string): Record<DeliveryState, 
 }
 
 const REPAIRS = [
-  repairOf('delivery', 'due_at tries lease_until owner expires_at element inserted_at content_crc crc'),
+  repairOf(
+    'delivery',
+    'due_at tries lease_until owner reserved_at expires_at element inserted_at content_crc crc',
+  ),
   repairOf('element', 'queue groups inserted_at crc'),
 ];
 
@@ -408,9 +419,9 @@ export class Rows {
     subscription: Subscription,
     seq: number,
     dueAt: number,
-    { token, until, owner }: Reservation,
+    { token, until, owner, at, holder }: Reservation,
   ): void {
-    this.#sql.reserve.run(token, until, owner, seq);
+    this.#sql.reserve.run(token, until, owner, at, holder, seq);
     this.#waitingRemoved(subscription, dueAt);
     this.#reservedChanged(subscription, 1);
     this.#leaseStarted(subscription, until);

@@ -70,11 +70,11 @@ function writeScanned(
   reply: BodyWriter,
   fields: Fields,
 ): void {
-  const [seq, element, dueAt, tries, , expiresAt, reason, type, more, , body, leaseUntil, insertedAt, bytes] =
-    row;
+  const [seq, element, dueAt, tries, , expiresAt, reason, type, more, , body, leaseUntil, ...scanned] = row;
+  const [insertedAt, bytes, reservedAt, holder] = scanned;
   fields.push(ids.text(element ?? seq), state, tries, dueAt, leaseUntil, insertedAt, expiresAt, reason);
   fields.push(type, more, bodies && body !== null ? reply.add(body) : null, bytes ?? 0);
-  fields.push(element === null || element === seq ? null : ids.text(seq));
+  fields.push(element === null || element === seq ? null : ids.text(seq), reservedAt, holder);
 }
 
 function cursorText(

@@ -28,6 +28,7 @@ export function take(
   ids: readonly string[] | null,
   leaseMs: number | null,
   owner: number,
+  holders: string | readonly string[],
   maxBytes: number | null,
 ): Taken {
   const { names, rows, now } = store;
@@ -76,7 +77,8 @@ export function take(
         }
       } else {
         token = store.tokens.text();
-        rows.reserve(subscription, seq, dueAt, { token, until, owner });
+        const holder = typeof holders === 'string' ? holders : (holders[count - left] ?? '');
+        rows.reserve(subscription, seq, dueAt, { token, until, owner, at: now, holder });
       }
       const id = store.ids.text(element ?? seq);
       fields.push(id, tries, dueAt, type, more, reply.add(body), body.byteLength, token);
