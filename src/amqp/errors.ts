@@ -63,6 +63,7 @@ export const AMQP_ERRORS = {
   'namespace-full': released('amqp:resource-limit-exceeded'),
   'too-many-groups': rejected('amqp:resource-limit-exceeded'),
   'too-many-exchanges': rejected('amqp:resource-limit-exceeded'),
+  'too-many-subscribers': rejected('amqp:resource-limit-exceeded'),
   overloaded: released('amqp:resource-limit-exceeded'),
   'shutting-down': released('amqp:connection:forced'),
   'storage-full': released('amqp:resource-limit-exceeded'),

@@ -10,9 +10,14 @@ import { Broker } from '../broker/broker.ts';
 import { QueueWatch } from '../broker/queue-watch.ts';
 import type { Config } from '../config/options.ts';
 import { ConfigError, type ErrorAt, type Path, pathText } from '../config/problem.ts';
+import { Alarms, type WatchedDisk } from '../events/alarms.ts';
+import { ExchangePictures } from '../events/exchange-pictures.ts';
+import { NodePictures } from '../events/node-pictures.ts';
+import { OperationPictures } from '../events/operation-pictures.ts';
+import { EventPublisher } from '../events/publisher.ts';
 import { type Declaration, parseDeclaration } from '../exchange/declaration.ts';
 import { Exchanges } from '../exchange/exchanges.ts';
-import { HTTP_DEFAULTS } from '../http/options.ts';
+import { HTTP_DEFAULTS, NODE_CHECK } from '../http/options.ts';
 import { HttpServer } from '../http/server.ts';
 import { Metrics } from '../metrics/metrics.ts';
 import { QuaysideError } from '../model/errors.ts';
@@ -61,9 +66,19 @@ interface Running {
   readonly broker: Broker;
   readonly exchanges: Exchanges;
   readonly authenticator: PasswordAuthenticator;
+  readonly events: EventPublisher;
   readonly http: FrontEnd<HttpServer>;
   /** The front ends other than HTTP that have a port. */
   readonly sessions: readonly FrontEnd<SessionServer>[];
+}
+
+/** What events are made of. */
+interface EventParts {
+  readonly broker: Broker;
+  readonly exchanges: Exchanges;
+  readonly operations: BulkOperations;
+  readonly watch: QueueWatch;
+  readonly disks: readonly WatchedDisk[];
 }
 
 /**
@@ -143,7 +158,7 @@ export class Server implements Service {
    */
   async reload(config: Config): Promise<void> {
     if (this.#running === null) return;
-    const { authenticator, broker, exchanges, http, sessions } = this.#running;
+    const { authenticator, broker, exchanges, events, http, sessions } = this.#running;
     const { log, errorAt } = this.#parts;
     const { accounts, created, warnings } = await loadUsers(config, errorAt);
     if (created !== null) {
@@ -159,6 +174,7 @@ export class Server implements Service {
     );
     const renew = authenticator.replaceAccounts(accounts);
     for (const { server } of sessions) server.renewUsers((user) => authenticator.renew(user));
+    events.renewUsers((user) => authenticator.renew(user));
     // Consumers of sessions that ended have left their wait queues by now: these wait over HTTP.
     broker.endWaiting((owner, namespace) => {
       const user = renew(owner);
@@ -212,18 +228,22 @@ export class Server implements Service {
       if (config[name].webSocket) upgrades.set(`/${name}`, await loadWebSocket(name, server, own));
     }
     const backups = new Backups({ config, engines, clock, version });
+    const disks = engines.all().flatMap(({ engine: { disk, url }, namespaces }) => {
+      return disk === undefined ? [] : [{ engine: maskUrl(url), namespaces, usage: disk }];
+    });
+    const events = this.#makeEvents({ broker, exchanges, operations, watch, disks });
+    await this.#startParts(events);
     const metrics = new Metrics({
       broker,
       clock,
       exchanges,
       operations,
-      disks: engines.all().flatMap(({ engine: { disk, url }, namespaces }) => {
-        return disk === undefined ? [] : [{ engine: maskUrl(url), namespaces, usage: disk }];
-      }),
+      disks,
       version,
       perQueue: config.metrics.perQueue,
       requestTimes: () => http.server.requestTimes,
       logins: () => ({ ...authenticator.counts }),
+      events: () => events.counts,
       sessions: () => new Map(sessions.map(({ name, server }) => [name, server.counts])),
     });
     const { allowedOrigins, metricsWithoutLogin, batchCount, batchBytes } = config.http;
@@ -232,6 +252,7 @@ export class Server implements Service {
       ...shared,
       exchanges,
       operations,
+      events,
       options: { ...HTTP_DEFAULTS, ...settings.http, ...many, allowedOrigins, metricsWithoutLogin },
       metricsText: (viewer) => metrics.text(viewer),
       ready: () => this.#readiness.report(),
@@ -242,7 +263,7 @@ export class Server implements Service {
     await this.#startParts(http, ...sessions);
     if (users.created !== null) await saveUsers(config, [users.created.definition], errorAt);
     this.#newAdministrator = users.created;
-    this.#running = { broker, exchanges, authenticator, http, sessions };
+    this.#running = { broker, exchanges, authenticator, events, http, sessions };
     this.#readiness.open();
     log.info({ event: 'start', pid: process.pid, url: this.url, ...this.otherUrls }, 'listening');
   }
@@ -346,6 +367,28 @@ export class Server implements Service {
       stop: () => exchanges.stop(),
     });
     return exchanges;
+  }
+
+  #makeEvents({ broker, exchanges, operations, watch, disks }: EventParts): EventPublisher {
+    const { clock, random } = this.#parts;
+    const namespaces = broker.namespaces();
+    const engineChecks = async (): Promise<Readonly<Record<string, string>>> => {
+      const { [NODE_CHECK]: _, ...engines } = (await this.#readiness.report()).checks;
+      return engines;
+    };
+    return new EventPublisher({
+      namespaces,
+      watch,
+      sources: [
+        new ExchangePictures(exchanges),
+        new NodePictures(broker),
+        new OperationPictures(operations),
+        new Alarms({ namespaces, engineChecks, disks, clock }),
+      ],
+      clock,
+      random,
+      limits: this.#config.events,
+    });
   }
 
   /** Starts parts that do not depend on each other. @throws Error if the server was stopped by then */

@@ -310,6 +310,7 @@ export class Namespace implements ClusterListener {
 
   /** Notifies other nodes, at the end of this turn, that `count` elements became eligible, or {@link MANY}. */
   announce({ name }: QueueKey, count: number): void {
+    this.activity.note(name);
     this.#cluster.announce(name, count);
   }
 

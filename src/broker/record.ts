@@ -123,7 +123,8 @@ function total(counters: ReadonlyMap<GroupName, Counters>, isStream: boolean): Q
   return { ...sum, groups: byGroup(named, (own) => own) };
 }
 
-function shownSizes({ ready, scheduled, reserved, nextMatureAt }: GroupCounts): ShownSizes {
+/** The counts under the names of the spec. */
+export function shownSizes({ ready, scheduled, reserved, nextMatureAt }: GroupCounts): ShownSizes {
   return {
     next_mature_t: nextMatureAt === null ? null : new Date(nextMatureAt).toISOString(),
     totalSize: ready + scheduled + reserved,

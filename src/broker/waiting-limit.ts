@@ -7,32 +7,36 @@ export interface WaitingLimits {
   readonly perUser: number;
 }
 
-/** Counts the blocked calls of this node, and rejects more than the limits allow (reliability, S18). Null: an exchange. */
+/**
+ * Counts the blocked calls of this node, or others that last, and rejects more than the limits allow (reliability, S18).
+ * The user null is an exchange.
+ */
 export class WaitingLimit {
   readonly #limits: WaitingLimits;
+  readonly #rejection: (limits: WaitingLimits) => QuaysideError;
   readonly #byUser = new Map<string, number>();
   #total = 0;
   #closed = false;
 
-  constructor(limits: WaitingLimits) {
+  constructor(limits: WaitingLimits, rejection = tooManyCalls) {
     this.#limits = limits;
+    this.#rejection = rejection;
   }
 
   get waiting(): number {
     return this.#total;
   }
 
-  /** @param count a call counts once for each queue on which it waits @throws QuaysideError `too-many-consumers`, `shutting-down` */
+  /**
+   * @param count a call counts once for each queue on which it waits
+   * @throws QuaysideError `shutting-down`, and that of the limit: `too-many-consumers` if no other was given
+   */
   enter(user: string | null, count = 1): void {
     if (this.#closed) throw shuttingDown();
     if (user === null) return;
     const own = this.#byUser.get(user) ?? 0;
     if (this.#total + count > this.#limits.total || own + count > this.#limits.perUser) {
-      throw new QuaysideError(
-        'too-many-consumers',
-        `Too many calls wait already: at most ${this.#limits.total} on this node and ${this.#limits.perUser} for one user.`,
-        { retryAfterMs: 1000 },
-      );
+      throw this.#rejection(this.#limits);
     }
     this.#total += count;
     this.#byUser.set(user, own + count);
@@ -50,6 +54,14 @@ export class WaitingLimit {
   close(): void {
     this.#closed = true;
   }
+}
+
+function tooManyCalls({ total, perUser }: WaitingLimits): QuaysideError {
+  return new QuaysideError(
+    'too-many-consumers',
+    `Too many calls wait already: at most ${total} on this node and ${perUser} for one user.`,
+    { retryAfterMs: 1000 },
+  );
 }
 
 export function shuttingDown(): QuaysideError {

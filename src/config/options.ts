@@ -463,6 +463,21 @@ export const Options = Type.Object(
       },
       { ...CLOSED, default: {} },
     ),
+    events: Type.Object(
+      {
+        total: Type.Integer({
+          minimum: 1,
+          default: 2_000,
+          description: 'clients that listen for events at once on this node',
+        }),
+        perUser: Type.Integer({
+          minimum: 1,
+          default: 200,
+          description: 'clients of one user that listen for events at once',
+        }),
+      },
+      { ...CLOSED, default: {} },
+    ),
     dedup: Type.Object(
       {
         window: Type.Number({

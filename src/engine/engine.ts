@@ -44,6 +44,8 @@ export interface DiskUsage {
   readonly fileBytes: number;
   /** What the disk has left for this process, in bytes. */
   readonly freeBytes: number;
+  /** With less than this left, the disk is nearly full, and inserts are refused. */
+  readonly minFreeBytes: number;
 }
 
 /** What an engine must know of a namespace to apply its policy inside its own atomic steps. */

@@ -46,6 +46,8 @@ export interface ExchangeOverview {
   readonly declaration: Declaration;
   /** Also if this node may not run it. */
   readonly stopped: boolean;
+  /** As in the record. */
+  readonly lastError: string | null;
   readonly counters: Readonly<ExchangeCounters>;
 }
 

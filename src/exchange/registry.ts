@@ -104,7 +104,8 @@ export class ExchangeRegistry {
     return this.keys().map((id) => {
       const { exchange, state } = this.mustGet(id);
       const { declaration, counters, hindrance } = exchange;
-      return { id, declaration, counters, stopped: state.stopped === true || hindrance !== null };
+      const lastError = hindrance ?? state.lastError;
+      return { id, declaration, counters, lastError, stopped: state.stopped === true || hindrance !== null };
     });
   }
 

@@ -203,6 +203,31 @@ export class HttpCall {
     this.#observe();
   }
 
+  /** Begins a response of any length: `write` adds to it, and its end is `response.end`. */
+  beginStream(contentType: string): void {
+    const headers = this.#headers();
+    headers.push('content-type', contentType);
+    if (!this.front.isClosing) headers.push('connection', 'close');
+    // The end of the connection is the end of the body: without chunks, a write is one call of the kernel.
+    this.response.useChunkedEncodingByDefault = false;
+    this.response.writeHead(200, headers);
+    this.#observe();
+  }
+
+  /**
+   * Adds to a stream. Calls `taken` when the kernel has all of it: a client that takes nothing for as long as a request may
+   * take is cut off.
+   */
+  write(bytes: Buffer, taken: () => void): void {
+    this.response.write(bytes, (error) => {
+      if (error) return;
+      const { socket } = this.response;
+      if (socket !== null) socket.setTimeout(0);
+      taken();
+    });
+    this.#watchReader();
+  }
+
   /** Resolves when the client has read, or has disconnected. */
   #drained(): Promise<void> {
     const { promise, resolve } = Promise.withResolvers<void>();

@@ -73,6 +73,7 @@ export const HTTP_ERRORS = {
   'namespace-full': { status: 507 },
   'too-many-groups': { status: 507 },
   'too-many-exchanges': { status: 507 },
+  'too-many-subscribers': { status: 429, retryAfterMs: 5000 },
   overloaded: { status: 503, retryAfterMs: 1000 },
   'shutting-down': { status: 503, retryAfterMs: 1000 },
   'storage-full': { status: 507 },

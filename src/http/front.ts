@@ -89,6 +89,8 @@ export class Front {
 
   close(): void {
     this.#isClosing = true;
+    // Their responses would not end by themselves.
+    this.parts.events.drain();
   }
 
   /** After the last request. */

@@ -17,6 +17,7 @@ export interface RequestHead {
   idempotencyKey: string | null;
   expect: string | null;
   ifMatch: string | null;
+  lastEventId: string | null;
   origin: string | null;
   fetchSite: string | null;
   /** `Sec-Purpose` and the `Purpose` of older browsers. */
@@ -46,6 +47,7 @@ export function readHead(raw: readonly string[], isHttp10: boolean): RequestHead
     idempotencyKey: null,
     expect: null,
     ifMatch: null,
+    lastEventId: null,
     origin: null,
     fetchSite: null,
     purpose: null,
@@ -108,6 +110,7 @@ function readLine(head: RequestHead, name: string, value: string): void {
       return;
     case 13:
       if (is(name, 'authorization')) head.authorization = once(head.authorization, name, value);
+      else if (is(name, 'last-event-id')) head.lastEventId = once(head.lastEventId, name, value);
       else readElementHeader(head, name, value);
       return;
     case 14:

@@ -1,6 +1,7 @@
 import { Networks } from '../access/networks.ts';
 import type { Authenticator, User } from '../access/user.ts';
 import type { Broker } from '../broker/broker.ts';
+import type { EventPublisher } from '../events/publisher.ts';
 import type { Exchanges } from '../exchange/exchanges.ts';
 import type { BulkOperations } from '../operations/operations.ts';
 import type { Clock } from '../util/clock.ts';
@@ -100,6 +101,7 @@ export interface HttpParts {
   readonly broker: Broker;
   readonly exchanges: Exchanges;
   readonly operations: BulkOperations;
+  readonly events: EventPublisher;
   readonly authenticator: Authenticator;
   readonly options: HttpOptions;
   readonly log: LeveledLog;

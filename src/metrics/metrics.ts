@@ -1,11 +1,12 @@
 import type { Broker } from '../broker/broker.ts';
+import type { EventCounts } from '../events/publisher.ts';
 import type { Exchanges } from '../exchange/exchanges.ts';
 import type { BulkOperations } from '../operations/operations.ts';
 import type { SessionCounts } from '../session/counts.ts';
 import type { Clock } from '../util/clock.ts';
 import type { Histogram } from '../util/histogram.ts';
 import { exchangeFamilies } from './exchange-families.ts';
-import { exposition, type Family, histogram, type Viewer } from './family.ts';
+import { exposition, type Family, histogram, scalar, type Viewer } from './family.ts';
 import { brokerFamilies, type DiskSource, diskFamilies, processFamilies } from './node-families.ts';
 import { operationFamilies } from './operation-families.ts';
 import { queueFamilies } from './queue-families.ts';
@@ -25,6 +26,7 @@ export interface MetricsSources {
   readonly disks: readonly DiskSource[];
   /** Logins by how they ended. */
   readonly logins: () => Readonly<Record<string, number>>;
+  readonly events: () => Readonly<EventCounts>;
   /** Of each front end whose clients keep a session, by protocol. */
   readonly sessions: () => ReadonlyMap<string, SessionCounts>;
 }
@@ -74,8 +76,18 @@ export class Metrics {
   }
 
   async #collect(): Promise<readonly Family[]> {
-    const { broker, exchanges, operations, version, perQueue, requestTimes, disks, logins, sessions } =
-      this.#sources;
+    const {
+      broker,
+      exchanges,
+      operations,
+      version,
+      perQueue,
+      requestTimes,
+      disks,
+      logins,
+      events,
+      sessions,
+    } = this.#sources;
     const namespaces = broker.namespaces();
     const [queues, files] = await Promise.all([queueFamilies(namespaces, perQueue), diskFamilies(disks)]);
     return [
@@ -90,10 +102,23 @@ export class Metrics {
         requestTimes(),
       ),
       loginFamily(logins()),
+      ...eventFamilies(events()),
       ...sessionFamilies(sessions()),
       ...processFamilies(version),
     ];
   }
+}
+
+function eventFamilies({ subscribers, bytes }: EventCounts): Family[] {
+  return [
+    scalar(
+      'gauge',
+      'quayside_event_subscribers',
+      'Clients that listen for events on this node.',
+      subscribers,
+    ),
+    scalar('counter', 'quayside_event_bytes_total', 'Bytes of events that were sent.', bytes),
+  ];
 }
 
 function loginFamily(counts: Readonly<Record<string, number>>): Family {

@@ -50,6 +50,7 @@ export const ERROR_CODES = [
   'namespace-full',
   'too-many-groups',
   'too-many-exchanges',
+  'too-many-subscribers',
   'overloaded',
   'shutting-down',
   'storage-full',

@@ -180,6 +180,7 @@ export class ElementChanger {
     }
     for (const [queue, count] of arrived) this.#noteArrived(queue, count);
     if (released > 0) announce(source, released);
+    source.namespace.activity.note(source.key.name);
     return changed;
   }
 

@@ -16,6 +16,7 @@ export async function purgeQueue(queue: Queue, states: readonly DeliveryState[])
   for (;;) {
     const step = await storage.purge(queue.key, states);
     removed += step.removed;
+    queue.namespace.activity.note(queue.key.name);
     if (step.isDone || removed >= most) return removed;
     // Each step is a call like any other; those of other users come in between.
     await turn();

@@ -56,6 +56,7 @@ export const STOMP_ERRORS = {
   'namespace-full': LATER,
   'too-many-groups': WRONG,
   'too-many-exchanges': WRONG,
+  'too-many-subscribers': LATER,
   overloaded: LATER,
   'shutting-down': LATER,
   'storage-full': LATER,

@@ -4,7 +4,13 @@ import { setImmediate as turn } from 'node:timers/promises';
 import { type Account, readAccounts, type UserDefinition } from '../../src/access/account.ts';
 import type { Authenticator, User } from '../../src/access/user.ts';
 import type { Broker } from '../../src/broker/broker.ts';
+import { QueueWatch } from '../../src/broker/queue-watch.ts';
 import type { NamespacePolicy } from '../../src/engine/engine.ts';
+import { ExchangePictures } from '../../src/events/exchange-pictures.ts';
+import { NodePictures } from '../../src/events/node-pictures.ts';
+import { OperationPictures } from '../../src/events/operation-pictures.ts';
+import type { PictureSource } from '../../src/events/picture.ts';
+import { EventPublisher } from '../../src/events/publisher.ts';
 import { Exchanges } from '../../src/exchange/exchanges.ts';
 import { HTTP_DEFAULTS, type HttpOptions, type ReadyReport } from '../../src/http/options.ts';
 import { HttpServer } from '../../src/http/server.ts';
@@ -34,6 +40,12 @@ export interface HarnessOptions {
   readonly maxCopies?: number;
   readonly users?: readonly UserDefinition[];
   readonly http?: Partial<HttpOptions>;
+  /** Whether queues are watched, for rates and events. */
+  readonly watches?: boolean;
+  /** Further sources of events. */
+  readonly eventSources?: (broker: Broker, opened: TestEngine) => readonly PictureSource[];
+  /** Subscribers of events: of a user, and in all. */
+  readonly maxSubscribers?: { readonly total: number; readonly perUser: number };
   /** Whether the log has lines of level debug. */
   readonly logsDebug?: boolean;
   /** Of the selector sandbox, in place of patient ones. */
@@ -68,6 +80,8 @@ export class Harness {
   readonly broker: Broker;
   readonly exchanges: Exchanges;
   readonly operations: BulkOperations;
+  readonly watch: QueueWatch;
+  readonly events: EventPublisher;
   readonly server: HttpServer;
   readonly log: readonly LogLine[];
   readiness: ReadyReport = { ready: true, checks: { 'sqlite:test': 'ok' } };
@@ -118,6 +132,20 @@ export class Harness {
       random: () => 0.5,
       log: { info: logAt('info'), warn: () => {} },
     });
+    this.watch = new QueueWatch({ namespaces: this.broker.namespaces(), clock });
+    this.events = new EventPublisher({
+      namespaces: this.broker.namespaces(),
+      watch: this.watch,
+      sources: [
+        new ExchangePictures(this.exchanges),
+        new NodePictures(this.broker),
+        new OperationPictures(this.operations),
+        ...(options.eventSources?.(this.broker, opened) ?? []),
+      ],
+      clock,
+      random: () => 0.5,
+      limits: options.maxSubscribers ?? DEFAULTS.events,
+    });
     const metrics = new Metrics({
       broker: this.broker,
       clock: opened.clock,
@@ -128,12 +156,14 @@ export class Harness {
       requestTimes: () => this.server.requestTimes,
       disks: [],
       logins: () => ({}),
+      events: () => this.events.counts,
       sessions: () => new Map(),
     });
     this.server = new HttpServer({
       broker: this.broker,
       exchanges: this.exchanges,
       operations: this.operations,
+      events: this.events,
       authenticator: options.authenticator?.(opened) ?? new NamedUsers(accounts, users),
       options: { ...HTTP_DEFAULTS, port: 0, ...http },
       log: {
@@ -159,6 +189,7 @@ export class Harness {
       await harness.broker.start();
       await harness.exchanges.start();
       await harness.operations.start();
+      if (options.watches === true) await harness.watch.start();
       await harness.server.start();
     } catch (error) {
       await harness.close();
@@ -209,6 +240,8 @@ export class Harness {
     this.broker.drain();
     await this.server.stop();
     await this.operations.stop();
+    await this.events.stop();
+    await this.watch.stop();
     await this.exchanges.stop();
     await this.#sandbox.stop();
     await this.broker.stop();

@@ -22,6 +22,7 @@ const EXCHANGE: ExchangeOverview = {
   id: 'x1',
   declaration: { src: { ns: 'N', queue: 'src' }, dst: [{ ns: 'N', queue: 'to' }], consumer: {} },
   stopped: true,
+  lastError: null,
   counters: {
     totals: { noRoute: 1, tooManyHops: 2, requeued: 3, selectorMs: 1500 },
     destinations: [{ matched: 4, skipped: 5, failed: 6 }],
@@ -78,7 +79,7 @@ describe('Metrics', () => {
         {
           engine: 'sqlite:N.db',
           namespaces: ['N'],
-          usage: async () => ({ fileBytes: 4096, freeBytes: 1e9 }),
+          usage: async () => ({ fileBytes: 4096, freeBytes: 1e9, minFreeBytes: 1e6 }),
         },
         { engine: 'sqlite:lost.db', namespaces: ['N'], usage: () => Promise.reject(new Error('EIO')) },
       ],
@@ -95,6 +96,7 @@ describe('Metrics', () => {
         }),
       },
       version: '1.2.3',
+      events: () => ({ subscribers: 3, bytes: 42 }),
       logins: () => ({ accepted: 3, failed: 1 }),
       sessions: () => new Map([['stomp', { ...NO_SESSIONS, sessions: 2, unacknowledged: 7 }]]),
     };
@@ -364,6 +366,8 @@ describe('Metrics', () => {
     assert.ok(text.includes('quayside_waiting_consumers{namespace="N"} 1\n'), text);
     assert.ok(text.includes('quayside_queue_waiting_consumers{namespace="N",queue="q"} 1\n'), text);
     assert.ok(text.includes('quayside_logins_total{outcome="accepted"} 3\n'), text);
+    assert.ok(text.includes('quayside_event_subscribers 3\n'), text);
+    assert.ok(text.includes('quayside_event_bytes_total 42\n'), text);
     assert.ok(text.includes('quayside_sessions{protocol="stomp"} 2\n'), text);
     assert.ok(text.includes('quayside_unacknowledged_elements{protocol="stomp"} 7\n'), text);
     assert.ok(text.includes('quayside_subscriptions{protocol="stomp"} 0\n'), text);

@@ -60,8 +60,8 @@ class SqliteEngine implements Engine {
       dedupWindowMs: options.dedupWindowMs,
     });
     this.failed = this.#client.failed;
-    const { file } = this.#settings;
-    this.disk = file === MEMORY ? undefined : () => diskUsage(file);
+    const { file, minFreeBytes } = this.#settings;
+    this.disk = file === MEMORY ? undefined : () => diskUsage(file, minFreeBytes);
     if (file !== MEMORY) this.backUp = (to) => this.#client.backUp(to);
     this.storage = new SqliteStorage(this.#client, time);
     this.definitions = new SqliteDefinitions(this.#client, log);

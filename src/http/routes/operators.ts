@@ -1,3 +1,4 @@
+import { nodeRecord } from '../../events/node-pictures.ts';
 import { Type } from '../../util/schema.ts';
 import type { HttpCall } from '../call.ts';
 import { openApi } from '../openapi.ts';
@@ -207,10 +208,5 @@ function shownChecks(call: HttpCall, checks: ReadyReport['checks']): ReadyReport
 
 /** Nodes, with those of their namespaces that the user may know of. */
 function shownNodes(call: HttpCall): object[] {
-  return call.front.parts.broker.nodes().map(({ startedAt, namespaces, conflicts, ...node }) => ({
-    ...node,
-    startedAt: new Date(startedAt).toISOString(),
-    namespaces: namespaces.filter((name) => call.user.maySee(name)),
-    conflicts: conflicts.filter(({ namespace }) => call.user.maySee(namespace)),
-  }));
+  return call.front.parts.broker.nodes().map((node) => nodeRecord(node, call.user));
 }

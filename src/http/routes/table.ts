@@ -1,6 +1,7 @@
 import type { HttpParts } from '../options.ts';
 import type { Route } from '../route.ts';
 import { elementRoutes } from './elements.ts';
+import { eventRoutes } from './events.ts';
 import { exchangeRoutes } from './exchanges.ts';
 import { listingRoutes } from './listings.ts';
 import { operationRoutes } from './operations.ts';
@@ -20,6 +21,7 @@ export function routeTable({ options, version }: Pick<HttpParts, 'options' | 've
     ...consumerRoutes,
     ...exchangeRoutes,
     ...operationRoutes,
+    ...eventRoutes,
     ...operatorRoutes({ metricsWithoutLogin: options.metricsWithoutLogin, version, routes: () => routes }),
   ];
   return routes;

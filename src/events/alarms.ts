@@ -1,0 +1,121 @@
+import type { Namespace } from '../broker/namespace.ts';
+import type { DiskUsage } from '../engine/engine.ts';
+import type { Clock } from '../util/clock.ts';
+import type { Picture, PictureSource } from './picture.ts';
+
+/** An engine that stores files on a disk of this machine. */
+export interface WatchedDisk {
+  /** Its masked URL. */
+  readonly engine: string;
+  readonly usage: () => Promise<DiskUsage>;
+}
+
+interface AlarmParts {
+  readonly namespaces: readonly Namespace[];
+  /** `ok`, or what is wrong, by the masked URL of each engine: as `/readyz` shows them. */
+  readonly engineChecks: () => Promise<Readonly<Record<string, string>>>;
+  readonly disks: readonly WatchedDisk[];
+  readonly clock: Pick<Clock, 'now'>;
+}
+
+const OK = 'ok';
+
+/** What an operator should look at. It rests on what `/readyz`, metrics and statuses know as well. */
+export class Alarms implements PictureSource {
+  readonly kind = 'alarms';
+  readonly #parts: AlarmParts;
+  /** Since when each alarm holds, by its key. */
+  #since = new Map<string, number>();
+
+  constructor(parts: AlarmParts) {
+    this.#parts = parts;
+  }
+
+  async read(): Promise<Picture[]> {
+    const [engines, disks] = await Promise.all([this.#engines(), this.#disks()]);
+    const since = new Map<string, number>();
+    const pictures = [...engines, ...disks, ...this.#deadLetters()].map((alarm) => {
+      const at = this.#since.get(alarm.key) ?? this.#parts.clock.now();
+      since.set(alarm.key, at);
+      return pictureOf(alarm, at);
+    });
+    this.#since = since;
+    return pictures;
+  }
+
+  async #engines(): Promise<Alarm[]> {
+    const checks = await this.#parts.engineChecks();
+    return Object.entries(checks).flatMap(([engine, check]) =>
+      check === OK ? [] : [this.#ofEngine('engine-unavailable', engine, { detail: check })],
+    );
+  }
+
+  async #disks(): Promise<Alarm[]> {
+    const alarms = this.#parts.disks.map(async ({ engine, usage }): Promise<Alarm[]> => {
+      const found = await usage().catch(() => null);
+      if (found === null || found.freeBytes >= found.minFreeBytes) return [];
+      return [this.#ofEngine('disk-nearly-full', engine, {})];
+    });
+    return (await Promise.all(alarms)).flat();
+  }
+
+  #deadLetters(): Alarm[] {
+    return this.#parts.namespaces.flatMap(({ name: ns, deadLetterQueue: queue, activity }): Alarm[] => {
+      const last = queue === null ? null : activity.last(queue);
+      if (queue === null || last === null) return [];
+      const cameLately = (activity.rates(queue, last.totals)?.['5m'].insert ?? 0) > 0;
+      if (!cameLately) return [];
+      const { ready, scheduled, reserved } = last.counts;
+      return [
+        {
+          alarm: 'dead-letters-grew',
+          key: JSON.stringify(['dead-letters-grew', ns, queue]),
+          named: { ns, queue },
+          more: { totalSize: ready + scheduled + reserved },
+          places: [{ ns, queue }],
+          isFor: (viewer) => viewer.may('read', ns),
+          namespaces: null,
+        },
+      ];
+    });
+  }
+
+  /** Of an engine, for those who may see a namespace that needs it. */
+  #ofEngine(alarm: string, engine: string, more: object): Alarm {
+    const namespaces = this.#parts.namespaces
+      .filter(({ engineUrls }) => engineUrls.includes(engine))
+      .map(({ name }) => name);
+    return {
+      alarm,
+      key: JSON.stringify([alarm, engine]),
+      named: { engine },
+      more,
+      places: namespaces.map((ns) => ({ ns, queue: null })),
+      isFor: (viewer) => namespaces.some((ns) => viewer.maySee(ns)),
+      namespaces,
+    };
+  }
+}
+
+interface Alarm extends Pick<Picture, 'key' | 'places' | 'isFor'> {
+  readonly alarm: string;
+  /** What it is about. */
+  readonly named: object;
+  readonly more: object;
+  /** The namespaces that an engine serves; null: it is about a queue. */
+  readonly namespaces: readonly string[] | null;
+}
+
+function pictureOf({ alarm, named, more, namespaces, ...rest }: Alarm, since: number): Picture {
+  const shown = { alarm, ...named, since: new Date(since).toISOString(), ...more };
+  return {
+    ...rest,
+    kind: 'alarms',
+    state: JSON.stringify(shown),
+    json: (viewer) =>
+      JSON.stringify(
+        namespaces === null ? shown : { ...shown, namespaces: namespaces.filter((ns) => viewer.maySee(ns)) },
+      ),
+    goneJson: () => JSON.stringify({ alarm, ...named, gone: true }),
+  };
+}

@@ -1,0 +1,488 @@
+import { type RenewUser, RIGHTS, type User } from '../access/user.ts';
+import type { Namespace } from '../broker/namespace.ts';
+import type { QueueReading } from '../broker/queue-series.ts';
+import type { QueueFollower, QueueWatch } from '../broker/queue-watch.ts';
+import { WaitingLimit, type WaitingLimits } from '../broker/waiting-limit.ts';
+import { QuaysideError } from '../model/errors.ts';
+import type { CancelTimer, Clock } from '../util/clock.ts';
+import type { Service } from '../util/service.ts';
+import { PictureJournal } from './journal.ts';
+import { type EventFilter, type EventViewer, isWanted, type PictureSource } from './picture.ts';
+import { queuePicture } from './queue-picture.ts';
+
+/** Why a subscription ends. */
+export type EventEnd = 'shutting-down' | 'login-lost' | 'rights-changed' | 'login-expired';
+
+/** Takes the events of one subscriber. */
+export interface EventSink {
+  /** Writes; calls `taken` when the kernel has all of it. Nothing else is written until then, but the end. */
+  write(bytes: Buffer, taken: () => void): void;
+  /** The last bytes. */
+  end(bytes: Buffer): void;
+}
+
+/** A subscriber as the front end knows it. */
+export interface EventSubscription {
+  /** The client disconnected. */
+  close(): void;
+}
+
+/** How a subscriber comes. */
+export interface SubscribeRequest {
+  readonly user: User;
+  readonly filter: EventFilter;
+  /** The id of the last event that the client has; null: none. */
+  readonly lastEventId: string | null;
+  readonly sink: EventSink;
+}
+
+/** What the metrics show. */
+export interface EventCounts {
+  subscribers: number;
+  /** Bytes that were written to subscribers. */
+  bytes: number;
+}
+
+interface PublisherParts {
+  readonly namespaces: readonly Namespace[];
+  readonly watch: Pick<QueueWatch, 'follow'>;
+  readonly sources: readonly PictureSource[];
+  readonly clock: Clock;
+  /** 0 (inclusive) to 1. */
+  readonly random: () => number;
+  /** Subscribers at once. */
+  readonly limits: WaitingLimits;
+}
+
+/** Between two updates of a subscriber. */
+const UPDATE_MS = 500;
+/** After a round of updates that took long, the next waits for so many times as long: updates take a twentieth of the main thread at most. */
+const REST_FACTOR = 20;
+const SOURCES_MS = 2_000;
+/** A subscriber who gets nothing else gets a comment so often, so that proxies keep the connection. */
+const BEAT_MS = 15_000;
+/** About the bytes of one write: as much is in memory for a subscriber who does not read. */
+const PIECE_BYTES = 16_384;
+/** After the last subscriber has left, changes are followed for so long, for those who reconnect. */
+const LINGER_MS = 10_000;
+/** A subscription ends after an hour at most: the client's credentials are checked when it comes back. */
+const MAX_AGE_MS = 3_600_000;
+/** How long a client waits before it comes back, at least; up to twice as long, so that not all come at once. */
+const RETRY_MS = 2_000;
+const MAX_ID_LENGTH = 64;
+
+const BEAT = Buffer.from(':\n\n');
+const COMPLETE = Buffer.from('event: complete\ndata: {}\n\n');
+
+/**
+ * Tells subscribers what changes on this node and on others: one collector for all of them, which rests while there are
+ * none. What is not sent yet is nowhere but in the journal, which has the latest picture of each thing; of a subscriber
+ * only its place in the journal is known, and one write that the kernel has not taken.
+ */
+export class EventPublisher implements Service, QueueFollower {
+  readonly counts: EventCounts = { subscribers: 0, bytes: 0 };
+  readonly #parts: PublisherParts;
+  readonly #limit: WaitingLimit;
+  readonly #subscribers = new Set<SubscriberState>();
+  #collection: EventCollection | null = null;
+  #collections = 0;
+  #cancelFlush: CancelTimer | null = null;
+  #flushableAt = 0;
+  #cancelBeat: CancelTimer | null = null;
+  #cancelLinger: CancelTimer | null = null;
+  #isClosed = false;
+
+  constructor(parts: PublisherParts) {
+    this.#parts = parts;
+    this.#limit = new WaitingLimit(parts.limits, tooManySubscribers);
+  }
+
+  async start(): Promise<void> {}
+
+  /** Ends all subscriptions, and takes no further ones. */
+  drain(): void {
+    this.#isClosed = true;
+    this.#limit.close();
+    for (const subscriber of [...this.#subscribers]) this.#end(subscriber, 'shutting-down');
+  }
+
+  async stop(): Promise<void> {
+    this.drain();
+    this.#rest();
+    await this.#collection?.idle();
+    this.#collection = null;
+  }
+
+  /** Users were reloaded: subscribers go on if they have the same login and rights; others come back, or not. */
+  renewUsers(renew: RenewUser): void {
+    for (const subscriber of [...this.#subscribers]) {
+      const user = renew(subscriber.user);
+      if (user === null) this.#end(subscriber, 'login-lost');
+      else if (this.#viewKey(user, subscriber.filter) !== subscriber.viewKey) {
+        this.#end(subscriber, 'rights-changed');
+      } else subscriber.user = user;
+    }
+  }
+
+  /** @throws QuaysideError `too-many-subscribers`, `shutting-down` */
+  subscribe({ user, filter, lastEventId, sink }: SubscribeRequest): EventSubscription {
+    this.#limit.enter(user.name);
+    this.#cancelLinger?.();
+    this.#cancelLinger = null;
+    const collection = this.#collection ?? this.#begin();
+    const subscriber: SubscriberState = {
+      user,
+      filter,
+      viewKey: this.#viewKey(user, filter),
+      sink,
+      version: collection.versionOf(lastEventId) ?? 0,
+      isFull: collection.versionOf(lastEventId) === null,
+      hasStarted: false,
+      isComplete: false,
+      isWriting: false,
+      openedAt: this.#parts.clock.monotonic(),
+      wroteAt: 0,
+    };
+    this.#subscribers.add(subscriber);
+    this.counts.subscribers += 1;
+    this.#cancelBeat ??= this.#beatLater();
+    this.#pump(subscriber, collection, new Map());
+    return { close: () => this.#remove(subscriber) };
+  }
+
+  onQueue(namespace: Namespace, name: string, reading: QueueReading): void {
+    this.#collection?.journal.put(queuePicture(namespace, name, reading));
+  }
+
+  onGone(namespace: Namespace, name: string): void {
+    this.#collection?.journal.remove({ kind: 'queues', key: JSON.stringify([namespace.name, name]) });
+  }
+
+  onFilled(namespace: Namespace): void {
+    this.#collection?.filled(namespace);
+    this.#flushSoon();
+  }
+
+  onRound(): void {
+    this.#flushSoon();
+  }
+
+  #begin(): EventCollection {
+    this.#collections += 1;
+    const { clock, random, sources, namespaces, watch } = this.#parts;
+    const id = `${Math.floor(random() * 2 ** 40).toString(36)}.${this.#collections}`;
+    const collection = new EventCollection({
+      id,
+      clock,
+      sources,
+      namespaces,
+      onChange: () => this.#flushSoon(),
+    });
+    this.#collection = collection;
+    collection.start();
+    watch.follow(this);
+    return collection;
+  }
+
+  /** Nothing is followed and no timer runs any more. */
+  #rest(): void {
+    this.#cancelLinger?.();
+    this.#cancelLinger = null;
+    this.#cancelFlush?.();
+    this.#cancelFlush = null;
+    if (this.#collection === null) return;
+    this.#parts.watch.follow(null);
+    this.#collection.stop();
+  }
+
+  #remove(subscriber: SubscriberState): void {
+    if (!this.#subscribers.delete(subscriber)) return;
+    this.counts.subscribers -= 1;
+    this.#limit.exit(subscriber.user.name);
+    if (this.#subscribers.size > 0) return;
+    this.#cancelBeat?.();
+    this.#cancelBeat = null;
+    if (this.#isClosed) return;
+    this.#cancelLinger = this.#parts.clock.after(LINGER_MS, () => {
+      this.#rest();
+      this.#collection = null;
+    });
+  }
+
+  #end(subscriber: SubscriberState, reason: EventEnd): void {
+    this.#remove(subscriber);
+    subscriber.sink.end(Buffer.from(`event: end\ndata: {"reason":"${reason}"}\n\n`));
+  }
+
+  /** Subscribers with the same key are sent the same bytes. */
+  #viewKey(user: EventViewer, { kinds, ns, queue }: EventFilter): string {
+    const rights = this.#parts.namespaces.map(({ name }) => [
+      user.maySee(name),
+      ...RIGHTS.map((right) => user.may(right, name)),
+    ]);
+    return JSON.stringify([[...kinds].sort(), ns, queue, rights]);
+  }
+
+  #flushSoon(): void {
+    if (this.#cancelFlush !== null || this.#collection === null || this.#isClosed) return;
+    const { clock } = this.#parts;
+    this.#cancelFlush = clock.after(Math.max(0, this.#flushableAt - clock.monotonic()), () => {
+      this.#cancelFlush = null;
+      this.#flush();
+    });
+  }
+
+  /** One update for each subscriber who is not behind; those who are get theirs when they have read. */
+  #flush(): void {
+    const collection = this.#collection;
+    if (collection === null) return;
+    const { clock } = this.#parts;
+    const startedAt = clock.monotonic();
+    collection.publish();
+    const pieces: Pieces = new Map();
+    for (const subscriber of this.#subscribers) this.#pump(subscriber, collection, pieces);
+    const now = clock.monotonic();
+    this.#flushableAt = Math.max(startedAt + UPDATE_MS, now + REST_FACTOR * (now - startedAt));
+  }
+
+  /** Writes the next piece of what the subscriber does not have, if the one before was taken. */
+  #pump(subscriber: SubscriberState, collection: EventCollection, pieces: Pieces): void {
+    if (subscriber.isWriting || !this.#subscribers.has(subscriber)) return;
+    const bytes = this.#nextBytes(subscriber, collection, pieces);
+    if (bytes === null) return;
+    subscriber.isWriting = true;
+    subscriber.wroteAt = this.#parts.clock.monotonic();
+    this.counts.bytes += bytes.length;
+    subscriber.sink.write(bytes, () => {
+      subscriber.isWriting = false;
+      this.#pump(subscriber, collection, new Map());
+    });
+  }
+
+  #nextBytes(subscriber: SubscriberState, collection: EventCollection, pieces: Pieces): Buffer | null {
+    if (subscriber.version > 0 && !collection.journal.hasSince(subscriber.version)) {
+      // Things that it may know of are gone, and were forgotten while it did not read.
+      subscriber.hasStarted = false;
+      subscriber.isFull = true;
+      subscriber.version = 0;
+    }
+    if (!subscriber.hasStarted) {
+      subscriber.hasStarted = true;
+      subscriber.isComplete = false;
+      const retryMs = Math.round(RETRY_MS * (1 + this.#parts.random()));
+      return Buffer.from(`retry: ${retryMs}\nevent: start\ndata: {"full":${subscriber.isFull}}\n\n`);
+    }
+    for (;;) {
+      const piece = pieceFor(subscriber, collection, pieces);
+      if (piece === null) break;
+      subscriber.version = piece.version;
+      if (piece.bytes !== null) return piece.bytes;
+    }
+    if (subscriber.isComplete || !collection.isPublished) return null;
+    subscriber.isComplete = true;
+    subscriber.isFull = false;
+    return COMPLETE;
+  }
+
+  #beatLater(): CancelTimer {
+    const { clock } = this.#parts;
+    return clock.after(BEAT_MS, () => {
+      this.#cancelBeat = this.#beatLater();
+      const now = clock.monotonic();
+      for (const subscriber of [...this.#subscribers]) this.#beat(subscriber, now);
+    });
+  }
+
+  #beat(subscriber: SubscriberState, now: number): void {
+    if (now - subscriber.openedAt >= MAX_AGE_MS) this.#end(subscriber, 'login-expired');
+    else if (!subscriber.isWriting && now - subscriber.wroteAt >= BEAT_MS) {
+      subscriber.isWriting = true;
+      subscriber.wroteAt = now;
+      const collection = this.#collection;
+      subscriber.sink.write(BEAT, () => {
+        subscriber.isWriting = false;
+        if (collection !== null) this.#pump(subscriber, collection, new Map());
+      });
+    }
+  }
+}
+
+interface SubscriberState {
+  user: User;
+  readonly filter: EventFilter;
+  readonly viewKey: string;
+  readonly sink: EventSink;
+  /** Of the journal: it has all that was wanted up to here. */
+  version: number;
+  /** Whether it is being sent everything, not only what changed. */
+  isFull: boolean;
+  hasStarted: boolean;
+  /** Whether it was told that it has everything. */
+  isComplete: boolean;
+  isWriting: boolean;
+  readonly openedAt: number;
+  wroteAt: number;
+}
+
+/** What follows one version for one view: shared by all who are at the same place in one round. */
+interface Piece {
+  /** Null: nothing that is wanted. */
+  readonly bytes: Buffer | null;
+  readonly version: number;
+}
+
+/** By view and version. */
+type Pieces = Map<string, Piece>;
+
+/** Null: there is nothing that follows. */
+function pieceFor(
+  { user, filter, viewKey, version }: SubscriberState,
+  from: EventCollection,
+  pieces: Pieces,
+): Piece | null {
+  if (version >= from.published) return null;
+  const key = `${version} ${viewKey}`;
+  let piece = pieces.get(key);
+  if (piece === undefined) {
+    piece = makePiece(from, version, user, filter);
+    pieces.set(key, piece);
+  }
+  return piece;
+}
+
+function makePiece(from: EventCollection, after: number, viewer: EventViewer, filter: EventFilter): Piece {
+  const byKind = new Map<string, string[]>();
+  let version = from.published;
+  let length = 0;
+  for (const { picture, isGone, version: own } of from.journal.between(after, from.published)) {
+    if (!isWanted(picture, filter) || !picture.isFor(viewer)) continue;
+    const text = isGone ? picture.goneJson(viewer) : picture.json(viewer);
+    const texts = byKind.get(picture.kind);
+    if (texts === undefined) byKind.set(picture.kind, [text]);
+    else texts.push(text);
+    length += text.length;
+    if (length < PIECE_BYTES) continue;
+    version = own;
+    break;
+  }
+  if (byKind.size === 0) return { bytes: null, version };
+  const events = [...byKind].map(([kind, texts]) => `event: ${kind}\ndata: [${texts.join(',')}]\n`);
+  // Only the last one has an id: who has not got that far gets all of the piece again.
+  return { bytes: Buffer.from(`${events.join('\n')}id: ${from.id}-${version}\n\n`), version };
+}
+
+interface CollectionParts {
+  readonly id: string;
+  readonly clock: Clock;
+  readonly sources: readonly PictureSource[];
+  readonly namespaces: readonly Namespace[];
+  readonly onChange: () => void;
+}
+
+/** What is followed while there are subscribers. */
+class EventCollection {
+  readonly id: string;
+  readonly journal = new PictureJournal();
+  readonly #parts: CollectionParts;
+  /** Whose queues, or what of other kinds, were not read yet. */
+  readonly #unread: Set<Namespace | PictureSource>;
+  /** Keys that a source named last. */
+  readonly #keys = new Map<PictureSource, Set<string>>();
+  readonly #reading = new Map<PictureSource, Promise<void>>();
+  #published = 0;
+  #isPublished = false;
+  #timer: CancelTimer | null = null;
+  #isStopped = false;
+
+  constructor(parts: CollectionParts) {
+    this.id = parts.id;
+    this.#parts = parts;
+    this.#unread = new Set([...parts.namespaces, ...parts.sources]);
+  }
+
+  /** Subscribers may be sent what has this version, or a smaller one. */
+  get published(): number {
+    return this.#published;
+  }
+
+  /** Whether everything was read, and may be sent. */
+  get isPublished(): boolean {
+    return this.#isPublished;
+  }
+
+  start(): void {
+    for (const source of this.#parts.sources) source.follow?.(() => void this.#read(source));
+    this.#readSources();
+  }
+
+  stop(): void {
+    this.#isStopped = true;
+    this.#timer?.();
+    for (const source of this.#parts.sources) source.follow?.(null);
+  }
+
+  /** Resolves when nothing is being read. */
+  async idle(): Promise<void> {
+    await Promise.all(this.#reading.values());
+  }
+
+  filled(part: Namespace | PictureSource): void {
+    this.#unread.delete(part);
+  }
+
+  publish(): void {
+    this.#published = this.journal.version;
+    if (this.#unread.size === 0) this.#isPublished = true;
+  }
+
+  /** The version of an event id, if what follows it is known here; null if not. */
+  versionOf(eventId: string | null): number | null {
+    if (eventId === null || eventId.length > MAX_ID_LENGTH || !eventId.startsWith(`${this.id}-`)) return null;
+    const digits = eventId.slice(this.id.length + 1);
+    const version = /^\d{1,15}$/.test(digits) ? Number(digits) : Number.NaN;
+    return version <= this.#published && this.journal.hasSince(version) ? version : null;
+  }
+
+  #readSources(): void {
+    for (const source of this.#parts.sources) void this.#read(source);
+    this.#timer = this.#parts.clock.after(SOURCES_MS, () => this.#readSources());
+  }
+
+  /** One reading of a source at a time. */
+  #read(source: PictureSource): Promise<void> {
+    let reading = this.#reading.get(source);
+    if (reading === undefined) {
+      reading = this.#readOnce(source).finally(() => this.#reading.delete(source));
+      this.#reading.set(source, reading);
+    }
+    return reading;
+  }
+
+  async #readOnce(source: PictureSource): Promise<void> {
+    let hasNews = this.#unread.has(source);
+    try {
+      const keys = new Set<string>();
+      for (const picture of await source.read()) {
+        if (this.#isStopped) return;
+        keys.add(picture.key);
+        if (this.journal.put(picture)) hasNews = true;
+      }
+      for (const key of this.#keys.get(source) ?? []) {
+        if (!keys.has(key) && this.journal.remove({ kind: source.kind, key })) hasNews = true;
+      }
+      this.#keys.set(source, keys);
+    } catch {
+      // An engine is unavailable: an alarm says so, and what was read before stays.
+    }
+    this.filled(source);
+    if (hasNews && !this.#isStopped) this.#parts.onChange();
+  }
+}
+
+function tooManySubscribers({ total, perUser }: WaitingLimits): QuaysideError {
+  return new QuaysideError(
+    'too-many-subscribers',
+    `Too many clients listen for events already: at most ${total} on this node and ${perUser} of one user.`,
+    { retryAfterMs: 5_000 },
+  );
+}

@@ -1,0 +1,560 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import { setImmediate as turn } from 'node:timers/promises';
+import { readAccounts } from '../../src/access/account.ts';
+import { Alarms } from '../../src/events/alarms.ts';
+import type { Picture, PictureSource } from '../../src/events/picture.ts';
+import { plain } from '../support/broker.ts';
+import { EventClient, type EventClientOptions } from '../support/event-client.ts';
+import { codeOf } from './exchange-names.ts';
+import { Harness, type HarnessOptions } from './harness.ts';
+
+const USERS = [
+  { name: 'test1', password: 'test1', rights: null },
+  { name: 'reader', password: 'pw', rights: { N: ['read'] } },
+  { name: 'writer', password: 'pw', rights: { N: ['write'] } },
+];
+
+/** A harness, and clients that are closed with it. */
+async function withEvents(
+  test: (events: EventsUnderTest) => Promise<void>,
+  options: HarnessOptions = {},
+): Promise<void> {
+  const harness = await Harness.start({ users: USERS, watches: true, ...options });
+  const events = new EventsUnderTest(harness);
+  try {
+    await test(events);
+    assert.deepEqual(harness.faults(), []);
+  } finally {
+    events.close();
+    await harness.close();
+  }
+}
+
+class EventsUnderTest {
+  readonly harness: Harness;
+  readonly #clients: EventClient[] = [];
+
+  constructor(harness: Harness) {
+    this.harness = harness;
+  }
+
+  listen(options: Partial<EventClientOptions> = {}): EventClient {
+    const client = new EventClient({ url: `http://127.0.0.1:${this.harness.port}`, ...options });
+    this.#clients.push(client);
+    return client;
+  }
+
+  /** Listens, and returns once everything was told. */
+  async complete(options: Partial<EventClientOptions> = {}): Promise<EventClient> {
+    const client = this.listen(options);
+    await this.until(() => client.isComplete);
+    return client;
+  }
+
+  /** Lets time pass in steps until `holds`; returns how much. */
+  async until(holds: () => boolean, stepMs = 50): Promise<number> {
+    for (let ms = 0; ms < 7_200_000; ms += stepMs) {
+      for (let i = 0; i < 10; i += 1) {
+        if (holds()) return ms;
+        await turn();
+        await this.harness.watch.idle();
+      }
+      await this.harness.passTime(stepMs);
+    }
+    throw new Error('It did not come about within two hours.');
+  }
+
+  async rest(): Promise<void> {
+    for (let i = 0; i < 50; i += 1) await turn();
+  }
+
+  close(): void {
+    for (const client of this.#clients) client.close();
+  }
+}
+
+/** A picture of an operation with the id 1. */
+function operation(json: string): Picture {
+  return {
+    kind: 'operations',
+    key: '1',
+    places: [],
+    state: json,
+    isFor: () => true,
+    json: () => json,
+    goneJson: () => '{"id":"1","gone":true}',
+  };
+}
+
+const DEAD_LETTERS = [
+  plain('N', { deadLetter: { maxTries: 1, queue: 'dead' } }),
+  plain('hidden', { deadLetter: { maxTries: 1, queue: 'dead' } }),
+];
+
+describe('GET /events', () => {
+  it('begins with a full picture, and then tells what changes', () =>
+    withEvents(async (events) => {
+      const client = events.harness.client();
+      await client.insert('N', 'orders', 'a');
+      await client.insert('N', 'orders', 'b', { delay: 60 });
+      const listener = await events.complete();
+      const response = await listener.opened;
+      assert.equal(response.statusCode, 200);
+      assert.equal(response.headers['content-type'], 'text/event-stream; charset=utf-8');
+      assert.equal(response.headers['x-accel-buffering'], 'no');
+      assert.equal(response.headers['cache-control'], 'no-store, no-transform');
+      assert.equal(listener.events[0]?.event, 'start');
+      assert.deepEqual(JSON.parse(listener.events[0]?.data ?? ''), { full: true });
+      assert.ok((listener.retryMs ?? 0) >= 2_000);
+      const { next_mature_t, ...shown } = listener.queue('N', 'orders') ?? {};
+      assert.match(String(next_mature_t), /^2026-01-01T/);
+      assert.deepEqual(shown, {
+        ns: 'N',
+        queue: 'orders',
+        totalSize: 2,
+        size: 1,
+        schedSize: 1,
+        resvSize: 0,
+        paused: false,
+        stats: { put: 2, get: 0, reserve: 0, commit: 0, rollback: 0, deadletter: 0 },
+      });
+      await client.get('N', 'orders');
+      const ms = await events.until(() => listener.queue('N', 'orders')?.size === 0);
+      assert.ok(ms <= 600, `${ms} ms until a change of this node was told`);
+      await client.pause('N', 'orders');
+      await events.until(() => listener.queue('N', 'orders')?.paused === true);
+      assert.match(listener.lastEventId, /^[0-9a-z.]+-\d+$/);
+    }));
+
+  it('tells of a queue that keeps changing twice a second at most, and its latest counts', () =>
+    withEvents(async (events) => {
+      const client = events.harness.client();
+      const listener = await events.complete();
+      const before = listener.count('queues');
+      for (let ms = 0; ms < 5_000; ms += 100) {
+        await client.insert('N', 'busy', 'a');
+        await events.rest();
+        await events.harness.watch.idle();
+        await events.harness.passTime(100);
+      }
+      await events.until(() => listener.queue('N', 'busy')?.size === 50);
+      const updates = listener.count('queues') - before;
+      assert.ok(updates >= 4 && updates <= 12, `${updates} updates in five seconds`);
+    }));
+
+  it('tells of exchanges and nodes, and of what is gone', () =>
+    withEvents(async (events) => {
+      const client = events.harness.client();
+      const listener = await events.complete();
+      assert.equal(listener.of('nodes').length, 1);
+      assert.equal(listener.of('nodes')[0]?.isSelf, true);
+      const body = JSON.stringify({
+        src: { ns: 'N', queue: 'in' },
+        dst: [{ ns: 'jobs', queue: 'out' }],
+        consumer: {},
+      });
+      await client.request('PUT', '/x/copy', { body });
+      await events.until(() => listener.of('exchanges').length === 1);
+      assert.deepEqual(listener.of('exchanges')[0], {
+        id: 'copy',
+        src: { q: 'in', ns: 'N' },
+        stopped: false,
+        lastError: null,
+        dst: [{ q: 'out', ns: 'jobs' }],
+        stats: { no_route: 0, too_many_hops: 0, put_back: 0, dst: [{ matched: 0, skipped: 0, failed: 0 }] },
+      });
+      await client.request('POST', '/x/copy/stop');
+      await events.until(() => listener.of('exchanges')[0]?.stopped === true);
+      await client.request('DELETE', '/x/copy');
+      await events.until(() => listener.of('exchanges').length === 0);
+    }));
+
+  it('tells of bulk operations, to those who may manage their source, and of what they change', () =>
+    withEvents(async (events) => {
+      const client = events.harness.client();
+      for (let i = 0; i < 5; i += 1) await client.insert('N', 'many', 'a');
+      const listener = await events.complete();
+      const reader = await events.complete({ credentials: 'reader:pw' });
+      const body = JSON.stringify({ action: 'delete', source: { ns: 'N', queue: 'many' }, limit: 3 });
+      const started = await client.request('POST', '/operations', { body });
+      assert.equal(started.status, 202);
+      await events.until(() => listener.of('operations')[0]?.state === 'done');
+      const { id, changed, action, by, samples } = listener.of('operations')[0] ?? {};
+      assert.equal(started.headers.location, `/operations/${String(id)}`);
+      assert.deepEqual([changed, action, by, samples], [3, 'delete', 'test1', undefined]);
+      await events.until(() => reader.queue('N', 'many')?.size === 2);
+      assert.deepEqual(reader.of('operations'), []);
+      await client.request('DELETE', '/q/N/many/elements');
+      assert.ok((await events.until(() => reader.queue('N', 'many')?.size === 0)) <= 600);
+    }));
+
+  it('shows what the user may see, and nothing else', () =>
+    withEvents(async (events) => {
+      const client = events.harness.client();
+      for (const ns of ['N', 'hidden']) await client.insert(ns, 'secret', 'a');
+      const declare = (id: string, from: string, to: string) =>
+        client.request('PUT', `/x/${id}`, {
+          body: JSON.stringify({
+            src: { ns: from, queue: 'in' },
+            dst: [
+              { ns: to, queue: 'treasure' },
+              { ns: 'N', queue: 'open', selector: 'env => true' },
+            ],
+            consumer: {},
+          }),
+        });
+      await declare('visible', 'N', 'hidden');
+      await declare('invisible', 'hidden', 'hidden');
+      const all = await events.complete();
+      const reader = await events.complete({ credentials: 'reader:pw' });
+      const writer = await events.complete({ credentials: 'writer:pw' });
+      assert.ok(all.queue('hidden', 'secret'));
+      assert.deepEqual(
+        all
+          .of('exchanges')
+          .map(({ id }) => id)
+          .sort(),
+        ['invisible', 'visible'],
+      );
+      await client.insert('N', 'in', 'a');
+      await events.until(() => all.queue('hidden', 'treasure')?.size === 1);
+      const moved = (one: Readonly<Record<string, unknown>>): boolean =>
+        one.id === 'visible' && JSON.stringify(one.stats).includes('"matched":1');
+      await events.until(() => all.of('exchanges').some(moved));
+      await events.until(() => reader.queue('N', 'open')?.size === 1);
+      assert.ok(reader.queue('N', 'secret'));
+      assert.deepEqual(reader.of('exchanges'), [
+        {
+          id: 'visible',
+          src: { q: 'in', ns: 'N' },
+          stopped: false,
+          lastError: null,
+          stats: { no_route: 0, too_many_hops: 0, put_back: 0 },
+          dst: [
+            { q: '', ns: '', hidden: true },
+            { q: 'open', ns: 'N' },
+          ],
+        },
+      ]);
+      assert.equal(
+        reader.count('exchanges'),
+        1,
+        'what happens at a hidden destination does not show as an update',
+      );
+      assert.deepEqual(writer.of('queues'), [], 'counts take the right read');
+      assert.deepEqual(writer.of('nodes')[0]?.namespaces, ['N']);
+      for (const listener of [reader, writer]) {
+        const told = listener.events.map(({ data }) => data).join();
+        assert.doesNotMatch(told, /"hidden"(?!:true)|treasure|invisible/);
+      }
+    }));
+
+  it('takes filters by namespace, queue and kind', () =>
+    withEvents(async (events) => {
+      const client = events.harness.client();
+      for (const [ns, queue] of [
+        ['N', 'a'],
+        ['N', 'b'],
+        ['jobs', 'a'],
+      ] as const)
+        await client.insert(ns, queue, 'x');
+      const names = (listener: EventClient) =>
+        listener
+          .of('queues')
+          .map(({ ns, queue }) => `${ns}/${queue}`)
+          .sort();
+      assert.deepEqual(names(await events.complete({ query: 'ns=N' })), ['N/a', 'N/b']);
+      assert.deepEqual(names(await events.complete({ query: 'ns=N&queue=b' })), ['N/b']);
+      const nodes = await events.complete({ query: 'kinds=nodes,alarms' });
+      assert.deepEqual([...nodes.pictures.keys()], ['nodes']);
+    }));
+
+  it('continues after the last event id, and begins again if it does not know it', () =>
+    withEvents(async (events) => {
+      const client = events.harness.client();
+      for (const queue of ['a', 'b']) await client.insert('N', queue, 'x');
+      const first = await events.complete();
+      first.close();
+      await client.insert('N', 'b', 'y');
+      await events.until(() => first.isClosed);
+      const second = await events.complete({ lastEventId: first.lastEventId });
+      assert.deepEqual(JSON.parse(second.events[0]?.data ?? ''), { full: false });
+      await events.until(() => second.queue('N', 'b')?.size === 2);
+      assert.equal(second.queue('N', 'a'), undefined, 'what did not change is not told again');
+      for (const lastEventId of ['unknown', `${first.lastEventId}0`, '']) {
+        const other = await events.complete({ lastEventId });
+        assert.deepEqual(JSON.parse(other.events[0]?.data ?? ''), { full: true }, lastEventId);
+        assert.ok(other.queue('N', 'a'));
+      }
+    }));
+
+  it('rests once the last subscriber has left, and reads no queue until the next one comes', () =>
+    withEvents(async (events) => {
+      const client = events.harness.client();
+      await client.insert('N', 'a', 'x');
+      const first = await events.complete();
+      first.close();
+      await events.until(() => events.harness.events.counts.subscribers === 0);
+      await events.harness.passTime(10_001);
+      await events.rest();
+      const { storage } = events.harness.opened.engine;
+      const counts = storage.counts.bind(storage);
+      let asked = 0;
+      storage.counts = (queue, group) => {
+        asked += 1;
+        return counts(queue, group);
+      };
+      await events.harness.passTime(5_000);
+      await events.rest();
+      assert.ok(asked <= 1, `${asked} readings within five seconds`);
+      storage.counts = counts;
+      const second = await events.complete({ lastEventId: first.lastEventId });
+      assert.deepEqual(JSON.parse(second.events[0]?.data ?? ''), { full: true });
+    }));
+
+  it('sends a comment every 15 s if there is nothing else', () =>
+    withEvents(async (events) => {
+      const listener = await events.complete();
+      const ms = await events.until(() => listener.comments.length === 1, 500);
+      assert.ok(ms >= 10_000 && ms <= 31_000, `${ms} ms`);
+    }));
+
+  it('ends after an hour, so that credentials are checked again', () =>
+    withEvents(async (events) => {
+      const listener = await events.complete();
+      const ms = await events.until(() => listener.isClosed, 20_000);
+      assert.ok(ms >= 3_500_000 && ms <= 3_700_000, `${ms} ms`);
+      assert.deepEqual(JSON.parse(listener.events.at(-1)?.data ?? ''), { reason: 'login-expired' });
+    }));
+
+  it('ends with its server, and rejects those who come later', () =>
+    withEvents(async (events) => {
+      const listener = await events.complete();
+      events.harness.server.drain();
+      await events.until(() => listener.isClosed);
+      assert.deepEqual(listener.events.at(-1), {
+        event: 'end',
+        data: '{"reason":"shutting-down"}',
+        id: listener.lastEventId,
+      });
+      const late = await events.harness.client().request('GET', '/events');
+      assert.deepEqual([late.status, codeOf(late)], [503, 'shutting-down']);
+    }));
+
+  it('is limited for a user and in all', () =>
+    withEvents(
+      async (events) => {
+        const own = [await events.complete(), await events.complete()];
+        const refused = await events.harness.client().request('GET', '/events');
+        assert.deepEqual([refused.status, codeOf(refused)], [429, 'too-many-subscribers']);
+        assert.equal(refused.headers['retry-after'], '5');
+        await events.complete({ credentials: 'reader:pw' });
+        const beyond = await events.harness.client('writer:pw').request('GET', '/events');
+        assert.deepEqual([beyond.status, codeOf(beyond)], [429, 'too-many-subscribers']);
+        own[0]?.close();
+        await events.until(() => events.harness.events.counts.subscribers === 2);
+        await events.complete();
+      },
+      { maxSubscribers: { total: 3, perUser: 2 } },
+    ));
+
+  it('ends for a user who is gone or has other rights, and continues for one whose rights are the same', () =>
+    withEvents(async (events) => {
+      const [kept, changed, gone] = [
+        await events.complete(),
+        await events.complete({ credentials: 'reader:pw' }),
+        await events.complete({ credentials: 'writer:pw' }),
+      ];
+      const now = readAccounts(
+        USERS.map((user) => (user.name === 'reader' ? { ...user, rights: { N: ['write'] } } : user)),
+        ['N'],
+      );
+      events.harness.events.renewUsers(({ name }) =>
+        name === 'writer' ? null : (now.get(name)?.user ?? null),
+      );
+      await events.until(() => (gone?.isClosed ?? false) && (changed?.isClosed ?? false));
+      assert.equal(gone?.events.at(-1)?.data, '{"reason":"login-lost"}');
+      assert.equal(changed?.events.at(-1)?.data, '{"reason":"rights-changed"}');
+      await events.harness.client().insert('N', 'q', 'a');
+      await events.until(() => kept?.queue('N', 'q')?.size === 1);
+    }));
+
+  it('sends a client that does not read nothing meanwhile, and then what holds by then', () => {
+    let round = 0;
+    const shown = (): string => JSON.stringify({ id: '1', round, text: 'x'.repeat(1_000_000) });
+    const source: PictureSource = { kind: 'operations', read: () => [operation(shown())] };
+    return withEvents(
+      async (events) => {
+        const quick = await events.complete();
+        const slow = await events.complete();
+        (await slow.opened).pause();
+        const before = events.harness.events.counts.bytes;
+        for (round = 1; round <= 20; round += 1) {
+          await events.until(() => quick.of('operations')[0]?.round === round, 500);
+        }
+        round = 20;
+        const toBoth = events.harness.events.counts.bytes - before;
+        assert.ok(toBoth < 35_000_000, `${toBoth} bytes for 20 updates of 1 MB`);
+        (await slow.opened).resume();
+        await events.until(() => slow.of('operations')[0]?.round === 20);
+        assert.ok(slow.count('operations') < 15, `${slow.count('operations')} updates`);
+      },
+      { eventSources: () => [source] },
+    );
+  });
+
+  it('is told of by metrics', () =>
+    withEvents(async (events) => {
+      await events.complete();
+      const text = (await events.harness.client().request('GET', '/metrics')).body.toString();
+      assert.match(text, /^quayside_event_subscribers 1$/m);
+      assert.match(text, /^quayside_event_bytes_total [1-9]\d*$/m);
+    }));
+
+  it('is for pages of allowed origins, with CORS, and for no others', () =>
+    withEvents(
+      async (events) => {
+        const origin = 'https://jobs.example';
+        const listener = await events.complete({ headers: { origin, 'sec-fetch-site': 'cross-site' } });
+        const { headers } = await listener.opened;
+        assert.equal(headers['access-control-allow-origin'], origin);
+        const other = { origin: 'https://evil.example' };
+        const refused = await events.harness.client().request('GET', '/events', { headers: other });
+        assert.deepEqual([refused.status, codeOf(refused)], [403, 'forbidden-origin']);
+        const nobody = await events.harness.client(null).request('GET', '/events');
+        assert.equal(nobody.status, 401);
+      },
+      { http: { allowedOrigins: ['https://jobs.example'] } },
+    ));
+
+  it('rejects what it does not know', () =>
+    withEvents(async (events) => {
+      const client = events.harness.client();
+      for (const [query, status, code] of [
+        ['ns=absent', 404, 'namespace-not-found'],
+        ['queue=q', 400, 'invalid-parameter'],
+        ['kinds=queus', 400, 'invalid-parameter'],
+        ['kinds=', 400, 'invalid-parameter'],
+        ['kind=queues', 400, 'invalid-parameter'],
+      ] as const) {
+        const answer = await client.request('GET', `/events?${query}`);
+        assert.deepEqual([answer.status, codeOf(answer)], [status, code], query);
+      }
+      const hidden = await events.harness.client('reader:pw').request('GET', '/events?ns=hidden');
+      assert.deepEqual([hidden.status, codeOf(hidden)], [404, 'namespace-not-found']);
+      const unreadable = await events.harness.client('writer:pw').request('GET', '/events?ns=N&queue=q');
+      assert.deepEqual([unreadable.status, codeOf(unreadable)], [403, 'forbidden']);
+      assert.equal((await client.request('HEAD', '/events')).status, 405);
+    }));
+});
+
+describe('Alarms', () => {
+  it('say that dead letters came lately, to those who may read them', () =>
+    withEvents(
+      async (events) => {
+        const client = events.harness.client();
+        const all = await events.complete({ query: 'kinds=alarms' });
+        const reader = await events.complete({ credentials: 'reader:pw', query: 'kinds=alarms' });
+        for (const ns of ['N', 'hidden']) {
+          await client.insert(ns, 'q', 'a');
+          const taken = await client.reserve(ns, 'q');
+          await client.rollback(ns, 'q', String(taken.headers['x-ks-id']));
+        }
+        await events.until(() => all.of('alarms').length === 2 && reader.of('alarms').length === 1);
+        const { since, ...alarm } = reader.of('alarms')[0] ?? {};
+        assert.match(String(since), /^2026-/);
+        assert.deepEqual(alarm, { alarm: 'dead-letters-grew', ns: 'N', queue: 'dead', totalSize: 1 });
+        const ms = await events.until(() => all.of('alarms').length === 0, 5_000);
+        assert.ok(ms >= 250_000 && ms <= 330_000, `${ms} ms`);
+      },
+      {
+        namespaces: DEAD_LETTERS,
+        eventSources: (broker, { clock }) => [
+          new Alarms({ namespaces: broker.namespaces(), engineChecks: async () => ({}), disks: [], clock }),
+        ],
+      },
+    ));
+
+  it('say that an engine does not answer and that a disk is nearly full, and since when', () => {
+    let check = 'ok';
+    let freeBytes = 100;
+    return withEvents(
+      async (events) => {
+        const listener = await events.complete({ query: 'kinds=alarms&ns=N' });
+        const stranger = await events.complete({ credentials: 'writer:pw' });
+        assert.deepEqual(listener.of('alarms'), []);
+        check = 'away';
+        freeBytes = 99;
+        await events.until(() => listener.of('alarms').length === 2);
+        const since = new Date(events.harness.opened.clock.now()).toISOString().slice(0, 16);
+        const alarms = new Map(listener.of('alarms').map((one) => [one.alarm, one]));
+        const { since: at, ...unavailable } = alarms.get('engine-unavailable') ?? {};
+        assert.ok(String(at).startsWith(since));
+        const engine = 'sqlite:test';
+        assert.deepEqual(unavailable, {
+          alarm: 'engine-unavailable',
+          engine,
+          detail: 'away',
+          namespaces: ['N', 'jobs', 'events', 'hidden'],
+        });
+        assert.equal(alarms.get('disk-nearly-full')?.engine, engine);
+        await events.until(() => stranger.of('alarms').length === 2);
+        for (const one of stranger.of('alarms')) assert.deepEqual(one.namespaces, ['N']);
+        check = 'ok';
+        freeBytes = 100;
+        await events.until(() => listener.of('alarms').length === 0);
+      },
+      {
+        eventSources: (broker, { clock }) => [
+          new Alarms({
+            namespaces: broker.namespaces(),
+            engineChecks: async () => ({ 'sqlite:test': check, 'redis:elsewhere': 'away' }),
+            disks: [
+              { engine: 'sqlite:test', usage: async () => ({ fileBytes: 0, freeBytes, minFreeBytes: 100 }) },
+              { engine: 'sqlite:lost', usage: () => Promise.reject(new Error('EIO')) },
+            ],
+            clock,
+          }),
+        ],
+      },
+    );
+  });
+});
+
+describe('A source of events', () => {
+  it('is read when it says that something changed, and if it fails, what was before stays', () => {
+    let text = 'first';
+    let fails = false;
+    let notify: (() => void) | null = null;
+    const source: PictureSource = {
+      kind: 'operations',
+      read: async () => {
+        if (fails) throw new Error('planted');
+        return [operation(JSON.stringify({ id: '1', text }))];
+      },
+      follow: (onChange) => {
+        notify = onChange;
+      },
+    };
+    return withEvents(
+      async (events) => {
+        const listener = await events.complete({ query: 'kinds=operations' });
+        assert.equal(listener.of('operations')[0]?.text, 'first');
+        fails = true;
+        await events.harness.passTime(2_000);
+        await events.rest();
+        fails = false;
+        text = 'second';
+        assert.ok(notify !== null);
+        (notify as () => void)();
+        assert.ok((await events.until(() => listener.of('operations')[0]?.text === 'second')) <= 600);
+        listener.close();
+        await events.until(() => events.harness.events.counts.subscribers === 0);
+        await events.harness.passTime(10_001);
+        assert.equal(notify, null, 'it rests');
+      },
+      { eventSources: () => [source] },
+    );
+  });
+});

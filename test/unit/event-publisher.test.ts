@@ -1,0 +1,223 @@
+import assert from 'node:assert/strict';
+import { afterEach, beforeEach, describe, it } from 'node:test';
+import { setImmediate as turn } from 'node:timers/promises';
+import type { User } from '../../src/access/user.ts';
+import { PictureJournal } from '../../src/events/journal.ts';
+import { EVENT_KINDS, type Picture } from '../../src/events/picture.ts';
+import { EventPublisher, type EventSink } from '../../src/events/publisher.ts';
+import { FakeClock } from '../support/clock.ts';
+
+const USER: User = {
+  name: 'u',
+  isAdministrator: true,
+  may: () => true,
+  maySee: () => true,
+  maySeeBodies: () => true,
+};
+
+function picture(key: string, state: string): Picture {
+  return {
+    kind: 'operations',
+    key,
+    places: [],
+    state,
+    isFor: () => true,
+    json: () => JSON.stringify({ id: key, state }),
+    goneJson: () => JSON.stringify({ id: key, gone: true }),
+  };
+}
+
+/** Takes writes one by one, when the test says so. */
+class Sink implements EventSink {
+  readonly writes: string[] = [];
+  #taken: (() => void) | null = null;
+
+  get isWaiting(): boolean {
+    return this.#taken !== null;
+  }
+
+  write(bytes: Buffer, taken: () => void): void {
+    assert.equal(this.#taken, null, 'nothing is written before the last write was taken');
+    this.writes.push(bytes.toString());
+    this.#taken = taken;
+  }
+
+  end(bytes: Buffer): void {
+    this.writes.push(bytes.toString());
+  }
+
+  take(): void {
+    const taken = this.#taken;
+    this.#taken = null;
+    taken?.();
+  }
+
+  takeAll(): void {
+    while (this.isWaiting) this.take();
+  }
+}
+
+describe('The publisher of events', () => {
+  let clock: FakeClock;
+  let publisher: EventPublisher;
+  let shown: Picture[] = [];
+  let followed = 0;
+
+  beforeEach(async () => {
+    clock = new FakeClock();
+    shown = [];
+    followed = 0;
+    publisher = new EventPublisher({
+      namespaces: [],
+      watch: {
+        follow: (follower) => {
+          followed += follower === null ? -1 : 1;
+        },
+      },
+      sources: [{ kind: 'operations', read: () => shown }],
+      clock,
+      random: () => 0,
+      limits: { total: 10, perUser: 10 },
+    });
+    await publisher.start();
+  });
+
+  afterEach(async () => {
+    await publisher.stop();
+    assert.equal(followed, 0);
+    assert.equal(clock.pending, 0, 'no timer is left');
+    assert.equal(publisher.counts.subscribers, 0);
+  });
+
+  const subscribe = (sink: Sink, lastEventId: string | null = null) =>
+    publisher.subscribe({
+      user: USER,
+      filter: { kinds: new Set(EVENT_KINDS), ns: null, queue: null },
+      lastEventId,
+      sink,
+    });
+
+  async function pass(ms: number): Promise<void> {
+    await turn();
+    clock.advance(ms);
+    await turn();
+    clock.advance(0);
+  }
+
+  it('writes one piece at a time, and keeps none for later', async () => {
+    const [quick, slow] = [new Sink(), new Sink()];
+    subscribe(quick);
+    subscribe(slow);
+    shown = [picture('a', '0')];
+    for (let round = 1; round <= 100; round += 1) {
+      shown = [picture('a', String(round)), picture('b', String(round))];
+      await pass(2_000);
+      quick.takeAll();
+    }
+    assert.equal(slow.writes.length, 1, 'it has not taken the first one');
+    assert.ok(quick.writes.length > 100);
+    slow.takeAll();
+    const [start, latest, complete] = slow.writes;
+    assert.match(start ?? '', /event: start/);
+    assert.match(
+      latest ?? '',
+      /data: \[\{"id":"a","state":"100"\},\{"id":"b","state":"100"\}\]\nid: \S+\n\n$/,
+    );
+    assert.equal(complete, 'event: complete\ndata: {}\n\n');
+    assert.equal(slow.writes.length, 3);
+  });
+
+  it('makes pieces of about 16 KiB of a large picture', async () => {
+    shown = Array.from({ length: 100 }, (_, i) => picture(String(i), 'x'.repeat(1_000)));
+    const sink = new Sink();
+    subscribe(sink);
+    await pass(0);
+    sink.takeAll();
+    const pieces = sink.writes.filter((text) => text.startsWith('event: operations'));
+    assert.equal(pieces.length, 6);
+    for (const piece of pieces) assert.ok(piece.length < 20_000, `${piece.length} characters`);
+    assert.equal(pieces.join('').match(/"id"/g)?.length, 100);
+  });
+
+  it('gives those who see the same the same bytes', async () => {
+    shown = [picture('a', '1')];
+    const written: Buffer[] = [];
+    const sink: EventSink = {
+      write: (bytes, taken) => {
+        written.push(bytes);
+        queueMicrotask(taken);
+      },
+      end: () => {},
+    };
+    for (let i = 0; i < 3; i += 1) {
+      publisher.subscribe({
+        user: USER,
+        filter: { kinds: new Set(EVENT_KINDS), ns: null, queue: null },
+        lastEventId: null,
+        sink,
+      });
+    }
+    await pass(0);
+    shown = [picture('a', '2')];
+    written.length = 0;
+    await pass(2_000);
+    const updates = written.filter((bytes) => bytes.includes('"state":"2"'));
+    assert.equal(updates.length, 3);
+    assert.equal(new Set(updates).size, 1);
+  });
+
+  it('tells somebody who was away of what went in the meantime, and begins again if it has forgotten', async () => {
+    shown = [picture('a', '1'), picture('b', '1')];
+    const [first, second, third] = [new Sink(), new Sink(), new Sink()];
+    const kept = subscribe(first);
+    await pass(0);
+    first.takeAll();
+    const id = /id: (\S+)/.exec(first.writes.join(''))?.[1] ?? '';
+    shown = [picture('a', '1')];
+    await pass(2_000);
+    first.takeAll();
+    subscribe(second, id);
+    second.takeAll();
+    assert.match(second.writes.join(''), /"full":false[\s\S]*\[\{"id":"b","gone":true\}\]/);
+    for (let i = 0; i < 3; i += 1) {
+      shown = Array.from({ length: 600 }, (_, j) => picture(`${i} ${j}`, '1'));
+      await pass(2_000);
+    }
+    kept.close();
+    second.takeAll();
+    assert.match(second.writes.slice(2).join(''), /"full":true/, 'it was behind all this time');
+    subscribe(third, id);
+    assert.match(third.writes[0] ?? '', /"full":true/);
+  });
+});
+
+describe('The journal of pictures', () => {
+  const keysBetween = (journal: PictureJournal, from: number, to: number): string[] =>
+    [...journal.between(from, to)].map(({ picture: { key }, isGone }) => (isGone ? `-${key}` : key));
+
+  it('has one entry for each thing, in the order in which they changed', () => {
+    const journal = new PictureJournal();
+    for (let i = 0; i < 10_000; i += 1) journal.put(picture(String(i % 7), String(i)));
+    assert.equal(journal.put(picture('3', '9999')), false);
+    assert.deepEqual(keysBetween(journal, 0, journal.version).length, 7);
+    const before = journal.version;
+    journal.put(picture('5', 'new'));
+    journal.put(picture('2', 'new'));
+    journal.remove({ kind: 'operations', key: '0' });
+    assert.deepEqual(keysBetween(journal, before, journal.version), ['5', '2', '-0']);
+    assert.deepEqual(keysBetween(journal, before, before + 1), ['5']);
+    assert.equal(journal.remove({ kind: 'operations', key: '0' }), false);
+    assert.equal(journal.put(picture('0', 'back')), true);
+    assert.deepEqual(keysBetween(journal, before + 1, journal.version), ['2', '0']);
+  });
+
+  it('remembers a thousand things that are gone, and says from where on it is complete', () => {
+    const journal = new PictureJournal();
+    for (let i = 0; i < 1_001; i += 1) journal.put(picture(String(i), '1'));
+    for (let i = 0; i < 1_001; i += 1) journal.remove({ kind: 'operations', key: String(i) });
+    assert.equal(journal.hasSince(1_001), false);
+    assert.equal(journal.hasSince(journal.version), true);
+    assert.equal(journal.hasSince(journal.version + 1), false);
+    assert.equal(keysBetween(journal, 0, journal.version).length, 501);
+  });
+});
