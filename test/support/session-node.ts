@@ -87,11 +87,12 @@ export function openFor(given: SessionNodeOptions): Promise<TestEngine> {
 export abstract class SessionNode<Server extends SessionServer> {
   readonly engine: TestEngine;
   readonly broker: Broker;
-  readonly server: Server;
+  server: Server;
   readonly clock: FakeClock;
   /** Serves clients over WebSocket. */
   #webSocketPort: HttpServer | null = null;
   readonly #given: SessionNodeOptions;
+  readonly #makeServer: () => Server;
   /** What was logged, at whatever level. */
   readonly logged: { fields: object; message: string }[] = [];
 
@@ -107,13 +108,15 @@ export abstract class SessionNode<Server extends SessionServer> {
     const log = (fields: object, message: string): void => {
       this.logged.push({ fields, message });
     };
-    this.server = makeServer({
+    const parts = {
       broker: this.broker,
       authenticator: given.authenticator ?? new TestAuthenticator(),
       log: { debug: () => {}, info: log, warn: log, error: log },
       clock: engine.clock,
       version: '0.0.0',
-    });
+    };
+    this.#makeServer = () => makeServer(parts);
+    this.server = this.#makeServer();
   }
 
   get port(): number {
@@ -138,6 +141,22 @@ export abstract class SessionNode<Server extends SessionServer> {
       await this.stop();
       throw error;
     }
+  }
+
+  /** Stops the front end, as a program that ends does, and starts another one on another port. */
+  async restart(): Promise<void> {
+    let isStopped = false;
+    const stopped = this.server.stop().finally(() => {
+      isStopped = true;
+    });
+    // Some clients read nothing before they are asked to, and so do not close.
+    await until(() => {
+      this.clock.advance(1);
+      return isStopped;
+    });
+    await stopped;
+    this.server = this.#makeServer();
+    await this.server.start();
   }
 
   /** Stops everything, and fails if anything is left. */

@@ -17,6 +17,9 @@ import { type ClientIdentity, writeCertificate } from '../../support/certificate
 //   receive <address> <credit> settled|unsettled <group>
 //   next                                                  -> <body> <content type> <delivery count> <name=value>…
 //   settle accepted|rejected|released|modified            the last message that came
+//   send-value <address> text|number|flag|list|map        a body of that type -> the outcome
+//   next-value                                            -> the type of the body, if it is the same
+//   drain <address> <credit>                              -> how many came before the end of the drain; they are accepted
 
 const INSTALL = fileURLToPath(new URL('../../../scripts/debian-packages.sh', import.meta.url));
 
@@ -34,23 +37,36 @@ export interface ForeignLibrary {
   readonly name: string;
   /** Whether it lets its user choose the names of links. */
   readonly namesLinks: boolean;
-  /** Whether it keeps one connection for all links, says why a login failed, and minds the server's silence. */
-  readonly knowsConnections: boolean;
+  /** Whether it minds the server's silence, and sends heart-beats only while it is asked for something. */
+  readonly beatsWhenAsked: boolean;
   /** Whether it sends messages that are larger than a frame. */
   readonly sendsManyFrames: boolean;
   /** Whether it connects over TLS, which is then the only way. */
   readonly isOverTls: boolean;
+  /** Whether its outcome `modified` can say that the delivery failed. */
+  readonly failsByModifying: boolean;
+  /** Whether its driver sends bodies that are values. */
+  readonly sendsValues: boolean;
+  /** Whether it drains links, and says when that is done. */
+  readonly drains: boolean;
   start(): DrivenClient;
 }
+
+/** Types of bodies that are no bytes. */
+export const VALUE_KINDS = ['text', 'number', 'flag', 'list', 'map'] as const;
+export type ValueKind = (typeof VALUE_KINDS)[number];
 
 /** Debian's Python binding, and the C library below it by a driver that is compiled here. */
 export const LIBRARIES: readonly ForeignLibrary[] = [
   {
     name: 'python3-qpid-proton',
     namesLinks: true,
-    knowsConnections: true,
+    beatsWhenAsked: true,
     sendsManyFrames: true,
     isOverTls: false,
+    failsByModifying: true,
+    sendsValues: true,
+    drains: false,
     start() {
       install('python3-qpid-proton', 'libsasl2-modules');
       // Debian's modules belong to Debian's Python; another one may come first in PATH.
@@ -60,21 +76,64 @@ export const LIBRARIES: readonly ForeignLibrary[] = [
   {
     name: 'libqpid-proton (C)',
     namesLinks: false,
-    knowsConnections: true,
+    beatsWhenAsked: true,
     sendsManyFrames: true,
     isOverTls: false,
+    failsByModifying: true,
+    sendsValues: false,
+    drains: false,
     start() {
       install('gcc', 'libc6-dev', 'libqpid-proton11-dev', 'libsasl2-modules');
-      compiled ??= compile();
-      return new DrivenClient(compiled, []);
+      compiledC ??= compile('gcc', 'proton-driver.c', '-O1', '-lqpid-proton');
+      return new DrivenClient(compiledC, []);
     },
+  },
+  {
+    name: 'libqpid-proton-cpp',
+    namesLinks: false,
+    beatsWhenAsked: false,
+    sendsManyFrames: true,
+    isOverTls: false,
+    failsByModifying: false,
+    sendsValues: true,
+    drains: true,
+    start() {
+      install('g++', 'libqpid-proton-cpp12-dev', 'libsasl2-modules');
+      compiledCpp ??= compile('g++', 'proton-driver.cpp', '-std=c++11', '-lqpid-proton-cpp', '-pthread');
+      return new DrivenClient(compiledCpp, []);
+    },
+  },
+  {
+    name: 'rhea-promise',
+    namesLinks: false,
+    beatsWhenAsked: false,
+    sendsManyFrames: true,
+    isOverTls: false,
+    failsByModifying: true,
+    sendsValues: true,
+    drains: false,
+    start: () => new DrivenClient(process.execPath, [file('./rhea-promise-driver.ts')]),
+  },
+  {
+    name: 'amqp10',
+    namesLinks: false,
+    beatsWhenAsked: false,
+    sendsManyFrames: true,
+    isOverTls: false,
+    failsByModifying: true,
+    sendsValues: true,
+    drains: false,
+    start: () => new DrivenClient(process.execPath, [file('./amqp10-driver.ts')]),
   },
   {
     name: 'python3-uamqp',
     namesLinks: false,
-    knowsConnections: false,
+    beatsWhenAsked: false,
     sendsManyFrames: false,
     isOverTls: true,
+    failsByModifying: true,
+    sendsValues: false,
+    drains: false,
     start() {
       install('python3-uamqp');
       return new DrivenClient('/usr/bin/python3', [file('./uamqp-driver.py')], { DRIVER_CA: CERTIFICATE });
@@ -106,13 +165,13 @@ export function startWithCertificate({ cert, key }: ClientIdentity): DrivenClien
   });
 }
 
-let compiled: string | null = null;
+let compiledC: string | null = null;
+let compiledCpp: string | null = null;
 
-function compile(): string {
-  const program = join(FOLDER, 'proton-driver');
-  execFileSync('gcc', ['-O1', '-Wall', '-o', program, file('./proton-driver.c'), '-lqpid-proton'], {
-    stdio: 'inherit',
-  });
+/** @returns the path of the program */
+function compile(compiler: string, source: string, ...options: readonly string[]): string {
+  const program = join(FOLDER, source.replace('.', '-'));
+  execFileSync(compiler, ['-Wall', '-o', program, file(`./${source}`), ...options], { stdio: 'inherit' });
   return program;
 }
 
@@ -188,6 +247,21 @@ export class DrivenClient {
       deliveryCount: Number(deliveryCount),
       properties: Object.fromEntries(pairs.map((pair) => pair.split('=') as [string, string])),
     };
+  }
+
+  /** Sends a body of this type, and answers the outcome. */
+  async sendValue(address: string, kind: ValueKind): Promise<string | undefined> {
+    return (await this.ask('send-value', address, kind))[0];
+  }
+
+  /** The type of the next message's body, if that is what `sendValue` sends. */
+  async nextValue(): Promise<string> {
+    return (await this.ask('next-value')).join(' ');
+  }
+
+  /** Drains a new link with this much credit, and answers how many messages came. */
+  async drain(address: string, credit: number): Promise<number> {
+    return Number((await this.ask('drain', address, String(credit)))[0]);
   }
 
   async settle(outcome: 'accepted' | 'rejected' | 'released' | 'modified'): Promise<void> {

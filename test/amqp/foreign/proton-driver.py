@@ -9,6 +9,7 @@ from proton.reactor import AtLeastOnce, AtMostOnce, Filter
 from proton.utils import BlockingConnection, LinkDetached, SendException
 
 WAIT_S = 60
+VALUES = {"text": "Grüße, ☃", "number": 4711, "flag": True, "list": ["one", 2, False], "map": {"colour": "blue", "count": 3}}
 OUTCOMES = {
     Disposition.ACCEPTED: "accepted",
     Disposition.REJECTED: "rejected",
@@ -32,12 +33,18 @@ class Driver:
         self.receivers = {}
 
     def send(self, address, body, content_type, *properties):
-        if address not in self.senders:
-            self.senders[address] = self.connection.create_sender(address)
         message = Message(body=b"" if body == "-" else binascii.unhexlify(body), inferred=True)
         if content_type != "-":
             message.content_type = content_type
         message.properties = dict(one.split("=", 1) for one in properties)
+        return self.deliver(address, message)
+
+    def send_value(self, address, kind):
+        return self.deliver(address, Message(body=VALUES[kind]))
+
+    def deliver(self, address, message):
+        if address not in self.senders:
+            self.senders[address] = self.connection.create_sender(address)
         try:
             return OUTCOMES[self.senders[address].send(message).remote_state]
         except SendException as refused:
@@ -55,6 +62,10 @@ class Driver:
         properties = ["%s=%s" % pair for pair in (message.properties or {}).items()]
         head = [binascii.hexlify(body).decode() or "-", message.content_type or "-", str(message.delivery_count)]
         return " ".join(head + properties)
+
+    def next_value(self):
+        body = self.receiver.receive(timeout=WAIT_S).body
+        return next((kind for kind, value in VALUES.items() if value == body), "other:%r" % body)
 
     def settle(self, outcome):
         if outcome == "accepted":
@@ -107,7 +118,7 @@ driver = Driver()
 for line in sys.stdin:
     verb, *words = line.split()
     try:
-        answer = "ok %s" % (getattr(driver, verb)(*words) or "")
+        answer = "ok %s" % (getattr(driver, verb.replace("-", "_"))(*words) or "")
     except Exception as error:  # whatever it is, the test shall show it
         answer = "error %s %s" % (type(error).__name__, str(error).replace("\n", " "))
     print(answer.rstrip(), flush=True)
