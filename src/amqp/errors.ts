@@ -61,6 +61,7 @@ export const AMQP_ERRORS = {
   'too-many-consumers': released('amqp:resource-limit-exceeded'),
   'too-many-queues': rejected('amqp:resource-limit-exceeded'),
   'namespace-full': released('amqp:resource-limit-exceeded'),
+  'queue-full': released('amqp:resource-limit-exceeded'),
   'too-many-groups': rejected('amqp:resource-limit-exceeded'),
   'too-many-exchanges': rejected('amqp:resource-limit-exceeded'),
   'too-many-subscribers': rejected('amqp:resource-limit-exceeded'),

@@ -1,5 +1,5 @@
 import { needs } from '../broker/needs.ts';
-import { FINISH, type SettleAction } from '../broker/queue.ts';
+import { FINISH, type ReleaseAction, type SettleAction } from '../broker/queue.ts';
 import type { Delivery } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
 import { LIMITS } from '../model/limits.ts';
@@ -162,21 +162,26 @@ export class OutgoingLink extends PushConsumer<number> implements AmqpLink, Send
       case DESCRIBED.accepted:
         return FINISH;
       case DESCRIBED.rejected:
-        return { kind: 'release', delayMs: delayAfter(tries), countTry: true, reason: state.reason };
+        return { ...failed(delayAfter(tries)), reason: state.reason };
       case DESCRIBED.released:
         return { kind: 'release', delayMs: 0, countTry: false };
       case DESCRIBED.modified:
-        if (!state.isUndeliverable) return { kind: 'release', delayMs: 0, countTry: state.isFailed };
-        if (this.namespace.deadLetterQueue !== null) {
+        if (!state.isUndeliverable) return { ...failed(0), countTry: state.isFailed };
+        if (this.queue.settings.deadLetter !== null) {
           return { kind: 'dead-letter', countTry: state.isFailed, reason: null };
         }
         // Another consumer may do better, but not at once: it could be this one again.
-        return { kind: 'release', delayMs: delayAfter(tries), countTry: state.isFailed };
+        return { ...failed(delayAfter(tries)), countTry: state.isFailed };
       default:
         // The client has forgotten it; without an outcome it is a failed try.
-        return isSettled ? { kind: 'release', delayMs: 0, countTry: true } : null;
+        return isSettled ? failed(0) : null;
     }
   }
+}
+
+/** A failed try, for which no outcome of AMQP names a delay: the queue's retry delay goes before this one. */
+function failed(delayMs: number): ReleaseAction {
+  return { kind: 'release', delayMs, isDefaultDelay: true, countTry: true };
 }
 
 /** How long a rejected element stays away, ms (decisions, "AMQP 1.0"). */

@@ -4,6 +4,7 @@ import type { Engine, EngineLog, NamespacePolicy, OpenEngine } from '../engine/e
 import type { Clock } from '../util/clock.ts';
 import { hasRawUserInfo, maskText } from '../util/mask.ts';
 import type { Service } from '../util/service.ts';
+import { queueRulesOf, retryDelayOf } from './queue-rules.ts';
 import { withStartError } from './stack.ts';
 
 /** How to load an engine, and which settings of a namespace it takes. */
@@ -121,6 +122,8 @@ export function policyOf(name: string, config: NamespaceConfig): NamespacePolicy
     groups: config.variant === 'stream' ? [...new Set(config.groups ?? ['default'])] : null,
     deadLetter: config.deadLetter ?? null,
     retentionMs: config.retention === undefined ? null : config.retention * 1000,
+    retryDelay: config.retryDelay === undefined ? null : retryDelayOf(config.retryDelay),
+    queues: queueRulesOf(config),
     maxGroups: config.maxGroups,
   };
 }

@@ -9,6 +9,7 @@ import type { GroupName } from '../model/element.ts';
 import type { QueueKey } from '../model/names.ts';
 import { maskUrl } from '../util/mask.ts';
 import { type EngineSet, LOCAL_SIGNALS, policyOf } from './engines.ts';
+import { queueRulesOf } from './queue-rules.ts';
 
 /** What counters are stored under if a namespace names no collection. */
 const USUAL_COLLECTION = 'stats';
@@ -29,6 +30,7 @@ export function namespaceSetups(config: Config, engines: EngineSet, log: EngineL
       configured: configuredOf(namespace),
       type: `${type}:${namespace.variant}`,
       leaseMs: namespace.lease * 1000,
+      queues: queueRulesOf(namespace),
       maxQueues: namespace.maxQueues,
       maxElements: namespace.maxElements ?? null,
       maxBytes: namespace.maxBytes ?? (namespace.url === MEMORY ? MEMORY_MAX_BYTES : null),
@@ -46,11 +48,15 @@ export function namespaceSetups(config: Config, engines: EngineSet, log: EngineL
 const MAX_VALUE = 200;
 
 /** What all nodes that serve a namespace should configure alike, by option. */
-function configuredOf({ variant, lease, deadLetter, groups, retention }: NamespaceConfig): Configured {
+function configuredOf(config: NamespaceConfig): Configured {
+  const { variant, lease, deadLetter, retryDelay, queues = {}, groups, retention } = config;
+  const rules = Object.entries(queues).sort(([a], [b]) => (a < b ? -1 : 1));
   const options = {
     variant,
     lease,
     deadLetter: deadLetter ?? null,
+    retryDelay: retryDelay ?? null,
+    queues: rules.length === 0 ? null : Object.fromEntries(rules),
     ...(variant === 'stream' ? { groups: groups ?? ['default'], retention: retention ?? null } : {}),
   };
   return Object.fromEntries(Object.entries(options).map(([option, value]) => [option, shortText(value)]));

@@ -1,10 +1,11 @@
-import type { Storage } from '../engine/storage.ts';
+import type { Storage, Usage } from '../engine/storage.ts';
 import type { NewElement } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
+import type { QueueKey } from '../model/names.ts';
 import type { Clock } from '../util/clock.ts';
 import { quote } from '../util/quote.ts';
 
-/** What a namespace may hold; null: no bound. */
+/** What a namespace, or a queue, may hold; null: no bound. */
 interface CapacityLimits {
   readonly maxElements: number | null;
   readonly maxBytes: number | null;
@@ -22,11 +23,13 @@ const DELIVERY_BYTES = 60;
 const NOTHING: Amount = { elements: 0, bytes: 0 };
 /** While inserts come, usage is read at most this often. */
 const REFRESH_MS = 1_000;
+/** And that of a queue that seems full, for which one read is cheap: a small one may be emptied many times a second. */
+const FULL_REFRESH_MS = 20;
 /** And for no larger part of the time than one in so many: an engine with many queues takes a while. */
 const REST_FACTOR = 20;
 
 /**
- * Rejects inserts into a namespace that holds as much as it may. The engine's count is read again while inserts come;
+ * Rejects inserts into a namespace, or a queue, that holds as much as it may. The engine's count is read again while inserts come;
  * between two reads, what this node stores is added to it, so an insert costs two comparisons and no round trip.
  *
  * What is added is never too little: inserts whose end is not known at a reading are added to it, although the engine
@@ -36,33 +39,44 @@ const REST_FACTOR = 20;
  */
 export class Capacity {
   readonly #limits: CapacityLimits;
-  readonly #ns: string;
-  readonly #storage: Storage;
+  readonly #source: CapacitySource;
   readonly #clock: Pick<Clock, 'monotonic'>;
+  #starting: Promise<void> | null = null;
+  #isStarted = false;
   #held = NOTHING;
   /** Of inserts that the engine has not answered yet. */
   #pending = NOTHING;
   /** Admitted since the reading in progress began. */
   #since = NOTHING;
-  #isReading = false;
+  #reading: Promise<void> | null = null;
   #readFrom = Number.NEGATIVE_INFINITY;
+  /** The same if it seems full. */
+  #readAgainFrom = Number.NEGATIVE_INFINITY;
 
-  constructor(limits: CapacityLimits, ns: string, storage: Storage, clock: Pick<Clock, 'monotonic'>) {
+  constructor(limits: CapacityLimits, source: CapacitySource, clock: Pick<Clock, 'monotonic'>) {
     this.#limits = limits;
-    this.#ns = ns;
-    this.#storage = storage;
+    this.#source = source;
     this.#clock = clock;
   }
 
-  /** Reads what the namespace holds, before the first insert. */
+  /** Reads what is held, before the first insert. */
   start(): Promise<void> {
-    return this.#read();
+    this.#starting ??= this.#read().then(
+      () => {
+        this.#isStarted = true;
+      },
+      (error: unknown) => {
+        this.#starting = null;
+        throw error;
+      },
+    );
+    return this.#starting;
   }
 
   /**
-   * Calls `store` if there is capacity for the elements that it adds.
-   * @param leaving how many leave in the same step; a namespace that does not grow may be full
-   * @throws QuaysideError `namespace-full`
+   * Calls `store` if there is capacity for the elements that it adds: at once, or if that is to be read first, afterwards.
+   * @param leaving how many leave in the same step; what does not grow may be full
+   * @throws QuaysideError `namespace-full` or `queue-full`
    */
   admit<T>(elements: readonly NewElement[], store: () => Promise<T>, leaving = 0): Promise<T> {
     const whole = amountOf(elements);
@@ -73,10 +87,21 @@ export class Capacity {
   /**
    * The same for elements that the engine copies.
    * @param amount of deliveries, and the bytes of their content
-   * @throws QuaysideError `namespace-full`
+   * @throws QuaysideError `namespace-full` or `queue-full`
    */
   admitAmount<T>(amount: Amount, store: () => Promise<T>): Promise<T> {
-    if (this.#clock.monotonic() >= this.#readFrom && !this.#isReading) this.#read().catch(() => {});
+    if (!this.#isStarted) return this.start().then(() => this.#admit(amount, store));
+    const isFull = !this.#fits(amount);
+    const readFrom = isFull ? this.#readAgainFrom : this.#readFrom;
+    if (this.#clock.monotonic() >= readFrom && this.#reading === null) this.#read().catch(() => {});
+    if (isFull && this.#source.waitsForRead && this.#reading !== null) {
+      const admit = (): Promise<T> => this.#admit(amount, store);
+      return this.#reading.then(admit, admit);
+    }
+    return this.#admit(amount, store);
+  }
+
+  #admit<T>(amount: Amount, store: () => Promise<T>): Promise<T> {
     this.#check(amount);
     const stored = store();
     this.#held = sum(this.#held, amount);
@@ -92,36 +117,101 @@ export class Capacity {
     return stored;
   }
 
-  #check({ elements, bytes }: Amount): void {
+  #fits({ elements, bytes }: Amount): boolean {
     const { maxElements, maxBytes } = this.#limits;
-    if (maxElements !== null && this.#held.elements + elements > maxElements) {
-      throw this.#full(`${maxElements} elements`, 'maxElements');
-    }
-    if (maxBytes !== null && this.#held.bytes + bytes > maxBytes)
-      throw this.#full(`${maxBytes} bytes`, 'maxBytes');
+    const fits = maxElements === null || this.#held.elements + elements <= maxElements;
+    return fits && (maxBytes === null || this.#held.bytes + bytes <= maxBytes);
   }
 
-  async #read(): Promise<void> {
+  #check(amount: Amount): void {
+    if (this.#fits(amount)) return;
+    const { maxElements, maxBytes } = this.#limits;
+    const isByElements = maxElements !== null && this.#held.elements + amount.elements > maxElements;
+    throw isByElements
+      ? this.#source.full(`${maxElements} elements`, 'maxElements')
+      : this.#source.full(`${maxBytes} bytes`, 'maxBytes');
+  }
+
+  #read(): Promise<void> {
+    const reading = this.#readNow().finally(() => {
+      this.#reading = null;
+    });
+    this.#reading = reading;
+    return reading;
+  }
+
+  async #readNow(): Promise<void> {
     const startedAt = this.#clock.monotonic();
     const pending = this.#pending;
-    this.#isReading = true;
     this.#since = NOTHING;
     try {
-      const { elements, bytes } = await this.#storage.usage(this.#ns, this.#limits.maxBytes !== null);
+      const { elements, bytes } = await this.#source.read();
       this.#held = sum({ elements, bytes: bytes ?? 0 }, sum(pending, this.#since));
     } finally {
       const now = this.#clock.monotonic();
-      this.#readFrom = now + Math.max(REFRESH_MS, REST_FACTOR * (now - startedAt));
-      this.#isReading = false;
+      const restMs = REST_FACTOR * (now - startedAt);
+      this.#readFrom = now + Math.max(REFRESH_MS, restMs);
+      this.#readAgainFrom = now + Math.max(this.#source.fullRefreshMs, restMs);
     }
   }
+}
 
-  #full(limit: string, option: string): QuaysideError {
-    return new QuaysideError(
-      'namespace-full',
-      `Namespace ${quote(this.#ns)} holds as much as it may (${limit}). Consume elements, or raise ${option}.`,
-    );
-  }
+/** What a bound is about. */
+interface CapacitySource {
+  /** What it holds. */
+  read(): Promise<Usage>;
+  /** How often that is read at most if it seems full. */
+  readonly fullRefreshMs: number;
+  /** Whether an insert for which there seems to be no capacity waits for a read in progress. */
+  readonly waitsForRead: boolean;
+  /** @param limit in words */
+  full(limit: string, option: string): QuaysideError;
+}
+
+export function namespaceCapacity(
+  setup: CapacityLimits & { readonly policy: { readonly name: string }; readonly storage: Storage },
+  clock: Pick<Clock, 'monotonic'>,
+): Capacity {
+  const { policy, storage, maxBytes } = setup;
+  const source: CapacitySource = {
+    read: () => storage.usage(policy.name, maxBytes !== null),
+    fullRefreshMs: REFRESH_MS,
+    waitsForRead: false,
+    full: (limit, option) =>
+      new QuaysideError(
+        'namespace-full',
+        `Namespace ${quote(policy.name)} holds as much as it may (${limit}). Consume elements, or raise ${option}.`,
+      ),
+  };
+  return new Capacity(setup, source, clock);
+}
+
+/** In a stream an element counts once for each of its groups, as in a namespace. */
+export function queueCapacity(
+  key: QueueKey,
+  maxElements: number,
+  storage: Storage,
+  clock: Pick<Clock, 'monotonic'>,
+): Capacity {
+  const source: CapacitySource = {
+    read: async () => {
+      const counts = await storage.counts(key);
+      const groups = counts.groups.size === 0 ? [counts] : [...counts.groups.values()];
+      const elements = groups.reduce(
+        (sum, { ready, scheduled, reserved }) => sum + ready + scheduled + reserved,
+        0,
+      );
+      return { elements, bytes: null };
+    },
+    fullRefreshMs: FULL_REFRESH_MS,
+    waitsForRead: true,
+    full: (limit, option) =>
+      new QuaysideError(
+        'queue-full',
+        `Queue ${quote(key.name)} holds as much as it may (${limit}). Consume elements, or raise ${option} of its options.`,
+      ),
+  };
+  return new Capacity({ maxElements, maxBytes: null }, source, clock);
 }
 
 /** What some elements add, as `Storage.usage` counts it: in a stream an element counts once for each group. */

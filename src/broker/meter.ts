@@ -44,10 +44,17 @@ const SETTLE_ERRORS = [
  * an error that is not listed here is counted from its first occurrence.
  */
 const ERRORS: Readonly<Record<Operation, readonly ErrorCode[]>> = {
-  insert: [...ENGINE_ERRORS, 'storage-full', 'namespace-full', 'too-many-groups', 'idempotency-mismatch'],
+  insert: [
+    ...ENGINE_ERRORS,
+    'storage-full',
+    'namespace-full',
+    'queue-full',
+    'too-many-groups',
+    'idempotency-mismatch',
+  ],
   get: TAKE_ERRORS,
   reserve: TAKE_ERRORS,
-  commit: [...SETTLE_ERRORS, 'storage-full', 'namespace-full', 'too-many-groups'],
+  commit: [...SETTLE_ERRORS, 'storage-full', 'namespace-full', 'queue-full', 'too-many-groups'],
   rollback: SETTLE_ERRORS,
   extend: SETTLE_ERRORS,
   remove: [...ENGINE_ERRORS, 'element-not-found', 'element-reserved'],

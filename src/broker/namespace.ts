@@ -1,4 +1,4 @@
-import type { Definitions, JsonValue } from '../engine/definitions.ts';
+import type { Definition, Definitions, JsonValue } from '../engine/definitions.ts';
 import { DefinitionsCache } from '../engine/definitions-cache.ts';
 import type { ReadySignal } from '../engine/signaller.ts';
 import type { Stats } from '../engine/stats.ts';
@@ -10,12 +10,13 @@ import type { CancelTimer, Clock } from '../util/clock.ts';
 import { quote } from '../util/quote.ts';
 import { Activity } from './activity.ts';
 import { Agreement, type Difference } from './agreement.ts';
-import { Capacity } from './capacity.ts';
+import { type Capacity, namespaceCapacity, queueCapacity } from './capacity.ts';
 import { Cluster, type ClusterListener, type NodeInfo, type Peer } from './cluster.ts';
 import type { Consumer, PendingConsumer } from './consumer.ts';
 import { Meter } from './meter.ts';
 import type { BrokerLog, NamespaceSetup } from './ports.ts';
 import { Queue } from './queue.ts';
+import { type OwnOptions, parseOptions, QueueOptionsTable, showOptions } from './queue-options.ts';
 import type { SeriesLimit } from './queue-series.ts';
 import type { Capabilities } from './record.ts';
 import type { Sweeper } from './sweeper.ts';
@@ -37,11 +38,11 @@ export interface Shared {
   readonly makeTid: () => string;
 }
 
-/** Names and pause flags are read again this often, ± half, in case a watch missed a change. */
+/** Names, pause flags and options are read again this often, ± half, in case a watch missed a change. */
 const REREAD_MS = 60_000;
 
 /**
- * One namespace: what its queues share, the consumers that wait on this node, and copies of the names and pause flags
+ * One namespace: what its queues share, the consumers that wait on this node, and copies of the names, pause flags and options
  * that the engine knows.
  */
 export class Namespace implements ClusterListener {
@@ -72,6 +73,8 @@ export class Namespace implements ClusterListener {
   /** Whether other nodes may serve this namespace as well. */
   readonly isShared: boolean;
   readonly setup: NamespaceSetup;
+  /** The options of its queues. */
+  readonly options: QueueOptionsTable;
   readonly #shared: Shared;
   readonly #sweeper: Sweeper;
   /** Handles of known queues. */
@@ -84,6 +87,9 @@ export class Namespace implements ClusterListener {
   readonly #reloads = new Set<Set<string>>();
   readonly #paused = new Set<string>();
   readonly #pauseFlags: DefinitionsCache;
+  readonly #storedOptions: DefinitionsCache;
+  /** Of queues with a bound that were inserted into. */
+  readonly #capacities = new Map<string, Capacity>();
   #isStopped = false;
   readonly #cluster: Cluster;
   readonly #agreement: Agreement;
@@ -114,7 +120,17 @@ export class Namespace implements ClusterListener {
     this.makeTid = shared.makeTid;
     this.undoneTakes = new UndoneTakes(this);
     const isBounded = setup.maxElements !== null || setup.maxBytes !== null;
-    this.capacity = isBounded ? new Capacity(setup, this.name, storage, shared.clock) : null;
+    this.capacity = isBounded ? namespaceCapacity(setup, shared.clock) : null;
+    const { deadLetter, retentionMs, retryDelay = null } = policy;
+    const general = {
+      leaseMs: setup.leaseMs,
+      deadLetter,
+      retryDelay,
+      retentionMs,
+      ttlMs: null,
+      maxElements: null,
+    };
+    this.options = new QueueOptionsTable(general, setup.queues ?? []);
     this.#cluster = new Cluster({
       namespace: this.name,
       signaller,
@@ -140,6 +156,22 @@ export class Namespace implements ClusterListener {
           'a pause flag that changed could not be read yet',
         ),
     });
+    this.#storedOptions = new DefinitionsCache({
+      definitions: setup.definitions,
+      kind: 'queue-options',
+      clock: shared.clock,
+      isWanted: (key) => this.#queueOfKey(key) !== null,
+      onRead: (key, definition) => {
+        const name = this.#queueOfKey(key);
+        if (name !== null)
+          this.#setOptions(name, definition === null ? null : this.#readOptions(name, definition));
+      },
+      onFailedRead: (key, error) =>
+        this.log.warn(
+          { err: error, ns: this.name, queue: key === null ? null : this.#queueOfKey(key) },
+          'options of a queue that changed could not be read yet',
+        ),
+    });
     const { sched, reserve, pipeline, remove } = storage.capabilities;
     this.hasExpiry = storage.capabilities.expiry;
     this.capabilities = { sched, reserve, pipeline, tape: this.isStream, remove: remove && !this.isStream };
@@ -148,6 +180,7 @@ export class Namespace implements ClusterListener {
   /** Reads what the engine knows and follows its changes. Called once, before the first request. */
   async start(): Promise<void> {
     this.#pauseFlags.start();
+    this.#storedOptions.start();
     this.#cluster.start();
     if (this.isShared) await this.#agreement.claimVariant();
     await Promise.all([this.reload(), this.capacity?.start()]);
@@ -162,18 +195,25 @@ export class Namespace implements ClusterListener {
     this.#isStopped = true;
     this.#rereadTimer?.();
     this.#pauseFlags.stop();
+    this.#storedOptions.stop();
     this.#cluster.stop();
     this.#agreement.stop();
   }
 
-  /** Reads names and pause flags again (`reload=1`). */
+  /** Reads names, pause flags and options again (`reload=1`). */
   async reload(): Promise<void> {
     const added = new Set<string>();
     this.#reloads.add(added);
     try {
-      const [names] = await Promise.all([this.storage.queues(this.name), this.#pauseFlags.reload()]);
+      const [names] = await Promise.all([
+        this.storage.queues(this.name),
+        this.#pauseFlags.reload(),
+        this.#storedOptions.reload(),
+      ]);
       this.#known = new Set([...names, ...added]);
       for (const name of [...this.#queues.keys()]) if (!this.#known.has(name)) this.#queues.delete(name);
+      for (const name of [...this.#capacities.keys()])
+        if (!this.#known.has(name)) this.#capacities.delete(name);
       for (const name of [...this.#waitQueues.keys()]) this.#dropIdle(name);
     } finally {
       this.#reloads.delete(added);
@@ -303,6 +343,46 @@ export class Namespace implements ClusterListener {
     this.#setPaused(name, paused);
   }
 
+  /**
+   * Stores the options of a queue; null: it has none any more. The definition comes first, and the engine gets what it says:
+   * if another write comes in between, whoever finds the newer definition gives that to the engine, so that both end with
+   * the same.
+   */
+  async writeOptions({ ns, name }: QueueKey, options: OwnOptions | null): Promise<void> {
+    const key = definitionKey(ns, name);
+    let definition: Definition | null = null;
+    if (options !== null) {
+      const value = showOptions(options);
+      definition = { key, value, version: await this.definitions.put('queue-options', key, value, 'any') };
+    } else {
+      const wasThere = await this.definitions.delete('queue-options', key, 'any');
+      if (!wasThere && !this.#known.has(name)) return;
+    }
+    for (;;) {
+      await this.storage.declare(
+        [{ ns, name }],
+        definition === null ? null : this.#readOptions(name, definition),
+      );
+      const newest = await this.definitions.get('queue-options', key);
+      const isSame = newest?.version === definition?.version;
+      definition = newest;
+      if (isSame) break;
+    }
+    this.noteStored({ ns, name });
+    this.#storedOptions.note(key, definition);
+    this.#setOptions(name, definition === null ? null : this.#readOptions(name, definition));
+  }
+
+  /** What bounds a queue. */
+  capacityOf({ key, settings: { maxElements } }: Queue): Capacity | null {
+    if (maxElements === null) return null;
+    const known = this.#capacities.get(key.name);
+    if (known !== undefined) return known;
+    const capacity = queueCapacity(key, maxElements, this.storage, this.clock);
+    this.#capacities.set(key.name, capacity);
+    return capacity;
+  }
+
   /** Whether no other node needs to be notified of elements. */
   get isAlone(): boolean {
     return this.#cluster.isAlone;
@@ -349,17 +429,17 @@ export class Namespace implements ClusterListener {
     this.#sweeper.wakeAt(at);
   }
 
-  /** Where failed elements go; null: nowhere. */
+  /** Where failed elements go, if their queues have no other options; null: nowhere. */
   get deadLetterQueue(): string | null {
     return this.setup.policy.deadLetter?.queue ?? null;
   }
 
   /**
-   * An element went to its queue's dead-letter queue: to that of the namespace, or to another one that the queue's own options
-   * name. The engine knows which one that is, and names it to a sweep.
+   * An element went to its queue's dead-letter queue: to the one that this node knows of, or to another one that was declared
+   * since. The engine knows which one that is, and names it to a sweep.
    */
-  elementDied(): void {
-    const name = this.deadLetterQueue;
+  elementDied({ settings }: Queue): void {
+    const name = settings.deadLetter?.queue ?? null;
     if (name !== null) this.wake({ ns: this.name, name });
     this.#sweeper.sweepForDeadLetters();
   }
@@ -396,7 +476,7 @@ export class Namespace implements ClusterListener {
     this.#rereadTimer = this.clock.after(REREAD_MS * (0.5 + this.random()), () => {
       this.reload()
         .catch((error: unknown) =>
-          this.log.warn({ err: error, ns: this.name }, 'pause flags could not be read'),
+          this.log.warn({ err: error, ns: this.name }, 'pause flags and options could not be read'),
         )
         .finally(() => this.#rereadLater());
     });
@@ -404,9 +484,28 @@ export class Namespace implements ClusterListener {
 
   #forget(name: string): void {
     this.#known.delete(name);
+    this.#capacities.delete(name);
     this.#queues.delete(name);
     this.#dropIdle(name);
     for (const added of this.#reloads) added.delete(name);
+  }
+
+  #setOptions(name: string, options: OwnOptions | null): void {
+    this.options.note(name, options);
+    this.#capacities.delete(name);
+  }
+
+  /** What is not understood, as another version may have stored it, is as if it were not there. */
+  #readOptions(name: string, { value }: Definition): OwnOptions | null {
+    try {
+      return parseOptions(value);
+    } catch (error) {
+      this.log.warn(
+        { err: error, ns: this.name, queue: name },
+        'stored options of a queue are not understood',
+      );
+      return null;
+    }
   }
 
   #setPaused(name: string, paused: boolean): void {

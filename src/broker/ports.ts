@@ -1,9 +1,11 @@
 import type { Definitions } from '../engine/definitions.ts';
 import type { NamespacePolicy } from '../engine/engine.ts';
+import type { QueueRule } from '../engine/queue-policy.ts';
 import type { Signaller } from '../engine/signaller.ts';
 import type { Stats } from '../engine/stats.ts';
 import type { Storage } from '../engine/storage.ts';
 import type { Configured } from './cluster.ts';
+import type { OwnOptions } from './queue-options.ts';
 
 /** Where the broker reports what no client is answered with. */
 export interface BrokerLog {
@@ -18,6 +20,8 @@ export interface NamespaceSetup {
   readonly type: string;
   /** The default length of a reservation, ms. */
   readonly leaseMs: number;
+  /** Options of queues by patterns of their names; those for the engine are in `policy` as well. Not given: none. */
+  readonly queues?: readonly QueueRule<OwnOptions>[];
   /** New queues beyond this many are rejected. */
   readonly maxQueues: number;
   /** Inserts are rejected while the namespace holds as many elements; null: no bound. */

@@ -24,9 +24,10 @@ import { invalidParameter, QuaysideError } from '../model/errors.ts';
 import type { QueueKey } from '../model/names.ts';
 import { quote } from '../util/quote.ts';
 import type { Consumer, GetRequest, PendingConsumer, Sink } from './consumer.ts';
-import { toLocal } from './engine-time.ts';
+import { momentIn, toLocal } from './engine-time.ts';
 import { settleOperation, takeOperation } from './meter.ts';
 import type { Namespace } from './namespace.ts';
+import { checkSupported, type OptionsRecord, type OwnOptions, type QueueSettings } from './queue-options.ts';
 import { historyLengthMs, INTERVAL_MS, type QueueHistory } from './queue-series.ts';
 import { type QueueRecord, queueRecord } from './record.ts';
 import { countedAs, isSettled, refusalOf } from './refusal.ts';
@@ -78,6 +79,8 @@ export interface QueueMove {
 export class Queue {
   readonly key: QueueKey;
   readonly namespace: Namespace;
+  #settings: QueueSettings | null = null;
+  #settingsVersion = -1;
   /** Published with each insert, by engines that do so in the same round trip. */
   readonly #signal: ReadySignal | null;
 
@@ -89,6 +92,16 @@ export class Queue {
 
   get paused(): boolean {
     return this.namespace.isPaused(this.key.name);
+  }
+
+  /** The options that hold for it: its own, those of the rule for its name, those of the namespace. */
+  get settings(): QueueSettings {
+    const { options } = this.namespace;
+    if (this.#settings === null || this.#settingsVersion !== options.version) {
+      this.#settings = options.settingsOf(this.key.name);
+      this.#settingsVersion = options.version;
+    }
+    return this.#settings;
   }
 
   /**
@@ -103,17 +116,21 @@ export class Queue {
   /**
    * Stores elements, all or none, and returns their ids (spec 4.1, Insert).
    * @param onRepeat called for each element whose dedup key was seen with the same content; see `NewElement.dedupKey`
-   * @throws QuaysideError `namespace-full`; `idempotency-mismatch` if a key was seen with other content, then the others are
+   * @throws QuaysideError `namespace-full`; `queue-full`; `idempotency-mismatch` if a key was seen with other content, then the others are
    * stored
    */
   insert(
-    elements: readonly NewElement[],
+    given: readonly NewElement[],
     onRepeat: ((index: number) => void) | null = null,
   ): Promise<ElementId[]> {
     const { storage, capacity, meter, isAlone } = this.namespace;
+    const { ttlMs } = this.settings;
+    const elements = ttlMs === null ? given : given.map((element) => this.expiring(element, ttlMs));
+    const bound = this.namespace.capacityOf(this);
     const repeats = elements.some(({ dedupKey }) => dedupKey !== null) ? new Repeats() : null;
     const signal = isAlone ? null : this.#signal;
-    const store = (): Promise<ElementId[]> => storage.insert(this.key, elements, signal, repeats?.note);
+    const insert = (): Promise<ElementId[]> => storage.insert(this.key, elements, signal, repeats?.note);
+    const store = bound === null ? insert : (): Promise<ElementId[]> => bound.admit(elements, insert);
     let stored: Promise<ElementId[]>;
     try {
       stored = capacity === null ? store() : capacity.admit(elements, store);
@@ -121,6 +138,8 @@ export class Queue {
       return meter.observe('insert', Promise.reject(error));
     }
     this.#expect(elements, stored);
+    // It may be stored later than in this turn.
+    if (bound !== null) this.#wakeAfter(elements, stored);
     return meter.observe('insert', stored, (ids) => {
       this.#noteStored(repeats === null ? elements : repeats.without(elements));
       if (repeats !== null && repeats.mismatched !== null) {
@@ -134,6 +153,12 @@ export class Queue {
     });
   }
 
+  /** The element, with the queue's time to live if it has none of its own. */
+  expiring(element: NewElement, ttlMs: number): NewElement {
+    if (element.expiresAt != null) return element;
+    return { ...element, expiresAt: momentIn(ttlMs, this.namespace, this.key) };
+  }
+
   /** Whether both queues live in one engine, so that `transfer` can join them. */
   sharesEngineWith(other: Queue): boolean {
     return this.namespace.storage === other.namespace.storage;
@@ -143,24 +168,27 @@ export class Queue {
    * Finishes reserved elements and stores others in queues of the same engine, each move atomically. Returns, per move, how
    * settling ended; only `done` stored anything. A move without inserts is a commit.
    */
-  async transfer(moves: readonly QueueMove[]): Promise<SettleResult[]> {
+  async transfer(given: readonly QueueMove[]): Promise<SettleResult[]> {
     const { storage, meter } = this.namespace;
+    const hasTtl = [...byTarget(given).keys()].some(({ settings }) => settings.ttlMs !== null);
+    const moves = hasTtl ? given.map(expiringMove) : given;
     const items = moves.map(({ from = this, finish, inserts }) =>
       from.item(finish, inserts.length === 0 ? FINISH : { kind: 'finish', inserts: inserts.map(storedIn) }),
     );
     const targets = byTarget(moves);
-    const isBounded = [...targets.keys()].some(({ namespace }) => namespace.capacity !== null);
+    const queues = [...targets.keys()];
+    const hasBound = queues.some(({ settings }) => settings.maxElements !== null);
+    const isBounded = hasBound || queues.some(({ namespace }) => namespace.capacity !== null);
     const transferring = isBounded
       ? this.#admitMoves(moves, () => storage.settle(items))
       : storage.settle(items);
     for (const [queue, elements] of targets) {
-      if (storage.ordersTransfers) {
+      if (storage.ordersTransfers && !hasBound) {
         queue.#expect(elements, transferring);
         continue;
       }
       queue.namespace.noteStoring(queue.key, transferring);
-      const wake = (): void => queue.#wakeFor(elements);
-      transferring.then(wake, wake);
+      queue.#wakeAfter(elements, transferring);
     }
     const results = await meter.observe('commit', transferring);
     for (const { outcome } of results) meter.count('commit', countedAs(outcome));
@@ -175,7 +203,7 @@ export class Queue {
     return results;
   }
 
-  /** If a namespace would grow, it must have capacity; one that gives up as many elements as it gets may be full. */
+  /** If a namespace or a queue would grow, it must have capacity; one that gives up as many elements as it gets may be full. */
   #admitMoves<T>(moves: readonly QueueMove[], transfer: () => Promise<T>): Promise<T> {
     let call = transfer;
     for (const ns of new Set(moves.flatMap(({ inserts }) => inserts.map(({ queue }) => queue.namespace)))) {
@@ -188,6 +216,14 @@ export class Queue {
       const inner = call;
       call = () => capacity.admit(coming, inner, going);
     }
+    for (const [queue, coming] of byTarget(moves)) {
+      const bound = queue.namespace.capacityOf(queue);
+      if (bound === null) continue;
+      const { ns, name } = queue.key;
+      const going = moves.filter(({ from = this }) => from.key.ns === ns && from.key.name === name).length;
+      const inner = call;
+      call = () => bound.admit(coming, inner, going);
+    }
     return call();
   }
 
@@ -198,6 +234,12 @@ export class Queue {
   #expect(elements: readonly NewElement[], storing: Promise<unknown>): void {
     this.namespace.noteStoring(this.key, storing);
     this.#wakeFor(elements);
+  }
+
+  /** The same for elements that are stored later than in this turn: a take that is sent now would not see them. */
+  #wakeAfter(elements: readonly NewElement[], storing: Promise<unknown>): void {
+    const wake = (): void => this.#wakeFor(elements);
+    storing.then(wake, wake);
   }
 
   #wakeFor(elements: readonly NewElement[]): void {
@@ -352,11 +394,11 @@ export class Queue {
     return this.#settle(items, (results) => results);
   }
 
-  /** Renews a lease to `leaseMs` from now (null: the namespace's) and returns its end. @throws as `settle` */
+  /** Renews a lease to `leaseMs` from now (null: the queue's) and returns its end. @throws as `settle` */
   async extend(receipt: Receipt, leaseMs: number | null): Promise<number> {
     const { until } = await this.settle(receipt, {
       kind: 'extend',
-      leaseMs: leaseMs ?? this.namespace.leaseMs,
+      leaseMs: leaseMs ?? this.settings.leaseMs,
     });
     return until ?? 0;
   }
@@ -411,7 +453,7 @@ export class Queue {
       } else if (action.kind === 'dead-letter') stats.add(this.key, group, ONE_ROLLBACK);
       else if (from === 'reserved') stats.add(this.key, group, ONE_COMMIT);
       else this.namespace.activity.note(this.key.name);
-      if (outcome === 'dead-lettered') this.namespace.elementDied();
+      if (outcome === 'dead-lettered') this.namespace.elementDied(this);
     }
     if (released > 0) this.namespace.announce(this.key, released);
   }
@@ -436,6 +478,21 @@ export class Queue {
   async resume(): Promise<void> {
     await this.namespace.meter.observe('resume', this.namespace.writePaused(this.key, false));
     this.namespace.meter.count('resume', 'ok');
+  }
+
+  /**
+   * Stores options of the queue in place of those that it had, for all nodes; null: it has none of its own any more. They hold
+   * for what is in it, too, but for a time to live, which an element is given when it is inserted.
+   * @throws QuaysideError `not-supported`
+   */
+  async storeOptions(options: OwnOptions | null): Promise<void> {
+    if (options !== null) checkSupported(this.namespace, options);
+    await this.namespace.writeOptions(this.key, options);
+  }
+
+  /** Its options as clients see them. */
+  optionsRecord(): OptionsRecord {
+    return this.namespace.options.record(this.key.name);
   }
 
   /** Its pause flag changed. */
@@ -575,6 +632,15 @@ function mismatch(element: NewElement | undefined, { name }: QueueKey): Quayside
     'idempotency-mismatch',
     `Key ${key} came before to queue ${quote(name)} with other content or parameters. Use a new key for a new element.`,
   );
+}
+
+/** A move whose inserts have the times to live of their queues. */
+function expiringMove(move: QueueMove): QueueMove {
+  const inserts = move.inserts.map(({ queue, element }) => {
+    const { ttlMs } = queue.settings;
+    return { queue, element: ttlMs === null ? element : queue.expiring(element, ttlMs) };
+  });
+  return { ...move, inserts };
 }
 
 function storedIn({ queue, element }: QueueMove['inserts'][number]): {

@@ -1,9 +1,10 @@
 import { QuaysideError } from '../model/errors.ts';
 import { checkGroup, checkName } from '../model/names.ts';
 import { didYouMean } from '../util/did-you-mean.ts';
+import { conflictOf } from '../util/name-pattern.ts';
 import { quote } from '../util/quote.ts';
 import { type SchemaError, schemaErrors } from '../util/schema.ts';
-import { type Config, type NamespaceConfig, Options } from './options.ts';
+import { type Config, type NamespaceConfig, Options, type QueueConfig } from './options.ts';
 import type { Path, Report } from './problem.ts';
 import { entrySchema, isTree, type OptionSchema, schemaAt, type Tree, typeText } from './schema.ts';
 
@@ -136,7 +137,59 @@ function checkNamespace(name: string, namespace: NamespaceConfig, report: Report
     if (namespace[option] === undefined || namespace.variant === 'stream') continue;
     report([...path, option], 'is for streams only', 'Set variant: stream, or leave it out');
   }
+  checkRetryDelay(namespace, path, report);
+  for (const [pattern, options] of Object.entries(namespace.queues ?? {})) {
+    checkQueueOptions(pattern, options, namespace, [...path, 'queues', pattern], report);
+  }
+  const conflict = conflictOf(Object.keys(namespace.queues ?? {}));
+  if (conflict !== null) {
+    const [first, second] = conflict;
+    report(
+      [...path, 'queues', second],
+      `is as specific as ${first}, and a name can match both`,
+      'Give one of them more characters, or merge them',
+    );
+  }
   checkEngineOptions(namespace, path, report);
+}
+
+function checkQueueOptions(
+  pattern: string,
+  options: QueueConfig,
+  { variant }: NamespaceConfig,
+  path: Path,
+  report: Report,
+): void {
+  attempt(() => checkName('queue', pattern), path, 'Choose another pattern', report);
+  if (options.deadLetter !== undefined) {
+    const { queue } = options.deadLetter;
+    attempt(() => checkName('queue', queue), [...path, 'deadLetter', 'queue'], 'Choose another name', report);
+  }
+  checkRetryDelay(options, path, report);
+  if (options.retention !== undefined && variant !== 'stream') {
+    report([...path, 'retention'], 'is for streams only', 'Set variant: stream, or leave it out');
+  }
+  for (const option of ['lease', 'deadLetter', 'retryDelay', 'ttl'] as const) {
+    if (options[option] === undefined || variant !== 'list') continue;
+    report(
+      [...path, option],
+      'is not for lists, which have maxElements alone',
+      'Leave it out, or use simple',
+    );
+  }
+}
+
+function checkRetryDelay(
+  { retryDelay }: Pick<NamespaceConfig, 'retryDelay'>,
+  path: Path,
+  report: Report,
+): void {
+  if (retryDelay?.max === undefined || retryDelay.max >= retryDelay.first) return;
+  report(
+    [...path, 'retryDelay', 'max'],
+    `is ${retryDelay.max}, less than first, which is ${retryDelay.first}`,
+    'Give at least first',
+  );
 }
 
 const isSqlite = (url: string): boolean => url.startsWith('sqlite:');
@@ -154,6 +207,9 @@ function checkEngineOptions(namespace: NamespaceConfig, path: Path, report: Repo
   }
   if (variant === 'list' && namespace.deadLetter !== undefined) {
     report([...path, 'deadLetter'], 'is not for lists, which count no tries', 'Leave it out, or use simple');
+  }
+  if (variant === 'list' && namespace.retryDelay !== undefined) {
+    report([...path, 'retryDelay'], 'is not for lists, which count no tries', 'Leave it out, or use simple');
   }
   if (signaller?.url !== undefined && signaller.url !== url && isSqlite(signaller.url)) {
     report(

@@ -225,6 +225,76 @@ const DeadLetterOptions = Type.Object(
   { ...CLOSED, description: 'moves elements that fail too often; without it they are tried for ever' },
 );
 
+const LONGEST_S = 315_360_000;
+
+const RetryDelayOptions = Type.Object(
+  {
+    first: Type.Number({
+      exclusiveMinimum: 0,
+      maximum: LONGEST_S,
+      description: 'delay after the first failed try, seconds',
+    }),
+    factor: Type.Number({
+      minimum: 1,
+      maximum: 100,
+      default: 2,
+      description: 'how many times as long each further delay is',
+    }),
+    max: Type.Optional(
+      Type.Number({
+        exclusiveMinimum: 0,
+        maximum: LONGEST_S,
+        description: 'longest delay, seconds; 3600 if it is not given, or `first` if that is longer',
+      }),
+    ),
+    jitter: Type.Number({
+      minimum: 0,
+      maximum: 1,
+      default: 0,
+      description:
+        'part of itself by which a delay is shortened at most, so that elements do not return all at once',
+    }),
+  },
+  {
+    ...CLOSED,
+    description:
+      'how long an element waits after a rollback that names no delay, and after its lease expired; without it, not at all',
+  },
+);
+
+/** Options of queues by their names, over those of their namespace. */
+const QueueOptions = Type.Object(
+  {
+    lease: Type.Optional(
+      Type.Number({
+        exclusiveMinimum: 0,
+        maximum: LONGEST_S,
+        description: 'as in the namespace, which has it if it is not given',
+      }),
+    ),
+    deadLetter: Type.Optional(DeadLetterOptions),
+    retryDelay: Type.Optional(RetryDelayOptions),
+    retention: Type.Optional(
+      Type.Number({ exclusiveMinimum: 0, maximum: LONGEST_S, description: 'streams: as in the namespace' }),
+    ),
+    ttl: Type.Optional(
+      Type.Number({
+        exclusiveMinimum: 0,
+        maximum: LONGEST_S,
+        description: 'time to live of elements that are inserted without one, seconds',
+      }),
+    ),
+    maxElements: Type.Optional(
+      Type.Integer({
+        minimum: 1,
+        description:
+          'elements of each of these queues, in a stream once for each group; inserts beyond are refused with `507`, consuming continues',
+      }),
+    ),
+  },
+  CLOSED,
+);
+
 const SignallerOptions = Type.Object(
   {
     url: Type.Optional(
@@ -295,6 +365,13 @@ const NamespaceOptions = Type.Object(
       description: 'how long a reservation holds, seconds; a call may ask for another length',
     }),
     deadLetter: Type.Optional(DeadLetterOptions),
+    retryDelay: Type.Optional(RetryDelayOptions),
+    queues: Type.Optional(
+      Type.Record(QueueOptions, {
+        description:
+          "options of queues by name or by pattern, in which `*` stands for any characters. The most specific one that matches applies, and what it does not give is the namespace's; see [policies](../guides/policies.md)",
+      }),
+    ),
     retention: Type.Optional(
       Type.Number({
         exclusiveMinimum: 0,
@@ -534,3 +611,4 @@ export const Options = Type.Object(
 /** A whole configuration, checked. Its paths are absolute. */
 export type Config = Static<typeof Options>;
 export type NamespaceConfig = Config['namespaces'][string];
+export type QueueConfig = NonNullable<NamespaceConfig['queues']>[string];

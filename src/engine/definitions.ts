@@ -1,7 +1,7 @@
 import { QuaysideError } from '../model/errors.ts';
 
 /**
- * The Definitions port: small durable documents that every node must see alike — pause flags of queues,
+ * The Definitions port: small durable documents that every node must see alike — pause flags and options of queues,
  * declarations of exchanges, variants of namespaces, bulk operations and how far they came. Dozens to thousands, read often, changed seldom.
  *
  * - A change is durable when its promise resolves, and reaches the watchers of every node that shares the
@@ -31,6 +31,7 @@ export interface Definitions {
 
 export const DEFINITION_KINDS = [
   'queue',
+  'queue-options',
   'exchange',
   'namespace',
   'operation',

@@ -2,9 +2,10 @@ import type { GroupName } from '../model/element.ts';
 import type { Clock } from '../util/clock.ts';
 import type { Service } from '../util/service.ts';
 import type { Definitions } from './definitions.ts';
+import type { QueueRule } from './queue-policy.ts';
 import type { Signaller } from './signaller.ts';
 import type { Stats } from './stats.ts';
-import type { Storage } from './storage.ts';
+import type { DeadLetterPolicy, RetryDelay, Storage } from './storage.ts';
 
 /**
  * An engine opened from a URL: four ports on one store. Several namespaces, and in tests several brokers,
@@ -54,9 +55,13 @@ export interface NamespacePolicy {
   /** The default groups of a stream namespace; null for plain queues. */
   readonly groups: readonly GroupName[] | null;
   /** Where failed elements go, and at how many tries; null: they wait for ever. */
-  readonly deadLetter: { readonly maxTries: number; readonly queue: string } | null;
+  readonly deadLetter: DeadLetterPolicy | null;
   /** How long after insertion an element of a stream may stay; null: until its last group finished it. */
   readonly retentionMs: number | null;
+  /** How long elements wait after a failed try that names no delay; not given: not at all. */
+  readonly retryDelay?: RetryDelay | null;
+  /** Options of queues by patterns of their names; see `queue-policy.ts`. */
+  readonly queues?: readonly QueueRule[];
   /** How many groups a queue may have in addition to the default ones, see `Storage`; not given: no such bound. */
   readonly maxGroups?: number;
 }

@@ -33,8 +33,8 @@ import type { ReadySignal, Signaller } from './signaller.ts';
  *   A reservation that was made before may still be settled.
  *
  * One data model serves plain and stream queues: an element has one *delivery* per group; see
- * `docs/concepts.md`. The policy of a namespace (dead letter, retention) is given when the engine is
- * opened, that of a queue by `declare`; the operations apply it.
+ * `docs/concepts.md`. The policy of a namespace (dead letter, retention, retry delay), and of queues by their names, is given
+ * when the engine is opened, that of a queue by `declare`; the operations apply it.
  */
 export interface Storage {
   /** What this engine can do; a front end rejects the rest with `not-supported` before it calls. */
@@ -51,9 +51,10 @@ export interface Storage {
 
   /**
    * Creates queues, empty if new. Idempotent.
-   * @param options stored with each queue in place of what was stored; not given: what is stored stays
+   * @param options stored with each queue in place of what was stored; not given: what is stored stays; null: nothing is stored
+   *   any more. A queue that has options, be they empty, is not forgotten.
    */
-  declare(queues: readonly QueueKey[], options?: QueueOptions): Promise<void>;
+  declare(queues: readonly QueueKey[], options?: QueueOptions | null): Promise<void>;
 
   /** The names of the namespace's queues, sorted. */
   queues(ns: string): Promise<string[]>;
@@ -116,7 +117,7 @@ export interface Storage {
 
   /**
    * Housekeeping for all queues of the engine: expires leases that ran out (each a failed try with the reason
-   * {@link LEASE_EXPIRED}, dead letter included) and elements, applies retention, forgets old dedup keys and unused queues.
+   * {@link LEASE_EXPIRED}, dead letter and retry delay included, the delay from the lease's end) and elements, applies retention, forgets old dedup keys and unused queues.
    * Bounded work per call. Returns which queues gained eligible elements by a step of the engine's own since the last sweep of this
    * engine object, such as the dead-letter queues of settles, and when to call again (null: nothing is due).
    * Safe to call from several nodes at once.
@@ -156,12 +157,28 @@ export interface StorageCapabilities {
   readonly expiry: boolean;
 }
 
-/** The policy of one queue; a field that is not given is the namespace's. */
+/** The policy of one queue; a field that is not given is that of the rule that matches its name, or the namespace's. */
 export interface QueueOptions {
   /** Null: failed elements stay. */
   readonly deadLetter?: DeadLetterPolicy | null;
   /** Null: elements stay until their last group has finished them. */
   readonly retentionMs?: number | null;
+  /** Null: they wait no longer than who released them says. */
+  readonly retryDelay?: RetryDelay | null;
+}
+
+/**
+ * How long an element waits after a failed try that names no delay: `firstMs` after the first one, after each further one
+ * `factor` times as long, `maxMs` at most. See `retryDelayMs` in `queue-policy.ts`.
+ */
+export interface RetryDelay {
+  /** Above 0. */
+  readonly firstMs: number;
+  /** From 1. */
+  readonly factor: number;
+  readonly maxMs: number;
+  /** By how much of itself a delay is shortened at most, 0 to 1. */
+  readonly jitter: number;
 }
 
 /** Where elements go at the failed try that reaches `maxTries`. */
@@ -247,6 +264,8 @@ export interface FinishAction {
 export interface ReleaseAction {
   readonly kind: 'release';
   readonly delayMs: number;
+  /** Nobody asked for this delay: if a try is counted, the queue's retry delay takes its place, if there is one. */
+  readonly isDefaultDelay?: boolean;
   readonly dueAt?: number | null;
   readonly countTry: boolean;
   /** Kept with the delivery in place of an earlier one if a try is counted: see `ScannedDelivery.reason`. */

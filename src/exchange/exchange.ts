@@ -106,7 +106,7 @@ export class Exchange {
       before === null ? zeroExchangeCounters(declaration.dst.length) : continued(before, declaration);
     this.sightings = new Sightings(clock);
     const route = routeOf(id, declaration, context);
-    const leaseMs = leaseOf(declaration, context.broker.namespace(declaration.src.ns), route);
+    const reserves = mustReserve(declaration, context.broker.namespace(declaration.src.ns), route);
     const selectors = declaration.dst.map(({ selector }) => selector ?? null);
     this.#program = context.sandbox.open(selectors, { payer: owner });
     this.#forwarder = new Forwarder({
@@ -129,7 +129,7 @@ export class Exchange {
           clock,
           random,
           tid: `${this.cid}-${i}`,
-          leaseMs,
+          reserves,
           window: Math.max(1, Math.floor(wsize / parallel)),
           copies: Math.max(1, declaration.dst.length),
           inFlightLimit,
@@ -205,17 +205,17 @@ function hindranceOf({ dst }: Declaration, context: ExchangeContext): string | n
 }
 
 /**
- * How long an element is reserved, ms; null: it is popped. If everything is in one engine that can reserve, it
+ * Whether elements are reserved; else they are popped. If everything is in one engine that can reserve, it
  * always is: its finish and its copies are one step.
  */
-function leaseOf({ consumer }: Declaration, source: Namespace, route: Route): number | null {
+function mustReserve({ consumer }: Declaration, source: Namespace, route: Route): boolean {
   const reserve = consumer.reserve ?? CONSUMER_DEFAULTS.reserve;
   if (!source.capabilities.reserve) {
     if (reserve) throw cannotReserve(source);
-    return null;
+    return false;
   }
   const isOneEngine = route.destinations.every(({ queue }) => queue.sharesEngineWith(route.source));
-  return reserve || isOneEngine ? source.leaseMs : null;
+  return reserve || isOneEngine;
 }
 
 /**

@@ -12,8 +12,8 @@ interface LoopOptions {
   readonly clock: Clock;
   readonly random: () => number;
   readonly tid: string;
-  /** How elements are taken: reserved for this long, or popped (null). */
-  readonly leaseMs: number | null;
+  /** Whether elements are reserved; else they are popped. */
+  readonly reserves: boolean;
   /** Elements in flight at once. */
   readonly window: number;
   /** How often each element is copied, at most. */
@@ -128,7 +128,8 @@ export class Loop {
 
   /** Waits for a batch; an empty one means that the loop is to check whether it should continue. */
   #take(): Promise<Delivery[]> {
-    const { source, clock, tid, leaseMs } = this.#options;
+    const { source, clock, tid, reserves } = this.#options;
+    const leaseMs = reserves ? source.settings.leaseMs : null;
     return new Promise((resolve) => {
       const end = (batch: Delivery[]): void => {
         this.#consumer = null;

@@ -71,6 +71,7 @@ export const HTTP_ERRORS = {
   'too-many-consumers': { status: 429, retryAfterMs: 1000 },
   'too-many-queues': { status: 507 },
   'namespace-full': { status: 507 },
+  'queue-full': { status: 507 },
   'too-many-groups': { status: 507 },
   'too-many-exchanges': { status: 507 },
   'too-many-subscribers': { status: 429, retryAfterMs: 5000 },

@@ -48,6 +48,7 @@ export const ERROR_CODES = [
   'too-many-consumers',
   'too-many-queues',
   'namespace-full',
+  'queue-full',
   'too-many-groups',
   'too-many-exchanges',
   'too-many-subscribers',

@@ -68,7 +68,8 @@ export class PoppedDelivery implements WriteObserver {
 }
 
 /**
- * Returns elements of a client that is gone or has let go of them, without a delay.
+ * Returns elements of a client that is gone or has let go of them: at once, or if a try counts and the queue has a retry delay,
+ * after that.
  * @param countTries whether it is a failed try of each that the client can have seen
  * @returns a promise that resolves when the engine has them, or failed to; it never rejects, since leases end by
  * themselves
@@ -83,7 +84,12 @@ export async function returnOutstanding(
   work.begin(outstanding.length, 0);
   try {
     const items = outstanding.map((one) =>
-      queue.item(one, { kind: 'release', delayMs: 0, countTry: countTries && one.isSeen }),
+      queue.item(one, {
+        kind: 'release',
+        delayMs: 0,
+        isDefaultDelay: true,
+        countTry: countTries && one.isSeen,
+      }),
     );
     await queue.settleAll(items);
   } catch (error) {

@@ -95,7 +95,7 @@ export abstract class PushConsumer<Key = unknown> implements Sink {
     this.session = session;
     this.namespace = namespace;
     this.queue = queue;
-    this.leaseMs = isPop ? null : (leaseMs ?? namespace.leaseMs);
+    this.leaseMs = isPop ? null : (leaseMs ?? queue.settings.leaseMs);
     this.#group = group;
     // It begins with the session's name: listings of consumers and of reserved elements show whose it is.
     this.#tid = `${session.id}.${namespace.makeTid()}`;

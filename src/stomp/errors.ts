@@ -54,6 +54,7 @@ export const STOMP_ERRORS = {
   'too-many-consumers': LATER,
   'too-many-queues': WRONG,
   'namespace-full': LATER,
+  'queue-full': LATER,
   'too-many-groups': WRONG,
   'too-many-exchanges': WRONG,
   'too-many-subscribers': LATER,

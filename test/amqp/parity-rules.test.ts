@@ -199,6 +199,28 @@ describe('HTTP and AMQP alike', () => {
     await deadLetter.client.close();
   });
 
+  it('options of a queue: they hold for both', async () => {
+    fresh();
+    await http.setOptions('N', queue, { maxElements: 1, ttl: 60, retryDelay: { first: 7 } });
+    await insert();
+    const sender = await amqp.sender(addressOf(queue));
+    const { kind } = await sender.send({ body: 'x' });
+    assert.equal(kind, 'released');
+    const { client, got, receiver } = await holding();
+    got.delivery.reject();
+    await sizesAre(0, 1, 0);
+    await node.harness.passTime(6999);
+    await sizesAre(0, 1, 0);
+    await node.harness.passTime(1);
+    (await receiver.take()).delivery.accept();
+    await sizesAre(0, 0, 0);
+    await node.harness.passTime(1000);
+    await send();
+    await client.close();
+    await node.harness.passTime(60_000);
+    assert.equal((await http.get('N', queue, { to: 0 })).status, 504);
+  });
+
   it('pause: holds back both, and lets inserts in', async () => {
     fresh();
     await http.pause('N', queue);

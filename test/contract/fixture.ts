@@ -10,6 +10,9 @@ export const MAX_TRIES = 3;
 export const DEAD_LETTERS = '__deadletter__';
 export const MOST_GROUPS = 10;
 
+/** A retry delay of a minute, whatever the tries. */
+export const STEADY = { firstMs: 60_000, factor: 1, maxMs: 60_000, jitter: 0 };
+
 /** Namespaces of every kind that a policy can make. */
 export const NAMESPACES: readonly NamespacePolicy[] = [
   { name: 'plain', groups: null, deadLetter: null, retentionMs: null },
@@ -28,6 +31,25 @@ export const NAMESPACES: readonly NamespacePolicy[] = [
     deadLetter: { maxTries: 3, queue: 'dead-letters' },
     retentionMs: null,
     maxGroups: MOST_GROUPS,
+  },
+  {
+    name: 'patient',
+    groups: null,
+    deadLetter: { maxTries: 5, queue: DEAD_LETTERS },
+    retentionMs: null,
+    retryDelay: { firstMs: 1000, factor: 2, maxMs: 3000, jitter: 0 },
+    queues: [
+      { pattern: 'own *', options: { deadLetter: null, retryDelay: { ...STEADY, jitter: 0.5 } } },
+      { pattern: 'own 100% a_b', options: { retryDelay: null } },
+      { pattern: '*: few tries', options: { deadLetter: { maxTries: 1, queue: 'few' } } },
+    ],
+  },
+  {
+    name: 'kept by name',
+    groups: ['g1'],
+    deadLetter: null,
+    retentionMs: null,
+    queues: [{ pattern: 'kept*', options: { retentionMs: 60_000 } }],
   },
 ];
 

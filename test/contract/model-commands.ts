@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
-import type { ScanPage, SettleAction, SettleItem } from '../../src/engine/storage.ts';
+import type { QueueOptions, ScanPage, SettleAction, SettleItem } from '../../src/engine/storage.ts';
 import type { Delivery, DeliveryState } from '../../src/model/element.ts';
 import type { QueueKey } from '../../src/model/names.ts';
 import { commit, extend, purge, remove, rollback, transfer } from '../support/settle.ts';
@@ -20,6 +20,8 @@ import {
 import { checkDeliveries, passTime } from './model-check.ts';
 import { crashes } from './model-crash.ts';
 import { STREAM_GROUPS, type World } from './model-world.ts';
+
+const LONG_DELAY = { firstMs: 500, factor: 2, maxMs: 60_000, jitter: 0 };
 
 const inserts = fc.tuple(queues, fc.array(contents, { minLength: 1, maxLength: 3 })).map(([queue, given]) =>
   command(`insert(${queue.ns}/${queue.name}, ${fc.stringify(given)})`, async ({ current }, world) => {
@@ -95,14 +97,36 @@ const commits = refSpecs.map((spec) =>
 );
 
 const rollbacks = fc
-  .tuple(refSpecs, fc.constantFrom(0, 0, 1000), fc.boolean())
-  .map(([spec, delayMs, countTry]) =>
-    command(`rollback(${fc.stringify(spec)}, ${delayMs}, ${countTry})`, async ({ current }, world) => {
-      const { queue, ref } = resolve(world, spec);
-      const [outcome] = await rollback(world.opened.engine.storage, queue, [{ ...ref, delayMs, countTry }]);
-      assert.equal(outcome, current.rollback(queue, ref, delayMs, countTry));
-    }),
+  .tuple(refSpecs, fc.constantFrom(0, 0, 1000), fc.boolean(), fc.boolean())
+  .map(([spec, delayMs, countTry, isDefaultDelay]) =>
+    command(
+      `rollback(${fc.stringify(spec)}, ${delayMs}, ${countTry}, ${isDefaultDelay})`,
+      async ({ current }, world) => {
+        const { queue, ref } = resolve(world, spec);
+        const terms = { delayMs, countTry, isDefaultDelay };
+        const [outcome] = await rollback(world.opened.engine.storage, queue, [{ ...ref, ...terms }]);
+        assert.equal(outcome, current.rollback(queue, ref, delayMs, countTry, isDefaultDelay));
+      },
+    ),
   );
+
+/** What a queue may be given while elements wait in it. */
+const ownOptions: fc.Arbitrary<QueueOptions | null> = fc.option(
+  fc.record(
+    {
+      deadLetter: fc.constantFrom(null, { maxTries: 1, queue: 'dead' }, { maxTries: 4, queue: 'dead' }),
+      retryDelay: fc.constantFrom(null, { firstMs: 1, factor: 1, maxMs: 1, jitter: 0 }, LONG_DELAY),
+    },
+    { requiredKeys: [] },
+  ),
+);
+
+const declarations = fc.tuple(queues, ownOptions).map(([queue, options]) =>
+  command(`declare(${queue.ns}/${queue.name}, ${fc.stringify(options)})`, async ({ current }, world) => {
+    await world.opened.engine.storage.declare([queue], options);
+    current.declare(queue, options);
+  }),
+);
 
 const extensions = fc.tuple(refSpecs, lengths).map(([spec, leaseMs]) =>
   command(`extend(${fc.stringify(spec)}, ${leaseMs})`, async ({ current }, world) => {
@@ -216,6 +240,7 @@ const newActions: fc.Arbitrary<SettleAction> = fc.oneof(
     kind: fc.constant('release' as const),
     delayMs: fc.constantFrom(0, 0, 1000),
     dueAt: fc.constantFrom(null, null, 0, 1),
+    isDefaultDelay: fc.boolean(),
     countTry: fc.boolean(),
     reason: reasons,
   }),
@@ -323,7 +348,7 @@ export function commandArbitraries(durable: boolean): fc.Arbitrary<Command>[] {
       rollbacks,
     ],
     ...[extensions, removals, undoTakes, transfers, purges, browses, passings, passings],
-    ...[takesByIds, settles, settles, reasonScans, holderScans],
+    ...[takesByIds, settles, settles, reasonScans, holderScans, declarations],
   ];
   if (!durable) return common;
   // Opening the data again takes as long as dozens of other steps, so one history in two has a crash.

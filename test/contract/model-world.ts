@@ -7,7 +7,14 @@ import type { Model, ModelDelivery } from './model.ts';
 export const DEDUP_WINDOW_MS = 60_000;
 
 export const MODEL_NAMESPACES: readonly NamespacePolicy[] = [
-  { name: 'jobs', groups: null, deadLetter: { maxTries: 3, queue: 'dead' }, retentionMs: null },
+  {
+    name: 'jobs',
+    groups: null,
+    deadLetter: { maxTries: 3, queue: 'dead' },
+    retentionMs: null,
+    retryDelay: { firstMs: 1000, factor: 3, maxMs: 5000, jitter: 0 },
+    queues: [{ pattern: "b'%{*", options: { retryDelay: null, deadLetter: { maxTries: 2, queue: 'dead' } } }],
+  },
   { name: 'stream', groups: ['g1', 'g2'], deadLetter: { maxTries: 2, queue: 'dead' }, retentionMs: null },
 ];
 

@@ -4,6 +4,7 @@ import {
   type GroupCounts,
   LEASE_EXPIRED,
   type MoveAction,
+  type QueueOptions,
   type SettleAction,
   type SettleOutcome,
 } from '../../src/engine/storage.ts';
@@ -57,6 +58,8 @@ interface State {
   deliveries: ModelDelivery[];
   /** Since the last sweep. */
   hasExpired: boolean;
+  /** By queue, what was declared. */
+  options: Record<string, QueueOptions>;
   dedup: {
     queue: string;
     key: string;
@@ -74,7 +77,7 @@ export class Model {
   constructor(namespaces: readonly NamespacePolicy[], dedupWindowMs: number, now: number) {
     this.#policies = new Map(namespaces.map((policy) => [policy.name, policy]));
     this.#dedupWindowMs = dedupWindowMs;
-    this.#state = { now, inserted: 0, deliveries: [], hasExpired: false, dedup: [] };
+    this.#state = { now, inserted: 0, deliveries: [], hasExpired: false, options: {}, dedup: [] };
   }
 
   /** A second model in the same state: what would be, had a call not happened. */
@@ -96,7 +99,7 @@ export class Model {
       .sort((a, b) => a.leaseUntil - b.leaseUntil || a.element.order - b.element.order);
     for (const delivery of ended) {
       const { leaseUntil, token } = delivery;
-      if (!this.#failTry(delivery, leaseUntil, LEASE_EXPIRED)) delivery.token = token;
+      if (!this.#failTry(delivery, leaseUntil, LEASE_EXPIRED, leaseUntil)) delivery.token = token;
     }
     this.#expire();
   }
@@ -118,6 +121,25 @@ export class Model {
       if (!this.#die(delivery, delivery.tries, EXPIRED)) this.#finish(delivery);
     }
     if (expired.length > 0) this.#state.hasExpired = true;
+  }
+
+  /** The queue's own options from now on; null: none. */
+  declare(queue: QueueKey, options: QueueOptions | null): void {
+    this.#state.options[text(queue)] = options ?? {};
+  }
+
+  /** An option of a queue: its own, that of the longest rule for its name, or its namespace's. */
+  #option<Name extends keyof QueueOptions>({ ns, name }: QueueKey, option: Name): QueueOptions[Name] | null {
+    const policy = this.#policies.get(ns);
+    const rule = policy?.queues
+      ?.filter(({ pattern }) => name.startsWith(pattern.replace('*', '')))
+      .sort((a, b) => b.pattern.length - a.pattern.length)[0];
+    const own = this.#state.options[text({ ns, name })] ?? {};
+    for (const options of [own, rule?.options ?? {}, policy ?? {}]) {
+      const value = (options as QueueOptions)[option];
+      if (value !== undefined) return value;
+    }
+    return null;
   }
 
   /** What the element would repeat, and whether its content is the same; null if it is new. */
@@ -190,8 +212,14 @@ export class Model {
     return 'done';
   }
 
-  rollback(queue: QueueKey, ref: ModelRef, delayMs: number, countTry: boolean): SettleOutcome {
-    return this.settle(queue, ref, { kind: 'release', delayMs, countTry });
+  rollback(
+    queue: QueueKey,
+    ref: ModelRef,
+    delayMs: number,
+    countTry: boolean,
+    isDefaultDelay = false,
+  ): SettleOutcome {
+    return this.settle(queue, ref, { kind: 'release', delayMs, countTry, isDefaultDelay });
   }
 
   extend(queue: QueueKey, ref: ModelRef, leaseMs: number): SettleOutcome {
@@ -232,9 +260,13 @@ export class Model {
         return 'done';
       }
       case 'release': {
-        const { delayMs, dueAt = null, countTry, reason = null } = action;
-        if (countTry)
-          return this.#failTry(delivery, dueAt ?? now + delayMs, reason) ? 'dead-lettered' : 'done';
+        const { delayMs, dueAt = null, countTry, reason = null, isDefaultDelay = false } = action;
+        if (countTry) {
+          const retryFrom = isDefaultDelay ? now : null;
+          return this.#failTry(delivery, dueAt ?? now + delayMs, reason, retryFrom)
+            ? 'dead-lettered'
+            : 'done';
+        }
         const keepsPlace = delivery.state === 'reserved' && delayMs === 0;
         const moment = dueAt ?? (keepsPlace ? delivery.dueAt : now + delayMs);
         Object.assign(delivery, { state: 'waiting', dueAt: moment, token: null });
@@ -338,11 +370,20 @@ export class Model {
   }
 
   /** Returns whether the element went to the dead-letter queue. */
-  #failTry(delivery: ModelDelivery, dueAt: number, reason: string | null = null): boolean {
-    const { ns } = delivery.element.queue;
-    const maxTries = this.#policies.get(ns)?.deadLetter?.maxTries ?? Number.POSITIVE_INFINITY;
+  #failTry(
+    delivery: ModelDelivery,
+    givenDueAt: number,
+    reason: string | null = null,
+    retryFrom: number | null = null,
+  ): boolean {
+    const { queue } = delivery.element;
+    const maxTries = this.#option(queue, 'deadLetter')?.maxTries ?? Number.POSITIVE_INFINITY;
     const tries = delivery.tries + 1;
     if (tries >= maxTries && this.#die(delivery, tries, reason)) return true;
+    const retry = this.#option(queue, 'retryDelay');
+    // The histories have no jitter.
+    const delay = retry == null ? null : Math.min(retry.maxMs, retry.firstMs * retry.factor ** (tries - 1));
+    const dueAt = retryFrom === null || delay === null ? givenDueAt : retryFrom + delay;
     Object.assign(delivery, { state: 'waiting', tries, dueAt, reason, token: null });
     return false;
   }
@@ -350,7 +391,7 @@ export class Model {
   /** Moves the element to the dead-letter queue, if there is one. */
   #die(delivery: ModelDelivery, tries: number, reason: string | null): boolean {
     const { ns, name } = delivery.element.queue;
-    const policy = this.#policies.get(ns)?.deadLetter ?? null;
+    const policy = this.#option(delivery.element.queue, 'deadLetter') ?? null;
     if (policy === null || name === policy.queue) return false;
     const { content, id } = delivery.element;
     const at = new Date(this.now).toISOString();

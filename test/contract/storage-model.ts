@@ -78,6 +78,7 @@ const OPTIONS = { namespaces: MODEL_NAMESPACES, dedupWindowMs: DEDUP_WINDOW_MS }
 
 async function forgetAll({ opened }: World): Promise<void> {
   for (const queue of EVERY_QUEUE) await purge(opened.engine.storage, queue);
+  await opened.engine.storage.declare(EVERY_QUEUE, null);
   await opened.passTime(DEDUP_WINDOW_MS + 1);
   await opened.engine.storage.sweep();
 }

@@ -14,6 +14,7 @@ import { optionsContract } from './storage/options.ts';
 import { purgeContract } from './storage/purge.ts';
 import { reasonContract } from './storage/reason.ts';
 import { removeContract } from './storage/remove.ts';
+import { retryDelayContract } from './storage/retry-delay.ts';
 import { scanContract } from './storage/scan.ts';
 import { settleContract } from './storage/settle.ts';
 import { settleWaitingContract } from './storage/settle-waiting.ts';
@@ -53,6 +54,7 @@ export function storageContract(engine: EngineUnderTest): void {
     reasonContract(engine);
     expiryContract(engine);
     optionsContract(engine);
+    retryDelayContract(open);
     purgeContract(engine);
   });
 }

@@ -49,6 +49,25 @@ describe('HTTP over the list variant of Redis', () => {
     assert.equal((await blocked).body.toString(), 'woken');
   });
 
+  it('bounds a queue, and refuses options that need more than a list has', async () => {
+    const client = harness().client();
+    const queue = harness().queue();
+    for (const options of [
+      { lease: 5 },
+      { ttl: 5 },
+      { retryDelay: { first: 1 } },
+      { deadLetter: { maxTries: 1 } },
+    ]) {
+      const answer = await client.setOptions('N', queue, options);
+      assert.deepEqual([answer.status, jsonOf<{ code: string }>(answer).code], [405, 'not-supported']);
+    }
+    assert.equal((await client.setOptions('N', queue, { maxElements: 1 })).status, 200);
+    assert.equal((await client.insert('N', queue, 'a')).status, 200);
+    assert.equal((await client.insert('N', queue, 'b')).status, 507);
+    assert.equal((await client.removeOptions('N', queue)).status, 204);
+    assert.equal((await client.insert('N', queue, 'b')).status, 200);
+  });
+
   for (const [what, allow, call] of REFUSED) {
     it(`${what}: 405 not-supported, and nothing changes`, async () => {
       const client = harness().client();

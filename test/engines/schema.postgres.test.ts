@@ -30,14 +30,14 @@ describe('A PostgreSQL schema', () => {
 
   it('of another version is rejected at the start, and left as it is', async () => {
     for (const [version, message] of [
-      ['15', /has tables of version "15"; this Quayside needs version "1"/],
-      ['0', /has tables of version "0"; this Quayside needs version "1"/],
+      ['15', /has tables of version "15"; this Quayside needs version "2"/],
+      ['0', /has tables of version "0"; this Quayside needs version "2"/],
     ] as const) {
       await runSql(server, `UPDATE ${schema}.meta SET value = '${version}' WHERE key = 'version'`);
       await assert.rejects(openNode(server, { schema }), message);
       const { rows } = await runSql(server, `SELECT value FROM ${schema}.meta WHERE key = 'version'`);
       assert.equal(rows[0].value, version);
     }
-    await runSql(server, `UPDATE ${schema}.meta SET value = '1' WHERE key = 'version'`);
+    await runSql(server, `UPDATE ${schema}.meta SET value = '2' WHERE key = 'version'`);
   });
 });

@@ -23,18 +23,14 @@ export const AMQP: readonly Mutant[] = [
     suite: 'model through AMQP',
     edits: edit(
       'outgoing-link.ts',
-      'delayMs: delayAfter(tries), countTry: true, reason: state.reason }',
-      'delayMs: 0, countTry: true, reason: state.reason }',
+      '{ ...failed(delayAfter(tries)), reason: state.reason }',
+      '{ ...failed(0), reason: state.reason }',
     ),
   },
   {
     name: 'a delivery that is settled without an outcome stays with its client',
     suite: 'model through AMQP',
-    edits: edit(
-      'outgoing-link.ts',
-      "return isSettled ? { kind: 'release', delayMs: 0, countTry: true } : null;",
-      'return null;',
-    ),
+    edits: edit('outgoing-link.ts', 'return isSettled ? failed(0) : null;', 'return null;'),
   },
   {
     name: 'a link that ends forgets what the client holds',

@@ -132,7 +132,13 @@ export const SQLITE: readonly Mutant[] = [
   {
     name: 'a lease that ran out matures when it was noticed, not when it ended',
     suite: 'storage model',
-    edits: [inWorker('moves.ts', 'dueAt: leaseUntil ?? now,', 'dueAt: leaseUntil === 0 ? 0 : now,')],
+    edits: [
+      inWorker(
+        'moves.ts',
+        'const endedAt = leaseUntil ?? now;',
+        'const endedAt = leaseUntil === 0 ? 0 : now;',
+      ),
+    ],
   },
   {
     name: 'a lease that ran out cannot be committed any more',

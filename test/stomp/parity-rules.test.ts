@@ -199,6 +199,28 @@ describe('HTTP and STOMP alike', () => {
     await stomp.ask('UNSUBSCRIBE', { id: 'dead' });
   });
 
+  it('options of a queue: they hold for both', async () => {
+    fresh();
+    const options = { maxElements: 1, ttl: 60, lease: 5, retryDelay: { first: 7 } };
+    await http.setOptions('N', queue, options);
+    await send();
+    assert.equal((await http.insert('N', queue, 'x')).status, 507);
+    const sender = await node.connect();
+    sender.send('SEND', { destination: destination(queue), receipt: 'r' }, 'x');
+    assert.equal((await sender.expect('ERROR')).headers.get('message'), 'queue-full');
+    const [client, message] = await subscribed('client-individual');
+    await client.ask('NACK', ackOf(message));
+    await node.harness.passTime(6999);
+    assert.deepEqual(await sizes(), [0, 1, 0]);
+    await node.harness.passTime(1);
+    await client.ask('ACK', ackOf(await client.expect('MESSAGE')));
+    await client.disconnect();
+    await node.harness.passTime(1000);
+    await send();
+    await node.harness.passTime(60_000);
+    assert.equal((await http.get('N', queue, { to: 0 })).status, 504);
+  });
+
   it('pause: holds back both, and lets inserts in', async () => {
     fresh();
     await http.pause('N', queue);

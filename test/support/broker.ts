@@ -1,8 +1,10 @@
 import { Broker } from '../../src/broker/broker.ts';
 import type { Configured } from '../../src/broker/cluster.ts';
 import type { NamespaceSetup } from '../../src/broker/ports.ts';
+import type { OwnOptions } from '../../src/broker/queue-options.ts';
 import type { Engine, NamespacePolicy } from '../../src/engine/engine.ts';
 import { LocalSignaller } from '../../src/engine/local-signaller.ts';
+import type { QueueRule } from '../../src/engine/queue-policy.ts';
 import type { Signaller } from '../../src/engine/signaller.ts';
 import type { Clock } from '../../src/util/clock.ts';
 import { seededRandom } from './random.ts';
@@ -21,7 +23,10 @@ export interface TestNamespace {
   readonly configured?: Configured;
 }
 
-export function plain(name: string, policy: Partial<NamespacePolicy> = {}): NamespacePolicy {
+/** A policy, in whose rules the options of the broker may stand as well. */
+type TestPolicy = Omit<NamespacePolicy, 'queues'> & { readonly queues: readonly QueueRule<OwnOptions>[] };
+
+export function plain(name: string, policy: Partial<TestPolicy> = {}): NamespacePolicy {
   return { name, groups: null, deadLetter: null, retentionMs: null, ...policy };
 }
 
@@ -65,6 +70,7 @@ function setup({
     configured,
     type: `${type}:${policy.groups === null ? 'simple' : 'stream'}`,
     leaseMs: 120_000,
+    queues: (policy.queues ?? []) as TestPolicy['queues'],
     maxQueues,
     maxExchanges,
     maxElements: maxElements ?? null,

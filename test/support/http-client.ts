@@ -137,6 +137,20 @@ export class QueueClient {
     return this.request('GET', `${queuePath(ns, queue)}/paused`, options);
   }
 
+  options(ns: string, queue: string): Promise<Answer> {
+    return this.request('GET', `${queuePath(ns, queue)}/options`);
+  }
+
+  setOptions(ns: string, queue: string, options: unknown): Promise<Answer> {
+    const headers = { 'content-type': 'application/json' };
+    const body = JSON.stringify(options);
+    return this.request('PUT', `${queuePath(ns, queue)}/options`, { headers, body });
+  }
+
+  removeOptions(ns: string, queue: string): Promise<Answer> {
+    return this.request('DELETE', `${queuePath(ns, queue)}/options`);
+  }
+
   namespaces(options: RequestOptions = {}): Promise<Answer> {
     return this.request('GET', '/q', options);
   }

@@ -5,7 +5,17 @@ import { LogOnChange } from '../../util/log-on-change.ts';
 import type { Connection } from './connection.ts';
 import { ConnectionLost } from './errors.ts';
 import type { Context } from './operations.ts';
-import { CONTENT_BYTES, copyMoved, count, deadLine, lockStreamsOf, NOW, policyOf, withList } from './sql.ts';
+import {
+  CONTENT_BYTES,
+  copyMoved,
+  count,
+  deadLine,
+  lockStreamsOf,
+  NOW,
+  policyOf,
+  retryDelay,
+  withList,
+} from './sql.ts';
 import { number, numberOrNull, type Row, type Statement, text } from './statement.ts';
 import { type Place, START } from './watermark.ts';
 
@@ -46,8 +56,8 @@ function last(of: 'xl' | 'xe'): string {
 }
 
 /**
- * Expires leases of the namespaces of this engine: each a failed try, after which the element waits from the lease's end
- * on, or becomes a dead letter. The token stays, so that the late worker may still commit. And elements past their expiry
+ * Expires leases of the namespaces of this engine: each a failed try, after which the element waits from the lease's end, or the
+ * retry delay after it, on, or becomes a dead letter. The token stays, so that the late worker may still commit. And elements past their expiry
  * that wait, or have waited since their lease expired here: they become dead letters if their queue has any, else they go.
  */
 const EXPIRE: Statement = {
@@ -64,7 +74,8 @@ const EXPIRE: Statement = {
     `x AS MATERIALIZED (SELECT v.*, row_number() OVER () AS ord,
         to_json(CASE WHEN v.dies THEN '${LEASE_EXPIRED}' ELSE '${EXPIRED}' END)::text AS reason
       FROM v WHERE (v.queue IN (SELECT queue FROM locked WHERE NOT is_locked) AND v.is_shared AND v.goes) IS NOT TRUE)`,
-    `s AS (UPDATE delivery d SET lease_until = NULL, due_at = d.lease_until, tries = d.tries + 1,
+    `s AS (UPDATE delivery d SET lease_until = NULL, tries = d.tries + 1,
+        due_at = d.lease_until + coalesce(${retryDelay('x.retry', 'd.tries + 1', 'd.seq')}, 0),
         reason = to_json('${LEASE_EXPIRED}'::text)::text
       FROM x WHERE d.ctid = x.tid AND x.goes IS NOT TRUE RETURNING d.subscription, d.due_at, x.ns, x.name, x.grp)`,
     count('sc', 's', { waiting: 'count(*)', reserved: '-count(*)', bytes: '0' }),

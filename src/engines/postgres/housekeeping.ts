@@ -1,5 +1,7 @@
 import type { EngineLog, NamespacePolicy } from '../../engine/engine.ts';
+import { defaultsRules } from '../../engine/queue-policy.ts';
 import { LogOnChange } from '../../util/log-on-change.ts';
+import { likePattern } from '../../util/name-pattern.ts';
 import { idArray, int8Array, textArray } from './arrays.ts';
 import type { DatabaseClock } from './database-clock.ts';
 import type { Subscription } from './registry.ts';
@@ -24,12 +26,14 @@ const APPLY_RETENTION: Statement = {
   name: 'apply retention',
   text: `${withList(
     NOW,
-    `x AS MATERIALIZED (SELECT d.tid, q.id AS queue FROM t CROSS JOIN unnest($1::text[], $2::bigint[]) AS n(ns, retention)
-      JOIN subscription q ON q.ns = n.ns AND q.grp = '' AND coalesce(q.retention, n.retention) > 0
+    `x AS MATERIALIZED (SELECT d.tid, q.id AS queue FROM t CROSS JOIN subscription q CROSS JOIN LATERAL (
+        SELECT n.retention FROM unnest($1::text[], $2::text[], $3::bigint[]) WITH ORDINALITY AS n(ns, pattern, retention, ord)
+        WHERE n.ns = q.ns AND q.name LIKE n.pattern ORDER BY n.ord LIMIT 1) n
       JOIN subscription s ON s.queue = q.id CROSS JOIN LATERAL (
         SELECT ctid AS tid FROM delivery WHERE subscription = s.id AND head IS NULL
           AND inserted_at <= t.now - coalesce(q.retention, n.retention) AND lease_until IS NULL
         ORDER BY inserted_at LIMIT ${AT_ONCE} FOR UPDATE SKIP LOCKED) d
+      WHERE q.ns = ANY ($1::text[]) AND q.grp = '' AND coalesce(q.retention, n.retention) > 0
       LIMIT ${AT_ONCE})`,
     lockStreamsOf('x'),
     `g AS (DELETE FROM delivery d USING x
@@ -110,7 +114,7 @@ function forgetUnused(of: 'groups' | 'queues'): Statement {
     of === 'groups'
       ? `EXISTS (SELECT FROM delivery d WHERE d.subscription = q.id AND d.lease_until IS NULL)
         OR EXISTS (SELECT FROM delivery d WHERE d.subscription = q.id AND d.head IS NULL AND d.lease_until IS NOT NULL)`
-      : `coalesce(q.max_tries::bigint, q.retention) IS NOT NULL
+      : `q.has_options
         OR ${isHeld('subscription s', 'WHERE s.queue = q.id')}
         OR EXISTS (SELECT FROM dedup d WHERE d.queue = q.id)
         OR EXISTS (SELECT FROM definition f WHERE f.kind = 'queue' AND f.key = ${definitionKey('q')} AND f.${IS_PAUSED})`;
@@ -211,13 +215,20 @@ export class Housekeeping {
     const names = (of: readonly { readonly name: string }[]) =>
       textArray(of.map(({ name }) => Buffer.from(name)));
     const streams = policies.filter(({ groups }) => groups !== null);
+    const rules = streams.flatMap((policy) =>
+      defaultsRules(policy).map((rule) => ({ ...rule, name: policy.name })),
+    );
     const defaults = streams.flatMap(({ name, groups }) => (groups ?? []).map((group) => ({ name, group })));
     this.#retention =
       streams.length === 0
         ? null
         : {
             statement: APPLY_RETENTION,
-            values: [names(streams), int8Array(streams.map(({ retentionMs }) => retentionMs))],
+            values: [
+              names(rules),
+              textArray(rules.map(({ pattern }) => Buffer.from(likePattern(pattern)))),
+              int8Array(rules.map(({ retentionMs }) => retentionMs)),
+            ],
           };
     this.#forgetKeys = { statement: FORGET_KEYS, values: [String(dedupWindowMs)] };
     const groups = [

@@ -3,7 +3,7 @@ import { DELIVERY_STATES, type Delivery, type DeliveryState } from '../../model/
 import type { Operation } from './batcher.ts';
 import { encodeHead } from './content.ts';
 import type { Context } from './operations.ts';
-import { clampTries, type Queue, REGISTERED, type Subscription } from './registry.ts';
+import { clampTries, type Queue, REGISTERED, retryArray, type Subscription } from './registry.ts';
 import {
   CAME_WAITING,
   CONTENT_BYTES,
@@ -23,13 +23,13 @@ import type { Popped } from './take.ts';
 
 export interface DeclareItem {
   readonly queue: Queue;
-  /** Null: what is stored stays. */
-  readonly options: QueueOptions | null;
+  /** Undefined: what is stored stays; null: nothing is stored any more. */
+  readonly options: QueueOptions | null | undefined;
 }
 
 /** 0 stands for none, null for what the namespace has. */
 const DECLARED = new Columns<DeclareItem>()
-  .bool('sets', ({ options }) => options !== null)
+  .bool('has_options', ({ options }) => options != null)
   .int('max_tries', ({ options }) => {
     const deadLetter = options?.deadLetter;
     return deadLetter === undefined ? null : clampTries(deadLetter?.maxTries ?? 0);
@@ -39,19 +39,23 @@ const DECLARED = new Columns<DeclareItem>()
   )
   .bigint('retention', ({ options }) =>
     options?.retentionMs === undefined ? null : (options.retentionMs ?? 0),
+  )
+  .text('retry', ({ options }) =>
+    options?.retryDelay === undefined ? null : retryArray(options.retryDelay),
   );
 
 const DECLARE: Statement = {
   name: 'declare',
-  text: `INSERT INTO subscription AS s (id, queue, ns, name, grp, max_tries, dead_queue, retention)
-    SELECT u.id, u.queue, u.ns, u.name, u.grp, o.max_tries, o.dead_queue, o.retention
+  text: `INSERT INTO subscription AS s (id, queue, ns, name, grp, max_tries, dead_queue, retention, retry, has_options)
+    SELECT u.id, u.queue, u.ns, u.name, u.grp, o.max_tries, o.dead_queue, o.retention, o.retry::float8[], o.has_options
     FROM ${REGISTERED.from('u')} JOIN ${DECLARED.from('o', REGISTERED.count + 1)} ON o.ord = u.ord ORDER BY u.ns, u.name
     ON CONFLICT (ns, name, grp) DO UPDATE SET idle_from = NULL`,
 };
 
 const DECLARE_OPTIONS: Statement = {
   name: 'declare with options',
-  text: `${DECLARE.text}, max_tries = excluded.max_tries, dead_queue = excluded.dead_queue, retention = excluded.retention`,
+  text: `${DECLARE.text}, max_tries = excluded.max_tries, dead_queue = excluded.dead_queue,
+    retention = excluded.retention, retry = excluded.retry, has_options = excluded.has_options`,
 };
 
 export function declareOperation(sets: boolean): Operation<DeclareItem, void> {
@@ -66,7 +70,10 @@ export function declareOperation(sets: boolean): Operation<DeclareItem, void> {
         values: [...REGISTERED.values(items.map(({ queue }) => queue.whole)), ...DECLARED.values(items)],
       },
       read: () => {
-        for (const { queue, options } of items) queue.mayDie ||= options?.deadLetter != null;
+        for (const { queue, options } of items) {
+          queue.mayDie ||= options?.deadLetter != null;
+          queue.retries ||= options?.retryDelay != null;
+        }
         return items.map(() => undefined);
       },
     }),

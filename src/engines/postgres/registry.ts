@@ -1,8 +1,16 @@
 import { hash } from 'node:crypto';
 import type { NamespacePolicy } from '../../engine/engine.ts';
 import { type GroupLimit, groupLimitOf } from '../../engine/group-limit.ts';
+import {
+  type DefaultsRule,
+  defaultsRules,
+  type QueueDefaults,
+  stepsToMax,
+} from '../../engine/queue-policy.ts';
+import type { RetryDelay } from '../../engine/storage.ts';
 import { type GroupName, PLAIN_GROUP } from '../../model/element.ts';
 import type { QueueKey } from '../../model/names.ts';
+import { likePattern, ruleFor } from '../../util/name-pattern.ts';
 import { idArray, int4Array, textArray } from './arrays.ts';
 import type { Connection } from './connection.ts';
 import type { DatabaseClock } from './database-clock.ts';
@@ -64,11 +72,15 @@ export class Queue {
   /** Whether failed elements may become dead letters: by the namespace's policy, or as `declare` stored. */
   mayDie: boolean;
 
-  constructor(key: QueueKey, policy: NamespacePolicy | null) {
+  /** Whether they may wait for a retry delay, by the same. */
+  retries: boolean;
+
+  constructor(key: QueueKey, policy: NamespacePolicy | null, defaults: QueueDefaults | undefined) {
     this.key = key;
     this.policy = policy;
     this.limit = groupLimitOf(policy);
-    this.mayDie = policy?.deadLetter != null;
+    this.mayDie = defaults?.deadLetter != null;
+    this.retries = defaults?.retryDelay != null;
     this.nsText = Buffer.from(key.ns);
     this.nameText = Buffer.from(key.name);
     this.whole = new Subscription(this, PLAIN_GROUP);
@@ -114,6 +126,8 @@ export interface GroupUse {
 export class Registry {
   readonly #clock: DatabaseClock;
   readonly #policies: ReadonlyMap<string, NamespacePolicy>;
+  /** Of each namespace, the most specific rule first. */
+  readonly #rules: ReadonlyMap<string, readonly DefaultsRule[]>;
   readonly #queues = new Map<string, Map<string, Queue>>();
   /** The parameters of `policyOf` in `sql.ts`. */
   readonly policies: readonly Parameter[];
@@ -123,13 +137,17 @@ export class Registry {
   constructor(policies: readonly NamespacePolicy[], clock: DatabaseClock) {
     this.#clock = clock;
     this.#policies = new Map(policies.map((policy) => [policy.name, policy]));
+    this.#rules = new Map(policies.map((policy) => [policy.name, defaultsRules(policy)]));
+    const rules = policies.flatMap((policy) =>
+      (this.#rules.get(policy.name) ?? []).map((rule) => ({ ...rule, policy })),
+    );
     this.policies = [
-      textArray(policies.map(({ name }) => Buffer.from(name))),
-      int4Array(policies.map(({ deadLetter }) => clampTries(deadLetter?.maxTries ?? 0))),
-      textArray(
-        policies.map(({ deadLetter }) => (deadLetter === null ? null : Buffer.from(deadLetter.queue))),
-      ),
-      textArray(policies.map(({ groups }) => textArrayLiteral(groups ?? [PLAIN_GROUP]))),
+      textArray(rules.map(({ policy }) => Buffer.from(policy.name))),
+      textArray(rules.map(({ pattern }) => Buffer.from(likePattern(pattern)))),
+      int4Array(rules.map(({ deadLetter }) => clampTries(deadLetter?.maxTries ?? 0))),
+      textArray(rules.map(({ deadLetter }) => (deadLetter === null ? null : Buffer.from(deadLetter.queue)))),
+      textArray(rules.map(({ policy }) => textArrayLiteral(policy.groups ?? [PLAIN_GROUP]))),
+      textArray(rules.map(({ retryDelay }) => retryArray(retryDelay))),
     ];
   }
 
@@ -141,7 +159,11 @@ export class Registry {
     }
     let queue = inNamespace.get(name);
     if (queue === undefined) {
-      queue = new Queue({ ns, name }, this.#policies.get(ns) ?? null);
+      queue = new Queue(
+        { ns, name },
+        this.#policies.get(ns) ?? null,
+        ruleFor(this.#rules.get(ns) ?? [], name),
+      );
       inNamespace.set(name, queue);
       this.#noteCreated();
     }
@@ -283,6 +305,13 @@ const MAX_TRIES = 2 ** 31 - 1;
 
 export function clampTries(tries: number): number {
   return Math.min(tries, MAX_TRIES);
+}
+
+/** A retry delay as `retryDelay` of `sql.ts` reads it; empty: none. */
+export function retryArray(retry: RetryDelay | null): Buffer {
+  if (retry === null) return Buffer.from('{}');
+  const { firstMs, factor, maxMs, jitter } = retry;
+  return Buffer.from(`{${[firstMs, factor, maxMs, jitter, stepsToMax(retry)].join(',')}}`);
 }
 
 /** An array of texts in the form of PostgreSQL's input. */

@@ -10,8 +10,8 @@ import { flag, type Statement } from './statement.ts';
  *
  * - `subscription` is the registry: one row for each consumer group of a queue, and one with the group '' for the queue
  *   itself, which in a plain queue is its only group. Ids are computed from the names (`registry.ts`), so only people and
- *   housekeeping read this table. `max_tries`, `dead_queue` and `retention` are what `declare` stored: 0 for none, null for what the
- *   namespace has.
+ *   housekeeping read this table. `max_tries`, `dead_queue`, `retention` and `retry` are what `declare` stored: 0, of `retry` an empty array,
+ *   for none, null for what the namespace has. `retry` is as `retryDelay` in `sql.ts` reads it.
  * - In a plain queue a delivery holds the content itself: one row to write, move and delete. Measured against a
  *   separate table of elements: insert 10 %, pop 25 %, reserve and commit 25 % less work. In a stream, where groups
  *   share elements, `head` and `body` are null and the content is in `element`.
@@ -39,6 +39,8 @@ CREATE TABLE subscription (
   max_tries int,
   dead_queue text,
   retention bigint,
+  retry float8[],
+  has_options bool NOT NULL DEFAULT false,
   UNIQUE (ns, name, grp)
 );
 CREATE INDEX subscription_queue ON subscription (queue);
@@ -157,7 +159,7 @@ AS $$ SELECT ('x' || encode(substr(sha256(convert_to(
 `;
 
 /** Changes with the tables. Nodes of another version must be stopped first (`docs/engines/README.md`, Upgrading). */
-const VERSION = '1';
+const VERSION = '2';
 
 /** Creating may wait for another node that does it. */
 const CREATE_TIMEOUT_MS = 600_000;

@@ -15,6 +15,7 @@ import {
   finishShared,
   NOW,
   policyOf,
+  retryDelay,
   WENT_EITHER,
   WENT_WAITING,
   withList,
@@ -211,6 +212,7 @@ function releaseColumns(): Columns<Ref> {
       action.kind === 'release' && action.dueAt != null ? Math.ceil(action.dueAt) : null,
     )
     .bool('counts', counts)
+    .bool('by_default', isDefault)
     .text('reason', ({ item: { action } }) => encodeReason('reason' in action ? action.reason : null));
 }
 
@@ -218,14 +220,19 @@ function counts({ item: { action } }: Ref): boolean {
   return 'countTry' in action && action.countTry;
 }
 
+/** Whether the queue's retry delay goes before the delay that is given. */
+function isDefault({ item: { action } }: Ref): boolean {
+  return action.kind === 'release' && action.countTry && action.isDefaultDelay === true;
+}
+
 /**
- * Releases of reservations that cannot become dead letters, as no try is counted or the queue has no dead-letter queue: the
- * short form of {@link changeOperation}. If another node has declared a dead-letter queue, nothing happens, and the long form
- * does it.
+ * Releases of reservations that cannot become dead letters, as no try is counted or the queue has no dead-letter queue, nor
+ * wait for a retry delay: the short form of {@link changeOperation}. If another node has declared one of them, nothing happens,
+ * and the long form does it.
  */
 function releaseOperation(context: Context, onRace: SettleOperation): SettleOperation {
   const columns = releaseColumns().id('queue', ({ queue }) => queue.whole.id);
-  const mayDie = `b AS MATERIALIZED (SELECT s.id FROM subscription s WHERE s.id = ANY ($${columns.count + 1}::bigint[]) AND s.max_tries > 0)`;
+  const mayDie = `b AS MATERIALIZED (SELECT s.id FROM subscription s WHERE s.id = ANY ($${columns.count + 1}::bigint[]) AND (s.max_tries > 0 OR cardinality(s.retry) > 0))`;
   const changed = `g AS (UPDATE delivery d SET lease_until = NULL, token = NULL, due_at = ${DUE}, tries = d.tries + r.counts::int,
       reason = CASE WHEN r.counts THEN r.reason ELSE d.reason END FROM r, t
     WHERE ${MAY_CHANGE} AND (r.counts AND r.queue IN (SELECT b.id FROM b)) IS NOT TRUE RETURNING r.ord, d.subscription, d.due_at)`;
@@ -243,7 +250,9 @@ function releaseOperation(context: Context, onRace: SettleOperation): SettleOper
         lowerWatermarks(items, context);
         const results = readOutcomes(items, rows, isDone);
         for (const [place, ref] of items.entries()) {
-          if (results[place] === RETRY && counts(ref)) ref.queue.mayDie = true;
+          if (results[place] !== RETRY || !counts(ref)) continue;
+          ref.queue.mayDie = true;
+          ref.queue.retries = true;
         }
         return results;
       },
@@ -296,7 +305,8 @@ function changeOperation(context: Context): SettleOperation {
       CASE WHEN x.to_name IS NULL THEN x.reason END AS to_reason,
       CASE WHEN x.to_name IS NULL THEN ${deadLine('x.name', tries, 'd.seq', 'x.reason')} ELSE x.line END AS line)`;
   const locked = `x AS MATERIALIZED (SELECT d.ctid AS tid, r.*, d.due_at AS old_due, d.lease_until IS NULL AS was_waiting, d.tries,
-      y.ns, y.name, y.target, y.dead_groups, ${DUE} AS new_due,
+      y.ns, y.name, y.target, y.dead_groups,
+      coalesce(CASE WHEN r.by_default THEN t.now + ${retryDelay('y.retry', 'd.tries + 1', 'd.seq')} END, ${DUE}) AS new_due,
       r.to_name IS NOT NULL OR y.target IS NOT NULL AND (r.dies OR r.counts AND d.tries + 1 >= y.max_tries) AS goes
     FROM t CROSS JOIN r JOIN delivery d ON d.seq = r.seq AND d.subscription = r.subscription
     LEFT JOIN ${policyOf('r.subscription', columns.count + 1)} y ON true
@@ -402,10 +412,17 @@ export function settlements(context: Context): (item: SettleItem) => Item<unknow
   const [extend, change] = [extendOperation(context), changeOperation(context)];
   const release = releaseOperation(context, change);
 
-  const operationFor = ({ item, queue, isWaiting }: Ref): SettleOperation => {
+  const operationFor = (ref: Ref): SettleOperation => {
+    const { item, queue, isWaiting } = ref;
     const { action } = item;
     if (action.kind === 'extend') return extend;
-    if (action.kind === 'release' && !isWaiting && !(action.countTry && queue.mayDie)) return release;
+    if (
+      action.kind === 'release' &&
+      !isWaiting &&
+      !(counts(ref) && queue.mayDie) &&
+      !(isDefault(ref) && queue.retries)
+    )
+      return release;
     if (action.kind !== 'finish') return change;
     const inserts = action.inserts ?? [];
     if (inserts.length === 0) return queue.isStream ? finishInStream : finish;

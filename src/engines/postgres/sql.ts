@@ -86,16 +86,32 @@ export function register(name: string, from: string, where = 'true'): string {
 
 /**
  * The policy that holds for a subscription, as a lateral item of `FROM`: names, and if its elements may become dead
- * letters, `target` (the name of the queue they go to) and `max_tries`. What `declare` stored comes before what the namespace has.
- * @param first the number of the first of the four parameters of `Registry.policies`
+ * letters, `target` (the name of the queue they go to) and `max_tries`; and `retry`, empty or null if there is no retry delay.
+ * What `declare` stored comes before what the namespace has for the name.
+ * @param first the number of the first of the six parameters of `Registry.policies`
  */
 export function policyOf(subscription: string, first: number): string {
+  const types = ['text', 'text', 'int', 'text', 'text', 'text'];
+  const parameters = types.map((type, i) => `$${first + i}::${type}[]`).join(', ');
   return `LATERAL (SELECT q.id AS queue, q.ns, q.name, s.grp, coalesce(q.max_tries, n.max_tries) AS max_tries, n.groups AS dead_groups,
-      CASE WHEN coalesce(q.max_tries, n.max_tries) > 0 THEN nullif(coalesce(q.dead_queue, n.dead_queue), q.name) END AS target
+      CASE WHEN coalesce(q.max_tries, n.max_tries) > 0 THEN nullif(coalesce(q.dead_queue, n.dead_queue), q.name) END AS target,
+      coalesce(q.retry, n.retry::float8[]) AS retry
     FROM subscription s JOIN subscription q ON q.id = s.queue
-    JOIN unnest($${first}::text[], $${first + 1}::int[], $${first + 2}::text[], $${first + 3}::text[]) AS n(ns, max_tries, dead_queue, groups)
-      ON n.ns = q.ns
-    WHERE s.id = ${subscription} LIMIT 1)`;
+    JOIN unnest(${parameters}) WITH ORDINALITY AS n(ns, pattern, max_tries, dead_queue, groups, retry, ord)
+      ON n.ns = q.ns AND q.name LIKE n.pattern
+    WHERE s.id = ${subscription} ORDER BY n.ord LIMIT 1)`;
+}
+
+/**
+ * How long a delivery waits after a failed try that named no delay; null if there is no retry delay. As `retryDelayMs` in
+ * `engine/queue-policy.ts`.
+ * @param retry first, factor, max, jitter, and the number of tries after which a larger power of the factor changes nothing
+ *   and may overflow
+ */
+export function retryDelay(retry: string, tries: string, seq: string): string {
+  const delay = `least(${retry}[3], ${retry}[1] * power(${retry}[2], least(${tries} - 1, ${retry}[5])))`;
+  const part = `((${seq} % 65536 * 40503 + (${tries})::bigint * 30011) % 65536)::float8 / 65536`;
+  return `floor(${delay} * (1 - ${retry}[4] * (${part})) + 0.5)::bigint`;
 }
 
 /** The line that makes a head that of a dead letter, see `content.ts`. */

@@ -104,8 +104,8 @@ export class PostgresStorage implements Storage {
     return this.#context.clock.now;
   }
 
-  async declare(keys: readonly QueueKey[], options: QueueOptions | null = null): Promise<void> {
-    const operation = options === null ? this.#operations.declare : this.#operations.declareOptions;
+  async declare(keys: readonly QueueKey[], options?: QueueOptions | null): Promise<void> {
+    const operation = options === undefined ? this.#operations.declare : this.#operations.declareOptions;
     const items = keys.map((key) => {
       const queue = this.#context.registry.queue(key);
       return { operation, item: { queue, options }, queues: [queue] };

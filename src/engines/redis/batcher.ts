@@ -260,6 +260,7 @@ class Batcher {
   #inFlight: Batch | null = null;
   /** The server keeps what the last batch popped until the next one. */
   #keepsPops = false;
+  readonly #policyRetentionMs: number;
   /** By the namespace's policy, or the queue's own as its replies say. */
   #retentionMs: number;
   #cancelTimer: CancelTimer | null = null;
@@ -272,7 +273,8 @@ class Batcher {
     this.#keys = parts.isList ? [parts.keys.list(queue)] : [hash, order];
     this.slot = slotOf(hash);
     this.#policy = parts.policies.encode(queue);
-    this.#retentionMs = parts.policies.retentionMs(queue);
+    this.#policyRetentionMs = parts.policies.retentionMs(queue);
+    this.#retentionMs = this.#policyRetentionMs;
     this.#firstNumber = firstNumber;
     this.#number = firstNumber;
     this.#received = firstNumber;
@@ -478,8 +480,9 @@ class Batcher {
    */
   #afterwards(batch: Batch, { isNew, tag, retentionMs }: LibraryReply): Promise<void> | null {
     const { registry } = this.#parts;
-    const isOtherRetention = retentionMs !== null && retentionMs !== this.#retentionMs;
-    if (retentionMs !== null) this.#retentionMs = retentionMs;
+    const current = retentionMs ?? this.#policyRetentionMs;
+    const isOtherRetention = current !== this.#retentionMs;
+    this.#retentionMs = current;
     if (tag === '' || (batch.number === 0 && !createsQueue(batch.calls))) return null;
     const isKnown = registry.isDeclared(this.queue);
     if (isKnown && !isOtherRetention && (!isNew || batch.isDeclared)) return null;

@@ -111,7 +111,7 @@ export class RedisEngine implements Engine {
     this.definitions = new RedisDefinitions({ ...shared, log });
     const { definitions } = this;
     const { namespaces } = options;
-    const sweeper = new Sweeper({ batchers, registry, definitions, namespaces, dedupWindowMs });
+    const sweeper = new Sweeper({ batchers, registry, definitions, namespaces, policies, dedupWindowMs });
     this.#outbox = new Outbox({
       batchers,
       clock,

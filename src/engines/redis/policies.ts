@@ -1,17 +1,26 @@
 import type { NamespacePolicy } from '../../engine/engine.ts';
-import type { QueueOptions } from '../../engine/storage.ts';
+import { type DefaultsRule, defaultsRules, type QueueDefaults } from '../../engine/queue-policy.ts';
+import type { QueueOptions, RetryDelay } from '../../engine/storage.ts';
 import { type GroupName, PLAIN_GROUP } from '../../model/element.ts';
 import type { QueueKey } from '../../model/names.ts';
 import { bytesOfText } from '../../util/byte-text.ts';
+import { ruleFor } from '../../util/name-pattern.ts';
 import { queueText } from './keys.ts';
 import { type GroupRoom, groupRoom } from './verbs/insert.ts';
 
 /** What the namespaces' policies mean for a call of the library: see `library/session.lua`. */
 export class Policies {
   readonly #policies: ReadonlyMap<string, NamespacePolicy>;
+  /** Of each namespace, the most specific rule first. */
+  readonly #rules: ReadonlyMap<string, readonly DefaultsRule[]>;
 
   constructor(policies: readonly NamespacePolicy[]) {
     this.#policies = new Map(policies.map((policy) => [policy.name, policy]));
+    this.#rules = new Map(policies.map((policy) => [policy.name, defaultsRules(policy)]));
+  }
+
+  #defaultsOf({ ns, name }: QueueKey): QueueDefaults | undefined {
+    return ruleFor(this.#rules.get(ns) ?? [], name);
   }
 
   /** What bounds the groups of a queue. */
@@ -19,9 +28,9 @@ export class Policies {
     return groupRoom(queue, this.#policies.get(queue.ns));
   }
 
-  /** By the namespace; 0: none. */
-  retentionMs({ ns }: QueueKey): number {
-    return Math.ceil(this.#policies.get(ns)?.retentionMs ?? 0);
+  /** By the namespace, or its rule for the name; 0: none. */
+  retentionMs(queue: QueueKey): number {
+    return Math.ceil(this.#defaultsOf(queue)?.retentionMs ?? 0);
   }
 
   /** The groups of what comes to a dead-letter queue. */
@@ -30,27 +39,54 @@ export class Policies {
   }
 
   /** The dead-letter queue by the namespace's policy; null: there is none, or it is the queue itself. */
-  deadLetterQueue({ ns, name }: QueueKey): QueueKey | null {
-    const to = this.#policies.get(ns)?.deadLetter?.queue ?? null;
-    return to === null || to === name ? null : { ns, name: to };
+  deadLetterQueue(queue: QueueKey): QueueKey | null {
+    const to = this.#defaultsOf(queue)?.deadLetter?.queue ?? null;
+    return to === null || to === queue.name ? null : { ns: queue.ns, name: to };
+  }
+
+  /** Whether failed elements of a namespace go to a queue of this name, by its policy. */
+  isDeadLetterQueue({ ns, name }: QueueKey): boolean {
+    return this.#rules.get(ns)?.some(({ deadLetter }) => deadLetter?.queue === name) ?? false;
   }
 
   /** The policy as the library reads it. */
   encode(queue: QueueKey): Buffer {
-    const policy = this.#policies.get(queue.ns);
-    const deadLetter = policy?.deadLetter ?? null;
+    const { deadLetter = null, retryDelay = null } = this.#defaultsOf(queue) ?? {};
     const head = Buffer.alloc(10);
     head.writeUInt32BE(deadLetter?.maxTries ?? 0, 0);
-    head.writeUIntBE(this.retentionMs(queue), 4, 6);
-    const to = deadLetter === null ? '' : queueText({ ns: queue.ns, name: deadLetter.queue });
-    const names = [bytesOfText(queue.name), policy?.groups?.join(',') ?? '', to];
-    return Buffer.concat([head, ...names.map((name) => Buffer.from(`${name}\0`))]);
+    const retentionMs = this.retentionMs(queue);
+    head.writeUIntBE(retentionMs, 4, 6);
+    const to = deadLetter === null ? null : { ns: queue.ns, name: deadLetter.queue };
+    const names = [
+      bytesOfText(queue.name),
+      this.#policies.get(queue.ns)?.groups?.join(',') ?? '',
+      to === null ? '' : queueText(to),
+    ];
+    const toMs = to === null ? retentionMs : this.retentionMs(to);
+    const rest = toMs === retentionMs && retryDelay === null ? [] : [encodeRest(toMs, retryDelay)];
+    return Buffer.concat([head, ...names.map((name) => Buffer.from(`${name}\0`)), ...rest]);
+  }
+
+  /** A queue's own options as `library/queue.lua` reads them. */
+  encodeOptions({ ns }: QueueKey, { deadLetter, retentionMs, retryDelay }: QueueOptions): string {
+    const to = deadLetter == null ? null : { ns, name: deadLetter.queue };
+    const d = to === null ? deadLetter : [queueText(to), deadLetter?.maxTries, this.retentionMs(to)];
+    return JSON.stringify({
+      d: d === null ? 0 : d,
+      r: retentionMs === null ? 0 : retentionMs,
+      t: retryDelay === null ? 0 : retryDelay && numbersOf(retryDelay),
+    });
   }
 }
 
-/** A queue's own options as `library/queue.lua` reads them. */
-export function encodeOptions({ ns }: QueueKey, { deadLetter, retentionMs }: QueueOptions): string {
-  const d =
-    deadLetter == null ? deadLetter : [queueText({ ns, name: deadLetter.queue }), deadLetter.maxTries];
-  return JSON.stringify({ d: d === null ? 0 : d, r: retentionMs === null ? 0 : retentionMs });
+function encodeRest(deadLetterRetentionMs: number, retryDelay: RetryDelay | null): Buffer {
+  const rest = Buffer.alloc(38);
+  rest.writeUIntBE(deadLetterRetentionMs, 0, 6);
+  if (retryDelay === null) return rest.subarray(0, 6);
+  for (const [i, number] of numbersOf(retryDelay).entries()) rest.writeDoubleBE(number, 6 + 8 * i);
+  return rest;
+}
+
+function numbersOf({ firstMs, factor, maxMs, jitter }: RetryDelay): number[] {
+  return [firstMs, factor, maxMs, jitter];
 }

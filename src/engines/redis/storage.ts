@@ -29,7 +29,7 @@ import type { QueueKey } from '../../model/names.ts';
 import { holderTexts, ownerNumber } from '../../model/owner.ts';
 import type { Batchers, Due } from './batcher.ts';
 import { queueText } from './keys.ts';
-import { encodeOptions, type Policies } from './policies.ts';
+import type { Policies } from './policies.ts';
 import type { Registry } from './registry.ts';
 import type { Sweeper } from './sweeper.ts';
 import { type UsageParts, usage } from './usage.ts';
@@ -77,18 +77,19 @@ export class RedisStorage implements Storage {
   }
 
   /** What a queue is declared with is stored in it, hence in a call of each. */
-  async declare(queues: readonly QueueKey[], options?: QueueOptions): Promise<void> {
-    const { registry } = this.#parts;
+  async declare(queues: readonly QueueKey[], options?: QueueOptions | null): Promise<void> {
+    const { registry, policies } = this.#parts;
     await registry.declare(queues);
     if (options === undefined) return;
-    const { deadLetter } = options;
+    const deadLetter = options?.deadLetter;
     const deadLetterQueues =
       deadLetter == null ? [] : queues.map(({ ns }) => ({ ns, name: deadLetter.queue }));
     await Promise.all([
       registry.declare(deadLetterQueues),
-      ...queues.map((queue) =>
-        this.#batchers.call(queue, OPTIONS, encodeOptions(queue, options), { stores: true, creates: true }),
-      ),
+      ...queues.map((queue) => {
+        const text = options === null ? '' : policies.encodeOptions(queue, options);
+        return this.#batchers.call(queue, OPTIONS, text, { stores: true, creates: true });
+      }),
     ]);
   }
 

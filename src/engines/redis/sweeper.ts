@@ -4,6 +4,7 @@ import type { SweepResult } from '../../engine/storage.ts';
 import type { QueueKey } from '../../model/names.ts';
 import type { Batchers } from './batcher.ts';
 import { queueText } from './keys.ts';
+import type { Policies } from './policies.ts';
 import type { Entry, Registry, UnusedName } from './registry.ts';
 import { SWEEP, type Swept } from './verbs/read.ts';
 
@@ -28,6 +29,7 @@ interface SweeperParts {
   readonly registry: Registry;
   readonly definitions: Definitions;
   readonly namespaces: readonly NamespacePolicy[];
+  readonly policies: Policies;
   readonly dedupWindowMs: number;
 }
 
@@ -165,10 +167,11 @@ export class Sweeper {
     return names.length === NAMES_AT_ONCE && outcomes.every(({ status }) => status === 'fulfilled');
   }
 
-  async #forget({ name: ns, deadLetter }: NamespacePolicy, unused: UnusedName): Promise<void> {
+  async #forget({ name: ns }: NamespacePolicy, unused: UnusedName): Promise<void> {
     const queue = { ns, name: unused.name };
     // Dead letters come in the same step in which they die: there is no moment before it to make their queue known.
-    const isNeeded = unused.name === deadLetter?.queue || (await this.#isPaused(queue));
+    const { policies } = this.#parts;
+    const isNeeded = policies.isDeadLetterQueue(queue) || (await this.#isConfigured(queue));
     // What it remembers for a while is removed first.
     if (!isNeeded) await this.#sweepQueue(queue);
     const isForgotten = !isNeeded && (await this.#registry.forget(queue));
@@ -176,10 +179,11 @@ export class Sweeper {
   }
 
   /** A definition that pauses nothing is deleted. One that changes at this moment is a use, which is noted before. */
-  async #isPaused({ ns, name }: QueueKey): Promise<boolean> {
+  async #isConfigured({ ns, name }: QueueKey): Promise<boolean> {
     const { definitions } = this.#parts;
     // As the broker writes it (`broker/namespace.ts`).
     const key = JSON.stringify([ns, name]);
+    if ((await definitions.get('queue-options', key)) !== null) return true;
     const definition = await definitions.get('queue', key);
     if (definition === null) return false;
     if ((definition.value as { readonly paused?: unknown }).paused === true) return true;

@@ -26,6 +26,7 @@ export function keyOf(queue: QueueName): QueueKey {
  * offset and a length within the batch ({@link BodyWriter}); `…Fields` below say what a flat array holds.
  */
 export interface Operations {
+  /** Options as JSON text, that of null if there are none any more; null: what is stored stays. */
   declare(queues: readonly QueueName[], options: string | null): null;
   queues(ns: string): string[];
   /** Per element {@link ElementFields}. Returns repeats (index, 1 or 0 for the same content, …) or null, then ids. */
@@ -131,7 +132,7 @@ export const SETTLE_FIELDS = 7;
 /**
  * The rest of an action, null if it has none:
  * - `finish`: per insert the queue and {@link ELEMENT_FIELDS}
- * - `release`: delay, due at, 1 if the try counts, reason
+ * - `release`: delay, due at, 1 if the try counts, reason, 1 if the queue's retry delay goes before the delay
  * - `extend`: length of the lease
  * - `dead-letter`: 1 if the try counts, reason
  * - `move`: queue, groups joined by commas, tries, header names and values

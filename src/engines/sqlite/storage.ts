@@ -77,7 +77,7 @@ export class SqliteStorage implements Storage {
     return this.#time.now();
   }
 
-  declare(queues: readonly QueueKey[], options?: QueueOptions): Promise<void> {
+  declare(queues: readonly QueueKey[], options?: QueueOptions | null): Promise<void> {
     const text = options === undefined ? null : JSON.stringify(options);
     return this.#client.call('declare', () => [queues.map(nameOf), text], nothing);
   }
@@ -138,7 +138,7 @@ export class SqliteStorage implements Storage {
       const items = reserved.flatMap(({ id, group, lease }) => {
         return [nameOf(queue), id, group, 0, lease?.token ?? null, 0, 'release'];
       });
-      return [0, items, reserved.map(() => [0, null, 0, null])];
+      return [0, items, reserved.map(() => [0, null, 0, null, 0])];
     };
     if (reserved.length > 0) this.#client.run('settle', write, failure);
   }
@@ -250,7 +250,8 @@ export class SqliteStorage implements Storage {
       case 'release': {
         const dueAt = action.dueAt ?? null;
         const moment = dueAt === null ? null : this.#time.fromWall(dueAt);
-        return [action.delayMs, moment, action.countTry ? 1 : 0, cutReason(action.reason)];
+        const isDefault = action.countTry && action.isDefaultDelay === true;
+        return [action.delayMs, moment, action.countTry ? 1 : 0, cutReason(action.reason), isDefault ? 1 : 0];
       }
       case 'extend':
         return [action.leaseMs];

@@ -75,6 +75,7 @@ export const elementRoutes: readonly Route[] = [
       'idempotency-mismatch',
       'too-many-groups',
       'namespace-full',
+      'queue-full',
       'storage-full',
       'not-supported',
     ],
@@ -158,7 +159,7 @@ export const elementRoutes: readonly Route[] = [
         throw invalidParameter('lease', `lease=${lease} needs reserve=1: a pop has no lease.`);
       const timeoutMs = to ?? preferredWait(call.head);
       if (timeoutMs !== 0) call.queue = namespace.queue(call.queue.key.name);
-      const leaseMs = reserve ? (lease ?? namespace.leaseMs) : null;
+      const leaseMs = reserve ? (lease ?? call.queue.settings.leaseMs) : null;
       new Take(call, { group, leaseMs, timeoutMs, tid, owner: user.name, from: call }).begin();
     },
   }),

@@ -62,9 +62,9 @@ export const settlementRoutes: readonly Route[] = [
     makesQueue: false,
     query: {
       delay: whole(
-        'After how long it is eligible again.',
+        'After how long it is eligible again. Not given: after the retry delay of the queue if it has one, else at once.',
         { from: 0, to: LIMITS.delayMs, unit: 'milliseconds' },
-        0,
+        null,
       ),
       reason: text(
         'Why it failed: kept with the element, and `x-dl-reason` of a dead letter.',
@@ -90,10 +90,16 @@ export const settlementRoutes: readonly Route[] = [
     problems,
     handle(call, { delay, reason, group, token }) {
       needs(call.namespace, 'reserve');
-      if (delay > 0) needs(call.namespace, 'sched');
+      if (delay !== null && delay > 0) needs(call.namespace, 'sched');
       if (reason !== null) needsExpiry(call.namespace, 'reasons');
       call.queue
-        .settle(receipt(call, group, token), { kind: 'release', delayMs: delay, countTry: true, reason })
+        .settle(receipt(call, group, token), {
+          kind: 'release',
+          delayMs: delay ?? 0,
+          isDefaultDelay: delay === null,
+          countTry: true,
+          reason,
+        })
         .then(
           ({ outcome }) => {
             if (!prefersRepresentation(call.head)) call.json(200, '{}');

@@ -6,6 +6,7 @@ import { exchangeRoutes } from './exchanges.ts';
 import { listingRoutes } from './listings.ts';
 import { operationRoutes } from './operations.ts';
 import { operatorRoutes } from './operators.ts';
+import { queueOptionsRoutes } from './queue-options.ts';
 import { consumerRoutes, queueRoutes } from './queues.ts';
 import { settlementRoutes } from './settlements.ts';
 import { takeRoutes } from './takes.ts';
@@ -15,6 +16,7 @@ export function routeTable({ options, version }: Pick<HttpParts, 'options' | 've
   const routes: readonly Route[] = [
     ...listingRoutes,
     ...queueRoutes,
+    ...queueOptionsRoutes,
     ...elementRoutes,
     ...settlementRoutes,
     ...takeRoutes,

@@ -2,6 +2,7 @@ import { refusal } from '../../access/user.ts';
 import type { JointRequest, TakeSource } from '../../broker/joint-take.ts';
 import type { Namespace } from '../../broker/namespace.ts';
 import { needs } from '../../broker/needs.ts';
+import type { Queue } from '../../broker/queue.ts';
 import { invalidParameter, namespaceNotFound } from '../../model/errors.ts';
 import { LIMITS } from '../../model/limits.ts';
 import { type Members, membersOf, wrongMember } from '../../model/members.ts';
@@ -184,7 +185,7 @@ export const takeRoutes: readonly Route[] = [
         const source = {
           queue: call.queue,
           group: given.group,
-          leaseMs: leaseIn(namespace, given),
+          leaseMs: leaseIn(call.queue, given),
           weight: 1,
         };
         take(call, given, [source], 'strict');
@@ -261,12 +262,12 @@ function waitOf(call: HttpCall, { to }: Pick<Options, 'to'>): number | null {
 }
 
 function leaseIn(
-  namespace: Namespace,
+  { namespace, settings }: Queue,
   { reserve, lease }: Pick<Options, 'reserve' | 'lease'>,
 ): number | null {
   if (reserve === true) {
     needs(namespace, 'reserve');
-    return lease ?? namespace.leaseMs;
+    return lease ?? settings.leaseMs;
   }
   if (lease === null) return null;
   throw invalidParameter('lease', `lease=${lease} needs reserve: a pop has no lease.`);
@@ -321,7 +322,7 @@ function sourcesIn(call: HttpCall, from: unknown, given: Options): TakeSource[] 
     const source = {
       queue,
       group: group == null ? null : checkGroup(`${path}.group`, group.trim()),
-      leaseMs: leaseIn(namespace, given),
+      leaseMs: leaseIn(queue, given),
       weight: weight as number,
     };
     const key = JSON.stringify([namespace.name, name, queue.groupOf(source.group)]);

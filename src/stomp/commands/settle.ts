@@ -115,6 +115,7 @@ function releaseOf(subscription: Subscription, headers: readonly string[]): Rele
   return {
     kind: 'release',
     delayMs: delayOf(subscription, headers),
+    isDefaultDelay: headerOf(headers, 'x-next-t') === null && headerOf(headers, 'x-delta-t') === null,
     countTry: true,
     reason: reason === null ? null : textOf('x-ks-reason', reason),
   };

@@ -54,6 +54,14 @@ export function optionsContract({ open, openDurable }: EngineUnderTest): void {
       assert.equal(await failOnce(on.storage, queue), 'done', 'the namespace’s again');
     });
 
+    it('are gone after a declaration that takes them away', async () => {
+      const [queue, target] = [on.queue(), on.queue()];
+      await on.storage.declare([queue], { deadLetter: { maxTries: 1, queue: target.name } });
+      await on.storage.declare([queue], null);
+      await on.storage.insert(queue, newElements('a'));
+      assert.equal(await failOnce(on.storage, queue), 'done');
+    });
+
     it('hold for what was inserted before they were declared', async () => {
       const [queue, target] = [on.queue(), on.queue()];
       await on.storage.insert(queue, newElements('a'));

@@ -111,13 +111,15 @@ local function removeDelivery(q, gid, seq, d)
   finish(q, gid, seq)
 end
 
--- Counts a failed try. Returns whether it was the last one.
-local function failTry(q, gid, seq, d, maturity, token, reason)
+-- Counts a failed try. Returns whether it was the last one. `retryFrom`: the moment from which the queue's retry delay
+-- counts, in place of the maturity; nil if it does not.
+local function failTry(q, gid, seq, d, maturity, token, reason, retryFrom)
   local _, maxTries = deadLetterPolicy(q)
   local tries = d.tries + 1
   if maxTries and tries >= maxTries and moveToDeadLetters(q, gid, seq, d, tries, reason) then return true end
   d.reason = reason
-  release(q, gid, seq, d, maturity, tries, token)
+  local delay = retryFrom and retryDelay(q, tries, seq)
+  release(q, gid, seq, d, delay and retryFrom + delay or maturity, tries, token)
   return false
 end
 
@@ -146,7 +148,7 @@ local function endLease(q, member)
     call.released = true
     return
   end
-  if not failTry(q, gid, seq, d, ends, d.token, 'lease-expired') then call.released = true end
+  if not failTry(q, gid, seq, d, ends, d.token, 'lease-expired', ends) then call.released = true end
 end
 
 -- Ends up to LEASES_AT_ONCE leases of a group, in the order of their ends. Done before anything looks at a group, so no

@@ -3,7 +3,8 @@
 -- h, a hash:
 --   m           the queue's tag, twelve hex digits, random when the queue is created: the first half of ids
 --   s           the last element number given
---   O           options that were declared, as JSON: d: 0 or [dead-letter queue, max tries]; r: retention in ms or 0
+--   O           options that were declared, as JSON: d: 0 or [dead-letter queue, max tries, its retention]; r: retention in ms
+--               or 0; t: 0 or the retry delay as [first in ms, factor, max in ms, jitter]
 --   X           present while some element may expire
 --   R           present once a failed try had a reason
 --   L           group names by number (groups.lua)
@@ -224,7 +225,10 @@ end
 local function policyOf(q)
   if not call.policy then
     local policy = {}
-    policy.maxTries, policy.retention, policy.from, policy.groups, policy.to = unpackAt('>I4I6sss', call.policyText)
+    local text, at = call.policyText, nil
+    policy.maxTries, policy.retention, policy.from, policy.groups, policy.to, at = unpackAt('>I4I6sss', text)
+    if at <= #text then policy.toRetention = unpackAt('>I6', text, at) end
+    if at + 6 <= #text then policy.retry = { unpackAt('>dddd', text, at + 6) } end
     call.policy = policy
   end
   return call.policy, q.options
@@ -236,13 +240,25 @@ local function retentionOf(q)
   return options and options.r or q.retention or policy.retention
 end
 
--- Where deliveries of the queue go that failed too often, and how many tries they have; nil: nowhere.
+-- Where deliveries of the queue go that failed too often, and how many tries they have, then the policy and the retention there
+-- if it is not the policy's; nil: nowhere.
 local function deadLetterPolicy(q)
   if q ~= call.home then return nil end
   local policy, options = policyOf(q)
-  local to, maxTries = policy.to, policy.maxTries
+  local to, maxTries, retention = policy.to, policy.maxTries, policy.toRetention
   if options and options.d == 0 then return nil end
-  if options and options.d then to, maxTries = options.d[1], options.d[2] end
+  if options and options.d then to, maxTries, retention = options.d[1], options.d[2], options.d[3] end
   if to == '' or to == q.text then return nil end
-  return to, maxTries, policy
+  return to, maxTries, policy, retention
+end
+
+-- How long a delivery waits after a failed try that named no delay; nil if the queue has no retry delay. As `retryDelayMs` in
+-- engine/queue-policy.ts.
+local function retryDelay(q, tries, seq)
+  local policy, options = policyOf(q)
+  local retry = options and options.t or policy.retry
+  if not retry or retry == 0 then return nil end
+  local delay = math.min(retry[3], retry[1] * retry[2] ^ (tries - 1))
+  local part = (fromSix(seq, 1) % 65536 * 40503 + tries * 30011) % 65536 / 65536
+  return math.floor(delay * (1 - retry[4] * part) + 0.5)
 end

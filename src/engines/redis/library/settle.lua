@@ -2,7 +2,8 @@
 --
 -- groups: names, each with a comma behind it. An item: tag(12) seq(6) flags(1) token(16) owner(6) number of the group
 -- among them, 0 for all(2) action(1) value(6).
--- flags: 1 a token is given, 2 from `waiting`, 4 count a try, 8 the value is a moment, 16 a reason follows
+-- flags: 1 a token is given, 2 from `waiting`, 4 count a try, 8 the value is a moment, 16 a reason follows, 32 the queue's
+--   retry delay goes before the value
 -- actions, with what follows for them:
 --   f finish
 --   t finish with inserts: dedup window, count, then per insert: the queue's name, the retention of its namespace, timing,
@@ -120,8 +121,8 @@ end
 
 -- Moves a delivery that waits or is reserved to the dead-letter queue. Returns whether there is one.
 moveToDeadLetters = function(q, gid, seq, d, tries, reason)
-  local to, _, policy = deadLetterPolicy(q)
-  local target = to and destination(to, policy.groups)
+  local to, _, policy, retention = deadLetterPolicy(q)
+  local target = to and destination(to, policy.groups, retention)
   if not target then return false end
   local content = deadLetterContent(q, seq, policy.from, tries, reason)
   deliver(target, { '', content, policy.groups, '', reason }, 0)
@@ -198,7 +199,7 @@ local function nextArgument(items)
 end
 
 local function readReason(items, flags)
-  return flags >= 16 and nextArgument(items) or ''
+  return math.floor(flags / 16) % 2 == 1 and nextArgument(items) or ''
 end
 
 -- Per action: `read` what follows for it, before it is known whether the delivery is there; then do it, which returns the
@@ -238,7 +239,8 @@ actions = {
       local isMoment, counts = math.floor(item.flags / 8) % 2 == 1, math.floor(item.flags / 4) % 2 == 1
       local maturity = isMoment and item.value or call.now + item.value
       if counts then
-        return failTry(q, item.gid, item.seq, d, maturity, NO_TOKEN, item.reason) and DEAD_LETTERED or DONE
+        local retryFrom = item.flags >= 32 and call.now or nil
+        return failTry(q, item.gid, item.seq, d, maturity, NO_TOKEN, item.reason, retryFrom) and DEAD_LETTERED or DONE
       end
       if d.ends > 0 and not isMoment and item.value == 0 then maturity = d.maturity end
       release(q, item.gid, item.seq, d, maturity, d.tries, NO_TOKEN)
@@ -263,7 +265,9 @@ actions = {
     run = function(q, item, d)
       local tries = d.tries + math.floor(item.flags / 4) % 2
       if moveToDeadLetters(q, item.gid, item.seq, d, tries, item.reason) then return DEAD_LETTERED end
-      return actions.r.run(q, item, d)
+      if tries > d.tries then return actions.r.run(q, item, d) end
+      release(q, item.gid, item.seq, d, call.now, d.tries, NO_TOKEN)
+      return DONE
     end,
   },
   m = {

@@ -1,5 +1,5 @@
 -- sweep <dedup window>: released(1) ready(1) more(1) next lease, expiry or retention(6) next housekeeping(6); 0 for never
--- options <options as JSON>: stored in place of those that were declared before; returns nothing
+-- options <options as JSON, or ''>: stored in place of those that were declared before; returns nothing
 -- settle-session: does nothing itself. The call settles the client's previous one.
 
 local AT_ONCE = 500
@@ -123,9 +123,15 @@ verbs.sweep = function(q, args, at)
 end
 
 verbs.options = function(q, args, at)
-  createQueue(q)
-  q.options = cjson.decode(args[at])
-  store(q, 'O', args[at])
+  local text = args[at]
+  if text ~= '' then
+    createQueue(q)
+    q.options = cjson.decode(text)
+    store(q, 'O', text)
+  elseif q.options then
+    q.options = nil
+    delete(q, 'O')
+  end
   return '', at + 1
 end
 

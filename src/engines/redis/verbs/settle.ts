@@ -37,7 +37,7 @@ const OUTCOMES: readonly SettleOutcome[] = [
 const NO_ROOM = 0x21;
 
 const ITEM_BYTES = ID_BYTES + 1 + TOKEN_BYTES + OWNER_BYTES + 2 + 1 + 6;
-const [HAS_TOKEN, FROM_WAITING, COUNTS_TRY, IS_MOMENT, HAS_REASON] = [1, 2, 4, 8, 16];
+const [HAS_TOKEN, FROM_WAITING, COUNTS_TRY, IS_MOMENT, HAS_REASON, IS_DEFAULT] = [1, 2, 4, 8, 16, 32];
 const ACTIONS = { finish: 'f', release: 'r', extend: 'e', 'dead-letter': 'd', move: 'm' } as const;
 const WITH_INSERTS = 't';
 
@@ -99,6 +99,7 @@ function writeItem(item: SettleItem, groups: Map<string, number>, target: Buffer
   if (action.kind === 'release') {
     if (action.dueAt == null) value = action.delayMs;
     else [value, flags] = [action.dueAt, flags | IS_MOMENT];
+    if (action.isDefaultDelay) flags |= IS_DEFAULT;
   }
   if (action.kind === 'release' || action.kind === 'dead-letter') {
     if (action.countTry) flags |= COUNTS_TRY;

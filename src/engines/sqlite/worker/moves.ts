@@ -1,3 +1,4 @@
+import { retryDelayMs } from '../../../engine/queue-policy.ts';
 import { EXPIRED, LEASE_EXPIRED } from '../../../engine/storage.ts';
 import { deadLetterHeaders } from '../../../model/dead-letter.ts';
 import { PLAIN_GROUP } from '../../../model/element.ts';
@@ -15,6 +16,8 @@ import type { Store } from './store.ts';
 interface FailedTry {
   /** When the delivery is eligible again, if there is a next try. */
   readonly dueAt: number;
+  /** The moment from which the queue's retry delay, if it has one, counts in place of `dueAt`; null: it does not. */
+  readonly retryFrom: number | null;
   /** Kept if the lease ended, so that the late worker may still commit. */
   readonly token: string | null;
   readonly reason: string | null;
@@ -31,7 +34,7 @@ export function failTry(
   store: Store,
   subscription: Subscription,
   row: DeliveryRow,
-  { dueAt, token, reason }: FailedTry,
+  { dueAt, retryFrom, token, reason }: FailedTry,
 ): 'done' | 'dead-lettered' | 'not-found' {
   const { queue } = subscription;
   const tries = row.tries + 1;
@@ -39,7 +42,12 @@ export function failTry(
   if (to !== null && tries >= (queue.policy.deadLetter?.maxTries ?? 0)) {
     return toDeadLetterQueue(store, subscription, row, to, tries, reason);
   }
-  store.rows.wait(subscription, row, { dueAt, tries, token, reason }, store.now);
+  const { retryDelay } = queue.policy;
+  const retryAt =
+    retryFrom === null || retryDelay === null
+      ? dueAt
+      : retryFrom + retryDelayMs(retryDelay, tries, elementOf(row));
+  store.rows.wait(subscription, row, { dueAt: retryAt, tries, token, reason }, store.now);
   store.upkeep.releasedInto(queue);
   return 'done';
 }
@@ -144,7 +152,8 @@ export function expire(store: Store, subscription: Subscription, row: DeliveryRo
 }
 
 /**
- * Ends leases that ran out, each a failed try whose element waits again from the lease's end. Run before
+ * Ends leases that ran out, each a failed try whose element waits again from the lease's end, or the queue's retry delay
+ * after it. Run before
  * each batch in which one may have ended, so no operation depends on `sweep` being called in time.
  */
 export function endLeases(store: Store): void {
@@ -159,7 +168,9 @@ export function endLeases(store: Store): void {
     if (!isWholeDelivery(row)) setAsideDamaged(store, row.seq);
     else {
       const { token, leaseUntil } = row;
-      failTry(store, subscription, row, { dueAt: leaseUntil ?? now, token, reason: LEASE_EXPIRED });
+      const endedAt = leaseUntil ?? now;
+      const failed = { dueAt: endedAt, retryFrom: endedAt, token, reason: LEASE_EXPIRED };
+      failTry(store, subscription, row, failed);
     }
   }
   rows.refreshLeases(now);

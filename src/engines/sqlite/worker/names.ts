@@ -1,18 +1,18 @@
 import type { DatabaseSync } from 'node:sqlite';
 import type { NamespacePolicy } from '../../../engine/engine.ts';
 import { type GroupLimit, groupLimitOf } from '../../../engine/group-limit.ts';
-import type { DeadLetterPolicy, QueueOptions } from '../../../engine/storage.ts';
+import { type DefaultsRule, defaultsRules, type QueueDefaults } from '../../../engine/queue-policy.ts';
+import type { QueueOptions } from '../../../engine/storage.ts';
 import { tooManyGroups } from '../../../engine/store-failures.ts';
 import type { GroupName } from '../../../model/element.ts';
 import type { QueueKey } from '../../../model/names.ts';
+import { ruleFor } from '../../../util/name-pattern.ts';
 import { keyOf, nameOf, type QueueName } from '../protocol.ts';
 import { Rejected } from './faults.ts';
 import { prepareAll, type Statements } from './statements.ts';
 
-/** What applies to a queue: its own options over those of its namespace. */
-export interface QueuePolicy {
-  readonly deadLetter: DeadLetterPolicy | null;
-  readonly retentionMs: number | null;
+/** What applies to a queue: its own options over those that its namespace has for its name. */
+export interface QueuePolicy extends QueueDefaults {
   /** The default groups, joined by commas; '' on a plain queue. */
   readonly groups: string;
   /** How many groups it may have; null: any number. */
@@ -91,8 +91,8 @@ const SQL = {
  * from the tables again, instead of undoing each change.
  */
 export class Names {
-  readonly #namespaces: ReadonlyMap<string, NamespacePolicy>;
-  readonly #policies = new Map<string, QueuePolicy>();
+  /** Of each namespace, the most specific rule first. */
+  readonly #policies: ReadonlyMap<string, readonly PolicyRule[]>;
   readonly #byName = new Map<QueueName, Queue>();
   readonly #byId = new Map<number, Queue>();
   readonly #subscriptionById = new Map<number, Subscription>();
@@ -103,7 +103,7 @@ export class Names {
 
   constructor(db: DatabaseSync, namespaces: readonly NamespacePolicy[]) {
     this.#sql = prepareAll(db, SQL);
-    this.#namespaces = new Map(namespaces.map((policy) => [policy.name, policy]));
+    this.#policies = new Map(namespaces.map((policy) => [policy.name, policyRules(policy)]));
     for (const { id } of db.prepare('SELECT id FROM queue').all()) this.#load(Number(id));
   }
 
@@ -131,10 +131,10 @@ export class Names {
     this.#sql.noteUse.run(now, queue.id);
   }
 
-  setOptions(queue: Queue, options: string): void {
+  setOptions(queue: Queue, options: string | null): void {
     this.#changedQueues.add(queue);
     queue.options = options;
-    queue.policy = this.#policyOf(queue.key.ns, options);
+    queue.policy = this.#policyOf(queue.key, options);
     queue.oldestAt = UNKNOWN;
     this.#sql.setOptions.run(options, queue.id);
   }
@@ -202,7 +202,7 @@ export class Names {
    */
   makeRoom(name: QueueName, named: readonly string[]): void {
     const key = keyOf(name);
-    const limit = this.#policyOf(key.ns, null).groupLimit;
+    const limit = this.#policyOf(key, null).groupLimit;
     if (limit === null) return;
     const queue = this.find(name);
     const groups = new Set<GroupName>();
@@ -227,7 +227,7 @@ export class Names {
 
   /** Whether the queues of the namespace have a bound on their groups. */
   isLimited(name: QueueName): boolean {
-    return (this.find(name)?.policy ?? this.#policyOf(keyOf(name).ns, null)).groupLimit !== null;
+    return (this.find(name)?.policy ?? this.#policyOf(keyOf(name), null)).groupLimit !== null;
   }
 
   /** To be called before a subscription's counts are changed. */
@@ -281,7 +281,7 @@ export class Names {
     if (row === undefined || isOther || this.#byId.has(id)) return;
     const key = known?.key ?? { ns: String(row.ns), name: String(row.name) };
     const options = row.options === null ? null : String(row.options);
-    const policy = this.#policyOf(key.ns, options);
+    const policy = this.#policyOf(key, options);
     const facts = { options, policy, usedAt: Number(row.used_at), oldestAt: UNKNOWN };
     const queue = known === undefined ? newQueue(id, key, facts) : Object.assign(known, facts);
     this.#put(queue);
@@ -295,7 +295,7 @@ export class Names {
     const id = Number(this.#sql.addQueue.get(key.ns, key.name)?.id);
     const queue = newQueue(id, key, {
       options: null,
-      policy: this.#policyOf(key.ns, null),
+      policy: this.#policyOf(key, null),
       usedAt: 0,
       oldestAt: Number.POSITIVE_INFINITY,
     });
@@ -336,18 +336,33 @@ export class Names {
     return subscription;
   }
 
-  #policyOf(ns: string, options: string | null): QueuePolicy {
-    let policy = this.#policies.get(ns);
-    if (policy === undefined) {
-      const given = this.#namespaces.get(ns);
-      const { deadLetter = null, retentionMs = null, groups = null } = given ?? {};
-      const groupLimit = given === undefined ? null : groupLimitOf(given);
-      policy = { deadLetter, retentionMs, groups: groups?.join(',') ?? '', groupLimit };
-      // Names of namespaces that are not configured come from callers.
-      if (given !== undefined) this.#policies.set(ns, policy);
-    }
+  #policyOf({ ns, name }: QueueKey, options: string | null): QueuePolicy {
+    const policy = ruleFor(this.#policies.get(ns) ?? [], name)?.policy ?? NO_POLICY;
     return options === null ? policy : { ...policy, ...(JSON.parse(options) as QueueOptions) };
   }
+}
+
+/** Of namespaces that are not configured: their names come from callers. */
+const NO_POLICY: QueuePolicy = {
+  deadLetter: null,
+  retentionMs: null,
+  retryDelay: null,
+  groups: '',
+  groupLimit: null,
+};
+
+interface PolicyRule {
+  readonly pattern: string;
+  readonly policy: QueuePolicy;
+}
+
+function policyRules(given: NamespacePolicy): PolicyRule[] {
+  const groups = given.groups?.join(',') ?? '';
+  const groupLimit = groupLimitOf(given);
+  return defaultsRules(given).map(({ pattern, ...defaults }: DefaultsRule) => ({
+    pattern,
+    policy: { ...defaults, groups, groupLimit },
+  }));
 }
 
 /** Deliveries, in whatever state. */

@@ -15,7 +15,7 @@ export function declare(
 ): null {
   for (const name of queues) {
     const queue = names.use(name, now);
-    if (options !== null) names.setOptions(queue, options);
+    if (options !== null) names.setOptions(queue, options === 'null' ? null : options);
   }
   return null;
 }

@@ -176,18 +176,29 @@ function apply(
     const copy = { groups: groups as string, tries: tries as number | null, headers: headers as string[] };
     return move(store, subscription, row, target, copy);
   }
-  return release(store, subscription, row, rest as [number, number | null, number, string | null]);
+  return release(store, subscription, row, rest as Release);
 }
+
+type Release = [
+  delayMs: number,
+  dueAt: number | null,
+  countTry: number,
+  reason: string | null,
+  isDefault: number,
+];
 
 function release(
   store: Store,
   subscription: Subscription,
   row: DeliveryRow,
-  [delayMs, dueAt, countTry, reason]: [number, number | null, number, string | null],
+  [delayMs, dueAt, countTry, reason, isDefault]: Release,
 ): SettleOutcome {
   const isReturned = row.leaseUntil !== null && countTry === 0 && delayMs === 0;
   const moment = dueAt ?? (isReturned ? row.dueAt : store.now + delayMs);
-  if (countTry === 1) return failTry(store, subscription, row, { dueAt: moment, token: null, reason });
+  if (countTry === 1) {
+    const retryFrom = isDefault === 1 ? store.now : null;
+    return failTry(store, subscription, row, { dueAt: moment, retryFrom, token: null, reason });
+  }
   store.rows.wait(
     subscription,
     row,

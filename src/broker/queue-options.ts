@@ -1,0 +1,213 @@
+import type { JsonValue } from '../engine/definitions.ts';
+import type { QueueRule } from '../engine/queue-policy.ts';
+import type { DeadLetterPolicy, QueueOptions, RetryDelay } from '../engine/storage.ts';
+import { LIMITS } from '../model/limits.ts';
+import { membersOf, wrongMember } from '../model/members.ts';
+import { checkName } from '../model/names.ts';
+import { bySpecificity, ruleFor } from '../util/name-pattern.ts';
+import type { Namespace } from './namespace.ts';
+import { EXPIRY, needs, needsExpiry } from './needs.ts';
+
+/** What a queue, or a rule for queues, has of its own; null: none, whatever others say. The engine applies its part. */
+export interface OwnOptions extends QueueOptions {
+  readonly leaseMs?: number;
+  readonly ttlMs?: number | null;
+  readonly maxElements?: number | null;
+}
+
+/** What holds for a queue. */
+export interface QueueSettings {
+  /** How long a reserve holds that names no lease. */
+  readonly leaseMs: number;
+  readonly deadLetter: DeadLetterPolicy | null;
+  readonly retryDelay: RetryDelay | null;
+  readonly retentionMs: number | null;
+  /** The time to live of elements that are inserted without one. */
+  readonly ttlMs: number | null;
+  /** Inserts are rejected while the queue holds as many elements. */
+  readonly maxElements: number | null;
+}
+
+/** Where an option of a queue comes from. */
+type OptionSource = 'stored' | 'pattern' | 'namespace';
+
+/** The options of a queue as clients see them; lengths are in seconds, as in the configuration file. */
+export interface OptionsRecord {
+  /** What `PUT` stored. */
+  readonly stored: ShownOptions;
+  /** The pattern of the configuration that applies to the name; null: none does. */
+  readonly pattern: string | null;
+  readonly effective: Required<ShownOptions>;
+  readonly sources: Readonly<Record<OptionName, OptionSource>>;
+}
+
+/** The names of the options, in the configuration file as well as in JSON. */
+const NAMES = ['lease', 'deadLetter', 'retryDelay', 'retention', 'ttl', 'maxElements'] as const;
+type OptionName = (typeof NAMES)[number];
+
+interface ShownOptions {
+  readonly lease?: number;
+  readonly deadLetter?: { readonly maxTries: number; readonly queue: string } | null;
+  readonly retryDelay?: ShownRetryDelay | null;
+  readonly retention?: number | null;
+  readonly ttl?: number | null;
+  readonly maxElements?: number | null;
+}
+
+interface ShownRetryDelay {
+  readonly first: number;
+  readonly factor: number;
+  readonly max: number;
+  readonly jitter: number;
+}
+
+/** What a retry delay has if it is not given; `first` must be. */
+export const RETRY_DEFAULTS = { factor: 2, max: 3600, jitter: 0 } as const;
+export const MAX_FACTOR = 100;
+export const MAX_DEAD_LETTER_TRIES = 1_000_000;
+export const DEAD_LETTER_QUEUE = '__deadletter__';
+const MAX_SECONDS = LIMITS.delayMs / 1000;
+
+/** The options of the queues of a namespace: what each has stored, over the rules for its name, over the namespace's. */
+export class QueueOptionsTable {
+  readonly #general: QueueSettings;
+  /** The most specific first. */
+  readonly #rules: readonly QueueRule<OwnOptions>[];
+  readonly #stored = new Map<string, OwnOptions>();
+  /** Changes with the stored options: handles keep their settings as long as it is the same. */
+  version = 0;
+
+  constructor(general: QueueSettings, rules: readonly QueueRule<OwnOptions>[]) {
+    this.#general = general;
+    this.#rules = bySpecificity(rules);
+  }
+
+  settingsOf(name: string): QueueSettings {
+    const stored = this.#stored.get(name);
+    const rule = ruleFor(this.#rules, name);
+    if (stored === undefined && rule === undefined) return this.#general;
+    return { ...this.#general, ...rule?.options, ...stored };
+  }
+
+  /** What the queue itself has; null: nothing. */
+  storedOf(name: string): OwnOptions | null {
+    return this.#stored.get(name) ?? null;
+  }
+
+  /** Null: nothing is stored any more. */
+  note(name: string, stored: OwnOptions | null): void {
+    if (stored === null) this.#stored.delete(name);
+    else this.#stored.set(name, stored);
+    this.version += 1;
+  }
+
+  record(name: string): OptionsRecord {
+    const stored = showOptions(this.#stored.get(name) ?? {});
+    const rule = ruleFor(this.#rules, name);
+    const ofRule = showOptions(rule?.options ?? {});
+    const sourceOf = (option: OptionName): OptionSource =>
+      stored[option] !== undefined ? 'stored' : ofRule[option] !== undefined ? 'pattern' : 'namespace';
+    return {
+      stored,
+      pattern: rule?.pattern ?? null,
+      effective: showOptions(this.settingsOf(name)) as Required<ShownOptions>,
+      sources: Object.fromEntries(
+        NAMES.map((option) => [option, sourceOf(option)]),
+      ) as OptionsRecord['sources'],
+    };
+  }
+}
+
+/**
+ * Options as JSON has them.
+ * @throws QuaysideError `invalid-parameter` with the path of the member
+ */
+export function parseOptions(value: unknown): OwnOptions {
+  const members = membersOf(value, '', NAMES);
+  const { lease, deadLetter, retryDelay, retention, ttl, maxElements } = members;
+  return {
+    ...(lease !== undefined && { leaseMs: seconds(lease, 'lease', '') }),
+    ...(deadLetter !== undefined && { deadLetter: orNone(deadLetter, parseDeadLetter) }),
+    ...(retryDelay !== undefined && { retryDelay: orNone(retryDelay, parseRetryDelay) }),
+    ...(retention !== undefined && { retentionMs: orNone(retention, (it) => seconds(it, 'retention')) }),
+    ...(ttl !== undefined && { ttlMs: orNone(ttl, (it) => seconds(it, 'ttl')) }),
+    ...(maxElements !== undefined && {
+      maxElements: orNone(maxElements, (it) => whole(it, 'maxElements', Number.MAX_SAFE_INTEGER, OR_NULL)),
+    }),
+  };
+}
+
+const OR_NULL = ', or null';
+
+function orNone<T>(value: unknown, parse: (value: unknown) => T): T | null {
+  return value === null ? null : parse(value);
+}
+
+function parseDeadLetter(value: unknown): DeadLetterPolicy {
+  const { maxTries, queue = DEAD_LETTER_QUEUE } = membersOf(value, 'deadLetter', ['maxTries', 'queue']);
+  if (typeof queue !== 'string') throw wrongMember('deadLetter.queue', queue, 'a string');
+  return {
+    maxTries: whole(maxTries, 'deadLetter.maxTries', MAX_DEAD_LETTER_TRIES),
+    queue: checkName('deadLetter.queue', queue),
+  };
+}
+
+function parseRetryDelay(value: unknown): RetryDelay {
+  const known = ['first', 'factor', 'max', 'jitter'];
+  const { first, ...rest } = membersOf(value, 'retryDelay', known);
+  const firstMs = seconds(first, 'retryDelay.first', '');
+  const longest = Math.max(RETRY_DEFAULTS.max, firstMs / 1000);
+  const { factor, max, jitter } = { ...RETRY_DEFAULTS, max: longest, ...rest };
+  const maxMs = seconds(max, 'retryDelay.max', '');
+  if (maxMs < firstMs) {
+    throw wrongMember('retryDelay.max', max, `at least retryDelay.first, which is ${firstMs / 1000}`);
+  }
+  return {
+    firstMs,
+    factor: numberIn(factor, 'retryDelay.factor', 1, MAX_FACTOR),
+    maxMs,
+    jitter: numberIn(jitter, 'retryDelay.jitter', 0, 1),
+  };
+}
+
+/** @throws QuaysideError `not-supported` if the queues of the namespace cannot have one of these options */
+export function checkSupported(namespace: Namespace, options: OwnOptions): void {
+  const { leaseMs, deadLetter, retryDelay, retentionMs, ttlMs } = options;
+  if (leaseMs !== undefined || deadLetter != null || retryDelay != null) needs(namespace, 'reserve');
+  if (retentionMs != null) needs(namespace, 'tape');
+  if (ttlMs != null) needsExpiry(namespace, EXPIRY);
+}
+
+/** Seconds, read as milliseconds, at least one. */
+function seconds(value: unknown, path: string, orNull = OR_NULL): number {
+  if (typeof value === 'number' && value > 0 && value <= MAX_SECONDS)
+    return Math.max(1, Math.round(value * 1000));
+  throw wrongMember(path, value, `a number of seconds above 0 and up to ${MAX_SECONDS}${orNull}`);
+}
+
+function numberIn(value: unknown, path: string, from: number, to: number): number {
+  if (typeof value === 'number' && value >= from && value <= to) return value;
+  throw wrongMember(path, value, `a number from ${from} to ${to}`);
+}
+
+function whole(value: unknown, path: string, max: number, orNull = ''): number {
+  if (typeof value === 'number' && Number.isInteger(value) && value >= 1 && value <= max) return value;
+  throw wrongMember(path, value, `a whole number from 1 to ${max}${orNull}`);
+}
+
+/** Options as JSON, in the order of their names: what `parseOptions` reads. */
+export function showOptions(options: OwnOptions): ShownOptions & JsonValue {
+  const { leaseMs, deadLetter, retryDelay, retentionMs, ttlMs, maxElements } = options;
+  return {
+    ...(leaseMs !== undefined && { lease: leaseMs / 1000 }),
+    ...(deadLetter !== undefined && { deadLetter: deadLetter && { ...deadLetter } }),
+    ...(retryDelay !== undefined && { retryDelay: retryDelay && showRetryDelay(retryDelay) }),
+    ...(retentionMs !== undefined && { retention: retentionMs && retentionMs / 1000 }),
+    ...(ttlMs !== undefined && { ttl: ttlMs && ttlMs / 1000 }),
+    ...(maxElements !== undefined && { maxElements }),
+  };
+}
+
+function showRetryDelay({ firstMs, factor, maxMs, jitter }: RetryDelay): ShownRetryDelay & JsonValue {
+  return { first: firstMs / 1000, factor, max: maxMs / 1000, jitter };
+}

@@ -1,0 +1,79 @@
+// Patterns of names: each `*` in one stands for any characters, also none.
+
+/** The pattern that all names match. */
+export const ANY_NAME = '*';
+
+/** The first rule that matches a name; undefined if none does. */
+export function ruleFor<Rule extends { readonly pattern: string }>(
+  rules: readonly Rule[],
+  name: string,
+): Rule | undefined {
+  return rules.find(({ pattern }) => matches(pattern, name));
+}
+
+/** The most specific first: names without `*`, then patterns by the number of their other characters. */
+export function bySpecificity<Rule extends { readonly pattern: string }>(rules: readonly Rule[]): Rule[] {
+  return rules.toSorted((a, b) => specificity(b.pattern) - specificity(a.pattern));
+}
+
+/** Two patterns of equal specificity that can match one name: which of them holds for it cannot be said. */
+export function conflictOf(patterns: readonly string[]): readonly [string, string] | null {
+  for (const [i, one] of patterns.entries()) {
+    for (const other of patterns.slice(i + 1)) {
+      if (specificity(one) === specificity(other) && canMeet(one, other)) return [one, other];
+    }
+  }
+  return null;
+}
+
+function specificity(pattern: string): number {
+  const literals = pattern.replaceAll(ANY_NAME, '').length;
+  return literals === pattern.length ? Number.POSITIVE_INFINITY : literals;
+}
+
+/** Whether a pattern matches a name. Linear in practice: only the last `*` is ever tried again. */
+export function matches(pattern: string, name: string): boolean {
+  let [at, from] = [0, 0];
+  let [star, resume] = [-1, 0];
+  while (from < name.length) {
+    if (pattern[at] === ANY_NAME) {
+      star = at;
+      resume = from;
+      at += 1;
+    } else if (pattern[at] === name[from]) {
+      at += 1;
+      from += 1;
+    } else if (star === -1) return false;
+    else {
+      at = star + 1;
+      resume += 1;
+      from = resume;
+    }
+  }
+  while (pattern[at] === ANY_NAME) at += 1;
+  return at === pattern.length;
+}
+
+/** Whether some name matches both patterns: row by row, whether their first characters can be made equal. */
+function canMeet(one: string, other: string): boolean {
+  let row = Array.from({ length: other.length + 1 }, (_, j) => [...other.slice(0, j)].every(isAny));
+  for (const char of one) {
+    const next = [isAny(char) && row[0] === true];
+    for (let j = 1; j <= other.length; j++) {
+      const isEither = isAny(char) || isAny(other[j - 1] ?? '');
+      const skips = row[j] === true || next[j - 1] === true;
+      next[j] = isEither ? skips : row[j - 1] === true && char === other[j - 1];
+    }
+    row = next;
+  }
+  return row[other.length] === true;
+}
+
+function isAny(char: string): boolean {
+  return char === ANY_NAME;
+}
+
+/** A pattern as that of SQL's `LIKE`. */
+export function likePattern(pattern: string): string {
+  return pattern.replace(/[\\%_]/g, '\\$&').replaceAll(ANY_NAME, '%');
+}

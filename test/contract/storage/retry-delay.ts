@@ -1,0 +1,202 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import { retryDelayMs } from '../../../src/engine/queue-policy.ts';
+import type { QueueKey } from '../../../src/model/names.ts';
+import type { EngineUnderTest } from '../../engines.ts';
+import { bodyTexts, newElement, newElements } from '../../support/elements.ts';
+import { commit, rollback, settle } from '../../support/settle.ts';
+import { byId, byToken, DEAD_LETTERS, Fixture, STEADY } from '../fixture.ts';
+
+/** A rollback for which nobody named a delay. */
+const FAILED = { delayMs: 0, isDefaultDelay: true, countTry: true };
+
+export function retryDelayContract(open: EngineUnderTest['open']): void {
+  describe('retry delay', () => {
+    const on = new Fixture(open);
+
+    /** Fails the first element, and returns how long it has to wait. */
+    async function delayAfterFailure(queue: QueueKey, terms = FAILED): Promise<number> {
+      const reserved = await on.reserveOne(queue);
+      assert.deepEqual(await rollback(on.storage, queue, [{ ...byToken(reserved), ...terms }]), ['done']);
+      return delayOf(queue, on.opened.now());
+    }
+
+    async function delayOf(queue: QueueKey, from: number): Promise<number> {
+      const { nextMatureAt } = await on.storage.counts(queue);
+      return (nextMatureAt ?? Number.NaN) - from;
+    }
+
+    it('grows with the tries up to its maximum, if the rollback names no delay', async () => {
+      const queue = on.queue('patient');
+      await on.storage.insert(queue, newElements('a'));
+      for (const expected of [1000, 2000, 3000, 3000]) {
+        assert.equal(await delayAfterFailure(queue), expected);
+        await on.opened.passTime(expected - 1);
+        assert.deepEqual(await on.pop(queue), []);
+        await on.opened.passTime(1);
+      }
+      const last = await on.reserveOne(queue);
+      assert.deepEqual(await rollback(on.storage, queue, [{ ...byToken(last), ...FAILED }]), [
+        'dead-lettered',
+      ]);
+      const [dead] = await on.pop({ ns: 'patient', name: DEAD_LETTERS });
+      assert.equal(dead?.tries, 0, 'a dead letter does not wait');
+    });
+
+    it('gives way to the delay or the moment that a rollback names, and to one that counts no try', async () => {
+      const queue = on.queue('patient');
+      await on.storage.insert(queue, newElements('a'));
+      assert.equal(await delayAfterFailure(queue, { ...FAILED, delayMs: 5000, isDefaultDelay: false }), 5000);
+      await on.opened.passTime(5000);
+      assert.equal(await delayAfterFailure(queue, { ...FAILED, isDefaultDelay: false }), 0);
+      const before = await on.reserveOne(queue);
+      const uncounted = { ...byToken(before), ...FAILED, countTry: false };
+      assert.deepEqual(await rollback(on.storage, queue, [uncounted]), ['done']);
+      assert.equal(await delayOf(queue, before.matureAt), 0, 'it has its place again');
+    });
+
+    it('takes the place of the default delay of a front end, which holds if there is no retry delay', async () => {
+      const [plain, patient] = [on.queue(), on.queue('patient')];
+      for (const queue of [plain, patient]) await on.storage.insert(queue, newElements('a'));
+      const terms = { ...FAILED, delayMs: 5000 };
+      assert.equal(await delayAfterFailure(plain, terms), 5000);
+      assert.equal(await delayAfterFailure(patient, terms), 1000);
+    });
+
+    it('counts from the end of a lease, and a late commit still succeeds', async () => {
+      const queue = on.queue('patient');
+      await on.storage.insert(queue, newElements('a', 'b'));
+      const [first, second] = [
+        await on.reserveOne(queue, '', 10_000),
+        await on.reserveOne(queue, '', 10_000),
+      ];
+      await on.opened.passTime(10_400);
+      await on.storage.sweep();
+      assert.deepEqual(await commit(on.storage, queue, [byToken(second)]), ['done']);
+      assert.equal(await delayOf(queue, first.lease.until), 1000);
+      assert.deepEqual(await on.pop(queue), []);
+      await on.opened.passTime(600);
+      const [again] = await on.pop(queue);
+      assert.deepEqual([again?.id, again?.tries, again?.matureAt], [first.id, 1, first.lease.until + 1000]);
+    });
+
+    it('holds for waiting elements that are released with a counted try', async () => {
+      const queue = on.queue('patient');
+      const [id = ''] = await on.storage.insert(queue, newElements('a'));
+      const action = { kind: 'release', ...FAILED } as const;
+      await on.storage.settle([{ queue, id, group: '', from: 'waiting', token: null, action }]);
+      assert.equal(await delayOf(queue, on.opened.now()), 1000);
+    });
+
+    it('is shortened by a part that differs between elements and tries, and is the same at each attempt', async () => {
+      const queue = { ns: 'patient', name: 'own jitter' };
+      const bodies = Array.from({ length: 20 }, (_, i) => `${i}`);
+      await on.storage.insert(queue, newElements(...bodies));
+      const delays: number[] = [];
+      for (let tries = 0; tries < 2; tries++) {
+        const reserved = await on.reserve(queue, 20);
+        await rollback(
+          on.storage,
+          queue,
+          reserved.map((one) => ({ ...byId(one), ...FAILED })),
+        );
+        const now = on.opened.now();
+        await on.opened.passTime(60_000);
+        const { deliveries } = await on.storage.scan(queue, {
+          group: '',
+          states: ['ready'],
+          after: null,
+          limit: 100,
+          bodies: false,
+        });
+        for (const { matureAt } of deliveries) delays.push(matureAt - now);
+      }
+      assert.equal(delays.length, 40);
+      for (const delay of delays) assert.ok(delay > 30_000 && delay <= 60_000, `${delay}`);
+      assert.ok(new Set(delays).size >= 20, 'they are spread');
+    });
+
+    it('is that of the most specific rule for the name, whatever characters are in it', async () => {
+      const delayed = [
+        [{ ns: 'patient', name: 'own 100% a_b' }, 0],
+        [{ ns: 'patient', name: 'own 100% axb' }, null],
+        [{ ns: 'patient', name: 'an own one' }, 1000],
+      ] as const;
+      for (const [queue, expected] of delayed) {
+        await on.storage.insert(queue, newElements('a'));
+        const delay = await delayAfterFailure(queue);
+        if (expected === null) assert.ok(delay > 30_000 && delay <= 60_000);
+        else assert.equal(delay, expected);
+      }
+    });
+
+    it('comes with the other options of that rule, such as the dead letter', async () => {
+      const few = { ns: 'patient', name: 'mails: few tries' };
+      const never = { ns: 'patient', name: 'own dead letters' };
+      for (const queue of [few, never]) await on.storage.insert(queue, [newElement({ tries: 4 })]);
+      const outcome = async (queue: QueueKey): Promise<string[]> =>
+        rollback(on.storage, queue, [{ ...byId(await on.reserveOne(queue)), ...FAILED }]);
+      assert.deepEqual(await outcome(few), ['dead-lettered']);
+      assert.equal((await on.pop({ ns: 'patient', name: 'few' })).length, 1);
+      assert.deepEqual(await outcome(never), ['done']);
+    });
+
+    it('of the queue itself goes before those of its name, and before none', async () => {
+      const [own, none] = [on.queue(), on.queue('patient')];
+      await on.storage.insert(own, newElements('a'));
+      await on.storage.insert(none, newElements('a'));
+      assert.equal(await delayAfterFailure(own), 0);
+      await on.storage.declare([own], { retryDelay: STEADY });
+      await on.storage.declare([none], { retryDelay: null });
+      assert.equal(await delayAfterFailure(own), 60_000, 'also for what waited before');
+      assert.equal(await delayAfterFailure(none), 0);
+      await on.storage.declare([own, none], null);
+      await on.opened.passTime(60_000);
+      assert.equal(await delayAfterFailure(own), 0);
+      assert.equal(await delayAfterFailure(none), 2000, 'that of the namespace, after two tries');
+    });
+
+    it('declared while an element is reserved holds for the end of its lease', async () => {
+      const queue = on.queue();
+      await on.storage.insert(queue, newElements('a'));
+      const reserved = await on.reserveOne(queue, '', 1000);
+      await on.storage.declare([queue], { retryDelay: STEADY });
+      await on.opened.passTime(1000);
+      await on.storage.sweep();
+      assert.equal(await delayOf(queue, reserved.lease.until), 60_000);
+    });
+
+    it('of a stream holds for the group whose try failed alone', async () => {
+      const queue = on.queue('stream');
+      await on.storage.declare([queue], { retryDelay: STEADY });
+      await on.storage.insert(queue, [newElement({ body: 'a', groups: ['g1', 'g2'] })]);
+      const reserved = await on.reserveOne(queue, 'g1');
+      await settle(on.storage, queue, [byToken(reserved)], { kind: 'release', ...FAILED });
+      assert.deepEqual(await on.pop(queue, 9, 'g1'), []);
+      assert.deepEqual(bodyTexts(await on.pop(queue, 9, 'g2')), ['a']);
+      await on.opened.passTime(60_000);
+      assert.deepEqual(bodyTexts(await on.pop(queue, 9, 'g1')), ['a']);
+    });
+
+    it('is at its maximum after any number of tries', async () => {
+      const queue = on.queue();
+      const steep = { firstMs: 1, factor: 100, maxMs: 3_600_000, jitter: 0 };
+      await on.storage.declare([queue], { retryDelay: steep });
+      await on.storage.insert(queue, [newElement({ tries: 1_000_000 })]);
+      assert.equal(await delayAfterFailure(queue), 3_600_000);
+      assert.equal(retryDelayMs(steep, 4, 0), 1_000_000);
+    });
+
+    it('and retention are chosen by name in a stream', () =>
+      on.alone(async ({ engine: { storage }, passTime, now }) => {
+        const [kept, other] = ['kept orders', 'other'].map((name) => ({ ns: 'kept by name', name }));
+        assert.ok(kept !== undefined && other !== undefined);
+        for (const queue of [kept, other]) await storage.insert(queue, [newElement({ groups: ['g1'] })]);
+        await passTime(61_000);
+        let nextAt: number | null;
+        do ({ nextAt } = await storage.sweep());
+        while (nextAt !== null && nextAt <= now());
+        assert.deepEqual([(await storage.counts(kept)).ready, (await storage.counts(other)).ready], [0, 1]);
+      }));
+  });
+}

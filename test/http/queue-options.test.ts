@@ -1,0 +1,224 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import { ENGINES } from '../engines.ts';
+import { plain } from '../support/broker.ts';
+import { type Answer, headerOf, jsonOf, type QueueClient } from '../support/http-client.ts';
+import { sharedHarness } from './harness.ts';
+
+const NAMESPACES = [
+  plain('N', {
+    queues: [
+      { pattern: 'mails-*', options: { leaseMs: 30_000, ttlMs: 60_000 } },
+      { pattern: 'small', options: { maxElements: 2 } },
+    ],
+  }),
+  plain('jobs', { deadLetter: { maxTries: 3, queue: '__deadletter__' } }),
+  plain('events', { groups: ['default'] }),
+];
+
+interface Shown {
+  readonly stored: Record<string, unknown>;
+  readonly pattern: string | null;
+  readonly effective: Record<string, unknown>;
+  readonly sources: Record<string, string>;
+}
+
+const shown = async (client: QueueClient, ns: string, queue: string): Promise<Shown> =>
+  jsonOf<Shown>(await client.options(ns, queue));
+
+function problemOf(answer: Answer): [number, string, string | undefined] {
+  const { code, parameter } = jsonOf<{ code: string; parameter?: string }>(answer);
+  return [answer.status, code, parameter];
+}
+
+const NONE = {
+  lease: 120,
+  deadLetter: null,
+  retryDelay: null,
+  retention: null,
+  ttl: null,
+  maxElements: null,
+};
+
+/** Bodies that are rejected, with the path of what is wrong in each. */
+const WRONG: readonly (readonly [body: unknown, parameter: string])[] = [
+  [[], ''],
+  [null, ''],
+  [{ leese: 1 }, 'leese'],
+  [{ lease: 0 }, 'lease'],
+  [{ lease: null }, 'lease'],
+  [{ lease: '5' }, 'lease'],
+  [{ ttl: -1 }, 'ttl'],
+  [{ ttl: 315_360_001 }, 'ttl'],
+  [{ retention: 'x' }, 'retention'],
+  [{ maxElements: 0 }, 'maxElements'],
+  [{ maxElements: 1.5 }, 'maxElements'],
+  [{ maxElements: 1e300 }, 'maxElements'],
+  [{ deadLetter: 3 }, 'deadLetter'],
+  [{ deadLetter: {} }, 'deadLetter.maxTries'],
+  [{ deadLetter: { maxTries: 1_000_001 } }, 'deadLetter.maxTries'],
+  [{ deadLetter: { maxTries: 1, queue: 5 } }, 'deadLetter.queue'],
+  [{ deadLetter: { maxTries: 1, quee: 'a' } }, 'deadLetter.quee'],
+  [{ retryDelay: {} }, 'retryDelay.first'],
+  [{ retryDelay: { first: 1, factor: 0.5 } }, 'retryDelay.factor'],
+  [{ retryDelay: { first: 1, factor: 101 } }, 'retryDelay.factor'],
+  [{ retryDelay: { first: 2, max: 1 } }, 'retryDelay.max'],
+  [{ retryDelay: { first: 1, jitter: 1.1 } }, 'retryDelay.jitter'],
+  [{ retryDelay: { first: 1, jiter: 1 } }, 'retryDelay.jiter'],
+];
+
+describe('Options of a queue', () => {
+  const harness = sharedHarness({ namespaces: NAMESPACES });
+
+  it('are the namespace’s until some are stored, and say where each comes from', async () => {
+    const client = harness().client();
+    const plainOnes = await shown(client, 'N', 'plain');
+    assert.deepEqual(plainOnes.effective, NONE);
+    assert.deepEqual([plainOnes.stored, plainOnes.pattern], [{}, null]);
+    assert.deepEqual(new Set(Object.values(plainOnes.sources)), new Set(['namespace']));
+    const ofPattern = await shown(client, 'N', 'mails-1');
+    assert.deepEqual(ofPattern.effective, { ...NONE, lease: 30, ttl: 60 });
+    assert.deepEqual([ofPattern.pattern, ofPattern.sources.ttl], ['mails-*', 'pattern']);
+    const names = jsonOf<object>(await client.queues('N'));
+    assert.ok(!('plain' in names), 'reading creates no queue');
+  });
+
+  it('that are stored go before the pattern’s, null included, and are replaced as a whole', async () => {
+    const client = harness().client();
+    const first = jsonOf<Shown>(await client.setOptions('N', 'mails-2', { lease: 10, ttl: null }));
+    assert.deepEqual(first, await shown(client, 'N', 'mails-2'));
+    assert.deepEqual(first.stored, { lease: 10, ttl: null });
+    assert.deepEqual(first.effective, { ...NONE, lease: 10 });
+    assert.deepEqual([first.sources.lease, first.sources.ttl], ['stored', 'stored']);
+    const retryDelay = { first: 0.5, factor: 2, max: 3600, jitter: 0 };
+    await client.setOptions('N', 'mails-2', { retryDelay: { first: 0.5 } });
+    const second = await shown(client, 'N', 'mails-2');
+    assert.deepEqual(second.effective, { ...NONE, lease: 30, ttl: 60, retryDelay });
+    assert.equal((await client.removeOptions('N', 'mails-2')).status, 204);
+    assert.equal((await client.removeOptions('N', 'mails-2')).status, 204, 'also if nothing is stored');
+    assert.deepEqual((await shown(client, 'N', 'mails-2')).stored, {});
+  });
+
+  for (const [body, parameter] of WRONG) {
+    it(`are not stored if they are wrong: ${JSON.stringify(body)}`, async () => {
+      const client = harness().client();
+      const answer = await client.setOptions('N', 'wrong', body);
+      assert.deepEqual(problemOf(answer), [400, 'invalid-parameter', parameter]);
+      assert.deepEqual((await shown(client, 'N', 'wrong')).stored, {});
+    });
+  }
+
+  it('are not stored with a name that no queue can have', async () => {
+    const client = harness().client();
+    for (const queue of ['', 'a\u0000', 'x'.repeat(256)]) {
+      const answer = await client.setOptions('N', 'wrong', { deadLetter: { maxTries: 1, queue } });
+      assert.deepEqual(problemOf(answer), [400, 'invalid-name', 'deadLetter.queue']);
+    }
+  });
+
+  it('are rejected if the body is no JSON, or too large', async () => {
+    const client = harness().client();
+    const put = (body: string | Buffer): Promise<Answer> =>
+      client.request('PUT', '/q/N/wrong/options', { body });
+    assert.equal(problemOf(await put('{'))[1], 'invalid-body');
+    assert.equal(problemOf(await put(Buffer.from([0x22, 0xff, 0x22])))[1], 'invalid-body');
+    assert.equal(problemOf(await put(' '.repeat(16 * 1024 + 1)))[1], 'body-too-large');
+  });
+
+  it('are rejected if the queues of the namespace cannot have them', async () => {
+    const client = harness().client();
+    const answer = await client.setOptions('N', 'wrong', { retention: 5 });
+    assert.deepEqual(problemOf(answer).slice(0, 2), [405, 'not-supported']);
+    assert.equal((await client.setOptions('events', 'kept', { retention: 5 })).status, 200);
+  });
+
+  it('are logged with the user who changed them', async () => {
+    const client = harness().client();
+    await client.setOptions('N', 'audited', { lease: 1 });
+    const line = harness().log.findLast(({ fields }) => fields.action === 'setQueueOptions');
+    assert.deepEqual([line?.fields.user, line?.fields.queue], ['test1', 'audited']);
+  });
+
+  it('bound a queue: inserts beyond are 507, consuming continues', async () => {
+    const client = harness().client();
+    for (const body of ['a', 'b']) assert.equal((await client.insert('N', 'small', body)).status, 200);
+    assert.deepEqual(problemOf(await client.insert('N', 'small', 'c')).slice(0, 2), [507, 'queue-full']);
+    assert.equal((await client.get('N', 'small', { to: 0 })).body.toString(), 'a');
+    await harness().passTime(1001);
+    assert.equal((await client.insert('N', 'small', 'c')).status, 200);
+    assert.equal((await client.insert('N', 'small', 'd')).status, 507);
+  });
+});
+
+for (const engine of ENGINES) {
+  describe(`Options of a queue: ${engine.name}`, () => {
+    const harness = sharedHarness({ engine, namespaces: NAMESPACES });
+
+    it('hold for elements that wait already, and for reserves without a lease', async () => {
+      const client = harness().client();
+      const queue = harness().queue();
+      await client.insert('jobs', queue, 'a');
+      const options = {
+        lease: 10,
+        retryDelay: { first: 20 },
+        deadLetter: { maxTries: 2, queue: `dead ${queue}` },
+      };
+      await client.setOptions('jobs', queue, options);
+      const first = await client.reserve('jobs', queue, { to: 0 });
+      const until = Date.parse(headerOf(first, 'x-ks-lease-until'));
+      assert.equal(until - harness().opened.now(), 10_000);
+      await client.rollback('jobs', queue, headerOf(first, 'x-ks-id'));
+      assert.equal((await client.reserve('jobs', queue, { to: 0 })).status, 504);
+      await harness().passTime(20_000);
+      const second = await client.reserve('jobs', queue, { to: 0 });
+      await client.rollback('jobs', queue, headerOf(second, 'x-ks-id'), { delay: 0 });
+      assert.equal((await client.get('jobs', `dead ${queue}`, { to: 0 })).body.toString(), 'a');
+    });
+
+    it('give way to a delay that the rollback names, and to none after they are removed', async () => {
+      const client = harness().client();
+      const queue = harness().queue();
+      await client.setOptions('jobs', queue, { retryDelay: { first: 60 }, deadLetter: null });
+      await client.insert('jobs', queue, 'a');
+      const first = await client.reserve('jobs', queue, { to: 0 });
+      await client.rollback('jobs', queue, headerOf(first, 'x-ks-id'), { delay: 0 });
+      const second = await client.reserve('jobs', queue, { to: 0 });
+      assert.equal(second.status, 200);
+      await client.removeOptions('jobs', queue);
+      await client.rollback('jobs', queue, headerOf(second, 'x-ks-id'));
+      assert.equal((await client.reserve('jobs', queue, { to: 0 })).status, 200);
+    });
+
+    it('wake a blocked reserve when the retry delay of an expired lease is over', async () => {
+      const client = harness().client();
+      const queue = harness().queue();
+      await client.setOptions('N', queue, { retryDelay: { first: 5 } });
+      await client.insert('N', queue, 'a');
+      await client.reserve('N', queue, { to: 0, lease: 1000 });
+      const blocked = client.reserve('N', queue);
+      await harness().waiting(1);
+      await harness().passTime(1000);
+      await harness().passTime(5000);
+      assert.equal(headerOf(await blocked, 'x-ks-tries'), '1');
+    });
+
+    it('give elements a time to live if their insert gave none', async () => {
+      const client = harness().client();
+      const queue = `mails-${harness().queue()}`;
+      await client.insert('N', queue, 'usual');
+      await client.insert('N', queue, 'long', { query: { ttl: '120' } });
+      await harness().passTime(61_000);
+      assert.equal((await client.get('N', queue, { to: 0 })).body.toString(), 'long');
+      assert.equal((await client.get('N', queue, { to: 0 })).status, 504);
+    });
+
+    it('bound a queue, in a stream by the deliveries of its groups', async () => {
+      const client = harness().client();
+      const queue = harness().queue();
+      await client.setOptions('events', queue, { maxElements: 3 });
+      assert.equal((await client.insert('events', queue, 'a', { groups: 'g1,g2' })).status, 200);
+      assert.equal((await client.insert('events', queue, 'b', { groups: 'g1,g2' })).status, 507);
+      assert.equal((await client.insert('events', queue, 'b', { groups: 'g1' })).status, 200);
+    });
+  });
+}

@@ -1,0 +1,73 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import fc from 'fast-check';
+import { bySpecificity, conflictOf, likePattern, matches, ruleFor } from '../../src/util/name-pattern.ts';
+
+const words = fc.string({ unit: fc.constantFrom('a', 'b', '*'), maxLength: 6 });
+const names = fc.string({ unit: fc.constantFrom('a', 'b'), maxLength: 8 });
+
+/** The same by an engine that cannot be wrong. */
+function matchesByExpression(pattern: string, name: string): boolean {
+  return new RegExp(`^${pattern.replaceAll('*', '.*')}$`, 's').test(name);
+}
+
+describe('Patterns of names', () => {
+  it('match as the same regular expression does', () => {
+    fc.assert(
+      fc.property(words, names, (pattern, name) => {
+        assert.equal(matches(pattern, name), matchesByExpression(pattern, name));
+      }),
+      { numRuns: 2000 },
+    );
+  });
+
+  it('take every character but the star as itself', () => {
+    for (const [pattern, name, expected] of [
+      ['a.c', 'abc', false],
+      ['[ab]*', '[ab]c', true],
+      ['100%*', '100% sure', true],
+      ['*\n*', 'two\nlines', true],
+      ['', '', true],
+      ['', 'a', false],
+    ] as const) {
+      assert.equal(matches(pattern, name), expected, `${pattern} ${name}`);
+    }
+  });
+
+  it('apply by specificity: names first, then by the number of characters', () => {
+    const rules = ['*', 'mails-*', 'm*', 'mails-urgent', '*-urgent'].map((pattern) => ({ pattern }));
+    const sorted = bySpecificity(rules);
+    const ruleOf = (name: string): string | undefined => ruleFor(sorted, name)?.pattern;
+    assert.deepEqual(['mails-urgent', 'mails-1', 'my-urgent', 'more', 'other'].map(ruleOf), [
+      'mails-urgent',
+      'mails-*',
+      '*-urgent',
+      'm*',
+      '*',
+    ]);
+    assert.equal(ruleFor([], 'a'), undefined);
+  });
+
+  it('conflict if they are equally specific and some name matches both', () => {
+    assert.deepEqual(conflictOf(['a-*', 'x', '*-b']), ['a-*', '*-b']);
+    assert.deepEqual(conflictOf(['a*', '*a']), ['a*', '*a']);
+    assert.deepEqual(conflictOf(['a*b', 'ab*', '*']), ['a*b', 'ab*']);
+    assert.equal(conflictOf(['a-*', 'b-*']), null, 'no name matches both');
+    assert.equal(conflictOf(['mails-*', 'mails*', 'mails-1', 'mails-2']), null);
+  });
+
+  it('conflict whenever a name is found that shows it', () => {
+    fc.assert(
+      fc.property(words, words, names, (one, other, name) => {
+        fc.pre(one.includes('*') && other.includes('*'));
+        fc.pre(one.replaceAll('*', '').length === other.replaceAll('*', '').length);
+        if (matches(one, name) && matches(other, name)) assert.notEqual(conflictOf([one, other]), null);
+      }),
+      { numRuns: 2000 },
+    );
+  });
+
+  it('become patterns of SQL with what is special there escaped', () => {
+    assert.equal(likePattern('50%_a\\b*'), '50\\%\\_a\\\\b%');
+  });
+});
