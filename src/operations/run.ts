@@ -342,6 +342,7 @@ export class OperationRun {
 
   /** Ends early if the operation is cancelled, or stops. */
   async #wait(ms: number): Promise<void> {
+    if (this.#isStopping) return;
     let cancel: CancelTimer | null = null;
     await new Promise<void>((resolve) => {
       this.#wake = resolve;

@@ -1,0 +1,79 @@
+import type { Engine } from '../../src/engine/engine.ts';
+import { QuaysideError } from '../../src/model/errors.ts';
+
+/** When the calls of a node that dies are cut off: before one takes effect, or after it did and before its reply. */
+export type Cut = 'before' | 'after';
+
+/** The calls that change something. */
+const CHANGES = new Set(['settle', 'insert', 'put', 'delete']);
+
+/**
+ * Engines as one node of several sees them that dies: from one of its changing calls on, no call is answered, and none but
+ * perhaps that one takes effect. What other nodes do with the engines is not touched.
+ */
+export class DyingNode {
+  /** Changing calls until then. */
+  calls = 0;
+  #isDead = false;
+  readonly #cut: Cut;
+  readonly #dies: number;
+  readonly #hung: (() => void)[] = [];
+  #isOver = false;
+
+  /** @param dies the number of the changing call, from 1, at which it does; 0: at none */
+  constructor(dies: number, cut: Cut) {
+    this.#dies = dies;
+    this.#cut = cut;
+  }
+
+  /** The engine as the node uses it. */
+  view(engine: Engine): Engine {
+    return Object.create(engine, {
+      storage: { value: this.#mortal(engine.storage) },
+      definitions: { value: this.#mortal(engine.definitions) },
+    });
+  }
+
+  get isDead(): boolean {
+    return this.#isDead;
+  }
+
+  /** The calls that hang, and those that follow, are rejected: so that the node can be stopped. */
+  end(): void {
+    this.#isOver = true;
+    for (const reject of this.#hung) reject();
+  }
+
+  #mortal<T extends object>(port: T): T {
+    return new Proxy(port, {
+      get: (target, name) => {
+        const member: unknown = Reflect.get(target, name, target);
+        if (typeof member !== 'function') return member;
+        // Reads of the clock, and watching, are no calls.
+        if (name === 'now' || name === 'watch') return member.bind(target);
+        return (...args: unknown[]) => this.#call(String(name), () => member.apply(target, args));
+      },
+    });
+  }
+
+  #call(name: string, call: () => Promise<unknown>): Promise<unknown> {
+    if (this.#isDead) return this.#hang();
+    if (!CHANGES.has(name)) return call();
+    this.calls += 1;
+    if (this.calls !== this.#dies) return call();
+    this.#isDead = true;
+    if (this.#cut === 'before') return this.#hang();
+    return call().then(
+      () => this.#hang(),
+      () => this.#hang(),
+    );
+  }
+
+  #hang(): Promise<never> {
+    return new Promise((_, reject) => {
+      const end = (): void => reject(new QuaysideError('storage-unavailable', 'The node is dead.'));
+      if (this.#isOver) end();
+      else this.#hung.push(end);
+    });
+  }
+}

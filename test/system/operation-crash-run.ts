@@ -1,0 +1,172 @@
+import { setTimeout as delay } from 'node:timers/promises';
+import type { OperationRecord } from '../../src/operations/record.ts';
+import { jsonOf, QueueClient } from '../support/http-client.ts';
+import { type Random, seededRandom } from '../support/random.ts';
+import { ServerProcess } from '../support/server-process.ts';
+
+export interface OperationCrashOptions {
+  readonly kills: number;
+  readonly seed: number;
+}
+
+export interface OperationCrashReport {
+  /** Kills after which the operation had not ended yet. */
+  readonly cut: number;
+  /** Elements that operations were about. */
+  readonly elements: number;
+  /** Everything that is wrong, one line each; empty where the run passed. */
+  readonly faults: readonly string[];
+}
+
+/** One kind of operation on the elements of `N/from`, and what is where when it has ended. */
+interface Kind {
+  readonly request: object;
+  readonly stays: boolean;
+  /** Where the elements, or their copies, arrive; null: nowhere. */
+  readonly target: { readonly ns: string; readonly queue: string } | null;
+  readonly reserves?: true;
+}
+
+const SOURCE = { ns: 'N', queue: 'from' };
+const NEAR = { ns: 'N', queue: 'to' };
+const FAR = { ns: 'far', queue: 'to' };
+
+const KINDS: readonly Kind[] = [
+  { request: { action: 'delete' }, stays: false, target: null },
+  { request: { action: 'move', to: NEAR }, stays: false, target: NEAR },
+  { request: { action: 'move', to: FAR }, stays: false, target: FAR },
+  { request: { action: 'copy', to: NEAR }, stays: true, target: NEAR },
+  { request: { action: 'copy', to: FAR }, stays: true, target: FAR },
+  { request: { action: 'redrive' }, stays: false, target: NEAR },
+  { request: { action: 'delay', delay: 0 }, stays: true, target: null },
+  { request: { action: 'set', set: { headers: { changed: 'yes' } } }, stays: true, target: null },
+  { request: { action: 'release' }, stays: true, target: null, reserves: true },
+];
+
+const ELEMENTS = 600;
+/** Of operations that would end too soon to be cut. */
+const RATE = 2_000;
+const CONNECTIONS = 16;
+const KILL_AFTER_MS = { least: 0, most: 250 };
+const END_TIMEOUT_MS = 60_000;
+const JSON_TYPE = { 'content-type': 'application/json' };
+
+/**
+ * Kills the real server again and again while it runs an operation, starts it again, waits for the end of the operation, and
+ * compares: each element in exactly the queues where it should be, once each, and each counted once.
+ */
+export async function runOperationCrash({
+  kills,
+  seed,
+}: OperationCrashOptions): Promise<OperationCrashReport> {
+  await using server = await ServerProcess.start({
+    config: {
+      http: { users: { test1: 'test1' } },
+      namespaces: { N: { url: 'sqlite:N.db' }, far: { url: 'sqlite:far.db' } },
+    },
+  });
+  const run = new OperationCrashRun(server, seededRandom(seed));
+  for (let kill = 0; kill < kills; kill += 1) await run.round(KINDS[kill % KINDS.length] as Kind);
+  return run.report();
+}
+
+class OperationCrashRun {
+  readonly #server: ServerProcess;
+  readonly #random: Random;
+  readonly #faults: string[] = [];
+  #cut = 0;
+  #elements = 0;
+
+  constructor(server: ServerProcess, random: Random) {
+    this.#server = server;
+    this.#random = random;
+  }
+
+  report(): OperationCrashReport {
+    return { cut: this.#cut, elements: this.#elements, faults: this.#faults };
+  }
+
+  async round(kind: Kind): Promise<void> {
+    const before = this.#client();
+    const bodies = await this.#fill(before, kind);
+    const request = { ...kind.request, source: SOURCE, ...(this.#random.chance(0.8) && { rate: RATE }) };
+    const started = await before.request('POST', '/operations', {
+      body: JSON.stringify(request),
+      headers: JSON_TYPE,
+    });
+    const { id } = jsonOf<OperationRecord>(started);
+    await delay(this.#random.between(KILL_AFTER_MS.least, KILL_AFTER_MS.most));
+    await this.#server.kill();
+    before.close();
+    await this.#server.start();
+    const client = this.#client();
+    const record = await this.#ended(client, id);
+    const name = `${record.action} to ${kind.target?.ns ?? 'nowhere'}`;
+    if (record.state !== 'done') this.#faults.push(`${name}: ${record.state}, ${record.error}`);
+    if (record.changed !== ELEMENTS) this.#faults.push(`${name}: ${record.changed} changed`);
+    await this.#compare(client, kind.stays ? bodies : [], SOURCE, `${name}, source`, record);
+    if (kind.target !== null) await this.#compare(client, bodies, kind.target, `${name}, target`, record);
+    this.#elements += ELEMENTS;
+    client.close();
+  }
+
+  #client(): QueueClient {
+    return new QueueClient({ url: () => this.#server.url, maxSockets: CONNECTIONS });
+  }
+
+  async #fill(client: QueueClient, kind: Kind): Promise<string[]> {
+    const bodies = Array.from({ length: ELEMENTS }, (_, i) => `${this.#elements + i}`);
+    const headers = { 'x-ks-hdr-x-dl-from-queue': NEAR.queue };
+    const insert = async (body: string): Promise<void> => {
+      const answer = await client.insert(SOURCE.ns, SOURCE.queue, body, { headers });
+      if (answer.status !== 200) throw new Error(`an insert was answered ${answer.status}`);
+    };
+    await Promise.all(bodies.map(insert));
+    if (kind.reserves) await this.#take(client, SOURCE, ELEMENTS, { reserve: 1, lease: 3_600_000 });
+    return bodies;
+  }
+
+  /** Lines of elements, at most `count`; with a reserve they stay. */
+  async #take(
+    client: QueueClient,
+    { ns, queue }: typeof SOURCE,
+    count: number,
+    more: Readonly<Record<string, number>> = {},
+  ): Promise<{ text: string; headers: Readonly<Record<string, string>> }[]> {
+    const query = { count, to: 0, ...more };
+    const answer = await client.request('POST', `/q/${ns}/${queue}/take`, { query });
+    if (answer.status === 504) return [];
+    if (answer.status !== 200) throw new Error(`a take was answered ${answer.status}: ${answer.body}`);
+    const lines = answer.body.toString().trimEnd().split('\n');
+    return lines.map((line) => JSON.parse(line));
+  }
+
+  async #ended(client: QueueClient, id: string): Promise<OperationRecord> {
+    const deadline = performance.now() + END_TIMEOUT_MS;
+    for (let isFirst = true; ; isFirst = false) {
+      const record = jsonOf<OperationRecord>(await client.request('GET', `/operations/${id}`));
+      if (record.state !== 'running' || performance.now() > deadline) return record;
+      if (isFirst) this.#cut += 1;
+      await delay(10);
+    }
+  }
+
+  async #compare(
+    client: QueueClient,
+    expected: readonly string[],
+    queue: typeof SOURCE,
+    name: string,
+    { action }: OperationRecord,
+  ): Promise<void> {
+    const left = new Set(expected);
+    for (let taken = await this.#take(client, queue, 1000); taken.length > 0; ) {
+      for (const { text, headers } of taken) {
+        if (!left.delete(text)) this.#faults.push(`${name}: ${text} is there twice, or unasked`);
+        if (action === 'set' && headers.changed !== 'yes')
+          this.#faults.push(`${name}: ${text} was not changed`);
+      }
+      taken = await this.#take(client, queue, 1000);
+    }
+    for (const text of left) this.#faults.push(`${name}: ${text} is lost`);
+  }
+}
