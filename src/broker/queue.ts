@@ -25,7 +25,7 @@ import type { QueueKey } from '../model/names.ts';
 import { quote } from '../util/quote.ts';
 import type { Consumer, GetRequest, PendingConsumer, Sink } from './consumer.ts';
 import { momentIn, toLocal } from './engine-time.ts';
-import { settleOperation, takeOperation } from './meter.ts';
+import { type Operation, settleOperation, takeOperation } from './meter.ts';
 import type { Namespace } from './namespace.ts';
 import { checkSupported, type OptionsRecord, type OwnOptions, type QueueSettings } from './queue-options.ts';
 import { historyLengthMs, INTERVAL_MS, type QueueHistory } from './queue-series.ts';
@@ -116,8 +116,8 @@ export class Queue {
   /**
    * Stores elements, all or none, and returns their ids (spec 4.1, Insert).
    * @param onRepeat called for each element whose dedup key was seen with the same content; see `NewElement.dedupKey`
-   * @throws QuaysideError `namespace-full`; `queue-full`; `idempotency-mismatch` if a key was seen with other content, then the others are
-   * stored
+   * @throws QuaysideError `namespace-full`; `queue-full`; `idempotency-mismatch` if a key was seen with other content, with the
+   * element's place as `index` if there are several
    */
   insert(
     given: readonly NewElement[],
@@ -141,11 +141,11 @@ export class Queue {
     // It may be stored later than in this turn.
     if (bound !== null) this.#wakeAfter(elements, stored);
     return meter.observe('insert', stored, (ids) => {
-      this.#noteStored(repeats === null ? elements : repeats.without(elements));
       if (repeats !== null && repeats.mismatched !== null) {
         meter.count('insert', 'idempotency-mismatch');
-        throw mismatch(elements[repeats.mismatched], this.key);
+        throw mismatch(elements, repeats.mismatched, this.key);
       }
+      this.#noteStored(repeats === null ? elements : repeats.without(elements));
       if (onRepeat !== null && repeats !== null) for (const index of repeats.indices) onRepeat(index);
       if (signal === null) this.namespace.announce(this.key, elements.length);
       meter.count('insert', 'ok', elements.length);
@@ -246,16 +246,19 @@ export class Queue {
     const waitQueues = this.namespace.waitQueues(this.key.name);
     if (waitQueues === undefined) return;
     const { clock } = this.namespace;
-    for (const { matureAt, delayMs, groups } of elements) {
+    for (const { element, count } of runsOf(elements)) {
+      const { matureAt, delayMs, groups } = element;
       const inMs = matureAt === null ? delayMs : toLocal(matureAt, this.namespace, this.key) - clock.now();
-      for (const group of groups) waitQueues.get(group)?.expect(inMs);
+      for (const group of groups) waitQueues.get(group)?.expect(inMs, count);
     }
   }
 
   /** The engine has stored elements: counts them. On a stream an element is put once, and once for each of its groups. */
   #noteStored(elements: readonly NewElement[]): void {
     this.namespace.noteStored(this.key);
-    for (const { groups } of elements) countPuts(this.namespace.stats, this.key, groups, 1);
+    for (const { element, count } of runsOf(elements)) {
+      countPuts(this.namespace.stats, this.key, element.groups, count);
+    }
   }
 
   /**
@@ -387,8 +390,8 @@ export class Queue {
   }
 
   /**
-   * Applies actions to reserved elements of this queue in one call: all of them commits, all extensions, or all releases
-   * and dead letters. Returns how each ended.
+   * Applies actions of any kinds to reserved elements of this queue, one after the other, in one call. Returns how each
+   * ended.
    */
   settleAll(items: readonly SettleItem[]): Promise<readonly SettleResult[]> {
     return this.#settle(items, (results) => results);
@@ -429,10 +432,13 @@ export class Queue {
     for (const { action, group } of items) {
       if (action.kind === 'release') this.#wake(group ?? defaultGroup, action.delayMs);
     }
-    return meter.observe(settleOperation(items[0]), settling, (results) => {
+    const note = (results: readonly SettleResult[]): R => {
       this.#noteSettled(items, results);
       return done(results);
-    });
+    };
+    const [first, ...others] = operationsOf(items);
+    for (const operation of others) meter.observe(operation, settling).catch(() => {});
+    return meter.observe(first, settling, note);
   }
 
   /** Counts how settling ended, and notifies those who wait for what it made eligible. */
@@ -626,11 +632,12 @@ class Repeats {
   }
 }
 
-function mismatch(element: NewElement | undefined, { name }: QueueKey): QuaysideError {
-  const key = quote(keyOfUser(element?.dedupKey ?? ''));
+function mismatch(elements: readonly NewElement[], index: number, { name }: QueueKey): QuaysideError {
+  const key = quote(keyOfUser(elements[index]?.dedupKey ?? ''));
   return new QuaysideError(
     'idempotency-mismatch',
     `Key ${key} came before to queue ${quote(name)} with other content or parameters. Use a new key for a new element.`,
+    elements.length === 1 ? {} : { extra: { index } },
   );
 }
 
@@ -641,6 +648,29 @@ function expiringMove(move: QueueMove): QueueMove {
     return { queue, element: ttlMs === null ? element : queue.expiring(element, ttlMs) };
   });
   return { ...move, inserts };
+}
+
+/** Elements next to each other with the same timing and groups, and how many they are: in a large insert nearly all are alike. */
+function* runsOf(elements: readonly NewElement[]): Generator<{ element: NewElement; count: number }> {
+  for (let at = 0; at < elements.length; ) {
+    const element = elements[at] as NewElement;
+    const { matureAt, delayMs, groups } = element;
+    const from = at;
+    for (at += 1; at < elements.length; at += 1) {
+      const next = elements[at] as NewElement;
+      if (next.groups !== groups || next.matureAt !== matureAt || next.delayMs !== delayMs) break;
+    }
+    yield { element, count: at - from };
+  }
+}
+
+/** What some settlements are, each kind once. */
+function operationsOf(items: readonly SettleItem[]): [Operation, ...Operation[]] {
+  const first = settleOperation(items[0]);
+  if (items.length <= 1) return [first];
+  const operations = new Set([first]);
+  for (const item of items) operations.add(settleOperation(item));
+  return [first, ...[...operations].slice(1)];
 }
 
 function storedIn({ queue, element }: QueueMove['inserts'][number]): {

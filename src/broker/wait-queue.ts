@@ -196,9 +196,9 @@ export class WaitQueue {
     this.#callSink(() => consumer.sink.end(reason));
   }
 
-  /** One element becomes eligible in `inMs`. */
-  expect(inMs: number): void {
-    if (inMs <= 0) this.match(1);
+  /** `count` elements become eligible in `inMs`. */
+  expect(inMs: number, count = 1): void {
+    if (inMs <= 0) this.match(count);
     else this.#matureAt(this.#ns.clock.now() + inMs);
   }
 

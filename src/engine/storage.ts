@@ -61,10 +61,12 @@ export interface Storage {
 
   /**
    * Stores elements, all or none. Returns their ids. Delivery order among equal maturities is the order
-   * of insertion: the array's within a call, the calls' between them. See `NewElement.dedupKey` for repeats.
+   * of insertion: the array's within a call, the calls' between them. See `NewElement.dedupKey` for repeats. If the key of an
+   * element was seen with other content, in this call or before, none of the call is stored, and there are no ids.
    * @param signal only if `insertSignaller` is not null: published when they are stored, once for calls that share a
    *   round trip. After a call that failed it may have been published, too.
-   * @param onRepeat called before the promise resolves, for each element that is not stored since its key was seen
+   * @param onRepeat called before the promise resolves, for each element that is not stored since its key was seen; if one
+   *   came with other content, at least for the first of these
    */
   insert(
     queue: QueueKey,

@@ -23,6 +23,12 @@ const HSTS = ['strict-transport-security', 'max-age=31536000'] as const;
 /** Listings of one user that wait for the one before them; further ones are rejected. */
 const MAX_WAITING_LISTINGS = 16;
 
+/** Bodies of more than one element's limit that are held at once: of one user, and of all. One takes a few times its size. */
+const LARGE_BODIES_PER_USER = 2;
+const LARGE_BODIES = 4;
+/** Those of one user that wait, in their sockets, for the ones before them; further ones are rejected. */
+const MAX_WAITING_BODIES = 100;
+
 /** Upper bounds in seconds. The last ones are for gets that wait. */
 const REQUEST_TIME_BUCKETS_S = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 2.5, 10, 60];
 /** The operation of requests that no route took: without a login, or to a path that does not exist. */
@@ -52,6 +58,16 @@ export class Front {
       new QuaysideError(
         'overloaded',
         `Listings run one at a time for each user, and ${MAX_WAITING_LISTINGS} are waiting; retry later, or read pages with limit.`,
+      ),
+  });
+  readonly #largeBodies = new ConcurrencyLimit({
+    perKey: LARGE_BODIES_PER_USER,
+    total: LARGE_BODIES,
+    maxWaiting: MAX_WAITING_BODIES,
+    rejection: () =>
+      new QuaysideError(
+        'overloaded',
+        `Large bodies are read ${LARGE_BODIES_PER_USER} at a time for each user, and ${MAX_WAITING_BODIES} are waiting; retry later, or send smaller ones.`,
       ),
   });
   readonly #origins: ReadonlySet<string>;
@@ -130,6 +146,26 @@ export class Front {
     }
     if (call.response.closed || call.isGone) leave();
     else call.response.once('close', leave);
+  }
+
+  /**
+   * Does work that reads a body which may be larger than an element's. A body that is, or whose length is not known, waits for
+   * its turn, so that few are held at once, until the work is done. Not at all if the client has disconnected when its turn
+   * comes.
+   * @throws QuaysideError `overloaded`, and what `work` throws
+   */
+  async readLargeInTurn(call: HttpCall, work: () => Promise<void>): Promise<void> {
+    const { contentLength } = call.head;
+    if (contentLength >= 0 && contentLength <= this.parts.options.bodyLimit) return work();
+    const leave = await this.#largeBodies.enter(call.user.name);
+    try {
+      if (call.isGone || call.response.closed) return;
+      // The end of the body of a client that disconnects never comes.
+      call.response.once('close', leave);
+      await work();
+    } finally {
+      leave();
+    }
   }
 
   /** Answers a request, now or later. Never throws. */

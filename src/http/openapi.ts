@@ -1,8 +1,10 @@
 import type { ErrorCode } from '../model/errors.ts';
 import { Type } from '../util/schema.ts';
 import { httpError, PROBLEM_JSON } from './errors.ts';
+import { MULTIPART } from './multipart.ts';
+import { NDJSON } from './ndjson.ts';
 import { STATUS_CODES } from './node-http.ts';
-import { parametersOf, problemsOf, type ResponseNote, type Route } from './route.ts';
+import { type BodyUse, parametersOf, problemsOf, type ResponseNote, type Route } from './route.ts';
 import { named } from './schemas.ts';
 
 /** RFC 9457, with members of our own. */
@@ -70,7 +72,12 @@ function withReferences(node: unknown, schemas: Record<string, unknown>): unknow
   return { $ref: `#/components/schemas/${$id}` };
 }
 
-const BODY_TYPES = { element: '*/*', json: 'application/json' } as const;
+/** The first one has the shape of the route's request. */
+const BODY_TYPES = {
+  element: ['*/*'],
+  elements: [NDJSON, MULTIPART],
+  json: ['application/json'],
+} as const satisfies Record<Exclude<BodyUse, 'discard'>, readonly string[]>;
 
 function operation(route: Route, operationId: string): object {
   return {
@@ -80,8 +87,13 @@ function operation(route: Route, operationId: string): object {
     parameters: [...pathParameters(route), ...queryParameters(route), ...headerParameters(route)],
     ...(route.body !== 'discard' && {
       requestBody: {
-        required: route.body === 'json',
-        content: { [BODY_TYPES[route.body]]: route.request === null ? {} : { schema: route.request } },
+        required: route.body !== 'element',
+        content: Object.fromEntries(
+          BODY_TYPES[route.body].map((type, i) => [
+            type,
+            i > 0 || route.request === null ? {} : { schema: route.request },
+          ]),
+        ),
       },
     }),
     responses: { ...responses(route), ...problems(route) },

@@ -142,9 +142,14 @@ export function opaque(description: string): QueryParameter<string | null> {
   };
 }
 
+/** Whether this server can have made it: an id or a token. */
+export function isOpaque(value: string): boolean {
+  return OPAQUE.test(value);
+}
+
 /** @throws QuaysideError `invalid-parameter` */
 export function checkOpaque(name: string, value: string): string {
-  if (OPAQUE.test(value)) return value;
+  if (isOpaque(value)) return value;
   throw wrongValue(name, value, `1 to ${LIMITS.idLength} visible ASCII characters, as an answer gave them`);
 }
 

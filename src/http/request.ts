@@ -142,7 +142,7 @@ const NOTHING = Object.freeze({});
  */
 export function readBody(call: HttpCall, limit: number, take: (body: Buffer) => void): void {
   const { request, head, response } = call;
-  if (head.contentLength > limit) throw tooLarge(limit, `has ${head.contentLength} bytes`);
+  rejectIfLonger(call, limit);
   if (head.expect !== null && request.httpVersionMinor > 0) response.writeContinue();
   request.claim(limit, {
     bodyEnded(body) {
@@ -154,6 +154,11 @@ export function readBody(call: HttpCall, limit: number, take: (body: Buffer) => 
     },
     bodyTooLarge: () => call.fail(tooLarge(limit, `has more than ${limit} bytes`)),
   });
+}
+
+/** @throws QuaysideError `body-too-large` if the request declares more than `limit` bytes */
+export function rejectIfLonger({ head: { contentLength } }: HttpCall, limit: number): void {
+  if (contentLength > limit) throw tooLarge(limit, `has ${contentLength} bytes`);
 }
 
 function tooLarge(limit: number, what: string): QuaysideError {

@@ -22,8 +22,11 @@ export function isRight(access: Access): access is Right {
 export const METHODS = ['GET', 'HEAD', 'PUT', 'POST', 'PATCH', 'DELETE'] as const;
 export type Method = (typeof METHODS)[number];
 
-/** What a route takes as request body. `discard`: none; one that comes is read and thrown away. */
-export type BodyUse = 'discard' | 'element' | 'json';
+/**
+ * What a route takes as request body. `discard`: none; one that comes is read and thrown away. `elements`: many, as lines of
+ * NDJSON, of which `request` is the shape of one, or as `multipart/mixed`.
+ */
+export type BodyUse = 'discard' | 'element' | 'elements' | 'json';
 
 /** A header that a route reads or writes, for the documents. */
 export interface HeaderNote {
@@ -73,7 +76,7 @@ export interface Route {
   /** Whether the queue of the path exists from this use on, if the namespace has room for it. */
   readonly makesQueue: boolean;
   readonly query: QueryReader<object>;
-  /** The shape of a JSON body, for the documents; null if it takes none. */
+  /** The shape of a JSON body, or of a line, for the documents; null if it takes none. */
   readonly request: Schema | null;
   readonly headers: readonly HeaderNote[];
   readonly responses: readonly ResponseNote[];

@@ -49,7 +49,7 @@ export interface NewElement extends ElementContent {
   readonly expiresAt?: number | null;
   /**
    * Stored with the key, so that a repeat with other content is noticed: {@link contentFingerprint}. Without one, and
-   * in `Storage.transfer`, a key that was seen is a repeat whatever its content.
+   * in what a settlement inserts, a key that was seen is a repeat whatever its content.
    */
   readonly fingerprint?: string | null;
 }

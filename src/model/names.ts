@@ -36,12 +36,17 @@ function invalidName(kind: string, name: string, wrong: string, right: string): 
   return new QuaysideError('invalid-name', message, { parameter: kind });
 }
 
+/** Whether a consumer group can have that name. */
+export function isGroup(group: string): boolean {
+  return group !== '' && group.length <= LIMITS.groupLength && !group.includes(',') && !CONTROL.test(group);
+}
+
 /**
  * Checks one consumer group name: 1 to 64 characters, no comma (it separates groups), no control characters.
  * @throws QuaysideError `invalid-parameter` naming `parameter`
  */
 export function checkGroup(parameter: string, group: string): string {
-  if (group === '' || group.length > LIMITS.groupLength || group.includes(',') || CONTROL.test(group)) {
+  if (!isGroup(group)) {
     throw invalidParameter(
       parameter,
       `${quote(group)} is not a consumer group: it has 1 to ${LIMITS.groupLength} characters, no comma and no control character.`,

@@ -4,9 +4,10 @@ import type { QueueOptions, ScanPage, SettleAction, SettleItem } from '../../src
 import type { Delivery, DeliveryState } from '../../src/model/element.ts';
 import type { QueueKey } from '../../src/model/names.ts';
 import { commit, extend, purge, remove, rollback, transfer } from '../support/settle.ts';
-import type { ModelDelivery } from './model.ts';
+import type { Model, ModelDelivery } from './model.ts';
 import {
   type Command,
+  type Content,
   command,
   contents,
   elementFor,
@@ -23,22 +24,48 @@ import { STREAM_GROUPS, type World } from './model-world.ts';
 
 const LONG_DELAY = { firstMs: 500, factor: 2, maxMs: 60_000, jitter: 0 };
 
-const inserts = fc.tuple(queues, fc.array(contents, { minLength: 1, maxLength: 3 })).map(([queue, given]) =>
-  command(`insert(${queue.ns}/${queue.name}, ${fc.stringify(given)})`, async ({ current }, world) => {
-    const elements = given.map((content) => elementFor(queue, content, current));
-    const repeats = new Map<number, boolean>();
-    const { storage } = world.opened.engine;
-    const ids = await storage.insert(queue, elements, null, (index, isSame) => repeats.set(index, isSame));
-    for (const [index, element] of elements.entries()) {
-      assert.equal(repeats.get(index), current.repeatOf(queue, element)?.isSame, 'whether it is a repeat');
-      const stored = current.insert(queue, element);
-      const id = ids[index] ?? '';
-      if (stored.id !== null) assert.equal(id, stored.id, 'a repeat answers the first id');
-      stored.id = id;
-      for (const group of element.groups) world.refs.push({ queue, id, group, token: null });
-    }
-  }),
+const insertsOf = (given: fc.Arbitrary<Content[]>): fc.Arbitrary<Command> =>
+  fc.tuple(queues, given).map(([queue, contents]) =>
+    command(`insert(${queue.ns}/${queue.name}, ${fc.stringify(contents)})`, async ({ current }, world) => {
+      await insert(queue, contents, current, world);
+    }),
+  );
+
+const inserts = insertsOf(fc.array(contents, { minLength: 1, maxLength: 3 }));
+/** Keys in between, which come again: mostly with the same content, or nothing would ever be stored. */
+const largeInserts = insertsOf(
+  fc
+    .tuple(fc.array(contents, { minLength: 20, maxLength: 40, size: 'max' }), fc.nat({ max: 3 }))
+    .map(([given, kind]) =>
+      kind === 0 ? given : given.map((one) => ({ ...one, fingerprint: one.fingerprint && 'x'.repeat(22) })),
+    ),
 );
+
+async function insert(
+  queue: QueueKey,
+  given: readonly Content[],
+  current: Model,
+  world: World,
+): Promise<void> {
+  const elements = given.map((content) => elementFor(queue, content, current));
+  const repeats = new Map<number, boolean>();
+  const { storage } = world.opened.engine;
+  const ids = await storage.insert(queue, elements, null, (index, isSame) => repeats.set(index, isSame));
+  const mismatch = current.mismatchIn(queue, elements);
+  if (mismatch !== null) {
+    assert.deepEqual(ids, [], 'nothing is stored if one has the key of other content');
+    assert.equal(repeats.get(mismatch), false);
+    return;
+  }
+  for (const [index, element] of elements.entries()) {
+    assert.equal(repeats.get(index), current.repeatOf(queue, element)?.isSame, 'whether it is a repeat');
+    const stored = current.insert(queue, element);
+    const id = ids[index] ?? '';
+    if (stored.id !== null) assert.equal(id, stored.id, 'a repeat answers the first id');
+    stored.id = id;
+    for (const group of element.groups) world.refs.push({ queue, id, group, token: null });
+  }
+}
 
 /** Pops and reserves in equal parts: null comes once in two. */
 const leases = fc.option(lengths, { freq: 2 });
@@ -283,6 +310,39 @@ const settles = fc
     }),
   );
 
+const batchActions: fc.Arbitrary<SettleAction> = fc.oneof(
+  { weight: 3, arbitrary: fc.constant({ kind: 'finish' as const }) },
+  fc.record({
+    kind: fc.constant('release' as const),
+    delayMs: fc.constantFrom(0, 0, 1000),
+    countTry: fc.constant(true),
+    reason: reasons,
+  }),
+  fc.record({ kind: fc.constant('extend' as const), leaseMs: lengths }),
+  fc.record({ kind: fc.constant('dead-letter' as const), countTry: fc.constant(true), reason: reasons }),
+);
+
+/** What a settlement of many asks for: reserved elements, each settled in its own way. */
+const mixedSettles = fc
+  .array(fc.tuple(refSpecs, batchActions), { minLength: 4, maxLength: 12, size: 'max' })
+  .map((specs) =>
+    command(`settleMany(${fc.stringify(specs)})`, async ({ current }, world) => {
+      const items = specs.map(([spec, action]): SettleItem => {
+        const { queue, ref } = resolve(world, spec);
+        return { queue, ...ref, from: 'reserved', action };
+      });
+      const results = await world.opened.engine.storage.settle(items);
+      const expected = items.map(({ queue, id, group, token, owner = null, action }) => {
+        const ref = { id, group: group ?? '', token, owner };
+        const outcome =
+          action.kind === 'finish' ? current.commit(queue, ref) : current.settle(queue, ref, action);
+        const until = action.kind === 'extend' && outcome === 'done' ? current.now + action.leaseMs : null;
+        return { outcome, until };
+      });
+      assert.deepEqual(results, expected);
+    }),
+  );
+
 /** A command knows no clock: 0 is now, and 1 is a second later. */
 function atMoment(action: SettleAction, now: number): SettleAction {
   if (action.kind !== 'release' || action.dueAt === undefined || action.dueAt === null) return action;
@@ -349,6 +409,7 @@ export function commandArbitraries(durable: boolean): fc.Arbitrary<Command>[] {
     ],
     ...[extensions, removals, undoTakes, transfers, purges, browses, passings, passings],
     ...[takesByIds, settles, settles, reasonScans, holderScans, declarations],
+    ...[largeInserts, mixedSettles, mixedSettles],
   ];
   if (!durable) return common;
   // Opening the data again takes as long as dozens of other steps, so one history in two has a crash.

@@ -23,15 +23,13 @@ interface Call {
 
 type MakeCall = (model: Model, world: World) => Call;
 
-const inserting = fc.tuple(queues, fc.array(contents, { minLength: 1, maxLength: 3 })).map(
+const inserting = fc.tuple(queues, fc.array(contents, { minLength: 1, maxLength: 30 })).map(
   ([queue, given]): MakeCall =>
     (current) => {
       const elements = given.map((content) => elementFor(queue, content, current));
       return {
         real: (storage) => storage.insert(queue, elements),
-        model: (model) => {
-          for (const element of elements) model.insert(queue, element);
-        },
+        model: (model) => model.insertAll(queue, elements),
       };
     },
 );

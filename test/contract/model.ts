@@ -153,6 +153,26 @@ export class Model {
     return this.#state.dedup.find((one) => one.queue === text(queue) && one.key === key);
   }
 
+  /** The place of the first element of a call whose key was seen with other content, in the call or before; null: none. */
+  mismatchIn(queue: QueueKey, elements: readonly NewElement[]): number | null {
+    const own = new Map<string, string | null>();
+    for (const [index, { dedupKey: key, fingerprint = null }] of elements.entries()) {
+      if (key === null) continue;
+      const seen = this.#seen(queue, key);
+      const isKnown = seen !== undefined && seen.seenAt > this.now - this.#dedupWindowMs;
+      if (!own.has(key)) own.set(key, isKnown ? seen.fingerprint : fingerprint);
+      const first = own.get(key) ?? null;
+      if (first !== null && fingerprint !== null && first !== fingerprint) return index;
+    }
+    return null;
+  }
+
+  /** Stores the elements of a call, all or none; empty if there is a mismatch. */
+  insertAll(queue: QueueKey, elements: readonly NewElement[]): ModelElement[] {
+    if (this.mismatchIn(queue, elements) !== null) return [];
+    return elements.map((element) => this.insert(queue, element));
+  }
+
   /** Answers the element: the new one, or the one that its dedup key already made. */
   insert(queue: QueueKey, element: NewElement): ModelElement {
     const { dedupKey: key, fingerprint = null, matureAt, delayMs, tries, groups, expiresAt = null } = element;

@@ -85,6 +85,35 @@ export class QueueClient {
     return this.request('PUT', queuePath(ns, queue), { ...rest, headers, query, body });
   }
 
+  /** Inserts many, each a line: an object becomes JSON, a string is the line as it is. */
+  insertLines(
+    ns: string,
+    queue: string,
+    lines: readonly (object | string)[],
+    options: RequestOptions = {},
+  ): Promise<Answer> {
+    const body = lines.map((line) => `${typeof line === 'string' ? line : JSON.stringify(line)}\n`).join('');
+    return this.insertMany(ns, queue, body, 'application/x-ndjson', options);
+  }
+
+  /** Inserts many, in a body of any form. */
+  insertMany(
+    ns: string,
+    queue: string,
+    body: Uint8Array | string,
+    contentType: string,
+    options: RequestOptions = {},
+  ): Promise<Answer> {
+    const headers = { 'content-type': contentType, ...options.headers };
+    return this.request('POST', `${queuePath(ns, queue)}/elements`, { ...options, headers, body });
+  }
+
+  settleMany(ns: string, queue: string, body: object, options: RequestOptions = {}): Promise<Answer> {
+    const headers = { 'content-type': 'application/json', ...options.headers };
+    const path = `${queuePath(ns, queue)}/settle`;
+    return this.request('POST', path, { ...options, headers, body: JSON.stringify(body) });
+  }
+
   get(ns: string, queue: string, options: GetOptions = {}): Promise<Answer> {
     const { to, tid, group, lease, ...rest } = options;
     return this.request('GET', queuePath(ns, queue), {

@@ -43,6 +43,8 @@ export interface Operation<I, R> {
 export interface Prepared<R> {
   readonly query: Query;
   readonly read: (rows: readonly Row[]) => readonly (R | typeof RETRY)[];
+  /** Of a call with a batch to itself: whether it is committed, by its rows. Not given: it is. */
+  readonly mayCommit?: (rows: readonly Row[]) => boolean;
 }
 
 /** Erased, as the batcher holds them. */
@@ -65,6 +67,8 @@ export interface CallSize {
   readonly returned?: number;
   /** Groups for which it stores something. */
   readonly uses?: readonly GroupUse[];
+  /** It has a batch to itself. */
+  readonly isAlone?: boolean;
 }
 
 const ONE_ROW: CallSize = { bytes: 0, rows: 1 };
@@ -220,6 +224,14 @@ class Batch {
   get queries(): Query[] {
     const queries = this.#prepared.map(({ prepared }) => prepared.query);
     return this.#lock === null ? queries : [this.#lock, ...queries];
+  }
+
+  /** What decides whether it is committed, by the rows of its statements; null: nothing does. */
+  get mayCommit(): ((results: readonly (readonly Row[])[]) => boolean) | null {
+    const [first] = this.#prepared;
+    const mayCommit = first?.prepared.mayCommit;
+    if (mayCommit === undefined) return null;
+    return (results) => mayCommit(results[this.#lock === null ? 0 : 1] ?? []);
   }
 
   /** Gives each call its results. */
@@ -443,8 +455,13 @@ export class Batcher {
       rows += call.size.rows;
       returned += call.size.returned ?? 0;
       const isTooMuch = bytes > BATCH_BYTES || rows > BATCH_ROWS || returned > MAX_RETURNED_BYTES;
-      if (calls.length > 0 && (isTooMuch || call.attempts > 0 || calls[0]?.attempts !== 0)) break;
+      const isAlone = call.attempts > 0 || call.size.isAlone === true;
+      if (calls.length > 0 && (isTooMuch || isAlone || calls[0]?.attempts !== 0)) break;
       calls.push(call);
+      if (isAlone) {
+        next += 1;
+        break;
+      }
     }
     this.#pending = next === this.#pending.length ? [] : this.#pending.slice(next);
     return calls;
@@ -463,7 +480,7 @@ export class Batcher {
       const expired = expirer.isDue ? expirer.run(connection) : null;
       const batch = new Batch(inTime);
       this.#mayBeApplied = true;
-      const ended = await connection.transact(batch.queries);
+      const ended = await connection.transact(batch.queries, batch.mayCommit);
       await expired;
       if (ended.how === 'refused') {
         const slow = isTimeout(ended.error) ? batch.callOf(ended.query) : null;

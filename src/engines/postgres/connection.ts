@@ -92,7 +92,7 @@ function checkSession(row: Row): void {
 
 /** How a transaction ended, as far as this node can know. */
 export type Ended =
-  /** It is committed; the rows of each statement. */
+  /** It is committed, or was rolled back as its caller chose; the rows of each statement. */
   | { readonly how: 'committed'; readonly results: readonly (readonly Row[])[] }
   /** It was certainly rolled back, because of the query at that place. */
   | { readonly how: 'refused'; readonly error: Refused; readonly query: number }
@@ -199,10 +199,15 @@ export class Connection {
   /**
    * Executes statements as one transaction, all sent before the first reply: one system call, one round trip. One
    * statement is a transaction of its own.
+   * @param mayCommit asked with the rows of each statement, in a round trip of its own; false: the transaction is rolled back.
+   *   Not given: it is committed
    */
-  async transact(queries: readonly Query[]): Promise<Ended> {
+  async transact(
+    queries: readonly Query[],
+    mayCommit: ((results: readonly (readonly Row[])[]) => boolean) | null = null,
+  ): Promise<Ended> {
     const [only] = queries;
-    if (only !== undefined && queries.length === 1) {
+    if (only !== undefined && queries.length === 1 && mayCommit === null) {
       try {
         return { how: 'committed', results: [await this.query(only.statement, only.values)] };
       } catch (error) {
@@ -215,19 +220,24 @@ export class Connection {
       this.run('BEGIN').then(() => []),
       ...queries.map(({ statement, values }) => this.query(statement, values)),
     ];
-    const committed = this.run('COMMIT');
+    const committed = mayCommit === null ? this.run('COMMIT') : null;
+    // Looked at when the statements have their replies.
+    committed?.catch(() => {});
     stream.uncork();
-    const [[, ...results], [commit]] = await Promise.all([
-      Promise.allSettled(sent),
-      Promise.allSettled([committed]),
-    ]);
+    const [, ...results] = await Promise.allSettled(sent);
     const rows: (readonly Row[])[] = [];
     for (const [query, result] of results.entries()) {
+      if (result.status === 'fulfilled') {
+        rows.push(result.value);
+        continue;
+      }
+      await (committed ?? this.run('ROLLBACK')).catch(() => {});
       // After a rejected statement nothing can be committed any more, even if the connection ends.
-      if (result.status === 'rejected') return failed(result.reason, query);
-      rows.push(result.value);
+      return failed(result.reason, query);
     }
-    if (commit.status === 'rejected') return this.#confirmed(failed(commit.reason));
+    const ending = committed ?? this.run(mayCommit?.(rows) === true ? 'COMMIT' : 'ROLLBACK');
+    const [end] = await Promise.allSettled([ending]);
+    if (end.status === 'rejected') return this.#confirmed(failed(end.reason));
     return { how: 'committed', results: rows };
   }
 

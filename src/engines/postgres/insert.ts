@@ -215,6 +215,8 @@ export interface InsertItem {
   readonly queue: Queue;
   readonly elements: readonly NewElement[];
   readonly onRepeat: OnRepeat | null;
+  /** It has a batch to itself, which is rolled back if a key came before with other content. */
+  readonly isWhole: boolean;
 }
 
 export type InsertOperation = Operation<InsertItem, ElementId[]>;
@@ -244,26 +246,42 @@ function prepareInsert(
 ): Prepared<ElementId[]> {
   const stored = new NewElements(kinds, context);
   const places = items.map(({ queue, elements }) => elements.map((element) => stored.add(queue, element)));
+  /** Of each element of each item: its number, and whether it repeats an earlier one, with the same content or not. */
+  const outcomes = ([head = [], ...keyRows]: readonly Row[]): Outcome[][] => {
+    const seqs = (head[2] ?? '').slice(1, -1).split(',').map(Number);
+    const seen = new Map<number | undefined, Row>();
+    for (const row of keyRows) seen.set(stored.placeOfKey(text(row, 0), text(row, 1)), row);
+    return items.map(({ elements }, item) =>
+      (places[item] ?? []).map(({ at, isFirst }, index) => {
+        const row = seen.get(at);
+        const seq = row === undefined ? seqs[at] : number(row, 2);
+        if (seq === undefined) throw new Error('an insert returned too few numbers');
+        if (row === undefined || (isFirst && seq === seqs[at])) return { seq, repeats: null };
+        return { seq, repeats: isSameContent(elements[index]?.fingerprint, row[4]) ? 'same' : 'other' };
+      }),
+    );
+  };
+  const isWhole = (results: readonly Outcome[]): boolean =>
+    results.every(({ repeats }) => repeats !== 'other');
   return {
     query: { statement, values: stored.values() },
-    read: ([head = [], ...keyRows]) => {
-      const now = number(head, 3);
+    ...(items[0]?.isWhole === true && { mayCommit: (rows: readonly Row[]) => outcomes(rows).every(isWhole) }),
+    read: (rows) => {
+      const now = number(rows[0] ?? [], 3);
       stored.onStored(now);
       context.clock.see(now);
-      const seqs = (head[2] ?? '').slice(1, -1).split(',').map(Number);
-      const seen = new Map<number | undefined, Row>();
-      for (const row of keyRows) seen.set(stored.placeOfKey(text(row, 0), text(row, 1)), row);
-      return items.map(({ elements, onRepeat }, item) =>
-        (places[item] ?? []).map(({ at, isFirst }, index) => {
-          const row = seen.get(at);
-          const seq = row === undefined ? seqs[at] : number(row, 2);
-          if (seq === undefined) throw new Error('an insert returned too few numbers');
-          if (row !== undefined && !(isFirst && seq === seqs[at])) {
-            onRepeat?.(index, isSameContent(elements[index]?.fingerprint, row[4]));
-          }
-          return context.ids.text(seq);
-        }),
-      );
+      return outcomes(rows).map((results, item) => {
+        for (const [index, { repeats }] of results.entries()) {
+          if (repeats !== null) items[item]?.onRepeat?.(index, repeats === 'same');
+        }
+        return isWhole(results) ? results.map(({ seq }) => context.ids.text(seq)) : [];
+      });
     },
   };
+}
+
+/** What became of an element: its number, and whether an earlier one has its key, with the same content or other. */
+interface Outcome {
+  readonly seq: number;
+  readonly repeats: 'same' | 'other' | null;
 }

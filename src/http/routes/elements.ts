@@ -3,13 +3,13 @@ import { EXPIRY, needs, needsExpiry } from '../../broker/needs.ts';
 import type { Queue } from '../../broker/queue.ts';
 import { userKey } from '../../model/dedup-key.ts';
 import type { NewElement } from '../../model/element.ts';
-import { invalidParameter, QuaysideError } from '../../model/errors.ts';
+import { invalidParameter } from '../../model/errors.ts';
 import { contentFingerprint } from '../../model/fingerprint.ts';
 import { checkHeaders } from '../../model/headers.ts';
 import { LIMITS } from '../../model/limits.ts';
-import { quote } from '../../util/quote.ts';
 import { Type } from '../../util/schema.ts';
 import type { HttpCall } from '../call.ts';
+import { idempotencyKeyOf } from '../idempotency-key.ts';
 import {
   checkOpaque,
   duration,
@@ -193,17 +193,7 @@ function insert(call: HttpCall, queue: Queue, element: NewElement): void {
 
 const REPEATED = ['x-ks-repeated', 'true'] as const;
 
-const KEY_LENGTH = 255;
-
 function dedupKeyOf({ head, user }: HttpCall): string | null {
-  const key = head.idempotencyKey;
-  if (key === null) return null;
-  if (key !== '' && key.length <= KEY_LENGTH) return userKey(user.name, key);
-  throw new QuaysideError(
-    'invalid-header',
-    `Idempotency-Key ${quote(key)} has ${key.length} characters. Allowed: 1 to ${KEY_LENGTH}.`,
-    {
-      parameter: 'idempotency-key',
-    },
-  );
+  const key = idempotencyKeyOf(head);
+  return key === null ? null : userKey(user.name, key);
 }

@@ -1,5 +1,6 @@
 import type { HttpParts } from '../options.ts';
 import type { Route } from '../route.ts';
+import { batchRoutes } from './batches.ts';
 import { elementRoutes } from './elements.ts';
 import { eventRoutes } from './events.ts';
 import { exchangeRoutes } from './exchanges.ts';
@@ -20,6 +21,7 @@ export function routeTable({ options, version }: Pick<HttpParts, 'options' | 've
     ...elementRoutes,
     ...settlementRoutes,
     ...takeRoutes,
+    ...batchRoutes,
     ...consumerRoutes,
     ...exchangeRoutes,
     ...operationRoutes,

@@ -1,13 +1,14 @@
--- insert <count> <columns> <dedup window> [<limit> <sizes>], then per element: <content> [<timing>] [<groups>] [<dedup key>]
+-- insert <count> <columns> <dedup window> [<limit>] [<sizes>], then per element: <content> [<timing>] [<groups>] [<dedup key>]
 --
 -- columns: 't' if timings are given, 'g' if groups are, 'd' if dedup keys are. Groups are joined by commas.
--- limit, sizes: with groups only. See groups.lua; and how many elements each of the calls has that were joined.
+-- limit: with groups only, see groups.lua.
+-- sizes: with groups or dedup keys: how many elements each of the calls has that were joined.
 -- timing: '' for an element that is ready now, was never tried and does not expire, else maturity + 1 or 0(6) delay(6)
 -- tries(4) expires at(6).
 -- dedup key: the key, and behind a zero byte the fingerprint(22) of the content, if there is one.
 -- Returns the first number(6), then, if a dedup key may have met an earlier one, or there are groups, of each element
--- its number(6) and what became of it(1): STORED, REPEATED or MISMATCHED; the number 0 for those of a call whose groups
--- do not fit, of which nothing is stored.
+-- its number(6) and what became of it(1): STORED, REPEATED or MISMATCHED; the number 0 for those of a call of which nothing is
+-- stored: its groups do not fit, or it has one that is MISMATCHED.
 
 local function timingOf(text)
   if text == '' then return call.now, 0, NEVER end
@@ -119,6 +120,27 @@ local function resolveGroups(q, elements, from, upTo, limit)
   end
 end
 
+-- Looks for a key of one call that was seen with other content, in this call or before: then none of its elements is stored.
+local function findMismatch(q, elements, from, upTo, window)
+  local known = {}
+  for i = from, upTo do
+    if elements[i][4] ~= '' then
+      local key, fingerprint = splitKey(elements[i][4])
+      local first = known[key]
+      if not first then
+        local earlier, seen = findRepeat(q, key, window)
+        first = earlier and seen or fingerprint
+        known[key] = first
+      end
+      if first ~= '' and fingerprint ~= '' and first ~= fingerprint then
+        for each = from, upTo do elements[each].isRejected = true end
+        elements[i].isMismatched = true
+        return
+      end
+    end
+  end
+end
+
 -- The usual batch, without groups and keys, goes straight from the arguments to Redis; and an element that is
 -- ready now, by strings that are the same for all of them. With timings each element has two arguments, else one.
 local function insertPlain(q, args, at, count, width)
@@ -154,24 +176,31 @@ verbs.insert = function(q, args, at)
   local width = 1 + #columns
   createQueue(q)
   if columns == '' or columns == 't' then return insertPlain(q, args, at, count, width), at + width * count end
-  local limit, sizes
+  local limit
   if string.find(columns, 'g') then
-    limit, sizes = args[at], args[at + 1]
-    at = at + 2
+    limit = args[at]
+    at = at + 1
   end
-  local elements, behind = readElements(args, at, count, columns)
-  if sizes then
-    local from = 1
+  local sizes = args[at]
+  local elements, behind = readElements(args, at + 1, count, columns)
+  local numbers, from = {}, 1
+  if limit then
     for size in string.gmatch(sizes, '%d+') do
       resolveGroups(q, elements, from, from + size - 1, limit)
       from = from + size
     end
+    from = 1
   end
-  local numbers = {}
-  for i, element in ipairs(elements) do
-    local seq, what = six(0), STORED
-    if not element.isRejected then seq, what = putOnce(q, element, window) end
-    numbers[i] = seq .. what
+  for size in string.gmatch(sizes, '%d+') do
+    local upTo = from + size - 1
+    if string.find(columns, 'd') then findMismatch(q, elements, from, upTo, window) end
+    for i = from, upTo do
+      local element = elements[i]
+      local seq, what = six(0), element.isMismatched and MISMATCHED or STORED
+      if not element.isRejected then seq, what = putOnce(q, element, window) end
+      numbers[i] = seq .. what
+    end
+    from = upTo + 1
   end
   return sub(numbers[1], 1, 6) .. concat(numbers), behind
 end

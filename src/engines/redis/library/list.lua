@@ -2,8 +2,10 @@
 -- but no session: it is sent once. Its keys are the list, then those of dedup keys in the order of their elements. An item is
 -- maturity(6) tries(4) id(22), then the content.
 --
--- lpush <window> <count>, then per element: <1 if it has a dedup key, else ''> <id and fingerprint> <item>; returns, as
--- elements, what each key holds: id and fingerprint of the first element that had it; '' for those without a key
+-- lpush <window> <count> <sizes>, then per element: <1 if it has a dedup key, else ''> <id and fingerprint> <item>; sizes: how
+-- many elements each of the calls has that were joined; returns, as elements, what each key holds: id and fingerprint of the
+-- first element that had it; '' for those without a key, and if a key came with other content for all others of that call,
+-- of which nothing is stored
 -- rpop <count> <bytes that no item after the first may exceed, or ''>: the items, no more than fit in a reply; if there is a next
 -- one and `count` was not reached, its maturity(6) and 1 if the bytes ended it(1), else ''
 -- rpush <count> <items>: they return to the right end; returns nothing
@@ -12,6 +14,7 @@
 -- drop: deletes the list; the length that it had(6)
 
 local ITEMS_AT_ONCE = 16
+local ID_LENGTH = 22
 
 local function pushOnce(q, window, item, identity)
   local key = q.dedupKeys[q.nextKey]
@@ -21,11 +24,29 @@ local function pushOnce(q, window, item, identity)
   return earlier or identity
 end
 
-verbs.lpush = function(q, args, at)
-  local window, count = args[at], tonumber(args[at + 1])
-  local behind, items, kept = at + 2 + 3 * count, {}, {}
-  for i = at + 2, behind - 1, 3 do
-    if args[i] == '' then
+-- What the first key of one call holds that was seen with other content, in this call or before, and its place among the
+-- arguments; nil if there is none.
+local function findMismatch(q, args, from, upTo)
+  local known, nextKey = {}, q.nextKey
+  for i = from, upTo, 3 do
+    if args[i] ~= '' then
+      local key, identity = q.dedupKeys[nextKey], args[i + 1]
+      nextKey = nextKey + 1
+      known[key] = known[key] or db('GET', key) or identity
+      local first, fingerprint = sub(known[key], ID_LENGTH + 1), sub(identity, ID_LENGTH + 1)
+      if first ~= '' and fingerprint ~= '' and first ~= fingerprint then return known[key], i end
+    end
+  end
+end
+
+local function pushCall(q, window, args, from, upTo, kept)
+  local items = {}
+  local mismatch, place = findMismatch(q, args, from, upTo)
+  for i = from, upTo, 3 do
+    if mismatch then
+      if args[i] ~= '' then q.nextKey = q.nextKey + 1 end
+      kept[#kept + 1] = i == place and mismatch or ''
+    elseif args[i] == '' then
       items[#items + 1] = args[i + 2]
       kept[#kept + 1] = ''
     else
@@ -36,6 +57,15 @@ verbs.lpush = function(q, args, at)
     end
   end
   spreadCall('LPUSH', q.list, items)
+end
+
+verbs.lpush = function(q, args, at)
+  local window, count, sizes = args[at], tonumber(args[at + 1]), args[at + 2]
+  local from, behind, kept = at + 3, at + 3 + 3 * count, {}
+  for size in string.gmatch(sizes, '%d+') do
+    pushCall(q, window, args, from, from + 3 * size - 1, kept)
+    from = from + 3 * size
+  end
   return '', behind, kept
 end
 

@@ -102,6 +102,7 @@ function encodeTiming({ matureAt, delayMs, tries, expiresAt = null }: NewElement
 /** What `library/insert.lua` returns of an element; a third value is a key that came with other content. */
 const STORED = 0x30;
 const REPEATED = 0x31;
+const MISMATCHED = 0x32;
 
 export const INSERT: Verb<InsertCall, ElementId[]> = {
   name: 'insert',
@@ -110,8 +111,9 @@ export const INSERT: Verb<InsertCall, ElementId[]> = {
     // The columns that are sent in addition to the content: those that any element needs.
     const columns = COLUMNS.filter(({ of }) => elements.some((element) => element[of].length > 0));
     const args: Arg[] = [elements.length, columns.map(({ code }) => code).join(''), calls[0]?.windowMs ?? 0];
-    if (columns.some(({ of }) => of === 'groups')) {
-      args.push(calls[0]?.room.text ?? '', calls.map((call) => call.elements.length).join(','));
+    if (columns.some(({ of }) => of === 'groups')) args.push(calls[0]?.room.text ?? '');
+    if (columns.some(({ of }) => of !== 'timing')) {
+      args.push(calls.map((call) => call.elements.length).join(','));
     }
     for (const element of elements) {
       args.push(element.content);
@@ -123,14 +125,17 @@ export const INSERT: Verb<InsertCall, ElementId[]> = {
     const first = text.readUIntBE(0, 6);
     let index = 0;
     return calls.map(({ elements, room, onRepeat }) => {
+      let isMismatched = false;
       const ids = elements.map((_, place) => {
         const at = 6 + 7 * index;
         const number = text.length === 6 ? first + index : text.readUIntBE(at, 6);
         const what = text.length === 6 ? STORED : text.readUInt8(at + 6);
         if (what !== STORED) onRepeat?.(place, what === REPEATED);
+        isMismatched ||= what === MISMATCHED;
         index++;
         return number === 0 ? null : elementId(tag, number);
       });
+      if (isMismatched) return [];
       return ids.includes(null) ? groupsRejected(room) : (ids as ElementId[]);
     });
   },

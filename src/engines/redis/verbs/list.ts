@@ -26,22 +26,28 @@ export const LPUSH: Verb<PushCall, ElementId[]> = {
   keys: (calls) => calls.flatMap(({ items }) => items.flatMap(({ key }) => key ?? [])),
   encode(calls) {
     const items = calls.flatMap((call) => call.items);
-    const args: Arg[] = [calls[0]?.windowMs ?? 0, items.length];
+    const sizes = calls.map((call) => call.items.length).join(',');
+    const args: Arg[] = [calls[0]?.windowMs ?? 0, items.length, sizes];
     for (const { id, key, fingerprint, item } of items)
       args.push(key === null ? '' : 1, id + fingerprint, item);
     return args;
   },
   decode({ elements }, calls) {
     let next = 0;
-    return calls.map(({ items, onRepeat }) =>
-      items.map(({ id, fingerprint }, index) => {
+    return calls.map(({ items, onRepeat }) => {
+      let isMismatched = false;
+      const ids = items.map(({ id, fingerprint }, index) => {
         const kept = elements[next++]?.toString('latin1') ?? '';
         const first = kept.slice(0, ID_LENGTH);
-        if (kept === '' || first === id) return id;
-        onRepeat?.(index, isSameContent(kept.slice(ID_LENGTH), fingerprint));
+        if (kept === '') return id;
+        const isSame = isSameContent(kept.slice(ID_LENGTH), fingerprint);
+        if (isSame && first === id) return id;
+        isMismatched ||= !isSame;
+        onRepeat?.(index, isSame);
         return first;
-      }),
-    );
+      });
+      return isMismatched ? [] : ids;
+    });
   },
 };
 

@@ -33,6 +33,8 @@ export function insert(
     store.names.makeRoom(name, groups);
   }
   const queue = store.names.use(name, store.now);
+  const mismatched = mismatchedOf(store, queue, fields);
+  if (mismatched !== null) return [[mismatched, 0], []];
   let repeats: number[] | null = null;
   const ids: string[] = [];
   const onRepeat = ({ extra }: Incoming, { fingerprint }: Seen): void => {
@@ -43,6 +45,26 @@ export function insert(
     ids.push(store.ids.text(insertOne(store, queue, elementAt(fields, at, received), onRepeat)));
   }
   return [repeats, ids];
+}
+
+/** The first element whose key was seen with other content, in this call or before; null: none. */
+function mismatchedOf({ records, now }: Store, queue: Queue, fields: Fields): number | null {
+  /** By key, the fingerprint with which it came first. */
+  let known: Map<string, string | null> | null = null;
+  for (let at = 0; at < fields.length; at += ELEMENT_FIELDS) {
+    const extra = fields[at + 7] as string | null;
+    const { key, fingerprint = null } = extra === null ? {} : (JSON.parse(extra) as Extra);
+    if (key === undefined) continue;
+    known ??= new Map();
+    let first = known.get(key);
+    if (first === undefined) {
+      const seen = records.seen(queue, key, now);
+      first = seen === null ? fingerprint : seen.fingerprint;
+      known.set(key, first);
+    }
+    if (!isSameContent(fingerprint, first)) return at / ELEMENT_FIELDS;
+  }
+  return null;
 }
 
 export function elementAt(fields: Fields, at: number, bodies: PackedBodies): Incoming {

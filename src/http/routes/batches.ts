@@ -1,0 +1,305 @@
+import { setImmediate as turn } from 'node:timers/promises';
+import { momentIn } from '../../broker/engine-time.ts';
+import { EXPIRY, needs, needsExpiry } from '../../broker/needs.ts';
+import type { Queue, SettleItem, SettleOutcome, SettleResult } from '../../broker/queue.ts';
+import { userKey } from '../../model/dedup-key.ts';
+import type { GroupName, NewElement } from '../../model/element.ts';
+import { QuaysideError } from '../../model/errors.ts';
+import { contentFingerprint } from '../../model/fingerprint.ts';
+import { LIMITS } from '../../model/limits.ts';
+import { type Properties, type Schema, Type } from '../../util/schema.ts';
+import { tooMany } from '../batch.ts';
+import type { HttpCall } from '../call.ts';
+import { MAX_KEY_LENGTH } from '../idempotency-key.ts';
+import { readJson } from '../json-body.ts';
+import { MULTIPART } from '../multipart.ts';
+import { NDJSON } from '../ndjson.ts';
+import { duration, groups, seconds, unixTime, whole } from '../parameters.ts';
+import { readBody, rejectIfLonger } from '../request.ts';
+import { type Route, route } from '../route.ts';
+import { Moment, named } from '../schemas.ts';
+import type { SentElement } from '../sent-element.ts';
+import { elementsReader, errorIn, type SentElements } from '../sent-elements.ts';
+import { BATCH_ACTIONS, type BatchItem, readSettleItems } from '../settle-items.ts';
+
+/** Between two slices of so many elements, or so many bytes of them, other requests are served. */
+const SLICE_ELEMENTS = 500;
+const SLICE_BYTES = 262_144;
+
+/**
+ * The largest body of a settlement of many: enough for 10,000 items with a token, a group and a short reason each. JSON is parsed in one go,
+ * and 4 MiB of it take up to 60 ms.
+ */
+const MAX_SETTLE_BYTES = 4_194_304;
+
+const optional = (schema: Schema) => Type.Optional(Type.Union([schema, Type.Null()]));
+
+const ElementLine = named(
+  'ElementLine',
+  Type.Object(
+    {
+      json: Type.Optional(
+        Type.Unknown({ description: 'The body: this JSON text, as it stands in the line.' }),
+      ),
+      text: optional(Type.String({ description: 'The body: this text in UTF-8.' })),
+      base64: optional(Type.String({ description: 'The body: any bytes.' })),
+      contentType: optional(Type.String({ description: 'With `json`, `application/json` if not given.' })),
+      contentEncoding: optional(Type.String()),
+      headers: optional(Type.Record(Type.String(), { description: 'Element headers, without a prefix.' })),
+      mature: optional(Type.Number({ minimum: 0, description: 'Unix time in seconds.' })),
+      delay: optional(Type.Number({ minimum: 0, description: 'Seconds.' })),
+      tries: optional(Type.Integer({ minimum: 0, maximum: LIMITS.tries })),
+      groups: optional(Type.Array(Type.String(), { minItems: 1, maxItems: LIMITS.groups })),
+      ttl: optional(Type.Number({ minimum: 0.001, description: 'Seconds.' })),
+      key: optional(
+        Type.String({ minLength: 1, maxLength: MAX_KEY_LENGTH, description: 'The idempotency key.' }),
+      ),
+    },
+    { description: 'One line. The body is one of `json`, `text` and `base64`.' },
+  ),
+);
+
+const InsertedMany = named(
+  'InsertedMany',
+  Type.Object({
+    ids: Type.Array(Type.String(), { description: 'In the order of the elements.' }),
+    repeated: Type.Optional(
+      Type.Array(Type.Integer({ minimum: 0 }), {
+        description: 'Places in `ids`, from 0, of elements whose key was seen before: they were not stored.',
+      }),
+    ),
+  }),
+);
+
+const OUTCOMES = [
+  'done',
+  'dead-lettered',
+  'not-found',
+  'not-reserved',
+  'lease-lost',
+  'token-required',
+] as const satisfies readonly SettleOutcome[];
+
+const receiptMembers = {
+  id: Type.String(),
+  token: optional(Type.String()),
+  group: optional(Type.String()),
+};
+const items = (members: Properties): Schema =>
+  Type.Optional(Type.Array(Type.Union([Type.String(), Type.Object({ ...receiptMembers, ...members })])));
+const reasonMember = { reason: optional(Type.String()) };
+const milliseconds = (minimum: number) => optional(Type.Integer({ minimum, maximum: LIMITS.delayMs }));
+
+const SettleManyRequest = named(
+  'SettleManyRequest',
+  Type.Object({
+    commit: items({}),
+    rollback: items({ delay: milliseconds(0), ...reasonMember }),
+    extend: items({ lease: milliseconds(1) }),
+    bury: items(reasonMember),
+  }),
+);
+
+const SettledMany = named(
+  'SettledMany',
+  Type.Object({
+    results: Type.Array(
+      Type.Object({
+        id: Type.String(),
+        action: Type.Enum([...BATCH_ACTIONS]),
+        outcome: Type.Enum([...OUTCOMES]),
+        until: Type.Optional(Moment),
+      }),
+    ),
+  }),
+);
+
+export const batchRoutes: readonly Route[] = [
+  route({
+    id: 'insertMany',
+    methods: ['POST'],
+    path: '/q/:namespace/:queue/elements',
+    summary: 'Insert many elements, all or none: lines of NDJSON, or parts of multipart/mixed',
+    access: 'write',
+    body: 'elements',
+    request: ElementLine,
+    query: {
+      mature: unixTime('As on a single insert, for elements that give neither `mature` nor `delay`.'),
+      delay: seconds('As on a single insert, for elements that give neither.', LIMITS.delayMs, null),
+      ttl: duration('As on a single insert, for elements that give none.', LIMITS.delayMs),
+      tries: whole(
+        'As on a single insert, for elements that give none.',
+        { from: 0, to: LIMITS.tries, unit: 'a count' },
+        null,
+      ),
+      groups: groups('As on a single insert, for elements that give none.'),
+    },
+    headers: [
+      {
+        name: 'content-type',
+        description: `\`${NDJSON}\`, or \`${MULTIPART}\` with its boundary.`,
+      },
+    ],
+    responses: [
+      { status: 200, description: 'All are stored.', contentType: 'application/json', schema: InsertedMany },
+    ],
+    problems: [
+      'invalid-body',
+      'body-too-large',
+      'idempotency-mismatch',
+      'too-many-groups',
+      'namespace-full',
+      'storage-full',
+      'not-supported',
+    ],
+    handle(call, defaults) {
+      const { bodyLimit, batchBytes } = call.front.parts.options;
+      const read = elementsReader(call.head, bodyLimit);
+      call.queue.groups(defaults.groups);
+      rejectIfLonger(call, batchBytes);
+      return call.front.readLargeInTurn(call, async () => {
+        const { promise, resolve } = Promise.withResolvers<Buffer>();
+        readBody(call, batchBytes, resolve);
+        await insertMany(call, read(await promise), defaults);
+      });
+    },
+  }),
+  route({
+    id: 'settleMany',
+    methods: ['POST'],
+    path: '/q/:namespace/:queue/settle',
+    summary: 'Commit, roll back, extend and bury many reserved elements in one call',
+    access: 'read',
+    makesQueue: false,
+    body: 'json',
+    request: SettleManyRequest,
+    responses: [
+      {
+        status: 200,
+        description: 'What became of each, in the order of the request.',
+        contentType: 'application/json',
+        schema: SettledMany,
+      },
+    ],
+    problems: ['invalid-body', 'invalid-parameter', 'body-too-large', 'not-supported'],
+    handle(call) {
+      needs(call.namespace, 'reserve');
+      const { batchBytes } = call.front.parts.options;
+      const maxBytes = Math.min(batchBytes, MAX_SETTLE_BYTES);
+      rejectIfLonger(call, maxBytes);
+      return call.front.readLargeInTurn(call, () =>
+        readJson(call, maxBytes, (payload) => settleMany(call, payload)),
+      );
+    },
+  }),
+];
+
+/** What the query says for elements that do not say it themselves. */
+interface Defaults {
+  readonly mature: number | null;
+  readonly delay: number | null;
+  readonly ttl: number | null;
+  readonly tries: number | null;
+  readonly groups: readonly GroupName[] | null;
+}
+
+async function insertMany(
+  call: HttpCall,
+  { place, elements }: SentElements,
+  defaults: Defaults,
+): Promise<void> {
+  const { queue, user } = call;
+  const { batchCount } = call.front.parts.options;
+  const make = elementMaker(queue, user.name, defaults);
+  const batch: NewElement[] = [];
+  /** Where each of them stood. */
+  const numbers: number[] = [];
+  let bytes = 0;
+  for (const { number, element } of elements) {
+    if (batch.length === batchCount) throw errorIn(place, number, tooMany('elements', batchCount));
+    try {
+      batch.push(make(element));
+    } catch (error) {
+      throw errorIn(place, number, error);
+    }
+    numbers.push(number);
+    bytes += element.body.byteLength;
+    if (batch.length % SLICE_ELEMENTS !== 0 && bytes < SLICE_BYTES) continue;
+    bytes = 0;
+    await turn();
+  }
+  if (call.isGone) return;
+  const repeated: number[] = [];
+  let ids: readonly string[] = [];
+  try {
+    if (batch.length > 0) ids = await queue.insert(batch, (index) => repeated.push(index));
+  } catch (error) {
+    throw namedByPlace(error, place, numbers);
+  }
+  // The port promises ids that need no escape.
+  const list = ids.length === 0 ? '' : `"${ids.join('","')}"`;
+  const more = repeated.length === 0 ? '' : `,"repeated":[${repeated.sort((a, b) => a - b).join(',')}]`;
+  call.json(200, `{"ids":[${list}]${more}}`);
+}
+
+/** What is wrong with one of the elements, by the number of its line or part. */
+function namedByPlace(error: unknown, place: SentElements['place'], numbers: readonly number[]): unknown {
+  if (!(error instanceof QuaysideError)) return error;
+  const { index, ...extra } = error.details.extra ?? {};
+  const number =
+    numbers.length === 1 && error.code === 'idempotency-mismatch' ? numbers[0] : numbers[index as number];
+  if (number === undefined) return error;
+  return errorIn(place, number, new QuaysideError(error.code, error.message, { ...error.details, extra }));
+}
+
+/** Makes elements of what was sent. What it returns throws `not-supported` and `invalid-parameter`. */
+function elementMaker(queue: Queue, user: string, defaults: Defaults): (sent: SentElement) => NewElement {
+  const { namespace, key } = queue;
+  // One array for all that name none.
+  const usual = queue.groups(defaults.groups);
+  return (sent) => {
+    const { body, contentType, contentEncoding, headers } = sent;
+    const isTimed = sent.matureAt !== null || sent.delayMs !== null;
+    const matureAt = isTimed ? sent.matureAt : defaults.mature;
+    const delayMs = (isTimed ? sent.delayMs : defaults.delay) ?? 0;
+    const ttlMs = sent.ttlMs ?? defaults.ttl;
+    if (matureAt !== null || delayMs > 0) needs(namespace, 'sched');
+    if (ttlMs !== null) needsExpiry(namespace, EXPIRY);
+    const content = {
+      body,
+      contentType,
+      contentEncoding,
+      headers,
+      matureAt,
+      delayMs,
+      tries: sent.tries ?? defaults.tries ?? 0,
+      groups: sent.groups === null ? usual : queue.groups(sent.groups),
+    };
+    return {
+      ...content,
+      dedupKey: sent.key === null ? null : userKey(user, sent.key),
+      fingerprint: sent.key === null ? null : contentFingerprint(content, ttlMs),
+      expiresAt: ttlMs === null ? null : momentIn(ttlMs, namespace, key),
+    };
+  };
+}
+
+async function settleMany(call: HttpCall, payload: unknown): Promise<void> {
+  const { queue, user } = call;
+  const batch = readSettleItems(payload, queue, user.name, call.front.parts.options.batchCount);
+  const sent: SettleItem[] = [];
+  for (const { settle } of batch) if (typeof settle !== 'string') sent.push(settle);
+  const results = sent.length === 0 ? [] : await queue.settleAll(sent);
+  call.json(200, `{"results":[${resultsOf(batch, results).join(',')}]}`);
+}
+
+/** @param settled of the items that were sent, in their order */
+function resultsOf(batch: readonly BatchItem[], settled: readonly SettleResult[]): string[] {
+  let at = 0;
+  return batch.map(({ id, action, settle }) => {
+    const result = typeof settle === 'string' ? null : settled[at++];
+    const outcome: SettleOutcome = typeof settle === 'string' ? settle : (result?.outcome ?? 'not-found');
+    const until = result?.until == null ? '' : `,"until":"${new Date(result.until).toISOString()}"`;
+    return `{"id":${JSON.stringify(id)},"action":"${action}","outcome":"${outcome}"${until}}`;
+  });
+}

@@ -1,0 +1,166 @@
+import { isAscii, isUtf8 } from 'node:buffer';
+import { QuaysideError } from '../model/errors.ts';
+import { checkHeaders } from '../model/headers.ts';
+import { quote } from '../util/quote.ts';
+import { type RequestHead, readHead } from './head.ts';
+import { idempotencyKeyOf } from './idempotency-key.ts';
+import { readLineElement } from './line-element.ts';
+import { boundaryOf, MULTIPART, type Part, readParts } from './multipart.ts';
+import { NDJSON } from './ndjson.ts';
+import type { SentElement } from './sent-element.ts';
+
+/** How the elements of a body stand in it. */
+type Place = 'line' | 'part';
+
+/** An element, and where it stood: the number of its line or part, from 1. */
+interface Sent {
+  readonly number: number;
+  readonly element: SentElement;
+}
+
+/** The elements of a body. */
+export interface SentElements {
+  readonly place: Place;
+  /** Reads one after the other. Throws what is wrong with the next one, which it names. */
+  readonly elements: Iterable<Sent>;
+}
+
+/** What a line may have in addition to twice the largest body: base64 takes four characters for three bytes. */
+const LINE_BYTES = 65_536;
+
+/**
+ * What reads the body of a request as elements, by its content type. What is of one element only must not stand in the
+ * head of the request: it would be lost.
+ * @param bodyLimit of one element
+ * @throws QuaysideError `invalid-header`
+ */
+export function elementsReader(head: RequestHead, bodyLimit: number): (body: Buffer) => SentElements {
+  const { contentType, contentEncoding, elementHeaders, idempotencyKey } = head;
+  const type = contentType?.split(';', 1)[0]?.trim().toLowerCase() ?? null;
+  if (contentType === null || (type !== NDJSON && type !== MULTIPART)) {
+    const given = contentType === null ? 'is missing' : `cannot be ${quote(contentType)}`;
+    throw invalidHeader('content-type', `Content-Type ${given}; give ${NDJSON} or ${MULTIPART}.`);
+  }
+  if (contentEncoding !== null && contentEncoding.toLowerCase() !== 'identity') {
+    const what = `Content-Encoding ${quote(contentEncoding)} is not supported here`;
+    throw invalidHeader('content-encoding', `${what}; each element names its own.`);
+  }
+  if (idempotencyKey !== null) {
+    const where = 'Give each its own: key in a line, Idempotency-Key in a part.';
+    throw invalidHeader('idempotency-key', `Idempotency-Key is for one element. ${where}`);
+  }
+  if (elementHeaders.length > 0) {
+    const where = 'Give each its own: headers in a line, x-ks-hdr-* in a part.';
+    throw invalidHeader('x-ks-hdr-*', `Element headers of the request belong to no element. ${where}`);
+  }
+  if (type === NDJSON) return (body) => ({ place: 'line', elements: readLines(body, bodyLimit) });
+  const boundary = boundaryOf(contentType);
+  return (body) => ({ place: 'part', elements: readSentParts(body, boundary, bodyLimit) });
+}
+
+/** The same error, which says where it was. */
+export function errorIn(place: Place, number: number, thrown: unknown): unknown {
+  if (!(thrown instanceof QuaysideError)) return thrown;
+  const { code, message, details, cause } = thrown;
+  const where = place === 'line' ? 'Line' : 'Part';
+  const extra = { ...details.extra, [place]: number };
+  return new QuaysideError(code, `${where} ${number}: ${message}`, { ...details, extra, cause });
+}
+
+/** Lines of white space alone are left out, and counted. */
+function* readLines(body: Buffer, bodyLimit: number): Generator<Sent, void, undefined> {
+  const maxBytes = 2 * bodyLimit + LINE_BYTES;
+  const encoding = isAscii(body) ? 'latin1' : 'utf8';
+  const isText = isUtf8(body);
+  let number = 0;
+  for (let at = 0; at < body.length; ) {
+    number += 1;
+    const lineFeed = body.indexOf(LINE_FEED, at);
+    const end = lineFeed === -1 ? body.length : lineFeed;
+    let element: SentElement | null = null;
+    try {
+      if (end - at > maxBytes) throw tooLarge(`The line has ${end - at} bytes`, maxBytes);
+      if (!isText && !isUtf8(body.subarray(at, end))) throw invalidBody('It is not UTF-8.');
+      const line = body.toString(encoding, at, end);
+      if (!BLANK.test(line)) element = limited(readLineElement(line), bodyLimit);
+    } catch (error) {
+      throw errorIn('line', number, error);
+    }
+    if (element !== null) yield { number, element };
+    at = end + 1;
+  }
+}
+
+const LINE_FEED = 0x0a;
+const BLANK = /^[\t\r ]*$/;
+
+function* readSentParts(body: Buffer, boundary: string, bodyLimit: number): Generator<Sent, void, undefined> {
+  const parts = readParts(body, boundary);
+  for (let number = 1; ; number += 1) {
+    let element: SentElement;
+    try {
+      const next = parts.next();
+      if (next.done === true) return;
+      element = limited(elementOfPart(next.value), bodyLimit);
+    } catch (error) {
+      throw errorIn('part', number, error);
+    }
+    yield { number, element };
+  }
+}
+
+/** Codings that leave the bytes as they are (RFC 2045). */
+const NO_CODING: ReadonlySet<string> = new Set(['7bit', '8bit', 'binary']);
+
+/** A part as the request of a single insert: its headers are those of an element. */
+function elementOfPart({ headers, content }: Part): SentElement {
+  for (let at = 0; at + 1 < headers.length; at += 2) {
+    const value = headers[at + 1] as string;
+    switch (headers[at]?.toLowerCase()) {
+      case 'content-transfer-encoding':
+        if (NO_CODING.has(value.toLowerCase())) continue;
+        throw invalidHeader(
+          'content-transfer-encoding',
+          `Content-Transfer-Encoding ${quote(value)} is not supported: a part is the body byte for byte. Give binary, or leave it out.`,
+        );
+      case 'content-length':
+        if (value === String(content.length)) continue;
+        throw invalidHeader(
+          'content-length',
+          `Content-Length is ${quote(value)}, and the part has ${content.length} bytes.`,
+        );
+    }
+  }
+  const head = readHead(headers, true);
+  return {
+    body: content,
+    contentType: head.contentType,
+    contentEncoding: head.contentEncoding,
+    headers: checkHeaders(head.elementHeaders),
+    matureAt: null,
+    delayMs: null,
+    ttlMs: null,
+    tries: null,
+    groups: null,
+    key: idempotencyKeyOf(head),
+  };
+}
+
+/** @throws QuaysideError `body-too-large` */
+function limited(element: SentElement, bodyLimit: number): SentElement {
+  const { byteLength } = element.body;
+  if (byteLength > bodyLimit) throw tooLarge(`The body has ${byteLength} bytes`, bodyLimit);
+  return element;
+}
+
+function tooLarge(what: string, limit: number): QuaysideError {
+  return new QuaysideError('body-too-large', `${what}. At most ${limit} are allowed.`, { extra: { limit } });
+}
+
+function invalidBody(message: string): QuaysideError {
+  return new QuaysideError('invalid-body', message);
+}
+
+function invalidHeader(parameter: string, message: string): QuaysideError {
+  return new QuaysideError('invalid-header', message, { parameter });
+}
