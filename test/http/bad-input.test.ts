@@ -87,6 +87,11 @@ function parameterRows(): Refused[] {
   refuse('POST', '/q/N/bad', 'tries', [...WHOLE, '1000001']);
   refuse('PUT', '/q/events/bad', 'groups', ['', ',', 'a,,b', ' ', 'a\u0000', 'x'.repeat(65)]);
   refuse('PUT', '/q/N/bad', 'groups', ['G1']);
+  refuse('POST', '/q/N/bad/elements', 'delay', [...SECONDS, '315360001']);
+  refuse('POST', '/q/N/bad/elements', 'mature', [...SECONDS, '1800000000000', '95617584000']);
+  refuse('POST', '/q/N/bad/elements', 'ttl', [...SECONDS, '0', '315360001']);
+  refuse('POST', '/q/N/bad/elements', 'tries', [...WHOLE, '1000001']);
+  refuse('POST', '/q/events/bad/elements', 'groups', ['', ',', 'a,,b', ' ', 'a\u0000', 'x'.repeat(65)]);
   refuse('GET', '/q/N/bad', 'to', [...WHOLE, '315360000001']);
   refuse('GET', '/q/N/bad', 'reserve', FLAGS);
   refuse('GET', '/q/N/bad?reserve=1&to=0', 'lease', []);

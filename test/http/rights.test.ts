@@ -23,6 +23,8 @@ const ROUTES: readonly (readonly [string, string, string, Right | null])[] = [
   ['extend', 'PATCH', '/q/extend/x', 'read'],
   ['insert', 'PUT', '/q', 'write'],
   ['insert', 'POST', '/q', 'write'],
+  ['insertMany', 'POST', '/q/elements', 'write'],
+  ['settleMany', 'POST', '/q/settle', 'read'],
   ['remove', 'DELETE', '/q/x', 'manage'],
   ['purge', 'DELETE', '/q/elements', 'manage'],
   ['pause', 'PATCH', '/q/pause', 'manage'],
