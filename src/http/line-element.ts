@@ -7,8 +7,8 @@ import { type Members, memberPath, membersOf, wrongMember } from '../model/membe
 import { checkGroup } from '../model/names.ts';
 import { bytesOfText } from '../util/byte-text.ts';
 import { quote } from '../util/quote.ts';
+import type { GivenElement } from './given-element.ts';
 import { MAX_KEY_LENGTH } from './idempotency-key.ts';
-import type { SentElement } from './sent-element.ts';
 
 const BODIES = ['json', 'text', 'base64'] as const;
 const MEMBERS = [
@@ -33,7 +33,7 @@ const MAX_SECONDS = LIMITS.delayMs / 1000;
  * "delay", "tries", "groups", "ttl", "key"}`. But for `json`, null is as good as not given.
  * @throws QuaysideError `invalid-body`, `invalid-parameter`, `invalid-header`; members are named within the line
  */
-export function readLineElement(line: string): SentElement {
+export function readLineElement(line: string): GivenElement {
   const value = parse(line);
   if (typeof value !== 'object' || value === null || Array.isArray(value)) {
     throw new QuaysideError('invalid-body', `It is ${quote(value)}, not a JSON object.`);

@@ -54,7 +54,7 @@ const HEADER_LINE =
   /^([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[\t ]*((?:[\x21-\x7e\x80-\xff](?:[\t\x20-\x7e\x80-\xff]*[\x21-\x7e\x80-\xff])?)?)[\t ]*$/;
 
 /** One part of a body: its headers, flat, each character of a value a byte, and its content. */
-export interface Part {
+export interface BodyPart {
   readonly headers: readonly string[];
   readonly content: Buffer;
 }
@@ -74,7 +74,7 @@ export function boundaryOf(contentType: string): string {
  * readers differ about it.
  * @throws QuaysideError `invalid-body` when the iteration comes to it; the part that it is in is the next one
  */
-export function* readParts(body: Buffer, boundary: string): Generator<Part, void, undefined> {
+export function* readParts(body: Buffer, boundary: string): Generator<BodyPart, void, undefined> {
   const delimiter = Buffer.from(`${CRLF}--${boundary}`, 'latin1');
   const opening = delimiter.subarray(2);
   const isFirst = body.subarray(0, opening.length).equals(opening);

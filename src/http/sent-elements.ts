@@ -2,12 +2,12 @@ import { isAscii, isUtf8 } from 'node:buffer';
 import { QuaysideError } from '../model/errors.ts';
 import { checkHeaders } from '../model/headers.ts';
 import { quote } from '../util/quote.ts';
+import type { GivenElement } from './given-element.ts';
 import { type RequestHead, readHead } from './head.ts';
 import { idempotencyKeyOf } from './idempotency-key.ts';
 import { readLineElement } from './line-element.ts';
-import { boundaryOf, MULTIPART, type Part, readParts } from './multipart.ts';
+import { type BodyPart, boundaryOf, MULTIPART, readParts } from './multipart.ts';
 import { NDJSON } from './ndjson.ts';
-import type { SentElement } from './sent-element.ts';
 
 /** How the elements of a body stand in it. */
 type Place = 'line' | 'part';
@@ -15,7 +15,7 @@ type Place = 'line' | 'part';
 /** An element, and where it stood: the number of its line or part, from 1. */
 interface Sent {
   readonly number: number;
-  readonly element: SentElement;
+  readonly element: GivenElement;
 }
 
 /** The elements of a body. */
@@ -77,7 +77,7 @@ function* readLines(body: Buffer, bodyLimit: number): Generator<Sent, void, unde
     number += 1;
     const lineFeed = body.indexOf(LINE_FEED, at);
     const end = lineFeed === -1 ? body.length : lineFeed;
-    let element: SentElement | null = null;
+    let element: GivenElement | null = null;
     try {
       if (end - at > maxBytes) throw tooLarge(`The line has ${end - at} bytes`, maxBytes);
       if (!isText && !isUtf8(body.subarray(at, end))) throw invalidBody('It is not UTF-8.');
@@ -97,7 +97,7 @@ const BLANK = /^[\t\r ]*$/;
 function* readSentParts(body: Buffer, boundary: string, bodyLimit: number): Generator<Sent, void, undefined> {
   const parts = readParts(body, boundary);
   for (let number = 1; ; number += 1) {
-    let element: SentElement;
+    let element: GivenElement;
     try {
       const next = parts.next();
       if (next.done === true) return;
@@ -113,7 +113,7 @@ function* readSentParts(body: Buffer, boundary: string, bodyLimit: number): Gene
 const NO_CODING: ReadonlySet<string> = new Set(['7bit', '8bit', 'binary']);
 
 /** A part as the request of a single insert: its headers are those of an element. */
-function elementOfPart({ headers, content }: Part): SentElement {
+function elementOfPart({ headers, content }: BodyPart): GivenElement {
   for (let at = 0; at + 1 < headers.length; at += 2) {
     const value = headers[at + 1] as string;
     switch (headers[at]?.toLowerCase()) {
@@ -147,7 +147,7 @@ function elementOfPart({ headers, content }: Part): SentElement {
 }
 
 /** @throws QuaysideError `body-too-large` */
-function limited(element: SentElement, bodyLimit: number): SentElement {
+function limited(element: GivenElement, bodyLimit: number): GivenElement {
   const { byteLength } = element.body;
   if (byteLength > bodyLimit) throw tooLarge(`The body has ${byteLength} bytes`, bodyLimit);
   return element;

@@ -247,7 +247,7 @@ function prepareInsert(
   const stored = new NewElements(kinds, context);
   const places = items.map(({ queue, elements }) => elements.map((element) => stored.add(queue, element)));
   /** Of each element of each item: its number, and whether it repeats an earlier one, with the same content or not. */
-  const outcomes = ([head = [], ...keyRows]: readonly Row[]): Outcome[][] => {
+  const outcomes = ([head = [], ...keyRows]: readonly Row[]): InsertOutcome[][] => {
     const seqs = (head[2] ?? '').slice(1, -1).split(',').map(Number);
     const seen = new Map<number | undefined, Row>();
     for (const row of keyRows) seen.set(stored.placeOfKey(text(row, 0), text(row, 1)), row);
@@ -261,7 +261,7 @@ function prepareInsert(
       }),
     );
   };
-  const isWhole = (results: readonly Outcome[]): boolean =>
+  const isWhole = (results: readonly InsertOutcome[]): boolean =>
     results.every(({ repeats }) => repeats !== 'other');
   return {
     query: { statement, values: stored.values() },
@@ -281,7 +281,7 @@ function prepareInsert(
 }
 
 /** What became of an element: its number, and whether an earlier one has its key, with the same content or other. */
-interface Outcome {
+interface InsertOutcome {
   readonly seq: number;
   readonly repeats: 'same' | 'other' | null;
 }

@@ -10,6 +10,7 @@ import { LIMITS } from '../../model/limits.ts';
 import { type Properties, type Schema, Type } from '../../util/schema.ts';
 import { tooMany } from '../batch.ts';
 import type { HttpCall } from '../call.ts';
+import type { GivenElement } from '../given-element.ts';
 import { MAX_KEY_LENGTH } from '../idempotency-key.ts';
 import { readJson } from '../json-body.ts';
 import { MULTIPART } from '../multipart.ts';
@@ -18,7 +19,6 @@ import { duration, groups, seconds, unixTime, whole } from '../parameters.ts';
 import { readBody, rejectIfLonger } from '../request.ts';
 import { type Route, route } from '../route.ts';
 import { Moment, named } from '../schemas.ts';
-import type { SentElement } from '../sent-element.ts';
 import { elementsReader, errorIn, type SentElements } from '../sent-elements.ts';
 import { BATCH_ACTIONS, type BatchItem, readSettleItems } from '../settle-items.ts';
 
@@ -253,7 +253,7 @@ function namedByPlace(error: unknown, place: SentElements['place'], numbers: rea
 }
 
 /** Makes elements of what was sent. What it returns throws `not-supported` and `invalid-parameter`. */
-function elementMaker(queue: Queue, user: string, defaults: Defaults): (sent: SentElement) => NewElement {
+function elementMaker(queue: Queue, user: string, defaults: Defaults): (sent: GivenElement) => NewElement {
   const { namespace, key } = queue;
   // One array for all that name none.
   const usual = queue.groups(defaults.groups);

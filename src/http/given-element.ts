@@ -1,7 +1,7 @@
 import type { ElementContent, GroupName } from '../model/element.ts';
 
 /** What one line or one part of an insert of many says of its element. Null: it does not say. */
-export interface SentElement extends ElementContent {
+export interface GivenElement extends ElementContent {
   /** A moment, in ms since 1970. */
   readonly matureAt: number | null;
   readonly delayMs: number | null;
