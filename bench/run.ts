@@ -13,6 +13,7 @@ import { amqpIdle } from './scenarios/amqp-idle.ts';
 import { blocked } from './scenarios/blocked.ts';
 import { depth } from './scenarios/depth.ts';
 import { engine } from './scenarios/engine.ts';
+import { events } from './scenarios/events.ts';
 import { exchange } from './scenarios/exchange.ts';
 import { exchangeAttack } from './scenarios/exchange-attack.ts';
 import { exchangeHttp } from './scenarios/exchange-http.ts';
@@ -54,6 +55,7 @@ const SCENARIOS: readonly Scenario[] = [
   amqpIdle,
   amqp,
   frontEnds,
+  events,
 ];
 
 const { values, positionals } = parseArgs({

@@ -62,7 +62,9 @@ const SOURCES_MS = 2_000;
 /** A subscriber who gets nothing else gets a comment so often, so that proxies keep the connection. */
 const BEAT_MS = 15_000;
 /** About the bytes of one write: as much is in memory for a subscriber who does not read. */
-const PIECE_BYTES = 16_384;
+const PIECE_BYTES = 24_576;
+/** Pieces that are kept for subscribers who come to the same place a moment later. */
+const MAX_PIECES = 32;
 /** After the last subscriber has left, changes are followed for so long, for those who reconnect. */
 const LINGER_MS = 10_000;
 /** A subscription ends after an hour at most: the client's credentials are checked when it comes back. */
@@ -87,7 +89,11 @@ export class EventPublisher implements Service, QueueFollower {
   #collection: EventCollection | null = null;
   #collections = 0;
   #cancelFlush: CancelTimer | null = null;
-  #flushableAt = 0;
+  #flushedAt = Number.NEGATIVE_INFINITY;
+  /** What the main thread did for subscribers since the last flush began. */
+  #costMs = 0;
+  /** What follows a version for a view, by both; shared by all who are there. */
+  readonly #pieces = new Map<string, Piece>();
   #cancelBeat: CancelTimer | null = null;
   #cancelLinger: CancelTimer | null = null;
   #isClosed = false;
@@ -146,7 +152,7 @@ export class EventPublisher implements Service, QueueFollower {
     this.#subscribers.add(subscriber);
     this.counts.subscribers += 1;
     this.#cancelBeat ??= this.#beatLater();
-    this.#pump(subscriber, collection, new Map());
+    this.#pump(subscriber, collection);
     return { close: () => this.#remove(subscriber) };
   }
 
@@ -226,40 +232,48 @@ export class EventPublisher implements Service, QueueFollower {
   #flushSoon(): void {
     if (this.#cancelFlush !== null || this.#collection === null || this.#isClosed) return;
     const { clock } = this.#parts;
-    this.#cancelFlush = clock.after(Math.max(0, this.#flushableAt - clock.monotonic()), () => {
+    const inMs = Math.max(0, this.#flushableAt - clock.monotonic());
+    this.#cancelFlush = clock.after(inMs, () => {
       this.#cancelFlush = null;
-      this.#flush();
+      // Subscribers may have read, and got more, in the meantime.
+      if (clock.monotonic() < this.#flushableAt) this.#flushSoon();
+      else this.#flush();
     });
+  }
+
+  get #flushableAt(): number {
+    return this.#flushedAt + Math.max(UPDATE_MS, REST_FACTOR * this.#costMs);
   }
 
   /** One update for each subscriber who is not behind; those who are get theirs when they have read. */
   #flush(): void {
     const collection = this.#collection;
     if (collection === null) return;
-    const { clock } = this.#parts;
-    const startedAt = clock.monotonic();
+    this.#flushedAt = this.#parts.clock.monotonic();
+    this.#costMs = 0;
     collection.publish();
-    const pieces: Pieces = new Map();
-    for (const subscriber of this.#subscribers) this.#pump(subscriber, collection, pieces);
-    const now = clock.monotonic();
-    this.#flushableAt = Math.max(startedAt + UPDATE_MS, now + REST_FACTOR * (now - startedAt));
+    this.#pieces.clear();
+    for (const subscriber of this.#subscribers) this.#pump(subscriber, collection);
   }
 
   /** Writes the next piece of what the subscriber does not have, if the one before was taken. */
-  #pump(subscriber: SubscriberState, collection: EventCollection, pieces: Pieces): void {
+  #pump(subscriber: SubscriberState, collection: EventCollection): void {
     if (subscriber.isWriting || !this.#subscribers.has(subscriber)) return;
-    const bytes = this.#nextBytes(subscriber, collection, pieces);
+    const { clock } = this.#parts;
+    const startedAt = clock.monotonic();
+    const bytes = this.#nextBytes(subscriber, collection);
     if (bytes === null) return;
     subscriber.isWriting = true;
-    subscriber.wroteAt = this.#parts.clock.monotonic();
+    subscriber.wroteAt = startedAt;
     this.counts.bytes += bytes.length;
     subscriber.sink.write(bytes, () => {
       subscriber.isWriting = false;
-      this.#pump(subscriber, collection, new Map());
+      this.#pump(subscriber, collection);
     });
+    this.#costMs += clock.monotonic() - startedAt;
   }
 
-  #nextBytes(subscriber: SubscriberState, collection: EventCollection, pieces: Pieces): Buffer | null {
+  #nextBytes(subscriber: SubscriberState, collection: EventCollection): Buffer | null {
     if (subscriber.version > 0 && !collection.journal.hasSince(subscriber.version)) {
       // Things that it may know of are gone, and were forgotten while it did not read.
       subscriber.hasStarted = false;
@@ -273,7 +287,7 @@ export class EventPublisher implements Service, QueueFollower {
       return Buffer.from(`retry: ${retryMs}\nevent: start\ndata: {"full":${subscriber.isFull}}\n\n`);
     }
     for (;;) {
-      const piece = pieceFor(subscriber, collection, pieces);
+      const piece = this.#pieceFor(subscriber, collection);
       if (piece === null) break;
       subscriber.version = piece.version;
       if (piece.bytes !== null) return piece.bytes;
@@ -282,6 +296,19 @@ export class EventPublisher implements Service, QueueFollower {
     subscriber.isComplete = true;
     subscriber.isFull = false;
     return COMPLETE;
+  }
+
+  /** Null: there is nothing that follows. */
+  #pieceFor({ user, filter, viewKey, version }: SubscriberState, from: EventCollection): Piece | null {
+    if (version >= from.published) return null;
+    const key = `${version} ${viewKey}`;
+    let piece = this.#pieces.get(key);
+    if (piece === undefined) {
+      if (this.#pieces.size >= MAX_PIECES) this.#pieces.clear();
+      piece = makePiece(from, version, user, filter);
+      this.#pieces.set(key, piece);
+    }
+    return piece;
   }
 
   #beatLater(): CancelTimer {
@@ -301,7 +328,7 @@ export class EventPublisher implements Service, QueueFollower {
       const collection = this.#collection;
       subscriber.sink.write(BEAT, () => {
         subscriber.isWriting = false;
-        if (collection !== null) this.#pump(subscriber, collection, new Map());
+        if (collection !== null) this.#pump(subscriber, collection);
       });
     }
   }
@@ -324,30 +351,11 @@ interface SubscriberState {
   wroteAt: number;
 }
 
-/** What follows one version for one view: shared by all who are at the same place in one round. */
+/** What follows one version for one view, up to what is published. */
 interface Piece {
   /** Null: nothing that is wanted. */
   readonly bytes: Buffer | null;
   readonly version: number;
-}
-
-/** By view and version. */
-type Pieces = Map<string, Piece>;
-
-/** Null: there is nothing that follows. */
-function pieceFor(
-  { user, filter, viewKey, version }: SubscriberState,
-  from: EventCollection,
-  pieces: Pieces,
-): Piece | null {
-  if (version >= from.published) return null;
-  const key = `${version} ${viewKey}`;
-  let piece = pieces.get(key);
-  if (piece === undefined) {
-    piece = makePiece(from, version, user, filter);
-    pieces.set(key, piece);
-  }
-  return piece;
 }
 
 function makePiece(from: EventCollection, after: number, viewer: EventViewer, filter: EventFilter): Piece {

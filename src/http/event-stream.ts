@@ -1,5 +1,6 @@
 import type { EventFilter } from '../events/picture.ts';
 import type { EventPublisher, EventSink, EventSubscription } from '../events/publisher.ts';
+import { QuaysideError } from '../model/errors.ts';
 import type { HttpCall } from './call.ts';
 
 /** A response of server-sent events: what one subscriber is told, until the client disconnects or the subscription ends. */
@@ -11,17 +12,35 @@ export class EventStream implements EventSink {
     this.#call = call;
   }
 
-  /** @throws QuaysideError `too-many-subscribers`, `shutting-down` */
+  /**
+   * The end of the client's half of the connection ends the stream: proxies whose client left send just that.
+   * @throws QuaysideError `too-many-subscribers`, `shutting-down`, `malformed-request` after the client's end
+   */
   begin(events: EventPublisher, filter: EventFilter): void {
-    const { user, head, response, isGone } = this.#call;
+    const { user, head, request, response, isGone } = this.#call;
     if (isGone) return;
+    const { socket } = request;
+    if (socket.readableEnded) {
+      throw new QuaysideError(
+        'malformed-request',
+        'The client closed its sending side. Keep it open while you listen: nothing tells such a client from one that left.',
+      );
+    }
     this.#subscription = events.subscribe({
       user,
       filter,
       lastEventId: head.lastEventId,
       sink: this,
     });
-    response.once('close', () => this.#subscription?.close());
+    const onEnd = (): void => {
+      this.#subscription?.close();
+      response.end();
+    };
+    socket.on('end', onEnd);
+    response.once('close', () => {
+      socket.off('end', onEnd);
+      this.#subscription?.close();
+    });
   }
 
   write(bytes: Buffer, taken: () => void): void {

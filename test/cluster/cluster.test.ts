@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
+import { EventClient } from '../support/event-client.ts';
 import { headerOf, jsonOf } from '../support/http-client.ts';
 import { ELEMENTS, insert, popAll, popOne, reserveAll } from './load.ts';
 import { MODES, type SharedEngine } from './modes.ts';
@@ -67,6 +68,30 @@ for (const { name, start } of MODES) {
         Array.from({ length: elements }, (_, i) => i),
       );
       assert.equal(answers.filter(({ status }) => status === 410).length, waiting - elements);
+    });
+
+    it('tell on each what changes on the others', async () => {
+      const listener = new EventClient({ url: nodes.server(0).url, query: 'ns=N&kinds=queues,nodes' });
+      try {
+        await reached('a full picture', async () => listener.isComplete);
+        await reached('three nodes', async () => listener.of('nodes').length === 3);
+        for (let i = 0; i < 5; i++) await nodes.client(1).insert('N', 'told', `${i}`);
+        await reached('five elements', async () => listener.queue('N', 'told')?.size === 5);
+        await nodes.client(2).get('N', 'told');
+        await reached('four elements', async () => listener.queue('N', 'told')?.size === 4);
+        await nodes.client(1).pause('N', 'told');
+        await reached('a pause', async () => listener.queue('N', 'told')?.paused === true);
+        await reached('counts of all nodes', async () => {
+          const { put, get } = (listener.queue('N', 'told')?.stats ?? {}) as { put?: number; get?: number };
+          return put === 5 && get === 1;
+        });
+        const record = jsonOf<{ rates: { '1m': { insert: number } } }>(
+          await nodes.client(2).status('N', 'told'),
+        );
+        assert.ok(record.rates['1m'].insert > 0, 'another node knows the rate of inserts');
+      } finally {
+        listener.close();
+      }
     });
 
     it('hold back the consumers of all of them after a pause on one, until a resume on one', async () => {

@@ -111,6 +111,7 @@ function parameterRows(): Refused[] {
   refuse('DELETE', '/q/N/bad/elements', 'state', ['', 'waiting', 'READY', 'ready,scheduled']);
   refuse('GET', '/operations', 'state', ['', 'gone']);
   refuse('GET', '/q/events/bad/status', 'group', ['', 'a,b']);
+  refuse('GET', '/events', 'kinds', ['', ',', 'queus', 'QUEUES', 'queues,', 'queues nodes', '*']);
   return rows.map((row) => ({ ...row, bytes: fixQuery(row.bytes) }));
 }
 

@@ -8,6 +8,7 @@ import { plain } from '../support/broker.ts';
 import { EventClient, type EventClientOptions } from '../support/event-client.ts';
 import { codeOf } from './exchange-names.ts';
 import { Harness, type HarnessOptions } from './harness.ts';
+import { AUTHORIZATION, RawConnection, rawRequest } from './raw.ts';
 
 const USERS = [
   { name: 'test1', password: 'test1', rights: null },
@@ -403,6 +404,18 @@ describe('GET /events', () => {
       { eventSources: () => [source] },
     );
   });
+
+  it('ends when the client closes its sending side, as proxies do for a client that left', () =>
+    withEvents(async (events) => {
+      const { port } = events.harness;
+      const connection = await RawConnection.open(port);
+      connection.send(rawRequest(['GET /events HTTP/1.1', 'Host: test', AUTHORIZATION]));
+      await events.until(() => events.harness.events.counts.subscribers === 1);
+      connection.socket.end();
+      await events.until(() => events.harness.events.counts.subscribers === 0);
+      await connection.untilClosed();
+      assert.match(connection.received, /^HTTP\/1\.1 200 [\s\S]*event: start/);
+    }));
 
   it('is told of by metrics', () =>
     withEvents(async (events) => {

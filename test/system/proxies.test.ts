@@ -6,6 +6,7 @@ import { createRequire } from 'node:module';
 import { type AddressInfo, connect, createServer, type Server } from 'node:net';
 import { after, afterEach, before, describe, it } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
+import { EventClient } from '../support/event-client.ts';
 import { type Answer, headerOf, jsonOf, QueueClient } from '../support/http-client.ts';
 import { freePort, type ProxyKind, ReverseProxy } from '../support/proxies.ts';
 import { ServerProcess } from '../support/server-process.ts';
@@ -158,6 +159,22 @@ describe('docs/operate/proxies.md', () => {
         await until(async () => (await waitingAt(queue)).length === 1);
         await client.insert('N', queue, 'x');
         assert.equal((await got).body.toString(), 'x');
+      });
+
+      it('passes events on as they happen, and notices when the client leaves', async () => {
+        await through(kind);
+        const listener = new EventClient({ url: `http://127.0.0.1:${port}`, query: 'ns=N&kinds=queues' });
+        await until(async () => listener.isComplete);
+        const queue = queueName();
+        await direct.insert('N', queue, 'x');
+        await until(async () => listener.queue('N', queue)?.size === 1);
+        const subscribers = async (): Promise<string> => {
+          const text = (await direct.request('GET', '/metrics')).body.toString();
+          return /^quayside_event_subscribers (\d+)$/m.exec(text)?.[1] ?? '';
+        };
+        await until(async () => (await subscribers()) === '1');
+        listener.close();
+        await until(async () => (await subscribers()) === '0');
       });
 
       it('takes a get back whose client has left, so that no element goes to it', async () => {

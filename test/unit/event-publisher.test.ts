@@ -127,15 +127,15 @@ describe('The publisher of events', () => {
     assert.equal(slow.writes.length, 3);
   });
 
-  it('makes pieces of about 16 KiB of a large picture', async () => {
+  it('makes pieces of about 24 KiB of a large picture', async () => {
     shown = Array.from({ length: 100 }, (_, i) => picture(String(i), 'x'.repeat(1_000)));
     const sink = new Sink();
     subscribe(sink);
     await pass(0);
     sink.takeAll();
     const pieces = sink.writes.filter((text) => text.startsWith('event: operations'));
-    assert.equal(pieces.length, 6);
-    for (const piece of pieces) assert.ok(piece.length < 20_000, `${piece.length} characters`);
+    assert.equal(pieces.length, 4);
+    for (const piece of pieces) assert.ok(piece.length < 28_000, `${piece.length} characters`);
     assert.equal(pieces.join('').match(/"id"/g)?.length, 100);
   });
 
