@@ -53,9 +53,12 @@ const BEAT_MS = 1_000;
 /** While nothing is changed, progress is written this often, too. */
 const STORED_EVERY_MS = 1_000;
 
-/** A page that takes longer than this becomes smaller: what other calls wait for behind it. */
+/**
+ * Pages become smaller if one takes this much longer than a single small write just before it: so long other calls wait
+ * behind it. What both wait for, such as a busy disk, says nothing about the page.
+ */
 const LONG_PAGE_MS = 10;
-const MIN_PAGE = 16;
+const MIN_PAGE = 64;
 const FIRST_PAGE_SIZE = 128;
 const MAX_PAGE = 1_000;
 
@@ -98,6 +101,8 @@ export class OperationRun {
   /** Writes of progress happen one after the other. */
   #storing: Promise<void> = Promise.resolve();
   #storedAt: number;
+  /** How long the last write of progress took. */
+  #writeMs = 0;
   #beat: CancelTimer | null = null;
   /** Whether what is pending may have been changed already. */
   #isRepeated: boolean;
@@ -315,10 +320,11 @@ export class OperationRun {
     }
   }
 
+  /** @param ms that changing the last page took */
   #fitPage(ms: number): void {
-    const size =
-      ms > LONG_PAGE_MS ? this.#pageSize / 2 : ms < LONG_PAGE_MS / 2 ? this.#pageSize * 1.25 : this.#pageSize;
-    this.#pageSize = Math.ceil(Math.min(MAX_PAGE, Math.max(MIN_PAGE, size)));
+    const longer = ms - this.#writeMs;
+    const factor = longer > LONG_PAGE_MS ? 0.5 : longer < LONG_PAGE_MS / 2 ? 1.25 : 1;
+    this.#pageSize = Math.ceil(Math.min(MAX_PAGE, Math.max(MIN_PAGE, this.#pageSize * factor)));
   }
 
   /** Waits until `rate` allows the next page. */
@@ -408,6 +414,7 @@ export class OperationRun {
       this.#version = found?.version ?? null;
     }
     const expected = this.#version;
+    const startedAt = clock.monotonic();
     this.#version = undefined;
     try {
       this.#version = await definitions.put(
@@ -424,6 +431,7 @@ export class OperationRun {
     }
     this.#isClaimed = true;
     this.#storedAt = clock.monotonic();
+    this.#writeMs = this.#storedAt - startedAt;
     this.#beatLater();
   }
 
