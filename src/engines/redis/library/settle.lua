@@ -163,20 +163,6 @@ local function findWaiting(q, item)
   return d
 end
 
--- Removes what waits of a stream's element. Returns how many deliveries it was.
-local function removeWaiting(q, seq, element)
-  local removed = 0
-  for _, gid in ipairs(element.order) do
-    local d = element.states[gid] ~= HELD and findDelivery(q, gid, seq)
-    if d and d.ends == 0 then
-      removeDelivery(q, gid, seq, d)
-      flush(q)
-      removed = removed + 1
-    end
-  end
-  return removed
-end
-
 -- Finishes what waits of an element for all of its groups.
 local function removeElement(q, seq)
   local element = readElement(q, seq)
