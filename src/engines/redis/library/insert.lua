@@ -81,6 +81,9 @@ local function putOnce(q, element, window)
   return seq, STORED
 end
 
+-- In a block, as nothing else uses these functions: Lua has room for 200 local ones in one.
+do
+
 -- Reads the elements of an argument list into tables. Nothing is stored yet.
 local function readElements(args, at, count, columns)
   local hasTimings, hasGroups = string.find(columns, 't') ~= nil, string.find(columns, 'g') ~= nil
@@ -203,4 +206,6 @@ verbs.insert = function(q, args, at)
     from = upTo + 1
   end
   return sub(numbers[1], 1, 6) .. concat(numbers), behind
+end
+
 end

@@ -178,6 +178,9 @@ local function removeElement(q, seq)
   return removeWaiting(q, seq, element) > 0 and DONE or NOT_FOUND
 end
 
+-- In a block, as nothing else uses these functions.
+do
+
 -- What follows the items in the arguments, one after the other.
 local function nextArgument(items)
   items.at = items.at + 1
@@ -365,4 +368,6 @@ verbs.purge = function(q, args, at)
     if string.find(states, 'r') then purgeRange(q, group[1], '[l' .. group[1], '(l' .. group[1] .. LAST, step) end
   end
   return pack('>I6I1', step.removed, q.tag ~= '' and step.left <= 0 and 1 or 0), at + 2
+end
+
 end
