@@ -7,6 +7,7 @@ import type { ClientSocket } from '../session/socket-writer.ts';
 import { quoteBytes } from '../util/quote.ts';
 import { parseAddress } from './address.ts';
 import { AmqpWriter } from './amqp-writer.ts';
+import { BrowsingLink } from './browsing-link.ts';
 import { ConnectionEndpoint, type ConnectionHost } from './core/connection.ts';
 import { AMQP_HEADER, HEART_BEAT, SASL_HEADER, saslOutcomeFrame } from './core/frames.ts';
 import { type Endpoint, ReceiverEndpoint } from './core/link.ts';
@@ -17,9 +18,9 @@ import { FrameSplitter } from './core/splitter.ts';
 import { CAPABILITIES, wireError } from './errors.ts';
 import { IncomingLink, type SentTicket } from './incoming-link.ts';
 import { AMQP_LIMITS } from './limits.ts';
-import type { AmqpLink } from './link.ts';
 import type { AmqpParts } from './options.ts';
 import { OutgoingLink, type SettleTicket } from './outgoing-link.ts';
+import { readSource } from './source.ts';
 
 /**
  * Other clients have their turn when this much was asked for: 2,000 frames, or the settling of 16,000 deliveries. A
@@ -29,13 +30,15 @@ const MAX_EFFORT = 16_384;
 
 const TLS_HANDSHAKE = 0x16;
 
+type SessionLink = IncomingLink | OutgoingLink | BrowsingLink;
+
 /** What comes next. */
 type Phase = 'sasl-header' | 'sasl' | 'amqp-header' | 'frames';
 
 /** The session of one AMQP client: its login, its links, and the endpoint that speaks the protocol. */
 export class AmqpConnection extends ClientSession<SentTicket, SettleTicket> implements ConnectionHost {
   readonly writer: AmqpWriter;
-  readonly links = new Set<AmqpLink>();
+  readonly links = new Set<SessionLink>();
   /** The largest body of a message, and the largest encoded message. */
   readonly bodyLimit: number;
   readonly messageBytes: number;
@@ -87,7 +90,7 @@ export class AmqpConnection extends ClientSession<SentTicket, SettleTicket> impl
   }
 
   /** Ends a link with an error. Harmless if it is over. */
-  failLink(link: AmqpLink, thrown: unknown): void {
+  failLink(link: SessionLink, thrown: unknown): void {
     if (!this.links.has(link)) return;
     const error = this.publicError(thrown);
     // Every link would end for the same reason; what the client holds returns with the session, without a failed try.
@@ -102,7 +105,7 @@ export class AmqpConnection extends ClientSession<SentTicket, SettleTicket> impl
   override endTurn(): void {
     if (this.#withRoom.size > 0) {
       for (const link of this.links) {
-        if (link instanceof OutgoingLink && this.#withRoom.has(link.endpoint.session)) this.planFill(link);
+        if (!(link instanceof IncomingLink) && this.#withRoom.has(link.endpoint.session)) this.planFill(link);
       }
       this.#withRoom.clear();
     }
@@ -157,14 +160,18 @@ export class AmqpConnection extends ClientSession<SentTicket, SettleTicket> impl
           `This connection has ${AMQP_LIMITS.links} links, the most that are allowed.`,
         );
       }
-      this.links.add(
-        endpoint instanceof ReceiverEndpoint
-          ? new IncomingLink(this, endpoint)
-          : new OutgoingLink(this, endpoint),
-      );
+      this.links.add(this.#openLink(endpoint));
     } catch (error) {
       endpoint.refuse(wireError(this.publicError(error)));
     }
+  }
+
+  #openLink(endpoint: Endpoint): SessionLink {
+    if (endpoint instanceof ReceiverEndpoint) return new IncomingLink(this, endpoint);
+    const source = readSource(endpoint.request.source);
+    return source.browses
+      ? new BrowsingLink(this, endpoint, source)
+      : new OutgoingLink(this, endpoint, source);
   }
 
   onRoom(session: SessionEndpoint): void {

@@ -1,3 +1,4 @@
+import type { ElementId } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { Endpoint, Terminus } from './core/link.ts';
 
@@ -11,6 +12,20 @@ export interface AmqpLink {
    * @param countTries whether what the client holds returns as failed tries
    */
   stop(countTries: boolean): unknown;
+}
+
+/**
+ * A message that the client does not take ends the link (transport, 2.7.3), as with RabbitMQ: passed over, it would stay in the
+ * queue and nobody would know why.
+ * @throws QuaysideError `body-too-large`
+ */
+export function checkMessageSize({ request }: Endpoint, bytes: number, id: ElementId): void {
+  const { maxMessageBytes } = request;
+  if (bytes <= maxMessageBytes) return;
+  throw new QuaysideError(
+    'body-too-large',
+    `The next message, element ${id}, has ${bytes} bytes, but the client takes ${maxMessageBytes} (max-message-size).`,
+  );
 }
 
 /** @throws QuaysideError `not-supported` if a source or target asks for a queue of its own */

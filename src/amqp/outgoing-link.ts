@@ -1,22 +1,17 @@
 import { needs } from '../broker/needs.ts';
 import { FINISH, type ReleaseAction, type SettleAction } from '../broker/queue.ts';
 import type { Delivery } from '../model/element.ts';
-import { QuaysideError } from '../model/errors.ts';
 import { LIMITS } from '../model/limits.ts';
 import { PushConsumer } from '../session/push-consumer.ts';
 import { bytesOfText } from '../util/byte-text.ts';
 import type { AmqpConnection } from './connection.ts';
 import { DESCRIBED } from './core/descriptors.ts';
 import { TRANSFER_HEAD_BYTES } from './core/frames.ts';
-import type { DeliveryState, SenderEndpoint, SenderHandler } from './core/link.ts';
+import { type DeliveryState, SETTLE_MODE, type SenderEndpoint, type SenderHandler } from './core/link.ts';
 import { AMQP_LIMITS, REJECT_DELAY } from './limits.ts';
-import type { AmqpLink } from './link.ts';
+import { type AmqpLink, checkMessageSize } from './link.ts';
 import { messageOf } from './message/to-message.ts';
-import { readSource, type SourceRequest } from './source.ts';
-
-/** The `snd-settle-mode` in which elements are popped (transport, 2.8.2). */
-const SETTLED = 1;
-const UNSETTLED = 0;
+import type { SourceRequest } from './source.ts';
 
 /** A delivery that a client gave an outcome. */
 export interface SettleTicket {
@@ -39,10 +34,9 @@ export class OutgoingLink extends PushConsumer<number> implements AmqpLink, Send
   #isDraining = false;
 
   /** @throws QuaysideError if the source, or the right to read there, is not what it must be */
-  constructor(connection: AmqpConnection, endpoint: SenderEndpoint) {
+  constructor(connection: AmqpConnection, endpoint: SenderEndpoint, source: SourceRequest) {
     const { request } = endpoint;
-    const source = readSource(request.source);
-    const isPop = request.sndSettleMode === SETTLED;
+    const isPop = request.sndSettleMode === SETTLE_MODE.settled;
     const { namespace, queue } = connection.destinations.find(source.address, 'read');
     if (!isPop) needs(namespace, 'reserve');
     // Refused now if the namespace has no groups, not with the first credit.
@@ -56,8 +50,9 @@ export class OutgoingLink extends PushConsumer<number> implements AmqpLink, Send
     endpoint.accept(this, {
       source: source.address,
       target: request.target?.address ?? '',
-      sndSettleMode: isPop ? SETTLED : UNSETTLED,
+      sndSettleMode: isPop ? SETTLE_MODE.settled : SETTLE_MODE.unsettled,
       filter: request.source?.filter ?? null,
+      distributionMode: 'move',
     });
   }
 
@@ -139,12 +134,11 @@ export class OutgoingLink extends PushConsumer<number> implements AmqpLink, Send
       return delivery.body.byteLength;
     }
     const bytes = messageOf(delivery, this.#publicGroup, TRANSFER_HEAD_BYTES);
-    const { maxMessageBytes } = endpoint.request;
-    if (bytes.length - TRANSFER_HEAD_BYTES > maxMessageBytes) {
+    try {
+      checkMessageSize(endpoint, bytes.length - TRANSFER_HEAD_BYTES, delivery.id);
+    } catch (error) {
       this.queue.returnUndelivered(delivery);
-      const size = `The next message has ${bytes.length - TRANSFER_HEAD_BYTES} bytes`;
-      const message = `${size}, but the client takes ${maxMessageBytes} (max-message-size).`;
-      this.#connection.failLink(this, new QuaysideError('body-too-large', message));
+      this.#connection.failLink(this, error);
       return bytes.length;
     }
     const observer = this.track(session.nextDeliveryId, delivery);

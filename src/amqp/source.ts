@@ -1,4 +1,4 @@
-import { QuaysideError } from '../model/errors.ts';
+import { invalidParameter, QuaysideError } from '../model/errors.ts';
 import { groupOf } from '../session/values.ts';
 import { quoteBytes } from '../util/quote.ts';
 import { type Address, parseAddress } from './address.ts';
@@ -13,6 +13,8 @@ const GROUP_FILTER = 'x-ks-group';
 export interface SourceRequest extends Address {
   /** As the client wrote it. */
   readonly address: string;
+  /** It looks at copies, and takes nothing (`distribution-mode` `copy`). */
+  readonly browses: boolean;
 }
 
 /**
@@ -22,13 +24,14 @@ export interface SourceRequest extends Address {
 export function readSource(source: Terminus | null): SourceRequest {
   checkNotDynamic(source);
   const address = source?.address ?? '';
-  if (source?.distributionMode === 'copy') {
-    throw notSupported(
-      'distribution-mode',
-      'distribution-mode is "copy", but elements cannot be browsed. Allowed: move.',
+  const browses = source?.distributionMode === 'copy';
+  const request = { address, browses, ...parseAddress(address) };
+  if (browses && request.leaseMs !== null) {
+    throw invalidParameter(
+      'address',
+      'A link with distribution-mode "copy" reserves nothing: leave lease out.',
     );
   }
-  const request = { address, ...parseAddress(address) };
   const group = readGroup(source?.filter ?? null);
   return group === null ? request : { ...request, group };
 }

@@ -8,7 +8,7 @@ import { HeartBeat } from './heart-beat.ts';
 import { InsertBatcher, type InsertHost } from './insert-batcher.ts';
 import type { SessionParts } from './options.ts';
 import { PendingWork } from './pending-work.ts';
-import type { ConsumerSession, PushConsumer } from './push-consumer.ts';
+import type { ConsumerSession, SessionConsumer } from './push-consumer.ts';
 import type { Arrival, ServedSession } from './server.ts';
 import { SettleBatcher, type SettleHost } from './settle-batcher.ts';
 import type { ClientSocket, SocketWriter, WriterOptions } from './socket-writer.ts';
@@ -66,14 +66,14 @@ export abstract class ClientSession<InsertTicket, SettleTicket>
   readonly work = new PendingWork(() => this.#workChanged());
   readonly inserts = new InsertBatcher<InsertTicket>(this);
   readonly settles = new SettleBatcher<SettleTicket>(this);
-  readonly consumers = new Set<PushConsumer>();
+  readonly consumers = new Set<SessionConsumer>();
   abstract readonly writer: SocketWriter;
   protected readonly socket: ClientSocket;
   readonly #parts: SessionParts;
   readonly #parse: ParseDestination;
   readonly #closed = Promise.withResolvers<void>();
   /** Consumers with places that became free in this turn. */
-  readonly #toFill = new Set<PushConsumer>();
+  readonly #toFill = new Set<SessionConsumer>();
   #state: State = 'new';
   #user: User | null = null;
   #destinations: Destinations | null = null;
@@ -157,7 +157,7 @@ export abstract class ClientSession<InsertTicket, SettleTicket>
   }
 
   /** Fills a consumer at the end of this turn. */
-  planFill(consumer: PushConsumer): void {
+  planFill(consumer: SessionConsumer): void {
     this.#toFill.add(consumer);
   }
 

@@ -44,6 +44,11 @@ export class Destinations {
     return destination;
   }
 
+  /** Whether the user is shown bodies when browsing there; see `User.maySeeBodies`. */
+  maySeeBodies(ns: string): boolean {
+    return this.#user.maySeeBodies(ns);
+  }
+
   #check(right: Right, ns: string): void {
     const reason = refusal(this.#user, right, ns);
     if (reason !== null) throw reason;

@@ -24,6 +24,17 @@ export interface ConsumerOptions {
   readonly leaseMs: number | null;
 }
 
+/** Sends elements of a queue to the session's client, for as long as there is room. */
+export interface SessionConsumer {
+  /** There may be room for more. */
+  fill(): void;
+  /**
+   * Sends nothing more, and returns what it holds. Harmless when repeated.
+   * @param countTries whether it is a failed try of each element that the client can have seen
+   */
+  stop(countTries: boolean): Promise<void>;
+}
+
 /** The session that a consumer belongs to. */
 export interface ConsumerSession {
   /** Its name in the log, which clients know, too. */
@@ -37,7 +48,7 @@ export interface ConsumerSession {
   /** Bytes of elements that may be written now. */
   readonly capacity: number;
   /** All consumers of the session that have not stopped. */
-  readonly consumers: Set<PushConsumer>;
+  readonly consumers: Set<SessionConsumer>;
   warn(error: unknown, message: string): void;
   /** Runs a step whose failure ends the session. */
   guard(step: () => void): void;
@@ -68,7 +79,7 @@ const RETRY_MS = 1000;
  * which calls `track`), and calls `settle` with what the client has settled. `start` begins; `fill` is to be called
  * when places became free; `stop` ends it.
  */
-export abstract class PushConsumer<Key = unknown> implements Sink {
+export abstract class PushConsumer<Key = unknown> implements Sink, SessionConsumer {
   readonly namespace: Namespace;
   readonly queue: Queue;
   /** How long it reserves, ms; null: it pops. */

@@ -40,9 +40,14 @@ export function messageHead({ rules, start, group, delivery, ack }: MessageHead)
   return `${head}\n`;
 }
 
-/** A header that MESSAGE has not given a meaning. */
+/** What follows the last element that a browsing subscription shows. */
+export function browserEnd(start: string): string {
+  return `${start}message-id:\ncontent-length:0\nbrowser:end\n\n`;
+}
+
+/** A header that MESSAGE has not given a meaning. No producer may end what a client browses. */
 function isFree(name: string): boolean {
-  return !OWN_HEADERS.has(name) && !name.startsWith(ELEMENT_HEADER_PREFIX);
+  return !OWN_HEADERS.has(name) && name !== 'browser' && !name.startsWith(ELEMENT_HEADER_PREFIX);
 }
 
 let lastAt = Number.NaN;

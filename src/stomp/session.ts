@@ -17,7 +17,7 @@ import { type ErrorSubject, errorFrame } from './errors.ts';
 import { STOMP_LIMITS } from './limits.ts';
 import { type ConnectRequest, readConnect } from './login.ts';
 import type { StompParts } from './options.ts';
-import { Subscriptions } from './subscription.ts';
+import { Subscription, Subscriptions } from './subscription.ts';
 import { type Transaction, Transactions } from './transactions.ts';
 import { StompWriter } from './writer.ts';
 
@@ -138,9 +138,10 @@ export class StompSession extends ClientSession<string, string> {
   }
 
   protected override checkRights(): void {
-    for (const { options } of this.subscriptions.all()) {
+    for (const one of [...this.subscriptions.all(), ...this.subscriptions.browsing()]) {
+      const { options } = one;
       try {
-        this.destinations.find(options.destination, 'read');
+        this.destinations.find(options.destination, one instanceof Subscription ? 'read' : 'browse');
       } catch (error) {
         this.fail(error, { subscription: options.id });
         return;

@@ -4,6 +4,7 @@ import { Outstanding } from '../session/outstanding.ts';
 import { type ConsumerOptions, MAX_TAKE, PushConsumer } from '../session/push-consumer.ts';
 import { bytesOfText } from '../util/byte-text.ts';
 import { quoteBytes } from '../util/quote.ts';
+import { type BrowsingOptions, BrowsingSubscription } from './browsing.ts';
 import { malformed } from './codec/malformed.ts';
 import { STOMP_LIMITS } from './limits.ts';
 import { messageHead, messageStart } from './message.ts';
@@ -100,6 +101,8 @@ export class Subscriptions {
   readonly #session: StompSession;
   readonly #byId = new Map<string, Subscription>();
   readonly #byNumber = new Map<string, Subscription>();
+  /** Those that browse, by the same ids as the others. */
+  readonly #browsing = new Map<string, BrowsingSubscription>();
   #numbers = 0;
 
   constructor(session: StompSession) {
@@ -108,24 +111,24 @@ export class Subscriptions {
 
   /** Starts one. @throws QuaysideError `malformed-request`, `overloaded`, what `queue.get` does */
   open(options: SubscriptionOptions): void {
-    const key = options.id ?? options.destination;
-    if (this.#byId.has(key)) {
-      throw malformed(
-        `Subscription ${quoteBytes(key)} exists already. Choose another id, or UNSUBSCRIBE first.`,
-        'id',
-      );
-    }
-    if (this.#byId.size >= STOMP_LIMITS.subscriptions) {
-      throw new QuaysideError(
-        'overloaded',
-        `This session has ${STOMP_LIMITS.subscriptions} subscriptions, the most that are allowed.`,
-      );
-    }
+    const key = this.#newKey(options);
     this.#numbers += 1;
     const subscription = new Subscription(this.#session, this.#numbers.toString(36), options);
     this.#byId.set(key, subscription);
     this.#byNumber.set(subscription.number, subscription);
     subscription.start();
+  }
+
+  /** Starts one that browses. @throws QuaysideError `malformed-request`, `overloaded` */
+  browse(options: BrowsingOptions): void {
+    const key = this.#newKey(options);
+    const subscription = new BrowsingSubscription(this.#session, options);
+    this.#browsing.set(key, subscription);
+    subscription.fill();
+  }
+
+  browsing(): Iterable<BrowsingSubscription> {
+    return this.#browsing.values();
   }
 
   /** By the id that the client gave it; in 1.0 that may be its destination. */
@@ -144,10 +147,35 @@ export class Subscriptions {
 
   /** Ends one; resolves when what it held has returned. @throws QuaysideError `malformed-request` */
   close(key: string): Promise<void> {
+    const browsing = this.#browsing.get(key);
+    if (browsing !== undefined) {
+      this.#browsing.delete(key);
+      return browsing.stop();
+    }
     const subscription = this.#byId.get(key);
-    if (subscription === undefined) throw malformed(unknown('subscription', key, this.#byId.keys()), 'id');
+    if (subscription === undefined) {
+      throw malformed(unknown('subscription', key, [...this.#byId.keys(), ...this.#browsing.keys()]), 'id');
+    }
     this.#byId.delete(key);
     this.#byNumber.delete(subscription.number);
     return subscription.stop(true);
+  }
+
+  /** @throws QuaysideError if it is in use, or one more subscription would be too many */
+  #newKey({ id, destination }: Pick<SubscriptionOptions, 'id' | 'destination'>): string {
+    const key = id ?? destination;
+    if (this.#byId.has(key) || this.#browsing.has(key)) {
+      throw malformed(
+        `Subscription ${quoteBytes(key)} exists already. Choose another id, or UNSUBSCRIBE first.`,
+        'id',
+      );
+    }
+    if (this.#byId.size + this.#browsing.size >= STOMP_LIMITS.subscriptions) {
+      throw new QuaysideError(
+        'overloaded',
+        `This session has ${STOMP_LIMITS.subscriptions} subscriptions, the most that are allowed.`,
+      );
+    }
+    return key;
   }
 }

@@ -156,7 +156,13 @@ export class EndpointDriver implements ConnectionHost {
           this.dispositions.push([id, kind, isSettled]),
         onDetach,
       },
-      { source: source?.address ?? '', target: '', sndSettleMode: 0, filter: source?.filter ?? null },
+      {
+        source: source?.address ?? '',
+        target: '',
+        sndSettleMode: 0,
+        filter: source?.filter ?? null,
+        distributionMode: 'move',
+      },
     );
   }
 

@@ -184,7 +184,6 @@ describe('a link', () => {
     const attempts = [
       client.sender({ dynamic: true }),
       client.receiver({ dynamic: true }),
-      client.receiver({ address: 'N/a', distribution_mode: 'copy' }),
       client.receiver({ address: 'N/a', filter: selector }),
     ];
     for (const attempt of attempts) assert.equal((await refusal(attempt)).condition, 'amqp:not-implemented');

@@ -39,10 +39,10 @@ describe('an AMQP error names the wrong value and what is allowed', () => {
     });
   }
 
-  it('in a source that asks to browse', async () => {
+  it('in a source that asks to browse and to reserve', async () => {
     assert.equal(
-      await messageOf(client.receiver({ address: 'N/a', distribution_mode: 'copy' })),
-      'distribution-mode is "copy", but elements cannot be browsed. Allowed: move.',
+      await messageOf(client.receiver({ address: 'N/a?lease=1000', distribution_mode: 'copy' })),
+      'A link with distribution-mode "copy" reserves nothing: leave lease out.',
     );
   });
 

@@ -172,8 +172,10 @@ export function attachReceiver({
   handle = 0,
   channel = 0,
   address = 'N/q',
-}: Attached = {}): Buffer {
-  const source = described(0x28, list8(str(address)));
+  distributionMode,
+}: Attached & { readonly distributionMode?: string } = {}): Buffer {
+  const fields = distributionMode === undefined ? [] : [NULL, NULL, NULL, NULL, NULL, sym(distributionMode)];
+  const source = described(0x28, list8(str(address), ...fields));
   const target = described(0x29, list8());
   return frame('attach', [str(name), uint(handle), TRUE, ubyte(2), ubyte(0), source, target], { channel });
 }

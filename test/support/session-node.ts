@@ -20,6 +20,9 @@ const USERS: Readonly<Record<string, Readonly<Record<string, readonly Right[]>> 
   reader: { N: ['read'] },
   writer: { N: ['write'] },
   manager: { N: ['manage'] },
+  browser: { N: ['browse'] },
+  /** Is shown no bodies. */
+  masked: { N: ['browse'] },
   stranger: {},
 };
 
@@ -39,7 +42,7 @@ export class TestAuthenticator implements Authenticator {
       name,
       isAdministrator: rights === null,
       may,
-      maySeeBodies: (ns) => may('browse', ns),
+      maySeeBodies: (ns) => may(name === 'masked' ? 'read' : 'browse', ns),
       maySee: (ns) => rights === null || (rights[ns]?.length ?? 0) > 0,
     };
   }

@@ -151,9 +151,12 @@ export interface TerminusFields {
   readonly address: string | null;
   /** Sources only: an encoded map, or null. */
   readonly filter?: Buffer | null;
-  /** Sources that deliver: their outcomes, and the one without an outcome. */
-  readonly delivers?: boolean;
+  /** Sources that deliver; they have outcomes, and the one without an outcome. */
+  readonly distributionMode?: DistributionMode;
 }
+
+/** Whether the client takes elements, or looks at copies (messaging, 3.5.3). */
+export type DistributionMode = 'move' | 'copy';
 
 interface AttachFields {
   readonly name: string;
@@ -204,11 +207,11 @@ export function attachFrame(channel: number, fields: AttachFields): Buffer {
   });
 }
 
-function writeSource({ address, filter = null, delivers = false }: TerminusFields): number {
+function writeSource({ address, filter = null, distributionMode }: TerminusFields): number {
   writer.text(address);
-  if (!delivers) return 1;
+  if (distributionMode === undefined) return 1;
   for (let field = 1; field < 6; field++) writer.null();
-  writer.symbol('move');
+  writer.symbol(distributionMode);
   if (filter === null) writer.null();
   else writer.encoded(filter);
   // Without an outcome, a delivery that the client may have seen is a failed try.

@@ -1,5 +1,12 @@
 import type { WriteObserver } from '../../session/outstanding.ts';
-import { attachFrame, detachFrame, frameWithError, type LinkFlow, type TerminusFields } from './frames.ts';
+import {
+  attachFrame,
+  type DistributionMode,
+  detachFrame,
+  frameWithError,
+  type LinkFlow,
+  type TerminusFields,
+} from './frames.ts';
 import type { AmqpError } from './protocol-error.ts';
 import type { SessionEndpoint, Waiting } from './session.ts';
 
@@ -26,6 +33,9 @@ export interface AttachRequest {
   /** The largest message that the client takes. */
   readonly maxMessageBytes: number;
 }
+
+/** Values of `snd-settle-mode` (transport, 2.8.2). */
+export const SETTLE_MODE = { unsettled: 0, settled: 1 } as const;
 
 /** The outcome or state that a client gave a delivery. One object serves all; it is valid during the call. */
 export interface DeliveryState {
@@ -242,11 +252,13 @@ export class SenderEndpoint extends LinkEndpoint<SenderHandler> {
       readonly target: string | null;
       readonly sndSettleMode: number;
       readonly filter: Buffer | null;
+      readonly distributionMode: DistributionMode;
     },
   ): void {
     this.handler = handler;
+    const { source: address, filter, distributionMode } = fields;
     this.answerAttach({
-      source: { address: fields.source, filter: fields.filter, delivers: true },
+      source: { address, filter, distributionMode },
       target: { address: fields.target },
       maxMessageBytes: 0,
       sndSettleMode: fields.sndSettleMode,

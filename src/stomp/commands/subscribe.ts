@@ -11,7 +11,7 @@ import { needed } from '../values.ts';
 
 /** A misspelt `ack` would pop what the client means to reserve, and a misspelt `browser` what it means to look at. */
 const SLIPS = new HeaderSlips(['x-wsize', 'x-parallel', 'x-ks-group', 'x-lease'], [], ['ack', 'browser']);
-/** `browser:true` as ActiveMQ and Apollo read it, `activemq.browser:true` as ActiveMQ does too. */
+/** A client that means to browse must not consume: `browser:true` as ActiveMQ and Apollo read it, `activemq.browser:true` as ActiveMQ does too. */
 const BROWSER = /^(?:.*[.-])?browser$/i;
 const NO = /^\s*(?:0|false|no|off)\s*$/i;
 
@@ -21,9 +21,10 @@ export function subscribe(session: StompSession, { headers }: Frame): void {
   const destination = needed('SUBSCRIBE', 'destination', get('destination'));
   // Before 1.1 a subscription was known by its destination, unless the client gave an id.
   const id = session.version === '1.0' ? get('id') : needed('SUBSCRIBE', 'id', get('id'));
+  let browses = false;
   for (let at = 0; at + 1 < headers.length; at += 2) {
     const name = headers[at] as string;
-    if (BROWSER.test(name)) refuseBrowser(name, headers[at + 1] as string);
+    if (BROWSER.test(name)) browses ||= !NO.test(headers[at + 1] as string);
     else SLIPS.check(name);
   }
   const selector = get('selector');
@@ -35,21 +36,21 @@ export function subscribe(session: StompSession, { headers }: Frame): void {
     );
   }
   whole('x-parallel', get('x-parallel'), { from: 1, to: STOMP_LIMITS.window, unit: 'a count' }, 1);
-  const { namespace, queue } = session.destinations.find(destination, 'read');
+  const { namespace, queue } = session.destinations.find(destination, browses ? 'browse' : 'read');
   const mode = readMode(get('ack'));
-  if (mode !== 'auto') needs(namespace, 'reserve');
-  const options: SubscriptionOptions = {
-    id,
-    destination,
-    namespace,
-    queue,
-    mode,
-    isPop: mode === 'auto',
-    group: groupOf('x-ks-group', get('x-ks-group')),
-    window: readWindow(get),
-    leaseMs: readLease(mode, get('x-lease')),
-  };
-  session.subscriptions.open(options);
+  const group = groupOf('x-ks-group', get('x-ks-group'));
+  const window = readWindow(get);
+  const leaseMs = readLease(mode, get('x-lease'));
+  const common = { id, destination, namespace, queue, group };
+  if (browses) {
+    // Refused now if the namespace has no groups, not with the first page.
+    if (group !== null) queue.groups([group]);
+    session.subscriptions.browse(common);
+  } else {
+    if (mode !== 'auto') needs(namespace, 'reserve');
+    const options: SubscriptionOptions = { ...common, mode, isPop: mode === 'auto', window, leaseMs };
+    session.subscriptions.open(options);
+  }
   session.confirm(get('receipt'));
 }
 
@@ -62,16 +63,6 @@ export function unsubscribe(session: StompSession, { headers }: Frame): void {
   session.endTurn();
   const closing = session.subscriptions.close(needed('UNSUBSCRIBE', name, key));
   void session.confirmAfter(closing, headerOf(headers, 'receipt'));
-}
-
-/** A client that means to browse must not consume. */
-function refuseBrowser(name: string, value: string): void {
-  if (NO.test(value)) return;
-  throw new QuaysideError(
-    'not-supported',
-    `Queues cannot be browsed: ${name} is ${quoteBytes(value)}. Leave ${name} out, or set it to false.`,
-    { parameter: name },
-  );
 }
 
 function readMode(value: string | null): AckMode {

@@ -1,0 +1,158 @@
+import assert from 'node:assert/strict';
+import { afterEach, beforeEach, describe, it } from 'node:test';
+import type { StompClient } from './client.ts';
+import { StompNode, stalled, until } from './node.ts';
+
+describe('A SUBSCRIBE with browser:true', () => {
+  let node: StompNode;
+
+  beforeEach(async () => {
+    node = await StompNode.start();
+  });
+  afterEach(() => node.stop());
+
+  /** The bodies that come until the browser ends. */
+  const browse = async (
+    client: StompClient,
+    { id = 's', ...headers }: { readonly id?: string } & Readonly<Record<string, string>>,
+  ): Promise<string[]> => {
+    client.send('SUBSCRIBE', { destination: '/q/N/a', id, browser: 'true', ...headers });
+    const bodies: string[] = [];
+    for (;;) {
+      const { headers: got, body } = await client.expect('MESSAGE');
+      assert.equal(got.get('subscription'), id);
+      if (got.get('browser') === 'end') {
+        assert.deepEqual([got.get('message-id'), body.length], ['', 0]);
+        return bodies;
+      }
+      assert.equal(got.has('ack'), false);
+      bodies.push(body.toString());
+    }
+  };
+
+  it('shows what is ready in order, ends with browser:end, and changes nothing', async () => {
+    await node.insert('a', 'x', { body: Buffer.from('y'), tries: 3 }, 'z');
+    await node.insert('a', { body: Buffer.from('later'), delayMs: 60_000 }, 'held');
+    for (let i = 0; i < 4; i++) await node.reserve('a');
+    await node.insert('a', 'new');
+    const client = await node.client();
+    assert.deepEqual(await browse(client, {}), ['new']);
+    const other = await node.client();
+    await node.insert('b', 'x', 'y');
+    for (const ack of ['auto', 'client', 'client-individual']) {
+      assert.deepEqual(await browse(other, { destination: '/q/N/b', id: ack, ack }), ['x', 'y']);
+    }
+    assert.deepEqual(await node.sizes('a'), { ready: 1, scheduled: 1, reserved: 4 });
+    assert.deepEqual(await node.sizes('b'), { ready: 2, scheduled: 0, reserved: 0 });
+    assert.equal(node.server.counts.unacknowledged, 0);
+  });
+
+  it('has the headers of what it shows, and an ACK of it is an error', async () => {
+    const [id = ''] = await node.insert('a', {
+      body: Buffer.from('x'),
+      contentType: 'text/plain',
+      headers: ['colour', 'blue', 'browser', 'end'],
+      tries: 2,
+    });
+    const client = await node.client();
+    client.send('SUBSCRIBE', { destination: '/q/N/a', id: 's', browser: 'true', receipt: 'r' });
+    assert.equal((await client.expect('RECEIPT')).headers.get('receipt-id'), 'r');
+    const { headers } = await client.expect('MESSAGE');
+    const names = ['message-id', 'content-type', 'colour', 'x-tries', 'browser', 'x-ks-hdr-browser'];
+    assert.deepEqual(
+      names.map((name) => headers.get(name)),
+      [id, 'text/plain', 'blue', '2', undefined, 'end'],
+    );
+    assert.equal((await client.expect('MESSAGE')).headers.get('browser'), 'end');
+    client.send('ACK', { id });
+    await client.expectError('element-not-found');
+    assert.equal((await node.sizes('a')).ready, 1);
+  });
+
+  it('shows an empty queue, and many elements over many pages', async () => {
+    const client = await node.client();
+    assert.deepEqual(await browse(client, { id: 'none' }), []);
+    const numbers = Array.from({ length: 1000 }, (_, i) => String(i));
+    await node.insert('a', ...numbers);
+    assert.deepEqual(await browse(client, {}), numbers);
+  });
+
+  for (const [name, value] of [
+    ['browser', 'True'],
+    ['browser', '1'],
+    ['browser', ''],
+    ['Browser', 'yes'],
+    ['activemq.browser', 'true'],
+  ] as const) {
+    it(`may write it as ${name}:${value}`, async () => {
+      await node.insert('a', 'x');
+      const client = await node.client();
+      assert.deepEqual(await browse(client, { browser: 'false', [name]: value }), ['x']);
+      assert.equal((await node.sizes('a')).ready, 1);
+    });
+  }
+
+  it('consumes if the value is false or no', async () => {
+    await node.insert('a', 'x', 'y');
+    const client = await node.client();
+    for (const value of ['false', 'No']) {
+      await client.ask('SUBSCRIBE', { destination: '/q/N/a', id: value, browser: value, 'x-wsize': 1 });
+      await client.expect('MESSAGE');
+      await client.ask('UNSUBSCRIBE', { id: value });
+    }
+    await until(() => node.server.counts.subscriptions === 0);
+    assert.equal((await node.sizes('a')).ready, 0);
+  });
+
+  it('takes the right browse, and shows no bodies to a user who may not see them', async () => {
+    await node.insert('a', 'secret');
+    const open = async (user: string): Promise<StompClient> => {
+      const client = await node.client('1.2', { login: user, passcode: user });
+      return client;
+    };
+    assert.deepEqual(await browse(await open('browser'), {}), ['secret']);
+    assert.deepEqual(await browse(await open('reader'), {}), ['secret']);
+    assert.deepEqual(await browse(await open('masked'), {}), ['']);
+    const writer = await open('writer');
+    writer.send('SUBSCRIBE', { destination: '/q/N/a', id: 's', browser: 'true' });
+    await writer.expectError('forbidden');
+    const consumer = await open('browser');
+    consumer.send('SUBSCRIBE', { destination: '/q/N/a', id: 's' });
+    await consumer.expectError('forbidden');
+  });
+
+  it('shows what its group would get', async () => {
+    await node.insertInto('S', 'a', { body: Buffer.from('one'), groups: ['G1'] });
+    await node.insertInto('S', 'a', { body: Buffer.from('both'), groups: ['G1', 'G2'] });
+    const client = await node.client();
+    const shown = await browse(client, { destination: '/q/S/a', 'x-ks-group': 'G2' });
+    assert.deepEqual(shown, ['both']);
+    client.send('SUBSCRIBE', { destination: '/q/N/a', id: 't', browser: 'true', 'x-ks-group': 'G2' });
+    await client.expectError('invalid-parameter');
+  });
+
+  it('reads no more of the queue while its client does not read', async () => {
+    const body = Buffer.alloc(200_000);
+    await node.insert('a', ...Array.from({ length: 100 }, () => ({ body })));
+    const client = await node.client();
+    client.socket.pause();
+    client.send('SUBSCRIBE', { destination: '/q/N/a', id: 's', browser: 'true' });
+    await stalled(node, 1);
+    assert.ok(node.server.counts.messages < 100);
+    assert.ok(node.server.counts.outgoingBytes < 1_048_576);
+    client.socket.resume();
+    for (let i = 0; i < 100; i++) assert.equal((await client.expect('MESSAGE')).body.length, 200_000);
+    assert.equal((await client.expect('MESSAGE')).headers.get('browser'), 'end');
+  });
+
+  it('ends with UNSUBSCRIBE; until then its id is taken', async () => {
+    await node.insert('a', 'x');
+    const client = await node.client();
+    await browse(client, {});
+    await client.ask('UNSUBSCRIBE', { id: 's' });
+    assert.equal(node.server.counts.subscriptions, 0);
+    assert.deepEqual(await browse(client, {}), ['x']);
+    client.send('SUBSCRIBE', { destination: '/q/N/a', id: 's' });
+    await client.expectError('malformed-request');
+  });
+});
