@@ -216,7 +216,8 @@ export class Server implements Service {
     const authenticator = await this.#startAuthenticator(users);
     const sandbox = await this.#startSandbox();
     const exchanges = await this.#startExchanges(broker, authenticator, sandbox);
-    const operations = await this.#startOperations(broker, sandbox);
+    const searches = new Searches({ sandbox, clock, selectors: config.selectors === 'on' });
+    const operations = await this.#startOperations(broker, searches);
     const shared = { broker, authenticator, clock, log, version };
     const sessions: FrontEnd<SessionServer>[] = [];
     const upgrades = new Map<string, UpgradeHandler>();
@@ -253,6 +254,7 @@ export class Server implements Service {
       exchanges,
       operations,
       events,
+      searches,
       options: { ...HTTP_DEFAULTS, ...settings.http, ...many, allowedOrigins, metricsWithoutLogin },
       metricsText: (viewer) => metrics.text(viewer),
       ready: () => this.#readiness.report(),
@@ -315,9 +317,8 @@ export class Server implements Service {
     return sandbox;
   }
 
-  async #startOperations(broker: Broker, sandbox: SelectorSandbox): Promise<BulkOperations> {
+  async #startOperations(broker: Broker, searches: Searches): Promise<BulkOperations> {
     const { clock, random, log } = this.#parts;
-    const searches = new Searches({ sandbox, clock, selectors: this.#config.selectors === 'on' });
     const operations = new BulkOperations({ broker, searches, clock, random, log });
     await this.#startParts(operations);
     return operations;

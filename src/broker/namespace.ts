@@ -434,6 +434,12 @@ export class Namespace implements ClusterListener {
     return this.setup.policy.deadLetter?.queue ?? null;
   }
 
+  /** The names of the queues to which failed elements go, each once: where there is a policy, and of the queues' own. */
+  get deadLetterQueues(): readonly string[] {
+    const name = this.deadLetterQueue;
+    return name === null ? [] : [name];
+  }
+
   /**
    * An element went to its queue's dead-letter queue: to the one that this node knows of, or to another one that was declared
    * since. The engine knows which one that is, and names it to a sweep.

@@ -3,6 +3,7 @@ import { countPuts } from '../engine/stats.ts';
 import {
   type DeliveryRef,
   type OnRepeat,
+  type QueueCounts,
   type ReleaseAction,
   type ScanOptions,
   type ScanPage,
@@ -510,6 +511,11 @@ export class Queue {
   /** A page of its deliveries; see `Storage.scan`. Creates no queue. */
   scan(options: Omit<ScanOptions, 'group'> & { readonly group: GroupName | null }): Promise<ScanPage> {
     return this.namespace.storage.scan(this.key, { ...options, group: this.groupFor(options.group) });
+  }
+
+  /** How many elements it has, each once, in which states. */
+  counts(): Promise<QueueCounts> {
+    return this.namespace.storage.counts(this.key);
   }
 
   /**

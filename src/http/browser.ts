@@ -51,7 +51,7 @@ function isOwnOrigin(origin: string, host: string | null): boolean {
 
 /** The response headers that a page may read in addition to element headers. */
 const EXPOSED =
-  'x-ks-id, x-ks-tries, x-ks-mature, x-ks-lease, x-ks-lease-until, x-ks-repeated, x-ks-loops, content-encoding, link, allow, retry-after';
+  'x-ks-id, x-ks-tries, x-ks-mature, x-ks-lease, x-ks-lease-until, x-ks-state, x-ks-inserted, x-ks-repeated, x-ks-loops, content-encoding, link, allow, retry-after';
 
 /** What lets a page of an allowed origin read the response (the Fetch standard, "CORS protocol"). */
 export function corsHeaders(origin: string, elementHeaders: readonly string[] = []): string[] {

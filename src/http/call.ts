@@ -19,6 +19,7 @@ const JOINED_BYTES = 4_096;
 /** Characters, or bytes, of a long response that are made and written at once. */
 export const PIECE_LENGTH = 65_536;
 const MAX_LOGGED_PATH = 256;
+const NO_MORE_HEADERS: readonly string[] = [];
 
 /** One request on its way to its response. The front fills it in, step by step; then it is the route's. */
 export class HttpCall {
@@ -252,10 +253,15 @@ export class HttpCall {
    * Answers an element, byte for byte as it was inserted (spec 4.1, Get or reserve). `written` is called once
    * the kernel has all of it, and not at all if the connection ends before.
    */
-  element(delivery: Delivery, written: (error?: Error | null) => void): void {
+  element(
+    delivery: Delivery,
+    written: (error?: Error | null) => void,
+    more: readonly string[] = NO_MORE_HEADERS,
+  ): void {
     const { body } = delivery;
     const headers = this.#headers(delivery.headers);
     pushElementHeaders(headers, delivery);
+    if (more.length > 0) headers.push(...more);
     this.response.writeHead(200, headers);
     const bytes = Buffer.from(body.buffer, body.byteOffset, body.byteLength);
     if (bytes.length > JOINED_BYTES) this.response.end(bytes, written);

@@ -80,7 +80,7 @@ let lastAt = Number.NaN;
 let lastTime = '';
 
 /** Elements that were inserted or reserved together have the same moments. */
-function isoTime(at: number): string {
+export function isoTime(at: number): string {
   if (at !== lastAt) {
     lastAt = at;
     lastTime = new Date(at).toISOString();

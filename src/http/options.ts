@@ -4,6 +4,7 @@ import type { Broker } from '../broker/broker.ts';
 import type { EventPublisher } from '../events/publisher.ts';
 import type { Exchanges } from '../exchange/exchanges.ts';
 import type { BulkOperations } from '../operations/operations.ts';
+import type { Searches } from '../operations/search.ts';
 import type { Clock } from '../util/clock.ts';
 import type { LeveledLog } from '../util/log.ts';
 import type { TlsMaterial } from '../util/sockets.ts';
@@ -102,6 +103,7 @@ export interface HttpParts {
   readonly exchanges: Exchanges;
   readonly operations: BulkOperations;
   readonly events: EventPublisher;
+  readonly searches: Searches;
   readonly authenticator: Authenticator;
   readonly options: HttpOptions;
   readonly log: LeveledLog;

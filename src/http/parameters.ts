@@ -155,6 +155,21 @@ export function checkOpaque(name: string, value: string): string {
 
 const OPAQUE = new RegExp(`^[\\x21-\\x7e]{1,${LIMITS.idLength}}$`);
 
+/** Up to so many visible ASCII characters that this server made; null if not given. */
+export function printable(description: string, maxLength: number): QueryParameter<string | null> {
+  return {
+    description,
+    schema: Type.String({ minLength: 1, maxLength }),
+    fallback: null,
+    read(name, value) {
+      if (value !== '' && value.length <= maxLength && VISIBLE.test(value)) return value;
+      throw wrongValue(name, value, `1 to ${maxLength} visible ASCII characters, as an answer gave them`);
+    },
+  };
+}
+
+const VISIBLE = /^[\x21-\x7e]+$/;
+
 export function group(description: string): QueryParameter<GroupName | null> {
   return {
     description,

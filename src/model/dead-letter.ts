@@ -21,12 +21,16 @@ export const ORIGIN_ID = 'x-ks-origin-id';
 /** Names the queue that a dead letter left. */
 export const FROM_QUEUE = 'x-dl-from-queue';
 
+/** When a dead letter was moved, ISO 8601, and why. */
+export const DEAD_LETTER_AT = 'x-dl-at';
+export const DEAD_LETTER_REASON = 'x-dl-reason';
+
 /** The headers that describe the last move. An element that returns to its queue loses them, and keeps its {@link ORIGIN_ID}. */
 export const MOVE_HEADERS: ReadonlySet<string> = new Set([
   FROM_QUEUE,
-  'x-dl-at',
+  DEAD_LETTER_AT,
   'x-dl-tries',
-  'x-dl-reason',
+  DEAD_LETTER_REASON,
 ]);
 
 /** The headers that are written on dead letters. */
@@ -46,8 +50,8 @@ export function deadLetterHeaders(headers: ElementHeaders, facts: DeadLetterFact
     if (name === ORIGIN_ID) isMovedAgain = true;
   }
   const moved = new Date(at).toISOString();
-  kept.push(FROM_QUEUE, from, 'x-dl-at', moved, 'x-dl-tries', String(tries));
-  if (reason !== null && reason !== '') kept.push('x-dl-reason', headerValue(reason));
+  kept.push(FROM_QUEUE, from, DEAD_LETTER_AT, moved, 'x-dl-tries', String(tries));
+  if (reason !== null && reason !== '') kept.push(DEAD_LETTER_REASON, headerValue(reason));
   if (!isMovedAgain) kept.push(ORIGIN_ID, id);
   return kept;
 }

@@ -234,6 +234,23 @@ describe('HTTP and AMQP alike', () => {
     await client.close();
   });
 
+  it('holder: has the tid of the get, or one that begins with the connection', async () => {
+    fresh();
+    await insert();
+    await insert();
+    await http.reserve('N', queue, { to: 0, tid: 'w1' });
+    const { client, got } = await holding();
+    const answer = await http.request('GET', `/q/N/${queue}/elements`);
+    const { elements } = jsonOf<{ elements: { holder: { tid: string; user: string } }[] }>(answer);
+    const [first, second] = elements.map(({ holder }) => holder);
+    assert.equal(first?.tid, 'w1');
+    assert.equal(second?.user, first?.user);
+    const name = client.connection.container_id.replace(/^quayside-/, '');
+    assert.ok(second?.tid.startsWith(`${name}.`), second?.tid);
+    got.delivery.accept();
+    await client.close();
+  });
+
   it('consumers: are listed, and cancelled, over HTTP', async () => {
     fresh();
     const client = await node.connect();

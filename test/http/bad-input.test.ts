@@ -109,6 +109,14 @@ function parameterRows(): Refused[] {
     refuse('GET', '/x', flag, FLAGS);
   }
   refuse('DELETE', '/q/N/bad/elements', 'state', ['', 'waiting', 'READY', 'ready,scheduled']);
+  refuse('GET', '/q/N/bad/elements', 'state', ['', 'waiting', 'READY', 'ready,scheduled']);
+  refuse('GET', '/q/N/bad/elements', 'limit', [...WHOLE, '0', '1001']);
+  refuse('GET', '/q/N/bad/elements', 'body', ['', 'all', 'FULL']);
+  refuse('GET', '/q/N/bad/elements', 'after', ['', 'a b', 'ü', 'x'.repeat(129)]);
+  refuse('GET', '/q/N/bad/elements', 'where', ['', 'env =>', 'env.msg..x', 'x'.repeat(8193)]);
+  refuse('GET', '/q/N/bad/elements', 'group', ['G1']);
+  refuse('GET', '/q/events/bad/elements', 'group', ['', 'a,b']);
+  refuse('GET', '/q/events/bad/elements/x', 'group', ['', 'a,b']);
   refuse('GET', '/operations', 'state', ['', 'gone']);
   refuse('GET', '/q/events/bad/status', 'group', ['', 'a,b']);
   refuse('GET', '/events', 'kinds', ['', ',', 'queus', 'QUEUES', 'queues,', 'queues nodes', '*']);

@@ -125,9 +125,10 @@ export class Harness {
       selectors: true,
       configured: new Map(),
     });
+    const searches = new Searches({ sandbox: this.#sandbox, clock, selectors: true });
     this.operations = new BulkOperations({
       broker: this.broker,
-      searches: new Searches({ sandbox: this.#sandbox, clock, selectors: true }),
+      searches,
       clock,
       random: () => 0.5,
       log: { info: logAt('info'), warn: () => {} },
@@ -164,6 +165,7 @@ export class Harness {
       exchanges: this.exchanges,
       operations: this.operations,
       events: this.events,
+      searches,
       authenticator: options.authenticator?.(opened) ?? new NamedUsers(accounts, users),
       options: { ...HTTP_DEFAULTS, port: 0, ...http },
       log: {

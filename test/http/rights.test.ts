@@ -26,6 +26,9 @@ const ROUTES: readonly (readonly [string, string, string, Right | null])[] = [
   ['insertMany', 'POST', '/q/elements', 'write'],
   ['settleMany', 'POST', '/q/settle', 'read'],
   ['remove', 'DELETE', '/q/x', 'manage'],
+  ['browse', 'GET', '/q/elements', 'browse'],
+  ['browse', 'GET', '/q/elements?where=true&body=full', 'browse'],
+  ['browseElement', 'GET', '/q/elements/x', 'browse'],
   ['purge', 'DELETE', '/q/elements', 'manage'],
   ['pause', 'PATCH', '/q/pause', 'manage'],
   ['resume', 'PATCH', '/q/resume', 'manage'],
@@ -39,6 +42,7 @@ const SETS: Readonly<Record<string, readonly Right[] | null>> = {
   writer: ['write'],
   manager: ['manage'],
   exchanger: ['exchange'],
+  browser: ['browse'],
   worker: ['read', 'write'],
   operator: ['read', 'manage'],
   all: ['read', 'write', 'manage', 'exchange'],
@@ -69,7 +73,8 @@ describe('Rights', () => {
   for (const [user, rights] of Object.entries(SETS)) {
     for (const [id, method, rest, right] of ROUTES) {
       const sees = rights === null || rights.length > 0;
-      const may = rights === null || (sees && (right === null || rights.includes(right)));
+      const has = (one: Right) => rights === null || rights.includes(one);
+      const may = has(right ?? 'read') || (sees && right === null) || (right === 'browse' && has('read'));
       const outcome = may ? 'served' : sees ? '403' : '404';
       it(`${user}: ${id} (${method} ${rest}): ${outcome}`, async () => {
         const answer = await harness().client(`${user}:pw`).request(method, `/q/N${rest}`, { body: 'a' });

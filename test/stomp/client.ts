@@ -35,6 +35,7 @@ export class StompClient {
   #isClosed = false;
   #wake: (() => void) | null = null;
   #receipts = 0;
+  #session: ServerFrame | null = null;
   readonly #frames: ServerFrame[] = [];
 
   private constructor(socket: Socket) {
@@ -87,10 +88,16 @@ export class StompClient {
     return client;
   }
 
+  /** The name of its session, as CONNECTED says it. */
+  get session(): string {
+    return this.#session?.headers.get('session') ?? '';
+  }
+
   async connect(headers: Headers = {}): Promise<ServerFrame> {
     const accepts = this.version === '1.0' ? {} : { 'accept-version': this.version, host: 'here' };
     this.send('CONNECT', { ...accepts, login: 'test', passcode: 'test', ...headers });
-    return this.expect('CONNECTED');
+    this.#session = await this.expect('CONNECTED');
+    return this.#session;
   }
 
   write(bytes: string | Uint8Array): void {

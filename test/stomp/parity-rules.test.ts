@@ -104,6 +104,23 @@ describe('HTTP and STOMP alike', () => {
     await stomp.ask('UNSUBSCRIBE', { id: 'dead' });
   });
 
+  it('holder: has the tid of the get, or one that begins with the session', async () => {
+    fresh();
+    await insert();
+    await insert();
+    await http.reserve('N', queue, { to: 0, tid: 'w1' });
+    const client = await node.connect();
+    await client.ask('SUBSCRIBE', { destination: destination(queue), id: 's', ack: 'client' });
+    await client.expect('MESSAGE');
+    const answer = await http.request('GET', `/q/N/${queue}/elements`);
+    const { elements } = jsonOf<{ elements: { holder: { tid: string; user: string } }[] }>(answer);
+    const [first, second] = elements.map(({ holder }) => holder);
+    assert.equal(first?.tid, 'w1');
+    assert.equal(second?.user, first?.user);
+    assert.ok(second?.tid.startsWith(`${client.session}.`), second?.tid);
+    await client.disconnect();
+  });
+
   it('pop: what one took, the other does not find', async () => {
     fresh();
     await insert();

@@ -1,6 +1,5 @@
 import { refusal, type User } from '../../access/user.ts';
 import { DELIVERY_STATES, type DeliveryState } from '../../model/element.ts';
-import { invalidParameter } from '../../model/errors.ts';
 import { LIMITS } from '../../model/limits.ts';
 import { purgeQueue } from '../../operations/purge.ts';
 import {
@@ -12,10 +11,9 @@ import {
   STATES,
 } from '../../operations/request.ts';
 import { OPERATION_STATES, type OperationState } from '../../operations/stored.ts';
-import { quote } from '../../util/quote.ts';
 import { type Schema, Type } from '../../util/schema.ts';
 import { readJson } from '../json-body.ts';
-import { checkOpaque, nameOf, type QueryParameter } from '../parameters.ts';
+import { checkOpaque, nameOf, oneOf } from '../parameters.ts';
 import { type Route, route } from '../route.ts';
 import { Count, Moment, named } from '../schemas.ts';
 
@@ -111,20 +109,6 @@ const Operation = named(
     error: orNull(Type.String()),
   }),
 );
-
-/** One of some words; null if not given. */
-function oneOf<T extends string>(description: string, words: readonly T[]): QueryParameter<T | null> {
-  return {
-    description,
-    schema: Type.Enum([...words]),
-    fallback: null,
-    read(name, value) {
-      const word = words.find((one) => one === value);
-      if (word !== undefined) return word;
-      throw invalidParameter(name, `${name} cannot be ${quote(value)}; give one of ${words.join(', ')}.`);
-    },
-  };
-}
 
 const filter = {
   ns: nameOf('namespace', 'Only those whose source is in this namespace.'),

@@ -1,6 +1,7 @@
 import type { HttpParts } from '../options.ts';
 import type { Route } from '../route.ts';
 import { batchRoutes } from './batches.ts';
+import { browseRoutes } from './browse.ts';
 import { elementRoutes } from './elements.ts';
 import { eventRoutes } from './events.ts';
 import { exchangeRoutes } from './exchanges.ts';
@@ -26,6 +27,7 @@ export function routeTable({ options, version }: Pick<HttpParts, 'options' | 've
     ...exchangeRoutes,
     ...operationRoutes,
     ...eventRoutes,
+    ...browseRoutes,
     ...operatorRoutes({ metricsWithoutLogin: options.metricsWithoutLogin, version, routes: () => routes }),
   ];
   return routes;

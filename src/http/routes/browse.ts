@@ -1,0 +1,303 @@
+import { isUtf8 } from 'node:buffer';
+import { refusal } from '../../access/user.ts';
+import type { Namespace } from '../../broker/namespace.ts';
+import type { Queue } from '../../broker/queue.ts';
+import type { ScannedDelivery } from '../../engine/storage.ts';
+import { DELIVERY_STATES } from '../../model/element.ts';
+import { QuaysideError } from '../../model/errors.ts';
+import {
+  type DeadLetterGroup,
+  type DeadLetterSummary,
+  summarizeDeadLetters,
+} from '../../operations/dead-letters.ts';
+import type { SearchPage } from '../../operations/search.ts';
+import { quote } from '../../util/quote.ts';
+import { Type } from '../../util/schema.ts';
+import type { HttpCall } from '../call.ts';
+import { bodyMember, isoTime, jsonOfBytes, jsonOfHeaders } from '../ndjson.ts';
+import { checkOpaque, group, nameOf, oneOf, printable, text, whole } from '../parameters.ts';
+import { type Route, route } from '../route.ts';
+import { Count, Moment, named } from '../schemas.ts';
+
+/** Elements of a page, at most, and where none is asked for. */
+const MAX_PAGE = 1_000;
+const USUAL_PAGE = 100;
+/** What a preview shows of a body. */
+const PREVIEW_BYTES = 512;
+/** The head of a request has 16 KiB. */
+const MAX_SELECTOR_BYTES = 8_192;
+const MAX_CURSOR_LENGTH = 128;
+
+const STATES = [...DELIVERY_STATES, 'all'] as const;
+const BODIES = ['none', 'preview', 'full'] as const;
+type Shown = (typeof BODIES)[number];
+
+const orNull = (schema: ReturnType<typeof Type.String>) => Type.Union([schema, Type.Null()]);
+
+const BrowsedElement = named(
+  'BrowsedElement',
+  Type.Object({
+    id: Type.String(),
+    state: Type.Enum([...DELIVERY_STATES]),
+    mature: Moment,
+    insertedAt: Moment,
+    tries: Count,
+    reason: orNull(Type.String({ description: 'Of the last failed try.' })),
+    bytes: Type.Integer({ minimum: 0, description: 'The length of the body.' }),
+    contentType: orNull(Type.String()),
+    headers: Type.Record(Type.String()),
+    holder: Type.Union([
+      Type.Object({
+        tid: orNull(Type.String()),
+        user: orNull(Type.String({ description: 'Null: an exchange.' })),
+        since: Moment,
+        until: Moment,
+      }),
+      Type.Null(),
+    ]),
+    text: Type.Optional(Type.String({ description: 'The body, if its bytes are UTF-8.' })),
+    base64: Type.Optional(Type.String({ description: 'The body, if they are not.' })),
+    truncated: Type.Boolean({ description: 'Whether the body is longer than what is shown of it.' }),
+  }),
+);
+
+const BrowsePage = named(
+  'BrowsePage',
+  Type.Object({
+    elements: Type.Array(BrowsedElement),
+    next: orNull(Type.String({ description: 'For `after`; null: everything was looked at.' })),
+    looked: Type.Integer({ minimum: 0, description: 'How many elements were looked at.' }),
+    failed: Type.Integer({ minimum: 0, description: 'For how many of them the selector threw.' }),
+    error: Type.Union([
+      Type.Object({
+        id: Type.String(),
+        message: Type.String(),
+        line: Type.Union([Count, Type.Null()]),
+        column: Type.Union([Count, Type.Null()]),
+      }),
+      Type.Null(),
+    ]),
+  }),
+);
+
+const Groups = (name: string) => Type.Array(Type.Object({ [name]: orNull(Type.String()), count: Count }));
+
+const DeadLetters = named(
+  'DeadLetters',
+  Type.Object({
+    queues: Type.Array(
+      Type.Object({
+        ns: Type.String(),
+        queue: Type.String(),
+        count: Count,
+        oldest: orNull(Moment),
+        reasons: Groups('reason'),
+        sources: Groups('queue'),
+        looked: Count,
+        complete: Type.Boolean({ description: 'Whether all of its elements were looked at.' }),
+      }),
+    ),
+  }),
+);
+
+export const browseRoutes: readonly Route[] = [
+  route({
+    id: 'browse',
+    methods: ['GET', 'HEAD'],
+    path: '/q/:namespace/:queue/elements',
+    summary: 'Look at elements without taking them, in delivery order',
+    access: 'browse',
+    makesQueue: false,
+    query: {
+      state: oneOf('Only those in this state; not given: all of them.', STATES),
+      group: group("On a stream: the group whose deliveries are meant; not given: the namespace's first."),
+      after: printable('Continues behind the page whose `next` this is.', MAX_CURSOR_LENGTH),
+      limit: whole('At most so many elements.', { from: 1, to: MAX_PAGE, unit: 'a count' }, USUAL_PAGE),
+      body: oneOf<Shown>(
+        `What is shown of bodies; not given: a preview, their first ${PREVIEW_BYTES} bytes.`,
+        BODIES,
+      ),
+      where: text('Only those that this selector accepts, such as `env.msg.tries > 3`.', MAX_SELECTOR_BYTES),
+    },
+    responses: [
+      {
+        status: 200,
+        description: 'A page. It may have few elements, or none, and not be the last: see `next`.',
+        contentType: 'application/json',
+        schema: BrowsePage,
+      },
+    ],
+    problems: ['forbidden', 'shutting-down'],
+    handle: (call, { state, group, after, limit, body, where }) =>
+      call.front.listInTurn(call, async () => {
+        const { user, namespace, queue } = call;
+        const hidesBodies = !user.maySeeBodies(namespace.name);
+        const shown = hidesBodies ? 'none' : (body ?? 'preview');
+        const states = state === null || state === 'all' ? DELIVERY_STATES : [state];
+        const options = { payer: user.name, path: 'where', bodies: shown !== 'none', hidesBodies };
+        const filter = { states, group, selector: where };
+        const page = await call.front.parts.searches
+          .page(queue, filter, options, after, limit)
+          .catch((error: unknown) => {
+            throw inParameter(error);
+          });
+        await call.jsonPieces(pageJson(page, shown));
+      }),
+  }),
+  route({
+    id: 'browseElement',
+    methods: ['GET', 'HEAD'],
+    path: '/q/:namespace/:queue/elements/:id',
+    summary: 'Look at one element without taking it: its body, byte for byte',
+    access: 'browse',
+    makesQueue: false,
+    query: {
+      group: group("On a stream: the group whose delivery is meant; not given: the namespace's first."),
+    },
+    responses: [
+      {
+        status: 200,
+        description: 'The element, as a get would return it.',
+        contentType: '*/*',
+        headers: [
+          { name: 'x-ks-id', description: 'Its id.' },
+          { name: 'x-ks-tries', description: 'Failed tries so far.' },
+          { name: 'x-ks-mature', description: 'Its maturity, ISO 8601.' },
+          { name: 'x-ks-hdr-*', description: 'Its element headers.' },
+          { name: 'x-ks-origin-id', description: 'Of a dead letter: the first id of the element.' },
+          { name: 'content-encoding', description: 'As it was inserted, where it was.' },
+          { name: 'x-ks-state', description: '`ready`, `scheduled` or `reserved`.' },
+          { name: 'x-ks-inserted', description: 'When it was inserted, ISO 8601.' },
+          {
+            name: 'x-ks-lease-until',
+            description: 'Of a reserved one: when its reservation ends, ISO 8601.',
+          },
+        ],
+      },
+    ],
+    problems: ['element-not-found', 'forbidden', 'not-supported', 'invalid-parameter'],
+    async handle(call, { group }) {
+      const { user, namespace, queue } = call;
+      const id = checkOpaque('id', call.param('id'));
+      if (!user.maySeeBodies(namespace.name)) {
+        throw new QuaysideError(
+          'forbidden',
+          `User ${quote(user.name)} may not see bodies in namespace ${namespace.name} (maskBodies).`,
+        );
+      }
+      const options = { group, states: DELIVERY_STATES, ids: [id], after: null, limit: 1, bodies: true };
+      const [found] = (await queue.scan(options)).deliveries;
+      if (found === undefined) {
+        throw new QuaysideError(
+          'element-not-found',
+          `Queue ${quote(queue.key.name)} has no element ${quote(id)}.`,
+        );
+      }
+      const { state, insertedAt, lease } = found;
+      const headers = ['x-ks-state', state, 'x-ks-inserted', isoTime(insertedAt)];
+      if (lease !== null) headers.push('x-ks-lease-until', isoTime(lease.until));
+      // Its lease is another's: the token is not known here.
+      call.element({ ...found, lease: null }, () => {}, headers);
+    },
+  }),
+  route({
+    id: 'deadLetters',
+    methods: ['GET', 'HEAD'],
+    path: '/dead-letters',
+    summary: 'Summarize the dead-letter queues of the namespaces in which the user may browse',
+    access: 'user',
+    query: { ns: nameOf('namespace', 'Only those of this namespace.') },
+    responses: [
+      {
+        status: 200,
+        description: 'Their counts, and what those elements say that were looked at.',
+        contentType: 'application/json',
+        schema: DeadLetters,
+      },
+    ],
+    problems: ['namespace-not-found', 'forbidden', 'invalid-name', 'storage-unavailable', 'outcome-unknown'],
+    handle: (call, { ns }) =>
+      call.front.listInTurn(call, async () => {
+        const queues = browsableNamespaces(call, ns).flatMap((namespace) =>
+          namespace.deadLetterQueues.map((name): Queue => namespace.visit(name)),
+        );
+        const summaries = await summarizeDeadLetters(queues, call.front.parts.clock);
+        call.value({ queues: summaries.map(summaryRecord) });
+      }),
+  }),
+];
+
+/** A selector stands in a query parameter here, not in a body. */
+function inParameter(error: unknown): unknown {
+  if (!(error instanceof QuaysideError) || error.code !== 'invalid-body') return error;
+  return new QuaysideError('invalid-parameter', error.message, error.details);
+}
+
+/** @throws QuaysideError `namespace-not-found`, `forbidden` for a named one */
+function browsableNamespaces(call: HttpCall, ns: string | null): Namespace[] {
+  const { user, front } = call;
+  const { broker } = front.parts;
+  if (ns === null) return broker.namespaces().filter(({ name }) => user.may('browse', name));
+  const error = refusal(user, 'browse', ns);
+  if (error !== null) throw error;
+  return [broker.namespace(ns)];
+}
+
+function summaryRecord(summary: DeadLetterSummary): object {
+  const { ns, queue, count, oldestAt, reasons, sources, looked, isComplete } = summary;
+  const named = (groups: readonly DeadLetterGroup[], name: string): object[] =>
+    groups.map((one) => ({ [name]: one.value, count: one.count }));
+  return {
+    ns,
+    queue,
+    count,
+    oldest: oldestAt === null ? null : isoTime(oldestAt),
+    reasons: named(reasons, 'reason'),
+    sources: named(sources, 'queue'),
+    looked,
+    complete: isComplete,
+  };
+}
+
+function* pageJson({ matches, looked, failed, error, next }: SearchPage, shown: Shown): Generator<string> {
+  yield '{"elements":[';
+  for (const [at, delivery] of matches.entries()) {
+    yield `${at === 0 ? '' : ','}${elementJson(delivery, shown)}`;
+  }
+  const rest = JSON.stringify({ next, looked, failed, error });
+  yield `],${rest.slice(1)}`;
+}
+
+function elementJson(delivery: ScannedDelivery, shown: Shown): string {
+  const { id, state, matureAt, insertedAt, tries, reason, bytes, contentType, headers, holder, lease } =
+    delivery;
+  const held =
+    holder === null || lease === null
+      ? 'null'
+      : JSON.stringify({
+          tid: holder.tid,
+          user: holder.user,
+          since: isoTime(holder.since),
+          until: isoTime(lease.until),
+        });
+  const body = shown === 'preview' ? previewOf(delivery.body) : delivery.body;
+  const isCut = shown !== 'none' && body.length < bytes;
+  return (
+    `{"id":${JSON.stringify(id)},"state":"${state}","mature":"${isoTime(matureAt)}",` +
+    `"insertedAt":"${isoTime(insertedAt)}","tries":${tries},"reason":${JSON.stringify(reason)},"bytes":${bytes},` +
+    `"contentType":${jsonOfBytes(contentType)},"headers":${jsonOfHeaders(headers)},"holder":${held},` +
+    `${shown === 'none' ? '' : `${bodyMember({ ...delivery, body }, false)},`}"truncated":${isCut}}`
+  );
+}
+
+/** The beginning of a body; of text, whole characters. */
+function previewOf(body: Uint8Array): Uint8Array {
+  if (body.length <= PREVIEW_BYTES) return body;
+  const start = body.subarray(0, PREVIEW_BYTES);
+  // A character of UTF-8 has up to four bytes: the last one may be cut.
+  for (let cut = 0; cut < 4; cut += 1) {
+    const whole = start.subarray(0, PREVIEW_BYTES - cut);
+    if (isUtf8(whole)) return whole;
+  }
+  return start;
+}

@@ -1,0 +1,289 @@
+import assert from 'node:assert/strict';
+import { after, before, describe, it } from 'node:test';
+import { ENGINES } from '../engines.ts';
+import { headerOf, jsonOf, type QueueClient } from '../support/http-client.ts';
+import { Harness, sharedHarness } from './harness.ts';
+
+interface Browsed {
+  readonly id: string;
+  readonly state: string;
+  readonly mature: string;
+  readonly insertedAt: string;
+  readonly tries: number;
+  readonly reason: string | null;
+  readonly bytes: number;
+  readonly contentType: string | null;
+  readonly headers: Record<string, string>;
+  readonly holder: { tid: string | null; user: string | null; since: string; until: string } | null;
+  readonly text?: string;
+  readonly base64?: string;
+  readonly truncated: boolean;
+}
+
+interface Page {
+  readonly elements: Browsed[];
+  readonly next: string | null;
+  readonly looked: number;
+  readonly failed: number;
+  readonly error: { id: string; message: string; line: number | null; column: number | null } | null;
+}
+
+type Query = Record<string, string | number>;
+
+for (const engine of ENGINES) {
+  describe(`Browsing over HTTP, ${engine.name}`, () => {
+    let harness: Harness;
+    let http: QueueClient;
+
+    before(async () => {
+      harness = await Harness.start({ engine });
+      http = harness.client();
+    });
+    after(() => harness.close());
+
+    const page = async (queue: string, query: Query = {}, ns = 'N'): Promise<Page> => {
+      const answer = await http.request('GET', `/q/${ns}/${queue}/elements`, { query });
+      assert.equal(answer.status, 200, answer.body.toString());
+      return jsonOf<Page>(answer);
+    };
+    const idOf = async (inserted: ReturnType<QueueClient['insert']>): Promise<string> =>
+      jsonOf<{ id: string }>(await inserted).id;
+
+    it('shows elements of all states in delivery order, and who holds them, and takes none', async () => {
+      const queue = harness.queue();
+      const now = harness.opened.now();
+      await http.insert('N', queue, 'held');
+      await http.reserve('N', queue, { to: 0, tid: 'w1', lease: 60_000 });
+      const headers = { 'x-ks-hdr-a': 'é' };
+      await http.insert('N', queue, '{"n":1}', { contentType: 'application/json', headers, tries: 2 });
+      await http.insert('N', queue, Buffer.from([0xff, 0]), { delay: 100 });
+      const before = await http.status('N', queue);
+      const { elements, next, looked } = await page(queue);
+      assert.deepEqual([next, looked], [null, 3]);
+      assert.deepEqual(
+        elements.map(({ state, text, base64, bytes }) => [state, text ?? base64, bytes]),
+        [
+          ['ready', '{"n":1}', 7],
+          ['scheduled', '/wA=', 2],
+          ['reserved', 'held', 4],
+        ],
+      );
+      const [ready, , held] = elements;
+      assert.deepEqual(
+        [ready?.contentType, ready?.headers, ready?.tries, ready?.holder, ready?.reason, ready?.truncated],
+        ['application/json', { a: 'é' }, 2, null, null, false],
+      );
+      assert.deepEqual([held?.holder?.tid, held?.holder?.user], ['w1', 'test1']);
+      assert.ok(Date.parse(held?.holder?.since ?? '') >= now);
+      const lengthMs = Date.parse(held?.holder?.until ?? '') - Date.parse(held?.holder?.since ?? '');
+      assert.equal(lengthMs, 60_000);
+      assert.deepEqual(
+        { ...jsonOf<object>(await http.status('N', queue)), ...VARYING },
+        { ...jsonOf<object>(before), ...VARYING },
+      );
+      assert.deepEqual((await page(queue, { state: 'scheduled' })).elements.length, 1);
+      assert.deepEqual((await page(queue, { state: 'all' })).elements.length, 3);
+    });
+
+    it('pages through a queue by its cursors, also behind an element that is gone', async () => {
+      const queue = harness.queue();
+      for (const body of ['a', 'b', 'c', 'd', 'e']) await http.insert('N', queue, body);
+      const first = await page(queue, { limit: 2 });
+      assert.deepEqual(
+        first.elements.map(({ text }) => text),
+        ['a', 'b'],
+      );
+      for (let i = 0; i < 3; i += 1) await http.get('N', queue, { to: 0 });
+      const second = await page(queue, { limit: 2, after: first.next ?? '' });
+      assert.deepEqual(
+        second.elements.map(({ text }) => text),
+        ['d', 'e'],
+      );
+      // An engine may not know yet that nothing is behind a full page.
+      if (second.next !== null) assert.deepEqual((await page(queue, { after: second.next })).elements, []);
+    });
+
+    it('finds elements by a selector of headers or of the payload', async () => {
+      const queue = harness.queue();
+      for (let n = 0; n < 30; n += 1) {
+        const headers = { 'x-ks-hdr-n': String(n) };
+        await http.insert('N', queue, JSON.stringify({ n }), { contentType: 'application/json', headers });
+      }
+      const numbers = async (where: string, query: Query = {}): Promise<string[]> =>
+        (await page(queue, { where, ...query })).elements.map(({ headers }) => headers.n ?? '');
+      assert.deepEqual(await numbers('env.msg.hdrs.n % 10 === 3'), ['3', '13', '23']);
+      assert.deepEqual(await numbers('env => env.msg.payload.n > 27'), ['28', '29']);
+      assert.deepEqual(await numbers('env.msg.payload.n > 5', { limit: 2 }), ['6', '7']);
+      const full = await page(queue, { where: 'env.msg.hdrs.n == 7', body: 'full' });
+      assert.deepEqual(
+        full.elements.map(({ text }) => text),
+        ['{"n":7}'],
+      );
+    });
+
+    it('shows bodies as it is asked: none, the beginning, or all', async () => {
+      const queue = harness.queue();
+      const long = `${'x'.repeat(511)}é${'y'.repeat(1000)}`;
+      await http.insert('N', queue, long);
+      const shown = async (body?: string): Promise<[string | undefined, boolean | undefined]> => {
+        const [one] = (await page(queue, body === undefined ? {} : { body })).elements;
+        assert.equal(one?.bytes, Buffer.byteLength(long));
+        return [one?.text, one?.truncated];
+      };
+      assert.deepEqual(await shown('none'), [undefined, false]);
+      assert.deepEqual(await shown('preview'), ['x'.repeat(511), true]);
+      assert.deepEqual(await shown(), ['x'.repeat(511), true]);
+      assert.deepEqual(await shown('full'), [long, false]);
+    });
+
+    it('returns one element byte for byte with its state, and changes nothing', async () => {
+      const queue = harness.queue();
+      const body = Buffer.from([0, 1, 2, 0xff, 0xfe]);
+      const headers = { 'x-ks-hdr-a': '1', 'content-encoding': 'x-own' };
+      const id = await idOf(http.insert('N', queue, body, { contentType: 'a/b; c=d', headers }));
+      const look = () => http.request('GET', `/q/N/${queue}/elements/${id}`);
+      const found = await look();
+      assert.deepEqual([found.status, found.body], [200, body]);
+      assert.deepEqual(
+        ['content-type', 'content-encoding', 'x-ks-hdr-a', 'x-ks-id', 'x-ks-tries', 'x-ks-state'].map(
+          (name) => headerOf(found, name),
+        ),
+        ['a/b; c=d', 'x-own', '1', id, '0', 'ready'],
+      );
+      assert.match(headerOf(found, 'content-security-policy'), /sandbox/);
+      const reserved = await http.reserve('N', queue, { to: 0 });
+      assert.equal(headerOf(reserved, 'x-ks-id'), id);
+      const held = await look();
+      assert.equal(headerOf(held, 'x-ks-state'), 'reserved');
+      assert.equal(headerOf(held, 'x-ks-lease-until'), headerOf(reserved, 'x-ks-lease-until'));
+      assert.equal(held.headers['x-ks-lease'], undefined, 'the token is not shown');
+      await http.commit('N', queue, id);
+      assert.equal((await look()).status, 404);
+    });
+
+    it('shows the deliveries of a group of a stream', async () => {
+      const queue = harness.queue();
+      const id = await idOf(http.insert('events', queue, 'x', { groups: 'G1' }));
+      assert.equal((await page(queue, { group: 'G1' }, 'events')).elements[0]?.id, id);
+      assert.deepEqual((await page(queue, {}, 'events')).elements, []);
+      const path = `/q/events/${queue}/elements/${id}`;
+      assert.equal((await http.request('GET', path, { query: { group: 'G1' } })).status, 200);
+      assert.equal((await http.request('GET', path)).status, 404);
+    });
+
+    it('leaves no trace of a queue that does not exist', async () => {
+      assert.deepEqual((await page('never')).elements, []);
+      assert.equal((await http.request('GET', '/q/N/never/elements/x')).status, 404);
+      assert.ok(!Object.hasOwn(jsonOf<object>(await http.request('GET', '/q/N')), 'never'));
+    });
+
+    it('summarizes dead letters by reason and by the queue that they left', async () => {
+      const [first, second] = [harness.queue(), harness.queue()];
+      const fail = async (queue: string, reason: string): Promise<void> => {
+        await http.insert('jobs', queue, 'x', { tries: 2 });
+        const id = headerOf(await http.reserve('jobs', queue, { to: 0 }), 'x-ks-id');
+        await http.rollback('jobs', queue, id, { query: { reason } });
+      };
+      const started = harness.opened.now();
+      await fail(first, 'no address');
+      await fail(first, 'too slow ☃');
+      await fail(second, 'no address');
+      const answer = await http.request('GET', '/dead-letters', { query: { ns: 'jobs' } });
+      const [summary, ...others] = jsonOf<{ queues: Record<string, unknown>[] }>(answer).queues;
+      assert.deepEqual(others, []);
+      const { oldest, ...rest } = summary ?? {};
+      assert.ok(Date.parse(String(oldest)) >= started);
+      assert.deepEqual(rest, {
+        ns: 'jobs',
+        queue: '__deadletter__',
+        count: 3,
+        reasons: [
+          { reason: 'no address', count: 2 },
+          { reason: 'too slow ☃', count: 1 },
+        ],
+        sources: [
+          { queue: first, count: 2 },
+          { queue: second, count: 1 },
+        ],
+        looked: 3,
+        complete: true,
+      });
+      const [dead] = (await page('__deadletter__', { limit: 1 }, 'jobs')).elements;
+      assert.equal(dead?.reason, 'no address');
+    });
+  });
+}
+
+/** Members of a status that move by themselves. */
+const VARYING = { rates: null, oldestReadyAge: null };
+
+describe('Browsing', () => {
+  const users = [
+    { name: 'reader', password: 'pw', rights: { N: ['read'], jobs: ['read'] }, maskBodies: true },
+    { name: 'masked', password: 'pw', rights: { N: ['browse'] }, maskBodies: true },
+    { name: 'looker', password: 'pw', rights: { N: ['browse'] } },
+    { name: 'all', password: 'pw', rights: null },
+  ];
+  const harness = sharedHarness({ users, limits: { callMs: 20 } });
+  const as = (user: string): QueueClient => harness().client(`${user}:pw`);
+
+  it('shows no bodies to a user whose maskBodies is set, unless they may read there', async () => {
+    const queue = harness().queue();
+    const inserted = await as('all').insert('N', queue, 'secret', { headers: { 'x-ks-hdr-a': '1' } });
+    const { id } = jsonOf<{ id: string }>(inserted);
+    const first = async (user: string): Promise<Browsed | undefined> => {
+      const answer = await as(user).request('GET', `/q/N/${queue}/elements`, { query: { body: 'full' } });
+      return jsonOf<Page>(answer).elements[0];
+    };
+    assert.equal((await first('reader'))?.text, 'secret');
+    assert.equal((await first('looker'))?.text, 'secret');
+    const masked = await first('masked');
+    assert.ok(masked);
+    assert.ok(!('text' in masked) && !('base64' in masked));
+    assert.deepEqual([masked.bytes, masked.headers], [6, { a: '1' }]);
+    const statuses = ['reader', 'looker', 'masked'].map((user) =>
+      as(user).request('GET', `/q/N/${queue}/elements/${id}`),
+    );
+    assert.deepEqual(
+      (await Promise.all(statuses)).map(({ status }) => status),
+      [200, 200, 403],
+    );
+    const where = async (selector: string) =>
+      (await as('masked').request('GET', `/q/N/${queue}/elements`, { query: { where: selector } })).status;
+    assert.deepEqual(
+      [await where('env.msg.hdrs.a == 1'), await where('env.msg.payload === "secret"')],
+      [200, 403],
+    );
+  });
+
+  it('says where a selector is wrong, where it throws, and that it takes too long', async () => {
+    const queue = harness().queue();
+    await as('all').insert('N', queue, 'x');
+    const find = (where: string) =>
+      as('looker').request('GET', `/q/N/${queue}/elements`, { query: { where } });
+    const wrong = await find('env =>\n  env.msg..hdrs');
+    const { code, parameter, line, column } = jsonOf<Record<string, unknown>>(wrong);
+    assert.deepEqual(
+      [wrong.status, code, parameter, line, column],
+      [400, 'invalid-parameter', 'where', 2, 11],
+    );
+    const throwing = jsonOf<Page>(await find('env => {\n  return env.msg.nothing.at(0);\n}'));
+    assert.deepEqual([throwing.elements, throwing.failed, throwing.error?.line], [[], 1, 2]);
+    assert.match(throwing.error?.message ?? '', /TypeError/);
+    const slow = await find('env => { for (;;); }');
+    assert.equal(slow.status, 400);
+    assert.match(jsonOf<{ detail: string }>(slow).detail, /^where: the selector uses more time/);
+  });
+
+  it('of dead letters shows those of namespaces in which the user may browse', async () => {
+    const list = (user: string, query: Query = {}) => as(user).request('GET', '/dead-letters', { query });
+    const namespaces = async (user: string) =>
+      jsonOf<{ queues: { ns: string }[] }>(await list(user)).queues.map(({ ns }) => ns);
+    assert.deepEqual(await namespaces('all'), ['jobs']);
+    assert.deepEqual(await namespaces('reader'), ['jobs']);
+    assert.deepEqual(await namespaces('looker'), []);
+    assert.equal((await list('looker', { ns: 'jobs' })).status, 404);
+    assert.equal((await list('all', { ns: 'absent' })).status, 404);
+    assert.equal((await list('all', { ns: '\u0000' })).status, 400);
+  });
+});
