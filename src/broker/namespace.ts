@@ -434,10 +434,9 @@ export class Namespace implements ClusterListener {
     return this.setup.policy.deadLetter?.queue ?? null;
   }
 
-  /** The names of the queues to which failed elements go, each once: where there is a policy, and of the queues' own. */
+  /** The names of the queues to which failed elements go, each once: the namespace's own, and those that options of queues name. */
   get deadLetterQueues(): readonly string[] {
-    const name = this.deadLetterQueue;
-    return name === null ? [] : [name];
+    return this.options.deadLetterQueues;
   }
 
   /**

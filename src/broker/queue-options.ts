@@ -89,6 +89,12 @@ export class QueueOptionsTable {
     return { ...this.#general, ...rule?.options, ...stored };
   }
 
+  /** The names of all dead-letter queues that any queue may have, each once. */
+  get deadLetterQueues(): string[] {
+    const all = [this.#general, ...this.#rules.map(({ options }) => options), ...this.#stored.values()];
+    return [...new Set(all.flatMap(({ deadLetter }) => (deadLetter == null ? [] : [deadLetter.queue])))];
+  }
+
   /** What the queue itself has; null: nothing. */
   storedOf(name: string): OwnOptions | null {
     return this.#stored.get(name) ?? null;

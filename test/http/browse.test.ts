@@ -177,6 +177,22 @@ for (const engine of ENGINES) {
       assert.ok(!Object.hasOwn(jsonOf<object>(await http.request('GET', '/q/N')), 'never'));
     });
 
+    it('finds the dead-letter queues that options of queues name', async () => {
+      const queue = harness.queue();
+      const body = JSON.stringify({ deadLetter: { maxTries: 1, queue: 'own-dead' } });
+      const put = await http.request('PUT', `/q/hidden/${queue}/options`, { body });
+      assert.equal(put.status, 200, put.body.toString());
+      await http.insert('hidden', queue, 'x');
+      const id = headerOf(await http.reserve('hidden', queue, { to: 0 }), 'x-ks-id');
+      await http.rollback('hidden', queue, id);
+      const answer = await http.request('GET', '/dead-letters', { query: { ns: 'hidden' } });
+      const { queues } = jsonOf<{ queues: Record<string, unknown>[] }>(answer);
+      assert.deepEqual(
+        queues.map(({ ns, queue, count }) => [ns, queue, count]),
+        [['hidden', 'own-dead', 1]],
+      );
+    });
+
     it('summarizes dead letters by reason and by the queue that they left', async () => {
       const [first, second] = [harness.queue(), harness.queue()];
       const fail = async (queue: string, reason: string): Promise<void> => {

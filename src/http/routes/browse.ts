@@ -27,6 +27,8 @@ const PREVIEW_BYTES = 512;
 /** The head of a request has 16 KiB. */
 const MAX_SELECTOR_BYTES = 8_192;
 const MAX_CURSOR_LENGTH = 128;
+/** Of one summary; options of queues may name any number. */
+const MAX_DEAD_LETTER_QUEUES = 1_000;
 
 const STATES = [...DELIVERY_STATES, 'all'] as const;
 const BODIES = ['none', 'preview', 'full'] as const;
@@ -97,6 +99,7 @@ const DeadLetters = named(
         complete: Type.Boolean({ description: 'Whether all of its elements were looked at.' }),
       }),
     ),
+    complete: Type.Boolean({ description: 'Whether these are all queues.' }),
   }),
 );
 
@@ -221,8 +224,10 @@ export const browseRoutes: readonly Route[] = [
         const queues = browsableNamespaces(call, ns).flatMap((namespace) =>
           namespace.deadLetterQueues.map((name): Queue => namespace.visit(name)),
         );
-        const summaries = await summarizeDeadLetters(queues, call.front.parts.clock);
-        call.value({ queues: summaries.map(summaryRecord) });
+        const some = queues.slice(0, MAX_DEAD_LETTER_QUEUES);
+        const summaries = await summarizeDeadLetters(some, call.front.parts.clock);
+        const complete = some.length === queues.length;
+        call.value({ queues: summaries.map(summaryRecord), complete });
       }),
   }),
 ];
