@@ -2,7 +2,6 @@ import { isUtf8 } from 'node:buffer';
 import { refusal } from '../../access/user.ts';
 import type { Namespace } from '../../broker/namespace.ts';
 import type { Queue } from '../../broker/queue.ts';
-import type { ScannedDelivery } from '../../engine/storage.ts';
 import { DELIVERY_STATES } from '../../model/element.ts';
 import { QuaysideError } from '../../model/errors.ts';
 import {
@@ -273,7 +272,7 @@ function* pageJson({ matches, looked, failed, error, next }: SearchPage, shown: 
   yield `],${rest.slice(1)}`;
 }
 
-function elementJson(delivery: ScannedDelivery, shown: Shown): string {
+function elementJson(delivery: SearchPage['matches'][number], shown: Shown): string {
   const { id, state, matureAt, insertedAt, tries, reason, bytes, contentType, headers, holder, lease } =
     delivery;
   const held =

@@ -111,6 +111,20 @@ local function removeDelivery(q, gid, seq, d)
   finish(q, gid, seq)
 end
 
+-- Removes what waits of a stream's element. Returns how many deliveries it was.
+local function removeWaiting(q, seq, element)
+  local removed = 0
+  for _, gid in ipairs(element.order) do
+    local d = element.states[gid] ~= HELD and findDelivery(q, gid, seq)
+    if d and d.ends == 0 then
+      removeDelivery(q, gid, seq, d)
+      flush(q)
+      removed = removed + 1
+    end
+  end
+  return removed
+end
+
 -- Counts a failed try. Returns whether it was the last one. `retryFrom`: the moment from which the queue's retry delay
 -- counts, in place of the maturity; nil if it does not.
 local function failTry(q, gid, seq, d, maturity, token, reason, retryFrom)
