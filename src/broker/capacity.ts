@@ -94,7 +94,7 @@ export class Capacity {
     const isFull = !this.#fits(amount);
     const readFrom = isFull ? this.#readAgainFrom : this.#readFrom;
     if (this.#clock.monotonic() >= readFrom && this.#reading === null) this.#read().catch(() => {});
-    if (isFull && this.#source.waitsForRead && this.#reading !== null) {
+    if (this.#source.waitsForRead && this.#reading !== null) {
       const admit = (): Promise<T> => this.#admit(amount, store);
       return this.#reading.then(admit, admit);
     }
@@ -162,7 +162,7 @@ interface CapacitySource {
   read(): Promise<Usage>;
   /** How often that is read at most if it seems full. */
   readonly fullRefreshMs: number;
-  /** Whether an insert for which there seems to be no capacity waits for a read in progress. */
+  /** Whether inserts wait for a read in progress; else they go by the one before. */
   readonly waitsForRead: boolean;
   /** @param limit in words */
   full(limit: string, option: string): QuaysideError;

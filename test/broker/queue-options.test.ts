@@ -1,0 +1,148 @@
+import assert from 'node:assert/strict';
+import { afterEach, beforeEach, describe, it } from 'node:test';
+import type { Broker } from '../../src/broker/broker.ts';
+import { FINISH, type Queue } from '../../src/broker/queue.ts';
+import type { OwnOptions } from '../../src/broker/queue-options.ts';
+import type { Delivery } from '../../src/model/element.ts';
+import { ENGINES, type TestEngine } from '../engines.ts';
+import { betweenProcesses, brokerOn, plain } from '../support/broker.ts';
+import { bodyText, newElement } from '../support/elements.ts';
+
+const POLICY = plain('N', {
+  queues: [
+    { pattern: 'short-*', options: { ttlMs: 5000, leaseMs: 9000 } },
+    { pattern: 'bound-*', options: { maxElements: 2 } },
+  ],
+});
+const FULL = { code: 'queue-full' };
+
+for (const engine of ENGINES) {
+  describe(`Options of queues on two nodes: ${engine.name}`, () => {
+    let opened: TestEngine;
+    let nodes: Broker[];
+
+    beforeEach(async () => {
+      opened = await engine.open({ namespaces: [POLICY] });
+      const shared = betweenProcesses(opened.engine);
+      nodes = [1, 2].map((seed) => brokerOn([{ policy: POLICY, engine: shared }], opened.clock, seed));
+      for (const node of nodes) await node.start();
+    });
+    afterEach(async () => {
+      for (const node of nodes) await node.stop();
+      await opened.close();
+    });
+
+    const at = (node: number, name: string): Queue => {
+      const broker = nodes[node];
+      if (broker === undefined) throw new Error('there are two nodes');
+      return broker.namespace('N').queue(name);
+    };
+    const insert = (queue: Queue, element: Parameters<typeof newElement>[0] = {}): Promise<string[]> =>
+      queue.insert([newElement(element)]);
+    /** Waits until a node sees these options as stored: the news comes with a notification of the engine. */
+    const seen = async (queue: Queue, options: OwnOptions | null): Promise<void> => {
+      for (let attempt = 0; ; attempt++) {
+        assert.ok(attempt < 10_000, 'the other node is told');
+        const stored = queue.namespace.options.storedOf(queue.key.name);
+        if (JSON.stringify(stored) === JSON.stringify(options)) return;
+        await opened.engine.ping();
+      }
+    };
+    const reserve = async (queue: Queue): Promise<Delivery | null> => {
+      const { deliveries } = await opened.engine.storage.take(queue.key, {
+        group: '',
+        count: 1,
+        leaseMs: queue.settings.leaseMs,
+      });
+      return deliveries[0] ?? null;
+    };
+
+    it('are known to both, and to a node that starts later', async () => {
+      const options = { leaseMs: 1000, maxElements: 5 };
+      await at(0, 'q').storeOptions(options);
+      await seen(at(1, 'q'), options);
+      assert.equal(at(1, 'q').settings.leaseMs, 1000);
+      const late = brokerOn([{ policy: POLICY, engine: betweenProcesses(opened.engine) }], opened.clock, 3);
+      nodes.push(late);
+      await late.start();
+      assert.equal(late.namespace('N').visit('q').settings.maxElements, 5);
+      await at(1, 'q').storeOptions(null);
+      await seen(at(0, 'q'), null);
+      assert.equal(at(0, 'q').settings.leaseMs, 120_000);
+    });
+
+    it('are those of one write if both write at once, for the nodes and for the engine', async () => {
+      const first = { deadLetter: { maxTries: 1, queue: 'first' } };
+      const second = { deadLetter: { maxTries: 1, queue: 'second' } };
+      await Promise.all([at(0, 'q').storeOptions(first), at(1, 'q').storeOptions(second)]);
+      await Promise.all(nodes.map((node) => node.namespace('N').reload()));
+      const known = [0, 1].map((node) => at(node, 'q').settings.deadLetter?.queue);
+      assert.equal(known[0], known[1]);
+      await insert(at(0, 'q'), { body: 'failed' });
+      const delivery = await reserve(at(0, 'q'));
+      const receipt = { id: delivery?.id ?? '', group: null, token: null };
+      await at(0, 'q').settle(receipt, { kind: 'release', delayMs: 0, countTry: true });
+      const dead = await reserve(at(0, known[0] ?? ''));
+      assert.equal(dead === null ? null : bodyText(dead), 'failed');
+    });
+
+    it('bound a queue on both nodes, and let go as soon as it was consumed', async () => {
+      const [here, there] = [at(0, 'bound-1'), at(1, 'bound-1')];
+      await insert(here);
+      await insert(there);
+      await assert.rejects(insert(there), FULL);
+      await opened.passTime(1001);
+      await assert.rejects(insert(here), FULL);
+      const delivery = await reserve(here);
+      await here.settle({ id: delivery?.id ?? '', group: null, token: null }, FINISH);
+      await opened.passTime(21);
+      await insert(here);
+      await assert.rejects(insert(there), FULL, 'it read long ago that one was there, and reads again');
+      await assert.rejects(there.insert([newElement(), newElement()]), FULL);
+    });
+
+    it('bound a queue for many inserts at once on a node that does not know yet what it holds', async () => {
+      const queue = at(0, 'bound-2');
+      const outcomes = await Promise.allSettled(Array.from({ length: 10 }, () => insert(queue)));
+      assert.equal(outcomes.filter(({ status }) => status === 'fulfilled').length, 2);
+      assert.equal((await opened.engine.storage.counts(queue.key)).ready, 2);
+    });
+
+    it('wake a consumer that waits for a queue with a bound', async () => {
+      const queue = at(0, 'bound-3');
+      const { promise, resolve, reject } = Promise.withResolvers<Delivery>();
+      const request = { group: null, leaseMs: null, timeoutMs: null, tid: 't', owner: null };
+      queue.get(request, { deliver: resolve, end: reject });
+      await opened.engine.ping();
+      await insert(queue, { body: 'woken' });
+      assert.equal(bodyText(await promise), 'woken');
+    });
+
+    it('hold for transfers: a full queue rejects them, and a copy gets the time to live', async () => {
+      const source = at(0, 'source');
+      const [bound, short] = [at(0, 'bound-4'), at(0, 'short-1')];
+      await source.insert([newElement(), newElement(), newElement()]);
+      const move = async (to: Queue): Promise<void> => {
+        const delivery = await reserve(source);
+        const finish = { id: delivery?.id ?? '', group: '', token: delivery?.lease?.token ?? null };
+        await source.transfer([{ finish, inserts: [{ queue: to, element: newElement() }] }]);
+      };
+      await move(bound);
+      await insert(bound);
+      await assert.rejects(move(bound), FULL);
+      await move(short);
+      assert.equal((await opened.engine.storage.counts(short.key)).ready, 1);
+      await opened.passTime(5100);
+      await opened.engine.storage.sweep();
+      assert.equal((await opened.engine.storage.counts(short.key)).ready, 0);
+    });
+
+    it('are kept with a queue that is paused and resumed', async () => {
+      await at(0, 'q').storeOptions({ ttlMs: 1000 });
+      await at(1, 'q').pause();
+      await at(1, 'q').resume();
+      await Promise.all(nodes.map((node) => node.namespace('N').reload()));
+      assert.equal(at(1, 'q').settings.ttlMs, 1000);
+    });
+  });
+}
