@@ -86,6 +86,25 @@ export const BROKER: readonly Mutant[] = [
     edits: edit('broker/namespace.ts', 'this.announce(key, MANY);', 'this.announce(key, 1);'),
   },
   {
+    name: 'options of the namespace go before those that are stored',
+    suite: 'options of queues',
+    edits: edit(
+      'broker/queue-options.ts',
+      '{ ...this.#general, ...rule?.options, ...stored }',
+      '{ ...stored, ...rule?.options, ...this.#general }',
+    ),
+  },
+  {
+    name: 'a queue seems full for as long as a namespace does',
+    suite: 'options of queues',
+    edits: edit('broker/capacity.ts', 'const FULL_REFRESH_MS = 20;', 'const FULL_REFRESH_MS = 2_000;'),
+  },
+  {
+    name: 'what is stored in a queue with a bound wakes nobody',
+    suite: 'options of queues',
+    edits: edit('broker/queue.ts', 'if (bound !== null) this.#wakeAfter(elements, stored);', ''),
+  },
+  {
     name: 'timers go by this machine’s clock',
     suite: 'clocks apart',
     edits: edit('broker/engine-time.ts', 'at + (clocks.clock.now() - engineNow(clocks, queue))', 'at'),

@@ -106,6 +106,13 @@ export const SUITES = {
   'dead letters': { files: ['test/broker/dead-letter-wake.test.ts'], pattern: 'memory' },
   'a lone node': { files: ['test/broker/alone.test.ts'], pattern: null },
   'wake-ups': { files: ['test/broker/wake-up.test.ts'], pattern: null },
+  'options of queues': { files: ['test/broker/queue-options.test.ts'], pattern: 'nodes: sqlite::memory:' },
+  'retry delays': { files: ['test/contract/engines.test.ts'], pattern: 'sqlite::memory: retry delay' },
+  'redis retry delays': { files: ['test/contract/engines.test.ts'], pattern: 'port: redis retry delay' },
+  'postgres retry delays': {
+    files: ['test/contract/engines.test.ts'],
+    pattern: 'port: postgres retry delay',
+  },
   'ends of leases': { files: ['test/broker/sweeper.test.ts'], pattern: null },
   'clocks apart': { files: ['test/broker/clock-skew.test.ts'], pattern: null },
   'model through HTTP': { files: ['test/http/model.test.ts'], pattern: null },

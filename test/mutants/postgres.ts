@@ -9,6 +9,19 @@ const inPostgres = (file: string, search: string, replace: string): Edit => ({
 /** Bugs of the PostgreSQL engine, most of them in its SQL. */
 export const POSTGRES: readonly Mutant[] = [
   {
+    name: 'any rule for the name of a queue applies, not the most specific one',
+    suite: 'postgres retry delays',
+    edits: [inPostgres('sql.ts', 'ORDER BY n.ord LIMIT 1)`', 'ORDER BY n.ord DESC LIMIT 1)`')],
+  },
+  {
+    name: 'a retry delay that another node declared is not noticed',
+    suite: 'postgres retry delays',
+    edits: [
+      inPostgres('settle.ts', '(s.max_tries > 0 OR cardinality(s.retry) > 0)', 's.max_tries > 0'),
+      inPostgres('queues.ts', 'queue.retries ||= options?.retryDelay != null;', ''),
+    ],
+  },
+  {
     name: 'a batch ignores the order of calls about a queue',
     suite: 'postgres order',
     edits: [

@@ -9,6 +9,16 @@ const inRedis = (file: string, search: string, replace: string): Edit => ({
 /** Bugs of the Redis engine, most of which only an outage, a failover or a lost reply brings to light. */
 export const REDIS: readonly Mutant[] = [
   {
+    name: 'the options of a queue stay when they are taken away',
+    suite: 'redis retry delays',
+    edits: [inRedis('library/sweep.lua', "    delete(q, 'O')\n", '')],
+  },
+  {
+    name: 'a lease that ran out knows no retry delay',
+    suite: 'redis retry delays',
+    edits: [inRedis('library/deliveries.lua', "'lease-expired', ends)", "'lease-expired')")],
+  },
+  {
     name: 'a batch waits until what it sent elsewhere has arrived',
     suite: 'redis batches',
     edits: [

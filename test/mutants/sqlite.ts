@@ -130,6 +130,11 @@ export const SQLITE: readonly Mutant[] = [
     ],
   },
   {
+    name: 'a lease that ran out knows no retry delay',
+    suite: 'retry delays',
+    edits: [inWorker('moves.ts', 'retryFrom: endedAt,', 'retryFrom: null,')],
+  },
+  {
     name: 'a lease that ran out matures when it was noticed, not when it ended',
     suite: 'storage model',
     edits: [
