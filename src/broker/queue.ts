@@ -171,12 +171,15 @@ export class Queue {
    */
   async transfer(given: readonly QueueMove[]): Promise<SettleResult[]> {
     const { storage, meter } = this.namespace;
-    const hasTtl = [...byTarget(given).keys()].some(({ settings }) => settings.ttlMs !== null);
-    const moves = hasTtl ? given.map(expiringMove) : given;
+    let moves = given;
+    let targets = byTarget(given);
+    if ([...targets.keys()].some(({ settings }) => settings.ttlMs !== null)) {
+      moves = given.map(expiringMove);
+      targets = byTarget(moves);
+    }
     const items = moves.map(({ from = this, finish, inserts }) =>
       from.item(finish, inserts.length === 0 ? FINISH : { kind: 'finish', inserts: inserts.map(storedIn) }),
     );
-    const targets = byTarget(moves);
     const queues = [...targets.keys()];
     const hasBound = queues.some(({ settings }) => settings.maxElements !== null);
     const isBounded = hasBound || queues.some(({ namespace }) => namespace.capacity !== null);
