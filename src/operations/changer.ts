@@ -184,13 +184,24 @@ export class ElementChanger {
     return changed;
   }
 
-  /** Another namespace that gets elements must have capacity for them. */
+  /** Another namespace that gets elements must have capacity for them, and so must another queue that has a bound. */
   #admit<T>(plans: readonly PlannedChange[], settle: () => Promise<T>): Promise<T> {
+    const { source } = this.#options.route;
+    let call = settle;
     const to = plans[0]?.to?.namespace;
-    if (to === undefined || to.capacity === null || to === this.#options.route.source.namespace)
-      return settle();
-    const bytes = plans.reduce((sum, { delivery }) => sum + delivery.bytes, 0);
-    return to.capacity.admitAmount({ elements: plans.length * to.defaultGroups.length, bytes }, settle);
+    if (to !== undefined && to.capacity !== null && to !== source.namespace) {
+      const { capacity } = to;
+      const bytes = plans.reduce((sum, { delivery }) => sum + delivery.bytes, 0);
+      call = () => capacity.admitAmount({ elements: plans.length * to.defaultGroups.length, bytes }, settle);
+    }
+    for (const [queue, coming] of Map.groupBy(plans, (plan) => plan.to)) {
+      const bound = queue === null || queue === this.transit ? null : queue.namespace.capacityOf(queue);
+      if (queue === null || bound === null) continue;
+      const elements = coming.length * queue.namespace.defaultGroups.length;
+      const inner = call;
+      call = () => bound.admitAmount({ elements, bytes: 0 }, inner);
+    }
+    return call();
   }
 
   #noteArrived(queue: Queue, count: number): void {
