@@ -29,6 +29,7 @@ import { redisEngine } from './scenarios/redis-engine.ts';
 import { reserveCommit } from './scenarios/reserve-commit.ts';
 import { stomp } from './scenarios/stomp.ts';
 import { stompIdle } from './scenarios/stomp-idle.ts';
+import { takeMany } from './scenarios/take-many.ts';
 import { twoNodes } from './scenarios/two-nodes.ts';
 import { wakeUp } from './scenarios/wake-up.ts';
 import { wakeUpNodes } from './scenarios/wake-up-nodes.ts';
@@ -58,6 +59,7 @@ const SCENARIOS: readonly Scenario[] = [
   amqp,
   frontEnds,
   events,
+  takeMany,
 ];
 
 const { values, positionals } = parseArgs({

@@ -40,6 +40,47 @@ export function runReserveCommit(load: PairLoad): Promise<LoadResult> {
   });
 }
 
+const RECEIPT = /"id":"([^"]+)".*?"lease":"([^"]+)"/g;
+
+/**
+ * Takes so many elements with reserve, then commits all of them under their tokens. Counts elements; `atMost` is of elements, too.
+ * @throws Error where any request failed
+ */
+export async function runTakeSettle(load: PairLoad, count: number): Promise<LoadResult> {
+  const { queuePath, authorization, atMost = Number.POSITIVE_INFINITY } = load;
+  const options = JSON.stringify({ count, reserve: true, to: 0 });
+  const take = wireRequest('POST', `${queuePath}/take`, authorization, options);
+  const result = await runPairs({ ...load, atMost: Math.floor(atMost / count) }, (connection, done, fail) => {
+    const taken = ({ status, head, body }: WireAnswer): void => {
+      const commit = Array.from(body.toString('latin1').matchAll(RECEIPT), ([, id, token]) => ({
+        id,
+        token,
+      }));
+      if (status !== 200 || commit.length !== count) {
+        fail(refusal(`${head}, ${commit.length} elements`));
+        return;
+      }
+      const settle = wireRequest('POST', `${queuePath}/settle`, authorization, JSON.stringify({ commit }));
+      connection.send(
+        settle,
+        (answer) => {
+          const isDone = answer.body.toString('latin1').split('"done"').length === count + 1;
+          if (answer.status === 200 && !isDone) fail(refusal(answer.body.toString('latin1')));
+          else end(answer, done, fail);
+        },
+        fail,
+      );
+    };
+    connection.send(take, taken, fail);
+  });
+  const { requests, perSecond, cpu } = result;
+  return {
+    requests: requests * count,
+    perSecond: perSecond * count,
+    cpu: { total: cpu.total / count, mainThread: cpu.mainThread / count },
+  };
+}
+
 /** Insert, then pop: the queue keeps its depth. Counts pairs. @throws Error where any request failed */
 export function runInsertPop(load: PairLoad, body: string): Promise<LoadResult> {
   const { queuePath, authorization } = load;

@@ -6,6 +6,7 @@ export interface WireAnswer {
   /** Status line and headers as they came, without the blank line. */
   readonly head: string;
   readonly bodyBytes: number;
+  readonly body: Buffer;
 }
 
 const CONTENT_LENGTH = /\r\ncontent-length: *(\d+)/i;
@@ -72,7 +73,8 @@ export class WireConnection {
       return;
     }
     this.#rest = null;
-    this.#onAnswer?.({ status: Number(head.slice(9, 12)), head, bodyBytes });
+    const body = data.subarray(end + 4, end + 4 + bodyBytes);
+    this.#onAnswer?.({ status: Number(head.slice(9, 12)), head, bodyBytes, body });
   }
 }
 

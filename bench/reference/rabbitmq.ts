@@ -115,7 +115,7 @@ async function freePorts(): Promise<Ports> {
   return { stomp, amqp, distribution, epmd };
 }
 
-async function freePort(): Promise<number> {
+export async function freePort(): Promise<number> {
   const server = createServer().listen(0, '127.0.0.1');
   await once(server, 'listening');
   const address = server.address();
@@ -124,7 +124,8 @@ async function freePort(): Promise<number> {
   return typeof address === 'object' && address !== null ? address.port : 0;
 }
 
-function answers(port: number): Promise<boolean> {
+/** Whether something listens there. */
+export function answers(port: number): Promise<boolean> {
   return new Promise((resolve) => {
     const socket = connect(port, '127.0.0.1', () => {
       socket.destroy();
