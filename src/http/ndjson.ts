@@ -78,10 +78,14 @@ function isJson(text: string): boolean {
 
 let lastAt = Number.NaN;
 let lastTime = '';
+let earlierAt = Number.NaN;
+let earlierTime = '';
 
-/** Elements that were inserted or reserved together have the same moments. */
+/** Elements that were inserted and reserved together have the same two moments. */
 export function isoTime(at: number): string {
+  if (at === earlierAt) return earlierTime;
   if (at !== lastAt) {
+    [earlierAt, earlierTime] = [lastAt, lastTime];
     lastAt = at;
     lastTime = new Date(at).toISOString();
   }

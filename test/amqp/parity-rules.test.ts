@@ -47,6 +47,27 @@ describe('HTTP and AMQP alike', () => {
     return { client, receiver, got: await receiver.next() };
   };
 
+  it('many at once: a take of many and credit bring the same elements, and neither those of the other', async () => {
+    fresh();
+    for (const body of ['a', 'b', 'c', 'd', 'e']) await insert(body);
+    const path = `/q/N/${queue}/take`;
+    const answer = await http.request('POST', path, { body: '{"count":3,"reserve":true}' });
+    const lines = answer.body.toString('utf8').trim().split('\n');
+    assert.deepEqual(
+      lines.map((line) => (JSON.parse(line) as { text: string }).text),
+      ['a', 'b', 'c'],
+    );
+    const client = await node.connect();
+    const receiver = await client.receiver(addressOf(queue), {}, 10);
+    for (const body of ['d', 'e']) {
+      const { message, delivery } = await receiver.next();
+      assert.equal(String((message.body as { content: Buffer }).content), body);
+      delivery.accept();
+    }
+    await sizesAre(0, 0, 3);
+    await client.close();
+  });
+
   it('queue: odd names are the same queue', async () => {
     for (const name of ['a/b', '%2F', 'ü ☃', '..', 'a:b', 'a\\b', '__proto__', 'a?b']) {
       queue = name;

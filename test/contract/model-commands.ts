@@ -70,15 +70,33 @@ async function insert(
 /** Pops and reserves in equal parts: null comes once in two. */
 const leases = fc.option(lengths, { freq: 2 });
 
+/** Between the bodies of the model: 0 to 40 bytes, or 20,000. */
+const byteBounds = fc.constantFrom(undefined, undefined, undefined, 30, 10_000, 30_000);
+
 const takes = fc
-  .tuple(queues, fc.constantFrom(...STREAM_GROUPS), fc.integer({ min: 1, max: 4 }), leases, owners, tids)
-  .map(([queue, named, count, leaseMs, owner, of]) => {
+  .tuple(
+    queues,
+    fc.constantFrom(...STREAM_GROUPS),
+    fc.integer({ min: 1, max: 4 }),
+    leases,
+    owners,
+    fc.tuple(tids, byteBounds),
+  )
+  .map(([queue, named, count, leaseMs, owner, [of, maxBytes]]) => {
     const group = queue.ns === 'stream' ? named : '';
-    const name = `take(${queue.ns}/${queue.name}, "${group}", ${count}, ${leaseMs}, ${owner}, ${of})`;
+    const name = `take(${queue.ns}/${queue.name}, "${group}", ${count}, ${leaseMs}, ${owner}, ${of}, ${maxBytes})`;
     return command(name, async ({ current }, world) => {
-      const options = { group, count, leaseMs, owner, tids: of };
+      const options = { group, count, leaseMs, owner, tids: of, ...(maxBytes !== undefined && { maxBytes }) };
       const taken = await world.opened.engine.storage.take(queue, options);
-      const expected = current.take(queue, group, count, leaseMs, owner, null, of);
+      // An engine may count headers as well, so only it knows where the bytes end a take.
+      const { length } = taken.deliveries;
+      const isCut = taken.isCut === true && maxBytes !== undefined;
+      if (isCut) assert.ok(length > 0 && length < count, 'a take that was cut has the first element');
+      const bytes = taken.deliveries.reduce((sum, { body }) => sum + body.byteLength, 0);
+      if (maxBytes !== undefined && length > 1) assert.ok(bytes <= maxBytes, 'more than maxBytes');
+      const expected = current.take(queue, group, isCut ? length : count, leaseMs, owner, null, of);
+      if (isCut)
+        assert.ok((current.nextDueAt(queue, group) ?? current.now + 1) <= current.now, 'nothing was cut off');
       learnTaken(queue, taken.deliveries, expected, world);
       const due = expected.length < count ? current.nextDueAt(queue, group) : null;
       assert.equal(taken.nextDueAt, due, 'the next maturity, where too few were there');
