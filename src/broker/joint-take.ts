@@ -6,7 +6,7 @@ import { type Claim, type Consumer, type ConsumerOrigin, popTimeout, type Sink }
 import { toLocal } from './engine-time.ts';
 import { takeOperation } from './meter.ts';
 import type { Queue } from './queue.ts';
-import type { WaitQueue } from './wait-queue.ts';
+import { asTakeError, type WaitQueue } from './wait-queue.ts';
 
 /** One of the queues of a {@link JointTake}. */
 export interface TakeSource {
@@ -74,7 +74,7 @@ const MAX_BACKOFF_MS = 5_000;
  * It never takes more than it returns.
  *
  * In each queue one consumer stands for it, which listings show and a cancel ends. First it looks through the queues in its order,
- * one after the other, without waiting, and fills up to `count`. If that brings too little:
+ * one after the other, without waiting, and fills up to `count`; it passes over those that the engines count as empty. If that brings too little:
  *
  * - `min` is 1: its consumers wait like any others, but only one of them takes at a time ({@link Claim}). The first element ends
  *   the call.
@@ -98,8 +98,9 @@ export class JointTake implements Claim {
   #isFull = false;
   /** The look in flight. */
   #look: { readonly queue: Queue; readonly consumer: Consumer } | null = null;
-  /** Why a look of this pass failed. */
+  /** Why a look of this pass failed, and of which engines. */
   #failure: QuaysideError | null = null;
+  readonly #failed = new Set<Storage>();
   /** The consumer that takes now. */
   #holder: Consumer | null = null;
   #hasTimedOut = false;
@@ -194,26 +195,48 @@ export class JointTake implements Claim {
     return { source, group, waitQueue, consumer: waitQueue.watch(request, sink, this), isMissed: false };
   }
 
-  /** Takes what there is, queue by queue. Of an engine that fails no further queue is looked at in this pass. */
+  /**
+   * Takes what there is, queue by queue. Of an engine that fails no further queue is looked at in this pass. If the first queue has
+   * too little, all others are counted at once, and the empty ones left out: most of many queues are empty most of the time.
+   */
   async #lookAround(): Promise<void> {
     this.#state = 'looking';
     this.#failure = null;
-    const failed = new Set<Storage>();
-    for (const place of this.#inOrder()) {
-      const { queue } = place.source;
-      if (this.#isFull || this.#taken === this.#request.count) break;
-      if (failed.has(queue.namespace.storage)) place.isMissed = true;
-      else if (!queue.paused) {
-        const failure = await this.#lookAt(place);
-        if (this.#isOver) return;
-        if (failure !== null) {
-          this.#failure ??= failure;
-          place.isMissed = true;
-          failed.add(queue.namespace.storage);
-        }
-      }
+    this.#failed.clear();
+    const [first, ...others] = this.#inOrder();
+    if (first !== undefined) await this.#lookAt(first);
+    if (this.#hasRoom && others.length > 0) {
+      const ready = others.length === 1 ? others : await this.#readyOf(others);
+      for (const place of ready) if (this.#hasRoom) await this.#lookAt(place);
     }
-    this.#endPass();
+    if (!this.#isOver) this.#endPass();
+  }
+
+  /** Whether another look may bring more. */
+  get #hasRoom(): boolean {
+    return !this.#isOver && !this.#isFull && this.#taken < this.#request.count;
+  }
+
+  /** Those that have elements now. */
+  async #readyOf(places: readonly Place[]): Promise<readonly Place[]> {
+    const isReady = await Promise.all(
+      places.map(async (place) => {
+        if (this.#failed.has(storageOf(place))) return true;
+        try {
+          return (await countsOf(place)).ready > 0;
+        } catch (error) {
+          this.#noteFailure(place, asTakeError(error));
+          return false;
+        }
+      }),
+    );
+    return places.filter((_, index) => isReady[index] === true);
+  }
+
+  #noteFailure(place: Place, failure: QuaysideError): void {
+    this.#failure ??= failure;
+    this.#failed.add(storageOf(place));
+    place.isMissed = true;
   }
 
   /** Of the state that another method may have changed in the meantime. */
@@ -221,8 +244,15 @@ export class JointTake implements Claim {
     return this.#state === 'over';
   }
 
-  /** Resolves when the look is over, with the error if it failed. */
-  async #lookAt({ source: { queue, leaseMs }, group }: Place): Promise<QuaysideError | null> {
+  /** Resolves when the look is over. */
+  async #lookAt(place: Place): Promise<void> {
+    const { source, group } = place;
+    const { queue, leaseMs } = source;
+    if (this.#failed.has(storageOf(place))) {
+      place.isMissed = true;
+      return;
+    }
+    if (queue.paused) return;
     const { count, maxBytes, owner, from } = this.#request;
     const { promise, resolve } = Promise.withResolvers<QuaysideError | null>();
     const request = {
@@ -248,7 +278,7 @@ export class JointTake implements Claim {
     const failure = await promise;
     this.#look = null;
     if (consumer.isCut) this.#isFull = true;
-    return failure;
+    if (failure !== null) this.#noteFailure(place, failure);
   }
 
   #add(queue: Queue, deliveries: readonly Delivery[]): void {
@@ -308,7 +338,7 @@ export class JointTake implements Claim {
     }
     this.#isCounting = true;
     const eligible = this.#places.map(({ waitQueue }) => waitQueue?.eligible ?? 0);
-    const all = await Promise.all(this.#places.map(countsOf));
+    const all = await Promise.all(this.#places.map((place) => countsOf(place).catch(() => null)));
     this.#isCounting = false;
     if (this.#state !== 'waiting') return;
     let [ready, scheduled, isUnknown] = [0, 0, false];
@@ -427,14 +457,14 @@ export class JointTake implements Claim {
   }
 }
 
-/** Null if the engine does not count now. A queue that is paused has nothing to give. */
-async function countsOf({ source: { queue }, waitQueue }: Place): Promise<GroupCounts | null> {
-  if (waitQueue === null || queue.paused) return NOTHING;
-  try {
-    return await waitQueue.counts();
-  } catch {
-    return null;
-  }
+function storageOf({ source: { queue } }: Place): Storage {
+  return queue.namespace.storage;
+}
+
+/** A queue that is paused has nothing to give. */
+async function countsOf({ source: { queue }, group, waitQueue }: Place): Promise<GroupCounts> {
+  if (queue.paused) return NOTHING;
+  return waitQueue === null ? queue.namespace.storage.counts(queue.key, group) : waitQueue.counts();
 }
 
 const NOTHING: GroupCounts = Object.freeze({ ready: 0, scheduled: 0, reserved: 0, nextMatureAt: null });

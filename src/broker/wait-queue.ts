@@ -307,7 +307,7 @@ export class WaitQueue {
       // The takes of a match travel together, and are timed together.
       this.#ns.meter.observeSince(takeOperation(take.leaseMs), match.startedAt);
       if (outcome === undefined || outcome.status === 'rejected') {
-        failure = asError(outcome?.reason);
+        failure = asTakeError(outcome?.reason);
         // The take may have succeeded although its reply was lost, and then its elements are in no wait queue.
         if (failure.code === 'outcome-unknown' && !this.#ns.storage.undoesLostTakes) {
           for (const consumer of take.consumers) if (consumer.state === 'taking') this.end(consumer, failure);
@@ -579,7 +579,8 @@ function timeoutError({ request, tid, since }: Consumer): QuaysideError {
   return popTimeout(request.timeoutMs, tid, since);
 }
 
-function asError(failure: unknown): QuaysideError {
+/** What a take failed with, as its callers may see it. */
+export function asTakeError(failure: unknown): QuaysideError {
   if (failure instanceof QuaysideError) return failure;
   return new QuaysideError('internal', 'The take failed for a reason that is no fault of the request.', {
     cause: failure,

@@ -59,6 +59,30 @@ describe('a joint take of several queues', () => {
     assert.deepEqual(joint.ids, ['e1']);
   });
 
+  it('looks at the first of many queues, counts the others at once, and looks only at those that have elements', async () => {
+    const node = new JointTakeNode();
+    const many = Array.from({ length: 50 }, (_, i) => `${i % 2 === 0 ? 'A' : 'B'}/q${i}`);
+    node.insert('B/q7');
+    node.insert('A/q40');
+    const waiter = node.join({ from: many, count: 3, timeoutMs: 0 });
+    await node.settle();
+    assert.deepEqual(waiter.ids, ['e1', 'e2']);
+    assert.equal((node.engines.A?.takes ?? 0) + (node.engines.B?.takes ?? 0), 3);
+    const none = node.join({ from: many, timeoutMs: 0 });
+    await node.settle();
+    assert.equal(none.ended?.code, 'pop-timeout');
+    node.insert('A/q0');
+    const counted = (node.engines.A?.counted ?? 0) + (node.engines.B?.counted ?? 0);
+    const first = node.join({ from: many, timeoutMs: 0 });
+    await node.settle();
+    assert.deepEqual(first.ids, ['e3']);
+    assert.equal(
+      (node.engines.A?.counted ?? 0) + (node.engines.B?.counted ?? 0),
+      counted,
+      'nothing is counted',
+    );
+  });
+
   it('misses nothing that comes during its first look through the queues', async () => {
     for (const path of ['A/p', 'A/q', 'B/r']) {
       const node = new JointTakeNode();
