@@ -19,17 +19,20 @@ const QUEUES = [
 ] as const;
 type Place = (typeof QUEUES)[number];
 
-const PRODUCERS = 12;
+const PRODUCERS = 3;
 const WORKERS = 6;
+/** Above this many elements that nobody has committed, producers rest. */
+const BACKLOG = 2000;
 const LEASE_MS = 1000;
 const MAX_COUNT = 50;
-const KILL_AFTER_MS = { least: 50, most: 600 };
+/** The server is killed when so many requests of workers were answered since its start, and a moment later. */
+const KILL_AFTER = { least: 3, most: 60, mostMs: 20 };
 
 /** How a commit ends whose lease ran out before it came: another worker has the element, or has committed it. */
 const OVERTAKEN: ReadonlySet<string> = new Set(['lease-lost', 'not-reserved', 'not-found', 'token-required']);
 
 /**
- * Kills the server again and again while workers take many elements under leases, from one queue and from both, and settle them with
+ * Kills the server again and again while producers insert many elements with one request, and workers take many elements under leases, from one queue and from both, and settle them with
  * one request. What was inserted and not committed must be there at the end; what was committed must never come again.
  */
 export async function runBatchCrash(kills: number, seed: number): Promise<BatchCrashReport> {
@@ -51,6 +54,7 @@ class BatchCrashRun {
   /** Values of which a commit has no known outcome. */
   readonly #unknown = new Set<string>();
   #isStopping = false;
+  #countdown = { left: 0, resolve: (): void => {} };
 
   constructor(server: ServerProcess, random: Random) {
     this.#server = server;
@@ -66,7 +70,8 @@ class BatchCrashRun {
     for (let kill = 1; kill <= kills; kill++) {
       await this.#server.start();
       this.#gate.open();
-      await delay(this.#random.between(KILL_AFTER_MS.least, KILL_AFTER_MS.most));
+      await this.#answered(this.#random.between(KILL_AFTER.least, KILL_AFTER.most));
+      await delay(this.#random.between(0, KILL_AFTER.mostMs));
       this.#gate.close();
       await this.#server.kill();
     }
@@ -85,15 +90,36 @@ class BatchCrashRun {
 
   async #produce(producer: number): Promise<void> {
     for (let i = 0; !this.#isStopping; i++) {
-      const place = this.#random.pick(QUEUES);
-      const value = `${place.ns}-${producer}-${i}`;
+      await this.#gate.passed();
+      if (this.#inserted.size - this.#committed.size > BACKLOG) {
+        await delay(5);
+        continue;
+      }
+      const { ns, queue } = this.#random.pick(QUEUES);
+      const count = this.#random.between(1, 2 * MAX_COUNT);
+      const values = Array.from({ length: count }, (_, n) => `${ns}-${producer}-${i}-${n}`);
+      // Under keys, so that a request whose answer was lost can be repeated.
+      const body = values.map((text) => `${JSON.stringify({ text, key: text })}\n`).join('');
       let answer: Answer | null = null;
       while (answer?.status !== 200) {
         await this.#gate.passed();
-        answer = await this.#send('PUT', queuePath(place.ns, place.queue), value, value);
+        answer = await this.#send(`${queuePath(ns, queue)}/elements`, body, 'application/x-ndjson');
       }
-      this.#inserted.add(value);
+      for (const value of values) this.#inserted.add(value);
     }
+  }
+
+  /** Resolves when so many more requests of workers were answered. */
+  #answered(count: number): Promise<void> {
+    const { promise, resolve } = Promise.withResolvers<void>();
+    this.#countdown = { left: count, resolve };
+    return promise;
+  }
+
+  #noteAnswer(): void {
+    const { left, resolve } = this.#countdown;
+    this.#countdown = { left: left - 1, resolve };
+    if (left === 1) resolve();
   }
 
   async #work(): Promise<void> {
@@ -103,17 +129,18 @@ class BatchCrashRun {
     }
   }
 
-  /** @param place null: from both queues @returns whether anything was there */
-  async #takeAndSettle(place: Place | null, to: number): Promise<boolean> {
+  /** @param place null: from both queues */
+  async #takeAndSettle(place: Place | null, to: number): Promise<void> {
     const startedAt = performance.now();
     const count = this.#random.between(1, MAX_COUNT);
     const min = this.#random.chance(0.3) ? Math.ceil(count / 2) : 1;
     const options = { count, min, to, reserve: true, lease: LEASE_MS };
     const answer =
       place === null
-        ? await this.#send('POST', '/take', JSON.stringify({ from: QUEUES, order: 'fair', ...options }))
-        : await this.#send('POST', `${queuePath(place.ns, place.queue)}/take`, JSON.stringify(options));
-    if (answer?.status !== 200) return false;
+        ? await this.#send('/take', JSON.stringify({ from: QUEUES, order: 'fair', ...options }))
+        : await this.#send(`${queuePath(place.ns, place.queue)}/take`, JSON.stringify(options));
+    this.#noteAnswer();
+    if (answer?.status !== 200) return;
     const lines = linesOf(answer);
     if (lines.length > count) this.#faults.push(`${lines.length} elements of ${count}`);
     for (const { text = '' } of lines) {
@@ -124,7 +151,6 @@ class BatchCrashRun {
       const own = lines.filter(({ ns = place?.ns }) => ns === each.ns);
       if (own.length > 0) await this.#settle(each, own);
     }
-    return true;
   }
 
   async #settle({ ns, queue }: Place, lines: readonly TakenLine[]): Promise<void> {
@@ -136,7 +162,7 @@ class BatchCrashRun {
     const items = (some: readonly TakenLine[]): object[] =>
       some.map(({ id, lease }) => ({ id, token: lease }));
     const body = JSON.stringify({ commit: items(committed), rollback: items(rolledBack) });
-    const answer = await this.#send('POST', `${queuePath(ns, queue)}/settle`, body);
+    const answer = await this.#send(`${queuePath(ns, queue)}/settle`, body);
     if (answer?.status !== 200) {
       for (const { text = '' } of committed) this.#unknown.add(text);
       return;
@@ -165,10 +191,9 @@ class BatchCrashRun {
   }
 
   /** Null if the server was killed before it had answered. */
-  async #send(method: string, path: string, body: string, key: string | null = null): Promise<Answer | null> {
-    const headers = key === null ? {} : { 'idempotency-key': key };
+  async #send(path: string, body: string, contentType = 'application/json'): Promise<Answer | null> {
     try {
-      return await this.#client.request(method, path, { body, headers });
+      return await this.#client.request('POST', path, { body, headers: { 'content-type': contentType } });
     } catch {
       return null;
     }

@@ -6,7 +6,7 @@ import { runBatchCrash } from './batch-crash-run.ts';
 /** CI kills twenty times; `npm run test:crash:batches` two hundred. */
 const KILLS = Number(process.env.BATCH_KILLS ?? 20);
 
-describe('takes and settlements of many, of a server that is killed under load', () => {
+describe('inserts, takes and settlements of many, of a server that is killed under load', () => {
   it(`lose nothing and bring nothing twice in ${KILLS} kills`, async (t) => {
     const seed = Number(process.env.CRASH_SEED ?? freshSeed());
     const { faults, inserted, committed } = await runBatchCrash(KILLS, seed);
