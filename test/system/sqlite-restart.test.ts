@@ -133,10 +133,8 @@ describe('a SQLite file over its life', () => {
       const full = statSync(folder.file).size;
       assert.ok(full > 30 * MIB);
       const second = await folder.started();
-      assert.deepEqual(await second.storage.take(QUEUE, { ...popping, count: 1 }), {
-        deliveries: [],
-        nextDueAt: null,
-      });
+      const left = await second.storage.take(QUEUE, { ...popping, count: 1 });
+      assert.deepEqual([left.deliveries, left.nextDueAt], [[], null]);
       const ref = { id: deliveries[0]?.id ?? '', group: '', token: null };
       assert.deepEqual(await commit(second.storage, QUEUE, [ref]), ['not-found']);
       await second.storage.insert(QUEUE, newElements('one that stays'));
