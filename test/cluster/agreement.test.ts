@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { after, afterEach, before, describe, it } from 'node:test';
 import { jsonOf, QueueClient } from '../support/http-client.ts';
+import { ServerInProcess } from '../support/server-in-process.ts';
 import { ServerProcess } from '../support/server-process.ts';
 import { MODES, type SharedEngine } from './modes.ts';
 import { reached } from './nodes.ts';
@@ -24,24 +25,26 @@ for (const { name, start } of MODES) {
   describe(`Nodes behind ${name} that configure a namespace differently`, () => {
     let engine: SharedEngine;
     let namespaces = 0;
-    const servers: ServerProcess[] = [];
+    const servers: (ServerProcess | ServerInProcess)[] = [];
     const clients: QueueClient[] = [];
 
-    const create = async (ns: string, options: object): Promise<ServerProcess> => {
-      const config = {
-        http: { users: { test1: 'test1', other: { password: 'other', rights: { mine: ['read'] } } } },
-        namespaces: { [ns]: { url: engine.url, ...options }, mine: { url: 'sqlite::memory:' } },
-      };
-      const server = await ServerProcess.create({ config });
+    const configOf = (ns: string, options: object): Record<string, unknown> => ({
+      http: { users: { test1: 'test1', other: { password: 'other', rights: { mine: ['read'] } } } },
+      namespaces: { [ns]: { url: engine.url, ...options }, mine: { url: 'sqlite::memory:' } },
+    });
+    const startWith = async (config: Record<string, unknown>): Promise<ServerInProcess> => {
+      const server = await ServerInProcess.start({ config });
       servers.push(server);
       return server;
     };
-    const startNode = async (ns: string, options: object): Promise<ServerProcess> => {
-      const server = await create(ns, options);
-      await server.start();
+    const startNode = (ns: string, options: object): Promise<ServerInProcess> =>
+      startWith(configOf(ns, options));
+    const createProcess = async (ns: string, options: object): Promise<ServerProcess> => {
+      const server = await ServerProcess.create({ config: configOf(ns, options) });
+      servers.push(server);
       return server;
     };
-    const clientOf = ({ url }: ServerProcess, credentials = 'test1:test1'): QueueClient => {
+    const clientOf = ({ url }: { readonly url: string }, credentials = 'test1:test1'): QueueClient => {
       const client = new QueueClient({ url, credentials });
       clients.push(client);
       return client;
@@ -136,17 +139,16 @@ for (const { name, start } of MODES) {
         [{ namespaces: { M: namespaces.M } }, false],
         [{ namespaces: { N: { url: engine.url, signaller: { url: 'local:' } } } }, false],
       ] as const) {
-        const server = await ServerProcess.create({ config });
-        servers.push(server);
-        await server.start();
+        const server = await startWith(config);
         assert.equal(warning.test(server.output), warns, JSON.stringify(config));
       }
     });
 
     it('with another variant are refused at start while a node is alive, and warned when none is', async () => {
       const ns = `N${++namespaces}`;
-      const plain = await startNode(ns, {});
-      const refused = await create(ns, { variant: 'stream' });
+      const plain = await createProcess(ns, {});
+      await plain.start();
+      const refused = await createProcess(ns, { variant: 'stream' });
       refused.launch();
       assert.deepEqual(await refused.exited(), { code: 2, signal: null });
       assert.match(
@@ -161,7 +163,7 @@ for (const { name, start } of MODES) {
         'the other node is not disturbed',
       );
       await plain.kill();
-      const changed = await create(ns, { variant: 'stream' });
+      const changed = await createProcess(ns, { variant: 'stream' });
       // The node that was killed may still be taken to be alive by nobody: it greets nobody.
       await changed.start();
       assert.equal(warningsOf(changed, 'variant-changed').length, 1);
@@ -172,7 +174,7 @@ for (const { name, start } of MODES) {
   });
 }
 
-function warningsOf({ output }: ServerProcess, event: string): LogLine[] {
+function warningsOf({ output }: { readonly output: string }, event: string): LogLine[] {
   return output
     .split('\n')
     .filter((line) => line.startsWith('{'))
