@@ -57,8 +57,8 @@ export const BROKER: readonly Mutant[] = [
     suite: 'wait queue',
     edits: edit(
       'broker/wait-queue.ts',
-      'if (this.#waiting.size === 0 || this.#queue.paused) return;\n    this.#disarm();',
-      'if (this.#waiting.size === 0) return;\n    this.#disarm();',
+      'if (!this.#hasConsumers || this.#queue.paused) return;\n    const { takes, consumers',
+      'if (!this.#hasConsumers) return;\n    const { takes, consumers',
     ),
   },
   {

@@ -24,12 +24,8 @@ export const NODES: readonly Mutant[] = [
   {
     name: 'the age of the oldest ready element counts what is scheduled',
     suite: 'metrics',
-    edits: edit('metrics/queue-families.ts', 'Math.max(0, ageMs)', 'Math.abs(ageMs)').concat(
-      edit(
-        'metrics/queue-families.ts',
-        'if (ready === 0 || nextMatureAt === null)',
-        'if (nextMatureAt === null)',
-      ),
+    edits: edit('broker/record.ts', 'Math.max(0, ageMs)', 'Math.abs(ageMs)').concat(
+      edit('broker/record.ts', 'if (ready === 0 || nextMatureAt === null)', 'if (nextMatureAt === null)'),
     ),
   },
 ];

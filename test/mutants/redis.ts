@@ -311,8 +311,8 @@ export const REDIS: readonly Mutant[] = [
     edits: [
       inRedis(
         'library/take.lua',
-        "    if ids ~= '' then\n      taken, found = takeByIds",
-        "    if mayExpireMore then\n      next = call.now\n    elseif ids ~= '' then\n      taken, found = takeByIds",
+        "    if ids ~= '' then\n      taken, found, isCut = takeByIds",
+        "    if mayExpireMore then\n      next = call.now\n    elseif ids ~= '' then\n      taken, found, isCut = takeByIds",
       ),
     ],
   },
@@ -322,8 +322,8 @@ export const REDIS: readonly Mutant[] = [
     edits: [
       inRedis(
         'library/list.lua',
-        'while #items < count and left > 0 do\n    local popped',
-        'while #items < count do\n    local popped',
+        'while #items < count and (left > 0 or most) and not isCut do',
+        'while #items < count and not isCut do',
       ),
     ],
   },

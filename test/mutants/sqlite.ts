@@ -117,8 +117,8 @@ export const SQLITE: readonly Mutant[] = [
     edits: [
       inWorker(
         'rows.ts',
-        'this.#sql.reserve.run(token, until, owner, seq);\n    this.#waitingRemoved(subscription, dueAt);',
-        'this.#sql.reserve.run(token, until, owner, seq + dueAt * 0);',
+        'this.#sql.reserve.run(token, until, owner, at, holder, seq);\n    this.#waitingRemoved(subscription, dueAt);',
+        'this.#sql.reserve.run(token, until, owner, at, holder, seq + dueAt * 0);',
       ),
     ],
   },
