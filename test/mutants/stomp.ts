@@ -16,8 +16,12 @@ export const STOMP: readonly Mutant[] = [
   },
   {
     name: 'a SUBSCRIBE that asks to browse pops',
-    suite: 'STOMP slips',
-    edits: edit('commands/subscribe.ts', 'if (NO.test(value)) return;', 'return;'),
+    suite: 'STOMP browsing',
+    edits: edit(
+      'commands/subscribe.ts',
+      'browses ||= !NO.test(headers[at + 1] as string);',
+      'browses ||= false;',
+    ),
   },
   {
     name: 'a misspelt header of SEND is passed on, and has no effect',
