@@ -20,6 +20,7 @@ import { exchangeAttack } from './scenarios/exchange-attack.ts';
 import { exchangeHttp } from './scenarios/exchange-http.ts';
 import { frontEnds } from './scenarios/front-ends.ts';
 import { insert } from './scenarios/insert.ts';
+import { insertMany } from './scenarios/insert-many.ts';
 import { pop } from './scenarios/pop.ts';
 import { postgres } from './scenarios/postgres.ts';
 import { postgresDepth } from './scenarios/postgres-depth.ts';
@@ -36,6 +37,7 @@ import { wakeUpNodes } from './scenarios/wake-up-nodes.ts';
 
 const SCENARIOS: readonly Scenario[] = [
   insert,
+  insertMany,
   pop,
   reserveCommit,
   engine,

@@ -57,6 +57,26 @@ export class Beanstalkd {
     });
   }
 
+  /** Puts jobs, each connection as many at a time as fit into its pipeline. */
+  async put(body: string, connections: number, seconds: number): Promise<LoadResult> {
+    const before = cpuTimeOf(this.pid);
+    const from = performance.now();
+    let done = 0;
+    const commands = `put 0 0 120 ${body.length}\r\n${body}\r\n`.repeat(PIPELINE);
+    await this.#over(connections, async (connection) => {
+      while (performance.now() < from + seconds * 1000) {
+        await connection.ask(commands, PIPELINE);
+        done += PIPELINE;
+      }
+    });
+    const after = cpuTimeOf(this.pid);
+    const cpu = {
+      total: (after.total - before.total) / done,
+      mainThread: (after.mainThread - before.mainThread) / done,
+    };
+    return { requests: done, perSecond: (done * 1000) / (performance.now() - from), cpu };
+  }
+
   /** Reserves and deletes, one job after the other on each connection. */
   async work(connections: number, seconds: number, atMost: number): Promise<LoadResult> {
     const before = cpuTimeOf(this.pid);

@@ -8,6 +8,13 @@ import { ELEMENT } from '../quayside.ts';
 /** What the bench asks for. `seconds` is how long to measure; `fill` adds jobs in bulk beforehand. */
 export type BullRequest =
   | { readonly what: 'add'; readonly concurrent: number; readonly seconds: number }
+  /** So many jobs at a time. */
+  | {
+      readonly what: 'addBulk';
+      readonly concurrent: number;
+      readonly size: number;
+      readonly seconds: number;
+    }
   | {
       readonly what: 'work';
       readonly concurrent: number;
@@ -66,7 +73,27 @@ process.send?.({});
 
 function answer(request: BullRequest): Promise<BullAnswer> {
   if (request.what === 'fill') return fill(request.count);
+  if (request.what === 'addBulk') return addBulk(request);
   return request.what === 'add' ? add(request.concurrent, request.seconds) : work(request);
+}
+
+async function addBulk({
+  concurrent,
+  size,
+  seconds,
+}: Extract<BullRequest, { what: 'addBulk' }>): Promise<BullAnswer> {
+  const from = performance.now();
+  const until = from + seconds * 1000;
+  const batch = Array.from({ length: size }, () => ({ name: TASK, data: payload }));
+  let jobs = 0;
+  const worker = async (): Promise<void> => {
+    while (performance.now() < until) {
+      await added.addBulk(batch);
+      jobs += size;
+    }
+  };
+  await Promise.all(Array.from({ length: concurrent }, worker));
+  return rateOf(jobs, from);
 }
 
 async function add(concurrent: number, seconds: number): Promise<BullAnswer> {

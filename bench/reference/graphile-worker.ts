@@ -8,6 +8,13 @@ import { ELEMENT } from '../quayside.ts';
 /** What the bench asks for. `seconds` is how long to measure; `fill` adds jobs in bulk beforehand. */
 export type GraphileRequest =
   | { readonly what: 'add'; readonly concurrent: number; readonly seconds: number }
+  /** So many jobs at a time. */
+  | {
+      readonly what: 'addJobs';
+      readonly concurrent: number;
+      readonly size: number;
+      readonly seconds: number;
+    }
   | {
       readonly what: 'work';
       readonly concurrent: number;
@@ -64,7 +71,27 @@ process.send?.({});
 
 function answer(request: GraphileRequest): Promise<GraphileAnswer> {
   if (request.what === 'fill') return fill(request.count);
+  if (request.what === 'addJobs') return addJobs(request);
   return request.what === 'add' ? add(request.concurrent, request.seconds) : work(request);
+}
+
+async function addJobs({
+  concurrent,
+  size,
+  seconds,
+}: Extract<GraphileRequest, { what: 'addJobs' }>): Promise<GraphileAnswer> {
+  const from = performance.now();
+  const until = from + seconds * 1000;
+  const batch = Array.from({ length: size }, () => ({ identifier: TASK, payload }));
+  let jobs = 0;
+  const worker = async (): Promise<void> => {
+    while (performance.now() < until) {
+      await utils.addJobs(batch);
+      jobs += size;
+    }
+  };
+  await Promise.all(Array.from({ length: concurrent }, worker));
+  return rateOf(jobs, from);
 }
 
 async function add(concurrent: number, seconds: number): Promise<GraphileAnswer> {
