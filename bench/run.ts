@@ -11,6 +11,7 @@ import { isReached, lineOf, type Scenario } from './scenario.ts';
 import { amqp } from './scenarios/amqp.ts';
 import { amqpIdle } from './scenarios/amqp-idle.ts';
 import { blocked } from './scenarios/blocked.ts';
+import { browse } from './scenarios/browse.ts';
 import { bulkMove } from './scenarios/bulk-move.ts';
 import { depth } from './scenarios/depth.ts';
 import { engine } from './scenarios/engine.ts';
@@ -48,6 +49,7 @@ const SCENARIOS: readonly Scenario[] = [
   exchangeHttp,
   exchangeAttack,
   bulkMove,
+  browse,
   postgres,
   postgresDepth,
   redis,

@@ -1,15 +1,13 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import type { OperationRecord } from '../../src/operations/record.ts';
 import { jsonOf, QueueClient } from '../../test/support/http-client.ts';
-import { createServer, ELEMENT, fillStopped, NAMESPACE } from '../quayside.ts';
+import { ordinaryLoad } from '../load/ordinary.ts';
+import { createServer, fillStopped, NAMESPACE } from '../quayside.ts';
 import { type BenchContext, type Finding, grouped, percentile, type Scenario } from '../scenario.ts';
 import { limit } from '../shared.ts';
 
 const SOURCE = 'bulk';
 const TARGET = 'moved';
-/** Workers of the ordinary load: each inserts an element, gets it, and rests. */
-const WORKERS = 8;
-const REST_MS = 5;
 /** How long the load runs alone. */
 const ALONE_MS = 10_000;
 const FASTEST_MOVE = 20_000;
@@ -25,10 +23,10 @@ export const bulkMove: Scenario = {
     await server.start();
     const client = new QueueClient({ url: server.url });
     try {
-      const alone = await load(client, delay(context.quick ? 1_000 : ALONE_MS));
+      const alone = await ordinaryLoad(client, delay(context.quick ? 1_000 : ALONE_MS));
       const from = performance.now();
       const moving = move(client, count);
-      const busy = await load(client, moving);
+      const busy = await ordinaryLoad(client, moving);
       const seconds = (performance.now() - from) / 1000;
       context.note(`${grouped(busy.length)} requests during the move, ${grouped(alone.length)} before it`);
       return findings(context, { perSecond: count / seconds, alone, busy });
@@ -60,31 +58,6 @@ function findings(
       during / (MAX_P99_RATIO * before),
     ),
   ];
-}
-
-/** Times of single requests, ms, until `end` resolves. */
-async function load(client: QueueClient, end: Promise<unknown>): Promise<number[]> {
-  const times: number[] = [];
-  let isOver = false;
-  void end.finally(() => {
-    isOver = true;
-  });
-  const timed = async (call: () => Promise<{ status: number }>): Promise<void> => {
-    const from = performance.now();
-    const { status } = await call();
-    if (status !== 200) throw new Error(`a request was answered ${status}`);
-    times.push(performance.now() - from);
-  };
-  const worker = async (queue: string): Promise<void> => {
-    while (!isOver) {
-      await timed(() => client.insert(NAMESPACE, queue, ELEMENT));
-      await timed(() => client.get(NAMESPACE, queue));
-      await delay(REST_MS);
-    }
-  };
-  await Promise.all(Array.from({ length: WORKERS }, (_, i) => worker(`ordinary-${i}`)));
-  await end;
-  return times;
 }
 
 /** Resolves when all are moved. */
