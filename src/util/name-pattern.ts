@@ -33,6 +33,7 @@ function specificity(pattern: string): number {
 
 /** Whether a pattern matches a name. Linear in practice: only the last `*` is ever tried again. */
 export function matches(pattern: string, name: string): boolean {
+  if (pattern === ANY_NAME) return true;
   let [at, from] = [0, 0];
   let [star, resume] = [-1, 0];
   while (from < name.length) {
