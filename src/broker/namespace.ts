@@ -373,6 +373,25 @@ export class Namespace implements ClusterListener {
     this.#setOptions(name, definition === null ? null : this.#readOptions(name, definition));
   }
 
+  /**
+   * Forgets a queue that holds nothing, with its pause flag, options and statistics. Returns false, and changes nothing, if it
+   * holds an element.
+   */
+  async drop(key: QueueKey): Promise<boolean> {
+    // Counts that are still buffered would come back after it.
+    await this.stats.flush();
+    if (!(await this.storage.drop(key))) return false;
+    const definition = definitionKey(this.name, key.name);
+    await this.definitions.delete('queue', definition, 'any');
+    await this.definitions.delete('queue-options', definition, 'any');
+    this.#pauseFlags.note(definition, null);
+    this.#storedOptions.note(definition, null);
+    this.#setPaused(key.name, false);
+    this.#setOptions(key.name, null);
+    this.#forget(key.name);
+    return true;
+  }
+
   /** What bounds a queue. */
   capacityOf({ key, settings: { maxElements } }: Queue): Capacity | null {
     if (maxElements === null) return null;

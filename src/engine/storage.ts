@@ -108,6 +108,13 @@ export interface Storage {
   purge(queue: QueueKey, states?: readonly DeliveryState[]): Promise<PurgeStep>;
 
   /**
+   * Forgets a queue that holds nothing, with its options, dedup keys and statistics, as if it had never been. Returns false, and
+   * changes nothing, if it holds a delivery. What is stored at the same moment is found, or makes the queue anew; only a
+   * pop whose reply was lost just then cannot be undone any more.
+   */
+  drop(queue: QueueKey): Promise<boolean>;
+
+  /**
    * Counts a queue. Without `group`: elements, each once, as `ready` if any of its deliveries is, else
    * as `scheduled` if any is, else as `reserved`; with each group's own counts in `groups`. With `group`:
    * that group's deliveries.

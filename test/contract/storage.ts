@@ -4,6 +4,7 @@ import { batchContract } from './storage/batch.ts';
 import { browseContract } from './storage/browse.ts';
 import { contentContract } from './storage/content.ts';
 import { deadLetterContract } from './storage/dead-letter.ts';
+import { dropContract } from './storage/drop.ts';
 import { expiryContract } from './storage/expiry.ts';
 import { forgottenContract, forgottenStreamsContract } from './storage/forgotten.ts';
 import { groupsContract } from './storage/groups.ts';
@@ -56,5 +57,6 @@ export function storageContract(engine: EngineUnderTest): void {
     optionsContract(engine);
     retryDelayContract(open);
     purgeContract(engine);
+    dropContract(engine);
   });
 }

@@ -13,8 +13,8 @@ const MESSAGES: readonly (readonly [what: string, bytes: Buffer, detail: string 
   ['a path that is not well encoded', get('/q/N/%zz'), 'Path "/q/N/%zz" is not percent-encoded UTF-8.'],
   [
     'a method',
-    closingRequest('DELETE', '/q/N/q'),
-    'Method DELETE is not allowed here. Allowed: GET, PUT, POST.',
+    closingRequest('PATCH', '/q/N/q'),
+    'Method PATCH is not allowed here. Allowed: GET, PUT, POST, DELETE.',
   ],
   [
     'a method in small letters',

@@ -268,6 +268,84 @@ describe('A purge', () => {
   });
 });
 
+describe('Deleting a queue', () => {
+  const harness = sharedHarness();
+  const remove = (queue: string, query = '', ns = 'N'): Promise<Answer> =>
+    harness().client().request('DELETE', `/q/${ns}/${queue}${query}`);
+  const listed = async (queue: string): Promise<boolean> =>
+    queue in
+    jsonOf<object>(
+      await harness()
+        .client()
+        .queues('N', { query: { reload: 1 } }),
+    );
+
+  it('is done at once if it is empty, and takes its pause flag and statistics along', async () => {
+    const client = harness().client();
+    await client.insert('N', 'old', 'a');
+    await client.get('N', 'old');
+    await client.request('PATCH', '/q/N/old/pause');
+    assert.equal((await remove('old')).status, 204);
+    assert.equal(await listed('old'), false);
+    assert.equal((await client.insert('N', 'old', 'b')).status, 200);
+    const { paused, stats } = jsonOf<{ paused: boolean; stats: { put: number } }>(
+      await client.status('N', 'old'),
+    );
+    assert.deepEqual([paused, stats.put], [false, 1]);
+    assert.equal((await client.get('N', 'old')).body.toString(), 'b');
+  });
+
+  it('is 204 for a queue that never was, and makes none', async () => {
+    assert.equal((await remove('never')).status, 204);
+    assert.equal(await listed('never'), false);
+  });
+
+  it('is 409 while it holds an element, of any state; by force they go, and the log says how many', async () => {
+    const client = harness().client();
+    await client.insert('N', 'held', 'a');
+    await client.insert('N', 'held', 'b', { delay: 60 });
+    await client.reserve('N', 'held');
+    assert.deepEqual(problemOf(await remove('held')), [409, 'queue-in-use', undefined]);
+    assert.equal(jsonOf<{ totalSize: number }>(await client.status('N', 'held')).totalSize, 2);
+    assert.equal((await remove('held', '?force=1')).status, 204);
+    assert.equal(await listed('held'), false);
+    const line = harness().log.findLast(({ fields }) => fields.action === 'deleteQueue');
+    assert.deepEqual([line?.fields.user, line?.fields.queue, line?.fields.removed], ['test1', 'held', 2]);
+  });
+
+  it('is 409 while a call waits; by force that ends with 410', async () => {
+    const waiting = harness().client().get('N', 'awaited');
+    await harness().waiting(1);
+    assert.deepEqual(problemOf(await remove('awaited')), [409, 'queue-in-use', undefined]);
+    assert.equal((await remove('awaited', '?force=1')).status, 204);
+    assert.equal((await waiting).status, 410);
+    assert.equal(await listed('awaited'), false);
+  });
+
+  it('is 409 while an exchange names it, as source or destination', async () => {
+    const client = harness().client();
+    const body = JSON.stringify({
+      src: { ns: 'N', queue: 'xin' },
+      dst: [{ ns: 'N', queue: 'xout' }],
+      consumer: {},
+    });
+    assert.equal((await client.request('PUT', '/x/named', { body })).status, 201);
+    assert.equal((await remove('xin')).status, 409);
+    assert.equal((await remove('xout')).status, 409);
+    await client.request('DELETE', '/x/named');
+    await harness().until(async () => (await remove('xin')).status === 204);
+    assert.equal((await remove('xout')).status, 204);
+  });
+
+  it('takes a stream with its groups', async () => {
+    const client = harness().client();
+    await client.insert('events', 's', 'a', { groups: 'g1,g2' });
+    assert.equal((await remove('s', '', 'events')).status, 409);
+    assert.equal((await remove('s', '?force=1', 'events')).status, 204);
+    assert.ok(!('s' in jsonOf<object>(await client.queues('events'))));
+  });
+});
+
 describe('The rights of bulk operations', () => {
   const users: UserDefinition[] = [
     { name: 'all', password: 'pw', rights: null },

@@ -188,7 +188,7 @@ describe('Requests in general', () => {
     await client.insert('N', queue, 'a');
     const answer = await client.request('HEAD', queuePath('N', queue));
     assert.equal(answer.status, 405);
-    assert.equal(headerOf(answer, 'allow'), 'GET, PUT, POST');
+    assert.equal(headerOf(answer, 'allow'), 'GET, PUT, POST, DELETE');
     assert.equal((await client.request('HEAD', `${queuePath('N', queue)}/status`)).status, 200);
     assert.equal(jsonOf<{ size: number }>(await client.status('N', queue)).size, 1);
   });
@@ -197,7 +197,7 @@ describe('Requests in general', () => {
     const client = harness().client();
     const queue = queuePath('N', harness().queue());
     const expected: [string, string, string][] = [
-      ['DELETE', queue, 'GET, PUT, POST'],
+      ['PATCH', queue, 'GET, PUT, POST, DELETE'],
       ['PUT', `${queue}/status`, 'GET, HEAD, DELETE'],
       ['GET', `${queue}/pause`, 'POST, PATCH, DELETE'],
       ['PUT', `${queue}/commit/x`, 'POST, PATCH'],

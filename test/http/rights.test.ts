@@ -29,6 +29,7 @@ const ROUTES: readonly (readonly [string, string, string, Right | null])[] = [
   ['browse', 'GET', '/q/elements', 'browse'],
   ['browse', 'GET', '/q/elements?where=true&body=full', 'browse'],
   ['browseElement', 'GET', '/q/elements/x', 'browse'],
+  ['deleteQueue', 'DELETE', '/q', 'manage'],
   ['purge', 'DELETE', '/q/elements', 'manage'],
   ['pause', 'PATCH', '/q/pause', 'manage'],
   ['resume', 'PATCH', '/q/resume', 'manage'],

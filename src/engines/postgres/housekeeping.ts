@@ -1,7 +1,10 @@
 import type { EngineLog, NamespacePolicy } from '../../engine/engine.ts';
 import { defaultsRules } from '../../engine/queue-policy.ts';
+import { QuaysideError } from '../../model/errors.ts';
+import type { QueueKey } from '../../model/names.ts';
 import { LogOnChange } from '../../util/log-on-change.ts';
 import { likePattern } from '../../util/name-pattern.ts';
+import { quote } from '../../util/quote.ts';
 import { idArray, int8Array, textArray } from './arrays.ts';
 import type { DatabaseClock } from './database-clock.ts';
 import type { Subscription } from './registry.ts';
@@ -144,6 +147,39 @@ function forgetUnused(of: 'groups' | 'queues'): Statement {
   };
 }
 
+/** Whether deliveries of a queue `q` are there, by their counts. */
+const HOLDS = `coalesce((SELECT sum(y.waiting + y.reserved) FROM subscription s JOIN counter y ON y.subscription = s.id
+  WHERE s.queue = q.id), 0) <> 0`;
+
+/**
+ * Marks a queue and its groups as unused for long. Returns the number of this transaction: those that began before its end
+ * may store for the queue without removing the mark, all others remove it.
+ */
+const MARK_DROPPED: Statement = {
+  name: 'mark dropped',
+  text: `${withList(
+    NOW,
+    'm AS (UPDATE subscription q SET idle_from = 0 WHERE q.queue = $1::bigint RETURNING q.id)',
+  )} SELECT pg_current_xact_id()::text, (SELECT count(*) FROM m)`,
+};
+
+/** Deletes a queue that was marked, once no transaction from before the mark runs. Returns: may still run, marked, deleted. */
+const DROP: Statement = {
+  name: 'drop',
+  text: `${withList(
+    'x AS MATERIALIZED (SELECT pg_snapshot_xmin(pg_current_snapshot()) <= $2::xid8 AS is_early)',
+    `c AS MATERIALIZED (SELECT q.id, q.ns, q.name FROM subscription q CROSS JOIN x
+      WHERE q.id = $1::bigint AND q.idle_from = 0 AND NOT x.is_early AND NOT (${HOLDS}) FOR UPDATE OF q)`,
+    'g AS (DELETE FROM subscription q USING c WHERE q.queue = c.id RETURNING q.id)',
+    'gc AS (DELETE FROM counter y USING g WHERE y.subscription IN (g.id, -g.id))',
+    'gk AS (DELETE FROM dedup d USING c WHERE d.queue = c.id)',
+    'gs AS (DELETE FROM stats s USING c WHERE s.ns = c.ns AND s.queue = c.name)',
+  )} SELECT (SELECT CASE WHEN is_early THEN 1 ELSE 0 END FROM x), (SELECT count(*) FROM c)`,
+};
+
+/** How long older transactions may keep a queue from being dropped. */
+const DROP_WAIT_MS = 3_000;
+
 /** Removes the marks of subscriptions, which are used, and of their queues; those that are not there stay so. */
 const NOTE_USE: Statement = {
   name: 'note use',
@@ -267,6 +303,25 @@ export class Housekeeping {
       });
     }
     this.#used.add(subscription);
+  }
+
+  /**
+   * Forgets a queue that holds nothing; see `Storage.drop`. @returns false if it holds something
+   * @throws QuaysideError `storage-unavailable` if transactions from before keep running
+   */
+  async drop({ name }: QueueKey, queue: string): Promise<boolean> {
+    const [marked = []] = await this.#side.change({ statement: MARK_DROPPED, values: [queue] });
+    if (number(marked, 1) === 0) return true;
+    const before = this.#clock.now + DROP_WAIT_MS;
+    for (;;) {
+      const [row = []] = await this.#side.change({ statement: DROP, values: [queue, text(marked, 0)] });
+      if (number(row, 0) === 0) return number(row, 1) === 1;
+      if (this.#clock.now < before) continue;
+      throw new QuaysideError(
+        'storage-unavailable',
+        `Queue ${quote(name)} cannot be dropped while long transactions run in its database. Try again.`,
+      );
+    }
   }
 
   /** A batch changed something. Adds the counts up after many of them; never throws. */

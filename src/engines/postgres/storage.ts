@@ -225,6 +225,15 @@ export class PostgresStorage implements Storage {
     };
   }
 
+  /** After the calls that were made before it. */
+  async drop(key: QueueKey): Promise<boolean> {
+    const { ready, scheduled, reserved } = await this.counts(key);
+    return (
+      ready + scheduled + reserved === 0 &&
+      this.#housekeeping.drop(key, this.#context.registry.queue(key).whole.idText)
+    );
+  }
+
   async counts(key: QueueKey, group?: GroupName): Promise<QueueCounts> {
     const { registry } = this.#context;
     const queue = registry.queue(key);

@@ -39,6 +39,7 @@ export interface Library {
   readonly noteUse: string;
   readonly removeName: string;
   readonly forgetQueue: string;
+  readonly dropQueue: string;
   readonly addMoments: string;
 }
 
@@ -60,6 +61,7 @@ export function readLibrary(): Library {
     noteUse: `${name}_use`,
     removeName: `${name}_unname`,
     forgetQueue: `${name}_forget`,
+    dropQueue: `${name}_drop`,
     addMoments: `${name}_moments`,
   };
 }

@@ -135,6 +135,10 @@ export class ListStorage implements Storage {
     return { removed, isDone: true };
   }
 
+  drop(queue: QueueKey): Promise<boolean> {
+    return this.#parts.registry.drop(queue);
+  }
+
   async counts(queue: QueueKey, group: GroupName = PLAIN_GROUP): Promise<QueueCounts> {
     const { count, nextMatureAt } = await this.#parts.batchers.call(queue, LLEN, undefined, { isFree: true });
     const found = group === PLAIN_GROUP ? { ready: count, nextMatureAt } : { ready: 0, nextMatureAt: null };

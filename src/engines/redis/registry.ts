@@ -143,9 +143,27 @@ export class Registry {
   }
 
   /** Deletes what is stored of a queue, unless it is not empty. @throws ExecutionError */
-  async forget(queue: QueueKey): Promise<boolean> {
+  forget(queue: QueueKey): Promise<boolean> {
+    return this.#delete(queue, this.#library.forgetQueue);
+  }
+
+  /**
+   * Deletes what is stored of a queue that holds no delivery, and then its name, unless it was used since: who stores something
+   * finds it new, and makes its name known again. @throws ExecutionError
+   */
+  async drop(queue: QueueKey): Promise<boolean> {
+    const key = this.#keys.names(queue.ns);
+    const usedAt = await this.#executor.read(key, 'ZSCORE', [key, queue.name]);
+    if (!(await this.#delete(queue, this.#library.dropQueue))) return false;
+    this.forgetDeclared(queue);
+    if (usedAt !== null)
+      await this.unname(queue.ns, { name: queue.name, usedAt: Number(asString(usedAt)) }, null);
+    return true;
+  }
+
+  async #delete(queue: QueueKey, by: string): Promise<boolean> {
     const { hash, order, stats } = this.#keys.queue(queue);
-    const call = [this.#library.forgetQueue, 4, hash, order, stats, this.#keys.list(queue)];
+    const call = [by, 4, hash, order, stats, this.#keys.list(queue)];
     return (await this.#executor.write(hash, 'FCALL', call)) === 1;
   }
 

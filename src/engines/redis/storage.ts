@@ -173,6 +173,12 @@ export class RedisStorage implements Storage {
     return this.#batchers.call(queue, PURGE, { states, limit: PURGE_STEP });
   }
 
+  /** After the calls that were made before it. */
+  async drop(queue: QueueKey): Promise<boolean> {
+    await this.counts(queue);
+    return this.#parts.registry.drop(queue);
+  }
+
   counts(queue: QueueKey, group?: GroupName): Promise<QueueCounts> {
     return this.#batchers.call(queue, COUNTS, group ?? null, FREE);
   }

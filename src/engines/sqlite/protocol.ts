@@ -59,6 +59,7 @@ export interface Operations {
     bodies: boolean,
   ): Scanned;
   purge(queue: QueueName, states: readonly string[] | null): [removed: number, isDone: boolean];
+  drop(queue: QueueName): boolean;
   /** Of the queue, then of each group: name, ready, scheduled, reserved, next maturity. */
   counts(queue: QueueName, group: string | null): Fields;
   usage(ns: string): [elements: number, bytes: number];

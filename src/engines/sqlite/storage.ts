@@ -210,6 +210,10 @@ export class SqliteStorage implements Storage {
     );
   }
 
+  drop(queue: QueueKey): Promise<boolean> {
+    return this.#client.call('drop', () => [nameOf(queue)], same);
+  }
+
   counts(queue: QueueKey, group?: GroupName): Promise<QueueCounts> {
     return this.#client.call('counts', () => [nameOf(queue), group ?? null], readCounts);
   }

@@ -1,6 +1,7 @@
 import { refusal, type User } from '../../access/user.ts';
 import { DELIVERY_STATES, type DeliveryState } from '../../model/element.ts';
 import { LIMITS } from '../../model/limits.ts';
+import { deleteQueue } from '../../operations/delete-queue.ts';
 import { purgeQueue } from '../../operations/purge.ts';
 import {
   ACTIONS,
@@ -13,7 +14,7 @@ import {
 import { OPERATION_STATES, type OperationState } from '../../operations/stored.ts';
 import { type Schema, Type } from '../../util/schema.ts';
 import { readJson } from '../json-body.ts';
-import { checkOpaque, nameOf, oneOf } from '../parameters.ts';
+import { checkOpaque, flag, nameOf, oneOf } from '../parameters.ts';
 import { type Route, route } from '../route.ts';
 import { Count, Moment, named } from '../schemas.ts';
 
@@ -245,6 +246,24 @@ export const operationRoutes: readonly Route[] = [
       const removed = await purgeQueue(call.queue, states);
       call.audited = { states, removed };
       call.value({ removed });
+    },
+  }),
+  route({
+    id: 'deleteQueue',
+    methods: ['DELETE'],
+    path: '/q/:namespace/:queue',
+    summary: 'Delete a queue that is empty and unused; with `force`, whatever it holds',
+    access: 'manage',
+    makesQueue: false,
+    isAudited: true,
+    query: { force: flag('Removes its elements, reserved ones too, and ends the calls that wait for it.') },
+    responses: [{ status: 204, description: 'It is gone, also if it never was.', contentType: null }],
+    problems: ['queue-in-use'],
+    async handle(call, { force }) {
+      const { exchanges } = call.front.parts;
+      const removed = await deleteQueue(call.queue, { force, exchanges });
+      call.audited = { force, removed };
+      call.empty(204);
     },
   }),
 ];

@@ -8,6 +8,7 @@
 -- removed. Returns 1, or 0 if the queue was used since.
 -- forget: keys: those of a queue (queue.lua), and others of its slot. Deletes an empty queue; returns 0 if it is not empty, or
 -- was declared with options.
+-- drop: the same keys. Deletes a queue that holds no delivery and no outbox entry, whatever else it remembers.
 
 register('_moments', function(keys, args)
   return spreadCall('ZADD', keys[1], args)
@@ -34,6 +35,15 @@ end)
 
 -- An empty queue has nothing in z but the member that keeps it in existence: no delivery, no dedup key, no session, no
 -- outbox entry. A list, which has no such member, does not exist when it is empty.
+register('_drop', function(keys)
+  if db('EXISTS', keys[4]) == 1 then return 0 end
+  for prefix in string.gmatch('wlabp', '.') do
+    if #membersBetween(keys[2], '[' .. prefix, '(' .. prefix .. LAST, 1) > 0 then return 0 end
+  end
+  db('UNLINK', unpack(keys))
+  return 1
+end)
+
 register('_forget', function(keys)
   if db('ZCARD', keys[2]) > 1 or db('HEXISTS', keys[1], 'O') == 1 or db('EXISTS', keys[4]) == 1 then return 0 end
   db('UNLINK', unpack(keys))

@@ -30,6 +30,7 @@ export const OPERATIONS: { readonly [O in Operation]: Run<O> } = {
   undoTake,
   scan,
   purge,
+  drop: ({ names, upkeep }, _, name) => upkeep.drop(names.find(name)),
   counts,
   usage: ({ names, upkeep }, _, ns) => [names.heldIn(ns), upkeep.bytesInUse()],
   sweep,

@@ -56,6 +56,8 @@ const SQL = {
   isNeeded:
     'SELECT EXISTS (SELECT 1 FROM dedup WHERE queue = :queue) OR EXISTS (SELECT 1 FROM damaged WHERE queue = :queue) AS is_needed',
   removeStats: 'DELETE FROM stats WHERE queue = ?',
+  removeKeys: 'DELETE FROM dedup WHERE queue = ?',
+  hasDamaged: 'SELECT EXISTS (SELECT 1 FROM damaged WHERE queue = ?) AS is_needed',
   pages: 'PRAGMA page_count',
   freePages: 'PRAGMA freelist_count',
   vacuum: `PRAGMA incremental_vacuum(${PAGES_A_CALL})`,
@@ -132,9 +134,19 @@ export class Upkeep {
     this.#forgetAt = now + REST_MS;
   }
 
+  /** Forgets a queue that holds nothing, whatever else is known of it. What was set aside as damaged keeps it. */
+  drop(queue: Queue | null): boolean {
+    if (queue === null) return true;
+    if (!isEmpty(queue)) return false;
+    if (Number(this.#sql.hasDamaged.get(queue.id)?.is_needed) === 1) return false;
+    this.#sql.removeKeys.run(queue.id);
+    this.#sql.removeStats.run(queue.id);
+    this.#names.remove(queue);
+    return true;
+  }
+
   #isForgettable({ records }: Store, queue: Queue): boolean {
-    if (queue.options !== null) return false;
-    for (const subscription of queue.subscriptions.values()) if (heldBy(subscription) > 0) return false;
+    if (queue.options !== null || !isEmpty(queue)) return false;
     if (records.definition('queue', definitionKey(queue))?.[1].includes('"paused":true')) return false;
     return Number(this.#sql.isNeeded.get({ queue: queue.id })?.is_needed) === 0;
   }
@@ -170,6 +182,11 @@ export class Upkeep {
       this.#pageBytes
     );
   }
+}
+
+function isEmpty(queue: Queue): boolean {
+  for (const subscription of queue.subscriptions.values()) if (heldBy(subscription) > 0) return false;
+  return true;
 }
 
 /** As the broker writes it (`broker/namespace.ts`). */

@@ -1,0 +1,88 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import type { EngineUnderTest } from '../../engines.ts';
+import { bodyTexts, newElement, newElements } from '../../support/elements.ts';
+import { commit } from '../../support/settle.ts';
+import { byToken, Fixture } from '../fixture.ts';
+
+export function dropContract({ open }: Pick<EngineUnderTest, 'open'>): void {
+  describe('drop', () => {
+    const on = new Fixture(open);
+    const isListed = async ({ ns, name }: { ns: string; name: string }): Promise<boolean> =>
+      (await on.storage.queues(ns)).includes(name);
+
+    it('forgets an empty queue at once, with its statistics and dedup keys; its next use makes it anew', async () => {
+      const queue = on.queue();
+      const { stats } = on.opened.engine;
+      const keyed = newElement({ body: 'a', dedupKey: 'k' });
+      const [first] = await on.storage.insert(queue, [keyed]);
+      await on.pop(queue);
+      stats.add(queue, '', { put: 1, get: 1 });
+      await stats.flush();
+      assert.equal(await on.storage.drop(queue), true);
+      assert.equal(await isListed(queue), false);
+      assert.deepEqual([...(await stats.read(queue))], []);
+      const [second] = await on.storage.insert(queue, [keyed]);
+      assert.notEqual(second, first);
+      assert.ok(await isListed(queue));
+      assert.deepEqual(bodyTexts(await on.pop(queue)), ['a']);
+      assert.equal(await on.storage.drop(queue), true);
+    });
+
+    it('changes nothing of a queue that holds an element: ready, scheduled or reserved', async () => {
+      const queue = on.queue();
+      await on.storage.insert(queue, newElements('a'));
+      assert.equal(await on.storage.drop(queue), false);
+      const held = await on.reserveOne(queue);
+      assert.equal(await on.storage.drop(queue), false);
+      assert.deepEqual(await commit(on.storage, queue, [byToken(held)]), ['done']);
+      const [late = ''] = await on.storage.insert(queue, [newElement({ delayMs: 3_600_000 })]);
+      assert.equal(await on.storage.drop(queue), false);
+      assert.ok(await isListed(queue));
+      assert.equal((await on.storage.counts(queue)).scheduled, 1);
+      const item = {
+        queue,
+        id: late,
+        group: '',
+        from: 'waiting',
+        token: null,
+        action: { kind: 'finish' },
+      } as const;
+      await on.storage.settle([item]);
+      assert.equal(await on.storage.drop(queue), true);
+    });
+
+    it('forgets a stream with its groups, and does nothing with one that another group has not finished', async () => {
+      const queue = on.queue('stream');
+      await on.storage.insert(queue, [newElement({ body: 'e', groups: ['g1', 'g2'] })]);
+      await on.pop(queue, 1, 'g1');
+      assert.equal(await on.storage.drop(queue), false);
+      await on.pop(queue, 1, 'g2');
+      assert.equal(await on.storage.drop(queue), true);
+      assert.equal(await isListed(queue), false);
+      await on.storage.insert(queue, [newElement({ body: 'f', groups: ['g2'] })]);
+      assert.deepEqual(bodyTexts(await on.pop(queue, 9, 'g2')), ['f']);
+    });
+
+    it('forgets a queue that was only declared, with its options, and one that never was', async () => {
+      const queue = on.queue('jobs');
+      await on.storage.declare([queue], { deadLetter: { maxTries: 1, queue: 'elsewhere' } });
+      assert.equal(await on.storage.drop(queue), true);
+      assert.equal(await isListed(queue), false);
+      assert.equal(await on.storage.drop(on.queue()), true);
+    });
+
+    it('loses nothing that is inserted at the same moment', async () => {
+      for (let round = 0; round < 20; round += 1) {
+        const queue = on.queue();
+        await on.storage.insert(queue, newElements('a'));
+        await on.pop(queue);
+        const dropping = on.storage.drop(queue);
+        const inserting = on.storage.insert(queue, newElements('b'));
+        await Promise.all([dropping, inserting]);
+        assert.deepEqual(bodyTexts(await on.pop(queue)), ['b']);
+        assert.ok(await isListed(queue));
+      }
+    });
+  });
+}
