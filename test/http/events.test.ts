@@ -1,10 +1,13 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { setImmediate as turn } from 'node:timers/promises';
+import { connect as connectTls } from 'node:tls';
 import { readAccounts } from '../../src/access/account.ts';
 import { Alarms } from '../../src/events/alarms.ts';
 import type { Picture, PictureSource } from '../../src/events/picture.ts';
 import { plain } from '../support/broker.ts';
+import { makeCertificate } from '../support/certificate.ts';
+import { newElement } from '../support/elements.ts';
 import { EventClient, type EventClientOptions } from '../support/event-client.ts';
 import { codeOf } from './exchange-names.ts';
 import { Harness, type HarnessOptions } from './harness.ts';
@@ -416,6 +419,52 @@ describe('GET /events', () => {
       await connection.untilClosed();
       assert.match(connection.received, /^HTTP\/1\.1 200 [\s\S]*event: start/);
     }));
+
+  it('is cut off for a client that takes nothing for as long as a request may take', () => {
+    const source: PictureSource = {
+      kind: 'operations',
+      // More than the kernel takes for a client that does not read.
+      read: () => [operation(JSON.stringify({ id: '1', text: 'x'.repeat(20_000_000) }))],
+    };
+    return withEvents(
+      async (events) => {
+        const connection = await RawConnection.open(events.harness.port);
+        connection.socket.pause();
+        connection.send(rawRequest(['GET /events HTTP/1.1', 'Host: test', AUTHORIZATION]));
+        await events.until(() => events.harness.events.counts.subscribers === 1);
+        while (events.harness.events.counts.subscribers > 0) {
+          await events.harness.passTime(10);
+          await turn();
+        }
+        assert.equal(events.harness.events.counts.subscribers, 0);
+        connection.destroy();
+      },
+      { eventSources: () => [source], http: { requestTimeoutMs: 100, headersTimeoutMs: 100 } },
+    );
+  });
+
+  it('works over TLS', async () => {
+    const tls = makeCertificate();
+    await withEvents(
+      async (events) => {
+        const { port } = events.harness;
+        const socket = connectTls({ port, host: '127.0.0.1', ca: tls.cert });
+        let text = '';
+        socket.setEncoding('utf8').on('data', (chunk: string) => {
+          text += chunk;
+        });
+        socket.write(rawRequest(['GET /events HTTP/1.1', 'Host: test', AUTHORIZATION]));
+        await events.until(() => text.includes('event: complete'));
+        await events.harness.broker
+          .namespace('N')
+          .queue('q')
+          .insert([newElement({ body: 'a' })]);
+        await events.until(() => /event: queues[\s\S]*"queue":"q"/.test(text));
+        socket.destroy();
+      },
+      { http: { tls } },
+    );
+  });
 
   it('is told of by metrics', () =>
     withEvents(async (events) => {

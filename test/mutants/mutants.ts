@@ -1,6 +1,7 @@
 import { ACCESS } from './access.ts';
 import { AMQP } from './amqp.ts';
 import { BROKER, EXCHANGE } from './broker.ts';
+import { EVENTS } from './events.ts';
 import { EXCHANGE_USERS } from './exchange.ts';
 import { HTTP } from './http.ts';
 import { NODES } from './nodes.ts';
@@ -123,6 +124,10 @@ export const SUITES = {
   'HTTP half-closed': { files: ['test/http/half-closed.test.ts'], pattern: null },
   'HTTP listings under load': { files: ['test/http/listing-load.test.ts'], pattern: null },
   'HTTP pages': { files: ['test/http/paging.test.ts'], pattern: null },
+  'HTTP events': { files: ['test/http/events.test.ts'], pattern: '/GET .events/' },
+  'event publisher': { files: ['test/unit/event-publisher.test.ts'], pattern: null },
+  'watched queues': { files: ['test/broker/queue-watch.test.ts'], pattern: null },
+  'series of queues': { files: ['test/unit/queue-series.test.ts'], pattern: null },
   'HTTP CORS': { files: ['test/http/cors.test.ts', 'test/http/rights.test.ts'], pattern: null },
   'model through STOMP': { files: ['test/stomp/model.test.ts'], pattern: null },
   'STOMP subscriptions': { files: ['test/stomp/subscriptions.test.ts'], pattern: null },
@@ -173,6 +178,7 @@ export const MUTANTS: Readonly<Record<string, readonly Mutant[]>> = {
   exchange: EXCHANGE,
   'exchange users': EXCHANGE_USERS,
   http: HTTP,
+  events: EVENTS,
   stomp: STOMP,
   amqp: AMQP,
 };

@@ -1,0 +1,93 @@
+import type { Mutant } from './mutants.ts';
+
+const edit = (file: string, search: string, replace: string): Mutant['edits'] => [
+  { file: `src/${file}`, search, replace },
+];
+
+/** Bugs of live events, and of the samples that rates come from. */
+export const EVENTS: readonly Mutant[] = [
+  {
+    name: 'a subscriber who does not read gets a queue of updates',
+    suite: 'event publisher',
+    edits: edit(
+      'events/publisher.ts',
+      'if (subscriber.isWriting || !this.#subscribers.has(subscriber)) return;',
+      'if (!this.#subscribers.has(subscriber)) return;',
+    ),
+  },
+  {
+    name: 'who comes back is not told what went in the meantime',
+    suite: 'event publisher',
+    edits: edit('events/journal.ts', 'this.#write(key, before.picture, true);', 'this.#entries.delete(key);'),
+  },
+  {
+    name: 'who was behind for long keeps what was forgotten',
+    suite: 'event publisher',
+    edits: edit('events/journal.ts', 'this.#oldest = Math.max(this.#oldest, entry.version);', ''),
+  },
+  {
+    name: 'each subscriber has its own copy of an update',
+    suite: 'event publisher',
+    edits: edit('events/publisher.ts', 'this.#pieces.set(key, piece);', ''),
+  },
+  {
+    name: 'the collector continues after the last subscriber has left',
+    suite: 'event publisher',
+    edits: edit('events/publisher.ts', 'this.#parts.watch.follow(null);', ''),
+  },
+  {
+    name: 'counts of queues are told to users without read',
+    suite: 'HTTP events',
+    edits: edit('events/queue-picture.ts', "viewer.may('read', ns)", 'viewer.maySee(ns)'),
+  },
+  {
+    name: 'what an exchange copies to a hidden destination shows as an update',
+    suite: 'HTTP events',
+    edits: edit(
+      'events/exchange-pictures.ts',
+      'state: picture.state + JSON',
+      'state: JSON.stringify(exchange.counters) + JSON',
+    ),
+  },
+  {
+    name: 'events go on for a user who is gone',
+    suite: 'HTTP events',
+    edits: edit(
+      'events/publisher.ts',
+      "if (user === null) this.#end(subscriber, 'login-lost');",
+      'if (user === null) continue;',
+    ),
+  },
+  {
+    name: 'a stream whose client ended its side goes on',
+    suite: 'HTTP events',
+    edits: edit('http/event-stream.ts', "socket.on('end', onEnd);", ''),
+  },
+  {
+    name: 'updates come as fast as queues change',
+    suite: 'watched queues',
+    edits: edit(
+      'broker/queue-watch.ts',
+      'const paceMs = isLive ? LIVE_MS : RESTING_MS;',
+      'const paceMs = isLive ? 0 : RESTING_MS;',
+    ),
+  },
+  {
+    name: 'a change after a rest is dated back to the last reading',
+    suite: 'series of queues',
+    edits: edit(
+      'broker/queue-series.ts',
+      'if (changedAt !== null && changedAt > this.#lastAt) this.#store(changedAt, before);',
+      '',
+    ),
+  },
+  {
+    name: 'samples of queues at rest are kept for ever',
+    suite: 'series of queues',
+    edits: edit(
+      'broker/queue-series.ts',
+      'if (isSame && at - this.#sameSince > HOUR_MS) this.close();\n    else',
+      '',
+    ),
+  },
+];
