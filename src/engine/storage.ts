@@ -223,7 +223,7 @@ export interface TakeResult {
    * none waits. If `count` was reached, or `ids` given: null, not looked up.
    */
   readonly nextDueAt: number | null;
-  /** Whether `maxBytes` ended it: another element is eligible, and would not have fit. */
+  /** Whether `maxBytes` ended it: another element is eligible, and would not have fit. Then `nextDueAt` is any moment that has passed. */
   readonly isCut?: boolean;
 }
 

@@ -96,10 +96,11 @@ const takes = fc
       if (maxBytes !== undefined && length > 1) assert.ok(bytes <= maxBytes, 'more than maxBytes');
       const expected = current.take(queue, group, isCut ? length : count, leaseMs, owner, null, of);
       if (isCut)
-        assert.ok((current.nextDueAt(queue, group) ?? current.now + 1) <= current.now, 'nothing was cut off');
+        assert.ok((current.nextDueAt(queue, group) ?? Infinity) <= current.now, 'nothing was cut off');
       learnTaken(queue, taken.deliveries, expected, world);
       const due = expected.length < count ? current.nextDueAt(queue, group) : null;
-      assert.equal(taken.nextDueAt, due, 'the next maturity, where too few were there');
+      if (isCut) assert.ok(taken.nextDueAt !== null && taken.nextDueAt <= current.now, 'more is due');
+      else assert.equal(taken.nextDueAt, due, 'the next maturity, where too few were there');
       for (const { lease } of taken.deliveries) {
         assert.equal(lease?.until ?? null, leaseMs === null ? null : current.now + leaseMs);
       }
