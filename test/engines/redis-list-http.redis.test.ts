@@ -40,6 +40,37 @@ describe('HTTP over the list variant of Redis', () => {
     assert.equal(headerOf(answer, 'x-ks-id'), inserted.id);
   });
 
+  it('can be browsed with a selector, in pages, but not by id', async () => {
+    const client = harness().client();
+    const queue = harness().queue();
+    const ids: string[] = [];
+    for (let n = 0; n < 5; n += 1) {
+      const options = { contentType: 'text/plain', headers: { 'x-ks-hdr-n': String(n) } };
+      const inserted = await client.insert('N', queue, String(n), options);
+      ids.push(jsonOf<{ id: string }>(inserted).id);
+    }
+    const page = async (query: Record<string, string | number>) => {
+      const answer = await client.request('GET', `/q/N/${queue}/elements`, { query });
+      assert.equal(answer.status, 200, answer.body.toString());
+      return jsonOf<{ elements: { id: string; text: string; state: string }[]; next: string | null }>(answer);
+    };
+    const first = await page({ where: 'env.msg.hdrs.n > 0', limit: 2 });
+    assert.deepEqual(
+      first.elements.map(({ id, text, state }) => [id, text, state]),
+      [1, 2].map((n) => [ids[n], String(n), 'ready']),
+    );
+    const second = await page({ where: 'env.msg.payload != 3', limit: 2, after: first.next ?? '' });
+    assert.deepEqual(
+      second.elements.map(({ text }) => text),
+      ['4'],
+    );
+    assert.deepEqual((await page({ state: 'reserved' })).elements, []);
+    const one = await client.request('GET', `/q/N/${queue}/elements/${ids[0]}`);
+    assert.equal(jsonOf<{ code: string }>(one).code, 'not-supported');
+    const size = jsonOf<{ size: number }>(await client.status('N', queue)).size;
+    assert.equal(size, 5, 'nothing was taken');
+  });
+
   it('wakes a blocked get', async () => {
     const client = harness().client();
     const queue = harness().queue();
