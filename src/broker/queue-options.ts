@@ -100,6 +100,11 @@ export class QueueOptionsTable {
     return this.#stored.get(name) ?? null;
   }
 
+  /** The queues that have something of their own. */
+  names(): Iterable<string> {
+    return this.#stored.keys();
+  }
+
   /** Null: nothing is stored any more. */
   note(name: string, stored: OwnOptions | null): void {
     if (stored === null) this.#stored.delete(name);

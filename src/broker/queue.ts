@@ -511,6 +511,12 @@ export class Queue {
     else for (const waitQueue of this.namespace.waitQueues(this.key.name)?.values() ?? []) waitQueue.pause();
   }
 
+  /** The groups of a stream that have deliveries, sorted; none on a plain queue. */
+  async occupiedGroups(): Promise<GroupName[]> {
+    const { groups } = await this.namespace.storage.counts(this.key);
+    return [...groups.keys()].sort();
+  }
+
   /** A page of its deliveries; see `Storage.scan`. Creates no queue. */
   scan(options: Omit<ScanOptions, 'group'> & { readonly group: GroupName | null }): Promise<ScanPage> {
     return this.namespace.storage.scan(this.key, { ...options, group: this.groupFor(options.group) });

@@ -229,6 +229,29 @@ export class HttpCall {
     this.#watchReader();
   }
 
+  /**
+   * Answers text whose length is known at its end only. The next piece is made when the client has read enough of those before. If
+   * making the first one fails, this rejects and nothing is answered; later, the response is cut short, and the client sees
+   * that it is not whole.
+   */
+  async stream(contentType: string, texts: AsyncIterable<string>): Promise<void> {
+    for await (const text of texts) {
+      if (this.isGone || this.response.writableEnded) return;
+      if (!this.response.headersSent) {
+        const headers = this.#headers();
+        headers.push('content-type', contentType);
+        this.response.writeHead(200, headers);
+      }
+      const wantsMore = this.response.write(text);
+      this.#watchReader();
+      if (!wantsMore) await this.#drained();
+    }
+    if (this.isGone) return;
+    if (this.response.headersSent) this.response.end();
+    else this.text(200, contentType, '');
+    this.#observe();
+  }
+
   /** Resolves when the client has read, or has disconnected. */
   #drained(): Promise<void> {
     const { promise, resolve } = Promise.withResolvers<void>();

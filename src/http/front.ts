@@ -29,6 +29,9 @@ const LARGE_BODIES = 4;
 /** Those of one user that wait, in their sockets, for the ones before them; further ones are rejected. */
 const MAX_WAITING_BODIES = 100;
 
+const EXPORTS_PER_USER = 2;
+const EXPORTS = 8;
+
 /** Upper bounds in seconds. The last ones are for gets that wait. */
 const REQUEST_TIME_BUCKETS_S = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 2.5, 10, 60];
 /** The operation of requests that no route took: without a login, or to a path that does not exist. */
@@ -68,6 +71,17 @@ export class Front {
       new QuaysideError(
         'overloaded',
         `Large bodies are read ${LARGE_BODIES_PER_USER} at a time for each user, and ${MAX_WAITING_BODIES} are waiting; retry later, or send smaller ones.`,
+      ),
+  });
+  /** Exports and imports, which take as long as their clients do. */
+  readonly exports = new ConcurrencyLimit({
+    perKey: EXPORTS_PER_USER,
+    total: EXPORTS,
+    maxWaiting: 0,
+    rejection: () =>
+      new QuaysideError(
+        'overloaded',
+        `Exports and imports run ${EXPORTS_PER_USER} at a time for each user, ${EXPORTS} in all; retry later.`,
       ),
   });
   readonly #origins: ReadonlySet<string>;

@@ -34,11 +34,21 @@ const MAX_SECONDS = LIMITS.delayMs / 1000;
  * @throws QuaysideError `invalid-body`, `invalid-parameter`, `invalid-header`; members are named within the line
  */
 export function readLineElement(line: string): GivenElement {
+  return elementOfMembers(line, membersOf(objectIn(line), '', MEMBERS));
+}
+
+/** The object of a line. @throws QuaysideError `invalid-body` */
+export function objectIn(line: string): object {
   const value = parse(line);
-  if (typeof value !== 'object' || value === null || Array.isArray(value)) {
-    throw new QuaysideError('invalid-body', `It is ${quote(value)}, not a JSON object.`);
-  }
-  const members = membersOf(value, '', MEMBERS);
+  if (typeof value === 'object' && value !== null && !Array.isArray(value)) return value;
+  throw new QuaysideError('invalid-body', `It is ${quote(value)}, not a JSON object.`);
+}
+
+/**
+ * The element of a line whose members are known to be allowed.
+ * @throws QuaysideError as `readLineElement`
+ */
+export function elementOfMembers(line: string, members: Members): GivenElement {
   return {
     body: bodyOf(members, line),
     contentType: contentHeader(members, 'contentType') ?? (members.json === undefined ? null : JSON_TYPE),

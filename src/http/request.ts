@@ -5,6 +5,8 @@ import { IncomingMessage } from './node-http.ts';
 
 /** What a request buffers before its body is claimed; then its socket waits. */
 const UNCLAIMED_BYTES = 65_536;
+/** What a request buffers whose body is read in chunks; then its socket waits. */
+const UNREAD_BYTES = 262_144;
 /** What is read and thrown away after a rejection, so that the client can read its response; then the socket ends. */
 const DISCARDED_BYTES = 8 * 1_048_576;
 
@@ -23,10 +25,11 @@ interface BodyReader {
  * object is never used.
  *
  * States, and who moves it: `unclaimed` (chunks are buffered, up to {@link UNCLAIMED_BYTES}) -> `claim` ->
- * `claimed` (buffered up to the limit) -> `discard`, by the limit or by a rejection -> `discarded`.
+ * `claimed` (buffered up to the limit), or -> `chunks` -> `chunked` (buffered up to {@link UNREAD_BYTES}) -> `discard`, by the limit
+ * or by a rejection -> `discarded`.
  */
 export class HttpRequest extends IncomingMessage {
-  #state: 'unclaimed' | 'claimed' | 'discarded' = 'unclaimed';
+  #state: 'unclaimed' | 'claimed' | 'chunked' | 'discarded' = 'unclaimed';
   #first: Buffer | null = null;
   #more: Buffer[] | null = null;
   #size = 0;
@@ -34,6 +37,8 @@ export class HttpRequest extends IncomingMessage {
   #isComplete = false;
   #isPaused = false;
   #reader: BodyReader | null = null;
+  /** Called when a chunk, or the end, has come. */
+  #onChunk: (() => void) | null = null;
 
   constructor(socket: Socket) {
     super(socket);
@@ -46,6 +51,7 @@ export class HttpRequest extends IncomingMessage {
     if (chunk === null) {
       this.#isComplete = true;
       if (this.#state === 'claimed') this.#finish();
+      this.#onChunk?.();
       return true;
     }
     this.#size += chunk.length;
@@ -62,6 +68,8 @@ export class HttpRequest extends IncomingMessage {
     else if (this.#more === null) this.#more = [this.#first, chunk];
     else this.#more.push(chunk);
     if (this.#state === 'unclaimed' && this.#size > UNCLAIMED_BYTES) this.#isPaused = true;
+    if (this.#state === 'chunked' && this.#size > UNREAD_BYTES) this.#isPaused = true;
+    this.#onChunk?.();
     return !this.#isPaused;
   }
 
@@ -75,6 +83,36 @@ export class HttpRequest extends IncomingMessage {
     this.#resume();
   }
 
+  /**
+   * From now on the body is read in chunks of what has come; the socket waits for a reader that is slow. Called at most once,
+   * in place of `claim`. Ends early if the client disconnects, see `complete`, or the body is discarded.
+   */
+  async *chunks(): AsyncGenerator<Buffer, void, undefined> {
+    this.#state = 'chunked';
+    const { socket } = this;
+    const wake = (): void => this.#onChunk?.();
+    socket.once('close', wake);
+    try {
+      while (this.#state === 'chunked') {
+        const chunk = this.#more === null ? this.#first : Buffer.concat(this.#more, this.#size);
+        this.#first = null;
+        this.#more = null;
+        this.#size = 0;
+        if (chunk !== null) yield chunk;
+        else if (this.#isComplete || socket.destroyed) return;
+        else {
+          const { promise, resolve } = Promise.withResolvers<void>();
+          this.#onChunk = resolve;
+          this.#resume();
+          await promise;
+        }
+      }
+    } finally {
+      this.#onChunk = null;
+      socket.off('close', wake);
+    }
+  }
+
   /** Throws the body, or the rest of it, away. Harmless at any time. */
   discard(): void {
     this.#state = 'discarded';
@@ -82,6 +120,7 @@ export class HttpRequest extends IncomingMessage {
     this.#more = null;
     this.#size = 0;
     this.#reader = null;
+    this.#onChunk?.();
     this.#resume();
   }
 

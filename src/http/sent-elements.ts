@@ -1,4 +1,5 @@
 import { isAscii, isUtf8 } from 'node:buffer';
+import type { ElementContent } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
 import { checkHeaders } from '../model/headers.ts';
 import { quote } from '../util/quote.ts';
@@ -27,6 +28,11 @@ export interface SentElements {
 
 /** What a line may have in addition to twice the largest body: base64 takes four characters for three bytes. */
 const LINE_BYTES = 65_536;
+
+/** The longest line for an element whose body has at most so many bytes. */
+export function maxLineBytes(bodyLimit: number): number {
+  return 2 * bodyLimit + LINE_BYTES;
+}
 
 /**
  * What reads the body of a request as elements, by its content type. What is of one element only must not stand in the
@@ -69,7 +75,7 @@ export function errorIn(place: Place, number: number, thrown: unknown): unknown 
 
 /** Lines of white space alone are left out, and counted. */
 function* readLines(body: Buffer, bodyLimit: number): Generator<Sent, void, undefined> {
-  const maxBytes = 2 * bodyLimit + LINE_BYTES;
+  const maxBytes = maxLineBytes(bodyLimit);
   const encoding = isAscii(body) ? 'latin1' : 'utf8';
   const isText = isUtf8(body);
   let number = 0;
@@ -147,7 +153,7 @@ function elementOfPart({ headers, content }: BodyPart): GivenElement {
 }
 
 /** @throws QuaysideError `body-too-large` */
-function limited(element: GivenElement, bodyLimit: number): GivenElement {
+export function limited<E extends ElementContent>(element: E, bodyLimit: number): E {
   const { byteLength } = element.body;
   if (byteLength > bodyLimit) throw tooLarge(`The body has ${byteLength} bytes`, bodyLimit);
   return element;

@@ -30,6 +30,8 @@ const ROUTES: readonly (readonly [string, string, string, Right | null])[] = [
   ['browse', 'GET', '/q/elements?where=true&body=full', 'browse'],
   ['browseElement', 'GET', '/q/elements/x', 'browse'],
   ['deleteQueue', 'DELETE', '/q', 'manage'],
+  ['exportQueue', 'GET', '/q/export', 'browse'],
+  ['importQueue', 'POST', '/q/import', 'write'],
   ['purge', 'DELETE', '/q/elements', 'manage'],
   ['pause', 'PATCH', '/q/pause', 'manage'],
   ['resume', 'PATCH', '/q/resume', 'manage'],

@@ -16,6 +16,7 @@ import { QuaysideError } from '../../model/errors.ts';
 import { checkName } from '../../model/names.ts';
 import { Type } from '../../util/schema.ts';
 import type { HttpCall } from '../call.ts';
+import { entityTag, readVersions } from '../entity-tag.ts';
 import { readJson } from '../json-body.ts';
 import { itemsAfter, joined, listingForm, NEXT_LINK, pageOf, paging } from '../listing.ts';
 import { flag } from '../parameters.ts';
@@ -143,7 +144,7 @@ const QueueName = { ns: Name, queue: Name };
 const STRICT = { additionalProperties: false };
 
 /** Spec 4.2, Create payload. */
-const ExchangeDeclaration = named(
+export const ExchangeDeclaration = named(
   'ExchangeDeclaration',
   Type.Object(
     {
@@ -451,16 +452,6 @@ function mustControl(user: User, id: string, declaration: Declaration): void {
     throw new QuaysideError('forbidden', 'This needs the right write in the namespace of each destination.');
   }
   mustRule(user, declaration);
-}
-
-function entityTag(version: string): string {
-  return `"${version}"`;
-}
-
-/** The versions that `If-Match` names, in quotes or without; null: any. Weak ones match nothing. */
-function readVersions(ifMatch: string): ReadonlySet<string> | null {
-  if (ifMatch.trim() === '*') return null;
-  return new Set(ifMatch.split(',').map((tag) => tag.trim().replace(/^"(.*)"$/, '$1')));
 }
 
 /** What is changed or deleted by a request, and declared in the configuration file, is there again after a restart. */

@@ -46,7 +46,7 @@ const members = {
   maxElements: Type.Union([Type.Integer({ minimum: 1 }), Type.Null()]),
 };
 
-const QueueOptions = named(
+export const QueueOptionsSchema = named(
   'QueueOptions',
   Type.Object({
     lease: Type.Optional(members.lease),
@@ -63,7 +63,7 @@ const Source = Type.Enum(['stored', 'pattern', 'namespace']);
 const QueueOptionsRecord = named(
   'QueueOptionsRecord',
   Type.Object({
-    stored: QueueOptions,
+    stored: QueueOptionsSchema,
     pattern: Type.Union([Type.String(), Type.Null()], {
       description: 'The pattern of the configuration file that applies to the name of the queue.',
     }),
@@ -110,7 +110,7 @@ export const queueOptionsRoutes: readonly Route[] = [
     access: 'manage',
     isAudited: true,
     body: 'json',
-    request: QueueOptions,
+    request: QueueOptionsSchema,
     responses: [shown],
     problems: ['invalid-parameter', 'invalid-name', 'invalid-body', 'body-too-large', 'not-supported'],
     handle: (call) =>

@@ -2,9 +2,11 @@ import type { HttpParts } from '../options.ts';
 import type { Route } from '../route.ts';
 import { batchRoutes } from './batches.ts';
 import { browseRoutes } from './browse.ts';
+import { definitionRoutes } from './definitions.ts';
 import { elementRoutes } from './elements.ts';
 import { eventRoutes } from './events.ts';
 import { exchangeRoutes } from './exchanges.ts';
+import { exportRoutes } from './export.ts';
 import { listingRoutes } from './listings.ts';
 import { operationRoutes } from './operations.ts';
 import { operatorRoutes } from './operators.ts';
@@ -25,7 +27,9 @@ export function routeTable({ options, version }: Pick<HttpParts, 'options' | 've
     ...batchRoutes,
     ...consumerRoutes,
     ...exchangeRoutes,
+    ...exportRoutes,
     ...operationRoutes,
+    ...definitionRoutes,
     ...eventRoutes,
     ...browseRoutes,
     ...operatorRoutes({ metricsWithoutLogin: options.metricsWithoutLogin, version, routes: () => routes }),

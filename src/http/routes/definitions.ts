@@ -1,0 +1,137 @@
+import { QuaysideError } from '../../model/errors.ts';
+import {
+  applyChange,
+  definitionChanges,
+  parseDefinitions,
+  presentDefinitions,
+  versionOfDefinitions,
+} from '../../operations/definitions-document.ts';
+import { Type } from '../../util/schema.ts';
+import { entityTag, readVersions } from '../entity-tag.ts';
+import { readJson } from '../json-body.ts';
+import { flag } from '../parameters.ts';
+import { type Route, route } from '../route.ts';
+import { named } from '../schemas.ts';
+import { ExchangeDeclaration } from './exchanges.ts';
+import { QueueOptionsSchema } from './queue-options.ts';
+
+/** A thousand exchanges with selectors. */
+const MAX_DOCUMENT_BYTES = 4_194_304;
+
+const DocumentExchange = Type.Intersect([
+  ExchangeDeclaration,
+  Type.Object({ stopped: Type.Optional(Type.Boolean({ description: 'False if it is left out.' })) }),
+]);
+
+const DocumentQueue = Type.Object({
+  paused: Type.Optional(Type.Boolean({ description: 'False if it is left out.' })),
+  options: Type.Optional(Type.Union([QueueOptionsSchema, Type.Null()])),
+});
+
+const Definitions = named(
+  'Definitions',
+  Type.Object({
+    exchanges: Type.Optional(Type.Record(DocumentExchange, { description: 'By id.' })),
+    queues: Type.Optional(Type.Record(Type.Record(DocumentQueue), { description: 'By namespace and name.' })),
+  }),
+);
+
+const orNull = <S>(schema: S) => Type.Union([schema as never, Type.Null()]);
+
+const Change = Type.Object({
+  kind: Type.Enum(['exchange', 'queue']),
+  id: Type.Optional(Type.String({ description: 'Of an exchange.' })),
+  ns: Type.Optional(Type.String({ description: 'Of a queue.' })),
+  queue: Type.Optional(Type.String()),
+  before: orNull(Type.Union([DocumentExchange, DocumentQueue])),
+  after: orNull(Type.Union([DocumentExchange, DocumentQueue])),
+  outcome: Type.Optional(
+    Type.Union([Type.Literal('done'), Type.Object({ code: Type.String(), message: Type.String() })]),
+  ),
+});
+
+export const definitionRoutes: readonly Route[] = [
+  route({
+    id: 'definitions',
+    methods: ['GET', 'HEAD'],
+    path: '/definitions',
+    summary: 'Exchanges, pauses and options of queues of all namespaces, as one document',
+    access: 'administrator',
+    responses: [
+      {
+        status: 200,
+        description: 'Without what the configuration file declares.',
+        contentType: 'application/json',
+        schema: Definitions,
+        headers: [{ name: 'etag', description: 'The version of the document, for `If-Match`.' }],
+      },
+    ],
+    problems: ['storage-unavailable'],
+    handle(call) {
+      const document = presentDefinitions(call.front.parts);
+      call.value(document, ['etag', entityTag(versionOfDefinitions(document))]);
+    },
+  }),
+  route({
+    id: 'setDefinitions',
+    methods: ['PUT'],
+    path: '/definitions',
+    summary: 'Change what is not as the document has it, or say what that would be',
+    access: 'administrator',
+    isAudited: true,
+    body: 'json',
+    request: Definitions,
+    query: {
+      dryRun: flag('Says what would change, and changes nothing.'),
+      prune: flag(
+        'Deletes exchanges, pauses and options that the document does not name; without it they stay.',
+      ),
+    },
+    headers: [{ name: 'if-match', description: 'Versions of the present document that may be changed.' }],
+    responses: [
+      {
+        status: 200,
+        description:
+          'What changed, each with its outcome; one that failed does not keep others from being applied.',
+        contentType: 'application/json',
+        schema: named(
+          'DefinitionChanges',
+          Type.Object({ applied: Type.Boolean(), changes: Type.Array(Change) }),
+        ),
+      },
+    ],
+    problems: [
+      'invalid-body',
+      'invalid-parameter',
+      'invalid-name',
+      'namespace-not-found',
+      'body-too-large',
+      'precondition-failed',
+      'storage-unavailable',
+    ],
+    handle: (call, { dryRun, prune }) =>
+      readJson(call, MAX_DOCUMENT_BYTES, async (payload) => {
+        const { parts } = call.front;
+        const wanted = parseDefinitions(payload, parts.broker);
+        const present = presentDefinitions(parts);
+        const versions = call.head.ifMatch === null ? null : readVersions(call.head.ifMatch);
+        if (versions !== null && !versions.has(versionOfDefinitions(present))) {
+          throw new QuaysideError(
+            'precondition-failed',
+            'The definitions have another version than If-Match names. Read them again, and look at the difference.',
+          );
+        }
+        const changes = definitionChanges(present, wanted, prune);
+        call.audited = { dryRun, changes: changes.length };
+        if (dryRun) {
+          call.value({ applied: false, changes });
+          return;
+        }
+        const applied: object[] = [];
+        for (const change of changes) {
+          applied.push({ ...change, outcome: await applyChange(change, parts, call.user) });
+        }
+        call.value({ applied: true, changes: applied });
+      }),
+  }),
+];

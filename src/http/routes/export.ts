@@ -1,0 +1,137 @@
+import { refusal } from '../../access/user.ts';
+import { QuaysideError } from '../../model/errors.ts';
+import { exportPages } from '../../operations/export.ts';
+import { QueueImport } from '../../operations/import.ts';
+import { type Schema, Type } from '../../util/schema.ts';
+import type { HttpCall } from '../call.ts';
+import { exportedLine, readExportedLine } from '../exported-line.ts';
+import { NDJSON } from '../ndjson.ts';
+import { group } from '../parameters.ts';
+import { bodyLines } from '../request-lines.ts';
+import { type Route, route } from '../route.ts';
+import { Count, Moment, named } from '../schemas.ts';
+import { errorIn, limited, maxLineBytes } from '../sent-elements.ts';
+
+const orNull = (schema: Schema): Schema => Type.Union([schema, Type.Null()]);
+
+const ExportedElement = named(
+  'ExportedElement',
+  Type.Object(
+    {
+      id: Type.String(),
+      state: Type.Optional(Type.Enum(['ready', 'scheduled', 'reserved'])),
+      group: Type.Optional(Type.String({ description: 'On a stream: whose delivery it is.' })),
+      mature: Type.Number({ minimum: 0, description: 'Unix time in seconds.' }),
+      expiresAt: orNull(Moment),
+      insertedAt: Moment,
+      tries: Count,
+      reason: Type.Optional(orNull(Type.String())),
+      contentType: orNull(Type.String()),
+      contentEncoding: orNull(Type.String()),
+      headers: Type.Record(Type.String()),
+      text: Type.Optional(Type.String({ description: 'The body, if it is UTF-8.' })),
+      base64: Type.Optional(Type.String({ description: 'The body, if it is not.' })),
+    },
+    { description: 'One line.' },
+  ),
+);
+
+export const exportRoutes: readonly Route[] = [
+  route({
+    id: 'exportQueue',
+    methods: ['GET'],
+    path: '/q/:namespace/:queue/export',
+    summary: 'Read all elements of a queue with their state, as lines of JSON; nothing changes',
+    access: 'browse',
+    makesQueue: false,
+    isAudited: true,
+    query: { group: group('On a stream: only the deliveries of this group; not given: those of all.') },
+    responses: [{ status: 200, description: 'One line each.', contentType: NDJSON, schema: ExportedElement }],
+    problems: ['not-supported', 'overloaded'],
+    handle(call, { group }) {
+      const { user, namespace } = call;
+      const reason = user.maySeeBodies(namespace.name) ? null : refusal(user, 'read', namespace.name);
+      if (reason !== null) throw reason;
+      return call.front.exports.runNow(user.name, () => call.stream(NDJSON, linesOf(call, group)));
+    },
+  }),
+  route({
+    id: 'importQueue',
+    methods: ['POST'],
+    path: '/q/:namespace/:queue/import',
+    summary: 'Store the elements of an export, each once',
+    access: 'write',
+    body: 'elements',
+    request: ExportedElement,
+    isAudited: true,
+    responses: [
+      {
+        status: 200,
+        description: 'All lines were read.',
+        contentType: 'application/json',
+        schema: named(
+          'Imported',
+          Type.Object({
+            imported: Count,
+            repeated: Type.Integer({
+              minimum: 0,
+              description: 'Left out: the queue has them, or they were imported before.',
+            }),
+          }),
+        ),
+      },
+    ],
+    problems: [
+      'invalid-body',
+      'body-too-large',
+      'too-many-groups',
+      'namespace-full',
+      'queue-full',
+      'storage-full',
+      'not-supported',
+      'overloaded',
+    ],
+    handle: (call) => call.front.exports.runNow(call.user.name, () => importLines(call)),
+  }),
+];
+
+async function* linesOf({ queue }: HttpCall, group: string | null): AsyncGenerator<string> {
+  const { isStream } = queue.namespace;
+  for await (const page of exportPages(queue, group)) {
+    let lines = '';
+    for (const delivery of page) lines += exportedLine(delivery, isStream);
+    yield lines;
+  }
+}
+
+/**
+ * What was stored before a line that is wrong stays: the error says how much, and a repetition leaves it out. So the import is
+ * logged although it failed.
+ */
+async function importLines(call: HttpCall): Promise<void> {
+  const { bodyLimit } = call.front.parts.options;
+  const queueImport = new QueueImport(call.queue);
+  try {
+    for await (const { number, line } of bodyLines(call, maxLineBytes(bodyLimit))) {
+      try {
+        await queueImport.add(limited(readExportedLine(line), bodyLimit));
+      } catch (error) {
+        throw errorIn('line', number, error);
+      }
+    }
+    if (call.request.complete) await queueImport.flush();
+    const { imported, repeated } = queueImport;
+    call.audited = { imported, repeated };
+    if (!call.isGone) call.value({ imported, repeated });
+  } catch (error) {
+    const { imported, repeated } = queueImport;
+    call.audited = { imported, repeated };
+    call.fail(withProgress(error, { imported, repeated }));
+  }
+}
+
+function withProgress(error: unknown, progress: { imported: number; repeated: number }): unknown {
+  if (!(error instanceof QuaysideError)) return error;
+  const { code, message, details, cause } = error;
+  return new QuaysideError(code, message, { ...details, extra: { ...details.extra, ...progress }, cause });
+}

@@ -1,0 +1,241 @@
+import { createHash } from 'node:crypto';
+import type { Broker } from '../broker/broker.ts';
+import { type OptionsRecord, parseOptions, showOptions } from '../broker/queue-options.ts';
+import type { Caller } from '../exchange/caller.ts';
+import {
+  canonical,
+  type Declaration,
+  parseDeclaration,
+  sameDeclaration,
+  versionOf,
+} from '../exchange/declaration.ts';
+import type { Exchanges } from '../exchange/exchanges.ts';
+import { invalidParameter, QuaysideError } from '../model/errors.ts';
+import { memberPath, membersOf, wrongMember } from '../model/members.ts';
+import { checkName } from '../model/names.ts';
+
+/** An exchange of the document. */
+export interface DocumentExchange extends Declaration {
+  readonly stopped: boolean;
+}
+
+/** A queue of the document: what is stored for it over the configuration. */
+export interface DocumentQueue {
+  readonly paused: boolean;
+  /** Null: it has no options of its own. */
+  readonly options: OptionsRecord['stored'] | null;
+}
+
+/** What all namespaces of a server define, apart from the configuration and the elements. */
+export interface DefinitionsDocument {
+  /** By id. Those of the configuration file are left out. */
+  readonly exchanges: Readonly<Record<string, DocumentExchange>>;
+  /** By namespace and name: those that are paused or have options. */
+  readonly queues: Readonly<Record<string, Readonly<Record<string, DocumentQueue>>>>;
+}
+
+/** One thing that is not as the wanted document has it. Null: it is not there. */
+export type DocumentChange =
+  | {
+      readonly kind: 'exchange';
+      readonly id: string;
+      readonly before: DocumentExchange | null;
+      readonly after: DocumentExchange | null;
+    }
+  | {
+      readonly kind: 'queue';
+      readonly ns: string;
+      readonly queue: string;
+      readonly before: DocumentQueue | null;
+      readonly after: DocumentQueue | null;
+    };
+
+/** How applying a change ended. */
+export type ChangeOutcome = 'done' | { readonly code: string; readonly message: string };
+
+interface DefinitionsContext {
+  readonly broker: Broker;
+  readonly exchanges: Exchanges;
+}
+
+/** Exchanges and queues of one document. */
+const MAX_ENTRIES = 20_000;
+
+const NOT_STORED: DocumentQueue = { paused: false, options: null };
+
+/** What is defined now, as far as this node knows, sorted by name. */
+export function presentDefinitions({ broker, exchanges }: DefinitionsContext): DefinitionsDocument {
+  const own = exchanges.overview().filter(({ id }) => !exchanges.isConfigured(id));
+  const queues: Record<string, Record<string, DocumentQueue>> = {};
+  for (const namespace of broker.namespaces()) {
+    const names = new Set([...namespace.pausedNames, ...namespace.options.names()]);
+    if (names.size === 0) continue;
+    queues[namespace.name] = Object.fromEntries(
+      [...names].sort().map((name) => {
+        const { stored } = namespace.visit(name).optionsRecord();
+        const options = Object.keys(stored).length === 0 ? null : stored;
+        return [name, { paused: namespace.isPaused(name), options }];
+      }),
+    );
+  }
+  return {
+    exchanges: Object.fromEntries(
+      own.map(({ id, declaration, stopped }) => [id, { ...ordered(declaration), stopped }]),
+    ),
+    queues,
+  };
+}
+
+/** The members in one order, so that the same document has the same text. */
+function ordered(declaration: Declaration): Declaration {
+  return canonical(declaration) as unknown as Declaration;
+}
+
+/** A short name of what a document says: the same for the same document. */
+export function versionOfDefinitions(document: DefinitionsDocument): string {
+  return createHash('sha256').update(JSON.stringify(document)).digest('base64url').slice(0, 22);
+}
+
+/**
+ * Reads a document. Members that are left out are empty, `stopped` and `paused` are false.
+ * @throws QuaysideError `invalid-parameter` with the path, `invalid-name`, `namespace-not-found`
+ */
+export function parseDefinitions(payload: unknown, broker: Broker): DefinitionsDocument {
+  const { exchanges = {}, queues = {} } = membersOf(payload, '', ['exchanges', 'queues']);
+  const declared = Object.entries(membersOf(exchanges, 'exchanges', null));
+  const named = Object.entries(membersOf(queues, 'queues', null)).map(
+    ([ns, ofNamespace]) =>
+      [ns, Object.entries(membersOf(ofNamespace, memberPath('queues', ns), null))] as const,
+  );
+  const count = named.reduce((sum, [, entries]) => sum + entries.length, declared.length);
+  if (count > MAX_ENTRIES) {
+    throw invalidParameter(
+      '',
+      `The document has ${count} exchanges and queues. At most ${MAX_ENTRIES} are allowed.`,
+    );
+  }
+  for (const [ns] of named) broker.namespace(ns);
+  return {
+    exchanges: Object.fromEntries(
+      declared.map(([id, value]) => [checkName('exchange', id), parseExchange(id, value)]),
+    ),
+    queues: Object.fromEntries(
+      named.map(([ns, entries]) => [
+        ns,
+        Object.fromEntries(
+          entries.map(([name, value]) => [checkName('queue', name), parseQueue(ns, name, value)]),
+        ),
+      ]),
+    ),
+  };
+}
+
+function parseExchange(id: string, value: unknown): DocumentExchange {
+  const path = memberPath('exchanges', id);
+  const { stopped = false, ...declaration } = membersOf(value, path, ['src', 'dst', 'consumer', 'stopped']);
+  if (typeof stopped !== 'boolean') throw wrongMember(memberPath(path, 'stopped'), stopped, 'true or false');
+  return { ...ordered(parseDeclaration(declaration, path)), stopped };
+}
+
+function parseQueue(ns: string, name: string, value: unknown): DocumentQueue {
+  const path = memberPath(memberPath('queues', ns), name);
+  const { paused = false, options = null } = membersOf(value, path, ['paused', 'options']);
+  if (typeof paused !== 'boolean') throw wrongMember(memberPath(path, 'paused'), paused, 'true or false');
+  if (options === null) return { paused, options };
+  return { paused, options: optionsAt(memberPath(path, 'options'), options) };
+}
+
+/** Options with their defaults filled in, as they are stored. What is wrong with them is named by its place in the document. */
+function optionsAt(path: string, value: unknown): OptionsRecord['stored'] {
+  try {
+    return showOptions(parseOptions(value));
+  } catch (error) {
+    if (!(error instanceof QuaysideError)) throw error;
+    const { code, message, details } = error;
+    throw new QuaysideError(code, `${path}: ${message}`, { ...details, parameter: path });
+  }
+}
+
+/**
+ * What has to change for the present to become what is wanted.
+ * @param prunes whether what the wanted document does not name goes; if not, it stays
+ */
+export function definitionChanges(
+  present: DefinitionsDocument,
+  wanted: DefinitionsDocument,
+  prunes: boolean,
+): DocumentChange[] {
+  const changes: DocumentChange[] = [];
+  for (const [id, before, after] of pairs(present.exchanges, wanted.exchanges)) {
+    if (after === null ? prunes : before === null || !isSame(before, after))
+      changes.push({ kind: 'exchange', id, before, after });
+  }
+  for (const [ns, ofBefore, ofAfter] of pairs(present.queues, wanted.queues)) {
+    for (const [queue, before, after] of pairs(ofBefore ?? {}, ofAfter ?? {})) {
+      if (after === null ? prunes : !isSame(before ?? NOT_STORED, after))
+        changes.push({ kind: 'queue', ns, queue, before, after });
+    }
+  }
+  return changes;
+}
+
+function* pairs<T>(
+  before: Readonly<Record<string, T>>,
+  after: Readonly<Record<string, T>>,
+): Generator<[name: string, before: T | null, after: T | null]> {
+  for (const name of [...new Set([...Object.keys(before), ...Object.keys(after)])].sort()) {
+    const [one, other] = [before, after].map((of) => (Object.hasOwn(of, name) ? (of[name] ?? null) : null));
+    yield [name, one ?? null, other ?? null];
+  }
+}
+
+/** Whether two entries say the same; both have their members in one order. */
+function isSame(a: unknown, b: unknown): boolean {
+  return JSON.stringify(a) === JSON.stringify(b);
+}
+
+/**
+ * Applies a change. Never rejects with a `QuaysideError`: one that fails does not keep others from being applied.
+ * Queues are created if they do not exist.
+ */
+export async function applyChange(
+  change: DocumentChange,
+  { broker, exchanges }: DefinitionsContext,
+  caller: Caller,
+): Promise<ChangeOutcome> {
+  try {
+    if (change.kind === 'exchange') await applyToExchange(change, exchanges, caller);
+    else await applyToQueue(change, broker);
+    return 'done';
+  } catch (error) {
+    if (!(error instanceof QuaysideError)) throw error;
+    return { code: error.code, message: error.message };
+  }
+}
+
+async function applyToExchange(
+  { id, before, after }: Extract<DocumentChange, { kind: 'exchange' }>,
+  exchanges: Exchanges,
+  caller: Caller,
+): Promise<void> {
+  if (after === null) return exchanges.delete(id);
+  const { stopped, ...declaration } = after;
+  if (before === null) await exchanges.create(id, declaration, caller);
+  else if (!sameDeclaration(before, declaration)) {
+    await exchanges.change(id, { declaration, caller, versions: new Set([versionOf(before)]) }, () => {});
+  }
+  if (stopped === (before?.stopped ?? false)) return;
+  await (stopped ? exchanges.stopExchange(id) : exchanges.startExchange(id, () => {}, caller));
+}
+
+async function applyToQueue(
+  { ns, queue: name, before, after }: Extract<DocumentChange, { kind: 'queue' }>,
+  broker: Broker,
+): Promise<void> {
+  const queue = broker.namespace(ns).queue(name);
+  const [present, wanted] = [before ?? NOT_STORED, after ?? NOT_STORED];
+  if (present.paused !== wanted.paused) await (wanted.paused ? queue.pause() : queue.resume());
+  if (!isSame(present.options, wanted.options)) {
+    await queue.storeOptions(wanted.options === null ? null : parseOptions(wanted.options));
+  }
+}

@@ -1,0 +1,120 @@
+import { EXPIRY, needs, needsExpiry } from '../broker/needs.ts';
+import type { Queue } from '../broker/queue.ts';
+import {
+  DELIVERY_STATES,
+  type ElementContent,
+  type ElementId,
+  type GroupName,
+  type NewElement,
+} from '../model/element.ts';
+
+/** An element as an export has it. */
+export interface ExportedElement extends ElementContent {
+  /** Its id where it was exported. */
+  readonly id: ElementId;
+  /** On a stream; null: the default groups of the namespace. */
+  readonly group: GroupName | null;
+  readonly tries: number;
+  /** Moments in ms since 1970. */
+  readonly matureAt: number;
+  readonly insertedAt: number;
+  readonly expiresAt: number | null;
+}
+
+/** Elements that are stored at once, and about how many bytes of their bodies. */
+const MAX_BATCH = 500;
+const MAX_BATCH_BYTES = 1_048_576;
+
+/**
+ * Stores elements of an export in a queue. Each is stored once: one that the queue has still, or that was imported before within the
+ * window of idempotency keys, is left out. So an import that was interrupted is repeated from its start.
+ */
+export class QueueImport {
+  readonly #queue: Queue;
+  /** Whether elements that the queue still has can be recognised. */
+  readonly #findsIds: boolean;
+  #batch: ExportedElement[] = [];
+  #bytes = 0;
+  imported = 0;
+  /** Left out, since they are or were there. */
+  repeated = 0;
+
+  constructor(queue: Queue) {
+    this.#queue = queue;
+    this.#findsIds = queue.namespace.storage.capabilities.remove;
+  }
+
+  /**
+   * Adds an element, and stores those before it if they are many.
+   * @throws QuaysideError `invalid-parameter` for a group of a namespace that has none, `not-supported` for a maturity or an expiry
+   * that the engine does not have, and what `Queue.insert` throws
+   */
+  async add(element: ExportedElement): Promise<void> {
+    const { namespace } = this.#queue;
+    this.#queue.groups(element.group === null ? null : [element.group]);
+    if (element.expiresAt !== null) needsExpiry(namespace, EXPIRY);
+    this.#batch.push(element);
+    this.#bytes += element.body.byteLength;
+    if (this.#batch.length >= MAX_BATCH || this.#bytes >= MAX_BATCH_BYTES) await this.flush();
+  }
+
+  /** Stores what was added. @throws QuaysideError what `Queue.insert` throws; then none of the last batch was stored, or all */
+  async flush(): Promise<void> {
+    const batch = this.#batch;
+    this.#batch = [];
+    this.#bytes = 0;
+    const isThere = await this.#there(batch);
+    const elements = batch.filter((element) => !isThere(element)).map((element) => this.#newElement(element));
+    let repeated = batch.length - elements.length;
+    if (elements.length > 0) {
+      await this.#queue.insert(elements, () => {
+        repeated += 1;
+      });
+    }
+    this.repeated += repeated;
+    this.imported += batch.length - repeated;
+  }
+
+  /** Which of them the queue has. An id alone is not enough: other stores may have given the same one. */
+  async #there(batch: readonly ExportedElement[]): Promise<(element: ExportedElement) => boolean> {
+    if (!this.#findsIds || batch.length === 0) return () => false;
+    const found = new Set<string>();
+    for (const group of new Set(batch.map((element) => element.group))) {
+      const ids = batch.filter((element) => element.group === group).map(({ id }) => id);
+      const page = await this.#queue.scan({
+        group,
+        states: DELIVERY_STATES,
+        ids,
+        after: null,
+        limit: ids.length,
+        bodies: false,
+      });
+      for (const { id, insertedAt } of page.deliveries) found.add(keyOf({ id, insertedAt, group }));
+    }
+    return (element) => found.has(keyOf(element));
+  }
+
+  #newElement(element: ExportedElement): NewElement {
+    const { body, contentType, contentEncoding, headers, tries, matureAt, expiresAt, group } = element;
+    const { namespace } = this.#queue;
+    // What has matured keeps its place by its maturity, where the engine has maturities.
+    const isTimed = namespace.capabilities.sched;
+    if (!isTimed && matureAt > namespace.clock.now()) needs(namespace, 'sched');
+    return {
+      body,
+      contentType,
+      contentEncoding,
+      headers,
+      matureAt: isTimed ? matureAt : null,
+      delayMs: 0,
+      tries,
+      groups: this.#queue.groups(group === null ? null : [group]),
+      dedupKey: JSON.stringify(['import', keyOf(element)]),
+      expiresAt,
+    };
+  }
+}
+
+function keyOf({ id, insertedAt, group }: Pick<ExportedElement, 'id' | 'insertedAt' | 'group'>): string {
+  return `${id} ${insertedAt} ${group ?? ''}`;
+}

@@ -1,0 +1,162 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import { ENGINES } from '../engines.ts';
+import { plain } from '../support/broker.ts';
+import { type Answer, jsonOf, type QueueClient } from '../support/http-client.ts';
+import { sharedHarness } from './harness.ts';
+
+const NAMESPACES = [plain('N'), plain('other')];
+
+const EMPTY = { exchanges: {}, queues: {} };
+const FORWARD = { src: { ns: 'N', queue: 'in' }, dst: [{ ns: 'N', queue: 'out' }], consumer: {} };
+
+interface Changes {
+  readonly applied: boolean;
+  readonly changes: readonly { readonly outcome?: unknown; readonly kind: string; readonly id?: string }[];
+}
+
+function put(client: QueueClient, document: unknown, query = '', headers = {}): Promise<Answer> {
+  const all = { 'content-type': 'application/json', ...headers };
+  return client.request('PUT', `/definitions${query}`, { body: JSON.stringify(document), headers: all });
+}
+
+const present = async (client: QueueClient): Promise<unknown> =>
+  jsonOf(await client.request('GET', '/definitions'));
+
+for (const engine of ENGINES) {
+  describe(`Definitions as one document, ${engine.name}`, () => {
+    const harness = sharedHarness({ engine, namespaces: NAMESPACES });
+
+    it('are what a document made them, and the same document changes nothing', async () => {
+      const client = harness().client();
+      const document = {
+        exchanges: { forward: { ...FORWARD, stopped: true } },
+        queues: {
+          N: { held: { paused: true, options: null }, slow: { paused: false, options: { maxElements: 5 } } },
+        },
+      };
+      const first = jsonOf<Changes>(await put(client, document));
+      assert.equal(first.applied, true);
+      assert.deepEqual(
+        first.changes.map(({ kind, outcome }) => [kind, outcome]),
+        [
+          ['exchange', 'done'],
+          ['queue', 'done'],
+          ['queue', 'done'],
+        ],
+      );
+      assert.deepEqual(await present(client), document);
+      assert.equal((await client.paused('N', 'held')).body.toString(), 'true');
+      assert.deepEqual(jsonOf<Changes>(await put(client, document)).changes, []);
+      // Clean up, as the next test expects nothing.
+      const last = jsonOf<Changes>(await put(client, EMPTY, '?prune=1'));
+      assert.deepEqual(
+        last.changes.map(({ outcome }) => outcome),
+        ['done', 'done', 'done'],
+      );
+      assert.deepEqual(await present(client), EMPTY);
+    });
+
+    it('are shown as a difference first, which changes nothing', async () => {
+      const client = harness().client();
+      const document = { exchanges: { forward: FORWARD }, queues: { N: { held: { paused: true } } } };
+      const { applied, changes } = jsonOf<Changes>(await put(client, document, '?dryRun=1'));
+      assert.equal(applied, false);
+      assert.deepEqual(changes, [
+        { kind: 'exchange', id: 'forward', before: null, after: { ...FORWARD, stopped: false } },
+        { kind: 'queue', ns: 'N', queue: 'held', before: null, after: { paused: true, options: null } },
+      ]);
+      assert.deepEqual(await present(client), EMPTY);
+    });
+  });
+}
+
+describe('A document of definitions', () => {
+  const harness = sharedHarness({
+    namespaces: NAMESPACES,
+    users: [
+      { name: 'test1', password: 'test1', rights: null },
+      { name: 'operator', password: 'pw', rights: { N: ['read', 'write', 'manage', 'exchange'] } },
+    ],
+  });
+
+  it('keeps what it does not name unless it prunes, and changes what differs', async () => {
+    const client = harness().client();
+    await put(client, {
+      exchanges: { one: FORWARD, two: { ...FORWARD, stopped: true } },
+      queues: { N: { a: { paused: true } } },
+    });
+    const wanted = { exchanges: { two: { ...FORWARD, dst: [{ ns: 'other', queue: 'out' }] } } };
+    const { changes } = jsonOf<Changes>(await put(client, wanted));
+    assert.deepEqual(
+      changes.map(({ id, outcome }) => [id, outcome]),
+      [['two', 'done']],
+    );
+    const { exchanges, queues } = jsonOf<{
+      exchanges: Record<string, { stopped: boolean }>;
+      queues: unknown;
+    }>(await client.request('GET', '/definitions'));
+    assert.deepEqual(Object.keys(exchanges), ['one', 'two']);
+    assert.equal(exchanges.two?.stopped, false);
+    assert.deepEqual(queues, { N: { a: { paused: true, options: null } } });
+    await put(client, EMPTY, '?prune=1');
+    assert.deepEqual(await present(client), EMPTY);
+  });
+
+  it('applies the others if one fails, and says why it did', async () => {
+    const client = harness().client();
+    const broken = { ...FORWARD, dst: [{ ns: 'N', queue: 'out', selector: 'env => {' }] };
+    const { changes } = jsonOf<Changes>(await put(client, { exchanges: { bad: broken, good: FORWARD } }));
+    assert.deepEqual(
+      changes.map(({ id, outcome }) => [
+        id,
+        outcome === 'done' ? outcome : (outcome as { code: string }).code,
+      ]),
+      [
+        ['bad', 'invalid-body'],
+        ['good', 'done'],
+      ],
+    );
+    await put(client, EMPTY, '?prune=1');
+  });
+
+  it('is applied only to the version that was looked at', async () => {
+    const client = harness().client();
+    const { headers } = await client.request('GET', '/definitions');
+    const etag = String(headers.etag);
+    assert.equal(
+      (await put(client, { queues: { N: { a: { paused: true } } } }, '', { 'if-match': etag })).status,
+      200,
+    );
+    const late = await put(client, { queues: { N: { b: { paused: true } } } }, '', { 'if-match': etag });
+    assert.deepEqual([late.status, jsonOf<{ code: string }>(late).code], [412, 'precondition-failed']);
+    await put(client, EMPTY, '?prune=1');
+  });
+
+  it('is rejected with the place of what is wrong', async () => {
+    const client = harness().client();
+    for (const [document, parameter] of [
+      [[], ''],
+      [{ exchange: {} }, 'exchange'],
+      [
+        { exchanges: { a: { ...FORWARD, dst: [{ ns: 'N', queue: 'q', selectr: '' }] } } },
+        'exchanges.a.dst[0].selectr',
+      ],
+      [{ exchanges: { a: { ...FORWARD, stopped: 1 } } }, 'exchanges.a.stopped'],
+      [{ queues: { N: { a: { paused: 'yes' } } } }, 'queues.N.a.paused'],
+      [{ queues: { N: { a: { options: { lease: 0 } } } } }, 'queues.N.a.options'],
+    ] as const) {
+      const answer = await put(client, document);
+      const { code, parameter: named } = jsonOf<{ code: string; parameter: string }>(answer);
+      assert.deepEqual([answer.status, code, named], [400, 'invalid-parameter', parameter]);
+    }
+    const unknown = await put(client, { queues: { nowhere: {} } });
+    assert.deepEqual([unknown.status, jsonOf<{ code: string }>(unknown).code], [404, 'namespace-not-found']);
+  });
+
+  it('is for administrators', async () => {
+    const client = harness().client('operator:pw');
+    assert.equal((await client.request('GET', '/definitions')).status, 403);
+    assert.equal((await put(client, EMPTY)).status, 403);
+  });
+});

@@ -1,0 +1,227 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import { ENGINES } from '../engines.ts';
+import { plain } from '../support/broker.ts';
+import { type Answer, jsonOf } from '../support/http-client.ts';
+import { sharedHarness } from './harness.ts';
+
+const NAMESPACES = [plain('N'), plain('events', { groups: ['default'] }), plain('hidden')];
+
+type Line = Readonly<Record<string, unknown>>;
+
+const idOf = (answer: Answer): string => jsonOf<{ id: string }>(answer).id;
+
+function linesOf({ body }: Pick<Answer, 'body'>): Line[] {
+  const text = body.toString();
+  assert.ok(text === '' || text.endsWith('\n'));
+  return text
+    .split('\n')
+    .slice(0, -1)
+    .map((line) => JSON.parse(line));
+}
+
+for (const engine of ENGINES) {
+  describe(`Export, ${engine.name}`, () => {
+    const harness = sharedHarness({ engine, namespaces: NAMESPACES });
+
+    it('has each element with its state, and changes nothing', async () => {
+      const client = harness().client();
+      const insert = async (body: string | Buffer, query: Record<string, string>): Promise<string> =>
+        idOf(
+          await client.insert('N', 'out', body, {
+            query,
+            headers: { 'content-type': 'text/plain', 'x-ks-hdr-k': 'v' },
+          }),
+        );
+      const ready = await insert('now', { tries: '2' });
+      const late = await insert(Buffer.from([0xff, 0]), { delay: '60' });
+      const held = await insert('held', { delay: '0' });
+      await client.reserve('N', 'out');
+      const answer = await client.request('GET', '/q/N/out/export');
+      assert.equal(answer.status, 200);
+      assert.equal(answer.headers['content-type'], 'application/x-ndjson');
+      const lines = linesOf(answer);
+      const shown = lines.map(({ id, state, text, base64, tries }) => ({ id, state, text, base64, tries }));
+      assert.deepEqual(shown, [
+        { id: held, state: 'ready', text: 'held', base64: undefined, tries: 0 },
+        { id: late, state: 'scheduled', text: undefined, base64: '/wA=', tries: 0 },
+        { id: ready, state: 'reserved', text: 'now', base64: undefined, tries: 2 },
+      ]);
+      for (const { contentType, contentEncoding, headers, expiresAt, reason } of lines) {
+        assert.deepEqual(
+          { contentType, contentEncoding, headers, expiresAt, reason },
+          {
+            contentType: 'text/plain',
+            contentEncoding: null,
+            headers: { k: 'v' },
+            expiresAt: null,
+            reason: null,
+          },
+        );
+      }
+      const [, scheduled] = lines;
+      const insertedAt = Date.parse(String(scheduled?.insertedAt));
+      assert.ok(Math.abs(Number(scheduled?.mature) * 1000 - insertedAt - 60_000) < 5_000);
+      const { size, schedSize, resvSize } = jsonOf<Record<string, number>>(await client.status('N', 'out'));
+      assert.deepEqual({ size, schedSize, resvSize }, { size: 1, schedSize: 1, resvSize: 1 });
+    });
+
+    it('has the deliveries of all groups of a stream, or of one', async () => {
+      const client = harness().client();
+      const id = idOf(await client.insert('events', 'out', 'x', { query: { groups: 'a,b' } }));
+      const all = linesOf(await client.request('GET', '/q/events/out/export'));
+      assert.deepEqual(
+        all.map((line) => [line.id, line.group]),
+        [
+          [id, 'a'],
+          [id, 'b'],
+        ],
+      );
+      const one = linesOf(await client.request('GET', '/q/events/out/export?group=b'));
+      assert.deepEqual(
+        one.map(({ group }) => group),
+        ['b'],
+      );
+    });
+
+    it('of a queue that does not exist has no lines, and creates none', async () => {
+      const client = harness().client();
+      const answer = await client.request('GET', '/q/N/never/export');
+      assert.deepEqual([answer.status, answer.body.length], [200, 0]);
+      assert.ok(!(await client.queues('N')).body.includes('never'));
+    });
+
+    it('has more elements than one page, each once', async () => {
+      const client = harness().client();
+      const lines = Array.from({ length: 450 }, (_, i) => ({ text: String(i) }));
+      for (const { text } of lines) await client.insert('N', 'many', text);
+      const exported = linesOf(await client.request('GET', '/q/N/many/export'));
+      assert.deepEqual(
+        exported.map(({ text }) => text),
+        lines.map(({ text }) => text),
+      );
+    });
+
+    it('is stored again by an import, each element once, with maturity, tries and headers', async () => {
+      const client = harness().client();
+      const options = { query: { tries: '3' }, headers: { 'content-type': 'text/plain', 'x-ks-hdr-k': 'ü' } };
+      for (const body of ['a', 'b']) await client.insert('N', 'source', body, options);
+      await client.insert('N', 'source', Buffer.from([0, 0xff]), { query: { delay: '3600' } });
+      const { body: file } = await client.request('GET', '/q/N/source/export');
+      const into = (queue: string) => client.request('POST', `/q/N/${queue}/import`, { body: file });
+      assert.deepEqual(jsonOf(await into('target')), { imported: 3, repeated: 0 });
+      assert.deepEqual(jsonOf(await into('target')), { imported: 0, repeated: 3 });
+      assert.deepEqual(jsonOf(await into('source')), { imported: 0, repeated: 3 }, 'it has them still');
+      const withoutIds = (lines: readonly Line[]) => lines.map(({ id: _, insertedAt: __, ...rest }) => rest);
+      assert.deepEqual(
+        withoutIds(linesOf(await client.request('GET', '/q/N/target/export'))),
+        withoutIds(linesOf({ body: file })),
+      );
+      const first = await client.get('N', 'target');
+      assert.equal(first.body.toString(), 'a');
+      assert.equal(first.headers['x-ks-tries'], '3');
+      assert.deepEqual(
+        jsonOf(await into('target')),
+        { imported: 0, repeated: 3 },
+        'one that was consumed stays so',
+      );
+    });
+
+    it('of a stream is imported with the group of each delivery', async () => {
+      const client = harness().client();
+      await client.insert('events', 'from', 'x', { query: { groups: 'a,b' } });
+      const { body } = await client.request('GET', '/q/events/from/export');
+      assert.deepEqual(jsonOf(await client.request('POST', '/q/events/to/import', { body })), {
+        imported: 2,
+        repeated: 0,
+      });
+      for (const group of ['a', 'b']) {
+        assert.equal((await client.get('events', 'to', { query: { group, to: '0' } })).status, 200);
+      }
+    });
+  });
+}
+
+describe('An import', () => {
+  const harness = sharedHarness({ namespaces: NAMESPACES });
+  const line = (id: string, more = {}): string =>
+    `${JSON.stringify({ id, mature: 1, insertedAt: '2026-01-01T00:00:00.000Z', tries: 0, text: id, ...more })}\n`;
+
+  it('says which line is wrong, and what was stored before it', async () => {
+    const client = harness().client();
+    const wrong: [string, string, string][] = [
+      ['{', 'invalid-body', ''],
+      ['[]', 'invalid-body', ''],
+      [line('a', { idd: 1 }), 'invalid-parameter', 'idd'],
+      [line('a', { text: undefined }), 'invalid-parameter', 'json'],
+      [line('a', { json: 1, text: undefined }), 'invalid-parameter', 'json'],
+      [line('a/b'), 'invalid-parameter', 'id'],
+      [line('a', { mature: null }), 'invalid-parameter', 'mature'],
+      [line('a', { insertedAt: 'yesterday' }), 'invalid-parameter', 'insertedAt'],
+      [line('a', { group: 'g' }), 'invalid-parameter', 'groups'],
+    ];
+    for (const [text, code, parameter] of wrong) {
+      const answer = await client.request('POST', '/q/N/wrong/import', { body: `\n${text.trimEnd()}\n` });
+      const problem = jsonOf<{
+        code: string;
+        parameter?: string;
+        line: number;
+        imported: number;
+        detail: string;
+      }>(answer);
+      assert.deepEqual(
+        [answer.status, problem.code, problem.parameter ?? '', problem.line, problem.imported],
+        [400, code, parameter, 2, 0],
+        text,
+      );
+      assert.match(problem.detail, /^Line 2: /);
+    }
+    const many = Array.from({ length: 600 }, (_, i) => line(String(i))).join('');
+    const answer = await client.request('POST', '/q/N/half/import', { body: `${many}{` });
+    const { line: at, imported } = jsonOf<{ line: number; imported: number }>(answer);
+    assert.deepEqual([answer.status, at, imported], [400, 601, 500]);
+    assert.deepEqual(jsonOf(await client.request('POST', '/q/N/half/import', { body: many })), {
+      imported: 100,
+      repeated: 500,
+    });
+  });
+
+  it('rejects a line that is too long or no UTF-8 by its number', async () => {
+    const client = harness().client();
+    const long = await client.request('POST', '/q/N/wrong/import', {
+      body: `${line('a')}${'x'.repeat(2_200_000)}`,
+    });
+    assert.deepEqual([long.status, jsonOf<{ line: number }>(long).line], [413, 2]);
+    const bytes = await client.request('POST', '/q/N/wrong/import', {
+      body: Buffer.from([0x22, 0xff, 0x22, 0x0a]),
+    });
+    assert.equal(bytes.status, 400);
+    assert.match(jsonOf<{ detail: string }>(bytes).detail, /^Line 1: .*UTF-8/);
+  });
+
+  it('of an empty body stores nothing', async () => {
+    const answer = await harness().client().request('POST', '/q/N/none/import', { body: '' });
+    assert.deepEqual(jsonOf(answer), { imported: 0, repeated: 0 });
+  });
+});
+
+describe('Who may export', () => {
+  const harness = sharedHarness({
+    namespaces: NAMESPACES,
+    users: [
+      { name: 'viewer', password: 'pw', rights: { N: ['browse'] } },
+      { name: 'masked', password: 'pw', rights: { N: ['browse'] }, maskBodies: true },
+      { name: 'reader', password: 'pw', rights: { N: ['read'] }, maskBodies: true },
+      { name: 'writer', password: 'pw', rights: { N: ['write'] } },
+    ],
+  });
+
+  it('is one who may see bodies', async () => {
+    const statuses: Record<string, number> = {};
+    for (const name of ['viewer', 'masked', 'reader', 'writer']) {
+      const client = harness().client(`${name}:pw`);
+      statuses[name] = (await client.request('GET', '/q/N/out/export')).status;
+    }
+    assert.deepEqual(statuses, { viewer: 200, masked: 403, reader: 200, writer: 403 });
+  });
+});
