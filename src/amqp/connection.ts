@@ -48,6 +48,10 @@ export class AmqpConnection extends ClientSession<SentTicket, SettleTicket> impl
   readonly #endpoint: ConnectionEndpoint;
   /** Sessions whose links may have room for more. */
   readonly #withRoom = new Set<SessionEndpoint>();
+  /** Bytes of messages that wait for the windows of sessions. */
+  #queuedBytes = 0;
+  /** It was full, and is not any more. */
+  #hasNewCapacity = false;
   #phase: Phase = 'sasl-header';
   #isTurnPlanned = false;
 
@@ -103,6 +107,10 @@ export class AmqpConnection extends ClientSession<SentTicket, SettleTicket> impl
   }
 
   override endTurn(): void {
+    if (this.#hasNewCapacity) {
+      this.#hasNewCapacity = false;
+      for (const consumer of this.consumers) this.planFill(consumer);
+    }
     if (this.#withRoom.size > 0) {
       for (const link of this.links) {
         if (!(link instanceof IncomingLink) && this.#withRoom.has(link.endpoint.session)) this.planFill(link);
@@ -179,8 +187,20 @@ export class AmqpConnection extends ClientSession<SentTicket, SettleTicket> impl
     this.planFlush();
   }
 
+  onQueued(bytes: number): void {
+    const wasFull = this.isFull;
+    this.#queuedBytes += bytes;
+    if (!wasFull || this.isFull) return;
+    this.#hasNewCapacity = true;
+    this.planFlush();
+  }
+
   onClose(): void {
     this.finish(() => this.#endpoint.close(null), true);
+  }
+
+  protected override get queuedBytes(): number {
+    return this.#queuedBytes;
   }
 
   protected override receive(bytes: Buffer): void {

@@ -27,7 +27,10 @@ export const PAUSE = {
 
 /** Bytes that are read before the login. */
 export const LOGIN_BYTES = 4096;
-/** Reading pauses while more than this waits for a client that does not take its responses. */
+/**
+ * Reading pauses, and no element is added, while more than this waits for a client that does not take its responses: one
+ * element above it, whatever the number of its consumers.
+ */
 const MAX_OUTPUT_BYTES = 1024 * 1024;
 /** How long the end of a session waits for what was asked of the engine before. */
 const FINISH_MS = 2_000;
@@ -147,6 +150,10 @@ export abstract class ClientSession<InsertTicket, SettleTicket>
     return this.writer.capacity;
   }
 
+  get isFull(): boolean {
+    return this.writer.bytes + this.queuedBytes >= MAX_OUTPUT_BYTES;
+  }
+
   get isOpen(): boolean {
     return this.#state === 'open';
   }
@@ -224,6 +231,11 @@ export abstract class ClientSession<InsertTicket, SettleTicket>
       log[level](fields, 'a frame without the right was rejected');
     }
     return thrown;
+  }
+
+  /** Bytes of elements that wait for the client before they are given to the writer. */
+  protected get queuedBytes(): number {
+    return 0;
   }
 
   protected get isPaused(): boolean {

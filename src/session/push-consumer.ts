@@ -47,6 +47,8 @@ export interface ConsumerSession {
   readonly origin: ConsumerOrigin;
   /** Bytes of elements that may be written now. */
   readonly capacity: number;
+  /** So much waits for the client that no element may be added, by whichever of its consumers. */
+  readonly isFull: boolean;
   /** All consumers of the session that have not stopped. */
   readonly consumers: Set<SessionConsumer>;
   warn(error: unknown, message: string): void;
@@ -237,6 +239,11 @@ export abstract class PushConsumer<Key = unknown> implements Sink, SessionConsum
 
   deliver(first: Delivery, more: readonly Delivery[]): void {
     this.#consumer = null;
+    // Other consumers of the session have filled it since this one asked. It continues when there is capacity again.
+    if (this.session.isFull) {
+      this.#returnUndelivered([first, ...more]);
+      return;
+    }
     let bytes = this.send(first);
     let sent = 0;
     for (const delivery of more) {
@@ -300,8 +307,8 @@ export abstract class PushConsumer<Key = unknown> implements Sink, SessionConsum
   /** How many elements to ask for: none if no place is free, or the client is behind. */
   #wanted(): number {
     const { window, free } = this;
-    const { capacity } = this.session;
-    if (free <= 0 || capacity <= 0) return 0;
+    const { capacity, isFull } = this.session;
+    if (free <= 0 || capacity <= 0 || isFull) return 0;
     const max = window < HALVED_FROM ? window : Math.min(MAX_TAKE, Math.ceil(window / 2));
     return Math.min(max, free, Math.max(1, Math.floor(capacity / this.#estimateBytes)));
   }

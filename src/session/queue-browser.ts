@@ -78,8 +78,8 @@ export abstract class QueueBrowser implements SessionConsumer {
       this.onPause(this.#isAtEnd);
       return;
     }
-    const { capacity } = this.session;
-    if (capacity <= 0) return;
+    const { capacity, isFull } = this.session;
+    if (capacity <= 0 || isFull) return;
     const limit = Math.min(this.free, MAX_TAKE, Math.max(1, Math.floor(capacity / this.#estimateBytes)));
     void this.#read(limit, capacity * TOLERANCE);
   }
@@ -128,7 +128,7 @@ export abstract class QueueBrowser implements SessionConsumer {
     let shown = 0;
     for (const delivery of deliveries) {
       // What is left is read again, once there is room.
-      if (this.#isStopped || this.free <= 0 || bytes >= maxBytes) break;
+      if (this.#isStopped || this.session.isFull || this.free <= 0 || bytes >= maxBytes) break;
       bytes += this.show(delivery);
       shown += 1;
       this.#cursor = delivery.cursor;

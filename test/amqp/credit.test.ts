@@ -62,6 +62,34 @@ describe('credit of a client that receives', () => {
     assert.equal(node.queue('a').consumers().length, 0);
   });
 
+  it('costs 1 MiB and one message of what waits for the window of its session, however many links it has', async () => {
+    const count = 40;
+    const all = Array.from({ length: count }, (_, i) => i);
+    for (const i of all) await node.insert(`w${i}`, { body: Buffer.alloc(400_000) });
+    const window = (seen: number): Buffer[] => [uint(seen), uint(count), uint(0), uint(2048)];
+    const raw = await node.rawClient(
+      frame('begin', [NULL, uint(0), uint(1), uint(2048)]),
+      frame('flow', [uint(0), uint(0), uint(0), uint(2048)]),
+      ...all.map((i) => attachReceiver({ name: `l${i}`, handle: i, address: `N/w${i}` })),
+    );
+    for (const _ of all) await raw.until(KIND.attach);
+    // There is room for one frame of each message.
+    raw.write(
+      frame('flow', window(0)),
+      ...all.map((i) => frame('flow', [...window(0), uint(i), uint(0), uint(1)])),
+    );
+    let frames = 0;
+    for (; frames < count; frames++) await raw.until(KIND.transfer);
+    await until(() => node.broker.waiting === 0);
+    const begun = node.server.counts.messages;
+    assert.ok(begun * 400_000 < 16_000_000, `${begun} messages were begun`);
+    while (frames < count * 4) {
+      raw.write(frame('flow', window(frames)));
+      for (let i = 0; i < count && frames < count * 4; i++, frames++) await raw.until(KIND.transfer);
+    }
+    assert.equal(node.server.counts.messages, count);
+  });
+
   it('that is drained with more there than the session’s window sends all when the window opens, then ends', async () => {
     await node.insert('a', ...numbers(20));
     const window = (seen: number, size: number): Buffer[] => [uint(seen), uint(size), uint(0), uint(2048)];

@@ -168,6 +168,8 @@ export class EndpointDriver implements ConnectionHost {
 
   onRoom(): void {}
 
+  onQueued(): void {}
+
   onClose(): void {
     this.endpoint.close(null);
   }

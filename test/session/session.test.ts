@@ -280,6 +280,36 @@ function sessionSuite(driver: SessionDriver): void {
       });
 
       for (const isPop of [true, false]) {
+        it(`costs 1 MiB and one element of what waits for it, however many consumers it has, ${isPop ? 'popped' : 'reserved'}`, async () => {
+          await start();
+          const count = 28;
+          const bytes = 500_000;
+          const names = Array.from({ length: count }, (_, i) => `q${i}`);
+          const client = await login();
+          const consumers = await Promise.all(
+            names.map((name) => client.consume(name, { window: 1, isPop })),
+          );
+          await until(() => node.broker.waiting === count);
+          client.socket.pause();
+          await Promise.all(names.map((name) => node.insert(name, ...bodies(1, bytes))));
+          const { counts } = node.server;
+          for (let returned = 0; counts.stalled < 1 || counts.messages + returned < count; ) {
+            const sizes = await Promise.all(names.map((name) => node.sizes(name)));
+            returned = sizes.filter(({ ready }) => ready === 1).length;
+          }
+          const { outgoingBytes } = counts;
+          assert.ok(outgoingBytes > 0 && outgoingBytes < 1_048_576 + 1.1 * bytes, String(outgoingBytes));
+          client.socket.resume();
+          for (const consumer of consumers) {
+            const taken = await consumer.next();
+            assert.equal(taken.tries, 0);
+            if (!isPop) taken.accept();
+          }
+          await until(() => node.server.counts.unacknowledged === 0);
+        });
+      }
+
+      for (const isPop of [true, false]) {
         it(`gets everything in the end, in order, ${isPop ? 'popped' : 'reserved'}`, async () => {
           await start();
           const count = 300;

@@ -59,6 +59,8 @@ export interface ConnectionHost {
   onAttach(endpoint: Endpoint): void;
   /** Links of this session may have room for more deliveries. */
   onRoom(session: SessionEndpoint): void;
+  /** So many bytes of messages more, or fewer if it is negative, wait for the windows of sessions. */
+  onQueued(bytes: number): void;
   /** The client closes: `close` has to be called. */
   onClose(): void;
 }
@@ -122,6 +124,10 @@ export class ConnectionEndpoint implements SessionHost {
 
   planFlush(): void {
     this.#host.planFlush();
+  }
+
+  countQueued(bytes: number): void {
+    this.#host.onQueued(bytes);
   }
 
   onRoom(session: SessionEndpoint): void {

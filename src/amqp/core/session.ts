@@ -25,6 +25,8 @@ export interface SessionHost {
   planFlush(): void;
   /** There may be room for more deliveries. */
   onRoom(session: SessionEndpoint): void;
+  /** So many bytes of messages more, or fewer if it is negative, wait for the window of a session. */
+  countQueued(bytes: number): void;
 }
 
 /** A message on its way to the client. */
@@ -195,7 +197,7 @@ export class SessionEndpoint {
   end(): void {
     this.write(endFrame(this.channel));
     this.isOver = true;
-    for (const waiting of this.#queue.clear()) if (waiting.bytes !== null) waiting.observer.lost();
+    for (const waiting of this.#queue.clear()) this.#lose(waiting);
   }
 
   /** What was gathered in this turn leaves. */
@@ -353,7 +355,7 @@ export class SessionEndpoint {
     if (this.#queue.length > 0) {
       for (const waiting of this.#queue.clear()) {
         if (waiting.endpoint !== endpoint) this.#queue.push(waiting);
-        else if (waiting.bytes !== null) waiting.observer.lost();
+        else this.#lose(waiting);
       }
       endpoint.queued = 0;
       endpoint.lastWaiting = null;
@@ -362,8 +364,15 @@ export class SessionEndpoint {
     this.#host.onRoom(this);
   }
 
+  #lose(waiting: Waiting): void {
+    if (waiting.bytes === null) return;
+    this.#host.countQueued(waiting.at - waiting.bytes.length);
+    waiting.observer.lost();
+  }
+
   #enqueue(waiting: Waiting): void {
     this.#queue.push(waiting);
+    if (waiting.bytes !== null) this.#host.countQueued(waiting.bytes.length - waiting.at);
     waiting.endpoint.lastWaiting = waiting;
   }
 
@@ -397,6 +406,7 @@ export class SessionEndpoint {
       }
       const end = Math.min(bytes.length, at + maxPayload);
       departure.at = end;
+      this.#host.countQueued(at - end);
       // Only in front of the first part is there room for a head.
       const frame = isFirst ? bytes : Buffer.allocUnsafe(TRANSFER_HEAD_BYTES + end - at);
       if (!isFirst) bytes.copy(frame, TRANSFER_HEAD_BYTES, at, end);
