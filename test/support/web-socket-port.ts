@@ -27,6 +27,7 @@ export async function startWebSocketPort(given: WebSocketPortOptions): Promise<H
     options: { ...HTTP_DEFAULTS, port: 0, ...http },
     log: { ...SILENT_LOG, warn: log, error: log, debug: () => {}, isLevelEnabled: () => false },
     clock,
+    events: { drain: () => {} },
     authenticator: { recall: () => null, loginBasic: () => new Promise(() => {}), userNamed: () => null },
     upgrades: new Map([[path, new WebSocketListener(server, { ...webSocket, maxMessageBytes })]]),
   };
