@@ -60,24 +60,9 @@ export class Alarms implements PictureSource {
   }
 
   #deadLetters(): Alarm[] {
-    return this.#parts.namespaces.flatMap(({ name: ns, deadLetterQueue: queue, activity }): Alarm[] => {
-      const last = queue === null ? null : activity.last(queue);
-      if (queue === null || last === null) return [];
-      const cameLately = (activity.rates(queue, last.totals)?.['5m'].insert ?? 0) > 0;
-      if (!cameLately) return [];
-      const { ready, scheduled, reserved } = last.counts;
-      return [
-        {
-          alarm: 'dead-letters-grew',
-          key: JSON.stringify(['dead-letters-grew', ns, queue]),
-          named: { ns, queue },
-          more: { totalSize: ready + scheduled + reserved },
-          places: [{ ns, queue }],
-          isFor: (viewer) => viewer.may('read', ns),
-          namespaces: null,
-        },
-      ];
-    });
+    return this.#parts.namespaces.flatMap((namespace) =>
+      namespace.deadLetterQueues.flatMap((queue) => deadLettersGrew(namespace, queue)),
+    );
   }
 
   /** Of an engine, for those who may see a namespace that needs it. */
@@ -95,6 +80,26 @@ export class Alarms implements PictureSource {
       namespaces,
     };
   }
+}
+
+/** Whether dead letters came to a queue in the last five minutes. */
+function deadLettersGrew({ name: ns, activity }: Namespace, queue: string): Alarm[] {
+  const last = activity.last(queue);
+  const rates = last === null ? null : activity.rates(queue, last.totals);
+  if (last === null || rates === null || rates['5m'].insert === 0) return [];
+  const { ready, scheduled, reserved } = last.counts;
+  const place = { ns, queue };
+  return [
+    {
+      alarm: 'dead-letters-grew',
+      key: JSON.stringify(['dead-letters-grew', ns, queue]),
+      named: place,
+      more: { totalSize: ready + scheduled + reserved },
+      places: [place],
+      isFor: (viewer) => viewer.may('read', ns),
+      namespaces: null,
+    },
+  ];
 }
 
 interface Alarm extends Pick<Picture, 'key' | 'places' | 'isFor'> {

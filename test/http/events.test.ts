@@ -538,6 +538,27 @@ describe('Alarms', () => {
       },
     ));
 
+  it('know the dead-letter queues that options of queues name', () =>
+    withEvents(
+      async (events) => {
+        const client = events.harness.client();
+        const body = JSON.stringify({ deadLetter: { maxTries: 1, queue: 'own' } });
+        const headers = { 'content-type': 'application/json' };
+        const set = await client.request('PUT', '/q/N/q/options', { body, headers });
+        assert.equal(set.status, 200, set.body.toString());
+        const listener = await events.complete({ query: 'kinds=alarms' });
+        await client.insert('N', 'q', 'a');
+        const taken = await client.reserve('N', 'q');
+        await client.rollback('N', 'q', String(taken.headers['x-ks-id']));
+        await events.until(() => listener.of('alarms')[0]?.queue === 'own');
+      },
+      {
+        eventSources: (broker, { clock }) => [
+          new Alarms({ namespaces: broker.namespaces(), engineChecks: async () => ({}), disks: [], clock }),
+        ],
+      },
+    ));
+
   it('say that an engine does not answer and that a disk is nearly full, and since when', () => {
     let check = 'ok';
     let freeBytes = 100;
