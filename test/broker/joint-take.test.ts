@@ -258,6 +258,17 @@ describe('a joint take of several elements at once', () => {
     assert.deepEqual([node.engines.A?.counted, waiter.ids.length], [2, 500]);
   });
 
+  it('does not take a count for its own that began before an element came', async () => {
+    const node = new JointTakeNode();
+    const patient = node.join({ from: ['A/p'], count: 5, min: 5 });
+    node.insert('A/p');
+    const waiter = node.join({ from: ['A/p'], count: 2, min: 2 });
+    await node.settle();
+    node.insert('A/p');
+    await node.pass(100);
+    assert.deepEqual([waiter.ids, patient.isOver], [['e1', 'e2'], false]);
+  });
+
   it('lets consumers that wait for less take before it, and does not count more than every 20 ms for that', async () => {
     const node = new JointTakeNode();
     const waiter = node.join({ from: ['A/p'], count: 2, min: 2 });

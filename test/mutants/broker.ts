@@ -12,6 +12,52 @@ export const BROKER: readonly Mutant[] = [
     edits: edit('broker/wait-queue.ts', 'this.#matchAgain += count;', ''),
   },
   {
+    name: 'a joint take takes in two queues at once',
+    suite: 'joint takes',
+    edits: edit(
+      'broker/joint-take.ts',
+      '(this.#holder === null || this.#holder === consumer)',
+      '(this.#holder === null || this.#holder !== null)',
+    ),
+  },
+  {
+    name: 'a joint take forgets elements that came while it took in another queue',
+    suite: 'joint takes',
+    edits: edit('broker/joint-take.ts', 'place.waitQueue?.promote(place.consumer, true);', ''),
+  },
+  {
+    name: 'a joint take forgets elements that came during its first look',
+    suite: 'joint takes',
+    edits: edit(
+      'broker/joint-take.ts',
+      'place.waitQueue?.promote(place.consumer, isMissed);',
+      'place.waitQueue?.promote(place.consumer, false);',
+    ),
+  },
+  {
+    name: 'a joint take keeps elements that are too few while it waits for more',
+    suite: 'joint takes',
+    edits: edit(
+      'broker/joint-take.ts',
+      'if (this.#taken > 0 && isEnough) this.#finish();',
+      'if (this.#taken > 0) this.#finish();',
+    ),
+  },
+  {
+    name: 'elements that a joint take has are lost if its client leaves',
+    suite: 'joint takes',
+    edits: edit(
+      'broker/joint-take.ts',
+      'this.#close();\n    this.#return();\n  }\n\n  acquire',
+      'this.#close();\n  }\n\n  acquire',
+    ),
+  },
+  {
+    name: 'a count that began before an element came serves callers that came after it',
+    suite: 'joint takes',
+    edits: edit('broker/watchers.ts', ' && this.#countedAt === this.#eligible', ''),
+  },
+  {
     name: 'an element that matures while a take is in flight is taken later',
     suite: 'wait queue',
     edits: edit(

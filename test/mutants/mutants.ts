@@ -104,6 +104,7 @@ export const SUITES = {
   'agreement of nodes': { files: ['test/broker/agreement.test.ts'], pattern: null },
   metrics: { files: ['test/unit/metrics.test.ts'], pattern: 'from 0|oldest ready' },
   'wait queue': { files: ['test/broker/wait-queue.test.ts'], pattern: null },
+  'joint takes': { files: ['test/broker/joint-take.test.ts'], pattern: null },
   'dead letters': { files: ['test/broker/dead-letter-wake.test.ts'], pattern: 'memory' },
   'a lone node': { files: ['test/broker/alone.test.ts'], pattern: null },
   'wake-ups': { files: ['test/broker/wake-up.test.ts'], pattern: null },
