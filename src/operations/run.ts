@@ -387,9 +387,16 @@ export class OperationRun {
     }
   }
 
+  /** What is on its way to another engine returns to the source; of the page in progress, the rest was moved. */
   async #turnBack(): Promise<void> {
-    await this.#changer.turnBack();
-    this.#progress = { ...this.#progress, pending: null };
+    const { pending, counters } = this.#progress;
+    if (this.#changer.transit === null || pending === null) return;
+    const left = (await this.#pages.named(pending)).length;
+    const moved = Math.max(0, pending.length - left - (await this.#changer.turnBack()));
+    const changed = counters.changed + moved;
+    const matched = counters.matched + pending.length;
+    this.#progress = { ...this.#progress, pending: null, counters: { ...counters, matched, changed } };
+    this.#options.onChanged(moved);
   }
 
   async #release(): Promise<void> {

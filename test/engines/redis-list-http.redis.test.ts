@@ -13,9 +13,9 @@ import { REDIS_LIST } from './redis.ts';
 
 /** What a list cannot do, and the methods that its path still has. */
 const REFUSED: readonly [what: string, allow: string, call: (client: QueueClient) => Promise<Answer>][] = [
-  ['insert with a delay', 'GET', (client) => client.insert('N', 'q', 'a', { delay: 5 })],
-  ['insert with a maturity', 'GET', (client) => client.insert('N', 'q', 'a', { mature: 4e9 })],
-  ['reserve', 'PUT, POST', (client) => client.reserve('N', 'q', { to: 0 })],
+  ['insert with a delay', 'GET, DELETE', (client) => client.insert('N', 'q', 'a', { delay: 5 })],
+  ['insert with a maturity', 'GET, DELETE', (client) => client.insert('N', 'q', 'a', { mature: 4e9 })],
+  ['reserve', 'PUT, POST, DELETE', (client) => client.reserve('N', 'q', { to: 0 })],
   ['commit', '', (client) => client.commit('N', 'q', 'any')],
   ['rollback', '', (client) => client.rollback('N', 'q', 'any')],
   ['extend', '', (client) => client.extend('N', 'q', 'any', { lease: 1000 })],
@@ -109,6 +109,37 @@ describe('HTTP over the list variant of Redis', () => {
       assert.equal(jsonOf<{ totalSize: number }>(await client.status('N', 'q')).totalSize, 0);
     });
   }
+
+  it('counts and purges a queue, and deletes an empty one', async () => {
+    const client = harness().client();
+    const queue = harness().queue();
+    const start = (request: object) =>
+      client.request('POST', '/operations', {
+        body: JSON.stringify({ source: { ns: 'N', queue }, ...request }),
+        headers: { 'content-type': 'application/json' },
+      });
+    const path = `/q/N/${queue}`;
+    for (const body of ['a', 'b', 'c']) await client.insert('N', queue, body);
+    const { location = '' } = (await start({ action: 'count' })).headers;
+    const counted = async () =>
+      jsonOf<{ state: string; matched: number }>(await client.request('GET', location));
+    await harness().until(async () => (await counted()).state === 'done');
+    assert.equal((await counted()).matched, 3);
+    for (const request of [
+      { action: 'delete' },
+      { action: 'release' },
+      { action: 'move', to: { ns: 'N', queue: 'r' } },
+      { action: 'count', where: { ids: ['x'] } },
+    ]) {
+      const answer = await start(request);
+      assert.deepEqual([answer.status, jsonOf<{ code: string }>(answer).code], [405, 'not-supported']);
+    }
+    assert.equal((await client.request('DELETE', path)).status, 409);
+    const purged = await client.request('DELETE', `${path}/elements`);
+    assert.deepEqual(jsonOf(purged), { removed: 3 });
+    assert.equal((await client.request('DELETE', path)).status, 204);
+    assert.ok(!(queue in jsonOf<object>(await client.queues('N'))));
+  });
 
   it('says so in the capabilities of its status', async () => {
     const status = await harness().client().status('N', harness().queue());

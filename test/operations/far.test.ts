@@ -1,0 +1,132 @@
+import assert from 'node:assert/strict';
+import { afterEach, beforeEach, describe, it } from 'node:test';
+import { setImmediate as turn } from 'node:timers/promises';
+import type { Engine } from '../../src/engine/engine.ts';
+import { QuaysideError } from '../../src/model/errors.ts';
+import { MEMORY_SQLITE } from '../engines/sqlite.ts';
+import type { TestEngine } from '../engines.ts';
+import { patientSandbox } from '../sandbox/elements.ts';
+import { plain } from '../support/broker.ts';
+import { OPERATOR, OperationNode } from './node.ts';
+
+const COUNT = 300;
+const BODIES = Array.from({ length: COUNT }, (_, i) => String(i)).sort();
+
+describe('A bulk move to another engine', () => {
+  const sandbox = patientSandbox();
+  let near: TestEngine;
+  let far: TestEngine;
+  let node: OperationNode;
+  /** Whether inserts into the far engine fail. */
+  let isAway: boolean;
+
+  const passTime = async (ms: number): Promise<void> => {
+    await far.passTime(ms);
+    await near.passTime(ms);
+  };
+  const both = { passTime };
+  const request = {
+    action: 'move',
+    source: { ns: 'N', queue: 'from' },
+    to: { ns: 'far', queue: 'to' },
+  };
+
+  function unreliable(engine: Engine): Engine {
+    const storage = new Proxy(engine.storage, {
+      get: (target, name) => {
+        const member: unknown = Reflect.get(target, name, target);
+        if (typeof member !== 'function') return member;
+        if (name !== 'insert') return member.bind(target);
+        return (...args: unknown[]) =>
+          isAway
+            ? Promise.reject(new QuaysideError('storage-unavailable', 'The far engine is away.'))
+            : member.apply(target, args);
+      },
+    });
+    return Object.create(engine, { storage: { value: storage } });
+  }
+
+  async function startNode(maxElements?: number): Promise<void> {
+    const namespaces = [
+      { policy: plain('N'), engine: near.engine },
+      {
+        policy: plain('far'),
+        engine: unreliable(far.engine),
+        ...(maxElements !== undefined && { maxElements }),
+      },
+    ];
+    node = await new OperationNode(namespaces, near.clock, sandbox).start();
+  }
+
+  beforeEach(async () => {
+    isAway = false;
+    near = await MEMORY_SQLITE.open({ namespaces: [plain('N')] });
+    far = await MEMORY_SQLITE.open({ namespaces: [plain('far')] });
+  });
+  afterEach(async () => {
+    await node.stop();
+    await sandbox.stop();
+    await far.close();
+    await near.close();
+  });
+
+  /** The queues for elements on their way, and what they hold. */
+  async function inTransit(): Promise<number> {
+    const names = await node.broker.namespace('N').queueNames();
+    const held = names
+      .filter((name) => name.startsWith('__operation__'))
+      .map(async (name) => (await node.elements('N', name)).length);
+    return (await Promise.all(held)).reduce((sum, count) => sum + count, 0);
+  }
+
+  it('waits while that engine is unavailable, and then moves each element once', async () => {
+    await startNode();
+    await node.insertMany('N', 'from', COUNT);
+    isAway = true;
+    const id = await node.create(request);
+    while ((await inTransit()) === 0) await turn();
+    assert.deepEqual(await node.bodies('far', 'to'), []);
+    await passTime(10_000);
+    assert.equal((await node.get(id)).state, 'running');
+    isAway = false;
+    const record = await node.ended(id, both);
+    assert.deepEqual([record.state, record.changed, record.failed], ['done', COUNT, 0]);
+    assert.deepEqual((await node.bodies('far', 'to')).sort(), BODIES);
+    assert.equal((await node.elements('N', 'from')).length + (await inTransit()), 0);
+  });
+
+  it('returns what was on its way if it is cancelled while that engine is unavailable', async () => {
+    await startNode();
+    await node.insertMany('N', 'from', COUNT);
+    isAway = true;
+    const id = await node.create(request);
+    while ((await inTransit()) === 0) await turn();
+    const cancelling = node.operations.cancel(id, OPERATOR);
+    const record = await node.ended(id, both);
+    await cancelling;
+    assert.deepEqual([record.state, record.changed], ['cancelled', 0]);
+    assert.deepEqual((await node.bodies('N', 'from')).sort(), BODIES);
+    assert.equal(await inTransit(), 0);
+  });
+
+  it('fails if its target is full, says so, and returns what was on its way', async () => {
+    await startNode(100);
+    await node.insertMany('N', 'from', COUNT);
+    const record = await node.run(request, both);
+    assert.equal(record.state, 'failed');
+    assert.match(record.error ?? '', /holds as much as it may/);
+    const [left, moved] = [await node.bodies('N', 'from'), await node.bodies('far', 'to')];
+    assert.deepEqual([...left, ...moved].sort(), BODIES);
+    assert.equal(record.changed, moved.length);
+    assert.equal(await inTransit(), 0);
+  });
+
+  it('keeps scheduled elements scheduled, with their expiry', async () => {
+    await startNode();
+    const expiresAt = near.now() + 7_200_000;
+    await node.insert('N', 'from', { body: 'late', delayMs: 3_600_000, expiresAt, tries: 2 });
+    assert.equal((await node.run(request, both)).changed, 1);
+    const [moved] = await node.elements('far', 'to');
+    assert.deepEqual([moved?.state, moved?.tries, moved?.expiresAt], ['scheduled', 2, expiresAt]);
+  });
+});
