@@ -119,7 +119,7 @@ export const elementRoutes: readonly Route[] = [
       reserve: flag('Reserve the element instead of popping it.'),
       group: group("On a stream: the group to read as; not given: the namespace's first."),
       lease: whole(
-        "With `reserve`: how long the reservation lasts; not given: the namespace's usual length.",
+        "With `reserve`: how long the reservation lasts; not given: the queue's usual length.",
         { ...MILLISECONDS, from: 1 },
         null,
       ),

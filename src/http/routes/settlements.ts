@@ -123,7 +123,7 @@ export const settlementRoutes: readonly Route[] = [
     makesQueue: false,
     query: {
       lease: whole(
-        "How long from now it runs; not given: the namespace's usual length.",
+        'How long from now it runs; not given: the usual length of the queue.',
         { from: 1, to: LIMITS.delayMs, unit: 'milliseconds' },
         null,
       ),

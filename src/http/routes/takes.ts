@@ -44,7 +44,7 @@ const options = {
   tid: nameOf('tid', "The consumer's name, by which it can be cancelled; not given: one is made."),
   reserve: { ...flag('Reserve the elements instead of popping them.'), fallback: null as boolean | null },
   lease: whole(
-    "With `reserve`: how long the reservations last; not given: the namespace's usual length.",
+    "With `reserve`: how long the reservations last; not given: the queue's usual length.",
     { ...MILLISECONDS, from: 1 },
     null,
   ),
