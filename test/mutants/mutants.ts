@@ -1,6 +1,7 @@
 import { ACCESS } from './access.ts';
 import { AMQP } from './amqp.ts';
 import { BROKER, EXCHANGE } from './broker.ts';
+import { BROWSE } from './browse.ts';
 import { EVENTS } from './events.ts';
 import { EXCHANGE_USERS } from './exchange.ts';
 import { HTTP } from './http.ts';
@@ -163,6 +164,14 @@ export const SUITES = {
   'copies in loops': { files: ['test/http/exchange-copies.test.ts'], pattern: null },
   'hidden exchanges': { files: ['test/http/exchange-hidden.test.ts'], pattern: null },
   'changed exchanges': { files: ['test/http/exchange-change.test.ts'], pattern: null },
+  'HTTP browsing': {
+    files: ['test/http/browse.test.ts'],
+    pattern: '/^(Browsing$|Browsing over HTTP, sqlite::memory:)/',
+  },
+  searches: {
+    files: ['test/operations/search.test.ts'],
+    pattern: '/^(Search rejects|Search, sqlite::memory:)/',
+  },
   'bytes in flight': { files: ['test/exchange/in-flight-limit.test.ts'], pattern: null },
 } as const satisfies Record<string, Suite>;
 export type SuiteName = keyof typeof SUITES;
@@ -179,6 +188,7 @@ export const MUTANTS: Readonly<Record<string, readonly Mutant[]>> = {
   exchange: EXCHANGE,
   'exchange users': EXCHANGE_USERS,
   http: HTTP,
+  browse: BROWSE,
   events: EVENTS,
   stomp: STOMP,
   amqp: AMQP,
