@@ -210,6 +210,22 @@ function foreignSuite(library: ForeignLibrary): void {
       });
     }
 
+    if (library.browses) {
+      it('browses: what it settles stays', async () => {
+        const address = fresh();
+        for (const body of ['x', 'y']) await client.send(address, Buffer.from(body));
+        await client.receive(address, 5, 'copy');
+        for (const [body, outcome] of [
+          ['x', 'accepted'],
+          ['y', 'rejected'],
+        ] as const) {
+          assert.equal((await client.next()).body.toString(), body);
+          await client.settle(outcome);
+        }
+        await settled(address, { ready: 2, scheduled: 0, reserved: 0 });
+      });
+    }
+
     if (library.drains) {
       it('is told when a drain is done, of a queue with elements and of an empty one', async () => {
         const address = fresh();

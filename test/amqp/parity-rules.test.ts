@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { readdirSync, readFileSync } from 'node:fs';
 import { after, before, describe, it } from 'node:test';
 import { elementHeadersOf, headerOf, jsonOf, type QueueClient } from '../support/http-client.ts';
-import { type AmqpClient, Ended, type Got, type TestReceiver } from './client.ts';
+import { type AmqpClient, Ended, type Got, type TestReceiver, textOf } from './client.ts';
 import { addressOf, BODY_LIMIT, ParityNode } from './parity-node.ts';
 
 // Rows of docs/protocols/parity.md: a test's name begins with the row's. Those about what an element carries are
@@ -354,6 +354,25 @@ describe('HTTP and AMQP alike', () => {
     await send({ message_id: 'once' });
     await send({ message_id: 'once' });
     assert.deepEqual(await sizes(), [3, 0, 0]);
+  });
+
+  it('browse: both show the same elements and change nothing', async () => {
+    fresh();
+    for (const body of ['x', 'y']) await insert(body);
+    const client = await node.connect();
+    const receiver = await client.receiver({ address: addressOf(queue), distribution_mode: 'copy' });
+    receiver.link.add_credit(5);
+    await receiver.drain();
+    const { elements } = jsonOf<{ elements: { id: string; text: string }[] }>(
+      await http.request('GET', `/q/N/${encodeURIComponent(queue)}/elements`),
+    );
+    assert.deepEqual(
+      receiver.inbox.map((got) => [String(got.message.message_annotations?.['x-opt-ks-id']), textOf(got)]),
+      elements.map(({ id, text }) => [id, text]),
+    );
+    assert.equal(elements.length, 2);
+    assert.deepEqual(await sizes(), [2, 0, 0]);
+    await client.close();
   });
 
   it('settled: what an AMQP client holds may be settled over HTTP; its own outcome is refused then', async () => {

@@ -327,6 +327,40 @@ describe('HTTP and STOMP alike', () => {
     await second.disconnect();
   });
 
+  it('many at once: a take of many and a window bring the same elements, and neither those of the other', async () => {
+    fresh();
+    for (const body of ['a', 'b', 'c', 'd', 'e']) await insert(body);
+    const path = `/q/N/${encodeURIComponent(queue)}/take`;
+    const { body } = await http.request('POST', path, { body: '{"count":3,"reserve":true}' });
+    const lines = body.toString().trim().split('\n');
+    assert.deepEqual(
+      lines.map((line) => (JSON.parse(line) as { text: string }).text),
+      ['a', 'b', 'c'],
+    );
+    const [client, first] = await subscribed('client', { 'x-wsize': null, 'prefetch-count': 10 });
+    assert.deepEqual([first.body.toString(), (await client.expect('MESSAGE')).body.toString()], ['d', 'e']);
+    assert.deepEqual(await sizes(), [0, 0, 5]);
+    await client.disconnect();
+  });
+
+  it('browse: both show the same elements and change nothing', async () => {
+    fresh();
+    for (const body of ['x', 'y']) await insert(body);
+    const client = await node.connect();
+    client.send('SUBSCRIBE', { destination: destination(queue), id: 's', browser: 'true' });
+    const { elements } = jsonOf<{ elements: { id: string; text: string }[] }>(
+      await http.request('GET', `/q/N/${encodeURIComponent(queue)}/elements`),
+    );
+    assert.equal(elements.length, 2);
+    for (const { id, text } of elements) {
+      const { headers, body } = await client.expect('MESSAGE');
+      assert.deepEqual([headers.get('message-id'), body.toString()], [id, text]);
+    }
+    assert.equal((await client.expect('MESSAGE')).headers.get('browser'), 'end');
+    assert.deepEqual(await sizes(), [2, 0, 0]);
+    await client.disconnect();
+  });
+
   it('repeated inserts: a key stores once, and a SEND each time', async () => {
     fresh();
     const headers = { 'idempotency-key': 'once' };

@@ -14,7 +14,7 @@ import { type ClientIdentity, writeCertificate } from '../../support/certificate
 //   close
 //   lost                                                  -> when the library has noticed that its connection is gone
 //   send <address> <body> <content type> <name=value>…    -> the outcome
-//   receive <address> <credit> settled|unsettled <group>
+//   receive <address> <credit> settled|unsettled|copy <group>
 //   next                                                  -> <body> <content type> <delivery count> <name=value>…
 //   settle accepted|rejected|released|modified            the last message that came
 //   send-value <address> text|number|flag|list|map        a body of that type -> the outcome
@@ -37,6 +37,8 @@ export interface ForeignLibrary {
   readonly name: string;
   /** Whether it lets its user choose the names of links. */
   readonly namesLinks: boolean;
+  /** Whether its driver browses. */
+  readonly browses: boolean;
   /** Whether it minds the server's silence, and sends heart-beats only while it is asked for something. */
   readonly beatsWhenAsked: boolean;
   /** Whether it sends messages that are larger than a frame. */
@@ -61,6 +63,7 @@ export const LIBRARIES: readonly ForeignLibrary[] = [
   {
     name: 'python3-qpid-proton',
     namesLinks: true,
+    browses: true,
     beatsWhenAsked: true,
     sendsManyFrames: true,
     isOverTls: false,
@@ -76,6 +79,7 @@ export const LIBRARIES: readonly ForeignLibrary[] = [
   {
     name: 'libqpid-proton (C)',
     namesLinks: false,
+    browses: false,
     beatsWhenAsked: true,
     sendsManyFrames: true,
     isOverTls: false,
@@ -91,6 +95,7 @@ export const LIBRARIES: readonly ForeignLibrary[] = [
   {
     name: 'libqpid-proton-cpp',
     namesLinks: false,
+    browses: true,
     beatsWhenAsked: false,
     sendsManyFrames: true,
     isOverTls: false,
@@ -106,6 +111,7 @@ export const LIBRARIES: readonly ForeignLibrary[] = [
   {
     name: 'rhea-promise',
     namesLinks: false,
+    browses: false,
     beatsWhenAsked: false,
     sendsManyFrames: true,
     isOverTls: false,
@@ -117,6 +123,7 @@ export const LIBRARIES: readonly ForeignLibrary[] = [
   {
     name: 'amqp10',
     namesLinks: false,
+    browses: false,
     beatsWhenAsked: false,
     sendsManyFrames: true,
     isOverTls: false,
@@ -128,6 +135,7 @@ export const LIBRARIES: readonly ForeignLibrary[] = [
   {
     name: 'python3-uamqp',
     namesLinks: false,
+    browses: false,
     beatsWhenAsked: false,
     sendsManyFrames: false,
     isOverTls: true,

@@ -229,11 +229,14 @@ class driver : public proton::messaging_handler {
     proton::receiver_options options;
     options.credit_window(0).auto_accept(false).delivery_mode(
         given[3] == "settled" ? proton::delivery_mode::AT_MOST_ONCE : proton::delivery_mode::AT_LEAST_ONCE);
+    proton::source_options source;
+    if (given[3] == "copy") source.distribution_mode(proton::source::COPY);
     if (given[4] != "-") {
       proton::source::filter_map filters;
       filters.put("x-ks-group", proton::value(given[4]));
-      options.source(proton::source_options().filters(filters));
+      source.filters(filters);
     }
+    options.source(source);
     attach(given[1], std::stoi(given[2]), options, false);
     return "";
   }

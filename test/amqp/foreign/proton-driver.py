@@ -5,7 +5,7 @@ import os
 import sys
 
 from proton import ConnectionException, Disposition, Message, SSLDomain, symbol
-from proton.reactor import AtLeastOnce, AtMostOnce, Filter
+from proton.reactor import AtLeastOnce, AtMostOnce, Copy, Filter
 from proton.utils import BlockingConnection, LinkDetached, SendException
 
 WAIT_S = 60
@@ -52,6 +52,8 @@ class Driver:
 
     def receive(self, address, credit, mode, group):
         options = [AtMostOnce() if mode == "settled" else AtLeastOnce()]
+        if mode == "copy":
+            options.append(Copy())
         if group != "-":
             options.append(Filter({symbol("x-ks-group"): group}))
         self.receiver = self.connection.create_receiver(address, credit=int(credit), options=options)
