@@ -26,7 +26,9 @@ type MakeCall = (model: Model, world: World) => Call;
 const inserting = fc.tuple(queues, fc.array(contents, { minLength: 1, maxLength: 30 })).map(
   ([queue, given]): MakeCall =>
     (current) => {
-      const elements = given.map((content) => elementFor(queue, content, current));
+      // Elements that contradict each other may be rejected without a round trip, and then no process would be killed.
+      const alike = given.map((one) => ({ ...one, fingerprint: one.fingerprint && 'x'.repeat(22) }));
+      const elements = alike.map((content) => elementFor(queue, content, current));
       return {
         real: (storage) => storage.insert(queue, elements),
         model: (model) => model.insertAll(queue, elements),

@@ -108,6 +108,8 @@ class Pair {
   #unanswered = 0;
   #isCutting = false;
   #isHeld = false;
+  /** Answers that were not passed on. */
+  readonly #kept: Buffer[] = [];
 
   constructor(client: Socket, server: Socket, proxy: PostgresProxy) {
     this.#client = client;
@@ -142,7 +144,7 @@ class Pair {
     const single = kind === 'S' && !this.#isCutting && !NO_CALLS.has(this.#statement);
     if (this.#proxy.moment !== null && (begins || single)) this.#isCutting = true;
     if (this.#isCutting && this.#proxy.moment === 'before-commit') {
-      if (single || (isQuery && bytes.includes('COMMIT'))) {
+      if (single || (isQuery && (bytes.includes('COMMIT') || bytes.includes('ROLLBACK')))) {
         this.#isHeld = true;
         this.#server.write(FLUSH);
         // What was sent before is answered when this question is: it comes after all of it.
@@ -165,7 +167,14 @@ class Pair {
       this.#proxy.moment === 'before-commit'
         ? this.#isHeld && (kind === 'C' || kind === 'E' || kind === 'Z') && this.#unanswered <= 0
         : kind === 'Z' && this.#unanswered === 0 && bytes.at(-1) === 'I'.charCodeAt(0);
-    if (isDone) this.#proxy.cut();
+    if (isDone) {
+      this.#proxy.cut();
+      return;
+    }
+    this.#kept.push(bytes);
+    // A transaction whose end depends on its answers: nothing comes before it has them.
+    const isAwaited = kind === 'Z' && this.#unanswered === 0 && bytes.at(-1) === 'T'.charCodeAt(0);
+    if (isAwaited && !this.#isHeld) for (const one of this.#kept.splice(0)) this.#client.write(one);
   }
 }
 

@@ -80,4 +80,31 @@ export const HTTP: readonly Mutant[] = [
       'origin !== null;',
     ),
   },
+  {
+    name: 'the lines of an insert of many are counted without the empty ones',
+    suite: 'inserts of many',
+    edits: edit(
+      'http/sent-elements.ts',
+      'const lineFeed = body.indexOf(LINE_FEED, at);',
+      'const lineFeed = body.indexOf(LINE_FEED, at); if (lineFeed === at) number -= 1;',
+    ),
+  },
+  {
+    name: 'the json of a line is stored as it was parsed, so that large numbers lose digits',
+    suite: 'inserts of many',
+    edits: edit(
+      'http/line-element.ts',
+      "Buffer.from(memberSource(line, 'json'))",
+      'Buffer.from(JSON.stringify(json))',
+    ),
+  },
+  {
+    name: 'all settlements of one call are counted as the first is',
+    suite: 'inserts of many',
+    edits: edit(
+      'broker/queue.ts',
+      'meter.count(settleOperation(item), countedAs(outcome));',
+      'meter.count(settleOperation(items[0]), countedAs(outcome));',
+    ),
+  },
 ];

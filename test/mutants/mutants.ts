@@ -121,6 +121,10 @@ export const SUITES = {
   'model through HTTP': { files: ['test/http/model.test.ts'], pattern: null },
   'HTTP requests': { files: ['test/http/requests.test.ts'], pattern: null },
   'HTTP slips': { files: ['test/http/slips.test.ts'], pattern: null },
+  'inserts of many': {
+    files: ['test/http/batches.test.ts'],
+    pattern: 'what a body may be|large bodies|sqlite::memory:',
+  },
   'HTTP exchanges': { files: ['test/http/exchanges.test.ts'], pattern: null },
   'HTTP pipelining': { files: ['test/http/pipelining.test.ts'], pattern: null },
   'HTTP half-closed': { files: ['test/http/half-closed.test.ts'], pattern: null },

@@ -261,16 +261,23 @@ function prepareInsert(
       }),
     );
   };
+  let last: { readonly rows: readonly Row[]; readonly outcomes: InsertOutcome[][] } | null = null;
+  const outcomesOf = (rows: readonly Row[]): InsertOutcome[][] => {
+    if (last?.rows !== rows) last = { rows, outcomes: outcomes(rows) };
+    return last.outcomes;
+  };
   const isWhole = (results: readonly InsertOutcome[]): boolean =>
     results.every(({ repeats }) => repeats !== 'other');
   return {
     query: { statement, values: stored.values() },
-    ...(items[0]?.isWhole === true && { mayCommit: (rows: readonly Row[]) => outcomes(rows).every(isWhole) }),
+    ...(items[0]?.isWhole === true && {
+      mayCommit: (rows: readonly Row[]) => outcomesOf(rows).every(isWhole),
+    }),
     read: (rows) => {
       const now = number(rows[0] ?? [], 3);
       stored.onStored(now);
       context.clock.see(now);
-      return outcomes(rows).map((results, item) => {
+      return outcomesOf(rows).map((results, item) => {
         for (const [index, { repeats }] of results.entries()) {
           if (repeats !== null) items[item]?.onRepeat?.(index, repeats === 'same');
         }
