@@ -285,12 +285,12 @@ export class Queue {
   }
 
   /**
-   * The group that a get or reserve reads as (spec 4.3): the one given, or the namespace's default.
+   * The group that a call reads as (spec 4.3): the one given, or the namespace's default.
    * @throws QuaysideError `invalid-parameter` if one is given and the namespace has none
    */
   groupOf(given: GroupName | null): GroupName {
     const { isStream, defaultGroup } = this.namespace;
-    if (given !== null && !isStream) throw this.#noGroups('group', given);
+    if (given !== null && given !== PLAIN_GROUP && !isStream) throw this.#noGroups('group', given);
     return given ?? defaultGroup;
   }
 
@@ -519,22 +519,12 @@ export class Queue {
 
   /** A page of its deliveries; see `Storage.scan`. Creates no queue. */
   scan(options: Omit<ScanOptions, 'group'> & { readonly group: GroupName | null }): Promise<ScanPage> {
-    return this.namespace.storage.scan(this.key, { ...options, group: this.groupFor(options.group) });
+    return this.namespace.storage.scan(this.key, { ...options, group: this.groupOf(options.group) });
   }
 
   /** How many elements it has, each once, in which states. */
   counts(): Promise<QueueCounts> {
     return this.namespace.storage.counts(this.key);
-  }
-
-  /**
-   * The group that a call reads as: the given one, or the namespace's default.
-   * @throws QuaysideError `invalid-parameter` if one is given and the namespace has none
-   */
-  groupFor(given: GroupName | null): GroupName {
-    if (given !== null && given !== PLAIN_GROUP && !this.namespace.isStream)
-      throw this.#noGroups('group', given);
-    return given ?? this.namespace.defaultGroup;
   }
 
   /** The queue information record (spec 2.2); with `group`, counted for that group alone. */

@@ -95,7 +95,7 @@ export class Searches {
     const { sandbox, selectors } = this.#context;
     const source = filter.selector ?? null;
     // Checked here, too: the namespace may have no such groups.
-    const group = queue.groupFor(filter.group);
+    const group = queue.groupOf(filter.group);
     let program: SelectorProgram | null = null;
     if (source !== null) {
       const { path, payer } = options;
