@@ -24,7 +24,6 @@ import {
   type GroupName,
   type NewElement,
 } from '../../model/element.ts';
-import { isSameContent } from '../../model/fingerprint.ts';
 import type { QueueKey } from '../../model/names.ts';
 import { BATCH_ROWS, type Batcher, type CallSize, MAX_RETURNED_BYTES } from './batcher.ts';
 import { countsOperation, streamCountsOperation } from './counts.ts';
@@ -126,11 +125,6 @@ export class PostgresStorage implements Storage {
   ): Promise<ElementId[]> {
     const queue = this.#context.registry.queue(key);
     const isWhole = hasFingerprints(elements);
-    const repeated = isWhole ? repeatedMismatch(elements) : -1;
-    if (repeated >= 0) {
-      onRepeat?.(repeated, false);
-      return Promise.resolve([]);
-    }
     const size = { bytes: weigh(elements), rows: elements.length, isAlone: isWhole };
     const uses = queue.limit === null ? size : { ...size, uses: [{ queue, groups: groupsOf(elements) }] };
     return this.#batcher.submit(
@@ -288,17 +282,6 @@ function hasFingerprints(elements: readonly NewElement[]): boolean {
     elements.length > 1 &&
     elements.some(({ dedupKey, fingerprint }) => dedupKey !== null && fingerprint != null)
   );
-}
-
-/** The place of the first element whose key an earlier one has with other content; -1: none. */
-function repeatedMismatch(elements: readonly NewElement[]): number {
-  const known = new Map<string, string | null>();
-  return elements.findIndex(({ dedupKey, fingerprint = null }) => {
-    if (dedupKey === null) return false;
-    const first = known.get(dedupKey);
-    if (first === undefined) known.set(dedupKey, fingerprint);
-    return first !== undefined && !isSameContent(fingerprint, first);
-  });
 }
 
 function weigh(elements: readonly ElementContent[]): number {
