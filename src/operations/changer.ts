@@ -74,14 +74,14 @@ export class ElementChanger {
     if (this.#options.request.action === 'copy') return this.#copy(batch);
     const planned = batch.deliveries.map((delivery) => this.#plan(delivery));
     const failures = planned.filter((plan) => typeof plan === 'string');
-    const plans = planned.filter((plan) => typeof plan !== 'string');
+    const plans = planned.filter((plan) => plan !== null && typeof plan !== 'string');
     const changed = await this.#settle(plans, batch.isRepeated);
     if (this.transit !== null) await this.forward();
     return { changed, failed: failures.length, error: failures.at(-1) ?? null };
   }
 
-  /** What becomes of one element; a text says why nothing can. */
-  #plan(delivery: ScannedDelivery): PlannedChange | string {
+  /** What becomes of one element; a text says why nothing can, null that it is as wanted already. */
+  #plan(delivery: ScannedDelivery): PlannedChange | string | null {
     const { request, route, dueAt } = this.#options;
     const { source, group, target } = route;
     const waiting = (action: SettleAction, to: Queue | null = null): PlannedChange => ({
@@ -115,15 +115,18 @@ export class ElementChanger {
     }
   }
 
+  /** One that is as wanted is left alone: it may be what this operation stored, if the engine's clock was set back since its start. */
   #set(
-    { headers }: ScannedDelivery,
+    { headers, tries }: ScannedDelivery,
     change: ElementChange | null,
     waiting: (action: SettleAction, to: Queue) => PlannedChange,
-  ): PlannedChange | string {
+  ): PlannedChange | string | null {
     if (change === null) return 'This action has nothing to set.';
     const { source } = this.#options.route;
     try {
-      checkHeaders(changedHeaders(headers, change), SERVICE_HEADERS);
+      const changed = checkHeaders(changedHeaders(headers, change), SERVICE_HEADERS);
+      const isSame = (change.tries === null || change.tries === tries) && isSamePairs(changed, headers);
+      if (isSame) return null;
     } catch (error) {
       if (error instanceof QuaysideError) return error.message;
       throw error;
@@ -366,4 +369,13 @@ function changedHeaders(own: ElementHeaders, { headers }: ElementChange): string
     if (typeof name === 'string' && typeof value === 'string') changed.push(name, value);
   }
   return changed;
+}
+
+/** Whether two lists of headers hold the same ones, in any order. */
+function isSamePairs(a: ElementHeaders, b: ElementHeaders): boolean {
+  if (a.length !== b.length) return false;
+  const values = new Map<string, string>();
+  for (let at = 0; at + 1 < a.length; at += 2) values.set(a[at] as string, a[at + 1] as string);
+  for (let at = 0; at + 1 < b.length; at += 2) if (values.get(b[at] as string) !== b[at + 1]) return false;
+  return true;
 }
