@@ -212,17 +212,3 @@ local function expireElements(q)
   end
   return #due >= EXPIRED_AT_ONCE
 end
-
--- Removes what waits of a stream's element. Returns how many deliveries it was.
-local function removeWaiting(q, seq, element)
-  local removed = 0
-  for _, gid in ipairs(element.order) do
-    local d = element.states[gid] ~= HELD and findDelivery(q, gid, seq)
-    if d and d.ends == 0 then
-      removeDelivery(q, gid, seq, d)
-      flush(q)
-      removed = removed + 1
-    end
-  end
-  return removed
-end
